@@ -26,8 +26,8 @@ use crate::ops::checkify::counting;
 use crate::scope::Part;
 use crate::shape::AxisSet;
 
-/// Operands are the index (an int32 scalar within range) and the operands of the branches, which all branches share;
-/// results are those of the selected branch.
+/// A conditional. Operands are the index (an int32 scalar within range) and the operands that all branches share;
+/// results are the results of the selected branch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cond {
     pub branches: Vec<Program>,
@@ -45,8 +45,8 @@ impl Cond {
         }
     }
 
-    /// The conditional for operands that vary over these axes, and the axes to cast them to. `None` if they
-    /// already agree.
+    /// Returns the conditional for operands that vary over these axes, and the axes to cast the operands to, or `None`
+    /// if they already agree.
     fn fit_sets(&self, index: &AxisSet, args: &[AxisSet]) -> Result<Option<(Cond, Vec<AxisSet>)>> {
         let args: Vec<AxisSet> = args.iter().map(|set| set.union(index)).collect();
         let inputs = operand_sets(self.in_avals().iter(), &args);
@@ -90,9 +90,9 @@ fn any_of(each: &[Vec<bool>]) -> Vec<bool> {
     (0..count).map(|i| each.iter().any(|marks| marks[i])).collect()
 }
 
-/// Branches with results of their own, of which `has` marks those that each has, with those in `want`: `widen` adds
-/// what a branch lacks. A rule is applied to each branch once: twice at every level of nested conditionals would be
-/// exponential in their depth.
+/// Extends branches with different optional results to the results in `want`; `has` marks the results that each branch
+/// has, and `widen` adds the missing ones. The rule is applied to each branch only once, because applying it twice at
+/// every level would be exponential in the depth of nested conditionals.
 fn alike(
     branches: Vec<Traced>,
     has: &[Vec<bool>],
@@ -352,7 +352,7 @@ impl Primitive for Cond {
 }
 
 impl Cond {
-    /// Each entry has its own index: all branches run, and each entry selects its results.
+    /// Each entry has a separate index, so all branches run and each entry selects its results.
     fn batch_by_select(
         &self,
         axis: &BatchAxis,

@@ -54,8 +54,8 @@ impl RuleId {
     }
 }
 
-/// Maps the arguments and their tangents to the results and theirs. The marks say which tangents are zero whatever the
-/// values are.
+/// Maps the arguments and their tangents to the results and the results' tangents. The marks are `true` for symbolic
+/// zero tangents.
 pub(crate) type JvpFn = dyn Fn(&[Array], &[Array], &[bool]) -> Result<(Vec<Array>, Vec<Array>)> + Send + Sync;
 
 /// A program with its own forward-mode rule. Operands are captured values, then the arguments.
@@ -135,8 +135,8 @@ pub(crate) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Resul
     Ok(())
 }
 
-/// An error where `array`, which a rule returned, varies over other axes than its type does in one of the two ways that
-/// make a sum too many of it: `more` or fewer.
+/// Returns an error if `array`, which a rule returned, varies over more axes than its type (if `more` is set) or over
+/// fewer axes, because a sum would then count it too often.
 pub(crate) fn check_varying(what: &str, array: &Array, aval: &Aval, more: bool) -> Result<()> {
     let vma = array.vma();
     let (wrong, fix) = match more {

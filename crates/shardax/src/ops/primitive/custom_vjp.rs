@@ -195,9 +195,8 @@ fn forward_mode() -> crate::error::Error {
         .help("differentiate in reverse mode (`grad`, `vjp`), or give the function a rule with `custom_jvp`, which serves both modes")
 }
 
-/// The linear map of tangents of a custom_vjp function, of which only the transpose is known: the bwd
-/// rule. Operands are the residuals and the tangents of the arguments that have one; results are the tangents of
-/// those results that have one.
+/// The linear map of tangents of a custom_vjp function. Only its transpose, the bwd rule, is known. Operands are the
+/// residuals and the nonzero tangents of the arguments; results are the tangents of the results that have one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Pullback {
     rules: VjpRules,

@@ -26,7 +26,7 @@ impl Det {
     }
 }
 
-/// The sign of the permutation, 1 or -1 in this dtype: whether the number of row exchanges is even or odd.
+/// Returns the sign of the permutation in this dtype: 1 if the number of row exchanges is even, otherwise -1.
 pub(crate) fn parity(pivots: &Array, dtype: DType) -> Array {
     let own = lax::iota(DType::I32, pivots.shape(), pivots.ndim() - 1);
     let odd = pivots.not_equal(own).astype(DType::I32).sum(-1) % 2;
@@ -54,12 +54,11 @@ impl Primitive for Det {
         })
     }
 
-    /// `tr(adj(a) da)`, Jacobi's formula
-    /// ([Giles, An extended collection of matrix derivative
+    /// Differentiates by Jacobi's formula, `tr(adj(a) da)` ([Giles, An extended collection of matrix derivative
     /// results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.2.4).
     ///
-    /// The adjugate is that of the factors: `adj(u) l⁻¹` times the permutation and its sign. That of
-    /// `u = [v w; 0 c]` is `det(v) [c v⁻¹, -v⁻¹ w; 0, 1]`, which also holds if `c`, the last pivot, is 0.
+    /// The adjugate is computed from the factors: `adj(u) l⁻¹` times the permutation and its sign. The adjugate of `u =
+    /// [v w; 0 c]` is `det(v) [c v⁻¹, -v⁻¹ w; 0, 1]`, which also holds if the last pivot `c` is 0.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = self.apply(&args[0]);
         let Some(da) = &tangents[0] else { return Ok((smallvec![out], vec![None])) };

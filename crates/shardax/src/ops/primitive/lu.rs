@@ -163,8 +163,8 @@ impl Primitive for Lu {
     }
 
     /// With `x = l⁻¹ da u⁻¹`: `dl = l tril(x, -1)` and `du = triu(x) u`, where `l` and `u` are completed to square
-    /// matrices by ones on the diagonal. From `da = dl u + l du`, of which `l⁻¹ dl` is strictly lower and `du u⁻¹`
-    /// upper triangular.
+    /// matrices by ones on the diagonal. This follows from `da = dl u + l du`, because `l⁻¹ dl` is strictly lower
+    /// triangular and `du u⁻¹` is upper triangular.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let outs = self.apply(&args[0]);
         let Some(da) = &tangents[0] else { return Ok((outs, vec![None; 3])) };
@@ -194,8 +194,8 @@ impl Primitive for Lu {
     }
 }
 
-/// Solves `a x = b`, or `aᵀ x = b`, given `lu` and `permutation` of `a`. Its derivative is that of the solution, with
-/// the same decomposition: those two operands have no tangents.
+/// Solves `a x = b`, or `aᵀ x = b`, with `lu` and `permutation` of `a`. Its derivative is the derivative of the
+/// solution and uses the same decomposition, so these two operands have no tangents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Solve {
     pub transpose: bool,

@@ -1,9 +1,9 @@
 //! Random keys of two words, and the words of keys: the only operations that know how a key is stored.
 //!
-//! An element of dtype `key<fry>` or `key<rbg>` is a uint64 on the device, with the first word in its low half. So an array of keys has
-//! one shape everywhere, operations that move elements need no rule for keys, and its bytes on the host (little-endian)
-//! are those of the uint32 array of words. Words are taken and joined by shifts: unlike bitcasts they are elementwise, and
-//! need no dimension of two.
+//! An element of dtype `key<fry>` or `key<rbg>` is a uint64 on the device, with the first word in its low half.
+//! Therefore an array of keys has the same shape everywhere, operations that move elements need no rule for keys, and
+//! its bytes on the host (little-endian) equal the bytes of the uint32 array of words. Shifts extract and join the
+//! words: unlike bitcasts, they are elementwise and need no dimension of size two.
 
 use smallvec::{SmallVec, smallvec};
 

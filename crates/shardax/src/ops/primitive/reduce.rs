@@ -214,7 +214,7 @@ impl Primitive for Reduce {
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         match &self.out {
             Some(out) => {
-                // // The result may be unreduced over axes of the operand's unreduced state, or of the summed
+                // The result may be unreduced over unreduced axes of the operand, or over axes that split the summed
                 // dimensions.
                 let split = self.axes.iter().flat_map(|&d| rule.entry(0, d).axes().to_vec());
                 let partial: AxisSet = split.chain(rule.arg(0).unreduced().iter()).collect();
@@ -300,8 +300,8 @@ impl Primitive for Reduce {
 impl Reduce {
     /// For each element, the product of the other elements reduced with it; correct even if one is zero.
     fn product_of_others(&self, x: &Array) -> Array {
-        // With the reduced dimensions last and merged, it is the product of all elements before times that of all
-        // after.
+        // The reduced dimensions are moved last and merged. The result is then the product of all elements before times
+        // the product of all elements after.
         let kept: Vec<usize> = (0..x.ndim()).filter(|d| !self.axes.contains(d)).collect();
         let order: Vec<usize> = kept.iter().chain(self.axes.iter()).copied().collect();
         let moved = crate::ops::lax::transpose(x, &order);

@@ -37,9 +37,9 @@ impl Reshard {
         bind1(self.clone(), std::slice::from_ref(x))
     }
 
-    /// Writes a value whose addends are spread over the axes `added`, device by device: XLA's partitioner takes a value that
-    /// is to be unreduced for one of the addends on every device, ends the process where axes are exchanged for others, and
-    /// is wrong where several axes of unequal sizes are added at once.
+    /// Lowers a reshard to a value whose addends are spread over the axes `added`, device by device. XLA's partitioner
+    /// cannot do it: it treats a value that should become unreduced as an addend on every device, ends the process if
+    /// axes are exchanged, and returns wrong values if several axes of unequal sizes are added at once.
     fn lower_unreduced(
         &self,
         cx: &mut Lowering,
@@ -68,7 +68,8 @@ impl Reshard {
             let split = start.split_axes().collect::<AxisSet>();
             let rest: Vec<AxisName> = added.iter().filter(|n| !split.contains(*n)).collect();
             let zero = Array::zeros_of(&Aval::scalar(out.dtype));
-            // The first device along axes that the value was whole on has it; along others each has its part.
+            // Along axes over which the value was replicated, only the first device keeps it; along other axes each
+            // device has its part.
             let mut y = args[0].clone();
             if !rest.is_empty() {
                 y = where_(index(&rest).equal(0), &y, zero.broadcast_to(y.shape()));
@@ -108,8 +109,8 @@ fn whole_mesh(cx: &Lowering, typed: &Typed) -> Result<Mesh> {
     }
 }
 
-/// Writes an operation that each device applies to its own parts of the operands, which are sharded as `from` says: the result is
-/// its part of a value of type `out`, which is sharded as `to` says.
+/// Writes an operation that each device applies to its parts of the operands, which are sharded like `from`. The result
+/// on a device is its part of a value of type `out`, which is sharded like `to`.
 pub(crate) fn on_parts(
     cx: &mut Lowering,
     args: &[Value],
@@ -137,9 +138,10 @@ pub(crate) fn on_parts(
     Ok(cx.constrain(y, to))
 }
 
-/// Writes an operation of which operands or the result are addends. XLA's partitioner (xla-cpu-pjrt 0.0.1) carries them
-/// through some operations alone, and otherwise takes a sum for one of the addends on each device: they are summed before, and
-/// spread after. `shardax-pjrt`'s tests `unreduced` notice a partitioner that does better.
+/// Writes an operation whose operands or result are addends. XLA's partitioner (xla-cpu-pjrt 0.0.1) preserves addends
+/// only through some operations, and otherwise treats a sum as one of the addends on each device. Therefore addends are
+/// summed before the operation and spread after it. `shardax-pjrt`'s tests `unreduced` notice a partitioner that does
+/// better.
 pub(crate) fn with_addends(
     cx: &mut Lowering,
     args: &[Value],
@@ -184,7 +186,7 @@ impl Array {
         Reshard { to: to.clone(), mesh: None, from: None }.apply(self)
     }
 
-    /// Gathers it, where its type says that it is split: every device has it whole.
+    /// Gathers the array if its type says that it is sharded, so that every device holds all of it.
     #[track_caller]
     pub(crate) fn whole(&self) -> Array {
         let aval = self.aval_ref();
@@ -202,8 +204,8 @@ impl Array {
     }
 }
 
-/// Operands of one shape, resharded to the sharding that an elementwise operation on them would have: `select` takes no
-/// others. Operands without such a sharding are left as they are.
+/// Reshards operands of one shape to the sharding that an elementwise operation on them would have, because `select`
+/// accepts no other. Operands without such a sharding are unchanged.
 #[track_caller]
 pub(crate) fn sharded_alike(args: &[Array]) -> Vec<Array> {
     let rank = args.iter().map(Array::ndim).max().unwrap_or(0);
@@ -286,11 +288,11 @@ impl Primitive for Reshard {
     }
 }
 
-/// Reshards the arrays of a tree: `to` is one sharding or a tree of them, where `None` leaves a part unchanged.
+/// Reshards the arrays of a tree. `to` is one sharding or a tree of shardings, where `None` leaves a part unchanged.
 ///
-/// A [`PartitionSpec`](crate::PartitionSpec) alone is over the context mesh ([`set_mesh`](crate::set_mesh)), and names axes
-/// of type [`Explicit`](crate::AxisType::Explicit). Data is moved between the devices as needed. The gradient has the
-/// sharding of the argument.
+/// A [`PartitionSpec`](crate::PartitionSpec) without a mesh refers to the context mesh ([`set_mesh`](crate::set_mesh))
+/// and names axes of type [`Explicit`](crate::AxisType::Explicit). Data is moved between the devices as needed. The
+/// gradient is sharded like the argument.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -91,8 +91,8 @@ impl Primitive for RngBitGenerator {
         Ok((self.clone().apply(&args[0]), vec![None, None]))
     }
 
-    /// Each state makes its own bits, in a loop. JAX takes the first state for the whole batch: then a batched loop does not
-    /// end whose first entry does, since the state of an entry that has ended stays.
+    /// Each state generates separate bits, in a loop. JAX uses the first state for the entire batch instead; a batched
+    /// loop whose first entry has ended would then never end, because the state of an ended entry stays.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let states = axis.moved(&args[0], dims[0], 0);
         let (next, bits): (Array, Array) = lax::map(

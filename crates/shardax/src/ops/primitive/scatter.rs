@@ -103,8 +103,8 @@ impl Scatter {
         }
     }
 
-    /// The tangent of a replacing scatter with possibly repeated positions: each element's tangent is that of the
-    /// update that won, found by scattering the updates' numbers.
+    /// Returns the tangent of a replacing scatter whose positions may repeat. Each element has the tangent of the
+    /// update that won, which is found by scattering the updates' numbers.
     fn set_tangent(&self, args: &[Array], operand_t: &Array, updates_t: &Array) -> Array {
         let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
         let gather = self.gather(&operand.aval(), updates.shape());
@@ -190,8 +190,8 @@ impl Scatter {
             };
             Ok(vec![cx.op(op, a, "", &scalar)])
         })?;
-        // XLA's partitioner joins the wrong parts where positions are split beside a batch, and writes the padding of
-        // positions that are split unevenly: such dimensions stay whole.
+        // XLA's partitioner joins the wrong parts if positions are sharded next to a batch, and writes the padding of
+        // unevenly sharded positions. Therefore such dimensions are not sharded.
         let batch = &self.dims.scatter_indices_batching_dims;
         let rows = (0..cx.shape(args[2]).len()).filter(|d| !self.dims.update_window_dims.contains(d));
         let whole: Vec<(usize, usize)> = rows
@@ -204,8 +204,9 @@ impl Scatter {
             of_indices.push(cx.shape(indices).len() - 1);
             (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
         }
-        // XLA makes a scatter of one row an update of a slice that it reads at the same position. If the operand is a slice,
-        // as each device's part of an array is, it merges both, and a position out of bounds reads another part.
+        // XLA rewrites a scatter of one row as an update of a slice that it reads at the same position. If the operand
+        // is itself a slice, like each device's part of an array, XLA merges both slices, and a position out of bounds
+        // reads another part.
         let is_apart = rows_of(cx.shape(updates), &self.dims) == 1 && cx.has_quirk("scatters-into-slices");
         with_addends(cx, &[args[0], indices, updates], &outs[0], |cx, args| {
             let mut args = args.to_vec();

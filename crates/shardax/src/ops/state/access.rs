@@ -18,7 +18,8 @@ use crate::shape::AxisSet;
 /// A part of a ref.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Access {
-    /// The number of the ref: of a kernel's its position, from [`FIRST`](super::FIRST) on one made by `new_ref`.
+    /// The number of the ref: its position for a ref of a kernel; from [`FIRST`](super::FIRST) on for a ref made by
+    /// `new_ref`.
     pub number: usize,
     /// The value of a ref that was made outside of every trace.
     pub cell: Option<Cell>,
@@ -27,21 +28,22 @@ pub(crate) struct Access {
     pub of: Aval,
     /// The type of the part.
     pub part: Aval,
-    /// Ranges that reach beyond the end are not moved to lie inside.
+    /// `true` if ranges that reach beyond the end are not moved to lie inside.
     pub padded: bool,
     /// The last operand is a mask.
     pub masked: bool,
 }
 
-/// Reads a part of a ref. Operands are those of the place, the value where the mask is false, if there is one, and the
-/// mask.
+/// Reads a part of a ref. Operands are the operands of the place, then optionally the value where the mask is false,
+/// and the mask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Get {
     pub access: Access,
     pub other: bool,
 }
 
-/// Replaces a part of a ref, and returns the old one. Operands are the new part, those of the place, and the mask.
+/// Replaces a part of a ref and returns the old part. Operands are the new part, the operands of the place, and the
+/// mask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Swap {
     pub access: Access,
@@ -69,14 +71,14 @@ impl Access {
         Access { cell: self.cell.clone(), ..Access::whole(self.number, &self.of) }
     }
 
-    /// The value of the ref, with room after the end where ranges may reach there.
+    /// Returns the value of the ref, with additional entries after the end if ranges may reach there.
     fn roomy(&self, value: &Array) -> Array {
         if self.padded { self.place.padded(value) } else { value.clone() }
     }
 }
 
 impl Get {
-    /// The part that it reads of the ref's value.
+    /// Returns the part of the ref's value that it reads.
     pub fn read(&self, args: &[Array], value: &Array) -> Array {
         let (place, rest) = args.split_at(self.access.place.operand_count());
         let part = self.access.place.read(&self.access.roomy(value), place);
@@ -88,7 +90,7 @@ impl Get {
 }
 
 impl Swap {
-    /// Replaces a part of the ref's value, and returns the old one.
+    /// Replaces a part of the ref's value and returns the old part.
     pub fn write(&self, args: &[Array], value: &mut Array) -> Result<Array> {
         let Access { place, padded, masked, .. } = &self.access;
         let roomy = self.access.roomy(value);
@@ -110,7 +112,7 @@ fn outside() -> Error {
         .help("make the ref where it is used, or give the function its value and return the new one")
 }
 
-/// The error of a write where each entry of a batch, or each device, would write at once.
+/// Returns the error of a write that every entry of a batch, or every device, would execute at once.
 pub(super) fn written_inside(function: &str, access: &Access) -> Error {
     err!(Value, "a ref of type {} from outside of {function} is written inside of it", access.of)
         .help("make the ref inside of the function, or return the value from the function and write it outside")
@@ -133,7 +135,7 @@ impl Primitive for Get {
         Ok(smallvec![self.access.part.clone()])
     }
 
-    /// The part varies as its ref does, and as the position.
+    /// The part varies over the axes of its ref and of the position.
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(smallvec![args.iter().fold(self.access.part.vma.clone(), |a, b| a.union(b))])
     }
@@ -142,7 +144,7 @@ impl Primitive for Get {
         rule.own()
     }
 
-    /// Each entry of the batch reads the same ref at its own position.
+    /// Each entry of the batch reads the same ref at a separate position.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let whole = bind1(Get { access: self.access.of_all(), other: false }, &[]);
         let entries = args.iter().zip(dims).map(|(arg, dim)| dim.map_or(arg.aval(), |d| arg.aval().without_dim(d)));

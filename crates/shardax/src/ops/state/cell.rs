@@ -7,15 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::core::array::Array;
 use crate::error::Result;
 
-/// A shared value. Two cells are equal if they are the same one.
+/// A shared value. Two cells are equal if they are the same object.
 ///
-/// The value is in memory of its own: nobody else can delete or donate it.
+/// The value has separate memory, so that no other array can delete or donate it.
 #[derive(Clone)]
 pub(crate) struct Cell(Arc<Inner>);
 
 struct Inner {
     value: Mutex<Array>,
-    /// Held by whoever computes a new value from the old one. It is locked before `value`, which is free meanwhile for reads.
+    /// The lock of the thread that computes a new value from the old one. It is locked before `value`, so that other
+    /// threads can read the value meanwhile.
     turn: Mutex<()>,
 }
 
@@ -37,7 +38,7 @@ impl Cell {
         self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that orders cells: turns of several are taken in this order.
+    /// Returns a number that orders cells. Threads lock several cells in this order, so that they cannot deadlock.
     pub fn address(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -50,7 +51,7 @@ impl Cell {
         *self.lock() = value;
     }
 
-    /// Changes the value; a failed change leaves it.
+    /// Changes the value. If the change fails, the value stays.
     pub fn update<R>(&self, _turn: &Turn<'_>, f: impl FnOnce(&mut Array) -> Result<R>) -> Result<R> {
         let mut new = self.get();
         let out = f(&mut new)?;
@@ -60,7 +61,7 @@ impl Cell {
     }
 }
 
-/// An array in memory of its own. A plain number is in none.
+/// Copies an array to separate memory. A plain number needs none.
 pub(super) fn copied(x: &Array) -> Result<Array> {
     if x.concrete_ref().is_some() { x.copy() } else { Ok(x.clone()) }
 }

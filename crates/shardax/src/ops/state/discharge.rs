@@ -1,4 +1,4 @@
-//! Discharge of a kernel: a program of refs as a function of their values.
+//! Discharge of a kernel, which converts a program with refs to a function of their values.
 
 use smallvec::smallvec;
 
@@ -10,12 +10,13 @@ use crate::core::program::{Eqn, Program};
 use crate::error::{Result, err};
 use crate::interpret::thread_state::thread_eval;
 
-/// The values of a kernel's refs as a state: each read is of the state, and each write changes it. The function gives the values of
-/// primitives that depend on the context, such as the position in a grid.
+/// The values of a kernel's refs as a state: reads return a part of the state and writes change it. The function
+/// returns the values of primitives that depend on the context, for example the position in a grid.
 pub(crate) struct Discharge<'a>(pub &'a dyn Fn(&dyn Primitive) -> Option<Array>);
 
 impl Discharge<'_> {
-    /// The outputs of `program` on `args`; updates the values of the refs, which are in the order of their numbers.
+    /// Returns the outputs of `program` on `args`, and updates the values of the refs, which are in the order of their
+    /// numbers.
     pub fn eval(&self, program: &Program, args: &[Array], refs: &mut Vec<Array>) -> Result<Vec<Array>> {
         thread_eval(program, self, args, refs)
     }

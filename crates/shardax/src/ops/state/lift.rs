@@ -1,4 +1,4 @@
-//! Refs made outside of every trace, in a function that is compiled.
+//! Support for refs that a compiled function uses but did not make.
 
 use std::cell::RefCell;
 
@@ -15,14 +15,14 @@ use crate::interpret::thread_state::thread_eval;
 /// The refs that a compiled function reads and writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lifted {
-    /// The refs: their values are the last captures.
+    /// The refs. Their values are the last captures.
     cells: Vec<Cell>,
-    /// Marks the written ones: their new values are the last results.
+    /// Marks the written refs. Their new values are the last results.
     written: Vec<bool>,
 }
 
-/// The function with the values of its outer refs as captured arrays, and their new values as further results. `None` if
-/// it uses none.
+/// Returns the function with the values of its outer refs as captured arrays and their new values as additional
+/// results, or `None` if it uses no outer refs.
 pub(crate) fn lift(traced: &Traced) -> Result<Option<(Traced, Lifted)>> {
     let mut found: Vec<(Access, bool)> = Vec::new();
     for_each_access(&traced.program, &mut |access, written| match found
@@ -73,13 +73,13 @@ impl Lifted {
         self.cells.is_empty()
     }
 
-    /// The number of results that are new values.
+    /// Returns the number of results that are new values.
     pub fn results(&self) -> usize {
         self.written.iter().filter(|written| **written).count()
     }
 
-    /// Waits for the turns to write the refs, which are to be kept from reading the values to storing the new ones. A function
-    /// with host callbacks takes none: a callback may write the refs itself.
+    /// Waits for the turns to write the refs. The caller keeps them from reading the values until it has stored the new
+    /// ones. A function with host callbacks takes no turns, because a callback may write the refs itself.
     pub fn turns(&self, has_callbacks: bool) -> Vec<Turn<'_>> {
         let written = self.cells.iter().zip(&self.written).filter(|(_, written)| **written && !has_callbacks);
         let mut cells: Vec<&Cell> = written.map(|(cell, _)| cell).collect();
@@ -87,7 +87,7 @@ impl Lifted {
         cells.into_iter().map(Cell::turn).collect()
     }
 
-    /// The values now.
+    /// Returns the current values.
     pub fn values(&self) -> impl Iterator<Item = Array> + '_ {
         self.cells.iter().map(Cell::get)
     }

@@ -1,11 +1,12 @@
 //! Refs: arrays that are read and written in place while a function is traced.
 //!
-//! A ref is a numbered place of a state. Each read and write is an equation of its own, in order, with the ref's number
-//! as a parameter, so that a ref can be used in loops and branches without being one of their operands.
-//! [`Discharge`](discharge::Discharge) turns a kernel with refs into a function of their values, and
-//! [`Threaded`](threaded::Threaded) does so for the refs that a function makes itself ([`new_ref`]), when its trace ends:
-//! transformations, lowering and export see no refs. A ref made outside of every trace has a cell with its value; a
-//! compiled function takes the cell's value as a captured array, and returns the new one ([`lift`](lift::lift)).
+//! A ref is a numbered part of a state. Each read and write is a separate equation, in order, with the ref's number as
+//! a parameter, so that loops and branches can use a ref that is not one of their operands.
+//! [`Discharge`](discharge::Discharge) converts a kernel with refs to a function of their values.
+//! [`Threaded`](threaded::Threaded) does the same for the refs that a function makes itself ([`new_ref`]) when its
+//! trace ends, so that transformations, lowering and export see no refs. A ref made outside of every trace stores its
+//! value in a cell; a compiled function receives the cell's value as a captured array and returns the new value
+//! ([`lift`](lift::lift)).
 
 mod access;
 mod cell;
@@ -17,7 +18,7 @@ mod ref_index;
 mod refs;
 mod threaded;
 
-/// The first number of refs made by `new_ref`; those of a kernel are numbered from 0.
+/// The first number of refs made by `new_ref`. Refs of a kernel are numbered from 0.
 const FIRST: usize = usize::MAX / 2;
 
 pub(crate) use access::{Access, Get, Swap};

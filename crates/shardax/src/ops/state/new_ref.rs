@@ -51,12 +51,12 @@ impl Primitive for NewRef {
     }
 }
 
-/// Makes a ref: an array that is read and written in place, which starts with the value of `x` (JAX's `new_ref`).
+/// Makes a ref: an array that is read and written in place and starts with the value of `x` (JAX's `new_ref`).
 ///
-/// Inside of a function that is traced the ref belongs to that function. Loops, branches and functions that are called in
-/// it can use the ref without passing it on, and when the function ends, reads and writes become operations on values:
-/// the function can be differentiated, mapped, compiled and exported like any other. Its type is that of `x`, strong; a
-/// write converts plain numbers alone.
+/// Inside of a traced function, the ref belongs to that function. Loops, branches and functions called in it can use
+/// the ref without an argument for it. When the function ends, reads and writes become operations on values, so you can
+/// differentiate, map, compile and export the function like any other. The ref has the type of `x` without weak typing.
+/// A write converts plain numbers only.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -79,9 +79,9 @@ impl Primitive for NewRef {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Outside of every traced function the ref has its value in memory of its own, and functions that use it read and write it at
-/// each call. Several threads may use it: each update, and each call of a function that writes it, begins with the value that
-/// the one before it left. Only functions with host callbacks do not wait for each other.
+/// Outside of every traced function, the ref stores its value in separate memory, and functions that use it read and
+/// write it at each call. Several threads may use it: each update, and each call of a function that writes it, begins
+/// with the value that the previous one stored. Only functions with host callbacks do not wait for each other.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -96,9 +96,8 @@ impl Primitive for NewRef {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// A ref that a `vmap`, a `shard_map` or a function with a derivative rule of its own takes from outside can be read there
-/// but not written, and values written to a ref from outside of a differentiated function must not depend on what it is
-/// differentiated with respect to.
+/// A `vmap`, a `shard_map` or a function with a custom derivative rule can read an outer ref but cannot write it.
+/// Values that a differentiated function writes to an outer ref must not depend on the differentiated arguments.
 ///
 /// Fails if `x` failed, or is a tangent.
 #[track_caller]

@@ -1,4 +1,4 @@
-//! A part of a ref: which entries of each dimension, with computed positions as operands.
+//! A part of a ref: the entries of each dimension, with computed positions as operands.
 
 use super::ref_index::{Ds, RefIndexItem};
 use crate::core::array::Array;
@@ -14,14 +14,14 @@ use crate::shape::Shape;
 /// The entries of one dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Entries {
-    /// The one at an operand; the dimension is removed.
+    /// The entry at an operand, which removes the dimension.
     At,
-    /// As many from an operand on.
+    /// This many entries from an operand on.
     From(usize),
-    /// As many from a constant on.
+    /// This many entries from a constant on.
     Range(usize, usize),
     Strided(Slice),
-    /// Those at an operand, an integer array.
+    /// The entries at an operand, which is an integer array.
     Each,
 }
 
@@ -37,7 +37,8 @@ struct Block {
 }
 
 impl Place {
-    /// The place in a value of this shape, and its operands. Ranges may only reach beyond the end where it is `open`.
+    /// Returns the place in a value of this shape, and its operands. Ranges may reach beyond the end only if the
+    /// dimension is `open`.
     pub fn of(shape: &[usize], index: Vec<RefIndexItem>, open: bool) -> Result<(Place, Vec<Array>)> {
         let full = || RefIndexItem::Item(IndexItem::Slice(Slice::FULL));
         let is_ellipsis = |item: &RefIndexItem| matches!(item, RefIndexItem::Item(IndexItem::Ellipsis));
@@ -81,7 +82,7 @@ impl Place {
         !self.0.contains(&Entries::Each)
     }
 
-    /// The type of the part of a value of type `of`, for operands of these types.
+    /// Returns the type of the part of a value of type `of`, for operands of these types.
     pub fn part(&self, of: &Aval, operands: &[Array], padded: bool) -> Result<Aval> {
         let types: Vec<Aval> = std::iter::once(of.clone()).chain(operands.iter().map(Array::aval)).collect();
         let value = |value: &Array| if padded { self.padded(value) } else { value.clone() };
@@ -115,7 +116,7 @@ impl Place {
         block.rest_of(&block.cut(value))
     }
 
-    /// `value` with its part replaced.
+    /// Returns `value` with the part replaced.
     pub fn write(&self, value: &Array, operands: &[Array], part: &Array) -> Array {
         let block = self.block(value.shape(), operands);
         let new = match block.items.iter().all(|item| matches!(item, IndexItem::At(_)) || is_full(item)) {
@@ -128,8 +129,8 @@ impl Place {
         }
     }
 
-    /// `value` with more entries than any range of this place has after the last of each dimension, so that no range is
-    /// moved to lie inside.
+    /// Returns `value` with more entries after the end of each dimension than any range of this place has, so that no
+    /// range is moved to lie inside.
     pub fn padded(&self, value: &Array) -> Array {
         let widths = self.block(value.shape(), &[]).sizes.iter().map(|&n| (0, n as i64, 0)).collect::<Vec<_>>();
         lax::pad(value, &uninitialized(&Aval::scalar(value.dtype())), &widths)
@@ -158,7 +159,7 @@ pub(crate) fn number(n: usize) -> Array {
     Array::literal(Scalar::Int(n as i128), DType::of_indices(&[n]), false)
 }
 
-/// The entries of a dimension of this size, and the operand.
+/// Returns the entries of a dimension of this size, and the operand.
 fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option<Array>)> {
     let at = |i: i64| {
         let n = size as i64;
@@ -203,7 +204,7 @@ fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option
     }
 }
 
-/// The value of memory that nothing was written to: NaN, the lowest integer, `false`, as in JAX.
+/// Returns the value of memory that was never written: NaN, the lowest integer, or `false`, as in JAX.
 pub(crate) fn uninitialized(aval: &Aval) -> Array {
     let value = match aval.dtype.category() {
         Category::Float | Category::Complex => Scalar::Float(f64::NAN.to_bits()),

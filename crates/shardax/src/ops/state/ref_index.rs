@@ -1,4 +1,4 @@
-//! Indices of refs: those of arrays, and ranges that start at a computed index.
+//! Indices of refs: array indices, and ranges that start at a computed index.
 
 use crate::core::array::Array;
 use crate::ops::index::{IndexItem, IntoIndexItem};

@@ -35,7 +35,8 @@ impl Drop for Scope {
     }
 }
 
-/// Runs `f`, which traces a function of refs of these types: no other refs may be used in it, and these nowhere else.
+/// Runs `f`, which traces a function of refs of these types. It can use no other refs, and these refs cannot be used
+/// elsewhere.
 pub(crate) fn with_refs<R>(avals: &[Aval], f: impl FnOnce(&[Ref]) -> R) -> R {
     let scope = Some(NEXT.fetch_add(1, Ordering::Relaxed));
     let make = |(number, aval): (usize, &Aval)| Ref { number, aval: aval.clone(), scope, home: Home::Kernel };
@@ -52,23 +53,23 @@ fn current_scope() -> Option<u64> {
     SCOPES.with_borrow(|scopes| scopes.last().copied())
 }
 
-/// Where a ref has its value.
+/// The storage of a ref's value.
 #[derive(Clone, Debug)]
 pub(super) enum Home {
     Kernel,
-    /// In the trace with this number, until it was frozen.
+    /// In the trace with this number, until the ref is frozen.
     Trace(u64, Frozen),
-    /// In a cell: it was made outside of every trace.
+    /// In a cell, for a ref made outside of every trace.
     Cell(Cell, Frozen),
 }
 
 /// The line at which a ref was frozen.
 pub(super) type Frozen = Arc<OnceLock<&'static Location<'static>>>;
 
-/// An array that is read and written in place: made by [`new_ref`](crate::new_ref), or given to a kernel.
+/// An array that is read and written in place. [`new_ref`](crate::new_ref) makes refs, and kernels receive them.
 ///
-/// [`get`](Ref::get) reads all of it, [`set`](Ref::set) writes it, and [`at`](Ref::at) names a part of it. Clones are the
-/// same ref.
+/// [`get`](Ref::get) reads the entire ref, [`set`](Ref::set) writes it, and [`at`](Ref::at) names a part of it. Clones
+/// refer to the same ref.
 #[derive(Clone, Debug)]
 pub struct Ref {
     number: usize,
@@ -92,7 +93,7 @@ impl Ref {
         Ref { number, aval, scope: current_scope(), home }
     }
 
-    /// The shape of its value; in a kernel that of the block.
+    /// Returns the shape of the value; in a kernel, the shape of the block.
     pub fn shape(&self) -> &[usize] {
         &self.aval.shape
     }
@@ -107,42 +108,42 @@ impl Ref {
         self.aval.rank()
     }
 
-    /// A part of it, to be read or written: `x.at((ds(&i * 8, 8), 0))`.
+    /// Names a part of the ref to read or write: `x.at((ds(&i * 8, 8), 0))`.
     ///
-    /// The index is as that of [`Array::get`], and may have ranges with a computed start ([`ds`](super::ds)) and integer
-    /// scalars that are traced. Computed indices are clamped to lie inside. The index is checked when the part is read or
+    /// The index follows [`Array::get`], and may contain ranges with a computed start ([`ds`](super::ds)) and traced
+    /// integer scalars. Computed indices are clamped to lie inside. The index is checked when the part is read or
     /// written.
     pub fn at(&self, index: impl IntoRefIndex) -> RefPart {
         RefPart { of: self.clone(), index: index.into_ref_index() }
     }
 
-    /// Its value now.
+    /// Returns the current value.
     #[track_caller]
     pub fn get(&self) -> Array {
         self.at(Ellipsis).get()
     }
 
-    /// Replaces its value. See [`RefPart::set`].
+    /// Replaces the value. See [`RefPart::set`].
     #[track_caller]
     pub fn set(&self, value: impl ArrayLike) -> Result<()> {
         self.at(Ellipsis).set(value)
     }
 
-    /// Adds to its value.
+    /// Adds to the value.
     #[track_caller]
     pub fn add(&self, value: impl ArrayLike) -> Result<()> {
         self.at(Ellipsis).add(value)
     }
 
-    /// Replaces its value, and returns the old one.
+    /// Replaces the value and returns the old one.
     #[track_caller]
     pub fn swap(&self, value: impl ArrayLike) -> Array {
         self.at(Ellipsis).swap(value)
     }
 
-    /// Its last value: it cannot be used afterwards (JAX's `freeze`).
+    /// Returns the last value and freezes the ref, so that you cannot use it afterwards (JAX's `freeze`).
     ///
-    /// Fails for a ref that was frozen before, that another function made, or that was given to a kernel.
+    /// Fails for a ref that is already frozen, that another function made, or that belongs to a kernel.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -226,48 +227,48 @@ impl Ref {
 }
 
 impl RefPart {
-    /// Its value now.
+    /// Returns the current value of the part.
     #[track_caller]
     pub fn get(&self) -> Array {
         self.read(None, false)
     }
 
-    /// Its value where `mask` is true, and `other` elsewhere. Unlike [`get`](Self::get), a range that reaches beyond the
-    /// end is not moved: mask the elements beyond.
+    /// Returns the value where `mask` is true, and `other` elsewhere. Unlike [`get`](Self::get), it does not move a
+    /// range that reaches beyond the end, so you must mask the elements beyond.
     #[track_caller]
     pub fn load(&self, mask: impl ArrayLike, other: impl ArrayLike) -> Array {
         self.read(Some((mask.into_array(), other.into_array())), true)
     }
 
-    /// Replaces it by `value`, broadcast to its shape.
+    /// Replaces the part by `value`, broadcast to its shape.
     ///
-    /// Fails for a value of another dtype, except plain numbers, which are converted.
+    /// Fails for a value of another dtype. Plain numbers are converted instead.
     #[track_caller]
     pub fn set(&self, value: impl ArrayLike) -> Result<()> {
         self.swap(value).check()
     }
 
-    /// Adds to it.
+    /// Adds to the part.
     #[track_caller]
     pub fn add(&self, value: impl ArrayLike) -> Result<()> {
         let value = value.into_array();
         self.write(|| self.get() + value, None, false).check()
     }
 
-    /// Replaces it by `value` where `mask` is true. Unlike [`set`](Self::set), a range that reaches beyond the end is not
-    /// moved, and elements beyond are not written.
+    /// Replaces the part by `value` where `mask` is true. Unlike [`set`](Self::set), it does not move a range that
+    /// reaches beyond the end, and does not write elements beyond.
     #[track_caller]
     pub fn store(&self, value: impl ArrayLike, mask: impl ArrayLike) -> Result<()> {
         self.write(|| value.into_array(), Some(mask.into_array()), true).check()
     }
 
-    /// Replaces it by `value`, and returns the old value.
+    /// Replaces the part by `value` and returns the old value.
     #[track_caller]
     pub fn swap(&self, value: impl ArrayLike) -> Array {
         self.write(|| value.into_array(), None, false)
     }
 
-    /// The access and its operands: those of the place.
+    /// Returns the access and its operands, which are the operands of the place.
     fn access(&self, padded: bool, masked: bool) -> Result<(Access, Vec<Array>)> {
         self.of.check()?;
         let Ref { number, aval, home, .. } = &self.of;
@@ -329,7 +330,7 @@ impl RefPart {
         read().unwrap_or_else(|e| self.failed(e, at))
     }
 
-    /// Replaces the part by `value`, which may read it: no other thread writes the ref in between.
+    /// Replaces the part by `value`, which may read the part, because no other thread can write the ref in between.
     #[track_caller]
     fn write(&self, value: impl FnOnce() -> Array, mask: Option<Array>, padded: bool) -> Array {
         let at = Location::caller();

@@ -14,11 +14,11 @@ use crate::error::{Result, err};
 use crate::interpret::higher_order::cast_up;
 use crate::interpret::thread_state::thread_eval;
 
-/// The values of refs as a state, in the order of `numbers`. Refs that nothing in a sub-program writes are not part of its
-/// state: their values are `fixed`.
+/// The values of refs as a state, in the order of `numbers`. Refs that a sub-program never writes are not part of the
+/// sub-program's state: their values are `fixed`.
 #[derive(Default)]
 pub(super) struct Threaded {
-    /// The number and the type of each ref. It grows with each that is made.
+    /// The number and the type of each ref. The list grows with each new ref.
     pub numbers: RefCell<Vec<(usize, Aval)>>,
     pub fixed: Vec<(usize, Array)>,
 }
@@ -42,8 +42,8 @@ pub(super) fn for_each_access(program: &Program, visit: &mut dyn FnMut(&Access, 
     });
 }
 
-/// Fails if a program, that of a function which runs for several entries or devices at once, writes a ref that was made
-/// outside of it.
+/// Returns an error if a program that runs for several entries or devices at once writes a ref that was made outside of
+/// the program.
 pub(crate) fn check_unwritten(program: &Program, function: &str) -> Result<()> {
     let mut found = Ok(());
     program.for_each_distinct_eqn(&mut |eqn| {
@@ -57,7 +57,7 @@ pub(crate) fn check_unwritten(program: &Program, function: &str) -> Result<()> {
     found
 }
 
-/// Makes a function with refs of its own one of values. Those from outside remain.
+/// Converts a function that makes refs to a function of values. Refs from outside remain.
 pub(super) fn discharge(traced: Traced) -> Result<Traced> {
     let avals: Vec<Aval> = traced.program.in_avals().cloned().collect();
     let refs = Threaded::default();

@@ -56,7 +56,7 @@ enum Role {
 
 use Role::{Carry, Const, Scanned};
 
-/// Positions sorted by role; those of one role stay in order.
+/// Sorts positions by role; positions with the same role stay in order.
 fn by_role(roles: &[Role]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..roles.len()).collect();
     order.sort_by_key(|&i| roles[i]);
@@ -123,8 +123,8 @@ impl Scan {
         Ok(Some((Scan { body, ..self.clone() }, sets)))
     }
 
-    /// The axes that the carry varies over: its own, and those that the body adds in any number of steps.
-    /// Those of the carry's operands in `sets` are extended to them.
+    /// Returns the axes that the carry varies over: its initial axes, and the axes that the body adds in any number of
+    /// steps. Extends the axes of the carry's operands in `sets` to them.
     fn carry_sets(&self, sets: &mut [AxisSet]) -> Result<Vec<AxisSet>> {
         let inputs = self.num_consts..self.num_consts + self.num_carry;
         loop {
@@ -140,7 +140,7 @@ impl Scan {
         }
     }
 
-    /// The type of the operand that gives each step an input of type `aval`.
+    /// Returns the type of the operand that provides each step's input of type `aval`.
     fn operand(&self, role: Role, aval: &Aval) -> Aval {
         if role != Scanned {
             return aval.clone();
@@ -459,8 +459,8 @@ impl Scan {
     }
 }
 
-/// The addends of one step, of this type, from those of all steps. Each device slices its own: the partitioner would sum them
-/// (see [`on_parts`]).
+/// Returns the addends of one step from the addends of all steps. Each device slices its addends, because the
+/// partitioner would sum them (see [`on_parts`]).
 fn addends_at(cx: &mut Lowering, xs: Value, at: Value, (aval, step): (&Aval, &Typed)) -> Result<Value> {
     let from = [step.inserted(0, DimSpec::None), Typed::replicated(step.mesh(), 0)];
     on_parts(cx, &[xs, at], &from, (aval, step), |args| {
