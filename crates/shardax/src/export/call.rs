@@ -17,16 +17,17 @@ use crate::random::{key_data, wrap_key_data};
 use crate::sharding::{AbstractMesh, Mesh, NamedSharding, Sharding, get_abstract_mesh};
 use crate::warning;
 
-/// Operands are the inputs of its `main`: captured values, then the arguments that the program uses.
+/// The call of an exported program. Operands are the inputs of its `main`: captured values, then the arguments that the
+/// program uses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallExported {
     pub program: Arc<Exchanged>,
     pub mesh: Option<Mesh>,
-    /// True if it runs on the devices of this mesh; else on those of the program that calls it.
+    /// `true` if the program runs on the devices of this mesh; otherwise it runs on the devices of the calling program.
     pub has_devices: bool,
 }
 
-/// Targets that are no computation.
+/// Targets that do not compute.
 const MARKS: [&str; 6] = [
     "Sharding",
     "SPMDFullToShardShape",
@@ -36,7 +37,8 @@ const MARKS: [&str; 6] = [
     "shape_assertion",
 ];
 
-/// Kernels that JAX does not let the compiler split either: Pallas' for TPUs and GPUs, and cuDNN's attention.
+/// Returns `true` for kernels that JAX does not let the compiler split either: Pallas kernels for TPUs and GPUs, and
+/// cuDNN's attention.
 fn is_fused(target: &str) -> bool {
     target.contains("mosaic")
         || target.contains("triton")
@@ -44,8 +46,8 @@ fn is_fused(target: &str) -> bool {
         || target == "tpu_custom_call"
 }
 
-/// Finds kernels outside of `shard_map`, of which XLA does not know how they could be split: an error for fused kernels, and
-/// a warning for others.
+/// Finds kernels outside of `shard_map` that XLA does not know how to split. Fused kernels are an error, and others a
+/// warning.
 fn check_kernels(name: &str, text: &str) -> Result<()> {
     let mut within = None;
     let mut found: Vec<&str> = Vec::new();
@@ -83,7 +85,7 @@ fn check_kernels(name: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Calls a program whose `main` takes and gives the words of random keys.
+/// Calls a program whose `main` takes and returns the words of random keys.
 fn call_with_words(cx: &mut Lowering, program: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
     let each = |cx: &mut Lowering, v: Value, is_key: bool, f: fn(&Array) -> Array| match is_key {
         true => Ok(cx.expand(&[v], |x| Ok(vec![f(&x[0])]))?[0]),
@@ -132,7 +134,8 @@ impl Primitive for CallExported {
         Ok(program.out_avals.iter().map(|aval| if typed { aval.clone() } else { aval.with_sharding(None) }).collect())
     }
 
-    /// Over the mesh that it was exported for, the types of its results; over another they are replicated.
+    /// Over the mesh that the program was exported for, results have the program's types. Over another mesh they are
+    /// replicated.
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         match self.enters_mesh() {
             Some(_) => rule.own(),
@@ -192,7 +195,7 @@ impl Primitive for CallExported {
         })
     }
 
-    /// Calls it entry by entry: the program has fixed shapes.
+    /// Calls the program once per entry, because it has fixed shapes.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let moved: Vec<Array> =
             args.iter().zip(dims).filter(|(_, d)| d.is_some()).map(|(x, d)| axis.moved(x, *d, 0)).collect();

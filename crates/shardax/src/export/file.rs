@@ -40,7 +40,7 @@ fn aval_of(value: &Value) -> Option<Aval> {
     Some(aval)
 }
 
-/// The axes of each dimension; with unreduced or reduced axes, an object.
+/// The axes of each dimension as JSON. With unreduced or reduced axes, it is an object.
 fn spec_json(spec: &Option<PartitionSpec>) -> Value {
     let Some(spec) = spec else { return Value::Null };
     let names = |set: &AxisSet| set.iter().map(|name| json!(name.as_str())).collect::<Value>();
@@ -102,7 +102,7 @@ fn open(symbols: &Value, function: &Value) -> Option<Symbolic> {
 type Tensor = (String, Dtype, Vec<usize>, Vec<u8>);
 
 impl Exchanged {
-    /// Converts it to JSON without the text and the captured values, which become tensors whose names have this prefix.
+    /// Converts the function to JSON. The text and the captured values become tensors, whose names have this prefix.
     fn write(&self, prefix: &str, tensors: &mut Vec<Tensor>) -> Result<Value> {
         for (platform, text) in &self.texts {
             let bytes = text.as_bytes().to_vec();
@@ -239,7 +239,7 @@ impl Exchanged {
         serialize(views, Some(metadata)).map_err(|e| err!(Runtime, "{}: {e}", self.name))
     }
 
-    /// Reads such a file, or one of `jax.export`, which does not begin with the length of a JSON text.
+    /// Reads such a file, or a file of `jax.export`. The latter does not begin with the length of a JSON text.
     pub fn from_bytes(bytes: &[u8]) -> Result<Exchanged> {
         if bytes.get(8).is_some_and(|&byte| byte != b'{') {
             return super::jax::exchanged(bytes);
@@ -266,7 +266,7 @@ impl Exchanged {
         Exchanged::read(&value["function"], "", &tensors, &digest)
     }
 
-    /// Sets the digests that it and its derivatives will have when its file is read.
+    /// Sets the digests of the function and its derivatives to the values that they will have when the file is read.
     pub fn digested(mut self) -> Result<Exchanged> {
         let digest = self.parts()?.2;
         self.set_digest("", &digest);
@@ -281,7 +281,7 @@ impl Exchanged {
     }
 }
 
-/// The digest of a JSON value, whose text has ordered keys, and tensors.
+/// The digest of tensors and a JSON value; the text of the value has ordered keys.
 fn digest_of<'a>(said: &Value, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
     let mut hasher = Sha256::new();
     hasher.update(said.to_string());

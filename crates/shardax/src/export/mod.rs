@@ -1,10 +1,10 @@
-//! Exported functions: lowered here, called in another process, by another program, on another platform.
+//! Exported functions: lowered here, and called in another process, in another program or on another platform.
 //!
 //! [`export`] traces and lowers a function for arguments of certain types, as [`jit`] does. The result is one
-//! file of safetensors: StableHLO for each platform, the structures of arguments and results, their shardings, the
-//! captured arrays, and a checksum. [`Exported::load`] reads it; this needs none of the function's code, only the Rust
-//! types of its arguments and result. The function can be called, compiled into other functions, vectorized and, if
-//! exported with its derivative, differentiated.
+//! safetensors file: StableHLO for each platform, the structures of arguments and results, their shardings, the
+//! captured arrays, and a checksum. [`Exported::load`] reads the file. You do not need the function's code for this,
+//! only the Rust types of its arguments and result. You can call the function, compile it into other functions,
+//! vectorize it and, if it was exported with its derivative, differentiate it.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -22,10 +22,10 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
-//! The output of JAX's `Exported.serialize()` is also supported, with derivatives and for many devices.
+//! You can also read the output of JAX's `Exported.serialize()`, including derivatives and functions for many devices.
 //!
 //! Differences from JAX's `export`: the file is safetensors instead of a flatbuffer (`tools/export` reads it into JAX),
-//! an exported function can be vectorized (row by row), and symbolic sizes have bounds
+//! you can vectorize an exported function (row by row), and symbolic sizes have bounds
 //! ([`ExportOptions::symbolic_args_specs`]), because the function is traced for several sizes.
 
 mod call;
@@ -57,10 +57,11 @@ use crate::runtime::load::Request;
 use crate::source;
 use crate::transform::{Arg, jit, vjp};
 
-/// The bounds of a size, an expression of symbols, for all sizes that an exported function accepts (JAX's function of this name).
+/// The bounds of a size, which is an expression of symbols, over all sizes that an exported function accepts (JAX's
+/// function of this name).
 ///
-/// `constraints` are those of [`ExportOptions::symbolic_constraints`]; a symbol without one is between 1 and 65,536. The bounds are
-/// conservative, because each term of the expression has its own.
+/// `constraints` are the same as for [`ExportOptions::symbolic_constraints`]; a symbol without a constraint is between
+/// 1 and 65,536. The bounds are conservative, because each term of the expression is bounded separately.
 ///
 /// ```
 /// # use shardax::export::symbolic_dim_bounds;
@@ -88,8 +89,8 @@ pub fn symbolic_dim_bounds<S: Into<String>>(
         .at_caller()
 }
 
-/// Exports a function for arguments of these types ([`shape_dtype_struct`](crate::shape_dtype_struct) can replace
-/// arrays), for the platform of the default devices, without its derivative.
+/// Exports a function for arguments of these types, for the platform of the default devices, without its derivative.
+/// You can pass [`shape_dtype_struct`](crate::shape_dtype_struct)s instead of arrays.
 ///
 /// Fails if the function calls host functions, or runs on several meshes.
 #[track_caller]
@@ -124,12 +125,13 @@ impl ExportOptions {
         self
     }
 
-    /// Sizes of arguments that are open: one spec for each argument, for all arrays of it (JAX's `symbolic_args_specs`).
+    /// The symbolic sizes of arguments: one spec for each argument, which applies to all its arrays (JAX's
+    /// `symbolic_args_specs`).
     ///
-    /// A spec has the sizes between commas: numbers, symbols such as `b`, sums and products such as `2*b + 1` or `b*s`; `_` is the
-    /// size of the argument that [`export`](ExportOptions::export) is given, and a last `...` all its further sizes. The exported function
-    /// takes arrays of all sizes that fit; a symbol stands for 1 to 65,536 unless
-    /// [`symbolic_constraints`](ExportOptions::symbolic_constraints) say otherwise.
+    /// A spec contains sizes between commas: numbers, symbols such as `b`, and sums and products such as `2*b + 1` or
+    /// `b*s`. `_` is the size of the argument that you pass to [`export`](ExportOptions::export), and a last `...` is
+    /// all its further sizes. The exported function accepts arrays of all sizes that match. A symbol is between 1 and
+    /// 65,536, unless [`symbolic_constraints`](ExportOptions::symbolic_constraints) specify other bounds.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -148,16 +150,18 @@ impl ExportOptions {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// The function is traced for about ten sizes of each symbol, the bounds among them, and its programs must differ in nothing but
-    /// numbers that are sums and products of the symbols: sizes, and constants such as the divisor of a mean. Where they do not, as for a loop
-    /// over the rows or a decision that depends on their number, [`export`](ExportOptions::export) fails with the line. For a size of 1 only
-    /// the types of the results are compared: as in JAX, the program of the other sizes computes it.
+    /// The function is traced for about ten sizes of each symbol, including the bounds. Its programs may differ only in
+    /// numbers that are sums and products of the symbols: sizes, and constants such as the divisor of a mean. If they
+    /// differ otherwise, for example because of a loop over the rows or a decision that depends on the number of rows,
+    /// [`export`](ExportOptions::export) fails with the line. For a size of 1 only the types of the results are
+    /// compared, because, as in JAX, the program of the other sizes computes it.
     pub fn symbolic_args_specs<S: Into<String>>(mut self, specs: impl IntoIterator<Item = S>) -> Self {
         self.specs = specs.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Bounds of symbols: `"b >= 2"`, `"b <= 512"`. A size that eight divides is written `8*b` in the spec instead.
+    /// Bounds of symbols: `"b >= 2"`, `"b <= 512"`. If a size must be divisible by eight, write `8*b` in the spec
+    /// instead.
     pub fn symbolic_constraints<S: Into<String>>(mut self, constraints: impl IntoIterator<Item = S>) -> Self {
         self.constraints = constraints.into_iter().map(Into::into).collect();
         self
@@ -278,17 +282,17 @@ impl<Args, Out> Exported<Args, Out> {
         self.program.to_bytes()
     }
 
-    /// Reads such a file, or the bytes that `jax.export.Exported.serialize()` made.
+    /// Reads such a file, or the bytes from `jax.export.Exported.serialize()`.
     ///
     /// Fails for damaged bytes and other versions. JAX's files have no checksum, so damage is found only if the
-    /// contents are invalid; JAX's functions with effects, or with types that shardax lacks, fail too. A call checks
-    /// that `Args` and `Out` are the function's types.
+    /// contents are invalid. Also fails for JAX's functions with effects, or with types that shardax does not have.
+    /// `Args` and `Out` are checked against the function's types when you call it.
     #[track_caller]
     pub fn deserialize(bytes: &[u8]) -> Result<Self> {
         Ok(Exported { program: Arc::new(Exchanged::from_bytes(bytes).at_caller()?), types: PhantomData })
     }
 
-    /// Writes the file: to a temporary file first, so that it appears complete or not at all.
+    /// Writes the file. It is written to a temporary file first, so that it appears complete or not at all.
     #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
@@ -323,25 +327,25 @@ impl<Args, Out> Exported<Args, Out> {
         self.program.devices()
     }
 
-    /// The types of its arguments' leaves, with their key paths. A symbolic size is 0 here; `Debug` says its name.
+    /// The types of the arguments' leaves, with their key paths. A symbolic size is 0 here; `Debug` prints its name.
     pub fn in_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
         self.program.in_paths.iter().map(String::as_str).zip(&self.program.in_avals)
     }
 
-    /// The types of its result's leaves, with their key paths. A symbolic size is 0 here; `Debug` says its name.
+    /// The types of the result's leaves, with their key paths. A symbolic size is 0 here; `Debug` prints its name.
     pub fn out_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
         self.program.out_paths.iter().map(String::as_str).zip(&self.program.out_avals)
     }
 
-    /// The StableHLO for a platform; its first arguments are the captured arrays. `None` for another platform than the
-    /// function's, and for symbolic sizes.
+    /// The StableHLO for a platform; its first arguments are the captured arrays. `None` if the function was not
+    /// exported for the platform, and if it has symbolic sizes.
     pub fn mlir_module(&self, platform: &str) -> Option<&str> {
         self.program.texts.get(platform).map(|text| &**text).filter(|_| self.program.symbolic.is_none())
     }
 
-    /// Calls it with the leaves of its arguments in the order of [`in_avals`](Exported::in_avals), and returns those of
-    /// its result in the order of [`out_avals`](Exported::out_avals): for programs that only know the types at run
-    /// time.
+    /// Calls the function with the leaves of its arguments in the order of [`in_avals`](Exported::in_avals), and
+    /// returns the leaves of its result in the order of [`out_avals`](Exported::out_avals). Use it in programs that
+    /// know the types only at run time.
     #[track_caller]
     pub fn call_leaves(&self, leaves: &[Array]) -> Result<Vec<Array>> {
         let _line = source::enter();
@@ -362,7 +366,7 @@ impl<Args, Out> Exported<Args, Out> {
         Ok(outs)
     }
 
-    /// Returns `true` if it can be differentiated.
+    /// Returns `true` if the function can be differentiated.
     pub fn has_vjp(&self) -> bool {
         self.program.vjp.is_some()
     }
@@ -426,8 +430,8 @@ fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
             move |fixed: Vec<Array>, moving: Vec<Array>, cts: Vec<Array>| {
                 let mut all = back(&moving, &fixed);
                 all.extend(cts.into_iter().filter(|ct| ct.dtype().is_inexact()));
-                // JAX's derivative returns an entry for every argument, of dtype float0 for those that are not
-                // differentiable.
+                // JAX's derivative returns an entry for every argument. Entries for arguments that are not
+                // differentiable have dtype float0.
                 let slopes = call(&backward, all)?.into_iter().filter(|ct| ct.dtype().is_inexact());
                 Ok((slopes.collect::<Vec<_>>(),))
             },

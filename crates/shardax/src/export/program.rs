@@ -28,14 +28,14 @@ pub(super) struct Exchanged {
     pub in_avals: Vec<Aval>,
     pub kept: Vec<usize>,
     pub out_avals: Vec<Aval>,
-    /// True if random keys are their words in `main`, as in JAX's files.
+    /// `true` if `main` takes random keys as words, as in JAX's files.
     pub keys_are_words: bool,
     /// The shardings of the inputs and results of `main`; empty in a program for one device.
     pub in_specs: Vec<Option<PartitionSpec>>,
     pub out_specs: Vec<Option<PartitionSpec>>,
-    /// The axes of its mesh; empty for one device.
+    /// The axes of the program's mesh; empty for one device.
     pub axes: Vec<(AxisName, usize)>,
-    /// The axes of the meshes of its text, in their order, if there are several; all have the same devices.
+    /// The axes of all meshes in the text, in order, if there are several; all meshes have the same devices.
     pub meshes: Vec<Vec<(AxisName, usize)>>,
     /// The types of these axes; empty if all are `Auto`.
     pub axis_types: Vec<AxisType>,
@@ -53,13 +53,13 @@ pub(super) struct Exchanged {
     /// The program from its arguments and the cotangents of its inexact results to the cotangents of its inexact
     /// arguments.
     pub vjp: Option<Arc<Exchanged>>,
-    /// Where sizes are symbolic; they are 0 in the types.
+    /// The symbolic sizes, if any; they are 0 in the types.
     pub symbolic: Option<Arc<Symbolic>>,
 }
 
 /// The symbolic sizes of a function.
 pub(super) struct Symbolic {
-    /// The sizes of arguments and results as they are written, such as `b` or `2*b + 1`.
+    /// The texts of the sizes of arguments and results, such as `b` or `2*b + 1`.
     pub in_sizes: Vec<Vec<String>>,
     pub out_sizes: Vec<Vec<String>>,
     pub source: Source,
@@ -67,15 +67,15 @@ pub(super) struct Symbolic {
     made: Mutex<HashMap<Vec<Vec<usize>>, Arc<Exchanged>>>,
 }
 
-/// From where the program for known sizes comes.
+/// The source of a program for known sizes.
 pub(super) enum Source {
     /// A file of JAX.
     Jax(Arc<[u8]>),
-    /// The texts themselves, in which numbers are expressions of these symbols.
+    /// The texts, in which numbers are expressions of these symbols.
     Template(Symbols),
 }
 
-/// The largest number of refined programs.
+/// The maximum number of refined programs.
 const SIZES: usize = 256;
 
 impl Symbolic {
@@ -84,7 +84,7 @@ impl Symbolic {
     }
 }
 
-/// A type as it prints, with its symbolic sizes.
+/// Formats a type with its symbolic sizes.
 pub(super) fn type_of(aval: &Aval, sizes: &[String]) -> String {
     format!("{}[{}]", aval.dtype, sizes.join(","))
 }
@@ -114,7 +114,7 @@ pub(super) fn explicit_types(types: &[AxisType]) -> Vec<AxisType> {
     if types.contains(&AxisType::Explicit) { types.to_vec() } else { Vec::new() }
 }
 
-/// Fails for host functions, which are addresses of this process.
+/// Fails for host functions, because they are addresses of this process.
 fn check_host_functions(program: &Program) -> Result<()> {
     let mut found = None;
     program.for_each_distinct_eqn(&mut |eqn| {
@@ -134,7 +134,7 @@ impl Exchanged {
     pub fn of(lowered: &LoweredFn, platforms: &[String]) -> Result<Exchanged> {
         let mut request = lowered.request.clone();
         check_host_functions(&request.program)?;
-        // The caller decides on donation.
+        // The caller decides on donation, so nothing is donated here.
         request.donated.fill(false);
         let platforms = match platforms {
             [] => vec![request.place.devices().first().map_or("cpu", |device| device.platform()).to_owned()],
@@ -182,7 +182,7 @@ impl Exchanged {
         })
     }
 
-    /// The program for these arguments: itself, or where its sizes are symbolic what it is for theirs.
+    /// Returns the program for these arguments. If it has symbolic sizes, it is refined for the sizes of the arguments.
     pub fn sized(self: &Arc<Self>, leaves: &[Array]) -> Result<Arc<Exchanged>> {
         let Some(symbolic) = &self.symbolic else { return Ok(self.clone()) };
         for (i, (leaf, (aval, sizes))) in leaves.iter().zip(self.in_avals.iter().zip(&symbolic.in_sizes)).enumerate() {
@@ -217,7 +217,7 @@ impl Exchanged {
         Ok(sized)
     }
 
-    /// Gives it the name of its function.
+    /// Sets the name of the function.
     pub fn rename(&mut self, name: &str) {
         self.name = name.to_owned();
         if let Some(vjp) = self.vjp.as_mut().and_then(Arc::get_mut) {
@@ -225,14 +225,15 @@ impl Exchanged {
         }
     }
 
-    /// The number of its devices.
+    /// The number of devices.
     pub fn devices(&self) -> usize {
         self.axes.iter().map(|(_, size)| size).product()
     }
 
-    /// The mesh that it runs on for these arguments, and whether its devices are known; none for one device that nothing is said
-    /// of. The devices are those of the context mesh or else of the arguments, in their order, where they are as many; else the
-    /// first ones. Of traced arguments they are not known before the program is placed.
+    /// Returns the mesh that the program runs on for these arguments, and `true` if the devices are known. There is no
+    /// mesh for one device without a requested sharding. The devices are the context mesh's or else the arguments', in
+    /// their order, if their number is right; otherwise the first devices. For traced arguments they are not known
+    /// before the program is placed.
     pub fn mesh(&self, leaves: &[Array]) -> Result<(Option<Mesh>, bool)> {
         if self.axes.is_empty() {
             return Ok((None, false));
@@ -258,7 +259,7 @@ impl Exchanged {
         .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
     }
 
-    /// The meshes of its text over the devices of its mesh.
+    /// The meshes of the text, over the devices of `mesh`.
     pub fn text_meshes(&self, mesh: &Mesh) -> Result<Vec<Mesh>> {
         if self.meshes.is_empty() {
             return Ok(vec![mesh.clone()]);
@@ -270,7 +271,7 @@ impl Exchanged {
         self.meshes.iter().map(of).collect()
     }
 
-    /// A sharding over its mesh, or over the one that has the axes of the spec.
+    /// A sharding over the program's mesh, or over the mesh that has the axes of the spec.
     fn named(&self, spec: &PartitionSpec, mesh: &Mesh) -> NamedSharding {
         let has = |axes: &[(AxisName, usize)]| {
             spec.dims().iter().flat_map(|dim| dim.axes()).all(|name| axes.iter().any(|(axis, _)| axis == name))
@@ -280,13 +281,13 @@ impl Exchanged {
         NamedSharding::new(other.as_ref().unwrap_or(mesh), spec.clone())
     }
 
-    /// Its mesh without devices, if types have shardings over it.
+    /// The program's mesh without devices, if types have shardings over it.
     pub fn explicit_mesh(&self) -> Option<AbstractMesh> {
         let types = Some(&self.axis_types).filter(|types| !types.is_empty())?;
         AbstractMesh::new(self.axes.iter().copied()).with_axis_types(types.iter().copied()).ok()
     }
 
-    /// Gives the types of arguments and results the shardings that a file says apart from them.
+    /// Adds the shardings, which a file contains separately, to the types of arguments and results.
     pub fn typed(mut self) -> Self {
         let Some(mesh) = self.explicit_mesh() else { return self };
         let typed = |aval: &Aval, spec: &Option<PartitionSpec>| {

@@ -1,4 +1,4 @@
-//! Attributes and types of a portable artifact: of VHLO, which mirror StableHLO's, of MLIR itself, and of Shardy.
+//! Attributes and types of a portable artifact: from VHLO (which mirrors StableHLO), from MLIR, and from Shardy.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use super::bytecode::{Bytecode, Bytes, Entry, at};
 use super::damaged;
 use crate::error::{Error, Result, err};
 
-/// An attribute; unsupported ones are named by their number.
+/// An attribute. Unsupported attributes are named by number.
 #[derive(Clone, Debug)]
 pub(super) enum Attribute<'a> {
     Array(Vec<usize>),
@@ -31,7 +31,7 @@ pub(super) enum Attribute<'a> {
     Alias(Vec<i64>, i64, Vec<i64>),
     /// Absolute and relative tolerance, units in the last place, and the mode.
     Accuracy([f64; 2], i64, usize),
-    /// Shape and values of integers that were computed here: from symbolic sizes, or from the axes of a mesh.
+    /// Shape and values of integers that were computed while reading: from symbolic sizes, or from the axes of a mesh.
     Numbers(Vec<i64>, Vec<i64>),
     /// The groups of a collective, as mesh axes: the mesh and an array of [`Attribute::AxisRef`].
     MeshAxes(usize, usize),
@@ -41,9 +41,9 @@ pub(super) enum Attribute<'a> {
     SubAxis(i64, i64),
     /// A number of elements, of 64 bits.
     Count(i64),
-    /// A function that was written for known sizes.
+    /// The name of a function that was written for known sizes.
     Function(String),
-    /// Of Shardy, as it stands in an operation, and what it is called elsewhere.
+    /// An attribute of Shardy: the text in an operation, and the text elsewhere.
     Sharding(&'static str, String),
 }
 
@@ -69,12 +69,12 @@ const ACCURACY: Choices = Choices { of: "result_accuracy_mode", names: &["DEFAUL
 /// A symbolic size.
 pub(super) const DYNAMIC: i64 = i64::MIN;
 
-/// The attributes and types, with a limit on the text written: a damaged file may refer to itself.
+/// The attributes and types, with a limit on the text written, because a damaged file may refer to itself.
 pub(super) struct Dictionary<'a> {
     pub code: &'a Bytecode<'a>,
     fuel: Cell<usize>,
     depth: Cell<usize>,
-    /// Shape and element type of tensors whose sizes became known; they are numbered behind the program's own types.
+    /// Shape and element type of tensors whose sizes became known. They are numbered after the program's types.
     refined: RefCell<Vec<(Vec<i64>, usize)>>,
 }
 
@@ -100,12 +100,12 @@ impl<'a> Dictionary<'a> {
             })
     }
 
-    /// True for a tensor with a symbolic size.
+    /// Returns `true` for a tensor with a symbolic size.
     pub fn is_symbolic(&self, of: usize) -> bool {
         self.tensor_type(of).is_ok_and(|(shape, _)| shape.contains(&DYNAMIC))
     }
 
-    /// True if any tensor of the program has a symbolic size.
+    /// Returns `true` if any tensor of the program has a symbolic size.
     pub fn has_symbols(&self) -> bool {
         (0..self.code.types.len()).any(|of| self.is_symbolic(of))
     }
@@ -294,7 +294,7 @@ impl<'a> Dictionary<'a> {
                 "#stablehlo.output_operand_alias<output_tuple_indices = {outs:?}, operand_index = {operand}, operand_tuple_indices = {places:?}>"
             ),
             Attribute::Accuracy([atol, rtol], ulps, mode) => {
-                // MLIR reads a fraction only with digits before and behind its point.
+                // MLIR reads a fraction only if there are digits before and after the point.
                 format!(
                     "#stablehlo.result_accuracy<atol = {}, rtol = {}, ulps = {ulps}, mode = {}>",
                     decimal(*atol),
@@ -311,7 +311,7 @@ impl<'a> Dictionary<'a> {
         })
     }
 
-    /// A string, in the form that names also have.
+    /// A string. Names are strings too.
     pub fn string(&self, index: usize) -> Result<&'a str> {
         match self.attribute(index)? {
             Attribute::Text(text) => Ok(text),
@@ -354,7 +354,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// The numbers of a tensor of integers; a single one stands for all.
+    /// The numbers of a tensor of integers. A single number in the file means that all elements are equal.
     pub fn integers(&self, of: usize, bytes: &[u8]) -> Result<Vec<i64>> {
         let (shape, element) = self.tensor_type(of)?;
         let name = self.type_text(element)?;
@@ -387,7 +387,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// Booleans are packed, eight to a byte; a byte of ones alone stands for a tensor of ones.
+    /// Reads booleans, which are packed, eight to a byte. A single byte of ones means that all elements are true.
     fn bits(&self, shape: &[i64], bytes: &[u8]) -> Result<Vec<i64>> {
         let count = self.count(shape)?;
         let bit = |i: usize| i64::from(bytes[i / 8] >> (i % 8) & 1);
@@ -399,7 +399,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// A constant of booleans, whose text is written as they are read: there are eight of them in a byte.
+    /// Writes a constant of booleans while reading it, because a byte contains eight of them.
     fn booleans(&self, shape: &[i64], name: &str, bytes: &[u8]) -> Result<String> {
         let count = self.count(shape)?;
         let packed = bytes.len() == count.div_ceil(8);
@@ -534,7 +534,7 @@ impl<'a> Dictionary<'a> {
     }
 }
 
-/// Values in brackets, as deep as the shape has dimensions.
+/// Formats values in nested brackets, one level for each dimension of the shape.
 fn nested<T>(
     out: &mut String,
     shape: &[i64],
@@ -558,7 +558,7 @@ fn nested<T>(
     }
 }
 
-/// A fraction as MLIR reads it: `1e-5` has a point there, `1.0e-5`.
+/// Formats a fraction for MLIR, which reads `1.0e-5` but not `1e-5`.
 fn decimal(value: f64) -> String {
     match format!("{value:?}") {
         text if text.contains('.') => text,
@@ -580,8 +580,8 @@ pub(super) fn quoted(text: impl AsRef<[u8]>) -> String {
     out + "\""
 }
 
-/// The name of a function or a mesh: letters, digits and underscores; every other character becomes its number between
-/// dots, so that different names stay different.
+/// The name of a function or a mesh for text: letters, digits and underscores stay; every other character becomes its
+/// number between dots, so that different names stay different.
 pub(super) fn symbol(name: &str) -> String {
     let mut out = String::from("@");
     if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {

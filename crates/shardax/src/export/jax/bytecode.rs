@@ -22,7 +22,7 @@ impl<'a> Bytes<'a> {
         Ok(self.take(1)?[0])
     }
 
-    /// The number of trailing zeros of the first byte is the number of bytes that follow.
+    /// Reads a number. The trailing zeros of the first byte count the bytes that follow.
     pub fn varint(&mut self) -> Result<u64> {
         let first = self.byte()?;
         let more = first.trailing_zeros() as usize;
@@ -41,7 +41,7 @@ impl<'a> Bytes<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// A number and a flag in its lowest bit.
+    /// Reads a number and a flag; the flag is the lowest bit.
     pub fn flagged(&mut self) -> Result<(usize, bool)> {
         let value = self.varint()?;
         Ok((index(value >> 1)?, value & 1 == 1))
@@ -51,7 +51,7 @@ impl<'a> Bytes<'a> {
         index(self.varint()?)
     }
 
-    /// The number of items, of at least one byte each, that follow.
+    /// Reads the number of items that follow; each has at least one byte.
     pub fn count(&mut self) -> Result<usize> {
         let count = self.index()?;
         match count <= self.0.len() {
@@ -64,7 +64,7 @@ impl<'a> Bytes<'a> {
         (0..self.count()?).map(|_| one(self)).collect()
     }
 
-    /// A section and its number. If it is aligned, padding precedes it.
+    /// Reads a section and its number. If the section is aligned, padding precedes it.
     pub fn section(&mut self, whole: usize) -> Result<(u8, Bytes<'a>)> {
         let kind = self.byte()?;
         let size = self.index()?;
@@ -82,7 +82,7 @@ fn index(value: u64) -> Result<usize> {
     usize::try_from(value).map_err(damaged)
 }
 
-/// An attribute or a type: its dialect, and whether its bytes are numbers or a text.
+/// An attribute or a type: its dialect, and `true` if its bytes are numbers instead of a text.
 pub(super) struct Entry<'a> {
     pub dialect: &'a str,
     pub encoded: bool,
@@ -105,11 +105,11 @@ pub(super) struct Bytecode<'a> {
     pub size: usize,
 }
 
-/// The bytecode versions of portable artifacts: the first is that of StableHLO 0.9, the last that of 0.15 and later.
+/// The bytecode versions of portable artifacts: StableHLO 0.9 writes the first, StableHLO 0.15 and later the last.
 const VERSIONS: std::ops::RangeInclusive<u64> = 0..=6;
 
-/// The versions from which dialects have versions, isolated regions are sections, blocks say the order of uses, locations of
-/// arguments may be missing, and properties are not among the attributes.
+/// The first versions in which dialects have versions, isolated regions are sections, blocks contain the order of uses,
+/// locations of arguments may be missing, and properties are separate from the attributes.
 pub(super) const VERSIONED: u64 = 1;
 pub(super) const SECTIONS: u64 = 2;
 pub(super) const ORDERS: u64 = 3;
@@ -163,7 +163,7 @@ pub(super) fn at<T>(of: &[T], index: usize) -> Result<&T> {
     of.get(index).ok_or_else(|| damaged(format!("its program asks for entry {index} of {}", of.len())))
 }
 
-/// Their lengths, the last first, and the texts, each with a zero behind it.
+/// Reads texts: first their lengths in reverse order, then the texts, each followed by a zero.
 fn strings(mut r: Bytes<'_>) -> Result<Vec<&[u8]>> {
     let lengths = r.list(|r| r.index())?;
     let mut all = Vec::with_capacity(lengths.len());
@@ -192,7 +192,7 @@ fn names<'a>(mut r: Bytes<'a>, strings: &[&'a [u8]], version: u64) -> Result<Nam
         text(strings, name)
     })?;
     if version >= NO_LOCATIONS {
-        // Their number.
+        // The number of operation names of the dialect.
         r.index()?;
     }
     let mut operations = Vec::new();

@@ -1,5 +1,5 @@
-//! Calls of LAPACK, as JAX lowers linear algebra to on CPU, read as the operations that are here: jaxlib's functions are not in
-//! the plugin.
+//! Calls of LAPACK, which JAX lowers linear algebra to on CPU. They are read as this library's operations, because the
+//! plugin does not contain jaxlib's functions.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::ops::primitive::matrix::adjoint;
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
 use crate::runtime::aot::shape_dtype_struct;
 
-/// One call: which function, what its configuration says, and the types of its results.
+/// One call: the function, its configuration, and the types of its results.
 pub(super) struct Call {
     pub routine: String,
     pub config: Vec<(String, i64)>,
@@ -32,7 +32,7 @@ pub(super) fn routine(target: &str) -> Option<&str> {
     named.strip_prefix(['s', 'd', 'c', 'z'])
 }
 
-/// The element types of the arrays that it takes and gives.
+/// The element types of the arrays that a routine takes and returns.
 pub(super) fn dtype(element: &str) -> Option<DType> {
     Some(match element {
         "f32" => DType::F32,
@@ -45,13 +45,14 @@ pub(super) fn dtype(element: &str) -> Option<DType> {
 }
 
 impl Call {
-    /// A letter that LAPACK is given, such as `L` for the lower triangle.
+    /// A letter parameter of LAPACK, such as `L` for the lower triangle.
     fn letter(&self, name: &str) -> Option<char> {
         let found = self.config.iter().find(|(of, _)| of == name)?;
         char::from_u32(u32::try_from(found.1).ok()?)
     }
 
-    /// Its functions under names that begin with this, and which operands the first of them, `<prefix>main`, takes.
+    /// Writes the functions of the call under names that begin with `prefix`, and returns the operands that the first
+    /// function, `<prefix>main`, takes.
     pub fn text(self, prefix: &str) -> Result<(String, Vec<usize>)> {
         let counts = (self.operands.len(), self.results.len());
         let known = match self.routine.as_str() {
@@ -82,7 +83,7 @@ impl Call {
     fn apply(&self, x: &[Array]) -> Result<Vec<Array>> {
         let zeros = |result: usize| Array::zeros_of(&self.results[result]);
         let lower = self.letter("uplo") == Some('L');
-        // Hermitian matrices are given as one triangle.
+        // Hermitian matrices are stored as one triangle.
         let hermitian = |a: &Array| match lower {
             true => a.tril(0) + adjoint(&a.tril(-1)),
             false => a.triu(0) + adjoint(&a.triu(1)),
@@ -130,7 +131,7 @@ impl Call {
             "gtsv" => {
                 let (below, diagonal, above) = (&x[0], &x[1], &x[2]);
                 let n = *diagonal.shape().last().unwrap_or(&0);
-                // A vector's elements beside the diagonal, in the row that they are in.
+                // A vector's elements next to the diagonal, in the rows where they belong.
                 let band = |v: &Array, k: i32| {
                     let mut config = vec![(0, 0, 0); v.ndim()];
                     if let (Some(last), Some(have)) = (config.last_mut(), v.shape().last()) {

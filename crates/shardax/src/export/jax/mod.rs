@@ -1,7 +1,7 @@
 //! Reads the output of `jax.export.Exported.serialize()`: a flatbuffer that holds a portable artifact of StableHLO.
 //!
-//! XLA accepts the artifact, but only as a whole program: to call it inside other programs it must become text. The
-//! PJRT C API has no function for this conversion, so it is done here: the container ([`bytecode`]), attributes and
+//! XLA accepts the artifact, but only as an entire program. To call it inside other programs, it must become text. The
+//! PJRT C API has no function for this conversion, so these modules do it: the container ([`bytecode`]), attributes and
 //! types ([`attribute`]), operations ([`operation`], [`module`]).
 
 mod attribute;
@@ -68,12 +68,12 @@ pub(super) fn exchanged(bytes: &[u8]) -> Result<Exchanged> {
     Ok(read)
 }
 
-/// The function of a file with symbolic sizes, for arguments of these shapes.
+/// Reads the function of a file with symbolic sizes, for arguments of these shapes.
 pub(super) fn sized(bytes: &[u8], digest: &str, shapes: &[Vec<usize>]) -> Result<Exchanged> {
     function(Table::root(bytes)?, &format!("{digest} {shapes:?}"), Some(shapes))
 }
 
-/// A function, which is for arguments of these shapes where sizes are symbolic.
+/// Reads a function. If it has symbolic sizes, it is read for arguments of these shapes.
 fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result<Exchanged> {
     let name = table.text(field::NAME)?.to_owned();
     for effects in [field::ORDERED_EFFECTS, field::UNORDERED_EFFECTS] {
@@ -110,7 +110,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
             .map_err(|e| e.context(format!("{name}, exported by JAX for {platform}")))?;
         if symbolic && module.result_shapes.len() == out_avals.len() {
             for (aval, shape) in out_avals.iter_mut().zip(&module.result_shapes) {
-                // Of keys, without the dimension of their words.
+                // For keys, the dimension of their words is left out.
                 let sizes = shape.iter().take(aval.rank()).map(|&size| usize::try_from(size).map_err(damaged));
                 *aval = Aval::new(aval.dtype, sizes.collect::<Result<Vec<_>>>()?.as_slice());
             }
@@ -154,7 +154,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         (read.in_tree, read.in_paths) = (steps, agreeing(paths, read.in_avals.len())?);
     }
     if let Some(vjp) = table.table(field::VJP)? {
-        // It takes what the function takes, and a cotangent of each result.
+        // The derivative takes the function's arguments, and a cotangent of each result.
         let all: Vec<Vec<usize>> =
             read.in_avals.iter().chain(&read.out_avals).map(|aval| aval.shape.to_vec()).collect();
         let shapes = shapes.map(|_| all.as_slice());
@@ -163,7 +163,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
     Ok(read)
 }
 
-/// The type of a value in JAX's programs, where keys are their words.
+/// The type of a value in JAX's programs, which contain keys as words.
 pub(super) fn in_program(aval: &Aval) -> Aval {
     if !aval.dtype.is_key() {
         return aval.clone();
@@ -195,7 +195,8 @@ fn agreeing(paths: Vec<String>, leaves: usize) -> Result<Vec<String>> {
     }
 }
 
-/// JAX's derivative has an entry for every argument and result; shardax's only for inexact ones.
+/// Converts JAX's derivative, which has an entry for every argument and result, to shardax's, which has entries only
+/// for inexact ones.
 fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     let moves: Vec<bool> = read.in_avals.iter().map(|aval| aval.dtype != DType::Float0).collect();
     let before = |i: usize| moves[..i].iter().filter(|moves| **moves).count();
@@ -212,7 +213,7 @@ fn derivative(mut read: Exchanged) -> Result<Exchanged> {
 /// The numbers and JAX's names of element types that shardax lacks.
 const KEYS: [(u8, &str); 2] = [(28, "key<rbg>"), (29, "key<urbg>")];
 
-/// The types of arguments or results, and their sizes as they are written; a symbolic size is 0 in the types.
+/// Reads the types of arguments or results, and the texts of their sizes. A symbolic size is 0 in the types.
 fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<String>>)> {
     let aval = |table: &Table| {
         let sizes = table.texts(1)?;
@@ -235,7 +236,8 @@ fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<
 /// The number of `AxisType.Explicit`.
 const EXPLICIT: u8 = 2;
 
-/// The mesh, and how arguments and results lie on it: as its tables say, and in files of JAX before 0.10.1 as `main` does.
+/// Reads the mesh and the shardings of arguments and results: from the tables, or from `main` in files of JAX before
+/// 0.10.1.
 fn sharded(
     read: &mut Exchanged,
     table: &Table,
@@ -264,7 +266,7 @@ fn sharded(
             let mut of_each = shardings.iter().filter_map(|sharding| sharding.int(3).ok());
             let number = of_each.next().filter(|first| of_each.all(|other| other == *first));
             number.and_then(|number| in_tables.get(number as usize)).cloned().ok_or_else(|| {
-                // Where axes of one name have several sizes, a spec alone does not say which mesh it is over.
+                // If axes of one name have several sizes, a spec alone does not determine its mesh.
                 err!(NotImplemented, "{} has arguments and results on several of the meshes {all:?}", read.name)
                     .help("give and take arrays on one mesh, or name axes of other sizes otherwise")
             })?
@@ -301,7 +303,8 @@ fn sharded(
         return Err(damaged("it has shardings of axes or dimensions that there are not"));
     }
     read.axes = named_axes(&axes);
-    // The first mesh with axes is that of arguments and results; later ones are of `auto_axes` inside.
+    // The first mesh with axes is the mesh of arguments and results. Later meshes are from `auto_axes` inside the
+    // program.
     if let Some(mesh) = tables.iter().zip(&in_tables).find_map(|(mesh, of)| (*of == axes).then_some(mesh)) {
         let types = mesh.bytes(2)?.iter().map(|&ty| if ty == EXPLICIT { AxisType::Explicit } else { AxisType::Auto });
         read.axis_types = explicit_types(&types.collect::<Vec<_>>());
@@ -317,7 +320,7 @@ fn mesh_axes(mesh: &Table) -> Result<Vec<(String, usize)>> {
     Ok(mesh.texts(1)?.into_iter().map(str::to_owned).zip(mesh.ints(0)?).collect())
 }
 
-/// The spec of a sharding as it is written: `{sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>}`.
+/// Reads the spec of a sharding in text form: `{sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>}`.
 fn written(text: &str) -> Result<Option<PartitionSpec>> {
     let Some((_, dims)) = text.split_once(", [") else { return Ok(None) };
     if text.contains("unreduced=") || text.contains("\":(") {

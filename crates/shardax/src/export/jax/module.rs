@@ -28,7 +28,7 @@ pub(super) struct Module {
     /// The attributes of the arguments and results of `main`.
     pub takes: Vec<String>,
     pub gives: Vec<String>,
-    /// The axes of its meshes; those without axes are left out.
+    /// The axes of the module's meshes; meshes without axes are left out.
     pub meshes: Vec<Vec<(String, usize)>>,
 }
 
@@ -67,7 +67,7 @@ struct Operation<'a> {
     isolated: bool,
 }
 
-/// Skips the use-list orders of values, which text does not need.
+/// Skips the use-list orders of values, because text does not need them.
 fn skip_orders(r: &mut Bytes, values: usize) -> Result<()> {
     let count = if values > 1 { r.count()? } else { 1 };
     for _ in 0..count {
@@ -83,18 +83,18 @@ fn skip_orders(r: &mut Bytes, values: usize) -> Result<()> {
 
 struct Writer<'a> {
     dictionary: Dictionary<'a>,
-    /// The number of arguments that `main` is called with, and the platform's number if it takes that as an additional
-    /// first one.
+    /// The number of arguments of `main`, including the platform's number if `main` takes it as an additional first
+    /// argument.
     inputs: usize,
-    /// Which of them are cotangents of integers: not given, but `false`.
+    /// Marks the inputs that are cotangents of integers; the caller does not pass them, and they are `false`.
     empty: Vec<bool>,
     platform: usize,
     scopes: Vec<Scope>,
     names: usize,
     made: Module,
-    /// The functions of a program with symbolic sizes, which are written for the sizes that they are called with.
+    /// The functions of a program with symbolic sizes. They are written for the sizes that they are called with.
     symbolic: Option<Specialized<'a>>,
-    /// The functions that stand for calls of LAPACK, by those calls, with the operands that they take; and their text.
+    /// The functions that replace calls of LAPACK, by call, with the operands that they take; and their text.
     routines: HashMap<String, (String, Vec<usize>)>,
     routine_text: String,
     /// The axes of its meshes by the meshes' names.
@@ -106,8 +106,8 @@ struct Writer<'a> {
 }
 
 impl Module {
-    /// The module of this bytecode for one platform, given by its number; its `main` is called with arrays of these shapes,
-    /// but for those that are `empty`, cotangents of integers.
+    /// The module of this bytecode for one platform, specified by number. `main` is called with arrays of these shapes,
+    /// except for the `empty` ones, which are cotangents of integers.
     pub fn of(code: &Bytecode, shapes: &[Vec<i64>], empty: Vec<bool>, platform: usize) -> Result<Module> {
         let made = Module::default();
         let dictionary = Dictionary::of(code);
@@ -203,8 +203,8 @@ impl<'a> Writer<'a> {
         Ok(Operation { dialect, name, attributes, named, properties, results, operands, regions, isolated })
     }
 
-    /// Reads each region of an operation, of one block: `body` receives its number, the types of its arguments, the
-    /// number of its operations and their bytes. The regions of an isolated operation are one section.
+    /// Reads each region of an operation; a region has one block. `body` receives the region's number, the types of its
+    /// arguments, the number of its operations and their bytes. The regions of an isolated operation are one section.
     fn regions(
         &mut self,
         r: &mut Bytes<'a>,
@@ -309,13 +309,13 @@ impl<'a> Writer<'a> {
         self.line(2, &format!("sdy.mesh {} = {text}", symbol(name)))
     }
 
-    /// True for a sharding on a mesh without axes.
+    /// Returns `true` for a sharding on a mesh without axes.
     fn is_axisless(&self, sharding: usize) -> Result<bool> {
         let text = self.dictionary.text(sharding)?;
         Ok(self.axisless.iter().any(|mesh| text.contains(mesh.as_str())))
     }
 
-    /// The shardings of arguments or results, as written after their types.
+    /// The shardings of arguments or results, as text to write after their types.
     fn shardings(&self, of: &Attribute<'a>, count: usize) -> Result<Vec<String>> {
         let Attribute::Array(all) = of else { return Err(damaged("its program has a function without arguments")) };
         let mut texts = vec![String::new(); count];
@@ -330,7 +330,7 @@ impl<'a> Writer<'a> {
         Ok(texts)
     }
 
-    /// A function; one with symbolic sizes for these arguments, under this name.
+    /// Writes a function. If it has symbolic sizes, it is written for these arguments, under this name.
     fn function(&mut self, r: &mut Bytes<'a>, op: &Operation<'a>, called: Option<(&str, &[Value])>) -> Result<()> {
         let [(_, arguments), (_, Attribute::Type(of)), (_, outs), (_, Attribute::Text(name)), _] = op.named.as_slice()
         else {
@@ -357,7 +357,7 @@ impl<'a> Writer<'a> {
                 value.name = format!("%arg{i}");
                 let text = me.dictionary.type_text(value.of)?;
                 let constant = match numbered && i == 0 {
-                    // Of 64 bits where JAX was set to compute with them.
+                    // The number has 64 bits if JAX was set to compute with 64 bits.
                     true => {
                         value.known = Known::one(me.platform as i64);
                         Some(me.platform.to_string())
@@ -406,7 +406,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Writes the operations of a block, the last of which is named `end`.
+    /// Writes the operations of a block; the last is named `end`.
     fn operations(&mut self, r: &mut Bytes<'a>, count: usize, indent: usize, end: &str) -> Result<()> {
         for _ in 0..count {
             crate::stack::grow(|| self.inner(r, indent, end))?;
@@ -414,7 +414,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A name for the results of an operation, and what stands before it.
+    /// Returns a name for the results of an operation, and the text before the operation.
     fn results_name(&mut self, op: &Operation<'a>) -> (String, String) {
         let name = format!("%{}", self.names);
         self.names += usize::from(!op.results.is_empty());
@@ -438,7 +438,7 @@ impl<'a> Writer<'a> {
 
     fn inner(&mut self, r: &mut Bytes<'a>, indent: usize, end: &str) -> Result<()> {
         let mut op = self.operation(r)?;
-        // Between VHLO's types and those of other dialects, which are written alike.
+        // A cast between VHLO's types and types of other dialects, which have the same text.
         if op.name == "unrealized_conversion_cast" {
             for (value, &of) in op.operands.iter().zip(&op.results) {
                 let of = if self.dictionary.is_symbolic(of) { value.of } else { of };
@@ -482,7 +482,7 @@ impl<'a> Writer<'a> {
                 let gives = self.given(&op)?;
                 return self.line(indent, &format!("{results}sdy.sharding_constraint {operands} {sharding} : {gives}"));
             }
-            // Asks for the same sharding as other values have, which is left to XLA.
+            // The operation requests the sharding of other values, which XLA determines without it.
             ("sdy", "sharding_group") => return Ok(()),
             ("sdy", "return") => {
                 let types = if takes.is_empty() { String::new() } else { format!(" : {takes}") };

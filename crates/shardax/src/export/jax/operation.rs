@@ -285,7 +285,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// Takes the properties of an operation from its other attributes, where the bytecode does not tell them apart.
+    /// Moves the properties of an operation out of its other attributes, for bytecode that does not separate them.
     pub fn among(&self, operation: &str, attributes: &mut Vec<(&'a str, usize)>) -> Result<Named<'a>> {
         let mut named = Vec::new();
         for name in names(operation).unwrap_or_default() {
@@ -296,7 +296,7 @@ impl<'a> Dictionary<'a> {
         Ok(named)
     }
 
-    /// The attributes as StableHLO text; those with StableHLO's default value are left out.
+    /// The attributes as StableHLO text. Attributes with StableHLO's default value are left out.
     pub fn attributes(&self, operation: &str, named: &Named<'a>) -> Result<Vec<String>> {
         let mut all = Vec::new();
         let joined = joined(operation);
@@ -376,7 +376,7 @@ impl<'a> Dictionary<'a> {
     fn fields(&self, begin: &str, fields: &[&str], named: &Named<'a>) -> Result<String> {
         let mut all = Vec::new();
         for name in fields {
-            // Earlier versions have no batching dimensions.
+            // Earlier versions have no batching dimensions, so they are empty.
             if name.ends_with("batching_dims") && named.iter().all(|(of, _)| of != name) {
                 continue;
             }

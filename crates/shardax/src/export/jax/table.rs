@@ -3,10 +3,10 @@
 use super::damaged;
 use crate::error::Result;
 
-/// The maximum nesting of tables: that of a tree as deep as users nest.
+/// The maximum nesting of tables, which allows trees as deep as users nest them.
 const DEPTH: usize = 500;
 
-/// A table: fields are found by number, and each may be missing.
+/// A table. Fields are found by number, and each field may be missing.
 #[derive(Clone, Copy)]
 pub(super) struct Table<'a> {
     bytes: &'a [u8],
@@ -35,12 +35,12 @@ impl<'a> Table<'a> {
         Ok(Table { bytes, at: follow(bytes, 0)?, depth: 0 })
     }
 
-    /// An upper bound of the number of tables that are not shared: each takes some bytes.
+    /// An upper bound of the number of tables that are not shared, because each takes some bytes.
     pub fn most(&self) -> usize {
         self.bytes.len() / 4
     }
 
-    /// Where a field is.
+    /// The position of a field.
     fn field(&self, number_of: usize) -> Result<Option<usize>> {
         let back = i32::from_le_bytes(number(self.bytes, self.at)?);
         let fields = usize::try_from(self.at as i64 - i64::from(back)).map_err(|_| damaged("a table has no fields"))?;
@@ -57,7 +57,7 @@ impl<'a> Table<'a> {
         self.field(field)?.map(|at| number(self.bytes, at)).transpose()
     }
 
-    /// A number of one byte; zero if missing, like the other numbers.
+    /// A number of one byte. A missing number is zero; this also applies to the other number types.
     pub fn byte(&self, field: usize) -> Result<u8> {
         Ok(self.fixed::<1>(field)?.map_or(0, |[byte]| byte))
     }
@@ -81,7 +81,7 @@ impl<'a> Table<'a> {
         self.field(field)?.map(|at| self.table_at(at)).transpose()
     }
 
-    /// The position of the elements of a vector, whose size is checked to be within the file, and their number.
+    /// The position of the elements of a vector, and their number. The size is checked to be within the file.
     fn vector(&self, field: usize, size: usize) -> Result<(usize, usize)> {
         match self.field(field)? {
             Some(at) => self.vector_at(at, size),

@@ -20,12 +20,12 @@ const CUSTOM: u8 = 5;
 struct Walk {
     steps: Vec<Value>,
     paths: Vec<String>,
-    /// Tables and texts may be shared, so that a small file could say a tree without end.
+    /// The number of nodes so far. Tables and texts may be shared, so a small file could describe an endless tree.
     nodes: usize,
     text: usize,
 }
 
-/// The longest texts of one structure, together.
+/// The maximum length of all texts of one structure together.
 const TEXT: usize = 1 << 25;
 
 /// The structure of a result.
@@ -35,7 +35,8 @@ pub(super) fn structure(tree: Table) -> Result<(Value, Vec<String>)> {
     Ok((Value::Array(walk.steps), walk.paths))
 }
 
-/// The structure of arguments: those by place, and behind them, if there are any, those by name as one argument more.
+/// The structure of arguments: the positional arguments, then, if there are any, the named arguments as one additional
+/// argument.
 pub(super) fn arguments(tree: Table) -> Result<(Value, Vec<String>)> {
     let parts = tree.tables(1)?;
     let [places, names] = parts.as_slice() else {

@@ -1,11 +1,11 @@
-//! Open sizes of exported functions, as those of `jax.export.symbolic_shape`.
+//! Symbolic sizes of exported functions, like `jax.export.symbolic_shape`.
 //!
-//! The sizes of traced arrays are numbers. So a function is traced for several sizes of each symbol: the differences
-//! between these programs must be numbers that are expressions of the symbols ([`template`]), and further sizes, the
-//! smallest and the largest among them, must give the values of the expressions. Anything else is an error with the
-//! user's line.
+//! The sizes of traced arrays are numbers, so a function is traced for several sizes of each symbol. The differences
+//! between these programs must be numbers that are expressions of the symbols ([`template`]), and further sizes,
+//! including the smallest and the largest, must match the expressions. Anything else is an error with the user's line.
 //!
-//! A size of 1 is computed by the program of the others, as in JAX: its own lacks broadcasts. Its results have the same types.
+//! As in JAX, the program of the other sizes computes a size of 1, because the program for 1 lacks broadcasts. Its
+//! results have the same types.
 
 mod size;
 mod symbols;
@@ -26,10 +26,10 @@ use crate::runtime::aot::{shape_dtype_struct, shape_dtype_struct_on};
 use crate::runtime::load::Request;
 use crate::shape::{Shape, with_open_sizes};
 
-/// A function traced for known sizes, and what was lowered for it and its derivatives.
+/// A function traced for known sizes, and the requests lowered for it and its derivatives.
 pub(super) type Traced = (Exchanged, Vec<Request>);
 
-/// Where a program is none of a family: in which derivative, and on which line of the text for a platform.
+/// The first difference between two programs: the derivative, the platform, and the line of the text.
 struct Difference {
     order: usize,
     line: Option<(String, usize)>,
@@ -46,7 +46,7 @@ impl Difference {
     }
 }
 
-/// The function of all sizes, from a trace for some.
+/// Builds the function for all sizes from traces for some sizes.
 pub(super) fn exported(
     symbols: &Symbols,
     sizes: &[Vec<Size>],
@@ -65,7 +65,7 @@ pub(super) fn exported(
         programs.push(program);
         requests.push(lowered);
         let (first, last) = (&programs[0], &programs[programs.len() - 1]);
-        // As soon as they differ: a program that is unrolled is never traced for large sizes.
+        // Compares programs as soon as they are traced, so that an unrolled program is never traced for large sizes.
         let alike = alike(first, last).and_then(|()| lines(first, last));
         alike.map_err(|found| rejected(found, symbols, [&points[0], point], &requests[requests.len() - 1]))?;
     }
@@ -88,7 +88,7 @@ pub(super) fn exported(
     Ok(open)
 }
 
-/// The types of arguments for these values of the symbols, for tracing.
+/// The types of arguments for these values of the symbols, to trace with.
 pub(super) fn arguments(leaves: &[Array], sizes: &[Vec<Size>], values: &[usize]) -> Result<Vec<Array>> {
     let one = |(leaf, sizes): (&Array, &Vec<Size>)| {
         let shape = shape(sizes, values)?;
@@ -112,7 +112,7 @@ fn shape(sizes: &[Size], values: &[usize]) -> Result<Shape> {
     })
 }
 
-/// The error for a function whose programs are not those of one function of all sizes.
+/// The error for a function whose programs do not form one function of all sizes.
 fn rejected(found: Difference, symbols: &Symbols, points: [&[usize]; 2], lowered: &[Request]) -> Error {
     let [a, b] = points.map(|point| symbols.named(point));
     let of = if found.order > 0 { "derivative" } else { "function" };
@@ -134,7 +134,7 @@ fn rank_and_type(aval: &Aval) -> (crate::dtype::DType, usize, bool) {
     (aval.dtype, aval.rank(), aval.weak)
 }
 
-/// Compares all but sizes and texts.
+/// Compares everything except sizes and texts.
 fn alike(a: &Exchanged, b: &Exchanged) -> Result<(), Difference> {
     let types = |avals: &[Aval]| avals.iter().map(rank_and_type).collect::<Vec<_>>();
     let captures = |of: &Exchanged| of.captures.iter().map(Array::aval).collect::<Vec<_>>();
@@ -163,7 +163,7 @@ fn alike(a: &Exchanged, b: &Exchanged) -> Result<(), Difference> {
     }
 }
 
-/// Compares how many lines the texts have, and what is at their begin.
+/// Compares the numbers of lines of the texts, and the starts of the lines.
 fn lines(a: &Exchanged, b: &Exchanged) -> Result<(), Difference> {
     let word = |line: &str| {
         line.split(['(', '<']).next().unwrap_or_default().trim_end_matches(|c: char| c.is_ascii_digit()).to_owned()
@@ -193,7 +193,7 @@ fn on_line(platform: &str, line: usize, a: &str, b: &str) -> Difference {
     Difference { line: Some((platform.to_owned(), line)), ..Difference::of(format!("{} and {}", short(a), short(b))) }
 }
 
-/// The program of all sizes from those on the grid.
+/// Builds the program for all sizes from the programs on the grid.
 fn merged(symbols: &Symbols, all: &[&Exchanged]) -> Result<Exchanged, Difference> {
     let types = |of: &dyn Fn(&Exchanged) -> &Vec<Aval>, what: &str| {
         let one = |i: usize| {
@@ -235,7 +235,7 @@ fn merged(symbols: &Symbols, all: &[&Exchanged]) -> Result<Exchanged, Difference
     .typed())
 }
 
-/// Compares the program of all sizes with that of some.
+/// Compares the program for all sizes with the program for some sizes.
 fn matches(open: &Exchanged, point: &[usize], program: &Exchanged) -> Result<(), Difference> {
     alike(open, program)?;
     let sized = open.at(point).map_err(|e| Difference::of(e.message()))?;

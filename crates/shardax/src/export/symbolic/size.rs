@@ -40,7 +40,7 @@ impl Size {
         Some(all)
     }
 
-    /// Reads sums of products: `2*b - 1`. Symbols are those of `names`; `None` where it is not such an expression.
+    /// Reads sums of products: `2*b - 1`. Symbols are from `names`; `None` if the text is not such an expression.
     pub fn parse(text: &str, names: &[String]) -> Option<Size> {
         let (mut all, mut rest) = (Size::default(), text.trim());
         let mut sign = 1;
@@ -84,7 +84,7 @@ impl Size {
         if text.is_empty() { "0".to_owned() } else { text }
     }
 
-    /// Its value for these values of the symbols; `None` beyond 64 bits.
+    /// The value for these values of the symbols; `None` if it exceeds 64 bits.
     pub fn at(&self, values: &[usize]) -> Option<i64> {
         self.0.iter().try_fold(0i64, |all, (product, coefficient)| {
             let factors = product.iter().map(|&number| values.get(number).and_then(|&n| i64::try_from(n).ok()));
@@ -93,7 +93,7 @@ impl Size {
         })
     }
 
-    /// The smallest and the largest sum of its terms for symbols between these bounds; `None` beyond 64 bits.
+    /// The smallest and the largest sum of the terms for symbols between these bounds; `None` if it exceeds 64 bits.
     pub fn bounds(&self, bounds: &[(usize, usize)]) -> Option<(i64, i64)> {
         self.0.iter().try_fold((0i64, 0i64), |(low, high), (product, &coefficient)| {
             let times = |end: fn(&(usize, usize)) -> usize| {
@@ -123,7 +123,8 @@ impl Size {
         Some((unknown, with(1)?.checked_sub(offset)?, offset))
     }
 
-    /// The steps up from a corner whose values determine a polynomial: of degree two, and with products of different symbols.
+    /// The steps from a corner to the points that determine a polynomial of degree two, with products of different
+    /// symbols.
     fn steps(count: usize) -> Vec<Vec<usize>> {
         let all = 0..count;
         let pairs = all.clone().flat_map(|i| (i..count).map(move |j| vec![i, j]));
@@ -142,10 +143,10 @@ impl Size {
         Size::steps(corner.len()).into_iter().map(up).collect()
     }
 
-    /// The polynomial with these values on the [`grid`](Size::grid); `None` where its coefficients are not whole.
+    /// The polynomial with these values on the [`grid`](Size::grid); `None` if its coefficients are not integers.
     ///
-    /// It is Newton's: the sum over all steps of their difference times `x (x - 1) / 2` for two of one symbol, `x y z` for
-    /// different ones, counted from the corner.
+    /// It is Newton's polynomial: the sum over all steps of the difference of the step times `x (x - 1) / 2` for two
+    /// steps of one symbol, or `x y z` for different symbols, counted from the corner.
     pub fn of_values(corner: &[usize], values: &[i64]) -> Option<Size> {
         let all = Size::steps(corner.len());
         let mut sum = Size::default();

@@ -1,15 +1,15 @@
-//! The symbols of a function: the specs and constraints that name them, the sizes for which it is traced, and their values in a
-//! call.
+//! The symbols of a function: the specs and constraints that name them, the sizes that the function is traced for, and
+//! the values in a call.
 
 use super::size::Size;
 use crate::core::array::Array;
 use crate::core::tree::Flat;
 use crate::error::{Error, Result, err};
 
-/// The largest size of a symbol of which nothing else is said.
+/// The largest size of a symbol without constraints.
 const LARGEST: usize = 1 << 16;
 
-/// At most this many symbols: the number of programs to trace grows with their square.
+/// The maximum number of symbols. The number of programs to trace grows with its square.
 const MOST: usize = 4;
 
 /// The names of symbols, and their smallest and largest sizes.
@@ -19,7 +19,7 @@ pub(in crate::export) struct Symbols {
     pub bounds: Vec<(usize, usize)>,
 }
 
-/// The smallest size for which programs are compared: those for 1 have no broadcasts.
+/// The smallest size for which programs are compared. Programs for 1 have no broadcasts, so they are not compared.
 fn first(low: usize) -> usize {
     low.max(2)
 }
@@ -48,7 +48,7 @@ impl Symbols {
         }
         constraints.iter().try_for_each(|constraint| symbols.bound(constraint))?;
         for (name, (low, high)) in symbols.names.iter().zip(&symbols.bounds) {
-            // The programs of three sizes decide, and that of one more is compared.
+            // Three sizes determine the program, and one more is compared with it.
             if first(*low) + 3 > *high {
                 return Err(err!(Value, "the constraints leave the sizes {low} to {high} of {name}")
                     .help("write a number for a size that is nearly known, or export one program for each size"));
@@ -79,7 +79,8 @@ impl Symbols {
         Ok(())
     }
 
-    /// The sizes of an argument's leaf of this shape: `_` is its own size, and `...` the others of it.
+    /// The sizes of an argument's leaf with this shape: `_` is the leaf's size, and `...` stands for its remaining
+    /// sizes.
     pub fn sizes(&self, spec: &str, path: &str, shape: &[usize]) -> Result<Vec<Size>> {
         let invalid = |why: &str| {
             err!(Value, "the spec {spec:?} of argument{path}, of shape {shape:?}, {why}").help(
@@ -128,7 +129,7 @@ impl Symbols {
         paths.iter().zip(&*arguments.leaves).map(of).collect()
     }
 
-    /// The expressions that a file has for the sizes of an argument.
+    /// Parses the expressions in a file for the sizes of an argument.
     pub fn read(&self, sizes: &[String]) -> Result<Vec<Size>> {
         let read = |text: &String| Size::parse(text, &self.names).ok_or_else(|| err!(Value, "{text:?} is not a size"));
         sizes.iter().map(read).collect()
@@ -139,7 +140,7 @@ impl Symbols {
         self.bounds.iter().map(|(low, _)| first(*low)).collect()
     }
 
-    /// The points at which symbols are 1: all of them and each.
+    /// The points at which symbols are 1: all symbols at once, and each alone.
     pub fn ones(&self) -> Vec<Vec<usize>> {
         let corner = self.corner();
         let may: Vec<usize> = (0..corner.len()).filter(|&number| self.bounds[number].0 == 1).collect();
@@ -152,8 +153,8 @@ impl Symbols {
         (!may.is_empty()).then(|| with(&may)).into_iter().chain(each).collect()
     }
 
-    /// Other sizes for which the programs are compared: both ends and some between, of other factors and on either side of powers
-    /// of two.
+    /// Other sizes for which the programs are compared: both bounds, and some between them, with different factors and
+    /// on either side of powers of two.
     pub fn others(&self) -> Vec<Vec<usize>> {
         let each: Vec<Vec<usize>> = self
             .bounds
@@ -169,7 +170,7 @@ impl Symbols {
             })
             .collect();
         let most = each.iter().map(Vec::len).max().unwrap_or(0);
-        // Other combinations of several symbols, and all at their ends.
+        // Other combinations of several symbols, and all symbols at their bounds.
         let at = |i: usize| each.iter().enumerate().map(|(number, of)| of[(i + 2 * number) % of.len()]).collect();
         let mut points: Vec<Vec<usize>> = (0..most).map(at).collect();
         points.push(self.bounds.iter().map(|(_, high)| *high).collect());

@@ -10,8 +10,8 @@ const BEGIN: &str = "$(";
 /// The float types of constants that may follow from sizes.
 const FLOATS: [DType; 4] = [DType::F16, DType::Bf16, DType::F32, DType::F64];
 
-/// The text of all sizes from those of a grid's points; else the number of the first line that differs otherwise than by numbers
-/// that are expressions of the symbols.
+/// Builds the text for all sizes from the texts on the grid. `Err` is the number of the first line with a difference
+/// other than numbers that are expressions of the symbols.
 pub(super) fn template(symbols: &Symbols, texts: &[&str]) -> Result<String, usize> {
     let mut all = String::with_capacity(texts[0].len());
     let mut lines: Vec<_> = texts.iter().map(|text| text.lines()).collect();
@@ -70,7 +70,7 @@ fn whole(symbols: &Symbols, values: impl Iterator<Item = Option<i64>>) -> Option
     Some(Size::of_values(&symbols.corner(), &values.collect::<Option<Vec<_>>>()?)?.text(&symbols.names))
 }
 
-/// A piece of a line: a number, or what is between numbers.
+/// A piece of a line: a number, or the text between numbers.
 #[derive(PartialEq)]
 struct Part<'a> {
     text: &'a str,
@@ -79,7 +79,7 @@ struct Part<'a> {
     is_number: bool,
 }
 
-/// The pieces of a line. The number of `dense<1.0e0> : tensor<f32>` is one piece.
+/// Splits a line into pieces. The number of `dense<1.0e0> : tensor<f32>` is one piece.
 fn split(line: &str) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     let mut rest = line;
@@ -115,7 +115,7 @@ fn float(text: &str) -> Option<(&str, DType)> {
     number.parse::<f64>().is_ok().then_some((number, dtype))
 }
 
-/// The text for these values of the symbols; `None` where its expressions cannot be read, or have no value.
+/// The text for these values of the symbols; `None` if an expression cannot be read, or has no value.
 pub(super) fn written(template: &str, names: &[String], values: &[usize]) -> Option<String> {
     let mut parts = template.split(BEGIN);
     let mut text = parts.next()?.to_owned();

@@ -1,5 +1,5 @@
-//! Custom calls: functions of jaxlib's LAPACK become functions of the module, and what older versions of JAX wrote as calls of
-//! MHLO the operations of CHLO that newer ones write.
+//! Custom calls. Calls of jaxlib's LAPACK functions become functions of the module. Calls of MHLO from older versions
+//! of JAX become the CHLO operations that newer versions write.
 
 use super::super::lapack::{self, Call};
 use super::*;
@@ -10,7 +10,7 @@ pub(super) const CHLO: &[&str] =
     &["acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "erf_inv", "sinh", "top_k"];
 
 impl<'a> Writer<'a> {
-    /// Makes of a call such as `mhlo.sinh` the operation.
+    /// Turns a call such as `mhlo.sinh` into the operation.
     fn of_mhlo(&self, op: &mut Operation<'a>, name: &'a str) -> Result<()> {
         let name = if name == "topk" { "top_k" } else { name };
         if !CHLO.contains(&name) && name != "tan" {
@@ -47,7 +47,7 @@ impl<'a> Writer<'a> {
             "orgqr" | "ungqr" => Some("ProductOfElementaryHouseholderReflectors"),
             _ => None,
         } {
-            // XLA has these for every platform.
+            // XLA has these targets on every platform.
             op.named = vec![("call_target_name", Attribute::Text(known))];
             op.attributes.clear();
             return Ok(());
@@ -77,7 +77,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The numbers that a call is configured with.
+    /// The numbers in the configuration of a call.
     fn config(&self, op: &Operation<'a>) -> Result<Vec<(String, i64)>> {
         let property = op.named.iter().find(|(name, _)| *name == "backend_config").map(|(_, value)| value.clone());
         let attribute = op.attributes.iter().find(|(name, _)| *name == "mhlo.backend_config");

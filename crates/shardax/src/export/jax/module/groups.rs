@@ -1,4 +1,5 @@
-//! Groups of devices that a collective names by mesh axes, as lists of devices: the plugin's StableHLO has no such names.
+//! Groups of devices that a collective specifies by mesh axes. They become lists of devices, because the plugin's
+//! StableHLO cannot specify groups by axes.
 
 use super::*;
 
@@ -46,7 +47,7 @@ impl<'a> Writer<'a> {
         Ok(Attribute::Numbers(vec![first.len() as i64, offsets.len() as i64], devices))
     }
 
-    /// The axes of a group in order: the number of each in the mesh, and the part of it.
+    /// The axes of a group in order: the index of each axis in the mesh, and the part of it.
     fn axis_parts(&self, mesh: &[(String, usize)], axes: usize) -> Result<Vec<(usize, i64, i64)>> {
         let Attribute::Array(axes) = self.dictionary.attribute(axes)? else {
             return Err(damaged("its program has groups of devices without axes"));
@@ -68,7 +69,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Cuts the axes of a mesh where the parts of groups begin and end.
+/// Cuts the axes of a mesh at the boundaries of the groups' parts.
 fn factors(mesh: &[(String, usize)], devices: i64, parts: &[(usize, i64, i64)]) -> Result<Vec<Factor>> {
     let mut factors = Vec::new();
     let mut stride = devices;
@@ -91,7 +92,7 @@ fn factors(mesh: &[(String, usize)], devices: i64, parts: &[(usize, i64, i64)]) 
     Ok(factors)
 }
 
-/// The offsets of all positions along these factors, the last of which is the fastest.
+/// The offsets of all positions along these factors. The last factor varies fastest.
 fn offsets(factors: &[&Factor]) -> Vec<i64> {
     factors.iter().fold(vec![0], |offsets, factor| {
         let along = |offset: i64| (0..factor.size).map(move |position| offset + position * factor.stride);

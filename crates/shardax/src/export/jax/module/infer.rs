@@ -1,4 +1,4 @@
-//! The shapes of an operation's results, from those of its operands.
+//! Inference of the shapes of an operation's results from the shapes of its operands.
 
 use super::refine::{called, unread};
 use super::*;
@@ -207,7 +207,7 @@ fn dilated(size: i64, by: i64) -> i64 {
     if size == 0 { 0 } else { size.saturating_sub(1).saturating_mul(by).saturating_add(1) }
 }
 
-/// The number of places of a window.
+/// The number of positions of a window.
 fn windows(size: i64, window: i64, stride: i64) -> Result<i64> {
     match size.checked_sub(window).zip(size.checked_sub(window).and_then(|left| left.checked_div(stride))) {
         Some((left, steps)) => Ok(if left < 0 { 0 } else { steps.saturating_add(1) }),

@@ -1,4 +1,4 @@
-//! Integers of a program with symbolic sizes that follow from the sizes: dimensions, and what is computed from them.
+//! Integers that follow from the sizes in a program with symbolic sizes: dimensions, and values computed from them.
 
 use std::rc::Rc;
 
@@ -6,14 +6,14 @@ use super::super::attribute::{Attribute, Dictionary};
 use super::super::operation::Named;
 use super::{Operation, Value};
 
-/// At most this many values of a tensor are followed: shapes have few dimensions.
+/// The maximum number of values of a tensor to track. Shapes have few dimensions, so this is enough.
 const MOST: usize = 256;
 
-/// The elements of a tensor of integers or booleans, in row-major order, where they are known.
+/// The known elements of a tensor of integers or booleans, in row-major order.
 #[derive(Clone, Default)]
 pub(super) struct Known {
     pub values: Option<Rc<[i64]>>,
-    /// A value that was added to known ones: where a slice of known size begins.
+    /// A value that was added to known values, such as the start of a slice of known size.
     pub sum: Option<(String, Rc<[i64]>)>,
 }
 

@@ -1,6 +1,7 @@
-//! Programs with symbolic sizes, written for known ones: types of results follow from those of operands, operations that
-//! take sizes as operands become those that have them as attributes, and functions are written once for each set of sizes
-//! that they are called with. The C API of the plugin compiles no symbolic sizes, and has nothing that refines them.
+//! Writes programs with symbolic sizes for known sizes. Types of results follow from the types of operands, operations
+//! that take sizes as operands become operations with attributes, and each function is written once for each set of
+//! sizes that it is called with. This happens here because the plugin's C API cannot compile symbolic sizes, and has no
+//! function to refine them.
 
 use std::rc::Rc;
 
@@ -15,18 +16,18 @@ const DEPTH: usize = 200;
 /// The key of a specialization: the name of the function, and the types and concrete values of its arguments.
 type Called = (String, Vec<(usize, Option<Rc<[i64]>>)>);
 
-/// The functions of a program, and those of them that are written.
+/// The functions of a program, and the specializations that are written.
 pub(super) struct Specialized<'a> {
     shapes: Vec<Vec<i64>>,
     functions: HashMap<&'a str, (Rc<Operation<'a>>, Bytes<'a>)>,
-    /// By what they are called with: their names here and their results.
+    /// The name and the results of each specialization.
     written: HashMap<Called, (String, Vec<Value>)>,
     text: String,
     depth: usize,
 }
 
 impl Specialized<'_> {
-    /// For a `main` that is called with arrays of these shapes.
+    /// Starts with a `main` for arrays of these shapes.
     pub fn of(shapes: &[Vec<i64>]) -> Self {
         Specialized {
             shapes: shapes.to_vec(),
@@ -53,7 +54,7 @@ impl<'a> Writer<'a> {
         self.symbolic.as_mut().ok_or_else(|| damaged("its program has no symbolic sizes"))
     }
 
-    /// The type of an argument of `main`, whose own is this.
+    /// The type of an argument of `main` whose declared type is `of`.
     pub(super) fn main_type(&self, input: usize, of: usize) -> Result<usize> {
         let Some(symbolic) = self.symbolic.as_ref().filter(|_| self.dictionary.is_symbolic(of)) else { return Ok(of) };
         let (said, element) = self.dictionary.tensor_type(of)?;
@@ -65,7 +66,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Remembers a function until it is called.
+    /// Stores a function until it is called.
     pub(super) fn remember(&mut self, r: &mut Bytes<'a>, op: Operation<'a>) -> Result<()> {
         let Some((_, Attribute::Text(name))) = op.named.get(3) else {
             return Err(damaged("its program has a function of which nothing is said"));
@@ -91,7 +92,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The name and the results of a function that is called with these arguments.
+    /// Returns the name and the results of the function's specialization for these arguments.
     fn specialized(&mut self, name: &str, args: &[Value]) -> Result<(String, Vec<Value>)> {
         let key = (name.to_owned(), args.iter().map(|value| (value.of, value.known.values.clone())).collect());
         let symbolic = self.symbolic()?;
@@ -109,7 +110,7 @@ impl<'a> Writer<'a> {
         } else {
             format!("{}.{}", symbol(name).trim_start_matches('@'), symbolic.written.len())
         };
-        // Its place is taken, so that functions within it have other numbers.
+        // Reserves the name, so that functions inside this one get other numbers.
         symbolic.written.insert((format!("{new}."), Vec::new()), (String::new(), Vec::new()));
         let args: Vec<Value> = args
             .iter()
@@ -127,7 +128,8 @@ impl<'a> Writer<'a> {
         Ok(made)
     }
 
-    /// Gives an operation known sizes, and what is known of its results; `None` where nothing is left to be written.
+    /// Replaces symbolic sizes of an operation with known ones, and returns the known values of its results. Returns
+    /// `None` if nothing remains to be written.
     pub(super) fn refine(&mut self, op: &mut Operation<'a>, indent: usize) -> Result<Option<Vec<Known>>> {
         match called(op) {
             "call" => return self.call(op, "callee").map(Some),
@@ -204,7 +206,7 @@ impl<'a> Writer<'a> {
         Ok(self.dictionary.tensor_type(at(&op.operands, operand)?.of)?.0)
     }
 
-    /// The values of an operand that says sizes.
+    /// The values of an operand that contains sizes.
     fn sizes(&self, op: &Operation, operand: usize) -> Result<Vec<i64>> {
         let known = at(&op.operands, operand)?.known.values.as_deref().map(<[i64]>::to_vec);
         known.ok_or_else(|| {
@@ -232,7 +234,8 @@ impl<'a> Writer<'a> {
         Ok(*at(&self.dims(op, name)?, 0)?)
     }
 
-    /// The operation of this name, without its last operand, which says the result's shape.
+    /// Turns the operation into the operation of this name, without the last operand, which contains the result's
+    /// shape.
     fn becomes(&self, op: &mut Operation<'a>, name: &'a str, shape: usize, named: Named<'a>) -> Result<()> {
         let sizes = self.sizes(op, shape)?;
         op.operands.truncate(shape);
@@ -240,7 +243,7 @@ impl<'a> Writer<'a> {
         self.give(op, vec![sizes])
     }
 
-    /// Gives the results these shapes.
+    /// Sets the shapes of the results.
     fn give(&self, op: &mut Operation<'a>, shapes: Vec<Vec<i64>>) -> Result<()> {
         if shapes.len() != op.results.len() {
             return Err(damaged(format!("its program has {} results of {}", op.results.len(), called(op))));
@@ -271,7 +274,7 @@ impl<'a> Writer<'a> {
         Ok(results.into_iter().map(|value| Known { sum: None, ..value.known }).collect())
     }
 
-    /// Checks what must hold of the sizes, as JAX does when it calls the function.
+    /// Checks the conditions on the sizes, as JAX does when it calls the function.
     fn asserted(&self, op: &Operation) -> Result<()> {
         if self.sizes(op, 0)?.first() != Some(&0) {
             return Ok(());
@@ -289,7 +292,7 @@ impl<'a> Writer<'a> {
         Err(err!(Value, "{message}").help("call it with arrays of sizes that fit, or export it for others"))
     }
 
-    /// A slice of known size; where it begins may be a value.
+    /// Writes a slice of known size. Its start may be a traced value.
     fn slice(&mut self, op: &mut Operation<'a>, indent: usize) -> Result<()> {
         let strides = self.sizes(op, 3)?;
         let [_, begin, end, _] = op.operands.as_slice() else { return Err(unread(op)) };
@@ -355,7 +358,7 @@ impl<'a> Writer<'a> {
         self.give(op, shapes)
     }
 
-    /// A window that is moved over arrays, whose sizes are operands and whose function is another of the program.
+    /// Writes a window reduction whose window sizes are operands, and whose reducer is another function of the program.
     fn reduce_window(&mut self, op: &mut Operation<'a>, indent: usize) -> Result<()> {
         let Some(inputs) = op.operands.len().checked_sub(5).map(|all| all / 2).filter(|inputs| *inputs > 0) else {
             return Err(unread(op));
