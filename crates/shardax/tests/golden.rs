@@ -72,9 +72,6 @@ const PENDING: &[(&str, &str)] = &[
     ("edges/soft_sign_f32/jvp", "a slope of 0 at infinities, where JAX has NaN"),
     ("edges/soft_sign_f32/vjp", "a slope of 0 at infinities, where JAX has NaN"),
     ("stats/gamma_pdf_edges/out", "NaN of NaN, where JAX has 0"),
-    ("stats/truncnorm_cdf_edges/out", "NaN of NaN, where JAX has 1"),
-    ("stats/truncnorm_logcdf_edges/out", "NaN of NaN, where JAX has 0"),
-    ("stats/truncnorm_sf_edges/out", "NaN of NaN, where JAX has 1"),
     ("random/key_from_seed_x64", "seeds count 32 bits, as without JAX's 64-bit mode"),
 ];
 
