@@ -34,7 +34,7 @@ fn sparse_arrays_of_parts_that_do_not_fit() -> Result<()> {
     rejected(BCSR::new(&data, array([0, 1]), array([0, 1, 2]), [usize::MAX, 2]), "indptr int32[3]");
     rejected(BCSR::from_bcoo(&BCOO::new(&data, array([[0], [1]]), [2])?), "both of whose dimensions are sparse");
     rejected(FromdenseOptions::new().n_dense(3).fromdense(ones([2, 2]), None), "n_dense=3");
-    rejected(FromdenseOptions::new().index_dtype(DType::F32).fromdense(ones(2), None), "use an integer dtype");
+    rejected(FromdenseOptions::new().index_dtype(DType::F32).fromdense(ones(2), None), "choose an integer dtype");
     rejected(FromdenseOptions::new().index_dtype(DType::I8).fromdense(ones(300), usize::MAX), "too large");
     Ok(())
 }

@@ -36,7 +36,9 @@ distribution! {
         // log(1 - exp(-y)), without cancellation for small and for large y.
         let y = ((loc - x) / scale).exp();
         let small = y.less(2f64.ln());
-        let log = where_(small, (-(-&y).expm1()).log(), (-(-&y).exp()).log1p());
+        // The slope of the second form is infinite at small y, and 0 · ∞ would be NaN.
+        let large = where_(&small, 1, &y);
+        let log = where_(small, (-(-&y).expm1()).log(), (-(-large).exp()).log1p());
         only_where(scale.greater(0), log, f64::NAN)
     };
     /// The quantile function, inverse of [`cdf`]; NaN unless `0 < p < 1`.

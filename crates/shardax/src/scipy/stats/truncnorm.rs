@@ -32,7 +32,10 @@ distribution! {
         let below = log_mass(a, &z) - &whole;
         let above = log_mass(&z, b) - whole;
         // A logarithm close to 0 has more digits if it is computed from the other side.
-        let log = where_(below.greater(-0.1), (-above.exp()).log1p(), &below);
+        let is_close = below.greater(-0.1);
+        // The slope of the form that is not taken must be finite, because it multiplies a cotangent of 0.
+        let above = where_(&is_close, above, -1);
+        let log = where_(is_close, (-above.exp()).log1p(), &below);
         let log = where_(z.less_equal(a), f64::NEG_INFINITY, only_where(z.greater(a), log, 0.0));
         let log = where_(z.greater_equal(b), 0, log);
         nan_at_nan(&z, where_(a.greater_equal(b), f64::NAN, log))
@@ -52,8 +55,11 @@ fn log_mass(a: &Array, b: &Array) -> Array {
     let low = where_(&right, -b, a);
     let high = where_(&right, -a, b);
     let tail = log_difference(&log_ndtr(high), &log_ndtr(low));
-    let center = (-ndtr(a) - ndtr(-b)).log1p();
-    where_(left | right, tail, center)
+    let is_tail = left | right;
+    // In a tail both probabilities may add up to 1, where the slope of the logarithm is infinite.
+    let outside = |probability: Array| where_(&is_tail, 0.25, probability);
+    let center = (-outside(ndtr(a)) - outside(ndtr(-b))).log1p();
+    where_(&is_tail, tail, center)
 }
 
 /// `log(exp(x) - exp(y))`.

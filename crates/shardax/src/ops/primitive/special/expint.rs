@@ -27,9 +27,9 @@ pub(super) fn expn(n: &Array, x: &Array) -> Array {
 /// [`expn`] of the order `n - 1`, also for `n = 0`.
 pub(super) fn expn_lower(n: &Array, x: &Array) -> Array {
     let is_lowest = n.equal(0);
-    let inverse = 1 / x;
+    // The slope of each form may be infinite or NaN where the other one is taken, and multiplies a cotangent of 0 there.
+    let inverse = 1 / where_(&is_lowest, x, 1);
     let lowest = EXP.apply(&-x) * &inverse * (1 + &inverse);
-    // Its derivative would be NaN where the order is below 0, and multiply a cotangent of 0.
     let lower = where_(&is_lowest, 1, n - 1).astype(n.dtype());
     where_(is_lowest, lowest, EXPN.apply(&[lower, x.clone()]))
 }
