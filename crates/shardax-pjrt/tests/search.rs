@@ -459,7 +459,7 @@ fn files_that_are_not_plugins_are_errors() {
             "major",
             "static struct { long size; void *ext; long vsize; void *vext; int major, minor; } api =\n\
              {40, 0, 24, 0, 7, 1}; void *GetPjrtApi(void) { return &api; }",
-            "speaks PJRT C API 7.1",
+            "it has PJRT C API 7.1",
         ),
         (
             "short",

@@ -60,7 +60,7 @@ fn invalid_options_are_errors() {
         (&["nonsense"][..], "none of mlp, cnn"),
         (&["mlp", "--target", "v9:1"], "none of cpu, v5e"),
         (&["mlp", "--mesh", "data"], "write a mesh as data=2,fsdp=4"),
-        (&["mlp", "--mesh", "data=3"], "the mesh data=3 has 3 devices, and cpu:8 has 8"),
+        (&["mlp", "--mesh", "data=3"], "the mesh data=3 has 3 devices, but cpu:8 has 8"),
         (&["mlp", "--remat", "some"], "'some' for '--remat <WHAT>': choose none, dots or full"),
         (&["mlp", "--micro-batch", "0"], "'0' for '--micro-batch <N>': this is not a number above 0"),
         (&["mlp", "--compile", "few"], "'few' for '--compile <N>': this is not a number above 0"),

@@ -125,7 +125,7 @@ fn targets_are_parsed_or_rejected() -> Result<()> {
     let target = target("cpu:8")?;
     target.prepare()?;
     let error = target.mesh([("data", 4)]).expect_err("too few");
-    assert!(error.message().contains("the mesh data=4 has 4 devices, and cpu:8 has 8"), "{error}");
+    assert!(error.message().contains("the mesh data=4 has 4 devices, but cpu:8 has 8"), "{error}");
     Ok(())
 }
 

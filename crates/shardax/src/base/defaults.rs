@@ -1,10 +1,10 @@
 //! The defaults on which a trace depends. A function that was traced under other defaults is traced again.
 
 use crate::default_dtype;
+use crate::forbidden_axes::Forbidden;
 use crate::precision::{self, Precision};
 use crate::prng::PrngImpl;
 use crate::rank_promotion::RankPromotion;
-use crate::sharding::no_collectives::Forbidden;
 
 /// The current defaults of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,6 +9,7 @@ pub(crate) mod default_dtype;
 pub(crate) mod defaults;
 pub mod dtype;
 pub mod error;
+pub(crate) mod forbidden_axes;
 pub(crate) mod local;
 pub(crate) mod precision;
 pub(crate) mod prng;

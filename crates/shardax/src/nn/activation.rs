@@ -61,7 +61,7 @@ activations! {
     gelu => |x| {
         let x = floating(&x);
         // Beyond it the result is `x` or 0, and the cube would overflow.
-        let near = x.clip(-30, 30);
+        let near = if x.dtype().is_complex() { x.clone() } else { x.clip(-30, 30) };
         let inner = (&near + integer_cube(&near) * 0.044715) * (8.0 / std::f64::consts::PI).sqrt();
         // (1 + tanh(z)) / 2 is sigmoid(2 z), which has all digits where it is small.
         x * inner.logistic()
@@ -93,7 +93,7 @@ activations! {
     softplus => |x| logaddexp(x, 0);
     /// `x / (1 + |x|)`.
     soft_sign => |x| {
-        let x = if x.dtype().is_inexact() { x } else { floating(&x) };
+        let x = if x.dtype().is_inexact() { x } else { convert(&x, to_inexact(x.dtype()), true) };
         SOFT_SIGN.apply(&[x])
     };
     /// `x` clamped to `[-1, 1]`.

@@ -1,51 +1,11 @@
 //! Mesh axes over which a part of a program must not communicate.
 
-use std::fmt;
-use std::sync::{Mutex, PoisonError};
-
 use super::axis_env::{self, AxisKind};
 use super::{DimSpec, Typed};
 use crate::error::{Result, err};
-use crate::local::{Guard, Guarded, GuardedKey};
+use crate::forbidden_axes::Forbidden;
+use crate::local::Guard;
 use crate::shape::{AxisName, IntoAxisNames};
-
-/// Forbidden axes, sorted. Each set is interned, so that it can be copied into the defaults by which traces are
-/// compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Forbidden(&'static [AxisName]);
-
-thread_local! {
-    static FORBIDDEN: Guarded<Forbidden> = const { Guarded::new() };
-}
-
-impl Forbidden {
-    /// Interns the set of these axes for the life of the process.
-    fn stored(mut axes: Vec<AxisName>) -> Forbidden {
-        static STORED: Mutex<Vec<&'static [AxisName]>> = Mutex::new(Vec::new());
-        axes.sort_unstable();
-        axes.dedup();
-        let mut stored = STORED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = stored.iter().find(|known| **known == axes) {
-            return Forbidden(known);
-        }
-        let axes: &'static [AxisName] = Vec::leak(axes);
-        stored.push(axes);
-        Forbidden(axes)
-    }
-
-    /// The axes that are forbidden on this thread.
-    pub fn current() -> Forbidden {
-        FORBIDDEN.with_last(|axes| axes.copied()).unwrap_or_default()
-    }
-}
-
-impl fmt::Display for Forbidden {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.0.iter().map(AxisName::as_str).collect();
-        f.write_str(if names.is_empty() { "none" } else { "" })?;
-        f.write_str(&names.join(", "))
-    }
-}
 
 /// Allows the collectives again when it is dropped; see [`no_collectives`].
 #[must_use = "collectives are forbidden only while the guard lives"]
@@ -73,8 +33,7 @@ pub struct NoCollectivesGuard {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn no_collectives(axes: impl IntoAxisNames) -> NoCollectivesGuard {
-    let axes = Forbidden::stored(axes.into_axis_names().into_vec());
-    NoCollectivesGuard { _guard: FORBIDDEN.guard(axes) }
+    NoCollectivesGuard { _guard: Forbidden::guard(axes.into_axis_names().into_vec()) }
 }
 
 const HELP: &str =
@@ -82,7 +41,7 @@ const HELP: &str =
 
 /// Fails for a collective over forbidden mesh axes. Axes of `vmap` do not communicate.
 pub(crate) fn check_names(names: &[AxisName], operation: &str) -> Result<()> {
-    for name in Forbidden::current().0.iter().filter(|name| names.contains(name)) {
+    for name in Forbidden::current().axes().iter().filter(|name| names.contains(name)) {
         let mapped = axis_env::lookup(*name, operation).is_ok_and(|axis| axis.kind == AxisKind::Mapped);
         if !mapped {
             return Err(err!(
@@ -108,7 +67,7 @@ pub(crate) fn check_types<'t>(
     results: &[Typed],
     resharded: bool,
 ) -> Result<()> {
-    for &axis in Forbidden::current().0 {
+    for &axis in Forbidden::current().axes() {
         let splits = |typed: &Typed| !dimensions(typed, axis).is_empty();
         let partial = |typed: &Typed| typed.unreduced().contains(axis);
         let kept_partial = results.iter().any(partial);
