@@ -22,7 +22,17 @@ expanded! {
             Ok(small / (&rise * &rise) * 4)
         })
     }, |x, y, _, t| t * (TANH.apply(&x[0]) * y * -2);
-    LOGISTIC_SLOPE "logistic_slope" Inexact, |x| LOGISTIC.apply(&x[0]) * LOGISTIC.apply(&-&x[0]),
+    // 1 / (4 cosh²(x / 2))
+    LOGISTIC_SLOPE "logistic_slope" Inexact, |x| {
+        if x[0].dtype().is_complex() {
+            return LOGISTIC.apply(&x[0]) * LOGISTIC.apply(&-&x[0]);
+        }
+        widened(x, |x| {
+            let small = EXP.apply(&-ABS.apply(&x[0]));
+            let rise = 1 + &small;
+            Ok(small / (&rise * &rise))
+        })
+    },
         |x, y, _, t| t * (TANH.apply(&(&x[0] * -0.5)) * y);
     // 1 / √(1 - x²)
     ASIN_SLOPE "asin_slope" Inexact, |x| RSQRT.apply(&((1 - &x[0]) * (1 + &x[0]))),
