@@ -158,6 +158,7 @@ fn the_doctor_reports_what_hardware_may_do() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_shardax-doctor")).args(["--only", "speeds"]).output().expect("it runs");
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("there is no check \"speeds\"; the checks are plugin, devices")
+        String::from_utf8_lossy(&output.stderr)
+            .contains("there is no check \"speeds\"; the checks are plugin, devices")
     );
 }
