@@ -117,16 +117,7 @@ macro_rules! tuples_into_shape {
     )*};
 }
 
-tuples_into_shape! {
-    (A 0)
-    (A 0, B 1)
-    (A 0, B 1, C 2)
-    (A 0, B 1, C 2, D 3)
-    (A 0, B 1, C 2, D 3, E 4)
-    (A 0, B 1, C 2, D 3, E 4, F 5)
-    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
-    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
-}
+crate::tuples::each!(tuples_into_shape);
 
 impl IntoShape for () {
     fn into_dims(self) -> SmallVec<[i64; 4]> {
@@ -255,14 +246,7 @@ macro_rules! tuples_into_axes {
     )*};
 }
 
-tuples_into_axes! {
-    (A 0)
-    (A 0, B 1)
-    (A 0, B 1, C 2)
-    (A 0, B 1, C 2, D 3)
-    (A 0, B 1, C 2, D 3, E 4)
-    (A 0, B 1, C 2, D 3, E 4, F 5)
-}
+crate::tuples::each!(tuples_into_axes);
 
 /// The axes, counted from the front and sorted.
 pub(crate) fn normalize_axes(axes: impl IntoAxes, rank: usize) -> Result<SmallVec<[usize; 4]>> {
