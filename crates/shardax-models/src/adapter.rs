@@ -46,7 +46,7 @@ impl Adapter {
     /// Creates matrices of this rank for every layer whose key path ends with one of `targets`. The second ones are
     /// zeros, so that the model is unchanged at first.
     ///
-    /// Fails when a target is not a layer of the model, and when the rank is 0.
+    /// Fails when a target is not a layer of the model, when it is a layer of experts, and when the rank is 0.
     #[track_caller]
     pub fn new<'a, M: Module>(
         model: &M,
@@ -71,6 +71,13 @@ impl Adapter {
                 return Err(value_error(what, format!("give the end of a key path, such as of {known:?}")).at(location));
             }
             for (path, kernel) in found {
+                // Its first dimension counts experts, and a matrix of low rank over all of them is not peft's.
+                if path.contains(".experts.layers.") {
+                    let what =
+                        format!("the layer {path:?} is one kernel for several experts, which adapters do not change");
+                    let help = "adapt other layers, such as those of attention";
+                    return Err(value_error(what, help).at(location));
+                }
                 let [inputs, outputs] = sizes(path, kernel.shape());
                 layers.insert(path.clone(), LoRA::new(inputs, rank, outputs, rngs));
             }

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use common::{Folder, fails};
 use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
 use shardax_models::{
-    Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, GenerateOptions, LoadOptions, Pretrained,
-    SentenceEncoder, Vit,
+    Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, ExpertsConfig, GenerateOptions, LoadOptions,
+    Pretrained, SentenceEncoder, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -335,6 +335,10 @@ fn adapters_are_those_of_peft() -> Result<()> {
     let mut rngs = Rngs::new(0);
     fails(Adapter::new(&model, ["attention.key", "nothing"], 2, 1.0, &mut rngs), &["no layer \"nothing\"", "key path"]);
     fails(Adapter::new(&model, ["head"], 0, 1.0, &mut rngs), &["rank 0"]);
+    let experts = ExpertsConfig { capacity_factor: None, ..ExpertsConfig::new(4, 16) };
+    let mixture = DecoderConfig { experts: Some(experts), ..DecoderConfig::new(32, 1, 16, 2) };
+    let mixture = Decoder::new(&mixture, &mut rngs)?;
+    fails(Adapter::new(&mixture, ["gate"], 2, 1.0, &mut rngs), &["several experts", "attention"]);
     let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
     fails(adapter.apply(&gpt2), &["\"blocks[0].mlp.up\" is of [16, 24]", "[16, 64]"]);
     let fused = Adapter::new(&gpt2, ["attention.query"], 2, 1.0, &mut rngs)?;
