@@ -93,7 +93,9 @@ activations! {
     softplus => |x| logaddexp(x, 0);
     /// `x / (1 + |x|)`.
     soft_sign => |x| {
-        let x = if x.dtype().is_inexact() { x } else { convert(&x, to_inexact(x.dtype()), true) };
+        // A boolean is a weak number next to the 1.
+        let is_weak = x.weak_type() || x.dtype() == DType::Bool;
+        let x = if x.dtype().is_inexact() { x } else { convert(&x, to_inexact(x.dtype()), is_weak) };
         SOFT_SIGN.apply(&[x])
     };
     /// `x` clamped to `[-1, 1]`.
