@@ -72,7 +72,7 @@ pub enum End {
     Length,
 }
 
-/// What the texts of a [`Batcher`] may have.
+/// Limits of the texts of a [`Batcher`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextBounds {
     /// The number of tokens that the model knows.
@@ -165,7 +165,7 @@ impl<M: TextModel> Batcher<M> {
         }
     }
 
-    /// What texts may have.
+    /// Returns the limits of texts.
     pub fn bounds(&self) -> TextBounds {
         TextBounds { vocabulary: self.vocabulary, room: self.room }
     }

@@ -47,8 +47,8 @@ impl GenerateOptions {
     /// The options in a folder's `generation_config.json`, or in a GGUF file: the tokens that end texts, and with `do_sample` the
     /// temperature and the tokens that are drawn from.
     ///
-    /// `max_new_tokens` replaces the file's. Without a file the tokens that end texts are those of `config.json`. Fails for fields that
-    /// change the tokens and are not known, such as `num_beams`.
+    /// `max_new_tokens` replaces the file's value. Without a file, `config.json` names the tokens that end texts. Fails for
+    /// unknown fields that would change the tokens, such as `num_beams`.
     #[track_caller]
     pub fn from_pretrained(folder: impl AsRef<Path>, max_new_tokens: usize) -> Result<GenerateOptions> {
         let location = std::panic::Location::caller();

@@ -17,8 +17,8 @@ pub(crate) struct Form {
     pub room: usize,
 }
 
-/// What the choice depends on, a row for each text: numbers, a term that is added to the logits, and the tokens that the penalty of
-/// repetitions is for.
+/// Inputs of the choice of a token, with one row for each text: the options' numbers, a term that is added to the logits,
+/// and the tokens that the repetition penalty applies to.
 pub(crate) type Controls = (Array, Option<Array>, Option<Array>);
 
 /// Columns of the numbers.
@@ -85,7 +85,7 @@ impl Text<'_> {
         self.new.len() < self.options.min_new_tokens
     }
 
-    /// What is added to each logit.
+    /// The term that is added to each logit.
     fn bias(&self, vocabulary: usize) -> Vec<f32> {
         let mut bias = vec![0.0; vocabulary];
         let mut add = |token: i32, term: f32| {
@@ -176,7 +176,7 @@ fn kept(logits: Array, form: Form, numbers: &Array) -> Array {
         logits = at_least(logits, take_along_axis(&largest, &last, -1));
     }
     if form.has_top_p {
-        // By rank, so that of tokens that are equally likely only as many are kept as are needed.
+        // By rank, so that among equally likely tokens only as many are kept as are needed.
         let order = logits.argsort_descending(-1);
         let share = softmax(take_along_axis(&logits, &order, -1), -1);
         let before = share.cumsum(-1) - share;
@@ -223,7 +223,7 @@ mod tests {
         Ok(())
     }
 
-    /// Each row has options of its own, and terms are those of `transformers` and of OpenAI's interface.
+    /// Each row has its own options. The formulas follow `transformers` and OpenAI's interface.
     #[test]
     fn penalties_change_the_likeliest_token() -> Result<()> {
         let logits = array([[2.0f32, 1.9, -1.0, 0.5]]);

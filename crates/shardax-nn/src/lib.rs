@@ -1,7 +1,7 @@
 //! Modules, layers, losses, optimizers and schedules for [`shardax`].
 //!
 //! A model is a struct of arrays and other modules: a tree. `#[derive(Module)]` implements the traits.
-//! [`grad`](shardax::grad), [`jit`](shardax::jit), [`pmap`](shardax::pmap) and the optimizers accept and return the model like
+//! [`grad`](shardax::grad), [`jit`](shardax::jit()), [`pmap`](shardax::pmap()) and the optimizers accept and return the model like
 //! any tree, so that there is no separate store of parameters.
 //!
 //! Layers have Flax NNX's names, defaults and initial weights. Losses, optimizers and schedules are Optax's.

@@ -143,7 +143,7 @@ impl Iterator for Batches<'_> {
 impl ExactSizeIterator for Batches<'_> {}
 
 /// Splits the leading dimension of every array of a tree over `num_devices`: `[B, …]` becomes `[n, B / n, …]`, as
-/// [`pmap`] expects.
+/// [`pmap`](pmap()) expects.
 ///
 /// Fails when `num_devices` does not divide the size of the batch.
 ///

@@ -34,7 +34,7 @@ pub fn stack_forest<T: Tree>(forest: &[T]) -> Result<T> {
     tree::unflatten(&first_tree.def, &leaves)
 }
 
-/// Stacks the metrics of many steps of a [`pmap`]ped function as one tree on the default device
+/// Stacks the metrics of many steps of a [`pmap`](pmap())ped function as one tree on the default device
 /// (`flax.training.common_utils.get_metrics`). The metrics must be the same on all devices, because only the first
 /// device's are read.
 ///

@@ -108,7 +108,7 @@ pub enum Kind {
     Completion,
 }
 
-/// What all answers to one request begin with.
+/// The fields that all answers to one request begin with.
 #[derive(Clone, Debug)]
 pub struct Head {
     pub kind: Kind,

@@ -10,7 +10,7 @@ use shardax_models::text::{TextStream, Tokenizer};
 use shardax_models::{Batcher, Decoder, End, GenerateOptions, NextToken, Packed, Pretrained, TextBounds, TextModel};
 use tokio::sync::mpsc;
 
-/// What a server accepts.
+/// Limits of the requests that a server accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Texts that are continued at a time.

@@ -98,7 +98,7 @@ pub struct DecoderConfig {
     pub checkpoint: Option<CheckpointPolicy>,
 }
 
-/// The experts of a layer, each an MLP, of which each token goes through a few.
+/// The experts of a layer. Each expert is an MLP, and each token passes through a few of them.
 ///
 /// ```
 /// use shardax_models::{DecoderConfig, ExpertsConfig};

@@ -62,7 +62,7 @@ const LARGEST_BLOCK: usize = 128;
 /// The weighted sum of the chosen experts of each token. Choices outside of these experts add nothing.
 ///
 /// Choices are sorted by expert and cut into blocks of one expert each, so that the work grows with the number of
-/// choices, and not with that of experts.
+/// choices, not with the number of experts.
 fn grouped(experts: &Stack<Mlp>, x: &Array, weights: &Array, chosen: Array) -> Array {
     let (count, features) = (experts.depth(), x.shape()[x.ndim() - 1]);
     let k = chosen.shape()[chosen.ndim() - 1];

@@ -75,7 +75,7 @@ impl Gguf {
     }
 }
 
-/// The metadata of the architecture, of which the keys that are read are noted.
+/// The metadata of the architecture. Records which keys were read, so that unknown ones are errors.
 struct Keys<'a> {
     file: &'a Gguf,
     architecture: &'a str,
@@ -253,7 +253,7 @@ fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, V
     Ok(())
 }
 
-/// Llama 3's scaling of rotary positions, of which a file has the factor of each frequency.
+/// Derives Llama 3's scaling of rotary positions from the factor of each frequency, which is what files contain.
 fn llama3_scaling(factors: &[f32], theta: f64, dimensions: usize) -> Option<Value> {
     const LOW: f64 = 1.0;
     const HIGH: f64 = 4.0;

@@ -200,7 +200,7 @@ fn vocabulary(tokens: &[&str]) -> Map<String, Value> {
     tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect()
 }
 
-/// The merges that SentencePiece's scores stand for: every way to make a token of two others, those of high scores first.
+/// The merges that correspond to SentencePiece's scores: every pair of tokens that forms another token, high scores first.
 fn merges(tokens: &[&str], scores: &[f64]) -> Vec<Value> {
     let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
     let mut merges = Vec::new();

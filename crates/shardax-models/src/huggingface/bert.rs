@@ -24,7 +24,7 @@ pub struct BertConfig {
     pub max_position_embeddings: usize,
     /// The first positions of the table that no token of a text has: RoBERTa counts from the padding token's number plus 1.
     pub first_position: usize,
-    /// The kinds of tokens, such as those of the first and of the second sentence; 0 if tokens have none.
+    /// The number of token types, such as first and second sentence; 0 if the model has no token types.
     pub type_vocab_size: usize,
     /// Added to the variance in norms.
     pub layer_norm_eps: f64,

@@ -6,8 +6,8 @@ use super::{Layout, Weights};
 /// number.
 ///
 /// A `#` in a name stands for each entry of the array's first dimension, such as the experts of a layer, whose arrays are
-/// apart in files: `experts.#.up_proj.weight`. A name that ends with `[#]` is one array of all entries, of which each has
-/// the layout.
+/// separate in files: `experts.#.up_proj.weight`. A name that ends with `[#]` is one array of all entries, and each entry
+/// has the layout.
 ///
 /// ```
 /// use shardax_models::huggingface::{KeyMap, Layout, Weights, load};

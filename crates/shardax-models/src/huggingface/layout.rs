@@ -29,8 +29,8 @@ pub enum Layout {
         /// The rows of the array in the file.
         of: usize,
     },
-    /// Rows `start..end` of each of `groups` equal groups of rows, transposed: queries, keys and values of which those of
-    /// each head are together.
+    /// Rows `start..end` of each of `groups` equal groups of rows, transposed. Fused queries, keys and values have this
+    /// layout if the file groups them by head.
     GroupedRows {
         /// The number of groups.
         groups: usize,

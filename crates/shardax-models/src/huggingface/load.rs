@@ -149,7 +149,7 @@ impl Place<'_> {
         let inputs = input_dims(&self.path, self.like.ndim());
         let axes = |dim: usize| spec.dims().get(dim).cloned().unwrap_or_default();
         let [mut of_rows, mut of_groups] = match is_transposed {
-            // The rows of all experts: a device has those of entire experts.
+            // The rows of all experts: a device has all rows of some experts.
             _ if self.name.contains('#') => [axes(0), DimSpec::None],
             true => [axes(inputs), axes(0)],
             false => [axes(0), axes(1)],

@@ -283,7 +283,7 @@ impl<'a> Machine<'a> {
         self.push(Value::Text(text.to_owned()))
     }
 
-    /// An integer of a given number of bytes, of which eight are kept.
+    /// An integer with a given number of bytes. More than eight bytes are a value that tensors do not need.
     fn long(&mut self) -> Result<(), String> {
         let [length] = self.bytes::<1>()?;
         let bytes = self.take(length.into())?;

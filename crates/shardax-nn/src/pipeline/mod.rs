@@ -33,7 +33,7 @@ use crate::rules::Place;
 #[non_exhaustive]
 pub enum PipelineSchedule {
     /// All forward passes, then all backward passes. The residuals of every micro-batch are stored until its backward pass; if
-    /// the stage is [checkpointed](shardax::checkpoint), this is only its input.
+    /// the stage is [checkpointed](shardax::checkpoint()), this is only its input.
     ///
     /// Source: [Huang et al. 2018](https://arxiv.org/abs/1811.06965).
     #[default]

@@ -59,7 +59,7 @@ pub enum Control {
 /// order.
 ///
 /// A step is any function of a state and a batch that returns the next state and its metrics, usually a function
-/// compiled by [`jit`] or [`pmap`]. It may donate the state.
+/// compiled by [`jit`](jit()) or [`pmap`](pmap()). It may donate the state.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

@@ -81,7 +81,7 @@ pub(crate) fn with_axes<R>(axes: Vec<BoundAxis>, f: impl FnOnce() -> R) -> R {
     }
 }
 
-/// The mesh of the current manual axes, with these axes of type `Manual`. `None` if types contain no meshes.
+/// The mesh of the current manual axes, with these axes of type `Manual`. `None` if there are no manual axes.
 fn manual_mesh() -> Option<AbstractMesh> {
     let (mesh, axes) = manual()?;
     let outer = context::get_abstract_mesh().filter(|outer| outer.axes() == mesh.axes());

@@ -223,7 +223,7 @@ impl From<Option<Layout>> for LayoutOptions {
 
 /// A [`Layout`] and a [`Sharding`] of an array. You can pass it wherever a sharding is accepted: to
 /// [`device_put`](crate::device_put), and to [`in_shardings`](crate::Jit::in_shardings) and
-/// [`out_shardings`](crate::Jit::out_shardings) of [`jit`](crate::jit). These two also accept [`Layout::AUTO`], with or
+/// [`out_shardings`](crate::Jit::out_shardings) of [`jit`](crate::jit()). These two also accept [`Layout::AUTO`], with or
 /// without a sharding, so that the compiler chooses the layout.
 ///
 /// ```

@@ -86,7 +86,7 @@ impl<F, Args> ShardMapped<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Tree> ShardMapped<F, Args> {
-    /// Traces and lowers the function for arguments of these types, as its [`jit`](crate::jit) would.
+    /// Traces and lowers the function for arguments of these types, as its [`jit`](crate::jit()) would.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         crate::transform::jit::lower(self, args.into_args(), "shard_map")
@@ -278,7 +278,7 @@ impl<F, Args> Smapped<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Tree> Smapped<F, Args> {
-    /// Traces and lowers the function for arguments of these types, as its [`jit`](crate::jit) would.
+    /// Traces and lowers the function for arguments of these types, as its [`jit`](crate::jit()) would.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         crate::transform::jit::lower(self, args.into_args(), "smap")

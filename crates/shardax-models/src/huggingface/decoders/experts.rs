@@ -20,7 +20,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     }
 }
 
-/// Experts of which no token is dropped, two numbers of which have names of their own in each model.
+/// Experts that drop no token. The field names of their number and of their hidden size differ between models.
 fn experts(fields: &Fields, count: usize, hidden: usize) -> Result<ExpertsConfig> {
     Ok(ExpertsConfig {
         per_token: fields.size("num_experts_per_tok")?,
@@ -29,7 +29,7 @@ fn experts(fields: &Fields, count: usize, hidden: usize) -> Result<ExpertsConfig
     })
 }
 
-/// The names of experts by those of their layers, which are apart in files.
+/// The names of experts whose layers are separate arrays in files.
 fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]) -> KeyMap {
     let expert = |name: &str| format!("{layer}.experts.#.{name}");
     KeyMap::new()

@@ -31,7 +31,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["deepseek_v3"], latent::read),
 ];
 
-/// Models of text and images, of which the text is read: the object `text_config` describes a decoder.
+/// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
 const WRAPPERS: [&str; 3] = ["gemma3", "mistral3", "llava"];
 
 /// The architecture of a decoder, and its arrays.
@@ -99,7 +99,7 @@ fn llama_sizes(fields: &Fields) -> Result<DecoderConfig> {
     })
 }
 
-/// Sets rotary positions, of which a model turns all features of a head, or by default a share of them.
+/// Sets rotary positions. `share` is the default share of a head's features that the model rotates; `None` rotates all.
 fn rotary(config: &mut DecoderConfig, fields: &Fields, share: Option<f64>) -> Result<()> {
     config.positions = Positions::Rotary(rope(fields, config.head_dim, share)?);
     Ok(())

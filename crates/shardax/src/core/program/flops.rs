@@ -15,7 +15,7 @@ use crate::stack::grow;
 pub struct Flops {
     /// Operations of matmuls, convolutions, decompositions and Fourier transforms, which run on matrix units.
     pub matmuls: f64,
-    /// The part of `matmuls` that [`checkpoint`](crate::checkpoint) recomputes.
+    /// The part of `matmuls` that [`checkpoint`](crate::checkpoint()) recomputes.
     pub recomputed: f64,
     /// All other operations: elementwise operations, reductions and windows. Each counts one per element, whatever the
     /// function.

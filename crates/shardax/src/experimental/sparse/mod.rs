@@ -16,7 +16,7 @@
 //!
 //! The number of stored elements, `nse`, is part of the type of a program, so inside of `jit` it is given. Elements whose
 //! indices are out of range are padding: products and [`BCOO::todense`] drop them. Batch dimensions are those of
-//! [`vmap`](crate::vmap).
+//! [`vmap`](crate::vmap()).
 
 mod bcoo;
 mod bcsr;

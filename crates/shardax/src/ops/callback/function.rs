@@ -183,8 +183,7 @@ fn found(number: Option<Attr<'_>>) -> Result<Arc<HostFunction>> {
     function.ok_or_else(|| err!(Runtime, "the host function number {number} is gone"))
 }
 
-/// Handles a call from a program. No lock is held while the function runs, because the function may take as long as it
-/// likes.
+/// Handles a call from a program. No lock is held while the user's function runs.
 fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
     if frame.failure().is_some() {
         // After a failure the inputs would be computed from zeros, so the function is not called; the results carry the

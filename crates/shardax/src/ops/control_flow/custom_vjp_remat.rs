@@ -33,7 +33,7 @@ pub struct RematRules<Rem, Bwd, Res, Again> {
 }
 
 impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
-    /// Sets the rules, including one for rematerialization (JAX's `defremat`). Under [`checkpoint`](crate::checkpoint),
+    /// Sets the rules, including one for rematerialization (JAX's `defremat`). Under [`checkpoint`](crate::checkpoint()),
     /// only the residuals of `fwd` are saved, whatever the policy is.
     ///
     /// `fwd` receives the arguments and returns the result and these residuals. `rem` receives the residuals and the

@@ -13,7 +13,7 @@ use crate::core::program::{Aval, Eqn, Program};
 use crate::error::{AtCaller, Result, err};
 use crate::sharding::memory::MemoryKind;
 
-/// Selects the intermediate values of a [`checkpoint`](crate::checkpoint) that are saved for its gradient (JAX's
+/// Selects the intermediate values of a [`checkpoint`](crate::checkpoint()) that are saved for its gradient (JAX's
 /// `checkpoint_policies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -103,8 +103,8 @@ impl LoweredFn {
     }
 }
 
-/// A function lowered for arguments of certain types: the result of `lower` of a [`jit`](crate::jit), a
-/// [`pmap`](crate::pmap) or a [`shard_map`](crate::shard_map).
+/// A function lowered for arguments of certain types: the result of `lower` of a [`jit`](crate::jit()), a
+/// [`pmap`](crate::pmap()) or a [`shard_map`](crate::shard_map).
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -35,7 +35,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Makes of a call of LAPACK one of a function that is written behind the others; other calls stay.
+    /// Turns a call of LAPACK into a call of a function that is appended to the module; other calls stay.
     pub(super) fn routine(&mut self, op: &mut Operation<'a>) -> Result<()> {
         let &Attribute::Text(target) = self.dictionary.of_name(&op.named, "call_target_name")? else { return Ok(()) };
         if let Some(name) = target.strip_prefix("mhlo.") {

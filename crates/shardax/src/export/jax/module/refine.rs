@@ -336,7 +336,7 @@ impl<'a> Writer<'a> {
         self.give(op, vec![size])
     }
 
-    /// A custom call whose last operands say the shapes of its results.
+    /// Refines a custom call whose last operands specify the shapes of its results.
     fn shape_operands(&self, op: &mut Operation<'a>) -> Result<()> {
         let Some(place) = op.attributes.iter().position(|(name, _)| *name == "indices_of_shape_operands") else {
             return Ok(());

@@ -192,7 +192,8 @@ impl Primitive for AttentionGradient {
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let mut repeated = self.of.given.broadcast();
-        // If the entries share a bias, each entry still has its gradient, so the bias is repeated.
+        // If the bias needs a gradient, it is materialized for every entry instead of broadcast, so that each entry
+        // has a separate gradient.
         if self.bias {
             repeated.retain(|at| *at != Given::BIAS);
         }
