@@ -3,8 +3,7 @@
 
 mod common;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 
 use common::{quick, setup};
 use shardax::prelude::*;
@@ -12,10 +11,10 @@ use shardax::primitive::{
     Aval, Avals, BatchAxis, Dims, Lowering, Operand, Outputs, Primitive, Tangents, Value, bind, bind1,
 };
 
-/// Rules of [`Counted`] that were applied.
-static RULES: AtomicUsize = AtomicUsize::new(0);
-/// Tests that count take turns.
-static COUNTING: Mutex<()> = Mutex::new(());
+thread_local! {
+    /// Rules of [`Counted`] that this thread applied.
+    static RULES: Cell<usize> = const { Cell::new(0) };
+}
 
 /// Twice its operand. Counts its rules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,28 +30,28 @@ impl Primitive for Counted {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        RULES.fetch_add(1, Ordering::Relaxed);
+        RULES.set(RULES.get() + 1);
         Ok(vec![cx.op("stablehlo.add", &[args[0], args[0]], "", &outs[0])])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        RULES.fetch_add(1, Ordering::Relaxed);
+        RULES.set(RULES.get() + 1);
         let tangent = tangents[0].as_ref().map(|t| bind1(Counted, std::slice::from_ref(t)));
         Ok((bind(Counted, args), vec![tangent]))
     }
 
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
-        RULES.fetch_add(1, Ordering::Relaxed);
+        RULES.set(RULES.get() + 1);
         Ok(vec![cts[0].as_ref().map(|ct| bind1(Counted, std::slice::from_ref(ct)))])
     }
 
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        RULES.fetch_add(1, Ordering::Relaxed);
+        RULES.set(RULES.get() + 1);
         Ok((bind(Counted, args), dims.to_vec()))
     }
 
     fn in_sharding(&self, _operand: usize, _aval: &Aval) -> Option<Sharding> {
-        RULES.fetch_add(1, Ordering::Relaxed);
+        RULES.set(RULES.get() + 1);
         None
     }
 }
@@ -63,10 +62,9 @@ fn counted(x: &Array) -> Array {
 
 /// The rules that `f` applies.
 fn rules<R>(f: impl FnOnce() -> Result<R>) -> Result<usize> {
-    let _turn = COUNTING.lock().unwrap_or_else(|e| e.into_inner());
-    let before = RULES.load(Ordering::Relaxed);
+    let before = RULES.get();
     f()?;
-    Ok(RULES.load(Ordering::Relaxed) - before)
+    Ok(RULES.get() - before)
 }
 
 /// Fails where `cost` more than doubles from `n` to `2 * n`, up to a constant and the digits of numbers.
@@ -184,6 +182,125 @@ fn nested_calls_are_written_once_a_function() -> Result<()> {
     let _eager = disable_jit();
     assert_eq!(value.to_vec::<f32>()?, expected.apply((ones(4),))?.to_vec::<f32>()?);
     Ok(())
+}
+
+#[test]
+fn nested_calls_are_transformed_once_a_function() -> Result<()> {
+    setup();
+    let x = || shape_dtype_struct(4, DType::F32);
+    let rows = || shape_dtype_struct([3, 4], DType::F32);
+    let sum = |depth| {
+        let f = nested_jit(depth);
+        move |x: Array| -> Result<Array> { Ok(f.apply((x,))?.square().sum(..)) }
+    };
+    let tangent = |depth| {
+        let f = nested_jit(depth);
+        move |x: Array| jvp(f.clone(), &x, ones(4))
+    };
+    let slope_of_slope = |depth| {
+        let slope = grad(sum(depth));
+        grad(move |x: Array| -> Result<Array> { Ok(slope.call(x)?.square().sum(..)) })
+    };
+    assert_linear("gradient", 10, |depth| rules(|| jit(grad(sum(depth))).lower(x())))?;
+    assert_linear("forward mode", 10, |depth| rules(|| jit(tangent(depth)).lower(x())))?;
+    assert_linear("second derivative", 10, |depth| rules(|| jit(slope_of_slope(depth)).lower(x())))?;
+    assert_linear("batches", 10, |depth| rules(|| jit(vmap(nested_jit(depth)).axis_name("i")).lower(rows())))?;
+    assert_linear("batches of gradients", 10, |depth| rules(|| jit(vmap(grad(sum(depth)))).lower(rows())))?;
+    assert_linear("gradients of batches", 10, |depth| {
+        let f = vmap(nested_jit(depth));
+        rules(|| jit(grad(move |x: Array| -> Result<Array> { Ok(f.call(x)?.sum(..)) })).lower(rows()))
+    })?;
+    assert_linear("gradient of checkpoint", 10, |depth| rules(|| jit(grad(checkpoint(sum(depth)))).lower(x())))?;
+    // The first levels are written in place.
+    let bytes = |depth: usize| -> Result<usize> { Ok(jit(grad(sum(depth + 8))).lower(x())?.as_text().len()) };
+    assert_linear("bytes of a gradient", 20, |n| Ok(bytes(n)? - bytes(0)?))?;
+    // Names of functions are as long as their depth.
+    let printed = |depth| -> Result<usize> { Ok(make_program(nested_jit(depth), x())?.to_string().lines().count()) };
+    assert_linear("printed lines", 10, printed)?;
+    Ok(())
+}
+
+#[test]
+fn transformed_calls_compute_the_derivatives_of_what_they_call() -> Result<()> {
+    setup();
+    // Integers, an argument that no result depends on, and a result without a tangent.
+    let mut f = jit_of_three(|x: Array, y: Array, n: Array| (x.sin() * &n, y * 2.0, n));
+    for _ in 0..5 {
+        let inner = f;
+        f = jit_of_three(move |x: Array, y: Array, n: Array| {
+            let (a, b, m) = inner(x.clone(), y, n);
+            let (c, _, _) = inner(&a * 0.5, b.clone(), m.clone());
+            (c + x * 0.25, b, m)
+        });
+    }
+    let sum = move |x: Array, y: Array, n: Array| {
+        let (a, b, m) = f(x.clone(), y, n);
+        (a * m + b).sum(..) + x.sum(..)
+    };
+    let args = || (array([0.3f32, -0.7]), array([1.5f32, 0.5]), Array::from(2));
+    let slopes = || grad(sum.clone()).argnums((Arg::<0>, Arg::<1>)).call(args());
+    let tangents = || {
+        let f = sum.clone();
+        let at = move |x: Array, y: Array| f(x, y, Array::from(2));
+        jvp(at, (args().0, args().1), (array([1.0f32, 0.5]), array([0.25f32, 2.0])))
+    };
+    let second = || {
+        let f = sum.clone();
+        jacfwd(grad(move |x: Array| f(x, args().1, Array::from(2)))).call(args().0)
+    };
+    let batched = || vmap(grad(sum.clone())).in_axes((0, None, None)).call((ones([3, 2]) * 0.3, args().1, args().2));
+    let (calls, in_place) = ((slopes()?, tangents()?, second()?, batched()?), {
+        let _in_place = disable_jit();
+        (slopes()?, tangents()?, second()?, batched()?)
+    });
+    let values = |((a, b), (c, d), e, f): &((Array, Array), (Array, Array), Array, Array)| -> Result<Vec<f32>> {
+        let all: Vec<Vec<f32>> = [a, b, c, d, e, f].iter().map(|x| x.to_vec::<f32>()).collect::<Result<_>>()?;
+        Ok(all.concat())
+    };
+    let (calls, in_place) = (values(&calls)?, values(&in_place)?);
+    for (a, b) in calls.iter().zip(&in_place) {
+        assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{calls:?} {in_place:?}");
+    }
+    Ok(())
+}
+
+/// The compiled text of a program of small arrays.
+fn compiled_text<F: Function<(Array,)> + 'static>(f: F) -> Result<String> {
+    jit(f).lower(shape_dtype_struct(4, DType::F32))?.compile()?.as_text()
+}
+
+#[test]
+fn compiled_loops_are_bounded() -> Result<()> {
+    setup();
+    let operations = |text: &str| text.matches(" = ").count();
+    // Without bounds, the loop of each result computes all values before it again.
+    let results = |n: usize| {
+        move |x: Array| {
+            let step = |x: &mut Array, _: usize| Some((x.cos(), std::mem::replace(x, x.sin())).0);
+            (0..n).scan(x, step).collect::<Vec<_>>()
+        }
+    };
+    assert_linear("operations of results", 100, |n| Ok(operations(&compiled_text(results(n))?)))?;
+    let captured: Vec<Array> = (0..400).map(|i| ones(4) * i as f32).collect();
+    let sum = move |x: Array| captured.iter().fold(x, |x, c| x * 0.5 + c);
+    let text = compiled_text(sum.clone())?;
+    let operands = |function: &str| function.matches(" parameter(").count();
+    let functions = text.split("\n}\n").filter(|function| !function.contains("ENTRY"));
+    let most = functions.map(operands).max().unwrap_or(0);
+    assert!((32..=64).contains(&most), "{most} operands");
+    let value = jit(sum.clone()).call(ones(4))?.to_vec::<f32>()?;
+    assert_eq!(value, sum(ones(4)).to_vec::<f32>()?);
+    let values = jit(results(100)).call(ones(4) * 0.5)?;
+    let last = (0..99).fold(0.5f64, |x, _| x.sin()).cos();
+    assert!((f64::from(values[99].to_vec::<f32>()?[0]) - last).abs() < 1e-6);
+    Ok(())
+}
+
+type SharedOfThree = std::sync::Arc<dyn Fn(Array, Array, Array) -> (Array, Array, Array) + Send + Sync>;
+
+fn jit_of_three(f: impl Fn(Array, Array, Array) -> (Array, Array, Array) + Send + Sync + 'static) -> SharedOfThree {
+    let f = jit(f);
+    std::sync::Arc::new(move |x: Array, y: Array, n: Array| f.call((x, y, n)).unwrap_or_else(|e| panic!("{e}")))
 }
 
 #[test]

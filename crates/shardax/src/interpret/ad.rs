@@ -28,6 +28,7 @@ pub(crate) fn jvp_eval(
     tangents: &[Option<Array>],
     linear: bool,
 ) -> Result<(Vec<Array>, Tangents)> {
+    let _transformation = memo::transformation();
     let mut env = Env::new(program);
     let mut tenv: Env<Array> = Env::new(program);
     for ((var, primal), tangent) in program.inputs.iter().zip(primals).zip(tangents) {
@@ -157,6 +158,7 @@ impl<'a, I: ExactSizeIterator<Item = &'a Aval>> RevSkip for I {
 ///
 /// Equations that depend only on non-linear operands are evaluated first; the others are transposed in reverse order.
 pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>]) -> Result<Tangents> {
+    let _transformation = memo::transformation();
     let mut env = Env::new(program);
     let mut linear = vec![false; program.avals.len()];
     for (var, arg) in program.inputs.iter().zip(args) {

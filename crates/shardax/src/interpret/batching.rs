@@ -20,6 +20,7 @@ pub(crate) fn batch_eval(
     args: &[Array],
     dims: &[Option<usize>],
 ) -> Result<(Vec<Array>, Dims)> {
+    let _transformation = memo::transformation();
     let mut env = Env::new(program);
     let mut dim_env: Env<usize> = Env::new(program);
     for ((var, arg), dim) in program.inputs.iter().zip(args).zip(dims) {

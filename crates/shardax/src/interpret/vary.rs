@@ -19,7 +19,11 @@ pub(crate) fn outputs(program: &Program, inputs: &[AxisSet]) -> Result<Vec<AxisS
     };
     for eqn in &program.eqns {
         let args: SmallVec<[AxisSet; 3]> = eqn.inputs.iter().map(|a| of(&env, a)).collect();
-        for (var, set) in eqn.outputs.iter().zip(grow(|| eqn.primitive.vary(&args))?) {
+        let sets = grow(|| match eqn.primitive.callee() {
+            Some(callee) => callee.varying_once(&args, || outputs(callee, &args)).map(SmallVec::from_vec),
+            None => eqn.primitive.vary(&args),
+        })?;
+        for (var, set) in eqn.outputs.iter().zip(sets) {
             env.set(*var, set);
         }
     }

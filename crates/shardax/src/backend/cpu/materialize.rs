@@ -6,6 +6,10 @@
 //! as the residual stream of a transformer and its cotangent, is then read from its beginning in every loop, so
 //! traffic, instructions and compile time grow with the square of the depth (`docs/plugin.md`). Such a value is
 //! materialized: computed once. Checked by `loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones`.
+//!
+//! XLA's compile time also grows faster than the number of operands of one loop (LLVM compares each pair of them), and
+//! with the number of loops times the operations that each of them computes again. Therefore loops are bounded for
+//! values of any size. Checked by `compiled_loops_are_bounded`.
 
 use crate::core::program::{Atom, Eqn, Program, Var};
 
@@ -15,20 +19,28 @@ const MIN_ELEMENTS: usize = 4096;
 /// The maximum number of loops and operands that are counted for a value.
 const MANY: usize = 16;
 
+/// The maximum number of operands of a loop.
+const MAX_LOOP_OPERANDS: usize = 64;
+
+/// The maximum number of equations that the loops of a value compute again: loops times equations, of which at most
+/// [`MAX_COUNTED`] each are counted.
+const MAX_REPEATED_EQUATIONS: usize = 512;
+const MAX_COUNTED: usize = 64;
+
 /// A small ordered set of the program's values or equations.
 #[derive(Clone, Default)]
-struct VarSet(Vec<u32>);
+struct VarSet<const MAX: usize>(Vec<u32>);
 
-impl VarSet {
+impl<const MAX: usize> VarSet<MAX> {
     fn insert(&mut self, item: u32) {
         if let Err(at) = self.0.binary_search(&item)
-            && self.0.len() < MANY
+            && self.0.len() < MAX
         {
             self.0.insert(at, item);
         }
     }
 
-    fn extend(&mut self, other: &VarSet) {
+    fn extend(&mut self, other: &VarSet<MAX>) {
         other.0.iter().for_each(|&item| self.insert(item));
     }
 
@@ -40,19 +52,60 @@ impl VarSet {
 /// Marks the values of the program to materialize.
 pub(in crate::backend) fn materialized(program: &Program) -> Vec<bool> {
     let mut kept = vec![false; program.avals.len()];
-    let large = |v: Var| program.avals[v.index()].size() >= MIN_ELEMENTS;
-    if !program.eqns.iter().any(|eqn| eqn.outputs.iter().any(|v| large(*v))) {
-        return kept;
-    }
     let mut uses = vec![0u32; program.avals.len()];
     program.eqns.iter().flat_map(operands).for_each(|v| uses[v.index()] += 1);
-    // A materialized value reduces the loops of earlier values and the operands of later ones, so a second pass uses
-    // the result of the first.
-    for _ in 0..2 {
-        let users = Users::of(program, &kept);
-        kept = keep(program, &users, &uses);
+    let large = |v: &Var| program.avals[v.index()].size() >= MIN_ELEMENTS;
+    if program.eqns.iter().any(|eqn| eqn.outputs.iter().any(large)) {
+        // A materialized value reduces the loops of earlier values and the operands of later ones, so a second pass
+        // uses the result of the first.
+        for _ in 0..2 {
+            let users = Users::of(program, &kept);
+            kept = keep(program, &users, &uses);
+        }
     }
+    bound_operands(program, &mut kept);
+    bound_repetition(program, &uses, &mut kept);
     kept
+}
+
+/// Materializes values so that no loop has more than [`MAX_LOOP_OPERANDS`].
+fn bound_operands(program: &Program, kept: &mut [bool]) {
+    let is_short = program.inputs.len() + program.eqns.len() <= MAX_LOOP_OPERANDS;
+    if is_short {
+        return;
+    }
+    // The values in memory that each value is computed from.
+    let mut sources: Vec<VarSet<MAX_LOOP_OPERANDS>> =
+        (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
+    for eqn in &program.eqns {
+        let Some(out) = fused(eqn).filter(|out| !kept[*out]) else { continue };
+        let mut all = VarSet::default();
+        operands(eqn).for_each(|v| all.extend(&sources[v.index()]));
+        match all.len() < MAX_LOOP_OPERANDS {
+            true => sources[out] = all,
+            false => kept[out] = true,
+        }
+    }
+}
+
+/// Materializes values so that their loops compute no more than [`MAX_REPEATED_EQUATIONS`] again.
+fn bound_repetition(program: &Program, uses: &[u32], kept: &mut [bool]) {
+    let is_short = program.outputs.len() + program.eqns.len() <= MAX_REPEATED_EQUATIONS / MAX_COUNTED;
+    if is_short {
+        return;
+    }
+    let loops = Users::<MAX_COUNTED>::of(program, kept).loops;
+    // The equations that a loop computes for each value.
+    let mut computed: Vec<VarSet<MAX_COUNTED>> = vec![VarSet::default(); program.avals.len()];
+    for eqn in &program.eqns {
+        let Some(out) = fused(eqn).filter(|out| !kept[*out]) else { continue };
+        let mut all = VarSet(vec![out as u32]);
+        operands(eqn).for_each(|v| all.extend(&computed[v.index()]));
+        match uses[out] >= 2 && loops[out].len() * all.len() >= MAX_REPEATED_EQUATIONS {
+            true => kept[out] = true,
+            false => computed[out] = all,
+        }
+    }
 }
 
 fn operands(eqn: &Eqn) -> impl Iterator<Item = Var> {
@@ -82,9 +135,9 @@ fn is_matrix(program: &Program, eqn: &Eqn, v: Var) -> bool {
 }
 
 /// The users of each value.
-struct Users {
+struct Users<const MAX: usize> {
     /// The loops that compute the value: loops of equations, and of the program's results.
-    loops: Vec<VarSet>,
+    loops: Vec<VarSet<MAX>>,
     /// `true` if it is an operand of a matmul, which needs it in memory.
     multiplied: Vec<bool>,
     /// `true` if the matmul is with a vector. XLA then computes the operand in the matmul's loop, unless it is
@@ -92,8 +145,8 @@ struct Users {
     by_vector: Vec<bool>,
 }
 
-impl Users {
-    fn of(program: &Program, kept: &[bool]) -> Users {
+impl<const MAX: usize> Users<MAX> {
+    fn of(program: &Program, kept: &[bool]) -> Self {
         let mut loops = vec![VarSet::default(); program.avals.len()];
         let mut multiplied = vec![false; program.avals.len()];
         let mut by_vector = vec![false; program.avals.len()];
@@ -123,10 +176,10 @@ impl Users {
     }
 }
 
-fn keep(program: &Program, users: &Users, uses: &[u32]) -> Vec<bool> {
+fn keep(program: &Program, users: &Users<MANY>, uses: &[u32]) -> Vec<bool> {
     let mut kept = vec![false; program.avals.len()];
     // The values in memory that each value is computed from.
-    let mut reads: Vec<VarSet> = (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
+    let mut reads: Vec<VarSet<MANY>> = (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
     for eqn in &program.eqns {
         let Some(out) = fused(eqn) else { continue };
         let size = program.avals[out].size();

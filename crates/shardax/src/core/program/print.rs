@@ -7,6 +7,7 @@
 //!   in (d) }
 //! ```
 
+use std::collections::HashMap;
 use std::fmt;
 
 use super::{Atom, Aval, Program, Var};
@@ -100,7 +101,9 @@ fn literal(value: Scalar, dtype: DType) -> String {
 }
 
 impl Program {
-    fn print(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
+    /// Prints the program. A program that repeats the equations of others is printed once with a number, so that the
+    /// text is not exponential in the depth of calls; `numbers` has the programs so far.
+    fn print(&self, f: &mut fmt::Formatter<'_>, indent: usize, numbers: &mut HashMap<usize, usize>) -> fmt::Result {
         let mut names = Names(vec![None; self.avals.len()], 0);
         write!(f, "{{ lambda")?;
         for &var in &self.inputs {
@@ -117,12 +120,20 @@ impl Program {
             }
             write!(f, "= {}", eqn.primitive.name())?;
             let params = eqn.primitive.print_params();
-            let programs = eqn.primitive.programs();
+            let mut programs = eqn.primitive.programs();
             if !params.is_empty() || !programs.is_empty() {
                 write!(f, "[{params}")?;
+                if let Some(callee) = eqn.primitive.callee().filter(|callee| callee.repeats_equations()) {
+                    let next = numbers.len() + 1;
+                    let number = *numbers.entry(callee.id()).or_insert(next);
+                    write!(f, " program={number}")?;
+                    if number < next {
+                        programs.clear();
+                    }
+                }
                 for inner in programs {
                     write!(f, "\n{pad}  ")?;
-                    grow(|| inner.print(f, indent + 4))?;
+                    grow(|| inner.print(f, indent + 4, numbers))?;
                 }
                 write!(f, "]")?;
             }
@@ -138,12 +149,12 @@ impl Program {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.print(f, 0)
+        self.print(f, 0, &mut HashMap::new())
     }
 }
 
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.print(f, 0)
+        self.print(f, 0, &mut HashMap::new())
     }
 }

@@ -5,13 +5,15 @@
 //! here, [`Program::for_each_distinct_eqn`] visits each program once, and lowering writes one function.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::{Eqn, Flops, Program};
+use crate::error::Result;
+use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
 
@@ -23,7 +25,12 @@ struct Inner {
     program: Program,
     hash: OnceLock<u64>,
     has_effects: OnceLock<bool>,
+    equations: OnceLock<usize>,
+    repeats: OnceLock<bool>,
     flops: OnceLock<Flops>,
+    /// The axes over which the results vary, for the axes over which the operands vary.
+    varying: Mutex<HashMap<Vec<AxisSet>, Vec<AxisSet>>>,
+    uses_axis: Mutex<HashMap<AxisName, bool>>,
     in_shardings: OnceLock<Vec<Option<Sharding>>>,
     out_shardings: OnceLock<Vec<Option<NamedSharding>>>,
 }
@@ -34,7 +41,11 @@ impl From<Program> for SharedProgram {
             program,
             hash: OnceLock::new(),
             has_effects: OnceLock::new(),
+            equations: OnceLock::new(),
+            repeats: OnceLock::new(),
             flops: OnceLock::new(),
+            varying: Mutex::default(),
+            uses_axis: Mutex::default(),
             in_shardings: OnceLock::new(),
             out_shardings: OnceLock::new(),
         }))
@@ -72,6 +83,47 @@ impl SharedProgram {
     /// Returns `true` if an equation has effects.
     pub(crate) fn has_effects(&self) -> bool {
         *self.0.has_effects.get_or_init(|| self.eqns.iter().any(|eqn| grow(|| eqn.primitive.has_effects())))
+    }
+
+    /// The number of equations, including equations of inner programs as often as these are called.
+    fn equations_of_all_calls(&self) -> usize {
+        *self.0.equations.get_or_init(|| self.0.program.equations_of_all_calls())
+    }
+
+    /// Returns `true` if the program has more than twice as many equations with all calls written in place. Rules then
+    /// record calls of derived programs; otherwise they write the program in place, which other passes see through.
+    pub(crate) fn repeats_equations(&self) -> bool {
+        *self.0.repeats.get_or_init(|| {
+            let mut distinct = 0usize;
+            self.for_each_distinct_eqn(&mut |_| distinct += 1);
+            self.equations_of_all_calls() > 2 * distinct
+        })
+    }
+
+    /// The axes over which each output varies if the inputs vary over `inputs`, as `compute` finds them.
+    pub(crate) fn varying_once(
+        &self,
+        inputs: &[AxisSet],
+        compute: impl FnOnce() -> Result<Vec<AxisSet>>,
+    ) -> Result<Vec<AxisSet>> {
+        let known = self.0.varying.lock().unwrap_or_else(PoisonError::into_inner).get(inputs).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        // The lock is free here, because programs inside look up their own axes.
+        let outputs = compute()?;
+        self.0.varying.lock().unwrap_or_else(PoisonError::into_inner).insert(inputs.to_vec(), outputs.clone());
+        Ok(outputs)
+    }
+
+    /// Returns `true` if an equation communicates over this axis.
+    pub(crate) fn uses_axis_once(&self, name: AxisName) -> bool {
+        let known = self.0.uses_axis.lock().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
+        known.unwrap_or_else(|| {
+            let uses = self.eqns.iter().any(|eqn| grow(|| eqn.primitive.uses_axis(name)));
+            self.0.uses_axis.lock().unwrap_or_else(PoisonError::into_inner).insert(name, uses);
+            uses
+        })
     }
 
     pub(crate) fn flops_once(&self) -> Flops {
@@ -144,6 +196,14 @@ impl PartialEq for SharedProgram {
 impl Eq for SharedProgram {}
 
 impl Program {
+    fn equations_of_all_calls(&self) -> usize {
+        let inner = |eqn: &Eqn| match eqn.primitive.callee() {
+            Some(callee) => callee.equations_of_all_calls(),
+            None => eqn.primitive.programs().iter().map(|inner| inner.equations_of_all_calls()).sum(),
+        };
+        self.eqns.iter().fold(0, |sum, eqn| sum.saturating_add(1).saturating_add(grow(|| inner(eqn))))
+    }
+
     /// Calls `visit` with every equation, including equations of inner programs. The equations of a program that is
     /// called several times are visited once.
     pub(crate) fn for_each_distinct_eqn(&self, visit: &mut dyn FnMut(&Eqn)) {

@@ -1,18 +1,21 @@
 //! `call`, which applies a named program. A `jit` inside a traced function records it.
 
+use std::cell::Cell;
+
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::shared::SharedProgram;
-use crate::core::program::trace::Traced;
+use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
 use crate::error::{Result, bail};
-use crate::interpret::higher_order::bind_checked;
+use crate::interpret::higher_order::{Residual, Split, bind_checked, marked_tangents, spread_marked};
 use crate::interpret::thread_state::{thread_call, thread_state};
-use crate::interpret::{ad, batching};
+use crate::interpret::{ad, batching, memo};
 use crate::scope::{self, Part};
+use crate::shape::AxisName;
 use crate::sharding::{NamedSharding, Sharding};
 
 /// Returns an error unless operands of these types match the program's inputs.
@@ -125,9 +128,86 @@ impl Call {
     fn named<R>(&self, f: impl FnOnce() -> R) -> R {
         scope::within([self.part()], f)
     }
+
+    /// Returns `true` if a rule for operands of these types records calls of derived programs. Otherwise it writes the
+    /// derived equations in place.
+    fn stays_call(&self, types: impl FnOnce() -> Vec<Aval>) -> bool {
+        let is_same = |(want, arg): (&Aval, Aval)| *want == Aval { weak: want.weak, ..arg };
+        self.program.repeats_equations() && !INLINING.get() && self.program.in_avals().zip(types()).all(is_same)
+    }
+
+    /// Calls another program with its captures and these operands.
+    fn call(&self, callee: &Callee, args: &[Array]) -> Result<Outputs> {
+        let call = Call { name: self.name.clone(), program: callee.program.clone() };
+        bind_checked(call, &[&callee.captures, args].concat())
+    }
 }
 
-// Each rule interprets the program in place, so that only its equations remain.
+/// A derived program that calls share, and the arrays that it captured.
+#[derive(Clone)]
+struct Callee {
+    program: SharedProgram,
+    captures: Vec<Array>,
+}
+
+impl From<Traced> for Callee {
+    fn from(traced: Traced) -> Callee {
+        Callee { program: traced.program.simplified().into(), captures: traced.captures }
+    }
+}
+
+impl Callee {
+    fn is_closed(&self) -> bool {
+        self.captures.is_empty()
+    }
+}
+
+/// A program that is split into calls of its non-linear part and of its linear part.
+#[derive(Clone)]
+struct SplitCall {
+    known: Callee,
+    linear: Callee,
+    residuals: Vec<Residual>,
+    nonzero_out: Vec<bool>,
+}
+
+impl SplitCall {
+    fn of(program: &SharedProgram, nonzero: &[bool]) -> Result<SplitCall> {
+        let is_closed = |split: &SplitCall| {
+            split.known.is_closed() && !split.residuals.iter().any(|residual| matches!(residual, Residual::Outer(_)))
+        };
+        memo::derived_of_callee("linearize", program, &nonzero, is_closed, || {
+            let Split { known, linear, residuals, .. } = Split::of(program, nonzero, |_| true)?;
+            let nonzero_out = linear.nonzero_out;
+            let linear = Callee { program: linear.program.simplified().into(), captures: Vec::new() };
+            Ok(SplitCall { known: known.into(), linear, residuals, nonzero_out })
+        })
+    }
+}
+
+thread_local! {
+    static INLINING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the rules of calls write all programs in place until it is dropped.
+pub(super) struct Inlining {
+    before: bool,
+}
+
+impl Inlining {
+    pub fn begin() -> Inlining {
+        Inlining { before: INLINING.replace(true) }
+    }
+}
+
+impl Drop for Inlining {
+    fn drop(&mut self) {
+        INLINING.set(self.before);
+    }
+}
+
+// A rule interprets the program in place, so that only its equations remain. If this repeats equations, because the
+// program calls others several times, the rule derives another program and calls it instead.
 impl Primitive for Call {
     fn name(&self) -> &'static str {
         "jit"
@@ -158,6 +238,10 @@ impl Primitive for Call {
         self.program.has_effects()
     }
 
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.program.uses_axis_once(name)
+    }
+
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         self.program.flops_once()
     }
@@ -181,21 +265,88 @@ impl Primitive for Call {
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        let (outs, out_tangents) = self.named(|| ad::jvp_eval(&self.program, args, tangents, false))?;
-        Ok((outs.into(), out_tangents))
+        if !self.stays_call(|| args.iter().map(Array::aval).collect()) {
+            let (outs, out_tangents) = self.named(|| ad::jvp_eval(&self.program, args, tangents, false))?;
+            return Ok((outs.into(), out_tangents));
+        }
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let count = self.output_count();
+        let is_closed = |(callee, _): &(Callee, Vec<bool>)| callee.is_closed();
+        let (callee, has) = memo::derived_of_callee("jvp", &self.program, &nonzero, is_closed, || {
+            let (derived, has) = ad::jvp_program(&self.program, &nonzero, &vec![false; count])?;
+            Ok((Callee::from(derived), has))
+        })?;
+        let mut outs = self.call(&callee, &[args, &marked_tangents(tangents, args, &nonzero)].concat())?;
+        let out_tangents: Vec<Array> = outs.drain(count..).collect();
+        Ok((outs, spread_marked(out_tangents, &has)))
     }
 
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        let (outs, out_tangents) = self.named(|| ad::jvp_eval(&self.program, args, tangents, true))?;
-        Ok((outs.into(), out_tangents))
+        if !self.stays_call(|| args.iter().map(Array::aval).collect()) {
+            let (outs, out_tangents) = self.named(|| ad::jvp_eval(&self.program, args, tangents, true))?;
+            return Ok((outs.into(), out_tangents));
+        }
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let split = SplitCall::of(&self.program, &nonzero)?;
+        let mut outs = self.call(&split.known, args)?;
+        let stored: Vec<Array> = outs.drain(self.output_count()..).collect();
+        let residual = |residual: &Residual| match residual {
+            Residual::Input(i) => args[*i].clone(),
+            Residual::Outer(array) => array.clone(),
+            Residual::Stored(k) => stored[*k].clone(),
+        };
+        let mut operands: Vec<Array> = split.residuals.iter().map(residual).collect();
+        operands.extend(marked_tangents(tangents, args, &nonzero));
+        let out_tangents = self.call(&split.linear, &operands)?;
+        Ok((outs, spread_marked(out_tangents, &split.nonzero_out)))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        self.named(|| ad::backward(&self.program, args, cts))
+        if !self.stays_call(|| args.iter().map(Operand::aval).collect()) {
+            return self.named(|| ad::backward(&self.program, args, cts));
+        }
+        let is_linear: Vec<bool> = args.iter().map(Operand::is_linear).collect();
+        let has_ct: Vec<bool> = cts.iter().map(Option::is_some).collect();
+        let known = args.iter().filter(|arg| !arg.is_linear()).map(|arg| arg.value().cloned());
+        let mut operands: Vec<Array> = known.collect::<Result<_>>()?;
+        let known_count = operands.len();
+        operands.extend(cts.iter().flatten().cloned());
+        let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
+        let is_closed = |(callee, _): &(Callee, Vec<bool>)| callee.is_closed();
+        let marks = (&is_linear, &has_ct, &types);
+        let (callee, has) = memo::derived_of_callee("transpose", &self.program, &marks, is_closed, || {
+            let mut has = Vec::new();
+            let traced = trace(&types, |inputs| {
+                let (known, cts) = inputs.split_at(known_count);
+                let mut known = known.iter();
+                let operand = |arg: &Operand| match arg {
+                    Operand::NonLinear(array) => Operand::NonLinear(known.next().unwrap_or(array).clone()),
+                    Operand::Linear(aval) => Operand::Linear(aval.clone()),
+                };
+                let operands: Vec<Operand> = args.iter().map(operand).collect();
+                let in_cts = ad::backward(&self.program, &operands, &spread_marked(cts.iter().cloned(), &has_ct))?;
+                has = in_cts.iter().map(Option::is_some).collect();
+                Ok(in_cts.into_iter().flatten().collect())
+            })?;
+            Ok((Callee::from(traced), has))
+        })?;
+        Ok(spread_marked(self.call(&callee, &operands)?, &has))
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let (outs, out_dims) = self.named(|| batching::batch_eval(&self.program, axis, args, dims))?;
-        Ok((outs.into(), out_dims))
+        let unbatched = |(arg, dim): (&Array, &Option<usize>)| match dim {
+            Some(dim) => arg.aval().without_dim(*dim),
+            None => arg.aval(),
+        };
+        if !self.stays_call(|| args.iter().zip(dims).map(unbatched).collect()) {
+            let (outs, out_dims) = self.named(|| batching::batch_eval(&self.program, axis, args, dims))?;
+            return Ok((outs.into(), out_dims));
+        }
+        let is_closed = |(callee, _): &(Callee, Vec<bool>)| callee.is_closed();
+        let (callee, has) = memo::derived_of_callee("batch", &self.program, &(axis, dims), is_closed, || {
+            let (batched, has) = batching::batch_program(&self.program, axis, dims, &vec![false; self.output_count()])?;
+            Ok((Callee::from(batched), has))
+        })?;
+        Ok((self.call(&callee, args)?, has.iter().map(|has| has.then_some(0)).collect()))
     }
 }

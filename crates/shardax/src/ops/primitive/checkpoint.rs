@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::call::{call_thread_state, in_place};
+use super::call::{Inlining, call_thread_state, in_place};
 use super::checkpoint_policy::{CheckpointPolicy, Decision, Offload};
 use super::device_put::DevicePut;
 use super::optimization_barrier::OptimizationBarrier;
@@ -142,7 +142,11 @@ impl Primitive for Checkpoint {
         let count = self.output_count();
         // The backward pass would repeat writes to references, so the program must not contain any.
         check_unwritten(&self.program, "checkpoint and its derivative")?;
-        let Split { known, linear, residuals, .. } = Split::of(&self.fit(args)?, &nonzero, |_| true)?;
+        let program = self.fit(args)?;
+        // A policy selects among the equations of all calls.
+        let inlining = (self.policy != CheckpointPolicy::NothingSaveable).then(Inlining::begin);
+        let Split { known, linear, residuals, .. } = Split::of(&program, &nonzero, |_| true)?;
+        drop(inlining);
         let parts = Recomputed::of(&known.program, count, &self.policy);
 
         let inputs = [&known.captures, args].concat();
