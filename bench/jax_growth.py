@@ -3,11 +3,12 @@
 import gc
 import json
 import os
+import resource
 import sys
 import time
 
 CASE, SIZE = sys.argv[1], int(sys.argv[2])
-DEVICES = SIZE if CASE == "devices" else 8 if CASE == "mapped_arrays" else 1
+DEVICES = {"devices": SIZE, "mapped_arrays": 8, "meshes": 8, "mesh_axes": 1 << SIZE if CASE == "mesh_axes" else 1}.get(CASE, 1)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 sys.setrecursionlimit(100_000)
@@ -65,6 +66,61 @@ def leaves():
     program(step, *[[jnp.ones(4) for _ in range(SIZE)] for _ in range(4)])
 
 
+def donated():
+    f = jax.jit(lambda xs: [x * 2.0 for x in xs], donate_argnums=0)
+    lowered = timed("lower", lambda: f.lower([row] * SIZE))
+    timed("compile", lowered.compile)
+    xs = ready(f([jnp.ones(4) * i for i in range(SIZE)]))
+
+    def call():
+        nonlocal xs
+        xs = ready(f(xs))
+
+    repeat("call", 5, call)
+
+
+def added_arguments():
+    f = jax.jit(lambda xs: sum(xs, start=jnp.zeros(4)))
+    timed("compile", f.lower([row] * SIZE).compile)
+    xs = [jnp.ones(4)] * SIZE
+    ready(f(xs))
+    repeat("call", 5, lambda: ready(f(xs)))
+
+
+def results():
+    @jax.jit
+    def f(x):
+        all = []
+        for _ in range(SIZE):
+            all.append(jnp.cos(x))
+            x = jnp.sin(x)
+        return all
+
+    timed("compile", f.lower(row).compile)
+    x = jnp.ones(4)
+    ready(f(x))
+    repeat("call", 5, lambda: ready(f(x)))
+
+
+def exported():
+    from jax import export
+
+    f = timed("export", lambda: export.export(jax.jit(chain))(row))
+    data = timed("serialize", f.serialize)
+    timed("deserialize", lambda: export.deserialize(data))
+
+
+def constants():
+    def f(x):
+        for i in range(SIZE):
+            x = x * np.array([i, 1, 2, 3], np.float32) + 1.0
+        return x
+
+    timed("trace", lambda: jax.make_jaxpr(f)(row))
+    lowered = timed("lower", lambda: jax.jit(f).lower(row))
+    timed("compile", lowered.compile)
+
+
 def arguments():
     f, xs = jax.jit(lambda xs: xs[0] + 1.0), [jnp.ones(4)] * SIZE
     timed("lower", lambda: f.lower([row] * SIZE))
@@ -83,7 +139,8 @@ def summed_chain(x):
 
 
 def operations():
-    timed("trace", lambda: jax.make_jaxpr(chain)(row))
+    program = timed("trace", lambda: jax.make_jaxpr(chain)(row))
+    timed("print", lambda: len(str(program)))
     timed("gradient", lambda: jax.make_jaxpr(jax.grad(summed_chain))(row))
     timed("batch", lambda: jax.make_jaxpr(jax.vmap(chain))(jax.ShapeDtypeStruct((8, 4), jnp.float32)))
     timed("lower", lambda: jax.jit(chain).lower(row))
@@ -144,42 +201,123 @@ def constant_bytes():
     program(lambda x: (captured * x).sum(), jnp.ones(()))
 
 
+def in_scan(inner):
+    return lambda x: lax.scan(lambda x, y: (inner(x + y), None), x, jnp.ones(2))[0]
+
+
+def in_while(inner):
+    return lambda x: lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, inner(jnp.sin(c[1]))), (0, x))[1]
+
+
+def in_cond(inner):
+    return lambda x: lax.cond(x.sum() > 0, lambda x: inner(jnp.sin(x)), lambda x: x * 2.0, x)
+
+
+def in_checkpoint(inner):
+    return jax.checkpoint(lambda x: inner(jnp.sin(x)))
+
+
+def in_vmap(inner):
+    return lambda x: jax.vmap(inner)(jnp.stack([x, x * 2.0])).sum(0)
+
+
+def in_custom(inner):
+    f = jax.custom_vjp(inner)
+    f.defvjp(lambda x: (inner(x), x), lambda x, ct: (ct * jnp.cos(x),))
+    return f
+
+
+def in_jit(inner):
+    f = jax.jit(inner)
+    return lambda x: f(x) + f(x + 1.0)
+
+
+KINDS = {
+    "scan": in_scan,
+    "cond": in_cond,
+    "checkpoint": in_checkpoint,
+    "vmap": in_vmap,
+    "custom_vjp": in_custom,
+    "jit": in_jit,
+}
+rows = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+
+
+def nested(around, depth):
+    f = jnp.sin
+    for i in range(depth):
+        f = around[i % len(around)](f)
+    return f
+
+
+def gradient_of(f):
+    return jax.grad(lambda x: f(x).sum())
+
+
+def trace_nested(f):
+    timed("trace", lambda: jax.make_jaxpr(f)(row))
+
+
+def trace_gradient(f, phase="gradient"):
+    timed(phase, lambda: jax.make_jaxpr(gradient_of(f))(row))
+
+
+def trace_batch(f):
+    timed("batch", lambda: jax.make_jaxpr(jax.vmap(f))(rows))
+
+
 def nested_cond():
-    def nested(depth, x):
-        if depth == 0:
-            return jnp.sin(x)
-        return lax.cond(x.sum() > 0, lambda x: nested(depth - 1, jnp.sin(x)), lambda x: x * 2.0, x)
-
-    timed("trace", lambda: jax.make_jaxpr(lambda x: nested(SIZE, x))(row))
-    timed("gradient", lambda: jax.make_jaxpr(jax.grad(lambda x: nested(SIZE, x).sum()))(row))
-
-    def of_flag(flag, x):
-        return lax.cond(flag, lambda x: nested(SIZE - 1, x), lambda x: x, x)
-
-    flag, rows = jax.ShapeDtypeStruct((), jnp.bool_), jax.ShapeDtypeStruct((8, 4), jnp.float32)
+    f = nested([in_cond], SIZE)
+    trace_nested(f)
+    trace_gradient(f)
+    inner = nested([in_cond], SIZE - 1)
+    flag = jax.ShapeDtypeStruct((), jnp.bool_)
     if SIZE <= 12:
-        timed("batch", lambda: jax.make_jaxpr(jax.vmap(of_flag, in_axes=(None, 0)))(flag, rows))
+        batched = jax.vmap(lambda flag, x: lax.cond(flag, inner, lambda x: x, x), in_axes=(None, 0))
+        timed("batch", lambda: jax.make_jaxpr(batched)(flag, rows))
 
 
 def nested_scan():
-    def nested(depth, x):
-        if depth == 0:
-            return jnp.sin(x)
-        return lax.scan(lambda x, y: (nested(depth - 1, x + y), None), x, jnp.ones(2))[0]
+    f = nested([in_scan], SIZE)
+    trace_nested(f)
+    trace_gradient(f)
+    trace_batch(f)
 
-    timed("trace", lambda: jax.make_jaxpr(lambda x: nested(SIZE, x))(row))
-    timed("gradient", lambda: jax.make_jaxpr(jax.grad(lambda x: nested(SIZE, x).sum()))(row))
-    rows = jax.ShapeDtypeStruct((8, 4), jnp.float32)
-    timed("batch", lambda: jax.make_jaxpr(jax.vmap(lambda x: nested(SIZE, x)))(rows))
+
+def nested_while():
+    f = nested([in_while], SIZE)
+    trace_nested(f)
+    timed("forward mode", lambda: jax.make_jaxpr(lambda x: jax.jvp(f, (x,), (x,)))(row))
+    trace_batch(f)
 
 
 def nested_jit():
-    f = jax.jit(jnp.sin)
-    for _ in range(1, SIZE):
-        f = jax.jit(lambda x, inner=f: inner(x) + inner(x + 1.0))
-    timed("trace", lambda: jax.make_jaxpr(lambda x: f(x))(row))
+    f = nested([in_jit], SIZE)
+    trace_nested(f)
+    trace_gradient(f)
+    trace_batch(f)
     lowered = timed("lower", lambda: jax.jit(lambda x: f(x)).lower(row))
     phases["characters"] = len(lowered.as_text())
+    phases["characters of the gradient"] = len(jax.jit(gradient_of(f)).lower(row).as_text())
+
+
+def nested_custom():
+    trace_gradient(nested([in_custom], SIZE))
+
+
+def nested_pairs():
+    names = list(KINDS)
+    for i, outer in enumerate(names):
+        for inner in names[i + 1 :]:
+            trace_gradient(nested([KINDS[outer], KINDS[inner]], SIZE), f"{outer}, {inner}")
+
+
+def nested_kinds():
+    f = nested(list(KINDS.values()), SIZE)
+    trace_nested(f)
+    trace_gradient(f)
+    trace_batch(nested([in_scan, in_cond, in_checkpoint, in_vmap, in_while, in_jit], SIZE))
+    timed("lower", lambda: jax.jit(f).lower(row))
 
 
 def nested_vmap():
@@ -192,17 +330,18 @@ def nested_vmap():
 
 
 def nested_checkpoint():
-    f = jnp.sin
-    for _ in range(SIZE):
-        f = jax.checkpoint(lambda x, inner=f: inner(jnp.sin(x)))
-    timed("gradient", lambda: jax.make_jaxpr(jax.grad(lambda x: f(x).sum()))(row))
+    trace_gradient(nested([in_checkpoint], SIZE))
 
 
 def derivatives():
     f = lambda x: jnp.tanh(jnp.sin(x) * jnp.exp(x))  # noqa: E731
     for _ in range(SIZE):
         f = jax.grad(f)
+    g = lambda x: jnp.tanh(jnp.sin(x) * jnp.exp(x))  # noqa: E731
+    for _ in range(SIZE):
+        g = lambda x, inner=g: jax.jvp(inner, (x,), (jnp.ones(()),))[1]  # noqa: E731
     x = jax.ShapeDtypeStruct((), jnp.float32)
+    timed("forward mode", lambda: jax.make_jaxpr(g)(x))
     timed("trace", lambda: jax.make_jaxpr(f)(x))
     lowered = jax.jit(f).lower(x)
     timed("compile", lowered.compile)
@@ -246,7 +385,7 @@ def calls():
 def devices():
     mesh = jax.make_mesh((SIZE,), ("x",))
     x = jax.device_put(jnp.ones((SIZE, 4)), NamedSharding(mesh, PartitionSpec("x")))
-    f = jax.pmap(lambda x: x * 2.0 + 100.0)
+    f = jax.pmap(lambda x: x * 2.0 + 100.0, axis_name="x")
     timed("first call", lambda: ready(f(x)))
     repeat("call", 20, lambda: ready(f(x)))
 
@@ -255,9 +394,32 @@ def mapped_arrays():
     mesh = jax.make_mesh((8,), ("x",))
     sharding = NamedSharding(mesh, PartitionSpec("x"))
     xs = jax.device_put([jnp.ones((8, 4)) for _ in range(SIZE)], sharding)
-    f = jax.pmap(lambda xs: [x + 1.0 for x in xs])
+    f = jax.pmap(lambda xs: [x + 1.0 for x in xs], axis_name="x")
     timed("first call", lambda: ready(f(xs)))
     repeat("call", 5, lambda: ready(f(xs)))
+
+
+def meshes():
+    all = timed("make", lambda: [jax.make_mesh((8,), (f"x{i}",), (jax.sharding.AxisType.Auto,)) for i in range(SIZE)])
+    f = jax.jit(lambda x: x * 2.0 + 1.0)
+
+    def run():
+        for i, mesh in enumerate(all):
+            ready(f(jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, PartitionSpec(f"x{i}")))))
+
+    timed("calls", run)
+
+
+def mesh_axes():
+    names = tuple(f"x{i}" for i in range(SIZE))
+    auto = (jax.sharding.AxisType.Auto,) * SIZE
+    mesh = timed("make", lambda: jax.make_mesh((2,) * SIZE, names, auto))
+    x = jax.device_put(jnp.ones((2,) * SIZE), NamedSharding(mesh, PartitionSpec(*names)))
+    f = jax.jit(lambda x: (x * 2.0).sum() + x)
+    lowered = timed("lower", lambda: f.lower(x))
+    timed("compile", lowered.compile)
+    ready(f(x))
+    repeat("call", 3, lambda: ready(f(x)))
 
 
 def alive():
@@ -278,6 +440,16 @@ def rank():
     timed("compile", lowered.compile)
 
 
+def elements():
+    x, f = ready(jnp.arange(SIZE, dtype=jnp.float32)), jax.jit(lambda a, x: (a * x).sum())
+    ready(f(x, 2.0))
+    repeat("sum", 3, lambda: ready(f(x, 2.0)))
+    shuffled, sort = ready(jnp.sin(x * 7919.0)), jax.jit(jnp.sort)
+    if SIZE <= 10_000_000:
+        ready(sort(shuffled))
+        timed("sort", lambda: ready(sort(shuffled)))
+
+
 def printed():
     x = ready(jnp.arange(SIZE, dtype=jnp.float32))
     repeat("print", 3, lambda: len(str(x)))
@@ -291,6 +463,30 @@ def to_host():
 
 def pieces():
     twice(lambda x: jnp.split(x, SIZE), ready(jnp.arange(4 * SIZE, dtype=jnp.float32)))
+
+
+def stacked():
+    xs = [jnp.ones(4) * i for i in range(SIZE)]
+    timed("first call", lambda: ready(jnp.stack(xs)))
+    repeat("call", 3, lambda: ready(jnp.stack(xs)))
+
+
+def updates():
+    def update():
+        x = jnp.zeros(SIZE)
+        for i in range(SIZE):
+            x = x.at[i].set(1.0)
+        return ready(x)
+
+    timed("first call", update)
+    repeat("call", 3, update)
+
+
+def einsum_operands():
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    spec = ",".join(letters[i : i + 2] for i in range(SIZE)) + "->a" + letters[SIZE]
+    xs = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * SIZE
+    timed("trace", lambda: jax.make_jaxpr(lambda xs: jnp.einsum(spec, *xs))(xs))
 
 
 def powers():
@@ -307,4 +503,5 @@ def error_characters():
 
 
 globals()[CASE]()
+phases["peak MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 print(json.dumps(phases))

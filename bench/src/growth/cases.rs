@@ -7,8 +7,12 @@ use rustix::time::{ClockId, clock_gettime};
 use shardax::function::IntoArgs;
 use shardax::prelude::*;
 use shardax::{Error, ErrorKind, live_arrays};
-use shardax_train::checkpoint;
-use shardax_train::serialization;
+
+use super::nesting::{
+    PAIRS, derivatives, nested_checkpoint, nested_cond, nested_custom, nested_jit, nested_kinds, nested_pairs,
+    nested_scan, nested_vmap, nested_while,
+};
+use super::storage::{cache_files, checkpoint_arrays, checkpoint_steps, examples, log_lines, packed_arrays, shards};
 
 /// Something that grows.
 pub struct Case {
@@ -23,13 +27,16 @@ pub struct Case {
     run: fn(usize, &mut Phases) -> Result<()>,
 }
 
+/// The name under which a process returns its peak memory in MiB, next to its phases.
+pub const PEAK: &str = "peak MiB";
+
 /// The measured costs of a case.
 #[derive(Default)]
-struct Phases(BTreeMap<&'static str, f64>);
+pub struct Phases(BTreeMap<&'static str, f64>);
 
 impl Phases {
     /// Measures the CPU time of `f`.
-    fn time<R>(&mut self, phase: &'static str, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    pub fn time<R>(&mut self, phase: &'static str, f: impl FnOnce() -> Result<R>) -> Result<R> {
         let start = cpu_ms();
         let result = f()?;
         self.0.insert(phase, cpu_ms() - start);
@@ -37,7 +44,7 @@ impl Phases {
     }
 
     /// Measures the least CPU time of several calls.
-    fn repeat<R>(&mut self, phase: &'static str, calls: usize, mut f: impl FnMut() -> Result<R>) -> Result<()> {
+    pub fn repeat<R>(&mut self, phase: &'static str, calls: usize, mut f: impl FnMut() -> Result<R>) -> Result<()> {
         let mut least = f64::INFINITY;
         for _ in 0..calls {
             let start = cpu_ms();
@@ -48,7 +55,7 @@ impl Phases {
         Ok(())
     }
 
-    fn count(&mut self, phase: &'static str, count: usize) {
+    pub fn count(&mut self, phase: &'static str, count: usize) {
         self.0.insert(phase, count as f64);
     }
 }
@@ -64,6 +71,7 @@ pub fn child(name: &str, size: usize) -> std::result::Result<(), Box<dyn std::er
     let case = CASES.iter().find(|case| case.name == name).ok_or_else(|| format!("no case is named {name:?}"))?;
     let mut phases = Phases::default();
     (case.run)(size, &mut phases)?;
+    phases.count(PEAK, crate::peak_mib().round() as usize);
     println!("{}", serde_json::to_string(&phases.0)?);
     Ok(())
 }
@@ -79,42 +87,85 @@ macro_rules! case {
 
 pub const CASES: &[Case] = &[
     case!(leaves, "leaves of AdamW", &[10, 100, 1000], PROGRAM, true),
+    case!(donated, "donated leaves", &[10, 100, 1000], &["lower", "compile", "call"], true),
+    case!(tree_depth, "depth of a tree", &[10, 100, 1000], &["flatten", "map", "lower", "call"], false),
     case!(arguments, "arguments of a call", &[100, 1000, 10_000], &["lower", "call"], true),
-    case!(operations, "operations", &[100, 1000, 10_000], &["trace", "gradient", "batch", "lower"], true),
+    case!(added_arguments, "arguments that are added", &[30, 100, 300, 1000], &["compile", "call"], true),
+    case!(results, "results of a chain", &[30, 100, 300, 1000], &["compile", "call"], true),
+    case!(operations, "operations", &[100, 1000, 10_000], &["trace", "print", "gradient", "batch", "lower"], true),
     case!(compiled_operations, "operations, compiled", &[30, 100, 300, 1000], &["function", "gradient"], true),
+    case!(exported, "operations, exported", &[100, 1000, 10_000], &["export", "serialize", "deserialize"], true),
     case!(eager_gradient, "operations of a gradient outside jit", &[30, 300, 3000], &["first call", "call"], true),
     case!(eager_operations, "operations outside jit", &[1000, 10_000, 100_000], &["calls"], true),
     case!(captures, "captured arrays", &[10, 100, 1000], PROGRAM, true),
+    case!(constants, "constants", &[10, 100, 1000], &["trace", "lower", "compile"], true),
     case!(carries, "carries of a scan", &[10, 100, 1000], &["trace", "gradient", "lower"], true),
     case!(branches, "branches of a switch", &[4, 32, 256], &["trace", "gradient", "lower"], true),
     case!(constant_bytes, "bytes of a captured array", &[1_000_000, 10_000_000, 100_000_000], PROGRAM, true),
+    case!(checks, "checks", &[10, 100, 1000], &["trace", "lower"], false),
+    case!(callbacks, "ordered callbacks", &[10, 100, 1000], &["trace", "lower", "call"], false),
+    case!(writes, "writes of a ref", &[10, 100, 1000], &["trace", "lower"], false),
     case!(nested_cond, "depth of cond in cond", &[2, 6, 12, 18], &["trace", "gradient", "batch"], true),
     case!(nested_scan, "depth of scan in scan", &[1, 2, 4, 8], &["trace", "gradient", "batch"], true),
-    case!(nested_jit, "depth of jit in jit, two calls", &[4, 8, 12, 18], &["trace", "lower", "characters"], true),
+    case!(nested_while, "depth of while in while", &[1, 2, 4, 8], &["trace", "forward mode", "batch"], true),
+    case!(
+        nested_jit,
+        "depth of jit in jit, two calls",
+        &[4, 8, 12, 18],
+        &["trace", "gradient", "batch", "lower", "characters", "characters of the gradient"],
+        true
+    ),
     case!(nested_vmap, "depth of vmap in vmap", &[1, 2, 4, 8], &["trace", "lower"], true),
     case!(nested_checkpoint, "depth of checkpoint in checkpoint", &[1, 2, 4, 8], &["gradient"], true),
-    case!(derivatives, "order of a derivative", &[1, 2, 3, 4, 5, 6], &["trace", "compile"], true),
+    case!(nested_custom, "depth of custom_vjp in custom_vjp", &[1, 2, 4, 8], &["gradient"], true),
+    case!(nested_pairs, "depth of two constructs in each other", &[2, 4, 8, 16], PAIRS, true),
+    case!(
+        nested_kinds,
+        "depth of six constructs in each other",
+        &[3, 6, 12],
+        &["trace", "gradient", "batch", "lower"],
+        true
+    ),
+    case!(derivatives, "order of a derivative", &[1, 2, 3, 4, 5, 6], &["trace", "forward mode", "compile"], true),
     case!(jacobian, "rows of a Jacobian", &[10, 100, 1000], &["first call", "call"], true),
     case!(hessian, "rows of a Hessian", &[10, 100, 1000], &["first call", "call"], true),
-    case!(shapes, "shapes that a function meets", &[10, 100, 1000], &["calls"], true),
-    case!(functions, "functions made and dropped", &[10, 100, 1000], &["calls"], true),
+    case!(shapes, "shapes that a function meets", &[50, 500, 5000], &["calls"], true),
+    case!(functions, "functions made and dropped", &[100, 1000, 10_000], &["calls"], true),
     case!(calls, "calls", &[1000, 10_000, 100_000], &["calls"], true),
-    case!(threads, "threads that call a function, 1,000 calls each", &[1, 8, 64], &["calls"], false),
+    case!(threads, "threads that call a function, 1,000 calls each", &[1, 8, 64, 512], &["calls"], false),
     case!(devices, "devices of pmap", &[8, 64, 512], &["first call", "call"], true),
     case!(devices_auto, "devices of pmap, on an Auto mesh", &[8, 64, 512], &["first call", "call"], false),
     case!(mapped_arrays, "arrays of pmap on 8 devices", &[10, 100, 1000], &["first call", "call"], true),
+    case!(meshes, "meshes of a function", &[10, 100, 1000], &["make", "calls"], true),
+    case!(mesh_axes, "axes of a mesh", &[1, 3, 6, 9], &["make", "lower", "compile", "call"], true),
+    case!(shards, "shards", &[8, 64, 512], &["put", "read", "replicate", "save", "restore"], false),
     case!(alive, "arrays alive", &[1000, 10_000, 100_000], &["make", "list", "drop"], true),
     case!(rank, "rank of an array", &[2, 4, 8, 16], &["lower", "compile"], true),
+    case!(elements, "elements of (a * x).sum(), sort", &[1_000_000, 10_000_000, 100_000_000], &["sum", "sort"], true),
     case!(printed, "elements of a printed array", &[1_000_000, 10_000_000, 100_000_000], &["print"], true),
     case!(to_host, "bytes read by the host", &[1_000_000, 10_000_000, 100_000_000], &["to_vec", "to_bytes"], true),
     case!(pieces, "pieces of split outside jit", &[10, 100, 1000], &["first call", "call"], true),
+    case!(stacked, "arrays of stack outside jit", &[10, 100, 1000], &["first call", "call"], true),
+    case!(updates, "updates of elements outside jit", &[10, 100, 1000], &["first call", "call"], true),
     case!(powers, "exponents outside jit", &[10, 100, 500], &["first call", "call"], true),
+    case!(einsum_operands, "operands of einsum", &[2, 6, 12, 24], &["trace"], true),
     case!(checkpoint_arrays, "arrays of a checkpoint", &[100, 1000, 10_000], &["save", "restore"], false),
-    case!(packed_arrays, "arrays of serialization::to_bytes", &[1000, 10_000, 100_000], &["to_bytes"], false),
+    case!(checkpoint_steps, "steps of checkpoints", &[10, 100, 1000], &["save", "list", "open", "restore"], false),
+    case!(packed_arrays, "arrays of to_bytes", &[1000, 10_000, 100_000], &["to_bytes", "from_bytes"], false),
+    case!(log_lines, "lines of a log", &[1000, 10_000, 100_000], &["write", "read", "continue"], false),
+    case!(cache_files, "files of the cache on disk", &[10, 100, 1000], &["compile", "find"], false),
+    case!(examples, "examples", &[100_000, 1_000_000, 10_000_000], &["first batch", "1,000 batches", "seek"], false),
     case!(error_characters, "leaves in an error of vmap", &[100, 1000, 10_000], &["characters"], true),
+    case!(
+        error_texts,
+        "leaves in errors, characters",
+        &[10, 100, 1000],
+        &["structure", "scan", "cond", "checkpoint", "sharding"],
+        false
+    ),
 ];
 
-fn row() -> Array {
+pub fn row() -> Array {
     shape_dtype_struct([4], DType::F32)
 }
 
@@ -149,6 +200,110 @@ fn leaves(n: usize, phases: &mut Phases) -> Result<()> {
     program(step, (state(), state(), state(), state()), phases)
 }
 
+fn donated(n: usize, phases: &mut Phases) -> Result<()> {
+    let f = jit(|xs: Vec<Array>| xs.iter().map(|x| x * 2.0).collect::<Vec<_>>()).donate_argnums(0);
+    let lowered = phases.time("lower", || f.lower(vec![row(); n]))?;
+    phases.time("compile", || lowered.compile())?;
+    let mut xs: Vec<Array> = (0..n).map(|i| ones([4]) * i as f32).collect();
+    xs = block_until_ready(f.call(xs)?)?;
+    phases.repeat("call", 5, || {
+        xs = block_until_ready(f.call(std::mem::take(&mut xs))?)?;
+        Ok(())
+    })
+}
+
+#[derive(Clone, Tree)]
+enum Nested {
+    Inner(Array),
+    Outer(Array, Box<Nested>),
+}
+
+fn tree_depth(n: usize, phases: &mut Phases) -> Result<()> {
+    let tree = (0..n).fold(Nested::Inner(ones([4])), |tree, _| Nested::Outer(ones([4]), Box::new(tree)));
+    phases.time("flatten", || Ok(shardax::tree::leaves(&tree).len()))?;
+    phases.time("map", || shardax::tree::map(|x: Array| x, tree.clone()))?;
+    let f = jit(|tree: Nested| match tree {
+        Nested::Inner(x) | Nested::Outer(x, _) => x + 1.0,
+    });
+    phases.time("lower", || f.lower(tree.clone()))?;
+    let _ = f.call(&tree)?;
+    phases.repeat("call", 5, || block_until_ready(f.call(&tree)?))
+}
+
+fn added_arguments(n: usize, phases: &mut Phases) -> Result<()> {
+    let f = jit(|xs: Vec<Array>| xs.iter().fold(zeros([4]), |sum, x| sum + x));
+    let lowered = f.lower(vec![row(); n])?;
+    phases.time("compile", || lowered.compile())?;
+    let xs = vec![ones([4]); n];
+    let _ = f.call(&xs)?;
+    phases.repeat("call", 5, || block_until_ready(f.call(&xs)?))
+}
+
+fn results(n: usize, phases: &mut Phases) -> Result<()> {
+    let f = jit(move |x: Array| {
+        let step = |x: &mut Array, _: usize| {
+            let next = x.sin();
+            Some(std::mem::replace(x, next).cos())
+        };
+        (0..n).scan(x, step).collect::<Vec<_>>()
+    });
+    let lowered = f.lower(row())?;
+    phases.time("compile", || lowered.compile())?;
+    let x = ones([4]);
+    let _ = f.call(&x)?;
+    phases.repeat("call", 5, || block_until_ready(f.call(&x)?))
+}
+
+fn exported(n: usize, phases: &mut Phases) -> Result<()> {
+    let exported = phases.time("export", || shardax::export::export(jit(chain(n)), row()))?;
+    let bytes = phases.time("serialize", || exported.serialize())?;
+    phases.time("deserialize", || shardax::export::Exported::<(Array,), Array>::deserialize(&bytes)).map(drop)
+}
+
+fn constants(n: usize, phases: &mut Phases) -> Result<()> {
+    let f = move |x: Array| (0..n).fold(x, |x, i| x * array([i as f32, 1.0, 2.0, 3.0]) + 1.0);
+    phases.time("trace", || make_program(f, row()))?;
+    let lowered = phases.time("lower", || jit(f).lower(row()))?;
+    phases.time("compile", || lowered.compile()).map(drop)
+}
+
+fn checks(n: usize, phases: &mut Phases) -> Result<()> {
+    let f = move |x: Array| -> Result<Array> {
+        (0..n).try_fold(x, |x, _| {
+            shardax::check!(x.get(0).greater(0.0), "not positive")?;
+            Ok(x.sin())
+        })
+    };
+    let f = move || shardax::checkify(f);
+    phases.time("trace", || make_program(f(), row()))?;
+    phases.time("lower", || jit(f()).lower(row())).map(drop)
+}
+
+fn callbacks(n: usize, phases: &mut Phases) -> Result<()> {
+    let f = move |x: Array| -> Result<Array> {
+        (0..n).try_fold(x, |x, _| {
+            shardax::debug::callback_ordered(|_| Ok(()), &x)?;
+            Ok(x.sin())
+        })
+    };
+    phases.time("trace", || make_program(f, row()))?;
+    let f = jit(f);
+    phases.time("lower", || f.lower(row()))?;
+    let x = ones([4]);
+    let _ = block_until_ready(f.call(&x)?)?;
+    phases.repeat("call", 3, || block_until_ready(f.call(&x)?))
+}
+
+fn writes(n: usize, phases: &mut Phases) -> Result<()> {
+    let f = move |x: Array| -> Result<Array> {
+        let sum = shardax::new_ref(zeros([4]))?;
+        (0..n).try_for_each(|i| sum.add(&x * i as f32))?;
+        Ok(sum.freeze())
+    };
+    phases.time("trace", || make_program(f, row()))?;
+    phases.time("lower", || jit(f).lower(row())).map(drop)
+}
+
 fn arguments(n: usize, phases: &mut Phases) -> Result<()> {
     let (f, xs) = (jit(|xs: Vec<Array>| &xs[0] + 1.0), vec![ones([4]); n]);
     phases.time("lower", || f.lower(vec![row(); n]))?;
@@ -166,7 +321,8 @@ fn summed_chain(n: usize) -> impl Fn(Array) -> Array + Clone + Send + Sync + 'st
 }
 
 fn operations(n: usize, phases: &mut Phases) -> Result<()> {
-    phases.time("trace", || make_program(chain(n), row()))?;
+    let program = phases.time("trace", || make_program(chain(n), row()))?;
+    phases.time("print", || Ok(program.to_string().len()))?;
     phases.time("gradient", || make_program(grad(summed_chain(n)), row()))?;
     phases.time("batch", || make_program(vmap(chain(n)), shape_dtype_struct([8, 4], DType::F32)))?;
     phases.time("lower", || jit(chain(n)).lower(row()))?;
@@ -227,108 +383,6 @@ fn branches(n: usize, phases: &mut Phases) -> Result<()> {
 fn constant_bytes(n: usize, phases: &mut Phases) -> Result<()> {
     let captured = ones([n / 4]);
     program(move |x: Array| (&captured * x).sum(..), ones(()), phases)
-}
-
-fn nested_cond(depth: usize, phases: &mut Phases) -> Result<()> {
-    fn nested(depth: usize, x: Array) -> Result<Array> {
-        if depth == 0 {
-            return Ok(x.sin());
-        }
-        cond(x.sum(..).greater(0.0), move |x: Array| nested(depth - 1, x.sin()), |x: Array| x * 2.0, x)
-    }
-    let f = move |x: Array| nested(depth, x);
-    let loss = move |x: Array| -> Result<Array> { Ok(nested(depth, x)?.sum(..)) };
-    phases.time("trace", || make_program(f, row()))?;
-    phases.time("gradient", || make_program(grad(loss), row()))?;
-    let of_flag = move |flag: Array, x: Array| cond(flag, move |x: Array| nested(depth - 1, x), |x: Array| x, x);
-    let batched = vmap(of_flag).in_axes((None, 0));
-    let args = (shape_dtype_struct((), DType::Bool), shape_dtype_struct([8, 4], DType::F32));
-    // All branches of inner conditionals run where their predicates are batched.
-    if depth <= 12 {
-        phases.time("batch", || make_program(batched, args))?;
-    }
-    Ok(())
-}
-
-fn nested_scan(depth: usize, phases: &mut Phases) -> Result<()> {
-    fn nested(depth: usize, x: Array) -> Result<Array> {
-        if depth == 0 {
-            return Ok(x.sin());
-        }
-        Ok(scan(move |x: Array, y: Array| -> Result<_> { Ok((nested(depth - 1, x + y)?, ())) }, x, ones([2]))?.0)
-    }
-    let f = move |x: Array| nested(depth, x);
-    let loss = move |x: Array| -> Result<Array> { Ok(nested(depth, x)?.sum(..)) };
-    phases.time("trace", || make_program(f, row()))?;
-    phases.time("gradient", || make_program(grad(loss), row()))?;
-    phases.time("batch", || make_program(vmap(f), shape_dtype_struct([8, 4], DType::F32)))?;
-    Ok(())
-}
-
-type Shared = Arc<dyn Fn(Array) -> Result<Array> + Send + Sync>;
-
-fn jitted(f: impl Fn(Array) -> Result<Array> + Send + Sync + 'static) -> Shared {
-    let f = jit(f);
-    Arc::new(move |x: Array| f.call(x))
-}
-
-fn nested_jit(depth: usize, phases: &mut Phases) -> Result<()> {
-    let mut f = jitted(|x: Array| Ok(x.sin()));
-    for _ in 1..depth {
-        let inner = f;
-        f = jitted(move |x: Array| Ok(inner(x.clone())? + inner(x + 1.0)?));
-    }
-    let f = move |x: Array| f(x);
-    phases.time("trace", || make_program(f.clone(), row()))?;
-    let lowered = phases.time("lower", || jit(f).lower(row()))?;
-    phases.count("characters", lowered.as_text().len());
-    Ok(())
-}
-
-fn nested_vmap(depth: usize, phases: &mut Phases) -> Result<()> {
-    let mut f: Shared = Arc::new(|x: Array| Ok(x.sin() * 2.0));
-    for _ in 0..depth {
-        let inner = f;
-        f = Arc::new(move |x: Array| {
-            let inner = inner.clone();
-            vmap(move |x: Array| inner(x)).call(x)
-        });
-    }
-    let x = || shape_dtype_struct(vec![2; depth], DType::F32);
-    let f = move |x: Array| f(x);
-    phases.time("trace", || make_program(f.clone(), x()))?;
-    phases.time("lower", || jit(f).lower(x()))?;
-    Ok(())
-}
-
-fn nested_checkpoint(depth: usize, phases: &mut Phases) -> Result<()> {
-    let mut f: Shared = Arc::new(|x: Array| Ok(x.sin()));
-    for _ in 0..depth {
-        let inner = f;
-        f = Arc::new(move |x: Array| {
-            let inner = inner.clone();
-            shardax::checkpoint(move |x: Array| -> Result<Array> { inner(x.sin()) }).call(x)
-        });
-    }
-    phases.time("gradient", || make_program(grad(move |x: Array| -> Result<Array> { Ok(f(x)?.sum(..)) }), row()))?;
-    Ok(())
-}
-
-fn derivatives(order: usize, phases: &mut Phases) -> Result<()> {
-    let mut f: Shared = Arc::new(|x: Array| Ok((x.sin() * x.exp()).tanh()));
-    for _ in 0..order {
-        let inner = f;
-        f = Arc::new(move |x: Array| {
-            let inner = inner.clone();
-            grad(move |x: Array| inner(x)).call(x)
-        });
-    }
-    let f = move |x: Array| f(x);
-    let x = || shape_dtype_struct((), DType::F32);
-    phases.time("trace", || make_program(f.clone(), x()))?;
-    let lowered = jit(f).lower(x())?;
-    phases.time("compile", || lowered.compile())?;
-    Ok(())
 }
 
 fn jacobian(n: usize, phases: &mut Phases) -> Result<()> {
@@ -405,6 +459,33 @@ fn mapped_arrays(n: usize, phases: &mut Phases) -> Result<()> {
     phases.repeat("call", 5, || block_until_ready(f.call(&xs)?))
 }
 
+fn meshes(n: usize, phases: &mut Phases) -> Result<()> {
+    shardax::config::set_num_cpu_devices(8)?;
+    let all = phases.time("make", || (0..n).map(|i| make_mesh([(format!("x{i}"), 8)])).collect::<Result<Vec<_>>>())?;
+    let f = jit(|x: Array| x * 2.0 + 1.0);
+    phases.time("calls", || {
+        all.iter().enumerate().try_for_each(|(i, mesh)| {
+            let name = format!("x{i}");
+            let x = device_put(&ones([8, 4]), NamedSharding::new(&mesh.auto(), P![name.as_str()]))?;
+            block_until_ready(f.call(x)?).map(drop)
+        })
+    })
+}
+
+fn mesh_axes(n: usize, phases: &mut Phases) -> Result<()> {
+    let count = 1 << n;
+    shardax::config::set_num_cpu_devices(count)?;
+    let names: Vec<String> = (0..n).map(|i| format!("x{i}")).collect();
+    let mesh = phases.time("make", || make_mesh(names.iter().map(|name| (name.as_str(), 2)).collect::<Vec<_>>()))?;
+    let spec = PartitionSpec::new(names.iter().map(|name| std::iter::once(name.as_str()).collect()));
+    let x = device_put(&ones(vec![2; n]), NamedSharding::new(&mesh.auto(), spec))?;
+    let f = jit(|x: Array| (&x * 2.0).sum(..) + x);
+    let lowered = phases.time("lower", || f.lower(&x))?;
+    phases.time("compile", || lowered.compile())?;
+    let _ = block_until_ready(f.call(&x)?)?;
+    phases.repeat("call", 3, || block_until_ready(f.call(&x)?))
+}
+
 fn alive(n: usize, phases: &mut Phases) -> Result<()> {
     let all =
         phases.time("make", || (0..n).map(|i| Array::from_slice(&[i as f32], &[1])).collect::<Result<Vec<_>>>())?;
@@ -425,6 +506,19 @@ fn rank(n: usize, phases: &mut Phases) -> Result<()> {
     Ok(())
 }
 
+fn elements(n: usize, phases: &mut Phases) -> Result<()> {
+    let (x, f) = (block_until_ready(arange(0.0f32..n as f32))?, jit(|a: Array, x: Array| (a * x).sum(..)));
+    let _ = block_until_ready(f.call((&x, 2.0))?)?;
+    phases.repeat("sum", 3, || block_until_ready(f.call((&x, 2.0))?))?;
+    let shuffled = block_until_ready((&x * 7919.0).sin())?;
+    let sorted = jit(|x: Array| x.sort(-1));
+    if n <= 10_000_000 {
+        let _ = block_until_ready(sorted.call(&shuffled)?)?;
+        let _ = phases.time("sort", || block_until_ready(sorted.call(&shuffled)?))?;
+    }
+    Ok(())
+}
+
 fn printed(n: usize, phases: &mut Phases) -> Result<()> {
     let x = block_until_ready(arange(0.0f32..n as f32))?;
     phases.repeat("print", 3, || Ok(x.to_string().len()))
@@ -442,6 +536,26 @@ fn pieces(n: usize, phases: &mut Phases) -> Result<()> {
     phases.repeat("call", 3, || block_until_ready(x.split(n, 0)?))
 }
 
+fn stacked(n: usize, phases: &mut Phases) -> Result<()> {
+    let xs: Vec<Array> = (0..n).map(|i| ones([4]) * i as f32).collect();
+    let _ = phases.time("first call", || block_until_ready(stack(&xs, 0)))?;
+    phases.repeat("call", 3, || block_until_ready(stack(&xs, 0)))
+}
+
+fn updates(n: usize, phases: &mut Phases) -> Result<()> {
+    let update = || block_until_ready((0..n).fold(zeros([n]), |x, i| x.at(i).set(1.0)));
+    let _ = phases.time("first call", update)?;
+    phases.repeat("call", 3, update)
+}
+
+fn einsum_operands(n: usize, phases: &mut Phases) -> Result<()> {
+    let letter = |i: usize| char::from(b'a' + i as u8);
+    let pairs: Vec<String> = (0..n).map(|i| format!("{}{}", letter(i), letter(i + 1))).collect();
+    let spec = format!("{}->a{}", pairs.join(","), letter(n));
+    let f = move |xs: Vec<Array>| einsum(&spec, &xs.iter().collect::<Vec<_>>());
+    phases.time("trace", || make_program(f, vec![shape_dtype_struct([8, 8], DType::F32); n])).map(drop)
+}
+
 fn powers(n: usize, phases: &mut Phases) -> Result<()> {
     let x = ones([4]);
     let all = || block_until_ready((0..n as i32).map(|i| x.pow(i)).collect::<Vec<_>>());
@@ -449,28 +563,34 @@ fn powers(n: usize, phases: &mut Phases) -> Result<()> {
     phases.repeat("call", 3, all)
 }
 
-fn many(n: usize) -> Result<Vec<Array>> {
-    (0..n).map(|i| Array::from_slice(&[i as f32; 4], &[4])).collect()
-}
-
-fn checkpoint_arrays(n: usize, phases: &mut Phases) -> Result<()> {
-    let (tree, path) = (many(n)?, std::env::temp_dir().join(format!("shardax-growth-{}", std::process::id())));
-    phases.time("save", || checkpoint::save(&path, &tree))?;
-    let restored = phases.time("restore", || checkpoint::restore(&path, &tree));
-    let _ = std::fs::remove_dir_all(&path);
-    restored.map(drop)
-}
-
-fn packed_arrays(n: usize, phases: &mut Phases) -> Result<()> {
-    let tree = many(n)?;
-    phases.time("to_bytes", || serialization::to_bytes(&tree))?;
-    Ok(())
-}
-
 fn error_characters(n: usize, phases: &mut Phases) -> Result<()> {
     let mut xs = vec![ones([4]); n];
     xs[n / 2] = ones([3]);
     let error = vmap(|xs: Vec<Array>| xs).call(xs).err();
     phases.count("characters", error.map_or(0, |error| error.to_string().len()));
+    Ok(())
+}
+
+/// The lengths of errors that name one of many leaves.
+fn error_texts(n: usize, phases: &mut Phases) -> Result<()> {
+    fn length<T>(result: Result<T>) -> usize {
+        result.err().map_or(0, |error| error.to_string().len())
+    }
+    let xs = || vec![ones([4]); n];
+    let mut other = xs();
+    other[n / 2] = ones([3]);
+    phases.count("structure", length(shardax::tree::map2(|x, y| x + y, xs(), vec![ones([4]); n + 1])));
+    let changed = other.clone();
+    let step = move |_: Vec<Array>, _: Array| (changed.clone(), ());
+    phases.count("scan", length(scan(step, xs(), ones([2]))));
+    let changed = other.clone();
+    phases.count("cond", length(cond(array(true), |xs: Vec<Array>| xs, move |_: Vec<Array>| changed.clone(), xs())));
+    let folder = std::env::temp_dir().join(format!("shardax-growth-error-{}", std::process::id()));
+    shardax_train::checkpoint::save(&folder, &xs())?;
+    phases.count("checkpoint", length(shardax_train::checkpoint::restore(&folder, &other)));
+    let _ = std::fs::remove_dir_all(&folder);
+    shardax::config::set_num_cpu_devices(8)?;
+    let sharding = NamedSharding::new(&make_mesh([("x", 8)])?.auto(), P!["x"]);
+    phases.count("sharding", length(device_put(&xs(), &sharding)));
     Ok(())
 }
