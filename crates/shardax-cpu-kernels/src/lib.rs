@@ -5,6 +5,7 @@
 //! | [`matmul`] | batches of matrices, either operand transposed | f32, f64 |
 //! | [`matmul_bf16`], [`matmul_i8`] | the same with sums of more bits | bf16, i8 |
 //! | [`few_rows`] | products of few rows and a matrix of fewer bits | f32 with bf16, f16, i8 and u8 |
+//! | [`grouped_rows`] | products of rows and a matrix of integers in groups with scales | f32 with integers of 4 and 8 bits |
 //! | [`convolution`] | convolutions with strides, dilations and padding | f32 |
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
 //! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
@@ -47,6 +48,7 @@ mod depthwise;
 mod few_rows;
 mod filter_gradient;
 mod filter_window;
+mod grouped;
 #[cfg(feature = "decompositions")]
 mod lanes;
 mod low_precision;
@@ -78,6 +80,7 @@ pub use depthwise::depthwise_filter_gradient;
 pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};
 pub use filter_window::{FilterWindow, SPATIAL};
+pub use grouped::{GroupNumbers, GroupedIntegers, GroupedMatrix, MAX_GROUPED_ROWS, grouped_rows};
 pub use low_precision::{Bf16Sum, has_bf16_instructions, matmul_bf16, matmul_i8};
 #[cfg(feature = "decompositions")]
 pub use lu::lu;

@@ -2,6 +2,7 @@
 
 mod cumulative;
 mod few_rows;
+mod grouped;
 #[cfg(feature = "decompositions")]
 mod small_matrices;
 mod sort;

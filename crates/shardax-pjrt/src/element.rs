@@ -127,6 +127,13 @@ pub(crate) fn dense_byte_size(ty: ElementType, dims: &[i64]) -> Option<usize> {
     Some(size)
 }
 
+/// Bytes of dense data of this shape in a program's memory, where elements of fewer than 8 bits share bytes; `None` for a negative
+/// dimension or an overflow.
+pub(crate) fn packed_byte_size(ty: ElementType, dims: &[i64]) -> Option<usize> {
+    let bytes = dense_byte_size(ty, dims)?;
+    Some(if ty.is_sub_byte() { bytes.div_ceil(8 / ty.bits()) } else { bytes })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

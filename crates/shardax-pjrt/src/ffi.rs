@@ -23,7 +23,7 @@ use raw::*;
 use smallvec::SmallVec;
 
 use crate::api::slice;
-use crate::element::{ElementType, ShapeText, dense_byte_size};
+use crate::element::{ElementType, ShapeText, packed_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::launch_failure;
 use crate::plugin::Plugin;
@@ -144,7 +144,7 @@ pub struct Arg<'a> {
     pub ty: ElementType,
     /// The dimensions.
     pub dims: &'a [i64],
-    /// The elements.
+    /// The elements. Those of fewer than 8 bits share bytes, the first one in the lowest bits.
     pub data: &'a [u8],
 }
 
@@ -495,11 +495,11 @@ unsafe fn arrays(list: &RawFfiList) -> impl Iterator<Item = std::result::Result<
     // SAFETY: promised by the caller.
     let buffers = kinds.iter().zip(items).map(|(&kind, item)| (kind, unsafe { &*item.cast::<RawFfiBuffer>() }));
     buffers.filter(|(kind, buffer)| *kind != BUFFER || buffer.dtype != TOKEN).map(|(kind, buffer)| {
-        let ty = ElementType::from_xla(buffer.dtype).filter(|ty| kind == BUFFER && !ty.is_sub_byte());
+        let ty = ElementType::from_xla(buffer.dtype).filter(|_| kind == BUFFER);
         let ty = ty.ok_or_else(|| format!("XLA type {} cannot be passed to a handler", buffer.dtype))?;
         // SAFETY: promised by the caller.
         let dims = unsafe { slice(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0)) };
-        let len = dense_byte_size(ty, dims).ok_or("an array has an impossible shape")?;
+        let len = packed_byte_size(ty, dims).ok_or("an array has an impossible shape")?;
         // Any non-null address is valid for zero bytes.
         let data = if len == 0 { std::ptr::dangling_mut() } else { buffer.data.cast::<u8>() };
         Ok(RawArray { ty, dims, data, len })

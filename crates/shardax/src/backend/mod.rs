@@ -27,7 +27,12 @@ use crate::shape::sizes_are_open;
 
 impl PlatformRules for Lowering {
     fn operation(&mut self, primitive: &dyn Primitive, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        packed::lower(self, primitive, args, outs)
+        let values = packed::lower(self, primitive, args, outs)?;
+        #[cfg(feature = "cpu-kernels")]
+        if self.platform == Platform::Cpu {
+            cpu::kernels::grouped::follow(self, primitive, args, &values);
+        }
+        Ok(values)
     }
 
     fn plugin_has(&self, quirk: &str) -> bool {
@@ -46,5 +51,15 @@ impl PlatformRules for Lowering {
             true => cpu::materialize::materialized(program),
             false => Vec::new(),
         }
+    }
+
+    #[cfg(feature = "cpu-kernels")]
+    fn is_read(&self, value: Value) -> bool {
+        !cpu::kernels::grouped::is_matrix(self, value)
+    }
+
+    #[cfg(not(feature = "cpu-kernels"))]
+    fn is_read(&self, _value: Value) -> bool {
+        true
     }
 }

@@ -104,6 +104,7 @@ fn in_a_process_with_cpu_kernels() {
     let squared = floats(&product.call((&square, &square)).unwrap());
     assert_eq!(floats(&loaded.call((&square, &square)).unwrap()), squared);
     few_rows();
+    products_of_integers_in_groups();
     // Gradients, batches and devices.
     let loss = |x: Array, y: Array| x.matmul(&y).sum(..);
     let dx = floats(&jit(grad(loss)).call((&square, &square)).unwrap());
@@ -179,12 +180,14 @@ fn low_precision() {
     assert_eq!(each, text_and_numbers("bij,bjk->bik", &stacked, &stacked).1);
 }
 
+/// The numbers of an einsum, in float64.
+fn exact(spec: &str, a: &Array, b: &Array) -> Vec<f64> {
+    let [a, b] = [a, b].map(|x| x.astype(DType::F64));
+    floats(&einsum(spec, &[&a, &b]))
+}
+
 /// Few rows and weights that are stored in fewer bits.
 fn few_rows() {
-    let exact = |spec: &str, a: &Array, b: &Array| {
-        let [a, b] = [a, b].map(|x| x.astype(DType::F64));
-        floats(&einsum(spec, &[&a, &b]))
-    };
     for dtype in [DType::I8, DType::U8, DType::Bf16, DType::F16] {
         let of = |shape: &[usize], seed| whole::<f32>(shape, seed);
         let weights = |shape: &[usize]| if dtype == DType::U8 { of(shape, 2) + 9 } else { of(shape, 2) }.astype(dtype);
@@ -233,6 +236,51 @@ fn few_rows() {
     let dx = jit(grad(move |x: Array, w: Array| (x.dot(w.astype(DType::F32)) * 2).sum(..)));
     let sums: Vec<f64> = floats(&w).chunks(128).map(|row| row.iter().sum::<f64>() * 2.0).collect();
     assert_eq!(floats(&dx.call((&x, &w)).unwrap()), sums);
+}
+
+/// Products of rows and a matrix of integers in groups, whose sums are exact.
+fn products_of_integers_in_groups() {
+    let scaled = |w: &Array, scales: &Array| w.astype(DType::F32) * scales.astype(DType::F32).expand_dims(-1);
+    for dtype in [DType::I4, DType::U4, DType::I8] {
+        let integers = whole::<i32>(&[90, 6, 32], 1);
+        let integers = match dtype {
+            DType::I4 => integers % 8,
+            DType::U4 => integers.abs(),
+            _ => integers,
+        };
+        let scales = exp2(whole::<f32>(&[90, 6], 2) % 3);
+        let minima = whole::<f32>(&[90, 6], 3);
+        let wide = (scaled(&integers, &scales) - minima.expand_dims(-1)).reshape([90, 192]);
+        let packed = (integers.astype(dtype), scales.astype(DType::F16), minima);
+        for rows in [1, 3, 8, 20, 33] {
+            let x = whole::<f32>(&[rows, 192], 4);
+            let product = jit(move |x: Array, (w, scales, minima): (Array, Array, Array)| {
+                let w = (scaled(&w, &scales) - minima.expand_dims(-1)).reshape([90, 192]);
+                // The kernel of a linear layer, and a table that is also used row by row.
+                let by_heads = einsum("ij,jkl->ikl", &[&x, &w.t().reshape([192, 9, 10])]);
+                (by_heads.reshape([-1, 90]), einsum("ij,kj->ik", &[&x, &w]), take(&w, [4, 0, 77], 0))
+            });
+            let text = product.lower((&x, &packed)).unwrap().as_text().to_string();
+            let calls = text.matches("shardax_grouped_rows").count();
+            assert_eq!(calls, if rows > 32 { 0 } else { 2 }, "{dtype}:\n{text}");
+            let expected = exact("ij,kj->ik", &x, &wide);
+            let (by_heads, by_rows, some) = product.call((&x, &packed)).unwrap();
+            assert_eq!(floats(&by_heads), expected, "{dtype}, {rows}");
+            assert_eq!(floats(&by_rows), expected, "{dtype}, {rows}");
+            assert_eq!(floats(&some), floats(&take(&wide, [4, 0, 77], 0)));
+        }
+        // Without minima, as the left operand of a vector, and with a gradient that multiplies with the other dimension.
+        let alone = jit(|w: Array, scales: Array, x: Array| scaled(&w, &scales).reshape([90, 192]).dot(x));
+        let (w, scales, _) = &packed;
+        let x = whole::<f32>(&[192], 5);
+        let text = alone.lower((w, scales, &x)).unwrap().as_text().to_string();
+        assert!(text.contains("shardax_grouped_rows"), "{text}");
+        let plain = scaled(&integers, scales).reshape([90, 192]);
+        assert_eq!(floats(&alone.call((w, scales, &x)).unwrap()), exact("kj,j->k", &plain, &x));
+        let slope =
+            jit(grad(|x: Array, w: Array, scales: Array| scaled(&w, &scales).reshape([90, 192]).dot(x).sum(..)));
+        assert_eq!(floats(&slope.call((&x, w, scales)).unwrap()), exact("k,kj->j", &ones([90]), &plain));
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod pad;
 mod platform;
 mod rules;
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -47,6 +48,8 @@ struct ValueInfo {
     typed: Option<Arc<Typed>>,
     /// The value that was converted to this one.
     converted_from: Option<Value>,
+    /// What the platform's rules know about this value.
+    origin: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// The body of an operation's region; made by [`Lowering::region`].
@@ -116,6 +119,16 @@ impl Lowering {
         self.values[value.0 as usize].converted_from
     }
 
+    /// Stores what a platform's rules know about a value, for the rules of operations that use it.
+    pub(crate) fn set_origin<T: Send + Sync + 'static>(&mut self, value: Value, origin: T) {
+        self.values[value.0 as usize].origin = Some(Arc::new(origin));
+    }
+
+    /// What the platform's rules have stored about a value.
+    pub(crate) fn origin<T: 'static>(&self, value: Value) -> Option<&T> {
+        self.values[value.0 as usize].origin.as_ref()?.downcast_ref()
+    }
+
     /// The dtype of a value.
     pub fn dtype(&self, v: Value) -> DType {
         self.values[v.0 as usize].dtype
@@ -140,6 +153,7 @@ impl Lowering {
             shape: aval.shape.clone(),
             typed: None,
             converted_from: None,
+            origin: None,
         });
         Value(self.values.len() as u32 - 1)
     }
@@ -461,7 +475,7 @@ impl Lowering {
                 if let Some(typed) = out.sharding() {
                     value = self.constrain(value, typed);
                 }
-                if kept.get(var.index()).is_some_and(|kept| *kept) {
+                if kept.get(var.index()).is_some_and(|kept| *kept) && self.is_read(value) {
                     value = self.materialize(value);
                 }
                 env.set(*var, value);

@@ -21,6 +21,9 @@ pub(crate) trait PlatformRules {
     /// Marks the values of a program to [materialize](Lowering::materialize), by variable. The list may be shorter than
     /// the number of variables.
     fn values_to_materialize(&self, program: &Program) -> Vec<bool>;
+
+    /// Returns `false` for a value that the platform's rules replace by the operands it was computed from.
+    fn is_read(&self, value: Value) -> bool;
 }
 
 impl Lowering {

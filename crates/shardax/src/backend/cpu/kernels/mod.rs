@@ -15,6 +15,7 @@ pub(super) mod cumulative;
 pub(super) mod decompositions;
 pub(super) mod few_rows;
 mod filter_window;
+pub(in crate::backend) mod grouped;
 mod limits;
 pub(super) mod low_precision;
 pub(super) mod matmul;
@@ -64,6 +65,7 @@ pub(crate) fn register() -> Result<()> {
         let plugin = client.pjrt.plugin();
         ffi::register(plugin, matmul::TARGET, matmul::handle)?;
         ffi::register(plugin, few_rows::TARGET, few_rows::handle)?;
+        ffi::register(plugin, grouped::TARGET, grouped::handle)?;
         ffi::register(plugin, low_precision::TARGET, low_precision::handle)?;
         ffi::register(plugin, cumulative::TARGET, cumulative::handle)?;
         ffi::register(plugin, sort::TARGET, sort::handle)?;

@@ -1,0 +1,107 @@
+//! Products of rows and integers in groups.
+
+use half::f16;
+
+use super::{assert_error, noise, view};
+use crate::{GroupNumbers, GroupedIntegers, GroupedMatrix, MAX_GROUPED_ROWS, grouped_rows};
+
+/// Bytes from a linear congruential generator.
+fn bytes(count: usize) -> Vec<u8> {
+    noise(count, 3).into_iter().map(|x| ((x + 1.0) * 128.0) as u8).collect()
+}
+
+/// The integers as numbers.
+fn widened(integers: GroupedIntegers<'_>) -> Vec<f64> {
+    let halves = |bytes: &[u8]| bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]).collect::<Vec<u8>>();
+    match integers {
+        GroupedIntegers::Unsigned4(bytes) => halves(bytes).into_iter().map(f64::from).collect(),
+        GroupedIntegers::Signed4(bytes) => {
+            halves(bytes).into_iter().map(|half| f64::from(half) - if half > 7 { 16.0 } else { 0.0 }).collect()
+        }
+        GroupedIntegers::Signed8(values) => values.iter().map(|value| f64::from(*value)).collect(),
+    }
+}
+
+fn check_products(rows: usize, matrix: GroupedMatrix<'_>) {
+    let [columns, groups, size] = matrix.shape;
+    let depth = groups * size;
+    let x = noise(rows * depth, 1);
+    let mut products = vec![];
+    for threads in [1, 3] {
+        let mut product = vec![f32::NAN; rows * columns];
+        grouped_rows(view(&[rows, depth], &x), matrix, &mut product, threads).unwrap();
+        products.push(product);
+    }
+    assert_eq!(products[0], products[1]);
+    let number = |numbers: GroupNumbers<'_>, index: usize| match numbers {
+        GroupNumbers::F16(numbers) => f64::from(numbers[index]),
+        GroupNumbers::F32(numbers) => f64::from(numbers[index]),
+    };
+    let integers = widened(matrix.integers);
+    for (position, found) in products[0].iter().enumerate() {
+        let (row, column) = (position / columns, position % columns);
+        let (mut expected, mut bound) = (0.0, 0.0);
+        for k in 0..depth {
+            let group = column * groups + k / size;
+            let (scaled, minimum) = (
+                integers[column * depth + k] * number(matrix.scales, group),
+                matrix.minima.map_or(0.0, |minima| number(minima, group)),
+            );
+            let x = f64::from(x[row * depth + k]);
+            expected += x * (scaled - minimum);
+            bound += 1e-6 * (x * scaled).abs().max((x * minimum).abs());
+        }
+        assert!((f64::from(*found) - expected).abs() <= bound, "{rows} {:?}: {found}, not {expected}", matrix.shape);
+    }
+}
+
+#[test]
+fn grouped_rows_multiply_scaled_integers() {
+    // Every path of rows, several tasks, groups of one vector and of several.
+    for (rows, shape) in [(1, [70, 3, 32]), (3, [5, 2, 64]), (8, [66, 5, 32]), (13, [3, 1, 128]), (32, [2, 4, 96])] {
+        let (count, size) = (shape[0] * shape[1], shape.iter().product::<usize>());
+        let (scales, packed) = (noise(count, 4), bytes(size / 2));
+        let halves: Vec<f16> = noise(count, 5).into_iter().map(f16::from_f32).collect();
+        let signed: Vec<i8> = bytes(size).into_iter().map(|byte| byte as i8).collect();
+        let all =
+            [GroupedIntegers::Signed4(&packed), GroupedIntegers::Unsigned4(&packed), GroupedIntegers::Signed8(&signed)];
+        for integers in all {
+            let matrix = GroupedMatrix { shape, integers, scales: GroupNumbers::F32(&scales), minima: None };
+            check_products(rows, matrix);
+            let scales = GroupNumbers::F16(&halves);
+            check_products(
+                rows,
+                GroupedMatrix { scales, minima: Some(GroupNumbers::F32(&[0.5].repeat(count))), ..matrix },
+            );
+        }
+    }
+    // Groups of 16 have integers of 8 bits only.
+    let values = [1i8; 48];
+    let integers = GroupedIntegers::Signed8(&values);
+    check_products(
+        1,
+        GroupedMatrix { shape: [1, 3, 16], integers, scales: GroupNumbers::F32(&[1.0, 2.0, 3.0]), minima: None },
+    );
+}
+
+#[test]
+fn grouped_rows_that_do_not_fit() {
+    let matrix = GroupedMatrix {
+        shape: [1, 1, 32],
+        integers: GroupedIntegers::Signed4(&[0; 16]),
+        scales: GroupNumbers::F32(&[1.0]),
+        minima: None,
+    };
+    let many = [1.0; 32 * (MAX_GROUPED_ROWS + 1)];
+    let mut out = [0.0; MAX_GROUPED_ROWS + 1];
+    let error = grouped_rows(view(&[MAX_GROUPED_ROWS + 1, 32], &many), matrix, &mut out, 1);
+    assert_error(error, "33 rows, and groups of 32: at most 32 rows, and groups of a multiple of 32 expected");
+    let error = grouped_rows(view(&[1, 16], &many[..16]), matrix, &mut out[..1], 1);
+    assert_error(error, "the contracted dimension of the rows: 16, expected 32");
+    let small = GroupedMatrix { shape: [1, 2, 16], ..matrix };
+    assert!(grouped_rows(view(&[1, 32], &many[..32]), small, &mut out[..1], 1).is_err());
+    let few = GroupedMatrix { scales: GroupNumbers::F16(&[]), ..matrix };
+    let error = grouped_rows(view(&[1, 32], &many[..32]), few, &mut out[..1], 1);
+    assert_error(error, "the scales of the matrix: 0, expected 1");
+    grouped_rows(view(&[0, 32], &[]), matrix, &mut [], 1).unwrap();
+}
