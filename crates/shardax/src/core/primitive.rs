@@ -19,7 +19,7 @@ use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::layout::KnownLayout;
 use crate::sharding::memory::MemoryKind;
-use crate::sharding::{AbstractMesh, DimSpec, NamedSharding, Sharding, Typed};
+use crate::sharding::{AbstractMesh, DimSpec, NamedSharding, Sharding, Typed, UnreducedKind};
 use crate::stack::grow;
 
 /// The types of an operation's results.
@@ -204,6 +204,13 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// an error.
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         Err(rule.reject_partial())
+    }
+
+    /// Returns `true` if the operation accepts operands that are unreduced maxima or minima, because it computes the
+    /// same before and after they are combined. Sums are the business of [`partial_rule`](Self::partial_rule) alone.
+    #[doc(hidden)]
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        false
     }
 
     /// The mesh of the results, if operands may be on another mesh.

@@ -14,7 +14,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
 use crate::shape::{AxisName, AxisSet};
-use crate::sharding::{AxisType, DimSpec, PartitionSpec};
+use crate::sharding::{AxisType, DimSpec, PartitionSpec, UnreducedKind};
 
 /// The metadata key of the format, and its version.
 const KEY: &str = "shardax.export";
@@ -49,7 +49,11 @@ fn spec_json(spec: &Option<PartitionSpec>) -> Value {
     match spec.unreduced_axes().is_empty() && spec.reduced_axes().is_empty() {
         true => dims,
         false => {
-            json!({ "dims": dims, "unreduced": names(spec.unreduced_axes()), "reduced": names(spec.reduced_axes()) })
+            let mut json = json!({ "dims": dims, "unreduced": names(spec.unreduced_axes()), "reduced": names(spec.reduced_axes()) });
+            if spec.kind() != UnreducedKind::Sum {
+                json["unreduced_kind"] = json!(spec.kind().name());
+            }
+            json
         }
     }
 }
@@ -68,7 +72,12 @@ fn spec_of(value: &Value) -> Option<Option<PartitionSpec>> {
         return Some(Some(spec));
     }
     let (unreduced, reduced) = (texts(&value["unreduced"])?, texts(&value["reduced"])?);
-    Some(Some(spec.unreduced(unreduced).reduced(reduced)))
+    let kinds = [UnreducedKind::Sum, UnreducedKind::Max, UnreducedKind::Min];
+    let kind = match &value["unreduced_kind"] {
+        Value::Null => UnreducedKind::Sum,
+        name => kinds.into_iter().find(|kind| name == kind.name())?,
+    };
+    Some(Some(spec.unreduced(unreduced).reduced(reduced).unreduced_kind(kind)))
 }
 
 fn axis_type(value: &Value) -> Option<AxisType> {

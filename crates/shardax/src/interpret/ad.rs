@@ -11,7 +11,7 @@ use crate::core::program::trace::{Traced, is_linear, trace, trace_linear};
 use crate::core::program::{Atom, Aval, Env, Program};
 use crate::error::{Result, err};
 use crate::scope;
-use crate::sharding::AxisType;
+use crate::sharding::{AxisType, Typed, UnreducedKind};
 
 /// The type of the tangent of a value: the type of the value, but strongly typed. `None` if the value is not
 /// differentiable.
@@ -48,6 +48,7 @@ pub(crate) fn jvp_eval(
                 return env.apply(eqn);
             }
             let args = env.arrays(&eqn.inputs)?;
+            check_kinds(eqn.primitive.name(), &args, &ts).map_err(|e| e.at(eqn.source))?;
             let rule = if linear { eqn.primitive.linearize(&args, &ts) } else { eqn.primitive.jvp(&args, &ts) };
             let (outs, out_ts) = rule.map_err(|e| e.at(eqn.source))?;
             for ((var, out), t) in eqn.outputs.iter().zip(outs).zip(out_ts) {
@@ -65,6 +66,17 @@ pub(crate) fn jvp_eval(
     }
     let out_tangents = program.outputs.iter().map(|a| tangent_of(&tenv, a)).collect();
     Ok((env.arrays(&program.outputs)?, out_tangents))
+}
+
+/// Fails for differentiated operands that are unreduced maxima or minima, because their tangents would belong to one of
+/// the devices.
+fn check_kinds(operation: &str, args: &[Array], tangents: &[Option<Array>]) -> Result<()> {
+    let kind = |x: &Array| x.aval_ref().and_then(Aval::sharding).map_or(UnreducedKind::Sum, Typed::kind);
+    match args.iter().zip(tangents).find(|(x, t)| t.is_some() && kind(x) != UnreducedKind::Sum) {
+        None => Ok(()),
+        Some((x, _)) => Err(err!(NotImplemented, "{operation} of {} has no derivative", x.type_name())
+            .help("combine the devices' values with `reshard(x, P![..])` outside of the differentiated function")),
+    }
 }
 
 /// The linear part of a function at a point.

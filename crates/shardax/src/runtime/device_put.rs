@@ -15,7 +15,7 @@ use crate::ops::primitive::device_put::DevicePut;
 use crate::shape::AxisName;
 use crate::sharding::axis_env;
 use crate::sharding::memory::MemoryKind;
-use crate::sharding::{NamedSharding, Sharding, Space};
+use crate::sharding::{NamedSharding, Sharding, Space, UnreducedKind};
 use crate::source;
 use crate::transfer_guard::{self, Direction};
 
@@ -169,7 +169,7 @@ impl PutOptions {
         let sharding = &sharding;
         // A program adds up unreduced addends, or creates them.
         if let Some(named) = sharding.as_named().filter(|_| c.sharding.unreduced() != sharding.unreduced()) {
-            let spec = named.spec().clone().unreduced::<AxisName>([]);
+            let spec = named.spec().clone().unreduced::<AxisName>([]).unreduced_kind(UnreducedKind::Sum);
             let x = match c.sharding.unreduced() {
                 Some(_) => array.clone(),
                 None => self.put(array, Some(&NamedSharding::new(named.mesh(), spec).into()))?,

@@ -200,7 +200,8 @@ impl Placing<'_> {
         }
         for (i, (given, aval)) in self.outputs.iter().zip(self.program.out_avals()).enumerate() {
             let Some(given) = given else { continue };
-            let own = aval.sharding().map(|typed| typed.unreduced()).filter(|axes| !axes.is_empty());
+            let own =
+                aval.sharding().map(|typed| (typed.unreduced(), typed.kind())).filter(|(axes, _)| !axes.is_empty());
             if given.unreduced() != own {
                 return Err(err!(
                     Value,

@@ -25,7 +25,7 @@ pub(crate) use mesh::axis_text;
 pub use mesh::{AxisType, Mesh, make_mesh};
 pub use named::{NamedSharding, Sharding, SingleDeviceSharding};
 pub use no_collectives::{NoCollectivesGuard, no_collectives};
-pub use spec::{DimSpec, IntoDimSpec, PartitionSpec};
+pub use spec::{DimSpec, IntoDimSpec, PartitionSpec, UnreducedKind};
 pub use topology::{GpuSpec, GpuTopology, Topology, TpuTopology};
 pub use typed::Typed;
 pub use visualize::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::device::Device;
 use super::layout::KnownLayout;
 use super::memory::MemoryKind;
-use super::spec::{DimSpec, PartitionSpec};
+use super::spec::{DimSpec, PartitionSpec, UnreducedKind};
 use super::{AxisType, Index, Mesh, Typed};
 use crate::error::{AtCaller, Result, err};
 use crate::shape::{AxisName, AxisSet, Shape};
@@ -189,6 +189,7 @@ impl NamedSharding {
     /// that occur twice.
     fn check_sets(&self, split: &[AxisName]) -> Result<()> {
         let (spec, mesh) = (&self.0.spec, self.0.mesh.abstract_mesh());
+        spec.check_kind()?;
         let both = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
         for name in both {
             match mesh.axis_type(name) {
@@ -483,9 +484,10 @@ impl Sharding {
         mesh.linear_index(position, &axes)
     }
 
-    /// The axes over which the array still has to be summed.
-    pub(crate) fn unreduced(&self) -> Option<&AxisSet> {
-        self.as_named().map(|named| named.spec().unreduced_axes()).filter(|axes| !axes.is_empty())
+    /// The axes over which the array still has to be summed, or combined by another operation.
+    pub(crate) fn unreduced(&self) -> Option<(&AxisSet, UnreducedKind)> {
+        let spec = self.as_named()?.spec();
+        (!spec.unreduced_axes().is_empty()).then(|| (spec.unreduced_axes(), spec.kind()))
     }
 
     /// The named sharding, if it is one.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
 
 /// The way one dimension is split.
@@ -42,6 +43,29 @@ impl<N: Into<AxisName>> FromIterator<N> for DimSpec {
     }
 }
 
+/// The operation that combines the values on the devices along unreduced axes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum UnreducedKind {
+    /// The value is the sum of the addends on the devices.
+    #[default]
+    Sum,
+    /// The value is the largest of the values on the devices.
+    Max,
+    /// The value is the smallest of the values on the devices.
+    Min,
+}
+
+impl UnreducedKind {
+    /// The name in specs and types.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            UnreducedKind::Sum => "sum",
+            UnreducedKind::Max => "max",
+            UnreducedKind::Min => "min",
+        }
+    }
+}
+
 /// The mesh axes over which each dimension is split. Dimensions beyond the end are not split.
 ///
 /// You can write it with the macro [`P!`](crate::P): `P!["i", None, ("j", "k")]`. `P![]` is replicated.
@@ -50,6 +74,7 @@ pub struct PartitionSpec {
     dims: SmallVec<[DimSpec; 4]>,
     unreduced: AxisSet,
     reduced: AxisSet,
+    kind: UnreducedKind,
 }
 
 impl PartialEq<DimSpec> for &DimSpec {
@@ -75,6 +100,26 @@ impl PartitionSpec {
         self
     }
 
+    /// Sets the operation that combines the devices' values along the unreduced axes. By default it is a sum.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::sharding::UnreducedKind;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let mesh = make_mesh([("x", 8)])?.explicit();
+    /// let _mesh = set_mesh(&mesh)?;
+    /// let x = reshard(arange(0..8), P!["x"]);
+    /// // Each device keeps its own maximum; `reshard` computes the maximum of all.
+    /// let largest = x.max(over(0).out_sharding(P![].unreduced(["x"]).unreduced_kind(UnreducedKind::Max)));
+    /// assert_eq!(largest.type_name(), "int32[]{U_max:x}");
+    /// assert_eq!(reshard(largest, P![]).item::<i32>()?, 7);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn unreduced_kind(mut self, kind: UnreducedKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
     /// Returns the spec of a reduced value. All devices along these axes have the entire value, and its cotangent is
     /// unreduced over them.
     pub fn reduced<N: Into<AxisName>>(mut self, axes: impl IntoIterator<Item = N>) -> Self {
@@ -82,9 +127,28 @@ impl PartitionSpec {
         self
     }
 
-    /// The axes over which the value still has to be summed.
+    /// The axes over which the value still has to be summed, or combined as [`kind`](Self::kind) says.
     pub fn unreduced_axes(&self) -> &AxisSet {
         &self.unreduced
+    }
+
+    /// The operation that combines the devices' values along the unreduced axes.
+    pub fn kind(&self) -> UnreducedKind {
+        self.kind
+    }
+
+    /// Fails if the spec has a kind of unreduced values, but no unreduced axes.
+    pub(crate) fn check_kind(&self) -> Result<()> {
+        match self.unreduced.is_empty() && self.kind != UnreducedKind::Sum {
+            true => Err(err!(Value, "{self} has the unreduced_kind {} and no unreduced axes", self.kind.name())
+                .help("name the axes with `unreduced`, or leave `unreduced_kind` out")),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the spec with the unreduced and reduced axes of `other`.
+    pub(crate) fn with_partial_of(self, other: &PartitionSpec) -> PartitionSpec {
+        PartitionSpec { dims: self.dims, ..other.clone() }
     }
 
     /// The axes over which the cotangent still has to be summed.
@@ -125,7 +189,12 @@ impl PartitionSpec {
 
     /// The spec of a cotangent: reduced axes become unreduced, and unreduced axes become reduced.
     pub(crate) fn cotangent(&self) -> PartitionSpec {
-        PartitionSpec { dims: self.dims.clone(), unreduced: self.reduced.clone(), reduced: self.unreduced.clone() }
+        PartitionSpec {
+            dims: self.dims.clone(),
+            unreduced: self.reduced.clone(),
+            reduced: self.unreduced.clone(),
+            kind: UnreducedKind::Sum,
+        }
     }
 
     /// The spec without trailing dimensions that are not split.
@@ -218,7 +287,7 @@ impl fmt::Display for PartitionSpec {
             }
         }
         let sets = [("unreduced", &self.unreduced), ("reduced", &self.reduced)];
-        let sets: Vec<String> = sets
+        let mut sets: Vec<String> = sets
             .iter()
             .filter(|(_, axes)| !axes.is_empty())
             .map(|(name, axes)| {
@@ -226,6 +295,9 @@ impl fmt::Display for PartitionSpec {
                 format!("{name}={{{}}}", axes.join(", "))
             })
             .collect();
+        if self.kind != UnreducedKind::Sum {
+            sets.push(format!("unreduced_kind={}", self.kind.name()));
+        }
         if !sets.is_empty() {
             return write!(f, "{}{})", if self.dims.is_empty() { "" } else { ", " }, sets.join(", "));
         }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::abstract_mesh::AbstractMesh;
 use super::mesh::AxisType;
-use super::spec::{DimSpec, PartitionSpec};
+use super::spec::{DimSpec, PartitionSpec, UnreducedKind};
 use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
 
@@ -20,6 +20,7 @@ pub struct Typed {
     dims: SmallVec<[DimSpec; 4]>,
     unreduced: AxisSet,
     reduced: AxisSet,
+    kind: UnreducedKind,
 }
 
 impl Typed {
@@ -29,7 +30,13 @@ impl Typed {
     }
 
     pub(crate) fn of_dims(mesh: &AbstractMesh, dims: SmallVec<[DimSpec; 4]>) -> Self {
-        Typed { mesh: mesh.clone(), dims, unreduced: AxisSet::default(), reduced: AxisSet::default() }
+        Typed {
+            mesh: mesh.clone(),
+            dims,
+            unreduced: AxisSet::default(),
+            reduced: AxisSet::default(),
+            kind: UnreducedKind::Sum,
+        }
     }
 
     /// The part of `spec` that is in the type of a value of this rank. It is padded to the rank, and contains only axes
@@ -45,16 +52,15 @@ impl Typed {
     pub fn of_spec(mesh: &AbstractMesh, spec: &PartitionSpec, rank: usize) -> Self {
         let explicit = |name: &AxisName| mesh.axis_type(*name) == Some(AxisType::Explicit);
         let dims = (0..rank).map(|d| entry(spec.axes(d).iter().copied().filter(explicit)));
-        Typed {
-            mesh: mesh.clone(),
-            dims: dims.collect(),
-            unreduced: spec.unreduced_axes().iter().filter(explicit).collect(),
-            reduced: spec.reduced_axes().iter().filter(explicit).collect(),
-        }
+        Typed::of_dims(mesh, dims.collect()).with_kind(spec.kind()).with_partial(
+            spec.unreduced_axes().iter().filter(explicit).collect(),
+            spec.reduced_axes().iter().filter(explicit).collect(),
+        )
     }
 
     /// The sharding that `what` requests for a value of this shape. Its axes must be of type `Explicit`.
     pub(crate) fn asked(mesh: &AbstractMesh, spec: &PartitionSpec, shape: &[usize], what: &str) -> Result<Self> {
+        spec.check_kind()?;
         let sets = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
         for name in spec.all_axes().chain(sets) {
             match mesh.axis_type(name) {
@@ -106,9 +112,20 @@ impl Typed {
         self.dims.len()
     }
 
-    /// The axes over which the value is unreduced, so that it is the sum of the devices' addends.
+    /// The axes over which the value is unreduced, so that it is the sum of the devices' addends (or their maximum or
+    /// minimum, if [`kind`](Self::kind) says so).
     pub fn unreduced(&self) -> &AxisSet {
         &self.unreduced
+    }
+
+    /// The operation that combines the devices' values along the unreduced axes. A sum if there are none.
+    pub fn kind(&self) -> UnreducedKind {
+        self.kind
+    }
+
+    /// Sets the operation that combines the devices' values; set the axes afterwards with `with_partial`.
+    pub(crate) fn with_kind(self, kind: UnreducedKind) -> Self {
+        Typed { kind, ..self }
     }
 
     /// The axes along which the value is replicated and its cotangent is unreduced.
@@ -118,7 +135,10 @@ impl Typed {
 
     /// The spec, with one entry per dimension.
     pub fn spec(&self) -> PartitionSpec {
-        PartitionSpec::new(self.dims.iter().cloned()).unreduced(self.unreduced.iter()).reduced(self.reduced.iter())
+        PartitionSpec::new(self.dims.iter().cloned())
+            .unreduced(self.unreduced.iter())
+            .reduced(self.reduced.iter())
+            .unreduced_kind(self.kind)
     }
 
     /// Returns `true` if every device has the entire value.
@@ -141,7 +161,8 @@ impl Typed {
     }
 
     pub(crate) fn with_partial(self, unreduced: AxisSet, reduced: AxisSet) -> Self {
-        Typed { unreduced, reduced, ..self }
+        let kind = if unreduced.is_empty() { UnreducedKind::Sum } else { self.kind };
+        Typed { unreduced, reduced, kind, ..self }
     }
 
     /// Returns the sharding without unreduced and reduced axes.
@@ -152,7 +173,7 @@ impl Typed {
     /// The sharding of the cotangent of a value with this sharding: reduced axes become unreduced, and unreduced axes
     /// become reduced.
     pub(crate) fn cotangent(&self) -> Self {
-        Typed { unreduced: self.reduced.clone(), reduced: self.unreduced.clone(), ..self.clone() }
+        self.clone().with_kind(UnreducedKind::Sum).with_partial(self.reduced.clone(), self.unreduced.clone())
     }
 
     /// The sharding of values with one more dimension at `at`, split as in `new`.
@@ -221,7 +242,8 @@ impl Typed {
         Ok(())
     }
 
-    /// The unreduced and reduced axes in a printed type: `U:x, R:(y,z)`, in the order of the mesh.
+    /// The unreduced and reduced axes in a printed type: `U:x, R:(y,z)`, in the order of the mesh. `U_max` and `U_min`
+    /// are unreduced maxima and minima.
     pub(crate) fn sets_text(&self) -> Vec<String> {
         let text = |name: &str, set: &AxisSet| {
             let names: Vec<&str> = self.mesh.axis_names().filter(|n| set.contains(*n)).map(|n| n.as_str()).collect();
@@ -231,7 +253,11 @@ impl Typed {
                 all => Some(format!("{name}:({})", all.join(","))),
             }
         };
-        text("U", &self.unreduced).into_iter().chain(text("R", &self.reduced)).collect()
+        let unreduced = match self.kind {
+            UnreducedKind::Sum => "U".to_owned(),
+            kind => format!("U_{}", kind.name()),
+        };
+        text(&unreduced, &self.unreduced).into_iter().chain(text("R", &self.reduced)).collect()
     }
 
     /// The constraint on a value as `sdy` text.

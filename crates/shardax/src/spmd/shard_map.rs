@@ -332,7 +332,7 @@ impl SmapAxes {
 fn manual_part(typed: &Typed, manual: &[AxisName]) -> PartitionSpec {
     let part = |e: &DimSpec| entry(e.axes().iter().copied().filter(|name| manual.contains(name)));
     let spec = PartitionSpec::new(typed.dims().iter().map(part)).trimmed();
-    spec.unreduced(typed.unreduced().iter()).reduced(typed.reduced().iter())
+    spec.with_partial_of(&typed.spec())
 }
 
 /// Fails for unreduced or reduced values unless all axes of the mesh are manual.
@@ -371,7 +371,7 @@ fn check_type(manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, path: &dyn
             entry(e.axes().iter().copied().filter(|n| typed.mesh().axis_type(*n) == Some(AxisType::Explicit)))
         }));
     let sets = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
-    let explicit = explicit.trimmed().unreduced(spec.unreduced_axes().iter()).reduced(spec.reduced_axes().iter());
+    let explicit = explicit.trimmed().with_partial_of(spec);
     if own != explicit || sets.into_iter().any(|name| typed.mesh().axis_type(name) != Some(AxisType::Explicit)) {
         return Err(differs(spec, &own, aval, path));
     }
@@ -429,7 +429,11 @@ fn check_out_sets(block: &Aval, spec: &PartitionSpec, path: &dyn Fn() -> String)
     let none = AxisSet::default();
     let (unreduced, reduced) = block.sharding().map_or((&none, &none), |typed| (typed.unreduced(), typed.reduced()));
     let addends = spec.unreduced_axes();
-    if unreduced.is_subset(addends) && addends.is_subset(&unreduced.union(&block.vma)) && reduced == spec.reduced_axes()
+    let kind = block.sharding().filter(|_| !unreduced.is_empty()).map_or(spec.kind(), Typed::kind);
+    if kind == spec.kind()
+        && unreduced.is_subset(addends)
+        && addends.is_subset(&unreduced.union(&block.vma))
+        && reduced == spec.reduced_axes()
     {
         return Ok(());
     }

@@ -28,6 +28,7 @@ mod stages;
 mod transforms;
 mod types;
 mod unreduced;
+mod unreduced_kinds;
 
 use common::quick::setup;
 use shardax::prelude::*;

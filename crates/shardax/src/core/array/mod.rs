@@ -30,7 +30,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::{AxisSet, Shape};
 use crate::sharding::device;
-use crate::sharding::{Sharding, SingleDeviceSharding};
+use crate::sharding::{Sharding, SingleDeviceSharding, UnreducedKind};
 use crate::source::{self, Line};
 use crate::transfer_guard::{self, Direction};
 
@@ -154,12 +154,21 @@ impl Concrete {
     /// Fails if the buffers do not hold the array's values, because the array was deleted, donated or is unreduced.
     pub fn check_values(&self) -> Result<()> {
         self.check_alive()?;
-        if self.sharding.unreduced().is_none() {
-            return Ok(());
-        }
-        let what = "has no values yet: they are sums of what the devices along its unreduced axes have";
-        Err(err!(Value, "an array of type {} {what}", self.aval)
-            .help("sum it with `reshard(x, P![..])`; `addressable_shards` are the addends"))
+        let (operation, help) = match self.sharding.unreduced() {
+            None => return Ok(()),
+            Some((_, UnreducedKind::Sum)) => {
+                ("sums", "sum it with `reshard(x, P![..])`; `addressable_shards` are the addends")
+            }
+            Some((_, UnreducedKind::Max)) => {
+                ("the largest", "combine the devices' values with `reshard(x, P![..])`; `addressable_shards` are these")
+            }
+            Some((_, UnreducedKind::Min)) => (
+                "the smallest",
+                "combine the devices' values with `reshard(x, P![..])`; `addressable_shards` are these",
+            ),
+        };
+        let what = format_args!("they are {operation} of what the devices along its unreduced axes have");
+        Err(err!(Value, "an array of type {} has no values yet: {what}", self.aval).help(help))
     }
 }
 

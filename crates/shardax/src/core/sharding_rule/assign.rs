@@ -76,10 +76,13 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
     let rule = ShardingRule { name: primitive.name(), mesh, args, outs };
     let mut found = primitive.sharding_rule(&rule)?;
     if partial && enters.is_none() {
+        let kind = rule.kind_of_operands(|kind| primitive.keeps_unreduced(kind) || !primitive.programs().is_empty())?;
         let (unreduced, reduced) = primitive.partial_rule(&rule)?;
         for typed in &mut found {
+            // A rule that got a sharding for the result has chosen its kind.
+            let kind = if typed.unreduced().is_empty() { kind } else { typed.kind() };
             let both = (typed.unreduced().union(&unreduced), typed.reduced().union(&reduced));
-            *typed = typed.clone().with_partial(both.0, both.1);
+            *typed = typed.clone().with_kind(kind).with_partial(both.0, both.1);
         }
     }
     // Operations inside of a sub-program are checked separately.

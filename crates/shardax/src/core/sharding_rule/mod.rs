@@ -13,7 +13,7 @@ use super::program::Aval;
 use crate::error::{Error, Result, err};
 use crate::shape::AxisSet;
 use crate::sharding::typed::entry;
-use crate::sharding::{AbstractMesh, DimSpec, Typed};
+use crate::sharding::{AbstractMesh, DimSpec, Typed, UnreducedKind};
 
 /// The shardings of an operation's results.
 pub type TypedOuts = SmallVec<[Typed; 1]>;
@@ -363,6 +363,31 @@ impl<'a> ShardingRule<'a> {
         }
         keep_ones(&mut out, i, j);
         self.dims(out)
+    }
+
+    /// The operation that combines the unreduced operands. Fails if operands differ in it, or if it is not a sum and
+    /// `accepts` rejects it.
+    fn kind_of_operands(&self, accepts: impl FnOnce(UnreducedKind) -> bool) -> Result<UnreducedKind> {
+        let mut kinds =
+            self.args.iter().filter_map(Aval::sharding).filter(|t| !t.unreduced().is_empty()).map(Typed::kind);
+        let Some(kind) = kinds.next() else { return Ok(UnreducedKind::Sum) };
+        if kinds.any(|other| other != kind) {
+            return Err(self.error(
+                format_args!("unreduced operands must have the same unreduced_kind, got {}", self.types()),
+                "combine the operands with `reshard(x, P![..])` first",
+            ));
+        }
+        if kind != UnreducedKind::Sum && !accepts(kind) {
+            return Err(self.error(
+                format_args!(
+                    "operands with the unreduced_kind {} are not supported, got {}",
+                    kind.name(),
+                    self.types()
+                ),
+                "combine them with `reshard(x, P![..])` first, or inside of `shard_map` with `pmax` or `pmin`",
+            ));
+        }
+        Ok(kind)
     }
 
     /// The unreduced and reduced axes of a product. If one operand is unreduced over the axes over which the other is

@@ -16,7 +16,7 @@ use crate::ops::lax;
 use crate::ops::primitive::elementwise::Accepts;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, AxisSet};
-use crate::sharding::{AbstractMesh, get_abstract_mesh};
+use crate::sharding::{AbstractMesh, UnreducedKind, get_abstract_mesh};
 
 /// Methods that tracing and the interpreters need to keep varying axes consistent.
 impl Array {
@@ -139,6 +139,16 @@ impl Primitive for Pcast {
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         let typed = rule.arg(0);
         let (unreduced, reduced) = (typed.unreduced().clone(), typed.reduced().clone());
+        if typed.kind() != UnreducedKind::Sum && self.to != CastTo::Varying {
+            return Err(rule.error(
+                format_args!(
+                    "operands with the unreduced_kind {} are not cast, got {}",
+                    typed.kind().name(),
+                    rule.types()
+                ),
+                "combine them with `pmax` or `pmin` first",
+            ));
+        }
         let (unreduced, reduced) = match self.to {
             CastTo::Varying if self.axes.iter().any(|name| unreduced.contains(*name)) => {
                 return Err(rule.error(
@@ -218,7 +228,7 @@ impl AllReduce {
 
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
-        match self.reducer == Reducer::Sum && self.axes.groups.is_none() {
+        match self.reducer.unreduced_kind().is_some() && self.axes.groups.is_none() {
             true => self.axes.bind_sum(self.clone(), x),
             false => self.axes.bind(self.clone(), x),
         }
@@ -271,8 +281,16 @@ impl Primitive for AllReduce {
             Reducer::Sum => {
                 rule.keep_partial().map(|(unreduced, reduced)| (unreduced.minus(&self.axes.set()), reduced))
             }
+            _ if rule.arg(0).kind() != UnreducedKind::Sum => {
+                let typed = rule.arg(0);
+                Ok((typed.unreduced().minus(&self.axes.set()), typed.reduced().clone()))
+            }
             _ => rule.keep_reduced(),
         }
+    }
+
+    fn keeps_unreduced(&self, kind: UnreducedKind) -> bool {
+        self.reducer.unreduced_kind() == Some(kind)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -68,8 +68,10 @@ impl Over {
         self
     }
 
-    /// The sharding in the type of a sum, over mesh axes of type [`Explicit`](crate::AxisType::Explicit); axes that
-    /// split the summed dimensions may be unreduced in it.
+    /// The sharding in the type of a sum, maximum or minimum, over mesh axes of type
+    /// [`Explicit`](crate::AxisType::Explicit). Axes that split the reduced dimensions may be unreduced in it; for a
+    /// maximum or minimum, the spec then has this
+    /// [`unreduced_kind`](crate::PartitionSpec::unreduced_kind).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -144,7 +146,7 @@ impl Reduction {
         let unknown = [
             ("initial", over.initial.is_some() && !initial),
             ("dtype", over.dtype.is_some() && !dtype),
-            ("out_sharding", over.out_sharding.is_some() && name != "sum"),
+            ("out_sharding", over.out_sharding.is_some() && !["sum", "max", "min"].contains(&name)),
         ];
         if let Some((option, _)) = unknown.into_iter().find(|(_, unknown)| *unknown) {
             return Err(err!(Type, "{name} got an unexpected keyword argument '{option}' (TypeError)")

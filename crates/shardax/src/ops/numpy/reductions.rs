@@ -217,10 +217,10 @@ impl Array {
                     )
                     .help("leave empty arrays out, or give an initial value: `over(axes).initial(value)`"));
                 }
-                return Ok(lax::reduce_with(x, reducer, &over.axes));
+                return Ok(Reduce { reducer, axes: over.axes.clone(), out: over.out(x)? }.apply(x));
             };
-            let most = lax::reduce_with(&over.masked(x, &initial), reducer, &over.axes);
-            Ok(further(most, initial))
+            let most = Reduce { reducer, axes: over.axes.clone(), out: over.out(x)? };
+            Ok(further(most.apply(&over.masked(x, &initial)), initial))
         })
     }
 

@@ -24,6 +24,7 @@ use crate::interpret::higher_order::{
 };
 use crate::ops::state::check_unwritten;
 use crate::scope::{self, Part, RECOMPUTED};
+use crate::sharding::UnreducedKind;
 
 /// A checkpointed program, with the program's operands and results.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -239,6 +240,10 @@ impl Primitive for Name {
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         rule.keep_partial()
+    }
+
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
     }
 
     fn lower(&self, _cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

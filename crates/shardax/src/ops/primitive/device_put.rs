@@ -11,7 +11,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::error::Result;
 use crate::sharding::memory::MemoryKind;
-use crate::sharding::{NamedSharding, Sharding};
+use crate::sharding::{NamedSharding, Sharding, UnreducedKind};
 
 /// Moves a value to memory of this kind, with the sharding if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +75,10 @@ impl Primitive for DevicePut {
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         rule.keep_partial()
+    }
+
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -17,6 +17,7 @@ use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::shape::Shape;
+use crate::sharding::UnreducedKind;
 
 /// `dynamic_slice(x, start_0, …)`: the block of these sizes that begins at the start indices, one scalar per dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -121,6 +122,10 @@ impl Primitive for DynamicSlice {
         rule.keep_partial_of(&rule.args()[..1])
     }
 
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = format!("slice_sizes = {}", ints(&self.sizes));
         let shape = cx.shape(args[0]).to_vec();
@@ -206,6 +211,10 @@ impl Primitive for DynamicUpdateSlice {
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         rule.keep_partial_of(&rule.args()[..2])
+    }
+
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

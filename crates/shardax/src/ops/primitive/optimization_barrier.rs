@@ -12,6 +12,7 @@ use crate::core::program::trace::bind;
 use crate::error::Result;
 use crate::interpret::higher_order::{marked, spread_marked};
 use crate::shape::AxisSet;
+use crate::sharding::UnreducedKind;
 
 /// Results are the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +68,10 @@ impl Primitive for OptimizationBarrier {
 
     fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         Ok(Default::default())
+    }
+
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -6,6 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::binary::Compare;
 use super::elementwise::Accepts;
+use super::reshard::{Reshard, on_parts};
 use super::shape_ops::BroadcastInDim;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
@@ -17,7 +18,7 @@ use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType, Format, Scalar};
 use crate::error::{Result, bail, err};
 use crate::shape::{AxisSet, Shape};
-use crate::sharding::Typed;
+use crate::sharding::{DimSpec, Typed, UnreducedKind};
 
 /// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +40,25 @@ impl Reducer {
             Reducer::Min => "stablehlo.minimum",
             Reducer::And => "stablehlo.and",
             Reducer::Or => "stablehlo.or",
+        }
+    }
+
+    /// The kind of the values that stay unreduced in this reduction, if they can.
+    pub fn unreduced_kind(self) -> Option<UnreducedKind> {
+        match self {
+            Reducer::Sum => Some(UnreducedKind::Sum),
+            Reducer::Max => Some(UnreducedKind::Max),
+            Reducer::Min => Some(UnreducedKind::Min),
+            Reducer::Prod | Reducer::And | Reducer::Or => None,
+        }
+    }
+
+    /// The reduction that combines unreduced values of this kind.
+    pub fn of_kind(kind: UnreducedKind) -> Reducer {
+        match kind {
+            UnreducedKind::Sum => Reducer::Sum,
+            UnreducedKind::Max => Reducer::Max,
+            UnreducedKind::Min => Reducer::Min,
         }
     }
 
@@ -214,6 +234,17 @@ impl Primitive for Reduce {
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         match &self.out {
             Some(out) => {
+                let kind = self.reducer.unreduced_kind();
+                if !out.unreduced().is_empty() && kind != Some(out.kind()) {
+                    return Err(rule.error(
+                        format_args!(
+                            "out_sharding must have the unreduced_kind {}, got {}",
+                            kind.unwrap_or_default().name(),
+                            out.spec()
+                        ),
+                        "set it with `unreduced_kind`",
+                    ));
+                }
                 // The result may be unreduced over unreduced axes of the operand, or over axes that split the summed
                 // dimensions.
                 let split = self.axes.iter().flat_map(|&d| rule.entry(0, d).axes().to_vec());
@@ -238,14 +269,24 @@ impl Primitive for Reduce {
         match (self.reducer, &self.out) {
             (Reducer::Sum, None) => rule.keep_partial(),
             (Reducer::Sum, Some(_)) => Ok(Default::default()),
+            // The largest of the devices' largest elements is the largest of all.
+            (_, None) if rule.arg(0).kind() != UnreducedKind::Sum => rule.keep_partial_of_first(),
+            (_, Some(_)) if rule.arg(0).kind() != UnreducedKind::Sum => Ok(Default::default()),
             _ => rule.keep_reduced(),
         }
+    }
+
+    fn keeps_unreduced(&self, kind: UnreducedKind) -> bool {
+        self.reducer.unreduced_kind() == Some(kind)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if matches!(self.reducer, Reducer::Sum | Reducer::Prod) {
             let sum = accumulated(cx, args[0], &outs[0], |cx, x, out| self.reducer.reduce(cx, x, &self.axes, out))?;
             return Ok(vec![sum]);
+        }
+        if let Some(y) = self.lower_unreduced(cx, args[0], &outs[0])? {
+            return Ok(vec![y]);
         }
         let dtype = cx.dtype(args[0]);
         let reduced = self.reducer.reduce(cx, args[0], &self.axes, &outs[0])?;
@@ -265,6 +306,14 @@ impl Primitive for Reduce {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let x = &args[0];
         let y = self.apply(x);
+        if let (Some(out), Some(_), Reducer::Max | Reducer::Min) = (&self.out, &tangents[0], self.reducer) {
+            if !out.unreduced().is_empty() {
+                return Err(err!(NotImplemented, "{} to {} has no derivative", self.name(), out.spec())
+                    .help("leave unreduced axes out of out_sharding"));
+            }
+            let (_, mut ts) = Reduce { out: None, ..self.clone() }.jvp(args, tangents)?;
+            return Ok((smallvec![y], vec![ts.remove(0).map(|t| t.sharded(out))]));
+        }
         let sum = Reduce { reducer: Reducer::Sum, ..self.clone() };
         let tangent = match (&tangents[0], self.reducer) {
             (None, _) => None,
@@ -298,6 +347,29 @@ impl Primitive for Reduce {
 }
 
 impl Reduce {
+    /// Writes a maximum or minimum whose operand or result is unreduced; `None` if neither is. The partitioner would
+    /// combine the devices' values by a sum, so that each device reduces its part here, and a `reshard` combines them.
+    fn lower_unreduced(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Option<Value>> {
+        let is_unreduced = |typed: &Typed| !typed.unreduced().is_empty();
+        let own = cx.typed(x);
+        let (Some(to), false) = (out.sharding(), cx.is_local()) else { return Ok(None) };
+        if !is_unreduced(to) && !own.as_deref().is_some_and(is_unreduced) {
+            return Ok(None);
+        }
+        let from = own.map_or_else(|| Typed::replicated(to.mesh(), cx.aval(x).rank()), |typed| (*typed).clone());
+        let split = |d: &usize| from.dims()[*d].axes().iter().copied();
+        let unreduced: AxisSet = self.axes.iter().flat_map(split).chain(from.unreduced().iter()).collect();
+        let kept = (0..from.rank()).filter(|d| !self.axes.contains(d)).map(|d| from.dims()[d].clone());
+        let kept: SmallVec<[DimSpec; 4]> = kept.collect();
+        let kind = self.reducer.unreduced_kind().unwrap_or_default();
+        let parts = Typed::of_dims(to.mesh(), kept).with_kind(kind).with_partial(unreduced, AxisSet::default());
+        let aval = out.with_sharding(Some(parts.clone()));
+        let plain = Reduce { out: None, ..self.clone() };
+        let y = on_parts(cx, &[x], &[from], (&aval, &parts), |args| Ok(plain.apply(&args[0])))?;
+        let y = Reshard { to: to.clone(), mesh: None, from: None }.lower(cx, &[y], std::slice::from_ref(out))?[0];
+        Ok(Some(cx.constrain(y, to)))
+    }
+
     /// For each element, the product of the other elements reduced with it; correct even if one is zero.
     fn product_of_others(&self, x: &Array) -> Array {
         // The reduced dimensions are moved last and merged. The result is then the product of all elements before times

@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::reduce::Reducer;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::prefix::{IntoPrefix, Prefix};
@@ -12,13 +13,15 @@ use crate::core::sharding_like::ShardingLike;
 use crate::core::sharding_rule::joined;
 use crate::core::tree::{Flat, Tree};
 use crate::error::{Result, err};
+use crate::ops::collective::axes::Axes;
 use crate::ops::collective::axis_index;
+use crate::ops::collective::reduce::AllReduce;
 use crate::ops::lax;
 use crate::ops::select::where_;
 use crate::ops::shard_map::ShardMap;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::typed::entry;
-use crate::sharding::{AbstractMesh, AxisType, DimSpec, Mesh, NamedSharding, Sharding, Typed};
+use crate::sharding::{AbstractMesh, AxisType, DimSpec, Mesh, NamedSharding, Sharding, Typed, UnreducedKind};
 use crate::source;
 
 /// The identity, with a sharding in the type of the result.
@@ -91,6 +94,34 @@ impl Reshard {
         Ok(vec![y])
     }
 
+    /// Fails if the result would be the maximum or minimum of other values than the operand: a sum does not become a
+    /// maximum, and a value that devices do not hold has no kind to become one of.
+    fn check_kind(&self, rule: &ShardingRule<'_>) -> Result<()> {
+        let from = rule.arg(0);
+        if self.to.unreduced().is_empty() || (from.kind() == UnreducedKind::Sum && self.to.kind() == UnreducedKind::Sum)
+        {
+            return Ok(());
+        }
+        let help = "use `reshard(x, P![..])` to combine the values, and reduce with `over(axes).out_sharding(spec)`";
+        if !from.unreduced().is_empty() && from.kind() != self.to.kind() {
+            return Err(rule.error(
+                format_args!(
+                    "the unreduced_kind of the operand {} and of the result {} must be the same",
+                    from.spec(),
+                    self.to.spec()
+                ),
+                help,
+            ));
+        }
+        match self.to.unreduced().is_subset(from.unreduced()) {
+            true => Ok(()),
+            false => Err(rule.error(
+                format_args!("the result {} cannot be more unreduced than the operand {}", self.to.spec(), from.spec()),
+                help,
+            )),
+        }
+    }
+
     fn named(&self) -> Option<NamedSharding> {
         self.mesh.as_ref().map(|mesh| NamedSharding::new(&mesh.with_shape(self.to.mesh()), self.to.spec()))
     }
@@ -157,13 +188,41 @@ pub(crate) fn with_addends(
     let mut sums = args.to_vec();
     for v in &mut sums {
         if let Some(typed) = cx.typed(*v).filter(|typed| addends(typed)) {
-            *v = cx.constrain(*v, &(*typed).clone().without_partial());
+            let x = match typed.kind() {
+                UnreducedKind::Sum => *v,
+                _ => combined(cx, *v, &typed, &AxisSet::default())?,
+            };
+            *v = cx.constrain(x, &(*typed).clone().without_partial());
         }
     }
     let y = write(cx, &sums)?;
     let Some(to) = to else { return Ok(vec![y]) };
+    if to.kind() != UnreducedKind::Sum {
+        return Ok(vec![declared(cx, y, to)?]);
+    }
     let y = cx.constrain(y, &to.clone().without_partial());
     Reshard { to: to.clone(), mesh: None, from: None }.lower(cx, &[y], std::slice::from_ref(out))
+}
+
+/// Combines unreduced maxima or minima along the axes that `kept` does not contain. The partitioner would add them.
+fn combined(cx: &mut Lowering, x: Value, from: &Typed, kept: &AxisSet) -> Result<Value> {
+    let over = from.unreduced().minus(kept);
+    if over.is_empty() {
+        return Ok(x);
+    }
+    let to = from.clone().with_partial(kept.clone(), from.reduced().clone());
+    let reducer = Reducer::of_kind(from.kind());
+    let aval = cx.aval(x).with_sharding(Some(to.clone()));
+    let axes = Axes::summed(over.iter().collect(), false);
+    on_parts(cx, &[x], std::slice::from_ref(from), (&aval, &to), |args| Ok(AllReduce { reducer, axes }.apply(&args[0])))
+}
+
+/// Declares a replicated value the unreduced maximum or minimum of equal values on all devices.
+fn declared(cx: &mut Lowering, x: Value, to: &Typed) -> Result<Value> {
+    let from = to.clone().without_partial();
+    let x = cx.constrain(x, &from);
+    let aval = cx.aval(x).with_sharding(Some(to.clone()));
+    on_parts(cx, &[x], &[from], (&aval, to), |args| Ok(args[0].clone()))
 }
 
 /// Casts between shardings for the interpreters.
@@ -247,7 +306,8 @@ impl Primitive for Reshard {
         Ok(smallvec![args[0].clone()])
     }
 
-    fn sharding_rule(&self, _rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        self.check_kind(rule)?;
         Ok(smallvec![self.to.clone()])
     }
 
@@ -260,7 +320,14 @@ impl Primitive for Reshard {
         let from =
             cx.typed(args[0]).map_or_else(|| Typed::replicated(self.to.mesh(), outs[0].rank()), |t| (*t).clone());
         let added = self.to.unreduced().minus(from.unreduced());
-        match added.is_empty() || cx.is_local() {
+        if cx.is_local() {
+            return Ok(args.to_vec());
+        }
+        if from.kind() != UnreducedKind::Sum {
+            let kept = from.unreduced().minus(&from.unreduced().minus(self.to.unreduced()));
+            return Ok(vec![combined(cx, args[0], &from, &kept)?]);
+        }
+        match added.is_empty() {
             true => Ok(args.to_vec()),
             false => self.lower_unreduced(cx, args[0], &from, &added, &outs[0]),
         }

@@ -15,7 +15,7 @@ use crate::core::program::trace::bind1;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::shape::{Shape, size};
-use crate::sharding::{DimSpec, Typed};
+use crate::sharding::{DimSpec, Typed, UnreducedKind};
 
 pub(super) type Ints = SmallVec<[usize; 4]>;
 
@@ -87,6 +87,10 @@ impl Primitive for Reshape {
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         if self.out.is_some() { Ok(Default::default()) } else { rule.keep_partial() }
+    }
+
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -167,6 +171,10 @@ impl Primitive for Transpose {
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         rule.keep_partial()
+    }
+
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -14,6 +14,7 @@ use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result, err};
 use crate::shape::Shape;
+use crate::sharding::UnreducedKind;
 
 /// A part with constant bounds: `start` to `limit`, every `strides`-th element.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +80,10 @@ impl Primitive for Slice {
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         rule.keep_partial()
+    }
+
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -282,6 +287,10 @@ impl Primitive for Concatenate {
         rule.keep_partial()
     }
 
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = format!("dimension = {} : i64", self.dimension);
         with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.concatenate", args, &attrs, &outs[0])))
@@ -358,6 +367,10 @@ impl Primitive for Reverse {
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         rule.keep_partial()
+    }
+
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

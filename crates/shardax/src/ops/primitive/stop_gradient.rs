@@ -7,6 +7,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::core::tree::{self, Tree};
 use crate::error::Result;
+use crate::sharding::UnreducedKind;
 use smallvec::{SmallVec, smallvec};
 
 /// The identity with a zero derivative.
@@ -32,6 +33,10 @@ impl Primitive for StopGradient {
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         rule.keep_partial()
+    }
+
+    fn keeps_unreduced(&self, _kind: UnreducedKind) -> bool {
+        true
     }
 
     fn lower(&self, _cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

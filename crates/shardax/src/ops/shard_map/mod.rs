@@ -74,7 +74,9 @@ impl ShardMap {
             let free = typed.dims().iter().map(|e| entry(e.axes().iter().copied().filter(|n| !manual.contains(n))));
             let inside = Typed::of_dims(&own, free.collect());
             let inside = match checked {
-                true => inside.with_partial(spec.unreduced_axes().clone(), spec.reduced_axes().clone()),
+                true => inside
+                    .with_kind(spec.kind())
+                    .with_partial(spec.unreduced_axes().clone(), spec.reduced_axes().clone()),
                 false => inside,
             };
             (own.has_explicit() || inside.is_partial()).then_some(inside)
@@ -109,9 +111,7 @@ impl ShardMap {
         let outer = context.as_ref().unwrap_or(self.mesh.abstract_mesh());
         let free = |d: usize| block.sharding().map_or(&[][..], |typed| typed.dims()[d].axes());
         let joined = |d: usize| entry(spec.axes(d).iter().chain(free(d)).copied());
-        let joined = PartitionSpec::new((0..block.rank()).map(joined))
-            .unreduced(spec.unreduced_axes().iter())
-            .reduced(spec.reduced_axes().iter());
+        let joined = PartitionSpec::new((0..block.rank()).map(joined)).with_partial_of(spec);
         let sharding = outer.has_explicit().then(|| Arc::new(Typed::of_spec(outer, &joined, block.rank())));
         Ok(Aval { shape, vma, sharding, ..block.clone() })
     }

@@ -216,7 +216,7 @@ impl Primitive for ShardMap {
             let axes: SmallVec<[AxisName; 2]> = self.axes().filter(|n| set.contains(*n)).collect();
             *spec = over(&axes);
             if let Some(typed) = aval.sharding().filter(|typed| typed.is_partial()) {
-                *spec = spec.clone().unreduced(typed.unreduced().iter()).reduced(typed.reduced().iter());
+                *spec = spec.clone().with_partial_of(&typed.spec());
             }
         }
         let out_specs = self.out_specs.iter().cloned().chain(marked(&residual_specs, &computed)).collect();
