@@ -16,7 +16,7 @@ use crate::ops::lax;
 use crate::ops::primitive::elementwise::Accepts;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, AxisSet};
-use crate::sharding::{AbstractMesh, UnreducedKind, get_abstract_mesh};
+use crate::sharding::{AbstractMesh, Typed, UnreducedKind, get_abstract_mesh};
 
 /// Methods that tracing and the interpreters need to keep varying axes consistent.
 impl Array {
@@ -228,7 +228,9 @@ impl AllReduce {
 
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
-        match self.reducer.unreduced_kind().is_some() && self.axes.groups.is_none() {
+        let kind = x.aval_ref().and_then(Aval::sharding).map_or(UnreducedKind::Sum, Typed::kind);
+        let keeps = self.reducer == Reducer::Sum || (kind != UnreducedKind::Sum && self.keeps_unreduced(kind));
+        match keeps && self.axes.groups.is_none() {
             true => self.axes.bind_sum(self.clone(), x),
             false => self.axes.bind(self.clone(), x),
         }
