@@ -130,7 +130,7 @@ pub const CASES: &[Case] = &[
     case!(jacobian, "rows of a Jacobian", &[10, 100, 1000], &["first call", "call"], true),
     case!(hessian, "rows of a Hessian", &[10, 100, 1000], &["first call", "call"], true),
     case!(shapes, "shapes that a function meets", &[50, 500, 5000], &["calls"], true),
-    case!(functions, "functions made and dropped", &[100, 1000, 10_000], &["calls"], true),
+    case!(functions, "functions made and dropped", &[50, 500, 5000], &["calls"], true),
     case!(calls, "calls", &[1000, 10_000, 100_000], &["calls"], true),
     case!(threads, "threads that call a function, 1,000 calls each", &[1, 8, 64, 512], &["calls"], false),
     case!(devices, "devices of pmap", &[8, 64, 512], &["first call", "call"], true),
@@ -576,6 +576,7 @@ fn error_texts(n: usize, phases: &mut Phases) -> Result<()> {
     fn length<T>(result: Result<T>) -> usize {
         result.err().map_or(0, |error| error.to_string().len())
     }
+    shardax::config::set_num_cpu_devices(8)?;
     let xs = || vec![ones([4]); n];
     let mut other = xs();
     other[n / 2] = ones([3]);
@@ -589,7 +590,6 @@ fn error_texts(n: usize, phases: &mut Phases) -> Result<()> {
     shardax_train::checkpoint::save(&folder, &xs())?;
     phases.count("checkpoint", length(shardax_train::checkpoint::restore(&folder, &other)));
     let _ = std::fs::remove_dir_all(&folder);
-    shardax::config::set_num_cpu_devices(8)?;
     let sharding = NamedSharding::new(&make_mesh([("x", 8)])?.auto(), P!["x"]);
     phases.count("sharding", length(device_put(&xs(), &sharding)));
     Ok(())

@@ -155,7 +155,11 @@ fn nested_loops_apply_each_rule_once_a_pass() -> Result<()> {
 
 /// A function that calls another one twice, which calls a third one twice, and so on.
 fn nested_jit(depth: usize) -> impl Function<(Array,), Output = Array> + Clone {
-    let mut f = jit_of(|x: Array| counted(&x));
+    nested_jit_of(counted, depth)
+}
+
+fn nested_jit_of(leaf: fn(&Array) -> Array, depth: usize) -> impl Function<(Array,), Output = Array> + Clone {
+    let mut f = jit_of(move |x: Array| leaf(&x));
     for _ in 1..depth {
         let inner = f.clone();
         f = jit_of(move |x: Array| inner(x.clone()) + inner(x + 1.0));
@@ -181,6 +185,24 @@ fn nested_calls_are_written_once_a_function() -> Result<()> {
     let expected = nested_jit(4);
     let _eager = disable_jit();
     assert_eq!(value.to_vec::<f32>()?, expected.apply((ones(4),))?.to_vec::<f32>()?);
+    Ok(())
+}
+
+#[test]
+fn nested_calls_on_several_devices_are_written_once_a_function() -> Result<()> {
+    setup();
+    for mesh in [make_mesh([("x", 8)])?, make_mesh([("x", 8)])?.auto()] {
+        let x = device_put(&arange(0.0f32..16.0), NamedSharding::new(&mesh, P!["x"]))?;
+        let _context = set_mesh(&mesh)?;
+        let lowered = |depth: usize| jit(nested_jit_of(Array::sin, depth + 8)).lower(&x);
+        assert_linear("bytes of text", 10, |n| Ok(lowered(n)?.as_text().len() - lowered(0)?.as_text().len()))?;
+        let compiled = lowered(0)?.compile()?;
+        assert_eq!(compiled.collectives()?.iter().count(), 0, "{mesh}");
+        let expected = jit(nested_jit_of(Array::sin, 8)).call(arange(0.0f32..16.0))?.to_vec::<f32>()?;
+        assert_eq!(compiled.call(&x)?.to_vec::<f32>()?, expected);
+        let by_axis = shard_map(nested_jit_of(Array::sin, 16), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+        assert!(jit(by_axis).lower(&x)?.as_text().len() < 40_000);
+    }
     Ok(())
 }
 

@@ -57,8 +57,8 @@ impl Lowering {
     /// must be written in place, because no other equation calls it or because its text depends on the caller.
     ///
     /// XLA inlines the calls before it optimizes, so that the compiled code is the same as for a program written in
-    /// place. In modules for several devices programs are written in place, because a function has one sharding for all
-    /// its calls.
+    /// place. In modules for several devices programs are written in place unless they call others several times,
+    /// because the text of a function has one sharding for all its calls.
     pub(crate) fn call_function(
         &mut self,
         name: &str,
@@ -67,7 +67,8 @@ impl Lowering {
         outs: &[Aval],
     ) -> Result<Option<Vec<Value>>> {
         let depends_on_caller = || args.iter().any(|arg| self.platform_index(*arg).is_some());
-        if self.many_devices || !self.functions.repeated.contains(&program.id()) || depends_on_caller() {
+        let may_call = !self.many_devices || program.repeats_equations();
+        if !may_call || !self.functions.repeated.contains(&program.id()) || depends_on_caller() {
             return Ok(None);
         }
         let key = format!("call {} {:?}", program.id(), self.manual_axes);
