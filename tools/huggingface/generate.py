@@ -132,6 +132,7 @@ FAMILIES = [
     ("smollm3", "SmolLM3", {**KV, "no_rope_layer_interval": 2}),
     ("olmo", "Olmo", KV),
     ("olmo2", "Olmo2", KV),
+    ("olmo3", "Olmo3", {**KV, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"], "rope_scaling": YARN}),
     ("cohere", "Cohere", {**KV, "logit_scale": 0.25}),
     ("cohere2", "Cohere2", {**KV, "logit_scale": 0.25, "sliding_window": 4, "sliding_window_pattern": 2}),
     ("stablelm", "StableLm", {**KV, "hidden_size": 32, "use_qkv_bias": True}),
@@ -173,8 +174,14 @@ def families(names):
 
 ENCODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "pad_token_id": 1, "num_labels": 3}
 DISTILLED = {"dim": 16, "hidden_dim": 24, "n_layers": 2, "n_heads": 4}
+# Every position sees a token that is no padding.
+MODERN = {**SIZES, "num_hidden_layers": 3, "global_attn_every_n_layers": 2, "local_attention": 8, "pad_token_id": 1}
 # The folder, the class, and the sizes.
 ENCODERS = [
+    ("modernbert", "ModernBertForMaskedLM", {**MODERN, "norm_bias": True}),
+    ("modernbert_model", "ModernBertModel", MODERN),
+    ("modernbert_classes", "ModernBertForSequenceClassification", {**MODERN, "classifier_pooling": "mean", "classifier_bias": True}),
+    ("modernbert_tokens", "ModernBertForTokenClassification", {**MODERN, "attention_bias": True, "mlp_bias": True}),
     ("bert_model", "BertModel", SIZES),
     ("bert_classes", "BertForSequenceClassification", SIZES),
     ("bert_tokens", "BertForTokenClassification", SIZES),

@@ -52,6 +52,16 @@ pub enum BertHead {
     TokenClasses(usize),
 }
 
+impl BertHead {
+    /// The number of classes, if there are any.
+    pub(super) fn classes(self) -> Option<usize> {
+        match self {
+            BertHead::Classes { count, .. } | BertHead::TokenClasses(count) => Some(count),
+            BertHead::None | BertHead::MaskedTokens => None,
+        }
+    }
+}
+
 /// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)) and the encoders with its blocks, which predict masked
 /// tokens, classify texts or tokens, or encode them.
 ///
@@ -175,24 +185,20 @@ impl Pretrained for Bert {
 
     fn extents(config: &BertConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
         let features = config.hidden_size;
-        let classes = match config.head {
-            BertHead::Classes { count, .. } | BertHead::TokenClasses(count) => count,
-            BertHead::None | BertHead::MaskedTokens => 0,
-        };
         let matrices = vec![
             ("token table", config.vocab_size, features),
             ("position table", config.max_position_embeddings, features),
             ("table of kinds", config.type_vocab_size, features),
             ("query kernel", features, features),
             ("MLP kernel", features, config.intermediate_size),
-            ("table of classes", classes, features),
+            ("table of classes", config.head.classes().unwrap_or(0), features),
         ];
         (config.num_hidden_layers, matrices)
     }
 }
 
 /// The head that `architectures` names; without it, the one for masked tokens.
-fn head(fields: &Fields, is_relu: bool) -> Result<BertHead> {
+pub(super) fn head(fields: &Fields, is_relu: bool) -> Result<BertHead> {
     let list = fields.list_opt("architectures")?;
     let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForMaskedLM");
     let count = || Ok::<_, Error>(fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2));

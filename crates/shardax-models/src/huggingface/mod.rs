@@ -1,7 +1,7 @@
 //! Files of Hugging Face's `transformers`: a folder with `config.json` and `model.safetensors`, or several such files
 //! with an index.
 //!
-//! [`Decoder`], [`Vit`] and [`Bert`] are loaded from them ([`Pretrained`]) and saved to them. A folder is rejected if
+//! [`Decoder`], [`Vit`], [`Bert`] and [`ModernBert`] are loaded from them ([`Pretrained`]) and saved to them. A folder is rejected if
 //! its configuration or its files have something that the model does not support. [`Weights`] reads the files, and a
 //! [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too ([`load`]).
 //!
@@ -30,6 +30,7 @@ mod decoders;
 mod keys;
 mod layout;
 mod load;
+mod modernbert;
 mod save;
 mod sentence;
 mod vit;
@@ -52,6 +53,7 @@ pub use layout::Layout;
 pub(crate) use layout::Raw;
 pub(crate) use load::Place;
 pub use load::load;
+pub use modernbert::{ModernBert, ModernBertConfig};
 pub(crate) use save::input_dims;
 pub use sentence::SentenceEncoder;
 pub use vit::{Vit, VitConfig};

@@ -14,8 +14,8 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are no decoders.
-const OTHERS: [&str; 10] =
-    ["bert", "deepseek_v2", "dinov2", "distilbert", "modernbert", "olmo3", "opt", "roberta", "vit", "xlm-roberta"];
+const OTHERS: [&str; 9] =
+    ["bert", "deepseek_v2", "dinov2", "distilbert", "modernbert", "opt", "roberta", "vit", "xlm-roberta"];
 
 /// Fields that change no logits.
 const WITHOUT_EFFECT: [&str; 16] = [

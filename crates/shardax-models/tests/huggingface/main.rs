@@ -17,12 +17,12 @@ use common::{Folder, fails};
 use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
 use shardax_models::{
     Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, ExpertsConfig, GenerateOptions, LoadOptions,
-    Pretrained, SentenceEncoder, Vit,
+    ModernBert, Pretrained, SentenceEncoder, Vit,
 };
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 42] = [
+const DECODERS: [&str; 43] = [
     "gpt2",
     "llama",
     "llama3",
@@ -44,6 +44,7 @@ const DECODERS: [&str; 42] = [
     "smollm3",
     "olmo",
     "olmo2",
+    "olmo3",
     "cohere",
     "cohere2",
     "stablelm",
@@ -233,6 +234,9 @@ const ENCODERS: [&str; 8] = [
     "distilbert_classes",
 ];
 
+/// ModernBERT and its heads; padding is masked.
+const MODERN: [&str; 4] = ["modernbert", "modernbert_model", "modernbert_classes", "modernbert_tokens"];
+
 #[test]
 fn encoders_have_the_results_of_transformers() -> Result<()> {
     setup();
@@ -242,6 +246,14 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         let (case, model) = (case(name)?, Bert::from_pretrained(folder(name))?);
         let (have, want) = (forward.call((&model, case("input_ids")?, case("attention_mask")?))?, case("logits")?);
         alike(name, &have, &want)?;
+    }
+    let modern = jit(|model: ModernBert, tokens: Array, mask: Array| {
+        model.forward(tokens, &BertOptions::new().attention_mask(mask))
+    });
+    for name in MODERN {
+        let (case, model) = (case(name)?, ModernBert::from_pretrained(folder(name))?);
+        let found = modern.call((&model, case("input_ids")?, case("attention_mask")?))?;
+        alike(name, &found, &case("logits")?)?;
     }
     let (case, model) = (case("sentence")?, SentenceEncoder::from_pretrained(folder("sentence"))?);
     let mask = BertOptions::new().attention_mask(case("attention_mask")?);
@@ -286,6 +298,9 @@ fn save_all(to: &Path) -> Result<()> {
     for name in ["bert"].into_iter().chain(ENCODERS).filter(|name| *name != "bert_model") {
         // A model without a head has no pooler here, which the file has.
         save_again::<Bert>(name, &to.join(name))?;
+    }
+    for name in MODERN.into_iter().filter(|name| *name != "modernbert_model") {
+        save_again::<ModernBert>(name, &to.join(name))?;
     }
     let config = Config::open(folder("llama"))?;
     Adapter::from_pretrained(&config, folder("adapter"))?.save_pretrained(&config, to.join("adapter"))

@@ -43,7 +43,8 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     };
     config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?;
     if is_third {
-        let [global, local] = ropes(fields, config.head_dim)?;
+        let theta = ("rope_local_base_freq", [1_000_000.0, 10_000.0]);
+        let [global, local] = ropes(fields, config.head_dim, theta)?;
         (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
     } else {
         rotary(&mut config, fields, None)?;
@@ -55,13 +56,15 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// The rotary positions of layers without and with a window, of one object for each or of older fields.
-fn ropes(fields: &Fields, head_dim: usize) -> Result<[Rope; 2]> {
-    let theta_of = |name, default| match fields.has(name) {
-        true => fields.number(name),
-        false => Ok(default),
-    };
-    let theta = [theta_of("rope_theta", 1_000_000.0)?, theta_of("rope_local_base_freq", 10_000.0)?];
+/// The rotary positions of layers without and with a window, of one object for each or of older fields: `rope_theta`, and the field of
+/// this name for layers with a window. The bases are the defaults.
+pub(super) fn ropes<'a>(
+    fields: &Fields<'a>,
+    head_dim: usize,
+    (local, bases): (&'a str, [f64; 2]),
+) -> Result<[Rope; 2]> {
+    let theta_of = |name, default| if fields.has(name) { fields.number(name) } else { Ok(default) };
+    let theta = [theta_of("rope_theta", bases[0])?, theta_of(local, bases[1])?];
     let about = match rope_object(fields)? {
         Some(types) if types.has("full_attention") || types.has("sliding_attention") => {
             let ropes = [types.object_opt("full_attention")?, types.object_opt("sliding_attention")?];

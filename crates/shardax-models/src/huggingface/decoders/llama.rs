@@ -1,5 +1,6 @@
 //! Llama, and the models that differ from it by a few fields.
 
+use super::gemma::ropes;
 use super::*;
 use crate::Activation;
 
@@ -41,7 +42,7 @@ pub(super) fn read_variant(fields: &Fields, kind: &str) -> Read {
         "granite" => granite(fields),
         "smollm3" => smollm3(fields),
         "olmo" => olmo(fields),
-        "olmo2" => olmo2(fields),
+        "olmo2" | "olmo3" => olmo2(fields, kind),
         "stablelm" => stablelm(fields),
         "starcoder2" => starcoder2(fields),
         _ => cohere(fields, kind),
@@ -117,7 +118,7 @@ fn olmo(fields: &Fields) -> Read {
     Ok((config, llama_keys()))
 }
 
-fn olmo2(fields: &Fields) -> Read {
+fn olmo2(fields: &Fields, kind: &str) -> Read {
     let mut config = DecoderConfig {
         biases: attention_biases(fields)?,
         pre_norms: false,
@@ -125,7 +126,14 @@ fn olmo2(fields: &Fields) -> Read {
         qk_norm: QkNorm::AllHeads,
         ..llama_sizes(fields)?
     };
-    rotary(&mut config, fields, None)?;
+    if kind == "olmo3" {
+        let window = fields.size_opt("sliding_window")?;
+        config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(4))?;
+        let [global, local] = ropes(fields, config.head_dim, ("rope_theta", [500_000.0; 2]))?;
+        (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
+    } else {
+        rotary(&mut config, fields, None)?;
+    }
     let keys = KeyMap::new()
         .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_attention_layernorm")
         .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_feedforward_layernorm");

@@ -19,7 +19,10 @@ type Read = Result<(DecoderConfig, KeyMap)>;
 /// The families: model types, and the function that reads their configurations.
 const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["llama", "mistral", "qwen2", "qwen3", "arcee", "seed_oss", "helium", "ernie4_5"], llama::read),
-    (&["granite", "smollm3", "olmo", "olmo2", "cohere", "cohere2", "stablelm", "starcoder2"], llama::read_variant),
+    (
+        &["granite", "smollm3", "olmo", "olmo2", "olmo3", "cohere", "cohere2", "stablelm", "starcoder2"],
+        llama::read_variant,
+    ),
     (&["gemma", "gemma2", "gemma3_text"], gemma::read),
     (&["phi3", "glm", "glm4"], fused::read),
     (&["gpt2"], gpt::gpt2),
