@@ -50,7 +50,7 @@ const TABLE: &[Quirk] = &[
         plugin: XLA_CPU,
         problem: "bits cannot be counted in elements of less than a byte",
         file: "ops/primitive/unary.rs",
-        test: "narrow::packed_elements",
+        test: "booleans_are_clamped_and_bits_of_few_counted",
     },
     Quirk {
         name: "complex-sine-overflow",
