@@ -250,16 +250,16 @@ def sampling():
     save_file({"logits": logits, **kept}, OUT / "sampling.safetensors")
 
 
-def adapter():
+def adapter(to="adapter", **options):
     """Saves an adapter of the model `llama` by `peft`, and the logits of both."""
     model = transformers.LlamaForCausalLM.from_pretrained(OUT / "llama")
-    rules = peft.LoraConfig(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj", "up_proj"], task_type="CAUSAL_LM")
+    rules = peft.LoraConfig(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj", "up_proj"], task_type="CAUSAL_LM", **options)
     model = peft.get_peft_model(model, rules).eval()
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data.add_(torch.randn_like(parameter) * 0.3)
     model.peft_config["default"].base_model_name_or_path = "llama"
-    folder = OUT / "adapter"
+    folder = OUT / to
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
@@ -269,7 +269,14 @@ def adapter():
     save_file({"input_ids": tokens.to(torch.int32), "logits": logits}, folder / "case.safetensors")
 
 
+# Ranks and factors of some layers.
+PATTERNS = {"rank_pattern": {"q_proj": 3, "layers.1.mlp.up_proj": 1}, "alpha_pattern": {"o_proj": 5}}
+
+
 def main():
+    if sys.argv[1:] == ["adapter_patterns"]:
+        torch.manual_seed(3)
+        return adapter("adapter_patterns", **PATTERNS)
     if sys.argv[1:]:
         families(sys.argv[1:])
         return encoder_families(sys.argv[1:])
@@ -280,6 +287,8 @@ def main():
     adapter()
     families([])
     encoder_families([])
+    torch.manual_seed(3)
+    adapter("adapter_patterns", **PATTERNS)
     print(sum(file.stat().st_size for file in OUT.rglob("*") if file.is_file()), "bytes")
 
 

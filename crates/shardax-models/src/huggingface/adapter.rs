@@ -85,6 +85,15 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     }
     let (rank, alpha) = (fields.size("r")?, fields.number_or("lora_alpha", 8.0)?);
     let is_rank_stabilized = fields.flag_or("use_rslora", false)?;
+    let (ranks, alphas) = (pattern(&fields, "rank_pattern")?, pattern(&fields, "alpha_pattern")?);
+    let scale_of = |rank: usize, alpha: f64| {
+        let rank = rank as f64;
+        alpha / if is_rank_stabilized { rank.sqrt() } else { rank }
+    };
+    let scale = scale_of(rank, alpha);
+    if scale == 0.0 && !alphas.is_empty() {
+        return Err(fields.error("`lora_alpha` is 0, and `alpha_pattern` has other numbers"));
+    }
     init_is_identity(&fields)?;
     if !matches!(fields.text_opt("bias")?, None | Some("none")) {
         return Err(fields.error("it changes biases"));
@@ -100,7 +109,15 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
         };
         let second = format!("{BEFORE}{name}.lora_B.weight");
         let path = layer_of(&keys, name)?;
-        let (a, b) = (matrix(&weights, first, rank, 0)?, matrix(&weights, &second, rank, 1)?);
+        let layer_rank = match matching(&fields, &ranks, name)? {
+            Some(rank) if rank >= 1.0 && rank.fract() == 0.0 => rank as usize,
+            Some(rank) => return Err(fields.error(format!("`rank_pattern` has the rank {rank}"))),
+            None => rank,
+        };
+        let layer_scale = scale_of(layer_rank, matching(&fields, &alphas, name)?.unwrap_or(alpha));
+        let (a, b) = (matrix(&weights, first, layer_rank, 0)?, matrix(&weights, &second, layer_rank, 1)?);
+        // An adapter has one scale for all layers.
+        let b = if layer_scale == scale { b } else { b * (layer_scale / scale) };
         let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
         (lora.lora_a, lora.lora_b) = (a.t().into(), b.t().into());
         layers.insert(path, lora);
@@ -110,8 +127,34 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
         let what = format!("{} has the array {left:?}, which is not part of a LoRA", folder.join(FILE).display());
         return Err(value_error(what, "save it by `peft` without other changes to the model"));
     }
-    let rank = rank as f64;
-    Ok(Adapter::of(layers, alpha / if is_rank_stabilized { rank.sqrt() } else { rank }))
+    Ok(Adapter::of(layers, scale))
+}
+
+/// The numbers of layers, by the ends of their names.
+///
+/// Fails for names that are regular expressions.
+fn pattern<'a>(fields: &Fields<'a>, field: &'a str) -> Result<Vec<(&'a str, f64)>> {
+    let Some(map) = fields.value(field).and_then(Value::as_object) else { return Ok(Vec::new()) };
+    let entry = |(name, number): (&'a String, &'a Value)| {
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+        match number.as_f64() {
+            Some(number) if is_name => Ok((name.as_str(), number)),
+            Some(_) => Err(fields.error(format!("`{field}` has the expression {name:?}, which is no end of a name"))),
+            None => Err(fields.error(format!("`{field}` has {number} for {name:?}"))),
+        }
+    };
+    map.iter().map(entry).collect()
+}
+
+/// The number of a pattern for the layer of this name, if there is one.
+fn matching(fields: &Fields, pattern: &[(&str, f64)], name: &str) -> Result<Option<f64>> {
+    let is_end = |end: &str| name.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'));
+    let numbers: Vec<f64> = pattern.iter().filter(|(end, _)| is_end(end)).map(|(_, number)| *number).collect();
+    match numbers[..] {
+        [] => Ok(None),
+        [number] => Ok(Some(number)),
+        _ => Err(fields.error(format!("several patterns are for the layer {name:?}"))),
+    }
 }
 
 /// Fails for initializations that peft also applies when it loads an adapter, where it changes the weights of the model.

@@ -342,6 +342,12 @@ fn adapters_are_those_of_peft() -> Result<()> {
         jit(forward).call((adapter, &model, case("input_ids")?))
     };
     alike("adapter", &logits(&adapter)?, &case("logits")?)?;
+    let patterns = Adapter::from_pretrained(&config, folder("adapter_patterns"))?;
+    let apply = |adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
+        Ok(adapter.apply(&model)?.forward(tokens))
+    };
+    let other = self::case("adapter_patterns")?;
+    alike("patterns", &jit(apply).call((&patterns, &model, other("input_ids")?))?, &other("logits")?)?;
     let here = Folder::new();
     adapter.save_pretrained(&config, here.join("a"))?;
     let again = Adapter::from_pretrained(&config, here.join("a"))?;
@@ -376,7 +382,8 @@ fn adapters_are_those_of_peft() -> Result<()> {
             "peft changes the weights of the model too",
         ),
         ("\"init_lora_weights\": true", "\"init_lora_weights\": \"olora\"", "`init_lora_weights` is \"olora\""),
-        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "`rank_pattern` is"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "not a matrix of rank 4"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_.*\": 4}", "which is no end of a name"),
     ] {
         assert!(about.contains(from), "{from}");
         here.write("adapter_config.json", about.replace(from, to));
