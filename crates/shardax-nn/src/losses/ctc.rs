@@ -13,7 +13,7 @@ use crate::check::{FINITE, floating, integer, same_shape, within};
 /// |---|---|
 /// | `logits` | `[batch, time, classes]`, floating point |
 /// | `logit_paddings` | `[batch, time]`: 1 where a step is padding, 0 elsewhere |
-/// | `labels` | `[batch, labels]`, integers |
+/// | `labels` | `[batch, labels]`, integers; a label below 0 or beyond the classes is emitted with probability 1, as in Optax: mark padding in `label_paddings` instead |
 /// | `label_paddings` | `[batch, labels]`, like `logit_paddings`; padding must be at the end |
 /// | `blank_id` | the class that means no label; Optax's default is 0 |
 /// | `log_epsilon` | the number that replaces the logarithm of 0; Optax's default is -1e5 |

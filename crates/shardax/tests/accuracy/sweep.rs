@@ -70,7 +70,8 @@ fn worst(name: &str, f: Function, values: &Values, dtype: DType) -> [Option<Wors
         for (&result, &i) in result.iter().zip(&columns) {
             let value = values.rows[row][i];
             // A derivative is compared where the function, and the derivative before it, are representable.
-            if value.is_nan() || !lower.iter().all(|&row| limits.represents(values.rows[row][i])) {
+            let is_beyond = order > 0 && value.abs() > limits.largest;
+            if value.is_nan() || is_beyond || !lower.iter().all(|&row| limits.represents(values.rows[row][i])) {
                 continue;
             }
             let units = limits.units(result, value);

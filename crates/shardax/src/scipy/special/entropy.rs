@@ -4,7 +4,7 @@ use super::{elementwise, real_elementwise};
 use crate::core::array::Array;
 use crate::ops::numpy::{isnan, where_};
 use crate::ops::operators::ArrayLike;
-use crate::ops::primitive::special::products::LOG_RATIO;
+use crate::ops::primitive::special::products::RELATIVE_ENTROPY;
 use crate::ops::primitive::special::{LOGIT, XLOG1PY, XLOGX, XLOGY};
 use crate::ops::primitive::unary::LOGISTIC;
 
@@ -100,7 +100,7 @@ fn relative(p: &Array, q: &Array) -> Array {
     let both = p.greater(0) & q.greater(0);
     let nothing = p.equal(0) & q.greater_equal(0);
     let (safe_p, safe_q) = (where_(&both, p, 1).astype(p.dtype()), where_(&both, q, 1).astype(q.dtype()));
-    let sum = &safe_p * LOG_RATIO.apply(&[safe_p.clone(), safe_q]);
+    let sum = RELATIVE_ENTROPY.apply(&[safe_p, safe_q]);
     let otherwise = where_(isnan(p) | isnan(q), f64::NAN, f64::INFINITY);
     where_(both, sum, where_(nothing, 0.0, otherwise)).astype(p.dtype())
 }

@@ -10,6 +10,7 @@
 use std::f64::consts::PI;
 
 use crate::core::array::Array;
+use crate::dtype::DType;
 use crate::ops::numpy::{arctan2, where_};
 use crate::ops::primitive::special::products::LOG1P_SQUARE;
 use crate::ops::primitive::special::turns::{COS_PI, SIN_PI};
@@ -27,7 +28,14 @@ distribution! {
     logcdf(x, loc, scale) {
         let below = standardized(x, loc, scale).less(0);
         let tail = cdf(where_(&below, x, -x), where_(&below, loc, -loc), scale);
-        where_(below, tail.log(), (-&tail).log1p())
+        // Far below, the probability may be too small for the dtype; there it is `1 / (π |z|)`.
+        let far = if x.dtype() == DType::F64 { 1e8 } else { 1e4 };
+        let distance = standardized(loc, x, scale);
+        let is_far = distance.greater(far);
+        // The slopes of forms that are not taken must be finite.
+        let near = where_(&(&is_far | !&below), 1, &tail).log();
+        let log = where_(&is_far, -where_(&is_far, distance, 1).log() - PI.ln(), near);
+        where_(below, log, (-&tail).log1p())
     };
     /// The survival function, `1 - cdf`.
     sf(x, loc, scale) cdf(-x, -loc, scale);

@@ -12,15 +12,14 @@
 use crate::core::array::Array;
 use crate::ops::lax;
 use crate::ops::numpy::where_;
-use crate::scipy::special::{gammainc, gammaincc, gammaln};
+use crate::ops::primitive::special::distributions::LOG_GAMMA_DENSITY;
+use crate::scipy::special::{gammainc, gammaincc};
 use crate::scipy::stats::standardized;
 
 distribution! {
     /// The logarithm of the probability density.
     logpdf(x, df, loc, scale) {
-        let y = standardized(x, loc, scale);
-        let half = df / 2;
-        let log = (&half - 1) * y.log() - y / 2 - (gammaln(&half) + df * (2f64.ln() / 2.0)) - scale.log();
+        let log = LOG_GAMMA_DENSITY.apply(&[standardized(x, loc, scale) / 2, df / 2]) - 2f64.ln() - scale.log();
         where_(x.less(loc), f64::NEG_INFINITY, log)
     };
     /// The probability density.

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::ops::numpy::where_;
+use crate::ops::primitive::special::distributions::LOG1MEXP;
 use crate::scipy::stats::{quantile, standardized};
 
 distribution! {
@@ -22,7 +23,11 @@ distribution! {
     /// The cumulative distribution function.
     cdf(x, loc, scale) where_(x.less(loc), 0, -((loc - x) / scale).expm1());
     /// The logarithm of [`cdf`].
-    logcdf(x, loc, scale) (-sf(x, loc, scale)).log1p();
+    logcdf(x, loc, scale) {
+        let inside = x.greater(loc);
+        let z = where_(&inside, standardized(x, loc, scale), 1);
+        where_(inside, LOG1MEXP.apply(&[z]), f64::NEG_INFINITY)
+    };
     /// The survival function, `1 - cdf`.
     sf(x, loc, scale) logsf(x, loc, scale).exp();
     /// The logarithm of [`sf`].

@@ -8,30 +8,22 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-use crate::scipy::special::xlogy;
-use crate::scipy::stats::{only_where, standardized};
+use crate::scipy::stats::{gumbel_r, only_where};
 
+// The reflection of the right-skewed distribution.
 distribution! {
     /// The logarithm of the probability density.
-    logpdf(x, loc, scale) {
-        let z = standardized(x, loc, scale);
-        // ∞ - ∞ would be NaN.
-        let log = only_where(z.not_equal(f64::INFINITY), &z - z.exp(), f64::NEG_INFINITY);
-        only_where(scale.greater(0), xlogy(-1, scale) + log, f64::NAN)
-    };
+    logpdf(x, loc, scale) gumbel_r::logpdf(-x, -loc, scale);
     /// The probability density.
-    pdf(x, loc, scale) logpdf(x, loc, scale).exp();
+    pdf(x, loc, scale) gumbel_r::pdf(-x, -loc, scale);
     /// The logarithm of [`cdf`].
-    logcdf(x, loc, scale) {
-        let log = (-(-standardized(x, loc, scale).exp()).expm1()).log();
-        only_where(scale.greater(0), log, f64::NAN)
-    };
+    logcdf(x, loc, scale) gumbel_r::logsf(-x, -loc, scale);
     /// The cumulative distribution function.
-    cdf(x, loc, scale) logcdf(x, loc, scale).exp();
+    cdf(x, loc, scale) gumbel_r::sf(-x, -loc, scale);
     /// The logarithm of [`sf`].
-    logsf(x, loc, scale) only_where(scale.greater(0), -standardized(x, loc, scale).exp(), f64::NAN);
+    logsf(x, loc, scale) gumbel_r::logcdf(-x, -loc, scale);
     /// The survival function, `1 - cdf`.
-    sf(x, loc, scale) logsf(x, loc, scale).exp();
+    sf(x, loc, scale) gumbel_r::cdf(-x, -loc, scale);
     /// The quantile function, inverse of [`cdf`]; NaN unless `0 < p < 1`.
     ppf(p, loc, scale) only_where(p.greater(0) & p.less(1), loc + scale * (-(-p).log1p()).log(), f64::NAN);
 }

@@ -8,6 +8,7 @@
 //! ```
 
 use crate::ops::numpy::where_;
+use crate::ops::primitive::special::distributions::LOG1MEXP;
 use crate::scipy::stats::{quantile, standardized};
 
 distribution! {
@@ -19,16 +20,17 @@ distribution! {
     /// The probability density.
     pdf(x, b, loc, scale) logpdf(x, b, loc, scale).exp();
     /// The cumulative distribution function.
-    cdf(x, b, loc, scale) where_(x.less(loc + scale), 0, 1 - standardized(x, loc, scale).pow(-b));
+    cdf(x, b, loc, scale) where_(x.less(loc + scale), 0, -(-b * standardized(x, loc, scale).log()).expm1());
     /// The logarithm of [`cdf`].
     logcdf(x, b, loc, scale) {
-        let log = (-standardized(x, loc, scale).pow(-b)).log1p();
-        where_(x.less(loc + scale), f64::NEG_INFINITY, log)
+        let inside = x.greater(loc + scale);
+        let z = where_(&inside, standardized(x, loc, scale), 2);
+        where_(inside, LOG1MEXP.apply(&[b * z.log()]), f64::NEG_INFINITY)
     };
     /// The logarithm of [`sf`].
     logsf(x, b, loc, scale) where_(x.less(loc + scale), 0, -(b * standardized(x, loc, scale).log()));
     /// The survival function, `1 - cdf`.
     sf(x, b, loc, scale) logsf(x, b, loc, scale).exp();
     /// The quantile function, inverse of [`cdf`]; NaN where `q` is not a probability.
-    ppf(q, b, loc, scale) quantile(q, loc + scale * (1 - q).pow(-(1 / b)));
+    ppf(q, b, loc, scale) quantile(q, loc + scale * (-(-q).log1p() / b).exp());
 }

@@ -13,17 +13,21 @@ use std::f64::consts::{E, PI};
 use crate::core::array::Array;
 use crate::ops::lax;
 use crate::ops::numpy::where_;
-use crate::scipy::special::{entr, gammaincc, gammaln, xlogy};
+use crate::ops::primitive::special::distributions::{GAMMA_DENSITY, LOG_GAMMA_DENSITY};
+use crate::scipy::special::{entr, gammaincc};
 
 distribution! {
     /// The logarithm of the probability of `k`, shifted by `loc`.
     logpmf(k, mu, loc) {
         let x = k - loc;
-        let log = xlogy(&x, mu) - gammaln(&x + 1) - mu;
+        let log = LOG_GAMMA_DENSITY.apply(&[mu.clone(), &x + 1]);
         where_(x.less(0) | k.round().not_equal(k), f64::NEG_INFINITY, log)
     };
     /// The probability of `k`, shifted by `loc`.
-    pmf(k, mu, loc) logpmf(k, mu, loc).exp();
+    pmf(k, mu, loc) {
+        let x = k - loc;
+        where_(x.less(0) | k.round().not_equal(k), 0, GAMMA_DENSITY.apply(&[mu.clone(), &x + 1]))
+    };
     /// The probability of at most `k`.
     cdf(k, mu, loc) {
         let x = k - loc;

@@ -11,17 +11,15 @@
 
 use std::f64::consts::PI;
 
-use crate::scipy::special::gammaln;
+use crate::ops::primitive::special::distributions::{LOG_STUDENT_RATIO, LOG1P_SQUARE_OVER};
 use crate::scipy::stats::standardized;
 
 distribution! {
     /// The logarithm of the probability density.
     logpdf(x, df, loc, scale) {
         let z = standardized(x, loc, scale);
-        let half = df / 2;
-        let upper = &half + 0.5;
-        let normalizer = gammaln(half) + (scale * scale * PI * df).log() / 2 - gammaln(&upper);
-        -(normalizer + upper * (z.square() / df).log1p())
+        let normalizer = LOG_STUDENT_RATIO.apply(std::slice::from_ref(df)) + scale.log() + (2.0 * PI).ln() / 2.0;
+        -(normalizer + (df / 2 + 0.5) * LOG1P_SQUARE_OVER.apply(&[z, df.clone()]))
     };
     /// The probability density.
     pdf(x, df, loc, scale) logpdf(x, df, loc, scale).exp();

@@ -9,7 +9,10 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
+use std::f64::consts::PI;
+
 use crate::core::array::Array;
+use crate::dtype::DType;
 use crate::ops::numpy::where_;
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::scipy::special::{log_ndtr, ndtr};
@@ -51,6 +54,12 @@ distribution! {
 /// The logarithm of the probability that a standard normal variable is between `a` and `b`: from the nearer tail, where
 /// it has more digits, or between the tails from both.
 fn log_mass(a: &Array, b: &Array) -> Array {
+    let (width, middle) = (b - a, (a + b) * 0.5);
+    let widest = if a.dtype() == DType::F64 { 0.01 } else { 0.1 };
+    let is_narrow = width.greater(0) & (&width * (middle.abs() + 1)).less(widest);
+    let narrow = log_narrow_mass(&where_(&is_narrow, middle, 0), &where_(&is_narrow, width, 1));
+    // The slopes of forms that are not taken must be finite.
+    let (a, b) = (&where_(&is_narrow, -1, a), &where_(&is_narrow, 1, b));
     let (left, right) = (b.less_equal(0), a.greater(0));
     let low = where_(&right, -b, a);
     let high = where_(&right, -a, b);
@@ -59,7 +68,14 @@ fn log_mass(a: &Array, b: &Array) -> Array {
     // In a tail both probabilities may add up to 1, where the slope of the logarithm is infinite.
     let outside = |probability: Array| where_(&is_tail, 0.25, probability);
     let center = (-outside(ndtr(a)) - outside(ndtr(-b))).log1p();
-    where_(&is_tail, tail, center)
+    where_(is_narrow, narrow, where_(&is_tail, tail, center))
+}
+
+/// The logarithm of the mass of a narrow interval, by the Taylor series of the density at its middle.
+fn log_narrow_mass(middle: &Array, width: &Array) -> Array {
+    let (m, w) = (middle.square(), width.square());
+    let rest = &w * (&m - 1) / 24 + w.square() * (m.square() - &m * 6 + 3) / 1920;
+    width.log() - m / 2 - (2.0 * PI).ln() / 2.0 + rest.log1p()
 }
 
 /// `log(exp(x) - exp(y))`.

@@ -6,7 +6,7 @@ use super::{constant, eps, gamma_uniform, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, LGAMMA, LOG};
+use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, EXPM1, LGAMMA, LOG};
 use crate::ops::select::where_;
 
 /// A sum and its derivative with respect to `a`.
@@ -134,12 +134,43 @@ fn regularized(a: &Array, x: &Array, upper: bool) -> Result<Array> {
     let (p, q) = (parts.series.value * &scale / a, parts.fraction.value * scale);
     let y = match upper {
         false => where_(&by_fraction, 1 - q, p),
-        true => where_(&by_fraction, q, 1 - p),
+        true => where_(&by_fraction, q, where_(is_small_shape(a, x), upper_of_small_shape(a, x), 1 - p)),
     };
     let y = where_(close, gamma_uniform::regularized(a, x, upper), y);
     let (at_nothing, at_all) = if upper { (1.0, 0.0) } else { (0.0, 1.0) };
     let y = where_(nothing, constant(at_nothing, a), y);
     Ok(nan_where(&outside, where_(all, constant(at_all, a), y)))
+}
+
+fn is_small_shape(a: &Array, x: &Array) -> Array {
+    a.less(0.01) & x.less(1)
+}
+
+/// `1 - P(a, x)` without cancellation, for a small shape: the terms of the series of `P` that do not vanish with `a` are
+/// `xᵃ / Γ(a + 1)`, whose logarithm is small.
+fn upper_of_small_shape(a: &Array, x: &Array) -> Array {
+    // log(Γ(a + 1)), -γ a + Σ (-1)ⁿ ζ(n) aⁿ / n (DLMF 5.7.3).
+    const LOG_GAMMA: [f64; 8] = [
+        -0.577_215_664_901_532_9,
+        0.822_467_033_424_113_2,
+        -0.400_685_634_386_531_43,
+        0.270_580_808_427_784_54,
+        -0.207_385_551_028_673_98,
+        0.169_557_176_997_408_2,
+        -0.144_049_896_768_846_1,
+        0.125_509_669_524_743_04,
+    ];
+    let is_small = is_small_shape(a, x);
+    let (a, x) = (where_(&is_small, a, 0.001), where_(&is_small, x, 0.5));
+    let log_gamma = LOG_GAMMA.iter().rev().fold(constant(0.0, &a), |sum, c| (sum + *c) * &a);
+    let log_power = &a * LOG.apply(&x) - log_gamma;
+    // Σ (-x)ᵏ / ((a + k) k!)
+    let (mut term, mut sum) = (constant(1.0, &a), constant(0.0, &a));
+    for k in 1..20 {
+        term = term * &x * (-1.0 / f64::from(k));
+        sum = sum + &term / (&a + f64::from(k));
+    }
+    -EXPM1.apply(&log_power) - EXP.apply(&log_power) * a * sum
 }
 
 /// The derivative of `P(a, x)` with respect to `a`.

@@ -29,7 +29,7 @@ pub(super) fn is_close(a: &Array, x: &Array) -> Array {
 }
 
 /// `(x - a) / a - log(x / a)`, half the square of Temme's variable, without cancellation: by the series of `atanh`.
-fn half_square(a: &Array, x: &Array) -> Array {
+pub(super) fn half_square(a: &Array, x: &Array) -> Array {
     let mu = (x - a) / a;
     let z = &mu / (&mu + 2);
     let square = &z * &z;

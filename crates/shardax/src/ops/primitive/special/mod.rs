@@ -5,6 +5,7 @@
 mod bessel;
 mod beta;
 mod dilogarithm;
+pub(crate) mod distributions;
 mod error;
 mod expint;
 mod exponential;
@@ -186,10 +187,13 @@ expanded! {
         |a, _, i, t| t * owens::slope(&a[0], &a[1], i);
     LOGIT "logit" Float, |x| LOG.apply(&(&x[0] / (1 - &x[0]))),
         |x, _, _, t| t * (1 / &x[0] + 1 / (1 - &x[0]));
+    // A quotient in derivatives. XLA computes x / y / y as x / y², whose denominator underflows or overflows.
+    QUOTIENT "quotient" Inexact, |a| &a[0] / &a[1],
+        |a, out, i, t| if i == 0 { t * (1 / &a[1]) } else { -t * out * (1 / &a[1]) };
     XLOGY "xlogy" Inexact, |a| or_zero(a, &a[0] * LOG.apply(&a[1])),
-        |a, _, i, t| if i == 0 { t * LOG.apply(&a[1]) } else { t * (&a[0] / &a[1]) };
+        |a, _, i, t| if i == 0 { t * LOG.apply(&a[1]) } else { t * QUOTIENT.apply(a) };
     XLOG1PY "xlog1py" Inexact, |a| or_zero(a, &a[0] * LOG1P.apply(&a[1])),
-        |a, _, i, t| if i == 0 { t * LOG1P.apply(&a[1]) } else { t * (&a[0] / (1 + &a[1])) };
+        |a, _, i, t| if i == 0 { t * LOG1P.apply(&a[1]) } else { t * QUOTIENT.apply(&[a[0].clone(), 1 + &a[1]]) };
     XLOGX "xlogx" Inexact, |x| XLOGY.apply(&[x[0].clone(), x[0].clone()]), |x, _, _, t| t * (LOG.apply(&x[0]) + 1);
 }
 

@@ -3,7 +3,7 @@
 use std::f64::consts::LN_2;
 
 use super::super::expanded::expanded;
-use super::{constant, widened};
+use super::{QUOTIENT, constant, widened};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::ops::lax::polygamma;
@@ -32,6 +32,9 @@ expanded! {
         let is_normal = ratio.greater(low) & ratio.less(high);
         Ok(where_(&is_normal, LOG.apply(&where_(&is_normal, ratio, 1)), LOG.apply(&a[0]) - LOG.apply(&a[1])))
     }), |a, _, i, t| if i == 0 { t / &a[0] } else { -t / &a[1] };
+    // p log(p / q) of positive numbers
+    RELATIVE_ENTROPY "relative_entropy" Float, |a| &a[0] * LOG_RATIO.apply(a),
+        |a, _, i, t| if i == 0 { t * (LOG_RATIO.apply(a) + 1) } else { -t * QUOTIENT.apply(a) };
     // log(1 + x²)
     LOG1P_SQUARE "log1p_square" Float, |x| widened(x, |x| {
         let size = ABS.apply(&x[0]);
@@ -128,7 +131,7 @@ fn log_beta(a: &Array, b: &Array) -> Array {
 }
 
 /// The terms of Stirling's series that vanish for large `x`.
-fn stirling_rest(x: &Array) -> Array {
+pub(super) fn stirling_rest(x: &Array) -> Array {
     let inverse = 1 / (x * x);
     let terms = [1.0 / 12.0, -1.0 / 360.0, 1.0 / 1260.0, -1.0 / 1680.0, 1.0 / 1188.0, -691.0 / 360_360.0];
     terms.iter().rev().fold(constant(0.0, x), |sum, c| sum * &inverse + *c) / x
