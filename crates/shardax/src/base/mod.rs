@@ -7,6 +7,7 @@ pub(crate) mod compiler_options;
 pub mod config;
 pub(crate) mod default_dtype;
 pub(crate) mod defaults;
+pub(crate) mod dependence;
 pub mod dtype;
 pub mod error;
 pub(crate) mod forbidden_axes;

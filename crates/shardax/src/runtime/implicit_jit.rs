@@ -15,8 +15,9 @@ use super::execute::LoadedProgram;
 use super::load::Request;
 use super::stages::Stages;
 use super::{counts, eager};
-use crate::core::program::trace::{is_tracing, values_read};
+use crate::core::program::trace::is_tracing;
 use crate::core::tree::Flat;
+use crate::dependence::recorded;
 use crate::error::{Result, err};
 use crate::interpret::flat::with_arguments;
 use crate::interpret::flat::{FlatFn, avals_of, trace_concrete};
@@ -137,7 +138,7 @@ fn build(
     f: FlatFnAux<'_>,
     load: impl Fn(Request) -> Result<Arc<LoadedProgram>>,
 ) -> Result<Callable> {
-    let (begun, read) = (Instant::now(), values_read());
+    let begun = Instant::now();
     let avals = avals_of(flat)?;
     let known = Rc::new(WholeArrays(flat.leaves.to_vec()));
     let left = RefCell::new(None);
@@ -146,7 +147,9 @@ fn build(
         left.replace(aux);
         Ok(out)
     };
-    let (traced, out_def) = with_arguments(&flat.leaves, || trace_concrete(known, &flat.def, &avals, traced))?;
+    let (result, dependence) =
+        recorded(|| with_arguments(&flat.leaves, || trace_concrete(known, &flat.def, &avals, traced)));
+    let (traced, out_def) = result?;
     counts::traced(name, begun);
     let (traced, refs) = lift(&traced)?.unwrap_or_else(|| (traced, Lifted::default()));
     // In eager execution, checks fail immediately.
@@ -162,6 +165,6 @@ fn build(
         Some(last) => last.clone(),
         None => load(request)?,
     };
-    let reusable = values_read() == read;
+    let reusable = !dependence.values;
     Ok(Callable { loaded, stages, convention, errors, reusable, aux: left.into_inner() })
 }

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::core::program::Aval;
 use crate::core::tree::TreeDef;
 use crate::defaults::Defaults;
+use crate::dependence::{Dependence, depend_on};
 use crate::ops::primitive::call::Call;
 use crate::sharding::axis_env::Environment;
-use crate::sharding::context::{get_abstract_mesh, get_mesh};
+use crate::sharding::context::{get_abstract_mesh, mesh_for_key};
 use crate::sharding::device::{Device, chosen_device};
 use crate::sharding::{AbstractMesh, Mesh};
 
@@ -26,14 +27,32 @@ pub(crate) struct InnerTrace {
     /// The inputs that the program uses.
     pub used: Vec<bool>,
     pub out_def: TreeDef,
+    pub dependence: Dependence,
+}
+
+impl InnerTrace {
+    /// Returns `true` if the trace is valid for a call. Another mesh with the same axes needs another trace only if the
+    /// function asked for its devices.
+    fn serves(&self, key: &InnerKey) -> bool {
+        let abstract_mesh = |key: &InnerKey| key.mesh.as_ref().map(|mesh| mesh.abstract_mesh().clone());
+        let same_mesh = match self.dependence.devices {
+            true => self.key.mesh == key.mesh,
+            false => abstract_mesh(&self.key) == abstract_mesh(key),
+        };
+        same_mesh && self.key.call == key.call
+    }
 }
 
 /// Everything that tracing can read: the types of the arguments, and the context.
-#[derive(PartialEq)]
 pub(crate) struct InnerKey {
+    mesh: Option<Mesh>,
+    call: CallKey,
+}
+
+#[derive(PartialEq)]
+struct CallKey {
     def: TreeDef,
     avals: Vec<Aval>,
-    mesh: Option<Mesh>,
     abstract_mesh: Option<AbstractMesh>,
     axes: Environment,
     defaults: Defaults,
@@ -43,19 +62,19 @@ pub(crate) struct InnerKey {
 impl InnerKey {
     /// The key of arguments of these types in the current context.
     pub fn new(def: &TreeDef, avals: Vec<Aval>) -> Self {
-        InnerKey {
+        let call = CallKey {
             def: def.clone(),
             avals,
-            mesh: get_mesh(),
             abstract_mesh: get_abstract_mesh(),
             axes: Environment::current(),
             defaults: Defaults::current(),
             device: chosen_device(),
-        }
+        };
+        InnerKey { mesh: mesh_for_key(), call }
     }
 
     pub fn avals(&self) -> &[Aval] {
-        &self.avals
+        &self.call.avals
     }
 }
 
@@ -64,8 +83,11 @@ impl InnerTraces {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Finds a trace for a call. The function that is being traced then depends on what this trace depends on.
     pub fn find(&self, key: &InnerKey) -> Option<Arc<InnerTrace>> {
-        self.lock().iter().find(|trace| trace.key == *key).cloned()
+        let found = self.lock().iter().find(|trace| trace.serves(key)).cloned()?;
+        depend_on(found.dependence);
+        Some(found)
     }
 
     pub fn insert(&self, trace: Arc<InnerTrace>) {

@@ -6,6 +6,7 @@ use super::Mesh;
 use super::abstract_mesh::{AbstractMesh, any_explicit};
 use super::axis_env;
 use super::mesh::AxisType;
+use crate::dependence::{Dependence, depend_on};
 use crate::error::{Result, err};
 use crate::local::{Stack, StackKey};
 use crate::shape::{AxisName, AxisSet};
@@ -14,13 +15,6 @@ thread_local! {
     /// The meshes of the live guards with the number of each guard. `None` hides the meshes before it.
     static CONTEXT: Stack<(u64, Option<Mesh>)> = const { Stack::new() };
     static NEXT: Cell<u64> = const { Cell::new(0) };
-    static DEVICES_ASKED: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The number of times this thread has queried the context mesh with its devices. If it changes during a trace, the
-/// trace depends on the devices.
-pub(crate) fn devices_asked() -> u64 {
-    DEVICES_ASKED.get()
 }
 
 /// Removes its mesh from the context when dropped. The context mesh is the mesh of the latest guard that still exists.
@@ -46,7 +40,12 @@ pub(crate) fn enter(mesh: Option<Mesh>) -> MeshGuard {
 
 /// The context mesh: the mesh of the enclosing `shard_map`, otherwise the mesh that was set last.
 pub fn get_mesh() -> Option<Mesh> {
-    DEVICES_ASKED.set(DEVICES_ASKED.get() + 1);
+    depend_on(Dependence { devices: true, ..Dependence::default() });
+    mesh_for_key()
+}
+
+/// The context mesh as a part of a cache's key, without a record that the function being traced depends on it.
+pub(crate) fn mesh_for_key() -> Option<Mesh> {
     axis_env::manual().map(|(mesh, _)| mesh).or_else(mesh_with_devices)
 }
 
@@ -180,7 +179,7 @@ pub(crate) fn is_current(mesh: Option<&Mesh>) -> bool {
 impl AbstractMesh {
     /// Finds the mesh with this shape among the meshes of the arguments of the function being traced.
     fn resolve(&self) -> Result<Mesh> {
-        ASKED.set(ASKED.get() + 1);
+        depend_on(Dependence { argument_meshes: true, ..Dependence::default() });
         let found = ARGUMENTS.with_borrow(|all| all.iter().rev().find(|m| m.axes() == self.axes()).cloned());
         found.ok_or_else(|| {
             err!(
@@ -196,13 +195,6 @@ impl AbstractMesh {
 thread_local! {
     /// The meshes of the arguments of the functions being traced.
     static ARGUMENTS: Stack<Mesh> = const { Stack::new() };
-    static ASKED: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The number of times this thread has queried the arguments' mesh. If it changes during a trace, the trace depends on
-/// the mesh.
-pub(crate) fn argument_meshes_asked() -> u64 {
-    ASKED.get()
 }
 
 /// Runs `f`, which traces a function with arguments on these meshes.

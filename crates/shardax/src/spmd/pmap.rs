@@ -15,6 +15,7 @@ use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
 use crate::core::program::Aval;
 use crate::core::program::trace::{check_usable, is_tracing};
 use crate::core::tree::{self, Flat, Tree, TreeDef};
+use crate::dependence::recorded;
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, types_of};
 use crate::ops::shard_map::ShardMap;
@@ -26,7 +27,6 @@ use crate::shape::AxisName;
 use crate::sharding::context::{adopting, with_abstract_mesh};
 use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, axis_env};
 use crate::source;
-use crate::transform::grad::gradients_taken;
 use crate::transform::jit::check_argnums;
 
 /// The name of the mapped axis when none is given.
@@ -323,7 +323,6 @@ impl Options {
             ShardMap::shard_aval(mesh, &manual, spec, &leaf.aval().with_sharding(None), false)
         };
         let blocks: Vec<Aval> = flat.leaves.iter().zip(in_specs).map(block).collect::<Result<_>>()?;
-        let gradients = gradients_taken();
 
         // In the body the mapped dimensions have size 1, so they are squeezed out; results get them back.
         let (in_blocks, out_blocks, out_dims) = (RefCell::default(), RefCell::default(), RefCell::default());
@@ -346,10 +345,12 @@ impl Options {
         let on = Manual { mesh, axes: &[self.axis_name], checked: false };
         let out_specs = |_: &TreeDef, _: &[usize]| Ok(out_dims.borrow().iter().map(|d| self.spec(*d)).collect());
         // Values that the body captures can be on any mesh too; they are replicated on every device.
-        let mapped = adopting(|| trace_local_shards(on, flat, &blocks, in_specs.clone(), &body, &out_specs))?;
+        let (mapped, dependence) =
+            recorded(|| adopting(|| trace_local_shards(on, flat, &blocks, in_specs.clone(), &body, &out_specs)));
+        let mapped = mapped?;
         if self.check_replication {
             unreduced_results(self.axis_name, &mapped, &out_dims.borrow())?;
-            if gradients_taken() > gradients {
+            if dependence.gradients {
                 let args = Values { def: &flat.def, avals: &in_blocks.borrow() };
                 let outs = Values { def: &mapped.out_def, avals: &out_blocks.borrow() };
                 let is_named = self.axis_name != AxisName::new(DEFAULT_AXIS);

@@ -1,6 +1,5 @@
 //! Gradients: reverse-mode differentiation of functions with a scalar result.
 
-use std::cell::Cell;
 use std::marker::PhantomData;
 
 use std::rc::Rc;
@@ -10,6 +9,7 @@ use crate::core::function::{Arg, Argnums, Function, identity_of};
 use crate::core::primitive::Tangents;
 use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
+use crate::dependence::{Dependence, depend_on};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::interpret::ad;
@@ -202,19 +202,9 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     Ok((value.build()?, gradient.build()?))
 }
 
-thread_local! {
-    static TAKEN: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The number of gradients computed on this thread. Compare it before and after a trace to find whether the traced
-/// function computes any.
-pub(crate) fn gradients_taken() -> u64 {
-    TAKEN.get()
-}
-
 /// Returns the flattened pair of the function's result and the gradient of its first leaf.
 fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -> Result<Flat> {
-    TAKEN.set(TAKEN.get() + 1);
+    depend_on(Dependence { gradients: true, ..Dependence::default() });
     let avals = avals_of(flat)?;
     let wanted = super::jit::leaves_of(&flat.def, positions);
     for (i, (aval, wanted)) in avals.iter().zip(&wanted).enumerate() {

@@ -12,6 +12,7 @@ use crate::core::program::Program;
 use crate::core::program::trace::{bind, check_usable, is_recording, is_tracing, scoped};
 use crate::core::sharding_like::{RequestedSharding, ShardingLike};
 use crate::core::tree::{Flat, Tree, TreeDef};
+use crate::dependence::recorded;
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
 use crate::interpret::higher_order::marked;
@@ -22,7 +23,6 @@ use crate::runtime::aot::{Lowered, LoweredFn};
 use crate::runtime::dispatch::{self, Cache};
 use crate::runtime::implicit_jit::is_jit_disabled;
 use crate::runtime::inner_traces::{InnerKey, InnerTrace, InnerTraces};
-use crate::sharding::context::argument_meshes_asked;
 use crate::source;
 
 /// A compiled function; see [`jit`].
@@ -353,15 +353,15 @@ impl Options {
         let (trace, captures) = match traces.find(&key) {
             Some(trace) => (trace, Vec::new()),
             None => {
-                let asked = argument_meshes_asked();
-                let (traced, out_def) = trace_flat(&flat.def, key.avals(), &constrained)?;
+                let (result, dependence) = recorded(|| trace_flat(&flat.def, key.avals(), &constrained));
+                let (traced, out_def) = result?;
                 let program = traced.program.simplified();
                 let used = program.used_inputs();
                 let program = Program { inputs: marked(&program.inputs, &used), ..program };
                 let call = Arc::new(Call { name: self.name.to_owned(), program: program.into() });
-                let trace = Arc::new(InnerTrace { key, call, used, out_def });
+                let trace = Arc::new(InnerTrace { key, call, used, out_def, dependence });
                 // A captured value may belong to the calling trace, which ends, so a trace with captures is not cached.
-                if traced.captures.is_empty() && asked == argument_meshes_asked() {
+                if traced.captures.is_empty() && !dependence.argument_meshes {
                     traces.insert(trace.clone());
                 }
                 (trace, traced.captures)

@@ -5,7 +5,6 @@
 //! used by reverse mode, records only operations that depend on its inputs (tangents) and passes all others to the
 //! trace below. This alone separates the linear part of a function from the non-linear part (partial evaluation).
 
-use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::rc::Rc;
@@ -18,6 +17,7 @@ use super::{Atom, Aval, Eqn, Program, Var};
 use crate::core::array::{Array, Repr, Tracer};
 use crate::core::primitive::{Outputs, Primitive};
 use crate::core::sharding_rule::assign;
+use crate::dependence::{Dependence, depend_on};
 use crate::error::{Error, Result, bail, err};
 use crate::local::{Stack, StackKey};
 use crate::scope;
@@ -29,7 +29,6 @@ use crate::stack::grow;
 
 thread_local! {
     static STACK: Stack<Frame> = const { Stack::new() };
-    static READ: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The maximum number of nested traces. It is small enough that dropping a program of this depth does not overflow any
@@ -277,7 +276,7 @@ pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)
     let (traced, finish, known) = STACK.with_borrow(|stack| {
         let frame = stack.iter().find(|f| f.id == tracer.trace)?;
         let known = frame.known.clone()?;
-        READ.set(READ.get() + 1);
+        depend_on(Dependence { values: true, ..Dependence::default() });
         let mut program = frame.program.clone();
         program.inputs.extend(&frame.args);
         program.outputs = vec![Atom::Var(tracer.var)];
@@ -291,12 +290,6 @@ pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)
 /// Returns `true` if the outermost traced function of this thread runs eagerly with known arguments, outside of `jit`.
 pub(crate) fn runs_at_once() -> bool {
     STACK.with_borrow(|stack| stack.first().is_some_and(|frame| frame.known.is_some()))
-}
-
-/// The number of values that this thread has read while tracing. If it changes during a trace, the trace depends on
-/// values.
-pub(crate) fn values_read() -> u64 {
-    READ.get()
 }
 
 /// Runs `f` with a linear trace on top, and passes inputs of these types to it. The returned program records operations

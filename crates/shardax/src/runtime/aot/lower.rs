@@ -13,6 +13,7 @@ use crate::core::program::{Aval, Program};
 use crate::core::sharding_like::RequestedSharding;
 use crate::core::tree::{Flat, LeafInfo, TreeDef};
 use crate::defaults::Defaults;
+use crate::dependence::recorded;
 use crate::error::{Result, err};
 use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
 use crate::ops::state::lift::{Lifted, lift};
@@ -23,7 +24,7 @@ use crate::runtime::input_names::InputNames;
 use crate::runtime::layouts;
 use crate::runtime::load::Request;
 use crate::runtime::placement::{Input, Placed, Placing};
-use crate::sharding::context::{argument_meshes_asked, devices_asked, get_mesh};
+use crate::sharding::context::mesh_for_key;
 use crate::sharding::device::client_number;
 use crate::sharding::layout::RequestedLayout;
 use crate::sharding::memory::MemoryKind;
@@ -60,10 +61,9 @@ pub(crate) struct Traces(Mutex<VecDeque<Arc<Trace>>>);
 const KEPT_TRACES: usize = 4;
 
 struct Trace {
-    /// The context mesh, and `true` if the function asked for the mesh's devices. If it did not ask, the trace is also
-    /// valid for other devices.
+    /// The context mesh. If the trace does not depend on its devices, the trace is also valid for other devices.
     mesh: Option<Mesh>,
-    asked_devices: bool,
+    depends_on_devices: bool,
     /// The client of captured arrays.
     client_number: usize,
     defaults: Defaults,
@@ -174,25 +174,27 @@ impl LowerOptions<'_> {
         // Host data is placed as `in_shardings` say, so its type has the same sharding.
         let given = self.in_shardings.iter().map(|given| given.sharding.as_ref());
         let in_avals: Vec<Aval> = types_of(flat)?.into_iter().zip(given).map(placed).collect();
-        let (mesh, client_number, defaults) = (get_mesh(), client_number(), Defaults::current());
+        let (mesh, client_number, defaults) = (mesh_for_key(), client_number(), Defaults::current());
         let shape = |mesh: &Option<Mesh>| mesh.as_ref().map(|mesh| mesh.abstract_mesh().clone());
         let same = |trace: &Trace| {
             (trace.client_number, trace.defaults) == (client_number, defaults)
-                && (trace.mesh == mesh || (!trace.asked_devices && shape(&trace.mesh) == shape(&mesh)))
+                && (trace.mesh == mesh || (!trace.depends_on_devices && shape(&trace.mesh) == shape(&mesh)))
                 && trace.in_def == flat.def
                 && trace.in_avals == in_avals
         };
         if let Some(found) = self.traces.and_then(|traces| traces.lock().iter().find(|trace| same(trace)).cloned()) {
             return Ok(found);
         }
-        let (begun, asked, devices) = (Instant::now(), argument_meshes_asked(), devices_asked());
+        let begun = Instant::now();
         // `pmap` maps over its own mesh, whatever mesh an argument is on. A type over another mesh would become the
         // type of the result, and each device would have to gather all slices.
         let traced_avals = match self.captured {
             Some(_) => in_avals.iter().map(|aval| aval.with_sharding(None)).collect(),
             None => in_avals.clone(),
         };
-        let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &traced_avals, f))?;
+        let (result, dependence) =
+            recorded(|| with_arguments(&flat.leaves, || trace_flat(&flat.def, &traced_avals, f)));
+        let (traced, out_def) = result?;
         counts::traced(self.function, begun);
         let (traced, refs) = lift(&traced)?.unwrap_or_else(|| (traced, Lifted::default()));
         if !refs.is_empty() && self.captured.is_some() {
@@ -202,7 +204,7 @@ impl LowerOptions<'_> {
         let pruned = Pruned::new(&traced, refs, self.keep_unused)?;
         let trace = Arc::new(Trace {
             mesh,
-            asked_devices: devices_asked() != devices,
+            depends_on_devices: dependence.devices,
             client_number,
             defaults,
             in_def: flat.def.clone(),
@@ -211,7 +213,7 @@ impl LowerOptions<'_> {
             out_def,
         });
         // A trace that depends on the mesh of the arguments is valid for these arguments only, so it is not cached.
-        if let Some(traces) = self.traces.filter(|_| asked == argument_meshes_asked()) {
+        if let Some(traces) = self.traces.filter(|_| !dependence.argument_meshes) {
             let mut all = traces.lock();
             all.truncate(KEPT_TRACES - 1);
             all.push_front(trace.clone());
