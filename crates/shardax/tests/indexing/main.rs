@@ -220,6 +220,22 @@ fn errors_name_index_axis_and_size() {
 }
 
 #[test]
+fn constant_slices_lie_inside() -> Result<()> {
+    setup();
+    let x = arange(0..6).reshape([2, 3]);
+    let outside: [(&[usize], &[usize]); 5] =
+        [(&[1, 2], &[2, 1]), (&[1, 1], &[2, 4]), (&[3, 0], &[3, 3]), (&[1], &[2]), (&[1, 0, 0], &[2, 3, 1])];
+    for (start, limit) in outside {
+        let eager = error_of(lax::slice(&x, start, limit, None));
+        let compiled =
+            jit(|x: Array| lax::slice(&x, start, limit, None)).call(&x).expect_err("bounds outside of the array");
+        assert_eq!(eager.message(), compiled.message(), "{start:?}..{limit:?}");
+    }
+    assert_eq!(lax::slice(&x, &[1, 1], &[2, 3], None).to_vec::<i32>()?, [4, 5]);
+    Ok(())
+}
+
+#[test]
 fn updates() -> Result<()> {
     setup();
     let x = cube();

@@ -10,7 +10,7 @@ use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
 use crate::core::program::Aval;
-use crate::core::program::trace::bind1;
+use crate::core::program::trace::{bind1, check_usable};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
@@ -249,6 +249,8 @@ impl Primitive for AllToAll {
         let x = x.reshape(&cut).swapaxes(0, self.split as i32 + 1);
         // The source index is now at the position of the split dimension and moves before the concat dimension.
         let x = x.moveaxis(self.split as i32 + 1, self.concat as i32 + 1);
+        // If one of these operations failed, the array has no dimensions.
+        check_usable(&x)?;
         let mut joined = x.shape_owned();
         let sources = joined.remove(self.concat + 1);
         joined[self.concat + 1] *= sources;

@@ -23,9 +23,16 @@ struct SliceAt {
 }
 
 impl Slice {
-    /// The slice with its start as parameters. `None` at the origin, where the shapes alone determine the program.
-    pub(super) fn with_start_as_operand(&self) -> Option<EagerForm> {
-        if self.start.iter().all(|start| *start == 0) {
+    /// The slice with its start as parameters. `None` at the origin, where the shapes alone determine the program, and
+    /// for bounds outside of the operand, which `infer` rejects.
+    pub(super) fn with_start_as_operand(&self, operand: &Aval) -> Option<EagerForm> {
+        let is_within = self.start.len() == operand.rank()
+            && self.limit.len() == operand.rank()
+            && self.strides.len() == operand.rank()
+            && !self.strides.contains(&0)
+            && self.start.iter().zip(&self.limit).all(|(start, limit)| start <= limit)
+            && self.limit.iter().zip(&operand.shape).all(|(limit, size)| limit <= size);
+        if !is_within || self.start.iter().all(|start| *start == 0) {
             return None;
         }
         let parameters = self.start.iter().map(|&start| i32::try_from(start).ok()).collect::<Option<_>>()?;
