@@ -276,7 +276,7 @@ impl Part<'_, '_> {
     }
 }
 
-/// How integers are stored.
+/// A storage format of integers.
 trait Unit: Copy {
     type Stored: Copy;
     type Wide: AsRef<[[f32; LANES]]>;

@@ -1,11 +1,11 @@
-//! What the trace of a function depends on, besides the types of its arguments.
+//! Dependences of the trace of a function, besides the types of its arguments.
 //!
 //! Traces are cached by the types of the arguments and by settings. A function can query more while it is traced, and
 //! then its trace is valid for fewer calls.
 
 use std::cell::Cell;
 
-/// What a traced function queried.
+/// The kinds of queries that a traced function has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dependence {
     /// The devices of the context mesh.

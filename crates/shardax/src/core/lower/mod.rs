@@ -48,7 +48,7 @@ struct ValueInfo {
     typed: Option<Arc<Typed>>,
     /// The value that was converted to this one.
     converted_from: Option<Value>,
-    /// What the platform's rules know about this value.
+    /// A record of the platform's rules about this value.
     #[cfg_attr(not(feature = "cpu-kernels"), allow(dead_code, reason = "only rules of kernels use it"))]
     origin: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -126,7 +126,7 @@ impl Lowering {
         self.values[value.0 as usize].origin = Some(Arc::new(origin));
     }
 
-    /// What the platform's rules have stored about a value.
+    /// Returns the record of the platform's rules about a value.
     #[cfg_attr(not(feature = "cpu-kernels"), allow(dead_code, reason = "only rules of kernels use it"))]
     pub(crate) fn origin<T: 'static>(&self, value: Value) -> Option<&T> {
         self.values[value.0 as usize].origin.as_ref()?.downcast_ref()

@@ -53,8 +53,7 @@ expanded! {
             // 0 · ∞ would be NaN where the density underflows.
             let inverse = 1 / where_(density.equal(0), 1, &a[0]);
             t * match i {
-                // The density is the first factor because 1 / x² may overflow.
-                0 => &density * ((&power * (&power - 1)) * &inverse - &power * 2) * inverse + density,
+                0 => gamma_density_curve(&a[0], &power, &density, &inverse),
                 _ => density * (log_gamma_density_slope(&a[0], &a[1]) * (power * &inverse - 1) + inverse),
             }
         };
@@ -66,6 +65,18 @@ expanded! {
     // log(1 + z² / k) of a positive k
     LOG1P_SQUARE_OVER "log1p_square_over" Float, |a| widened(a, |a| Ok(log1p_square_over(&a[0], &a[1]))),
         |a, _, i, t| t * log1p_square_over_slope(&a[0], &a[1], i);
+}
+
+/// The second derivative of the gamma density with respect to x: `density` times (power / x - 1)² - power / x².
+fn gamma_density_curve(x: &Array, power: &Array, density: &Array, inverse: &Array) -> Array {
+    // Close to the mode, where x is the power, the squared term vanishes. Elsewhere powers of 1 / x are collected, because
+    // the terms cancel next to 0; the density is the first factor because 1 / x² may overflow.
+    let is_near = (ABS.apply(&(power - x)) * 2).less(x);
+    let (near_x, near_power) = (where_(&is_near, x, 1), where_(&is_near, power, 1));
+    let difference = (&near_power - &near_x) / &near_x;
+    let near = density * (&difference * &difference - &near_power / &near_x / &near_x);
+    let far = density * ((power * (power - 1)) * inverse - power * 2) * inverse + density;
+    where_(is_near, near, far)
 }
 
 fn log_gumbel_above(z: &Array) -> Array {
