@@ -56,9 +56,9 @@ fn summaries(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// The fault of a summary line, if it has one.
 fn fault(file: &str, line: usize, summary: &str) -> Option<String> {
     let lower = summary.to_lowercase();
-    let opening = OPENINGS.into_iter().find(|opening| {
-        lower.strip_prefix(opening).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
-    })?;
+    let opening = OPENINGS
+        .into_iter()
+        .find(|opening| lower.strip_prefix(opening).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))?;
     Some(format!("{file}:{line}: the summary opens with {opening:?}: name the thing, or say what it does"))
 }
 
