@@ -49,7 +49,7 @@ struct ValueInfo {
     /// The value that was converted to this one.
     converted_from: Option<Value>,
     /// A record of the platform's rules about this value.
-    #[cfg_attr(not(feature = "cpu-kernels"), allow(dead_code, reason = "only rules of kernels use it"))]
+    #[allow(dead_code, reason = "only rules of optional kernels use it")]
     origin: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -121,13 +121,13 @@ impl Lowering {
     }
 
     /// Stores what a platform's rules know about a value, for the rules of operations that use it.
-    #[cfg_attr(not(feature = "cpu-kernels"), allow(dead_code, reason = "only rules of kernels use it"))]
+    #[allow(dead_code, reason = "only rules of optional kernels use it")]
     pub(crate) fn set_origin<T: Send + Sync + 'static>(&mut self, value: Value, origin: T) {
         self.values[value.0 as usize].origin = Some(Arc::new(origin));
     }
 
     /// Returns the record of the platform's rules about a value.
-    #[cfg_attr(not(feature = "cpu-kernels"), allow(dead_code, reason = "only rules of kernels use it"))]
+    #[allow(dead_code, reason = "only rules of optional kernels use it")]
     pub(crate) fn origin<T: 'static>(&self, value: Value) -> Option<&T> {
         self.values[value.0 as usize].origin.as_ref()?.downcast_ref()
     }
