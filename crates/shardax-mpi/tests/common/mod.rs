@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -96,7 +97,10 @@ pub fn run(
     variables: &[(&str, &str)],
 ) -> Outcome {
     let _turn = Turn::wait(processes);
-    let dir = std::env::temp_dir().join(format!("shardax-mpi-{}-{case}", std::process::id()));
+    // Two tests may run the same case at the same time.
+    static JOBS: AtomicUsize = AtomicUsize::new(0);
+    let number = JOBS.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("shardax-mpi-{}-{number}-{case}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let (out, err) = (dir.join("out"), dir.join("err"));
     let mut command = Command::new(launcher);
