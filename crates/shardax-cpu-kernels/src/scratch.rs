@@ -24,11 +24,13 @@ impl Scratch {
         if len == 0 {
             return Scratch { memory: Vec::new(), len };
         }
-        let memory = KEPT.with_borrow_mut(|kept| {
+        // It fails while the thread ends.
+        let memory = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
             let fits = (0..kept.len()).filter(|i| kept[*i].len() >= len).min_by_key(|i| kept[*i].len());
             fits.map(|i| kept.swap_remove(i))
         });
-        Scratch { memory: memory.unwrap_or_else(|| vec![0.0; len]), len }
+        Scratch { memory: memory.ok().flatten().unwrap_or_else(|| vec![0.0; len]), len }
     }
 }
 

@@ -171,6 +171,25 @@ fn users(arrows: &BTreeSet<(Vec<String>, Vec<String>)>, to: &str) -> BTreeSet<St
     arrows.iter().filter(uses).map(|(a, _)| a[1..].join("::")).collect()
 }
 
+/// A thread local with a destructor is gone while later destructors of the thread run, and an access then aborts the
+/// process. `base::local` has cells without one.
+#[test]
+fn thread_locals_with_destructors_are_accessed_by_try_with() {
+    let mut panicking = Vec::new();
+    for (module, file) in modules() {
+        let code = code(&file);
+        let locals =
+            code.lines().filter_map(|line| line.trim_start().strip_prefix("static ")?.split_once(": RefCell<"));
+        for (name, _) in locals {
+            let access = format!("{name}.");
+            if code.split(&access).skip(1).any(|method| !method.starts_with("try_with")) {
+                panicking.push(format!("{}: {name}", module.join("::")));
+            }
+        }
+    }
+    assert!(panicking.is_empty(), "use `local::Lasting`, or `try_with` everywhere: {panicking:#?}");
+}
+
 #[test]
 fn numpy_is_above_the_rest_of_ops() {
     let users = users(&arrows(), "numpy");

@@ -133,7 +133,8 @@ pub(super) struct Buffers {
 
 impl Buffers {
     pub fn take() -> Self {
-        let [left, right] = KEPT.take();
+        // It fails while the thread ends.
+        let [left, right] = KEPT.try_with(Cell::take).unwrap_or_default();
         Buffers { left, right }
     }
 }

@@ -43,6 +43,39 @@ impl<T: 'static> StackKey<T> for LocalKey<Stack<T>> {
     }
 }
 
+/// Any other thread-wide value. Whoever puts something with heap memory into it must take it out again.
+pub(crate) struct Lasting<T>(ManuallyDrop<RefCell<T>>);
+
+impl<T> Lasting<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Lasting(ManuallyDrop::new(RefCell::new(value)))
+    }
+}
+
+impl<T: Default> Default for Lasting<T> {
+    fn default() -> Self {
+        Lasting::new(T::default())
+    }
+}
+
+/// Methods like those of a `RefCell`.
+pub(crate) trait LastingKey<T: 'static> {
+    fn with_borrow<R>(&'static self, f: impl FnOnce(&T) -> R) -> R;
+    fn with_borrow_mut<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> R;
+}
+
+impl<T: 'static> LastingKey<T> for LocalKey<Lasting<T>> {
+    #[inline]
+    fn with_borrow<R>(&'static self, f: impl FnOnce(&T) -> R) -> R {
+        self.with(|value| f(&value.0.borrow()))
+    }
+
+    #[inline]
+    fn with_borrow_mut<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> R {
+        self.with(|value| f(&mut value.0.borrow_mut()))
+    }
+}
+
 /// Values that guards set for their thread. The value of the last guard applies, whatever the order in which guards are
 /// dropped.
 pub(crate) struct Guarded<T> {

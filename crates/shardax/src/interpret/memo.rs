@@ -8,7 +8,6 @@
 //! during the outermost transformation.
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
@@ -18,15 +17,16 @@ use std::thread::LocalKey;
 use crate::core::program::Program;
 use crate::core::program::shared::SharedProgram;
 use crate::error::Result;
+use crate::local::{Lasting, LastingKey};
 use crate::sharding::axis_env::Environment;
 use crate::sharding::{AbstractMesh, get_abstract_mesh};
 
 thread_local! {
-    static SEARCH: RefCell<Cache<Program>> = RefCell::default();
-    static CALLEES: RefCell<Cache<Callee>> = RefCell::default();
+    static SEARCH: Lasting<Cache<Program>> = Lasting::default();
+    static CALLEES: Lasting<Cache<Callee>> = Lasting::default();
 }
 
-type LocalCache<P> = LocalKey<RefCell<Cache<P>>>;
+type LocalCache<P> = LocalKey<Lasting<Cache<P>>>;
 
 struct Cache<P> {
     /// The number of nested users. The cache is empty if there are none.

@@ -4,7 +4,6 @@
 //! only n programs. Therefore every pass looks once at each distinct program: properties are computed once and cached
 //! here, [`Program::for_each_distinct_eqn`] visits each program once, and lowering writes one function.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,6 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::{Eqn, Flops, Program};
 use crate::error::Result;
+use crate::local::{Lasting, LastingKey};
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
@@ -148,7 +148,7 @@ impl Hash for SharedProgram {
 thread_local! {
     /// The pairs of programs that the current comparison has found equal or is comparing, and the number of nested
     /// comparisons.
-    static COMPARED: RefCell<(HashSet<(usize, usize)>, usize)> = RefCell::default();
+    static COMPARED: Lasting<(HashSet<(usize, usize)>, usize)> = Lasting::default();
 }
 
 /// Ends a comparison when it is dropped. Its results are then cleared, because they hold only while both programs live.
@@ -166,7 +166,7 @@ impl Drop for Comparison {
         COMPARED.with_borrow_mut(|(pairs, depth)| {
             *depth -= 1;
             if *depth == 0 {
-                pairs.clear();
+                *pairs = HashSet::new();
             }
         });
     }

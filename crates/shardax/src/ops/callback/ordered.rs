@@ -3,7 +3,6 @@
 //! Inside a program, a token passes from call to call, through loops and branches, and is the program's last result.
 //! Programs, and calls outside of programs, wait for each other on the host.
 
-use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardax_pjrt as pjrt;
@@ -16,6 +15,7 @@ use crate::core::program::{Aval, Eqn, Program};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interpret::thread_state::thread_eval;
+use crate::local::{Lasting, LastingKey};
 
 /// The type of a token; its value does not matter.
 pub(super) const TOKEN: DType = DType::I32;
@@ -77,7 +77,7 @@ pub(crate) fn in_order(program: &Program) -> Result<Option<Program>> {
 thread_local! {
     /// Completion events of the programs that were started inside the call that holds the turn, while this thread holds
     /// it.
-    static INSIDE: RefCell<Option<Vec<pjrt::Event>>> = const { RefCell::new(None) };
+    static INSIDE: Lasting<Option<Vec<pjrt::Event>>> = const { Lasting::new(None) };
 }
 
 /// The lock on ordered execution, which guards the completion events of the last programs with ordered calls. `None`
@@ -95,7 +95,7 @@ pub(crate) fn turn() -> Turn {
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     // The results of that program report its error.
     last.drain(..).for_each(|event| drop(event.wait()));
-    INSIDE.set(Some(Vec::new()));
+    INSIDE.with_borrow_mut(|inside| *inside = Some(Vec::new()));
     Turn(Some(last))
 }
 
@@ -109,7 +109,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(last) = &mut self.0 {
-            last.extend(INSIDE.take().unwrap_or_default());
+            last.extend(INSIDE.with_borrow_mut(Option::take).unwrap_or_default());
         }
     }
 }
