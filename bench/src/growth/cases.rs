@@ -548,8 +548,12 @@ fn updates(n: usize, phases: &mut Phases) -> Result<()> {
     phases.repeat("call", 3, update)
 }
 
+/// The name of a dimension in the text of an einsum.
+fn letter(dimension: usize) -> char {
+    char::from(b'a' + dimension as u8)
+}
+
 fn einsum_operands(n: usize, phases: &mut Phases) -> Result<()> {
-    let letter = |i: usize| char::from(b'a' + i as u8);
     let pairs: Vec<String> = (0..n).map(|i| format!("{}{}", letter(i), letter(i + 1))).collect();
     let spec = format!("{}->a{}", pairs.join(","), letter(n));
     let f = move |xs: Vec<Array>| einsum(&spec, &xs.iter().collect::<Vec<_>>());

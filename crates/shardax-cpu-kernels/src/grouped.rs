@@ -66,7 +66,11 @@ pub struct GroupedMatrix<'a> {
 impl GroupedIntegers<'_> {
     /// Returns `true` if groups of this size can be multiplied.
     pub fn accepts_groups_of(&self, size: usize) -> bool {
-        size > 0 && size.is_multiple_of(if self.is_packed() { 2 * LANES } else { LANES })
+        size > 0 && size.is_multiple_of(self.group_multiple())
+    }
+
+    fn group_multiple(&self) -> usize {
+        if self.is_packed() { 2 * LANES } else { LANES }
     }
 
     fn is_packed(&self) -> bool {
@@ -123,15 +127,16 @@ impl GroupNumbers<'_> {
 pub fn grouped_rows(lhs: View<'_, f32>, matrix: GroupedMatrix<'_>, out: &mut [f32], threads: usize) -> Result<()> {
     let ([rows, depth], [columns, groups, size]) = (lhs.dims("the rows")?, matrix.shape);
     if rows > MAX_GROUPED_ROWS || !matrix.integers.accepts_groups_of(size) {
-        let expected = format!("at most {MAX_GROUPED_ROWS} rows, and groups of a multiple of {} expected", 2 * LANES);
+        let multiple = matrix.integers.group_multiple();
+        let expected = format!("at most {MAX_GROUPED_ROWS} rows, and groups of a multiple of {multiple} expected");
         return Err(ShapeError(format!("{rows} rows, and groups of {size}: {expected}")));
     }
     let elements = matrix.shape.into_iter().fold(1, usize::saturating_mul);
-    check("the contracted dimension of the rows", depth, groups * size)?;
+    check("the contracted dimension of the rows", depth, groups.saturating_mul(size))?;
     check("the integers of the matrix", matrix.integers.len(), elements)?;
-    check("the scales of the matrix", matrix.scales.len(), columns * groups)?;
+    check("the scales of the matrix", matrix.scales.len(), columns.saturating_mul(groups))?;
     if let Some(minima) = matrix.minima {
-        check("the minima of the matrix", minima.len(), columns * groups)?;
+        check("the minima of the matrix", minima.len(), columns.saturating_mul(groups))?;
     }
     check("the elements of the result", out.len(), rows * columns)?;
     if out.is_empty() || depth == 0 {
@@ -162,8 +167,8 @@ pub fn grouped_rows(lhs: View<'_, f32>, matrix: GroupedMatrix<'_>, out: &mut [f3
 
 /// The rows of the left operand.
 struct Rows {
-    /// The elements of each row. With integers of 4 bits, those at even positions of 32 elements come first, as bytes have their lower
-    /// and upper bits.
+    /// The elements of each row. With integers of 4 bits, the even ones of each 32 elements come first and then the odd ones, because
+    /// a byte holds an even integer in its lower bits and an odd one in its upper bits.
     elements: Vec<f32>,
     /// The sums of each row's groups, if the matrix has minima.
     sums: Vec<f32>,
@@ -296,8 +301,11 @@ impl Unit for Signed4 {
 
     #[inline(always)]
     fn widened(stored: &[u8; LANES]) -> Self::Wide {
-        let shifted = |byte: u8, left: u32| (i32::from(byte) << left >> 28) as f32;
-        [stored.map(|byte| shifted(byte, 28)), stored.map(|byte| shifted(byte, 24))]
+        // The shift to the highest bits and back extends the sign.
+        [
+            stored.map(|byte| (i32::from(byte) << 28 >> 28) as f32),
+            stored.map(|byte| (i32::from(byte) << 24 >> 28) as f32),
+        ]
     }
 }
 

@@ -144,7 +144,7 @@ pub struct Arg<'a> {
     pub ty: ElementType,
     /// The dimensions.
     pub dims: &'a [i64],
-    /// The elements. Those of fewer than 8 bits share bytes, the first one in the lowest bits.
+    /// The elements. Elements of fewer than 8 bits share bytes, the first one in the lowest bits.
     pub data: &'a [u8],
 }
 

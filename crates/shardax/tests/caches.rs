@@ -4,7 +4,7 @@
 mod common;
 
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use common::{resident_mib, setup};
 use shardax::prelude::*;
@@ -340,6 +340,50 @@ fn transformations_outside_of_jit_are_traced_once() -> Result<()> {
         let (_, back) = vjp(move |x: Array| x * &by, 1.0f32)?;
         let slope = back.call(1.0f32)?.0.item::<f32>()?;
         assert!(slope == 2.0 || slope == 5.0);
+    }
+    Ok(())
+}
+
+/// Two meshes with the same axes over different devices.
+fn two_meshes() -> Result<[Mesh; 2]> {
+    let devices = devices()?;
+    Ok([Mesh::new(devices[..4].to_vec(), [("x", 4)])?, Mesh::new(devices[4..8].to_vec(), [("x", 4)])?])
+}
+
+/// Calls a function on an array of ones over a mesh, with this context mesh.
+fn call_on(f: &Jit<impl Fn(Array) -> Result<Array> + 'static>, mesh: &Mesh) -> Result<Vec<f32>> {
+    let _context = set_mesh(mesh)?;
+    let x = device_put(&ones(4), &NamedSharding::new(mesh, P!["x"]))?;
+    f.call(x)?.to_vec()
+}
+
+#[test]
+fn inner_functions_serve_all_meshes_with_the_same_axes() -> Result<()> {
+    let _one = start();
+    let double = jit(|x: Array| x * 2.0);
+    let f = jit(move |x: Array| double.call(x));
+    let [first, second] = two_meshes()?;
+    let (result, counts) = count(|| call_on(&f, &first));
+    assert_eq!((result?, counts.traces), (vec![2.0; 4], 1));
+    let (result, counts) = count(|| call_on(&f, &second));
+    assert_eq!((result?, counts.traces), (vec![2.0; 4], 0));
+    Ok(())
+}
+
+/// The second outer function finds the inner trace in the cache. It depends on the devices nevertheless.
+#[test]
+fn inner_functions_that_ask_for_the_devices_are_traced_for_each_mesh() -> Result<()> {
+    let _one = start();
+    let by_device = Arc::new(jit(|x: Array| x * get_mesh().map_or(-1.0, |mesh| mesh.devices()[0].id() as f32)));
+    let outer = || {
+        let inner = by_device.clone();
+        jit(move |x: Array| inner.call(x))
+    };
+    let meshes = two_meshes()?;
+    for f in [outer(), outer()] {
+        for (mesh, id) in meshes.iter().zip([0.0, 4.0]).chain(meshes.iter().zip([0.0, 4.0])) {
+            assert_eq!(call_on(&f, mesh)?, [id; 4]);
+        }
     }
     Ok(())
 }

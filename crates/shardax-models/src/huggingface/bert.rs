@@ -366,14 +366,19 @@ impl Bert {
         if let Some(norm) = &self.head_norm {
             x = norm.forward(x);
         }
-        match (&self.classifier, &self.bias) {
-            (Some(classifier), _) => classifier.forward(x),
-            (None, Some(bias)) => {
-                let logits = self.tokens.attend(x);
-                &logits + bias.astype(logits.dtype())
-            }
-            (None, None) => x,
+        logits(x, self.classifier.as_ref(), &self.tokens, self.bias.as_ref())
+    }
+}
+
+/// The result of an encoder's head: the classes, the tokens with a bias, or `x` without a head.
+pub(super) fn logits(x: Array, classifier: Option<&Linear>, tokens: &Embed, bias: Option<&Array>) -> Array {
+    match (classifier, bias) {
+        (Some(classifier), _) => classifier.forward(x),
+        (None, Some(bias)) => {
+            let logits = tokens.attend(x);
+            &logits + bias.astype(logits.dtype())
         }
+        (None, None) => x,
     }
 }
 

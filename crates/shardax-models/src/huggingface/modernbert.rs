@@ -3,7 +3,7 @@
 use shardax_nn::Rope;
 use shardax_nn::prelude::*;
 
-use super::bert::{BertHead, head};
+use super::bert::{BertHead, head, logits};
 use super::config::{Fields, rope_object, scaled_rope};
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, of_type};
 use crate::{Activation, Mlp, Norm, NormKind};
@@ -247,14 +247,7 @@ impl ModernBert {
         if let (Some(head), Some(norm)) = (&self.head, &self.head_norm) {
             x = norm.forward(self.activation.apply(head.forward(x)));
         }
-        match (&self.classifier, &self.bias) {
-            (Some(classifier), _) => classifier.forward(x),
-            (None, Some(bias)) => {
-                let logits = self.tokens.attend(x);
-                &logits + bias.astype(logits.dtype())
-            }
-            (None, None) => x,
-        }
+        logits(x, self.classifier.as_ref(), &self.tokens, self.bias.as_ref())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Unreduced maxima and minima. Types, values and errors are those of JAX 0.12 for the same programs
+//! Unreduced maxima and minima. JAX 0.12 has the same types, values and errors for the same programs
 //! (`jax.lax.reduce_max(x, axes=(0,), out_sharding=P("y", unreduced={"x"}, unreduced_kind=UnreducedKind.max))`).
 
 use super::*;

@@ -22,8 +22,8 @@ const MANY: usize = 16;
 /// The maximum number of operands of a loop.
 const MAX_LOOP_OPERANDS: usize = 64;
 
-/// The maximum number of equations that the loops of a value compute again: loops times equations, of which at most
-/// [`MAX_COUNTED`] each are counted.
+/// The maximum number of equations that the loops of a value compute again: loops times equations. At most
+/// [`MAX_COUNTED`] loops and [`MAX_COUNTED`] equations are counted.
 const MAX_REPEATED_EQUATIONS: usize = 512;
 const MAX_COUNTED: usize = 64;
 

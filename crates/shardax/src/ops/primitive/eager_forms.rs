@@ -24,19 +24,14 @@ struct SliceAt {
 
 impl Slice {
     /// The slice with its start as parameters. `None` at the origin, where the shapes alone determine the program, and
-    /// for bounds outside of the operand, which `infer` rejects.
-    pub(super) fn with_start_as_operand(&self, operand: &Aval) -> Option<EagerForm> {
-        let is_within = self.start.len() == operand.rank()
-            && self.limit.len() == operand.rank()
-            && self.strides.len() == operand.rank()
-            && !self.strides.contains(&0)
-            && self.start.iter().zip(&self.limit).all(|(start, limit)| start <= limit)
-            && self.limit.iter().zip(&operand.shape).all(|(limit, size)| limit <= size);
-        if !is_within || self.start.iter().all(|start| *start == 0) {
+    /// for a limit before the start, which is an error of the slice.
+    pub(super) fn with_start_as_operand(&self) -> Option<EagerForm> {
+        if self.start.iter().all(|start| *start == 0) {
             return None;
         }
         let parameters = self.start.iter().map(|&start| i32::try_from(start).ok()).collect::<Option<_>>()?;
-        let extent = self.start.iter().zip(&self.limit).map(|(start, limit)| limit - start).collect();
+        let bounds = self.start.iter().zip(&self.limit);
+        let extent = bounds.map(|(start, limit)| limit.checked_sub(*start)).collect::<Option<_>>()?;
         Some(EagerForm { primitive: Arc::new(SliceAt { extent, strides: self.strides.clone() }), parameters })
     }
 }

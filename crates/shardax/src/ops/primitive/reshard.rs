@@ -324,8 +324,7 @@ impl Primitive for Reshard {
             return Ok(args.to_vec());
         }
         if from.kind() != UnreducedKind::Sum {
-            let kept = from.unreduced().minus(&from.unreduced().minus(self.to.unreduced()));
-            return Ok(vec![combined(cx, args[0], &from, &kept)?]);
+            return Ok(vec![combined(cx, args[0], &from, self.to.unreduced())?]);
         }
         match added.is_empty() {
             true => Ok(args.to_vec()),

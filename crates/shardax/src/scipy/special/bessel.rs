@@ -60,7 +60,7 @@ pub fn i1e(x: impl ArrayLike) -> Array {
 }
 
 /// The Bessel functions of the first kind of the orders 0 to `v`, along a new first axis, by a recurrence that begins
-/// at order `n_iter` (50 in JAX), which must be above `|z|`. The dtype is that of `z`.
+/// at order `n_iter` (50 in JAX), which must be above `|z|`. The result has the dtype of `z`.
 ///
 /// JAX's recurrence overflows if it begins far above `|z|`, and its slopes lose their digits. Values and slopes here are
 /// accurate.

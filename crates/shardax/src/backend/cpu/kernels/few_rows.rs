@@ -44,17 +44,27 @@ fn product(cx: &mut Lowering, sides: [(Value, &[usize]); 2], max_rows: usize, ou
     if !is_known || !is_worth(columns.saturating_mul(depth), limits::NARROW) || !is_enabled(cx) {
         return None;
     }
-    let x = convert(cx, x, DType::F32);
-    let (x, x_dim) = matrices(cx, x, [&[], &x_free, x_contract], [1, rows, depth]);
-    // A single row is the same in either order.
-    let x = if x_dim == 2 || rows == 1 { x } else { super::transpose(cx, x, &[0, 2, 1]) };
-    let x = reshape(cx, x, &[rows, depth]);
+    let x = rows_operand(cx, x, [&x_free, x_contract], [rows, depth]);
     let (w, w_dim) = matrices(cx, w, [&[], &w_free, w_contract], [1, columns, depth]);
     let w = reshape(cx, w, &if w_dim == 1 { [depth, columns] } else { [columns, depth] });
     let product = Aval::new(DType::F32, Shape::from_slice(&[rows, columns]));
     let product = call(cx, TARGET, &[x, w], &[("contracted", w_dim as i64 - 1)], &[product])[0];
     let product = convert(cx, product, out.dtype);
     Some(reshape(cx, product, &out.shape))
+}
+
+/// The operand with few rows, as `[rows, depth]` in float32.
+pub(super) fn rows_operand(
+    cx: &mut Lowering,
+    x: Value,
+    [free, contract]: [&[usize]; 2],
+    [rows, depth]: [usize; 2],
+) -> Value {
+    let x = convert(cx, x, DType::F32);
+    let (x, contracted) = matrices(cx, x, [&[], free, contract], [1, rows, depth]);
+    // A single row is the same in either order.
+    let x = if contracted == 2 || rows == 1 { x } else { super::transpose(cx, x, &[0, 2, 1]) };
+    reshape(cx, x, &[rows, depth])
 }
 
 /// Returns the value that `v` was converted from, if the conversion changed no number.

@@ -10,7 +10,8 @@ use shardax_cpu_kernels::{self as kernels, GroupNumbers, GroupedIntegers, Groupe
 use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Arg, CallFrame};
 
-use super::matmul::{contracted_dim, matrices};
+use super::few_rows::rows_operand;
+use super::matmul::contracted_dim;
 use super::{call, convert, is_enabled, is_worth, limits, number, numbers, numbers_mut, reshape, sizes, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
@@ -153,11 +154,7 @@ fn product(cx: &mut Lowering, sides: [(Value, &[usize]); 2], max_rows: usize, ou
     if !is_known || !is_worth(columns.saturating_mul(depth), limits::NARROW) || !is_enabled(cx) {
         return None;
     }
-    let x = convert(cx, x, DType::F32);
-    let (x, x_dim) = matrices(cx, x, [&[], &x_free, x_contract], [1, rows, depth]);
-    // A single row is the same in either order.
-    let x = if x_dim == 2 || rows == 1 { x } else { super::transpose(cx, x, &[0, 2, 1]) };
-    let x = reshape(cx, x, &[rows, depth]);
+    let x = rows_operand(cx, x, [&x_free, x_contract], [rows, depth]);
     let args: Vec<Value> = [x, integers, scales].into_iter().chain(minima).collect();
     let product = Aval::new(DType::F32, Shape::from_slice(&[rows, columns]));
     let product = call(cx, TARGET, &args, &[], &[product])[0];

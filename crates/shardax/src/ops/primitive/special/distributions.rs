@@ -74,7 +74,8 @@ fn gamma_density_curve(x: &Array, power: &Array, density: &Array, inverse: &Arra
     let is_near = (ABS.apply(&(power - x)) * 2).less(x);
     let (near_x, near_power) = (where_(&is_near, x, 1), where_(&is_near, power, 1));
     let difference = (&near_power - &near_x) / &near_x;
-    let near = density * (&difference * &difference - &near_power / &near_x / &near_x);
+    let quotient = QUOTIENT.apply(&[QUOTIENT.apply(&[near_power, near_x.clone()]), near_x]);
+    let near = density * (&difference * &difference - quotient);
     let far = density * ((power * (power - 1)) * inverse - power * 2) * inverse + density;
     where_(is_near, near, far)
 }
