@@ -9,6 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Result, err};
+use crate::local::CellKey;
 
 /// The dimensions of an array; empty for a scalar.
 pub type Shape = SmallVec<[usize; 4]>;
@@ -284,13 +285,7 @@ thread_local! {
 /// Runs `f`, which traces and lowers a function whose sizes are placeholders for others, so that no algorithm is chosen
 /// by size.
 pub(crate) fn with_open_sizes<R>(f: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            OPEN.set(self.0);
-        }
-    }
-    let _restore = Restore(OPEN.replace(true));
+    let _restore = OPEN.guard(true);
     f()
 }
 

@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::panic::Location;
 
+use crate::local::{CellKey, Restore};
+
 /// A line of source code.
 pub(crate) type Line = &'static Location<'static>;
 
@@ -43,27 +45,14 @@ pub(crate) fn line() -> Option<Line> {
     LINE.get()
 }
 
-/// Restores the previous line when dropped.
-pub(crate) struct Guard(Option<Line>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        LINE.set(self.0);
-    }
-}
-
 /// Records `location` as the user's innermost line until the guard is dropped, if it is in user code.
-pub(crate) fn enter_at(location: Line) -> Guard {
-    let before = LINE.get();
-    if !is_own(location) {
-        LINE.set(Some(location));
-    }
-    Guard(before)
+pub(crate) fn enter_at(location: Line) -> Restore<Option<Line>> {
+    LINE.guard(user_line(location))
 }
 
 /// Records the caller's line. It is the first step of a function that passes closures on.
 #[track_caller]
-pub(crate) fn enter() -> Guard {
+pub(crate) fn enter() -> Restore<Option<Line>> {
     enter_at(Location::caller())
 }
 

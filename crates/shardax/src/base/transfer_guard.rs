@@ -1,12 +1,10 @@
 //! Guards that log or reject transfers between the host and devices.
 
-use std::cell::Cell;
 use std::fmt::Display;
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use crate::error::{Result, err};
-use crate::local::{Stack, StackKey};
+use crate::local::{Guard, Guarded, GuardedKey};
 use crate::warning;
 
 /// The treatment of transfers; see [`transfer_guard`].
@@ -65,6 +63,9 @@ pub(crate) enum Direction {
 
 use Direction::{DeviceToDevice, DeviceToHost, HostToDevice};
 
+/// The level of transfers in a direction; `None` is every direction.
+type Rule = (Option<Direction>, TransferGuardLevel);
+
 /// The number of guards of all threads plus the number of directions that the process restricts. If it is 0, the check
 /// of a transfer costs only one load.
 static GUARDS: AtomicUsize = AtomicUsize::new(0);
@@ -72,32 +73,25 @@ static GUARDS: AtomicUsize = AtomicUsize::new(0);
 static PROCESS: [AtomicU8; 3] = [const { AtomicU8::new(0) }; 3];
 
 thread_local! {
-    /// The existing guards, with the number of each.
-    static THREAD: Stack<(u64, Option<Direction>, TransferGuardLevel)> = const { Stack::new() };
-    static NEXT: Cell<u64> = const { Cell::new(0) };
+    static THREAD: Guarded<Rule> = const { Guarded::new() };
 }
 
 /// Restores the previous level when dropped.
 #[must_use = "the level holds only while the guard lives"]
 #[derive(Debug)]
 pub struct TransferGuard {
-    number: u64,
-    // Guards belong to the thread that created them.
-    not_send: PhantomData<*const ()>,
+    _guard: Guard<Rule>,
 }
 
 impl Drop for TransferGuard {
     fn drop(&mut self) {
         GUARDS.fetch_sub(1, Relaxed);
-        THREAD.with_borrow_mut(|all| all.retain(|(number, ..)| *number != self.number));
     }
 }
 
 fn guard(direction: Option<Direction>, level: TransferGuardLevel) -> TransferGuard {
-    let number = NEXT.replace(NEXT.get() + 1);
-    THREAD.with_borrow_mut(|all| all.push((number, direction, level)));
     GUARDS.fetch_add(1, Relaxed);
-    TransferGuard { number, not_send: PhantomData }
+    TransferGuard { _guard: THREAD.guard((direction, level)) }
 }
 
 /// Sets the treatment of transfers on this thread until the guard is dropped (JAX's context manager of that name). It
@@ -164,11 +158,9 @@ pub(crate) fn check(direction: Direction, is_explicit: bool, value: &dyn Display
 
 #[cold]
 fn check_level(direction: Direction, is_explicit: bool, value: &dyn Display) -> Result<()> {
-    let applies = |(_, of, level): &(u64, Option<Direction>, TransferGuardLevel)| {
-        of.is_none_or(|of| of == direction).then_some(*level)
-    };
-    let process = || LEVELS[usize::from(PROCESS[direction as usize].load(Relaxed)).min(LEVELS.len() - 1)];
-    let level = THREAD.with_borrow(|all| all.iter().rev().find_map(applies)).unwrap_or_else(process);
+    let level = THREAD
+        .find_last(|(guarded, level)| guarded.is_none_or(|guarded| guarded == direction).then_some(*level))
+        .unwrap_or_else(|| LEVELS[usize::from(PROCESS[direction as usize].load(Relaxed)).min(LEVELS.len() - 1)]);
     let (name, help) = match direction {
         HostToDevice => {
             ("host-to-device", "move the value with `device_put` before, or allow it with `transfer_guard`")

@@ -1,9 +1,8 @@
 //! Compiled execution of a transformation outside of any trace.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::hash::Hash;
-use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,21 +20,18 @@ use crate::dependence::recorded;
 use crate::error::{Result, err};
 use crate::interpret::flat::with_arguments;
 use crate::interpret::flat::{FlatFn, avals_of, trace_concrete};
+use crate::local::{Guard, Guarded, GuardedKey};
 use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::ops::state::lift::{Lifted, lift};
 
 thread_local! {
-    static JIT_DISABLED: Cell<usize> = const { Cell::new(0) };
+    static JIT_DISABLED: Guarded<()> = const { Guarded::new() };
 }
 
 /// Enables `jit` again when dropped.
 #[must_use = "jit is disabled only while the guard lives"]
-pub struct DisableJit(PhantomData<*const ()>);
-
-impl Drop for DisableJit {
-    fn drop(&mut self) {
-        JIT_DISABLED.set(JIT_DISABLED.get() - 1);
-    }
+pub struct DisableJit {
+    _guard: Guard<()>,
 }
 
 /// Makes `jit` execute its function operation by operation on this thread until the guard is dropped, and makes `pmap`
@@ -53,12 +49,11 @@ impl Drop for DisableJit {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn disable_jit() -> DisableJit {
-    JIT_DISABLED.set(JIT_DISABLED.get() + 1);
-    DisableJit(PhantomData)
+    DisableJit { _guard: JIT_DISABLED.guard(()) }
 }
 
 pub(crate) fn is_jit_disabled() -> bool {
-    JIT_DISABLED.get() > 0
+    JIT_DISABLED.with_last(|guard| guard.is_some())
 }
 
 /// Runs `f`, which applies operations to arrays. If a trace is in effect, `f` runs in it; otherwise `f` is traced and

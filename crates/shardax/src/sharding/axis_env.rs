@@ -43,18 +43,7 @@ impl Environment {
 
 /// Runs `f`, which traces one entry of a batch that will be sharded over these mesh axes.
 pub(crate) fn with_spmd<R>(names: &[AxisName], f: impl FnOnce() -> R) -> R {
-    struct Restore(usize);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            SPMD.with_borrow_mut(|s| s.truncate(self.0));
-        }
-    }
-    let _restore = Restore(SPMD.with_borrow_mut(|s| {
-        let depth = s.len();
-        s.extend(names);
-        depth
-    }));
-    f()
+    SPMD.with_pushed(names.iter().copied(), f)
 }
 
 /// Returns `true` if devices along this mesh axis hold different entries of a batch.
@@ -64,21 +53,10 @@ pub(crate) fn is_spmd(name: AxisName) -> bool {
 
 /// Runs `f` with `axes` bound in addition to the axes that are already bound.
 pub(crate) fn with_axes<R>(axes: Vec<BoundAxis>, f: impl FnOnce() -> R) -> R {
-    struct Restore(usize);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            BOUND.with_borrow_mut(|b| b.truncate(self.0));
-        }
-    }
-    let _restore = Restore(BOUND.with_borrow_mut(|b| {
-        let depth = b.len();
-        b.extend(axes);
-        depth
-    }));
-    match manual_mesh() {
+    BOUND.with_pushed(axes, || match manual_mesh() {
         Some(mesh) => context::with_abstract_mesh(Some(mesh), f),
         None => f(),
-    }
+    })
 }
 
 /// The mesh of the current manual axes, with these axes of type `Manual`. `None` if there are no manual axes.

@@ -8,34 +8,23 @@ use super::axis_env;
 use super::mesh::AxisType;
 use crate::dependence::{Dependence, depend_on};
 use crate::error::{Result, err};
-use crate::local::{Stack, StackKey};
+use crate::local::{CellKey, Guard, Guarded, GuardedKey, Stack, StackKey};
 use crate::shape::{AxisName, AxisSet};
 
 thread_local! {
-    /// The meshes of the live guards with the number of each guard. `None` hides the meshes before it.
-    static CONTEXT: Stack<(u64, Option<Mesh>)> = const { Stack::new() };
-    static NEXT: Cell<u64> = const { Cell::new(0) };
+    /// The meshes of the existing guards. `None` hides the meshes before it.
+    static CONTEXT: Guarded<Option<Mesh>> = const { Guarded::new() };
 }
 
 /// Removes its mesh from the context when dropped. The context mesh is the mesh of the latest guard that still exists.
 #[must_use = "the mesh is the context mesh only while the guard lives"]
 pub struct MeshGuard {
-    number: u64,
-    // Guards belong to the thread that created them.
-    not_send: std::marker::PhantomData<*const ()>,
-}
-
-impl Drop for MeshGuard {
-    fn drop(&mut self) {
-        CONTEXT.with_borrow_mut(|c| c.retain(|(number, _)| *number != self.number));
-    }
+    _guard: Guard<Option<Mesh>>,
 }
 
 /// Makes `mesh` the context mesh of this thread until the guard is dropped. `None` means that there is no context mesh.
 pub(crate) fn enter(mesh: Option<Mesh>) -> MeshGuard {
-    let number = NEXT.replace(NEXT.get() + 1);
-    CONTEXT.with_borrow_mut(|c| c.push((number, mesh)));
-    MeshGuard { number, not_send: std::marker::PhantomData }
+    MeshGuard { _guard: CONTEXT.guard(mesh) }
 }
 
 /// The context mesh: the mesh of the enclosing `shard_map`, otherwise the mesh that was set last.
@@ -61,7 +50,7 @@ pub fn get_abstract_mesh() -> Option<AbstractMesh> {
     if let Some(mesh) = ABSTRACT.with_borrow(|all| all.last().cloned()) {
         return mesh;
     }
-    CONTEXT.with_borrow(|c| Some(c.last()?.1.as_ref()?.abstract_mesh().clone()))
+    CONTEXT.with_last(|mesh| Some(mesh?.as_ref()?.abstract_mesh().clone()))
 }
 
 /// Returns `true` if an axis of the context mesh is of type `Explicit`. It must be fast, because it is called for every
@@ -73,10 +62,13 @@ pub(crate) fn is_explicit() -> bool {
 fn is_explicit_here() -> bool {
     match ABSTRACT.with_borrow(|all| all.last().map(|mesh| mesh.as_ref().is_some_and(AbstractMesh::has_explicit))) {
         Some(explicit) => explicit,
-        None => CONTEXT.with_borrow(|c| {
-            c.last().and_then(|(_, mesh)| mesh.as_ref()).is_some_and(|mesh| mesh.abstract_mesh().has_explicit())
-        }),
+        None => CONTEXT.with_last(|mesh| mesh.is_some_and(has_explicit)),
     }
+}
+
+/// Returns `true` if an axis of a mesh of the context is of type `Explicit`.
+fn has_explicit(mesh: &Option<Mesh>) -> bool {
+    mesh.as_ref().is_some_and(|mesh| mesh.abstract_mesh().has_explicit())
 }
 
 /// Returns the mesh with these axes of type `Manual`.
@@ -97,13 +89,10 @@ pub(crate) fn abstract_mesh_of_trace() -> Option<AbstractMesh> {
         return None;
     }
     ABSTRACT.with_borrow(|all| {
-        let own = all.last()?.clone()?;
-        let set = || {
-            CONTEXT.with_borrow(|c| {
-                c.iter().any(|(_, mesh)| mesh.as_ref().is_some_and(|mesh| mesh.abstract_mesh().has_explicit()))
-            })
-        };
-        (all.iter().flatten().any(AbstractMesh::has_explicit) || set()).then_some(own)
+        let innermost = all.last()?.clone()?;
+        let is_any_explicit = all.iter().flatten().any(AbstractMesh::has_explicit)
+            || CONTEXT.find_last(|mesh| has_explicit(mesh).then_some(())).is_some();
+        is_any_explicit.then_some(innermost)
     })
 }
 
@@ -114,13 +103,7 @@ thread_local! {
 /// Runs `f`, which traces a function whose context mesh has no axes of type `Explicit`. Inside, the function may use
 /// arrays whose types have such axes, and captured arrays have no sharding in their types.
 pub(crate) fn adopting<R>(f: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ADOPTS.set(self.0);
-        }
-    }
-    let _restore = Restore(ADOPTS.replace(true));
+    let _restore = ADOPTS.guard(true);
     f()
 }
 
@@ -131,23 +114,12 @@ pub(crate) fn adopts() -> bool {
 
 /// The context mesh with its devices, even while a function is traced.
 pub(crate) fn mesh_with_devices() -> Option<Mesh> {
-    CONTEXT.with_borrow(|c| c.last()?.1.clone())
+    CONTEXT.with_last(|mesh| mesh?.clone())
 }
 
 /// Runs `f`, which traces a function, with this mesh as the context mesh. `None` means that there is no context mesh.
 pub(crate) fn with_abstract_mesh<R>(mesh: Option<AbstractMesh>, f: impl FnOnce() -> R) -> R {
-    struct Restore(usize);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ABSTRACT.with_borrow_mut(|all| all.truncate(self.0));
-        }
-    }
-    let _restore = Restore(ABSTRACT.with_borrow_mut(|all| {
-        let depth = all.len();
-        all.push(mesh);
-        depth
-    }));
-    f()
+    ABSTRACT.with_pushed([mesh], f)
 }
 
 /// The axes of [`get_mesh`] that are manual here. Each device has a separate shard along them, and collectives may name
@@ -173,7 +145,7 @@ pub fn manual_axes() -> Vec<AxisName> {
 
 /// Returns `true` if this is the context mesh outside of traced functions.
 pub(crate) fn is_current(mesh: Option<&Mesh>) -> bool {
-    CONTEXT.with_borrow(|c| c.last().and_then(|(_, mesh)| mesh.as_ref()) == mesh)
+    CONTEXT.with_last(|last| last.and_then(Option::as_ref) == mesh)
 }
 
 impl AbstractMesh {
@@ -199,18 +171,7 @@ thread_local! {
 
 /// Runs `f`, which traces a function with arguments on these meshes.
 pub(crate) fn with_argument_meshes<R>(meshes: impl Iterator<Item = Mesh>, f: impl FnOnce() -> R) -> R {
-    struct Restore(usize);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ARGUMENTS.with_borrow_mut(|all| all.truncate(self.0));
-        }
-    }
-    let _restore = Restore(ARGUMENTS.with_borrow_mut(|all| {
-        let depth = all.len();
-        all.extend(meshes);
-        depth
-    }));
-    f()
+    ARGUMENTS.with_pushed(meshes, f)
 }
 
 /// A mesh argument of a function.

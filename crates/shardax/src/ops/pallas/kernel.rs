@@ -21,22 +21,9 @@ thread_local! {
     static GRIDS: Stack<Vec<usize>> = const { Stack::new() };
 }
 
-/// Ends a kernel, even if it panics.
-struct Kernel(usize);
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        GRIDS.with_borrow_mut(|grids| grids.truncate(self.0));
-    }
-}
-
 /// Runs `f`, which traces a kernel on this grid.
 pub(super) fn on_grid<R>(grid: &[usize], f: impl FnOnce() -> R) -> R {
-    let _kernel = GRIDS.with_borrow_mut(|grids| {
-        grids.push(grid.to_vec());
-        Kernel(grids.len() - 1)
-    });
-    f()
+    GRIDS.with_pushed([grid.to_vec()], f)
 }
 
 /// Returns `true` if a kernel is being traced on this thread.

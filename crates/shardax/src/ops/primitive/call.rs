@@ -14,6 +14,7 @@ use crate::error::{Result, bail};
 use crate::interpret::higher_order::{Residual, Split, bind_checked, marked_tangents, spread_marked};
 use crate::interpret::thread_state::{thread_call, thread_state};
 use crate::interpret::{ad, batching, memo};
+use crate::local::{CellKey, Restore};
 use crate::scope::{self, Part};
 use crate::shape::AxisName;
 use crate::sharding::{NamedSharding, Sharding};
@@ -189,21 +190,9 @@ thread_local! {
     static INLINING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes the rules of calls write all programs in place until it is dropped.
-pub(super) struct Inlining {
-    before: bool,
-}
-
-impl Inlining {
-    pub fn begin() -> Inlining {
-        Inlining { before: INLINING.replace(true) }
-    }
-}
-
-impl Drop for Inlining {
-    fn drop(&mut self) {
-        INLINING.set(self.before);
-    }
+/// Makes the rules of calls write all programs in place until the guard is dropped.
+pub(super) fn inline_calls() -> Restore<bool> {
+    INLINING.guard(true)
 }
 
 // A rule interprets the program in place, so that only its equations remain. If this repeats equations, because the

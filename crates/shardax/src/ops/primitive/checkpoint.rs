@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::call::{Inlining, call_thread_state, in_place};
+use super::call::{call_thread_state, in_place, inline_calls};
 use super::checkpoint_policy::{CheckpointPolicy, Decision, Offload};
 use super::device_put::DevicePut;
 use super::optimization_barrier::OptimizationBarrier;
@@ -145,7 +145,7 @@ impl Primitive for Checkpoint {
         check_unwritten(&self.program, "checkpoint and its derivative")?;
         let program = self.fit(args)?;
         // A policy selects among the equations of all calls.
-        let inlining = (self.policy != CheckpointPolicy::NothingSaveable).then(Inlining::begin);
+        let inlining = (self.policy != CheckpointPolicy::NothingSaveable).then(inline_calls);
         let Split { known, linear, residuals, .. } = Split::of(&program, &nonzero, |_| true)?;
         drop(inlining);
         let parts = Recomputed::of(&known.program, count, &self.policy);

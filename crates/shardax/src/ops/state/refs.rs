@@ -26,26 +26,13 @@ thread_local! {
     static SCOPES: Stack<u64> = const { Stack::new() };
 }
 
-/// Ends a scope, even if the traced function panics.
-struct Scope(usize);
-
-impl Drop for Scope {
-    fn drop(&mut self) {
-        SCOPES.with_borrow_mut(|scopes| scopes.truncate(self.0));
-    }
-}
-
 /// Runs `f`, which traces a function of refs of these types. It can use no other refs, and these refs cannot be used
 /// elsewhere.
 pub(crate) fn with_refs<R>(avals: &[Aval], f: impl FnOnce(&[Ref]) -> R) -> R {
     let scope = Some(NEXT.fetch_add(1, Ordering::Relaxed));
     let make = |(number, aval): (usize, &Aval)| Ref { number, aval: aval.clone(), scope, home: Home::Kernel };
     let refs: Vec<Ref> = avals.iter().enumerate().map(make).collect();
-    let _scope = SCOPES.with_borrow_mut(|scopes| {
-        scopes.extend(scope);
-        Scope(scopes.len() - 1)
-    });
-    f(&refs)
+    SCOPES.with_pushed(scope, || f(&refs))
 }
 
 /// The scope in effect: the kernel that is being traced.
