@@ -115,6 +115,7 @@ SMALL_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 12}
 GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_replace": 1}
 GPT = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 1}
 KV = {"num_key_value_heads": 2}
+LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5}
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0}
 
 # The folder, the class, and fields beside those of DECODER.
@@ -157,6 +158,16 @@ FAMILIES = [
     ("deepseek_v3", "DeepseekV3", {**SMALL_EXPERTS, **GROUPS, "num_key_value_heads": 4, "q_lora_rank": 6, "kv_lora_rank": 8,
                                    "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5,
                                    "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),
+    ("deepseek_v2", "DeepseekV2", {**SMALL_EXPERTS, **GROUPS, **LATENT, "topk_method": "group_limited_greedy", "q_lora_rank": 6,
+                                   "rms_norm_eps": 0.01, "routed_scaling_factor": 1.5,
+                                   "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),
+    ("deepseek_v2_greedy", "DeepseekV2", {**SMALL_EXPERTS, **LATENT, "n_routed_experts": 6, "n_shared_experts": 1,
+                                          "first_k_dense_replace": 1, "q_lora_rank": None, "mlp_bias": True, "attention_bias": True}),
+    ("opt", "OPT", {"ffn_dim": 24, "word_embed_proj_dim": 16}),
+    ("opt_plain", "OPT", {"ffn_dim": 24, "enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False}),
+    # Six heads, no power of 2.
+    ("bloom", "Bloom", {"hidden_size": 24, "n_layer": 2, "n_head": 6}),
+    ("mpt", "Mpt", {"d_model": 24, "n_layers": 2, "n_heads": 6, "max_seq_len": 32, "attn_config": {"softmax_scale": 0.3}}),
 ]
 
 
@@ -166,7 +177,13 @@ def families(names):
             continue
         torch.manual_seed(1)
         # These classes name the sizes otherwise.
-        other = {"GPTJ": DECODER, "Falcon": ["intermediate_size"]}.get(kind, [])
+        other = {
+            "GPTJ": DECODER,
+            "Falcon": ["intermediate_size"],
+            "OPT": ["intermediate_size"],
+            "Bloom": ["intermediate_size", "num_hidden_layers", "num_attention_heads"],
+            "Mpt": SIZES,
+        }.get(kind, [])
         sizes = {key: value for key, value in DECODER.items() if key not in other}
         config = getattr(transformers, f"{kind}Config")(**{**sizes, **fields})
         decoder(name, getattr(transformers, f"{kind}ForCausalLM"), config, max_shard_size="10GB")

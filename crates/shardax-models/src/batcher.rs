@@ -117,7 +117,7 @@ impl<M: TextModel> Batcher<M> {
         let make = || {
             let shapes = eval_shape(|model: M| model.decoder(), &model)?;
             let rows = |table: &Embed| table.embedding.shape().first().copied().unwrap_or(0);
-            let positions = shapes.positions.as_ref().map(rows);
+            let positions = shapes.max_positions();
             if slots == 0 || room < 2 || i32::try_from(room).is_err() || positions.is_some_and(|most| room > most) {
                 let what = format!("{slots} slots of {room} tokens, and the model has {positions:?} positions");
                 return Err(value_error(what, "give at least one slot, and room for a prompt and a token"));

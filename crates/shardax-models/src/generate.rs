@@ -266,7 +266,7 @@ fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &Generat
     }
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let room = longest.checked_add(options.max_new_tokens).filter(|room| i32::try_from(*room).is_ok());
-    let positions = shapes.positions.as_ref().map(|table| table.embedding.shape().first().copied().unwrap_or(0));
+    let positions = shapes.max_positions();
     let fits = |room: &usize| positions.is_none_or(|positions| *room <= positions.saturating_add(1));
     let Some(room) = room.filter(fits) else {
         let what = format!("texts of {longest} and {} tokens are too long", options.max_new_tokens);

@@ -29,6 +29,9 @@ pub struct Block {
     pub shared_gate: Option<Linear>,
     /// Normalizes the output of the MLP, see [`DecoderConfig::post_norms`].
     pub post_mlp_norm: Option<Norm>,
+    /// The slope of each head's scores over the distance, for [`Positions::Alibi`](crate::Positions::Alibi).
+    #[tree(static)]
+    alibi_slopes: Option<Slopes>,
     residual_scale: Option<f64>,
     parallel: bool,
     #[tree(static)]
@@ -158,6 +161,7 @@ impl Block {
             shared_expert,
             shared_gate,
             post_mlp_norm,
+            alibi_slopes: config.alibi_slopes().map(Slopes::new),
             residual_scale: config.residual_scale,
             parallel: config.parallel,
             rules: rngs.rules(),
@@ -168,7 +172,10 @@ impl Block {
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
         self.around(x, |x| match (&self.attention, &self.latent) {
-            (Some(attention), _) => attention.forward(x),
+            (Some(attention), _) => {
+                let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
+                attention.attend(&x, &x, &x, self.with_alibi(AttentionOptions::new(), length))
+            }
             (None, Some(latent)) => latent.forward(x),
             (None, None) => x,
         })
@@ -208,6 +215,9 @@ impl Block {
         let y = self.around(x, |x| match (&mut attention, &mut latent) {
             (Some(attention), _) => {
                 let options = positions.iter().fold(AttentionOptions::new(), |options, at| options.positions(*at));
+                let keys = attention.cached_key.as_ref().map(|keys| keys.shape());
+                let length = keys.and_then(|shape| shape.get(shape.len().checked_sub(3)?).copied()).unwrap_or(0);
+                let options = self.with_alibi(options, length);
                 attention.decode_with(x, mask.iter().fold(options, |options, mask| options.mask(*mask)))
             }
             (None, Some(latent)) => latent.decode(x, positions, mask),
@@ -215,6 +225,15 @@ impl Block {
         });
         (self.attention, self.latent) = (attention, latent);
         y
+    }
+
+    /// Adds the bias of each head, `[heads, 1, keys]`, to the scores.
+    ///
+    /// It grows with the position of the key, not with the distance: both differ by a number that is equal for all keys
+    /// of a query, which the softmax ignores.
+    fn with_alibi(&self, options: AttentionOptions, keys: usize) -> AttentionOptions {
+        let Some(slopes) = &self.alibi_slopes else { return options };
+        options.bias(slopes.to_array().reshape([-1, 1, 1]) * arange(0..keys as i32).astype(DType::F32))
     }
 
     #[track_caller]
@@ -257,6 +276,21 @@ impl Block {
             Some(gate) => y + sigmoid(gate.forward(&x)) * shared.forward(x),
             None => y + shared.forward(x),
         }
+    }
+}
+
+/// Numbers of heads that are no parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Slopes(Vec<u32>);
+
+impl Slopes {
+    fn new(slopes: Vec<f32>) -> Slopes {
+        // A static part of a tree is compared and hashed, which floating-point numbers are not.
+        Slopes(slopes.into_iter().map(f32::to_bits).collect())
+    }
+
+    fn to_array(&self) -> Array {
+        array(self.0.iter().map(|bits| f32::from_bits(*bits)).collect::<Vec<f32>>())
     }
 }
 

@@ -43,6 +43,8 @@ pub struct DecoderConfig {
     pub hidden: usize,
     /// The encoding of positions.
     pub positions: Positions,
+    /// The number of entries at the start of a learned table that no token has: OPT's table has 2.
+    pub first_position: usize,
     /// The rotary positions of layers with a window, where they differ from those of the other layers.
     pub local_rope: Option<Rope>,
     /// The window of each layer, in positions counting the query's own; empty if no layer has one.
@@ -61,6 +63,8 @@ pub struct DecoderConfig {
     pub biases: Biases,
     /// True if the table of tokens is the last layer too.
     pub tie_embeddings: bool,
+    /// True if token embeddings are normalized before the first layer.
+    pub embedding_norm: bool,
     /// The factor of token embeddings.
     pub embedding_scale: Option<f64>,
     /// The factor of the outputs of attention and MLP before they are added.
@@ -194,6 +198,9 @@ pub enum Positions {
     Rotary(Rope),
     /// A learned table of this many positions is added to token embeddings.
     Learned(usize),
+    /// Scores of attention fall with the distance, in each head by another slope, of which the smallest is two to the
+    /// minus this number ([Press et al. 2021](https://arxiv.org/abs/2108.12409)).
+    Alibi(f64),
 }
 
 /// The kind of normalization.
@@ -290,6 +297,7 @@ impl DecoderConfig {
             head_dim: features.checked_div(heads).unwrap_or(0),
             hidden: features.saturating_mul(4),
             positions: Positions::Rotary(Rope::default()),
+            first_position: 0,
             local_rope: None,
             windows: Vec::new(),
             without_rope: Vec::new(),
@@ -299,6 +307,7 @@ impl DecoderConfig {
             gated: true,
             biases: Biases::NONE,
             tie_embeddings: false,
+            embedding_norm: false,
             embedding_scale: None,
             residual_scale: None,
             logits_scale: None,
@@ -368,6 +377,12 @@ impl DecoderConfig {
             let what = format!("{per_token} of {count} experts of {hidden} features do not fit each other");
             return Err(value_error(what, "give experts of 1 or more features, and as many of a token or more"));
         }
+        if let Positions::Learned(length) = self.positions
+            && self.first_position >= length
+        {
+            let what = format!("a table of {length} positions has none from first_position {} on", self.first_position);
+            return Err(value_error(what, "give a longer table"));
+        }
         if self.windows.contains(&Some(0)) {
             return Err(value_error("a window of 0 positions sees nothing", "give a window of 1 or more, or None"));
         }
@@ -408,7 +423,7 @@ impl DecoderConfig {
         let experts = self.experts.as_ref().map_or(0, |experts| experts.count.saturating_mul(experts.hidden));
         let learned = match self.positions {
             Positions::Learned(length) => length,
-            Positions::Rotary(_) => 0,
+            Positions::Rotary(_) | Positions::Alibi(_) => 0,
         };
         vec![
             ("token table", self.vocab_size, self.features),
@@ -424,6 +439,18 @@ impl DecoderConfig {
     /// The window of this layer.
     pub(crate) fn window(&self, layer: usize) -> Option<usize> {
         self.windows.get(layer).copied().flatten()
+    }
+
+    /// The slope of each head's scores over the distance, for [`Positions::Alibi`].
+    pub(crate) fn alibi_slopes(&self) -> Option<Vec<f32>> {
+        let Positions::Alibi(max_bias) = self.positions else { return None };
+        // A number of heads that is no power of 2 has the slopes of the power below it, and every second slope of the
+        // power above it.
+        let lower = 1 << self.heads.max(1).ilog2();
+        let slope = |index: usize, heads: usize| (-max_bias * index as f64 / heads as f64).exp2() as f32;
+        let first = (1..=lower).map(|index| slope(index, lower));
+        let rest = (1..2 * lower).step_by(2).map(|index| slope(index, 2 * lower));
+        Some(first.chain(rest).take(self.heads).collect())
     }
 
     /// The experts of this layer, if it has any.

@@ -34,13 +34,16 @@ pub struct LatentAttention {
     key_dim: usize,
 }
 
+/// Added to the mean square in the norms of latents. DeepSeek's models do not use the number of their other norms here.
+const LATENT_EPSILON: f64 = 1e-6;
+
 impl LatentAttention {
     /// Creates the attention of a decoder's layer, with all dimensions but the latents' sharded by heads.
     #[track_caller]
     pub(super) fn new(config: &DecoderConfig, latent: &LatentConfig, rope: Rope, rngs: &mut Rngs) -> Self {
         let DecoderConfig { features, heads, biases, .. } = *config;
         let LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim } = *latent;
-        let norm = |features: usize, rngs: &mut Rngs| RmsNorm::builder(features).epsilon(config.epsilon).build(rngs);
+        let norm = |features: usize, rngs: &mut Rngs| RmsNorm::builder(features).epsilon(LATENT_EPSILON).build(rngs);
         let heads_of = |from: usize, depth: usize, rngs: &mut Rngs| {
             let builder = LinearGeneral::builder([from], [heads, depth]).use_bias(false);
             builder.kernel_axes([None, Some("heads"), None]).build(rngs)

@@ -41,6 +41,8 @@ pub struct Decoder {
     pub embed: Embed,
     /// The table of positions, of a model that learns them.
     pub positions: Option<Embed>,
+    /// Normalizes token embeddings, see [`DecoderConfig::embedding_norm`].
+    pub embedding_norm: Option<Norm>,
     /// The layers; none of them where they are a [`stack`](Decoder::stack).
     pub blocks: Vec<Block>,
     /// The layers as one, see [`DecoderConfig::scan_layers`].
@@ -49,6 +51,7 @@ pub struct Decoder {
     pub norm: Norm,
     /// The layer that gives logits; `None` where it is the table of tokens.
     pub head: Option<Linear>,
+    first_position: usize,
     embedding_scale: Option<f64>,
     logits_scale: Option<f64>,
     logits_soft_cap: Option<f64>,
@@ -69,8 +72,9 @@ impl Decoder {
             Positions::Learned(length) => {
                 Some(Embed::builder(length, features).axes([None, Some("embed")]).build(rngs))
             }
-            Positions::Rotary(_) => None,
+            Positions::Rotary(_) | Positions::Alibi(_) => None,
         };
+        let embedding_norm = config.embedding_norm.then(|| Norm::new(config.norm, features, config.epsilon, rngs));
         let (mut blocks, mut stack) = (Vec::new(), None);
         if config.scan_layers {
             let all = Stack::new(layers, rngs, |rngs| Block::new(config, 0, rngs))?.axis_name("layers");
@@ -86,10 +90,12 @@ impl Decoder {
         Ok(Decoder {
             embed,
             positions,
+            embedding_norm,
             blocks,
             stack,
             norm,
             head,
+            first_position: config.first_position,
             embedding_scale: config.embedding_scale,
             logits_scale: config.logits_scale,
             logits_soft_cap: config.logits_soft_cap,
@@ -107,7 +113,8 @@ impl Decoder {
     #[track_caller]
     pub fn embed(&self, tokens: impl ArrayLike) -> Array {
         let tokens = tokens.into_array();
-        if let Some(Err(error)) = self.positions.as_ref().map(|table| check_positions("Decoder", table, 0, &tokens)) {
+        let checked = |table: &Embed| check_positions("Decoder", table, self.first_position, &tokens);
+        if let Some(Err(error)) = self.positions.as_ref().map(checked) {
             return Array::from_error(error, &tokens);
         }
         let length = tokens.shape().last().copied().unwrap_or(0);
@@ -202,10 +209,17 @@ impl Decoder {
             Some(scale) => x * scale,
             None => x,
         };
-        match &self.positions {
-            Some(table) => x + table.forward(positions()),
+        let x = match &self.positions {
+            Some(table) => x + table.forward(positions() + self.first_position as i32),
             None => x,
-        }
+        };
+        self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x))
+    }
+
+    /// The most tokens of a text, if the model learned a table of positions.
+    pub(crate) fn max_positions(&self) -> Option<usize> {
+        let length = |table: &Embed| table.embedding.shape().first().copied().unwrap_or(0);
+        self.positions.as_ref().map(|table| length(table).saturating_sub(self.first_position))
     }
 }
 

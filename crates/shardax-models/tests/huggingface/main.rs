@@ -22,7 +22,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 43] = [
+const DECODERS: [&str; 49] = [
     "gpt2",
     "llama",
     "llama3",
@@ -66,6 +66,12 @@ const DECODERS: [&str; 43] = [
     "granitemoe",
     "gpt_oss",
     "deepseek_v3",
+    "deepseek_v2",
+    "deepseek_v2_greedy",
+    "opt",
+    "opt_plain",
+    "bloom",
+    "mpt",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text: keys in a cache are of the length at their time.

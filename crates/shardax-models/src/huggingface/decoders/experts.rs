@@ -142,16 +142,24 @@ fn glm4(fields: &Fields) -> Read {
 
 /// The experts of DeepSeek-V3 and of the models that follow it: chosen by corrected scores from a few groups.
 pub(super) fn grouped_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
-    let hidden = fields.size("moe_intermediate_size")?;
-    let count = fields.size("n_routed_experts")?;
     let groups = ExpertGroups { count: fields.size("n_group")?, kept: fields.size("topk_group")?, ranked_by: 2 };
-    let first = fields.number("first_k_dense_replace")?;
     Ok(ExpertsConfig {
         scores: RouterScores::Sigmoid,
         groups: Some(groups).filter(|groups| groups.count > 1),
         normalized: fields.flag("norm_topk_prob")?,
-        scale: fields.number("routed_scaling_factor")?,
         correction: true,
+        ..chosen_experts(fields, layers)?
+    })
+}
+
+/// The number and the sizes of the experts of DeepSeek's models, whose weights are not normalized.
+pub(super) fn chosen_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
+    let hidden = fields.size("moe_intermediate_size")?;
+    let count = fields.size("n_routed_experts")?;
+    let first = fields.number("first_k_dense_replace")?;
+    Ok(ExpertsConfig {
+        normalized: false,
+        scale: fields.number("routed_scaling_factor")?,
         shared_hidden: Some(hidden.saturating_mul(fields.size("n_shared_experts")?)),
         dense_layers: (0..layers).map(|layer| (layer as f64) < first).collect(),
         ..experts(fields, count, hidden)?

@@ -86,7 +86,7 @@ pub(super) fn gptj(fields: &Fields, _: &str) -> Read {
 
 /// The names of attention whose queries, keys and values are one matrix, in which the heads that share a key are
 /// together.
-fn grouped_attention(config: &DecoderConfig, name: &str) -> KeyMap {
+pub(super) fn grouped_attention(config: &DecoderConfig, name: &str) -> KeyMap {
     let (groups, width) = (config.kv_heads, config.head_dim);
     let queries = width.saturating_mul(config.heads / config.kv_heads);
     let rows = |start: usize, count: usize| Layout::GroupedRows { groups, start, end: start.saturating_add(count) };

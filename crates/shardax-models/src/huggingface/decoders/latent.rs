@@ -1,12 +1,15 @@
 //! DeepSeek's models, with latent attention.
 
+use shardax_nn::ExpertGroups;
+
 use super::super::config::{rope_object, yarn_scale};
-use super::experts::{grouped_experts, grouped_keys};
+use super::experts::{chosen_experts, grouped_experts, grouped_keys};
 use super::llama::{attention_biases, interleave};
 use super::*;
-use crate::LatentConfig;
+use crate::{ExpertsConfig, LatentConfig};
 
-pub(super) fn read(fields: &Fields, _: &str) -> Read {
+pub(super) fn read(fields: &Fields, kind: &str) -> Read {
+    let is_second = kind == "deepseek_v2";
     let latent = LatentConfig {
         query_rank: fields.size_opt("q_lora_rank")?,
         rank: fields.size("kv_lora_rank")?,
@@ -24,15 +27,15 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
         hidden: fields.size("intermediate_size")?,
         epsilon: fields.number("rms_norm_eps")?,
         activation: fields.activation("hidden_act")?,
-        biases: attention_biases(fields)?,
+        biases: Biases { mlp: is_second && fields.flag("mlp_bias")?, ..attention_biases(fields)? },
         tie_embeddings: fields.flag("tie_word_embeddings")?,
-        experts: Some(grouped_experts(fields, layers)?),
+        experts: Some(if is_second { softmax_experts(fields, layers)? } else { grouped_experts(fields, layers)? }),
         attention_scale: Some((depth as f64).sqrt().recip() * attention_growth(fields)?),
         latent: Some(latent),
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
     };
     rotary(&mut config, fields, None)?;
-    if fields.flag("rope_interleave")? {
+    if is_second || fields.flag("rope_interleave")? {
         interleave(&mut config);
     }
     let attention = |name: &str| format!("model.layers.*.self_attn.{name}");
@@ -50,6 +53,27 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
         // Predicts further tokens in training.
         .ignore(&format!("model.layers.{layers}.**"));
     Ok((config, keys.and(llama_keys())))
+}
+
+/// The experts of DeepSeek-V2: the best ones by softmax, or the best ones of the groups with the best experts.
+fn softmax_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
+    let groups = match fields.text("topk_method")? {
+        "greedy" => {
+            // Groups are of another method.
+            fields.skip(&["n_group", "topk_group"]);
+            None
+        }
+        "group_limited_greedy" => {
+            Some(ExpertGroups { count: fields.size("n_group")?, kept: fields.size("topk_group")?, ranked_by: 1 })
+        }
+        other => return Err(fields.error(format!("`topk_method` is {other:?}, which is not known"))),
+    };
+    match fields.text_opt("scoring_func")? {
+        None | Some("softmax") => {}
+        Some(other) => return Err(fields.error(format!("`scoring_func` is {other:?}, and this model's is softmax"))),
+    }
+    let experts = chosen_experts(fields, layers)?;
+    Ok(ExpertsConfig { groups: groups.filter(|groups| groups.count > 1), ..experts })
 }
 
 /// True if queries are computed from a latent.

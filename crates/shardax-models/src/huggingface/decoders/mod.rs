@@ -1,5 +1,6 @@
 //! The decoders of `transformers`: their configurations, and the names of their arrays.
 
+mod bloom;
 mod experts;
 mod fused;
 mod gemma;
@@ -30,8 +31,11 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["gpt_neox"], gpt::gpt_neox),
     (&["falcon"], gpt::falcon),
     (&["phi"], gpt::phi),
+    (&["opt"], bloom::opt),
+    (&["bloom"], bloom::bloom),
+    (&["mpt"], bloom::mpt),
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
-    (&["deepseek_v3"], latent::read),
+    (&["deepseek_v2", "deepseek_v3"], latent::read),
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.

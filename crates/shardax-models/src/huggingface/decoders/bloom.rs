@@ -1,0 +1,165 @@
+//! Models whose positions are a learned table with an offset (OPT), or biases of attention (BLOOM, MPT).
+
+use super::gpt::grouped_attention;
+use super::*;
+use crate::Activation;
+
+pub(super) fn opt(fields: &Fields, _: &str) -> Read {
+    let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
+    fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
+    if !fields.flag("do_layer_norm_before")? {
+        return Err(fields.error("field `do_layer_norm_before` is false, and norms of sums are not supported"));
+    }
+    match fields.size_opt("word_embed_proj_dim")? {
+        Some(embedded) if embedded != features => {
+            let what =
+                format!("field `word_embed_proj_dim` is {embedded}, and the features of tokens must be {features}");
+            return Err(fields.error(what));
+        }
+        _ => {}
+    }
+    // Layers that are left out in training.
+    fields.skip(&["layerdrop"]);
+    let all = fields.flag("enable_bias")?;
+    let layers = fields.layers("num_hidden_layers")?;
+    let config = DecoderConfig {
+        hidden: fields.size("ffn_dim")?,
+        positions: Positions::Learned(fields.size("max_position_embeddings")?.saturating_add(OPT_FIRST_POSITION)),
+        first_position: OPT_FIRST_POSITION,
+        norm: match fields.flag("layer_norm_elementwise_affine")? {
+            true => NormKind::Layer,
+            false => NormKind::LayerPlain,
+        },
+        epsilon: 1e-5,
+        activation: fields.activation("activation_function")?,
+        gated: false,
+        biases: Biases { qkv: all, out: all, mlp: all, head: false },
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
+    };
+    let keys = KeyMap::new()
+        .prefix("model.")
+        .array("embed.embedding", "decoder.embed_tokens.weight", Layout::Same)
+        .array("positions.embedding", "decoder.embed_positions.weight", Layout::Same)
+        .norm("blocks[*].norm.0", "decoder.layers.*.self_attn_layer_norm")
+        .linear("blocks[*].attention.query", "decoder.layers.*.self_attn.q_proj")
+        .linear("blocks[*].attention.key", "decoder.layers.*.self_attn.k_proj")
+        .linear("blocks[*].attention.value", "decoder.layers.*.self_attn.v_proj")
+        .linear("blocks[*].attention.out", "decoder.layers.*.self_attn.out_proj")
+        .norm("blocks[*].mlp_norm.0", "decoder.layers.*.final_layer_norm")
+        .linear("blocks[*].mlp.up", "decoder.layers.*.fc1")
+        .linear("blocks[*].mlp.down", "decoder.layers.*.fc2")
+        .norm("norm.0", "decoder.final_layer_norm")
+        .linear("head", "lm_head")
+        .tied("lm_head.weight", "decoder.embed_tokens.weight");
+    Ok((config, keys))
+}
+
+/// The first row of OPT's table of positions that a token has.
+const OPT_FIRST_POSITION: usize = 2;
+
+pub(super) fn bloom(fields: &Fields, _: &str) -> Read {
+    // The names of the class, and of the published configurations.
+    let named = |name, other| if fields.has(other) { other } else { name };
+    let (heads_name, features_name) = (named("n_head", "num_attention_heads"), named("hidden_size", "n_embed"));
+    let (features, heads) = (fields.size(features_name)?, fields.size(heads_name)?);
+    fields.divides((heads_name, heads), (features_name, features))?;
+    // Ways of computing the same.
+    fields.skip(&["attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi"]);
+    fields.skip(&["skip_bias_add", "skip_bias_add_qkv", "slow_but_exact"]);
+    let config = DecoderConfig {
+        positions: Positions::Alibi(MAX_BIAS),
+        embedding_norm: true,
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_epsilon")?,
+        activation: Activation::GeluTanh,
+        gated: false,
+        biases: Biases { head: false, ..Biases::ALL },
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        ..DecoderConfig::new(
+            fields.size("vocab_size")?,
+            fields.layers(named("n_layer", "num_hidden_layers"))?,
+            features,
+            heads,
+        )
+    };
+    let keys = grouped_attention(&config, "h.*.self_attention.query_key_value")
+        .prefix("transformer.")
+        .array("embed.embedding", "word_embeddings.weight", Layout::Same)
+        .norm("embedding_norm.0", "word_embeddings_layernorm")
+        .norm("blocks[*].norm.0", "h.*.input_layernorm")
+        .linear("blocks[*].attention.out", "h.*.self_attention.dense")
+        .norm("blocks[*].mlp_norm.0", "h.*.post_attention_layernorm")
+        .linear("blocks[*].mlp.up", "h.*.mlp.dense_h_to_4h")
+        .linear("blocks[*].mlp.down", "h.*.mlp.dense_4h_to_h")
+        .norm("norm.0", "ln_f")
+        .linear("head", "lm_head")
+        .tied("lm_head.weight", "word_embeddings.weight");
+    Ok((config, keys))
+}
+
+/// Minus the logarithm of the smallest slope to the base 2.
+const MAX_BIAS: f64 = 8.0;
+
+pub(super) fn mpt(fields: &Fields, _: &str) -> Read {
+    let (features, heads) = (fields.size("d_model")?, fields.size("n_heads")?);
+    fields.divides(("n_heads", heads), ("d_model", features))?;
+    // How training starts, and the length that the class prepares biases for.
+    fields.skip(&["init_config", "init_device", "verbose", "max_seq_len", "tokenizer_name"]);
+    let attention_scale = match fields.object_opt("attn_config")? {
+        Some(about) => mpt_attention(&about)?,
+        None => None,
+    };
+    let config = DecoderConfig {
+        positions: Positions::Alibi(MAX_BIAS),
+        norm: NormKind::LayerScale,
+        epsilon: fields.number("layer_norm_epsilon")?,
+        activation: Activation::Gelu,
+        gated: false,
+        attention_scale,
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        ..DecoderConfig::new(fields.size("vocab_size")?, fields.layers("n_layers")?, features, heads)
+    };
+    let rows = |index: usize| Layout::Rows {
+        start: features.saturating_mul(index),
+        end: features.saturating_mul(index + 1),
+        of: features.saturating_mul(3),
+    };
+    let keys = KeyMap::new()
+        .prefix("transformer.")
+        .array("embed.embedding", "wte.weight", Layout::Same)
+        .norm("blocks[*].norm.0", "blocks.*.norm_1")
+        .weights("blocks[*].attention.query", "blocks.*.attn.Wqkv", rows(0))
+        .weights("blocks[*].attention.key", "blocks.*.attn.Wqkv", rows(1))
+        .weights("blocks[*].attention.value", "blocks.*.attn.Wqkv", rows(2))
+        .linear("blocks[*].attention.out", "blocks.*.attn.out_proj")
+        .norm("blocks[*].mlp_norm.0", "blocks.*.norm_2")
+        .linear("blocks[*].mlp.up", "blocks.*.ffn.up_proj")
+        .linear("blocks[*].mlp.down", "blocks.*.ffn.down_proj")
+        .norm("norm.0", "norm_f")
+        .linear("head", "lm_head")
+        .tied("lm_head.weight", "wte.weight");
+    Ok((config, keys))
+}
+
+/// The factor of scores in MPT's attention. Its other fields must have the values that the class computes.
+fn mpt_attention(about: &Fields) -> Result<Option<f64>> {
+    about.skip(&["attn_impl", "attn_pdrop", "model_type"]);
+    if !about.flag_or("alibi", true)? {
+        return Err(about.error("field `alibi` is false, and positions must be biases of attention"));
+    }
+    if let Some(bound) = about.number_opt("clip_qkv")? {
+        return Err(about.error(format!("field `clip_qkv` is {bound}, and bounds of queries are not supported")));
+    }
+    let max_bias = about.number_or("alibi_bias_max", MAX_BIAS)?;
+    if max_bias != MAX_BIAS {
+        return Err(about.error(format!("field `alibi_bias_max` is {max_bias}, and transformers computes {MAX_BIAS}")));
+    }
+    match about.text_opt("attn_type")? {
+        None | Some("multihead_attention") => {}
+        Some(other) => return Err(about.error(format!("the attention {other:?} is not known"))),
+    }
+    let scale = about.number_opt("softmax_scale")?;
+    about.finish_but_empty()?;
+    Ok(scale)
+}
