@@ -3,6 +3,7 @@
 //! Reverse mode is linearize followed by transpose. Each function here interprets a program with the rules of its
 //! primitives, and the current trace records the operations.
 
+use super::backward_logs::{self, Logs};
 use super::eval::at_eqn;
 use super::memo;
 use crate::core::array::Array;
@@ -141,6 +142,15 @@ impl Linearized {
 
     /// Computes the cotangents of the nonzero inputs from the cotangents of all outputs.
     pub fn transpose(&self, cts: &[Option<Array>]) -> Result<Tangents> {
+        Ok(backward_logs::collect(false, || self.pull_back(cts))?.0)
+    }
+
+    /// Like [`transpose`](Self::transpose), and returns the values that rules of `custom_vjp` functions log.
+    pub fn transpose_with_logs(&self, cts: &[Option<Array>]) -> Result<(Tangents, Logs)> {
+        backward_logs::collect(true, || self.pull_back(cts))
+    }
+
+    fn pull_back(&self, cts: &[Option<Array>]) -> Result<Tangents> {
         let cts: Vec<_> = cts.iter().zip(&self.nonzero_out).filter(|(_, nz)| **nz).map(|(ct, _)| ct.clone()).collect();
         let count = self.program.inputs.len() - self.residuals.len();
         let args: Vec<Operand> = self

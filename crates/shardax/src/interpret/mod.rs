@@ -2,6 +2,7 @@
 //! equations and calls the primitives' rules.
 
 pub(crate) mod ad;
+pub(crate) mod backward_logs;
 pub(crate) mod batching;
 pub(crate) mod eval;
 pub(crate) mod flat;

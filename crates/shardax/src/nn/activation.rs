@@ -4,7 +4,10 @@ use smallvec::SmallVec;
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::auto_axes::out_sharding;
 use crate::ops::lax;
 use crate::ops::numpy::options::options;
 use crate::ops::numpy::{
@@ -18,6 +21,7 @@ use crate::ops::primitive::softmax::{Softmax, shifted};
 use crate::ops::primitive::special::slopes::{ROOT_OF_SUM, SOFT_SIGN};
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::shape::{AxisNumber, normalize_axis};
+use crate::sharding::{DimSpec, Typed};
 use crate::source;
 
 macro_rules! activations {
@@ -409,15 +413,16 @@ pub fn one_hot(labels: impl ArrayLike, num_classes: usize) -> Array {
 /// assert_eq!((x.shape(), x.dtype()), (&[3, 2][..], DType::Bf16));
 /// # Ok::<(), shardax::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OneHotOptions {
     dtype: DType,
     axis: i32,
+    out_sharding: Option<ShardingLike>,
 }
 
 impl Default for OneHotOptions {
     fn default() -> Self {
-        OneHotOptions { dtype: DType::F32, axis: -1 }
+        OneHotOptions { dtype: DType::F32, axis: -1, out_sharding: None }
     }
 }
 
@@ -439,18 +444,68 @@ impl OneHotOptions {
         self
     }
 
-    /// See [`one_hot`](one_hot()). Fails for an axis that is out of bounds.
+    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). It splits
+    /// the dimensions of the labels as the labels are split; you choose how the classes are split.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::nn::OneHotOptions;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let _mesh = set_mesh(&make_mesh([("x", 2), ("y", 4)])?)?;
+    /// let labels = reshard(array([0, 3, 1, 2]), P!["x"]);
+    /// let rows = OneHotOptions::new().out_sharding(P!["x", "y"]).one_hot(labels, 4);
+    /// assert_eq!(rows.type_name(), "float32[4@x,4@y]");
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
+        self.out_sharding = Some(sharding.into());
+        self
+    }
+
+    /// See [`one_hot`](one_hot()). Fails for an axis that is out of bounds, and for an
+    /// [`out_sharding`](Self::out_sharding) that splits the labels in another way.
     #[track_caller]
     pub fn one_hot(&self, labels: impl ArrayLike, num_classes: usize) -> Array {
         let labels = labels.into_array();
-        let made = at_caller(|| {
+        let result = at_caller(|| {
             labels.check()?;
             let axis = normalize_axis(self.axis as isize, labels.ndim() + 1)?;
             let mut shape = vec![1; labels.ndim() + 1];
             shape[axis] = num_classes;
-            let classes = lax::iota(DType::I32, &shape, axis);
+            let classes = match self.sharding_of_classes(&labels, num_classes, axis)? {
+                Some(typed) => out_sharding(typed, || lax::iota(DType::I32, &shape, axis)),
+                None => lax::iota(DType::I32, &shape, axis),
+            };
             Ok(labels.expand_dims(axis as i32).equal(classes).astype(self.dtype))
         });
-        Array::from_result(made, &labels)
+        Array::from_result(result, &labels)
+    }
+
+    /// The sharding of the row of class numbers, which has the rank of the result. Fails if the requested sharding splits
+    /// the labels in another way than they are split.
+    fn sharding_of_classes(&self, labels: &Array, num_classes: usize, axis: usize) -> Result<Option<Typed>> {
+        let Some(like) = &self.out_sharding else { return Ok(None) };
+        let mut shape = labels.shape().to_vec();
+        shape.insert(axis, num_classes);
+        let Some(requested) = like.out_sharding("one_hot out_sharding", &shape, &[labels])? else { return Ok(None) };
+        let mut dims = vec![DimSpec::None; shape.len()];
+        dims[axis] = requested.dims()[axis].clone();
+        let classes = Typed::of_dims(requested.mesh(), dims.into());
+        let mut of_labels = requested.dims().to_vec();
+        of_labels.remove(axis);
+        let labels_dims = match labels.aval().sharding() {
+            Some(typed) => typed.dims().to_vec(),
+            None => vec![DimSpec::None; labels.ndim()],
+        };
+        if of_labels != labels_dims {
+            return Err(err!(
+                Sharding,
+                "the input part of the spec in out_sharding should match the spec of the labels, {}, but got {}",
+                labels.type_name(),
+                requested.spec()
+            )
+            .help("split the labels first with `reshard(labels, spec)`, or split the classes only"));
+        }
+        Ok(Some(classes))
     }
 }

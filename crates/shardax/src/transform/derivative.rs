@@ -1,5 +1,6 @@
 //! Forward and reverse derivatives of functions with any result: `jvp`, `vjp`, `linearize`.
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -300,14 +301,28 @@ impl LinearMap {
     }
 
     fn pull_back(&self, residuals: &[Array], ct: &Flat) -> Result<Flat> {
+        Ok(self.arguments(self.at(residuals).transpose(&self.cotangents(ct)?)?))
+    }
+
+    /// Returns a pair: the cotangents of the arguments, and the map of what rules log.
+    fn pull_back_with_logs(&self, residuals: &[Array], ct: &Flat) -> Result<Flat> {
+        let (cts, logs) = self.at(residuals).transpose_with_logs(&self.cotangents(ct)?)?;
+        let mut pair = Flat::default();
+        pair.node(tree::Node::Tuple(2));
+        pair.append(&self.arguments(cts));
+        pair.append(&Flat::of(&logs));
+        Ok(pair)
+    }
+
+    /// Checks the cotangents of the results.
+    fn cotangents(&self, ct: &Flat) -> Result<Tangents> {
         same_structure(&self.out_def, &ct.def)?;
-        let cts: Tangents = self
-            .out_avals
-            .iter()
-            .zip(&ct.leaves)
-            .map(|(a, t)| check_same_axes(&a.cotangent(), t))
-            .collect::<Result<_>>()?;
-        let mut nonzero = self.at(residuals).transpose(&cts)?.into_iter();
+        self.out_avals.iter().zip(&ct.leaves).map(|(a, t)| check_same_axes(&a.cotangent(), t)).collect()
+    }
+
+    /// The cotangents of all arguments from the cotangents of the differentiable ones.
+    fn arguments(&self, cts: Tangents) -> Flat {
+        let mut nonzero = cts.into_iter();
         let leaves = self
             .in_avals
             .iter()
@@ -316,7 +331,7 @@ impl LinearMap {
                 false => zero(aval),
             })
             .collect();
-        Ok(Flat { leaves, def: self.in_def.clone() })
+        Flat { leaves, def: self.in_def.clone() }
     }
 
     fn push_forward(&self, residuals: &[Array], tangents: &Flat) -> Result<Flat> {
@@ -366,6 +381,31 @@ impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     pub fn call(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<Args> {
         let _line = source::enter();
         self.at.apply("vjp", Flat::of_arguments(&ct.into_arg()), LinearMap::pull_back).at_caller()?.build()
+    }
+
+    /// Returns the cotangents of the arguments, and the values that the rules of `custom_vjp` functions log
+    /// ([`defvjp_with_logs`](crate::control_flow::CustomVjp::defvjp_with_logs)), by key. A key that is logged in a loop
+    /// or in `vmap` has stacked values. A key that is logged in a branch of `cond` has a pair: the index of the branch
+    /// that ran, and for each branch `None` or a value, which is zero unless the branch ran.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use std::collections::BTreeMap;
+    /// let f = custom_vjp(|x: Array| x.sin()).defvjp_with_logs(
+    ///     |x: Array| (x.sin(), x),
+    ///     |x: Array, ct: Array| ((&ct * x.cos(),), BTreeMap::from([("cotangent".to_owned(), ct)])),
+    /// );
+    /// let (_, pull_back) = vjp(move |x: Array| -> Result<Array> { Ok(f.call(x)? * 3.0) }, 0.0f32)?;
+    /// let ((slope,), logs) = pull_back.with_logs(1.0)?;
+    /// assert_eq!(slope.item::<f32>()?, 3.0);
+    /// assert_eq!(logs["cotangent"].build::<Array>()?.item::<f32>()?, 3.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn with_logs(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<(Args, BTreeMap<String, Flat>)> {
+        let _line = source::enter();
+        let ct = Flat::of_arguments(&ct.into_arg());
+        self.at.apply("vjp_with_logs", ct, LinearMap::pull_back_with_logs).at_caller()?.build()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Loops, choices, functions with their own derivatives, and checkpoints: under each other, on several devices, and their errors.
 //! (Their values, derivatives and batches are compared with JAX's in `golden.rs`.)
 
+mod backward_logs;
 mod carries;
 mod checkpoint;
 #[path = "../common/mod.rs"]

@@ -195,3 +195,68 @@ fn bincount() -> Result<()> {
     assert_eq!(reshard(apart, P![]).to_vec::<i32>()?, [0, 4]);
     Ok(())
 }
+
+/// The types are JAX 0.12.0.1's, on a mesh of 2x4 CPU devices. JAX 0.12.0.1 reads the spec at the wrong position if the
+/// axis of the classes is not the last, so that it rejects the third case.
+#[test]
+fn one_hot_with_sharding() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let hot = |axis: i32, spec: PartitionSpec, x: &Array| {
+        shardax::nn::OneHotOptions::new().axis(axis).out_sharding(spec).one_hot(x, 4)
+    };
+    let x = reshard(array([0, 1, 2, 3, 3, 2, 1, 0]), P!["x"]);
+    let square = reshard(zeros([4, 8]).astype(DType::I32), P!["x", "y"]);
+    let cases = [
+        (&x, -1, P!["x", "y"], "float32[8@x,4@y]"),
+        (&x, -1, P!["x", None], "float32[8@x,4]"),
+        (&x, 0, P!["y", "x"], "float32[4@y,8@x]"),
+        (&square, -1, P!["x", "y", None], "float32[4@x,8@y,4]"),
+    ];
+    for (labels, axis, spec, want) in cases {
+        let one = plain(|| shardax::nn::OneHotOptions::new().axis(axis).one_hot(whole(labels), 4));
+        let (labels, asked) = (labels.clone(), spec.clone());
+        let traced = jit(move |x: Array| hot(axis, asked.clone(), &x)).call(&labels)?;
+        for result in [hot(axis, spec, &labels), traced] {
+            assert_eq!(typed(&result), want);
+            assert_eq!(host(&result), one, "{want}");
+        }
+    }
+    assert_eq!(typed(&hot(-1, P!["y"], &array(3))), "float32[4@y]");
+    for spec in [P![None, "y"], P!["y", "x"], P![("x", "y"), None], P![None, None]] {
+        let text = rejected(&hot(-1, spec, &x));
+        assert!(
+            text.contains("the input part of the spec in out_sharding should match the spec of the labels"),
+            "{text}"
+        );
+    }
+    let text = rejected(&shardax::nn::OneHotOptions::new().out_sharding(P!["x", "y"]).one_hot(&x, 6));
+    assert!(text.contains("partitioned 4 times") && text.contains("size 6"), "{text}");
+    Ok(())
+}
+
+/// As JAX 0.12.0.1, which gives its sharding to the edges as well, and therefore rejects split counts.
+#[test]
+fn histogram_with_sharding() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let options = shardax::numpy::HistogramOptions::new();
+    let x = reshard(linspace(0.0, 1.0, 16), P!["x"]);
+    let (counts, edges) = {
+        let x = linspace(0.0, 1.0, 16);
+        let _none = set_mesh(None)?;
+        let (counts, edges) = options.histogram(whole(&x), 8);
+        (host(&counts), host(&edges))
+    };
+    for (spec, want) in [(P![None], "float32[8]"), (P!["x"], "float32[8@x]"), (P![("x", "y")], "float32[8@(x,y)]")] {
+        let sharded = options.clone().out_sharding(spec);
+        let traced = jit({
+            let sharded = sharded.clone();
+            move |x: Array| sharded.histogram(x, 8)
+        });
+        for (count, edge) in [sharded.histogram(&x, 8), traced.call(&x)?] {
+            assert_eq!((typed(&count), typed(&edge)), (want.to_owned(), "float32[9]".to_owned()));
+            assert_eq!((host(&count), host(&edge)), (counts.clone(), edges.clone()));
+        }
+        assert_eq!(typed(&sharded.weights(&x).histogram(&x, 8).0), want);
+    }
+    Ok(())
+}

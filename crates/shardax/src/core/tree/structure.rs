@@ -429,6 +429,14 @@ impl TreeDef {
         )
     }
 
+    /// The names of the root node's children, if they have names.
+    pub(crate) fn root_names(&self) -> Vec<String> {
+        match self.0.first() {
+            Some(Token::Node(node)) => node.names().unwrap_or_default().into_iter().map(str::to_owned).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns the position of each leaf of this structure in `other`, which must name the same parts. A struct's
     /// fields may be a map's keys, and names may be in any order. `None` for structures that differ otherwise.
     pub(crate) fn leaves_by_name(&self, other: &TreeDef) -> Option<Vec<usize>> {

@@ -6,6 +6,7 @@
 mod conditionals;
 mod custom_jvp;
 mod custom_vjp;
+mod custom_vjp_logs;
 mod custom_vjp_remat;
 mod custom_vmap;
 mod linear_solve;
@@ -18,6 +19,7 @@ pub(crate) use conditionals::choose;
 pub use conditionals::{Branches, cond, switch};
 pub use custom_jvp::{CustomJvp, custom_jvp};
 pub use custom_vjp::{CustomVjp, NondiffBwd, NondiffFwd, NondiffVjp, custom_vjp};
+pub use custom_vjp_logs::LoggingBwd;
 pub use custom_vjp_remat::{RematRules, RematVjp};
 pub use custom_vmap::{CustomVmap, IntoBatched, SequentialVmap, custom_vmap, sequential_vmap};
 pub use linear_solve::{MatVec, TransposeSolve, custom_linear_solve, custom_root};

@@ -11,11 +11,13 @@ use crate::core::program::trace::at_caller;
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
+use crate::ops::auto_axes::out_sharding;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::accumulator;
 use crate::shape::AxisNumber;
+use crate::sharding::PartitionSpec;
 
 /// The weighted mean over `axes`: `sum(x * weights) / sum(weights)`. The weights have the shape of `x`, or
 /// broadcast to it.
@@ -353,6 +355,9 @@ options! {
         density: bool = false, |density: bool| density;
         /// The least and the greatest edge; elements beyond them are not counted. Default: the extremes of the elements.
         ends: Option<[Array; 2]> = None, |ends: [Array; 2]| Some(ends);
+        /// The sharding in the type of the counts, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). The
+        /// edges are replicated. Elements that are split over such axes require it.
+        out_sharding: Option<ShardingLike> = None, |sharding: impl Into<ShardingLike>| Some(sharding.into());
     }
 }
 
@@ -412,6 +417,13 @@ impl HistogramOptions {
     #[track_caller]
     pub fn histogram(&self, x: impl ArrayLike, bins: impl IntoBins) -> (Array, Array) {
         let x = &x.into_array();
+        if let Some(sharding) = &self.out_sharding {
+            let (options, bins) = (HistogramOptions { out_sharding: None, ..self.clone() }, bins.into_bins());
+            let counts = at_caller(|| out_sharding(sharding.clone(), || options.histogram(x, bins.clone()).0));
+            let edges =
+                at_caller(|| out_sharding(PartitionSpec::default(), || options.histogram_bin_edges(x, bins.clone())));
+            return (counts, edges);
+        }
         let edges = at_caller(|| self.histogram_bin_edges(x, bins.into_bins()));
         let counts = made(x, || {
             edges.check()?;

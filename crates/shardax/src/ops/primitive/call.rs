@@ -11,6 +11,7 @@ use crate::core::program::shared::SharedProgram;
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
 use crate::error::{Result, bail};
+use crate::interpret::backward_logs::{self, Layout};
 use crate::interpret::higher_order::{Residual, Split, bind_checked, marked_tangents, spread_marked};
 use crate::interpret::thread_state::{thread_call, thread_state};
 use crate::interpret::{ad, batching, memo};
@@ -301,10 +302,10 @@ impl Primitive for Call {
         let known_count = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
-        let is_closed = |(callee, _): &(Callee, Vec<bool>)| callee.is_closed();
-        let marks = (&is_linear, &has_ct, &types);
-        let (callee, has) = memo::derived_of_callee("transpose", &self.program, &marks, is_closed, || {
-            let mut has = Vec::new();
+        let is_closed = |(callee, _, _): &(Callee, Vec<bool>, Layout)| callee.is_closed();
+        let marks = (&is_linear, &has_ct, &types, backward_logs::wanted());
+        let (callee, has, layout) = memo::derived_of_callee("transpose", &self.program, &marks, is_closed, || {
+            let (mut has, mut layout) = (Vec::new(), Layout::default());
             let traced = trace(&types, |inputs| {
                 let (known, cts) = inputs.split_at(known_count);
                 let mut known = known.iter();
@@ -313,13 +314,18 @@ impl Primitive for Call {
                     Operand::Linear(aval) => Operand::Linear(aval.clone()),
                 };
                 let operands: Vec<Operand> = args.iter().map(operand).collect();
-                let in_cts = ad::backward(&self.program, &operands, &spread_marked(cts.iter().cloned(), &has_ct))?;
+                let cts = spread_marked(cts.iter().cloned(), &has_ct);
+                let (in_cts, logged, values) = backward_logs::nested(|| ad::backward(&self.program, &operands, &cts))?;
                 has = in_cts.iter().map(Option::is_some).collect();
-                Ok(in_cts.into_iter().flatten().collect())
+                layout = logged;
+                Ok(in_cts.into_iter().flatten().chain(values).collect())
             })?;
-            Ok((Callee::from(traced), has))
+            Ok((Callee::from(traced), has, layout))
         })?;
-        Ok(spread_marked(self.call(&callee, &operands)?, &has))
+        let mut outs = self.call(&callee, &operands)?;
+        let values: Vec<Array> = outs.drain(outs.len() - layout.count()..).collect();
+        backward_logs::record(layout.entries(values))?;
+        Ok(spread_marked(outs, &has))
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

@@ -14,6 +14,7 @@ use crate::core::sharding_rule::agrees;
 use crate::dtype::DType;
 use crate::error::{Result, bail};
 use crate::interpret::ad::{backward, jvp_program};
+use crate::interpret::backward_logs::{self, Layout};
 use crate::interpret::batching::{batch_eval, batch_program};
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{
@@ -104,6 +105,24 @@ fn alike(
         false => with_outputs(&branch, |outs| widen(outs, has)),
     };
     branches.into_iter().zip(has).map(widened).collect()
+}
+
+/// Adds zeros to the results of each branch for the values that the other branches log, so that every branch returns the
+/// values of all branches in order. The logged values are the last results of a branch.
+fn with_logs_of_all(branches: Vec<Traced>, logged: &[Vec<Aval>]) -> Result<Vec<Traced>> {
+    if logged.iter().all(Vec::is_empty) {
+        return Ok(branches);
+    }
+    let zeros_of = |avals: &[Vec<Aval>]| -> Vec<Array> {
+        avals.iter().flatten().map(|aval| zeros(&aval.clone().strip_weak_type())).collect()
+    };
+    let extended = |(branch, traced): (usize, Traced)| {
+        with_outputs(&traced, |mut outs| {
+            let own = outs.split_off(outs.len() - logged[branch].len());
+            [outs, zeros_of(&logged[..branch]), own, zeros_of(&logged[branch + 1..])].concat()
+        })
+    };
+    branches.into_iter().enumerate().map(extended).collect()
 }
 
 impl Primitive for Cond {
@@ -298,8 +317,10 @@ impl Primitive for Cond {
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         let ins = this.in_avals();
 
-        let transposed = |branch: &Program| -> Result<(Traced, Vec<bool>)> {
+        let mut layouts = Vec::new();
+        let mut transposed = |branch: &Program| -> Result<(Traced, Vec<bool>, Vec<Aval>)> {
             let mut has = Vec::new();
+            let mut logged = Vec::new();
             let traced = trace(&types, |inputs| {
                 let mut given = inputs[..known].iter().cloned();
                 let operand = |arg: &Operand| match arg {
@@ -307,22 +328,32 @@ impl Primitive for Cond {
                     Operand::Linear(aval) => Operand::Linear(aval.clone()),
                 };
                 let operands: Vec<Operand> = args.iter().map(operand).collect();
-                let in_cts = backward(branch, &operands, &spread_marked(inputs[known..].iter().cloned(), &has_ct))?;
+                let cts = spread_marked(inputs[known..].iter().cloned(), &has_ct);
+                let (in_cts, layout, values) = backward_logs::nested(|| backward(branch, &operands, &cts))?;
                 has = in_cts.iter().map(Option::is_some).collect();
-                Ok(in_cts.into_iter().flatten().collect())
+                logged = values.iter().map(Array::aval).collect();
+                layouts.push(layout);
+                Ok(in_cts.into_iter().flatten().chain(values).collect())
             })?;
-            Ok((traced, has))
+            Ok((traced, has, logged))
         };
-        let all: Vec<_> = this.branches.iter().map(transposed).collect::<Result<_>>()?;
-        let (back, has): (Vec<Traced>, Vec<Vec<bool>>) = all.into_iter().unzip();
-        let want = any_of(&has);
-        let back = alike(back, &has, &want, |outs, has| {
+        let all: Vec<_> = this.branches.iter().map(&mut transposed).collect::<Result<_>>()?;
+        let has: Vec<Vec<bool>> = all.iter().map(|(_, has, _)| has.clone()).collect();
+        let logged: Vec<Vec<Aval>> = all.iter().map(|(.., logged)| logged.clone()).collect();
+        let back = all.into_iter().map(|(traced, ..)| traced).collect();
+        let back = with_logs_of_all(back, &logged)?;
+        let (want, log_count) = (any_of(&has), logged.iter().map(Vec::len).sum::<usize>());
+        let back = alike(back, &has, &want, |mut outs, has| {
+            let values = outs.split_off(outs.len() - log_count);
             let in_cts = spread_marked(outs, has);
             let filled: Vec<Array> =
                 in_cts.iter().zip(&ins).map(|(ct, aval)| tangent_or_zeros(ct, &aval.cotangent())).collect();
-            marked(&filled, &want)
+            [marked(&filled, &want), values].concat()
         })?;
-        let results = Cond::run(back, index, &operands)?;
+        let mut results = Cond::run(back, index, &operands)?;
+        let mut values = results.drain(results.len() - log_count..).collect::<Vec<_>>().into_iter();
+        let logs: Vec<_> = layouts.iter().map(|layout: &Layout| layout.entries(values.by_ref())).collect();
+        backward_logs::record(backward_logs::of_branches(index, &logs))?;
         let mut in_cts = vec![None];
         in_cts.extend(spread_marked(results, &want));
         Ok(in_cts)

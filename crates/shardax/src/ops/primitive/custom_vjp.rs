@@ -18,6 +18,7 @@ use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
+use crate::interpret::backward_logs::{self, Layout};
 use crate::interpret::batching::batch_program;
 use crate::interpret::higher_order::{bind_checked, marked_tangents, tangent_or_zeros};
 use crate::shape::AxisSet;
@@ -80,11 +81,16 @@ impl VjpRules {
             move |def: &TreeDef, residuals: &[Array], cts: &[Array], zeros: &[bool]| {
                 let both = [residuals, cts].concat();
                 let all = vec![Some(0); both.len()];
+                let (mut count, mut layout) = (0, Layout::default());
                 let traced = trace_entry(&axis, &both, &all, |args| {
                     let (residuals, cts) = args.split_at(residuals.len());
-                    bwd(def, residuals, cts, zeros)
+                    let (cts, logged, values) = backward_logs::nested(|| bwd(def, residuals, cts, zeros))?;
+                    (count, layout) = (cts.len(), logged);
+                    Ok([cts, values].concat())
                 })?;
-                let cts = eval_batched(&axis, &traced, &both, &all)?;
+                let mut cts = eval_batched(&axis, &traced, &both, &all)?;
+                let values: Vec<Array> = cts.drain(count..).collect();
+                backward_logs::record(layout.entries(values))?;
                 // An argument shared by all entries gets the sum of their cotangents.
                 let place = |(ct, dim): (&Array, &Option<usize>)| match dim {
                     Some(d) => axis.moved(ct, Some(0), *d),

@@ -11,6 +11,7 @@ use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, jvp_eval, tangent_aval};
+use crate::interpret::backward_logs;
 use crate::interpret::batching::batch_program;
 use crate::interpret::higher_order::{bind_checked, tangent_or_zeros};
 use crate::interpret::vary;
@@ -46,7 +47,8 @@ pub(crate) fn transposed(matvec: &Part) -> Result<Traced> {
         let operands = own.iter().cloned().map(Operand::NonLinear);
         let operands: Vec<Operand> = operands.chain(inputs.iter().cloned().map(Operand::Linear)).collect();
         let cts: Vec<_> = cts.iter().cloned().map(Some).collect();
-        let found = backward(&matvec.program, &operands, &cts)?;
+        // A solver calls it any number of times, so that nothing is logged.
+        let (found, _) = backward_logs::collect(false, || backward(&matvec.program, &operands, &cts))?;
         Ok(found[matvec.captures..].iter().zip(&inputs).map(|(ct, aval)| tangent_or_zeros(ct, aval)).collect())
     })
 }

@@ -11,6 +11,7 @@ use crate::core::primitive::{
 use crate::core::program::trace::{Traced, bind, check_usable, trace};
 use crate::core::program::{Aval, Flops, Program};
 use crate::error::{Result, err};
+use crate::interpret::backward_logs::{self, Layout};
 use crate::interpret::higher_order::{cast_up, is_same, marked, spread_marked};
 use crate::interpret::thread_state::thread_eval;
 use crate::interpret::vary;
@@ -40,6 +41,12 @@ impl ShardMap {
         ShardMap { in_specs, out_specs, body, ..self.without_body() }
     }
 
+    /// The spec of a value that is stacked along dimension 0 over the axes that it varies over, in the mesh's order.
+    fn stacked_over(&self, set: &AxisSet) -> PartitionSpec {
+        let axes: SmallVec<[AxisName; 2]> = self.axes().filter(|name| set.contains(*name)).collect();
+        over(&axes)
+    }
+
     fn in_body<R>(&self, f: impl FnOnce() -> R) -> R {
         ShardMap::bind_axes(&self.mesh, &self.manual, self.checked, f)
     }
@@ -48,6 +55,11 @@ impl ShardMap {
         let args: Vec<Array> = captures.iter().cloned().chain(args).collect();
         bind(std::sync::Arc::new(self), &args)
     }
+}
+
+/// A value of one device that can be stacked: a scalar gets a dimension.
+fn stackable(value: Array) -> Array {
+    if value.ndim() == 0 { value.expand_dims(0) } else { value }
 }
 
 impl Primitive for ShardMap {
@@ -195,8 +207,7 @@ impl Primitive for ShardMap {
                     match operand {
                         Some(i) => residual_specs.push(self.in_specs[i].clone()),
                         None => {
-                            // A scalar gets a dimension to split along.
-                            outs.push(if residual.ndim() == 0 { residual.expand_dims(0) } else { residual.clone() });
+                            outs.push(stackable(residual.clone()));
                             residual_specs.push(PartitionSpec::default());
                         }
                     }
@@ -212,9 +223,7 @@ impl Primitive for ShardMap {
         let types = known.out_avals();
         let places = residual_specs.iter_mut().zip(&computed).filter(|(_, c)| **c);
         for ((spec, _), (set, aval)) in places.zip(varying[count..].iter().zip(&types[count..])) {
-            // Its own axes, in the mesh's order.
-            let axes: SmallVec<[AxisName; 2]> = self.axes().filter(|n| set.contains(*n)).collect();
-            *spec = over(&axes);
+            *spec = self.stacked_over(set);
             if let Some(typed) = aval.sharding().filter(|typed| typed.is_partial()) {
                 *spec = spec.clone().with_partial_of(&typed.spec());
             }
@@ -286,7 +295,7 @@ impl Primitive for ShardMap {
             .collect::<Result<_>>()?;
         let avals: Vec<Aval> = marked(&blocks, &known_flags).into_iter().chain(ct_avals).collect();
 
-        let mut wanted = Vec::new();
+        let (mut wanted, mut layout) = (Vec::new(), Layout::default());
         let body = self.in_body(|| {
             trace(&avals, |inputs| {
                 let mut inputs = inputs.iter().cloned();
@@ -307,15 +316,22 @@ impl Primitive for ShardMap {
                         },
                     )
                     .collect::<Result<_>>()?;
-                let found = ad::backward(&self.body, &operands, &cts)?;
+                let (found, logged, values) = backward_logs::nested(|| ad::backward(&self.body, &operands, &cts))?;
                 wanted = found.iter().map(Option::is_some).collect();
+                layout = logged;
                 let outgoing = |(ct, spec): (Option<Array>, &PartitionSpec)| Some(self.outgoing(ct?, spec));
-                found.into_iter().zip(&self.in_specs).filter_map(outgoing).collect()
+                let found = found.into_iter().zip(&self.in_specs).filter_map(outgoing);
+                found.chain(values.into_iter().map(|value| Ok(stackable(value)))).collect()
             })
         })?;
         let in_specs = marked(&self.in_specs, &known_flags).into_iter().chain(ct_specs).collect();
-        let call = self.with_body(body.program, body.captures.len(), in_specs, marked(&back, &wanted));
-        let outs = call.apply(&body.captures, known.into_iter().chain(cts.iter().flatten().cloned()));
+        let mut out_specs = marked(&back, &wanted);
+        let varying = self.varying(&body.program, body.captures.len())?;
+        out_specs.extend(varying[out_specs.len()..].iter().map(|set| self.stacked_over(set)));
+        let call = self.with_body(body.program, body.captures.len(), in_specs, out_specs);
+        let mut outs = call.apply(&body.captures, known.into_iter().chain(cts.iter().flatten().cloned()));
+        let values: Vec<Array> = outs.drain(outs.len() - layout.count()..).collect();
+        backward_logs::record(layout.entries(values))?;
         Ok(spread_marked(outs, &wanted))
     }
 

@@ -8,6 +8,7 @@ use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Atom, Aval, Program};
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
+use crate::interpret::backward_logs::{self, Layout};
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{Residual, marked, spread_marked, tangent_or_zeros, zeros};
 
@@ -36,7 +37,7 @@ impl Scan {
         let avals: Vec<Aval> = avals.into_iter().map(Aval::strip_weak_type).collect();
         let at_sums = known.iter().filter(|k| **k).count();
         let at_carry = at_sums + sums.iter().filter(|s| **s).count();
-        let (mut has_sum, mut has_xs) = (Vec::new(), Vec::new());
+        let (mut has_sum, mut has_xs, mut layout) = (Vec::new(), Vec::new(), Layout::default());
         let body = trace(&avals, |inputs| {
             let mut given = inputs.iter().cloned();
             let operand = |(aval, known): (&Aval, &bool)| match known {
@@ -46,7 +47,8 @@ impl Scan {
             let operands: Vec<Operand> = ins.iter().zip(&known).map(operand).collect();
             let mut out_cts: Tangents = inputs[at_carry..at_carry + nk].iter().cloned().map(Some).collect();
             out_cts.extend(spread_marked(inputs[at_carry + nk..].iter().cloned(), &has_ys));
-            let in_cts = backward(&self.body, &operands, &out_cts)?;
+            let (in_cts, logged, values) = backward_logs::nested(|| backward(&self.body, &operands, &out_cts))?;
+            layout = logged;
 
             let of = |role: Role| in_cts.iter().zip(&in_roles).zip(&ins).filter(move |((_, r), _)| **r == role);
             let consts = marked(&in_cts, &sums);
@@ -59,6 +61,7 @@ impl Scan {
             outs.extend(of(Carry).map(|((ct, _), aval)| tangent_or_zeros(ct, &aval.cotangent())));
             has_xs = in_cts.iter().zip(&in_roles).map(|(ct, role)| *role == Scanned && ct.is_some()).collect();
             outs.extend(of(Scanned).filter_map(|((ct, _), _)| ct.clone()));
+            outs.extend(values);
             Ok(outs)
         })?;
 
@@ -70,7 +73,7 @@ impl Scan {
         let mut roles = marked(&in_roles, &known);
         roles.resize(at_carry + nk, Carry);
         roles.resize(operands.len(), Scanned);
-        let xs = has_xs.iter().filter(|x| **x).count();
+        let xs = has_xs.iter().filter(|x| **x).count() + layout.count();
         let out_roles = [vec![Carry; at_carry - at_sums + nk], vec![Scanned; xs]].concat();
         let back = Scan { reverse: !self.reverse, ..self.clone() };
         let mut results = back.run(body, &roles, &out_roles, operands)?.into_iter();
@@ -87,6 +90,8 @@ impl Scan {
                 *ct = results.next();
             }
         }
+        // What steps log is stacked like the cotangents of scanned operands.
+        backward_logs::record(layout.entries(results))?;
         Ok(in_cts)
     }
 }
