@@ -54,9 +54,7 @@ impl Api {
     /// Every input pointer in `args` is null or valid as the PJRT C API requires for that function.
     #[inline]
     pub(crate) unsafe fn call<C: Call>(&self, args: &mut C) -> Result<()> {
-        if exit::is_forked() {
-            return Err(exit::forked());
-        }
+        exit::check_plugin()?;
         let Some(function) = self.table[C::INDEX] else {
             return Err(self.missing(C::NAME));
         };

@@ -120,17 +120,20 @@ impl Buffer {
         unsafe { self.api().call(&mut args) }.is_err() || args.is_deleted
     }
 
-    /// Frees the memory as soon as no work uses it. Deleting a deleted or donated buffer does nothing.
+    /// Frees the memory as soon as no work uses it. Deleting a deleted or donated buffer does nothing. Memory that another
+    /// library shares ([`dlpack`](crate::dlpack)) is freed with its last tensor.
     ///
     /// # Errors
     /// This thread is inside [`Buffer::with_bytes`] of this buffer, or another thread has been for ten seconds.
     pub fn delete(&self) -> Result<()> {
-        if self.state.delete(self)? {
-            let mut args = BufferDelete { buffer: self.raw(), ..Default::default() };
-            // SAFETY: the buffer is live, and its state excludes launches that use it.
-            unsafe { self.api().call(&mut args)? };
-        }
-        Ok(())
+        if self.state.delete(self)? { self.free() } else { Ok(()) }
+    }
+
+    /// Frees the memory of a buffer that is marked as deleted and that nobody reads.
+    pub(crate) fn free(&self) -> Result<()> {
+        let mut args = BufferDelete { buffer: self.raw(), ..Default::default() };
+        // SAFETY: the buffer is live, and its state excludes launches that use it.
+        unsafe { self.api().call(&mut args) }
     }
 
     /// Returns an event that completes when the data is available.

@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 use crate::buffer::Buffer;
 use crate::error::{Code, Error, Result};
 
-/// The state of a buffer: 0 when unused, otherwise counts of its users, or one of the exclusive states.
-pub(crate) struct BufferState(AtomicU32);
+/// The state of a buffer: 0 when unused, otherwise counts of its users, or one of the exclusive states. A deleted buffer
+/// may still have readers, if all of them are [`SharedMemory`].
+///
+/// The second number counts the readers that are [`SharedMemory`].
+pub(crate) struct BufferState(AtomicU32, AtomicU32);
 
 const USE: u32 = 1; // a launch that reads it, counted in bits 0..15
 const VIEW: u32 = 1 << 15; // a reader of its memory, counted in bits 15..30
@@ -34,7 +37,7 @@ enum Attempt {
 
 impl BufferState {
     pub(crate) fn new() -> BufferState {
-        BufferState(AtomicU32::new(0))
+        BufferState(AtomicU32::new(0), AtomicU32::new(0))
     }
 
     #[inline]
@@ -102,7 +105,8 @@ impl BufferState {
         }
     }
 
-    /// Marks the buffer as deleted, after its launches and readers; returns false if it already is deleted or donated.
+    /// Marks the buffer as deleted, after its launches and readers. Returns true if the caller must free its memory:
+    /// the buffer was neither deleted nor donated before, and no other library shares the memory.
     ///
     /// # Errors
     /// This thread is reading the buffer, or another thread has been for too long.
@@ -115,10 +119,21 @@ impl BufferState {
                     return Ok(true);
                 }
                 Attempt::Deleted | Attempt::Donated => return Ok(false),
-                Attempt::Viewed => wait.for_reader(owner, || "the buffer to delete".into())?,
+                Attempt::Viewed if self.try_delete_shared() => return Ok(false),
+                Attempt::Viewed => wait.for_reader(self, owner, || "the buffer to delete".into())?,
                 Attempt::Busy => wait.for_launch(),
             }
         }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.1.load(Ordering::Acquire) != 0
+    }
+
+    /// Marks a buffer as deleted whose only users are other libraries, and keeps their count.
+    fn try_delete_shared(&self) -> bool {
+        let shared = self.1.load(Ordering::Acquire) * VIEW;
+        shared != 0 && self.0.compare_exchange(shared, DELETED | shared, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -215,6 +230,33 @@ impl Drop for BufferReference {
     }
 }
 
+/// The memory of a buffer that another library shares for as long as it likes. The buffer can be deleted meanwhile: its
+/// memory is then freed with the last of these.
+pub(crate) struct SharedMemory(Arc<Buffer>);
+
+impl SharedMemory {
+    /// # Errors
+    /// The buffer was deleted or donated.
+    pub(crate) fn acquire(buffer: &Arc<Buffer>) -> Result<SharedMemory> {
+        buffer.state.read()?;
+        buffer.state.1.fetch_add(1, Ordering::AcqRel);
+        Ok(SharedMemory(buffer.clone()))
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        let BufferState(users, shared) = &self.0.state;
+        // In this order, because a thread that deletes the buffer compares both: it must not see more libraries than readers.
+        shared.fetch_sub(1, Ordering::AcqRel);
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+        if users.fetch_sub(VIEW, Ordering::AcqRel) == DELETED | VIEW {
+            // It fails if the process is ending, which frees the memory too.
+            let _ = self.0.free();
+        }
+    }
+}
+
 /// References to all arguments of one launch.
 pub(crate) struct BufferReferences<'a> {
     args: &'a [&'a Buffer],
@@ -289,7 +331,7 @@ impl<'a> BufferReferences<'a> {
             )));
         }
         match attempt {
-            Attempt::Viewed => wait.for_reader(arg, name),
+            Attempt::Viewed => wait.for_reader(&arg.state, arg, name),
             _ => {
                 wait.for_launch();
                 Ok(())
@@ -345,10 +387,17 @@ impl Wait {
         }
     }
 
-    fn for_reader(&mut self, buffer: *const Buffer, name: impl Fn() -> String) -> Result<()> {
+    fn for_reader(&mut self, state: &BufferState, buffer: *const Buffer, name: impl Fn() -> String) -> Result<()> {
         if READING.try_with(|reading| reading.borrow().contains(&buffer)).unwrap_or(false) {
             return Err(Error::failed_precondition(format!(
                 "{} is being read by this thread (Buffer::with_bytes), so it can be neither donated nor deleted",
+                name()
+            )));
+        }
+        if state.is_shared() {
+            return Err(Error::failed_precondition(format!(
+                "another library shares the memory of {} (DLPack), so it cannot be donated. Drop the tensor first, or \
+                 pass a copy",
                 name()
             )));
         }

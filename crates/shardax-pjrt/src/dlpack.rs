@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::buffer::Buffer;
-use crate::buffer_reference::BufferReference;
+use crate::buffer_reference::SharedMemory;
 use crate::element::{ElementType, dense_byte_size};
 use crate::error::{Error, Result};
 use crate::host_bytes::HostBytes;
@@ -170,21 +170,21 @@ impl Tensor {
         Ok(export(Box::new(data), address, DlDevice { kind: CPU, id: 0 }, data_type(ty)?, dims))
     }
 
-    /// Exports a buffer in host memory as a tensor. Waits for the data. The buffer cannot be deleted or donated as long
-    /// as the tensor exists.
+    /// Exports a buffer in host memory as a tensor. Waits for the data. As long as the tensor exists, the buffer cannot be
+    /// donated, and its memory stays if it is deleted.
     ///
     /// # Errors
     /// The data is not in host memory, dense and row-major; the buffer was deleted or donated; or DLPack has no such
     /// type.
     pub fn from_buffer(buffer: &Arc<Buffer>) -> Result<Tensor> {
         let ty = data_type(buffer.element_type())?;
-        let reference = BufferReference::acquire(buffer)?;
+        let memory = SharedMemory::acquire(buffer)?;
         let Some(view) = buffer.view()? else {
             return Err(Error::invalid_argument(format!("{buffer:?} is not in host memory that can be shared")));
         };
         let address = view.as_ptr().cast_mut().cast();
         drop(view);
-        Ok(export(Box::new(reference), address, DlDevice { kind: CPU, id: 0 }, ty, buffer.dims()))
+        Ok(export(Box::new(memory), address, DlDevice { kind: CPU, id: 0 }, ty, buffer.dims()))
     }
 
     fn tensor(&self) -> &DlTensor {

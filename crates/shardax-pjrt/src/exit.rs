@@ -9,7 +9,8 @@
 //!   thread can launch; the main thread still can, from destructors of its other locals, and waits for each launch.
 //! - A function registered with `on_exit` does the same for a call of `exit` on another thread, and stops all launches.
 //!   The plugin creates some statics when a program first runs, so the function is registered again after the first run
-//!   of every program: it must run before their destructors.
+//!   of every program: it must run before their destructors. After it, all calls of the plugin are errors, because
+//!   handlers that the program registered earlier run among the destructors.
 //!
 //! The limit is `SHARDAX_EXIT_SECONDS` (10). After it, the process writes a message and ends immediately with its exit
 //! status, without further destructors. It also ends immediately if a host function calls `exit`, because the program
@@ -41,8 +42,10 @@ const RUNNING: u8 = 0;
 const ENDING: u8 = 1;
 /// Launches are rejected.
 const ENDED: u8 = 2;
+/// Statics of the plugin may have been destroyed: it is not called any more.
+const GONE: u8 = 3;
 /// This process is the child of a `fork`.
-const FORKED: u8 = 3;
+const FORKED: u8 = 4;
 
 // The clients whose programs the process waits for at its end. The references are weak, so that clients are destroyed
 // when the program drops them.
@@ -66,24 +69,36 @@ pub(crate) fn check() -> Result<()> {
 fn check_late(stage: u8) -> Result<()> {
     match stage {
         ENDING if is_main_thread() => Ok(()),
-        FORKED => Err(forked()),
+        GONE | FORKED => check_plugin(),
         _ => Err(Error::failed_precondition("the process is ending and accepts no more launches")),
     }
 }
 
+/// Fails if the plugin must not be called: at the end of the process, whose handlers (`atexit`) run among the destructors
+/// of the plugin's statics, and in the child of a process that uses a plugin.
+#[inline]
+pub(crate) fn check_plugin() -> Result<()> {
+    if STAGE.load(Ordering::Relaxed) < GONE { Ok(()) } else { Err(no_plugin()) }
+}
+
 /// Returns true in the child of a process that uses a plugin. The plugin's threads do not exist there, and waiting for
 /// them never ends.
-#[inline]
-pub(crate) fn is_forked() -> bool {
+fn is_forked() -> bool {
     STAGE.load(Ordering::Relaxed) == FORKED
 }
 
 #[cold]
-pub(crate) fn forked() -> Error {
-    Error::failed_precondition(
-        "this process was forked from one that uses the plugin, whose threads do not exist here. Fork before the first \
-         use, or start another program (std::process::Command)",
-    )
+fn no_plugin() -> Error {
+    Error::failed_precondition(match is_forked() {
+        true => {
+            "this process was forked from one that uses the plugin, whose threads do not exist here. Fork before the \
+             first use, or start another program (std::process::Command)"
+        }
+        false => {
+            "the process is ending, and the plugin may be gone. Use arrays before `main` returns or `exit` is called, \
+             not in a handler of `atexit`"
+        }
+    })
 }
 
 /// Registers a client, so that the process waits for its programs when it ends.
@@ -204,6 +219,8 @@ extern "C" fn end(status: c_int, _: *mut c_void) {
     if let Some(function) = LAST.get() {
         DONE.call_once(|| function(status));
     }
+    // What runs next may be a destructor of the plugin.
+    STAGE.store(GONE, Ordering::SeqCst);
 }
 
 /// Ends the process without running destructors of statics.

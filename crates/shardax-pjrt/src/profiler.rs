@@ -145,9 +145,7 @@ fn table(plugin: &Plugin) -> Option<NonNull<RawTable>> {
 /// # Safety
 /// The table is live, and the entry takes `A`, whose input pointers are all valid.
 unsafe fn call<A>(table: NonNull<RawTable>, entry: fn(&RawTable) -> Option<RawFn>, args: &mut A) -> Result<()> {
-    if exit::is_forked() {
-        return Err(exit::forked());
-    }
+    exit::check_plugin()?;
     // SAFETY: promised by the caller; the plugin owns an error until it is destroyed.
     unsafe {
         let table = table.as_ref();

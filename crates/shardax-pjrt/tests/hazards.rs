@@ -269,6 +269,30 @@ fn a_referenced_buffer_is_donated_when_the_reference_is_dropped() {
     });
 }
 
+#[test]
+fn a_buffer_shared_by_dlpack_is_deleted_but_not_donated() {
+    within(60, || {
+        let client = client(8);
+        let (x, begun) = (Arc::new(put(&client, 0, &[1.0, 2.0, 3.0, 4.0])), Instant::now());
+        let tensors = [(); 2].map(|()| dlpack::Tensor::from_buffer(&x).unwrap());
+        let error = donate(&client, &x).unwrap_err();
+        assert!(error.message.contains("another library shares the memory of argument 0"), "{error}");
+        assert!(!x.is_deleted());
+        x.delete().unwrap();
+        assert!(x.is_deleted() && x.with_bytes(floats).is_err());
+        x.delete().unwrap();
+        for tensor in tensors {
+            assert_eq!(floats(tensor.bytes_in_place().unwrap()), [1.0, 2.0, 3.0, 4.0]);
+        }
+        assert!(dlpack::Tensor::from_buffer(&x).unwrap_err().message.contains("was deleted"));
+        // A tensor that is gone does not matter.
+        let y = Arc::new(put(&client, 0, &[1.0; 4]));
+        drop(dlpack::Tensor::from_buffer(&y).unwrap());
+        donate(&client, &y).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(9));
+    });
+}
+
 /// In a process of its own: a copy by another test extends the time limit.
 #[test]
 fn a_reference_that_is_never_dropped_is_an_error() {

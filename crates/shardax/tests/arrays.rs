@@ -337,6 +337,16 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
     drop((x, two));
     assert_eq!(y.sum(..).item::<f32>()?, 4096.0);
 
+    // It stays if the array is deleted, as in JAX, and cannot be donated.
+    let (x, start) = (ones([64, 64]), std::time::Instant::now());
+    let tensor = dlpack::to_dlpack(&x)?;
+    let donated = jit(|x: Array| x + 1).donate_argnums(0).call(&x).expect_err("the tensor exists").to_string();
+    assert!(donated.contains("another library shares the memory") && donated.contains("arrays.rs"), "{donated}");
+    x.delete()?;
+    assert!(x.to_vec::<f32>().is_err());
+    assert_eq!(dlpack::from_dlpack(tensor)?.sum(..).item::<f32>()?, 4096.0);
+    assert!(start.elapsed().as_secs() < 9);
+
     // A sharded array is gathered, which is a copy.
     let split = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
     let z = device_put(&arange(0..16), &split)?;

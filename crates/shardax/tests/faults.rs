@@ -3,6 +3,7 @@
 mod common;
 
 use std::cell::RefCell;
+use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
 use common::child;
@@ -134,6 +135,53 @@ fn a_thread_local_may_compute_when_it_is_dropped() -> Result<()> {
     assert_eq!(thread.join().expect("the thread does not panic")?, [2.0; 3]);
     assert_eq!(receive.recv().expect("it was dropped")?, [16.0; 3]);
     Ok(())
+}
+
+/// The array that a handler of `atexit` uses.
+static USED_LATE: OnceLock<Array> = OnceLock::new();
+
+extern "C" fn use_arrays_late() {
+    let Some(x) = USED_LATE.get() else { return };
+    println!("read: {:?}", x.to_vec::<f32>());
+    println!("added: {:?}", (x + 1).to_vec::<f32>());
+    println!("compiled: {:?}", jit(|x: Array| x * 3).call(x).and_then(|y| y.to_vec::<f32>()));
+    println!("made: {:?}", array([7.0f32]).to_vec::<f32>());
+    println!("deleted: {:?}", x.delete());
+}
+
+fn register_handler() {
+    // SAFETY: the handler is a function of this program.
+    assert_eq!(unsafe { libc::atexit(use_arrays_late) }, 0);
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn handler_before_the_plugin() -> Result<()> {
+    register_handler();
+    setup();
+    USED_LATE.set(ones(3) + 1).map_err(|x| shardax::Error::new(ErrorKind::Value, x.type_name()))?;
+    Ok(())
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn handler_after_the_plugin() -> Result<()> {
+    setup();
+    USED_LATE.set(ones(3) + 1).map_err(|x| shardax::Error::new(ErrorKind::Value, x.type_name()))?;
+    block_until_ready(USED_LATE.get().expect("it is set"))?;
+    register_handler();
+    Ok(())
+}
+
+#[test]
+fn arrays_in_handlers_of_atexit_are_values_or_errors() {
+    // The handler that is registered first runs last, after destructors of the plugin.
+    for (handler, phrase) in
+        [("handler_before_the_plugin", ": Err(runtime error: "), ("handler_after_the_plugin", ": Ok(")]
+    {
+        let ended = child::run(child::command(handler).env("SHARDAX_EXIT_SECONDS", "5"));
+        assert_eq!(ended.out.matches(phrase).count(), 5, "{handler}: {ended:?}");
+    }
 }
 
 #[test]

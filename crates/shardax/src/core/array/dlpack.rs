@@ -86,7 +86,7 @@ fn taken(tensor: Tensor) -> Result<Array> {
 }
 
 /// Creates a tensor for another library from an array, and waits for its values. On CPU the tensor shares the array's
-/// memory and keeps it alive: you can use the array while the tensor exists, but neither donate nor delete it. On other
+/// memory and keeps it alive: you can use and delete the array while the tensor exists, but not donate it. On other
 /// devices, and if the memory is not row-major, the tensor is a copy on the host. Arrays never change, so the consumer
 /// must not write to the tensor; versioned tensors are flagged read-only.
 ///
