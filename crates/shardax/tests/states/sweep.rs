@@ -1,8 +1,8 @@
 //! Every function of the table of public functions, with operands in each state, run in each way: the numbers are those of one
 //! device, or it is an error that is the user's.
 //!
-//! `cargo test` makes a slice; `SHARDAX_TEST_STATES_EVERY=1` makes all, `SHARDAX_TEST_STATES_ONLY` those whose description contains a text,
-//! such as `unreduced/scan` or `Array::cumsum`.
+//! `cargo test` makes a slice; `SHARDAX_TEST_STATES_EVERY=1` makes all, `=16+3` the fourth of 16 parts, and
+//! `SHARDAX_TEST_STATES_ONLY` those whose description contains a text, such as `unreduced/scan` or `Array::cumsum`.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,7 @@ struct State {
 
 const ONE_MESH: &[(&str, usize)] = &[("x", 2), ("y", 4)];
 
-static STATES: [State; 8] = [
+static STATES: [State; 10] = [
     State { name: "split", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P!["x", None]) },
     State { name: "split last", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P![None, "y"]) },
     State { name: "size 1", axes: &[("x", 1), ("y", 4)], shape: [1, 8], put: |x| device_put(x, P!["x", None]) },
@@ -38,6 +38,9 @@ static STATES: [State; 8] = [
     State { name: "reduced", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P![].reduced(["x"])) },
     State { name: "weak", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(&x.with_weak_type(true), P!["x"]) },
     State { name: "uncommitted", axes: ONE_MESH, shape: [4, 8], put: |x| Ok(x.clone()) },
+    // These run inside of `shard_map`.
+    State { name: "manual", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P![]) },
+    State { name: "varying", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P![]) },
 ];
 
 /// Addends that differ from device to device, whose sums are `x`.
@@ -52,7 +55,8 @@ fn unreduced(x: &Array) -> Result<Array> {
 type Arrays = Vec<Array>;
 type Run<'a> = &'a dyn Fn(&[Array]) -> Result<Arrays>;
 
-type Way = (&'static str, fn(Run, &[Array]) -> Result<Arrays>);
+type RunWay = fn(Run, &[Array]) -> Result<Arrays>;
+type Way = (&'static str, RunWay);
 
 const WAYS: [Way; 12] = [
     ("eager", |f, xs| f(xs)),
@@ -105,12 +109,23 @@ const WAYS: [Way; 12] = [
     ("grad", |f, xs| {
         let total = |x: Array| -> Result<Array> {
             let ys = f(&[&[x], &xs[1..]].concat())?;
-            let floats = ys.iter().filter(|y| y.dtype().is_float()).map(|y| reshard(y.clone(), P![]).sum(..));
+            let floats = ys.iter().filter(|y| y.dtype().is_float()).map(|y| replicate(y).sum(..));
             floats.reduce(|a, b| a + b).ok_or_else(|| shardax::Error::new(ErrorKind::Type, "nothing to differentiate"))
         };
         Ok(vec![jit(grad(total)).call(&xs[0])?])
     }),
 ];
+
+/// Runs a way inside of `shard_map`: each device computes all of the function. The operands are equal on all devices, which the
+/// types say or not. Returns the results of one device.
+fn run_on_each_device(way: RunWay, f: Run, xs: &[Array], is_varying: bool) -> Result<Arrays> {
+    let body = |xs: Arrays| -> Result<Arrays> {
+        let xs = if is_varying { pcast(xs, ["x", "y"]) } else { xs };
+        Ok(way(f, &xs)?.iter().map(|y| expand_dims(y, 0)).collect())
+    };
+    let ys = shard_map(body, None).in_specs(P![]).out_specs(P![("x", "y")]).call(xs.to_vec())?;
+    Ok(ys.iter().map(|y| reshard(y.clone(), P![]).get(5)).collect())
+}
 
 /// The operands of all cases: positive numbers that are not all alike, of this shape.
 fn operands([n, m]: [usize; 2]) -> Arrays {
@@ -127,12 +142,17 @@ fn case(xs: &[Array], i: i32) -> Case {
     Case { x, y, mask, places, key, dtype: DType::F32, i, n: 2, f: 0.5 }
 }
 
+/// Moves an array to all devices, if its type has a sharding. Without one there may be no mesh.
+fn replicate(y: &Array) -> Array {
+    let text = y.type_name();
+    if text.contains(['@', '{']) && !text.contains("{V:") { reshard(y.clone(), P![]) } else { y.clone() }
+}
+
 /// The values of results, wherever they are.
 fn values(ys: &[Array]) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>> {
     let value = |y: &Array| {
         let y = if y.dtype().is_key() { random::key_data(y) } else { y.clone() };
-        let is_typed = y.type_name().contains(['@', '{']);
-        let y = if is_typed { reshard(y, P![]) } else { y };
+        let y = replicate(&y);
         y.check()?;
         Ok((y.shape().to_vec(), y.dtype(), y.to_f64_vec()?))
     };
@@ -156,14 +176,12 @@ enum End {
     Wrong,
 }
 
-fn run_one(
-    call: Call,
-    way: fn(Run, &[Array]) -> Result<Arrays>,
-    xs: &[Array],
-    i: i32,
-) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>> {
+fn run_one(call: Call, way: RunWay, xs: &[Array], i: i32, state: &str) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>> {
     let f = |xs: &[Array]| call(&case(xs, i));
-    let run = AssertUnwindSafe(|| values(&way(&f, xs)?));
+    let run = AssertUnwindSafe(|| match state {
+        "manual" | "varying" => values(&run_on_each_device(way, &f, xs, state == "varying")?),
+        _ => values(&way(&f, xs)?),
+    });
     catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         Err(shardax::Error::new(ErrorKind::Runtime, format!("panicked: {text}")))
@@ -175,9 +193,13 @@ fn is_rejection(error: &shardax::Error, state: &str) -> bool {
     match error.kind() {
         ErrorKind::Sharding | ErrorKind::NotImplemented | ErrorKind::Indivisible => true,
         // The sharding of an argument of a loop or of `vmap`.
-        ErrorKind::Value if error.to_string().contains("shard") => true,
+        ErrorKind::Value if error.message().contains("shard") => true,
         // A result's type cannot be read as numbers, or an operand's sums are not known.
-        _ => state == "unreduced" && error.to_string().contains("{U:x}"),
+        _ => match state {
+            "unreduced" => error.to_string().contains("{U:x}"),
+            "varying" => error.message().contains("has no single value to read"),
+            _ => false,
+        },
     }
 }
 
@@ -189,6 +211,7 @@ fn is_panic(error: &shardax::Error) -> bool {
 #[derive(Default)]
 struct Found {
     ends: BTreeMap<(&'static str, End), usize>,
+    rejections: Vec<String>,
     failures: Vec<String>,
 }
 
@@ -196,7 +219,7 @@ struct Found {
 fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way], found: &mut Found) {
     let plain = operands(state.shape);
     let i = if ["split", "weak"].contains(&state.name) { 1 } else { 0 };
-    let eager = match run_one(call, WAYS[0].1, &plain, i) {
+    let eager = match run_one(call, WAYS[0].1, &plain, i, "on one device") {
         Ok(eager) => eager,
         Err(error) => {
             found
@@ -207,11 +230,11 @@ fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way
     };
     for (way, run) in ways {
         let path = format!("{}/{way}/{name}", state.name);
-        let of_one_device = || run_one(call, *run, &plain, i);
+        let of_one_device = || run_one(call, *run, &plain, i, "on one device");
         let guard = set_mesh(mesh).unwrap();
         let place = |x: &Array| if x.ndim() == 2 { (state.put)(x) } else { device_put(x, P![]) };
         let placed: Arrays = plain.iter().map(place).collect::<Result<_>>().unwrap();
-        let have = run_one(call, *run, &placed, i);
+        let have = run_one(call, *run, &placed, i, state.name);
         drop(guard);
         // The gradient is another function; in other ways it is the same.
         let want = if *way == "grad" { of_one_device() } else { Ok(eager.clone()) };
@@ -223,7 +246,10 @@ fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way
                 found.failures.push(format!("{path}: {have:?}, and on one device {want:?}"));
                 End::Wrong
             }
-            (Err(error), _) if is_rejection(&error, state.name) => End::Rejected,
+            (Err(error), _) if is_rejection(&error, state.name) => {
+                found.rejections.push(format!("{path}: {}", error.to_string().replace('\n', " ")));
+                End::Rejected
+            }
             // Functions that read values are not traced.
             (Err(error), _) if !is_panic(&error) && of_one_device().is_err() => continue,
             (Err(error), _) => {
@@ -235,11 +261,17 @@ fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way
     }
 }
 
+/// Reads which combinations are requested: one of so many, beginning with this one.
+fn part_of_all() -> Option<(usize, usize)> {
+    let text = std::env::var("SHARDAX_TEST_STATES_EVERY").ok()?;
+    let (every, part) = text.split_once('+').unwrap_or((&text, "0"));
+    Some((every.parse().ok()?, part.parse().ok()?))
+}
+
 #[test]
 fn functions_in_every_state_and_way() {
     setup();
-    let every = std::env::var("SHARDAX_TEST_STATES_EVERY").ok().and_then(|n| n.parse().ok());
-    let every = every.unwrap_or(EVERY * outside_of_ci(4));
+    let (every, part) = part_of_all().unwrap_or((EVERY * outside_of_ci(4), 0));
     let only = std::env::var("SHARDAX_TEST_STATES_ONLY").ok();
     let begin = Instant::now();
     let mut found = Found::default();
@@ -248,7 +280,7 @@ fn functions_in_every_state_and_way() {
         for (t, (name, call)) in TABLE.iter().enumerate() {
             let is_chosen = |w: usize, way: &str| match &only {
                 Some(only) => format!("{}/{way}/{name}", state.name).contains(only),
-                None => (t * 31 + s * 13 + w * 7).is_multiple_of(every),
+                None => (t * 31 + s * 13 + w * 7) % every == part,
             };
             let ways: Vec<Way> =
                 WAYS.iter().enumerate().filter(|(w, way)| is_chosen(*w, way.0)).map(|(_, way)| *way).collect();
@@ -257,8 +289,11 @@ fn functions_in_every_state_and_way() {
             }
         }
     }
-    let Found { ends, mut failures } = found;
+    let Found { ends, rejections, mut failures } = found;
     failures.retain(|failure| !KNOWN.iter().any(|(path, _)| failure.contains(path)));
+    if only.is_some() || part_of_all().is_some() {
+        eprintln!("rejected:\n{}", rejections.join("\n"));
+    }
     eprintln!("functions in states: {ends:?}, {:.1} s", begin.elapsed().as_secs_f64());
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
