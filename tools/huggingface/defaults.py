@@ -12,9 +12,9 @@ from transformers import CONFIG_MAPPING
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
-arcee bert bloom cohere cohere2 deepseek_v2 deepseek_v3 dinov2 distilbert ernie4_5 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe
+arcee bert bloom clip clip_text_model clip_vision_model cohere cohere2 deepseek_v2 deepseek_v3 dinov2 distilbert ernie4_5 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe
 gpt2 gpt_neox gpt_oss gptj granite granitemoe helium llama mistral mixtral modernbert mpt olmo olmo2 olmo3 olmoe opt phi phi3 qwen2
-qwen2_moe qwen3 qwen3_moe roberta seed_oss smollm3 stablelm starcoder2 vit xlm-roberta
+qwen2_moe qwen3 qwen3_moe roberta seed_oss smollm3 stablelm starcoder2 t5 vit whisper xlm-roberta
 """.split()
 
 

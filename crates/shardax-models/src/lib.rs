@@ -37,5 +37,5 @@ pub use decoder::{
     NormKind, Positions, QkNorm,
 };
 pub use generate::{GenerateOptions, Generation, TextModel};
-pub use huggingface::{Bert, BertOptions, Config, LoadOptions, ModernBert, Pretrained, SentenceEncoder, Vit};
+pub use huggingface::{Bert, BertOptions, Clip, Config, LoadOptions, ModernBert, Pretrained, SentenceEncoder, Vit};
 pub use quantized::Packed;

@@ -227,6 +227,8 @@ pub enum Activation {
     Gelu,
     /// [`gelu`]
     GeluTanh,
+    /// `x * sigmoid(1.702 * x)`
+    QuickGelu,
     /// [`silu`]
     Silu,
     /// [`relu`]
@@ -263,6 +265,10 @@ impl Activation {
         match self {
             Activation::Gelu => gelu_exact(x),
             Activation::GeluTanh => gelu(x),
+            Activation::QuickGelu => {
+                let x = x.into_array();
+                &x * sigmoid(&x * 1.702)
+            }
             Activation::Silu => silu(x),
             Activation::Relu => relu(x),
             Activation::ReluSquared => relu(x).square(),

@@ -377,6 +377,17 @@ impl<'a> Fields<'a> {
         Ok(map.map(|map| Fields::new(self.file, name, map)))
     }
 
+    /// The fields of the configuration of a part of a model, which is of this type. Without it, all fields have the
+    /// defaults of the type.
+    pub fn model(&self, name: &'a str, model_type: &str) -> Result<Fields<'a>> {
+        static NO_FIELDS: OnceLock<Map<String, Value>> = OnceLock::new();
+        let map = self.typed(name, "an object", Value::as_object)?;
+        let map = map.unwrap_or_else(|| NO_FIELDS.get_or_init(Map::new));
+        let fields = Fields { defaults: defaults_of(model_type), is_model: true, ..Fields::new(self.file, name, map) };
+        fields.skip(&["model_type"]);
+        Ok(fields)
+    }
+
     /// The number of entries of an object.
     pub fn count_opt(&self, name: &'a str) -> Result<Option<usize>> {
         Ok(self.typed(name, "an object", Value::as_object)?.map(Map::len))
@@ -387,6 +398,7 @@ impl<'a> Fields<'a> {
         Ok(match self.text(name)? {
             "gelu" | "gelu_python" => Activation::Gelu,
             "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
+            "quick_gelu" => Activation::QuickGelu,
             "silu" | "swish" => Activation::Silu,
             "relu" => Activation::Relu,
             "relu2" => Activation::ReluSquared,

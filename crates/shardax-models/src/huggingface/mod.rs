@@ -1,7 +1,7 @@
 //! Files of Hugging Face's `transformers`: a folder with `config.json` and `model.safetensors`, or several such files
 //! with an index.
 //!
-//! [`Decoder`], [`Vit`], [`Bert`] and [`ModernBert`] are loaded from them ([`Pretrained`]) and saved to them. A folder is rejected if
+//! [`Decoder`], [`Vit`], [`Clip`], [`Bert`] and [`ModernBert`] are loaded from them ([`Pretrained`]) and saved to them. A folder is rejected if
 //! its configuration or its files have something that the model does not support. [`Weights`] reads the files, and a
 //! [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too ([`load`]).
 //!
@@ -25,8 +25,10 @@
 
 mod adapter;
 mod bert;
+mod clip;
 mod config;
 mod decoders;
+mod encoder;
 mod keys;
 mod layout;
 mod load;
@@ -47,6 +49,7 @@ use crate::error::value_error;
 use crate::{Activation, Decoder, DecoderConfig, Mlp};
 
 pub use bert::{Bert, BertConfig, BertHead, BertOptions};
+pub use clip::{Clip, ClipConfig, ClipTower};
 pub use config::Config;
 pub use keys::KeyMap;
 pub use layout::Layout;
@@ -56,7 +59,7 @@ pub use load::load;
 pub use modernbert::{ModernBert, ModernBertConfig};
 pub(crate) use save::input_dims;
 pub use sentence::SentenceEncoder;
-pub use vit::{Vit, VitConfig};
+pub use vit::{Vit, VitConfig, VitHead};
 pub use weights::Weights;
 
 /// Options for loading weights.
@@ -104,6 +107,12 @@ pub trait Pretrained: Module {
 
     /// A model with random weights.
     fn make(architecture: &Self::Architecture, rngs: &mut Rngs) -> Result<Self>;
+
+    /// True if the model is only a part of the configuration's.
+    #[doc(hidden)]
+    fn is_part_of(_: &Config) -> bool {
+        false
+    }
 
     /// The number of layers, and the matrices, which the files bound.
     #[doc(hidden)]
@@ -204,7 +213,7 @@ fn bounded<M: Pretrained>(architecture: &M::Architecture, weights: &Weights) -> 
 }
 
 fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()> {
-    if config.get("text_config").is_some() {
+    if M::is_part_of(config) {
         let what = "the configuration is of a model of text and images, and this model is its text alone";
         return Err(value_error(what, "save with a `Config` of the fields of `text_config`"));
     }
@@ -248,6 +257,10 @@ impl Pretrained for Decoder {
         fields.finish()?;
         decoder.check()?;
         Ok((decoder, keys))
+    }
+
+    fn is_part_of(config: &Config) -> bool {
+        config.get("text_config").is_some()
     }
 
     fn make(architecture: &DecoderConfig, rngs: &mut Rngs) -> Result<Self> {

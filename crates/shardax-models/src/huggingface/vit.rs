@@ -1,10 +1,11 @@
-//! ViT.
+//! ViT and DINOv2.
 
 use shardax_nn::prelude::*;
 
-use super::{Config, KeyMap, Layout, Pretrained, attention, mlp, of_type};
-use crate::error::value_error;
-use crate::{Activation, Mlp};
+use super::config::Fields;
+use super::encoder::{BlockSizes, EncoderBlock, PatchSizes, Patches, block_keys, patch_keys};
+use super::{Config, KeyMap, Layout, Pretrained};
+use crate::Activation;
 
 /// The architecture of a [`Vit`].
 #[derive(Clone, Debug, PartialEq)]
@@ -29,41 +30,63 @@ pub struct VitConfig {
     pub qkv_bias: bool,
     /// The function in MLPs.
     pub hidden_act: Activation,
-    /// The number of classes.
-    pub num_labels: usize,
+    /// True if MLPs have a gate.
+    pub is_gated: bool,
+    /// True if the outputs of attention and MLPs have learned factors.
+    pub has_scales: bool,
+    /// True if the files have an entry for masked patches.
+    pub has_mask: bool,
+    /// True if positions are interpolated for images of other sizes, which are errors otherwise.
+    pub interpolates: bool,
+    /// The last layer.
+    pub head: VitHead,
 }
 
-/// ViT ([Dosovitskiy et al. 2020](https://arxiv.org/abs/2010.11929)), which names the class of an image:
-/// `ViTForImageClassification`.
+/// The last layer of a [`Vit`], which the field `architectures` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VitHead {
+    /// None: the results are features, `[batch, 1 + patches, features]`.
+    None,
+    /// Logits of this many classes, from the features of the entry before the patches.
+    Classes(usize),
+    /// Logits of this many classes, from those features and the mean of the patches'.
+    ClassesWithMean(usize),
+}
+
+/// An encoder of images: ViT ([Dosovitskiy et al. 2020](https://arxiv.org/abs/2010.11929)) and DINOv2
+/// ([Oquab et al. 2023](https://arxiv.org/abs/2304.07193)).
+///
+/// The model type is `vit` or `dinov2`; the field `architectures` chooses the [head](VitHead).
 #[derive(Module, Clone, Debug)]
 pub struct Vit {
-    patches: Conv,
-    /// `[1, 1, features]`: stands before the patches.
-    class: Array,
-    /// `[1, 1 + patches, features]`
-    positions: Array,
-    blocks: Vec<Block>,
+    patches: Patches,
+    blocks: Vec<EncoderBlock>,
     norm: LayerNorm,
-    head: Linear,
+    head: Option<Linear>,
+    joins_mean: bool,
 }
 
-#[derive(Module, Clone, Debug)]
-struct Block {
-    norm: LayerNorm,
-    attention: MultiHeadAttention,
-    mlp_norm: LayerNorm,
-    mlp: Mlp,
-}
+/// The model types that have ViT's blocks.
+const KNOWN: [&str; 2] = ["vit", "dinov2"];
 
 impl Pretrained for Vit {
     type Architecture = VitConfig;
 
     fn read(config: &Config) -> Result<(VitConfig, KeyMap)> {
         let fields = config.fields();
-        of_type(&fields, "vit")?;
+        let kind = fields.text("model_type")?;
+        if !KNOWN.contains(&kind) {
+            return Err(fields.error(format!("the model_type {kind:?} is none of {}", KNOWN.join(", "))));
+        }
+        let is_dino = kind == "dinov2";
+        let is_gated = is_dino && fields.flag("use_swiglu_ffn")?;
+        let features = fields.size("hidden_size")?;
         let read = VitConfig {
-            hidden_size: fields.size("hidden_size")?,
-            intermediate_size: fields.size("intermediate_size")?,
+            hidden_size: features,
+            intermediate_size: match is_dino {
+                true => dino_hidden(features.saturating_mul(fields.size("mlp_ratio")?), is_gated),
+                false => fields.size("intermediate_size")?,
+            },
             num_hidden_layers: fields.layers("num_hidden_layers")?,
             num_attention_heads: fields.size("num_attention_heads")?,
             image_size: fields.size("image_size")?,
@@ -71,107 +94,158 @@ impl Pretrained for Vit {
             num_channels: fields.size("num_channels")?,
             layer_norm_eps: fields.number("layer_norm_eps")?,
             qkv_bias: fields.flag("qkv_bias")?,
-            hidden_act: fields.activation("hidden_act")?,
-            num_labels: fields.count_opt("id2label")?.unwrap_or(2),
+            hidden_act: if is_gated { Activation::Silu } else { fields.activation("hidden_act")? },
+            is_gated,
+            has_scales: is_dino,
+            has_mask: is_dino && fields.flag("use_mask_token")?,
+            interpolates: is_dino,
+            head: head(&fields, is_dino)?,
         };
-        let (heads, features) = (read.num_attention_heads, read.hidden_size);
-        fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
+        fields.divides(("num_attention_heads", read.num_attention_heads), ("hidden_size", features))?;
         fields.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
+        if is_dino {
+            // How training starts and drops layers, and options of a class that returns the features of several layers.
+            fields.skip(&["apply_layernorm", "drop_path_rate", "hidden_act", "layerscale_value"]);
+            fields.skip(&["out_features", "out_indices", "reshape_hidden_states", "stage_names"]);
+        }
         fields.finish()?;
-        Ok((read, keys()))
+        let keys = keys(kind, &read);
+        Ok((read, keys))
     }
 
     fn make(config: &VitConfig, rngs: &mut Rngs) -> Result<Self> {
-        let (patch, image) = (config.patch_size, config.image_size);
-        if patch == 0 || !image.is_multiple_of(patch) {
-            let what = format!("patch_size ({patch}) does not divide image_size ({image})");
-            return Err(value_error(what, "give a positive patch_size that divides image_size"));
-        }
-        Ok(make(config, rngs))
+        let features = config.hidden_size;
+        let patches = PatchSizes {
+            channels: config.num_channels,
+            features,
+            image: config.image_size,
+            patch: config.patch_size,
+            conv_bias: true,
+            is_flat: false,
+            has_mask: config.has_mask,
+            interpolates: config.interpolates,
+        };
+        let sizes = BlockSizes {
+            features,
+            hidden: config.intermediate_size,
+            heads: config.num_attention_heads,
+            epsilon: config.layer_norm_eps,
+            activation: config.hidden_act,
+            is_gated: config.is_gated,
+            is_causal: false,
+            qkv_bias: config.qkv_bias,
+            has_scales: config.has_scales,
+        };
+        let patches = Patches::new(&patches, rngs)?;
+        let blocks = (0..config.num_hidden_layers).map(|_| EncoderBlock::new(&sizes, rngs)).collect();
+        let norm = LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
+        let head = match config.head {
+            VitHead::None => None,
+            VitHead::Classes(count) => Some(Linear::new(features, count, rngs)),
+            VitHead::ClassesWithMean(count) => Some(Linear::new(features.saturating_mul(2), count, rngs)),
+        };
+        Ok(Vit { patches, blocks, norm, head, joins_mean: matches!(config.head, VitHead::ClassesWithMean(_)) })
     }
 
     fn extents(config: &VitConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
         let (features, patches) = (config.hidden_size, config.image_size / config.patch_size.max(1));
+        let labels = match config.head {
+            VitHead::None => 0,
+            VitHead::Classes(count) | VitHead::ClassesWithMean(count) => count,
+        };
+        let patch = config.patch_size.saturating_mul(config.patch_size);
         let matrices = vec![
             ("position table", patches.saturating_mul(patches), features),
             ("query kernel", features, features),
             ("MLP kernel", features, config.intermediate_size),
-            (
-                "patch",
-                config.patch_size.saturating_mul(config.patch_size),
-                config.num_channels.saturating_mul(features),
-            ),
-            ("table of classes", config.num_labels, features),
+            ("patch", patch, config.num_channels.saturating_mul(features)),
+            ("table of classes", labels, features),
         ];
         (config.num_hidden_layers, matrices)
     }
 }
 
-fn keys() -> KeyMap {
-    KeyMap::new()
-        .array("class", "vit.embeddings.cls_token", Layout::Same)
-        .array("positions", "vit.embeddings.position_embeddings", Layout::Same)
-        .conv("patches", "vit.embeddings.patch_embeddings.projection")
-        .norm("blocks[*].norm", "vit.encoder.layer.*.layernorm_before")
-        .linear("blocks[*].attention.query", "vit.encoder.layer.*.attention.attention.query")
-        .linear("blocks[*].attention.key", "vit.encoder.layer.*.attention.attention.key")
-        .linear("blocks[*].attention.value", "vit.encoder.layer.*.attention.attention.value")
-        .linear("blocks[*].attention.out", "vit.encoder.layer.*.attention.output.dense")
-        .norm("blocks[*].mlp_norm", "vit.encoder.layer.*.layernorm_after")
-        .linear("blocks[*].mlp.up", "vit.encoder.layer.*.intermediate.dense")
-        .linear("blocks[*].mlp.down", "vit.encoder.layer.*.output.dense")
-        .norm("norm", "vit.layernorm")
-        .linear("head", "classifier")
-        // The model that classifies images does not have it.
-        .ignore("vit.pooler.**")
+/// The features inside DINOv2's MLP: with a gate two thirds of them, rounded up to a multiple of 8.
+fn dino_hidden(hidden: usize, is_gated: bool) -> usize {
+    if is_gated { (hidden.saturating_mul(2) / 3).div_ceil(8).saturating_mul(8) } else { hidden }
 }
 
-impl Vit {
-    /// Logits `[batch, classes]` of images `[batch, rows, columns, channels]`, which `transformers` takes with the
-    /// channels first.
-    #[track_caller]
-    pub fn forward(&self, images: impl ArrayLike) -> Array {
-        let x = self.patches.forward(images);
-        if x.check().is_err() || x.ndim() != 4 {
-            return x;
-        }
-        let (batch, features) = (x.shape()[0], x.shape()[3]);
-        let patches = x.reshape([batch as i32, -1, features as i32]);
-        let class = self.class.astype(patches.dtype()).broadcast_to([batch, 1, features]);
-        let mut x = concatenate(&[class, patches], 1);
-        x = &x + self.positions.astype(x.dtype());
-        for block in &self.blocks {
-            x = &x + block.attention.forward(block.norm.forward(&x));
-            x = &x + block.mlp.forward(block.mlp_norm.forward(&x));
-        }
-        self.head.forward(self.norm.forward(x).get((.., 0)))
+/// The head that `architectures` names; without it, the one for classes.
+fn head(fields: &Fields, is_dino: bool) -> Result<VitHead> {
+    let list = fields.list_opt("architectures")?;
+    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForImageClassification");
+    let count = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
+    Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
+        "ImageClassification" if is_dino => VitHead::ClassesWithMean(count),
+        "ImageClassification" => VitHead::Classes(count),
+        name if name.ends_with("Model") => VitHead::None,
+        other => return Err(fields.error(format!("the head {other:?} of `architectures` is not known"))),
+    })
+}
+
+/// The names of arrays. A model without a head has no prefix in files, and others may lack it.
+fn keys(kind: &str, config: &VitConfig) -> KeyMap {
+    let base = format!("{kind}.");
+    let prefix = if config.head == VitHead::None { "" } else { base.as_str() };
+    let name = |name: &str| format!("{prefix}{name}");
+    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+    let attention = ["attention.query", "attention.key", "attention.value", "output.dense"];
+    let attention = attention.map(|part| layer(&format!("attention.{part}")));
+    let (norms, mlp) = match kind {
+        "dinov2" => (["norm1", "norm2"], ["mlp.fc1", "mlp.fc2"]),
+        _ => (["layernorm_before", "layernorm_after"], ["intermediate.dense", "output.dense"]),
+    };
+    let (norms, mlp) = (norms.map(&layer), mlp.map(&layer));
+    let embeddings = ["patch_embeddings.projection", "cls_token", "position_embeddings"];
+    let embeddings = embeddings.map(|part| name(&format!("embeddings.{part}")));
+    let mut keys = patch_keys("patches", &embeddings);
+    if config.is_gated {
+        let (hidden, both) = (config.intermediate_size, config.intermediate_size.saturating_mul(2));
+        let joined = layer("mlp.weights_in");
+        keys = keys
+            .weights("blocks[*].mlp.gate", &joined, Layout::Rows { start: 0, end: hidden, of: both })
+            .weights("blocks[*].mlp.up", &joined, Layout::Rows { start: hidden, end: both, of: both })
+            .linear("blocks[*].mlp.down", &layer("mlp.weights_out"));
+    }
+    let blocks = block_keys("blocks[*]", &attention, &norms, &mlp);
+    let keys = keys
+        .and(blocks)
+        .array("patches.mask", name("embeddings.mask_token"), Layout::Same)
+        .array("blocks[*].attention_scale", layer("layer_scale1.lambda1"), Layout::Same)
+        .array("blocks[*].mlp_scale", layer("layer_scale2.lambda1"), Layout::Same)
+        .norm("norm", &name("layernorm"))
+        .linear("head", "classifier")
+        // A layer of the class without a head, which the results do not go through.
+        .ignore(&name("pooler.**"));
+    match config.head {
+        VitHead::None => keys.prefix_alias("", &base).ignore(&format!("{base}pooler.**")).ignore("classifier.**"),
+        _ => keys,
     }
 }
 
-fn make(config: &VitConfig, rngs: &mut Rngs) -> Vit {
-    let (features, patch) = (config.hidden_size, config.patch_size);
-    let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
-    let count = (config.image_size / patch).pow(2);
-    let patches = Conv::builder(config.num_channels, features, [patch, patch]).strides([patch, patch]).build(rngs);
-    let small = |shape: [usize; 3], rngs: &mut Rngs| {
-        (random::normal(rngs.params(), shape) * 0.02).astype(rngs.policy().param_dtype)
-    };
-    let (class, positions) = (small([1, 1, features], rngs), small([1, 1 + count, features], rngs));
-    let blocks = (0..config.num_hidden_layers).map(|_| {
-        let mut attention = attention(config.num_attention_heads, features).build(rngs);
-        if !config.qkv_bias {
-            for layer in [&mut attention.query, &mut attention.key, &mut attention.value] {
-                layer.bias = None;
-            }
+impl Vit {
+    /// The features of images `[batch, rows, columns, channels]`, which `transformers` takes with the channels first:
+    /// `[batch, 1 + patches, features]`. The first entry stands for the image.
+    ///
+    /// Images of another size than the configuration's are an error for `vit`.
+    #[track_caller]
+    pub fn encode(&self, images: impl ArrayLike) -> Array {
+        let x = self.patches.forward(images);
+        if x.check().is_err() {
+            return x;
         }
-        Block {
-            norm: norm(rngs),
-            attention,
-            mlp_norm: norm(rngs),
-            mlp: mlp(features, config.intermediate_size, config.hidden_act, rngs),
+        self.norm.forward(self.blocks.iter().fold(x, |x, block| block.forward(x)))
+    }
+
+    /// Logits `[batch, classes]` of images `[batch, rows, columns, channels]`, or without a head the features.
+    #[track_caller]
+    pub fn forward(&self, images: impl ArrayLike) -> Array {
+        let x = self.encode(images);
+        let Some(head) = self.head.as_ref().filter(|_| x.check().is_ok()) else { return x };
+        let first = x.get((.., 0));
+        match self.joins_mean {
+            true => head.forward(concatenate(&[first, x.get((.., 1..)).mean(1)], -1)),
+            false => head.forward(first),
         }
-    });
-    let blocks = blocks.collect();
-    let classes = config.num_labels;
-    Vit { patches, class, positions, blocks, norm: norm(rngs), head: Linear::new(features, classes, rngs) }
+    }
 }

@@ -14,7 +14,20 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are no decoders.
-const OTHERS: [&str; 7] = ["bert", "dinov2", "distilbert", "modernbert", "roberta", "vit", "xlm-roberta"];
+const OTHERS: [&str; 12] = [
+    "bert",
+    "clip",
+    "clip_text_model",
+    "clip_vision_model",
+    "dinov2",
+    "distilbert",
+    "modernbert",
+    "roberta",
+    "t5",
+    "vit",
+    "whisper",
+    "xlm-roberta",
+];
 
 /// Fields that change no logits.
 const WITHOUT_EFFECT: [&str; 21] = [

@@ -4,6 +4,7 @@
 mod common;
 mod configurations;
 mod fuzz;
+mod images;
 #[path = "../../../shardax/tests/common/mutants.rs"]
 mod mutating;
 #[path = "../../../shardax/tests/common/quick.rs"]

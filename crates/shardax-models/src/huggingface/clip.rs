@@ -1,0 +1,262 @@
+//! CLIP.
+
+use shardax_nn::prelude::*;
+
+use super::config::Fields;
+use super::encoder::{BlockSizes, EncoderBlock, PatchSizes, Patches, block_keys, patch_keys};
+use super::{Config, KeyMap, Layout, Pretrained, of_type};
+use crate::Activation;
+use crate::decoder::check_positions;
+
+/// The architecture of a [`Clip`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClipConfig {
+    /// The encoder of texts.
+    pub text: ClipTower,
+    /// The encoder of images.
+    pub vision: ClipTower,
+    /// The number of tokens.
+    pub vocab_size: usize,
+    /// The most tokens of a text.
+    pub max_position_embeddings: usize,
+    /// The token whose first place has the features of a text; `None` for the place of the largest token.
+    pub end_token: Option<i32>,
+    /// The rows and columns of an image.
+    pub image_size: usize,
+    /// The rows and columns of a patch, which divide those of an image.
+    pub patch_size: usize,
+    /// The colours of an image.
+    pub num_channels: usize,
+    /// The features that texts and images have in common.
+    pub projection_dim: usize,
+}
+
+/// The sizes of one of the encoders of a [`Clip`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClipTower {
+    /// The features of a token or a patch.
+    pub hidden_size: usize,
+    /// The features inside an MLP.
+    pub intermediate_size: usize,
+    /// The number of blocks.
+    pub num_hidden_layers: usize,
+    /// The heads of attention, which divide the features.
+    pub num_attention_heads: usize,
+    /// Added to the variance in norms.
+    pub layer_norm_eps: f64,
+    /// The function in MLPs.
+    pub hidden_act: Activation,
+}
+
+/// CLIP ([Radford et al. 2021](https://arxiv.org/abs/2103.00020)), which compares texts with images: `CLIPModel`.
+#[derive(Module, Clone, Debug)]
+pub struct Clip {
+    tokens: Embed,
+    positions: Embed,
+    text_blocks: Vec<EncoderBlock>,
+    text_norm: LayerNorm,
+    text_projection: Linear,
+    patches: Patches,
+    first_norm: LayerNorm,
+    image_blocks: Vec<EncoderBlock>,
+    image_norm: LayerNorm,
+    image_projection: Linear,
+    /// The logarithm of the factor of logits, a scalar.
+    logit_scale: Array,
+    #[tree(static)]
+    end_token: Option<i32>,
+}
+
+impl Pretrained for Clip {
+    type Architecture = ClipConfig;
+
+    fn read(config: &Config) -> Result<(ClipConfig, KeyMap)> {
+        let fields = config.fields();
+        of_type(&fields, "clip")?;
+        // The older fields hold all of a part's fields where they are there.
+        let part = |name, older, kind| match fields.has(older) {
+            true => fields.model(older, kind),
+            false => fields.model(name, kind),
+        };
+        let text = part("text_config", "text_config_dict", "clip_text_model")?;
+        let vision = part("vision_config", "vision_config_dict", "clip_vision_model")?;
+        fields.skip(&["text_config", "text_config_dict", "vision_config", "vision_config_dict"]);
+        let read = ClipConfig {
+            text: tower(&text)?,
+            vision: tower(&vision)?,
+            vocab_size: text.size("vocab_size")?,
+            max_position_embeddings: text.size("max_position_embeddings")?,
+            // Configurations with this number are from before the class read it.
+            end_token: Some(text.number("eos_token_id")? as i32).filter(|end| *end != 2),
+            image_size: vision.size("image_size")?,
+            patch_size: vision.size("patch_size")?,
+            num_channels: vision.size("num_channels")?,
+            projection_dim: fields.size("projection_dim")?,
+        };
+        vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
+        // The value at the start of training.
+        fields.skip(&["logit_scale_init_value"]);
+        fields.finish()?;
+        text.finish()?;
+        vision.finish()?;
+        Ok((read, keys()))
+    }
+
+    fn make(config: &ClipConfig, rngs: &mut Rngs) -> Result<Self> {
+        let norm = |tower: &ClipTower, rngs: &mut Rngs| {
+            LayerNorm::builder(tower.hidden_size).epsilon(tower.layer_norm_eps).build(rngs)
+        };
+        let project = |tower: &ClipTower, rngs: &mut Rngs| {
+            let builder = Linear::builder(tower.hidden_size, config.projection_dim).use_bias(false);
+            builder.kernel_axes([Some("embed"), None]).build(rngs)
+        };
+        let (text, vision) = (&config.text, &config.vision);
+        let patches = PatchSizes {
+            channels: config.num_channels,
+            features: vision.hidden_size,
+            image: config.image_size,
+            patch: config.patch_size,
+            conv_bias: false,
+            is_flat: true,
+            has_mask: false,
+            interpolates: false,
+        };
+        Ok(Clip {
+            tokens: Embed::builder(config.vocab_size, text.hidden_size).axes(["vocab", "embed"]).build(rngs),
+            positions: Embed::new(config.max_position_embeddings, text.hidden_size, rngs),
+            text_blocks: blocks(text, true, rngs),
+            text_norm: norm(text, rngs),
+            text_projection: project(text, rngs),
+            patches: Patches::new(&patches, rngs)?,
+            first_norm: norm(vision, rngs),
+            image_blocks: blocks(vision, false, rngs),
+            image_norm: norm(vision, rngs),
+            image_projection: project(vision, rngs),
+            // A factor of 1 / 0.07.
+            logit_scale: array((1.0f32 / 0.07).ln()).astype(rngs.policy().param_dtype),
+            end_token: config.end_token,
+        })
+    }
+
+    fn extents(config: &ClipConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
+        let patches = config.image_size / config.patch_size.max(1);
+        let patch = config.patch_size.saturating_mul(config.patch_size);
+        let mut matrices = vec![
+            ("token table", config.vocab_size, config.text.hidden_size),
+            ("position table", config.max_position_embeddings, config.text.hidden_size),
+            ("table of patches", patches.saturating_mul(patches), config.vision.hidden_size),
+            ("patch", patch, config.num_channels.saturating_mul(config.vision.hidden_size)),
+            ("projection", config.projection_dim, config.text.hidden_size.max(config.vision.hidden_size)),
+        ];
+        for tower in [&config.text, &config.vision] {
+            matrices.push(("query kernel", tower.hidden_size, tower.hidden_size));
+            matrices.push(("MLP kernel", tower.hidden_size, tower.intermediate_size));
+        }
+        (config.text.num_hidden_layers.saturating_add(config.vision.num_hidden_layers), matrices)
+    }
+}
+
+/// The sizes that both encoders name alike.
+fn tower(fields: &Fields) -> Result<ClipTower> {
+    let tower = ClipTower {
+        hidden_size: fields.size("hidden_size")?,
+        intermediate_size: fields.size("intermediate_size")?,
+        num_hidden_layers: fields.layers("num_hidden_layers")?,
+        num_attention_heads: fields.size("num_attention_heads")?,
+        layer_norm_eps: fields.number("layer_norm_eps")?,
+        hidden_act: fields.activation("hidden_act")?,
+    };
+    fields.divides(("num_attention_heads", tower.num_attention_heads), ("hidden_size", tower.hidden_size))?;
+    // Of the classes of one encoder, and what all configurations had in older versions.
+    fields.skip(&["projection_dim", "tie_word_embeddings", "remove_invalid_values", "tie_encoder_decoder"]);
+    Ok(tower)
+}
+
+/// The blocks of an encoder.
+#[track_caller]
+fn blocks(tower: &ClipTower, is_causal: bool, rngs: &mut Rngs) -> Vec<EncoderBlock> {
+    let sizes = BlockSizes {
+        features: tower.hidden_size,
+        hidden: tower.intermediate_size,
+        heads: tower.num_attention_heads,
+        epsilon: tower.layer_norm_eps,
+        activation: tower.hidden_act,
+        is_gated: false,
+        is_causal,
+        qkv_bias: true,
+        has_scales: false,
+    };
+    (0..tower.num_hidden_layers).map(|_| EncoderBlock::new(&sizes, rngs)).collect()
+}
+
+/// The names of arrays.
+fn keys() -> KeyMap {
+    let text = |name: &str| format!("text_model.{name}");
+    let vision = |name: &str| format!("vision_model.{name}");
+    let blocks = |path: &str, model: &dyn Fn(&str) -> String| {
+        let layer = |part: &str| model(&format!("encoder.layers.*.{part}"));
+        let attention = ["q_proj", "k_proj", "v_proj", "out_proj"].map(|part| layer(&format!("self_attn.{part}")));
+        let (norms, mlp) = (["layer_norm1", "layer_norm2"].map(layer), ["mlp.fc1", "mlp.fc2"].map(layer));
+        block_keys(path, &attention, &norms, &mlp)
+    };
+    let embeddings = ["patch_embedding", "class_embedding", "position_embedding.weight"];
+    let embeddings = embeddings.map(|part| vision(&format!("embeddings.{part}")));
+    KeyMap::new()
+        .array("tokens.embedding", text("embeddings.token_embedding.weight"), Layout::Same)
+        .array("positions.embedding", text("embeddings.position_embedding.weight"), Layout::Same)
+        .and(blocks("text_blocks[*]", &text))
+        .norm("text_norm", &text("final_layer_norm"))
+        .linear("text_projection", "text_projection")
+        .and(patch_keys("patches", &embeddings))
+        .norm("first_norm", &vision("pre_layrnorm"))
+        .and(blocks("image_blocks[*]", &vision))
+        .norm("image_norm", &vision("post_layernorm"))
+        .linear("image_projection", "visual_projection")
+        .array("logit_scale", "logit_scale", Layout::Same)
+        .ignore("text_model.embeddings.position_ids")
+        .ignore("vision_model.embeddings.position_ids")
+}
+
+impl Clip {
+    /// The features of texts, `[batch, projected features]`, of their tokens `[batch, length]`, which end with the token
+    /// for it. Their lengths are not normalized.
+    ///
+    /// Fails for more tokens than the model has positions.
+    #[track_caller]
+    pub fn text_features(&self, tokens: impl ArrayLike) -> Array {
+        let tokens = tokens.into_array();
+        if let Err(error) = check_positions("Clip", &self.positions, 0, &tokens) {
+            return Array::from_error(error, &tokens);
+        }
+        let length = tokens.shape().last().copied().unwrap_or(0);
+        let x = self.tokens.forward(&tokens) + self.positions.forward(arange(0..length as i32));
+        let x = self.text_blocks.iter().fold(x, |x, block| block.forward(x));
+        let x = self.text_norm.forward(x);
+        let end = match self.end_token {
+            Some(end) => tokens.equal(end).astype(DType::I32).argmax(-1),
+            None => tokens.argmax(-1),
+        };
+        let x = (&x * one_hot(end, length).astype(x.dtype()).expand_dims(-1)).sum(-2);
+        self.text_projection.forward(x)
+    }
+
+    /// The features of images `[batch, rows, columns, channels]`: `[batch, projected features]`. Their lengths are not
+    /// normalized.
+    #[track_caller]
+    pub fn image_features(&self, images: impl ArrayLike) -> Array {
+        let x = self.patches.forward(images);
+        if x.check().is_err() {
+            return x;
+        }
+        let x = self.image_blocks.iter().fold(self.first_norm.forward(x), |x, block| block.forward(x));
+        self.image_projection.forward(self.image_norm.forward(x.get((.., 0))))
+    }
+
+    /// Logits `[images, texts]`: the cosine of the features of each image and each text, times the learned factor.
+    #[track_caller]
+    pub fn forward(&self, tokens: impl ArrayLike, images: impl ArrayLike) -> Array {
+        let (texts, images) = (self.text_features(tokens), self.image_features(images));
+        let [texts, images] = [texts, images].map(|x| &x / x.square().sum_keepdims(-1).sqrt());
+        einsum("if,tf->it", &[&images, &texts]) * self.logit_scale.exp().astype(texts.dtype())
+    }
+}

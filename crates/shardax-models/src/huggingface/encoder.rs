@@ -1,0 +1,191 @@
+//! Parts of encoders that several models have: a block whose inputs are normalized, and the patches of images.
+
+use shardax_nn::prelude::*;
+
+use super::{KeyMap, Layout, attention};
+use crate::error::value_error;
+use crate::{Activation, Mlp};
+
+/// The sizes of an [`EncoderBlock`].
+#[derive(Clone, Debug)]
+pub(super) struct BlockSizes {
+    pub features: usize,
+    pub hidden: usize,
+    pub heads: usize,
+    pub epsilon: f64,
+    pub activation: Activation,
+    pub is_gated: bool,
+    pub is_causal: bool,
+    pub qkv_bias: bool,
+    /// True if the outputs of attention and MLP have learned factors.
+    pub has_scales: bool,
+}
+
+/// Attention and an MLP, whose inputs are normalized, and whose outputs are added to the input.
+#[derive(Module, Clone, Debug)]
+pub(super) struct EncoderBlock {
+    norm: LayerNorm,
+    pub attention: MultiHeadAttention,
+    /// `[features]`: the factors of the output of attention.
+    attention_scale: Option<Array>,
+    mlp_norm: LayerNorm,
+    mlp: Mlp,
+    /// `[features]`: the factors of the output of the MLP.
+    mlp_scale: Option<Array>,
+}
+
+impl EncoderBlock {
+    #[track_caller]
+    pub fn new(sizes: &BlockSizes, rngs: &mut Rngs) -> EncoderBlock {
+        let BlockSizes { features, hidden, heads, epsilon, activation, is_gated, .. } = *sizes;
+        let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(epsilon).build(rngs);
+        let scale = |rngs: &Rngs| sizes.has_scales.then(|| ones_dtype([features], rngs.policy().param_dtype));
+        let mut attention = attention(heads, features).is_causal(sizes.is_causal).build(rngs);
+        if !sizes.qkv_bias {
+            for layer in [&mut attention.query, &mut attention.key, &mut attention.value] {
+                layer.bias = None;
+            }
+        }
+        EncoderBlock {
+            norm: norm(rngs),
+            attention,
+            attention_scale: scale(rngs),
+            mlp_norm: norm(rngs),
+            mlp: Mlp::new(features, hidden, activation, is_gated, true, rngs),
+            mlp_scale: scale(rngs),
+        }
+    }
+
+    /// `x` is `[batch, length, features]`, and so is the result.
+    #[track_caller]
+    pub fn forward(&self, x: Array) -> Array {
+        let scaled = |scale: &Option<Array>, y: Array| match scale {
+            Some(scale) => &y * scale.astype(y.dtype()),
+            None => y,
+        };
+        let x = &x + scaled(&self.attention_scale, self.attention.forward(self.norm.forward(&x)));
+        &x + scaled(&self.mlp_scale, self.mlp.forward(self.mlp_norm.forward(&x)))
+    }
+}
+
+/// The patches of images after a learned entry, with learned positions.
+#[derive(Module, Clone, Debug)]
+pub(super) struct Patches {
+    conv: Conv,
+    /// The entry before the patches.
+    class: Array,
+    /// The positions of the entry and of the patches.
+    positions: Array,
+    /// The entry that takes the place of patches in training, which stays a part of the files.
+    mask: Option<Array>,
+    /// True if positions are interpolated for images of other sizes; otherwise their images are errors.
+    interpolates: bool,
+}
+
+/// The sizes of [`Patches`].
+#[derive(Clone, Debug)]
+pub(super) struct PatchSizes {
+    pub channels: usize,
+    pub features: usize,
+    pub image: usize,
+    pub patch: usize,
+    pub conv_bias: bool,
+    /// True if the arrays of files have no dimensions for batch and position.
+    pub is_flat: bool,
+    pub has_mask: bool,
+    pub interpolates: bool,
+}
+
+impl Patches {
+    /// Fails if patches do not divide the images.
+    pub fn new(sizes: &PatchSizes, rngs: &mut Rngs) -> Result<Patches> {
+        let PatchSizes { channels, features, image, patch, .. } = *sizes;
+        if patch == 0 || !image.is_multiple_of(patch) {
+            let what = format!("patch_size ({patch}) does not divide image_size ({image})");
+            return Err(value_error(what, "give a positive patch_size that divides image_size"));
+        }
+        let conv = Conv::builder(channels, features, [patch, patch]).strides([patch, patch]);
+        let conv = conv.padding(Padding::Valid).use_bias(sizes.conv_bias).build(rngs);
+        let small = |shape: &[usize], rngs: &mut Rngs| {
+            (random::normal(rngs.params(), shape) * 0.02).astype(rngs.policy().param_dtype)
+        };
+        let count = 1 + (image / patch).pow(2);
+        let (class, positions) = match sizes.is_flat {
+            true => (small(&[features], rngs), small(&[count, features], rngs)),
+            false => (small(&[1, 1, features], rngs), small(&[1, count, features], rngs)),
+        };
+        let mask = sizes.has_mask.then(|| small(&[1, features], rngs));
+        Ok(Patches { conv, class, positions, mask, interpolates: sizes.interpolates })
+    }
+
+    /// `[batch, 1 + patches, features]` of images `[batch, rows, columns, channels]`.
+    #[track_caller]
+    pub fn forward(&self, images: impl ArrayLike) -> Array {
+        let x = self.conv.forward(images);
+        let (batch, rows, columns, features) = match (x.check(), x.shape()) {
+            (Ok(()), &[batch, rows, columns, features]) => (batch, rows, columns, features),
+            _ => return x,
+        };
+        let positions = match self.positions_of([rows, columns], features) {
+            Ok(positions) => positions.astype(x.dtype()),
+            Err(error) => return Array::from_error(error, &x),
+        };
+        let patches = x.reshape([batch as i32, -1, features as i32]);
+        let class = self.class.astype(patches.dtype()).reshape([1, 1, features as i32]);
+        concatenate(&[class.broadcast_to([batch, 1, features]), patches], 1) + positions
+    }
+
+    /// The positions of a grid of patches, `[1 + patches, features]`.
+    fn positions_of(&self, grid: [usize; 2], features: usize) -> Result<Array> {
+        let positions = self.positions.reshape([-1, features as i32]);
+        let learned = (positions.shape()[0] - 1).isqrt();
+        if grid == [learned; 2] {
+            return Ok(positions);
+        }
+        if !self.interpolates {
+            let what = format!("images of {grid:?} patches, and the model has {learned} by {learned} of them");
+            return Err(value_error(what, "resize the images to `image_size` of the configuration"));
+        }
+        let table = positions.get(1..).reshape([learned, learned, features]).astype(DType::F32);
+        let [rows, columns] = grid.map(|size| bicubic_weights(learned, size));
+        let table = einsum("ia,jb,abf->ijf", &[&rows?, &columns?, &table]).reshape([-1, features as i32]);
+        Ok(concatenate(&[positions.get(..1).astype(DType::F32), table], 0))
+    }
+}
+
+/// The weights `[to, from]` of bicubic interpolation, whose border entries repeat: PyTorch's `interpolate`.
+fn bicubic_weights(from: usize, to: usize) -> Result<Array> {
+    const SHARPNESS: f64 = -0.75;
+    let near = |t: f64| ((SHARPNESS + 2.0) * t - (SHARPNESS + 3.0)) * t * t + 1.0;
+    let far = |t: f64| ((SHARPNESS * t - 5.0 * SHARPNESS) * t + 8.0 * SHARPNESS) * t - 4.0 * SHARPNESS;
+    let mut weights = vec![0.0f32; to * from];
+    for row in 0..to {
+        let center = (row as f64 + 0.5) * from as f64 / to as f64 - 0.5;
+        let (first, t) = (center.floor() as i64, center - center.floor());
+        for (offset, weight) in [(-1, far(1.0 + t)), (0, near(t)), (1, near(1.0 - t)), (2, far(2.0 - t))] {
+            let column = (first + offset).clamp(0, from as i64 - 1) as usize;
+            weights[row * from + column] += weight as f32;
+        }
+    }
+    Array::from_vec(weights, &[to, from])
+}
+
+/// The names of [`Patches`] at a key path: the convolution, the entry before the patches, and the positions.
+pub(super) fn patch_keys(path: &str, [conv, class, positions]: &[String; 3]) -> KeyMap {
+    KeyMap::new().conv(&format!("{path}.conv"), conv).array(format!("{path}.class"), class, Layout::Same).array(
+        format!("{path}.positions"),
+        positions,
+        Layout::Same,
+    )
+}
+
+/// The names of blocks at a key path: queries, keys, values and outputs of attention, the norms, and the MLP.
+pub(super) fn block_keys(path: &str, attention: &[String; 4], norms: &[String; 2], mlp: &[String; 2]) -> KeyMap {
+    let layers = ["query", "key", "value", "out"].iter().zip(attention);
+    let keys =
+        layers.fold(KeyMap::new(), |keys, (layer, name)| keys.linear(&format!("{path}.attention.{layer}"), name));
+    keys.norm(&format!("{path}.norm"), &norms[0])
+        .norm(&format!("{path}.mlp_norm"), &norms[1])
+        .linear(&format!("{path}.mlp.up"), &mlp[0])
+        .linear(&format!("{path}.mlp.down"), &mlp[1])
+}

@@ -1,0 +1,100 @@
+//! Models of images, and of images and texts (`tools/huggingface/towers.py`).
+
+use shardax_models::{Clip, Config, LoadOptions, Pretrained, Vit};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::{alike, case, folder, save_again, setup};
+
+#[test]
+fn clip_has_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: Clip, tokens: Array, images: Array| {
+        let unit = |x: Array| &x / x.square().sum_keepdims(-1).sqrt();
+        let (texts, pictures) = (unit(model.text_features(&tokens)), unit(model.image_features(&images)));
+        (model.forward(tokens, images), texts, pictures)
+    });
+    for name in ["clip", "clip_largest"] {
+        let (case, model) = (case(name)?, Clip::from_pretrained(folder(name))?);
+        let (logits, texts, images) = forward.call((&model, case("input_ids")?, case("pixel_values")?))?;
+        alike(name, &logits, &case("logits_per_image")?)?;
+        alike(name, &texts, &case("text_embeds")?)?;
+        alike(name, &images, &case("image_embeds")?)?;
+    }
+    let model = Clip::from_pretrained(folder("clip"))?;
+    fails(model.text_features(zeros_dtype([1, 13], DType::I32)).check(), &["texts of 13 tokens", "12 positions"]);
+    fails(model.image_features(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2", "resize"]);
+    Ok(())
+}
+
+#[test]
+fn dinov2_has_the_results_of_transformers_for_images_of_any_size() -> Result<()> {
+    setup();
+    let forward = jit(|model: Vit, images: Array| model.forward(images));
+    for name in ["dinov2", "dinov2_model"] {
+        let (case, model) = (case(name)?, Vit::from_pretrained(folder(name))?);
+        for number in 0..2 {
+            let logits = forward.call((&model, case(&format!("pixel_values_{number}"))?))?;
+            alike(name, &logits, &case(&format!("logits_{number}"))?)?;
+        }
+    }
+    let vit = Vit::from_pretrained(folder("vit"))?;
+    fails(vit.forward(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2"]);
+    Ok(())
+}
+
+#[test]
+fn saved_models_of_images_are_the_files_of_transformers() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    save_again::<Clip>("clip", &here.join("clip"))?;
+    save_again::<Vit>("dinov2", &here.join("dinov2"))?;
+    save_again::<Vit>("dinov2_model", &here.join("dinov2_model"))
+}
+
+#[test]
+fn models_of_images_are_split_as_they_are_read() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("model", 2)])?;
+    let rules = Rules::new(&mesh, [("batch", "data"), ("heads", "model"), ("mlp", "model")]);
+    let options = LoadOptions::new().rules(&rules);
+    let on_mesh = |x: Array| device_put(&x, &NamedSharding::new(&mesh, P![]));
+    let (clip, dino) = (case("clip")?, case("dinov2")?);
+    let model = Clip::from_pretrained_with(folder("clip"), &options)?;
+    let split = tree::leaves(&model).iter().filter(|leaf| !leaf.sharding().expect("one").is_fully_replicated()).count();
+    assert!(split > 20, "{split} arrays are split");
+    let forward = jit(|model: Clip, tokens: Array, images: Array| model.forward(tokens, images));
+    let logits = forward.call((&model, on_mesh(clip("input_ids")?)?, on_mesh(clip("pixel_values")?)?))?;
+    alike("clip", &logits, &clip("logits_per_image")?)?;
+    let model = Vit::from_pretrained_with(folder("dinov2"), &options)?;
+    let logits =
+        jit(|model: Vit, images: Array| model.forward(images)).call((&model, on_mesh(dino("pixel_values_1")?)?))?;
+    alike("dinov2", &logits, &dino("logits_1")?)
+}
+
+/// Configurations of published models, which load, or are rejected with these words.
+#[test]
+fn configurations_of_images_load_or_say_why() -> Result<()> {
+    let clip = |text: &str| Clip::read(&Config::from_json(text)?).map(|(clip, _)| clip);
+    let base = clip(
+        r#"{"architectures": ["CLIPModel"], "initializer_factor": 1.0, "logit_scale_init_value": 2.6592, "model_type": "clip",
+        "projection_dim": 512, "text_config": {"_name_or_path": "", "add_cross_attention": false, "eos_token_id": 2,
+        "hidden_act": "quick_gelu", "hidden_size": 512, "is_decoder": false, "model_type": "clip_text_model",
+        "num_attention_heads": 8, "num_beams": 1, "projection_dim": 512, "tie_word_embeddings": true, "top_k": 50,
+        "torchscript": false, "vocab_size": 49408}, "text_config_dict": null, "vision_config": {"patch_size": 32},
+        "vision_config_dict": null}"#,
+    )?;
+    assert_eq!((base.end_token, base.text.num_hidden_layers, base.vision.hidden_size), (None, 12, 768));
+    assert_eq!(clip(r#"{"model_type": "clip"}"#)?.end_token, Some(49407));
+    fails(clip(r#"{"model_type": "clip", "vision_config": {"patch_size": 30}}"#), &["patch_size (30) does not divide"]);
+    fails(clip(r#"{"model_type": "clip", "text_config": {"windows": 4}}"#), &["field `windows` is 4"]);
+    fails(clip(r#"{"model_type": "siglip"}"#), &["the model_type is \"siglip\""]);
+    let vit = |text: &str| Vit::read(&Config::from_json(text)?).map(|(vit, _)| vit);
+    let large =
+        vit(r#"{"model_type": "dinov2", "architectures": ["Dinov2Model"], "image_size": 518, "hidden_size": 1536,
+        "num_attention_heads": 24, "num_hidden_layers": 40, "use_swiglu_ffn": true, "drop_path_rate": 0.0}"#)?;
+    assert_eq!((large.intermediate_size, large.patch_size), (4096, 14));
+    fails(vit(r#"{"model_type": "vit", "mlp_ratio": 3}"#), &["field `mlp_ratio` is 3"]);
+    fails(vit(r#"{"model_type": "vit", "architectures": ["ViTForMaskedImageModeling"]}"#), &["MaskedImageModeling"]);
+    Ok(())
+}

@@ -1,0 +1,153 @@
+"""Makes tiny models of images, and encoders with decoders, by `transformers`: the other files that the tests of
+`shardax_models` read (see `generate.py`).
+
+    .venv/huggingface/bin/python tools/huggingface/towers.py          # all of them
+    .venv/huggingface/bin/python tools/huggingface/towers.py clip     # one of CASES
+"""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from generate import OUT, SIZES, VOCABULARY, randomize
+
+
+def written(name, model, arrays):
+    """Saves a model and arrays; images have their channels last."""
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    if model is not None:
+        model.save_pretrained(folder)
+    folder.mkdir(exist_ok=True)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    images = {key: value.permute(0, 2, 3, 1) for key, value in arrays.items() if key.startswith("pixel_values")}
+    arrays = {key: value.to(torch.int32) if value.dtype == torch.int64 else value for key, value in {**arrays, **images}.items()}
+    save_file({key: value.contiguous() for key, value in arrays.items()}, folder / "case.safetensors")
+
+
+def clip(name="clip", end=31):
+    """With the end of texts at 2, the class takes the features of the largest token, otherwise those of the first end."""
+    t = transformers
+    text = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "eos_token_id": end, "bos_token_id": 0, **SIZES}
+    vision = {"image_size": 8, "patch_size": 4, **SIZES, "hidden_size": 24}
+    model = t.CLIPModel(t.CLIPConfig(text_config=text, vision_config=vision, projection_dim=10))
+    randomize(model)
+    tokens = torch.randint(3, 31, (3, 7))
+    tokens[0, 6], tokens[1, 4], tokens[1, 6], tokens[2, 2] = 31, 31, 32, 31
+    images = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        output = model(input_ids=tokens, pixel_values=images)
+    names = ["logits_per_image", "text_embeds", "image_embeds"]
+    written(name, model, {"input_ids": tokens, "pixel_values": images, **{name: output[name] for name in names}})
+
+
+def dinov2(name="dinov2", kind="Dinov2ForImageClassification", **options):
+    """With images of the size of the configuration, and of another one, for which positions are interpolated."""
+    t = transformers
+    sizes = {key: value for key, value in SIZES.items() if key != "intermediate_size"}
+    labels = {i: str(i) for i in range(5)}
+    config = t.Dinov2Config(image_size=12, patch_size=4, id2label=labels, label2id={v: k for k, v in labels.items()}, **sizes, **options)
+    model = getattr(t, kind)(config)
+    randomize(model)
+    arrays = {}
+    for number, shape in enumerate([(12, 12), (16, 8)]):
+        images = torch.randn(2, 3, *shape)
+        with torch.no_grad():
+            output = model(images)
+        arrays[f"pixel_values_{number}"] = images
+        arrays[f"logits_{number}"] = output.logits if "logits" in output else output.last_hidden_state
+    written(name, model, arrays)
+
+
+def greedy(model, inputs, start, length):
+    """The likeliest tokens after the first one."""
+    tokens = torch.full((len(next(iter(inputs.values()))), 1), start)
+    for _ in range(length):
+        with torch.no_grad():
+            logits = model(**inputs, decoder_input_ids=tokens).logits
+        tokens = torch.cat([tokens, logits[:, -1].argmax(-1, keepdim=True)], 1)
+    return tokens[:, 1:]
+
+
+def t5(name="t5", tied=True, **options):
+    t = transformers
+    sizes = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
+    # Few buckets, so that texts reach the last one.
+    buckets = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
+    config = t.T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, tie_word_embeddings=tied, **sizes, **buckets, **options)
+    model = t.T5ForConditionalGeneration(config)
+    if not tied:
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCABULARY, 16) * 0.3)
+    randomize(model)
+    mask = torch.tensor([[1] * 14, [1] * 5 + [0] * 9])
+    inputs = {"input_ids": torch.randint(3, VOCABULARY, (2, 14)), "attention_mask": mask}
+    targets = torch.randint(3, VOCABULARY, (2, 12))
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=targets).logits
+    arrays = {**inputs, "decoder_input_ids": targets, "logits": logits, "generated": greedy(model, inputs, 0, 6)}
+    written(name, model, arrays)
+    if not tied:
+        # As published configurations have it: the class always writes that weights are tied.
+        path = OUT / name / "config.json"
+        fields = json.loads(path.read_text())
+        fields = {key: value for key, value in fields.items() if key != "scale_decoder_outputs"}
+        path.write_text(json.dumps({**fields, "tie_word_embeddings": False}, indent=2) + "\n")
+    again = t.T5ForConditionalGeneration.from_pretrained(OUT / name).eval()
+    with torch.no_grad():
+        error = (again(**inputs, decoder_input_ids=targets).logits - logits).abs().max().item()
+    assert error < 1e-5, (name, error)
+
+
+def whisper(name="whisper", **options):
+    t = transformers
+    sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2}
+    sizes |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 16}
+    tokens = {"decoder_start_token_id": 3, "pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1}
+    model = t.WhisperForConditionalGeneration(t.WhisperConfig(vocab_size=VOCABULARY, **sizes, **tokens, **options))
+    randomize(model)
+    inputs = {"input_features": torch.randn(2, 8, 20)}
+    targets = torch.randint(3, VOCABULARY, (2, 7))
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=targets).logits
+    written(name, model, {**inputs, "decoder_input_ids": targets, "logits": logits, "generated": greedy(model, inputs, 3, 6)})
+
+
+def mel():
+    """The features of a second of sound, every tenth frame; `tests/huggingface/pairs.rs` makes the same sound."""
+    i = np.arange(16000.0)
+    sound = 0.4 * np.sin(0.05 * i) + 0.2 * np.sin(2e-5 * i * i)
+    arrays = {}
+    for count in (80, 128):
+        extractor = transformers.WhisperFeatureExtractor(feature_size=count, chunk_length=2)
+        features = extractor(sound.astype(np.float32), sampling_rate=16000, return_tensors="pt").input_features
+        arrays[f"features_{count}"] = features[:, :, ::10]
+    written("mel", None, arrays)
+
+
+CASES = {
+    "clip": clip,
+    "clip_largest": lambda: clip("clip_largest", end=2),
+    "dinov2": dinov2,
+    "dinov2_model": lambda: dinov2("dinov2_model", "Dinov2Model", use_swiglu_ffn=True, qkv_bias=False),
+    "t5": t5,
+    "t5_gated": lambda: t5("t5_gated", tied=False, feed_forward_proj="gated-gelu"),
+    "whisper": whisper,
+    "mel": mel,
+}
+
+
+def main():
+    for name, make in CASES.items():
+        if not sys.argv[1:] or name in sys.argv[1:]:
+            torch.manual_seed(4)
+            make()
+            print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main()
