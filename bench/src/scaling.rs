@@ -122,6 +122,11 @@ fn counted(size: usize) -> String {
 }
 
 /// A panel for each row, with a curve for each number of devices, on logarithmic axes.
+/// Labels of the axes of times, 1, 2 and 5 of each power of ten: more of them overlap.
+fn round_times() -> Vec<f64> {
+    (-3..6).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power))).collect()
+}
+
 fn draw(measured: &[(&Row, Vec<[f64; 3]>)]) -> std::result::Result<String, Box<dyn Error>> {
     let mut svg = String::new();
     let rows = measured.len().div_ceil(COLUMNS).max(1);
@@ -138,7 +143,7 @@ fn draw(measured: &[(&Row, Vec<[f64; 3]>)]) -> std::result::Result<String, Box<d
             .build_cartesian_2d(
                 (sizes[0] as f64..sizes[2] as f64).log_scale().with_key_points(sizes.map(|size| size as f64).to_vec()),
                 // With room for the names above the curves.
-                (least * 0.8..most * (most / least).max(4.0).powf(0.8)).log_scale(),
+                (least * 0.8..most * (most / least).max(4.0).powf(0.8)).log_scale().with_key_points(round_times()),
             )?;
         chart
             .configure_mesh()
@@ -147,6 +152,7 @@ fn draw(measured: &[(&Row, Vec<[f64; 3]>)]) -> std::result::Result<String, Box<d
             .x_desc(*counts)
             .x_labels(3)
             .x_label_formatter(&|size| counted(*size as usize))
+            .y_labels(round_times().len())
             .y_label_formatter(&|ms| format!("{ms}"))
             .draw()?;
         for ((n, times), color) in DEVICES.iter().zip(of_devices).zip(COLORS) {

@@ -102,9 +102,10 @@ fn draw(panels: &[Panel]) -> Result<String> {
             x + SIDE / 2,
             panel.caption
         );
-        // The image is 640 wide and is scaled down, text included.
-        let picture =
-            visualize_sharding_svg(&[8, 8], &panel.sharding)?.replacen("font-size=\"14\"", "font-size=\"23\"", 1);
+        // The image is scaled down, text included. An image wider than 400 has narrow columns, which larger text would leave.
+        let picture = visualize_sharding_svg(&[8, 8], &panel.sharding)?;
+        let size = if picture.contains("width=\"400\"") { 23 } else { 16 };
+        let picture = picture.replacen("font-size=\"14\"", &format!("font-size=\"{size}\""), 1);
         let place = format!("<svg x=\"{x}\" y=\"{CAPTION}\" width=\"{SIDE}\" height=\"{SIDE}\" ");
         // Replaces the size of the image by that of the panel.
         out += &place;
