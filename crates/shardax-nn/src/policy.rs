@@ -30,6 +30,12 @@ impl Default for Policy {
 }
 
 impl Policy {
+    /// Parameters and computations in float64. Its inputs should be float64 too, for example with
+    /// [`enable_x64`](config::enable_x64).
+    pub fn f64() -> Self {
+        Policy { param_dtype: DType::F64, dtype: Some(DType::F64) }
+    }
+
     /// Parameters in float32, computations in bfloat16: mixed precision.
     pub fn bf16_compute() -> Self {
         Policy { dtype: Some(DType::Bf16), ..Policy::default() }
