@@ -1,8 +1,9 @@
-//! Macros for shardax: the derives [`Tree`](macro@Tree) and [`Module`](macro@Module), and attributes that transform functions,
-//! such as [`jit`](macro@jit).
+//! Macros for shardax: the derives [`Tree`](macro@Tree), [`Module`](macro@Module) and [`Record`](macro@Record), and attributes
+//! that transform functions, such as [`jit`](macro@jit).
 
 #![warn(missing_docs)]
 
+mod record;
 mod transformed;
 
 use proc_macro2::{Ident, TokenStream};
@@ -40,6 +41,16 @@ pub fn derive_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream 
         impl #params #module for #name #types #clause {}
     }
     .into()
+}
+
+/// Derives `shardax_train::data::Record` for a struct: its fields are the arrays of an example, by their names. The trait's
+/// page has an example.
+///
+/// A field marked `#[record(shape = [48, 6])]` is a list of elements with this shape.
+#[proc_macro_derive(Record, attributes(record))]
+pub fn derive_record(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    record::expand(&input).unwrap_or_else(Error::into_compile_error).into()
 }
 
 /// Compiles the function when it is first called, as the function `jit` does.

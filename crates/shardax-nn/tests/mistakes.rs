@@ -1,5 +1,6 @@
 //! Mistakes of a first hour: programs in `mistakes/catalogue.txt` that must compile, warn, or fail with a message that leads
-//! to the fix. One call of rustc checks all that fail, another all that compile.
+//! to the fix. One call of rustc checks all that fail, another all that compile. `shardax-train` has a catalogue of its own,
+//! and includes this file as a module.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -86,10 +87,17 @@ fn libraries(name: &str) -> Vec<PathBuf> {
     found
 }
 
-/// rustc with the newest `shardax_nn` and the `shardax` that it is built with: builds with other features leave others.
+/// The library of the crate whose catalogue this is, besides `shardax` and `shardax_nn`.
+fn is_catalogue_of_train() -> bool {
+    env!("CARGO_PKG_NAME") == "shardax-train"
+}
+
+/// rustc with the newest library of the crate, and the `shardax` and `shardax_nn` that it is built with: builds with other
+/// features leave others.
 fn rustc(folder: &Path) -> Command {
-    let nn = libraries("shardax_nn").swap_remove(0);
-    let command = |shardax: &Path| {
+    let train = is_catalogue_of_train().then(|| libraries("shardax_train").swap_remove(0));
+    let deps = libraries("shardax_nn")[0].parent().expect("a folder").to_owned();
+    let command = |shardax: &Path, nn: &Path| {
         let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
         command
             .current_dir(folder)
@@ -97,32 +105,40 @@ fn rustc(folder: &Path) -> Command {
             .arg("-o")
             .arg(folder.join("program.rmeta"))
             .arg("-L")
-            .arg(format!("dependency={}", nn.parent().expect("a folder").display()))
+            .arg(format!("dependency={}", deps.display()))
             .arg("--extern")
             .arg(format!("shardax_nn={}", nn.display()))
             .arg("--extern")
             .arg(format!("shardax={}", shardax.display()));
+        if let Some(train) = &train {
+            command.arg("--extern").arg(format!("shardax_train={}", train.display()));
+        }
         command
     };
-    std::fs::write(
-        folder.join("probe.rs"),
-        "pub fn same(x: shardax::Array) -> shardax_nn::prelude::Array { x } fn main() {}",
-    )
-    .expect("a program");
-    let fits =
-        |shardax: &PathBuf| command(shardax).arg("probe.rs").output().is_ok_and(|output| output.status.success());
-    let shardax = libraries("shardax").into_iter().find(fits).expect("the library that shardax_nn is built with");
-    command(&shardax)
+    let mut probe = "pub fn same(x: shardax::Array) -> shardax_nn::prelude::Array { x } fn main() {}".to_owned();
+    if train.is_some() {
+        probe.push_str("pub fn average() -> impl shardax::Tree { shardax_train::Average::new() }");
+        probe.push_str("pub fn state(x: impl shardax_nn::Module) { shardax_train::checkpoint::save(\"\", &x).ok(); }");
+    }
+    std::fs::write(folder.join("probe.rs"), probe).expect("a program");
+    let all_nn = libraries("shardax_nn");
+    let pairs = libraries("shardax").into_iter().flat_map(|shardax| all_nn.iter().map(move |nn| (shardax.clone(), nn)));
+    let fits = |(shardax, nn): &(PathBuf, &PathBuf)| {
+        command(shardax, nn).arg("probe.rs").output().is_ok_and(|output| output.status.success())
+    };
+    let (shardax, nn) = pairs.into_iter().find(fits).expect("the libraries that the crate is built with");
+    command(&shardax, nn)
 }
 
 /// One program of all mistakes, and the lines at which each begins.
 fn program(mistakes: &[&Mistake]) -> (String, Vec<usize>) {
-    let mut text = "#![allow(unused_variables, dead_code, unused_assignments)]\n".to_owned();
+    let mut text = "#![allow(unused_variables, dead_code, unused_assignments, unused_imports)]\n".to_owned();
+    let imports = if is_catalogue_of_train() { "use shardax_train::data::*;" } else { "" };
     let mut starts = Vec::new();
     for (i, mistake) in mistakes.iter().enumerate() {
         starts.push(text.lines().count() + 1);
         text.push_str(&format!(
-            "mod m{i} {{ use shardax_nn::prelude::*; pub fn run() -> Result<()> {{ let x = ones([4, 3]); let y = ones([4, 3]);\n{}\nOk(()) }} }}\n",
+            "mod m{i} {{ use shardax_nn::prelude::*; {imports} pub fn run() -> Result<()> {{ let x = ones([4, 3]); let y = ones([4, 3]);\n{}\nOk(()) }} }}\n",
             mistake.lines.join("\n")
         ));
     }

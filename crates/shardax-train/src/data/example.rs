@@ -89,6 +89,19 @@ impl HostArray {
         Ok(HostArray { dtype, shape: shape.to_vec(), bytes })
     }
 
+    /// Returns the same elements with another shape. Fails if it has a different number of elements.
+    ///
+    /// ```
+    /// use shardax_train::data::HostArray;
+    /// let x = HostArray::from_slice(&[1, 2, 3, 4], &[4])?;
+    /// assert_eq!(x.reshape(&[2, 2])?.shape(), [2, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn reshape(self, shape: &[usize]) -> Result<HostArray> {
+        HostArray::from_bytes(self.bytes, self.dtype, shape)
+    }
+
     /// The shape.
     pub fn shape(&self) -> &[usize] {
         &self.shape

@@ -40,6 +40,7 @@ mod parallel;
 #[cfg(feature = "parquet")]
 mod parquet_file;
 mod prefetch;
+mod record;
 mod shuffle;
 mod source;
 mod stream;
@@ -64,6 +65,9 @@ pub use parallel::{Enumerate, ParallelMap};
 #[cfg(feature = "parquet")]
 pub use parquet_file::{Parquet, parquet};
 pub use prefetch::Prefetch;
+#[doc(hidden)]
+pub use record::derive as __derive;
+pub use record::{Record, RecordField};
 pub use shuffle::ShuffleBuffer;
 pub use source::{InMemory, Part, Source, SourceStream};
 pub use stream::{Batched, Map, Repeat, Shard, Stream};

@@ -8,10 +8,13 @@ mod data;
 mod limits;
 mod logs;
 mod metrics;
+#[path = "../../../shardax-nn/tests/mistakes.rs"]
+mod mistakes;
 mod mutants;
 #[path = "../../../shardax/tests/common/mutants.rs"]
 mod mutating;
 mod pack;
+mod records;
 mod trainer;
 
 use common::{Folder, fails};
