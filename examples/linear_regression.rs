@@ -46,6 +46,7 @@ fn mse(params: Params, x: Array, y: Array) -> Array {
 }
 
 /// The step of each device: its own gradient, the average over devices, the update.
+#[pmap(axis_name = "devices", in_axes = (0, 0, 0, None), out_axes = (0, None))]
 fn train_step(params: Params, x: Array, y: Array, learning_rate: f32) -> Result<(Params, Array)> {
     let (loss, grads) = value_and_grad(mse).call((&params, x, y))?;
     let grads = pmean(grads, "devices");
@@ -63,22 +64,21 @@ fn main() -> Result<()> {
     }
 
     // y = x·w + b with noise.
-    let [key, w_key, b_key, x_key, noise_key] = random::split(&random::key(0), 5).unstack()?;
+    let [key, w_key, b_key, x_key, noise_key] = random::split_n(random::key(0));
     let truth = Params::random(&w_key, &b_key);
     let x = random::normal(&x_key, [n * SAMPLES, FEATURES]);
     let y = truth.predict(&x) + 0.1 * random::normal(&noise_key, n * SAMPLES);
 
     // Each device gets 100 samples and a copy of the initial parameters.
     let (x, y) = (x.reshape([n, SAMPLES, FEATURES]), y.reshape([n, SAMPLES]));
-    let [_, w_key, b_key] = random::split(&key, 3).unstack()?;
+    let [_, w_key, b_key] = random::split_n(key);
     let mut params = replicate(&Params::random(&w_key, &b_key))?;
 
-    let step = pmap(train_step).axis_name("devices").in_axes((0, 0, 0, None)).out_axes((0, None));
     for epoch in 1..=cli.epochs {
-        let (updated, loss) = step.call((&params, &x, &y, cli.learning_rate))?;
+        let (updated, loss) = train_step(params, &x, &y, cli.learning_rate)?;
         params = updated;
         if epoch % 10 == 0 {
-            println!("epoch {epoch}: loss {:.4}", loss.item::<f32>()?);
+            println!("epoch {epoch}: loss {loss:.4}");
         }
     }
 

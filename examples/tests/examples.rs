@@ -51,6 +51,32 @@ fn linear_regression_on_one_device() {
     assert!(numbers(&text, "loss").last().is_some_and(|loss| *loss < 0.05), "{text}");
 }
 
+/// Gaps are filled, and the forecasts are better than the last value.
+#[test]
+fn forecast() {
+    let text = output("forecast", &["--epochs", "3"]);
+    assert!(text.contains("1128 windows to train, 288 to test"), "{text}");
+    let (errors, naive) = (numbers(&text, "test error"), numbers(&text, "(unchanged value:")[0]);
+    assert!(errors.len() == 3 && errors[2] < 0.7 * naive, "{text}");
+}
+
+/// The adapter learns the task, and has a small part of the parameters.
+#[test]
+fn bert_lora() {
+    let text = output("bert_lora", &[]);
+    assert!(text.contains("20898 parameters, of which 1024 are trained"), "{text}");
+    assert!(numbers(&text, "accuracy before:")[0] < 0.7, "{text}");
+    assert!(numbers(&text, "accuracy after:")[0] > 0.95, "{text}");
+}
+
+/// The equation is solved in float64, by L-BFGS.
+#[test]
+fn physics() {
+    let text = output("physics", &[]);
+    assert!(text.contains("float64"), "{text}");
+    assert!(numbers(&text, "largest error:")[0] < 5e-6, "{text}");
+}
+
 /// The whole program: the model learns, the replicas stay equal, and the curves are drawn.
 #[test]
 fn digits() {
