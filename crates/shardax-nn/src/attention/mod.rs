@@ -71,6 +71,7 @@ pub struct AttentionOptions {
     implementation: Option<Implementation>,
     pub(crate) out_sharding: Option<NamedSharding>,
     pub(crate) positions: Option<Array>,
+    pub(crate) rope: Option<Rope>,
 }
 
 impl AttentionOptions {
@@ -170,8 +171,24 @@ impl AttentionOptions {
         self
     }
 
-    /// Sets the positions of queries and keys, `[..., length]`, for the [`Rope`] of a layer. By default they start at
-    /// 0.
+    /// Rotates queries and keys by their [`positions`](Self::positions) before the scores are computed (Flax's
+    /// `dot_product_attention_with_rope`). In the options of a call of a layer, it replaces the layer's `rope`.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let x = random::normal(random::key(0), [2, 6, 4, 8]);
+    /// let y = AttentionOptions::new().rope(Rope::default()).dot_product_attention(&x, &x, &x);
+    /// let rotated = Rope::default().apply(&x, arange(0..6));
+    /// assert!(allclose(y, dot_product_attention(&rotated, &rotated, &x), 1e-6, 1e-6)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn rope(mut self, rope: Rope) -> Self {
+        self.rope = Some(rope);
+        self
+    }
+
+    /// Sets the positions of queries and keys, `[..., length]`, for [`rope`](Self::rope) or the [`Rope`] of a layer. By
+    /// default they start at 0.
     pub fn positions(mut self, positions: impl ArrayLike) -> Self {
         self.positions = Some(positions.into_array());
         self
@@ -231,6 +248,7 @@ impl AttentionOptions {
         self.precision = self.precision.or(layer.precision);
         self.implementation = self.implementation.or(layer.implementation);
         self.out_sharding = self.out_sharding.or(layer.out_sharding);
+        self.rope = self.rope.or(layer.rope);
         self
     }
 
@@ -279,6 +297,14 @@ impl AttentionOptions {
     fn attend(&self, query: &Array, key: Array, value: Array, residual: bool) -> Result<(Array, Option<Array>)> {
         let [q, k, v] = promoted([query.clone(), key, value]);
         self.check("dot_product_attention", &q, &k, &v)?;
+        if let Some(rope) = &self.rope {
+            let rotated = |x: Array| match &self.positions {
+                Some(positions) => rope.apply(&x, positions),
+                None => rope.apply(&x, arange(0..x.shape()[x.ndim() - 3] as i32)),
+            };
+            let options = AttentionOptions { rope: None, ..self.clone() };
+            return options.attend(&rotated(q), rotated(k), v, residual);
+        }
         if let Some(sinks) = &self.sinks {
             let (options, k, v) = self.with_sink_key(sinks, &q, &k, &v)?;
             return options.attend(&q, k, v, residual);

@@ -49,7 +49,8 @@ impl AttentionOptions {
     /// Pass the [`segment_ids`](AttentionOptions::segment_ids) of the device's queries and keys. The ids of all keys are
     /// gathered, because they are small compared with keys and values.
     ///
-    /// Fails with a bias, a mask, lengths or dropout, because these apply to entire sequences.
+    /// Fails with a bias, a mask, lengths or dropout, because these apply to entire sequences, and with a `rope`: rotate
+    /// the device's queries and keys by their positions first.
     #[track_caller]
     pub fn ring_attention(
         &self,
@@ -74,6 +75,7 @@ impl AttentionOptions {
             ("query_seq_lengths", self.query_seq_lengths.is_some()),
             ("key_value_seq_lengths", self.key_value_seq_lengths.is_some()),
             ("dropout", self.drops()),
+            ("rope", self.rope.is_some()),
         ];
         if let Some((name, _)) = unsupported.iter().find(|(_, is_set)| *is_set) {
             return value_error(format!(

@@ -179,8 +179,9 @@ impl MultiHeadAttention {
         options: AttentionOptions,
     ) -> Array {
         let inputs = [inputs_q.into_array(), inputs_k.into_array(), inputs_v.into_array()];
-        let [query, key, value] = self.projected(inputs, options.positions.as_ref(), None);
         let mut options = options.or(self.options());
+        let rope = options.rope.take();
+        let [query, key, value] = self.projected(inputs, rope, options.positions.as_ref(), None);
         if query.ndim() == 4 {
             options.out_sharding = options.out_sharding.or_else(|| self.out_sharding.clone());
         }
@@ -234,8 +235,10 @@ impl MultiHeadAttention {
         let (Some(keys), Some(values), Some(index)) = (&self.cached_key, &self.cached_value, &self.cache_index) else {
             return rejected("MultiHeadAttention: the cache is not initialized, call `init_cache` first", &x);
         };
+        let mut options = options.or(self.options());
+        let rope = options.rope.take();
         let [query, key, value] =
-            self.projected([x.clone(), x.clone(), x.clone()], options.positions.as_ref(), Some(index));
+            self.projected([x.clone(), x.clone(), x.clone()], rope, options.positions.as_ref(), Some(index));
         require!(&x, fits(&key, keys));
         let axis = key.ndim() as i32 - 3;
         let (new, length) = (key.shape()[axis as usize], keys.shape()[axis as usize]);
@@ -245,7 +248,7 @@ impl MultiHeadAttention {
             lax::dynamic_update_slice_in_dim(cache, &new, &**index, axis)
         });
         let end = &**index + new as i32;
-        let options = options.or(self.options()).seen_from(index, new, length);
+        let options = options.seen_from(index, new, length);
         let y = self.joined(&options, [query.clone(), keys.astype(query.dtype()), values.astype(query.dtype())]);
         // An update beyond the end of the cache would overwrite its last positions. A traced position cannot be an error.
         let y = where_(end.greater(length as i32), f64::NAN, y);
@@ -256,14 +259,20 @@ impl MultiHeadAttention {
 
     /// Returns queries, keys and values, `[..., length, heads, depth]`, normalized and rotated.
     #[track_caller]
-    fn projected(&self, inputs: [Array; 3], positions: Option<&Array>, start: Option<&Array>) -> [Array; 3] {
+    fn projected(
+        &self,
+        inputs: [Array; 3],
+        rope: Option<Rope>,
+        positions: Option<&Array>,
+        start: Option<&Array>,
+    ) -> [Array; 3] {
         let [q, k, v] = inputs;
         let (query, key, value) = (self.query.forward(q), self.key.forward(k), self.value.forward(v));
         let query = self.query_ln.iter().fold(query, |x, norm| norm.forward(x));
         let key = self.key_ln.iter().fold(key, |x, norm| norm.forward(x));
         let query = self.query_norm.iter().fold(query, |x, norm| over_features(norm, x));
         let key = self.key_norm.iter().fold(key, |x, norm| over_features(norm, x));
-        let Some(rope) = self.own.rope.as_ref().filter(|_| query.check().is_ok() && key.check().is_ok()) else {
+        let Some(rope) = rope.filter(|_| query.check().is_ok() && key.check().is_ok()) else {
             return [query, key, value];
         };
         let place = self.place();
@@ -303,6 +312,7 @@ impl Own {
         if let Some(cap) = self.soft_cap {
             options = options.soft_cap(cap);
         }
+        options.rope = self.rope.clone();
         options.implementation(self.implementation)
     }
 }

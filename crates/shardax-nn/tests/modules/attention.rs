@@ -93,6 +93,51 @@ fn rotations_tell_distances() -> Result<()> {
     Ok(())
 }
 
+/// The numbers of Flax 0.12.12: `dot_product_attention_with_rope`, alone and as the `attention_fn` of a layer.
+#[test]
+fn rope_of_attention_is_the_one_of_flax() -> Result<()> {
+    setup();
+    let ramp = |shape: &[usize], step: f64, start: f64| {
+        let count: usize = shape.iter().product();
+        (arange(0..count as i32).astype(DType::F32) * step + start).sin().reshape(shape)
+    };
+    let close = |y: Array, want: &[f32]| -> Result<()> {
+        let found = y.ravel().get(..want.len());
+        assert!(allclose(&found, array(want), 2e-5, 2e-6)?, "{found:?} against {want:?}");
+        Ok(())
+    };
+    let [q, k, v] = [ramp(&[1, 3, 2, 4], 0.7, 0.0), ramp(&[1, 3, 2, 4], 1.1, 1.0), ramp(&[1, 3, 2, 4], 0.3, 2.0)];
+    let options = AttentionOptions::new().rope(Rope::default());
+    let want = [0.252_546_7, 0.275_543_45, 0.273_926_6, 0.247_840_72, 0.055_077_806, 0.108_641_86];
+    close(options.dot_product_attention(&q, &k, &v), &want)?;
+    close(options.clone().positions(array([[0, 1, 2]])).dot_product_attention(&q, &k, &v), &want)?;
+    // Only distances count.
+    close(options.clone().positions(array([[7, 8, 9]])).dot_product_attention(&q, &k, &v), &want)?;
+    let causal = options.clone().is_causal(true).dot_product_attention(&q, &k, &v);
+    close(
+        causal.get((.., 1)),
+        &[-0.452_243_5, -0.531_496_76, -0.563_273_1, -0.544_733_8, -0.512_049_8, -0.369_070_92],
+    )?;
+
+    let x = ramp(&[2, 5, 8], 0.37, 0.1);
+    let want = [0.630_031, -0.358_165_44, 0.029_594_805, -0.093_594_53, 0.040_405_646, 0.227_312_46, -0.219_604_48];
+    let layer = MultiHeadAttention::builder(2, 8).rope(Rope::default()).build(&mut Rngs::new(0));
+    close(layer.forward(&x), &want)?;
+    // An option of the call replaces the layer's.
+    for layer in [MultiHeadAttention::new(2, 8, &mut Rngs::new(0)), {
+        MultiHeadAttention::builder(2, 8).rope(Rope::new(10.0)).build(&mut Rngs::new(0))
+    }] {
+        close(layer.attend(&x, &x, &x, options.clone()), &want)?;
+    }
+    let ring = shard_map(
+        |x: Array| AttentionOptions::new().rope(Rope::default()).ring_attention(&x, &x, &x, "x"),
+        make_mesh([("x", 2)])?,
+    );
+    let error = ring.in_specs(P![None, "x"]).out_specs(P![None, "x"]).call(ones([1, 4, 2, 4])).err();
+    assert!(error.is_some_and(|error| error.to_string().contains("rope")));
+    Ok(())
+}
+
 #[test]
 fn attention_says_what_does_not_fit() {
     setup();
