@@ -12,7 +12,7 @@ use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::DType;
-use crate::error::{Error, Result, err};
+use crate::error::{Result, err};
 use crate::interpret::eval::eval;
 use crate::interpret::flat::types_of;
 use crate::interpret::higher_order::bind_checked;
@@ -22,23 +22,23 @@ use crate::ops::state::{Ref, with_refs};
 use crate::sharding::context::with_abstract_mesh;
 use crate::source;
 
-/// Statistics of a kernel, for the compiler's schedule and [`Program::flops`].
+/// Cost of a kernel, for the compiler's schedule and [`Program::flops`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CostEstimate {
     /// Floating-point operations of all positions of the grid together.
     pub flops: u64,
-    /// Evaluations of exponentials and the like.
+    /// Evaluations of transcendental functions, for example exponentials.
     pub transcendentals: u64,
     /// Bytes read and written.
     pub bytes_accessed: u64,
 }
 
-/// Parameters of the compiler for GPUs. `Default` is that of Pallas: four warps, three stages.
+/// Parameters of the compiler for GPUs. The defaults are the defaults of Pallas: four warps and three stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CompilerParams {
-    /// The warps, of 32 threads each, that run one position of the grid: a power of two, at most 32.
+    /// The number of warps (32 threads each) that run one position of the grid: a power of two, at most 32.
     pub num_warps: usize,
-    /// The number of iterations of a loop whose loads are under way at the same time: between 1 and 16.
+    /// The number of iterations of a loop whose loads are in flight at the same time, between 1 and 16.
     pub num_stages: usize,
 }
 
@@ -56,20 +56,19 @@ impl CompilerParams {
                 Value,
                 "num_warps must be a power of two up to 32, and num_stages between 1 and 16, got {num_warps} and {num_stages}"
             )
-            .help("`CompilerParams::default()` has 4 and 3"));
+            .help("`CompilerParams::default()` has 4 warps and 3 stages"));
         }
         Ok(())
     }
 }
 
 impl CostEstimate {
-    /// The cost of so many calls.
+    /// The cost of `count` calls.
     pub(super) fn times(self, count: u64) -> Self {
-        let times = |n: u64| n.saturating_mul(count);
         CostEstimate {
-            flops: times(self.flops),
-            transcendentals: times(self.transcendentals),
-            bytes_accessed: times(self.bytes_accessed),
+            flops: self.flops.saturating_mul(count),
+            transcendentals: self.transcendentals.saturating_mul(count),
+            bytes_accessed: self.bytes_accessed.saturating_mul(count),
         }
     }
 }
@@ -96,19 +95,21 @@ pub struct PallasCall<K, T> {
 
 /// Makes a function that runs `kernel` at each position of a grid.
 ///
-/// `kernel` takes an array of refs: those of the operands, the results, and the scratch memory, in this order. It returns
-/// nothing or a `Result`. `out_shape` is a tree of [`shape_dtype_struct`](crate::shape_dtype_struct)s, the types of the
-/// results. Without a grid the kernel runs once; without specs its refs are whole arrays.
+/// `kernel` takes an array of refs: the operands, the results, and the scratch memory, in this order. It returns nothing
+/// or a `Result`. `out_shape` is a tree of [`shape_dtype_struct`](crate::shape_dtype_struct)s, which are the types of the
+/// results. If you set no grid, the kernel runs once; if you set no specs, its refs are entire arrays.
 ///
-/// Positions run one after the other, the last dimension of the grid fastest, so that a block which several of them write
-/// can be an accumulator. What was never written is uninitialized; on CPU it reads as NaN or the lowest integer, and so do
-/// the parts of blocks that lie beyond the array.
+/// Positions run one after the other, the last dimension of the grid fastest, so that a block which several positions write
+/// can be an accumulator. Memory that was never written is uninitialized. On CPU it reads as NaN or as the lowest integer,
+/// and so does the part of a block beyond the end of the array.
 ///
-/// On CPU it is compiled to a loop, on GPUs to a Triton kernel, whose positions run at the same time, on TPUs to a
-/// Mosaic kernel. GPUs and TPUs support fewer operations and block sizes: lowering a program for them fails for others,
-/// with the fix. Kernels were compiled for both, and have run on neither. [`interpret`](PallasCall::interpret) makes a
-/// loop everywhere. [`vmap`](crate::vmap()) adds a dimension to the grid; for a derivative, wrap the function that
-/// calls it in [`custom_vjp`](crate::custom_vjp()).
+/// A kernel becomes a loop on CPU, a Triton kernel on GPUs, where positions run at the same time, and a Mosaic kernel on
+/// TPUs. GPUs and TPUs support fewer operations and block sizes; for the others, lowering fails with an error that names
+/// the fix. [Fused kernels](https://github.com/shardax/shardax/blob/main/docs/kernels.md) lists the kernels that have run on
+/// hardware. [`interpret`](PallasCall::interpret) selects the loop on every platform.
+///
+/// [`vmap`](crate::vmap()) adds a dimension to the grid. A kernel has no derivative: wrap the function that calls it in
+/// [`custom_vjp`](crate::custom_vjp()) instead.
 ///
 /// ```
 /// # use shardax::experimental::pallas::{self as pl, BlockSpec};
@@ -140,13 +141,15 @@ where
 {
     let kernel = move |refs: &[Ref]| match <[Ref; N]>::try_from(refs.to_vec()) {
         Ok(refs) => kernel(refs).into_output(),
-        Err(all) => Err(err!(Runtime, "a kernel of {N} refs was given {}", all.len())),
+        Err(refs) => {
+            Err(err!(Runtime, "internal error: a kernel of {N} refs received {}; please report this", refs.len()))
+        }
     };
     PallasCall::new(N, kernel, out_shape, function_name::<K>())
 }
 
 impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
-    /// Like [`pallas_call`], for a kernel of a number of refs that is only known at run time.
+    /// Like [`pallas_call`], for a kernel whose number of refs is known only at run time.
     pub(crate) fn new(num_refs: usize, kernel: K, out_shape: T, name: &str) -> Self {
         PallasCall {
             kernel,
@@ -165,57 +168,57 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         }
     }
 
-    /// The sizes of the grid. Default: none; the kernel runs once.
+    /// Sets the sizes of the grid. By default there is no grid, and the kernel runs once.
     pub fn grid(mut self, grid: impl IntoIterator<Item = usize>) -> Self {
         self.grid = grid.into_iter().collect();
         self
     }
 
-    /// The spec of each operand that is not prefetched. Default: whole arrays.
+    /// Sets the specs of the operands that are not prefetched. By default, blocks are entire arrays.
     pub fn in_specs(mut self, specs: impl IntoIterator<Item = BlockSpec>) -> Self {
         self.in_specs = Some(specs.into_iter().collect());
         self
     }
 
-    /// The spec of each result. Default: whole arrays.
+    /// Sets the specs of the results. By default, blocks are entire arrays.
     pub fn out_specs(mut self, specs: impl IntoIterator<Item = BlockSpec>) -> Self {
         self.out_specs = Some(specs.into_iter().collect());
         self
     }
 
-    /// The types of scratch memory, which lasts from one position of the grid to the next.
+    /// Sets the types of scratch memory, which keeps its contents from one position of the grid to the next.
     pub fn scratch_shapes(mut self, shapes: impl IntoIterator<Item = Array>) -> Self {
-        let of = |x: Array| x.error().map_or(Ok(plain(x.aval())), |e| Err(e.clone()));
-        self.scratch = shapes.into_iter().map(of).collect();
+        let shapes = shapes.into_iter();
+        self.scratch = shapes.map(|x| x.error().map_or(Ok(type_in_kernel(x.aval())), |e| Err(e.clone()))).collect();
         self
     }
 
-    /// Like [`scratch_shapes`](Self::scratch_shapes), of these types.
+    /// Like [`scratch_shapes`](Self::scratch_shapes), but with abstract values.
     pub(crate) fn scratch(mut self, types: impl IntoIterator<Item = Aval>) -> Self {
         self.scratch = types.into_iter().map(Ok).collect();
         self
     }
 
-    /// The number of first operands that are whole for every position, and that index maps may read
+    /// Prefetches the first `count` operands. Every position sees them entirely, and index maps can read them
     /// ([`BlockSpec::prefetched`]). They have no spec.
     pub fn num_scalar_prefetch(mut self, count: usize) -> Self {
         self.num_scalar_prefetch = count;
         self
     }
 
-    /// Pairs of an operand and a result that starts with its value: `[(0, 0)]`.
+    /// Sets pairs of an operand and a result that starts with the operand's value, for example `[(0, 0)]`.
     pub fn input_output_aliases(mut self, aliases: impl IntoIterator<Item = (usize, usize)>) -> Self {
         self.aliases = aliases.into_iter().collect();
         self
     }
 
-    /// The cost of the kernel. Default: that of its operations, times the size of the grid.
+    /// Sets the cost of the kernel. By default it is the cost of the kernel's operations times the size of the grid.
     pub fn cost_estimate(mut self, cost: CostEstimate) -> Self {
         self.cost = Some(cost);
         self
     }
 
-    /// The parameters of the compiler for GPUs; other platforms ignore them.
+    /// Sets the parameters of the compiler for GPUs; other platforms ignore them.
     ///
     /// ```
     /// use shardax::experimental::pallas::{self as pl, CompilerParams};
@@ -231,13 +234,13 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         self
     }
 
-    /// The name in programs and errors. Default: that of the kernel function.
+    /// Sets the name in programs and errors. By default it is the name of the kernel function.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Compiles the kernel to a loop on every platform, as on CPU. Default false.
+    /// If `true`, compiles the kernel to a loop on every platform, as on CPU. By default it is `false`.
     pub fn interpret(mut self, interpret: bool) -> Self {
         self.interpret = interpret;
         self
@@ -248,40 +251,40 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
     /// Fails when the specs do not fit the grid, the operands or the results, or when the kernel fails.
     #[track_caller]
     pub fn call<A: ArrayLike>(&self, operands: impl IntoIterator<Item = A>) -> Result<T> {
-        let at = Location::caller();
-        let _line = source::enter_at(at);
+        let location = Location::caller();
+        let _line = source::enter_at(location);
         let operands: Vec<Array> = operands.into_iter().map(ArrayLike::into_array).collect();
-        self.bound(operands).map_err(|e| e.at(at))
+        self.call_arrays(operands).map_err(|e| e.at(location))
     }
 
-    fn bound(&self, operands: Vec<Array>) -> Result<T> {
+    fn call_arrays(&self, operands: Vec<Array>) -> Result<T> {
         operands.iter().try_for_each(Array::check)?;
         let operands: Vec<Array> = operands.iter().map(|x| convert(x, x.dtype(), false)).collect();
-        let out = Flat::of(&self.out_shape);
-        let outs: Vec<Aval> = types_of(&out)?.into_iter().map(plain).collect();
-        Flat { leaves: self.on(&operands, outs)?.into_iter().collect(), def: out.def }.build()
+        let out_shape = Flat::of(&self.out_shape);
+        let outs: Vec<Aval> = types_of(&out_shape)?.into_iter().map(type_in_kernel).collect();
+        Flat { leaves: self.bind(&operands, outs)?.into_iter().collect(), def: out_shape.def }.build()
     }
 
-    /// The results, of these types.
-    pub(crate) fn on(&self, operands: &[Array], outs: Vec<Aval>) -> Result<Outputs> {
-        bind_checked(self.traced(operands, outs)?, operands)
+    /// Applies the kernel to these operands and returns results of the types `outs`.
+    pub(crate) fn bind(&self, operands: &[Array], outs: Vec<Aval>) -> Result<Outputs> {
+        bind_checked(self.trace_kernel(operands, outs)?, operands)
     }
 
-    /// The primitive for operands of these types.
-    fn traced(&self, operands: &[Array], outs: Vec<Aval>) -> Result<Kernel> {
+    /// Traces the kernel and its index maps for operands of these types. All checks come before tracing, so that the kernel
+    /// function sees only refs that fit.
+    fn trace_kernel(&self, operands: &[Array], outs: Vec<Aval>) -> Result<Kernel> {
         if is_in_kernel() {
             return Err(err!(NotImplemented, "pallas_call {} was called in a kernel", self.name)
                 .help("call the other kernel before or after this one"));
         }
         let prefetch = self.num_scalar_prefetch;
         if prefetch > operands.len() {
-            return Err(err!(Value, "num_scalar_prefetch is {prefetch}, and there are {} operands", operands.len()));
+            return Err(err!(Value, "num_scalar_prefetch is {prefetch}, and there are {} operands", operands.len())
+                .help("prefetch at most as many operands as you pass"));
         }
         let scratch: Vec<Aval> = self.scratch.iter().cloned().collect::<Result<_>>()?;
-        let (scalars, inputs): (Vec<Aval>, Vec<Aval>) = {
-            let mut types = operands.iter().map(|x| plain(x.aval()));
-            (types.by_ref().take(prefetch).collect(), types.collect())
-        };
+        let mut scalars: Vec<Aval> = operands.iter().map(|x| type_in_kernel(x.aval())).collect();
+        let inputs = scalars.split_off(prefetch);
         let count = operands.len() + outs.len() + scratch.len();
         if count != self.num_refs {
             return Err(err!(
@@ -303,8 +306,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         let blocks: Vec<Block> = inputs.into_iter().chain(results).collect();
         let refs: Vec<Aval> =
             scalars.iter().cloned().chain(blocks.iter().map(Block::ref_aval)).chain(scratch.iter().cloned()).collect();
-        let name = &self.name;
-        let program = closed(format!("the kernel {name}"), &[], &refs, |_, refs| {
+        let program = trace_closed(format!("the kernel {}", self.name), &[], &refs, |_, refs| {
             on_grid(&self.grid, || (self.kernel)(refs)).map(|()| Vec::new())
         })?;
         Ok(Kernel {
@@ -323,7 +325,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         })
     }
 
-    /// The blocks of arrays of these types. `what` names them in errors.
+    /// Returns the blocks of arrays of these types. `what` names the arrays in errors.
     fn blocks(
         &self,
         what: &str,
@@ -331,29 +333,34 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         arrays: &[Aval],
         scalars: &[Aval],
     ) -> Result<Vec<Block>> {
-        let whole = vec![BlockSpec::whole(); if specs.is_some() { 0 } else { arrays.len() }];
-        let specs = specs.as_ref().unwrap_or(&whole);
+        let entire_arrays = vec![BlockSpec::whole(); if specs.is_some() { 0 } else { arrays.len() }];
+        let specs = specs.as_ref().unwrap_or(&entire_arrays);
         if specs.len() != arrays.len() {
             let function = if what == "input" { "in_specs" } else { "out_specs" };
             return Err(err!(Value, "{function} has {} specs, and there are {} {what}s", specs.len(), arrays.len())
-                .help("give one BlockSpec for each; BlockSpec::whole() for a whole array"));
+                .help(format!("pass one `BlockSpec` for each {what}; `BlockSpec::whole()` selects the entire array")));
         }
-        let block = |(i, (spec, array)): (usize, (&BlockSpec, &Aval))| {
-            let make = || {
-                let dims = spec.dims(&array.shape)?;
-                let ids = vec![Aval::scalar(DType::I32); self.grid.len()];
-                let index =
-                    closed("the index map".into(), &ids, scalars, |ids, refs| spec.index(ids, refs, dims.len()))?;
-                Ok(Block { dims, array: array.clone(), index })
-            };
-            make().map_err(|e: Error| e.context(format!("pallas_call {}, {what} {i}", self.name)).at(spec.at))
-        };
-        specs.iter().zip(arrays).enumerate().map(block).collect()
+        let mut blocks = Vec::with_capacity(arrays.len());
+        for (i, (spec, array)) in specs.iter().zip(arrays).enumerate() {
+            let block = self
+                .block(spec, array, scalars)
+                .map_err(|e| e.context(format!("pallas_call {}, {what} {i}", self.name)).at(spec.location))?;
+            blocks.push(block);
+        }
+        Ok(blocks)
+    }
+
+    /// Checks a spec against an array of this type, and traces its index map.
+    fn block(&self, spec: &BlockSpec, array: &Aval, scalars: &[Aval]) -> Result<Block> {
+        let dims = spec.dims(&array.shape)?;
+        let ids = vec![Aval::scalar(DType::I32); self.grid.len()];
+        let index = trace_closed("the index map".into(), &ids, scalars, |ids, refs| spec.index(ids, refs, dims.len()))?;
+        Ok(Block { dims, array: array.clone(), index })
     }
 
     fn check_aliases(&self, operands: &[Array], outs: &[Aval]) -> Result<()> {
         for (i, &(input, output)) in self.aliases.iter().enumerate() {
-            let (Some(from), Some(to)) = (operands.get(input), outs.get(output)) else {
+            let (Some(operand), Some(result)) = (operands.get(input), outs.get(output)) else {
                 return Err(err!(
                     Value,
                     "input_output_aliases ({input}, {output}): there are {} operands and {} results",
@@ -361,12 +368,13 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
                     outs.len()
                 ));
             };
-            if (from.dtype(), from.shape()) != (to.dtype, to.shape.as_slice()) {
+            if (operand.dtype(), operand.shape()) != (result.dtype, result.shape.as_slice()) {
                 return Err(err!(
                     Value,
-                    "input_output_aliases ({input}, {output}): the operand has type {}, and the result {to}",
-                    from.type_name()
-                ));
+                    "input_output_aliases ({input}, {output}): the operand has type {}, and the result {result}",
+                    operand.type_name()
+                )
+                .help("an operand and its aliased result must have the same type"));
             }
             if self.aliases[..i].iter().any(|other| other.0 == input || other.1 == output) {
                 return Err(err!(Value, "input_output_aliases: {:?} name an operand or a result twice", self.aliases));
@@ -376,34 +384,36 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
     }
 }
 
-/// The type of an array in a kernel.
-fn plain(aval: Aval) -> Aval {
+/// Returns the type that an array has in a kernel, which knows neither shardings nor weak types.
+fn type_in_kernel(aval: Aval) -> Aval {
     Aval::new(aval.dtype, aval.shape)
 }
 
-/// Traces a function of arguments and refs of these types, which must not capture arrays.
-fn closed(
+/// Traces a function of arguments and refs of these types. The function can capture numbers, which become literals, but no
+/// arrays. `what` names it in errors.
+fn trace_closed(
     what: String,
     args: &[Aval],
     refs: &[Aval],
     f: impl FnOnce(&[Array], &[Ref]) -> Result<Vec<Array>>,
 ) -> Result<Program> {
-    let traced = || trace(args, |args| with_refs(refs, |refs| f(args, refs)));
-    let Traced { program, captures } = with_abstract_mesh(None, traced)?;
-    // A scalar whose value is known is a plain number.
-    let number = |x: &Array| {
-        let value = if x.ndim() == 0 && !x.is_traced() { x.to_scalars().ok()?.pop() } else { None };
-        Some(Array::literal(value?, x.dtype(), false))
-    };
-    if let Some(numbers) = captures.iter().map(number).collect::<Option<Vec<Array>>>()
-        && !numbers.is_empty()
-    {
-        let with_numbers = |args: &[Array]| eval(&program, &[&numbers[..], args].concat());
-        return Ok(with_abstract_mesh(None, || trace(args, with_numbers))?.program.simplified());
+    // A kernel runs on one device, so that it has no mesh even where its caller has one.
+    let Traced { program, captures } =
+        with_abstract_mesh(None, || trace(args, |args| with_refs(refs, |refs| f(args, refs))))?;
+    if let Some(array) = captures.iter().find(|x| captured_number(x).is_none()) {
+        return Err(err!(Value, "{what} captures an array of type {}", array.type_name())
+            .help("pass it as an operand, because a kernel can use only its refs and numbers"));
     }
-    match captures.iter().find(|x| number(x).is_none()) {
-        Some(array) => Err(err!(Value, "{what} captures an array of type {}", array.type_name())
-            .help("pass it as an operand: a kernel only sees its refs and numbers")),
-        None => Ok(program.simplified()),
+    if captures.is_empty() {
+        return Ok(program.simplified());
     }
+    let numbers: Vec<Array> = captures.iter().filter_map(captured_number).collect();
+    let with_numbers = |args: &[Array]| eval(&program, &[&numbers[..], args].concat());
+    Ok(with_abstract_mesh(None, || trace(args, with_numbers))?.program.simplified())
+}
+
+/// Returns a captured scalar as a literal, if its value is known while the kernel is traced.
+fn captured_number(x: &Array) -> Option<Array> {
+    let value = if x.ndim() == 0 && !x.is_traced() { x.to_scalars().ok()?.pop() } else { None };
+    Some(Array::literal(value?, x.dtype(), false))
 }

@@ -1,5 +1,5 @@
-//! A kernel as a loop over its grid: each step cuts the blocks out of the arrays, runs the kernel as a function of their
-//! values, and writes back those that it changed.
+//! Runs a kernel as a loop over its grid. Each step cuts the blocks out of the arrays, runs the kernel as a function of the
+//! values of its blocks, and writes the changed blocks back.
 
 use super::kernel::ProgramId;
 use super::primitive::{Block, Kernel};
@@ -17,63 +17,66 @@ use crate::ops::state::{number, uninitialized};
 use crate::shape::Shape;
 
 impl Kernel {
-    /// The results for these operands.
+    /// Runs the kernel on these operands and returns its results.
     pub fn run(&self, args: &[Array]) -> Result<Vec<Array>> {
         let (scalars, inputs) = args.split_at(self.prefetch());
         let steps = self.steps();
         if i32::try_from(steps).is_err() {
             return Err(err!(
                 Value,
-                "pallas_call {} has a grid of {steps} positions: they are counted in int32",
-                self.name
+                "pallas_call {} has a grid of {steps} positions; at most {} are possible, because int32 counts them",
+                self.name,
+                i32::MAX
             )
             .help("use larger blocks, so that the grid has fewer positions"));
         }
-        let output = |(i, aval): (usize, &Aval)| match self.aliases.iter().find(|(_, output)| *output == i) {
-            Some((input, _)) => args[*input].clone(),
-            None => uninitialized(aval),
-        };
-        let outputs = self.outs.iter().enumerate().map(output);
+        let outputs = self.outs.iter().enumerate().map(|(i, aval)| self.initial_output(i, aval, args));
         let arrays: Vec<Array> = inputs.iter().cloned().chain(outputs).collect();
-        let blocks = self.blocks.iter().zip(&arrays).map(|(block, array)| block.padded(array));
-        let all: Vec<Array> =
-            scalars.iter().cloned().chain(blocks).chain(self.scratch.iter().map(uninitialized)).collect();
-        // Only what the kernel writes changes from step to step.
+        let padded = self.blocks.iter().zip(&arrays).map(|(block, array)| block.padded(array));
+        let initial: Vec<Array> =
+            scalars.iter().cloned().chain(padded).chain(self.scratch.iter().map(uninitialized)).collect();
+        // The loop carries only the arrays that the kernel writes; all others are constants, so that XLA copies nothing.
         let written = self.written();
-        let changing: Vec<usize> = (0..all.len()).filter(|&i| written[i]).collect();
-        let with = |changed: Vec<Array>| {
-            let mut all = all.clone();
-            changing.iter().zip(changed).for_each(|(&i, array)| all[i] = array);
-            all
-        };
+        let changing: Vec<usize> = (0..initial.len()).filter(|&i| written[i]).collect();
         let step = |i: Array, changed: Vec<Array>| -> Result<Vec<Array>> {
-            self.step(&self.position(&i), &with(changed), &changing)
+            self.step(&self.position(&i), &replaced(&initial, &changing, changed), &changing)
         };
-        let start: Vec<Array> = changing.iter().map(|&i| all[i].clone()).collect();
-        let end = match steps {
-            1 => step(number(0), start)?,
-            _ => fori_loop(0, steps, step, start)?,
+        let carry: Vec<Array> = changing.iter().map(|&i| initial[i].clone()).collect();
+        let carry = match steps {
+            1 => step(number(0), carry)?,
+            _ => fori_loop(0, steps, step, carry)?,
         };
-        let end = with(end);
-        let outs = &end[self.prefetch() + self.num_inputs()..];
+        let arrays = replaced(&initial, &changing, carry);
+        let outs = &arrays[self.prefetch() + self.num_inputs()..];
         Ok(self.blocks[self.num_inputs()..].iter().zip(outs).map(|(block, out)| block.without_padding(out)).collect())
     }
 
-    /// The position in the grid of this step.
+    /// Returns the value that output `i` has before the first step: the aliased operand, or uninitialized memory.
+    fn initial_output(&self, i: usize, aval: &Aval, args: &[Array]) -> Array {
+        match self.aliases.iter().find(|(_, output)| *output == i) {
+            Some((input, _)) => args[*input].clone(),
+            None => uninitialized(aval),
+        }
+    }
+
+    /// Returns the position in the grid of a step, one index for each dimension of the grid.
     fn position(&self, step: &Array) -> Vec<Array> {
         let step = convert(step, DType::I32, false);
         let mut stride = self.steps();
-        let index = |&size: &usize| {
+        let mut position = Vec::with_capacity(self.grid.len());
+        for &size in &self.grid {
             stride /= size.max(1);
-            // The first index needs no remainder, the last no quotient.
+            // The first index needs no remainder, and the last needs no quotient.
             let quotient = if stride == 1 { step.clone() } else { lax::div(&step, &number(stride)) };
-            if stride * size == self.steps() { quotient } else { lax::rem(&quotient, &number(size)) }
-        };
-        self.grid.iter().map(index).collect()
+            let index = if stride * size == self.steps() { quotient } else { lax::rem(&quotient, &number(size)) };
+            position.push(index);
+        }
+        position
     }
 
-    /// The arrays of these numbers after one step.
-    fn step(&self, position: &[Array], all: &[Array], changing: &[usize]) -> Result<Vec<Array>> {
+    /// Runs the kernel at one position of the grid, and returns the new values of the `changing` arrays.
+    fn step(&self, position: &[Array], arrays: &[Array], changing: &[usize]) -> Result<Vec<Array>> {
+        // The kernel does not see the first dimensions of the grid, which `vmap` added.
         let program_id = |primitive: &dyn Primitive| {
             let id = primitive.as_any().downcast_ref::<ProgramId>()?;
             position.get(self.vmapped + id.axis).cloned()
@@ -83,43 +86,52 @@ impl Kernel {
             .blocks
             .iter()
             .map(|block| {
-                let index = discharge.eval(&block.index, position, &mut all[..self.prefetch()].to_vec())?;
+                let index = discharge.eval(&block.index, position, &mut arrays[..self.prefetch()].to_vec())?;
                 Ok(block.starts(&index))
             })
             .collect::<Result<_>>()?;
-        let mut refs = all.to_vec();
+        let mut refs = arrays.to_vec();
         for ((block, starts), array) in self.blocks.iter().zip(&starts).zip(&mut refs[self.prefetch()..]) {
             *array = block.cut(array, starts);
         }
         discharge.eval(&self.program, &[], &mut refs)?;
-        let new =
-            |&i: &usize| match i.checked_sub(self.prefetch()).and_then(|b| Some((self.blocks.get(b)?, &starts[b]))) {
-                Some((block, starts)) => block.pasted(&all[i], &refs[i], starts),
+        let mut changed = Vec::with_capacity(changing.len());
+        for &i in changing {
+            // Prefetched operands come before the blocks and scratch memory after them; the kernel sees both as they are.
+            let block = i.checked_sub(self.prefetch()).and_then(|b| Some((self.blocks.get(b)?, &starts[b])));
+            changed.push(match block {
+                Some((block, starts)) => block.paste(&arrays[i], &refs[i], starts),
                 None => refs[i].clone(),
-            };
-        Ok(changing.iter().map(new).collect())
+            });
+        }
+        Ok(changed)
     }
 }
 
+/// Returns `arrays` with the arrays at `indices` replaced by `values`.
+fn replaced(arrays: &[Array], indices: &[usize], values: Vec<Array>) -> Vec<Array> {
+    let mut arrays = arrays.to_vec();
+    indices.iter().zip(values).for_each(|(&i, value)| arrays[i] = value);
+    arrays
+}
+
 impl Block {
+    /// Returns the number of entries of a block in each dimension of the array.
     fn sizes(&self) -> Shape {
         self.dims.iter().map(|dim| dim.size()).collect()
     }
 
-    /// The array with its padding, and with as many entries more that its blocks divide it.
+    /// Adds the spec's padding to the array, and then extends each dimension to a multiple of the block.
     fn padded(&self, array: &Array) -> Array {
-        let width = |(dim, &size): (&BlockDim, &usize)| {
-            let (low, high) = dim.padding();
-            let all = low + size + high;
-            (low as i64, (high + all.next_multiple_of(dim.size()) - all) as i64, 0)
-        };
-        let widths: Vec<_> = self.dims.iter().zip(&self.array.shape).map(width).collect();
+        let widths: Vec<_> =
+            self.dims.iter().zip(&self.array.shape).map(|(dim, &size)| padding_width(dim, size)).collect();
         match widths.iter().all(|width| *width == (0, 0, 0)) {
             true => array.clone(),
             false => lax::pad(array, &uninitialized(&Aval::scalar(array.dtype())), &widths),
         }
     }
 
+    /// Undoes [`padded`](Self::padded).
     fn without_padding(&self, array: &Array) -> Array {
         if array.shape() == self.array.shape.as_slice() {
             return array.clone();
@@ -129,31 +141,41 @@ impl Block {
         lax::slice(array, &starts, &limits, None)
     }
 
-    /// The first entries of the block of this index.
+    /// Returns the array index of the block's first entry in each dimension.
     fn starts(&self, index: &[Array]) -> Vec<Array> {
-        let start = |(dim, index): (&BlockDim, &Array)| {
-            let index = convert(index, DType::I32, false);
-            match dim {
-                BlockDim::Blocked(size) => index * number(*size),
-                _ => index,
-            }
-        };
-        self.dims.iter().zip(index).map(start).collect()
+        self.dims.iter().zip(index).map(|(dim, index)| block_start(dim, index)).collect()
     }
 
+    /// Returns `true` if the block is the entire array, so that nothing needs to be cut.
     fn is_whole(&self, array: &Array) -> bool {
         self.sizes().as_slice() == array.shape()
     }
 
-    /// The block of the array, without squeezed dimensions.
+    /// Cuts the block out of the array, and drops its squeezed dimensions.
     fn cut(&self, array: &Array, starts: &[Array]) -> Array {
         let block = if self.is_whole(array) { array.clone() } else { lax::dynamic_slice(array, starts, &self.sizes()) };
         block.reshape(&self.ref_aval().shape)
     }
 
-    /// The array with a block replaced.
-    fn pasted(&self, array: &Array, block: &Array, starts: &[Array]) -> Array {
+    /// Writes a block into the array.
+    fn paste(&self, array: &Array, block: &Array, starts: &[Array]) -> Array {
         let block = block.reshape(self.sizes());
         if self.is_whole(array) { block } else { lax::dynamic_update_slice(array, &block, starts) }
+    }
+}
+
+/// Returns the entries to add before, after and between the `size` entries of a dimension.
+fn padding_width(dim: &BlockDim, size: usize) -> (i64, i64, i64) {
+    let (low, high) = dim.padding();
+    let padded_size = low + size + high;
+    (low as i64, (high + padded_size.next_multiple_of(dim.size()) - padded_size) as i64, 0)
+}
+
+/// Returns the first entry of a block in one dimension. `Blocked` dimensions count blocks, all others count entries.
+fn block_start(dim: &BlockDim, index: &Array) -> Array {
+    let index = convert(index, DType::I32, false);
+    match dim {
+        BlockDim::Blocked(size) => index * number(*size),
+        _ => index,
     }
 }

@@ -17,11 +17,12 @@ use crate::ops::operators::ArrayLike;
 use crate::source;
 
 thread_local! {
-    /// The grids of the kernels that are being traced.
+    /// The grids of the kernels that are being traced, innermost last. They are a thread-local because `program_id` and
+    /// `num_programs` are free functions, and a kernel is always traced on one thread.
     static GRIDS: Stack<Vec<usize>> = const { Stack::new() };
 }
 
-/// Runs `f`, which traces a kernel on this grid.
+/// Runs `f`, which traces a kernel with this grid.
 pub(super) fn on_grid<R>(grid: &[usize], f: impl FnOnce() -> R) -> R {
     GRIDS.with_pushed([grid.to_vec()], f)
 }
@@ -31,48 +32,49 @@ pub(super) fn is_in_kernel() -> bool {
     GRIDS.with_borrow(|grids| !grids.is_empty())
 }
 
-/// The size of a dimension of the grid of the kernel that is being traced.
-fn size_of(function: &str, axis: usize) -> Result<usize> {
+/// Returns the size of an axis of the current kernel's grid. `function` names the caller in errors.
+fn grid_size(function: &str, axis: usize) -> Result<usize> {
     GRIDS.with_borrow(|grids| {
         let grid = grids.last().ok_or_else(|| {
             err!(Value, "{function}({axis}) was called outside of a kernel")
-                .help("call it in a kernel of `pallas_call`")
+                .help("call it in the function that you pass to `pallas_call`")
         })?;
         let size = grid.get(axis).copied();
         size.ok_or_else(|| err!(Value, "{function}({axis}): axis {axis} is out of bounds for the grid {grid:?}"))
     })
 }
 
-fn integer(made: Result<Array>) -> Array {
-    at_caller(|| Array::from_result(made, &Array::literal(Scalar::Int(0), DType::I32, false)))
+/// Turns an error into an int32 scalar that carries it.
+fn int32_or_error(result: Result<Array>) -> Array {
+    at_caller(|| Array::from_result(result, &Array::literal(Scalar::Int(0), DType::I32, false)))
 }
 
-/// The index of the position in the grid along this axis, an int32 scalar.
+/// Returns the kernel's position along a grid axis, as an int32 scalar.
 ///
-/// Fails outside of a kernel, and for an axis that the grid does not have.
+/// You can call it only in a kernel. It fails for an axis that the grid does not have.
 #[track_caller]
 pub fn program_id(axis: usize) -> Array {
     let _line = source::enter();
-    integer(size_of("program_id", axis).map(|_| bind1(ProgramId { axis }, &[])))
+    int32_or_error(grid_size("program_id", axis).map(|_| bind1(ProgramId { axis }, &[])))
 }
 
-/// The size of the grid along this axis, a number.
+/// Returns the size of the grid along an axis.
 ///
-/// Fails outside of a kernel, and for an axis that the grid does not have.
+/// You can call it only in a kernel. It fails for an axis that the grid does not have.
 #[track_caller]
 pub fn num_programs(axis: usize) -> Array {
     let _line = source::enter();
-    integer(size_of("num_programs", axis).map(ArrayLike::into_array))
+    int32_or_error(grid_size("num_programs", axis).map(ArrayLike::into_array))
 }
 
-/// Runs `f` where `condition`, a boolean scalar, is true: `when(k.equal(0), || acc.set(0.0))?`.
+/// Runs `f` if `condition`, a boolean scalar, is true: `when(k.equal(0), || acc.set(0.0))?`.
 #[track_caller]
 pub fn when<R: IntoOutput<Output = ()>>(condition: impl ArrayLike, f: impl Fn() -> R) -> Result<()> {
     let _line = source::enter();
     cond(condition, |()| f(), |()| (), ()).at_caller()
 }
 
-/// The number of blocks of `block` entries that `size` entries need: the quotient, rounded up.
+/// Returns the number of blocks of `block` entries that cover `size` entries: the quotient, rounded up.
 ///
 /// ```
 /// # use shardax::experimental::pallas::cdiv;
@@ -82,25 +84,26 @@ pub const fn cdiv(size: usize, block: usize) -> usize {
     if block == 0 { 0 } else { size.div_ceil(block) }
 }
 
-/// The product of two matrices, with an accumulator and a result of float32, int32 for integers, float64 for float64.
+/// Multiplies two matrices. The accumulator and the result are int32 for integers, float64 if an operand is float64, and
+/// float32 otherwise.
 ///
-/// For transposed operands use [`DotOptions::dot_general`] with `preferred_element_type`.
+/// For transposed operands, use [`DotOptions::dot_general`] with `preferred_element_type` instead.
 #[track_caller]
 pub fn dot(a: &Array, b: &Array) -> Array {
-    let made = a.check().and_then(|()| b.check()).and_then(|()| match (a.ndim(), b.ndim()) {
+    let checked = a.check().and_then(|()| b.check()).and_then(|()| match (a.ndim(), b.ndim()) {
         (2, 2) => Ok(()),
         _ => Err(err!(Value, "dot takes two matrices, got {} and {}", a.type_name(), b.type_name())),
     });
-    let wide = match (a.dtype(), b.dtype()) {
+    let accumulator = match (a.dtype(), b.dtype()) {
         (a, b) if a.is_integer() && b.is_integer() => DType::I32,
         (DType::F64, _) | (_, DType::F64) => DType::F64,
         _ => DType::F32,
     };
-    let options = DotOptions::new().preferred_element_type(wide);
-    at_caller(|| Array::from_result(made.map(|()| options.dot_general(a, b, (&[1], &[0]), (&[], &[]))), a))
+    let options = DotOptions::new().preferred_element_type(accumulator);
+    at_caller(|| Array::from_result(checked.map(|()| options.dot_general(a, b, (&[1], &[0]), (&[], &[]))), a))
 }
 
-/// The position in the grid along an axis.
+/// The primitive of [`program_id`]. It is never lowered: the loop over the grid, or the kernel compiler, replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ProgramId {
     pub axis: usize,
@@ -120,6 +123,6 @@ impl Primitive for ProgramId {
     }
 
     fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        Err(err!(Value, "program_id({}) is only known inside of a kernel", self.axis))
+        Err(err!(Value, "program_id({}) has a value only inside of a kernel", self.axis))
     }
 }

@@ -1,5 +1,5 @@
 //! Kernels, as in [`jax.experimental.pallas`](https://docs.jax.dev/en/latest/pallas/index.html): functions of refs that run
-//! once for each position of a grid, on blocks of the operands and results.
+//! once for each position of a grid, on blocks of the operands and of the results.
 //!
 //! ```
 //! use shardax::experimental::pallas::{self as pl, BlockSpec};
@@ -15,7 +15,8 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
-//! [Fused kernels](https://github.com/shardax/shardax/blob/main/docs/kernels.md) explains them.
+//! [Fused kernels](https://github.com/shardax/shardax/blob/main/docs/kernels.md) explains how you write one, and what each
+//! platform supports.
 
 mod call;
 mod grid;

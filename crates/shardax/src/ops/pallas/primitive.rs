@@ -1,4 +1,4 @@
-//! The primitive of a kernel on its grid.
+//! The primitive `pallas_call`: a kernel with its grid.
 
 use super::call::{CompilerParams, CostEstimate};
 use super::spec::BlockDim;
@@ -16,19 +16,19 @@ use crate::ops::state::Swap;
 use crate::ops::state::discharge::accesses;
 use crate::sharding::DimSpec;
 
-/// A kernel. Operands are the prefetched ones and the inputs. Its refs are those of the operands, of the results, and of
-/// the scratch memory, in this order.
+/// A kernel with its grid and blocks. The operands are the prefetched operands, then the inputs. The kernel's refs are the
+/// operands, the results, and the scratch memory, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel {
     pub name: String,
-    /// Without inputs and outputs: it reads and writes its refs.
+    /// The kernel as a program without inputs and outputs, because it reads and writes refs instead.
     pub program: Program,
     pub grid: Vec<usize>,
-    /// The number of first dimensions of the grid that `vmap` added, which the kernel does not see.
+    /// The number of leading dimensions of the grid that `vmap` added. The kernel does not see them.
     pub vmapped: usize,
     /// The types of the prefetched operands, which index maps may read.
     pub scalars: Vec<Aval>,
-    /// Those of the inputs and of the outputs.
+    /// The blocks of the inputs, then the blocks of the outputs.
     pub blocks: Vec<Block>,
     pub outs: Vec<Aval>,
     pub scratch: Vec<Aval>,
@@ -36,30 +36,30 @@ pub(crate) struct Kernel {
     pub aliases: Vec<(usize, usize)>,
     pub cost: Option<CostEstimate>,
     pub params: CompilerParams,
-    /// It is a loop on every platform.
+    /// Compiles the kernel to a loop on every platform.
     pub interpret: bool,
 }
 
-/// The blocks of an array.
+/// The division of an array into blocks, with an index map.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Block {
     pub dims: Vec<BlockDim>,
     /// The type of the array.
     pub array: Aval,
-    /// The index map: from the position in the grid to the index of the block in each dimension. Its refs are those of the
-    /// prefetched operands.
+    /// The index map. It takes the position in the grid and returns the index of the block in each dimension. Its refs are
+    /// the prefetched operands.
     pub index: Program,
 }
 
 impl Block {
-    /// The type of the ref.
+    /// The type of the ref that the kernel sees.
     pub fn ref_aval(&self) -> Aval {
-        let seen = self.dims.iter().filter(|dim| !matches!(dim, BlockDim::Squeezed));
-        self.array.with_shape(seen.map(|dim| dim.size()).collect::<crate::shape::Shape>())
+        let dims = self.dims.iter().filter(|dim| !matches!(dim, BlockDim::Squeezed));
+        self.array.with_shape(dims.map(|dim| dim.size()).collect::<crate::shape::Shape>())
     }
 
-    /// The block with one more dimension of the grid, the first, and of an array that has an entry for each of its
-    /// positions in a first dimension, if it is `batched`.
+    /// Adds a leading dimension of this size to the grid. If `batched`, the array also gets a leading dimension, which the
+    /// new grid index selects from.
     fn with_axis(&self, size: usize, batched: bool) -> Result<Block> {
         let inner: Vec<Aval> = self.index.in_avals().cloned().collect();
         let types: Vec<Aval> = std::iter::once(Aval::scalar(DType::I32)).chain(inner).collect();
@@ -92,7 +92,7 @@ impl Kernel {
         self.blocks.len() - self.outs.len()
     }
 
-    /// Marks the refs that the kernel writes.
+    /// Returns one flag for each ref: whether the kernel writes it.
     pub fn written(&self) -> Vec<bool> {
         let mut written = vec![false; self.prefetch() + self.blocks.len() + self.scratch.len()];
         self.program.for_each_distinct_eqn(&mut |eqn| {
@@ -103,14 +103,14 @@ impl Kernel {
         written
     }
 
-    /// Returns `true` if it has effects besides those on its refs.
+    /// Returns `true` if the kernel has effects besides reads and writes of its refs.
     fn has_other_effects(&self) -> bool {
-        let mut found = false;
+        let mut has_effects = false;
         self.program.for_each_distinct_eqn(&mut |eqn| {
             let primitive = &*eqn.primitive;
-            found |= primitive.programs().is_empty() && primitive.has_effects() && !accesses(primitive);
+            has_effects |= primitive.programs().is_empty() && primitive.has_effects() && !accesses(primitive);
         });
-        found
+        has_effects
     }
 }
 
@@ -149,7 +149,7 @@ impl Primitive for Kernel {
             if (arg.dtype, &arg.shape) != (block.array.dtype, &block.array.shape) {
                 return Err(err!(
                     Type,
-                    "pallas_call {} needs an operand of type {}, got {arg}",
+                    "pallas_call {} expects an operand of type {}, got {arg}",
                     self.name,
                     block.array
                 ));
@@ -181,37 +181,44 @@ impl Primitive for Kernel {
     }
 
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        Err(err!(NotImplemented, "pallas_call {} has no derivative: a kernel is not differentiated", self.name).help(
+        Err(err!(NotImplemented, "pallas_call {} has no derivative, because kernels are not differentiated", self.name).help(
             "wrap the function that calls it in `custom_vjp`, with another kernel or plain operations for the gradient",
         ))
     }
 
-    /// The batch is one more dimension of the grid.
+    /// Makes the batch a leading dimension of the grid.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let batched = vec![Some(0); self.outs.len()];
         if axis.size == 0 {
             let empty = self.outs.iter().map(|out| zeros(&out.with_dim(0, 0, DimSpec::None)));
             return Ok((empty.collect(), batched));
         }
-        // The index maps of all entries share their operands.
+        // Index maps read the prefetched operands, and a kernel has one index map for all entries of the batch. If these
+        // operands differ between entries, the kernel must run once for each entry.
         if dims[..self.prefetch()].iter().any(Option::is_some) {
             return Ok((each(self.clone(), args, dims, axis.size)?, batched));
         }
-        // An output that starts with an operand needs one for each entry.
-        let is_batched = |i: usize| dims[i].is_some() || self.aliases.iter().any(|(input, _)| *input == i);
-        let operand = |i: usize| if is_batched(i) { axis.moved(&args[i], dims[i], 0) } else { args[i].clone() };
-        let operands: Vec<Array> = (0..args.len()).map(operand).collect();
-        let block = |(i, block): (usize, &Block)| {
-            block.with_axis(axis.size, i >= self.num_inputs() || is_batched(self.prefetch() + i))
-        };
-        let this = Kernel {
+        let mut operands = Vec::with_capacity(args.len());
+        let mut is_batched = Vec::with_capacity(args.len());
+        for (i, (arg, &dim)) in args.iter().zip(dims).enumerate() {
+            // An output that starts with an operand needs a copy of the operand for each entry.
+            let batched = dim.is_some() || self.aliases.iter().any(|(input, _)| *input == i);
+            operands.push(if batched { axis.moved(arg, dim, 0) } else { arg.clone() });
+            is_batched.push(batched);
+        }
+        let mut blocks = Vec::with_capacity(self.blocks.len());
+        for (i, block) in self.blocks.iter().enumerate() {
+            let is_output = i >= self.num_inputs();
+            blocks.push(block.with_axis(axis.size, is_output || is_batched[self.prefetch() + i])?);
+        }
+        let kernel = Kernel {
             grid: [&[axis.size], self.grid.as_slice()].concat(),
             vmapped: self.vmapped + 1,
-            blocks: self.blocks.iter().enumerate().map(block).collect::<Result<_>>()?,
+            blocks,
             outs: self.outs.iter().map(|out| out.with_dim(0, axis.size, DimSpec::None)).collect(),
             cost: self.cost.map(|cost| cost.times(axis.size as u64)),
             ..self.clone()
         };
-        Ok((bind_checked(this, &operands)?, batched))
+        Ok((bind_checked(kernel, &operands)?, batched))
     }
 }

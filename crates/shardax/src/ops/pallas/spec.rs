@@ -1,4 +1,4 @@
-//! Block specs: which part of an array a position of the grid works on.
+//! Block specs, which select the part of an array that a position of the grid works on.
 
 use std::fmt;
 use std::panic::Location;
@@ -14,11 +14,12 @@ use crate::shape::Shape;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockDim {
-    /// As many entries; the index map returns the number of the block. The last block may reach beyond the array.
+    /// The array is divided into blocks of this size, and the index map returns the number of a block. The last block may
+    /// reach beyond the array.
     Blocked(usize),
-    /// One entry, at the index that the index map returns; the ref lacks the dimension.
+    /// One entry, whose index the index map returns. The ref does not have this dimension.
     Squeezed,
-    /// As many entries from the index on that the index map returns, of the array with padding before and after.
+    /// `size` entries of the padded array. The index map returns the index of the first entry.
     Element {
         /// The number of entries.
         size: usize,
@@ -39,7 +40,7 @@ impl BlockDim {
         }
     }
 
-    /// The padding of the array before and after.
+    /// The entries of padding before and after the array.
     pub(super) fn padding(self) -> (usize, usize) {
         match self {
             BlockDim::Element { padding, .. } => padding,
@@ -110,10 +111,9 @@ crate::tuples::each!(tuples);
 
 type IndexMap = dyn Fn(&[Array], &[Ref]) -> Result<Vec<Array>> + Send + Sync;
 
-/// The blocks of an operand or a result, and which of them a position of the grid works on.
+/// Divides an operand or a result into blocks, and assigns a block to each position of the grid.
 ///
-/// The index map takes the position and returns the number of the block in each dimension. By default the block is the
-/// whole array.
+/// The index map takes the position and returns the number of the block in each dimension.
 ///
 /// ```
 /// # use shardax::experimental::pallas::{BlockSpec, SQUEEZED};
@@ -126,11 +126,12 @@ type IndexMap = dyn Fn(&[Array], &[Ref]) -> Result<Vec<Array>> + Send + Sync;
 pub struct BlockSpec {
     pub(super) block: Option<Vec<BlockDim>>,
     map: Option<Arc<IndexMap>>,
-    pub(super) at: &'static Location<'static>,
+    /// The user's line, for errors about the spec.
+    pub(super) location: &'static Location<'static>,
 }
 
 impl BlockSpec {
-    /// Blocks of this shape. The index map takes one index for each dimension of the grid.
+    /// Makes a spec with blocks of this shape. The index map takes one index for each dimension of the grid.
     #[track_caller]
     pub fn new<const N: usize, R: IntoBlockIndex>(
         block: impl IntoBlockShape,
@@ -139,8 +140,8 @@ impl BlockSpec {
         BlockSpec::prefetched(block, move |indices, _| index_map(indices))
     }
 
-    /// Like [`new`](Self::new), with an index map that also takes the refs of the prefetched operands
-    /// ([`PallasCall::num_scalar_prefetch`](super::PallasCall::num_scalar_prefetch)), and may read them.
+    /// Makes a spec whose index map also takes the refs of the prefetched operands
+    /// ([`PallasCall::num_scalar_prefetch`](super::PallasCall::num_scalar_prefetch)), and can read them.
     #[track_caller]
     pub fn prefetched<const N: usize, R: IntoBlockIndex>(
         block: impl IntoBlockShape,
@@ -148,19 +149,21 @@ impl BlockSpec {
     ) -> Self {
         let map = move |indices: &[Array], refs: &[Ref]| match <[Array; N]>::try_from(indices.to_vec()) {
             Ok(indices) => Ok(index_map(indices, refs).into_block_index()),
-            Err(all) => Err(err!(Value, "the index map takes {N} indices, and the grid has {} dimensions", all.len())
-                .help("an index map takes one index for each dimension of the grid")),
+            Err(indices) => {
+                Err(err!(Value, "the index map takes {N} indices, and the grid has {} dimensions", indices.len())
+                    .help("give the index map one index for each dimension of the grid"))
+            }
         };
-        BlockSpec { block: Some(block.into_block_shape()), map: Some(Arc::new(map)), at: Location::caller() }
+        BlockSpec { block: Some(block.into_block_shape()), map: Some(Arc::new(map)), location: Location::caller() }
     }
 
-    /// The whole array, at every position.
+    /// Makes a spec whose block is the entire array, at every position.
     #[track_caller]
     pub fn whole() -> Self {
-        BlockSpec { block: None, map: None, at: Location::caller() }
+        BlockSpec { block: None, map: None, location: Location::caller() }
     }
 
-    /// The dimensions of the block of an array of this shape.
+    /// Returns the dimensions of a block of an array of this shape, after checking that they fit.
     pub(super) fn dims(&self, shape: &Shape) -> Result<Vec<BlockDim>> {
         let Some(dims) = &self.block else { return Ok(shape.iter().map(|&n| BlockDim::Blocked(n)).collect()) };
         if dims.len() != shape.len() {
@@ -171,8 +174,9 @@ impl BlockSpec {
             )
             .help("write SQUEEZED for a dimension of one entry that the kernel does not see"));
         }
-        if let Some(at) = dims.iter().position(|dim| dim.size() == 0) {
-            return Err(err!(Value, "dimension {at} of the block {dims:?} is empty"));
+        if let Some(dim) = dims.iter().position(|dim| dim.size() == 0) {
+            return Err(err!(Value, "dimension {dim} of the block {dims:?} is empty")
+                .help("a block must have at least one entry in each dimension"));
         }
         let size = dims.iter().try_fold(1usize, |size, dim| size.checked_mul(dim.size()));
         if size.is_none_or(|size| size > i32::MAX as usize) {
@@ -182,12 +186,12 @@ impl BlockSpec {
                 "a block of {dims:?} has {count:.3e} elements, and at most {} are possible",
                 i32::MAX
             )
-            .help("a block lies in the memory of one core: make it smaller, and the grid larger"));
+            .help("a block must fit in the memory of one core: use a smaller block and a larger grid"));
         }
         Ok(dims.clone())
     }
 
-    /// The index of the block at this position.
+    /// Calls the index map at a position of the grid and checks the index that it returns.
     pub(super) fn index(&self, indices: &[Array], refs: &[Ref], rank: usize) -> Result<Vec<Array>> {
         let Some(map) = &self.map else { return Ok(vec![0.into_array(); rank]) };
         let index = map(indices, refs)?;
@@ -195,14 +199,14 @@ impl BlockSpec {
         if index.len() != rank {
             return Err(err!(
                 Value,
-                "the index map must return {rank} values, one for each dimension of the block, and returned {}",
+                "the index map must return {rank} values, one for each dimension of the block, but returned {}",
                 index.len()
             ));
         }
         match index.iter().find(|i| i.ndim() != 0 || !i.dtype().is_integer()) {
             Some(other) => Err(err!(
                 Type,
-                "the index map must return integer scalars, and returned one of type {}",
+                "the index map must return integer scalars, but returned a value of type {}",
                 other.type_name()
             )),
             None => Ok(index),

@@ -315,7 +315,7 @@ impl Call {
             .out_specs([Call::block(queries, value_depth, query), Call::row(queries, query)])
             .scratch([column.clone(), column, wide(&[queries, value_depth])])
             .cost_estimate(self.cost(depth + value_depth, 4))
-            .on(operands, outs)?;
+            .bind(operands, outs)?;
         Ok([made[0].clone(), made[1].clone()])
     }
 
@@ -367,7 +367,7 @@ impl Call {
             .out_specs([Call::block(queries, depth, query)])
             .scratch([wide(&[queries, depth])])
             .cost_estimate(self.cost(2 * depth + value_depth, 5))
-            .on(operands, vec![self.positions(self.sizes[0], self.heads, depth)])?;
+            .bind(operands, vec![self.positions(self.sizes[0], self.heads, depth)])?;
         Ok(made[0].clone())
     }
 
@@ -414,7 +414,7 @@ impl Call {
             .out_specs([Call::block(keys, depth, key), Call::block(keys, value_depth, key)])
             .scratch(sums)
             .cost_estimate(self.cost(2 * depth + 2 * value_depth, 6))
-            .on(operands, outs.to_vec())?;
+            .bind(operands, outs.to_vec())?;
         Ok([made[0].clone(), made[1].clone()])
     }
 }
