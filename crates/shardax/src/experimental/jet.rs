@@ -1,4 +1,4 @@
-//! Taylor series of functions, as `jax.experimental.jet`.
+//! Taylor series of functions, as in `jax.experimental.jet`.
 
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
@@ -9,11 +9,11 @@ use crate::interpret::flat::flat_fn;
 use crate::ops::numpy::zeros_like;
 use crate::transform::jvp;
 
-/// The value of `f` and its derivatives along a curve through `primals` with these derivatives: `series[k]` is the
-/// derivative of order `k + 1` of the arguments; the returned series has those of the results.
+/// Computes the value of `f` and its derivatives along a curve through `primals`. `series[k]` is the derivative of order
+/// `k + 1` of the arguments along the curve; the returned series holds the derivatives of the results.
 ///
-/// It is forward mode of forward mode: a program grows with `2^k` for `k` derivatives, before the compiler merges equal
-/// operations.
+/// It applies forward mode to forward mode, so that a program with `k` derivatives grows with `2^k` before the compiler
+/// merges equal operations.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -25,7 +25,7 @@ use crate::transform::jvp;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless every term of the series is like the arguments.
+/// Every term of the series must have the structure and the shapes of the arguments; otherwise `jet` fails.
 #[track_caller]
 pub fn jet<Args: Tree, F: Function<Args, Output: Tree>, A: IntoArgs<Args>>(
     f: F,
@@ -39,12 +39,13 @@ pub fn jet<Args: Tree, F: Function<Args, Output: Tree>, A: IntoArgs<Args>>(
         for (k, term) in series.iter().enumerate() {
             if let Some((x, t)) = primals.leaves.iter().zip(&*term.leaves).find(|(x, t)| x.shape() != t.shape()) {
                 return Err(err!(Value, "series[{k}] has {} for an argument of type {}", t.type_name(), x.type_name())
-                    .help("give derivatives of the shapes of the arguments, such as `zeros_like(x)`"));
+                    .help("pass derivatives that have the shapes of the arguments, for example `zeros_like(x)`"));
             }
         }
         let flat = flat_fn(&f);
-        let def = std::cell::RefCell::new(None);
-        let at = |t: Array| -> Result<Vec<Array>> {
+        let out_def = std::cell::RefCell::new(None);
+        // The curve is the Taylor polynomial of `primals` and `series`. `f` on it is a function of one number, `t`.
+        let f_on_curve = |t: Array| -> Result<Vec<Array>> {
             let mut point = primals.clone();
             for (i, x) in point.leaves.iter_mut().enumerate() {
                 let mut factor = 1.0;
@@ -56,7 +57,7 @@ pub fn jet<Args: Tree, F: Function<Args, Output: Tree>, A: IntoArgs<Args>>(
                 *x = terms.fold(x.clone(), |sum, term| sum + term);
             }
             let out = flat(&point)?;
-            *def.borrow_mut() = Some(out.def);
+            *out_def.borrow_mut() = Some(out.def);
             Ok(out.leaves.into_vec())
         };
         let zero = primals
@@ -64,23 +65,24 @@ pub fn jet<Args: Tree, F: Function<Args, Output: Tree>, A: IntoArgs<Args>>(
             .iter()
             .find(|x| x.dtype().is_float())
             .map_or(Array::from(0.0f32), |x| zeros_like(x.sum(..)).real());
-        let derivatives = up_to(series.len(), &at, zero)?;
-        let def = def.into_inner().unwrap_or_default();
-        let build = |leaves: Vec<Array>| Flat { leaves: leaves.into(), def: def.clone() }.build();
-        let mut all = derivatives.into_iter().map(build).collect::<Result<Vec<_>>>()?.into_iter();
-        let y = all.next().ok_or_else(|| err!(Runtime, "jet gave no result"))?;
-        Ok((y, all.collect()))
+        let derivatives = derivatives_up_to(series.len(), &f_on_curve, zero)?;
+        let def = out_def.into_inner().unwrap_or_default();
+        let results = derivatives.into_iter().map(|leaves| Flat { leaves: leaves.into(), def: def.clone() }.build());
+        let mut results = results.collect::<Result<Vec<_>>>()?.into_iter();
+        let value =
+            results.next().ok_or_else(|| err!(Runtime, "internal error: jet has no result; please report this"))?;
+        Ok((value, results.collect()))
     })
     .at_caller()
 }
 
-/// The value of a function of a number, and its derivatives up to this order.
-fn up_to(order: usize, f: &dyn Fn(Array) -> Result<Vec<Array>>, t: Array) -> Result<Vec<Vec<Array>>> {
+/// Returns the value of a function of a number, then its derivatives up to this order.
+fn derivatives_up_to(order: usize, f: &dyn Fn(Array) -> Result<Vec<Array>>, t: Array) -> Result<Vec<Vec<Array>>> {
     if order == 0 {
         return Ok(vec![f(t)?]);
     }
     let one = crate::ops::numpy::ones_like(&t);
-    let (mut values, tangents) = jvp(|t: Array| up_to(order - 1, f, t), t, one)?;
+    let (mut values, tangents) = jvp(|t: Array| derivatives_up_to(order - 1, f, t), t, one)?;
     values.extend(tangents.into_iter().last());
     Ok(values)
 }

@@ -1,4 +1,4 @@
-//! The coordinate format, and its conversions.
+//! The coordinate format, and conversions from and to dense arrays.
 
 use std::fmt;
 
@@ -13,11 +13,11 @@ use crate::ops::numpy::{NonzeroOptions, count_nonzero, filled, given_or_counted,
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
 
-/// A sparse array in coordinate format: the stored elements, and the indices of each.
+/// A sparse array in coordinate format: the stored elements and their indices.
 ///
-/// Of an array of shape `[sparse dimensions..., dense dimensions...]`, `data` of shape `[nse, dense dimensions...]` has the
-/// stored elements, and `indices` of shape `[nse, n_sparse]`, of an integer dtype, where they are. Elements with the same
-/// indices are added; those with an index out of range are padding.
+/// An array of shape `[sparse dimensions..., dense dimensions...]` stores its elements in `data`, of shape
+/// `[nse, dense dimensions...]`, and the integer indices of each element in `indices`, of shape `[nse, n_sparse]`. Elements
+/// with the same indices are added, and elements with an index out of range are padding.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -31,7 +31,7 @@ use crate::ops::primitive::composite::{composite, composite1};
 pub struct BCOO {
     /// The stored elements.
     pub data: Array,
-    /// The indices of each stored element, one row each.
+    /// The indices of the stored elements, one row for each element.
     pub indices: Array,
     #[tree(static)]
     pub(super) shape: Vec<usize>,
@@ -49,8 +49,8 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     FromdenseOptions {
-        /// The number of last dimensions that are stored densely: an element is stored with all its neighbours along
-        /// them. Default 0.
+        /// The number of last dimensions that are stored densely: if one element along them is nonzero, all are stored.
+        /// Default 0.
         n_dense: usize = 0, |n_dense: usize| n_dense;
         /// The dtype of the indices. Default int32.
         index_dtype: DType = DType::I32, |index_dtype: DType| index_dtype;
@@ -62,14 +62,14 @@ impl FromdenseOptions {
     #[track_caller]
     pub fn fromdense(&self, x: impl ArrayLike, nse: impl Into<Option<usize>>) -> Result<BCOO> {
         let (x, nse) = (x.into_array(), nse.into());
-        at_caller(|| self.found(&x, nse)).at_caller()
+        at_caller(|| self.store_nonzero(&x, nse)).at_caller()
     }
 
-    fn found(&self, x: &Array, nse: Option<usize>) -> Result<BCOO> {
+    fn store_nonzero(&self, x: &Array, nse: Option<usize>) -> Result<BCOO> {
         x.check()?;
         if self.n_dense > x.ndim() {
             return Err(err!(Value, "fromdense n_dense={} is larger than the rank of {}", self.n_dense, x.type_name())
-                .help("`n_dense` counts the last dimensions that are stored whole"));
+                .help("`n_dense` counts the last dimensions that are stored densely; choose at most the rank"));
         }
         if !self.index_dtype.is_integer() {
             return Err(err!(Type, "fromdense index_dtype must be an integer dtype, got {}", self.index_dtype)
@@ -80,37 +80,40 @@ impl FromdenseOptions {
         let mask = x.not_equal(0).any(dense.as_slice());
         let nse = given_or_counted("fromdense", nse, || count_nonzero(&mask, ..))?;
         let params = (nse, self.index_dtype);
-        let made = composite("bcoo_fromdense", params, 2, &[x.clone(), mask], |&(nse, index_dtype), args| {
+        let parts = composite("bcoo_fromdense", params, 2, &[x.clone(), mask], |&(nse, index_dtype), args| {
             let (x, mask) = (&args[0], &args[1]);
             let indices = match mask.ndim() {
                 0 => filled(&[nse, 0], Scalar::Int(0), index_dtype),
                 _ => {
-                    let places = NonzeroOptions::new().fill_value(bounds(mask.shape(), DType::I32)).nonzero(mask, nse);
-                    stack(&places, 1).astype(index_dtype)
+                    let options = NonzeroOptions::new().fill_value(bounds(mask.shape(), DType::I32));
+                    stack(&options.nonzero(mask, nse), 1).astype(index_dtype)
                 }
             };
+            // Elements after the nonzero ones are padding, whose data are 0.
             let is_stored = lax::iota(DType::I32, &[nse], 0).less(count_nonzero(mask, ..));
             let is_stored = per_element(&is_stored, 1 + x.ndim() - mask.ndim());
             Ok(vec![where_(is_stored, extract(&indices, x), 0), indices])
         })?;
-        BCOO::of_parts(made, x.shape().to_vec())
+        BCOO::from_parts(parts, x.shape().to_vec())
     }
 }
 
 impl BCOO {
-    /// The sparse array of this shape with these elements at these indices; see [`BCOO`] for their shapes.
+    /// Makes a sparse array from its parts; see [`BCOO`] for their shapes.
     ///
-    /// Fails for indices that are not a matrix of integers, and for data of another shape.
+    /// Fails for indices that are not a matrix of integers, and for data whose shape does not fit.
     #[track_caller]
     pub fn new(data: impl ArrayLike, indices: impl ArrayLike, shape: impl AsRef<[usize]>) -> Result<BCOO> {
-        let made = BCOO { data: data.into_array(), indices: indices.into_array(), shape: shape.as_ref().to_vec() };
-        made.check().at_caller()?;
-        Ok(made)
+        let array = BCOO { data: data.into_array(), indices: indices.into_array(), shape: shape.as_ref().to_vec() };
+        array.check().at_caller()?;
+        Ok(array)
     }
 
-    /// The nonzero elements of an array. With an `nse`, that many are stored: fewer are padded with zeros whose indices are
-    /// out of range, more are dropped. Without one (`None`) as many as there are, which waits for the values.
-    /// [`FromdenseOptions`] has dense dimensions.
+    /// Stores the nonzero elements of an array.
+    ///
+    /// If you pass an `nse`, the result has exactly that many elements: missing ones are padded with zeros whose indices are
+    /// out of range, and excess ones are dropped. With `None` the nonzero elements are counted, which waits for their
+    /// values. [`FromdenseOptions`] has dense dimensions.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -121,26 +124,26 @@ impl BCOO {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails inside of `jit`, `vmap` and `grad` without an `nse`.
+    /// You must pass an `nse` inside of `jit`, `vmap` and `grad`, because values are unknown there.
     #[track_caller]
     pub fn fromdense(x: impl ArrayLike, nse: impl Into<Option<usize>>) -> Result<BCOO> {
         FromdenseOptions::new().fromdense(x, nse)
     }
 
-    /// The array with all its elements, of the dtype of `data`. Elements out of range are dropped.
+    /// Converts to a dense array of the dtype of `data`. Elements out of range are dropped.
     #[track_caller]
     pub fn todense(&self) -> Array {
-        let made = at_caller(|| {
+        let dense = at_caller(|| {
             self.check()?;
             composite1("bcoo_todense", self.shape.clone(), &[self.data.clone(), self.indices.clone()], |shape, args| {
                 let zeros = filled(shape, Scalar::Int(0), args[0].dtype());
                 Ok(vec![match columns(&args[1]) {
-                    at if at.is_empty() => zeros + args[0].sum(0),
-                    at => zeros.at(at).add(&args[0]),
+                    index if index.is_empty() => zeros + args[0].sum(0),
+                    index => zeros.at(index).add(&args[0]),
                 }])
             })
         });
-        Array::from_result(made, &self.data)
+        Array::from_result(dense, &self.data)
     }
 
     /// The shape of the array.
@@ -179,40 +182,47 @@ impl BCOO {
         self.indices.check()?;
         let (data, indices, shape) = (&self.data, &self.indices, &self.shape);
         if indices.dtype() == DType::Float0 {
-            return Err(err!(Type, "the indices of this sparse array are of dtype float0, as those of a gradient")
-                .help("differentiate with `sparse::grad`, whose gradients have the argument's indices"));
+            return Err(err!(
+                Type,
+                "the indices of this sparse array have dtype float0, so it is a gradient that `grad` computed"
+            )
+            .help("differentiate with `sparse::grad` instead, because its gradients keep the argument's indices"));
         }
         if let Some(n) = shape.iter().find(|&&n| n > i32::MAX as usize) {
             return Err(err!(Value, "a sparse array of shape {shape:?}: {n} elements along a dimension are too many")
-                .help("a dimension may have up to 2147483647 elements"));
+                .help("a dimension can have at most 2147483647 elements"));
         }
         if indices.ndim() != 2 || !indices.dtype().is_integer() || indices.shape()[1] > shape.len() {
             return Err(err!(Value, "a sparse array of shape {shape:?} cannot have indices {}", indices.type_name())
-                .help("give integers of shape [nse, n_sparse]: a row for each stored element"));
+                .help("pass integers of shape [nse, n_sparse], one row for each stored element"));
         }
-        let want: Vec<usize> = [&indices.shape()[..1], &shape[indices.shape()[1]..]].concat();
-        if data.shape() != want {
+        let expected: Vec<usize> = [&indices.shape()[..1], &shape[indices.shape()[1]..]].concat();
+        if data.shape() != expected {
             return Err(err!(
                 Value,
                 "a sparse array of shape {shape:?} got incompatible data {} and indices {}",
                 data.type_name(),
                 indices.type_name()
             )
-            .help(format!("give data of shape {want:?}")));
+            .help(format!("give data of shape {expected:?}")));
         }
         Ok(())
     }
 
-    /// The sparse array of these data and indices.
-    pub(super) fn of_parts(parts: Vec<Array>, shape: Vec<usize>) -> Result<BCOO> {
+    /// Makes a sparse array from the two results of an operation, its data and its indices.
+    pub(super) fn from_parts(parts: Vec<Array>, shape: Vec<usize>) -> Result<BCOO> {
         parts.iter().try_for_each(Array::check)?;
         match <[Array; 2]>::try_from(parts) {
             Ok([data, indices]) => Ok(BCOO { data, indices, shape }),
-            Err(parts) => Err(err!(Runtime, "a sparse array of {} parts", parts.len())),
+            Err(parts) => Err(err!(
+                Runtime,
+                "internal error: a sparse array got {} parts instead of two; please report this",
+                parts.len()
+            )),
         }
     }
 
-    /// An array of the same indices with other data, of equal shape.
+    /// Replaces the data by data of the same shape, and keeps the indices.
     pub(super) fn with_data(&self, data: Array) -> BCOO {
         BCOO { data, ..self.clone() }
     }
@@ -228,48 +238,50 @@ impl fmt::Debug for BCOO {
     }
 }
 
-/// The columns of a matrix of indices, as the index of an array.
+/// Returns the columns of a matrix of indices as an index into an array.
 pub(super) fn columns(indices: &Array) -> Vec<IndexItem> {
     column_arrays(indices).into_iter().map(IndexItem::Array).collect()
 }
 
-/// The columns of a matrix of indices.
+/// Returns the columns of a matrix of indices.
 pub(super) fn column_arrays(indices: &Array) -> Vec<Array> {
     (0..indices.shape()[1]).map(|i| lax::slice_in_dim(indices, i, i + 1, 1).ravel()).collect()
 }
 
-/// The sizes of dimensions: the indices of padding.
+/// Returns the sizes of dimensions as a vector, which is also the row of indices of a padding element.
 pub(super) fn bounds(sizes: &[usize], dtype: DType) -> Array {
-    // Constants of a program, which a composite may use.
-    let one = |&n: &usize| filled(&[1], Scalar::Int(n as i128), dtype);
+    // `filled` makes constants of the program, which a composite can use.
     let bounds = match sizes {
         [] => filled(&[0], Scalar::Int(0), dtype),
-        _ => lax::concatenate(&sizes.iter().map(one).collect::<Vec<_>>(), 0),
+        _ => {
+            let sizes = sizes.iter().map(|&n| filled(&[1], Scalar::Int(n as i128), dtype));
+            lax::concatenate(&sizes.collect::<Vec<_>>(), 0)
+        }
     };
     match sizes.iter().find(|&&n| iinfo(dtype).is_ok_and(|info| n as i128 > info.max)) {
         Some(n) => {
             let e = err!(Value, "indices of dtype {dtype} cannot count the {n} elements of a dimension")
-                .help("convert the indices to int32");
+                .help("convert the indices to a larger integer dtype, for example int32");
             Array::from_result(Err(e), &bounds)
         }
         None => bounds,
     }
 }
 
-/// A vector with an entry for each stored element, as an array of that rank.
+/// Reshapes a vector with one entry for each stored element to this rank, so that it broadcasts against data.
 pub(super) fn per_element(x: &Array, rank: usize) -> Array {
     let mut shape = vec![1; rank.max(1)];
     shape[0] = x.size();
     lax::reshape(x, &shape)
 }
 
-/// The elements of an array at these indices, 0 where they are out of range.
+/// Returns the elements of an array at these indices, and 0 where indices are out of range.
 pub(super) fn extract(indices: &Array, x: &Array) -> Array {
     match columns(indices) {
-        at if at.is_empty() => {
+        index if index.is_empty() => {
             let shape = [&indices.shape()[..1], x.shape()].concat();
             x.broadcast_to(shape.as_slice())
         }
-        at => x.at(at).fill_value(0).get(),
+        index => x.at(index).fill_value(0).get(),
     }
 }

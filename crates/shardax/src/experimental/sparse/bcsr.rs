@@ -11,8 +11,8 @@ use crate::ops::lax;
 use crate::ops::numpy::stack;
 use crate::ops::operators::ArrayLike;
 
-/// A sparse matrix in the format of compressed rows: the elements of row `i` are those from `indptr[i]` to
-/// `indptr[i + 1]`, in the columns `indices`.
+/// A sparse matrix in the format of compressed rows: row `i` holds the elements `indptr[i]..indptr[i + 1]`, and `indices`
+/// are their columns.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -35,8 +35,7 @@ pub struct BCSR {
 }
 
 impl BCSR {
-    /// The sparse matrix of this shape with these elements; `data` and `indices` have shape `[nse]`, `indptr` has shape
-    /// `[rows + 1]`.
+    /// Makes a sparse matrix from its parts. `data` and `indices` must have shape `[nse]`, and `indptr` shape `[rows + 1]`.
     ///
     /// Fails for other shapes, and for indices that are not integers.
     #[track_caller]
@@ -46,23 +45,23 @@ impl BCSR {
         indptr: impl ArrayLike,
         shape: impl AsRef<[usize]>,
     ) -> Result<BCSR> {
-        let made = BCSR {
+        let matrix = BCSR {
             data: data.into_array(),
             indices: indices.into_array(),
             indptr: indptr.into_array(),
             shape: shape.as_ref().to_vec(),
         };
-        made.check().at_caller()?;
-        Ok(made)
+        matrix.check().at_caller()?;
+        Ok(matrix)
     }
 
-    /// The nonzero elements of a matrix; for their number see [`BCOO::fromdense`].
+    /// Stores the nonzero elements of a matrix. [`BCOO::fromdense`] explains `nse`.
     #[track_caller]
     pub fn fromdense(x: impl ArrayLike, nse: impl Into<Option<usize>>) -> Result<BCSR> {
         BCSR::from_bcoo(&BCOO::fromdense(x, nse)?)
     }
 
-    /// The matrix in this format. Elements of one row keep their order.
+    /// Converts a matrix from coordinate format. Elements of one row keep their order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -79,7 +78,7 @@ impl BCSR {
             m.check()?;
             if m.ndim() != 2 || m.n_dense() != 0 {
                 return Err(err!(Value, "BCSR::from_bcoo takes a matrix of two sparse dimensions, got {m:?}")
-                    .help("give a matrix, both of whose dimensions are sparse"));
+                    .help("pass a matrix, both of whose dimensions are sparse"));
             }
             let m = m.sort_indices()?;
             let columns = column_arrays(&m.indices);
@@ -90,29 +89,30 @@ impl BCSR {
         .at_caller()
     }
 
-    /// The matrix in coordinate format.
+    /// Converts the matrix to coordinate format.
     ///
-    /// Fails for parts that do not belong together.
+    /// Fails if the shapes of the parts do not fit each other.
     #[track_caller]
     pub fn to_bcoo(&self) -> Result<BCOO> {
         at_caller(|| {
             self.check()?;
-            let places = lax::iota(DType::I32, &[self.nse()], 0).astype(self.indptr.dtype());
-            // The row of an element is the last that starts at or before it; elements after the last row have none.
+            let positions = lax::iota(DType::I32, &[self.nse()], 0).astype(self.indptr.dtype());
+            // An element belongs to the last row that starts at or before it. Elements after the last row are padding, and
+            // the search returns a row that is out of range for them.
             let starts = lax::slice_in_dim(&self.indptr, 1, self.shape[0] + 1, 0);
-            let rows = starts.searchsorted_right(places).astype(self.indices.dtype());
+            let rows = starts.searchsorted_right(positions).astype(self.indices.dtype());
             BCOO::new(&self.data, stack(&[rows, self.indices.clone()], 1), &self.shape)
         })
         .at_caller()
     }
 
-    /// The matrix with all its elements. Elements out of range are dropped.
+    /// Converts to a dense matrix. Elements out of range are dropped.
     #[track_caller]
     pub fn todense(&self) -> Array {
         Array::from_result(self.to_bcoo().map(|m| m.todense()), &self.data)
     }
 
-    /// The matrix product with a dense vector or matrix, dense; see [`BCOO::matmul`].
+    /// Multiplies by a dense vector or matrix; the result is dense. See [`BCOO::matmul`].
     #[track_caller]
     pub fn matmul(&self, x: impl ArrayLike) -> Array {
         Array::from_result(self.to_bcoo().map(|m| m.matmul(x)), &self.data)
@@ -153,7 +153,9 @@ impl BCSR {
             "a sparse matrix of shape {:?} got incompatible data {data}, indices {indices} and indptr {indptr}",
             self.shape
         )
-        .help("give a matrix' shape, vectors of data and columns, and integers for the start of each row and the end"))
+        .help(
+            "pass the shape of a matrix, a vector of data, a vector of integer columns, and a vector of the integer starts of all rows followed by the number of elements",
+        ))
     }
 }
 

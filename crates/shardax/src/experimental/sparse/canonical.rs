@@ -1,4 +1,4 @@
-//! The order of stored elements: sorting, adding duplicates, transposing, adding along dimensions.
+//! Operations on the stored elements: sorting, adding duplicates, transposing, summing along dimensions.
 
 use super::bcoo::{BCOO, bounds, column_arrays, columns, per_element};
 use crate::core::array::Array;
@@ -11,7 +11,7 @@ use crate::ops::primitive::composite::composite;
 use crate::shape::normalize_axis;
 
 impl BCOO {
-    /// An equal array with its stored elements in the order of their indices. Equal indices keep their order.
+    /// Sorts the stored elements by their indices. Elements with equal indices keep their order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -29,12 +29,14 @@ impl BCOO {
                 Ok(vec![args[0].get(order), indices])
             })
         });
-        BCOO::of_parts(sorted.at_caller()?, self.shape.clone())
+        BCOO::from_parts(sorted.at_caller()?, self.shape.clone())
     }
 
-    /// An equal array with sorted indices, each of them once, and without stored zeros. With an `nse`, that many elements
-    /// are stored: fewer are padded, more are dropped. Without one (`None`) as many as there are, which waits for the
-    /// values. The gradient of a stored zero is zero; [`bcoo_sum_duplicates`] keeps zeros.
+    /// Sorts the indices, adds elements with equal indices, and removes stored zeros.
+    ///
+    /// If you pass an `nse`, the result has exactly that many elements: missing ones are padded, and excess ones are
+    /// dropped. With `None` the elements are counted, which waits for their values. A removed zero has the gradient zero;
+    /// [`bcoo_sum_duplicates`] keeps zeros instead.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -44,13 +46,13 @@ impl BCOO {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails inside of `jit`, `vmap` and `grad` without an `nse`.
+    /// You must pass an `nse` inside of `jit`, `vmap` and `grad`, because values are unknown there.
     #[track_caller]
     pub fn sum_duplicates(&self, nse: impl Into<Option<usize>>) -> Result<BCOO> {
         bcoo_eliminate_zeros(self, nse)
     }
 
-    /// The array with its dimensions in this order; all of them, reversed, for an empty list.
+    /// Permutes the dimensions into this order. An empty list reverses all dimensions.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -67,7 +69,7 @@ impl BCOO {
         let axes = if axes.is_empty() { &reversed } else { axes };
         at_caller(|| {
             self.check()?;
-            let order = normalized(axes, self.ndim())?;
+            let order = distinct_axes(axes, self.ndim())?;
             let n = self.n_sparse();
             if order.len() != self.ndim() || order.iter().take(n).any(|&d| d >= n) {
                 return Err(err!(
@@ -75,7 +77,7 @@ impl BCOO {
                     "transpose of a sparse array of {} dimensions, {n} of them sparse, got the order {axes:?}",
                     self.ndim()
                 )
-                .help("name each dimension once, the sparse ones first"));
+                .help("name each dimension once, and the sparse dimensions before the dense ones"));
             }
             let (sparse, dense) = order.split_at(n);
             let columns = column_arrays(&self.indices);
@@ -83,21 +85,22 @@ impl BCOO {
                 0 => self.indices.clone(),
                 _ => stack(sparse.iter().map(|&d| &columns[d]), 1),
             };
-            let data: Vec<usize> = std::iter::once(0).chain(dense.iter().map(|d| d - n + 1)).collect();
+            // The first dimension of the data counts the stored elements.
+            let data_order: Vec<usize> = std::iter::once(0).chain(dense.iter().map(|d| d - n + 1)).collect();
             let shape = order.iter().map(|&d| self.shape[d]).collect();
-            BCOO::of_parts(vec![lax::transpose(&self.data, &data), indices], shape)
+            BCOO::from_parts(vec![lax::transpose(&self.data, &data_order), indices], shape)
         })
         .at_caller()
     }
 
-    /// The transpose of all dimensions; see [`transpose`](Self::transpose).
+    /// Reverses all dimensions; see [`transpose`](Self::transpose).
     #[track_caller]
     pub fn t(&self) -> Result<BCOO> {
         self.transpose(&[])
     }
 
-    /// The sum along these dimensions, as a sparse array: elements with the same remaining indices are duplicates. An
-    /// empty list stands for all dimensions.
+    /// Sums along these dimensions, or along all for an empty list. The result is sparse, and has duplicates where elements
+    /// share their remaining indices.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -111,57 +114,56 @@ impl BCOO {
     /// are not part of the sum.
     #[track_caller]
     pub fn sum(&self, axes: &[i32]) -> Result<BCOO> {
-        let all: Vec<i32> = (0..self.ndim() as i32).collect();
-        let axes = if axes.is_empty() { &all } else { axes };
+        let every_axis: Vec<i32> = (0..self.ndim() as i32).collect();
+        let axes = if axes.is_empty() { &every_axis } else { axes };
         at_caller(|| {
             self.check()?;
-            let axes = normalized(axes, self.ndim())?;
+            let axes = distinct_axes(axes, self.ndim())?;
             let n = self.n_sparse();
-            let left = |from: usize, to: usize| (from..to).filter(|d| !axes.contains(d)).collect::<Vec<_>>();
             let dense: Vec<i32> = axes.iter().filter(|&&d| d >= n).map(|&d| (d - n + 1) as i32).collect();
             let data = if dense.is_empty() { self.data.clone() } else { self.data.sum(dense.as_slice()) };
-            let is_summed = |d: &usize| axes.contains(d);
-            let inside = columns_inside(&self.indices, &self.shape, (0..n).filter(is_summed));
-            let data = match inside {
-                Some(inside) => where_(per_element(&inside, data.ndim()), &data, 0),
+            // The result has no index along a summed sparse dimension, so padding along it must become zero here.
+            let summed = (0..n).filter(|d| axes.contains(d));
+            let data = match columns_in_range(&self.indices, &self.shape, summed) {
+                Some(in_range) => where_(per_element(&in_range, data.ndim()), &data, 0),
                 None => data,
             };
-            let (sparse, columns) = (left(0, n), column_arrays(&self.indices));
+            let columns = column_arrays(&self.indices);
+            let sparse: Vec<usize> = (0..n).filter(|d| !axes.contains(d)).collect();
             let indices = match sparse.is_empty() {
                 true => filled(&[self.nse(), 0], Scalar::Int(0), self.indices.dtype()),
                 false => stack(sparse.iter().map(|&d| &columns[d]), 1),
             };
-            let shape = left(0, self.ndim()).iter().map(|&d| self.shape[d]).collect();
-            BCOO::of_parts(vec![data, indices], shape)
+            let shape = (0..self.ndim()).filter(|d| !axes.contains(d)).map(|d| self.shape[d]).collect();
+            BCOO::from_parts(vec![data, indices], shape)
         })
         .at_caller()
     }
 }
 
-/// The dimensions, each of them once.
-fn normalized(axes: &[i32], ndim: usize) -> Result<Vec<usize>> {
-    let made: Vec<usize> = axes.iter().map(|&d| normalize_axis(d as isize, ndim)).collect::<Result<_>>()?;
-    match made.iter().enumerate().any(|(i, d)| made[..i].contains(d)) {
+/// Normalizes axes, and checks that each is named once.
+fn distinct_axes(axes: &[i32], ndim: usize) -> Result<Vec<usize>> {
+    let dims: Vec<usize> = axes.iter().map(|&d| normalize_axis(d as isize, ndim)).collect::<Result<_>>()?;
+    match dims.iter().enumerate().any(|(i, d)| dims[..i].contains(d)) {
         true => {
             Err(err!(Value, "the dimensions {axes:?} of a sparse array name one twice")
                 .help("name each dimension once"))
         }
-        false => Ok(made),
+        false => Ok(dims),
     }
 }
 
-/// True where the indices along these dimensions are within range; `None` for no dimension.
-fn columns_inside(indices: &Array, shape: &[usize], dims: impl Iterator<Item = usize>) -> Option<Array> {
+/// Returns `true` for each element whose indices along these dimensions are in range; `None` if there are no dimensions.
+fn columns_in_range(indices: &Array, shape: &[usize], dims: impl Iterator<Item = usize>) -> Option<Array> {
     let columns = column_arrays(indices);
-    let inside = |d: usize| {
+    let in_range = |d: usize| {
         let size = bounds(&shape[d..=d], indices.dtype());
         columns[d].less(&size) & columns[d].greater_equal(if indices.dtype().is_signed() { -size } else { size * 0 })
     };
-    dims.map(inside).reduce(|a, b| a & b)
+    dims.map(in_range).reduce(|a, b| a & b)
 }
 
-/// Adds the elements with the same indices, and sorts these. Stored zeros are kept. For the number of elements see
-/// [`BCOO::sum_duplicates`].
+/// Adds elements with equal indices, and sorts the indices. Stored zeros are kept. [`BCOO::sum_duplicates`] explains `nse`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -171,18 +173,18 @@ fn columns_inside(indices: &Array, shape: &[usize], dims: impl Iterator<Item = u
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails inside of `jit`, `vmap` and `grad` without an `nse`.
+/// You must pass an `nse` inside of `jit`, `vmap` and `grad`, because values are unknown there.
 #[track_caller]
 pub fn bcoo_sum_duplicates(m: &BCOO, nse: impl Into<Option<usize>>) -> Result<BCOO> {
     let nse = nse.into();
     at_caller(|| {
         m.check()?;
-        summed(m, nse)
+        merge_duplicates(m, nse)
     })
     .at_caller()
 }
 
-/// Removes stored zeros, adds the elements with the same indices, and sorts these; as [`BCOO::sum_duplicates`].
+/// Removes stored zeros, adds elements with equal indices, and sorts the indices, like [`BCOO::sum_duplicates`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -200,31 +202,33 @@ pub fn bcoo_eliminate_zeros(m: &BCOO, nse: impl Into<Option<usize>>) -> Result<B
         let is_zero = m.data.equal(0).all(dense.as_slice());
         let outside = bounds(&m.shape[..m.n_sparse()], m.indices.dtype());
         let indices = where_(per_element(&is_zero, 2), outside, &m.indices);
-        summed(&BCOO { indices, ..m.clone() }, nse)
+        merge_duplicates(&BCOO { indices, ..m.clone() }, nse)
     })
     .at_caller()
 }
 
-fn summed(m: &BCOO, nse: Option<usize>) -> Result<BCOO> {
+/// Adds elements with equal indices, and returns `nse` elements, or as many as there are different indices.
+fn merge_duplicates(m: &BCOO, nse: Option<usize>) -> Result<BCOO> {
     let sizes = m.shape[..m.n_sparse()].to_vec();
     let args = [m.indices.clone()];
     let groups = composite("bcoo_unique_indices", sizes, 3, &args, |sizes, args| unique_rows(&args[0], sizes))?;
-    let [indices, group, count] =
-        <[Array; 3]>::try_from(groups).map_err(|_| err!(Runtime, "unique indices gave other results"))?;
+    let [indices, group, count] = <[Array; 3]>::try_from(groups).map_err(|groups| {
+        err!(Runtime, "internal error: unique indices are {} arrays instead of three; please report this", groups.len())
+    })?;
     let nse = given_or_counted("sum_duplicates", nse, || count)?;
     let indices = match nse.checked_sub(indices.shape()[0]) {
         None | Some(0) => lax::slice_in_dim(&indices, 0, nse, 0),
-        Some(more) => {
-            let outside = bounds(&m.shape[..m.n_sparse()], indices.dtype());
-            lax::concatenate(&[indices.clone(), outside.broadcast_to([more, m.n_sparse()])], 0)
+        Some(missing) => {
+            let padding = bounds(&m.shape[..m.n_sparse()], indices.dtype());
+            lax::concatenate(&[indices.clone(), padding.broadcast_to([missing, m.n_sparse()])], 0)
         }
     };
     let shape = [&[nse], &m.data.shape()[1..]].concat();
     let data = filled(&shape, Scalar::Int(0), m.data.dtype()).at(&group).add(&m.data);
-    BCOO::of_parts(vec![data, indices], m.shape.clone())
+    BCOO::from_parts(vec![data, indices], m.shape.clone())
 }
 
-/// The rows of a matrix of indices in ascending order, and where each was.
+/// Sorts the rows of a matrix of indices, and also returns the original position of each row.
 fn sorted_rows(indices: &Array) -> Result<(Array, Array)> {
     let order = lax::iota(DType::I32, &indices.shape()[..1], 0);
     let mut columns = column_arrays(indices);
@@ -238,16 +242,16 @@ fn sorted_rows(indices: &Array) -> Result<(Array, Array)> {
     Ok((stack(&sorted, 1), order))
 }
 
-/// The different rows of a matrix of indices, ascending and padded with indices out of range; the number of each row among
-/// them; and how many of them are in range. All rows out of range count as one.
+/// Returns three arrays: the different rows of a matrix of indices, sorted and padded with indices out of range; the
+/// position of each original row among them; and the number of different rows in range. All rows out of range count as
+/// equal.
 fn unique_rows(indices: &Array, sizes: &[usize]) -> Result<Vec<Array>> {
     let (nse, n) = (indices.shape()[0], sizes.len());
-    let int = |value: i128, shape: &[usize]| filled(shape, Scalar::Int(value), DType::I32);
     if n == 0 {
-        return Ok(vec![indices.clone(), int(0, &[nse]), int(1, &[])]);
+        return Ok(vec![indices.clone(), filled_i32(0, &[nse]), filled_i32(1, &[])]);
     }
     if nse == 0 {
-        return Ok(vec![indices.clone(), int(0, &[nse]), int(0, &[])]);
+        return Ok(vec![indices.clone(), filled_i32(0, &[nse]), filled_i32(0, &[])]);
     }
     let outside = bounds(sizes, indices.dtype());
     let is_outside = indices.greater_equal(&outside).any(1);
@@ -255,9 +259,15 @@ fn unique_rows(indices: &Array, sizes: &[usize]) -> Result<Vec<Array>> {
     let (sorted, order) = sorted_rows(&indices)?;
     let (before, after) = (lax::slice_in_dim(&sorted, 0, nse - 1, 0), lax::slice_in_dim(&sorted, 1, nse, 0));
     let is_new = before.not_equal(after).any(1).astype(DType::I32);
-    let of_sorted = lax::concatenate(&[int(0, &[1]), is_new], 0).cumsum(0);
-    let rows = outside.broadcast_to([nse, n]).at(columns(&per_element(&of_sorted, 2))).set(&sorted);
-    let group = int(0, &[nse]).at(&order).set(&of_sorted);
-    let count = of_sorted.max(..) + 1 - is_outside.any(..).astype(DType::I32);
-    Ok(vec![rows, group, count])
+    // A sorted row that differs from the row before it starts a new group.
+    let sorted_groups = lax::concatenate(&[filled_i32(0, &[1]), is_new], 0).cumsum(0);
+    let rows = outside.broadcast_to([nse, n]).at(columns(&per_element(&sorted_groups, 2))).set(&sorted);
+    let groups = filled_i32(0, &[nse]).at(&order).set(&sorted_groups);
+    let count = sorted_groups.max(..) + 1 - is_outside.any(..).astype(DType::I32);
+    Ok(vec![rows, groups, count])
+}
+
+/// Returns an int32 array whose elements all are `value`.
+fn filled_i32(value: i128, shape: &[usize]) -> Array {
+    filled(shape, Scalar::Int(value), DType::I32)
 }

@@ -14,13 +14,13 @@ use crate::ops::operators::ArrayLike;
 use crate::shape::broadcast_shapes;
 
 impl BCOO {
-    /// The array with its elements converted, as by [`Array::astype`].
+    /// Converts the elements to a dtype, like [`Array::astype`].
     #[track_caller]
     pub fn astype(&self, dtype: DType) -> BCOO {
         self.with_data(self.data.astype(dtype))
     }
 
-    /// The product of each element with that of a scalar or an array that broadcasts to the array's shape (`m * x`).
+    /// Multiplies by a scalar, or elementwise by an array that broadcasts to the sparse array's shape (`m * x`).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -31,15 +31,16 @@ impl BCOO {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// The result's data carry an error for an array of another shape.
+    /// If the array does not broadcast, the result's data carry an error.
     #[track_caller]
     pub fn multiply(&self, x: impl ArrayLike) -> BCOO {
         let x = x.into_array();
-        let made = at_caller(|| Ok(&self.data * self.factors(&x)?));
-        self.with_data(Array::from_result(made, &self.data))
+        let products = at_caller(|| Ok(&self.data * self.factors(&x)?));
+        self.with_data(Array::from_result(products, &self.data))
     }
 
-    /// The elements of a dense array that belong to the stored ones, as a factor of `data`.
+    /// Returns the elements of a dense array at the indices of the stored elements, in a shape that broadcasts against
+    /// `data`.
     fn factors(&self, x: &Array) -> Result<Array> {
         self.check()?;
         x.check()?;
@@ -56,22 +57,25 @@ impl BCOO {
                 self.shape,
                 x.type_name()
             )
-            .help("give an array that broadcasts to the sparse array's shape, or convert with `todense`"));
+            .help(
+                "use an array that broadcasts to the sparse array's shape, or convert the sparse array with `todense`",
+            ));
         }
-        let new: Vec<i32> = (0..(self.ndim() - x.ndim()) as i32).collect();
-        let x = if new.is_empty() { x.clone() } else { x.expand_dims(new.as_slice()) };
+        let missing_dims: Vec<i32> = (0..(self.ndim() - x.ndim()) as i32).collect();
+        let x = if missing_dims.is_empty() { x.clone() } else { x.expand_dims(missing_dims.as_slice()) };
         if self.n_sparse() == 0 {
             return Ok(x.expand_dims(0));
         }
-        // The data have no elements along a dimension of size 1, so its only index is read.
-        let at = column_arrays(&self.indices).into_iter().zip(x.shape());
-        let at = at.map(|(column, &size)| IndexItem::Array(if size == 1 { column * 0 } else { column }));
-        Ok(x.get(at.collect::<Vec<_>>()))
+        // A dimension of size 1 broadcasts, so that every element reads its only entry.
+        let columns = column_arrays(&self.indices).into_iter().zip(x.shape());
+        let index = columns.map(|(column, &size)| IndexItem::Array(if size == 1 { column * 0 } else { column }));
+        Ok(x.get(index.collect::<Vec<_>>()))
     }
 
-    /// The elements of both arrays; those with the same indices are added by what reads them.
-    fn joined(&self, other: &BCOO, name: &str, of_other: impl FnOnce(&Array) -> Array) -> BCOO {
-        let made = || {
+    /// Concatenates the stored elements of both arrays, and applies `map` to the data of `other`. The result is the sum,
+    /// because readers of a sparse array add elements with the same indices.
+    fn concatenate(&self, other: &BCOO, name: &str, map: impl FnOnce(&Array) -> Array) -> BCOO {
+        let parts = at_caller(|| {
             self.check()?;
             other.check()?;
             if self.shape != other.shape || self.n_sparse() != other.n_sparse() {
@@ -83,13 +87,13 @@ impl BCOO {
                     self.n_sparse(),
                     other.n_sparse()
                 )
-                .help("give arrays of one shape, with the same sparse dimensions"));
+                .help("both arrays must have the same shape and the same number of sparse dimensions"));
             }
-            let data = promote_dtypes(&[&self.data, &of_other(&other.data)], |dtype| dtype)?;
+            let data = promote_dtypes(&[&self.data, &map(&other.data)], |dtype| dtype)?;
             let indices = promote_dtypes(&[&self.indices, &other.indices], |dtype| dtype)?;
             Ok((lax::concatenate(&data, 0), lax::concatenate(&indices, 0)))
-        };
-        match at_caller(made) {
+        });
+        match parts {
             Ok((data, indices)) => BCOO { data, indices, shape: self.shape.clone() },
             Err(e) => self.with_data(Array::from_result(Err(e), &self.data)),
         }
@@ -111,8 +115,8 @@ macro_rules! operators {
             #[track_caller]
             fn div(self, x: X) -> BCOO {
                 let x = x.into_array();
-                let made = at_caller(|| Ok(&self.data / self.factors(&x)?));
-                self.with_data(Array::from_result(made, &self.data))
+                let quotients = at_caller(|| Ok(&self.data / self.factors(&x)?));
+                self.with_data(Array::from_result(quotients, &self.data))
             }
         }
 
@@ -128,7 +132,7 @@ macro_rules! operators {
             type Output = BCOO;
             #[track_caller]
             fn add(self, other: &BCOO) -> BCOO {
-                self.joined(other, "add", Array::clone)
+                self.concatenate(other, "add", Array::clone)
             }
         }
 
@@ -136,7 +140,7 @@ macro_rules! operators {
             type Output = BCOO;
             #[track_caller]
             fn sub(self, other: &BCOO) -> BCOO {
-                self.joined(other, "subtract", |data| -data)
+                self.concatenate(other, "subtract", |data| -data)
             }
         }
     )*};

@@ -13,7 +13,7 @@ macro_rules! gradients {
         pub struct $name<F, Args, N = Arg<0>>(transform::$name<F, Args, N>);
 
         impl<F, Args, N> $name<F, Args, N> {
-            /// Takes the gradient with respect to this sparse argument instead of the first.
+            /// Differentiates with respect to this sparse argument instead of the first.
             pub fn argnums<M: Argnums<Args, Gradient = BCOO>>(self, argnums: M) -> $name<F, Args, M> {
                 $name(self.0.argnums(argnums))
             }
@@ -28,8 +28,9 @@ gradients! {
     ValueAndGrad
 }
 
-/// Returns the gradient function of a scalar function with respect to its first argument, a sparse array: a sparse array
-/// with the same indices, whose data are the gradient with respect to the data. It is taken of stored elements alone.
+/// Returns the gradient function of a scalar function with respect to its first argument, which must be a sparse array. The
+/// gradient is a sparse array with the argument's indices; its data are the gradient with respect to the argument's data, so
+/// that only stored elements have a gradient.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -40,7 +41,7 @@ gradients! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails as [`grad`](crate::grad) does. Gradients with respect to dense arguments are those of [`grad`](crate::grad).
+/// The errors are the errors of [`grad`](crate::grad), which you should use for dense arguments.
 pub fn grad<Args: Tree, F: Function<Args>>(f: F) -> Grad<F, Args> {
     Grad(transform::grad(f).allow_int())
 }

@@ -14,9 +14,9 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
-//! The number of stored elements, `nse`, is part of the type of a program, so inside of `jit` it is given. Elements whose
-//! indices are out of range are padding: products and [`BCOO::todense`] drop them. Batch dimensions are those of
-//! [`vmap`](crate::vmap()).
+//! The number of stored elements, `nse`, is part of the type of a program, so you must pass it inside of `jit`. Elements
+//! whose indices are out of range are padding: products and [`BCOO::todense`] drop them. There are no batch dimensions; use
+//! [`vmap`](crate::vmap()) instead.
 
 mod bcoo;
 mod bcsr;

@@ -46,7 +46,7 @@ impl Operand {
         }
     }
 
-    /// An array to carry an error.
+    /// Returns an array of the operand's dtype, which can carry an error.
     fn like(&self) -> &Array {
         match self {
             Operand::Sparse(m) => &m.data,
@@ -56,7 +56,7 @@ impl Operand {
 }
 
 impl BCOO {
-    /// The matrix product with a dense vector or matrix `x` (`self @ x`), dense; see [`matmul`](matmul()) for a sparse
+    /// Multiplies by a dense vector or matrix `x` (`self @ x`); the result is dense. See [`matmul`](matmul()) for a sparse
     /// array on the right.
     ///
     /// ```
@@ -67,14 +67,15 @@ impl BCOO {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// The result carries an error for shapes that do not fit.
+    /// The result carries an error if the shapes do not fit.
     #[track_caller]
     pub fn matmul(&self, x: impl ArrayLike) -> Array {
         matmul(self, x.into_array())
     }
 }
 
-/// The matrix product `a @ b` of a sparse and a dense array, of up to two dimensions on the right, dense.
+/// Matrix product `a @ b` of a sparse and a dense array. The operand on the right must be a vector or a matrix, and the
+/// result is dense.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -84,23 +85,26 @@ impl BCOO {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The result carries an error for shapes that do not fit, and for two sparse arrays. It is differentiable with respect to
-/// the elements of both.
+/// The result carries an error if the shapes do not fit, or if both operands are sparse. You can differentiate it with
+/// respect to the elements of both operands.
 #[track_caller]
 pub fn matmul(a: impl Into<Operand>, b: impl Into<Operand>) -> Array {
     let (a, b) = (a.into(), b.into());
-    let made = at_caller(|| match (a.shape().len(), b.shape().len()) {
-        (left, right @ (1 | 2)) if left > 0 => contracted(&a, &b, (&[left - 1], &[right.saturating_sub(2)])),
+    let result = at_caller(|| {
+        match (a.shape().len(), b.shape().len()) {
+        (left, right @ (1 | 2)) if left > 0 => contract_operands(&a, &b, (&[left - 1], &[right.saturating_sub(2)])),
         _ => Err(err!(Value, "matmul with a sparse array got incompatible shapes {:?} and {:?}", a.shape(), b.shape())
             .help(
-                "give a vector or a matrix on the right, and no scalar; `bcoo_dot_general` contracts any dimensions",
+                "the right operand must be a vector or a matrix, and neither can be a scalar; for other contractions use \
+                 `bcoo_dot_general`",
             )),
+    }
     });
-    Array::from_result(made, a.like())
+    Array::from_result(result, a.like())
 }
 
-/// The contraction over these dimensions of a sparse and a dense array, dense: the remaining dimensions of `lhs` come
-/// first.
+/// Contracts these dimensions of a sparse and a dense array. The result is dense, and the remaining dimensions of `lhs`
+/// come first.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -111,23 +115,26 @@ pub fn matmul(a: impl Into<Operand>, b: impl Into<Operand>) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The result carries an error for sizes that differ, for dense dimensions of the sparse array, and for two sparse arrays.
+/// The result carries an error if the sizes differ, if a contracted dimension of the sparse array is dense, or if both
+/// operands are sparse.
 #[track_caller]
 pub fn bcoo_dot_general(lhs: impl Into<Operand>, rhs: impl Into<Operand>, contract: (&[usize], &[usize])) -> Array {
     let (lhs, rhs) = (lhs.into(), rhs.into());
-    let made = at_caller(|| contracted(&lhs, &rhs, contract));
-    Array::from_result(made, lhs.like())
+    let result = at_caller(|| contract_operands(&lhs, &rhs, contract));
+    Array::from_result(result, lhs.like())
 }
 
-fn contracted(lhs: &Operand, rhs: &Operand, (left, right): (&[usize], &[usize])) -> Result<Array> {
+/// Returns the sizes of these dimensions, or `None` if one does not exist or is named twice.
+fn distinct_sizes(x: &Operand, dims: &[usize]) -> Option<Vec<usize>> {
+    let are_distinct = dims.iter().enumerate().all(|(i, d)| !dims[..i].contains(d));
+    dims.iter().map(|&d| x.shape().get(d).copied()).collect::<Option<_>>().filter(|_| are_distinct)
+}
+
+fn contract_operands(lhs: &Operand, rhs: &Operand, (left, right): (&[usize], &[usize])) -> Result<Array> {
     lhs.like().check()?;
     rhs.like().check()?;
-    let sizes = |x: &Operand, dims: &[usize]| -> Option<Vec<usize>> {
-        let once = dims.iter().enumerate().all(|(i, d)| !dims[..i].contains(d));
-        dims.iter().map(|&d| x.shape().get(d).copied()).collect::<Option<_>>().filter(|_| once)
-    };
-    let (have, want) = (sizes(lhs, left), sizes(rhs, right));
-    if have.is_none() || have != want {
+    let left_sizes = distinct_sizes(lhs, left);
+    if left_sizes.is_none() || left_sizes != distinct_sizes(rhs, right) {
         return Err(err!(
             Type,
             "the contraction over dimensions {left:?} of shape {:?} and {right:?} of shape {:?}: contracting dimensions must \
@@ -135,64 +142,69 @@ fn contracted(lhs: &Operand, rhs: &Operand, (left, right): (&[usize], &[usize]))
             lhs.shape(),
             rhs.shape()
         )
-        .help("name as many dimensions of both, each once, of equal sizes; transpose one operand"));
+        .help("name the same number of dimensions of both operands, each once and with equal sizes"));
     }
     match (lhs, rhs) {
         (Operand::Dense(x), Operand::Dense(y)) => Ok(lax::dot_general(x, y, (left, right), (&[], &[]), None)),
         (Operand::Sparse(m), Operand::Dense(x)) => product(m, x, left, right),
         (Operand::Dense(x), Operand::Sparse(m)) => {
-            // The remaining dimensions of the dense operand come last, and belong first.
-            let made = product(m, x, right, left)?;
-            let own = m.ndim() - right.len();
-            let order: Vec<usize> = (own..made.ndim()).chain(0..own).collect();
-            Ok(lax::transpose(&made, &order))
+            // `product` puts the remaining dimensions of the dense operand last, but here it is the left operand.
+            let product = product(m, x, right, left)?;
+            let sparse_dims = m.ndim() - right.len();
+            let order: Vec<usize> = (sparse_dims..product.ndim()).chain(0..sparse_dims).collect();
+            Ok(lax::transpose(&product, &order))
         }
         (Operand::Sparse(_), Operand::Sparse(_)) => {
             Err(err!(NotImplemented, "the product of two sparse arrays is not supported")
-                .help("convert the smaller one with `todense`"))
+                .help("convert one of them with `todense`, preferably the smaller"))
         }
     }
 }
 
-/// The dimensions of a product, and the shape of the sparse array.
+/// The shape of the sparse array, then the contracted dimensions of the sparse and of the dense array.
 type Params = (Vec<usize>, Vec<usize>, Vec<usize>);
 
-/// The contraction of a sparse and a dense array: each stored element multiplies the entry of `x` at its contracted
-/// indices, and the products with the same remaining indices are added.
-fn product(m: &BCOO, x: &Array, of_m: &[usize], of_x: &[usize]) -> Result<Array> {
+/// Contracts a sparse and a dense array: each stored element multiplies the entry of `x` at its contracted indices, and
+/// products with the same remaining indices are added.
+fn product(m: &BCOO, x: &Array, m_dims: &[usize], x_dims: &[usize]) -> Result<Array> {
     m.check()?;
-    if let Some(d) = of_m.iter().find(|&&d| d >= m.n_sparse()) {
+    if let Some(d) = m_dims.iter().find(|&&d| d >= m.n_sparse()) {
         return Err(err!(NotImplemented, "the contraction over the dense dimension {d} of {m:?} is not supported")
-            .help("store it sparsely: `fromdense` with a smaller `n_dense`"));
+            .help("store the dimension sparsely: call `fromdense` with a smaller `n_dense`"));
     }
     let operands = promote_dtypes(&[&m.data, x], |dtype| dtype)?;
     let args = [&operands[..], std::slice::from_ref(&m.indices)].concat();
-    let params: Params = (m.shape.clone(), of_m.to_vec(), of_x.to_vec());
-    composite1("bcoo_dot_general", params, &args, |(shape, of_m, of_x), args| {
+    let params: Params = (m.shape.clone(), m_dims.to_vec(), x_dims.to_vec());
+    composite1("bcoo_dot_general", params, &args, |(shape, m_dims, x_dims), args| {
         let (data, x, columns) = (&args[0], &args[1], column_arrays(&args[2]));
-        let items = |dims: &[usize]| dims.iter().map(|&d| IndexItem::Array(columns[d].clone())).collect::<Vec<_>>();
-        let free: Vec<usize> = (0..x.ndim()).filter(|d| !of_x.contains(d)).collect();
-        let x = lax::transpose(x, &[&of_x[..], &free].concat());
-        let rows = match of_m.is_empty() {
+        let free_x_dims: Vec<usize> = (0..x.ndim()).filter(|d| !x_dims.contains(d)).collect();
+        let x = lax::transpose(x, &[&x_dims[..], &free_x_dims].concat());
+        let rows = match m_dims.is_empty() {
             true => lax::reshape(&x, &[&[1], x.shape()].concat()),
-            false => x.at(items(of_m)).fill_value(0).get(),
+            false => x.at(index_by(&columns, m_dims)).fill_value(0).get(),
         };
-        // [nse, dense dimensions..., dimensions of x...]
+        // Both factors get the shape [nse, dense dimensions of m..., free dimensions of x...].
         let dense = data.ndim() - 1;
-        let wide = per_element_of(data, data.ndim() + free.len());
+        let elements = with_trailing_dims(data, data.ndim() + free_x_dims.len());
         let rows = lax::reshape(&rows, &[&rows.shape()[..1], &vec![1; dense], &rows.shape()[1..]].concat());
-        let products = wide * &rows;
-        let own: Vec<usize> = (0..columns.len()).filter(|d| !of_m.contains(d)).collect();
-        if own.is_empty() {
+        let products = elements * &rows;
+        let free_m_dims: Vec<usize> = (0..columns.len()).filter(|d| !m_dims.contains(d)).collect();
+        if free_m_dims.is_empty() {
             return Ok(vec![products.sum(0).astype(data.dtype())]);
         }
-        let sizes: Vec<usize> = own.iter().map(|&d| shape[d]).chain(products.shape()[1..].iter().copied()).collect();
-        Ok(vec![filled(&sizes, Scalar::Int(0), data.dtype()).at(items(&own)).add(products)])
+        let sizes = free_m_dims.iter().map(|&d| shape[d]).chain(products.shape()[1..].iter().copied());
+        let zeros = filled(&sizes.collect::<Vec<_>>(), Scalar::Int(0), data.dtype());
+        Ok(vec![zeros.at(index_by(&columns, &free_m_dims)).add(products)])
     })
 }
 
-/// Data with dimensions of size 1 at the end, up to that rank.
-fn per_element_of(data: &Array, rank: usize) -> Array {
+/// Returns the columns of these dimensions as an index.
+fn index_by(columns: &[Array], dims: &[usize]) -> Vec<IndexItem> {
+    dims.iter().map(|&d| IndexItem::Array(columns[d].clone())).collect()
+}
+
+/// Appends dimensions of size 1 to data, up to this rank.
+fn with_trailing_dims(data: &Array, rank: usize) -> Array {
     if data.ndim() == 1 {
         return per_element(data, rank);
     }
