@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::ops::numpy::{IntoAxes, normalize_axes};
 use crate::ops::operators::ArrayLike;
 
-/// The sample frequencies of [`fft`](super::fft()) with `n` elements and sample spacing `d`: `[0, 1, …, -2, -1] / (n
-/// d)`, float32.
+/// Returns the sample frequencies of [`fft`](super::fft()) for `n` elements and the sample spacing `d`:
+/// `[0, 1, …, -2, -1] / (n d)`, in float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -17,17 +17,15 @@ use crate::ops::operators::ArrayLike;
 #[track_caller]
 pub fn fftfreq(n: usize, d: f64) -> Array {
     let (positive, dtype) = (n.div_ceil(2), crate::default_dtype::float());
-    let count = |n: usize| crate::ops::numpy::arange(0..i32::try_from(n).unwrap_or(i32::MAX));
-    let place = count(n);
-    let wrapped = crate::ops::numpy::where_(
-        place.less(i32::try_from(positive).unwrap_or(i32::MAX)),
-        &place,
-        &place - i32::try_from(n).unwrap_or(i32::MAX),
-    );
-    wrapped.astype(dtype) / (d * n as f64)
+    let size = i32::try_from(n).unwrap_or(i32::MAX);
+    let index = crate::ops::numpy::arange(0..size);
+    // The second half are the negative frequencies.
+    let index =
+        crate::ops::numpy::where_(index.less(i32::try_from(positive).unwrap_or(i32::MAX)), &index, &index - size);
+    index.astype(dtype) / (d * n as f64)
 }
 
-/// The sample frequencies of [`rfft`](super::rfft()): `n / 2 + 1` elements for sample spacing `d`, float32.
+/// Returns the sample frequencies of [`rfft`](super::rfft()) for the sample spacing `d`: `n / 2 + 1` elements in float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -40,8 +38,7 @@ pub fn rfftfreq(n: usize, d: f64) -> Array {
     crate::ops::numpy::arange(0..half).astype(crate::default_dtype::float()) / (d * n as f64)
 }
 
-/// Shifts the zero frequency of a transform to the middle, along `axes`
-/// (`..` for all).
+/// Shifts the zero frequency of a transform to the middle along `axes` (`..` for all).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -53,10 +50,10 @@ pub fn rfftfreq(n: usize, d: f64) -> Array {
 /// ```
 #[track_caller]
 pub fn fftshift(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
-    shifted(x.into_array(), axes, |n| n / 2)
+    roll_axes(x.into_array(), axes, |n| n / 2)
 }
 
-/// The inverse of [`fftshift`].
+/// Inverts [`fftshift`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -67,18 +64,19 @@ pub fn fftshift(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
 /// ```
 #[track_caller]
 pub fn ifftshift(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
-    shifted(x.into_array(), axes, |n| -(n / 2))
+    roll_axes(x.into_array(), axes, |n| -(n / 2))
 }
 
+/// Rolls the array along each axis by `shift(size of the axis)`.
 #[track_caller]
-fn shifted(x: Array, axes: impl IntoAxes, by: fn(i64) -> i64) -> Array {
-    let made: Result<Array> = at_caller(|| {
+fn roll_axes(x: Array, axes: impl IntoAxes, shift: fn(i64) -> i64) -> Array {
+    let rolled: Result<Array> = at_caller(|| {
         x.check()?;
         let axes = normalize_axes(axes, x.ndim())?;
         Ok(axes.iter().fold(x.clone(), |x, &d| {
             let n = i64::try_from(x.shape()[d]).unwrap_or(i64::MAX);
-            x.roll(by(n), d as i32)
+            x.roll(shift(n), d as i32)
         }))
     });
-    Array::from_result(made, &x)
+    Array::from_result(rolled, &x)
 }

@@ -1,7 +1,7 @@
 //! Discrete Fourier transforms, as in [`jax.numpy.fft`](https://docs.jax.dev/en/latest/jax.numpy.fft.html).
 //!
-//! Integers are converted to floating point, half precision to float32; results are complex, except those of the
-//! inverse transforms to real numbers. [`FftOptions`] has sizes, axes and the normalization.
+//! Integers are converted to floating point, and half precision to float32. Results are complex, except the results of
+//! inverse transforms to real numbers. Use [`FftOptions`] to choose sizes, axes and the normalization.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -30,20 +30,20 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::fft::{Fft, FftKind};
 use crate::shape::{AxisNumber, IntoAxes, normalize_axis};
 
-/// The normalization of a transform and its inverse, which invert each other in each mode.
+/// The normalization of a transform and its inverse. In each mode, the two invert each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FftNorm {
     /// Divides the inverse by the number of elements.
     #[default]
     Backward,
-    /// Divides both by the square root of the number of elements: they preserve the length of vectors.
+    /// Divides both by the square root of the number of elements, so that they preserve the length of vectors.
     Ortho,
     /// Divides the transform by the number of elements.
     Forward,
 }
 
 impl FftNorm {
-    /// The factor for a result whose inverse transform is already divided by the number of elements.
+    /// Returns the factor of the result. XLA's inverse transform already divides by the number of elements.
     fn factor(self, inverse: bool, elements: f64) -> f64 {
         match (self, inverse) {
             (FftNorm::Backward, _) => 1.0,
@@ -54,7 +54,7 @@ impl FftNorm {
         }
     }
 
-    /// The mode with the transform and its inverse exchanged.
+    /// Exchanges the factors of the transform and its inverse.
     fn swapped(self) -> Self {
         match self {
             FftNorm::Backward => FftNorm::Forward,
@@ -86,36 +86,37 @@ pub struct FftOptions {
 type Params = (FftKind, Vec<usize>, Vec<usize>, FftNorm);
 
 impl FftOptions {
-    /// Transforms the last axis, the last two, or all, in their own size.
+    /// Makes options that transform the last axis, the last two, or all axes, without changing their sizes.
     pub fn new() -> Self {
         FftOptions::default()
     }
 
-    /// The size of the transformed axis: the array is padded with zeros, or cut. For transforms from half spectra it is
-    /// the size of the result. Default: the array's own; for half spectra of `m` elements `2 (m - 1)`.
+    /// Sets the size of the transformed axis; the array is padded with zeros or cut to it. For transforms from half spectra
+    /// it is the size of the result. By default it is the size of the array, or `2 (m - 1)` for half spectra of `m`
+    /// elements.
     pub fn n(self, n: usize) -> Self {
         self.s([n])
     }
 
-    /// The axis of a one-dimensional transform. Default the last.
+    /// Sets the axis of a one-dimensional transform. Default: the last axis.
     pub fn axis(self, axis: impl AxisNumber) -> Self {
         self.axes([axis.axis_number()])
     }
 
-    /// The sizes of the transformed axes; see [`n`](Self::n). Without axes they are those of the last ones.
+    /// Sets the sizes of the transformed axes; see [`n`](Self::n). If you set no axes, the last axes get these sizes.
     pub fn s(mut self, s: impl AsRef<[usize]>) -> Self {
         self.lengths = Some(s.as_ref().into());
         self
     }
 
-    /// The axes of a multi-dimensional transform, in order: the last is the half spectrum. Default the last two, or
-    /// all.
+    /// Sets the axes of a multi-dimensional transform, in order; the last one becomes the half spectrum. Default: the last
+    /// two axes, or all.
     pub fn axes(mut self, axes: impl IntoAxes) -> Self {
         self.axes = axes.into_axes().map(|axes| axes.into_vec());
         self
     }
 
-    /// The normalization. Default [`FftNorm::Backward`].
+    /// Sets the normalization. Default [`FftNorm::Backward`].
     pub fn norm(mut self, norm: FftNorm) -> Self {
         self.norm = norm;
         self
@@ -125,7 +126,8 @@ impl FftOptions {
         self.norm
     }
 
-    /// The axes and the sizes of the transform, for an array of `shape`.
+    /// Returns the axes and the sizes of the transform for an array of `shape`, after checking them. `count` is the number of
+    /// axes that the transform must have, if there is one.
     pub(crate) fn resolve(
         &self,
         name: &str,
@@ -141,42 +143,43 @@ impl FftOptions {
             (None, None, None) => (0..rank as i32).collect(),
         };
         if let Some(count) = count.filter(|count| *count != axes.len()) {
+            return Err(err!(Value, "{name} transforms {count} axes, got {axes:?}")
+                .help("use `fftn`, which transforms any number of axes"));
+        }
+        let dims: Vec<usize> = axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?;
+        if (1..dims.len()).any(|i| dims[..i].contains(&dims[i])) {
             return Err(
-                err!(Value, "{name} transforms {count} axes, got {axes:?}").help("`fftn` transforms any number")
+                err!(Value, "{name} does not support repeated axes. Got axes {axes:?}.").help("name each axis once")
             );
         }
-        let places: Vec<usize> = axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?;
-        if (1..places.len()).any(|i| places[..i].contains(&places[i])) {
-            return Err(err!(Value, "{name} does not support repeated axes. Got axes {axes:?}.").help("name each once"));
-        }
-        let mut sizes: Vec<usize> = places.iter().map(|&d| shape[d]).collect();
+        let mut sizes: Vec<usize> = dims.iter().map(|&d| shape[d]).collect();
         if let (FftKind::Irfft, Some(last)) = (kind, sizes.last_mut()) {
             *last = 2 * last.saturating_sub(1);
         }
         if let Some(lengths) = &self.lengths {
             if lengths.len() != sizes.len() {
                 return Err(err!(Value, "{name}: Shape and axes have different lengths: {lengths:?} and {axes:?}.")
-                    .help("give a size for each axis"));
+                    .help("pass one size for each axis"));
             }
             sizes.clone_from(lengths);
         }
-        // Padding the array rejects a size that cannot be addressed.
+        // Sizes that are too large are not checked here, because padding the array rejects them.
         if sizes.contains(&0) {
             return Err(err!(Value, "{name}: Shape should be positive, got {sizes:?} for an array of {shape:?}")
-                .help("transform axes of at least one element (two of a half)"));
+                .help("transform only axes that have at least one element, or two for half spectra"));
         }
-        Ok([places, sizes])
+        Ok([dims, sizes])
     }
 
     #[track_caller]
     fn run(&self, name: &'static str, kind: FftKind, count: Option<usize>, x: Array, norm: FftNorm) -> Array {
-        let made = at_caller(|| {
+        let transformed = at_caller(|| {
             x.check()?;
             if kind == FftKind::Rfft && x.dtype().is_complex() {
                 return Err(err!(Type, "only real valued inputs supported for {name}, got {}", x.type_name())
-                    .help("`fft` transforms complex numbers"));
+                    .help("use `fft`, `fft2` or `fftn` to transform complex numbers"));
             }
-            let dtype = wide(x.dtype());
+            let dtype = transform_dtype(x.dtype());
             let dtype = match kind {
                 FftKind::Rfft => dtype,
                 _ if dtype == DType::F64 || dtype == DType::Complex128 => DType::Complex128,
@@ -187,70 +190,74 @@ impl FftOptions {
             if axes.is_empty() {
                 return Ok(x);
             }
-            composite1("fft", (kind, axes, sizes, norm), &[x], |params, x| Ok(vec![transformed(params, &x[0])?]))
+            composite1("fft", (kind, axes, sizes, norm), &[x], |params, x| Ok(vec![transform(params, &x[0])?]))
         });
-        Array::from_result(made, &x)
+        Array::from_result(transformed, &x)
     }
 }
 
-/// The floating point or complex dtype of the transform, at least float32.
-fn wide(dtype: DType) -> DType {
+/// Returns the floating point or complex dtype of the transform, which is at least float32.
+fn transform_dtype(dtype: DType) -> DType {
     match to_inexact(dtype) {
         DType::F16 | DType::Bf16 => DType::F32,
         other => other,
     }
 }
 
-fn transformed((kind, axes, sizes, norm): &Params, x: &Array) -> Result<Array> {
+/// Transforms the axes: moves them to the end, pads or cuts them to their sizes, transforms, normalizes, and moves them back.
+fn transform((kind, axes, sizes, norm): &Params, x: &Array) -> Result<Array> {
     let (rank, count) = (x.ndim(), axes.len());
-    let from: Vec<i32> = axes.iter().map(|&d| d as i32).collect();
-    let to: Vec<i32> = (rank - count..rank).map(|d| d as i32).collect();
-    let mut x = moved(x, &from, &to);
+    let axes: Vec<i32> = axes.iter().map(|&d| d as i32).collect();
+    let last_dims: Vec<i32> = (rank - count..rank).map(|d| d as i32).collect();
+    let mut x = move_dims(x, &axes, &last_dims);
 
-    // The array cut, and padded with zeros.
-    let mut given = sizes.clone();
-    if let (FftKind::Irfft, Some(last)) = (kind, given.last_mut()) {
+    // Sizes are the sizes of the result, but the operand of `Irfft` is a half spectrum.
+    let mut input_sizes = sizes.clone();
+    if let (FftKind::Irfft, Some(last)) = (kind, input_sizes.last_mut()) {
         *last = *last / 2 + 1;
     }
     let mut config = vec![(0, 0, 0); rank];
-    for (i, &n) in given.iter().enumerate() {
-        let have = x.shape()[rank - count + i];
-        config[rank - count + i].1 = i64::try_from(n).unwrap_or(i64::MAX).saturating_sub(have as i64);
+    for (i, &n) in input_sizes.iter().enumerate() {
+        let size = x.shape()[rank - count + i];
+        config[rank - count + i].1 = i64::try_from(n).unwrap_or(i64::MAX).saturating_sub(size as i64);
     }
     if config.iter().any(|c| c.1 != 0) {
         x = lax::pad(&x, &Array::literal(Scalar::Int(0), x.dtype(), false), &config);
     }
     x.check()?;
 
-    // XLA transforms at most three dimensions in one operation.
+    // XLA transforms at most three dimensions in one operation. The half spectrum is always the last dimension: it is made
+    // first, and turned back into real numbers last.
     let inverse = matches!(kind, FftKind::Ifft | FftKind::Irfft);
     let (outer, inner) = match kind {
         FftKind::Irfft => sizes.split_at(count - 1),
         _ => sizes.split_at(count - count.min(3)),
     };
-    let innermost = |x: &Array| Fft { kind: *kind, lengths: inner.into() }.apply(x);
-    let around = |x: &Array| over_outer(x, if inverse { FftKind::Ifft } else { FftKind::Fft }, outer, inner.len());
-    let y = if inverse { innermost(&around(&x)) } else { around(&innermost(&x)) };
+    let innermost = Fft { kind: *kind, lengths: inner.into() };
+    let y = match inverse {
+        true => innermost.apply(&transform_outer(&x, FftKind::Ifft, outer, inner.len())),
+        false => transform_outer(&innermost.apply(&x), FftKind::Fft, outer, inner.len()),
+    };
     let factor = norm.factor(inverse, sizes.iter().map(|&n| n as f64).product());
     let y = if factor == 1.0 { y } else { y * factor };
-    Ok(moved(&y, &to, &from))
+    Ok(move_dims(&y, &last_dims, &axes))
 }
 
-/// Transforms the dimensions of sizes `outer`, which precede the `inner` last ones.
-fn over_outer(x: &Array, kind: FftKind, outer: &[usize], inner: usize) -> Array {
+/// Transforms the dimensions of sizes `outer`, which precede the last `inner` dimensions.
+fn transform_outer(x: &Array, kind: FftKind, outer: &[usize], inner: usize) -> Array {
     let rank = x.ndim();
-    let first = rank - inner - outer.len();
+    let first_outer = rank - inner - outer.len();
     outer.chunks(3).enumerate().fold(x.clone(), |x, (i, lengths)| {
-        let start = first + 3 * i;
-        let own: Vec<i32> = (start..start + lengths.len()).map(|d| d as i32).collect();
-        let last: Vec<i32> = (rank - lengths.len()..rank).map(|d| d as i32).collect();
-        let y = Fft { kind, lengths: lengths.into() }.apply(&moved(&x, &own, &last));
-        moved(&y, &last, &own)
+        let start = first_outer + 3 * i;
+        let dims: Vec<i32> = (start..start + lengths.len()).map(|d| d as i32).collect();
+        let last_dims: Vec<i32> = (rank - lengths.len()..rank).map(|d| d as i32).collect();
+        let y = Fft { kind, lengths: lengths.into() }.apply(&move_dims(&x, &dims, &last_dims));
+        move_dims(&y, &last_dims, &dims)
     })
 }
 
-/// Moves dimensions `from` to the positions `to`; the others stay in order.
-fn moved(x: &Array, from: &[i32], to: &[i32]) -> Array {
+/// Moves dimensions `from` to the positions `to`; all other dimensions keep their order.
+fn move_dims(x: &Array, from: &[i32], to: &[i32]) -> Array {
     let rank = x.ndim();
     let mut order: SmallVec<[usize; 4]> = (0..rank).filter(|&d| !from.contains(&(d as i32))).collect();
     let mut pairs: Vec<(i32, i32)> = to.iter().copied().zip(from.iter().copied()).collect();
@@ -282,11 +289,12 @@ macro_rules! transforms {
 }
 
 transforms! {
-    /// The Fourier transform of the last axis: `y[k] = Σ x[j] exp(-2πi j k / n)`.
+    /// Fourier transform of the last axis: `y[k] = Σ x[j] exp(-2πi j k / n)`.
     fft => Fft, Some(1);
-    /// The inverse of [`fft`](fn@fft): `x[j] = Σ y[k] exp(2πi j k / n) / n`.
+    /// Inverts [`fft`](fn@fft): `x[j] = Σ y[k] exp(2πi j k / n) / n`.
     ifft => Ifft, Some(1);
-    /// The first `n / 2 + 1` elements of the transform of real numbers; the rest are their conjugates.
+    /// Fourier transform of real numbers along the last axis. It returns the first `n / 2 + 1` elements, because the others
+    /// are their conjugates.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -296,28 +304,28 @@ transforms! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     rfft => Rfft, Some(1);
-    /// The inverse of [`rfft`]: `2 (m - 1)` real numbers for `m` elements, unless a size is given.
+    /// Inverts [`rfft`]. The result has `2 (m - 1)` real numbers for `m` elements, unless you set a size.
     irfft => Irfft, Some(1);
-    /// The transform of the last two axes.
+    /// Fourier transform of the last two axes.
     fft2 => Fft, Some(2);
-    /// The inverse of [`fft2`].
+    /// Inverts [`fft2`].
     ifft2 => Ifft, Some(2);
-    /// The transform of real numbers over the last two axes; the last one is a half spectrum.
+    /// Fourier transform of real numbers over the last two axes; the last one becomes a half spectrum.
     rfft2 => Rfft, Some(2);
-    /// The inverse of [`rfft2`], real numbers.
+    /// Inverts [`rfft2`]; the result is real.
     irfft2 => Irfft, Some(2);
-    /// The transform of all axes.
+    /// Fourier transform of all axes.
     fftn => Fft, None;
-    /// The inverse of [`fftn`].
+    /// Inverts [`fftn`].
     ifftn => Ifft, None;
-    /// The transform of real numbers over all axes; the last one is a half spectrum.
+    /// Fourier transform of real numbers over all axes; the last one becomes a half spectrum.
     rfftn => Rfft, None;
-    /// The inverse of [`rfftn`], real numbers.
+    /// Inverts [`rfftn`]; the result is real.
     irfftn => Irfft, None;
 }
 
-/// The transform of a Hermitian signal, given by its first half: real numbers,
-/// `2 (m - 1)` of them unless a size is given.
+/// Fourier transform of a Hermitian signal, of which you pass the first half. The result has `2 (m - 1)` real numbers for
+/// `m` elements, unless you set a size.
 ///
 /// Fails for an axis that is out of bounds or has no elements. [`FftOptions`] has options.
 ///
@@ -332,7 +340,7 @@ pub fn hfft(x: impl ArrayLike) -> Array {
     FftOptions::new().hfft(x)
 }
 
-/// The inverse of [`hfft`].
+/// Inverts [`hfft`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -346,6 +354,7 @@ pub fn ihfft(x: impl ArrayLike) -> Array {
     FftOptions::new().ihfft(x)
 }
 
+// A Hermitian transform is the real transform in the other direction, of conjugates and with exchanged factors.
 impl FftOptions {
     /// See [`hfft`](fn@hfft).
     #[track_caller]

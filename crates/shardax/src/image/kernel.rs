@@ -17,16 +17,16 @@ pub enum ResizeMethod {
     /// [Keys, Cubic convolution interpolation for digital image
     /// processing](https://doi.org/10.1109/TASSP.1981.1163711).
     Cubic,
-    /// A sinc over six pixels, windowed by a sinc three times as wide
+    /// A sinc over six pixels, windowed by a sinc that is three times as wide
     /// ([Duchon, Lanczos filtering in one and two
     /// dimensions](https://doi.org/10.1175/1520-0450(1979)018%3C1016:LFIOAT%3E2.0.CO;2)).
     Lanczos3,
-    /// A sinc over ten pixels, windowed by a sinc five times as wide.
+    /// A sinc over ten pixels, windowed by a sinc that is five times as wide.
     Lanczos5,
 }
 
 impl ResizeMethod {
-    /// The weight of a pixel at this distance.
+    /// Returns the weight of a pixel at this distance, which must not be negative.
     pub(super) fn weight(self, distance: &Array) -> Array {
         match self {
             ResizeMethod::Nearest | ResizeMethod::Linear => (-distance + 1).maximum(0),
@@ -45,10 +45,11 @@ fn cubic(x: &Array) -> Array {
     where_(x.greater_equal(2), 0.0, y)
 }
 
+/// The Lanczos kernel: a sinc, windowed by a sinc that is `radius` times as wide.
 fn lanczos(x: &Array, radius: f64) -> Array {
     let product = (x * PI).sin() * (x * PI / radius).sin() * radius;
     let squared = where_(x.not_equal(0), x * x * (PI * PI), 1.0);
-    // Near 0 the kernel is 1 to all digits.
+    // The quotient is 0 / 0 at 0 and inaccurate near it, where the kernel is 1.
     let y = where_(x.greater(1e-3), product / squared, 1.0);
     where_(x.greater(radius), 0.0, y)
 }

@@ -52,13 +52,13 @@ impl ResizeOptions {
         ResizeOptions { method, antialias: true, precision: Precision::Highest }
     }
 
-    /// Sets whether a smaller image uses all pixels, with a wider kernel. Default true.
+    /// If `true`, the kernel becomes wider where the image becomes smaller, so that every pixel contributes. Default `true`.
     pub fn antialias(mut self, antialias: bool) -> Self {
         self.antialias = antialias;
         self
     }
 
-    /// The precision of matrix multiplications on accelerators. Default [`Precision::Highest`].
+    /// Sets the precision of matrix multiplications on accelerators. Default [`Precision::Highest`].
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
@@ -68,28 +68,29 @@ impl ResizeOptions {
     #[track_caller]
     pub fn resize(&self, image: impl ArrayLike, shape: impl IntoShape) -> Array {
         let image = image.into_array();
-        let made = at_caller(|| {
+        let resized = at_caller(|| {
             image.check()?;
             let shape = shape_of(shape)?.to_vec();
             same_rank("resize", &image, &shape)?;
-            let spread: Vec<usize> = (0..image.ndim()).filter(|&d| image.shape()[d] != shape[d]).collect();
+            let dims: Vec<usize> = (0..image.ndim()).filter(|&d| image.shape()[d] != shape[d]).collect();
             if self.method == ResizeMethod::Nearest {
                 let args = std::slice::from_ref(&image);
-                return composite1("resize_nearest", (shape, spread), args, |(shape, spread), args| {
-                    Ok(vec![spread.iter().fold(args[0].clone(), |x, &d| nearest(&x, d, shape[d]))])
+                return composite1("resize_nearest", (shape, dims), args, |(shape, dims), args| {
+                    Ok(vec![dims.iter().fold(args[0].clone(), |x, &d| resample_nearest(&x, d, shape[d]))])
                 });
             }
             let image = promote_dtypes(&[&image], to_inexact)?.swap_remove(0);
-            composite1("resize", (*self, shape, spread), &[image], |(options, shape, spread), args| {
+            composite1("resize", (*self, shape, dims), &[image], |(options, shape, dims), args| {
                 let zero = Array::literal(Scalar::float(0.0), DType::F32, true);
-                Ok(vec![spread.iter().fold(args[0].clone(), |x, &d| {
+                Ok(vec![dims.iter().fold(args[0].clone(), |x, &d| {
                     let inverse = if shape[d] == 0 { 1.0 } else { x.shape()[d] as f64 / shape[d] as f64 };
+                    // A weak type lets `resample` compute the weights of float64 images in float64.
                     let inverse = Array::literal(Scalar::float(inverse), DType::F32, true);
-                    options.resampled(&x, d, shape[d], &inverse, &zero)
+                    options.resample(&x, d, shape[d], &inverse, &zero)
                 })])
             })
         });
-        Array::from_result(made, &image)
+        Array::from_result(resized, &image)
     }
 
     /// See [`scale_and_translate`].
@@ -103,13 +104,13 @@ impl ResizeOptions {
         translation: impl ArrayLike,
     ) -> Array {
         let (image, scale, translation) = (image.into_array(), scale.into_array(), translation.into_array());
-        let made = at_caller(|| {
+        let transformed = at_caller(|| {
             image.check()?;
             let shape = shape_of(shape)?.to_vec();
             same_rank("scale_and_translate", &image, &shape)?;
             if self.method == ResizeMethod::Nearest {
                 return Err(err!(NotImplemented, "scale_and_translate does not support nearest neighbours")
-                    .help("choose another method, such as `ResizeMethod::Linear`"));
+                    .help("choose another method, for example `ResizeMethod::Linear`"));
             }
             let dims: Vec<usize> =
                 spatial_dims.iter().map(|&d| normalize_axis(d as isize, image.ndim())).collect::<Result<_>>()?;
@@ -120,58 +121,65 @@ impl ResizeOptions {
                         "scale_and_translate needs a {what} for each of the dimensions {spatial_dims:?}, got {}",
                         x.type_name()
                     )
-                    .help("give arrays of one dimension, with an element for each spatial dimension"));
+                    .help("pass vectors that have one element for each spatial dimension"));
                 }
             }
             let fixed = (0..image.ndim()).find(|d| !dims.contains(d) && image.shape()[*d] != shape[*d]);
             if let Some(d) = fixed {
                 return Err(err!(
                     Value,
-                    "scale_and_translate of {} to {shape:?} along {spatial_dims:?}: dimension {d} stays as it is",
+                    "scale_and_translate of {} to {shape:?} along {spatial_dims:?} cannot change the size of dimension {d}",
                     image.type_name()
                 )
-                .help("name each dimension that changes among the spatial ones"));
+                .help(format!("add {d} to the spatial dimensions, or keep its size")));
             }
             let image = promote_dtypes(&[&image], to_inexact)?.swap_remove(0);
-            let moves = promote_dtypes(&[&scale, &translation], to_inexact)?;
-            let args = [image, moves[0].clone(), moves[1].clone()];
+            let coefficients = promote_dtypes(&[&scale, &translation], to_inexact)?;
+            let args = [image, coefficients[0].clone(), coefficients[1].clone()];
             composite1("scale_and_translate", (*self, shape, dims), &args, |(options, shape, dims), args| {
                 let inverse = 1.0 / &args[1];
-                let of = |x: &Array, i: usize| lax::reshape(&lax::slice_in_dim(x, i, i + 1, 0), &[]);
-                let places = dims.iter().enumerate();
-                Ok(vec![places.fold(args[0].clone(), |x, (i, &d)| {
-                    options.resampled(&x, d, shape[d], &of(&inverse, i), &of(&args[2], i))
+                Ok(vec![dims.iter().enumerate().fold(args[0].clone(), |x, (i, &d)| {
+                    options.resample(&x, d, shape[d], &scalar_at(&inverse, i), &scalar_at(&args[2], i))
                 })])
             })
         });
-        Array::from_result(made, &image)
+        Array::from_result(transformed, &image)
     }
 
-    /// Resamples dimension `d` to `n` elements, each a weighted sum of those under the kernel: element `i` is at
-    /// `(i + ½ - translation) inverse - ½`.
-    fn resampled(&self, x: &Array, d: usize, n: usize, inverse: &Array, translation: &Array) -> Array {
+    /// Resamples dimension `d` to `n` elements. Each is a weighted sum of the elements under the kernel; the center of
+    /// element `i` is at `(i + ½ - translation) inverse - ½`.
+    fn resample(&self, x: &Array, d: usize, n: usize, inverse: &Array, translation: &Array) -> Array {
         let m = x.shape()[d];
         let dtype = if inverse.weak_type() && x.dtype() == DType::F64 { DType::F64 } else { inverse.dtype() };
-        let count = |n: usize| convert(&lax::iota(DType::I32, &[n], 0), dtype, false);
-        let places = (count(n) + 0.5) * inverse - translation * inverse - 0.5;
-        let distance = (places.expand_dims(0) - count(m).expand_dims(1)).abs();
-        let wider = inverse.maximum(1.0);
-        let weights = self.method.weight(&if self.antialias { distance / wider } else { distance });
+        let centers = (indices(n, dtype) + 0.5) * inverse - translation * inverse - 0.5;
+        let distance = (centers.expand_dims(0) - indices(m, dtype).expand_dims(1)).abs();
+        let kernel_scale = inverse.maximum(1.0);
+        let weights = self.method.weight(&if self.antialias { distance / kernel_scale } else { distance });
+        // Weights add up to 1, also at the border, where the kernel lies partly outside of the image.
         let total = weights.sum_keepdims(0);
-        let seen = total.abs().greater(1000.0 * f64::from(f32::EPSILON));
-        let weights = where_(seen, &weights / where_(total.not_equal(0), &total, 1.0), 0.0);
-        let inside = places.greater_equal(-0.5) & places.less_equal(m as f64 - 0.5);
-        let weights = where_(inside.expand_dims(0), weights, 0.0).astype(x.dtype());
+        let has_weight = total.abs().greater(1000.0 * f64::from(f32::EPSILON));
+        let weights = where_(has_weight, &weights / where_(total.not_equal(0), &total, 1.0), 0.0);
+        let is_inside = centers.greater_equal(-0.5) & centers.less_equal(m as f64 - 0.5);
+        let weights = where_(is_inside.expand_dims(0), weights, 0.0).astype(x.dtype());
         let dot = DotOptions::new().precision(self.precision);
         dot.dot_general(x, &weights, (&[d], &[0]), (&[], &[])).moveaxis(-1, d as i32)
     }
 }
 
-/// Resamples dimension `d` to `n` elements, each the nearest of `x`.
-fn nearest(x: &Array, d: usize, n: usize) -> Array {
-    let place = convert(&lax::iota(DType::I32, &[n], 0), DType::F32, false);
-    let place = ((place + 0.5) * x.shape()[d] as f64 / n as f64).floor().astype(DType::I32);
-    x.take(place, d as i32)
+/// Returns the indices of `n` pixels in a floating point dtype.
+fn indices(n: usize, dtype: DType) -> Array {
+    convert(&lax::iota(DType::I32, &[n], 0), dtype, false)
+}
+
+/// Returns element `i` of a vector as a scalar.
+fn scalar_at(x: &Array, i: usize) -> Array {
+    lax::reshape(&lax::slice_in_dim(x, i, i + 1, 0), &[])
+}
+
+/// Resamples dimension `d` to `n` elements, each of which is the nearest element of `x`.
+fn resample_nearest(x: &Array, d: usize, n: usize) -> Array {
+    let source = ((indices(n, DType::F32) + 0.5) * x.shape()[d] as f64 / n as f64).floor().astype(DType::I32);
+    x.take(source, d as i32)
 }
 
 fn same_rank(name: &str, image: &Array, shape: &[usize]) -> Result<()> {
@@ -183,13 +191,13 @@ fn same_rank(name: &str, image: &Array, shape: &[usize]) -> Result<()> {
         "{name}: shape must have length equal to the number of dimensions of x; {shape:?} vs {:?}",
         image.shape()
     )
-    .help("give the sizes of batches and channels too"))
+    .help("pass a size for every dimension, including batches and channels"))
 }
 
-/// Resizes an image to another shape, in any of its dimensions: resampled with a kernel, which is widened where
-/// the image becomes smaller.
+/// Resizes an image to another shape, in any of its dimensions. It is resampled with a kernel, which is wider where the image
+/// becomes smaller.
 ///
-/// Integers become floating point, except with [`ResizeMethod::Nearest`]. Fails for a shape of another rank.
+/// Integers become floating point, except with [`ResizeMethod::Nearest`]. The shape must have the rank of the image.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -204,11 +212,11 @@ pub fn resize(image: impl ArrayLike, shape: impl IntoShape, method: impl Into<Re
     method.into().resize(image, shape)
 }
 
-/// Scales and translates an image: the value at `p` moves to `p * scale + translation`, along the dimensions
-/// `spatial_dims`; pixels are centred at half-integers. Pixels from outside the image are zero.
+/// Scales and translates an image along the dimensions `spatial_dims`: the value at `p` moves to `p * scale + translation`,
+/// where the centers of pixels are half-integers. Pixels that come from outside of the image are zero.
 ///
-/// `scale` and `translation` have an element for each of the dimensions, and may be differentiated. Fails for
-/// [`ResizeMethod::Nearest`], and shapes that do not fit.
+/// `scale` and `translation` must have one element for each of these dimensions; you can differentiate with respect to
+/// them. Fails for [`ResizeMethod::Nearest`], and for shapes that do not fit.
 ///
 /// ```
 /// # use shardax::prelude::*;
