@@ -12,9 +12,9 @@ use crate::ops::primitive::lu::Lu;
 use crate::ops::primitive::matrix::{square, square_of_inexact};
 use crate::ops::primitive::unary::{ABS, LOG, SIGN};
 
-/// The determinants of square matrices: `[...]` of `[..., n, n]`; 1 for `n = 0`.
+/// Determinants of square matrices `[..., n, n]`, of shape `[...]`. The determinant for `n = 0` is 1.
 ///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Fails for less than two dimensions, and for matrices that are not square.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -24,35 +24,47 @@ use crate::ops::primitive::unary::{ABS, LOG, SIGN};
 #[track_caller]
 pub fn det(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let made = at_caller(|| {
+    let determinant = at_caller(|| {
         let x = inexact(&x)?;
         square_of_inexact("det", &x.aval())?;
-        composite1("det_by_size", (), &[x], |(), x| Ok(vec![det_traced(&x[0])]))
+        composite1("det_by_size", (), &[x], |(), x| Ok(vec![det_by_size(&x[0])]))
     });
-    Array::from_result(made, &x)
+    Array::from_result(determinant, &x)
 }
 
-/// Small determinants are written out: exact for small integers, with gradients at singular matrices too.
-fn det_traced(x: &Array) -> Array {
-    let at = |i: usize, j: usize| {
-        let row = lax::slice_in_dim(x, i, i + 1, -2);
-        lax::slice_in_dim(&row, j, j + 1, -1).squeeze([-2, -1])
-    };
-    let minor = |i: [usize; 2], j: [usize; 2]| at(i[0], j[0]) * at(i[1], j[1]) - at(i[0], j[1]) * at(i[1], j[0]);
+/// Computes determinants. The formulas for small matrices are written out, because they are exact for small integers and
+/// have gradients at singular matrices.
+fn det_by_size(x: &Array) -> Array {
     match x.shape()[x.ndim() - 1] {
         0 => ones_like(&x.sum([-2, -1])),
-        1 => at(0, 0),
-        2 => minor([0, 1], [0, 1]),
-        3 => at(0, 0) * minor([1, 2], [1, 2]) - at(0, 1) * minor([1, 2], [0, 2]) + at(0, 2) * minor([1, 2], [0, 1]),
+        1 => element(x, 0, 0),
+        2 => minor(x, [0, 1], [0, 1]),
+        3 => {
+            element(x, 0, 0) * minor(x, [1, 2], [1, 2]) - element(x, 0, 1) * minor(x, [1, 2], [0, 2])
+                + element(x, 0, 2) * minor(x, [1, 2], [0, 1])
+        }
         _ => Det.apply(x),
     }
 }
 
-/// `(sign, logabsdet)` of the determinants of square matrices `[..., n, n]`, each `[...]`: the determinant is
-/// `sign * exp(logabsdet)`, where that does not overflow. A singular matrix has sign 0 and the logarithm -inf; a
-/// complex determinant has a complex sign of absolute value 1.
+/// Returns the element at row `i` and column `j` of each matrix.
+fn element(x: &Array, i: usize, j: usize) -> Array {
+    let row = lax::slice_in_dim(x, i, i + 1, -2);
+    lax::slice_in_dim(&row, j, j + 1, -1).squeeze([-2, -1])
+}
+
+/// Returns the determinant of two rows and two columns of each matrix.
+fn minor(x: &Array, rows: [usize; 2], columns: [usize; 2]) -> Array {
+    let [i, j] = rows;
+    let [k, l] = columns;
+    element(x, i, k) * element(x, j, l) - element(x, i, l) * element(x, j, k)
+}
+
+/// Signs and logarithms `(sign, logabsdet)` of the determinants of square matrices `[..., n, n]`, both of shape `[...]`. The
+/// determinant is `sign * exp(logabsdet)`, which can overflow. A singular matrix has the sign 0 and the logarithm -inf. The
+/// sign of a complex determinant is complex and has absolute value 1.
 ///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Fails for less than two dimensions, and for matrices that are not square.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -64,7 +76,7 @@ fn det_traced(x: &Array) -> Array {
 #[track_caller]
 pub fn slogdet(x: impl ArrayLike) -> (Array, Array) {
     let x = x.into_array();
-    let made = at_caller(|| {
+    let outputs = at_caller(|| {
         let x = inexact(&x)?;
         let n = square_of_inexact("slogdet", &x.aval())?;
         if n > 2 {
@@ -72,15 +84,16 @@ pub fn slogdet(x: impl ArrayLike) -> (Array, Array) {
         }
         composite("slogdet", (), 2, &[x], |(), x| {
             let weak = x[0].weak_type();
-            Ok(slogdet_traced(&x[0]).iter().map(|y| convert(y, y.dtype(), weak)).collect())
+            Ok(slogdet_by_size(&x[0]).iter().map(|y| convert(y, y.dtype(), weak)).collect())
         })
     });
-    pair(made, &x)
+    pair(outputs, &x)
 }
 
-fn slogdet_traced(x: &Array) -> Vec<Array> {
+/// Computes signs and logarithms. Large matrices use the diagonal of an LU decomposition, because determinants overflow.
+fn slogdet_by_size(x: &Array) -> Vec<Array> {
     if x.shape()[x.ndim() - 1] <= 2 {
-        let det = det_traced(x);
+        let det = det_by_size(x);
         return vec![SIGN.apply(&det), LOG.apply(&ABS.apply(&det))];
     }
     let lu = Lu.apply(x);

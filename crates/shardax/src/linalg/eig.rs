@@ -13,13 +13,14 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite;
 use crate::ops::primitive::matrix::{eye_like, product, square};
 
-/// The eigenvalues and the right eigenvectors of square matrices `[..., n, n]`, complex: `[..., n]` in no order, and
-/// `[..., n, n]`, whose columns have length 1 and a real element of largest absolute value: `a v = v diag(w)`.
+/// Eigendecomposition `(w, v)` of square matrices `[..., n, n]`, such that `a v = v diag(w)`. Both are complex. The
+/// eigenvalues `w`, of shape `[..., n]`, have no order. The columns of `v`, of shape `[..., n, n]`, are the right
+/// eigenvectors; they have length 1, and their element of largest absolute value is real.
 ///
-/// Differentiable, the eigenvectors too, where the eigenvalues are distinct. A matrix whose eigenvalues are not found gives
-/// NaN. It runs on every platform.
+/// You can differentiate both if the eigenvalues are distinct. If the iteration does not converge for a matrix, its results
+/// are NaN. It runs on every platform.
 ///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Fails for less than two dimensions, and for matrices that are not square.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -33,9 +34,9 @@ use crate::ops::primitive::matrix::{eye_like, product, square};
 pub fn eig(a: impl ArrayLike) -> Result<(Array, Array)> {
     at_caller(|| {
         let a = checked("eig", &a.into_array())?;
-        let f = custom_jvp(|a: Array| decomposed(&a)).defjvp(|(a,): (Array,), (da,): (Array,)| -> Result<_> {
-            let (w, v) = decomposed(&a)?;
-            let tangents = tangents(&w, &v, &da);
+        let f = custom_jvp(|a: Array| decompose(&a)).defjvp(|(a,): (Array,), (da,): (Array,)| -> Result<_> {
+            let (w, v) = decompose(&a)?;
+            let tangents = eig_tangents(&w, &v, &da);
             Ok(((w, v), tangents))
         });
         f.call(a)
@@ -43,7 +44,7 @@ pub fn eig(a: impl ArrayLike) -> Result<(Array, Array)> {
     .at_caller()
 }
 
-/// The eigenvalues of square matrices `[..., n, n]`: complex `[..., n]`, in no order. See [`eig`].
+/// Eigenvalues of square matrices `[..., n, n]`: complex numbers `[..., n]` in no order. See [`eig`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -55,8 +56,8 @@ pub fn eig(a: impl ArrayLike) -> Result<(Array, Array)> {
 pub fn eigvals(a: impl ArrayLike) -> Result<Array> {
     at_caller(|| {
         let a = checked("eigvals", &a.into_array())?;
-        let f = custom_jvp(|a: Array| values(&a)).defjvp(|(a,): (Array,), (da,): (Array,)| -> Result<_> {
-            let (w, v) = decomposed(&a)?;
+        let f = custom_jvp(|a: Array| eigenvalues(&a)).defjvp(|(a,): (Array,), (da,): (Array,)| -> Result<_> {
+            let (w, v) = decompose(&a)?;
             let dw = solve(&v, product(&da.astype(v.dtype()), &v)).last_diagonal(0);
             Ok((w, dw))
         });
@@ -65,32 +66,35 @@ pub fn eigvals(a: impl ArrayLike) -> Result<Array> {
     .at_caller()
 }
 
-/// Matrices in a dtype that has decompositions.
+/// Converts to a dtype that has decompositions, and checks that the matrices are square.
 pub(crate) fn checked(name: &'static str, a: &Array) -> Result<Array> {
     let a = inexact(a)?;
     square(name, &a.aval())?;
     Ok(convert(&a, a.dtype(), false))
 }
 
-fn values(a: &Array) -> Result<Array> {
+/// Computes the eigenvalues from the Schur form.
+fn eigenvalues(a: &Array) -> Result<Array> {
     let outs = composite("eigvals", (), 1, std::slice::from_ref(a), |(), args| {
         each_matrix(args, |args| {
             let (t, _) = schur(&args[0])?;
             Ok(vec![if t.dtype().is_complex() { t.diagonal(0, 0, 1) } else { block_eigenvalues(&t) }])
         })
     })?;
-    outs.into_iter().next().ok_or_else(|| err!(Runtime, "eigvals gave no result"))
+    outs.into_iter().next().ok_or_else(|| err!(Runtime, "internal error: eigvals has no result; please report this"))
 }
 
-fn decomposed(a: &Array) -> Result<(Array, Array)> {
+/// Computes eigenvalues and eigenvectors from the Schur form: the eigenvectors of the triangular matrix are computed by
+/// substitution, multiplied by the unitary matrix, and normalized.
+fn decompose(a: &Array) -> Result<(Array, Array)> {
     let outs = composite("eig", (), 2, std::slice::from_ref(a), |(), args| {
         each_matrix(args, |args| {
             let (t, z) = schur(&args[0])?;
             let is_real = !t.dtype().is_complex();
             let w = if is_real { block_eigenvalues(&t) } else { t.diagonal(0, 0, 1) };
             let (t, z) = if is_real { triangular_of_real(&t, &z)? } else { (t, z) };
-            let v = scaled(&product(&z, &triangular_eigenvectors(&t, &w)?));
-            // Eigenvectors of a real matrix with real eigenvalues are real.
+            let v = normalize_columns(&product(&z, &triangular_eigenvectors(&t, &w)?));
+            // A real eigenvalue of a real matrix has a real eigenvector; rounding errors would make it complex.
             let v = match is_real {
                 true => where_(w.imag().equal(0).expand_dims(0), v.real().astype(v.dtype()), &v),
                 false => v,
@@ -103,27 +107,29 @@ fn decomposed(a: &Array) -> Result<(Array, Array)> {
     Ok((w, v))
 }
 
-/// Columns of length 1, whose largest elements are real and positive.
-fn scaled(v: &Array) -> Array {
+/// Scales the columns to length 1, so that their largest elements are real and positive. Squares are computed of elements
+/// that are divided by the largest, so that they do not overflow.
+fn normalize_columns(v: &Array) -> Array {
     if v.size() == 0 {
         return v.clone();
     }
     let size = v.abs();
     let norm = (&size / size.max([-2]).maximum(f64::MIN_POSITIVE).expand_dims(-2)).square();
     let norm = norm.sum(-2).sqrt().expand_dims(-2) * size.max([-2]).expand_dims(-2);
-    let largest = largest(v);
+    let largest = largest_elements(v);
     let phase = conj(&largest) / largest.abs().astype(v.dtype());
     v * phase / norm.astype(v.dtype())
 }
 
-/// The element of largest absolute value of each column.
-fn largest(v: &Array) -> Array {
-    let at = v.abs().argmax(-2).expand_dims(-2);
-    v.take_along_axis(at, -2)
+/// Returns the element of largest absolute value of each column.
+fn largest_elements(v: &Array) -> Array {
+    let index = v.abs().argmax(-2).expand_dims(-2);
+    v.take_along_axis(index, -2)
 }
 
-/// The tangents of eigenvalues and eigenvectors, which keep their length and their real element.
-fn tangents(w: &Array, v: &Array, da: &Array) -> (Array, Array) {
+/// Returns the tangents of eigenvalues and eigenvectors. An eigenvector keeps its length, and its largest element stays real,
+/// so the components of its tangent that would change them are subtracted.
+fn eig_tangents(w: &Array, v: &Array, da: &Array) -> (Array, Array) {
     if v.size() == 0 {
         return (w.clone(), v.clone());
     }
@@ -133,9 +139,9 @@ fn tangents(w: &Array, v: &Array, da: &Array) -> (Array, Array) {
     let eye = eye_like(v, n);
     let gaps = w.expand_dims(-2) - w.expand_dims(-1) + &eye;
     let du = product(v, &(p * (1 - &eye) / gaps));
-    let at = v.abs().argmax(-2).expand_dims(-2);
-    let along = (conj(v) * &du).sum(-2).expand_dims(-2).real();
-    let turn = du.take_along_axis(&at, -2).imag() / v.take_along_axis(&at, -2).real();
-    let back = crate::ops::numpy::complex(-along, -turn);
-    (dw, du + v * lax::convert_element_type(back, v.dtype()))
+    let largest_index = v.abs().argmax(-2).expand_dims(-2);
+    let stretch = (conj(v) * &du).sum(-2).expand_dims(-2).real();
+    let rotation = du.take_along_axis(&largest_index, -2).imag() / v.take_along_axis(&largest_index, -2).real();
+    let correction = crate::ops::numpy::complex(-stretch, -rotation);
+    (dw, du + v * lax::convert_element_type(correction, v.dtype()))
 }

@@ -1,7 +1,7 @@
 //! Linear algebra, as in [`jax.numpy.linalg`](https://docs.jax.dev/en/latest/jax.numpy.linalg.html).
 //!
-//! Matrices are in the last two dimensions; the leading dimensions are batch dimensions.
-//! Integers and booleans are converted to floating point; half precision is decomposed in float32.
+//! The last two dimensions hold matrices, and the leading dimensions are batch dimensions. Integers and booleans are
+//! converted to floating point. Half precision is decomposed in float32.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -24,7 +24,7 @@ pub use eig::{eig, eigvals};
 pub use norm::{NormOrder, norm, norm_keepdims};
 pub use products::{cond, multi_dot, tensorinv, tensorsolve};
 pub use singular::{lstsq, matrix_rank, pinv, svd, svd_full, svdvals};
-// The array API has these here too.
+// The array API standard also has these functions in `linalg`.
 pub use crate::ops::numpy::{cross, diagonal, outer, tensordot, trace, vecdot};
 
 use crate::core::array::Array;
@@ -40,18 +40,25 @@ use crate::ops::primitive::matrix::{adjoint, eye_like, square, square_of_any};
 use crate::ops::primitive::qr::Qr;
 use crate::shape::broadcast_shapes;
 
-/// The operand converted to floating point or complex elements.
+/// Converts the operand to floating point or complex elements.
 #[track_caller]
 fn inexact(x: impl ArrayLike) -> Result<Array> {
     Ok(promote_dtypes(&[&x.into_array()], to_inexact)?.swap_remove(0))
 }
 
-/// Two results, or two arrays that carry the error.
+/// Returns the two outputs, or two arrays that carry the error.
 #[track_caller]
-pub(crate) fn pair(made: Result<Vec<Array>>, like: &Array) -> (Array, Array) {
-    match made.as_deref() {
+pub(crate) fn pair(outputs: Result<Vec<Array>>, like: &Array) -> (Array, Array) {
+    match outputs.as_deref() {
         Ok([a, b]) => (a.clone(), b.clone()),
-        Ok(_) => pair(Err(err!(Runtime, "a decomposition did not give two results")), like),
+        Ok(outputs) => pair(
+            Err(err!(
+                Runtime,
+                "internal error: a decomposition has {} results instead of two; please report this",
+                outputs.len()
+            )),
+            like,
+        ),
         Err(e) => {
             let failed = Array::from_result(Err(e.clone()), like);
             (failed.clone(), failed)
@@ -59,9 +66,9 @@ pub(crate) fn pair(made: Result<Vec<Array>>, like: &Array) -> (Array, Array) {
     }
 }
 
-/// The lower triangular factor `l` with `l lᴴ = x`; see [`lax::cholesky`].
+/// Cholesky decomposition: the lower triangular factor `l` with `l lᴴ = x`. See [`lax::cholesky`].
 ///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Fails for less than two dimensions, and for matrices that are not square.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -75,8 +82,8 @@ pub fn cholesky(x: impl ArrayLike) -> Array {
     Array::from_result(at_caller(|| Ok(lax::cholesky(&inexact(&x)?))), &x)
 }
 
-/// The QR decomposition `(q, r)` of `[..., m, n]`, with `k = min(m, n)`: `q` of `[..., m, k]` with orthonormal columns,
-/// and the upper triangular `r` of `[..., k, n]`, so that `q r = x`.
+/// QR decomposition `(q, r)` of matrices `[..., m, n]`, such that `q r = x`. With `k = min(m, n)`, `q` has shape
+/// `[..., m, k]` and orthonormal columns, and `r` has shape `[..., k, n]` and is upper triangular.
 ///
 /// Fails for less than two dimensions.
 ///
@@ -93,9 +100,9 @@ pub fn qr(x: impl ArrayLike) -> (Array, Array) {
     qr_with(x.into_array(), false)
 }
 
-/// [`qr`] with all `m` columns of `q`, which is `[..., m, m]`; `r` is `[..., m, n]`.
+/// QR decomposition with all `m` columns of `q`, which has shape `[..., m, m]`; `r` has shape `[..., m, n]`. See [`qr`].
 ///
-/// Fails for less than two dimensions. It cannot be differentiated where `m` is larger than `n`.
+/// Fails for less than two dimensions. You cannot differentiate it if `m` is larger than `n`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -113,13 +120,14 @@ fn qr_with(x: Array, full: bool) -> (Array, Array) {
     pair(at_caller(|| Ok(Qr { full }.apply(&inexact(&x)?).into_vec())), &x)
 }
 
-/// The eigendecomposition `(w, v)` of Hermitian matrices `[..., n, n]`: real eigenvalues in ascending order, `[...,
-/// n]`, and eigenvectors as columns of `[..., n, n]`, so that `x v = v w`. Signs of eigenvectors are not specified.
+/// Eigendecomposition `(w, v)` of Hermitian matrices `[..., n, n]`, such that `x v = v w`. The eigenvalues `w`, of shape
+/// `[..., n]`, are real and ascending; the columns of `v`, of shape `[..., n, n]`, are the eigenvectors. Their signs are not
+/// specified.
 ///
-/// Decomposes the mean of `x` and its conjugate transpose. For equal eigenvalues, gradients of eigenvectors are NaN
-/// or infinite.
+/// It decomposes the mean of `x` and its conjugate transpose. If eigenvalues are equal, gradients of eigenvectors are NaN or
+/// infinite.
 ///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Fails for less than two dimensions, and for matrices that are not square.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -131,7 +139,7 @@ fn qr_with(x: Array, full: bool) -> (Array, Array) {
 #[track_caller]
 pub fn eigh(x: impl ArrayLike) -> (Array, Array) {
     let x = x.into_array();
-    let made = at_caller(|| {
+    let outputs = at_caller(|| {
         let x = inexact(&x)?;
         square("eigh", &x.aval())?;
         composite("eigh_symmetrized", (), 2, &[x], |(), x| {
@@ -140,10 +148,10 @@ pub fn eigh(x: impl ArrayLike) -> (Array, Array) {
             Ok(outs)
         })
     });
-    pair(made, &x)
+    pair(outputs, &x)
 }
 
-/// The eigenvalues of Hermitian matrices; see [`eigh`].
+/// Eigenvalues of Hermitian matrices; see [`eigh`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -156,12 +164,12 @@ pub fn eigvalsh(x: impl ArrayLike) -> Array {
     eigh(x).0
 }
 
-/// The solution `x` of `a x = b`, for square matrices `a` of `[..., n, n]`.
+/// Solves `a x = b` for square matrices `a` of shape `[..., n, n]`.
 ///
-/// `b` is one vector `[n]`, or matrices `[..., n, k]`; the result is `[..., n]`, or `[..., n, k]`. Leading dimensions
-/// broadcast. A singular matrix gives infinity or NaN.
+/// `b` is one vector `[n]` or matrices `[..., n, k]`, and the result has shape `[..., n]` or `[..., n, k]`. Leading
+/// dimensions broadcast. The solution for a singular matrix is infinite or NaN.
 ///
-/// Fails for less than two dimensions, matrices that are not square, and shapes that do not fit.
+/// Fails for less than two dimensions, for matrices that are not square, and for shapes that do not fit.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -172,14 +180,14 @@ pub fn eigvalsh(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn solve(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (a, b) = (a.into_array(), b.into_array());
-    let made = at_caller(|| {
+    let solution = at_caller(|| {
         let args = promote_dtypes(&[&a, &b], to_inexact)?;
         let n = square("solve", &args[0].aval())?;
-        let own = if b.ndim() == 1 { 0 } else { b.ndim().wrapping_sub(2) };
-        let lead = (b.ndim() > 0 && b.shape()[own] == n)
-            .then(|| broadcast_shapes(&[&a.shape()[..a.ndim() - 2], &b.shape()[..own]]))
+        let batch_dims = if b.ndim() == 1 { 0 } else { b.ndim().wrapping_sub(2) };
+        let batch = (b.ndim() > 0 && b.shape()[batch_dims] == n)
+            .then(|| broadcast_shapes(&[&a.shape()[..a.ndim() - 2], &b.shape()[..batch_dims]]))
             .flatten();
-        if lead.is_none() {
+        if batch.is_none() {
             return Err(err!(
                 Value,
                 "solve got matrices {} and incompatible right-hand sides {}",
@@ -187,30 +195,36 @@ pub fn solve(a: impl ArrayLike, b: impl ArrayLike) -> Array {
                 b.type_name()
             )
             .help(format!(
-                "right-hand sides have the shape [{n}], or [..., {n}, k] with leading dimensions that broadcast"
+                "right-hand sides must have the shape [{n}], or [..., {n}, k] with leading dimensions that broadcast"
             )));
         }
-        composite1("solve", (), &args, |(), args| solve_traced(&args[0], &args[1]))
+        composite1("solve", (), &args, |(), args| solve_by_lu(&args[0], &args[1]))
     });
-    Array::from_result(made, &b)
+    Array::from_result(solution, &b)
 }
 
-fn solve_traced(a: &Array, b: &Array) -> Result<Vec<Array>> {
+/// Solves by an LU decomposition. The factors have no gradient, because [`Solve`] differentiates with respect to `a`.
+fn solve_by_lu(a: &Array, b: &Array) -> Result<Vec<Array>> {
     let rank = a.ndim();
     let factors = Lu.apply(&crate::ops::primitive::stop_gradient::stop_gradient(a.clone()));
     let columns = if b.ndim() == 1 { b.expand_dims(-1) } else { b.clone() };
-    let lead = broadcast_shapes(&[&a.shape()[..rank - 2], &columns.shape()[..columns.ndim() - 2]]).unwrap_or_default();
-    let spread = |x: &Array, own: usize| x.broadcast_to([&lead, &x.shape()[x.ndim() - own..]].concat());
-    let (lu, permutation) = (spread(&factors[0], 2), spread(&factors[2], 1));
-    let x = Solve { transpose: false }.apply(&spread(a, 2), &lu, &permutation, &spread(&columns, 2));
+    let batch = broadcast_shapes(&[&a.shape()[..rank - 2], &columns.shape()[..columns.ndim() - 2]]).unwrap_or_default();
+    let (lu, permutation) = (broadcast_batch(&factors[0], &batch, 2), broadcast_batch(&factors[2], &batch, 1));
+    let (a, columns) = (broadcast_batch(a, &batch, 2), broadcast_batch(&columns, &batch, 2));
+    let x = Solve { transpose: false }.apply(&a, &lu, &permutation, &columns);
     Ok(vec![if b.ndim() == 1 { x.squeeze(-1) } else { x }])
 }
 
-/// The inverses of square matrices `[..., n, n]`. The inverse of a singular matrix is infinity or NaN.
+/// Broadcasts the leading dimensions to `batch`, and keeps the last `kept_dims` dimensions.
+fn broadcast_batch(x: &Array, batch: &[usize], kept_dims: usize) -> Array {
+    x.broadcast_to([batch, &x.shape()[x.ndim() - kept_dims..]].concat())
+}
+
+/// Inverses of square matrices `[..., n, n]`. The inverse of a singular matrix is infinite or NaN.
 ///
-/// To multiply with an inverse, [`solve`] is faster and more accurate.
+/// If you only multiply by the inverse, use [`solve`] instead, because it is faster and more accurate.
 ///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Fails for less than two dimensions, and for matrices that are not square.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -221,18 +235,18 @@ fn solve_traced(a: &Array, b: &Array) -> Result<Vec<Array>> {
 #[track_caller]
 pub fn inv(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let made = at_caller(|| {
+    let inverse = at_caller(|| {
         let x = inexact(&x)?;
         square("inv", &x.aval())?;
-        composite1("inv", (), &[x], |(), x| solve_traced(&x[0], &eye_like(&x[0], x[0].shape()[x[0].ndim() - 1])))
+        composite1("inv", (), &[x], |(), x| solve_by_lu(&x[0], &eye_like(&x[0], x[0].shape()[x[0].ndim() - 1])))
     });
-    Array::from_result(made, &x)
+    Array::from_result(inverse, &x)
 }
 
-/// Powers of square matrices `[..., n, n]`; negative powers are those of the inverse. Integers stay integers
-/// for non-negative powers.
+/// Powers of square matrices `[..., n, n]`; a negative power is a power of the inverse. Integers stay integers if the
+/// power is not negative.
 ///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Fails for less than two dimensions, and for matrices that are not square.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -242,25 +256,26 @@ pub fn inv(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn matrix_power(x: impl ArrayLike, n: i32) -> Array {
     let x = x.into_array();
-    let made = at_caller(|| {
+    let result = at_caller(|| {
         x.check()?;
         square_of_any("matrix_power", &x.aval())?;
         let base = if n < 0 { inv(&x) } else { x.clone() };
         base.check()?;
-        composite1("matrix_power", n.unsigned_abs(), &[base], |n, x| Ok(vec![power(&x[0], *n)]))
+        composite1("matrix_power", n.unsigned_abs(), &[base], |n, x| Ok(vec![power_by_squaring(&x[0], *n)]))
     });
-    Array::from_result(made, &x)
+    Array::from_result(result, &x)
 }
 
-fn power(x: &Array, n: u32) -> Array {
+/// Computes the power from the squares of `x` for the bits of `n`.
+fn power_by_squaring(x: &Array, n: u32) -> Array {
     let mut result: Option<Array> = None;
-    let (mut square, mut left) = (x.clone(), n);
-    while left > 0 {
-        if left & 1 == 1 {
+    let (mut square, mut bits) = (x.clone(), n);
+    while bits > 0 {
+        if bits & 1 == 1 {
             result = Some(result.map_or_else(|| square.clone(), |r| matmul(r, &square)));
         }
-        left >>= 1;
-        if left > 0 {
+        bits >>= 1;
+        if bits > 0 {
             square = matmul(&square, &square);
         }
     }

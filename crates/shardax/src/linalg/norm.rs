@@ -27,8 +27,8 @@ pub enum NormOrder {
     /// The `p`-norm. For vectors, the `p`-th root of the sum of `p`-th powers of absolute values; infinity is the
     /// largest, -infinity the smallest absolute value, and 0 counts the elements that are not 0.
     ///
-    /// For matrices, 1 is the largest sum of absolute values of a column, infinity that of a row, -1 and -infinity are
-    /// the smallest ones, and 2 is the largest singular value.
+    /// For matrices, 1 is the largest sum of absolute values of a column, and infinity is the largest sum of a row; -1 and
+    /// -infinity are the smallest sums of a column and of a row. 2 is the largest singular value.
     P(f64),
 }
 
@@ -44,10 +44,10 @@ impl From<f64> for NormOrder {
     }
 }
 
-/// The norm of vectors along one axis, or of matrices along two (rows, then columns). `..` stands for all axes of an
-/// array of one or two dimensions, or with [`NormOrder::Default`] of any array.
+/// Norms of vectors along one axis, or of matrices along two axes (rows, then columns). `..` selects all axes: of an array of
+/// one or two dimensions, or of any array with [`NormOrder::Default`].
 ///
-/// The result is real and has the other axes. The norm of zero elements is 0. Where a norm is 0 its gradient is NaN.
+/// The result is real and has the remaining axes. The norm of zero elements is 0. The gradient of a norm that is 0 is NaN.
 ///
 /// Fails for a wrong number of axes, for orders that are not defined for matrices, and for axes out of bounds.
 ///
@@ -66,7 +66,7 @@ pub fn norm(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoAxes)
     run(x.into_array(), order.into(), axes, false)
 }
 
-/// Like [`norm`], but keeps the axes with size 1.
+/// Norms like [`norm`]. The reduced axes stay, with size 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -78,7 +78,7 @@ pub fn norm_keepdims(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl 
     run(x.into_array(), order.into(), axes, true)
 }
 
-/// The parameters of a norm; a number is stored as its bits.
+/// The parameters of a norm. `p` is stored as its bits, because floats have no hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Params {
     fro: bool,
@@ -88,54 +88,54 @@ struct Params {
 
 #[track_caller]
 fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array {
-    let made = at_caller(|| {
-        let like = inexact(&x)?;
+    let result = at_caller(|| {
+        let operand = inexact(&x)?;
         let rank = x.ndim();
-        let given = axes.into_axes();
-        let all = given.is_none();
-        let axes: SmallVec<[usize; 4]> = match given {
+        let named_axes = axes.into_axes();
+        let all_axes = named_axes.is_none();
+        let axes: SmallVec<[usize; 4]> = match named_axes {
             None => (0..rank).collect(),
             Some(axes) => axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?,
         };
-        let fro = check(&x, order, &axes, all)?;
+        let fro = check(&x, order, &axes, all_axes)?;
         let p = if let NormOrder::P(p) = order { p } else { 2.0 };
         let signed = axes.iter().map(|&a| a as i32).collect();
         let params = Params { fro, p: p.to_bits(), axes: signed };
-        let out = composite1("norm", params, &[like], |params, x| {
+        let out = composite1("norm", params, &[operand], |params, x| {
             let p = f64::from_bits(params.p);
-            // Squares of half precision overflow at 256.
+            // Squares of float16 overflow at 256, so half precision is computed in float32.
             let (dtype, weak) = (x[0].dtype(), x[0].weak_type());
-            let wide = if dtype.byte_size() < 4 { DType::F32 } else { dtype };
-            let x = [convert(&x[0], wide, weak)];
+            let compute_dtype = if dtype.byte_size() < 4 { DType::F32 } else { dtype };
+            let x = [convert(&x[0], compute_dtype, weak)];
             let norm = match params.axes[..] {
                 _ if params.fro => root_of_squares(&x[0], &params.axes),
                 [rows, columns] => matrix_norm(&x[0], p, rows, columns),
                 _ => vector_norm(&x[0], p, &params.axes),
             };
-            Ok(vec![if dtype == wide { norm } else { convert(&norm, dtype, false) }])
+            Ok(vec![if dtype == compute_dtype { norm } else { convert(&norm, dtype, false) }])
         })?;
-        let mut kept = x.shape_owned();
-        axes.iter().for_each(|&a| kept[a] = 1);
-        Ok(if keepdims { crate::ops::lax::reshape(&out, &kept) } else { out })
+        let mut shape = x.shape_owned();
+        axes.iter().for_each(|&a| shape[a] = 1);
+        Ok(if keepdims { crate::ops::lax::reshape(&out, &shape) } else { out })
     });
-    Array::from_result(made, &x)
+    Array::from_result(result, &x)
 }
 
-/// Returns `true` for the square root of the sum of squares; fails for invalid orders and axes.
-fn check(x: &Array, order: NormOrder, axes: &[usize], all: bool) -> Result<bool> {
+/// Returns `true` for the square root of the sum of squares, and an error for invalid orders and axes.
+fn check(x: &Array, order: NormOrder, axes: &[usize], all_axes: bool) -> Result<bool> {
     let what = x.type_name();
     match (order, axes) {
-        (NormOrder::Default, _) if all => Ok(true),
+        (NormOrder::Default, _) if all_axes => Ok(true),
         (_, [a, b]) if a == b => Err(err!(Value, "norm of {what} got axis {a} twice")
-            .help("name the axes of the rows and of the columns")),
+            .help("name the axis of the rows and the axis of the columns")),
         (NormOrder::Default, [_] | [_, _]) | (NormOrder::Fro, [_, _]) => Ok(true),
         (NormOrder::P(p), [_]) if !p.is_nan() => Ok(false),
         (NormOrder::P(p), [_, _]) if p.abs() == 1.0 || p.is_infinite() || p == 2.0 => Ok(false),
         (_, [_] | [_, _]) => Err(err!(Value, "invalid order {order:?} for the norm over axes {axes:?} of {what}").help(
-            "vectors have orders that are numbers; matrices have 1, -1, 2, infinity, -infinity and the Frobenius norm",
+            "the order of a vector norm must be a number; the order of a matrix norm must be 1, -1, 2, infinity, -infinity or `NormOrder::Fro`",
         )),
         _ => Err(err!(Value, "improper number of axes for norm of {what}: {axes:?}")
-            .help("name one axis for the norm of vectors, or two for that of matrices")),
+            .help("name one axis for the norm of vectors, or two axes for the norm of matrices")),
     }
 }
 
@@ -148,11 +148,11 @@ fn absolute(x: &Array) -> Array {
     ABS.apply(x)
 }
 
-/// The largest or smallest over an axis; 0 if it is empty.
+/// Returns the largest or smallest element along an axis. The largest element of an empty axis is 0.
 fn extreme(x: &Array, axis: i32, largest: bool) -> Array {
     match (x.shape()[axis as usize], largest) {
         (0, true) => x.sum(axis),
-        // If all are 0 the gradient is halved, as in JAX, which takes 0 for the first element.
+        // As in JAX, the maximum starts with 0. If all elements are 0, it therefore has half of the gradient.
         (_, true) => maximum(x.max(axis), 0),
         (_, false) => x.min(axis),
     }
@@ -178,14 +178,15 @@ fn vector_norm(x: &Array, p: f64, axes: &[i32]) -> Array {
 
 fn matrix_norm(x: &Array, p: f64, rows: i32, columns: i32) -> Array {
     if p == 2.0 {
-        // The largest eigenvalue of xᴴ x is as accurate as the singular value.
-        let last = x.ndim() as i32;
-        let order: Vec<i32> = (0..last).filter(|&d| d != rows && d != columns).chain([rows, columns]).collect();
+        // The square root of the largest eigenvalue of xᴴ x is as accurate as the largest singular value.
+        let rank = x.ndim() as i32;
+        let order: Vec<i32> = (0..rank).filter(|&d| d != rows && d != columns).chain([rows, columns]).collect();
         let x = x.transpose(&order);
         let values = eigvalsh(product(&adjoint(&x), &x));
-        return SQRT.apply(&extreme(&values, last - 2, true));
+        return SQRT.apply(&extreme(&values, rank - 2, true));
     }
-    // Column sums reduce the rows.
-    let (sum, other) = if p.abs() == 1.0 { (rows, columns) } else { (columns, rows) };
-    extreme(&absolute(x).sum(sum), if other > sum { other - 1 } else { other }, p > 0.0)
+    // The sums of columns reduce the axis of the rows.
+    let (summed, compared) = if p.abs() == 1.0 { (rows, columns) } else { (columns, rows) };
+    let compared_after_sum = if compared > summed { compared - 1 } else { compared };
+    extreme(&absolute(x).sum(summed), compared_after_sum, p > 0.0)
 }

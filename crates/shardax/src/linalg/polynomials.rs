@@ -8,11 +8,11 @@ use crate::ops::lax;
 use crate::ops::numpy::{ConvolveMode, complex, convolve, ones_like, promote_dtypes, to_inexact, vander, zeros_dtype};
 use crate::ops::operators::ArrayLike;
 
-/// The largest degree: a matrix of as many columns is decomposed.
-const MOST: usize = 1 << 12;
+/// The largest degree of [`polyfit`], which decomposes a matrix with one column more.
+const MAX_DEGREE: usize = 1 << 12;
 
-/// The coefficients, the highest power first, of the polynomial of degree `deg` that is closest to the points: `[deg + 1]`
-/// for values `[n]`, `[deg + 1, k]` for `[n, k]`. Floating point.
+/// Fits a polynomial of degree `deg` to points by least squares. Returns the floating point coefficients, the highest power
+/// first: `[deg + 1]` for values `y` of shape `[n]`, and `[deg + 1, k]` for values of shape `[n, k]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -22,19 +22,20 @@ const MOST: usize = 1 << 12;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// `w` are weights of the distances, `[n]`. Fails for shapes that do not fit, and without points.
+/// `w` are weights of the distances, of shape `[n]`. Fails for shapes that do not fit, and if there are no points.
 #[track_caller]
 pub fn polyfit<'a>(x: impl ArrayLike, y: impl ArrayLike, deg: usize, w: impl Into<Option<&'a Array>>) -> Array {
     let (x, y, w) = (x.into_array(), y.into_array(), w.into());
-    let made = at_caller(|| {
+    let coefficients = at_caller(|| {
         let args = promote_dtypes(&[&x, &y], to_inexact)?;
         let fits = x.ndim() == 1 && x.size() > 0 && matches!(y.ndim(), 1 | 2) && y.shape()[0] == x.size();
         if !fits || w.is_some_and(|w| w.shape() != x.shape()) {
             return Err(err!(Value, "polyfit got incompatible x {} and y {}", x.type_name(), y.type_name())
-                .help("give vectors of points and values of one length, with weights of that length; several sets of values are [n, k]"));
+                .help("`x`, `y` and the weights must be vectors of the same length; for several sets of values, pass `y` of shape [n, k]"));
         }
-        if deg > MOST {
-            return Err(err!(Value, "polyfit of degree {deg} is too large").help(format!("ask for at most {MOST}")));
+        if deg > MAX_DEGREE {
+            return Err(err!(Value, "polyfit of degree {deg} is too large")
+                .help(format!("choose a degree of at most {MAX_DEGREE}")));
         }
         let (mut left, mut right) = (vander(&args[0], deg + 1), args[1].clone());
         if let Some(w) = w {
@@ -42,15 +43,18 @@ pub fn polyfit<'a>(x: impl ArrayLike, y: impl ArrayLike, deg: usize, w: impl Int
             left = left * w.expand_dims(1);
             right = if right.ndim() == 2 { right * w.expand_dims(1) } else { right * w };
         }
+        // Columns of equal length make the least-squares problem better conditioned.
         let scale = left.square().sum(0).sqrt();
         let (c, ..) = lstsq(left / &scale, &right);
         Ok(if right.ndim() == 2 { c / scale.expand_dims(1) } else { c / scale })
     });
-    Array::from_result(made, &y)
+    Array::from_result(coefficients, &y)
 }
 
-/// The roots of the polynomial with these coefficients, the highest power first: complex, in no order. Zeros at the ends
-/// are left out where the values can be read; inside `jit` the first coefficient must not be 0.
+/// Computes the complex roots of a polynomial in no order. `p` are the coefficients, the highest power first.
+///
+/// Zeros at both ends of the coefficients are removed if their values are known. Inside of `jit` they are not, so the first
+/// coefficient must not be 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -59,15 +63,15 @@ pub fn polyfit<'a>(x: impl ArrayLike, y: impl ArrayLike, deg: usize, w: impl Int
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for other than one dimension.
+/// The coefficients must be a vector; otherwise it fails.
 #[track_caller]
 pub fn roots(p: impl ArrayLike) -> Array {
     let p = p.into_array();
-    let made = at_caller(|| {
+    let roots = at_caller(|| {
         let x = promote_dtypes(&[&p], to_inexact)?.swap_remove(0);
         if x.ndim() != 1 {
             return Err(err!(Value, "roots needs a vector of coefficients, got {}", p.type_name())
-                .help("map over several polynomials with `vmap`"));
+                .help("use `vmap` for several polynomials"));
         }
         let (mut start, mut end) = (0, x.size());
         if !x.is_traced() {
@@ -75,20 +79,20 @@ pub fn roots(p: impl ArrayLike) -> Array {
             start = is_zero.iter().position(|zero| !zero).unwrap_or(end);
             end = is_zero.iter().rposition(|zero| !zero).map_or(start, |last| last + 1);
         }
-        // Zeros at the end are roots of 0.
+        // Each zero at the end is a root at 0.
         let zeros = if start == end { 0 } else { x.size() - end };
         let zeros = zeros_dtype([zeros], complex(x.real(), 0).dtype());
         if end - start < 2 {
             return Ok(zeros);
         }
-        let found = eigvals(crate::scipy::linalg::companion(lax::slice_in_dim(&x, start, end, 0)))?;
-        let zeros = zeros.astype(found.dtype());
-        Ok(lax::concatenate(&[found, zeros], 0))
+        let nonzero = eigvals(crate::scipy::linalg::companion(lax::slice_in_dim(&x, start, end, 0)))?;
+        let zeros = zeros.astype(nonzero.dtype());
+        Ok(lax::concatenate(&[nonzero, zeros], 0))
     });
-    Array::from_result(made, &p)
+    Array::from_result(roots, &p)
 }
 
-/// The coefficients of the polynomial with these roots, or of the characteristic polynomial of a square matrix.
+/// Returns the coefficients of the polynomial with these roots, or of the characteristic polynomial of a square matrix.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -96,18 +100,18 @@ pub fn roots(p: impl ArrayLike) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for other than one dimension, or two of a square matrix.
+/// The argument must be a vector or a square matrix; otherwise it fails.
 #[track_caller]
 pub fn poly(seq_of_zeros: impl ArrayLike) -> Array {
-    let given = seq_of_zeros.into_array();
-    let made = at_caller(|| {
-        let x = promote_dtypes(&[&given], to_inexact)?.swap_remove(0);
+    let seq_of_zeros = seq_of_zeros.into_array();
+    let coefficients = at_caller(|| {
+        let x = promote_dtypes(&[&seq_of_zeros], to_inexact)?.swap_remove(0);
         let x = match *x.shape() {
             [_] => x,
             [m, n] if m == n && n > 0 => eigvals(x)?,
             _ => {
-                return Err(err!(Value, "poly needs a vector or a square matrix, got {}", given.type_name())
-                    .help("map over several polynomials with `vmap`"));
+                return Err(err!(Value, "poly needs a vector or a square matrix, got {}", seq_of_zeros.type_name())
+                    .help("use `vmap` for several polynomials"));
             }
         };
         let one = ones_like(x.sum(..)).expand_dims(0);
@@ -116,5 +120,5 @@ pub fn poly(seq_of_zeros: impl ArrayLike) -> Array {
             convolve(product, factor, ConvolveMode::Full)
         }))
     });
-    Array::from_result(made, &given)
+    Array::from_result(coefficients, &seq_of_zeros)
 }

@@ -1,4 +1,4 @@
-//! Chains of products, condition numbers, and equations of tensors.
+//! Chains of products, condition numbers, and linear equations of tensors.
 
 use super::norm::NormOrder;
 use super::{inv, norm, solve, svdvals};
@@ -9,7 +9,7 @@ use crate::ops::lax;
 use crate::ops::numpy::{isnan, matmul, where_};
 use crate::ops::operators::{ArrayLike, into_arrays};
 
-/// The product of two or more matrices, in the order that takes the fewest operations. The first and the last may be
+/// Multiplies two or more matrices in the order that needs the fewest operations. The first and the last array can be
 /// vectors.
 ///
 /// ```
@@ -19,34 +19,35 @@ use crate::ops::operators::{ArrayLike, into_arrays};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for less than two arrays, others of other than two dimensions, and sizes that do not fit.
+/// Fails for less than two arrays, for arrays between the ends that are not matrices, and for sizes that do not fit.
 #[track_caller]
 pub fn multi_dot(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = into_arrays(arrays);
     let like = arrays.first().cloned().unwrap_or_else(|| Array::from(0.0f32));
-    let made = at_caller(|| {
+    let product = at_caller(|| {
         arrays.iter().try_for_each(Array::check)?;
-        let last = arrays.len().wrapping_sub(1);
-        let fits = |(i, x): (usize, &Array)| x.ndim() == 2 || (x.ndim() == 1 && (i == 0 || i == last));
-        if arrays.len() < 2 || !arrays.iter().enumerate().all(fits) {
-            let of: Vec<String> = arrays.iter().map(Array::type_name).collect();
+        let count = arrays.len();
+        let mut ranks = arrays.iter().enumerate().map(|(i, x)| (x.ndim(), i == 0 || i + 1 == count));
+        if count < 2 || !ranks.all(|(rank, is_end)| rank == 2 || (rank == 1 && is_end)) {
+            let types: Vec<String> = arrays.iter().map(Array::type_name).collect();
             return Err(err!(
                 Value,
-                "multi_dot needs at least two matrices, of which the ends may be vectors, got {of:?}"
+                "multi_dot needs at least two matrices, and only the first and the last can be vectors, got {types:?}"
             )
             .help("multiply other arrays with `matmul`"));
         }
-        Ok(chain(&arrays))
+        Ok(multiply_chain(&arrays))
     });
-    Array::from_result(made, &like)
+    Array::from_result(product, &like)
 }
 
-/// The product of a chain, divided where that is cheapest.
-fn chain(arrays: &[Array]) -> Array {
+/// Multiplies a chain of matrices. `costs[i][j]` is the smallest number of operations for the matrices from `i` to `j`, and
+/// the place where this product must be divided; it follows from the costs of shorter chains.
+fn multiply_chain(arrays: &[Array]) -> Array {
     let n = arrays.len();
-    let rows = |x: &Array| if x.ndim() == 2 { x.shape()[0] } else { 1 };
-    let mut sizes: Vec<f64> = arrays.iter().map(|x| rows(x) as f64).collect();
-    // A vector at the front is a row, at the end a column.
+    // Matrix `i` is `[sizes[i], sizes[i + 1]]`. A vector at the front is a row, and a vector at the end is a column.
+    let rows = arrays.iter().map(|x| if x.ndim() == 2 { x.shape()[0] } else { 1 });
+    let mut sizes: Vec<f64> = rows.map(|rows| rows as f64).collect();
     if arrays[n - 1].ndim() == 1 {
         sizes[n - 1] = arrays[n - 1].size() as f64;
         sizes.push(1.0);
@@ -57,23 +58,26 @@ fn chain(arrays: &[Array]) -> Array {
     for length in 1..n {
         for i in 0..n - length {
             let j = i + length;
-            let at = |k: usize| costs[i][k].0 + costs[k + 1][j].0 + sizes[i] * sizes[k + 1] * sizes[j + 1];
-            let best = (i..j).map(|k| (at(k), k)).min_by(|a, b| a.0.total_cmp(&b.0));
-            costs[i][j] = best.unwrap_or((0.0, i));
+            let divisions =
+                (i..j).map(|k| (costs[i][k].0 + costs[k + 1][j].0 + sizes[i] * sizes[k + 1] * sizes[j + 1], k));
+            let cheapest = divisions.min_by(|a, b| a.0.total_cmp(&b.0));
+            costs[i][j] = cheapest.unwrap_or((0.0, i));
         }
     }
-    fn product(arrays: &[Array], costs: &[Vec<(f64, usize)>], i: usize, j: usize) -> Array {
-        if i == j {
-            return arrays[i].clone();
-        }
-        let k = costs[i][j].1;
-        matmul(product(arrays, costs, i, k), product(arrays, costs, k + 1, j))
-    }
-    product(arrays, &costs, 0, n - 1)
+    multiply_range(arrays, &costs, 0, n - 1)
 }
 
-/// The condition numbers of matrices `[..., m, n]`: the norm of each times that of its inverse; for `None` the largest
-/// singular value over the smallest. Infinite for singular matrices.
+/// Multiplies the matrices from `i` to `j` as the costs say.
+fn multiply_range(arrays: &[Array], costs: &[Vec<(f64, usize)>], i: usize, j: usize) -> Array {
+    if i == j {
+        return arrays[i].clone();
+    }
+    let k = costs[i][j].1;
+    matmul(multiply_range(arrays, costs, i, k), multiply_range(arrays, costs, k + 1, j))
+}
+
+/// Condition numbers of matrices `[..., m, n]`: the norm of the matrix times the norm of its inverse. For `None` it is the
+/// largest singular value divided by the smallest. The condition number of a singular matrix is infinite.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -81,11 +85,11 @@ fn chain(arrays: &[Array]) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for less than two dimensions; with an order for matrices that are not square.
+/// Fails for less than two dimensions. If you pass an order, it also fails for matrices that are not square.
 #[track_caller]
 pub fn cond(x: impl ArrayLike, p: impl Into<Option<NormOrder>>) -> Array {
     let (x, p) = (x.into_array(), p.into());
-    let made = at_caller(|| {
+    let result = at_caller(|| {
         x.check()?;
         let value = match p {
             None => {
@@ -96,13 +100,14 @@ pub fn cond(x: impl ArrayLike, p: impl Into<Option<NormOrder>>) -> Array {
             Some(p) => norm(&x, p, [-2, -1]) * norm(inv(&x), p, [-2, -1]),
         };
         value.check()?;
-        let is_own = isnan(&x).any([-2, -1]);
-        Ok(where_(isnan(&value) & !is_own, f64::INFINITY, value))
+        // A NaN that does not come from the matrix comes from the inverse of a singular matrix.
+        let has_nan = isnan(&x).any([-2, -1]);
+        Ok(where_(isnan(&value) & !has_nan, f64::INFINITY, value))
     });
-    Array::from_result(made, &x)
+    Array::from_result(result, &x)
 }
 
-/// The inverse of a tensor as a linear map from its last dimensions, from `ind` on, to its first ones.
+/// Inverts a tensor as a linear map from its dimensions `ind..` to its dimensions `..ind`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -111,29 +116,29 @@ pub fn cond(x: impl ArrayLike, p: impl Into<Option<NormOrder>>) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless both groups of dimensions have the same number of elements.
+/// Both groups of dimensions must have the same number of elements; otherwise it fails.
 #[track_caller]
 pub fn tensorinv(a: impl ArrayLike, ind: usize) -> Array {
     let a = a.into_array();
-    let made = at_caller(|| {
+    let inverse = at_caller(|| {
         a.check()?;
-        let (first, last) = a.shape().split_at(ind.min(a.ndim()));
-        let (m, n): (usize, usize) = (first.iter().product(), last.iter().product());
+        let (rows, columns) = a.shape().split_at(ind.min(a.ndim()));
+        let (m, n): (usize, usize) = (rows.iter().product(), columns.iter().product());
         if m != n || ind == 0 {
             return Err(err!(
                 Value,
-                "tensorinv of {} at ind={ind} is of no square matrix: {m} elements before, {n} from there",
+                "tensorinv of {} at ind={ind} is not a square matrix: there are {m} elements before `ind` and {n} from it on",
                 a.type_name()
             )
-            .help("give a tensor that is a square matrix of two groups of dimensions"));
+            .help("choose `ind` so that the dimensions before it and the others have the same number of elements"));
         }
-        let shape = [last, first].concat();
+        let shape = [columns, rows].concat();
         Ok(lax::reshape(&inv(lax::reshape(&a, &[m, n])), &shape))
     });
-    Array::from_result(made, &a)
+    Array::from_result(inverse, &a)
 }
 
-/// The solution `x` of `tensordot(a, x, x.ndim()) = b`.
+/// Solves `tensordot(a, x, x.ndim()) = b` for `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -142,20 +147,21 @@ pub fn tensorinv(a: impl ArrayLike, ind: usize) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless the dimensions of `b` are the first of `a`, and the others have as many elements.
+/// The first dimensions of `a` must be the dimensions of `b`, and its other dimensions must have the same number of elements;
+/// otherwise it fails.
 #[track_caller]
 pub fn tensorsolve(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (a, b) = (a.into_array(), b.into_array());
-    let made: Result<Array> = at_caller(|| {
+    let solution: Result<Array> = at_caller(|| {
         a.check()?;
         b.check()?;
-        let rest = a.shape().get(b.ndim()..).unwrap_or_default();
-        let n: usize = rest.iter().product();
+        let solution_shape = a.shape().get(b.ndim()..).unwrap_or_default();
+        let n: usize = solution_shape.iter().product();
         if !a.shape().starts_with(b.shape()) || n != b.size() {
             return Err(err!(Value, "tensorsolve got incompatible a {} and b {}", a.type_name(), b.type_name())
-                .help("the first dimensions of `a` are those of `b`, and the others have as many elements"));
+                .help("the shape of `a` must start with the shape of `b`, and its other dimensions must have the same number of elements as `b`"));
         }
-        Ok(lax::reshape(&solve(lax::reshape(&a, &[n, n]), b.ravel()), rest))
+        Ok(lax::reshape(&solve(lax::reshape(&a, &[n, n]), b.ravel()), solution_shape))
     });
-    Array::from_result(made, &b)
+    Array::from_result(solution, &b)
 }

@@ -13,12 +13,19 @@ use crate::ops::primitive::composite::{composite, composite1};
 use crate::ops::primitive::matrix::{adjoint, eye_like, matrix, product};
 use crate::ops::primitive::svd::Svd;
 
-/// Three results, or three arrays that carry the error.
+/// Returns the three outputs, or three arrays that carry the error.
 #[track_caller]
-fn triple(made: Result<Vec<Array>>, like: &Array) -> (Array, Array, Array) {
-    match made.as_deref() {
+fn triple(outputs: Result<Vec<Array>>, like: &Array) -> (Array, Array, Array) {
+    match outputs.as_deref() {
         Ok([a, b, c]) => (a.clone(), b.clone(), c.clone()),
-        Ok(_) => triple(Err(err!(Runtime, "a decomposition did not give three results")), like),
+        Ok(outputs) => triple(
+            Err(err!(
+                Runtime,
+                "internal error: a decomposition has {} results instead of three; please report this",
+                outputs.len()
+            )),
+            like,
+        ),
         Err(e) => {
             let failed = Array::from_result(Err(e.clone()), like);
             (failed.clone(), failed.clone(), failed)
@@ -26,11 +33,12 @@ fn triple(made: Result<Vec<Array>>, like: &Array) -> (Array, Array, Array) {
     }
 }
 
-/// The singular value decomposition `(u, s, vh)` of matrices `[..., m, n]`, with `k = min(m, n)`: `u` of `[..., m, k]`
-/// and `vh` of `[..., k, n]` have orthonormal columns and rows, `s` of `[..., k]` has the singular values, real and in
-/// descending order, and `u diag(s) vh = x`. Signs of columns are not specified. (JAX's `full_matrices=False`.)
+/// Singular value decomposition `(u, s, vh)` of matrices `[..., m, n]`, such that `u diag(s) vh = x`. With `k = min(m, n)`,
+/// `u` has shape `[..., m, k]` and orthonormal columns, and `vh` has shape `[..., k, n]` and orthonormal rows. The singular
+/// values `s`, of shape `[..., k]`, are real and descending. The signs of the columns of `u` are not specified. It is JAX's
+/// `full_matrices=False`; see [`svd_full`] for the other.
 ///
-/// For equal singular values, gradients of `u` and `vh` are NaN or infinite.
+/// If singular values are equal, gradients of `u` and `vh` are NaN or infinite.
 ///
 /// Fails for less than two dimensions.
 ///
@@ -47,10 +55,10 @@ pub fn svd(x: impl ArrayLike) -> (Array, Array, Array) {
     svd_with(x.into_array(), false)
 }
 
-/// Like [`svd`] with all columns of `u`, `[..., m, m]`, and all rows of `vh`, `[..., n, n]` (JAX's
-/// `full_matrices=True`).
+/// Singular value decomposition with all columns of `u`, of shape `[..., m, m]`, and all rows of `vh`, of shape
+/// `[..., n, n]` (JAX's `full_matrices=True`). See [`svd`].
 ///
-/// Fails for less than two dimensions. Not differentiable for matrices that are not square.
+/// Fails for less than two dimensions. You can differentiate it only for square matrices.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -68,7 +76,7 @@ fn svd_with(x: Array, full: bool) -> (Array, Array, Array) {
     triple(at_caller(|| Ok(Svd { full }.apply(&inexact(&x)?).into_vec())), &x)
 }
 
-/// The singular values of matrices; see [`svd`].
+/// Singular values of matrices; see [`svd`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -81,6 +89,7 @@ pub fn svdvals(x: impl ArrayLike) -> Array {
     svd(x).1
 }
 
+/// Returns the distance from 1 to the next larger number of the dtype.
 fn eps(dtype: DType) -> f64 {
     match dtype.real() {
         DType::F64 => f64::EPSILON,
@@ -90,14 +99,14 @@ fn eps(dtype: DType) -> f64 {
     }
 }
 
-/// Marks the singular values of at least `rcond` times the largest.
-fn counted(s: &Array, rcond: f64) -> Array {
+/// Returns `true` for each singular value that is at least `rcond` times the largest.
+fn is_significant(s: &Array, rcond: f64) -> Array {
     let largest = s.max_keepdims(-1);
     s.greater(0) & s.greater_equal(largest * rcond)
 }
 
-/// The Moore-Penrose inverses, `[..., n, m]` of `[..., m, n]`: singular values below `10 max(m, n) eps` of the largest
-/// count as zeros.
+/// Moore-Penrose inverses of matrices `[..., m, n]`, of shape `[..., n, m]`. Singular values of at most
+/// `10 max(m, n) eps` times the largest are treated as zero.
 ///
 /// Fails for less than two dimensions.
 ///
@@ -110,27 +119,33 @@ fn counted(s: &Array, rcond: f64) -> Array {
 #[track_caller]
 pub fn pinv(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let made = at_caller(|| {
+    let inverse = at_caller(|| {
         let x = inexact(&x)?;
         matrix("pinv", &x.aval())?;
         composite1("pinv", (), &[x], |(), x| {
-            let rule = |(a,): (Array,), (da,): (Array,)| -> Result<(Array, Array)> {
-                let p = inverse(a.clone())?;
-                let (ph, dah) = (adjoint(&p), adjoint(&da));
-                let rest = |x: Array| eye_like(&x, x.shape()[x.ndim() - 1]) - x;
-                // Golub and Pereyra, https://doi.org/10.1137/0710036, 4.12.
-                let beyond = product(&product(&product(&p, &ph), &dah), &rest(product(&a, &p)));
-                let before = product(&product(&rest(product(&p, &a)), &dah), &product(&ph, &p));
-                let dp = beyond + before - product(&product(&p, &da), &p);
-                Ok((p, dp))
-            };
-            Ok(vec![custom_jvp(inverse).defjvp(rule).apply((x[0].clone(),))?])
+            Ok(vec![custom_jvp(pseudoinverse).defjvp(pseudoinverse_jvp).apply((x[0].clone(),))?])
         })
     });
-    Array::from_result(made, &x)
+    Array::from_result(inverse, &x)
 }
 
-fn inverse(a: Array) -> Result<Array> {
+/// Returns the inverse of `a` and its tangent ([Golub and Pereyra, 4.12](https://doi.org/10.1137/0710036)).
+fn pseudoinverse_jvp((a,): (Array,), (da,): (Array,)) -> Result<(Array, Array)> {
+    let p = pseudoinverse(a.clone())?;
+    let (ph, dah) = (adjoint(&p), adjoint(&da));
+    let left_null_space = product(&product(&product(&p, &ph), &dah), &eye_minus(product(&a, &p)));
+    let null_space = product(&product(&eye_minus(product(&p, &a)), &dah), &product(&ph, &p));
+    let dp = left_null_space + null_space - product(&product(&p, &da), &p);
+    Ok((p, dp))
+}
+
+/// Returns the identity minus `x`.
+fn eye_minus(x: Array) -> Array {
+    eye_like(&x, x.shape()[x.ndim() - 1]) - x
+}
+
+/// Computes the Moore-Penrose inverse from the singular value decomposition.
+fn pseudoinverse(a: Array) -> Result<Array> {
     let outs = Svd { full: false }.apply(&a);
     let (u, s, vh) = (&outs[0], &outs[1], &outs[2]);
     if s.size() == 0 {
@@ -138,12 +153,12 @@ fn inverse(a: Array) -> Result<Array> {
     }
     let longest = a.shape()[a.ndim() - 2..].iter().copied().max().unwrap_or(0);
     let rcond = 10.0 * longest as f64 * eps(a.dtype());
-    let used = s.greater(s.max_keepdims(-1) * rcond);
-    let inverse = where_(&used, 1 / where_(&used, s, 1), 0).astype(a.dtype());
+    let is_significant = s.greater(s.max_keepdims(-1) * rcond);
+    let inverse = where_(&is_significant, 1 / where_(&is_significant, s, 1), 0).astype(a.dtype());
     Ok(product(&(adjoint(vh) * inverse.expand_dims(-2)), &adjoint(u)))
 }
 
-/// The rank of matrices: the number of singular values above `max(m, n) eps` times the largest. int32 of `[...]`.
+/// Rank of matrices: the number of singular values above `max(m, n) eps` times the largest, as an int32 array.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -153,7 +168,7 @@ fn inverse(a: Array) -> Result<Array> {
 #[track_caller]
 pub fn matrix_rank(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let made = at_caller(|| {
+    let rank = at_caller(|| {
         let a = inexact(&x)?;
         let (m, n) = matrix("matrix_rank", &a.aval())?;
         let s = svdvals(&a);
@@ -164,13 +179,16 @@ pub fn matrix_rank(x: impl ArrayLike) -> Array {
         let rcond = m.max(n) as f64 * eps(a.dtype());
         Ok(s.greater(s.max_keepdims(-1) * rcond).astype(DType::I32).sum(-1))
     });
-    Array::from_result(made, &x)
+    Array::from_result(rank, &x)
 }
 
-/// The least-squares solution `(x, residuals, rank, s)`: the smallest `x` of `[n]` or `[n, k]` that minimizes `a x -
-/// b`; the squared length of each column's residual; the rank of `a`, which counts singular values
-/// of at least `max(m, n) eps` times the largest; and the singular values. `a` is one matrix `[m, n]`, `b` `[m]` or
-/// `[m, k]`.
+/// Least-squares solution `(x, residuals, rank, s)` of `a x = b` for one matrix `a` of shape `[m, n]`, and `b` of shape `[m]`
+/// or `[m, k]`.
+///
+/// - `x`, of shape `[n]` or `[n, k]`, minimizes the length of `a x - b`; if several do, it is the shortest.
+/// - `residuals` are the squared lengths of the columns of `a x - b`.
+/// - `rank` is the number of singular values of at least `max(m, n) eps` times the largest.
+/// - `s` are the singular values.
 ///
 /// Fails for shapes that do not fit.
 ///
@@ -186,7 +204,7 @@ pub fn matrix_rank(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn lstsq(a: impl ArrayLike, b: impl ArrayLike) -> (Array, Array, Array, Array) {
     let (a, b) = (a.into_array(), b.into_array());
-    let made = at_caller(|| {
+    let outputs = at_caller(|| {
         let args = promote_dtypes(&[&a, &b], to_inexact)?;
         let fits = a.ndim() == 2 && matches!(b.ndim(), 1 | 2) && a.shape()[0] == b.shape()[0] && a.size() > 0;
         if !fits {
@@ -196,7 +214,7 @@ pub fn lstsq(a: impl ArrayLike, b: impl ArrayLike) -> (Array, Array, Array, Arra
                 a.type_name(),
                 b.type_name()
             )
-            .help("the matrix is [m, n], and not empty, the right-hand sides are [m] or [m, k]"));
+            .help("the matrix must be [m, n] and not empty, and the right-hand sides must be [m] or [m, k]"));
         }
         composite("lstsq", (), 4, &args, |(), args| {
             let (a, b) = (&args[0], &args[1]);
@@ -204,20 +222,22 @@ pub fn lstsq(a: impl ArrayLike, b: impl ArrayLike) -> (Array, Array, Array, Arra
             let outs = Svd { full: false }.apply(a);
             let (u, s, vh) = (&outs[0], &outs[1], &outs[2]);
             let longest = a.shape().iter().copied().max().unwrap_or(0);
-            let used = counted(s, longest as f64 * eps(a.dtype()));
-            let rank = used.astype(DType::I32).sum(..);
-            let inverse = where_(&used, 1 / where_(&used, s, 1), 0).astype(a.dtype());
+            let is_significant = is_significant(s, longest as f64 * eps(a.dtype()));
+            let rank = is_significant.astype(DType::I32).sum(..);
+            let inverse = where_(&is_significant, 1 / where_(&is_significant, s, 1), 0).astype(a.dtype());
             let x = product(&adjoint(vh), &(inverse.expand_dims(-1) * product(&adjoint(u), &columns)));
-            let left = (&columns - product(a, &x)).abs();
-            let residuals = (&left * &left).sum(0);
+            let distance = (&columns - product(a, &x)).abs();
+            let residuals = (&distance * &distance).sum(0);
             let x = if b.ndim() == 1 { x.squeeze(-1) } else { x };
             Ok(vec![x, residuals, rank, s.clone()])
         })
     });
-    match made.as_deref() {
+    match outputs.as_deref() {
         Ok([x, residuals, rank, s]) => (x.clone(), residuals.clone(), rank.clone(), s.clone()),
         other => {
-            let e = other.err().cloned().unwrap_or_else(|| err!(Runtime, "lstsq did not give four results"));
+            let e = other.err().cloned().unwrap_or_else(|| {
+                err!(Runtime, "internal error: lstsq does not have four results; please report this")
+            });
             let failed = Array::from_result(Err(e), &b);
             (failed.clone(), failed.clone(), failed.clone(), failed)
         }
