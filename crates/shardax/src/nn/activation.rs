@@ -36,7 +36,7 @@ macro_rules! activations {
 }
 
 activations! {
-    /// The rectifier, `max(x, 0)`, with gradient 0 at 0 and at NaN.
+    /// The rectifier, `max(x, 0)`. Its gradient is 0 at 0 and at NaN.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -64,10 +64,10 @@ activations! {
     /// ```
     gelu => |x| {
         let x = floating(&x);
-        // Beyond it the result is `x` or 0, and the cube would overflow.
-        let near = if x.dtype().is_complex() { x.clone() } else { x.clip(-30, 30) };
-        let inner = (&near + integer_cube(&near) * 0.044715) * (8.0 / std::f64::consts::PI).sqrt();
-        // (1 + tanh(z)) / 2 is sigmoid(2 z), which has all digits where it is small.
+        // Outside of this range the result is `x` or 0, but the cube would overflow.
+        let clipped = if x.dtype().is_complex() { x.clone() } else { x.clip(-30, 30) };
+        let inner = (&clipped + integer_cube(&clipped) * 0.044715) * (8.0 / std::f64::consts::PI).sqrt();
+        // (1 + tanh(z)) / 2 is sigmoid(2 z), which is also accurate where it is small.
         x * inner.logistic()
     };
     /// The Gaussian error linear unit, `x Φ(x)`: JAX's `gelu(approximate=False)`.
@@ -97,7 +97,7 @@ activations! {
     softplus => |x| logaddexp(x, 0);
     /// `x / (1 + |x|)`.
     soft_sign => |x| {
-        // A boolean is a weak number next to the 1.
+        // Adding 1 to a boolean promotes it to a weakly typed number, as in JAX.
         let is_weak = x.weak_type() || x.dtype() == DType::Bool;
         let x = if x.dtype().is_inexact() { x } else { convert(&x, to_inexact(x.dtype()), is_weak) };
         SOFT_SIGN.apply(&[x])
@@ -110,34 +110,35 @@ activations! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     hard_tanh => |x| {
-        // Unsigned numbers have no -1, and are never below it.
+        // -1 is not an unsigned number, and no unsigned number is below it.
         let low = if x.dtype().category() <= Category::Unsigned { x.clone() } else { where_(x.less(-1), -1, &x) };
         where_(x.greater(1), 1, low)
     };
     /// `relu6(x + 3) / 6`.
     hard_sigmoid => |x| relu6(x + 3) / 6;
-    /// The scaled exponential linear unit, of self-normalizing networks.
+    /// The scaled exponential linear unit of self-normalizing networks.
     ///
     /// Source: [Klambauer et al. 2017](https://arxiv.org/abs/1706.02515).
-    selu => |x| elu_of(x, 1.6732632423543772) * 1.0507009873554805;
+    selu => |x| elu_of_array(x, 1.6732632423543772) * 1.0507009873554805;
     /// `x * hard_sigmoid(x)`.
     hard_silu => |x| &x * hard_sigmoid(&x);
-    /// `(x + 1)² / 4` between -1 and 1, 0 below, `x` above.
+    /// `(x + 1)² / 4` between -1 and 1, 0 below -1, and `x` above 1.
     sparse_plus => |x| {
         let x = floating(&x);
         where_(x.less_equal(-1), 0, where_(x.greater_equal(1), &x, (&x + 1).square() * 0.25))
     };
     /// `(x + 1) / 2`, clamped to `[0, 1]`.
     sparse_sigmoid => |x| (x + 1).clip(0, 2) * 0.5;
-    /// `log(1 - exp(-x))` for positive `x`, accurate for small and large ones.
+    /// `log(1 - exp(-x))` for positive `x`. It is accurate for small and for large `x`.
     ///
     /// Source: [Mächler 2012](https://cran.r-project.org/web/packages/Rmpfr/vignettes/log1mexp-note.pdf).
     log1mexp => |x| {
         let x = floating(&x);
-        // Each branch is computed where it is accurate, so that the other has no infinite gradient.
-        let small = x.less_equal(std::f64::consts::LN_2);
-        let (near, far) = (where_(&small, &x, 0.5), where_(&small, 1, &x));
-        where_(small, (-expm1(&-near)).log(), (-(-far).exp()).log1p())
+        // Each branch gets a harmless operand where the other one is used. Otherwise its gradient could be infinite there,
+        // and infinity times 0 is NaN.
+        let is_small = x.less_equal(std::f64::consts::LN_2);
+        let (small, large) = (where_(&is_small, &x, 0.5), where_(&is_small, 1, &x));
+        where_(is_small, (-expm1(&-small)).log(), (-(-large).exp()).log1p())
     };
     /// `x * tanh(softplus(x))`.
     mish => |x| &x * softplus(&x).tanh();
@@ -157,19 +158,19 @@ pub use silu as swish;
 #[track_caller]
 pub fn squareplus(x: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (x, b) = (x.into_array(), b.into_array());
-    let made = at_caller(|| {
+    let result = at_caller(|| {
         let args = sharded_alike(&broadcast_args("squareplus", &promote_dtypes(&[&x, &b], to_inexact)?)?);
         let root = ROOT_OF_SUM.apply(&args);
-        // For negative numbers the sum would cancel.
+        // For a negative number, x + root would cancel. It equals b / (root - x), which does not.
         let is_negative = args[0].less(0);
         let sum = &root + where_(&is_negative, -&args[0], &args[0]);
         let is_divisor = is_negative & sum.not_equal(0);
         Ok(where_(&is_divisor, &args[1] / where_(&is_divisor, &sum, 1), sum) / 2)
     });
-    Array::from_result(made, &x)
+    Array::from_result(result, &x)
 }
 
-/// The array in floating point, with a strong type.
+/// Converts to floating point, with a strong type.
 #[track_caller]
 fn floating(x: &Array) -> Array {
     to_strong_type(x, to_inexact(x.dtype()))
@@ -187,13 +188,13 @@ fn integer_cube(x: &Array) -> Array {
 }
 
 #[track_caller]
-fn elu_of(x: Array, alpha: f64) -> Array {
-    // For large x the exponential is unused, and would overflow in the gradient.
-    let small = where_(x.greater(0), 0.0, &x);
-    where_(x.greater(0), &x, expm1(&small) * alpha)
+fn elu_of_array(x: Array, alpha: f64) -> Array {
+    // The exponential of a positive number is not used, but it would overflow in the gradient.
+    let negative = where_(x.greater(0), 0.0, &x);
+    where_(x.greater(0), &x, expm1(&negative) * alpha)
 }
 
-/// The exponential linear unit: `x` where positive, `alpha * (exp(x) - 1)` elsewhere. JAX's default `alpha` is 1.
+/// The exponential linear unit: `x` if it is positive, and `alpha * (exp(x) - 1)` otherwise. JAX's default `alpha` is 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -203,7 +204,7 @@ fn elu_of(x: Array, alpha: f64) -> Array {
 /// ```
 #[track_caller]
 pub fn elu(x: impl ArrayLike, alpha: f64) -> Array {
-    elu_of(x.into_array(), alpha)
+    elu_of_array(x.into_array(), alpha)
 }
 
 /// The continuously differentiable exponential linear unit, `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`.
@@ -214,7 +215,7 @@ pub fn celu(x: impl ArrayLike, alpha: f64) -> Array {
     maximum(&x, 0) + expm1(&(minimum(&x, 0) / alpha)) * alpha
 }
 
-/// `x` where it is not negative, `slope * x` elsewhere. JAX's default `slope` is 0.01.
+/// The leaky rectifier: `x` if it is not negative, and `slope * x` otherwise. JAX's default `slope` is 0.01.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -227,7 +228,7 @@ pub fn leaky_relu(x: impl ArrayLike, slope: f64) -> Array {
     where_(x.greater_equal(0), &x, &x * slope)
 }
 
-/// The gated linear unit: the first half of `axis` times the sigmoid of the second.
+/// The gated linear unit: the first half along `axis` times the sigmoid of the second half.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -245,7 +246,8 @@ pub fn glu(x: impl ArrayLike, axis: impl AxisNumber) -> Array {
     }
 }
 
-/// `exp(x) / sum(exp(x))` over `axes`, without overflow. With a mask, of the elements that it selects; 0 elsewhere.
+/// Softmax, `exp(x) / sum(exp(x))` over `axes`, without overflow. With a mask, only the selected elements take part; the
+/// others are 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -263,28 +265,29 @@ pub fn softmax(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
         Category::Signed | Category::Unsigned => floating(&x),
         _ => x,
     };
-    let made = Reduction::new("softmax", &x, axes.into_reduction(), Options::None).map(|over| match over.mask(&x) {
+    let reduction = Reduction::new("softmax", &x, axes.into_reduction(), Options::None);
+    let result = reduction.map(|over| match over.mask(&x) {
         None => Softmax { axes: over.axes.clone() }.apply(&x),
         Some(mask) => {
-            let exponentials = chosen(&x, &mask, &over).exp();
+            let exponentials = subtract_masked_max(&x, &mask, &over).exp();
             let sum = exponentials.sum(over.inner());
             where_(mask, exponentials / where_(sum.equal(0), 1, &sum), 0)
         }
     });
-    Array::from_result(made.map_err(|error| error.context("softmax")), &x)
+    Array::from_result(result.map_err(|error| error.context("softmax")), &x)
 }
 
-/// The selected elements minus their maximum; negative infinity elsewhere. Lines without such elements are finite, so that
-/// their gradient is 0.
+/// Subtracts the maximum of the selected elements from them, and replaces all others by negative infinity. If no element of a
+/// reduction is selected, 0 is subtracted, so that the difference is not NaN and its gradient is 0.
 #[track_caller]
-fn chosen(x: &Array, mask: &Array, over: &Reduction) -> Array {
+fn subtract_masked_max(x: &Array, mask: &Array, over: &Reduction) -> Array {
     let x = where_(mask, x, f64::NEG_INFINITY);
     let max = stop_gradient(x.max(over.inner().initial(f64::NEG_INFINITY)));
     &x - where_(mask.any(over.inner()), max, 0)
 }
 
-/// `log(softmax(x))` over `axes`, without overflow. With a mask, of the elements that it selects; negative infinity
-/// elsewhere.
+/// `log(softmax(x))` over `axes`, without overflow. With a mask, only the selected elements take part; the others are
+/// negative infinity.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -296,29 +299,29 @@ fn chosen(x: &Array, mask: &Array, over: &Reduction) -> Array {
 pub fn log_softmax(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let _line = source::enter();
     let x = x.into_array();
-    let made =
-        Reduction::new("log_softmax", &x, axes.into_reduction(), Options::None).map(|over| match over.mask(&x) {
-            None => {
-                let axes: SmallVec<[i32; 4]> = over.axes.iter().map(|&axis| axis as i32).collect();
-                let shifted = shifted(&x, &axes);
-                &shifted - shifted.exp().sum_keepdims(&axes[..]).log()
-            }
-            Some(mask) => {
-                let shifted = chosen(&x, &mask, &over);
-                let sum = shifted.exp().sum(over.inner());
-                let log = where_(sum.equal(0), 1, &sum).log();
-                where_(&mask, where_(&mask, shifted, 0) - log, f64::NEG_INFINITY)
-            }
-        });
-    Array::from_result(made.map_err(|error| error.context("log_softmax")), &x)
+    let reduction = Reduction::new("log_softmax", &x, axes.into_reduction(), Options::None);
+    let result = reduction.map(|over| match over.mask(&x) {
+        None => {
+            let axes: SmallVec<[i32; 4]> = over.axes.iter().map(|&axis| axis as i32).collect();
+            let shifted = shifted(&x, &axes);
+            &shifted - shifted.exp().sum_keepdims(&axes[..]).log()
+        }
+        Some(mask) => {
+            let shifted = subtract_masked_max(&x, &mask, &over);
+            let sum = shifted.exp().sum(over.inner());
+            let log = where_(sum.equal(0), 1, &sum).log();
+            where_(&mask, where_(&mask, shifted, 0) - log, f64::NEG_INFINITY)
+        }
+    });
+    Array::from_result(result.map_err(|error| error.context("log_softmax")), &x)
 }
 
 options! {
     /// Options of [`standardize`](standardize()).
     StandardizeOptions {
-        /// The mean to subtract. Default: that of the elements.
+        /// The mean to subtract. Default: the mean of the elements.
         mean: Option<Array> = None, |mean: impl ArrayLike| Some(mean.into_array());
-        /// The variance to divide by. Default: that of the elements.
+        /// The variance to divide by. Default: the variance of the elements.
         variance: Option<Array> = None, |variance: impl ArrayLike| Some(variance.into_array());
         /// A number added to the variance. Default `1e-5`.
         epsilon: Array = Array::literal(Scalar::float(1e-5), DType::F32, true), |epsilon: impl ArrayLike| epsilon.into_array();
@@ -330,12 +333,12 @@ impl StandardizeOptions {
     #[track_caller]
     pub fn standardize(&self, x: impl ArrayLike, axes: impl IntoReduction) -> Array {
         let x = x.into_array();
-        let made = at_caller(|| {
+        let result = at_caller(|| {
             let x = convert(&x, to_inexact(x.dtype()), x.weak_type());
             let over = Reduction::new("standardize", &x, axes.into_reduction(), Options::None)?.inner();
             let mean = self.mean.clone().unwrap_or_else(|| x.mean(over.clone()));
             let centred = &x - mean;
-            // The mean is a rounded number, and a large one leaves a part of it.
+            // The mean is rounded. If it is large, the differences still have a mean that matters, so it is subtracted again.
             let centred = match &self.mean {
                 None => &centred - centred.mean(over.clone()),
                 Some(_) => centred,
@@ -343,17 +346,17 @@ impl StandardizeOptions {
             let variance = match (&self.variance, &self.mean) {
                 (Some(variance), _) => variance.clone(),
                 (None, None) => centred.square().mean(over),
-                // With another mean it is what JAX computes, which may be negative.
+                // JAX's formula with a mean that you pass, whose result can be negative.
                 (None, Some(mean)) => maximum(x.square().mean(over) - mean.square(), 0),
             };
             Ok(centred * (variance + &self.epsilon).rsqrt())
         });
-        Array::from_result(made, &x)
+        Array::from_result(result, &x)
     }
 }
 
-/// The elements minus their mean, divided by their standard deviation over `axes`. [`StandardizeOptions`] has other moments
-/// and the number that is added to the variance.
+/// Subtracts the mean over `axes` from the elements, and divides by their standard deviation. With [`StandardizeOptions`] you
+/// can pass another mean, another variance, and the number that is added to the variance.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -376,7 +379,7 @@ pub fn standardize(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
 #[track_caller]
 pub fn logmeanexp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = x.into_array();
-    let made = at_caller(|| {
+    let result = at_caller(|| {
         let x = floating(&x);
         let axes = axes.into_reduction();
         let over = Reduction::new("logmeanexp", &x, axes.clone(), Options::None)?;
@@ -384,13 +387,14 @@ pub fn logmeanexp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
         let count = if over.is_masked() { over.shaped(&x, count) } else { count };
         Ok(x.logsumexp(axes) - count)
     });
-    Array::from_result(made, &x)
+    Array::from_result(result, &x)
 }
 
-/// One-hot rows of `num_classes` numbers: 1 at the label, 0 elsewhere. Labels out of range give zeros.
+/// One-hot encoding: a row of `num_classes` numbers for each label, 1 at the label and 0 elsewhere. The row of a label that
+/// is out of range is all zeros.
 ///
-/// `labels` are integers of any shape; the result has one more dimension, the last, and is float32. For
-/// another dtype, convert it with `astype`.
+/// `labels` are integers of any shape. The result is float32 and has one more dimension, the last; use [`OneHotOptions`] for
+/// another dtype or axis.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -427,18 +431,18 @@ impl Default for OneHotOptions {
 }
 
 impl OneHotOptions {
-    /// Creates options: float32, the classes in the last axis.
+    /// Creates options with the dtype float32 and the classes in the last axis.
     pub fn new() -> Self {
         OneHotOptions::default()
     }
 
-    /// The dtype of the result. Default float32.
+    /// Sets the dtype of the result. Default float32.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
         self
     }
 
-    /// The axis of the classes in the result; negative from the last. Default the last.
+    /// Sets the axis of the classes in the result; negative numbers count from the last axis. Default: the last axis.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
         self

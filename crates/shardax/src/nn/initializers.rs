@@ -1,8 +1,7 @@
 //! Weight initializers: random numbers scaled for the shape of a layer.
 //!
-//! Each is a function of a key, a shape and a dtype, as
-//! [`jax.nn.initializers`](https://docs.jax.dev/en/latest/jax.nn.initializers.html) defines it, and gives the same
-//! numbers.
+//! An initializer is a function of a key, a shape and a dtype. Its numbers are the same as the numbers of
+//! [`jax.nn.initializers`](https://docs.jax.dev/en/latest/jax.nn.initializers.html).
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -19,16 +18,16 @@ use crate::error::{Result, err};
 use crate::random;
 use crate::shape::{IntoAxes, normalize_axis};
 
-/// The size that the variance is divided by.
+/// The number of connections that the variance is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fan {
     /// The number of inputs, so that activations keep their variance.
     In,
-    /// The number of outputs, so that gradients keep theirs.
+    /// The number of outputs, so that gradients keep their variance.
     Out,
-    /// The mean of both.
+    /// The mean of the number of inputs and the number of outputs.
     Avg,
-    /// The geometric mean of both.
+    /// The geometric mean of the number of inputs and the number of outputs.
     GeoAvg,
 }
 
@@ -36,7 +35,7 @@ pub enum Fan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Distribution {
-    /// Normal, truncated at two standard deviations; the result has the requested variance.
+    /// A normal distribution, truncated at two standard deviations and scaled to the requested variance.
     TruncatedNormal,
     /// A normal distribution.
     Normal,
@@ -67,11 +66,11 @@ struct FanAxes {
     batch: AxisList,
 }
 
-/// A short list of axes, which is copied.
+/// A short list of axes that is `Copy`, because [`Initializer`] is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct AxisList {
     axes: [i32; AxisList::MAX],
-    /// The number of axes; one that is larger than `MAX` is an error where the list is used.
+    /// The number of axes. If it is larger than `MAX`, using the list is an error.
     count: usize,
 }
 
@@ -79,13 +78,13 @@ impl AxisList {
     const MAX: usize = 6;
 
     fn new(axes: impl IntoAxes) -> Self {
-        let given = axes.into_axes().unwrap_or_default();
-        let mut list = AxisList { axes: [0; AxisList::MAX], count: given.len() };
-        list.axes.iter_mut().zip(&given).for_each(|(to, axis)| *to = *axis);
+        let axes = axes.into_axes().unwrap_or_default();
+        let mut list = AxisList { axes: [0; AxisList::MAX], count: axes.len() };
+        list.axes.iter_mut().zip(&axes).for_each(|(slot, axis)| *slot = *axis);
         list
     }
 
-    /// The product of the sizes of these axes.
+    /// Returns the product of the sizes of these axes.
     fn size(&self, shape: &[usize]) -> Result<f64> {
         let Some(axes) = self.axes.get(..self.count) else {
             return Err(err!(Value, "initializers take up to {} axes, got {}", AxisList::MAX, self.count)
@@ -95,45 +94,47 @@ impl AxisList {
     }
 }
 
-/// Zeros.
+/// All zeros.
 pub fn zeros() -> Initializer {
     constant(0.0)
 }
 
-/// Ones.
+/// All ones.
 pub fn ones() -> Initializer {
     constant(1.0)
 }
 
-/// A constant.
+/// All equal to a constant.
 pub fn constant(value: f64) -> Initializer {
     Initializer(Kind::Constant(value))
 }
 
-/// Normal with mean 0.
+/// Normal distribution with mean 0.
 pub fn normal(stddev: f64) -> Initializer {
     Initializer(Kind::Normal { stddev })
 }
 
-/// Normal with mean 0, truncated at two standard deviations (the result has a slightly smaller one than `stddev`).
+/// Normal distribution with mean 0, truncated at two standard deviations. Therefore the standard deviation of the weights is
+/// slightly smaller than `stddev`.
 pub fn truncated_normal(stddev: f64) -> Initializer {
     Initializer(Kind::TruncatedNormal { stddev, lower: -2.0, upper: 2.0 })
 }
 
-/// Uniform in `[0, scale)`.
+/// Uniform distribution in `[0, scale)`.
 pub fn uniform(scale: f64) -> Initializer {
     Initializer(Kind::Uniform { scale })
 }
 
-/// Uniformly distributed orthogonal matrices, multiplied by `scale`: the columns are the last axis (or the one
-/// set with [`axes`](Initializer::axes)), the rows all other axes together. Unless they are equally many, the fewer are
-/// orthonormal.
+/// Uniformly distributed orthogonal matrices, multiplied by `scale`. The columns are the last axis, or the axis that you set
+/// with [`axes`](Initializer::axes); the rows are all other axes together. If there are more rows than columns, the columns
+/// are orthonormal, otherwise the rows are.
 pub fn orthogonal(scale: f64) -> Initializer {
     Initializer(Kind::Orthogonal { scale, column_axis: -1 })
 }
 
-/// An [`orthogonal`] matrix, multiplied by `scale`, in the middle of the kernel of a convolution, and zeros elsewhere: the
-/// convolution is an isometry. Kernels have one to three spatial dimensions, then inputs, then as many outputs or more.
+/// Kernel of a convolution with an [`orthogonal`] matrix, multiplied by `scale`, in the middle, and zeros elsewhere. With
+/// `scale` 1 the convolution preserves lengths. The shape must be one to three spatial dimensions, then the inputs, then the
+/// outputs, of which there must be at least as many as inputs.
 ///
 /// Source: [Xiao et al. 2018](https://arxiv.org/abs/1806.05393).
 ///
@@ -149,8 +150,8 @@ pub fn delta_orthogonal(scale: f64) -> Initializer {
     Initializer(Kind::DeltaOrthogonal { scale })
 }
 
-/// Random with variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two axes are
-/// inputs and outputs; those before them are the receptive field of a convolution.
+/// Random weights with variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two axes are
+/// inputs and outputs, and all axes before them are the receptive field of a convolution.
 pub fn variance_scaling(scale: f64, mode: Fan, distribution: Distribution) -> Initializer {
     Initializer(Kind::VarianceScaling {
         scale,
@@ -191,8 +192,8 @@ pub use self::{
 };
 
 impl Initializer {
-    /// The input and output axes, one or several each, for [`variance_scaling`] and initializers based on it, and
-    /// [`orthogonal`], which has columns along the first of `out_axis`; others ignore them.
+    /// Sets the input and output axes, one or several each, for [`variance_scaling`] and the initializers based on it. The
+    /// columns of [`orthogonal`] are along the first of `out_axis`. Other initializers ignore both.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -214,8 +215,8 @@ impl Initializer {
         }
     }
 
-    /// The axes of independent kernels, such as layers of a stack, which are not counted as inputs of a unit; for
-    /// [`variance_scaling`] and initializers based on it.
+    /// Sets the axes of independent kernels, for example the layers of a stack. They do not count as inputs of a unit. Only
+    /// [`variance_scaling`] and the initializers based on it use them.
     pub fn batch_axis(self, batch_axis: impl IntoAxes) -> Self {
         match self.0 {
             Kind::VarianceScaling { scale, mode, distribution, axes } => {
@@ -228,34 +229,34 @@ impl Initializer {
 
     /// Creates the weights.
     ///
-    /// Fails for a dtype that is not floating point, or a shape without the axes that determine the variance.
+    /// Fails for a dtype that is not floating point, and for a shape without the axes that determine the variance.
     #[track_caller]
     pub fn init(&self, key: &Array, shape: &[usize], dtype: DType) -> Array {
-        let made = at_caller(|| self.make(key, shape, dtype));
-        Array::from_result(made, key)
+        let weights = at_caller(|| self.draw(key, shape, dtype));
+        Array::from_result(weights, key)
     }
 
-    fn make(&self, key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
-        let number = |v: f64| Array::literal(Scalar::float(v), dtype, false);
-        let accepted = match self.0 {
+    fn draw(&self, key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+        let accepts_dtype = match self.0 {
             Kind::Constant(_) => true,
             Kind::Normal { .. } | Kind::Orthogonal { .. } | Kind::DeltaOrthogonal { .. } => dtype.is_inexact(),
             _ => dtype.is_float(),
         };
-        if !accepted {
-            return Err(err!(Type, "initializers make floating point weights, got dtype {dtype}"));
+        if !accepts_dtype {
+            return Err(err!(Type, "initializers make floating point weights, got dtype {dtype}")
+                .help("choose a floating point dtype, for example `DType::F32`"));
         }
         Ok(match self.0 {
             Kind::Constant(value) => crate::ops::numpy::filled(shape, Scalar::float(value), dtype),
-            Kind::Normal { stddev } => random::normal_dtype(key, shape, dtype) * number(stddev),
+            Kind::Normal { stddev } => random::normal_dtype(key, shape, dtype) * literal(stddev, dtype),
             Kind::TruncatedNormal { stddev, lower, upper } => {
-                random::truncated_normal_dtype(key, lower, upper, shape, dtype) * number(stddev)
+                random::truncated_normal_dtype(key, lower, upper, shape, dtype) * literal(stddev, dtype)
             }
-            Kind::Uniform { scale } => random::uniform_dtype(key, shape, dtype, 0.0, 1.0) * number(scale),
+            Kind::Uniform { scale } => random::uniform_dtype(key, shape, dtype, 0.0, 1.0) * literal(scale, dtype),
             Kind::Orthogonal { scale, column_axis } => {
-                orthogonal_columns(key, shape, dtype, column_axis)? * number(scale)
+                orthogonal_columns(key, shape, dtype, column_axis)? * literal(scale, dtype)
             }
-            Kind::DeltaOrthogonal { scale } => delta(key, shape, dtype)? * number(scale),
+            Kind::DeltaOrthogonal { scale } => delta(key, shape, dtype)? * literal(scale, dtype),
             Kind::VarianceScaling { scale, mode, distribution, axes } => {
                 let (fan_in, fan_out) = fans(shape, &axes)?;
                 let n = match mode {
@@ -264,19 +265,22 @@ impl Initializer {
                     Fan::Avg => (fan_in + fan_out) / 2.0,
                     Fan::GeoAvg => (fan_in * fan_out).sqrt(),
                 };
-                // Each step is rounded to the dtype, like arithmetic on arrays.
-                let rounded = |v: f64| round(v, dtype);
-                let variance = rounded(scale / n);
+                // JAX computes the scale with arrays of the dtype, so each step is rounded to it.
+                let variance = round(scale / n, dtype);
                 match distribution {
                     Distribution::TruncatedNormal => {
-                        // The standard deviation of a standard normal truncated at 2.
-                        let stddev = rounded(rounded(variance.sqrt()) / rounded(0.879_625_661_034_239_8));
-                        random::truncated_normal_dtype(key, -2, 2, shape, dtype) * number(stddev)
+                        // The standard deviation of a standard normal distribution truncated at 2.
+                        let truncated_stddev = round(0.879_625_661_034_239_8, dtype);
+                        let stddev = round(round(variance.sqrt(), dtype) / truncated_stddev, dtype);
+                        random::truncated_normal_dtype(key, -2, 2, shape, dtype) * literal(stddev, dtype)
                     }
-                    Distribution::Normal => random::normal_dtype(key, shape, dtype) * number(rounded(variance.sqrt())),
+                    Distribution::Normal => {
+                        let stddev = round(variance.sqrt(), dtype);
+                        random::normal_dtype(key, shape, dtype) * literal(stddev, dtype)
+                    }
                     Distribution::Uniform => {
-                        let bound = rounded(rounded(3.0 * variance).sqrt());
-                        random::uniform_dtype(key, shape, dtype, -1, 1) * number(bound)
+                        let bound = round(round(3.0 * variance, dtype).sqrt(), dtype);
+                        random::uniform_dtype(key, shape, dtype, -1, 1) * literal(bound, dtype)
                     }
                 }
             }
@@ -284,6 +288,12 @@ impl Initializer {
     }
 }
 
+/// Returns a number as a scalar of this dtype.
+fn literal(value: f64, dtype: DType) -> Array {
+    Array::literal(Scalar::float(value), dtype, false)
+}
+
+/// Draws a matrix with orthonormal columns or rows, and moves its columns to `column_axis`.
 fn orthogonal_columns(key: &Array, shape: &[usize], dtype: DType, column_axis: i32) -> Result<Array> {
     if shape.len() < 2 {
         return Err(err!(Value, "orthogonal initializer requires at least a 2D shape, got {shape:?}")
@@ -296,13 +306,13 @@ fn orthogonal_columns(key: &Array, shape: &[usize], dtype: DType, column_axis: i
     let columns = shape[axis];
     let rows = crate::shape::size(shape) / columns;
     let q = random::orthogonal_matrices(key, [rows, columns], &[], dtype)?;
-    let mut moved = shape.to_vec();
-    moved.remove(axis);
-    moved.push(columns);
-    Ok(q.reshape(moved).moveaxis(-1, axis as i32))
+    let mut columns_last = shape.to_vec();
+    columns_last.remove(axis);
+    columns_last.push(columns);
+    Ok(q.reshape(columns_last).moveaxis(-1, axis as i32))
 }
 
-/// An orthogonal matrix in the middle of a kernel.
+/// Draws an orthogonal matrix and places it in the middle of a kernel.
 fn delta(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
     let rank = shape.len();
     if !(3..=5).contains(&rank) || shape[rank - 1] < shape[rank - 2] {
@@ -313,8 +323,11 @@ fn delta(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
         .help("initialize other weights with `orthogonal`"));
     }
     let matrix = orthogonal_columns(key, &shape[rank - 2..], dtype, -1)?;
-    let around = |size: usize| (size.saturating_sub(1) / 2, size - size.min(1) - size.saturating_sub(1) / 2);
-    let mut widths: Vec<(usize, usize)> = shape[..rank - 2].iter().map(|&size| around(size)).collect();
+    let mut widths = Vec::with_capacity(rank);
+    for &size in &shape[..rank - 2] {
+        let before = size.saturating_sub(1) / 2;
+        widths.push((before, size - size.min(1) - before));
+    }
     widths.extend([(0, 0); 2]);
     let kernel = matrix.reshape([vec![1; rank - 2], shape[rank - 2..].to_vec()].concat());
     match shape.contains(&0) {
@@ -323,14 +336,14 @@ fn delta(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
     }
 }
 
-/// Rounds to the nearest number of a dtype.
+/// Rounds to the nearest number of the dtype.
 fn round(v: f64, dtype: DType) -> f64 {
     let mut bytes = Vec::with_capacity(8);
     Scalar::float(v).write(dtype, &mut bytes);
     Scalar::read(dtype, &bytes).to_f64()
 }
 
-/// The numbers of inputs and outputs of a unit.
+/// Returns the numbers of inputs and outputs of a unit.
 fn fans(shape: &[usize], axes: &FanAxes) -> Result<(f64, f64)> {
     let rank = shape.len();
     if rank < 2 {
@@ -340,7 +353,7 @@ fn fans(shape: &[usize], axes: &FanAxes) -> Result<(f64, f64)> {
         )
         .help("use `normal`, `uniform` or `zeros` for weights of one dimension"));
     }
-    // JAX's formula also where both axes are the same, as in embeddings.
+    // JAX uses this formula also if inputs and outputs are the same axis, as in embeddings.
     let (inputs, outputs) = (axes.inputs.size(shape)?, axes.outputs.size(shape)?);
     let field = crate::shape::size(shape) as f64 / (inputs * outputs * axes.batch.size(shape)?);
     Ok((inputs * field, outputs * field))

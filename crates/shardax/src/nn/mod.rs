@@ -9,7 +9,7 @@ mod pool;
 mod scaled;
 
 pub use activation::*;
-// JAX's place of it.
+// JAX also has them in `jax.nn`.
 pub use crate::ops::numpy::{LogsumexpOptions, logsumexp};
 pub use pool::{Pool, avg_pool, max_pool, min_pool};
 pub use scaled::{BlockScaleConfig, scaled_dot_general, scaled_matmul};
@@ -20,8 +20,8 @@ use crate::ops::operators::ArrayLike;
 
 /// Convolution of channels-last inputs (`NHWC`, in any rank) with `HWIO` kernels; the result is channels-last too.
 ///
-/// `strides` has an entry for each spatial dimension. [`lax::conv_general_dilated`](conv_general_dilated) is the
-/// general form.
+/// `strides` must have one entry for each spatial dimension. For other layouts, groups and dilations use
+/// [`lax::conv_general_dilated`](conv_general_dilated) instead.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -32,45 +32,45 @@ impl Pool {
         Pool { strides: vec![1; window.len()], window, padding: Padding::Valid, count_include_pad: true }
     }
 
-    /// The stride in each spatial dimension. Default 1.
+    /// Sets the stride in each spatial dimension. Default 1.
     pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
         self.strides = strides.as_ref().into();
         self
     }
 
-    /// The padding of the spatial dimensions. Default [`Padding::Valid`].
+    /// Sets the padding of the spatial dimensions. Default [`Padding::Valid`].
     pub fn padding(mut self, padding: impl Into<Padding>) -> Self {
         self.padding = padding.into();
         self
     }
 
-    /// Sets whether [`avg`](Pool::avg) counts the padding's zeros as elements. Default true.
+    /// If `true`, [`avg`](Pool::avg) counts the zeros of the padding as elements. Default `true`.
     pub fn count_include_pad(mut self, count: bool) -> Self {
         self.count_include_pad = count;
         self
     }
 
-    /// The maximum of each position of the window. Gradients go to the first of equal elements.
+    /// Computes the maximum at each position of the window. If elements are equal, the first one gets the gradient.
     ///
     /// `x` is `[..., spatial dimensions, features]`.
     #[track_caller]
     pub fn max(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        pooled("max_pool", &x, &self.over(&x), Reducer::Max)
+        pooled("max_pool", &x, &self.full_window(&x), Reducer::Max)
     }
 
-    /// The minimum of each position of the window. Gradients go to the first of equal elements.
+    /// Computes the minimum at each position of the window. If elements are equal, the first one gets the gradient.
     #[track_caller]
     pub fn min(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        pooled("min_pool", &x, &self.over(&x), Reducer::Min)
+        pooled("min_pool", &x, &self.full_window(&x), Reducer::Min)
     }
 
-    /// The mean of each position of the window.
+    /// Computes the mean at each position of the window.
     #[track_caller]
     pub fn avg(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        let window = self.over(&x);
+        let window = self.full_window(&x);
         let sum = pooled("avg_pool", &x, &window, Reducer::Sum);
         if self.count_include_pad {
             return sum / self.window.iter().fold(1, |n: usize, &w| n.saturating_mul(w)) as f64;
@@ -79,23 +79,27 @@ impl Pool {
         sum / pooled("avg_pool", &ones, &window, Reducer::Sum)
     }
 
-    /// The window over all dimensions of `x`.
-    fn over(&self, x: &Array) -> Window {
-        // With too few dimensions the window does not fit, which the reduction reports.
-        let before = x.ndim().saturating_sub(self.window.len() + 1);
-        let all = |values: &[usize]| [vec![1; before], values.to_vec(), vec![1]].concat();
+    /// Extends the window to all dimensions of `x`: it has size 1 along batch dimensions and features.
+    fn full_window(&self, x: &Array) -> Window {
+        // If `x` has too few dimensions, the window does not fit, and the reduction reports it.
+        let batch = x.ndim().saturating_sub(self.window.len() + 1);
         let padding = match &self.padding {
-            Padding::Explicit(pairs) => Padding::Explicit([vec![(0, 0); before], pairs.clone(), vec![(0, 0)]].concat()),
+            Padding::Explicit(pairs) => Padding::Explicit(extended(pairs, batch, (0, 0))),
             other => other.clone(),
         };
-        Window::new(all(&self.window)).strides(all(&self.strides)).padding(padding)
+        Window::new(extended(&self.window, batch, 1)).strides(extended(&self.strides, batch, 1)).padding(padding)
     }
 }
 
-/// The maximum of each `window` of a channels-last array, the window moving by `strides`, without padding.
+/// Extends a list of the spatial dimensions by `value` for the batch dimensions and for the features.
+fn extended<T: Clone>(spatial: &[T], batch: usize, value: T) -> Vec<T> {
+    [vec![value.clone(); batch], spatial.to_vec(), vec![value]].concat()
+}
+
+/// Max pooling of a channels-last array: the maximum of each window, without padding.
 ///
-/// `x` is `[..., spatial dimensions, features]`; `window` and `strides` have an entry for each spatial dimension.
-/// Gradients go to the first of equal elements, as in JAX. [`Pool`] has more options.
+/// `x` is `[..., spatial dimensions, features]`. The window moves by `strides`; `window` and `strides` must have one entry
+/// for each spatial dimension. If elements are equal, the first one gets the gradient, as in JAX. [`Pool`] has more options.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -109,7 +113,7 @@ pub fn max_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl As
     Pool::new(window).strides(strides).max(x)
 }
 
-/// The minimum of each `window` of a channels-last array; see [`max_pool`].
+/// Min pooling of a channels-last array; see [`max_pool`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -122,7 +126,7 @@ pub fn min_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl As
     Pool::new(window).strides(strides).min(x)
 }
 
-/// The mean of each `window` of a channels-last array; see [`max_pool`].
+/// Average pooling of a channels-last array; see [`max_pool`].
 ///
 /// ```
 /// # use shardax::prelude::*;

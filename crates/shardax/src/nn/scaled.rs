@@ -1,4 +1,4 @@
-//! Matrix products of numbers that share a scale by blocks.
+//! Matrix products of narrow numbers with a scale for each block.
 
 use crate::core::array::Array;
 use crate::core::function::Function;
@@ -10,12 +10,12 @@ use crate::ops::lax::{DotOptions, bitcast_convert_type, optimization_barrier};
 use crate::ops::numpy::{ones, where_, zeros_like};
 use crate::ops::operators::ArrayLike;
 
-/// The product of matrices whose elements share scales by blocks along the contracted dimension:
-/// `[b, m, k]` and `[b, n, k]` give `[b, m, n]`.
+/// Multiplies matrices `[b, m, k]` and `[b, n, k]` whose elements have a scale for each block along the contracted dimension
+/// `k`. The result is `[b, m, n]`.
 ///
-/// The scales are `[b, m, k / size]` and `[b, n, k / size]`; each multiplies a block of `size` elements. The formats are
-/// mxfp8 (float8 with scales of float8_e8m0fnu, blocks of 32) and nvfp4 (float4_e2m1fn with scales of float8_e4m3fn,
-/// blocks of 16), but any real dtypes are accepted. It is computed in float32; `None` returns float32.
+/// The scales are `[b, m, k / size]` and `[b, n, k / size]`, and each multiplies a block of `size` elements. Usual formats
+/// are mxfp8 (float8 in blocks of 32, with scales of float8_e8m0fnu) and nvfp4 (float4_e2m1fn in blocks of 16, with scales of
+/// float8_e4m3fn), but you can use any real dtypes. The product is computed in float32; with `None` the result is float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -26,7 +26,7 @@ use crate::ops::operators::ArrayLike;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless all have three dimensions of these sizes.
+/// All operands and scales must have three dimensions of these sizes; otherwise it fails.
 #[track_caller]
 pub fn scaled_matmul(
     lhs: impl ArrayLike,
@@ -37,49 +37,53 @@ pub fn scaled_matmul(
 ) -> Array {
     let [lhs, rhs] = [lhs.into_array(), rhs.into_array()];
     let scales = [lhs_scales.into_array(), rhs_scales.into_array()];
-    made(&lhs, || {
+    array_or_error(&lhs, || {
         [&lhs, &rhs, &scales[0], &scales[1]].iter().try_for_each(|x| x.check())?;
-        matmul_of(&[&lhs, &rhs], &scales, preferred_element_type.unwrap_or(DType::F32))
+        matmul_blocks(&[&lhs, &rhs], &scales, preferred_element_type.unwrap_or(DType::F32))
     })
 }
 
+/// Returns the result of `f`, or an array like `like` that carries its error.
 #[track_caller]
-fn made(like: &Array, f: impl FnOnce() -> Result<Array>) -> Array {
+fn array_or_error(like: &Array, f: impl FnOnce() -> Result<Array>) -> Array {
     at_caller(|| Array::from_result(f(), like))
 }
 
-fn matmul_of(operands: &[&Array; 2], scales: &[Array; 2], dtype: DType) -> Result<Array> {
-    let types = || operands.iter().chain(&scales.each_ref()).map(|x| x.type_name()).collect::<Vec<_>>().join(", ");
-    let whole = operands.iter().zip(scales).all(|(x, s)| {
-        let ([b, m, k], [sb, sm, blocks]) = (x.shape(), s.shape()) else { return false };
-        (b, m) == (sb, sm) && (k == blocks || *blocks > 0 && k.is_multiple_of(*blocks))
-    });
+/// Returns `true` if the scales divide the contracted dimension of `x` into blocks.
+fn scales_fit(x: &Array, scales: &Array) -> bool {
+    let ([b, m, k], [scales_b, scales_m, blocks]) = (x.shape(), scales.shape()) else { return false };
+    (b, m) == (scales_b, scales_m) && (k == blocks || *blocks > 0 && k.is_multiple_of(*blocks))
+}
+
+/// Checks and multiplies operands with their scales.
+fn matmul_blocks(operands: &[&Array; 2], scales: &[Array; 2], dtype: DType) -> Result<Array> {
     if let Some(x) = operands.iter().copied().chain(scales).find(|x| x.dtype().is_complex()) {
         return Err(err!(Type, "scaled_matmul takes real operands and scales, got {}", x.type_name())
             .help("multiply the real and imaginary parts separately"));
     }
-    let alike = whole && {
+    let are_compatible = operands.iter().zip(scales).all(|(x, scales)| scales_fit(x, scales)) && {
         let (l, r) = (operands[0].shape(), operands[1].shape());
         (l[0], l[2]) == (r[0], r[2]) && scales[0].shape()[2] == scales[1].shape()[2]
     };
-    if !alike {
-        return Err(err!(Value, "scaled_matmul got incompatible operands and scales: {}", types()).help(
-            "operands are [b, m, k] and [b, n, k], and scales [b, m, k / size] and [b, n, k / size] for blocks of one size",
+    if !are_compatible {
+        let types: Vec<String> = operands.iter().chain(&scales.each_ref()).map(|x| x.type_name()).collect();
+        return Err(err!(Value, "scaled_matmul got incompatible operands and scales: {}", types.join(", ")).help(
+            "operands must be [b, m, k] and [b, n, k], and scales [b, m, k / size] and [b, n, k / size] with one size of blocks",
         ));
     }
-    let [lhs, rhs] = [0, 1].map(|i| unscaled(operands[i], &scales[i]));
+    let [lhs, rhs] = [0, 1].map(|i| apply_scales(operands[i], &scales[i]));
     Ok(DotOptions::new().dot_general(&lhs, &rhs, (&[2], &[2]), (&[0], &[0])).astype(dtype))
 }
 
-/// The numbers, in float32: each block times its scale.
-fn unscaled(x: &Array, scales: &Array) -> Array {
+/// Multiplies each block by its scale, in float32.
+fn apply_scales(x: &Array, scales: &Array) -> Array {
     let (shape, blocks) = (x.shape().to_vec(), scales.shape()[2]);
     let size = shape[2] / blocks.max(1);
     let x = x.astype(DType::F32).reshape([shape[0], shape[1], blocks, size]);
     (x * scales.astype(DType::F32).expand_dims(3)).reshape(shape)
 }
 
-/// The quantization of an operand of [`scaled_dot_general`]; JAX's `get_scaled_dot_general_config` makes them too.
+/// The quantization of an operand of [`scaled_dot_general`], like JAX's `get_scaled_dot_general_config`.
 #[derive(Clone, Debug)]
 pub struct BlockScaleConfig {
     format: BlockFormat,
@@ -93,7 +97,7 @@ enum BlockFormat {
 }
 
 impl BlockScaleConfig {
-    /// Blocks of 32 elements of float8_e4m3fn, with a power of two.
+    /// Blocks of 32 elements of float8_e4m3fn, with a power of two as the scale.
     pub fn mxfp8() -> Self {
         BlockScaleConfig { format: BlockFormat::Mxfp8, global_scale: None }
     }
@@ -103,7 +107,8 @@ impl BlockScaleConfig {
         BlockScaleConfig { format: BlockFormat::Nvfp4, global_scale: None }
     }
 
-    /// A scale of the whole operand, float32 of one element, beside those of blocks; nvfp4 only. Default 1.
+    /// Sets a scale of the entire operand, which multiplies the scales of the blocks. It must be one float32 number, and only
+    /// nvfp4 has it. Default 1.
     pub fn global_scale(mut self, scale: impl ArrayLike) -> Self {
         self.global_scale = Some(scale.into_array());
         self
@@ -113,8 +118,13 @@ impl BlockScaleConfig {
         let Some(scale) = &self.global_scale else { return Ok(ones(())) };
         scale.check()?;
         if self.format == BlockFormat::Mxfp8 || scale.size() != 1 || scale.dtype() != DType::F32 {
-            return Err(err!(Value, "a global scale is of nvfp4 and one float32, got {}", scale.type_name())
-                .help("leave it out for mxfp8, whose scales of blocks reach every number"));
+            return Err(err!(
+                Value,
+                "a global scale must be one float32 number, and only nvfp4 has one, got {} for {:?}",
+                scale.type_name(),
+                self.format
+            )
+            .help("remove the global scale for mxfp8, because the scales of its blocks have the range of float32"));
         }
         Ok(scale.reshape(()))
     }
@@ -125,36 +135,40 @@ impl BlockFormat {
         if self == BlockFormat::Mxfp8 { 32 } else { 16 }
     }
 
-    /// The elements' dtype and its largest number.
+    /// The dtype of the elements and its largest number.
     fn data(self) -> (DType, f64) {
         if self == BlockFormat::Mxfp8 { (DType::F8E4M3Fn, 448.0) } else { (DType::F4E2M1Fn, 6.0) }
     }
 
-    /// The narrow elements and scales of `[b, m, k]`.
+    /// Returns the narrow elements and the scales of an array `[b, m, k]`.
     fn quantize(self, x: &Array, global: &Array) -> Result<(Array, Array)> {
         let (shape, size) = (x.shape().to_vec(), self.size());
         if shape[2] == 0 || !shape[2].is_multiple_of(size) {
             return Err(err!(
                 Value,
-                "scaled_dot_general quantizes blocks of {size} elements, which do not divide the {} contracted ones of {}",
+                "scaled_dot_general quantizes blocks of {size} elements, which do not divide the {} contracted elements of {}",
                 shape[2],
                 x.type_name()
             )
-            .help("give contracted dimensions, in gradients the others too, that are multiples of the block's size"));
+            .help(format!(
+                "contracted dimensions must be multiples of {size}; in gradients, so must all others, because they are contracted there"
+            )));
         }
         let (dtype, max) = self.data();
         let blocks = x.reshape([shape[0], shape[1], shape[2] / size, size]);
         let (scaled, scales) = match self {
             BlockFormat::Mxfp8 => {
-                let scales = rounded_up(&(blocks.abs().max_keepdims(-1) / max));
-                // The reciprocal, which is a normal number: the smallest scale would be flushed to 0.
-                let scaled = blocks.astype(DType::F32) * number(&(254 - &scales));
+                let scales = ceil_exponents(&(blocks.abs().max_keepdims(-1) / max));
+                // Multiplies by the reciprocal, which always is a normal number. A division could be by a subnormal scale,
+                // which the hardware flushes to 0.
+                let scaled = blocks.astype(DType::F32) * power_of_two(&(254 - &scales));
                 (scaled, bitcast_convert_type(&scales, DType::F8E8M0Fnu))
             }
             BlockFormat::Nvfp4 => {
-                // float16 with the float32 scale is float32.
+                // Dividing float16 by the float32 scale promotes to float32.
                 let blocks = blocks / global;
                 let scales = (blocks.abs().max_keepdims(-1) / max).clip(0, 448).astype(DType::F8E4M3Fn);
+                // Without the barrier, XLA could remove the rounding to float8.
                 let scales = optimization_barrier(scales);
                 (blocks / scales.astype(DType::F32), scales)
             }
@@ -163,25 +177,28 @@ impl BlockFormat {
     }
 }
 
-/// The exponents, as uint8, of the powers of two from these positive numbers on.
-fn rounded_up(x: &Array) -> Array {
+/// Rounds positive numbers up to powers of two, and returns their exponents as uint8 (with the bias of float32).
+fn ceil_exponents(x: &Array) -> Array {
     let bits = bitcast_convert_type(&x.astype(DType::F32), DType::U32);
     let (exponent, mantissa) = (&bits >> 23, &bits & 0x7f_ffff);
-    let tiny = exponent.equal(0) & mantissa.less_equal(0x40_0000);
-    let up = mantissa.greater(0) & exponent.not_equal(0xfe) & tiny.logical_not();
-    where_(up, &exponent + 1, exponent).astype(DType::U8)
+    // float8_e8m0fnu's exponent 0 is 2⁻¹²⁷, whose float32 is subnormal and has the mantissa 0x40_0000.
+    let is_smallest = exponent.equal(0) & mantissa.less_equal(0x40_0000);
+    let rounds_up = mantissa.greater(0) & exponent.not_equal(0xfe) & is_smallest.logical_not();
+    where_(rounds_up, &exponent + 1, exponent).astype(DType::U8)
 }
 
-/// The powers of two with these exponents, in float32.
-fn number(exponents: &Array) -> Array {
+/// Returns the powers of two with these exponents, in float32.
+fn power_of_two(exponents: &Array) -> Array {
     bitcast_convert_type(&(exponents.astype(DType::U32) << 23), DType::F32)
 }
 
-/// `dot_general` of operands that are quantized by blocks: their scales are found, and [`scaled_matmul`] multiplies. The
-/// gradients are those of the unquantized product, of quantized operands as well with mxfp8; with nvfp4 they are 0 where an
-/// operand was clipped.
+/// `dot_general` of operands that are quantized by blocks: it computes the scales, and [`scaled_matmul`] multiplies.
 ///
-/// `configs` are those of `lhs`, `rhs` and the gradient; `None` is a plain `dot_general`. `None` returns float32.
+/// Gradients are computed as if the operands were not rounded. With mxfp8, the products of the gradient quantize their
+/// operands too. With nvfp4, the gradient is 0 where an operand was clipped.
+///
+/// `configs` are the quantizations of `lhs`, `rhs` and the gradient; with `None` it is a plain `dot_general`. If
+/// `preferred_element_type` is `None`, the result is float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -194,7 +211,7 @@ fn number(exponents: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless the contracted dimensions are multiples of the blocks' size.
+/// The contracted dimensions must be multiples of the size of blocks; otherwise it fails.
 #[track_caller]
 pub fn scaled_dot_general(
     lhs: impl ArrayLike,
@@ -205,10 +222,10 @@ pub fn scaled_dot_general(
     configs: Option<[BlockScaleConfig; 3]>,
 ) -> Array {
     let (lhs, rhs) = (lhs.into_array(), rhs.into_array());
-    made(&lhs, || {
+    array_or_error(&lhs, || {
         let dtype = preferred_element_type.unwrap_or(DType::F32);
         let options = DotOptions::new().preferred_element_type(dtype);
-        // Checks the dimensions too.
+        // The plain product checks the dimensions, and has the shape of the result.
         let plain = options.dot_general(&lhs, &rhs, (lhs_contract, rhs_contract), (lhs_batch, rhs_batch));
         plain.check()?;
         let Some(configs) = configs else { return Ok(plain) };
@@ -218,22 +235,16 @@ pub fn scaled_dot_general(
         {
             return Err(err!(
                 Type,
-                "scaled_dot_general of {} and {} to {dtype}: operands are floating point of one dtype, results float32, bfloat16 or float16",
+                "scaled_dot_general of {} and {} to {dtype}: operands must be floating point of one dtype, and results float32, bfloat16 or float16",
                 lhs.type_name(),
                 rhs.type_name()
             )
             .help("convert the operands with `astype`"));
         }
-        let normal = |x: &Array, contract: &[usize], batch: &[usize]| {
-            let of = |dims: &[usize]| dims.iter().map(|&d| x.shape()[d]).product::<usize>();
-            let free: Vec<usize> = (0..x.ndim()).filter(|d| !contract.contains(d) && !batch.contains(d)).collect();
-            let order = [batch, &free, contract].concat();
-            crate::ops::lax::transpose(x, &order).reshape([of(batch), of(&free), of(contract)])
-        };
-        let globals = configs.each_ref().map(BlockScaleConfig::global);
-        let [left, right, _] = globals;
+        let [left_global, right_global, _] = configs.each_ref().map(BlockScaleConfig::global);
         let formats = configs.map(|config| config.format);
-        let args = (normal(&lhs, lhs_contract, lhs_batch), normal(&rhs, rhs_contract, rhs_batch), left?, right?);
+        let (l, r) = (to_matrices(&lhs, lhs_contract, lhs_batch), to_matrices(&rhs, rhs_contract, rhs_batch));
+        let args = (l, r, left_global?, right_global?);
         let out =
             custom_vjp(move |l: Array, r: Array, gl: Array, gr: Array| forward(formats, dtype, &[l, r], &[gl, gr]))
                 .defvjp(
@@ -254,32 +265,47 @@ pub fn scaled_dot_general(
     })
 }
 
+/// Transposes and reshapes an operand to `[batch, free, contracted]`.
+fn to_matrices(x: &Array, contract: &[usize], batch: &[usize]) -> Array {
+    let free: Vec<usize> = (0..x.ndim()).filter(|d| !contract.contains(d) && !batch.contains(d)).collect();
+    let groups = [batch, &free, contract];
+    let sizes = groups.map(|dims| dims.iter().map(|&d| x.shape()[d]).product::<usize>());
+    crate::ops::lax::transpose(x, &groups.concat()).reshape(sizes)
+}
+
+/// Quantizes the operands and multiplies them.
 fn forward(formats: [BlockFormat; 3], dtype: DType, operands: &[Array; 2], globals: &[Array; 2]) -> Result<Array> {
     let (lhs, left) = formats[0].quantize(&operands[0], &globals[0])?;
     let (rhs, right) = formats[1].quantize(&operands[1], &globals[1])?;
     match formats[0] {
-        BlockFormat::Mxfp8 => matmul_of(&[&lhs, &rhs], &[left, right], dtype),
+        BlockFormat::Mxfp8 => matmul_blocks(&[&lhs, &rhs], &[left, right], dtype),
         BlockFormat::Nvfp4 => {
-            let out = matmul_of(&[&lhs, &rhs], &[left, right], DType::F32)?;
+            let out = matmul_blocks(&[&lhs, &rhs], &[left, right], DType::F32)?;
             Ok((out * (&globals[0] * &globals[1])).astype(dtype))
         }
     }
 }
 
-/// The gradients of `[b, m, k]` and `[b, n, k]`, from the cotangent `[b, m, n]`.
+/// Computes the gradients of operands `[b, m, k]` and `[b, n, k]` from the cotangent `[b, m, n]`.
 fn backward(formats: [BlockFormat; 3], operands: &[Array; 2], globals: &[Array; 2], ct: &Array) -> Result<[Array; 2]> {
-    let turned = |x: &Array| crate::ops::lax::transpose(x, &[0, 2, 1]);
-    let of = |ct: &Array, i: usize| -> Result<Array> {
-        let (this, other) = (&operands[i], turned(&operands[1 - i]));
+    // The gradient of operand `i`, from a cotangent whose rows are the rows of this operand.
+    let gradient = |ct: &Array, i: usize| -> Result<Array> {
+        let (this, other) = (&operands[i], transpose_matrices(&operands[1 - i]));
         if formats[2] == BlockFormat::Nvfp4 {
             let grad = DotOptions::new().dot_general(ct, &other.astype(ct.dtype()), (&[2], &[2]), (&[0], &[0]));
-            let reach = formats[i].data().1 * 448.0;
-            let inside = this.abs().less_equal((&globals[i] * reach).astype(this.dtype()));
-            return Ok(where_(inside, grad.astype(this.dtype()), 0));
+            // Larger numbers exceed the largest element times the largest scale of a block, and were clipped.
+            let range = formats[i].data().1 * 448.0;
+            let is_in_range = this.abs().less_equal((&globals[i] * range).astype(this.dtype()));
+            return Ok(where_(is_in_range, grad.astype(this.dtype()), 0));
         }
         let (ct, left) = formats[2].quantize(ct, &globals[0])?;
         let (other, right) = formats[1 - i].quantize(&other, &globals[1 - i])?;
-        matmul_of(&[&ct, &other], &[left, right], this.dtype())
+        matmul_blocks(&[&ct, &other], &[left, right], this.dtype())
     };
-    Ok([of(ct, 0)?, of(&turned(ct), 1)?])
+    Ok([gradient(ct, 0)?, gradient(&transpose_matrices(ct), 1)?])
+}
+
+/// Exchanges the last two of three dimensions.
+fn transpose_matrices(x: &Array) -> Array {
+    crate::ops::lax::transpose(x, &[0, 2, 1])
 }
