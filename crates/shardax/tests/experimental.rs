@@ -58,14 +58,14 @@ fn operations_that_do_not_fit_carry_errors() -> Result<()> {
     rejected(m.transpose(&[0, 0]), "name one twice");
     rejected(m.sum(&[2]), "out of bounds");
     rejected(m.matmul(ones(2)).to_vec::<f32>(), "contracting dimensions must have the same sizes");
-    rejected(m.matmul(1.0).to_vec::<f32>(), "no scalar");
+    rejected(m.matmul(1.0).to_vec::<f32>(), "neither can be a scalar");
     rejected(sparse::matmul(&m, m.t()?).to_vec::<f32>(), "two sparse arrays");
     rejected(bcoo_dot_general(&m, ones(3), (&[1, 1], &[0, 0])).to_vec::<f32>(), "each once");
     rejected(bcoo_dot_general(&m, ones(3), (&[7], &[0])).to_vec::<f32>(), "[7]");
     rejected((&m * ones([2, 2])).data.to_vec::<f32>(), "broadcasts to the sparse array's shape");
-    rejected((&m + &BCOO::fromdense(ones(3), None)?).data.to_vec::<f32>(), "arrays of one shape");
+    rejected((&m + &BCOO::fromdense(ones(3), None)?).data.to_vec::<f32>(), "must have the same shape");
     let rows = FromdenseOptions::new().n_dense(1).fromdense(ones([2, 3]), None)?;
-    rejected(rows.t(), "the sparse ones first");
+    rejected(rows.t(), "the sparse dimensions before the dense ones");
     rejected(rows.matmul(ones(3)).to_vec::<f32>(), "dense dimension 1");
     Ok(())
 }
