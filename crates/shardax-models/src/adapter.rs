@@ -35,10 +35,19 @@ use crate::huggingface::input_dims;
 /// # let _ = (optimizer, loss.item::<f32>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// An adapter can also have the lengths of the columns of the changed kernels (DoRA,
+/// [Liu et al. 2024](https://arxiv.org/abs/2402.09353)), and arrays that replace the model's.
 #[derive(Module, Clone, Debug)]
 pub struct Adapter {
-    /// The matrices by the key paths of the layers that they change, such as `blocks[0].attention.query`.
+    /// The matrices by the key paths of the layers that they change, such as `blocks[0].attention.query`. The matrices of
+    /// a layer of experts have a first dimension for the experts.
     pub layers: BTreeMap<String, LoRA>,
+    /// The lengths of the columns of kernels, `[outputs]`, by the key paths of their layers; see
+    /// [`with_magnitudes`](Adapter::with_magnitudes).
+    pub magnitudes: BTreeMap<String, LoRAParam>,
+    /// Arrays in the place of the model's, by their key paths; see [`with_copies`](Adapter::with_copies).
+    pub replaced: BTreeMap<String, LoRAParam>,
     scale: f64,
 }
 
@@ -46,7 +55,7 @@ impl Adapter {
     /// Creates matrices of this rank for every layer whose key path ends with one of `targets`. The second ones are
     /// zeros, so that the model is unchanged at first.
     ///
-    /// Fails when a target is not a layer of the model, when it is a layer of experts, and when the rank is 0.
+    /// Fails when a target is not a layer of the model, and when the rank is 0.
     #[track_caller]
     pub fn new<'a, M: Module>(
         model: &M,
@@ -71,23 +80,84 @@ impl Adapter {
                 return Err(value_error(what, format!("give the end of a key path, such as of {known:?}")).at(location));
             }
             for (path, kernel) in found {
-                // Its first dimension counts experts, and a matrix of low rank over all of them is not peft's.
-                if path.contains(".experts.layers.") {
-                    let what =
-                        format!("the layer {path:?} is one kernel for several experts, which adapters do not change");
-                    let help = "adapt other layers, such as those of attention";
-                    return Err(value_error(what, help).at(location));
-                }
-                let [inputs, outputs] = sizes(path, kernel.shape());
-                layers.insert(path.clone(), LoRA::new(inputs, rank, outputs, rngs));
+                let (experts, [inputs, outputs]) = sizes(path, kernel.shape());
+                let matrices = (0..experts.unwrap_or(1)).map(|_| LoRA::new(inputs, rank, outputs, rngs));
+                layers.insert(path.clone(), stacked(experts.is_some(), matrices.collect()));
             }
         }
-        Ok(Adapter { layers, scale: alpha / rank as f64 })
+        Ok(Adapter::of(layers, alpha / rank as f64))
     }
 
     /// Matrices that exist, by the key paths of their layers.
     pub(crate) fn of(layers: BTreeMap<String, LoRA>, scale: f64) -> Adapter {
-        Adapter { layers, scale }
+        Adapter { layers, magnitudes: BTreeMap::new(), replaced: BTreeMap::new(), scale }
+    }
+
+    /// Adds the lengths of the columns of all changed kernels, so that training changes directions and lengths apart. The
+    /// model is unchanged at first.
+    ///
+    /// Fails when the model does not have a layer of the adapter, and for layers of experts.
+    ///
+    /// ```
+    /// use shardax_models::{Adapter, Decoder, DecoderConfig};
+    /// use shardax_nn::prelude::*;
+    /// let mut rngs = Rngs::new(0);
+    /// let model = Decoder::new(&DecoderConfig::new(64, 1, 16, 4), &mut rngs)?;
+    /// let adapter = Adapter::new(&model, ["attention.query"], 4, 8.0, &mut rngs)?.with_magnitudes(&model)?;
+    /// assert_eq!(adapter.magnitudes["blocks[0].attention.query"].shape(), [16]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn with_magnitudes<M: Module>(mut self, model: &M) -> Result<Adapter> {
+        let location = std::panic::Location::caller();
+        let kernels = kernels(model);
+        for path in self.layers.keys() {
+            let Some(kernel) = kernels.get(path) else { return Err(no_layer(path).at(location)) };
+            let (None, [inputs, outputs]) = sizes(path, kernel.shape()) else {
+                let what =
+                    format!("the layer {path:?} is of several experts, whose columns have no lengths in adapters");
+                return Err(value_error(what, "adapt other layers, such as those of attention").at(location));
+            };
+            let lengths = column_lengths(&kernel.reshape([inputs, outputs]));
+            self.magnitudes.insert(path.clone(), lengths.into());
+        }
+        Ok(self)
+    }
+
+    /// Adds copies of the arrays of some layers, which are trained in full: peft's `modules_to_save`.
+    ///
+    /// Fails when a target is not the end of the key path of a layer.
+    ///
+    /// ```
+    /// use shardax_models::{Adapter, Decoder, DecoderConfig};
+    /// use shardax_nn::prelude::*;
+    /// let mut rngs = Rngs::new(0);
+    /// let model = Decoder::new(&DecoderConfig::new(64, 1, 16, 4), &mut rngs)?;
+    /// let adapter = Adapter::new(&model, ["attention.query"], 4, 8.0, &mut rngs)?.with_copies(&model, ["head"])?;
+    /// assert_eq!(adapter.replaced["head.kernel"].shape(), [16, 64]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn with_copies<'a, M: Module>(
+        mut self,
+        model: &M,
+        targets: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Adapter> {
+        let location = std::panic::Location::caller();
+        let state = model.state();
+        for target in targets {
+            let before = self.replaced.len();
+            for (path, array) in state.iter() {
+                let layer = path.rsplit_once('.').map_or("", |(layer, _)| layer);
+                if layer == target || layer.ends_with(&format!(".{target}")) {
+                    self.replaced.insert(path.to_owned(), array.clone().into());
+                }
+            }
+            if self.replaced.len() == before {
+                return Err(no_layer(target).at(location));
+            }
+        }
+        Ok(self)
     }
 
     /// The factor of the product of two matrices: `alpha / rank`.
@@ -108,20 +178,39 @@ impl Adapter {
         let kernels = kernels(model);
         let mut changed = ModuleState::new();
         for (path, lora) in &self.layers {
-            let Some(kernel) = kernels.get(path) else {
-                return Err(value_error(
-                    format!("the model has no layer {path:?}"),
-                    "apply the adapter to its own model",
-                ));
-            };
+            let Some(kernel) = kernels.get(path) else { return Err(no_layer(path)) };
             let (a, b) = (&*lora.lora_a, &*lora.lora_b);
-            let ends = [a.shape().first(), b.shape().last()].map(|size| size.copied().unwrap_or(0));
-            if ends != sizes(path, kernel.shape()) {
+            let (experts, [inputs, outputs]) = sizes(path, kernel.shape());
+            let dims = |x: &Array| x.shape().to_vec();
+            let fits = |before: &[usize]| {
+                dims(a).split_last().is_some_and(|(_, dims)| *dims == [before, &[inputs]].concat())
+                    && dims(b).last() == Some(&outputs)
+                    && dims(b).len() == before.len() + 2
+            };
+            if !fits(experts.as_slice()) {
+                let ends = [a.shape().first(), b.shape().last()].map(|size| size.copied().unwrap_or(0));
                 let what = format!("the adapter of {path:?} is of {ends:?}, and the layer of {:?}", kernel.shape());
                 return Err(value_error(what, "apply the adapter to its own model"));
             }
-            let change = (a.dot(b) * self.scale).reshape(kernel.shape()).astype(kernel.dtype());
-            changed.insert(format!("{path}.kernel"), kernel + change);
+            let change = (a.matmul(b) * self.scale).reshape(kernel.shape()).astype(kernel.dtype());
+            let mut kernel = kernel + change;
+            if let Some(magnitude) = self.magnitudes.get(path) {
+                let columns = kernel.reshape([inputs, outputs]);
+                // As in peft, gradients do not reach the lengths.
+                let scale = &**magnitude / lax::stop_gradient(column_lengths(&columns));
+                kernel = (&columns * scale.astype(columns.dtype())).reshape(kernel.shape());
+            }
+            changed.insert(format!("{path}.kernel"), kernel);
+        }
+        let state = model.state();
+        for (path, array) in &self.replaced {
+            let Some(old) = state.get(path) else { return Err(no_layer(path)) };
+            if old.size() != array.size() {
+                let what =
+                    format!("the adapter has {path:?} of {:?}, and the model of {:?}", array.shape(), old.shape());
+                return Err(value_error(what, "apply the adapter to its own model"));
+            }
+            changed.insert(path.clone(), array.reshape(old.shape()).astype(old.dtype()));
         }
         model.with_state(&changed)
     }
@@ -133,8 +222,33 @@ fn kernels<M: Module>(model: &M) -> BTreeMap<String, Array> {
     model.state().iter().filter_map(layer).collect()
 }
 
-/// The inputs and the outputs of a layer whose kernel has this shape.
-fn sizes(path: &str, shape: &[usize]) -> [usize; 2] {
+/// The number of experts, if the layer is of several, and the inputs and the outputs of a layer whose kernel has this shape.
+fn sizes(path: &str, shape: &[usize]) -> (Option<usize>, [usize; 2]) {
+    if let ([experts, inputs, outputs], true) = (shape, path.contains(".experts.layers.")) {
+        return (Some(*experts), [*inputs, *outputs]);
+    }
     let inputs = input_dims(&format!("{path}.kernel"), shape.len());
-    [shape[..inputs].iter().product(), shape[inputs..].iter().product()]
+    (None, [shape[..inputs].iter().product(), shape[inputs..].iter().product()])
+}
+
+/// The matrices of experts as one pair of arrays, or the only pair.
+pub(crate) fn stacked(is_stacked: bool, matrices: Vec<LoRA>) -> LoRA {
+    let all = |part: fn(&LoRA) -> &LoRAParam| {
+        stack(matrices.iter().map(|lora| (**part(lora)).clone()).collect::<Vec<_>>(), 0)
+    };
+    let (a, b) = (all(|lora| &lora.lora_a), all(|lora| &lora.lora_b));
+    let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
+    let [a, b] = if is_stacked { [a, b] } else { [a, b].map(|x| x.squeeze(0)) };
+    (lora.lora_a, lora.lora_b) = (a.into(), b.into());
+    lora
+}
+
+/// The length of each column of a matrix.
+fn column_lengths(kernel: &Array) -> Array {
+    kernel.astype(DType::F32).square().sum(0).sqrt()
+}
+
+/// The error of a layer that the model does not have.
+fn no_layer(path: &str) -> Error {
+    value_error(format!("the model has no layer {path:?}"), "apply the adapter to its own model")
 }

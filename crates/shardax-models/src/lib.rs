@@ -19,6 +19,7 @@
 mod adapter;
 mod batcher;
 mod decoder;
+mod encoder_decoder;
 mod error;
 mod generate;
 mod generation_config;
@@ -36,6 +37,7 @@ pub use decoder::{
     Activation, Biases, Block, Decoder, DecoderConfig, ExpertsConfig, LatentAttention, LatentConfig, Mlp, Norm,
     NormKind, Positions, QkNorm,
 };
+pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{Bert, BertOptions, Clip, Config, LoadOptions, ModernBert, Pretrained, SentenceEncoder, Vit};
 pub use quantized::Packed;

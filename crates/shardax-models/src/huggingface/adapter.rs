@@ -8,10 +8,11 @@ use shardax_nn::prelude::*;
 
 use super::config::Fields;
 use super::layout::Raw;
-use super::save::{Named, write};
-use super::{Config, KeyMap, Layout, Pretrained, Weights};
+use super::save::{Named, flat_shape, write};
+use super::{Config, KeyMap, Layout, Weights, keys_of};
+use crate::Adapter;
+use crate::adapter::stacked;
 use crate::error::value_error;
-use crate::{Adapter, Decoder};
 
 const CONFIG: &str = "adapter_config.json";
 const FILE: &str = "adapter_model.safetensors";
@@ -36,7 +37,7 @@ const WITHOUT_EFFECT: [&str; 13] = [
 ];
 
 impl Adapter {
-    /// The adapter of a [`Decoder`] in a folder of `peft`, for the model that `config` describes.
+    /// The adapter in a folder of `peft`, for the model that `config` describes.
     ///
     /// Fails when a file is missing or damaged, when it is no LoRA, and when it has something else that is not
     /// understood.
@@ -46,7 +47,7 @@ impl Adapter {
         read(config, folder.as_ref()).map_err(|error| error.at(location))
     }
 
-    /// Writes a folder that `peft` reads, for the [`Decoder`] that `config` describes.
+    /// Writes a folder that `peft` reads, for the model that `config` describes.
     ///
     /// Fails for layers that are several in the model and one in the files, and when a file cannot be written.
     #[track_caller]
@@ -62,13 +63,13 @@ fn part_of(path: &str, name: &str) -> shardax::Error {
     value_error(what, "adapt the other layers")
 }
 
-/// The layer of this name, and its key path.
-fn layer_of(keys: &KeyMap, name: &str) -> Result<String> {
-    let weight = format!("{name}.weight");
-    let found = keys.path_of(&weight).or_else(|| keys.path_of(weight.strip_prefix("transformer.")?));
-    match found {
-        Some((path, Layout::Part { .. } | Layout::Rows { .. })) => Err(part_of(&path, name)),
-        Some((path, _)) => Ok(path.trim_end_matches(".kernel").to_owned()),
+/// The key path of the layer of this name, and its number among the experts of a layer.
+fn layer_of(keys: &KeyMap, name: &str) -> Result<(String, Option<usize>)> {
+    match keys.path_of_entry(&format!("{name}.weight")) {
+        Some((path, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. }, _)) => {
+            Err(part_of(&path, name))
+        }
+        Some((path, _, entry)) => Ok((path.trim_end_matches(".kernel").to_owned(), entry)),
         None => Err(value_error(
             format!("the adapter is for a layer {name:?}, which the model does not have"),
             "look whether it is of this model",
@@ -77,7 +78,7 @@ fn layer_of(keys: &KeyMap, name: &str) -> Result<String> {
 }
 
 fn read(config: &Config, folder: &Path) -> Result<Adapter> {
-    let (_, keys) = Decoder::read(config)?;
+    let (keys, experts) = keys_of(config)?;
     let about = Config::open_file(&folder.join(CONFIG))?;
     let fields = about.fields();
     if fields.text("peft_type")? != "LORA" {
@@ -98,17 +99,21 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     if !matches!(fields.text_opt("bias")?, None | Some("none")) {
         return Err(fields.error("it changes biases"));
     }
+    let has_magnitudes = fields.flag("use_dora")?;
+    let saved = saved_modules(&fields, config)?;
     fields.skip(&WITHOUT_EFFECT);
     fields.finish_but_empty()?;
     let weights = Weights::open(folder.join(FILE))?;
     let mut layers = BTreeMap::new();
+    let mut of_experts: BTreeMap<String, BTreeMap<usize, LoRA>> = BTreeMap::new();
+    let (mut magnitudes, mut replaced) = (BTreeMap::new(), BTreeMap::new());
     let mut used = BTreeSet::new();
     for first in weights.names() {
         let Some(name) = first.strip_prefix(BEFORE).and_then(|name| name.strip_suffix(".lora_A.weight")) else {
             continue;
         };
         let second = format!("{BEFORE}{name}.lora_B.weight");
-        let path = layer_of(&keys, name)?;
+        let (path, expert) = layer_of(&keys, name)?;
         let layer_rank = match matching(&fields, &ranks, name)? {
             Some(rank) if rank >= 1.0 && rank.fract() == 0.0 => rank as usize,
             Some(rank) => return Err(fields.error(format!("`rank_pattern` has the rank {rank}"))),
@@ -120,14 +125,97 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
         let b = if layer_scale == scale { b } else { b * (layer_scale / scale) };
         let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
         (lora.lora_a, lora.lora_b) = (a.t().into(), b.t().into());
-        layers.insert(path, lora);
         used.extend([first.to_owned(), second]);
+        if has_magnitudes {
+            let name = format!("{BEFORE}{name}.lora_magnitude_vector");
+            magnitudes.insert(path.clone(), weights.get(&name)?.ravel().into());
+            used.insert(name);
+        }
+        match expert {
+            Some(expert) => drop(of_experts.entry(path).or_default().insert(expert, lora)),
+            None => drop(layers.insert(path, lora)),
+        }
     }
+    for (path, matrices) in of_experts {
+        layers.insert(path.clone(), all_experts(&path, matrices, experts)?);
+    }
+    for name in weights.names().filter(|name| !used.contains(*name)) {
+        let Some((path, array)) = saved_array(&weights, &keys, &saved, name)? else { continue };
+        replaced.insert(path, array.into());
+    }
+    used.extend(weights.names().filter(|name| saved_module(&saved, name).is_some()).map(str::to_owned));
     if let Some(left) = weights.names().find(|name| !used.contains(*name)) {
         let what = format!("{} has the array {left:?}, which is not part of a LoRA", folder.join(FILE).display());
         return Err(value_error(what, "save it by `peft` without other changes to the model"));
     }
-    Ok(Adapter::of(layers, scale))
+    let mut adapter = Adapter::of(layers, scale);
+    (adapter.magnitudes, adapter.replaced) = (magnitudes, replaced);
+    Ok(adapter)
+}
+
+/// The modules that are trained in full.
+///
+/// Fails for a table of tokens that is the last layer too, since peft replaces only one of them.
+fn saved_modules(fields: &Fields, config: &Config) -> Result<Vec<String>> {
+    let Some(list) = fields.list_opt("modules_to_save")? else { return Ok(Vec::new()) };
+    let names: Option<Vec<String>> = list.iter().map(|name| name.as_str().map(str::to_owned)).collect();
+    let Some(names) = names else { return Err(fields.error("field `modules_to_save` must be a list of names")) };
+    const TABLES: [&str; 6] = ["embed_tokens", "lm_head", "wte", "shared", "word_embeddings", "embed_in"];
+    let is_table = |name: &&String| TABLES.iter().any(|table| name.ends_with(table));
+    match names.iter().find(is_table) {
+        Some(name) if config.fields().flag("tie_word_embeddings")? => Err(fields.error(format!(
+            "`modules_to_save` has {name:?}, which is one of two uses of the table of tokens in this model"
+        ))),
+        _ => Ok(names),
+    }
+}
+
+/// The module of `modules_to_save` that the array of this name in the files belongs to.
+fn saved_module<'a>(saved: &'a [String], name: &str) -> Option<&'a String> {
+    let module = name.strip_prefix(BEFORE)?.rsplit_once('.')?.0;
+    let is_module =
+        |end: &&String| module.strip_suffix(end.as_str()).is_some_and(|start| start.is_empty() || start.ends_with('.'));
+    saved.iter().find(is_module)
+}
+
+/// The key path and the values of an array that replaces the model's; `None` if it belongs to no module that is saved.
+fn saved_array(weights: &Weights, keys: &KeyMap, saved: &[String], name: &str) -> Result<Option<(String, Array)>> {
+    if saved_module(saved, name).is_none() {
+        return Ok(None);
+    }
+    let bare = name.strip_prefix(BEFORE).unwrap_or(name);
+    let Some((path, layout, None)) = keys.path_of_entry(bare) else {
+        let what = format!("the adapter replaces {bare:?}, which is no array of the model");
+        return Err(value_error(what, "look whether it is of this model"));
+    };
+    if matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. }) {
+        return Err(part_of(&path, bare));
+    }
+    let raw = weights.read(name)?.read_as(layout);
+    let Some(raw) = raw else {
+        let what = format!("the array {name:?} cannot be laid out as {layout:?}");
+        return Err(value_error(what, "look whether the adapter is of this model"));
+    };
+    Ok(Some((path, raw.to_array(None)?)))
+}
+
+/// The matrices of all experts of a layer; zeros for those without any.
+fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) -> Result<LoRA> {
+    let Some(first) = matrices.values().next().cloned() else { return Err(part_of(path, path)) };
+    let shapes = |lora: &LoRA| [lora.lora_a.shape().to_vec(), lora.lora_b.shape().to_vec()];
+    let differs = matrices.values().any(|lora| shapes(lora) != shapes(&first));
+    if differs || matrices.last_key_value().is_some_and(|(last, _)| *last >= experts) {
+        let what =
+            format!("the matrices of the experts of {path:?} differ in shape, or are of more than {experts} experts");
+        return Err(value_error(what, "give the adapter of this model, of one rank for all experts of a layer"));
+    }
+    let zeros = || {
+        let mut lora = first.clone();
+        let [a, b] = shapes(&first).map(|shape| zeros_dtype(shape, DType::F32));
+        (lora.lora_a, lora.lora_b) = (a.into(), b.into());
+        lora
+    };
+    Ok(stacked(true, (0..experts).map(|expert| matrices.remove(&expert).unwrap_or_else(zeros)).collect()))
 }
 
 /// The numbers of layers, by the ends of their names.
@@ -188,7 +276,7 @@ fn matrix(weights: &Weights, name: &str, rank: usize, dimension: usize) -> Resul
 }
 
 fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
-    let (_, keys) = Decoder::read(config)?;
+    let (keys, _) = keys_of(config)?;
     let mut arrays = Named::new();
     let (mut modules, mut ranks, mut fan_in_fan_out) = (BTreeSet::new(), BTreeSet::new(), false);
     for (path, lora) in &adapter.layers {
@@ -198,15 +286,46 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
                 "give the adapter's",
             ));
         };
-        if matches!(layout, Layout::Part { .. } | Layout::Rows { .. }) {
+        if matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. })
+            || name.ends_with("[#]")
+        {
             return Err(part_of(path, &name));
         }
         fan_in_fan_out |= layout == Layout::Same;
         let name = keys.written(name.trim_end_matches(".weight"));
         modules.insert(name.rsplit('.').next().unwrap_or_default().to_owned());
-        ranks.insert(lora.lora_b.shape().first().copied().unwrap_or(0));
-        arrays.insert(format!("{BEFORE}{name}.lora_A.weight"), Raw::of(&lora.lora_a.t())?);
-        arrays.insert(format!("{BEFORE}{name}.lora_B.weight"), Raw::of(&lora.lora_b.t())?);
+        ranks.insert(lora.lora_a.shape().last().copied().unwrap_or(0));
+        for (part, matrix) in [("lora_A", &lora.lora_a), ("lora_B", &lora.lora_b)] {
+            let raw = Raw::of(&matrix.swapaxes(-2, -1))?;
+            let entries = if name.contains('#') { raw.entries() } else { vec![raw] };
+            for (entry, raw) in entries.into_iter().enumerate() {
+                arrays.insert(format!("{BEFORE}{}.{part}.weight", name.replace('#', &entry.to_string())), raw);
+            }
+        }
+        match adapter.magnitudes.get(path) {
+            Some(lengths) => drop(arrays.insert(format!("{BEFORE}{name}.lora_magnitude_vector"), Raw::of(lengths)?)),
+            None if !adapter.magnitudes.is_empty() => {
+                let what = format!("the layer {path:?} has no lengths of columns, and others have");
+                return Err(value_error(what, "save adapters whose layers all have lengths, or none"));
+            }
+            None => {}
+        }
+    }
+    let mut saved = BTreeSet::new();
+    for (path, array) in &adapter.replaced {
+        let Some((name, layout)) = keys.find(path).filter(|(name, _)| !name.contains('#')) else {
+            let what = format!("the model of the configuration has no array {path:?} of its own in files");
+            return Err(value_error(what, "give the adapter's"));
+        };
+        let raw = Raw::of(array)?;
+        let shape = flat_shape(path, &raw.shape, layout);
+        let whole = !matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. });
+        let Some(raw) = raw.reshaped(&shape).written_as(layout).filter(|_| whole) else {
+            return Err(part_of(path, &name));
+        };
+        let name = keys.written(&name);
+        saved.insert(name.rsplit_once('.').map_or(name.as_str(), |(module, _)| module).to_owned());
+        arrays.insert(format!("{BEFORE}{name}"), raw);
     }
     let ranks: Vec<usize> = ranks.into_iter().collect();
     let [rank] = ranks[..] else {
@@ -215,7 +334,8 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
     let about = json!({
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": adapter.scale() * rank as f64,
         "target_modules": modules, "bias": "none", "lora_dropout": 0.0, "fan_in_fan_out": fan_in_fan_out,
-        "inference_mode": true, "base_model_name_or_path": null,
+        "inference_mode": true, "base_model_name_or_path": null, "use_dora": !adapter.magnitudes.is_empty(),
+        "modules_to_save": saved,
     });
     let text = serde_json::to_string_pretty(&about).unwrap_or_default() + "\n";
     write(folder, &arrays, FILE, (CONFIG, &text))

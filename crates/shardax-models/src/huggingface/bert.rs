@@ -128,7 +128,7 @@ impl BertOptions {
     }
 
     /// The mask of visible tokens, if there is one.
-    pub(super) fn mask(&self) -> Option<&Array> {
+    pub(crate) fn mask(&self) -> Option<&Array> {
         self.attention_mask.as_ref()
     }
 }

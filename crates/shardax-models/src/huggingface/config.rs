@@ -212,7 +212,7 @@ impl Config {
     }
 
     /// The fields, each of which must be read or be without effect.
-    pub(super) fn fields(&self) -> Fields<'_> {
+    pub(crate) fn fields(&self) -> Fields<'_> {
         Fields::new(&self.name, "", &self.fields)
     }
 
@@ -255,7 +255,7 @@ fn parse(name: String, text: &[u8]) -> Result<Config> {
 }
 
 /// The fields of an object. Each field that is read is noted.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     file: &'a str,
     /// The object inside the file.
     of: &'a str,
@@ -395,7 +395,12 @@ impl<'a> Fields<'a> {
 
     /// The activation of this name.
     pub fn activation(&self, name: &'a str) -> Result<Activation> {
-        Ok(match self.text(name)? {
+        self.activation_named(self.text(name)?)
+    }
+
+    /// The activation that transformers has by this name.
+    pub fn activation_named(&self, name: &str) -> Result<Activation> {
+        Ok(match name {
             "gelu" | "gelu_python" => Activation::Gelu,
             "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
             "quick_gelu" => Activation::QuickGelu,

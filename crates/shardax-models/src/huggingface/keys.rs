@@ -135,6 +135,23 @@ impl KeyMap {
         })
     }
 
+    /// The key path of the array of this name, and the entry of the array's first dimension, where each is an array of its
+    /// own in files.
+    pub(super) fn path_of_entry(&self, name: &str) -> Option<(String, Layout, Option<usize>)> {
+        let bare = name.strip_prefix(self.prefix.as_str()).unwrap_or(name);
+        if let Some((path, layout)) = self.path_of(name).or_else(|| self.path_of(bare)) {
+            return Some((path, layout, None));
+        }
+        self.rules.iter().find_map(|(path, pattern, layout)| {
+            let (before, after) = pattern.split_once('#')?;
+            let start = name.strip_suffix(after)?;
+            let digits = start.len() - start.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+            let (start, entry) = start.split_at(start.len() - digits);
+            let number = matched(before, start)?;
+            Some((path.replacen('*', number, 1), *layout, Some(entry.parse().ok()?)))
+        })
+    }
+
     /// The name as these files have it.
     pub(super) fn in_files(&self, weights: &Weights, name: &str) -> Option<String> {
         let other =

@@ -44,9 +44,9 @@ use std::sync::Arc;
 use shardax::tree::TreeDef;
 use shardax_nn::prelude::*;
 
-use self::config::Fields;
+pub(crate) use self::config::Fields;
 use crate::error::value_error;
-use crate::{Activation, Decoder, DecoderConfig, Mlp};
+use crate::{Activation, Decoder, DecoderConfig, EncoderDecoder, Mlp};
 
 pub use bert::{Bert, BertConfig, BertHead, BertOptions};
 pub use clip::{Clip, ClipConfig, ClipTower};
@@ -272,8 +272,24 @@ impl Pretrained for Decoder {
     }
 }
 
+/// The names of the arrays of the model that a configuration describes, and the number of its experts.
+fn keys_of(config: &Config) -> Result<(KeyMap, usize)> {
+    let kind = config.get("model_type").and_then(|kind| kind.as_str()).unwrap_or_default();
+    Ok(match kind {
+        "bert" | "roberta" | "xlm-roberta" | "distilbert" => (Bert::read(config)?.1, 0),
+        "modernbert" => (ModernBert::read(config)?.1, 0),
+        "vit" | "dinov2" => (Vit::read(config)?.1, 0),
+        "clip" => (Clip::read(config)?.1, 0),
+        "t5" | "whisper" => (EncoderDecoder::read(config)?.1, 0),
+        _ => {
+            let (decoder, keys) = Decoder::read(config)?;
+            (keys, decoder.experts.map_or(0, |experts| experts.count))
+        }
+    })
+}
+
 /// Attention whose dimensions have names.
-fn attention(heads: usize, features: usize) -> MultiHeadAttentionBuilder {
+pub(crate) fn attention(heads: usize, features: usize) -> MultiHeadAttentionBuilder {
     let builder = MultiHeadAttention::builder(heads, features);
     builder.kernel_axes([Some("embed"), Some("heads"), None]).out_kernel_axes([Some("heads"), None, Some("embed")])
 }

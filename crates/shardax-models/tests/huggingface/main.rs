@@ -1,8 +1,10 @@
 //! Models that `transformers` and `peft` saved, and what they compute (`tools/huggingface`).
 
+mod adapters;
 #[path = "../../../shardax-train/tests/common/mod.rs"]
 mod common;
 mod configurations;
+mod encoder_decoder;
 mod fuzz;
 mod images;
 #[path = "../../../shardax/tests/common/mutants.rs"]
@@ -17,8 +19,8 @@ use std::path::{Path, PathBuf};
 use common::{Folder, fails};
 use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
 use shardax_models::{
-    Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, ExpertsConfig, GenerateOptions, LoadOptions,
-    ModernBert, Pretrained, SentenceEncoder, Vit,
+    Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, GenerateOptions, LoadOptions, ModernBert, Pretrained,
+    SentenceEncoder, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -333,70 +335,6 @@ fn saved_models_are_the_files_of_transformers() -> Result<()> {
 fn saved_folders() -> Result<()> {
     setup();
     save_all(Path::new(&std::env::var("SAVED").expect("SAVED names a folder")))
-}
-
-#[test]
-fn adapters_are_those_of_peft() -> Result<()> {
-    setup();
-    let (case, config) = (case("adapter")?, Config::open(folder("llama"))?);
-    let (model, adapter) =
-        (Decoder::from_pretrained(folder("llama"))?, Adapter::from_pretrained(&config, folder("adapter"))?);
-    assert_eq!((adapter.layers.len(), adapter.scale()), (6, 1.5));
-    let logits = |adapter: &Adapter| {
-        let forward = |adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
-            Ok(adapter.apply(&model)?.forward(tokens))
-        };
-        jit(forward).call((adapter, &model, case("input_ids")?))
-    };
-    alike("adapter", &logits(&adapter)?, &case("logits")?)?;
-    let patterns = Adapter::from_pretrained(&config, folder("adapter_patterns"))?;
-    let apply = |adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
-        Ok(adapter.apply(&model)?.forward(tokens))
-    };
-    let other = self::case("adapter_patterns")?;
-    alike("patterns", &jit(apply).call((&patterns, &model, other("input_ids")?))?, &other("logits")?)?;
-    let here = Folder::new();
-    adapter.save_pretrained(&config, here.join("a"))?;
-    let again = Adapter::from_pretrained(&config, here.join("a"))?;
-    assert_eq!(logits(&again)?.to_bytes()?, logits(&adapter)?.to_bytes()?);
-
-    let mut rngs = Rngs::new(0);
-    fails(Adapter::new(&model, ["attention.key", "nothing"], 2, 1.0, &mut rngs), &["no layer \"nothing\"", "key path"]);
-    fails(Adapter::new(&model, ["head"], 0, 1.0, &mut rngs), &["rank 0"]);
-    let experts = ExpertsConfig { capacity_factor: None, ..ExpertsConfig::new(4, 16) };
-    let mixture = DecoderConfig { experts: Some(experts), ..DecoderConfig::new(32, 1, 16, 2) };
-    let mixture = Decoder::new(&mixture, &mut rngs)?;
-    fails(Adapter::new(&mixture, ["gate"], 2, 1.0, &mut rngs), &["several experts", "attention"]);
-    let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
-    fails(adapter.apply(&gpt2), &["\"blocks[0].mlp.up\" is of [16, 24]", "[16, 64]"]);
-    let fused = Adapter::new(&gpt2, ["attention.query"], 2, 1.0, &mut rngs)?;
-    fails(
-        fused.save_pretrained(&Config::open(folder("gpt2"))?, here.join("b")),
-        &["c_attn", "one adapter for all parts"],
-    );
-    fails(Adapter::from_pretrained(&Config::open(folder("gpt2"))?, folder("adapter")), &["a layer", "does not have"]);
-    let about = std::fs::read_to_string(folder("adapter").join("adapter_config.json")).expect("a file");
-    std::fs::copy(folder("adapter").join("adapter_model.safetensors"), here.join("adapter_model.safetensors"))
-        .expect("a copy");
-    for (from, to, said) in [
-        ("\"use_dora\": false", "\"use_dora\": true", "`use_dora` is true"),
-        ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "no LoRA"),
-        ("\"bias\": \"none\"", "\"bias\": \"all\"", "changes biases"),
-        ("\"r\": 2", "\"r\": 3", "not a matrix of rank 3"),
-        (
-            "\"init_lora_weights\": true",
-            "\"init_lora_weights\": \"pissa\"",
-            "peft changes the weights of the model too",
-        ),
-        ("\"init_lora_weights\": true", "\"init_lora_weights\": \"olora\"", "`init_lora_weights` is \"olora\""),
-        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "not a matrix of rank 4"),
-        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_.*\": 4}", "which is no end of a name"),
-    ] {
-        assert!(about.contains(from), "{from}");
-        here.write("adapter_config.json", about.replace(from, to));
-        fails(Adapter::from_pretrained(&config, &here.0), &[said]);
-    }
-    Ok(())
 }
 
 /// Layers in one loop, and layers computed again for the gradient, give what others give.

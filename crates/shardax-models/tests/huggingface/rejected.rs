@@ -29,7 +29,7 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
     let here = Folder::new();
     for (kind, field, said) in [
-        ("llama", r#""model_type": "bloom""#, "the model_type \"bloom\" is none of llama, mistral"),
+        ("llama", r#""model_type": "mamba""#, "the model_type \"mamba\" is none of llama, mistral"),
         ("llama", r#""sliding_window": 4"#, "field `sliding_window` is 4"),
         ("llama", r#""attn_logit_softcapping": 50.0"#, "field `attn_logit_softcapping` is 50.0"),
         ("llama", r#""final_logit_softcapping": 30.0"#, "field `final_logit_softcapping` is 30.0"),
@@ -80,7 +80,7 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("bert", r#""is_decoder": true"#, "field `is_decoder` is true"),
         ("bert", r#""tie_word_embeddings": false"#, "field `tie_word_embeddings` is false"),
         ("bert", r#""max_position_embeddings": 4000000000"#, "a position table of 4000000000 by 16"),
-        ("vit", r#""model_type": "deit""#, "the model_type is \"deit\""),
+        ("vit", r#""model_type": "deit""#, "the model_type \"deit\" is none of vit"),
         ("vit", r#""use_mask_token": true"#, "field `use_mask_token` is true"),
         ("vit", r#""image_size": 4000000000"#, "config.json has a position table"),
         ("vit", r#""patch_size": 3"#, "patch_size (3) does not divide image_size (8)"),

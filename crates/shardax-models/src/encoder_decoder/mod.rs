@@ -1,0 +1,317 @@
+//! Models with an encoder of the input and a decoder of the output: T5 and Whisper.
+
+mod config;
+mod generate;
+mod positions;
+mod read;
+mod sound;
+
+pub use config::{EncoderDecoderConfig, EncoderDecoderPositions, Side};
+pub use sound::log_mel;
+
+use shardax_nn::prelude::*;
+
+use crate::decoder::check_positions;
+use crate::error::value_error;
+use crate::huggingface::{BertOptions, attention};
+use crate::{Mlp, Norm};
+
+/// A model that encodes an input, and writes a text one token after the other that attends to it: T5
+/// ([Raffel et al. 2019](https://arxiv.org/abs/1910.10683)) from text, and Whisper
+/// ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) from sound.
+///
+/// Dimensions are named `vocab`, `embed`, `heads` and `mlp`, see [`Rules`].
+///
+/// ```no_run
+/// use shardax_models::{EncoderDecoder, GenerateOptions, Pretrained};
+/// use shardax_nn::prelude::*;
+/// let model = EncoderDecoder::from_pretrained("whisper-tiny")?;
+/// // Ten seconds of sound at 16 kHz; transcribe it in English, without times.
+/// let sound = zeros([1, 160_000]);
+/// let features = model.sound_features(&sound);
+/// let prompt = [50258, 50259, 50359, 50363];
+/// let written = model.generate(features, &prompt, &GenerateOptions::new(100).stop_tokens([50257]))?;
+/// # let _ = written;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct EncoderDecoder {
+    /// The table of tokens.
+    pub embed: Embed,
+    /// The layers from features of sound to the first features of the encoder, if it reads sound.
+    sound: Option<[Conv; 2]>,
+    encoder: Stage,
+    decoder: Stage,
+    /// The layer that gives logits; `None` where it is the table of tokens.
+    pub head: Option<Linear>,
+    logits_scale: Option<f64>,
+    attention_scale: Option<f64>,
+    max_distance: usize,
+}
+
+/// The encoder or the decoder.
+#[derive(Module, Clone, Debug)]
+struct Stage {
+    /// The table of positions that are added to the first features.
+    positions: Option<Embed>,
+    /// The bias of each head for distances, `[buckets, heads]`.
+    distances: Option<Embed>,
+    blocks: Vec<Block>,
+    norm: Norm,
+}
+
+#[derive(Module, Clone, Debug)]
+struct Block {
+    norm: Norm,
+    attention: MultiHeadAttention,
+    /// Normalizes the input of `cross`.
+    cross_norm: Option<Norm>,
+    /// Attention to the encoded input, in a decoder.
+    cross: Option<MultiHeadAttention>,
+    mlp_norm: Norm,
+    mlp: Mlp,
+}
+
+/// The keys and values of an encoded input in each layer of the decoder, and the mask of the input.
+#[derive(Tree, Clone, Debug)]
+pub struct EncodedInput {
+    layers: Vec<(Array, Array)>,
+    mask: Option<Array>,
+}
+
+impl EncoderDecoder {
+    /// A model with random weights.
+    ///
+    /// Fails when sizes are zero or do not fit each other.
+    #[track_caller]
+    pub fn new(config: &EncoderDecoderConfig, rngs: &mut Rngs) -> Result<EncoderDecoder> {
+        config.check()?;
+        let features = config.features;
+        let sound = config.mel_bins.map(|bins| {
+            let conv = |from: usize, stride: usize, rngs: &mut Rngs| {
+                Conv::builder(from, features, [3]).strides([stride]).padding([(1, 1)]).build(rngs)
+            };
+            [conv(bins, 1, rngs), conv(features, 2, rngs)]
+        });
+        let embed = Embed::builder(config.vocab_size, features).axes(["vocab", "embed"]).build(rngs);
+        let head = (!config.tie_embeddings).then(|| {
+            let builder = Linear::builder(features, config.vocab_size).use_bias(false);
+            builder.kernel_axes(["embed", "vocab"]).build(rngs)
+        });
+        Ok(EncoderDecoder {
+            embed,
+            sound,
+            encoder: Stage::new(config, &config.encoder, false, rngs),
+            decoder: Stage::new(config, &config.decoder, true, rngs),
+            head,
+            logits_scale: config.logits_scale,
+            attention_scale: config.attention_scale,
+            max_distance: match config.positions {
+                EncoderDecoderPositions::Relative { max_distance, .. } => max_distance,
+                EncoderDecoderPositions::Learned { .. } => 0,
+            },
+        })
+    }
+
+    /// The features that the encoder reads, of sound at 16 kHz `[batch, samples]`, which silence prolongs to the length that
+    /// the model was trained with: `[batch, frames, bins]`, see [`log_mel`].
+    ///
+    /// Fails for a model of texts, and for longer sound.
+    #[track_caller]
+    pub fn sound_features(&self, sound: impl ArrayLike) -> Array {
+        let sound = sound.into_array();
+        let samples = sound.shape().last().copied().unwrap_or(0);
+        let (Some([first, _]), Some(table)) = (&self.sound, &self.encoder.positions) else {
+            let error = value_error("the model reads texts", "give the numbers of tokens to `encode`");
+            return Array::from_error(error, &sound);
+        };
+        let most = table.embedding.shape().first().copied().unwrap_or(0) * 2 * sound::HOP;
+        if sound.ndim() != 2 || samples > most {
+            let what = format!("sound_features: sound is {:?}, and the model reads {most} samples", sound.shape());
+            let error = value_error(what, "give sound `[batch, samples]`, in parts that are short enough");
+            return Array::from_error(error, &sound);
+        }
+        let silence = zeros_dtype([sound.shape()[0], most - samples], sound.dtype());
+        let bins = first.kernel.shape().get(1).copied().unwrap_or(0);
+        log_mel(concatenate(&[sound, silence], 1), bins)
+    }
+
+    /// The features of the input, `[batch, length, features]`: of tokens `[batch, length]`, or of sound
+    /// `[batch, frames, bins]`, which is twice as long as the result. The options have the mask of tokens.
+    #[track_caller]
+    pub fn encode(&self, inputs: impl ArrayLike, options: &BertOptions) -> Array {
+        let inputs = inputs.into_array();
+        let x = match &self.sound {
+            Some(layers) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
+            None => self.embed.forward(inputs),
+        };
+        let (Ok(()), 3) = (x.check(), x.ndim()) else { return x };
+        let length = x.shape()[1];
+        let x = match self.encoder.positioned(x, || arange(0..length as i32)) {
+            Ok(x) => x,
+            Err(error) => return error,
+        };
+        let bias = self.encoder.distances.as_ref().map(|table| {
+            let places = arange(0..length as i32);
+            positions::bias(table, &places, &places, (true, self.max_distance), length)
+        });
+        let x = self.encoder.blocks.iter().fold(x, |x, block| {
+            let attention = bias.iter().fold(AttentionOptions::new(), |attention, bias| attention.bias(bias));
+            let attention = options.mask().iter().fold(attention, |attention, mask| attention.mask(over_keys(mask)));
+            let normed = block.norm.forward(&x);
+            let x = &x + block.attention.attend(&normed, &normed, &normed, attention);
+            &x + block.mlp.forward(block.mlp_norm.forward(&x))
+        });
+        self.encoder.norm.forward(x)
+    }
+
+    /// The keys and values of encoded inputs in each layer of the decoder.
+    #[track_caller]
+    pub fn attend_to(&self, encoded: impl ArrayLike, options: &BertOptions) -> EncodedInput {
+        let encoded = encoded.into_array();
+        let keys = |cross: &MultiHeadAttention| (cross.key.forward(&encoded), cross.value.forward(&encoded));
+        let layers = self.decoder.blocks.iter().filter_map(|block| block.cross.as_ref().map(keys)).collect();
+        EncodedInput { layers, mask: options.mask().map(over_keys) }
+    }
+
+    /// Logits `[batch, length, vocabulary]` of the tokens that follow each of `targets`, `[batch, length]`, for these inputs
+    /// (see [`encode`](EncoderDecoder::encode)).
+    #[track_caller]
+    pub fn forward(&self, inputs: impl ArrayLike, targets: impl ArrayLike, options: &BertOptions) -> Array {
+        let targets = targets.into_array();
+        let input = self.attend_to(self.encode(inputs, options), options);
+        let length = targets.shape().last().copied().unwrap_or(0);
+        let places = arange(0..length as i32);
+        let x = match self.decoder.positioned(self.embed.forward(&targets), || places.clone()) {
+            Ok(x) => x,
+            Err(error) => return error,
+        };
+        let bias = self.bias_of_decoder(&places, length);
+        let layers = self.decoder.blocks.iter().zip(&input.layers);
+        let x = layers.fold(x, |x, (block, keys)| {
+            let attention = bias.iter().fold(AttentionOptions::new(), |attention, bias| attention.bias(bias));
+            let normed = block.norm.forward(&x);
+            self.rest(block, &x + block.attention.attend(&normed, &normed, &normed, attention), keys, &input.mask)
+        });
+        self.logits(x)
+    }
+
+    /// Creates an empty cache of keys and values for `batch` texts of at most `length` tokens.
+    #[track_caller]
+    pub fn init_cache(&mut self, batch: usize, length: usize) {
+        for block in &mut self.decoder.blocks {
+            let dtype = block.attention.key.kernel.dtype();
+            block.attention.init_cache([batch, length, 1], dtype);
+        }
+    }
+
+    /// Appends tokens, `[batch, length]`, to those in the cache, and returns the logits of the token after each.
+    ///
+    /// Fails before `init_cache`.
+    #[track_caller]
+    pub fn decode(&mut self, tokens: impl ArrayLike, input: &EncodedInput) -> Array {
+        let tokens = tokens.into_array();
+        let attention = self.decoder.blocks.first().map(|block| &block.attention);
+        let index = attention.and_then(|attention| attention.cache_index.as_ref()).map(|index| (**index).clone());
+        let room = attention.and_then(|attention| Some(attention.cached_key.as_ref()?.shape()[1])).unwrap_or(0);
+        let length = tokens.shape().last().copied().unwrap_or(0);
+        let places = index.unwrap_or_else(|| zeros_dtype((), DType::I32)) + arange(0..length as i32);
+        let mut x = match self.decoder.positioned(self.embed.forward(&tokens), || places.clone()) {
+            Ok(x) => x,
+            Err(error) => return error,
+        };
+        let bias = self.bias_of_decoder(&places, room);
+        for number in 0..self.decoder.blocks.len() {
+            let block = &mut self.decoder.blocks[number];
+            let options = bias.iter().fold(AttentionOptions::new(), |options, bias| options.bias(bias));
+            let attended = block.attention.decode_with(block.norm.forward(&x), options);
+            x = self.rest(&self.decoder.blocks[number], &x + attended, &input.layers[number], &input.mask);
+        }
+        self.logits(x)
+    }
+
+    /// The parts of a decoder's block after its attention to the text.
+    #[track_caller]
+    fn rest(&self, block: &Block, x: Array, (keys, values): &(Array, Array), mask: &Option<Array>) -> Array {
+        let x = match (&block.cross_norm, &block.cross) {
+            (Some(norm), Some(cross)) => {
+                let options = mask.iter().fold(AttentionOptions::new(), |options, mask| options.mask(mask));
+                let options = self.attention_scale.into_iter().fold(options, AttentionOptions::scale);
+                let query = cross.query.forward(norm.forward(&x));
+                &x + cross.out.forward(options.dot_product_attention(query, keys, values))
+            }
+            _ => x,
+        };
+        &x + block.mlp.forward(block.mlp_norm.forward(&x))
+    }
+
+    /// The bias of queries at these places over as many keys, if positions are distances.
+    fn bias_of_decoder(&self, places: &Array, keys: usize) -> Option<Array> {
+        let table = self.decoder.distances.as_ref()?;
+        Some(positions::bias(table, places, &arange(0..keys as i32), (false, self.max_distance), keys))
+    }
+
+    /// Logits `[..., vocabulary]` of the output of the last layer.
+    #[track_caller]
+    fn logits(&self, x: Array) -> Array {
+        let x = self.decoder.norm.forward(x);
+        let x = match self.logits_scale {
+            Some(scale) => x * scale,
+            None => x,
+        };
+        match &self.head {
+            Some(head) => head.forward(x),
+            None => self.embed.attend(x),
+        }
+    }
+}
+
+/// A mask of keys, `[batch, keys]`, for all heads and queries.
+fn over_keys(mask: &Array) -> Array {
+    mask.expand_dims(1).expand_dims(1)
+}
+
+impl Stage {
+    #[track_caller]
+    fn new(config: &EncoderDecoderConfig, side: &Side, is_decoder: bool, rngs: &mut Rngs) -> Stage {
+        let features = config.features;
+        let norm = |rngs: &mut Rngs| Norm::new(config.norm, features, config.epsilon, rngs);
+        let (positions, distances) = match config.positions {
+            EncoderDecoderPositions::Learned { encoder, decoder } => {
+                let length = if is_decoder { decoder } else { encoder };
+                (Some(Embed::builder(length, features).axes([None, Some("embed")]).build(rngs)), None)
+            }
+            EncoderDecoderPositions::Relative { buckets, .. } => {
+                (None, Some(Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)))
+            }
+        };
+        let attention = |is_causal: bool, rngs: &mut Rngs| {
+            let builder = attention(side.heads, features).qkv_features(side.heads * config.head_dim(side));
+            let builder = config.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
+            let mut layer = builder.is_causal(is_causal).use_bias(config.biases).build(rngs);
+            // A bias of keys would add the same number to all scores of a query.
+            layer.key.bias = None;
+            layer
+        };
+        let blocks = (0..side.layers).map(|_| Block {
+            norm: norm(rngs),
+            attention: attention(is_decoder, rngs),
+            cross_norm: is_decoder.then(|| norm(rngs)),
+            cross: is_decoder.then(|| attention(false, rngs)),
+            mlp_norm: norm(rngs),
+            mlp: Mlp::new(features, side.hidden, config.activation, config.gated, config.biases, rngs),
+        });
+        Stage { positions, distances, blocks: blocks.collect(), norm: norm(rngs) }
+    }
+
+    /// Adds the positions of features `[batch, length, features]`. The error is an array that has one.
+    #[track_caller]
+    fn positioned(&self, x: Array, places: impl FnOnce() -> Array) -> std::result::Result<Array, Array> {
+        let Some(table) = &self.positions else { return Ok(x) };
+        let tokens = x.get((Ellipsis, 0));
+        match check_positions("EncoderDecoder", table, 0, &tokens) {
+            Ok(()) => Ok(x + table.forward(places())),
+            Err(error) => Err(Array::from_error(error, &x)),
+        }
+    }
+}

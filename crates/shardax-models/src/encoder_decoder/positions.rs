@@ -1,0 +1,62 @@
+//! Positions as biases of distances, which T5 learns for groups of distances.
+
+use shardax_nn::prelude::*;
+
+/// The group of each distance from 0 on. Half of the groups are single distances; the others grow up to `max_distance`,
+/// from which on all distances are in the last one.
+///
+/// The logarithms are in float32, as in T5, so that distances at the borders of groups are in the same ones.
+pub(super) fn groups(distances: usize, count: usize, max_distance: usize) -> Vec<i32> {
+    let exact = count / 2;
+    let range = (max_distance as f64 / exact as f64).ln() as f32;
+    let group = |distance: usize| match distance < exact {
+        true => distance as i32,
+        false => {
+            let grown = (distance as f32 / exact as f32).ln() / range * (count - exact) as f32;
+            (exact as i32 + grown as i32).min(count as i32 - 1)
+        }
+    };
+    (0..distances).map(group).collect()
+}
+
+/// The bias of each head, `[heads, queries, keys]`, of queries and keys at these places, of which no two are `distances` or
+/// more apart. If keys may come after queries, both directions have half of the groups.
+pub(super) fn bias(
+    table: &Embed,
+    queries: &Array,
+    keys: &Array,
+    (is_bidirectional, max_distance): (bool, usize),
+    distances: usize,
+) -> Array {
+    let all = table.embedding.shape().first().copied().unwrap_or(0);
+    let count = if is_bidirectional { all / 2 } else { all };
+    let after = keys - queries.expand_dims(1);
+    let groups = array(groups(distances.max(1), count, max_distance));
+    let group = match is_bidirectional {
+        true => groups.take(after.abs(), 0) + after.greater(0).astype(DType::I32) * count as i32,
+        // Later keys are masked.
+        false => groups.take((-after).maximum(0), 0),
+    };
+    table.forward(group).transpose([2, 0, 1])
+}
+
+#[cfg(test)]
+mod tests {
+    /// The first distance of each group, by `T5Attention._relative_position_bucket` of transformers.
+    #[test]
+    fn groups_begin_where_those_of_t5_do() {
+        let starts = |count, max_distance| {
+            let groups = super::groups(200, count, max_distance);
+            let starts = groups.windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]);
+            starts.map(|(distance, _)| distance + 1).collect::<Vec<_>>()
+        };
+        assert_eq!(starts(16, 128), BIDIRECTIONAL);
+        assert_eq!(starts(32, 128), CAUSAL);
+    }
+
+    const BIDIRECTIONAL: [usize; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91];
+    const CAUSAL: [usize; 31] = [
+        1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99,
+        113,
+    ];
+}

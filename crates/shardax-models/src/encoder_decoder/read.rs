@@ -1,0 +1,180 @@
+//! The configurations of T5 and Whisper, and the names of their arrays.
+
+use shardax_nn::prelude::*;
+
+use super::{EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side};
+use crate::huggingface::{Config, Fields, KeyMap, Layout, Pretrained};
+use crate::{Activation, NormKind};
+
+impl Pretrained for EncoderDecoder {
+    type Architecture = EncoderDecoderConfig;
+
+    fn read(config: &Config) -> Result<(EncoderDecoderConfig, KeyMap)> {
+        let fields = config.fields();
+        let list = fields.list_opt("architectures")?;
+        let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("WithLMHeadModel");
+        if !["ForConditionalGeneration", "WithLMHeadModel"].iter().any(|end| name.ends_with(end)) {
+            return Err(fields.error(format!("the class {name:?} of `architectures` is none that writes texts")));
+        }
+        let (read, keys) = match fields.text("model_type")? {
+            "t5" => t5(&fields)?,
+            "whisper" => whisper(&fields)?,
+            other => return Err(fields.error(format!("the model_type {other:?} is none of t5, whisper"))),
+        };
+        fields.finish()?;
+        read.check()?;
+        Ok((read, keys))
+    }
+
+    fn make(architecture: &EncoderDecoderConfig, rngs: &mut Rngs) -> Result<Self> {
+        EncoderDecoder::new(architecture, rngs)
+    }
+
+    fn extents(architecture: &EncoderDecoderConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
+        (architecture.encoder.layers.saturating_add(architecture.decoder.layers), architecture.extents())
+    }
+}
+
+fn t5(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
+    let features = fields.size("d_model")?;
+    let layers = fields.layers("num_layers")?;
+    let side =
+        |layers: usize| Ok::<_, Error>(Side { layers, heads: fields.size("num_heads")?, hidden: fields.size("d_ff")? });
+    let projection = fields.text("feed_forward_proj")?;
+    let (gated, name) = match projection.strip_prefix("gated-") {
+        Some(name) => (true, name),
+        None => (false, projection),
+    };
+    let activation = match (gated, name) {
+        // The only gate of this name is the approximation by tanh.
+        (true, "gelu") => Activation::GeluTanh,
+        _ => fields.activation_named(name)?,
+    };
+    // T5 shares its table with the last layer, and scales the features of logits; version 1.1 does neither.
+    let is_tied = fields.flag_or("tie_word_embeddings", true)?;
+    let is_scaled = fields.flag_or("scale_decoder_outputs", is_tied)?;
+    // Follow from `feed_forward_proj`, or bound texts in other programs.
+    fields.skip(&["dense_act_fn", "is_gated_act", "n_positions"]);
+    let config = EncoderDecoderConfig {
+        vocab_size: fields.size("vocab_size")?,
+        features,
+        head_dim: Some(fields.size("d_kv")?),
+        encoder: side(layers)?,
+        decoder: side(match fields.value("num_decoder_layers") {
+            Some(_) => fields.layers("num_decoder_layers")?,
+            None => layers,
+        })?,
+        mel_bins: None,
+        positions: EncoderDecoderPositions::Relative {
+            buckets: fields.size("relative_attention_num_buckets")?,
+            max_distance: fields.size("relative_attention_max_distance")?,
+        },
+        norm: NormKind::Rms,
+        epsilon: fields.number("layer_norm_epsilon")?,
+        activation,
+        gated,
+        biases: false,
+        attention_scale: Some(1.0),
+        tie_embeddings: is_tied,
+        logits_scale: is_scaled.then(|| (features as f64).sqrt().recip()),
+    };
+    let first = if gated { "wi_1" } else { "wi" };
+    let mut keys = KeyMap::new().array("embed.embedding", "shared.weight", Layout::Same).linear("head", "lm_head");
+    for (stage, mlp) in [("encoder", 1), ("decoder", 2)] {
+        let part = |layer: usize, name: &str| format!("{stage}.block.*.layer.{layer}.{name}");
+        let block = format!("{stage}.blocks[*]");
+        let table = format!("{stage}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+        keys = attention_keys(keys, &format!("{block}.attention"), &part(0, "SelfAttention"), ["q", "k", "v", "o"])
+            .array(format!("{stage}.distances.embedding"), table, Layout::Same)
+            .scale(&format!("{block}.norm.0"), &part(0, "layer_norm"))
+            .scale(&format!("{block}.mlp_norm.0"), &part(mlp, "layer_norm"))
+            .linear(&format!("{block}.mlp.gate"), &part(mlp, "DenseReluDense.wi_0"))
+            .linear(&format!("{block}.mlp.up"), &part(mlp, &format!("DenseReluDense.{first}")))
+            .linear(&format!("{block}.mlp.down"), &part(mlp, "DenseReluDense.wo"))
+            .scale(&format!("{stage}.norm.0"), &format!("{stage}.final_layer_norm"))
+            .tied(&format!("{stage}.embed_tokens.weight"), "shared.weight");
+    }
+    let cross = "decoder.block.*.layer.1.EncDecAttention";
+    keys = attention_keys(keys, "decoder.blocks[*].cross", cross, ["q", "k", "v", "o"])
+        .scale("decoder.blocks[*].cross_norm.0", "decoder.block.*.layer.1.layer_norm")
+        // Older files have it, and no model uses it.
+        .ignore("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight");
+    Ok((config, if is_tied { keys.tied("lm_head.weight", "shared.weight") } else { keys }))
+}
+
+fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
+    let features = fields.size("d_model")?;
+    let encoder = Side {
+        layers: fields.layers("encoder_layers")?,
+        heads: fields.size("encoder_attention_heads")?,
+        hidden: fields.size("encoder_ffn_dim")?,
+    };
+    let decoder = Side {
+        layers: fields.layers("decoder_layers")?,
+        heads: fields.size("decoder_attention_heads")?,
+        hidden: fields.size("decoder_ffn_dim")?,
+    };
+    fields.divides(("encoder_attention_heads", encoder.heads), ("d_model", features))?;
+    fields.divides(("decoder_attention_heads", decoder.heads), ("d_model", features))?;
+    // Of training, of classes that classify sound, of times of words, and another name of `encoder_layers`.
+    fields.skip(&["apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks"]);
+    fields.skip(&["mask_feature_prob", "mask_feature_length", "mask_feature_min_masks", "encoder_layerdrop"]);
+    fields.skip(&["decoder_layerdrop", "use_weighted_layer_sum", "classifier_proj_size", "median_filter_width"]);
+    fields.skip(&["num_hidden_layers", "forced_decoder_ids", "alignment_heads", "lang_ids"]);
+    let config = EncoderDecoderConfig {
+        vocab_size: fields.size("vocab_size")?,
+        features,
+        head_dim: None,
+        encoder,
+        decoder,
+        mel_bins: Some(fields.size("num_mel_bins")?),
+        positions: EncoderDecoderPositions::Learned {
+            encoder: fields.size("max_source_positions")?,
+            decoder: fields.size("max_target_positions")?,
+        },
+        norm: NormKind::Layer,
+        epsilon: 1e-5,
+        activation: fields.activation("activation_function")?,
+        gated: false,
+        biases: true,
+        attention_scale: None,
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        logits_scale: None,
+    };
+    let mut keys = KeyMap::new()
+        .array("embed.embedding", "model.decoder.embed_tokens.weight", Layout::Same)
+        .conv("sound[0]", "model.encoder.conv1")
+        .conv("sound[1]", "model.encoder.conv2")
+        .linear("head", "proj_out");
+    for stage in ["encoder", "decoder"] {
+        let part = |name: &str| format!("model.{stage}.layers.*.{name}");
+        let block = format!("{stage}.blocks[*]");
+        keys = attention_keys(keys, &format!("{block}.attention"), &part("self_attn"), PROJECTIONS)
+            .array(
+                format!("{stage}.positions.embedding"),
+                format!("model.{stage}.embed_positions.weight"),
+                Layout::Same,
+            )
+            .norm(&format!("{block}.norm.0"), &part("self_attn_layer_norm"))
+            .norm(&format!("{block}.mlp_norm.0"), &part("final_layer_norm"))
+            .linear(&format!("{block}.mlp.up"), &part("fc1"))
+            .linear(&format!("{block}.mlp.down"), &part("fc2"))
+            .norm(&format!("{stage}.norm.0"), &format!("model.{stage}.layer_norm"));
+    }
+    let cross = "model.decoder.layers.*.encoder_attn";
+    let keys = attention_keys(keys, "decoder.blocks[*].cross", cross, PROJECTIONS)
+        .norm("decoder.blocks[*].cross_norm.0", "model.decoder.layers.*.encoder_attn_layer_norm")
+        .tied("proj_out.weight", "model.decoder.embed_tokens.weight")
+        // Files without the last layer have no prefix.
+        .prefix_alias("model.", "");
+    Ok((config, keys))
+}
+
+/// The names of queries, keys, values and outputs.
+const PROJECTIONS: [&str; 4] = ["q_proj", "k_proj", "v_proj", "out_proj"];
+
+/// The names of the layers of attention.
+fn attention_keys(keys: KeyMap, path: &str, name: &str, parts: [&str; 4]) -> KeyMap {
+    let layers = ["query", "key", "value", "out"].into_iter().zip(parts);
+    layers.fold(keys, |keys, (layer, part)| keys.linear(&format!("{path}.{layer}"), &format!("{name}.{part}")))
+}

@@ -1,0 +1,152 @@
+//! Adapters as the files of `peft` (`tools/huggingface/adapters.py`).
+
+use shardax_models::{Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, ExpertsConfig, Pretrained};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::{alike, case, folder, setup};
+
+#[test]
+fn adapters_are_those_of_peft() -> Result<()> {
+    setup();
+    let (case, config) = (case("adapter")?, Config::open(folder("llama"))?);
+    let (model, adapter) =
+        (Decoder::from_pretrained(folder("llama"))?, Adapter::from_pretrained(&config, folder("adapter"))?);
+    assert_eq!((adapter.layers.len(), adapter.scale()), (6, 1.5));
+    let logits = |adapter: &Adapter| {
+        let forward = |adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
+            Ok(adapter.apply(&model)?.forward(tokens))
+        };
+        jit(forward).call((adapter, &model, case("input_ids")?))
+    };
+    alike("adapter", &logits(&adapter)?, &case("logits")?)?;
+    let patterns = Adapter::from_pretrained(&config, folder("adapter_patterns"))?;
+    let apply = |adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
+        Ok(adapter.apply(&model)?.forward(tokens))
+    };
+    let other = super::case("adapter_patterns")?;
+    alike("patterns", &jit(apply).call((&patterns, &model, other("input_ids")?))?, &other("logits")?)?;
+    let here = Folder::new();
+    adapter.save_pretrained(&config, here.join("a"))?;
+    let again = Adapter::from_pretrained(&config, here.join("a"))?;
+    assert_eq!(logits(&again)?.to_bytes()?, logits(&adapter)?.to_bytes()?);
+
+    let mut rngs = Rngs::new(0);
+    fails(Adapter::new(&model, ["attention.key", "nothing"], 2, 1.0, &mut rngs), &["no layer \"nothing\"", "key path"]);
+    fails(Adapter::new(&model, ["head"], 0, 1.0, &mut rngs), &["rank 0"]);
+    let experts = ExpertsConfig { capacity_factor: None, ..ExpertsConfig::new(4, 16) };
+    let mixture = DecoderConfig { experts: Some(experts), ..DecoderConfig::new(32, 1, 16, 2) };
+    let mixture = Decoder::new(&mixture, &mut rngs)?;
+    let of_experts = Adapter::new(&mixture, ["gate"], 2, 1.0, &mut rngs)?;
+    assert_eq!(of_experts.layers["blocks[0].experts.experts.layers.gate"].lora_a.shape(), [4, 16, 2]);
+    fails(of_experts.with_magnitudes(&mixture), &["several experts", "attention"]);
+    let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
+    fails(adapter.apply(&gpt2), &["\"blocks[0].mlp.up\" is of [16, 24]", "[16, 64]"]);
+    let fused = Adapter::new(&gpt2, ["attention.query"], 2, 1.0, &mut rngs)?;
+    fails(
+        fused.save_pretrained(&Config::open(folder("gpt2"))?, here.join("b")),
+        &["c_attn", "one adapter for all parts"],
+    );
+    fails(Adapter::from_pretrained(&Config::open(folder("gpt2"))?, folder("adapter")), &["a layer", "does not have"]);
+    let about = std::fs::read_to_string(folder("adapter").join("adapter_config.json")).expect("a file");
+    std::fs::copy(folder("adapter").join("adapter_model.safetensors"), here.join("adapter_model.safetensors"))
+        .expect("a copy");
+    for (from, to, said) in [
+        ("\"use_dora\": false", "\"use_dora\": true", "lora_magnitude_vector"),
+        ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "no LoRA"),
+        ("\"bias\": \"none\"", "\"bias\": \"all\"", "changes biases"),
+        ("\"r\": 2", "\"r\": 3", "not a matrix of rank 3"),
+        (
+            "\"init_lora_weights\": true",
+            "\"init_lora_weights\": \"pissa\"",
+            "peft changes the weights of the model too",
+        ),
+        ("\"init_lora_weights\": true", "\"init_lora_weights\": \"olora\"", "`init_lora_weights` is \"olora\""),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "not a matrix of rank 4"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_.*\": 4}", "which is no end of a name"),
+    ] {
+        assert!(about.contains(from), "{from}");
+        here.write("adapter_config.json", about.replace(from, to));
+        fails(Adapter::from_pretrained(&config, &here.0), &[said]);
+    }
+    Ok(())
+}
+
+/// The logits of a decoder with an adapter, read from `peft`'s files and from files that were written here.
+fn check_decoder(name: &str, base: &str) -> Result<Adapter> {
+    let (case, config) = (case(name)?, Config::open(folder(base))?);
+    let model = Decoder::from_pretrained(folder(base))?;
+    let adapter = Adapter::from_pretrained(&config, folder(name))?;
+    let apply = jit(|adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
+        Ok(adapter.apply(&model)?.forward(tokens))
+    });
+    alike(name, &apply.call((&adapter, &model, case("input_ids")?))?, &case("logits")?)?;
+    let here = Folder::new();
+    adapter.save_pretrained(&config, here.join("a"))?;
+    let again = Adapter::from_pretrained(&config, here.join("a"))?;
+    alike(name, &apply.call((&again, &model, case("input_ids")?))?, &case("logits")?)?;
+    Ok(adapter)
+}
+
+#[test]
+fn adapters_with_lengths_of_columns_are_those_of_peft() -> Result<()> {
+    setup();
+    let adapter = check_decoder("adapter_dora", "llama")?;
+    assert_eq!(adapter.magnitudes.len(), 6);
+    // Gradients reach the lengths, and a new adapter leaves the model unchanged.
+    let model = Decoder::from_pretrained(folder("llama"))?;
+    let fresh = Adapter::new(&model, ["attention.query"], 2, 3.0, &mut Rngs::new(0))?.with_magnitudes(&model)?;
+    let tokens = array([[3, 1, 4]]);
+    assert!(allclose(fresh.apply(&model)?.forward(&tokens), model.forward(&tokens), 1e-5, 1e-5)?);
+    let loss = |adapter: Adapter, model: Decoder| -> Result<Array> {
+        Ok(adapter.apply(&model)?.forward(array([[3, 1, 4]])).square().mean(..))
+    };
+    let grads = jit(grad(loss)).call((&fresh, &model))?;
+    assert!(grads.magnitudes["blocks[0].attention.query"].abs().max(..).item::<f32>()? > 0.0);
+    Ok(())
+}
+
+#[test]
+fn adapters_with_modules_that_are_trained_in_full_are_those_of_peft() -> Result<()> {
+    setup();
+    let adapter = check_decoder("adapter_saved", "llama")?;
+    let names: Vec<&str> = adapter.replaced.keys().map(String::as_str).collect();
+    assert_eq!(names, ["blocks[0].norm.0.scale", "blocks[1].norm.0.scale", "head.kernel"]);
+    let model = Decoder::from_pretrained(folder("llama"))?;
+    let new = Adapter::new(&model, ["attention.query"], 2, 3.0, &mut Rngs::new(0))?;
+    fails(new.clone().with_copies(&model, ["nothing"]), &["no layer \"nothing\""]);
+    let other = Decoder::from_pretrained(folder("qwen3"))?;
+    fails(new.with_copies(&model, ["head"])?.apply(&other), &["\"blocks[0].attention.query\" is of [16, 16]"]);
+    // The table of tokens of a model that uses it twice.
+    let about = std::fs::read_to_string(folder("adapter_saved").join("adapter_config.json")).expect("a file");
+    let here = Folder::new();
+    here.write("adapter_config.json", about);
+    let tied = Config::open(folder("qwen3"))?;
+    fails(Adapter::from_pretrained(&tied, &here.0), &["`modules_to_save` has \"lm_head\"", "one of two uses"]);
+    Ok(())
+}
+
+#[test]
+fn adapters_of_single_experts_are_those_of_peft() -> Result<()> {
+    setup();
+    let adapter = check_decoder("adapter_experts", "mixtral")?;
+    assert_eq!(adapter.layers["blocks[0].experts.experts.layers.up"].lora_b.shape(), [4, 2, 24]);
+    Ok(())
+}
+
+#[test]
+fn adapters_of_encoders_are_those_of_peft() -> Result<()> {
+    setup();
+    let (case, config) = (case("adapter_bert")?, Config::open(folder("bert_classes"))?);
+    let model = Bert::from_pretrained(folder("bert_classes"))?;
+    let adapter = Adapter::from_pretrained(&config, folder("adapter_bert"))?;
+    assert_eq!(adapter.replaced.keys().collect::<Vec<_>>(), ["classifier.bias", "classifier.kernel"]);
+    let apply = jit(|adapter: Adapter, model: Bert, tokens: Array| -> Result<Array> {
+        Ok(adapter.apply(&model)?.forward(tokens, &BertOptions::new()))
+    });
+    alike("bert", &apply.call((&adapter, &model, case("input_ids")?))?, &case("logits")?)?;
+    let here = Folder::new();
+    adapter.save_pretrained(&config, here.join("a"))?;
+    let again = Adapter::from_pretrained(&config, here.join("a"))?;
+    alike("again", &apply.call((&again, &model, case("input_ids")?))?, &case("logits")?)
+}

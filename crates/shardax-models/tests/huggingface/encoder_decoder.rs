@@ -1,0 +1,152 @@
+//! T5 and Whisper (`tools/huggingface/towers.py`).
+
+use shardax_models::{BertOptions, Config, EncoderDecoder, GenerateOptions, LoadOptions, Pretrained, log_mel};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::{alike, case, folder, rows, save_again, setup};
+
+/// The inputs of a case, as the model reads them, and the options with the mask of tokens.
+fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)> {
+    Ok(match case("attention_mask") {
+        Ok(mask) => (case("input_ids")?, BertOptions::new().attention_mask(mask)),
+        // transformers has the bands before the frames.
+        Err(_) => (case("input_features")?.transpose([0, 2, 1]), BertOptions::new()),
+    })
+}
+
+fn forward(model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array) -> Array {
+    let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
+    model.forward(inputs, targets, &options)
+}
+
+#[test]
+fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let decode = jit(|mut model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array| {
+        let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
+        let input = model.attend_to(model.encode(inputs, &options), &options);
+        model.init_cache(targets.shape()[0], targets.shape()[1]);
+        let first = model.decode(targets.get((.., ..3)), &input);
+        concatenate(&[first, model.decode(targets.get((.., 3..)), &input)], 1)
+    });
+    for name in ["t5", "t5_gated", "whisper"] {
+        let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
+        let (inputs, _) = inputs(&case)?;
+        let arguments = (&model, &inputs, case("attention_mask").ok(), case("decoder_input_ids")?);
+        let logits = jit(forward).call(arguments.clone())?;
+        alike(name, &logits, &case("logits")?)?;
+        alike(name, &decode.call(arguments)?, &case("logits")?)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
+    setup();
+    for (name, start) in [("t5", 0), ("t5_gated", 0), ("whisper", 3)] {
+        let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
+        let ((inputs, _), expected) = (inputs(&case)?, rows(&case("generated")?)?);
+        let write = |options: &GenerateOptions| match case("attention_mask") {
+            Ok(mask) => model.generate_masked(&inputs, mask, &[start], options),
+            Err(_) => model.generate(&inputs, &[start], options),
+        };
+        assert_eq!(write(&GenerateOptions::new(6))?, expected, "{name}");
+        // Each text ends with its first stop token.
+        let stop = expected[0][2];
+        let until = |row: &Vec<i32>| row[..row.iter().position(|t| *t == stop).map_or(row.len(), |at| at + 1)].to_vec();
+        let written = write(&GenerateOptions::new(6).stop_tokens([stop]))?;
+        assert_eq!(written, expected.iter().map(until).collect::<Vec<_>>(), "{name}");
+    }
+    let model = EncoderDecoder::from_pretrained(folder("whisper"))?;
+    let features = zeros([1, 20, 8]);
+    fails(model.generate(&features, &[], &GenerateOptions::new(2)), &["the prompt [] is empty"]);
+    fails(model.generate(&features, &[33], &GenerateOptions::new(2)), &["[33]", "33 of the model"]);
+    fails(model.generate(&features, &[3], &GenerateOptions::new(17)), &["too long", "16 positions"]);
+    fails(model.generate(zeros([1, 24, 8]), &[3], &GenerateOptions::new(2)), &["12 tokens", "10 positions"]);
+    Ok(())
+}
+
+#[test]
+fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    for name in ["t5", "t5_gated", "whisper"] {
+        save_again::<EncoderDecoder>(name, &here.join(name))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn encoder_decoders_are_split_as_they_are_read() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("model", 2)])?;
+    let rules = Rules::new(&mesh, [("batch", "data"), ("heads", "model"), ("mlp", "model")]);
+    for name in ["t5", "whisper"] {
+        let case = case(name)?;
+        let model = EncoderDecoder::from_pretrained_with(folder(name), &LoadOptions::new().rules(&rules))?;
+        let split = |leaf: &&Array| !leaf.sharding().expect("a sharding").is_fully_replicated();
+        assert!(tree::leaves(&model).iter().filter(split).count() > 20, "{name}");
+        let rows = |x: &Array| device_put(x, &NamedSharding::new(&mesh, P!["data"]));
+        let mask = case("attention_mask").ok().map(|mask| rows(&mask)).transpose()?;
+        let arguments = (&model, rows(&inputs(&case)?.0)?, mask, rows(&case("decoder_input_ids")?)?);
+        alike(name, &jit(forward).call(arguments)?, &case("logits")?)?;
+    }
+    Ok(())
+}
+
+/// The sound of `towers.py`, and its features in transformers.
+#[test]
+fn features_of_sound_are_those_of_transformers() -> Result<()> {
+    setup();
+    let case = case("mel")?;
+    let sample = |i: i32| {
+        let i = f64::from(i);
+        (0.4 * (0.05 * i).sin() + 0.2 * (2e-5 * i * i).sin()) as f32
+    };
+    let mut sound: Vec<f32> = (0..16_000).map(sample).collect();
+    sound.resize(32_000, 0.0);
+    for bins in [80, 128] {
+        let features =
+            jit(move |sound: Array| log_mel(sound, bins)).call(Array::from_vec(sound.clone(), &[1, 32_000])?)?;
+        assert_eq!(features.shape(), [1, 200, bins]);
+        let found = features.transpose([0, 2, 1]).take(arange(0..20) * 10, 2);
+        alike("mel", &found, &case(&format!("features_{bins}"))?)?;
+    }
+    let model = EncoderDecoder::from_pretrained(folder("whisper"))?;
+    assert_eq!(model.sound_features(zeros([2, 1000])).shape(), [2, 20, 8]);
+    fails(model.sound_features(zeros([1, 3201])).check(), &["[1, 3201]", "3200 samples"]);
+    fails(log_mel(zeros([200]), 80).check(), &["80 bands of 200 samples"]);
+    let t5 = EncoderDecoder::from_pretrained(folder("t5"))?;
+    fails(t5.sound_features(zeros([1, 10])).check(), &["the model reads texts"]);
+    Ok(())
+}
+
+#[test]
+fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
+    let read = |text: &str| EncoderDecoder::read(&Config::from_json(text)?).map(|(config, _)| config);
+    let small = read(
+        r#"{"architectures": ["T5WithLMHeadModel"], "d_ff": 2048, "d_kv": 64, "d_model": 512, "decoder_start_token_id": 0,
+        "dropout_rate": 0.1, "eos_token_id": 1, "initializer_factor": 1.0, "is_encoder_decoder": true,
+        "layer_norm_epsilon": 1e-06, "model_type": "t5", "n_positions": 512, "num_heads": 8, "num_layers": 6,
+        "output_past": true, "pad_token_id": 0, "relative_attention_num_buckets": 32, "vocab_size": 32128,
+        "task_specific_params": {"summarization": {"num_beams": 4}}}"#,
+    )?;
+    assert_eq!((small.gated, small.tie_embeddings, small.logits_scale), (false, true, Some(512f64.sqrt().recip())));
+    let flan = read(r#"{"model_type": "t5", "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false}"#)?;
+    assert_eq!((flan.gated, flan.tie_embeddings, flan.logits_scale), (true, false, None));
+    let tiny = read(
+        r#"{"architectures": ["WhisperForConditionalGeneration"], "begin_suppress_tokens": [220, 50257], "model_type": "whisper",
+        "forced_decoder_ids": [[1, 50259]], "num_hidden_layers": 4, "max_length": 448, "suppress_tokens": [1, 2]}"#,
+    )?;
+    assert_eq!((tiny.mel_bins, tiny.decoder.layers, tiny.vocab_size), (Some(80), 4, 51_865));
+    fails(read(r#"{"model_type": "whisper", "scale_embedding": true}"#), &["field `scale_embedding` is true"]);
+    fails(read(r#"{"model_type": "t5", "feed_forward_proj": "gated-nonsense"}"#), &["\"nonsense\" is not known"]);
+    fails(
+        read(r#"{"model_type": "t5", "architectures": ["T5EncoderModel"]}"#),
+        &["\"T5EncoderModel\"", "writes texts"],
+    );
+    fails(read(r#"{"model_type": "t5", "num_heads": 0}"#), &["`num_heads` must be a positive integer"]);
+    fails(read(r#"{"model_type": "bart"}"#), &["\"bart\" is none of t5, whisper"]);
+    Ok(())
+}

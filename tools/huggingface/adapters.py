@@ -1,0 +1,81 @@
+"""Makes adapters by `peft` of the tiny models of `generate.py`, and the logits of both.
+
+    .venv/huggingface/bin/python tools/huggingface/adapters.py
+"""
+
+import json
+import shutil
+
+import peft
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from generate import OUT, VOCABULARY
+
+
+def adapter(to, model, inputs, **options):
+    """Saves an adapter with random matrices, and the logits of the model with it."""
+    base = model.config.model_type
+    model = peft.get_peft_model(model, peft.LoraConfig(r=2, lora_alpha=3, **options)).eval()
+    for name, parameter in model.named_parameters():
+        if "lora_" in name or "modules_to_save" in name:
+            parameter.data.add_(torch.randn_like(parameter) * 0.3)
+    model.peft_config["default"].base_model_name_or_path = base
+    folder = OUT / to
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    with torch.no_grad():
+        logits = model(**inputs).logits
+    arrays = {key: value.to(torch.int32) for key, value in inputs.items()}
+    save_file({**arrays, "logits": logits.contiguous()}, folder / "case.safetensors")
+
+
+def experts():
+    """An adapter of single experts, as `peft` wrote it when they were layers of their own, and the logits of the merged model."""
+    folder = OUT / "adapter_experts"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    state = load_file(OUT / "mixtral/model.safetensors")
+    arrays = {}
+    # Expert 2 of the first layer has no matrices.
+    for layer, expert in [(0, 0), (0, 1), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]:
+        for part in ["w1", "w2", "w3"]:
+            name = f"model.layers.{layer}.block_sparse_moe.experts.{expert}.{part}"
+            out, inputs = state[f"{name}.weight"].shape
+            a, b = torch.randn(2, inputs) * 0.3, torch.randn(out, 2) * 0.3
+            state[f"{name}.weight"] = state[f"{name}.weight"] + 1.5 * b @ a
+            arrays[f"base_model.model.{name}.lora_A.weight"] = a
+            arrays[f"base_model.model.{name}.lora_B.weight"] = b
+    save_file(arrays, folder / "adapter_model.safetensors")
+    about = {"peft_type": "LORA", "r": 2, "lora_alpha": 3, "target_modules": ["w1", "w2", "w3"], "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(about, indent=2) + "\n")
+    merged = folder / "merged"
+    shutil.copytree(OUT / "mixtral", merged)
+    save_file(state, merged / "model.safetensors", metadata={"format": "pt"})
+    tokens = torch.randint(0, VOCABULARY, (2, 9))
+    model = transformers.MixtralForCausalLM.from_pretrained(merged).eval()
+    shutil.rmtree(merged)
+    with torch.no_grad():
+        logits = model(tokens).logits
+    save_file({"input_ids": tokens.to(torch.int32), "logits": logits.contiguous()}, folder / "case.safetensors")
+
+
+def main():
+    torch.manual_seed(5)
+    t = transformers
+    tokens = {"input_ids": torch.randint(0, VOCABULARY, (2, 9))}
+    llama = t.LlamaForCausalLM.from_pretrained(OUT / "llama")
+    targets = ["q_proj", "o_proj", "up_proj"]
+    adapter("adapter_dora", llama, tokens, target_modules=targets, use_dora=True, task_type="CAUSAL_LM")
+    llama = t.LlamaForCausalLM.from_pretrained(OUT / "llama")
+    saved = {"modules_to_save": ["lm_head", "input_layernorm"]}
+    adapter("adapter_saved", llama, tokens, target_modules=targets, task_type="CAUSAL_LM", **saved)
+    bert = t.BertForSequenceClassification.from_pretrained(OUT / "bert_classes")
+    adapter("adapter_bert", bert, tokens, target_modules=["query", "dense"], task_type="SEQ_CLS")
+    experts()
+
+
+if __name__ == "__main__":
+    main()
