@@ -11,6 +11,7 @@ mod collectives;
 mod program;
 mod relations;
 mod source;
+mod states;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,5 @@
-//! Ways to run a program that must not change what it computes: eagerly or compiled, alone or in a batch, whole or split, with its
-//! intermediate values or recomputing them, from a file or not. The committed programs have answers, so none of this needs JAX.
+//! Ways to run a program that must not change what it computes: eagerly or compiled, alone or in a batch, replicated or split, with its
+//! intermediate values or recomputing them, from a file or not, and with operands in rare states. The committed programs have answers, so none of this needs JAX.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use shardax::sharding::DimSpec;
 use shardax::stages::CompilerOption;
 
 use super::program::Program;
-use super::{Case, Failure, committed, known, run_with};
+use super::{Case, Failure, committed, known, run_with, states};
 use crate::golden_support::quick::QUICK;
 use crate::golden_support::read::cases;
 
@@ -42,10 +42,46 @@ pub enum Way {
     Exported,
     /// With operands split over the devices of a mesh.
     Split,
+    /// In a branch of `cond`.
+    Conditional,
+    /// With operands that refs hold.
+    Refs,
+    /// With operands split over axes of type `Explicit`, some of size 1.
+    Explicit,
+    SizeOne,
+    /// With operands that are reduced or unreduced over an axis.
+    Reduced,
+    Unreduced,
+    /// Inside of `shard_map`, with operands that are equal on all devices, which their types say or not.
+    Manual,
+    Varying,
 }
 
-pub const WAYS: [Way; 7] =
-    [Way::Eager, Way::Compiled, Way::Batched, Way::Looped, Way::Recomputed, Way::Exported, Way::Split];
+pub const WAYS: [Way; 15] = [
+    Way::Eager,
+    Way::Compiled,
+    Way::Batched,
+    Way::Looped,
+    Way::Recomputed,
+    Way::Exported,
+    Way::Split,
+    Way::Conditional,
+    Way::Refs,
+    Way::Explicit,
+    Way::SizeOne,
+    Way::Reduced,
+    Way::Unreduced,
+    Way::Manual,
+    Way::Varying,
+];
+
+impl Way {
+    /// Returns true if types have shardings, for which programs may be rejected.
+    fn is_typed(self) -> bool {
+        use Way::*;
+        matches!(self, Explicit | SizeOne | Reduced | Unreduced | Manual | Varying)
+    }
+}
 
 const MESHES: [&[(&str, usize)]; 3] = [&[("a", 2), ("b", 4)], &[("a", 2), ("b", 3)], &[("a", 8)]];
 
@@ -56,10 +92,10 @@ const DIFFERENT: [(&str, Way, &str); 2] = [
 ];
 
 /// Random numbers that follow from a seed.
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -92,10 +128,15 @@ pub fn check(
     for piece in pieces {
         let way = WAYS[piece % WAYS.len()];
         let mut random = Random(piece as u64);
-        let chosen: Vec<Program> = (0..AT_ONCE[usize::from(quick)])
+        let mut chosen: Vec<Program> = (0..AT_ONCE[usize::from(quick)])
             .map(|_| Program::new(&cases[random.below(cases.len())]))
             .filter(|program| allowed(program, way))
             .collect();
+        if way.is_typed() {
+            let all = chosen.len();
+            chosen.retain(|program| accepts(program, way));
+            *counts.entry(format!("{way:?} rejected").to_lowercase()).or_default() += all - chosen.len();
+        }
         *counts.entry(format!("{way:?}").to_lowercase()).or_default() += chosen.len();
         let group: Vec<&Program> = chosen.iter().collect();
         let seed = random.0;
@@ -124,9 +165,25 @@ fn allowed(program: &Program, way: Way) -> bool {
     }
     match way {
         Way::Eager | Way::Compiled | Way::Split => true,
+        // Tangents have the types of operands.
+        _ if way.is_typed() => matches!(program.mode, "jit" | "grad" | "vmap"),
         // What reads values while it is traced runs eagerly alone.
         _ => program.mode != "eager",
     }
+}
+
+/// The arguments of a program in the state of a way.
+fn typed_arguments(program: &Program, way: Way, mesh: &Mesh) -> Result<Vec<Array>> {
+    let mut random = Random(program.case.name.bytes().fold(0, |seed, byte| seed * 31 + u64::from(byte)));
+    program.arguments().iter().map(|x| states::place(x, way, mesh, &mut random)).collect()
+}
+
+/// Returns true unless the program is rejected for the shardings of this way.
+fn accepts(program: &Program, way: Way) -> bool {
+    let mesh = states::mesh(way).expect("there are eight devices");
+    let _mesh = set_mesh(&mesh).expect("no trace");
+    let arguments = typed_arguments(program, way, &mesh).expect("each operand can be placed");
+    states::accepts(way, &|xs| program.run(&xs), arguments)
 }
 
 /// The results of these programs as one.
@@ -142,6 +199,12 @@ fn results(group: &[&Program], way: Way, random: &mut Random) -> Result<Vec<Arra
         Ok(outs)
     };
     let inputs = arguments.concat();
+    if way.is_typed() {
+        let mesh = states::mesh(way)?;
+        let _mesh = set_mesh(&mesh)?;
+        let placed = group.iter().map(|program| typed_arguments(program, way, &mesh)).collect::<Result<Vec<_>>>()?;
+        return jit(|xs: Vec<Array>| states::run(way, &all, xs)).call(placed.concat());
+    }
     match way {
         Way::Eager => all(inputs),
         Way::Compiled | Way::Recomputed => jit(all).call(inputs),
@@ -164,6 +227,12 @@ fn results(group: &[&Program], way: Way, random: &mut Random) -> Result<Vec<Arra
             let split = inputs.iter().map(|x| split(x, &mesh, random)).collect::<Result<Vec<_>>>()?;
             jit(all).call(split)
         }
+        Way::Conditional => jit(|xs: Vec<Array>| cond(array(true), &all, &all, xs)).call(inputs),
+        Way::Refs => {
+            let refs = inputs.iter().map(new_ref).collect::<Result<Vec<_>>>()?;
+            jit(|_: Array| all(refs.iter().map(|r| r.get()).collect())).call(array(0))
+        }
+        Way::Explicit | Way::SizeOne | Way::Reduced | Way::Unreduced | Way::Manual | Way::Varying => unreachable!(),
     }
 }
 
@@ -177,7 +246,7 @@ fn batch(x: &Array, count: usize, entry: usize) -> Array {
 }
 
 /// The array over the mesh: each axis splits a dimension at random, where it divides one.
-fn split(x: &Array, mesh: &Mesh, random: &mut Random) -> Result<Array> {
+pub fn split(x: &Array, mesh: &Mesh, random: &mut Random) -> Result<Array> {
     let mut dims: Vec<Vec<AxisName>> = vec![Vec::new(); x.ndim()];
     let mut parts = vec![1; x.ndim()];
     for &(name, size) in mesh.axes() {

@@ -219,3 +219,32 @@ fn refs_have_their_values_in_memory_of_their_own() -> Result<()> {
     assert_eq!(r.get().to_vec::<f32>()?, [3.0, 4.0]);
     Ok(())
 }
+
+/// JAX 0.12 accepts these operations, and the types are JAX's.
+#[test]
+fn differences_and_triangles_of_unreduced_values_stay_unreduced() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let numbers: Vec<f32> = (0..16).map(|i| (i * 7 % 11) as f32).collect();
+    let x = Array::from_slice(&numbers, &[4, 4])?;
+    let u = reshard(device_put(&x, P![])?, P![].unreduced(["x"])) + addends();
+    let x = x + 16;
+    type Function = fn(Array) -> Array;
+    let functions: [(Function, &str); 5] = [
+        (|x| &x - roll(&x, 1, 0), "float32[4,4]{U:x}"),
+        (|x| diff(x, 1, 0), "float32[3,4]{U:x}"),
+        (|x| x.tril(0), "float32[4,4]{U:x}"),
+        (|x| x.triu(1), "float32[4,4]{U:x}"),
+        (|x| x.trace(), "float32[]{U:x}"),
+    ];
+    for (f, ty) in functions {
+        let want = host(&f(x.clone()).reshape([f(x.clone()).size()]));
+        for y in [f(u.clone()), jit(move |u: Array| f(u)).call(&u)?] {
+            assert_eq!((type_of(&y).as_str(), total(y)), (ty, want.clone()));
+        }
+        // Cotangents of unreduced values are reduced.
+        let loss = move |x: Array| reshard(f(x), P![]).square().sum(..);
+        let (slope, expected) = (jit(grad(loss)).call(&u)?, jit(grad(move |x: Array| f(x).square().sum(..))).call(&x)?);
+        assert_eq!((type_of(&slope).as_str(), total(slope)), ("float32[4,4]{R:x}", host(&expected)), "{ty}");
+    }
+    Ok(())
+}

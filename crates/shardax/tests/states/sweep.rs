@@ -193,7 +193,7 @@ fn is_rejection(error: &shardax::Error, state: &str) -> bool {
     match error.kind() {
         ErrorKind::Sharding | ErrorKind::NotImplemented | ErrorKind::Indivisible => true,
         // The sharding of an argument of a loop or of `vmap`.
-        ErrorKind::Value if error.message().contains("shard") => true,
+        ErrorKind::Value if ["shard", "should be replicated"].iter().any(|w| error.message().contains(w)) => true,
         // A result's type cannot be read as numbers, or an operand's sums are not known.
         _ => match state {
             "unreduced" => error.to_string().contains("{U:x}"),
@@ -215,6 +215,14 @@ struct Found {
     failures: Vec<String>,
 }
 
+impl Found {
+    /// Reports a failure at once, because all combinations take hours.
+    fn fail(&mut self, failure: String) {
+        eprintln!("failure {}", failure.replace('\n', " "));
+        self.failures.push(failure);
+    }
+}
+
 /// Runs one function with operands in one state in these ways.
 fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way], found: &mut Found) {
     let plain = operands(state.shape);
@@ -222,9 +230,9 @@ fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way
     let eager = match run_one(call, WAYS[0].1, &plain, i, "on one device") {
         Ok(eager) => eager,
         Err(error) => {
-            found
-                .failures
-                .extend(is_panic(&error).then(|| format!("{name} of {:?} on one device: {error}", state.shape)));
+            if is_panic(&error) {
+                found.fail(format!("{name} of {:?} on one device: {error}", state.shape));
+            }
             return;
         }
     };
@@ -243,7 +251,7 @@ fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way
             (Err(error), Err(_)) if !is_panic(&error) => continue,
             (Ok(have), Ok(want)) if close(&have, &want) => End::Right,
             (Ok(have), Ok(want)) => {
-                found.failures.push(format!("{path}: {have:?}, and on one device {want:?}"));
+                found.fail(format!("{path}: {have:?}, and on one device {want:?}"));
                 End::Wrong
             }
             (Err(error), _) if is_rejection(&error, state.name) => {
@@ -253,7 +261,7 @@ fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way
             // Functions that read values are not traced.
             (Err(error), _) if !is_panic(&error) && of_one_device().is_err() => continue,
             (Err(error), _) => {
-                found.failures.push(format!("{path}: {error}"));
+                found.fail(format!("{path}: {error}"));
                 End::Wrong
             }
         };

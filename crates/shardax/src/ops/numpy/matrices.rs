@@ -116,7 +116,12 @@ impl Array {
                 return Err(err!(Value, "{name} needs at least two dimensions, got {}", self.type_name())
                     .help("make a matrix of it with `reshape` or `expand_dims`"));
             }
-            let zero = Array::literal(Scalar::Int(0), self.dtype(), self.weak_type());
+            let aval = self.aval();
+            // Unreduced operands need a zero on each device.
+            let zero = match aval.sharding().is_some_and(|typed| !typed.unreduced().is_empty()) {
+                true => Array::zeros_of(&aval),
+                false => Array::literal(Scalar::Int(0), self.dtype(), self.weak_type()),
+            };
             Ok(where_(band(self.shape(), k, keep), self, zero))
         });
         Array::from_result(made, self)

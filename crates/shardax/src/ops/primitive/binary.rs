@@ -104,7 +104,7 @@ impl Primitive for Binary {
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         match self.name() {
-            "add" => rule.keep_partial(),
+            "add" | "sub" => rule.keep_partial(),
             "mul" => rule.product_partial(),
             "div" if rule.arg(1).unreduced().is_empty() => rule.product_partial(),
             _ => rule.keep_reduced(),
