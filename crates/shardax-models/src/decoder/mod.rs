@@ -113,6 +113,9 @@ impl Decoder {
     #[track_caller]
     pub fn embed(&self, tokens: impl ArrayLike) -> Array {
         let tokens = tokens.into_array();
+        if let Err(error) = check_tokens("Decoder", &self.embed, &tokens) {
+            return Array::from_error(error, &tokens);
+        }
         let checked = |table: &Embed| check_positions("Decoder", table, self.first_position, &tokens);
         if let Some(Err(error)) = self.positions.as_ref().map(checked) {
             return Array::from_error(error, &tokens);
@@ -220,6 +223,26 @@ impl Decoder {
     pub(crate) fn max_positions(&self) -> Option<usize> {
         let length = |table: &Embed| table.embedding.shape().first().copied().unwrap_or(0);
         self.positions.as_ref().map(|table| length(table).saturating_sub(self.first_position))
+    }
+}
+
+/// Fails for tokens that are not in the table of a model, if their values are known. While a function is traced they are not,
+/// and the embedding of an unknown token is NaN.
+#[track_caller]
+pub(crate) fn check_tokens(model: &str, table: &Embed, tokens: &Array) -> Result<()> {
+    tokens.check()?;
+    if tokens.is_traced() || !tokens.dtype().is_integer() || !tokens.is_fully_addressable() {
+        return Ok(());
+    }
+    let count = table.embedding.shape().first().copied().unwrap_or(0);
+    let values = tokens.astype(DType::I64).to_vec::<i64>()?;
+    match values.into_iter().find(|token| usize::try_from(*token).map_or(true, |token| token >= count)) {
+        Some(token) => {
+            let what =
+                format!("{model}: the token {token}, and the model has the tokens 0 to {}", count.saturating_sub(1));
+            Err(Error::new(ErrorKind::Value, what).help("encode the texts with the tokenizer of this model"))
+        }
+        None => Ok(()),
     }
 }
 

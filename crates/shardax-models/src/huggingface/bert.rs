@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::config::Fields;
 use super::{Config, KeyMap, Layout, Pretrained, attention, mlp};
-use crate::decoder::check_positions;
+use crate::decoder::{check_positions, check_tokens};
 use crate::{Activation, Mlp};
 
 /// The architecture of a [`Bert`].
@@ -309,11 +309,13 @@ fn head_keys(keys: KeyMap, kind: &str, head: BertHead, name: &impl Fn(&str) -> S
 
 impl Bert {
     /// The encoding of each token of `[batch, length]`: `[batch, length, features]`. Fails for more tokens than the model has
-    /// positions.
+    /// positions, and for unknown tokens if their values are known.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let tokens = tokens.into_array();
-        if let Err(error) = check_positions("Bert", &self.positions, self.first_position, &tokens) {
+        let checked = check_tokens("Bert", &self.tokens, &tokens)
+            .and_then(|()| check_positions("Bert", &self.positions, self.first_position, &tokens));
+        if let Err(error) = checked {
             return Array::from_error(error, &tokens);
         }
         let positions = self.positions_of(&tokens, options);

@@ -6,6 +6,7 @@ use shardax_nn::prelude::*;
 use super::bert::{BertHead, head, logits};
 use super::config::{Fields, rope_object, scaled_rope};
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, of_type};
+use crate::decoder::check_tokens;
 use crate::{Activation, Mlp, Norm, NormKind};
 
 /// The architecture of a [`ModernBert`].
@@ -216,6 +217,10 @@ impl ModernBert {
     /// The encoding of each token of `[batch, length]`: `[batch, length, features]`. Kinds of tokens have no effect.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let tokens = tokens.into_array();
+        if let Err(error) = check_tokens("ModernBert", &self.tokens, &tokens) {
+            return Array::from_error(error, &tokens);
+        }
         let mut x = self.norm.forward(self.tokens.forward(tokens));
         // `[batch, heads, queries, keys]`
         let mask = options.mask().map(|mask| mask.expand_dims(1).expand_dims(1));

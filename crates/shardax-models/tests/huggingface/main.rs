@@ -281,6 +281,30 @@ fn texts_longer_than_the_positions_are_errors() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn tokens_outside_of_the_vocabulary_are_errors() -> Result<()> {
+    setup();
+    let (bert, gpt2) = (Bert::from_pretrained(folder("bert"))?, Decoder::from_pretrained(folder("gpt2"))?);
+    let modern = ModernBert::from_pretrained(folder(MODERN[0]))?;
+    let options = BertOptions::new();
+    for token in [-1, 1 << 20] {
+        let tokens = array([[1, token]]);
+        for logits in [bert.forward(&tokens, &options), modern.forward(&tokens, &options), gpt2.forward(&tokens)] {
+            let error = logits.check().expect_err("an unknown token");
+            assert!(
+                error.message().contains(&format!("the token {token}, and the model has the tokens 0 to")),
+                "{error}"
+            );
+            assert!(error.location().is_some_and(|line| line.file().ends_with("main.rs")), "{error}");
+        }
+    }
+    bert.forward(array([[1u8, 2]]), &options).check()?;
+    // The values of a traced function are unknown.
+    let traced = jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&gpt2, array([[1, 1 << 20]])))?;
+    assert!(traced.get((0, 1, 0)).item::<f32>()?.is_nan());
+    Ok(())
+}
+
 /// Adds a folder with what was read of a model, saved again.
 fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
     let (model, config) = (M::from_pretrained(folder(name))?, Config::open(folder(name))?);
