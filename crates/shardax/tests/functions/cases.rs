@@ -42,7 +42,7 @@ fn chosen(case: usize, function: usize, every: usize) -> bool {
 
 /// The slice has one of so many cases: more in CI, which has the variable `CI`.
 fn every() -> usize {
-    if std::env::var_os("CI").is_some() { 13 } else { 37 }
+    if std::env::var_os("CI").is_some() { 13 } else { 73 }
 }
 
 /// The number of cases of each function where all are asked for.
@@ -294,13 +294,13 @@ pub fn transformed() {
     calls.report();
 }
 
-/// A few cases of each function (outside of CI of every second one), run: the results have the types that were traced, and as many bytes as those say.
+/// A few cases of each function (outside of CI of every fourth one), run: the results have the types that were traced, and as many bytes as those say.
 pub fn executed() {
     let mut calls = Calls::new();
     let types = types();
     // What does not fit in memory is rejected at once; what nearly does would be made.
     let sane = |p: usize| PARAMETERS[p].1 <= 3 || PARAMETERS[p].1 == usize::MAX;
-    let every = if all() { 1 } else { outside_of_ci(2) };
+    let every = if all() { 1 } else { outside_of_ci(4) };
     for (number, (name, call)) in TABLE.iter().enumerate().step_by(every) {
         for round in 0..if all() { ROUNDS } else { 1 } {
             let k = number * 5 + round * 11;

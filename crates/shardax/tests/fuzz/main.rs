@@ -53,7 +53,7 @@ fn known() -> Vec<(String, String)> {
 fn random_programs_are_what_jax_computes() {
     setup();
     let other = std::env::var_os("SHARDAX_TEST_FUZZ_FILE").map(PathBuf::from);
-    let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), outside_of_ci(3)) };
+    let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), outside_of_ci(6)) };
     let cases: Vec<Case> = cases(&other.unwrap_or_else(committed), "fuzz").into_iter().step_by(every).collect();
     known.retain(|(name, _)| every == 1 || cases.iter().any(|case| case.name == *name));
     let start = Instant::now();
