@@ -48,6 +48,7 @@ mod attention;
 mod check;
 mod filter;
 pub mod layers;
+mod linen;
 pub mod losses;
 pub mod metrics;
 mod module;
@@ -67,6 +68,7 @@ pub use attention::{
 };
 pub use filter::Filter;
 pub use layers::*;
+pub use linen::linen_key;
 pub use losses::*;
 pub use module::{Module, capture, is_mode, merge};
 pub use optim::*;
@@ -85,6 +87,7 @@ pub use variable::{
 /// The items that most programs need, from shardax and this crate: `use shardax_nn::prelude::*;`
 pub mod prelude {
     pub use crate::layers::*;
+    pub use crate::linen::linen_key;
     pub use crate::losses::*;
     pub use crate::metrics::accuracy;
     pub use crate::module::{Module, capture, merge};

@@ -15,6 +15,7 @@ macro_rules! pages {
 pages! {
     TenMinutes "../../../docs/ten-minutes.md"
     FromJax "../../../docs/from-jax.md"
+    FromFlaxLinen "../../../docs/from-flax-linen.md"
     FromPytorch "../../../docs/from-pytorch.md"
     FromRust "../../../docs/from-rust.md"
     ArraysAndTrees "../../../docs/arrays-and-trees.md"
