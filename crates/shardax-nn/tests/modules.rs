@@ -11,6 +11,8 @@ mod quantized;
 #[path = "../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;
+#[path = "modules/random_keys.rs"]
+mod random_keys;
 #[path = "modules/rejected.rs"]
 mod rejected;
 #[path = "modules/stacks.rs"]
