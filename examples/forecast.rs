@@ -123,7 +123,7 @@ fn main() -> Result<()> {
             (optimizer, loss) = train_step(optimizer, batch?, &scale)?;
         }
         let (error, naive) = evaluate(&optimizer.model, &test, &scale)?;
-        println!("epoch {epoch:2}: loss {loss:.4}, test error {error:.4} (unchanged value: {naive:.4})");
+        println!("epoch {epoch:2}: loss {loss:.4}, test error {error:.4}, of the last value {naive:.4}");
         if early.update(error.item::<f32>()?.into()).should_stop {
             break;
         }
