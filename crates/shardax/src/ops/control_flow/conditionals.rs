@@ -49,24 +49,37 @@ where
     A: IntoOutput<Output = O>,
     B: IntoOutput<Output = O>,
 {
-    let at = Location::caller();
-    let _line = source::enter_at(at);
-    let on_true = |flat: &Flat| Ok(Flat::of(&true_fun(flat.build()?).into_output()?));
-    let on_false = |flat: &Flat| Ok(Flat::of(&false_fun(flat.build()?).into_output()?));
-    let run = || {
-        let pred = pred.into_array();
-        pred.check()?;
-        if pred.ndim() != 0 {
-            return Err(err!(Type, "Pred must be a scalar, got {} of shape {:?}", pred.type_name(), pred.shape())
-                .help("reduce it with `.any(..)` or `.all(..)`, or choose elementwise with `where_`"));
-        }
-        let index = with_source(at, || {
-            let truth = if pred.dtype() == DType::Bool { pred } else { pred.not_equal(0) };
-            convert(&truth, DType::I32, false)
-        });
-        choose(index, &[&on_false, &on_true], &["false_fun", "true_fun"], &Flat::of_arguments(&operands), at)
-    };
-    run().map_err(|e| e.at(at))?.build()
+    let location = Location::caller();
+    let _line = source::enter_at(location);
+    cond_flat(
+        pred.into_array(),
+        &|flat: &Flat| Ok(Flat::of(&true_fun(flat.build()?).into_output()?)),
+        &|flat: &Flat| Ok(Flat::of(&false_fun(flat.build()?).into_output()?)),
+        &Flat::of_arguments(&operands),
+        location,
+    )
+    .map_err(|e| e.at(location))?
+    .build()
+}
+
+/// [`cond`] on flattened trees.
+fn cond_flat(
+    pred: Array,
+    true_fun: FlatFn<'_>,
+    false_fun: FlatFn<'_>,
+    operands: &Flat,
+    location: &'static Location<'static>,
+) -> Result<Flat> {
+    pred.check()?;
+    if pred.ndim() != 0 {
+        return Err(err!(Type, "Pred must be a scalar, got {} of shape {:?}", pred.type_name(), pred.shape())
+            .help("reduce it with `.any(..)` or `.all(..)`, or choose elementwise with `where_`"));
+    }
+    let index = with_source(location, || {
+        let truth = if pred.dtype() == DType::Bool { pred } else { pred.not_equal(0) };
+        convert(&truth, DType::I32, false)
+    });
+    choose(index, &[false_fun, true_fun], &["false_fun", "true_fun"], operands, location)
 }
 
 /// The branches of [`switch`]: a tuple, a `Vec` or an array of functions of the operands. All functions must return the
@@ -157,50 +170,50 @@ tuples_of_branches! {
 /// structure, dtypes or shapes.
 #[track_caller]
 pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, operands: T) -> Result<B::Output> {
-    let at = Location::caller();
-    let _line = source::enter_at(at);
-    let run = || {
-        let index = index.into_array();
-        index.check()?;
-        if index.ndim() != 0 {
-            return Err(err!(
-                Type,
-                "Branch index must be scalar, got {} of shape {:?}",
-                index.type_name(),
-                index.shape()
-            )
-            .help("use `vmap` to choose for each entry"));
-        }
-        if !index.dtype().is_integer() {
-            return Err(err!(Type, "Index type must be an integer, got {}", index.dtype())
-                .help("convert it with `astype(DType::I32)`"));
-        }
-        let count = branches.count();
-        let apply = |i: usize| {
-            let branches = &branches;
-            move |flat: &Flat| Ok(Flat::of(&branches.apply(i, flat.build()?)?))
-        };
-        let functions: Vec<_> = (0..count).map(apply).collect();
-        let flat = Flat::of_arguments(&operands);
-        match &functions[..] {
-            [] => Err(err!(Value, "Empty branch sequence").help("pass at least one branch to `switch`")),
-            [only] => only(&flat),
-            _ => {
-                let index = with_source(at, || {
-                    // Clamps in a wider type, because the last index may not fit a narrow one.
-                    let wide = if index.dtype().bits() < 32 { index.astype(DType::I32) } else { index };
-                    convert(&wide.clip(0, count - 1), DType::I32, false)
-                });
-                let names: Vec<String> = (0..count).map(|i| format!("branch {i}")).collect();
-                let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                let functions: Vec<FlatFn<'_>> = functions.iter().map(|f| f as FlatFn<'_>).collect();
-                choose(index, &functions, &names, &flat, at)
-            }
-        }
-    };
-    run().map_err(|e| e.at(at))?.build()
+    let location = Location::caller();
+    let _line = source::enter_at(location);
+    switch_flat(index.into_array(), &branches, &Flat::of_arguments(&operands), location)
+        .map_err(|e| e.at(location))?
+        .build()
 }
 
+/// [`switch`] on flattened trees.
+fn switch_flat<T: Tree, B: Branches<T>>(
+    index: Array,
+    branches: &B,
+    operands: &Flat,
+    location: &'static Location<'static>,
+) -> Result<Flat> {
+    index.check()?;
+    if index.ndim() != 0 {
+        return Err(err!(Type, "Branch index must be scalar, got {} of shape {:?}", index.type_name(), index.shape())
+            .help("use `vmap` to choose for each entry"));
+    }
+    if !index.dtype().is_integer() {
+        return Err(err!(Type, "Index type must be an integer, got {}", index.dtype())
+            .help("convert it with `astype(DType::I32)`"));
+    }
+    let count = branches.count();
+    let functions: Vec<_> =
+        (0..count).map(|i| move |flat: &Flat| Ok(Flat::of(&branches.apply(i, flat.build()?)?))).collect();
+    match &functions[..] {
+        [] => Err(err!(Value, "Empty branch sequence").help("pass at least one branch to `switch`")),
+        [function] => function(operands),
+        _ => {
+            let index = with_source(location, || {
+                // Clamps in a wider type, because the last index may not fit a narrow one.
+                let wide = if index.dtype().bits() < 32 { index.astype(DType::I32) } else { index };
+                convert(&wide.clip(0, count - 1), DType::I32, false)
+            });
+            let names: Vec<String> = (0..count).map(|i| format!("branch {i}")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let functions: Vec<FlatFn<'_>> = functions.iter().map(|f| f as FlatFn<'_>).collect();
+            choose(index, &functions, &names, operands, location)
+        }
+    }
+}
+
+/// A function on flattened trees.
 pub(crate) type FlatFn<'a> = &'a dyn Fn(&Flat) -> Result<Flat>;
 
 /// Selects among functions of the operands by an int32 index that is already in range.
@@ -209,36 +222,37 @@ pub(crate) fn choose(
     branches: &[FlatFn<'_>],
     names: &[&str],
     operands: &Flat,
-    at: &'static Location<'static>,
+    location: &'static Location<'static>,
 ) -> Result<Flat> {
     let avals = avals_of(operands)?;
     let mut traced: Vec<Traced> = Vec::new();
-    let mut first: Option<(TreeDef, Vec<Aval>)> = None;
+    let mut result_type: Option<(TreeDef, Vec<Aval>)> = None;
     for (branch, name) in branches.iter().zip(names) {
         let (branch, def) = trace_flat(&operands.def, &avals, *branch)?;
         let outs = branch.program.out_avals();
-        match &first {
+        match &result_type {
             Some((first_def, first_outs)) => same_results(names[0], first_def, first_outs, name, &def, &outs)?,
-            None => first = Some((def, outs)),
+            None => result_type = Some((def, outs)),
         }
         traced.push(branch);
     }
-    let Some((def, _)) = first else { bail!(Value, "Empty branch sequence") };
+    let Some((def, _)) = result_type else { bail!(Value, "Empty branch sequence") };
 
+    // The branches share one list of operands, so an operand is dropped only if no branch uses it.
     let (branches, captures) = join(traced);
     let mut branches: Vec<Program> = branches.iter().map(Program::simplified).collect();
     let mut used = vec![false; captures.len() + operands.leaves.len()];
     for branch in &branches {
-        used.iter_mut().zip(branch.used_inputs()).for_each(|(used, here)| *used |= here);
+        used.iter_mut().zip(branch.used_inputs()).for_each(|(used, used_by_branch)| *used |= used_by_branch);
     }
     for branch in &mut branches {
         branch.inputs = marked(&branch.inputs, &used);
     }
     let args = marked(&[&captures[..], &operands.leaves].concat(), &used);
-    let outs = with_source(at, || -> Result<SmallVec<[Array; 1]>> {
+    let outs = with_source(location, || -> Result<SmallVec<[Array; 1]>> {
         let (this, mut args) = Cond { branches }.fit(&index, &args)?;
         args.insert(0, index.clone());
-        Ok(bind_at(Arc::new(this), &args, at))
+        Ok(bind_at(Arc::new(this), &args, location))
     })?;
     outs.iter().try_for_each(check_usable)?;
     Ok(Flat { leaves: outs.into_iter().collect(), def })
@@ -256,7 +270,7 @@ fn same_results(
     let help = format!("revise {name} and/or {other_name} so that all output types match");
     same_structure(def, other_def).map_err(|e| {
         e.context(format!(
-            "cond branch outputs must have the same pytree structure, but those of {name} and {other_name} differ"
+            "cond branch outputs must have the same pytree structure, but the outputs of {name} and {other_name} differ"
         ))
         .help(help.clone())
     })?;
@@ -275,6 +289,7 @@ fn same_results(
             .help(help));
         }
         if out.vma != other.vma {
+            // Each branch may lack an axis that the other one has, so the help can name a cast in both.
             let fixes: Vec<String> = [(name, out, other), (other_name, other, out)]
                 .into_iter()
                 .filter(|(_, have, want)| !want.vma.is_subset(&have.vma))

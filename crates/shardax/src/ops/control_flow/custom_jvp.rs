@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::core::array::Array;
 use crate::core::function::{Argnums, Function};
 use crate::core::program::trace::is_tracing;
-use crate::core::tree::{Flat, Tree, same_structure};
+use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::Result;
 use crate::interpret::flat::{flat_fn, record};
 use crate::interpret::higher_order::zeros;
@@ -137,20 +137,20 @@ where
     type Output = (Out, Out);
     fn apply(&self, (args, tangents): (Args, Args)) -> Result<(Out, Out)> {
         let positions = self.argnums.positions()?;
-        let own = self.argnums.of(&args)?;
+        let nondiff_args = self.argnums.of(&args)?;
         // The function must not use the tangents of non-differentiable arguments, so they become zero.
         let flat = Flat::of(&tangents);
         let children = flat.def.root_children().unwrap_or_default();
         let mut leaves = flat.leaves.clone();
-        let mut at = 0;
+        let mut start = 0;
         for (i, (_, def)) in children.iter().enumerate() {
-            let end = at + def.leaf_count();
+            let end = start + def.leaf_count();
             if positions.contains(&i) {
-                leaves[at..end].iter_mut().for_each(|t| *t = zeros(&t.aval()));
+                leaves[start..end].iter_mut().for_each(|t| *t = zeros(&t.aval()));
             }
-            at = end;
+            start = end;
         }
-        self.rule.apply((own, args, Flat { leaves, def: flat.def }.build()?))
+        self.rule.apply((nondiff_args, args, Flat { leaves, def: flat.def }.build()?))
     }
 }
 
@@ -169,22 +169,32 @@ where
         }
         let flat = Flat::of_arguments(&args);
         let (rule, def) = (self.rule.clone(), flat.def.clone());
-        let erased = move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
-            let tree = |leaves: &[Array]| Flat { leaves: leaves.into(), def: def.clone() }.build::<Args>();
-            let (out, tangent) = rule.run(tree(primals)?, tree(tangents)?, zeros)?;
-            let (out, tangent) = (Flat::of(&out), Flat::of(&tangent));
-            same_structure(&out.def, &tangent.def).map_err(|e| {
-                e.context(
-                    "Custom JVP rule must produce primal and tangent outputs with equal container (pytree) structures",
-                )
-            })?;
-            Ok((out.leaves.into_vec(), tangent.leaves.into_vec()))
-        };
         let id = RuleId::of(&self.rule, &flat.def);
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, _| {
             check_unwritten(&program, "custom_jvp")?;
-            Ok(Arc::new(jvp::CustomJvp { program, num_consts, id, rule: Arc::new(erased) }))
+            let rule = Arc::new(move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
+                run_flat(&*rule, &def, primals, tangents, zeros)
+            });
+            Ok(Arc::new(jvp::CustomJvp { program, num_consts, id, rule }))
         })?;
         out.build()
     }
+}
+
+/// Runs a rule on flattened arguments of this structure.
+fn run_flat<Args: Tree, Out: Tree>(
+    rule: &impl JvpRule<Args, Out>,
+    def: &TreeDef,
+    primals: &[Array],
+    tangents: &[Array],
+    zeros: &[bool],
+) -> Result<(Vec<Array>, Vec<Array>)> {
+    let primals = Flat { leaves: primals.into(), def: def.clone() };
+    let tangents = Flat { leaves: tangents.into(), def: def.clone() };
+    let (out, out_tangent) = rule.run(primals.build()?, tangents.build()?, zeros)?;
+    let (out, out_tangent) = (Flat::of(&out), Flat::of(&out_tangent));
+    same_structure(&out.def, &out_tangent.def).map_err(|e| {
+        e.context("Custom JVP rule must produce primal and tangent outputs with equal container (pytree) structures")
+    })?;
+    Ok((out.leaves.into_vec(), out_tangent.leaves.into_vec()))
 }

@@ -84,7 +84,7 @@ impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
     ///         (by(y), by(x))
     ///     },
     /// );
-    /// let slope = grad(move |x: Array| product.call((x, 3.0))); // keeps `y` alone for the backward pass
+    /// let slope = grad(move |x: Array| product.call((x, 3.0))); // keeps only `y` for the backward pass
     /// assert_eq!(slope.call(2.0f32)?.item::<f32>()?, 3.0);
     /// # Ok::<(), shardax::Error>(())
     /// ```
@@ -136,7 +136,7 @@ where
     /// Returns the rules on flattened trees, for arguments and a result of these structures.
     fn erased(&self, args: &Flat, out_def: TreeDef) -> vjp::VjpRules {
         let (rules, def, result) = (self.rules.clone(), args.def.clone(), out_def.clone());
-        let fwd = move |args: &[Array], perturbed: &[bool]| {
+        let fwd = Arc::new(move |args: &[Array], perturbed: &[bool]| {
             let args = Flat { leaves: args.into(), def: def.clone() }.build::<Args>()?;
             let (out, residuals) = rules.fwd(args, perturbed)?;
             let out = Flat::of(&out);
@@ -144,25 +144,31 @@ where
                 e.context("Custom VJP fwd rule must produce a pair whose first element is the primal function's output")
             })?;
             Ok((out.leaves.into_vec(), residuals.leaves.into_vec(), residuals.def))
-        };
+        });
         let (rules, count) = (self.rules.clone(), args.leaves.len());
-        let bwd = move |def: &TreeDef, residuals: &[Array], cts: &[Array], zeros: &[bool]| {
+        let bwd = Arc::new(move |def: &TreeDef, residuals: &[Array], cts: &[Array], zeros: &[bool]| {
             let residuals = Flat { leaves: residuals.into(), def: def.clone() };
             let cts = Flat { leaves: cts.into(), def: out_def.clone() }.build::<F::Output>()?;
             let in_cts = rules.bwd(residuals, cts, zeros)?;
-            if in_cts.leaves.len() != count {
-                return Err(err!(
-                    Type,
-                    "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple \
-                     of the primal function: it has {count} arrays, but the rule returned {}",
-                    in_cts.leaves.len()
-                )
-                .help("return a tuple with a cotangent for each argument, of the argument's own structure"));
-            }
+            check_count(&in_cts, count)?;
             Ok(in_cts.leaves.into_vec())
-        };
-        vjp::VjpRules { id: RuleId::of(&self.rules, &args.def), fwd: Arc::new(fwd), bwd: Arc::new(bwd) }
+        });
+        vjp::VjpRules { id: RuleId::of(&self.rules, &args.def), fwd, bwd }
     }
+}
+
+/// Returns an error unless a backward rule returned `count` cotangents, one for each array of the arguments.
+pub(super) fn check_count(cts: &Flat, count: usize) -> Result<()> {
+    if cts.leaves.len() != count {
+        return Err(err!(
+            Type,
+            "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple \
+             of the primal function: it has {count} arrays, but the rule returned {}",
+            cts.leaves.len()
+        )
+        .help("return a tuple with a cotangent for each argument, of the argument's own structure"));
+    }
+    Ok(())
 }
 
 /// A function with non-differentiable arguments; see [`CustomVjp::nondiff_argnums`].
@@ -221,9 +227,9 @@ where
 {
     type Output = (Out, (N::Gradient, Res));
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        let kept = self.argnums.of(&args)?;
+        let nondiff_args = self.argnums.of(&args)?;
         let (out, residuals) = self.rule.apply(args)?;
-        Ok((out, (kept, residuals)))
+        Ok((out, (nondiff_args, residuals)))
     }
 }
 
@@ -238,29 +244,32 @@ where
     Cts: Tree,
 {
     type Output = Vec<Array>;
-    fn apply(&self, ((kept, residuals), ct): ((N::Gradient, Res), Ct)) -> Result<Vec<Array>> {
-        let (positions, kept_flat) = (self.argnums.positions()?, Flat::of(&kept));
-        let given = Flat::of(&self.rule.apply((kept, residuals, ct))?);
-        let counts = |flat: &Flat| -> Vec<usize> {
-            flat.def.root_children().unwrap_or_default().iter().map(|(_, def)| def.leaf_count()).collect()
-        };
-        let own = if positions.len() == 1 { vec![kept_flat.leaves.len()] } else { counts(&kept_flat) };
-        let (mut others, mut leaves) = (counts(&given).into_iter(), given.leaves.iter().cloned());
-        let mut all = Vec::new();
+    fn apply(&self, ((nondiff_args, residuals), ct): ((N::Gradient, Res), Ct)) -> Result<Vec<Array>> {
+        let (positions, nondiff) = (self.argnums.positions()?, Flat::of(&nondiff_args));
+        let cts = Flat::of(&self.rule.apply((nondiff_args, residuals, ct))?);
+        // One non-differentiable argument is not wrapped in a tuple, so its children are not arguments.
+        let nondiff_counts = if positions.len() == 1 { vec![nondiff.leaves.len()] } else { child_counts(&nondiff) };
+        let (mut ct_counts, mut leaves) = (child_counts(&cts).into_iter(), cts.leaves.iter().cloned());
+        let mut arg_cts = Vec::new();
         for position in 0.. {
             match positions.iter().position(|&p| p == position) {
-                Some(at) => {
-                    let start: usize = own[..at].iter().sum();
-                    let of = &kept_flat.leaves[start..start + own[at]];
-                    all.extend(of.iter().map(|x| zeros(&x.aval())));
+                Some(index) => {
+                    let start: usize = nondiff_counts[..index].iter().sum();
+                    let primals = &nondiff.leaves[start..start + nondiff_counts[index]];
+                    arg_cts.extend(primals.iter().map(|x| zeros(&x.aval())));
                 }
-                None => match others.next() {
-                    Some(count) => all.extend(leaves.by_ref().take(count)),
+                None => match ct_counts.next() {
+                    Some(count) => arg_cts.extend(leaves.by_ref().take(count)),
                     None if positions.iter().all(|&p| p < position) => break,
                     None => {}
                 },
             }
         }
-        Ok(all)
+        Ok(arg_cts)
     }
+}
+
+/// Returns the number of leaves in each child of the root.
+fn child_counts(flat: &Flat) -> Vec<usize> {
+    flat.def.root_children().unwrap_or_default().iter().map(|(_, def)| def.leaf_count()).collect()
 }

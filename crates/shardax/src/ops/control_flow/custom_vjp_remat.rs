@@ -3,13 +3,14 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::custom_vjp::check_count;
 use super::{CustomVjp, VjpRules};
 use crate::core::array::Array;
 use crate::core::function::Function;
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, is_tracing};
 use crate::core::tree::{self, Flat, Static, Tree};
-use crate::error::{Result, err};
+use crate::error::Result;
 use crate::interpret::higher_order::zeros;
 use crate::ops::primitive::checkpoint::Name;
 use crate::ops::primitive::checkpoint_policy::ALWAYS_SAVED;
@@ -138,16 +139,8 @@ where
     fn bwd(&self, residuals: Flat, ct: Out, _zeros: &[bool]) -> Result<Flat> {
         let (Static((avals, count)), again): (Static<Operands>, Again) = residuals.build()?;
         let cts = Flat::of(&self.bwd.apply((again, ct))?);
-        if cts.leaves.len() != count {
-            return Err(err!(
-                Type,
-                "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple \
-                 of the primal function: it has {count} arrays, but the rule returned {}",
-                cts.leaves.len()
-            )
-            .help("return a tuple with a cotangent for each argument, of the argument's own structure"));
-        }
-        let all: Vec<Array> = avals.iter().map(zeros).chain(cts.leaves).collect();
-        Ok(Flat::of(&all))
+        check_count(&cts, count)?;
+        let operand_cts: Vec<Array> = avals.iter().map(zeros).chain(cts.leaves).collect();
+        Ok(Flat::of(&operand_cts))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::core::array::Array;
 use crate::core::function::Function;
 use crate::core::program::trace::is_tracing;
-use crate::core::tree::{Flat, Tree, same_structure};
+use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{Result, err};
 use crate::interpret::flat::{flat_fn, record};
 use crate::ops::primitive::custom_jvp::RuleId;
@@ -100,30 +100,36 @@ where
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, out_def| {
             check_unwritten(&program, "custom_vmap")?;
             let (rule, def, out_def) = (self.rule.clone(), flat.def.clone(), out_def.clone());
-            let erased = move |size: usize, batched: &[bool], args: &[Array]| {
+            let rule: Arc<BatchFn> = Arc::new(move |size: usize, batched: &[bool], args: &[Array]| {
                 let args = Flat { leaves: args.into(), def: def.clone() }.build::<Args>()?;
                 let (out, flags) = (rule.0)(size, batched, args)?;
-                let out = Flat::of(&out);
-                same_structure(&out_def, &out.def).map_err(|e| {
-                    e.context("structure of output returned by custom vmap rule does not match that of original custom-vmapped function")
-                })?;
-                let flags = flags.into_batched(out.leaves.len());
-                if flags.len() != out.leaves.len() {
-                    return Err(err!(
-                        Value,
-                        "structure of output value and output batching specification returned by custom vmap rule do not match: there are {} arrays, and {} said to be batched or not",
-                        out.leaves.len(),
-                        flags.len()
-                    )
-                    .help("return one `bool` for all arrays of the result, or one for each"));
-                }
-                Ok((out.leaves.into_vec(), flags))
-            };
-            let rule: Arc<BatchFn> = Arc::new(erased);
+                check_batched(&out_def, Flat::of(&out), flags)
+            });
             Ok(Arc::new(Primitive { program, num_consts, rule: VmapRule::Given(id, rule) }))
         })?;
         out.build()
     }
+}
+
+/// Checks the result of a rule and its flags, and returns its arrays with a flag for each.
+fn check_batched(def: &TreeDef, out: Flat, flags: impl IntoBatched) -> Result<(Vec<Array>, Vec<bool>)> {
+    same_structure(def, &out.def).map_err(|e| {
+        e.context(
+            "structure of output returned by custom vmap rule does not match that of original custom-vmapped function",
+        )
+    })?;
+    let flags = flags.into_batched(out.leaves.len());
+    if flags.len() != out.leaves.len() {
+        return Err(err!(
+            Value,
+            "structure of output value and output batching specification returned by custom vmap rule do not match: \
+             there are {} arrays but {} flags",
+            out.leaves.len(),
+            flags.len()
+        )
+        .help("return one `bool` for all arrays of the result, or one for each"));
+    }
+    Ok((out.leaves.into_vec(), flags))
 }
 
 /// A function that `vmap` calls for one entry at a time; see [`sequential_vmap`].

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::core::array::Array;
 use crate::core::function::IntoOutput;
-use crate::core::program::Aval;
 use crate::core::program::trace::{Traced, bind_at, check_usable, is_tracing, trace};
-use crate::core::tree::{Flat, Tree, same_structure};
+use crate::core::program::{Aval, Program};
+use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{Result, err};
 use crate::interpret::ad::jvp_eval;
 use crate::interpret::eval::eval;
@@ -56,66 +56,75 @@ pub fn custom_linear_solve<T: Tree, R: IntoOutput<Output = T>>(
     solve: impl Fn(MatVec<'_, T>, T) -> Result<T>,
     transpose_solve: TransposeSolve<'_, T>,
 ) -> Result<T> {
-    let at = Location::caller();
-    let _line = source::enter_at(at);
-    solved(&|x: T| matvec(x).into_output(), &b, &solve, transpose_solve, at).map_err(|e| e.at(at))
+    let location = Location::caller();
+    let _line = source::enter_at(location);
+    solve_implicitly(&|x: T| matvec(x).into_output(), &b, &solve, transpose_solve, location).map_err(|e| e.at(location))
 }
 
 type Solver<'a, T> = &'a dyn Fn(MatVec<'_, T>, T) -> Result<T>;
 
-fn solved<T: Tree>(
+/// Traces a function of the right side, whose result must have the types of the right side. Returns a part of the
+/// primitive and the values that the function captured.
+fn trace_part<T: Tree>(
+    name: &str,
+    def: &TreeDef,
+    avals: &[Aval],
+    f: &dyn Fn(T) -> Result<T>,
+) -> Result<(Part, Vec<Array>)> {
+    let (traced, out_def) = trace_flat(def, avals, &|x: &Flat| Ok(Flat::of(&f(x.build()?)?)))?;
+    same_structure(def, &out_def).map_err(|e| e.context(format!("{name}() output must be like b")))?;
+    for (have, want) in traced.program.out_avals().iter().zip(avals) {
+        if (have.dtype, &have.shape) != (want.dtype, &want.shape) {
+            return Err(err!(Type, "{name}() output shapes must match b, got {have} for {want}")
+                .help("return an array of the shape and dtype of the right side for each of its leaves"));
+        }
+    }
+    let traced = drop_unused_captures(traced);
+    Ok((Part { program: traced.program, captures: traced.captures.len() }, traced.captures))
+}
+
+fn solve_implicitly<T: Tree>(
     matvec: MatVec<'_, T>,
     b: &T,
     solve: Solver<'_, T>,
     transpose_solve: TransposeSolve<'_, T>,
-    at: &'static Location<'static>,
+    location: &'static Location<'static>,
 ) -> Result<T> {
     let flat = Flat::of_arguments(b);
     let avals: Vec<Aval> = avals_of(&flat)?.into_iter().map(Aval::strip_weak_type).collect();
-    let part = |name: &str, f: &dyn Fn(T) -> Result<T>| -> Result<(Part, Vec<Array>)> {
-        let (traced, def) = trace_flat(&flat.def, &avals, &|x: &Flat| Ok(Flat::of(&f(x.build()?)?)))?;
-        same_structure(&flat.def, &def).map_err(|e| e.context(format!("{name}() output must be like b")))?;
-        for (have, want) in traced.program.out_avals().iter().zip(&avals) {
-            if (have.dtype, &have.shape) != (want.dtype, &want.shape) {
-                return Err(err!(Type, "{name}() output shapes must match b, got {have} for {want}")
-                    .help("return an array of the shape and dtype of the right side for each of its leaves"));
-            }
-        }
-        Ok(split(drop_unused_captures(traced)))
-    };
-    let (matvec_part, matvec_own) = part("matvec", matvec)?;
-    let (vecmat, vecmat_own) = match transpose_solve {
-        TransposeSolve::Symmetric => (matvec_part.clone(), matvec_own.clone()),
+    let (matvec_part, matvec_captures) = trace_part("matvec", &flat.def, &avals, matvec)?;
+    let (vecmat, vecmat_captures) = match transpose_solve {
+        TransposeSolve::Symmetric => (matvec_part.clone(), matvec_captures.clone()),
         _ => {
             let Traced { program, captures } = transposed(&matvec_part)?;
             let count = captures.len() + matvec_part.captures;
-            (Part { program, captures: count }, [captures, matvec_own.clone()].concat())
+            (Part { program, captures: count }, [captures, matvec_captures.clone()].concat())
         }
     };
-    let (solve_part, solve_own) = part("solve", &|x| solve(matvec, x))?;
-    let transposed_matvec = |x: T| {
-        let x = Flat::of(&x);
-        let leaves = eval(&vecmat.program, &[&vecmat_own[..], &x.leaves].concat())?;
-        Flat { leaves: leaves.into_iter().collect(), def: x.def }.build()
-    };
+    let (solve_part, solve_captures) = trace_part("solve", &flat.def, &avals, &|x| solve(matvec, x))?;
     let transpose = match transpose_solve {
         TransposeSolve::None => None,
-        TransposeSolve::Symmetric => Some((solve_part.clone(), solve_own.clone())),
-        TransposeSolve::With(f) => Some(part("transpose_solve", &|x| f(&transposed_matvec, x))?),
+        TransposeSolve::Symmetric => Some((solve_part.clone(), solve_captures.clone())),
+        TransposeSolve::With(f) => Some(trace_part("transpose_solve", &flat.def, &avals, &|x| {
+            f(&|x: T| eval_tree(&vecmat.program, &vecmat_captures, &x), x)
+        })?),
     };
-    let (transpose_solve, transpose_own) = transpose.unzip();
-    let transpose_own = transpose_own.unwrap_or_default();
-    let right: Vec<Array> = super::converted(&flat.leaves, &avals);
-    let operands = [matvec_own, vecmat_own, solve_own, transpose_own, right].concat();
+    // The order of the operands is the order in which `LinearSolve` divides them again.
+    let (transpose_solve, transpose_captures) = transpose.unzip();
+    let transpose_captures = transpose_captures.unwrap_or_default();
+    let right_side: Vec<Array> = super::converted(&flat.leaves, &avals);
+    let operands = [matvec_captures, vecmat_captures, solve_captures, transpose_captures, right_side].concat();
     let this = LinearSolve { matvec: matvec_part, vecmat, solve: solve_part, transpose_solve };
-    let outs = bind_at(Arc::new(this), &operands, at);
+    let outs = bind_at(Arc::new(this), &operands, location);
     outs.iter().try_for_each(check_usable)?;
     Flat { leaves: outs.into_iter().collect(), def: flat.def }.build()
 }
 
-/// Splits a traced function into a part of the primitive and the values that the function captured.
-fn split(traced: Traced) -> (Part, Vec<Array>) {
-    (Part { program: traced.program, captures: traced.captures.len() }, traced.captures)
+/// Evaluates a program of captured values and a tree. The result has the structure of the tree.
+fn eval_tree<T: Tree>(program: &Program, captures: &[Array], x: &T) -> Result<T> {
+    let x = Flat::of(x);
+    let leaves = eval(program, &[captures, &x.leaves].concat())?;
+    Flat { leaves: leaves.into_iter().collect(), def: x.def }.build()
 }
 
 /// Returns the root of `f` that `solve(f, initial_guess)` finds. `solve` may be any program, because the root is
@@ -145,9 +154,32 @@ pub fn custom_root<T: Tree, R: IntoOutput<Output = T>>(
     solve: impl Fn(MatVec<'_, T>, T) -> Result<T>,
     tangent_solve: impl Fn(MatVec<'_, T>, T) -> Result<T>,
 ) -> Result<T> {
-    let at = Location::caller();
-    let _line = source::enter_at(at);
-    root(&|x: T| f(x).into_output(), &initial_guess, &solve, &tangent_solve, at).map_err(|e| e.at(at))
+    let location = Location::caller();
+    let _line = source::enter_at(location);
+    root(&|x: T| f(x).into_output(), &initial_guess, &solve, &tangent_solve, location).map_err(|e| e.at(location))
+}
+
+/// Returns an error unless the result of a function of [`custom_root`] has the structure of the initial guess.
+fn like_guess(name: &str, def: &TreeDef, out: Flat) -> Result<Flat> {
+    same_structure(def, &out.def).map_err(|e| e.context(format!("{name}() output must be like x0")))?;
+    Ok(out)
+}
+
+/// Traces a function from the types of the initial guess to a result of its structure.
+fn trace_like_guess<T: Tree>(name: &str, def: &TreeDef, avals: &[Aval], f: &dyn Fn(T) -> Result<T>) -> Result<Traced> {
+    let traced = trace_flat(def, avals, &|x: &Flat| like_guess(name, def, Flat::of(&f(x.build()?)?)))?.0;
+    Ok(drop_unused_captures(traced))
+}
+
+/// Applies the derivative of `program` at `point` to the tangent `x`. The point begins with the captured values, which
+/// have no tangents.
+fn derivative_at<T: Tree>(program: &Program, point: &[Array], avals: &[Aval], x: &T) -> Result<T> {
+    let x = Flat::of(x);
+    let num_captures = point.len() - x.leaves.len();
+    let ts = [vec![None; num_captures], x.leaves.iter().cloned().map(Some).collect()].concat();
+    let (_, ts) = jvp_eval(program, point, &ts, false)?;
+    let leaves = ts.iter().zip(avals).map(|(t, aval)| tangent_or_zeros(t, aval)).collect();
+    Flat { leaves, def: x.def }.build()
 }
 
 fn root<T: Tree>(
@@ -155,7 +187,7 @@ fn root<T: Tree>(
     initial_guess: &T,
     solve: Solver<'_, T>,
     tangent_solve: Solver<'_, T>,
-    at: &'static Location<'static>,
+    location: &'static Location<'static>,
 ) -> Result<T> {
     let flat = Flat::of_arguments(initial_guess);
     if !is_tracing() {
@@ -163,63 +195,44 @@ fn root<T: Tree>(
     }
     let avals: Vec<Aval> = avals_of(&flat)?.into_iter().map(Aval::strip_weak_type).collect();
     let n = avals.len();
-    let like = |name: &str, out: Flat| -> Result<Flat> {
-        same_structure(&flat.def, &out.def).map_err(|e| e.context(format!("{name}() output must be like x0")))?;
-        Ok(out)
-    };
-    let traced = |g: &dyn Fn(T) -> Result<T>, name: &str| -> Result<Traced> {
-        let traced = trace_flat(&flat.def, &avals, &|x: &Flat| like(name, Flat::of(&g(x.build()?)?)))?.0;
-        Ok(drop_unused_captures(traced))
-    };
-    let (function, solver) = (traced(f, "f")?, traced(&|x| solve(f, x), "solve")?);
+    let function = trace_like_guess("f", &flat.def, &avals, f)?;
+    let solver = trace_like_guess("solve", &flat.def, &avals, &|x| solve(f, x))?;
     // Traces a function that computes the solution of the linearized equation from the values that f captures, the
     // root, and the right side.
     let captured: Vec<Aval> = function.captures.iter().map(Array::aval).collect();
-    let of_all = [captured, avals.clone(), avals.clone()].concat();
-    let own = function.captures.len();
-    let tangent = trace(&of_all, |args| {
-        let (point, right) = args.split_at(own + n);
-        let derivative = |x: T| {
-            let x = Flat::of(&x);
-            let ts = [vec![None; own], x.leaves.iter().cloned().map(Some).collect()].concat();
-            let (_, ts) = jvp_eval(&function.program, point, &ts, false)?;
-            let leaves = ts.iter().zip(&avals).map(|(t, aval)| tangent_or_zeros(t, aval)).collect();
-            Flat { leaves, def: x.def }.build()
-        };
+    let num_captures = function.captures.len();
+    let tangent = trace(&[captured, avals.clone(), avals.clone()].concat(), |args| {
+        let (point, right) = args.split_at(num_captures + n);
         let right = Flat { leaves: right.iter().cloned().collect(), def: flat.def.clone() };
-        Ok(like("tangent_solve", Flat::of(&tangent_solve(&derivative, right.build()?)?))?.leaves.into_vec())
+        let solution = tangent_solve(&|x: T| derivative_at(&function.program, point, &avals, &x), right.build()?)?;
+        Ok(like_guess("tangent_solve", &flat.def, Flat::of(&solution))?.leaves.into_vec())
     })?;
     let tangent = drop_unused_captures(tangent);
 
     // The operands are the values that the tangent's solver captured, the values that the solver captured, the values
     // that f captured, and the guess.
     let (a, b) = (tangent.captures.len(), tangent.captures.len() + solver.captures.len());
-    let program = {
-        let operands = [&tangent.captures[..], &solver.captures, &function.captures, &flat.leaves].concat();
-        let types: Vec<Aval> = operands.iter().map(|x| x.aval().strip_weak_type()).collect();
-        let program = solver.program.clone();
-        (trace(&types, move |args| eval(&program, &[&args[a..b], &args[b + own..]].concat()))?.program, operands)
-    };
-    let (program, operands) = program;
+    let operands = [&tangent.captures[..], &solver.captures, &function.captures, &flat.leaves].concat();
+    let types: Vec<Aval> = operands.iter().map(|x| x.aval().strip_weak_type()).collect();
+    let program =
+        trace(&types, move |args| eval(&solver.program, &[&args[a..b], &args[b + num_captures..]].concat()))?.program;
     let out_avals = program.out_avals();
     let solution = program.clone();
-    let rule = move |primals: &[Array], tangents: &[Array], _zeros: &[bool]| {
+    let rule = Arc::new(move |primals: &[Array], tangents: &[Array], _zeros: &[bool]| {
         let roots = eval(&solution, primals)?;
-        let (own_primals, own_tangents) = (&primals[b..b + own], &tangents[b..b + own]);
-        let point = [own_primals, &roots].concat();
-        let ts: Vec<Option<Array>> = own_tangents
+        let point = [&primals[b..b + num_captures], &roots].concat();
+        let ts: Vec<Option<Array>> = tangents[b..b + num_captures]
             .iter()
             .map(|t| t.dtype().is_inexact().then(|| t.clone()))
             .chain(std::iter::repeat_n(None, roots.len()))
             .collect();
         let (_, right) = jvp_eval(&function.program, &point, &ts, false)?;
         let right: Vec<Array> = right.iter().zip(&out_avals).map(|(t, aval)| -tangent_or_zeros(t, aval)).collect();
-        let found = eval(&tangent.program, &[&primals[..a], &point, &right].concat())?;
-        Ok((roots, found))
-    };
-    let rule = Arc::new(rule);
+        let root_tangents = eval(&tangent.program, &[&primals[..a], &point, &right].concat())?;
+        Ok((roots, root_tangents))
+    });
     let id = RuleId::of(&rule, &flat.def);
-    let outs = bind_at(Arc::new(CustomJvp { program, num_consts: 0, id, rule }), &operands, at);
+    let outs = bind_at(Arc::new(CustomJvp { program, num_consts: 0, id, rule }), &operands, location);
     outs.iter().try_for_each(check_usable)?;
     Flat { leaves: outs.into_iter().collect(), def: flat.def.clone() }.build()
 }

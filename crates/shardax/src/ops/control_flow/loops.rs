@@ -3,12 +3,14 @@
 use std::panic::Location;
 use std::sync::Arc;
 
+use super::conditionals::FlatFn;
 use super::scan::ScanOptions;
 use super::{Carry, converted};
 use crate::core::array::{Array, Repr};
 use crate::core::function::IntoOutput;
-use crate::core::program::trace::{bind_at, check_usable, with_source};
-use crate::core::tree::{Flat, Tree};
+use crate::core::program::Aval;
+use crate::core::program::trace::{Traced, bind_at, check_usable, with_source};
+use crate::core::tree::{Flat, Tree, TreeDef};
 use crate::dtype::{DType, promote};
 use crate::error::{Result, err};
 use crate::interpret::flat::{avals_of, trace_flat};
@@ -39,34 +41,34 @@ where
     P: IntoOutput<Output = Array>,
     R: IntoOutput<Output = C>,
 {
-    let cond = |carry: &Flat| Ok(Flat::of(&cond_fun(carry.build()?).into_output()?));
-    let body = |carry: &Flat| Ok(Flat::of(&body_fun(carry.build()?).into_output()?));
-    let at = Location::caller();
-    let _line = source::enter_at(at);
+    let location = Location::caller();
+    let _line = source::enter_at(location);
     let init = Flat::of_arguments(&init);
-    run_while(&Carry::new("while_loop", &init.def), &cond, &body, &init, at).map_err(|e| e.at(at))?.build()
+    run_while(
+        &Carry::new("while_loop", &init.def),
+        &|carry: &Flat| Ok(Flat::of(&cond_fun(carry.build()?).into_output()?)),
+        &|carry: &Flat| Ok(Flat::of(&body_fun(carry.build()?).into_output()?)),
+        &init,
+        location,
+    )
+    .map_err(|e| e.at(location))?
+    .build()
 }
-
-type FlatFn<'a> = &'a dyn Fn(&Flat) -> Result<Flat>;
 
 fn run_while(
     carry: &Carry<'_>,
     cond: FlatFn<'_>,
     body: FlatFn<'_>,
     init: &Flat,
-    at: &'static Location<'static>,
+    location: &'static Location<'static>,
 ) -> Result<Flat> {
     let mut avals = avals_of(init)?;
-    let step = |args: &Flat| {
-        let mut next = body(args)?;
-        carry.returned(&args.leaves, &mut next)?;
-        Ok(next)
-    };
-    let mut body = trace_flat(&init.def, &avals, &step)?.0;
-    if let Some(start) = carry.check(&avals, &body.program.out_avals())? {
+    let mut traced_body = trace_body(carry, body, &init.def, &avals)?;
+    // The first trace may show that the carry has to start from other types. The second trace then has to keep them.
+    if let Some(start) = carry.check(&avals, &traced_body.program.out_avals())? {
         avals = start;
-        body = trace_flat(&init.def, &avals, &step)?.0;
-        carry.check(&avals, &body.program.out_avals())?;
+        traced_body = trace_body(carry, body, &init.def, &avals)?;
+        carry.check(&avals, &traced_body.program.out_avals())?;
     }
     let cond = trace_flat(&init.def, &avals, cond)?.0;
     let predicate = cond.program.out_avals();
@@ -75,17 +77,27 @@ fn run_while(
             .help("compare, and reduce with `.any(..)` or `.all(..)` where the carry is an array"));
     }
 
-    let (cond, body) = (drop_unused_captures(cond), drop_unused_captures(body));
+    let (cond, body) = (drop_unused_captures(cond), drop_unused_captures(traced_body));
     let this = While {
         cond: cond.program,
         body: body.program,
         cond_consts: cond.captures.len(),
         body_consts: body.captures.len(),
     };
-    let start = with_source(at, || converted(&init.leaves, &avals));
-    let outs = bind_at(Arc::new(this), &[cond.captures, body.captures, start].concat(), at);
+    let start = with_source(location, || converted(&init.leaves, &avals));
+    let outs = bind_at(Arc::new(this), &[cond.captures, body.captures, start].concat(), location);
     outs.iter().try_for_each(check_usable)?;
     Ok(Flat { leaves: outs.into_iter().collect(), def: init.def.clone() })
+}
+
+/// Traces the body of a `while_loop` for a carry of these types.
+fn trace_body(carry: &Carry<'_>, body: FlatFn<'_>, def: &TreeDef, avals: &[Aval]) -> Result<Traced> {
+    let step = trace_flat(def, avals, &|args: &Flat| {
+        let mut result = body(args)?;
+        carry.returned(&args.leaves, &mut result)?;
+        Ok(result)
+    });
+    Ok(step?.0)
 }
 
 /// Applies `body_fun` to the index (an integer scalar) and the carry, for each index in `lower..upper`.
@@ -149,41 +161,45 @@ fn counted<C, R>(
     upper: Array,
     body_fun: impl Fn(Array, C) -> R,
     init: C,
-    at: &'static Location<'static>,
+    location: &'static Location<'static>,
 ) -> Result<C>
 where
     C: Tree,
     R: IntoOutput<Output = C>,
 {
-    let _line = source::enter_at(at);
+    let _line = source::enter_at(location);
     let init_def = Flat::of(&init).def;
-    let (lower, upper) = bounds(lower, upper).map_err(|e| e.at(at))?;
+    let (lower, upper) = bounds(lower, upper).map_err(|e| e.at(location))?;
     let mut paths: Vec<String> = init_def.paths().iter().map(|path| format!("carry{path}")).collect();
     paths.insert(0, "the index".into());
 
-    // The index is part of the carry.
-    let step = |(i, carry): (Array, C)| -> Result<(Array, C)> {
-        let next = &i + 1;
-        Ok((next, body_fun(i, carry).into_output()?))
-    };
-    if let (Repr::Literal(from), Repr::Literal(to)) = (&lower.0, &upper.0) {
-        let length = (to.value.to_i128() - from.value.to_i128()).clamp(0, u32::MAX as i128) as usize;
+    if let (Repr::Literal(start), Repr::Literal(end)) = (&lower.0, &upper.0) {
+        let length = (end.value.to_i128() - start.value.to_i128()).clamp(0, u32::MAX as i128) as usize;
         let args = Flat::of_arguments(&((lower, init), ()));
-        let body = |args: &Flat| {
+        let options = ScanOptions::default().length(length).unroll(unroll);
+        let body: FlatFn<'_> = &|args| {
             let (carry, ()) = args.build::<((Array, C), ())>()?;
-            Ok(Flat::of(&(step(carry)?, ())))
+            Ok(Flat::of(&(counted_step(&body_fun, carry)?, ())))
         };
-        let out =
-            ScanOptions::default().length(length).unroll(unroll).run("fori_loop", &args, Some(paths), &body, at)?;
-        let ((_, last), ()) = out.build::<((Array, C), ())>()?;
-        return Ok(last);
+        let out = options.run("fori_loop", &args, Some(paths), body, location)?;
+        let ((_, carry), ()) = out.build::<((Array, C), ())>()?;
+        return Ok(carry);
     }
     let init = Flat::of_arguments(&(lower, init));
-    let cond = |carry: &Flat| Ok(Flat::of(&carry.leaves[0].less(&upper)));
-    let body = |carry: &Flat| Ok(Flat::of(&step(carry.build()?)?));
+    let cond: FlatFn<'_> = &|carry| Ok(Flat::of(&carry.leaves[0].less(&upper)));
+    let body: FlatFn<'_> = &|carry| Ok(Flat::of(&counted_step(&body_fun, carry.build()?)?));
     let carry = Carry { function: "fori_loop", def: &init.def, paths };
-    let out = run_while(&carry, &cond, &body, &init, at).map_err(|e| e.at(at))?;
+    let out = run_while(&carry, cond, body, &init, location).map_err(|e| e.at(location))?;
     Ok(out.build::<(Array, C)>()?.1)
+}
+
+/// Runs one step of a counted loop. The index is part of the carry.
+fn counted_step<C: Tree, R: IntoOutput<Output = C>>(
+    body_fun: &impl Fn(Array, C) -> R,
+    (i, carry): (Array, C),
+) -> Result<(Array, C)> {
+    let following = &i + 1;
+    Ok((following, body_fun(i, carry).into_output()?))
 }
 
 /// Converts the bounds to one integer type.
@@ -196,8 +212,7 @@ fn bounds(lower: Array, upper: Array) -> Result<(Array, Array)> {
         }
     }
     let (dtype, weak) = promote((lower.dtype(), lower.weak_type()), (upper.dtype(), upper.weak_type()))?;
-    let own = |a: &Array| a.weak_type() || a.dtype() == dtype;
-    if !own(&lower) || !own(&upper) {
+    if [&lower, &upper].iter().any(|bound| !bound.weak_type() && bound.dtype() != dtype) {
         return Err(err!(
             Type,
             "lower and upper arguments to fori_loop must have equal types, got {} and {}",

@@ -35,6 +35,7 @@ use crate::core::tree::{Flat, TreeDef, same_structure};
 use crate::dtype::promote;
 use crate::error::{Result, err};
 use crate::interpret::higher_order::cast_up;
+use crate::ops::promotion::convert;
 use crate::shape::AxisSet;
 
 /// Describes a loop's carry in errors.
@@ -56,9 +57,9 @@ impl<'a> Carry<'a> {
     /// replaces.
     fn returned(&self, before: &[Array], after: &mut Flat) -> Result<()> {
         same_structure(self.def, &after.def).map_err(|e| {
-            let what = self.function;
             e.context(format!(
-                "{what} body function carry input and carry output must have the same pytree structure, but they differ"
+                "{} body function carry input and carry output must have the same pytree structure, but they differ",
+                self.function
             ))
             .help("return a carry of the structure that the body was given")
         })?;
@@ -127,20 +128,23 @@ fn spec_text(aval: &Aval) -> String {
 
 /// Formats a help that says how to make a value vary over these axes.
 fn cast_hint(missing: &AxisSet, what: &str) -> String {
-    let list = |quote: char| missing.iter().map(|n| format!("{quote}{}{quote}", n.as_str())).collect::<Vec<_>>();
-    let jax = format!("({},)", list('\'').join(", "));
-    let axes = list('"').join(", ");
-    let axes = if list('"').len() == 1 { axes } else { format!("({axes})") };
+    let names: Vec<&str> = missing.iter().map(|name| name.as_str()).collect();
+    let jax = format!("('{}',)", names.join("', '"));
+    let axes = format!("\"{}\"", names.join("\", \""));
+    let axes = if names.len() == 1 { axes } else { format!("({axes})") };
     format!("apply `pcast(.., {axes})` to {what} (in JAX `pcast(..., {jax}, to='varying')`)")
 }
 
 /// Converts arrays to these types if their dtypes differ.
 fn converted(arrays: &[Array], avals: &[Aval]) -> Vec<Array> {
-    let convert = |(array, aval): (&Array, &Aval)| match array.dtype() == aval.dtype {
-        true => array.sharded_as(aval),
-        false => crate::ops::promotion::convert(array, aval.dtype, aval.weak).sharded_as(aval),
-    };
-    arrays.iter().zip(avals).map(convert).collect()
+    arrays
+        .iter()
+        .zip(avals)
+        .map(|(array, aval)| match array.dtype() == aval.dtype {
+            true => array.sharded_as(aval),
+            false => convert(array, aval.dtype, aval.weak).sharded_as(aval),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -151,13 +155,13 @@ mod tests {
 
     #[test]
     fn loops_and_branches_in_print() -> Result<()> {
-        let f = |x: Array, y: Array| -> Result<Array> {
+        fn nested(x: Array, y: Array) -> Result<Array> {
             let (c, _) = scan_n(|c: Array| (c * &y, ()), x, 3)?;
             cond(c.greater(&y), |c| while_loop(|v: Array| v.greater(1), |v| v - &y, c), |c| -c, c.clone())
-        };
+        }
         let flat = Flat::of(&(array(1.0f32), array(2.0f32)));
         let avals: Vec<Aval> = flat.leaves.iter().map(Array::aval).collect();
-        let program = trace_flat(&flat.def, &avals, &flat_fn(&f))?.0.program.simplified();
+        let program = trace_flat(&flat.def, &avals, &flat_fn(&nested))?.0.program.simplified();
         let text = "
 { lambda a:f32[] b:f32[].
   c:f32[] = scan[length=3 reverse=false num_consts=1 num_carry=1 unroll=1

@@ -3,11 +3,11 @@
 use std::panic::Location;
 use std::sync::Arc;
 
+use super::conditionals::FlatFn;
 use super::{Carry, converted};
 use crate::core::array::Array;
 use crate::core::function::IntoOutput;
 use crate::core::primitive::{Outputs, Primitive};
-use crate::core::program::Aval;
 use crate::core::program::trace::{bind_at, check_usable, with_source};
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{Result, err};
@@ -85,8 +85,7 @@ where
     Y: Tree,
     R: IntoOutput<Output = Y>,
 {
-    let step = |(), x| -> Result<((), Y)> { Ok(((), f(x).into_output()?)) };
-    Ok(ScanOptions::default().scan(step, (), xs)?.1)
+    Ok(ScanOptions::default().scan(|(), x| -> Result<((), Y)> { Ok(((), f(x).into_output()?)) }, (), xs)?.1)
 }
 
 /// Options of [`scan`].
@@ -148,11 +147,11 @@ impl ScanOptions {
         R: IntoOutput<Output = (C, Y)>,
     {
         let args = Flat::of_arguments(&(init, xs));
-        let body = |args: &Flat| {
+        let body: FlatFn<'_> = &|args| {
             let (carry, x) = args.build::<(C, X)>()?;
             Ok(Flat::of(&f(carry, x).into_output()?))
         };
-        self.run("scan", &args, None, &body, Location::caller())?.build()
+        self.run("scan", &args, None, body, Location::caller())?.build()
     }
 
     /// Runs the scan on the flattened pair of carry and arrays. `paths` names the leaves of the carry in errors.
@@ -162,9 +161,9 @@ impl ScanOptions {
         args: &Flat,
         paths: Option<Vec<String>>,
         body: &dyn Fn(&Flat) -> Result<Flat>,
-        at: &'static Location<'static>,
+        location: &'static Location<'static>,
     ) -> Result<Flat> {
-        self.run_inner(function, args, paths, body, at).map_err(|e| e.at(at))
+        self.run_inner(function, args, paths, body, location).map_err(|e| e.at(location))
     }
 
     fn run_inner(
@@ -173,8 +172,9 @@ impl ScanOptions {
         args: &Flat,
         paths: Option<Vec<String>>,
         body: &dyn Fn(&Flat) -> Result<Flat>,
-        at: &'static Location<'static>,
+        location: &'static Location<'static>,
     ) -> Result<Flat> {
+        // Checks the arguments: the number of steps, and arrays whose first dimension is not sharded.
         let mut avals = avals_of(args)?;
         let (init, xs) = args.halves()?;
         let count = init.leaves.len();
@@ -201,22 +201,24 @@ impl ScanOptions {
             *aval = aval.without_dim(0);
         }
 
-        let step = |args: &Flat| {
-            let (mut next, ys) = body(args)?.halves()?;
-            carry.returned(&args.leaves[..count], &mut next)?;
+        // Traces the body, and once more if the first trace shows that the carry has to start from other types.
+        let step: FlatFn<'_> = &|args| {
+            let (mut after, ys) = body(args)?.halves()?;
+            carry.returned(&args.leaves[..count], &mut after)?;
             let mut out = Flat::default();
             out.node(crate::core::tree::Node::Tuple(2));
-            out.append(&next);
+            out.append(&after);
             out.append(&ys);
             Ok(out)
         };
-        let (mut traced, mut def) = trace_flat(&args.def, &avals, &step)?;
+        let (mut traced, mut def) = trace_flat(&args.def, &avals, step)?;
         if let Some(start) = carry.check(&avals[..count], &traced.program.out_avals())? {
             avals[..count].clone_from_slice(&start);
-            (traced, def) = trace_flat(&args.def, &avals, &step)?;
+            (traced, def) = trace_flat(&args.def, &avals, step)?;
             carry.check(&avals[..count], &traced.program.out_avals())?;
         }
 
+        // Records the loop on the values that the body captured, the converted carry and the arrays.
         let traced = drop_unused_captures(traced);
         let scan = Scan {
             body: traced.program,
@@ -226,9 +228,9 @@ impl ScanOptions {
             num_carry: count,
             unroll: self.unroll,
         };
-        let init = with_source(at, || converted(&init.leaves, &avals));
+        let init = with_source(location, || converted(&init.leaves, &avals));
         let operands = [traced.captures, init, xs.leaves.to_vec()].concat();
-        let outs = bind_at(Arc::new(scan), &operands, at);
+        let outs = bind_at(Arc::new(scan), &operands, location);
         outs.iter().try_for_each(check_usable)?;
         Ok(Flat { leaves: outs.into_iter().collect(), def })
     }
@@ -336,48 +338,68 @@ where
     R: IntoOutput<Output = T>,
 {
     let AssociativeScanOptions { reverse, axis } = options;
-    let at = Location::caller();
-    let _line = source::enter_at(at);
-    let combine = |def: &TreeDef, a: Vec<Array>, b: Vec<Array>| -> Result<Vec<Array>> {
-        let build = |leaves: Vec<Array>| Flat { leaves: leaves.into(), def: def.clone() }.build::<T>();
-        let shapes: Vec<Vec<usize>> = a.iter().map(|x| x.shape().to_vec()).collect();
-        let out = Flat::of(&f(build(a)?, build(b)?).into_output()?);
-        same_structure(def, &out.def).map_err(|e| e.context("associative_scan function"))?;
-        for (given, got) in shapes.iter().zip(&out.leaves) {
-            got.check()?;
-            if got.shape() != given.as_slice() {
-                return Err(err!(
-                    Value,
-                    "associative_scan function must return arrays of the shape of its operands: it was given {given:?} and returned {}",
-                    got.type_name()
-                )
-                .help("the function combines many elements at once: it is elementwise along the axis, as `a + b` is"));
-            }
-        }
-        Ok(out.leaves.into_vec())
+    let location = Location::caller();
+    let _line = source::enter_at(location);
+    let flat = Flat::of(&elems);
+    let combine: Combine<'_> = &|a, b| {
+        let a = Flat { leaves: a.into(), def: flat.def.clone() }.build()?;
+        let b = Flat { leaves: b.into(), def: flat.def.clone() }.build()?;
+        Ok(Flat::of(&f(a, b).into_output()?))
     };
-    let run = || -> Result<T> {
-        let flat = Flat::of(&elems);
-        let avals = avals_of(&flat)?;
-        let Some(first) = avals.first() else { return Ok(elems.clone()) };
-        let dim = |aval: &Aval| normalize_axis(axis as isize, aval.rank());
-        let dims: Vec<usize> = avals.iter().map(dim).collect::<Result<_>>()?;
-        let size = first.shape[dims[0]];
-        if avals.iter().zip(&dims).any(|(aval, d)| aval.shape[*d] != size) {
+    let leaves = scan_leaves(combine, &flat, reverse, axis).map_err(|e| e.at(location))?;
+    Flat { leaves: leaves.into(), def: flat.def }.build()
+}
+
+/// The combining function of [`associative_scan`](associative_scan()) on the leaves of its operands.
+type Combine<'a> = &'a dyn Fn(Vec<Array>, Vec<Array>) -> Result<Flat>;
+
+/// [`associative_scan`](associative_scan()) on a flattened tree. Returns its leaves.
+fn scan_leaves(combine: Combine<'_>, elems: &Flat, reverse: bool, axis: i32) -> Result<Vec<Array>> {
+    let avals = avals_of(elems)?;
+    if avals.is_empty() {
+        return Ok(Vec::new());
+    }
+    let dims: Vec<usize> =
+        avals.iter().map(|aval| normalize_axis(axis as isize, aval.rank())).collect::<Result<_>>()?;
+    let size = avals[0].shape[dims[0]];
+    if avals.iter().zip(&dims).any(|(aval, d)| aval.shape[*d] != size) {
+        return Err(err!(
+            Value,
+            "Array inputs to associative_scan must have the same size along axis {axis}, got {avals:?}"
+        )
+        .help("pass arrays of the same size along this axis, because all are scanned together"));
+    }
+    // A scan from the end reverses the elements before and the results after.
+    let mut leaves = elems.leaves.to_vec();
+    if reverse {
+        leaves = reversed(&leaves, &dims);
+    }
+    leaves = prefixes(&|a, b| combine_leaves(combine, &elems.def, a, b), leaves, &dims, size)?;
+    Ok(if reverse { reversed(&leaves, &dims) } else { leaves })
+}
+
+/// Combines elements, and checks that the result has the structure and the shapes of the operands.
+fn combine_leaves(combine: Combine<'_>, def: &TreeDef, a: Vec<Array>, b: Vec<Array>) -> Result<Vec<Array>> {
+    let shapes: Vec<Vec<usize>> = a.iter().map(|x| x.shape().to_vec()).collect();
+    let out = combine(a, b)?;
+    same_structure(def, &out.def).map_err(|e| e.context("associative_scan function"))?;
+    for (shape, result) in shapes.iter().zip(&out.leaves) {
+        result.check()?;
+        if result.shape() != shape.as_slice() {
             return Err(err!(
                 Value,
-                "Array inputs to associative_scan must have the same size along axis {axis}, got {avals:?}"
+                "associative_scan function must return arrays of the shape of its operands: \
+                 it received {shape:?} and returned {}",
+                result.type_name()
             )
-            .help("pass arrays of the same size along this axis, because all are scanned together"));
+            .help("the function combines many elements at once: it must be elementwise along the axis, like `a + b`"));
         }
-        let flip = |leaves: Vec<Array>| -> Vec<Array> {
-            leaves.iter().zip(&dims).map(|(x, d)| if reverse { lax::rev(x, &[*d]) } else { x.clone() }).collect()
-        };
-        let combine = |a, b| combine(&flat.def, a, b);
-        let leaves = flip(prefixes(&combine, flip(flat.leaves.to_vec()), &dims, size)?);
-        Flat { leaves: leaves.into(), def: flat.def.clone() }.build()
-    };
-    run().map_err(|e| e.at(at))
+    }
+    Ok(out.leaves.into_vec())
+}
+
+fn reversed(leaves: &[Array], dims: &[usize]) -> Vec<Array> {
+    leaves.iter().zip(dims).map(|(x, d)| lax::rev(x, &[*d])).collect()
 }
 
 /// Combines neighbouring pairs, scans the combined pairs, and fills in the elements between them.
@@ -390,34 +412,34 @@ fn prefixes(
     if size < 2 {
         return Ok(elems);
     }
-    let every_second = |list: &[Array], start: usize, limit: usize| -> Vec<Array> {
-        list.iter().zip(dims).map(|(x, d)| part(x, *d, start, limit, 2)).collect()
-    };
-    let run = |list: &[Array], start: usize, limit: usize| -> Vec<Array> {
-        list.iter().zip(dims).map(|(x, d)| part(x, *d, start, limit, 1)).collect()
-    };
-    let pairs = combine(every_second(&elems, 0, size - 1), every_second(&elems, 1, size))?;
+    let pairs = combine(parts(&elems, dims, 0, size - 1, 2), parts(&elems, dims, 1, size, 2))?;
     let odd = prefixes(combine, pairs, dims, size / 2)?;
+    // An even position continues the prefix before it, except for position 0, which is the element itself.
     let evens = (size - 1) / 2;
     let later = match evens {
-        0 => run(&elems, 0, 0),
-        _ => combine(run(&odd, 0, evens), every_second(&elems, 2, size))?,
+        0 => parts(&elems, dims, 0, 0, 1),
+        _ => combine(parts(&odd, dims, 0, evens, 1), parts(&elems, dims, 2, size, 2))?,
     };
-    let first = run(&elems, 0, 1);
+    let head = parts(&elems, dims, 0, 1, 1);
     Ok((0..elems.len())
         .map(|i| {
-            let even = lax::concatenate(&[first[i].clone(), later[i].clone()], dims[i]);
+            let even = lax::concatenate(&[head[i].clone(), later[i].clone()], dims[i]);
             interleave(&even, &odd[i], dims[i], size)
         })
         .collect())
 }
 
+/// Slices each array along its dimension.
+fn parts(arrays: &[Array], dims: &[usize], start: usize, limit: usize, stride: usize) -> Vec<Array> {
+    arrays.iter().zip(dims).map(|(x, d)| part(x, *d, start, limit, stride)).collect()
+}
+
 fn part(x: &Array, dim: usize, start: usize, limit: usize, stride: usize) -> Array {
-    let mut from = vec![0; x.ndim()];
-    let mut to = x.shape().to_vec();
+    let mut starts = vec![0; x.ndim()];
+    let mut limits = x.shape().to_vec();
     let mut strides = vec![1; x.ndim()];
-    (from[dim], to[dim], strides[dim]) = (start, limit, stride);
-    lax::slice(x, &from, &to, Some(&strides))
+    (starts[dim], limits[dim], strides[dim]) = (start, limit, stride);
+    lax::slice(x, &starts, &limits, Some(&strides))
 }
 
 /// Interleaves `even[0], odd[0], even[1], …` into `size` elements.
@@ -429,11 +451,11 @@ fn interleave(even: &Array, odd: &Array, dim: usize, size: usize) -> Array {
     } else {
         lax::concatenate(&[odd.clone(), part(even, dim, pairs - 1, pairs, 1)], dim)
     };
-    let next = dim as i32 + 1;
-    let both = lax::concatenate(&[even.expand_dims(next), odd.expand_dims(next)], dim + 1);
+    let pair_axis = dim as i32 + 1;
+    let paired = lax::concatenate(&[even.expand_dims(pair_axis), odd.expand_dims(pair_axis)], dim + 1);
     let mut shape = even.shape().to_vec();
     shape[dim] = 2 * pairs;
-    part(&both.reshape(shape.as_slice()), dim, 0, size, 1)
+    part(&paired.reshape(shape.as_slice()), dim, 0, size, 1)
 }
 
 /// Applies a primitive to the entries of a batch one after another. Operands may be batched or not.
@@ -443,14 +465,17 @@ pub(crate) fn each<P: Primitive + Clone + 'static>(
     dims: &[Option<usize>],
     size: usize,
 ) -> Result<Outputs> {
-    let slices = |i: usize| move_batch(&args[i], dims[i], 0, size);
-    let batched: Vec<Array> = (0..args.len()).filter(|&i| dims[i].is_some()).map(slices).collect();
-    let step = |slices: Vec<Array>| -> Result<Vec<Array>> {
-        let mut slices = slices.into_iter();
-        let operand = |i: usize| if dims[i].is_some() { slices.next() } else { Some(args[i].clone()) };
-        let operands: Vec<Array> = (0..args.len()).map(operand).collect::<Option<_>>().unwrap_or_default();
-        Ok(bind_checked(primitive.clone(), &operands)?.into_vec())
-    };
-    let outs: Vec<Array> = map(step, batched)?;
+    let batched: Vec<Array> =
+        (0..args.len()).filter(|&i| dims[i].is_some()).map(|i| move_batch(&args[i], dims[i], 0, size)).collect();
+    let outs: Vec<Array> = map(
+        |slices: Vec<Array>| -> Result<Vec<Array>> {
+            let mut slices = slices.into_iter();
+            let operands =
+                args.iter().zip(dims).map(|(arg, dim)| if dim.is_some() { slices.next() } else { Some(arg.clone()) });
+            let operands: Vec<Array> = operands.collect::<Option<_>>().unwrap_or_default();
+            Ok(bind_checked(primitive.clone(), &operands)?.into_vec())
+        },
+        batched,
+    )?;
     Ok(outs.into())
 }

@@ -132,8 +132,8 @@ where
     Cts: Tree,
 {
     fn fwd(&self, args: Args, perturbed: &[bool]) -> Result<(Out, Flat)> {
-        let primal = |value, perturbed| CustomVjpPrimal { value, perturbed };
-        let (out, residuals) = self.0.0.apply(composed(args, perturbed, primal)?)?;
+        let primals = composed(args, perturbed, |value, perturbed| CustomVjpPrimal { value, perturbed })?;
+        let (out, residuals) = self.0.0.apply(primals)?;
         Ok((out, Flat::of(&residuals)))
     }
 
