@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::array::Array;
 use super::program::Aval;
 use super::tree::{Flat, Tree, TreeDef};
-use crate::error::{Result, err};
+use crate::error::{Error, Result, err};
 use crate::shape::normalize_axis;
 use crate::sharding::PartitionSpec;
 
@@ -38,17 +38,6 @@ impl<T: Clone + std::fmt::Debug> Prefix<T> {
 
     fn fill(&self, def: &TreeDef, what: &str, path: String, out: &mut Vec<T>) -> Result<()> {
         let children = def.root_children();
-        let wrong = |has: String| {
-            let found = match &children {
-                Some(children) => children_text(children),
-                None => "no children (it is an array)".to_owned(),
-            };
-            Err(err!(
-                Value,
-                "{what} tree prefix error: {what}{path} has {has}, but the corresponding value has {found}"
-            )
-            .help("give one entry for each part of the value that has arrays, in order or by name, or one entry for all of it"))
-        };
         match (self, &children) {
             (Prefix::Leaf(value), _) => {
                 out.extend(std::iter::repeat_n(value.clone(), def.leaf_count()));
@@ -56,11 +45,11 @@ impl<T: Clone + std::fmt::Debug> Prefix<T> {
             }
             (Prefix::Node(prefixes), Some(children)) => {
                 // Entries for parts without arrays, such as static fields and numbers, are optional.
-                let with_arrays = || children.iter().filter(|(_, child)| child.leaf_count() > 0);
+                let with_arrays: Vec<_> = children.iter().filter(|(_, child)| child.leaf_count() > 0).collect();
                 let parts: Vec<_> = match prefixes.len() {
                     n if n == children.len() => children.iter().collect(),
-                    n if n == with_arrays().count() => with_arrays().collect(),
-                    n => return wrong(format!("{n} entries")),
+                    n if n == with_arrays.len() => with_arrays,
+                    n => return Err(prefix_error(what, &path, format!("{n} entries"), Some(children))),
                 };
                 prefixes
                     .iter()
@@ -68,24 +57,25 @@ impl<T: Clone + std::fmt::Debug> Prefix<T> {
                     .try_for_each(|(prefix, (key, child))| prefix.fill(child, what, format!("{path}{key}"), out))
             }
             (Prefix::Named(prefixes), Some(children)) => {
-                let is_named = |key: &str, name: &str| key == format!("[{name:?}]") || key == format!(".{name}");
                 if prefixes.len() < children.iter().filter(|(_, child)| child.leaf_count() > 0).count() {
-                    return wrong(entries_text(prefixes));
+                    return Err(prefix_error(what, &path, entries_text(prefixes), Some(children)));
                 }
                 children.iter().try_for_each(|(key, child)| {
                     match prefixes.iter().find(|(name, _)| is_named(key, name)) {
                         Some((_, prefix)) => prefix.fill(child, what, format!("{path}{key}"), out),
                         None if child.leaf_count() == 0 => Ok(()),
-                        None => wrong(format!("no entry {key}")),
+                        None => Err(prefix_error(what, &path, format!("no entry {key}"), Some(children))),
                     }
                 })?;
                 match prefixes.iter().find(|(name, _)| !children.iter().any(|(key, _)| is_named(key, name))) {
-                    Some((name, _)) => wrong(format!("an entry {name:?}")),
+                    Some((name, _)) => Err(prefix_error(what, &path, format!("an entry {name:?}"), Some(children))),
                     None => Ok(()),
                 }
             }
-            (Prefix::Node(prefixes), None) => wrong(format!("{} entries", prefixes.len())),
-            (Prefix::Named(prefixes), None) => wrong(entries_text(prefixes)),
+            (Prefix::Node(prefixes), None) => {
+                Err(prefix_error(what, &path, format!("{} entries", prefixes.len()), None))
+            }
+            (Prefix::Named(prefixes), None) => Err(prefix_error(what, &path, entries_text(prefixes), None)),
         }
     }
 }
@@ -94,15 +84,30 @@ fn entries_text<T>(prefixes: &[(String, Prefix<T>)]) -> String {
     format!("the entries {:?}", prefixes.iter().map(|(name, _)| name).collect::<Vec<_>>())
 }
 
+/// Returns `true` if `key` is the key of the entry `name` of a map or of the field `name` of a struct.
+fn is_named(key: &str, name: &str) -> bool {
+    key == format!("[{name:?}]") || key == format!(".{name}")
+}
+
+/// The error for a prefix with entries that do not fit the value's `children`.
+fn prefix_error(what: &str, path: &str, entries: String, children: Option<&[(String, TreeDef)]>) -> Error {
+    let parts = children.map_or_else(|| "no children (it is an array)".to_owned(), children_text);
+    err!(Value, "{what} tree prefix error: {what}{path} has {entries}, but the corresponding value has {parts}").help(
+        "give one entry for each part of the value that has arrays, in order or by name, or one entry for all of it",
+    )
+}
+
 /// The number and the keys of the children, for errors.
 fn children_text(children: &[(String, TreeDef)]) -> String {
-    const MOST: usize = 12;
-    let key = |(key, child): &(String, TreeDef)| match child.leaf_count() {
-        0 => format!("{key} (without arrays)"),
-        _ => key.clone(),
-    };
-    let mut keys: Vec<String> = children.iter().take(MOST).map(key).collect();
-    if children.len() > MOST {
+    const MAX_LISTED_CHILDREN: usize = 12;
+    let listed = children.iter().take(MAX_LISTED_CHILDREN);
+    let mut keys: Vec<String> = listed
+        .map(|(key, child)| match child.leaf_count() {
+            0 => format!("{key} (without arrays)"),
+            _ => key.clone(),
+        })
+        .collect();
+    if children.len() > MAX_LISTED_CHILDREN {
         keys.push("…".to_owned());
     }
     let colon = if keys.is_empty() { "" } else { ": " };
@@ -164,31 +169,40 @@ impl Axes {
     /// The mapped dimension of each leaf of the arguments; `function` names the transformation in errors.
     pub(crate) fn dims(&self, def: &TreeDef, avals: &[Aval], function: &str) -> Result<Vec<Option<usize>>> {
         let axes = self.resolve(def, &format!("{function} in_axes"))?;
-        let path = |i: usize| def.paths().swap_remove(i);
-        let dim = |(i, (axis, aval)): (usize, (&Option<i32>, &Aval))| {
-            match axis {
-            None => Ok(None),
-            Some(axis) if aval.rank() == 0 => Err(err!(
-                Value,
-                "{function} was requested to map its argument{} along axis {axis}, which implies that its rank should be at least 1, but is only 0 (its shape is ())",
-                path(i)
-            )
-            .help("use in_axes None for arguments that are not mapped")),
-            Some(axis) => normalize_axis(*axis as isize, aval.rank())
-                .map(Some)
-                .map_err(|e| e.context(format!("{function} in_axes of argument{}", path(i)))),
+        let mut dims = Vec::with_capacity(avals.len());
+        for (i, (axis, aval)) in axes.iter().zip(avals).enumerate() {
+            dims.push(match axis {
+                None => None,
+                Some(axis) if aval.rank() == 0 => {
+                    return Err(err!(
+                        Value,
+                        "{function} was requested to map its argument{} along axis {axis}, which implies that its rank \
+                         should be at least 1, but is only 0 (its shape is ())",
+                        def.paths().swap_remove(i)
+                    )
+                    .help("use in_axes None for arguments that are not mapped"));
+                }
+                Some(axis) => {
+                    Some(normalize_axis(*axis as isize, aval.rank()).map_err(|e| {
+                        e.context(format!("{function} in_axes of argument{}", def.paths().swap_remove(i)))
+                    })?)
+                }
+            });
         }
-        };
-        axes.iter().zip(avals).enumerate().map(dim).collect()
+        Ok(dims)
     }
 
     /// The mapped dimension of each result. `avals` are the results' types without that dimension.
     pub(crate) fn out_dims(&self, def: &TreeDef, avals: &[Aval], function: &str) -> Result<Vec<Option<usize>>> {
-        let what = format!("{function} out_axes");
-        let dim = |(axis, aval): (&Option<i32>, &Aval)| {
-            axis.map(|a| normalize_axis(a as isize, aval.rank() + 1).map_err(|e| e.context(&what))).transpose()
-        };
-        self.resolve(def, &what)?.iter().zip(avals).map(dim).collect()
+        let argument = format!("{function} out_axes");
+        let axes = self.resolve(def, &argument)?;
+        axes.iter()
+            .zip(avals)
+            .map(|(axis, aval)| {
+                let dim = axis.map(|axis| normalize_axis(axis as isize, aval.rank() + 1));
+                dim.transpose().map_err(|e| e.context(&argument))
+            })
+            .collect()
     }
 }
 
@@ -197,18 +211,19 @@ pub(crate) fn mapped_size(
     def: &TreeDef,
     avals: &[Aval],
     dims: &[Option<usize>],
-    given: Option<usize>,
+    requested: Option<usize>,
     function: &str,
 ) -> Result<Option<usize>> {
-    let mapped = || dims.iter().zip(avals).enumerate().filter_map(|(i, (d, a))| d.map(|d| (a.shape[d], a, d, i)));
-    let mut size = given;
-    if mapped().all(|(n, ..)| *size.get_or_insert(n) == n) {
+    let mapped = dims.iter().zip(avals).enumerate().filter_map(|(i, (d, a))| d.map(|d| (a.shape[d], a, d, i)));
+    let mut size = requested;
+    if mapped.clone().all(|(n, ..)| *size.get_or_insert(n) == n) {
         return Ok(size);
     }
+    // Groups the mapped axes by size, because the error shows one example for each size.
     let paths = def.paths();
     let mut sizes: Vec<AxesOfSize> = Vec::new();
     let mut position_of_size: HashMap<usize, usize> = HashMap::new();
-    for (size, aval, dim, i) in mapped() {
+    for (size, aval, dim, i) in mapped {
         let position = *position_of_size.entry(size).or_insert(sizes.len());
         match sizes.get_mut(position) {
             Some(known) => known.count += 1,
@@ -222,7 +237,7 @@ pub(crate) fn mapped_size(
     Err(err!(
         Value,
         "{function} got inconsistent sizes for array axes to be mapped: {}",
-        inconsistent_sizes(given, sizes)
+        inconsistent_sizes(requested, sizes)
     )
     .help("give all mapped arguments one size, and in_axes None to those that are the same for all"))
 }
@@ -240,9 +255,9 @@ const MAX_LISTED_SIZES: usize = 6;
 
 /// Describes mapped axes of different sizes, the most common size first. It gives one example for each size, so that
 /// the message does not grow with the number of arguments.
-fn inconsistent_sizes(given: Option<usize>, mut sizes: Vec<AxesOfSize>) -> String {
+fn inconsistent_sizes(requested: Option<usize>, mut sizes: Vec<AxesOfSize>) -> String {
     sizes.sort_by_key(|axes| Reverse(axes.count));
-    let mut parts: Vec<String> = given.map(|size| format!("axis_size {size} was passed")).into_iter().collect();
+    let mut parts: Vec<String> = requested.map(|size| format!("axis_size {size} was passed")).into_iter().collect();
     for (i, AxesOfSize { size, count, example }) in sizes.iter().take(MAX_LISTED_SIZES).enumerate() {
         parts.push(match (count, i) {
             (1, _) => format!("one axis had size {size}: {example}"),
@@ -250,9 +265,9 @@ fn inconsistent_sizes(given: Option<usize>, mut sizes: Vec<AxesOfSize>) -> Strin
             _ => format!("some axes ({count} of them) had size {size}, for example {example}"),
         });
     }
-    let others = sizes.len().saturating_sub(MAX_LISTED_SIZES);
-    if others > 0 {
-        parts.push(format!("{others} more sizes"));
+    let unlisted = sizes.len().saturating_sub(MAX_LISTED_SIZES);
+    if unlisted > 0 {
+        parts.push(format!("{unlisted} more sizes"));
     }
     parts.join("; ")
 }

@@ -5,7 +5,7 @@ use crate::core::array::Array;
 use crate::error::{Result, err};
 use crate::sharding::layout::RequestedLayout;
 use crate::sharding::{
-    AbstractMesh, Device, Format, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, Typed,
+    Device, Format, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, Typed,
     get_abstract_mesh, get_mesh,
 };
 
@@ -109,22 +109,19 @@ impl ShardingLike {
 
     /// Like [`typed`](Self::typed), over the mesh of the context or of the operands.
     pub(crate) fn out_sharding(&self, what: &str, shape: &[usize], args: &[&Array]) -> Result<Option<Typed>> {
-        let own = || args.iter().find_map(|a| Some(a.aval_ref()?.sharding()?.mesh().clone()));
-        let typed = match (self, get_abstract_mesh()) {
-            (ShardingLike::Spec(spec), None) if own().is_some() => {
-                let mesh = own().unwrap_or_else(|| AbstractMesh::new::<&str>([]));
-                Typed::asked(&mesh, spec, shape, what)?
-            }
+        let operand_mesh = args.iter().find_map(|a| Some(a.aval_ref()?.sharding()?.mesh().clone()));
+        let typed = match (self, get_abstract_mesh(), &operand_mesh) {
+            (ShardingLike::Spec(spec), None, Some(mesh)) => Typed::asked(mesh, spec, shape, what)?,
             _ => self.typed(what, shape)?.0,
         };
-        let mesh = get_abstract_mesh().or_else(own);
+        let mesh = get_abstract_mesh().or(operand_mesh);
         if let Some(mesh) = mesh.filter(|mesh| mesh != typed.mesh()) {
             return Err(err!(
                 Value,
                 "{what} of mesh {} does not match the mesh of the context or of the operands, {mesh}",
                 typed.mesh()
             )
-            .help("pass the PartitionSpec alone: it is over the context mesh"));
+            .help("pass only the PartitionSpec, which is then over the context mesh"));
         }
         Ok(Some(typed).filter(|typed| typed.mesh().has_explicit()))
     }

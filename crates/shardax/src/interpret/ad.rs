@@ -9,7 +9,7 @@ use super::memo;
 use crate::core::array::Array;
 use crate::core::primitive::{Operand, Tangents};
 use crate::core::program::trace::{Traced, is_linear, trace, trace_linear};
-use crate::core::program::{Atom, Aval, Env, Program};
+use crate::core::program::{Atom, Aval, Env, Program, Var};
 use crate::error::{Result, err};
 use crate::scope;
 use crate::sharding::{AxisType, Typed, UnreducedKind};
@@ -38,10 +38,6 @@ pub(crate) fn jvp_eval(
             tenv.set(*var, t.clone());
         }
     }
-    let tangent_of = |tenv: &Env<Array>, atom: &Atom| match atom {
-        Atom::Var(v) => tenv.get(*v).cloned(),
-        Atom::Literal { .. } => None,
-    };
     for eqn in &program.eqns {
         at_eqn(eqn, || {
             let ts: Vec<_> = eqn.inputs.iter().map(|a| tangent_of(&tenv, a)).collect();
@@ -72,11 +68,21 @@ pub(crate) fn jvp_eval(
 /// Fails for differentiated operands that are unreduced maxima or minima, because their tangents would belong to one of
 /// the devices.
 fn check_kinds(operation: &str, args: &[Array], tangents: &[Option<Array>]) -> Result<()> {
-    let kind = |x: &Array| x.aval_ref().and_then(Aval::sharding).map_or(UnreducedKind::Sum, Typed::kind);
-    match args.iter().zip(tangents).find(|(x, t)| t.is_some() && kind(x) != UnreducedKind::Sum) {
-        None => Ok(()),
-        Some((x, _)) => Err(err!(NotImplemented, "{operation} of {} has no derivative", x.type_name())
-            .help("combine the devices' values with `reshard(x, P![..])` outside of the differentiated function")),
+    for (x, t) in args.iter().zip(tangents) {
+        let kind = x.aval_ref().and_then(Aval::sharding).map_or(UnreducedKind::Sum, Typed::kind);
+        if t.is_some() && kind != UnreducedKind::Sum {
+            return Err(err!(NotImplemented, "{operation} of {} has no derivative", x.type_name())
+                .help("combine the devices' values with `reshard(x, P![..])` outside of the differentiated function"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the tangent of an atom, or `None` if it is zero.
+fn tangent_of(tenv: &Env<Array>, atom: &Atom) -> Option<Array> {
+    match atom {
+        Atom::Var(v) => tenv.get(*v).cloned(),
+        Atom::Literal { .. } => None,
     }
 }
 
@@ -159,8 +165,8 @@ impl Linearized {
             .map(|r| Operand::NonLinear(r.clone()))
             .chain(self.program.in_avals().rev_skip(count))
             .collect();
-        let all = scope::transform("transpose", || backward(&self.program, &args, &cts))?;
-        Ok(all[self.residuals.len()..].to_vec())
+        let input_cts = scope::transform("transpose", || backward(&self.program, &args, &cts))?;
+        Ok(input_cts[self.residuals.len()..].to_vec())
     }
 }
 
@@ -189,10 +195,9 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
             Operand::Linear(_) => linear[var.index()] = true,
         }
     }
-    let is_linear = |linear: &[bool], atom: &Atom| matches!(atom, Atom::Var(v) if linear[v.index()]);
     let mut pending = Vec::new();
     for eqn in &program.eqns {
-        if eqn.inputs.iter().any(|a| is_linear(&linear, a)) {
+        if eqn.inputs.iter().any(|a| is_marked(&linear, a)) {
             eqn.outputs.iter().for_each(|v| linear[v.index()] = true);
             pending.push(eqn);
         } else {
@@ -200,27 +205,13 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
         }
     }
 
+    // Cotangents of values that are not linear are dropped.
     let mut ct_env: Env<Array> = Env::new(program);
-    let add = |ct_env: &mut Env<Array>, atom: &Atom, ct: Array| {
-        if let Atom::Var(v) = atom
+    for (atom, ct) in program.outputs.iter().zip(cts) {
+        if let (Atom::Var(v), Some(ct)) = (atom, ct)
             && linear[v.index()]
         {
-            let aval = program.aval_of(*v);
-            let ct = match aval.sharding() {
-                None => ct.varying_as(&aval.vma),
-                Some(typed) if typed.mesh().is_all(AxisType::Manual) => ct.partial_as(&aval.cotangent()),
-                Some(_) => ct.varying_as(&aval.vma).sharded_as(&aval.cotangent()),
-            };
-            let sum = match ct_env.get(*v) {
-                Some(existing) => existing + &ct,
-                None => ct,
-            };
-            ct_env.set(*v, sum);
-        }
-    };
-    for (atom, ct) in program.outputs.iter().zip(cts) {
-        if let Some(ct) = ct {
-            add(&mut ct_env, atom, ct.clone());
+            add_cotangent(&mut ct_env, *v, program.aval_of(*v), ct.clone());
         }
     }
     for eqn in pending.into_iter().rev() {
@@ -232,15 +223,17 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
             let operands: Vec<Operand> = eqn
                 .inputs
                 .iter()
-                .map(|a| match is_linear(&linear, a) {
+                .map(|a| match is_marked(&linear, a) {
                     true => Ok(Operand::Linear(program.atom_aval(a))),
                     false => env.array(a).map(Operand::NonLinear),
                 })
                 .collect::<Result<_>>()?;
             let in_cts = eqn.primitive.transpose(&cts, &operands).map_err(|e| e.at(eqn.source))?;
             for (atom, ct) in eqn.inputs.iter().zip(in_cts) {
-                if let Some(ct) = ct {
-                    add(&mut ct_env, atom, ct);
+                if let (Atom::Var(v), Some(ct)) = (atom, ct)
+                    && linear[v.index()]
+                {
+                    add_cotangent(&mut ct_env, *v, program.aval_of(*v), ct);
                 }
             }
             Ok(())
@@ -254,35 +247,57 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
         .collect())
 }
 
+fn is_marked(marks: &[bool], atom: &Atom) -> bool {
+    matches!(atom, Atom::Var(v) if marks[v.index()])
+}
+
+/// Adds a cotangent to the sum of a variable, after it is sharded like the cotangents of the variable's type.
+fn add_cotangent(ct_env: &mut Env<Array>, var: Var, aval: &Aval, ct: Array) {
+    let ct = match aval.sharding() {
+        None => ct.varying_as(&aval.vma),
+        Some(typed) if typed.mesh().is_all(AxisType::Manual) => ct.partial_as(&aval.cotangent()),
+        Some(_) => ct.varying_as(&aval.vma).sharded_as(&aval.cotangent()),
+    };
+    let sum = match ct_env.get(var) {
+        Some(existing) => existing + &ct,
+        None => ct,
+    };
+    ct_env.set(var, sum);
+}
+
 /// Traces the forward-mode derivative of a program. Its inputs are the program's inputs and the nonzero tangents. It
 /// returns the outputs, then the tangents of the outputs marked in `want` (zeros if an output has none) and of any
 /// other output that has one.
 ///
 /// Returns the derivative, and marks the outputs that have a tangent in it.
 pub(crate) fn jvp_program(program: &Program, nonzero: &[bool], want: &[bool]) -> Result<(Traced, Vec<bool>)> {
-    let is_closed = |(traced, _): &(Traced, Vec<bool>)| traced.captures.is_empty();
-    memo::derived("jvp", program, &(nonzero, want), is_closed, || derive_jvp(program, nonzero, want))
+    memo::derived("jvp", program, &(nonzero, want), captures_nothing, || derive_jvp(program, nonzero, want))
+}
+
+/// Returns `true` if a derived program can be used again, because it captures no values of this trace.
+pub(super) fn captures_nothing((traced, _): &(Traced, Vec<bool>)) -> bool {
+    traced.captures.is_empty()
 }
 
 fn derive_jvp(program: &Program, nonzero: &[bool], want: &[bool]) -> Result<(Traced, Vec<bool>)> {
     let mut avals: Vec<Aval> = program.in_avals().cloned().collect();
     let count = avals.len();
     avals.extend(program.in_avals().zip(nonzero).filter(|(_, nz)| **nz).filter_map(|(a, _)| tangent_aval(a)));
-    let mut has = Vec::new();
+    let mut has_tangent = Vec::new();
     let traced = trace(&avals, |args| {
-        let mut given = args[count..].iter().cloned();
-        let tangents: Tangents = nonzero.iter().map(|nz| if *nz { given.next() } else { None }).collect();
+        let mut nonzero_tangents = args[count..].iter().cloned();
+        let tangents: Tangents = nonzero.iter().map(|nz| if *nz { nonzero_tangents.next() } else { None }).collect();
         let (mut outs, ts) = jvp_eval(program, &args[..count], &tangents, false)?;
-        has = ts.iter().zip(want).map(|(t, want)| t.is_some() || *want).collect();
+        has_tangent = ts.iter().zip(want).map(|(t, want)| t.is_some() || *want).collect();
         let out_tangents: Vec<Array> = ts
             .into_iter()
-            .zip(&has)
+            .zip(&has_tangent)
             .zip(program.out_avals())
-            .filter(|((_, has), _)| **has)
+            .filter(|((_, has_tangent), _)| **has_tangent)
             .map(|((t, _), aval)| t.map(|t| t.varying_as(&aval.vma)).unwrap_or_else(|| Array::zeros_of(&aval)))
             .collect();
         outs.extend(out_tangents);
         Ok(outs)
     })?;
-    Ok((traced, has))
+    Ok((traced, has_tangent))
 }

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::ad::captures_nothing;
 use super::eval::at_eqn;
 use super::memo;
 use crate::core::array::Array;
@@ -29,10 +30,6 @@ pub(crate) fn batch_eval(
             dim_env.set(*var, *d);
         }
     }
-    let dim_of = |dim_env: &Env<usize>, atom: &Atom| match atom {
-        Atom::Var(v) => dim_env.get(*v).copied(),
-        Atom::Literal { .. } => None,
-    };
     for eqn in &program.eqns {
         at_eqn(eqn, || {
             let dims: Dims = eqn.inputs.iter().map(|a| dim_of(&dim_env, a)).collect();
@@ -68,8 +65,15 @@ pub(crate) fn batch_program(
     dims: &[Option<usize>],
     force: &[bool],
 ) -> Result<(Traced, Vec<bool>)> {
-    let is_closed = |(traced, _): &(Traced, Vec<bool>)| traced.captures.is_empty();
-    memo::derived("batch", program, &(axis, dims, force), is_closed, || derive_batch(program, axis, dims, force))
+    memo::derived("batch", program, &(axis, dims, force), captures_nothing, || derive_batch(program, axis, dims, force))
+}
+
+/// Returns the batch axis of an atom, or `None` if it is not batched.
+fn dim_of(dim_env: &Env<usize>, atom: &Atom) -> Option<usize> {
+    match atom {
+        Atom::Var(v) => dim_env.get(*v).copied(),
+        Atom::Literal { .. } => None,
+    }
 }
 
 fn derive_batch(
@@ -86,6 +90,7 @@ fn derive_batch(
             None => aval.clone(),
         })
         .collect();
+    // The trace finds which outputs are batched, and moves their batch axes to 0.
     let mut batched = Vec::new();
     let traced = trace(&avals, |args| {
         let (outs, out_dims) = batch_eval(program, axis, args, dims)?;
@@ -121,8 +126,12 @@ impl BatchAxis {
     pub fn moved(&self, array: &Array, dim: Option<usize>, to: usize) -> Array {
         let aval = array.aval();
         let split = self.explicit != DimSpec::None && dim.is_none();
-        let typed = || aval.sharding().cloned().or_else(|| Some(Typed::replicated(&explicit_mesh()?, aval.rank())));
-        let Some(typed) = split.then(typed).flatten() else { return move_batch(array, dim, to, self.size) };
+        if !split {
+            return move_batch(array, dim, to, self.size);
+        }
+        let typed = aval.sharding().cloned();
+        let typed = typed.or_else(|| Some(Typed::replicated(&explicit_mesh()?, aval.rank())));
+        let Some(typed) = typed else { return move_batch(array, dim, to, self.size) };
         let shape = aval.with_dim(to, self.size, DimSpec::None).shape;
         let dims: SmallVec<[usize; 4]> = (0..shape.len()).filter(|&i| i != to).collect();
         match self.inserted(&typed, to) {

@@ -34,11 +34,14 @@ impl Env<Array> {
 
 /// Runs `f` at the source line and under the names of an equation, with enough stack for its sub-programs.
 pub(crate) fn at_eqn<R>(eqn: &Eqn, f: impl FnOnce() -> R) -> R {
-    let f = || match &eqn.mesh {
-        Some(mesh) => with_abstract_mesh(Some(mesh.clone()), f),
-        None => f(),
-    };
-    grow(|| with_source(eqn.source, || eqn.scope.within(f)))
+    grow(|| {
+        with_source(eqn.source, || {
+            eqn.scope.within(|| match &eqn.mesh {
+                Some(mesh) => with_abstract_mesh(Some(mesh.clone()), f),
+                None => f(),
+            })
+        })
+    })
 }
 
 /// Computes the outputs of `program` on `args`.

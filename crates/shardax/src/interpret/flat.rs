@@ -12,6 +12,7 @@ use crate::core::program::trace::{ConcreteInputs, Traced, bind_at, check_usable,
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{Flat, Tree, TreeDef};
 use crate::error::Result;
+use crate::sharding::Mesh;
 use crate::sharding::context::with_argument_meshes;
 
 /// A function on flattened trees.
@@ -78,12 +79,14 @@ pub(crate) fn types_of(flat: &Flat) -> Result<Vec<Aval>> {
 }
 
 fn avals_if(flat: &Flat, check: impl Fn(&Array) -> Result<()>) -> Result<Vec<Aval>> {
-    let paths = || flat.def.paths();
     flat.leaves
         .iter()
         .enumerate()
         .map(|(i, leaf)| {
-            check(leaf).map_err(|e| e.context(format!("argument{}", paths().get(i).cloned().unwrap_or_default())))?;
+            check(leaf).map_err(|e| {
+                let path = flat.def.paths().get(i).cloned().unwrap_or_default();
+                e.context(format!("argument{path}"))
+            })?;
             Ok(leaf.aval())
         })
         .collect()
@@ -108,10 +111,13 @@ pub(crate) fn record(
 
 /// Runs `f`, which traces a function on these arguments. Abstract meshes are resolved to the meshes of the arguments.
 pub(crate) fn with_arguments<R>(arguments: &[Array], f: impl FnOnce() -> R) -> R {
-    let lies = |a: &Array| match a.concrete_ref() {
-        Some(c) => c.sharding.as_named().cloned(),
-        None => a.committed_sharding()?.as_named().cloned(),
+    with_argument_meshes(arguments.iter().filter_map(argument_mesh), f)
+}
+
+fn argument_mesh(argument: &Array) -> Option<Mesh> {
+    let mesh = match argument.concrete_ref() {
+        Some(c) => c.sharding.as_named()?.mesh().clone(),
+        None => argument.committed_sharding()?.as_named()?.mesh().clone(),
     };
-    let mesh = |a: &Array| Some(lies(a)?.mesh().clone());
-    with_argument_meshes(arguments.iter().filter_map(mesh), f)
+    Some(mesh)
 }

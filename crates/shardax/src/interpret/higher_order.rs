@@ -119,21 +119,21 @@ pub(crate) fn with_outputs(traced: &Traced, change: impl FnOnce(Vec<Array>) -> V
 /// Gives programs that were traced on the same arguments the same inputs: the captures of all programs, then the
 /// arguments.
 pub(crate) fn join(traced: Vec<Traced>) -> (Vec<Program>, Vec<Array>) {
-    let mut all: Vec<Array> = Vec::new();
+    let mut captures_of_all: Vec<Array> = Vec::new();
     for capture in traced.iter().flat_map(|t| &t.captures) {
-        if !all.iter().any(|known| is_same(known, capture)) {
-            all.push(capture.clone());
+        if !captures_of_all.iter().any(|known| is_same(known, capture)) {
+            captures_of_all.push(capture.clone());
         }
     }
     let programs = traced
         .into_iter()
         .map(|Traced { mut program, captures }| {
             let args = program.inputs.split_off(captures.len());
-            let own = std::mem::take(&mut program.inputs);
-            program.inputs = all
+            let capture_vars = std::mem::take(&mut program.inputs);
+            program.inputs = captures_of_all
                 .iter()
                 .map(|array| match captures.iter().position(|c| is_same(c, array)) {
-                    Some(i) => own[i],
+                    Some(i) => capture_vars[i],
                     None => new_var(&mut program, array.aval()),
                 })
                 .collect();
@@ -141,7 +141,7 @@ pub(crate) fn join(traced: Vec<Traced>) -> (Vec<Program>, Vec<Array>) {
             program
         })
         .collect();
-    (programs, all)
+    (programs, captures_of_all)
 }
 
 /// Adds a variable that nothing uses yet.
@@ -186,23 +186,28 @@ impl Split {
     /// Splits `program` for tangents of the inputs in `nonzero`. Inputs in `reach` are available without being stored.
     pub fn of(program: &Program, nonzero: &[bool], reach: impl Fn(usize) -> bool) -> Result<Split> {
         let reach: Vec<bool> = (0..program.inputs.len()).map(reach).collect();
-        let is_outer = |residual: &Residual| matches!(residual, Residual::Outer(_));
-        let is_closed = |split: &Split| split.known.captures.is_empty() && !split.residuals.iter().any(is_outer);
-        memo::derived("linearize", program, &(nonzero, &reach), is_closed, || Split::derive(program, nonzero, &reach))
+        memo::derived("linearize", program, &(nonzero, &reach), Split::is_closed, || {
+            Split::derive(program, nonzero, &reach)
+        })
+    }
+
+    /// Returns `true` if the split can be used again, because it holds no values of this trace.
+    fn is_closed(&self) -> bool {
+        self.known.captures.is_empty() && !self.residuals.iter().any(|r| matches!(r, Residual::Outer(_)))
     }
 
     fn derive(program: &Program, nonzero: &[bool], reach: &[bool]) -> Result<Split> {
         let avals: Vec<Aval> = program.in_avals().cloned().collect();
-        let mut found = None;
+        let mut linearized = None;
         let known = trace(&avals, |inputs| {
             let (mut outs, mut linear) = linearize_nested(program, inputs, nonzero)?;
             let needed = drop_unused_captures(Traced { program: linear.program, captures: linear.residuals });
             (linear.program, linear.residuals) = (needed.program, needed.captures);
-            let own = inputs.first().and_then(trace_of);
+            let this_trace = inputs.first().and_then(trace_of);
             let mut stored = Vec::new();
             let place = |array: &Array| match inputs.iter().position(|input| is_same(input, array)) {
                 Some(i) if reach[i] => Residual::Input(i),
-                None if trace_of(array) != own => Residual::Outer(array.clone()),
+                None if trace_of(array) != this_trace => Residual::Outer(array.clone()),
                 _ => {
                     outs.push(array.clone());
                     stored.push(array.aval().strip_weak_type());
@@ -210,10 +215,10 @@ impl Split {
                 }
             };
             let residuals = linear.residuals.iter().map(place).collect();
-            found = Some((linear, residuals, stored));
+            linearized = Some((linear, residuals, stored));
             Ok(outs)
         })?;
-        let (linear, residuals, stored) = found.ok_or_else(|| err!(Runtime, "a program was not linearized"))?;
+        let (linear, residuals, stored) = linearized.ok_or_else(|| err!(Runtime, "a program was not linearized"))?;
         Ok(Split { known, linear, residuals, stored })
     }
 }

@@ -139,17 +139,17 @@ fn derived_in<P: Eq + Hash, R: Clone + 'static>(
 ) -> Result<R> {
     let key = Key { rule, program, marks: format!("{marks:?}"), mesh: get_abstract_mesh() };
     let axes = Environment::current();
-    let known = cache.with_borrow(|cache| {
-        let all = cache.derived.get(&key)?.iter().find(|derived| derived.axes == axes)?;
-        all.result.clone().downcast::<R>().ok()
+    let cached = cache.with_borrow(|cache| {
+        let derivation = cache.derived.get(&key)?.iter().find(|derived| derived.axes == axes)?;
+        derivation.result.clone().downcast::<R>().ok()
     });
-    if let Some(known) = known {
-        return Ok(R::clone(&known));
+    if let Some(cached) = cached {
+        return Ok(R::clone(&cached));
     }
     let result = derive()?;
     if is_closed(&result) {
-        let kept = Derived { axes, result: Rc::new(result.clone()) };
-        cache.with_borrow_mut(|cache| cache.derived.entry(key).or_default().push(kept));
+        let entry = Derived { axes, result: Rc::new(result.clone()) };
+        cache.with_borrow_mut(|cache| cache.derived.entry(key).or_default().push(entry));
     }
     Ok(result)
 }

@@ -22,12 +22,12 @@ pub(crate) fn thread_eval(
     }
     for eqn in &program.eqns {
         at_eqn(eqn, || {
-            let held = eqn.primitive.programs();
-            if !held.is_empty() && !held.iter().any(|program| thread.concerns(program)) {
+            let nested = eqn.primitive.programs();
+            if !nested.is_empty() && !nested.iter().any(|program| thread.concerns(program)) {
                 return env.apply(eqn);
             }
             let args = env.arrays(&eqn.inputs)?;
-            let outs = match held.is_empty() {
+            let outs = match nested.is_empty() {
                 true => thread.apply(eqn, &args, state)?,
                 false => thread.apply_nested(eqn, &args, state).map_err(|e| e.at(eqn.source))?,
             };
@@ -71,9 +71,9 @@ fn traced(
     let mut avals: Vec<Aval> = program.in_avals().cloned().collect();
     avals.splice(before..before, state.iter().map(Array::aval));
     trace(&avals, |inputs| {
-        let mut own = inputs.to_vec();
-        let mut state = own.splice(before..before + state.len(), []).collect();
-        let outs = eval(&own, &mut state)?;
+        let mut args = inputs.to_vec();
+        let mut state = args.splice(before..before + state.len(), []).collect();
+        let outs = eval(&args, &mut state)?;
         Ok([state, outs].concat())
     })
 }

@@ -13,12 +13,8 @@ pub(crate) fn outputs(program: &Program, inputs: &[AxisSet]) -> Result<Vec<AxisS
     for (var, set) in program.inputs.iter().zip(inputs) {
         env.set(*var, set.clone());
     }
-    let of = |env: &Env<AxisSet>, atom: &Atom| match atom {
-        Atom::Var(v) => env.get(*v).cloned().unwrap_or_default(),
-        Atom::Literal { .. } => AxisSet::default(),
-    };
     for eqn in &program.eqns {
-        let args: SmallVec<[AxisSet; 3]> = eqn.inputs.iter().map(|a| of(&env, a)).collect();
+        let args: SmallVec<[AxisSet; 3]> = eqn.inputs.iter().map(|a| axes_of(&env, a)).collect();
         let sets = grow(|| match eqn.primitive.callee() {
             Some(callee) => callee.varying_once(&args, || outputs(callee, &args)).map(SmallVec::from_vec),
             None => eqn.primitive.vary(&args),
@@ -27,5 +23,12 @@ pub(crate) fn outputs(program: &Program, inputs: &[AxisSet]) -> Result<Vec<AxisS
             env.set(*var, set);
         }
     }
-    Ok(program.outputs.iter().map(|a| of(&env, a)).collect())
+    Ok(program.outputs.iter().map(|a| axes_of(&env, a)).collect())
+}
+
+fn axes_of(env: &Env<AxisSet>, atom: &Atom) -> AxisSet {
+    match atom {
+        Atom::Var(v) => env.get(*v).cloned().unwrap_or_default(),
+        Atom::Literal { .. } => AxisSet::default(),
+    }
 }

@@ -124,8 +124,8 @@ impl<T: IntoHostArray + ?Sized> IntoHostArray for &T {
 #[track_caller]
 pub fn array<T: IntoHostArray>(values: T) -> Array {
     let _line = source::enter();
-    let made = collected(&values).and_then(|(elements, shape)| Array::from_slice(&elements, shape.as_slice()));
-    Array::from_result(made, &Array::literal(Scalar::Int(0), T::Element::DTYPE, false))
+    let result = collected(&values).and_then(|(elements, shape)| Array::from_slice(&elements, shape.as_slice()));
+    Array::from_result(result, &Array::literal(Scalar::Int(0), T::Element::DTYPE, false))
 }
 
 macro_rules! from_lists {
@@ -183,7 +183,7 @@ impl<T: Element> FromIterator<T> for Array {
 #[track_caller]
 pub fn array_of<T: IntoHostArray>(values: T, dtype: DType) -> Array {
     let _line = source::enter();
-    let made = collected(&values).and_then(|(elements, shape)| {
+    let result = collected(&values).and_then(|(elements, shape)| {
         let mut bytes = Vec::with_capacity(elements.len() * dtype.byte_size());
         for element in elements {
             let value = element.to_scalar();
@@ -192,7 +192,7 @@ pub fn array_of<T: IntoHostArray>(values: T, dtype: DType) -> Array {
         }
         Array::from_bytes(&bytes, dtype, shape.as_slice())
     });
-    Array::from_result(made, &Array::literal(Scalar::Int(0), dtype, false))
+    Array::from_result(result, &Array::literal(Scalar::Int(0), dtype, false))
 }
 
 /// Returns the elements in row-major order, and the shape.
@@ -545,13 +545,14 @@ pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
         // Every byte of the other dtypes is valid, so their bytes are not searched.
         _ => return Ok(()),
     };
-    let valid = |byte: u8| byte <= highest || negative.is_some_and(|from| byte >= from);
-    if let Some(odd) = bytes.iter().position(|byte| !valid(*byte)) {
-        return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is not a {}", bytes[odd], aval.dtype)
-            .help(match aval.dtype {
+    let invalid = bytes.iter().position(|&byte| byte > highest && negative.is_none_or(|lowest| byte < lowest));
+    if let Some(i) = invalid {
+        return Err(err!(Value, "byte {i} of an array {aval} is {}, which is not a {}", bytes[i], aval.dtype).help(
+            match aval.dtype {
                 DType::Bool | DType::Float0 => "a boolean is a byte 0 or 1; compare the bytes with 0 first",
                 _ => "each element takes the low bits of one byte; make them of wider numbers with `array_of`",
-            }));
+            },
+        ));
     }
     Ok(())
 }

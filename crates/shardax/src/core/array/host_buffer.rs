@@ -76,11 +76,11 @@ impl Array {
         device: Option<&Device>,
     ) -> Result<Array> {
         let aval = Aval::new(dtype, shape);
-        let make = || {
-            check_bytes(&buffer, &aval)?;
-            let to = device.map_or_else(uncommitted_device, |device| Ok(device.clone()))?;
-            transfer::array_of_shared(buffer, aval, to, device.is_some())
-        };
-        make().at_caller()
+        check_bytes(&buffer, &aval)
+            .and_then(|()| {
+                let destination = device.map_or_else(uncommitted_device, |device| Ok(device.clone()))?;
+                transfer::array_of_shared(buffer, aval, destination, device.is_some())
+            })
+            .at_caller()
     }
 }

@@ -62,9 +62,9 @@ pub(super) fn enter(array: &Arc<Concrete>) {
 /// The live arrays that are neither deleted nor donated.
 pub(crate) fn all() -> Vec<Arc<Concrete>> {
     // The references are dropped after the locks are released, because one of them may be the last.
-    let found: Vec<Arc<Concrete>> =
+    let live: Vec<Arc<Concrete>> =
         LIVE.iter().flat_map(|part| lock(part).arrays.iter().filter_map(Weak::upgrade).collect::<Vec<_>>()).collect();
-    found.into_iter().filter(|array| array.check_alive().is_ok()).collect()
+    live.into_iter().filter(|array| array.check_alive().is_ok()).collect()
 }
 
 /// Returns the live arrays of this process: arrays that are held by a variable, a model, a compiled function or a

@@ -134,8 +134,8 @@ impl Concrete {
 
     /// Frees the buffers of a donated array, except buffers that another array shares.
     pub fn free_own_memory(&self) -> Result<()> {
-        let own = |buffer: &&Arc<pjrt::Buffer>| Arc::strong_count(buffer) == 1;
-        Ok(self.buffers.iter().filter(own).try_for_each(|buffer| buffer.delete())?)
+        let mut unshared = self.buffers.iter().filter(|buffer| Arc::strong_count(buffer) == 1);
+        Ok(unshared.try_for_each(|buffer| buffer.delete())?)
     }
 
     pub fn check_alive(&self) -> Result<()> {
@@ -154,21 +154,18 @@ impl Concrete {
     /// Fails if the buffers do not hold the array's values, because the array was deleted, donated or is unreduced.
     pub fn check_values(&self) -> Result<()> {
         self.check_alive()?;
+        const COMBINE_HELP: &str =
+            "combine the devices' values with `reshard(x, P![..])`; `addressable_shards` are these";
         let (operation, help) = match self.sharding.unreduced() {
             None => return Ok(()),
             Some((_, UnreducedKind::Sum)) => {
                 ("sums", "sum it with `reshard(x, P![..])`; `addressable_shards` are the addends")
             }
-            Some((_, UnreducedKind::Max)) => {
-                ("the largest", "combine the devices' values with `reshard(x, P![..])`; `addressable_shards` are these")
-            }
-            Some((_, UnreducedKind::Min)) => (
-                "the smallest",
-                "combine the devices' values with `reshard(x, P![..])`; `addressable_shards` are these",
-            ),
+            Some((_, UnreducedKind::Max)) => ("the largest", COMBINE_HELP),
+            Some((_, UnreducedKind::Min)) => ("the smallest", COMBINE_HELP),
         };
-        let what = format_args!("they are {operation} of what the devices along its unreduced axes have");
-        Err(err!(Value, "an array of type {} has no values yet: {what}", self.aval).help(help))
+        let reason = format_args!("they are {operation} of what the devices along its unreduced axes have");
+        Err(err!(Value, "an array of type {} has no values yet: {reason}", self.aval).help(help))
     }
 }
 
@@ -352,6 +349,7 @@ impl Array {
                 t.aval
             )
             .help("read values outside of the transformed function; use `cond`, `where_` or `while_loop` to act on them inside; to debug, call it while a `disable_jit()` lives")),
+            // A number becomes an array of its own, without a committed device, each time it is needed.
             Repr::Literal(l) => {
                 l.check_fits(l.dtype)?;
                 let mut bytes = Vec::with_capacity(16);

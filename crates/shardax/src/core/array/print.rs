@@ -74,14 +74,14 @@ fn write_values(array: &Array, f: &mut fmt::Formatter<'_>, exponent: Option<Expo
     if missing == 0 || array.ndim() > 0 {
         return f.write_str(&text);
     }
-    let left = match f.align() {
+    let missing_before = match f.align() {
         Some(fmt::Alignment::Left) => 0,
         Some(fmt::Alignment::Center) => missing / 2,
         // Numbers are right-aligned by default.
         _ => missing,
     };
-    let fill = |n: usize| f.fill().to_string().repeat(n);
-    let (before, after) = (fill(left), fill(missing - left));
+    let fill = f.fill().to_string();
+    let (before, after) = (fill.repeat(missing_before), fill.repeat(missing - missing_before));
     write!(f, "{before}{text}{after}")
 }
 
@@ -274,10 +274,6 @@ fn write_axis(out: &mut String, shape: &[usize], summarize: bool, depth: usize, 
 
 /// The texts of the elements, all of one width.
 fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool, format: NumberFormat) -> Vec<String> {
-    let floats = |values: Vec<f64>, dtype: DType| {
-        let texts: Option<Vec<String>> = values.iter().map(|v| format.float(*v, dtype)).collect();
-        texts.unwrap_or_else(|| format_floats(&values, dtype))
-    };
     let texts: Vec<String> = match dtype.category() {
         Category::Bool => {
             scalars.iter().map(|s| if s.is_zero() { "False".into() } else { "True".to_owned() }).collect()
@@ -285,14 +281,15 @@ fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool, format: Numbe
         Category::Signed | Category::Unsigned | Category::Key => {
             scalars.iter().map(|s| format.integer(s.to_i128())).collect()
         }
-        Category::Float if scalar => {
-            let text = |v: f64| format.float(v, dtype).unwrap_or_else(|| format_scalar(v, dtype));
-            scalars.iter().map(|s| text(s.to_f64())).collect()
-        }
-        Category::Float => floats(scalars.iter().map(|s| s.to_f64()).collect(), dtype),
+        Category::Float if scalar => scalars
+            .iter()
+            .map(|s| s.to_f64())
+            .map(|v| format.float(v, dtype).unwrap_or_else(|| format_scalar(v, dtype)))
+            .collect(),
+        Category::Float => float_texts(scalars.iter().map(|s| s.to_f64()).collect(), dtype, format),
         Category::Complex => {
-            let re = floats(scalars.iter().map(|s| s.to_f64()).collect(), dtype.real());
-            let im = floats(scalars.iter().map(|s| s.imag()).collect(), dtype.real());
+            let re = float_texts(scalars.iter().map(|s| s.to_f64()).collect(), dtype.real(), format);
+            let im = float_texts(scalars.iter().map(|s| s.imag()).collect(), dtype.real(), format);
             re.iter()
                 .zip(&im)
                 .map(|(r, i)| {
@@ -303,6 +300,7 @@ fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool, format: Numbe
                 .collect()
         }
     };
+    // The elements of an array are aligned, but a scalar is only its number.
     if scalar {
         return texts.into_iter().map(|t| t.trim().to_owned()).collect();
     }
@@ -360,15 +358,11 @@ fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
     let max = finite.iter().copied().fold(0.0, f64::max);
     let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
     let scientific = !finite.is_empty() && (max >= 1e8 || min < 1e-4 || max / min > 1e3);
-    let shortest = |v: f64| shortest(v, dtype);
-    let sci = |v: f64| shortest_exponent(v, dtype);
-    // The digits after the point in a number's text.
-    let decimals = |text: &str| text.split_once('.').map_or(0, |(_, d)| d.len());
     if scientific {
         let parts: Vec<Option<(String, i32)>> = values
             .iter()
             .map(|&v| {
-                let short = sci(v);
+                let short = shortest_exponent(v, dtype);
                 let (mantissa, _) = short.split_once('e')?;
                 let text = if decimals(mantissa) > MAX_DECIMALS { format!("{v:.MAX_DECIMALS$e}") } else { short };
                 let (mantissa, exponent) = text.split_once('e')?;
@@ -376,31 +370,45 @@ fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
             })
             .collect();
         let digits = parts.iter().flatten().map(|(mantissa, _)| decimals(mantissa)).max().unwrap_or(0);
-        let write = |(v, part): (&f64, Option<(String, i32)>)| match part {
-            // The mantissa is padded with zeros, as NumPy does only in this case.
-            Some((mantissa, e)) if v.is_finite() => {
-                let point = if mantissa.contains('.') { "" } else { "." };
-                let zeros = "0".repeat(digits - decimals(&mantissa));
-                format!("{mantissa}{point}{zeros}{}", exponent_text(e))
-            }
-            _ => special(*v),
-        };
-        return values.iter().zip(parts).map(write).collect();
+        return values
+            .iter()
+            .zip(parts)
+            .map(|(v, part)| match part {
+                // The mantissa is padded with zeros, as NumPy does only in this case.
+                Some((mantissa, e)) if v.is_finite() => {
+                    let point = if mantissa.contains('.') { "" } else { "." };
+                    let zeros = "0".repeat(digits - decimals(&mantissa));
+                    format!("{mantissa}{point}{zeros}{}", exponent_text(e))
+                }
+                _ => special(*v),
+            })
+            .collect();
     }
     let finite = values.iter().filter(|v| v.is_finite());
-    let digits = finite.map(|v| decimals(&shortest(*v))).max().unwrap_or(0).min(MAX_DECIMALS);
+    let digits = finite.map(|v| decimals(&shortest(*v, dtype))).max().unwrap_or(0).min(MAX_DECIMALS);
     values
         .iter()
         .map(|&v| {
             if !v.is_finite() {
                 return special(v);
             }
-            let short = shortest(v);
+            let short = shortest(v, dtype);
             let text = if decimals(&short) > digits { format!("{v:.digits$}") } else { short };
             // NumPy drops trailing zeros but keeps the decimal points aligned.
-            let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));
-            let kept = rest.trim_end_matches('0');
-            format!("{whole}.{kept}{}", " ".repeat(digits - kept.len()))
+            let (integer, fraction) = text.split_once('.').unwrap_or((&text, ""));
+            let fraction = fraction.trim_end_matches('0');
+            format!("{integer}.{fraction}{}", " ".repeat(digits - fraction.len()))
         })
         .collect()
+}
+
+/// Returns the number of digits after the point in a number's text.
+fn decimals(text: &str) -> usize {
+    text.split_once('.').map_or(0, |(_, digits)| digits.len())
+}
+
+/// Formats floats as the user requested, otherwise as arrays are printed.
+fn float_texts(values: Vec<f64>, dtype: DType, format: NumberFormat) -> Vec<String> {
+    let texts: Option<Vec<String>> = values.iter().map(|v| format.float(*v, dtype)).collect();
+    texts.unwrap_or_else(|| format_floats(&values, dtype))
 }

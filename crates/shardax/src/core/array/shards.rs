@@ -1,7 +1,5 @@
 //! Placement of arrays: their sharding, their shards, waiting for them and freeing them.
 
-use std::sync::Arc;
-
 use shardax_pjrt as pjrt;
 
 use super::{Array, Concrete, Repr};
@@ -118,11 +116,12 @@ impl Array {
     /// Each shard is a separate array that shares this array's memory. Fails for a deleted or traced array.
     #[track_caller]
     pub fn addressable_shards(&self) -> Result<Vec<Shard>> {
-        let here = |s: GlobalShard| {
-            let GlobalShard { device, index, replica_id, data } = s;
-            data.map(|data| Shard { device, index, replica_id, data })
-        };
-        Ok(self.global_shards()?.into_iter().filter_map(here).collect())
+        let shards = self.global_shards()?.into_iter();
+        Ok(shards
+            .filter_map(|GlobalShard { device, index, replica_id, data }| {
+                data.map(|data| Shard { device, index, replica_id, data })
+            })
+            .collect())
     }
 
     /// The shards on all devices. Shards of other processes have no data. With one process these are the
@@ -174,8 +173,9 @@ impl Array {
     #[track_caller]
     pub fn is_ready(&self) -> Result<bool> {
         let c = self.concrete().at_caller()?;
-        let all = || c.buffers.iter().try_fold(true, |ready, b| Ok(ready && b.ready()?.is_ready()));
-        all().at_caller()
+        let is_ready: Result<bool> =
+            c.buffers.iter().try_fold(true, |ready, buffer| Ok(ready && buffer.ready()?.is_ready()));
+        is_ready.at_caller()
     }
 
     /// Waits until the values are computed. Fails if the computation failed.
@@ -183,10 +183,10 @@ impl Array {
     pub fn block_until_ready(&self) -> Result<()> {
         match &self.0 {
             Repr::Literal(_) => Ok(()),
-            _ => {
-                let ready = |c: Arc<Concrete>| c.buffers.iter().try_for_each(|b| Ok(b.block_until_ready()?));
-                self.concrete().and_then(ready).at_caller()
-            }
+            _ => self
+                .concrete()
+                .and_then(|c| c.buffers.iter().try_for_each(|buffer| Ok(buffer.block_until_ready()?)))
+                .at_caller(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Movement of data between the host and devices, and between shardings.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -31,9 +32,9 @@ pub(crate) fn is_here(array: &Concrete) -> bool {
     if sharding.is_fully_replicated() {
         return !array.buffers.is_empty();
     }
-    let at = |i| sharding.index_at(i, &array.aval.shape);
-    let own: HashSet<Index> = parts(sharding).map(at).collect();
-    (0..sharding.devices().len()).all(|i| own.contains(&at(i)))
+    let shape = &array.aval.shape;
+    let local: HashSet<Index> = parts(sharding).map(|i| sharding.index_at(i, shape)).collect();
+    (0..sharding.devices().len()).all(|i| local.contains(&sharding.index_at(i, shape)))
 }
 
 /// The buffers on this process's devices for a host array that is split by `sharding`.
@@ -43,27 +44,27 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
     let client = client()?;
     let shard_shape = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = shard_shape.iter().map(|&d| d as i64).collect();
-    let whole = shard_shape == aval.shape;
+    let is_replicated = shard_shape == aval.shape;
     // Of several addends, the first receives the values and the others are zeros.
     let zeros = vec![0; if sharding.unreduced().is_some() { size(&shard_shape) * aval.dtype.byte_size() } else { 0 }];
-    let put = |bytes: &[u8], device: &Device| -> Result<pjrt::Buffer> {
-        let ty = aval.dtype.element_type();
-        Ok(match sharding.kind() {
-            None => client.pjrt.buffer_from_host(bytes, ty, &dims, device.attached()?)?,
-            kind => client.pjrt.buffer_from_host_in(bytes, ty, &dims, &device.pjrt_memory(kind)?)?,
-        })
-    };
+    let ty = aval.dtype.element_type();
     sharding
         .devices()
         .iter()
         .enumerate()
         .filter(|(_, device)| device.is_addressable())
         .map(|(i, device)| {
-            let part = || extract(bytes, &aval.shape, &sharding.index_at(i, &aval.shape), aval.dtype.byte_size());
-            Ok(Arc::new(match sharding.addend_at(i) {
-                0 if whole => put(bytes, device)?,
-                0 => put(&part(), device)?,
-                _ => put(&zeros, device)?,
+            let shard: Cow<'_, [u8]> = match sharding.addend_at(i) {
+                0 if is_replicated => bytes.into(),
+                0 => {
+                    let index = sharding.index_at(i, &aval.shape);
+                    extract(bytes, &aval.shape, &index, aval.dtype.byte_size()).into()
+                }
+                _ => (&zeros[..]).into(),
+            };
+            Ok(Arc::new(match sharding.kind() {
+                None => client.pjrt.buffer_from_host(&shard, ty, &dims, device.attached()?)?,
+                kind => client.pjrt.buffer_from_host_in(&shard, ty, &dims, &device.pjrt_memory(kind)?)?,
             }))
         })
         .collect()
@@ -119,18 +120,18 @@ pub(crate) fn array_of_shared(
 
 /// The buffers that together hold the array, with their indices. Of several replicas it returns the first.
 fn without_replicas(array: &Concrete) -> SmallVec<[(Index, &Arc<pjrt::Buffer>); 1]> {
-    let mut found = SmallVec::<[(Index, &Arc<pjrt::Buffer>); 1]>::new();
-    let mut seen = HashSet::new();
+    let mut buffers = SmallVec::<[(Index, &Arc<pjrt::Buffer>); 1]>::new();
+    let mut indices = HashSet::new();
     for (i, buffer) in parts(&array.sharding).zip(&array.buffers) {
         let index = array.sharding.index_at(i, &array.aval.shape);
-        if seen.insert(index.clone()) {
-            found.push((index, buffer));
+        if indices.insert(index.clone()) {
+            buffers.push((index, buffer));
         }
         if array.sharding.is_fully_replicated() {
             break;
         }
     }
-    found
+    buffers
 }
 
 /// Starts the copies that [`to_host`] waits for.
@@ -234,30 +235,28 @@ fn read(buffer: &pjrt::Buffer, out: &mut [u8]) -> Result<()> {
 /// the host, because no device has the required shard or its client failed.
 fn sources(array: &Concrete, sharding: &Sharding) -> Result<Option<SmallVec<[usize; 8]>>> {
     let shape = &array.aval.shape;
-    let of = |sharding: &Sharding, i: usize| (sharding.index_at(i, shape), sharding.addend_at(i));
-    let have: Vec<(Index, usize)> = (0..array.buffers.len()).map(|i| of(&array.sharding, i)).collect();
+    let have: Vec<(Index, usize)> = (0..array.buffers.len()).map(|i| shard_id(&array.sharding, shape, i)).collect();
     // Every addend must be kept, so both shardings need the same number of them.
-    let addends = |sharding: &Sharding| (0..sharding.devices().len()).map(|i| sharding.addend_at(i)).max();
-    if addends(&array.sharding) != addends(sharding) {
+    if last_addend(&array.sharding) != last_addend(sharding) {
         return Ok(None);
     }
     let stays = array.sharding.is_same_memory(sharding);
     // The first buffer with each shard, and the buffer on each device.
-    let mut first: HashMap<&(Index, usize), usize> = HashMap::new();
+    let mut first_with_shard: HashMap<&(Index, usize), usize> = HashMap::new();
     for (j, index) in have.iter().enumerate() {
-        first.entry(index).or_insert(j);
+        first_with_shard.entry(index).or_insert(j);
     }
     #[allow(clippy::mutable_key_type)] // devices are compared and hashed by what never changes
     let on_device: HashMap<&Device, usize> =
         array.sharding.devices().iter().take(have.len()).enumerate().map(|(j, device)| (device, j)).collect();
     let mut sources = SmallVec::new();
     for (i, device) in sharding.devices().iter().enumerate() {
-        let want = of(sharding, i);
-        let there = on_device.get(device).copied().filter(|&j| have[j] == want);
-        let Some(j) = there.or_else(|| first.get(&want).copied()) else { return Ok(None) };
-        let at = &array.sharding.devices()[j];
-        let is_there = stays && at == device;
-        if !is_there && !at.attached()?.shares_client_with(device.attached()?) {
+        let want = shard_id(sharding, shape, i);
+        let in_place = on_device.get(device).copied().filter(|&j| have[j] == want);
+        let Some(j) = in_place.or_else(|| first_with_shard.get(&want).copied()) else { return Ok(None) };
+        let source_device = &array.sharding.devices()[j];
+        let is_there = stays && source_device == device;
+        if !is_there && !source_device.attached()?.shares_client_with(device.attached()?) {
             return Ok(None);
         }
         sources.push(j);
@@ -288,15 +287,28 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
         return buffers_from_host(&to_host(array)?, &array.aval, sharding);
     };
     let stays = array.sharding.is_same_memory(sharding);
-    let moved = |(device, from): (&Device, usize)| {
-        let buffer = &array.buffers[from];
-        Ok(match stays {
-            true if array.sharding.devices()[from] == *device => buffer.clone(),
-            true if sharding.kind().is_none() => Arc::new(buffer.copy_to_device(device.attached()?)?),
-            _ => Arc::new(buffer.copy_to_memory(&device.pjrt_memory(sharding.kind())?)?),
+    sharding
+        .devices()
+        .iter()
+        .zip(sources)
+        .map(|(device, source)| {
+            let buffer = &array.buffers[source];
+            Ok(match stays {
+                true if array.sharding.devices()[source] == *device => buffer.clone(),
+                true if sharding.kind().is_none() => Arc::new(buffer.copy_to_device(device.attached()?)?),
+                _ => Arc::new(buffer.copy_to_memory(&device.pjrt_memory(sharding.kind())?)?),
+            })
         })
-    };
-    sharding.devices().iter().zip(sources).map(moved).collect()
+        .collect()
+}
+
+/// Identifies the values of a device: the index of its shard, and which addend of an unreduced array it holds.
+fn shard_id(sharding: &Sharding, shape: &[usize], i: usize) -> (Index, usize) {
+    (sharding.index_at(i, shape), sharding.addend_at(i))
+}
+
+fn last_addend(sharding: &Sharding) -> Option<usize> {
+    (0..sharding.devices().len()).map(|i| sharding.addend_at(i)).max()
 }
 
 /// Copies a buffer on its device into memory of this kind.
@@ -319,10 +331,10 @@ pub(crate) fn extract(bytes: &[u8], shape: &[usize], index: &Index, element: usi
 
 /// Writes `part` to the position in a row-major array that `index` selects.
 fn insert(part: &[u8], out: &mut [u8], shape: &[usize], index: &Index, element: usize) {
-    let mut at = 0;
+    let mut offset = 0;
     runs(shape, index, element, |start, len| {
-        out[start..start + len].copy_from_slice(&part[at..at + len]);
-        at += len;
+        out[start..start + len].copy_from_slice(&part[offset..offset + len]);
+        offset += len;
     });
 }
 
@@ -350,8 +362,8 @@ fn runs(shape: &[usize], index: &Index, element: usize, mut visit: impl FnMut(us
             start = start * shape[d] + p;
         }
         if inner < shape.len() && !index.is_empty() {
-            let first = index.get(inner).map(|r| r.start).unwrap_or(0);
-            start = start * shape[inner] + first;
+            let inner_start = index.get(inner).map(|r| r.start).unwrap_or(0);
+            start = start * shape[inner] + inner_start;
         }
         visit(start * stride, run);
         let mut d = inner;

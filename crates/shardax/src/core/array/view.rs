@@ -83,8 +83,8 @@ impl Array {
     pub fn view<T: Element>(&self) -> Result<HostView<'_, T>> {
         if let Some(c) = self.concrete_ref().filter(|c| c.aval.dtype == T::DTYPE && c.sharding.is_fully_replicated()) {
             c.check_alive().at_caller()?;
-            let found = c.buffers.first().map(|buffer| buffer.view()).transpose();
-            if let Some(view) = found.map_err(Error::from).at_caller()?.flatten()
+            let view = c.buffers.first().map(|buffer| buffer.view()).transpose();
+            if let Some(view) = view.map_err(Error::from).at_caller()?.flatten()
                 && T::from_bytes(&view).is_some()
             {
                 return Ok(HostView(Elements::InPlace(view)));
@@ -161,12 +161,10 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn ready(&self) -> Ready {
-        let events = || -> Result<Vec<pjrt::EventFuture>> {
-            self.check()?;
-            let buffers = self.concrete_ref().map(|c| &c.buffers[..]).unwrap_or_default();
-            buffers.iter().map(|buffer| Ok(buffer.ready()?.into_future())).collect()
-        };
-        match events() {
+        let buffers = self.concrete_ref().map(|c| &c.buffers[..]).unwrap_or_default();
+        let events: Result<Vec<pjrt::EventFuture>> =
+            self.check().and_then(|()| buffers.iter().map(|buffer| Ok(buffer.ready()?.into_future())).collect());
+        match events {
             Ok(waiting) => Ready { waiting, failed: None },
             Err(error) => Ready { waiting: Vec::new(), failed: Some(error) },
         }

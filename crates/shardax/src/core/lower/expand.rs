@@ -19,8 +19,10 @@ impl Lowering {
         // sum as the addend of each device.
         let mesh = args.iter().find_map(|v| self.typed(*v).filter(|typed| !typed.unreduced().is_empty()));
         let mesh = mesh.map(|typed| typed.mesh().clone());
-        let typed = |v: Value| mesh.as_ref().and_then(|_| self.typed(v));
-        let avals: Vec<Aval> = args.iter().map(|&v| Aval { sharding: typed(v), ..self.aval(v) }).collect();
+        let mut avals: Vec<Aval> = Vec::with_capacity(args.len());
+        for &v in args {
+            avals.push(Aval { sharding: mesh.as_ref().and_then(|_| self.typed(v)), ..self.aval(v) });
+        }
         let traced = with_abstract_mesh(mesh.clone(), || trace(&avals, f))?;
         if !traced.captures.is_empty() {
             return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand"));

@@ -20,17 +20,17 @@ pub(crate) struct Imported<'a> {
 
 impl Lowering {
     /// Calls the `main` of an imported module. Its text is added once, however often it is called.
-    pub(crate) fn call_imported(&mut self, of: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let at = match self.functions.find(of.key) {
-            Some(at) => at,
+    pub(crate) fn call_imported(&mut self, module: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let number = match self.functions.find(module.key) {
+            Some(number) => number,
             None => {
-                let at = self.functions.reserve(of.key.to_owned());
-                let functions = self.renamed(of, at)?;
-                self.functions.define(at, functions);
-                at
+                let number = self.functions.reserve(module.key.to_owned());
+                let functions = self.renamed(module, number)?;
+                self.functions.define(number, functions);
+                number
             }
         };
-        Ok(self.op_with("func.call", args, &format!("callee = @{}", named(at, "main")), Vec::new(), outs))
+        Ok(self.op_with("func.call", args, &format!("callee = @{}", named(number, "main")), Vec::new(), outs))
     }
 
     /// The functions of imported module `number`, with this module's names of meshes and with new channels.
@@ -60,14 +60,14 @@ pub(crate) fn private_functions(text: &str, prefix: &str) -> Result<String> {
 /// The functions of a module. Their names begin with `prefix`, meshes are renamed by `names`, and the attributes of
 /// `main`'s arguments are removed, because only the outermost `main` of a program may have them.
 fn functions<'a>(text: &'a str, prefix: &str, mut names: BTreeMap<&'a str, String>) -> Result<String> {
-    let mut kept = Vec::new();
+    let mut output = Vec::new();
     let lines = text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  sdy.mesh @"));
     for line in lines {
         if line.starts_with("  func.func ") {
             let symbol = line.split_once('@').map_or("", |(_, rest)| symbol(rest));
             names.insert(symbol, format!("{prefix}{symbol}"));
         }
-        kept.push(match line.strip_prefix(MAIN) {
+        output.push(match line.strip_prefix(MAIN) {
             Some(signature) => format!("  func.func private @main({}", without_attributes(signature)),
             None => line.to_owned(),
         });
@@ -75,7 +75,7 @@ fn functions<'a>(text: &'a str, prefix: &str, mut names: BTreeMap<&'a str, Strin
     if !names.contains_key("main") {
         return Err(err!(Value, "the program has no function @main"));
     }
-    Ok(replaced(&(kept.join("\n") + "\n"), "@", |rest| {
+    Ok(replaced(&(output.join("\n") + "\n"), "@", |rest| {
         let symbol = symbol(rest);
         Some((format!("@{}", names.get(symbol)?), symbol.len()))
     }))
@@ -88,8 +88,8 @@ fn named(number: usize, function: &str) -> String {
 
 /// The symbol at the start of a text.
 fn symbol(text: &str) -> &str {
-    let part = |c: char| c.is_ascii_alphanumeric() || "_.$-".contains(c);
-    &text[..text.find(|c| !part(c)).unwrap_or(text.len())]
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"_.$-".contains(c));
+    &text[..end.unwrap_or(text.len())]
 }
 
 fn digits(text: &str) -> &str {
@@ -100,15 +100,15 @@ fn digits(text: &str) -> &str {
 /// replace after the match.
 fn replaced(text: &str, pattern: &str, mut with: impl FnMut(&str) -> Option<(String, usize)>) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find(pattern) {
-        let (before, after) = (&rest[..at], &rest[at + pattern.len()..]);
+    let mut remaining = text;
+    while let Some(position) = remaining.find(pattern) {
+        let (before, after) = (&remaining[..position], &remaining[position + pattern.len()..]);
         out.push_str(before);
-        let (new, taken) = with(after).unwrap_or_else(|| (pattern.to_owned(), 0));
+        let (new, consumed) = with(after).unwrap_or_else(|| (pattern.to_owned(), 0));
         out.push_str(&new);
-        rest = &after[taken..];
+        remaining = &after[consumed..];
     }
-    out.push_str(rest);
+    out.push_str(remaining);
     out
 }
 

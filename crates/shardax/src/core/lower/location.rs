@@ -39,8 +39,8 @@ impl Locations {
         }
         let mut locations =
             Locations { parts: vec![Part::Name(format!("jit({name})").into())], on, ..Default::default() };
-        let whole = format!("loc({})", quoted(&path(locations.parts.iter(), "")));
-        locations.current = locations.number(whole);
+        let root = format!("loc({})", quoted(&path(locations.parts.iter(), "")));
+        locations.current = locations.number(root);
         locations
     }
 
@@ -148,14 +148,14 @@ pub(crate) fn source_on(text: &str, line: usize, program: &Program) -> Option<Li
     let number = text.lines().skip(line).find_map(|line| Some(line.rsplit_once(MARK)?.1.trim_end_matches(')')))?;
     let begin = format!("{DEFINITION}{number} = ");
     let definition = text.lines().find(|line| line.starts_with(&begin))?;
-    let mut found = None;
+    let mut source = None;
     program.for_each_distinct_eqn(&mut |eqn| {
         let (file, line, column) = (eqn.source.file(), eqn.source.line(), eqn.source.column());
         if definition.ends_with(&format!("({}:{line}:{column}))", quoted(file))) {
-            found = Some(eqn.source);
+            source = Some(eqn.source);
         }
     });
-    found
+    source
 }
 
 /// An MLIR string. Characters that are not plain are written as byte escapes.

@@ -13,17 +13,17 @@ impl Lowering {
         let aval = self.aval(v);
         let mut key = String::from("keep ");
         write_type(&mut key, aval.dtype, &aval.shape);
-        let at = self.functions.find(&key).unwrap_or_else(|| {
-            let at = self.functions.reserve(key.clone());
+        let number = self.functions.find(&key).unwrap_or_else(|| {
+            let number = self.functions.reserve(key.clone());
             let (ty, mut text) = (&key["keep ".len()..], String::new());
-            let _ = writeln!(text, "  func.func private @keep_{at}(%0: {ty}) -> ({ty}) {{");
+            let _ = writeln!(text, "  func.func private @keep_{number}(%0: {ty}) -> ({ty}) {{");
             let _ = writeln!(text, "    \"func.return\"(%0) : ({ty}) -> ()\n  }}");
-            self.functions.define(at, text);
-            at
+            self.functions.define(number, text);
+            number
         });
-        let attrs = format!("callee = @keep_{at}, mhlo.frontend_attributes = {{inlineable = \"false\"}}");
-        let kept = self.op("func.call", &[v], &attrs, &aval);
-        self.values[kept.0 as usize].converted_from = self.converted_from(v);
-        kept
+        let attrs = format!("callee = @keep_{number}, mhlo.frontend_attributes = {{inlineable = \"false\"}}");
+        let result = self.op("func.call", &[v], &attrs, &aval);
+        self.values[result.0 as usize].converted_from = self.converted_from(v);
+        result
     }
 }

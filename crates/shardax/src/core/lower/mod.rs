@@ -96,8 +96,8 @@ impl Lowering {
     /// Returns `true` if the text being written runs on one device without changes, so that the compiler has nothing to
     /// partition.
     pub(crate) fn is_local(&self) -> bool {
-        let manual = |mesh: &Mesh| mesh.axis_names().all(|name| self.manual_axes.contains(&name));
-        !self.many_devices || self.manual_mesh.as_ref().is_some_and(manual)
+        let mesh = self.manual_mesh.as_ref();
+        !self.many_devices || mesh.is_some_and(|mesh| mesh.axis_names().all(|name| self.manual_axes.contains(&name)))
     }
 
     /// States that a value is the index of the platform among the branches of a conditional.
@@ -202,11 +202,11 @@ impl Lowering {
 
     fn mesh_of(&mut self, axes: &[(AxisName, usize)]) -> String {
         // The text distinguishes meshes by their axes, because all meshes of a program use the same devices.
-        let at = self.meshes.iter().position(|known| known == axes).unwrap_or_else(|| {
+        let index = self.meshes.iter().position(|known| known == axes).unwrap_or_else(|| {
             self.meshes.push(axes.to_vec());
             self.meshes.len() - 1
         });
-        if at == 0 { "mesh".into() } else { format!("mesh_{at}") }
+        if index == 0 { "mesh".into() } else { format!("mesh_{index}") }
     }
 
     /// Writes an operation with one result: `cx.op("stablehlo.add", &[x, y], "", &out)`. `attrs` is the content of its
@@ -224,6 +224,7 @@ impl Lowering {
         regions: Vec<Region>,
         outs: &[Aval],
     ) -> Vec<Value> {
+        // The generic form of MLIR, which is the same for all operations: the results, the name and the operands, …
         self.start_line();
         let id = self.fresh();
         let _ = match outs.len() {
@@ -234,6 +235,7 @@ impl Lowering {
         let _ = write!(self.text, "\"{name}\"(");
         self.write_list(args, |cx, v| cx.write_value(v));
         self.text.push(')');
+        // … the regions and the attributes, …
         if !regions.is_empty() {
             self.text.push_str(" (");
             for (i, region) in regions.into_iter().enumerate() {
@@ -247,6 +249,7 @@ impl Lowering {
         if !attrs.is_empty() {
             let _ = write!(self.text, " {{{attrs}}}");
         }
+        // … and the types of the operands and of the results.
         self.text.push_str(" : (");
         self.write_list(args, |cx, v| {
             let info = &cx.values[v.0 as usize];
@@ -293,6 +296,7 @@ impl Lowering {
         args: &[Aval],
         body: impl FnOnce(&mut Lowering, &[Value]) -> Result<Vec<Value>>,
     ) -> Result<Region> {
+        // The region is written to a text of its own, because its operation is written after it.
         let outer = std::mem::take(&mut self.text);
         self.indent += 1;
         let mut values = Vec::with_capacity(args.len());
@@ -395,9 +399,13 @@ impl Lowering {
     /// Prepares the arguments of a loop's block. Addends are constrained to be like the corresponding operands, because
     /// the compiler would otherwise sum them at the beginning of the loop.
     pub(crate) fn with_addends_of(&mut self, operands: &[Value], block: &[Value]) -> Vec<Value> {
-        let typed = |cx: &Self, v: Value| cx.typed(v).filter(|typed| !typed.unreduced().is_empty());
         let pairs = operands.iter().zip(block);
-        pairs.map(|(&operand, &v)| typed(self, operand).map_or(v, |typed| self.constrain(v, &typed))).collect()
+        pairs
+            .map(|(&operand, &v)| match self.typed(operand).filter(|typed| !typed.unreduced().is_empty()) {
+                Some(typed) => self.constrain(v, &typed),
+                None => v,
+            })
+            .collect()
     }
 
     /// Replicates these dimensions of `v`. The compiler can still split the others.
@@ -460,7 +468,7 @@ impl Lowering {
             }
             env.set(*var, *arg);
         }
-        let kept = PlatformRules::values_to_materialize(self, program);
+        let materialized = PlatformRules::values_to_materialize(self, program);
         let mut inputs = Vec::new();
         let mut outs = Vec::new();
         for eqn in &program.eqns {
@@ -478,7 +486,7 @@ impl Lowering {
                 if let Some(typed) = out.sharding() {
                     value = self.constrain(value, typed);
                 }
-                if kept.get(var.index()).is_some_and(|kept| *kept) && self.is_read(value) {
+                if materialized.get(var.index()).copied().unwrap_or(false) && self.is_read(value) {
                     value = self.materialize(value);
                 }
                 env.set(*var, value);

@@ -61,6 +61,7 @@ pub(crate) enum Donation {
 impl Module<'_> {
     /// Writes the StableHLO text.
     pub fn text(&self) -> Result<String> {
+        // The body is written first, because only then the meshes and the functions that it refers to are known.
         let mut cx = Lowering::of(self.name, self.locations.is_some(), self.platform);
         cx.other_memory = !self.memory.inputs.is_empty() || !self.memory.outputs.is_empty();
         cx.portable = self.portable;
@@ -85,6 +86,7 @@ impl Module<'_> {
         cx.op_with("func.return", &outs, "", Vec::new(), &[]);
         let body = std::mem::take(&mut cx.text);
 
+        // The signature of `main`, whose attributes say how arguments and results are stored and sharded.
         let mut main = String::from(MAIN);
         for (i, aval) in self.program.in_avals().enumerate() {
             let _ = write!(main, "{}%{i}: ", if i > 0 { ", " } else { "" });
@@ -128,8 +130,8 @@ impl Module<'_> {
             self.num_partitions
         );
         for (i, mesh) in cx.meshes.iter().enumerate() {
-            let names = || mesh.iter().map(|(name, _)| *name);
-            let axes: Vec<_> = mesh.iter().map(|(n, s)| format!("{}={s}", axis_text(names(), *n))).collect();
+            let names = mesh.iter().map(|(name, _)| *name);
+            let axes: Vec<_> = mesh.iter().map(|(n, s)| format!("{}={s}", axis_text(names.clone(), *n))).collect();
             let suffix = if i == 0 { String::new() } else { format!("_{i}") };
             let _ = writeln!(text, "  sdy.mesh @mesh{suffix} = <[{}]>", axes.join(", "));
         }

@@ -13,6 +13,11 @@ fn padded(n: usize, (low, high, interior): Padding) -> usize {
     (n + low + high + interior * (n - 1).max(0)).max(0) as usize
 }
 
+/// Returns `true` for interior padding with a negative edge.
+fn cuts_between_elements(&(low, high, interior): &Padding) -> bool {
+    interior > 0 && (low < 0 || high < 0)
+}
+
 impl Lowering {
     /// Pads `x` with `value`, with a [`Padding`] for each dimension.
     pub(crate) fn pad(&mut self, x: Value, value: Value, config: &[Padding]) -> Value {
@@ -21,26 +26,30 @@ impl Lowering {
         }
         // The partitioner aborts the process for interior padding with a negative edge, so the edge is cut by a
         // separate slice.
-        let is_possible = !self.has_quirk("interior-padding-with-cut-edges");
-        let apart = |&(low, high, interior): &Padding| !is_possible && interior > 0 && (low < 0 || high < 0);
-        if config.iter().any(apart) {
-            let grown: Vec<Padding> =
-                config.iter().map(|c| if apart(c) { (c.0.max(0), c.1.max(0), c.2) } else { *c }).collect();
+        if self.has_quirk("interior-padding-with-cut-edges") && config.iter().any(cuts_between_elements) {
+            let grown: Vec<Padding> = config
+                .iter()
+                .map(|c| if cuts_between_elements(c) { (c.0.max(0), c.1.max(0), c.2) } else { *c })
+                .collect();
             let x = self.pad(x, value, &grown);
-            let ends = |c: &Padding, n: usize| match apart(c) {
-                true => ((-c.0).max(0) as usize, n - (-c.1).max(0) as usize),
-                false => (0, n),
-            };
-            let (start, limit): (Vec<_>, Vec<_>) =
-                config.iter().zip(self.shape(x).clone()).map(|(c, n)| ends(c, n)).unzip();
+            let (start, limit): (Vec<_>, Vec<_>) = config
+                .iter()
+                .zip(self.shape(x).clone())
+                .map(|(c, n)| match cuts_between_elements(c) {
+                    true => ((-c.0).max(0) as usize, n - (-c.1).max(0) as usize),
+                    false => (0, n),
+                })
+                .unzip();
             return self.slice(x, &start, &limit, &vec![1; config.len()]);
         }
-        let column = |f: fn(&Padding) -> i64| ints(&config.iter().map(f).collect::<Vec<_>>());
+        let low: Vec<i64> = config.iter().map(|c| c.0).collect();
+        let high: Vec<i64> = config.iter().map(|c| c.1).collect();
+        let interior: Vec<i64> = config.iter().map(|c| c.2).collect();
         let attrs = format!(
             "edge_padding_low = {}, edge_padding_high = {}, interior_padding = {}",
-            column(|c| c.0),
-            column(|c| c.1),
-            column(|c| c.2)
+            ints(&low),
+            ints(&high),
+            ints(&interior)
         );
         let shape: Shape = self.shape(x).iter().zip(config).map(|(&n, c)| padded(n, *c)).collect();
         let out = Aval::new(self.dtype(x), shape);
@@ -51,8 +60,8 @@ impl Lowering {
     pub(crate) fn slice(&mut self, x: Value, start: &[usize], limit: &[usize], strides: &[usize]) -> Value {
         let attrs =
             format!("start_indices = {}, limit_indices = {}, strides = {}", ints(start), ints(limit), ints(strides));
-        let taken = |((&start, &limit), &stride): ((&usize, &usize), &usize)| (limit - start).div_ceil(stride);
-        let shape: Shape = start.iter().zip(limit).zip(strides).map(taken).collect();
+        let shape: Shape =
+            start.iter().zip(limit).zip(strides).map(|((s, l), stride)| (l - s).div_ceil(*stride)).collect();
         let out = Aval::new(self.dtype(x), shape);
         self.op("stablehlo.slice", &[x], &attrs, &out)
     }

@@ -32,8 +32,8 @@ impl Flops {
 
     /// Counts one operation for each element of these types that is a floating-point or complex number.
     pub fn of_elements<'a>(types: impl IntoIterator<Item = &'a Aval>) -> Flops {
-        let one = |aval: &Aval| if aval.dtype.is_inexact() { aval.size() as f64 } else { 0.0 };
-        Flops { elementwise: types.into_iter().map(one).sum(), ..Flops::default() }
+        let inexact = types.into_iter().filter(|aval| aval.dtype.is_inexact());
+        Flops { elementwise: inexact.map(|aval| aval.size() as f64).sum(), ..Flops::default() }
     }
 
     /// The sum of matmuls and elementwise operations.
@@ -114,8 +114,8 @@ impl Program {
         let args: Vec<Aval> = eqn.inputs.iter().map(|atom| self.atom_aval(atom)).collect();
         let outs: Vec<Aval> = eqn.outputs.iter().map(|var| self.aval_of(*var).clone()).collect();
         let flops = grow(|| eqn.primitive.flops(&args, &outs));
-        let again = |part: &Part| matches!(part, Part::Name(name) if **name == *RECOMPUTED);
-        match eqn.scope.parts().iter().any(again) {
+        let mut parts = eqn.scope.parts().iter();
+        match parts.any(|part| matches!(part, Part::Name(name) if **name == *RECOMPUTED)) {
             true => Flops { recomputed: flops.matmuls, ..flops },
             false => flops,
         }

@@ -69,8 +69,8 @@ impl Aval {
     /// The size of all elements in bytes. Fails if the size cannot be addressed.
     pub fn byte_size(&self) -> Result<usize> {
         // A dimension of 0 must not hide other dimensions that are out of range, because strides are products of them.
-        let all: Shape = self.shape.iter().map(|&d| d.max(1)).collect();
-        if size(&all).saturating_mul(self.dtype.byte_size()) > isize::MAX as usize {
+        let nonzero_dims: Shape = self.shape.iter().map(|&d| d.max(1)).collect();
+        if size(&nonzero_dims).saturating_mul(self.dtype.byte_size()) > isize::MAX as usize {
             return Err(err!(Value, "an array {self} is too large: its size in bytes does not fit 63 bits")
                 .help("check the shape: sizes are numbers of elements"));
         }
@@ -234,21 +234,21 @@ impl Program {
     pub(crate) fn in_shardings(&self) -> Vec<Option<Sharding>> {
         let mut is_input = vec![false; self.avals.len()];
         self.inputs.iter().for_each(|input| is_input[input.index()] = true);
-        let mut found: HashMap<Var, Sharding> = HashMap::new();
+        let mut shardings: HashMap<Var, Sharding> = HashMap::new();
         for eqn in &self.eqns {
-            let of_inputs = eqn.inputs.iter().enumerate().filter_map(|(operand, atom)| match atom {
+            let input_operands = eqn.inputs.iter().enumerate().filter_map(|(operand, atom)| match atom {
                 Atom::Var(var) if is_input[var.index()] => Some((operand, *var)),
                 _ => None,
             });
-            for (operand, var) in of_inputs {
-                if !found.contains_key(&var)
+            for (operand, var) in input_operands {
+                if !shardings.contains_key(&var)
                     && let Some(sharding) = eqn.primitive.in_sharding(operand, self.aval_of(var))
                 {
-                    found.insert(var, sharding);
+                    shardings.insert(var, sharding);
                 }
             }
         }
-        self.inputs.iter().map(|input| found.get(input).cloned()).collect()
+        self.inputs.iter().map(|input| shardings.get(input).cloned()).collect()
     }
 
     /// The sharding of each output, if it is determined before compilation.
@@ -259,19 +259,21 @@ impl Program {
                 is_output[var.index()] = true;
             }
         }
-        let mut found: HashMap<Var, NamedSharding> = HashMap::new();
+        let mut shardings: HashMap<Var, NamedSharding> = HashMap::new();
         for eqn in &self.eqns {
             for (result, var) in eqn.outputs.iter().enumerate().filter(|(_, var)| is_output[var.index()]) {
                 if let Some(sharding) = eqn.primitive.out_sharding(result, self.aval_of(*var)) {
-                    found.insert(*var, sharding);
+                    shardings.insert(*var, sharding);
                 }
             }
         }
-        let of_output = |output: &Atom| match output {
-            Atom::Var(var) => found.get(var).cloned(),
-            Atom::Literal { .. } => None,
-        };
-        self.outputs.iter().map(of_output).collect()
+        self.outputs
+            .iter()
+            .map(|output| match output {
+                Atom::Var(var) => shardings.get(var).cloned(),
+                Atom::Literal { .. } => None,
+            })
+            .collect()
     }
 
     /// Calls `visit` with every equation, including equations of inner programs.

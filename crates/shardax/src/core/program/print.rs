@@ -124,10 +124,10 @@ impl Program {
             if !params.is_empty() || !programs.is_empty() {
                 write!(f, "[{params}")?;
                 if let Some(callee) = eqn.primitive.callee().filter(|callee| callee.repeats_equations()) {
-                    let next = numbers.len() + 1;
-                    let number = *numbers.entry(callee.id()).or_insert(next);
+                    let new_number = numbers.len() + 1;
+                    let number = *numbers.entry(callee.id()).or_insert(new_number);
                     write!(f, " program={number}")?;
-                    if number < next {
+                    if number < new_number {
                         programs.clear();
                     }
                 }

@@ -106,9 +106,9 @@ impl SharedProgram {
         inputs: &[AxisSet],
         compute: impl FnOnce() -> Result<Vec<AxisSet>>,
     ) -> Result<Vec<AxisSet>> {
-        let known = self.0.varying.lock().unwrap_or_else(PoisonError::into_inner).get(inputs).cloned();
-        if let Some(known) = known {
-            return Ok(known);
+        let cached = self.0.varying.lock().unwrap_or_else(PoisonError::into_inner).get(inputs).cloned();
+        if let Some(cached) = cached {
+            return Ok(cached);
         }
         // The lock is free here, because programs inside look up their own axes.
         let outputs = compute()?;
@@ -118,8 +118,8 @@ impl SharedProgram {
 
     /// Returns `true` if an equation communicates over this axis.
     pub(crate) fn uses_axis_once(&self, name: AxisName) -> bool {
-        let known = self.0.uses_axis.lock().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
-        known.unwrap_or_else(|| {
+        let cached = self.0.uses_axis.lock().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
+        cached.unwrap_or_else(|| {
             let uses = self.eqns.iter().any(|eqn| grow(|| eqn.primitive.uses_axis(name)));
             self.0.uses_axis.lock().unwrap_or_else(PoisonError::into_inner).insert(name, uses);
             uses
@@ -197,11 +197,13 @@ impl Eq for SharedProgram {}
 
 impl Program {
     fn equations_of_all_calls(&self) -> usize {
-        let inner = |eqn: &Eqn| match eqn.primitive.callee() {
-            Some(callee) => callee.equations_of_all_calls(),
-            None => eqn.primitive.programs().iter().map(|inner| inner.equations_of_all_calls()).sum(),
-        };
-        self.eqns.iter().fold(0, |sum, eqn| sum.saturating_add(1).saturating_add(grow(|| inner(eqn))))
+        self.eqns.iter().fold(0, |sum, eqn| {
+            let inner = grow(|| match eqn.primitive.callee() {
+                Some(callee) => callee.equations_of_all_calls(),
+                None => eqn.primitive.programs().iter().map(|inner| inner.equations_of_all_calls()).sum(),
+            });
+            sum.saturating_add(1).saturating_add(inner)
+        })
     }
 
     /// Calls `visit` with every equation, including equations of inner programs. The equations of a program that is

@@ -16,11 +16,7 @@ impl Program {
 
     fn merge_equal(&self) -> Program {
         let mut replaced: HashMap<Var, Var> = HashMap::new();
-        let mut seen: HashMap<Eqn, SmallVec<[Var; 1]>> = HashMap::new();
-        let resolve = |replaced: &HashMap<Var, Var>, atom: &Atom| match atom {
-            Atom::Var(v) => Atom::Var(*replaced.get(v).unwrap_or(v)),
-            literal => *literal,
-        };
+        let mut outputs_of_eqn: HashMap<Eqn, SmallVec<[Var; 1]>> = HashMap::new();
         let mut eqns = Vec::with_capacity(self.eqns.len());
         for eqn in &self.eqns {
             let mut eqn = eqn.clone();
@@ -33,12 +29,12 @@ impl Program {
                 continue;
             }
             let outputs = std::mem::take(&mut eqn.outputs);
-            match seen.get(&eqn) {
+            match outputs_of_eqn.get(&eqn) {
                 Some(earlier) if same_types(self, earlier, &outputs) => {
                     replaced.extend(outputs.iter().copied().zip(earlier.iter().copied()));
                 }
                 _ => {
-                    seen.insert(eqn.clone(), outputs.clone());
+                    outputs_of_eqn.insert(eqn.clone(), outputs.clone());
                     eqns.push(Eqn { outputs, ..eqn });
                 }
             }
@@ -49,14 +45,8 @@ impl Program {
 
     fn drop_unused(&self) -> Program {
         let mut used = vec![false; self.avals.len()];
-        let mark = |used: &mut Vec<bool>, atoms: &[Atom]| {
-            for atom in atoms {
-                if let Atom::Var(v) = atom {
-                    used[v.index()] = true;
-                }
-            }
-        };
         mark(&mut used, &self.outputs);
+        // An equation is used by an equation after it, so one pass from the end finds all that are used.
         let mut keep = vec![false; self.eqns.len()];
         for (i, eqn) in self.eqns.iter().enumerate().rev() {
             keep[i] = eqn.outputs.iter().any(|v| used[v.index()]) || eqn.primitive.has_effects();
@@ -65,33 +55,28 @@ impl Program {
             }
         }
 
+        // Numbers the variables anew, so that the program has no types of variables that are gone.
         let mut renamed = vec![Var(u32::MAX); self.avals.len()];
         let mut out = Program::default();
-        let mut define = |out: &mut Program, var: Var| {
-            let new = Var(out.avals.len() as u32);
-            out.avals.push(self.aval_of(var).clone());
-            renamed[var.index()] = new;
-            new
-        };
         for &var in &self.inputs {
-            let var = define(&mut out, var);
+            let var = self.define_in(&mut out, var, &mut renamed);
             out.inputs.push(var);
         }
-        let mut eqns = Vec::new();
         for (eqn, _) in self.eqns.iter().zip(&keep).filter(|(_, keep)| **keep) {
-            let outputs = eqn.outputs.iter().map(|&v| define(&mut out, v)).collect();
-            eqns.push(Eqn { outputs, ..eqn.clone() });
+            let inputs = eqn.inputs.iter().map(|atom| rename(&renamed, atom)).collect();
+            let outputs = eqn.outputs.iter().map(|&v| self.define_in(&mut out, v, &mut renamed)).collect();
+            out.eqns.push(Eqn { inputs, outputs, ..eqn.clone() });
         }
-        let rename = |atom: &Atom| match atom {
-            Atom::Var(v) => Atom::Var(renamed[v.index()]),
-            literal => *literal,
-        };
-        for eqn in &mut eqns {
-            eqn.inputs = eqn.inputs.iter().map(rename).collect();
-        }
-        out.eqns = eqns;
-        out.outputs = self.outputs.iter().map(rename).collect();
+        out.outputs = self.outputs.iter().map(|atom| rename(&renamed, atom)).collect();
         out
+    }
+
+    /// Adds a variable of the type of `var` to `out`, and enters it in `renamed`.
+    fn define_in(&self, out: &mut Program, var: Var, renamed: &mut [Var]) -> Var {
+        let new = Var(out.avals.len() as u32);
+        out.avals.push(self.aval_of(var).clone());
+        renamed[var.index()] = new;
+        new
     }
 
     /// Marks the inputs that an equation uses or that are returned.
@@ -103,6 +88,29 @@ impl Program {
             }
         }
         self.inputs.iter().map(|v| used[v.index()]).collect()
+    }
+}
+
+fn mark(used: &mut [bool], atoms: &[Atom]) {
+    for atom in atoms {
+        if let Atom::Var(v) = atom {
+            used[v.index()] = true;
+        }
+    }
+}
+
+/// Replaces a merged variable by the one that it equals.
+fn resolve(replaced: &HashMap<Var, Var>, atom: &Atom) -> Atom {
+    match atom {
+        Atom::Var(v) => Atom::Var(*replaced.get(v).unwrap_or(v)),
+        literal => *literal,
+    }
+}
+
+fn rename(renamed: &[Var], atom: &Atom) -> Atom {
+    match atom {
+        Atom::Var(v) => Atom::Var(renamed[v.index()]),
+        literal => *literal,
     }
 }
 

@@ -233,15 +233,17 @@ pub(crate) fn fail(error: Error, aval: Aval) -> Array {
 /// Runs `f`, a function called in the current trace, and keeps errors of `f` separate. If the enclosing function
 /// handles such an error, it does not fail.
 pub(crate) fn scoped<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
-    let swap = |error: Option<Error>| {
-        STACK.with_borrow_mut(|stack| stack.last_mut().and_then(|frame| std::mem::replace(&mut frame.error, error)))
-    };
-    let before = swap(None);
+    let before = swap_error(None);
     let out = f();
-    match swap(before) {
+    match swap_error(before) {
         Some(inside) => out.and(Err(inside)),
         None => out,
     }
+}
+
+/// Replaces the error of the current trace and returns the previous one.
+fn swap_error(error: Option<Error>) -> Option<Error> {
+    STACK.with_borrow_mut(|stack| stack.last_mut().and_then(|frame| std::mem::replace(&mut frame.error, error)))
 }
 
 /// Runs `f`. Equations that it records are attributed to the caller's line, or to the user's line that led there.
@@ -273,18 +275,18 @@ pub(crate) fn trace_with_concrete(
 /// Returns the trace so far of the function that `tracer` belongs to, as a function of its captures and arguments that
 /// returns this value, together with the concrete arguments. `None` if the arguments are abstract.
 pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)> {
-    let (traced, finish, known) = STACK.with_borrow(|stack| {
+    let (traced, finish, concrete) = STACK.with_borrow(|stack| {
         let frame = stack.iter().find(|f| f.id == tracer.trace)?;
-        let known = frame.known.clone()?;
+        let concrete = frame.known.clone()?;
         depend_on(Dependence { values: true, ..Dependence::default() });
         let mut program = frame.program.clone();
         program.inputs.extend(&frame.args);
         program.outputs = vec![Atom::Var(tracer.var)];
-        Some((Traced { program, captures: frame.captures.clone() }, frame.finish, known))
+        Some((Traced { program, captures: frame.captures.clone() }, frame.finish, concrete))
     })?;
     // If the pass fails here, it fails again with its error when the trace ends.
     let traced = finish.and_then(|finish| finish(traced.clone()).ok()).unwrap_or(traced);
-    Some((traced, known))
+    Some((traced, concrete))
 }
 
 /// Returns `true` if the outermost traced function of this thread runs eagerly with known arguments, outside of `jit`.

@@ -30,8 +30,9 @@ pub(crate) fn check_context(name: &str, args: &[Aval]) -> Result<()> {
 fn check_mesh(name: &str, args: &[Aval], mesh: &AbstractMesh, of_context: bool) -> Result<()> {
     // If all axes are manual, a replicated value is valid on any mesh.
     let manual = of_context && mesh.is_all(AxisType::Manual);
-    let other = |a: &&Aval| a.sharding().is_some_and(|t| t.mesh() != mesh && !(manual && t.is_replicated()));
-    let Some((other, typed)) = args.iter().find(other).and_then(|a| Some((a, a.sharding()?))) else { return Ok(()) };
+    let mut sharded = args.iter().filter_map(|a| Some((a, a.sharding()?)));
+    let mismatch = sharded.find(|(_, t)| t.mesh() != mesh && !(manual && t.is_replicated()));
+    let Some((other, typed)) = mismatch else { return Ok(()) };
     let (whose, help) = match of_context {
         true if manual => (
             "the context mesh",
@@ -46,18 +47,18 @@ fn check_mesh(name: &str, args: &[Aval], mesh: &AbstractMesh, of_context: bool) 
 
 fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
     let mut operands = args.iter().filter(|a| a.sharding.is_some());
-    let first = operands.next();
+    let first_operand = operands.next();
     let enters = primitive.enters_mesh();
-    let given = primitive.given_sharding().map(Typed::mesh);
-    if first.is_none() && !context::is_explicit() && enters.is_none() && given.is_none() {
+    let requested_mesh = primitive.given_sharding().map(Typed::mesh);
+    if first_operand.is_none() && !context::is_explicit() && enters.is_none() && requested_mesh.is_none() {
         return Ok(());
     }
     let context = context::get_abstract_mesh();
-    let mesh = match (&enters, &context, first.and_then(Aval::sharding)) {
+    let mesh = match (&enters, &context, first_operand.and_then(Aval::sharding)) {
         (Some(mesh), ..) => mesh.clone(),
         (None, Some(mesh), _) => mesh.clone(),
         (None, None, Some(typed)) => typed.mesh().clone(),
-        (None, None, None) => match given {
+        (None, None, None) => match requested_mesh {
             Some(mesh) => mesh.clone(),
             None => return Ok(()),
         },
@@ -74,24 +75,24 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
         return Ok(());
     }
     let rule = ShardingRule { name: primitive.name(), mesh, args, outs };
-    let mut found = primitive.sharding_rule(&rule)?;
+    let mut shardings = primitive.sharding_rule(&rule)?;
     if partial && enters.is_none() {
         let kind = rule.kind_of_operands(|kind| primitive.keeps_unreduced(kind) || !primitive.programs().is_empty())?;
         let (unreduced, reduced) = primitive.partial_rule(&rule)?;
-        for typed in &mut found {
+        for typed in &mut shardings {
             // A rule that got a sharding for the result has chosen its kind.
             let kind = if typed.unreduced().is_empty() { kind } else { typed.kind() };
-            let both = (typed.unreduced().union(&unreduced), typed.reduced().union(&reduced));
-            *typed = typed.clone().with_kind(kind).with_partial(both.0, both.1);
+            let (unreduced, reduced) = (typed.unreduced().union(&unreduced), typed.reduced().union(&reduced));
+            *typed = typed.clone().with_kind(kind).with_partial(unreduced, reduced);
         }
     }
     // Operations inside of a sub-program are checked separately.
     if !manual && primitive.programs().is_empty() {
         let operands = args.iter().filter_map(Aval::sharding);
-        no_collectives::check_types(primitive.name(), operands, &found, primitive.name() == "reshard")?;
+        no_collectives::check_types(primitive.name(), operands, &shardings, primitive.name() == "reshard")?;
     }
     let operands = rule.types();
-    for (out, typed) in outs.iter_mut().zip(found) {
+    for (out, typed) in outs.iter_mut().zip(shardings) {
         if typed.rank() != out.rank() {
             return Err(err!(
                 Type,

@@ -41,12 +41,16 @@ pub(crate) fn joined<'t>(
     rank: usize,
     operands: impl Iterator<Item = &'t Typed> + Clone,
 ) -> Option<Typed> {
-    let entry = |d: usize| {
+    let mut dims: SmallVec<[DimSpec; 4]> = SmallVec::new();
+    for d in 0..rank {
         let mut entries = operands.clone().map(|t| &t.dims()[d]).filter(|entry| **entry != DimSpec::None);
-        let found = entries.next().cloned().unwrap_or_default();
-        entries.all(|entry| *entry == found).then_some(found)
-    };
-    Some(Typed::of_dims(mesh, (0..rank).map(entry).collect::<Option<_>>()?))
+        let common = entries.next().cloned().unwrap_or_default();
+        if entries.any(|entry| *entry != common) {
+            return None;
+        }
+        dims.push(common);
+    }
+    Some(Typed::of_dims(mesh, dims))
 }
 
 impl<'a> ShardingRule<'a> {
@@ -129,11 +133,12 @@ impl<'a> ShardingRule<'a> {
     /// and others may leave it unsplit.
     pub fn join(&self) -> Result<TypedOuts> {
         let rank = self.outs[0].rank();
-        let full = || self.args.iter().filter(|a| a.rank() == rank).filter_map(Aval::sharding);
-        match joined(&self.mesh, rank, full()) {
+        // Operands of another rank are numbers, which fit any sharding.
+        let shardings = self.args.iter().filter(|a| a.rank() == rank).filter_map(Aval::sharding);
+        match joined(&self.mesh, rank, shardings.clone()) {
             Some(typed) => Ok(smallvec![typed; self.outs.len()]),
             None => {
-                let specs: Vec<String> = full().map(|t| t.spec().to_string()).collect();
+                let specs: Vec<String> = shardings.map(|t| t.spec().to_string()).collect();
                 Err(self.error(
                     format_args!(
                         "got incompatible shardings for broadcasting: {}, for operands of type {}",
@@ -149,9 +154,9 @@ impl<'a> ShardingRule<'a> {
     /// The sharding of operand 0 without these dimensions.
     pub fn drop(&self, dims: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
-        let kept = (0..typed.rank()).filter(|d| !dims.contains(d)).map(|d| typed.dims()[d].clone());
-        let kept = Typed::of_dims(&self.mesh, kept.collect());
-        Ok(smallvec![kept; self.outs.len()])
+        let entries = (0..typed.rank()).filter(|d| !dims.contains(d)).map(|d| typed.dims()[d].clone());
+        let entries = Typed::of_dims(&self.mesh, entries.collect());
+        Ok(smallvec![entries; self.outs.len()])
     }
 
     /// The sharding of operand 0 with permuted dimensions: dimension `permutation[i]` becomes dimension `i`.
@@ -201,40 +206,44 @@ impl<'a> ShardingRule<'a> {
             self.check_whole(i, arg.rank() - k..arg.rank())?;
         }
         let batch = self.batches(|_| k)?;
-        let dims = |out: &Aval| (0..out.rank()).map(|d| batch.get(d).cloned().unwrap_or_default()).collect();
-        Ok(self.outs.iter().map(|out| Typed::of_dims(&self.mesh, dims(out))).collect())
-    }
-
-    /// Like [`batch_only`](Self::batch_only), if the last `own[i]` dimensions of operand `i` do not belong to the
-    /// batch. The result is like operand `like`, whose last dimension may be split.
-    pub fn check_batches(&self, own: &[usize], like: usize) -> Result<TypedOuts> {
-        let last = self.args[like].rank().saturating_sub(1);
-        for (i, (arg, own)) in self.args.iter().zip(own).enumerate() {
-            let rest = arg.rank().saturating_sub(*own);
-            self.check_whole(i, (rest..arg.rank()).filter(|d| i != like || *d != last))?;
+        let mut shardings = TypedOuts::new();
+        for out in self.outs {
+            let dims = (0..out.rank()).map(|d| batch.get(d).cloned().unwrap_or_default()).collect();
+            shardings.push(Typed::of_dims(&self.mesh, dims));
         }
-        let batch = self.batches(|i| own[i])?;
-        let rest = (batch.len()..self.args[like].rank()).map(|d| self.entry(like, d));
-        self.dims(batch.iter().cloned().chain(rest))
+        Ok(shardings)
     }
 
-    /// The entries of the batch dimensions, which are all dimensions of operand `i` except the last `own(i)`. An
+    /// Like [`batch_only`](Self::batch_only), if the last `unbatched[i]` dimensions of operand `i` do not belong to the
+    /// batch. The result is like operand `like`, whose last dimension may be split.
+    pub fn check_batches(&self, unbatched: &[usize], like: usize) -> Result<TypedOuts> {
+        let last_dim = self.args[like].rank().saturating_sub(1);
+        for (i, (arg, unbatched)) in self.args.iter().zip(unbatched).enumerate() {
+            let batch_rank = arg.rank().saturating_sub(*unbatched);
+            self.check_whole(i, (batch_rank..arg.rank()).filter(|d| i != like || *d != last_dim))?;
+        }
+        let batch = self.batches(|i| unbatched[i])?;
+        let core_entries = (batch.len()..self.args[like].rank()).map(|d| self.entry(like, d));
+        self.dims(batch.iter().cloned().chain(core_entries))
+    }
+
+    /// The entries of the batch dimensions, which are all dimensions of operand `i` except the last `unbatched(i)`. An
     /// operand may leave a dimension unsplit that others split.
-    pub fn batches(&self, own: impl Fn(usize) -> usize) -> Result<SmallVec<[DimSpec; 4]>> {
+    pub fn batches(&self, unbatched: impl Fn(usize) -> usize) -> Result<SmallVec<[DimSpec; 4]>> {
         let mut batch: SmallVec<[DimSpec; 4]> = SmallVec::new();
         for (i, arg) in self.args.iter().enumerate() {
-            let rest = arg.rank().saturating_sub(own(i));
-            batch.resize(batch.len().max(rest), DimSpec::None);
-            for (d, found) in batch.iter_mut().enumerate().take(rest) {
+            let batch_rank = arg.rank().saturating_sub(unbatched(i));
+            batch.resize(batch.len().max(batch_rank), DimSpec::None);
+            for (d, known) in batch.iter_mut().enumerate().take(batch_rank) {
                 let entry = self.entry(i, d);
-                if *found != DimSpec::None && entry != DimSpec::None && *found != entry {
+                if *known != DimSpec::None && entry != DimSpec::None && *known != entry {
                     return Err(self.error(
                         format_args!("batch dimensions must be sharded alike, got {}", self.types()),
                         "give the operands one sharding with `reshard(x, spec)`",
                     ));
                 }
                 if entry != DimSpec::None {
-                    *found = entry;
+                    *known = entry;
                 }
             }
         }
@@ -244,15 +253,15 @@ impl<'a> ShardingRule<'a> {
     /// The common sharding of these operands. Ignores numbers and operands without a sharding.
     pub fn alike(&self, operands: Range<usize>, what: &str) -> Result<Typed> {
         let rank = self.args[operands.clone()].iter().map(Aval::rank).max().unwrap_or(0);
-        let mut all = self.args[operands].iter().filter(|a| a.sharding().is_some() && (a.rank() > 0 || rank == 0));
-        let Some(one) = all.next() else { return Ok(Typed::replicated(&self.mesh, rank)) };
-        if let Some(other) = all.find(|a| a.sharding() != one.sharding()) {
+        let mut sharded = self.args[operands].iter().filter(|a| a.sharding().is_some() && (a.rank() > 0 || rank == 0));
+        let Some(operand) = sharded.next() else { return Ok(Typed::replicated(&self.mesh, rank)) };
+        if let Some(other) = sharded.find(|a| a.sharding() != operand.sharding()) {
             return Err(self.error(
-                format_args!("{what} must have the same sharding, got {one} and {other}"),
+                format_args!("{what} must have the same sharding, got {operand} and {other}"),
                 "give the operands one sharding with `reshard(x, spec)`",
             ));
         }
-        Ok(typed(&self.mesh, one).without_partial())
+        Ok(typed(&self.mesh, operand).without_partial())
     }
 
     /// One result with the requested sharding.
@@ -265,7 +274,7 @@ impl<'a> ShardingRule<'a> {
                 out.mesh(),
                 self.mesh
             )
-            .help("pass the PartitionSpec alone: it is over the context mesh"));
+            .help("pass only the PartitionSpec, which is then over the context mesh"));
         }
         Ok(smallvec![out.clone()])
     }
@@ -275,45 +284,25 @@ impl<'a> ShardingRule<'a> {
     pub fn reshaped(&self, shape: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let from = &self.args[0].shape;
-        let reject = || {
-            self.error(
-                format_args!(
-                    "the sharding of the result cannot be inferred: operand of type {} to new sizes {shape:?}",
-                    self.args[0]
-                ),
-                "say it with `x.reshape_sharded(shape, spec)`, or gather dimensions first with `reshard(x, spec)`",
-            )
-        };
         let mut out: SmallVec<[DimSpec; 4]> = smallvec![DimSpec::None; shape.len()];
         if typed.dims().iter().all(|entry| *entry == DimSpec::None) {
             return self.dims(out);
         }
         if from.contains(&0) {
             // There are no elements to move, so leading and trailing dimensions that do not change keep their entries.
-            let last = |i: usize| (from.len() - 1 - i, shape.len() - 1 - i);
-            let places = 0..from.len().min(shape.len());
-            let same = |(old, new): &(usize, usize)| from[*old] == shape[*new];
-            let leading = places.clone().map(|i| (i, i)).take_while(same);
-            let trailing = places.map(last).take_while(same);
-            leading.chain(trailing).for_each(|(old, new)| out[new] = typed.dims()[old].clone());
+            let leading = from.iter().zip(shape).take_while(|(old, new)| old == new).count();
+            let trailing = from.iter().rev().zip(shape.iter().rev()).take_while(|(old, new)| old == new).count();
+            let (old_end, new_end) = (from.len() - trailing, shape.len() - trailing);
+            out[..leading].clone_from_slice(&typed.dims()[..leading]);
+            out[new_end..].clone_from_slice(&typed.dims()[old_end..]);
             return self.dims(out);
         }
         // Pair runs of dimensions with as many elements on both sides. Dimensions of size 1 are in no run.
         let old: Vec<usize> = (0..from.len()).filter(|&d| from[d] != 1).collect();
         let new: Vec<usize> = (0..shape.len()).filter(|&d| shape[d] != 1).collect();
-        // Dimensions of size 1 may be split over axes of size 1. They stay in order before the run that follows.
-        let keep_ones = |out: &mut SmallVec<[DimSpec; 4]>, i: usize, j: usize| {
-            let ones = |dims: &[usize], at: usize, rank: usize| {
-                let end = dims.get(at).copied().unwrap_or(rank);
-                at.checked_sub(1).map_or(0, |before| dims[before] + 1)..end
-            };
-            for (o, n) in ones(&old, i, from.len()).zip(ones(&new, j, shape.len())) {
-                out[n] = typed.dims()[o].clone();
-            }
-        };
         let (mut i, mut j) = (0, 0);
         while i < old.len() && j < new.len() {
-            keep_ones(&mut out, i, j);
+            keep_ones(typed.dims(), &mut out, ones_before(&old, i, from.len()), ones_before(&new, j, shape.len()));
             let (first_old, first_new) = (i, j);
             let (mut a, mut b) = (from[old[i]], shape[new[j]]);
             while a != b {
@@ -324,45 +313,55 @@ impl<'a> ShardingRule<'a> {
             }
             (i, j) = (i + 1, j + 1);
             let (olds, news) = (&old[first_old..i], &new[first_new..j]);
-            let entries = || olds.iter().map(|&d| &typed.dims()[d]);
+            let mut entries = olds.iter().map(|&d| &typed.dims()[d]);
             match (olds, news) {
                 ([o], [n]) => out[*n] = typed.dims()[*o].clone(),
-                _ if entries().all(|entry| *entry == DimSpec::None) => {}
+                _ if entries.clone().all(|entry| *entry == DimSpec::None) => {}
                 ([o], news) => {
                     let mut axes = typed.dims()[*o].axes();
                     for &n in news {
-                        let mut rest = shape[n];
-                        let mut taken: SmallVec<[_; 2]> = SmallVec::new();
-                        while let Some((&axis, others)) = axes.split_first() {
+                        let mut part_size = shape[n];
+                        let mut part_axes: SmallVec<[_; 2]> = SmallVec::new();
+                        while let Some((&axis, inner_axes)) = axes.split_first() {
                             let size = self.mesh.axis_size(axis).unwrap_or(1);
-                            if !rest.is_multiple_of(size) {
+                            if !part_size.is_multiple_of(size) {
                                 break;
                             }
-                            taken.push(axis);
-                            (rest, axes) = (rest / size, others);
+                            part_axes.push(axis);
+                            (part_size, axes) = (part_size / size, inner_axes);
                         }
-                        out[n] = entry(taken);
-                        if !axes.is_empty() && rest != 1 {
-                            return Err(reject());
+                        out[n] = entry(part_axes);
+                        if !axes.is_empty() && part_size != 1 {
+                            return Err(self.reshape_error(shape));
                         }
                     }
                     if !axes.is_empty() {
-                        return Err(reject());
+                        return Err(self.reshape_error(shape));
                     }
                 }
                 (_, [n]) => {
+                    out[*n] = entry(entries.clone().flat_map(|entry| entry.axes().iter().copied()));
                     // An axis after an unsplit dimension would require moving data.
-                    let whole = entries().position(|entry| *entry == DimSpec::None).unwrap_or(olds.len());
-                    if entries().skip(whole).any(|entry| *entry != DimSpec::None) {
-                        return Err(reject());
+                    if entries.any(|entry| *entry == DimSpec::None) && entries.any(|entry| *entry != DimSpec::None) {
+                        return Err(self.reshape_error(shape));
                     }
-                    out[*n] = entry(entries().flat_map(|entry| entry.axes().iter().copied()));
                 }
-                _ => return Err(reject()),
+                _ => return Err(self.reshape_error(shape)),
             }
         }
-        keep_ones(&mut out, i, j);
+        keep_ones(typed.dims(), &mut out, ones_before(&old, i, from.len()), ones_before(&new, j, shape.len()));
         self.dims(out)
+    }
+
+    fn reshape_error(&self, shape: &[usize]) -> Error {
+        self.error(
+            format_args!(
+                "the sharding of the result cannot be inferred: operand of type {} to new sizes {shape:?}",
+                self.args[0]
+            ),
+            "pass the sharding with `x.reshape_sharded(shape, spec)`, or gather dimensions first with \
+             `reshard(x, spec)`",
+        )
     }
 
     /// The operation that combines the unreduced operands. Fails if operands differ in it, or if it is not a sum and
@@ -393,14 +392,10 @@ impl<'a> ShardingRule<'a> {
     /// The unreduced and reduced axes of a product. If one operand is unreduced over the axes over which the other is
     /// reduced, the result stays unreduced over them.
     pub fn product_partial(&self) -> Result<PartialAxes> {
-        let sets = |i: usize| self.arg(i);
-        let (a, b) = (sets(0), sets(1));
-        let one = |u: &Typed, r: &Typed| {
-            !u.unreduced().is_empty() && u.unreduced() == r.reduced() && r.unreduced().is_empty()
-        };
+        let (a, b) = (self.arg(0), self.arg(1));
         match () {
-            () if one(&a, &b) => Ok((a.unreduced().clone(), AxisSet::default())),
-            () if one(&b, &a) => Ok((b.unreduced().clone(), AxisSet::default())),
+            () if is_partial_product(&a, &b) => Ok((a.unreduced().clone(), AxisSet::default())),
+            () if is_partial_product(&b, &a) => Ok((b.unreduced().clone(), AxisSet::default())),
             () => self.keep_reduced(),
         }
     }
@@ -414,31 +409,30 @@ impl<'a> ShardingRule<'a> {
     /// Like [`keep_partial`](Self::keep_partial), for the operands in `args`, which hold values. The other operands are
     /// indices, which are not part of a sum.
     pub fn keep_partial_of(&self, args: &[Aval]) -> Result<PartialAxes> {
-        let sets =
-            |a: &Aval| a.sharding().map_or_else(Default::default, |t| (t.unreduced().clone(), t.reduced().clone()));
-        let mut found: Option<PartialAxes> = None;
+        let mut known: Option<PartialAxes> = None;
         // Numbers are skipped, because devices have no different addends or cotangents of them.
         for arg in args.iter().filter(|a| a.rank() > 0 || a.sharding().is_some_and(Typed::is_partial)) {
-            let own = sets(arg);
-            match &found {
-                Some(other) if *other != own => {
+            let partial_axes =
+                arg.sharding().map_or_else(Default::default, |t| (t.unreduced().clone(), t.reduced().clone()));
+            match &known {
+                Some(other) if *other != partial_axes => {
                     return Err(self.error(
                         format_args!("operands must be unreduced and reduced over the same axes, got {}", self.types()),
                         "give the operands the same unreduced and reduced axes with `reshard(x, spec)`, or inside of `shard_map` with `pcast_to`",
                     ));
                 }
-                _ => found = Some(own),
+                _ => known = Some(partial_axes),
             }
         }
-        let found = found.unwrap_or_default();
+        let known = known.unwrap_or_default();
         // A number next to addends would be added once per addend.
-        if !found.0.is_empty() && args.iter().any(|a| !a.sharding().is_some_and(Typed::is_partial)) {
+        if !known.0.is_empty() && args.iter().any(|a| !a.sharding().is_some_and(Typed::is_partial)) {
             return Err(self.error(
                 format_args!("a number does not go with unreduced operands, got {}", self.types()),
                 "sum them with `reshard(x, P![..])` first",
             ));
         }
-        Ok(found)
+        Ok(known)
     }
 
     /// The unreduced and reduced axes of operand 0.
@@ -463,6 +457,26 @@ impl<'a> ShardingRule<'a> {
         }
         let (_, reduced) = self.keep_partial_of(args)?;
         Ok((AxisSet::default(), reduced))
+    }
+}
+
+/// Returns `true` if the product of addends over the axes of `a` and of values reduced over the same axes in `b` is
+/// again an addend on each device.
+fn is_partial_product(a: &Typed, b: &Typed) -> bool {
+    !a.unreduced().is_empty() && a.unreduced() == b.reduced() && b.unreduced().is_empty()
+}
+
+/// Returns the dimensions of size 1 before the dimension `dims[index]`, where `dims` lists the other dimensions.
+fn ones_before(dims: &[usize], index: usize, rank: usize) -> Range<usize> {
+    let end = dims.get(index).copied().unwrap_or(rank);
+    index.checked_sub(1).map_or(0, |before| dims[before] + 1)..end
+}
+
+/// Copies the entries of dimensions of size 1, which may be split over axes of size 1. They stay in order before the
+/// run that follows.
+fn keep_ones(dims: &[DimSpec], out: &mut [DimSpec], old: Range<usize>, new: Range<usize>) {
+    for (o, n) in old.zip(new) {
+        out[n] = dims[o].clone();
     }
 }
 

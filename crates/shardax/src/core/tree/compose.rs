@@ -57,8 +57,8 @@ impl<T, X> Composed<T, X> {
     /// Fails if there is no such leaf.
     pub fn get(&self, path: &str) -> Result<&X> {
         let paths = self.structure.paths();
-        let at = paths.iter().position(|known| known == path);
-        at.and_then(|at| self.parts.get(at)).ok_or_else(|| {
+        let index = paths.iter().position(|known| known == path);
+        index.and_then(|index| self.parts.get(index)).ok_or_else(|| {
             err!(Value, "a tree has no leaf at the key path {path:?}: its leaves are {paths:?}")
                 .help("name one of them as it is listed")
         })

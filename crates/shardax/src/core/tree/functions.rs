@@ -57,10 +57,10 @@ pub fn reduce<T: Tree, A>(f: impl FnMut(A, Array) -> A, tree: &T, init: A) -> A 
 /// ```
 #[track_caller]
 pub fn all<T: Tree>(tree: &T) -> Result<bool> {
-    let mut all = true;
+    let mut all_true = true;
     for (path, leaf) in leaves_with_path(tree) {
         match leaf.to_scalars().at_caller()?.as_slice() {
-            [value] => all &= !value.is_zero(),
+            [value] => all_true &= !value.is_zero(),
             values => {
                 return Err(err!(
                     Value,
@@ -73,7 +73,7 @@ pub fn all<T: Tree>(tree: &T) -> Result<bool> {
             }
         }
     }
-    Ok(all)
+    Ok(all_true)
 }
 
 /// Applies `f` to the leaves of two trees with equal structures, pairwise.

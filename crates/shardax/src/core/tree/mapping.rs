@@ -7,7 +7,7 @@ use super::structure::Token;
 use super::{Compose, Flat, Node, Tree, TreeDef, rebuild};
 use crate::core::array::Array;
 use crate::core::function::IntoOutput;
-use crate::error::{AtCaller, Result, err};
+use crate::error::{AtCaller, Error, Result, err};
 
 /// Trees that [`map`], [`map_into`] and [`map_with_path`] accept: a tree, several trees with equal structures
 /// ([`zip`]), or a tree whose leaves are subtrees ([`is_leaf`]).
@@ -44,27 +44,28 @@ impl<L> Places<L> {
 
     /// The first tree's structure with these subtrees instead of its leaves.
     fn replaced(&self, parts: &[Flat]) -> Flat {
-        let (mut out, mut at) = (Flat::default(), 0);
+        let (mut out, mut position) = (Flat::default(), 0);
         let mut outside = self.outside.iter();
-        let mut between = |out: &mut Flat, span: Range<usize>| {
-            let def = self.def.part(span);
-            out.leaves.extend(outside.by_ref().take(def.leaf_count()).cloned());
-            out.def.extend(&def);
-        };
         for (span, part) in self.spans.iter().zip(parts) {
-            between(&mut out, at..span.start);
+            append_between(&mut out, &self.def.part(position..span.start), &mut outside);
             out.append(part);
-            at = span.end;
+            position = span.end;
         }
-        between(&mut out, at..self.def.tokens().len());
+        append_between(&mut out, &self.def.part(position..self.def.tokens().len()), &mut outside);
         out
     }
 }
 
+/// Appends the part of a structure between two subtrees, with its leaves from `outside`.
+fn append_between<'a>(out: &mut Flat, def: &TreeDef, outside: &mut impl Iterator<Item = &'a Array>) {
+    out.leaves.extend(outside.take(def.leaf_count()).cloned());
+    out.def.extend(def);
+}
+
 /// The leaves of a tree, where each array is one leaf.
 fn arrays(flat: Flat) -> Places<Array> {
-    let is_leaf = |(i, token): (usize, &Token)| matches!(token, Token::Leaf).then_some(i..i + 1);
-    let spans = flat.def.tokens().enumerate().filter_map(is_leaf).collect();
+    let tokens = flat.def.tokens().enumerate();
+    let spans = tokens.filter_map(|(i, token)| matches!(token, Token::Leaf).then_some(i..i + 1)).collect();
     Places { def: flat.def, spans, leaves: flat.leaves.into_vec(), outside: Vec::new() }
 }
 
@@ -238,11 +239,11 @@ macro_rules! zipped {
             fn places(trees: (A, $($T),+)) -> Result<Places<Self>> {
                 let first = Flat::of(&trees.0);
                 let (spans, before) = (subtrees::<$LA>(&first), leaves_before(&first.def));
-                let others = [$(beside(&first, &spans, &Flat::of(&trees.$i))?),+];
+                let aligned = [$(align_with(&first, &spans, &Flat::of(&trees.$i))?),+];
                 let mut leaves = Vec::with_capacity(spans.len());
-                for (at, span) in spans.iter().enumerate() {
-                    let own = subtree(&first, &before, span).build()?;
-                    leaves.push((own, $(leaf_of::<$L>(&first, span, &others[$i - 1][at])?),+));
+                for (leaf, span) in spans.iter().enumerate() {
+                    let first_leaf = subtree(&first, &before, span).build()?;
+                    leaves.push((first_leaf, $(leaf_of::<$L>(&first, span, &aligned[$i - 1][leaf])?),+));
                 }
                 let outside = outside(&first, &before, &spans);
                 Ok(Places { def: first.def, spans, leaves, outside })
@@ -277,47 +278,51 @@ fn leaf_of<L: Tree>(first: &Flat, span: &Range<usize>, part: &Flat) -> Result<L>
 
 /// The parts of another tree at the places of these subtrees. Nodes around them must be equal, with two exceptions: a
 /// map may have a struct's fields as keys, and only one side may have metadata of leaves.
-fn beside(first: &Flat, spans: &[Range<usize>], other: &Flat) -> Result<Vec<Flat>> {
-    let differ = || {
-        err!(Type, "trees of different structure: {}", first.def.difference(&other.def))
-            .help("all must have the same keys, lengths, options and static values at every node above the leaves")
-    };
+fn align_with(first: &Flat, spans: &[Range<usize>], other: &Flat) -> Result<Vec<Flat>> {
     let (ours, theirs): (Vec<&Token>, Vec<&Token>) = (first.def.tokens().collect(), other.def.tokens().collect());
-    let is_metadata = |token: &Token| matches!(token, Token::Node(Node::Metadata(_)));
-    let (mut parts, mut at, mut next) = (Vec::with_capacity(spans.len()), 0, spans.iter().peekable());
+    let (mut parts, mut spans) = (Vec::with_capacity(spans.len()), spans.iter().peekable());
     let before = leaves_before(&other.def);
-    let mut i = 0;
+    let (mut i, mut j) = (0, 0);
     while i < ours.len() {
-        if let Some(span) = next.next_if(|span| span.start == i) {
-            if at >= theirs.len() {
-                return Err(differ());
+        if let Some(span) = spans.next_if(|span| span.start == i) {
+            if j >= theirs.len() {
+                return Err(different_structure(first, other));
             }
-            let end = other.def.end_of(at);
-            let mut from = at;
+            let end = other.def.end_of(j);
+            let mut start = j;
             // An array matches an array with metadata.
-            while is_metadata(theirs[from]) && matches!(ours[i], Token::Leaf) {
-                from += 1;
+            while is_metadata(theirs[start]) && matches!(ours[i], Token::Leaf) {
+                start += 1;
             }
-            parts.push(subtree(other, &before, &(from..end)));
-            (i, at) = (span.end, end);
+            parts.push(subtree(other, &before, &(start..end)));
+            (i, j) = (span.end, end);
             continue;
         }
-        match (ours[i], theirs.get(at).copied()) {
-            (a, Some(b)) if a == b => at += 1,
-            (Token::Node(a), Some(Token::Node(b))) if a.names().is_some() && a.names() == b.names() => at += 1,
+        match (ours[i], theirs.get(j).copied()) {
+            (a, Some(b)) if a == b => j += 1,
+            (Token::Node(a), Some(Token::Node(b))) if a.names().is_some() && a.names() == b.names() => j += 1,
             (a, _) if is_metadata(a) => {}
             (_, Some(b)) if is_metadata(b) => {
-                at += 1;
+                j += 1;
                 continue;
             }
-            _ => return Err(differ()),
+            _ => return Err(different_structure(first, other)),
         }
         i += 1;
     }
-    match at == theirs.len() {
+    match j == theirs.len() {
         true => Ok(parts),
-        false => Err(differ()),
+        false => Err(different_structure(first, other)),
     }
+}
+
+fn is_metadata(token: &Token) -> bool {
+    matches!(token, Token::Node(Node::Metadata(_)))
+}
+
+fn different_structure(first: &Flat, other: &Flat) -> Error {
+    err!(Type, "trees of different structure: {}", first.def.difference(&other.def))
+        .help("all must have the same keys, lengths, options and static values at every node above the leaves")
 }
 
 /// Applies `f` to every leaf. `f` may fail.
@@ -360,9 +365,11 @@ fn mapped<T: Trees, R: IntoOutput<Output = T::First>>(
 ) -> Result<T::Tree> {
     let mut places = trees.places()?;
     let paths = paths(&places);
-    let leaves = std::mem::take(&mut places.leaves).into_iter().enumerate();
-    let part = |(i, leaf)| Ok(Flat::of(&f(paths.get(i).map_or("", String::as_str), leaf).into_output()?));
-    let parts: Vec<Flat> = leaves.map(part).collect::<Result<_>>()?;
+    let mut parts = Vec::with_capacity(places.leaves.len());
+    for (i, leaf) in std::mem::take(&mut places.leaves).into_iter().enumerate() {
+        let path = paths.get(i).map_or("", String::as_str);
+        parts.push(Flat::of(&f(path, leaf).into_output()?));
+    }
     let flat = places.replaced(&parts);
     rebuild(&flat.def, flat.leaves)
 }
@@ -384,16 +391,22 @@ where
     T::Tree: Compose<R::Output>,
     R: IntoOutput,
 {
-    let compose = || {
-        let places = trees.places()?;
-        let tree: T::Tree = Flat { leaves: first_arrays(&places), def: places.def.clone() }.build()?;
-        let mut leaves = places.leaves.into_iter();
-        tree.compose(&mut || match leaves.next() {
-            Some(leaf) => f(leaf).into_output(),
-            None => Err(err!(Type, "the trees have fewer leaves than the first")),
-        })
-    };
-    compose().at_caller()
+    compose_leaves(|leaf| f(leaf).into_output(), trees).at_caller()
+}
+
+fn compose_leaves<T, X>(mut f: impl FnMut(T::Leaf) -> Result<X>, trees: T) -> Result<<T::Tree as Compose<X>>::Composed>
+where
+    T: Trees<First = Array>,
+    T::Tree: Compose<X>,
+    X: Tree,
+{
+    let places = trees.places()?;
+    let tree: T::Tree = Flat { leaves: first_arrays(&places), def: places.def.clone() }.build()?;
+    let mut leaves = places.leaves.into_iter();
+    tree.compose(&mut || match leaves.next() {
+        Some(leaf) => f(leaf),
+        None => Err(err!(Type, "the trees have fewer leaves than the first")),
+    })
 }
 
 /// Placeholder arrays, one per leaf, to build a tree that is split into its leaves again.
@@ -451,15 +464,16 @@ fn compose(outer: &TreeDef, inner: &TreeDef) -> TreeDef {
 /// ```
 #[track_caller]
 pub fn broadcast<P: Tree, T: Tree>(prefix: P, tree: &T) -> Result<T> {
-    let repeat = || {
-        let (prefix, full) = (arrays(Flat::of(&prefix)), Flat::of(tree));
-        let first = Flat { leaves: prefix.leaves.iter().cloned().collect(), def: prefix.def.clone() };
-        let below = beside(&first, &prefix.spans, &full)?;
-        let each = prefix.leaves.iter().zip(below);
-        let leaves = each.flat_map(|(leaf, part)| vec![leaf.clone(); part.leaves.len()]).collect();
-        rebuild(&full.def, leaves)
-    };
-    repeat().at_caller()
+    let full = Flat::of(tree);
+    repeat_leaves(Flat::of(&prefix), &full).and_then(|leaves| rebuild(&full.def, leaves)).at_caller()
+}
+
+/// Repeats each leaf of `prefix` for all leaves of `full` below it.
+fn repeat_leaves(prefix: Flat, full: &Flat) -> Result<smallvec::SmallVec<[Array; 8]>> {
+    let prefix = arrays(prefix);
+    let first = Flat { leaves: prefix.leaves.iter().cloned().collect(), def: prefix.def };
+    let below = align_with(&first, &prefix.spans, full)?;
+    Ok(prefix.leaves.iter().zip(below).flat_map(|(leaf, part)| vec![leaf.clone(); part.leaves.len()]).collect())
 }
 
 /// Combines all leaves with an associative function, pairwise in a balanced order. Returns `None` if there are no

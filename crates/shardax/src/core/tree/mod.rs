@@ -103,10 +103,13 @@ impl Flat {
         flat
     }
 
+    fn has_array_of(&self, dtypes: &[DType]) -> bool {
+        self.leaves.iter().any(|leaf| !leaf.is_number() && dtypes.contains(&leaf.dtype()))
+    }
+
     fn widen_numbers(&mut self) {
-        let any = |wide: &[DType]| self.leaves.iter().any(|leaf| !leaf.is_number() && wide.contains(&leaf.dtype()));
-        let float = any(&[DType::F64, DType::Complex128]);
-        let integer = [DType::I64, DType::U64].map(|dtype| any(&[dtype]));
+        let float = self.has_array_of(&[DType::F64, DType::Complex128]);
+        let integer = [DType::I64, DType::U64].map(|dtype| self.has_array_of(&[dtype]));
         for leaf in &mut self.leaves {
             let Repr::Literal(number) = &mut leaf.0 else { continue };
             number.dtype = match (number.dtype, number.value) {
@@ -213,12 +216,12 @@ impl Unflatten<'_> {
     /// Reads the next node. Fails unless it is `node`; for a struct it also accepts a map whose keys are the fields in
     /// their order.
     pub fn expect(&mut self, node: Node) -> Result<()> {
-        let found = self.node()?;
-        let is_map = matches!((&found, &node), (Node::Map(_), Node::Struct { .. }));
-        if found == node || (is_map && found.names() == node.names()) {
+        let actual = self.node()?;
+        let is_map = matches!((&actual, &node), (Node::Map(_), Node::Struct { .. }));
+        if actual == node || (is_map && actual.names() == node.names()) {
             Ok(())
         } else {
-            Err(err!(Type, "tree structure mismatch: expected {node:?}, found {found:?}"))
+            Err(err!(Type, "tree structure mismatch: expected {node:?}, found {actual:?}"))
         }
     }
 }

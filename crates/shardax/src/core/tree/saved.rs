@@ -11,26 +11,26 @@ use crate::error::{Result, err};
 
 /// Interns a text for the life of the process. It is used for names of types and fields, and a program has only a few of them.
 fn lasting(text: &str) -> &'static str {
-    static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    match all.get(text) {
+    static INTERNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut interned = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
+    match interned.get(text) {
         Some(known) => known,
         None => {
             let leaked: &'static str = Box::leak(text.to_owned().into_boxed_str());
-            all.insert(leaked);
+            interned.insert(leaked);
             leaked
         }
     }
 }
 
 fn lasting_list(texts: Vec<&'static str>) -> &'static [&'static str] {
-    static ALL: Mutex<BTreeSet<&'static [&'static str]>> = Mutex::new(BTreeSet::new());
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    match all.get(texts.as_slice()) {
+    static INTERNED: Mutex<BTreeSet<&'static [&'static str]>> = Mutex::new(BTreeSet::new());
+    let mut interned = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
+    match interned.get(texts.as_slice()) {
         Some(known) => known,
         None => {
             let leaked: &'static [&'static str] = Box::leak(texts.into_boxed_slice());
-            all.insert(leaked);
+            interned.insert(leaked);
             leaked
         }
     }
@@ -90,38 +90,37 @@ impl Token {
     /// Returns `None` for JSON that is not a token. A configuration value is looked up among `known` by its printed
     /// text.
     fn from_json(value: &Value, known: &[&StaticValue]) -> Option<Token> {
-        let node = |node| Some(Token::Node(node));
-        let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
         if let Some(name) = value.as_str() {
             return match name {
                 "array" => Some(Token::Leaf),
-                "some" => node(Node::Some),
-                "none" => node(Node::None),
+                "some" => Some(Token::Node(Node::Some)),
+                "none" => Some(Token::Node(Node::None)),
                 _ => None,
             };
         }
         let object = value.as_object()?;
         if let Some(name) = object.get("struct") {
             let fields = lasting_list(names(object.get("fields")?)?);
-            return node(Node::Struct { name: lasting(name.as_str()?), fields });
+            return Some(Token::Node(Node::Struct { name: lasting(name.as_str()?), fields }));
         }
-        if let Some(of) = object.get("of") {
-            return Some(Token::Number(scalar(object.get("number")?)?, lasting(of.as_str()?)));
+        if let Some(type_name) = object.get("of") {
+            return Some(Token::Number(scalar(object.get("number")?)?, lasting(type_name.as_str()?)));
         }
         let (kind, value) = object.iter().next()?;
-        match kind.as_str() {
-            "tuple" => node(Node::Tuple(size(value)?)),
-            "list" => node(Node::List(size(value)?)),
-            "map" => node(Node::Map(names(value)?.into_iter().map(str::to_owned).collect())),
-            "kind" => node(Node::Metadata(Metadata::Kind(lasting(value.as_str()?)))),
-            "axis_names" => node(Node::Metadata(Metadata::AxisNames(Arc::from(optional_names(value)?)))),
-            "stacked" => node(Node::Metadata(Metadata::Stacked(value.as_str().map(lasting)))),
+        // The other tokens are objects with one entry, whose key is the kind of the token.
+        Some(Token::Node(match kind.as_str() {
+            "tuple" => Node::Tuple(usize::try_from(value.as_u64()?).ok()?),
+            "list" => Node::List(usize::try_from(value.as_u64()?).ok()?),
+            "map" => Node::Map(names(value)?.into_iter().map(str::to_owned).collect()),
+            "kind" => Node::Metadata(Metadata::Kind(lasting(value.as_str()?))),
+            "axis_names" => Node::Metadata(Metadata::AxisNames(Arc::from(optional_names(value)?))),
+            "stacked" => Node::Metadata(Metadata::Stacked(value.as_str().map(lasting))),
             "static" => {
-                let found = known.iter().find(|known| Some(format!("{known:?}").as_str()) == value.as_str())?;
-                Some(Token::Static((*found).clone()))
+                let value = known.iter().find(|known| Some(format!("{known:?}").as_str()) == value.as_str())?;
+                return Some(Token::Static((*value).clone()));
             }
-            _ => None,
-        }
+            _ => return None,
+        }))
     }
 }
 
@@ -144,7 +143,7 @@ impl TreeDef {
                         Type,
                         "the result holds the value {text}, which is not an array, and none of the arguments has it"
                     )
-                    .help("return arrays alone, or pass the value as an argument too"),
+                    .help("return only arrays, or pass the value as an argument too"),
                     None => err!(Value, "{step} is not a step of a tree"),
                 }
             })?);

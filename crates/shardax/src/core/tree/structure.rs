@@ -198,9 +198,9 @@ impl TreeDef {
 
     /// The end of the subtree that begins at this token.
     pub(super) fn end_of(&self, start: usize) -> usize {
-        let mut at = start;
-        self.skip(&mut at);
-        at
+        let mut position = start;
+        self.skip(&mut position);
+        position
     }
 
     /// The key path of this token, or an empty string if there is none.
@@ -282,13 +282,13 @@ impl TreeDef {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn numbers(&self) -> Vec<(String, Scalar)> {
-        let mut found = Vec::new();
+        let mut numbers = Vec::new();
         self.walk(&mut |path, token| {
             if let Token::Number(value, _) = token {
-                found.push((path.to_owned(), *value));
+                numbers.push((path.to_owned(), *value));
             }
         });
-        found
+        numbers
     }
 
     /// Replaces the plain numbers, in the order of [`numbers`](TreeDef::numbers). The rest of the structure is
@@ -338,35 +338,26 @@ impl TreeDef {
     /// ```
     #[track_caller]
     pub fn without_lists_of_kind(&self, kind: &str) -> Result<TreeDef> {
-        // Returns the position after the subtree that begins at `at`.
-        let end = |mut at: usize| {
-            let mut open = 1;
-            while open > 0 && at < self.0.len() {
-                open = open - 1 + self.0[at].arity();
-                at += 1;
-            }
-            at
-        };
-        let (mut new, mut at) = (TreeDef::default(), 0);
-        while at < self.0.len() {
-            let Token::Node(Node::Metadata(Metadata::Kind(own))) = &self.0[at] else {
-                new.push(self.0[at].clone());
-                at += 1;
+        let (mut new, mut position) = (TreeDef::default(), 0);
+        while position < self.0.len() {
+            let Token::Node(Node::Metadata(Metadata::Kind(variable_kind))) = &self.0[position] else {
+                new.push(self.0[position].clone());
+                position += 1;
                 continue;
             };
-            let after = end(at);
+            let after = self.end_of(position);
             // Only the outermost kind counts, so variables inside of another kind stay.
-            if *own != kind {
-                self.0[at..after].iter().for_each(|token| new.push(token.clone()));
-            } else if let Some(Token::Node(Node::List(_))) = self.0.get(at + 1) {
-                new.push(self.0[at].clone());
+            if *variable_kind != kind {
+                self.0[position..after].iter().for_each(|token| new.push(token.clone()));
+            } else if let Some(Token::Node(Node::List(_))) = self.0.get(position + 1) {
+                new.push(self.0[position].clone());
                 new.push(Token::Node(Node::List(0)));
             } else {
                 return Err(err!(Type, "a variable of the kind {kind} is not a list, and cannot be taken out")
                     .help("declare it as a `Vec`, which is empty afterwards"))
                 .at_caller();
             }
-            at = after;
+            position = after;
         }
         Ok(new)
     }
@@ -388,16 +379,16 @@ impl TreeDef {
 
     /// Returns the plain numbers that differ between two otherwise equal structures, as the key path and both numbers.
     pub(crate) fn different_numbers(&self, other: &TreeDef) -> Vec<(String, Scalar, Scalar)> {
-        let mut found = Vec::new();
-        let mut others = other.0.iter();
+        let mut differences = Vec::new();
+        let mut other_tokens = other.0.iter();
         self.walk(&mut |path, token| {
-            if let (Token::Number(a, _), Some(Token::Number(b, _))) = (token, others.next())
+            if let (Token::Number(a, _), Some(Token::Number(b, _))) = (token, other_tokens.next())
                 && a != b
             {
-                found.push((path.to_owned(), *a, *b));
+                differences.push((path.to_owned(), *a, *b));
             }
         });
-        found
+        differences
     }
 
     /// The key path of one leaf, or an empty string if there is none.
@@ -417,13 +408,13 @@ impl TreeDef {
     /// The key and the structure of each child of the root node, in order. `None` if the root has no children.
     pub(crate) fn root_children(&self) -> Option<Vec<(String, TreeDef)>> {
         let Some(Token::Node(node)) = self.0.first() else { return None };
-        let mut at = 1;
+        let mut end = 1;
         Some(
             (0..node.arity())
                 .map(|i| {
-                    let start = at;
-                    self.skip(&mut at);
-                    (node.child_key(i), TreeDef(self.0[start..at].iter().cloned().collect()))
+                    let start = end;
+                    self.skip(&mut end);
+                    (node.child_key(i), TreeDef(self.0[start..end].iter().cloned().collect()))
                 })
                 .collect(),
         )
@@ -440,44 +431,44 @@ impl TreeDef {
     /// Returns the position of each leaf of this structure in `other`, which must name the same parts. A struct's
     /// fields may be a map's keys, and names may be in any order. `None` for structures that differ otherwise.
     pub(crate) fn leaves_by_name(&self, other: &TreeDef) -> Option<Vec<usize>> {
-        fn walk(a: &TreeDef, b: &TreeDef, first: usize, found: &mut Vec<usize>) -> Option<()> {
+        fn walk(a: &TreeDef, b: &TreeDef, start: usize, positions: &mut Vec<usize>) -> Option<()> {
             if a == b {
-                found.extend(first..first + a.leaf_count());
+                positions.extend(start..start + a.leaf_count());
                 return Some(());
             }
-            let (Token::Node(of_a), Token::Node(of_b)) = (a.0.first()?, b.0.first()?) else { return None };
-            let (parts, others) = (a.root_children()?, b.root_children()?);
-            let begins = others.iter().scan(first, |next, (_, part)| {
+            let (Token::Node(node_a), Token::Node(node_b)) = (a.0.first()?, b.0.first()?) else { return None };
+            let (children, other_children) = (a.root_children()?, b.root_children()?);
+            let begins = other_children.iter().scan(start, |next, (_, part)| {
                 let begin = *next;
                 *next += part.leaf_count();
                 Some(begin)
             });
-            let others: Vec<_> = others.iter().zip(begins).collect();
-            if parts.len() != others.len() {
+            let other_children: Vec<_> = other_children.iter().zip(begins).collect();
+            if children.len() != other_children.len() {
                 return None;
             }
-            let names = of_a.names().zip(of_b.names());
-            for (i, (_, part)) in parts.iter().enumerate() {
-                let at = match &names {
+            let names = node_a.names().zip(node_b.names());
+            for (i, (_, part)) in children.iter().enumerate() {
+                let index = match &names {
                     Some((a, b)) => b.iter().position(|name| *name == a[i])?,
-                    None if std::mem::discriminant(of_a) == std::mem::discriminant(of_b) => i,
+                    None if std::mem::discriminant(node_a) == std::mem::discriminant(node_b) => i,
                     None => return None,
                 };
-                let ((_, other), begin) = others[at];
-                crate::stack::grow(|| walk(part, other, begin, found))?;
+                let ((_, other), begin) = other_children[index];
+                crate::stack::grow(|| walk(part, other, begin, positions))?;
             }
             Some(())
         }
-        let mut found = Vec::new();
-        walk(self, other, 0, &mut found).map(|()| found)
+        let mut positions = Vec::new();
+        walk(self, other, 0, &mut positions).map(|()| positions)
     }
 
     /// Advances to the end of the subtree that begins here.
-    fn skip(&self, at: &mut usize) {
-        let mut left = 1;
-        while left > 0 {
-            left = left - 1 + self.0[*at].arity();
-            *at += 1;
+    fn skip(&self, position: &mut usize) {
+        let mut open = 1;
+        while open > 0 {
+            open = open - 1 + self.0[*position].arity();
+            *position += 1;
         }
     }
 
@@ -504,34 +495,36 @@ impl TreeDef {
 
     /// Describes the first difference between two structures: the key path and the two sides.
     pub(crate) fn difference(&self, other: &TreeDef) -> String {
-        let list = |def: &TreeDef| {
-            let mut out = Vec::new();
-            def.walk(&mut |path, token| {
-                let what = match token {
-                    Token::Leaf => "an array".to_owned(),
-                    Token::Node(Node::Tuple(n)) => format!("a tuple of {n}"),
-                    Token::Node(Node::List(n)) => format!("a list of {n}"),
-                    Token::Node(Node::Map(keys)) => format!("a map with keys {keys:?}"),
-                    Token::Node(Node::Struct { name, .. }) => format!("a {name}"),
-                    Token::Node(Node::Some) => "Some".to_owned(),
-                    Token::Node(Node::None) => "None".to_owned(),
-                    Token::Node(Node::Metadata(Metadata::Kind(kind))) => format!("a {kind}"),
-                    Token::Node(Node::Metadata(Metadata::AxisNames(names))) => format!("axes named {names:?}"),
-                    Token::Node(Node::Metadata(Metadata::Stacked(name))) => format!("a stack along {name:?}"),
-                    Token::Number(value, _) => format!("the number {value:?}"),
-                    Token::Static(value) => format!("the static value {value:?}"),
-                };
-                out.push((path.to_owned(), what));
-            });
-            out
-        };
-        for (a, b) in list(self).into_iter().zip(list(other)) {
+        for (a, b) in self.described().into_iter().zip(other.described()) {
             if a != b {
                 let path = if a.0.is_empty() { "the root".to_owned() } else { format!("`{}`", a.0) };
                 return format!("at {path} one has {}, the other {}", a.1, b.1);
             }
         }
         "one has more children than the other".to_owned()
+    }
+
+    /// Returns the key path and a description of each token.
+    fn described(&self) -> Vec<(String, String)> {
+        let mut out = Vec::new();
+        self.walk(&mut |path, token| {
+            let description = match token {
+                Token::Leaf => "an array".to_owned(),
+                Token::Node(Node::Tuple(n)) => format!("a tuple of {n}"),
+                Token::Node(Node::List(n)) => format!("a list of {n}"),
+                Token::Node(Node::Map(keys)) => format!("a map with keys {keys:?}"),
+                Token::Node(Node::Struct { name, .. }) => format!("a {name}"),
+                Token::Node(Node::Some) => "Some".to_owned(),
+                Token::Node(Node::None) => "None".to_owned(),
+                Token::Node(Node::Metadata(Metadata::Kind(kind))) => format!("a {kind}"),
+                Token::Node(Node::Metadata(Metadata::AxisNames(names))) => format!("axes named {names:?}"),
+                Token::Node(Node::Metadata(Metadata::Stacked(name))) => format!("a stack along {name:?}"),
+                Token::Number(value, _) => format!("the number {value:?}"),
+                Token::Static(value) => format!("the static value {value:?}"),
+            };
+            out.push((path.to_owned(), description));
+        });
+        out
     }
 }
 

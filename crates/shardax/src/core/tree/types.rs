@@ -62,11 +62,15 @@ where
     }
     fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
         let Node::Map(keys) = from.node()? else { bail!(Type, "tree structure mismatch: expected a map") };
-        let mut entry = |key: &String| {
-            let parsed = key.parse().map_err(|_| err!(Type, "map key {key:?} does not read back as its type"))?;
-            Ok((parsed, T::unflatten(from)?))
-        };
-        grow(|| keys.iter().map(&mut entry).collect())
+        grow(|| {
+            keys.iter()
+                .map(|key| {
+                    let parsed =
+                        key.parse().map_err(|_| err!(Type, "map key {key:?} does not read back as its type"))?;
+                    Ok((parsed, T::unflatten(from)?))
+                })
+                .collect()
+        })
     }
 }
 
