@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use shardax_pjrt as pjrt;
 
-use crate::error::{Result, err};
+use crate::error::{Error, Result, err};
 
 /// The memory allocator on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,14 +78,16 @@ pub(crate) fn of(platform: &str) -> Result<Vec<(&'static str, pjrt::Value)>> {
     Ok(set.or_from(&|name| std::env::var(name).ok().filter(|text| !text.is_empty()))?.values())
 }
 
+fn invalid(name: &str, text: &str, expected: &str) -> Error {
+    err!(Value, "invalid value {text:?} for {name}: expected {expected}")
+        .help("correct the environment variable, or unset it")
+}
+
 impl ClientOptions {
     /// Fills in missing options from the environment.
     fn or_from(self, variable: &dyn Fn(&str) -> Option<String>) -> Result<ClientOptions> {
         const FRACTIONS: [&str; 2] = ["XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"];
-        let wrong = |name: &str, text: &str, takes: &str| {
-            err!(Value, "invalid value {text:?} for {name}: expected {takes}")
-                .help("correct the environment variable, or unset it")
-        };
+        // The variables are JAX's, and so are the values that they accept.
         let fraction = match FRACTIONS.map(variable) {
             [Some(_), Some(_)] => {
                 return Err(err!(Value, "{} is specified together with {}", FRACTIONS[0], FRACTIONS[1])
@@ -95,7 +97,7 @@ impl ClientOptions {
         };
         let fraction = match fraction {
             Some(text) => {
-                Some(text.parse::<f32>().map_err(|_| wrong(FRACTIONS[0], &text, "a number, for example 0.75"))?)
+                Some(text.parse::<f32>().map_err(|_| invalid(FRACTIONS[0], &text, "a number, for example 0.75"))?)
             }
             None => None,
         };
@@ -103,7 +105,7 @@ impl ClientOptions {
         let allocator = "XLA_PYTHON_CLIENT_ALLOCATOR";
         let allocator = match variable(allocator) {
             Some(text) => Some(Allocator::named(&text.to_lowercase()).ok_or_else(|| {
-                wrong(allocator, &text, "\"default\", \"platform\", \"bfc\", \"cuda_async\" or \"vmm\"")
+                invalid(allocator, &text, "\"default\", \"platform\", \"bfc\", \"cuda_async\" or \"vmm\"")
             })?),
             None => None,
         };
@@ -113,7 +115,7 @@ impl ClientOptions {
         let visible = match variable(visible).filter(|text| text != "all") {
             Some(text) => {
                 let numbers = text.split(',').map(|n| n.trim().parse()).collect::<std::result::Result<Vec<usize>, _>>();
-                Some(numbers.map_err(|_| wrong(visible, &text, "\"all\", or numbers separated by commas"))?)
+                Some(numbers.map_err(|_| invalid(visible, &text, "\"all\", or numbers separated by commas"))?)
             }
             None => None,
         };
@@ -131,8 +133,10 @@ impl ClientOptions {
         values.extend(self.allocator.map(|a| ("allocator", a.name().into())));
         values.extend(self.memory_fraction.map(|f| ("memory_fraction", f.into())));
         values.extend(self.preallocate.map(|p| ("preallocate", p.into())));
-        let ints = |ids: Vec<usize>| ids.into_iter().map(|id| id as i64).collect::<Vec<i64>>();
-        values.extend(self.visible_devices.map(|ids| ("visible_devices", ints(ids).into())));
+        if let Some(ids) = self.visible_devices {
+            let ids: Vec<i64> = ids.into_iter().map(|id| id as i64).collect();
+            values.push(("visible_devices", ids.into()));
+        }
         values
     }
 }
@@ -150,19 +154,19 @@ mod tests {
     use super::*;
 
     fn from(variables: &[(&str, &str)], set: ClientOptions) -> Result<Vec<(&'static str, pjrt::Value)>> {
-        let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        Ok(set.or_from(&find)?.values())
+        let options = set.or_from(&|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))?;
+        Ok(options.values())
     }
 
     #[test]
     fn variables_are_read_as_jax_reads_them() {
-        let all = [
+        let variables = [
             ("XLA_PYTHON_CLIENT_ALLOCATOR", "BFC"),
             ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5"),
             ("XLA_PYTHON_CLIENT_PREALLOCATE", "False"),
             ("JAX_CUDA_VISIBLE_DEVICES", "0, 2"),
         ];
-        let values = from(&all, ClientOptions::default()).unwrap();
+        let values = from(&variables, ClientOptions::default()).unwrap();
         let expected: Vec<(&str, pjrt::Value)> = vec![
             ("platform_name", "cuda".into()),
             ("allocator", "bfc".into()),
@@ -174,7 +178,7 @@ mod tests {
         assert_eq!(from(&[("JAX_CUDA_VISIBLE_DEVICES", "all")], ClientOptions::default()).unwrap().len(), 1);
         // Options set in the program take precedence.
         let set = ClientOptions { memory_fraction: Some(0.9), preallocate: Some(true), ..Default::default() };
-        let values = from(&all, set).unwrap();
+        let values = from(&variables, set).unwrap();
         assert_eq!((&values[2].1, &values[3].1), (&0.9f32.into(), &true.into()));
     }
 

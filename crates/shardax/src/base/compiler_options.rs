@@ -115,11 +115,10 @@ impl CompilerOptions {
 
     /// The options that a platform supports, because a function may set options for several platforms.
     pub fn on<'a>(&'a self, platform: &'a str) -> impl Iterator<Item = (&'a str, &'a CompilerOption)> {
-        let known = move |name: &str| {
-            let of = OF_PLATFORMS.iter().find(|(prefix, _)| name.starts_with(prefix));
-            of.is_none_or(|(_, platforms)| platforms.contains(&platform))
-        };
-        self.0.iter().map(|(name, value)| (name.as_str(), value)).filter(move |(name, _)| known(name))
+        self.0.iter().map(|(name, value)| (name.as_str(), value)).filter(move |(name, _)| {
+            let platforms = OF_PLATFORMS.iter().find(|(prefix, _)| name.starts_with(prefix));
+            platforms.is_none_or(|(_, platforms)| platforms.contains(&platform))
+        })
     }
 
     pub fn is_empty(&self) -> bool {

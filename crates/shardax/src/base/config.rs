@@ -480,13 +480,16 @@ pub(crate) fn logs_compiles() -> bool {
     LOG_COMPILES.load(Relaxed)
 }
 
+fn user_cache_dir() -> Option<PathBuf> {
+    Some(shardax_pjrt::Environment::from_process().cache_folder()?.join("programs"))
+}
+
 /// The directory of the compilation cache, unless it is disabled.
 pub(crate) fn compilation_cache_dir() -> Option<PathBuf> {
     static DEFAULT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let of_user = || Some(shardax_pjrt::Environment::from_process().cache_folder()?.join("programs"));
     with(|c| c.cache_dir.clone())
         .or_else(|| std::env::var_os("SHARDAX_COMPILATION_CACHE_DIR").map(PathBuf::from))
-        .or_else(|| DEFAULT.get_or_init(of_user).clone())
+        .or_else(|| DEFAULT.get_or_init(user_cache_dir).clone())
         .filter(|dir| !dir.as_os_str().is_empty())
 }
 

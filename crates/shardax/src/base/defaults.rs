@@ -34,23 +34,22 @@ impl Defaults {
 
     /// Describes the first difference between the current defaults and the defaults `before`.
     pub fn difference(self, before: Defaults) -> Option<String> {
-        let told = |what: &str, now: String, before: String| Some(format!("{what}, now {now} and before {before}"));
-        let precision = |p: Option<Precision>| p.map_or_else(|| "none".to_owned(), |p| format!("{p:?}"));
-        if self.prng != before.prng {
-            return told("the default PRNG", self.prng.to_string(), before.prng.to_string());
-        }
-        if self.rank_promotion != before.rank_promotion {
-            return told("numpy_rank_promotion", self.rank_promotion.to_string(), before.rank_promotion.to_string());
-        }
-        if self.x64 != before.x64 {
-            return told("enable_x64", self.x64.to_string(), before.x64.to_string());
-        }
-        if self.forbidden != before.forbidden {
-            return told("the axes of no_collectives", self.forbidden.to_string(), before.forbidden.to_string());
-        }
-        if self.precision != before.precision {
-            return told("the default matmul precision", precision(self.precision), precision(before.precision));
-        }
-        None
+        let pairs = self.described().into_iter().zip(before.described());
+        let mut differences = pairs.filter(|((_, pairs), (_, before))| pairs != before);
+        differences.next().map(|((name, pairs), (_, before))| format!("{name}, now {pairs} and before {before}"))
+    }
+
+    /// The name and the value of each default, for errors.
+    fn described(self) -> [(&'static str, String); 5] {
+        [
+            ("the default PRNG", self.prng.to_string()),
+            ("numpy_rank_promotion", self.rank_promotion.to_string()),
+            ("enable_x64", self.x64.to_string()),
+            ("the axes of no_collectives", self.forbidden.to_string()),
+            (
+                "the default matmul precision",
+                self.precision.map_or_else(|| "none".to_owned(), |precision| format!("{precision:?}")),
+            ),
+        ]
     }
 }

@@ -335,6 +335,7 @@ impl Scalar {
             DType::F64 => f.write(out),
             DType::Complex64 => Complex::new(f as f32, self.imag() as f32).write(out),
             DType::Complex128 => Complex::new(f, self.imag()).write(out),
+            // Every element of fewer than 8 bits has a byte of its own on the host.
             DType::I2 | DType::I4 | DType::U2 | DType::U4 => narrow::wrapped(i, dtype).write(out),
             DType::F4E2M1Fn
             | DType::F8E3M4
@@ -366,6 +367,7 @@ impl Scalar {
             DType::F64 => f64::read(bytes).to_scalar(),
             DType::Complex64 => Complex::<f32>::read(bytes).to_scalar(),
             DType::Complex128 => Complex::<f64>::read(bytes).to_scalar(),
+            // Only the low bits of the byte are the element.
             DType::I2 | DType::I4 | DType::U2 | DType::U4 => {
                 Scalar::Int(narrow::wrapped(i128::from(bytes[0]), dtype).into())
             }

@@ -173,11 +173,10 @@ fn number(precision: Precision) -> u8 {
 
 /// The default precision.
 pub(crate) fn current() -> Option<Precision> {
-    let process = || match PROCESS.load(Relaxed) {
+    THREAD.with_last(|precision| precision.copied()).or_else(|| match PROCESS.load(Relaxed) {
         1 => Some(Precision::Default),
         2 => Some(Precision::High),
         3 => Some(Precision::Highest),
         n => DotAlgorithmPreset::ALL.get(usize::from(n).checked_sub(4)?).copied().map(Precision::Algorithm),
-    };
-    THREAD.with_last(|precision| precision.copied()).or_else(process)
+    })
 }

@@ -54,8 +54,10 @@ impl RankPromotion {
 
     /// The current rule of this thread.
     pub(crate) fn current() -> RankPromotion {
-        let process = || RankPromotion::ALL.get(usize::from(PROCESS.load(Relaxed))).copied().unwrap_or_default();
-        THREAD.with_last(|rule| rule.copied()).unwrap_or_else(process)
+        THREAD.with_last(|rule| rule.copied()).unwrap_or_else(|| {
+            let index = usize::from(PROCESS.load(Relaxed));
+            RankPromotion::ALL.get(index).copied().unwrap_or_default()
+        })
     }
 
     /// Sets the rule of the process.
@@ -104,19 +106,22 @@ pub fn numpy_rank_promotion(rule: RankPromotion) -> RankPromotionGuard {
 #[track_caller]
 pub(crate) fn check(name: &str, shapes: &[&[usize]]) -> Result<()> {
     let mut ranks = shapes.iter().map(|shape| shape.len()).filter(|rank| *rank > 0);
-    let first = ranks.next();
-    if ranks.all(|rank| Some(rank) == first) {
+    let rank_of_first = ranks.next();
+    if ranks.all(|rank| Some(rank) == rank_of_first) {
         return Ok(());
     }
+    // The library's own calls broadcast as they need, whatever the user's rule.
     let rule = RankPromotion::current();
     if rule == RankPromotion::Allow || source::is_own(Location::caller()) {
         return Ok(());
     }
-    let text = |shape: &&[usize]| match shape {
-        [only] => format!("({only},)"),
-        dims => format!("({})", dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
-    };
-    let shapes: Vec<String> = shapes.iter().map(text).collect();
+    let shapes: Vec<String> = shapes
+        .iter()
+        .map(|shape| match shape {
+            [size] => format!("({size},)"),
+            sizes => format!("({})", sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+        })
+        .collect();
     let shapes = shapes.join(" ");
     const HELP: &str = "give both the same number of dimensions, by `expand_dims` or `reshape`, or allow it: `config::set_numpy_rank_promotion(RankPromotion::Allow)`";
     if rule == RankPromotion::Raise {

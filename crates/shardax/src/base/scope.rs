@@ -51,16 +51,16 @@ fn forget() {
 /// The names entered since the stack had this depth.
 pub(crate) fn since(depth: usize) -> Scope {
     PARTS.with_borrow(|parts| {
-        let Some(own @ [_, ..]) = parts.get(depth..) else { return Scope(None) };
-        let made = || Scope(Some(own.into()));
-        let kept = LAST.try_with(|last| {
-            let mut last = last.borrow_mut();
-            match &*last {
-                Some((from, scope)) if *from == depth => scope.clone(),
-                _ => last.insert((depth, made())).1.clone(),
+        let Some(entered @ [_, ..]) = parts.get(depth..) else { return Scope(None) };
+        // Equations under the same names share one list of names. The thread-local is gone when a thread ends.
+        let shared = LAST.try_with(|last| {
+            let mut cached = last.borrow_mut();
+            match &*cached {
+                Some((start, scope)) if *start == depth => scope.clone(),
+                _ => cached.insert((depth, Scope(Some(entered.into())))).1.clone(),
             }
         });
-        kept.unwrap_or_else(|_| made())
+        shared.unwrap_or_else(|_| Scope(Some(entered.into())))
     })
 }
 
@@ -178,7 +178,9 @@ mod tests {
     /// Follows JAX's `NameStack.__str__`.
     #[test]
     fn transformations_stand_around_the_next_name() {
-        let name = |text: &str| Part::Name(text.into());
+        fn name(text: &str) -> Part {
+            Part::Name(text.into())
+        }
         let cases = [
             (vec![], "sin"),
             (vec![name("a"), name("b")], "a/b/sin"),

@@ -86,8 +86,10 @@ pub(crate) const QUIRKS: Setting<Vec<String>> = Setting::new(
     "SHARDAX_QUIRKS",
     "`none`, or names of quirks that each begin with `-`, separated by commas",
     |text| {
-        let without = |name: &str| name.trim().strip_prefix('-').map(str::to_owned);
-        if text.trim() == "none" { Some(vec!["none".to_owned()]) } else { text.split(',').map(without).collect() }
+        if text.trim() == "none" {
+            return Some(vec!["none".to_owned()]);
+        }
+        text.split(',').map(|name| name.trim().strip_prefix('-').map(str::to_owned)).collect()
     },
 );
 /// The operations that run on the CPU kernels instead of XLA.
@@ -133,8 +135,8 @@ pub(crate) fn check() -> Result<()> {
 
 /// Warns about variables that are named like settings but are none.
 fn warn_of_unknown() {
-    let given = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let mut unknown: Vec<String> = given.filter(|name| is_unknown(name)).collect();
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut unknown: Vec<String> = variables.filter(|name| is_unknown(name)).collect();
     unknown.sort();
     let Some(first) = unknown.first() else { return };
     let (are, settings) = if unknown.len() == 1 { ("is", "a setting") } else { ("are", "settings") };
@@ -145,19 +147,19 @@ fn warn_of_unknown() {
 }
 
 fn is_unknown(variable: &str) -> bool {
-    let begins = |name: &str| OTHERS.iter().any(|other| name.starts_with(other));
-    variable.strip_prefix(PREFIX).is_some_and(|name| !NAMES.contains(&name) && !begins(name))
+    let Some(name) = variable.strip_prefix(PREFIX) else { return false };
+    !NAMES.contains(&name) && !OTHERS.iter().any(|other| name.starts_with(other))
 }
 
 /// The setting with the most similar name. An additional letter counts as two missing ones, because names are shortened
 /// more often than extended.
 fn nearest(variable: &str) -> &'static str {
-    let given = variable.strip_prefix(PREFIX).unwrap_or(variable).as_bytes();
-    let distance = |name: &&str| {
-        let common = common_letters(given, name.as_bytes());
-        2 * (given.len() - common) + name.len() - common
-    };
-    NAMES.into_iter().min_by_key(distance).unwrap_or_default()
+    let unknown = variable.strip_prefix(PREFIX).unwrap_or(variable).as_bytes();
+    let nearest = NAMES.into_iter().min_by_key(|name| {
+        let common = common_letters(unknown, name.as_bytes());
+        2 * (unknown.len() - common) + name.len() - common
+    });
+    nearest.unwrap_or_default()
 }
 
 /// The length of the longest common subsequence.
@@ -211,8 +213,8 @@ mod tests {
     fn the_list_of_names_is_complete() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let Ok(page) = std::fs::read_to_string(root.join("docs/settings.md")) else { return };
-        let listed = |name: &&str| page.contains(&format!("`{PREFIX}{name}`"));
-        assert_eq!(NAMES.into_iter().filter(listed).collect::<Vec<_>>(), NAMES);
+        let listed = NAMES.into_iter().filter(|name| page.contains(&format!("`{PREFIX}{name}`")));
+        assert_eq!(listed.collect::<Vec<_>>(), NAMES);
         let mut folders = vec![root.join("crates"), root.join("bench"), root.join("examples"), root.join("xtask")];
         let mut texts = vec![page];
         while let Some(folder) = folders.pop() {

@@ -32,8 +32,7 @@ impl TransferGuardLevel {
     ///
     /// Fails for any other name.
     pub fn from_name(name: &str) -> Result<Self> {
-        let named = |level: &TransferGuardLevel| level.name() == name;
-        LEVELS.into_iter().find(named).ok_or_else(|| {
+        LEVELS.into_iter().find(|level| level.name() == name).ok_or_else(|| {
             err!(
                 Value,
                 "a transfer guard must be one of allow, log, disallow, log_explicit, disallow_explicit, got {name:?}"

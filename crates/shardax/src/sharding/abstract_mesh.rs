@@ -82,13 +82,13 @@ impl AbstractMesh {
     /// Returns the mesh with the types of the named axes replaced.
     #[track_caller]
     pub fn update_axis_types<N: Into<AxisName>>(&self, types: impl IntoIterator<Item = (N, AxisType)>) -> Result<Self> {
-        let mut all = self.0.types.clone();
+        let mut new_types = self.0.types.clone();
         for (name, ty) in types {
             let name = name.into();
-            let at = self.position(name).ok_or_else(|| self.unknown(name)).at_caller()?;
-            all[at] = ty;
+            let index = self.position(name).ok_or_else(|| self.unknown(name)).at_caller()?;
+            new_types[index] = ty;
         }
-        Ok(AbstractMesh::of(self.0.axes.clone(), all))
+        Ok(AbstractMesh::of(self.0.axes.clone(), new_types))
     }
 
     /// Creates the error for an axis that is not in the mesh.
@@ -146,8 +146,9 @@ impl AbstractMesh {
         if !self.has_explicit() {
             return self.clone();
         }
-        let auto = |ty: &AxisType| if *ty == AxisType::Explicit { AxisType::Auto } else { *ty };
-        AbstractMesh::of(self.0.axes.clone(), self.0.types.iter().map(auto).collect())
+        let mut types = self.0.types.clone();
+        types.iter_mut().filter(|ty| **ty == AxisType::Explicit).for_each(|ty| *ty = AxisType::Auto);
+        AbstractMesh::of(self.0.axes.clone(), types)
     }
 
     /// Returns `true` if all axes have this type.

@@ -69,14 +69,14 @@ fn manual_mesh() -> Option<AbstractMesh> {
 /// The innermost axis with this name.
 pub(crate) fn lookup(name: AxisName, operation: &str) -> Result<BoundAxis> {
     BOUND.with_borrow(|bound| bound.iter().rev().find(|a| a.name == name).cloned()).ok_or_else(|| {
-        let known: Vec<_> = BOUND.with_borrow(|b| b.iter().map(|a| a.name.to_string()).collect());
-        let known = match known.is_empty() {
+        let bound_names: Vec<_> = BOUND.with_borrow(|b| b.iter().map(|a| a.name.to_string()).collect());
+        let bound_names = match bound_names.is_empty() {
             true => "no axis is bound here".to_owned(),
-            false => format!("bound here: {}", known.join(", ")),
+            false => format!("bound here: {}", bound_names.join(", ")),
         };
         err!(
             Name,
-            "unbound axis name: {name}. Found an unbound axis name: {name}. To fix this, please call {operation} under `shard_map` ({known})"
+            "unbound axis name: {name}. Found an unbound axis name: {name}. To fix this, please call {operation} under `shard_map` ({bound_names})"
         )
         .help(format!(
             "call it inside `pmap(..).axis_name(\"{name}\")`, `vmap(..).axis_name(\"{name}\")` or `shard_map` over a mesh with an axis {name:?}"

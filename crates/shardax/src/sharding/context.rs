@@ -152,8 +152,8 @@ impl AbstractMesh {
     /// Finds the mesh with this shape among the meshes of the arguments of the function being traced.
     fn resolve(&self) -> Result<Mesh> {
         depend_on(Dependence { argument_meshes: true, ..Dependence::default() });
-        let found = ARGUMENTS.with_borrow(|all| all.iter().rev().find(|m| m.axes() == self.axes()).cloned());
-        found.ok_or_else(|| {
+        let mesh = ARGUMENTS.with_borrow(|meshes| meshes.iter().rev().find(|m| m.axes() == self.axes()).cloned());
+        mesh.ok_or_else(|| {
             err!(
                 Value,
                 "shard_map got an abstract mesh {:?}, but no argument has a NamedSharding over a mesh of this shape",

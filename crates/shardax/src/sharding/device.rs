@@ -8,7 +8,7 @@ use shardax_pjrt as pjrt;
 use super::distributed;
 use crate::client_options;
 use crate::config;
-use crate::error::{AtCaller, Result, err};
+use crate::error::{AtCaller, Error, Result, err};
 use crate::local::{Guard, Guarded, GuardedKey};
 use crate::settings;
 use crate::timeline;
@@ -82,10 +82,10 @@ impl Device {
     /// its number. `None` if the platform has no coordinates.
     pub fn coords(&self) -> Option<[usize; 3]> {
         match self.attribute("coords")? {
-            pjrt::Value::Ints(at) => {
-                let at: Vec<usize> =
-                    at.iter().map(|&n| usize::try_from(n)).collect::<std::result::Result<_, _>>().ok()?;
-                at.try_into().ok()
+            pjrt::Value::Ints(coordinates) => {
+                let coordinates: Vec<usize> =
+                    coordinates.iter().map(|&n| usize::try_from(n)).collect::<std::result::Result<_, _>>().ok()?;
+                coordinates.try_into().ok()
             }
             _ => None,
         }
@@ -104,11 +104,10 @@ impl Device {
 
     /// The bytes of memory available to programs. `None` if the platform does not report them.
     pub fn memory_limit(&self) -> Option<usize> {
-        let reported = || match &self.0 {
+        self.number("device_memory_bytes_limit").or_else(|| match &self.0 {
             Kind::Attached(device) => usize::try_from(device.memory_stats().ok()?.bytes_limit?).ok(),
             Kind::Described(_) => None,
-        };
-        self.number("device_memory_bytes_limit").or_else(reported)
+        })
     }
 
     fn attribute(&self, name: &str) -> Option<&pjrt::Value> {
@@ -226,10 +225,13 @@ pub(crate) fn latest() -> Option<&'static Client> {
     Some(latest)
 }
 
+fn plugin_error(error: pjrt::Error) -> Error {
+    err!(Plugin, "{error}")
+}
+
 fn start() -> Result<Client> {
     settings::check()?;
     let platform = config::platform()?;
-    let plugin_error = |e: pjrt::Error| err!(Plugin, "{e}");
     let pjrt = match (platform.as_str(), distributed::processes()) {
         ("cpu", Some(processes)) => processes.client(&pjrt::Plugin::cpu().map_err(plugin_error)?)?,
         ("cpu", None) => {

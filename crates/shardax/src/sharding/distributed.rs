@@ -91,15 +91,14 @@ pub fn is_initialized() -> bool {
 /// Fails if the other processes do not arrive within the [collective timeout](set_collective_timeout).
 #[track_caller]
 pub fn shutdown() -> Result<()> {
-    let leave = |p: &Processes| {
-        if p.left.swap(true, Ordering::SeqCst) {
-            return Ok(());
+    match processes() {
+        Some(p) if !p.left.swap(true, Ordering::SeqCst) => {
+            p.close_watch();
+            p.exchange.close(LEFT);
+            p.world.leave(timeout()).map_err(Error::from).at_caller()
         }
-        p.close_watch();
-        p.exchange.close(LEFT);
-        p.world.leave(timeout()).map_err(Error::from)
-    };
-    processes().map_or(Ok(()), leave).at_caller()
+        _ => Ok(()),
+    }
 }
 
 /// Sets the time that processes may wait for each other in a collective, in a compilation or at the end (the
@@ -157,28 +156,34 @@ impl Processes {
         let plugin = plugin.map_err(|e| err!(Plugin, "{e}"))?;
         let bytes = std::fs::metadata(plugin.path()).map_or(0, |file| file.len());
         let version = env!("CARGO_PKG_VERSION");
-        let same = format!(
+        let version_text = format!(
             "shardax {version} with a plugin of {bytes} bytes, {:?}, and sums in the order {sum_order:?}",
             plugin.api_version()
         );
+        // All processes exchange their number of devices and a text, which must be equal on all.
         let ranks: Vec<usize> = (0..world.size()).collect();
-        let own = format!("{count}\n{same}");
-        let all = world.store().exchange("shardax.join", &ranks, own.as_bytes(), timeout_of_join)?;
+        let configuration = format!("{count}\n{version_text}");
+        let configurations =
+            world.store().exchange("shardax.join", &ranks, configuration.as_bytes(), timeout_of_join)?;
         let mut owners = Vec::new();
-        for (process, facts) in all.iter().enumerate() {
+        for (process, facts) in configurations.iter().enumerate() {
             let facts = String::from_utf8_lossy(facts);
-            let (theirs, what) = facts.split_once('\n').unwrap_or(("0", ""));
-            if what != same {
-                return Err(err!(Runtime, "process {process} runs {what}, and process {} {same}", world.rank())
-                    .help("start the same program with the same plugin and settings on all hosts"));
+            let (device_count, their_version) = facts.split_once('\n').unwrap_or(("0", ""));
+            if their_version != version_text {
+                return Err(err!(
+                    Runtime,
+                    "process {process} runs {their_version}, and process {} {version_text}",
+                    world.rank()
+                )
+                .help("start the same program with the same plugin and settings on all hosts"));
             }
-            owners.extend(std::iter::repeat_n(process, theirs.parse().unwrap_or(0)));
+            owners.extend(std::iter::repeat_n(process, device_count.parse().unwrap_or(0)));
         }
-        const MOST: usize = pjrt::Client::MAX_CPU_DEVICES;
-        if owners.len() > MOST {
+        const MAX_DEVICES: usize = pjrt::Client::MAX_CPU_DEVICES;
+        if owners.len() > MAX_DEVICES {
             return Err(err!(
                 Value,
-                "{} devices of {} processes are more than the CPU plugin can drive together, {MOST}",
+                "{} devices of {} processes are more than the CPU plugin can drive together, {MAX_DEVICES}",
                 owners.len(),
                 world.size()
             )
@@ -306,10 +311,10 @@ impl Processes {
         }
         let (digest, per_digest) = digests(values);
         let what = &shortened(what);
-        let own = [digest.as_slice(), what.as_bytes()].concat();
+        let message = [digest.as_slice(), what.as_bytes()].concat();
         let name = format!("shardax.agree/{ranks:?}");
         let step = self.exchange.reach(&Arc::new(Shared { program: 0, processes: ranks.to_vec(), what: what.clone() }));
-        let all = self.exchange.exchange_at(Some(&step), (&name, ranks), &own, timeout()).map_err(|error| {
+        let messages = self.exchange.exchange_at(Some(&step), (&name, ranks), &message, timeout()).map_err(|error| {
             match error.kind {
                 mpi::Kind::FailedPrecondition => {
                     self.exchange.close(&error.message);
@@ -331,7 +336,7 @@ impl Processes {
                 _ => error.into(),
             }
         })?;
-        for (&rank, theirs) in ranks.iter().zip(&all) {
+        for (&rank, theirs) in ranks.iter().zip(&messages) {
             let (value, their_what) = theirs.split_at_checked(digest.len()).unwrap_or((&[], theirs));
             if their_what != what.as_bytes() {
                 return Err(err!(
@@ -341,9 +346,9 @@ impl Processes {
                 )
                 .help(format!("{SAME_ORDER}. {ALONE}")));
             }
-            let same = |(own, theirs): (&[u8], &[u8])| own == theirs;
-            if let Some(at) = digest.chunks(DIGEST).zip(value.chunks(DIGEST)).position(|pair| !same(pair)) {
-                return Err(differ(rank, at * per_digest));
+            let mut pairs = digest.chunks(DIGEST).zip(value.chunks(DIGEST));
+            if let Some(index) = pairs.position(|(message, theirs)| message != theirs) {
+                return Err(differ(rank, index * per_digest));
             }
         }
         Ok(())
@@ -352,30 +357,31 @@ impl Processes {
     /// Sends the value that the first of some processes computes to the other processes. Errors are sent too.
     pub fn share(
         &self,
-        (first, ranks): (usize, &[usize]),
+        (sender, ranks): (usize, &[usize]),
         make: impl FnOnce() -> std::result::Result<Vec<u8>, String>,
     ) -> Result<std::result::Result<Vec<u8>, String>> {
         let comm = self.world.data()?;
-        if self.rank() != first {
-            let head = comm.receive(first, 9)?.wait(mpi::deadline(timeout())).map_err(|error| {
-                Error::from(error).context(format!("process {first} has not compiled what this one waits for"))
+        // A message has a head of nine bytes: 1 for an error, and the length of what follows.
+        if self.rank() != sender {
+            let head = comm.receive(sender, 9)?.wait(mpi::deadline(timeout())).map_err(|error| {
+                Error::from(error).context(format!("process {sender} has not compiled what this one waits for"))
             })?;
             let length = u64::from_ne_bytes(head[1..].try_into().unwrap_or_default()) as usize;
-            let bytes = comm.receive(first, length)?.wait(mpi::deadline(timeout()))?;
+            let bytes = comm.receive(sender, length)?.wait(mpi::deadline(timeout()))?;
             return Ok(match head[0] {
                 0 => Ok(bytes),
                 _ => Err(String::from_utf8_lossy(&bytes).into_owned()),
             });
         }
-        let made = make();
-        let (kind, bytes) = match &made {
+        let result = make();
+        let (kind, bytes) = match &result {
             Ok(bytes) => (0, bytes.as_slice()),
             Err(message) => (1, message.as_bytes()),
         };
         let mut head = vec![kind];
         head.extend((bytes.len() as u64).to_ne_bytes());
         let mut sent = Vec::new();
-        for &rank in ranks.iter().filter(|&&rank| rank != first) {
+        for &rank in ranks.iter().filter(|&&rank| rank != sender) {
             sent.push(comm.send(rank, head.clone())?);
             sent.push(comm.send(rank, bytes.to_vec())?);
         }
@@ -383,15 +389,19 @@ impl Processes {
         for request in sent {
             request.wait(deadline)?;
         }
-        Ok(made)
+        Ok(result)
     }
 
-    /// Those of the processes `ranks` that share this process's host and have as many devices.
+    /// Returns the processes among `ranks` that share this process's host and have as many devices.
     pub fn like(&self, ranks: &[usize]) -> Vec<usize> {
-        let own = self.rank();
-        let hosts = self.world.hosts();
-        let count = |rank: usize| self.owners.iter().filter(|&&owner| owner == rank).count();
-        ranks.iter().copied().filter(|&rank| hosts[rank] == hosts[own] && count(rank) == count(own)).collect()
+        let (rank, hosts) = (self.rank(), self.world.hosts());
+        let count = self.device_count(rank);
+        let candidates = ranks.iter().copied();
+        candidates.filter(|&other| hosts[other] == hosts[rank] && self.device_count(other) == count).collect()
+    }
+
+    fn device_count(&self, rank: usize) -> usize {
+        self.owners.iter().filter(|&&owner| owner == rank).count()
     }
 
     /// Launches a program with collectives between these processes.
@@ -423,13 +433,13 @@ impl Processes {
         }
         // This process waits as long as the others continue to work. Processes that wait for this one have their own
         // timeout.
-        let mut said = false;
+        let mut reported = false;
         while let Err(error) = self.world.leave(patience()) {
             if error.kind != mpi::Kind::DeadlineExceeded {
                 eprintln!("shardax: process {rank} cannot shut down cleanly: {error}");
                 return;
             }
-            if !std::mem::replace(&mut said, true) {
+            if !std::mem::replace(&mut reported, true) {
                 eprintln!("shardax: process {rank} has finished and waits for the others");
             }
         }
@@ -443,16 +453,17 @@ const MANY_DIGESTS: usize = 32;
 
 /// The digests of values, and the number of values that each covers.
 fn digests(values: &[&[u8]]) -> (Vec<u8>, usize) {
-    let each = values.len().div_ceil(MANY_DIGESTS).max(1);
-    let digest = |values: &[&[u8]]| {
-        let mut all = Sha256::new();
-        for value in values {
-            all.update((value.len() as u64).to_le_bytes());
-            all.update(value);
+    let values_per_digest = values.len().div_ceil(MANY_DIGESTS).max(1);
+    let mut digests = Vec::new();
+    for chunk in values.chunks(values_per_digest) {
+        let mut hasher = Sha256::new();
+        for value in chunk {
+            hasher.update((value.len() as u64).to_le_bytes());
+            hasher.update(value);
         }
-        all.finalize()[..DIGEST].to_vec()
-    };
-    (values.chunks(each).flat_map(digest).collect(), each)
+        digests.extend_from_slice(&hasher.finalize()[..DIGEST]);
+    }
+    (digests, values_per_digest)
 }
 
 /// Shortens a text so that MPI sends it eagerly, before this process takes part in the transfer.
@@ -481,13 +492,13 @@ fn leave_at_end(status: i32) {
 /// Warns once if the process was started with others and has not joined them.
 pub(crate) fn warn_if_alone() {
     let launcher = mpi::Launcher::detect().filter(|launcher| launcher.size > 1);
-    let what = match (launcher, options::address_of_setting()) {
+    let situation = match (launcher, options::address_of_setting()) {
         (_, Some(address)) => format!("SHARDAX_COORDINATOR_ADDRESS is {address:?}, and this process"),
         (Some(launcher), None) => format!("this is {launcher}, and it"),
         (None, None) => return,
     };
     warning::warn(
-        &format!("{what} runs alone"),
+        &format!("{situation} runs alone"),
         "call `shardax::distributed::initialize()` first in `main`, to run with the others",
     );
 }

@@ -87,11 +87,10 @@ impl Layout {
     }
 
     pub(crate) fn of_pjrt(layout: &pjrt::Layout) -> Layout {
-        let sizes = |list: &[i64]| list.iter().map(|&n| n as usize).collect::<Vec<_>>();
-        let mut major_to_minor = sizes(&layout.minor_to_major);
-        major_to_minor.reverse();
+        let major_to_minor: Vec<usize> = layout.minor_to_major.iter().rev().map(|&dim| dim as usize).collect();
+        let tiles = layout.tiles.iter();
         Layout::new(major_to_minor)
-            .with_tiling(layout.tiles.iter().map(|tile| sizes(tile)))
+            .with_tiling(tiles.map(|tile| tile.iter().map(|&size| size as usize).collect::<Vec<_>>()))
             .with_sub_byte_element_size_in_bits(layout.element_bits as usize)
     }
 
@@ -134,6 +133,7 @@ impl Layout {
                 Layout::row_major(shape.len()).major_to_minor
             )));
         }
+        // A sorted permutation is the list of all dimensions.
         let mut sorted = self.major_to_minor.clone();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..shape.len()) {
@@ -363,12 +363,12 @@ impl KnownLayout {
     /// Interns a layout for the life of the process. This is affordable because programs use only a few layouts.
     pub fn new(layout: &Layout) -> KnownLayout {
         static KNOWN: OnceLock<Mutex<HashSet<&'static Layout>>> = OnceLock::new();
-        let mut known = KNOWN.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(&found) = known.get(layout) {
-            return KnownLayout(found);
+        let mut interned = KNOWN.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(&layout_in_set) = interned.get(layout) {
+            return KnownLayout(layout_in_set);
         }
         let leaked: &'static Layout = Box::leak(Box::new(layout.clone()));
-        known.insert(leaked);
+        interned.insert(leaked);
         KnownLayout(leaked)
     }
 

@@ -145,10 +145,14 @@ impl Device {
     /// Fails if the device has no memory of this kind. The error lists its memories.
     #[track_caller]
     pub fn memory(&self, kind: &str) -> Result<Memory> {
-        let all = self.addressable_memories()?;
-        let found = all.iter().find(|memory| memory.kind() == kind).cloned();
-        let kinds = || all.iter().map(Memory::kind).collect::<Vec<_>>();
-        found.ok_or_else(|| no_such_memory(self, &kinds(), kind)).at_caller()
+        let memories = self.addressable_memories()?;
+        match memories.iter().find(|memory| memory.kind() == kind) {
+            Some(memory) => Ok(memory.clone()),
+            None => {
+                let kinds: Vec<&str> = memories.iter().map(Memory::kind).collect();
+                Err(no_such_memory(self, &kinds, kind)).at_caller()
+            }
+        }
     }
 
     /// Memory statistics in bytes, with JAX's names. Statistics that a platform does not report are `None`.
@@ -181,19 +185,21 @@ impl Device {
     /// The memory of this kind, or the default memory.
     pub(crate) fn pjrt_memory(&self, kind: Option<MemoryKind>) -> Result<pjrt::Memory> {
         let Some(kind) = kind else { return Ok(self.attached()?.default_memory()?) };
-        let all = self.pjrt_memories()?;
-        let kinds: Vec<&str> = all.iter().map(pjrt::Memory::kind).collect();
+        let memories = self.pjrt_memories()?;
+        let kinds: Vec<&str> = memories.iter().map(pjrt::Memory::kind).collect();
         match kinds.iter().position(|name| *name == kind.0) {
-            Some(at) => Ok(all[at].clone()),
+            Some(index) => Ok(memories[index].clone()),
             None => Err(no_such_memory(self, &kinds, kind.0)),
         }
     }
 
     /// Returns `true` if values of these kinds are in the same memory of the device.
     pub(crate) fn is_same_memory(&self, a: Option<MemoryKind>, b: Option<MemoryKind>) -> bool {
-        let kind = |kind: Option<MemoryKind>| kind.map(MemoryKind::as_str);
-        let default = || self.default_memory().ok().map(|memory| memory.kind());
-        a == b || kind(a).or_else(default) == kind(b).or_else(default)
+        a == b || self.kind_or_default(a) == self.kind_or_default(b)
+    }
+
+    fn kind_or_default(&self, kind: Option<MemoryKind>) -> Option<&'static str> {
+        kind.map(MemoryKind::as_str).or_else(|| self.default_memory().ok().map(|memory| memory.kind()))
     }
 }
 

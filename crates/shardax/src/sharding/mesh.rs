@@ -46,13 +46,18 @@ impl AbstractMesh {
     ///
     /// Fails if there are too few devices.
     pub(crate) fn on_first_devices(&self) -> Result<Mesh> {
-        let mut all = devices()?;
-        if all.len() < self.size() {
-            return Err(err!(Value, "{self} has {} devices, and this process knows {}", self.size(), all.len())
-                .help("set a mesh of the devices of a `Topology` with `set_mesh`, and compile with `compile_for`"));
+        let mut devices_of_process = devices()?;
+        if devices_of_process.len() < self.size() {
+            return Err(err!(
+                Value,
+                "{self} has {} devices, and this process knows {}",
+                self.size(),
+                devices_of_process.len()
+            )
+            .help("set a mesh of the devices of a `Topology` with `set_mesh`, and compile with `compile_for`"));
         }
-        all.truncate(self.size());
-        Mesh::new(all, self.axes().to_vec())?.typed(self.axis_types().to_vec())
+        devices_of_process.truncate(self.size());
+        Mesh::new(devices_of_process, self.axes().to_vec())?.typed(self.axis_types().to_vec())
     }
 }
 
@@ -77,6 +82,7 @@ impl Mesh {
                     .help("leave the empty axis out of the mesh"));
             }
         }
+        // A product that overflows is a number of devices that nobody has.
         let count = axes.iter().fold(1, |n: usize, (_, s)| n.saturating_mul(*s));
         if count != devices.len() {
             return Err(err!(
@@ -87,9 +93,9 @@ impl Mesh {
             .help("the product of the sizes must be the number of devices; `make_mesh` takes the first ones"));
         }
         #[allow(clippy::mutable_key_type)] // devices are compared and hashed by what never changes
-        let mut seen = HashSet::with_capacity(devices.len());
+        let mut distinct = HashSet::with_capacity(devices.len());
         for d in &devices {
-            if !seen.insert(d) {
+            if !distinct.insert(d) {
                 return Err(err!(Value, "device {d} occurs twice in the mesh").help("name each device once"));
             }
         }
@@ -179,21 +185,22 @@ impl Mesh {
         if !self.is_multi_process() {
             return Ok(self.clone());
         }
-        let own: Vec<usize> = (0..self.size()).filter(|&i| self.0.devices[i].is_addressable()).collect();
+        let local: Vec<usize> = (0..self.size()).filter(|&i| self.0.devices[i].is_addressable()).collect();
         // The smallest box around this process's devices must not contain other devices.
-        let extent = |name: AxisName| {
-            let at = || own.iter().map(|&i| self.coordinate(i, name));
-            at().max().zip(at().min()).map_or(0, |(last, first)| last + 1 - first)
-        };
-        let axes: Vec<(AxisName, usize)> = self.axis_names().map(|name| (name, extent(name))).collect();
-        if own.is_empty() || axes.iter().map(|(_, size)| size).product::<usize>() != own.len() {
+        let mut axes: Vec<(AxisName, usize)> = Vec::new();
+        for name in self.axis_names() {
+            let coordinates = local.iter().map(|&i| self.coordinate(i, name));
+            let extent = coordinates.clone().max().zip(coordinates.min()).map_or(0, |(last, first)| last + 1 - first);
+            axes.push((name, extent));
+        }
+        if local.is_empty() || axes.iter().map(|(_, size)| size).product::<usize>() != local.len() {
             return Err(err!(
                 Value,
-                "When passing host local inputs to {self}, devices connected to a single host must form a contiguous subcube of the global device mesh; this process has those at {own:?}"
+                "When passing host local inputs to {self}, devices connected to a single host must form a contiguous subcube of the global device mesh; this process has those at {local:?}"
             )
             .help("order the devices of the mesh process by process, as `make_mesh` does"));
         }
-        Mesh::of(own.iter().map(|&i| self.0.devices[i].clone()).collect(), axes)?.typed(self.axis_types().to_vec())
+        Mesh::of(local.iter().map(|&i| self.0.devices[i].clone()).collect(), axes)?.typed(self.axis_types().to_vec())
     }
 
     /// Returns `true` if the mesh has devices of other processes.
@@ -264,11 +271,11 @@ impl Mesh {
     /// The groups of positions that differ only along `names`. Within a group, positions are ordered with the first
     /// name major.
     pub(crate) fn groups(&self, names: &[AxisName]) -> Vec<Vec<usize>> {
-        let others: Vec<AxisName> = self.axis_names().filter(|n| !names.contains(n)).collect();
-        let group_count: usize = others.iter().map(|n| self.axis_size(*n).unwrap_or(1)).product();
+        let other_names: Vec<AxisName> = self.axis_names().filter(|n| !names.contains(n)).collect();
+        let group_count: usize = other_names.iter().map(|n| self.axis_size(*n).unwrap_or(1)).product();
         let mut groups = vec![Vec::new(); group_count];
         for position in 0..self.size() {
-            groups[self.linear_index(position, &others)].push(position);
+            groups[self.linear_index(position, &other_names)].push(position);
         }
         for group in &mut groups {
             group.sort_by_key(|&p| self.linear_index(p, names));
@@ -317,12 +324,12 @@ impl fmt::Debug for Mesh {
 /// Otherwise it is an alias with the axis's position, because other characters abort the plugin's parser (xla-cpu-pjrt
 /// 0.0.1).
 pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: AxisName) -> String {
-    let plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    if plain(axis.as_str()) {
+    let name = axis.as_str();
+    if !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
         return format!("\"{axis}\"");
     }
-    let at = axes.clone().position(|name| name == axis).unwrap_or(axes.clone().count());
-    let mut alias = format!("axis_{at}");
+    let position = axes.clone().position(|name| name == axis).unwrap_or(axes.clone().count());
+    let mut alias = format!("axis_{position}");
     while axes.clone().any(|name| name.as_str() == alias) {
         alias.push('_');
     }
@@ -351,23 +358,24 @@ pub fn make_mesh<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) 
 
 fn of_first_devices(axes: Vec<(AxisName, usize)>) -> Result<Mesh> {
     let count = axes.iter().fold(1, |n: usize, (_, s)| n.saturating_mul(*s));
-    let all = devices()?;
-    if all.len() < count {
+    let devices_of_process = devices()?;
+    if devices_of_process.len() < count {
         let sizes: Vec<usize> = axes.iter().map(|(_, s)| *s).collect();
         return Err(err!(
             Value,
             "Number of devices {} must be >= the product of mesh_shape {sizes:?}",
-            all.len()
+            devices_of_process.len()
         )
         .help(format!(
             "on CPU, call `shardax::config::set_num_cpu_devices({count})` before anything uses a device, or set SHARDAX_NUM_CPU_DEVICES={count}"
         )));
     }
     // If the mesh uses all TPUs, they are ordered so that neighbours in the mesh are neighbours in the network.
-    if count == all.len() && all.first().is_some_and(|device| device.platform() == "tpu") {
+    if count == devices_of_process.len() && devices_of_process.first().is_some_and(|device| device.platform() == "tpu")
+    {
         let sizes: Vec<usize> = axes.iter().map(|(_, size)| *size).collect();
         let options = MeshOptions { allow_split_physical_axes: true };
-        return Ok(Mesh::of(create_device_mesh(&sizes, &all, options)?, axes)?.explicit());
+        return Ok(Mesh::of(create_device_mesh(&sizes, &devices_of_process, options)?, axes)?.explicit());
     }
-    Ok(Mesh::of(all[..count].to_vec(), axes)?.explicit())
+    Ok(Mesh::of(devices_of_process[..count].to_vec(), axes)?.explicit())
 }

@@ -110,32 +110,34 @@ fn hybrid(shape: &[usize], dcn_shape: &[usize], devices: &[Device], options: Mes
         )
         .help("say how the slices are laid out: one axis of their number, and ones"));
     }
-    let inside = slices.iter().map(|slice| {
-        let nodes: Vec<Node> = slice.iter().map(|&at| Node::of(&devices[at])).collect();
+    // Orders the devices inside of each slice, and then places the slices next to each other along each axis.
+    let mut device_orders: Vec<Vec<usize>> = Vec::with_capacity(slices.len());
+    for slice in &slices {
+        let nodes: Vec<Node> = slice.iter().map(|&index| Node::of(&devices[index])).collect();
         let order = order(shape, &nodes, options)?;
-        Ok(order.into_iter().map(|at| slice[at]).collect::<Vec<_>>())
-    });
-    let inside = inside.collect::<Result<Vec<_>>>()?;
-    let whole: Vec<usize> = shape.iter().zip(dcn_shape).map(|(n, m)| n * m).collect();
-    let place = |position: usize| {
+        device_orders.push(order.into_iter().map(|index| slice[index]).collect());
+    }
+    let mesh_shape: Vec<usize> = shape.iter().zip(dcn_shape).map(|(n, m)| n * m).collect();
+    let mut ordered = Vec::with_capacity(devices.len());
+    for position in 0..mesh_shape.iter().product() {
         let (mut slice, mut within) = (0, 0);
-        for ((at, n), m) in coordinates(position, &whole).into_iter().zip(shape).zip(dcn_shape) {
-            slice = slice * m + at / n;
-            within = within * n + at % n;
+        for ((coordinate, n), m) in coordinates(position, &mesh_shape).into_iter().zip(shape).zip(dcn_shape) {
+            slice = slice * m + coordinate / n;
+            within = within * n + coordinate % n;
         }
-        devices[inside[slice][within]].clone()
-    };
-    Ok((0..whole.iter().product()).map(place).collect())
+        ordered.push(devices[device_orders[slice][within]].clone());
+    }
+    Ok(ordered)
 }
 
 /// The coordinates of a position in a grid of this shape.
 fn coordinates(mut position: usize, shape: &[usize]) -> Vec<usize> {
-    let mut at = vec![0; shape.len()];
-    for (coordinate, size) in at.iter_mut().zip(shape).rev() {
+    let mut coordinates = vec![0; shape.len()];
+    for (coordinate, size) in coordinates.iter_mut().zip(shape).rev() {
         *coordinate = position % size;
         position /= size;
     }
-    at
+    coordinates
 }
 
 /// Orders that arrange small slices in rings. They list the devices in the order of their ids, or of their coordinates
@@ -177,11 +179,6 @@ fn order(shape: &[usize], nodes: &[Node], options: MeshOptions) -> Result<Vec<us
 /// The order of devices in a slice that is small enough for one ring through all of them.
 fn ring(shape: &[usize], nodes: &[Node]) -> Option<Vec<usize>> {
     let bounds = [0, 1, 2].map(|d| nodes.iter().map(|node| node.coords[d]).max().unwrap_or(0) + 1);
-    let by_coords = |order: &[usize]| {
-        let mut sorted: Vec<usize> = (0..nodes.len()).collect();
-        sorted.sort_by_key(|&at| (nodes[at].coords[2], nodes[at].coords[1], nodes[at].coords[0]));
-        Some(order.iter().map(|&at| sorted[at]).collect())
-    };
     match (nodes[nodes.len() - 1].kind.as_str(), nodes.len()) {
         ("TPU v2" | "TPU v3", 8) => Some(RING_OF_8_CORES.to_vec()),
         ("TPU v2" | "TPU v3", count) if shape.last() == Some(&8) => {
@@ -189,11 +186,13 @@ fn ring(shape: &[usize], nodes: &[Node]) -> Option<Vec<usize>> {
         }
         ("TPU v2" | "TPU v3", count) => Some((0..count).collect()),
         ("TPU v4 lite", 4) => Some(RING_2X2.to_vec()),
-        ("TPU v5 lite" | "TPU v6 lite", 4) if bounds == [2, 2, 1] => by_coords(&RING_2X2),
-        ("TPU v5 lite" | "TPU v6 lite", 8) if bounds == [2, 2, 2] => by_coords(&BOX_2X2X2),
-        ("TPU v5 lite" | "TPU v6 lite", 8) => by_coords(&RING_4X2),
-        ("TPU v5 lite" | "TPU v6 lite", 16) if bounds == [4, 4, 1] && shape.contains(&16) => by_coords(&RING_4X4),
-        ("TPU v5p", 8) if bounds == [2, 2, 2] => by_coords(&RING_2X2X2),
+        ("TPU v5 lite" | "TPU v6 lite", 4) if bounds == [2, 2, 1] => Some(by_coords(nodes, &RING_2X2)),
+        ("TPU v5 lite" | "TPU v6 lite", 8) if bounds == [2, 2, 2] => Some(by_coords(nodes, &BOX_2X2X2)),
+        ("TPU v5 lite" | "TPU v6 lite", 8) => Some(by_coords(nodes, &RING_4X2)),
+        ("TPU v5 lite" | "TPU v6 lite", 16) if bounds == [4, 4, 1] && shape.contains(&16) => {
+            Some(by_coords(nodes, &RING_4X4))
+        }
+        ("TPU v5p", 8) if bounds == [2, 2, 2] => Some(by_coords(nodes, &RING_2X2X2)),
         // Chips have two cores, so the ring goes through each layer of four chips.
         ("TPU7x", 8 | 16 | 24 | 32) if bounds[0] <= 2 && bounds[1] <= 2 => {
             Some((0..nodes.len()).map(|at| at / 8 * 8 + RING_OF_8_CORES[at % 8]).collect())
@@ -214,12 +213,9 @@ type Assignment = Vec<Vec<usize>>;
 
 impl Torus {
     fn of(nodes: &[Node]) -> Result<Torus> {
-        let extent = |of: &dyn Fn(&Node) -> usize| {
-            let low = nodes.iter().map(of).min().unwrap_or(0);
-            (low, nodes.iter().map(of).max().unwrap_or(0) - low + 1)
-        };
-        let mut extents: Vec<(usize, usize)> = (0..3).map(|d| extent(&|node| node.coords[d])).collect();
-        let cores = extent(&|node| node.core);
+        let mut extents: Vec<(usize, usize)> =
+            (0..3).map(|d| extent(nodes.iter().map(|node| node.coords[d]))).collect();
+        let cores = extent(nodes.iter().map(|node| node.core));
         let old = matches!(nodes[0].kind.as_str(), "TPU v2" | "TPU v3");
         // The oldest TPUs have two dimensions of chips, and one dimension of cores.
         if old {
@@ -231,13 +227,13 @@ impl Torus {
         let shape: Vec<usize> = extents.iter().map(|(_, size)| *size).collect();
         let mut devices = vec![None; shape.iter().product()];
         let mut doubled = false;
-        for (at, node) in nodes.iter().enumerate() {
-            let place = |(d, (low, _)): (usize, &(usize, usize))| match d {
-                _ if d + 1 == extents.len() && (old || cores.1 > 1) => node.core - low,
-                _ => node.coords[d] - low,
-            };
-            let position = extents.iter().enumerate().map(place).zip(&shape).fold(0, |sum, (x, size)| sum * size + x);
-            doubled |= devices[position].replace(at).is_some();
+        for (i, node) in nodes.iter().enumerate() {
+            let mut position = 0;
+            for (d, (low, size)) in extents.iter().enumerate() {
+                let is_core = d + 1 == extents.len() && (old || cores.1 > 1);
+                position = position * size + if is_core { node.core } else { node.coords[d] } - low;
+            }
+            doubled |= devices[position].replace(i).is_some();
         }
         match devices.into_iter().collect::<Option<Vec<_>>>() {
             Some(devices) if !doubled => Ok(Torus { shape, devices }),
@@ -254,23 +250,24 @@ impl Torus {
     fn whole_axes(&self, shape: &[usize]) -> Result<Assignment> {
         let rank = self.shape.len();
         let mut assignment = vec![vec![1; shape.len()]; rank];
-        let mut taken = vec![false; rank];
+        // The last axes come first, because neighbours along them communicate most.
+        let mut assigned = vec![false; rank];
         for (axis, &size) in shape.iter().enumerate().rev() {
-            let fits = |chosen: &Vec<usize>| {
-                chosen.iter().all(|&d| !taken[d]) && chosen.iter().map(|&d| self.shape[d]).product::<usize>() == size
-            };
-            let chosen = (1..=rank).rev().find_map(|count| combinations(rank, count).into_iter().find(fits));
-            match chosen {
-                Some(chosen) => chosen.into_iter().for_each(|d| {
-                    taken[d] = true;
+            let mut candidates = (1..=rank).rev().flat_map(|count| combinations(rank, count));
+            let dims = candidates.find(|dims| {
+                dims.iter().all(|&d| !assigned[d]) && dims.iter().map(|&d| self.shape[d]).product::<usize>() == size
+            });
+            match dims {
+                Some(dims) => dims.into_iter().for_each(|d| {
+                    assigned[d] = true;
                     assignment[d][axis] = self.shape[d];
                 }),
                 None if size == 1 => {}
                 None => {
-                    let left: Vec<usize> = (0..rank).filter(|&d| !taken[d]).map(|d| self.shape[d]).collect();
+                    let remaining: Vec<usize> = (0..rank).filter(|&d| !assigned[d]).map(|d| self.shape[d]).collect();
                     return Err(err!(
                         NotImplemented,
-                        "Failed to find assignment for logical_axis_index {axis} of size {size} with remaining assignable mesh {left:?}: the size of each axis must be the product of some dimensions of the torus {:?}",
+                        "Failed to find assignment for logical_axis_index {axis} of size {size} with remaining assignable mesh {remaining:?}: the size of each axis must be the product of some dimensions of the torus {:?}",
                         self.shape
                     )
                     .help("make the axes products of whole dimensions, as 4 and 16 are of 4x4x4, or set `allow_split_physical_axes`"));
@@ -284,13 +281,13 @@ impl Torus {
     fn split_axes(&self, shape: &[usize]) -> Result<Assignment> {
         let mut assignment = vec![vec![1; shape.len()]; self.shape.len()];
         for (axis, &size) in shape.iter().enumerate().rev() {
-            let taken: Vec<usize> = assignment.iter().map(|parts| parts.iter().product()).collect();
-            let left: Vec<usize> = self.shape.iter().zip(&taken).map(|(n, taken)| n / taken).collect();
-            let best = divisions(size, &left).into_iter().max_by_key(|parts| self.preference(parts, &taken));
+            let assigned: Vec<usize> = assignment.iter().map(|parts| parts.iter().product()).collect();
+            let remaining: Vec<usize> = self.shape.iter().zip(&assigned).map(|(n, part)| n / part).collect();
+            let best = divisions(size, &remaining).into_iter().max_by_key(|parts| self.preference(parts, &assigned));
             let Some(best) = best else {
                 return Err(err!(
                     Value,
-                    "an axis of size {size} does not fit the remaining dimensions {left:?} of the torus {:?}",
+                    "an axis of size {size} does not fit the remaining dimensions {remaining:?} of the torus {:?}",
                     self.shape
                 )
                 .help("make the axes products of factors of the torus' dimensions"));
@@ -302,56 +299,75 @@ impl Torus {
 
     /// The sort key of divisions. It prefers entire dimensions, then more of them, then, in JAX's order, dimensions
     /// that other axes already use, and finally the first dimensions.
-    fn preference(&self, parts: &[usize], taken: &[usize]) -> (usize, usize, usize, Vec<usize>) {
-        let whole = || parts.iter().zip(&self.shape).filter(|(part, size)| part == size).map(|(part, _)| *part);
-        let shared = parts.iter().zip(taken).filter(|(_, taken)| **taken > 1).map(|(part, _)| part).product();
-        (whole().product(), whole().filter(|part| *part > 1).count(), shared, parts.to_vec())
+    fn preference(&self, parts: &[usize], assigned: &[usize]) -> (usize, usize, usize, Vec<usize>) {
+        let entire = parts.iter().zip(&self.shape).filter(|(part, size)| part == size).map(|(part, _)| *part);
+        let count = entire.clone().filter(|part| *part > 1).count();
+        let shared = parts.iter().zip(assigned).filter(|(_, assigned)| **assigned > 1).map(|(part, _)| part).product();
+        (entire.product(), count, shared, parts.to_vec())
     }
 
     /// The devices in row-major order of the mesh. If a dimension is split, the last axes use its innermost part.
     fn read(&self, shape: &[usize], assignment: &Assignment) -> Vec<usize> {
-        let place = |position: usize| {
-            let at = coordinates(position, shape);
+        let mut devices = Vec::with_capacity(self.devices.len());
+        for position in 0..self.devices.len() {
             // Convert each axis's coordinate to coordinates along the dimensions.
             let mut along = vec![vec![0; shape.len()]; self.shape.len()];
-            for (axis, &coordinate) in at.iter().enumerate() {
+            for (axis, &coordinate) in coordinates(position, shape).iter().enumerate() {
                 let parts: Vec<usize> = assignment.iter().map(|parts| parts[axis]).collect();
                 for (d, x) in coordinates(coordinate, &parts).into_iter().enumerate() {
                     along[d][axis] = x;
                 }
             }
-            let join =
-                |(xs, parts): (&Vec<usize>, &Vec<usize>)| xs.iter().zip(parts).fold(0, |sum, (x, n)| sum * n + x);
-            let position = along.iter().zip(assignment).map(join).zip(&self.shape).fold(0, |sum, (x, n)| sum * n + x);
-            self.devices[position]
-        };
-        (0..self.devices.len()).map(place).collect()
+            let torus_coordinates: Vec<usize> =
+                along.iter().zip(assignment).map(|(xs, parts)| linear_index(xs, parts)).collect();
+            devices.push(self.devices[linear_index(&torus_coordinates, &self.shape)]);
+        }
+        devices
     }
+}
+
+/// The position with these coordinates in a grid of this shape.
+fn linear_index(coordinates: &[usize], shape: &[usize]) -> usize {
+    coordinates.iter().zip(shape).fold(0, |position, (x, size)| position * size + x)
+}
+
+/// The devices of a ring, which is an order of the devices that are sorted by their coordinates.
+fn by_coords(nodes: &[Node], order: &[usize]) -> Vec<usize> {
+    let mut sorted: Vec<usize> = (0..nodes.len()).collect();
+    sorted.sort_by_key(|&i| (nodes[i].coords[2], nodes[i].coords[1], nodes[i].coords[0]));
+    order.iter().map(|&i| sorted[i]).collect()
+}
+
+/// The lowest of these coordinates and the number of coordinates up to the highest one.
+fn extent(coordinates: impl Iterator<Item = usize> + Clone) -> (usize, usize) {
+    let low = coordinates.clone().min().unwrap_or(0);
+    (low, coordinates.max().unwrap_or(0) - low + 1)
 }
 
 /// All `count`-element subsets of the first `n` numbers, in lexicographic order.
 fn combinations(n: usize, count: usize) -> Vec<Vec<usize>> {
-    fn extend(from: usize, n: usize, count: usize, chosen: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+    fn extend(start: usize, n: usize, count: usize, chosen: &mut Vec<usize>, subsets: &mut Vec<Vec<usize>>) {
         if count == 0 {
-            return all.push(chosen.clone());
+            return subsets.push(chosen.clone());
         }
-        for d in from..n {
+        for d in start..n {
             chosen.push(d);
-            extend(d + 1, n, count - 1, chosen, all);
+            extend(d + 1, n, count - 1, chosen, subsets);
             chosen.pop();
         }
     }
-    let mut all = Vec::new();
-    extend(0, n, count, &mut Vec::new(), &mut all);
-    all
+    let mut subsets = Vec::new();
+    extend(0, n, count, &mut Vec::new(), &mut subsets);
+    subsets
 }
 
 /// All factorizations of `size` into one divisor of each of these numbers.
-fn divisions(size: usize, of: &[usize]) -> Vec<Vec<usize>> {
-    let Some((first, rest)) = of.split_first() else { return if size == 1 { vec![Vec::new()] } else { Vec::new() } };
+fn divisions(size: usize, numbers: &[usize]) -> Vec<Vec<usize>> {
+    let Some((first, rest)) = numbers.split_first() else {
+        return if size == 1 { vec![Vec::new()] } else { Vec::new() };
+    };
     let divisors = (1..=*first).filter(|n| first.is_multiple_of(*n) && size.is_multiple_of(*n));
-    let with = |n: usize| divisions(size / n, rest).into_iter().map(move |parts| [vec![n], parts].concat());
-    divisors.flat_map(with).collect()
+    divisors.flat_map(|n| divisions(size / n, rest).into_iter().map(move |parts| [vec![n], parts].concat())).collect()
 }
 
 #[cfg(test)]

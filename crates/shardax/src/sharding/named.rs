@@ -164,15 +164,15 @@ impl NamedSharding {
     }
 
     fn check_axes(&self) -> Result<()> {
-        let mut seen: Vec<AxisName> = Vec::new();
+        let mut used: Vec<AxisName> = Vec::new();
         for name in self.0.spec.all_axes() {
             if self.0.mesh.axis_size(name).is_none() {
-                let wrong =
+                let error =
                     err!(Value, "Resource axis: {name} of {} is not found in mesh: {}", self.0.spec, self.0.mesh);
-                let known: Vec<_> = self.0.mesh.axis_names().collect();
-                return Err(wrong.help(format!("the mesh has the axes {known:?}")));
+                let axis_names: Vec<_> = self.0.mesh.axis_names().collect();
+                return Err(error.help(format!("the mesh has the axes {axis_names:?}")));
             }
-            if seen.contains(&name) {
+            if used.contains(&name) {
                 return Err(err!(
                     Value,
                     "A single {} cannot use the mesh axis {name:?} twice (DuplicateSpecError)",
@@ -180,9 +180,9 @@ impl NamedSharding {
                 )
                 .help("each mesh axis can split at most one dimension"));
             }
-            seen.push(name);
+            used.push(name);
         }
-        self.check_sets(&seen)
+        self.check_sets(&used)
     }
 
     /// Fails if the spec has unreduced or reduced axes that the mesh does not have, that are not of type `Explicit`, or
@@ -190,8 +190,7 @@ impl NamedSharding {
     fn check_sets(&self, split: &[AxisName]) -> Result<()> {
         let (spec, mesh) = (&self.0.spec, self.0.mesh.abstract_mesh());
         spec.check_kind()?;
-        let both = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
-        for name in both {
+        for name in spec.unreduced_axes().iter().chain(spec.reduced_axes().iter()) {
             match mesh.axis_type(name) {
                 None => return Err(mesh.unknown(name)),
                 Some(AxisType::Explicit) => {}
@@ -595,17 +594,19 @@ impl fmt::Debug for Sharding {
 /// split over the same axes. It does not look at the devices. If it returns `false`, you must compare the shards.
 fn splits_by_the_same_axes(a: &NamedSharding, b: &NamedSharding, rank: usize) -> bool {
     // Axes of size 1 split nothing.
-    let axes = |sharding: &NamedSharding| -> SmallVec<[(AxisName, usize); 4]> {
-        sharding.mesh().axes().iter().copied().filter(|(_, size)| *size > 1).collect()
-    };
-    let (axes_a, axes_b) = (axes(a), axes(b));
-    let is_partial = |sharding: &NamedSharding| !sharding.spec().unreduced_axes().is_empty();
-    if is_partial(a) || is_partial(b) || !axes_a.iter().map(|(_, size)| size).eq(axes_b.iter().map(|(_, size)| size)) {
+    let [axes_a, axes_b] = [a, b].map(|sharding| {
+        let axes = sharding.mesh().axes().iter().copied();
+        axes.filter(|(_, size)| *size > 1).collect::<SmallVec<[(AxisName, usize); 4]>>()
+    });
+    let is_partial = [a, b].iter().any(|sharding| !sharding.spec().unreduced_axes().is_empty());
+    if is_partial || !axes_a.iter().map(|(_, size)| size).eq(axes_b.iter().map(|(_, size)| size)) {
         return false;
     }
-    let positions = |sharding: &NamedSharding, axes: &[(AxisName, usize)], dim: usize| -> SmallVec<[usize; 2]> {
-        let names = sharding.spec().dims().get(dim).map_or(&[][..], DimSpec::axes);
-        names.iter().filter_map(|name| axes.iter().position(|(axis, _)| axis == name)).collect()
-    };
-    (0..rank).all(|dim| positions(a, &axes_a, dim) == positions(b, &axes_b, dim))
+    (0..rank).all(|dim| axis_positions(a, &axes_a, dim) == axis_positions(b, &axes_b, dim))
+}
+
+/// The positions in `axes` of the axes that split this dimension.
+fn axis_positions(sharding: &NamedSharding, axes: &[(AxisName, usize)], dim: usize) -> SmallVec<[usize; 2]> {
+    let names = sharding.spec().dims().get(dim).map_or(&[][..], DimSpec::axes);
+    names.iter().filter_map(|name| axes.iter().position(|(axis, _)| axis == name)).collect()
 }

@@ -54,6 +54,11 @@ pub(crate) fn check_names(names: &[AxisName], operation: &str) -> Result<()> {
     Ok(())
 }
 
+/// Returns `true` if an axis splits a dimension in a type.
+fn splits(typed: &Typed, axis: AxisName) -> bool {
+    !dimensions(typed, axis).is_empty()
+}
+
 /// The dimensions that an axis splits in a type.
 fn dimensions(typed: &Typed, axis: AxisName) -> Vec<usize> {
     (0..typed.rank()).filter(|&d| DimSpec::axes(&typed.dims()[d]).contains(&axis)).collect()
@@ -68,17 +73,19 @@ pub(crate) fn check_types<'t>(
     resharded: bool,
 ) -> Result<()> {
     for &axis in Forbidden::current().axes() {
-        let splits = |typed: &Typed| !dimensions(typed, axis).is_empty();
-        let partial = |typed: &Typed| typed.unreduced().contains(axis);
-        let kept_partial = results.iter().any(partial);
-        let problem = if operands.clone().any(partial) && !kept_partial {
+        let kept_partial = results.iter().any(|typed| typed.unreduced().contains(axis));
+        // A sum over an axis stays unreduced, or the compiler has to communicate. So does it if the axis is dropped.
+        let problem = if operands.clone().any(|typed| typed.unreduced().contains(axis)) && !kept_partial {
             format!("consumes unreduced axis '{axis}' without keeping it unreduced in the output")
-        } else if operands.clone().any(splits) && !kept_partial && !results.iter().any(splits) {
+        } else if operands.clone().any(|typed| splits(typed, axis))
+            && !kept_partial
+            && !results.iter().any(|typed| splits(typed, axis))
+        {
             format!("loses sharding axis '{axis}' in the output without marking it unreduced")
         } else if resharded
             && let (Some(from), Some(to)) = (operands.clone().next(), results.first())
-            && splits(from)
-            && splits(to)
+            && splits(from, axis)
+            && splits(to, axis)
             && dimensions(from, axis) != dimensions(to, axis)
         {
             format!("changes the sharded dimension of axis '{axis}'")

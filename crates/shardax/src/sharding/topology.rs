@@ -37,8 +37,7 @@ impl Topology {
     /// Fails if the TPU plugin is not found, or if it does not know the name.
     #[track_caller]
     pub fn tpu(slices: impl Into<TpuTopology>) -> Result<Self> {
-        let made = |slices: TpuTopology| Ok(Topology(slices.topology(&plugin("tpu")?)?));
-        made(slices.into()).at_caller()
+        plugin("tpu").and_then(|plugin| Ok(Topology(slices.into().topology(&plugin)?))).at_caller()
     }
 
     /// Creates an NVIDIA GPU topology. `Topology::gpu(GpuSpec::H100)` is one host with eight GPUs;
@@ -47,8 +46,7 @@ impl Topology {
     /// Fails if the CUDA plugin is not found, or if it cannot read the description.
     #[track_caller]
     pub fn gpu(gpus: impl Into<GpuTopology>) -> Result<Self> {
-        let made = |gpus: GpuTopology| Ok(Topology(gpus.topology(&plugin("cuda")?)?));
-        made(gpus.into()).at_caller()
+        plugin("cuda").and_then(|plugin| Ok(Topology(gpus.into().topology(&plugin)?))).at_caller()
     }
 
     /// The devices, in the plugin's order.

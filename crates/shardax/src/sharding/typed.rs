@@ -50,11 +50,10 @@ impl Typed {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn of_spec(mesh: &AbstractMesh, spec: &PartitionSpec, rank: usize) -> Self {
-        let explicit = |name: &AxisName| mesh.axis_type(*name) == Some(AxisType::Explicit);
-        let dims = (0..rank).map(|d| entry(spec.axes(d).iter().copied().filter(explicit)));
+        let dims = (0..rank).map(|d| entry(spec.axes(d).iter().copied().filter(|name| is_explicit(mesh, *name))));
         Typed::of_dims(mesh, dims.collect()).with_kind(spec.kind()).with_partial(
-            spec.unreduced_axes().iter().filter(explicit).collect(),
-            spec.reduced_axes().iter().filter(explicit).collect(),
+            spec.unreduced_axes().iter().filter(|name| is_explicit(mesh, *name)).collect(),
+            spec.reduced_axes().iter().filter(|name| is_explicit(mesh, *name)).collect(),
         )
     }
 
@@ -91,6 +90,7 @@ impl Typed {
             )
             .help(format!("give the spec at most {} entries", shape.len())));
         }
+        // The remaining checks need the sharding, which is padded to the rank.
         let typed = Typed::of_spec(mesh, spec, shape.len());
         typed.check_distinct()?;
         typed.check_divides(shape)?;
@@ -178,8 +178,7 @@ impl Typed {
 
     /// The sharding of values with one more dimension at `at`, split as in `new`.
     pub(crate) fn inserted(&self, at: usize, new: DimSpec) -> Self {
-        let explicit = |name: &AxisName| self.mesh.axis_type(*name) == Some(AxisType::Explicit);
-        let new = entry(new.axes().iter().copied().filter(explicit));
+        let new = entry(new.axes().iter().copied().filter(|name| is_explicit(&self.mesh, *name)));
         let mut dims = self.dims.clone();
         dims.insert(at.min(self.dims.len()), new);
         Typed { dims, ..self.clone() }
@@ -202,13 +201,13 @@ impl Typed {
 
     /// Returns an axis that occurs twice, if any.
     pub(crate) fn repeats(&self) -> Option<AxisName> {
-        let mut seen: SmallVec<[AxisName; 4]> = SmallVec::new();
+        let mut used: SmallVec<[AxisName; 4]> = SmallVec::new();
         let sets = self.unreduced.iter().chain(self.reduced.iter());
         for name in self.split_axes().chain(sets) {
-            if seen.contains(&name) {
+            if used.contains(&name) {
                 return Some(name);
             }
-            seen.push(name);
+            used.push(name);
         }
         None
     }
@@ -245,19 +244,21 @@ impl Typed {
     /// The unreduced and reduced axes in a printed type: `U:x, R:(y,z)`, in the order of the mesh. `U_max` and `U_min`
     /// are unreduced maxima and minima.
     pub(crate) fn sets_text(&self) -> Vec<String> {
-        let text = |name: &str, set: &AxisSet| {
-            let names: Vec<&str> = self.mesh.axis_names().filter(|n| set.contains(*n)).map(|n| n.as_str()).collect();
-            match names.as_slice() {
-                [] => None,
-                [one] => Some(format!("{name}:{one}")),
-                all => Some(format!("{name}:({})", all.join(","))),
-            }
-        };
         let unreduced = match self.kind {
             UnreducedKind::Sum => "U".to_owned(),
             kind => format!("U_{}", kind.name()),
         };
-        text(&unreduced, &self.unreduced).into_iter().chain(text("R", &self.reduced)).collect()
+        let texts = [self.set_text(&unreduced, &self.unreduced), self.set_text("R", &self.reduced)];
+        texts.into_iter().flatten().collect()
+    }
+
+    fn set_text(&self, name: &str, set: &AxisSet) -> Option<String> {
+        let names: Vec<&str> = self.mesh.axis_names().filter(|n| set.contains(*n)).map(|n| n.as_str()).collect();
+        match names.as_slice() {
+            [] => None,
+            [axis] => Some(format!("{name}:{axis}")),
+            axes => Some(format!("{name}:({})", axes.join(","))),
+        }
     }
 
     /// The constraint on a value as `sdy` text.
@@ -271,21 +272,26 @@ impl Typed {
             text.push('}');
         }
         text.push(']');
-        let list = |names: &mut dyn Iterator<Item = AxisName>| names.map(axis_text).collect::<Vec<_>>().join(", ");
         // If there are `Auto` axes, the compiler may split dimensions further, but not over an axis that belongs to the
         // types.
         let used: AxisSet = self.split_axes().chain(self.unreduced.iter()).collect();
-        let unused = list(&mut self.mesh.axes_of_type(AxisType::Explicit).filter(|n| open && !used.contains(*n)));
+        let unused = self.mesh.axes_of_type(AxisType::Explicit).filter(|n| open && !used.contains(*n));
+        let unused: Vec<String> = unused.map(axis_text).collect();
         if !unused.is_empty() {
-            text.push_str(&format!(", replicated={{{unused}}}"));
+            text.push_str(&format!(", replicated={{{}}}", unused.join(", ")));
         }
         if !self.unreduced.is_empty() {
-            let names = list(&mut self.mesh.axis_names().filter(|n| self.unreduced.contains(*n)));
-            text.push_str(&format!(", unreduced={{{names}}}"));
+            let unreduced = self.mesh.axis_names().filter(|n| self.unreduced.contains(*n));
+            let unreduced: Vec<String> = unreduced.map(axis_text).collect();
+            text.push_str(&format!(", unreduced={{{}}}", unreduced.join(", ")));
         }
         text.push('>');
         text
     }
+}
+
+fn is_explicit(mesh: &AbstractMesh, name: AxisName) -> bool {
+    mesh.axis_type(name) == Some(AxisType::Explicit)
 }
 
 /// The entry with these axes.

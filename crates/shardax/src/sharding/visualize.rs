@@ -65,29 +65,26 @@ impl Grid {
         const CHARACTER: f64 = 2.5;
         let rows: Vec<&[Cell]> = self.cells.chunk_by(|a, b| a.rows == b.rows).collect();
         let columns = rows.first().map_or(0, |row| row.len());
-        let part = |range: &Range<usize>, whole: usize| range.len() as f64 / whole.max(1) as f64;
         let aspect = match self.is_vector {
             true => 1.0 / self.width.max(1) as f64,
             false => self.width as f64 / self.height.max(1) as f64,
         };
         let base_width = (HEIGHT * aspect).floor();
         let widest_label = self.cells.iter().map(|c| self.label(c).len()).max().unwrap_or(0);
-        let inner = |c: &Cell| ((part(&c.columns, self.width) * base_width * CHARACTER) as usize).clamp(9, WIDEST) - 2;
+        let widths = self.cells.iter().map(|c| fraction(&c.columns, self.width) * base_width * CHARACTER);
+        let widest = widths.map(|width| (width as usize).clamp(9, WIDEST) - 2).max().unwrap_or(0);
         let room = WIDEST.saturating_sub(columns + 1) / columns.max(1);
-        let width = self.cells.iter().map(inner).max().unwrap_or(0).min(room).max(widest_label);
+        let width = widest.min(room).max(widest_label);
 
-        let rule = |left: char, middle: char, right: char| {
-            let bars = vec!["─".repeat(width); columns].join(&middle.to_string());
-            format!("{left}{bars}{right}\n")
-        };
-        let mut out = rule('┌', '┬', '┐');
+        let bars = vec!["─".repeat(width); columns];
+        let mut out = format!("┌{}┐\n", bars.join("┬"));
         for (i, row) in rows.iter().enumerate() {
             if i > 0 {
-                out.push_str(&rule('├', '┼', '┤'));
+                let _ = writeln!(out, "├{}┤", bars.join("┼"));
             }
             let lines = match self.is_vector {
                 true => 1,
-                false => ((part(&row[0].rows, self.height) * HEIGHT) as usize).saturating_sub(1).max(1),
+                false => ((fraction(&row[0].rows, self.height) * HEIGHT) as usize).saturating_sub(1).max(1),
             };
             for line in 0..lines {
                 for cell in *row {
@@ -100,7 +97,7 @@ impl Grid {
                 out.push_str("│\n");
             }
         }
-        out.push_str(&rule('└', '┴', '┘'));
+        let _ = writeln!(out, "└{}┘", bars.join("┴"));
         out
     }
 
@@ -152,6 +149,11 @@ impl Grid {
         out.push_str("</svg>\n");
         out
     }
+}
+
+/// The part of a dimension of `size` elements that a range covers.
+fn fraction(range: &Range<usize>, size: usize) -> f64 {
+    range.len() as f64 / size.max(1) as f64
 }
 
 /// A light colour of the terminal's 256. Neighbouring devices have different colours.

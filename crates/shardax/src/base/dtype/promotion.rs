@@ -50,6 +50,7 @@ pub fn promote(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
 /// Promotes a narrow type and another one.
 fn promote_narrow(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
     let (narrow, (other, weak)) = if a.0.is_narrow() { (a.0, b) } else { (b.0, a) };
+    // A narrow type is kept only if the other type's values are converted to it without a rule of their own.
     let fits = !other.is_narrow()
         && match other.category() {
             Category::Bool => true,
@@ -60,13 +61,13 @@ fn promote_narrow(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
     if fits {
         return Ok((narrow, false));
     }
-    let what = match narrow.is_float() || other.is_narrow() && other.is_float() {
+    let kinds = match narrow.is_float() || other.is_narrow() && other.is_float() {
         true => "floats of 8 bits and fewer",
         false => "integers of 4 bits and fewer",
     };
     Err(err!(
         Type,
-        "dtypes {} and {} have no implicit promotion: {what} take part in none (TypePromotionError)",
+        "dtypes {} and {} have no implicit promotion: {kinds} take part in none (TypePromotionError)",
         a.0,
         b.0
     )
@@ -85,8 +86,7 @@ fn weak_rank(dtype: DType) -> (Category, usize) {
 /// category that holds it.
 fn promote_weak(weak: DType, strong: DType) -> (DType, bool) {
     let (w, s) = (weak.category(), strong.category());
-    let integral = |c| matches!(c, Category::Signed | Category::Unsigned);
-    if w <= s || (integral(w) && integral(s)) {
+    if w <= s || [w, s].iter().all(|c| matches!(c, Category::Signed | Category::Unsigned)) {
         return (strong, false);
     }
     match (w, strong) {

@@ -147,8 +147,7 @@ impl Encoded {
     fn write(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let folder = folder.join("plugins").join("profile").join(self.started_ms.to_string());
         std::fs::create_dir_all(&folder)?;
-        let file = |end: &str| folder.join(format!("{}.{end}", self.host));
-        let files = [file("xplane.pb"), file("trace.json.gz")];
+        let files = ["xplane.pb", "trace.json.gz"].map(|end| folder.join(format!("{}.{end}", self.host)));
         std::fs::write(&files[0], &self.xplane)?;
         std::fs::write(&files[1], &self.trace)?;
         Ok(files.into())
@@ -166,19 +165,22 @@ fn tracks(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     events.chunk_by(|a, b| a.track == b.track)
 }
 
+fn picoseconds(nanoseconds: u64) -> i64 {
+    i64::try_from(nanoseconds).unwrap_or(i64::MAX).saturating_mul(1000)
+}
+
 fn space(events: &[Event], host: &str, started_ns: i64) -> XSpace {
-    let plane = |name: String| XPlane { name, ..XPlane::default() };
-    let mut planes = vec![plane("/host:CPU".to_owned())];
+    // All threads are lines of one plane, and each device has a plane of its own.
+    let mut planes = vec![XPlane { name: "/host:CPU".to_owned(), ..XPlane::default() }];
     for track in tracks(events) {
-        let (at, id, name) = match &track[0].track {
+        let (plane_index, id, name) = match &track[0].track {
             Track::Thread(id, name) => (0, *id, name),
             Track::Device(id, name) => {
-                planes.push(plane(format!("/device:{name}")));
+                planes.push(XPlane { name: format!("/device:{name}"), ..XPlane::default() });
                 (planes.len() - 1, *id as u64, name)
             }
         };
-        let plane = &mut planes[at];
-        let ps = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX).saturating_mul(1000);
+        let plane = &mut planes[plane_index];
         let mut line = XLine {
             id: id as i64,
             name: name.clone(),
@@ -187,19 +189,19 @@ fn space(events: &[Event], host: &str, started_ns: i64) -> XSpace {
             display_name: String::new(),
         };
         for event in track {
-            let known = plane.event_metadata.values().find(|m| m.name == event.name).map(|m| m.id);
-            let metadata_id = known.unwrap_or(plane.event_metadata.len() as i64 + 1);
-            if known.is_none() {
+            let known_id = plane.event_metadata.values().find(|m| m.name == event.name).map(|m| m.id);
+            let metadata_id = known_id.unwrap_or(plane.event_metadata.len() as i64 + 1);
+            if known_id.is_none() {
                 let named = XEventMetadata { id: metadata_id, name: event.name.to_string() };
                 plane.event_metadata.insert(metadata_id, named);
             }
             line.events.push(XEvent {
                 metadata_id,
-                offset_ps: ps(event.begin),
-                duration_ps: ps(event.end - event.begin),
+                offset_ps: picoseconds(event.begin),
+                duration_ps: picoseconds(event.end - event.begin),
                 stats: event.step.map_or_else(Vec::new, |step| {
-                    let stat = |((id, _), value)| XStat { metadata_id: id, int64_value: Some(value) };
-                    STEP_STATS.into_iter().zip([step, 1]).map(stat).collect()
+                    let stats = STEP_STATS.into_iter().zip([step, 1]);
+                    stats.map(|((id, _), value)| XStat { metadata_id: id, int64_value: Some(value) }).collect()
                 }),
             });
             if event.step.is_some() && plane.stat_metadata.is_empty() {

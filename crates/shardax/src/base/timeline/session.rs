@@ -38,8 +38,10 @@ impl ProfileSession {
         self.0
             .encode()
             .and_then(|encoded| {
-                let ended = || err!(Runtime, "the profile was ended by another thread").help("stop it only once");
-                Ok(ProfileData(encoded.ok_or_else(ended)?))
+                let encoded = encoded.ok_or_else(|| {
+                    err!(Runtime, "the profile was ended by another thread").help("stop it only once")
+                })?;
+                Ok(ProfileData(encoded))
             })
             .at_caller()
     }

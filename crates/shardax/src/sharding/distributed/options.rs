@@ -16,7 +16,7 @@ use crate::{config, settings, warning};
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The maximum number of processes.
-const MOST: usize = 1 << 20;
+const MAX_PROCESSES: usize = 1 << 20;
 
 /// Options of [`initialize`](super::initialize()).
 ///
@@ -165,6 +165,7 @@ impl Options {
 
     fn join(self) -> Result<bool> {
         static JOINING: Mutex<()> = Mutex::new(());
+        // Two threads must not join at the same time, because the second would overwrite the first one's processes.
         let _one = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
         if processes().is_some() {
             return Err(err!(Runtime, "distributed.initialize should only be called once.")
@@ -233,17 +234,16 @@ impl Options {
                     .help("launchers of MPI count the processes; without one give `coordinator_address(\"file:/shared/job\")`, or set SHARDAX_COORDINATOR_ADDRESS")),
             };
         };
-        let pod = || std::env::var("JOB_COMPLETION_INDEX").ok()?.trim().parse().ok();
-        let id = id.or(launcher.map(|launcher| launcher.rank)).or_else(pod);
+        // A pod of an indexed Kubernetes job knows its index, but not their number.
+        let id = id
+            .or(launcher.map(|launcher| launcher.rank))
+            .or_else(|| std::env::var("JOB_COMPLETION_INDEX").ok()?.trim().parse().ok());
         let count = count.or(launcher.map(|launcher| launcher.size));
-        let unknown = |what: &str, setting: &str| {
-            err!(Value, "the processes join by {address}, but {what} is not set")
-                .help(format!("set {setting}, or start them with `srun`, which says it"))
-        };
-        let count = count.ok_or_else(|| unknown("num_processes", "`num_processes` or SHARDAX_NUM_PROCESSES"))?;
-        let id = id.ok_or_else(|| unknown("process_id", "`process_id` or SHARDAX_PROCESS_ID"))?;
-        if count > MOST {
-            return Err(err!(Value, "num_processes is {count}, and at most {MOST} processes join")
+        let count =
+            count.ok_or_else(|| unset(&address, "num_processes", "`num_processes` or SHARDAX_NUM_PROCESSES"))?;
+        let id = id.ok_or_else(|| unset(&address, "process_id", "`process_id` or SHARDAX_PROCESS_ID"))?;
+        if count > MAX_PROCESSES {
+            return Err(err!(Value, "num_processes is {count}, and at most {MAX_PROCESSES} processes join")
                 .help("give the number of processes that were started"));
         }
         match id < count {
@@ -268,4 +268,10 @@ impl Options {
                 .help("such as `file:/shared/jobs/17`. shardax has no server that listens at a host and port as JAX's does: `Options::store` takes a client of one that you run, such as etcd or Redis")),
         }
     }
+}
+
+/// The error for a launch that does not say how many processes there are, or which one this is.
+fn unset(address: &str, name: &str, setting: &str) -> Error {
+    err!(Value, "the processes join by {address}, but {name} is not set")
+        .help(format!("set {setting}, or start them with `srun`, which sets it"))
 }

@@ -105,15 +105,14 @@ pub fn notify(reason: &str) {
 ///
 /// Fails if no thread can be started.
 pub fn poll(interval: Duration, mut look: impl FnMut() -> Option<String> + Send + 'static) -> Result<()> {
-    let work = move || {
+    let thread = std::thread::Builder::new().name("shardax-notices".to_owned()).spawn(move || {
         loop {
             if let Some(reason) = look() {
                 return notify(&reason);
             }
             std::thread::sleep(interval);
         }
-    };
-    let thread = std::thread::Builder::new().name("shardax-notices".to_owned()).spawn(work);
+    });
     thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to look for notices: {error}"))
 }
 
@@ -131,12 +130,12 @@ fn start() -> std::io::Result<()> {
     let before = Dispositions::read();
     let handled: Vec<i32> = SIGNALS.into_iter().filter(|signal| !before.ignores(*signal)).collect();
     let mut signals = Signals::new(&handled)?;
-    let work = move || {
+    let thread = std::thread::Builder::new().name("shardax-signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             heard(signal, &before);
         }
-    };
-    std::thread::Builder::new().name("shardax-signals".to_owned()).spawn(work).map(drop)
+    });
+    thread.map(drop)
 }
 
 fn heard(signal: i32, before: &Dispositions) {
@@ -156,6 +155,12 @@ fn heard(signal: i32, before: &Dispositions) {
     notify(name);
 }
 
+/// Reads a mask of signals from the text of `/proc/self/status`. An absent mask has no signals.
+fn signal_mask(status: &str, name: &str) -> u64 {
+    let text = status.lines().find_map(|line| line.strip_prefix(name));
+    text.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+}
+
 /// The dispositions of signals before this module handled them. Bit `n - 1` of each mask stands for signal `n`.
 struct Dispositions {
     ignored: u64,
@@ -163,13 +168,10 @@ struct Dispositions {
 }
 
 impl Dispositions {
+    /// Reads the masks of ignored and handled signals, which the kernel prints in hexadecimal digits.
     fn read() -> Dispositions {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let mask = |name: &str| {
-            let text = status.lines().find_map(|line| line.strip_prefix(name));
-            text.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
-        };
-        Dispositions { ignored: mask("SigIgn:"), handled: mask("SigCgt:") }
+        Dispositions { ignored: signal_mask(&status, "SigIgn:"), handled: signal_mask(&status, "SigCgt:") }
     }
 
     fn ignores(&self, signal: i32) -> bool {

@@ -62,19 +62,18 @@ impl Watch {
 }
 
 /// Starts the thread.
-pub(super) fn start(own: &'static Processes) -> Result<()> {
-    let shared = own.world.store().is_shared();
-    let work = move || {
-        while own.tick() {
+pub(super) fn start(processes: &'static Processes) -> Result<()> {
+    let shared = processes.world.store().is_shared();
+    let thread = std::thread::Builder::new().name("shardax-watch".to_owned()).spawn(move || {
+        while processes.tick() {
             // The state must not be locked here, because the end of the process locks it.
-            if shared && let Ok(Some(why)) = own.world.store().try_get(ENDED) {
-                eprintln!("shardax: process {} ends, because {}", own.rank(), String::from_utf8_lossy(&why));
+            if shared && let Ok(Some(why)) = processes.world.store().try_get(ENDED) {
+                eprintln!("shardax: process {} ends, because {}", processes.rank(), String::from_utf8_lossy(&why));
                 std::process::exit(1);
             }
             std::thread::sleep(if shared { SHARED_TICK } else { TICK });
         }
-    };
-    let thread = std::thread::Builder::new().name("shardax-watch".to_owned()).spawn(work);
+    });
     thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to watch the other processes: {error}"))
 }
 
@@ -109,8 +108,8 @@ impl Processes {
     }
 
     fn others(&self) -> impl Iterator<Item = usize> {
-        let own = self.rank();
-        (0..self.world.size()).filter(move |rank| *rank != own)
+        let own_rank = self.rank();
+        (0..self.world.size()).filter(move |rank| *rank != own_rank)
     }
 
     fn agree_on_step(&self, state: &mut State) -> shardax_mpi::Result<()> {
@@ -144,9 +143,9 @@ impl Processes {
 
     fn beat(&self, state: &mut State) -> shardax_mpi::Result<()> {
         let (rank, size) = (self.rank(), self.world.size());
-        let now = Instant::now();
-        if state.beaten.is_none_or(|last| now.duration_since(last) >= BEAT) {
-            state.beaten = Some(now);
+        let time = Instant::now();
+        if state.beaten.is_none_or(|last| time.duration_since(last) >= BEAT) {
+            state.beaten = Some(time);
             state.beats += 1;
             let beat = state.beats.to_string();
             self.world.store().publish(&key("beat", rank), beat.as_bytes(), &[(rank + 1) % size])?;
@@ -155,13 +154,13 @@ impl Processes {
         // A process that ended before its first heartbeat counts as silent from the beginning.
         let beat = self.world.store().try_get(&key("beat", before))?.unwrap_or_default();
         let previous = &mut state.previous;
-        let silent = now.duration_since(*previous.changed.get_or_insert(now));
+        let silent = time.duration_since(*previous.changed.get_or_insert(time));
         if beat != previous.beat || beat == LEFT.as_bytes() {
             if std::mem::take(&mut previous.reported) {
                 let message = format!("process {before} is heard of again, after {} s", silent.as_secs());
                 warning::warn(&message, "the job continues");
             }
-            (previous.beat, previous.changed) = (beat, Some(now));
+            (previous.beat, previous.changed) = (beat, Some(time));
         } else if silent > SILENCE.max(patience() / 2) {
             let host = &self.world.hosts()[before];
             let text = format!("process {before} on {host} has not been heard of for {} s", silent.as_secs());
@@ -191,16 +190,21 @@ impl Processes {
         }
     }
 
+    /// The other processes that have not answered the notice of preemption.
+    fn missing(&self) -> Vec<usize> {
+        let has_passed = self.others().map(|p| (p, self.world.store().try_get(&key("passed", p))));
+        has_passed.filter(|(_, passed)| !matches!(passed, Ok(Some(_)))).map(|(p, _)| p).collect()
+    }
+
     fn reached(&self) -> Result<bool> {
         let begun = Instant::now();
         let mut warned = false;
         let mut state = self.watch.state();
+        // Waits until all processes have agreed on the step to stop at, or until they have left.
         while state.published && state.sync.is_none() && !state.closed {
             let waited = begun.elapsed();
-            let missing =
-                || self.others().filter(|p| !matches!(self.world.store().try_get(&key("passed", *p)), Ok(Some(_))));
             if waited > timeout() {
-                let missing: Vec<usize> = missing().collect();
+                let missing = self.missing();
                 return Err(err!(
                     DeadlineExceeded,
                     "processes {missing:?} have not answered a notice of preemption within {:?}",
@@ -209,7 +213,7 @@ impl Processes {
                 .help("look at these processes and their hosts"));
             }
             if waited > patience() && !std::mem::replace(&mut warned, true) {
-                let missing: Vec<usize> = missing().collect();
+                let missing = self.missing();
                 warning::warn(
                     &format!(
                         "processes {missing:?} have not answered a notice of preemption for {} s",

@@ -12,12 +12,13 @@ fn devices_are_ordered_as_by_jax() {
     for line in include_str!("orders.txt").lines() {
         let [kind, dims, cores, shape, how, ids] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
         let (dims, cores, shape) = (sizes(dims), cores.parse::<usize>().unwrap(), sizes(shape));
-        let node = |id: usize| {
-            let (core, chip) = (id % cores, id / cores);
-            let coords = [chip % dims[0], chip / dims[0] % dims[1], chip / dims[0] / dims[1]];
-            Node { id, is_tpu: true, is_gpu: false, kind: kind.to_owned(), coords, core }
-        };
-        let nodes: Vec<Node> = (0..dims.iter().product::<usize>() * cores).map(node).collect();
+        let nodes: Vec<Node> = (0..dims.iter().product::<usize>() * cores)
+            .map(|id| {
+                let (core, chip) = (id % cores, id / cores);
+                let coords = [chip % dims[0], chip / dims[0] % dims[1], chip / dims[0] / dims[1]];
+                Node { id, is_tpu: true, is_gpu: false, kind: kind.to_owned(), coords, core }
+            })
+            .collect();
         let options = MeshOptions { allow_split_physical_axes: how == "split" };
         match order(&shape, &nodes, options) {
             Ok(order) => {
@@ -54,6 +55,7 @@ fn what_is_no_mesh_of_devices_is_an_error() {
 
 #[test]
 fn gpus_go_by_their_ids() {
-    let gpu = |id| Node { id, is_tpu: false, is_gpu: true, kind: String::new(), coords: [0; 3], core: 0 };
-    assert_eq!(order(&[2, 2], &[gpu(3), gpu(1), gpu(0), gpu(2)], MeshOptions::default()).unwrap(), [2, 1, 3, 0]);
+    let nodes =
+        [3, 1, 0, 2].map(|id| Node { id, is_tpu: false, is_gpu: true, kind: String::new(), coords: [0; 3], core: 0 });
+    assert_eq!(order(&[2, 2], &nodes, MeshOptions::default()).unwrap(), [2, 1, 3, 0]);
 }
