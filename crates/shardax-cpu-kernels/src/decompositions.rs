@@ -1,4 +1,4 @@
-//! Decompositions of real matrices by the crate `faer`, and of batches of small ones in lanes.
+//! Decompositions of real matrices with the crate `faer`. Batches of small matrices are decomposed in lanes instead.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::householder::{
@@ -7,18 +7,18 @@ use faer::linalg::householder::{
 use faer::linalg::solvers::{Llt, Qr, SelfAdjointEigen, Svd};
 use faer::{Conj, Mat, MatRef, Par, Side};
 
-use crate::lanes::{self, LANES, MAX_SIDE, MIN_BATCH, deinterleave, interleave};
+use crate::lanes::{self, LANES, Lanes, MAX_SIDE, MIN_BATCH, deinterleave, interleave};
 use crate::real::Real;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, View};
 
-/// The largest number of rows and of columns of matrices whose eigenvalues and singular values are computed in lanes, by their bytes: Jacobi's
-/// method takes more sweeps for larger matrices, and those of f64 fit no cache.
+/// The maximum size in bytes of a row or a column of matrices whose eigenvalues and singular values are computed in lanes.
+/// Jacobi's method needs more sweeps for larger matrices, and larger matrices of f64 do not fit the cache.
 const MAX_JACOBI_BYTES: usize = 64;
 
-/// The lower triangular `l` of `a = l lᵀ`, for a batch of symmetric matrices `[batch, n, n]`, of which the lower triangles are
-/// read. A matrix that is not finite or not positive definite gives NaN.
+/// Computes the lower triangular `l` of `a = l lᵀ` for a batch of symmetric matrices `[batch, n, n]`. Only the lower triangles
+/// are read. The result is NaN for a matrix that is not finite or not positive definite.
 ///
 /// Allocates two matrices for each thread.
 ///
@@ -42,18 +42,18 @@ pub fn cholesky<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) -> Result<
         return Ok(());
     }
     each(a, [l], [n * n], batch, threads, |a, [l]| {
-        let made = if is_lower_finite(a, n) { Llt::new(matrix(a, n, n), Side::Lower).ok() } else { None };
-        match made {
-            Some(made) => write(made.L(), l),
-            None => (0..n * n).for_each(|at| l[at] = if at % n <= at / n { T::NAN } else { T::ZERO }),
+        let factor = if is_lower_finite(a, n) { Llt::new(matrix(a, n, n), Side::Lower).ok() } else { None };
+        match factor {
+            Some(factor) => write(factor.L(), l),
+            None => (0..n * n).for_each(|i| l[i] = if i % n <= i / n { T::NAN } else { T::ZERO }),
         }
     })
 }
 
-/// The orthonormal columns `q` and the upper triangular `r` of `a = q r`, for a batch of matrices `[batch, m, n]`.
+/// Computes the orthonormal columns `q` and the upper triangular `r` of `a = q r` for a batch of matrices `[batch, m, n]`.
 ///
-/// `q` is `[batch, m, k]` and `r` is `[batch, k, n]`, where `k` is `m` if `is_full`, and else the smaller of `m` and `n`.
-/// The signs are LAPACK's. A matrix that is not finite gives NaN. Allocates three matrices for each thread.
+/// `q` is `[batch, m, k]` and `r` is `[batch, k, n]`, where `k` is `m` if `is_full`, otherwise the smaller of `m` and `n`.
+/// The signs are LAPACK's. The results are NaN for a matrix that is not finite. Allocates three matrices for each thread.
 ///
 /// # Errors
 /// A result has another size.
@@ -65,17 +65,17 @@ pub fn qr<T: Real>(a: View<'_, T>, is_full: bool, q: &mut [T], r: &mut [T], thre
             q.fill(T::NAN);
             return r.fill(T::NAN);
         }
-        let made = Qr::new(matrix(a, m, n));
-        write(orthogonal(&made, k).as_ref(), q);
+        let factors = Qr::new(matrix(a, m, n));
+        write(orthogonal(&factors, k).as_ref(), q);
         r.fill(T::ZERO);
-        write(made.thin_R(), &mut r[..m.min(n) * n]);
+        write(factors.thin_R(), &mut r[..m.min(n) * n]);
     })
 }
 
-/// The first columns of `q`. `faer` applies each block of reflections to all of them, of which the first are still those of the identity: a
-/// third of the work is with zeros.
-fn orthogonal<T: Real>(made: &Qr<T>, columns: usize) -> Mat<T> {
-    let (basis, factors) = (made.Q_basis(), made.Q_coeff());
+/// Computes the first columns of `q`. `faer` applies every block of reflectors to all columns, although the leading ones are
+/// still identity columns, so that a third of its work multiplies zeros. Here a block is applied only to the other columns.
+fn orthogonal<T: Real>(qr: &Qr<T>, columns: usize) -> Mat<T> {
+    let (basis, factors) = (qr.Q_basis(), qr.Q_coeff());
     let (rows, width) = (basis.nrows(), factors.nrows());
     let mut q = Mat::identity(rows, columns);
     let scratch = apply_block_householder_on_the_left_in_place_scratch::<T>(rows, width, columns);
@@ -94,11 +94,11 @@ fn orthogonal<T: Real>(made: &Qr<T>, columns: usize) -> Mat<T> {
     q
 }
 
-/// The eigenvectors, as columns, and the eigenvalues, in ascending order, of a batch of symmetric matrices `[batch, n, n]`,
-/// of which the lower triangles are read.
+/// Computes the eigenvectors, as columns, and the eigenvalues, in ascending order, of a batch of symmetric matrices
+/// `[batch, n, n]`. Only the lower triangles are read.
 ///
-/// `vectors` is `[batch, n, n]` and `values` is `[batch, n]`. A matrix that is not finite gives NaN. Allocates four matrices
-/// for each thread.
+/// `vectors` is `[batch, n, n]` and `values` is `[batch, n]`. The results are NaN for a matrix that is not finite. Allocates
+/// four matrices for each thread.
 ///
 /// # Errors
 /// The matrices are not square, or a result has another size.
@@ -109,36 +109,41 @@ pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], thread
         check("the elements of a result", values.len(), batch * n)?;
         let results = vectors.chunks_mut(LANES * n * n).zip(values.chunks_mut(LANES * n));
         let tasks = a.data().chunks(LANES * n * n).zip(results).collect();
-        let scratch = || (lanes::zeros(n * n), lanes::zeros(n * n), lanes::zeros(n));
         let threads = threads.min(batch * n * n * n / lanes::THREAD);
-        run_tasks(tasks, threads, scratch, |(matrix, columns, diagonal), (a, (vectors, values))| {
-            interleave(a, n * n, matrix);
-            lanes::eigh(matrix, n, columns, diagonal);
-            deinterleave(columns, n * n, vectors);
-            deinterleave(diagonal, n, values);
-        });
+        // A thread with too few operations would cost more than it saves.
+        run_tasks(
+            tasks,
+            threads,
+            || scratch(n, n),
+            |(matrix, columns, diagonal), (a, (vectors, values))| {
+                interleave(a, n * n, matrix);
+                lanes::eigh(matrix, n, columns, diagonal);
+                deinterleave(columns, n * n, vectors);
+                deinterleave(diagonal, n, values);
+            },
+        );
         return Ok(());
     }
     each(a, [vectors, values], [n * n, n], batch, threads, |a, [vectors, values]| {
-        let made = match is_lower_finite(a, n) {
+        let eigen = match is_lower_finite(a, n) {
             true => SelfAdjointEigen::new(matrix(a, n, n), Side::Lower).ok(),
             false => None,
         };
-        let Some(made) = made else {
+        let Some(eigen) = eigen else {
             vectors.fill(T::NAN);
             return values.fill(T::NAN);
         };
-        write(made.U(), vectors);
-        values.iter_mut().zip(made.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
+        write(eigen.U(), vectors);
+        values.iter_mut().zip(eigen.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
     })
 }
 
-/// `u`, the singular values `s` in descending order, and the transposed `v` of `a = u diag(s) vᵀ`, for a batch of matrices
-/// `[batch, m, n]`.
+/// Computes `u`, the singular values `s` in descending order, and the transposed `v` of `a = u diag(s) vᵀ` for a batch of
+/// matrices `[batch, m, n]`.
 ///
 /// With `k` the smaller of `m` and `n`, `s` is `[batch, k]`. `u` is `[batch, m, m]` and `vt` is `[batch, n, n]` if `is_full`,
-/// and else `[batch, m, k]` and `[batch, k, n]`. A matrix that is not finite gives NaN. Allocates six matrices for each
-/// thread.
+/// otherwise `[batch, m, k]` and `[batch, k, n]`. The results are NaN for a matrix that is not finite. Allocates six matrices
+/// for each thread.
 ///
 /// # Errors
 /// A result has another size.
@@ -166,42 +171,51 @@ pub fn svd<T: Real>(
 }
 
 fn svd_of_one<T: Real>(a: &[T], [m, n]: [usize; 2], is_full: bool, [u, s, vt]: [&mut [T]; 3]) {
-    let found = match is_full {
+    let decomposition = match is_full {
         _ if !is_finite(a) => None,
         true => Svd::new(matrix(a, m, n)).ok(),
         false => Svd::new_thin(matrix(a, m, n)).ok(),
     };
-    let Some(found) = found else {
+    let Some(decomposition) = decomposition else {
         u.fill(T::NAN);
         s.fill(T::NAN);
         return vt.fill(T::NAN);
     };
-    write(found.U(), u);
-    write(found.V().transpose(), vt);
-    s.iter_mut().zip(found.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
+    write(decomposition.U(), u);
+    write(decomposition.V().transpose(), vt);
+    s.iter_mut().zip(decomposition.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
+}
+
+/// Allocates the memory of a thread for matrices in lanes: `[m, n]`, `[n, n]` and `[n]`.
+fn scratch<T: Real>(m: usize, n: usize) -> (Vec<Lanes<T>>, Vec<Lanes<T>>, Vec<Lanes<T>>) {
+    (lanes::zeros(m * n), lanes::zeros(n * n), lanes::zeros(n))
 }
 
 /// Decomposes matrices with no more columns than rows.
 fn svd_in_lanes<T: Real>(a: &[T], [m, n]: [usize; 2], [u, s, vt]: [&mut [T]; 3], threads: usize) {
     let results = u.chunks_mut(LANES * m * n).zip(s.chunks_mut(LANES * n)).zip(vt.chunks_mut(LANES * n * n));
     let tasks = a.chunks(LANES * m * n).zip(results).collect();
-    let scratch = || (lanes::zeros(m * n), lanes::zeros(n * n), lanes::zeros(n));
-    run_tasks(tasks, threads, scratch, |(left, right, values), (a, ((u, s), vt))| {
-        interleave(a, m * n, left);
-        let is_inaccurate = lanes::svd(left, n, right, values);
-        for i in 0..n {
-            (0..i).for_each(|j| right.swap(i * n + j, j * n + i));
-        }
-        deinterleave(left, m * n, u);
-        deinterleave(values, n, s);
-        deinterleave(right, n * n, vt);
-        let matrices = a.chunks_exact(m * n).zip(u.chunks_exact_mut(m * n)).zip(s.chunks_exact_mut(n));
-        for (((a, u), s), (vt, is_inaccurate)) in matrices.zip(vt.chunks_exact_mut(n * n).zip(is_inaccurate)) {
-            if is_inaccurate {
-                svd_of_one(a, [m, n], false, [u, s, vt]);
+    run_tasks(
+        tasks,
+        threads,
+        || scratch(m, n),
+        |(left, right, values), (a, ((u, s), vt))| {
+            interleave(a, m * n, left);
+            let is_inaccurate = lanes::svd(left, n, right, values);
+            for i in 0..n {
+                (0..i).for_each(|j| right.swap(i * n + j, j * n + i));
             }
-        }
-    });
+            deinterleave(left, m * n, u);
+            deinterleave(values, n, s);
+            deinterleave(right, n * n, vt);
+            let matrices = a.chunks_exact(m * n).zip(u.chunks_exact_mut(m * n)).zip(s.chunks_exact_mut(n));
+            for (((a, u), s), (vt, is_inaccurate)) in matrices.zip(vt.chunks_exact_mut(n * n).zip(is_inaccurate)) {
+                if is_inaccurate {
+                    svd_of_one(a, [m, n], false, [u, s, vt]);
+                }
+            }
+        },
+    );
 }
 
 /// Returns `true` if a batch of matrices is computed in lanes.
@@ -216,7 +230,7 @@ fn square<T>(a: View<'_, T>) -> Result<[usize; 2]> {
     Ok([batch, n])
 }
 
-/// Calls a function of each matrix and its part of each result, whose sizes these are.
+/// Calls `f` with each matrix and its part of each result. A part has the size in `sizes`.
 fn each<T: Real, const N: usize>(
     a: View<'_, T>,
     results: [&mut [T]; N],
@@ -237,10 +251,10 @@ fn each<T: Real, const N: usize>(
         results.into_iter().zip(sizes).map(|(result, size)| result.chunks_exact_mut(size)).collect::<Vec<_>>();
     let mut tasks = Vec::with_capacity(batch);
     for a in a.data().chunks_exact(m * n) {
-        let own: Vec<&mut [T]> = parts.iter_mut().filter_map(Iterator::next).collect();
-        tasks.extend(<[&mut [T]; N]>::try_from(own).ok().map(|own| (a, own)));
+        let results: Vec<&mut [T]> = parts.iter_mut().filter_map(Iterator::next).collect();
+        tasks.extend(<[&mut [T]; N]>::try_from(results).ok().map(|results| (a, results)));
     }
-    run_tasks(tasks, threads.max(1), || (), |(), (a, own)| f(a, own));
+    run_tasks(tasks, threads.max(1), || (), |(), (a, results)| f(a, results));
     Ok(())
 }
 
@@ -256,7 +270,7 @@ fn is_lower_finite<T: Real>(a: &[T], n: usize) -> bool {
     a.chunks_exact(n).enumerate().all(|(i, row)| is_finite(&row[..=i]))
 }
 
-/// The rows and columns that are copied together: both sides of a block stay in the first cache.
+/// The number of rows and columns that are copied together, so that both sides of a block stay in the first cache.
 const BLOCK: usize = 16;
 
 /// Copies a matrix in column order to memory in row order.
@@ -266,8 +280,8 @@ fn write<T: Real>(from: MatRef<'_, T>, to: &mut [T]) {
         for start in (0..from.ncols()).step_by(BLOCK) {
             let width = BLOCK.min(from.ncols() - start);
             for (i, row) in rows.chunks_exact_mut(columns).enumerate() {
-                let at = block * BLOCK + i;
-                row[start..start + width].iter_mut().enumerate().for_each(|(j, x)| *x = from[(at, start + j)]);
+                let from_row = block * BLOCK + i;
+                row[start..start + width].iter_mut().enumerate().for_each(|(j, x)| *x = from[(from_row, start + j)]);
             }
         }
     }

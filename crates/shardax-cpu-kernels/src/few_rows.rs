@@ -16,16 +16,16 @@ use crate::{Result, ShapeError, View};
 /// The maximum number of rows.
 pub const MAX_ROWS: usize = 8;
 
-/// The number of contracted elements whose sum is added to the result: with fewer additions in a row, rounding errors are
-/// smaller.
+/// The number of contracted elements whose sum is added to the result. Rounding errors are smaller because fewer additions
+/// follow each other.
 const DEPTH: usize = 512;
 
-/// The number of sums at a time, which stay in the second cache. With fewer, rows of the matrix are read in parts that are too short to
-/// be fetched ahead.
+/// The number of sums that are computed together and stay in the second cache. With fewer sums, rows of the matrix are read in
+/// parts that are too short to be fetched ahead.
 const SUMS: usize = 16384;
 
 /// The number of rows of the matrix, or of vectors of a sum, that are added at once.
-const FOUR: usize = 4;
+const UNROLL: usize = 4;
 
 /// The minimum number of elements of the matrix for each thread.
 const THREAD: usize = 1 << 18;
@@ -58,8 +58,8 @@ impl Weight for bf16 {
 }
 
 impl Weight for f16 {
-    /// Without branches, which compilers turn into instructions for many elements. No number on the way is subnormal: XLA's threads
-    /// flush those.
+    /// Has no branches, so that the compiler can vectorize it. No intermediate number is subnormal, because XLA's threads flush
+    /// subnormal numbers to zero.
     #[inline(always)]
     fn widened(self) -> f32 {
         let bits = u32::from(self.to_bits());
@@ -69,13 +69,14 @@ impl Weight for f16 {
         // 2⁻¹⁴ + subnormal - 2⁻¹⁴, which is exact.
         let least = f32::from_bits(113 << 23);
         let subnormal = (f32::from_bits((magnitude << 13) + (113 << 23)) - least).to_bits();
-        let found = if magnitude >= 0x7c00 { infinite } else { normal };
-        f32::from_bits(sign | if magnitude < 0x400 { subnormal } else { found })
+        let normal_or_infinite = if magnitude >= 0x7c00 { infinite } else { normal };
+        f32::from_bits(sign | if magnitude < 0x400 { subnormal } else { normal_or_infinite })
     }
 }
 
-/// Multiplies at most [`MAX_ROWS`] rows, `[rows, depth]`, with a matrix: `[depth, columns]`, or `[columns, depth]` if
-/// `contracted`, its dimension that is summed over, is 1. The result is `[rows, columns]`, in f32.
+/// Multiplies at most [`MAX_ROWS`] rows, `[rows, depth]`, with a matrix. `contracted` is the dimension of the matrix that is
+/// summed over: the matrix is `[depth, columns]` if it is 0, and `[columns, depth]` if it is 1. The result is
+/// `[rows, columns]`, in f32.
 ///
 /// ```
 /// use shardax_cpu_kernels::{View, few_rows};
@@ -111,13 +112,13 @@ pub fn few_rows<W: Weight>(
     let threads = threads.min(rhs.data().len() / THREAD).max(1);
     let block = (SUMS / rows).min(columns.div_ceil(2 * threads).next_multiple_of(64));
     let mut tasks = Vec::with_capacity(columns.div_ceil(block));
-    let mut rest = ArrayViewMut2::from_shape((rows, columns), out)?;
+    let mut unassigned = ArrayViewMut2::from_shape((rows, columns), out)?;
     for start in (0..columns).step_by(block) {
-        let (first, others) = rest.split_at(Axis(1), block.min(columns - start));
-        tasks.push((start..start + first.ncols(), first));
-        rest = others;
+        let (part, following) = unassigned.split_at(Axis(1), block.min(columns - start));
+        tasks.push((start..start + part.ncols(), part));
+        unassigned = following;
     }
-    // The last one runs first: they are read in order.
+    // The last task runs first, so this order reads the matrix from its beginning.
     tasks.reverse();
     run_tasks(tasks, threads, Vec::new, |scratch, (columns, out)| {
         Arch::new().dispatch(Part { lhs: lhs.data(), rhs, columns, contracted, scratch, out });
@@ -149,14 +150,15 @@ impl<W: Weight> Part<'_, '_, W> {
     #[inline(always)]
     fn by_rows(mut self) {
         let ([depth, stride], width) = ([self.rhs.shape()[0], self.rhs.shape()[1]], self.columns.len());
+        // Sums of at most `DEPTH` products are added to the result, which rounds less than one long sum.
         let row = |k: usize| &self.rhs.data()[k * stride..][self.columns.clone()];
         let sums = self.scratch;
         sums.resize(self.out.len(), 0.0);
         for start in (0..depth).step_by(DEPTH) {
             let end = (start + DEPTH).min(depth);
-            let fours = start + (end - start) / FOUR * FOUR;
+            let fours = start + (end - start) / UNROLL * UNROLL;
             sums.fill(0.0);
-            for k in (start..fours).step_by(FOUR) {
+            for k in (start..fours).step_by(UNROLL) {
                 for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
                     let [p, q, r, s] = [x[k], x[k + 1], x[k + 2], x[k + 3]];
                     let (first, second) = (row(k).iter().zip(row(k + 1)), row(k + 2).iter().zip(row(k + 3)));
@@ -200,10 +202,10 @@ fn widen<W: Weight>(from: &[W], to: &mut [f32]) {
 #[inline(always)]
 pub(crate) fn sum_of_products<S: Simd>(simd: S, x: &[f32], y: &[f32]) -> f32 {
     let ((x, x_rest), (y, y_rest)) = (S::as_simd_f32s(x), S::as_simd_f32s(y));
-    let ((x, x_last), (y, y_last)) = (x.as_chunks::<FOUR>(), y.as_chunks::<FOUR>());
-    let mut sums = [simd.splat_f32s(0.0); FOUR];
+    let ((x, x_last), (y, y_last)) = (x.as_chunks::<UNROLL>(), y.as_chunks::<UNROLL>());
+    let mut sums = [simd.splat_f32s(0.0); UNROLL];
     for (x, y) in x.iter().zip(y) {
-        for i in 0..FOUR {
+        for i in 0..UNROLL {
             sums[i] = simd.mul_add_e_f32s(x[i], y[i], sums[i]);
         }
     }
@@ -212,8 +214,8 @@ pub(crate) fn sum_of_products<S: Simd>(simd: S, x: &[f32], y: &[f32]) -> f32 {
     for (x, y) in x_last.iter().zip(y_last) {
         sum = simd.mul_add_e_f32s(*x, *y, sum);
     }
-    let rest: f32 = x_rest.iter().zip(y_rest).map(|(x, y)| x * y).sum();
-    simd.reduce_sum_f32s(sum) + rest
+    let scalar_sum: f32 = x_rest.iter().zip(y_rest).map(|(x, y)| x * y).sum();
+    simd.reduce_sum_f32s(sum) + scalar_sum
 }
 
 /// Adds the elements of a slice times a factor.

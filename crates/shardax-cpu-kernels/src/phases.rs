@@ -27,7 +27,7 @@ struct Dim {
     /// The first output, and the distance of outputs.
     first: usize,
     step: usize,
-    /// The number of all outputs, and of those of the phase.
+    /// The number of all outputs, and the number of the phase's outputs.
     all: usize,
     outputs: usize,
     /// The first element of the filter that meets the image, the distance of such elements, and their number.

@@ -1,7 +1,8 @@
 //! Sorting rows of several arrays by the first of them, the keys.
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) sorts tuples by a comparator that it compiles. Here the keys of a row and the index of its
-//! element are packed in one integer, highest key first: their order is that of the keys, and stable, because indices are distinct.
+//! element are packed in one integer, with the highest key first. Sorting the integers sorts the keys, and the order is stable,
+//! because the indices are distinct.
 
 use crate::Result;
 use crate::tasks::run_tasks;

@@ -1,9 +1,9 @@
 //! Convolutions with a window of 3 × 3 by Winograd's algorithm F(2 × 2, 3 × 3), and gradients of their filters.
 //!
-//! A tile of 2 × 2 outputs takes 16 multiplications for each pair of features instead of 36. With the matrices B, G and A
-//! of the source, the outputs of a tile of 4 × 4 elements `d` are `Aᵀ ((G g Gᵀ) ⊙ (Bᵀ d B)) A`: the products ⊙, summed over
-//! features, are 16 matmuls of tiles and features with features and outputs. The gradient of this with respect to the
-//! filter `g`, for the cotangent `y`, is `Gᵀ ((Bᵀ d B)ᵀ ⊙ (A y Aᵀ)) G`, summed over tiles by 16 matmuls too.
+//! A tile of 2 × 2 outputs needs 16 multiplications for each pair of features instead of 36. With the matrices B, G and A
+//! of the source, a tile of 4 × 4 elements `d` has the outputs `Aᵀ ((G g Gᵀ) ⊙ (Bᵀ d B)) A`. The products ⊙ are summed over
+//! features, so they are 16 matmuls of tiles and features with features and outputs. The gradient with respect to the
+//! filter `g`, for the cotangent `y`, is `Gᵀ ((Bᵀ d B)ᵀ ⊙ (A y Aᵀ)) G`, summed over tiles, which is again 16 matmuls.
 //!
 //! Source: [Lavin and Gray 2015](https://arxiv.org/abs/1509.09308).
 
@@ -22,35 +22,35 @@ use crate::scratch::Scratch;
 use crate::tasks::run_tasks;
 use crate::{FilterWindow, Result, SPATIAL, View, convolution, filter_gradient};
 
-/// The numbers of features and of outputs are multiples of this: of the largest register's elements.
+/// The numbers of features and of outputs must be multiples of this number, which is how many elements fit the largest
+/// register.
 const LANES: usize = 16;
 
-/// The elements of a tile, and so the number of matmuls.
+/// The number of elements in a tile, and therefore the number of matmuls.
 const POINTS: usize = 16;
 
-/// The number of tiles that are multiplied together, at most, and of transformed elements, if these are no fewer tiles than
-/// [`MIN_TILES`].
+/// Limits on the tiles that are multiplied together: at most `TILES` tiles and at most `ELEMENTS` transformed elements, but
+/// at least `MIN_TILES` tiles.
 const TILES: usize = 128;
 const MIN_TILES: usize = 32;
 const ELEMENTS: usize = 1 << 20;
 
-/// The distance of the matrices of two points, of which each has `rows` rows: more than their elements, so that those of all
-/// points are not in the same set of the cache.
+/// Stride between the matrices of consecutive points, padded so that the matrices do not share a cache set.
 fn apart(rows: usize, columns: usize) -> usize {
     rows * columns + 5 * LANES
 }
 
-/// The parts of the tiles over which sums of small filters are divided, so that threads have something to divide.
+/// The number of parts into which the sums of small filters are divided, because otherwise only one thread would have work.
 const PARTS: usize = 4;
 
-/// Computes a convolution as [`convolution`](crate::convolution()) does, with 16 multiplications in the place of 36 where it has
-/// a window of 3 × 3 elements without strides and dilations, and multiples of 16 features and outputs.
+/// Computes a convolution like [`convolution`](crate::convolution()), with 16 multiplications instead of 36 if it has a window
+/// of 3 × 3 elements without strides and dilations, and multiples of 16 features and outputs.
 ///
-/// Rounding errors are those of sums of products (0.8 to 1.3 of their root mean square, of noise), but relative to the largest
-/// element of a tile of 4 × 4, not of a window of 3 × 3. Where a result is not finite, those around it are computed as sums of
-/// products.
+/// On random inputs, the RMS error is 0.8 to 1.3 times the RMS error of sums of products. It is relative to the largest
+/// element of a tile of 4 × 4 elements, instead of a window of 3 × 3. If a result is not finite, the results around it are
+/// computed as sums of products instead.
 ///
-/// Each thread needs 2²⁰ elements, or 32 tiles of features and outputs; the call needs as many for filters.
+/// Each thread allocates 2²⁰ elements, or 32 tiles of features and outputs. The call allocates as many for filters.
 ///
 /// ```
 /// use shardax_cpu_kernels::{FilterWindow, View, winograd_convolution};
@@ -85,12 +85,12 @@ pub fn winograd_convolution(
     Ok(())
 }
 
-/// Computes the gradient of a convolution with respect to its filter as [`filter_gradient`](crate::filter_gradient()) does, with
-/// 16 multiplications in the place of 36 for the convolutions of [`winograd_convolution`].
+/// Computes the gradient of a convolution with respect to its filter like [`filter_gradient`](crate::filter_gradient()), with
+/// 16 multiplications instead of 36 for the convolutions of [`winograd_convolution`].
 ///
-/// Where an element of the result is not finite, all are computed as sums of products.
+/// If an element of the result is not finite, all elements are computed as sums of products instead.
 ///
-/// Each thread needs 2²⁰ elements, or 32 tiles of features and outputs, and as many for the result.
+/// Each thread allocates 2²⁰ elements, or 32 tiles of features and outputs, and as many for the result.
 ///
 /// # Errors
 /// The shapes do not fit.
@@ -113,8 +113,8 @@ pub fn winograd_filter_gradient(
     Ok(())
 }
 
-/// Returns `true` if a convolution with this window, of this size and these numbers of features and outputs, takes fewer
-/// multiplications by the algorithm of [`winograd_convolution`].
+/// Returns `true` if a convolution with this window, of this size and these numbers of features and outputs, needs fewer
+/// multiplications with the algorithm of [`winograd_convolution`].
 pub fn is_winograd(of: &FilterWindow, size: [usize; SPATIAL], features: usize, outputs: usize) -> bool {
     let [depth, height, width] = size;
     let covered = height.div_ceil(2).saturating_mul(width.div_ceil(2)).saturating_mul(POINTS);
@@ -144,7 +144,7 @@ struct Tiles<'a> {
 }
 
 impl<'a> Tiles<'a> {
-    /// `None` if the convolution takes no fewer multiplications by tiles.
+    /// Returns `None` if tiles do not save multiplications.
     fn new(patches: &Patches<'a>, outputs: usize) -> Option<Self> {
         let (of, features) = (patches.of, patches.features);
         let window = FilterWindow { stride: of.stride, dilation: of.dilation, low: of.low, positions: of.positions };
@@ -159,7 +159,7 @@ impl<'a> Tiles<'a> {
         Some(Tiles { of, x: patches.x, features, outputs, rows, columns, all: images * rows, together })
     }
 
-    /// The number of outputs that are computed together: with their filters, as many elements as tiles have.
+    /// The number of outputs that are computed together, so that their filters have about as many elements as the tiles.
     fn outputs_together(&self) -> usize {
         (ELEMENTS / (POINTS * self.features) / LANES * LANES).clamp(4 * LANES, (4 * LANES).max(self.outputs))
     }
@@ -187,38 +187,49 @@ impl<'a> Tiles<'a> {
             let outputs = first..(first + together).min(self.outputs);
             let filters = &mut filters[..POINTS * apart(self.features, outputs.len())];
             self.transform_filter(filter, &outputs, filters);
-            let (filters, mut rest, mut tasks) = (&*filters, &mut *out, Vec::new());
+            // Each block of rows is a task with a part of the result of its own, so that threads need no lock.
+            let (filters, mut unassigned, mut tasks) = (&*filters, &mut *out, Vec::new());
             for rows in self.blocks() {
-                let (own, others) = rest.split_at_mut(self.positions(&rows).len() * self.outputs);
-                rest = others;
-                tasks.push((rows, own));
+                let (block, following) = unassigned.split_at_mut(self.positions(&rows).len() * self.outputs);
+                unassigned = following;
+                tasks.push((rows, block));
             }
-            let tiles = self.together * self.columns;
-            let room = || [self.features, outputs.len()].map(|columns| Scratch::new(POINTS * apart(tiles, columns)));
-            run_tasks(tasks, threads, room, |[images, products], (rows, out)| {
-                let tiles = rows.len() * self.columns;
-                let images = &mut images[..POINTS * apart(tiles, self.features)];
-                let products = &mut products[..POINTS * apart(tiles, outputs.len())];
-                self.transform_images(&rows, images);
-                for point in 0..POINTS {
-                    let images = matrix(images, point, tiles, self.features);
-                    let filters = matrix(filters, point, self.features, outputs.len());
-                    let products = matrix_mut(products, point, tiles, outputs.len());
-                    let (Ok(images), Ok(filters), Ok(mut products)) = (images, filters, products) else { return };
-                    product(&images, &filters, Before::Ignored, &mut products);
-                }
-                self.transform_products(products, &rows, &outputs, out);
-                if outputs.end == self.outputs && !is_finite(out) {
-                    sums.compute_rows(self.positions(&rows), out);
-                }
-            });
+            run_tasks(
+                tasks,
+                threads,
+                || self.scratch(outputs.len()),
+                |[images, products], (rows, out)| {
+                    let tiles = rows.len() * self.columns;
+                    let images = &mut images[..POINTS * apart(tiles, self.features)];
+                    let products = &mut products[..POINTS * apart(tiles, outputs.len())];
+                    self.transform_images(&rows, images);
+                    for point in 0..POINTS {
+                        let images = matrix(images, point, tiles, self.features);
+                        let filters = matrix(filters, point, self.features, outputs.len());
+                        let products = matrix_mut(products, point, tiles, outputs.len());
+                        let (Ok(images), Ok(filters), Ok(mut products)) = (images, filters, products) else { return };
+                        product(&images, &filters, Before::Ignored, &mut products);
+                    }
+                    self.transform_products(products, &rows, &outputs, out);
+                    if outputs.end == self.outputs && !is_finite(out) {
+                        sums.compute_rows(self.positions(&rows), out);
+                    }
+                },
+            );
         }
+    }
+
+    /// Allocates the memory of a thread for the transformed images, and for as many tiles of `outputs` outputs.
+    fn scratch(&self, outputs: usize) -> [Scratch; 2] {
+        let tiles = self.together * self.columns;
+        [self.features, outputs].map(|columns| Scratch::new(POINTS * apart(tiles, columns)))
     }
 
     fn filter_gradient(&self, window: &[f32], out: &mut [f32], threads: usize) {
         let blocks: Vec<Range<usize>> = self.blocks().collect();
-        // Of a small filter, sums over parts of the blocks: how many follows from the shapes, for equal bits whatever the
-        // number of threads. How outputs are divided changes no sum.
+        // The sums of a small filter are divided into parts of the blocks. The number of parts depends only on the shapes, so
+        // that the result has equal bits for any number of threads. A larger filter is divided by outputs, which changes no
+        // sum.
         let is_small = POINTS * self.features * self.outputs <= ELEMENTS / 4 && blocks.len() >= 2 * PARTS;
         let (parts, each) = match is_small {
             true => (PARTS, self.outputs),
@@ -229,42 +240,44 @@ impl<'a> Tiles<'a> {
             let outputs = first..(first + each).min(self.outputs);
             tasks.extend(blocks.chunks(blocks.len().div_ceil(parts)).enumerate().map(|part| (outputs.clone(), part)));
         }
-        let (out, of_parts) = (Mutex::new(out), Mutex::new(Vec::new()));
-        let room = || {
-            let tiles = self.together * self.columns;
-            [self.features, each].map(|columns| Scratch::new(POINTS * apart(tiles, columns)))
-        };
-        run_tasks(tasks, threads, room, |[images, windows], (outputs, (part, blocks))| {
-            let mut sums = Scratch::new(POINTS * apart(self.features, outputs.len()));
-            for (i, rows) in blocks.iter().enumerate() {
-                let tiles = rows.len() * self.columns;
-                let images = &mut images[..POINTS * apart(tiles, self.features)];
-                let windows = &mut windows[..POINTS * apart(tiles, outputs.len())];
-                self.transform_images(rows, images);
-                self.transform_window(window, rows, &outputs, windows);
-                let before = if i == 0 { Before::Ignored } else { Before::Added };
-                for point in 0..POINTS {
-                    let images = matrix(images, point, tiles, self.features);
-                    let windows = matrix(windows, point, tiles, outputs.len());
-                    let sums = matrix_mut(&mut sums, point, self.features, outputs.len());
-                    let (Ok(images), Ok(windows), Ok(mut sums)) = (images, windows, sums) else { return };
-                    product(&images.t(), &windows, before, &mut sums);
+        let (out, partial_sums) = (Mutex::new(out), Mutex::new(Vec::new()));
+        run_tasks(
+            tasks,
+            threads,
+            || self.scratch(each),
+            |[images, windows], (outputs, (part, blocks))| {
+                let mut sums = Scratch::new(POINTS * apart(self.features, outputs.len()));
+                for (i, rows) in blocks.iter().enumerate() {
+                    let tiles = rows.len() * self.columns;
+                    let images = &mut images[..POINTS * apart(tiles, self.features)];
+                    let windows = &mut windows[..POINTS * apart(tiles, outputs.len())];
+                    self.transform_images(rows, images);
+                    self.transform_window(window, rows, &outputs, windows);
+                    let before = if i == 0 { Before::Ignored } else { Before::Added };
+                    for point in 0..POINTS {
+                        let images = matrix(images, point, tiles, self.features);
+                        let windows = matrix(windows, point, tiles, outputs.len());
+                        let sums = matrix_mut(&mut sums, point, self.features, outputs.len());
+                        let (Ok(images), Ok(windows), Ok(mut sums)) = (images, windows, sums) else { return };
+                        product(&images.t(), &windows, before, &mut sums);
+                    }
                 }
-            }
-            if is_small {
-                of_parts.lock().unwrap_or_else(PoisonError::into_inner).push((part, sums));
-            } else {
-                self.transform_sums(&sums, &outputs, &mut out.lock().unwrap_or_else(PoisonError::into_inner));
-            }
+                if is_small {
+                    partial_sums.lock().unwrap_or_else(PoisonError::into_inner).push((part, sums));
+                } else {
+                    self.transform_sums(&sums, &outputs, &mut out.lock().unwrap_or_else(PoisonError::into_inner));
+                }
+            },
+        );
+        // Tasks end in any order, but the parts must be added in their order, because the order changes the rounding.
+        let mut partial_sums = partial_sums.into_inner().unwrap_or_else(PoisonError::into_inner);
+        partial_sums.sort_unstable_by_key(|(part, _)| *part);
+        let total = partial_sums.into_iter().map(|(_, sums)| sums).reduce(|mut total, sums| {
+            total.iter_mut().zip(sums.iter()).for_each(|(total, sum)| *total += sum);
+            total
         });
-        let mut of_parts = of_parts.into_inner().unwrap_or_else(PoisonError::into_inner);
-        of_parts.sort_unstable_by_key(|(part, _)| *part);
-        let all = of_parts.into_iter().map(|(_, sums)| sums).reduce(|mut all, sums| {
-            all.iter_mut().zip(sums.iter()).for_each(|(all, sum)| *all += sum);
-            all
-        });
-        if let Some(all) = all {
-            self.transform_sums(&all, &(0..self.outputs), out.into_inner().unwrap_or_else(PoisonError::into_inner));
+        if let Some(total) = total {
+            self.transform_sums(&total, &(0..self.outputs), out.into_inner().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -278,17 +291,23 @@ impl<'a> Tiles<'a> {
     fn transform_images(&self, rows: &Range<usize>, to: &mut [f32]) {
         let [_, height, width] = self.of.operand;
         let tiles = rows.len() * self.columns;
-        let source = |tile: usize| {
-            let (row, column) = (rows.start + tile / self.columns, tile % self.columns);
-            let image = row / self.rows;
-            let lines = from_fn(|i| Some(image * height + self.of.meets(1, i, 2 * (row % self.rows))?));
-            let places: [Option<usize>; 4] = from_fn(|j| self.of.meets(2, j, 2 * column));
-            lines.map(|line: Option<usize>| places.map(|place| Some((line? * width + place?) * self.features)))
-        };
-        transform::<Image, 4, 4>(self.x, source, to, points(tiles, self.features), tiles, self.features);
+        transform::<Image, 4, 4>(
+            self.x,
+            |tile| {
+                let (row, column) = (rows.start + tile / self.columns, tile % self.columns);
+                let image = row / self.rows;
+                let lines = from_fn(|i| Some(image * height + self.of.meets(1, i, 2 * (row % self.rows))?));
+                let places: [Option<usize>; 4] = from_fn(|j| self.of.meets(2, j, 2 * column));
+                lines.map(|line: Option<usize>| places.map(|place| Some((line? * width + place?) * self.features)))
+            },
+            to,
+            points(tiles, self.features),
+            tiles,
+            self.features,
+        );
     }
 
-    /// `A y Aᵀ` of the tiles of some rows and outputs; `window` has the elements of all.
+    /// `A y Aᵀ` of the tiles of some rows and outputs. `window` has the elements of all rows and outputs.
     fn transform_window(&self, window: &[f32], rows: &Range<usize>, outputs: &Range<usize>, to: &mut [f32]) {
         let tiles = rows.len() * self.columns;
         let source = self.places(rows, outputs, 0);
@@ -308,14 +327,15 @@ impl<'a> Tiles<'a> {
         transform::<Sums, 4, 3>(sums, source, out, self.filter_places(outputs), self.features, outputs.len());
     }
 
-    /// Where the filters of a feature begin.
+    /// Returns a function that computes the start of each element of a feature's filters.
     fn filter_places(&self, outputs: &Range<usize>) -> impl Fn(usize) -> Places<3> {
         move |feature| {
             from_fn(|i| from_fn(|j| Some(((3 * i + j) * self.features + feature) * self.outputs + outputs.start)))
         }
     }
 
-    /// Where the outputs of a tile begin among those from `start` on; there is none outside of the image.
+    /// Returns a function that computes the start of each output of a tile, counted from `start`. An output outside of the
+    /// image is `None`.
     fn places(&self, rows: &Range<usize>, outputs: &Range<usize>, start: usize) -> impl Fn(usize) -> Places<2> {
         let [_, height, width] = self.of.window;
         move |tile| {
@@ -351,19 +371,19 @@ fn matrix_mut(
 }
 
 fn is_finite(x: &[f32]) -> bool {
-    // Of whole blocks, which vectorizes.
+    // A block has no early exit, so that its loop is vectorized.
     x.chunks(1024).all(|block| block.iter().fold(true, |all, x| all & x.is_finite()))
 }
 
-/// Where the elements of a tile begin; `None` for 0.
+/// The start of each element of a tile, or `None` for an element that is 0.
 type Places<const N: usize> = [[Option<usize>; N]; N];
 
-/// Where the elements of a tile begin in the matrices of all points, `[tiles, features]`.
+/// Returns a function that computes the start of each element of a tile in the matrices `[tiles, features]` of all points.
 fn points(tiles: usize, features: usize) -> impl Fn(usize) -> Places<4> {
     move |tile| from_fn(|i| from_fn(|j| Some((4 * i + j) * apart(tiles, features) + tile * features)))
 }
 
-/// Transforms tiles of this number of features each: the elements at `source` to those at `target`.
+/// Transforms tiles with this number of features. Reads the elements at `source` and writes the elements at `target`.
 fn transform<T: Matrix<N, M>, const N: usize, const M: usize>(
     from: &[f32],
     source: impl Fn(usize) -> Places<N>,
@@ -396,11 +416,11 @@ impl<T: Matrix<N, M>, const N: usize, const M: usize> WithSimd for Transform<'_,
     fn with_simd<S: Simd>(self, simd: S) {
         let zero = simd.splat_f32s(0.0);
         for feature in (0..self.features).step_by(S::F32_LANES) {
+            // The matrix is applied to the columns of the tile, and then to the rows of the result.
             let mut tile = [[zero; N]; N];
             for (tile, source) in tile.iter_mut().flatten().zip(self.source.iter().flatten()) {
                 if let Some(place) = source {
-                    let at = place + feature;
-                    *tile = S::as_simd_f32s(&self.from[at..at + S::F32_LANES]).0[0];
+                    *tile = S::as_simd_f32s(&self.from[place + feature..][..S::F32_LANES]).0[0];
                 }
             }
             let mut columns = [[zero; N]; M];
@@ -414,8 +434,7 @@ impl<T: Matrix<N, M>, const N: usize, const M: usize> WithSimd for Transform<'_,
                 let row = T::apply(simd, row);
                 for (element, target) in row.into_iter().zip(target) {
                     if let Some(place) = target {
-                        let at = place + feature;
-                        S::as_mut_simd_f32s(&mut self.to[at..at + S::F32_LANES]).0[0] = element;
+                        S::as_mut_simd_f32s(&mut self.to[place + feature..][..S::F32_LANES]).0[0] = element;
                     }
                 }
             }

@@ -114,7 +114,7 @@ impl Head<'_> {
         }
     }
 
-    /// Computes the gradient of the queries, and adds to those of keys and values.
+    /// Computes the gradient of the queries, and adds to the gradients of the keys and values.
     pub fn backward(
         &self,
         room: &mut [Array2<f32>; 2],

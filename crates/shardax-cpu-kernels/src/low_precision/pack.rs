@@ -17,7 +17,7 @@ pub(super) struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// Views an operand of three dimensions, and returns the size of the batch. The matrix is that of its first element.
+    /// Views an operand of three dimensions. Returns the size of the batch and the matrix of its first element.
     pub fn batch(view: View<'a, T>, name: &str, contracted: usize) -> Result<(usize, Self)> {
         if !(1..=2).contains(&contracted) {
             return Err(ShapeError(format!("{name} is contracted over dimension {contracted}: 1 or 2 expected")));

@@ -24,7 +24,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, x| if x <= most { most } else { x })
 }
 
-/// `p a - l u`, where the factors are those of `a`.
+/// `p a - l u` with the factors of `a`.
 fn lu_residual(a: &[f64], factors: &[f64], permutation: &[i32], [m, n]: [usize; 2]) -> f64 {
     let k = m.min(n);
     let l: Vec<f64> = (0..m * k)
