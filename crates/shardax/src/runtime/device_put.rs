@@ -35,7 +35,8 @@ use crate::transfer_guard::{self, Direction};
 ///
 /// `grad`, `vjp`, `jvp` and `vmap` outside of `jit` run as one program. Inside them the sharding acts like
 /// [`with_sharding_constraint`](crate::with_sharding_constraint), and the program runs on the devices of the sharding.
-/// Committed arguments must be on the same devices.
+/// Committed arguments must be on the same devices. Only `grad` and `value_and_grad` accept other devices, if all
+/// arguments are on the same ones: they run there, because gradients are where their arguments are, and the value is there too.
 ///
 /// Inside a compiled function, a value moves to another memory if you request one, and does not move otherwise, because
 /// the compiler decides where values are. Use [`with_sharding_constraint`](crate::with_sharding_constraint) to guide

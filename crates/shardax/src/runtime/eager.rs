@@ -20,6 +20,7 @@ use crate::defaults::Defaults;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::checkify::{Checks, Errors, discharge};
+use crate::ops::collective::ShardingConstraint;
 use crate::ops::primitive::call::Call;
 use crate::ops::state::lift::lift;
 use crate::scope::Scope;
@@ -230,9 +231,29 @@ pub(crate) fn request_traced(
     let count = traced.captures.len();
     let inputs: Vec<Input> = traced.captures.iter().chain(args).map(|arg| input(arg.concrete_ref())).collect();
     let input_name = |i: usize| input_name(i.checked_sub(count), paths);
-    let request = request(name.to_owned(), traced.program.simplified(), &inputs, &input_name)?;
+    let program = traced.program.simplified();
+    // Gradients are where their arguments are. Results of other transformations would be on other devices than requested.
+    let program = if name == "grad" { stay_with_arguments(program, &inputs) } else { program };
+    let request = request(name.to_owned(), program, &inputs, &input_name)?;
     let committed = inputs.iter().any(|input| input.committed.is_some()) || matches!(request.place, Place::Mesh(_));
     Ok((request, committed))
+}
+
+/// Removes moves to other devices than the devices of the arguments. A transformation outside of `jit` is one program, which
+/// has one set of devices, and a gradient is where its argument is.
+fn stay_with_arguments(program: Program, inputs: &[Input]) -> Program {
+    let mut committed = inputs.iter().filter_map(|input| input.committed.as_ref());
+    let Some(first) = committed.next() else { return program };
+    let devices = first.devices();
+    let moves_away = |eqn: &Eqn| {
+        let constraint = eqn.primitive.as_any().downcast_ref::<ShardingConstraint>();
+        constraint.is_some_and(|constraint| constraint.sharding.devices() != devices)
+    };
+    // Arguments on different devices are an error.
+    if committed.any(|other| other.devices() != devices) || !program.eqns().iter().any(moves_away) {
+        return program;
+    }
+    program.without(moves_away)
 }
 
 /// Compiles and runs a traced function on its captures and arguments.

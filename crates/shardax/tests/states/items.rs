@@ -248,3 +248,26 @@ fn differences_and_triangles_of_unreduced_values_stay_unreduced() -> Result<()> 
     }
     Ok(())
 }
+
+/// JAX: `jax.grad(lambda x: (3 * jax.device_put(x, other) ** 2).sum())(jnp.arange(4.))` is [0, 6, 12, 18].
+#[test]
+fn gradients_go_through_device_put_to_other_devices() -> Result<()> {
+    setup();
+    let x = device_put(&arange(0..4).astype(DType::F32), &devices()?[0])?;
+    let mut reversed = devices()?;
+    reversed.reverse();
+    let reversed = Mesh::new(reversed, [("x", 8)])?.auto();
+    let targets: [Sharding; 3] = [
+        devices()?[1].clone().into(),
+        NamedSharding::new(&reversed, P![]).into(),
+        NamedSharding::new(&make_mesh([("x", 4), ("y", 2)])?.auto(), P!["x"]).into(),
+    ];
+    for to in targets {
+        let f = |x: Array| -> Result<Array> { Ok((device_put(&x, &to)?.square() * 3).sum(..)) };
+        let slope = [0.0, 6.0, 12.0, 18.0];
+        let g = grad(f).call(&x)?;
+        assert_eq!(host(&g), slope, "{to:?}");
+        assert!(g.sharding()?.is_equivalent_to(&x.sharding()?, 1), "{to:?}: {:?}", g.sharding()?);
+    }
+    Ok(())
+}

@@ -14,6 +14,24 @@ impl Program {
         merged.drop_unused()
     }
 
+    /// Removes equations that return their operand.
+    pub(crate) fn without(&self, is_removed: impl Fn(&Eqn) -> bool) -> Program {
+        let mut replaced: HashMap<Var, Atom> = HashMap::new();
+        let mut eqns = Vec::with_capacity(self.eqns.len());
+        for eqn in &self.eqns {
+            let mut eqn = eqn.clone();
+            for atom in &mut eqn.inputs {
+                *atom = replacement(&replaced, *atom);
+            }
+            match (eqn.inputs.as_slice(), eqn.outputs.as_slice()) {
+                ([operand], [result]) if is_removed(&eqn) => drop(replaced.insert(*result, *operand)),
+                _ => eqns.push(eqn),
+            }
+        }
+        let outputs = self.outputs.iter().map(|atom| replacement(&replaced, *atom)).collect();
+        Program { avals: self.avals.clone(), inputs: self.inputs.clone(), eqns, outputs }
+    }
+
     fn merge_equal(&self) -> Program {
         let mut replaced: HashMap<Var, Var> = HashMap::new();
         let mut outputs_of_eqn: HashMap<Eqn, SmallVec<[Var; 1]>> = HashMap::new();
@@ -116,4 +134,11 @@ fn rename(renamed: &[Var], atom: &Atom) -> Atom {
 
 fn same_types(program: &Program, a: &[Var], b: &[Var]) -> bool {
     a.iter().zip(b).all(|(a, b)| program.aval_of(*a) == program.aval_of(*b))
+}
+
+fn replacement(replaced: &HashMap<Var, Atom>, atom: Atom) -> Atom {
+    match atom {
+        Atom::Var(var) => *replaced.get(&var).unwrap_or(&atom),
+        literal => literal,
+    }
 }
