@@ -19,8 +19,8 @@ use super::{Case, Fun, Host, family, outside_of_ci};
 const CHUNK: usize = 8;
 
 /// Families whose programs take the compiler long, and of how many of their gradients, tangents and batches one is chosen. Of
-/// those, CI compares a half, and `cargo test` elsewhere an eighth. Of the results of these families every third is compared, of
-/// other families all, and outside of CI a third of these. `SHARDAX_TEST_GOLDEN_EVERY=1` compares everything.
+/// those, CI compares a half, and `cargo test` elsewhere a fifth. Of the results of these families every third is compared, of
+/// other families all, and outside of CI a half of these. `SHARDAX_TEST_GOLDEN_EVERY=1` compares everything.
 const SLOW: [(&str, usize); 11] = [
     ("linalg", 3),
     ("special", 3),
@@ -40,7 +40,7 @@ fn slice<'a>(name: &str, checks: Vec<Check<'a>>) -> Vec<Check<'a>> {
     let slow = SLOW.iter().find(|(slow, _)| *slow == name).map(|(_, every)| *every);
     let (results, every) = match std::env::var("SHARDAX_TEST_GOLDEN_EVERY") {
         Ok(every) => (1, every.parse().expect("a number")),
-        Err(_) => (outside_of_ci(3) * if slow.is_some() { 3 } else { 1 }, outside_of_ci(8).max(2) * slow.unwrap_or(1)),
+        Err(_) => (outside_of_ci(2) * if slow.is_some() { 3 } else { 1 }, outside_of_ci(5).max(2) * slow.unwrap_or(1)),
     };
     let is_chosen = |(i, check): &(usize, Check<'a>)| i % if check.what == "out" { results } else { every } == 0;
     checks.into_iter().enumerate().filter(is_chosen).map(|(_, check)| check).collect()
