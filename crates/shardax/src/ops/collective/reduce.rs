@@ -13,7 +13,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::primitive::elementwise::Accepts;
+use crate::ops::primitive::elementwise_rules::Accepts;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{AbstractMesh, Typed, UnreducedKind, get_abstract_mesh};

@@ -1,7 +1,7 @@
 //! NumPy's elementwise functions, which `lax`, `numpy`, the operators of `Array` and the rules of primitives share.
 
-mod binary;
-mod unary;
+mod one_array;
+mod two_arrays;
 
-pub use binary::*;
-pub use unary::*;
+pub use one_array::*;
+pub use two_arrays::*;

@@ -8,7 +8,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
-use crate::ops::primitive::elementwise::Accepts;
+use crate::ops::primitive::elementwise_rules::Accepts;
 
 /// The size of an axis, which must have the element `kth`.
 fn has_element(name: &str, x: &Array, kth: i32, axis: usize) -> Result<()> {

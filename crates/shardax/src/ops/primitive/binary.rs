@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::elementwise::{self, Accepts, unspread};
+use super::elementwise_rules::{self, Accepts, unspread};
 use super::reshard::with_addends;
 use super::special::slopes::INVERSE_PART;
 use super::unary::LOG;
@@ -90,8 +90,8 @@ impl Primitive for Binary {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        let dtype = elementwise::dtype_of(self.0.name, self.0.accepts, args)?;
-        Ok(smallvec![Aval { dtype: (self.0.result)(dtype), ..elementwise::shape_of(self.0.name, args)? }])
+        let dtype = elementwise_rules::dtype_of(self.0.name, self.0.accepts, args)?;
+        Ok(smallvec![Aval { dtype: (self.0.result)(dtype), ..elementwise_rules::shape_of(self.0.name, args)? }])
     }
 
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
@@ -115,7 +115,7 @@ impl Primitive for Binary {
         if *self == POLYGAMMA {
             return cx.expand(args, |args| Ok(vec![super::special::polygamma(&args[0], &args[1])]));
         }
-        let made = elementwise::lower_op(cx, self.0.op, args, "", &outs[0]);
+        let made = elementwise_rules::lower_op(cx, self.0.op, args, "", &outs[0]);
         if *self != POW {
             return Ok(made);
         }
@@ -160,7 +160,7 @@ impl Primitive for Binary {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| self.apply(&args[0], &args[1]))
+        elementwise_rules::batch(axis, args, dims, |args| self.apply(&args[0], &args[1]))
     }
 }
 
@@ -347,7 +347,7 @@ impl Primitive for IntegerPow {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| self.apply(&args[0]))
+        elementwise_rules::batch(axis, args, dims, |args| self.apply(&args[0]))
     }
 }
 
@@ -391,8 +391,8 @@ impl Primitive for Compare {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let accepts = if matches!(self, Compare::Eq | Compare::Ne) { Accepts::Any } else { Accepts::Real };
-        elementwise::dtype_of(self.name(), accepts, args)?;
-        Ok(smallvec![elementwise::shape_of(self.name(), args)?.with_dtype(DType::Bool)])
+        elementwise_rules::dtype_of(self.name(), accepts, args)?;
+        Ok(smallvec![elementwise_rules::shape_of(self.name(), args)?.with_dtype(DType::Bool)])
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
@@ -405,7 +405,7 @@ impl Primitive for Compare {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = comparison(&self.name().to_uppercase(), cx.dtype(args[0]));
-        Ok(elementwise::lower_op(cx, "stablehlo.compare", args, &attrs, &outs[0]))
+        Ok(elementwise_rules::lower_op(cx, "stablehlo.compare", args, &attrs, &outs[0]))
     }
 
     fn jvp(&self, args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -413,7 +413,7 @@ impl Primitive for Compare {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| self.apply(&args[0], &args[1]))
+        elementwise_rules::batch(axis, args, dims, |args| self.apply(&args[0], &args[1]))
     }
 }
 
@@ -446,8 +446,8 @@ impl Primitive for Select {
             return Err(err!(Type, "select must have a boolean predicate, got {}", args[0])
                 .help("compare it, as in `x.not_equal(0)`, or use `where_`"));
         }
-        let dtype = elementwise::dtype_of("select", Accepts::Any, &args[1..])?;
-        let shape = elementwise::shape_of("select", args)?.shape;
+        let dtype = elementwise_rules::dtype_of("select", Accepts::Any, &args[1..])?;
+        let shape = elementwise_rules::shape_of("select", args)?.shape;
         Ok(smallvec![Aval { weak: args[1].weak && args[2].weak, ..Aval::new(dtype, shape) }])
     }
 
@@ -470,7 +470,7 @@ impl Primitive for Select {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         with_addends(cx, args, &outs[0], |cx, args| {
-            Ok(elementwise::lower_op(cx, "stablehlo.select", &[args[0], args[2], args[1]], "", &outs[0])[0])
+            Ok(elementwise_rules::lower_op(cx, "stablehlo.select", &[args[0], args[2], args[1]], "", &outs[0])[0])
         })
     }
 
@@ -500,7 +500,7 @@ impl Primitive for Select {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| self.apply(&args[0], &args[1], &args[2]))
+        elementwise_rules::batch(axis, args, dims, |args| self.apply(&args[0], &args[1], &args[2]))
     }
 }
 
@@ -583,6 +583,6 @@ impl Primitive for Convert {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| bind1(*self, args))
+        elementwise_rules::batch(axis, args, dims, |args| bind1(*self, args))
     }
 }

@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::elementwise::{self, Accepts};
+use super::elementwise_rules::{self, Accepts};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
@@ -26,8 +26,8 @@ impl Primitive for Clamp {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        elementwise::dtype_of("clamp", Accepts::Real, args)?;
-        let out = elementwise::shape_of("clamp", args)?;
+        elementwise_rules::dtype_of("clamp", Accepts::Real, args)?;
+        let out = elementwise_rules::shape_of("clamp", args)?;
         if out.shape != args[1].shape {
             return Err(err!(
                 Type,
@@ -56,10 +56,10 @@ impl Primitive for Clamp {
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         // XLA has no clamp of booleans.
         if outs[0].dtype == DType::Bool {
-            let raised = elementwise::lower_op(cx, "stablehlo.or", &args[..2], "", &outs[0]);
-            return Ok(elementwise::lower_op(cx, "stablehlo.and", &[raised[0], args[2]], "", &outs[0]));
+            let raised = elementwise_rules::lower_op(cx, "stablehlo.or", &args[..2], "", &outs[0]);
+            return Ok(elementwise_rules::lower_op(cx, "stablehlo.and", &[raised[0], args[2]], "", &outs[0]));
         }
-        Ok(elementwise::lower_op(cx, "stablehlo.clamp", args, "", &outs[0]))
+        Ok(elementwise_rules::lower_op(cx, "stablehlo.clamp", args, "", &outs[0]))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -84,6 +84,6 @@ impl Primitive for Clamp {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| bind1(*self, args))
+        elementwise_rules::batch(axis, args, dims, |args| bind1(*self, args))
     }
 }

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::binary::{ADD, MAX, MIN, MUL};
-use super::elementwise::Accepts;
+use super::elementwise_rules::Accepts;
 use super::expanded::LOGADDEXP;
 use super::reduce::{Reducer, accumulated};
 use super::reshard::with_addends;

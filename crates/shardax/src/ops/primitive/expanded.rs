@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::binary::{ADD, Compare, MAX, MIN, MUL, SUB, Select};
-use super::elementwise::{self, Accepts};
+use super::elementwise_rules::{self, Accepts};
 use super::unary::{ABS, EXP, IMAG, LOG1P, LOGISTIC, NEG, REAL};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -62,8 +62,8 @@ impl Primitive for Expanded {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        let dtype = elementwise::dtype_of(self.0.name, self.0.accepts, args)?;
-        Ok(smallvec![Aval { dtype, ..elementwise::shape_of(self.0.name, args)? }])
+        let dtype = elementwise_rules::dtype_of(self.0.name, self.0.accepts, args)?;
+        Ok(smallvec![Aval { dtype, ..elementwise_rules::shape_of(self.0.name, args)? }])
     }
 
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
@@ -92,7 +92,7 @@ impl Primitive for Expanded {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| self.apply(args))
+        elementwise_rules::batch(axis, args, dims, |args| self.apply(args))
     }
 }
 
@@ -101,7 +101,7 @@ macro_rules! expanded {
         pub(crate) static $ident: $crate::ops::primitive::expanded::Expanded =
             $crate::ops::primitive::expanded::Expanded(&$crate::ops::primitive::expanded::Def {
                 name: $name,
-                accepts: $crate::ops::primitive::elementwise::Accepts::$accepts,
+                accepts: $crate::ops::primitive::elementwise_rules::Accepts::$accepts,
                 body: $body,
                 tangent: $tangent,
             });

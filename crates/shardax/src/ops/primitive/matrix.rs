@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::elementwise::Accepts;
+use super::elementwise_rules::Accepts;
 use super::unary::conj;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};

@@ -22,7 +22,7 @@ pub(crate) mod dot_algorithm;
 pub(crate) mod dynamic_slice;
 mod eager_forms;
 pub(crate) mod eigh;
-pub(crate) mod elementwise;
+pub(crate) mod elementwise_rules;
 pub(crate) mod expanded;
 pub(crate) mod fft;
 pub(crate) mod gather;

@@ -7,7 +7,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::elementwise::{self, Accepts, spread};
+use super::elementwise_rules::{self, Accepts, spread};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, TypedOuts};
@@ -67,10 +67,10 @@ impl Primitive for RandomWrap {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        if elementwise::dtype_of("random_wrap", Accepts::Any, args)? != DType::U32 {
+        if elementwise_rules::dtype_of("random_wrap", Accepts::Any, args)? != DType::U32 {
             return Err(err!(Type, "random_wrap takes uint32 words, got {}", args[0]));
         }
-        Ok(smallvec![elementwise::shape_of("random_wrap", args)?.strip_weak_type().with_dtype(self.dtype)])
+        Ok(smallvec![elementwise_rules::shape_of("random_wrap", args)?.strip_weak_type().with_dtype(self.dtype)])
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
@@ -87,7 +87,7 @@ impl Primitive for RandomWrap {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| self.apply(&args[0], &args[1]))
+        elementwise_rules::batch(axis, args, dims, |args| self.apply(&args[0], &args[1]))
     }
 }
 

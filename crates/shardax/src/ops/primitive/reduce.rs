@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::binary::Compare;
-use super::elementwise::Accepts;
+use super::elementwise_rules::Accepts;
 use super::reshard::{Reshard, on_parts};
 use super::shape_ops::BroadcastInDim;
 use crate::core::array::Array;

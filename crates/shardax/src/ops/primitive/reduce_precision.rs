@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::elementwise::{self, Accepts};
+use super::elementwise_rules::{self, Accepts};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -77,6 +77,6 @@ impl Primitive for ReducePrecision {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| self.apply(&args[0]))
+        elementwise_rules::batch(axis, args, dims, |args| self.apply(&args[0]))
     }
 }

@@ -10,7 +10,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::binary::Select;
-use super::elementwise::Accepts;
+use super::elementwise_rules::Accepts;
 use super::reduce::{Reduce, Reducer, accumulated};
 use super::select_and_gather::SelectAndGather;
 use super::window::{self, WindowDim};

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::binary::{Compare, MAX, Select};
-use super::elementwise::Accepts;
+use super::elementwise_rules::Accepts;
 use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, clipped, comparable};
 use super::reduce::accumulator;
 use super::reshard::with_addends;

@@ -3,7 +3,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::elementwise::Accepts;
+use super::elementwise_rules::Accepts;
 use super::stop_gradient::stop_gradient;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};

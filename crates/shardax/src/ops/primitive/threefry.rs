@@ -5,7 +5,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::binary::{ADD, OR, SHIFT_LEFT, SHIFT_RIGHT_LOGICAL, XOR};
-use super::elementwise::{self, Accepts};
+use super::elementwise_rules::{self, Accepts};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
@@ -65,11 +65,11 @@ impl Primitive for Threefry2x32 {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        let dtype = elementwise::dtype_of("threefry2x32", Accepts::Integer, args)?;
+        let dtype = elementwise_rules::dtype_of("threefry2x32", Accepts::Integer, args)?;
         if dtype != DType::U32 || args.len() != 4 {
             return Err(err!(Type, "threefry2x32 takes four uint32 arrays, got {args:?}"));
         }
-        let out = elementwise::shape_of("threefry2x32", args)?;
+        let out = elementwise_rules::shape_of("threefry2x32", args)?;
         Ok(smallvec![out.clone().strip_weak_type(), out.strip_weak_type()])
     }
 
@@ -79,7 +79,7 @@ impl Primitive for Threefry2x32 {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let out = cx.expand(args, |a| Ok(encrypt(&a[0], &a[1], &a[2], &a[3]).to_vec()))?;
-        Ok(elementwise::spread(cx, &out, &outs[0].shape).into_vec())
+        Ok(elementwise_rules::spread(cx, &out, &outs[0].shape).into_vec())
     }
 
     fn jvp(&self, args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -88,7 +88,7 @@ impl Primitive for Threefry2x32 {
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let mut second = None;
-        let (mut outs, mut out_dims) = elementwise::batch(axis, args, dims, |args| {
+        let (mut outs, mut out_dims) = elementwise_rules::batch(axis, args, dims, |args| {
             let mut both = self.apply(args);
             second = both.pop();
             both.swap_remove(0)

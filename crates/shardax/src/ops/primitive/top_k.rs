@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::elementwise::Accepts;
+use super::elementwise_rules::Accepts;
 use super::gather::{GatherScatterMode, take_along};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};

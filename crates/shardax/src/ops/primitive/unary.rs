@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::binary::IntegerPow;
-use super::elementwise::{self, Accepts};
+use super::elementwise_rules::{self, Accepts};
 use super::special::slopes::{ASIN_SLOPE, ASINH_SLOPE, ATAN_SLOPE, ATANH_SLOPE, LOGISTIC_SLOPE, TANH_SLOPE};
 use super::special::{self, widened_unary};
 use crate::core::array::Array;
@@ -159,7 +159,7 @@ impl Primitive for Unary {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| self.apply(&args[0]))
+        elementwise_rules::batch(axis, args, dims, |args| self.apply(&args[0]))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Elementwise functions of two arrays: arithmetic, comparison.
 
-use super::unary::*;
+use super::one_array::*;
 use crate::core::array::{Array, Repr};
 use crate::dtype::{Category, DType, Scalar, promote};
 use crate::error::{Result, err};
