@@ -3,6 +3,7 @@
 //! Tracing, arrays and lowering refer to each other, because an array may be a value of a trace, and a trace is lowered
 //! to text. Nothing here names a particular primitive.
 
+pub(crate) mod argnums;
 pub mod array;
 pub mod function;
 pub mod lower;

@@ -9,6 +9,7 @@ use super::local_shards::{Manual, trace_local_shards};
 use super::pmap_hosts::Hosts;
 use super::pmap_mesh::Choice;
 use crate::compiler_options::CompilerOptions;
+use crate::core::argnums::check_argnums;
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgnums, IntoArgs, function_name, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
@@ -27,7 +28,6 @@ use crate::shape::AxisName;
 use crate::sharding::context::{adopting, with_abstract_mesh};
 use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, axis_env};
 use crate::source;
-use crate::transform::jit::check_argnums;
 
 /// The name of the mapped axis when none is given.
 const DEFAULT_AXIS: &str = "unnamed axis of pmap";

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use std::rc::Rc;
 
+use crate::core::argnums::leaves_of;
 use crate::core::array::Array;
 use crate::core::function::{Arg, Argnums, Function, identity_of};
 use crate::core::primitive::Tangents;
@@ -206,7 +207,7 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
 fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -> Result<Flat> {
     depend_on(Dependence { gradients: true, ..Dependence::default() });
     let avals = avals_of(flat)?;
-    let wanted = super::jit::leaves_of(&flat.def, positions);
+    let wanted = leaves_of(&flat.def, positions);
     for (i, (aval, wanted)) in avals.iter().zip(&wanted).enumerate() {
         if *wanted {
             check_input(aval, &|| flat.def.path(i), options)?;
