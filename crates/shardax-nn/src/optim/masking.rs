@@ -97,7 +97,7 @@ pub trait Groups: Tree {
 }
 
 macro_rules! groups {
-    ($(($($t:ident $s:ident $i:tt),+))*) => {$(
+    ($(($($t:ident $i:tt),+))*) => {$(
         impl<$($t),+> Labelled for ($((&'static str, $t),)+) {
             type Transforms = ($($t,)+);
 
@@ -114,6 +114,8 @@ macro_rules! groups {
                 Ok(($(self.$i.init(&groups[$i])?,)+))
             }
 
+            // The states are named after the types of their transformations.
+            #[allow(non_snake_case)]
             fn update(
                 &self,
                 mut grads: Vec<State>,
@@ -121,23 +123,16 @@ macro_rules! groups {
                 params: &[State],
             ) -> Result<(Vec<State>, Self::States)> {
                 $(
-                    let (updates, $s) = self.$i.update(std::mem::take(&mut grads[$i]), states.$i, &params[$i])?;
+                    let (updates, $t) = self.$i.update(std::mem::take(&mut grads[$i]), states.$i, &params[$i])?;
                     grads[$i] = updates;
                 )+
-                Ok((grads, ($($s,)+)))
+                Ok((grads, ($($t,)+)))
             }
         }
     )*};
 }
 
-groups! {
-    (A a 0)
-    (A a 0, B b 1)
-    (A a 0, B b 1, C c 2)
-    (A a 0, B b 1, C c 2, D d 3)
-    (A a 0, B b 1, C c 2, D d 3, E e 4)
-    (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5)
-}
+shardax::__each_tuple!(groups);
 
 /// Applies a transformation to each group of parameters. `param_labels` returns the label of a parameter from its key path
 /// and its array.

@@ -194,35 +194,28 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Option
 }
 
 macro_rules! chains {
-    ($(($($t:ident $s:ident $i:tt),+))*) => {$(
+    ($(($($t:ident $i:tt),+))*) => {$(
         /// Applies the transformations one after the other.
-        impl<P: Tree, $($t: GradientTransformation<P>),+> GradientTransformation<P> for ($($t,)+) {
+        impl<Params: Tree, $($t: GradientTransformation<Params>),+> GradientTransformation<Params> for ($($t,)+) {
             type State = ($($t::State,)+);
 
             #[track_caller]
-            fn init(&self, params: &P) -> Result<Self::State> {
+            fn init(&self, params: &Params) -> Result<Self::State> {
                 Ok(($(self.$i.init(params)?,)+))
             }
 
-            fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+            // The states are named after the types of their transformations.
+            #[allow(non_snake_case)]
+            fn update(&self, grads: Params, state: Self::State, params: &Params) -> Result<(Params, Self::State)> {
                 let updates = grads;
-                $(let (updates, $s) = self.$i.update(updates, state.$i, params)?;)+
-                Ok((updates, ($($s,)+)))
+                $(let (updates, $t) = self.$i.update(updates, state.$i, params)?;)+
+                Ok((updates, ($($t,)+)))
             }
         }
     )*};
 }
 
-chains! {
-    (A a 0)
-    (A a 0, B b 1)
-    (A a 0, B b 1, C c 2)
-    (A a 0, B b 1, C c 2, D d 3)
-    (A a 0, B b 1, C c 2, D d 3, E e 4)
-    (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5)
-    (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6)
-    (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6, H h 7)
-}
+shardax::__each_tuple!(chains);
 
 /// Returns the count of steps before the first step: zero, int32.
 fn count() -> Array {

@@ -23,13 +23,13 @@ impl<T: Tree> Leaves<Owned> for T {
 }
 
 macro_rules! tuples_of_references {
-    ($(($($at:tt $t:ident),*))*) => {$(
+    ($(($($t:ident $i:tt),*))*) => {$(
         impl<$($t: Tree),*> Leaves<Borrowed> for ($(&$t,)*) {
             fn leaves(&self) -> Vec<(String, Array)> {
                 let mut leaves = Vec::new();
                 $(
-                    let part = tree::leaves_with_path(self.$at).into_iter();
-                    leaves.extend(part.map(|(path, leaf)| (format!("[{}]{path}", $at), leaf)));
+                    let part = tree::leaves_with_path(self.$i).into_iter();
+                    leaves.extend(part.map(|(path, leaf)| (format!("[{}]{path}", $i), leaf)));
                 )*
                 leaves
             }
@@ -37,4 +37,4 @@ macro_rules! tuples_of_references {
     )*};
 }
 
-tuples_of_references! { (0 A) (0 A, 1 B) (0 A, 1 B, 2 C) (0 A, 1 B, 2 C, 3 D) (0 A, 1 B, 2 C, 3 D, 4 E) }
+shardax::__each_tuple!(tuples_of_references);

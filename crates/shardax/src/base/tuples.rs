@@ -1,7 +1,9 @@
-//! Trait implementations for tuples of up to sixteen.
+//! Trait implementations for tuples of up to sixteen, in this crate and in the crates that depend on it.
 
 /// Calls a macro with the types and indices of each tuple: `(A 0) (A 0, B 1) …`.
-macro_rules! each {
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __each_tuple {
     ($macro:ident) => {
         $macro! {
             (A 0)
@@ -24,4 +26,4 @@ macro_rules! each {
     };
 }
 
-pub(crate) use each;
+pub(crate) use __each_tuple as each;
