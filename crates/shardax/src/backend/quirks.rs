@@ -37,6 +37,14 @@ const ALL: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Tpu, Platform
 /// All quirks, by name.
 const TABLE: &[Quirk] = &[
     Quirk {
+        name: "addends-in-partitions",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "the partitioner loses addends in most operations: it treats a sum as the addend of each device",
+        file: "ops/primitive/reshard.rs",
+        test: "unreduced (of shardax-pjrt)",
+    },
+    Quirk {
         name: "all-reduce-loses-nan",
         platforms: CPU,
         plugin: XLA_CPU,
@@ -61,12 +69,36 @@ const TABLE: &[Quirk] = &[
         test: "edges (reference values)",
     },
     Quirk {
+        name: "complex-size-of-infinity",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "the absolute value of a complex number with an infinite part is NaN if the other part is NaN",
+        file: "ops/primitive/unary.rs",
+        test: "edges (reference values)",
+    },
+    Quirk {
         name: "convolution-with-negative-padding",
         platforms: CPU,
         plugin: XLA_CPU,
         problem: "a convolution with negative padding and a stride is wrong",
         file: "backend/cpu/conv.rs",
         test: "convolutions_and_their_gradients",
+    },
+    Quirk {
+        name: "digits-near-roots",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "`expm1` close to 0, and `lgamma` and `digamma` close to their roots, lose digits",
+        file: "ops/primitive/unary.rs",
+        test: "unary, special (reference values)",
+    },
+    Quirk {
+        name: "effects-lose-sharding",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "the partitioner loses the sharding of a call with side effects, and the compiler rejects the program",
+        file: "ops/callback/primitive.rs",
+        test: "effects_happen_once_in_programs_over_devices",
     },
     Quirk {
         name: "exponential-of-constant-nan",
@@ -115,6 +147,14 @@ const TABLE: &[Quirk] = &[
         problem: "the partitioner gathers all shards of a value with a layout constraint, to no effect",
         file: "ops/primitive/layout_constraint.rs",
         test: "every_order_goes_in_and_comes_out",
+    },
+    Quirk {
+        name: "logarithms-of-powers",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "the logarithm of a power is a number even if the power is NaN",
+        file: "ops/primitive/binary.rs",
+        test: "logarithms_of_powers_keep_nan",
     },
     Quirk {
         name: "long-chains-of-additions",
@@ -211,6 +251,14 @@ const TABLE: &[Quirk] = &[
         problem: "the partitioner's all-reduce of maxima and minima drops a NaN",
         file: "ops/primitive/reduce.rs",
         test: "maxima_keep_nan",
+    },
+    Quirk {
+        name: "split-scatter-positions",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "the partitioner's scatters are wrong if positions are split next to a batch, or unevenly",
+        file: "ops/primitive/scatter.rs",
+        test: "updates_at_split_positions_are_the_same",
     },
     Quirk {
         name: "stale-packed-operands",

@@ -321,8 +321,8 @@ impl fmt::Debug for Mesh {
 }
 
 /// The quoted name of an axis in a program's text. It is the axis name if that consists of letters, digits and `_`.
-/// Otherwise it is an alias with the axis's position, because other characters abort the plugin's parser (xla-cpu-pjrt
-/// 0.0.1).
+/// Otherwise it is an alias with the axis's position, because parsers of programs differ in the characters that they
+/// accept. The name has no other use in the text.
 pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: AxisName) -> String {
     let name = axis.as_str();
     if !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {

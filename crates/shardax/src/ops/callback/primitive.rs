@@ -100,8 +100,8 @@ impl HostCall {
             .help("leave the order out, or call an ordered `io_callback`: inside a `shard_map` each device keeps its own order"));
         }
         // The partitioner loses the sharding of a custom call with side effects and then rejects the program, so one
-        // device makes the call. Checked by `effects_happen_once_in_programs_over_devices`.
-        if self.has_effects() && !cx.is_local() {
+        // device makes the call.
+        if self.has_effects() && !cx.is_local() && cx.has_quirk("effects-lose-sharding") {
             let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
             let mesh = mesh.ok_or_else(|| {
                 let what = "where some mesh axes are left to the compiler is not supported";

@@ -25,7 +25,7 @@ pub struct RaggedSlices<'a> {
 /// Sends a slice of the rows of `operand` to each device of an axis. Returns `output` with the received rows written at
 /// their offsets; its other rows are unchanged.
 ///
-/// Every device gathers the operands of all devices, because XLA's CPU plugin lacks this collective.
+/// Every device gathers the operands of all devices, because not every platform has this collective.
 ///
 /// Fails if the arrays differ in type, or if an index array does not have one entry for each device.
 ///

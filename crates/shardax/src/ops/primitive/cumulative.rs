@@ -76,8 +76,8 @@ impl Cumulative {
         if n < 2 {
             return Ok(args.to_vec());
         }
-        // Each element's window extends to the end of the axis. XLA (xla-cpu-pjrt 0.0.1) makes a tree of blocks of it,
-        // which is at worst half as fast as the expansion and compiles several times as fast.
+        // Each element's window extends to the end of the axis. XLA computes such windows as a tree of blocks, which is
+        // at worst half as fast as the expansion and compiles several times as fast.
         let along = |v: i64, rest: i64| -> Vec<i64> {
             (0..outs[0].rank()).map(|d| if d == self.axis { v } else { rest }).collect()
         };

@@ -1,8 +1,7 @@
 //! Windowed reductions: the maximum, minimum or sum of each position of a moving window.
 //!
-//! Small windows, as in pooling, are not lowered to `reduce_window`, nor their derivatives to
-//! `select_and_scatter`, which the CPU plugin (xla-cpu-pjrt 0.0.1) runs one element at a time. Forward, they combine
-//! one strided slice for each element of the window; backward, the position of the chosen element is found from the
+//! Small windows, as in pooling, are not lowered to `reduce_window`, nor their derivatives to `select_and_scatter`,
+//! because XLA runs these operations one element at a time on some platforms. Forward, they combine one strided slice for each element of the window; backward, the position of the chosen element is found from the
 //! same slices, and cotangents are selected by it. If windows tile the operand, that is one selection over the operand
 //! split into blocks. Forward and gradient of f32[128,32,32,32] take 2.3 ms instead of 57 with tiling 2×2 windows, 17
 //! instead of 105 with 3×3 windows of stride 2.

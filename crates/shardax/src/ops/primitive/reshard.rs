@@ -40,8 +40,8 @@ impl Reshard {
         bind1(self.clone(), std::slice::from_ref(x))
     }
 
-    /// Lowers a reshard to a value whose addends are spread over the axes `added`, device by device. XLA's partitioner
-    /// cannot do it: it treats a value that should become unreduced as an addend on every device, ends the process if
+    /// Lowers a reshard to a value whose addends are spread over the axes `added`, device by device. The
+    /// partitioner cannot do it: it treats a value that should become unreduced as an addend on every device, ends the process if
     /// axes are exchanged, and returns wrong values if several axes of unequal sizes are added at once.
     fn lower_unreduced(
         &self,
@@ -169,10 +169,9 @@ pub(crate) fn on_parts(
     Ok(cx.constrain(y, to))
 }
 
-/// Writes an operation whose operands or result are addends. XLA's partitioner (xla-cpu-pjrt 0.0.1) preserves addends
-/// only through some operations, and otherwise treats a sum as one of the addends on each device. Therefore addends are
-/// summed before the operation and spread after it. `shardax-pjrt`'s tests `unreduced` notice a partitioner that does
-/// better.
+/// Writes an operation whose operands or result are addends. The partitioner preserves addends only through some
+/// operations, and otherwise treats a sum as one of the addends on each device. Therefore addends are summed before the
+/// operation and spread after it.
 pub(crate) fn with_addends(
     cx: &mut Lowering,
     args: &[Value],
@@ -182,7 +181,7 @@ pub(crate) fn with_addends(
     let addends = |typed: &Typed| !typed.unreduced().is_empty();
     let to = out.sharding().filter(|typed| addends(typed));
     let takes = args.iter().any(|v| cx.typed(*v).is_some_and(|typed| addends(&typed)));
-    if cx.is_local() || (to.is_none() && !takes) {
+    if cx.is_local() || (to.is_none() && !takes) || !cx.has_quirk("addends-in-partitions") {
         return Ok(vec![write(cx, args)?]);
     }
     let mut sums = args.to_vec();
@@ -326,7 +325,7 @@ impl Primitive for Reshard {
         if from.kind() != UnreducedKind::Sum {
             return Ok(vec![combined(cx, args[0], &from, self.to.unreduced())?]);
         }
-        match added.is_empty() {
+        match added.is_empty() || !cx.has_quirk("addends-in-partitions") {
             true => Ok(args.to_vec()),
             false => self.lower_unreduced(cx, args[0], &from, &added, &outs[0]),
         }

@@ -190,7 +190,7 @@ impl Scatter {
             };
             Ok(vec![cx.op(op, a, "", &scalar)])
         })?;
-        // XLA's partitioner joins the wrong parts if positions are sharded next to a batch, and writes the padding of
+        // The partitioner joins the wrong parts if positions are sharded next to a batch, and writes the padding of
         // unevenly sharded positions. Therefore such dimensions are not sharded.
         let batch = &self.dims.scatter_indices_batching_dims;
         let rows = (0..cx.shape(args[2]).len()).filter(|d| !self.dims.update_window_dims.contains(d));
@@ -199,7 +199,7 @@ impl Scatter {
             .filter(|(k, d)| (!batch.is_empty() && !batch.contains(k)) || cx.may_pad(cx.shape(args[2])[*d]))
             .collect();
         let mut updates = args[2];
-        if !batch.is_empty() || !whole.is_empty() {
+        if (!batch.is_empty() || !whole.is_empty()) && cx.has_quirk("split-scatter-positions") {
             let (mut of_indices, of_updates): (Vec<usize>, Vec<usize>) = whole.into_iter().unzip();
             of_indices.push(cx.shape(indices).len() - 1);
             (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
