@@ -307,7 +307,9 @@ fn empty<M: TextModel>(model: M, sizes: Static<(usize, usize)>) -> Result<Module
 
 /// Noise of Gumbel's distribution for each text, by its seed and its number of tokens.
 fn noise(draws: &Array, vocabulary: usize) -> Array {
-    let row = move |draw: Array| random::gumbel(random::fold_in(random::key(draw.get(0)), draw.get(1)), [vocabulary]);
+    let row = move |draw: Array| {
+        random::gumbel_dtype(random::fold_in(random::key(draw.get(0)), draw.get(1)), [vocabulary], DType::F32)
+    };
     vmap(row).call(draws).unwrap_or_else(|error| Array::from_error(error, draws))
 }
 

@@ -385,7 +385,7 @@ macro_rules! any_metric {
                     _ => {
                         let error = Error::new(ErrorKind::Type, "metrics of two kinds under one name were merged");
                         let error = error.help("use the same kind of metric under a name in each step");
-                        AnyMetric::LastValue(LastValue(Array::from_error(error, &zeros(()))))
+                        AnyMetric::LastValue(LastValue(Array::from_error(error, &zeros_dtype((), DType::F32))))
                     }
                 }
             }

@@ -107,7 +107,7 @@ impl Patches {
         let conv = Conv::builder(channels, features, [patch, patch]).strides([patch, patch]);
         let conv = conv.padding(Padding::Valid).use_bias(sizes.conv_bias).build(rngs);
         let small = |shape: &[usize], rngs: &mut Rngs| {
-            (random::normal(rngs.params(), shape) * 0.02).astype(rngs.policy().param_dtype)
+            (random::normal_dtype(rngs.params(), shape, DType::F32) * 0.02).astype(rngs.policy().param_dtype)
         };
         let count = 1 + (image / patch).pow(2);
         let (class, positions) = match sizes.is_flat {

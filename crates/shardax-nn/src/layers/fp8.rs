@@ -50,8 +50,9 @@ impl Fp8DotGeneral {
     /// Creates scales of 1, with histories of this many steps, which are all 0.
     pub fn new(amax_history_length: usize) -> Self {
         let [input_amax_history, kernel_amax_history, output_grad_amax_history] =
-            [(); 3].map(|()| OverwriteWithGradient::new(zeros([amax_history_length])));
-        let [input_scale, kernel_scale, output_grad_scale] = [(); 3].map(|()| OverwriteWithGradient::new(ones([1])));
+            [(); 3].map(|()| OverwriteWithGradient::new(zeros_dtype([amax_history_length], DType::F32)));
+        let [input_scale, kernel_scale, output_grad_scale] =
+            [(); 3].map(|()| OverwriteWithGradient::new(ones_dtype([1], DType::F32)));
         Fp8DotGeneral {
             input_amax_history,
             kernel_amax_history,

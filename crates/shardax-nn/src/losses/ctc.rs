@@ -102,8 +102,8 @@ fn forward(
     let blank = blank_id as i64;
     let log_blank = logs.get((.., .., blank..blank + 1)).transpose(&[1, 0, 2]);
     let log_labels = einsum("btk,bnk->tbn", &[&logs, &one_hot(&labels, classes)]);
-    let nothing = zeros([batch, longest + 1]) + log_epsilon;
-    let start = (nothing.at((.., 0)).set(0.0), zeros([batch, longest]) + log_epsilon);
+    let nothing = zeros_dtype([batch, longest + 1], DType::F32) + log_epsilon;
+    let start = (nothing.at((.., 0)).set(0.0), zeros_dtype([batch, longest], DType::F32) + log_epsilon);
     // A step either emits a label, after the blank before it or the label itself, or a blank. The blank after a label can be
     // skipped unless the next label is the same.
     let step = |(blanks, emits): (Array, Array), (log_label, log_blank, padding): (Array, Array, Array)| {

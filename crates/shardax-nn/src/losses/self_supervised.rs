@@ -41,6 +41,7 @@ pub fn ntxent(embeddings: impl ArrayLike, labels: impl ArrayLike, temperature: f
     let rows = embeddings.expand_dims(0);
     let similar = cosine_similarity(rows, embeddings.expand_dims(1), epsilon) / temperature;
     let equal = labels.expand_dims(1).equal(labels.expand_dims(0));
+    #[expect(clippy::disallowed_methods, reason = "the comparison does not depend on the dtype")]
     let pairs = &equal & &eye(batch[0]).equal(0);
     let [negatives, positives] = [&!&equal, &pairs].map(|chosen| where_(chosen, &similar, f64::NEG_INFINITY));
     // The largest similarity is subtracted, so that no exponential overflows.

@@ -41,13 +41,12 @@ pub(super) fn full_in<P: Tree>(params: &P, value: f64) -> Result<P> {
     full_like(&zeros_in(params, None)?, value)
 }
 
-/// Returns the dtype of a number that is used with all arrays of a tree: float64 if an array has it, or if it is the default,
-/// otherwise float32.
+/// Returns the dtype of a number that is used with all arrays of a tree: float64 if an array has it, otherwise float32.
 pub(super) fn scalar_dtype<P: Tree>(tree: &P) -> DType {
     if tree::leaves(tree).iter().any(|x| matches!(x.dtype(), DType::F64 | DType::Complex128)) {
         DType::F64
     } else {
-        zeros(()).dtype()
+        DType::F32
     }
 }
 

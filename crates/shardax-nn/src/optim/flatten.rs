@@ -45,5 +45,5 @@ impl<P: Tree, T: GradientTransformation<Array>> GradientTransformation<P> for Fl
 fn joined<P: Tree>(tree: &P) -> Array {
     let dtype = tree_utils::dtype(tree);
     let parts: Vec<Array> = tree::leaves(tree).iter().map(|x| replicated(x).ravel().astype(dtype)).collect();
-    if parts.is_empty() { zeros([0]) } else { concatenate(&parts, 0) }
+    if parts.is_empty() { zeros_dtype([0], DType::F32) } else { concatenate(&parts, 0) }
 }

@@ -391,19 +391,19 @@ impl Schedule {
         Schedule::Function(ScheduleFn(Shared(Arc::new(f))))
     }
 
-    /// Returns the number at a step, a scalar of the default dtype, float32. Steps count from 0.
+    /// Returns the number at a step, a float32 scalar. Steps count from 0.
     ///
     /// Fails if a number is not finite, if a cosine has no steps, if a scale is negative, or if there is no boundary between
     /// two joined schedules.
     #[track_caller]
     pub fn at(&self, step: impl ArrayLike) -> Array {
-        self.at_in(&step.into_array(), zeros(()).dtype())
+        self.at_in(&step.into_array(), DType::F32)
     }
 
     /// Returns the number at a step, computed in `dtype`, which must be float32 or float64.
     #[track_caller]
     pub(super) fn at_in(&self, step: &Array, dtype: DType) -> Array {
-        require!(&zeros(()), self.check("schedule"));
+        require!(&zeros_dtype((), dtype), self.check("schedule"));
         let constant = |value: f64| shardax::numpy::full_dtype((), value, dtype);
         match self {
             Schedule::Value { value } => value.clone(),

@@ -70,7 +70,7 @@ pub fn sum<P: Tree>(tree: &P) -> Array {
 
 /// Returns the sum of scalars, or 0 if there are none.
 pub(super) fn total(scalars: impl IntoIterator<Item = Array>) -> Array {
-    scalars.into_iter().reduce(|a, b| a + b).unwrap_or_else(|| zeros(()))
+    scalars.into_iter().reduce(|a, b| a + b).unwrap_or_else(|| zeros_dtype((), DType::F32))
 }
 
 /// Returns the number of elements of all leaves.

@@ -1,10 +1,12 @@
 //! The floating point dtype of functions that are called without one.
+//!
+//! The library's own functions and layers state the dtype of their results, so that a change of the default does not
+//! change them. `clippy.toml` lists the functions that use the default, and Clippy rejects them in the sources of the
+//! library.
 
-use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::dtype::DType;
-use crate::source;
 
 static X64: AtomicBool = AtomicBool::new(false);
 
@@ -18,11 +20,9 @@ pub(crate) fn is_x64() -> bool {
     X64.load(Relaxed)
 }
 
-/// The dtype of a function that a program calls without one. Calls by shardax's own functions and layers get float32,
-/// because these state the dtype of their results.
-#[track_caller]
+/// The dtype of a function that a program calls without one.
 pub(crate) fn float() -> DType {
-    if is_x64() && !source::is_own(Location::caller()) { DType::F64 } else { DType::F32 }
+    if is_x64() { DType::F64 } else { DType::F32 }
 }
 
 /// The dtype of indices that the host counts with `usize`.

@@ -2,6 +2,7 @@
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::numpy::{IntoAxes, normalize_axes};
 use crate::ops::operators::ArrayLike;
@@ -16,7 +17,13 @@ use crate::ops::operators::ArrayLike;
 /// ```
 #[track_caller]
 pub fn fftfreq(n: usize, d: f64) -> Array {
-    let (positive, dtype) = (n.div_ceil(2), crate::default_dtype::float());
+    fftfreq_dtype(n, d, crate::default_dtype::float())
+}
+
+/// Like [`fftfreq`], of this dtype.
+#[track_caller]
+pub(crate) fn fftfreq_dtype(n: usize, d: f64, dtype: DType) -> Array {
+    let positive = n.div_ceil(2);
     let size = i32::try_from(n).unwrap_or(i32::MAX);
     let index = crate::ops::numpy::arange(0..size);
     // The second half are the negative frequencies.
@@ -34,8 +41,14 @@ pub fn fftfreq(n: usize, d: f64) -> Array {
 /// ```
 #[track_caller]
 pub fn rfftfreq(n: usize, d: f64) -> Array {
+    rfftfreq_dtype(n, d, crate::default_dtype::float())
+}
+
+/// Like [`rfftfreq`], of this dtype.
+#[track_caller]
+pub(crate) fn rfftfreq_dtype(n: usize, d: f64, dtype: DType) -> Array {
     let half = i32::try_from(n / 2 + 1).unwrap_or(i32::MAX);
-    crate::ops::numpy::arange(0..half).astype(crate::default_dtype::float()) / (d * n as f64)
+    crate::ops::numpy::arange(0..half).astype(dtype) / (d * n as f64)
 }
 
 /// Shifts the zero frequency of a transform to the middle along `axes` (`..` for all).

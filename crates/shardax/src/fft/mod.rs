@@ -13,7 +13,7 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-mod helpers;
+pub(crate) mod helpers;
 
 pub use helpers::{fftfreq, fftshift, ifftshift, rfftfreq};
 
@@ -226,7 +226,7 @@ fn transform((kind, axes, sizes, norm): &Params, x: &Array) -> Result<Array> {
     }
     x.check()?;
 
-    // XLA transforms at most three dimensions in one operation. The half spectrum is always the last dimension: it is made
+    // StableHLO's operation transforms at most three dimensions. The half spectrum is always the last dimension: it is made
     // first, and turned back into real numbers last.
     let inverse = matches!(kind, FftKind::Ifft | FftKind::Irfft);
     let (outer, inner) = match kind {

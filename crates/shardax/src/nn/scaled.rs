@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::control_flow::custom_vjp;
 use crate::ops::lax::{DotOptions, bitcast_convert_type, optimization_barrier};
-use crate::ops::numpy::{ones, where_, zeros_like};
+use crate::ops::numpy::{ones_dtype, where_, zeros_like};
 use crate::ops::operators::ArrayLike;
 
 /// Multiplies matrices `[b, m, k]` and `[b, n, k]` whose elements have a scale for each block along the contracted dimension
@@ -115,7 +115,7 @@ impl BlockScaleConfig {
     }
 
     fn global(&self) -> Result<Array> {
-        let Some(scale) = &self.global_scale else { return Ok(ones(())) };
+        let Some(scale) = &self.global_scale else { return Ok(ones_dtype((), DType::F32)) };
         scale.check()?;
         if self.format == BlockFormat::Mxfp8 || scale.size() != 1 || scale.dtype() != DType::F32 {
             return Err(err!(

@@ -274,7 +274,12 @@ pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
 /// ```
 #[track_caller]
 pub fn eye_offset(rows: usize, columns: usize, k: i32) -> Array {
-    let dtype = default_dtype::float();
+    eye_offset_dtype(rows, columns, k, default_dtype::float())
+}
+
+/// Like [`eye_offset`], of this dtype.
+#[track_caller]
+pub(crate) fn eye_offset_dtype(rows: usize, columns: usize, k: i32, dtype: DType) -> Array {
     at_caller(|| convert(&band(&[rows, columns], k, Array::equal), dtype, false))
 }
 

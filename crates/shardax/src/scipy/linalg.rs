@@ -102,7 +102,11 @@ pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
             row
         });
         let rows: Vec<Array> = rows.collect();
-        Ok(if rows.is_empty() { crate::ops::numpy::zeros([1, 0]) } else { lax::concatenate(&rows, 0) })
+        Ok(if rows.is_empty() {
+            crate::ops::numpy::zeros_dtype([1, 0], DType::F32)
+        } else {
+            lax::concatenate(&rows, 0)
+        })
     });
     Array::from_result(made, &like)
 }

@@ -3,7 +3,9 @@
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoOutput};
 use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
+use crate::ops::constants::eye_offset_dtype;
 use crate::ops::control_flow::while_loop;
 use crate::ops::numpy::options::options;
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
@@ -122,7 +124,7 @@ impl MinimizeOptions {
             let failed = where_(&found, 0, 1);
             Ok((take(&x + s, &x), take(next_f, &f), take(next_g, &g), h, [steps + 1, calls + tries, failed]))
         };
-        let h = crate::ops::numpy::eye_offset(n, n, 0).astype(x0.dtype());
+        let h = eye_offset_dtype(n, n, 0, DType::F32).astype(x0.dtype());
         let counts = [Array::from(0i32), Array::from(1i32), Array::from(0i32)];
         let (x, f, g, h, [steps, calls, failed]) = while_loop(going, step, (x0, f, g, h, counts))?;
         let success = is_done(&g);

@@ -148,7 +148,7 @@ fn directions(like: &[Array], seed: u32) -> Vec<Array> {
     let key = crate::random::key(seed);
     let draw = |(i, x): (usize, &Array)| {
         let key = crate::random::fold_in(&key, i as u32);
-        let real = crate::random::normal(&key, x.shape());
+        let real = crate::random::normal_dtype(&key, x.shape(), DType::F32);
         real.astype(x.dtype())
     };
     let all: Vec<Array> = like.iter().enumerate().map(draw).collect();

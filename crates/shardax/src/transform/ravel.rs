@@ -40,7 +40,8 @@ pub fn ravel_pytree<T: Tree>(tree: &T) -> Result<(Array, Unravel<T>)> {
     let avals: Vec<Aval> = flat.leaves.iter().map(Array::aval).collect();
     let leaves = promote_dtypes(&flat.leaves.iter().collect::<Vec<_>>(), |d| d).at_caller()?;
     let parts: Vec<Array> = leaves.iter().map(Array::ravel).collect();
-    let vector = if parts.is_empty() { crate::ops::numpy::zeros([0]) } else { lax::concatenate(&parts, 0) };
+    let vector =
+        if parts.is_empty() { crate::ops::numpy::zeros_dtype([0], DType::F32) } else { lax::concatenate(&parts, 0) };
     vector.check()?;
     let dtype = vector.dtype();
     Ok((vector, Unravel { def: flat.def, avals, dtype, tree: PhantomData }))

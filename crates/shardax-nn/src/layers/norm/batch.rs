@@ -73,7 +73,7 @@ impl NormLayer for BatchNorm {
     fn make(norm: Norm, own: BatchOptions) -> Self {
         let Norm { scale, bias, epsilon, features, dtype, axes, use_fast_variance } = norm;
         let BatchOptions { momentum, axis_name } = own;
-        let (mean, var) = (zeros([features]).into(), ones([features]).into());
+        let (mean, var) = (zeros_dtype([features], DType::F32).into(), ones_dtype([features], DType::F32).into());
         BatchNorm {
             scale,
             bias,

@@ -49,7 +49,7 @@ impl<L: Layer> WeightNorm<L> {
         let mut scales = State::new();
         for (key, p) in chosen.iter() {
             let sizes: Vec<usize> = feature_dims(p, &feature_axes)?.into_iter().map(|d| p.shape()[d]).collect();
-            scales.insert(key, ones(sizes.as_slice()));
+            scales.insert(key, ones_dtype(sizes.as_slice(), DType::F32));
         }
         Ok(WeightNorm { layer, scales, feature_axes, epsilon: 1e-12, filter })
     }

@@ -11,8 +11,8 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::export::ExportOptions;
 use crate::linalg;
+use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax;
-use crate::ops::numpy::eye_offset;
 use crate::ops::primitive::lu::Lu;
 use crate::ops::primitive::matrix::adjoint;
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
@@ -139,7 +139,7 @@ impl Call {
                         *last = if k < 0 { (missing, 0, 0) } else { (0, missing, 0) };
                     }
                     let rows = lax::pad(v, &Array::zeros_of(&Aval::scalar(v.dtype())), &config).expand_dims(-1);
-                    rows * eye_offset(n, n, k).astype(v.dtype())
+                    rows * eye_offset_dtype(n, n, k, DType::F32).astype(v.dtype())
                 };
                 let a = band(below, -1) + band(diagonal, 0) + band(above, 1);
                 let solved = linalg::solve(a, &x[3]);

@@ -3,8 +3,9 @@
 use super::conv::{ConvOptions, Padding, conv_general_dilated};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::ops::constants::eye_offset;
+use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax::{self, Precision};
 use crate::ops::operators::ArrayLike;
 use crate::ops::promotion::convert;
@@ -51,7 +52,7 @@ pub fn conv_general_dilated_patches(
                 .help(format!("a window may have up to {MOST_ELEMENTS} elements")));
         };
         // One kernel per window element, which selects it; every input feature uses the same kernels.
-        let pick = convert(&eye_offset(elements, elements, 0), lhs.dtype(), false);
+        let pick = convert(&eye_offset_dtype(elements, elements, 0, DType::F32), lhs.dtype(), false);
         let all = pick.expand_dims(0).broadcast_to([channels, elements, elements]);
         let kernel = lax::reshape(&all, &[&[channels * elements, 1], filter].concat());
         let places: Vec<i32> = rhs_spec.iter().map(|&d| d as i32).collect();

@@ -12,7 +12,7 @@ pub(crate) use crate::ops::constants::filled;
 pub use crate::ops::constants::{
     eye_offset, full, full_dtype, full_like, full_sharded, ones, ones_dtype, ones_like, zeros, zeros_dtype, zeros_like,
 };
-use crate::ops::constants::{made, scalar_bytes};
+use crate::ops::constants::{eye_offset_dtype, made, scalar_bytes};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
@@ -222,7 +222,11 @@ pub fn eye(n: usize) -> Array {
     made(
         &Aval::new(dtype, [n, n].as_slice()),
         |bytes, count| (0..count).for_each(|i| Scalar::Int((i % (n + 1) == 0).into()).write(dtype, bytes)),
-        || composite1("eye", (n, dtype), &[], |&(n, dtype), _| Ok(vec![convert(&eye_offset(n, n, 0), dtype, false)])),
+        || {
+            composite1("eye", (n, dtype), &[], |&(n, dtype), _| {
+                Ok(vec![convert(&eye_offset_dtype(n, n, 0, DType::F32), dtype, false)])
+            })
+        },
     )
 }
 

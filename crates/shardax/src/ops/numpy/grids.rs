@@ -85,7 +85,7 @@ pub fn diag_indices(n: usize) -> (Array, Array) {
 /// ```
 #[track_caller]
 pub fn tri(n: usize, m: usize, k: i32) -> Array {
-    at_caller(|| super::tril(&super::ones([n, m]), k))
+    at_caller(|| super::tril(&super::ones_dtype([n, m], DType::F32), k))
 }
 
 /// The cross product of three-dimensional vectors, in the last dimension; broadcast.

@@ -11,7 +11,7 @@ use crate::core::primitive::BatchAxis;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::ops::constants::eye_offset;
+use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax;
 use crate::ops::promotion::convert;
 use crate::precision::Precision;
@@ -119,5 +119,5 @@ pub(crate) fn eye_like(x: &Array, n: usize) -> Array {
     shape.truncate(rank.saturating_sub(2));
     shape.extend_from_slice(&[n, n]);
     let of = x.aval().strip_weak_type();
-    convert(&eye_offset(n, n, 0), of.dtype, of.weak).broadcast_to(shape.as_slice())
+    convert(&eye_offset_dtype(n, n, 0, DType::F32), of.dtype, of.weak).broadcast_to(shape.as_slice())
 }

@@ -7,6 +7,7 @@ use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
 use crate::error::{Result, err};
+use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax;
 use crate::ops::numpy::{complex, promote_dtypes, to_inexact, where_, zeros_dtype};
 use crate::ops::operators::ArrayLike;
@@ -109,7 +110,7 @@ pub fn companion(a: impl ArrayLike) -> Array {
         composite1("companion", (), &[x], |(), args| {
             let n = args[0].size();
             let row = -lax::slice_in_dim(&args[0], 1, n, 0) / args[0].get(0);
-            let below = crate::ops::numpy::eye_offset(n - 2, n - 1, 0).astype(args[0].dtype());
+            let below = eye_offset_dtype(n - 2, n - 1, 0, DType::F32).astype(args[0].dtype());
             Ok(vec![lax::concatenate(&[row.expand_dims(0), below], 0)])
         })
     });

@@ -5,7 +5,8 @@ use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::fft::{FftOptions, fftfreq, rfftfreq};
+use crate::fft::FftOptions;
+use crate::fft::helpers::{fftfreq_dtype, rfftfreq_dtype};
 use crate::ops::index::Ellipsis;
 use crate::ops::lax;
 use crate::ops::numpy::{PadMode, PadOptions, ReflectType, conj, promote_dtypes, to_inexact, where_, zeros_dtype};
@@ -361,7 +362,10 @@ fn places(count: usize, length: usize, step: usize) -> Array {
 impl Segments {
     fn frequencies(&self, fs: f64, dtype: DType) -> Array {
         let spacing = 1.0 / self.nfft as f64;
-        let places = if self.two_sided { fftfreq(self.nfft, spacing) } else { rfftfreq(self.nfft, spacing) };
+        let places = match self.two_sided {
+            true => fftfreq_dtype(self.nfft, spacing, DType::F32),
+            false => rfftfreq_dtype(self.nfft, spacing, DType::F32),
+        };
         // Of spacing 1 / n they are whole numbers.
         places.round().astype(dtype) / (self.nfft as f64 / fs)
     }

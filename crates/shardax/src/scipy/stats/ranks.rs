@@ -5,7 +5,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::lax;
-use crate::ops::numpy::{IntoAxis, IntoReduction, filled, ones, promote_dtypes, to_inexact, where_, with_axis};
+use crate::ops::numpy::{IntoAxis, IntoReduction, filled, ones_dtype, promote_dtypes, to_inexact, where_, with_axis};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
 use crate::shape::Shape;
@@ -156,7 +156,7 @@ pub fn sem(a: impl ArrayLike, axes: impl IntoReduction, ddof: usize) -> Array {
     let (a, over) = (a.into_array(), axes.into_reduction());
     let made = at_caller(|| {
         let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
-        let count = ones(x.shape()).sum(over.clone());
+        let count = ones_dtype(x.shape(), DType::F32).sum(over.clone());
         Ok(x.std_ddof(over, ddof) / count.sqrt().astype(x.dtype().real()))
     });
     Array::from_result(made, &a)

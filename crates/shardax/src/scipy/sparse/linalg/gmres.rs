@@ -5,6 +5,7 @@ use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::linalg::{norm, solve};
+use crate::ops::constants::eye_offset_dtype;
 use crate::ops::control_flow::{fori_loop, while_loop};
 use crate::ops::lax;
 use crate::ops::numpy::{concatenate, conj, finfo, promote_dtypes, where_, zeros_dtype};
@@ -74,7 +75,7 @@ fn correction(a: &dyn Fn(&Array) -> Result<Array>, r: &Array, size: &Array, rest
     };
     let basis = zeros_dtype([restart + 1, n], dtype).at(0).set(unit(r, size, Array::from(0.0)).0);
     // A row of it is that of a vector which is not needed, where the space is invariant.
-    let hessenberg = crate::ops::numpy::eye_offset(restart, restart + 1, 0).astype(dtype);
+    let hessenberg = eye_offset_dtype(restart, restart + 1, 0, DType::F32).astype(dtype);
     let (basis, rows) = fori_loop(
         0,
         restart as i32,
