@@ -14,6 +14,8 @@ MATRICES = [8, 181, 5000]
 PRODUCTS = [8, 128, 1024]
 SQUARES = [4, 48, 256]
 BATCHES = [(4, 3), (500, 8), (2500, 16)]
+IMAGES = [(1, 8, 4), (8, 16, 16), (32, 64, 64)]
+SEQUENCES = [(1, 4, 8), (4, 64, 64), (8, 512, 256)]
 SIZES = ["tiny", "cached", "large"]
 
 
@@ -33,6 +35,8 @@ def arrays(kind, size):
 
     n, side, product, square = LINES[size], MATRICES[size], PRODUCTS[size], SQUARES[size]
     count, small = BATCHES[size]
+    images, pixels, channels = IMAGES[size]
+    sequences, length, features = SEQUENCES[size]
     return {
         "Line": lambda: [centred(n)],
         "Positive": lambda: [centred(n) * 0.9 + 1.0],
@@ -47,6 +51,8 @@ def arrays(kind, size):
         "System": lambda: [centred(square, square), centred(square)],
         "Batch": lambda: [centred(count, small, small)],
         "DefiniteBatch": lambda: [definite(count, small, small)],
+        "Images": lambda: [centred(images, pixels, pixels, channels), centred(3, 3, channels, channels) * 0.1],
+        "Sequences": lambda: [centred(sequences, length, features), centred(features, features) * 0.1],
         "Key": lambda: [jax.random.key(0)],
     }[kind]()
 
@@ -55,14 +61,24 @@ def clock():
     return time.process_time() if os.environ.get("BENCH_CLOCK") == "cpu" else time.perf_counter()
 
 
-def measure(expression, kind, size):
+def measure(expression, kind, way, size):
     import jax
-    import jax.numpy as jnp  # noqa: F401, which the expressions use
+    import jax.image
+    import jax.numpy as jnp
     import jax.scipy.linalg
     import jax.scipy.special
 
-    operands = jax.block_until_ready(arrays(kind, size))
-    f = jax.jit(eval(f"lambda x, y=None: {expression}", {"jax": jax, "jnp": jnp}))
+    jax.config.update("jax_enable_x64", way == "f64")
+    operands = arrays(kind, size)
+    if way in ("bf16", "f64"):
+        operands = [x.astype(jnp.bfloat16 if way == "bf16" else jnp.float64) for x in operands]
+    jax.block_until_ready(operands)
+    function = eval(f"lambda x, y=None: {expression}", {"jax": jax, "jnp": jnp})
+    if way == "gradient":
+        loss = lambda *operands: jnp.square(function(*operands)).sum()  # noqa: E731
+        f = jax.jit(jax.grad(loss, tuple(range(len(operands)))))
+    else:
+        f = function if way == "eager" else jax.jit(function)
     start = clock()
     jax.block_until_ready(f(*operands))
     first = clock() - start
@@ -81,18 +97,18 @@ def read(path):
         return {}
     with open(path) as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
-    return {tuple(line[:3]): line[3:] for line in lines}
+    return {tuple(line[:4]): line[4:] for line in lines}
 
 
 def run(folder):
     path = os.path.join(folder, "jax.tsv")
     measured = read(path)
     with open(path, "a") as file:
-        for row in read(os.path.join(folder, "shardax.tsv")):
-            if row in measured:
+        for row, times in read(os.path.join(folder, "shardax.tsv")).items():
+            if row in measured or times[0].startswith("error"):
                 continue
             try:
-                found = measure(row[0], row[1], SIZES.index(row[2]))
+                found = measure(*row[:3], SIZES.index(row[3]))
             except Exception as error:
                 found = "error: " + " ".join(str(error).split())[:200]
             print(*row, found, sep="\t", file=file, flush=True)
@@ -104,19 +120,29 @@ def report(folder):
     ratios = []
     for row, times in ours.items():
         peer = theirs.get(row, ["error"])
+        if "error" in times[0] and "gradient" in row:
+            continue
         if "error" in times[0] or "error" in peer[0]:
             print("not compared:", *row, times[0][:100] if "error" in times[0] else peer[0][:100])
             continue
         ratios.append((float(times[0]) / float(peer[0]), row, float(times[0]), float(peer[0])))
     ratios.sort(reverse=True)
-    for size in SIZES:
-        logs = [math.log(ratio) for ratio, row, _, _ in ratios if row[2] == size]
-        if logs:
-            print(f"{size}: geometric mean {math.exp(sum(logs) / len(logs)):.2f} of {len(logs)} rows")
-    print("| row | size | µs | JAX | ratio |\n|---|---|--:|--:|--:|")
-    for ratio, (expression, kind, size), mine, peer in ratios:
+    print("| way | size | rows | time / JAX's, geometric mean | above 1.2 |\n|---|---|--:|--:|--:|")
+    groups = {}
+    for ratio, row, _, _ in ratios:
+        groups.setdefault(row[2:], []).append(ratio)
+    for (way, size), group in sorted(groups.items()):
+        print(f"| {way} | {size} | {len(group)} | {mean(group):.2f} | {sum(ratio > 1.2 for ratio in group)} |")
+    everything = [ratio for ratio, *_ in ratios]
+    print(f"| all | | {len(everything)} | {mean(everything):.2f} | {sum(ratio > 1.2 for ratio in everything)} |")
+    print("\n| row | way | size | µs | JAX | ratio |\n|---|---|---|--:|--:|--:|")
+    for ratio, (expression, kind, way, size), mine, peer in ratios:
         if ratio > 1.2:
-            print(f"| `{expression}` ({kind}) | {size} | {mine:.1f} | {peer:.1f} | {ratio:.2f} |")
+            print(f"| `{expression}` ({kind}) | {way} | {size} | {mine:.1f} | {peer:.1f} | {ratio:.2f} |")
+
+
+def mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 if __name__ == "__main__":

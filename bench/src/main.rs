@@ -177,8 +177,8 @@ struct Options {
     /// Measure tracing and lowering for 8 and for 1,024 devices
     #[arg(long)]
     plan: bool,
-    /// Time each function at three sizes and add the rows to shardax.tsv in FOLDER, which may have some already; `bench/census.py`
-    /// measures them in JAX. With --filter, functions whose expression contains NAME
+    /// Time each function in several ways and at up to three sizes, and add the rows to shardax.tsv in FOLDER, which may have some
+    /// already; `bench/census.py` measures them in JAX. With --filter, functions whose expression contains NAME
     #[arg(long, value_name = "FOLDER")]
     census: Option<PathBuf>,
     /// Measure the error and the time of each operation that adds many elements, and add the rows to shardax.tsv in FOLDER, like

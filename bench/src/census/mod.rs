@@ -1,6 +1,8 @@
-//! `--census`: the time of each function at three sizes, next to the same expression in JAX (`bench/census.py`).
+//! `--census`: the time of each function in several ways and at three sizes, next to the same expression in JAX
+//! (`bench/census.py`).
 
 mod rows;
+mod ways;
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, create_dir_all, read_to_string};
@@ -11,6 +13,7 @@ use shardax::prelude::*;
 
 use crate::clock::{Timing, measure_for, now};
 use crate::data::uniform;
+use ways::Way;
 
 /// The arrays that a function is called with. Elements are uniform from -1 to 1 if not stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,10 @@ pub enum Kind {
     Batch,
     /// A batch of small symmetric, positive definite matrices.
     DefiniteBatch,
+    /// Channels-last images, and filters of 3 × 3.
+    Images,
+    /// A batch of sequences of features, and a square matrix of weights.
+    Sequences,
     /// A key.
     Key,
 }
@@ -61,6 +68,10 @@ const MATRICES: [usize; 3] = [8, 181, 5000];
 const PRODUCTS: [usize; 3] = [8, 128, 1024];
 const SQUARES: [usize; 3] = [4, 48, 256];
 const BATCHES: [[usize; 2]; 3] = [[4, 3], [500, 8], [2500, 16]];
+/// The number of images, their side, and their channels.
+const IMAGES: [[usize; 3]; 3] = [[1, 8, 4], [8, 16, 16], [32, 64, 64]];
+/// The number of sequences, their length, and their features.
+const SEQUENCES: [[usize; 3]; 3] = [[1, 4, 8], [4, 64, 64], [8, 512, 256]];
 
 impl Kind {
     fn arrays(self, size: usize) -> Result<Vec<Array>> {
@@ -87,6 +98,15 @@ impl Kind {
             Kind::System => vec![uniform(&square, 0)?, uniform(&square[..1], 1)?],
             Kind::Batch => vec![uniform(&[count, side, side], 0)?],
             Kind::DefiniteBatch => vec![definite(&[count, side, side])?],
+            Kind::Images => {
+                let [count, side, channels] = IMAGES[size];
+                let filters = uniform(&[3, 3, channels, channels], 1)? * 0.1;
+                vec![uniform(&[count, side, side, channels], 0)?, filters]
+            }
+            Kind::Sequences => {
+                let [count, length, features] = SEQUENCES[size];
+                vec![uniform(&[count, length, features], 0)?, uniform(&[features; 2], 1)? * 0.1]
+            }
             Kind::Key => vec![random::key(0)],
         })
     }
@@ -102,12 +122,12 @@ pub fn run(folder: &Path, filter: &str) -> std::result::Result<(), Box<dyn std::
     };
     let mut file: File = OpenOptions::new().create(true).append(true).open(&path)?;
     for row in rows::rows().iter().filter(|row| row.expression.contains(filter)) {
-        for (size, name) in SIZES.iter().enumerate() {
-            let name = format!("{}\t{:?}\t{name}", row.expression, row.kind);
+        for (way, size) in Way::of(row.kind) {
+            let name = format!("{}\t{:?}\t{}\t{}", row.expression, row.kind, way.name(), SIZES[size]);
             if measured.contains(&name) {
                 continue;
             }
-            let times = match measure_row(row, size) {
+            let times = match measure_row(row, way, size) {
                 Ok((first_us, timing)) => format!("{:.2}\t{first_us:.0}", timing.median_us),
                 Err(error) => format!("error: {}", error.to_string().replace(['\n', '\t'], " ")),
             };
@@ -118,20 +138,19 @@ pub fn run(folder: &Path, filter: &str) -> std::result::Result<(), Box<dyn std::
     Ok(())
 }
 
-/// The expression, the kind and the size of a line.
+/// The expression, the kind, the way and the size of a line.
 fn key(line: &str) -> &str {
-    let end = line.match_indices('\t').nth(2).map_or(line.len(), |(at, _)| at);
+    let end = line.match_indices('\t').nth(3).map_or(line.len(), |(at, _)| at);
     &line[..end]
 }
 
 /// The time of the first call, and of later ones.
-fn measure_row(row: &Row, size: usize) -> Result<(f64, Timing)> {
-    let arrays = row.kind.arrays(size)?;
+fn measure_row(row: &Row, way: Way, size: usize) -> Result<(f64, Timing)> {
+    let arrays = way.converted(row.kind.arrays(size)?);
     block_until_ready(arrays.clone())?;
-    let function = row.function;
-    let f = jit(move |arrays: Vec<Array>| function(&arrays));
+    let call = way.function(row.function);
     let start = now();
-    f.call(&arrays)?.block_until_ready()?;
+    block_until_ready(call(&arrays)?)?;
     let first = now() - start;
-    Ok((first.as_secs_f64() * 1e6, measure_for(0.1, || block_until_ready(f.call(&arrays)?))?))
+    Ok((first.as_secs_f64() * 1e6, measure_for(0.1, || block_until_ready(call(&arrays)?))?))
 }

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 use shardax::scipy::special;
-use shardax::{fft, linalg, nn, numpy, scipy};
+use shardax::{fft, image, linalg, nn, numpy, scipy};
 
 use super::{Kind, Row};
 
@@ -33,6 +33,7 @@ pub fn rows() -> Vec<Row> {
     orders_and_moves(&mut rows);
     products(&mut rows);
     decompositions(&mut rows);
+    layers(&mut rows);
     others!(rows, Key {
         "jax.random.uniform(x, (1 << 20,))" => |x| random::uniform(&x[0], 1 << 20);
         "jax.random.normal(x, (1 << 20,))" => |x| random::normal(&x[0], 1 << 20);
@@ -162,6 +163,62 @@ fn products(rows: &mut Vec<Row>) {
         "jnp.matmul(x, y.T, preferred_element_type=jnp.int32)" => |x| int32().matmul(&x[0], &x[1].t());
     });
     same_names!(rows, Line, "jnp.fft", fft { fft rfft });
+}
+
+/// What the layers of networks compute.
+fn layers(rows: &mut Vec<Row>) {
+    others!(rows, Images {
+        "jax.lax.conv_general_dilated(x, y, (1, 1), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC'))" => |x| convolution(x, 1);
+        "jax.lax.conv_general_dilated(x, y, (2, 2), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC'))" => |x| convolution(x, 2);
+        "jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), 'VALID')" => |x| nn::max_pool(&x[0], [2, 2], [2, 2]);
+        "jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 3, 3, 1), (1, 1, 1, 1), 'SAME') / 9" => |x| {
+            nn::Pool::new([3, 3]).padding(lax::Padding::Same).avg(&x[0])
+        };
+        "jax.nn.standardize(x, (0, 1, 2))" => |x| nn::standardize(&x[0], [0, 1, 2]);
+        "jax.image.resize(x, (x.shape[0], 2 * x.shape[1], 2 * x.shape[2], x.shape[3]), 'bilinear')" => |x| {
+            let [n, height, width, channels] = [0, 1, 2, 3].map(|axis| x[0].shape()[axis]);
+            image::resize(&x[0], [n, 2 * height, 2 * width, channels], image::ResizeMethod::Linear)
+        };
+        "jnp.mean(x, (1, 2))" => |x| x[0].mean([1, 2]);
+        "jnp.transpose(x, (0, 3, 1, 2)) + 0" => |x| x[0].transpose([0, 3, 1, 2]) + 0;
+        "jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))" => |x| numpy::pad(&x[0], [(0, 0), (1, 1), (1, 1), (0, 0)], numpy::PadMode::Constant(0.0));
+    });
+    others!(rows, Sequences {
+        "jax.nn.standardize(x)" => |x| nn::standardize(&x[0], -1);
+        "x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)" => |x| &x[0] * (x[0].square().mean_keepdims(-1) + 1e-6).rsqrt();
+        "jax.nn.gelu(x @ y)" => |x| nn::gelu(x[0].matmul(&x[1]));
+        "jax.nn.silu(x @ y) * (x @ y.T)" => |x| nn::silu(x[0].matmul(&x[1])) * x[0].matmul(x[1].t());
+        "jnp.einsum('bld,bmd->blm', x, x)" => |x| einsum("bld,bmd->blm", &[&x[0], &x[0]]);
+        "jax.nn.dot_product_attention(*3 * (x.reshape(*x.shape[:2], 4, -1),), is_causal=True)" => |x| {
+            let heads = x[0].reshape([x[0].shape()[0], x[0].shape()[1], 4, x[0].shape()[2] / 4]);
+            shardax_nn::AttentionOptions::new().is_causal(true).dot_product_attention(&heads, &heads, &heads)
+        };
+        "-jnp.mean(jax.nn.log_softmax(x @ y)[..., 0])" => |x| -nn::log_softmax(x[0].matmul(&x[1]), -1).get((.., .., 0)).mean(..);
+        "y[(jnp.abs(x[..., 0]) * 4).astype(int)]" => |x| x[1].get((x[0].get((.., .., 0)).abs() * 4).astype(DType::I32));
+        "jax.ops.segment_sum(x[0], (jnp.abs(x[0, :, 0]) * 4).astype(int), 4)" => |x| {
+            let row = x[0].get(0);
+            numpy::segment_sum(&row, (row.get((.., 0)).abs() * 4).astype(DType::I32), 4)
+        };
+        "jnp.abs(x[:, :, None] - y).sum(-1)" => |x| (x[0].expand_dims(2) - &x[1]).abs().sum(-1);
+        "jax.lax.scan(lambda h, x: 2 * (jnp.tanh(x + h @ y),), 0 * x[:, 0], jnp.swapaxes(x, 0, 1))[1]" => |x| {
+            let weights = x[1].clone();
+            let step = move |h: Array, x: Array| {
+                let h = (x + h.matmul(&weights)).tanh();
+                Ok((h.clone(), h))
+            };
+            scan(step, x[0].get((.., 0)) * 0, x[0].swapaxes(0, 1)).map_or_else(|error| Array::from_error(error, &x[0]), |(_, states)| states)
+        };
+        "jax.vmap(jnp.convolve, (0, None))(x[..., 0], y[0])" => |x| {
+            let kernel = x[1].get(0);
+            let convolved = vmap(move |row: Array| numpy::convolve(row, &kernel, numpy::ConvolveMode::Full));
+            convolved.call(x[0].get((.., .., 0))).unwrap_or_else(|error| Array::from_error(error, &x[0]))
+        };
+    });
+}
+
+fn convolution(x: &[Array], stride: usize) -> Array {
+    let options = lax::ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHWC");
+    lax::conv_general_dilated(&x[0], &x[1], [stride, stride], lax::Padding::Same, options)
 }
 
 fn int32() -> lax::DotOptions {
