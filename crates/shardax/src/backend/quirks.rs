@@ -272,7 +272,7 @@ const TABLE: &[Quirk] = &[
         name: "sums-of-ynnpack",
         platforms: CPU,
         plugin: XLA_CPU,
-        problem: "YNNPACK's sums are one chain of additions, and end the process for 15 dimensions or more",
+        problem: "YNNPACK's sums are one chain of additions, end the process for 15 dimensions or more, and lose terms of products with a constant matrix",
         file: "backend/options.rs",
         test: "no_sum_is_left_to_ynnpack",
     },

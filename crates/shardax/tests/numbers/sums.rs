@@ -228,6 +228,17 @@ fn no_sum_is_left_to_ynnpack() -> Result<()> {
     Ok(())
 }
 
+/// YNNPACK adds one of 16 products (JAX 0.12 returns 8,192).
+#[test]
+fn sum_of_a_product_with_a_constant_matrix() -> Result<()> {
+    setup();
+    let sum = jit(|x: Array| x.matmul(ones([16, 8])).sum(..));
+    assert_eq!(sum.call(ones([1024, 16]))?.item::<f32>()?, 131_072.0);
+    let maximum = jit(|x: Array| x.matmul(ones([16, 8])).max(..));
+    assert_eq!(maximum.call(ones([1024, 16]))?.item::<f32>()?, 16.0);
+    Ok(())
+}
+
 /// Half precision is added without a copy of the operand in float32.
 #[test]
 fn sum_of_half_precision_needs_little_memory() -> Result<()> {
