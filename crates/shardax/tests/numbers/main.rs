@@ -9,6 +9,7 @@ mod convolutions;
 mod cumulatives;
 mod decompositions;
 mod edges;
+mod extremes;
 mod half;
 mod keys;
 mod limits;

@@ -1,5 +1,6 @@
 //! CPU: kernels in Rust, forms of operations that XLA computes fast, and workarounds for its plugin.
 
+mod arctan;
 mod attention;
 mod conv;
 mod conv_depthwise;
@@ -9,6 +10,7 @@ mod decompositions;
 mod dot;
 mod dot_long;
 mod dot_vector;
+mod extremes;
 #[cfg(feature = "cpu-kernels")]
 pub(super) mod kernels;
 pub(super) mod materialize;
@@ -27,6 +29,7 @@ use crate::ops::callback::function::register;
 use crate::ops::callback::primitive::HostCall;
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::cumulative::Cumulative;
+use crate::ops::primitive::reduce::{Reduce, Reducer};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::sort::Sort;
 
@@ -38,7 +41,7 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(CPU, conv::lower);
     rules.add(CPU, reduce_window::lower);
     rules.add(CPU, scatter::lower);
-    rules.add(CPU, sums::lower);
+    rules.add(CPU, reduce);
     rules.add(CPU, triangular_solve::lower);
     rules.add(CPU, unary::lower);
     rules.add(CPU, ordered::lower);
@@ -58,6 +61,14 @@ fn cumulative(of: &Cumulative, cx: &mut Lowering, args: &[Value], outs: &[Aval])
     }
     let result = kernels::cumulative::lower(of.kind, of.axis, of.reverse, cx, args[0], &outs[0]);
     Ok(result.map(|result| vec![result]))
+}
+
+fn reduce(reduce: &Reduce, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    match reduce.reducer {
+        Reducer::Sum | Reducer::Prod => sums::lower(reduce, cx, args, outs),
+        Reducer::Max | Reducer::Min => extremes::lower(reduce, cx, args, outs),
+        Reducer::And | Reducer::Or => Ok(None),
+    }
 }
 
 fn host_call(call: &HostCall, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {

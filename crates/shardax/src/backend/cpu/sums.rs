@@ -1,4 +1,4 @@
-//! Sums of many elements on CPU, as a few steps with short chains of additions.
+//! Reductions of many elements on CPU, as a few steps with short chains of additions.
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) computes each element of a reduction as one chain of additions. Its rounding errors grow
 //! with the length of the chain, and the latency of additions bounds its speed. XLA's remedy divides every dimension
@@ -40,14 +40,11 @@ const XLA_WINDOW: usize = 32;
 
 /// Lowers sums and products.
 pub(super) fn lower(reduce: &Reduce, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
-    if !matches!(reduce.reducer, Reducer::Sum | Reducer::Prod) {
-        return Ok(None);
-    }
     let sum = accumulated(cx, args[0], &outs[0], |cx, x, out| self::reduce(reduce.reducer, &reduce.axes, cx, x, out))?;
     Ok(Some(vec![sum]))
 }
 
-/// Writes a sum or product, in the operand's dtype, over these sorted axes.
+/// Writes a reduction, in the operand's dtype, over these sorted axes.
 pub(super) fn reduce(reducer: Reducer, axes: &[usize], cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
     match in_steps(reducer, axes, cx, x, out)? {
         Some(result) => Ok(result),
@@ -55,7 +52,7 @@ pub(super) fn reduce(reducer: Reducer, axes: &[usize], cx: &mut Lowering, x: Val
     }
 }
 
-/// Writes a sum or product as several steps, if it is large.
+/// Writes a reduction as several steps, if it is large.
 fn in_steps(reducer: Reducer, axes: &[usize], cx: &mut Lowering, x: Value, out: &Aval) -> Result<Option<Value>> {
     let mut sums = PartialSums { reducer, axes: SmallVec::from_slice(axes), value: x, cx };
     let is_worth = size(sums.shape()) >= MIN_ELEMENTS && sums.addends() >= MIN_ADDENDS;

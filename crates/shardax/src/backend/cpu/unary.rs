@@ -1,5 +1,6 @@
 //! Elementwise functions on CPU.
 
+use super::arctan;
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
@@ -12,6 +13,9 @@ const BY_EXPONENT: [&str; 5] = ["exp", "logistic", "sinh", "cosh", "erfc"];
 /// Lowers the operation, and selects NaN if the operand is NaN. For a constant NaN the plugin computes an undefined
 /// integer, and may then read uninitialized memory, as in `exp(where(p, NaN, x))`.
 pub(super) fn lower(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    if unary.name() == "atan" && outs[0].dtype.is_float() && outs[0].dtype.bits() >= 16 {
+        return arctan::lower(cx, args, &outs[0]).map(Some);
+    }
     if outs[0].dtype.is_complex()
         || !BY_EXPONENT.contains(&unary.name())
         || !cx.has_quirk("exponential-of-constant-nan")

@@ -1,0 +1,69 @@
+//! Maxima and minima of floating-point numbers on CPU, computed with integers.
+//!
+//! XLA (xla-cpu-pjrt 0.0.1) keeps a NaN in a maximum only by comparisons that it vectorizes badly, and maxima of
+//! integers are single instructions. The bits of a number, read as an integer, have the order of the numbers after all
+//! bits of a negative number except the sign are inverted. A NaN becomes the largest integer for maxima and the
+//! smallest one for minima. Both are a NaN again when they are read as numbers.
+
+use super::sums;
+use crate::backend::rules::Lowered;
+use crate::core::lower::{Lowering, Value};
+use crate::core::program::Aval;
+use crate::dtype::{DType, Scalar};
+use crate::ops::primitive::reduce::{Reduce, Reducer, highest, lowest};
+use crate::shape::size;
+
+/// Lowers maxima and minima.
+pub(super) fn lower(reduce: &Reduce, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    let Some(integer) = integer_of(outs[0].dtype) else { return Ok(None) };
+    // The compiler does not know how to combine the parts of a partitioned operand, and the integers have no place for
+    // the result of no elements.
+    if !cx.has_quirk("maximum-drops-nan") || !cx.is_local() || size(cx.shape(args[0])) == 0 {
+        return Ok(None);
+    }
+    let nan = if reduce.reducer == Reducer::Max { highest(integer) } else { lowest(integer) };
+    let operand = cx.aval(args[0]).with_dtype(integer);
+    let bits = cx.op("stablehlo.bitcast_convert", args, "", &operand);
+    let ordered = reordered(cx, bits, &operand);
+    let magnitude = cx.constant(highest(integer), &operand);
+    let magnitude = cx.op("stablehlo.and", &[bits, magnitude], "", &operand);
+    let infinity = cx.constant(infinity_bits(outs[0].dtype), &operand);
+    let is_nan = cx.compare("GT", magnitude, infinity);
+    let nan = cx.constant(nan, &operand);
+    let ordered = cx.op("stablehlo.select", &[is_nan, nan, ordered], "", &operand);
+
+    let out = outs[0].with_dtype(integer);
+    let extreme = sums::reduce(reduce.reducer, &reduce.axes, cx, ordered, &out)?;
+    let bits = reordered(cx, extreme, &out);
+    Ok(Some(vec![cx.op("stablehlo.bitcast_convert", &[bits], "", &outs[0])]))
+}
+
+/// The integer of the same size, for dtypes with infinities and fast integers.
+fn integer_of(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::F64 => Some(DType::I64),
+        DType::F32 => Some(DType::I32),
+        DType::Bf16 | DType::F16 => Some(DType::I16),
+        _ => None,
+    }
+}
+
+/// The bits of infinity.
+fn infinity_bits(dtype: DType) -> Scalar {
+    Scalar::Int(match dtype {
+        DType::F64 => f64::INFINITY.to_bits().into(),
+        DType::F32 => f32::INFINITY.to_bits().into(),
+        DType::Bf16 => (f32::INFINITY.to_bits() >> 16).into(),
+        // Five bits of exponent.
+        _ => 0x1f << 10,
+    })
+}
+
+/// Inverts all bits except the sign of negative integers. It is its own inverse.
+fn reordered(cx: &mut Lowering, bits: Value, aval: &Aval) -> Value {
+    let shift = cx.constant(Scalar::Int(aval.dtype.bits() as i128 - 1), aval);
+    let sign = cx.op("stablehlo.shift_right_arithmetic", &[bits, shift], "", aval);
+    let all_but_sign = cx.constant(highest(aval.dtype), aval);
+    let inverted = cx.op("stablehlo.and", &[sign, all_but_sign], "", aval);
+    cx.op("stablehlo.xor", &[bits, inverted], "", aval)
+}
