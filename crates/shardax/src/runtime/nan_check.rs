@@ -72,8 +72,8 @@ fn explain(
                 ..request.clone()
             };
             let outs: Vec<Array> = again.load_cached()?.start(args, committed)?;
-            if let Some((_, text, at)) = checked.errors.error(&outs[..count]).found()?.into_iter().next() {
-                return Ok(err!(FloatingPoint, "{text}").at(at));
+            if let Some(failure) = checked.errors.error(&outs[..count]).failures()?.into_iter().next() {
+                return Ok(err!(FloatingPoint, "{}", failure.text).at(failure.line));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `checkify`: a function that returns its error as a value.
+//! `checkify`, which makes a function return its error as a value.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -21,12 +21,12 @@ pub struct Checkify<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// Returns the error of the checks in `f` as a value: the result is `(error, out)`, with the [error](CheckError) first.
-/// If several checks fail, it is the error of the first.
+/// Makes `f` return the error of its checks as a value. The result is `(error, out)`, with the [error](CheckError) first. If
+/// several checks fail, it is the error of the first.
 ///
 /// You add checks with [`check!`](crate::check!), and automatic checks with [`errors`](Checkify::errors). Checks work
 /// inside and outside of `jit`, `vmap`, `grad`, `scan`, `while_loop`, `cond`, `shard_map` and `pmap`. Code after a
-/// failed check still runs.
+/// failed check still runs, because a program cannot stop in the middle.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,7 +41,7 @@ pub fn checkify<Args: Tree, F: Function<Args>>(f: F) -> Checkify<F, Args> {
 }
 
 impl<F, Args> Checkify<F, Args> {
-    /// The kinds of checks to keep, by default [`Checks::USER`]. Checks of other kinds are left out.
+    /// Sets the kinds of checks to keep. All other checks are removed. Default [`Checks::USER`].
     pub fn errors(mut self, checks: Checks) -> Self {
         self.checks = checks;
         self
@@ -69,10 +69,10 @@ fn check(flat: &Flat, checks: Checks, f: FlatFn<'_>) -> Result<Flat> {
     };
     let args: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
     let mut outs = eval(&traced.program, &args)?;
-    let own = outs.split_off(errors.count());
+    let results = outs.split_off(errors.count());
     let mut pair = Flat::default();
     pair.node(tree::Node::Tuple(2));
     pair.append(&Flat::of(&errors.error(&outs)));
-    pair.append(&Flat { leaves: own.into(), def: out_def });
+    pair.append(&Flat { leaves: results.into(), def: out_def });
     Ok(pair)
 }

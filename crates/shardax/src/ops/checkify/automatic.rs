@@ -1,4 +1,4 @@
-//! Automatic checks, as in JAX: the operations that may go wrong, and how that is detected.
+//! Automatic checks, as in JAX: the operations that can go wrong, and the predicates that detect it.
 
 use super::Checks;
 use super::discharge::Kind;
@@ -14,7 +14,7 @@ use crate::ops::primitive::scatter::Scatter;
 use crate::ops::select::where_;
 use crate::shape::Shape;
 
-/// The operations whose results are checked for NaN: those that can produce one from numbers.
+/// The operations whose results are checked for NaN, because they can produce one from numbers.
 const NAN: &[&str] = &[
     "acos",
     "acosh",
@@ -73,7 +73,7 @@ const NAN: &[&str] = &[
     "tanh",
 ];
 
-/// The kinds of errors that an equation may have, among `checks`; `inexact` says whether a result is floating point.
+/// Returns the kinds of errors among `checks` that an equation can have. `inexact` is true if a result is floating point.
 pub(super) fn kinds(eqn: &Eqn, inexact: bool, checks: Checks) -> Vec<Kind> {
     let name = eqn.primitive.name();
     let mut kinds = Vec::new();
@@ -94,19 +94,15 @@ pub(super) fn kinds(eqn: &Eqn, inexact: bool, checks: Checks) -> Vec<Kind> {
     kinds
 }
 
-/// A predicate that an equation with these operands and results went wrong in this way, its message, and the message's
-/// values.
+/// Returns a predicate that is true if an equation with these operands and results had an error of this kind, the message of
+/// the error, and the values of the message.
 pub(super) fn failure(kind: &Kind, eqn: &Eqn, args: &[Array], outs: &[Array]) -> Option<(Array, What, Vec<Array>)> {
     let name = eqn.primitive.name();
-    let any = |test: &dyn Fn(&Array) -> Array| {
-        let found = outs.iter().filter(|out| out.dtype().is_inexact()).map(|out| test(out).any(..));
-        found.reduce(|a, b| a | b)
-    };
     match kind {
-        Kind::Nan => Some((any(&Array::isnan)?, What::Nan(name), Vec::new())),
+        Kind::Nan => Some((any_element(outs, Array::isnan)?, What::Nan(name), Vec::new())),
         Kind::Invalid(value) => {
             let test = if *value == "nan" { Array::isnan } else { Array::isinf };
-            Some((any(&test)?, What::Invalid(value, name), Vec::new()))
+            Some((any_element(outs, test)?, What::Invalid(value, name), Vec::new()))
         }
         Kind::Division => Some((args.get(1)?.equal(0).any(..), What::Division, Vec::new())),
         Kind::Index => {
@@ -116,6 +112,12 @@ pub(super) fn failure(kind: &Kind, eqn: &Eqn, args: &[Array], outs: &[Array]) ->
         }
         Kind::Check(_) => None,
     }
+}
+
+/// Returns a predicate that is true if `test` is true for an element of a floating point result.
+fn any_element(outs: &[Array], test: fn(&Array) -> Array) -> Option<Array> {
+    let results = outs.iter().filter(|out| out.dtype().is_inexact()).map(|out| test(out).any(..));
+    results.reduce(|a, b| a | b)
 }
 
 /// An operation that reads or writes blocks at computed positions.
@@ -128,22 +130,28 @@ enum Positions<'a> {
 
 impl Positions<'_> {
     fn of(primitive: &dyn Primitive) -> Option<Positions<'_>> {
-        let any = primitive.as_any();
-        let slice = any.downcast_ref().map(Positions::Slice);
-        let update = || any.downcast_ref::<DynamicUpdateSlice>().map(|_| Positions::Update);
-        let gather = || any.downcast_ref().map(Positions::Gather);
-        slice.or_else(update).or_else(gather).or_else(|| any.downcast_ref().map(Positions::Scatter))
+        let primitive = primitive.as_any();
+        if let Some(slice) = primitive.downcast_ref() {
+            return Some(Positions::Slice(slice));
+        }
+        if primitive.is::<DynamicUpdateSlice>() {
+            return Some(Positions::Update);
+        }
+        if let Some(gather) = primitive.downcast_ref() {
+            return Some(Positions::Gather(gather));
+        }
+        primitive.downcast_ref().map(Positions::Scatter)
     }
 
-    /// A predicate that a position is out of bounds for its block, and the first such index, its axis and that axis'
-    /// size.
+    /// Returns a predicate that is true if a position is out of bounds for its block, and three numbers for the message: the
+    /// first such index, its axis, and the size of this axis.
     fn out_of_bounds(&self, args: &[Array]) -> Option<(Array, Array)> {
         let shape: Shape = args[0].shape().into();
-        // Positions along the last dimension, the axes that they index, and the sizes of a block there.
-        let all: Vec<usize> = (0..shape.len()).collect();
+        // Positions along the last dimension, the axes that they index, and the sizes of a block along these axes.
+        let every_axis: Vec<usize> = (0..shape.len()).collect();
         let (positions, axes, block): (Array, Vec<usize>, Vec<usize>) = match self {
-            Positions::Slice(slice) => (stacked(&args[1..])?, all, slice.sizes.to_vec()),
-            Positions::Update => (stacked(&args[2..])?, all, args[1].shape().to_vec()),
+            Positions::Slice(slice) => (stack_scalars(&args[1..])?, every_axis, slice.sizes.to_vec()),
+            Positions::Update => (stack_scalars(&args[2..])?, every_axis, args[1].shape().to_vec()),
             Positions::Gather(gather) => {
                 let axes = gather.dims.start_index_map.clone();
                 let block = axes.iter().map(|&d| gather.slice_sizes[d]).collect();
@@ -161,33 +169,34 @@ impl Positions<'_> {
         }
         let positions = positions.astype(if positions.dtype().byte_size() == 8 { DType::I64 } else { DType::I32 });
         let n = positions.size();
-        let list = |values: Vec<usize>| {
-            let row: Vec<i32> = values.into_iter().map(|v| v.min(i32::MAX as usize) as i32).collect();
-            row
-        };
         let positions = positions.whole();
-        let last = positions.ndim() - 1;
-        // Constants are built from plain numbers: a rule captures no arrays.
-        let column = lax::iota(DType::I32, positions.shape(), last);
-        let by_column = |values: Vec<i32>| {
-            let first = crate::ops::constants::filled(&[], crate::dtype::Scalar::Int(values[0].into()), DType::I32);
-            let start = first.broadcast_to(positions.shape());
-            values.iter().enumerate().skip(1).fold(start, |so_far, (i, &v)| where_(column.equal(i as i32), v, so_far))
-        };
-        let room = axes.iter().zip(&block).map(|(&d, &b)| shape[d].saturating_sub(b)).collect();
-        let sizes = by_column(list(axes.iter().map(|&d| shape[d]).collect()));
-        let axis = by_column(list(axes));
-        let room = by_column(list(room)).astype(positions.dtype());
-        let outside = positions.less(0) | positions.greater(room);
-        let first = outside.reshape([n]).astype(DType::I32).argmax(0);
-        let pick = |of: &Array| lax::dynamic_index_in_dim(&of.reshape([n]), &first, 0).astype(DType::I32);
-        let payload = lax::concatenate(&[pick(&positions), pick(&axis), pick(&sizes)], 0);
-        Some((outside.any(..), payload))
+        let column = lax::iota(DType::I32, positions.shape(), positions.ndim() - 1);
+        let last_starts: Vec<usize> = axes.iter().zip(&block).map(|(&d, &b)| shape[d].saturating_sub(b)).collect();
+        let axis_sizes: Vec<usize> = axes.iter().map(|&d| shape[d]).collect();
+        let sizes = by_column(&column, &axis_sizes);
+        let axis = by_column(&column, &axes);
+        let last_start = by_column(&column, &last_starts).astype(positions.dtype());
+        let is_outside = positions.less(0) | positions.greater(last_start);
+        let first_outside = is_outside.reshape([n]).astype(DType::I32).argmax(0);
+        let payload = [positions, axis, sizes]
+            .map(|x| lax::dynamic_index_in_dim(&x.reshape([n]), &first_outside, 0).astype(DType::I32));
+        let payload = lax::concatenate(&payload, 0);
+        Some((is_outside.any(..), payload))
     }
 }
 
-/// Stacks start indices, one scalar each.
-fn stacked(starts: &[Array]) -> Option<Array> {
+/// Returns an int32 array with `values[i]` in column `i` of its last dimension, given the array of the column numbers. It is
+/// built from plain numbers, because rules must not capture arrays.
+fn by_column(column: &Array, values: &[usize]) -> Array {
+    let mut values = values.iter().map(|&value| value.min(i32::MAX as usize) as i32);
+    let first = values.next().unwrap_or_default();
+    let first = crate::ops::constants::filled(&[], crate::dtype::Scalar::Int(first.into()), DType::I32);
+    let start = first.broadcast_to(column.shape());
+    values.enumerate().fold(start, |result, (i, value)| where_(column.equal(i as i32 + 1), value, result))
+}
+
+/// Stacks start indices, which are scalars, to a vector. Returns `None` if there are none.
+fn stack_scalars(starts: &[Array]) -> Option<Array> {
     let rows: Vec<Array> = starts.iter().map(|s| s.reshape([1])).collect();
     (!rows.is_empty()).then(|| lax::concatenate(&rows, 0))
 }

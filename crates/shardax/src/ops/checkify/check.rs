@@ -1,4 +1,4 @@
-//! `check!`: an equation that fails.
+//! `check!`, an equation that records a failure.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::select::where_;
 use crate::source;
 
-/// Operands: a predicate that something failed, the number of its message among these, and the message's values.
+/// The primitive of a check. Operands: a boolean that is true if the check failed, the number of its message in `messages`,
+/// and the values of the message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Check {
     pub messages: Arc<[Message]>,
@@ -30,16 +31,16 @@ pub(super) struct Check {
 #[track_caller]
 pub fn check(pred: impl ArrayLike, text: &'static str, values: Vec<Named>) -> Result<()> {
     let _line = source::enter();
-    checked(pred.into_array(), text, values).at_caller()
+    check_array(pred.into_array(), text, values).at_caller()
 }
 
 #[track_caller]
-fn checked(pred: Array, text: &'static str, values: Vec<Named>) -> Result<()> {
+fn check_array(pred: Array, text: &'static str, values: Vec<Named>) -> Result<()> {
     let (names, values): (Vec<&'static str>, Vec<Array>) = values.into_iter().unzip();
     values.iter().chain([&pred]).try_for_each(check_usable)?;
     if pred.dtype() != DType::Bool || pred.ndim() > 0 {
         return Err(err!(Type, "check takes a scalar pred as argument, got {}", pred.type_name())
-            .help("check one boolean: `check!(x.greater(0).all(..), …)`"));
+            .help("reduce the predicate to one boolean: `check!(x.greater(0).all(..), …)`"));
     }
     let mut missing = None;
     text::fill(text, |place| {
@@ -50,10 +51,10 @@ fn checked(pred: Array, text: &'static str, values: Vec<Named>) -> Result<()> {
     });
     if let Some(missing) = missing {
         return Err(err!(Value, "the text of the check, {text:?}, asks for {missing}, but its values are {names:?}")
-            .help("give the value as `name = value`, or write `{{` for a brace"));
+            .help("pass the value as `name = value`, or write `{{` for a brace"));
     }
-    let at = source::line().unwrap_or_else(|| std::panic::Location::caller());
-    let messages: Arc<[Message]> = [Message { what: What::Check { text, names }, at }].into();
+    let line = source::line().unwrap_or_else(|| std::panic::Location::caller());
+    let messages: Arc<[Message]> = [Message { what: What::Check { text, names }, line }].into();
     let failed = pred.logical_not();
     record(failed, Array::literal(Scalar::Int(0), DType::I32, false), values, messages)
 }
@@ -70,22 +71,23 @@ fn record(failed: Array, code: Array, payload: Vec<Array>, messages: Arc<[Messag
     CheckError { failed, codes, payloads, messages: Static(messages) }.throw()
 }
 
-/// Fails if `error` is set: returns `Err` immediately if it is concrete, and otherwise adds a [`check!`](crate::check!)
-/// to the program, for an enclosing [`checkify`](crate::checkify()).
+/// Fails if `error` is set. If the error is concrete, this returns `Err` immediately. Otherwise it adds a
+/// [`check!`](crate::check!) to the program, for an enclosing [`checkify`](crate::checkify()).
 #[track_caller]
 pub fn check_error(error: &CheckError) -> Result<()> {
     let _line = source::enter();
     for ((failed, code), payload) in error.failed.iter().zip(&error.codes).zip(&error.payloads) {
-        let mut one = [&[failed.clone(), code.clone()], &payload[..]].concat();
-        last_failed(&mut one);
-        let payload = one.split_off(2);
-        record(one.remove(0), one.remove(0), payload, error.messages.0.clone()).at_caller()?;
+        let mut group = [&[failed.clone(), code.clone()], &payload[..]].concat();
+        select_last_failed(&mut group);
+        let payload = group.split_off(2);
+        record(group.remove(0), group.remove(0), payload, error.messages.0.clone()).at_caller()?;
     }
     Ok(())
 }
 
-/// Reduces a batch of errors to the last failed one: its predicate, the number of its message, and its values.
-pub(super) fn last_failed(group: &mut [Array]) {
+/// Reduces a batch of errors to the last one that failed, as JAX does. The group is the failed flags, the numbers of the
+/// messages, and their values.
+pub(super) fn select_last_failed(group: &mut [Array]) {
     let batch = group.first().map(|failed| failed.shape().to_vec()).unwrap_or_default();
     if batch.is_empty() {
         return;
@@ -94,10 +96,11 @@ pub(super) fn last_failed(group: &mut [Array]) {
     let flat: Vec<Array> =
         group.iter().map(|x| x.whole().reshape([&[n], &x.shape()[batch.len()..]].concat())).collect();
     let index = crate::ops::lax::iota(DType::I32, &[n], 0);
-    let last = where_(&flat[0], index, -1).max(..);
-    let at = where_(last.less(0), n as i32 - 1, last);
-    for (one, all) in group.iter_mut().zip(flat) {
-        *one = crate::ops::lax::dynamic_index_in_dim(&all, &at, 0).squeeze(0);
+    // If none failed, any entry will do.
+    let last_failed = where_(&flat[0], index, -1).max(..);
+    let entry = where_(last_failed.less(0), n as i32 - 1, last_failed);
+    for (part, batch) in group.iter_mut().zip(flat) {
+        *part = crate::ops::lax::dynamic_index_in_dim(&batch, &entry, 0).squeeze(0);
     }
 }
 
@@ -140,17 +143,17 @@ impl Primitive for Check {
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let mut group: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| axis.moved(a, d, 0)).collect();
-        last_failed(&mut group);
+        select_last_failed(&mut group);
         Ok((bind(Arc::new(self.clone()), &group), Vec::new()))
     }
 }
 
-/// Checks a boolean scalar, which may be an array: `check!(x.all(..), "all must hold, got {x}", x)?`. The text has
-/// placeholders like that of [`debug_print!`](crate::debug_print!).
+/// Checks a boolean scalar, which can be an array: `check!(x.all(..), "all must hold, got {x}", x)?`. The text has the same
+/// placeholders as the text of [`debug_print!`](crate::debug_print!).
 ///
-/// If its value is concrete, and in a [`grad`](crate::grad) or [`vmap`](crate::vmap()) outside of `jit`, a failed check
-/// returns `Err` immediately. A compiled program must return the error: [`checkify`](crate::checkify()) turns a
-/// function with checks into one that returns its error, and `jit` of a function with other checks is an error.
+/// A failed check returns `Err` immediately if the value is concrete, also in a [`grad`](crate::grad) or
+/// [`vmap`](crate::vmap()) outside of `jit`. A compiled program cannot fail in the middle, so it must return the error
+/// instead: apply [`checkify`](crate::checkify()) to the function before `jit`, otherwise `jit` fails.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -1,4 +1,4 @@
-//! Discharging checks: the first error of each kind becomes a state threaded through the program.
+//! Discharges checks: threads a state through the program that holds the first error of each kind.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::Checks;
 use smallvec::SmallVec;
 
 use super::automatic;
-use super::check::{Check, last_failed};
+use super::check::{Check, select_last_failed};
 use super::error::{CheckError, Message};
 use crate::core::array::Array;
 use crate::core::primitive::{Outputs, ThreadState};
@@ -22,7 +22,8 @@ use crate::ops::select::where_;
 use crate::shape::Shape;
 use crate::stack::grow;
 
-/// A group of errors, the first of which in time is reported; among groups it is the first in the program.
+/// A kind of error. The state holds the first error of each kind that occurs while the program runs; of different kinds, the
+/// error that comes first in the program is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Checks with values of these types.
@@ -35,7 +36,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The types of the message's values.
+    /// Returns the types of the message's values.
     fn payload(&self) -> Vec<(DType, Shape)> {
         match self {
             Kind::Check(types) => types.clone(),
@@ -45,13 +46,13 @@ impl Kind {
     }
 }
 
-/// The kinds of errors that a program may have, in the order of its equations.
-fn kinds(program: &Program, checks: Checks, found: &mut Vec<Kind>) {
+/// Adds the kinds of errors that a program can have to `kinds`, in the order of its equations.
+fn collect_kinds(program: &Program, checks: Checks, kinds: &mut Vec<Kind>) {
     for eqn in &program.eqns {
         for inner in eqn.primitive.programs() {
-            grow(|| kinds(inner, checks, found));
+            grow(|| collect_kinds(inner, checks, kinds));
         }
-        let own = match eqn.primitive.as_any().is::<Check>() {
+        let eqn_kinds = match eqn.primitive.as_any().is::<Check>() {
             true if checks.has(Checks::USER) => {
                 let types = eqn.inputs[2..].iter().map(|a| program.atom_aval(a));
                 vec![Kind::Check(types.map(|a| (a.dtype, a.shape)).collect())]
@@ -61,30 +62,32 @@ fn kinds(program: &Program, checks: Checks, found: &mut Vec<Kind>) {
             }
             _ => Vec::new(),
         };
-        own.into_iter().for_each(|kind| {
-            if !found.contains(&kind) {
-                found.push(kind)
+        for kind in eqn_kinds {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
             }
-        });
+        }
     }
 }
 
 /// Returns `true` if a program has user checks.
 fn has_checks(program: &Program) -> bool {
-    let mut found = false;
-    program.for_each_distinct_eqn(&mut |eqn| found |= eqn.primitive.as_any().is::<Check>());
-    found
+    let mut has_checks = false;
+    program.for_each_distinct_eqn(&mut |eqn| has_checks |= eqn.primitive.as_any().is::<Check>());
+    has_checks
 }
 
-/// The state has for each kind: a failed flag, the number of its message, and the message's values.
+/// Threads the errors through a program. The state is a group of arrays for each kind: a failed flag, the number of its
+/// message, and the values of the message.
 struct Discharge {
     checks: Checks,
     kinds: Vec<Kind>,
+    /// The messages of all equations so far. A `RefCell`, because [`ThreadState`] has shared access.
     messages: RefCell<Vec<Message>>,
 }
 
 impl Discharge {
-    /// The parts of the state, kind by kind.
+    /// Returns the range of each kind's group in the state.
     fn groups(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
         let mut end = 0;
         let lens: Vec<usize> = self.kinds.iter().map(|kind| 2 + kind.payload().len()).collect();
@@ -94,53 +97,56 @@ impl Discharge {
         })
     }
 
-    /// The initial state, without errors.
-    fn start(&self) -> Vec<Array> {
-        let zeros = |(dtype, shape): (DType, Shape)| Array::zeros_of(&Aval::new(dtype, shape));
-        let group = |kind: &Kind| {
-            let flags = [(DType::Bool, Shape::new()), (DType::I32, Shape::new())];
-            flags.into_iter().chain(kind.payload()).map(zeros).collect::<Vec<_>>()
-        };
-        self.kinds.iter().flat_map(group).collect()
+    /// Returns the initial state, which has no errors.
+    fn initial_state(&self) -> Vec<Array> {
+        let mut state = Vec::new();
+        for kind in &self.kinds {
+            let (failed, code) = ((DType::Bool, Shape::new()), (DType::I32, Shape::new()));
+            let types = [failed, code].into_iter().chain(kind.payload());
+            state.extend(types.map(|(dtype, shape)| Array::zeros_of(&Aval::new(dtype, shape))));
+        }
+        state
     }
 
-    /// Records a possible error of this kind, unless there is an earlier one.
-    fn update(&self, kind: &Kind, new: Vec<Array>, state: &mut [Array]) {
-        let place = self.kinds.iter().zip(self.groups()).find(|(k, _)| *k == kind);
-        let Some((_, range)) = place else { return };
+    /// Records a possible error of this kind in the state, unless the state already holds an earlier error.
+    fn update(&self, kind: &Kind, error: Vec<Array>, state: &mut [Array]) {
+        let group = self.kinds.iter().zip(self.groups()).find(|(k, _)| *k == kind);
+        let Some((_, range)) = group else { return };
         let group = &mut state[range];
-        let before = group[0].clone();
-        group[0] = &before | &new[0];
-        for (old, new) in group.iter_mut().zip(new).skip(1) {
-            let mut wide = before.clone();
-            while wide.ndim() < old.ndim() {
-                wide = wide.expand_dims(-1);
+        let has_failed = group[0].clone();
+        group[0] = &has_failed | &error[0];
+        for (old, new) in group.iter_mut().zip(error).skip(1) {
+            // A mapped state has a flag for each entry, which selects all elements of a value.
+            let mut keeps_old = has_failed.clone();
+            while keeps_old.ndim() < old.ndim() {
+                keeps_old = keeps_old.expand_dims(-1);
             }
-            *old = where_(wide, &*old, new);
+            *old = where_(keeps_old, &*old, new);
         }
     }
 
-    fn number(&self, messages: &[Message]) -> i32 {
-        let mut all = self.messages.borrow_mut();
-        all.extend_from_slice(messages);
-        (all.len() - messages.len()) as i32
+    /// Adds messages and returns the number of the first one.
+    fn add_messages(&self, new: &[Message]) -> i32 {
+        let mut messages = self.messages.borrow_mut();
+        messages.extend_from_slice(new);
+        (messages.len() - new.len()) as i32
     }
 }
 
 impl ThreadState for Discharge {
     fn concerns(&self, program: &Program) -> bool {
-        let mut found = Vec::new();
-        kinds(program, self.checks, &mut found);
-        !found.is_empty() || has_checks(program)
+        let mut kinds = Vec::new();
+        collect_kinds(program, self.checks, &mut kinds);
+        !kinds.is_empty() || has_checks(program)
     }
 
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         if let Some(check) = eqn.primitive.as_any().downcast_ref::<Check>() {
             if self.checks.has(Checks::USER) {
                 let types = args[2..].iter().map(|a| (a.dtype(), a.aval().shape)).collect();
-                let mut new = args.to_vec();
-                new[1] = &new[1] + self.number(&check.messages);
-                self.update(&Kind::Check(types), new, state);
+                let mut error = args.to_vec();
+                error[1] = &error[1] + self.add_messages(&check.messages);
+                self.update(&Kind::Check(types), error, state);
             }
             return Ok(Outputs::new());
         }
@@ -149,7 +155,7 @@ impl ThreadState for Discharge {
         let inexact = outs.iter().any(|out| out.dtype().is_inexact());
         for kind in automatic::kinds(eqn, inexact, self.checks) {
             if let Some((failed, what, payload)) = automatic::failure(&kind, eqn, args, &outs) {
-                let code = self.number(&[Message { what, at: eqn.source }]);
+                let code = self.add_messages(&[Message { what, line: eqn.source }]);
                 let code = filled(&[], Scalar::Int(code.into()), DType::I32);
                 self.update(&kind, [vec![failed, code], payload].concat(), state);
             }
@@ -163,7 +169,7 @@ impl ThreadState for Discharge {
     }
 
     fn cast_state(&self, state: &mut Vec<Array>) -> Result<()> {
-        self.groups().for_each(|range| last_failed(&mut state[range]));
+        self.groups().for_each(|range| select_last_failed(&mut state[range]));
         Ok(())
     }
 
@@ -172,7 +178,7 @@ impl ThreadState for Discharge {
     }
 }
 
-/// The state is a flag that enables checks.
+/// Threads a flag through a program that enables its checks.
 struct Counting;
 
 impl ThreadState for Counting {
@@ -202,22 +208,24 @@ impl ThreadState for Counting {
     }
 }
 
-/// Adds a boolean argument, the first, that enables the program's checks: the entries of a batch that take
-/// another branch, or have left the loop, compute it too. Returns `None` if it has no checks.
+/// Adds a first argument to the program, a boolean that enables its checks, or returns `None` if it has no checks.
+///
+/// Mapped control flow needs it: all entries of a batch compute a branch or the body of a loop, including entries that take
+/// another branch or have left the loop, whose checks must not fail.
 pub(crate) fn counting(program: &Program) -> Result<Option<Program>> {
     if !has_checks(program) {
         return Ok(None);
     }
-    let counts = Aval::scalar(DType::Bool);
-    let avals: Vec<Aval> = [counts].into_iter().chain(program.in_avals().cloned()).collect();
+    let flag = Aval::scalar(DType::Bool);
+    let avals: Vec<Aval> = [flag].into_iter().chain(program.in_avals().cloned()).collect();
     let traced = trace(&avals, |args| {
-        let (counts, args) = args.split_at(1);
-        thread_eval(program, &Counting, args, &mut counts.to_vec())
+        let (flag, args) = args.split_at(1);
+        thread_eval(program, &Counting, args, &mut flag.to_vec())
     })?;
     Ok(Some(traced.program))
 }
 
-/// A traced function whose errors are values: its first results are the state, followed by its own.
+/// A traced function whose errors are values. Its results are the state, then the results of the original function.
 pub(crate) struct Checked {
     pub traced: Traced,
     pub errors: Errors,
@@ -231,17 +239,17 @@ pub(crate) struct Errors {
     messages: Arc<[Message]>,
 }
 
-/// Discharges the checks of a traced function. `None` if it has none.
+/// Discharges the checks of a traced function. Returns `None` if it has no checks.
 pub(crate) fn discharge(traced: &Traced, checks: Checks) -> Result<Option<Checked>> {
-    let mut found = Vec::new();
-    kinds(&traced.program, checks, &mut found);
-    if found.is_empty() && !has_checks(&traced.program) {
+    let mut kinds = Vec::new();
+    collect_kinds(&traced.program, checks, &mut kinds);
+    if kinds.is_empty() && !has_checks(&traced.program) {
         return Ok(None);
     }
-    let discharge = Discharge { checks, kinds: found, messages: RefCell::default() };
+    let discharge = Discharge { checks, kinds, messages: RefCell::default() };
     let avals: Vec<Aval> = traced.program.in_avals().cloned().collect();
     let inner = trace(&avals, |args| {
-        let mut state = discharge.start();
+        let mut state = discharge.initial_state();
         let outs = thread_eval(&traced.program, &discharge, args, &mut state)?;
         Ok([state, outs].concat())
     })?;
@@ -255,17 +263,17 @@ pub(crate) fn discharge(traced: &Traced, checks: Checks) -> Result<Option<Checke
 }
 
 impl Errors {
-    /// The layout for a program without checks.
+    /// Returns the layout for a program without checks.
     pub fn none() -> Errors {
         Errors { groups: Vec::new(), messages: Arc::new([]) }
     }
 
-    /// The number of arrays of a state.
+    /// Returns the number of arrays of a state.
     pub fn count(&self) -> usize {
         self.groups.iter().sum()
     }
 
-    /// Splits the state off the results of a program; `Err` if it has an error.
+    /// Splits the state off the results of a program, and returns `Err` if it holds an error.
     pub fn throw(&self, mut outs: SmallVec<[Array; 8]>) -> Result<SmallVec<[Array; 8]>> {
         if self.groups.is_empty() {
             return Ok(outs);

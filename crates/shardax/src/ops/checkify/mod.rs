@@ -1,7 +1,8 @@
-//! Run-time checks in programs: `check!`, and how [`checkify`](crate::checkify()) discharges them.
+//! Run-time checks in programs: `check!`, and the transformation behind [`checkify`](crate::checkify()).
 //!
-//! A check is an equation with an effect. Discharging a program's checks threads the first error of each kind through
-//! it: a failed flag, the number of its message, and the values in the message.
+//! A check is an equation with an effect. Discharging a program's checks replaces them by a state that is threaded through
+//! the program. For each kind of error, the state holds the first error: a failed flag, the number of its message, and the
+//! values in the message.
 
 mod automatic;
 mod check;
@@ -12,7 +13,7 @@ pub use check::{check, check_error};
 pub(crate) use discharge::{Errors, counting, discharge};
 pub use error::CheckError;
 
-/// The kinds of errors that [`checkify`](crate::checkify()) detects. Sets are joined with `|`.
+/// The kinds of errors that [`checkify`](crate::checkify()) detects. You can combine them with `|`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checks(u8);
 
@@ -29,9 +30,9 @@ impl Checks {
     pub const FLOAT: Checks = Checks(2 | 4);
     /// All automatic checks (`automatic_checks`).
     pub const AUTOMATIC: Checks = Checks(2 | 4 | 8);
-    /// All (`all_checks`).
+    /// All checks (`all_checks`).
     pub const ALL: Checks = Checks(1 | 2 | 4 | 8);
-    /// NaN in the result of any operation, including those that only pass one on.
+    /// NaN in the result of any operation, including operations that only pass on a NaN of an operand.
     pub(crate) const DEBUG_NANS: Checks = Checks(16);
     /// Infinities in the result of any operation.
     pub(crate) const DEBUG_INFS: Checks = Checks(32);
