@@ -1,9 +1,9 @@
-//! Detection of a missing reduction in the traced body of a `pmap`.
+//! Detection of missing reductions and of equal random numbers in the traced body of a `pmap`.
 
 use std::ops::Range;
 
 use super::local_shards::Mapped;
-use crate::core::program::{Atom, Aval, Program, Var};
+use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::core::tree::TreeDef;
 use crate::error::{Result, err};
 use crate::interpret::vary;
@@ -17,7 +17,7 @@ pub(crate) struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// The top-level parts, each with the range of its leaves.
+    /// Returns the top-level parts with the ranges of their leaves.
     fn parts(&self) -> Vec<(TreeDef, Range<usize>)> {
         let mut start = 0;
         let children = self.def.root_children().unwrap_or_default().into_iter();
@@ -46,27 +46,29 @@ pub(crate) fn unreduced_gradients(
 ) -> Result<()> {
     let (name, name_it) =
         if is_named { (axis.as_str(), "") } else { ("batch", "name the axis, `.axis_name(\"batch\")`, and ") };
-    let (mut results, all) = (outs.parts(), 0..outs.avals.len());
-    results.push((outs.def.clone(), all));
+    let mut results = outs.parts();
+    results.push((outs.def.clone(), 0..outs.avals.len()));
     let captured = body.inputs.len() - args.avals.len();
     for (i, (def, leaves)) in args.parts().into_iter().enumerate() {
         // A result counts as the new value of the first argument with the same structure and types.
-        let like = |(d, r): &(TreeDef, Range<usize>)| *d == def && outs.types(r) == args.types(&leaves);
-        let Some(at) = results.iter().position(like) else { continue };
-        let (_, back) = results.swap_remove(at);
-        let varies = |input: usize| input >= captured && !leaves.contains(&(input - captured));
-        let inputs: Vec<AxisSet> =
-            (0..body.inputs.len()).map(|input| varies(input).then_some(axis).into_iter().collect()).collect();
-        let sets = vary::outputs(body, &inputs)?;
-        // Some values differ on purpose, such as statistics of a device's batches. They are returned together with
+        let new_value = results.iter().position(|(d, r)| *d == def && outs.types(r) == args.types(&leaves));
+        let Some(new_value) = new_value else { continue };
+        let (_, new_leaves) = results.swap_remove(new_value);
+        // Assume that this argument is equal on all devices and all others vary. Which results vary?
+        let inputs = (0..body.inputs.len()).map(|input| {
+            let varies = input >= captured && !leaves.contains(&(input - captured));
+            varies.then_some(axis).into_iter().collect()
+        });
+        let sets = vary::outputs(body, &inputs.collect::<Vec<AxisSet>>())?;
+        // Some values differ on purpose, for example statistics of a device's batches. They are returned together with
         // values that do not differ, so only an argument that differs entirely is reported.
-        let mut changed = back.clone().filter(|&o| outs.avals[o].dtype.is_inexact()).peekable();
-        let drifts = changed.peek().is_some() && changed.all(|o| !sets[o].is_empty());
+        let mut inexact_leaves = new_leaves.clone().filter(|&o| outs.avals[o].dtype.is_inexact()).peekable();
+        let drifts = inexact_leaves.peek().is_some() && inexact_leaves.all(|o| !sets[o].is_empty());
         // Without an axis name, the result may be the gradients of each device, which the user may want. A step from the
         // argument is never wanted.
         let is_step = || {
             let inputs = leaves.clone().map(|leaf| body.inputs[captured + leaf]);
-            inputs.zip(back).any(|(input, output)| is_moved(body, input, &body.outputs[output]))
+            inputs.zip(new_leaves).any(|(input, output)| is_moved(body, input, &body.outputs[output]))
         };
         if drifts && (is_named || is_step()) {
             warning::warn(
@@ -101,20 +103,26 @@ pub(super) fn same_draws(args: &TreeDef, is_used_by_all: impl Fn(usize) -> bool)
     );
 }
 
-/// Returns true if `output` is `input` plus or minus something, apart from changes of shape and dtype.
+/// Returns `true` if `output` is `input` plus or minus something, apart from changes of shape and dtype.
 fn is_moved(body: &Program, input: Var, output: &Atom) -> bool {
-    let producer = |var: Var| body.eqns.iter().rev().find(|eqn| eqn.outputs.contains(&var));
-    let origin = |atom: &Atom| {
-        let Atom::Var(mut var) = *atom else { return None };
-        while let Some(eqn) = producer(var)
-            && let [Atom::Var(operand)] = eqn.inputs.as_slice()
-        {
-            var = *operand;
-        }
-        Some(var)
-    };
-    let Some(eqn) = origin(output).and_then(producer) else { return false };
-    matches!(eqn.primitive.name(), "add" | "sub") && eqn.inputs.iter().any(|atom| origin(atom) == Some(input))
+    let Some(eqn) = origin(body, output).and_then(|var| producer(body, var)) else { return false };
+    matches!(eqn.primitive.name(), "add" | "sub") && eqn.inputs.iter().any(|atom| origin(body, atom) == Some(input))
+}
+
+/// Returns the equation that computes a variable, or `None` for an input.
+fn producer(body: &Program, var: Var) -> Option<&Eqn> {
+    body.eqns.iter().rev().find(|eqn| eqn.outputs.contains(&var))
+}
+
+/// Follows equations with one operand back to the variable that they start from.
+fn origin(body: &Program, atom: &Atom) -> Option<Var> {
+    let Atom::Var(mut var) = *atom else { return None };
+    while let Some(eqn) = producer(body, var)
+        && let [Atom::Var(operand)] = eqn.inputs.as_slice()
+    {
+        var = *operand;
+    }
+    Some(var)
 }
 
 /// Fails if a result without a mapped axis may differ between devices.

@@ -14,7 +14,7 @@ use crate::runtime::concrete_inputs::LocalShards;
 use crate::shape::AxisName;
 use crate::sharding::{Mesh, PartitionSpec};
 
-/// Returns a spec for each result, from the structure and the ranks of the results.
+/// Computes the spec of each result from the structure and the ranks of the results.
 pub(crate) type OutSpecs<'a> = &'a dyn Fn(&TreeDef, &[usize]) -> Result<Vec<PartitionSpec>>;
 
 /// A function traced on local shards, and the operands to apply it to.
@@ -24,10 +24,11 @@ pub(crate) struct Mapped {
     pub out_def: TreeDef,
 }
 
-/// The mesh and its manual axes. `true` if types track the axes that values vary over.
+/// The mesh and its manual axes.
 pub(crate) struct Manual<'a> {
     pub mesh: &'a Mesh,
     pub axes: &'a [AxisName],
+    /// `true` if types track the axes that values vary over.
     pub checked: bool,
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn trace_local_shards(
 }
 
 impl Mapped {
-    /// Applies it in the trace in effect.
+    /// Applies the mapped function in the current trace.
     pub fn apply(self, flat: &Flat) -> Result<Flat> {
         let args: Vec<Array> = self.captures.iter().chain(&flat.leaves).cloned().collect();
         let outs = bind(Arc::new(self.map), &args);

@@ -16,7 +16,7 @@ use crate::runtime::reshard;
 use crate::sharding::distributed::{preemption, processes, reached};
 use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, Sharding, devices, process_count, process_index};
 
-/// The axis over processes.
+/// The name of the mesh axis over processes.
 const AXIS: &str = "processes";
 
 /// Stacks the arrays of all processes on a new leading axis with one entry for each process, and returns the stack on
@@ -81,7 +81,7 @@ pub fn sync_global_devices(name: &str) -> Result<()> {
     let mut crc = flate2::Crc::new();
     crc.update(name.as_bytes());
     let sum = Array::from_slice(&[crc.sum()], &[]).at_caller()?;
-    equal(&sum, &format!("sync_global_devices name mismatch ('{name}')")).at_caller()
+    check_equal(&sum, &format!("sync_global_devices name mismatch ('{name}')")).at_caller()
 }
 
 /// Waits until all processes have reached the barrier of this name equally often. Returns immediately with one process.
@@ -153,15 +153,17 @@ pub fn reached_preemption_sync_point(step: u64) -> Result<bool> {
 
 /// Gathers the notices of all processes. The next call reads them, so that the host need not wait for the devices.
 fn reached_over_devices() -> Result<bool> {
+    // The notices of the previous step. All processes read them in the same call, so that they agree.
     static GATHERED: Mutex<Option<Array>> = Mutex::new(None);
-    let own = Array::from_slice(&[preemption::notice().is_some()], &[1])?;
-    let all = Array::from_concrete(replicated(&stacked(&own.to_bytes()?, Aval::new(DType::Bool, vec![1]))?)?);
+    let notice = Array::from_slice(&[preemption::notice().is_some()], &[1])?;
+    let notices = stack_over_processes(&notice.to_bytes()?, Aval::new(DType::Bool, vec![1]))?;
+    let notices = Array::from_concrete(replicated(&notices)?);
     let mut gathered = GATHERED.lock().unwrap_or_else(PoisonError::into_inner);
-    let previous = gathered.replace(all);
+    let previous = gathered.replace(notices);
     previous.map_or(Ok(false), |previous| Ok(previous.to_vec::<bool>()?.contains(&true)))
 }
 
-/// Fails on all processes, with `message`, unless the tree is equal on each. For an array over devices of several
+/// Fails on all processes, with `message`, if the trees of two processes differ. For an array over devices of several
 /// processes, each process compares its first shard.
 ///
 /// ```
@@ -171,7 +173,7 @@ fn reached_over_devices() -> Result<bool> {
 /// ```
 #[track_caller]
 pub fn assert_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
-    equal(tree, message).at_caller()
+    check_equal(tree, message).at_caller()
 }
 
 /// Joins each process's arrays into one global array over `mesh`. If `specs` splits a dimension over axes between
@@ -243,23 +245,28 @@ impl View {
     fn new(mesh: &Mesh, spec: Option<PartitionSpec>) -> Result<View> {
         let spec = spec.ok_or_else(|| {
             err!(Value, "`None` is not a valid input to the pspecs argument. Please use P![] if you wanted to replicate your input.")
-                .help("give a PartitionSpec for each array")
+                .help("pass a PartitionSpec for each array")
         })?;
         View::of(mesh, &mesh.local_mesh()?, spec)
     }
 
     pub fn of(mesh: &Mesh, local: &Mesh, spec: PartitionSpec) -> Result<View> {
-        let sharding = |mesh| NamedSharding::try_new(mesh, spec.clone()).map(Sharding::Named);
-        Ok(View { global: sharding(mesh)?, local: sharding(local)?, spec })
+        let global = Sharding::Named(NamedSharding::try_new(mesh, spec.clone())?);
+        let local = Sharding::Named(NamedSharding::try_new(local, spec.clone())?);
+        Ok(View { global, local, spec })
     }
 
-    /// The ratio of the size of a dimension in the global array to its size in this process's part.
+    /// Returns the size of a dimension of the global array divided by its size in this process's part.
     fn factor(&self, dim: usize) -> Result<usize> {
-        let size = |sharding: &Sharding| match sharding.as_named() {
+        Ok(self.parts(&self.global, dim)? / self.parts(&self.local, dim)?.max(1))
+    }
+
+    /// Returns the number of parts that a sharding divides a dimension into.
+    fn parts(&self, sharding: &Sharding, dim: usize) -> Result<usize> {
+        match sharding.as_named() {
             Some(named) => named.mesh().axes_size(self.spec.axes(dim)),
             None => Ok(1),
-        };
-        Ok(size(&self.global)? / size(&self.local)?.max(1))
+        }
     }
 }
 
@@ -282,7 +289,7 @@ pub(crate) fn to_global(array: &Array, view: &View) -> Result<Array> {
     Ok(Array::from_concrete(Concrete::new(aval, view.global.clone(), true, buffers)))
 }
 
-/// This process's part of a global array.
+/// Returns this process's part of a global array.
 pub(crate) fn to_local(array: &Array, view: &View) -> Result<Array> {
     check_usable(array)?;
     let c = array.concrete()?;
@@ -297,6 +304,7 @@ pub(crate) fn to_local(array: &Array, view: &View) -> Result<Array> {
     Ok(Array::from_concrete(Concrete::new(aval, view.local.clone(), true, buffers)))
 }
 
+/// Applies `f` to each leaf.
 fn map<T: Tree>(tree: &T, f: &dyn Fn(&Array) -> Result<Array>) -> Result<T> {
     let mut flat = Flat::of(tree);
     for leaf in &mut flat.leaves {
@@ -305,6 +313,7 @@ fn map<T: Tree>(tree: &T, f: &dyn Fn(&Array) -> Result<Array>) -> Result<T> {
     flat.build()
 }
 
+/// Stacks or, if `tiled`, concatenates the arrays of all processes, and copies the result to this process.
 fn gather(array: &Array, tiled: bool) -> Result<Array> {
     let c = array.concrete()?;
     if c.sharding.is_fully_addressable() {
@@ -316,7 +325,7 @@ fn gather(array: &Array, tiled: bool) -> Result<Array> {
         let aval = Aval::new(c.aval.dtype, shape);
         return match process_count() {
             1 => Array::from_bytes(&bytes, aval.dtype, &aval.shape),
-            _ => host_array(&stacked(&bytes, aval)?),
+            _ => host_array(&stack_over_processes(&bytes, aval)?),
         };
     }
     if !tiled {
@@ -329,28 +338,28 @@ fn gather(array: &Array, tiled: bool) -> Result<Array> {
     host_array(&c)
 }
 
-/// Creates an array over all processes; each process contributes these bytes of this type.
-fn stacked(bytes: &[u8], mut aval: Aval) -> Result<Concrete> {
+/// Creates an array over all processes, to which each process contributes these bytes of this type.
+fn stack_over_processes(bytes: &[u8], mut aval: Aval) -> Result<Concrete> {
     static MESH: OnceLock<Mesh> = OnceLock::new();
     let mesh = match MESH.get() {
         Some(mesh) => mesh,
         None => {
-            // Take the first device of each process.
-            let mut firsts: Vec<Device> = devices()?;
-            firsts.dedup_by_key(|device| device.process_index());
-            let count = firsts.len();
-            MESH.get_or_init(|| Mesh::new(firsts, [(AXIS, count)]).expect("devices and an axis of their number"))
+            // Use the first device of each process.
+            let mut first_devices: Vec<Device> = devices()?;
+            first_devices.dedup_by_key(|device| device.process_index());
+            let count = first_devices.len();
+            MESH.get_or_init(|| Mesh::new(first_devices, [(AXIS, count)]).expect("devices and an axis of their number"))
         }
     };
     let sharding = NamedSharding::new(mesh, PartitionSpec::default().insert(0, &[AXIS.into()]));
-    let own = mesh.local_devices().into_iter().next().map(Sharding::from);
-    let own = own.ok_or_else(|| err!(Runtime, "this process has no devices"))?;
-    let buffers = transfer::buffers_from_host(bytes, &aval, &own)?;
+    let local = mesh.local_devices().into_iter().next().map(Sharding::from);
+    let local = local.ok_or_else(|| err!(Runtime, "this process has no devices"))?;
+    let buffers = transfer::buffers_from_host(bytes, &aval, &local)?;
     aval.shape[0] *= mesh.size();
     Ok(Concrete::new(aval, sharding.into(), true, buffers))
 }
 
-/// Copies the entire array, which is over several processes, to this process.
+/// Copies an entire array that is over several processes to this process.
 fn host_array(c: &Concrete) -> Result<Array> {
     let aval = &c.aval;
     let bytes = match transfer::is_here(c) {
@@ -364,11 +373,13 @@ fn host_array(c: &Concrete) -> Result<Array> {
 fn replicated(c: &Concrete) -> Result<Concrete> {
     let mesh = c.sharding.as_named().map(NamedSharding::mesh);
     let mesh = mesh.ok_or_else(|| err!(Value, "{} is on a device of another process", c.aval))?;
-    let whole = Sharding::Named(NamedSharding::new(mesh, PartitionSpec::default()));
-    let buffers = reshard::reshard(c, &whole)?;
-    Ok(Concrete::new(c.aval.clone(), whole, true, buffers))
+    let sharding = Sharding::Named(NamedSharding::new(mesh, PartitionSpec::default()));
+    let buffers = reshard::reshard(c, &sharding)?;
+    Ok(Concrete::new(c.aval.clone(), sharding, true, buffers))
 }
 
+/// Returns the tree of the process that is the source. The flags are gathered first, so that all processes find the same
+/// source or fail together.
 fn broadcast<T: Tree>(tree: &T, is_source: bool) -> Result<T> {
     let flags = gather(&Array::from_slice(&[is_source], &[])?, false)?.to_vec::<bool>()?;
     let source = flags.iter().position(|flag| *flag).filter(|_| flags.iter().filter(|flag| **flag).count() == 1);
@@ -377,31 +388,32 @@ fn broadcast<T: Tree>(tree: &T, is_source: bool) -> Result<T> {
             .help("exactly one process must be the source; by default it is process 0"));
     };
     map(tree, &|leaf| {
-        let all = gather(leaf, false)?.to_bytes()?;
-        let size = all.len() / flags.len();
-        Array::from_bytes(&all[source * size..(source + 1) * size], leaf.dtype(), leaf.shape())
+        let bytes = gather(leaf, false)?.to_bytes()?;
+        let size = bytes.len() / flags.len();
+        Array::from_bytes(&bytes[source * size..(source + 1) * size], leaf.dtype(), leaf.shape())
     })
 }
 
-fn equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
+/// Fails with `message` if the trees of two processes differ.
+fn check_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
     if process_count() == 1 {
         return Ok(());
     }
     let flat = Flat::of(tree);
-    let mut differ = None;
+    let mut first_difference = None;
     for leaf in &flat.leaves {
-        let own = match leaf.is_fully_addressable() {
+        let local = match leaf.is_fully_addressable() {
             true => leaf.clone(),
             false => leaf.addressable_data(0)?,
         };
-        let (all, bytes) = (gather(&own, false)?, own.to_bytes()?);
+        let (gathered, bytes) = (gather(&local, false)?, local.to_bytes()?);
         // All leaves are gathered even if the first ones differ, because every process must take part in the same
         // gathers.
-        if all.to_bytes()?.chunks(bytes.len().max(1)).any(|theirs| theirs != bytes) {
-            differ.get_or_insert((all, own));
+        if gathered.to_bytes()?.chunks(bytes.len().max(1)).any(|theirs| theirs != bytes) {
+            first_difference.get_or_insert((gathered, local));
         }
     }
-    let Some((all, own)) = differ else { return Ok(()) };
-    Err(err!(Value, "{message}. Expected: {all}; got: {own}. (AssertionError)")
-        .help("every process must pass the same; the values of all are listed by process"))
+    let Some((gathered, local)) = first_difference else { return Ok(()) };
+    Err(err!(Value, "{message}. Expected: {gathered}; got: {local}. (AssertionError)")
+        .help("every process must pass the same value; the message lists the values of all processes"))
 }

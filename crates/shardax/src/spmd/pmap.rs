@@ -1,4 +1,4 @@
-//! `pmap`: `jit` of `shard_map` over a mesh of one axis, with the mapped axis squeezed out and put back.
+//! `pmap`, which is `jit` of `shard_map` over a mesh of one axis. The mapped axis is removed inside of the function.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -29,7 +29,7 @@ use crate::sharding::context::{adopting, with_abstract_mesh};
 use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, axis_env};
 use crate::source;
 
-/// The name of the mapped axis when none is given.
+/// The name of the mapped axis if the user did not name it.
 const DEFAULT_AXIS: &str = "unnamed axis of pmap";
 
 /// A function mapped over devices; see [`pmap`].
@@ -38,7 +38,7 @@ pub struct Pmap<F, Args> {
     f: F,
     options: Options,
     cache: OnceLock<Arc<Cache>>,
-    /// The processes, if several take part; the first call finds them.
+    /// The processes, if several take part. The first call sets them.
     hosts: OnceLock<Option<Hosts>>,
     args: PhantomData<fn(Args)>,
 }
@@ -92,11 +92,12 @@ pub fn pmap<Args: Tree, F: Function<Args>>(f: F) -> Pmap<F, Args> {
 }
 
 impl<F, Args> Pmap<F, Args> {
-    /// The mapped function.
+    /// Returns the mapped function.
     pub fn wrapped(&self) -> &F {
         &self.f
     }
 
+    /// Changes the options. The caches are cleared, because they belong to the old options.
     fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
         set(&mut self.options);
         self.cache = OnceLock::new();
@@ -109,54 +110,53 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.axis_name = name.into())
     }
 
-    /// The mapped axis of each argument, or of parts of it; `None` passes the entire value to every device.
+    /// Sets the mapped axis of each argument, or of parts of an argument. `None` passes the entire value to every device.
     pub fn in_axes(self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.with(|o| o.in_axes = axes.into_prefix())
     }
 
-    /// The mapped axis of each result, or of parts of it. `None` is for results that are equal on all
-    /// devices: they are returned once, replicated. A result that may differ is an error.
+    /// Sets the mapped axis of each result, or of parts of a result. Use `None` for a result that is equal on all devices;
+    /// it is returned once, replicated. If it can differ between devices, the call fails.
     pub fn out_axes(self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.with(|o| o.out_axes = axes.into_prefix())
     }
 
-    /// The devices to use, in this order; by default the first ones.
+    /// Sets the devices to use, in this order. By default, the first devices are used.
     pub fn devices(self, devices: impl Into<Vec<Device>>) -> Self {
         let devices = devices.into();
         self.with(|o| o.devices = Some(devices))
     }
 
-    /// The platform whose devices to use: `cpu`, `cuda` (or `gpu`) or `tpu`. A process works with one platform, which
-    /// you choose by `SHARDAX_PLATFORM`, so this method only checks that it is the platform that the program was
-    /// written for. Calls on another platform are errors.
+    /// Sets the platform that the program was written for: `cpu`, `cuda` (or `gpu`) or `tpu`. A process uses one platform,
+    /// which you choose with `SHARDAX_PLATFORM`, so this method only checks the platform: calls on another platform fail.
     pub fn backend(self, platform: &str) -> Self {
         self.with(|o| o.backend = Some(platform.to_lowercase()))
     }
 
-    /// The size of the mapped axis; must match the arguments.
+    /// Sets the size of the mapped axis, which must match the arguments.
     pub fn axis_size(self, size: usize) -> Self {
         self.with(|o| o.axis_size = Some(size))
     }
 
-    /// The arguments, by position (negative from the last), whose memory the result may reuse. You cannot use them
-    /// afterwards. Warns as [`Jit::donate_argnums`](crate::Jit::donate_argnums) does.
+    /// Sets the arguments whose memory the result may reuse, by position (negative numbers count from the last). You cannot
+    /// use them afterwards. The warnings are the warnings of [`Jit::donate_argnums`](crate::Jit::donate_argnums).
     pub fn donate_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
         self.with(|o| o.donate_argnums = argnums)
     }
 
-    /// The arguments, by position (negative from the last), that are part of the compiled program, which is traced
-    /// again for each of their values.
+    /// Declares arguments as static, by position (negative numbers count from the last). They are part of the compiled
+    /// program, so the function is traced again for each new value.
     ///
-    /// Types decide which arguments are static: plain numbers and [`Static`](crate::Static) values are. This method
-    /// checks that the arguments contain nothing else.
+    /// The types of the arguments decide whether they are static: plain numbers and [`Static`](crate::Static) values are.
+    /// This method only checks that the arguments contain nothing else.
     pub fn static_broadcasted_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
         self.with(|o| o.static_argnums = argnums)
     }
 
-    /// Sets whether `out_axes(None)` requires a result that is provably equal on all devices (the default). Without the
-    /// check, the value of the first device is returned.
+    /// If `true` (the default), `out_axes(None)` requires a result that is provably equal on all devices. Without the check,
+    /// the value of the first device is returned.
     pub fn check_replication(self, check: bool) -> Self {
         self.with(|o| o.check_replication = check)
     }
@@ -214,7 +214,7 @@ impl Options {
         }
     }
 
-    /// Marks the donated leaves.
+    /// Checks the static arguments, and returns `true` for each donated leaf.
     fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
         check_argnums(def, (&self.static_argnums, "static_broadcasted_argnums"), &self.donate_argnums)
     }
@@ -223,17 +223,17 @@ impl Options {
         cache.get_or_init(|| dispatch::shared(identity, ("pmap", self)))
     }
 
-    /// Returns the processes, if several take part. The first call finds them.
-    fn hosts<'a>(&self, hosts: &'a OnceLock<Option<Hosts>>) -> Result<Option<&'a Hosts>> {
-        if let Some(found) = hosts.get() {
-            return Ok(found.as_ref());
+    /// Returns the processes, if several take part. `cache` is set by the first call.
+    fn hosts<'a>(&self, cache: &'a OnceLock<Option<Hosts>>) -> Result<Option<&'a Hosts>> {
+        if let Some(hosts) = cache.get() {
+            return Ok(hosts.as_ref());
         }
         let mesh = |size| {
             let (devices, backend) = (self.devices.as_deref(), self.backend.as_deref());
-            Choice { size: Some(size), asked: None, axis: self.axis_name, devices, backend }.mesh(&String::new)
+            Choice { size: Some(size), axis_size: None, axis: self.axis_name, devices, backend }.mesh(&String::new)
         };
-        let found = Hosts::of(self.devices.as_deref(), &mesh)?;
-        Ok(hosts.get_or_init(|| found).as_ref())
+        let hosts = Hosts::of(self.devices.as_deref(), &mesh)?;
+        Ok(cache.get_or_init(|| hosts).as_ref())
     }
 
     /// Calls the function on the slices of all processes' devices. This process passes only the slices of its devices.
@@ -253,15 +253,15 @@ impl Options {
         let dims = self.in_axes.dims(&flat.def, avals, "pmap")?;
         let mesh = Choice {
             size: mapped_size(&flat.def, avals, &dims, None, "pmap")?,
-            asked: self.axis_size,
+            axis_size: self.axis_size,
             axis: self.axis_name,
             devices: self.devices.as_deref(),
             backend: self.backend.as_deref(),
         }
         .mesh(&|| {
-            let first = dims.iter().position(Option::is_some).unwrap_or(0);
-            let (d, path) = (dims[first].unwrap_or(0), &flat.def.paths()[first]);
-            format!("axis {d} of argument{path} of type {}", avals[first])
+            let first_mapped = dims.iter().position(Option::is_some).unwrap_or(0);
+            let (d, path) = (dims[first_mapped].unwrap_or(0), &flat.def.paths()[first_mapped]);
+            format!("axis {d} of argument{path} of type {}", avals[first_mapped])
         })?;
         let in_specs = dims.iter().map(|d| self.spec(*d)).collect();
         Ok(Mapping { mesh, dims, in_specs })
@@ -273,27 +273,26 @@ impl Options {
         let mapping = self.mapping(flat, &types_of(flat)?)?;
         let lowered = self.lower_on(flat, f, &mapping, donated)?;
         if self.check_replication {
-            let used = |leaf: usize| lowered.convention.kept.contains(&leaf) && mapping.dims[leaf].is_none();
-            same_draws(&flat.def, used);
+            same_draws(&flat.def, |leaf| lowered.convention.kept.contains(&leaf) && mapping.dims[leaf].is_none());
         }
         Ok(lowered)
     }
 
     fn lower_on(&self, flat: &Flat, f: FlatFn<'_>, mapping: &Mapping, donated: Vec<bool>) -> Result<LoweredFn> {
-        let place = |spec: &PartitionSpec| Some(NamedSharding::new(&mapping.mesh, spec.clone()).into());
+        let sharding = |spec: &PartitionSpec| Some(NamedSharding::new(&mapping.mesh, spec.clone()).into());
         let options = LowerOptions {
             function: self.name,
             program: format!("pmap_{}", self.name),
             donated,
             keep_unused: false,
             compiler_options: CompilerOptions::default(),
-            in_shardings: mapping.in_specs.iter().map(|spec| place(spec).into()).collect(),
-            captured: place(&PartitionSpec::default()),
+            in_shardings: mapping.in_specs.iter().map(|spec| sharding(spec).into()).collect(),
+            captured: sharding(&PartitionSpec::default()),
             // A result of the body without a mapped axis is equal on all devices, so it is replicated.
             out_shardings: &|_, program| {
-                let whole = || place(&PartitionSpec::default());
-                let placed = |s: Option<NamedSharding>| s.map(Into::into).or_else(whole).into();
-                Ok(program.out_shardings().into_iter().map(placed).collect())
+                let shardings = program.out_shardings().into_iter();
+                let replicated = || sharding(&PartitionSpec::default());
+                Ok(shardings.map(|named| named.map(Into::into).or_else(replicated).into()).collect())
             },
             traces: None,
         };
@@ -311,42 +310,44 @@ impl Options {
         self.map(flat, &self.mapping(flat, &avals_of(flat)?)?, f)
     }
 
-    /// Applies the mapped function in the trace in effect.
+    /// Applies the mapped function in the current trace: computes the types of the slices, traces the body on them, checks
+    /// for missing reductions, and binds the traced body.
     fn map(&self, flat: &Flat, Mapping { mesh, dims, in_specs }: &Mapping, f: FlatFn<'_>) -> Result<Flat> {
         if let Some((outer, _)) = axis_env::manual() {
             return Err(err!(Value, "The context mesh {outer} should match the mesh passed to shard_map {mesh}: a pmap cannot run inside a pmap or shard_map")
-                .help("map over a mesh of several axes with one shard_map, or use vmap for the inner one"));
+                .help("map over a mesh of several axes with one shard_map, or use vmap for the inner function"));
         }
         let manual = [self.axis_name];
-        // An argument can be on any mesh, but the body sees its slices on this mesh.
-        let block = |(leaf, spec): (&Array, &PartitionSpec)| {
-            ShardMap::shard_aval(mesh, &manual, spec, &leaf.aval().with_sharding(None), false)
-        };
-        let blocks: Vec<Aval> = flat.leaves.iter().zip(in_specs).map(block).collect::<Result<_>>()?;
+        let mut blocks = Vec::with_capacity(flat.leaves.len());
+        for (leaf, spec) in flat.leaves.iter().zip(in_specs) {
+            // An argument can be on any mesh, but the body sees its slices on this mesh.
+            blocks.push(ShardMap::shard_aval(mesh, &manual, spec, &leaf.aval().with_sharding(None), false)?);
+        }
 
         // In the body the mapped dimensions have size 1, so they are squeezed out; results get them back.
         let (in_blocks, out_blocks, out_dims) = (RefCell::default(), RefCell::default(), RefCell::default());
         let body = |args: &Flat| {
-            let squeeze = |(x, d): (&Array, &Option<usize>)| d.map_or_else(|| x.clone(), |d| x.squeeze(d as i32));
-            let leaves = args.leaves.iter().zip(dims).map(squeeze).collect();
+            let leaves = args.leaves.iter().zip(dims);
+            let leaves = leaves.map(|(x, dim)| dim.map_or_else(|| x.clone(), |d| x.squeeze(d as i32))).collect();
             let args = Flat { leaves, def: args.def.clone() };
             in_blocks.replace(args.leaves.iter().map(Array::aval).collect::<Vec<_>>());
             let mut out = f(&args)?;
             out.leaves.iter().try_for_each(check_usable)?;
             let out_avals: Vec<Aval> = out.leaves.iter().map(Array::aval).collect();
-            let added = self.out_axes.out_dims(&out.def, &out_avals, "pmap")?;
-            for (y, d) in out.leaves.iter_mut().zip(&added) {
+            let mapped_dims = self.out_axes.out_dims(&out.def, &out_avals, "pmap")?;
+            for (y, d) in out.leaves.iter_mut().zip(&mapped_dims) {
                 *y = d.map_or_else(|| y.clone(), |d| y.expand_dims(d as i32));
             }
             out_blocks.replace(out_avals);
-            out_dims.replace(added);
+            out_dims.replace(mapped_dims);
             Ok(out)
         };
-        let on = Manual { mesh, axes: &[self.axis_name], checked: false };
+        let manual_axes = Manual { mesh, axes: &manual, checked: false };
         let out_specs = |_: &TreeDef, _: &[usize]| Ok(out_dims.borrow().iter().map(|d| self.spec(*d)).collect());
         // Values that the body captures can be on any mesh too; they are replicated on every device.
-        let (mapped, dependence) =
-            recorded(|| adopting(|| trace_local_shards(on, flat, &blocks, in_specs.clone(), &body, &out_specs)));
+        let (mapped, dependence) = recorded(|| {
+            adopting(|| trace_local_shards(manual_axes, flat, &blocks, in_specs.clone(), &body, &out_specs))
+        });
         let mapped = mapped?;
         if self.check_replication {
             unreduced_results(self.axis_name, &mapped, &out_dims.borrow())?;

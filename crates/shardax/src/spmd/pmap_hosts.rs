@@ -1,4 +1,4 @@
-//! `pmap` over processes: each process passes the slices of its devices, and receives the results of its devices.
+//! `pmap` over several processes. Each process passes the slices of its devices, and receives the results of its devices.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,33 +6,32 @@ use super::multihost::{View, to_global, to_local};
 use crate::core::array::{Array, Concrete};
 use crate::core::program::Aval;
 use crate::core::tree::Flat;
-use crate::error::{Error, Result, err};
+use crate::error::{Result, err};
 use crate::shape::AxisName;
 use crate::sharding::distributed::processes;
 use crate::sharding::{Device, Mesh, PartitionSpec, devices};
 use crate::warning;
 
-/// The devices of a `pmap` over several processes: all of them, and the devices of this process.
+/// The devices of a `pmap` over several processes.
 pub(crate) struct Hosts {
+    /// All devices.
     mesh: Mesh,
+    /// The devices of this process.
     local: Mesh,
-    /// `true` after the warning about a moved donated argument was issued.
+    /// `true` after the warning about a moved donated argument was issued, which is issued once.
     warned: AtomicBool,
 }
 
 impl Hosts {
-    /// Returns `None` if only this process takes part. `mesh` creates a mesh of that many devices.
-    pub fn of(asked: Option<&[Device]>, mesh: &dyn Fn(usize) -> Result<Mesh>) -> Result<Option<Hosts>> {
+    /// Returns the processes, or `None` if only this process takes part. `requested` are the devices that the user set, and
+    /// `mesh` creates a mesh of a number of devices.
+    pub fn of(requested: Option<&[Device]>, mesh: &dyn Fn(usize) -> Result<Mesh>) -> Result<Option<Hosts>> {
         if processes().is_none() {
             return Ok(None);
         }
-        let all;
-        let candidates = match asked {
-            Some(asked) => asked,
-            None => {
-                all = devices()?;
-                &all
-            }
+        let candidates = match requested {
+            Some(devices) => devices.to_vec(),
+            None => devices()?,
         };
         if candidates.iter().all(Device::is_addressable) {
             return Ok(None);
@@ -45,7 +44,7 @@ impl Hosts {
                 "pmap requires the same number of devices on every process, and they have {:?}",
                 counts.values().collect::<Vec<_>>()
             )
-            .help("choose as many of each process with `devices`, or use shard_map over a mesh of all"));
+            .help("choose the same number of devices of each process with `devices`, or use shard_map over a mesh of all devices"));
         }
         let mesh = mesh(candidates.len())?;
         let local = mesh.local_mesh()?;
@@ -67,11 +66,10 @@ impl Hosts {
         View::of(&self.mesh, &self.local, spec)
     }
 
-    /// Makes the arguments parts of global arrays; arguments that are global already stay unchanged.
+    /// Makes the arguments parts of global arrays. Arguments that are global already are unchanged.
     pub fn enter(&self, axis: AxisName, flat: &Flat, avals: &[Aval], dims: &[Option<usize>]) -> Result<Flat> {
         let mut out = flat.clone();
         for (i, leaf) in out.leaves.iter_mut().enumerate() {
-            let named = |e: Error| e.context(format!("argument{}", flat.def.paths()[i]));
             if leaf.is_number() || !leaf.is_fully_addressable() {
                 continue;
             }
@@ -86,30 +84,30 @@ impl Hosts {
                     avals[i].shape[d],
                     self.local.size()
                 )
-                .help("with several processes each passes one slice for each of its own devices; a global array of all slices is taken as it is"));
+                .help("each process must pass one slice for each of its devices, or all processes a global array of all slices"));
             }
-            *leaf = to_global(leaf, &self.view(axis, dims[i])?).map_err(named)?;
+            *leaf = to_global(leaf, &self.view(axis, dims[i])?)
+                .map_err(|e| e.context(format!("argument{}", flat.def.paths()[i])))?;
         }
         Ok(out)
     }
 
-    /// Marks donated arrays as consumed, and frees the copies of them.
-    pub fn donate(&self, name: &str, donated: &[bool], given: &Flat, entered: &Flat) -> Result<()> {
-        let pairs = given.leaves.iter().zip(&entered.leaves).zip(donated).filter(|(_, donated)| **donated);
-        for ((given, entered), _) in pairs {
-            let (Some(given), Some(entered)) = (given.concrete_ref(), entered.concrete_ref()) else { continue };
-            given.mark_taken(name);
-            let shared =
-                |c: &Concrete| c.buffers.iter().all(|b| entered.buffers.iter().any(|e| std::sync::Arc::ptr_eq(b, e)));
-            if !shared(given) {
-                given.free_own_memory()?;
+    /// Marks donated arguments as consumed. If `enter` copied an argument, the program reuses the copy, so the memory of the
+    /// argument is freed here.
+    pub fn donate(&self, name: &str, donated: &[bool], args: &Flat, entered: &Flat) -> Result<()> {
+        let pairs = args.leaves.iter().zip(&entered.leaves).zip(donated).filter(|(_, donated)| **donated);
+        for ((arg, entered), _) in pairs {
+            let (Some(arg), Some(entered)) = (arg.concrete_ref(), entered.concrete_ref()) else { continue };
+            arg.mark_taken(name);
+            if !shares_buffers(arg, entered) {
+                arg.free_own_memory()?;
                 if self.warned.swap(true, Ordering::Relaxed) {
                     continue;
                 }
                 warning::warn(
                     &format!(
                         "Donated pmap argument required resharding. This causes a brief 2x memory spike before the original is freed. An argument of {name}, of type {}, was at {}.",
-                        given.aval, given.sharding
+                        arg.aval, arg.sharding
                     ),
                     "pass results of a pmap, or arrays made by `device_put_sharded`, which are already in place",
                 );
@@ -118,9 +116,14 @@ impl Hosts {
         Ok(())
     }
 
-    /// This process's part of a result.
+    /// Returns this process's part of a result.
     pub fn leave(&self, array: &Array) -> Result<Array> {
         let spec = array.sharding()?.as_named().map(|s| s.spec().clone()).unwrap_or_default();
         to_local(array, &View::of(&self.mesh, &self.local, spec)?)
     }
+}
+
+/// Returns `true` if every buffer of `array` is also a buffer of `other`.
+fn shares_buffers(array: &Concrete, other: &Concrete) -> bool {
+    array.buffers.iter().all(|a| other.buffers.iter().any(|b| std::sync::Arc::ptr_eq(a, b)))
 }

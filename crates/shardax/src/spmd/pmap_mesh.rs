@@ -1,4 +1,4 @@
-//! The mesh of a `pmap`: one axis over as many devices as the size of the mapped axis.
+//! The mesh of a `pmap`, which has one axis with one device for each slice of the arguments.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
@@ -8,30 +8,30 @@ use crate::shape::AxisName;
 use crate::sharding::device::client;
 use crate::sharding::{Device, Mesh, devices};
 
-/// The inputs that decide the devices.
+/// The options and arguments that decide which devices a `pmap` uses.
 pub(crate) struct Choice<'a> {
     /// The size of the mapped axis, if an argument has one.
     pub size: Option<usize>,
-    /// The size that the user gave.
-    pub asked: Option<usize>,
+    /// The size that the user set.
+    pub axis_size: Option<usize>,
     pub axis: AxisName,
-    /// The candidates that the user gave, in order.
+    /// The devices that the user set, in order.
     pub devices: Option<&'a [Device]>,
     pub backend: Option<&'a str>,
 }
 
 impl Choice<'_> {
-    /// Returns the mesh; `mapped` names the function in errors.
+    /// Returns the mesh. `mapped` names the mapped axis in errors.
     pub fn mesh(&self, mapped: &dyn Fn() -> String) -> Result<Mesh> {
         let Some(size) = self.size else {
             return Err(err!(Value, "pmap requires at least one argument with a mapped axis.")
                 .help("to give every device the same value, use `device_put(x, &NamedSharding::new(&mesh, P![]))`, or map an extra argument such as `arange(0..n)`"));
         };
-        if let Some(want) = self.asked
-            && want != size
+        if let Some(axis_size) = self.axis_size
+            && axis_size != size
         {
-            return Err(err!(Value, "Specified axis_size {want} doesn't match received axis_size {size}.")
-                .help("leave axis_size out: it follows from the arguments"));
+            return Err(err!(Value, "Specified axis_size {axis_size} doesn't match received axis_size {size}.")
+                .help("remove `axis_size`, because it follows from the arguments"));
         }
         if let Some(backend) = self.backend {
             check_backend(backend)?;
@@ -39,7 +39,7 @@ impl Choice<'_> {
         let candidates = match self.devices {
             Some([]) => {
                 return Err(err!(Value, "'devices' argument to pmap must be non-empty, or None.")
-                    .help("leave `devices` out to use the first ones"));
+                    .help("remove `devices` to use the first devices"));
             }
             Some(devices) => devices.to_vec(),
             None => devices()?,
@@ -59,18 +59,19 @@ impl Choice<'_> {
     }
 }
 
-/// Fails when the process works with another platform.
-fn check_backend(asked: &str) -> Result<()> {
-    let have = client()?.platform_name.as_str();
-    if asked == have || (asked == "gpu" && matches!(have, "cuda" | "rocm")) {
+/// Fails if the process uses another platform.
+fn check_backend(backend: &str) -> Result<()> {
+    let platform = client()?.platform_name.as_str();
+    if backend == platform || (backend == "gpu" && matches!(platform, "cuda" | "rocm")) {
         return Ok(());
     }
-    Err(err!(Value, "Unknown backend {asked}. Available backends are [{have:?}]").help(format!(
-        "a process works with one platform: set SHARDAX_PLATFORM={asked} (or call `config::set_platform`) before it uses a device, or leave `backend` out"
+    Err(err!(Value, "Unknown backend {backend}. Available backends are [{platform:?}]").help(format!(
+        "a process can use one platform: set SHARDAX_PLATFORM={backend} (or call `config::set_platform`) before it uses a device, or remove `backend`"
     )))
 }
 
-/// The mesh of one axis over these devices; equal ones are one object, so that shardings compare by pointer.
+/// Returns the mesh of one axis over these devices. Equal meshes are one object, so that shardings compare by pointer; the
+/// lock protects the table of all meshes.
 fn mesh_of(devices: &[Device], axis: AxisName) -> Result<Mesh> {
     type Meshes = Mutex<HashMap<(Vec<Device>, AxisName), Mesh>>;
     static MESHES: OnceLock<Meshes> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! `set_mesh`: the mesh that functions use if you pass none.
+//! `set_mesh`, which sets the mesh that functions use if you pass none.
 
 use crate::core::program::trace::is_tracing;
 use crate::error::{AtCaller, Result, err};
@@ -29,7 +29,7 @@ pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Resul
             mesh.size(),
             outer.size()
         )
-        .help("give the mesh axes whose sizes multiply to the number of devices"))
+        .help("choose axes whose sizes multiply to the size of the context mesh"))
         .at_caller(),
         None => Ok(context::with_abstract_mesh(Some(mesh.clone()), f)),
     }

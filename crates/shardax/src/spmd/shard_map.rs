@@ -58,27 +58,27 @@ pub fn shard_map<Args: Tree, F: Function<Args>>(f: F, mesh: impl IntoMesh) -> Sh
 }
 
 impl<F, Args> ShardMapped<F, Args> {
-    /// The spec of each argument, or of parts of one; it splits the argument over the mesh.
+    /// Sets the spec of each argument, or of parts of an argument. The spec splits the argument over the mesh.
     pub fn in_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
         self.options.in_specs = Some(specs.into_prefix());
         self
     }
 
-    /// The spec of each result, or of parts of one; it joins the local results.
+    /// Sets the spec of each result, or of parts of a result. The spec joins the local results.
     pub fn out_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
         self.options.out_specs = Some(specs.into_prefix());
         self
     }
 
-    /// The manual axes, by default all that are not manual already. The compiler partitions the body over the other
-    /// axes.
+    /// Sets the manual axes. By default, all axes become manual that are not manual already. The compiler partitions the
+    /// body over the other axes.
     pub fn axis_names(mut self, names: impl IntoAxisNames) -> Self {
         self.options.axis_names = Some(names.into_axis_names().to_vec());
         self
     }
 
-    /// Sets whether types track the axes that values vary over (the default). Then a result that `out_specs` declares
-    /// replicated is an error if it may differ, and gradients of replicated arguments are sums over the devices.
+    /// If `true` (the default), types track the axes that values vary over. Then a result that can differ between devices
+    /// must not be declared replicated by `out_specs`, and gradients of replicated arguments are sums over the devices.
     pub fn check_vma(mut self, check: bool) -> Self {
         self.options.check_vma = check;
         self
@@ -109,41 +109,37 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ShardMapped<F, Args> {
 
 impl Options {
     fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
-        let missing = |what: &str| {
-            err!(
-                Type,
-                "shard_map needs {what}: it must be a pytree of `PartitionSpec` instances, but it was `None` when the mesh axes are of type AxisType::Auto"
-            )
-                .help(format!("call `.{what}(P![…])` on it, with one spec for each argument or result"))
-        };
         let in_specs = match &self.in_specs {
             Some(specs) => specs.resolve(&flat.def, "shard_map in_specs")?,
-            None => self.specs_of_types(flat)?.ok_or_else(|| missing("in_specs"))?,
+            None => self.specs_from_types(flat)?.ok_or_else(|| missing_specs("in_specs"))?,
         };
-        let out_specs = self.out_specs.as_ref().ok_or_else(|| missing("out_specs"))?;
+        let out_specs = self.out_specs.as_ref().ok_or_else(|| missing_specs("out_specs"))?;
         self.map_with(flat, f, in_specs, &|def, _| out_specs.resolve(def, "shard_map out_specs"))
     }
 
-    /// The specs that the types of the arguments contain; `None` if a manual axis is not of type `Explicit`.
-    fn specs_of_types(&self, flat: &Flat) -> Result<Option<Vec<PartitionSpec>>> {
+    /// Returns the specs that the types of the arguments contain, or `None` if a manual axis is not of type `Explicit`.
+    fn specs_from_types(&self, flat: &Flat) -> Result<Option<Vec<PartitionSpec>>> {
         let (mesh, manual) = self.resolve_mesh()?;
         let context = get_abstract_mesh().filter(|context| context.axes() == mesh.axes());
         let types = context.as_ref().unwrap_or(mesh.abstract_mesh());
         if manual.iter().any(|name| types.axis_type(*name) != Some(AxisType::Explicit)) {
             return Ok(None);
         }
-        let spec = |(i, aval): (usize, &Aval)| match aval.sharding() {
-            Some(typed) => {
-                check_partial(&manual, typed, aval, &|| flat.def.path(i))?;
-                Ok(manual_part(typed, &manual))
-            }
-            None => Ok(PartitionSpec::default()),
-        };
-        avals_of(flat)?.iter().enumerate().map(spec).collect::<Result<_>>().map(Some)
+        let mut specs = Vec::new();
+        for (i, aval) in avals_of(flat)?.iter().enumerate() {
+            specs.push(match aval.sharding() {
+                Some(typed) => {
+                    check_partial(&manual, typed, aval, &|| flat.def.path(i))?;
+                    manual_part(typed, &manual)
+                }
+                None => PartitionSpec::default(),
+            });
+        }
+        Ok(Some(specs))
     }
 
-    /// Applies the mapped function in the trace in effect; `out_specs` returns a spec for each result, from the
-    /// structure and ranks of the results.
+    /// Applies the mapped function in the current trace. `out_specs` computes the spec of each result from the structure and
+    /// ranks of the results, which are known only after tracing.
     fn map_with(
         &self,
         flat: &Flat,
@@ -159,8 +155,8 @@ impl Options {
             .enumerate()
             .map(|(i, (aval, spec))| check_in_spec(&mesh, &manual, spec, aval, &|| flat.def.path(i), self.check_vma))
             .collect::<Result<Vec<_>>>()?;
-        let on = Manual { mesh: &mesh, axes: &manual, checked: self.check_vma };
-        let mapped = trace_local_shards(on, flat, &blocks, in_specs, f, &|def, ranks| {
+        let manual_axes = Manual { mesh: &mesh, axes: &manual, checked: self.check_vma };
+        let mapped = trace_local_shards(manual_axes, flat, &blocks, in_specs, f, &|def, ranks| {
             let specs = out_specs(def, ranks)?;
             specs.iter().try_for_each(|spec| check_manual(spec, &manual, &mesh, "out_specs"))?;
             Ok(specs)
@@ -177,41 +173,50 @@ impl Options {
         let mesh = self.mesh.resolve()?;
         if mesh.axes().is_empty() {
             return Err(err!(Value, "shard_map requires a non-empty mesh, got {mesh}")
-                .help("give the mesh an axis: `make_mesh([(\"i\", 8)])`"));
+                .help("make a mesh with at least one axis: `make_mesh([(\"i\", 8)])`"));
         }
         if let Some((context, _)) = &outer
             && mesh != *context
         {
             return Err(err!(Value, "The context mesh {context} should match the mesh passed to shard_map {mesh}")
-                .help("inside a shard_map pass `None` for the mesh: the context mesh is used"));
+                .help("inside of a shard_map, pass `None` for the mesh to use the context mesh"));
         }
-        let taken = outer.map(|(_, names)| names).unwrap_or_default();
+        let outer_manual = outer.map(|(_, names)| names).unwrap_or_default();
         let manual: Vec<AxisName> = match &self.axis_names {
             Some(names) => names.clone(),
-            None => mesh.axis_names().filter(|n| !taken.contains(*n)).collect(),
+            None => mesh.axis_names().filter(|n| !outer_manual.contains(*n)).collect(),
         };
         if let Some(bad) = manual.iter().find(|n| mesh.axis_size(**n).is_none()) {
             return Err(err!(
                 Value,
                 "shard_map axis_names {manual:?} must be a subset of the axes of the mesh {mesh}: {bad:?} is not one of them"
-            ).help("name axes of the mesh, or leave axis_names out to take all"));
+            ).help("name axes of the mesh, or remove `axis_names` to map over all axes"));
         }
-        if let Some(bad) = manual.iter().find(|n| taken.contains(**n)) {
+        if let Some(bad) = manual.iter().find(|n| outer_manual.contains(**n)) {
             return Err(err!(Value, "the axis {bad:?} is manual already: an enclosing shard_map or pmap maps over it")
-                .help("name axes that are free"));
+                .help("name only axes that no enclosing shard_map or pmap maps over"));
         }
         if manual.is_empty() {
             return Err(err!(
                 Value,
                 "every axis of the mesh {mesh} is manual already: there is none left for this shard_map"
             )
-            .help("let the outer one take some axes only, with axis_names"));
+            .help("let the outer shard_map map over some axes only, with `axis_names`"));
         }
         Ok((mesh, manual))
     }
 }
 
-/// Fails for a spec that names axes that are not manual.
+/// The error for a `shard_map` without specs.
+fn missing_specs(what: &str) -> Error {
+    err!(
+        Type,
+        "shard_map needs {what}: it must be a pytree of `PartitionSpec` instances, but it was `None` when the mesh axes are of type AxisType::Auto"
+    )
+    .help(format!("call `.{what}(P![…])` on it, with one spec for each argument or result"))
+}
+
+/// Fails if a spec names axes that are not manual.
 fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &str) -> Result<()> {
     NamedSharding::try_new(mesh, spec.clone())?;
     let partial = !spec.unreduced_axes().is_empty() || !spec.reduced_axes().is_empty();
@@ -264,13 +269,14 @@ pub fn smap<Args: Tree, F: Function<Args>>(f: F, axis_name: impl Into<AxisName>)
 }
 
 impl<F, Args> Smapped<F, Args> {
-    /// The split dimension of each argument, or of parts of one; `None` passes the entire argument to every device.
+    /// Sets the split dimension of each argument, or of parts of an argument. `None` passes the entire argument to every
+    /// device.
     pub fn in_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.axes.in_axes = Some(axes.into_prefix());
         self
     }
 
-    /// The dimension along which results are joined; `None` for results that are equal on all devices.
+    /// Sets the dimension along which each result is joined. Use `None` for a result that is equal on all devices.
     pub fn out_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.axes.out_axes = Some(axes.into_prefix());
         self
@@ -302,12 +308,13 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Smapped<F, Args> {
 impl SmapAxes {
     fn map(&self, inner: &Options, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         let ranks: Vec<usize> = flat.leaves.iter().map(|leaf| leaf.ndim()).collect();
-        let out_axes = self.given(&self.out_axes, "out_axes")?;
-        let in_specs = self.specs(self.given(&self.in_axes, "in_axes")?, &flat.def, &ranks, "in_axes")?;
+        let out_axes = self.required(&self.out_axes, "out_axes")?;
+        let in_specs = self.specs(self.required(&self.in_axes, "in_axes")?, &flat.def, &ranks, "in_axes")?;
         inner.map_with(flat, f, in_specs, &|def, ranks| self.specs(out_axes, def, ranks, "out_axes"))
     }
 
-    fn given<'a>(&self, axes: &'a Option<Axes>, what: &str) -> Result<&'a Axes> {
+    /// Returns the axes that the user set, or an error if there are none.
+    fn required<'a>(&self, axes: &'a Option<Axes>, what: &str) -> Result<&'a Axes> {
         axes.as_ref().ok_or_else(|| {
             err!(
                 Type,
@@ -318,21 +325,27 @@ impl SmapAxes {
         })
     }
 
+    /// Converts axes to specs for values of these ranks.
     fn specs(&self, axes: &Axes, def: &TreeDef, ranks: &[usize], what: &str) -> Result<Vec<PartitionSpec>> {
-        let spec = |(axis, &rank): (Option<i32>, &usize)| {
-            let Some(axis) = axis else { return Ok(PartitionSpec::default()) };
+        let mut specs = Vec::with_capacity(ranks.len());
+        for (axis, &rank) in axes.resolve(def, &format!("smap {what}"))?.into_iter().zip(ranks) {
+            let spec = PartitionSpec::default();
+            let Some(axis) = axis else {
+                specs.push(spec);
+                continue;
+            };
             let d = normalize_axis(axis as isize, rank).map_err(|e| e.context(format!("smap {what}")))?;
-            Ok(PartitionSpec::default().insert(d, &[self.axis]))
-        };
-        axes.resolve(def, &format!("smap {what}"))?.into_iter().zip(ranks).map(spec).collect()
+            specs.push(spec.insert(d, &[self.axis]));
+        }
+        Ok(specs)
     }
 }
 
-/// The part of a type's sharding that is over these axes.
+/// Returns the part of a type's sharding that is over the manual axes.
 fn manual_part(typed: &Typed, manual: &[AxisName]) -> PartitionSpec {
-    let part = |e: &DimSpec| entry(e.axes().iter().copied().filter(|name| manual.contains(name)));
-    let spec = PartitionSpec::new(typed.dims().iter().map(part)).trimmed();
-    spec.with_partial_of(&typed.spec())
+    let dims = typed.dims().iter();
+    let dims = dims.map(|dim| entry(dim.axes().iter().copied().filter(|name| manual.contains(name))));
+    PartitionSpec::new(dims).trimmed().with_partial_of(&typed.spec())
 }
 
 /// Fails for unreduced or reduced values unless all axes of the mesh are manual.
@@ -355,9 +368,8 @@ fn check_type(manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, path: &dyn
         return if partial { Err(differs(spec, &PartitionSpec::default(), aval, path)) } else { Ok(()) };
     };
     check_partial(manual, typed, aval, path)?;
-    // Manual axes must divide a dimension before all other axes.
-    let order = |e: &DimSpec| e.axes().iter().skip_while(|n| manual.contains(n)).any(|n| manual.contains(n));
-    if typed.dims().iter().any(order) {
+    // Manual axes must divide a dimension before all other axes, because a block is divided further by the other axes.
+    if typed.dims().iter().any(|dim| has_manual_after_other(dim, manual)) {
         return Err(err!(
             Value,
             "shard_map of argument{} of type {aval}: Invalid spec, a dimension is split over the manual axes {manual:?} after others",
@@ -365,27 +377,32 @@ fn check_type(manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, path: &dyn
         )
         .help("let the outer axes be manual too, or change the order with `reshard(x, spec)`"));
     }
-    let own = manual_part(typed, manual);
+    let type_spec = manual_part(typed, manual);
     let explicit: PartitionSpec =
         PartitionSpec::new(spec.dims().iter().map(|e| {
             entry(e.axes().iter().copied().filter(|n| typed.mesh().axis_type(*n) == Some(AxisType::Explicit)))
         }));
     let sets = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
     let explicit = explicit.trimmed().with_partial_of(spec);
-    if own != explicit || sets.into_iter().any(|name| typed.mesh().axis_type(name) != Some(AxisType::Explicit)) {
-        return Err(differs(spec, &own, aval, path));
+    if type_spec != explicit || sets.into_iter().any(|name| typed.mesh().axis_type(name) != Some(AxisType::Explicit)) {
+        return Err(differs(spec, &type_spec, aval, path));
     }
     Ok(())
 }
 
+/// Returns `true` if a manual axis divides a dimension after an axis that is not manual.
+fn has_manual_after_other(dim: &DimSpec, manual: &[AxisName]) -> bool {
+    dim.axes().iter().skip_while(|n| manual.contains(n)).any(|n| manual.contains(n))
+}
+
 /// The error for an argument whose type contains another spec than the user passed.
-fn differs(spec: &PartitionSpec, own: &PartitionSpec, aval: &Aval, path: &dyn Fn() -> String) -> Error {
+fn differs(spec: &PartitionSpec, type_spec: &PartitionSpec, aval: &Aval, path: &dyn Fn() -> String) -> Error {
     err!(
         Value,
-        "in_specs passed to shard_map: {spec} does not match the specs of the input: {own}, of argument{} of type {aval}",
+        "in_specs passed to shard_map: {spec} does not match the specs of the input: {type_spec}, of argument{} of type {aval}",
         path()
     )
-    .help("leave in_specs out, or use `reshard(x, spec)` on the argument first")
+    .help("remove `in_specs`, or use `reshard(x, spec)` on the argument first")
 }
 
 /// Returns the block of an argument, or the error in its spec.
@@ -426,8 +443,8 @@ fn check_in_spec(
 /// Fails if the unreduced and reduced axes of a result differ from its spec. The spec may declare a varying result
 /// unreduced.
 fn check_out_sets(block: &Aval, spec: &PartitionSpec, path: &dyn Fn() -> String) -> Result<()> {
-    let none = AxisSet::default();
-    let (unreduced, reduced) = block.sharding().map_or((&none, &none), |typed| (typed.unreduced(), typed.reduced()));
+    let empty = AxisSet::default();
+    let (unreduced, reduced) = block.sharding().map_or((&empty, &empty), |typed| (typed.unreduced(), typed.reduced()));
     let addends = spec.unreduced_axes();
     let kind = block.sharding().filter(|_| !unreduced.is_empty()).map_or(spec.kind(), Typed::kind);
     if kind == spec.kind()
@@ -448,25 +465,27 @@ fn check_out_sets(block: &Aval, spec: &PartitionSpec, path: &dyn Fn() -> String)
 impl ShardMap {
     /// Fails if a result may vary over an axis that its spec does not name.
     fn check_outputs(&self, def: &TreeDef) -> Result<()> {
-        let mut bad = Vec::new();
+        // All outputs are checked, so that one error lists every problem.
+        let mut problems = Vec::new();
         for (i, (block, spec)) in self.body.out_avals().iter().zip(&self.out_specs).enumerate() {
-            let own: AxisSet = self.axes().collect();
+            let mapped_axes: AxisSet = self.axes().collect();
             let named: AxisSet = spec.all_axes().chain(spec.unreduced_axes().iter()).collect();
-            let extra: AxisSet = block.vma.iter().filter(|n| own.contains(*n) && !named.contains(*n)).collect();
+            let extra: AxisSet = block.vma.iter().filter(|n| mapped_axes.contains(*n) && !named.contains(*n)).collect();
             if !extra.is_empty() {
                 let path = def.path(i);
-                bad.push(format!("  * output{path} of type {block} has the spec {spec}, but may vary over {extra}"));
+                problems
+                    .push(format!("  * output{path} of type {block} has the spec {spec}, but may vary over {extra}"));
             }
             check_out_sets(block, spec, &|| def.path(i))?;
         }
-        if bad.is_empty() {
+        if problems.is_empty() {
             return Ok(());
         }
         Err(err!(
             Value,
             "shard_map applied to a function was given out_specs which require replication which can't be statically inferred given the mesh: {}\n{}",
             self.mesh,
-            bad.join("\n")
+            problems.join("\n")
         )
         .help("reduce the output over these axes (psum, pmean, …), name them in out_specs, or, if you know that it is the same on all devices, turn the check off with check_vma(false)"))
     }
