@@ -24,8 +24,8 @@ static CLOCK: LazyLock<ClockId> = LazyLock::new(|| match std::env::var("BENCH_CL
     _ => ClockId::Monotonic,
 });
 
-/// The time on the clock that `BENCH_CLOCK` names: that of the wall, or with `cpu` the CPU time of all threads, which other
-/// processes hardly change.
+/// The time on the clock that `BENCH_CLOCK` names. The default is the wall clock. With `cpu` it is the CPU time of all
+/// threads, which you should use if other processes are running, because they hardly change it.
 pub fn now() -> Duration {
     since_start(*CLOCK)
 }

@@ -9,7 +9,7 @@ pub fn uniform(shape: &[usize], seed: u64) -> Result<Array> {
     Array::from_vec((0..size).map(|_| random.f32() * 2.0 - 1.0).collect(), shape)
 }
 
-/// Training images with values between 0 and 1, equal to those of the JAX benchmark.
+/// Training images with values between 0 and 1, which the JAX benchmark uses too.
 pub fn images(shape: impl IntoShape) -> Array {
     random::uniform(random::key(0), shape)
 }

@@ -18,8 +18,7 @@ pub fn page(root: &Path, text: &str, found: &[Test]) -> Result<String, String> {
 
 /// The names of missing tests on a page, one line each.
 pub fn unknown_tests(page: &str, text: &str, found: &[Test]) -> Vec<String> {
-    let exists = |(place, name): &(&str, &str)| found.iter().any(|(p, n)| p == place && n == name);
-    let unknown = named(text).filter(|test| !exists(test));
+    let unknown = named(text).filter(|(place, name)| !found.iter().any(|(p, n)| p == place && n == name));
     unknown.map(|(place, name)| format!("{page}: the test `{place}: {name}` does not exist")).collect()
 }
 
@@ -29,6 +28,10 @@ fn named(text: &str) -> impl Iterator<Item = (&str, &str)> {
     spans
         .filter_map(|span| span.split_once(": "))
         .filter(|(place, name)| place.contains('/') && !place.contains(char::is_whitespace) && !name.contains(' '))
+}
+
+fn row(cells: Vec<String>) -> String {
+    format!("| {} |\n", cells.join(" | "))
 }
 
 fn counts(root: &Path, found: &[Test]) -> Result<String, String> {
@@ -52,11 +55,11 @@ fn counts(root: &Path, found: &[Test]) -> Result<String, String> {
         let mode = name.rsplit_once('_').map_or(name.as_str(), |(mode, _)| mode);
         *modes.entry(mode.to_owned()).or_default() += 1;
     }
-    let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    // One column for each mode, and one for their sum.
     text += &row(modes.keys().cloned().chain(["all".to_owned()]).collect());
     text += &row(vec!["--:".to_owned(); modes.len() + 1]);
-    let all: usize = modes.values().sum();
-    text += &row(modes.values().chain([&all]).map(usize::to_string).collect());
+    let total: usize = modes.values().sum();
+    text += &row(modes.values().chain([&total]).map(usize::to_string).collect());
     Ok(text + "\n")
 }
 

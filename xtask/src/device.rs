@@ -33,8 +33,10 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
         return checked;
     }
     let platform = options.first().filter(|option| !option.starts_with('-'));
-    let others: &[&str] = if platform.is_some_and(|platform| *platform != "cpu") { &ON_ACCELERATORS } else { &[] };
-    let rows: Vec<String> = ROWS.iter().chain(others).map(|name| row(root, name, platform.copied())).collect();
+    let accelerator_rows: &[&str] =
+        if platform.is_some_and(|platform| *platform != "cpu") { &ON_ACCELERATORS } else { &[] };
+    let rows: Vec<String> =
+        ROWS.iter().chain(accelerator_rows).map(|name| row(root, name, platform.copied())).collect();
     let report = option(options, "--report").unwrap_or_else(|| PathBuf::from("shardax-doctor.md"));
     let text = format!("\nRows of the benchmarks (bench/README.md):\n\n```text\n{}```\n", rows.concat());
     let written =
@@ -46,8 +48,8 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
 /// The value of an option, `--report FILE` or `--report=FILE`.
 fn option(options: &[&str], name: &str) -> Option<PathBuf> {
     let joined = options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='));
-    let after = || options.iter().skip_while(|option| **option != name).nth(1).copied();
-    joined.or_else(after).map(PathBuf::from)
+    let separate = options.iter().skip_while(|option| **option != name).nth(1).copied();
+    joined.or(separate).map(PathBuf::from)
 }
 
 /// A row's line, or why there is none. Each runs in a process of its own: one that fails is only a line.
@@ -55,11 +57,11 @@ fn row(root: &Path, name: &str, platform: Option<&str>) -> String {
     let mut bench = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     bench.args(["run", "--release", "--quiet", "-p", "shardax-bench", "--", "--filter", name]).current_dir(root);
     bench.envs(platform.map(|platform| ("SHARDAX_PLATFORM", platform)));
-    let said = match bench.output() {
+    let output_text = match bench.output() {
         Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
         Err(error) => error.to_string(),
     };
-    let line = line(&said, name);
+    let line = line(&output_text, name);
     print!("{line}");
     line
 }
@@ -83,8 +85,8 @@ mod tests {
         assert_eq!(option(&options, "--report"), Some(PathBuf::from("a.md")));
         assert_eq!(option(&["--report=b.md"], "--report"), Some(PathBuf::from("b.md")));
         assert_eq!(option(&["cuda"], "--report"), None);
-        let said = "  a remark\njit_tiny                         63.7 µs  (min 60.1, 3000 runs)\n";
-        assert_eq!(line(said, "jit_tiny"), "jit_tiny                         63.7 µs  (min 60.1, 3000 runs)\n");
+        let text = "  a remark\njit_tiny                         63.7 µs  (min 60.1, 3000 runs)\n";
+        assert_eq!(line(text, "jit_tiny"), "jit_tiny                         63.7 µs  (min 60.1, 3000 runs)\n");
         assert_eq!(line("\nError: no memory\n", "jit_tiny"), "jit_tiny                 failed: Error: no memory\n");
         assert_eq!(line("", "x"), "x                        failed: without a word\n");
     }

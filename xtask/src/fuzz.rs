@@ -15,10 +15,9 @@ const PYTHON: &str = "SHARDAX_TEST_GOLDEN_PYTHON";
 pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
     let (mut count, mut seed, mut mode) = (1000, 0, None);
     for pair in options.chunks(2) {
-        let number = |text: &str| text.parse::<usize>().map_err(|e| format!("{text:?}: {e}"));
         match pair {
-            ["--count", n] => count = number(n)?,
-            ["--seed", n] => seed = number(n)?,
+            ["--count", n] => count = n.parse::<usize>().map_err(|e| format!("{n:?}: {e}"))?,
+            ["--seed", n] => seed = n.parse::<usize>().map_err(|e| format!("{n:?}: {e}"))?,
             ["--mode", name] => mode = Some(*name),
             _ => return Err(crate::USAGE.to_owned()),
         }
@@ -35,21 +34,21 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
         let mut args = vec!["--count", &size_text, "--seed", &part, "--out", &out];
         args.extend(mode.iter().flat_map(|mode| ["--mode", mode]));
         python(root, FUZZ_PROGRAM, &args)?;
-        let found = compare(root, &file)?;
+        let outcome = compare(root, &file)?;
         let mut blamed = BTreeMap::new();
-        if found.failures.is_empty() {
+        if outcome.failures.is_empty() {
             std::fs::remove_file(&file).map_err(|e| e.to_string())?;
         } else {
             // Sub-programs of the failures with JAX's results; the test prints the smallest that still differs.
             let parts = file.with_extension("parts.safetensors");
-            let (of, to) = (path(&file), path(&parts));
-            let mut args = vec!["--reduce", of.as_str(), "--out", to.as_str()];
-            args.extend(found.failures.iter().map(String::as_str));
+            let (failures_path, parts_path) = (path(&file), path(&parts));
+            let mut args = vec!["--reduce", failures_path.as_str(), "--out", parts_path.as_str()];
+            args.extend(outcome.failures.iter().map(String::as_str));
             python(root, FUZZ_PROGRAM, &args)?;
             let reduced = compare(root, &parts)?;
-            blamed = if reduced.blamed.is_empty() { found.blamed } else { reduced.blamed };
+            blamed = if reduced.blamed.is_empty() { outcome.blamed } else { reduced.blamed };
         }
-        progress.add(size, found.failures.len(), &found.modes, &blamed)?;
+        progress.add(size, outcome.failures.len(), &outcome.modes, &blamed)?;
         println!("{} programs, {} differ from JAX", progress.done, progress.differ);
         print(&progress.modes);
     }
@@ -69,8 +68,8 @@ pub fn sweep(root: &Path, options: &[&str]) -> Result<(), String> {
         let pieces = progress.done..count.min(progress.done + PIECES_AT_ONCE);
         let mut test = test(root, FUZZ, "programs_are_the_same");
         test.env("SHARDAX_TEST_FUZZ_PIECES", format!("{}..{}", pieces.start, pieces.end));
-        let found = reported(test, &report)?;
-        progress.add(pieces.len(), found.failures.len(), &found.modes, &found.blamed)?;
+        let outcome = reported(test, &report)?;
+        progress.add(pieces.len(), outcome.failures.len(), &outcome.modes, &outcome.blamed)?;
         let programs: usize = progress.modes.values().sum();
         println!("{programs} programs in {} pieces, {} differ", progress.done, progress.differ);
     }
@@ -95,6 +94,7 @@ pub fn mutants(root: &Path, options: &[&str]) -> Result<(), String> {
             _ => return Err(crate::USAGE.to_owned()),
         }
     }
+    // A fault of one package must not hide the faults of the others, so all packages run.
     let mut faults = Vec::new();
     let chosen = READERS.into_iter().filter(|(package, ..)| only.is_none_or(|only| only == *package));
     for (package, binary, features) in chosen {
@@ -106,8 +106,8 @@ pub fn mutants(root: &Path, options: &[&str]) -> Result<(), String> {
             test.args(["--features", features]);
             test.env("SHARDAX_TEST_MUTANTS_FROM", progress.done.to_string())
                 .env("SHARDAX_TEST_MUTANTS", size.to_string());
-            let found = reported(test, &report)?;
-            progress.add(size, found.failures.len(), &found.modes, &found.blamed)?;
+            let outcome = reported(test, &report)?;
+            progress.add(size, outcome.failures.len(), &outcome.modes, &outcome.blamed)?;
             println!("{} mutants of each format of {package}, {} findings", progress.done, progress.differ);
         }
         print(&progress.modes);
@@ -132,11 +132,11 @@ impl Progress {
     fn of(folder: &Path, name: &str) -> Result<Progress, String> {
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         let file = folder.join(format!("{name}.progress"));
-        let found = match file.exists() {
+        let resumed = match file.exists() {
             true => Found::read(&file)?,
             false => Found::default(),
         };
-        let Found { modes, blamed, done, differ, .. } = found;
+        let Found { modes, blamed, done, differ, .. } = resumed;
         if done > 0 {
             println!("resumes after {done}, of which {differ} differ; delete {} to start again", file.display());
         }
@@ -154,11 +154,10 @@ impl Progress {
         self.differ += differ;
         add(&mut self.modes, modes);
         add(&mut self.blamed, blamed);
-        let counts = |kind: &str, counts: &BTreeMap<String, usize>| {
-            counts.iter().map(|(name, n)| format!("{kind}\t{n}\t{name}\n")).collect::<String>()
-        };
-        let text = format!("done\t{}\t{}\n", self.done, self.differ);
-        let text = text + &counts("mode", &self.modes) + &counts("blamed", &self.blamed);
+        let mut text = format!("done\t{}\t{}\n", self.done, self.differ);
+        for (kind, counts) in [("mode", &self.modes), ("blamed", &self.blamed)] {
+            text.extend(counts.iter().map(|(name, n)| format!("{kind}\t{n}\t{name}\n")));
+        }
         std::fs::write(&self.file, text).map_err(|e| format!("{}: {e}", self.file.display()))
     }
 
@@ -228,25 +227,25 @@ fn test(root: &Path, (package, binary): (&str, &str), name: &str) -> Command {
 fn reported(mut test: Command, report: &Path) -> Result<Found, String> {
     test.env("SHARDAX_TEST_FUZZ_REPORT", report).env("RUST_BACKTRACE", "0");
     test.status().map_err(|e| e.to_string())?;
-    let found = Found::read(report)?;
+    let outcome = Found::read(report)?;
     std::fs::remove_file(report).map_err(|e| e.to_string())?;
-    Ok(found)
+    Ok(outcome)
 }
 
 impl Found {
     fn read(file: &Path) -> Result<Found, String> {
-        let mut found = Found::default();
+        let mut outcome = Found::default();
         for line in crate::read(file)?.lines() {
             let mut parts = line.splitn(3, '\t');
             let number = |n: &str| n.parse::<usize>().unwrap_or(0);
             match (parts.next(), parts.next(), parts.next()) {
-                (Some("done"), Some(n), Some(differ)) => (found.done, found.differ) = (number(n), number(differ)),
-                (Some("mode"), Some(n), Some(name)) => drop(found.modes.insert(name.to_owned(), number(n))),
-                (Some("blamed"), Some(n), Some(name)) => drop(found.blamed.insert(name.to_owned(), number(n))),
-                (Some("failure"), Some(name), None) => found.failures.push(name.to_owned()),
+                (Some("done"), Some(n), Some(differ)) => (outcome.done, outcome.differ) = (number(n), number(differ)),
+                (Some("mode"), Some(n), Some(name)) => drop(outcome.modes.insert(name.to_owned(), number(n))),
+                (Some("blamed"), Some(n), Some(name)) => drop(outcome.blamed.insert(name.to_owned(), number(n))),
+                (Some("failure"), Some(name), None) => outcome.failures.push(name.to_owned()),
                 _ => return Err(format!("{}: {line:?} is not a line of a report", file.display())),
             }
         }
-        Ok(found)
+        Ok(outcome)
     }
 }

@@ -76,8 +76,8 @@ fn main() -> ExitCode {
         ["device", options @ ..] => device::run(&root(), options),
         ["licences"] => licences::run(&root()),
         ["sanitize", tools @ ..] => {
-            let known = sanitize::TOOLS.iter().filter(|tool| tools.is_empty() || tools.contains(&tool.name));
-            sanitize::run(&root(), &known.collect::<Vec<_>>())
+            let selected = sanitize::TOOLS.iter().filter(|tool| tools.is_empty() || tools.contains(&tool.name));
+            sanitize::run(&root(), &selected.collect::<Vec<_>>())
         }
         ["fuzz", options @ ..] => fuzz::run(&root(), options),
         ["sweep", options @ ..] => fuzz::sweep(&root(), options),
@@ -101,16 +101,16 @@ fn addition(family: Option<&str>) -> Result<(), String> {
         vec!["test", "--quiet", "-p", "shardax", "--test", "layers"],
     ];
     if let Some(family) = family {
-        let has = |package: &&str| {
+        let count = steps.len();
+        for package in ["shardax", "shardax-nn"] {
             let tests = read(&root().join("crates").join(package).join("tests/golden.rs")).unwrap_or_default();
-            tests.split_whitespace().any(|word| word == family)
-        };
-        let packages: Vec<&str> = ["shardax", "shardax-nn"].into_iter().filter(has).collect();
-        if packages.is_empty() {
+            if tests.split_whitespace().any(|word| word == family) {
+                steps.push(vec!["test", "--quiet", "-p", package, "--test", "golden", "--", "--exact", family]);
+            }
+        }
+        if steps.len() == count {
             return Err(format!("no tests/golden.rs lists the family {family:?}"));
         }
-        let golden = |package| vec!["test", "--quiet", "-p", package, "--test", "golden", "--", "--exact", family];
-        steps.extend(packages.into_iter().map(golden));
     }
     let mut failures: Vec<String> = steps.iter().filter_map(|step| cargo(step).err()).collect();
     failures.extend(docs(true).err());
@@ -129,8 +129,8 @@ fn cargo(args: &[&str]) -> Result<(), String> {
 
 /// The folder of the workspace.
 fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_owned()
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -142,11 +142,11 @@ fn read(path: &Path) -> Result<String, String> {
 fn docs(check: bool) -> Result<(), String> {
     let root = root();
     let docs = root.join("docs");
-    let found = tests::find(&root)?;
+    let all_tests = tests::find(&root)?;
     let mut faults = Vec::new();
     let pages = [
         ("plugin.md", quirks::page(&root, &read(&docs.join("plugin.md"))?)?),
-        ("testing.md", counts::page(&root, &read(&docs.join("testing.md"))?, &found)?),
+        ("testing.md", counts::page(&root, &read(&docs.join("testing.md"))?, &all_tests)?),
         ("where-is-x.md", names::page(&root, &read(&docs.join("where-is-x.txt"))?)?),
     ];
     for (name, text) in pages {
@@ -159,7 +159,7 @@ fn docs(check: bool) -> Result<(), String> {
     }
     for path in tests::files(&docs, "md")? {
         let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
-        faults.extend(counts::unknown_tests(&name, &read(&path)?, &found));
+        faults.extend(counts::unknown_tests(&name, &read(&path)?, &all_tests));
     }
     faults.extend(style::check(&root)?);
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }

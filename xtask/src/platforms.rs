@@ -119,7 +119,7 @@ fn also_compiled(root: &Path, tests: &[&str], on: &str, lines: fn(&str) -> Strin
     Ok(lines(&said))
 }
 
-/// Lines for the page from the output of examples: the numbers of programs and of those that compile, by topology.
+/// Lines for the page from the output of examples: how many programs there are, and how many compile, by topology.
 fn by_example(said: &str) -> String {
     let mut all = BTreeMap::<(&str, &str), [usize; 2]>::new();
     for line in said.lines() {

@@ -24,8 +24,9 @@ fn table(source: &str) -> Result<String, String> {
 /// Returns the values of the constants that rows refer to.
 fn constants(source: &str) -> BTreeMap<&str, String> {
     let declarations = source.lines().filter_map(|line| line.strip_prefix("const ")?.split_once(": &"));
-    let value = |text: &str| Some(text.split_once(" = ")?.1.trim_end_matches(';').to_owned());
-    declarations.filter_map(|(name, text)| Some((name, value(text)?))).collect()
+    declarations
+        .filter_map(|(name, text)| Some((name, text.split_once(" = ")?.1.trim_end_matches(';').to_owned())))
+        .collect()
 }
 
 fn table_row(row: &str, constants: &BTreeMap<&str, String>) -> Result<String, String> {
@@ -77,7 +78,10 @@ const TABLE: &[Quirk] = &[
 ];
 "#;
         let table = super::table(source).expect("a table");
-        let last = table.trim_end().lines().last();
-        assert_eq!(last, Some("| `lost-rows` | CPU | rows are lost (xla 1) | `backend/rows.rs` | rows_are_kept |"));
+        let last_line = table.trim_end().lines().last();
+        assert_eq!(
+            last_line,
+            Some("| `lost-rows` | CPU | rows are lost (xla 1) | `backend/rows.rs` | rows_are_kept |")
+        );
     }
 }

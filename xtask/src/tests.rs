@@ -24,21 +24,21 @@ pub fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
 
 /// The tests of all sources below `crates` and `examples`.
 pub fn find(root: &Path) -> Result<Vec<Test>, String> {
-    let mut found = Vec::new();
+    let mut tests = Vec::new();
     for path in below(root, &["crates", "examples"])? {
         let inside = path.strip_prefix(root).unwrap_or(&path);
-        scan(&read(&path)?, &place(inside), &mut found);
+        scan(&read(&path)?, &place(inside), &mut tests);
     }
-    Ok(found)
+    Ok(tests)
 }
 
 /// The sorted files of a folder with this extension.
 pub fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut found: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
-    found.retain(|path| path.extension().is_some_and(|e| e == extension));
-    found.sort();
-    Ok(found)
+    let mut paths: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|e| e == extension));
+    paths.sort();
+    Ok(paths)
 }
 
 fn list(folder: &Path, out: &mut Vec<PathBuf>) -> Result<(), String> {
@@ -59,8 +59,8 @@ fn list(folder: &Path, out: &mut Vec<PathBuf>) -> Result<(), String> {
 /// Shortens `crates/shardax/tests/errors/spmd.rs` to `shardax/errors/spmd`.
 fn place(path: &Path) -> String {
     let parts: Vec<String> = path.with_extension("").iter().map(|p| p.to_string_lossy().into_owned()).collect();
-    let kept = parts.iter().filter(|p| !matches!(p.as_str(), "crates" | "tests" | "src" | "main"));
-    kept.cloned().collect::<Vec<_>>().join("/")
+    let names = parts.iter().filter(|p| !matches!(p.as_str(), "crates" | "tests" | "src" | "main"));
+    names.cloned().collect::<Vec<_>>().join("/")
 }
 
 fn scan(text: &str, place: &str, found: &mut Vec<Test>) {
@@ -88,9 +88,9 @@ mod unit {
     #[test]
     fn marked_functions_are_tests() {
         let text = "#[test]\n#[ignore]\nfn a() {}\nfn b() {}\n/// ```compile_fail\n/// ```\npub fn c() {}\n";
-        let mut found = Vec::new();
-        scan(text, "f", &mut found);
-        assert_eq!(found, [("f".to_owned(), "a".to_owned()), ("f".to_owned(), "c".to_owned())]);
+        let mut tests = Vec::new();
+        scan(text, "f", &mut tests);
+        assert_eq!(tests, [("f".to_owned(), "a".to_owned()), ("f".to_owned(), "c".to_owned())]);
     }
 
     #[test]

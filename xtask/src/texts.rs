@@ -13,7 +13,7 @@ const TESTS: [[&str; 3]; 3] = [
     ["shardax", "fuzz", "texts_of_random_programs"],
 ];
 
-/// Values of `SHARDAX_CPU_KERNELS`: none, those of the sizes that users meet, and all that can be used.
+/// Values of `SHARDAX_CPU_KERNELS`: no kernels, the kernels for the sizes that users meet, and all kernels.
 const KERNELS: [&str; 3] = ["xla", "auto", "all"];
 
 /// Differences that are printed.

@@ -123,10 +123,10 @@ impl Results {
     }
 }
 
-/// Costs below this one are not fitted: they are those of a constant.
+/// Costs below this limit are not fitted, because they do not depend on the size.
 const MIN_FITTED: f64 = 1.0;
 
-/// The power of the size that a cost grows with: the slope of the line through the logarithms.
+/// The power of the size with which a cost grows, which is the slope of the line through the logarithms.
 pub fn power(costs: &[(f64, f64)]) -> Option<f64> {
     let points: Vec<(f64, f64)> =
         costs.iter().filter(|(_, cost)| *cost >= MIN_FITTED).map(|(size, cost)| (size.ln(), cost.ln())).collect();
