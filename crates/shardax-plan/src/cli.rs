@@ -31,10 +31,11 @@ struct Options {
     /// An option of the step.
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     set: Vec<Assignment>,
-    /// An option of XLA for GPUs or TPUs, or `training`: those of `config::gpu_training`, `tpu_training` or `v5e_training`.
+    /// An option of XLA for GPUs or TPUs, or `training` for the options of `config::gpu_training`, `tpu_training` or
+    /// `v5e_training`.
     #[arg(long, value_name = "NAME=VALUE|training")]
     xla: Vec<String>,
-    /// Writes the report as JSON; of a search all compiled setups, with meshes and rules.
+    /// Writes the report as JSON. For a search it contains all compiled setups, with meshes and rules.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Writes the report as a picture.

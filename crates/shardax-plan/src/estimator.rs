@@ -106,7 +106,7 @@ impl Estimator {
         self.few_rows.report.memory.limit
     }
 
-    /// Returns true if the samples are equal to those of another `remat`.
+    /// Returns `true` if the samples have the same figures as the samples of another `remat`.
     pub fn equals(&self, other: &Estimator) -> bool {
         self.figures_of_sample() == other.figures_of_sample()
     }

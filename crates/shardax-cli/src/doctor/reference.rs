@@ -181,7 +181,7 @@ impl Case {
 }
 
 impl Cases {
-    /// Runs all cases, and names those that differ from JAX's values or fail.
+    /// Runs all cases. Fails if a case fails or differs from JAX's values, and names all such cases.
     pub fn run(self) -> Result<String> {
         let (mut worst, mut wrong) = ((0.0, "all"), Vec::new());
         for case in self.0 {

@@ -60,7 +60,7 @@ impl Run {
         self.lines.iter().rev().find_map(|line| line.values.get(name).copied())
     }
 
-    /// The values of a number by step, without those that are not finite.
+    /// Returns the finite values of a number, each with its step.
     pub fn curve(&self, name: &str) -> Vec<(f64, f64)> {
         let points = self.lines.iter().filter_map(|line| Some((line.step as f64, *line.values.get(name)?)));
         points.filter(|(_, x)| x.is_finite()).collect()
