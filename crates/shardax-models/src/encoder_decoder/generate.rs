@@ -113,6 +113,6 @@ fn step(
     let logits = model.decode(tokens, &input).get((.., -1)).astype(DType::F32);
     let cache = model.state_of(Filter::of::<Cache>());
     let [now, key] = random::split_n(&key);
-    let next = sampling::draw(&logits, &controls, form.0, || random::gumbel(now, logits.shape()));
+    let next = sampling::draw(&logits, &controls, form.0, || random::gumbel_dtype(now, logits.shape(), DType::F32));
     Ok((cache, next.expand_dims(1), key))
 }
