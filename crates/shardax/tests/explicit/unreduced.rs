@@ -117,7 +117,7 @@ fn dot_general_unreduced_error() {
         at(u(&["x"])).max(0),
         at(u(&["x"])) * 2.0,
         at(u(&["x"])).sin(),
-        at(u(&["x"])) - at(u(&["x"])),
+        at(u(&["x"])) - at(P![]),
     ] {
         assert!(rejected(&wrong).contains("reshard(x"), "{}", rejected(&wrong));
     }
