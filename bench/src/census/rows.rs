@@ -165,7 +165,7 @@ fn products(rows: &mut Vec<Row>) {
     same_names!(rows, Line, "jnp.fft", fft { fft rfft });
 }
 
-/// What the layers of networks compute.
+/// The computations of the layers of networks.
 fn layers(rows: &mut Vec<Row>) {
     others!(rows, Images {
         "jax.lax.conv_general_dilated(x, y, (1, 1), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC'))" => |x| convolution(x, 1);

@@ -24,7 +24,7 @@ const F32: [f64; 9] = [
     -0.002386997316724113,
 ];
 
-/// The same for float64, with an error of at most 1.4 units in the last place.
+/// The coefficients for float64, with an error of at most 1.4 units in the last place.
 const F64: [f64; 22] = [
     -0.3333333333333333,
     0.1999999999999992,
@@ -50,7 +50,7 @@ const F64: [f64; 22] = [
     7.767624330289919e-06,
 ];
 
-/// What π/2 lacks in float64.
+/// π/2 minus its rounded value in float64.
 const REST_OF_HALF_PI: f64 = 6.123233995736766e-17;
 
 /// Lowers the arctangent of real numbers. Half precision is computed in float32.
