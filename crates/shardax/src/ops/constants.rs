@@ -1,4 +1,4 @@
-//! Arrays that depend on their parameters alone: copied from the host, or computed on the devices.
+//! Arrays that only depend on their parameters. They are copied from the host or computed on the devices.
 
 use super::operators::ArrayLike;
 use super::primitive::shape_ops::{BroadcastInDim, Iota};
@@ -15,6 +15,16 @@ use crate::shape::{IntoShape, shape_of};
 use crate::sharding::context::explicit_mesh;
 use crate::sharding::{AxisType, Typed};
 use crate::source;
+
+/// The integer `value` as a scalar constant of `dtype`.
+pub(crate) fn integer(value: i128, dtype: DType) -> Array {
+    Array::literal(Scalar::Int(value), dtype, false)
+}
+
+/// The floating point number `value` as a scalar constant of `dtype`.
+pub(crate) fn float(value: f64, dtype: DType) -> Array {
+    Array::literal(Scalar::float(value), dtype, false)
+}
 
 /// A constant array of `value`, of `dtype`.
 #[track_caller]
@@ -35,7 +45,7 @@ pub(crate) fn full_of(aval: &Aval, value: Scalar) -> Array {
     if aval.shape.is_empty() {
         return number;
     }
-    made(
+    constant_array(
         aval,
         |bytes, count| (0..count).for_each(|_| bytes.extend_from_slice(&element)),
         || {
@@ -45,22 +55,22 @@ pub(crate) fn full_of(aval: &Aval, value: Scalar) -> Array {
     )
 }
 
-/// `made` with the sharding of this type, or else on all devices of the context mesh where types have shardings.
+/// Gives `array` the sharding of this type. Without one, the array is replicated on the context mesh if types have shardings.
 #[track_caller]
-pub(crate) fn typed_as(made: Array, aval: &Aval) -> Array {
+pub(crate) fn typed_as(array: Array, aval: &Aval) -> Array {
     match aval.sharding().cloned().or_else(|| Some(Typed::replicated(&explicit_mesh()?, aval.rank()))) {
-        Some(typed) => made.sharded(&typed),
-        None => made,
+        Some(typed) => array.sharded(&typed),
+        None => array,
     }
 }
 
-/// Up to this size, copying from the host is faster than compiling. Larger arrays would be in memory twice.
-const FROM_HOST: usize = 64 << 20;
+/// Up to this number of bytes, copying from the host is faster than compiling. Larger arrays would be in memory twice.
+const MAX_HOST_BYTES: usize = 64 << 20;
 
-/// An array that only depends on its parameters: the bytes that `fill` appends, for that many elements, or, in a
-/// trace or if it is large, the result of `program`. An array that does not fit into memory is an error.
+/// Creates an array that only depends on its parameters. A small array is copied from the host; `fill` appends the bytes of this many
+/// elements. A large or traced array is the result of `program`. An array that does not fit into memory is an error.
 #[track_caller]
-pub(crate) fn made(
+pub(crate) fn constant_array(
     aval: &Aval,
     fill: impl FnOnce(&mut Vec<u8>, usize),
     program: impl FnOnce() -> Result<Array, Error>,
@@ -73,9 +83,9 @@ pub(crate) fn made(
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(size).map_err(|e| {
             err!(Runtime, "no memory for an array {aval} of {size} bytes: {e}")
-                .help("check the shape, or make the array in parts with a sharding")
+                .help("check the shape, or split the array over devices with a sharding")
         })?;
-        if size > FROM_HOST {
+        if size > MAX_HOST_BYTES {
             drop(bytes);
             return program();
         }
@@ -124,8 +134,8 @@ pub fn full(shape: impl IntoShape, value: impl ArrayLike) -> Array {
 pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) -> Array {
     let value = value.into_array();
     at_caller(|| {
-        let made = value.check().and_then(|()| Ok(value.astype(dtype).broadcast_to(&shape_of(shape)?)));
-        Array::from_result(made, &value)
+        let result = value.check().and_then(|()| Ok(value.astype(dtype).broadcast_to(&shape_of(shape)?)));
+        Array::from_result(result, &value)
     })
 }
 
@@ -251,8 +261,8 @@ fn like(x: &Array) -> Aval {
 pub fn full_like(x: impl ArrayLike, value: impl ArrayLike) -> Array {
     let x = &x.into_array();
     let value = value.into_array();
-    let made = x.check().and_then(|()| value.check()).and_then(|()| value.check_fits(x.dtype()));
-    match made {
+    let result = x.check().and_then(|()| value.check()).and_then(|()| value.check_fits(x.dtype()));
+    match result {
         Ok(()) => convert(&value, x.dtype(), x.weak_type()).broadcast_to(x.shape()).varying_over(&x.vma()),
         Err(e) => Array::from_result(Err(e), x),
     }

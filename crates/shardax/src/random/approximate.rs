@@ -7,8 +7,9 @@ use super::counts::integers;
 use super::parameters::parameter_samplers;
 use super::{sample, split_two};
 use crate::core::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::constants::{float, integer};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, arange, convert, where_};
 use crate::ops::operators::ArrayLike;
@@ -16,8 +17,8 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::special::cumulative;
 use crate::ops::primitive::unary::{ABS, CEIL, EXP, LOG, RSQRT, SQRT};
 
-/// The cube root of a χ² quantile divided by `ν`, as a polynomial of `z / √ν` for a normal quantile `z`: the coefficients of each
-/// power, polynomials of `1 / ν`
+/// Coefficients of Goldstein's χ² quantile. The cube root of the quantile divided by `ν` is a polynomial in `z / √ν`, where `z` is
+/// the normal quantile; each row is the coefficient of one power, which is itself a polynomial in `1 / ν`
 /// ([Goldstein, Chi-square quantiles](https://doi.org/10.1145/355588.365104)).
 ///
 /// The first constant is 1, not the published 1.0000886, because the cube root tends to 1 for large `ν`. JAX has this change too.
@@ -31,35 +32,36 @@ const CHI_SQUARE_QUANTILE: [[f64; 3]; 7] = [
     [0.00009780499, -0.001450117, 0.001565326],
 ];
 
-/// Gamma samples are drawn with this much added to the parameter, because the quantiles are accurate from 4 on.
+/// Added to the parameter of gamma samples, because the quantiles are only accurate for parameters of at least 4.
 const RAISED_BY: usize = 4;
 
-/// From this mean on, Poisson samples invert a normal approximation, below it the cumulative probabilities.
+/// Poisson samples with at least this mean invert a normal approximation; smaller means invert the cumulative probabilities.
 const LARGE_MEAN: f64 = 7.0;
 
-/// The counts whose probabilities are added up for means below [`LARGE_MEAN`].
+/// Number of counts whose probabilities are summed for means below [`LARGE_MEAN`].
 const SMALL_COUNTS: i32 = 20;
 
-/// The polynomial of `x` with these coefficients, that of the lowest power first.
+/// Evaluates a polynomial at `x`. The coefficients start with the constant term.
 fn polynomial(x: &Array, coefficients: impl DoubleEndedIterator<Item = Array>) -> Array {
-    let zero = Array::literal(Scalar::Int(0), x.dtype(), false);
+    let zero = integer(0, x.dtype());
     coefficients.rev().fold(zero, |sum, coefficient| sum * x + coefficient)
 }
 
 /// The logarithms of gamma samples with parameters of at least [`RAISED_BY`]: half a χ² sample with twice the parameter.
 fn log_gamma_by_quantile(key: &Array, alpha: &Array) -> Result<Array> {
     let dtype = alpha.dtype();
-    let number = |value: f64| Array::literal(Scalar::float(value), dtype, false);
     let degrees: Array = alpha * 2;
     let scaled = normal_traced(key, alpha.shape(), dtype)? * RSQRT.apply(&degrees);
     let inverse = 1 / degrees;
-    let row = |row: [f64; 3]| polynomial(&inverse, row.into_iter().map(number));
-    let cube_root = polynomial(&scaled, CHI_SQUARE_QUANTILE.map(row).into_iter());
-    let cube_root = cube_root.maximum(number(Float::of("gamma", dtype)?.tiny));
+    let coefficients =
+        CHI_SQUARE_QUANTILE.map(|row| polynomial(&inverse, row.into_iter().map(|value| float(value, dtype))));
+    let cube_root = polynomial(&scaled, coefficients.into_iter());
+    let cube_root = cube_root.maximum(float(Float::of("gamma", dtype)?.tiny, dtype));
     Ok(LOG.apply(alpha) + LOG.apply(&cube_root) * 3)
 }
 
-/// The logarithms of gamma samples, in at least float32. Samples for larger parameters are multiplied by powers of uniform ones
+/// The logarithms of gamma samples, computed in at least float32. The samples are drawn for a raised parameter, then multiplied by
+/// powers of uniform samples to lower it again
 /// ([Stuart, Gamma-distributed products](https://doi.org/10.1093/biomet/49.3-4.564)).
 fn log_gamma(key: &Array, alpha: &Array) -> Result<Array> {
     let wide = if alpha.dtype().bits() < 32 { DType::F32 } else { alpha.dtype() };
@@ -104,31 +106,35 @@ parameter_samplers! {
 
 /// The number of cumulative probabilities below `u`.
 fn count_by_probabilities(u: &Array, mean: &Array) -> Array {
-    let below = |sum: &Array| sum.less(u).astype(u.dtype());
     let mut probability = EXP.apply(&-mean);
     let mut sum = probability.clone();
-    let mut count = below(&sum);
+    let mut count = indicator_below(&sum, u);
     for k in 1..SMALL_COUNTS - 1 {
         probability = probability * (mean / k);
         sum = sum + &probability;
-        count = count + below(&sum);
+        count = count + indicator_below(&sum, u);
     }
     count
+}
+
+/// 1 where `sum` is below `u`, 0 elsewhere.
+fn indicator_below(sum: &Array, u: &Array) -> Array {
+    sum.less(u).astype(u.dtype())
 }
 
 /// `(1 - y² + 2 y log y) / (1 - y)²`, by its series next to 1, where numerator and denominator vanish.
 fn asymmetry(y: &Array) -> Array {
     let distance: Array = y - 1;
     let near = ABS.apply(&distance).less(0.25);
-    let zero = Array::literal(Scalar::Int(0), y.dtype(), false);
+    let zero = integer(0, y.dtype());
     let series = (1..10).rev().fold(zero, |sum, k| {
         let sign = if k % 2 == 0 { 2.0 } else { -2.0 };
         &distance * (sum + sign / f64::from((k + 1) * (k + 2)))
     });
-    // The other branch gets a number for which it is finite, since gradients of both are computed.
+    // `grad` differentiates both branches, so the direct formula gets an argument for which it is finite where the series applies.
     let far = where_(&near, 2.0, y).astype(y.dtype());
-    let rest: Array = where_(&near, 1.0, &distance).astype(y.dtype());
-    let direct = (1 - &far * &far + &far * 2 * LOG.apply(&far)) / (&rest * &rest);
+    let far_distance: Array = where_(&near, 1.0, &distance).astype(y.dtype());
+    let direct = (1 - &far * &far + &far * 2 * LOG.apply(&far)) / (&far_distance * &far_distance);
     where_(near, series, direct)
 }
 
@@ -139,17 +145,20 @@ fn normal_quantile(x: &Array, mean: &Array) -> Array {
     (x - mean + 2.0 / 3.0 + 0.02 / (x + 1)) * SQRT.apply(&((asymmetry(&y) + 1) / mean))
 }
 
-/// The smallest count whose [`normal_quantile`] is at least `z`: one of three next to an approximate root.
+/// The smallest count whose [`normal_quantile`] is at least `z`. The approximate root is at most one count away from it, so only
+/// three candidates are compared.
 fn count_by_quantile(z: &Array, mean: &Array) -> Array {
     let (deviation, square): (Array, Array) = (SQRT.apply(mean), z * z);
     let root: Array = mean + &deviation * z - 2.0 / 3.0 + &square / 6 + z * (1 - &square) / (&deviation * 72);
     let middle = CEIL.apply(&(root + 0.6));
-    let reaches = |count: Array| {
-        let quantile = where_(count.less(0), f64::NEG_INFINITY, normal_quantile(&count.maximum(0), mean));
-        quantile.greater_equal(z).astype(z.dtype())
-    };
-    let count = &middle + 1 - reaches(middle.clone()) - reaches(&middle - 1);
+    let count = &middle + 1 - indicator_reaches(middle.clone(), z, mean) - indicator_reaches(&middle - 1, z, mean);
     count.maximum(0)
+}
+
+/// 1 where the [`normal_quantile`] of `count` is at least `z`, 0 elsewhere.
+fn indicator_reaches(count: Array, z: &Array, mean: &Array) -> Array {
+    let quantile = where_(count.less(0), f64::NEG_INFINITY, normal_quantile(&count.maximum(0), mean));
+    quantile.greater_equal(z).astype(z.dtype())
 }
 
 /// [`poisson`](super::poisson) without loops (JAX's `method="approximate"`), for keys of any algorithm: the total variation
@@ -179,8 +188,8 @@ pub fn poisson_approximate_dtype(
         integers("poisson", dtype)?;
         check_broadcast("poisson", &shape, &[&lam])?;
         let wide = (lam.dtype().is_float() && lam.dtype().bits() > 32 && !lam.weak_type()) || dtype.bits() > 32;
-        let float = if wide { DType::F64 } else { DType::F32 };
-        let args = [key.clone(), convert(&lam, float, false)];
+        let mean_dtype = if wide { DType::F64 } else { DType::F32 };
+        let args = [key.clone(), convert(&lam, mean_dtype, false)];
         composite1("poisson_approximate", (shape, dtype), &args, |(shape, dtype), args| {
             let mean = args[1].broadcast_to(shape.as_slice());
             let z = normal_traced(&args[0], shape, mean.dtype())?;

@@ -6,8 +6,9 @@ use super::bits::random_bits;
 use super::{sample, split_two};
 use crate::core::array::Array;
 use crate::default_dtype;
-use crate::dtype::{DType, Format, Scalar};
+use crate::dtype::{DType, Format};
 use crate::error::{Result, bail, err};
+use crate::ops::constants::{float, integer};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert};
 use crate::ops::operators::ArrayLike;
@@ -18,11 +19,6 @@ use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{ABS, ERF, ERF_INV, LOG, LOG1P, NEG, SIGN, TAN};
 use crate::shape::{Shape, broadcast_shapes};
-
-/// A constant of a floating point dtype.
-fn float(v: f64, dtype: DType) -> Array {
-    Array::literal(Scalar::float(v), dtype, false)
-}
 
 /// Properties of a floating point dtype.
 pub(super) struct Float {
@@ -55,13 +51,14 @@ impl Float {
         Ok(Float { mantissa, one, tiny: 2f64.powi(exponent) })
     }
 
-    /// The distance from 1 to the next number above, twice that to the next below.
+    /// The distance from 1 to the next larger number, which is twice the distance to the next smaller number.
     fn eps(&self) -> f64 {
         2f64.powi(-(self.mantissa as i32))
     }
 }
 
-fn unsigned(bits: usize) -> DType {
+/// The unsigned integer dtype of this many bits.
+pub(super) fn unsigned(bits: usize) -> DType {
     match bits {
         8 => DType::U8,
         16 => DType::U16,
@@ -70,26 +67,29 @@ fn unsigned(bits: usize) -> DType {
     }
 }
 
-/// Uniform from `min` to `max`, scalars or arrays that broadcast to the shape.
+/// Uniform samples from `min` to `max`, which are scalars or arrays that broadcast to the shape.
 pub(crate) fn uniform_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: &Array) -> Result<Array> {
     let form = Float::of("uniform", dtype)?;
     // A random mantissa with the exponent of 1 is uniform from 1 to 2.
     let width = if form.mantissa < 8 { 8 } else { dtype.bits() };
     let uint = unsigned(dtype.bits());
-    let number = |v: i128| Array::literal(Scalar::Int(v), uint, false);
     let bits = random_bits(key, shape, width).astype(uint);
-    let mantissa = SHIFT_RIGHT_LOGICAL.apply(&bits, &number((width - form.mantissa) as i128));
-    let from_one = BitcastConvert { dtype }.apply(&OR.apply(&mantissa, &number(form.one)));
+    let mantissa = SHIFT_RIGHT_LOGICAL.apply(&bits, &integer((width - form.mantissa) as i128, uint));
+    let from_one = BitcastConvert { dtype }.apply(&OR.apply(&mantissa, &integer(form.one, uint)));
     let unit = SUB.apply(&from_one, &float(1.0, dtype));
-    let spread = |x: &Array| if x.ndim() == 0 { x.clone() } else { x.broadcast_to(shape) };
-    let (min, max) = (spread(min), spread(max));
+    let (min, max) = (broadcast_array(min, shape), broadcast_array(max, shape));
     let scaled = ADD.apply(&MUL.apply(&unit, &SUB.apply(&max, &min)), &min);
     Ok(MAX.apply(&min, &scaled))
 }
 
-/// Uniform from one number to another.
+/// Broadcasts an array to the shape. Scalars stay scalars, because the binary operations broadcast them.
+pub(super) fn broadcast_array(x: &Array, shape: &[usize]) -> Array {
+    if x.ndim() == 0 { x.clone() } else { x.broadcast_to(shape) }
+}
+
+/// Uniform samples from one number to another.
 fn uniform_numbers(key: &Array, shape: &[usize], dtype: DType, min: f64, max: f64) -> Result<Array> {
-    // The width of the interval is rounded as the samples are.
+    // The bounds are constants of the dtype, so that the width of the interval is rounded like the samples.
     uniform_traced(key, shape, dtype, &float(min, dtype), &float(max, dtype))
 }
 
@@ -174,8 +174,8 @@ pub(super) fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Resul
     if dtype.is_complex() {
         let [re, im] = split_two(key);
         let real = dtype.real();
-        let both = lax::complex(&normal_traced(&re, shape, real)?, &normal_traced(&im, shape, real)?);
-        return Ok(DIV.apply(&both, &Array::literal(Scalar::float(2f64.sqrt()), dtype, false)));
+        let sample = lax::complex(&normal_traced(&re, shape, real)?, &normal_traced(&im, shape, real)?);
+        return Ok(DIV.apply(&sample, &float(2f64.sqrt(), dtype)));
     }
     // The interval is open at -1, where the inverse error function is infinite.
     let above_minus_one = -1.0 + Float::of("normal", dtype)?.eps() / 2.0;
@@ -197,7 +197,7 @@ pub fn normal(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
     normal_dtype(key, shape, default_dtype::float())
 }
 
-/// Normal with mean 0 and variance 1 (for complex numbers: that of both parts together).
+/// Normal with mean 0 and variance 1. The variance of a complex sample is the sum of the variances of both parts.
 ///
 /// Fails for a dtype that is neither floating point nor complex.
 ///
@@ -234,7 +234,7 @@ pub fn orthogonal(key: impl Borrow<Array>, n: usize) -> Array {
 }
 
 /// Uniformly distributed orthogonal matrices of `n` rows and `m` columns: an array of `[..shape, n, m]`. The rows are
-/// orthonormal if they are fewer than the columns, else the columns are. Complex ones are unitary.
+/// orthonormal if `n < m`, otherwise the columns are. Complex matrices are unitary.
 ///
 /// Fails for a dtype that is neither floating point nor complex, and for half precision.
 #[track_caller]
@@ -251,7 +251,7 @@ pub fn orthogonal_dtype(key: &Array, sides: [usize; 2], shape: impl IntoShape, d
     })
 }
 
-/// Like [`orthogonal_dtype`], for half precision too, which is decomposed in float32.
+/// Like [`orthogonal_dtype`], but also accepts half precision, which is decomposed in float32.
 pub(crate) fn orthogonal_matrices(key: &Array, [n, m]: [usize; 2], shape: &[usize], dtype: DType) -> Result<Array> {
     let (rows, columns) = (n.max(m), n.min(m));
     let params = (Shape::from_slice(shape), dtype, rows, columns);
@@ -303,17 +303,21 @@ pub fn truncated_normal_dtype(
         let args = [key.clone(), convert(&lower, dtype, false), convert(&upper, dtype, false)];
         composite1("truncated_normal", (shape, dtype), &args, |(shape, dtype), args| {
             let dtype = *dtype;
-            let spread = |x: &Array| if x.ndim() == 0 { x.clone() } else { x.broadcast_to(shape.as_slice()) };
-            let (lower, upper) = (spread(&args[1]), spread(&args[2]));
+            let (lower, upper) = (broadcast_array(&args[1], shape), broadcast_array(&args[2], shape));
             let root = float(2f64.sqrt(), dtype);
-            let bound = |x: &Array| ERF.apply(&DIV.apply(x, &root));
-            let u = uniform_traced(&args[0], shape, dtype, &bound(&lower), &bound(&upper))?;
+            let [erf_lower, erf_upper] = [&lower, &upper].map(|x| ERF.apply(&DIV.apply(x, &root)));
+            let u = uniform_traced(&args[0], shape, dtype, &erf_lower, &erf_upper)?;
             let x = MUL.apply(&root, &ERF_INV.apply(&u));
-            // Keeps rounding from pushing a value out of the interval.
-            let inside = |x: &Array, to: f64| NEXTAFTER.apply(&stop_gradient(x.clone()), &float(to, dtype));
-            Ok(vec![MIN.apply(&MAX.apply(&x, &inside(&lower, f64::INFINITY)), &inside(&upper, f64::NEG_INFINITY))])
+            // Rounding must not push a sample out of the open interval.
+            let x = MAX.apply(&x, &neighbor_towards(&lower, f64::INFINITY));
+            Ok(vec![MIN.apply(&x, &neighbor_towards(&upper, f64::NEG_INFINITY))])
         })
     })
+}
+
+/// The number next to `x` in the direction of `limit`, as a constant for gradients.
+fn neighbor_towards(x: &Array, limit: f64) -> Array {
+    NEXTAFTER.apply(&stop_gradient(x.clone()), &float(limit, x.dtype()))
 }
 
 pub(crate) fn gumbel_traced(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {

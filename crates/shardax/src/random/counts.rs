@@ -5,10 +5,11 @@ use std::borrow::Borrow;
 use super::continuous::{Float, check_broadcast, unit_uniform};
 use super::keys::key_at;
 use super::parameters::parameter_samplers;
-use super::{sample, split_traced, split_two, zero_of};
+use super::{or_failed, sample, split_traced, split_two, zero_of};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::{Result, err};
+use crate::ops::constants::float;
 use crate::ops::control_flow::while_loop;
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert, where_};
@@ -16,22 +17,26 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::unary::{ABS, CEIL, FLOOR, LGAMMA, LOG, LOG1P, SQRT};
 
-/// Rejection ends much earlier: each round accepts most of the remaining samples.
-const MOST_ROUNDS: i32 = 10_000;
+/// Bound of the rejection loops. They end much earlier, because each round accepts most of the remaining samples.
+const MAX_ROUNDS: i32 = 10_000;
 
-/// The first accepted sample of each element; `draw` makes a sample for all, from two keys, and marks the accepted
-/// ones.
-fn accepted(key: &Array, like: &Array, draw: impl Fn(&Array, &Array) -> Result<(Array, Array)>) -> Result<Array> {
+/// Rejection sampling: draws until each element has an accepted sample. `draw` returns a sample for every element, from two keys,
+/// and marks the elements whose sample is accepted.
+fn sample_until_accepted(
+    key: &Array,
+    like: &Array,
+    draw: impl Fn(&Array, &Array) -> Result<(Array, Array)>,
+) -> Result<Array> {
     let zero = zero_of(key, like);
-    let round = |(n, open, found, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
+    let condition = |(n, open, ..): (Array, Array, Array, Array)| open.any(..) & n.less(MAX_ROUNDS);
+    let round = |(n, open, samples, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
         let keys = split_traced(&key, &[3]);
         let (drawn, accept) = draw(&key_at(&keys, 1), &key_at(&keys, 2))?;
-        Ok((n + 1, &open & !&accept, where_(&accept, drawn, found), key_at(&keys, 0)))
+        Ok((n + 1, &open & !&accept, where_(&accept, drawn, samples), key_at(&keys, 0)))
     };
-    let going = |(n, open, ..): (Array, Array, Array, Array)| open.any(..) & n.less(MOST_ROUNDS);
-    // As in JAX, a later round may replace a sample that an earlier one accepted.
+    // A later round may replace a sample that an earlier round accepted. JAX does the same, and the values must be equal.
     let start = (Array::from(0), zero.equal(0), zero - 1, key.clone());
-    Ok(while_loop(going, round, start)?.2)
+    Ok(while_loop(condition, round, start)?.2)
 }
 
 /// For small means: counts the uniform samples multiplied until their product is below `exp(-λ)`
@@ -39,14 +44,14 @@ fn accepted(key: &Array, like: &Array, draw: impl Fn(&Array, &Array) -> Result<(
 fn poisson_by_product(key: &Array, lam: &Array) -> Result<Array> {
     let shape = lam.shape().to_vec();
     let round = |(n, count, log, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
-        let [key, own] = split_two(&key);
+        let [key, round_key] = split_two(&key);
         let count = where_(log.greater(-lam), &count + 1, &count);
-        let log = log + LOG.apply(&unit_uniform(&own, &shape, DType::F32)?);
+        let log = log + LOG.apply(&unit_uniform(&round_key, &shape, DType::F32)?);
         Ok((n + 1, count, log, key))
     };
-    let going = |(n, _, log, _): (Array, Array, Array, Array)| log.greater(-lam).any(..) & n.less(MOST_ROUNDS);
+    let condition = |(n, _, log, _): (Array, Array, Array, Array)| log.greater(-lam).any(..) & n.less(MAX_ROUNDS);
     let zero = zero_of(key, lam);
-    let (_, count, ..) = while_loop(going, round, (Array::from(0), zero.astype(DType::I32), zero, key.clone()))?;
+    let (_, count, ..) = while_loop(condition, round, (Array::from(0), zero.astype(DType::I32), zero, key.clone()))?;
     Ok(count - 1)
 }
 
@@ -59,7 +64,7 @@ fn poisson_by_rejection(key: &Array, lam: &Array) -> Result<Array> {
     let a = 0.02483 * &b + -0.059;
     let inverse_alpha = 1.1328 / (&b - 3.4) + 1.1239;
     let certain = 0.9277 - 3.6224 / (&b - 2.0);
-    accepted(key, lam, |key_u, key_v| {
+    sample_until_accepted(key, lam, |key_u, key_v| {
         let u = unit_uniform(key_u, &shape, DType::F32)? - 0.5;
         let v = unit_uniform(key_v, &shape, DType::F32)?;
         let edge: Array = 0.5 - ABS.apply(&u);
@@ -97,7 +102,7 @@ pub fn poisson_dtype(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl I
         composite1("poisson", (shape, dtype), &args, |(shape, dtype), args| {
             let (key, lam) = (&args[0], args[1].broadcast_to(shape.as_slice()));
             let small = lam.not_equal(&lam) | lam.less(10);
-            // Both branches run for every element, so the unused one gets parameters for which it ends soon.
+            // Both branches run for every element, so the unused branch gets parameters for which its loop ends early.
             let by_product = poisson_by_product(key, &where_(&small, &lam, 0.0).astype(DType::F32))?;
             let by_rejection = poisson_by_rejection(key, &where_(&small, 1e5, &lam).astype(DType::F32))?;
             let y = where_(small, by_product.astype(*dtype), by_rejection.astype(*dtype));
@@ -114,7 +119,7 @@ pub(super) fn integers(name: &str, dtype: DType) -> Result<()> {
         .help("use DType::I32, and convert the result with `astype`"))
 }
 
-/// Geometric: the number of trials of probability `p`, which broadcasts to the shape, up to the first success.
+/// Geometric: the number of trials up to the first success. The probability `p` of a success broadcasts to the shape.
 /// int32.
 #[track_caller]
 pub fn geometric(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoShape) -> Array {
@@ -144,29 +149,29 @@ pub fn geometric_dtype(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl I
 fn binomial_by_waiting(key: &Array, n: &Array, p: &Array) -> Result<Array> {
     let (shape, dtype, log) = (p.shape().to_vec(), p.dtype(), LOG1P.apply(&-p));
     let round = |(i, count, sum, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
-        let [own, key] = split_two(&key);
+        let [round_key, key] = split_two(&key);
         let count = where_(sum.less_equal(n), &count + 1, &count);
-        let u = unit_uniform(&own, &shape, dtype)?;
+        let u = unit_uniform(&round_key, &shape, dtype)?;
         Ok((i + 1, count, sum + CEIL.apply(&(LOG.apply(&u) / &log)), key))
     };
-    let going = |(i, _, sum, _): (Array, Array, Array, Array)| sum.less_equal(n).any(..) & i.less(MOST_ROUNDS);
+    let condition = |(i, _, sum, _): (Array, Array, Array, Array)| sum.less_equal(n).any(..) & i.less(MAX_ROUNDS);
     let zero = zero_of(key, p);
-    let (_, count, ..) = while_loop(going, round, (Array::from(0), zero.clone(), zero, key.clone()))?;
+    let (_, count, ..) = while_loop(condition, round, (Array::from(0), zero.clone(), zero, key.clone()))?;
     Ok(count - 1)
 }
 
 /// The error of Stirling's formula for `log k!`.
 fn stirling_rest(k: &Array) -> Array {
-    let next = k + 1;
-    let square = &next * &next;
-    let series = (1.0 / 12.0 - (1.0 / 360.0 - 1.0 / 1260.0 / &square) / &square) / &next;
-    // Below 10 the series is not accurate enough.
+    let successor = k + 1;
+    let square = &successor * &successor;
+    let series = (1.0 / 12.0 - (1.0 / 360.0 - 1.0 / 1260.0 / &square) / &square) / &successor;
+    // The series is not accurate enough for k < 10, so these terms are exact.
     let mut log_factorial = 0.0;
-    (0..10).fold(series, |rest, i| {
+    (0..10).fold(series, |series, i| {
         let n = f64::from(i) + 1.0;
         let exact = log_factorial - (n - 0.5) * n.ln() + n - 0.5 * (2.0 * std::f64::consts::PI).ln();
         log_factorial += n.ln();
-        where_(FLOOR.apply(k).equal(i), exact, rest).astype(k.dtype())
+        where_(FLOOR.apply(k).equal(i), exact, series).astype(k.dtype())
     })
 }
 
@@ -180,11 +185,11 @@ fn binomial_by_rejection(key: &Array, n: &Array, p: &Array) -> Result<Array> {
     let (c, certain, r) = (n * p + 0.5, 0.92 - 4.2 / &b, p / (1 - p));
     let alpha = (2.83 + 5.1 / &b) * &deviation;
     let mode = FLOOR.apply(&((n + 1) * p));
-    accepted(key, p, |key_u, key_v| {
+    sample_until_accepted(key, p, |key_u, key_v| {
         let u = unit_uniform(key_u, &shape, dtype)? - 0.5;
         let v = unit_uniform(key_v, &shape, dtype)?;
         let edge: Array = 0.5 - ABS.apply(&u);
-        let at_once = edge.greater_equal(0.07) & v.less_equal(&certain);
+        let accept_directly = edge.greater_equal(0.07) & v.less_equal(&certain);
         let spread: Array = 2 * &a / &edge + &b;
         let k = FLOOR.apply(&(spread * &u + &c));
         let reject = k.less(0) | k.greater(n);
@@ -196,26 +201,30 @@ fn binomial_by_rejection(key: &Array, n: &Array, p: &Array) -> Result<Array> {
             + stirling_rest(&(n - &mode))
             - stirling_rest(&k)
             - stirling_rest(&(n - &k));
-        Ok((k, at_once | (!reject & v.less_equal(bound))))
+        Ok((k, accept_directly | (!reject & v.less_equal(bound))))
     })
 }
 
+fn is_nan(x: &Array) -> Array {
+    x.not_equal(x)
+}
+
 fn binomial_traced(key: &Array, n: &Array, p: &Array) -> Result<Array> {
-    let number = |v: f64, like: &Array| Array::literal(crate::dtype::Scalar::float(v), like.dtype(), false);
-    let is_nan = |x: &Array| x.not_equal(x);
+    // The samplers require a probability of at most 1/2. For a larger one they count the failures.
     let low = p.less(0.5);
     let q = where_(&low, p, 1 - p);
-    let (no_count, all, no_chance) = (is_nan(n) | n.less(0), ABS.apply(n).equal(f64::INFINITY), is_nan(&q));
+    let (no_count, infinite, no_chance) = (is_nan(n) | n.less(0), ABS.apply(n).equal(f64::INFINITY), is_nan(&q));
     let invalid = q.less(0) | &no_chance | &no_count;
-    let q = where_(is_nan(&q) | q.less(0), number(0.01, &q), q);
+    let q = where_(is_nan(&q) | q.less(0), float(0.01, q.dtype()), q);
     let few = &no_count | (n * &q).less_equal(10);
     let n = FLOOR.apply(n);
-    let waiting = binomial_by_waiting(key, &where_(&few, &n, number(0.0, &n)), &q)?;
-    let (many, even) = (where_(&few, number(1e4, &n), &n), where_(&few, number(0.5, &q), &q));
+    // Both samplers run for every element, so the unused one gets parameters for which its loop ends early.
+    let waiting = binomial_by_waiting(key, &where_(&few, &n, float(0.0, n.dtype())), &q)?;
+    let (many, even) = (where_(&few, float(1e4, n.dtype()), &n), where_(&few, float(0.5, q.dtype()), &q));
     let y = where_(few, waiting, binomial_by_rejection(key, &many, &even)?);
-    let y = where_(&invalid, number(f64::NAN, &n), y);
-    let y = where_(&all & !&invalid, number(f64::INFINITY, &n), y);
-    Ok(where_(low | no_count | no_chance | all, &y, &n - &y))
+    let y = where_(&invalid, float(f64::NAN, n.dtype()), y);
+    let y = where_(&infinite & !&invalid, float(f64::INFINITY, n.dtype()), y);
+    Ok(where_(low | no_count | no_chance | infinite, &y, &n - &y))
 }
 
 parameter_samplers! {
@@ -231,8 +240,8 @@ parameter_samplers! {
     binomial binomial_dtype (n, p) "binomial" => |key, p, _, _| binomial_traced(key, &p[0], &p[1]);
 }
 
-/// Multinomial: the number of each of several outcomes in `n` trials, float32. The probabilities are the last dimension of
-/// `p`; they are divided by their sum. `n` broadcasts with the other dimensions.
+/// Multinomial: how often each outcome occurs in `n` trials, float32. The last dimension of `p` has a probability for each
+/// outcome; the probabilities are divided by their sum. `n` broadcasts with the other dimensions.
 ///
 /// Fails for a scalar `p`, and for shapes that do not broadcast.
 ///
@@ -245,30 +254,38 @@ parameter_samplers! {
 #[track_caller]
 pub fn multinomial(key: impl Borrow<Array>, n: impl ArrayLike, p: impl ArrayLike) -> Array {
     let (key, n, p) = (key.borrow(), n.into_array(), p.into_array());
-    let made = crate::core::program::trace::at_caller(|| {
-        key.check()?;
-        let args = crate::ops::numpy::promote_dtypes(&[&n, &p], crate::ops::numpy::to_inexact)?;
-        let [n, p] = [&args[0], &args[1]].map(|x| convert(x, x.dtype(), false));
-        let Some((&outcomes, lead)) = p.shape().split_last() else {
-            return Err(err!(Value, "multinomial needs probabilities in the last dimension, got {}", p.type_name())
+    or_failed(
+        || p.clone(),
+        || {
+            key.check()?;
+            let args = crate::ops::numpy::promote_dtypes(&[&n, &p], crate::ops::numpy::to_inexact)?;
+            let [n, p] = [&args[0], &args[1]].map(|x| convert(x, x.dtype(), false));
+            let Some((&outcomes, lead)) = p.shape().split_last() else {
+                return Err(err!(
+                    Value,
+                    "multinomial needs probabilities in the last dimension, got {}",
+                    p.type_name()
+                )
                 .help("give a probability for each outcome"));
-        };
-        let n = n.broadcast_to(lead);
-        n.check()?;
-        if outcomes == 0 {
-            return Ok(p.astype(DType::F32));
-        }
-        // Each outcome is binomial among the trials that are left, with its share of the probability that is left.
-        let p = p.moveaxis(-1, 0);
-        let rest = lax::rev(&lax::rev(&p, &[0usize]).cumsum(0), &[0usize]);
-        let shares = &p / where_(rest.equal(0), 1, &rest);
-        let keys = super::split(key, outcomes);
-        let draw = |left: Array, (share, key): (Array, Array)| -> Result<(Array, Array)> {
-            let count = super::binomial_dtype(&key, &left, share.clip(0, 1), left.shape(), left.dtype());
-            Ok((left - &count, count))
-        };
-        let (_, counts) = crate::ops::control_flow::scan(draw, n, (shares, keys))?;
-        Ok(counts.moveaxis(0, -1).astype(DType::F32))
-    });
-    Array::from_result(made, &p)
+            };
+            let n = n.broadcast_to(lead);
+            n.check()?;
+            if outcomes == 0 {
+                return Ok(p.astype(DType::F32));
+            }
+            // Each outcome is binomial among the trials that are left, with its share of the probability that is left.
+            let p = p.moveaxis(-1, 0);
+            let remaining = lax::rev(&lax::rev(&p, &[0usize]).cumsum(0), &[0usize]);
+            let shares = &p / where_(remaining.equal(0), 1, &remaining);
+            let keys = super::split(key, outcomes);
+            let (_, counts) = crate::ops::control_flow::scan(draw_outcome, n, (shares, keys))?;
+            Ok(counts.moveaxis(0, -1).astype(DType::F32))
+        },
+    )
+}
+
+/// Draws the count of one outcome, which has this share of the remaining probability, and subtracts it from the trials.
+fn draw_outcome(trials: Array, (share, key): (Array, Array)) -> Result<(Array, Array)> {
+    let count = super::binomial_dtype(&key, &trials, share.clip(0, 1), trials.shape(), trials.dtype());
+    Ok((trials - &count, count))
 }

@@ -1,10 +1,10 @@
-//! Distributions whose samples are functions of uniform, exponential or normal ones.
+//! Distributions whose samples are functions of uniform, exponential or normal samples.
 
 use std::borrow::Borrow;
 
 use super::continuous::{Float, check_broadcast_shape, normal_traced, standard_exponential, unit_uniform};
 use super::parameters::parameter_samplers;
-use super::{check_key, like, made, rademacher_dtype, sample, shape_of, split_two};
+use super::{check_key, like, or_failed, rademacher_dtype, sample, shape_of, split_two};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::{Result, err};
@@ -85,11 +85,10 @@ pub fn maxwell_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DTyp
     })
 }
 
-/// Normal vectors with mean `[..., n]` and covariance `[..., n, n]`, by its Cholesky factor. The shape is
-/// the batch shape, to which both broadcast; the result has `n` as its last dimension, and their common
-/// dtype.
+/// Normal vectors with mean `[..., n]` and covariance `[..., n, n]`, computed with the Cholesky factor of the covariance. Mean and
+/// covariance broadcast to the batch shape `shape`; the result has shape `[..shape, n]` and the common dtype of both.
 ///
-/// Fails for shapes that do not fit. A covariance that is not positive definite gives NaN.
+/// Fails for shapes that do not fit. The result is NaN if the covariance is not positive definite.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -108,33 +107,35 @@ pub fn multivariate_normal(
     shape: impl IntoShape,
 ) -> Array {
     let (key, mean, cov) = (key.borrow(), mean.into_array(), cov.into_array());
-    let drawn = || {
-        let shape = shape_of("multivariate_normal", shape)?;
-        check_key("multivariate_normal", key)?;
-        let args = promote_dtypes(&[&mean, &cov], to_inexact)?;
-        let fit = match (mean.shape(), cov.shape()) {
-            ([lead @ .., n], [before @ .., a, b]) if n == a && a == b => Some((*n, lead, before)),
-            _ => None,
-        };
-        let Some((n, lead, before)) = fit else {
-            return Err(err!(
-                Value,
-                "multivariate_normal requires a mean of [..., n] and a covariance of [..., n, n], got {} and {}",
-                mean.type_name(),
-                cov.type_name()
-            )
-            .help("of one dimension `normal` takes a factor"));
-        };
-        check_broadcast_shape("multivariate_normal", &shape, lead)?;
-        check_broadcast_shape("multivariate_normal", &shape, before)?;
-        Float::of("multivariate_normal", args[0].dtype())?;
-        let args = [key.clone(), args[0].clone(), args[1].clone()];
-        let whole = [shape.as_slice(), &[n]].concat();
-        composite1("multivariate_normal", whole, &args, |whole, args| {
-            let x = normal_traced(&args[0], whole, args[1].dtype())?;
-            let factor = lax::cholesky(&args[2]);
-            Ok(vec![&args[1] + einsum("...ij,...j->...i", &[&factor, &x])])
-        })
-    };
-    made(drawn, || like([], DType::F32))
+    or_failed(
+        || like([], DType::F32),
+        || {
+            let shape = shape_of("multivariate_normal", shape)?;
+            check_key("multivariate_normal", key)?;
+            let args = promote_dtypes(&[&mean, &cov], to_inexact)?;
+            let dims = match (mean.shape(), cov.shape()) {
+                ([mean_batch @ .., n], [cov_batch @ .., a, b]) if n == a && a == b => Some((*n, mean_batch, cov_batch)),
+                _ => None,
+            };
+            let Some((n, mean_batch, cov_batch)) = dims else {
+                return Err(err!(
+                    Value,
+                    "multivariate_normal requires a mean of [..., n] and a covariance of [..., n, n], got {} and {}",
+                    mean.type_name(),
+                    cov.type_name()
+                )
+                .help("for a single dimension, multiply samples of `random::normal` by the standard deviation"));
+            };
+            check_broadcast_shape("multivariate_normal", &shape, mean_batch)?;
+            check_broadcast_shape("multivariate_normal", &shape, cov_batch)?;
+            Float::of("multivariate_normal", args[0].dtype())?;
+            let args = [key.clone(), args[0].clone(), args[1].clone()];
+            let full_shape = [shape.as_slice(), &[n]].concat();
+            composite1("multivariate_normal", full_shape, &args, |full_shape, args| {
+                let x = normal_traced(&args[0], full_shape, args[1].dtype())?;
+                let factor = lax::cholesky(&args[2]);
+                Ok(vec![&args[1] + einsum("...ij,...j->...i", &[&factor, &x])])
+            })
+        },
+    )
 }

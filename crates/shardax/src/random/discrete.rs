@@ -3,11 +3,12 @@
 use std::borrow::Borrow;
 
 use super::bits::random_bits;
-use super::continuous::{check_broadcast, check_broadcast_shape, gumbel_traced, uniform_traced};
-use super::{check_key, like, made, sample, shape_of, split_two};
+use super::continuous::{broadcast_array, check_broadcast, check_broadcast_shape, gumbel_traced, unit_uniform};
+use super::{check_key, like, or_failed, sample, shape_of, split_two};
 use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail, err};
+use crate::ops::constants::{float, integer};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert};
 use crate::ops::operators::ArrayLike;
@@ -36,8 +37,8 @@ pub fn randint(
     randint_dtype(key, shape, minval, maxval, DType::I32)
 }
 
-/// Uniform integers in `[minval, maxval)`, which broadcast to the shape. Bounds out of the dtype's range are clamped to
-/// it (an end just beyond the largest number includes it); an empty range gives `minval`.
+/// Uniform integers in `[minval, maxval)`; the bounds broadcast to the shape. Bounds outside of the dtype's range are clamped to
+/// it, and a `maxval` just beyond the largest number includes that number. An empty range returns `minval`.
 ///
 /// Fails for dtypes or bounds that are not integers.
 ///
@@ -84,7 +85,7 @@ fn bound(b: &Array) -> Array {
                 _ if i64::try_from(v).is_ok() => DType::I64,
                 _ => DType::U64,
             };
-            Array::literal(Scalar::Int(v.clamp(i64::MIN as i128, u64::MAX as i128)), dtype, false)
+            integer(v.clamp(i64::MIN as i128, u64::MAX as i128), dtype)
         }
         _ => convert(b, b.dtype(), false),
     }
@@ -92,45 +93,39 @@ fn bound(b: &Array) -> Array {
 
 /// Converts `x` to `dtype`, with values out of its range clamped to it.
 fn clamp_to(x: &Array, dtype: DType) -> Array {
-    let from = x.dtype();
-    let number = |v: i128| Array::literal(Scalar::Int(v), from, false);
-    let low = lowest(dtype).to_i128().max(lowest(from).to_i128());
-    let high = highest(dtype).to_i128().min(highest(from).to_i128());
-    MIN.apply(&MAX.apply(x, &number(low)), &number(high)).astype(dtype)
+    let source = x.dtype();
+    let low = lowest(dtype).to_i128().max(lowest(source).to_i128());
+    let high = highest(dtype).to_i128().min(highest(source).to_i128());
+    MIN.apply(&MAX.apply(x, &integer(low, source)), &integer(high, source)).astype(dtype)
 }
 
 fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: &Array) -> Array {
     if dtype.bits() < 32 {
         // Narrow integers are sampled with 32 bits, where remainders are less biased.
-        let edge = |x: &Array, high: i128| {
-            let number = |v| Array::literal(Scalar::Int(v), DType::I32, false);
-            MIN.apply(&MAX.apply(&x.astype(DType::I32), &number(lowest(dtype).to_i128())), &number(high))
-        };
-        let high = highest(dtype).to_i128();
-        return randint_traced(key, shape, DType::I32, &edge(min, high), &edge(max, high + 1)).astype(dtype);
+        let (low, high) = (integer(lowest(dtype).to_i128(), DType::I32), highest(dtype).to_i128());
+        let [min, max] = [(min, high), (max, high + 1)]
+            .map(|(bound, high)| MIN.apply(&MAX.apply(&bound.astype(DType::I32), &low), &integer(high, DType::I32)));
+        return randint_traced(key, shape, DType::I32, &min, &max).astype(dtype);
     }
     // If the end is beyond the dtype, its largest number is included.
     let beyond = match highest(dtype).to_i128() {
         high if high >= highest(max.dtype()).to_i128() => None,
-        high => Some(Compare::Gt.apply(max, &Array::literal(Scalar::Int(high), max.dtype(), false))),
+        high => Some(Compare::Gt.apply(max, &integer(high, max.dtype()))),
     };
-    let spread = |x: &Array| if x.ndim() == 0 { x.clone() } else { x.broadcast_to(shape) };
-    let (min, max) = (spread(&clamp_to(min, dtype)), spread(&clamp_to(max, dtype)));
+    let [min, max] = [min, max].map(|bound| broadcast_array(&clamp_to(bound, dtype), shape));
 
-    let [k1, k2] = split_two(key);
-    let bits = |key: &Array| random_bits(key, shape, dtype.bits());
-    let (high, low) = (bits(&k1), bits(&k2));
+    let [high, low] = split_two(key).map(|key| random_bits(&key, shape, dtype.bits()));
     let uint = high.dtype();
-    let number = |v: i128| Array::literal(Scalar::Int(v), uint, false);
+    let one = integer(1, uint);
     let empty = Compare::Le.apply(&max, &min);
-    let mut span = Select.apply(&empty, &SUB.apply(&max, &min).astype(uint), &number(1));
+    let mut span = Select.apply(&empty, &SUB.apply(&max, &min).astype(uint), &one);
     if let Some(beyond) = beyond {
-        // A span of all numbers wraps to 0, and a remainder by 0 leaves them unchanged.
-        let wider = AND.apply(&spread(&beyond), &Compare::Gt.apply(&max, &min));
-        span = Select.apply(&wider, &span, &ADD.apply(&span, &number(1)));
+        // A span of all numbers wraps to 0, and a remainder by 0 leaves the bits unchanged.
+        let wider = AND.apply(&broadcast_array(&beyond, shape), &Compare::Gt.apply(&max, &min));
+        span = Select.apply(&wider, &span, &ADD.apply(&span, &one));
     }
-    // (high · 2ⁿ + low) mod span, with 2ⁿ mod span made from 2^(n/2) so that nothing overflows.
-    let half = REM.apply(&number(1 << (dtype.bits() / 2)), &span);
+    // Computes (high · 2ⁿ + low) mod span. 2ⁿ mod span is the square of 2^(n/2) mod span, so that nothing overflows.
+    let half = REM.apply(&integer(1 << (dtype.bits() / 2), uint), &span);
     let factor = REM.apply(&MUL.apply(&half, &half), &span);
     let sum = ADD.apply(&MUL.apply(&REM.apply(&high, &span), &factor), &REM.apply(&low, &span));
     ADD.apply(&min, &REM.apply(&sum, &span).astype(dtype))
@@ -157,10 +152,8 @@ pub fn bernoulli(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoSha
         let p = convert(&p, p.dtype(), false);
         composite1("bernoulli", shape, &[key.clone(), p], |shape, args| {
             let (key, p) = (&args[0], &args[1]);
-            let number = |v: f64| Array::literal(Scalar::float(v), p.dtype(), false);
-            let u = uniform_traced(key, shape, p.dtype(), &number(0.0), &number(1.0))?;
-            let p = if p.ndim() == 0 { p.clone() } else { p.broadcast_to(shape.as_slice()) };
-            Ok(vec![Compare::Lt.apply(&u, &p)])
+            let u = unit_uniform(key, shape, p.dtype())?;
+            Ok(vec![Compare::Lt.apply(&u, &broadcast_array(p, shape))])
         })
     })
 }
@@ -179,7 +172,8 @@ pub fn rademacher(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
     rademacher_dtype(key, shape, DType::I32)
 }
 
-/// -1 or 1 with equal probability. As in JAX an unsigned -1 is the largest number, and both are true as booleans.
+/// -1 or 1 with equal probability. As in JAX, -1 wraps to the largest number of an unsigned dtype, and both values are true as
+/// booleans.
 #[track_caller]
 pub fn rademacher_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
@@ -190,8 +184,8 @@ pub fn rademacher_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: D
     (heads.astype(dtype) * 2 - 1).astype(dtype)
 }
 
-/// Indices along `axis` of `logits`, drawn with probability proportional to their exponentials: one for each entry of
-/// the other dimensions. int32.
+/// Draws an index along `axis` for each entry of the other dimensions. The probability of an index is proportional to the
+/// exponential of its logit. int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -206,8 +200,8 @@ pub fn categorical(key: impl Borrow<Array>, logits: &Array, axis: impl AxisNumbe
     categorical_shape(key, logits, axis, None)
 }
 
-/// Like [`categorical`], with the shape of the result, into which the other dimensions of the logits broadcast; `None`
-/// for theirs.
+/// Like [`categorical`], with the shape of the result. The other dimensions of the logits must broadcast to it; `None` is their
+/// shape.
 #[track_caller]
 pub fn categorical_shape(
     key: impl Borrow<Array>,
@@ -217,37 +211,39 @@ pub fn categorical_shape(
 ) -> Array {
     let axis = axis.axis_number();
     let key = key.borrow();
-    let categorical = || {
-        check_key("categorical", key)?;
-        logits.check()?;
-        if !logits.dtype().is_float() {
-            return Err(err!(Type, "categorical logits must have a floating dtype, got {}", logits.type_name())
-                .help("convert them with `astype(DType::F32)`"));
-        }
-        let axis = normalize_axis(axis as isize, logits.ndim())?;
-        let mut rest = logits.shape_owned();
-        let n = rest.remove(axis);
-        if n == 0 {
-            return Err(err!(
-                Value,
-                "categorical needs at least one category, got logits of shape {:?} with axis {axis}",
-                logits.shape()
-            )
-            .help("the axis of the logits must have an entry for each category"));
-        }
-        let shape: Shape = shape.map(Shape::from_slice).unwrap_or_else(|| rest.clone());
-        check_broadcast_shape("categorical", &shape, &rest)?;
-        // The category axis among the dimensions of the result, some of which may precede the logits'.
-        let first = shape.len() - rest.len();
-        let mut full = shape.clone();
-        full.insert(first + axis, n);
-        composite1("categorical", (full, first + axis), &[key.clone(), logits.clone()], |(full, axis), args| {
-            let noise = gumbel_traced(&args[0], full, args[1].dtype())?;
-            let spread = args[1].broadcast_to(full.as_slice());
-            Ok(vec![ADD.apply(&noise, &spread).argmax(*axis as i32)])
-        })
-    };
-    made(categorical, || like([], DType::I32))
+    or_failed(
+        || like([], DType::I32),
+        || {
+            check_key("categorical", key)?;
+            logits.check()?;
+            if !logits.dtype().is_float() {
+                return Err(err!(Type, "categorical logits must have a floating dtype, got {}", logits.type_name())
+                    .help("convert them with `astype(DType::F32)`"));
+            }
+            let axis = normalize_axis(axis as isize, logits.ndim())?;
+            let mut batch = logits.shape_owned();
+            let n = batch.remove(axis);
+            if n == 0 {
+                return Err(err!(
+                    Value,
+                    "categorical needs at least one category, got logits of shape {:?} with axis {axis}",
+                    logits.shape()
+                )
+                .help("the axis of the logits must have an entry for each category"));
+            }
+            let shape: Shape = shape.map(Shape::from_slice).unwrap_or_else(|| batch.clone());
+            check_broadcast_shape("categorical", &shape, &batch)?;
+            // The requested shape may have leading dimensions that the logits do not have; the category axis comes after them.
+            let full_axis = shape.len() - batch.len() + axis;
+            let mut full = shape.clone();
+            full.insert(full_axis, n);
+            composite1("categorical", (full, full_axis), &[key.clone(), logits.clone()], |(full, axis), args| {
+                let noise = gumbel_traced(&args[0], full, args[1].dtype())?;
+                let logits_full = args[1].broadcast_to(full.as_slice());
+                Ok(vec![ADD.apply(&noise, &logits_full).argmax(*axis as i32)])
+            })
+        },
+    )
 }
 
 /// A random permutation of the numbers from 0 to `a`, int32, or of the entries of an array `a` along its first
@@ -281,13 +277,13 @@ pub struct PermutationOptions {
 }
 
 impl PermutationOptions {
-    /// The axis whose entries are permuted; negative from the last. Default 0.
+    /// The axis whose entries are permuted; negative axes count from the last. Default 0.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
         self
     }
 
-    /// Sets whether each line along the axis gets its own permutation; else whole entries stay together. Default false.
+    /// Sets whether each line along the axis is permuted independently. Otherwise entire entries are moved. Default false.
     pub fn independent(mut self, independent: bool) -> Self {
         self.independent = independent;
         self
@@ -299,29 +295,33 @@ impl PermutationOptions {
         let key = key.borrow();
         let Some(x) = a.array() else {
             let n = a.population(self.axis);
-            let order = || {
+            return or_failed(
+                || like([], DType::I32),
+                || {
+                    check_key("permutation", key)?;
+                    let n = n?;
+                    composite1("permutation", n, std::slice::from_ref(key), |n, args| {
+                        Ok(vec![permutation_traced(&args[0], *n)])
+                    })
+                },
+            );
+        };
+        or_failed(
+            || x.clone(),
+            || {
                 check_key("permutation", key)?;
-                let n = n?;
-                composite1("permutation", n, std::slice::from_ref(key), |n, args| {
-                    Ok(vec![permutation_traced(&args[0], *n)])
+                x.check()?;
+                let axis = normalize_axis(self.axis as isize, x.ndim())?;
+                let args = [key.clone(), x.clone()];
+                composite1("permutation_axis", (axis, self.independent), &args, |(axis, independent), args| {
+                    let (key, x) = (&args[0], &args[1]);
+                    Ok(vec![match *independent || x.ndim() == 1 {
+                        true => sort_randomly(key, x, *axis),
+                        false => x.take(permutation_traced(key, x.shape()[*axis]), *axis as i32),
+                    }])
                 })
-            };
-            return made(order, || like([], DType::I32));
-        };
-        let permuted = || {
-            check_key("permutation", key)?;
-            x.check()?;
-            let axis = normalize_axis(self.axis as isize, x.ndim())?;
-            let args = [key.clone(), x.clone()];
-            composite1("permutation_axis", (axis, self.independent), &args, |(axis, independent), args| {
-                let (key, x) = (&args[0], &args[1]);
-                Ok(vec![match *independent || x.ndim() == 1 {
-                    true => sort_randomly(key, x, *axis),
-                    false => x.take(permutation_traced(key, x.shape()[*axis]), *axis as i32),
-                }])
-            })
-        };
-        made(permuted, || x.clone())
+            },
+        )
     }
 }
 
@@ -386,7 +386,7 @@ impl Population for &Array {
                 "choice draws from an array of one dimension or more, or from a number, got {}",
                 self.type_name()
             )
-            .help("pass the number itself, or give the array an axis"));
+            .help("pass the number itself as an integer, or an array with at least one dimension"));
         }
         Ok(self.shape()[normalize_axis(axis as isize, self.ndim())?])
     }
@@ -445,8 +445,8 @@ impl ChoiceOptions {
         self
     }
 
-    /// The axis of an array whose entries are drawn; negative from the last. The drawn shape replaces it in the
-    /// result. Default 0.
+    /// The axis of an array whose entries are drawn; negative axes count from the last. In the result, the drawn shape replaces
+    /// this axis. Default 0.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
         self
@@ -456,8 +456,10 @@ impl ChoiceOptions {
     /// bounds, and for a wrong number of probabilities.
     #[track_caller]
     pub fn choice(self, key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape) -> Array {
-        let choice = || self.draw(key.borrow(), &a, shape_of("choice", shape)?);
-        made(choice, || a.array().cloned().unwrap_or_else(|| like([], DType::I32)))
+        or_failed(
+            || a.array().cloned().unwrap_or_else(|| like([], DType::I32)),
+            || self.draw(key.borrow(), &a, shape_of("choice", shape)?),
+        )
     }
 
     fn draw(&self, key: &Array, a: &impl Population, shape: Shape) -> Result<Array> {
@@ -489,7 +491,10 @@ impl ChoiceOptions {
         }
         let drawn = composite1("choice", (n, shape.clone(), replace), &args, |(n, shape, replace), args| {
             let p = args.get(1);
-            Ok(vec![if *replace { drawn_again(&args[0], *n, shape, p)? } else { drawn_once(&args[0], *n, shape, p)? }])
+            Ok(vec![match replace {
+                true => draw_with_replacement(&args[0], *n, shape, p)?,
+                false => draw_without_replacement(&args[0], *n, shape, p)?,
+            }])
         })?;
         let Some(a) = a.array() else { return Ok(drawn) };
         if n > 0 {
@@ -497,25 +502,23 @@ impl ChoiceOptions {
         }
         // With no draws there is no index to clamp.
         let axis = normalize_axis(self.axis as isize, a.ndim())?;
-        let rest = [&a.shape()[..axis], &shape, &a.shape()[axis + 1..]].concat();
-        Ok(crate::ops::numpy::filled(&rest, Scalar::Int(0), a.dtype()))
+        let empty_shape = [&a.shape()[..axis], &shape, &a.shape()[axis + 1..]].concat();
+        Ok(crate::ops::numpy::filled(&empty_shape, Scalar::Int(0), a.dtype()))
     }
 }
 
-fn drawn_again(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Result<Array> {
+fn draw_with_replacement(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Result<Array> {
     let Some(p) = p else {
         let dtype = DType::of_indices(&[n]);
-        let number = |v: usize| Array::literal(Scalar::Int(v as i128), dtype, false);
-        return Ok(randint_traced(key, shape, dtype, &number(0), &number(n)));
+        return Ok(randint_traced(key, shape, dtype, &integer(0, dtype), &integer(n as i128, dtype)));
     };
     let sums = p.cumsum(0);
-    let number = |v: f64| Array::literal(Scalar::float(v), p.dtype(), false);
-    let u = uniform_traced(key, shape, p.dtype(), &number(0.0), &number(1.0))?;
-    let last = lax::reshape(&lax::slice_in_dim(&sums, n.saturating_sub(1), n, 0), &[]);
-    Ok(sums.searchsorted(MUL.apply(&last, &SUB.apply(&number(1.0), &u))))
+    let u = unit_uniform(key, shape, p.dtype())?;
+    let total = lax::reshape(&lax::slice_in_dim(&sums, n.saturating_sub(1), n, 0), &[]);
+    Ok(sums.searchsorted(MUL.apply(&total, &SUB.apply(&float(1.0, p.dtype()), &u))))
 }
 
-fn drawn_once(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Result<Array> {
+fn draw_without_replacement(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Result<Array> {
     let draws = size(shape);
     let drawn = match p {
         None => lax::slice_in_dim(&permutation_traced(key, n), 0, draws, 0),

@@ -5,13 +5,14 @@ use std::borrow::Borrow;
 use super::continuous::{Float, check_broadcast_shape, normal_traced, standard_exponential, unit_uniform};
 use super::keys::key_at;
 use super::parameters::parameter_samplers;
-use super::{check_key, like, made, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
+use super::{check_key, like, or_failed, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
 use crate::core::array::Array;
 use crate::core::function::Function as _;
 use crate::core::program::Aval;
 use crate::default_dtype;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::{Result, err};
+use crate::ops::constants::float;
 use crate::ops::control_flow::{custom_jvp, while_loop};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert, finfo, where_};
@@ -23,29 +24,29 @@ use crate::shape::size;
 use crate::sharding::Typed;
 use crate::transform::vmap;
 
-/// One sample, or its logarithm, by rejection
+/// A scalar sample, or its logarithm, by rejection
 /// ([Marsaglia and Tsang, A simple method for generating gamma variables](https://doi.org/10.1145/358407.358414)).
-/// Parameters below 1 are raised by 1, and the sample multiplied by a power of a uniform one.
-fn one(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
+/// The method requires a parameter of at least 1. A smaller parameter is raised by 1, and the sample is multiplied by a power of a
+/// uniform sample.
+fn scalar_sample(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
     let dtype = alpha.dtype();
-    let number = |v: f64| Array::literal(Scalar::float(v), dtype, false);
     let large = alpha.greater_equal(1);
-    let d = where_(&large, alpha, alpha + 1) - number(1.0 / 3.0);
-    let c = number(1.0 / 3.0) / SQRT.apply(&d);
+    let d = where_(&large, alpha, alpha + 1) - float(1.0 / 3.0, dtype);
+    let c = float(1.0 / 3.0, dtype) / SQRT.apply(&d);
 
     let [loop_key, boost_key] = split_two(key);
     let zero = zero_of(key, alpha);
     let rejected = |(_, x, v, u): (Array, Array, Array, Array)| {
-        let squeezed = u.greater_equal(number(1.0) - number(0.0331) * (&x * &x));
-        let bound = &x * number(0.5) + &d * (number(1.0) - &v + LOG.apply(&v));
+        let squeezed = u.greater_equal(float(1.0, dtype) - float(0.0331, dtype) * (&x * &x));
+        let bound = &x * float(0.5, dtype) + &d * (float(1.0, dtype) - &v + LOG.apply(&v));
         squeezed & LOG.apply(&u).greater_equal(bound)
     };
     let draw = |(key, ..): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
         let keys = split_traced(&key, &[3]);
         let positive = |(key, ..): (Array, Array, Array)| -> Result<(Array, Array, Array)> {
-            let [key, own] = split_two(&key);
-            let x = normal_traced(&own, &[], dtype)?;
-            let v = number(1.0) + &x * &c;
+            let [key, normal_key] = split_two(&key);
+            let x = normal_traced(&normal_key, &[], dtype)?;
+            let v = float(1.0, dtype) + &x * &c;
             Ok((key, x, v))
         };
         let start = (key_at(&keys, 1), zero.clone(), &zero - 1);
@@ -53,7 +54,7 @@ fn one(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
         let u = unit_uniform(&key_at(&keys, 2), &[], dtype)?;
         Ok((key_at(&keys, 0), &x * &x, &v * &v * &v, u))
     };
-    // The initial state is a rejected one.
+    // The initial state counts as rejected, so that the loop draws at least once.
     let (_, _, v, _) = while_loop(rejected, draw, (loop_key, zero.clone(), &zero + 1, &zero + 2))?;
     if log_space {
         let log_u = -standard_exponential(&boost_key, &[], dtype)?;
@@ -65,25 +66,23 @@ fn one(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
     Ok(d * v * boost)
 }
 
-/// A sample, or its logarithm, for each parameter, each with its own key. The derivative moves a sample so that
-/// the cumulative probability below it is constant.
+/// A sample, or its logarithm, for each parameter. Each element has a key of its own. The derivative moves a sample such that the
+/// cumulative probability below the sample is constant.
 fn samples(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
     let draw = move |key: Array, alpha: Array| -> Result<Array> {
         let n = size(alpha.shape());
         if n == 0 {
             return Ok(alpha);
         }
-        // A sample is no sum: the parameters' gradient alone is reduced.
-        let reduced =
-            |typed: &&Typed| typed.mesh().has_explicit() && !typed.reduced().is_empty() && typed.unreduced().is_empty();
-        let plain = match alpha.aval_ref().and_then(Aval::sharding).filter(reduced) {
+        // The samples are not a sum over mesh axes, even if the gradient of the parameters is one, so the "reduced" mark is removed.
+        let plain = match alpha.aval_ref().and_then(Aval::sharding).filter(|typed| is_reduced(typed)) {
             Some(typed) => alpha.sharded(&typed.clone().without_partial()),
             None => alpha.clone(),
         };
         let flat = lax::reshape(&plain, &[n]);
         let keys = split_traced(&key, &[n]).sharded_as(&flat.aval());
-        let each = vmap(|key: Array, alpha: Array| one(&key, &alpha, log_space));
-        Ok(lax::reshape(&each.call((keys, flat))?, alpha.shape()).sharded_as(&alpha.aval()))
+        let sampler = vmap(|key: Array, alpha: Array| scalar_sample(&key, &alpha, log_space));
+        Ok(lax::reshape(&sampler.call((keys, flat))?, alpha.shape()).sharded_as(&alpha.aval()))
     };
     let rule = move |(key, alpha): (Array, Array), (_, dalpha): (Array, Array)| -> Result<(Array, Array)> {
         let y = draw(key, alpha.clone())?;
@@ -96,8 +95,13 @@ fn samples(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
     custom_jvp(draw).defjvp(rule).apply((key.clone(), alpha.clone()))
 }
 
-/// The derivative of the logarithm `y` of a sample with respect to `alpha`. Where the sample is too small for its dtype, the
-/// distribution function is `exp(alpha y) / Γ(alpha + 1)`, which is constant.
+/// Returns `true` for a type with explicit sharding that is marked as reduced, and not as unreduced.
+fn is_reduced(typed: &Typed) -> bool {
+    typed.mesh().has_explicit() && !typed.reduced().is_empty() && typed.unreduced().is_empty()
+}
+
+/// The derivative of the logarithm `y` of a sample with respect to `alpha`. Where the sample underflows, the derivative keeps
+/// `exp(alpha y) / Γ(alpha + 1)` constant, which is the limit of the distribution function.
 fn log_slope(alpha: &Array, y: &Array) -> Result<Array> {
     let limits = finfo(y.dtype())?;
     let is_small = y.less(limits.eps.ln());
@@ -114,7 +118,7 @@ fn rademacher(key: &Array, shape: &[usize], dtype: DType) -> Array {
 
 fn generalized(key: &Array, p: f64, shape: &[usize], dtype: DType) -> Result<Array> {
     let [gamma_key, sign_key] = split_two(key);
-    let inverse = Array::literal(Scalar::float(1.0 / p), dtype, false);
+    let inverse = float(1.0 / p, dtype);
     let g = samples(&gamma_key, &inverse.broadcast_to(shape), false)?;
     Ok(rademacher(&sign_key, shape, dtype) * g.pow(1.0 / p))
 }
@@ -145,7 +149,7 @@ parameter_samplers! {
         let (x, y) = (EXP.apply(&(x - &larger)), EXP.apply(&(y - larger)));
         Ok(&x / (&x + y))
     };
-    /// χ² with `df` degrees of freedom: the sum of as many squares of normal samples.
+    /// χ² with `df` degrees of freedom: the sum of the squares of `df` normal samples.
     chisquare chisquare_dtype (df) "chisquare" => |key, p, _, _| Ok(EXP.apply(&samples(key, &(&p[0] / 2), true)?) * 2);
     /// Student's t with `df` degrees of freedom.
     t t_dtype (df) "t" => |key, p, shape, dtype| {
@@ -158,14 +162,17 @@ parameter_samplers! {
     /// freedom.
     f f_dtype (dfnum, dfden) "f" => |key, p, _, _| {
         let [key_den, key_num] = split_two(key);
-        let chi2 = |key: &Array, df: &Array| Ok(EXP.apply(&samples(key, &(df / 2), true)?) * 2 / df);
-        let (num, den): (Result<Array>, Result<Array>) = (chi2(&key_num, &p[0]), chi2(&key_den, &p[1]));
-        Ok(num? / den?)
+        Ok(scaled_chisquare(&key_num, &p[0])? / scaled_chisquare(&key_den, &p[1])?)
     };
 }
 
-/// Dirichlet: probabilities along the last axis of `alpha`, one for each of its elements. The shape is that of the
-/// other axes, to which `alpha` broadcasts. Float32.
+/// A χ² sample divided by its degrees of freedom.
+fn scaled_chisquare(key: &Array, df: &Array) -> Result<Array> {
+    Ok(EXP.apply(&samples(key, &(df / 2), true)?) * 2 / df)
+}
+
+/// Dirichlet: vectors of probabilities, with one for each element along the last axis of `alpha`. `shape` is the shape of the
+/// other axes; `alpha` must broadcast to it. Float32.
 ///
 /// Fails for a scalar.
 ///
@@ -185,24 +192,26 @@ pub fn dirichlet(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: impl Int
 #[track_caller]
 pub fn dirichlet_dtype(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, alpha) = (key.borrow(), alpha.into_array());
-    let drawn = || {
-        let shape = shape_of("dirichlet", shape)?;
-        check_key("dirichlet", key)?;
-        Float::of("dirichlet", dtype)?;
-        alpha.check()?;
-        let Some((&n, rest)) = alpha.shape().split_last() else {
-            return Err(err!(Value, "dirichlet requires alpha.ndim >= 1, got {}", alpha.type_name())
-                .help("give an array with an element for each probability"));
-        };
-        check_broadcast_shape("dirichlet", &shape, rest)?;
-        let whole = [shape.as_slice(), &[n]].concat();
-        let args = [key.clone(), convert(&alpha, dtype, false)];
-        composite1("dirichlet", whole, &args, |whole, args| {
-            let logs = samples(&args[0], &args[1].broadcast_to(whole.as_slice()), true)?;
-            Ok(vec![crate::nn::softmax(&logs, -1)])
-        })
-    };
-    made(drawn, || like([], dtype))
+    or_failed(
+        || like([], dtype),
+        || {
+            let shape = shape_of("dirichlet", shape)?;
+            check_key("dirichlet", key)?;
+            Float::of("dirichlet", dtype)?;
+            alpha.check()?;
+            let Some((&n, batch)) = alpha.shape().split_last() else {
+                return Err(err!(Value, "dirichlet requires alpha.ndim >= 1, got {}", alpha.type_name())
+                    .help("pass an array with one element for each probability"));
+            };
+            check_broadcast_shape("dirichlet", &shape, batch)?;
+            let full_shape = [shape.as_slice(), &[n]].concat();
+            let args = [key.clone(), convert(&alpha, dtype, false)];
+            composite1("dirichlet", full_shape, &args, |full_shape, args| {
+                let logs = samples(&args[0], &args[1].broadcast_to(full_shape.as_slice()), true)?;
+                Ok(vec![crate::nn::softmax(&logs, -1)])
+            })
+        },
+    )
 }
 
 /// Generalized normal: the density is proportional to `exp(-|x|ᵖ)`. Float32.
@@ -229,7 +238,7 @@ pub fn generalized_normal_dtype(key: impl Borrow<Array>, p: f64, shape: impl Int
     })
 }
 
-/// Uniform in the unit ball of the `p`-norm in `d` dimensions, which are the last axis. Float32.
+/// Uniform in the unit ball of the `p`-norm in `d` dimensions. The last axis has the `d` coordinates. Float32.
 ///
 /// Source: [Barthe et al., A probabilistic approach to the geometry of the lₚ
 /// ball](https://arxiv.org/abs/math/0503650). Fails where `p` is not positive.
@@ -258,8 +267,8 @@ pub fn ball_dtype(key: impl Borrow<Array>, d: usize, p: f64, shape: impl IntoSha
             let p = f64::from_bits(*p);
             let [inside, outside] = split_two(&args[0]);
             let g = generalized(&inside, p, &[shape.as_slice(), &[*d]].concat(), *dtype)?;
-            let rest = standard_exponential(&outside, shape, *dtype)?;
-            let norm = (ABS.apply(&g).pow(p).sum(-1) + rest).pow(1.0 / p);
+            let exponential = standard_exponential(&outside, shape, *dtype)?;
+            let norm = (ABS.apply(&g).pow(p).sum(-1) + exponential).pow(1.0 / p);
             Ok(vec![g / norm.expand_dims(-1)])
         })
     })

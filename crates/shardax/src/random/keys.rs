@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 use smallvec::{SmallVec, smallvec};
 
 use super::prng::PrngImpl;
-use super::{like, made};
+use super::{like, or_failed};
 use crate::core::array::{Array, Repr};
 use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
@@ -17,10 +17,10 @@ use crate::ops::lax;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::random_key::{RandomUnwrap, RandomWrap};
 
-/// The words of keys: uint32 of the keys' shape and a last dimension of 2, or of 4 for keys of `rbg`. They can be printed, stored and computed with;
-/// [`wrap_key_data`] makes keys of them. The words of a raw key ([`PRNGKey`](super::PRNGKey)) are the key itself.
+/// The words of keys: a uint32 array with the keys' shape and a last dimension of 2, or of 4 for keys of `rbg`.
 ///
-/// Fails unless they are keys.
+/// You can print, store and compute with the words, and turn them into keys again with [`wrap_key_data`]. The words of a raw key
+/// ([`PRNGKey`](super::PRNGKey)) are the key itself. Fails if `keys` is not an array of keys.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -33,21 +33,23 @@ use crate::ops::primitive::random_key::{RandomUnwrap, RandomWrap};
 #[track_caller]
 pub fn key_data(keys: impl Borrow<Array>) -> Array {
     let keys = keys.borrow();
-    let data = || {
-        check_keys("key_data", keys)?;
-        if !keys.dtype().is_key() {
-            return Ok(keys.clone());
-        }
-        composite1("key_data", (), std::slice::from_ref(keys), |(), args| {
-            let kind = Kind::of(&args[0]);
-            Ok(vec![of_pairs(Kind::Raw(kind.prng()), &pairs(&args[0]))])
-        })
-    };
-    made(data, || keys.clone())
+    or_failed(
+        || keys.clone(),
+        || {
+            check_keys("key_data", keys)?;
+            if !keys.dtype().is_key() {
+                return Ok(keys.clone());
+            }
+            composite1("key_data", (), std::slice::from_ref(keys), |(), args| {
+                let kind = Kind::of(&args[0]);
+                Ok(vec![join_pairs(Kind::Raw(kind.prng()), &pairs(&args[0]))])
+            })
+        },
+    )
 }
 
-/// The keys of Threefry with these words, uint32 of `[..., 2]`, as an array of the leading dimensions: the inverse of
-/// [`key_data`]. [`PrngImpl::wrap_key_data`](super::PrngImpl::wrap_key_data) makes those of another algorithm.
+/// Threefry keys with these words, which are uint32 of shape `[..., 2]`. The result has the leading dimensions. It is the inverse
+/// of [`key_data`]; for another algorithm, use [`PrngImpl::wrap_key_data`](super::PrngImpl::wrap_key_data).
 ///
 /// Fails for words of another dtype or shape.
 ///
@@ -62,19 +64,19 @@ pub fn wrap_key_data(data: impl Borrow<Array>) -> Array {
     PrngImpl::Threefry2x32.wrap_key_data(data)
 }
 
-/// Fails unless these are words of keys of this algorithm that typed keys can have.
+/// Checks that `data` has the words of keys of this algorithm, and that typed keys can represent them.
 pub(super) fn check_data(prng: PrngImpl, data: &Array) -> Result<()> {
     data.check()?;
     let n = prng.words();
     if data.dtype() != DType::U32 || data.shape().last() != Some(&n) {
         return Err(err!(Type, "wrap_key_data: invalid PRNG key data of type {}", data.type_name()).help(format!(
-            "the words of keys of {prng} are a uint32 array of shape [..., {n}], as `random::key_data` gives them"
+            "the words of keys of {prng} are a uint32 array of shape [..., {n}], as `random::key_data` returns them"
         )));
     }
     if prng == PrngImpl::Threefry2x32 {
         return Ok(());
     }
-    let raw = "functions of `random` also take the words themselves, as raw keys";
+    let raw = "the functions of `random` also accept the words themselves, as raw keys";
     if matches!(data.0, Repr::Traced(_)) {
         return Err(
             err!(NotImplemented, "wrap_key_data cannot check the words of {prng} while a function is traced").help(raw)
@@ -92,13 +94,13 @@ pub(super) fn check_data(prng: PrngImpl, data: &Array) -> Result<()> {
 /// The typed keys of words that passed [`check_data`].
 pub(super) fn wrapped(prng: PrngImpl, data: &Array) -> Result<Array> {
     composite1("wrap_key_data", prng, std::slice::from_ref(data), |prng, args| {
-        Ok(vec![of_pairs(Kind::Typed(*prng), &pairs(&args[0]))])
+        Ok(vec![join_pairs(Kind::Typed(*prng), &pairs(&args[0]))])
     })
 }
 
 /// The name of the algorithm of a key: `threefry2x32` or `rbg`.
 ///
-/// Fails unless it is a key.
+/// Fails if `keys` is not an array of keys.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -113,7 +115,7 @@ pub fn key_impl(keys: impl Borrow<Array>) -> Result<&'static str> {
 
 /// A key with the same words (JAX's `random.clone`), for programs that use one key twice on purpose.
 ///
-/// Fails unless it is a key.
+/// Fails if `keys` is not an array of keys.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -124,20 +126,20 @@ pub fn key_impl(keys: impl Borrow<Array>) -> Result<&'static str> {
 #[track_caller]
 pub fn clone(keys: impl Borrow<Array>) -> Array {
     let keys = keys.borrow();
-    made(|| check_keys("clone", keys).map(|()| keys.clone()), || keys.clone())
+    or_failed(|| keys.clone(), || check_keys("clone", keys).map(|()| keys.clone()))
 }
 
 /// The algorithm and the form of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
-    /// Of a dtype of keys.
+    /// Keys with a key dtype.
     Typed(PrngImpl),
-    /// Their words, in a last dimension.
+    /// The words of keys, in a last dimension.
     Raw(PrngImpl),
 }
 
 impl Kind {
-    /// The kind of keys; what passes [`check_keys`] has one.
+    /// The kind of `keys`, which must have passed [`check_keys`].
     pub fn of(keys: &Array) -> Kind {
         match PrngImpl::of(keys.dtype()) {
             Some(prng) => Kind::Typed(prng),
@@ -151,7 +153,7 @@ impl Kind {
         prng
     }
 
-    /// An array for the type of a failed key.
+    /// An array that carries the type of a failed key.
     pub fn failed(self) -> Array {
         match self {
             Kind::Typed(prng) => like([], prng.dtype()),
@@ -171,7 +173,7 @@ fn check_keys(name: &str, keys: &Array) -> Result<()> {
         return Ok(());
     }
     Err(err!(Type, "{name}: unexpected PRNG key type {}", keys.type_name()).help(
-        "keys are made by `random::key(seed)` or `random::split`, or of their words, uint32 of shape [..., 2], by `random::wrap_key_data`",
+        "create keys with `random::key(seed)` or `random::split`, or from their words (uint32 of shape [..., 2]) with `random::wrap_key_data`",
     ))
 }
 
@@ -186,31 +188,31 @@ pub(super) fn check_key(name: &str, key: &Array) -> Result<()> {
         return Ok(());
     }
     Err(err!(Value, "{name} accepts a single key, but was given a key array of shape {shape:?}")
-        .help("use `vmap` for batching, or take one key with `keys.get(i)`"))
+        .help("use `vmap` for batching, or select one key with `keys.get(i)`"))
 }
 
-/// The words of keys in pairs, arrays of their shape.
+/// The words of keys, in pairs. Each word is an array with the shape of the keys.
 pub(super) fn pairs(keys: &Array) -> SmallVec<[[Array; 2]; 2]> {
     if keys.dtype().is_key() {
         let out = RandomUnwrap.apply(keys);
         return smallvec![[out[0].clone(), out[1].clone()]];
     }
     let (lead, last) = (&keys.shape()[..keys.ndim() - 1], keys.ndim() - 1);
-    let word = |i| lax::reshape(&lax::slice_in_dim(keys, i, i + 1, last), lead);
-    (0..keys.shape()[last] / 2).map(|pair| [word(2 * pair), word(2 * pair + 1)]).collect()
+    let words = (0..keys.shape()[last]).map(|i| lax::reshape(&lax::slice_in_dim(keys, i, i + 1, last), lead));
+    words.collect::<Vec<_>>().chunks_exact(2).map(|pair| [pair[0].clone(), pair[1].clone()]).collect()
 }
 
-/// The keys of these words; a single pair is both of `rbg`.
-pub(super) fn of_pairs(kind: Kind, pairs: &[[Array; 2]]) -> Array {
-    let [first, second] = &pairs[0];
+/// Keys with these words. Raw keys of `rbg` use a single pair twice.
+pub(super) fn join_pairs(kind: Kind, pairs: &[[Array; 2]]) -> Array {
+    let [high, low] = &pairs[0];
     let prng = match kind {
-        Kind::Typed(prng) => return RandomWrap { dtype: prng.dtype() }.apply(first, second),
+        Kind::Typed(prng) => return RandomWrap { dtype: prng.dtype() }.apply(high, low),
         Kind::Raw(prng) => prng,
     };
-    let last = first.ndim();
+    let word_axis = high.ndim();
     let words: Vec<Array> =
-        pairs.iter().flatten().cycle().take(prng.words()).map(|w| w.expand_dims(last as i32)).collect();
-    lax::concatenate(&words, last)
+        pairs.iter().flatten().cycle().take(prng.words()).map(|w| w.expand_dims(word_axis as i32)).collect();
+    lax::concatenate(&words, word_axis)
 }
 
 /// Key `i` of an array of keys.

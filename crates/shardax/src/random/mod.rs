@@ -1,15 +1,14 @@
-//! Random numbers, bit for bit those of JAX: keys that are split, never advanced.
+//! Random numbers that are equal to JAX's bit for bit. A key is split, never advanced.
 //!
 //! A key is a scalar of dtype `key<fry>`; `split` makes an array of `n` keys. Every function is a pure function of its key:
 //! use each key once, and split it for more. Values do not depend on how arrays are sharded. [`PrngImpl`] names the
 //! algorithms of keys.
 //!
-//! Arrays of keys are moved like others: indexed, stacked, sharded, mapped over, selected, compared for equality.
-//! They are no numbers: arithmetic on them is an error. [`key_data`] gives their words, two uint32 a key, and
-//! [`wrap_key_data`] makes keys of words. Every function also takes words as a key, as JAX's older programs use them
-//! ([`PRNGKey`]).
+//! You can index, stack, shard, map over and select arrays of keys, and compare them for equality. Keys are not numbers, so
+//! arithmetic on them is an error. [`key_data`] returns the words of keys (two uint32 per key) and [`wrap_key_data`] converts words
+//! to keys. Every function also accepts words as a key, because JAX's older programs use them ([`PRNGKey`]).
 //!
-//! Functions named `_dtype` take all parameters of JAX's function of that name; the others use its defaults.
+//! Functions named `_dtype` have all parameters of JAX's function of that name; the others use its defaults.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -41,7 +40,7 @@ pub use prng::PrngImpl;
 
 use std::borrow::Borrow;
 
-use keys::{Kind, check_key, key_at, of_pairs, pairs};
+use keys::{Kind, check_key, join_pairs, key_at, pairs};
 
 use crate::core::array::{Array, Repr};
 use crate::core::primitive::Outputs;
@@ -70,8 +69,8 @@ pub fn key(seed: impl ArrayLike) -> Array {
     PrngImpl::default_of_process().key(seed)
 }
 
-/// The words of a [`key`], uint32 of shape `[2]`: a raw key, as JAX's older programs use. Every function takes it like a
-/// typed key, and makes raw keys of it. Nothing distinguishes it from numbers: prefer [`key`].
+/// The words of a [`key`], uint32 of shape `[2]`: a raw key, as JAX's older programs use it. Every function accepts a raw key
+/// like a typed key, and derives raw keys from it. You should prefer [`key`], because nothing distinguishes a raw key from numbers.
 ///
 /// Fails like [`key`].
 ///
@@ -103,7 +102,7 @@ fn seeded(seed: &Array, kind: Kind) -> Result<Array> {
         };
     }
     composite1("key", kind, std::slice::from_ref(seed), |kind, args| {
-        Ok(vec![of_pairs(*kind, &[[word(0), args[0].astype(DType::U32)]])])
+        Ok(vec![join_pairs(*kind, &[[word(0), args[0].astype(DType::U32)]])])
     })
 }
 
@@ -120,12 +119,14 @@ fn seeded(seed: &Array, kind: Kind) -> Result<Array> {
 #[track_caller]
 pub fn split(key: impl Borrow<Array>, num: impl IntoShape) -> Array {
     let key = key.borrow();
-    let split = || {
-        let shape = shape_of("split", num)?;
-        check_key("split", key)?;
-        composite1("split", shape, std::slice::from_ref(key), |shape, args| Ok(vec![split_traced(&args[0], shape)]))
-    };
-    made(split, || key.clone())
+    or_failed(
+        || key.clone(),
+        || {
+            let shape = shape_of("split", num)?;
+            check_key("split", key)?;
+            composite1("split", shape, std::slice::from_ref(key), |shape, args| Ok(vec![split_traced(&args[0], shape)]))
+        },
+    )
 }
 
 /// Splits a key into `N` new keys, as separate arrays: the rows of [`split`].
@@ -157,26 +158,36 @@ pub fn split_n<const N: usize>(key: impl Borrow<Array>) -> [Array; N] {
 pub fn fold_in(key: impl Borrow<Array>, data: impl ArrayLike) -> Array {
     let key = key.borrow();
     let data = data.into_array();
-    let fold_in = || {
-        check_key("fold_in", key)?;
-        data.check()?;
-        if data.ndim() != 0 || !data.dtype().is_integer() {
-            return Err(err!(Type, "fold_in accepts an integer scalar, but was given {}", data.type_name())
-                .help("convert it with `astype(DType::U32)`; use `vmap` for several"));
-        }
-        if let Repr::Literal(l) = &data.0
-            && !(0..1i128 << 32).contains(&l.value.to_i128())
-        {
-            return Err(err!(Value, "fold_in takes a number of 32 bits, got {} (OverflowError)", l.value.to_i128())
+    or_failed(
+        || key.clone(),
+        || {
+            check_key("fold_in", key)?;
+            data.check()?;
+            if data.ndim() != 0 || !data.dtype().is_integer() {
+                return Err(err!(Type, "fold_in accepts an integer scalar, but was given {}", data.type_name())
+                    .help("convert it with `astype(DType::U32)`; use `vmap` for several"));
+            }
+            if let Repr::Literal(l) = &data.0
+                && !(0..1i128 << 32).contains(&l.value.to_i128())
+            {
+                return Err(err!(
+                    Value,
+                    "fold_in requires a number of 32 bits, got {} (OverflowError)",
+                    l.value.to_i128()
+                )
                 .help("fold in a number from 0 to 4294967295"));
-        }
-        let data = data.astype(DType::U32);
-        composite1("fold_in", (), &[key.clone(), data], |(), args| {
-            let folded = |[k0, k1]: [Array; 2]| pair(Threefry2x32.apply(&[k0, k1, word(0), args[1].clone()]));
-            Ok(vec![of_pairs(Kind::of(&args[0]), &pairs(&args[0]).into_iter().map(folded).collect::<Vec<_>>())])
-        })
-    };
-    made(fold_in, || key.clone())
+            }
+            let data = data.astype(DType::U32);
+            composite1("fold_in", (), &[key.clone(), data], |(), args| {
+                let (key, data) = (&args[0], &args[1]);
+                let folded: Vec<_> = pairs(key)
+                    .into_iter()
+                    .map(|[k0, k1]| pair(Threefry2x32.apply(&[k0, k1, word(0), data.clone()])))
+                    .collect();
+                Ok(vec![join_pairs(Kind::of(key), &folded)])
+            })
+        },
+    )
 }
 
 /// Uniformly random bits, as unsigned integers of 32 bits.
@@ -211,27 +222,27 @@ fn shape_of(name: &str, shape: impl IntoShape) -> Result<Shape> {
             "Shapes must be 1D sequences of sizes that are not negative, got {d} in {:?} for {name}",
             dims.as_slice()
         )
-        .help("give the shape that the result must have"));
+        .help("pass the shape that the result should have"));
     }
     Ok(dims.iter().map(|&d| d as usize).collect())
 }
 
-/// An array for the type of a failed sampler's result.
+/// An array that carries the type of a failed sampler's result.
 fn like(shape: impl AsRef<[usize]>, dtype: DType) -> Array {
     let aval = crate::core::program::Aval::new(dtype, Shape::from_slice(shape.as_ref()));
-    Array::failed(err!(Runtime, "not made"), aval)
+    Array::failed(err!(Runtime, "the sampler failed"), aval)
 }
 
-/// Runs `f` at the caller's source line; an error is carried in an array like `like`.
+/// Runs `f` with the caller's source line. An error becomes an array that carries it, of the type of `like`.
 #[track_caller]
-fn made(f: impl FnOnce() -> Result<Array>, like: impl FnOnce() -> Array) -> Array {
+fn or_failed(like: impl FnOnce() -> Array, f: impl FnOnce() -> Result<Array>) -> Array {
     match at_caller(f) {
         Ok(array) => array,
         Err(e) => Array::from_result(Err(e), &like()),
     }
 }
 
-/// Checks a key and a shape, and carries an error in an array of that shape.
+/// Checks a key and a shape, then runs `f`. An error becomes an array of that shape that carries it.
 #[track_caller]
 fn sample(
     name: &str,
@@ -241,7 +252,7 @@ fn sample(
     f: impl FnOnce(Shape) -> Result<Array>,
 ) -> Array {
     match shape_of(name, shape) {
-        Ok(shape) => made(|| check_key(name, key).and_then(|()| f(shape.clone())), || like(shape.clone(), dtype)),
+        Ok(shape) => or_failed(|| like(shape.clone(), dtype), || check_key(name, key).and_then(|()| f(shape.clone()))),
         Err(e) => Array::from_result(Err(e), &like(Shape::new(), dtype)),
     }
 }
@@ -251,16 +262,17 @@ fn word(v: u32) -> Array {
     Array::literal(Scalar::Int(v as i128), DType::U32, false)
 }
 
-/// Zeros for each element of `like`, varying over the manual axes of both: the types of a loop's carry must not change.
+/// Zeros with the shape and dtype of `like` that vary over the manual mesh axes of `key` and `like`. Loops start with them, because
+/// the type of a loop's carry must not change.
 fn zero_of(key: &Array, like: &Array) -> Array {
     let [word, _] = &pairs(key)[0];
-    let zero = |x: &Array| where_(x.equal(x), 0, 0).astype(like.dtype());
-    zero(like) + zero(word)
+    let [like_zero, key_zero] = [like, word].map(|x| where_(x.equal(x), 0, 0).astype(like.dtype()));
+    like_zero + key_zero
 }
 
 fn split_traced(key: &Array, shape: &[usize]) -> Array {
-    let made: Vec<_> = pairs(key).into_iter().map(|pair| bits::blocks(pair, shape)).collect();
-    of_pairs(Kind::of(key), &made)
+    let words: Vec<_> = pairs(key).into_iter().map(|pair| bits::blocks(pair, shape)).collect();
+    join_pairs(Kind::of(key), &words)
 }
 
 /// The two results of the cipher.

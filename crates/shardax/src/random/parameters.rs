@@ -1,5 +1,5 @@
-//! Samplers with parameters: a table of functions of a key and of arrays that have the shape and dtype of the
-//! result.
+//! Samplers with parameters. `parameter_samplers!` defines them as a table: each body receives a key and parameters that are already
+//! converted to the dtype and broadcast to the shape of the result.
 
 macro_rules! parameter_samplers {
     ($($(#[$doc:meta])* $name:ident $name_dtype:ident ($($p:ident),*) $text:literal => $body:expr;)*) => {$(

@@ -8,8 +8,8 @@ use crate::linalg::pair;
 use crate::ops::numpy::{promote_dtypes, to_inexact};
 use crate::ops::operators::ArrayLike;
 
-/// For each observation `[n, d]` the nearest code of `[k, d]`, int32, and its distance: both `[n]`. Numbers and codes of one
-/// dimension are `[n]` and `[k]`.
+/// Assigns each observation of `[n, d]` to the nearest code of `[k, d]`. Returns the index of the code (int32) and the distance, both
+/// `[n]`. One-dimensional observations and codes can be `[n]` and `[k]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -22,7 +22,7 @@ use crate::ops::operators::ArrayLike;
 #[track_caller]
 pub fn vq(obs: impl ArrayLike, code_book: impl ArrayLike) -> (Array, Array) {
     let (obs, codes) = (obs.into_array(), code_book.into_array());
-    let made = at_caller(|| -> Result<Vec<Array>> {
+    let nearest = at_caller(|| -> Result<Vec<Array>> {
         let args = promote_dtypes(&[&obs, &codes], to_inexact)?;
         let fits = match (obs.shape(), codes.shape()) {
             ([_], [k]) => *k > 0,
@@ -36,12 +36,17 @@ pub fn vq(obs: impl ArrayLike, code_book: impl ArrayLike) -> (Array, Array) {
                 obs.type_name(),
                 codes.type_name()
             )
-            .help("give [n, d] and [k, d] with at least one code, or [n] and [k]"));
+            .help("pass observations [n, d] and codes [k, d] with at least one code, or [n] and [k]"));
         }
-        let column = |x: &Array| if x.ndim() == 1 { x.expand_dims(1) } else { x.clone() };
-        let gap = column(&args[0]).expand_dims(1) - column(&args[1]).expand_dims(0);
-        let distance = gap.square().sum(-1).sqrt();
+        let (points, codes) = (as_rows(&args[0]), as_rows(&args[1]));
+        let difference = points.expand_dims(1) - codes.expand_dims(0);
+        let distance = difference.square().sum(-1).sqrt();
         Ok(vec![distance.argmin(-1), distance.min(-1)])
     });
-    pair(made, &obs)
+    pair(nearest, &obs)
+}
+
+/// Points as the rows of a matrix. A vector has points of one dimension.
+fn as_rows(x: &Array) -> Array {
+    if x.ndim() == 1 { x.expand_dims(1) } else { x.clone() }
 }

@@ -1,8 +1,8 @@
 //! Discrete cosine transforms of type 2, as in
 //! [`jax.scipy.fft`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.fft).
 //!
-//! The options are those of [`shardax::fft`](crate::fft), whose normalizations `Backward` and `Ortho` there are. Complex
-//! numbers are transformed by their parts; half precision is computed in float32.
+//! The options are [`shardax::fft`](crate::fft)'s, except that only the normalizations `Backward` and `Ortho` exist. The real and
+//! imaginary parts of complex numbers are transformed separately; half precision is computed in float32.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -19,10 +19,11 @@
 use std::f64::consts::PI;
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::fft::{FftNorm, FftOptions};
+use crate::ops::constants::integer;
 use crate::ops::lax;
 use crate::ops::numpy::{complex, imag, promote_dtypes, real, to_inexact};
 use crate::ops::operators::ArrayLike;
@@ -71,7 +72,7 @@ transforms! {
 
 #[track_caller]
 fn cosines(name: &'static str, options: &FftOptions, x: Array, inverse: bool, count: Option<usize>) -> Array {
-    let made = at_caller(|| {
+    or_failed(&x, || {
         let y = promote_dtypes(&[&x], to_inexact)?.swap_remove(0);
         let [axes, sizes] = options.resolve(name, FftKind::Fft, count, y.shape())?;
         if options.normalization() == FftNorm::Forward {
@@ -81,8 +82,9 @@ fn cosines(name: &'static str, options: &FftOptions, x: Array, inverse: bool, co
         let ortho = options.normalization() == FftNorm::Ortho;
         let params = (axes, sizes, inverse, ortho);
         composite1(name, params, &[y], |(axes, sizes, inverse, ortho), args| {
-            let transform =
-                |x: Array| axes.iter().zip(sizes).try_fold(x, |x, (&axis, &n)| along(&x, axis, n, *inverse, *ortho));
+            let transform = |x: Array| {
+                axes.iter().zip(sizes).try_fold(x, |x, (&axis, &n)| transform_axis(&x, axis, n, *inverse, *ortho))
+            };
             let x = &args[0];
             let out = match x.dtype().is_complex() {
                 true => complex(transform(real(x))?, transform(imag(x))?),
@@ -93,39 +95,31 @@ fn cosines(name: &'static str, options: &FftOptions, x: Array, inverse: bool, co
             };
             Ok(vec![out])
         })
-    });
-    Array::from_result(made, &x)
+    })
 }
 
-/// One axis, by the Fourier transform of the even elements and the odd ones in reverse
+/// Transforms one axis by a single Fourier transform of the even elements followed by the reversed odd elements
 /// ([Makhoul 1980](https://doi.org/10.1109/TASSP.1980.1163351)).
-fn along(x: &Array, axis: usize, n: usize, inverse: bool, ortho: bool) -> Result<Array> {
-    let zero = Array::literal(crate::dtype::Scalar::Int(0), x.dtype(), false);
+fn transform_axis(x: &Array, axis: usize, n: usize, inverse: bool, ortho: bool) -> Result<Array> {
+    let zero = integer(0, x.dtype());
     let mut config = vec![(0, 0, 0); x.ndim()];
     config[axis].1 = n as i64 - x.shape()[axis] as i64;
     let x = lax::pad(x, &zero, &config).moveaxis(axis as i32, -1);
     let k = lax::iota(x.dtype(), &[n], 0);
     let angle = k * (PI / (2.0 * n as f64));
-    let last = x.ndim() - 1;
+    let last_axis = x.ndim() - 1;
     let y = if inverse {
-        // The orthonormal coefficients, which the backward normalization has times √(2N), and the first times √2 more.
+        // Scales the coefficients to the orthonormal ones. Backward coefficients are larger by √(2N), the first by another √2.
         let scale = scales(&x, n, if ortho { 0.5 } else { 1.0 });
         let turn = complex(angle.cos(), angle.sin());
         let spectrum = (&x / scale * (2.0 * n as f64)).astype(turn.dtype()) * turn;
         let v = real(&crate::fft::ifft(spectrum));
         let half = n.div_ceil(2);
-        let even = lax::slice_in_dim(&v, 0, half, last);
-        let odd = lax::slice_in_dim(&v, half, n, last).flip(-1);
+        let even = lax::slice_in_dim(&v, 0, half, last_axis);
+        let odd = lax::slice_in_dim(&v, half, n, last_axis).flip(-1);
         interleaved(&even, &odd, n)
     } else {
-        let mut steps = vec![1; x.ndim()];
-        steps[last] = 2;
-        let every_other = |from: usize| {
-            let mut start = vec![0; x.ndim()];
-            start[last] = from.min(n);
-            lax::slice(&x, &start, x.shape(), Some(&steps))
-        };
-        let v = lax::concatenate(&[every_other(0), every_other(1).flip(-1)], last);
+        let v = lax::concatenate(&[every_other(&x, 0), every_other(&x, 1).flip(-1)], last_axis);
         let turn = complex(angle.cos(), -angle.sin());
         let y = real(&(crate::fft::fft(v) * turn)) * 2;
         if ortho { &y / scales(&y, n, 0.5) } else { y }
@@ -133,23 +127,33 @@ fn along(x: &Array, axis: usize, n: usize, inverse: bool, ortho: bool) -> Result
     Ok(y.moveaxis(-1, axis as i32))
 }
 
-/// The norms of the transform's rows, `√(4N)` for the first and `√(2N)` for the others, to a power of twice `half`.
-fn scales(like: &Array, n: usize, half: f64) -> Array {
-    let n = n as f64;
-    let first = lax::iota(DType::I32, &[n as usize], 0).equal(0);
-    crate::ops::numpy::where_(first, (4.0 * n).powf(half), (2.0 * n).powf(half)).astype(like.dtype())
+/// Every other element along the last axis, beginning at `start`.
+fn every_other(x: &Array, start: usize) -> Array {
+    let last_axis = x.ndim() - 1;
+    let (mut starts, mut steps) = (vec![0; x.ndim()], vec![1; x.ndim()]);
+    starts[last_axis] = start.min(x.shape()[last_axis]);
+    steps[last_axis] = 2;
+    lax::slice(x, &starts, x.shape(), Some(&steps))
 }
 
-/// Elements of both in turn along the last axis.
+/// The norms of the transform's rows (`√(4N)` for the first, `√(2N)` for the others) to the power `2 * half`.
+fn scales(like: &Array, n: usize, half: f64) -> Array {
+    let n = n as f64;
+    let is_first = lax::iota(DType::I32, &[n as usize], 0).equal(0);
+    crate::ops::numpy::where_(is_first, (4.0 * n).powf(half), (2.0 * n).powf(half)).astype(like.dtype())
+}
+
+/// Interleaves the elements of `even` and `odd` along the last axis, which has `n` elements in the result.
 fn interleaved(even: &Array, odd: &Array, n: usize) -> Array {
-    let last = even.ndim() - 1;
-    let zero = Array::literal(crate::dtype::Scalar::Int(0), even.dtype(), false);
-    let spread = |x: &Array, from: i64| {
-        let mut config = vec![(0, 0, 0); x.ndim()];
-        let size = x.shape()[last] as i64;
-        let own = if size == 0 { 0 } else { 2 * size - 1 };
-        config[last] = (from, n as i64 - own - from, 1);
-        lax::pad(x, &zero, &config)
-    };
-    spread(even, 0) + spread(odd, 1)
+    spread_every_other(even, 0, n) + spread_every_other(odd, 1, n)
+}
+
+/// Moves the elements along the last axis to every other of `n` places, beginning at `start`, with zeros between them.
+fn spread_every_other(x: &Array, start: i64, n: usize) -> Array {
+    let last_axis = x.ndim() - 1;
+    let size = x.shape()[last_axis] as i64;
+    let spread_size = if size == 0 { 0 } else { 2 * size - 1 };
+    let mut config = vec![(0, 0, 0); x.ndim()];
+    config[last_axis] = (start, n as i64 - spread_size - start, 1);
+    lax::pad(x, &integer(0, x.dtype()), &config)
 }

@@ -2,7 +2,7 @@
 //! [`jax.scipy.interpolate`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.interpolate).
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
@@ -37,23 +37,29 @@ pub struct RegularGridInterpolator {
     fill_value: Option<f64>,
 }
 
+/// The sum of the indices along each dimension, which are already multiplied by the strides.
+fn flat_index(indices: impl Iterator<Item = Array>) -> Array {
+    indices.reduce(|a, b| a + b).unwrap_or_else(|| Array::from(0i32))
+}
+
 impl RegularGridInterpolator {
-    /// The interpolator of `values`, whose leading dimensions are those of the grid: one ascending vector of coordinates
-    /// for each. Points outside of the grid give NaN.
+    /// Creates an interpolator of `values`. `points` has one ascending vector of coordinates for each dimension of the grid; the grid's
+    /// dimensions are the leading dimensions of `values`. Points outside of the grid result in NaN.
     ///
-    /// Fails for shapes that do not fit, and for less than two points along a dimension.
+    /// Fails for shapes that do not fit, and for fewer than two points along a dimension.
     #[track_caller]
     pub fn new(points: impl IntoIterator<Item = impl ArrayLike>, values: impl ArrayLike) -> Result<Self> {
         let (points, values) = (into_arrays(points), values.into_array());
         at_caller(|| {
             points.iter().chain([&values]).try_for_each(Array::check)?;
-            let fits = |(d, p): (usize, &Array)| {
-                p.ndim() == 1 && p.size() >= 2 && values.shape().get(d).is_some_and(|n| *n == p.size())
-            };
-            if points.is_empty() || !points.iter().enumerate().all(fits) {
-                let of: Vec<String> = points.iter().map(Array::type_name).collect();
-                return Err(err!(Value, "a grid of {of:?} does not fit values {}", values.type_name())
-                    .help("give a vector of at least two coordinates for each leading dimension of the values"));
+            let fits = points
+                .iter()
+                .enumerate()
+                .all(|(d, p)| p.ndim() == 1 && p.size() >= 2 && values.shape().get(d).is_some_and(|n| *n == p.size()));
+            if points.is_empty() || !fits {
+                let grid: Vec<String> = points.iter().map(Array::type_name).collect();
+                return Err(err!(Value, "a grid of {grid:?} does not fit values {}", values.type_name())
+                    .help("pass a vector of at least two coordinates for each leading dimension of the values"));
             }
             let values = promote_dtypes(&[&values], to_inexact)?.swap_remove(0);
             Ok(RegularGridInterpolator { points, values, method: GridMethod::Linear, fill_value: Some(f64::NAN) })
@@ -67,20 +73,19 @@ impl RegularGridInterpolator {
         self
     }
 
-    /// The value outside of the grid; `None` extrapolates. Default NaN.
+    /// The value for points outside of the grid; `None` extrapolates. Default NaN.
     pub fn fill_value(mut self, value: impl Into<Option<f64>>) -> Self {
         self.fill_value = value.into();
         self
     }
 
-    /// The values at points, whose coordinates are in the last dimension: `[..., d]`.
+    /// Interpolates the values at points `[..., d]`, whose last dimension has the coordinates.
     ///
-    /// Fails for another number of coordinates than dimensions of the grid.
+    /// Fails if a point has more or fewer coordinates than the grid has dimensions.
     #[track_caller]
     pub fn call(&self, xi: impl ArrayLike) -> Array {
         let xi = xi.into_array();
-        let made = at_caller(|| self.at(&xi));
-        Array::from_result(made, &xi)
+        or_failed(&xi, || self.at(&xi))
     }
 
     fn at(&self, xi: &Array) -> Result<Array> {
@@ -88,10 +93,10 @@ impl RegularGridInterpolator {
         let d = self.points.len();
         if xi.shape().last() != Some(&d) {
             return Err(err!(Value, "the points {} do not have the {d} dimensions of the grid", xi.type_name())
-                .help("the last dimension has a coordinate for each dimension of the grid"));
+                .help("pass points whose last dimension has one coordinate for each dimension of the grid"));
         }
         let axis = xi.ndim() - 1;
-        // Of each dimension: the point below, and the share of the way to the next.
+        // For each dimension, the index of the grid point below, and the fraction of the way to the next grid point.
         let mut places = Vec::new();
         let mut outside: Option<Array> = None;
         for (i, grid) in self.points.iter().enumerate() {
@@ -102,38 +107,40 @@ impl RegularGridInterpolator {
             let below = (grid.searchsorted(x) - 1).maximum(0).minimum(n as i64 - 2);
             let (low, high) = (grid.take(&below, 0), grid.take(&below + 1, 0));
             let beyond = x.less(grid.get(0)) | x.greater(grid.get(-1)) | x.isnan();
-            outside = Some(outside.map_or(beyond.clone(), |all| all | beyond));
+            outside = Some(outside.map_or(beyond.clone(), |outside| outside | beyond));
             places.push((below, (x - &low) / (high - low)));
         }
         let strides: Vec<i64> =
             (0..d).map(|i| self.values.shape()[i + 1..d].iter().product::<usize>() as i64).collect();
-        let rest = &self.values.shape()[d..];
-        let flat = lax::reshape(&self.values, &[&[self.values.shape()[..d].iter().product()], rest].concat());
-        let spread = |x: &Array| rest.iter().fold(x.clone(), |x, _| x.expand_dims(-1));
-        let corner = |bits: usize| {
-            let at = places
-                .iter()
-                .zip(&strides)
-                .enumerate()
-                .map(|(i, ((below, _), stride))| (below + (bits >> i & 1) as i64) * *stride);
-            flat.take(at.reduce(|a, b| a + b).unwrap_or_else(|| Array::from(0i32)), 0)
-        };
+        let value_shape = &self.values.shape()[d..];
+        let flat = lax::reshape(&self.values, &[&[self.values.shape()[..d].iter().product()], value_shape].concat());
+        let spread = |x: &Array| value_shape.iter().fold(x.clone(), |x, _| x.expand_dims(-1));
         let y = match self.method {
             GridMethod::Nearest => {
-                let at = places
+                let index = places
                     .iter()
                     .zip(&strides)
                     .map(|((below, share), stride)| where_(share.less_equal(0.5), below, below + 1) * *stride);
-                flat.take(at.reduce(|a, b| a + b).unwrap_or_else(|| Array::from(0i32)), 0)
+                flat.take(flat_index(index), 0)
             }
             GridMethod::Linear => {
-                let weighted = |bits: usize| {
-                    let share =
-                        |(i, (_, w)): (usize, &(Array, Array))| if bits >> i & 1 == 1 { w.clone() } else { 1 - w };
-                    let weight = places.iter().enumerate().map(share).reduce(|a, b| a * b);
-                    corner(bits) * spread(&weight.unwrap_or_else(|| Array::from(1)))
+                // A corner of the cell around a point has one bit for each dimension, which is set for the upper grid point.
+                let weighted = |corner: usize| {
+                    let is_upper = |dim: usize| corner >> dim & 1 == 1;
+                    let shares = places
+                        .iter()
+                        .enumerate()
+                        .map(|(dim, (_, share))| if is_upper(dim) { share.clone() } else { 1 - share });
+                    let weight = shares.reduce(|a, b| a * b);
+                    let index = places
+                        .iter()
+                        .zip(&strides)
+                        .enumerate()
+                        .map(|(dim, ((below, _), stride))| (below + i64::from(is_upper(dim))) * *stride);
+                    let value = flat.take(flat_index(index), 0);
+                    value * spread(&weight.unwrap_or_else(|| Array::from(1)))
                 };
-                (1..1 << d).fold(weighted(0), |sum, bits| sum + weighted(bits))
+                (1..1 << d).fold(weighted(0), |sum, corner| sum + weighted(corner))
             }
         };
         Ok(match (self.fill_value, outside) {

@@ -2,7 +2,7 @@
 //! [`jax.scipy.ndimage`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.ndimage).
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax;
@@ -30,12 +30,8 @@ impl Default for Boundary {
     }
 }
 
-/// The place in a dimension of `n` elements that an index outside of it stands for.
+/// Maps indices outside of a dimension of `n` elements to the elements that `mode` continues the image with.
 fn inside(index: &Array, n: i64, mode: Boundary) -> Array {
-    let mirror = |index: Array, n: i64| match n {
-        0 | 1 => index * 0,
-        _ => (remainder(index + (n - 1), 2 * (n - 1)) - (n - 1)).abs(),
-    };
     match mode {
         Boundary::Constant(_) | Boundary::Nearest => index.maximum(0).minimum((n - 1).max(0)),
         Boundary::Wrap => remainder(index, n.max(1)),
@@ -44,10 +40,18 @@ fn inside(index: &Array, n: i64, mode: Boundary) -> Array {
     }
 }
 
-/// The values of an image at coordinates, one array of them for each dimension of the image, all of one shape: the nearest
-/// pixel (`order` 0) or linear interpolation (`order` 1).
+/// Reflects indices about the first and the last of `n` elements.
+fn mirror(index: Array, n: i64) -> Array {
+    match n {
+        0 | 1 => index * 0,
+        _ => (remainder(index + (n - 1), 2 * (n - 1)) - (n - 1)).abs(),
+    }
+}
+
+/// Samples an image at coordinates: the nearest pixel (`order` 0) or linear interpolation (`order` 1). `coordinates` has one array for
+/// each dimension of the image; all have the same shape.
 ///
-/// Fails for other orders, for another number of coordinates than dimensions, and for empty images.
+/// Fails for other orders, for more or fewer arrays of coordinates than dimensions, and for empty images.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -65,13 +69,20 @@ pub fn map_coordinates(
     mode: Boundary,
 ) -> Array {
     let (input, coordinates) = (input.into_array(), into_arrays(coordinates));
-    let made = at_caller(|| interpolate(&input, &coordinates, order, mode));
-    Array::from_result(made, &input)
+    or_failed(&input, || interpolate(&input, &coordinates, order, mode))
 }
 
-/// Rounds halves away from zero, as images are.
+/// Rounds halves away from zero, like SciPy.
 fn round_away(x: &Array) -> Array {
     if x.dtype().is_complex() || !x.dtype().is_float() { x.clone() } else { x.sign() * (x.abs() + 0.5).floor() }
+}
+
+/// Combines two optional arrays; a missing array leaves the other unchanged.
+fn join(total: Option<Array>, x: &Option<Array>, f: fn(Array, &Array) -> Array) -> Option<Array> {
+    match (total, x) {
+        (Some(total), Some(x)) => Some(f(total, x)),
+        (total, x) => total.or_else(|| x.clone()),
+    }
 }
 
 fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundary) -> Result<Array> {
@@ -83,18 +94,18 @@ fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundar
             coordinates.len(),
             input.ndim()
         )
-        .help("give one array of coordinates for each dimension of the image"));
+        .help("pass one array of coordinates for each dimension of the image"));
     }
     if order > 1 {
         return Err(err!(NotImplemented, "map_coordinates currently requires order<=1, got {order}")
-            .help("use 0 for the nearest pixel, 1 for linear interpolation"));
+            .help("use order 0 for the nearest pixel or 1 for linear interpolation"));
     }
     if input.size() == 0 {
         return Err(err!(Value, "map_coordinates of an empty image, {}", input.type_name())
             .help("pass an image with at least one pixel"));
     }
     let coordinates = promote_dtypes(&coordinates.iter().collect::<Vec<_>>(), to_inexact)?;
-    // Of each dimension: the pixels on both sides, which of them exist, and their weights.
+    // For each dimension, the pixels on both sides of the coordinate: their index, whether they exist, and their weight.
     let mut sides: Vec<Vec<(Array, Option<Array>, Option<Array>)>> = Vec::new();
     for (x, &n) in coordinates.iter().zip(input.shape()) {
         let side = |index: Array, weight: Option<Array>| {
@@ -114,17 +125,14 @@ fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundar
     let pixels = input.ravel();
     let mut sum: Option<Array> = None;
     for corner in 0..sides.iter().map(Vec::len).product::<usize>() {
-        let (mut rest, mut place, mut valid, mut weight) = (corner, Array::from(0i32), None::<Array>, None::<Array>);
+        // The digits of `corner`, in the base of each dimension's number of sides, select the side of each dimension.
+        let (mut digits, mut place, mut valid, mut weight) = (corner, Array::from(0i32), None::<Array>, None::<Array>);
         for (side, &n) in sides.iter().zip(input.shape()) {
-            let (index, exists, own) = &side[rest % side.len()];
-            rest /= side.len();
+            let (index, exists, share) = &side[digits % side.len()];
+            digits /= side.len();
             place = place * n as i64 + index;
-            let all = |total: Option<Array>, own: &Option<Array>, join: fn(Array, &Array) -> Array| match (total, own) {
-                (Some(total), Some(own)) => Some(join(total, own)),
-                (total, own) => total.or_else(|| own.clone()),
-            };
-            valid = all(valid, exists, |a, b| a & b);
-            weight = all(weight, own, |a, b| a * b);
+            valid = join(valid, exists, |a, b| a & b);
+            weight = join(weight, share, |a, b| a * b);
         }
         let values = pixels.take(place.astype(DType::I32), 0);
         let values = match (mode, valid) {

@@ -16,21 +16,21 @@ use crate::transform::value_and_grad;
 /// The result of [`minimize`]. It is a tree.
 #[derive(Clone, Debug, shardax_macros::Tree)]
 pub struct OptimizeResults {
-    /// The point, `[n]`.
+    /// The minimizing point, `[n]`.
     pub x: Array,
-    /// True if the gradient there is smaller than the tolerance.
+    /// True if every element of the gradient at `x` is smaller than the tolerance.
     pub success: Array,
     /// 0 for success, 1 for too many steps, 3 for a line search that found no lower value.
     pub status: Array,
-    /// The value there.
+    /// The value of the function at `x`.
     pub fun: Array,
-    /// The gradient there, `[n]`.
+    /// The gradient at `x`, `[n]`.
     pub jac: Array,
     /// The estimate of the inverse of the Hessian, `[n, n]`.
     pub hess_inv: Array,
     /// The number of evaluations of the function.
     pub nfev: Array,
-    /// The number of evaluations of its gradient.
+    /// The number of evaluations of the gradient.
     pub njev: Array,
     /// The number of steps.
     pub nit: Array,
@@ -39,18 +39,18 @@ pub struct OptimizeResults {
 options! {
     /// Options of [`minimize`].
     MinimizeOptions {
-        /// The largest element of the gradient at which the search ends. Default 1e-5.
+        /// The search ends when every element of the gradient is smaller than this. Default 1e-5.
         gtol: f64 = 1e-5, |gtol: f64| gtol;
-        /// The largest number of steps. Default 200 times the number of variables.
+        /// The maximum number of steps. Default 200 times the number of variables.
         maxiter: Option<usize> = None, |maxiter: usize| Some(maxiter);
-        /// The largest number of values that a line search computes. Default 20.
+        /// The maximum number of evaluations in a line search. Default 20.
         line_search_maxiter: usize = 20, |steps: usize| steps;
     }
 }
 
-/// Minimizes a function of a vector by the method of Broyden, Fletcher, Goldfarb and Shanno
-/// ([Nocedal and Wright, Numerical Optimization, 6.1](https://doi.org/10.1007/978-0-387-40065-5)): JAX's
-/// `minimize(fun, x0, method="BFGS")`. Works inside `jit` and `vmap`; not differentiable in reverse mode.
+/// Minimizes a function of a vector with the method of Broyden, Fletcher, Goldfarb and Shanno
+/// ([Nocedal and Wright, Numerical Optimization, 6.1](https://doi.org/10.1007/978-0-387-40065-5)), like JAX's
+/// `minimize(fun, x0, method="BFGS")`. You can use it inside `jit` and `vmap`, but not differentiate it in reverse mode.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -61,8 +61,7 @@ options! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a starting point of other than one dimension, and a function whose value is not a scalar. [`MinimizeOptions`] has
-/// options.
+/// Fails if the starting point is not a vector, or if the value of the function is not a scalar. [`MinimizeOptions`] has options.
 #[track_caller]
 pub fn minimize<R: IntoOutput<Output = Array>>(
     fun: impl Fn(Array) -> R,
@@ -71,7 +70,12 @@ pub fn minimize<R: IntoOutput<Output = Array>>(
     MinimizeOptions::new().minimize(fun, x0)
 }
 
-/// A number of steps, which are counted in int32.
+/// The product of a column `a` and a row `b`.
+fn outer(a: &Array, b: &Array) -> Array {
+    a.expand_dims(1) * b.expand_dims(0)
+}
+
+/// Converts a number of steps to int32, the dtype in which loops count.
 fn counted(steps: usize) -> i32 {
     steps.try_into().unwrap_or(i32::MAX)
 }
@@ -91,6 +95,8 @@ impl MinimizeOptions {
         at_caller(|| self.search(&|x| fun(x).into_output(), &x0)).at_caller()
     }
 
+    /// Runs BFGS. A step searches along `-h g` for a lower point, then updates the inverse Hessian `h` with the change of the
+    /// gradient. A step whose change has no positive curvature leaves `h` as it is, so that `h` stays positive definite.
     fn search(&self, fun: &dyn Fn(Array) -> Result<Array>, x0: &Array) -> Result<OptimizeResults> {
         let x0 = promote_dtypes(&[x0], to_inexact)?.swap_remove(0);
         let n = match *x0.shape() {
@@ -104,29 +110,27 @@ impl MinimizeOptions {
         let (f, g) = slopes(&x0)?;
         let limit = counted(self.maxiter.unwrap_or(200 * n));
         let is_done = |g: &Array| g.abs().less(self.gtol).all(..);
-        let going =
+        let condition =
             |(_, _, g, _, [steps, _, failed]): State| is_done(&g).logical_not() & steps.less(limit) & failed.equal(0);
         let step = |(x, f, g, h, [steps, calls, _]): State| -> Result<State> {
-            let column = |x: &Array| x.expand_dims(1);
-            let p = -product(&h, &column(&g)).squeeze(1);
+            let p = -product(&h, &g.expand_dims(1)).squeeze(1);
             let slope = (&g * &p).sum(..);
-            let (alpha, next_f, next_g, tries, found) = self.line_search(&slopes, &x, &f, &g, &p, &slope)?;
+            let (alpha, next_f, next_g, tries, is_lower) = self.line_search(&slopes, &x, &f, &g, &p, &slope)?;
             let s = &p * alpha;
             let y = &next_g - &g;
             let curvature = (&s * &y).sum(..);
             let is_convex = curvature.greater(0);
             let rho = where_(&is_convex, 1 / where_(&is_convex, &curvature, 1), 0);
-            let hy = product(&h, &column(&y)).squeeze(1);
+            let hy = product(&h, &y.expand_dims(1)).squeeze(1);
             let scale = (&y * &hy).sum(..) * &rho + 1;
-            let outer = |a: &Array, b: &Array| a.expand_dims(1) * b.expand_dims(0);
             let h = &h + (outer(&s, &s) * scale - outer(&hy, &s) - outer(&s, &hy)) * rho;
-            let take = |new: Array, old: &Array| where_(&found, new, old).astype(old.dtype());
-            let failed = where_(&found, 0, 1);
-            Ok((take(&x + s, &x), take(next_f, &f), take(next_g, &g), h, [steps + 1, calls + tries, failed]))
+            let accept = |new: Array, old: &Array| where_(&is_lower, new, old).astype(old.dtype());
+            let failed = where_(&is_lower, 0, 1);
+            Ok((accept(&x + s, &x), accept(next_f, &f), accept(next_g, &g), h, [steps + 1, calls + tries, failed]))
         };
         let h = eye_offset_dtype(n, n, 0, DType::F32).astype(x0.dtype());
         let counts = [Array::from(0i32), Array::from(1i32), Array::from(0i32)];
-        let (x, f, g, h, [steps, calls, failed]) = while_loop(going, step, (x0, f, g, h, counts))?;
+        let (x, f, g, h, [steps, calls, failed]) = while_loop(condition, step, (x0, f, g, h, counts))?;
         let success = is_done(&g);
         let status = where_(&success, 0, where_(failed.greater(0), 3, 1));
         Ok(OptimizeResults {
@@ -142,8 +146,8 @@ impl MinimizeOptions {
         })
     }
 
-    /// The length of a step that lowers the value and the slope enough (the weak conditions of Wolfe), by doubling and
-    /// bisection; with the value and the gradient there, the number of evaluations, and whether there is one.
+    /// Searches for a step length that lowers the value and the slope enough (Wolfe's weak conditions), by doubling and bisection.
+    /// Returns the length, the value and the gradient there, the number of evaluations, and whether the search succeeded.
     #[allow(clippy::type_complexity)]
     fn line_search(
         &self,
@@ -155,7 +159,7 @@ impl MinimizeOptions {
         slope: &Array,
     ) -> Result<(Array, Array, Array, Array, Array)> {
         type Search = (Array, Array, Array, Array, Array, Array, Array);
-        let going = |(.., tries, done): Search| tries.less(counted(self.line_search_maxiter)) & done.logical_not();
+        let condition = |(.., tries, done): Search| tries.less(counted(self.line_search_maxiter)) & done.logical_not();
         let step = |(alpha, low, high, _, _, tries, _): Search| -> Result<Search> {
             let (value, gradient) = slopes(&(x + &alpha * p))?;
             let falls = value.less_equal(f + &alpha * slope * 1e-4);
@@ -163,15 +167,16 @@ impl MinimizeOptions {
             let done = &falls & &bends;
             let high = where_(&falls, &high, &alpha);
             let low = where_(&falls & bends.logical_not(), &alpha, &low);
-            let next = where_(high.isfinite(), (&low + &high) / 2, &low * 2);
-            let alpha = where_(&done, &alpha, next);
+            let next_alpha = where_(high.isfinite(), (&low + &high) / 2, &low * 2);
+            let alpha = where_(&done, &alpha, next_alpha);
             Ok((alpha, low, high, value, gradient, tries + 1, done))
         };
+        // The constants are computed from the slope, so that they have its type, which may vary over manual mesh axes.
         let number = |x: f64| (slope * 0 + x).astype(slope.dtype());
-        let no = number(0.0).equal(1);
-        let start = (number(1.0), number(0.0), number(f64::INFINITY), f.clone(), g.clone(), Array::from(0i32), no);
-        let (alpha, low, _, value, gradient, tries, done) = while_loop(going, step, start)?;
-        // Near the minimum rounding hides the slope: a step that lowers the value counts.
+        let is_done = number(0.0).equal(1);
+        let start = (number(1.0), number(0.0), number(f64::INFINITY), f.clone(), g.clone(), Array::from(0i32), is_done);
+        let (alpha, low, _, value, gradient, tries, done) = while_loop(condition, step, start)?;
+        // Near the minimum, rounding hides the slope, so a step that lowers the value is enough.
         let lower = value.less(f) | (value.equal(f) & low.greater(0));
         Ok((alpha, value, gradient, tries, done | lower))
     }

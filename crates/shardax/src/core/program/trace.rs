@@ -253,6 +253,13 @@ pub(crate) fn at_caller<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Runs `f` like [`at_caller`]. An error becomes an array of the type of `like` that carries it.
+#[track_caller]
+pub(crate) fn or_failed(like: &Array, f: impl FnOnce() -> Result<Array>) -> Array {
+    let result = at_caller(f);
+    Array::from_result(result, like)
+}
+
 /// Returns `true` if an operation on `args` is executed eagerly instead of recorded.
 pub(crate) fn runs_now(args: &[Array]) -> bool {
     !args.iter().any(Array::is_traced) && STACK.with_borrow(|stack| stack.iter().all(|frame| frame.linear))

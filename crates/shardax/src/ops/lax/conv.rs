@@ -18,15 +18,15 @@ use crate::precision::{self, Precision};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Padding {
-    /// Enough that the result's size is the operand's divided by the stride, rounded up; an odd
-    /// element goes to the end.
+    /// Pads such that the result's size is the operand's size divided by the stride, rounded up. If the padding is odd, the end has
+    /// one element more.
     Same,
-    /// Like [`Same`](Padding::Same), but an odd element goes to the start.
+    /// Like [`Same`](Padding::Same), but if the padding is odd, the start has one element more.
     SameLower,
-    /// None: the window stays inside the operand.
+    /// No padding: the window stays inside the operand.
     #[default]
     Valid,
-    /// The number of elements before and after each spatial dimension. Negative numbers cut elements off.
+    /// The number of elements before and after each spatial dimension. Negative numbers remove elements.
     Explicit(Vec<(i64, i64)>),
 }
 
@@ -51,24 +51,26 @@ impl Padding {
         extents: &[usize],
         strides: &[usize],
     ) -> Result<Vec<(i64, i64)>> {
-        let same = |odd_first: bool| {
-            sizes.iter().zip(extents).zip(strides).map(move |((&n, &extent), &stride)| {
-                // An empty dimension stays empty: the last window would end before the first.
-                let steps = (n as i128 - 1).div_euclid(stride.max(1) as i128);
-                let covered = steps.saturating_mul(stride as i128).saturating_add(extent as i128);
-                let total = i64::try_from((covered - n as i128).max(0)).unwrap_or(i64::MAX);
-                let low = if odd_first { total - total / 2 } else { total / 2 };
-                (low, total - low)
-            })
-        };
         match self {
-            Padding::Same => Ok(same(false).collect()),
-            Padding::SameLower => Ok(same(true).collect()),
+            Padding::Same | Padding::SameLower => {
+                let totals = sizes.iter().zip(extents).zip(strides).map(|((&n, &extent), &stride)| {
+                    // An empty dimension stays empty: the last window would end before the first.
+                    let steps = (n as i128 - 1).div_euclid(stride.max(1) as i128);
+                    let covered = steps.saturating_mul(stride as i128).saturating_add(extent as i128);
+                    i64::try_from((covered - n as i128).max(0)).unwrap_or(i64::MAX)
+                });
+                let larger_first = *self == Padding::SameLower;
+                let pairs = totals.map(|total| {
+                    let low = if larger_first { total - total / 2 } else { total / 2 };
+                    (low, total - low)
+                });
+                Ok(pairs.collect())
+            }
             Padding::Valid => Ok(vec![(0, 0); sizes.len()]),
             Padding::Explicit(pairs) if pairs.len() == sizes.len() => Ok(pairs.clone()),
             Padding::Explicit(pairs) => {
                 Err(err!(Value, "{name} got {} pairs of padding {pairs:?} for {} dimensions", pairs.len(), sizes.len())
-                    .help("give a pair (before, after) for each dimension that the window moves along"))
+                    .help("pass a pair (before, after) for each dimension along which the window moves"))
             }
         }
     }
@@ -118,8 +120,8 @@ impl ConvOptions {
         self
     }
 
-    /// The dimension numbers of the input, of the kernel and of the result: `N` batch, `C` features, `I` and `O`
-    /// the kernel's input and output features; any other letter a spatial dimension, in the kernel's order.
+    /// The dimension numbers of the input, of the kernel and of the result. `N` is the batch, `C` the features, `I` and `O` the
+    /// kernel's input and output features. Every other letter is a spatial dimension; the kernel determines their order.
     /// Default `"NCHW"`, `"OIHW"`, `"NCHW"`, and accordingly in other ranks.
     pub fn dimension_numbers(mut self, lhs: &str, rhs: &str, out: &str) -> Self {
         self.layout = Some([lhs.to_owned(), rhs.to_owned(), out.to_owned()]);
@@ -140,13 +142,13 @@ impl ConvOptions {
         self
     }
 
-    /// The number of groups of the batch, each with its own part of the output features. Default 1.
+    /// The number of groups of the batch. Each group computes a part of the output features. Default 1.
     pub fn batch_group_count(mut self, count: usize) -> Self {
         self.batch_group_count = Some(count);
         self
     }
 
-    /// The dtype to accumulate in and to return. Default: the operands'.
+    /// The dtype to accumulate in and to return. Default: the dtype of the operands.
     pub fn preferred_element_type(mut self, dtype: DType) -> Self {
         self.preferred_element_type = Some(dtype);
         self
@@ -158,8 +160,9 @@ impl ConvOptions {
         self
     }
 
-    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default: that
-    /// of the input's batch and spatial dimensions; a split kernel, or split input features, determine none.
+    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default: the sharding
+    /// of the input's batch and spatial dimensions. You must set it if the kernel or the input features are sharded, because they
+    /// determine no sharding of the result.
     pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
         self.out_sharding = Some(sharding.into());
         self
@@ -180,7 +183,6 @@ impl ConvOptions {
             err!(Value, "convolution dimension numbers ({lhs:?}, {rhs:?}, {out:?}): {text:?} {why}")
                 .help("for channels-last images use \"NHWC\", \"HWIO\", \"NHWC\"")
         };
-        let place = |text: &str, letter: char| text.chars().position(|c| c == letter);
         let spatial: Vec<char> = rhs.chars().filter(|c| !"OI".contains(*c)).collect();
         let spec = |text: &str, first: char, second: char| -> Result<Spec> {
             if text.chars().count() != rank {
@@ -188,7 +190,7 @@ impl ConvOptions {
             }
             let mut spec = Spec::new();
             for c in [first, second].into_iter().chain(spatial.iter().copied()) {
-                match place(text, c) {
+                match text.chars().position(|letter| letter == c) {
                     Some(d) if !spec.contains(&d) => spec.push(d),
                     _ => return Err(invalid(text, &format!("must name dimension {c:?} once"))),
                 }
@@ -210,19 +212,21 @@ impl ConvOptions {
                 lhs.type_name(),
                 rhs.type_name()
             )
-            .help("an input has a batch and a feature dimension beside the spatial ones, a kernel an input and an output feature dimension"));
+            .help(
+                "an input has a batch and a feature dimension in addition to the spatial dimensions, a kernel an input and an output feature dimension",
+            ));
         }
         let [lhs_spec, rhs_spec, out_spec] = self.specs(rank)?;
         let ones = vec![1; rank - 2];
         let lhs_dilation = self.lhs_dilation.as_ref().unwrap_or(&ones);
         let rhs_dilation = self.rhs_dilation.as_ref().unwrap_or(&ones);
-        for (what, values) in
+        for (argument, values) in
             [("window_strides", strides), ("lhs_dilation", lhs_dilation), ("rhs_dilation", rhs_dilation)]
         {
             if values.len() != rank - 2 {
                 bail!(
                     Value,
-                    "{name} of {} and {} has {} spatial dimensions, but {what} is {values:?}",
+                    "{name} of {} and {} has {} spatial dimensions, but {argument} is {values:?}",
                     lhs.type_name(),
                     rhs.type_name(),
                     rank - 2
@@ -231,7 +235,7 @@ impl ConvOptions {
         }
         if matches!(padding, Padding::Same | Padding::SameLower) && lhs_dilation.iter().any(|&d| d != 1) {
             return Err(err!(Value, "{name} with lhs_dilation {lhs_dilation:?} does not define padding {padding:?}")
-                .help("give the padding explicitly, or use conv_transpose"));
+                .help("pass explicit padding, or use `conv_transpose`"));
         }
         let sizes: Vec<usize> = lhs_spec[2..].iter().map(|&d| lhs.shape()[d]).collect();
         let extents: Vec<usize> =
@@ -248,9 +252,9 @@ impl ConvOptions {
             .collect();
         if let Some(Precision::Algorithm(preset)) = self.precision {
             return Err(err!(Value, "convolutions have no algorithms, got the precision {}", preset.name())
-                .help("give `Precision::Default`, `High` or `Highest`"));
+                .help("pass `Precision::Default`, `High` or `Highest`"));
         }
-        let default = || precision::current().filter(|default| !matches!(default, Precision::Algorithm(_)));
+        let default_precision = || precision::current().filter(|default| !matches!(default, Precision::Algorithm(_)));
         let conv = ConvGeneralDilated {
             window,
             lhs: lhs_spec,
@@ -259,7 +263,8 @@ impl ConvOptions {
             feature_group_count: self.feature_group_count.unwrap_or(1),
             batch_group_count: self.batch_group_count.unwrap_or(1),
             preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
-            precision: self.precision.or_else(default),
+            precision: self.precision.or_else(default_precision),
+            // The shape of the result must be inferred before its sharding can be resolved.
             out_sharding: None,
         };
         let Some(like) = &self.out_sharding else { return Ok(conv) };
@@ -271,15 +276,15 @@ impl ConvOptions {
     }
 }
 
-/// The extent of `n` elements with distance `by`.
+/// The number of elements that `n` elements span if neighbors are `by` elements apart.
 pub(crate) fn extent(n: usize, by: usize) -> usize {
     if n == 0 { 0 } else { (n - 1).saturating_mul(by).saturating_add(1) }
 }
 
 /// The general convolution (as in neural networks: the kernel is not reversed).
 ///
-/// `lhs` is the input, `rhs` the kernel, of one dtype. Their dimensions are `NCHW` and `OIHW`, and the result's `NCHW`,
-/// unless `options` say otherwise. `window_strides` has one entry a spatial dimension.
+/// `lhs` is the input and `rhs` the kernel; both have the same dtype. The dimensions are `NCHW` for the input, `OIHW` for the kernel
+/// and `NCHW` for the result, unless `options` say otherwise. `window_strides` has one entry per spatial dimension.
 ///
 /// Fails when ranks, feature counts or groups do not fit; the message names both operands.
 ///
@@ -327,11 +332,19 @@ pub fn conv(
     conv_general_dilated(lhs, rhs, window_strides, padding, ConvOptions::new())
 }
 
+/// The padding of the enlarged input of a transposed convolution, for a kernel of extent `k` and stride `s`.
+fn transposed_padding(k: i64, s: i64, is_same: bool) -> (i64, i64) {
+    let overlap = k.saturating_add(s) - 2;
+    let total = if is_same { overlap } else { overlap.saturating_add((k - s).max(0)) };
+    let low = if !is_same || s > k - 1 { k - 1 } else { (total + 1) / 2 };
+    (low, total - low)
+}
+
 /// The transposed convolution ("deconvolution"), which enlarges `lhs` by `strides`.
 ///
-/// Dimensions are channels-last (`NHWC`, `HWIO`) unless `options` say otherwise. `Same` and `Valid` are the padding of
-/// the forward convolution; explicit padding is that of the enlarged input. The kernel is not reversed.
-/// `options.lhs_dilation` is not used.
+/// Dimensions are channels-last (`NHWC`, `HWIO`) unless `options` say otherwise. `Same` and `Valid` are the padding of the forward
+/// convolution, whereas explicit padding is added to the enlarged input. The kernel is not reversed. `options.lhs_dilation` is
+/// ignored.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -368,19 +381,14 @@ pub fn conv_transpose(
             );
         }
         let dilation = options.rhs_dilation.as_ref().unwrap_or(&ones);
-        let pad = |i: usize| {
-            let k = extent(rhs.shape()[rhs_spec[i + 2]], dilation.get(i).copied().unwrap_or(1)) as i64;
-            let s = strides[i] as i64;
-            let same = padding != Padding::Valid;
-            let overlap = k.saturating_add(s) - 2;
-            let total = if same { overlap } else { overlap.saturating_add((k - s).max(0)) };
-            let low = if !same || s > k - 1 { k - 1 } else { (total + 1) / 2 };
-            (low, total - low)
-        };
-        Ok(match &padding {
-            Padding::Explicit(_) => padding.clone(),
-            _ => Padding::Explicit((0..spatial).map(pad).collect()),
-        })
+        if let Padding::Explicit(_) = padding {
+            return Ok(padding.clone());
+        }
+        let pairs = (0..spatial).map(|i| {
+            let k = extent(rhs.shape()[rhs_spec[i + 2]], dilation.get(i).copied().unwrap_or(1));
+            transposed_padding(k as i64, strides[i] as i64, padding != Padding::Valid)
+        });
+        Ok(Padding::Explicit(pairs.collect()))
     })();
     match result {
         Ok(padding) => conv_general_dilated(&lhs, &rhs, &ones, padding, options.lhs_dilation(strides)),

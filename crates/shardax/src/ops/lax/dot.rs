@@ -11,8 +11,8 @@ use crate::ops::promotion::promote_factors;
 use crate::precision::{self, Precision};
 use crate::sharding::Typed;
 
-/// Options of matrix multiplications; `dot_general`, `dot`, `matmul`, `einsum`, `tensordot`, `vdot` and `inner`
-/// are methods. Gradients and batched versions use the same options.
+/// Options of matrix multiplications. `dot_general`, `dot`, `matmul`, `einsum`, `tensordot`, `vdot` and `inner` are methods. Gradients
+/// and batched multiplications use the same options.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -45,28 +45,29 @@ impl DotOptions {
         self
     }
 
-    /// The dtype to accumulate in and to return. A floating point result that is narrower than its operands, or of
-    /// another kind of dtype, is accumulated in theirs and converted once; integers cannot be narrowed.
-    /// Default: the operands'.
+    /// The dtype to accumulate in and to return. Default: the dtype of the operands.
+    ///
+    /// If floating point operands have a wider dtype or the result is of another kind, the product is accumulated in the operands'
+    /// dtype and converted at the end. Integers cannot be narrowed.
     pub fn preferred_element_type(mut self, dtype: impl Into<Option<DType>>) -> Self {
         self.preferred_element_type = dtype.into();
         self
     }
 
-    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default: that
-    /// which follows from the operands'; of contracting dimensions that are both split none does.
+    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). The default follows from
+    /// the operands. You must set it if the contracting dimensions of both operands are sharded, because no sharding follows from them.
     pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
         self.out_sharding = Some(sharding.into());
         self
     }
 
-    /// The sharding that is asked for of a result of this shape.
+    /// The requested sharding, for a result of this shape.
     pub(crate) fn out_for(&self, shape: &[usize], args: &[&Array]) -> Result<Option<Arc<Typed>>> {
         let Some(like) = &self.out_sharding else { return Ok(None) };
         Ok(like.out_sharding("out_sharding", shape, args)?.map(Arc::new))
     }
 
-    /// As [`dot_general`].
+    /// See [`dot_general`].
     #[track_caller]
     pub fn dot_general(
         &self,
@@ -78,12 +79,9 @@ impl DotOptions {
         let out = match self.out_sharding {
             None => Ok(None),
             Some(_) => lhs.check().and_then(|()| rhs.check()).and_then(|()| {
-                let kept = |x: &Array, contract: &[usize], batch: &[usize]| -> Vec<usize> {
-                    let free = (0..x.ndim()).filter(|d| !contract.contains(d) && !batch.contains(d));
-                    free.map(|d| x.shape()[d]).collect()
-                };
                 let batch: Vec<usize> = lhs_batch.iter().filter_map(|&d| lhs.shape().get(d).copied()).collect();
-                let shape = [batch, kept(lhs, lhs_contract, lhs_batch), kept(rhs, rhs_contract, rhs_batch)].concat();
+                let lhs_free = free_sizes(lhs, lhs_contract, lhs_batch);
+                let shape = [batch, lhs_free, free_sizes(rhs, rhs_contract, rhs_batch)].concat();
                 self.out_for(&shape, &[lhs, rhs])
             }),
         };
@@ -119,16 +117,21 @@ impl DotOptions {
             precision: self.precision.or_else(precision::current),
             out: out.clone(),
         };
-        let from = args[0].dtype();
-        let Some(to) = self.preferred_element_type else { return dot(None).apply(&args[0], &args[1]) };
-        let (kind, wide) = (to.category(), to.byte_size() >= from.byte_size());
-        match from.category() {
-            Category::Float if kind != Category::Float || !wide => dot(None).apply(&args[0], &args[1]).astype(to),
-            // For integers of another signedness the bits are equal, and a wider kind is exact.
-            from @ (Category::Signed | Category::Unsigned) if wide && !to.is_inexact() && kind != from => {
-                dot(None).apply(&args[0].astype(to), &args[1].astype(to))
+        let dtype = args[0].dtype();
+        let Some(preferred) = self.preferred_element_type else { return dot(None).apply(&args[0], &args[1]) };
+        let (kind, is_wide) = (preferred.category(), preferred.byte_size() >= dtype.byte_size());
+        match dtype.category() {
+            Category::Float if kind != Category::Float || !is_wide => {
+                dot(None).apply(&args[0], &args[1]).astype(preferred)
             }
-            _ => dot(Some(to)).apply(&args[0], &args[1]),
+            // Converting the operands first is exact, because integers of another signedness have the same bits and a wider dtype
+            // represents them all.
+            category @ (Category::Signed | Category::Unsigned)
+                if is_wide && !preferred.is_inexact() && kind != category =>
+            {
+                dot(None).apply(&args[0].astype(preferred), &args[1].astype(preferred))
+            }
+            _ => dot(Some(preferred)).apply(&args[0], &args[1]),
         }
     }
 
@@ -147,7 +150,13 @@ impl DotOptions {
     }
 }
 
-/// Contraction over the given dimensions, batched over others; see `dot_general` in the StableHLO specification.
+/// The sizes of the dimensions that are neither contracted nor batched.
+fn free_sizes(x: &Array, contract: &[usize], batch: &[usize]) -> Vec<usize> {
+    let free = (0..x.ndim()).filter(|d| !contract.contains(d) && !batch.contains(d));
+    free.map(|d| x.shape()[d]).collect()
+}
+
+/// Contracts the given dimensions of two arrays, batched over others; see `dot_general` in the StableHLO specification.
 /// Operands of two dtypes are promoted; [`DotOptions`] has the precision.
 ///
 /// ```

@@ -3,8 +3,9 @@
 use super::Dim;
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, bind1};
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
+use crate::ops::constants::integer;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::{ADD, MAX, MIN, Select};
 use crate::ops::primitive::cumulative::{Cumulative, CumulativeKind};
@@ -18,7 +19,7 @@ use crate::shape::{AxisNumber, normalize_axis};
 pub use crate::ops::primitive::gather::{GatherDimensionNumbers, GatherScatterMode};
 pub use crate::ops::primitive::scatter::{ScatterDimensionNumbers, ScatterKind};
 
-/// Start indices as scalars of one integer dtype; negative ones count from the end of their dimension.
+/// Converts start indices to scalars of one integer dtype. Negative indices count from the end of their dimension.
 #[track_caller]
 fn starts(name: &str, x: &Array, starts: &[Array]) -> Result<Vec<Array>> {
     if starts.len() != x.ndim() {
@@ -28,7 +29,7 @@ fn starts(name: &str, x: &Array, starts: &[Array]) -> Result<Vec<Array>> {
             x.type_name(),
             starts.len()
         )
-        .help("use `dynamic_slice_in_dim` for one dimension alone"));
+        .help("use `dynamic_slice_in_dim` to slice a single dimension"));
     }
     let dtype = DType::of_indices(x.shape());
     starts.iter().zip(x.shape()).map(|(s, &n)| start(name, s, n, dtype)).collect()
@@ -42,31 +43,31 @@ fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
         return Err(err!(Type, "{name} start indices must be integer scalars, got {}", start.type_name())
             .help("pass one scalar index for each dimension"));
     }
-    let number = |v: usize, dtype| Array::literal(Scalar::Int(v as i128), dtype, false);
     if let crate::core::array::Repr::Literal(l) = &start.0 {
         let v = l.value.to_i128();
         let v = if v < 0 { v + n as i128 } else { v };
-        return Ok(Array::literal(Scalar::Int(v.clamp(0, n as i128)), dtype, false));
+        return Ok(integer(v.clamp(0, n as i128), dtype));
     }
-    // Clamps in the index's own type, if it is wide: a narrower type might not hold it.
-    let own = match start.dtype() {
+    // A wide index is clamped in its own dtype, because the result's dtype might not represent it.
+    let index_dtype = match start.dtype() {
         wide @ (DType::I64 | DType::U64 | DType::U32) => wide,
         _ => dtype,
     };
-    let start = start.astype(own);
-    let start = match own.is_signed() {
-        true => Select.apply(&start.less(0), &start, &ADD.apply(&start, &number(n, own))),
+    let start = start.astype(index_dtype);
+    let size = integer(n as i128, index_dtype);
+    let start = match index_dtype.is_signed() {
+        true => Select.apply(&start.less(0), &start, &ADD.apply(&start, &size)),
         false => start,
     };
-    if own == dtype {
+    if index_dtype == dtype {
         return Ok(start);
     }
-    let inside = MIN.apply(&start, &number(n, own));
-    Ok(if own.is_signed() { MAX.apply(&inside, &number(0, own)) } else { inside }.astype(dtype))
+    let start = MIN.apply(&start, &size);
+    Ok(if index_dtype.is_signed() { MAX.apply(&start, &integer(0, index_dtype)) } else { start }.astype(dtype))
 }
 
-/// The block of `sizes` that begins at `start_indices`, one integer scalar a dimension. Negative indices count from the
-/// end; indices are then clamped so that the block lies inside `x`.
+/// The block of `sizes` that starts at `start_indices`, which are one integer scalar per dimension. Negative indices count from the
+/// end. Then indices are clamped such that the block is inside `x`.
 ///
 /// Fails where a block is larger than `x`, or the number of indices is not the rank.
 ///
@@ -79,8 +80,7 @@ fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
 /// ```
 #[track_caller]
 pub fn dynamic_slice(x: &Array, start_indices: &[Array], sizes: &[usize]) -> Array {
-    let made = x.check().and_then(|()| starts("dynamic_slice", x, start_indices));
-    match made {
+    match x.check().and_then(|()| starts("dynamic_slice", x, start_indices)) {
         Ok(starts) => {
             let args: Vec<Array> = std::iter::once(x.clone()).chain(starts).collect();
             bind1(DynamicSlice { sizes: sizes.into() }, &args)
@@ -89,7 +89,7 @@ pub fn dynamic_slice(x: &Array, start_indices: &[Array], sizes: &[usize]) -> Arr
     }
 }
 
-/// Writes `update` into `x` at `start_indices`, which are as in [`dynamic_slice`].
+/// Writes `update` into `x` at `start_indices`, which are interpreted like the indices of [`dynamic_slice`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -99,8 +99,8 @@ pub fn dynamic_slice(x: &Array, start_indices: &[Array], sizes: &[usize]) -> Arr
 /// ```
 #[track_caller]
 pub fn dynamic_update_slice(x: &Array, update: &Array, start_indices: &[Array]) -> Array {
-    let made = x.check().and_then(|()| update.check()).and_then(|()| starts("dynamic_update_slice", x, start_indices));
-    match made {
+    let checked = x.check().and_then(|()| update.check());
+    match checked.and_then(|()| starts("dynamic_update_slice", x, start_indices)) {
         Ok(starts) => {
             let args: Vec<Array> = [x.clone(), update.clone()].into_iter().chain(starts).collect();
             bind1(DynamicUpdateSlice, &args)
@@ -114,7 +114,7 @@ pub fn dynamic_update_slice(x: &Array, update: &Array, start_indices: &[Array]) 
 fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>)> {
     x.check()?;
     let axis = normalize_axis(axis as isize, x.ndim())?;
-    let zero = Array::literal(Scalar::Int(0), DType::I32, false);
+    let zero = integer(0, DType::I32);
     let mut starts = vec![zero; x.ndim()];
     starts[axis] = start_index.clone();
     Ok((axis, starts))
@@ -141,7 +141,7 @@ pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize,
     }
 }
 
-/// The entry at `index` of `axis`, which is kept with size 1; `.squeeze(axis)` removes it.
+/// The entry at `index` of `axis`. The axis stays, with size 1; you can remove it with `.squeeze(axis)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -177,7 +177,7 @@ pub fn dynamic_update_slice_in_dim(
     }
 }
 
-/// Replaces the entry at `index` of `axis` by `update`, which has that axis with size 1, or lacks it.
+/// Replaces the entry at `index` of `axis` by `update`, which either has this axis with size 1 or lacks it.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -194,7 +194,8 @@ pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayL
 
 /// XLA's gather: a block of `slice_sizes` for each position in `indices` (along its last dimension).
 ///
-/// Out of bounds, [`GatherScatterMode::FillOrDrop`] reads NaN, or the lowest signed or highest unsigned integer.
+/// Outside of the bounds, [`GatherScatterMode::FillOrDrop`] reads NaN for floating point numbers, the lowest signed integer or the
+/// highest unsigned integer.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -259,7 +260,8 @@ pub fn scatter(
         .apply(x, indices, updates)
 }
 
-/// Sorts all `operands`, of one shape, by the first `num_keys` of them, ascending along `dimension`. Stable.
+/// Sorts `operands`, which have the same shape, in ascending order along `dimension`. The first `num_keys` operands are the keys, which
+/// determine the order of all operands. The sort is stable.
 ///
 /// Among floats, -0 equals 0 (a single sorted array has -0 first) and NaN comes last.
 ///
@@ -271,22 +273,24 @@ pub fn scatter(
 /// ```
 #[track_caller]
 pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<Array>> {
-    let sorted = || {
-        let Some(first) = operands.first() else {
-            return Err(err!(Value, "sort needs at least one array").help("give the arrays to sort, the keys first"));
+    at_caller(|| {
+        let Some(key) = operands.first() else {
+            return Err(
+                err!(Value, "sort needs at least one array").help("pass the arrays to sort, starting with the keys")
+            );
         };
         operands.iter().try_for_each(Array::check)?;
-        let dimension = normalize_axis(dimension as isize, first.ndim())?;
+        let dimension = normalize_axis(dimension as isize, key.ndim())?;
         let outs = Sort { operands: operands.len(), dimension, num_keys, is_stable: true }.apply(operands);
         outs.iter().try_for_each(Array::check)?;
         Ok(outs.into_vec())
-    };
-    at_caller(sorted).at_caller()
+    })
+    .at_caller()
 }
 
 /// The `k` largest elements along the last dimension, in descending order, and their indices (int32).
 ///
-/// Fails where `k` is larger than that dimension.
+/// Fails if `k` is larger than this dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -301,18 +305,18 @@ pub fn top_k(x: &Array, k: usize) -> (Array, Array) {
 
 #[track_caller]
 fn top_k_in(x: &Array, k: usize, axis: i32) -> (Array, Array) {
-    let found = at_caller(|| {
+    let values_and_indices = at_caller(|| {
         x.check()?;
-        // The primitive rejects a scalar.
+        // A scalar is passed on, because the primitive rejects it with the better message.
         let axis = if x.ndim() == 0 { 0 } else { normalize_axis(axis as isize, x.ndim())? as i32 };
-        let last = x.ndim() as i32 - 1;
-        let turned = if axis == last || last < 0 { x.clone() } else { x.moveaxis(axis, last) };
-        let outs = TopK { k }.apply(&turned);
+        let last_axis = x.ndim() as i32 - 1;
+        let moved = if axis == last_axis || last_axis < 0 { x.clone() } else { x.moveaxis(axis, last_axis) };
+        let outs = TopK { k }.apply(&moved);
         outs.iter().try_for_each(Array::check)?;
-        let back = |y: &Array| if axis == last { y.clone() } else { y.moveaxis(last, axis) };
-        Ok((back(&outs[0]), back(&outs[1])))
+        let move_back = |y: &Array| if axis == last_axis { y.clone() } else { y.moveaxis(last_axis, axis) };
+        Ok((move_back(&outs[0]), move_back(&outs[1])))
     });
-    found.unwrap_or_else(|e| {
+    values_and_indices.unwrap_or_else(|e| {
         let failed = Array::from_result(Err(e), x);
         (failed.clone(), failed)
     })
@@ -345,7 +349,7 @@ impl TopKOptions {
         TopKOptions::default()
     }
 
-    /// The axis along which elements are compared; negative from the last. Default the last.
+    /// The axis along which elements are compared; negative axes count from the last. Default: the last axis.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
         self
@@ -371,8 +375,8 @@ impl TopKOptions {
     }
 }
 
-/// The `k` largest elements along the last dimension, and their indices (int32). JAX may miss some on accelerators for
-/// speed; this finds all, like [`top_k`](top_k()).
+/// The `k` largest elements along the last dimension, and their indices (int32). On accelerators, JAX may miss some elements for
+/// speed; this function finds all of them, like [`top_k`](top_k()).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -449,15 +453,15 @@ macro_rules! cumulative_functions {
 }
 
 cumulative_functions! {
-    /// The sum of each element and all before it along `axis`; from the end with [`CumulativeOptions`].
+    /// The sum of each element and all elements before it along `axis`. [`CumulativeOptions`] can accumulate from the end.
     cumsum => Sum;
-    /// The product of each element and all before it.
+    /// The product of each element and all elements before it.
     cumprod => Prod;
-    /// The largest of each element and all before it.
+    /// The maximum of each element and all elements before it.
     cummax => Max;
-    /// The smallest of each element and all before it.
+    /// The minimum of each element and all elements before it.
     cummin => Min;
-    /// The logarithm of the sum of exponentials of each element and all before it.
+    /// The logarithm of the sum of exponentials of each element and all elements before it.
     ///
     /// ```
     /// # use shardax::prelude::*;

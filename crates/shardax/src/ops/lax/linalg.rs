@@ -1,11 +1,10 @@
 //! Decompositions and triangular solves, close to the primitives like the rest of [`lax`](super).
 //!
-//! Matrices are in the last two dimensions; leading dimensions are batch dimensions, which results share.
-//! Dtypes are floating point or complex; half precision is computed in float32. [`crate::linalg`] builds on
-//! these, and converts integers.
+//! Matrices are in the last two dimensions; leading dimensions are batch dimensions, which the results have too. Dtypes are floating
+//! point or complex; half precision is computed in float32. [`crate::linalg`] is built on these functions, and also converts integers.
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::ops::primitive::cholesky::Cholesky;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::lu::Lu;
@@ -14,10 +13,10 @@ use crate::ops::primitive::qr::Qr;
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
 use crate::ops::primitive::unary::conj;
 
-/// The Cholesky factor: lower triangular `l` with `l lᴴ = x`, of positive definite `[..., n, n]`; zeros above the
+/// The Cholesky factor of positive definite matrices `[..., n, n]`: the lower triangular `l` with `l lᴴ = x`, which is zero above the
 /// diagonal.
 ///
-/// Decomposes the mean of `x` and its conjugate transpose. A matrix that is not positive definite gives NaN.
+/// Decomposes the mean of `x` and its conjugate transpose. The result is NaN for a matrix that is not positive definite.
 ///
 /// Fails for integers, less than two dimensions, and matrices that are not square.
 ///
@@ -29,14 +28,13 @@ use crate::ops::primitive::unary::conj;
 /// ```
 #[track_caller]
 pub fn cholesky(x: &Array) -> Array {
-    let made = at_caller(|| {
+    or_failed(x, || {
         x.check()?;
         square("cholesky", &x.aval())?;
         composite1("cholesky_symmetrized", (), std::slice::from_ref(x), |(), x| {
             Ok(vec![Cholesky.apply(&((&x[0] + adjoint(&x[0])) / 2))])
         })
-    });
-    Array::from_result(made, x)
+    })
 }
 
 /// Options of [`triangular_solve`].
@@ -44,7 +42,7 @@ pub fn cholesky(x: &Array) -> Array {
 pub struct Triangular {
     /// Solves `a x = b` instead of `x a = b`.
     pub left_side: bool,
-    /// Uses the lower triangle instead of the upper one. The other is not read.
+    /// Uses the lower triangle instead of the upper triangle. The other triangle is not read.
     pub lower: bool,
     /// Transposes `a`.
     pub transpose_a: bool,
@@ -56,8 +54,8 @@ pub struct Triangular {
 
 /// Solves `x a = b`, or `a x = b`, for triangular matrices `a`.
 ///
-/// `a` is `[..., n, n]`; `b` and the result are `[..., k, n]`, or `[..., n, k]` with `a` on the left, with the same
-/// leading dimensions and the same dtype. A zero on the diagonal gives infinity or NaN.
+/// `a` is `[..., n, n]`. `b` and the result are `[..., k, n]`, or `[..., n, k]` with `a` on the left, and have the leading dimensions and
+/// the dtype of `a`. A zero on the diagonal results in infinity or NaN.
 ///
 /// Fails for integers, different dtypes, and shapes that do not fit.
 ///
@@ -85,9 +83,9 @@ pub fn triangular_solve(a: &Array, b: &Array, options: Triangular) -> Array {
 
 /// The LU decomposition `(lu, pivots, permutation)` of matrices `[..., m, n]`, with `x[permutation] = l u`.
 ///
-/// `lu`, of the shape of `x`, has `u` in its upper triangle, and below the diagonal `l`, whose diagonal is ones.
-/// `pivots`, int32 `[..., min(m, n)]`, has the row that each row was exchanged with, in order; `permutation`, int32
-/// `[..., m]`, is the product of all exchanges.
+/// `lu` has the shape of `x`. Its upper triangle is `u`; below the diagonal is `l`, whose diagonal is ones and not stored. `pivots`,
+/// int32 `[..., min(m, n)]`, has the row with which each row was exchanged, in order. `permutation`, int32 `[..., m]`, is the order of
+/// the rows after all exchanges.
 ///
 /// Fails for integers, and less than two dimensions.
 ///

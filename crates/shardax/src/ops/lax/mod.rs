@@ -1,4 +1,5 @@
-//! The layer below `numpy`: operations close to the primitives, on arrays of one dtype and fitting shapes, and collectives.
+//! The layer below `numpy`: collectives, and operations close to the primitives, whose operands must have the same dtype and fitting
+//! shapes.
 
 pub(crate) mod conv;
 mod dot;
@@ -59,7 +60,7 @@ use super::primitive::unary::{CEIL, DIGAMMA, FLOOR};
 use super::promotion::promote_args;
 use crate::core::array::{Array, Repr};
 use crate::core::program::Aval;
-use crate::core::program::trace::{at_caller, bind1};
+use crate::core::program::trace::{bind1, or_failed};
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
@@ -115,7 +116,8 @@ pub fn squeeze(x: impl ArrayLike, dimensions: impl IntoAxes) -> Array {
     x.into_array().squeeze(dimensions)
 }
 
-/// The dimensions from `start` up to `stop`, which is not included, made one; without a `stop` up to the last.
+/// Merges the dimensions from `start` up to, but not including, `stop` into one. Without a `stop`, all dimensions from `start` are
+/// merged.
 ///
 /// Fails for dimensions out of range.
 ///
@@ -129,28 +131,28 @@ pub fn squeeze(x: impl ArrayLike, dimensions: impl IntoAxes) -> Array {
 #[track_caller]
 pub fn collapse(x: impl ArrayLike, start: i32, stop: impl Into<Option<i32>>) -> Array {
     let (x, stop) = (x.into_array(), stop.into());
-    let made = x.check().and_then(|()| {
+    let collapsed = x.check().and_then(|()| {
         let rank = x.ndim();
-        let end = |at: i32| {
-            let at = if at < 0 { i64::from(at) + rank as i64 } else { i64::from(at) };
-            usize::try_from(at).ok().filter(|at| *at <= rank)
+        let from_front = |dim: i32| {
+            let dim = if dim < 0 { i64::from(dim) + rank as i64 } else { i64::from(dim) };
+            usize::try_from(dim).ok().filter(|dim| *dim <= rank)
         };
-        let (Some(start), Some(stop)) = (end(start), stop.map_or(Some(rank), end)) else {
+        let (Some(start), Some(stop)) = (from_front(start), stop.map_or(Some(rank), from_front)) else {
             return Err(err!(Value, "collapse dimensions {start} to {stop:?} are out of range for {}", x.type_name())
-                .help("dimensions count from 0, negative ones from the last"));
+                .help("dimensions count from 0, and negative dimensions from the last"));
         };
         if start > stop {
             return Err(err!(Value, "lo_dim ({start}) must not be after hi_dim ({stop}) of {}", x.type_name())
-                .help("give the first dimension, and the one after the last"));
+                .help("pass the first dimension to merge, and the dimension after the last"));
         }
         let merged: usize = x.shape()[start..stop].iter().product();
         let shape = [&x.shape()[..start], &[merged], &x.shape()[stop..]].concat();
         Ok(if start == stop { x.clone() } else { reshape(&x, &shape) })
     });
-    Array::from_result(made, &x)
+    Array::from_result(collapsed, &x)
 }
 
-/// The entry at this index along one dimension, which is kept with size 1 if `keepdims`.
+/// The entry at this index along one dimension. With `keepdims`, the dimension stays, with size 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -163,18 +165,18 @@ pub fn index_in_dim(x: &Array, index: i32, dim: impl Dim, keepdims: bool) -> Arr
     let entry = dim.of(x.ndim()).and_then(|dim| {
         x.check()?;
         let n = x.shape().get(dim).copied().unwrap_or(0);
-        let at = if index < 0 { i64::from(index) + n as i64 } else { i64::from(index) };
-        let at = usize::try_from(at).ok().filter(|at| *at < n).ok_or_else(|| {
+        let position = if index < 0 { i64::from(index) + n as i64 } else { i64::from(index) };
+        let position = usize::try_from(position).ok().filter(|position| *position < n).ok_or_else(|| {
             err!(Index, "index {index} is out of bounds of dimension {dim} of {}", x.type_name())
-                .help("indices count from 0, negative ones from the end")
+                .help("indices count from 0, and negative indices from the end")
         })?;
-        let entry = slice_in_dim(x, at, at + 1, dim);
+        let entry = slice_in_dim(x, position, position + 1, dim);
         Ok(if keepdims { entry } else { entry.squeeze(dim as i32) })
     });
     Array::from_result(entry, x)
 }
 
-/// An optimization barrier: the compiler computes all of these values before it uses any, and merges none with equal
+/// An optimization barrier. The compiler computes all of these values before it uses any of them, and does not merge them with equal
 /// values elsewhere.
 ///
 /// ```
@@ -221,18 +223,18 @@ pub fn reshape(x: &Array, shape: &[usize]) -> Array {
     bind1(Reshape { shape: shape.into(), out: None }, std::slice::from_ref(x))
 }
 
-/// Reshapes `x` to these dimensions, in order: those of `x`, and for `None` new ones of size 1. Dimensions of size 1 that are not
-/// among them are removed.
+/// Reshapes `x` to a sequence of its own dimensions, in order, and new dimensions of size 1 (`None`). Dimensions of size 1 that `dims`
+/// omits are removed.
 ///
-/// Unlike in a reshape, each dimension of size 1 keeps the axes that it is split over.
+/// Unlike in a reshape, a dimension of size 1 keeps the mesh axes over which it is split.
 #[track_caller]
 pub(crate) fn with_dims(x: &Array, dims: &[Option<usize>]) -> Array {
     if dims.iter().copied().eq((0..x.ndim()).map(Some)) {
         return x.clone();
     }
     let shape: Shape = dims.iter().map(|dim| dim.map_or(1, |d| x.shape()[d])).collect();
-    let of_size_one = |typed: &&Typed| (0..x.ndim()).any(|d| x.shape()[d] == 1 && typed.dims()[d] != DimSpec::None);
-    let out = x.aval_ref().and_then(Aval::sharding).filter(of_size_one).map(|typed| {
+    let splits_unit_dim = |typed: &&Typed| (0..x.ndim()).any(|d| x.shape()[d] == 1 && typed.dims()[d] != DimSpec::None);
+    let out = x.aval_ref().and_then(Aval::sharding).filter(splits_unit_dim).map(|typed| {
         Arc::new(typed.with_dims(dims.iter().map(|dim| dim.map_or(DimSpec::None, |d| typed.dims()[d].clone()))))
     });
     bind1(Reshape { shape, out }, std::slice::from_ref(x))
@@ -305,9 +307,9 @@ reductions! {
     reduce_or => Or;
 }
 
-/// A dimension index: from the front, or, as a negative `i32`, from the end.
+/// A dimension index. A negative `i32` counts from the last dimension.
 pub trait Dim: Copy {
-    /// Returns the index from the front. Fails for a negative one before the first of `rank`.
+    /// Returns the index counted from the front. Fails for a negative index before the first of `rank` dimensions.
     fn of(self, rank: usize) -> Result<usize>;
 }
 
@@ -372,9 +374,9 @@ pub fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usiz
 /// ```
 #[track_caller]
 pub fn concatenate(arrays: &[Array], dim: impl Dim) -> Array {
-    let first = arrays.first();
-    match (dim.of(first.map_or(0, Array::ndim)), first) {
-        (Err(e), Some(first)) => Array::from_result(Err(e), first),
+    let like = arrays.first();
+    match (dim.of(like.map_or(0, Array::ndim)), like) {
+        (Err(e), Some(like)) => Array::from_result(Err(e), like),
         (dim, _) => bind1(Concatenate { dimension: dim.unwrap_or_default() }, arrays),
     }
 }
@@ -394,7 +396,8 @@ pub fn rev(x: &Array, dims: &[impl Dim]) -> Array {
     }
 }
 
-/// Pads each dimension by `(low, high, interior)` elements of `value`; negative edges cut.
+/// Pads each dimension with `value`: `(low, high, interior)` elements before, after and between the elements. Negative `low` and
+/// `high` remove elements.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -464,7 +467,7 @@ pub(crate) fn trunc(x: &Array) -> Array {
     }
     if x.dtype().is_complex() {
         let e = err!(Type, "trunc does not accept dtype {}: complex numbers have no order", x.dtype())
-            .help("take `real(..)` or `imag(..)` first");
+            .help("pass the real or imaginary part, which `real(..)` and `imag(..)` return");
         return Array::from_result(Err(e), x);
     }
     super::select::where_(x.less(0), CEIL.apply(x), FLOOR.apply(x))
@@ -495,7 +498,7 @@ pub fn bitcast_convert_type(x: &Array, dtype: DType) -> Array {
     BitcastConvert { dtype }.apply(x)
 }
 
-/// Division; truncates towards zero for integers, as the primitive does.
+/// Division. Integers are truncated towards zero.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -519,8 +522,8 @@ pub fn rem(x: &Array, y: &Array) -> Array {
     REM.apply(x, y)
 }
 
-/// The polynomial `Σ aₖ xᵏ` of these coefficients, the constant one first. Its derivatives are polynomials of lower degrees,
-/// so that those of every order take no more operations.
+/// Evaluates the polynomial `Σ aₖ xᵏ`. The coefficients start with the constant term. Derivatives are evaluated as polynomials of lower
+/// degree, so that a derivative of any order needs no more operations than the polynomial.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -534,7 +537,7 @@ pub fn rem(x: &Array, y: &Array) -> Array {
 pub fn polynomial(x: impl ArrayLike, coefficients: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let x = x.into_array();
     let operands: Vec<Array> = std::iter::once(x.clone()).chain(into_arrays(coefficients)).collect();
-    let value = at_caller(|| {
+    or_failed(&x, || {
         operands.iter().try_for_each(Array::check)?;
         let operands = promote_args("polynomial", &operands.iter().collect::<Vec<_>>())?;
         Ok(match operands.as_slice() {
@@ -542,8 +545,7 @@ pub fn polynomial(x: impl ArrayLike, coefficients: impl IntoIterator<Item = impl
             [x, constant] => constant.broadcast_to(if x.ndim() > 0 { x.shape() } else { constant.shape() }),
             _ => POLYNOMIAL.apply(&operands),
         })
-    });
-    Array::from_result(value, &x)
+    })
 }
 
 /// `x >> y`, filling with the sign bit whether the type is signed or not.

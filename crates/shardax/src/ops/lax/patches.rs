@@ -2,17 +2,17 @@
 
 use super::conv::{ConvOptions, Padding, conv_general_dilated};
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
-use crate::error::{Result, err};
+use crate::error::err;
 use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax::{self, Precision};
 use crate::ops::operators::ArrayLike;
 use crate::ops::promotion::convert;
 
-/// Extracts the elements under a window of this shape at each position, as features: `NCHW` inputs with `C` features
-/// give `C · product of filter_shape` of them, grouped by input feature. [`ConvOptions`] are those of
-/// [`conv_general_dilated`](super::conv_general_dilated()), except groups.
+/// Extracts the elements under a window of this shape at each position, as features. `NCHW` inputs with `C` features result in
+/// `C · product of filter_shape` features, grouped by input feature. The options are
+/// [`conv_general_dilated`](super::conv_general_dilated())'s, except groups.
 ///
 /// Fails unless the window has one size for each spatial dimension.
 ///
@@ -34,7 +34,7 @@ pub fn conv_general_dilated_patches(
     options: ConvOptions,
 ) -> Array {
     let (lhs, filter) = (lhs.into_array(), filter_shape.as_ref());
-    let made = at_caller(|| {
+    or_failed(&lhs, || {
         lhs.check()?;
         if lhs.ndim() != filter.len() + 2 {
             return Err(err!(
@@ -42,29 +42,27 @@ pub fn conv_general_dilated_patches(
                 "conv_general_dilated_patches got a window {filter:?} that does not fit the rank of {}",
                 lhs.type_name()
             )
-            .help("the input has a batch and a feature dimension beside those that the window moves along"));
+            .help("the input must have a batch and a feature dimension in addition to the dimensions of the window"));
         }
         let [lhs_spec, rhs_spec, _] = options.specs(lhs.ndim())?;
         let channels = lhs.shape()[lhs_spec[1]];
-        let elements = filter.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).filter(|&n| n <= MOST_ELEMENTS);
+        let elements = filter.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).filter(|&n| n <= MAX_ELEMENTS);
         let Some(elements) = elements else {
             return Err(err!(Value, "conv_general_dilated_patches: a window {filter:?} has too many elements")
-                .help(format!("a window may have up to {MOST_ELEMENTS} elements")));
+                .help(format!("a window may have up to {MAX_ELEMENTS} elements")));
         };
-        // One kernel per window element, which selects it; every input feature uses the same kernels.
-        let pick = convert(&eye_offset_dtype(elements, elements, 0, DType::F32), lhs.dtype(), false);
-        let all = pick.expand_dims(0).broadcast_to([channels, elements, elements]);
-        let kernel = lax::reshape(&all, &[&[channels * elements, 1], filter].concat());
+        // A convolution with one kernel per window element, which selects this element. Every input feature uses the same kernels.
+        let selectors = convert(&eye_offset_dtype(elements, elements, 0, DType::F32), lhs.dtype(), false);
+        let selectors = selectors.expand_dims(0).broadcast_to([channels, elements, elements]);
+        let kernel = lax::reshape(&selectors, &[&[channels * elements, 1], filter].concat());
         let places: Vec<i32> = rhs_spec.iter().map(|&d| d as i32).collect();
         let mut order = vec![0; places.len()];
         places.iter().enumerate().for_each(|(i, &d)| order[d as usize] = i);
         let kernel = lax::transpose(&kernel, &order);
         let options = options.clone().feature_group_count(channels).precise(Precision::Highest);
         Ok(conv_general_dilated(&lhs, kernel, window_strides.as_ref(), padding, options))
-    });
-    let made: Result<Array> = made;
-    Array::from_result(made, &lhs)
+    })
 }
 
-/// The limit of window elements: each is a kernel with as many elements.
-const MOST_ELEMENTS: usize = 1 << 15;
+/// The largest number of window elements. It is limited because each element is a kernel of that many elements.
+const MAX_ELEMENTS: usize = 1 << 15;

@@ -1,8 +1,8 @@
-//! Matrix products of groups of rows, each with a matrix of its own.
+//! Matrix products of groups of rows, where each group has a different matrix.
 
 use super::dot::DotOptions;
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax;
@@ -12,19 +12,18 @@ impl DotOptions {
     /// See [`ragged_dot`](ragged_dot()).
     #[track_caller]
     pub fn ragged_dot(&self, lhs: &Array, rhs: &Array, group_sizes: &Array) -> Array {
-        let made = at_caller(|| {
+        or_failed(lhs, || {
             check(lhs, rhs, group_sizes)?;
             let groups = rhs.shape()[0];
             let rows = lhs.shape()[0];
-            // The rows of each group, zeros elsewhere: a product that sums over groups too.
+            // Repeats the rows for each group, with zeros for the rows of other groups, so that one product can sum over the groups.
             let ends = group_sizes.astype(DType::I32).cumsum(0);
             let row = lax::iota(DType::I32, &[groups, rows], 1);
             let starts = (&ends - group_sizes.astype(DType::I32)).expand_dims(1);
-            let is_own = row.greater_equal(starts) & row.less(ends.expand_dims(1));
-            let spread = where_(is_own.expand_dims(2), lhs.expand_dims(0), 0);
-            Ok(self.dot_general(&spread, rhs, (&[0, 2], &[0, 1]), (&[], &[])))
-        });
-        Array::from_result(made, lhs)
+            let is_in_group = row.greater_equal(starts) & row.less(ends.expand_dims(1));
+            let masked = where_(is_in_group.expand_dims(2), lhs.expand_dims(0), 0);
+            Ok(self.dot_general(&masked, rhs, (&[0, 2], &[0, 1]), (&[], &[])))
+        })
     }
 }
 
@@ -42,7 +41,7 @@ fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
             rhs.type_name(),
             group_sizes.type_name()
         )
-        .help("give a matrix for each group of rows, and the number of rows of each group"));
+        .help("pass one matrix for each group of rows, and the number of rows of each group"));
     }
     match group_sizes.dtype().is_integer() {
         true => Ok(()),
@@ -51,9 +50,8 @@ fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
     }
 }
 
-/// The product of each group of consecutive rows of `lhs`, `[m, k]`, with its own matrix of `rhs`, `[g, k, n]`: the
-/// first `group_sizes[0]` rows with the first matrix, and so on. Rows after the last group give zeros. [`DotOptions`] has a
-/// precision and a dtype.
+/// Multiplies each group of consecutive rows of `lhs`, `[m, k]`, by one matrix of `rhs`, `[g, k, n]`: the first `group_sizes[0]` rows by
+/// the first matrix, and so on. The result is zero for rows after the last group. [`DotOptions`] has a precision and a dtype.
 ///
 /// Fails for shapes that do not fit, and sizes that are not integers.
 ///

@@ -1,17 +1,16 @@
-//! Random bits of the device's generator.
+//! Random bits from the device's generator.
 
 use super::{bitcast_convert_type, reshape};
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::error::{Error, err};
+use crate::error::err;
 pub use crate::ops::primitive::rng_bit_generator::RandomAlgorithm;
 use crate::ops::primitive::rng_bit_generator::RngBitGenerator;
 
-/// Random bits of `shape` from a state, by the device's generator: the next state, and unsigned integers of `dtype`.
+/// Draws random bits with the device's generator. Returns the next state, and unsigned integers of `shape` and `dtype`.
 ///
-/// `key` is the state, uint32 of `[4]` or uint64 of `[2]`. Bits differ between platforms, and may between versions of XLA.
-/// Functions of [`random`](crate::random) draw numbers of them, with keys of
-/// [`PrngImpl::Rbg`](crate::random::PrngImpl::Rbg).
+/// `key` is the state, uint32 of `[4]` or uint64 of `[2]`. The bits differ between platforms, and may differ between versions of XLA. The
+/// functions of [`random`](crate::random) use them for keys of [`PrngImpl::Rbg`](crate::random::PrngImpl::Rbg).
 ///
 /// Fails for a state of another type, or a dtype that is not an unsigned integer of 8 to 64 bits.
 ///
@@ -28,14 +27,13 @@ pub fn rng_bit_generator(key: &Array, shape: &[usize], dtype: DType, algorithm: 
     let halves = key.dtype() == DType::U32 && key.shape() == [4];
     if !halves && (key.dtype() != DType::U64 || key.shape() != [2]) {
         let error = key.check().err().unwrap_or_else(|| {
-            err!(Type, "rng_bit_generator takes a state of uint32[4] or uint64[2], got {}", key.type_name())
-                .help("`random::key_data` gives the words of a key of `rbg`")
+            err!(Type, "rng_bit_generator requires a state of uint32[4] or uint64[2], got {}", key.type_name())
+                .help("pass the words of a key of `rbg`, which `random::key_data` returns")
         });
-        let failed = |error: Error| Array::from_result(Err(error), key);
-        return (failed(error.clone()), failed(error));
+        return (Array::from_result(Err(error.clone()), key), Array::from_result(Err(error), key));
     }
     let state = if halves { bitcast_convert_type(&reshape(key, &[2, 2]), DType::U64) } else { key.clone() };
     let outs = RngBitGenerator { shape: shape.into(), dtype, algorithm }.apply(&state);
-    let next = if halves { reshape(&bitcast_convert_type(&outs[0], DType::U32), &[4]) } else { outs[0].clone() };
-    (next, outs[1].clone())
+    let next_state = if halves { reshape(&bitcast_convert_type(&outs[0], DType::U32), &[4]) } else { outs[0].clone() };
+    (next_state, outs[1].clone())
 }

@@ -3,7 +3,7 @@
 use super::reduce_window::Window;
 use crate::core::array::Array;
 use crate::core::primitive::Primitive;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
@@ -30,21 +30,20 @@ fn start(name: &str, x: &Array, init: &Array) -> Result<Array> {
 /// Applies `f` to two arrays; the result must have their type.
 fn step(name: &str, f: &impl Fn(Array, Array) -> Array, a: Array, b: Array) -> Result<Array> {
     let (shape, dtype) = (a.shape_owned(), a.dtype());
-    let made = f(a, b);
-    made.check()?;
-    if made.shape() == shape.as_slice() && made.dtype() == dtype {
-        return Ok(made);
+    let result = f(a, b);
+    result.check()?;
+    if result.shape() == shape.as_slice() && result.dtype() == dtype {
+        return Ok(result);
     }
-    Err(err!(Type, "{name}: the function of two arrays {dtype}{:?} returned {}", shape.as_slice(), made.type_name())
-        .help("it works element by element, and keeps the dtype"))
+    Err(err!(Type, "{name}: the function of two arrays {dtype}{:?} returned {}", shape.as_slice(), result.type_name())
+        .help("the function must work elementwise and return the shape and dtype of its arguments"))
 }
 
-/// Reduces all elements along `axes` (`..` for all) with `f`, in any order, starting from `init`, a neutral
-/// scalar.
+/// Reduces the elements along `axes` (`..` for all) with `f`, in any order. The scalar `init` must be neutral with respect to `f`.
 ///
-/// `f` takes two arrays of one shape and works elementwise; it must be associative and commutative. It is called
-/// `log₂` of the number of elements times, and may be differentiated; sums, products, maxima, minima and
-/// logical functions have dedicated operations, which are faster.
+/// `f` receives two arrays of the same shape and must work elementwise; it must be associative and commutative. It is called
+/// `log₂` of the number of elements times, and can be differentiated. For sums, products, maxima, minima and logical functions, you
+/// should use the dedicated operations, because they are faster.
 ///
 /// Fails if the result of `f` or `init` has another dtype.
 ///
@@ -64,33 +63,33 @@ pub fn reduce(
     axes: impl IntoAxes,
 ) -> Array {
     let (x, init) = (x.into_array(), init.into_array());
-    let made = at_caller(|| {
+    or_failed(&x, || {
         let init = start("reduce", &x, &init)?;
         let axes = normalize_axes(axes, x.ndim())?;
-        let rest: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
-        let kept: Vec<usize> = rest.iter().map(|&d| x.shape()[d]).collect();
+        let other_axes: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
+        let out_shape: Vec<usize> = other_axes.iter().map(|&d| x.shape()[d]).collect();
         let count = size(&axes.iter().map(|&d| x.shape()[d]).collect::<Vec<_>>());
-        let order: Vec<usize> = axes.iter().copied().chain(rest).collect();
-        let mut left = lax::reshape(&lax::transpose(&x, &order), &[&[count], kept.as_slice()].concat());
-        let init = init.broadcast_to(kept.as_slice());
+        let order: Vec<usize> = axes.iter().copied().chain(other_axes).collect();
+        let mut partial = lax::reshape(&lax::transpose(&x, &order), &[&[count], out_shape.as_slice()].concat());
+        let init = init.broadcast_to(out_shape.as_slice());
         if count == 0 {
             return Ok(init);
         }
-        while left.shape()[0] > 1 {
-            let n = left.shape()[0];
-            let part = |from: usize, to: usize| lax::slice_in_dim(&left, from, to, 0usize);
-            let halves = step("reduce", &f, part(0, n / 2), part(n / 2, n / 2 * 2))?;
-            left = if n.is_multiple_of(2) { halves } else { lax::concatenate(&[halves, part(n - 1, n)], 0usize) };
+        // Combines the two halves until one element is left.
+        while partial.shape()[0] > 1 {
+            let n = partial.shape()[0];
+            let slice = |start: usize, stop: usize| lax::slice_in_dim(&partial, start, stop, 0usize);
+            let halves = step("reduce", &f, slice(0, n / 2), slice(n / 2, n / 2 * 2))?;
+            partial = if n.is_multiple_of(2) { halves } else { lax::concatenate(&[halves, slice(n - 1, n)], 0usize) };
         }
-        step("reduce", &f, init, lax::reshape(&left, &kept))
-    });
-    Array::from_result(made, &x)
+        step("reduce", &f, init, lax::reshape(&partial, &out_shape))
+    })
 }
 
-/// Larger windows would need too many operations.
-const MOST_ELEMENTS: usize = 4096;
+/// The largest number of window elements. It is limited because each element is an operation of the program.
+const MAX_ELEMENTS: usize = 4096;
 
-/// Reduces the elements under a window with `f` at each position, as by [`reduce`]; padding is `init`.
+/// Reduces the elements under a window at each position with `f`, like [`reduce`]. The padding is `init`.
 ///
 /// Fails for windows of more than 4096 elements.
 ///
@@ -109,19 +108,19 @@ pub fn reduce_window(
     window: impl Into<Window>,
 ) -> Array {
     let (x, init) = (x.into_array(), init.into_array());
-    let made = at_caller(|| {
+    or_failed(&x, || {
         let init = start("reduce_window", &x, &init)?;
         let window = window.into().primitive("reduce_window", &x, Reducer::Sum)?;
         let numbers = x.aval().with_dtype(crate::dtype::DType::F32);
         let out = window.infer(std::slice::from_ref(&numbers))?[0].shape.clone();
         let elements = window.window.iter().fold(1usize, |n, &w| n.saturating_mul(w));
-        if elements > MOST_ELEMENTS {
+        if elements > MAX_ELEMENTS {
             return Err(err!(
                 Value,
                 "reduce_window with a window of {:?} combines {elements} elements at each place",
                 window.window.as_slice()
             )
-            .help("`reduce_window_sum`, `_max` and `_min` take larger windows"));
+            .help("use `reduce_window_sum`, `reduce_window_max` or `reduce_window_min`, which accept larger windows"));
         }
         let filled = init.broadcast_to(out.as_slice());
         if out.contains(&0) || elements == 0 {
@@ -130,6 +129,5 @@ pub fn reduce_window(
         let padded = lax::pad(&x, &init, &window.pad_config());
         padded.check()?;
         window.slices(&padded, &out).into_iter().try_fold(filled, |sum, part| step("reduce_window", &f, sum, part))
-    });
-    Array::from_result(made, &x)
+    })
 }

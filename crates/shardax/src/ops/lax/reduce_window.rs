@@ -52,7 +52,7 @@ impl Window {
         self
     }
 
-    /// The padding of the operand, which never changes a result. Default [`Padding::Valid`].
+    /// The padding of the operand. Its elements are neutral, so that they do not change a result. Default [`Padding::Valid`].
     pub fn padding(mut self, padding: impl Into<Padding>) -> Self {
         self.padding = padding.into();
         self
@@ -77,14 +77,14 @@ impl Window {
         let strides = self.strides.as_ref().unwrap_or(&ones);
         let base = self.base_dilation.as_ref().unwrap_or(&ones);
         let dilation = self.window_dilation.as_ref().unwrap_or(&ones);
-        for (what, values) in [
+        for (argument, values) in [
             ("window dimensions", &self.dimensions),
             ("window strides", strides),
             ("base dilation", base),
             ("window dilation", dilation),
         ] {
             if values.len() != rank {
-                return Err(err!(Value, "{name} of {} needs {rank} {what}, one for each dimension, got {values:?}", x.type_name()).help("give as many as the array has dimensions; `nn::max_pool` takes those of the spatial dimensions alone"));
+                return Err(err!(Value, "{name} of {} needs {rank} {argument}, one for each dimension, got {values:?}", x.type_name()).help("pass one value for each dimension of the array; `nn::max_pool` only requires values for the spatial dimensions"));
             }
         }
         let sizes: Vec<usize> = x.shape().iter().zip(base).map(|(&n, &by)| extent(n, by)).collect();
@@ -111,7 +111,7 @@ pub(crate) fn pooled(name: &str, x: &Array, window: &Window, reducer: Reducer) -
 
 /// The maximum of each position of a window.
 ///
-/// The gradient goes to the first of equal elements.
+/// If several elements are equal, only the first of them has a gradient.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -125,7 +125,7 @@ pub fn reduce_window_max(x: impl ArrayLike, window: impl Into<Window>) -> Array 
 
 /// The minimum of each position of a window.
 ///
-/// The gradient goes to the first of equal elements.
+/// If several elements are equal, only the first of them has a gradient.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -8,7 +8,8 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::Select;
 use crate::ops::primitive::clamp::Clamp;
 
-/// Selects `on_true` where `pred` holds, else `on_false`: of one dtype, and of one shape or scalars.
+/// Selects `on_true` where `pred` is true, otherwise `on_false`. Both must have the same dtype, and the same shape unless they are
+/// scalars.
 ///
 /// [`where_`](crate::numpy::where_) also promotes and broadcasts.
 ///
@@ -57,7 +58,8 @@ pub fn select_n(which: &Array, cases: &[Array]) -> Array {
     }
 }
 
-/// Clamps `x` to between `min` and `max`, each a scalar or of the shape of `x`; if they cross, to `max`.
+/// Clamps `x` to the interval from `min` to `max`. Each bound is a scalar or has the shape of `x`. If `min` is larger than `max`, the
+/// result is `max`.
 ///
 /// The gradient with respect to `x` is 0 at the bounds and beyond them.
 ///
@@ -68,6 +70,7 @@ pub fn select_n(which: &Array, cases: &[Array]) -> Array {
 /// ```
 #[track_caller]
 pub fn clamp(min: impl ArrayLike, x: &Array, max: impl ArrayLike) -> Array {
-    let like = |bound: Array| if bound.weak_type() { bound.astype(x.dtype()) } else { bound };
-    bind1(Clamp, &[like(min.into_array()), x.clone(), like(max.into_array())])
+    let [min, max] = [min.into_array(), max.into_array()]
+        .map(|bound| if bound.weak_type() { bound.astype(x.dtype()) } else { bound });
+    bind1(Clamp, &[min, x.clone(), max])
 }

@@ -1,8 +1,8 @@
-//! Putting arrays together and taking them apart: blocks, parts, insertion and deletion.
+//! Functions that join and divide arrays: blocks, parts, insertion and deletion.
 
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
-use super::{broadcast_args, concatenate, made, where_};
+use super::{broadcast_args, checked_or_failed, concatenate, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -12,8 +12,8 @@ use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::shape::{AxisNumber, normalize_axis};
 use crate::source;
 
-/// A matrix of blocks: the arrays of each row are concatenated along the last dimension, the rows along the second to
-/// last. Arrays of fewer dimensions have leading ones added.
+/// A matrix of blocks. The arrays of each row are concatenated along the last dimension, the rows along the second to last. Arrays of
+/// fewer dimensions get leading dimensions of size 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -27,16 +27,21 @@ pub fn block(rows: impl IntoIterator<Item = impl IntoIterator<Item = impl ArrayL
     let rows: Vec<Vec<Array>> = rows.into_iter().map(into_arrays).collect();
     at_caller(|| {
         let rank = rows.iter().flatten().map(Array::ndim).max().unwrap_or(0).max(2);
-        let raised = |x: &Array| {
-            let shape = [vec![1; rank - x.ndim()], x.shape().to_vec()].concat();
-            lax::reshape(x, &shape)
-        };
-        let row = |row: &Vec<Array>| concatenate(row.iter().map(raised).collect::<Vec<_>>(), -1);
-        concatenate(rows.iter().map(row).collect::<Vec<_>>(), -2)
+        let rows = rows.iter().map(|row| {
+            let blocks = row.iter().map(|block| with_leading_dims(block, rank));
+            concatenate(blocks.collect::<Vec<_>>(), -1)
+        });
+        concatenate(rows.collect::<Vec<_>>(), -2)
     })
 }
 
-/// The arrays broadcast to one shape, each of its own dtype. Fails for shapes that do not broadcast.
+/// Adds leading dimensions of size 1 until there are `rank` dimensions.
+fn with_leading_dims(x: &Array, rank: usize) -> Array {
+    let shape = [vec![1; rank - x.ndim()], x.shape().to_vec()].concat();
+    lax::reshape(x, &shape)
+}
+
+/// Broadcasts the arrays to one shape. Each keeps its dtype. Fails for shapes that do not broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,12 +55,12 @@ pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Res
     let _line = source::enter();
     let arrays = into_arrays(arrays);
     arrays.iter().try_for_each(Array::check)?;
-    let all = broadcast_args("broadcast_arrays", &arrays).at_caller()?;
-    let shape = all.iter().find(|x| x.ndim() > 0).map(Array::shape_owned).unwrap_or_default();
-    Ok(all.iter().map(|x| x.broadcast_to(&shape)).collect())
+    let arrays = broadcast_args("broadcast_arrays", &arrays).at_caller()?;
+    let shape = arrays.iter().find(|x| x.ndim() > 0).map(Array::shape_owned).unwrap_or_default();
+    Ok(arrays.iter().map(|x| x.broadcast_to(&shape)).collect())
 }
 
-/// Splits along `axis` into `parts` arrays, whose sizes differ by at most 1: the first ones are larger.
+/// Splits along `axis` into `parts` arrays. Their sizes differ by at most 1; larger arrays come first.
 ///
 /// Fails for 0 parts.
 ///
@@ -72,11 +77,11 @@ pub fn array_split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Re
     let _line = source::enter();
     let x = x.into_array();
     x.check()?;
-    let at = normalize_axis(axis as isize, x.ndim()).at_caller()?;
-    let n = x.shape()[at];
+    let axis_index = normalize_axis(axis as isize, x.ndim()).at_caller()?;
+    let n = x.shape()[axis_index];
     if parts == 0 || (parts > n && parts > 1 << 16) {
         return Err(err!(Value, "array_split cannot divide {} into {parts} parts", x.type_name())
-            .help("pass the number of parts, at least 1"))
+            .help("pass a number of parts of at least 1"))
         .at_caller();
     }
     let places: Vec<usize> = (1..parts).map(|i| i * (n / parts) + i.min(n % parts)).collect();
@@ -90,7 +95,7 @@ pub fn split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Result<V
     x.into_array().split(parts, axis)
 }
 
-/// Splits along the second dimension, or the only one.
+/// Splits along the second dimension; a vector is split along its only dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -129,11 +134,11 @@ pub fn dsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
     x.into_array().split(parts, 2)
 }
 
-/// Places along an axis, from the front or, negative ones, from the end: a number or a list.
+/// Indices along an axis: a number or a list. Negative indices count from the end.
 pub trait IntoPlaces {
-    /// The places as written.
+    /// The indices as they were passed.
     fn into_places(self) -> Vec<i64>;
-    /// Returns true for a single number, which has one dimension less.
+    /// Returns true for a single number, whose values have one dimension less.
     fn is_one(&self) -> bool {
         false
     }
@@ -160,21 +165,21 @@ impl IntoPlaces for &[i32] {
     }
 }
 
-/// The places below `end`, counted from the front of an axis of `n` elements.
+/// Converts indices to indices from the front of an axis of `n` elements. They must be less than `end`.
 fn places_in(name: &str, x: &Array, places: Vec<i64>, n: usize, end: usize) -> Result<Vec<usize>> {
-    let of = |place: i64| {
-        let at = if place < 0 { place + n as i64 } else { place };
-        usize::try_from(at).ok().filter(|at| *at < end).ok_or_else(|| {
+    let indices = places.into_iter().map(|place| {
+        let index = if place < 0 { place + n as i64 } else { place };
+        usize::try_from(index).ok().filter(|index| *index < end).ok_or_else(|| {
             err!(Index, "index {place} is out of bounds of {name} in {n} elements of {}", x.type_name())
-                .help("indices count from 0, negative ones from the end")
+                .help("indices count from 0, and negative indices from the end")
         })
-    };
-    places.into_iter().map(of).collect()
+    });
+    indices.collect()
 }
 
-/// The array without the entries at these places along `axis` (`..`: of the flat array). Places named twice count once.
+/// Removes the entries at these indices along `axis` (`..`: of the flat array). Duplicate indices count once.
 ///
-/// Fails for places out of bounds.
+/// Fails for indices out of bounds.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -185,14 +190,14 @@ fn places_in(name: &str, x: &Array, places: Vec<i64>, n: usize, end: usize) -> R
 #[track_caller]
 pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         let (x, axis) = with_axis(&x, axis)?;
         let n = x.shape()[axis];
-        let mut gone = places_in("delete", &x, places.into_places(), n, n)?;
-        gone.sort_unstable();
-        gone.dedup();
-        let starts = std::iter::once(0).chain(gone.iter().map(|at| at + 1));
-        let ends = gone.iter().copied().chain(std::iter::once(n));
+        let mut deleted = places_in("delete", &x, places.into_places(), n, n)?;
+        deleted.sort_unstable();
+        deleted.dedup();
+        let starts = std::iter::once(0).chain(deleted.iter().map(|index| index + 1));
+        let ends = deleted.iter().copied().chain(std::iter::once(n));
         let parts: Vec<Array> = starts
             .zip(ends)
             .filter(|(start, end)| start < end)
@@ -202,10 +207,10 @@ pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -
     })
 }
 
-/// The array with `values` inserted before these places along `axis` (`..`: of the flat array), converted to its dtype
-/// and broadcast. For one place, the first of as many dimensions as the array has becomes the axis.
+/// Inserts `values` before these indices along `axis` (`..`: of the flat array). The values are converted to the array's dtype and
+/// broadcast. With a single index, the first dimension of `values` becomes the axis, if they have as many dimensions as the array.
 ///
-/// Fails for places out of bounds.
+/// Fails for indices out of bounds.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -217,18 +222,15 @@ pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -
 #[track_caller]
 pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let (x, values) = (x.into_array(), values.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         values.check()?;
         let (x, axis) = with_axis(&x, axis)?;
         let (n, single) = (x.shape()[axis], places.is_one());
         let places = places_in("insert", &x, places.into_places(), n, n + 1)?;
         let mut shape = x.shape_owned();
-        // One place takes as many values as there are along the axis.
+        // With a single index, all values along the axis are inserted before it.
         let values = match single && values.ndim() <= x.ndim() {
-            true => {
-                let own = [vec![1; x.ndim() - values.ndim()], values.shape().to_vec()].concat();
-                lax::reshape(&values, &own).moveaxis(0, axis as i32)
-            }
+            true => with_leading_dims(&values, x.ndim()).moveaxis(0, axis as i32),
             false => values,
         };
         let count = if single { values.shape().get(axis).copied().unwrap_or(1) } else { places.len() };
@@ -238,25 +240,25 @@ pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike
         let places = if single { vec![places[0]; count] } else { places };
         let mut order: Vec<usize> = (0..count).collect();
         order.sort_by_key(|&i| places[i]);
-        let (mut parts, mut at) = (Vec::new(), 0);
+        let (mut parts, mut done) = (Vec::new(), 0);
         for i in order {
-            if places[i] > at {
-                parts.push(lax::slice_in_dim(&x, at, places[i], axis));
-                at = places[i];
+            if places[i] > done {
+                parts.push(lax::slice_in_dim(&x, done, places[i], axis));
+                done = places[i];
             }
             parts.push(lax::slice_in_dim(&values, i, i + 1, axis));
         }
-        if at < n || parts.is_empty() {
-            parts.push(lax::slice_in_dim(&x, at, n, axis));
+        if done < n || parts.is_empty() {
+            parts.push(lax::slice_in_dim(&x, done, n, axis));
         }
         Ok(lax::concatenate(&parts, axis))
     })
 }
 
-/// The elements of the first array of `choices` whose condition holds, `default` where none does; broadcast and
-/// promoted.
+/// Selects the elements of the first array of `choices` whose condition is true, or `default` where no condition is. The arrays are
+/// broadcast and promoted.
 ///
-/// Fails unless there are as many conditions, booleans, as choices.
+/// Fails unless there is one boolean condition for each choice.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -273,7 +275,7 @@ pub fn select(
     default: impl ArrayLike,
 ) -> Array {
     let (conditions, choices, default) = (into_arrays(conditions), into_arrays(choices), default.into_array());
-    made(&default, || {
+    checked_or_failed(&default, || {
         if conditions.len() != choices.len() || choices.is_empty() {
             return Err(err!(
                 Value,
@@ -281,14 +283,14 @@ pub fn select(
                 conditions.len(),
                 choices.len()
             )
-            .help("give a condition for each choice, at least one"));
+            .help("pass one condition for each choice, and at least one choice"));
         }
         if let Some(odd) = conditions.iter().find(|c| c.dtype() != DType::Bool) {
-            return Err(err!(Type, "select needs conditions of booleans, got {}", odd.type_name())
+            return Err(err!(Type, "select needs boolean conditions, got {}", odd.type_name())
                 .help("compare the conditions with 0: `c.not_equal(0)`"));
         }
-        let all = conditions.iter().zip(&choices).rev();
-        Ok(all.fold(default.clone(), |rest, (condition, choice)| where_(condition, choice, rest)))
+        let cases = conditions.iter().zip(&choices).rev();
+        Ok(cases.fold(default.clone(), |otherwise, (condition, choice)| where_(condition, choice, otherwise)))
     })
 }
 
@@ -303,18 +305,17 @@ pub fn select(
 #[track_caller]
 pub fn rot90(x: impl ArrayLike, k: i32, axes: (i32, i32)) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         x.check()?;
         let (a, b) = (normalize_axis(axes.0 as isize, x.ndim())?, normalize_axis(axes.1 as isize, x.ndim())?);
         if a == b {
             return Err(err!(Value, "Axes must be different: rot90 got {axes:?}").help("pass two different dimensions"));
         }
-        let turned = |x: &Array| x.swapaxes(a as i32, b as i32);
         Ok(match k.rem_euclid(4) {
             0 => x.clone(),
-            1 => turned(&lax::rev(&x, &[b])),
+            1 => lax::rev(&x, &[b]).swapaxes(a as i32, b as i32),
             2 => lax::rev(&x, &[a, b]),
-            _ => lax::rev(&turned(&x), &[b]),
+            _ => lax::rev(&x.swapaxes(a as i32, b as i32), &[b]),
         })
     })
 }
@@ -343,7 +344,7 @@ pub fn fliplr(x: impl ArrayLike) -> Array {
     x.into_array().flip(1)
 }
 
-/// Moves the dimension `axis` before the one that is at `start`.
+/// Moves the dimension `axis` before the dimension `start`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -354,14 +355,14 @@ pub fn fliplr(x: impl ArrayLike) -> Array {
 pub fn rollaxis(x: impl ArrayLike, axis: impl AxisNumber, start: i32) -> Array {
     let axis = axis.axis_number();
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         x.check()?;
         let (axis, start) = (normalize_axis(axis as isize, x.ndim())?, normalize_axis(start as isize, x.ndim() + 1)?);
         Ok(x.moveaxis(axis as i32, (start - usize::from(axis < start)) as i32))
     })
 }
 
-/// The elements repeated, or cut off, to a new shape, in row-major order.
+/// Repeats or truncates the elements to a new shape, in row-major order.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -372,7 +373,7 @@ pub fn rollaxis(x: impl ArrayLike, axis: impl AxisNumber, start: i32) -> Array {
 #[track_caller]
 pub fn resize(x: impl ArrayLike, shape: impl super::IntoShape) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         let shape = crate::shape::shape_of(shape)?;
         crate::core::program::Aval::new(x.dtype(), shape.as_slice()).byte_size()?;
         let size: usize = shape.iter().product();
@@ -396,9 +397,9 @@ pub fn diagflat(x: impl ArrayLike, k: i32) -> Array {
     super::diag(x.into_array().ravel(), k)
 }
 
-/// The array with `values` on its main diagonal: a number, or a vector that is repeated.
+/// Replaces the main diagonal by `values`, a number or a vector that is repeated.
 ///
-/// Fails for less than two dimensions, and unless more than two are of equal size.
+/// Fails for fewer than two dimensions, and for more than two dimensions of different sizes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -408,7 +409,7 @@ pub fn diagflat(x: impl ArrayLike, k: i32) -> Array {
 #[track_caller]
 pub fn fill_diagonal(x: impl ArrayLike, values: impl ArrayLike) -> Array {
     let (x, values) = (x.into_array(), values.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         values.check()?;
         let n = x.shape().iter().copied().min().unwrap_or(0);
         if x.ndim() < 2 || (x.ndim() > 2 && x.shape().iter().any(|&m| m != n)) {
@@ -417,7 +418,7 @@ pub fn fill_diagonal(x: impl ArrayLike, values: impl ArrayLike) -> Array {
                 "All dimensions of input must be of equal length, at least two, got {}",
                 x.type_name()
             )
-            .help("fill the diagonal of a matrix, or of an array of equal sizes"));
+            .help("pass a matrix, or an array whose dimensions have equal sizes"));
         }
         let line = lax::iota(DType::of_indices(&[n]), &[n], 0);
         let places: Vec<crate::ops::index::IndexItem> =
@@ -430,7 +431,7 @@ pub fn fill_diagonal(x: impl ArrayLike, values: impl ArrayLike) -> Array {
 options! {
     /// Options of [`compress`](compress()) and [`extract`](extract()).
     CompressOptions {
-        /// The number of entries of the result, which `jit` needs to know: fewer are followed by `fill_value`.
+        /// The number of entries of the result, which you must set inside `jit`. If fewer entries are selected, `fill_value` follows.
         size: Option<usize> = None, |size: impl Into<Option<usize>>| size.into();
         /// The value after the last entry. Default 0.
         fill_value: Array = Array::literal(Scalar::Int(0), DType::I32, true), |value: impl ArrayLike| value.into_array();
@@ -442,7 +443,7 @@ impl CompressOptions {
     #[track_caller]
     pub fn compress(&self, condition: impl ArrayLike, x: impl ArrayLike, axis: impl IntoAxis) -> Array {
         let (condition, x) = (condition.into_array(), x.into_array());
-        made(&x, || {
+        checked_or_failed(&x, || {
             condition.check()?;
             let (x, axis) = with_axis(&x, axis)?;
             let n = x.shape()[axis].min(condition.size());
@@ -452,19 +453,19 @@ impl CompressOptions {
             }
             let chosen = lax::slice_in_dim(&condition, 0, n, 0usize).not_equal(0);
             let x = lax::slice_in_dim(&x, 0, n, axis);
-            let at = super::NonzeroOptions::new().fill_value(n as i32).flatnonzero(&chosen, self.size);
-            at.check()?;
+            let indices = super::NonzeroOptions::new().fill_value(n as i32).flatnonzero(&chosen, self.size);
+            indices.check()?;
             let fill = super::convert(&self.fill_value, x.dtype(), false);
-            let mut own = vec![1; x.ndim()];
-            own[axis] = at.size();
-            let is_entry = lax::reshape(&at.less(n as i32), &own);
+            let mut mask_shape = vec![1; x.ndim()];
+            mask_shape[axis] = indices.size();
+            let is_entry = lax::reshape(&indices.less(n as i32), &mask_shape);
             match n {
                 0 => {
                     let mut shape = x.shape_owned();
-                    shape[axis] = at.size();
+                    shape[axis] = indices.size();
                     Ok(fill.broadcast_to(&shape))
                 }
-                _ => Ok(where_(is_entry, x.take(at.minimum(n as i32 - 1), axis as i32), fill)),
+                _ => Ok(where_(is_entry, x.take(indices.minimum(n as i32 - 1), axis as i32), fill)),
             }
         })
     }
@@ -476,8 +477,8 @@ impl CompressOptions {
     }
 }
 
-/// The entries along `axis` (`..`: of the flat array) for which a vector of conditions holds. [`CompressOptions`] has a fixed
-/// size, which `jit` needs.
+/// Selects the entries along `axis` (`..`: of the flat array) for which a vector of conditions is true. Inside `jit`, you must set a
+/// fixed size with [`CompressOptions`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -493,7 +494,7 @@ pub fn compress(condition: impl ArrayLike, x: impl ArrayLike, axis: impl IntoAxi
     CompressOptions::new().compress(condition, x, axis)
 }
 
-/// The elements for which a condition of the same shape holds, as a vector.
+/// Selects the elements for which a condition of the same shape is true, as a vector.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -506,7 +507,7 @@ pub fn extract(condition: impl ArrayLike, x: impl ArrayLike) -> Array {
     CompressOptions::new().extract(condition, x)
 }
 
-/// The array with `values` in the places that [`take_along_axis`](super::take_along_axis()) reads:
+/// Replaces the elements that [`take_along_axis`](super::take_along_axis()) would read by `values`:
 /// `out[indices[i, j], j] = values[i, j]` for axis 0.
 ///
 /// ```
@@ -525,7 +526,7 @@ pub fn put_along_axis(
 ) -> Array {
     let axis = axis.axis_number();
     let (x, indices, values) = (x.into_array(), indices.into_array(), values.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         indices.check()?;
         values.check()?;
         let axis = normalize_axis(axis as isize, x.ndim())?;
@@ -536,16 +537,16 @@ pub fn put_along_axis(
                 x.type_name(),
                 indices.type_name()
             )
-            .help("give integers, with as many dimensions as the array"));
+            .help("pass integers with as many dimensions as the array"));
         }
         let mut shape = x.shape_owned();
         shape[axis] = indices.shape()[axis];
         let indices = indices.broadcast_to(&shape);
         indices.check()?;
-        let at: Vec<crate::ops::index::IndexItem> = (0..x.ndim())
+        let index: Vec<crate::ops::index::IndexItem> = (0..x.ndim())
             .map(|d| if d == axis { indices.clone() } else { lax::iota(DType::of_indices(&shape), &shape, d) })
             .map(crate::ops::index::IndexItem::Array)
             .collect();
-        Ok(x.at(at).set(super::convert(&values, x.dtype(), x.weak_type()).broadcast_to(&shape)))
+        Ok(x.at(index).set(super::convert(&values, x.dtype(), x.weak_type()).broadcast_to(&shape)))
     })
 }

@@ -56,22 +56,21 @@ impl Over {
         self
     }
 
-    /// The initial value of sums, products, maxima and minima; it is converted to their dtype.
+    /// The initial value of sums, products, maxima and minima. It is converted to the dtype of the result.
     pub fn initial(mut self, initial: impl ArrayLike) -> Over {
         self.initial = Some(initial.into_array());
         self
     }
 
-    /// The dtype that the elements are converted to first, for sums, products, means and variances.
+    /// The dtype to which the elements of sums, products, means and variances are converted first.
     pub fn dtype(mut self, dtype: DType) -> Over {
         self.dtype = Some(dtype);
         self
     }
 
     /// The sharding in the type of a sum, maximum or minimum, over mesh axes of type
-    /// [`Explicit`](crate::AxisType::Explicit). Axes that split the reduced dimensions may be unreduced in it; for a
-    /// maximum or minimum, the spec then has this
-    /// [`unreduced_kind`](crate::PartitionSpec::unreduced_kind).
+    /// [`Explicit`](crate::AxisType::Explicit). Mesh axes that split the reduced dimensions can be unreduced in it. For a maximum or
+    /// minimum, the spec must then have the corresponding [`unreduced_kind`](crate::PartitionSpec::unreduced_kind).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -128,7 +127,7 @@ pub(crate) enum Options {
     None,
 }
 
-/// A reduction of one array: its axes are counted from the front and sorted, its options are supported.
+/// A reduction of one array, after checks: the axes are sorted and counted from the front, and the options are supported.
 pub(crate) struct Reduction {
     pub axes: SmallVec<[usize; 4]>,
     over: Over,
@@ -150,17 +149,16 @@ impl Reduction {
         ];
         if let Some((option, _)) = unknown.into_iter().find(|(_, unknown)| *unknown) {
             return Err(err!(Type, "{name} got an unexpected keyword argument '{option}' (TypeError)")
-                .help("leave the option out: apply it to the operand or to the result"));
+                .help("remove the option, and apply its effect to the operand or to the result"));
         }
-        let masked = over.mask.iter().try_for_each(|mask| {
+        over.mask.iter().try_for_each(|mask| {
             mask.check()?;
             if mask.dtype() == DType::Bool {
                 return Ok(());
             }
-            Err(err!(Type, "{name} needs a mask of booleans, got {}", mask.type_name())
+            Err(err!(Type, "{name} needs a boolean mask, got {}", mask.type_name())
                 .help("compare the mask with 0: `mask.not_equal(0)`"))
-        });
-        masked?;
+        })?;
         over.initial.iter().try_for_each(|initial| {
             initial.check()?;
             if initial.ndim() == 0 {
@@ -177,7 +175,7 @@ impl Reduction {
         self.axes.iter().map(|&a| a as i32).collect()
     }
 
-    /// The mask, of the shape of the operand.
+    /// The mask, broadcast to the shape of the operand.
     pub fn mask(&self, x: &Array) -> Option<Array> {
         self.over.mask.as_ref().map(|mask| mask.broadcast_to(x.shape()))
     }
@@ -186,7 +184,7 @@ impl Reduction {
         self.over.mask.is_some()
     }
 
-    /// The reduction with the axes kept and no other option, for elements that are masked separately.
+    /// This reduction with `keepdims` and the mask, but no other option.
     pub fn inner(&self) -> Over {
         Over { mask: self.over.mask.clone(), ..over(self.signed().as_slice()).keepdims(true) }
     }
@@ -196,15 +194,14 @@ impl Reduction {
         self.over.dtype.map_or_else(|| x.clone(), |dtype| x.astype(dtype))
     }
 
-    /// The sharding that is asked for of the result, without the axes that are kept.
+    /// The requested sharding of the result, before the axes of `keepdims` are inserted.
     pub fn out(&self, x: &Array) -> Result<Option<Arc<Typed>>> {
         let Some(like) = &self.over.out_sharding else { return Ok(None) };
-        let reduced = |d: usize| self.axes.contains(&d);
-        let shape = x.shape().iter().enumerate().filter(|(d, _)| self.over.keepdims || !reduced(*d));
-        let shape: Shape = shape.map(|(d, n)| if reduced(d) { 1 } else { *n }).collect();
+        let dims = x.shape().iter().enumerate().filter(|(d, _)| self.over.keepdims || !self.axes.contains(d));
+        let shape: Shape = dims.map(|(d, n)| if self.axes.contains(&d) { 1 } else { *n }).collect();
         let out = like.out_sharding("out_sharding", &shape, &[x])?;
-        let kept = if self.over.keepdims { &self.axes[..] } else { &[] };
-        Ok(out.map(|out| Arc::new(kept.iter().rev().fold(out, |out, d| out.removed(*d)))))
+        let inserted_axes = if self.over.keepdims { &self.axes[..] } else { &[] };
+        Ok(out.map(|out| Arc::new(inserted_axes.iter().rev().fold(out, |out, d| out.removed(*d)))))
     }
 
     /// Replaces masked-out elements by `fill`.
@@ -220,7 +217,7 @@ impl Reduction {
         self.over.initial.as_ref().map(|initial| convert(initial, y.dtype(), y.weak_type()))
     }
 
-    /// The number of elements for each result: a number, or an array if they are masked.
+    /// The number of elements of each result: a number, or an array if the elements are masked.
     pub fn count(&self, x: &Array) -> Array {
         match &self.over.mask {
             Some(mask) => {
@@ -234,14 +231,14 @@ impl Reduction {
         }
     }
 
-    /// Gives the result of reducing `x` its shape.
+    /// Inserts the axes of `keepdims` into `y`, the result of reducing `x`.
     pub fn shaped(&self, x: &Array, y: Array) -> Array {
         if !self.over.keepdims || y.error().is_some() {
             return y;
         }
-        let mut kept = 0..y.ndim();
+        let mut y_dims = 0..y.ndim();
         let dims: Vec<Option<usize>> =
-            (0..x.ndim()).map(|d| if self.axes.contains(&d) { None } else { kept.next() }).collect();
+            (0..x.ndim()).map(|d| if self.axes.contains(&d) { None } else { y_dims.next() }).collect();
         lax::with_dims(&y, &dims)
     }
 }

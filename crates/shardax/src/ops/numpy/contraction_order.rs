@@ -1,6 +1,6 @@
 //! The order in which the products of an [`einsum`](super::einsum()) of several arrays are computed.
 
-/// The largest number of operands for which all orders are compared: that takes `3ⁿ` steps.
+/// The largest number of operands for which all orders are compared. The comparison takes `3ⁿ` steps.
 pub(super) const MAX_OPERANDS: usize = 8;
 
 /// A set of operands: bit `i` is operand `i`.
@@ -9,10 +9,11 @@ pub(super) type Set = usize;
 /// The multiply-adds of the products so far, and the elements of their results.
 type Cost = (f64, f64);
 
-/// Returns the pairs of sets to multiply, in order: those with the fewest multiply-adds, and of equal ones those with the smallest results.
+/// Returns the pairs of sets to multiply, in order. The order has the fewest multiply-adds; of several such orders, it has the smallest
+/// results.
 pub(super) fn search<L: Copy + Eq>(operands: &[&[L]], output: &[L], size: impl Fn(L) -> usize) -> Vec<[Set; 2]> {
     let sets = 1 << operands.len();
-    // The labels of the product of each set: those that the output or another operand has.
+    // The product of a set has the labels that the output or an operand outside of the set needs.
     let labels: Vec<Vec<L>> = (0..sets).map(|set| product_labels(operands, output, set)).collect();
     let elements = |labels: &[L]| labels.iter().map(|l| size(*l) as f64).product::<f64>();
     let mut best: Vec<(Cost, Set)> = vec![((0.0, 0.0), 0); sets];
@@ -21,17 +22,17 @@ pub(super) fn search<L: Copy + Eq>(operands: &[&[L]], output: &[L], size: impl F
             continue;
         }
         let result = elements(&labels[set]);
-        // Each split once: the first operand of the set is on the left.
-        let first = set & set.wrapping_neg();
-        best[set] = ((f64::INFINITY, f64::INFINITY), first);
+        // The first operand of the set is always on the left, so that each split is compared once.
+        let first_operand = set & set.wrapping_neg();
+        best[set] = ((f64::INFINITY, f64::INFINITY), first_operand);
         let mut left = (set - 1) & set;
         while left > 0 {
-            if left & first != 0 {
+            if left & first_operand != 0 {
                 let right = set ^ left;
-                let mut all = labels[left].clone();
-                all.extend(labels[right].iter().filter(|l| !labels[left].contains(l)));
-                let ((a, b), (c, d)) = (best[left].0, best[right].0);
-                let cost = (a + c + elements(&all), b + d + result);
+                let mut loop_labels = labels[left].clone();
+                loop_labels.extend(labels[right].iter().filter(|l| !labels[left].contains(l)));
+                let ((left_flops, left_size), (right_flops, right_size)) = (best[left].0, best[right].0);
+                let cost = (left_flops + right_flops + elements(&loop_labels), left_size + right_size + result);
                 if cost < best[set].0 {
                     best[set] = (cost, left);
                 }
@@ -54,9 +55,9 @@ fn collect(set: Set, best: &[(Cost, Set)], products: &mut Vec<[Set; 2]>) {
     }
 }
 
-/// The labels of operands of the set that the output or an operand outside of it has.
+/// The labels of the set's operands that the output or an operand outside of the set has too.
 fn product_labels<L: Copy + Eq>(operands: &[&[L]], output: &[L], set: Set) -> Vec<L> {
-    let part = |is_inside: bool| {
+    let labels_of = |is_inside: bool| {
         operands
             .iter()
             .enumerate()
@@ -64,8 +65,8 @@ fn product_labels<L: Copy + Eq>(operands: &[&[L]], output: &[L], set: Set) -> Ve
             .flat_map(|(_, labels)| *labels)
     };
     let mut labels = Vec::new();
-    for label in part(true) {
-        let is_kept = output.contains(label) || part(false).any(|other| other == label);
+    for label in labels_of(true) {
+        let is_kept = output.contains(label) || labels_of(false).any(|outside| outside == label);
         if is_kept && !labels.contains(label) {
             labels.push(*label);
         }

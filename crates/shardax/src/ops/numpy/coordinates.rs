@@ -3,21 +3,21 @@
 use std::ops::Range;
 
 use super::options::options;
-use super::{RangeNumber, arange, made, where_};
+use super::{RangeNumber, arange, checked_or_failed, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
-use crate::error::{Result, err};
+use crate::error::err;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 
 /// The order of the dimensions of a grid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Indexing {
-    /// Cartesian: the first vector lies along the second dimension, the second along the first.
+    /// Cartesian: the first vector is along the second dimension, the second vector along the first.
     #[default]
     Xy,
-    /// Matrix: vector `i` lies along dimension `i`.
+    /// Matrix: vector `i` is along dimension `i`.
     Ij,
 }
 
@@ -37,7 +37,7 @@ options! {
     MeshgridOptions {
         /// The order of the dimensions. Default [`Indexing::Xy`].
         indexing: Indexing = Indexing::Xy, |indexing: Indexing| indexing;
-        /// If true, each result has its own dimension alone, and size 1 in the others. Default `false`.
+        /// If true, each result has size 1 in all dimensions except the dimension of its vector. Default `false`.
         sparse: bool = false, |sparse: bool| sparse;
     }
 }
@@ -49,31 +49,32 @@ impl MeshgridOptions {
         let vectors = crate::ops::operators::into_arrays(vectors);
         at_caller(|| {
             let exchanged = self.indexing == Indexing::Xy && vectors.len() > 1;
-            let place = |i: usize| if exchanged && i < 2 { 1 - i } else { i };
+            let dim_of = |i: usize| if exchanged && i < 2 { 1 - i } else { i };
             let mut shape = vec![1; vectors.len()];
             for (i, v) in vectors.iter().enumerate() {
-                shape[place(i)] = v.size();
+                shape[dim_of(i)] = v.size();
             }
-            let spread = |(i, v): (usize, &Array)| {
-                let mut own = vec![1; vectors.len()];
-                own[place(i)] = v.size();
+            let grids = vectors.iter().enumerate().map(|(i, v)| {
+                let mut sparse_shape = vec![1; vectors.len()];
+                sparse_shape[dim_of(i)] = v.size();
+                let shape = if self.sparse { &sparse_shape } else { &shape };
                 match v.ndim() {
-                    0 | 1 => lax::broadcast_in_dim(&v.ravel(), if self.sparse { &own } else { &shape }, &[place(i)]),
+                    0 | 1 => lax::broadcast_in_dim(&v.ravel(), shape, &[dim_of(i)]),
                     _ => {
                         let e = err!(Value, "Arguments to meshgrid must be 1D, got {}", v.type_name())
                             .help("pass the coordinates along each dimension as a vector");
                         Array::from_result(Err(e), v)
                     }
                 }
-            };
-            vectors.iter().enumerate().map(spread).collect()
+            });
+            grids.collect()
         })
     }
 }
 
-/// Coordinate grids: for vectors `x` and `y`, arrays of shape `[y.len(), x.len()]` with the values of `x` along
-/// rows and those of `y` along columns; further vectors add dimensions at the end. [`MeshgridOptions`] has the order of
-/// matrices, and sparse grids.
+/// Coordinate grids. For vectors `x` and `y`, the results have shape `[y.len(), x.len()]`; the first has the values of `x` along each
+/// row, the second the values of `y` along each column. More vectors add dimensions at the end. [`MeshgridOptions`] has the order of
+/// matrices and sparse grids.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -87,7 +88,7 @@ pub fn meshgrid(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array>
     MeshgridOptions::new().meshgrid(vectors)
 }
 
-/// The coordinates of a grid of ranges, of the ranges' type: dimension 0 of the result is the axis of the coordinate.
+/// The coordinates of a grid of ranges, with the type of the ranges. Index `i` of dimension 0 has the coordinates along axis `i`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -100,7 +101,7 @@ pub fn mgrid<T: RangeNumber>(ranges: impl IntoIterator<Item = Range<T>>) -> Arra
     at_caller(|| super::stack(grid(ranges, false), 0))
 }
 
-/// The coordinates of a grid of ranges, each an array of its own dimension alone, and size 1 in the others.
+/// The coordinates of a grid of ranges as sparse arrays: each has size 1 in all dimensions except its own.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -135,7 +136,7 @@ pub fn indices(shape: &[usize]) -> Array {
     })
 }
 
-/// The coordinates of the elements of an array of this shape passed to `f`, one array for each dimension.
+/// Calls `f` with the coordinates of the elements of an array of this shape, one array for each dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -151,8 +152,8 @@ pub fn fromfunction<R>(f: impl FnOnce(&[Array]) -> R, shape: &[usize]) -> R {
     f(&places)
 }
 
-/// Vectors of indices as arrays that broadcast together: vector `i` lies along dimension `i`. Vectors of booleans
-/// stand for the places where they are true, which are waited for.
+/// Reshapes vectors of indices to arrays that broadcast together: vector `i` is along dimension `i`. A boolean vector stands for the
+/// indices at which it is true; the call waits for its values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -176,7 +177,7 @@ pub fn ix_(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
 
 /// The indices of the diagonal of an array of equal sizes, one array for each dimension.
 ///
-/// Fails for less than two dimensions, or sizes that differ.
+/// Fails for fewer than two dimensions, or sizes that differ.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -187,7 +188,7 @@ pub fn ix_(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
 #[track_caller]
 pub fn diag_indices_from(x: impl ArrayLike) -> Vec<Array> {
     let x = &x.into_array();
-    let line = made(x, || {
+    let line = checked_or_failed(x, || {
         let n = x.shape().first().copied().unwrap_or(0);
         if x.ndim() < 2 || x.shape().iter().any(|&m| m != n) {
             return Err(err!(
@@ -195,7 +196,7 @@ pub fn diag_indices_from(x: impl ArrayLike) -> Vec<Array> {
                 "All dimensions of input must be of equal length, at least two, got {}",
                 x.type_name()
             )
-            .help("use `diag_indices(n)` for a part of it"));
+            .help("use `diag_indices(n)` for the diagonal of an n × n part"));
         }
         Ok(lax::iota(DType::I32, &[n], 0))
     });
@@ -233,13 +234,12 @@ fn triangle(x: &Array, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
     at_caller(|| match x.shape() {
         &[n, m] if x.error().is_none() => super::grids::entries(n, m, chosen),
         _ => {
-            let wrong = || -> Result<Array> {
-                x.check()?;
-                Err(err!(Value, "the indices of a triangle need a matrix, got {}", x.type_name())
-                    .help("pass an array of two dimensions"))
-            };
-            let odd = Array::from_result(wrong(), x);
-            (odd.clone(), odd)
+            let error = x.check().err().unwrap_or_else(|| {
+                err!(Value, "the indices of a triangle need a matrix, got {}", x.type_name())
+                    .help("pass an array of two dimensions")
+            });
+            let failed = Array::from_result(Err(error), x);
+            (failed.clone(), failed)
         }
     })
 }
@@ -248,15 +248,15 @@ fn triangle(x: &Array, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IndexMode {
-    /// They count from the other end.
+    /// Coordinates wrap around.
     Wrap,
-    /// They are clipped.
+    /// Coordinates are clipped to the range.
     #[default]
     Clip,
 }
 
-/// Converts coordinates in an array of this shape, an integer array for each dimension, to indices into the flat array.
-/// JAX's mode "raise" is not there: values are not read.
+/// Converts coordinates in an array of this shape to indices into the flat array. `places` has one integer array for each dimension.
+/// JAX's mode "raise" does not exist, because this function does not read values.
 ///
 /// Fails unless there is an array for each dimension.
 ///
@@ -271,7 +271,7 @@ pub enum IndexMode {
 pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape: &[usize], mode: IndexMode) -> Array {
     let places = crate::ops::operators::into_arrays(places);
     let none = Array::literal(Scalar::Int(0), DType::I32, false);
-    made(places.first().unwrap_or(&none), || {
+    checked_or_failed(places.first().unwrap_or(&none), || {
         if places.len() != shape.len() {
             return Err(err!(
                 Value,
@@ -279,7 +279,7 @@ pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape
                 places.len(),
                 shape.len()
             )
-            .help("give the coordinates along each dimension"));
+            .help("pass one array of coordinates for each dimension"));
         }
         let total = shape.iter().try_fold(1i32, |n, &d| n.checked_mul(i32::try_from(d).ok()?));
         if let Some(odd) = places.iter().find(|place| !place.dtype().is_integer()) {
@@ -291,7 +291,7 @@ pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape
                 Value,
                 "ravel_multi_index: the flat indices of an array of shape {shape:?} do not fit int32"
             )
-            .help("give a shape of at most 2147483647 elements"));
+            .help("pass a shape of at most 2147483647 elements"));
         }
         Ok(places.iter().zip(shape).fold(none.clone(), |flat, (place, &n)| {
             let n = n as i32;
@@ -304,8 +304,7 @@ pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape
     })
 }
 
-/// The element of `choices[i]` at each place of `x` where that is `i`; broadcast. Numbers out of range are treated as
-/// `mode` says.
+/// Selects the element of `choices[i]` where `x` is `i`; the arrays broadcast. `mode` treats numbers out of range.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -317,8 +316,8 @@ pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape
 #[track_caller]
 pub fn choose(x: impl ArrayLike, choices: impl IntoIterator<Item = impl ArrayLike>, mode: IndexMode) -> Array {
     let (x, choices) = (x.into_array(), crate::ops::operators::into_arrays(choices));
-    made(&x, || {
-        let Some(last) = choices.last() else {
+    checked_or_failed(&x, || {
+        let Some(last_choice) = choices.last() else {
             return Err(err!(Value, "choose needs at least one array of choices")
                 .help("pass one array for each number that the indices contain"));
         };
@@ -331,7 +330,7 @@ pub fn choose(x: impl ArrayLike, choices: impl IntoIterator<Item = impl ArrayLik
             IndexMode::Wrap => super::remainder(&x, n),
             IndexMode::Clip => x.clip(0, n - 1),
         };
-        let all = choices.iter().enumerate().rev().skip(1);
-        Ok(all.fold(last.clone(), |rest, (i, choice)| where_(x.equal(i), choice, rest)))
+        let other_choices = choices.iter().enumerate().rev().skip(1);
+        Ok(other_choices.fold(last_choice.clone(), |otherwise, (i, choice)| where_(x.equal(i), choice, otherwise)))
     })
 }

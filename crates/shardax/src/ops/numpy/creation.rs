@@ -1,4 +1,4 @@
-//! Ranges and the identity; constants come from `ops::constants`.
+//! Ranges and the identity matrix. `ops::constants` has constants.
 
 use std::ops::Range;
 
@@ -9,10 +9,11 @@ use crate::default_dtype;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
 pub(crate) use crate::ops::constants::filled;
+use crate::ops::constants::{constant_array, scalar_bytes};
 pub use crate::ops::constants::{
     eye_offset, full, full_dtype, full_like, full_sharded, ones, ones_dtype, ones_like, zeros, zeros_dtype, zeros_like,
 };
-use crate::ops::constants::{eye_offset_dtype, made, scalar_bytes};
+use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
@@ -22,8 +23,8 @@ fn nearest(value: f64, dtype: DType) -> Scalar {
     Scalar::read(dtype, &scalar_bytes(Scalar::float(value), dtype))
 }
 
-/// A number of a range that [`arange`] takes: an element of an array, or a `usize` or `isize`, whose array is int32 (int64
-/// after [`enable_x64`](crate::config::enable_x64)), as for `i32`.
+/// A number in a range for [`arange`]: an element of an array, or a `usize` or `isize`, for which the array is int32 (int64
+/// after [`enable_x64`](crate::config::enable_x64)).
 #[diagnostic::on_unimplemented(
     message = "a range of `{Self}` is not a range of numbers that are elements of arrays",
     note = "ranges of integers and of floating point numbers are: `0..n`, `0.0..1.0`"
@@ -32,7 +33,7 @@ pub trait RangeNumber: Copy {
     /// The dtype of the array.
     #[doc(hidden)]
     fn dtype() -> DType;
-    /// The number; one that float64 does not hold is rounded.
+    /// The number, rounded if float64 cannot represent it.
     #[doc(hidden)]
     fn number(self) -> f64;
 }
@@ -75,7 +76,7 @@ range_numbers! {
     isize => default_dtype::index(), |v| v as f64;
 }
 
-/// The numbers that [`arange`] makes.
+/// The range of numbers for [`arange`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberRange {
     start: f64,
@@ -83,7 +84,7 @@ pub struct NumberRange {
     dtype: DType,
 }
 
-/// Arguments of [`arange`]: a range, or its end, as `jnp.arange(n)`.
+/// An argument of [`arange`]: a range, or only its end as in `jnp.arange(n)`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a range of numbers",
     note = "write `arange(0..n)`, or `arange(n)` for the same; `arange_step` has a step"
@@ -99,7 +100,7 @@ impl<T: RangeNumber> IntoRange for Range<T> {
     }
 }
 
-/// The numbers of a range, of the range's type; those of an `f64` range are weakly typed (see
+/// The numbers of a range, with the type of the range. The numbers of an `f64` range are weakly typed (see
 /// [`array`](crate::array())).
 ///
 /// ```
@@ -131,11 +132,11 @@ pub fn arange_step(range: impl IntoRange, step: f64) -> Array {
         Ok(n) => n,
         Err(e) => return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false)),
     };
-    made(
+    constant_array(
         &Aval::of_host(dtype, [n].as_slice()),
         |bytes, n| {
-            // Computed as in the program: each operation is rounded to the dtype, except that integers are made from
-            // float64.
+            // The same operations as in the program, so that the values are equal: each is rounded to the dtype, except that integers
+            // are computed in float64.
             let round = |v| if dtype.is_float() { nearest(v, dtype).to_f64() } else { v };
             let (start, step) = (round(start), round(step));
             for i in 0..n {
@@ -146,19 +147,18 @@ pub fn arange_step(range: impl IntoRange, step: f64) -> Array {
             let params = (dtype, n, start.to_bits(), step.to_bits());
             composite1("arange", params, &[], |&(dtype, n, start, step), _| {
                 let (start, step) = (f64::from_bits(start), f64::from_bits(step));
-                let line = |of| {
-                    let number = |value| Array::literal(nearest(value, of), of, of.is_wide());
-                    let index = convert(&lax::iota(of, &[n], 0), of, of.is_wide());
-                    number(start) + if step == 1.0 { index } else { number(step) * index }
-                };
-                let own = dtype.is_float() || dtype.is_integer() && step == 1.0;
-                Ok(vec![if own { line(dtype) } else { line(DType::F64).astype(dtype) }])
+                let is_exact = dtype.is_float() || dtype.is_integer() && step == 1.0;
+                let line_dtype = if is_exact { dtype } else { DType::F64 };
+                let number = |value| Array::literal(nearest(value, line_dtype), line_dtype, line_dtype.is_wide());
+                let index = convert(&lax::iota(line_dtype, &[n], 0), line_dtype, line_dtype.is_wide());
+                let line = number(start) + if step == 1.0 { index } else { number(step) * index };
+                Ok(vec![if is_exact { line } else { line.astype(dtype) }])
             })
         },
     )
 }
 
-/// Fails for integers that the dtype, or the float64 that they are computed in, does not hold.
+/// Fails for integers that the dtype cannot represent, or float64, in which they are computed.
 fn check_range(start: f64, end: f64, dtype: DType) -> Result<(), Error> {
     let largest = if dtype.bits() <= 32 { f64::from(u32::MAX) } else { (1u64 << 53) as f64 };
     let is_inside = |v: f64| v.abs() <= largest && (dtype != DType::I32 || v.abs() <= f64::from(i32::MAX) + 1.0);
@@ -169,7 +169,7 @@ fn check_range(start: f64, end: f64, dtype: DType) -> Result<(), Error> {
         .help("use a range of `i64`, within 2^53, or of `f64`"))
 }
 
-/// The number of values `start, start + step, …` before `end`; too many for a `usize` are `usize::MAX`.
+/// The number of values `start, start + step, …` before `end`, or `usize::MAX` if a `usize` cannot represent it.
 fn range_length(start: f64, end: f64, step: f64) -> Result<usize, Error> {
     if step == 0.0 || !step.is_finite() {
         return Err(err!(Value, "arange needs a step that is not 0, got {step}")
@@ -177,7 +177,7 @@ fn range_length(start: f64, end: f64, step: f64) -> Result<usize, Error> {
     }
     if start.is_nan() || end.is_nan() {
         return Err(err!(Value, "arange cannot convert float NaN to integer: its range is {start}..{end}")
-            .help("give a start and an end that are numbers"));
+            .help("pass a start and an end that are not NaN"));
     }
     Ok(((end - start) / step).ceil().max(0.0) as usize)
 }
@@ -185,19 +185,19 @@ fn range_length(start: f64, end: f64, step: f64) -> Result<usize, Error> {
 /// `n` numbers from `start` to `end`, both included, float32.
 #[track_caller]
 pub(super) fn linspace_of_numbers(start: f64, end: f64, n: usize) -> Array {
-    let (last, dtype) = (n.saturating_sub(1).max(1) as f64, default_dtype::float());
-    made(
+    let (steps, dtype) = (n.saturating_sub(1).max(1) as f64, default_dtype::float());
+    constant_array(
         &Aval::new(dtype, [n].as_slice()),
         |bytes, n| {
             for i in 0..n {
-                let value = if i + 1 == n && n > 1 { end } else { start + (end - start) * i as f64 / last };
+                let value = if i + 1 == n && n > 1 { end } else { start + (end - start) * i as f64 / steps };
                 Scalar::float(value).write(dtype, bytes);
             }
         },
         || {
             composite1("linspace", (dtype, n, start.to_bits(), end.to_bits()), &[], |&(dtype, n, start, end), _| {
-                let number = |bits| Array::literal(nearest(f64::from_bits(bits), dtype), dtype, false);
-                let (start, end) = (number(start), number(end));
+                let [start, end] =
+                    [start, end].map(|bits| Array::literal(nearest(f64::from_bits(bits), dtype), dtype, false));
                 if n < 2 {
                     return Ok(vec![start.broadcast_in_dim(&[n], &[])]);
                 }
@@ -219,7 +219,7 @@ pub(super) fn linspace_of_numbers(start: f64, end: f64, n: usize) -> Array {
 #[track_caller]
 pub fn eye(n: usize) -> Array {
     let dtype = default_dtype::float();
-    made(
+    constant_array(
         &Aval::new(dtype, [n, n].as_slice()),
         |bytes, count| (0..count).for_each(|i| Scalar::Int((i % (n + 1) == 0).into()).write(dtype, bytes)),
         || {
@@ -230,7 +230,7 @@ pub fn eye(n: usize) -> Array {
     )
 }
 
-// NumPy's other names: an array whose values do not matter is zeros, as in JAX.
+// NumPy's other names. As in JAX, an array with arbitrary values has zeros.
 pub use eye as identity;
 pub use zeros as empty;
 pub use zeros_like as empty_like;

@@ -1,8 +1,8 @@
-//! Cumulative sums and products of the array API, and those that ignore NaN.
+//! Cumulative sums and products of the array API, and variants that ignore NaN.
 
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
-use super::{isnan, made, where_};
+use super::{checked_or_failed, isnan, where_};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
@@ -21,9 +21,10 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     CumulativeSumOptions {
-        /// The dtype that elements are converted to first. Default: theirs; sums of small integers have 32 bits.
+        /// The dtype to which the elements are converted first. Default: the dtype of the elements, but 32 bits for sums of smaller
+        /// integers.
         dtype: Option<DType> = None, |dtype: impl Into<Option<DType>>| dtype.into();
-        /// If true, the result begins with the sum, or product, of no elements. Default `false`.
+        /// If true, the result starts with the sum or product of no elements. Default `false`.
         include_initial: bool = false, |include: bool| include;
     }
 }
@@ -55,7 +56,7 @@ impl CumulativeSumOptions {
         initial: i128,
         f: impl FnOnce(&Array, i32) -> Array,
     ) -> Array {
-        made(&x, || {
+        checked_or_failed(&x, || {
             x.check()?;
             if x.ndim() == 0 {
                 return Err(err!(
@@ -67,14 +68,14 @@ impl CumulativeSumOptions {
             }
             let (x, axis) = with_axis(&x, axis)?;
             let x = self.dtype.map_or(x.clone(), |dtype| x.astype(dtype));
-            let all = f(&x, axis as i32);
+            let totals = f(&x, axis as i32);
             if !self.include_initial {
-                return Ok(all);
+                return Ok(totals);
             }
             let mut shape = x.shape_owned();
             shape[axis] = 1;
-            let first = super::filled(&shape, Scalar::Int(initial), all.dtype());
-            Ok(lax::concatenate(&[first, super::to_strong_type(&all, all.dtype())], axis))
+            let identity = super::filled(&shape, Scalar::Int(initial), totals.dtype());
+            Ok(lax::concatenate(&[identity, super::to_strong_type(&totals, totals.dtype())], axis))
         })
     }
 }
@@ -116,7 +117,7 @@ pub fn cumulative_prod(x: impl ArrayLike, axis: impl AxisNumber) -> Array {
 #[track_caller]
 pub fn nancumsum(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
-    made(&x, || Ok(without_nan(&x, 0)?.cumsum(axis)))
+    checked_or_failed(&x, || Ok(without_nan(&x, 0)?.cumsum(axis)))
 }
 
 /// The cumulative product along `axis` (`..`: of the flat array) of the elements that are not NaN.
@@ -129,7 +130,7 @@ pub fn nancumsum(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
 #[track_caller]
 pub fn nancumprod(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
-    made(&x, || Ok(without_nan(&x, 1)?.cumprod(axis)))
+    checked_or_failed(&x, || Ok(without_nan(&x, 1)?.cumprod(axis)))
 }
 
 fn without_nan(x: &Array, fill: i32) -> Result<Array> {
@@ -138,7 +139,7 @@ fn without_nan(x: &Array, fill: i32) -> Result<Array> {
 }
 
 /// The index, int32, of the first maximum along `axis` (`..`: of the flat array) of the elements that are not NaN; -1 where
-/// all are.
+/// all elements are NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -149,11 +150,11 @@ fn without_nan(x: &Array, fill: i32) -> Result<Array> {
 #[track_caller]
 pub fn nanargmax(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
-    made(&x, || arg_extreme(&x, axis, f64::NEG_INFINITY, Array::argmax))
+    checked_or_failed(&x, || arg_extreme(&x, axis, f64::NEG_INFINITY, Array::argmax))
 }
 
 /// The index, int32, of the first minimum along `axis` (`..`: of the flat array) of the elements that are not NaN; -1 where
-/// all are.
+/// all elements are NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -163,7 +164,7 @@ pub fn nanargmax(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
 #[track_caller]
 pub fn nanargmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
-    made(&x, || arg_extreme(&x, axis, f64::INFINITY, Array::argmin))
+    checked_or_failed(&x, || arg_extreme(&x, axis, f64::INFINITY, Array::argmin))
 }
 
 fn arg_extreme(x: &Array, axis: impl IntoAxis, least: f64, f: fn(&Array, i32) -> Array) -> Result<Array> {

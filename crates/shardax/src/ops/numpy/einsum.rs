@@ -25,10 +25,9 @@ struct Term {
     labels: Vec<Label>,
 }
 
-/// Sums of products of arrays, by Einstein's convention: each dimension has a letter; letters that the result lacks are
-/// summed over. Without `->` the result has, in alphabetical order, the letters that occur once. `...` stands for any
-/// number of leading dimensions, which broadcast. With more than two arrays the cheapest pairs are multiplied first.
-/// [`DotOptions`] has options.
+/// Sums of products of arrays, by Einstein's convention. Each dimension has a letter; letters that the result lacks are summed over.
+/// Without `->`, the result has the letters that occur once, in alphabetical order. `...` stands for any number of leading dimensions,
+/// which broadcast. With more than two arrays, the cheapest pairs are multiplied first. [`DotOptions`] has options.
 ///
 /// Fails when the letters do not match the arrays, or the sizes do not match each other.
 ///
@@ -48,26 +47,25 @@ impl DotOptions {
     /// See [`einsum`](einsum()).
     #[track_caller]
     pub fn einsum(&self, spec: &str, operands: &[&Array]) -> Array {
-        let made = at_caller(|| contract(spec, operands, self));
+        let result = at_caller(|| contract(spec, operands, self));
         let like = operands.first().map(|x| (*x).clone()).unwrap_or_else(|| Array::from(0.0f32));
-        Array::from_result(made, &like)
+        Array::from_result(result, &like)
     }
 }
 
 fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Array> {
     if let Some(out) = options.out_sharding.as_ref().filter(|_| operands.len() > 2) {
-        // How the products in between are split is the compiler's choice.
-        let plain = DotOptions { out_sharding: None, ..options.clone() };
+        // The compiler chooses the sharding of the intermediate products.
+        let unsharded = DotOptions { out_sharding: None, ..options.clone() };
         let arrays: Vec<Array> = operands.iter().map(|x| (*x).clone()).collect();
-        return in_auto_axes(&arrays, out, |args| contract(spec, &args.iter().collect::<Vec<_>>(), &plain));
+        return in_auto_axes(&arrays, out, |args| contract(spec, &args.iter().collect::<Vec<_>>(), &unsharded));
     }
     let (inputs, output) = parse(spec, operands)?;
     let arrays = promote_args_of("einsum", operands)?;
-    let fit = |n: usize, m: usize| n == m || n == 1 || m == 1;
     for (labels, array) in inputs.iter().zip(&arrays) {
         for (b, l) in labels.iter().enumerate() {
             let a = labels[..b].iter().position(|m| m == l);
-            if let Some(a) = a.filter(|&a| !fit(array.shape()[a], array.shape()[b])) {
+            if let Some(a) = a.filter(|&a| !sizes_fit(array.shape()[a], array.shape()[b])) {
                 let sizes = format!("{} and {}", array.shape()[b], array.shape()[a]);
                 return Err(mismatch(spec, *l, &sizes, operands));
             }
@@ -83,17 +81,17 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
         sizes.filter(|(l, _)| **l == label).map(|(_, n)| *n).find(|n| *n != 1).unwrap_or(1)
     };
     for term in &terms {
-        let wrong = term.labels.iter().zip(term.array.shape()).find(|(l, n)| !fit(**n, size(**l)));
+        let wrong = term.labels.iter().zip(term.array.shape()).find(|(l, n)| !sizes_fit(**n, size(**l)));
         if let Some((&l, n)) = wrong {
             return Err(mismatch(spec, l, &format!("{n} and {}", size(l)), operands));
         }
     }
     let mut terms: Vec<Term> = terms.iter().map(|term| without_ones(term, &size)).collect();
 
-    // Labels that only one operand has are summed first.
+    // Labels that only one operand has are summed first, which makes the products smaller.
     for i in 0..terms.len() {
-        let others: Vec<Label> = wanted(&terms, &output, &[i]);
-        terms[i] = sum_out(&terms[i], &others);
+        let needed_labels: Vec<Label> = needed_labels(&terms, &output, &[i]);
+        terms[i] = sum_out(&terms[i], &needed_labels);
     }
     let sizes: Vec<usize> = output.iter().map(|l| size(*l)).collect();
     let out = options.out_for(&sizes, operands)?;
@@ -105,9 +103,9 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
             Some([left, right]) => (place(left).min(place(right)), place(left).max(place(right))),
             None => cheapest(&terms, &output, &size),
         };
-        let kept = wanted(&terms, &output, &[i, j]);
+        let needed_labels = needed_labels(&terms, &output, &[i, j]);
         let out = out.as_ref().filter(|_| terms.len() == 2).map(|out| (&**out, output.as_slice()));
-        let product = multiply(&terms[i], &terms[j], &kept, options, out);
+        let product = multiply(&terms[i], &terms[j], &needed_labels, options, out);
         product.array.check()?;
         terms.remove(j);
         terms[i] = product;
@@ -117,6 +115,11 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
     let [term] = terms.as_slice() else { bail!(Value, "einsum({spec:?}) needs at least one array") };
     let order: Vec<usize> = output.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect();
     Ok(options.returned(lax::transpose(&term.array, &order)))
+}
+
+/// Dimensions with the same label fit if their sizes are equal or 1.
+fn sizes_fit(n: usize, m: usize) -> bool {
+    n == m || n == 1 || m == 1
 }
 
 /// Parses the labels of the operands and of the result.
@@ -132,12 +135,16 @@ fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>
     };
     let parts: Vec<&str> = left.split(',').collect();
     if parts.len() != operands.len() {
-        return Err(fail(format!("the letters are for {} arrays, but {} were given", parts.len(), operands.len())));
+        return Err(fail(format!(
+            "the letters are for {} arrays, but there are {} operands",
+            parts.len(),
+            operands.len()
+        )));
     }
     let labels = |part: &str, hidden: usize| -> Result<Vec<Label>> {
         let (before, after) = part.split_once("...").unwrap_or((part, ""));
-        if let Some(odd) = before.chars().chain(after.chars()).find(|c| !c.is_alphabetic()) {
-            return Err(fail(format!("{odd:?} is not a letter")));
+        if let Some(character) = before.chars().chain(after.chars()).find(|c| !c.is_alphabetic()) {
+            return Err(fail(format!("{character:?} is not a letter")));
         }
         let ellipsis = (0..hidden as Label).rev().map(|i| ELLIPSIS - i);
         Ok(before.chars().map(|c| c as Label).chain(ellipsis).chain(after.chars().map(|c| c as Label)).collect())
@@ -146,24 +153,23 @@ fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>
     let mut inputs = Vec::new();
     for (part, x) in parts.iter().zip(operands) {
         let letters = part.replace("...", "").chars().count();
-        let rest = x.ndim().checked_sub(letters).filter(|rest| *rest == 0 || part.contains("..."));
-        let Some(rest) = rest else {
+        let ellipsis_rank =
+            x.ndim().checked_sub(letters).filter(|ellipsis_rank| *ellipsis_rank == 0 || part.contains("..."));
+        let Some(ellipsis_rank) = ellipsis_rank else {
             return Err(fail(format!("{part:?} has {letters} letters, but its array has {} dimensions", x.ndim())));
         };
-        hidden = hidden.max(rest);
-        inputs.push(labels(part, rest)?);
+        hidden = hidden.max(ellipsis_rank);
+        inputs.push(labels(part, ellipsis_rank)?);
     }
     let output = match right {
         Some(right) => labels(right, hidden)?,
         None => {
-            let all: Vec<Label> = inputs.iter().flatten().copied().collect();
-            let mut once: Vec<Label> = all
-                .iter()
-                .copied()
-                .filter(|l| *l <= ELLIPSIS - hidden as Label && all.iter().filter(|m| *m == l).count() == 1)
-                .collect();
-            once.sort_unstable();
-            (0..hidden as Label).rev().map(|i| ELLIPSIS - i).chain(once).collect()
+            let input_labels: Vec<Label> = inputs.iter().flatten().copied().collect();
+            let is_unique = |label: Label| input_labels.iter().filter(|l| **l == label).count() == 1;
+            let mut unique: Vec<Label> =
+                input_labels.iter().copied().filter(|l| *l <= ELLIPSIS - hidden as Label && is_unique(*l)).collect();
+            unique.sort_unstable();
+            (0..hidden as Label).rev().map(|i| ELLIPSIS - i).chain(unique).collect()
         }
     };
     for (i, l) in output.iter().enumerate() {
@@ -193,16 +199,16 @@ fn types(operands: &[&Array]) -> String {
 
 fn mismatch(spec: &str, label: Label, sizes: &str, operands: &[&Array]) -> Error {
     err!(Value, "einsum({spec:?}): dimension '{}' has sizes {sizes} in {}", name(label), types(operands))
-        .help("a letter stands for one size in all arrays, or for 1, which is repeated")
+        .help("dimensions with the same letter must have equal sizes, or size 1, which is broadcast")
 }
 
-/// Takes diagonals, so that the term has each label once.
+/// Replaces dimensions with the same label by their diagonal, so that the term has each label once.
 fn diagonals(mut term: Term) -> Result<Term> {
     while let Some((a, b)) = repeated(&term.labels) {
         let (short, long) = (term.array.shape()[a], term.array.shape()[b]);
         term.array = merge_dims(&term.array, a, b)?;
         if short < long {
-            // For sizes 1 and n the diagonal has one element; as in JAX the others of the last dimension are zeros.
+            // For sizes 1 and n, the diagonal has one element. As in JAX, the other elements of the last dimension become zeros.
             let mut config = vec![(0, 0, 0); term.array.ndim()];
             config[a].1 = (long - short) as i64;
             term.array = lax::pad(&term.array, &Array::zeros_of(&Aval::scalar(term.array.dtype())), &config);
@@ -212,7 +218,7 @@ fn diagonals(mut term: Term) -> Result<Term> {
     Ok(term)
 }
 
-/// Drops dimensions of size 1 that other terms have in full.
+/// Drops dimensions of size 1 whose label has another size in other terms.
 fn without_ones(term: &Term, size: &impl Fn(Label) -> usize) -> Term {
     let full: Vec<bool> = term.labels.iter().zip(term.array.shape()).map(|(l, n)| *n == size(*l)).collect();
     let shape: Vec<usize> = term.array.shape().iter().zip(&full).filter(|(_, f)| **f).map(|(n, _)| *n).collect();
@@ -225,18 +231,19 @@ fn repeated(labels: &[Label]) -> Option<(usize, usize)> {
     (0..labels.len()).find_map(|b| labels[..b].iter().position(|l| *l == labels[b]).map(|a| (a, b)))
 }
 
-/// The labels of the result and of all other terms.
-fn wanted(terms: &[Term], output: &[Label], but: &[usize]) -> Vec<Label> {
-    let others = terms.iter().enumerate().filter(|(i, _)| !but.contains(i)).flat_map(|(_, t)| &t.labels);
-    others.chain(output).copied().collect()
+/// The labels that the result or a term other than `excluded` has. The product of the excluded terms must have these labels.
+fn needed_labels(terms: &[Term], output: &[Label], excluded: &[usize]) -> Vec<Label> {
+    let other_terms = terms.iter().enumerate().filter(|(i, _)| !excluded.contains(i));
+    other_terms.flat_map(|(_, t)| &t.labels).chain(output).copied().collect()
 }
 
-fn sum_out(term: &Term, wanted: &[Label]) -> Term {
-    let axes: Vec<usize> = (0..term.labels.len()).filter(|&d| !wanted.contains(&term.labels[d])).collect();
+/// Sums over the labels that are not needed.
+fn sum_out(term: &Term, needed: &[Label]) -> Term {
+    let axes: Vec<usize> = (0..term.labels.len()).filter(|&d| !needed.contains(&term.labels[d])).collect();
     if axes.is_empty() {
         return term.clone();
     }
-    let labels = term.labels.iter().copied().filter(|l| wanted.contains(l)).collect();
+    let labels = term.labels.iter().copied().filter(|l| needed.contains(l)).collect();
     Term { array: lax::reduce_sum(&term.array, &axes), labels }
 }
 
@@ -249,15 +256,15 @@ fn planned(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) -> 
     contraction_order::search(&labels, output, size)
 }
 
-/// The pair whose result is smallest in comparison with its operands.
+/// The pair of terms whose product is smallest compared with the terms.
 fn cheapest(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) -> (usize, usize) {
     let elements = |labels: &[Label]| labels.iter().map(|l| size(*l) as f64).product::<f64>();
     let mut best = (f64::INFINITY, (0, 1));
     for j in 1..terms.len() {
         for i in 0..j {
-            let kept = wanted(terms, output, &[i, j]);
+            let needed = needed_labels(terms, output, &[i, j]);
             let mut result: Vec<Label> =
-                terms[i].labels.iter().chain(&terms[j].labels).copied().filter(|l| kept.contains(l)).collect();
+                terms[i].labels.iter().chain(&terms[j].labels).copied().filter(|l| needed.contains(l)).collect();
             result.sort_unstable();
             result.dedup();
             let cost = elements(&result) - elements(&terms[i].labels) - elements(&terms[j].labels);
@@ -269,15 +276,12 @@ fn cheapest(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) ->
     best.1
 }
 
-/// The product of two terms, summed over the labels that both have and that are not `kept`; `out` is the sharding of the
-/// result, whose dimensions have these labels.
-fn multiply(a: &Term, b: &Term, kept: &[Label], options: &DotOptions, out: Option<(&Typed, &[Label])>) -> Term {
-    let both: Vec<Label> = a.labels.iter().copied().filter(|l| b.labels.contains(l)).collect();
-    let (batch, contract): (Vec<Label>, Vec<Label>) = both.iter().partition(|l| kept.contains(l));
-    let places = |term: &Term, labels: &[Label]| -> Vec<usize> {
-        labels.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect()
-    };
-    let free = |term: &Term| term.labels.iter().copied().filter(|l| !both.contains(l)).collect::<Vec<_>>();
+/// The product of two terms, summed over their common labels that are not `needed`. `out` is the sharding of the result, with the label of
+/// each dimension.
+fn multiply(a: &Term, b: &Term, needed: &[Label], options: &DotOptions, out: Option<(&Typed, &[Label])>) -> Term {
+    let common: Vec<Label> = a.labels.iter().copied().filter(|l| b.labels.contains(l)).collect();
+    let (batch, contract): (Vec<Label>, Vec<Label>) = common.iter().partition(|l| needed.contains(l));
+    let free = |term: &Term| term.labels.iter().copied().filter(|l| !common.contains(l)).collect::<Vec<_>>();
     let labels = [batch.clone(), free(a), free(b)].concat();
     let out = out.map(|(typed, output)| {
         let place = |l: &Label| output.iter().position(|m| m == l);
@@ -286,9 +290,14 @@ fn multiply(a: &Term, b: &Term, kept: &[Label], options: &DotOptions, out: Optio
     let array = options.dot_general_as(
         &a.array,
         &b.array,
-        (&places(a, &contract), &places(b, &contract)),
-        (&places(a, &batch), &places(b, &batch)),
+        (&dims_of(a, &contract), &dims_of(b, &contract)),
+        (&dims_of(a, &batch), &dims_of(b, &batch)),
         out,
     );
     Term { array, labels }
+}
+
+/// The dimensions of a term that have these labels.
+fn dims_of(term: &Term, labels: &[Label]) -> Vec<usize> {
+    labels.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect()
 }

@@ -1,6 +1,6 @@
 //! Indices of triangles and diagonals of matrices, and cross and Kronecker products.
 
-use super::{made, promote_args_of, to_inexact, to_strong_type};
+use super::{checked_or_failed, promote_args_of, to_inexact, to_strong_type};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
@@ -11,25 +11,26 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reshard::sharded_alike;
 use crate::ops::primitive::special::slopes::HYPOT;
 
-/// The rows and columns of the entries of an `n` × `m` matrix for which `chosen(row, column)` holds, int32.
+/// The rows and columns of the entries of an `n` × `m` matrix for which `chosen(row, column)` is true, int32.
 #[track_caller]
 pub(super) fn entries(n: usize, m: usize, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
-    let made = || -> Result<(Array, Array)> {
-        if n.checked_mul(m).is_none_or(|all| all > i32::MAX as usize) {
-            return Err(err!(Value, "a matrix of {n} by {m} entries is too large to list them")
-                .help("use `tril`, `triu` or a comparison of two `iota`s inside the program"));
-        }
-        let all = (0..n).flat_map(|i| (0..m).map(move |j| (i as i32, j as i32)));
-        let (rows, columns): (Vec<i32>, Vec<i32>) = all.filter(|&(i, j)| chosen(i.into(), j.into())).unzip();
-        let count = rows.len();
-        Ok((Array::from_vec(rows, &[count])?, Array::from_vec(columns, &[count])?))
-    };
     at_caller(|| {
-        made().unwrap_or_else(|e| {
-            let odd = Array::from_result(Err(e), &super::zeros_dtype([0], DType::I32));
-            (odd.clone(), odd)
+        list_entries(n, m, chosen).unwrap_or_else(|e| {
+            let failed = Array::from_result(Err(e), &super::zeros_dtype([0], DType::I32));
+            (failed.clone(), failed)
         })
     })
+}
+
+fn list_entries(n: usize, m: usize, chosen: impl Fn(i64, i64) -> bool) -> Result<(Array, Array)> {
+    if n.checked_mul(m).is_none_or(|size| size > i32::MAX as usize) {
+        return Err(err!(Value, "a matrix of {n} by {m} entries is too large to list its entries")
+            .help("use `tril`, `triu` or a comparison of two `iota`s inside the program"));
+    }
+    let entries = (0..n).flat_map(|i| (0..m).map(move |j| (i as i32, j as i32)));
+    let (rows, columns): (Vec<i32>, Vec<i32>) = entries.filter(|&(i, j)| chosen(i.into(), j.into())).unzip();
+    let count = rows.len();
+    Ok((Array::from_vec(rows, &[count])?, Array::from_vec(columns, &[count])?))
 }
 
 /// The rows and columns of the entries of an `n` × `n` matrix on and below the diagonal, or up to the `k`-th above it.
@@ -99,7 +100,7 @@ pub fn tri(n: usize, m: usize, k: i32) -> Array {
 #[track_caller]
 pub fn cross(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = super::promote_args("cross", &[&x, &y])?;
         if args[0].shape().last() != Some(&3) || x.shape().last() != Some(&3) || y.shape().last() != Some(&3) {
             return Err(err!(
@@ -111,14 +112,13 @@ pub fn cross(x: impl ArrayLike, y: impl ArrayLike) -> Array {
             .help("move the dimension of the vectors to the end with `moveaxis`"));
         }
         composite1("cross", (), &args, |(), args| {
-            let part = |x: &Array, by: i64| x.roll(by, -1);
             let (x, y) = (&args[0], &args[1]);
-            Ok(vec![part(x, -1) * part(y, -2) - part(x, -2) * part(y, -1)])
+            Ok(vec![x.roll(-1, -1) * y.roll(-2, -1) - x.roll(-2, -1) * y.roll(-1, -1)])
         })
     })
 }
 
-/// The Kronecker product: each element of `x` is replaced by the block of itself times `y`.
+/// The Kronecker product: each element of `x` is replaced by the element times `y`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -129,23 +129,23 @@ pub fn cross(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn kron(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = promote_args_of("kron", &[&x, &y])?;
         composite1("kron", (), &args, |(), args| {
             let rank = args[0].ndim().max(args[1].ndim());
             let sizes = |x: &Array| [vec![1; rank - x.ndim()], x.shape().to_vec()].concat();
             let (n, m) = (sizes(&args[0]), sizes(&args[1]));
-            let spread = |own: &[usize], first: bool| -> Vec<usize> {
-                own.iter().flat_map(|&d| if first { [d, 1] } else { [1, d] }).collect()
-            };
-            let product = lax::reshape(&args[0], &spread(&n, true)) * lax::reshape(&args[1], &spread(&m, false));
+            // Alternates the dimensions of both operands, so that the merged pairs are the blocks.
+            let x_shape: Vec<usize> = n.iter().flat_map(|&d| [d, 1]).collect();
+            let y_shape: Vec<usize> = m.iter().flat_map(|&d| [1, d]).collect();
+            let product = lax::reshape(&args[0], &x_shape) * lax::reshape(&args[1], &y_shape);
             let shape: Vec<usize> = n.iter().zip(&m).map(|(a, b)| a * b).collect();
             Ok(vec![lax::reshape(&product, &shape)])
         })
     })
 }
 
-/// `x` and `y` in polar form: `sqrt(x² + y²)` without overflow. Floating point; broadcast.
+/// The hypotenuse `sqrt(x² + y²)`, computed without overflow. Floating point; broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -156,12 +156,12 @@ pub fn kron(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn hypot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = super::promote_args("hypot", &[&x, &y])?;
         let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, to_inexact(a.dtype()))).collect();
         if args[0].dtype().is_complex() {
             return Err(err!(Type, "hypot does not accept {}", args[0].type_name())
-                .help("take the absolute values first, with `x.abs()`"));
+                .help("compute the absolute values first, with `x.abs()`"));
         }
         let args = sharded_alike(&super::broadcast_args("hypot", &args)?);
         Ok(HYPOT.apply(&args))

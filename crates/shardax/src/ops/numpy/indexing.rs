@@ -1,7 +1,7 @@
 //! Taking, sorting, accumulating and rolling elements.
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::ops::index::from_front;
@@ -20,7 +20,7 @@ use crate::shape::{AxisNumber, broadcast_shapes, normalize_axis};
     note = "write a number, such as `0` or `-1`, or `..` for the flat array"
 )]
 pub trait IntoAxis {
-    /// The axis as written; `None` for the flat array.
+    /// The axis as it was passed; `None` for the flat array.
     fn into_axis(self) -> Option<i32>;
 }
 
@@ -36,7 +36,7 @@ impl IntoAxis for std::ops::RangeFull {
     }
 }
 
-/// The array, flat if no axis is named, and the axis.
+/// Returns the array and the axis. Without an axis, the array is flattened.
 pub(crate) fn with_axis(x: &Array, axis: impl IntoAxis) -> Result<(Array, usize)> {
     x.check()?;
     match axis.into_axis() {
@@ -58,8 +58,8 @@ impl Array {
         }
     }
 
-    /// The entries at `indices` (integers of any shape) along `axis`; `..` takes from the flat array. Negative indices
-    /// count from the end; out of bounds gives NaN, or the extreme of an integer dtype, as in JAX.
+    /// The entries at `indices` (integers of any shape) along `axis`; `..` is the flat array. Negative indices count from the end. As in
+    /// JAX, entries out of bounds are NaN, or the extreme number of an integer dtype.
     ///
     /// The result's shape is the array's, with the axis replaced by the shape of the indices.
     ///
@@ -74,8 +74,8 @@ impl Array {
         self.take_mode(indices, axis, GatherScatterMode::FillOrDrop)
     }
 
-    /// Like [`take`](Self::take), with another mode for indices out of bounds. With [`GatherScatterMode::Clip`]
-    /// negative indices are out of bounds too, and are clipped to 0.
+    /// Like [`take`](Self::take), with another mode for indices out of bounds. With [`GatherScatterMode::Clip`], negative indices are
+    /// out of bounds too and are clipped to 0.
     #[track_caller]
     pub fn take_mode(
         &self,
@@ -103,9 +103,8 @@ impl Array {
         })
     }
 
-    /// Takes, for each index, its entry along `axis`: `out[i, j] = x[indices[i, j], j]` for axis 0. The other
-    /// dimensions broadcast together. Negative indices count from the end; out of bounds gives NaN, or the extreme of
-    /// an integer dtype.
+    /// Selects one entry along `axis` for each index: `out[i, j] = x[indices[i, j], j]` for axis 0. The other dimensions broadcast
+    /// together. Negative indices count from the end. Entries out of bounds are NaN, or the extreme number of an integer dtype.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -116,7 +115,7 @@ impl Array {
     #[track_caller]
     pub fn take_along_axis(&self, indices: impl ArrayLike, axis: impl IntoAxis) -> Array {
         let indices = &indices.into_array();
-        let made = at_caller(|| {
+        or_failed(self, || {
             let (x, axis) = with_axis(self, axis)?;
             indices.check()?;
             if !indices.dtype().is_integer() {
@@ -133,10 +132,11 @@ impl Array {
                 .help("add dimensions to the indices with `expand_dims`"));
             }
             let n = x.shape()[axis];
-            let (mut of_x, mut of_i) = (x.shape().to_vec(), indices.shape().to_vec());
-            let k = std::mem::replace(&mut of_i[axis], 1);
-            of_x[axis] = 1;
-            let Some(mut shape) = broadcast_shapes(&[&of_x, &of_i]) else {
+            // All dimensions broadcast except the axis, along which the result has the size of the indices.
+            let (mut x_shape, mut index_shape) = (x.shape().to_vec(), indices.shape().to_vec());
+            let k = std::mem::replace(&mut index_shape[axis], 1);
+            x_shape[axis] = 1;
+            let Some(mut shape) = broadcast_shapes(&[&x_shape, &index_shape]) else {
                 bail!(
                     Value,
                     "take_along_axis got incompatible shapes for broadcasting: {} and indices {}",
@@ -147,7 +147,7 @@ impl Array {
             shape[axis] = k;
             if n == 0 && !shape.contains(&0) {
                 return Err(err!(Index, "cannot take from axis {axis} with size 0 of {}", x.type_name())
-                    .help("an empty axis has no entries to take"));
+                    .help("pass an array with at least one entry along the axis"));
             }
             composite1("take_along_axis", (shape, axis), &[x, indices.clone()], |(shape, axis), args| {
                 let n = args[0].shape()[*axis];
@@ -157,8 +157,7 @@ impl Array {
                 let x = args[0].broadcast_to(&shape);
                 Ok(vec![take_along(&x, &indices, *axis, GatherScatterMode::FillOrDrop, false)])
             })
-        });
-        Array::from_result(made, self)
+        })
     }
 
     /// Sorts the elements in ascending order along `axis` (`..`: of the flat array). Stable; NaN comes last.
@@ -215,23 +214,22 @@ impl Array {
     /// The indices that sort the elements.
     #[track_caller]
     fn ordered(&self, axis: impl IntoAxis, descending: bool) -> Array {
-        let made = at_caller(|| {
+        or_failed(self, || {
             let (x, axis) = with_axis(self, axis)?;
             let x = crate::ops::primitive::stop_gradient::stop_gradient(x);
             composite1("argsort", (axis, descending), &[x], |&(dimension, descending), args| {
                 // Reversing before and after an ascending sort keeps the order of equal elements.
-                let turned = |x: &Array| if descending { lax::rev(x, &[dimension]) } else { x.clone() };
-                let numbers = turned(&lax::iota(
+                let reversed = |x: &Array| if descending { lax::rev(x, &[dimension]) } else { x.clone() };
+                let indices = reversed(&lax::iota(
                     DType::of_indices(&args[0].shape()[dimension..=dimension]),
                     args[0].shape(),
                     dimension,
                 ))
                 .sharded_as(&args[0].aval());
                 let sort = Sort { operands: 2, dimension, num_keys: 1, is_stable: true };
-                Ok(vec![turned(&sort.apply(&[turned(&args[0]), numbers])[1])])
+                Ok(vec![reversed(&sort.apply(&[reversed(&args[0]), indices])[1])])
             })
-        });
-        Array::from_result(made, self)
+        })
     }
 
     /// The cumulative sum along `axis` (`..`: of the flat array). Booleans are counted.
@@ -308,9 +306,8 @@ impl Array {
         }
     }
 
-    /// Shifts the elements by `shift` positions along `axis` (`..`: of the flat array, which keeps its shape); elements
-    /// that leave at the end reappear at the start. The shift is a number, a list of them for a list of axes, or an array,
-    /// which may be traced.
+    /// Shifts the elements by `shift` positions along `axis`; elements beyond the end reappear at the start. `..` shifts the flat array
+    /// and keeps the shape. The shift is a number, one number for each axis, or an array, which can be traced.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -321,7 +318,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn roll(&self, shift: impl IntoShift, axis: impl super::IntoAxes) -> Array {
-        let made = at_caller(|| {
+        or_failed(self, || {
             self.check()?;
             let shift = shift.into_shift();
             let Some(axes) = axis.into_axes() else {
@@ -330,12 +327,11 @@ impl Array {
             let axes: Vec<usize> =
                 axes.iter().map(|&axis| normalize_axis(axis as isize, self.ndim())).collect::<Result<_>>()?;
             rolled(self, &shift, &axes)
-        });
-        Array::from_result(made, self)
+        })
     }
 
-    /// For each of `values`, the first index at which it can be inserted into this ascending array so that it stays
-    /// sorted (int32): the number of smaller elements. NaN sorts last.
+    /// Finds the first index at which each of `values` can be inserted into this ascending array such that it stays sorted. The index,
+    /// int32, is the number of smaller elements. NaN sorts last.
     ///
     /// Fails unless the array has one dimension.
     ///
@@ -350,7 +346,8 @@ impl Array {
         self.bisect("searchsorted", values, false)
     }
 
-    /// The last such index (NumPy's `side="right"`): the number of elements that are less or equal.
+    /// Finds the last index at which each of `values` can be inserted (NumPy's `side="right"`): the number of elements that are less or
+    /// equal.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -365,7 +362,7 @@ impl Array {
     #[track_caller]
     fn bisect(&self, name: &'static str, values: impl ArrayLike, right: bool) -> Array {
         let values = values.into_array();
-        let made = at_caller(|| {
+        or_failed(&values, || {
             let args = super::promote_args_of(name, &[self, &values])?;
             let (sorted, values) = (&args[0], &args[1]);
             if sorted.ndim() != 1 {
@@ -375,8 +372,7 @@ impl Array {
             composite1(name, right, &[sorted.clone(), values.clone()], |&right, args| {
                 Ok(vec![count_before(&args[0], &args[1], right)])
             })
-        });
-        Array::from_result(made, &values)
+        })
     }
 }
 
@@ -390,7 +386,7 @@ fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
         let probe = sorted.get(&more - 1);
         let mut before = if or_equal { probe.less_equal(values) } else { probe.less(values) };
         if values.dtype().is_float() {
-            // All numbers precede a NaN.
+            // Comparisons with NaN are false, but all numbers sort before NaN.
             let nan = super::isnan(values);
             before |= if or_equal { nan } else { nan & !super::isnan(&probe) };
         }
@@ -402,7 +398,7 @@ fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
 
 /// Shifts of [`Array::roll`]: a number, several, or an array of them.
 pub trait IntoShift {
-    /// The shifts as written.
+    /// The shifts as they were passed.
     fn into_shift(self) -> Shift;
 }
 
@@ -449,19 +445,18 @@ impl IntoShift for &Array {
     }
 }
 
-/// Shifts along several axes, one after the other.
+/// Shifts along several axes, one after the other. A single shift applies to all axes, and several shifts to a single axis add up.
 fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
     let fits = |count: usize| match count == 1 || axes.len() == 1 || count == axes.len() {
         true => Ok(count.max(axes.len())),
         false => Err(err!(Value, "roll of {} got {count} shifts for {} axes", x.type_name(), axes.len())
-            .help("give one shift, or one for each axis")),
+            .help("pass one shift, or one for each axis")),
     };
-    let one = |list: usize, i: usize| if list == 1 { 0 } else { i };
     match shift {
         Shift::Known(shifts) => {
             let mut cuts = Vec::new();
             for i in 0..fits(shifts.len())? {
-                let (axis, by) = (axes[one(axes.len(), i)], shifts[one(shifts.len(), i)]);
+                let (axis, by) = (axes[broadcast_index(axes.len(), i)], shifts[broadcast_index(shifts.len(), i)]);
                 let n = x.shape()[axis];
                 let cut = if n == 0 { 0 } else { (-i128::from(by)).rem_euclid(n as i128) as usize };
                 if cut != 0 {
@@ -487,28 +482,32 @@ fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
                     "'shift' and 'axis' arguments to roll must be scalars or 1D arrays, got {}",
                     by.type_name()
                 )
-                .help("give integers: one shift, or one for each axis"));
+                .help("pass integers: one shift, or one for each axis"));
             }
             let count = fits(by.size())?;
             composite1("roll", (axes.to_vec(), count), &[x.clone(), by.clone()], |(axes, count), args| {
                 let by = args[1].ravel();
-                let one = |list: usize, i: usize| if list == 1 { 0 } else { i };
                 let mut x = args[0].clone();
                 for i in 0..*count {
-                    let (axis, at) = (axes[one(axes.len(), i)], one(by.size(), i));
+                    let (axis, index) = (axes[broadcast_index(axes.len(), i)], broadcast_index(by.size(), i));
                     let n = x.shape()[axis];
                     if n == 0 {
                         continue;
                     }
-                    let by = by.get(at as i32).astype(DType::of_indices(&[n]));
+                    let by = by.get(index as i32).astype(DType::of_indices(&[n]));
                     let start = -super::remainder(by, n) + n;
-                    let twice = lax::concatenate(&[x.clone(), x], axis);
-                    x = lax::dynamic_slice_in_dim(&twice, start, n, axis as i32);
+                    let doubled = lax::concatenate(&[x.clone(), x], axis);
+                    x = lax::dynamic_slice_in_dim(&doubled, start, n, axis as i32);
                 }
                 Ok(vec![x])
             })
         }
     }
+}
+
+/// The index into a list of which a single entry stands for all.
+fn broadcast_index(len: usize, i: usize) -> usize {
+    if len == 1 { 0 } else { i }
 }
 
 macro_rules! axis_functions {

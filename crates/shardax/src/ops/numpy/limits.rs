@@ -7,7 +7,7 @@ use crate::error::{Result, err};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FInfo {
-    /// The dtype; for a complex one that of its parts.
+    /// The dtype, or the dtype of the parts of a complex dtype.
     pub dtype: DType,
     /// The number of bits.
     pub bits: usize,
@@ -29,7 +29,7 @@ pub struct FInfo {
     pub nexp: i32,
 }
 
-/// The limits of a floating point dtype, or of a complex one's parts.
+/// The limits of a floating point dtype, or of the parts of a complex dtype.
 ///
 /// Fails for other dtypes.
 ///
@@ -80,7 +80,7 @@ pub fn finfo(dtype: DType) -> Result<FInfo> {
         max,
         min: -max,
         smallest_normal,
-        // Not every one can be written as a single power of two.
+        // The product of two powers, because a subnormal number cannot always be computed as a single power of two.
         smallest_subnormal: smallest_normal * eps,
         nmant,
         nexp,

@@ -10,8 +10,8 @@ use crate::shape::{broadcast_shapes, normalize_axis};
 use crate::source;
 
 impl Array {
-    /// NumPy's `dot` product: over the last axis of `self` and the second to last of `other` (its only one
-    /// for a vector). Scalars multiply.
+    /// NumPy's `dot` product: sums over the last axis of `self` and the second to last axis of `other`, or its only axis if it is a
+    /// vector. Scalars multiply.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -83,19 +83,20 @@ impl DotOptions {
             if y.ndim() <= 2 {
                 return Ok(self.dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[])));
             }
-            // Leading dimensions are broadcast, and become batch dimensions.
+            // The leading dimensions are broadcast and become batch dimensions.
             let x_lead = x.ndim().saturating_sub(2);
             let y_lead = y.ndim() - 2;
             let lead = broadcast_shapes(&[&x.shape()[..x_lead], &y.shape()[..y_lead]]).ok_or_else(|| {
                 err!(Value, "matmul got incompatible shapes for broadcasting: {} and {}", x.type_name(), y.type_name())
                     .help("the leading dimensions must be equal or 1")
             })?;
-            let spread = |a: &Array, own: usize| {
+            let broadcast_batch = |a: &Array, batch_rank: usize| {
                 let mut shape = lead.clone();
-                shape.extend_from_slice(&a.shape()[own..]);
+                shape.extend_from_slice(&a.shape()[batch_rank..]);
                 a.broadcast_to(shape.as_slice())
             };
-            let (xs, ys) = (if x.ndim() == 1 { x.clone() } else { spread(x, x_lead) }, spread(y, y_lead));
+            let xs = if x.ndim() == 1 { x.clone() } else { broadcast_batch(x, x_lead) };
+            let ys = broadcast_batch(y, y_lead);
             let batch: SmallVec<[usize; 4]> = (0..lead.len()).collect();
             if x.ndim() == 1 {
                 return Ok(self.dot_general(&ys, &xs, (&[ys.ndim() - 2], &[0]), (&[], &[])));
@@ -136,8 +137,8 @@ impl DotOptions {
 fn product(name: &str, x: impl ArrayLike, y: impl ArrayLike, f: impl FnOnce(&Array, &Array) -> Result<Array>) -> Array {
     let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
-    let made = super::promote_factors(name, &x, &y).and_then(|args| f(&args[0], &args[1]));
-    Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })
+    let result = super::promote_factors(name, &x, &y).and_then(|args| f(&args[0], &args[1]));
+    Array::from_result(result, if x.ndim() >= y.ndim() { &x } else { &y })
 }
 
 fn mismatch(name: &str, x: &Array, y: &Array, contract: usize) -> Result<()> {
@@ -168,7 +169,7 @@ pub fn outer(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     x.into_array().ravel().expand_dims(1) * y.into_array().ravel().expand_dims(0)
 }
 
-/// The dot product of two arrays as flat vectors, the first one conjugated.
+/// The dot product of two flattened arrays. The first array is conjugated.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -180,7 +181,7 @@ pub fn vdot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     DotOptions::new().vdot(x, y)
 }
 
-/// Sums over the last dimensions of both. Scalars multiply.
+/// Sums the products over the last dimensions of both arrays. Scalars multiply.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -193,8 +194,8 @@ pub fn inner(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     DotOptions::new().inner(x, y)
 }
 
-/// The dimensions that [`tensordot`] sums over: the last `n` of the first array with the first `n` of the second,
-/// or lists of both.
+/// The dimensions over which [`tensordot`] sums: the last `n` of the first array with the first `n` of the second, or a list for each
+/// array.
 pub trait ContractAxes {
     /// The dimensions of both, for arrays of these ranks.
     fn contract_axes(self, ranks: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]>;
@@ -204,7 +205,7 @@ impl ContractAxes for usize {
     fn contract_axes(self, [a, b]: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]> {
         if self > a || self > b {
             return Err(err!(Type, "tensordot over {self} dimensions, of arrays of rank {a} and {b}")
-                .help("sum over no more dimensions than both arrays have"));
+                .help("pass at most as many dimensions as both arrays have"));
         }
         Ok([(a - self..a).collect(), (0..self).collect()])
     }
@@ -212,12 +213,14 @@ impl ContractAxes for usize {
 
 impl<const N: usize> ContractAxes for ([i32; N], [i32; N]) {
     fn contract_axes(self, ranks: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]> {
-        let of = |axes: [i32; N], rank| axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>();
-        Ok([of(self.0, ranks[0])?, of(self.1, ranks[1])?])
+        let normalize = |axes: [i32; N], rank| axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect();
+        let lhs: Result<_> = normalize(self.0, ranks[0]);
+        let rhs: Result<_> = normalize(self.1, ranks[1]);
+        Ok([lhs?, rhs?])
     }
 }
 
-/// The product summed over pairs of dimensions: the remaining dimensions of `x` come first, then those of `y`.
+/// Sums the product over pairs of dimensions. The result has the remaining dimensions of `x`, then the remaining dimensions of `y`.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -2,7 +2,7 @@
 
 use super::axes::IntoReduction;
 use super::options::options;
-use super::{broadcast_args, isfinite, isnan, made, promote_args, where_};
+use super::{broadcast_args, checked_or_failed, isfinite, isnan, promote_args, where_};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::ops::lax;
@@ -17,7 +17,7 @@ fn truth(x: &Array) -> Array {
 #[track_caller]
 fn logical(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, f: impl FnOnce(&Array, &Array) -> Array) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         x.check()?;
         y.check()?;
         let args = broadcast_args(name, &[truth(&x), truth(&y)])?;
@@ -25,7 +25,7 @@ fn logical(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, f: impl FnO
     })
 }
 
-/// Logical and of the elements' truth, of any dtype; booleans. Broadcast.
+/// Logical "and". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -38,7 +38,7 @@ pub fn logical_and(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_and", x, y, |x, y| x & y)
 }
 
-/// Logical or of the elements' truth, of any dtype; booleans. Broadcast.
+/// Logical "or". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,7 +50,7 @@ pub fn logical_or(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_or", x, y, |x, y| x | y)
 }
 
-/// Logical exclusive or of the elements' truth, of any dtype; booleans. Broadcast.
+/// Logical "exclusive or". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -62,8 +62,8 @@ pub fn logical_xor(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_xor", x, y, |x, y| x ^ y)
 }
 
-/// Marks elements that differ by at most `atol + rtol * |y|`, or are equal infinities; booleans. Integers must be
-/// equal. NaN is close to nothing. NumPy's defaults are `1e-5` and `1e-8`.
+/// Marks elements that differ by at most `atol + rtol * |y|`, or are equal infinities, with booleans. Integers must be equal. NaN is
+/// never close. NumPy's defaults are `rtol = 1e-5` and `atol = 1e-8`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -74,7 +74,7 @@ pub fn logical_xor(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn isclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = promote_args("isclose", &[&x, &y])?;
         if !args[0].dtype().is_inexact() {
             return Ok(args[0].equal(&args[1]));
@@ -88,8 +88,8 @@ pub fn isclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Ar
     })
 }
 
-/// A boolean scalar: `true` if the shapes and all elements are equal. NaN is equal to nothing;
-/// [`ArrayEqualOptions`] changes that.
+/// A boolean scalar: `true` if the shapes and all elements are equal. NaN is not equal to NaN, unless you set
+/// [`ArrayEqualOptions::equal_nan`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -123,7 +123,7 @@ impl ArrayEqualOptions {
     #[track_caller]
     pub fn array_equal(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         let (x, y) = (x.into_array(), y.into_array());
-        made(&x, || {
+        checked_or_failed(&x, || {
             y.check()?;
             if x.shape() != y.shape() {
                 return Ok(Array::literal(Scalar::Bool(false), DType::Bool, false));
@@ -144,7 +144,7 @@ impl ArrayEqualOptions {
 #[track_caller]
 pub fn array_equiv(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         y.check()?;
         Ok(match crate::shape::broadcast_shapes(&[x.shape(), y.shape()]) {
             Some(_) => x.equal(&y).all(..),
@@ -153,7 +153,7 @@ pub fn array_equiv(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The number of elements other than 0 over `axes`, int32.
+/// The number of nonzero elements over `axes`, int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -163,11 +163,11 @@ pub fn array_equiv(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn count_nonzero(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
-    made(x, || Ok(truth(x).sum(axes)))
+    checked_or_failed(x, || Ok(truth(x).sum(axes)))
 }
 
-/// Replaces NaN by 0, and infinities by the largest and smallest number of the dtype; [`NanToNumOptions`] has other
-/// numbers.
+/// Replaces NaN by 0, and infinities by the largest and smallest number of the dtype. You can set other numbers with
+/// [`NanToNumOptions`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -192,11 +192,11 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     NanToNumOptions {
-        /// In place of NaN. Default 0.
+        /// The replacement of NaN. Default 0.
         nan: Array = Array::literal(Scalar::Int(0), DType::F32, true), |nan: impl ArrayLike| nan.into_array();
-        /// In place of infinity. Default: the largest number of the dtype.
+        /// The replacement of infinity. Default: the largest number of the dtype.
         posinf: Option<Array> = None, |posinf: impl ArrayLike| Some(posinf.into_array());
-        /// In place of negative infinity. Default: the smallest number of the dtype.
+        /// The replacement of negative infinity. Default: the smallest number of the dtype.
         neginf: Option<Array> = None, |neginf: impl ArrayLike| Some(neginf.into_array());
     }
 }
@@ -206,15 +206,16 @@ impl NanToNumOptions {
     #[track_caller]
     pub fn nan_to_num(&self, x: impl ArrayLike) -> Array {
         let x = &x.into_array();
-        made(x, || {
+        checked_or_failed(x, || {
             x.check()?;
             if !x.dtype().is_inexact() {
                 return Ok(x.clone());
             }
             let limits = super::finfo(x.dtype())?;
-            let number = |x: f64| Array::literal(Scalar::float(x), DType::F32, true);
-            let posinf = self.posinf.clone().unwrap_or_else(|| number(limits.max));
-            let neginf = self.neginf.clone().unwrap_or_else(|| number(limits.min));
+            let infinities = [(&self.posinf, limits.max), (&self.neginf, limits.min)];
+            let [posinf, neginf] = infinities.map(|(replacement, limit)| {
+                replacement.clone().unwrap_or_else(|| Array::literal(Scalar::float(limit), DType::F32, true))
+            });
             let args = [self.nan.clone(), posinf, neginf];
             args.iter().try_for_each(Array::check)?;
             let args = [vec![x.clone()], args.map(|value| super::convert(&value, x.dtype().real(), false)).to_vec()];
@@ -232,7 +233,7 @@ fn tame(x: &Array, values: &[Array]) -> Array {
     where_(x.equal(f64::NEG_INFINITY), &values[2], &x)
 }
 
-/// Marks the elements that are among those of `test`, of any shape; booleans. NaN is equal to nothing.
+/// Marks the elements that occur in `test`, which can have any shape, with booleans. NaN never occurs.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -243,17 +244,17 @@ fn tame(x: &Array, values: &[Array]) -> Array {
 #[track_caller]
 pub fn isin(x: impl ArrayLike, test: impl ArrayLike) -> Array {
     let (x, test) = (x.into_array(), test.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         let args = super::promote_args_of("isin", &[&x, &test])?;
         composite1("isin", (), &args, |(), args| {
             let (x, test) = (&args[0], args[1].ravel());
             if test.size() == 0 {
                 return Ok(vec![super::filled(x.shape(), Scalar::Bool(false), DType::Bool)]);
             }
-            // Bisection keeps the memory to that of the operands.
+            // Bisection needs no more memory than the operands, unlike a comparison of all pairs.
             let sorted = test.sort(0);
-            let at = sorted.searchsorted(x.ravel()).minimum(test.size() as i32 - 1);
-            Ok(vec![lax::reshape(&sorted.get(&at), x.shape()).equal(x)])
+            let index = sorted.searchsorted(x.ravel()).minimum(test.size() as i32 - 1);
+            Ok(vec![lax::reshape(&sorted.get(&index), x.shape()).equal(x)])
         })
     })
 }

@@ -12,7 +12,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::shape::{AxisNumber, normalize_axis};
 
-/// The index in row-major order of the start of a diagonal of an `n` by `m` matrix, and its length.
+/// The row-major index of the first element of a diagonal of an `n` by `m` matrix, and the length of the diagonal.
 fn diagonal_of(n: usize, m: usize, offset: i32) -> (usize, usize) {
     let k = offset.unsigned_abs() as usize;
     match offset >= 0 {
@@ -29,22 +29,21 @@ impl Array {
             _ => return self.clone(),
         };
         let (start, len) = diagonal_of(n, m, offset);
-        // In row-major order, neighbours on a diagonal are one row and one column apart.
+        // Neighbors on a diagonal are one row and one column apart, so the diagonal is a strided slice of the flat matrix.
         let flat = lax::reshape(self, &[lead, &[n * m]].concat());
-        let last = lead.len();
-        let mut from = vec![0; last + 1];
-        let mut to = flat.shape().to_vec();
-        let mut step = vec![1; last + 1];
-        from[last] = if len == 0 { 0 } else { start };
-        to[last] = if len == 0 { 0 } else { start + (len - 1) * (m + 1) + 1 };
-        step[last] = m + 1;
-        lax::slice(&flat, &from, &to, Some(&step))
+        let axis = lead.len();
+        let mut starts = vec![0; axis + 1];
+        let mut limits = flat.shape().to_vec();
+        let mut strides = vec![1; axis + 1];
+        starts[axis] = if len == 0 { 0 } else { start };
+        limits[axis] = if len == 0 { 0 } else { start + (len - 1) * (m + 1) + 1 };
+        strides[axis] = m + 1;
+        lax::slice(&flat, &starts, &limits, Some(&strides))
     }
 
-    /// The diagonal `offset` above the main one of the matrices in `axis1` and `axis2`; it becomes the last
-    /// dimension.
+    /// The diagonal `offset` above the main diagonal of the matrices in `axis1` and `axis2`. It becomes the last dimension.
     ///
-    /// Fails for less than two dimensions, or equal axes.
+    /// Fails for fewer than two dimensions, or equal axes.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -55,7 +54,7 @@ impl Array {
     #[track_caller]
     pub fn diagonal(&self, offset: i32, axis1: impl AxisNumber, axis2: impl AxisNumber) -> Array {
         let (axis1, axis2) = (axis1.axis_number(), axis2.axis_number());
-        let made = self.check().and_then(|()| {
+        let result = self.check().and_then(|()| {
             let (a, b) = (normalize_axis(axis1 as isize, self.ndim())?, normalize_axis(axis2 as isize, self.ndim())?);
             if a == b {
                 return Err(err!(
@@ -63,12 +62,12 @@ impl Array {
                     "axis1 and axis2 cannot be the same: diagonal of {} got {axis1} and {axis2}",
                     self.type_name()
                 )
-                .help("name the two dimensions that the matrices lie in"));
+                .help("pass the two different dimensions of the matrices"));
             }
             let order: Vec<usize> = (0..self.ndim()).filter(|&d| d != a && d != b).chain([a, b]).collect();
             Ok(at_caller(|| lax::transpose(self, &order).last_diagonal(offset)))
         });
-        Array::from_result(made, self)
+        Array::from_result(result, self)
     }
 
     /// The sum of the main diagonal of the first two dimensions.
@@ -111,10 +110,10 @@ impl Array {
     }
 
     fn triangle(&self, name: &str, k: i32, keep: impl Fn(&Array, Array) -> Array) -> Array {
-        let made = self.check().and_then(|()| {
+        let result = self.check().and_then(|()| {
             if self.ndim() < 2 {
                 return Err(err!(Value, "{name} needs at least two dimensions, got {}", self.type_name())
-                    .help("make a matrix of it with `reshape` or `expand_dims`"));
+                    .help("convert it to a matrix with `reshape` or `expand_dims`"));
             }
             let aval = self.aval();
             // Unreduced operands need a zero on each device.
@@ -124,7 +123,7 @@ impl Array {
             };
             Ok(where_(band(self.shape(), k, keep), self, zero))
         });
-        Array::from_result(made, self)
+        Array::from_result(result, self)
     }
 }
 
@@ -139,11 +138,11 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     TraceOptions {
-        /// The diagonal: above the main one, or below it if negative. Default 0.
+        /// The diagonal: above the main diagonal if positive, below it if negative. Default 0.
         offset: i32 = 0, |offset: i32| offset;
         /// The dimensions of the matrices. Default 0 and 1.
         matrix: (i32, i32) = (0, 1), |matrix: (i32, i32)| matrix;
-        /// The dtype of the sum. Default: that of [`Array::sum`].
+        /// The dtype of the sum. Default: the dtype of [`Array::sum`].
         dtype: Option<DType> = None, |dtype: impl Into<Option<DType>>| dtype.into();
     }
 }
@@ -188,7 +187,7 @@ pub fn diag(x: impl ArrayLike, k: i32) -> Array {
         2 => x.diagonal(k, 0, 1),
         _ => {
             let e = err!(Value, "diag input must be 1d or 2d, got {}", x.type_name())
-                .help("of stacks of matrices take `diagonal(k, -2, -1)`");
+                .help("for a batch of matrices, use `diagonal(k, -2, -1)`");
             Array::from_result(Err(e), x)
         }
     })
@@ -196,12 +195,12 @@ pub fn diag(x: impl ArrayLike, k: i32) -> Array {
 
 fn vector_on_diagonal(x: &Array, k: i32) -> Array {
     let (n, shift) = (x.size() + k.unsigned_abs() as usize, k.unsigned_abs() as i64);
-    // Reported before an array of that length is made.
+    // Too large a size is an error, which must be reported before the array is padded to this length.
     if let Err(e) = Aval::new(x.dtype(), [n, n].as_slice()).byte_size() {
         return Array::from_result(Err(e.context("diag")), x);
     }
     let zero = Array::literal(Scalar::Int(0), x.dtype(), x.weak_type());
-    // Element i goes to row i, or, below the main diagonal, to column i.
+    // Element i is in row i of a diagonal above the main diagonal, and in column i of a diagonal below it.
     let padded = lax::pad(x, &to_strong_type(&zero, x.dtype()), &[(0, shift, 0)]);
     let spread = lax::broadcast_in_dim(&padded, &[n, n], &[if k >= 0 { 0 } else { 1 }]);
     where_(band(&[n, n], k, Array::equal), spread, zero)
@@ -228,7 +227,7 @@ matrix_functions! {
     triu(k: i32);
 }
 
-/// The diagonal of dimensions `a` and `b` > `a` of an array, as a dimension in place of `a`.
+/// Replaces the dimensions `a` and `b` > `a` by their diagonal, which is in the position of `a`.
 pub(crate) fn merge_dims(x: &Array, a: usize, b: usize) -> Result<Array> {
     let order: Vec<usize> = (0..x.ndim()).filter(|&d| d != a && d != b).chain([a, b]).collect();
     let diagonal = lax::transpose(x, &order).last_diagonal(0);

@@ -42,7 +42,7 @@ pub use indexing::*;
 pub use limits::*;
 pub use linalg::*;
 pub use logic::*;
-// Names of NumPy 2 and the array API, and older ones, for the same functions.
+// Other names of the same functions, in NumPy 2, the array API and older versions of NumPy.
 pub use matrices::{TraceOptions, diag, diagonal, trace, tril, triu};
 pub(crate) use nonzero::given_or_counted;
 pub use nonzero::*;
@@ -61,7 +61,7 @@ pub use statistics::*;
 pub use ufuncs::*;
 pub use windows::*;
 
-// Names of NumPy 2 and of the array API, and NumPy's older ones, of the same functions.
+// More names of the same functions, in NumPy 2, the array API and older versions of NumPy.
 pub use super::elementwise::*;
 pub use super::elementwise::{
     abs as absolute, arccos as acos, arccosh as acosh, arcsin as asin, arcsinh as asinh, arctan as atan,
@@ -81,8 +81,8 @@ use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::error::Result;
 
-/// Runs `f` at the caller's line; errors are carried in the array.
+/// Checks `like` and runs `f` with the caller's source line. An error becomes an array of the type of `like` that carries it.
 #[track_caller]
-fn made(like: &Array, f: impl FnOnce() -> Result<Array>) -> Array {
+fn checked_or_failed(like: &Array, f: impl FnOnce() -> Result<Array>) -> Array {
     at_caller(|| Array::from_result(like.check().and_then(|()| f()), like))
 }

@@ -1,8 +1,7 @@
-//! Nonzero elements. The size of a result is given, or, outside of `jit`, determined by
-//! the values.
+//! Nonzero elements. You pass the size of a result or, outside of `jit`, it is determined by the values.
 
 use super::options::options;
-use super::{filled, made, where_};
+use super::{checked_or_failed, filled, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -11,7 +10,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
-/// The given size, or the one determined by the values.
+/// Returns the given size, or otherwise counts: outside of `jit`, the size can be read from the values.
 pub(crate) fn given_or_counted(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
     if let Some(size) = given {
         return match size < i32::MAX as usize {
@@ -27,26 +26,28 @@ pub(crate) fn given_or_counted(name: &str, given: Option<usize>, count: impl FnO
             Type,
             "The size argument of {name} must be statically specified to use it within JAX transformations"
         )
-        .help(format!("give the number of results, `{name}(&x, 8)`: fewer are filled up, more are cut off"))),
+        .help(format!(
+            "pass the number of results, such as `{name}(&x, 8)`; fewer results are padded and surplus results are dropped"
+        ))),
     }
 }
 
-/// The indices of the nonzero elements in the flat array, ascending, int32. At most `size`; fewer are padded
-/// with `fill_value`.
+/// The indices of the first `size` nonzero elements in the flat array, ascending, int32. If there are fewer, `fill_value` follows.
 pub(super) fn places(x: &Array, size: usize, fill_value: i32) -> Result<Array> {
     let args = [if x.dtype() == DType::Bool { x.ravel() } else { x.ravel().not_equal(0) }];
     composite1("flatnonzero", (size, fill_value), &args, |&(size, fill_value), args| {
         let n = args[0].size();
         let dtype = DType::of_indices(&[n]);
         let before = args[0].astype(dtype).cumsum(0);
-        // The k-th is where the count reaches k.
-        let at = before.searchsorted(lax::iota(dtype, &[size], 0) + 1);
-        Ok(vec![where_(at.less(n), at, fill_value)])
+        // The k-th nonzero element is where the count reaches k.
+        let index = before.searchsorted(lax::iota(dtype, &[size], 0) + 1);
+        Ok(vec![where_(index.less(n), index, fill_value)])
     })
 }
 
-/// The indices of the nonzero elements in the flat array, ascending, int32. With a `size`, fewer are padded
-/// with 0 ([`NonzeroOptions`] has other values), more are cut off. Without one (`None`) as many as there are, which waits for the values.
+/// The indices of the nonzero elements in the flat array, ascending, int32. With a `size`, fewer indices are padded with 0
+/// ([`NonzeroOptions`] has other values) and surplus indices are dropped. With `None`, the call waits for the values and returns all
+/// indices.
 ///
 /// Fails inside of `jit`, `vmap` and `grad` without a size.
 ///
@@ -74,7 +75,7 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     NonzeroOptions {
-        /// The indices after the last: one for all dimensions, or one for each. Default 0.
+        /// The padding after the last index: one for all dimensions, or one for each dimension. Default 0.
         fill_value: Array = Array::literal(Scalar::Int(0), DType::I32, true), |value: impl ArrayLike| value.into_array();
     }
 }
@@ -84,7 +85,7 @@ impl NonzeroOptions {
     #[track_caller]
     pub fn flatnonzero(&self, x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
         let x = &x.into_array();
-        made(x, || Ok(self.coordinates("flatnonzero", &x.ravel(), size.into())?.remove(0)))
+        checked_or_failed(x, || Ok(self.coordinates("flatnonzero", &x.ravel(), size.into())?.remove(0)))
     }
 
     /// See [`nonzero`](nonzero()).
@@ -93,12 +94,12 @@ impl NonzeroOptions {
         let x = &x.into_array();
         let size = size.into();
         at_caller(|| {
-            let made = x.check().and_then(|()| match x.ndim() {
+            let coordinates = x.check().and_then(|()| match x.ndim() {
                 0 => Err(err!(Value, "Calling nonzero on 0d arrays is not allowed.")
                     .help("add a dimension first, with `atleast_1d(&x)`")),
                 _ => self.coordinates("nonzero", x, size),
             });
-            made.unwrap_or_else(|e| vec![Array::from_result(Err(e), x); x.ndim().max(1)])
+            coordinates.unwrap_or_else(|e| vec![Array::from_result(Err(e), x); x.ndim().max(1)])
         })
     }
 
@@ -106,7 +107,7 @@ impl NonzeroOptions {
     #[track_caller]
     pub fn argwhere(&self, x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
         let x = &x.into_array();
-        made(x, || {
+        checked_or_failed(x, || {
             if x.ndim() == 0 {
                 let size = given_or_counted("argwhere", size.into(), || super::count_nonzero(x, ..))?;
                 return Ok(filled(&[size, 0], Scalar::Int(0), DType::I32));
@@ -115,14 +116,14 @@ impl NonzeroOptions {
         })
     }
 
-    /// The coordinates of the nonzero elements, an array for each dimension.
+    /// The coordinates of the nonzero elements, one array for each dimension.
     fn coordinates(&self, name: &str, x: &Array, size: Option<usize>) -> Result<Vec<Array>> {
         x.check()?;
         self.fill_value.check()?;
         let fill = &self.fill_value;
         if fill.ndim() > 1 || !matches!(fill.size(), 1) && fill.size() != x.ndim() {
             return Err(err!(Value, "{name} of {} got a fill_value of shape {:?}", x.type_name(), fill.shape())
-                .help("give one value, or one for each dimension"));
+                .help("pass one value, or one for each dimension"));
         }
         let size = given_or_counted(name, size, || super::count_nonzero(x, ..))?;
         let dtype = DType::of_indices(&[x.size()]);
@@ -132,17 +133,16 @@ impl NonzeroOptions {
             let (x, fill) = (&args[0], args[1].broadcast_to([args[0].ndim()]));
             let before = x.ravel().astype(fill.dtype()).cumsum(0);
             let n = x.size();
-            // The k-th is where the count reaches k.
-            let at = before.searchsorted(lax::iota(fill.dtype(), &[size], 0) + 1);
-            let found = at.less(n);
-            let places = unravel(&at.minimum(n.saturating_sub(1)), x.shape());
-            let filled = |(place, d): (&Array, i32)| where_(&found, place, fill.get(d));
-            Ok(places.iter().zip(0..).map(filled).collect())
+            // The k-th nonzero element is where the count reaches k.
+            let index = before.searchsorted(lax::iota(fill.dtype(), &[size], 0) + 1);
+            let exists = index.less(n);
+            let places = unravel(&index.minimum(n.saturating_sub(1)), x.shape());
+            Ok(places.iter().zip(0..).map(|(place, d)| where_(&exists, place, fill.get(d))).collect())
         })
     }
 }
 
-/// The indices of the nonzero elements: an array for each dimension, in row-major order, int32. For the size see
+/// The indices of the nonzero elements in row-major order, int32, as one array for each dimension. For the size, see
 /// [`flatnonzero`].
 ///
 /// ```
@@ -158,8 +158,7 @@ pub fn nonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Vec<Array> 
     NonzeroOptions::new().nonzero(x, size)
 }
 
-/// The indices of the nonzero elements, one row each: int32 of shape `[size, x.ndim()]`. For the size see
-/// [`flatnonzero`].
+/// The indices of the nonzero elements as rows: int32 of shape `[size, x.ndim()]`. For the size, see [`flatnonzero`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -172,21 +171,21 @@ pub fn argwhere(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
     NonzeroOptions::new().argwhere(x, size)
 }
 
-/// The coordinates in an array of this shape of indices into the flat array.
+/// Converts indices into the flat array to coordinates in an array of this shape.
 fn unravel(flat: &Array, shape: &[usize]) -> Vec<Array> {
-    let mut left = flat.clone();
+    let mut quotient = flat.clone();
     let mut out: Vec<Array> = Vec::with_capacity(shape.len());
     for &n in shape.iter().rev() {
         let n = n.max(1);
-        out.push(super::remainder(&left, n));
-        left = super::floor_divide(&left, n);
+        out.push(super::remainder(&quotient, n));
+        quotient = super::floor_divide(&quotient, n);
     }
     out.reverse();
     out
 }
 
 /// Converts indices into the flat array to coordinates in an array of this shape: an integer array for each dimension.
-/// Indices out of range are clipped; negative ones count from the end.
+/// Indices out of range are clipped; negative indices count from the end.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -200,15 +199,15 @@ pub fn unravel_index(places: impl ArrayLike, shape: &[usize]) -> Vec<Array> {
     let places = &places.into_array();
     at_caller(|| {
         let total = shape.iter().try_fold(1i32, |n, &d| n.checked_mul(i32::try_from(d).ok()?));
-        let whole = places.dtype().is_integer();
-        let flat = made(places, || {
-            let total = total.filter(|_| whole).ok_or_else(|| {
+        let is_integer = places.dtype().is_integer();
+        let flat = checked_or_failed(places, || {
+            let total = total.filter(|_| is_integer).ok_or_else(|| {
                 err!(
                     Value,
-                    "unravel_index takes integers and a shape whose flat indices fit int32, got {} and {shape:?}",
+                    "unravel_index requires integers and a shape whose flat indices fit int32, got {} and {shape:?}",
                     places.type_name()
                 )
-                .help("give integers, and a shape of at most 2147483647 elements")
+                .help("pass integers, and a shape of at most 2147483647 elements")
             })?;
             let from_end = where_(places.less(0), places + total, places);
             Ok(from_end.clip(0, (total - 1).max(0)))

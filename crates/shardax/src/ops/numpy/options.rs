@@ -1,7 +1,7 @@
-//! The form of options: a struct `…Options` with a setter for each, and a method with the name of each function that has
-//! them.
+//! The pattern of options: a struct `…Options` with a setter for each option, and one method for each function that accepts the
+//! options, with the name of the function.
 
-/// Declares a struct of options: each with its type, its default, and the argument of its setter with its conversion.
+/// Declares a struct of options. Each option has a type, a default, and the argument of the setter with its conversion.
 macro_rules! options {
     ($(#[$doc:meta])* $name:ident {
         $($(#[$of:meta])* $field:ident: $t:ty = $default:expr, |$v:ident: $arg:ty| $value:expr;)*

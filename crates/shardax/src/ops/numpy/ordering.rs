@@ -1,7 +1,7 @@
-//! Partitions, functions by pieces, and bits in bytes.
+//! Partitions, the largest elements, piecewise functions, and bits packed in bytes.
 
 use super::indexing::{IntoAxis, with_axis};
-use super::{complex, convert, made, where_};
+use super::{checked_or_failed, complex, convert, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -10,18 +10,18 @@ use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::ops::primitive::elementwise_rules::Accepts;
 
-/// The size of an axis, which must have the element `kth`.
+/// Checks that the axis has an element `kth`.
 fn has_element(name: &str, x: &Array, kth: i32, axis: usize) -> Result<()> {
     let n = x.shape().get(axis).copied().unwrap_or(0) as i64;
     match (-n..n).contains(&i64::from(kth)) {
         true => Ok(()),
         false => Err(err!(Index, "{name}: kth {kth} is out of bounds of axis {axis} of {}", x.type_name())
-            .help("elements count from 0, negative ones from the end")),
+            .help("elements count from 0, and negative numbers from the end")),
     }
 }
 
-/// The elements with the one that is at `kth` in ascending order in its place, no larger ones before it, and no smaller
-/// ones after it. Here all are in order.
+/// Partitions the elements around element `kth` of the ascending order: no larger element precedes it, and no smaller element follows.
+/// This implementation sorts all elements.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -34,7 +34,7 @@ fn has_element(name: &str, x: &Array, kth: i32, axis: usize) -> Result<()> {
 #[track_caller]
 pub fn partition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         let (x, axis) = with_axis(&x, axis)?;
         has_element("partition", &x, kth, axis)?;
         Ok(x.sort(axis as i32))
@@ -52,7 +52,7 @@ pub fn partition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
 #[track_caller]
 pub fn argpartition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         let (x, axis) = with_axis(&x, axis)?;
         has_element("argpartition", &x, kth, axis)?;
         Ok(x.argsort(axis as i32))
@@ -62,15 +62,15 @@ pub fn argpartition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
 /// The elements that [`top_k`] returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TopKMode {
-    /// The largest ones, in descending order.
+    /// The largest elements, in descending order.
     #[default]
     Largest,
-    /// The smallest ones, in ascending order.
+    /// The smallest elements, in ascending order.
     Smallest,
 }
 
-/// The `k` largest or smallest elements along an axis, in order, and their indices (int32). Of equal elements the first
-/// comes first; NaN is the largest.
+/// The `k` largest or smallest elements along an axis, in order, and their indices (int32). Equal elements keep their order. NaN is
+/// larger than all numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -84,7 +84,7 @@ pub enum TopKMode {
 #[track_caller]
 pub fn top_k(x: impl ArrayLike, k: usize, axis: impl IntoAxis, mode: TopKMode) -> (Array, Array) {
     let x = x.into_array();
-    let found = at_caller(|| {
+    let values_and_indices = at_caller(|| {
         let (x, axis) = with_axis(&x, axis)?;
         if mode == TopKMode::Largest {
             let (values, indices) = lax::TopKOptions::new().axis(axis as i32).top_k(&x, k);
@@ -94,14 +94,13 @@ pub fn top_k(x: impl ArrayLike, k: usize, axis: impl IntoAxis, mode: TopKMode) -
         Accepts::Real.check("top_k", x.dtype())?;
         if k > n {
             return Err(err!(Value, "top_k of {k} elements of axis {axis} of {}, which has {n}", x.type_name())
-                .help("take at most as many as the axis has"));
+                .help("pass a `k` of at most the size of the axis"));
         }
         let places = lax::iota(DType::I32, x.shape(), axis);
         let sorted = lax::sort(&[x, places], axis as i32, 1)?;
-        let first = |y: &Array| lax::slice_in_dim(y, 0, k, axis);
-        Ok((first(&sorted[0]), first(&sorted[1])))
+        Ok((lax::slice_in_dim(&sorted[0], 0, k, axis), lax::slice_in_dim(&sorted[1], 0, k, axis)))
     });
-    found.unwrap_or_else(|e| {
+    values_and_indices.unwrap_or_else(|e| {
         let failed = Array::from_result(Err(e), &x);
         (failed.clone(), failed)
     })
@@ -117,15 +116,15 @@ pub fn top_k(x: impl ArrayLike, k: usize, axis: impl IntoAxis, mode: TopKMode) -
 #[track_caller]
 pub fn sort_complex(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         x.check()?;
         let sorted = x.sort(-1);
         Ok(if sorted.dtype().is_complex() { sorted } else { complex(&sorted, 0) })
     })
 }
 
-/// `functions[i]` of `x` where `conditions[i]` holds, the last one that does; elsewhere a further function, if there is one
-/// more than there are conditions, and 0 otherwise. All functions are computed everywhere.
+/// Evaluates `functions[i]` where `conditions[i]` is true; if several conditions are, the last one counts. Where no condition is true,
+/// the result is 0, or the last function if there is one function more than conditions. Every function is evaluated for all elements.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -143,7 +142,7 @@ pub fn piecewise(
     functions: &[&dyn Fn(&Array) -> Array],
 ) -> Array {
     let (x, conditions) = (x.into_array(), into_arrays(conditions));
-    made(&x, || {
+    checked_or_failed(&x, || {
         x.check()?;
         let n = conditions.len();
         if functions.len() != n && functions.len() != n + 1 {
@@ -153,7 +152,9 @@ pub fn piecewise(
                 n + 1,
                 functions.len()
             )
-            .help("the last of one more is that of elements without a condition"));
+            .help(
+                "pass one function for each condition, and optionally a last function for elements without a condition",
+            ));
         }
         let zero = || Array::literal(Scalar::Int(0), x.dtype(), false).broadcast_to(x.shape());
         let start = functions.get(n).map_or_else(zero, |f| f(&x).astype(x.dtype()));
@@ -165,10 +166,10 @@ pub fn piecewise(
 /// The order of bits in [`packbits`] and [`unpackbits`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BitOrder {
-    /// The first is the highest.
+    /// The first bit is the most significant.
     #[default]
     Big,
-    /// The first is the lowest.
+    /// The first bit is the least significant.
     Little,
 }
 
@@ -177,7 +178,8 @@ fn shifts(order: BitOrder) -> Array {
     if order == BitOrder::Big { 7 - count } else { count }
 }
 
-/// Booleans, or integers that are 0 or not, along the last axis as bits of bytes, filled up with zeros: uint8.
+/// Packs booleans, or integers that count as true unless they are 0, along the last axis into the bits of bytes (uint8). The last byte
+/// is padded with zeros.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -192,7 +194,7 @@ fn shifts(order: BitOrder) -> Array {
 #[track_caller]
 pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         x.check()?;
         if x.dtype().is_inexact() || x.ndim() == 0 {
             return Err(err!(Type, "packbits needs an array of integers or booleans, got {}", x.type_name())
@@ -209,7 +211,7 @@ pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
     })
 }
 
-/// The bits of bytes along the last axis, uint8 of 0 and 1. See [`packbits`].
+/// Unpacks the bits of bytes along the last axis, as uint8 of 0 and 1. See [`packbits`].
 ///
 /// Fails for other dtypes than uint8, and for a scalar.
 ///
@@ -221,7 +223,7 @@ pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
 #[track_caller]
 pub fn unpackbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         x.check()?;
         if x.dtype() != DType::U8 || x.ndim() == 0 {
             return Err(err!(Type, "unpackbits needs an array of uint8, got {}", x.type_name())

@@ -5,8 +5,9 @@ use super::sequences::line;
 use super::{convert, over};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::{Result, err};
+use crate::ops::constants::{float, integer};
 use crate::ops::lax::{self, GatherScatterMode};
 use crate::ops::operators::ArrayLike;
 
@@ -26,31 +27,31 @@ pub enum PadMode {
     Wrap,
     /// A linear ramp from the edge to [`PadOptions::end_values`].
     LinearRamp,
-    /// The largest element of the line, or of [`PadOptions::stat_length`] elements at its end.
+    /// The largest element of the line, or of the [`PadOptions::stat_length`] elements next to the padding.
     Maximum,
     /// The smallest element of the line.
     Minimum,
-    /// The mean of the line; for integers rounded to the nearest, halves to even.
+    /// The mean of the line. Integers are rounded to the nearest, halves to even.
     Mean,
     /// The median of the line.
     Median,
-    /// Values that do not matter: zeros, as in JAX.
+    /// Arbitrary values. As in JAX, they are zeros.
     Empty,
 }
 
 /// The sign of mirrored elements, for [`PadMode::Reflect`] and [`PadMode::Symmetric`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReflectType {
-    /// The elements themselves.
+    /// Mirrored elements keep their values.
     #[default]
     Even,
-    /// Mirrored in value too: `2 * edge - x`.
+    /// The values are mirrored at the edge too: `2 * edge - x`.
     Odd,
 }
 
 /// Widths of padding: a number for all ends, a pair (before, after) for all dimensions, or a pair for each dimension.
 pub trait IntoPadWidth {
-    /// The pairs; one stands for all dimensions.
+    /// The pairs; a single pair stands for all dimensions.
     fn into_pad_width(self) -> Vec<(usize, usize)>;
 }
 
@@ -109,23 +110,23 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     PadOptions {
-        /// The values of [`PadMode::Constant`] in place of its number: an array that broadcasts to a pair (before, after)
-        /// for each dimension. It may be traced.
+        /// The values of [`PadMode::Constant`], instead of the number: an array that broadcasts to a pair (before, after) for each
+        /// dimension. It can be traced.
         constant_values: Option<Array> = None, |values: impl ArrayLike| Some(values.into_array());
         /// The values at the ends of [`PadMode::LinearRamp`], like `constant_values`. Default 0.
         end_values: Option<Array> = None, |values: impl ArrayLike| Some(values.into_array());
-        /// The numbers of elements at both ends that statistics are of, like widths. Default: the whole line.
+        /// The numbers of elements at both ends from which statistics are computed, in the form of widths. Default: the entire line.
         stat_length: Option<Vec<(usize, usize)>> = None, |lengths: impl IntoPadWidth| Some(lengths.into_pad_width());
         /// The sign of mirrored elements. Default [`ReflectType::Even`].
         reflect_type: ReflectType = ReflectType::Even, |reflect_type: ReflectType| reflect_type;
     }
 }
 
-/// Pads `x` with `widths[i]` elements before and after it in dimension `i`; one pair, or one number, is for all
-/// dimensions. [`PadOptions`] has arrays of constants and more.
+/// Pads `x` with `widths[i]` elements before and after it in dimension `i`. A single pair or number applies to all dimensions.
+/// [`PadOptions`] has arrays of constants and more.
 ///
-/// Fails unless there is one pair of widths, or one per dimension, and if an empty dimension is to be extended by its
-/// own elements.
+/// Fails unless there is one pair of widths, or one per dimension. Also fails for an empty dimension that should be extended by its own
+/// elements.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -146,7 +147,7 @@ impl PadOptions {
     pub fn pad(&self, x: impl ArrayLike, widths: impl IntoPadWidth, mode: PadMode) -> Array {
         let x = &x.into_array();
         at_caller(|| {
-            let made = x.check().and_then(|()| {
+            let result = x.check().and_then(|()| {
                 if x.ndim() == 0 {
                     return Ok(x.clone());
                 }
@@ -164,9 +165,9 @@ impl PadOptions {
                         }
                         let (low, high) = checked(&x, d, widths[d], mode)?;
                         match mode {
-                            PadMode::Edge | PadMode::Wrap => taken(&x, d, (low, high), mode),
+                            PadMode::Edge | PadMode::Wrap => extend_from_elements(&x, d, (low, high), mode),
                             PadMode::Reflect | PadMode::Symmetric if self.reflect_type == ReflectType::Even => {
-                                taken(&x, d, (low, high), mode)
+                                extend_from_elements(&x, d, (low, high), mode)
                             }
                             PadMode::Reflect | PadMode::Symmetric => Ok(odd(&x, d, widths[d], mode)),
                             PadMode::LinearRamp => self.ramp(&x, d, widths[d]),
@@ -175,25 +176,25 @@ impl PadOptions {
                     }),
                 }
             });
-            Array::from_result(made, x)
+            Array::from_result(result, x)
         })
     }
 
     fn constant(&self, x: &Array, widths: &[(usize, usize)], value: f64) -> Result<Array> {
-        let of = x.aval().strip_weak_type();
+        let aval = x.aval().strip_weak_type();
         let signed = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
-        let all: Vec<_> = widths.iter().map(|&(low, high)| (signed(low), signed(high), 0)).collect();
+        let config: Vec<_> = widths.iter().map(|&(low, high)| (signed(low), signed(high), 0)).collect();
         let Some(values) = &self.constant_values else {
-            let value = convert(&Array::literal(Scalar::float(value), DType::F64, false), of.dtype, of.weak);
-            return Ok(lax::pad(x, &value, &all));
+            let value = convert(&float(value, DType::F64), aval.dtype, aval.weak);
+            return Ok(lax::pad(x, &value, &config));
         };
-        let values = convert(values, of.dtype, of.weak);
+        let values = convert(values, aval.dtype, aval.weak);
         if values.size() == 1 {
-            return Ok(lax::pad(x, &lax::reshape(&values, &[]), &all));
+            return Ok(lax::pad(x, &lax::reshape(&values, &[]), &config));
         }
         let ends = end_pairs("constant_values", &values, x)?;
         Ok((0..x.ndim()).fold(x.clone(), |x, d| {
-            [(all[d].0, 0, 0), (0, all[d].1, 0)].into_iter().zip(0..).fold(x, |x, (width, end)| {
+            [(config[d].0, 0, 0), (0, config[d].1, 0)].into_iter().zip(0..).fold(x, |x, (width, end)| {
                 let mut config = vec![(0, 0, 0); x.ndim()];
                 config[d] = width;
                 match width {
@@ -205,40 +206,40 @@ impl PadOptions {
     }
 
     fn ramp(&self, x: &Array, dim: usize, (low, high): (usize, usize)) -> Result<Array> {
-        let zero = Array::literal(Scalar::Int(0), x.dtype(), false);
+        let zero = integer(0, x.dtype());
         let ends = end_pairs("end_values", self.end_values.as_ref().unwrap_or(&zero), x)?;
         let n = x.shape()[dim];
-        let of = |end: i32, edge: usize, width: usize| -> Result<Array> {
+        let ramp_at = |end: i32, edge: usize, width: usize| -> Result<Array> {
             let edge = lax::slice_in_dim(x, edge, edge + 1, dim).squeeze(dim as i32);
             line(&ends.get((dim as i32, end)), &edge, width, false, Some(x.dtype()), dim as i32)
         };
-        let (before, after) = (of(0, 0, low)?, lax::rev(&of(1, n - 1, high)?, &[dim]));
+        let (before, after) = (ramp_at(0, 0, low)?, lax::rev(&ramp_at(1, n - 1, high)?, &[dim]));
         Ok(lax::concatenate(&[before, super::to_strong_type(x, x.dtype()), after], dim))
     }
 }
 
-/// A pair for each dimension.
-fn pairs(name: &str, given: Vec<(usize, usize)>, x: &Array) -> Result<Vec<(usize, usize)>> {
-    match given.as_slice() {
-        [one] => Ok(vec![*one; x.ndim()]),
-        all if all.len() == x.ndim() => Ok(given),
-        all => Err(err!(Value, "pad of {} needs {} pairs of {name}, got {}", x.type_name(), x.ndim(), all.len())
-            .help("give (before, after) for each dimension, or one pair for all")),
+/// Returns one pair for each dimension. A single pair is repeated.
+fn pairs(name: &str, pairs: Vec<(usize, usize)>, x: &Array) -> Result<Vec<(usize, usize)>> {
+    match pairs.as_slice() {
+        [pair] => Ok(vec![*pair; x.ndim()]),
+        _ if pairs.len() == x.ndim() => Ok(pairs),
+        _ => Err(err!(Value, "pad of {} needs {} pairs of {name}, got {}", x.type_name(), x.ndim(), pairs.len())
+            .help("pass (before, after) for each dimension, or one pair for all dimensions")),
     }
 }
 
-/// Values broadcast to a pair for each dimension.
+/// Broadcasts values to a pair for each dimension.
 fn end_pairs(name: &str, values: &Array, x: &Array) -> Result<Array> {
     values.check()?;
     let ends = values.broadcast_to([x.ndim(), 2]);
     match ends.error() {
         None => Ok(ends),
         Some(_) => Err(err!(Value, "pad of {} got {name} of shape {:?}", x.type_name(), values.shape())
-            .help("give one value, a pair (before, after), or a pair for each dimension")),
+            .help("pass one value, a pair (before, after), or a pair for each dimension")),
     }
 }
 
-/// The widths, of a dimension that has elements and stays within 32 bits.
+/// Checks the widths: the dimension must not be empty, and its padded size must fit into 32 bits.
 fn checked(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Result<(i64, i64)> {
     let n = x.shape()[dim] as i64;
     if n == 0 {
@@ -253,8 +254,9 @@ fn checked(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) ->
     Ok((wide(low), wide(high)))
 }
 
-/// Extends one dimension by its own elements.
-fn taken(x: &Array, dim: usize, (low, high): (i64, i64), mode: PadMode) -> Result<Array> {
+/// Extends one dimension by its own elements. The indices of the padded dimension are divided into runs, which are slices, because
+/// slices are faster than a gather.
+fn extend_from_elements(x: &Array, dim: usize, (low, high): (i64, i64), mode: PadMode) -> Result<Array> {
     let n = x.shape()[dim] as i64;
     let places: Vec<i64> = (-low..n + high)
         .map(|i| match mode {
@@ -278,7 +280,7 @@ fn taken(x: &Array, dim: usize, (low, high): (i64, i64), mode: PadMode) -> Resul
         let places = Array::from_slice(&places, &[places.len()])?;
         return Ok(x.take_mode(places, dim as i32, GatherScatterMode::PromiseInBounds));
     }
-    let part = |(start, step, count): (usize, i64, usize)| match step {
+    let parts = parts.into_iter().map(|(start, step, count)| match step {
         1 => lax::slice_in_dim(x, start, start + count, dim),
         -1 => lax::rev(&lax::slice_in_dim(x, start + 1 - count, start + 1, dim), &[dim]),
         _ => {
@@ -286,46 +288,47 @@ fn taken(x: &Array, dim: usize, (low, high): (i64, i64), mode: PadMode) -> Resul
             shape[dim] = count;
             lax::slice_in_dim(x, start, start + 1, dim).broadcast_to(&shape)
         }
-    };
-    Ok(lax::concatenate(&parts.into_iter().map(part).collect::<Vec<_>>(), dim))
+    });
+    Ok(lax::concatenate(&parts.collect::<Vec<_>>(), dim))
 }
 
-/// Dimensions extended by more parts than this are gathered element by element.
+/// A dimension that consists of more runs than this is gathered element by element, so that the program stays short.
 const MAX_PARTS: usize = 16;
 
-/// The runs of places that rise by one, fall by one or repeat: the first place, the step and the length of each.
+/// Divides indices into runs that rise by one, fall by one or repeat. Each run is its first index, its step and its length.
 fn runs(places: &[i64]) -> Vec<(usize, i64, usize)> {
     let mut runs: Vec<(usize, i64, usize)> = Vec::new();
-    let mut rest = places;
-    while let [first, ..] = rest {
-        let step = rest.get(1).map(|next| next - first).filter(|step| step.abs() <= 1).unwrap_or(1);
-        let count = 1 + rest.windows(2).take_while(|pair| pair[1] - pair[0] == step).count();
-        runs.push((*first as usize, step, count));
-        rest = &rest[count..];
+    let mut remaining = places;
+    while let [start, ..] = remaining {
+        let step = remaining.get(1).map(|second| second - start).filter(|step| step.abs() <= 1).unwrap_or(1);
+        let count = 1 + remaining.windows(2).take_while(|pair| pair[1] - pair[0] == step).count();
+        runs.push((*start as usize, step, count));
+        remaining = &remaining[count..];
     }
     runs
 }
 
-/// Extends one dimension by its mirror image in value and place, piece by piece: each is mirrored at the end reached.
+/// Extends one dimension by its odd reflection, which mirrors positions and values. A piece can't be longer than the array, so wide
+/// padding is added piece by piece; each piece is mirrored at the current end.
 fn odd(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Array {
     let n = x.shape()[dim];
     let skipped = usize::from(mode == PadMode::Reflect && n > 1);
     let extend = |x: Array, width: usize, before: bool| {
-        let (mut x, mut left) = (x, width);
-        let end = |x: &Array| {
-            let at = if before { 0 } else { x.shape()[dim] - 1 };
-            lax::slice_in_dim(x, at, at + 1, dim)
+        let (mut x, mut remaining) = (x, width);
+        let edge_of = |x: &Array| {
+            let index = if before { 0 } else { x.shape()[dim] - 1 };
+            lax::slice_in_dim(x, index, index + 1, dim)
         };
-        let mut edge = end(&x);
-        while left > 0 {
+        let mut edge = edge_of(&x);
+        while remaining > 0 {
             let size = x.shape()[dim];
-            let width = left.min(n - skipped);
-            left -= width;
+            let width = remaining.min(n - skipped);
+            remaining -= width;
             let start = if before { skipped } else { size - skipped - width };
             let mirrored = lax::rev(&lax::slice_in_dim(&x, start, start + width, dim), &[dim]);
             let part = &edge * 2 - mirrored;
             if n > 1 {
-                edge = end(&part);
+                edge = edge_of(&part);
             }
             x = lax::concatenate(&if before { [part, x] } else { [x, part] }, dim);
         }
@@ -343,13 +346,13 @@ fn statistic(
     mode: PadMode,
 ) -> Result<Array> {
     let n = x.shape()[dim];
-    let (first, last) = lengths.unwrap_or((n, n));
-    if first == 0 || last == 0 {
+    let (before_length, after_length) = lengths.unwrap_or((n, n));
+    if before_length == 0 || after_length == 0 {
         return Err(
             err!(Value, "stat_length of 0 yields no value for padding").help("pass a `stat_length` of at least 1")
         );
     }
-    let of = |part: Array, width: usize| -> Result<Array> {
+    let statistic_of = |part: Array, width: usize| -> Result<Array> {
         let axis = dim as i32;
         let value = match mode {
             PadMode::Maximum => part.max(over(axis).keepdims(true)),
@@ -363,7 +366,7 @@ fn statistic(
         shape[dim] = width;
         Ok(value.astype(x.dtype()).broadcast_to(&shape))
     };
-    let before = of(lax::slice_in_dim(x, 0, first.min(n), dim), low)?;
-    let after = of(lax::slice_in_dim(x, n - last.min(n), n, dim), high)?;
+    let before = statistic_of(lax::slice_in_dim(x, 0, before_length.min(n), dim), low)?;
+    let after = statistic_of(lax::slice_in_dim(x, n - after_length.min(n), n, dim), high)?;
     Ok(lax::concatenate(&[before, super::to_strong_type(x, x.dtype()), after], dim))
 }

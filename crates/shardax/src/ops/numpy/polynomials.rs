@@ -1,6 +1,6 @@
-//! Polynomials by their coefficients, the highest power first, and convolutions of vectors.
+//! Convolutions of vectors, and polynomials. Coefficients start with the highest power.
 
-use super::{made, promote_dtypes, to_inexact, to_strong_type};
+use super::{checked_or_failed, promote_dtypes, to_inexact, to_strong_type};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
@@ -32,16 +32,16 @@ fn vector(name: &str, x: &Array) -> Result<()> {
 #[track_caller]
 pub fn polyval(p: impl ArrayLike, x: impl ArrayLike) -> Array {
     let (p, x) = (p.into_array(), x.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         p.check()?;
         let args = promote_dtypes(&[&p, &x], |d| d)?;
         let [p, x] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
-        let shape = p.shape().get(1..).and_then(|rest| broadcast_shapes(&[rest, x.shape()])).ok_or_else(|| {
+        let shape = p.shape().get(1..).and_then(|batch| broadcast_shapes(&[batch, x.shape()])).ok_or_else(|| {
             err!(Value, "polyval got incompatible shapes for broadcasting: {} and {}", p.type_name(), x.type_name())
                 .help("pass a vector of coefficients, or coefficients whose other dimensions broadcast against `x`")
         })?;
         let zero = super::filled(&shape, Scalar::Int(0), x.dtype());
-        // Long polynomials are loops, so that programs stay short.
+        // A long polynomial is evaluated in a loop, so that the program stays short.
         if p.shape()[0] > 32 {
             let step = |y: Array, c: Array| (y * &x + c, ());
             return Ok(crate::ops::control_flow::scan(step, zero, p.clone())?.0);
@@ -60,13 +60,13 @@ pub fn polyval(p: impl ArrayLike, x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn polyadd(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     let (p, q) = (p.into_array(), q.into_array());
-    made(&p, || {
+    checked_or_failed(&p, || {
         vector("polyadd", &p)?;
         vector("polyadd", &q)?;
         let args = promote_dtypes(&[&p, &q], |d| d)?;
         let n = p.size().max(q.size());
-        let padded = |x: &Array| super::pad(x, (n - x.size(), 0), super::PadMode::Constant(0.0));
-        Ok(padded(&args[0]) + padded(&args[1]))
+        let [p, q] = [&args[0], &args[1]].map(|x| super::pad(x, (n - x.size(), 0), super::PadMode::Constant(0.0)));
+        Ok(p + q)
     })
 }
 
@@ -95,7 +95,7 @@ pub fn polymul(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     convolve(p, q, ConvolveMode::Full)
 }
 
-/// The quotient and the remainder of two polynomials, floating point; the remainder has the size of `p`.
+/// The quotient and the remainder of two polynomials, floating point. The remainder has the size of `p`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -107,38 +107,36 @@ pub fn polymul(p: impl ArrayLike, q: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn polydiv(p: impl ArrayLike, q: impl ArrayLike) -> (Array, Array) {
     let (p, q) = (p.into_array(), q.into_array());
-    let divide = || -> Result<(Array, Array)> {
-        vector("polydiv", &p)?;
-        vector("polydiv", &q)?;
-        let args = promote_dtypes(&[&p, &q], to_inexact)?;
-        let [mut rest, q] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
-        if q.size() == 0 {
-            return Err(err!(
-                Value,
-                "polydiv cannot divide by a polynomial without coefficients, got {}",
-                q.type_name()
-            )
-            .help("pass at least one coefficient"));
-        }
-        let scale = 1 / q.get(0);
-        let mut quotient = Vec::new();
-        for k in 0..(rest.size() + 1).saturating_sub(q.size()) {
-            let factor = &scale * rest.get(k as i32);
-            let end = (k + q.size()) as i64;
-            rest = rest.at(crate::ops::index::Slice::new(k as i64, end, 1)).add(-(&factor * &q));
-            quotient.push(factor);
-        }
-        if quotient.is_empty() {
-            quotient.push(super::filled(&[], Scalar::Int(0), rest.dtype()));
-        }
-        Ok((super::stack(&quotient, 0), rest))
-    };
     crate::core::program::trace::at_caller(|| {
-        divide().unwrap_or_else(|e| {
-            let odd = Array::from_result(Err(e), &p);
-            (odd.clone(), odd)
+        divide(&p, &q).unwrap_or_else(|e| {
+            let failed = Array::from_result(Err(e), &p);
+            (failed.clone(), failed)
         })
     })
+}
+
+/// Long division: eliminates the leading coefficient of the remainder until the remainder has a lower degree than `q`.
+fn divide(p: &Array, q: &Array) -> Result<(Array, Array)> {
+    vector("polydiv", p)?;
+    vector("polydiv", q)?;
+    let args = promote_dtypes(&[p, q], to_inexact)?;
+    let [mut remainder, q] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
+    if q.size() == 0 {
+        return Err(err!(Value, "polydiv cannot divide by a polynomial without coefficients, got {}", q.type_name())
+            .help("pass at least one coefficient"));
+    }
+    let scale = 1 / q.get(0);
+    let mut quotient = Vec::new();
+    for k in 0..(remainder.size() + 1).saturating_sub(q.size()) {
+        let factor = &scale * remainder.get(k as i32);
+        let end = (k + q.size()) as i64;
+        remainder = remainder.at(crate::ops::index::Slice::new(k as i64, end, 1)).add(-(&factor * &q));
+        quotient.push(factor);
+    }
+    if quotient.is_empty() {
+        quotient.push(super::filled(&[], Scalar::Int(0), remainder.dtype()));
+    }
+    Ok((super::stack(&quotient, 0), remainder))
 }
 
 /// The `m`-th derivative of a polynomial, floating point.
@@ -153,17 +151,17 @@ pub fn polydiv(p: impl ArrayLike, q: impl ArrayLike) -> (Array, Array) {
 #[track_caller]
 pub fn polyder(p: impl ArrayLike, m: usize) -> Array {
     let p = p.into_array();
-    made(&p, || {
+    checked_or_failed(&p, || {
         vector("polyder", &p)?;
         let p = to_strong_type(&p, to_inexact(p.dtype()));
         let n = p.size();
         let factors: Vec<f64> = (m..n).rev().map(|power| (0..m).map(|i| (power - i) as f64).product()).collect();
-        let kept = lax::slice_in_dim(&p, 0, n.saturating_sub(m), 0usize);
-        Ok(kept * Array::from_slice(&factors, &[factors.len()])?.astype(p.dtype()))
+        let coefficients = lax::slice_in_dim(&p, 0, n.saturating_sub(m), 0usize);
+        Ok(coefficients * Array::from_slice(&factors, &[factors.len()])?.astype(p.dtype()))
     })
 }
 
-/// The `m`-th integral of a polynomial, floating point, with these constants: one for all, or one for each.
+/// The `m`-th integral of a polynomial, floating point. `k` has one constant of integration for each integral, or one for all.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -173,7 +171,7 @@ pub fn polyder(p: impl ArrayLike, m: usize) -> Array {
 #[track_caller]
 pub fn polyint(p: impl ArrayLike, m: usize, k: impl ArrayLike) -> Array {
     let (p, k) = (p.into_array(), k.into_array());
-    made(&p, || {
+    checked_or_failed(&p, || {
         vector("polyint", &p)?;
         let args = promote_dtypes(&[&p, &k], to_inexact)?;
         let [p, k] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
@@ -200,7 +198,7 @@ pub fn polyint(p: impl ArrayLike, m: usize, k: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn vander(x: impl ArrayLike, n: usize) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         vector("vander", &x)?;
         let powers = super::convert(&lax::rev(&lax::iota(DType::I32, &[n], 0), &[0usize]), x.dtype(), false);
         Ok(super::power(x.expand_dims(1), powers.expand_dims(0)))
@@ -210,18 +208,18 @@ pub fn vander(x: impl ArrayLike, n: usize) -> Array {
 /// The part of a [`convolve`] that is returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolveMode {
-    /// Wherever the vectors overlap: `n + m - 1` elements.
+    /// All positions where the vectors overlap: `n + m - 1` elements.
     #[default]
     Full,
-    /// The middle, of the size of the longer one.
+    /// The center of `Full`, with the size of the longer vector.
     Same,
-    /// Where the shorter one lies within the longer.
+    /// The positions where the shorter vector is entirely inside the longer vector.
     Valid,
 }
 
 /// The convolution of two vectors, floating point.
 ///
-/// Fails for arrays that are empty, or no vectors.
+/// Fails for arrays that are empty or not vectors.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -236,8 +234,7 @@ pub fn convolve(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Arr
     sliding("convolve", x, y, mode, false)
 }
 
-/// The correlation of two vectors, the second one conjugated; floating point. NumPy's default mode is
-/// [`ConvolveMode::Valid`].
+/// The correlation of two vectors, floating point. The second vector is conjugated. NumPy's default mode is [`ConvolveMode::Valid`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -253,7 +250,7 @@ pub fn correlate(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Ar
 #[track_caller]
 fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode, correlated: bool) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         let args = promote_dtypes(&[&x, &y], to_inexact)?;
         if let Some(odd) = args.iter().find(|x| x.ndim() != 1 || x.size() == 0) {
             return Err(err!(
@@ -274,15 +271,16 @@ fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode,
             ConvolveMode::Same => (m / 2, m - m / 2 - 1),
             ConvolveMode::Valid => (0, 0),
         };
-        let lines = |x: &Array| lax::reshape(x, &[1, 1, x.size()]);
+        // A batch of one line with one feature.
+        let [input, kernel] = [&long, &short].map(|x| lax::reshape(x, &[1, 1, x.size()]));
         let padding = lax::Padding::Explicit(vec![padding]);
-        let all = lax::conv_general_dilated(lines(&long), lines(&short), [1], padding, lax::ConvOptions::new()).ravel();
-        Ok(if correlated && exchanged { all.flip(0) } else { all })
+        let out = lax::conv_general_dilated(input, kernel, [1], padding, lax::ConvOptions::new()).ravel();
+        Ok(if correlated && exchanged { out.flip(0) } else { out })
     })
 }
 
-/// The derivative along `axis` by second-order differences inside, first-order at the ends, with sample spacing `dx`;
-/// floating point.
+/// The derivative along `axis` for samples with spacing `dx`, floating point. It is computed with second-order differences, and with
+/// first-order differences at the ends.
 ///
 /// Fails for fewer than two elements.
 ///
@@ -296,7 +294,7 @@ fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode,
 pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
     let (x, dx) = (x.into_array(), dx.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         let args = promote_dtypes(&[&x, &dx], to_inexact)?;
         let [x, dx] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
         let axis = crate::shape::normalize_axis(axis as isize, x.ndim())?;
@@ -308,17 +306,17 @@ pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) ->
                 x.type_name(),
                 dx.type_name()
             )
-            .help("at least 2 elements are required, and a number as spacing"));
+            .help("pass at least 2 elements along the axis, and a scalar as the spacing"));
         }
-        let part = |start: usize, end: usize| lax::slice_in_dim(&x, start, end, axis);
-        let inner = (part(2, n) - part(0, n - 2)) * 0.5 / &dx;
-        let first = (part(1, 2) - part(0, 1)) / &dx;
-        let last = (part(n - 1, n) - part(n - 2, n - 1)) / &dx;
-        Ok(lax::concatenate(&[first, inner, last], axis))
+        let slice = |start: usize, end: usize| lax::slice_in_dim(&x, start, end, axis);
+        let inner = (slice(2, n) - slice(0, n - 2)) * 0.5 / &dx;
+        let at_start = (slice(1, 2) - slice(0, 1)) / &dx;
+        let at_end = (slice(n - 1, n) - slice(n - 2, n - 1)) / &dx;
+        Ok(lax::concatenate(&[at_start, inner, at_end], axis))
     })
 }
 
-/// The differences of neighbours of the flat array, with further elements before and after them.
+/// The differences between neighbors of the flat array. `to_begin` and `to_end` are added before and after them.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -328,16 +326,20 @@ pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) ->
 #[track_caller]
 pub fn ediff1d(x: impl ArrayLike, to_end: impl ArrayLike, to_begin: impl ArrayLike) -> Array {
     let (x, end, begin) = (x.into_array(), to_end.into_array(), to_begin.into_array());
-    made(&x, || {
-        let of = |y: &Array| -> Result<Array> {
-            y.check()?;
-            Ok(super::convert(&y.ravel(), x.dtype(), false))
-        };
-        Ok(super::concatenate([of(&begin)?, to_strong_type(&super::diff(x.ravel(), 1, 0), x.dtype()), of(&end)?], 0))
+    checked_or_failed(&x, || {
+        let begin = flat_of_dtype(&begin, x.dtype())?;
+        let differences = to_strong_type(&super::diff(x.ravel(), 1, 0), x.dtype());
+        Ok(super::concatenate([begin, differences, flat_of_dtype(&end, x.dtype())?], 0))
     })
 }
 
-/// Phases along `axis` with jumps of more than half a `period` replaced by their complement.
+/// Flattens `x` and converts it to `dtype`.
+fn flat_of_dtype(x: &Array, dtype: DType) -> Result<Array> {
+    x.check()?;
+    Ok(super::convert(&x.ravel(), dtype, false))
+}
+
+/// Removes jumps of more than half a `period` between neighboring phases along `axis`, by adding multiples of the period.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -349,7 +351,7 @@ pub fn ediff1d(x: impl ArrayLike, to_end: impl ArrayLike, to_begin: impl ArrayLi
 pub fn unwrap(x: impl ArrayLike, period: impl ArrayLike, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
     let (x, period) = (x.into_array(), period.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         let args = promote_dtypes(&[&x, &period], |d| d)?;
         let [x, period] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
         if x.dtype().is_complex() || x.dtype() == DType::Bool || period.ndim() != 0 {
@@ -367,12 +369,12 @@ pub fn unwrap(x: impl ArrayLike, period: impl ArrayLike, axis: impl AxisNumber) 
         let short = super::remainder(&steps + &half, &period) - &half;
         let short = super::where_(short.equal(-&half) & steps.greater(0), &half, &short);
         let correction = super::where_(steps.abs().less(limit), 0, short - &steps);
-        let rest = lax::slice_in_dim(&x, 1, n, axis) + correction.cumsum(axis as i32);
-        Ok(lax::concatenate(&[lax::slice_in_dim(&x, 0, 1, axis), to_strong_type(&rest, x.dtype())], axis))
+        let unwrapped = lax::slice_in_dim(&x, 1, n, axis) + correction.cumsum(axis as i32);
+        Ok(lax::concatenate(&[lax::slice_in_dim(&x, 0, 1, axis), to_strong_type(&unwrapped, x.dtype())], axis))
     })
 }
 
-/// The dot products of vectors along the last dimension, the first ones conjugated; the other dimensions broadcast.
+/// The dot products of vectors along the last dimension. The vectors of `x` are conjugated; the other dimensions broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -386,12 +388,12 @@ pub fn unwrap(x: impl ArrayLike, period: impl ArrayLike, axis: impl AxisNumber) 
 #[track_caller]
 pub fn vecdot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (super::conj(x.into_array()), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         Ok(x.expand_dims(-2).matmul(y.expand_dims(-1)).squeeze([-2, -1]))
     })
 }
 
-/// The products of matrices, in the last two dimensions, with vectors, in the last one; the others broadcast.
+/// The products of matrices (in the last two dimensions) and vectors (in the last dimension). The other dimensions broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -401,10 +403,11 @@ pub fn vecdot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn matvec(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(&x, || Ok(x.matmul(y.expand_dims(-1)).squeeze(-1)))
+    checked_or_failed(&x, || Ok(x.matmul(y.expand_dims(-1)).squeeze(-1)))
 }
 
-/// The products of vectors, in the last dimension and conjugated, with matrices, in the last two; the others broadcast.
+/// The products of conjugated vectors (in the last dimension) and matrices (in the last two dimensions). The other dimensions
+/// broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -414,5 +417,5 @@ pub fn matvec(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn vecmat(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (super::conj(x.into_array()), y.into_array());
-    made(&y, || Ok(x.expand_dims(-2).matmul(&y).squeeze(-2)))
+    checked_or_failed(&y, || Ok(x.expand_dims(-2).matmul(&y).squeeze(-2)))
 }

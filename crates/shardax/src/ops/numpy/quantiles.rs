@@ -1,7 +1,7 @@
 //! Quantiles of elements that are not NaN.
 
 use super::statistics::lines;
-use super::{IntoAxes, convert, isnan, made, normalize_axes, to_inexact};
+use super::{IntoAxes, checked_or_failed, convert, isnan, normalize_axes, to_inexact};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::error::err;
@@ -9,7 +9,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
-/// [`quantile`](super::quantile()) without the elements that are NaN. NaN where all are.
+/// The [`quantile`](super::quantile()) of the elements that are not NaN, or NaN where all elements are.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -22,34 +22,35 @@ use crate::ops::primitive::composite::composite1;
 #[track_caller]
 pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let (x, q) = (x.into_array(), q.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         q.check()?;
         if x.dtype().is_complex() || q.dtype().is_complex() {
             return Err(err!(Type, "nanquantile does not accept {} and {}", x.type_name(), q.type_name())
-                .help("complex numbers have no order: take `real(..)` or `abs(..)` first"));
+                .help("complex numbers have no order, so pass `real(..)` or `abs(..)` of the array"));
         }
         let (dtype, weak) = crate::dtype::promote((x.dtype(), x.weak_type()), (q.dtype(), q.weak_type()))?;
         let dtype = to_inexact(dtype);
         let axes = normalize_axes(axes, x.ndim())?;
         if axes.iter().map(|&a| x.shape()[a]).product::<usize>() == 0 {
             return Err(err!(Value, "nanquantile of {} over axes {axes:?} has no elements", x.type_name())
-                .help("leave empty dimensions out, or check the size before"));
+                .help("reduce over dimensions that have elements, or check the size before"));
         }
         let args = [convert(&x, dtype, weak), convert(&q, dtype, weak)];
         composite1("nanquantile", axes.to_vec(), &args, |axes, args| {
-            let (q, (rest, lines)) = (&args[1], lines(&args[0], axes));
-            let axis = rest.len() as i32;
+            let (q, (batch, lines)) = (&args[1], lines(&args[0], axes));
+            let axis = batch.len() as i32;
+            // NaN sorts last, so the other elements are up to `last_index`.
             let sorted = lines.sort(-1);
-            let last = (!isnan(&lines)).sum(-1).expand_dims(-1) - 1;
-            let at = last.astype(q.dtype()) * q.ravel();
-            let (low, high) = (at.floor(), at.ceil());
-            let part = &at - &low;
-            let value = |at: &Array| {
-                let place = super::minimum(at.astype(last.dtype()), &last).maximum(0);
-                sorted.take_along_axis(place, axis)
+            let last_index = (!isnan(&lines)).sum(-1).expand_dims(-1) - 1;
+            let position = last_index.astype(q.dtype()) * q.ravel();
+            let (low, high) = (position.floor(), position.ceil());
+            let fraction = &position - &low;
+            let value = |position: &Array| {
+                let index = super::minimum(position.astype(last_index.dtype()), &last_index).maximum(0);
+                sorted.take_along_axis(index, axis)
             };
-            let between = value(&low) * (1.0 - &part) + value(&high) * part;
-            Ok(vec![lax::reshape(&between.moveaxis(-1, 0), &[q.shape(), &rest].concat())])
+            let quantiles = value(&low) * (1.0 - &fraction) + value(&high) * fraction;
+            Ok(vec![lax::reshape(&quantiles.moveaxis(-1, 0), &[q.shape(), &batch].concat())])
         })
     })
 }
@@ -67,7 +68,7 @@ pub fn nanpercentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) 
     at_caller(|| nanquantile(&x, q.into_array() / 100, axes))
 }
 
-/// The median without the elements that are NaN.
+/// The median of the elements that are not NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -23,17 +23,17 @@ impl Array {
         f: impl FnOnce(&Array, &Reduction) -> Result<Array>,
     ) -> Array {
         let _line = source::enter();
-        let made = Reduction::new(name, self, axes.into_reduction(), options).and_then(|over| {
+        let result = Reduction::new(name, self, axes.into_reduction(), options).and_then(|over| {
             let x = over.typed(self);
             Ok(over.shaped(&x, f(&x, &over)?))
         });
-        Array::from_result(made, self)
+        Array::from_result(result, self)
     }
 
-    /// The sum over `axes`. Booleans are counted; integers keep their dtype and wrap, small ones become 32 bits wide.
-    /// Half precision is summed in float32 and rounded once.
+    /// The sum over `axes`. Booleans are counted. Integers keep their dtype and wrap, but small integers are converted to 32 bits. Half
+    /// precision is summed in float32 and rounded once.
     ///
-    /// Like all reductions it takes axes (`..` for all), or [`over`] axes with options.
+    /// Like all reductions, it accepts axes (`..` for all), or [`over`] axes with options.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -45,9 +45,9 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn sum(&self, axes: impl IntoReduction) -> Array {
-        let asked = axes.into_reduction();
-        let widens = !asked.has_dtype();
-        self.reduced("sum", Options::InitialAndDType, asked, |x, over| {
+        let reduction = axes.into_reduction();
+        let widens = !reduction.has_dtype();
+        self.reduced("sum", Options::InitialAndDType, reduction, |x, over| {
             let count = over.axes.iter().map(|&d| x.shape()[d]).product();
             let x = if widens { widen(x, count) } else { x.clone() };
             let sum = Reduce { reducer: Reducer::Sum, axes: over.axes.clone(), out: over.out(&x)? };
@@ -68,9 +68,9 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn prod(&self, axes: impl IntoReduction) -> Array {
-        let asked = axes.into_reduction();
-        let widens = !asked.has_dtype();
-        self.reduced("prod", Options::InitialAndDType, asked, |x, over| {
+        let reduction = axes.into_reduction();
+        let widens = !reduction.has_dtype();
+        self.reduced("prod", Options::InitialAndDType, reduction, |x, over| {
             // In half precision the gradient, a product of all other elements, is also rounded only once.
             let x = if widens { widen(x, 1) } else { x.clone() };
             let wide = to_strong_type(&over.masked(&x, 1), accumulator(x.dtype()));
@@ -82,7 +82,7 @@ impl Array {
         })
     }
 
-    /// The mean over `axes`, floating point; NaN for no elements. Half precision is summed in float32.
+    /// The mean over `axes`, floating point, or NaN without elements. Half precision is summed in float32.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -99,7 +99,7 @@ impl Array {
         })
     }
 
-    /// The variance over `axes` (of the whole population), floating point.
+    /// The variance of the entire population over `axes`, floating point.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -111,8 +111,8 @@ impl Array {
         self.var_ddof(axes, 0)
     }
 
-    /// The sum of squared differences from the mean, divided by the number of elements minus `ddof`: with 1, the
-    /// variance of a population that the elements are a sample of. NaN unless there are more than `ddof` elements.
+    /// The sum of squared differences from the mean, divided by the number of elements minus `ddof`. With 1, it estimates the variance
+    /// of the population from which the elements were drawn. NaN unless there are more than `ddof` elements.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -131,19 +131,19 @@ impl Array {
             };
             let sum = lax::reduce_with(&over.masked(&squares, 0), Reducer::Sum, &over.axes);
             if over.is_masked() {
-                let left = over.count(x) - ddof as f64;
-                let variance = where_(left.greater(0), sum / &left, f64::NAN);
+                let divisor = over.count(x) - ddof as f64;
+                let variance = where_(divisor.greater(0), sum / &divisor, f64::NAN);
                 return Ok(to_strong_type(&variance, dtype.real()));
             }
             let count: usize = over.axes.iter().map(|&a| x.shape()[a]).product();
             let mean = sum / (count as f64 - ddof as f64);
-            // The undefined quotient takes part in gradients, as in JAX.
+            // As in JAX, the undefined quotient is part of the program, so that gradients are NaN too.
             let mean = if count > ddof { mean } else { where_(false, mean, f64::NAN) };
             Ok(to_strong_type(&mean, dtype.real()))
         })
     }
 
-    /// The standard deviation over `axes` (of the whole population), floating point.
+    /// The standard deviation of the entire population over `axes`, floating point.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -167,7 +167,7 @@ impl Array {
         self.var_ddof(axes, ddof).sqrt()
     }
 
-    /// The largest element over `axes`; NaN if any is. Fails for no elements, unless there is an initial value.
+    /// The largest element over `axes`, or NaN if any element is NaN. Without elements, it fails unless there is an initial value.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -179,7 +179,7 @@ impl Array {
         self.extreme("max", axes, Reducer::Max, maximum)
     }
 
-    /// The smallest element over `axes`; NaN if any is. Fails for no elements, unless there is an initial value.
+    /// The smallest element over `axes`, or NaN if any element is NaN. Without elements, it fails unless there is an initial value.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -197,7 +197,7 @@ impl Array {
         name: &str,
         axes: impl IntoReduction,
         reducer: Reducer,
-        further: fn(Array, Array) -> Array,
+        combine: fn(Array, Array) -> Array,
     ) -> Array {
         self.reduced(name, Options::Initial, axes, |x, over| {
             let Some(initial) = over.initial(x) else {
@@ -206,7 +206,7 @@ impl Array {
                         Value,
                         "reduction operation {name} does not have an identity, so to use a where mask one has to specify 'initial'"
                     )
-                    .help("give an initial value: `over(axes).mask(mask).initial(value)`"));
+                    .help("pass an initial value with `over(axes).mask(mask).initial(value)`"));
                 }
                 if over.axes.iter().any(|&a| x.shape()[a] == 0) {
                     return Err(err!(
@@ -215,16 +215,16 @@ impl Array {
                         x.type_name(),
                         over.axes
                     )
-                    .help("leave empty arrays out, or give an initial value: `over(axes).initial(value)`"));
+                    .help("pass an array with elements, or an initial value with `over(axes).initial(value)`"));
                 }
                 return Ok(Reduce { reducer, axes: over.axes.clone(), out: over.out(x)? }.apply(x));
             };
-            let most = Reduce { reducer, axes: over.axes.clone(), out: over.out(x)? };
-            Ok(further(most.apply(&over.masked(x, &initial)), initial))
+            let reduce = Reduce { reducer, axes: over.axes.clone(), out: over.out(x)? };
+            Ok(combine(reduce.apply(&over.masked(x, &initial)), initial))
         })
     }
 
-    /// Logical and over `axes`: `true` if all elements are true or nonzero.
+    /// Logical "and" over `axes`: `true` if all elements are true or nonzero.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -238,7 +238,7 @@ impl Array {
         })
     }
 
-    /// Logical or over `axes`: `true` if any element is true or nonzero.
+    /// Logical "or" over `axes`: `true` if any element is true or nonzero.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -384,7 +384,7 @@ impl Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for no elements, unless there is an initial value.
+/// Without elements, it fails unless there is an initial value.
 #[track_caller]
 pub fn minmax(x: impl ArrayLike, axes: impl IntoReduction) -> (Array, Array) {
     let (x, over) = (x.into_array(), axes.into_reduction());
@@ -501,7 +501,7 @@ pub fn argmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     x.into_array().argmin(axis)
 }
 
-/// Widens to the dtype of sums of `count` elements: booleans and small integers would overflow.
+/// Converts to the dtype for sums of `count` elements, because booleans and small integers would overflow.
 pub(super) fn widen(x: &Array, count: usize) -> Array {
     let dtype = match x.dtype() {
         DType::Bool => DType::of_indices(&[count]),

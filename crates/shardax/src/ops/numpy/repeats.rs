@@ -1,4 +1,4 @@
-//! Repeating arrays and their elements.
+//! Functions that repeat arrays or their elements.
 
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
@@ -12,7 +12,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::sharding::DimSpec;
 
-/// Repeats `x` `reps[i]` times along dimension `i`; the shorter of shape and `reps` is extended with leading ones.
+/// Repeats `x` `reps[i]` times along dimension `i`. The shorter of shape and `reps` is extended with leading ones.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -23,10 +23,10 @@ use crate::sharding::DimSpec;
 pub fn tile(x: impl ArrayLike, reps: &[usize]) -> Array {
     let x = &x.into_array();
     let rank = reps.len().max(x.ndim());
-    let of = |own: &[usize], i: usize| if i + own.len() < rank { 1 } else { own[i + own.len() - rank] };
+    // Inserts a dimension for the repeats before each dimension, broadcasts it, then merges the pairs.
     let (mut before, mut between, mut after) = (Vec::new(), Vec::new(), Vec::new());
     for i in 0..rank {
-        let (n, r) = (of(x.shape(), i), of(reps, i));
+        let (n, r) = (extended(x.shape(), rank, i), extended(reps, rank, i));
         before.extend([1, n]);
         between.extend([r, n]);
         after.push(usize::saturating_mul(r, n));
@@ -40,8 +40,13 @@ pub fn tile(x: impl ArrayLike, reps: &[usize]) -> Array {
     })
 }
 
-/// Fails where a dimension that is split is repeated: the parts of one device would go to others. `sizes` are the repeats and
-/// the size of each dimension.
+/// Entry `i` of a list that is extended to `rank` entries with leading ones.
+fn extended(list: &[usize], rank: usize, i: usize) -> usize {
+    if i + list.len() < rank { 1 } else { list[i + list.len() - rank] }
+}
+
+/// Fails if a split dimension is repeated, because the parts of one device would have to move to other devices. `sizes` has the repeats
+/// and the size of each dimension.
 fn check_tiled(x: &Array, sizes: &[usize]) -> Result<()> {
     let Some(typed) = x.aval_ref().and_then(Aval::sharding) else { return Ok(()) };
     match (0..x.ndim()).find(|&d| sizes[2 * d] != 1 && typed.dims()[d] != DimSpec::None) {
@@ -66,8 +71,8 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     RepeatOptions {
-        /// The size of the result along the axis, which `jit` needs to know: fewer elements are followed by the last one,
-        /// more are cut off. Default: the sum of the counts, whose values are waited for.
+        /// The size of the result along the axis, which you must set inside `jit`. If there are fewer elements, the last one is repeated;
+        /// surplus elements are dropped. By default, the call waits for the counts and uses their sum.
         total_repeat_length: Option<usize> = None, |length: impl Into<Option<usize>>| length.into();
     }
 }
@@ -78,15 +83,15 @@ impl RepeatOptions {
     pub fn repeat(&self, x: impl ArrayLike, repeats: impl ArrayLike, axis: impl IntoAxis) -> Array {
         let (x, repeats) = (&x.into_array(), repeats.into_array());
         at_caller(|| {
-            let made = with_axis(x, axis).and_then(|(x, axis)| match (&repeats.0, self.total_repeat_length) {
-                (Repr::Literal(count), None) => each(&x, count.value.to_i128(), axis),
+            let result = with_axis(x, axis).and_then(|(x, axis)| match (&repeats.0, self.total_repeat_length) {
+                (Repr::Literal(count), None) => repeat_all(&x, count.value.to_i128(), axis),
                 _ => self.counted(&x, &repeats, axis),
             });
-            Array::from_result(made, x)
+            Array::from_result(result, x)
         })
     }
 
-    /// Each element as often as its own count says.
+    /// Repeats each element by its count.
     fn counted(&self, x: &Array, repeats: &Array, axis: usize) -> Result<Array> {
         repeats.check()?;
         if !repeats.dtype().is_integer() || repeats.ndim() > 1 {
@@ -100,7 +105,7 @@ impl RepeatOptions {
         let n = x.shape()[axis];
         if !matches!(repeats.size(), 1) && repeats.size() != n {
             return Err(err!(Value, "repeat of axis {axis} of {} got {} counts", x.type_name(), repeats.size())
-                .help("give one count, or one for each element of the axis"));
+                .help("pass one count, or one for each element of the axis"));
         }
         let counts = repeats.astype(DType::I32).broadcast_to([n]);
         let total = match self.total_repeat_length {
@@ -131,16 +136,16 @@ impl RepeatOptions {
         }
         composite1("repeat", (total, axis), &[x.clone(), counts], |&(total, axis), args| {
             let n = args[0].shape()[axis];
-            // The element in which each place lies: as many as end before it.
+            // The index of the element at each position is the number of elements whose repeats end before it.
             let ends = args[1].cumsum(0);
-            let at = ends.searchsorted_right(lax::iota(DType::I32, &[total], 0)).minimum(n - 1);
-            Ok(vec![args[0].take_mode(at, axis as i32, GatherScatterMode::PromiseInBounds)])
+            let index = ends.searchsorted_right(lax::iota(DType::I32, &[total], 0)).minimum(n - 1);
+            Ok(vec![args[0].take_mode(index, axis as i32, GatherScatterMode::PromiseInBounds)])
         })
     }
 }
 
-/// Every element as often.
-fn each(x: &Array, count: i128, axis: usize) -> Result<Array> {
+/// Repeats every element equally often.
+fn repeat_all(x: &Array, count: i128, axis: usize) -> Result<Array> {
     let Ok(repeats) = usize::try_from(count) else {
         return Err(
             err!(Value, "repeats may not contain negative values, got {count}").help("pass a count of 0 or more")
@@ -149,8 +154,8 @@ fn each(x: &Array, count: i128, axis: usize) -> Result<Array> {
     Ok(lax::repeat_each(x, repeats, axis))
 }
 
-/// Repeats each element along `axis`; `..` repeats those of the flat array. `repeats` is one count, or an array with one
-/// for each element; inside of `jit` such an array needs [`RepeatOptions::total_repeat_length`].
+/// Repeats each element along `axis`, or of the flat array for `..`. `repeats` is one count, or an array with one count for each
+/// element. Inside `jit`, an array also requires [`RepeatOptions::total_repeat_length`].
 ///
 /// ```
 /// # use shardax::prelude::*;

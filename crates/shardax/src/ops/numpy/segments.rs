@@ -1,6 +1,6 @@
 //! Segment reductions: over the entries of an array with the same segment id.
 
-use super::{filled, made, where_};
+use super::{checked_or_failed, filled, where_};
 use crate::core::array::Array;
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::Scalar;
@@ -18,9 +18,9 @@ fn segments(name: &str, data: &Array, ids: &Array, count: usize) -> Result<Array
             data.type_name(),
             ids.type_name()
         )
-        .help("give as many integers as the first dimension has entries"));
+        .help("pass one integer for each entry of the first dimension"));
     }
-    // Ids out of range are dropped, negative ones too.
+    // Negative ids are moved out of range too, because they must be dropped and not count from the end.
     Ok(where_(ids.less(0), count.min(i32::MAX as usize) as i32, ids))
 }
 
@@ -28,8 +28,8 @@ fn start(data: &Array, count: usize, value: Scalar) -> Array {
     filled(&[&[count], &data.shape()[1..]].concat(), value, data.dtype())
 }
 
-/// The sums of the entries of `data` (along its first dimension) in each of `num_segments` segments; 0 for empty ones.
-/// Segment ids out of range are dropped.
+/// Sums the entries of `data` (along its first dimension) in each of `num_segments` segments. The sum of an empty segment is 0. Entries
+/// whose segment id is out of range are dropped.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,14 +41,14 @@ fn start(data: &Array, count: usize, value: Scalar) -> Array {
 #[track_caller]
 pub fn segment_sum(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
-    made(data, || {
+    checked_or_failed(data, || {
         let ids = segments("segment_sum", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Scalar::Int(0)).at(&ids).add(data))
     })
 }
 
-/// [`segment_sum`] with the sharding in the type of the result: unreduced over the axes that split the entries, nothing is
-/// communicated.
+/// [`segment_sum`] with the sharding in the type of the result. If it is unreduced over the axes that split the entries, the devices do
+/// not communicate.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -70,13 +70,13 @@ pub fn segment_sum_sharded(
     sharding: impl Into<ShardingLike>,
 ) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
-    made(data, || {
+    checked_or_failed(data, || {
         let ids = segments("segment_sum", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Scalar::Int(0)).at(&ids).out_sharding(sharding).add(data))
     })
 }
 
-/// The product of each segment; 1 for empty ones. See [`segment_sum`].
+/// The product of each segment. It is 1 for an empty segment. See [`segment_sum`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -87,13 +87,13 @@ pub fn segment_sum_sharded(
 #[track_caller]
 pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
-    made(data, || {
+    checked_or_failed(data, || {
         let ids = segments("segment_prod", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Scalar::Int(1)).at(&ids).multiply(data))
     })
 }
 
-/// The maximum of each segment; for empty ones the smallest number of the dtype. See [`segment_sum`].
+/// The maximum of each segment. It is the smallest number of the dtype for an empty segment. See [`segment_sum`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -104,13 +104,13 @@ pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segme
 #[track_caller]
 pub fn segment_max(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
-    made(data, || {
+    checked_or_failed(data, || {
         let ids = segments("segment_max", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Reducer::Max.identity(data.dtype())).at(&ids).max(data))
     })
 }
 
-/// The minimum of each segment; for empty ones the largest number of the dtype. See [`segment_sum`].
+/// The minimum of each segment. It is the largest number of the dtype for an empty segment. See [`segment_sum`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -121,7 +121,7 @@ pub fn segment_max(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segmen
 #[track_caller]
 pub fn segment_min(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
-    made(data, || {
+    checked_or_failed(data, || {
         let ids = segments("segment_min", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Reducer::Min.identity(data.dtype())).at(&ids).min(data))
     })

@@ -1,7 +1,7 @@
 //! Evenly spaced numbers: linear and geometric.
 
 use super::options::options;
-use super::{convert, made, to_inexact};
+use super::{checked_or_failed, convert, to_inexact};
 use crate::core::array::{Array, Repr};
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar, promote};
@@ -26,9 +26,9 @@ options! {
     LinspaceOptions {
         /// If true, the end is the last number. Default `true`.
         endpoint: bool = true, |endpoint: bool| endpoint;
-        /// The dtype of the result; numbers are rounded down to integers. Default: that of both ends, floating point.
+        /// The dtype of the result; numbers are rounded down to integers. Default: the common floating point dtype of both ends.
         dtype: Option<DType> = None, |dtype: impl Into<Option<DType>>| dtype.into();
-        /// The dimension of the numbers in the result, where the ends are arrays. Default 0.
+        /// The dimension of the numbers in the result, if the ends are arrays. Default 0.
         axis: i32 = 0, |axis: i32| axis;
         /// The base of [`logspace`](logspace()). Default 10.
         base: Array = Array::literal(Scalar::Int(10), DType::F32, true), |base: impl ArrayLike| base.into_array();
@@ -45,14 +45,14 @@ impl LinspaceOptions {
         {
             return super::creation::linspace_of_numbers(start, stop, num);
         }
-        made(&start, || line(&start, &stop, num, self.endpoint, self.dtype, self.axis))
+        checked_or_failed(&start, || line(&start, &stop, num, self.endpoint, self.dtype, self.axis))
     }
 
     /// See [`logspace`](logspace()).
     #[track_caller]
     pub fn logspace(&self, start: impl ArrayLike, stop: impl ArrayLike, num: usize) -> Array {
         let (start, stop) = (start.into_array(), stop.into_array());
-        made(&start, || {
+        checked_or_failed(&start, || {
             let dtype = self.result_dtype(&start, &stop)?;
             let line = line(&start, &stop, num, self.endpoint, Some(to_inexact(dtype)), self.axis)?;
             Ok(super::power(&self.base, line).astype(dtype))
@@ -63,19 +63,19 @@ impl LinspaceOptions {
     #[track_caller]
     pub fn geomspace(&self, start: impl ArrayLike, stop: impl ArrayLike, num: usize) -> Array {
         let (start, stop) = (start.into_array(), stop.into_array());
-        made(&start, || {
+        checked_or_failed(&start, || {
             if let (Some(a), Some(b)) = (number(&start), number(&stop))
                 && (a * b <= 0.0 || !(a * b).is_finite())
             {
                 return Err(err!(Value, "geomspace has no geometric progression from {a} to {b}")
-                    .help("both must be finite, not 0, and of one sign"));
+                    .help("pass ends that are finite, nonzero and of equal sign"));
             }
             let dtype = self.result_dtype(&start, &stop)?;
             let wide = to_inexact(dtype);
             let (start, stop) = (start.astype(wide), stop.astype(wide));
             let sign = super::sign(&start);
-            let of = |x: &Array| super::log10(x / &sign);
-            let line = line(&of(&start), &of(&stop), num, self.endpoint, Some(wide), 0)?;
+            let [log_start, log_stop] = [&start, &stop].map(|x| super::log10(x / &sign));
+            let line = line(&log_start, &log_stop, num, self.endpoint, Some(wide), 0)?;
             let power = &sign * super::power(10, line);
             let axis = normalize_axis(self.axis as isize, power.ndim())?;
             Ok(power.moveaxis(0, axis as i32).astype(dtype))
@@ -85,12 +85,12 @@ impl LinspaceOptions {
     fn result_dtype(&self, start: &Array, stop: &Array) -> Result<DType> {
         start.check()?;
         stop.check()?;
-        let of = promote((start.dtype(), start.weak_type()), (stop.dtype(), stop.weak_type()))?.0;
-        Ok(self.dtype.unwrap_or(to_inexact(of)))
+        let common = promote((start.dtype(), start.weak_type()), (stop.dtype(), stop.weak_type()))?.0;
+        Ok(self.dtype.unwrap_or(to_inexact(common)))
     }
 }
 
-/// The value of a plain real number.
+/// The value of a real Rust number; `None` for other arrays.
 fn number(x: &Array) -> Option<f64> {
     match &x.0 {
         Repr::Literal(l) if l.weak && !l.dtype.is_complex() => Some(l.value.to_f64()),
@@ -119,17 +119,18 @@ pub(super) fn line(
     let params = (num, endpoint, dtype, axis, shape);
     composite1("linspace", params, &[start.clone(), stop.clone()], |(num, endpoint, dtype, axis, shape), args| {
         let (num, axis, wide) = (*num, *axis, to_inexact(*dtype));
-        let end = |x: &Array| convert(x, wide, false).broadcast_to(shape).expand_dims(axis as i32);
-        let (start, stop) = (end(&args[0]), end(&args[1]));
+        let [start, stop] =
+            [&args[0], &args[1]].map(|end| convert(end, wide, false).broadcast_to(shape).expand_dims(axis as i32));
         let line = match num {
             0 => lax::slice_in_dim(&start, 0, 0, axis),
             1 => start,
             _ => {
                 let count = if *endpoint { num - 1 } else { num };
-                let mut own = vec![1; shape.len() + 1];
-                own[axis] = count;
-                let part = lax::reshape(&(lax::iota(wide.real(), &[count], 0) / count as f64), &own).astype(wide);
-                let inner = &start * (1.0 - &part) + &stop * part;
+                let mut line_shape = vec![1; shape.len() + 1];
+                line_shape[axis] = count;
+                let fraction = lax::iota(wide.real(), &[count], 0) / count as f64;
+                let fraction = lax::reshape(&fraction, &line_shape).astype(wide);
+                let inner = &start * (1.0 - &fraction) + &stop * fraction;
                 if *endpoint { lax::concatenate(&[inner, stop], axis) } else { inner }
             }
         };
@@ -138,8 +139,8 @@ pub(super) fn line(
     })
 }
 
-/// `num` numbers from `start` to `stop`, both included, floating point. The ends are numbers or arrays, which broadcast; the
-/// numbers are in the first dimension. [`LinspaceOptions`] has the end left out, a dtype, and another dimension.
+/// `num` numbers from `start` to `stop`, both included, floating point. The ends are numbers, or arrays, which broadcast; the numbers are
+/// along the first dimension. [`LinspaceOptions`] can exclude the end, and has a dtype and another dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -152,7 +153,7 @@ pub fn linspace(start: impl ArrayLike, stop: impl ArrayLike, num: usize) -> Arra
 }
 
 /// `num` numbers from `10^start` to `10^stop`, both included, in geometric progression. The ends are numbers or arrays.
-/// [`LinspaceOptions`] has another base, the end left out, a dtype, and another dimension.
+/// [`LinspaceOptions`] can exclude the end, and has another base, a dtype and another dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -165,10 +166,10 @@ pub fn logspace(start: impl ArrayLike, stop: impl ArrayLike, num: usize) -> Arra
     at_caller(|| LinspaceOptions::new().logspace(start, stop, num))
 }
 
-/// `num` numbers from `start` to `stop`, both included, in geometric progression. The ends are numbers or arrays, of equal
-/// sign. [`LinspaceOptions`] has the end left out, a dtype, and another dimension.
+/// `num` numbers from `start` to `stop`, both included, in geometric progression. The ends are numbers or arrays and must have equal
+/// signs. [`LinspaceOptions`] can exclude the end, and has a dtype and another dimension.
 ///
-/// Fails for numbers one of which is 0, or whose signs differ.
+/// Fails if one of two numbers is 0, or if their signs differ.
 ///
 /// ```
 /// # use shardax::prelude::*;

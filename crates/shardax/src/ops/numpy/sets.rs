@@ -1,8 +1,9 @@
-//! Unique elements, and sets of them. The size of a result is given, or, outside of `jit`, determined by the values.
+//! Unique elements, and operations on sets of elements. You pass the size of a result or, outside of `jit`, it is determined by the
+//! values.
 
 use super::nonzero::{given_or_counted, places};
 use super::options::options;
-use super::{filled, made, where_};
+use super::{checked_or_failed, filled, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -13,16 +14,16 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::sort::Sort;
 use crate::shape::{AxisNumber, normalize_axis};
 
-/// The unique entries of an array and where they are; see [`unique_all`].
+/// The unique entries of an array and their indices; see [`unique_all`].
 #[derive(Clone, Debug)]
 pub struct Unique {
     /// The unique entries, ascending.
     pub values: Array,
-    /// The index of the first of each, int32.
+    /// The index of the first occurrence of each unique entry, int32.
     pub indices: Array,
-    /// The index of each entry among the unique ones, int32, of the array's shape.
+    /// For each entry of the array, its index in `values`: int32 with the shape of the array.
     pub inverse_indices: Array,
-    /// The number of each, int32; 0 for padding.
+    /// The number of occurrences of each unique entry, int32; 0 for padding.
     pub counts: Array,
 }
 
@@ -41,9 +42,9 @@ options! {
     UniqueOptions {
         /// The dimension whose entries are compared. Default: the elements of the flat array.
         axis: Option<i32> = None, |axis: impl Into<Option<i32>>| axis.into();
-        /// If true, NaNs count as one element. Default `true`.
+        /// If true, all NaN count as the same element. Default `true`.
         equal_nan: bool = true, |equal_nan: bool| equal_nan;
-        /// The value after the last entry. Default: the smallest entry.
+        /// The padding after the last entry. Default: the smallest entry.
         fill_value: Option<Array> = None, |value: impl ArrayLike| Some(value.into_array());
     }
 }
@@ -67,28 +68,30 @@ impl UniqueOptions {
         })
     }
 
+    /// Sorts the entries, marks the first of each run of equal entries, then selects them. Everything else follows from the order of
+    /// the sort and from the marks.
     fn find(&self, x: &Array, size: Option<usize>) -> Result<Unique> {
         x.check()?;
         if x.dtype().is_complex() {
             return Err(err!(Type, "unique does not accept {}: complex numbers have no order", x.type_name())
-                .help("take the real and the imaginary part"));
+                .help("pass the real or the imaginary part"));
         }
         let (axis, lines) = match self.axis {
             None => (None, lax::reshape(x, &[x.size(), 1])),
             Some(axis) => {
                 let axis = normalize_axis(axis as isize, x.ndim())?;
-                let first = x.moveaxis(axis as i32, 0);
-                let n = first.shape()[0];
-                (Some(axis), lax::reshape(&first, &[n, first.size().checked_div(n).unwrap_or(0)]))
+                let entries = x.moveaxis(axis as i32, 0);
+                let n = entries.shape()[0];
+                (Some(axis), lax::reshape(&entries, &[n, entries.size().checked_div(n).unwrap_or(0)]))
             }
         };
         let n = lines.shape()[0];
-        let none = |size: usize| filled(&[size], Scalar::Int(0), DType::I32);
+        let zeros = |size: usize| filled(&[size], Scalar::Int(0), DType::I32);
         if lines.size() == 0 {
             let size = size.unwrap_or(0);
             if size > 0 && self.fill_value.is_none() {
                 return Err(err!(Value, "unique of {}: there is no element to fill {size} places with", x.type_name())
-                    .help("leave the size out, or 0, where there may be no elements, or give a fill_value"));
+                    .help("pass size 0 or a `fill_value` if the array can be empty"));
             }
             let mut shape = x.shape_owned();
             match axis {
@@ -96,22 +99,22 @@ impl UniqueOptions {
                 None => shape = [size].as_slice().into(),
             }
             let fill = self.fill_value.clone().unwrap_or_else(|| 0.into()).astype(x.dtype());
-            let inverse_indices = if axis.is_some() { none(n) } else { lax::reshape(&none(0), x.shape()) };
+            let inverse_indices = if axis.is_some() { zeros(n) } else { lax::reshape(&zeros(0), x.shape()) };
             return Ok(Unique {
                 values: fill.broadcast_to(&shape),
-                indices: none(size),
+                indices: zeros(size),
                 inverse_indices,
-                counts: none(size),
+                counts: zeros(size),
             });
         }
         let columns: Vec<Array> = (0..lines.shape()[1]).rev().map(|c| lines.get((.., c as i32))).collect();
         let order = lexsort(columns, 0);
         let sorted = lines.get(&order);
-        let first = firsts(&sorted, self.equal_nan)?;
-        let size = given_or_counted("unique", size, || super::count_nonzero(&first, ..))?;
-        let at = places(&first, size, 0)?;
-        let is_entry = lax::iota(DType::I32, &[size], 0).less(super::count_nonzero(&first, ..));
-        let mut values = sorted.get(&at);
+        let is_first = mark_first(&sorted, self.equal_nan)?;
+        let size = given_or_counted("unique", size, || super::count_nonzero(&is_first, ..))?;
+        let starts = places(&is_first, size, 0)?;
+        let is_entry = lax::iota(DType::I32, &[size], 0).less(super::count_nonzero(&is_first, ..));
+        let mut values = sorted.get(&starts);
         if let Some(fill) = &self.fill_value {
             fill.check()?;
             values = where_(is_entry.expand_dims(1), values, super::convert(fill, x.dtype(), false));
@@ -124,19 +127,19 @@ impl UniqueOptions {
                 lax::reshape(&values, &shape).moveaxis(0, axis as i32)
             }
         };
-        let rank = first.astype(DType::I32).cumsum(0) - 1;
-        let inverse = none(n).at(&order).set(rank);
-        // An entry ends where the next one begins.
-        let ends = places(&first, size + 1, n as i32)?;
+        let rank = is_first.astype(DType::I32).cumsum(0) - 1;
+        let inverse = zeros(n).at(&order).set(rank);
+        // A run of equal entries ends where the next run starts.
+        let ends = places(&is_first, size + 1, n as i32)?;
         let counts = lax::slice_in_dim(&ends, 1, size + 1, 0usize) - lax::slice_in_dim(&ends, 0, size, 0usize);
         let inverse_indices = if axis.is_some() { inverse } else { lax::reshape(&inverse, x.shape()) };
-        Ok(Unique { values, indices: order.get(&at), inverse_indices, counts })
+        Ok(Unique { values, indices: order.get(&starts), inverse_indices, counts })
     }
 }
 
-/// The unique elements, ascending. With a `size`, fewer are padded with the smallest ([`UniqueOptions`] has other values,
-/// and rows in place of elements), more are cut off. Without one (`None`) as many as there are, which waits for the values.
-/// NaNs count as one element.
+/// The unique elements, ascending. With a `size`, fewer elements are padded with the smallest and surplus elements are dropped. With
+/// `None`, the call waits for the values and returns all unique elements. All NaN count as the same element. [`UniqueOptions`] has other
+/// padding, and compares rows instead of elements.
 ///
 /// Fails for complex numbers, and inside of `jit`, `vmap` and `grad` without a size.
 ///
@@ -153,8 +156,8 @@ pub fn unique(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
     UniqueOptions::new().unique(x, size)
 }
 
-/// The unique elements, ascending, with the index of the first of each, the index of every element among them, and their
-/// counts. Each NaN is an element of its own, as the array API has it. For the size see [`unique`](unique()).
+/// The unique elements, ascending, with the indices of their first occurrences, the index of every element among them, and their
+/// counts. As in the array API, every NaN is a different element. For the size, see [`unique`](unique()).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -180,8 +183,8 @@ pub fn unique_all(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Unique {
 /// ```
 #[track_caller]
 pub fn unique_counts(x: impl ArrayLike, size: impl Into<Option<usize>>) -> (Array, Array) {
-    let found = unique_all(x, size);
-    (found.values, found.counts)
+    let unique = unique_all(x, size);
+    (unique.values, unique.counts)
 }
 
 /// The unique elements, ascending, and the index of each element among them.
@@ -194,27 +197,27 @@ pub fn unique_counts(x: impl ArrayLike, size: impl Into<Option<usize>>) -> (Arra
 /// ```
 #[track_caller]
 pub fn unique_inverse(x: impl ArrayLike, size: impl Into<Option<usize>>) -> (Array, Array) {
-    let found = unique_all(x, size);
-    (found.values, found.inverse_indices)
+    let unique = unique_all(x, size);
+    (unique.values, unique.inverse_indices)
 }
 
-/// Marks the rows of an ordered matrix that differ from the previous one.
-fn firsts(sorted: &Array, equal_nan: bool) -> Result<Array> {
+/// Marks the rows of a sorted matrix that differ from the previous row.
+fn mark_first(sorted: &Array, equal_nan: bool) -> Result<Array> {
     composite1("firsts", equal_nan, std::slice::from_ref(sorted), |&equal_nan, args| {
         let x = &args[0];
         let n = x.shape()[0];
         let (after, before) = (lax::slice_in_dim(x, 1, n, 0usize), lax::slice_in_dim(x, 0, n - 1, 0usize));
-        let mut other = after.not_equal(&before);
+        let mut differs = after.not_equal(&before);
         if x.dtype().is_float() && equal_nan {
-            other = other & !(super::isnan(&after) & super::isnan(&before));
+            differs = differs & !(super::isnan(&after) & super::isnan(&before));
         }
-        let yes = filled(&[1], Scalar::Bool(true), DType::Bool);
-        Ok(vec![lax::concatenate(&[yes, other.any(1)], 0)])
+        let first_row = filled(&[1], Scalar::Bool(true), DType::Bool);
+        Ok(vec![lax::concatenate(&[first_row, differs.any(1)], 0)])
     })
 }
 
-/// The indices, int32, that sort by several keys of one shape along `axis`: the last key first, the others where it is
-/// equal.
+/// The indices, int32, that sort by several keys of the same shape along `axis`. The last key is the primary key; earlier keys decide
+/// between elements whose later keys are equal.
 ///
 /// Fails for no keys, or keys of unlike shapes.
 ///
@@ -229,23 +232,23 @@ pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNu
     let axis = axis.axis_number();
     let keys = crate::ops::operators::into_arrays(keys);
     let none = Array::literal(Scalar::Int(0), DType::I32, false);
-    made(keys.first().unwrap_or(&none), || {
-        let Some(first) = keys.first() else {
+    checked_or_failed(keys.first().unwrap_or(&none), || {
+        let Some(first_key) = keys.first() else {
             return Err(
                 err!(Type, "need sequence of keys with len > 0 in lexsort").help("pass at least one array of keys")
             );
         };
         keys.iter().try_for_each(Array::check)?;
-        if let Some(odd) = keys.iter().find(|key| key.shape() != first.shape()) {
+        if let Some(odd) = keys.iter().find(|key| key.shape() != first_key.shape()) {
             return Err(err!(
                 Value,
                 "lexsort got keys of different shapes: {} and {}",
-                first.type_name(),
+                first_key.type_name(),
                 odd.type_name()
             )
             .help("pass keys of the same shape"));
         }
-        let axis = normalize_axis(axis as isize, first.ndim())?;
+        let axis = normalize_axis(axis as isize, first_key.ndim())?;
         let keys: Vec<Array> =
             keys.iter().rev().cloned().map(crate::ops::primitive::stop_gradient::stop_gradient).collect();
         composite1("lexsort", axis, &keys, |&dimension, keys| {
@@ -256,7 +259,7 @@ pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNu
     })
 }
 
-/// The elements of either array, unique and ascending. For the size see [`unique`](unique()).
+/// The elements of either array, unique and ascending. For the size, see [`unique`](unique()).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -273,7 +276,7 @@ pub fn union1d(x: impl ArrayLike, y: impl ArrayLike, size: impl Into<Option<usiz
     at_caller(|| unique(super::concatenate([x.into_array().ravel(), y.into_array().ravel()], 0), size))
 }
 
-/// The elements of both arrays, unique and ascending, which are waited for.
+/// The elements that both arrays have, unique and ascending. The call waits for the values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -285,7 +288,7 @@ pub fn intersect1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     of_sets("intersect1d", x, y, |count| count.equal(2))
 }
 
-/// The elements of exactly one of the arrays, unique and ascending, which are waited for.
+/// The elements that exactly one of the arrays has, unique and ascending. The call waits for the values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -297,20 +300,20 @@ pub fn setxor1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     of_sets("setxor1d", x, y, |count| count.equal(1))
 }
 
-/// The unique elements by the number of arrays that have them.
+/// Selects unique elements by the number of arrays that have them.
 #[track_caller]
 fn of_sets(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, chosen: impl FnOnce(Array) -> Array) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         let args = super::promote_args_of(name, &[&x, &y])?;
-        let both = super::concatenate([unique(&args[0], None), unique(&args[1], None)], 0);
-        let found = unique_all(both, None);
-        found.values.check()?;
-        Ok(super::compress(chosen(found.counts), found.values, 0))
+        let elements = super::concatenate([unique(&args[0], None), unique(&args[1], None)], 0);
+        let unique = unique_all(elements, None);
+        unique.values.check()?;
+        Ok(super::compress(chosen(unique.counts), unique.values, 0))
     })
 }
 
-/// The elements of `x` that are not in `y`, unique and ascending, which are waited for.
+/// The elements of `x` that are not in `y`, unique and ascending. The call waits for the values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -320,7 +323,7 @@ fn of_sets(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, chosen: imp
 #[track_caller]
 pub fn setdiff1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         let x = unique(&x, None);
         x.check()?;
         Ok(super::compress(!super::isin(&x, &y), &x, 0))

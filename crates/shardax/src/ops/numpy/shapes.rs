@@ -16,7 +16,7 @@ use crate::sharding::Typed;
 use crate::source;
 
 impl Array {
-    /// Reshapes the elements, in row-major order. One dimension may be -1: it follows from the others.
+    /// Reshapes the elements, in row-major order. You can pass -1 for one dimension, which then follows from the others.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -31,8 +31,8 @@ impl Array {
         }
     }
 
-    /// As [`reshape`](Self::reshape), with the sharding in the type of the result: any, where that of the operand leaves
-    /// none or another.
+    /// Like [`reshape`](Self::reshape), with the sharding in the type of the result. Use it where the operand's sharding determines no
+    /// sharding of the result, or another one than you need.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -45,26 +45,26 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn reshape_sharded(&self, shape: impl IntoShape, sharding: impl Into<ShardingLike>) -> Array {
-        let made = self.check().and_then(|()| resolve(&shape.into_dims(), self.shape())).and_then(|shape| {
+        let result = self.check().and_then(|()| resolve(&shape.into_dims(), self.shape())).and_then(|shape| {
             let out = sharding.into().out_sharding("out_sharding", &shape, &[self])?;
             Ok(bind1(Reshape { shape, out: out.map(Arc::new) }, std::slice::from_ref(self)))
         });
-        Array::from_result(made, self)
+        Array::from_result(result, self)
     }
 
-    /// As [`broadcast_to`](Self::broadcast_to), with the sharding in the type of the result.
+    /// Like [`broadcast_to`](Self::broadcast_to), with the sharding in the type of the result.
     #[track_caller]
     pub fn broadcast_to_sharded(&self, shape: impl IntoShape, sharding: impl Into<ShardingLike>) -> Array {
         let shape: Shape = shape.into_dims().iter().map(|&d| d.max(0) as usize).collect();
         if shape.len() < self.ndim() {
             return self.broadcast_to(&shape);
         }
-        let made = self.check().and_then(|()| {
+        let result = self.check().and_then(|()| {
             let out = sharding.into().out_sharding("out_sharding", &shape, &[self])?;
             let dims = (shape.len() - self.ndim()..shape.len()).collect();
             Ok(bind1(BroadcastInDim { shape, dims, out: out.map(Arc::new) }, std::slice::from_ref(self)))
         });
-        Array::from_result(made, self)
+        Array::from_result(result, self)
     }
 
     /// All elements in one dimension.
@@ -79,14 +79,14 @@ impl Array {
         lax::reshape(self, &[self.size()])
     }
 
-    /// All elements in one dimension, as [`ravel`](Array::ravel).
+    /// All elements in one dimension, like [`ravel`](Array::ravel).
     #[track_caller]
     pub fn flatten(&self) -> Array {
         self.ravel()
     }
 
-    /// The dimensions from `axis` on made one: `[N, H, W, C]` from 1 is `[N, H*W*C]`. From behind the last one, a
-    /// dimension of size 1 is added.
+    /// Merges the dimensions from `axis` on: `[N, H, W, C]` from 1 becomes `[N, H*W*C]`. If `axis` is the rank, a dimension of size 1 is
+    /// added.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -118,9 +118,9 @@ impl Array {
     #[track_caller]
     pub fn transpose(&self, permutation: impl IntoAxes) -> Array {
         let Some(permutation) = permutation.into_axes() else { return self.t() };
-        let made: Result<SmallVec<[usize; 4]>> =
+        let normalized: Result<SmallVec<[usize; 4]>> =
             self.check().and_then(|()| permutation.iter().map(|&a| normalize_axis(a as isize, self.ndim())).collect());
-        match made {
+        match normalized {
             Ok(p) => lax::transpose(self, &p),
             Err(e) => Array::from_result(Err(e), self),
         }
@@ -168,7 +168,7 @@ impl Array {
         })
     }
 
-    /// Moves the dimension at `from` to `to`, or several; the others keep their order.
+    /// Moves one or several dimensions from `from` to `to`. The other dimensions keep their order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -187,7 +187,7 @@ impl Array {
             let is_distinct = |axes: &[usize]| (1..axes.len()).all(|i| !axes[..i].contains(&axes[i]));
             if from.len() != to.len() || !is_distinct(&from) || !is_distinct(&to) {
                 return Err(err!(Value, "Inconsistent number of elements: moveaxis from {from:?} to {to:?}")
-                    .help("name each dimension once, with a new place for each"));
+                    .help("pass each dimension once, and one new position for each"));
             }
             let mut order: SmallVec<[usize; 4]> = (0..rank).filter(|d| !from.contains(d)).collect();
             let mut moves: SmallVec<[(usize, usize); 4]> = to.into_iter().zip(from).collect();
@@ -205,7 +205,7 @@ impl Array {
         }
     }
 
-    /// Removes the dimensions at `axes`, which must be of size 1; `..` removes all of size 1.
+    /// Removes the dimensions at `axes`, which must have size 1; `..` removes all dimensions of size 1.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -216,7 +216,7 @@ impl Array {
     #[track_caller]
     pub fn squeeze(&self, axes: impl IntoAxes) -> Array {
         let _line = source::enter();
-        let made = self.check().and_then(|()| {
+        let result = self.check().and_then(|()| {
             let axes = match axes.into_axes() {
                 None => (0..self.ndim()).filter(|&d| self.shape()[d] == 1).collect(),
                 Some(axes) => normalize_axes(axes.as_slice(), self.ndim())?,
@@ -227,12 +227,12 @@ impl Array {
                     "cannot select an axis to squeeze out which has size not equal to one, got shape={:?} and dimensions={:?}",
                     self.shape(),
                     axes.as_slice()
-                ).help("only dimensions of size 1 can be taken out; index or reduce the others"));
+                ).help("only dimensions of size 1 can be removed; index or reduce the others"));
             }
             let dims: Vec<Option<usize>> = (0..self.ndim()).filter(|d| !axes.contains(d)).map(Some).collect();
             Ok(lax::with_dims(self, &dims))
         });
-        Array::from_result(made, self)
+        Array::from_result(result, self)
     }
 
     /// Inserts dimensions of size 1 at `axes` of the result.
@@ -245,14 +245,14 @@ impl Array {
     #[track_caller]
     pub fn expand_dims(&self, axes: impl IntoAxes) -> Array {
         let _line = source::enter();
-        let made = self.check().and_then(|()| {
+        let result = self.check().and_then(|()| {
             let axes = axes.into_axes().unwrap_or_default();
             let axes = normalize_axes(axes.as_slice(), self.ndim() + axes.len())?;
             let mut dims: Vec<Option<usize>> = (0..self.ndim()).map(Some).collect();
             axes.iter().for_each(|&a| dims.insert(a, None));
             Ok(lax::with_dims(self, &dims))
         });
-        Array::from_result(made, self)
+        Array::from_result(result, self)
     }
 
     /// Broadcasts to a shape by NumPy's rules.
@@ -265,7 +265,7 @@ impl Array {
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Array {
         let _line = source::enter();
-        let made = self.check().and_then(|()| {
+        let result = self.check().and_then(|()| {
             let dims = shape.into_dims();
             let target: Shape = dims.iter().map(|&d| d.max(0) as usize).collect();
             let rank = self.ndim();
@@ -281,10 +281,10 @@ impl Array {
                 )
                 .help("from the last dimension backwards, sizes must be equal, or 1 in the array"));
             }
-            let first = target.len() - rank;
-            Ok(lax::broadcast_in_dim(self, &target, &(first..target.len()).collect::<SmallVec<[usize; 4]>>()))
+            let leading = target.len() - rank;
+            Ok(lax::broadcast_in_dim(self, &target, &(leading..target.len()).collect::<SmallVec<[usize; 4]>>()))
         });
-        Array::from_result(made, self)
+        Array::from_result(result, self)
     }
 
     /// Broadcasts so that dimension `i` becomes dimension `dims[i]` of `shape`.
@@ -293,14 +293,14 @@ impl Array {
         lax::broadcast_in_dim(self, shape, dims)
     }
 
-    /// Repeated to `shape` with this sharding; dimension `i` becomes dimension `dims[i]`.
+    /// Broadcasts to `shape` with this sharding; dimension `i` becomes dimension `dims[i]`.
     #[track_caller]
     pub(crate) fn broadcast_in_dim_as(&self, shape: &[usize], dims: SmallVec<[usize; 4]>, out: Typed) -> Array {
         let out = Some(Arc::new(out));
         bind1(BroadcastInDim { shape: shape.into(), dims, out }, std::slice::from_ref(self))
     }
 
-    /// Cut into `parts` arrays of equal size along `axis`.
+    /// Splits into `parts` arrays of equal size along `axis`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -321,7 +321,7 @@ impl Array {
                 Value,
                 "array split does not result in an equal division: axis {axis} of size {n} into {parts} parts"
             );
-            return Err(wrong.help("the number of parts must divide the size of the axis")).at_caller();
+            return Err(wrong.help("pass a number of parts that divides the size of the axis")).at_caller();
         }
         let step = n / parts;
         Ok((0..parts).map(|i| lax::slice_in_dim(self, i * step, (i + 1) * step, axis)).collect())
@@ -329,8 +329,7 @@ impl Array {
 }
 
 impl Array {
-    /// Splits along `axis` before each of `places`; one beyond the end, or before the previous one, gives an empty
-    /// part.
+    /// Splits along `axis` before each of `places`. A place beyond the end, or before the previous place, results in an empty part.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -362,22 +361,22 @@ fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
             Type,
             "cannot reshape array of shape {from:?} into shape {dims:?}: a size is larger than any array"
         )
-        .help("the remaining size is -1, not `usize::MAX`; next to a `usize` write a tuple: `(n, -1)`"));
+        .help("write -1 for the remaining size, not `usize::MAX`; to combine it with a `usize`, write a tuple such as `(n, -1)`"));
     }
-    let known = dims.iter().filter(|d| **d >= 0).fold(1, |n: i64, &d| n.saturating_mul(d));
+    let known_size = dims.iter().filter(|d| **d >= 0).fold(1, |n: i64, &d| n.saturating_mul(d));
     let unknown = dims.iter().filter(|d| **d < 0).count();
     if unknown == 0 {
         return Ok(dims.iter().map(|&d| d as usize).collect());
     }
     let total = size(from) as i64;
-    if unknown > 1 || dims.iter().any(|d| *d < -1) || known == 0 || total % known != 0 {
+    if unknown > 1 || dims.iter().any(|d| *d < -1) || known_size == 0 || total % known_size != 0 {
         return Err(err!(Type, "cannot reshape array of shape {from:?} (size {total}) into shape {dims:?}")
             .help("one dimension may be -1, and the others must divide the number of elements"));
     }
-    Ok(dims.iter().map(|&d| if d < 0 { (total / known) as usize } else { d as usize }).collect())
+    Ok(dims.iter().map(|&d| if d < 0 { (total / known_size) as usize } else { d as usize }).collect())
 }
 
-/// Concatenates the arrays along `axis`, promoted to one dtype. Fails for none, or for shapes that differ elsewhere.
+/// Concatenates the arrays along `axis`, promoted to one dtype. Fails without arrays, or if other dimensions differ.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -428,17 +427,17 @@ pub fn stack(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNu
 #[track_caller]
 fn join(arrays: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
     let _line = source::enter();
-    let Some(first) = arrays.first() else {
+    let Some(first_array) = arrays.first() else {
         let like = Array::literal(crate::dtype::Scalar::Int(0), crate::dtype::DType::F32, false);
         return Array::from_result(
             Err(err!(Value, "Need at least one array to concatenate.")
-                .help("an empty array of the wanted shape, `zeros([0, n])`, can be joined to any")),
+                .help("start with an empty array of the expected shape, such as `zeros([0, n])`")),
             &like,
         );
     };
     // Promotes only: concatenated arrays are not broadcast against each other.
-    let made = super::promote_args_of("concatenate", &arrays.iter().collect::<Vec<_>>()).and_then(|args| f(&args));
-    Array::from_result(made, first)
+    let result = super::promote_args_of("concatenate", &arrays.iter().collect::<Vec<_>>()).and_then(|args| f(&args));
+    Array::from_result(result, first_array)
 }
 
 macro_rules! shape_functions {

@@ -1,13 +1,13 @@
 //! Stacking of arrays, and minimum numbers of dimensions.
 
 use super::indexing::{IntoAxis, with_axis};
-use super::{concatenate, made, stack};
+use super::{checked_or_failed, concatenate, stack};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
 
-/// Converts a scalar to an array of one element; others are unchanged.
+/// Converts a scalar to an array of one element. Other arrays are unchanged.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -17,7 +17,7 @@ use crate::ops::operators::{ArrayLike, into_arrays};
 #[track_caller]
 pub fn atleast_1d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
-    made(x, || Ok(if x.ndim() == 0 { lax::reshape(x, &[1]) } else { x.clone() }))
+    checked_or_failed(x, || Ok(if x.ndim() == 0 { lax::reshape(x, &[1]) } else { x.clone() }))
 }
 
 /// Adds leading dimensions of size 1 until there are two.
@@ -31,7 +31,7 @@ pub fn atleast_1d(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn atleast_2d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
-    made(x, || match x.ndim() {
+    checked_or_failed(x, || match x.ndim() {
         0 | 1 => Ok(lax::reshape(x, &[1, x.size()])),
         _ => Ok(x.clone()),
     })
@@ -47,14 +47,14 @@ pub fn atleast_2d(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn atleast_3d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
-    made(x, || match x.shape() {
+    checked_or_failed(x, || match x.shape() {
         [] | [_] => Ok(lax::reshape(x, &[1, x.size(), 1])),
         &[m, n] => Ok(lax::reshape(x, &[m, n, 1])),
         _ => Ok(x.clone()),
     })
 }
 
-/// Concatenates the arrays along their second dimension, or the only one.
+/// Concatenates the arrays along their second dimension; vectors are concatenated along their only dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -114,8 +114,8 @@ pub fn column_stack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
         if arrays.iter().all(|x| x.ndim() == 1) {
             return stack(arrays, 1);
         }
-        let column = |x: &Array| if x.ndim() < 2 { lax::reshape(x, &[x.size(), 1]) } else { x.clone() };
-        concatenate(&arrays.iter().map(column).collect::<Vec<_>>(), 1)
+        let columns = arrays.iter().map(|x| if x.ndim() < 2 { lax::reshape(x, &[x.size(), 1]) } else { x.clone() });
+        concatenate(&columns.collect::<Vec<_>>(), 1)
     })
 }
 
@@ -130,7 +130,7 @@ pub fn column_stack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 pub fn append(x: impl ArrayLike, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = &x.into_array();
     let values = values.into_array();
-    made(x, || {
+    checked_or_failed(x, || {
         values.check()?;
         let axis = axis.into_axis();
         match axis {

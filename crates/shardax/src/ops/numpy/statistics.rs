@@ -4,7 +4,8 @@ use super::axes::{IntoAxes, IntoReduction, over};
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
 use super::{
-    broadcast_args, convert, filled, isnan, made, normalize_axes, promote_args, to_inexact, to_strong_type, where_,
+    broadcast_args, checked_or_failed, convert, filled, isnan, normalize_axes, promote_args, to_inexact,
+    to_strong_type, where_,
 };
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
@@ -32,7 +33,7 @@ use crate::sharding::PartitionSpec;
 pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
     let weights = weights.into_array();
-    made(x, || {
+    checked_or_failed(x, || {
         let args = promote_args("average", &[x, &weights])?;
         let dtype = to_inexact(args[0].dtype());
         let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, dtype)).collect();
@@ -52,14 +53,14 @@ pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduct
 #[track_caller]
 pub fn ptp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
-    made(x, || {
+    checked_or_failed(x, || {
         let axes = axes.into_reduction();
         Ok(x.max(axes.clone()) - x.min(axes))
     })
 }
 
-/// The median over `axes`, floating point; NaN if any element is. For an even number of elements, the mean of the
-/// middle two.
+/// The median over `axes`, floating point, or NaN if any element is NaN. For an even number of elements, it is the mean of the middle
+/// two.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -74,8 +75,8 @@ pub fn median(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
 }
 
 /// The quantiles `q`, between 0 and 1, over `axes`, floating point, with linear interpolation
-/// (NumPy's method "linear"). `q` is a number or an array, whose dimensions come first in the result. NaN if any
-/// element is.
+/// (NumPy's method "linear"). `q` is a number or an array, whose dimensions come first in the result. The result is NaN if any element
+/// is NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -88,11 +89,11 @@ pub fn median(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
 pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let x = &x.into_array();
     let q = q.into_array();
-    made(x, || {
+    checked_or_failed(x, || {
         q.check()?;
         if x.dtype().is_complex() || q.dtype().is_complex() {
             return Err(err!(Type, "quantile does not accept {} and {}", x.type_name(), q.type_name())
-                .help("complex numbers have no order: take `real(..)` or `abs(..)` first"));
+                .help("complex numbers have no order, so pass `real(..)` or `abs(..)` of the array"));
         }
         let (dtype, weak) = crate::dtype::promote((x.dtype(), x.weak_type()), (q.dtype(), q.weak_type()))?;
         let dtype = to_inexact(dtype);
@@ -100,37 +101,37 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Ar
         let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
         if count == 0 {
             return Err(err!(Value, "quantile of {} over axes {axes:?} has no elements", x.type_name())
-                .help("leave empty dimensions out, or check the size before"));
+                .help("reduce over dimensions that have elements, or check the size before"));
         }
         let args = [convert(x, dtype, weak), convert(&q, dtype, weak)];
         composite1("quantile", axes.to_vec(), &args, |axes, args| Ok(vec![quantiles(&args[0], &args[1], axes)]))
     })
 }
 
-/// The array with the reduced axes last, and merged, after the others, whose sizes come first.
+/// Moves the reduced axes to the end and merges them. Returns the sizes of the other axes, and the array.
 pub(super) fn lines(x: &Array, axes: &[usize]) -> (Vec<usize>, Array) {
-    let kept: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
-    let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
-    let rest: Vec<usize> = kept.iter().map(|&d| x.shape()[d]).collect();
+    let batch_axes: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
+    let order: Vec<usize> = batch_axes.iter().chain(axes).copied().collect();
+    let batch: Vec<usize> = batch_axes.iter().map(|&d| x.shape()[d]).collect();
     let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
-    let lines = lax::reshape(&lax::transpose(x, &order), &[rest.as_slice(), &[count]].concat());
-    (rest, lines)
+    let lines = lax::reshape(&lax::transpose(x, &order), &[batch.as_slice(), &[count]].concat());
+    (batch, lines)
 }
 
 fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
-    let (rest, lines) = lines(x, axes);
-    let count = lines.shape()[rest.len()];
+    let (batch, lines) = lines(x, axes);
+    let count = lines.shape()[batch.len()];
     let sorted = lines.sort(-1);
-    let at = q.ravel() * (count as f64 - 1.0);
-    let (low, high) = (at.floor(), at.ceil());
-    let part = &at - &low;
-    let value = |at: &Array| sorted.take(at.astype(DType::of_indices(&[count])).clip(0, count - 1), -1);
-    let between = value(&low) * (1.0 - &part) + value(&high) * part;
-    let any = isnan(&lines).any(over(-1).keepdims(true));
-    let between = where_(any, f64::NAN, between);
-    // The quantiles' dimensions first.
-    let out = between.moveaxis(-1, 0);
-    lax::reshape(&out, &[q.shape(), &rest].concat())
+    let position = q.ravel() * (count as f64 - 1.0);
+    let (low, high) = (position.floor(), position.ceil());
+    let fraction = &position - &low;
+    let value = |position: &Array| sorted.take(position.astype(DType::of_indices(&[count])).clip(0, count - 1), -1);
+    let quantiles = value(&low) * (1.0 - &fraction) + value(&high) * fraction;
+    let has_nan = isnan(&lines).any(over(-1).keepdims(true));
+    let quantiles = where_(has_nan, f64::NAN, quantiles);
+    // The dimensions of `q` come first in the result.
+    let out = quantiles.moveaxis(-1, 0);
+    lax::reshape(&out, &[q.shape(), &batch].concat())
 }
 
 /// Like [`quantile`], with `q` in percent.
@@ -147,14 +148,14 @@ pub fn percentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> 
 }
 
 macro_rules! without_nan {
-    ($($(#[$doc:meta])* $name:ident($x:ident, $valid:ident, $axes:ident) => $made:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident($x:ident, $valid:ident, $axes:ident) => $value:expr;)*) => {$(
         $(#[$doc])*
         #[track_caller]
         pub fn $name($x: &Array, axes: impl IntoReduction) -> Array {
-            made($x, || {
+            checked_or_failed($x, || {
                 let $axes = axes.into_reduction();
                 let $valid = if $x.dtype().is_inexact() { !isnan($x) } else { $x.equal($x) };
-                Ok($made)
+                Ok($value)
             })
         }
     )*};
@@ -171,7 +172,7 @@ without_nan! {
     nansum(x, valid, axes) => where_(valid, x, 0).sum(axes);
     /// The product over `axes` of the elements that are not NaN.
     nanprod(x, valid, axes) => where_(valid, x, 1).prod(axes);
-    /// The mean over `axes` of the elements that are not NaN; NaN where all are.
+    /// The mean over `axes` of the elements that are not NaN, or NaN where all elements are.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -184,9 +185,9 @@ without_nan! {
         let count = convert(&valid, DType::F32, true).sum(axes.clone());
         to_strong_type(&(where_(valid, wide, 0).sum(axes) / count), dtype)
     };
-    /// The variance over `axes` of the elements that are not NaN; NaN where all are.
+    /// The variance over `axes` of the elements that are not NaN, or NaN where all elements are.
     nanvar(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid));
-    /// The standard deviation over `axes` of the elements that are not NaN; NaN where all are.
+    /// The standard deviation over `axes` of the elements that are not NaN, or NaN where all elements are.
     nanstd(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid)).sqrt();
     /// The largest element over `axes` that is not NaN; NaN where all are.
     ///
@@ -201,16 +202,16 @@ without_nan! {
 }
 
 fn extreme(x: &Array, valid: &Array, axes: super::Over, largest: bool) -> Result<Array> {
-    let of = |x: &Array| if largest { x.max(axes.clone()) } else { x.min(axes.clone()) };
+    let reduce = |x: &Array| if largest { x.max(axes.clone()) } else { x.min(axes.clone()) };
     if !x.dtype().is_inexact() {
-        return Ok(of(x));
+        return Ok(reduce(x));
     }
     let least = if largest { f64::NEG_INFINITY } else { f64::INFINITY };
-    Ok(where_(valid.any(axes.clone()), of(&where_(valid, x, least)), f64::NAN))
+    Ok(where_(valid.any(axes.clone()), reduce(&where_(valid, x, least)), f64::NAN))
 }
 
-/// Counts the entries of each number from 0 to `length`, int32, of an array of any shape. Larger numbers are not
-/// counted, negative ones count as 0.
+/// Counts how often each number from 0 up to `length` occurs in an array of any shape, int32. Larger numbers are not counted; negative
+/// numbers count as 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -221,17 +222,17 @@ fn extreme(x: &Array, valid: &Array, axes: super::Over, largest: bool) -> Result
 #[track_caller]
 pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
     let x = &x.into_array();
-    made(x, || {
-        whole("bincount", x)?;
+    checked_or_failed(x, || {
+        check_integers("bincount", x)?;
         composite1("bincount", length, std::slice::from_ref(x), |&length, args| {
-            let at = args[0].ravel().maximum(0);
-            Ok(vec![filled(&[length], Scalar::Int(0), DType::of_indices(&[at.size()])).at(&at).add(1)])
+            let index = args[0].ravel().maximum(0);
+            Ok(vec![filled(&[length], Scalar::Int(0), DType::of_indices(&[index.size()])).at(&index).add(1)])
         })
     })
 }
 
-/// [`bincount`] of an array whose type has a sharding: of counts that every device has whole, or that are unreduced over the
-/// axes that split `x`, without communication.
+/// [`bincount`] of an array whose type has a sharding. The counts are replicated, or unreduced over the axes that split `x`, which needs
+/// no communication.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -250,8 +251,8 @@ pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
 #[track_caller]
 pub fn bincount_sharded(x: impl ArrayLike, length: usize, sharding: impl Into<ShardingLike>) -> Array {
     let x = &x.into_array();
-    made(x, || {
-        whole("bincount", x)?;
+    checked_or_failed(x, || {
+        check_integers("bincount", x)?;
         let out = sharding.into().out_sharding("bincount out_sharding", &[length], &[x])?;
         let Some(out) = out else { return Ok(bincount(x, length)) };
         if out.split_axes().next().is_some() {
@@ -263,12 +264,12 @@ pub fn bincount_sharded(x: impl ArrayLike, length: usize, sharding: impl Into<Sh
             )
             .help("split the counts afterwards with `reshard(x, spec)`"));
         }
-        let at = x.ravel().maximum(0);
-        Ok(filled(&[length], Scalar::Int(0), DType::of_indices(&[at.size()])).at(&at).out_sharding(out).add(1))
+        let index = x.ravel().maximum(0);
+        Ok(filled(&[length], Scalar::Int(0), DType::of_indices(&[index.size()])).at(&index).out_sharding(out).add(1))
     })
 }
 
-fn whole(name: &str, x: &Array) -> Result<()> {
+fn check_integers(name: &str, x: &Array) -> Result<()> {
     match x.dtype().is_integer() || x.dtype() == DType::Bool {
         true => Ok(()),
         false => Err(err!(Type, "{name} requires integers, got {}", x.type_name())
@@ -276,8 +277,8 @@ fn whole(name: &str, x: &Array) -> Result<()> {
     }
 }
 
-/// A histogram: the counts of elements in `bins` of equal width between the smallest and the largest, float32, and the
-/// `bins + 1` edges. The last bin includes its upper edge. [`HistogramOptions`] has a range, weights and densities.
+/// A histogram. Returns the counts of the elements in `bins` of equal width between the smallest and the largest element, float32, and
+/// the `bins + 1` edges. The last bin includes its upper edge. [`HistogramOptions`] has a range, weights and densities.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -304,7 +305,7 @@ pub fn histogram_bin_edges(x: impl ArrayLike, bins: impl IntoBins) -> Array {
     HistogramOptions::new().histogram_bin_edges(x, bins)
 }
 
-/// Bins of a histogram: their number, or an array of their ascending edges.
+/// The bins of a histogram: the number of bins, or an array of ascending edges.
 pub trait IntoBins {
     /// The number, or the edges.
     fn into_bins(self) -> Bins;
@@ -349,7 +350,7 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     HistogramOptions {
-        /// A weight for each element, in place of 1.
+        /// A weight for each element. Default 1.
         weights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
         /// If true, counts are divided by their sum and the widths of the bins. Default `false`.
         density: bool = false, |density: bool| density;
@@ -372,7 +373,7 @@ impl HistogramOptions {
     pub fn histogram_bin_edges(&self, x: impl ArrayLike, bins: impl IntoBins) -> Array {
         let x = &x.into_array();
         let bins = bins.into_bins();
-        made(x, || {
+        checked_or_failed(x, || {
             if x.dtype().is_complex() {
                 return Err(err!(Type, "histogram does not accept complex numbers, got {}", x.type_name())
                     .help("pass an array of real numbers"));
@@ -387,7 +388,7 @@ impl HistogramOptions {
                         "histogram bins must be a vector of at least two edges, got {}",
                         edges.type_name()
                     )
-                    .help("give the ascending edges as a vector, at least two"));
+                    .help("pass a vector of at least two ascending edges"));
                 }
                 Bins::Count(0 | 0x7fff_ffff..) => {
                     return Err(err!(Value, "histogram of {} cannot have {bins:?} bins", x.type_name())
@@ -395,11 +396,12 @@ impl HistogramOptions {
                 }
                 Bins::Count(bins) => bins,
             };
-            let own = || match x.size() {
-                0 => [0.into_array(), 1.into_array()],
-                _ => [x.min(..), x.max(..)],
+            let ends = match (&self.ends, x.size()) {
+                (Some(ends), _) => ends.clone(),
+                (None, 0) => [0.into_array(), 1.into_array()],
+                (None, _) => [x.min(..), x.max(..)],
             };
-            let [low, high] = self.ends.clone().unwrap_or_else(own).map(|end| to_strong_type(&end, dtype));
+            let [low, high] = ends.map(|end| to_strong_type(&end, dtype));
             low.check()?;
             high.check()?;
             composite1("histogram_bin_edges", bins, &[low, high], |&bins, args| {
@@ -425,7 +427,7 @@ impl HistogramOptions {
             return (counts, edges);
         }
         let edges = at_caller(|| self.histogram_bin_edges(x, bins.into_bins()));
-        let counts = made(x, || {
+        let counts = checked_or_failed(x, || {
             edges.check()?;
             let ones = Array::literal(Scalar::Int(1), DType::F32, true);
             let weights = self.weights.as_ref().unwrap_or(&ones);
@@ -436,18 +438,18 @@ impl HistogramOptions {
                     x.type_name(),
                     weights.type_name()
                 )
-                .help("weights should have the same shape as the array"));
+                .help("pass one weight for each element of the array"));
             }
             let args = super::promote_dtypes(&[x, weights], to_inexact)?;
             let args = [to_strong_type(&args[0], args[0].dtype()).ravel(), args[1].ravel(), edges.clone()];
             composite1("histogram", self.density, &args, |&density, args| {
                 let (x, weights, edges) = (&args[0], args[1].broadcast_to(args[0].shape()), &args[2]);
                 let bins = edges.size() - 1;
-                // The number of edges at or before it.
-                let after = edges.searchsorted_right(x);
-                let bin = where_(x.equal(edges.get(-1)), bins as i32, after);
-                let all = filled(&[bins + 1], Scalar::Int(0), x.dtype()).at(&bin).add(weights);
-                let counts = lax::slice_in_dim(&all, 1, bins + 1, 0usize);
+                // Bin 0 has the elements before the first edge, and elements after the last edge are out of bounds.
+                let edges_before = edges.searchsorted_right(x);
+                let bin = where_(x.equal(edges.get(-1)), bins as i32, edges_before);
+                let counts = filled(&[bins + 1], Scalar::Int(0), x.dtype()).at(&bin).add(weights);
+                let counts = lax::slice_in_dim(&counts, 1, bins + 1, 0usize);
                 Ok(vec![if density { &counts / diff(edges, 1, 0) / counts.sum(..) } else { counts }])
             })
         });
@@ -461,7 +463,7 @@ impl IntoBins for Bins {
     }
 }
 
-/// The bin of each element between these ascending edges: the number of edges at or before it, int32.
+/// The bin of each element between these ascending edges, int32. It is the number of edges that are at most the element.
 ///
 /// Fails unless the edges have one dimension.
 ///
@@ -473,10 +475,10 @@ impl IntoBins for Bins {
 #[track_caller]
 pub fn digitize(x: impl ArrayLike, edges: impl ArrayLike) -> Array {
     let (x, edges) = (&x.into_array(), &edges.into_array());
-    made(x, || Ok(edges.searchsorted_right(x)))
+    checked_or_failed(x, || Ok(edges.searchsorted_right(x)))
 }
 
-/// The `n`-th differences of neighbours along `axis`; each order has one element fewer.
+/// The `n`-th differences between neighbors along `axis`. Each order has one element fewer.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -487,10 +489,10 @@ pub fn digitize(x: impl ArrayLike, edges: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn diff(x: impl ArrayLike, n: usize, axis: impl IntoAxis) -> Array {
     let x = &x.into_array();
-    made(x, || {
+    checked_or_failed(x, || {
         let (x, axis) = with_axis(x, axis)?;
         if n > x.shape()[axis] {
-            // No elements are left.
+            // Each order removes an element, so the result is empty.
             let mut shape = x.shape_owned();
             shape[axis] = 0;
             return Ok(filled(&shape, Scalar::Int(0), x.dtype()));
@@ -505,7 +507,7 @@ pub fn diff(x: impl ArrayLike, n: usize, axis: impl IntoAxis) -> Array {
     })
 }
 
-/// The integral along `axis` by the trapezoidal rule, with sample spacing `dx`.
+/// Integrates samples with spacing `dx` along `axis` with the trapezoidal rule.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -516,7 +518,7 @@ pub fn diff(x: impl ArrayLike, n: usize, axis: impl IntoAxis) -> Array {
 pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
     let y = &y.into_array();
-    made(y, || {
+    checked_or_failed(y, || {
         let (y, axis) = with_axis(y, axis)?;
         let y = to_strong_type(&y, to_inexact(y.dtype()));
         let n = y.shape()[axis];
@@ -525,10 +527,10 @@ pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: impl AxisNumber) -> Array {
     })
 }
 
-/// Piecewise linear interpolation at `x` of the points `(xp, fp)`, with ascending `xp`; constant before the first and
-/// after the last. Floating point.
+/// Piecewise linear interpolation at `x` of the points `(xp, fp)`, where `xp` is ascending. The function is constant before the first and
+/// after the last point. Floating point.
 ///
-/// Fails unless `xp` and `fp` are vectors of one size, of one element or more.
+/// Fails unless `xp` and `fp` are vectors of the same size with at least one element.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -540,7 +542,7 @@ pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: impl AxisNumber) -> Array {
 #[track_caller]
 pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Array {
     let (x, xp, fp) = (x.into_array(), xp.into_array(), fp.into_array());
-    made(&x, || {
+    checked_or_failed(&x, || {
         let args = super::promote_dtypes(&[&x, &xp, &fp], to_inexact)?;
         if args[1].ndim() != 1 || args[1].shape() != args[2].shape() || args[1].size() == 0 {
             return Err(err!(
@@ -549,11 +551,11 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
                 xp.type_name(),
                 fp.type_name()
             )
-            .help("give the points' places and values, at least one"));
+            .help("pass the positions and the values of at least one point"));
         }
         if args[0].dtype().is_complex() {
             return Err(err!(Type, "interp got complex numbers, {}", args[0].type_name())
-                .help("interpolate the real and the imaginary part"));
+                .help("interpolate the real and the imaginary part separately"));
         }
         composite1("interp", (), &args, |(), args| {
             let (x, xp, fp) = (&args[0], &args[1], &args[2]);
@@ -573,8 +575,8 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
     })
 }
 
-/// The covariance matrix of the rows of a matrix; columns are observations. Normalized by their number minus one.
-/// [`CovOptions`] has further variables, weights and other divisors.
+/// The covariance matrix of the rows of a matrix, whose columns are observations. It is normalized by the number of observations minus
+/// one. [`CovOptions`] has more variables, weights and other divisors.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -612,15 +614,15 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     CovOptions {
-        /// Further variables, with as many observations.
+        /// More variables, with the same number of observations.
         y: Option<Array> = None, |y: impl ArrayLike| Some(y.into_array());
         /// If true, rows are variables and columns observations. Default `true`.
         rowvar: bool = true, |rowvar: bool| rowvar;
-        /// If true, the divisor is the number of observations. Default `false`: that minus one.
+        /// If true, the divisor is the number of observations, otherwise the number minus one. Default `false`.
         bias: bool = false, |bias: bool| bias;
-        /// The divisor is the number of observations minus this one, in place of `bias`.
+        /// The number that is subtracted from the number of observations in the divisor. It overrides `bias`.
         ddof: Option<i32> = None, |ddof: i32| Some(ddof);
-        /// The number of times that each observation counts: integers.
+        /// How often each observation counts: integers.
         fweights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
         /// The importance of each observation.
         aweights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
@@ -632,21 +634,21 @@ impl CovOptions {
     #[track_caller]
     pub fn cov(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        made(&x, || {
+        checked_or_failed(&x, || {
             let y = self.y.clone();
-            let given: Vec<&Array> = std::iter::once(&x).chain(&y).collect();
-            if let Some(odd) = given.iter().find(|x| x.ndim() > 2) {
+            let variables: Vec<&Array> = std::iter::once(&x).chain(&y).collect();
+            if let Some(odd) = variables.iter().find(|x| x.ndim() > 2) {
                 return Err(err!(Value, "cov needs an array of at most two dimensions, got {}", odd.type_name())
                     .help("map over several matrices with `vmap`"));
             }
-            let args = super::promote_dtypes(&given, to_inexact)?;
-            let rows = |(i, x): (usize, &Array)| {
-                // Further variables are one row even where rows are observations.
-                let turned = !self.rowvar && x.ndim() == 2 && !(i > 0 && x.shape()[0] == 1);
+            let args = super::promote_dtypes(&variables, to_inexact)?;
+            let rows = args.iter().enumerate().map(|(i, x)| {
+                // A single row of `y` is a variable even if rows are observations.
+                let is_transposed = !self.rowvar && x.ndim() == 2 && !(i > 0 && x.shape()[0] == 1);
                 let x = super::atleast_2d(&to_strong_type(x, x.dtype()));
-                if turned { x.t() } else { x }
-            };
-            let x = super::concatenate(args.iter().enumerate().map(rows).collect::<Vec<_>>(), 0);
+                if is_transposed { x.t() } else { x }
+            });
+            let x = super::concatenate(rows.collect::<Vec<_>>(), 0);
             x.check()?;
             let count = x.shape()[1];
             let weights = self.weights(count)?;
@@ -664,7 +666,7 @@ impl CovOptions {
     #[track_caller]
     pub fn corrcoef(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        made(&x, || {
+        checked_or_failed(&x, || {
             let c = self.cov(&x);
             c.check()?;
             if c.ndim() == 0 {
@@ -679,10 +681,10 @@ impl CovOptions {
         })
     }
 
-    /// The weights that are given, of so many observations.
+    /// Checks that the weights fit `count` observations, and returns them.
     fn weights(&self, count: usize) -> Result<Vec<Array>> {
-        let given = self.fweights.iter().chain(&self.aweights).cloned().collect::<Vec<_>>();
-        for weights in &given {
+        let all_weights = self.fweights.iter().chain(&self.aweights).cloned().collect::<Vec<_>>();
+        for weights in &all_weights {
             weights.check()?;
             if weights.shape() != [count] {
                 return Err(err!(
@@ -690,7 +692,7 @@ impl CovOptions {
                     "cov weights must be a vector of {count}, one for each observation, got {}",
                     weights.type_name()
                 )
-                .help("give a vector with a weight for each observation"));
+                .help("pass a vector with one weight for each observation"));
             }
         }
         match &self.fweights {
@@ -698,33 +700,37 @@ impl CovOptions {
                 Err(err!(Type, "fweights must be integer, got {}", weights.type_name())
                     .help("pass weights that are not integers as `aweights`"))
             }
-            _ => Ok(given),
+            _ => Ok(all_weights),
         }
     }
 }
 
 fn covariance(x: &Array, weights: &[Array], ddof: f64, [has_fweights, has_aweights]: [bool; 2]) -> Array {
     let count = x.shape()[1] as f64;
-    let adjoint = |x: Array| if x.dtype().category() == Category::Complex { super::conj(x.t()) } else { x.t() };
     let product = match weights {
         [] => {
             let x = x - x.mean(over(1).keepdims(true));
             x.matmul(adjoint(x.clone())) / (count - ddof)
         }
         _ => {
-            let all = weights.iter().map(Array::abs).reduce(|a, b| a * b).unwrap_or_else(|| 1.into_array());
-            let (x, all) = (x.clone(), all.astype(x.dtype()));
-            let sum = all.sum(..);
-            let x = &x - ((&x * &all).sum(1) / &sum).expand_dims(1);
+            let weight = weights.iter().map(Array::abs).reduce(|a, b| a * b).unwrap_or_else(|| 1.into_array());
+            let (x, weight) = (x.clone(), weight.astype(x.dtype()));
+            let sum = weight.sum(..);
+            let x = &x - ((&x * &weight).sum(1) / &sum).expand_dims(1);
             let divisor = match (has_fweights, has_aweights) {
                 (_, true) if ddof != 0.0 => {
-                    let own = weights[usize::from(has_fweights)].abs().astype(all.dtype());
-                    &sum - (&all * own).sum(..) * ddof / &sum
+                    let aweights = weights[usize::from(has_fweights)].abs().astype(weight.dtype());
+                    &sum - (&weight * aweights).sum(..) * ddof / &sum
                 }
                 _ => sum - ddof,
             };
-            x.matmul(adjoint(&x * all)) / divisor
+            x.matmul(adjoint(&x * weight)) / divisor
         }
     };
     if product.shape() == [1, 1] { lax::reshape(&product, &[]) } else { product }
+}
+
+/// The conjugate transpose.
+fn adjoint(x: Array) -> Array {
+    if x.dtype().category() == Category::Complex { super::conj(x.t()) } else { x.t() }
 }

@@ -1,6 +1,8 @@
-//! More elementwise functions: angles, signs, parts of floats, and arithmetic that ignores NaN.
+//! More elementwise functions: angles, signs, the parts of floats, and arithmetic that ignores NaN.
 
-use super::{convert, floor_divide, isnan, made, promote_args, promote_dtypes, to_inexact, to_strong_type, where_};
+use super::{
+    checked_or_failed, convert, floor_divide, isnan, promote_args, promote_dtypes, to_inexact, to_strong_type, where_,
+};
 use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
@@ -12,7 +14,7 @@ use crate::ops::primitive::reshard::sharded_alike;
 use crate::ops::primitive::special::products::LOGADDEXP2;
 use crate::ops::primitive::special::turns::SIN_PI;
 
-/// Applies `f` to two arrays of one floating point dtype.
+/// Converts two arrays to a common floating point dtype, broadcasts them and applies `f`.
 #[track_caller]
 fn floats(
     name: &'static str,
@@ -21,28 +23,28 @@ fn floats(
     f: impl FnOnce(&Array, &Array) -> Result<Array>,
 ) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = sharded_alike(&super::broadcast_args(name, &promote_dtypes(&[&x, &y], to_inexact)?)?);
         f(&args[0], &args[1])
     })
 }
 
-/// Applies `f` to an array in floating point.
+/// Converts an array to floating point and applies `f`.
 #[track_caller]
 fn float(x: impl ArrayLike, f: impl FnOnce(&Array) -> Result<Array>) -> Array {
     let x = x.into_array();
-    made(&x, || f(&convert(&x, to_inexact(x.dtype()), x.weak_type())))
+    checked_or_failed(&x, || f(&convert(&x, to_inexact(x.dtype()), x.weak_type())))
 }
 
 fn real_only(name: &str, x: &Array) -> Result<()> {
     match x.dtype().is_complex() {
         false => Ok(()),
         true => Err(err!(Type, "{name} does not support complex-valued inputs, got {}", x.type_name())
-            .help("take `real(..)`, `imag(..)` or `abs(..)` first")),
+            .help("pass a real array, such as `real(..)`, `imag(..)` or `abs(..)` of the array")),
     }
 }
 
-/// The larger of each pair; a number where the other is NaN.
+/// The larger element of each pair. If only one is NaN, the result is the other.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -55,7 +57,7 @@ pub fn fmax(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     ordered("fmax", x, y, |x, y| x.greater(y))
 }
 
-/// The smaller of each pair; a number where the other is NaN.
+/// The smaller element of each pair. If only one is NaN, the result is the other.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -70,7 +72,7 @@ pub fn fmin(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 fn ordered(name: &str, x: impl ArrayLike, y: impl ArrayLike, first: impl FnOnce(&Array, &Array) -> Array) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = sharded_alike(&promote_args(name, &[&x, &y])?);
         Ok(where_(first(&args[0], &args[1]) | isnan(&args[1]), &args[0], &args[1]))
     })
@@ -131,7 +133,7 @@ pub fn sinc(x: impl ArrayLike) -> Array {
     float(x, |x| {
         composite1("sinc", (), std::slice::from_ref(x), |(), args| {
             let x = &args[0];
-            // The series has accurate derivatives, where those of the quotient cancel. Complex numbers have it only at 0.
+            // The derivatives of the quotient lose digits next to 0, so the series is used there. Complex numbers only use it at 0.
             let is_near = if x.dtype().is_complex() { x.equal(0) } else { x.abs().less(0.5) };
             let near = where_(&is_near, x, 0) * std::f64::consts::PI;
             let square = &near * &near;
@@ -191,7 +193,7 @@ pub fn isneginf(x: impl ArrayLike) -> Array {
 #[track_caller]
 fn infinite(x: impl ArrayLike, value: f64) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         real_only("isposinf and isneginf", &x)?;
         Ok(if x.dtype().is_float() { x.equal(value) } else { x.not_equal(&x) })
     })
@@ -212,7 +214,7 @@ pub fn fabs(x: impl ArrayLike) -> Array {
     })
 }
 
-/// The nearest integer, floating point; halves go to the even one.
+/// Rounds to the nearest integer, floating point. Halves are rounded to the even integer.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -222,7 +224,7 @@ pub fn fabs(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn rint(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    made(&x, || Ok(if x.dtype().is_inexact() { x.round() } else { x.astype(DType::F32) }))
+    checked_or_failed(&x, || Ok(if x.dtype().is_inexact() { x.round() } else { x.astype(DType::F32) }))
 }
 
 /// `x` itself. Fails for booleans, as in NumPy.
@@ -261,7 +263,7 @@ pub fn radians(x: impl ArrayLike) -> Array {
     float(x, |x| Ok(x * (std::f64::consts::PI / 180.0)))
 }
 
-/// The angle of complex numbers in radians; 0 or π for real ones.
+/// The angle of complex numbers in radians. It is 0 or π for real numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -271,7 +273,7 @@ pub fn radians(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn angle(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         let (re, im) = (super::real(&x), super::imag(&x));
         let wide = to_inexact(re.dtype());
         Ok(super::arctan2(to_strong_type(&im, wide), to_strong_type(&re, wide)))
@@ -304,22 +306,27 @@ pub fn isreal(x: impl ArrayLike) -> Array {
     super::imag(x.into_array()).equal(0)
 }
 
-/// The dtype in which the bits of a float are looked at: float32 has all numbers of the narrow ones.
+/// The dtype in which the bits of a float are inspected. Narrow floats are converted to float32, which represents all of their numbers.
 fn wide(dtype: DType) -> DType {
     if dtype.is_narrow() { DType::F32 } else { dtype }
 }
 
-/// The bits of a float as integers of its width.
+/// The bits of a float as signed integers of its width.
 fn bits(x: &Array) -> (Array, DType) {
-    let of = match x.dtype().bits() {
+    let bits_dtype = signed_of_width(x.dtype().bits());
+    (lax::bitcast_convert_type(x, bits_dtype), bits_dtype)
+}
+
+/// The signed integer dtype of this many bits.
+fn signed_of_width(bits: usize) -> DType {
+    match bits {
         16 => DType::I16,
         32 => DType::I32,
         _ => DType::I64,
-    };
-    (lax::bitcast_convert_type(x, of), of)
+    }
 }
 
-/// Marks negative numbers, -0 and NaN with that sign included; booleans.
+/// Marks elements whose sign bit is set, with booleans. -0 and negative NaN are marked too.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -330,7 +337,7 @@ fn bits(x: &Array) -> (Array, DType) {
 #[track_caller]
 pub fn signbit(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    made(&x, || {
+    checked_or_failed(&x, || {
         real_only("signbit", &x)?;
         Ok(match x.dtype().category() {
             Category::Float => bits(&to_strong_type(&x, wide(x.dtype()))).0.less(0),
@@ -367,15 +374,15 @@ pub fn copysign(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn modf(x: impl ArrayLike) -> (Array, Array) {
     let x = x.into_array();
-    let whole = float(&x, |x| {
+    let integral = float(&x, |x| {
         real_only("modf", x)?;
         Ok(lax::trunc(x))
     });
-    (float(&x, |x| Ok(x - &whole)), whole)
+    (float(&x, |x| Ok(x - &integral)), integral)
 }
 
 /// The mantissa, at least 0.5 and less than 1 in absolute value, and the exponent, int32: `x = mantissa * 2^exponent`.
-/// 0, infinities, NaN and subnormal numbers are their own mantissa, with exponent 0.
+/// For 0, infinities, NaN and subnormal numbers, the mantissa is the number itself and the exponent is 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -387,35 +394,36 @@ pub fn modf(x: impl ArrayLike) -> (Array, Array) {
 #[track_caller]
 pub fn frexp(x: impl ArrayLike) -> (Array, Array) {
     let x = x.into_array();
-    let made = || -> Result<(Array, Array)> {
-        x.check()?;
-        real_only("frexp", &x)?;
-        let x = to_strong_type(&x, to_inexact(x.dtype()));
-        if x.dtype().is_narrow() {
-            let (mantissa, exponent) = frexp(x.astype(DType::F32));
-            return Ok((mantissa.astype(x.dtype()), exponent));
-        }
-        let parts = composite("frexp", (), 2, std::slice::from_ref(&x), |(), args| {
-            let x = crate::ops::primitive::stop_gradient::stop_gradient(args[0].clone());
-            let (exponent, plain) = exponent(&x)?;
-            Ok(vec![exponent, plain])
-        })?;
-        let (exponent, plain) = (&parts[0], &parts[1]);
-        // Two steps, each by a power that is a normal number.
-        let half = super::floor_divide(exponent, 2);
-        let scale = |by: &Array| power_of_two(&-by, x.dtype());
-        let mantissa = &x * scale(&half)? * scale(&(exponent - &half))?;
-        Ok((where_(plain, mantissa, &x), exponent.clone()))
-    };
     crate::core::program::trace::at_caller(|| {
-        made().unwrap_or_else(|e| {
-            let odd = Array::from_result(Err(e), &x);
-            (odd.clone(), odd)
+        mantissa_and_exponent(&x).unwrap_or_else(|e| {
+            let failed = Array::from_result(Err(e), &x);
+            (failed.clone(), failed)
         })
     })
 }
 
-/// The exponent of [`frexp`], and where it is that of a normal number.
+fn mantissa_and_exponent(x: &Array) -> Result<(Array, Array)> {
+    x.check()?;
+    real_only("frexp", x)?;
+    let x = to_strong_type(x, to_inexact(x.dtype()));
+    if x.dtype().is_narrow() {
+        let (mantissa, exponent) = frexp(x.astype(DType::F32));
+        return Ok((mantissa.astype(x.dtype()), exponent));
+    }
+    let parts = composite("frexp", (), 2, std::slice::from_ref(&x), |(), args| {
+        let x = crate::ops::primitive::stop_gradient::stop_gradient(args[0].clone());
+        let (exponent, is_normal) = exponent(&x)?;
+        Ok(vec![exponent, is_normal])
+    })?;
+    let (exponent, is_normal) = (&parts[0], &parts[1]);
+    // Scales in two steps, because the power of two for a single step may not be a normal number.
+    let half = super::floor_divide(exponent, 2);
+    let mantissa = &x * power_of_two(&-&half, x.dtype())?;
+    let mantissa = mantissa * power_of_two(&-(exponent - &half), x.dtype())?;
+    Ok((where_(is_normal, mantissa, &x), exponent.clone()))
+}
+
+/// The exponent of [`frexp`], and a mark for normal numbers.
 fn exponent(x: &Array) -> Result<(Array, Array)> {
     let limits = super::finfo(x.dtype())?;
     let plain = x.isfinite() & x.abs().greater_equal(limits.smallest_normal);
@@ -432,15 +440,11 @@ fn bias(dtype: DType) -> Result<i32> {
     Ok((1 << (super::finfo(dtype)?.nexp - 1)) - 1)
 }
 
-/// 2 to the power of integers for which that is a normal number: exactly, by its bits.
+/// 2 to the power of integers, exactly: the bits are computed from the exponent. The results must be normal numbers.
 fn power_of_two(exponent: &Array, dtype: DType) -> Result<Array> {
-    let of = match dtype.bits() {
-        16 => DType::I16,
-        32 => DType::I32,
-        _ => DType::I64,
-    };
-    let biased = (exponent + bias(dtype)?).astype(of);
-    let bits = super::left_shift(biased, number(super::finfo(dtype)?.nmant.into(), of));
+    let bits_dtype = signed_of_width(dtype.bits());
+    let biased = (exponent + bias(dtype)?).astype(bits_dtype);
+    let bits = super::left_shift(biased, number(super::finfo(dtype)?.nmant.into(), bits_dtype));
     Ok(lax::bitcast_convert_type(&bits, dtype))
 }
 
@@ -448,7 +452,7 @@ fn number(value: i64, dtype: DType) -> Array {
     Array::literal(Scalar::Int(value.into()), dtype, false)
 }
 
-/// `x * 2^y` for integers `y`, without overflow on the way. Floating point.
+/// `x * 2^y` for integers `y`, without intermediate overflow. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -459,25 +463,25 @@ fn number(value: i64, dtype: DType) -> Array {
 #[track_caller]
 pub fn ldexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         x.check()?;
         y.check()?;
         if x.dtype().is_complex() || y.dtype().is_inexact() {
             return Err(err!(Value, "ldexp not supported for input types {} and {}", x.type_name(), y.type_name())
-                .help("give real numbers and integer exponents"));
+                .help("pass real numbers and integer exponents"));
         }
         if x.dtype().is_narrow() && x.dtype().is_float() {
             return Ok(ldexp(x.astype(DType::F32), &y).astype(x.dtype()));
         }
-        let all = sharded_alike(&super::broadcast_args("ldexp", &[x.clone(), y.clone()])?);
-        let (x, y) = (convert(&all[0], to_inexact(x.dtype()), x.weak_type()), &all[1]);
-        // In four steps no power of two overflows, and further ones change no number.
-        let most = 4 * (bias(x.dtype())? - 4);
-        let by = y.astype(DType::I32).clip(-most, most);
-        let part = super::floor_divide(&by, 4);
+        let args = sharded_alike(&super::broadcast_args("ldexp", &[x.clone(), y.clone()])?);
+        let (x, y) = (convert(&args[0], to_inexact(x.dtype()), x.weak_type()), &args[1]);
+        // Scales in four steps, so that no power of two overflows. Larger exponents would not change the result any more.
+        let max_exponent = 4 * (bias(x.dtype())? - 4);
+        let exponent = y.astype(DType::I32).clip(-max_exponent, max_exponent);
+        let part = super::floor_divide(&exponent, 4);
         let quarter = power_of_two(&part, x.dtype())?;
-        let rest = power_of_two(&(&by - &part * 3), x.dtype())?;
-        Ok(&x * &quarter * &quarter * &quarter * rest)
+        let last_quarter = power_of_two(&(&exponent - &part * 3), x.dtype())?;
+        Ok(&x * &quarter * &quarter * &quarter * last_quarter)
     })
 }
 
@@ -493,21 +497,21 @@ pub fn ldexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn gcd(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = promote_args("gcd", &[&x, &y])?;
         if !args[0].dtype().is_integer() {
             return Err(err!(Value, "Arguments to gcd must be integers, got {} and {}", x.type_name(), y.type_name())
                 .help("convert them with `astype(DType::I32)`"));
         }
-        let strong = |x: &Array| convert(x, x.dtype(), false).abs();
-        let all = sharded_alike(&super::broadcast_arrays([strong(&args[0]), strong(&args[1])])?);
-        let start = (all[0].clone(), all[1].clone());
+        let magnitudes = [&args[0], &args[1]].map(|x| convert(x, x.dtype(), false).abs());
+        let args = sharded_alike(&super::broadcast_arrays(magnitudes)?);
+        let start = (args[0].clone(), args[1].clone());
         let (gcd, _) = crate::ops::control_flow::while_loop(
             |(_, y): (Array, Array)| y.not_equal(0).any(..),
             |(x, y): (Array, Array)| {
                 let done = y.equal(0);
-                let rest = lax::rem(&x, &where_(&done, 1, &y));
-                (where_(&done, &x, &y), where_(&done, 0, rest))
+                let remainder = lax::rem(&x, &where_(&done, 1, &y));
+                (where_(&done, &x, &y), where_(&done, 0, remainder))
             },
             start,
         )?;
@@ -525,12 +529,12 @@ pub fn gcd(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn lcm(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
-    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+    checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = sharded_alike(&promote_args("lcm", &[&x, &y])?);
         let (x, y) = (args[0].abs(), args[1].abs());
         let divisor = gcd(&x, &y);
         divisor.check()?;
-        let none = divisor.equal(0);
-        Ok(where_(&none, 0, &x * floor_divide(&y, where_(&none, 1, &divisor))))
+        let both_zero = divisor.equal(0);
+        Ok(where_(&both_zero, 0, &x * floor_divide(&y, where_(&both_zero, 1, &divisor))))
     })
 }

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use super::made;
+use super::checked_or_failed;
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::special::BESSEL_I0E;
 
-/// The numbers 0 to `m - 1`, of a window that has more than one.
+/// The numbers 0 to `m - 1`, for a window of more than one element.
 fn places(m: usize) -> Array {
     lax::iota(DType::F32, &[m], 0)
 }
@@ -21,7 +21,7 @@ macro_rules! windows {
         $(#[$doc])*
         #[track_caller]
         pub fn $name(m: usize) -> Array {
-            made(&Array::literal(Scalar::Int(1), DType::F32, false), || {
+            checked_or_failed(&Array::literal(Scalar::Int(1), DType::F32, false), || {
                 if m <= 1 {
                     return Ok(super::filled(&[m], Scalar::Int(1), DType::F32));
                 }
@@ -80,17 +80,21 @@ windows! {
 #[track_caller]
 pub fn kaiser(m: usize, beta: impl ArrayLike) -> Array {
     let beta = beta.into_array();
-    made(&beta, || {
+    checked_or_failed(&beta, || {
         if m <= 1 {
             return Ok(super::filled(&[m], Scalar::Int(1), DType::F32));
         }
         composite1("kaiser", m, std::slice::from_ref(&beta), |&m, args| -> Result<Vec<Array>> {
             let half = (m as f64 - 1.0) / 2.0;
             let from_center = (places(m) - half) / half;
-            let i0 = |x: &Array| x.abs().exp() * BESSEL_I0E.apply(std::slice::from_ref(x));
             let beta = super::convert(&args[0], super::to_inexact(args[0].dtype()), args[0].weak_type());
             let inner = &beta * (1 - &from_center * &from_center).sqrt();
             Ok(vec![i0(&inner) / i0(&super::convert(&beta, inner.dtype(), false))])
         })
     })
+}
+
+/// The modified Bessel function of order 0.
+fn i0(x: &Array) -> Array {
+    x.abs().exp() * BESSEL_I0E.apply(std::slice::from_ref(x))
 }

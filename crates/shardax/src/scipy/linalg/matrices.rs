@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use super::toeplitz;
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::constants::eye_offset_dtype;
@@ -42,7 +42,7 @@ pub fn hilbert(n: usize) -> Array {
 #[track_caller]
 pub fn circulant(c: impl ArrayLike) -> Array {
     let c = c.into_array();
-    let made = at_caller(|| {
+    or_failed(&c, || {
         vector("circulant", &c)?;
         composite1("circulant", (), std::slice::from_ref(&c), |(), args| {
             let n = args[0].shape()[args[0].ndim() - 1];
@@ -50,8 +50,7 @@ pub fn circulant(c: impl ArrayLike) -> Array {
             let index = place(0) - place(1);
             Ok(vec![args[0].take(where_(index.less(0), &index + n as i32, &index), -1)])
         })
-    });
-    Array::from_result(made, &c)
+    })
 }
 
 fn vector(name: &str, x: &Array) -> Result<()> {
@@ -63,8 +62,8 @@ fn vector(name: &str, x: &Array) -> Result<()> {
     }
 }
 
-/// The Hankel matrix with constant antidiagonals: `c` is its first column, `r` its last row; the element that both share
-/// is taken from `c`.
+/// The Hankel matrix, which has constant antidiagonals. `c` is its first column and `r` its last row, where `r[0]` is ignored in favor
+/// of the last element of `c`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -78,7 +77,7 @@ pub fn hankel(c: impl ArrayLike, r: impl ArrayLike) -> Array {
     toeplitz(c.flip(0), hankel_row(&c, &r)).flip(0)
 }
 
-/// The last row, from the last element of the first column.
+/// The last row, whose first element is replaced by the last element of the first column.
 fn hankel_row(c: &Array, r: &Array) -> Array {
     let r = r.ravel();
     if c.size() == 0 || r.size() == 0 || c.error().is_some() || r.error().is_some() {
@@ -88,7 +87,7 @@ fn hankel_row(c: &Array, r: &Array) -> Array {
     crate::ops::numpy::concatenate(args, 0)
 }
 
-/// The companion matrix of a polynomial with these coefficients, the highest power first.
+/// The companion matrix of a polynomial. The coefficients start with the highest power.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -97,11 +96,11 @@ fn hankel_row(c: &Array, r: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for other than one dimension, and less than two coefficients.
+/// Fails unless `a` is a vector of at least two coefficients.
 #[track_caller]
 pub fn companion(a: impl ArrayLike) -> Array {
     let a = a.into_array();
-    let made = at_caller(|| {
+    or_failed(&a, || {
         let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
         if x.ndim() != 1 || x.size() < 2 {
             return Err(err!(Value, "companion needs a vector of at least two coefficients, got {}", x.type_name())
@@ -113,11 +112,10 @@ pub fn companion(a: impl ArrayLike) -> Array {
             let below = eye_offset_dtype(n - 2, n - 1, 0, DType::F32).astype(args[0].dtype());
             Ok(vec![lax::concatenate(&[row.expand_dims(0), below], 0)])
         })
-    });
-    Array::from_result(made, &a)
+    })
 }
 
-/// The factor of the matrix of [`dft`].
+/// The factor by which [`dft`] multiplies its matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DftScale {
     /// One.
@@ -141,7 +139,7 @@ pub enum DftScale {
 /// ```
 #[track_caller]
 pub fn dft(n: usize, scale: DftScale) -> Array {
-    // Products beyond the period would lose digits.
+    // The products are reduced modulo the period first, because large angles would lose digits.
     let product = crate::ops::numpy::remainder(places(n, 0) * places(n, 1), n.max(1) as f64);
     let angle = product * (-2.0 * PI / n.max(1) as f64);
     let matrix = complex(angle.cos(), angle.sin());
@@ -152,7 +150,7 @@ pub fn dft(n: usize, scale: DftScale) -> Array {
     }
 }
 
-/// Hadamard's matrix of a size that is a power of two, of entries 1 and -1, in this dtype.
+/// Hadamard's matrix of entries 1 and -1, in this dtype. The size must be a power of two.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -168,13 +166,13 @@ pub fn hadamard(n: usize, dtype: DType) -> Array {
             .help("pass a power of two, such as 8 or 16, at most 32768");
         return Array::from_result(Err(e), &zeros_dtype([1, 1], dtype));
     }
-    let place = |d: usize| lax::iota(DType::U32, &[n, n], d);
-    let common = place(0) & place(1);
+    let [row, column] = [0, 1].map(|d| lax::iota(DType::U32, &[n, n], d));
+    let common = row & column;
     let odd = crate::ops::numpy::population_count(common) & 1;
     (1 - odd.astype(DType::I32) * 2).astype(dtype)
 }
 
-/// The symmetric matrix of absolute differences of a vector's elements; several vectors are `[..., n]`.
+/// The symmetric matrix of the absolute differences between the elements of a vector. Leading dimensions are a batch of vectors.
 ///
 /// Fails for a scalar.
 ///
@@ -187,15 +185,14 @@ pub fn hadamard(n: usize, dtype: DType) -> Array {
 #[track_caller]
 pub fn fiedler(a: impl ArrayLike) -> Array {
     let a = a.into_array();
-    let made = at_caller(|| {
+    or_failed(&a, || {
         vector("fiedler", &a)?;
         Ok((a.expand_dims(-1) - a.expand_dims(-2)).abs())
-    });
-    Array::from_result(made, &a)
+    })
 }
 
-/// The Leslie matrix of a population: fecundities `f` of `[n]` in the first row, survivals `s` of `[n - 1]` below the
-/// diagonal.
+/// The Leslie matrix of a population. The first row has the fecundities `f` of `[n]`, the first subdiagonal the survivals `s` of
+/// `[n - 1]`.
 ///
 /// Fails for shapes that do not fit.
 ///
@@ -208,7 +205,7 @@ pub fn fiedler(a: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn leslie(f: impl ArrayLike, s: impl ArrayLike) -> Array {
     let (f, s) = (f.into_array(), s.into_array());
-    let made = at_caller(|| {
+    or_failed(&f, || {
         let args = promote_dtypes(&[&f, &s], |d| d)?;
         if f.ndim() != 1 || s.ndim() != 1 || f.size() != s.size() + 1 || s.size() == 0 {
             return Err(err!(
@@ -225,8 +222,7 @@ pub fn leslie(f: impl ArrayLike, s: impl ArrayLike) -> Array {
             &[(0, 0, 0), (0, 1, 0)],
         );
         Ok(lax::concatenate(&[args[0].expand_dims(0), below], 0))
-    });
-    Array::from_result(made, &f)
+    })
 }
 
 /// The symmetric matrix with this diagonal and this first subdiagonal.
@@ -249,7 +245,7 @@ fn tridiagonal(d: &Array, e: &Array) -> Array {
 #[track_caller]
 pub fn eigh_tridiagonal(d: impl ArrayLike, e: impl ArrayLike) -> Array {
     let (d, e) = (d.into_array(), e.into_array());
-    let made = at_caller(|| {
+    or_failed(&d, || {
         let args = promote_dtypes(&[&d, &e], to_inexact)?;
         if d.ndim() != 1 || e.ndim() != 1 || d.size() != e.size() + 1 {
             return Err(err!(
@@ -261,8 +257,7 @@ pub fn eigh_tridiagonal(d: impl ArrayLike, e: impl ArrayLike) -> Array {
             .help("map over several matrices with `vmap`"));
         }
         Ok(crate::linalg::eigvalsh(tridiagonal(&args[0], &args[1])))
-    });
-    Array::from_result(made, &d)
+    })
 }
 
 /// The side of the unitary factor in [`polar`].

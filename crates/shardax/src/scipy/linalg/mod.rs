@@ -9,7 +9,7 @@ pub use schur::*;
 pub use solve::*;
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
 use crate::linalg::{cholesky, solve as solve_general};
@@ -21,8 +21,8 @@ use crate::ops::primitive::matrix::{eye_like, product, square, square_of_inexact
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{ABS, CEIL, LOG};
 
-/// The solution `x` of `l lᴴ x = b`, for the lower triangular factor `l` of
-/// [`linalg::cholesky`](crate::linalg::cholesky()).
+/// Solves `l lᴴ x = b` for `x`, where `l` is the lower triangular factor that
+/// [`linalg::cholesky`](crate::linalg::cholesky()) returns.
 ///
 /// `b` is one vector `[n]`, or matrices `[..., n, k]` with the leading dimensions of `l`.
 ///
@@ -39,7 +39,7 @@ use crate::ops::primitive::unary::{ABS, CEIL, LOG};
 #[track_caller]
 pub fn cho_solve(l: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (l, b) = (l.into_array(), b.into_array());
-    let made = at_caller(|| {
+    or_failed(&b, || {
         let args = promote_dtypes(&[&l, &b], to_inexact)?;
         square_of_inexact("cho_solve", &args[0].aval())?;
         composite1("cho_solve", (), &args, |(), args| {
@@ -51,8 +51,7 @@ pub fn cho_solve(l: impl ArrayLike, b: impl ArrayLike) -> Array {
             let x = lax::triangular_solve(l, &y, adjoint);
             Ok(vec![if b.ndim() == 1 { x.squeeze(-1) } else { x }])
         })
-    });
-    Array::from_result(made, &b)
+    })
 }
 
 /// The Cholesky factor for [`cho_solve`]: SciPy's name of [`linalg::cholesky`](crate::linalg::cholesky()).
@@ -68,8 +67,7 @@ pub fn cho_factor(x: impl ArrayLike) -> Array {
     cholesky(x)
 }
 
-/// The block diagonal matrix of these blocks. A vector is a row, a scalar a matrix of one
-/// element.
+/// The block diagonal matrix of these blocks. A vector is a row, a scalar is a matrix of one element.
 ///
 /// Fails for arrays of more than two dimensions.
 ///
@@ -83,13 +81,13 @@ pub fn cho_factor(x: impl ArrayLike) -> Array {
 pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
     let like = arrays.first().cloned().unwrap_or_else(|| Array::from(0.0f32));
-    let made = at_caller(|| {
+    or_failed(&like, || {
         let arrays = promote_dtypes(&arrays.iter().collect::<Vec<_>>(), |d| d)?;
         let mut blocks = Vec::with_capacity(arrays.len());
         for x in &arrays {
             match x.ndim() {
                 0..=2 => blocks.push(lax::reshape(x, &[vec![1; 2 - x.ndim()], x.shape().to_vec()].concat())),
-                _ => bail!(Value, "block_diag takes arrays of at most two dimensions, got {}", x.type_name()),
+                _ => bail!(Value, "block_diag requires arrays of at most two dimensions, got {}", x.type_name()),
             }
         }
         let columns: usize = blocks.iter().map(|x| x.shape()[1]).sum();
@@ -107,12 +105,11 @@ pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
         } else {
             lax::concatenate(&rows, 0)
         })
-    });
-    Array::from_result(made, &like)
+    })
 }
 
-/// The Toeplitz matrix with constant diagonals: `c` is its first column, `r` its first row; the element that both share
-/// is taken from `c`. Both are read as vectors.
+/// The Toeplitz matrix, which has constant diagonals. `c` is its first column and `r` its first row, where `r[0]` is ignored in favor
+/// of `c[0]`. Both are flattened to vectors.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -123,7 +120,7 @@ pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 #[track_caller]
 pub fn toeplitz(c: impl ArrayLike, r: impl ArrayLike) -> Array {
     let (c, r) = (c.into_array(), r.into_array());
-    let made = at_caller(|| {
+    or_failed(&c, || {
         let args = promote_dtypes(&[&c, &r], |d| d)?;
         composite1("toeplitz", (), &args, |(), args| {
             let (c, r) = (args[0].ravel(), args[1].ravel());
@@ -131,12 +128,11 @@ pub fn toeplitz(c: impl ArrayLike, r: impl ArrayLike) -> Array {
             if rows == 0 || columns == 0 {
                 return Ok(vec![Array::zeros_of(&c.aval().with_shape([rows, columns].as_slice()).strip_weak_type())]);
             }
-            let all = lax::concatenate(&[lax::slice_in_dim(&r, 1, columns, 0).flip(0), c], 0);
-            let place = |d: usize| lax::iota(DType::I32, &[rows, columns], d);
-            Ok(vec![all.take(place(0) - place(1) + (columns as i32 - 1), 0)])
+            let diagonals = lax::concatenate(&[lax::slice_in_dim(&r, 1, columns, 0).flip(0), c], 0);
+            let [row, column] = [0, 1].map(|d| lax::iota(DType::I32, &[rows, columns], d));
+            Ok(vec![diagonals.take(row - column + (columns as i32 - 1), 0)])
         })
-    });
-    Array::from_result(made, &c)
+    })
 }
 
 /// The symmetric [`toeplitz`] matrix of this first column; Hermitian for complex numbers.
@@ -153,10 +149,10 @@ pub fn toeplitz_symmetric(c: impl ArrayLike) -> Array {
     toeplitz(&c, conj(&c))
 }
 
-/// The matrix exponentials of square matrices `[..., n, n]`, by a Padé approximant of the matrix divided by a power of
-/// two, which is then squared repeatedly
+/// The matrix exponentials of square matrices `[..., n, n]`. The matrix is divided by a power of two, and its Padé approximant is then
+/// squared repeatedly
 /// ([Higham, The scaling and squaring method for the matrix exponential revisited](https://doi.org/10.1137/04061101X)).
-/// Matrices that need more than 16 squarings give NaN.
+/// The result is NaN for matrices that would need more than 16 squarings.
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
 ///
@@ -169,53 +165,52 @@ pub fn toeplitz_symmetric(c: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn expm(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let made = at_caller(|| {
+    or_failed(&x, || {
         let a = promote_dtypes(&[&x], to_inexact)?.swap_remove(0);
         square("expm", &a.aval())?;
         composite1("expm", (), &[a], |(), a| Ok(vec![exponential(&convert(&a[0], a[0].dtype(), false))?]))
-    });
-    Array::from_result(made, &x)
+    })
 }
 
-const MOST_SQUARINGS: i32 = 16;
+const MAX_SQUARINGS: i32 = 16;
 
 fn exponential(a: &Array) -> Result<Array> {
     let n = a.shape()[a.ndim() - 1];
     if a.size() == 0 {
         return Ok(a.clone());
     }
-    // The order, and the norm up to which its error is below the rounding error.
+    // The order of the approximant, and the largest norm for which its error is below the rounding error.
     let (order, bound) = if a.dtype().real() == DType::F64 { (13, 5.371920351148152) } else { (7, 3.92572478313866) };
     let norm = stop_gradient(ABS.apply(a)).sum(-2).max(-1);
     let squarings = CEIL.apply(&(LOG.apply(&(&norm / bound)) / std::f64::consts::LN_2));
-    let squarings = squarings.maximum(0).minimum(f64::from(MOST_SQUARINGS + 1));
-    // A power of two, exactly.
-    let shrunk = (0..=MOST_SQUARINGS).fold(&squarings * 0 + 1, |scale, i| {
+    let squarings = squarings.maximum(0).minimum(f64::from(MAX_SQUARINGS + 1));
+    // Multiplies by 1/2 repeatedly, so that the scale is an exact power of two.
+    let shrunk = (0..=MAX_SQUARINGS).fold(&squarings * 0 + 1, |scale, i| {
         where_(squarings.greater(f64::from(i)), &scale * 0.5, &scale).astype(scale.dtype())
     });
     let a = a * shrunk.expand_dims([-2, -1]).astype(a.dtype());
 
-    // cₖ = (2q - k)! q! / ((2q)! k! (q - k)!). Even coefficients are in both polynomials, odd ones change
-    // sign.
+    // cₖ = (2q - k)! q! / ((2q)! k! (q - k)!). Numerator and denominator have the same even coefficients, and odd coefficients of
+    // opposite sign.
     let mut coefficients = vec![1.0];
     for k in 1..=order {
         let (q, k) = (f64::from(order), f64::from(k));
-        let last = coefficients.last().copied().unwrap_or(1.0);
-        coefficients.push(last * (q - k + 1.0) / ((2.0 * q - k + 1.0) * k));
+        let previous = coefficients.last().copied().unwrap_or(1.0);
+        coefficients.push(previous * (q - k + 1.0) / ((2.0 * q - k + 1.0) * k));
     }
     let square = product(&a, &a);
     let eye = eye_like(&a, n);
-    let of = |parity: usize| {
-        let own: Vec<f64> = coefficients.iter().skip(parity).step_by(2).copied().collect();
-        let (last, rest) = own.split_last().unwrap_or((&0.0, &[]));
-        rest.iter().rev().fold(&eye * *last, |sum, c| product(&sum, &square) + &eye * *c)
+    let polynomial_of_square = |parity: usize| {
+        let coefficients: Vec<f64> = coefficients.iter().skip(parity).step_by(2).copied().collect();
+        let (leading, lower) = coefficients.split_last().unwrap_or((&0.0, &[]));
+        lower.iter().rev().fold(&eye * *leading, |sum, c| product(&sum, &square) + &eye * *c)
     };
-    let (even, odd) = (of(0), product(&a, &of(1)));
+    let (even, odd) = (polynomial_of_square(0), product(&a, &polynomial_of_square(1)));
     let r = solve_general(&even - &odd, even + odd);
-    let r = (0..MOST_SQUARINGS).fold(r, |r, i| {
+    let r = (0..MAX_SQUARINGS).fold(r, |r, i| {
         let more = squarings.greater(f64::from(i)).expand_dims([-2, -1]);
         where_(more, product(&r, &r), &r).astype(r.dtype())
     });
-    let much = squarings.greater(f64::from(MOST_SQUARINGS)).expand_dims([-2, -1]);
+    let much = squarings.greater(f64::from(MAX_SQUARINGS)).expand_dims([-2, -1]);
     Ok(where_(much, f64::NAN, &r).astype(r.dtype()))
 }

@@ -1,8 +1,8 @@
-//! Schur and Hessenberg forms, and functions of matrices that they give.
+//! Schur and Hessenberg forms, and the functions of matrices that are computed with them.
 
 use super::solve::solve_triangular_left;
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 use crate::linalg::eig::checked;
@@ -19,16 +19,16 @@ use crate::ops::primitive::matrix::{adjoint, eye_like, product};
 /// The form of [`schur`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SchurOutput {
-    /// Real for a real matrix: with blocks of 2 × 2 on the diagonal for conjugate eigenvalues.
+    /// Real for a real matrix. Pairs of conjugate eigenvalues are 2 × 2 blocks on the diagonal.
     #[default]
     Real,
     /// Triangular, complex.
     Complex,
 }
 
-/// The Schur forms `t` of square matrices `[..., n, n]` and the unitary matrices `z`: `a = z t zᴴ`.
+/// The Schur forms `t` of square matrices `[..., n, n]` and the unitary matrices `z`, such that `a = z t zᴴ`.
 ///
-/// A matrix whose eigenvalues are not found gives NaN. Not differentiable in reverse mode.
+/// The result is NaN for a matrix whose eigenvalues do not converge. You cannot differentiate it in reverse mode.
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
 ///
@@ -44,26 +44,33 @@ pub enum SchurOutput {
 pub fn schur(a: impl ArrayLike, output: SchurOutput) -> Result<(Array, Array)> {
     at_caller(|| {
         let a = checked("schur", &a.into_array())?;
-        let made = composite("schur", output, 2, std::slice::from_ref(&a), |output, args| {
+        let forms = composite("schur", output, 2, std::slice::from_ref(&a), |output, args| {
             each_matrix(args, |args| {
-                let (t, z) = forms::schur(&args[0])?;
-                let is_done = *output == SchurOutput::Real || t.dtype().is_complex();
-                let (t, z) = if is_done { (t, z) } else { forms::triangular_of_real(&t, &z)? };
+                let (t, z) = match output {
+                    SchurOutput::Real => forms::schur(&args[0])?,
+                    SchurOutput::Complex => triangular_schur(&args[0])?,
+                };
                 Ok(vec![t, z])
             })
         });
-        checked_pair(made, &a)
+        checked_pair(forms, &a)
     })
     .at_caller()
 }
 
-fn checked_pair(made: Result<Vec<Array>>, like: &Array) -> Result<(Array, Array)> {
-    let (x, y) = pair(made, like);
+fn checked_pair(result: Result<Vec<Array>>, like: &Array) -> Result<(Array, Array)> {
+    let (x, y) = pair(result, like);
     x.check().map(|()| (x, y))
 }
 
-/// The Hessenberg forms `h` of square matrices `[..., n, n]`, zero below the first subdiagonal, and the unitary matrices
-/// `q`: `a = q h qᴴ`.
+/// The complex Schur form of a matrix, which is triangular, and the unitary factor.
+fn triangular_schur(a: &Array) -> Result<(Array, Array)> {
+    let (t, z) = forms::schur(a)?;
+    if t.dtype().is_complex() { Ok((t, z)) } else { forms::triangular_of_real(&t, &z) }
+}
+
+/// The Hessenberg forms `h` of square matrices `[..., n, n]`, which are zero below the first subdiagonal, and the unitary matrices
+/// `q`, such that `a = q h qᴴ`.
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
 ///
@@ -79,15 +86,15 @@ fn checked_pair(made: Result<Vec<Array>>, like: &Array) -> Result<(Array, Array)
 pub fn hessenberg(a: impl ArrayLike) -> Result<(Array, Array)> {
     at_caller(|| {
         let a = checked("hessenberg", &a.into_array())?;
-        let made = composite("hessenberg", (), 2, std::slice::from_ref(&a), |(), args| {
+        let forms = composite("hessenberg", (), 2, std::slice::from_ref(&a), |(), args| {
             each_matrix(args, |args| forms::hessenberg(&args[0]).map(|(h, q)| vec![h, q]))
         });
-        checked_pair(made, &a)
+        checked_pair(forms, &a)
     })
     .at_caller()
 }
 
-/// The complex Schur form of a real one: see [`schur`].
+/// Converts a real Schur form to the complex Schur form; see [`schur`].
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
 ///
@@ -106,34 +113,33 @@ pub fn rsf2csf(t: impl ArrayLike, z: impl ArrayLike) -> Result<(Array, Array)> {
         if t.dtype().is_complex() {
             return Ok((t, z));
         }
-        let made = composite("rsf2csf", (), 2, &[t.clone(), z], |(), args| {
+        let forms = composite("rsf2csf", (), 2, &[t.clone(), z], |(), args| {
             each_matrix(args, |args| forms::triangular_of_real(&args[0], &args[1]).map(|(t, z)| vec![t, z]))
         });
-        checked_pair(made, &t)
+        checked_pair(forms, &t)
     })
     .at_caller()
 }
 
-/// A function of square matrices by their triangular forms: `of` the triangular matrix, turned back; complex.
+/// Computes a function of square matrices with their Schur forms: applies `f` to the triangular factor and transforms the result back.
+/// The result is complex.
 fn by_triangle(
     name: &'static str,
     a: impl ArrayLike,
-    of: impl Fn(&Array) -> Result<Array> + Copy + Send + Sync + 'static,
+    f: impl Fn(&Array) -> Result<Array> + Copy + Send + Sync + 'static,
 ) -> Array {
     let a = a.into_array();
-    let made = at_caller(|| {
+    or_failed(&a, || {
         let inexact = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
         let wide = if inexact.dtype().bits() < 32 { inexact.astype(DType::F32) } else { inexact };
         let outs = composite(name, (), 1, &[checked(name, &wide)?], move |(), args| {
             each_matrix(args, |args| {
-                let (t, z) = forms::schur(&args[0])?;
-                let (t, z) = if t.dtype().is_complex() { (t, z) } else { forms::triangular_of_real(&t, &z)? };
-                Ok(vec![product(&product(&z, &of(&t)?), &adjoint(&z))])
+                let (t, z) = triangular_schur(&args[0])?;
+                Ok(vec![product(&product(&z, &f(&t)?), &adjoint(&z))])
             })
         })?;
-        outs.into_iter().next().ok_or_else(|| err!(Runtime, "{name} gave no result"))
-    });
-    Array::from_result(made, &a)
+        outs.into_iter().next().ok_or_else(|| err!(Runtime, "internal error: {name} has no result; please report this"))
+    })
 }
 
 /// Builds an upper triangular matrix with this diagonal, one superdiagonal at a time. `next` computes a candidate from the
@@ -146,8 +152,9 @@ fn by_superdiagonals(t: &Array, diagonal: &Array, next: impl Fn(&Array) -> Array
     fori_loop(1, n.max(1) as i32, step, start)
 }
 
-/// The principal square roots of square matrices `[..., n, n]`, complex, by their Schur forms
-/// ([Björck and Hammarling 1983](https://doi.org/10.1016/0024-3795(83)80010-X)). A singular matrix may have none.
+/// The principal square roots of square matrices `[..., n, n]`, computed with their Schur forms
+/// ([Björck and Hammarling 1983](https://doi.org/10.1016/0024-3795(83)80010-X)). The result is complex. A singular matrix may not have
+/// a square root.
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
 ///
@@ -168,9 +175,9 @@ pub fn sqrtm(a: impl ArrayLike) -> Array {
     })
 }
 
-/// A function of square matrices `[..., n, n]` by the elementwise function of complex numbers that `func` is, complex
+/// Extends `func`, an elementwise function of complex numbers, to square matrices `[..., n, n]`
 /// ([Golub and Van Loan, 9.1.4](https://math.ecnu.edu.cn/~jypan/Teaching/books/2013%20Matrix%20Computations%204th.pdf)).
-/// Accurate for distinct eigenvalues.
+/// The result is complex, and only accurate if the eigenvalues are distinct.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -184,24 +191,22 @@ pub fn sqrtm(a: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn funm(a: impl ArrayLike, func: fn(Array) -> Array) -> Array {
     let a = a.into_array();
-    let made = at_caller(|| {
+    or_failed(&a, || {
         let wide = checked("funm", &a)?;
         let outs = each_matrix(&[wide], |args| {
-            let (t, z) = forms::schur(&args[0])?;
-            let (t, z) = if t.dtype().is_complex() { (t, z) } else { forms::triangular_of_real(&t, &z)? };
+            let (t, z) = triangular_schur(&args[0])?;
             let d = t.diagonal(0, 0, 1);
             let gap = d.expand_dims(1) - d.expand_dims(0);
             let gap = where_(gap.equal(0), 1, gap).astype(t.dtype());
             let f = by_superdiagonals(&t, &func(d), |f| (product(f, &t) - product(&t, f)) / &gap)?;
             Ok(vec![product(&product(&z, &f), &adjoint(&z))])
         })?;
-        outs.into_iter().next().ok_or_else(|| err!(Runtime, "funm gave no result"))
-    });
-    Array::from_result(made, &a)
+        outs.into_iter().next().ok_or_else(|| err!(Runtime, "internal error: funm has no result; please report this"))
+    })
 }
 
-/// The solution `x` of Sylvester's equation `a x + x b = q`: `[m, n]` for `a` `[m, m]`, `b` `[n, n]` and `q` `[m, n]`, by
-/// Schur forms ([Bartels and Stewart 1972](https://doi.org/10.1145/361573.361582)).
+/// Solves Sylvester's equation `a x + x b = q` for `x` with Schur forms
+/// ([Bartels and Stewart 1972](https://doi.org/10.1145/361573.361582)). `a` is `[m, m]`, `b` is `[n, n]`, `q` and `x` are `[m, n]`.
 ///
 /// Fails for shapes that do not fit.
 ///
@@ -215,34 +220,31 @@ pub fn funm(a: impl ArrayLike, func: fn(Array) -> Array) -> Array {
 #[track_caller]
 pub fn solve_sylvester(a: impl ArrayLike, b: impl ArrayLike, q: impl ArrayLike) -> Array {
     let args = [a.into_array(), b.into_array(), q.into_array()];
-    let made = at_caller(|| {
+    or_failed(&args[2], || {
         let args = promote_dtypes(&args.each_ref(), to_inexact)?;
         let (a, b) = (checked("solve_sylvester", &args[0])?, checked("solve_sylvester", &args[1])?);
         let q = args[2].astype(a.dtype());
         let sizes = [a.shape()[a.ndim() - 1], b.shape()[b.ndim() - 1]];
         if a.ndim() != 2 || b.ndim() != 2 || q.shape() != sizes {
-            let of = |x: &Array| x.type_name();
-            return Err(err!(Value, "solve_sylvester got a {}, b {} and q {}", of(&a), of(&b), of(&q))
-                .help("give square matrices [m, m] and [n, n], and [m, n]; use `vmap` for several"));
+            let [a, b, q] = [a, b, q].map(|x| x.type_name());
+            return Err(err!(Value, "solve_sylvester got incompatible matrices: a is {a}, b is {b} and q is {q}")
+                .help("pass a of [m, m], b of [n, n] and q of [m, n]; use `vmap` for several equations"));
         }
         let outs = composite("solve_sylvester", (), 1, &[a, b, q], |(), args| Ok(vec![sylvester(args)?]))?;
-        outs.into_iter().next().ok_or_else(|| err!(Runtime, "solve_sylvester gave no result"))
-    });
-    Array::from_result(made, &args[2])
+        outs.into_iter()
+            .next()
+            .ok_or_else(|| err!(Runtime, "internal error: solve_sylvester has no result; please report this"))
+    })
 }
 
 fn sylvester(args: &[Array]) -> Result<Array> {
     if args[2].size() == 0 {
         return Ok(args[2].clone());
     }
-    let triangle = |x: &Array| {
-        let (t, z) = forms::schur(x)?;
-        if t.dtype().is_complex() { Ok((t, z)) } else { forms::triangular_of_real(&t, &z) }
-    };
-    let ((r, u), (s, v)) = (triangle(&args[0])?, triangle(&args[1])?);
+    let ((r, u), (s, v)) = (triangular_schur(&args[0])?, triangular_schur(&args[1])?);
     let f = product(&product(&adjoint(&u), &args[2].astype(r.dtype())), &v);
     let [m, n] = [r.shape()[0], s.shape()[0]];
-    // One column after the other: those before it are on the right side.
+    // Solves for one column at a time, because the right side of a column contains the columns before it.
     let step = |k: Array, y: Array| {
         let column = lax::dynamic_slice_in_dim(&s, &k, 1, 1);
         let shift = lax::dynamic_slice_in_dim(&column, &k, 1, 0);
@@ -255,7 +257,7 @@ fn sylvester(args: &[Array]) -> Result<Array> {
     Ok(if args[0].dtype().is_complex() { x } else { x.real() })
 }
 
-/// The exponential of a matrix `[n, n]`, and its derivative in the direction of another: `(expm(a), d expm(a) · e)`.
+/// The exponential of a matrix `[n, n]`, and its derivative in the direction `e`: `(expm(a), d expm(a) · e)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -264,7 +266,7 @@ fn sylvester(args: &[Array]) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for matrices that are not square, or not of one shape.
+/// Fails for matrices that are not square, or whose shapes differ.
 #[track_caller]
 pub fn expm_frechet(a: impl ArrayLike, e: impl ArrayLike) -> Result<(Array, Array)> {
     let args = [a.into_array(), e.into_array()];
@@ -274,8 +276,8 @@ pub fn expm_frechet(a: impl ArrayLike, e: impl ArrayLike) -> Result<(Array, Arra
     })
 }
 
-/// The product of `c` with the orthonormal factor of `a`, from the right, and the triangular factor: `(c q, r)`, which is
-/// SciPy's `qr_multiply(a, c, mode="right")`; of one vector `c` it is `[k]`.
+/// Multiplies `c` from the right by the orthonormal factor of `a`. Returns `(c q, r)` with the triangular factor `r`, like SciPy's
+/// `qr_multiply(a, c, mode="right")`. The product is `[k]` for a vector `c`.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -2,7 +2,7 @@
 
 use super::cho_solve;
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::linalg::{cholesky, solve as solve_general};
@@ -13,18 +13,18 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::matrix::{square, square_of_inexact};
 
-/// The structure of a matrix in [`solve`].
+/// The structure that [`solve`] assumes for a matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AssumeA {
     /// None.
     #[default]
     Gen,
-    /// Symmetric; solved like a general one.
+    /// Symmetric; solved like a general matrix.
     Sym,
-    /// Hermitian; solved like a general one.
+    /// Hermitian; solved like a general matrix.
     Her,
-    /// Hermitian and positive definite: solved by a Cholesky factor, in half the time.
+    /// Hermitian and positive definite: solved with a Cholesky factor, in half the time.
     Pos,
 }
 
@@ -47,7 +47,7 @@ pub fn solve(a: impl ArrayLike, b: impl ArrayLike, assume_a: AssumeA) -> Array {
     }
 }
 
-/// The equations that a factor is used for: with the matrix itself, or with it transposed.
+/// Selects whether the equations have the matrix, its transpose or its conjugate transpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Trans {
     /// The matrix itself.
@@ -59,8 +59,8 @@ pub enum Trans {
     Adjoint,
 }
 
-/// The solution `x` of `a x = b` for triangular matrices `a`, of which the other triangle is not read; with
-/// `unit_diagonal` neither is the diagonal, which is ones.
+/// Solves `a x = b` for triangular matrices `a`. The other triangle of `a` is not read. With `unit_diagonal`, the diagonal is not read
+/// either and counts as ones.
 ///
 /// `b` is one vector `[n]`, or matrices `[..., n, k]` with the leading dimensions of `a`.
 ///
@@ -76,7 +76,7 @@ pub enum Trans {
 #[track_caller]
 pub fn solve_triangular(a: impl ArrayLike, b: impl ArrayLike, trans: Trans, lower: bool, unit_diagonal: bool) -> Array {
     let (a, b) = (a.into_array(), b.into_array());
-    let made = at_caller(|| {
+    or_failed(&b, || {
         let args = promote_dtypes(&[&a, &b], to_inexact)?;
         let options = Triangular {
             left_side: true,
@@ -86,11 +86,10 @@ pub fn solve_triangular(a: impl ArrayLike, b: impl ArrayLike, trans: Trans, lowe
             unit_diagonal,
         };
         Ok(on_columns(&args[1], |b| lax::triangular_solve(&args[0], b, options)))
-    });
-    Array::from_result(made, &b)
+    })
 }
 
-/// Applies `f` to the columns, where one vector is one.
+/// Applies `f` to `b` as columns. A vector is a single column.
 fn on_columns(b: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
     match b.ndim() {
         1 => f(&b.expand_dims(-1)).squeeze(-1),
@@ -113,13 +112,13 @@ fn on_columns(b: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
 #[track_caller]
 pub fn lu_factor(a: impl ArrayLike) -> (Array, Array) {
     let a = a.into_array();
-    let made = at_caller(|| {
+    let factors = at_caller(|| {
         let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
         square("lu_factor", &x.aval())?;
         let (lu, pivots, _) = lax::linalg::lu(&x);
         Ok((lu, pivots))
     });
-    match made {
+    match factors {
         Ok(pair) => pair,
         Err(e) => {
             let failed = Array::from_result(Err(e), &a);
@@ -128,7 +127,7 @@ pub fn lu_factor(a: impl ArrayLike) -> (Array, Array) {
     }
 }
 
-/// The solution `x` of `a x = b`, or with `a` transposed, for the factors of [`lu_factor`].
+/// Solves `a x = b`, or the equation with `a` transposed, with the factors that [`lu_factor`] returns.
 ///
 /// `b` is one vector `[n]`, or matrices `[..., n, k]` with the leading dimensions of `a`.
 ///
@@ -145,7 +144,7 @@ pub fn lu_factor(a: impl ArrayLike) -> (Array, Array) {
 #[track_caller]
 pub fn lu_solve((lu, pivots): (impl ArrayLike, impl ArrayLike), b: impl ArrayLike, trans: Trans) -> Array {
     let (lu, pivots, b) = (lu.into_array(), pivots.into_array(), b.into_array());
-    let made = at_caller(|| {
+    or_failed(&b, || {
         pivots.check()?;
         let args = promote_dtypes(&[&lu, &b], to_inexact)?;
         let n = square_of_inexact("lu_solve", &args[0].aval())?;
@@ -160,21 +159,21 @@ pub fn lu_solve((lu, pivots): (impl ArrayLike, impl ArrayLike), b: impl ArrayLik
                 pivots.type_name(),
                 b.type_name()
             )
-            .help(format!("factors and pivots are those of `lu_factor`, right-hand sides [{n}] or [..., {n}, k]")));
+            .help(format!(
+                "pass the factors and pivots of `lu_factor`, and right-hand sides of [{n}] or [..., {n}, k]"
+            )));
         }
         composite1("lu_solve", trans, &[args[0].clone(), pivots.clone(), args[1].clone()], |&trans, args| {
             let b = if args[2].ndim() == 1 { args[2].expand_dims(-1) } else { args[2].clone() };
             let x = with_factors(&args[0], &permutation(&args[1])?, &b, trans);
             Ok(vec![if args[2].ndim() == 1 { x.squeeze(-1) } else { x }])
         })
-    });
-    Array::from_result(made, &b)
+    })
 }
 
 fn with_factors(lu: &Array, permutation: &Array, b: &Array, trans: Trans) -> Array {
     let lead = &b.shape()[..b.ndim() - 2];
     let lu = lu.broadcast_to([lead, &lu.shape()[lu.ndim() - 2..]].concat().as_slice());
-    let rows = |x: &Array, order: &Array| x.take_along_axis(order.expand_dims(-1), -2);
     let solve = |x: &Array, lower: bool| {
         let options = Triangular {
             left_side: true,
@@ -186,12 +185,16 @@ fn with_factors(lu: &Array, permutation: &Array, b: &Array, trans: Trans) -> Arr
         lax::triangular_solve(&lu, x, options)
     };
     match trans {
-        Trans::No => solve(&solve(&rows(b, permutation), true), false),
-        _ => rows(&solve(&solve(b, false), true), &permutation.argsort(-1)),
+        Trans::No => solve(&solve(&permute_rows(b, permutation), true), false),
+        _ => permute_rows(&solve(&solve(b, false), true), &permutation.argsort(-1)),
     }
 }
 
-/// The order of rows that exchanges with these pivots, one after the other, make of `0, 1, …`.
+fn permute_rows(x: &Array, order: &Array) -> Array {
+    x.take_along_axis(order.expand_dims(-1), -2)
+}
+
+/// The order of the rows after the exchanges that the pivots describe: row `k` is exchanged with row `pivots[k]`, in ascending order.
 fn permutation(pivots: &Array) -> Result<Array> {
     let n = pivots.shape()[pivots.ndim() - 1];
     let pivots = pivots.astype(DType::I32);
@@ -201,11 +204,11 @@ fn permutation(pivots: &Array) -> Result<Array> {
         0,
         n as i32,
         |k, order: Array| {
-            let other = pivots.take(&k, -1).expand_dims(-1);
-            let own = order.take(&k, -1).expand_dims(-1);
-            let there = order.take_along_axis(&other, -1);
-            let order = where_(places.equal(&other), own, order);
-            where_(places.equal(&k), there, order)
+            let pivot = pivots.take(&k, -1).expand_dims(-1);
+            let row = order.take(&k, -1).expand_dims(-1);
+            let pivot_row = order.take_along_axis(&pivot, -1);
+            let order = where_(places.equal(&pivot), row, order);
+            where_(places.equal(&k), pivot_row, order)
         },
         start,
     )

@@ -14,7 +14,7 @@ mod spectral;
 pub use spectral::*;
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::error::{Result, err};
 use crate::fft::FftOptions;
 use crate::ops::lax::{self, ConvOptions, Padding};
@@ -27,7 +27,7 @@ use crate::shape::{AxisNumber, normalize_axis};
 /// The part of a convolution that is returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ConvolveMode {
-    /// All of it: `n + m - 1` elements of each axis.
+    /// The full convolution: `n + m - 1` elements along each axis.
     #[default]
     Full,
     /// As many elements as the first operand has, from the center.
@@ -75,7 +75,7 @@ operations! {
 
 #[track_caller]
 fn convolution(name: &'static str, x: Array, y: Array, mode: ConvolveMode, two: bool, correlates: bool) -> Array {
-    let made = at_caller(|| {
+    or_failed(&x, || {
         let args = promote_dtypes(&[&x, &y], to_inexact)?;
         check(name, &args, two)?;
         composite1(name, (mode, two, correlates), &args, |&(mode, two, correlates), args| {
@@ -83,16 +83,15 @@ fn convolution(name: &'static str, x: Array, y: Array, mode: ConvolveMode, two: 
             let exchanged = mode == ConvolveMode::Valid && smaller(x, y) && x.shape() != y.shape();
             let out = match correlates {
                 false => direct(x, y, mode),
-                // Centered as SciPy's, which reverses the first operand and the result.
+                // SciPy reverses the first operand and the result, which centers the result differently for even sizes.
                 true if two && mode == ConvolveMode::Same => direct(&x.flip(..), &conj(y), mode).flip(..),
-                // SciPy exchanges these without reversing the result.
+                // SciPy exchanges the operands here without reversing the result.
                 true if two && exchanged => direct(&y.flip(..), &conj(x), mode),
                 true => direct(x, &conj(y).flip(..), mode),
             };
             Ok(vec![out])
         })
-    });
-    Array::from_result(made, &x)
+    })
 }
 
 fn smaller(x: &Array, y: &Array) -> bool {
@@ -101,21 +100,24 @@ fn smaller(x: &Array, y: &Array) -> bool {
 
 fn check(name: &str, args: &[Array], two: bool) -> Result<()> {
     let (x, y) = (&args[0], &args[1]);
-    let found = format!("got {} and {}", x.type_name(), y.type_name());
+    let operand_types = format!("got {} and {}", x.type_name(), y.type_name());
     if two && (x.ndim() != 2 || y.ndim() != 2) {
-        return Err(err!(Value, "{name}() only supports 2-dimensional inputs, {found}")
+        return Err(err!(Value, "{name}() only supports 2-dimensional inputs, {operand_types}")
             .help("use `convolve` or `correlate` for other dimensions"));
     }
     if x.ndim() != y.ndim() || x.ndim() == 0 {
-        return Err(err!(Value, "in1 and in2 must have the same number of dimensions, at least one: {name} {found}")
-            .help("add dimensions of size 1 with `expand_dims`"));
+        return Err(err!(
+            Value,
+            "in1 and in2 must have the same number of dimensions, at least one: {name} {operand_types}"
+        )
+        .help("add dimensions of size 1 with `expand_dims`"));
     }
     if x.size() == 0 || y.size() == 0 {
-        return Err(err!(Value, "zero-size arrays not supported in convolutions, {found}")
+        return Err(err!(Value, "zero-size arrays not supported in convolutions, {operand_types}")
             .help("pass arrays with at least one element"));
     }
     if !smaller(x, y) && !smaller(y, x) {
-        return Err(err!(Value, "One input must be smaller than the other in every dimension: {name} {found}")
+        return Err(err!(Value, "One input must be smaller than the other in every dimension: {name} {operand_types}")
             .help("pad the smaller array, so that one contains the other in every dimension"));
     }
     Ok(())
@@ -143,8 +145,8 @@ fn direct(x: &Array, y: &Array, mode: ConvolveMode) -> Array {
     out.squeeze([0, 1])
 }
 
-/// The convolution along `axes` (`..`: all), by Fourier transforms: faster than [`convolve`] for long operands. Other
-/// axes are those of a batch, of the same sizes.
+/// The convolution along `axes` (`..`: all), computed with Fourier transforms, which is faster than [`convolve`] for long operands.
+/// The other axes are a batch and must have equal sizes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -158,7 +160,7 @@ fn direct(x: &Array, y: &Array, mode: ConvolveMode) -> Array {
 #[track_caller]
 pub fn fftconvolve(in1: impl ArrayLike, in2: impl ArrayLike, mode: ConvolveMode, axes: impl IntoAxes) -> Array {
     let (x, y) = (in1.into_array(), in2.into_array());
-    let made = at_caller(|| {
+    or_failed(&x, || {
         let args = promote_dtypes(&[&x, &y], to_inexact)?;
         let (x, y) = (&args[0], &args[1]);
         if x.ndim() != y.ndim() {
@@ -171,8 +173,9 @@ pub fn fftconvolve(in1: impl ArrayLike, in2: impl ArrayLike, mode: ConvolveMode,
             .help("add dimensions of size 1 with `expand_dims`"));
         }
         let axes = normalize_axes(axes, x.ndim())?.to_vec();
-        let sizes = |of: fn(usize, usize) -> bool| axes.iter().all(|&a| of(x.shape()[a], y.shape()[a]));
-        let fits = mode != ConvolveMode::Valid || sizes(|a, b| a >= b) || sizes(|a, b| a <= b);
+        let x_contains_y = axes.iter().all(|&a| x.shape()[a] >= y.shape()[a]);
+        let y_contains_x = axes.iter().all(|&a| x.shape()[a] <= y.shape()[a]);
+        let fits = mode != ConvolveMode::Valid || x_contains_y || y_contains_x;
         let mapped = (0..x.ndim()).filter(|a| !axes.contains(a)).all(|a| x.shape()[a] == y.shape()[a]);
         if !fits || !mapped || x.size() == 0 || y.size() == 0 {
             return Err(err!(
@@ -181,25 +184,25 @@ pub fn fftconvolve(in1: impl ArrayLike, in2: impl ArrayLike, mode: ConvolveMode,
                 x.type_name(),
                 y.type_name()
             )
-            .help("other axes have equal sizes; with mode \"valid\", one input is at least as large as the other"));
+            .help(
+                "the other axes must have equal sizes; with `ConvolveMode::Valid`, one input must be at least as large as the other \
+                 along every axis",
+            ));
         }
         composite1("fftconvolve", (mode, axes), &args, |(mode, axes), args| {
             by_transforms(&args[0], &args[1], *mode, axes).map(|y| vec![y])
         })
-    });
-    Array::from_result(made, &x)
+    })
 }
 
 fn by_transforms(x: &Array, y: &Array, mode: ConvolveMode, axes: &[usize]) -> Result<Array> {
     let full: Vec<usize> = axes.iter().map(|&a| x.shape()[a] + y.shape()[a] - 1).collect();
     let options = FftOptions::new().s(&full).axes(axes.iter().map(|&a| a as i32).collect::<Vec<_>>());
     let dtype = x.dtype();
-    let wide = |x: &Array| if dtype.bits() < 32 { x.astype(crate::dtype::DType::F32) } else { x.clone() };
-    let whole = match dtype.is_complex() {
+    let mut out = match dtype.is_complex() {
         true => options.ifftn(options.fftn(x) * options.fftn(y)),
-        false => options.irfftn(options.rfftn(wide(x)) * options.rfftn(wide(y))).astype(dtype),
+        false => options.irfftn(options.rfftn(widened(x)) * options.rfftn(widened(y))).astype(dtype),
     };
-    let mut out = whole;
     for (&axis, &full) in axes.iter().zip(&full) {
         let (a, b) = (x.shape()[axis], y.shape()[axis]);
         let size = match mode {
@@ -213,6 +216,11 @@ fn by_transforms(x: &Array, y: &Array, mode: ConvolveMode, axes: &[usize]) -> Re
     Ok(out)
 }
 
+/// Converts half precision to float32.
+fn widened(x: &Array) -> Array {
+    if x.dtype().bits() < 32 { x.astype(crate::dtype::DType::F32) } else { x.clone() }
+}
+
 /// The trend that [`detrend`] removes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Trend {
@@ -221,7 +229,7 @@ pub enum Trend {
     /// A line by least squares.
     #[default]
     Linear,
-    /// A line for each part between these places.
+    /// A line for each part between these breakpoints.
     Broken(Vec<usize>),
 }
 
@@ -235,12 +243,12 @@ pub enum Trend {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for places beyond the end.
+/// Fails for breakpoints beyond the end.
 #[track_caller]
 pub fn detrend(data: impl ArrayLike, axis: impl AxisNumber, trend: Trend) -> Array {
     let axis = axis.axis_number();
     let data = data.into_array();
-    let made = at_caller(|| {
+    or_failed(&data, || {
         let x = promote_dtypes(&[&data], to_inexact)?.swap_remove(0);
         let axis = normalize_axis(axis as isize, x.ndim())?;
         let n = x.shape()[axis];
@@ -251,7 +259,7 @@ pub fn detrend(data: impl ArrayLike, axis: impl AxisNumber, trend: Trend) -> Arr
         };
         if ends.iter().any(|&place| place > n) {
             return Err(err!(Value, "Breakpoints must be less than length of data along given axis: {ends:?} for {n}")
-                .help("give the places where the parts begin"));
+                .help("pass the indices at which the parts start"));
         }
         ends.extend([0, n]);
         ends.sort_unstable();
@@ -261,11 +269,10 @@ pub fn detrend(data: impl ArrayLike, axis: impl AxisNumber, trend: Trend) -> Arr
                 ends.windows(2).map(|w| residual(&lax::slice_in_dim(&args[0], w[0], w[1], *axis), *axis)).collect();
             Ok(vec![if parts.is_empty() { args[0].clone() } else { lax::concatenate(&parts, *axis) }])
         })
-    });
-    Array::from_result(made, &data)
+    })
 }
 
-/// The remainder after subtracting a fitted line: with centered places, the mean and the slope are independent.
+/// Subtracts the fitted line from `x`. The positions are centered, so that mean and slope can be fitted independently.
 fn residual(x: &Array, axis: usize) -> Array {
     let n = x.shape()[axis];
     let centered = x - x.mean(over(axis as i32).keepdims(true));

@@ -14,7 +14,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::shape::{AxisNumber, normalize_axis};
 
-/// The values that a signal is continued with by half a segment on each side.
+/// The extension of a signal by half a segment on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Boundary {
     /// Zeros.
@@ -128,20 +128,20 @@ impl SpectralOptions {
         self
     }
 
-    /// The number of elements of a segment. Default: that of the window, or 256 or the whole signal where that is shorter;
-    /// for [`istft`] it follows from the spectrum.
+    /// The number of elements of a segment. Default: the length of the window; without a window 256, but at most the length of the
+    /// signal. [`istft`] computes the default from the spectrum.
     pub fn nperseg(mut self, nperseg: usize) -> Self {
         self.nperseg = Some(nperseg);
         self
     }
 
-    /// The number of elements that a segment has in common with the next. Default: half of a segment.
+    /// The number of elements that neighboring segments share. Default: half of a segment.
     pub fn noverlap(mut self, noverlap: usize) -> Self {
         self.noverlap = Some(noverlap);
         self
     }
 
-    /// The number of elements of the transform: segments are padded with zeros. Default: that of a segment.
+    /// The number of elements of the transform; segments are padded to it with zeros. Default: the length of a segment.
     pub fn nfft(mut self, nfft: usize) -> Self {
         self.nfft = Some(nfft);
         self
@@ -153,8 +153,8 @@ impl SpectralOptions {
         self
     }
 
-    /// Sets whether only frequencies from 0 up are returned or given, that of a real signal. Spectra of complex signals
-    /// have all. Default true.
+    /// Sets whether spectra only have the frequencies from 0 up, which determine a real signal. The spectra of complex signals always
+    /// have all frequencies. Default true.
     pub fn return_onesided(mut self, onesided: bool) -> Self {
         self.onesided = onesided;
         self
@@ -166,14 +166,14 @@ impl SpectralOptions {
         self
     }
 
-    /// The continuation of the signal by half a segment on each side. [`istft`] only needs to know if there is one. Default:
-    /// zeros for [`stft`] and [`istft`], none otherwise.
+    /// The extension of the signal by half a segment on each side. [`istft`] only needs to know whether the signal was extended.
+    /// Default: zeros for [`stft`] and [`istft`], none otherwise.
     pub fn boundary(mut self, boundary: Option<Boundary>) -> Self {
         self.boundary = Some(boundary);
         self
     }
 
-    /// Sets whether zeros are added at the end, up to a whole segment. Default: true for [`stft`], false otherwise.
+    /// Sets whether zeros are added at the end to complete the last segment. Default: true for [`stft`], false otherwise.
     pub fn padded(mut self, padded: bool) -> Self {
         self.padded = Some(padded);
         self
@@ -203,7 +203,7 @@ impl SpectralOptions {
             let y = params.of(&args, axis)?;
             let middle = if params.boundary.is_some() { 0.0 } else { params.length as f64 / 2.0 };
             let real = y.dtype().real();
-            let count = counted(last(&y)).astype(real);
+            let count = counted(last_size(&y)).astype(real);
             let times = (count * params.step as f64 + middle) / self.fs;
             Ok((params.frequencies(self.fs, real), times, y))
         })
@@ -234,8 +234,8 @@ impl SpectralOptions {
         })
     }
 
-    /// The parameters, the signals and the window, and the axis of time, for checked signals of one dtype and length, with
-    /// time last.
+    /// Checks and converts the signals: they have a common dtype and length, and time is their last axis. Returns the parameters, the
+    /// signals followed by the window, and the axis of time.
     fn prepared(
         &self,
         name: &str,
@@ -243,23 +243,22 @@ impl SpectralOptions {
         (trend, scaling, boundary, padded): (Option<Trend>, Scaling, Option<Boundary>, bool),
         average: Option<Average>,
     ) -> Result<(Segments, Vec<Array>, usize)> {
-        let wide = |dtype: DType| widened(to_inexact(dtype));
-        let given: Vec<&Array> = signals.iter().chain(&self.window).collect();
-        let mut args = promote_dtypes(&given, wide)?;
+        let operands: Vec<&Array> = signals.iter().chain(&self.window).collect();
+        let mut args = promote_dtypes(&operands, |dtype| widened(to_inexact(dtype)))?;
         let window = self.window.is_some().then(|| args.pop()).flatten();
         let mut axis = 0;
         for x in &mut args {
             axis = normalize_axis(self.axis as isize, x.ndim()).map_err(|e| e.context(name))?;
             *x = x.moveaxis(axis as i32, -1);
         }
-        let length = args.iter().map(last).max().unwrap_or(0);
+        let length = args.iter().map(last_size).max().unwrap_or(0);
         if let Some(x) = args.iter().find(|x| x.size() == 0) {
             return Err(err!(Value, "{name} of an empty array of type {}", x.type_name())
                 .help("pass an array with at least one element"));
         }
         for x in &mut args {
             let mut widths = vec![(0, 0); x.ndim()];
-            widths[x.ndim() - 1].1 = length - last(x);
+            widths[x.ndim() - 1].1 = length - last_size(x);
             *x = PadOptions::new().pad(&*x, widths, PadMode::Constant(0.0));
         }
         let nperseg = self.nperseg.or(self.window.as_ref().map(Array::size)).unwrap_or(256.min(length)).min(length);
@@ -273,19 +272,19 @@ impl SpectralOptions {
     }
 
     /// The window for segments of this length.
-    fn window_of(&self, name: &str, given: Option<Array>, nperseg: usize, dtype: DType) -> Result<Array> {
+    fn window_of(&self, name: &str, window: Option<Array>, nperseg: usize, dtype: DType) -> Result<Array> {
         if nperseg == 0 {
             return Err(err!(Value, "nperseg must be a positive integer, got 0 in {name}")
                 .help("pass a segment length of at least 1"));
         }
-        match given {
+        match window {
             Some(window) if window.shape() == [nperseg] => Ok(window),
             Some(window) => Err(err!(
                 Value,
                 "the window of {name} must be a vector of nperseg = {nperseg} elements, got {}",
                 window.type_name()
             )
-            .help("leave nperseg out: it is the length of the window, at most that of the signal")),
+            .help("omit `nperseg`, because it defaults to the length of the window; a window can't be longer than the signal")),
             None if nperseg == 1 => Ok(zeros_dtype(1, dtype.real()) + 1),
             None => {
                 let angle = counted(nperseg).astype(dtype.real()) * (std::f64::consts::PI / nperseg as f64);
@@ -294,19 +293,19 @@ impl SpectralOptions {
         }
     }
 
-    /// The distance of segments, and the number of elements of their transform.
+    /// The distance between the starts of neighboring segments, and the number of elements of the transform.
     fn steps(&self, name: &str, nperseg: usize, nfft: usize) -> Result<(usize, usize)> {
         let (overlap, nfft) = (self.noverlap.unwrap_or(nperseg / 2), self.nfft.unwrap_or(nfft));
         if overlap >= nperseg {
             return Err(err!(Value, "noverlap must be less than nperseg, got {overlap} and {nperseg} in {name}")
-                .help("segments begin nperseg - noverlap elements apart"));
+                .help("segments start nperseg - noverlap elements apart, so reduce `noverlap` or increase `nperseg`"));
         }
         if nfft < nperseg {
             return Err(err!(
                 Value,
                 "nfft must be greater than or equal to nperseg, got {nfft} and {nperseg} in {name}"
             )
-            .help("pass an `nfft` of at least `nperseg`, or leave it out to use `nperseg`"));
+            .help("pass an `nfft` of at least `nperseg`, or omit it to use `nperseg`"));
         }
         Ok((nperseg - overlap, nfft))
     }
@@ -319,7 +318,7 @@ impl SpectralOptions {
             z.check()?;
             if z.ndim() < 2 {
                 return Err(err!(Value, "Input stft must be at least 2d, got {}", z.type_name())
-                    .help("the last two dimensions are those of frequencies and segments"));
+                    .help("pass a spectrum whose last two dimensions are frequencies and segments"));
             }
             let real = widened(to_inexact(z.dtype())).real();
             let z = z.astype(if real.bits() == 64 { DType::Complex128 } else { DType::Complex64 });
@@ -328,14 +327,14 @@ impl SpectralOptions {
             let nperseg = self.nperseg.or(self.window.as_ref().map(Array::size)).unwrap_or(default);
             let odd = usize::from(self.onesided && nperseg == default + 1);
             let (step, nfft) = self.steps("istft", nperseg, default + odd)?;
-            let given = self.window.as_ref().map(|window| window.astype(real));
-            let window = self.window_of("istft", given, nperseg, real)?;
+            let window = self.window.as_ref().map(|window| window.astype(real));
+            let window = self.window_of("istft", window, nperseg, real)?;
             let boundary = !matches!(self.boundary, Some(None));
             let params = (nperseg, step, nfft, self.onesided, boundary);
             let x = composite1("istft", params, &[z, window], |params, args| {
                 Ok(vec![inverse(*params, &args[0], &args[1])])
             })?;
-            let times = counted(last(&x)).astype(real) / self.fs;
+            let times = counted(last_size(&x)).astype(real) / self.fs;
             Ok((times, x))
         })
     }
@@ -345,7 +344,7 @@ fn widened(dtype: DType) -> DType {
     if dtype.bits() < 32 { DType::F32 } else { dtype }
 }
 
-fn last(x: &Array) -> usize {
+fn last_size(x: &Array) -> usize {
     x.shape().last().copied().unwrap_or(0)
 }
 
@@ -354,7 +353,7 @@ fn counted(n: usize) -> Array {
     lax::iota(DType::I32, &[n], 0)
 }
 
-/// The places of the elements of `count` segments, a row for each.
+/// The indices of the elements of `count` segments, with one row for each segment.
 fn places(count: usize, length: usize, step: usize) -> Array {
     counted(count).expand_dims(1) * step as i32 + counted(length)
 }
@@ -366,7 +365,7 @@ impl Segments {
             true => fftfreq_dtype(self.nfft, spacing, DType::F32),
             false => rfftfreq_dtype(self.nfft, spacing, DType::F32),
         };
-        // Of spacing 1 / n they are whole numbers.
+        // The frequencies are integers, because the spacing is 1 / n, but the division rounds.
         places.round().astype(dtype) / (self.nfft as f64 / fs)
     }
 
@@ -374,11 +373,11 @@ impl Segments {
     fn of(&self, args: &[Array], axis: usize) -> Result<Array> {
         composite1("spectra", (self.clone(), axis), args, |(params, axis), args| {
             let (window, signals) = args.split_last().ok_or_else(|| err!(Runtime, "spectra of nothing"))?;
-            let all: Vec<Array> = signals.iter().map(|x| params.transforms(x, window)).collect();
-            let squares = match all.as_slice() {
+            let spectra: Vec<Array> = signals.iter().map(|x| params.transforms(x, window)).collect();
+            let squares = match spectra.as_slice() {
                 [x] if params.average.is_none() => x.clone(),
                 [x] => x.real().square() + x.imag().square(),
-                all => conj(&all[0]) * &all[1],
+                spectra => conj(&spectra[0]) * &spectra[1],
             };
             let scale = match params.scaling {
                 Scaling::Density => 1.0 / (window.square().sum(..) * f64::from_bits(params.fs)),
@@ -389,9 +388,9 @@ impl Segments {
             };
             let mut density = squares * scale;
             if !params.two_sided {
-                // Each frequency but the first, and the last of an even number, is there for its negative too.
-                let place = counted(last(&density));
-                let end = if params.nfft.is_multiple_of(2) { last(&density) as i32 - 1 } else { i32::MAX };
+                // Each frequency also stands for its negative, except 0 and, for an even size, the last frequency.
+                let place = counted(last_size(&density));
+                let end = if params.nfft.is_multiple_of(2) { last_size(&density) as i32 - 1 } else { i32::MAX };
                 let twice = place.greater(0) & place.less(end);
                 density = where_(twice, &density * 2, &density);
             }
@@ -399,7 +398,7 @@ impl Segments {
             Ok(vec![match average {
                 Average::Mean => density.mean(-1),
                 Average::Median => {
-                    let bias = median_bias(last(&density));
+                    let bias = median_bias(last_size(&density));
                     let median = |x: Array| crate::ops::numpy::median(x, -1) / bias;
                     match density.dtype().is_complex() {
                         true => lax::complex(&median(density.real()), &median(density.imag())),
@@ -413,25 +412,22 @@ impl Segments {
     /// The transforms of the segments of `x`: `[.., segments, frequencies]`.
     fn transforms(&self, x: &Array, window: &Array) -> Array {
         let mut x = x.clone();
-        let mut pad = |before: usize, after: usize, mode, options: PadOptions| {
-            let mut widths = vec![(0, 0); x.ndim()];
-            widths[x.ndim() - 1] = (before, after);
-            x = options.pad(&x, widths, mode);
-            last(&x)
-        };
         let half = self.length / 2;
-        let length = match self.boundary {
-            None => pad(0, 0, PadMode::Constant(0.0), PadOptions::new()),
-            Some(Boundary::Zeros) => pad(half, half, PadMode::Constant(0.0), PadOptions::new()),
-            Some(Boundary::Constant) => pad(half, half, PadMode::Edge, PadOptions::new()),
-            Some(Boundary::Even) => pad(half, half, PadMode::Reflect, PadOptions::new()),
-            Some(Boundary::Odd) => pad(half, half, PadMode::Reflect, PadOptions::new().reflect_type(ReflectType::Odd)),
+        let zeros = PadMode::Constant(0.0);
+        x = match self.boundary {
+            None => pad_last(&x, (0, 0), zeros, PadOptions::new()),
+            Some(Boundary::Zeros) => pad_last(&x, (half, half), zeros, PadOptions::new()),
+            Some(Boundary::Constant) => pad_last(&x, (half, half), PadMode::Edge, PadOptions::new()),
+            Some(Boundary::Even) => pad_last(&x, (half, half), PadMode::Reflect, PadOptions::new()),
+            Some(Boundary::Odd) => {
+                pad_last(&x, (half, half), PadMode::Reflect, PadOptions::new().reflect_type(ReflectType::Odd))
+            }
         };
         if self.padded {
-            let rest = (length - self.length) % self.step;
-            pad(0, (self.step - rest) % self.step, PadMode::Constant(0.0), PadOptions::new());
+            let surplus = (last_size(&x) - self.length) % self.step;
+            x = pad_last(&x, (0, (self.step - surplus) % self.step), PadMode::Constant(0.0), PadOptions::new());
         }
-        let count = (last(&x) - self.length) / self.step + 1;
+        let count = (last_size(&x) - self.length) / self.step + 1;
         let mut segments = x.take(places(count, self.length, self.step), -1);
         if let Some(trend) = &self.trend {
             segments = detrend(segments, -1, trend.clone());
@@ -442,13 +438,21 @@ impl Segments {
     }
 }
 
-/// The expected median of `n` exponentially distributed numbers of mean 1.
-fn median_bias(n: usize) -> f64 {
-    let term = |i: usize| 1.0 / (2 * i + 1) as f64 - 1.0 / (2 * i) as f64;
-    1.0 + (1..=n.saturating_sub(1) / 2).map(term).sum::<f64>()
+/// Pads the last axis before and after.
+fn pad_last(x: &Array, widths: (usize, usize), mode: PadMode, options: PadOptions) -> Array {
+    let mut all_widths = vec![(0, 0); x.ndim()];
+    all_widths[x.ndim() - 1] = widths;
+    options.pad(x, all_widths, mode)
 }
 
-/// The signal whose segments have these spectra, `[.., frequencies, segments]`.
+/// The expected median of `n` exponentially distributed numbers with mean 1.
+fn median_bias(n: usize) -> f64 {
+    let terms = (1..=n.saturating_sub(1) / 2).map(|i| 1.0 / (2 * i + 1) as f64 - 1.0 / (2 * i) as f64);
+    1.0 + terms.sum::<f64>()
+}
+
+/// The signal whose segments have the spectra `z`, `[.., frequencies, segments]`. The segments are added where they overlap, then
+/// divided by the sum of the squares of the window.
 fn inverse(
     (length, step, nfft, onesided, boundary): (usize, usize, usize, bool, bool),
     z: &Array,
@@ -477,8 +481,8 @@ fn inverse(
     x / where_(norm.greater(1e-10), &norm, 1.0)
 }
 
-/// The short-time Fourier transform: the frequencies, the times of the segments' middles, and the spectra,
-/// `[.., frequencies, segments]`, complex. [`SpectralOptions`] has options.
+/// The short-time Fourier transform. Returns the frequencies, the times at the centers of the segments, and the complex spectra,
+/// `[.., frequencies, segments]`. [`SpectralOptions`] has options.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -500,8 +504,8 @@ pub fn stft(x: impl ArrayLike) -> Result<(Array, Array, Array)> {
     SpectralOptions::new().stft(x)
 }
 
-/// The inverse of [`stft`], of spectra `[.., frequencies, segments]`: the times, and the signal, `[.., times]`.
-/// [`SpectralOptions`] has options, which are those that the spectra were made with.
+/// The inverse of [`stft`] for spectra `[.., frequencies, segments]`. Returns the times and the signal, `[.., times]`.
+/// [`SpectralOptions`] has options; they must be equal to the options of [`stft`].
 ///
 /// Fails for fewer than two dimensions, and for lengths that do not fit.
 ///
@@ -520,8 +524,8 @@ pub fn istft(z: impl ArrayLike) -> Result<(Array, Array)> {
     SpectralOptions::new().istft(z)
 }
 
-/// The cross spectral density of two signals by Welch's method: the frequencies, and the mean over the segments of the
-/// products of their spectra, complex. The shorter signal is padded with zeros. [`SpectralOptions`] has options.
+/// The cross spectral density of two signals by Welch's method. Returns the frequencies and the complex density, which is the mean
+/// over the segments of the product of the spectra. The shorter signal is padded with zeros. [`SpectralOptions`] has options.
 ///
 /// Fails as [`stft`] does, and for batches of different shapes.
 ///
@@ -539,8 +543,8 @@ pub fn csd(x: impl ArrayLike, y: impl ArrayLike) -> Result<(Array, Array)> {
     SpectralOptions::new().csd(x, y)
 }
 
-/// The power spectral density of a signal by Welch's method: the frequencies, and the mean over the segments of the
-/// squares of their spectra, real. [`SpectralOptions`] has options.
+/// The power spectral density of a signal by Welch's method. Returns the frequencies and the real density, which is the mean over the
+/// segments of the squared spectrum. [`SpectralOptions`] has options.
 ///
 /// Fails as [`stft`] does.
 #[track_caller]

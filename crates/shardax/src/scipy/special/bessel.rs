@@ -59,11 +59,11 @@ pub fn i1e(x: impl ArrayLike) -> Array {
     real_elementwise("i1e", &[x.into_array()], |x| BESSEL_I1E.apply(&x[0]))
 }
 
-/// The Bessel functions of the first kind of the orders 0 to `v`, along a new first axis, by a recurrence that begins
+/// The Bessel functions of the first kind of the orders 0 to `v`, along a new first axis. They are computed by a recurrence that starts
 /// at order `n_iter` (50 in JAX), which must be above `|z|`. The result has the dtype of `z`.
 ///
-/// JAX's recurrence overflows if it begins far above `|z|`, and its slopes lose their digits. Values and slopes here are
-/// accurate.
+/// JAX's recurrence overflows if it starts far above `|z|`, and its derivatives lose their digits. Here, both values and derivatives
+/// are accurate.
 ///
 /// Fails for `v` above `n_iter`.
 ///
@@ -77,53 +77,56 @@ pub fn i1e(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn bessel_jn(z: impl ArrayLike, v: usize, n_iter: usize) -> Array {
     let z = z.into_array();
-    let made = check_real("bessel_jn", std::slice::from_ref(&z)).and_then(|()| {
+    let result = check_real("bessel_jn", std::slice::from_ref(&z)).and_then(|()| {
         at_caller(|| {
             if v > n_iter {
-                return Err(err!(Value, "bessel_jn: order {v} is above that at which the recurrence begins, {n_iter}")
-                    .help("begin at a higher order: `n_iter` is 50 in JAX"));
+                return Err(err!(
+                    Value,
+                    "bessel_jn: order {v} is above {n_iter}, the order at which the recurrence starts"
+                )
+                .help("start at a higher order: `n_iter` is 50 in JAX"));
             }
             let z = promote_dtypes(&[&z], to_inexact)?.remove(0);
             orders(&z, v, n_iter)
         })
     });
-    Array::from_result(made, &z)
+    Array::from_result(result, &z)
 }
 
-/// The functions of the orders 0 to `v`, whose slopes are half the difference of the two neighbours. A slope of the
-/// recurrence itself would lose most digits.
+/// The functions of the orders 0 to `v`. The derivative of an order is half the difference of its two neighbors, because
+/// differentiating the recurrence would lose most digits.
 fn orders(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
     let slopes = move |(z,): (Array,), (t,): (Array,)| -> Result<(Array, Array)> {
-        let all = orders(&z, v + 1, n_iter.max(v + 1))?;
-        // The function of order -1 is the negative of that of order 1.
-        let before = concatenate(&[-all.get(1..2), all.get(..v)], 0);
-        Ok((all.get(..v + 1), (before - all.get(1..v + 2)) * 0.5 * t))
+        let values = orders(&z, v + 1, n_iter.max(v + 1))?;
+        // J₋₁ is -J₁.
+        let lower = concatenate(&[-values.get(1..2), values.get(..v)], 0);
+        Ok((values.get(..v + 1), (lower - values.get(1..v + 2)) * 0.5 * t))
     };
     custom_jvp(move |z: Array| downwards(&z, v, n_iter)).defjvp(slopes).apply((z.clone(),))
 }
 
-/// Miller's recurrence: from order `n_iter` downwards, from any start, divided by the sum that must be 1. Values are
-/// divided by their magnitude after each step, because they grow by `2 n_iter / |z|` and would overflow.
+/// Miller's recurrence, from order `n_iter` downwards. It starts with arbitrary values, which are divided by the sum that must be 1 at the
+/// end. Each step divides the values by their magnitude, because they grow by `2 n_iter / |z|` and would overflow.
 fn downwards(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
     let is_zero = z.equal(0);
     let divisor = where_(&is_zero, 1.0, z);
-    let at = |value: f64| &divisor * 0 + value;
-    let step = |(before, last, sum): (Array, Array, Array), k: Array| {
-        let next = 2.0 * (&k + 1.0) * &last / &divisor - before;
-        let sum = where_(remainder(&k, 2).equal(0), &sum + 2.0 * &next, sum);
-        let size = next.abs();
+    let constant = |value: f64| &divisor * 0 + value;
+    let step = |(j_above2, j_above, sum): (Array, Array, Array), k: Array| {
+        let j = 2.0 * (&k + 1.0) * &j_above / &divisor - j_above2;
+        let sum = where_(remainder(&k, 2).equal(0), &sum + 2.0 * &j, sum);
+        let size = j.abs();
         let scale = where_(size.greater(1.0), 1.0 / &size, 1.0);
-        let next = next * &scale;
-        ((last * &scale, next.clone(), sum * &scale), (next, scale))
+        let j = j * &scale;
+        ((j_above * &scale, j.clone(), sum * &scale), (j, scale))
     };
     let indices = arange(0..n_iter as i32 + 1).astype(z.dtype());
-    let ((_, first, sum), (all, scales)) =
-        ScanOptions::default().reverse(true).scan(step, (at(0.0), at(1.0), at(0.0)), indices)?;
-    // Each value was divided by the magnitudes until its own step; now by those of all later steps too.
+    let ((_, j0, sum), (scaled_values, scales)) =
+        ScanOptions::default().reverse(true).scan(step, (constant(0.0), constant(1.0), constant(0.0)), indices)?;
+    // Each value was only scaled up to its own step. Multiplying by the scales of all later steps makes the values comparable.
     let one = scales.get(..1) * 0 + 1;
-    let later = concatenate(&[one, scales.get(..v).cumprod(0)], 0);
-    // The sum has the first one twice.
-    let values = all.get(..v + 1) * later / (sum - first);
+    let later_scales = concatenate(&[one, scales.get(..v).cumprod(0)], 0);
+    // J₀ + 2 J₂ + 2 J₄ + … is 1, but the loop also added J₀ twice.
+    let values = scaled_values.get(..v + 1) * later_scales / (sum - j0);
     let mut at_zero = vec![0.0f32; v + 1];
     at_zero[0] = 1.0;
     let at_zero = array(at_zero).astype(z.dtype()).reshape([vec![v + 1], vec![1; z.ndim()]].concat());

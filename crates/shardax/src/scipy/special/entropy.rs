@@ -71,8 +71,8 @@ pub fn entr(x: impl ArrayLike) -> Array {
     })
 }
 
-/// `p log(p / q)`: a term of the relative entropy. It is 0 where `p` is 0, and infinite where `p` or
-/// `q` are negative or `q` alone is 0.
+/// `p log(p / q)`: a term of the relative entropy. It is 0 where `p` is 0, and infinite where `p` or `q` is negative or where only
+/// `q` is 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -97,10 +97,11 @@ pub fn kl_div(p: impl ArrayLike, q: impl ArrayLike) -> Array {
 }
 
 fn relative(p: &Array, q: &Array) -> Array {
-    let both = p.greater(0) & q.greater(0);
-    let nothing = p.equal(0) & q.greater_equal(0);
-    let (safe_p, safe_q) = (where_(&both, p, 1).astype(p.dtype()), where_(&both, q, 1).astype(q.dtype()));
+    let both_positive = p.greater(0) & q.greater(0);
+    let is_zero = p.equal(0) & q.greater_equal(0);
+    let (safe_p, safe_q) =
+        (where_(&both_positive, p, 1).astype(p.dtype()), where_(&both_positive, q, 1).astype(q.dtype()));
     let sum = RELATIVE_ENTROPY.apply(&[safe_p, safe_q]);
-    let otherwise = where_(isnan(p) | isnan(q), f64::NAN, f64::INFINITY);
-    where_(both, sum, where_(nothing, 0.0, otherwise)).astype(p.dtype())
+    let invalid = where_(isnan(p) | isnan(q), f64::NAN, f64::INFINITY);
+    where_(both_positive, sum, where_(is_zero, 0.0, invalid)).astype(p.dtype())
 }

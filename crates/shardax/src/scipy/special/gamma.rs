@@ -40,7 +40,7 @@ fn sign(x: &Array) -> Array {
     let negative = x.less(0);
     let pole = (&negative & x.equal(&floor)) | x.not_equal(x);
     let odd = &negative & (&floor - (&floor * 0.5).floor() * 2).not_equal(0);
-    // The negative zero has a negative reciprocal.
+    // The reciprocal distinguishes -0 from 0.
     let below = x.equal(0) & x.reciprocal().less(0);
     where_(pole, f64::NAN, where_(odd | below, -1.0, 1.0)).astype(x.dtype())
 }
@@ -128,17 +128,17 @@ pub fn multigammaln(a: impl ArrayLike, d: u32) -> Array {
     real_elementwise("multigammaln", &[a.into_array()], |a| {
         let n = f64::from(d);
         let constant = 0.25 * n * (n - 1.0) * std::f64::consts::PI.ln();
-        let terms = (0..d.min(MANY)).map(|j| LGAMMA.apply(&(&a[0] - 0.5 * f64::from(j))));
+        let terms = (0..d.min(MAX_DIMENSION)).map(|j| LGAMMA.apply(&(&a[0] - 0.5 * f64::from(j))));
         terms.fold(&a[0] * 0 + constant, |sum, term| sum + term)
     })
 }
 
-/// An upper limit for the dimension: each term of the sum is an operation.
-const MANY: u32 = 4096;
+/// The largest dimension. It is limited because each term of the sum is an operation of the program.
+const MAX_DIMENSION: u32 = 4096;
 
 /// The regularized lower incomplete gamma function: the integral of `tᵃ⁻¹ exp(-t) / Γ(a)` up to `x`.
 ///
-/// Differentiable with respect to both; only once with respect to `a`.
+/// You can differentiate it with respect to both arguments, but only once with respect to `a`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -151,7 +151,7 @@ pub fn gammainc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("gammainc", &[a.into_array(), x.into_array()], |a| IGAMMA.apply(a))
 }
 
-/// `1 - gammainc(a, x)`, accurate where that is small.
+/// `1 - gammainc(a, x)`, accurate where the result is small.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -31,35 +31,34 @@ pub use normal::*;
 pub use crate::nn::{log_softmax, softmax};
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::error::{Result, err};
 use crate::ops::numpy::{broadcast_args, promote_dtypes, to_inexact};
 
 /// Applies `f` to the operands in their common floating point dtype and shape.
 #[track_caller]
 pub(super) fn elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Array]) -> Array) -> Array {
-    let made = at_caller(|| {
-        let all: Vec<&Array> = args.iter().collect();
-        Ok(f(&broadcast_args(name, &promote_dtypes(&all, to_inexact)?)?))
-    });
-    Array::from_result(made, &args[0])
+    or_failed(&args[0], || {
+        let operands: Vec<&Array> = args.iter().collect();
+        Ok(f(&broadcast_args(name, &promote_dtypes(&operands, to_inexact)?)?))
+    })
 }
 
 /// Like [`elementwise`], but fails for complex numbers.
 #[track_caller]
 pub(super) fn real_elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Array]) -> Array) -> Array {
-    let made = check_real(name, args).map(|()| elementwise(name, args, f));
-    Array::from_result(made, &args[0])
+    let result = check_real(name, args).map(|()| elementwise(name, args, f));
+    Array::from_result(result, &args[0])
 }
 
-/// Fails for a failed operand, and for one of complex numbers.
+/// Fails if an operand carries an error or is complex.
 #[track_caller]
 pub(in crate::scipy) fn check_real(name: &str, args: &[Array]) -> Result<()> {
     at_caller(|| {
         args.iter().try_for_each(Array::check)?;
         args.iter().find(|x| x.dtype().is_complex()).map_or(Ok(()), |x| {
             Err(err!(Type, "{name} does not support complex-valued inputs, got {}", x.type_name())
-                .help("take `real(..)` or `imag(..)` first"))
+                .help("pass the real or imaginary part, which `real(..)` and `imag(..)` return"))
         })
     })
 }

@@ -69,7 +69,7 @@ pub fn ndtr(x: impl ArrayLike) -> Array {
     real_elementwise("ndtr", &[x.into_array()], |x| cumulative(&x[0]))
 }
 
-/// The logarithm of [`ndtr`], accurate where that underflows to 0.
+/// The logarithm of [`ndtr`], accurate where `ndtr` underflows to 0.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -1,5 +1,5 @@
-//! The beta-binomial distribution: a [binomial](super::binom) one of `n` trials whose probability is drawn from a
-//! [beta distribution](mod@super::beta) of parameters `a` and `b`.
+//! The beta-binomial distribution: a [binomial distribution](super::binom) of `n` trials whose probability is drawn from a
+//! [beta distribution](mod@super::beta) with parameters `a` and `b`.
 //!
 //! ```
 //! # use shardax::prelude::*;

@@ -22,7 +22,7 @@ distribution! {
     /// The probability density.
     pdf(x, loc, scale) logpdf(x, loc, scale).exp();
     /// The cumulative distribution function.
-    // The angle, which keeps its digits in the tail.
+    // The angle keeps its digits in the tail, unlike 1/2 + atan(z) / π.
     cdf(x, loc, scale) arctan2(1, -standardized(x, loc, scale)) * (1.0 / PI);
     /// The logarithm of [`cdf`].
     logcdf(x, loc, scale) {
@@ -32,7 +32,7 @@ distribution! {
         let far = if x.dtype() == DType::F64 { 1e8 } else { 1e4 };
         let distance = standardized(loc, x, scale);
         let is_far = distance.greater(far);
-        // The slopes of forms that are not taken must be finite.
+        // The branches that are not selected must have finite derivatives too.
         let near = where_(&(&is_far | !&below), 1, &tail).log();
         let log = where_(&is_far, -where_(&is_far, distance, 1).log() - PI.ln(), near);
         where_(below, log, (-&tail).log1p())

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
@@ -19,18 +19,17 @@ use crate::ops::primitive::composite::composite1;
 use crate::scipy::special::{check_real, gammaln, xlogy};
 use crate::scipy::stats::check_vector;
 
-/// The logarithm of the probability density of `x`, `[k, ...]` or `[k - 1, ...]`, where the last probability follows
-/// from the others, for parameters `alpha` of `[k]`; `-∞` where `x` is not positive or does not sum to 1.
+/// The logarithm of the probability density at `x`, for parameters `alpha` of `[k]`. `x` is `[k, ...]`, or `[k - 1, ...]` without the
+/// last probability, which follows from the others. The result is `-∞` where `x` is not positive or does not sum to 1.
 ///
 /// Fails for complex numbers, and for shapes that do not fit.
 #[track_caller]
 pub fn logpdf(x: impl ArrayLike, alpha: impl ArrayLike) -> Array {
     let (x, alpha) = (x.into_array(), alpha.into_array());
-    let made = at_caller(|| {
+    or_failed(&x, || {
         let args = operands(&x, &alpha)?;
         composite1("stats::dirichlet::logpdf", (), &args, |(), args| Ok(vec![log_density(&args[0], &args[1])]))
-    });
-    Array::from_result(made, &x)
+    })
 }
 
 /// The probability density; see [`logpdf`].
@@ -60,20 +59,20 @@ fn operands(x: &Array, alpha: &Array) -> Result<Vec<Array>> {
             x.type_name(),
             alpha.type_name()
         )
-        .help("the probabilities are along the first axis of `x`"));
+        .help("pass an `x` whose first axis has one probability for each element of `alpha`, or one fewer"));
     }
     promote_dtypes(&[x, alpha], to_inexact)
 }
 
 fn log_density(x: &Array, alpha: &Array) -> Array {
     let n = alpha.shape()[0];
-    let whole = match x.shape()[0] == n {
+    let probabilities = match x.shape()[0] == n {
         true => x.clone(),
         false => lax::concatenate(&[x.clone(), (1 - x.sum(0)).expand_dims(0)], 0),
     };
     let normalizer = gammaln(alpha).sum(..) - gammaln(alpha.sum(..));
     let exponents = lax::reshape(&(alpha - 1), &[vec![n], vec![1; x.ndim() - 1]].concat());
-    let log = xlogy(exponents, &whole).sum(0) - normalizer;
-    let is_simplex = whole.greater(0).all(0) & (whole.sum(0) - 1).abs().less(1e-6);
+    let log = xlogy(exponents, &probabilities).sum(0) - normalizer;
+    let is_simplex = probabilities.greater(0).all(0) & (probabilities.sum(0) - 1).abs().less(1e-6);
     where_(is_simplex, log, f64::NEG_INFINITY)
 }

@@ -3,7 +3,7 @@
 use std::f64::consts::PI;
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::error::{AtCaller, Result, err};
 use crate::linalg::{cholesky, inv};
 use crate::ops::lax::{self, Triangular};
@@ -38,11 +38,11 @@ pub struct GaussianKde {
     pub neff: Array,
     /// The points, `[d, n]`.
     pub dataset: Array,
-    /// Their weights, `[n]`, which sum to 1.
+    /// The weights of the points, `[n]`, which sum to 1.
     pub weights: Array,
     /// The covariance of a kernel, `[d, d]`.
     pub covariance: Array,
-    /// Its inverse.
+    /// The inverse of the covariance, `[d, d]`.
     pub inv_cov: Array,
 }
 
@@ -77,13 +77,13 @@ fn estimate(dataset: &Array, bandwidth: Bandwidth, weights: Option<&Array>) -> R
     };
     if dataset.size() < 2 {
         return Err(err!(Value, "`dataset` input should have multiple elements; got {}", dataset.type_name())
-            .help("a density needs at least two points"));
+            .help("pass at least two points, because the bandwidth is computed from their covariance"));
     }
     let (dataset, weights) = match weights {
         None => {
             let dataset = promote_dtypes(&[&dataset], to_inexact)?.swap_remove(0);
-            let equal = crate::ops::numpy::full_dtype([n], 1.0 / n as f64, dataset.dtype());
-            (dataset, equal)
+            let weights = crate::ops::numpy::full_dtype([n], 1.0 / n as f64, dataset.dtype());
+            (dataset, weights)
         }
         Some(weights) => {
             check_real("gaussian_kde", std::slice::from_ref(weights))?;
@@ -106,15 +106,15 @@ fn estimate(dataset: &Array, bandwidth: Bandwidth, weights: Option<&Array>) -> R
     let centered = &dataset - matmul(&dataset, &weights).expand_dims(-1);
     let data_covariance = matmul(&centered * &weights, centered.t()) / (1 - squares);
     let square = &factor * &factor;
-    let made = GaussianKde {
+    let kde = GaussianKde {
         neff,
         inv_cov: inv(&data_covariance) / &square,
         covariance: data_covariance * square,
         dataset,
         weights,
     };
-    made.inv_cov.check()?;
-    Ok(made)
+    kde.inv_cov.check()?;
+    Ok(kde)
 }
 
 impl GaussianKde {
@@ -132,11 +132,10 @@ impl GaussianKde {
     #[track_caller]
     pub fn evaluate(&self, points: impl ArrayLike) -> Array {
         let points = points.into_array();
-        let made = at_caller(|| {
+        or_failed(&points, || {
             let [log, weights] = self.kernels(&points)?;
             Ok((log.exp() * weights).sum(-1))
-        });
-        Array::from_result(made, &points)
+        })
     }
 
     /// The density at `points`; see [`evaluate`](Self::evaluate).
@@ -149,11 +148,10 @@ impl GaussianKde {
     #[track_caller]
     pub fn logpdf(&self, points: impl ArrayLike) -> Array {
         let points = points.into_array();
-        let made = at_caller(|| {
+        or_failed(&points, || {
             let [log, weights] = self.kernels(&points)?;
             Ok((log + weights.log()).logsumexp(-1))
-        });
-        Array::from_result(made, &points)
+        })
     }
 
     /// The logarithm of each kernel at each point, `[m, n]`, and the kernels' weights.
@@ -180,13 +178,13 @@ impl GaussianKde {
         }
     }
 
-    /// The integral of the product of the density and that of a normal distribution.
+    /// The integral of the product of this density and a normal density.
     ///
     /// The mean is `[d]` and the covariance `[d, d]`, or both scalars in one dimension.
     #[track_caller]
     pub fn integrate_gaussian(&self, mean: impl ArrayLike, cov: impl ArrayLike) -> Array {
         let (mean, cov) = (mean.into_array(), cov.into_array());
-        let made = at_caller(|| {
+        or_failed(&self.dataset, || {
             let d = self.d();
             let (mean, cov) = (crate::ops::numpy::atleast_1d(&mean), atleast_2d(&cov));
             if mean.shape() != [d] || cov.shape() != [d, d] {
@@ -196,27 +194,25 @@ impl GaussianKde {
                     mean.type_name(),
                     cov.type_name()
                 )
-                .help("they have the dimension of the dataset"));
+                .help("pass a mean and a covariance with the dimension of the dataset"));
             }
             Ok((self.convolved(&(&self.covariance + cov), &mean.expand_dims(-1))? * &self.weights).sum(..))
-        });
-        Array::from_result(made, &self.dataset)
+        })
     }
 
     /// The integral of the product of two estimates of the same dimension.
     #[track_caller]
     pub fn integrate_kde(&self, other: &GaussianKde) -> Array {
-        let made = at_caller(|| {
+        or_failed(&self.dataset, || {
             if other.d() != self.d() {
                 return Err(err!(Value, "KDEs are not the same dimensionality: {} and {}", self.d(), other.d())
-                    .help("estimate both from points of one dimension"));
+                    .help("estimate both from points with the same number of dimensions"));
             }
             let covariance = &self.covariance + &other.covariance;
             let (small, large) = if self.n() < other.n() { (self, other) } else { (other, self) };
             let kernels = large.convolved(&covariance, &small.dataset.expand_dims(-1))?;
             Ok((matmul(kernels, &large.weights) * &small.weights).sum(..))
-        });
-        Array::from_result(made, &self.dataset)
+        })
     }
 
     /// Normal densities of this covariance at the differences of `centers`, `[d, 1]` or `[d, m, 1]`, and the points:
@@ -238,7 +234,7 @@ impl GaussianKde {
     #[track_caller]
     pub fn integrate_box_1d(&self, low: impl ArrayLike, high: impl ArrayLike) -> Array {
         let (low, high) = (low.into_array(), high.into_array());
-        let made = at_caller(|| {
+        or_failed(&self.dataset, || {
             [&low, &high].into_iter().try_for_each(Array::check)?;
             if self.d() != 1 || low.ndim() != 0 || high.ndim() != 0 {
                 return Err(err!(
@@ -251,16 +247,15 @@ impl GaussianKde {
                 .help("map over several limits with `vmap`"));
             }
             let (sigma, points) = (self.covariance.ravel().sqrt(), self.dataset.ravel());
-            let below = |limit: &Array| ndtr((limit - &points) / &sigma);
-            Ok((&self.weights * (below(&high) - below(&low))).sum(..))
-        });
-        Array::from_result(made, &self.dataset)
+            let [below_high, below_low] = [&high, &low].map(|limit| ndtr((limit - &points) / &sigma));
+            Ok((&self.weights * (below_high - below_low)).sum(..))
+        })
     }
 
     /// Draws points from the density: `[d]` and then `shape`.
     #[track_caller]
     pub fn resample(&self, key: &Array, shape: impl IntoShape) -> Array {
-        let made = at_caller(|| {
+        or_failed(&self.dataset, || {
             let shape = crate::ops::numpy::shape_of(shape)?;
             let [for_index, for_noise] = random::split_n::<2>(key);
             let index = ChoiceOptions::default().p(&self.weights).choice(for_index, self.n(), shape.as_slice());
@@ -268,7 +263,6 @@ impl GaussianKde {
             let noise = random::multivariate_normal(for_noise, zero, &self.covariance, shape.as_slice());
             let reversed: Vec<i32> = (0..noise.ndim() as i32).rev().collect();
             Ok(self.dataset.take(index, 1) + noise.transpose(reversed).astype(self.dataset.dtype()))
-        });
-        Array::from_result(made, &self.dataset)
+        })
     }
 }

@@ -19,7 +19,7 @@ distribution! {
     cdf(x, loc, scale) {
         let z = standardized(x, loc, scale);
         let below = z.less_equal(0);
-        // The exponential of the other side would overflow, and its slope be NaN.
+        // The exponential of the other side would overflow, and its derivative would be NaN.
         let tail = where_(&below, &z, -&z).exp() * 0.5;
         where_(below, &tail, 1 - &tail)
     };

@@ -16,7 +16,7 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-/// Declares functions of real operands that broadcast: each is promoted, and compiled as one program.
+/// Declares functions of real operands. The operands are promoted and broadcast, and each function is compiled as one program.
 macro_rules! distribution {
     ($($(#[$doc:meta])* $name:ident($($arg:ident),+) $body:expr;)+) => {$(
         $(#[$doc])*
@@ -61,7 +61,7 @@ pub use kde::{Bandwidth, GaussianKde, gaussian_kde};
 pub use ranks::{ModeResult, RankMethod, mode, rankdata, sem};
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::error::{Result, err};
 use crate::ops::numpy::{broadcast_args, convert, isnan, promote_dtypes, to_inexact, where_};
 use crate::ops::primitive::composite::composite1;
@@ -74,7 +74,7 @@ fn distribution<const N: usize>(
     args: [Array; N],
     f: impl Fn([&Array; N]) -> Array + Copy + Send + Sync + 'static,
 ) -> Array {
-    let made = at_caller(|| {
+    or_failed(&args[0], || {
         let name = path.trim_start_matches("shardax::scipy::");
         check_real(name, &args)?;
         let promoted = broadcast_args(name, &promote_dtypes(&args.each_ref(), to_inexact)?)?;
@@ -87,8 +87,7 @@ fn distribution<const N: usize>(
             let y = is_nan.map_or_else(|| y.clone(), |is_nan| where_(is_nan, f64::NAN, &y));
             Ok(vec![convert(&y, args[0].dtype(), args[0].weak_type())])
         })
-    });
-    Array::from_result(made, &args[0])
+    })
 }
 
 /// `value` where `condition` is true, and this number elsewhere.
@@ -96,7 +95,7 @@ fn only_where(condition: Array, value: Array, otherwise: f64) -> Array {
     where_(condition, value, otherwise)
 }
 
-/// NaN where `x` is NaN, and `value` elsewhere: comparisons with NaN are false.
+/// NaN where `x` is NaN, and `value` elsewhere. Needed after comparisons, because comparisons with NaN are false.
 fn nan_at_nan(x: &Array, value: Array) -> Array {
     only_where(x.equal(x), value, f64::NAN)
 }
@@ -117,5 +116,5 @@ fn check_vector(name: &str, operand: &str, x: &Array) -> Result<()> {
         return Ok(());
     }
     Err(err!(Value, "{name} needs `{operand}` of at least one dimension, got {}", x.type_name())
-        .help("make a vector of it with `reshape([1])`"))
+        .help("convert the scalar to a vector with `reshape([1])`"))
 }

@@ -9,7 +9,7 @@
 //! ```
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::error::err;
 use crate::ops::numpy::{broadcast_args, promote_dtypes, to_inexact, where_};
 use crate::ops::operators::ArrayLike;
@@ -17,14 +17,14 @@ use crate::ops::primitive::composite::composite1;
 use crate::scipy::special::{check_real, gammaln, xlogy};
 use crate::scipy::stats::check_vector;
 
-/// The logarithm of the probability of the counts `x`, integers along the last axis, in `n` trials with outcomes of
-/// probabilities `p`; `-∞` where they do not sum to `n`.
+/// The logarithm of the probability of the counts `x` in `n` trials, where the outcomes have the probabilities `p`. Outcomes are along
+/// the last axis. The result is `-∞` where the counts do not sum to `n`.
 ///
 /// Fails for `x` or `n` that are not integers, complex numbers, and shapes that do not fit.
 #[track_caller]
 pub fn logpmf(x: impl ArrayLike, n: impl ArrayLike, p: impl ArrayLike) -> Array {
     let (x, n, p) = (x.into_array(), n.into_array(), p.into_array());
-    let made = at_caller(|| {
+    or_failed(&x, || {
         let name = "stats::multinomial::logpmf";
         check_real(name, &[x.clone(), n.clone(), p.clone()])?;
         if let Some(counts) = [&x, &n].into_iter().find(|a| !a.dtype().is_integer()) {
@@ -40,8 +40,7 @@ pub fn logpmf(x: impl ArrayLike, n: impl ArrayLike, p: impl ArrayLike) -> Array 
             let log = gammaln(n + 1) + (xlogy(x, p) - gammaln(x + 1)).sum(-1);
             Ok(vec![where_(x.sum(-1).equal(n), log, f64::NEG_INFINITY)])
         })
-    });
-    Array::from_result(made, &x)
+    })
 }
 
 /// The probability of the counts `x`; see [`logpmf`].

@@ -11,7 +11,7 @@
 use std::f64::consts::PI;
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::error::{Result, err};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{promote_dtypes, to_inexact};
@@ -22,8 +22,8 @@ use crate::shape::broadcast_shapes;
 
 const NAME: &str = "stats::multivariate_normal::logpdf";
 
-/// The logarithm of the probability density of vectors `x`, `[..., n]`, for means of `[..., n]`, and covariances that
-/// are a number, the variance of all elements, or matrices `[..., n, n]`. A scalar mean is a distribution of numbers.
+/// The logarithm of the probability density at vectors `x`, `[..., n]`, for means of `[..., n]`. Covariances are matrices `[..., n, n]`,
+/// or a number, which is the variance of every element. With a scalar mean, the distribution is one of numbers.
 ///
 /// Fails for complex numbers, and for shapes that do not fit.
 ///
@@ -36,13 +36,12 @@ const NAME: &str = "stats::multivariate_normal::logpdf";
 #[track_caller]
 pub fn logpdf(x: impl ArrayLike, mean: impl ArrayLike, cov: impl ArrayLike) -> Array {
     let (x, mean, cov) = (x.into_array(), mean.into_array(), cov.into_array());
-    let made = at_caller(|| {
+    or_failed(&x, || {
         check_real(NAME, &[x.clone(), mean.clone(), cov.clone()])?;
         let args = promote_dtypes(&[&x, &mean, &cov], to_inexact)?;
         check_shapes(&args)?;
         composite1(NAME, (), &args, |(), args| log_density(&args[0], &args[1], &args[2]).map(|y| vec![y]))
-    });
-    Array::from_result(made, &x)
+    })
 }
 
 /// The probability density; see [`logpdf`].
@@ -65,7 +64,7 @@ fn check_shapes(args: &[Array]) -> Result<()> {
     }
     let types: Vec<String> = args.iter().map(Array::type_name).collect();
     Err(err!(Value, "multivariate_normal.logpdf got incompatible shapes: {}", types.join(" and "))
-        .help("x and mean are [..., n], and the covariance is a scalar or [..., n, n]"))
+        .help("pass `x` and `mean` of [..., n], and a covariance that is a scalar or [..., n, n]"))
 }
 
 fn log_density(x: &Array, mean: &Array, cov: &Array) -> Result<Array> {
@@ -93,8 +92,9 @@ fn whitened(factor: &Array, y: &Array) -> Result<Array> {
         let solved = lax::triangular_solve(factor, &lax::reshape(y, &[rows, n]), options);
         return Ok(lax::reshape(&solved, y.shape()));
     }
-    let (own, matrices) = (&y.shape()[..y.ndim() - 1], &factor.shape()[..factor.ndim() - 2]);
-    let lead = broadcast_shapes(&[own, matrices]).ok_or_else(|| err!(Value, "{NAME} got incompatible shapes"))?;
+    let (y_batch, factor_batch) = (&y.shape()[..y.ndim() - 1], &factor.shape()[..factor.ndim() - 2]);
+    let lead =
+        broadcast_shapes(&[y_batch, factor_batch]).ok_or_else(|| err!(Value, "{NAME} got incompatible shapes"))?;
     let factor = factor.broadcast_to([&lead[..], &[n, n]].concat().as_slice());
     let y = y.broadcast_to([&lead[..], &[n]].concat().as_slice()).expand_dims(-2);
     Ok(lax::triangular_solve(&factor, &y, options).squeeze(-2))

@@ -1,4 +1,4 @@
-//! The Pareto distribution: of `loc + scale` and more, with the density's tail of power `-b - 1`.
+//! The Pareto distribution: numbers of at least `loc + scale`, whose density falls like the power `-b - 1`.
 //!
 //! ```
 //! # use shardax::prelude::*;

@@ -33,11 +33,11 @@ distribution! {
         let x = k - loc;
         where_(x.less(0), 0, gammaincc((&x + 1).floor(), mu))
     };
-    /// The entropy: the sum over all likely counts, and for means of 100 and more the first terms of its asymptotic
-    /// series. It does not depend on `loc`, which only broadcasts.
+    /// The entropy: the sum over all likely counts or, for means of at least 100, the first terms of the asymptotic series. It does not
+    /// depend on `loc`, which only broadcasts.
     entropy(mu, loc) {
         let zero = mu.equal(0);
-        // Any other number: a mean of 0 has a slope of 0.
+        // Any other number will do where the mean is 0, because the entropy and its derivative are 0 there.
         let mu = &where_(&zero, 1, mu);
         let large = (mu * (2.0 * PI * E)).log() * 0.5 - 1 / (mu * 12);
         let sum = where_(mu.less(10), summed(mu, 35, &(mu + 20).ceil()), summed(mu, 250, &(mu + mu.sqrt() * 10 + 20).ceil()));

@@ -1,7 +1,7 @@
 //! Ranks, modes and standard errors of samples.
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::lax;
@@ -14,20 +14,21 @@ use crate::shape::Shape;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RankMethod {
-    /// The mean of the ranks that they would have if they differed.
+    /// The mean of the ranks that the elements would have if they differed.
     #[default]
     Average,
-    /// The least of those ranks.
+    /// The smallest rank that the elements would have if they differed.
     Min,
-    /// The largest of those ranks.
+    /// The largest rank that the elements would have if they differed.
     Max,
-    /// The least one, with the next element's rank one more.
+    /// Like `Min`, but the next larger element has the next rank.
     Dense,
-    /// A rank each, in the order in which they occur.
+    /// Equal elements have different ranks, in the order in which they occur.
     Ordinal,
 }
 
-/// The ranks of the elements along `axis` (`..`: of the flat array), from 1, in float32. Rows with a NaN have ranks NaN.
+/// The ranks of the elements along `axis` (`..`: of the flat array), starting at 1, in float32. If a row contains NaN, all its ranks
+/// are NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -40,14 +41,13 @@ pub enum RankMethod {
 #[track_caller]
 pub fn rankdata(a: impl ArrayLike, method: RankMethod, axis: impl IntoAxis) -> Array {
     let a = a.into_array();
-    let made = at_caller(|| {
+    or_failed(&a, || {
         let (x, axis) = with_axis(&a, axis)?;
         composite1("rankdata", (method, axis), &[x], |&(method, axis), args| {
             let x = args[0].moveaxis(axis as i32, -1);
             Ok(vec![ranks(&x, method).moveaxis(-1, axis as i32)])
         })
-    });
-    Array::from_result(made, &a)
+    })
 }
 
 fn ranks(x: &Array, method: RankMethod) -> Array {
@@ -65,8 +65,8 @@ fn ranks(x: &Array, method: RankMethod) -> Array {
     where_(undefined, f64::NAN, rank)
 }
 
-/// Runs of equal elements along the last axis of a sorted array: for each element, where its run begins, where it
-/// ends (exclusive), and which it is, from 1.
+/// Runs of equal elements along the last axis of a sorted array. For each element: the start and the (exclusive) end of its run, and the
+/// number of the run, starting at 1.
 struct Runs {
     start: Array,
     end: Array,
@@ -96,14 +96,14 @@ impl Runs {
 /// The result of [`mode`].
 #[derive(Clone, Debug, shardax_macros::Tree)]
 pub struct ModeResult {
-    /// The most frequent elements, the smallest of several.
+    /// The most frequent elements; if several are equally frequent, the smallest.
     pub mode: Array,
-    /// Their counts, int32.
+    /// The counts of the most frequent elements, int32.
     pub count: Array,
 }
 
-/// The most frequent elements along `axis` (`..`: of the flat array), and their counts. NaN counts as one element. Of no
-/// elements it is NaN, with count 0, in float32.
+/// The most frequent elements along `axis` (`..`: of the flat array), and their counts. All NaN count as the same element. Without
+/// elements, the mode is NaN with count 0, in float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -116,7 +116,7 @@ pub struct ModeResult {
 #[track_caller]
 pub fn mode(a: impl ArrayLike, axis: impl IntoAxis) -> Result<ModeResult> {
     let a = a.into_array();
-    let mut made = at_caller(|| {
+    let mut outputs = at_caller(|| {
         a.check()?;
         let a = if a.ndim() == 0 { a.reshape([1]) } else { a.clone() };
         let (x, axis) = with_axis(&a, axis)?;
@@ -124,25 +124,24 @@ pub fn mode(a: impl ArrayLike, axis: impl IntoAxis) -> Result<ModeResult> {
             let x = args[0].moveaxis(axis as i32, -1);
             let lead = &x.shape()[..x.ndim() - 1];
             if x.shape()[x.ndim() - 1] == 0 {
-                let of = |v: f64| filled(lead, crate::dtype::Scalar::float(v), DType::F32);
-                return Ok(vec![of(f64::NAN), of(0.0)]);
+                return Ok([f64::NAN, 0.0].map(|v| filled(lead, crate::dtype::Scalar::float(v), DType::F32)).to_vec());
             }
             let sorted = x.sort(-1);
             let runs = Runs::of(&sorted);
             let count = runs.end - runs.start;
-            let at = count.argmax(-1).expand_dims(-1);
-            Ok(vec![sorted.take_along_axis(at, -1).squeeze(-1), count.max(-1)])
+            let most_frequent = count.argmax(-1).expand_dims(-1);
+            Ok(vec![sorted.take_along_axis(most_frequent, -1).squeeze(-1), count.max(-1)])
         })
     })?;
-    let (count, mode) = (made.pop(), made.pop());
+    let (count, mode) = (outputs.pop(), outputs.pop());
     match (mode, count) {
         (Some(mode), Some(count)) => Ok(ModeResult { mode, count }),
-        _ => crate::error::bail!(Runtime, "mode did not give two results"),
+        _ => crate::error::bail!(Runtime, "internal error: mode did not return two results; please report this"),
     }
 }
 
-/// The standard error of the mean over `axes`: the standard deviation, with `ddof` degrees of freedom less than there
-/// are elements, divided by the square root of their number. A mask leaves elements out
+/// The standard error of the mean over `axes`: the standard deviation divided by the square root of the number of elements. `ddof` is
+/// subtracted from the number of elements in the standard deviation. You can exclude elements with a mask
 /// ([`over`](crate::numpy::over)).
 ///
 /// ```
@@ -154,10 +153,9 @@ pub fn mode(a: impl ArrayLike, axis: impl IntoAxis) -> Result<ModeResult> {
 #[track_caller]
 pub fn sem(a: impl ArrayLike, axes: impl IntoReduction, ddof: usize) -> Array {
     let (a, over) = (a.into_array(), axes.into_reduction());
-    let made = at_caller(|| {
+    or_failed(&a, || {
         let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
         let count = ones_dtype(x.shape(), DType::F32).sum(over.clone());
         Ok(x.std_ddof(over, ddof) / count.sqrt().astype(x.dtype().real()))
-    });
-    Array::from_result(made, &a)
+    })
 }

@@ -1,4 +1,4 @@
-//! The normal distribution cut off: the standardized variable is between `a` and `b`.
+//! The truncated normal distribution: the standardized variable is between `a` and `b`.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -31,12 +31,12 @@ distribution! {
     /// The logarithm of [`cdf`].
     logcdf(x, a, b, loc, scale) {
         let z = standardized(x, loc, scale);
-        let whole = log_mass(a, b);
-        let below = log_mass(a, &z) - &whole;
-        let above = log_mass(&z, b) - whole;
+        let total = log_mass(a, b);
+        let below = log_mass(a, &z) - &total;
+        let above = log_mass(&z, b) - total;
         // A logarithm close to 0 has more digits if it is computed from the other side.
         let is_close = below.greater(-0.1);
-        // The slope of the form that is not taken must be finite, because it multiplies a cotangent of 0.
+        // The derivative of the branch that is not selected must be finite, because it multiplies a cotangent of 0.
         let above = where_(&is_close, above, -1);
         let log = where_(is_close, (-above.exp()).log1p(), &below);
         let log = where_(z.less_equal(a), f64::NEG_INFINITY, only_where(z.greater(a), log, 0.0));
@@ -51,31 +51,32 @@ distribution! {
     sf(x, a, b, loc, scale) logsf(x, a, b, loc, scale).exp();
 }
 
-/// The logarithm of the probability that a standard normal variable is between `a` and `b`: from the nearer tail, where
-/// it has more digits, or between the tails from both.
+/// The logarithm of the probability that a standard normal variable is between `a` and `b`. In a tail, it is computed from that tail,
+/// because the difference has more digits there; in the center, it is 1 minus both tails.
 fn log_mass(a: &Array, b: &Array) -> Array {
     let (width, middle) = (b - a, (a + b) * 0.5);
     let widest = if a.dtype() == DType::F64 { 0.01 } else { 0.1 };
     let is_narrow = width.greater(0) & (&width * (middle.abs() + 1)).less(widest);
     let narrow = log_narrow_mass(&where_(&is_narrow, middle, 0), &where_(&is_narrow, width, 1));
-    // The slopes of forms that are not taken must be finite.
+    // The branches that are not selected must have finite derivatives too.
     let (a, b) = (&where_(&is_narrow, -1, a), &where_(&is_narrow, 1, b));
     let (left, right) = (b.less_equal(0), a.greater(0));
     let low = where_(&right, -b, a);
     let high = where_(&right, -a, b);
     let tail = log_difference(&log_ndtr(high), &log_ndtr(low));
     let is_tail = left | right;
-    // In a tail both probabilities may add up to 1, where the slope of the logarithm is infinite.
-    let outside = |probability: Array| where_(&is_tail, 0.25, probability);
-    let center = (-outside(ndtr(a)) - outside(ndtr(-b))).log1p();
+    // In a tail, both probabilities may add up to 1, where the derivative of the logarithm is infinite. Any number that is not used
+    // avoids that.
+    let unless_tail = |probability: Array| where_(&is_tail, 0.25, probability);
+    let center = (-unless_tail(ndtr(a)) - unless_tail(ndtr(-b))).log1p();
     where_(is_narrow, narrow, where_(&is_tail, tail, center))
 }
 
-/// The logarithm of the mass of a narrow interval, by the Taylor series of the density at its middle.
+/// The logarithm of the mass of a narrow interval, computed with the Taylor series of the density around the middle.
 fn log_narrow_mass(middle: &Array, width: &Array) -> Array {
     let (m, w) = (middle.square(), width.square());
-    let rest = &w * (&m - 1) / 24 + w.square() * (m.square() - &m * 6 + 3) / 1920;
-    width.log() - m / 2 - (2.0 * PI).ln() / 2.0 + rest.log1p()
+    let correction = &w * (&m - 1) / 24 + w.square() * (m.square() - &m * 6 + 3) / 1920;
+    width.log() - m / 2 - (2.0 * PI).ln() / 2.0 + correction.log1p()
 }
 
 /// `log(exp(x) - exp(y))`.

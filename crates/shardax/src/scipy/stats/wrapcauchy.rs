@@ -17,9 +17,9 @@ distribution! {
     /// The logarithm of the probability density; NaN unless `0 < c < 1`.
     logpdf(x, c) {
         // 1 + c² - 2 c cos(x), as a sum of squares.
-        let (rest, sine) = (1 - c, (x * 0.5).sin());
-        let distance = rest.square() + c * 4 * sine.square();
-        let log = (&rest * (1 + c)).log() - (2.0 * PI).ln() - distance.log();
+        let (complement, sine) = (1 - c, (x * 0.5).sin());
+        let distance = complement.square() + c * 4 * sine.square();
+        let log = (&complement * (1 + c)).log() - (2.0 * PI).ln() - distance.log();
         let log = only_where(x.greater_equal(0) & x.less_equal(2.0 * PI), log, f64::NEG_INFINITY);
         only_where(c.greater(0) & c.less(1), log, f64::NAN)
     };

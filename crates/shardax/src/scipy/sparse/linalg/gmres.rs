@@ -24,36 +24,36 @@ impl Layout<'_> {
 
     fn leaves(&self, flat: &Array) -> Vec<Array> {
         let mut start = 0;
-        let next = |like: &Array| {
+        let split = self.leaves.iter().map(|like| {
             let end = start + like.size();
             let part = lax::reshape(&lax::slice_in_dim(flat, start, end, 0), like.shape());
             start = end;
-            // A real leaf beside complex ones.
+            // The flat vector is complex if any leaf is, although this leaf may be real.
             let part = if like.dtype().is_complex() { part } else { crate::ops::numpy::real(&part) };
             part.astype(like.dtype())
-        };
-        self.leaves.iter().map(next).collect()
+        });
+        split.collect()
     }
 }
 
 pub(super) fn minimal_residuals(problem: &Problem<'_>) -> Result<Vec<Array>> {
-    let all: Vec<&Array> = problem.b.iter().collect();
-    let Some(first) = promote_dtypes(&all, |d| d)?.first().cloned() else { return Ok(Vec::new()) };
-    let layout = Layout { leaves: problem.b, dtype: first.dtype() };
+    let leaves: Vec<&Array> = problem.b.iter().collect();
+    let Some(promoted) = promote_dtypes(&leaves, |d| d)?.first().cloned() else { return Ok(Vec::new()) };
+    let layout = Layout { leaves: problem.b, dtype: promoted.dtype() };
     let a = |x: &Array| -> Result<Array> { Ok(layout.flat(&(problem.m)(&(problem.a)(&layout.leaves(x))?)?)) };
     let b = layout.flat(&(problem.m)(problem.b)?);
 
-    let plain = norm(layout.flat(problem.b), 2, ..);
-    let (own, limit) = (norm(&b, 2, ..), (&plain * problem.tol).maximum(problem.atol));
-    // The residual is that of the preconditioned equations.
-    let tolerance = own * (limit / &plain).minimum(1);
+    let b_norm = norm(layout.flat(problem.b), 2, ..);
+    let (preconditioned_norm, limit) = (norm(&b, 2, ..), (&b_norm * problem.tol).maximum(problem.atol));
+    // The loop computes the residual of the preconditioned equations, so the tolerance is scaled to them.
+    let tolerance = preconditioned_norm * (limit / &b_norm).minimum(1);
     let residual = |x: &Array| -> Result<(Array, Array)> {
         let r = &b - a(x)?;
         let size = norm(&r, 2, ..);
         Ok((r, size))
     };
     type State = (Array, Array, Array, Array);
-    let going = |(_, _, size, k): State| size.greater(&tolerance) & k.less(problem.restarts);
+    let condition = |(_, _, size, k): State| size.greater(&tolerance) & k.less(problem.restarts);
     let step = |(x, r, size, k): State| -> Result<State> {
         let x = &x + correction(&a, &r, &size, problem.restart)?;
         let (r, size) = residual(&x)?;
@@ -61,42 +61,46 @@ pub(super) fn minimal_residuals(problem: &Problem<'_>) -> Result<Vec<Array>> {
     };
     let x0 = layout.flat(&problem.x0);
     let (r, size) = residual(&x0)?;
-    let (x, ..) = while_loop(going, step, (x0, r, size, Array::from(0)))?;
+    let (x, ..) = while_loop(condition, step, (x0, r, size, Array::from(0)))?;
     Ok(layout.leaves(&x))
+}
+
+/// Divides a vector by its norm `size`. Vectors whose norm is at most `least` become zero, with norm zero.
+fn unit(v: &Array, size: &Array, least: Array) -> (Array, Array) {
+    let usable = size.greater(least);
+    (where_(&usable, v / where_(&usable, size, 1).astype(v.dtype()), 0).astype(v.dtype()), where_(usable, size, 0))
+}
+
+/// Subtracts the projection of `w` on the rows of `basis`. Returns the coefficients and the remainder.
+fn remove_projection(w: &Array, basis: &Array) -> (Array, Array) {
+    let h = product(&conj(basis), &w.expand_dims(-1)).squeeze(-1);
+    let remainder = w - product(&h.expand_dims(0), basis).squeeze(0);
+    (h, remainder)
 }
 
 /// The element of the Krylov space of `restart` dimensions that is closest to solving `a(x) = r`.
 fn correction(a: &dyn Fn(&Array) -> Result<Array>, r: &Array, size: &Array, restart: usize) -> Result<Array> {
     let (n, dtype) = (r.size(), r.dtype());
     let tiny = finfo(dtype.real())?.eps;
-    let unit = |v: &Array, size: &Array, least: Array| {
-        let usable = size.greater(least);
-        (where_(&usable, v / where_(&usable, size, 1).astype(dtype), 0).astype(dtype), where_(usable, size, 0))
-    };
     let basis = zeros_dtype([restart + 1, n], dtype).at(0).set(unit(r, size, Array::from(0.0)).0);
-    // A row of it is that of a vector which is not needed, where the space is invariant.
+    // Starts as the identity. A row keeps these values if the Krylov space is exhausted before its step, so that the rows stay
+    // independent.
     let hessenberg = eye_offset_dtype(restart, restart + 1, 0, DType::F32).astype(dtype);
     let (basis, rows) = fori_loop(
         0,
         restart as i32,
         |k, (basis, rows): (Array, Array)| -> Result<(Array, Array)> {
-            let own = basis.get(&k);
-            let w = a(&own)?;
+            let vector = basis.get(&k);
+            let w = a(&vector)?;
             let before = norm(&w, 2, ..);
-            // Twice is enough: the second time removes what rounding left.
-            let project = |w: &Array| {
-                let h = product(&conj(&basis), &w.expand_dims(-1)).squeeze(-1);
-                let rest = w - product(&h.expand_dims(0), &basis).squeeze(0);
-                (h, rest)
-            };
-            let (first, w) = project(&w);
-            let (second, w) = project(&w);
+            // Projects twice, because the second projection removes the rounding errors of the first.
+            let (first_h, w) = remove_projection(&w, &basis);
+            let (second_h, w) = remove_projection(&w, &basis);
             let (v, size) = unit(&w, &norm(&w, 2, ..), before * tiny);
-            let next = &k + 1;
-            let h = (first + second).at(&next).set(size.astype(dtype));
-            // After the space is exhausted there are zeros, whose rows stay independent.
-            let row = where_(own.not_equal(0).any(..), h, rows.get(&k));
-            Ok((basis.at(&next).set(v), rows.at(&k).set(row)))
+            let next_k = &k + 1;
+            let h = (first_h + second_h).at(&next_k).set(size.astype(dtype));
+            let row = where_(vector.not_equal(0).any(..), h, rows.get(&k));
+            Ok((basis.at(&next_k).set(v), rows.at(&k).set(row)))
         },
         (basis, hessenberg),
     )?;

@@ -1,4 +1,4 @@
-//! Linear equations solved by products with the matrix alone, which may be any linear function of trees.
+//! Solvers for linear equations that only multiply by the matrix. The matrix can be any linear function of trees.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -26,7 +26,7 @@ use crate::error::{Result, err};
 use crate::ops::control_flow::{MatVec, TransposeSolve, custom_linear_solve, while_loop};
 use crate::ops::numpy::{conj, real, where_};
 
-/// Options of the solvers: tolerances, the number of steps, where to start, and a preconditioner.
+/// Options of the solvers: tolerances, the number of steps, the starting point and a preconditioner.
 pub struct IterativeSolve<'a, T> {
     tol: f64,
     atol: f64,
@@ -42,7 +42,7 @@ impl<T: Tree> Default for IterativeSolve<'_, T> {
     }
 }
 
-/// The function `a` solves for, on leaves.
+/// A linear function on the leaves of trees.
 type LeafFn<'a> = &'a dyn Fn(&[Array]) -> Result<Vec<Array>>;
 
 impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
@@ -51,20 +51,20 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
         Self::default()
     }
 
-    /// The largest norm of the residual, divided by that of the right side. Default 1e-5.
+    /// The relative tolerance: the largest norm of the residual, divided by the norm of the right side. Default 1e-5.
     pub fn tol(mut self, tol: f64) -> Self {
         self.tol = tol;
         self
     }
 
-    /// The largest norm of the residual, if that is larger. Default 0.
+    /// The absolute tolerance: a residual of this norm is accepted even if the relative tolerance is smaller. Default 0.
     pub fn atol(mut self, atol: f64) -> Self {
         self.atol = atol;
         self
     }
 
-    /// The largest number of steps (of restarts for `gmres`). Default ten times the number of elements (for `gmres`
-    /// once).
+    /// The maximum number of steps, or of restarts for `gmres`. Default: ten times the number of elements, or the number of elements for
+    /// `gmres`.
     pub fn maxiter(mut self, steps: usize) -> Self {
         self.maxiter = Some(steps);
         self
@@ -76,7 +76,7 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
         self
     }
 
-    /// Where to start. Default zeros.
+    /// The starting point. Default zeros.
     pub fn x0(mut self, x0: T) -> Self {
         self.x0 = Some(x0);
         self
@@ -136,7 +136,7 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
                 x.type_name(),
                 b.type_name()
             )
-            .help("start from an array of the shape of the right side"));
+            .help("pass an `x0` with the shapes of the right side"));
         }
         let x0 = x0.iter().zip(&b.leaves).map(|(x, b)| x.astype(b.dtype())).collect();
         let on_leaves = |f: MatVec<'_, T>, x: &[Array]| -> Result<Vec<Array>> {
@@ -185,7 +185,7 @@ impl Problem<'_> {
         Ok(subtract(self.b, &(self.a)(&self.x0)?))
     }
 
-    /// The square of the norm that a residual must have at most.
+    /// The square of the largest norm that a residual may have.
     fn square_tolerance(&self) -> Array {
         (squares(self.b) * (self.tol * self.tol)).maximum(self.atol * self.atol)
     }
@@ -193,17 +193,17 @@ impl Problem<'_> {
 
 /// The real part of the inner product.
 fn inner_real(x: &[Array], y: &[Array]) -> Array {
-    let one = |(x, y): (&Array, &Array)| match x.dtype().is_complex() {
+    let products = x.iter().zip(y).map(|(x, y)| match x.dtype().is_complex() {
         true => real(&(conj(x) * y)).sum(..),
         false => (x * y).sum(..),
-    };
-    x.iter().zip(y).map(one).reduce(|a, b| a + b).unwrap_or_else(|| 0.0f32.into())
+    });
+    products.reduce(|a, b| a + b).unwrap_or_else(|| 0.0f32.into())
 }
 
 /// The inner product.
 fn inner(x: &[Array], y: &[Array]) -> Array {
-    let one = |(x, y): (&Array, &Array)| (conj(x) * y).sum(..);
-    x.iter().zip(y).map(one).reduce(|a, b| a + b).unwrap_or_else(|| 0.0f32.into())
+    let products = x.iter().zip(y).map(|(x, y)| (conj(x) * y).sum(..));
+    products.reduce(|a, b| a + b).unwrap_or_else(|| 0.0f32.into())
 }
 
 fn squares(x: &[Array]) -> Array {
@@ -279,7 +279,7 @@ fn conjugate_gradients(problem: &Problem<'_>) -> Result<Vec<Array>> {
     let r = problem.residual()?;
     let p = (problem.m)(&r)?;
     let gamma = inner_real(&r, &p);
-    let going = |(_, r, _, gamma, k): State| {
+    let condition = |(_, r, _, gamma, k): State| {
         let square = if problem.is_preconditioned { squares(&r) } else { gamma };
         square.greater(&tolerance) & k.less(problem.maxiter)
     };
@@ -289,24 +289,25 @@ fn conjugate_gradients(problem: &Problem<'_>) -> Result<Vec<Array>> {
         let x = add_scaled(&x, &alpha, &p);
         let r = add_scaled(&r, &-alpha, &ap);
         let z = (problem.m)(&r)?;
-        let next = inner_real(&r, &z);
-        let p = add_scaled(&z, &(&next / gamma), &p);
-        Ok((x, r, p, next, k + 1))
+        let next_gamma = inner_real(&r, &z);
+        let p = add_scaled(&z, &(&next_gamma / gamma), &p);
+        Ok((x, r, p, next_gamma, k + 1))
     };
-    Ok(while_loop(going, step, (problem.x0.clone(), r, p, gamma, Array::from(0)))?.0)
+    Ok(while_loop(condition, step, (problem.x0.clone(), r, p, gamma, Array::from(0)))?.0)
 }
 
-/// Van der Vorst's method ([Saad, 7.4.2](https://www-users.cse.umn.edu/~saad/IterMethBook_2ndEd.pdf)). A step count below
-/// 0 stops it after a breakdown.
+/// Van der Vorst's method ([Saad, 7.4.2](https://www-users.cse.umn.edu/~saad/IterMethBook_2ndEd.pdf)). After a breakdown, a negative
+/// step count stops the loop.
 fn biconjugate_gradients(problem: &Problem<'_>) -> Result<Vec<Array>> {
     type State = (Vec<Array>, Vec<Array>, Vec<Array>, Vec<Array>, [Array; 3], Array);
     let tolerance = problem.square_tolerance();
     let r0 = problem.residual()?;
+    // Computed from the residual, so that it has the type of an inner product, which may vary over manual mesh axes.
     let one = || {
         let like = inner(&r0, &r0);
         &like * 0 + 1
     };
-    let going =
+    let condition =
         |(_, r, _, _, _, k): State| squares(&r).greater(&tolerance) & k.less(problem.maxiter) & k.greater_equal(0);
     let step = |(x, r, p, q, [alpha, omega, rho], k): State| -> Result<State> {
         let next_rho = inner(&r0, &r);
@@ -321,11 +322,11 @@ fn biconjugate_gradients(problem: &Problem<'_>) -> Result<Vec<Array>> {
         let t = (problem.a)(&s_hat)?;
         let omega = inner(&t, &s) / inner(&t, &t);
         let half = add_scaled(&x, &alpha, &p_hat);
-        let x = each(&half, &add_scaled(&half, &omega, &s_hat), |half, whole| where_(&early, half, whole));
-        let r = each(&s, &add_scaled(&s, &-&omega, &t), |half, whole| where_(&early, half, whole));
+        let x = each(&half, &add_scaled(&half, &omega, &s_hat), |half, full| where_(&early, half, full));
+        let r = each(&s, &add_scaled(&s, &-&omega, &t), |half, full| where_(&early, half, full));
         let broken = omega.equal(0) | alpha.equal(0) | next_rho.equal(0);
         Ok((x, r, p, q, [alpha, omega, next_rho], where_(broken, -1, k + 1)))
     };
     let start = (problem.x0.clone(), r0.clone(), r0.clone(), r0.clone(), [one(), one(), one()], Array::from(0));
-    Ok(while_loop(going, step, start)?.0)
+    Ok(while_loop(condition, step, start)?.0)
 }
