@@ -79,7 +79,7 @@ fn options_that_a_reduction_does_not_have() {
     let x = ones(3);
     assert!(text(x.mean(over(..).initial(1))).contains("mean got an unexpected keyword argument 'initial'"));
     assert!(text(x.max(over(..).dtype(DType::F64))).contains("max got an unexpected keyword argument 'dtype'"));
-    assert!(text(x.sum(over(..).mask(ones(3)))).contains("needs a mask of booleans, got float32[3]"));
+    assert!(text(x.sum(over(..).mask(ones(3)))).contains("needs a boolean mask, got float32[3]"));
     assert!(text(x.sum(over(..).mask(array([true, false])))).contains("broadcast"));
     assert!(text(x.sum(over(..).initial(ones(2)))).contains("needs an initial value that is a scalar"));
 }

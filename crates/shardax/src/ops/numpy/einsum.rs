@@ -136,7 +136,7 @@ fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>
     let parts: Vec<&str> = left.split(',').collect();
     if parts.len() != operands.len() {
         return Err(fail(format!(
-            "the letters are for {} arrays, but there are {} operands",
+            "the letters are for {} arrays, but {} were given",
             parts.len(),
             operands.len()
         )));
