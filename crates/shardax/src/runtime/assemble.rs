@@ -46,18 +46,18 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
     sharding.check_attached()?;
     let want = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = want.iter().map(|&d| d as i64).collect();
-    let mut made: Vec<(Index, Vec<u8>)> = Vec::new();
+    let mut shards: Vec<(Index, Vec<u8>)> = Vec::new();
     let mut buffers = Buffers::new();
     for (i, device) in sharding.devices().iter().enumerate().filter(|(_, d)| d.is_addressable()) {
         let index = sharding.index_at(i, &aval.shape);
-        let at = match made.iter().position(|(known, _)| *known == index) {
-            Some(at) => at,
+        let shard = match shards.iter().position(|(known, _)| *known == index) {
+            Some(shard) => shard,
             None => {
                 let data = part(&index)?;
                 data.check()?;
                 if data.shape() != want.as_slice() {
                     return Err(wrong_shape(&want, data.shape(), &aval, &sharding)
-                        .help(format!("return the part of the ranges that the callback is given, here {index:?}")));
+                        .help(format!("return the part at the index that the callback receives, here {index:?}")));
                 }
                 if data.dtype() != aval.dtype {
                     return Err(err!(
@@ -66,14 +66,14 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
                         aval.dtype,
                         data.dtype()
                     )
-                    .help("name the dtype that the callback returns, or convert what it returns with `astype`"));
+                    .help("pass the dtype that the callback returns, or convert the returned array with `astype`"));
                 }
-                made.push((index, data.to_bytes()?));
-                made.len() - 1
+                shards.push((index, data.to_bytes()?));
+                shards.len() - 1
             }
         };
-        let zeros = (sharding.addend_at(i) > 0).then(|| vec![0; made[at].1.len()]);
-        let bytes = zeros.as_ref().unwrap_or(&made[at].1);
+        let zeros = (sharding.addend_at(i) > 0).then(|| vec![0; shards[shard].1.len()]);
+        let bytes = zeros.as_ref().unwrap_or(&shards[shard].1);
         let buffer = client()?.pjrt.buffer_from_host(bytes, aval.dtype.element_type(), &dims, device.attached()?)?;
         buffers.push(Arc::new(buffer));
     }
@@ -104,7 +104,7 @@ pub fn make_array_from_single_device_arrays(
 }
 
 fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Array> {
-    const ONE_EACH: &str = "give one array on each device of the sharding, in any order: `device_put(part, device)`";
+    const ONE_EACH: &str = "pass one array on each device of the sharding, in any order: `device_put(part, device)`";
     sharding.check_constrained("make_array_from_single_device_arrays")?;
     let want = sharding.shard_shape(shape)?;
     let devices: Vec<&Device> = sharding.devices().iter().filter(|d| d.is_addressable()).collect();
@@ -128,7 +128,7 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
                 part.aval,
                 part.buffers.len()
             )
-            .help("take its parts with `addressable_shards`, or move it with `device_put(x, sharding)`"));
+            .help("pass its parts, which `addressable_shards` returns, or move the array with `device_put(x, sharding)`"));
         }
         if part.aval.dtype != dtype {
             return Err(err!(
@@ -140,28 +140,24 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
         }
         if part.aval.shape != want {
             return Err(wrong_shape(&want, &part.aval.shape, &aval, &sharding)
-                .help("give the shape of the whole array, of which each device has the part that the sharding says"));
+                .help("pass the shape of the entire array; the sharding determines the part on each device"));
         }
     }
-    let held: Vec<&Device> = parts.iter().map(|p| &p.sharding.devices()[0]).collect();
-    let ids = |list: &[&Device]| list.iter().map(|d| d.id()).collect::<Vec<_>>();
-    if (1..held.len()).any(|i| held[..i].contains(&held[i])) {
+    let part_devices: Vec<&Device> = parts.iter().map(|p| &p.sharding.devices()[0]).collect();
+    if (1..part_devices.len()).any(|i| part_devices[..i].contains(&part_devices[i])) {
         return Err(err!(
             Value,
             "When making an array from single-device arrays, the input arrays must be from distinct devices, but got device IDs {:?}",
-            ids(&held)
+            device_ids(part_devices.iter().copied())
         )
         .help(ONE_EACH));
     }
-    let missing = |a: &[&Device], b: &[&Device]| {
-        let missing: Vec<&Device> = a.iter().filter(|d| !b.contains(d)).copied().collect();
-        ids(&missing)
-    };
-    let (absent, beside) = (missing(&devices, &held), missing(&held, &devices));
+    let absent = device_ids(devices.iter().filter(|d| !part_devices.contains(d)).copied());
     if !absent.is_empty() {
+        let surplus = device_ids(part_devices.iter().filter(|d| !devices.contains(d)).copied());
         return Err(err!(
             Value,
-            "Addressable devices and per-device arrays devices do not match. Sharding contains devices {absent:?} that are not present in per-device arrays. Per-device arrays contain devices {beside:?} that are not present in the sharding {sharding}."
+            "Addressable devices and per-device arrays devices do not match. Sharding contains devices {absent:?} that are not present in per-device arrays. Per-device arrays contain devices {surplus:?} that are not present in the sharding {sharding}."
         )
         .help(ONE_EACH));
     }
@@ -172,21 +168,25 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
             "the arrays that {} is made of must have one layout in memory",
             Aval::new(dtype, shape)
         )
-        .help("put them with `device_put(part, Format::new(layout, device))`, all in the layout of the first"));
+        .help("move all parts to the layout of the first with `device_put(part, Format::new(layout, device))`"));
     }
     let sharding = sharding.in_layout(layout);
     layouts::check(&sharding, shape)?;
-    let of = |device: &&Device| parts.iter().find(|p| p.sharding.devices()[0] == **device);
-    let buffers = devices.iter().filter_map(of).map(|p| p.buffers[0].clone()).collect();
+    let in_order = devices.iter().filter_map(|device| parts.iter().find(|p| p.sharding.devices()[0] == **device));
+    let buffers = in_order.map(|p| p.buffers[0].clone()).collect();
     let weak = parts.iter().all(|part| part.aval.weak);
     let aval = Aval { weak, ..Aval::new(dtype, shape) };
     Ok(Array::from_concrete(Concrete::new(aval, sharding, true, buffers)))
 }
 
-fn wrong_shape(want: &[usize], have: &[usize], whole: &Aval, sharding: &Sharding) -> Error {
+fn device_ids<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<usize> {
+    devices.map(Device::id).collect()
+}
+
+fn wrong_shape(want: &[usize], have: &[usize], global: &Aval, sharding: &Sharding) -> Error {
     err!(
         Value,
-        "Expected shard shape {want:?} doesn't match the single device array shape {have:?}. Shape of Array is {whole} with sharding {sharding}"
+        "Expected shard shape {want:?} doesn't match the single device array shape {have:?}. Shape of Array is {global} with sharding {sharding}"
     )
 }
 

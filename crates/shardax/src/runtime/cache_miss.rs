@@ -19,11 +19,11 @@ pub(super) type Difference = (usize, &'static str, Vec<String>);
 
 /// Formats the message for a cache miss, in JAX's words, from the differences to earlier calls.
 pub(super) fn explain(name: &str, differences: impl Iterator<Item = Difference>) -> String {
-    let at = source::line().map_or("an unknown line".to_owned(), |at| at.to_string());
+    let line = source::line().map_or("an unknown line".to_owned(), |line| line.to_string());
     match differences.min_by_key(|(rank, _, list)| (*rank, list.len())) {
-        None => format!("TRACING CACHE MISS at {at}:\n  never seen function:\n    {name}"),
+        None => format!("TRACING CACHE MISS at {line}:\n  never seen function:\n    {name}"),
         Some((_, kind, list)) => format!(
-            "TRACING CACHE MISS at {at}:\n  for {name}\n  all previously seen cache keys differ. For the closest previous key:\n  {kind}:\n  * {}",
+            "TRACING CACHE MISS at {line}:\n  for {name}\n  all previously seen cache keys differ. For the closest previous key:\n  {kind}:\n  * {}",
             list.join("\n  * ")
         ),
     }
@@ -33,17 +33,13 @@ impl Key {
     /// Compares these arguments with the arguments that the entry was compiled for.
     pub(super) fn differences(&self, flat: &Flat) -> Difference {
         if self.def != flat.def {
-            let numbers = |def: &TreeDef| {
-                let mut hasher = DefaultHasher::new();
-                def.hash_without_numbers(&mut hasher);
-                hasher.finish()
-            };
-            if numbers(&self.def) != numbers(&flat.def) {
+            if hash_without_numbers(&self.def) != hash_without_numbers(&flat.def) {
                 return (4, "different input pytree", vec![flat.def.difference(&self.def)]);
             }
-            let all = flat.def.different_numbers(&self.def);
-            let text = |(path, now, before)| format!("at argument{path}, now {now:?} and before {before:?}");
-            return (2, "different plain numbers", all.into_iter().map(text).collect());
+            let numbers = flat.def.different_numbers(&self.def).into_iter();
+            let texts =
+                numbers.map(|(path, now, before)| format!("at argument{path}, now {now:?} and before {before:?}"));
+            return (2, "different plain numbers", texts.collect());
         }
         let different = |what: &dyn Fn(&ArgKey, &Array) -> Option<String>| -> Vec<String> {
             let pairs = self.args.iter().zip(&flat.leaves).enumerate();
@@ -59,13 +55,9 @@ impl Key {
             return (3, "different input types", types);
         }
         let places = different(&|key, leaf| {
-            let place = |sharding: Option<&Sharding>, committed: bool| match sharding {
-                Some(sharding) => format!("{sharding}{}", if committed { "" } else { ", uncommitted" }),
-                None => "a plain number".to_owned(),
-            };
             (!key.matches(leaf)).then(|| {
-                let now = place(leaf.concrete_ref().map(|c| &c.sharding), leaf.committed());
-                format!("now {now} and before {}", place(key.sharding.as_ref(), key.committed))
+                let now = describe_place(leaf.concrete_ref().map(|c| &c.sharding), leaf.committed());
+                format!("now {now} and before {}", describe_place(key.sharding.as_ref(), key.committed))
             })
         });
         if !places.is_empty() {
@@ -87,8 +79,21 @@ impl Key {
     }
 }
 
+fn hash_without_numbers(def: &TreeDef) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    def.hash_without_numbers(&mut hasher);
+    hasher.finish()
+}
+
+fn describe_place(sharding: Option<&Sharding>, committed: bool) -> String {
+    match sharding {
+        Some(sharding) => format!("{sharding}{}", if committed { "" } else { ", uncommitted" }),
+        None => "a plain number".to_owned(),
+    }
+}
+
 /// The number of compilations that differ only in plain numbers at which a warning is issued.
-const MANY: usize = 8;
+const COMPILATIONS_TO_WARN: usize = 8;
 
 /// The number of compilations for arguments that differ only in plain numbers, by the hash of the rest.
 #[derive(Default)]
@@ -104,27 +109,27 @@ impl Numbers {
         flat.def.hash_without_numbers(&mut hasher);
         flat.leaves.iter().for_each(|leaf| hash_leaf(leaf, &mut hasher));
         mesh.hash(&mut hasher);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= 1024 {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= 1024 {
             // Other arguments differ too, so this is not a loop over numbers.
-            all.clear();
+            counts.clear();
         }
-        let (count, before) = all.entry(hasher.finish()).or_insert_with(|| (0, TreeDef::default()));
+        let (count, before) = counts.entry(hasher.finish()).or_insert_with(|| (0, TreeDef::default()));
         *count += 1;
         let before = std::mem::replace(before, flat.def.clone());
-        if *count != MANY {
+        if *count != COMPILATIONS_TO_WARN {
             return;
         }
-        drop(all);
+        drop(counts);
         let numbers = flat.def.different_numbers(&before).into_iter();
         let list: Vec<String> =
             numbers.map(|(path, now, before)| format!("argument{path} was {before:?} and is now {now:?}")).collect();
         warning::warn(
             &format!(
-                "{name} was compiled {MANY} times for arguments that differ only in plain numbers: {}. A plain number is part of the program, which is compiled again for each value.",
+                "{name} was compiled {COMPILATIONS_TO_WARN} times for arguments that differ only in plain numbers: {}. A plain number is part of the program, which is compiled again for each value.",
                 list.join(", ")
             ),
-            "take what changes as an `Array`: a parameter of that type is data, also where a plain number is passed for it",
+            "declare the parameter that changes as an `Array`; it is then data, even if you pass a plain number for it",
         );
     }
 }

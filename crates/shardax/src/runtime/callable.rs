@@ -81,8 +81,8 @@ impl CallConvention {
             Some(stages) => stages.run(&args, self.committed)?,
             None => loaded.run(&args, self.committed)?,
         };
-        let own = outs.len() - self.refs.results();
-        self.refs.store(outs.drain(own..));
+        let result_count = outs.len() - self.refs.results();
+        self.refs.store(outs.drain(result_count..));
         Ok(outs)
     }
 
@@ -92,26 +92,29 @@ impl CallConvention {
         let donated = |i: usize| loaded.donated.get(i).copied().unwrap_or(false);
         let captured = captures.iter().map(|c| Some(&**c));
         let args: Vec<_> = captured.chain(kept.iter().map(|&i| flat.leaves[i].concrete_ref())).collect();
-        let share = |a: &Concrete, b: &Concrete| a.buffers.iter().any(|x| b.buffers.iter().any(|y| Arc::ptr_eq(x, y)));
         let name = |i: usize| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &|| flat.def.paths());
         for (j, arg) in args.iter().enumerate() {
             let Some(arg) = arg else { continue };
-            let shared = |i: &usize| args[*i].is_some_and(|other| share(other, arg));
+            let shared = |i: &usize| args[*i].is_some_and(|other| share_buffers(other, arg));
             let Some(i) = (0..j).find(shared).filter(|&i| donated(i) || donated(j)) else { continue };
-            let (first, second) = (name(i), name(j));
+            let (earlier, later) = (name(i), name(j));
             return err!(
                 Value,
-                "Attempt to use a buffer that was previously donated in the same call to Execute(): {first} and {second} of {} are the same array of type {}, and {} is donated",
+                "Attempt to use a buffer that was previously donated in the same call to Execute(): {earlier} and {later} of {} are the same array of type {}, and {} is donated",
                 loaded.name,
                 arg.aval,
-                if donated(i) { &first } else { &second }
+                if donated(i) { &earlier } else { &later }
             )
             .help(
-                "pass a copy, `PutOptions::default().may_alias(false).device_put(&x, None)`, or leave the argument out of donate_argnums",
+                "pass a copy, `PutOptions::default().may_alias(false).device_put(&x, None)`, or remove the argument from donate_argnums",
             );
         }
         error
     }
+}
+
+fn share_buffers(a: &Concrete, b: &Concrete) -> bool {
+    a.buffers.iter().any(|x| b.buffers.iter().any(|y| Arc::ptr_eq(x, y)))
 }
 
 /// Fails unless every argument can be used, including the arguments that the program ignores.

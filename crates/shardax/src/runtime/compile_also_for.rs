@@ -17,13 +17,16 @@ fn topologies() -> &'static [(String, Result<Topology>)] {
     static TOPOLOGIES: OnceLock<Vec<(String, Result<Topology>)>> = OnceLock::new();
     TOPOLOGIES.get_or_init(|| {
         let names = std::env::var(VARIABLE).unwrap_or_default();
-        let named = |name: &str| match GpuSpec::named(name) {
-            Ok(gpu) => Topology::gpu(gpu),
-            Err(_) => Topology::tpu(name),
-        };
         let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-        names.map(|name| (name.to_owned(), named(name))).collect()
+        names.map(|name| (name.to_owned(), topology_named(name))).collect()
     })
+}
+
+fn topology_named(name: &str) -> Result<Topology> {
+    match GpuSpec::named(name) {
+        Ok(gpu) => Topology::gpu(gpu),
+        Err(_) => Topology::tpu(name),
+    }
 }
 
 /// Compiles a program for these topologies too, and reports the result on one line.

@@ -66,20 +66,20 @@ impl ConcreteInputs for LocalShards {
         program.outputs = vec![Atom::Var(stacked)];
         let axes: Vec<_> = self.varying(&so_far)?.iter().collect();
         let spec = PartitionSpec::default().insert(0, &axes);
-        let Some(all) = self.joined(so_far, spec)? else { return Ok(None) };
-        // Sliced on the host: an operation here would be recorded in the function being traced.
-        let bytes = all.to_bytes()?;
-        let n = all.shape().first().copied().unwrap_or(0).max(1);
+        let Some(stack) = self.joined(so_far, spec)? else { return Ok(None) };
+        // Sliced on the host, because an operation here would be recorded in the function being traced.
+        let bytes = stack.to_bytes()?;
+        let n = stack.shape().first().copied().unwrap_or(0).max(1);
         bytes
             .chunks(bytes.len().div_ceil(n).max(1))
             .enumerate()
             .map(|(i, part)| {
-                let mut rest = i;
+                let mut quotient = i;
                 let mut coordinates: Vec<String> = Vec::new();
                 for name in axes.iter().rev() {
                     let size = self.map.mesh.axis_size(*name).unwrap_or(1);
-                    coordinates.push(format!("{name}={}", rest % size));
-                    rest /= size;
+                    coordinates.push(format!("{name}={}", quotient % size));
+                    quotient /= size;
                 }
                 coordinates.reverse();
                 Ok((coordinates.join(", "), Array::from_bytes(part, block.dtype, &block.shape)?))

@@ -40,16 +40,16 @@ impl Request {
             let signature = request.signature(&request.donations())?;
             counts::compiling(&self.name, self.program.in_avals());
             let mut compiled = topology.pjrt().compile(&text, &options, signature.clone());
-            let asked = options.overrides.iter().any(|(name, _)| name == TILED_PRODUCTS);
-            if !asked && compiled.as_ref().is_err_and(|error| error.message.contains(NO_TILES)) {
+            let is_requested = options.overrides.iter().any(|(name, _)| name == TILED_PRODUCTS);
+            if !is_requested && compiled.as_ref().is_err_and(|error| error.message.contains(NO_TILES)) {
                 options.overrides.push((TILED_PRODUCTS.to_owned(), pjrt::Value::Bool(false)));
                 compiled = topology.pjrt().compile(&text, &options, signature);
             }
             let executable = compiled
                 .map_err(|e| request.explained(rejected(&self.name, topology, &e), request.place.platform()))?;
-            let found = request.result_shardings(&executable, None)?;
-            if let Some(whole) = request.with_whole(&found) {
-                request = whole;
+            let out_shardings = request.result_shardings(&executable, None)?;
+            if let Some(replicated) = request.with_replicated(&out_shardings) {
+                request = replicated;
                 continue;
             }
             return Ok(CrossCompiledProgram {
@@ -57,29 +57,32 @@ impl Request {
                 in_shardings: request.canonical_inputs(&executable)?,
                 executable,
                 place: request.place,
-                out_shardings: found.into_iter().flatten().collect(),
+                out_shardings: out_shardings.into_iter().flatten().collect(),
             });
         }
-        Err(err!(Runtime, "XLA split a result of {} that was to be whole on each device of {topology}", self.name))
+        Err(err!(
+            Runtime,
+            "internal error: XLA split a result of {} that should be replicated on {topology}; please report this",
+            self.name
+        ))
     }
 
     /// Moves the request to devices of this topology.
     fn moved_to(&self, topology: &Topology) -> Result<Request> {
-        let here = |device: &Device| device.topology() == Some(topology.pjrt());
-        if self.place.devices().iter().all(here) {
+        if self.place.devices().iter().all(|device| device.topology() == Some(topology.pjrt())) {
             return Ok(self.clone());
         }
         let count = self.place.devices().len();
-        let all = topology.num_devices();
-        if count > all {
-            return Err(err!(Value, "{} is for {count} devices, and {topology} has {all}", self.name)
-                .help("lower it for a mesh of that many devices, or choose a larger topology"));
+        let available = topology.num_devices();
+        if count > available {
+            return Err(err!(Value, "{} is for {count} devices, and {topology} has {available}", self.name)
+                .help(format!("lower it for a mesh of at most {available} devices, or choose a larger topology")));
         }
         let place = match &self.place {
             Place::Single(_) => Place::Single(topology.devices().swap_remove(0)),
             Place::Mesh(mesh) => {
                 let shape: Vec<usize> = mesh.axes().iter().map(|(_, size)| *size).collect();
-                let devices = match count == all {
+                let devices = match count == available {
                     true => topology.ordered(&shape)?,
                     false => topology.devices().into_iter().take(count).collect(),
                 };
@@ -119,9 +122,9 @@ impl Request {
             if meshes.iter().any(|(from, _)| from == mesh) {
                 continue;
             }
-            let at = |device: &Device| from.devices().iter().position(|other| other == device);
+            let position = |device: &Device| from.devices().iter().position(|other| other == device);
             let devices: Option<Vec<Device>> =
-                mesh.devices().iter().map(|device| to.devices().get(at(device)?).cloned()).collect();
+                mesh.devices().iter().map(|device| to.devices().get(position(device)?).cloned()).collect();
             let Some(devices) = devices else { continue };
             let moved = Mesh::new(devices, mesh.axes().to_vec())?.with_axis_types(mesh.axis_types().to_vec())?;
             meshes.push((mesh.clone(), moved));
@@ -130,16 +133,15 @@ impl Request {
     }
 
     /// Replicates the results whose sharding is unknown.
-    pub fn with_whole(&self, found: &[Option<Sharding>]) -> Option<Request> {
-        if found.iter().all(Option::is_some) {
+    pub fn with_replicated(&self, shardings: &[Option<Sharding>]) -> Option<Request> {
+        if shardings.iter().all(Option::is_some) {
             return None;
         }
-        let whole = |(given, found): (&Option<NamedSharding>, &Option<Sharding>)| match found {
-            Some(_) => given.clone(),
+        let out_shardings = self.out_shardings.iter().zip(shardings).map(|(requested, sharding)| match sharding {
+            Some(_) => requested.clone(),
             None => self.place.replicated().as_named().cloned(),
-        };
-        let out_shardings = self.out_shardings.iter().zip(found).map(whole).collect();
-        Some(Request { out_shardings, ..self.clone() })
+        });
+        Some(Request { out_shardings: out_shardings.collect(), ..self.clone() })
     }
 }
 

@@ -114,7 +114,7 @@ impl PutOptions {
     fn put_all(self, flat: &Flat, to: &Prefix<Option<ShardingLike>>) -> Result<Flat> {
         if self.donate && self.may_alias == Some(true) {
             return Err(err!(Value, "may_alias and donate cannot be true at the same time.")
-                .help("an array that is donated cannot share its memory: leave one of the two out"));
+                .help("remove one of the two options, because a donated array cannot share its memory"));
         }
         let targets = to.resolve(&flat.def, "device_put device")?;
         let targets = flat.leaves.iter().zip(&targets).map(|(leaf, target)| Target::of(leaf, target.as_ref()));
@@ -126,20 +126,20 @@ impl PutOptions {
         }
         let mut out = flat.clone();
         for (i, (leaf, target)) in out.leaves.iter_mut().zip(&targets).enumerate() {
-            let put = match target {
+            let moved = match target {
                 Target::Space(space) => check_usable(leaf).map(|()| DevicePut::to(space.kind()).apply(leaf)),
                 Target::At(to) => self.put(leaf, Some(to)),
                 Target::Stays => self.put(leaf, None),
             };
-            *leaf = put.map_err(|e| match flat.def.paths().swap_remove(i) {
+            *leaf = moved.map_err(|e| match flat.def.paths().swap_remove(i) {
                 root if root.is_empty() || leaf.error().is_some() => e,
                 path => e.context(format!("device_put of value{path}, of type {}", leaf.aval())),
             })?;
         }
         if self.donate {
-            for given in flat.leaves.iter().filter_map(Array::concrete_ref) {
-                given.mark_taken("device_put");
-                given.free_own_memory()?;
+            for array in flat.leaves.iter().filter_map(Array::concrete_ref) {
+                array.mark_taken("device_put");
+                array.free_own_memory()?;
             }
         }
         Ok(out)
@@ -230,11 +230,11 @@ impl Target {
 /// The target of an array. It keeps the array's layout, unless another layout is requested or the array is split
 /// differently.
 fn kept_layout(have: &Sharding, to: &Sharding) -> Sharding {
-    let whole = matches!((have, to), (Sharding::Single(_), Sharding::Single(_)));
+    let both_single = matches!((have, to), (Sharding::Single(_), Sharding::Single(_)));
     match to.layout() {
         // Host memory has one layout.
         None if !MemoryKind::is_default(to.kind()) => to.clone(),
-        None if whole || have.in_layout(None) == *to => to.in_layout(have.layout()),
+        None if both_single || have.in_layout(None) == *to => to.in_layout(have.layout()),
         _ => layouts::canonical(to),
     }
 }

@@ -58,8 +58,8 @@ pub(super) fn load_or_make<T>(
         Err(error) if error.code == pjrt::Code::NotFound => {}
         Err(error) => complain(&format!("compiling again instead of using {}: {error}", path.display())),
     }
-    let made = make()?;
-    let written = serialize(&made).and_then(|bytes| write(&folder, &path, &key, &bytes).map_err(unknown));
+    let program = make()?;
+    let written = serialize(&program).and_then(|bytes| write(&folder, &path, &key, &bytes).map_err(unknown));
     if let Err(error) = written {
         // A full disk would fail for each program, so the problem is reported only once.
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -67,7 +67,7 @@ pub(super) fn load_or_make<T>(
             complain(&format!("cannot write {}: {error}", path.display()));
         }
     }
-    Ok(made)
+    Ok(program)
 }
 
 fn complain(what: &str) {
@@ -84,9 +84,9 @@ fn unknown(error: io::Error) -> pjrt::Error {
 fn folder() -> Option<PathBuf> {
     static LAST: Mutex<Option<(PathBuf, bool)>> = Mutex::new(None);
     let folder = config::compilation_cache_dir()?;
-    let mut last = LAST.lock().unwrap_or_else(|e| e.into_inner());
-    let good = match &*last {
-        Some((seen, good)) if *seen == folder => *good,
+    let mut last_checked = LAST.lock().unwrap_or_else(|e| e.into_inner());
+    let is_usable = match &*last_checked {
+        Some((checked, is_usable)) if *checked == folder => *is_usable,
         _ => match pjrt::permissions::make_folder(&folder) {
             Ok(()) => true,
             Err(error) => {
@@ -95,8 +95,8 @@ fn folder() -> Option<PathBuf> {
             }
         },
     };
-    *last = Some((folder.clone(), good));
-    good.then_some(folder)
+    *last_checked = Some((folder.clone(), is_usable));
+    is_usable.then_some(folder)
 }
 
 fn key(plugin_id: &str, settings: &str, text: &str) -> Key {

@@ -206,22 +206,23 @@ impl Cache {
 pub(crate) fn shared(identity: Option<u64>, options: impl Hash) -> Arc<Cache> {
     let Some(identity) = identity else { return Cache::new() };
     let key = hash_of((identity, options));
-    let shared = |caches: &SharedCaches| caches.get(&key).cloned();
-    if let Some(found) = SHARED.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(shared) {
-        found.touch();
-        return found;
+    // Most calls find their cache, so they only need the read lock.
+    let get = |caches: &SharedCaches| caches.get(&key).cloned();
+    if let Some(cache) = SHARED.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(get) {
+        cache.touch();
+        return cache;
     }
-    let mut all = SHARED.write().unwrap_or_else(PoisonError::into_inner);
-    let all = all.get_or_insert_default();
-    if all.len() >= MANY_FUNCTIONS && !all.contains_key(&key) {
+    let mut caches = SHARED.write().unwrap_or_else(PoisonError::into_inner);
+    let caches = caches.get_or_insert_default();
+    if caches.len() >= MAX_SHARED_CACHES && !caches.contains_key(&key) {
         // Options may differ from call to call (lists of axes, for example), so the least recently used half is
         // evicted.
-        let mut uses: Vec<u64> = all.values().map(|cache| cache.used.load(Ordering::Relaxed)).collect();
-        let (_, middle, _) = uses.select_nth_unstable(MANY_FUNCTIONS / 2);
+        let mut uses: Vec<u64> = caches.values().map(|cache| cache.used.load(Ordering::Relaxed)).collect();
+        let (_, middle, _) = uses.select_nth_unstable(MAX_SHARED_CACHES / 2);
         let middle = *middle;
-        all.retain(|_, cache| cache.used.load(Ordering::Relaxed) > middle);
+        caches.retain(|_, cache| cache.used.load(Ordering::Relaxed) > middle);
     }
-    let cache = all.entry(key).or_insert_with(Cache::new).clone();
+    let cache = caches.entry(key).or_insert_with(Cache::new).clone();
     cache.touch();
     cache
 }
@@ -230,7 +231,7 @@ type SharedCaches = HashMap<u64, Arc<Cache>>;
 static SHARED: RwLock<Option<SharedCaches>> = RwLock::new(None);
 
 /// The maximum number of shared caches.
-const MANY_FUNCTIONS: usize = 4096;
+const MAX_SHARED_CACHES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -239,13 +240,13 @@ mod tests {
     #[test]
     fn functions_that_differ_in_options_make_room() {
         let used = shared(Some(1), "used all the time");
-        let left = Arc::downgrade(&shared(Some(1), "left alone"));
-        for i in 0..2 * MANY_FUNCTIONS {
+        let unused = Arc::downgrade(&shared(Some(1), "left alone"));
+        for i in 0..2 * MAX_SHARED_CACHES {
             shared(Some(2), i);
             assert!(Arc::ptr_eq(&used, &shared(Some(1), "used all the time")));
         }
-        assert!(left.upgrade().is_none());
-        assert!(SHARED.read().expect("no panic").as_ref().map_or(0, HashMap::len) <= MANY_FUNCTIONS);
+        assert!(unused.upgrade().is_none());
+        assert!(SHARED.read().expect("no panic").as_ref().map_or(0, HashMap::len) <= MAX_SHARED_CACHES);
         assert!(!Arc::ptr_eq(&shared(None, 0), &shared(None, 0)));
     }
 }

@@ -29,8 +29,8 @@ use crate::sharding::context;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{AbstractMesh, Mesh, Sharding, get_abstract_mesh};
 
-/// For fewer elements than this, an operation runs in microseconds however it is compiled, and compilation dominates.
-const SMALL: usize = 4096;
+/// Up to this number of elements, an operation runs in microseconds however it is compiled, and compilation dominates.
+const MAX_QUICK_ELEMENTS: usize = 4096;
 
 /// A primitive compiled for the types and shardings of its operands.
 struct Single {
@@ -47,11 +47,10 @@ struct Single {
 
 impl Single {
     fn matches(&self, primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> bool {
-        let same = |((aval, sharding, committed), arg): (&(Aval, Sharding, bool), &Arc<Concrete>)| {
-            *committed == arg.committed && *sharding == arg.sharding && *aval == arg.aval
-        };
         self.args.len() == args.len()
-            && self.args.iter().zip(args).all(same)
+            && self.args.iter().zip(args).all(|((aval, sharding, committed), arg)| {
+                *committed == arg.committed && *sharding == arg.sharding && *aval == arg.aval
+            })
             && self.defaults == Defaults::current()
             && is_chosen(self.device.as_ref())
             && self.mesh == context_mesh(args)
@@ -111,11 +110,11 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
     }
     let committed = args.iter().any(|a| a.committed);
     let hash = hash(primitive.as_ref(), &args);
-    let found = match singles().find(hash, |known| known.matches(primitive.as_ref(), &args)) {
-        Some(found) => found,
+    let single = match singles().find(hash, |single| single.matches(primitive.as_ref(), &args)) {
+        Some(single) => single,
         None => {
-            let program = single(primitive.clone(), &args)?;
-            let small = primitive.programs().is_empty() && program.avals.iter().all(|a| a.size() <= SMALL);
+            let program = program_of(primitive.clone(), &args)?;
+            let small = primitive.programs().is_empty() && program.avals.iter().all(|a| a.size() <= MAX_QUICK_ELEMENTS);
             let inputs: Vec<Input> = args.iter().map(|arg| input(Some(&**arg))).collect();
             let request = request(primitive.name().to_owned(), program, &inputs, &|i| format!("argument[{i}]"))?;
             let effort = if small { Effort::Quick } else { Effort::Full };
@@ -127,7 +126,7 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
             compiled
         }
     };
-    let loaded = &found.loaded;
+    let loaded = &single.loaded;
     loaded.run(&args, committed || matches!(loaded.place, Place::Mesh(_)))
 }
 
@@ -163,13 +162,13 @@ fn run_with_refs(primitive: &Arc<dyn Primitive>, args: &[Array]) -> Result<Optio
     captures.extend(refs.values());
     let call = Call { name: primitive.name().to_owned(), program: program.into() };
     let mut outs = run(Arc::new(call), &[&captures, args].concat())?;
-    let own = outs.len() - refs.results();
-    refs.store(outs.drain(own..));
+    let result_count = outs.len() - refs.results();
+    refs.store(outs.drain(result_count..));
     Ok(Some(outs))
 }
 
-/// A program of one equation.
-fn single(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Program> {
+/// A program of one equation, which applies the primitive.
+fn program_of(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Program> {
     let mut avals: Vec<Aval> = args.iter().map(|a| a.aval.clone()).collect();
     let outs = infer(primitive.as_ref(), &avals)?;
     let inputs: Vec<Var> = (0..avals.len() as u32).map(Var).collect();

@@ -61,7 +61,7 @@ pub(crate) struct LoadedProgram {
 /// If a program has fewer floating-point operations than this, the CPU plugin (xla-cpu-pjrt 0.0.1) runs it on the
 /// calling thread when it is for one device. A launch on several devices uses other threads, which costs more than the
 /// work.
-const LITTLE_WORK: f64 = 1000.0;
+const MIN_FLOPS_FOR_JOINT_LAUNCH: f64 = 1000.0;
 
 impl LoadedProgram {
     /// Returns `true` if the executable should be launched device by device, because it has little work and no device
@@ -74,7 +74,7 @@ impl LoadedProgram {
             // The cost of a host call is unknown.
             && !executable.calls_host()
             && !executable.parameters().iter().any(|p| p.donated)
-            && matches!(work(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < LITTLE_WORK)
+            && matches!(work(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < MIN_FLOPS_FOR_JOINT_LAUNCH)
     }
 
     /// The optimized instructions of each device. For a program of several processes, returns the instructions before
@@ -100,13 +100,16 @@ impl LoadedProgram {
         }
     }
 
-    /// Like [`run`](Self::run), without checks of the values.
+    /// Like [`run`](Self::run), without checks of the values. The steps are: move the arguments to the program's shardings, launch,
+    /// move results to their memory, then mark the donated arguments. A step that fails leaves the arguments usable unless the
+    /// program was launched.
     pub fn start<A, C>(&self, args: &[A], committed: bool) -> Result<C>
     where
         A: Borrow<Concrete>,
         C: FromIterator<Array>,
     {
         let _span = timeline::span(|| self.name.clone().into());
+        // All arguments are checked before any argument moves, because a move may free a donated array.
         let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
         for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
             let arg = arg.borrow();
@@ -165,8 +168,8 @@ impl LoadedProgram {
         }
         if let Some(moment) = begun {
             let devices = self.place.devices().iter().filter(|device| device.is_addressable());
-            let first = outs.first().into_iter().flatten().zip(devices);
-            let devices = first.filter_map(|(out, d)| Some((d.id(), d.to_string(), out.ready().ok()?)));
+            let shards = outs.first().into_iter().flatten().zip(devices);
+            let devices = shards.filter_map(|(out, d)| Some((d.id(), d.to_string(), out.ready().ok()?)));
             timeline::launched(moment, &self.name, devices);
         }
         for (arg, _) in args.iter().zip(&self.donated).filter(|(_, donated)| **donated) {
@@ -176,22 +179,23 @@ impl LoadedProgram {
             // The program donated a copy, so the rest of the original must be freed too.
             args[*i].borrow().free_own_memory()?;
         }
-        let wrap = |((buffers, aval), sharding): ((Buffers, &Aval), &Sharding)| {
-            Array::from_concrete(Concrete::of_type(aval.clone(), sharding.clone(), committed, buffers))
-        };
-        Ok(outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(wrap).collect())
+        let arrays =
+            outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(|((buffers, aval), sharding)| {
+                Array::from_concrete(Concrete::of_type(aval.clone(), sharding.clone(), committed, buffers))
+            });
+        Ok(arrays.collect())
     }
 
     /// Fails on all processes if a value that each process passes separately, as a plain number or a local array, is
     /// not equal on all of them.
     fn check_same_values<A: Borrow<Concrete>>(&self, args: &[A], moved: &[(usize, Buffers)]) -> Result<()> {
         let (Some(shared), Some(processes)) = (&self.shared, processes()) else { return Ok(()) };
-        let own = |(i, _): &&(usize, Buffers)| reshard::spans(args[*i].borrow(), &self.in_shardings[*i]);
-        let given: SmallVec<[usize; 4]> = moved.iter().filter(own).map(|(i, _)| *i).collect();
-        if given.is_empty() {
+        let is_per_process = |(i, _): &&(usize, Buffers)| reshard::spans(args[*i].borrow(), &self.in_shardings[*i]);
+        let indices: SmallVec<[usize; 4]> = moved.iter().filter(is_per_process).map(|(i, _)| *i).collect();
+        if indices.is_empty() {
             return Ok(());
         }
-        let bytes: Vec<Vec<u8>> = given
+        let bytes: Vec<Vec<u8>> = indices
             .iter()
             .map(|&i| transfer::to_host(args[i].borrow()))
             .collect::<Result<_>>()
@@ -199,7 +203,7 @@ impl LoadedProgram {
             .inspect_err(|error| processes.report(error))?;
         let values: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
         processes.agree(&shared.processes, &format!("the call of {}", shared.what), &values, &|rank, at| {
-            let i = given[at];
+            let i = indices[at];
             let names = self.request.as_ref().map(|request| request.input_names.all()).unwrap_or_default();
             let name = names.get(i).cloned().unwrap_or_else(|| format!("input {i}"));
             err!(
@@ -208,7 +212,7 @@ impl LoadedProgram {
                 self.name,
                 args[i].borrow().aval
             )
-            .help("pass the same value on each process, such as `multihost::broadcast_one_to_all` gives; each process's own part is made a global array by `make_array_from_process_local_data`")
+            .help("pass the same value on each process, which `multihost::broadcast_one_to_all` returns; if each process has a different part, create a global array with `make_array_from_process_local_data`")
         })
     }
 
@@ -243,7 +247,7 @@ impl LoadedProgram {
 
     /// Starts the program on all devices and appends each device's results to `outs`.
     fn launch(&self, placed: &[&Buffers], outs: &mut [Buffers]) -> Result<()> {
-        let mut keep = |results: Vec<pjrt::Buffer>| {
+        let mut append = |results: Vec<pjrt::Buffer>| {
             for (out, buffer) in outs.iter_mut().zip(results) {
                 out.push(Arc::new(buffer));
             }
@@ -252,7 +256,7 @@ impl LoadedProgram {
         if self.per_device {
             for (d, device) in devices.iter().enumerate() {
                 let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[d]).collect();
-                keep(self.executable.execute_on(&args, device)?);
+                append(self.executable.execute_on(&args, device)?);
             }
             return Ok(());
         }
@@ -260,7 +264,7 @@ impl LoadedProgram {
         for d in 0..devices.len() {
             args.extend(placed.iter().map(|buffers| &*buffers[d]));
         }
-        self.executable.execute(&args)?.into_iter().for_each(keep);
+        self.executable.execute(&args)?.into_iter().for_each(append);
         Ok(())
     }
 }

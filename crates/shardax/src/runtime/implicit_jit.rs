@@ -109,24 +109,27 @@ pub(crate) fn run_shared_with_aux<S: Send + Sync + 'static>(
         return f(flat);
     }
     let erased = |flat: &Flat| -> Result<(Flat, Aux)> { f(flat).map(|(out, aux)| (out, Some(aux as _))) };
-    let made;
-    let found;
+    // Both variables extend the lifetime of the callable beyond the match.
+    let private;
+    let cached;
     let callable = match identity.is_none() || is_jit_disabled() {
         true => {
-            made = build(name, flat, &erased, Request::load_cached)?;
-            &made
+            private = build(name, flat, &erased, Request::load_cached)?;
+            &private
         }
         false => {
             let cache = dispatch::shared(identity, (name, options));
-            found = cache.find(name, flat, &|flat| build(name, flat, &erased, Request::load))?;
-            &found.callable
+            cached = cache.find(name, flat, &|flat| build(name, flat, &erased, Request::load))?;
+            &cached.callable
         }
     };
     let out = Flat { leaves: callable.call(flat)?, def: callable.convention.out_def.clone() };
     let aux = callable.aux.clone().and_then(|aux| aux.downcast().ok());
-    Ok((out, aux.ok_or_else(|| err!(Runtime, "{name} left nothing beside its results"))?))
+    let aux = aux.ok_or_else(|| err!(Runtime, "internal error: {name} has no auxiliary data; please report this"))?;
+    Ok((out, aux))
 }
 
+/// Traces `f` with the values of its arguments, compiles the program, in stages if it is long, and records what the trace read.
 fn build(
     name: &str,
     flat: &Flat,
@@ -135,15 +138,15 @@ fn build(
 ) -> Result<Callable> {
     let begun = Instant::now();
     let avals = avals_of(flat)?;
-    let known = Rc::new(WholeArrays(flat.leaves.to_vec()));
-    let left = RefCell::new(None);
+    let inputs = Rc::new(WholeArrays(flat.leaves.to_vec()));
+    let aux_slot = RefCell::new(None);
     let traced = &|flat: &Flat| {
         let (out, aux) = f(flat)?;
-        left.replace(aux);
+        aux_slot.replace(aux);
         Ok(out)
     };
     let (result, dependence) =
-        recorded(|| with_arguments(&flat.leaves, || trace_concrete(known, &flat.def, &avals, traced)));
+        recorded(|| with_arguments(&flat.leaves, || trace_concrete(inputs, &flat.def, &avals, traced)));
     let (traced, out_def) = result?;
     counts::traced(name, begun);
     let (traced, refs) = lift(&traced)?.unwrap_or_else(|| (traced, Lifted::default()));
@@ -161,5 +164,5 @@ fn build(
         None => load(request)?,
     };
     let reusable = !dependence.values;
-    Ok(Callable { loaded, stages, convention, errors, reusable, aux: left.into_inner() })
+    Ok(Callable { loaded, stages, convention, errors, reusable, aux: aux_slot.into_inner() })
 }

@@ -85,23 +85,23 @@ impl InnerTraces {
 
     /// Finds a trace for a call. The function that is being traced then depends on what this trace depends on.
     pub fn find(&self, key: &InnerKey) -> Option<Arc<InnerTrace>> {
-        let found = self.lock().iter().find(|trace| trace.serves(key)).cloned()?;
-        depend_on(found.dependence);
-        Some(found)
+        let trace = self.lock().iter().find(|trace| trace.serves(key)).cloned()?;
+        depend_on(trace.dependence);
+        Some(trace)
     }
 
     pub fn insert(&self, trace: Arc<InnerTrace>) {
-        let mut all = self.lock();
-        let length = all.len();
-        let rest = all.split_off(length.min(MAX_TRACES - 1));
-        all.push_front(trace);
+        let mut traces = self.lock();
+        let length = traces.len();
+        let evicted = traces.split_off(length.min(MAX_TRACES - 1));
+        traces.push_front(trace);
         // A program may hold arrays, so programs are freed outside of the lock.
-        drop(all);
-        drop(rest);
+        drop(traces);
+        drop(evicted);
     }
 
     pub fn clear(&self) {
-        let all = std::mem::take(&mut *self.lock());
-        drop(all);
+        let traces = std::mem::take(&mut *self.lock());
+        drop(traces);
     }
 }

@@ -74,20 +74,20 @@ fn check_platform(layout: &Layout, platform: Platform) -> Result<()> {
 
 fn over_processes(what: &dyn std::fmt::Display) -> Error {
     err!(NotImplemented, "layouts of arrays over devices of several processes are not supported. Got {what}")
-        .help("leave the layout out: pass the sharding alone")
+        .help("pass only the sharding, without a layout")
 }
 
 /// The sharding that the program requires for an argument: the requested sharding, or the argument's current one if it
 /// must stay. `name` is the argument's name in errors.
 pub(super) fn input_sharding(
     leaf: &Array,
-    asked: Option<RequestedLayout>,
+    requested: Option<RequestedLayout>,
     platform: Platform,
     name: &dyn Fn() -> String,
 ) -> Result<Option<RequestedLayout>> {
     let have = leaf.committed_sharding().and_then(Sharding::layout);
-    let Some(asked) = asked else { return Ok(have.map(RequestedLayout::As)) };
-    if let RequestedLayout::As(known) = asked {
+    let Some(requested) = requested else { return Ok(have.map(RequestedLayout::As)) };
+    if let RequestedLayout::As(known) = requested {
         known.get().check(leaf.shape()).map_err(|e| {
             e.context(format!(
                 "One of jit arguments, {}, is incompatible with its layout annotation {}",
@@ -101,16 +101,16 @@ pub(super) fn input_sharding(
         None => have.map(|known| known.get().clone()),
     };
     if let Some(passed) =
-        passed.filter(|passed| !matches!(asked, RequestedLayout::As(known) if same_layout(known.get(), passed)))
+        passed.filter(|passed| !matches!(requested, RequestedLayout::As(known) if same_layout(known.get(), passed)))
     {
-        let (text, help) = match asked {
+        let (text, help) = match requested {
             RequestedLayout::Auto => (
                 "AUTO".to_owned(),
-                "an array that was put on its devices has its layout: pass a `shape_dtype_struct` to `lower`, compile, and put the array where `input_formats` says",
+                "the layout of a committed array is fixed; pass a `shape_dtype_struct` to `lower`, compile, and move the array with `device_put(x, format)` to the format that `input_formats` returns",
             ),
             RequestedLayout::As(known) => (
                 known.get().to_string(),
-                "committed arrays are not moved silently: put it there with `device_put(x, format)`",
+                "committed arrays are not moved silently; move the array with `device_put(x, format)`",
             ),
         };
         return Err(err!(
@@ -121,20 +121,21 @@ pub(super) fn input_sharding(
         )
         .help(help));
     }
-    Ok(Some(asked).filter(|asked| !matches!(asked, RequestedLayout::As(known) if is_default(known.get(), platform))))
+    Ok(Some(requested)
+        .filter(|requested| !matches!(requested, RequestedLayout::As(known) if is_default(known.get(), platform))))
 }
 
 /// The requested layout of each result of a program; empty if there are none. `name` names a result in errors.
 pub(super) fn requested_results(
-    asked: &[RequestedSharding],
+    requested: &[RequestedSharding],
     avals: &[Aval],
     platform: Platform,
     name: &dyn Fn(usize) -> String,
 ) -> Result<Vec<Option<RequestedLayout>>> {
-    if asked.iter().all(|asked| asked.layout.is_none()) {
+    if requested.iter().all(|requested| requested.layout.is_none()) {
         return Ok(Vec::new());
     }
-    let check = |(i, (asked, aval)): (usize, (&RequestedSharding, &Aval))| match asked.layout {
+    let check = |(i, (requested, aval)): (usize, (&RequestedSharding, &Aval))| match requested.layout {
         Some(RequestedLayout::As(known)) => {
             known.get().check(&aval.shape).map_err(|e| {
                 let what = name(i);
@@ -143,11 +144,11 @@ pub(super) fn requested_results(
                     known.get()
                 ))
             })?;
-            Ok(asked.layout.filter(|_| !is_default(known.get(), platform)))
+            Ok(requested.layout.filter(|_| !is_default(known.get(), platform)))
         }
         other => Ok(other),
     };
-    asked.iter().zip(avals).enumerate().map(check).collect()
+    requested.iter().zip(avals).enumerate().map(check).collect()
 }
 
 /// The layout of an argument or a result of a compiled program.
@@ -158,11 +159,11 @@ pub(super) fn layout_at(layouts: Option<&[pjrt::Layout]>, at: usize) -> Option<L
 impl Request {
     /// The requested layout of each argument; empty if there are none.
     fn requested_inputs(&self) -> Vec<Option<RequestedLayout>> {
-        let asked = |i: usize| match self.auto_inputs.binary_search(&i) {
+        let requested = |i: usize| match self.auto_inputs.binary_search(&i) {
             Ok(_) => Some(RequestedLayout::Auto),
             Err(_) => self.in_shardings[i].layout().map(RequestedLayout::As),
         };
-        list((0..self.in_shardings.len()).map(asked))
+        list((0..self.in_shardings.len()).map(requested))
     }
 
     /// The requested layout of each result, empty if there are none. A layout that a constraint requests is left to the
@@ -180,12 +181,12 @@ impl Request {
 
     /// The layouts in the program's text.
     pub fn layouts(&self, platform: Platform) -> Layouts {
-        let mode = |asked: Option<RequestedLayout>| match asked? {
+        let mode = |requested: Option<RequestedLayout>| match requested? {
             RequestedLayout::Auto => Some("auto".to_owned()),
             RequestedLayout::As(known) if is_default(known.get(), platform) => None,
             RequestedLayout::As(known) => Some(known.get().mode()),
         };
-        let modes = |asked: Vec<Option<RequestedLayout>>| asked.into_iter().map(mode).collect();
+        let modes = |requested: Vec<Option<RequestedLayout>>| requested.into_iter().map(mode).collect();
         Layouts { inputs: modes(self.requested_inputs()), outputs: modes(self.requested_outputs()) }
     }
 
@@ -195,9 +196,9 @@ impl Request {
         let in_kinds = (0..inputs.len()).map(|i| self.in_shardings[i].kind());
         let out_kinds = (0..outputs.len()).map(|i| self.requested_kind(i));
         let kinds = in_kinds.chain(out_kinds);
-        for (asked, kind) in inputs.iter().chain(&outputs).zip(kinds) {
-            let Some(asked) = asked else { continue };
-            match asked {
+        for (requested, kind) in inputs.iter().chain(&outputs).zip(kinds) {
+            let Some(requested) = requested else { continue };
+            match requested {
                 RequestedLayout::Auto => check_memory(&"Layout.AUTO", kind, self.place.platform())?,
                 RequestedLayout::As(known) => {
                     check_platform(known.get(), self.place.platform())?;
@@ -225,33 +226,28 @@ impl Request {
         if inputs.is_empty() && outputs.is_empty() {
             return Ok(());
         }
-        let of = |asked: &[Option<RequestedLayout>], at: usize| asked.get(at).copied().flatten();
+        let layout_of = |layouts: &[Option<RequestedLayout>], i: usize| layouts.get(i).copied().flatten();
         let outs = self.program.out_avals();
         for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
-            let own = of(&inputs, i);
+            let in_layout = layout_of(&inputs, i);
             let candidates =
                 || (0..outs.len()).filter(|&o| (outs[o].dtype, &outs[o].shape) == (aval.dtype, &aval.shape));
             let is_auto = |asked| asked == Some(RequestedLayout::Auto);
             // A result with an equal layout can reuse the memory.
-            if candidates().any(|o| of(&outputs, o) == own) {
+            if candidates().any(|o| layout_of(&outputs, o) == in_layout) {
                 continue;
             }
             // The user did not request the layout of a constraint inside the program.
-            let asked = |o: usize| self.out_layouts.get(o).copied().flatten();
-            if let Some(o) = candidates().find(|&o| is_auto(own) != is_auto(asked(o))) {
-                let text = |asked: Option<RequestedLayout>| match asked {
-                    None => "None".to_owned(),
-                    Some(RequestedLayout::Auto) => "AUTO".to_owned(),
-                    Some(RequestedLayout::As(known)) => known.get().to_string(),
-                };
-                let other = if is_auto(own) { "output" } else { "input" };
+            let out_layout = |o: usize| self.out_layouts.get(o).copied().flatten();
+            if let Some(o) = candidates().find(|&o| is_auto(in_layout) != is_auto(out_layout(o))) {
+                let to_change = if is_auto(in_layout) { "output" } else { "input" };
                 return Err(err!(
                     Value,
-                    "Input layout being donated was {} while output layout was {}. Did you mean to set the {other} layout to AUTO?",
-                    text(own),
-                    text(asked(o))
+                    "Input layout being donated was {} while output layout was {}. Did you mean to set the {to_change} layout to AUTO?",
+                    layout_text(in_layout),
+                    layout_text(out_layout(o))
                 )
-                .help(format!("with `Layout::AUTO` for both the compiler chooses one layout, so that the result, of type {aval}, takes over the memory of the argument")));
+                .help(format!("with `Layout::AUTO` for both, the compiler chooses one layout, so that the result, of type {aval}, can reuse the memory of the argument")));
             }
         }
         Ok(())
@@ -259,10 +255,10 @@ impl Request {
 
     /// The shardings of its arguments, with the layouts that the compiler chose.
     pub fn canonical_inputs(&self, executable: &pjrt::CompiledProgram) -> Result<Vec<Sharding>> {
-        let asked = self.requested_inputs();
+        let requested = self.requested_inputs();
         let settle = |(i, sharding): (usize, &Sharding)| {
-            let asked = asked.get(i).copied().flatten();
-            Ok(sharding.in_layout(self.chosen(asked, executable.parameter_layouts(), i)?))
+            let requested = requested.get(i).copied().flatten();
+            Ok(sharding.in_layout(self.chosen(requested, executable.parameter_layouts(), i)?))
         };
         self.in_shardings.iter().enumerate().map(settle).collect()
     }
@@ -270,29 +266,29 @@ impl Request {
     /// The shardings of results, with the layouts of the compiled program.
     pub fn with_layouts(
         &self,
-        found: Vec<Option<Sharding>>,
+        shardings: Vec<Option<Sharding>>,
         executable: &pjrt::CompiledProgram,
     ) -> Result<Vec<Option<Sharding>>> {
-        let asked = self.requested_outputs();
-        if asked.is_empty() {
-            return Ok(found);
+        let requested = self.requested_outputs();
+        if requested.is_empty() {
+            return Ok(shardings);
         }
         let settle = |(i, sharding): (usize, Option<Sharding>)| {
-            let layout = self.chosen(asked.get(i).copied().flatten(), executable.output_layouts(), i)?;
+            let layout = self.chosen(requested.get(i).copied().flatten(), executable.output_layouts(), i)?;
             Ok(sharding.map(|sharding| sharding.in_layout(layout)))
         };
-        found.into_iter().enumerate().map(settle).collect()
+        shardings.into_iter().enumerate().map(settle).collect()
     }
 
     /// The layout in the compiled program; `None` for the default.
     fn chosen(
         &self,
-        asked: Option<RequestedLayout>,
+        requested: Option<RequestedLayout>,
         layouts: Option<&[pjrt::Layout]>,
         at: usize,
     ) -> Result<Option<KnownLayout>> {
-        let Some(asked) = asked else { return Ok(None) };
-        let layout = match (asked, layout_at(layouts, at)) {
+        let Some(requested) = requested else { return Ok(None) };
+        let layout = match (requested, layout_at(layouts, at)) {
             (RequestedLayout::As(known), Some(actual)) if !same_layout(known.get(), &actual) => {
                 KnownLayout::new(&actual)
             }
@@ -301,7 +297,7 @@ impl Request {
             (RequestedLayout::Auto, None) => {
                 return Err(self.place.platform().lacks(
                     "a layout of the compiler's choice (`Layout::AUTO`)",
-                    "name the layout: the plugin does not show what it compiled",
+                    "request a specific layout, because the plugin does not report the layouts that it chose",
                 ));
             }
         };
@@ -309,15 +305,24 @@ impl Request {
     }
 }
 
-/// Collects the list, or an empty one if there are no requests.
-fn list(asked: impl Iterator<Item = Option<RequestedLayout>> + Clone) -> Vec<Option<RequestedLayout>> {
-    match asked.clone().any(|asked| asked.is_some()) {
-        true => asked.collect(),
+/// A requested layout as JAX's messages show it.
+fn layout_text(requested: Option<RequestedLayout>) -> String {
+    match requested {
+        None => "None".to_owned(),
+        Some(RequestedLayout::Auto) => "AUTO".to_owned(),
+        Some(RequestedLayout::As(known)) => known.get().to_string(),
+    }
+}
+
+/// Collects the list, or an empty list if there are no requests.
+fn list(requests: impl Iterator<Item = Option<RequestedLayout>> + Clone) -> Vec<Option<RequestedLayout>> {
+    match requests.clone().any(|requests| requests.is_some()) {
+        true => requests.collect(),
         false => Vec::new(),
     }
 }
 
-/// Marks the results whose layout a constraint gives; empty if there are none.
+/// Marks the results whose layout a constraint sets; empty if there are none.
 fn constrained_results(program: &Program) -> Vec<bool> {
     let vars: Vec<_> =
         program.eqns.iter().filter(|eqn| eqn.primitive.layout().is_some()).flat_map(|eqn| &eqn.outputs).collect();

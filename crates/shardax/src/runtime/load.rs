@@ -67,28 +67,28 @@ fn eager_programs() -> &'static Table<Arc<LoadedProgram>> {
 
 /// The loaded program for a request; compared outside of the lock.
 fn alive(hash: u64, request: &Request) -> Option<Arc<LoadedProgram>> {
-    let found: SmallVec<[Arc<LoadedProgram>; 1]> = {
-        let all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&hash)?.iter().filter_map(Weak::upgrade).collect()
+    let candidates: SmallVec<[Arc<LoadedProgram>; 1]> = {
+        let programs = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        programs.get(&hash)?.iter().filter_map(Weak::upgrade).collect()
     };
-    found.into_iter().find(|program| program.request.as_ref() == Some(request))
+    candidates.into_iter().find(|program| program.request.as_ref() == Some(request))
 }
 
 /// All loaded programs that something holds.
 pub(super) fn all_alive() -> Vec<Arc<LoadedProgram>> {
-    let all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
-    all.values().flatten().filter_map(Weak::upgrade).collect()
+    let programs = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    programs.values().flatten().filter_map(Weak::upgrade).collect()
 }
 
 fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
     /// The number of entries after dead ones were last removed.
     static SWEPT: AtomicUsize = AtomicUsize::new(0);
-    let mut all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
-    if all.len() > 2 * SWEPT.load(Ordering::Relaxed) + 64 {
-        all.retain(|_, programs| programs.iter().any(|program| program.strong_count() > 0));
-        SWEPT.store(all.len(), Ordering::Relaxed);
+    let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    if alive.len() > 2 * SWEPT.load(Ordering::Relaxed) + 64 {
+        alive.retain(|_, programs| programs.iter().any(|program| program.strong_count() > 0));
+        SWEPT.store(alive.len(), Ordering::Relaxed);
     }
-    let programs = all.entry(hash).or_default();
+    let programs = alive.entry(hash).or_default();
     programs.retain(|program| program.strong_count() > 0);
     programs.push(Arc::downgrade(program));
 }
@@ -107,17 +107,17 @@ struct CompileLock {
 
 impl CompileLock {
     fn of(hash: u64) -> CompileLock {
-        let mut all = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
-        CompileLock { hash, lock: all.entry(hash).or_default().clone() }
+        let mut locks = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        CompileLock { hash, lock: locks.entry(hash).or_default().clone() }
     }
 }
 
 impl Drop for CompileLock {
     fn drop(&mut self) {
-        let mut all = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
         // Only the map and this entry refer to the lock, so no thread waits.
         if Arc::strong_count(&self.lock) == 2 {
-            all.remove(&self.hash);
+            locks.remove(&self.hash);
         }
     }
 }
@@ -127,7 +127,7 @@ pub(super) fn with_known_options(rejection: crate::error::Error, error: &pjrt::E
     if !error.message.contains("No such compile option") {
         return rejection;
     }
-    rejection.help("the option comes from `compiler_options`, `config::set_compiler_options` or `compile_with_options`: its name is that of a flag of this version of XLA, as in XLA_FLAGS without the dashes")
+    rejection.help("the option comes from `compiler_options`, `config::set_compiler_options` or `compile_with_options`; its name must be a flag of this version of XLA, as in XLA_FLAGS without the dashes")
 }
 
 /// An estimate of a compiled program's memory: its code, and the compiler's data about its operations.
@@ -226,12 +226,13 @@ impl Request {
         };
         for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
             let Some(free) = free.get_mut(&(aval.dtype, aval.shape.clone())) else { continue };
-            let first = |want| {
+            let find_output = |equal_sharding| {
                 let fits = |o: &usize| in_place(i, *o) && same_layout(i, *o);
-                free.iter().copied().filter(fits).find(|&o| alike(i, o, aval.rank()) == want)
+                free.iter().copied().filter(fits).find(|&o| alike(i, o, aval.rank()) == equal_sharding)
             };
-            let to = first(Some(true)).map(|o| (o, Donation::To(o)));
-            if let Some((o, donation)) = to.or_else(|| first(None).map(|o| (o, Donation::ToAny))) {
+            // An output whose sharding is known to be equal is preferred to one whose sharding the compiler chooses.
+            let certain = find_output(Some(true)).map(|o| (o, Donation::To(o)));
+            if let Some((o, donation)) = certain.or_else(|| find_output(None).map(|o| (o, Donation::ToAny))) {
                 free.remove(&o);
                 donations[i] = donation;
             }
@@ -302,7 +303,7 @@ impl Request {
         let options = self.options_here(xla_options)?;
         let signature = self.signature(&donations)?;
         // Host functions have numbers that are valid in this process only.
-        let own = !self.retained().is_empty();
+        let calls_host = !self.retained().is_empty();
         let mut shared = None;
         let compiled = match multi_process::processes_of(devices) {
             Some(processes) => {
@@ -311,16 +312,15 @@ impl Request {
                 // Partitioning reads only the text, which must end with the function.
                 let (name, text, options) = (&self.name, &plain, &options);
                 let signature = &signature;
-                let job = multi_process::Job { client, name, types: &types, text, options, signature, own };
-                job.compile(processes, devices)?.map(|made| {
-                    shared = Some(made.shared);
-                    (made.executable, Some(made.partitioned))
+                let job = multi_process::Job { client, name, types: &types, text, options, signature, own: calls_host };
+                job.compile(processes, devices)?.map(|compiled| {
+                    shared = Some(compiled.shared);
+                    (compiled.executable, Some(compiled.partitioned))
                 })
             }
-            None if own => client.pjrt.compile(&text, &options, signature).map(|made| (made, None)),
-            None => {
-                disk_cache::load_or_compile(&client.pjrt, &text, &plain, &options, signature).map(|made| (made, None))
-            }
+            None if calls_host => client.pjrt.compile(&text, &options, signature).map(|executable| (executable, None)),
+            None => disk_cache::load_or_compile(&client.pjrt, &text, &plain, &options, signature)
+                .map(|executable| (executable, None)),
         };
         let (executable, partitioned) = match compiled {
             Ok(compiled) => compiled,
@@ -332,7 +332,7 @@ impl Request {
                         .iter()
                         .map(|(name, _)| *name)
                         .chain(self.compiler_options.names())
-                        .any(|own| own == name)
+                        .any(|users| users == name)
                 };
                 let rejected = ours.iter().find(|(name, _)| error.message.contains(name) && !is_users(name));
                 if let Some((name, _)) = rejected {
@@ -344,23 +344,23 @@ impl Request {
             }
         };
         counts::compiled(&self.name, begun);
-        let found = self.result_shardings(&executable, partitioned.as_ref())?;
-        if let Some(whole) = self.with_whole(&found) {
-            return whole.compile(xla_options);
+        let out_shardings = self.result_shardings(&executable, partitioned.as_ref())?;
+        if let Some(replicated) = self.with_replicated(&out_shardings) {
+            return replicated.compile(xla_options);
         }
-        Ok(LoadedProgram { shared, ..self.loaded(executable, partitioned, found, plain.len())? })
+        Ok(LoadedProgram { shared, ..self.loaded(executable, partitioned, out_shardings, plain.len())? })
     }
 
-    /// Wraps a compiled program; `found` are the shardings of its results, `text` the length of its text.
+    /// Wraps a compiled program. `out_shardings` are the shardings of its results, and `text` is the length of its text.
     pub fn loaded(
         &self,
         executable: pjrt::Executable,
         partitioned: Option<pjrt::Partitioned>,
-        found: Vec<Option<Sharding>>,
+        out_shardings: Vec<Option<Sharding>>,
         text: usize,
     ) -> Result<LoadedProgram> {
         Ok(LoadedProgram {
-            moved: self.results_to_move(&found),
+            moved: self.results_to_move(&out_shardings),
             per_device: LoadedProgram::runs_per_device(&executable),
             warned: Default::default(),
             request: None,
@@ -373,8 +373,8 @@ impl Request {
             partitioned,
             shared: None,
             place: self.place.clone(),
-            out_avals: self.result_types(&found),
-            out_shardings: found.into_iter().flatten().collect(),
+            out_avals: self.result_types(&out_shardings),
+            out_shardings: out_shardings.into_iter().flatten().collect(),
             retained: self.retained(),
             donated: self.donations().iter().map(|d| *d != Donation::None).collect(),
         })
@@ -382,16 +382,16 @@ impl Request {
 
     /// The types of the results with these shardings. If a type's mesh has axes of type `Auto`, the type is kept,
     /// because the program knows the sharding better than the compiler.
-    fn result_types(&self, lies: &[Option<Sharding>]) -> Vec<Aval> {
-        let of = |(aval, lies): (Aval, &Option<Sharding>)| {
+    fn result_types(&self, shardings: &[Option<Sharding>]) -> Vec<Aval> {
+        let types = self.program.out_avals().into_iter().zip(shardings).map(|(aval, sharding)| {
             let aval = Aval { vma: Default::default(), ..aval };
-            match (lies, aval.sharding()) {
+            match (sharding, aval.sharding()) {
                 (Some(_), Some(typed)) if typed.mesh().axis_types().contains(&AxisType::Auto) => aval,
                 (Some(sharding), _) => aval.lying(sharding),
                 (None, _) => aval,
             }
-        };
-        self.program.out_avals().into_iter().zip(lies).map(of).collect()
+        });
+        types.collect()
     }
 
     /// The functions of this process that it calls.
@@ -425,10 +425,10 @@ impl Request {
     /// Later options override earlier ones.
     pub fn overrides(&self, platform: &str, xla_options: &[(&str, pjrt::Value)]) -> Vec<(String, pjrt::Value)> {
         let ours = compiler_options(Platform::named(platform), &self.program, self.effort);
-        let mut all: BTreeMap<&str, &pjrt::Value> = ours.iter().map(|(name, value)| (*name, value)).collect();
-        all.extend(self.compiler_options.on(platform));
-        all.extend(xla_options.iter().map(|(name, value)| (*name, value)));
-        all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect()
+        let mut options: BTreeMap<&str, &pjrt::Value> = ours.iter().map(|(name, value)| (*name, value)).collect();
+        options.extend(self.compiler_options.on(platform));
+        options.extend(xla_options.iter().map(|(name, value)| (*name, value)));
+        options.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect()
     }
 
     /// The compile options for the devices with these ids.
@@ -456,27 +456,28 @@ impl Request {
     ) -> Result<Vec<Option<Sharding>>> {
         let kinds = self.result_kinds();
         let Place::Mesh(mesh) = &self.place else {
-            let whole = self.place.replicated();
-            let found = (0..self.program.outputs.len()).map(|i| Some(Self::with_kind(whole.clone(), &kinds, i)));
-            return self.with_layouts(found.collect(), executable);
+            let replicated = self.place.replicated();
+            let shardings =
+                (0..self.program.outputs.len()).map(|i| Some(Self::with_kind(replicated.clone(), &kinds, i)));
+            return self.with_layouts(shardings.collect(), executable);
         };
         let chosen = match (self.out_shardings.iter().any(Option::is_none), partitioned) {
             (true, Some(partitioned)) => partitioned.output_shardings().map(<[_]>::to_vec),
             (true, None) => executable.output_shardings()?,
             (false, _) => None,
         };
-        let lies = |(i, (aval, part)): (usize, (&Aval, &[i64]))| {
-            if let Some(given) = &self.out_shardings[i] {
-                return Some(Self::with_kind(Sharding::Named(given.clone()), &kinds, i));
+        let sharding_of = |(i, (aval, part)): (usize, (&Aval, &[i64]))| {
+            if let Some(requested) = &self.out_shardings[i] {
+                return Some(Self::with_kind(Sharding::Named(requested.clone()), &kinds, i));
             }
             // The mesh of the result's type.
-            let of_type = match (aval.sharding(), &self.program.outputs[i]) {
+            let type_mesh = match (aval.sharding(), &self.program.outputs[i]) {
                 (Some(typed), _) => mesh.with_shape(typed.mesh()),
                 // The value was computed where all axes are of type Auto.
                 (None, Atom::Var(_)) => mesh.with_shape(&mesh.abstract_mesh().without_explicit()),
                 (None, Atom::Literal { .. }) => mesh.clone(),
             };
-            let mesh = &of_type;
+            let mesh = &type_mesh;
             let named = match chosen.as_ref().and_then(|c| c.get(i)) {
                 Some(op) => op_sharding::to_named(op, mesh, aval.rank())?,
                 None => NamedSharding::new(mesh, Default::default()),
@@ -488,7 +489,8 @@ impl Request {
                 .eq(part.iter().copied())
                 .then(|| Self::with_kind(Sharding::Named(named), &kinds, i))
         };
-        let found = self.program.out_avals().iter().zip(executable.output_dims()).enumerate().map(lies).collect();
-        self.with_layouts(found, executable)
+        let results = self.program.out_avals();
+        let results = results.iter().zip(executable.output_dims()).enumerate();
+        self.with_layouts(results.map(sharding_of).collect(), executable)
     }
 }

@@ -47,73 +47,74 @@ pub fn make_array_from_process_local_data_of_shape(
     from_local(&sharding.into(), local, global_shape.as_ref()).at_caller()
 }
 
-fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Result<Array> {
+fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -> Result<Array> {
     local.check()?;
     if sharding.is_fully_addressable() {
-        let fits =
-            asked.len() == local.ndim() && asked.iter().zip(local.shape()).all(|(a, d)| a.is_none_or(|a| a == *d));
+        let fits = requested.len() == local.ndim()
+            && requested.iter().zip(local.shape()).all(|(a, d)| a.is_none_or(|a| a == *d));
         if !fits {
             return Err(err!(
                 Value,
                 "When calling `make_array_from_process_local_data` on a single process, global_shape should be None or equal to the shape of the local data. Got global_shape={} and local data of type {}",
-                show(asked),
+                show(requested),
                 local.type_name()
             )
-            .help("leave the shape out, or give `None` for sizes that follow from the local data"));
+            .help("omit the shape, or pass `None` for sizes that follow from the local data"));
         }
         return device_put(local, sharding.clone());
     }
     sharding.check_constrained("make_array_from_process_local_data")?;
     let have = local.shape();
-    if asked.len() != have.len() {
+    if requested.len() != have.len() {
         return Err(err!(
             Value,
             "global_shape={} has another rank than the local data of type {}",
-            show(asked),
+            show(requested),
             local.type_name()
         )
-        .help("give one size, or None, for each dimension"));
+        .help("pass one size, or `None`, for each dimension"));
     }
     let inferred = global_shape(sharding, have)?;
-    let known: Vec<Option<usize>> = asked.iter().zip(&inferred).map(|(asked, found)| asked.or(*found)).collect();
-    let Some(whole) = known.iter().copied().collect::<Option<Shape>>() else {
-        let dim = known.iter().position(Option::is_none).unwrap_or(0);
+    let known_sizes: Vec<Option<usize>> =
+        requested.iter().zip(&inferred).map(|(requested, found)| requested.or(*found)).collect();
+    let Some(global) = known_sizes.iter().copied().collect::<Option<Shape>>() else {
+        let dim = known_sizes.iter().position(Option::is_none).unwrap_or(0);
         return Err(err!(
             Value,
             "Unable to compute global_shape due to non-uniform sharding: {sharding} is not uniform over processes in dimension {dim}. Partially computed global_shape={}",
-            show(&known)
+            show(&known_sizes)
         )
         .help("Specify global shape directly, with `make_array_from_process_local_data_of_shape`"));
     };
-    let part = sharding.shard_shape(&whole)?;
-    let held: Vec<(usize, Index)> = (0..sharding.devices().len())
+    let part = sharding.shard_shape(&global)?;
+    let held_shards: Vec<(usize, Index)> = (0..sharding.devices().len())
         .filter(|&i| sharding.devices()[i].is_addressable())
-        .map(|i| (i, sharding.index_at(i, &whole)))
+        .map(|i| (i, sharding.index_at(i, &global)))
         .collect();
-    if held.is_empty() {
+    if held_shards.is_empty() {
         return Err(err!(Value, "none of the devices of {sharding} belong to this process")
             .help("call it on the processes whose devices are in the mesh"));
     }
     // The start of each shard that this process holds, for each dimension.
-    let starts: Vec<Vec<usize>> = (0..whole.len())
-        .map(|dim| held.iter().map(|(_, index)| index[dim].start).collect::<BTreeSet<_>>().into_iter().collect())
+    let starts: Vec<Vec<usize>> = (0..global.len())
+        .map(|dim| held_shards.iter().map(|(_, index)| index[dim].start).collect::<BTreeSet<_>>().into_iter().collect())
         .collect();
-    for (dim, (&size, &all)) in have.iter().zip(&whole).enumerate() {
-        let own = starts[dim].len() * part[dim];
-        if size != all && size != own {
+    for (dim, (&size, &global_size)) in have.iter().zip(&global).enumerate() {
+        let process_size = starts[dim].len() * part[dim];
+        if size != global_size && size != process_size {
             return Err(err!(
                 Value,
-                "Invalid host data, each dimension should match either global or process shape. In dimension {dim}, the process data has {size} elements. Process addresses {own} elements and global_shape={:?}",
-                whole.as_slice()
+                "Invalid host data, each dimension should match either global or process shape. In dimension {dim}, the process data has {size} elements. Process addresses {process_size} elements and global_shape={:?}",
+                global.as_slice()
             )
-            .help("pass this process's part: its devices' share of each dimension"));
+            .help("pass the part of this process, which has the shards of its devices along each dimension"));
         }
     }
     let (bytes, dtype) = (local.to_bytes()?, local.dtype());
     let dims: SmallVec<[i64; 4]> = part.iter().map(|&d| d as i64).collect();
     let mut buffers = Buffers::new();
-    for (position, index) in &held {
-        let place = |(dim, range): (usize, &Range<usize>)| match have[dim] == whole[dim] {
+    for (position, index) in &held_shards {
+        let place = |(dim, range): (usize, &Range<usize>)| match have[dim] == global[dim] {
             true => range.clone(),
             false => {
                 let rank = starts[dim].iter().position(|start| *start == range.start).unwrap_or(0);
@@ -134,25 +135,29 @@ fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Re
             device.attached()?,
         )?));
     }
-    Ok(Array::from_concrete(Concrete::new(Aval::new(dtype, whole), sharding.clone(), true, buffers)))
+    Ok(Array::from_concrete(Concrete::new(Aval::new(dtype, global), sharding.clone(), true, buffers)))
 }
 
 /// Computes the shape of an array if every process has a part of this shape. `None` for a dimension in which the parts
 /// of processes overlap without being equal.
 fn global_shape(sharding: &Sharding, local: &[usize]) -> Result<Vec<Option<usize>>> {
     let devices = sharding.devices();
-    // Every product of axis sizes divides it.
+    // A shape that every product of axis sizes divides, so that every sharding over the mesh is possible.
     let shape = vec![devices.len(); local.len()];
     sharding.shard_shape(&shape)?;
     let count = |dim: usize| {
-        let mut held: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        let mut starts_of_process: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         for (i, device) in devices.iter().enumerate() {
-            held.entry(device.process_index()).or_default().insert(sharding.index_at(i, &shape)[dim].start);
+            starts_of_process
+                .entry(device.process_index())
+                .or_default()
+                .insert(sharding.index_at(i, &shape)[dim].start);
         }
-        let distinct: BTreeSet<&BTreeSet<usize>> = held.values().collect();
-        let all: BTreeSet<usize> = held.values().flatten().copied().collect();
-        let sizes: BTreeSet<usize> = held.values().map(BTreeSet::len).collect();
-        (sizes.len() == 1 && distinct.iter().map(|set| set.len()).sum::<usize>() == all.len()).then_some(distinct.len())
+        let distinct: BTreeSet<&BTreeSet<usize>> = starts_of_process.values().collect();
+        let starts: BTreeSet<usize> = starts_of_process.values().flatten().copied().collect();
+        let sizes: BTreeSet<usize> = starts_of_process.values().map(BTreeSet::len).collect();
+        let are_disjoint = distinct.iter().map(|set| set.len()).sum::<usize>() == starts.len();
+        (sizes.len() == 1 && are_disjoint).then_some(distinct.len())
     };
     Ok(local.iter().enumerate().map(|(dim, size)| count(dim).map(|n| n * size)).collect())
 }

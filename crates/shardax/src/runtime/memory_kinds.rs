@@ -59,11 +59,12 @@ impl Request {
 
     /// The memory kinds in the program's text: none, or one for each argument and result.
     pub fn memory(&self) -> Memory {
-        let said = |kinds: Vec<Option<MemoryKind>>| kinds.iter().map(|k| k.unwrap_or(MemoryKind::DEVICE)).collect();
+        let or_device =
+            |kinds: Vec<Option<MemoryKind>>| kinds.iter().map(|k| k.unwrap_or(MemoryKind::DEVICE)).collect();
         match self.uses_other_memory() {
             true => Memory {
-                inputs: said(self.in_kinds()),
-                outputs: said(self.result_kinds()),
+                inputs: or_device(self.in_kinds()),
+                outputs: or_device(self.result_kinds()),
                 asked: self.out_kinds.clone(),
             },
             false => Memory::default(),
@@ -72,9 +73,10 @@ impl Request {
 
     /// Returns `true` if a value is in a memory other than the devices' own.
     pub fn uses_other_memory(&self) -> bool {
-        let mut found = self.in_kinds().iter().chain(&self.out_kinds).any(|kind| !MemoryKind::is_default(*kind));
-        self.program.for_each_distinct_eqn(&mut |eqn| found |= !MemoryKind::is_default(eqn.primitive.memory_kind()));
-        found
+        let mut uses_other = self.in_kinds().iter().chain(&self.out_kinds).any(|kind| !MemoryKind::is_default(*kind));
+        self.program
+            .for_each_distinct_eqn(&mut |eqn| uses_other |= !MemoryKind::is_default(eqn.primitive.memory_kind()));
+        uses_other
     }
 
     /// The memory kinds of the results: the requested ones, or the ones that the program chooses. Empty if all results
@@ -83,17 +85,17 @@ impl Request {
         if !self.uses_other_memory() {
             return Vec::new();
         }
-        let put = kinds_of_results(&self.program, &self.in_kinds());
-        put.into_iter().enumerate().map(|(i, kind)| self.requested_kind(i).or(kind)).collect()
+        let kinds = kinds_of_results(&self.program, &self.in_kinds());
+        kinds.into_iter().enumerate().map(|(i, kind)| self.requested_kind(i).or(kind)).collect()
     }
 }
 
 /// Copies the buffers to memory of this kind of the same devices.
 pub(crate) fn moved_to_memory(buffers: &Buffers, kind: Option<MemoryKind>) -> Result<Buffers> {
     let device = |buffer: &pjrt::Buffer| {
-        let all = buffer.device().addressable_memories()?;
-        let found = all.into_iter().find(|memory| kind.is_some_and(|kind| kind.as_str() == memory.kind()));
-        found.map_or_else(|| buffer.device().default_memory(), Ok)
+        let mut memories = buffer.device().addressable_memories()?.into_iter();
+        let requested = memories.find(|memory| kind.is_some_and(|kind| kind.as_str() == memory.kind()));
+        requested.map_or_else(|| buffer.device().default_memory(), Ok)
     };
     buffers.iter().map(|buffer| Ok(Arc::new(buffer.copy_to_memory(&device(buffer)?)?))).collect()
 }
@@ -106,14 +108,14 @@ fn first_use(
     program: &Program,
     inputs: &[Option<MemoryKind>],
 ) -> Option<(&'static str, MemoryKind, &'static Location<'static>)> {
-    let mut found = None;
+    let mut first_use = None;
     walk(program, inputs, &mut |eqn, operands| {
         let other = operands.iter().flatten().find(|kind| !MemoryKind::is_default(Some(**kind)));
-        if let (None, Some(kind)) = (&found, other) {
-            found = Some((eqn.primitive.name(), *kind, eqn.source));
+        if let (None, Some(kind)) = (&first_use, other) {
+            first_use = Some((eqn.primitive.name(), *kind, eqn.source));
         }
     });
-    found
+    first_use
 }
 
 /// The memory kinds of a program's results.
@@ -128,23 +130,19 @@ fn walk(
     inputs: &[Option<MemoryKind>],
     visit: &mut dyn FnMut(&Eqn, &[Option<MemoryKind>]),
 ) -> Vec<Option<MemoryKind>> {
-    let mut known: HashMap<Var, MemoryKind> = HashMap::new();
-    let of = |known: &HashMap<Var, MemoryKind>, atom: &Atom| match atom {
-        Atom::Var(var) => known.get(var).copied(),
-        Atom::Literal { .. } => None,
-    };
-    known.extend(program.inputs.iter().zip(inputs).filter_map(|(var, kind)| Some((*var, (*kind)?))));
+    let mut kinds_of_vars: HashMap<Var, MemoryKind> = HashMap::new();
+    kinds_of_vars.extend(program.inputs.iter().zip(inputs).filter_map(|(var, kind)| Some((*var, (*kind)?))));
     for eqn in &program.eqns {
         if let Some(kind) = eqn.primitive.memory_kind() {
-            known.extend(eqn.outputs.iter().map(|var| (*var, kind)));
+            kinds_of_vars.extend(eqn.outputs.iter().map(|var| (*var, kind)));
             continue;
         }
-        // Only sub-programs that take and return the same values as the equation.
+        // Only sub-programs with the same inputs and results as the equation.
         let programs = eqn.primitive.programs();
         let alike = |p: &&&Program| p.inputs.len() == eqn.inputs.len() && p.outputs.len() == eqn.outputs.len();
-        let inputs: Vec<_> = eqn.inputs.iter().map(|atom| of(&known, atom)).collect();
+        let inputs: Vec<_> = eqn.inputs.iter().map(|atom| kind_of(atom, &kinds_of_vars)).collect();
         if IN_PLACE.contains(&eqn.primitive.name()) {
-            known.extend(eqn.outputs.iter().zip(inputs).filter_map(|(var, kind)| Some((*var, kind?))));
+            kinds_of_vars.extend(eqn.outputs.iter().zip(inputs).filter_map(|(var, kind)| Some((*var, kind?))));
             continue;
         }
         let Some(inner) = programs.iter().find(alike) else {
@@ -154,9 +152,16 @@ fn walk(
             continue;
         };
         let kinds = grow(|| walk(inner, &inputs, visit));
-        known.extend(eqn.outputs.iter().zip(kinds).filter_map(|(var, kind)| Some((*var, kind?))));
+        kinds_of_vars.extend(eqn.outputs.iter().zip(kinds).filter_map(|(var, kind)| Some((*var, kind?))));
     }
-    program.outputs.iter().map(|atom| of(&known, atom)).collect()
+    program.outputs.iter().map(|atom| kind_of(atom, &kinds_of_vars)).collect()
+}
+
+fn kind_of(atom: &Atom, kinds_of_vars: &HashMap<Var, MemoryKind>) -> Option<MemoryKind> {
+    match atom {
+        Atom::Var(var) => kinds_of_vars.get(var).copied(),
+        Atom::Literal { .. } => None,
+    }
 }
 
 #[cfg(test)]
@@ -173,9 +178,9 @@ mod tests {
     #[test]
     fn arrays_lie_where_their_shardings_say() -> Result<()> {
         let device = &local_devices()?[0];
-        let here = SingleDeviceSharding::new(device);
-        let host = here.with_memory_kind("pinned_host");
-        let x = device_put(&arange(0..4), &here)?;
+        let on_device = SingleDeviceSharding::new(device);
+        let host = on_device.with_memory_kind("pinned_host");
+        let x = device_put(&arange(0..4), &on_device)?;
         let put = {
             let host = host.clone();
             jit(move |x: Array| device_put(&(x + 1), &host))
@@ -192,7 +197,7 @@ mod tests {
         }
         let copied = PutOptions::default().may_alias(false).device_put(&on_host, &host)?;
         assert_eq!(kinds(&copied)?, ["pinned_host"]);
-        for y in [device_put(&on_host, &here)?, device_put(&on_host, Space::Device)?, &on_host + 1] {
+        for y in [device_put(&on_host, &on_device)?, device_put(&on_host, Space::Device)?, &on_host + 1] {
             assert_eq!((y.sharding()?.memory_kind(), kinds(&y)?), (None, vec!["device".to_owned()]));
         }
         Ok(())

@@ -98,16 +98,16 @@ struct Source {
 
 /// The number of allocations and bytes of every source.
 fn sources() -> BTreeMap<Source, [i64; 2]> {
-    let mut all: BTreeMap<Source, [i64; 2]> = BTreeMap::new();
+    let mut totals: BTreeMap<Source, [i64; 2]> = BTreeMap::new();
     let mut add = |source: Source, bytes: i64| {
-        let sum = all.entry(source).or_default();
+        let sum = totals.entry(source).or_default();
         sum[0] += 1;
         sum[1] = sum[1].saturating_add(bytes);
     };
     // Arrays may share buffers, so each buffer is counted once.
-    let mut seen = BTreeSet::new();
+    let mut counted = BTreeSet::new();
     for array in live::all() {
-        for buffer in array.buffers.iter().filter(|buffer| seen.insert(Arc::as_ptr(buffer))) {
+        for buffer in array.buffers.iter().filter(|buffer| counted.insert(Arc::as_ptr(buffer))) {
             let (name, file, line) = match array.made_at {
                 Some(at) => (format!("{}:{}", at.file(), at.line()), at.file(), at.line()),
                 None => ("unknown".to_owned(), "", 0),
@@ -124,7 +124,7 @@ fn sources() -> BTreeMap<Source, [i64; 2]> {
         let labels = vec![("kind", "executable".to_owned())];
         add(Source { name: program.name.clone(), file: "", line: 0, labels }, bytes);
     }
-    all
+    totals
 }
 
 /// Text by number.
@@ -150,14 +150,14 @@ fn profile() -> Profile {
     let mut out = Profile { sample_type: sample_type.into(), ..Profile::default() };
     let mut places: BTreeMap<(String, &str), u64> = BTreeMap::new();
     for (source, value) in sources() {
-        let next = places.len() as u64 + 1;
+        let next_id = places.len() as u64 + 1;
         let id = *places.entry((source.name.clone(), source.file)).or_insert_with(|| {
             let name = strings.number(&source.name);
             let filename = strings.number(source.file);
             let line = i64::from(source.line);
-            out.function.push(Function { id: next, name, system_name: name, filename, start_line: line });
-            out.location.push(Location { id: next, line: vec![Line { function_id: next, line }] });
-            next
+            out.function.push(Function { id: next_id, name, system_name: name, filename, start_line: line });
+            out.location.push(Location { id: next_id, line: vec![Line { function_id: next_id, line }] });
+            next_id
         });
         let label = |(key, text): &(&str, String)| Label { key: strings.number(key), text: strings.number(text) };
         let label = source.labels.iter().map(label).collect();

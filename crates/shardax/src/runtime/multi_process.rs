@@ -49,13 +49,13 @@ impl Job<'_> {
     pub fn compile(&self, processes: &Processes, devices: &[Device]) -> Result<pjrt::Result<MultiProcessExecutable>> {
         // Compilations exchange messages. All processes must exchange them in the same order, so only one compilation
         // runs at a time.
-        static ONE: Mutex<()> = Mutex::new(());
-        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        static COMPILATION: Mutex<()> = Mutex::new(());
+        let _compilation = COMPILATION.lock().unwrap_or_else(PoisonError::into_inner);
         let ranks = processes.of(devices);
         if !ranks.contains(&processes.rank()) {
             return Err(err!(
                 Value,
-                "none of the devices of {} belong to process {}: they are those of processes {ranks:?}",
+                "none of the devices of {} belong to process {}: they belong to the processes {ranks:?}",
                 self.name,
                 processes.rank()
             )
@@ -64,34 +64,35 @@ impl Job<'_> {
             ));
         }
         processes.check_exchange(self.name)?;
-        let whole = [self.name, self.types, if self.own { "" } else { self.text }, &format!("{:?}", self.options)];
-        let digest = Sha256::digest(whole.join("\0"));
+        let parts = [self.name, self.types, if self.own { "" } else { self.text }, &format!("{:?}", self.options)];
+        let digest = Sha256::digest(parts.join("\0"));
         let number = u64::from_le_bytes(digest[..8].try_into().unwrap_or_default()) | 2;
         let what = format!("the compilation of `{}` ({})", self.name, self.types);
         processes.agree(&ranks, &what, &[digest.as_slice()], &|rank, _| {
             err!(Runtime, "process {rank} compiles another program than this one as `{}` ({}): all processes must run the same computations in the same order", self.name, self.types)
-                .help("look for what differs between processes in the function: constants made from `process_index()`, random seeds, options")
+                .help("look for differences between processes in the function, such as constants computed from `process_index()`, random seeds or options")
         })?;
         // The name is for error messages; the first arguments are enough.
-        let first: Vec<&str> = self.types.split(", ").take(4).collect();
+        let first_types: Vec<&str> = self.types.split(", ").take(4).collect();
         let more = if self.types.split(", ").nth(4).is_some() { ", …" } else { "" };
-        let called = format!("{} ({}{more})", self.name, first.join(", "));
-        processes.name_program(number, &called);
-        let shared = Arc::new(Shared { program: number, processes: ranks.clone(), what: called });
+        let what = format!("{} ({}{more})", self.name, first_types.join(", "));
+        processes.name_program(number, &what);
+        let shared = Arc::new(Shared { program: number, processes: ranks.clone(), what });
 
+        // One process of each host compiles, and shares the bytes with the others.
         let like = processes.like(&ranks);
-        let first = like.first().copied().unwrap_or(processes.rank());
+        let compiler = like.first().copied().unwrap_or(processes.rank());
         if self.own || like.len() < 2 {
             return Ok(self.load_or_compile(&shared).map(|(executable, _)| executable));
         }
-        let mut made = None;
-        let given = processes.share((first, &like), || {
+        let mut compiled = None;
+        let received = processes.share((compiler, &like), || {
             let (executable, bytes) = self.load_or_compile(&shared).map_err(|error| error.message)?;
-            made = Some(executable);
+            compiled = Some(executable);
             Ok(bytes)
         })?;
-        Ok(match (made, given) {
-            (Some(made), _) => Ok(made),
+        Ok(match (compiled, received) {
+            (Some(executable), _) => Ok(executable),
             (None, Ok(bytes)) => self.load(&bytes, &shared),
             (None, Err(message)) => Err(pjrt::Error::new(pjrt::Code::Unknown, message)),
         })
@@ -99,9 +100,9 @@ impl Job<'_> {
 
     /// The options for this process's devices.
     fn local(&self) -> pjrt::CompileOptions {
-        let own: Vec<usize> = self.client.addressable_devices().iter().map(|device| device.id()).collect();
+        let addressable: Vec<usize> = self.client.addressable_devices().iter().map(|device| device.id()).collect();
         let device_ids: Vec<usize> =
-            self.options.device_ids.iter().copied().filter(|device| own.contains(device)).collect();
+            self.options.device_ids.iter().copied().filter(|device| addressable.contains(device)).collect();
         pjrt::CompileOptions {
             num_replicas: device_ids.len(),
             device_ids,

@@ -18,12 +18,12 @@ pub(crate) fn to_named(op: &pjrt::OpSharding, mesh: &Mesh, rank: usize) -> Optio
     }
     // The coordinates of each device in the grid of tiles.
     let mut coordinates = vec![SmallVec::<[usize; 4]>::new(); mesh.size()];
-    for (at, &device) in assignment.iter().enumerate() {
-        let mut rest = at;
+    for (tile, &device) in assignment.iter().enumerate() {
+        let mut quotient = tile;
         let mut c: SmallVec<[usize; 4]> = smallvec::smallvec![0; tiles.len()];
         for d in (0..tiles.len()).rev() {
-            c[d] = rest % tiles[d];
-            rest /= tiles[d];
+            c[d] = quotient % tiles[d];
+            quotient /= tiles[d];
         }
         *coordinates.get_mut(device)? = c;
     }

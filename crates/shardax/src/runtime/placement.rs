@@ -89,15 +89,15 @@ impl Placing<'_> {
     /// of primitives inside it that name devices. All must agree, including their order.
     pub fn place(&self) -> Result<Placed> {
         self.check_inputs()?;
-        let mut found: Option<(Place, String)> = None;
+        let mut agreed: Option<(Place, String)> = None;
         for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
             let Some(sharding) = input.given.as_ref().or(input.committed.as_ref()) else { continue };
-            agree(&mut found, Place::of(sharding), &|| {
+            agree(&mut agreed, Place::of(sharding), &|| {
                 (format!("{} of {} with shape {aval} and", (self.input_name)(i), self.function), String::new())
             })?;
         }
         for sharding in self.outputs.iter().flatten() {
-            agree(&mut found, Place::of(sharding), &|| ("explicit output sharding".to_owned(), String::new()))?;
+            agree(&mut agreed, Place::of(sharding), &|| ("explicit output sharding".to_owned(), String::new()))?;
         }
         let mut result = Ok(());
         self.program.for_each_distinct_eqn(&mut |eqn| {
@@ -106,18 +106,18 @@ impl Placing<'_> {
             }
             if let Some(sharding) = eqn.primitive.placed_on() {
                 let what = || (format!("{} inside jit", eqn.primitive.name()), format!(" (at {})", eqn.source));
-                result = agree(&mut found, Place::of(&sharding), &what);
+                result = agree(&mut agreed, Place::of(&sharding), &what);
             }
         });
         result?;
-        if !matches!(found, Some((Place::Mesh(_), _)))
+        if !matches!(agreed, Some((Place::Mesh(_), _)))
             && let Some(mesh) = self.mesh_of_types()?
         {
-            agree(&mut found, Place::Mesh(mesh), &|| ("the context mesh".to_owned(), String::new()))?;
+            agree(&mut agreed, Place::Mesh(mesh), &|| ("the context mesh".to_owned(), String::new()))?;
         }
-        let asked = found.is_some();
-        self.place_by_default(&mut found)?;
-        let place = match found {
+        let committed = agreed.is_some();
+        self.place_by_default(&mut agreed)?;
+        let place = match agreed {
             Some((place, _)) => place,
             None => Place::Single(uncommitted_device()?),
         };
@@ -127,19 +127,19 @@ impl Placing<'_> {
             .zip(&self.program.inputs)
             .zip(self.program.in_shardings())
             .map(|((input, var), needed)| {
-                let of_type = || match (&place, self.program.aval_of(*var).sharding()) {
+                let type_sharding = || match (&place, self.program.aval_of(*var).sharding()) {
                     (Place::Mesh(mesh), Some(typed)) => {
                         Some(NamedSharding::new(&mesh.with_shape(typed.mesh()), typed.spec()).into())
                     }
                     _ => None,
                 };
-                let known = input.given.clone().or_else(|| input.committed.clone()).or_else(of_type);
+                let fixed = input.given.clone().or_else(|| input.committed.clone()).or_else(type_sharding);
                 let needed = needed.map(|sharding| place.with_devices_of(sharding));
-                known.or(needed).unwrap_or_else(|| place.replicated())
+                fixed.or(needed).unwrap_or_else(|| place.replicated())
             })
             .collect();
         let out_shardings = self.place_outputs(&place)?;
-        Ok(Placed { place, in_shardings, out_shardings, committed: asked })
+        Ok(Placed { place, in_shardings, out_shardings, committed })
     }
 
     /// Uses the default devices of equations if nothing names other devices. Fails if another place has a different
@@ -176,7 +176,7 @@ impl Placing<'_> {
             given.check_memory().map_err(|e| e.context(name()))?;
             if input.committed.is_none() && given.unreduced().is_some() {
                 return Err(err!(Value, "host data has no addends to be the unreduced {given} of {}", name())
-                    .help("put it there with `device_put(x, sharding)`, or use `reshard(x, spec)` in the function"));
+                    .help("move it there with `device_put(x, sharding)`, or use `reshard(x, spec)` in the function"));
             }
             if let Some(have) = &input.committed {
                 check_split(have, given, aval, &name)?;
@@ -200,9 +200,9 @@ impl Placing<'_> {
         }
         for (i, (given, aval)) in self.outputs.iter().zip(self.program.out_avals()).enumerate() {
             let Some(given) = given else { continue };
-            let own =
+            let type_unreduced =
                 aval.sharding().map(|typed| (typed.unreduced(), typed.kind())).filter(|(axes, _)| !axes.is_empty());
-            if given.unreduced() != own {
+            if given.unreduced() != type_unreduced {
                 return Err(err!(
                     Value,
                     "{} of {} with type {aval} cannot be given the sharding {given}: the sums over its unreduced axes differ",
@@ -285,7 +285,7 @@ pub(crate) fn splits_alike(a: &Sharding, b: &Sharding, rank: usize) -> bool {
         return true;
     }
     let count = a.devices().len();
-    // Divisible by every product of axis sizes.
+    // A shape that every product of axis sizes divides, so that both shardings are possible.
     let shape = vec![count * count; rank];
     count == b.devices().len()
         && match (a.shard_shape(&shape), b.shard_shape(&shape)) {

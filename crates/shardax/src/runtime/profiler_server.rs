@@ -14,7 +14,7 @@ use crate::timeline;
 /// The server of this process.
 struct Server {
     address: SocketAddr,
-    /// Set once it is to end.
+    /// Set to `true` to end the server.
     ends: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -26,14 +26,14 @@ fn server() -> MutexGuard<'static, Option<Server>> {
 }
 
 /// The longest profile, in milliseconds.
-const LONGEST: u64 = 600_000;
-/// The time for a client to send its request.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The time for a client to receive the answer.
-const LONGEST_ANSWER: Duration = Duration::from_secs(120);
-/// The number of clients at a time.
+const MAX_PROFILE_MS: u64 = 600_000;
+/// The time within which a client must send its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time within which a client must receive the answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// The maximum number of concurrent clients.
 const MAX_CLIENTS: usize = 64;
-/// The bytes of a request.
+/// The maximum number of bytes of a request.
 const MAX_REQUEST: usize = 16 << 10;
 
 /// Starts a thread that records profiles of this process on request, until you call [`stop_server`] (JAX's function of
@@ -82,13 +82,13 @@ fn start(port: u16) -> Result<u16> {
             "Only one profiler server can be active at a time; one listens on {}",
             other.address
         )
-        .help("use that one, or call `stop_server` first"));
+        .help("use the running server, or call `stop_server` first"));
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
     let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
     let (address, listener) = bound.map_err(|e| {
         err!(Runtime, "the profiler server cannot listen on port {port}: {e}")
-            .help("give a port above 1023 that no other program uses, or 0 for any")
+            .help("pass a port above 1023 that no other program uses, or 0 for any port")
     })?;
     let ends = Arc::new(AtomicBool::new(false));
     let end = ends.clone();
@@ -110,7 +110,7 @@ pub fn stop_server() -> Result<()> {
     let Server { address, ends, thread } = stopped.at_caller()?;
     ends.store(true, Ordering::Release);
     // Wakes the thread, because it waits for a connection.
-    drop(TcpStream::connect_timeout(&address, PATIENCE));
+    drop(TcpStream::connect_timeout(&address, REQUEST_TIMEOUT));
     // A panic of the thread must not reach the caller.
     drop(thread.join());
     Ok(())
@@ -148,22 +148,22 @@ fn answer(client: &TcpStream, ends: &AtomicBool) -> std::io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         content.len()
     );
-    write_within(client, head.as_bytes(), PATIENCE)?;
-    write_within(client, &content, LONGEST_ANSWER)
+    write_within(client, head.as_bytes(), REQUEST_TIMEOUT)?;
+    write_within(client, &content, ANSWER_TIMEOUT)
 }
 
-/// Reads the first line and the headers of a request within [`PATIENCE`]; otherwise a client that sends a byte now and
+/// Reads the first line and the headers of a request within [`REQUEST_TIMEOUT`]; otherwise a client that sends a byte now and
 /// then could stay forever. Returns `None` if the client sends no complete request.
 fn request(mut client: &TcpStream) -> std::io::Result<Option<String>> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + REQUEST_TIMEOUT;
     let (mut request, mut bytes) = (Vec::new(), [0; 1024]);
     // The headers must be read, because closing a connection with unread data may lose the answer.
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || request.len() > MAX_REQUEST {
+        let remaining = until.saturating_duration_since(Instant::now());
+        if remaining.is_zero() || request.len() > MAX_REQUEST {
             return Ok(None);
         }
-        client.set_read_timeout(Some(left))?;
+        client.set_read_timeout(Some(remaining))?;
         match client.read(&mut bytes)? {
             0 => return Ok(None),
             count => request.extend_from_slice(&bytes[..count]),
@@ -176,11 +176,11 @@ fn request(mut client: &TcpStream) -> std::io::Result<Option<String>> {
 fn write_within(mut client: &TcpStream, mut bytes: &[u8], time: Duration) -> std::io::Result<()> {
     let until = Instant::now() + time;
     while !bytes.is_empty() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = until.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return Err(std::io::ErrorKind::TimedOut.into());
         }
-        client.set_write_timeout(Some(left))?;
+        client.set_write_timeout(Some(remaining))?;
         match client.write(bytes)? {
             0 => return Err(std::io::ErrorKind::WriteZero.into()),
             count => bytes = &bytes[count..],
@@ -203,31 +203,39 @@ fn is_for_this_host(request: &str) -> bool {
 }
 
 fn answer_to(request: &str, ends: &AtomicBool) -> Answer {
-    let text = |status, text: String| (status, "text/plain; charset=utf-8", format!("{text}\n").into_bytes());
     let line = request.lines().next().unwrap_or_default();
     if !is_for_this_host(request) {
-        return text("403 Forbidden", "the Host of a request must be localhost".to_owned());
+        return text_answer("403 Forbidden", "the Host of a request must be localhost".to_owned());
     }
     let mut words = line.split_whitespace();
     let (Some("GET"), Some(target)) = (words.next(), words.next()) else {
-        return text("400 Bad Request", format!("expected a GET request, got {line:?}"));
+        return text_answer("400 Bad Request", format!("expected a GET request, got {line:?}"));
     };
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let given = query.split('&').find_map(|pair| pair.strip_prefix("ms="));
-    let ms = given.map_or(Ok(1000), str::parse::<u64>);
-    let Some(ms) = ms.ok().filter(|ms| (1..=LONGEST).contains(ms)) else {
-        return text("400 Bad Request", format!("ms must be a whole number from 1 to {LONGEST}, got {query:?}"));
+    let requested_ms = query.split('&').find_map(|pair| pair.strip_prefix("ms="));
+    let ms = requested_ms.map_or(Ok(1000), str::parse::<u64>);
+    let Some(ms) = ms.ok().filter(|ms| (1..=MAX_PROFILE_MS).contains(ms)) else {
+        return text_answer(
+            "400 Bad Request",
+            format!("ms must be a whole number from 1 to {MAX_PROFILE_MS}, got {query:?}"),
+        );
     };
     let encoded = match path {
         "/memory" => device_memory_profile().map(|profile| ("application/octet-stream", profile)),
         "/trace" => record(ms, ends).map(|profile| ("application/gzip", profile.trace)),
         "/xplane" => record(ms, ends).map(|profile| ("application/octet-stream", profile.xplane)),
-        _ => return text("404 Not Found", "shardax answers /trace?ms=500, /xplane?ms=500 and /memory".to_owned()),
+        _ => {
+            return text_answer("404 Not Found", "shardax answers /trace?ms=500, /xplane?ms=500 and /memory".to_owned());
+        }
     };
     match encoded {
         Ok((kind, content)) => ("200 OK", kind, content),
-        Err(error) => text("409 Conflict", error.to_string()),
+        Err(error) => text_answer("409 Conflict", error.to_string()),
     }
+}
+
+fn text_answer(status: &'static str, text: String) -> Answer {
+    (status, "text/plain; charset=utf-8", format!("{text}\n").into_bytes())
 }
 
 /// Records a profile of this process for `ms` milliseconds.

@@ -112,13 +112,13 @@ impl<V: CachedProgram> Table<V> {
 
     /// The entry with this hash that `matches`; compared outside of the lock.
     pub fn find(&self, hash: u64, matches: impl Fn(&V) -> bool) -> Option<V> {
-        let found: SmallVec<[V; 1]> = {
+        let candidates: SmallVec<[V; 1]> = {
             let part = self.part(hash).read().unwrap_or_else(PoisonError::into_inner);
             part.get(&hash)?.iter().map(|(value, _)| value.clone()).collect()
         };
-        let found = found.into_iter().find(matches)?;
-        found.program().last_use.touch();
-        Some(found)
+        let candidates = candidates.into_iter().find(matches)?;
+        candidates.program().last_use.touch();
+        Some(candidates)
     }
 
     /// Inserts an entry. The table's owner must be [`registered`](register), so that entries can be evicted.
@@ -132,12 +132,12 @@ impl<V: CachedProgram> Table<V> {
 
     /// All entries.
     pub fn values(&self) -> Vec<V> {
-        let mut all = Vec::new();
+        let mut values = Vec::new();
         for part in &self.0 {
             let part = part.read().unwrap_or_else(PoisonError::into_inner);
-            all.extend(part.values().flatten().map(|(value, _)| value.clone()));
+            values.extend(part.values().flatten().map(|(value, _)| value.clone()));
         }
-        all
+        values
     }
 
     /// Drops the entries that `keep` rejects. Their memory is freed outside of the lock.
@@ -207,9 +207,9 @@ fn make_room() {
         return;
     }
     let tables = evictable();
-    let mut all = Vec::new();
-    tables.iter().for_each(|table| table.visit(&mut |program| all.push((program.last_use.get(), program.bytes))));
-    all.sort_unstable_by_key(|(used, _)| std::cmp::Reverse(*used));
+    let mut programs = Vec::new();
+    tables.iter().for_each(|table| table.visit(&mut |program| programs.push((program.last_use.get(), program.bytes))));
+    programs.sort_unstable_by_key(|(used, _)| std::cmp::Reverse(*used));
     // Evicts an eighth more than necessary, so that not every new program triggers an eviction. The newest program is
     // never evicted.
     let (count, mut bytes) = (max_count - max_count / 8, max_bytes - max_bytes / 8);
@@ -217,10 +217,10 @@ fn make_room() {
         bytes = bytes.saturating_sub(*size);
         *at == 0 || (*at < count && bytes > 0)
     };
-    let kept = all.iter().enumerate().take_while(fit).count();
-    if let Some(&(oldest, _)) = all.get(kept) {
+    let kept = programs.iter().enumerate().take_while(fit).count();
+    if let Some(&(oldest, _)) = programs.get(kept) {
         // Some programs may have equal times, so only as many of them as necessary are evicted.
-        let mut ties = all[..kept].iter().filter(|(used, _)| *used == oldest).count();
+        let mut ties = programs[..kept].iter().filter(|(used, _)| *used == oldest).count();
         let mut keep = |program: &LoadedProgram| {
             let used = program.last_use.get();
             let tie = used == oldest && ties > 0;

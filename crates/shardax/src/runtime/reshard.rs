@@ -28,7 +28,7 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
             "an array of type {} cannot be moved to {want}: the sums over its unreduced axes differ",
             array.aval
         )
-        .help("use `reshard(x, spec)`, which adds up or spreads the addends"));
+        .help("use `reshard(x, spec)`, which sums or creates the addends"));
     }
     if have.layout().is_some() || want.layout().is_some() {
         return relaid(array, want);
@@ -76,26 +76,30 @@ fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
         return Ok(array.buffers.clone());
     }
     layouts::check(want, &array.aval.shape)?;
-    let place = |sharding: &Sharding| match sharding {
-        Sharding::Single(single) => Place::Single(single.device().clone()),
-        Sharding::Named(named) => Place::Mesh(named.mesh().clone()),
-    };
     // The array moves to the default layout first, then to the target's devices, then to the target's layout.
-    let made = |sharding: &Sharding, buffers| Concrete::new(array.aval.clone(), sharding.clone(), true, buffers);
+    let with_sharding =
+        |sharding: &Sharding, buffers| Concrete::new(array.aval.clone(), sharding.clone(), true, buffers);
     let default = have.in_layout(None);
-    let there = want.in_layout(None);
+    let target = want.in_layout(None);
     let is_gone = have.devices().first().is_some_and(|device| check_current(device).is_err());
     let moved = match have.layout() {
         // The client of these devices failed, so no program can run on them.
         Some(_) if is_gone && transfer::is_here(array) => {
-            transfer::buffers_from_host(&transfer::to_host(array)?, &array.aval, &there)?
+            transfer::buffers_from_host(&transfer::to_host(array)?, &array.aval, &target)?
         }
-        Some(_) => reshard(&made(&default, relocated(array, &default, place(have))?), &there)?,
-        None => reshard(&made(&default, array.buffers.clone()), &there)?,
+        Some(_) => reshard(&with_sharding(&default, relocated(array, &default, place_of(have))?), &target)?,
+        None => reshard(&with_sharding(&default, array.buffers.clone()), &target)?,
     };
     match want.layout() {
-        Some(_) => relocated(&made(&there, moved), want, place(want)),
+        Some(_) => relocated(&with_sharding(&target, moved), want, place_of(want)),
         None => Ok(moved),
+    }
+}
+
+fn place_of(sharding: &Sharding) -> Place {
+    match sharding {
+        Sharding::Single(single) => Place::Single(single.device().clone()),
+        Sharding::Named(named) => Place::Mesh(named.mesh().clone()),
     }
 }
 
@@ -130,7 +134,7 @@ fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers>
     };
     let outs: Vec<Array> = request.load_cached()?.run(&[array], true)?;
     let moved = outs.first().and_then(Array::concrete_ref).map(|c| c.buffers.clone());
-    moved.ok_or_else(|| err!(Runtime, "a reshard gave no result"))
+    moved.ok_or_else(|| err!(Runtime, "internal error: a reshard has no result; please report this"))
 }
 
 /// Returns `true` if an array of this process only moves to devices of several processes.

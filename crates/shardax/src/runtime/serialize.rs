@@ -48,12 +48,12 @@ impl Request {
         }
         let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
         if *digest != self.digest()? {
-            return Err(err!(Value, "the bytes are of another program than {}, which takes the same types", self.name)
-                .help("compile it (`lowered.compile()`), and serialize the result; the bytes belong to one program text, including its constants"));
+            return Err(err!(Value, "the bytes are of another program than {}, with arguments of the same types", self.name)
+                .help("compile it with `lowered.compile()` and serialize the result; the bytes belong to one program text, including its constants"));
         }
-        let found = self.result_shardings(&executable, None)?;
-        if found.iter().all(Option::is_some) {
-            return self.loaded(executable, None, found, 0);
+        let out_shardings = self.result_shardings(&executable, None)?;
+        if out_shardings.iter().all(Option::is_some) {
+            return self.loaded(executable, None, out_shardings, 0);
         }
         Err(err!(Value, "the compiled program splits a result of {} in a way that no spec expresses", self.name)
             .help("set the shardings of the results (`out_shardings`) before lowering, in both processes"))

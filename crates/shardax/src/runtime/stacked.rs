@@ -1,4 +1,4 @@
-//! A leading axis with one entry per device, as `pmap` maps over.
+//! Arrays with a leading axis of one entry per device, over which `pmap` maps.
 
 use std::sync::Arc;
 
@@ -44,19 +44,19 @@ fn put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
     let flats: Vec<Flat> = shards.iter().map(Flat::of).collect();
     flats[1..].iter().try_for_each(|f| same_structure(&flats[0].def, &f.def))?;
     stack(flats[0].clone(), devices, &|device, leaf| flats[device].leaves[leaf].to_bytes(), &|leaf| {
-        let first = flats[0].leaves[leaf].aval();
+        let expected = flats[0].leaves[leaf].aval();
         for (device, flat) in flats.iter().enumerate() {
             let aval = flat.leaves[leaf].aval();
-            if (aval.dtype, &aval.shape) != (first.dtype, &first.shape) {
+            if (aval.dtype, &aval.shape) != (expected.dtype, &expected.shape) {
                 return Err(err!(
                     Value,
-                    "the shards passed to device_put_sharded must have consistent shape and dtype, but{} is {first} for device 0 and {aval} for device {device}",
+                    "the shards passed to device_put_sharded must have consistent shape and dtype, but{} is {expected} for device 0 and {aval} for device {device}",
                     match flat.def.paths().swap_remove(leaf) {
                         path if path.is_empty() => " it".to_owned(),
                         path => format!(" value{path}"),
                     }
                 )
-                .help("give every device an array of one type"));
+                .help("pass arrays of equal shape and dtype for all devices"));
             }
         }
         Ok(())
@@ -78,7 +78,7 @@ pub fn device_put_replicated<T: Tree>(tree: &T, devices: &[Device]) -> Result<T>
 fn put_replicated<T: Tree>(tree: &T, devices: &[Device]) -> Result<T> {
     if devices.is_empty() {
         return Err(err!(Value, "`devices` argument to device_put_replicated must be a non-empty sequence")
-            .help("give the devices that get a copy, such as `local_devices()?`"));
+            .help("pass the devices that should receive a copy, such as `local_devices()?`"));
     }
     let flat = Flat::of(tree);
     let bytes = flat.leaves.iter().map(Array::to_bytes).collect::<Result<Vec<_>>>()?;
@@ -96,19 +96,19 @@ fn stack<T: Tree, B: AsRef<[u8]>>(
     for (i, leaf) in flat.leaves.iter_mut().enumerate() {
         leaf.check()?;
         check(i)?;
-        let one = leaf.aval();
-        let dims: SmallVec<[i64; 4]> = std::iter::once(1).chain(one.shape.iter().map(|&d| d as i64)).collect();
+        let entry = leaf.aval();
+        let dims: SmallVec<[i64; 4]> = std::iter::once(1).chain(entry.shape.iter().map(|&d| d as i64)).collect();
         let buffers = devices
             .iter()
             .enumerate()
             .map(|(n, device)| {
-                let ty = one.dtype.element_type();
+                let ty = entry.dtype.element_type();
                 Ok(Arc::new(client()?.pjrt.buffer_from_host(bytes(n, i)?.as_ref(), ty, &dims, device.attached()?)?))
             })
             .collect::<Result<Buffers>>()?;
-        let mut shape = one.shape.clone();
+        let mut shape = entry.shape.clone();
         shape.insert(0, devices.len());
-        let aval = one.with_shape(shape).strip_weak_type();
+        let aval = entry.with_shape(shape).strip_weak_type();
         *leaf = Array::from_concrete(Concrete::new(aval, sharding.clone().into(), true, buffers));
     }
     flat.build()
@@ -148,12 +148,12 @@ pub fn unreplicate<T: Tree>(tree: &T) -> Result<T> {
 
 fn first(array: &Array) -> Result<Array> {
     let part = array.addressable_data(0)?;
-    let first = match part.shape().first() {
+    let entry = match part.shape().first() {
         Some(1) => part.squeeze(0),
         _ => array.get(0),
     };
-    first.check()?;
-    Ok(first)
+    entry.check()?;
+    Ok(entry)
 }
 
 /// The sharding over `devices` along the leading axis.

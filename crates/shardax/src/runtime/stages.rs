@@ -72,9 +72,9 @@ impl Stages {
         let (stages, outputs, slots) = cut(&request.program, ranges(&lengths));
         let load_stage = |stage: Stage<Program>| -> Result<Stage<Arc<LoadedProgram>>> {
             let Stage { program, inputs, outputs, last_read } = stage;
-            let whole = request.place.replicated();
+            let on_device = request.place.replicated();
             let program = load(Request {
-                in_shardings: vec![whole; program.inputs.len()],
+                in_shardings: vec![on_device; program.inputs.len()],
                 out_shardings: vec![None; program.outputs.len()],
                 donated: vec![false; program.inputs.len()],
                 input_names: InputNames::default(),
@@ -171,11 +171,11 @@ fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Ve
     }
 
     // The last stage that reads each slot; results are never dropped.
-    let last = ranges.len() - 1;
+    let last_stage = ranges.len() - 1;
     let mut last_reader: Vec<Option<usize>> = vec![None; variables];
     let atoms_of = |number: usize, range: &Range<usize>| -> Vec<Atom> {
         let atoms = program.eqns[range.clone()].iter().flat_map(|eqn| eqn.inputs.iter().copied());
-        atoms.chain(if number == last { copied.clone() } else { Vec::new() }).collect()
+        atoms.chain(if number == last_stage { copied.clone() } else { Vec::new() }).collect()
     };
     for (number, range) in ranges.iter().enumerate() {
         for atom in atoms_of(number, range) {
@@ -196,11 +196,11 @@ fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Ve
             new
         };
         let mut inputs = Vec::new();
-        let mut known = HashSet::new();
+        let mut added = HashSet::new();
         for atom in atoms_of(number, range) {
             if let Atom::Var(var) = atom
                 && stage_of_slot[slot_of[&var]] != Some(number)
-                && known.insert(var)
+                && added.insert(var)
             {
                 let new = define(&mut stage, var);
                 stage.inputs.push(new);
@@ -229,7 +229,7 @@ fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Ve
         stage.eqns = program.eqns[range.clone()].iter().map(renamed_eqn).collect();
         stage.outputs = results.iter().map(|(var, _)| Atom::Var(renamed[var])).collect();
         let mut outputs: Vec<usize> = results.iter().map(|(_, slot)| *slot).collect();
-        if number == last {
+        if number == last_stage {
             stage.outputs.extend(copied.iter().map(rename));
             outputs.extend((0..copied.len()).map(|i| variables + i));
         }

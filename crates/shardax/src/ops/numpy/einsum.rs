@@ -135,11 +135,7 @@ fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>
     };
     let parts: Vec<&str> = left.split(',').collect();
     if parts.len() != operands.len() {
-        return Err(fail(format!(
-            "the letters are for {} arrays, but {} were given",
-            parts.len(),
-            operands.len()
-        )));
+        return Err(fail(format!("the letters are for {} arrays, but {} were given", parts.len(), operands.len())));
     }
     let labels = |part: &str, hidden: usize| -> Result<Vec<Label>> {
         let (before, after) = part.split_once("...").unwrap_or((part, ""));

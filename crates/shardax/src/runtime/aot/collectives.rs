@@ -96,6 +96,23 @@ pub struct Collective {
     pub bytes_between: u64,
 }
 
+impl Collective {
+    /// Returns `true` if both are reported together: they only differ in counts and in overlapped work.
+    fn is_like(&self, other: &Collective) -> bool {
+        (self.kind, &self.axes, self.participants, self.bytes, self.in_loop, self.runs.is_none())
+            == (other.kind, &other.axes, other.participants, other.bytes, other.in_loop, other.runs.is_none())
+    }
+
+    /// Adds the counts of an identical collective.
+    fn add(&mut self, other: &Collective) {
+        self.count += 1;
+        self.runs = self.runs.zip(other.runs).map(|(a, b)| a.saturating_add(b));
+        self.asynchronous += other.asynchronous;
+        self.flops_between = self.flops_between.saturating_add(other.flops_between);
+        self.bytes_between = self.bytes_between.saturating_add(other.bytes_between);
+    }
+}
+
 /// `all-reduce over 'i', 4 bytes on each device, ×1`
 impl fmt::Display for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -131,7 +148,7 @@ impl Collectives {
         let continuing = continued(instructions);
         let sizes: HashMap<(&str, &str), usize> =
             instructions.iter().map(|i| ((i.computation.as_str(), i.name.as_str()), bytes(&i.shapes))).collect();
-        let mut found: Vec<Collective> = Vec::new();
+        let mut groups_found: Vec<Collective> = Vec::new();
         for instruction in instructions {
             let Some(kind) = CollectiveKind::of(&instruction.opcode) else { continue };
             let computation = instruction.computation.as_str();
@@ -143,44 +160,35 @@ impl Collectives {
             let mut results = bytes(&instruction.shapes);
             if instruction.opcode.ends_with("-start") {
                 // The result of a start also holds the operands, and additional u32 scalars.
-                let own = |(ty, dims): &&(ElementType, Vec<i64>)| *ty == ElementType::U32 && dims.is_empty();
-                let own = if instruction.shapes.len() > 2 { instruction.shapes.iter().filter(own).count() } else { 0 };
-                results = results.saturating_sub(4 * own);
+                let is_scalar = |(ty, dims): &&(ElementType, Vec<i64>)| *ty == ElementType::U32 && dims.is_empty();
+                let has_scalars = instruction.shapes.len() > 2;
+                let scalars = if has_scalars { instruction.shapes.iter().filter(is_scalar).count() } else { 0 };
+                results = results.saturating_sub(4 * scalars);
                 results = if results > operands { results - operands } else { results };
             }
             let groups = groups(instruction, mesh);
-            let of_computation = runs.of_computation(computation);
+            let executions = runs.of_computation(computation);
             let between = overlap.with(instruction);
-            let times = of_computation.unwrap_or(1);
+            let times = executions.unwrap_or(1);
             let work = between.unwrap_or_default();
-            let one = Collective {
+            let collective = Collective {
                 kind: if scattering.contains(computation) { ReduceScatter } else { kind },
                 axes: axes(&groups, mesh),
                 participants: groups.iter().map(Vec::len).max().unwrap_or(0),
                 bytes: operands.max(results),
                 count: 1,
-                runs: of_computation,
+                runs: executions,
                 in_loop: runs.looped.contains(computation),
                 asynchronous: usize::from(between.is_some()),
                 flops_between: (work.flops * times as f64) as u64,
                 bytes_between: work.bytes.saturating_mul(times) as u64,
             };
-            let same = |c: &Collective| {
-                (c.kind, &c.axes, c.participants, c.bytes, c.in_loop, c.runs.is_none())
-                    == (one.kind, &one.axes, one.participants, one.bytes, one.in_loop, one.runs.is_none())
-            };
-            match found.iter_mut().find(|c| same(c)) {
-                Some(known) => {
-                    known.count += 1;
-                    known.runs = known.runs.zip(one.runs).map(|(a, b)| a.saturating_add(b));
-                    known.asynchronous += one.asynchronous;
-                    known.flops_between = known.flops_between.saturating_add(one.flops_between);
-                    known.bytes_between = known.bytes_between.saturating_add(one.bytes_between);
-                }
-                None => found.push(one),
+            match groups_found.iter_mut().find(|group| group.is_like(&collective)) {
+                Some(group) => group.add(&collective),
+                None => groups_found.push(collective),
             }
         }
-        Collectives(found)
+        Collectives(groups_found)
     }
 
     /// The number of collectives of all kinds.
@@ -221,11 +229,11 @@ impl fmt::Display for Collectives {
 }
 
 pub(super) fn bytes(shapes: &[(ElementType, Vec<i64>)]) -> usize {
-    let one = |(ty, dims): &(ElementType, Vec<i64>)| {
+    let sizes = shapes.iter().map(|(ty, dims)| {
         let elements: i64 = dims.iter().product();
         (usize::try_from(elements).unwrap_or(0) * ty.bits()).div_ceil(8)
-    };
-    shapes.iter().map(one).sum()
+    });
+    sizes.sum()
 }
 
 /// The number of executions of each computation in one call.
@@ -252,39 +260,39 @@ impl<'a> Runs<'a> {
             if i.in_entry {
                 entry = Some(i.computation.as_str());
             }
-            for (at, called) in i.calls.iter().enumerate() {
+            for (position, called) in i.calls.iter().enumerate() {
                 let is_loop = i.opcode == "while";
                 let trips = i.trip_count.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-                // The condition runs once more than the body.
-                let times = if is_loop { trips.map(|n| n.saturating_add(at)) } else { Some(1) };
+                // A loop calls the body, then the condition, which runs once more than the body.
+                let times = if is_loop { trips.map(|n| n.saturating_add(position)) } else { Some(1) };
                 callers.entry(called.as_str()).or_default().push((i.computation.as_str(), times, is_loop));
             }
         }
-        let mut all = Runs { runs: entry.into_iter().map(|name| (name, Some(1))).collect(), looped: HashSet::new() };
+        let mut result = Runs { runs: entry.into_iter().map(|name| (name, Some(1))).collect(), looped: HashSet::new() };
         // Callers precede their callees in the call graph, so the graph's depth bounds the number of rounds.
         let mut open: HashSet<&str> = callers.keys().copied().filter(|name| Some(*name) != entry).collect();
         while !open.is_empty() {
             let ready =
                 |name: &&str| callers[name].iter().all(|(caller, _, _)| !open.contains(caller) || caller == name);
-            let (now, later): (HashSet<&str>, HashSet<&str>) = open.iter().copied().partition(ready);
+            let (round, later): (HashSet<&str>, HashSet<&str>) = open.iter().copied().partition(ready);
             // HLO has no recursion. If there is a cycle nevertheless, cut it, because the loop would not end otherwise.
-            let now = if now.is_empty() { std::mem::take(&mut open) } else { now };
-            for name in now {
+            let round = if round.is_empty() { std::mem::take(&mut open) } else { round };
+            for name in round {
                 let mut sum = Some(0usize);
                 for (caller, times, is_loop) in &callers[name] {
                     // A computation without a caller counts as if the entry called it.
-                    let of_caller = all.runs.get(caller).copied().unwrap_or(Some(1));
-                    let more = of_caller.zip(*times).map(|(a, b)| a.saturating_mul(b));
-                    sum = sum.zip(more).map(|(a, b)| a.saturating_add(b));
-                    if *is_loop || all.looped.contains(caller) {
-                        all.looped.insert(name);
+                    let caller_runs = result.runs.get(caller).copied().unwrap_or(Some(1));
+                    let runs = caller_runs.zip(*times).map(|(a, b)| a.saturating_mul(b));
+                    sum = sum.zip(runs).map(|(a, b)| a.saturating_add(b));
+                    if *is_loop || result.looped.contains(caller) {
+                        result.looped.insert(name);
                     }
                 }
-                all.runs.insert(name, sum);
+                result.runs.insert(name, sum);
             }
             open = later;
         }
-        all
+        result
     }
 }
 
@@ -293,25 +301,32 @@ impl<'a> Runs<'a> {
 fn fused_reduce_scatters(instructions: &[HloInstruction]) -> HashSet<&str> {
     let fusions = instructions.iter().filter(|i| i.opcode == "fusion");
     let computations = fusions.flat_map(|i| i.calls.iter().map(|called| (i.name.as_str(), called.as_str())));
-    let named = |name: &str| name.starts_with("all-reduce-scatter");
-    computations.filter(|(name, called)| named(name) || named(called)).map(|(_, called)| called).collect()
+    computations
+        .filter(|(name, called)| is_reduce_scatter_name(name) || is_reduce_scatter_name(called))
+        .map(|(_, called)| called)
+        .collect()
+}
+
+/// TPUs give these fusions a name of their own.
+fn is_reduce_scatter_name(name: &str) -> bool {
+    name.starts_with("all-reduce-scatter")
 }
 
 /// The computations that only continue collectives. TPUs write an asynchronous collective several times: in the
 /// fusion that starts it, in each fusion that it overlaps, and in the one that waits for it.
 fn continued(instructions: &[HloInstruction]) -> HashSet<&str> {
     let waits = |i: &&HloInstruction| i.custom_call_target.as_deref() == Some("AsyncCollectiveDone");
-    let mut found: HashSet<&str> = instructions.iter().filter(waits).map(|i| i.computation.as_str()).collect();
-    let beside = |i: &&HloInstruction| i.computation.starts_with("async_collective_fusion");
-    found.extend(instructions.iter().filter(beside).map(|i| i.computation.as_str()));
-    // Add the computations that these call.
+    let mut computations: HashSet<&str> = instructions.iter().filter(waits).map(|i| i.computation.as_str()).collect();
+    let overlaps = |i: &&HloInstruction| i.computation.starts_with("async_collective_fusion");
+    computations.extend(instructions.iter().filter(overlaps).map(|i| i.computation.as_str()));
+    // Add the computations that these call, until there are no more.
     loop {
-        let inside = instructions.iter().filter(|i| found.contains(i.computation.as_str()));
+        let inside = instructions.iter().filter(|i| computations.contains(i.computation.as_str()));
         let called: Vec<&str> = inside.flat_map(|i| &i.calls).map(String::as_str).collect();
-        let before = found.len();
-        found.extend(called);
-        if found.len() == before {
-            return found;
+        let count = computations.len();
+        computations.extend(called);
+        if computations.len() == count {
+            return computations;
         }
     }
 }

@@ -25,11 +25,11 @@ use crate::runtime::multi_process::processes_of;
 /// Fails with the error of the first function in the list that does not compile.
 #[track_caller]
 pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Result<Vec<Compiled<Args, Out>>> {
-    let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next_index, finished) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
-        while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < lowered.len()) {
+        while let Some(i) = Some(next_index.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < lowered.len()) {
             let compiled = lowered[i].compile();
-            made.lock().unwrap_or_else(PoisonError::into_inner).push((i, compiled));
+            finished.lock().unwrap_or_else(PoisonError::into_inner).push((i, compiled));
         }
     };
     // All processes must compile programs over shared devices in the same order, so these are compiled sequentially.
@@ -44,7 +44,7 @@ pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Res
         });
         work();
     });
-    let mut made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
-    made.sort_by_key(|(i, _)| *i);
-    made.into_iter().map(|(_, compiled)| compiled).collect::<Result<_>>().at_caller()
+    let mut finished = finished.into_inner().unwrap_or_else(PoisonError::into_inner);
+    finished.sort_by_key(|(i, _)| *i);
+    finished.into_iter().map(|(_, compiled)| compiled).collect::<Result<_>>().at_caller()
 }

@@ -66,14 +66,16 @@ impl<Args, Out> CrossCompiled<Args, Out> {
 
     /// The sharding of each argument; `None` for unused arguments.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
-        let of = |i| Some(self.lowered.in_sharding(&self.program.in_shardings, i)?.in_layout(None));
-        LeafTree::new(&self.lowered.in_def, (0..self.lowered.in_avals.len()).map(of).collect())
+        let arguments = 0..self.lowered.in_avals.len();
+        let shardings =
+            arguments.map(|i| Some(self.lowered.in_sharding(&self.program.in_shardings, i)?.in_layout(None)));
+        LeafTree::new(&self.lowered.in_def, shardings.collect())
     }
 
     /// The sharding of each result, as requested or as the compiler chose it.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
-        let all = self.program.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
-        LeafTree::new(&self.lowered.convention.out_def, all)
+        let shardings = self.program.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
+        LeafTree::new(&self.lowered.convention.out_def, shardings)
     }
 
     /// The type of each argument, and its donation.

@@ -57,7 +57,7 @@ pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
 pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl Into<ShardingLike>) -> Array {
     const NAME: &str = "shape_dtype_struct_on";
     let like = sharding.into();
-    let made = shape_of(shape).and_then(|shape| {
+    let array = shape_of(shape).and_then(|shape| {
         let sharding = match &like {
             ShardingLike::Format(format) => match format.placed(NAME)? {
                 Some(sharding) => layouts::canonical(&sharding),
@@ -75,7 +75,7 @@ pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl
         sharding.layout().map_or(Ok(()), |known| known.get().check(&shape))?;
         Ok(of_type_on(Aval::new(dtype, shape).lying(&sharding), Some(Arc::new(sharding))))
     });
-    made.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))
+    array.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))
 }
 
 /// Computes the types of a function's results without running it, and returns them as a tree of arrays without values.

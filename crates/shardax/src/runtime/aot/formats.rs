@@ -20,8 +20,8 @@ impl LoweredFn {
     fn input_formats(&self, inputs: &[Sharding], program: &pjrt::CompiledProgram) -> LeafTree<Option<Format>> {
         let CallConvention { captures, kept, .. } = &self.convention;
         let format = |argument: usize| {
-            let at = captures.len() + kept.iter().position(|k| *k == argument)?;
-            Some(format(layouts::layout_at(program.parameter_layouts(), at), inputs.get(at)?))
+            let input = captures.len() + kept.iter().position(|k| *k == argument)?;
+            Some(format(layouts::layout_at(program.parameter_layouts(), input), inputs.get(input)?))
         };
         LeafTree::new(&self.in_def, (0..self.in_avals.len()).map(format).collect())
     }
@@ -29,8 +29,8 @@ impl LoweredFn {
     /// The format of each result; `outputs` are their shardings.
     fn output_formats(&self, outputs: &[Sharding], program: &pjrt::CompiledProgram) -> LeafTree<Format> {
         let layout_at = |i| layouts::layout_at(program.output_layouts(), i);
-        let all = outputs.iter().enumerate().map(|(i, sharding)| format(layout_at(i), sharding));
-        LeafTree::new(&self.convention.out_def, all.collect())
+        let formats = outputs.iter().enumerate().map(|(i, sharding)| format(layout_at(i), sharding));
+        LeafTree::new(&self.convention.out_def, formats.collect())
     }
 }
 
@@ -61,9 +61,9 @@ impl<Args, Out> Compiled<Args, Out> {
 
     /// Fails for committed arguments with another layout in memory.
     pub(super) fn check_layouts(&self, flat: &Flat) -> Result<()> {
-        let said = |sharding: &Sharding| sharding.layout().is_some();
-        let passed = |leaf: &Array| leaf.concrete_ref().is_some_and(|c| said(&c.sharding));
-        if !self.loaded.in_shardings.iter().any(said) && !flat.leaves.iter().any(passed) {
+        let has_layout = |sharding: &Sharding| sharding.layout().is_some();
+        let is_passed_with_layout = |leaf: &Array| leaf.concrete_ref().is_some_and(|c| has_layout(&c.sharding));
+        if !self.loaded.in_shardings.iter().any(has_layout) && !flat.leaves.iter().any(is_passed_with_layout) {
             return Ok(());
         }
         self.mismatches(flat, &|i, leaf| {
@@ -81,7 +81,7 @@ impl<Args, Out> Compiled<Args, Out> {
                 Value,
                 "Computation was compiled for input layouts that disagree with the layouts of arguments passed to it. The mismatches are:{list}"
             )
-            .help("put them as `input_formats` says: `device_put(&args, &compiled.input_formats())`"))
+            .help("move the arguments to these formats with `device_put(&args, &compiled.input_formats())`"))
         })
     }
 }

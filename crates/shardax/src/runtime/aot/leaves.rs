@@ -102,9 +102,9 @@ fn nest<T>(def: &TreeDef, leaves: &mut dyn Iterator<Item = Option<T>>) -> Prefix
 /// The type of an argument, and its donation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArgInfo {
-    /// Its type.
+    /// The type of the argument.
     pub aval: Aval,
-    /// `true` if the program may reuse its memory.
+    /// `true` if the program may reuse the memory of the argument.
     pub donated: bool,
 }
 

@@ -57,8 +57,8 @@ pub(crate) struct LowerOptions<'a> {
 #[derive(Default)]
 pub(crate) struct Traces(Mutex<VecDeque<Arc<Trace>>>);
 
-/// The number of cached traces of a function, enough for a loop over a few device sets or types.
-const KEPT_TRACES: usize = 4;
+/// The maximum number of cached traces of a function, enough for a loop over a few device sets or types.
+const MAX_TRACES: usize = 4;
 
 struct Trace {
     /// The context mesh. If the trace does not depend on its devices, the trace is also valid for other devices.
@@ -90,16 +90,16 @@ fn warn_of_dropped_counts(function: &str, in_def: &TreeDef, kept: &[usize], out_
 }
 
 impl LowerOptions<'_> {
-    /// Traces `f` and decides its placement.
+    /// Traces `f`, decides its placement, then resolves the layouts, which depend on the platform of the placement.
     pub fn lower(self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
         let trace = self.trace(flat, f)?;
         let Trace { in_avals, pruned: Pruned { program, captures, refs, kept }, out_def, .. } = &*trace;
         if !self.keep_unused {
             warn_of_dropped_counts(self.function, &flat.def, kept, out_def);
         }
-        let mut asked = (self.out_shardings)(out_def, program)?;
-        asked.resize_with(asked.len() + refs.results(), Default::default);
-        let outputs: Vec<Option<Sharding>> = asked.iter().map(|asked| asked.sharding.clone()).collect();
+        let mut requested = (self.out_shardings)(out_def, program)?;
+        requested.resize_with(requested.len() + refs.results(), Default::default);
+        let outputs: Vec<Option<Sharding>> = requested.iter().map(|request| request.sharding.clone()).collect();
         let output_name =
             |i: usize| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default());
 
@@ -124,20 +124,21 @@ impl LowerOptions<'_> {
         .place()?;
         let Placed { place, mut in_shardings, out_shardings, committed } = placed;
         let mut auto_inputs = Vec::new();
-        for (at, &i) in kept.iter().enumerate() {
-            let (at, name) = (captures.len() + at, || format!("argument{}", paths()[i]));
+        for (position, &i) in kept.iter().enumerate() {
+            let (input, name) = (captures.len() + position, || format!("argument{}", paths()[i]));
             let layout =
                 layouts::input_sharding(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
             if layout == Some(RequestedLayout::Auto) {
-                auto_inputs.push(at);
+                auto_inputs.push(input);
             }
-            in_shardings[at] = in_shardings[at].in_layout(layout.and_then(RequestedLayout::known));
+            in_shardings[input] = in_shardings[input].in_layout(layout.and_then(RequestedLayout::known));
         }
-        let out_layouts = layouts::requested_results(&asked, &program.out_avals(), place.platform(), &output_name)?;
-        let taken = captures.iter().map(|_| false).chain(kept.iter().map(|&i| self.donated[i]));
+        let out_layouts = layouts::requested_results(&requested, &program.out_avals(), place.platform(), &output_name)?;
+        // Captured arrays are never donated, because the function needs them in the next call.
+        let donated = captures.iter().map(|_| false).chain(kept.iter().map(|&i| self.donated[i]));
         let request = Request {
             name: self.program,
-            donated: taken.collect(),
+            donated: donated.collect(),
             program: program.clone(),
             input_names: InputNames::new(captures.len(), &flat.def, kept),
             place,
@@ -145,7 +146,7 @@ impl LowerOptions<'_> {
             out_shardings,
             out_kinds: outputs
                 .iter()
-                .map(|asked| asked.as_ref().map(|s| s.kind().unwrap_or(MemoryKind::DEVICE)))
+                .map(|sharding| sharding.as_ref().map(|s| s.kind().unwrap_or(MemoryKind::DEVICE)))
                 .collect(),
             auto_inputs,
             out_layouts,
@@ -172,18 +173,19 @@ impl LowerOptions<'_> {
     /// Returns a cached trace for such arguments if there is one; otherwise traces `f`.
     fn trace(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Arc<Trace>> {
         // Host data is placed as `in_shardings` say, so its type has the same sharding.
-        let given = self.in_shardings.iter().map(|given| given.sharding.as_ref());
-        let in_avals: Vec<Aval> = types_of(flat)?.into_iter().zip(given).map(placed).collect();
+        let requested = self.in_shardings.iter().map(|requested| requested.sharding.as_ref());
+        let in_avals: Vec<Aval> = types_of(flat)?.into_iter().zip(requested).map(placed).collect();
         let (mesh, client_number, defaults) = (mesh_for_key(), client_number(), Defaults::current());
         let shape = |mesh: &Option<Mesh>| mesh.as_ref().map(|mesh| mesh.abstract_mesh().clone());
-        let same = |trace: &Trace| {
+        let is_valid = |trace: &Trace| {
             (trace.client_number, trace.defaults) == (client_number, defaults)
                 && (trace.mesh == mesh || (!trace.depends_on_devices && shape(&trace.mesh) == shape(&mesh)))
                 && trace.in_def == flat.def
                 && trace.in_avals == in_avals
         };
-        if let Some(found) = self.traces.and_then(|traces| traces.lock().iter().find(|trace| same(trace)).cloned()) {
-            return Ok(found);
+        let cached = self.traces.and_then(|traces| traces.lock().iter().find(|trace| is_valid(trace)).cloned());
+        if let Some(trace) = cached {
+            return Ok(trace);
         }
         let begun = Instant::now();
         // `pmap` maps over its own mesh, whatever mesh an argument is on. A type over another mesh would become the
@@ -214,18 +216,18 @@ impl LowerOptions<'_> {
         });
         // A trace that depends on the mesh of the arguments is valid for these arguments only, so it is not cached.
         if let Some(traces) = self.traces.filter(|_| !dependence.argument_meshes) {
-            let mut all = traces.lock();
-            all.truncate(KEPT_TRACES - 1);
-            all.push_front(trace.clone());
+            let mut traces = traces.lock();
+            traces.truncate(MAX_TRACES - 1);
+            traces.push_front(trace.clone());
         }
         Ok(trace)
     }
 }
 
 /// The type of an argument whose sharding the user specified.
-fn placed((aval, given): (Aval, Option<&Sharding>)) -> Aval {
-    match given {
-        Some(given) if aval.sharding.is_none() => aval.lying(given),
+fn placed((aval, requested): (Aval, Option<&Sharding>)) -> Aval {
+    match requested {
+        Some(requested) if aval.sharding.is_none() => aval.lying(requested),
         _ => aval,
     }
 }
@@ -236,8 +238,9 @@ impl Traces {
     }
 
     pub fn clear(&self) {
-        let all = std::mem::take(&mut *self.lock());
-        drop(all);
+        // A trace may hold arrays, so traces are freed outside of the lock.
+        let traces = std::mem::take(&mut *self.lock());
+        drop(traces);
     }
 }
 

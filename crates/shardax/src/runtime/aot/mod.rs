@@ -64,9 +64,10 @@ impl LoweredFn {
     fn unused_donations(&self) -> Vec<(usize, bool)> {
         let used = self.request.donations();
         let CallConvention { captures, kept, .. } = &self.convention;
-        let at = |i: usize| kept.iter().position(|k| *k == i);
-        let reused = |i: usize| at(i).is_some_and(|at| used[captures.len() + at] != Donation::None);
-        (0..self.donated.len()).filter(|&i| self.donated[i] && !reused(i)).map(|i| (i, at(i).is_some())).collect()
+        let position = |i: usize| kept.iter().position(|k| *k == i);
+        let is_reused = |i: usize| position(i).is_some_and(|k| used[captures.len() + k] != Donation::None);
+        let unused = (0..self.donated.len()).filter(|&i| self.donated[i] && !is_reused(i));
+        unused.map(|i| (i, position(i).is_some())).collect()
     }
 
     /// Warns of unusable donations, once per compilation. As in JAX, unused arguments are not reported.
@@ -85,7 +86,7 @@ impl LoweredFn {
                 list(&|i| format!("argument{}", paths[i])),
                 self.request.name,
             ),
-            "memory is taken over by a result of the same shape, dtype and sharding, in the same layout in memory; without one, leave the argument out of donate_argnums",
+            "only a result of the same shape, dtype, sharding and layout in memory can reuse donated memory; if there is none, remove the argument from donate_argnums",
         );
     }
 
@@ -93,8 +94,8 @@ impl LoweredFn {
     /// argument.
     fn in_sharding<'a>(&self, inputs: &'a [Sharding], argument: usize) -> Option<&'a Sharding> {
         let CallConvention { captures, kept, .. } = &self.convention;
-        let at = kept.iter().position(|k| *k == argument)?;
-        inputs.get(captures.len() + at)
+        let position = kept.iter().position(|k| *k == argument)?;
+        inputs.get(captures.len() + position)
     }
 
     fn args_info(&self) -> LeafTree<ArgInfo> {
@@ -200,8 +201,10 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// arguments.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
         let lowered = &self.lowered;
-        let of = |i| lowered.in_sharding(&lowered.request.in_shardings, i).map(|s| s.in_layout(None));
-        LeafTree::new(&lowered.in_def, (0..lowered.in_avals.len()).map(of).collect())
+        let arguments = 0..lowered.in_avals.len();
+        let shardings =
+            arguments.map(|i| lowered.in_sharding(&lowered.request.in_shardings, i).map(|s| s.in_layout(None)));
+        LeafTree::new(&lowered.in_def, shardings.collect())
     }
 
     /// The unused arguments: `main` lacks them, although [`args_info`](Lowered::args_info) lists them.
@@ -356,7 +359,7 @@ impl<Args, Out> Compiled<Args, Out> {
                 "Function compiled with input pytree does not match the input pytree it was called with: {}",
                 lowered.in_def.difference(&flat.def)
             )
-            .help("a compiled function takes arguments of one structure, plain numbers and static values included; lower it again for others"));
+            .help("a compiled function accepts arguments of one structure only, including plain numbers and static values; lower it again for other arguments"));
         }
         let paths = || flat.def.paths();
         for (i, leaf) in flat.leaves.iter().enumerate() {
@@ -382,7 +385,7 @@ impl<Args, Out> Compiled<Args, Out> {
             )
             .help(match self.loaded.partitioned {
                 None => "convert them, or lower and compile the function for these types",
-                Some(_) => "what is compiled ahead of time takes and returns global arrays: convert with `multihost::host_local_array_to_global_array` and `global_array_to_host_local_array`",
+                Some(_) => "a function that is compiled ahead of time accepts and returns global arrays; convert with `multihost::host_local_array_to_global_array` and `global_array_to_host_local_array`",
             }))
         })?;
         self.mismatches(flat, &|i, leaf| {
@@ -505,14 +508,14 @@ impl<Args, Out> Compiled<Args, Out> {
 
     /// The sharding of each argument; `None` for unused arguments.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
-        let all = (0..self.lowered.in_avals.len()).map(|i| Some(self.in_sharding(i)?.in_layout(None))).collect();
-        LeafTree::new(&self.lowered.in_def, all)
+        let shardings = (0..self.lowered.in_avals.len()).map(|i| Some(self.in_sharding(i)?.in_layout(None))).collect();
+        LeafTree::new(&self.lowered.in_def, shardings)
     }
 
     /// The sharding of each result, as requested or as the compiler chose it.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
-        let all = self.loaded.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
-        LeafTree::new(&self.lowered.convention.out_def, all)
+        let shardings = self.loaded.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
+        LeafTree::new(&self.lowered.convention.out_def, shardings)
     }
 
     /// The type of each argument, and its donation.

@@ -73,8 +73,8 @@ impl<'a> Overlap<'a> {
 
     /// The work that a collective overlaps with each time; `None` if it is synchronous.
     pub fn with(&self, collective: &'a HloInstruction) -> Option<Between> {
-        let at = (collective.computation.as_str(), collective.name.as_str());
-        self.started.get(&at).or_else(|| self.of_called.get(collective.computation.as_str())).copied()
+        let instruction = (collective.computation.as_str(), collective.name.as_str());
+        self.started.get(&instruction).or_else(|| self.of_called.get(collective.computation.as_str())).copied()
     }
 }
 

@@ -25,11 +25,11 @@ pub(super) struct Traffic<'a> {
 
 impl<'a> Traffic<'a> {
     pub fn of(instructions: &'a [HloInstruction]) -> Self {
-        let mut all = Computations::new();
+        let mut computations = Computations::new();
         let mut members: HashMap<&str, Vec<&HloInstruction>> = HashMap::new();
         for i in instructions {
             let computation =
-                all.entry(&i.computation).or_insert_with(|| Computation { by_name: HashMap::new(), root: i });
+                computations.entry(&i.computation).or_insert_with(|| Computation { by_name: HashMap::new(), root: i });
             computation.by_name.insert(&i.name, i);
             // Instructions come after their operands.
             computation.root = i;
@@ -38,9 +38,9 @@ impl<'a> Traffic<'a> {
         // The computations whose instructions run sequentially: the entry, and the bodies of loops, branches and calls.
         let mut in_order: Vec<&str> =
             instructions.iter().filter(|i| i.in_entry).map(|i| i.computation.as_str()).take(1).collect();
-        let mut at = 0;
-        while let Some(computation) = in_order.get(at).and_then(|name| members.get(name)) {
-            at += 1;
+        let mut visited = 0;
+        while let Some(computation) = in_order.get(visited).and_then(|name| members.get(name)) {
+            visited += 1;
             for called in computation.iter().filter(|i| is_control(&i.opcode)).flat_map(|i| &i.calls) {
                 if !in_order.contains(&called.as_str()) {
                     in_order.push(called);
@@ -52,7 +52,7 @@ impl<'a> Traffic<'a> {
         for i in instructions {
             *flops.entry(&i.computation).or_default() += i.matmul_flops;
         }
-        Traffic { runs: Runs::of(instructions), all, sequences, flops }
+        Traffic { runs: Runs::of(instructions), all: computations, sequences, flops }
     }
 
     /// Iterates over the computations whose instructions run sequentially, with their instructions in order.
@@ -62,13 +62,13 @@ impl<'a> Traffic<'a> {
 
     /// The bytes that an instruction reads and writes per execution. A loop includes the bytes of its body.
     pub fn bytes(&self, i: &HloInstruction) -> usize {
-        let own = self.all.get(i.computation.as_str()).map_or(0, |around| accessed(i, around, &self.all));
+        let own_bytes = self.all.get(i.computation.as_str()).map_or(0, |around| accessed(i, around, &self.all));
         let inside = || i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
         let sum =
             |(_, sequence): &(&str, Vec<&HloInstruction>)| -> usize { sequence.iter().map(|i| self.bytes(i)).sum() };
         let times = usize::try_from(i.trip_count.unwrap_or(1)).unwrap_or(usize::MAX);
         let called: usize = if is_control(&i.opcode) { inside().map(sum).sum() } else { 0 };
-        own.saturating_add(called.saturating_mul(times))
+        own_bytes.saturating_add(called.saturating_mul(times))
     }
 
     /// The matmul FLOPs of an instruction per execution, including the FLOPs of the computations that it calls.
@@ -85,7 +85,7 @@ impl<'a> Traffic<'a> {
 }
 
 /// The bytes that one call reads and writes on one device: the operands and results of every top-level instruction,
-/// once per execution. Of a sliced operand only the slice counts. Loops with an unknown number of iterations count
+/// once per execution. If an operand is sliced, only the slice counts. Loops with an unknown number of iterations count
 /// once.
 pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
     let traffic = Traffic::of(instructions);
@@ -137,44 +137,43 @@ fn accessed(i: &HloInstruction, around: &Computation<'_>, all: &Computations<'_>
         "dynamic-slice" | "slice" | "gather" => 2 * result,
         "dynamic-update-slice" => 2 * operand(1),
         "scatter" => 3 * operand(2),
-        // Its result also holds the operands.
+        // The result of a start also holds the operands.
         opcode if opcode.ends_with("-start") => 2 * result.saturating_sub(operands()),
         _ => result + operands(),
     }
 }
 
-/// The bytes that a fusion reads of one operand, which has `whole` bytes: only the slices if the fusion slices the
+/// The bytes that a fusion reads of one operand, which has `full_size` bytes: only the slices if the fusion slices the
 /// operand.
-fn read_of_parameter(at: usize, inside: &Computation<'_>, all: &Computations<'_>, whole: usize) -> usize {
+fn read_of_parameter(at: usize, inside: &Computation<'_>, all: &Computations<'_>, full_size: usize) -> usize {
     let is_it = |i: &&&HloInstruction| i.parameter_number == i64::try_from(at).ok();
-    inside.by_name.values().find(is_it).map_or(whole, |parameter| read(parameter, inside, all, whole))
+    inside.by_name.values().find(is_it).map_or(full_size, |parameter| read(parameter, inside, all, full_size))
 }
 
-fn read(value: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>, whole: usize) -> usize {
+fn read(value: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>, full_size: usize) -> usize {
     let mut sum = 0usize;
     for user in inside.by_name.values() {
         for at in (0..user.operands.len()).filter(|&at| user.operands[at] == value.name) {
             sum += match (user.opcode.as_str(), fused(user, all)) {
                 ("dynamic-slice" | "slice" | "gather", _) if at == 0 => bytes(&user.shapes),
                 ("dynamic-update-slice", _) if at == 0 => 0,
-                ("bitcast", _) => read(user, inside, all, whole),
-                (_, Some(deeper)) => read_of_parameter(at, deeper, all, whole),
-                _ => whole,
+                ("bitcast", _) => read(user, inside, all, full_size),
+                (_, Some(deeper)) => read_of_parameter(at, deeper, all, full_size),
+                _ => full_size,
             };
         }
     }
-    sum.min(whole)
+    sum.min(full_size)
 }
 
 /// The bytes that a computation writes: only the slice if the result is an in-place update, otherwise the entire
 /// result.
 fn written(root: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>) -> usize {
     let operand = |at: usize| root.operands.get(at).and_then(|name| inside.by_name.get(name.as_str()));
-    let of = |i: &&HloInstruction| written(i, inside, all);
     match (root.opcode.as_str(), fused(root, all)) {
-        ("tuple", _) => (0..root.operands.len()).filter_map(operand).map(of).sum(),
+        ("tuple", _) => (0..root.operands.len()).filter_map(operand).map(|i| written(i, inside, all)).sum(),
         ("dynamic-update-slice", _) => operand(1).map_or(0, |update| bytes(&update.shapes)),
-        ("bitcast", _) => operand(0).map_or(0, of),
+        ("bitcast", _) => operand(0).map_or(0, |i| written(i, inside, all)),
         (_, Some(deeper)) => written(deeper.root, deeper, all),
         _ => bytes(&root.shapes),
     }
