@@ -45,7 +45,12 @@ fn donations_in_vain() -> Result<()> {
     let [text] = said.as_slice() else { panic!("{said:?}") };
     assert!(text.starts_with("Some donated buffers were not usable: float32[8] (argument[0] of total)."), "{text}");
     assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
-    assert!(text.contains("help: memory is taken over by a result of the same shape, dtype and sharding"), "{text}");
+    assert!(
+        text.contains(
+            "help: only a result of the same shape, dtype, sharding and layout in memory can reuse donated memory"
+        ),
+        "{text}"
+    );
     let _ = f.call(ones([8, 2]))?;
     assert_eq!(warnings_of("total").len(), 2);
     f.lower(ones(5))?;

@@ -225,7 +225,10 @@ fn answer_to(request: &str, ends: &AtomicBool) -> Answer {
         "/trace" => record(ms, ends).map(|profile| ("application/gzip", profile.trace)),
         "/xplane" => record(ms, ends).map(|profile| ("application/octet-stream", profile.xplane)),
         _ => {
-            return text_answer("404 Not Found", "shardax answers /trace?ms=500, /xplane?ms=500 and /memory".to_owned());
+            return text_answer(
+                "404 Not Found",
+                "shardax answers /trace?ms=500, /xplane?ms=500 and /memory".to_owned(),
+            );
         }
     };
     match encoded {

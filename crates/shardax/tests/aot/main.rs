@@ -327,7 +327,7 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
     let thrice = jit(|x: Array| (x.sum(0), &x * 3)).donate_argnums([0]).lower(rows())?;
     assert_says(
         &error(Compiled::load(&thrice, &bytes)),
-        &["the bytes are of another program than", "which takes the same types"],
+        &["the bytes are of another program than", "with arguments of the same types"],
     );
     assert_says(&error(Compiled::load(&lowered, &bytes[10..])), &["these bytes are not a compiled program"]);
     let calling = jit(|x: Array| -> Result<Array> {

@@ -205,7 +205,7 @@ fn processes_that_do_not_agree_are_reported() {
         let named = if odd { jit(smallest).call(&x) } else { jit(largest).call(&x) };
         fails(named, &["process ", " is at the compilation of `", "where this one is at the compilation of `"]);
         let constant = process_index() as f32;
-        fails(jit(move |x: Array| x.sum(..) + constant).call(&x), &["constants made from `process_index()`"]);
+        fails(jit(move |x: Array| x.sum(..) + constant).call(&x), &["constants computed from `process_index()`"]);
         let y = make_array_from_callback(
             [(2 + 2 * usize::from(odd)) * device_count()],
             DType::F32,
