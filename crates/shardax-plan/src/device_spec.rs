@@ -209,32 +209,38 @@ impl DeviceSpec {
         let file = path.as_ref().display().to_string();
         let help = "write {\"name\", \"memory\", \"flops\", \"memory_bandwidth\", \"outside\"} and \"switch\", or \
                     \"torus\" and \"link\", in bytes and seconds";
-        let wrong = |problem: String| value(format!("{file} does not describe a device: {problem}"), help);
-        let text = std::fs::read_to_string(path.as_ref()).map_err(|e| wrong(e.to_string()))?;
-        let json: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-        let number = |name: &str| {
-            let positive = json[name].as_f64().filter(|n| *n > 0.0 && n.is_finite());
-            positive.ok_or_else(|| wrong(format!("{name:?} must be a number above 0, got {}", json[name])))
-        };
+        let spec = std::fs::read_to_string(path.as_ref())
+            .map_err(|e| e.to_string())
+            .and_then(|text| serde_json::from_str::<Value>(&text).map_err(|e| e.to_string()))
+            .and_then(|json| DeviceSpec::from_json(&json, &file));
+        spec.map_err(|problem| value(format!("{file} does not describe a device: {problem}"), help))
+    }
+
+    /// Reads a device from JSON. The error is the problem with the JSON.
+    fn from_json(json: &Value, file: &str) -> std::result::Result<DeviceSpec, String> {
         let network = match (&json["torus"], &json["switch"]) {
-            (Value::Null, _) => Network::Switch { bandwidth: number("switch")? },
+            (Value::Null, _) => Network::Switch { bandwidth: positive_field(json, "switch")? },
             (dims, Value::Null) => match dims.as_u64() {
-                Some(dims @ (2 | 3)) => Network::Torus { dims: dims as usize, link: number("link")? },
-                _ => return Err(wrong(format!("a \"torus\" has 2 or 3 dimensions, got {dims}"))),
+                Some(dims @ (2 | 3)) => Network::Torus { dims: dims as usize, link: positive_field(json, "link")? },
+                _ => return Err(format!("a \"torus\" has 2 or 3 dimensions, got {dims}")),
             },
-            _ => return Err(wrong("it has a \"torus\" and a \"switch\"".to_owned())),
+            _ => return Err("it has a \"torus\" and a \"switch\"".to_owned()),
         };
         Ok(DeviceSpec {
-            name: text_field(&json, "name")
-                .ok_or_else(|| wrong(format!("\"name\" must be a text, got {}", json["name"])))?,
-            memory: number("memory")?,
-            flops: number("flops")?,
-            memory_bandwidth: number("memory_bandwidth")?,
+            name: text_field(json, "name").ok_or_else(|| format!("\"name\" must be a text, got {}", json["name"]))?,
+            memory: positive_field(json, "memory")?,
+            flops: positive_field(json, "flops")?,
+            memory_bandwidth: positive_field(json, "memory_bandwidth")?,
             network,
-            outside: number("outside")?,
-            source: text_field(&json, "source").unwrap_or(Cow::Owned(file)),
+            outside: positive_field(json, "outside")?,
+            source: text_field(json, "source").unwrap_or(Cow::Owned(file.to_owned())),
         })
     }
+}
+
+fn positive_field(json: &Value, name: &str) -> std::result::Result<f64, String> {
+    let positive = json[name].as_f64().filter(|n| *n > 0.0 && n.is_finite());
+    positive.ok_or_else(|| format!("{name:?} must be a number above 0, got {}", json[name]))
 }
 
 fn text_field(json: &Value, name: &str) -> Option<Cow<'static, str>> {

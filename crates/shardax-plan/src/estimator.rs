@@ -146,19 +146,10 @@ impl Estimator {
         let rows = rows_of(plan);
         let parameters = plan.argument_bytes(Some(Holder::Parameters));
         // Memory: arguments, gradients, and activations, which grow with the rows.
-        let activations = |report: &Report| {
-            let memory = &report.memory;
-            (memory.bytes(Holder::ActivationsAndTemporaries) - memory.bytes(Holder::Parameters)).max(0.0)
-        };
-        let memory = plan.argument_bytes(None) + parameters + self.figure(&activations, rows, setup);
+        let memory = plan.argument_bytes(None) + parameters + self.figure(&activation_bytes, rows, setup);
         // Memory traffic: the optimizer's, and the remainder, which grows with the rows.
-        let without_update = |report: &Report| {
-            let memory = &report.memory;
-            let update = update_bytes(memory.bytes(Holder::Parameters), memory.bytes(Holder::OptimizerState));
-            (report.bytes_accessed - update).max(0.0)
-        };
         let update = update_bytes(parameters, plan.argument_bytes(Some(Holder::OptimizerState)));
-        let bytes = self.figure(&without_update, rows, setup) + update;
+        let bytes = self.figure(&bytes_without_update, rows, setup) + update;
         let products = self.figure(&|r| r.matmul_flops_per_device, rows, setup);
         let model = plan.flops().model() / self.few_rows.report.devices as f64;
 
@@ -220,6 +211,19 @@ impl Estimator {
         }
         Ok(traffic)
     }
+}
+
+/// The bytes of activations and temporaries, without the gradients, which are as large as the parameters.
+fn activation_bytes(report: &Report) -> f64 {
+    let memory = &report.memory;
+    (memory.bytes(Holder::ActivationsAndTemporaries) - memory.bytes(Holder::Parameters)).max(0.0)
+}
+
+/// The memory traffic of a step without the optimizer's update.
+fn bytes_without_update(report: &Report) -> f64 {
+    let memory = &report.memory;
+    let update = update_bytes(memory.bytes(Holder::Parameters), memory.bytes(Holder::OptimizerState));
+    (report.bytes_accessed - update).max(0.0)
 }
 
 /// The memory traffic of an optimizer's update, which reads parameters, state and gradients, and writes parameters and

@@ -52,9 +52,6 @@ impl Memory {
     /// Assigns the compiler's figures to purposes, by the arguments' key paths and shardings.
     pub(crate) fn from_facts(plan: &Plan, facts: &Facts, limit: Option<f64>) -> Memory {
         let m = &facts.memory;
-        let arguments_of = |holder: Holder| -> f64 {
-            facts.arguments.iter().filter(|a| holder_of(plan, a) == holder).map(|a| a.bytes).sum()
-        };
         let arguments: f64 = facts.arguments.iter().map(|a| a.bytes).sum();
         let padding = (m.arguments as f64 - arguments).max(0.0);
         // The user can assign arguments to any purpose, so each one has arguments.
@@ -66,7 +63,10 @@ impl Memory {
             (Holder::ActivationsAndTemporaries, m.temporaries as f64),
             (Holder::ProgramAndPadding, padding + m.generated_code.max(0) as f64),
         ];
-        let by = by.map(|(holder, bytes)| (holder, (arguments_of(holder) + bytes).max(0.0)));
+        let by = by.map(|(holder, bytes)| {
+            let arguments = facts.arguments.iter().filter(|a| holder_of(plan, a) == holder);
+            (holder, (arguments.map(|a| a.bytes).sum::<f64>() + bytes).max(0.0))
+        });
         let donated = facts.arguments.iter().filter(|a| a.donated).map(|a| a.bytes).sum();
         let by = by.into_iter().filter(|(_, bytes)| *bytes > 0.0).collect();
         Memory { by, limit, donated, aliased: m.aliased as f64 }

@@ -53,10 +53,10 @@ impl Group {
 
 /// The bytes that each device sends in one run of a collective, with ring algorithms, or directly for an all-to-all.
 pub(crate) fn volume(kind: CollectiveKind, bytes: f64, size: usize) -> f64 {
-    let others = size.saturating_sub(1) as f64 / size.max(1) as f64;
+    let remote_share = size.saturating_sub(1) as f64 / size.max(1) as f64;
     match kind {
-        CollectiveKind::AllReduce => 2.0 * bytes * others,
-        CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => bytes * others,
+        CollectiveKind::AllReduce => 2.0 * bytes * remote_share,
+        CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => bytes * remote_share,
         _ => bytes,
     }
 }
@@ -97,11 +97,11 @@ pub(crate) fn time(target: &Target, group: &Group, c: &Collective) -> (Link, Opt
         return (near, Some(inner));
     }
     // Data for a host or slice arrives over the links of all its members.
-    let others = (group.outer - 1) as f64 / group.outer as f64;
+    let remote_share = (group.outer - 1) as f64 / group.outer as f64;
     let outer = match c.kind {
-        CollectiveKind::AllToAll => bytes * others / spec.outside,
+        CollectiveKind::AllToAll => bytes * remote_share / spec.outside,
         _ if permutes => bytes / spec.outside,
-        _ => sums * bytes * others / (inner_size as f64 * spec.outside),
+        _ => sums * bytes * remote_share / (inner_size as f64 * spec.outside),
     };
     if outer >= inner { (far, Some(outer)) } else { (near, Some(inner)) }
 }

@@ -123,11 +123,11 @@ fn dtypes() -> Result<String> {
 
 fn matmul() -> Result<String> {
     const N: usize = 128;
-    let indices = || (0..N * N).map(|index| (index / N, index % N));
-    let a = Array::from_vec(indices().map(|(i, j)| matmul_value(i, j) as f32).collect(), &[N, N])?;
-    let b = Array::from_vec(indices().map(|(i, j)| matmul_value(j, i) as f32).collect(), &[N, N])?;
+    let indices = (0..N * N).map(|index| (index / N, index % N));
+    let a = Array::from_vec(indices.clone().map(|(i, j)| matmul_value(i, j) as f32).collect(), &[N, N])?;
+    let b = Array::from_vec(indices.clone().map(|(i, j)| matmul_value(j, i) as f32).collect(), &[N, N])?;
     let product = jit(|(a, b): (Array, Array)| a.matmul(&b)).call((a, b))?.to_vec::<f32>()?;
-    let expected = indices().map(|(i, j)| (0..N).map(|k| matmul_value(i, k) * matmul_value(j, k)).sum());
+    let expected = indices.map(|(i, j)| (0..N).map(|k| matmul_value(i, k) * matmul_value(j, k)).sum());
     Ok(format!("{N} × {N}, float32: largest error {:.1e}", close(&product, expected, reference::PRODUCT.here()?)?))
 }
 

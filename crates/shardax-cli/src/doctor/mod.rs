@@ -56,12 +56,14 @@ pub fn examine(options: &Options) -> Result<bool, String> {
     let platform = options.platform.clone().or_else(|| std::env::var("SHARDAX_PLATFORM").ok());
     let platform = platform.unwrap_or_else(|| "cpu".to_owned());
     println!("shardax {} on {platform}", env!("CARGO_PKG_VERSION"));
-    let known: Vec<&str> = CHECKS.iter().map(|(name, _)| *name).collect();
-    if let Some(unknown) = options.only.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("there is no check {unknown:?}; the checks are {}", known.join(", ")));
+    let check_names: Vec<&str> = CHECKS.iter().map(|(name, _)| *name).collect();
+    if let Some(unknown) = options.only.iter().find(|name| !check_names.contains(&name.as_str())) {
+        return Err(format!("there is no check {unknown:?}; the checks are {}", check_names.join(", ")));
     }
+    // Each check runs in a process of its own, because a fault in a plugin ends the process.
     let mut outcomes = Vec::new();
-    for name in known.into_iter().filter(|name| options.only.is_empty() || options.only.iter().any(|only| only == name))
+    for name in
+        check_names.into_iter().filter(|name| options.only.is_empty() || options.only.iter().any(|only| only == name))
     {
         let outcome = run_apart(name, &platform, options)?;
         let mark = if outcome.passed { "ok" } else { "FAILED" };

@@ -58,19 +58,18 @@ impl Attempt {
     /// Ends the processes that the attempt has left in its group: first with SIGTERM, after `grace` with SIGKILL.
     pub fn end_group(&self, grace: Duration) {
         let Some(group) = self.pid() else { return };
-        let is_left = || test_kill_process_group(group).is_ok();
-        if !is_left() {
+        if !exists(group) {
             return;
         }
         let begun = Instant::now();
         self.terminate();
-        while is_left() && begun.elapsed() < grace {
+        while exists(group) && begun.elapsed() < grace {
             std::thread::sleep(super::POLL);
         }
         self.kill();
         // SIGKILL takes effect a moment later. A process that nobody waits for remains in the group, but does not run.
         let killed = Instant::now();
-        while is_left() && killed.elapsed() < Duration::from_secs(1) {
+        while exists(group) && killed.elapsed() < Duration::from_secs(1) {
             std::thread::sleep(super::POLL);
         }
     }
@@ -97,4 +96,9 @@ fn end_of(status: ExitStatus) -> End {
             End::Failed { status: 128 + signal as u8, why: format!("it was ended by signal {signal}") }
         }
     }
+}
+
+/// Returns `true` if the process group has a process.
+fn exists(group: Pid) -> bool {
+    test_kill_process_group(group).is_ok()
 }

@@ -34,18 +34,8 @@ impl Launcher {
     pub(super) fn command(self, options: &Options, processes: usize) -> Result<Command, String> {
         let (program, arguments) = options.program.split_first().ok_or("write the program to run after `--`")?;
         let count = processes.to_string();
-        let launch = |launcher: &str, launcher_options: &[&str]| {
-            let path = find_program(launcher).ok_or_else(|| {
-                format!(
-                    "`{launcher}` is not in PATH: install it (`apt-get install openmpi-bin`), or choose another --launcher"
-                )
-            })?;
-            let mut command = Command::new(path);
-            command.args(launcher_options).args(&options.launcher_arg).arg(program).args(arguments);
-            Ok(command)
-        };
         match self.chosen(processes) {
-            Launcher::Srun => launch("srun", &["-n", &count, "--cpu-bind=none", "--kill-on-bad-exit=1"]),
+            Launcher::Srun => launch("srun", &["-n", &count, "--cpu-bind=none", "--kill-on-bad-exit=1"], options),
             Launcher::None if processes > 1 => Err(format!("--launcher=none starts one process, not {processes}")),
             Launcher::None => {
                 let mut command = Command::new(program);
@@ -59,10 +49,20 @@ impl Launcher {
                 if options.launcher_arg.is_empty() && processes > cores && is_open_mpi() {
                     mpirun_options.push("--oversubscribe");
                 }
-                launch("mpirun", &mpirun_options)
+                launch("mpirun", &mpirun_options, options)
             }
         }
     }
+}
+
+/// The command that starts the user's program with a launcher.
+fn launch(launcher: &str, launcher_options: &[&str], options: &Options) -> Result<Command, String> {
+    let path = find_program(launcher).ok_or_else(|| {
+        format!("`{launcher}` is not in PATH: install it (`apt-get install openmpi-bin`), or choose another --launcher")
+    })?;
+    let mut command = Command::new(path);
+    command.args(launcher_options).args(&options.launcher_arg).args(&options.program);
+    Ok(command)
 }
 
 /// The path of a program in PATH.

@@ -63,6 +63,7 @@ fn draw_curve(frame: &mut Frame, area: Rect, run: &Run, name: &str) {
         let text = format!("the log has no number `{name}`; draw another with `--curve`: {}", names.join(", "));
         return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }).block(block), area);
     };
+    // A constant curve needs a range around its value, because the axis would have no height otherwise.
     let low = points.iter().map(|(_, y)| *y).fold(f64::INFINITY, f64::min);
     let high = points.iter().map(|(_, y)| *y).fold(f64::NEG_INFINITY, f64::max);
     let (low, high) = if low < high { (low, high) } else { (low - 0.5, high + 0.5) };
