@@ -8,12 +8,12 @@ use crate::core::program::Aval;
 use crate::default_dtype;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
+use crate::ops::constants::eye_offset_dtype;
 pub(crate) use crate::ops::constants::filled;
 use crate::ops::constants::{constant_array, scalar_bytes};
 pub use crate::ops::constants::{
     eye_offset, full, full_dtype, full_like, full_sharded, ones, ones_dtype, ones_like, zeros, zeros_dtype, zeros_like,
 };
-use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
