@@ -622,7 +622,7 @@ options! {
         bias: bool = false, |bias: bool| bias;
         /// The number that is subtracted from the number of observations in the divisor. It overrides `bias`.
         ddof: Option<i32> = None, |ddof: i32| Some(ddof);
-        /// How often each observation counts: integers.
+        /// The number of times that each observation counts, as integers.
         fweights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
         /// The importance of each observation.
         aweights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
