@@ -220,7 +220,7 @@ fn compiled_programs_describe_themselves() -> Result<()> {
     let loops = |text: &str| text.matches("fusion(").count();
     assert!(loops(&fused) == 1 && loops(&apart) > 1, "{fused}\n{apart}");
     let unknown = error(jit(f).compiler_options([("xla_no_such_option", true)]).call(ones(3)));
-    assert_says(&unknown, &["xla_no_such_option", "its name is that of a flag"]);
+    assert_says(&unknown, &["xla_no_such_option", "its name must be a flag"]);
     let inner = jit(f).compiler_options(options);
     let nested = error(jit(|x: Array| inner.call(x)).call(ones(3)));
     assert_says(&nested, &["`compiler_options` can only be passed to top-level `jit`", "xla_disable_hlo_passes"]);

@@ -2,6 +2,7 @@
 //! there are compared with JAX's in `golden.rs`.)
 
 mod accuracy;
+mod arctangents;
 mod attention;
 #[path = "../common/mod.rs"]
 mod common;
