@@ -196,7 +196,7 @@ fn child() {
     let launcher = Launcher::detect();
     let world = World::join(launcher.as_ref(), &Search::from_environment(launcher.as_ref())).unwrap();
     let (client, owners) = member(world.rank(), world.size());
-    let timeout = Duration::from_secs(if what == "late" { 2 } else { 60 });
+    let timeout = Duration::from_secs(if what == "late" { 5 } else { 60 });
     let exchange: Arc<Exchange> = Exchange::new(Some(world.clone()), owners, timeout, SumOrder::Exact);
     exchange.register(client.plugin()).unwrap();
     match what.as_str() {
@@ -231,7 +231,7 @@ fn child() {
                 let error = results[0][0].block_until_ready().unwrap_err();
                 assert!(error.message.contains("call 0 (shardax.all_reduce) of device 0 in process 0"), "{error}");
                 assert!(error.message.contains("timed out waiting for the others"), "{error}");
-                assert!(error.message.ends_with("within 2s processes [1, 2, 3] have not reached call 0"), "{error}");
+                assert!(error.message.ends_with("within 5s processes [1, 2, 3] have not reached call 0"), "{error}");
                 // Later launches fail as well.
                 let again = program.execute(&inputs).unwrap()[0][0].block_until_ready().unwrap_err();
                 assert!(again.message.contains("timed out waiting"), "{again}");
