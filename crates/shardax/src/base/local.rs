@@ -105,7 +105,7 @@ impl<T: Default> Default for Lasting<T> {
     }
 }
 
-/// Methods like those of a `RefCell`.
+/// The methods of a `RefCell`, for thread locals.
 pub(crate) trait LastingKey<T: 'static> {
     fn with_borrow<R>(&'static self, f: impl FnOnce(&T) -> R) -> R;
     fn with_borrow_mut<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> R;
