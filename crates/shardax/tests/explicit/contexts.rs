@@ -210,3 +210,32 @@ fn axes_api_error_manual_to_auto_explicit() -> Result<()> {
     assert!(text.contains("auto_axes cannot change the type of axis 'x', which is Manual"), "{text}");
     Ok(())
 }
+
+#[test]
+fn use_abstract_mesh_override() -> Result<()> {
+    let (mesh, _guard) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let other = AbstractMesh::new([("a", 4), ("b", 2)]).with_axis_types([AxisType::Explicit; 2])?;
+    let f = move |x: Array| {
+        let y = use_abstract_mesh(&other, || reshard(x, P!["a", "b"]) * 2)?;
+        assert_eq!(y.type_name(), "float32[8@a,8@b]");
+        Ok::<_, shardax::Error>(reshard(y, P!["y", None]).sum(..))
+    };
+    near(jit(f.clone()).call(&x)?.item::<f32>()?.into(), 4032.0, 1e-6);
+    assert_eq!(typed(&jit(grad(f)).call(&x)?), "float32[8@x,8@y]");
+    let small = AbstractMesh::new([("a", 4)]);
+    let text = use_abstract_mesh(&small, || ()).unwrap_err().to_string();
+    assert!(
+        text.contains("cannot change the size of the mesh") && text.contains(&mesh.abstract_mesh().to_string()),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[test]
+fn types_of_programs_for_other_axes_cost_nothing() {
+    setup();
+    let _mesh = shardax::set_mesh(&make_mesh([("x", 8)]).unwrap().auto()).unwrap();
+    let x = device_put(&array([1.0f32; 8]), P!["x"]).unwrap();
+    assert!(x.aval().sharding().is_none() && (x * 2).aval().sharding().is_none());
+}

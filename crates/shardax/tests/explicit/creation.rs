@@ -260,3 +260,47 @@ fn histogram_with_sharding() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn jnp_zeros_out_sharding() -> Result<()> {
+    let (mesh, _guard) = mesh(4);
+    let named = NamedSharding::new(&mesh, P!["x", "y"]);
+    let spec = || out_sharding(P!["x", "y"], || zeros([8, 8]));
+    let sharding = {
+        let named = named.clone();
+        move || out_sharding(named.clone(), || zeros([8, 8]))
+    };
+    for made in [spec(), sharding(), jit(spec).call(())?, jit(sharding).call(())?] {
+        assert_eq!((typed(&made), host(&made)), ("float32[8@x,8@y]".into(), vec![0.0; 64]));
+        assert_eq!(made.sharding()?.as_named(), Some(&named));
+    }
+    assert_eq!(typed(&full_sharded([8, 8], array(0.0f32), P!["x", "y"])), "float32[8@x,8@y]");
+    let named = NamedSharding::new(&mesh, P!["x"]);
+    assert_eq!(typed(&jit(move || full_sharded([8, 8], 1.0, named.clone())).call(())?), "float32[8@x,8]~");
+    Ok(())
+}
+
+#[test]
+fn random_functions() -> Result<()> {
+    use shardax::random;
+    let (_, _mesh) = mesh(4);
+    let key = || random::key(1);
+    let draws: [(&str, &dyn Fn() -> Array, PartitionSpec, &str); 6] = [
+        ("bits", &|| random::bits(key(), [8, 8]).astype(DType::F32), P!["x", "y"], "float32[8@x,8@y]"),
+        ("uniform", &|| random::uniform(key(), [8, 8]), P!["x", "y"], "float32[8@x,8@y]"),
+        ("normal", &|| random::normal(key(), [8, 8]), P!["x", "y"], "float32[8@x,8@y]"),
+        ("gumbel", &|| random::gumbel(key(), [8, 8]), P![None, "y"], "float32[8,8@y]"),
+        ("randint", &|| random::randint(key(), [8, 8], 0, 9).astype(DType::F32), P!["x"], "float32[8@x,8]"),
+        ("permutation", &|| random::permutation(key(), 8).astype(DType::F32), P!["y"], "float32[8@y]"),
+    ];
+    for (name, draw, spec, want) in draws {
+        let (eager, whole) = (out_sharding(spec, draw), draw());
+        assert_eq!(typed(&eager), want, "{name}");
+        assert!(whole.sharding()?.is_fully_replicated(), "{name}");
+        assert_eq!(host(&eager), host(&whole), "{name}");
+    }
+    let f = jit(|| out_sharding(P!["x", "y"], || random::normal(random::key(1), [8, 8])));
+    assert_eq!(typed(&f.call(())?), "float32[8@x,8@y]");
+    same(&f.call(())?, &host(&random::normal(key(), [8, 8])));
+    Ok(())
+}

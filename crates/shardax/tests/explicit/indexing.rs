@@ -262,3 +262,30 @@ fn pooling_of_split_dimensions() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn index_update() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", None]) + 1.0;
+    let (at, values) = (array([0, 2, 4]), array([10.0f32, 20.0, 30.0]));
+    type Update = fn(&shardax::At, &Array) -> Array;
+    let updates: [Update; 8] = [
+        |at, v| at.set(v),
+        |at, v| at.add(v),
+        |at, v| at.subtract(v),
+        |at, v| at.multiply(v),
+        |at, v| at.divide(v),
+        |at, v| at.power(v / 10.0),
+        |at, v| at.min(v),
+        |at, v| at.max(v),
+    ];
+    for (n, update) in updates.into_iter().enumerate() {
+        let f = move |x: Array, at: Array, v: Array| update(&x.at((&at, 0)).out_sharding(P!["x", None]), &v);
+        let out = jit(f).call((&x, &at, &values))?;
+        assert_eq!(typed(&out), "float32[8@x,8]", "update {n}");
+        let _none = shardax::set_mesh(None)?;
+        let want = update(&whole(&x).at((&whole(&at), 0)), &whole(&values));
+        same(&out, &host(&want));
+    }
+    Ok(())
+}

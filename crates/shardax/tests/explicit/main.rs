@@ -10,14 +10,13 @@ mod elementwise;
 #[allow(dead_code)]
 mod explicit_programs;
 mod export;
-mod further;
 mod indexing;
 mod manual_states;
 mod modes;
-mod more;
 mod no_collectives;
 mod products;
 mod programs;
+mod reduced;
 mod reductions;
 mod rejected;
 mod rejections;
@@ -29,6 +28,7 @@ mod transforms;
 mod types;
 mod unreduced;
 mod unreduced_kinds;
+mod vmap;
 
 use common::quick::setup;
 use shardax::prelude::*;

@@ -190,3 +190,18 @@ fn batches_split_in_either_operand_stay_split() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn intermediate_einsum() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let at = |spec| num(&[8, 8], 0.1, 0.0, spec);
+    let to = DotOptions::new().out_sharding(P![None, "x"]);
+    let operands = [at(P!["x", "y"]), at(P!["y", "x"]), at(P!["x", "y"])];
+    let f = move |[a, b, c]: [Array; 3]| to.einsum("ij,jk,kl->il", &[&a, &b, &c]);
+    let out = jit(f).call(operands.clone())?;
+    assert_eq!(typed(&out), "float32[8,8@x]");
+    let _none = shardax::set_mesh(None)?;
+    let [a, b, c] = operands.map(|x| whole(&x));
+    same(&out, &host(&a.matmul(b).matmul(c)));
+    Ok(())
+}

@@ -1,4 +1,4 @@
-//! Shapes: reshape, transpose, broadcast, slices and joins.
+//! Shapes: reshape, transpose, broadcast, slices, joins, and operations along dimensions that are not split.
 
 use super::*;
 
@@ -166,5 +166,128 @@ fn unstack() -> Result<()> {
     let text = jit(f).call(&ramp(&[2, 32, 64], P!["x", None, None])).unwrap_err().to_string();
     assert!(text.contains("unstack: the operand cannot be sharded on the unstacking axis"), "{text}");
     assert!(text.contains("float32[2@x,32,64]") && text.contains("reshard(x, spec)"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn no_op_broadcast_except_for_sharding_change() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[4, 8], P![]);
+    let f = |x: Array| x.broadcast_to_sharded([4, 8], P!["x", "y"]);
+    assert_eq!(typed(&jit(f).call(&x)?), "float32[4@x,8@y]");
+    let g = jit(grad(move |x: Array| f(x).sum(..))).call(&x)?;
+    assert_eq!(typed(&g), "float32[4,8]");
+    same(&g, &[1.0; 32]);
+    Ok(())
+}
+
+#[test]
+fn reshape() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    // A shape, its spec, the new shape, the sharding that is asked for, and the type.
+    type Case = (&'static [usize], PartitionSpec, &'static [usize], Option<PartitionSpec>, &'static str);
+    let last = || P![None, None, "y"];
+    let cases: [Case; 13] = [
+        (&[4, 6, 8], last(), &[24, 8], None, "float32[24,8@y]"),
+        (&[4, 6, 8], last(), &[1, 4, 6, 8], None, "float32[1,4,6,8@y]"),
+        (&[4, 6, 8], last(), &[4, 6, 8, 1], None, "float32[4,6,8@y,1]"),
+        (&[4, 6, 8], P!["x"], &[4, 48], None, "float32[4@x,48]"),
+        (&[8, 6], P!["x"], &[48], None, "float32[48@x]"),
+        (&[8, 6], P!["x"], &[2, 4, 6], None, "float32[2@x,4,6]"),
+        (&[8, 8], P!["x", "y"], &[8, 1, 8], None, "float32[8@x,1,8@y]"),
+        (&[2, 4, 4], P!["x", "y"], &[8, 4], None, "float32[8@(x,y),4]"),
+        (&[8, 8], P![], &[4, 16], None, "float32[4,16]"),
+        (&[8, 8], P!["x", "y"], &[64], Some(P!["x"]), "float32[64@x]"),
+        (&[8, 8], P!["x", "y"], &[4, 16], Some(P!["y", "x"]), "float32[4@y,16@x]"),
+        (&[4, 6, 8], last(), &[8, 24], Some(P!["x", "y"]), "float32[8@x,24@y]"),
+        (&[8, 8], P![], &[4, 16], Some(P!["x", "y"]), "float32[4@x,16@y]"),
+    ];
+    for (shape, spec, new, asked, want) in cases {
+        let x = ramp(shape, spec);
+        let f = move |x: Array| match &asked {
+            Some(spec) => x.reshape_sharded(new, spec.clone()),
+            None => x.reshape(new),
+        };
+        let out = jit(f.clone()).call(&x)?;
+        assert_eq!(typed(&out), want);
+        same(&out, &host(&x));
+        let g = jit(grad(move |x: Array| f(x).sin().sum(..))).call(&x)?;
+        assert_eq!(typed(&g), typed(&x), "gradient of {want}");
+        same(&g, &host(&x).iter().map(|v| v.cos()).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+#[test]
+fn concat_vmap() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (x, y) = (ramp(&[8, 4, 3, 2], P!["x", "y"]), ramp(&[2], P![]));
+    let one = |x: Array, y: Array| {
+        assert_eq!((x.type_name(), y.type_name()), ("float32[2]".into(), "float32[2]".into()));
+        concatenate(&[x, y], 0)
+    };
+    let two = move |x: Array, y: Array| vmap(one).in_axes((0, None)).call((x, y));
+    let three = move |x: Array, y: Array| vmap(two).in_axes((0, None)).call((x, y));
+    let f = vmap(three).in_axes((0, None));
+    let out = jit(move |x: Array, y: Array| f.call((x, y))).call((&x, &y))?;
+    assert_eq!(typed(&out), "float32[8@x,4@y,3,4]");
+    assert_eq!(host(&out)[4..12], [2.0, 3.0, 0.0, 1.0, 4.0, 5.0, 0.0, 1.0]);
+    Ok(())
+}
+
+#[test]
+fn top_k_and_tile_of_split_rows() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 4], P!["x", None]);
+    assert_eq!(typed(&lax::top_k(&x, 2).0), "float32[8@x,2]");
+    assert!(rejected(&lax::top_k(&ramp(&[8, 4], P![None, "y"]), 2).0).contains("dimension 1 must not be sharded"));
+    assert_eq!(typed(&shardax::numpy::tile(&x, &[1, 2])), "float32[8@x,8]");
+    Ok(())
+}
+
+#[test]
+fn bitcast_convert_type() {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 4], P!["x", None]);
+    let bytes = lax::bitcast_convert_type(&x, DType::U8);
+    assert_eq!(typed(&bytes), "uint8[8@x,4,4]");
+    assert_eq!(typed(&lax::bitcast_convert_type(&x, DType::U32)), "uint32[8@x,4]");
+    let back = lax::bitcast_convert_type(&bytes, DType::F32);
+    assert_eq!((typed(&back), host(&back)), (typed(&x), host(&x)));
+    // The bytes of one number on several devices: JAX drops the axis and gathers.
+    let split = reshard(bytes, P![None, None, "y"]);
+    let text = rejected(&lax::bitcast_convert_type(&split, DType::F32));
+    assert!(text.contains("uint8[8,4,4@y]") && text.contains("help:"), "{text}");
+}
+
+#[test]
+fn operations_keep_shardings_of_other_dimensions() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = num(&[8, 4, 2], 0.3, 0.0, P!["x", None, None]);
+    type Part = fn(&Array) -> Array;
+    let parts: [(&str, Part, &str); 12] = [
+        ("triu", |x| triu(x, 1), "float32[8@x,4,2]"),
+        ("tril", |x| tril(x, 0), "float32[8@x,4,2]"),
+        ("roll", |x| roll(x, 1, 1), "float32[8@x,4,2]"),
+        ("repeat", |x| repeat(x, 3, -1), "float32[8@x,4,6]"),
+        ("flip", |x| flip(x, 1), "float32[8@x,4,2]"),
+        ("diff", |x| diff(x, 1, 1), "float32[8@x,3,2]"),
+        ("median", |x| median(x, 1), "float32[8@x,2]"),
+        ("var", |x| x.var(1), "float32[8@x,2]"),
+        ("logsumexp", |x| shardax::scipy::special::logsumexp(x, 1), "float32[8@x,2]"),
+        ("softmax", |x| shardax::nn::softmax(x, 1), "float32[8@x,4,2]"),
+        ("pad", |x| shardax::numpy::pad(x, &[(0, 0), (1, 1), (0, 0)], PadMode::Reflect), "float32[8@x,6,2]"),
+        ("take_along_axis", |x| x.take_along_axis(argsort(x, 1), 1), "float32[8@x,4,2]"),
+    ];
+    for (name, part, want) in parts {
+        let out = jit(move |x: Array| part(&x)).call(&x)?;
+        assert_eq!(typed(&out), want, "{name}");
+        let g = jit(grad(move |x: Array| part(&x).sin().sum(..))).call(&x)?;
+        assert_eq!(typed(&g), "float32[8@x,4,2]", "gradient of {name}");
+        let _none = shardax::set_mesh(None)?;
+        let unsharded = whole(&x);
+        same(&out, &host(&part(&unsharded)));
+        same(&g, &host(&grad(move |x: Array| part(&x).sin().sum(..)).call(&unsharded)?));
+    }
     Ok(())
 }

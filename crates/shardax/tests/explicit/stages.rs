@@ -147,3 +147,17 @@ fn programs_of_the_disk_cache() {
     }
     assert!(std::fs::read_dir(&folder.0).is_ok_and(|files| files.count() > 0));
 }
+
+#[test]
+fn eval_shape_and_stages() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let out = eval_shape(|x: Array| x.sum(0), &x)?;
+    assert_eq!(out.type_name(), "float32[8@y]");
+    let f = jit(|x: Array| x.sin());
+    let compiled = f.lower(&x)?.compile()?;
+    assert_eq!(typed(&compiled.call(&x)?), "float32[8@x,8@y]");
+    let text = compiled.call(&ramp(&[8, 8], P!["y", "x"])).unwrap_err().to_string();
+    assert!(text.contains("float32[8@") || text.contains("sharding"), "{text}");
+    Ok(())
+}

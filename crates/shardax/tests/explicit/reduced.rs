@@ -1,6 +1,4 @@
-//! Operations that other files do not show: updates, segments, gathers and loops of reduced and unreduced values.
-
-use shardax::random;
+//! Reduced and unreduced values in gathers, scatters, slices, loops and segment sums.
 
 use super::*;
 
@@ -10,38 +8,6 @@ fn u(axes: &[&'static str]) -> PartitionSpec {
 
 fn shards<T: shardax::dtype::Element>(x: &Array) -> Vec<Vec<T>> {
     x.addressable_shards().unwrap().iter().map(|s| s.data.to_vec::<T>().unwrap()).collect()
-}
-
-/// The array without a sharding in its type.
-fn plain(x: &Array) -> Array {
-    device_put(x, &devices().unwrap()[0]).unwrap()
-}
-
-#[test]
-fn index_update() -> Result<()> {
-    let (_, _mesh) = mesh(4);
-    let x = ramp(&[8, 8], P!["x", None]) + 1.0;
-    let (at, values) = (array([0, 2, 4]), array([10.0f32, 20.0, 30.0]));
-    type Update = fn(&shardax::At, &Array) -> Array;
-    let updates: [Update; 8] = [
-        |at, v| at.set(v),
-        |at, v| at.add(v),
-        |at, v| at.subtract(v),
-        |at, v| at.multiply(v),
-        |at, v| at.divide(v),
-        |at, v| at.power(v / 10.0),
-        |at, v| at.min(v),
-        |at, v| at.max(v),
-    ];
-    for (n, update) in updates.into_iter().enumerate() {
-        let f = move |x: Array, at: Array, v: Array| update(&x.at((&at, 0)).out_sharding(P!["x", None]), &v);
-        let out = jit(f).call((&x, &at, &values))?;
-        assert_eq!(typed(&out), "float32[8@x,8]", "update {n}");
-        let _none = shardax::set_mesh(None)?;
-        let want = update(&plain(&x).at((&plain(&at), 0)), &plain(&values));
-        same(&out, &host(&want));
-    }
-    Ok(())
 }
 
 #[test]
@@ -176,50 +142,5 @@ fn cond_fori_reduced_fwd() -> Result<()> {
     let (gs, gk) = jit(grad(loss).argnums((Arg::<1>, Arg::<2>))).call((&p, &kept, &k))?;
     assert_eq!((typed(&gs), typed(&gk)), ("float32[8]{U:x}".into(), "float32[8@x]".into()));
     assert_eq!((host(&reshard(gs, P![])), host(&gk)), (vec![0.0; 8], vec![1.0; 8]));
-    Ok(())
-}
-
-#[test]
-fn what_keeps_the_shardings_of_its_operand() -> Result<()> {
-    let (_, _mesh) = mesh(4);
-    let x = num(&[8, 4, 2], 0.3, 0.0, P!["x", None, None]);
-    type Part = fn(&Array) -> Array;
-    let parts: [(&str, Part, &str); 12] = [
-        ("triu", |x| triu(x, 1), "float32[8@x,4,2]"),
-        ("tril", |x| tril(x, 0), "float32[8@x,4,2]"),
-        ("roll", |x| roll(x, 1, 1), "float32[8@x,4,2]"),
-        ("repeat", |x| repeat(x, 3, -1), "float32[8@x,4,6]"),
-        ("flip", |x| flip(x, 1), "float32[8@x,4,2]"),
-        ("diff", |x| diff(x, 1, 1), "float32[8@x,3,2]"),
-        ("median", |x| median(x, 1), "float32[8@x,2]"),
-        ("var", |x| x.var(1), "float32[8@x,2]"),
-        ("logsumexp", |x| shardax::scipy::special::logsumexp(x, 1), "float32[8@x,2]"),
-        ("softmax", |x| shardax::nn::softmax(x, 1), "float32[8@x,4,2]"),
-        ("pad", |x| pad(x, &[(0, 0), (1, 1), (0, 0)], PadMode::Reflect), "float32[8@x,6,2]"),
-        ("take_along_axis", |x| x.take_along_axis(argsort(x, 1), 1), "float32[8@x,4,2]"),
-    ];
-    for (name, part, want) in parts {
-        let out = jit(move |x: Array| part(&x)).call(&x)?;
-        assert_eq!(typed(&out), want, "{name}");
-        let g = jit(grad(move |x: Array| part(&x).sin().sum(..))).call(&x)?;
-        assert_eq!(typed(&g), "float32[8@x,4,2]", "gradient of {name}");
-        let _none = shardax::set_mesh(None)?;
-        let whole = plain(&x);
-        same(&out, &host(&part(&whole)));
-        same(&g, &host(&grad(move |x: Array| part(&x).sin().sum(..)).call(&whole)?));
-    }
-    Ok(())
-}
-
-#[test]
-fn vmap_random_categorical_sample() -> Result<()> {
-    let (_, _mesh) = mesh(4);
-    let keys = reshard(random::split(random::key(0), 2), P!["x"]);
-    let logits = num(&[2, 10], 0.3, 0.0, P!["x"]);
-    let f = |keys: Array, logits: Array| random::categorical(&keys, &logits, -1);
-    let drawn = jit(vmap(f)).call((&keys, &logits))?;
-    assert_eq!(typed(&drawn), "int32[2@x]");
-    let _none = shardax::set_mesh(None)?;
-    assert_eq!(drawn.to_vec::<i32>()?, vmap(f).call((&plain(&keys), &plain(&logits)))?.to_vec::<i32>()?);
     Ok(())
 }
