@@ -10,13 +10,13 @@ use golden_support::check_family;
 
 /// Known failures and differences: a path or a prefix of paths, and the reason.
 const PENDING: &[(&str, &str)] = &[
-    ("nn_more/ctc_loss/jvp", "slopes of logaddexp keep digits: float64 to seven digits, JAX to three"),
-    ("nn_more/ctc_loss/vjp", "slopes of logaddexp keep digits: half of the error of JAX beside float64"),
+    ("losses/ctc_loss/jvp", "slopes of logaddexp keep digits: float64 to seven digits, JAX to three"),
+    ("losses/ctc_loss/vjp", "slopes of logaddexp keep digits: half of the error of JAX beside float64"),
     ("nn_half/embed_f16/out", "gradients of repeated rows are added in float32, where JAX rounds each sum"),
     ("nn_half/global_norm_f16/out", "a norm that float16 has, where the sum of squares overflows in JAX"),
     ("nn_half/embed_bf16/out", "gradients of repeated rows are added in float32, where JAX's stop at 1024"),
-    ("optim_ten/amsgrad_f32/out", "the exact bias correction, of which Optax loses digits in float32"),
-    ("optim_ten/radam_f32/out", "the exact bias correction, of which Optax loses digits in float32"),
+    ("optimizers/amsgrad_f32/out", "the exact bias correction, of which Optax loses digits in float32"),
+    ("optimizers/radam_f32/out", "the exact bias correction, of which Optax loses digits in float32"),
 ];
 
 macro_rules! families {
@@ -31,7 +31,7 @@ macro_rules! families {
     };
 }
 
-families! { nn optim optim_ten optim_more nn_more nn_half nn_layers attention nn_train contrib }
+families! { nn optim optimizers optim_wrappers losses nn_half nn_layers attention nn_train contrib }
 
 /// `cargo xtask platforms` runs it, in several processes: see `golden_support::other_platforms`.
 #[test]

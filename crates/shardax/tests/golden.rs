@@ -99,7 +99,7 @@ macro_rules! families {
 
 families! {
     unary binary select convert reduce dot shape sort index conv window control transform nn random linalg edges half numpy
-    systematic fft image special random_more various numpy_more stats scipy experimental narrow pallas science
+    systematic fft image special distributions matrices numpy_options stats scipy experimental narrow pallas science
 }
 
 /// The families of the slice that `cargo test` runs: programs of the others take the compiler long to split.

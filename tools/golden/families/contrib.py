@@ -1,4 +1,4 @@
-"""Ten steps of the optimizers of optax.contrib, as `optim_ten`, and Optax's further losses."""
+"""Ten steps of the optimizers of optax.contrib, as `optimizers`, and Optax's further losses."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import optax
 from optax import contrib, losses
 
-from families.optim_ten import SMALL, ten
+from families.optimizers import SMALL, ten
 from golden import DTYPES, Family, integers, normal, uniform, values
 
 family = Family("contrib")

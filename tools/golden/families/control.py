@@ -301,3 +301,21 @@ family.case(
     doc="second derivative of cond(p, sin(x), x^3)",
     batch=[(0, None), (0, 0)],
 )
+family.case(
+    "map_batch_size_f32",
+    lambda x: lax.map(lambda x: jnp.sin(x).sum(), x, batch_size=3),
+    normal(7, 2),
+    op="map_batch_size",
+    batch=[(0,)],
+    tol=3e-5,
+    grad_tol=3e-4,
+)
+family.case(
+    "fori_unroll_f32",
+    lambda x: lax.fori_loop(0, 5, lambda i, x: x * 1.5 + i, x, unroll=2),
+    normal(3),
+    op="fori_unroll",
+    batch=False,
+    tol=3e-5,
+    grad_tol=3e-4,
+)

@@ -125,3 +125,17 @@ for label, strides, padding in [
         grad_tol=5e-5,
     )
 family.case("convolve_1d_full", jnp.convolve, normal(5), normal(3), op="convolve", params={"mode": "full"}, batch=False)
+for label, options in {
+    "plain": dict(filter_shape=(2, 3), window_strides=(1, 2), padding="VALID"),
+    "same": dict(filter_shape=(3, 2), window_strides=(2, 1), padding="SAME"),
+}.items():
+    family.case(
+        f"conv_general_dilated_patches_{label}",
+        lambda x, o=options: lax.conv_general_dilated_patches(x, **o),
+        normal(2, 3, 5, 4),
+        op="conv_general_dilated_patches",
+        params={"filter": options["filter_shape"], "strides": options["window_strides"], "padding": options["padding"]},
+        batch=[(0,)] if label == "plain" else False,
+        tol=3e-5,
+        grad_tol=3e-4,
+    )

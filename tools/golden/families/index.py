@@ -1,9 +1,10 @@
 """Reading and writing at computed positions: take, gather, scatter, `at[]`."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from golden import Family, bools, integers, normal, values
+from golden import Family, bools, integers, normal, uniform, values
 
 family = Family("index")
 
@@ -303,4 +304,32 @@ family.case(
 )
 family.case(
     "bincount_i32", lambda i: jnp.bincount(i, length=5), i32(0, 1, 1, 3, 9), op="bincount", params={"length": 5}, batch=False
+)
+REPEATED, DISTINCT = [2, 0, 2, 9], [2, 0, 1, 9]
+for op in ("divide", "power"):
+    x, v = uniform(4, lo=0.5, hi=2), uniform(4, lo=1, hi=2)
+    family.case(
+        f"at_{op}_twice",
+        lambda x, v, op=op: getattr(x.at[np.array(REPEATED)], op)(v),
+        x,
+        v,
+        op=f"at_{op}",
+        params={"places": REPEATED},
+        batch=False,
+        grad=False,
+        tol=3e-5,
+    )
+    family.case(
+        f"at_{op}_f32",
+        lambda x, v, op=op: getattr(x.at[np.array(DISTINCT)], op)(v, unique_indices=True),
+        x,
+        v,
+        op=f"at_{op}",
+        params={"places": DISTINCT, "unique": True},
+        batch=False,
+        tol=3e-5,
+        grad_tol=3e-4,
+    )
+family.case(
+    "at_apply_f32", lambda x: x.at[np.array([2, 0])].apply(jnp.sin), normal(4), op="at_apply", grad=False, batch=False, tol=3e-5
 )

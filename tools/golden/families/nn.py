@@ -291,3 +291,13 @@ family.case(
     doc="Dropout(0.4, rngs=Rngs(dropout=3))(x), not deterministic",
     batch=False,
 )
+family.case(
+    "one_hot_f32",
+    lambda x: jax.nn.one_hot(x, 3, dtype=jnp.bfloat16, axis=0),
+    integers(2, 4, lo=-1, hi=4),
+    op="one_hot",
+    params={"axis": 0, "dtype": "bf16", "k": 3},
+    batch=[(1,)],
+    tol=0,
+    grad_tol=3e-4,
+)

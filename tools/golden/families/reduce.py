@@ -215,3 +215,12 @@ for op, fn in {"softmax": jax.nn.softmax, "log_softmax": jax.nn.log_softmax}.ite
         tol=3e-2,
         grad_tol=6e-2,
     )
+family.case(
+    "reduce_f32",
+    lambda x: lax.reduce(x, np.float32(0), lambda a, b: a + b + a * b, (0, 2)),
+    normal(3, 2, 3),
+    op="reduce",
+    batch=[(1,)],
+    tol=1e-4,
+    grad_tol=3e-4,
+)

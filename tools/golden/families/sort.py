@@ -135,3 +135,34 @@ family.case(
     batch=False,
     grad=False,
 )
+for axis, x, batch in [(0, normal(4, 3), [(0,)]), (1, integers(2, 3, 2), False)]:
+    family.case(
+        f"top_k_axis_{axis}",
+        lambda x, axis=axis: lax.top_k(x, 2, axis=axis),
+        x,
+        op="top_k",
+        params={"k": 2, "axis": axis},
+        tol=0,
+        grad_tol=3e-4,
+        batch=batch,
+    )
+family.case(
+    "approx_max_k_f32",
+    lambda x: lax.approx_max_k(x, 2, reduction_dimension=0),
+    normal(4, 3),
+    op="approx_max_k",
+    params={"k": 2, "axis": 0},
+    tol=0,
+    grad_tol=3e-4,
+    batch=False,
+)
+family.case(
+    "approx_min_k_f32",
+    lambda x: lax.approx_min_k(x, 2),
+    normal(2, 4),
+    op="approx_min_k",
+    params={"k": 2, "axis": -1},
+    tol=0,
+    grad_tol=3e-4,
+    batch=False,
+)

@@ -146,3 +146,15 @@ family.case("round_i32", jnp.round, integers(3), op="round", batch=False)
 family.case(
     "round_f32_decimals", lambda x: jnp.round(x, 2), uniform(4, lo=-3.0, hi=3.0), op="round", params={"decimals": 2}, batch=False
 )
+
+for label, x, bits in [("f32", normal(6), [8, 7]), ("small", values([1e6, -1e6, 1e-6, 0.3]), [4, 3])]:
+    family.case(
+        f"reduce_precision_{label}",
+        lambda x, bits=bits: lax.reduce_precision(x, *bits),
+        x,
+        op="reduce_precision",
+        params={"bits": bits},
+        tol=0,
+        grad_tol=0,
+        batch=label == "f32",
+    )

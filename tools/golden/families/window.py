@@ -93,3 +93,12 @@ family.case(
     doc="Flax accepts an input without batch axis",
     batch=False,
 )
+family.case(
+    "reduce_window_f32",
+    lambda x: lax.reduce_window(x, np.float32(1), lax.mul, (2, 3), (1, 2), "SAME"),
+    normal(4, 5),
+    op="reduce_window",
+    grad=False,
+    batch=[(0,)],
+    tol=3e-5,
+)

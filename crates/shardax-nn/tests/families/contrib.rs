@@ -6,7 +6,7 @@ use shardax_nn::optim::*;
 use shardax_nn::prelude::*;
 
 use super::optim::schedule_of;
-use super::optim_ten::Run;
+use super::optimizers::Run;
 use crate::golden_support::{Case, Fun, many, three, two};
 
 pub fn function(case: &Case) -> Option<Fun> {

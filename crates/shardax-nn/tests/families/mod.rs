@@ -2,14 +2,14 @@
 
 pub mod attention;
 pub mod contrib;
+pub mod losses;
 pub mod nn;
 pub mod nn_half;
 pub mod nn_layers;
-pub mod nn_more;
 pub mod nn_train;
 pub mod optim;
-pub mod optim_more;
-pub mod optim_ten;
+pub mod optim_wrappers;
+pub mod optimizers;
 
 use shardax_nn::prelude::*;
 

@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::given;
-use super::optim_ten::some;
+use super::optimizers::some;
 use crate::golden_support::{Case, Fun, many};
 
 const WIDE: usize = 8192;

@@ -5,7 +5,7 @@ use shardax_nn::optim::*;
 use shardax_nn::prelude::*;
 
 use super::nn_half::numbers;
-use super::optim_ten::some;
+use super::optimizers::some;
 use crate::golden_support::{Case, Fun, many};
 
 pub fn function(case: &Case) -> Option<Fun> {

@@ -24,15 +24,15 @@ const CHUNK: usize = 8;
 const SLOW: [(&str, usize); 11] = [
     ("linalg", 3),
     ("special", 3),
-    ("various", 3),
-    ("random_more", 2),
+    ("matrices", 3),
+    ("distributions", 2),
     ("edges", 2),
     ("systematic", 3),
     ("nn_layers", 3),
     ("nn_half", 2),
     ("stats", 4),
     ("scipy", 4),
-    ("numpy_more", 3),
+    ("numpy_options", 3),
 ];
 
 /// The checks of a family that are compared.

@@ -1,5 +1,6 @@
 //! Control flow.
 
+use shardax::MapOptions;
 use shardax::prelude::*;
 use shardax::{control_flow, tree};
 
@@ -129,6 +130,13 @@ fn loops(name: &str) -> Option<Fun> {
             };
             leaves(fori_loop(1, 5, body, a[0].clone()))
         }),
+        "map_batch_size_f32" => many(|a| {
+            let sums: Array = MapOptions::default().batch_size(3).map(|x: Array| x.sin().sum(..), a[0].clone())?;
+            Ok(vec![sums])
+        }),
+        "fori_unroll_f32" => {
+            many(|a| leaves(ScanOptions::default().unroll(2).fori_loop(0, 5, |i, x: Array| x * 1.5 + i, a[0].clone())))
+        }
         "fori_empty" => many(|a| leaves(fori_loop(3, 3, |_, v| v + 1, a[0].clone()))),
         _ => None,
     }

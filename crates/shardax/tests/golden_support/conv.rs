@@ -4,7 +4,7 @@ use serde_json::Value;
 use shardax::lax::{self, ConvOptions, Padding};
 use shardax::numpy as np;
 
-use super::{Case, Fun, two};
+use super::{Case, Fun, one, two};
 
 /// A padding among the parameters: `"SAME"`, `"VALID"` or pairs.
 pub fn padding(value: &Value) -> Padding {
@@ -54,6 +54,10 @@ pub fn function(case: &Case) -> Option<Fun> {
             two(move |x, k| lax::conv_general_dilated(x, k, &strides, pads.clone(), options.clone()))
         }
         "conv_transpose" => two(move |x, k| lax::conv_transpose(x, k, &strides, pads.clone(), options.clone())),
+        "conv_general_dilated_patches" => {
+            let filter = sizes(case, "filter")?;
+            one(move |x| lax::conv_general_dilated_patches(x, &filter, &strides, pads.clone(), options.clone()))
+        }
         "convolve" => two(|x, k| np::convolve(x, k, np::ConvolveMode::Full)),
         _ => None,
     }

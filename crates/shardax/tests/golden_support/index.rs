@@ -13,6 +13,15 @@ fn mode(case: &Case) -> GatherScatterMode {
     }
 }
 
+/// Selects the constant positions `places` of an array.
+fn at_places(case: &Case) -> impl Fn(&Array) -> shardax::At + 'static {
+    let (places, is_unique) = (case.axes("places"), case.flag("unique"));
+    move |x| {
+        let at = x.at(array(places.clone()));
+        if is_unique { at.unique_indices() } else { at }
+    }
+}
+
 pub fn function(case: &Case) -> Option<Fun> {
     let indexed = case.text("mode").to_owned();
     let mode = mode(case);
@@ -57,6 +66,15 @@ pub fn function(case: &Case) -> Option<Fun> {
             let length = case.int("length") as usize;
             one(move |i| shardax::numpy::bincount(i, length))
         }
+        ("at_divide", _) => {
+            let place = at_places(case);
+            two(move |x, v| place(x).divide(v))
+        }
+        ("at_power", _) => {
+            let place = at_places(case);
+            two(move |x, v| place(x).power(v))
+        }
+        ("at_apply", _) => one(|x| x.at(&array([2, 0])).apply(|x| x.sin())),
         (op, doc) => {
             let op = op.strip_prefix("at_")?.to_owned();
             let unique = op == "multiply";

@@ -1,6 +1,6 @@
 //! Activations, softmax's relatives and one-hot encoding. Losses, layers and optimizers are compared in `shardax-nn`.
 
-use shardax::nn;
+use shardax::nn::{self, OneHotOptions};
 use shardax::prelude::*;
 
 use super::{Case, Fun, one};
@@ -24,6 +24,11 @@ pub fn function(case: &Case) -> Option<Fun> {
         "hard_sigmoid" => one(|x| nn::hard_sigmoid(x)),
         "mish" => one(|x| nn::mish(x)),
         "glu" => one(|x| nn::glu(x, -1)),
+        "one_hot" if !case.param("k").is_null() => {
+            let options = OneHotOptions::new().axis(case.axis("axis")).dtype(case.dtype("dtype")?);
+            let classes = case.int("k") as usize;
+            one(move |labels| options.one_hot(labels, classes))
+        }
         "one_hot" => {
             let (classes, dtype) = (case.int("num_classes") as usize, case.dtype("dtype")?);
             let axis = case.param("axis").as_i64().unwrap_or(-1) as i32;

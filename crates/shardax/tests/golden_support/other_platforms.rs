@@ -19,7 +19,7 @@ fn sizes(family: &str) -> (usize, usize) {
     match family {
         // A check of many functions.
         "half" => (2, 8),
-        "linalg" | "special" | "various" | "random" | "random_more" => (8, 32),
+        "linalg" | "special" | "matrices" | "random" | "distributions" => (8, 32),
         // Layers, and steps of optimizers.
         name if name.starts_with("nn_") || name.starts_with("optim") => (8, 32),
         _ => (64, 128),

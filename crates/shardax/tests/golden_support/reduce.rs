@@ -1,6 +1,6 @@
 //! Reductions, cumulative reductions and softmax.
 
-use shardax::lax::CumulativeOptions;
+use shardax::lax::{self, CumulativeOptions};
 use shardax::nn;
 use shardax::prelude::*;
 
@@ -12,6 +12,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         (_, "mean_f32_where") => two(|x, m| x.mean(over(..).mask(m))),
         (_, "cumsum_f32_flat") => one(|x| x.cumsum(..)),
         ("argmax" | "argmin", _) => arg_extreme(case),
+        ("reduce", _) => one(|x| lax::reduce(x, 0.0, |a, b| &a + &b + &a * &b, [0, 2])),
         ("softmax" | "log_softmax", _) => softmax(case),
         (op, _) if op.starts_with("cum") => cumulative(case),
         _ => reduction(case),

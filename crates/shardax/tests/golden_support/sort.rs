@@ -1,9 +1,18 @@
 //! Sorting and its relatives.
 
+use shardax::lax::{self, TopKOptions};
+use shardax::numpy as np;
 use shardax::prelude::*;
-use shardax::{lax, numpy as np};
 
 use super::{Case, Fun, many, one, two};
+
+/// A function whose results are values and their indices.
+fn pair(f: impl Fn(&Array) -> (Array, Array) + 'static) -> Option<Fun> {
+    many(move |xs| {
+        let (values, indices) = f(&xs[0]);
+        Ok(vec![values, indices])
+    })
+}
 
 pub fn function(case: &Case) -> Option<Fun> {
     let axis = case.param("axis").as_i64().map(|a| a as i32);
@@ -24,20 +33,22 @@ pub fn function(case: &Case) -> Option<Fun> {
             Some(axis) => x.argsort(axis),
             None => x.argsort(..),
         }),
-        "top_k" => {
+        "top_k" if axis.is_none() => {
             let k = case.int("k") as usize;
-            many(move |xs| {
-                let (values, indices) = lax::top_k(&xs[0], k);
-                Ok(vec![values, indices])
-            })
+            pair(move |x| lax::top_k(x, k))
+        }
+        "top_k" | "approx_max_k" | "approx_min_k" => {
+            let (k, options) = (case.int("k") as usize, TopKOptions::new().axis(axis?));
+            match case.op.as_str() {
+                "top_k" => pair(move |x| options.top_k(x, k)),
+                "approx_max_k" => pair(move |x| options.approx_max_k(x, k)),
+                _ => pair(move |x| options.approx_min_k(x, k)),
+            }
         }
         "top_k_of" => {
             let (k, axis) = (case.int("k") as usize, axis?);
             let mode = if case.text("mode") == "smallest" { np::TopKMode::Smallest } else { np::TopKMode::Largest };
-            many(move |xs| {
-                let (values, indices) = np::top_k(&xs[0], k, axis, mode);
-                Ok(vec![values, indices])
-            })
+            pair(move |x| np::top_k(x, k, axis, mode))
         }
         "median" => one(|x| {
             let sorted = x.sort(1);

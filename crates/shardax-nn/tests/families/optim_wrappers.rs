@@ -1,11 +1,10 @@
-//! Ten steps of what looks at whole matrices, at a second point, at steps before, at the function itself, or that is
-//! applied at some steps; projections.
+//! Ten steps of optimizers that wrap others or the loss, of optimizers of matrices and of earlier steps; projections.
 
 use shardax_nn::optim::projections::*;
 use shardax_nn::optim::*;
 use shardax_nn::prelude::*;
 
-use super::optim_ten::{Run, some};
+use super::optimizers::{Run, some};
 use crate::golden_support::{Case, Fun, many};
 
 type Params = (Array, Array);

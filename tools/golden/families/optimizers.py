@@ -17,7 +17,7 @@ from optax import contrib
 
 from golden import DTYPES, Family, values
 
-family = Family("optim_ten")
+family = Family("optimizers")
 
 SMALL = {"b": (6,), "w": (8, 6)}
 LARGE = {"b": (192,), "w": (256, 160)}

@@ -1,4 +1,4 @@
-//! Optax's further losses and schedules, and the streams of keys that a model of Flax NNX draws.
+//! Losses and schedules of Optax, the streams of keys of a model of Flax NNX, and products in float8.
 
 use shardax_nn::OverwriteWithGradient;
 use shardax_nn::optim::*;

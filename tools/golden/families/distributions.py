@@ -6,7 +6,7 @@ import numpy as np
 from golden import DTYPES, Family, uniform, values
 from jax import random
 
-family = Family("random_more")
+family = Family("distributions")
 
 
 def case(op, fn, *inputs, shape, name="f32", key=42, wrt=None, tol=1e-5, grad_tol=2e-3, **params):

@@ -6,7 +6,7 @@ import numpy as np
 from golden import Family, bools, integers, normal, small, uniform, values
 from jax import lax
 
-family = Family("numpy_more")
+family = Family("numpy_options")
 NAN, INF = np.nan, np.inf
 ODD = values([[3, NAN, -0.0, 0.0, -INF], [INF, 1, NAN, -1, 1]])
 
