@@ -8,6 +8,7 @@ use faer::linalg::solvers::{Llt, Qr, SelfAdjointEigen, Svd};
 use faer::{Conj, Mat, MatRef, Par, Side};
 
 use crate::lanes::{self, LANES, Lanes, MAX_SIDE, MIN_BATCH, deinterleave, interleave};
+use crate::matmul::matmul;
 use crate::real::Real;
 use crate::tasks::run_tasks;
 use crate::view::check;
@@ -98,7 +99,7 @@ fn orthogonal<T: Real>(qr: &Qr<T>, columns: usize) -> Mat<T> {
 /// `[batch, n, n]`. Only the lower triangles are read.
 ///
 /// `vectors` is `[batch, n, n]` and `values` is `[batch, n]`. The results are NaN for a matrix that is not finite. Allocates
-/// four matrices for each thread.
+/// six matrices for each thread.
 ///
 /// # Errors
 /// The matrices are not square, or a result has another size.
@@ -125,8 +126,9 @@ pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], thread
         return Ok(());
     }
     each(a, [vectors, values], [n * n, n], batch, threads, |a, [vectors, values]| {
-        let eigen = match is_lower_finite(a, n) {
-            true => SelfAdjointEigen::new(matrix(a, n, n), Side::Lower).ok(),
+        let (scaled, scale) = symmetric(a, n);
+        let eigen = match is_finite(&scaled) {
+            true => SelfAdjointEigen::new(matrix(&scaled, n, n), Side::Lower).ok(),
             false => None,
         };
         let Some(eigen) = eigen else {
@@ -134,7 +136,11 @@ pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], thread
             return values.fill(T::NAN);
         };
         write(eigen.U(), vectors);
-        values.iter_mut().zip(eigen.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
+        normalize_columns(vectors, n);
+        let products = products(&scaled, [n, n], vectors, [n, n, 1]);
+        rayleigh_quotients(vectors, n, &products, values);
+        (1..n).for_each(|i| values[i] = if values[i] < values[i - 1] { values[i - 1] } else { values[i] });
+        values.iter_mut().for_each(|value| *value = *value * scale);
     })
 }
 
@@ -142,7 +148,7 @@ pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], thread
 /// matrices `[batch, m, n]`.
 ///
 /// With `k` the smaller of `m` and `n`, `s` is `[batch, k]`. `u` is `[batch, m, m]` and `vt` is `[batch, n, n]` if `is_full`,
-/// otherwise `[batch, m, k]` and `[batch, k, n]`. The results are NaN for a matrix that is not finite. Allocates six matrices
+/// otherwise `[batch, m, k]` and `[batch, k, n]`. The results are NaN for a matrix that is not finite. Allocates eight matrices
 /// for each thread.
 ///
 /// # Errors
@@ -171,19 +177,86 @@ pub fn svd<T: Real>(
 }
 
 fn svd_of_one<T: Real>(a: &[T], [m, n]: [usize; 2], is_full: bool, [u, s, vt]: [&mut [T]; 3]) {
+    let scale = scale(a);
+    let scaled: Vec<T> = a.iter().map(|x| *x / scale).collect();
     let decomposition = match is_full {
-        _ if !is_finite(a) => None,
-        true => Svd::new(matrix(a, m, n)).ok(),
-        false => Svd::new_thin(matrix(a, m, n)).ok(),
+        _ if !is_finite(&scaled) => None,
+        true => Svd::new(matrix(&scaled, m, n)).ok(),
+        false => Svd::new_thin(matrix(&scaled, m, n)).ok(),
     };
     let Some(decomposition) = decomposition else {
         u.fill(T::NAN);
         s.fill(T::NAN);
         return vt.fill(T::NAN);
     };
-    write(decomposition.U(), u);
-    write(decomposition.V().transpose(), vt);
-    s.iter_mut().zip(decomposition.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
+    let (left, right) = (decomposition.U(), decomposition.V());
+    write(left, u);
+    normalize_columns(u, left.ncols());
+    write(right.transpose(), vt);
+    vt.chunks_exact_mut(n).for_each(|row| normalize_columns(row, 1));
+    // The first columns of `u` and rows of `vt` belong to the singular values.
+    let products = products(&scaled, [m, n], &vt[..s.len() * n], [s.len(), n, 2]);
+    rayleigh_quotients(u, left.ncols(), &products, s);
+    for i in 0..s.len() {
+        let largest = if i == 0 { s[i] } else { s[i - 1] };
+        s[i] = if s[i] < T::ZERO {
+            T::ZERO
+        } else if s[i] > largest {
+            largest
+        } else {
+            s[i]
+        };
+    }
+    s.iter_mut().for_each(|value| *value = *value * scale);
+}
+
+/// The power of two of the largest magnitude. Divided by it, squares of elements neither overflow nor vanish together.
+fn scale<T: Real>(a: &[T]) -> T {
+    a.iter().fold(T::ZERO, |largest, x| if x.magnitude() > largest { x.magnitude() } else { largest }).power_of_two()
+}
+
+/// Copies the lower triangle of a matrix to both triangles, divided by the scale, which is returned too.
+fn symmetric<T: Real>(a: &[T], n: usize) -> (Vec<T>, T) {
+    let scale = a
+        .chunks_exact(n)
+        .enumerate()
+        .map(|(i, row)| scale(&row[..=i]))
+        .fold(T::ZERO, |largest, scale| if scale > largest { scale } else { largest });
+    let lower = |i: usize, j: usize| a[i.max(j) * n + i.min(j)] / scale;
+    ((0..n * n).map(|e| lower(e / n, e % n)).collect(), scale)
+}
+
+/// Scales each column of a matrix in row order to length 1. The rotations of `faer` are not exactly orthogonal: they change lengths by
+/// up to a hundred units in the last place, and eigenvalues and singular values alike.
+fn normalize_columns<T: Real>(matrix: &mut [T], columns: usize) {
+    let mut squares = vec![0.0f64; columns];
+    for row in matrix.chunks_exact(columns) {
+        squares.iter_mut().zip(row).for_each(|(square, x)| *square += x.widen() * x.widen());
+    }
+    for row in matrix.chunks_exact_mut(columns) {
+        row.iter_mut().zip(&squares).for_each(|(x, square)| *x = T::narrow(x.widen() / square.sqrt()));
+    }
+}
+
+/// Returns `a b`, or `a bᵀ` if dimension 2 of `b` is summed over.
+fn products<T: Real>(a: &[T], [m, n]: [usize; 2], b: &[T], [rows, columns, summed]: [usize; 3]) -> Vec<T> {
+    let mut products = vec![T::ZERO; m * if summed == 1 { columns } else { rows }];
+    let (a_shape, b_shape) = ([1, m, n], [1, rows, columns]);
+    if let (Ok(a), Ok(b)) = (View::new(&a_shape, a), View::new(&b_shape, b)) {
+        let result = matmul(a, b, [2, summed], &mut products, 1);
+        debug_assert!(result.is_ok());
+    }
+    products
+}
+
+/// Computes the values `uᵢᵀ a vᵢ` from the columns of `u` and of the products `a v`. Their errors are squares of the errors of the
+/// vectors.
+fn rayleigh_quotients<T: Real>(u: &[T], columns: usize, products: &[T], values: &mut [T]) {
+    let mut sums = vec![0.0f64; values.len()];
+    for (u, products) in u.chunks_exact(columns).zip(products.chunks_exact(values.len())) {
+        sums.iter_mut().zip(u.iter().zip(products)).for_each(|(sum, (u, product))| *sum += u.widen() * product.widen());
+    }
+    values.iter_mut().zip(sums).for_each(|(value, sum)| *value = T::narrow(sum));
 }
 
 /// Allocates the memory of a thread for matrices in lanes: `[m, n]`, `[n, n]` and `[n]`.

@@ -27,6 +27,10 @@ pub trait Real: Float + RealField + Copy + Neg<Output = Self> {
     /// The power of two with the exponent of a positive number; 1 for 0 and subnormal numbers.
     #[doc(hidden)]
     fn power_of_two(self) -> Self;
+    #[doc(hidden)]
+    fn widen(self) -> f64;
+    #[doc(hidden)]
+    fn narrow(wide: f64) -> Self;
 }
 
 macro_rules! real {
@@ -57,6 +61,16 @@ macro_rules! real {
             fn power_of_two(self) -> $t {
                 let power = $t::from_bits(self.to_bits() & $exponent);
                 if power > 0.0 { power } else { 1.0 }
+            }
+
+            #[inline]
+            fn widen(self) -> f64 {
+                f64::from(self)
+            }
+
+            #[inline]
+            fn narrow(wide: f64) -> $t {
+                wide as $t
             }
         }
     )* };

@@ -1,5 +1,7 @@
 //! The kernels beside sums written out in f64.
 
+#[cfg(feature = "decompositions")]
+mod accuracy;
 mod cumulative;
 mod few_rows;
 mod grouped;

@@ -4,21 +4,21 @@ use super::{assert_error, noise, view};
 use crate::{Triangle, cholesky, eigh, lu, svd, triangular_solve};
 
 /// `a b` of matrices in row order, in f64.
-fn product(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<f64> {
+pub fn product(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<f64> {
     (0..m * n).map(|e| (0..k).map(|d| a[e / n * k + d] * b[d * n + e % n]).sum()).collect()
 }
 
-fn transposed(a: &[f64], n: usize) -> Vec<f64> {
+pub fn transposed(a: &[f64], n: usize) -> Vec<f64> {
     let m = a.len() / n;
     (0..a.len()).map(|e| a[e % m * n + e / m]).collect()
 }
 
-fn wide(x: &[f32]) -> Vec<f64> {
+pub fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|x| f64::from(*x)).collect()
 }
 
 /// The largest difference.
-fn distance(a: &[f64], b: &[f64]) -> f64 {
+pub fn distance(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     // NaN is farther away than everything.
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, x| if x <= most { most } else { x })
