@@ -248,7 +248,7 @@ fn like(x: &Array) -> Aval {
 }
 
 /// A constant array of `value` with the shape and dtype of `x`. A number of another type is converted as by
-/// [`Array::astype`].
+/// [`Array::astype`]. If `value` is a number, the result is sharded like `x`.
 ///
 /// Fails for a plain integer that does not fit the dtype.
 ///
@@ -263,7 +263,13 @@ pub fn full_like(x: impl ArrayLike, value: impl ArrayLike) -> Array {
     let value = value.into_array();
     let result = x.check().and_then(|()| value.check()).and_then(|()| value.check_fits(x.dtype()));
     match result {
-        Ok(()) => convert(&value, x.dtype(), x.weak_type()).broadcast_to(x.shape()).varying_over(&x.vma()),
+        Ok(()) => {
+            let full = convert(&value, x.dtype(), x.weak_type()).broadcast_to(x.shape()).varying_over(&x.vma());
+            match like(x).sharding() {
+                Some(typed) if value.ndim() == 0 => full.sharded(typed),
+                _ => full,
+            }
+        }
         Err(e) => Array::from_result(Err(e), x),
     }
 }

@@ -271,3 +271,71 @@ fn gradients_go_through_device_put_to_other_devices() -> Result<()> {
     }
     Ok(())
 }
+
+/// JAX 0.12 rejects vectors on a diagonal, and returns replicated matrices.
+#[test]
+fn diagonals_of_unreduced_values_stay_unreduced() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let u = addends();
+    let matrix = |n: usize| diagflat(full(n, 16.0f32), 0).to_vec::<f32>();
+    type Function = fn(Array) -> Array;
+    let functions: [(Function, usize); 3] =
+        [(|u| diag(u.get(0), 0), 4), (|u| diagflat(u, 0), 16), (|u| diag(u.diagonal(0, 0, 1), 0), 4)];
+    for (f, n) in functions {
+        for y in [f(u.clone()), jit(move |u: Array| f(u)).call(&u)?] {
+            assert_eq!((type_of(&y), total(y)), (format!("float32[{n},{n}]{{U:x}}"), matrix(n)?));
+        }
+    }
+    Ok(())
+}
+
+/// JAX joins the parts with a sum. Here a sum is never implicit.
+#[test]
+fn insertions_into_unreduced_values_are_unreduced_or_errors() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let u = addends();
+    for y in [insert(&u, 1, u.get(0), 0), jit(|u: Array| insert(&u, 1, u.get(0), 0)).call(&u)?] {
+        assert_eq!((type_of(&y).as_str(), total(y)), ("float32[5,4]{U:x}", vec![16.0; 20]));
+    }
+    let error = insert(&u, 1, 1.0, 0).check().unwrap_err();
+    assert!(error.message().contains("concatenate: operands must have the same sharding"), "{error}");
+    let ones = reshard(ones([1, 4]), P![].unreduced(["x"]));
+    assert_eq!(total(insert(&u, 1, ones, 0))[..8], [16.0, 16.0, 16.0, 16.0, 1.0, 1.0, 1.0, 1.0]);
+    Ok(())
+}
+
+/// JAX 0.12 has the types, but fills each device: sums of unreduced ones are 2, of unreduced twos 4, and of a stack of unreduced values
+/// twice the values.
+#[test]
+fn arrays_like_another_have_its_sharding() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let x = zeros([4, 4]);
+    for (spec, ty) in [
+        (P!["x", None], "float32[4@x,4]"),
+        (P![].unreduced(["x"]), "float32[4,4]{U:x}"),
+        (P!["y", None].unreduced(["x"]), "float32[4@y,4]{U:x}"),
+        (P![].reduced(["x"]), "float32[4,4]{R:x}"),
+    ] {
+        let x = reshard(x.clone(), spec);
+        type Function = fn(Array) -> Array;
+        let functions: [(Function, f32); 4] = [
+            (|x| zeros_like(x), 0.0),
+            (|x| ones_like(x), 1.0),
+            (|x| full_like(x, 2.0), 2.0),
+            (|x| full_like(x, array(3)), 3.0),
+        ];
+        for (f, value) in functions {
+            for y in [f(x.clone()), jit(move |x: Array| f(x)).call(&x)?] {
+                assert_eq!((type_of(&y).as_str(), total(y)), (ty, vec![value; 16]));
+            }
+        }
+    }
+    let u = addends();
+    for y in [stack([&u, &u], 0), jit(|u: Array| stack([&u, &u], 0)).call(&u)?] {
+        assert_eq!((type_of(&y).as_str(), total(y)), ("float32[2,4,4]{U:x}", vec![16.0; 32]));
+    }
+    // An array keeps its own sharding.
+    let rows = full_like(reshard(x, P!["x", None]), arange(0..4));
+    assert_eq!(type_of(&rows), "float32[4,4]");
+    Ok(())
+}

@@ -115,13 +115,7 @@ impl Array {
                 return Err(err!(Value, "{name} needs at least two dimensions, got {}", self.type_name())
                     .help("convert it to a matrix with `reshape` or `expand_dims`"));
             }
-            let aval = self.aval();
-            // Unreduced operands need a zero on each device.
-            let zero = match aval.sharding().is_some_and(|typed| !typed.unreduced().is_empty()) {
-                true => Array::zeros_of(&aval),
-                false => Array::literal(Scalar::Int(0), self.dtype(), self.weak_type()),
-            };
-            Ok(where_(band(self.shape(), k, keep), self, zero))
+            Ok(where_(band(self.shape(), k, keep), self, zero_beside(self)))
         });
         Array::from_result(result, self)
     }
@@ -203,7 +197,17 @@ fn vector_on_diagonal(x: &Array, k: i32) -> Array {
     // Element i is in row i of a diagonal above the main diagonal, and in column i of a diagonal below it.
     let padded = lax::pad(x, &to_strong_type(&zero, x.dtype()), &[(0, shift, 0)]);
     let spread = lax::broadcast_in_dim(&padded, &[n, n], &[if k >= 0 { 0 } else { 1 }]);
+    let zero = zero_beside(&spread);
     where_(band(&[n, n], k, Array::equal), spread, zero)
+}
+
+/// Returns the zero that replaces elements of `x` in [`where_`]. Next to an unreduced array, each device needs a zero.
+fn zero_beside(x: &Array) -> Array {
+    let aval = x.aval();
+    match aval.sharding().is_some_and(|typed| !typed.unreduced().is_empty()) {
+        true => Array::zeros_of(&aval),
+        false => Array::literal(Scalar::Int(0), x.dtype(), x.weak_type()),
+    }
 }
 
 macro_rules! matrix_functions {
