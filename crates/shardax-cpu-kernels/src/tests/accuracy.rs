@@ -16,8 +16,8 @@ fn from_orthonormal(columns: &[f64], n: usize) -> f64 {
 #[test]
 fn singular_values_of_f32_are_those_of_f64() {
     for (batch, m, n) in [(1, 64, 64), (1, 30, 40), (20, 8, 8), (20, 16, 5)] {
-        // Batches of small matrices are computed by Jacobi's method, whose errors are up to twice the errors of LAPACK.
-        let most = if batch == 1 { 2.0 } else { 20.0 };
+        // Batches of small matrices are computed by Jacobi's method, whose rotations are not corrected.
+        let most = if batch == 1 { 2.0 } else { 64.0 };
         for scale in [1.0, 1e-30, 3e38 / 64.0] {
             let a: Vec<f32> = noise(batch * m * n, 7).iter().map(|x| x * scale).collect();
             let (shape, k) = ([batch, m, n], m.min(n));
@@ -41,8 +41,8 @@ fn singular_values_of_f32_are_those_of_f64() {
 #[test]
 fn eigenvalues_of_f32_are_those_of_f64() {
     for (batch, n) in [(1, 64), (1, 30), (20, 8), (20, 16)] {
-        // Batches of small matrices are computed by Jacobi's method, whose errors are up to twice the errors of LAPACK.
-        let most = if batch == 1 { 2.0 } else { 20.0 };
+        // Batches of small matrices are computed by Jacobi's method, whose rotations are not corrected.
+        let most = if batch == 1 { 2.0 } else { 64.0 };
         for scale in [1.0, 1e-30, 3e38 / 64.0] {
             let a: Vec<f32> = noise(batch * n * n, 7).iter().map(|x| x * scale).collect();
             let (mut vectors, mut values) = (vec![0.0; a.len()], vec![0.0; batch * n]);
