@@ -334,6 +334,12 @@ fn arrays_like_another_have_its_sharding() -> Result<()> {
     for y in [stack([&u, &u], 0), jit(|u: Array| stack([&u, &u], 0)).call(&u)?] {
         assert_eq!((type_of(&y).as_str(), total(y)), ("float32[2,4,4]{U:x}", vec![16.0; 32]));
     }
+    // Inside of a map over one of the axes, and of vmap.
+    let x2 = reshard(x.clone(), P!["x", "y"]);
+    let body = |x: Array| &x + full_like(&x, 2.0);
+    let mapped = shard_map(body, None).axis_names(["x"]).in_specs(P!["x", None]).out_specs(P!["x", None]);
+    assert_eq!(total(jit(mapped).call(&x2)?), [2.0; 16]);
+    assert_eq!(total(jit(vmap(body)).call(&x2)?), [2.0; 16]);
     // An array keeps its own sharding.
     let rows = full_like(reshard(x, P!["x", None]), arange(0..4));
     assert_eq!(type_of(&rows), "float32[4,4]");

@@ -324,4 +324,13 @@ fn functions_in_every_state_and_way() {
 }
 
 /// Parts of paths whose numbers may differ, and why.
-const KNOWN: &[(&str, &str)] = &[];
+const KNOWN: &[(&str, &str)] = &[
+    ("reduced/grad/norm::isf", ZERO_TIMES_INFINITY),
+    ("reduced/grad/numpy::divide", ZERO_TIMES_INFINITY),
+    ("reduced/grad/special::logit", ZERO_TIMES_INFINITY),
+    ("reduced/grad/special::multigammaln", ZERO_TIMES_INFINITY),
+];
+
+/// The cotangent of a reduced value is unreduced: one device has all of it, the others have zeros, which an infinite slope makes NaN.
+/// JAX does the same.
+const ZERO_TIMES_INFINITY: &str = "0 times infinity on a device";
