@@ -14,6 +14,7 @@ mod extremes;
 mod half;
 mod keys;
 mod limits;
+mod logarithms;
 mod narrow;
 mod over;
 mod precision;

@@ -10,9 +10,11 @@ mod decompositions;
 mod dot;
 mod dot_long;
 mod dot_vector;
+mod erf_inv;
 mod extremes;
 #[cfg(feature = "cpu-kernels")]
 pub(super) mod kernels;
+mod log1p;
 pub(super) mod materialize;
 mod ordered;
 mod reduce_window;

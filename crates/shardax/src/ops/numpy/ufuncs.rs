@@ -10,6 +10,7 @@ use crate::ops::constants::ones_like;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
+use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::reshard::sharded_alike;
 use crate::ops::primitive::special::products::LOGADDEXP2;
 use crate::ops::primitive::special::turns::SIN_PI;
@@ -132,16 +133,19 @@ pub fn heaviside(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 pub fn sinc(x: impl ArrayLike) -> Array {
     float(x, |x| {
         composite1("sinc", (), std::slice::from_ref(x), |(), args| {
-            let x = &args[0];
+            // Half precision is computed in float32, and rounded once.
+            let x = &args[0].astype(accumulator(args[0].dtype()));
             // The derivatives of the quotient lose digits next to 0, so the series is used there. Complex numbers only use it at 0.
             let is_near = if x.dtype().is_complex() { x.equal(0) } else { x.abs().less(0.5) };
             let near = where_(&is_near, x, 0) * std::f64::consts::PI;
             let square = &near * &near;
-            let series = (1..14).rev().fold(ones_like(x), |sum, k| 1 - sum * &square / f64::from(2 * k * (2 * k + 1)));
+            let terms = if x.dtype() == DType::F64 { 13 } else { 8 };
+            let series =
+                (1..terms).rev().fold(ones_like(x), |sum, k| 1 - sum * &square / f64::from(2 * k * (2 * k + 1)));
             let far = where_(&is_near, 1, x);
             let scaled = &far * std::f64::consts::PI;
             let sine = if x.dtype().is_complex() { scaled.sin() } else { SIN_PI.apply(std::slice::from_ref(&far)) };
-            Ok(vec![where_(is_near, series, sine / scaled)])
+            Ok(vec![where_(is_near, series, sine / scaled).astype(args[0].dtype())])
         })
     })
 }

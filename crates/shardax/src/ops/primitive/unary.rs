@@ -138,6 +138,7 @@ impl Primitive for Unary {
             }
             ("lgamma", _) => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::log_gamma)])),
             ("digamma", _) => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::digamma)])),
+            ("bessel_i1e", _) => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::i1e)])),
             _ => Ok(vec![cx.op(self.0.op, args, "", &outs[0])]),
         }
     }

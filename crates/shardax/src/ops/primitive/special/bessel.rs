@@ -1,39 +1,100 @@
 //! Modified Bessel functions of the first kind, scaled by `exp(-|x|)`.
 
 use super::expint::grown;
-use super::{BESSEL_I0E, constant};
+use super::{BESSEL_I0E, chebyshev, constant};
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::primitive::unary::{ABS, BESSEL_I1E, EXP, SIGN, SQRT};
+use crate::ops::primitive::unary::{ABS, BESSEL_I1E, EXP, RSQRT, SIGN, SQRT};
 use crate::ops::select::where_;
 
-/// Below it the integral is summed, above it the asymptotic series.
+/// The argument from which the derivatives use the asymptotic series.
 const LARGE: f64 = 20.0;
 
-/// The number of points of the quadrature: the error is the Bessel function of this order.
-const POINTS: usize = 40;
+/// The argument up to which the power series is summed.
+const MIDDLE: f64 = 8.0;
 
-/// The mean of `exp(|x| (cos θ - 1))` over the circle ([DLMF 10.32.1](https://dlmf.nist.gov/10.32.E1)), which equally
-/// spaced points give to all digits; for large numbers the series [10.40.1](https://dlmf.nist.gov/10.40.E1).
+/// Chebyshev coefficients of `sqrt(x) exp(-x) I₀(x)` as a function of `MIDDLE / x` from 0 to 1.
+const I0E_FAR: [f64; 23] = [
+    0.4022452055070544,
+    0.0033691164782556943,
+    6.889758346916825e-05,
+    2.8913705208347567e-06,
+    2.0489185894690636e-07,
+    2.266668990498178e-08,
+    3.396232025708386e-09,
+    4.94060238822497e-10,
+    1.1889147107846437e-11,
+    -3.1499165279632416e-11,
+    -1.3215811840447713e-11,
+    -1.7941785315068062e-12,
+    7.180124451383666e-13,
+    3.8527783827421426e-13,
+    1.54008621752141e-14,
+    -4.150569347287222e-14,
+    -9.554846698828307e-15,
+    3.8116806693526224e-15,
+    1.7725601330565263e-15,
+    -3.425485619677219e-16,
+    -2.8276239805165836e-16,
+    3.461222867697461e-17,
+    4.46562142029676e-17,
+];
+
+/// Chebyshev coefficients of `sqrt(x) exp(-x) I₁(x)`.
+const I1E_FAR: [f64; 23] = [
+    0.38928811750914005,
+    -0.009761097491361469,
+    -0.00011058893876262371,
+    -3.882564808877691e-06,
+    -2.512236237870209e-07,
+    -2.6314688468895196e-08,
+    -3.835380385964237e-09,
+    -5.589743462196584e-10,
+    -1.8974958123505413e-11,
+    3.2526035830154884e-11,
+    1.4125807436613782e-11,
+    2.0356285441470896e-12,
+    -7.198551776245908e-13,
+    -4.0835511110921974e-13,
+    -2.1015418427726643e-14,
+    4.272440016711951e-14,
+    1.0420276984128802e-14,
+    -3.8144030724370075e-15,
+    -1.8803547755107825e-15,
+    3.3082023109209285e-16,
+    2.96262899764595e-16,
+    -3.209525921993424e-17,
+    -4.6503053684893586e-17,
+];
+
+/// `exp(-|x|) I₀(x)`.
 pub(super) fn i0e(x: &Array) -> Array {
-    let x = ABS.apply(x);
-    let small = x.minimum(LARGE);
-    let angle = |j: usize| 2.0 * std::f64::consts::PI * j as f64 / POINTS as f64;
-    // Both halves of the circle are equal by symmetry.
-    let half = (1..POINTS / 2).map(|j| EXP.apply(&(&small * (angle(j).cos() - 1.0))));
-    let half = half.reduce(|a, b| a + b).map_or_else(|| constant(0.0, &small), |sum| sum * 2);
-    let mean = (half + EXP.apply(&(&small * -2)) + 1) / POINTS as f64;
+    scaled(0, &ABS.apply(x), &I0E_FAR)
+}
 
-    let large = x.maximum(LARGE);
-    let inverse = 1 / (&large * 8);
-    let terms = if x.dtype() == DType::F64 { 30 } else { 8 };
-    let series = (1..=terms).rev().fold(constant(1.0, &x), |sum, k| {
-        let odd = f64::from(2 * k - 1);
-        sum * &inverse * (odd * odd / f64::from(k)) + 1
+/// `exp(-|x|) I₁(x)`.
+pub(in crate::ops::primitive) fn i1e(x: &Array) -> Array {
+    SIGN.apply(x) * scaled(1, &ABS.apply(x), &I1E_FAR)
+}
+
+/// `exp(-x) I(x)` of order 0 or 1 for positive numbers. Small ones use the power series
+/// ([DLMF 10.25.2](https://dlmf.nist.gov/10.25.E2)), all terms of which are positive.
+fn scaled(order: i32, x: &Array, far: &[f64]) -> Array {
+    let small = x.minimum(MIDDLE);
+    let half = &small * 0.5;
+    let square = &half * &half;
+    let terms = if x.dtype() == DType::F64 { 24 } else { 16 };
+    let coefficients = (1..terms).scan(1.0, |coefficient, k| {
+        *coefficient /= f64::from(k * (k + order));
+        Some(*coefficient)
     });
-    // The roots apart: their product may be too large for the type.
-    let root = SQRT.apply(&large) * (2.0 * std::f64::consts::PI).sqrt();
-    where_(x.less_equal(LARGE), mean, series / root)
+    let coefficients: Vec<f64> = coefficients.collect();
+    let sum = coefficients.iter().rev().fold(constant(0.0, x), |sum, coefficient| (sum + *coefficient) * &square) + 1;
+    let sum = if order == 0 { sum } else { half * sum };
+    // The root of the inverse is one operation, and its square replaces a division.
+    let root = RSQRT.apply(&x.maximum(MIDDLE));
+    let far = chebyshev(&(&root * &root * (2.0 * MIDDLE) - 1), far) * root;
+    where_(x.less_equal(MIDDLE), EXP.apply(&-&small) * sum, far)
 }
 
 /// The derivative of `exp(-|x|) I(x)` of this order from [`LARGE`] on, term by term of the asymptotic series

@@ -22,6 +22,7 @@ pub(crate) mod turns;
 mod zeta;
 
 pub(crate) use bessel::bessel_i1e_slope;
+pub(super) use bessel::i1e;
 use expint::grown;
 pub(super) use exponential::expm1;
 pub(super) use log_gamma::{digamma, log_gamma};

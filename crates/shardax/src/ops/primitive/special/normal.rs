@@ -5,7 +5,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 use super::constant;
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::primitive::unary::{ABS, ERF, ERF_INV, ERFC, EXP, LOG, LOG1P, SQRT};
+use crate::ops::primitive::unary::{ABS, ERF_INV, ERFC, EXP, LOG, LOG1P, SQRT};
 use crate::ops::select::where_;
 
 /// The logarithm of the probability density.
@@ -18,24 +18,19 @@ pub(crate) fn density(x: &Array) -> Array {
     EXP.apply(&log_density(x))
 }
 
-/// The cumulative distribution function. Far from the mean it uses the complementary error function, which is
-/// accurate there.
+/// The cumulative distribution function. The complementary error function is accurate far from the mean.
 pub(crate) fn cumulative(x: &Array) -> Array {
-    let scaled = x * FRAC_1_SQRT_2;
-    let distance = ABS.apply(&scaled);
-    let tail = ERFC.apply(&distance);
-    let outer = where_(scaled.greater(0), 2 - &tail, &tail);
-    where_(distance.less(FRAC_1_SQRT_2), 1 + ERF.apply(&scaled), outer) * 0.5
+    ERFC.apply(&(x * -FRAC_1_SQRT_2)) * 0.5
 }
 
 /// The logarithm of [`cumulative`]: far below the mean by the asymptotic series ([DLMF
 /// 7.12.1](https://dlmf.nist.gov/7.12.E1)).
 pub(super) fn log_cumulative(x: &Array) -> Array {
     let (low, terms) = tail_terms(x.dtype());
-    let above =
-        where_(x.greater(0), LOG1P.apply(&-cumulative(&-x.maximum(0))), LOG.apply(&cumulative(&x.maximum(low))));
+    let tail = cumulative(&-ABS.apply(&x.maximum(low)));
+    let above = where_(x.greater(0), LOG1P.apply(&-&tail), LOG.apply(&tail));
     let far = x.minimum(low);
-    let below = log_density(&far) - LOG.apply(&-&far) + LOG.apply(&tail_series(&far, terms));
+    let below = log_density(&far) + LOG.apply(&(tail_series(&far, terms) / -&far));
     where_(x.greater(low), above, below)
 }
 

@@ -1,0 +1,117 @@
+//! `log(1 + x)` on CPU, and the inverse hyperbolic functions that contain it.
+//!
+//! XLA (xla-cpu-pjrt 0.0.1) evaluates two rational functions for each element of `log1p`, which takes three times as
+//! long, and loses digits in float64.
+
+use std::f64::consts::LN_2;
+
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::program::Aval;
+use crate::dtype::{DType, Scalar};
+use crate::error::Result;
+use crate::ops::lax::bitcast_convert_type;
+use crate::ops::primitive::unary::{ABS, LOG, SIGN, SQRT};
+use crate::ops::select::where_;
+
+/// The numbers of a floating-point format that the evaluation depends on.
+struct Format {
+    integer: DType,
+    mantissa: i64,
+    bias: i64,
+    /// The bits of the square root of 1/2.
+    root_of_half: i64,
+    /// log 2 in two parts. Products of the first one with an exponent are exact.
+    log_2: [f64; 2],
+    /// Coefficients of (2 artanh(s) / s - 2) / s² as a polynomial of s², up to s² = 0.0295, interpolated at Chebyshev
+    /// nodes.
+    coefficients: &'static [f64],
+}
+
+const F32: Format = Format {
+    integer: DType::I32,
+    mantissa: 23,
+    bias: 127,
+    root_of_half: 0x3f35_04f3,
+    log_2: [0.693_359_375, LN_2 - 0.693_359_375],
+    coefficients: &[0.6666666655358554, 0.40000122584584097, 0.285507364053582, 0.23332761807741403],
+};
+
+const F64: Format = Format {
+    integer: DType::I64,
+    mantissa: 52,
+    bias: 1023,
+    root_of_half: 0x3fe6_a09e_667f_3bcc,
+    log_2: [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10],
+    coefficients: &[
+        0.666666666666667,
+        0.3999999999989827,
+        0.28571428626533335,
+        0.22222211043822487,
+        0.18182895746801428,
+        0.1533150172120742,
+        0.1461916477718642,
+    ],
+};
+
+/// Lowers `log1p`, `asinh` and `atanh` of real numbers. Half precision is computed in float32.
+pub(super) fn lower(name: &str, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Vec<Value>> {
+    let function = match name {
+        "asinh" => arcsinh,
+        "atanh" => arctanh,
+        _ => log1p,
+    };
+    let dtype = out.dtype;
+    cx.expand(args, |args| {
+        let x = &args[0];
+        Ok(vec![if dtype.bits() < 32 { function(&x.astype(DType::F32)).astype(dtype) } else { function(x) }])
+    })
+}
+
+/// 1 + x is 2ᵏ (1 + f), with 1 + f between the roots of 1/2 and 2 up to a rounding error. The logarithm of 1 + f is 2 artanh(s)
+/// for s = f / (2 + f).
+fn log1p(x: &Array) -> Array {
+    let dtype = x.dtype();
+    let format = if dtype == DType::F64 { &F64 } else { &F32 };
+    let integer = |value: i64| Array::literal(Scalar::Int(value.into()), format.integer, false);
+    let bits = bitcast_convert_type(&(x + 1), format.integer);
+    let k = (bits - integer(format.root_of_half)) >> integer(format.mantissa);
+    // The inverse of 2ᵏ, times 4 because the smallest one is subnormal.
+    let scale = bitcast_convert_type(&((integer(format.bias + 2) - &k) << integer(format.mantissa)), dtype);
+
+    // f is a sum of exact numbers, and so is its rounding error. XLA may simplify a sum only if it contains constants.
+    let (scaled, shift) = (x * &scale * 0.25, scale * 0.25 - 1);
+    let f = &scaled + &shift;
+    let rounded_shift = &f - &scaled;
+    let error = (&scaled - (&f - &rounded_shift)) + (&shift - &rounded_shift);
+    // Divided by 1 + f, up to terms of f².
+    let error = &error - &error * &f;
+
+    let s = &f / (&f + 2);
+    let square = &s * &s;
+    let rest = format.coefficients.iter().rev().fold(&square * 0, |sum, coefficient| (sum + *coefficient) * &square);
+    let half = &f * &f * 0.5;
+    let k = k.astype(dtype);
+    // f is added last, so that the errors of the other terms are small next to it.
+    let small = s * (&half + rest) + (&k * format.log_2[1] + error);
+    let y = k * format.log_2[0] - ((half - small) - f);
+
+    // Infinities, NaN, and zeros, whose sign the sums lose.
+    let limit = where_(x.less(-1), f64::NAN, where_(x.equal(-1), f64::NEG_INFINITY, x));
+    let is_regular = x.greater(-1) & x.less(f64::INFINITY) & x.not_equal(0);
+    where_(is_regular, y, limit)
+}
+
+fn arcsinh(x: &Array) -> Array {
+    let size = ABS.apply(x);
+    // The square of a larger number overflows, and 1 vanishes next to it.
+    let is_large = size.greater(if x.dtype() == DType::F64 { 1e150 } else { 1e18 });
+    let near = where_(&is_large, 1, &size);
+    let square = &near * &near;
+    let near = log1p(&(&near + &square / (SQRT.apply(&(&square + 1)) + 1)));
+    SIGN.apply(x) * where_(is_large, LOG.apply(&size) + LN_2, near)
+}
+
+fn arctanh(x: &Array) -> Array {
+    (log1p(x) - log1p(&-x)) * 0.5
+}
