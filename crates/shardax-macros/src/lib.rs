@@ -8,14 +8,16 @@ mod transformed;
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
-use syn::{Attribute, Data, DeriveInput, Error, Fields, Result, parse_macro_input, parse_quote};
+use syn::punctuated::Punctuated;
+use syn::{Attribute, Data, DeriveInput, Error, Fields, Result, Token, parse_macro_input, parse_quote};
 
 /// Derives `shardax::Tree` for a struct or an enum: its fields are its children, in order. The trait's page
 /// has an example.
 ///
 /// A field marked `#[tree(static)]` is part of the tree's structure instead; its type must be
 /// `Clone + Eq + Hash + Debug + Send + Sync + 'static`. A field marked `#[tree(axis_names = names)]` is an array or an
-/// optional array whose dimensions have the logical names in the field `names`, an `Option<AxisNames>`.
+/// optional array whose dimensions have the logical names in the field `names`, an `Option<AxisNames>`. The names can also be
+/// in a field of a field: `#[tree(axis_names = options.names)]`.
 #[proc_macro_derive(Tree, attributes(tree))]
 pub fn derive_tree(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -199,8 +201,8 @@ struct Field {
 #[derive(Default)]
 struct Options {
     is_static: bool,
-    /// The field with the names of this field's dimensions.
-    axis_names: Option<Ident>,
+    /// The field with the names of this field's dimensions, or the path to it: `options.names`.
+    axis_names: Option<Punctuated<Ident, Token![.]>>,
 }
 
 enum Kind {
@@ -221,7 +223,7 @@ impl Shape {
             .map(|f| Ok(Field { ident: f.ident.clone(), options: options(&f.attrs)? }))
             .collect::<Result<_>>()?;
         for names in fields.iter().filter_map(|f| f.options.axis_names.as_ref()) {
-            if !fields.iter().any(|f| f.ident.as_ref() == Some(names)) {
+            if !fields.iter().any(|f| f.ident.as_ref() == names.first()) {
                 return Err(Error::new_spanned(names, "no field has this name"));
             }
         }
@@ -254,8 +256,9 @@ impl Shape {
                 quote!(::shardax::Tree::flatten(&::shardax::Static(::core::clone::Clone::clone(#b)), out);)
             }
             Options { axis_names: Some(names), .. } => {
-                let at = self.fields.iter().position(|f| f.ident.as_ref() == Some(names)).map(|i| &bindings[i]);
-                quote!(::shardax::tree::flatten_named(#b, #at, out);)
+                let field = self.fields.iter().position(|f| f.ident.as_ref() == names.first()).map(|i| &bindings[i]);
+                let inner = names.iter().skip(1);
+                quote!(::shardax::tree::flatten_named(#b, &(*#field) #(.#inner)*, out);)
             }
             _ => quote!(::shardax::Tree::flatten(#b, out);),
         });
@@ -289,7 +292,7 @@ fn options(attrs: &[Attribute]) -> Result<Options> {
                 return Ok(());
             }
             if meta.path.is_ident("axis_names") {
-                found.axis_names = Some(meta.value()?.parse()?);
+                found.axis_names = Some(Punctuated::parse_separated_nonempty(meta.value()?)?);
                 return Ok(());
             }
             Err(meta.error("unknown option: `#[tree(static)]` and `#[tree(axis_names = field)]` are the options"))

@@ -58,6 +58,7 @@ mod pipeline;
 mod policy;
 mod rngs;
 mod rules;
+mod shardings;
 mod shared;
 mod state;
 mod tabulate;

@@ -8,8 +8,8 @@ use super::shapes::{Shapes, wide};
 use super::{AttentionOptions, same_segment};
 use crate::check::value_error;
 use crate::layers::promoted;
-use crate::layers::typed::reshard_like;
 use crate::rules::{axes_of, varying};
+use crate::shardings::reshard_like;
 
 /// [`dot_product_attention`](crate::dot_product_attention) of a sequence that is sharded over a mesh axis, inside a
 /// `shard_map`. Each device has its positions of `query`, `key` and `value`, in order, and returns its positions of the

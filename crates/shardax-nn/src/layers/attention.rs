@@ -7,11 +7,11 @@ use shardax::shape::AxisName;
 use shardax::tree::AxisNames;
 
 use super::kernel::{KernelBuilder, KernelLayer};
-use super::typed::{reshard_like, split_last_dims_like};
 use super::{LayerNorm, LinearGeneral, RmsNorm};
 use crate::attention::{AttentionOptions, Implementation, Rope};
 use crate::check::{rejected, require, value_error};
 use crate::rules::Place;
+use crate::shardings::{reshard_like, split_last_dims_like};
 use crate::{Cache, IntoAxisNames, Rngs, Rules};
 
 /// Multi-head attention: linear projections of the inputs to queries, keys and values, and a linear projection of the

@@ -1,14 +1,13 @@
 //! The convolution layer.
 
-use shardax::lax::{ConvOptions, Padding, Precision, conv_general_dilated};
+use shardax::lax::{ConvOptions, Padding, conv_general_dilated};
 use shardax::prelude::*;
-use shardax::tree::AxisNames;
 
 use super::ConvPadding;
-use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::sharding_for_convolution;
+use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelOptions, KernelShape, with_bias};
 use crate::Rngs;
 use crate::check::{require, value_error};
+use crate::shardings::sharding_for_convolution;
 
 /// A convolution of channels-last inputs, `[batch, spatial dimensions, features]`.
 ///
@@ -24,21 +23,15 @@ use crate::check::{require, value_error};
 #[derive(Module, Clone, Debug)]
 pub struct Conv {
     /// `[spatial dimensions, in / groups, out]`
-    #[tree(axis_names = kernel_axes)]
+    #[tree(axis_names = options.kernel_axes)]
     pub kernel: Array,
     /// `[out]`
-    #[tree(axis_names = bias_axes)]
+    #[tree(axis_names = options.bias_axes)]
     pub bias: Option<Array>,
     #[tree(static)]
     own: ConvOwn,
     #[tree(static)]
-    dtype: Option<DType>,
-    #[tree(static)]
-    precision: Option<Precision>,
-    #[tree(static)]
-    kernel_axes: Option<AxisNames>,
-    #[tree(static)]
-    bias_axes: Option<AxisNames>,
+    options: KernelOptions,
 }
 
 /// The options that only a convolution has.
@@ -70,8 +63,8 @@ impl KernelLayer for Conv {
     }
 
     fn make(kernel: Kernel, own: ConvOwn) -> Self {
-        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
-        Conv { kernel, bias, own, dtype, precision, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, options } = kernel;
+        Conv { kernel, bias, own, options }
     }
 }
 
@@ -137,7 +130,7 @@ impl Conv {
         let x = x.into_array();
         require!(&x, self.kernel.check(), self.check_features(&x));
         let layer = &self.own;
-        let (x, kernel, bias) = in_dtype(self.dtype, x, &self.kernel, &self.bias);
+        let (x, kernel, bias) = self.options.in_dtype(x, &self.kernel, &self.bias);
         let convolved = in_batches(&x, kernel.ndim(), |x| {
             let (x, padding) = layer.padding.apply(x, &extents(&kernel, &layer.kernel_dilation))?;
             let options = ConvOptions::new()
@@ -145,7 +138,7 @@ impl Conv {
                 .lhs_dilation(&layer.input_dilation)
                 .rhs_dilation(&layer.kernel_dilation)
                 .feature_group_count(layer.feature_group_count)
-                .precision(self.precision);
+                .precision(self.options.precision);
             let options = sharding_for_convolution(&x, &kernel).into_iter().fold(options, ConvOptions::out_sharding);
             Ok(conv_general_dilated(x, &kernel, &layer.strides, padding, options))
         });

@@ -1,15 +1,14 @@
 //! The transposed convolution layer.
 
-use shardax::lax::{ConvOptions, Padding, Precision, conv_transpose};
+use shardax::lax::{ConvOptions, Padding, conv_transpose};
 use shardax::prelude::*;
-use shardax::tree::AxisNames;
 
 use super::ConvPadding;
 use super::conv::in_batches;
-use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::sharding_for_convolution;
+use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelOptions, KernelShape, with_bias};
 use crate::Rngs;
 use crate::check::{require, value_error};
+use crate::shardings::sharding_for_convolution;
 
 /// A transposed convolution of channels-last inputs, `[batch, spatial dimensions, features]`. It upsamples the inputs by its
 /// strides.
@@ -23,21 +22,15 @@ use crate::check::{require, value_error};
 #[derive(Module, Clone, Debug)]
 pub struct ConvTranspose {
     /// `[spatial dimensions, in, out]`, or `[spatial dimensions, out, in]` if the kernel is transposed.
-    #[tree(axis_names = kernel_axes)]
+    #[tree(axis_names = options.kernel_axes)]
     pub kernel: Array,
     /// `[out]`
-    #[tree(axis_names = bias_axes)]
+    #[tree(axis_names = options.bias_axes)]
     pub bias: Option<Array>,
     #[tree(static)]
     own: ConvTransposeOwn,
     #[tree(static)]
-    dtype: Option<DType>,
-    #[tree(static)]
-    precision: Option<Precision>,
-    #[tree(static)]
-    kernel_axes: Option<AxisNames>,
-    #[tree(static)]
-    bias_axes: Option<AxisNames>,
+    options: KernelOptions,
 }
 
 /// The options that only a transposed convolution has.
@@ -66,8 +59,8 @@ impl KernelLayer for ConvTranspose {
     }
 
     fn make(kernel: Kernel, own: ConvTransposeOwn) -> Self {
-        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
-        ConvTranspose { kernel, bias, own, dtype, precision, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, options } = kernel;
+        ConvTranspose { kernel, bias, own, options }
     }
 }
 
@@ -125,7 +118,7 @@ impl ConvTranspose {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         require!(&x, self.kernel.check());
-        let (x, kernel, bias) = in_dtype(self.dtype, x, &self.kernel, &self.bias);
+        let (x, kernel, bias) = self.options.in_dtype(x, &self.kernel, &self.bias);
         let spatial = kernel.ndim().saturating_sub(2);
         let kernel = match self.own.transpose_kernel {
             true => kernel.flip((0..spatial as i32).collect::<Vec<_>>().as_slice()).swapaxes(-1, -2),
@@ -146,7 +139,7 @@ impl ConvTranspose {
             ConvPadding::Circular => Padding::Valid,
             other => return value_error(format!("ConvTranspose: padding must be zeros or circular, got {other:?}")),
         };
-        let options = ConvOptions::new().rhs_dilation(&layer.kernel_dilation).precision(self.precision);
+        let options = ConvOptions::new().rhs_dilation(&layer.kernel_dilation).precision(self.options.precision);
         let options = sharding_for_convolution(x, kernel).into_iter().fold(options, ConvOptions::out_sharding);
         let y = conv_transpose(x, kernel, &layer.strides, padding, options);
         y.check()?;

@@ -1,13 +1,12 @@
 //! The einsum layer.
 
-use shardax::lax::{DotOptions, Precision};
+use shardax::lax::DotOptions;
 use shardax::prelude::*;
-use shardax::tree::AxisNames;
 
-use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::sharding_for_product;
+use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelOptions, KernelShape, with_bias};
 use crate::Rngs;
 use crate::check::{require, value_error};
+use crate::shardings::sharding_for_product;
 
 /// An [`einsum`] of the input and a kernel. The string has the letters of the input, the kernel and the result.
 ///
@@ -23,21 +22,15 @@ use crate::check::{require, value_error};
 #[derive(Module, Clone, Debug)]
 pub struct Einsum {
     /// The kernel.
-    #[tree(axis_names = kernel_axes)]
+    #[tree(axis_names = options.kernel_axes)]
     pub kernel: Array,
     /// The bias, with the dimensions that kernel and result share.
-    #[tree(axis_names = bias_axes)]
+    #[tree(axis_names = options.bias_axes)]
     pub bias: Option<Array>,
     #[tree(static)]
     spec: String,
     #[tree(static)]
-    dtype: Option<DType>,
-    #[tree(static)]
-    precision: Option<Precision>,
-    #[tree(static)]
-    kernel_axes: Option<AxisNames>,
-    #[tree(static)]
-    bias_axes: Option<AxisNames>,
+    options: KernelOptions,
 }
 
 /// The letters, and the shape of the kernel.
@@ -76,8 +69,8 @@ impl KernelLayer for Einsum {
     }
 
     fn make(kernel: Kernel, own: EinsumOptions) -> Self {
-        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
-        Einsum { kernel, bias, spec: own.spec, dtype, precision, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, options } = kernel;
+        Einsum { kernel, bias, spec: own.spec, options }
     }
 }
 
@@ -97,7 +90,7 @@ impl Einsum {
     /// Returns the einsum of `x` and the kernel, plus the bias.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
+        let (x, kernel, bias) = self.options.in_dtype(x.into_array(), &self.kernel, &self.bias);
         require!(&x, kernel.check());
         let y = self.dot_options(&x, &kernel).einsum(&self.spec, &[&x, &kernel]);
         let bias = bias.map(|bias| bias.reshape(self.bias_shape(&y)));
@@ -106,7 +99,7 @@ impl Einsum {
 
     /// Returns the options of the product.
     fn dot_options(&self, x: &Array, kernel: &Array) -> DotOptions {
-        let options = DotOptions::new().precision(self.precision);
+        let options = DotOptions::new().precision(self.options.precision);
         let Some((operands, result)) = self.spec.split_once("->") else { return options };
         let Some((x_spec, kernel_spec)) = operands.split_once(',') else { return options };
         let (x_ellipsis, kernel_ellipsis) =

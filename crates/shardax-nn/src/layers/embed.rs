@@ -6,7 +6,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::compute_dtype;
-use super::typed::{sharding_for_dot, sharding_for_rows};
+use crate::shardings::{sharding_for_dot, sharding_for_rows};
 use crate::{IntoAxisNames, Rngs};
 
 /// A table of vectors, looked up by integers.

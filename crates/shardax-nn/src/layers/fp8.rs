@@ -6,10 +6,10 @@ use shardax::numpy::{finfo, roll, where_};
 use shardax::prelude::*;
 use shardax::{Error, ErrorKind};
 
-use super::kernel::{in_dtype, with_bias};
-use super::typed::sharding_for_dot;
+use super::kernel::with_bias;
 use super::{Layer, Linear};
 use crate::OverwriteWithGradient;
+use crate::shardings::sharding_for_dot;
 
 /// The product of an input and a kernel in float8: both as float8_e4m3fn, the gradient of the result as float8_e5m2.
 /// Flax's `Fp8DotGeneral`.
@@ -179,7 +179,7 @@ impl Fp8Linear {
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let Linear { kernel, bias, .. } = &self.linear;
-        let (x, kernel, bias) = in_dtype(self.linear.dtype, x.into_array(), kernel, bias);
+        let (x, kernel, bias) = self.linear.options.in_dtype(x.into_array(), kernel, bias);
         with_bias(self.dot_general.dot(x, kernel), bias)
     }
 }

@@ -6,7 +6,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::compute_dtype;
-use super::typed::align_with;
+use crate::shardings::align_with;
 use crate::{IntoAxisNames, Rngs};
 
 /// A kernel, a bias, and the options of their use.
@@ -15,9 +15,18 @@ use crate::{IntoAxisNames, Rngs};
 pub struct Kernel {
     pub(super) kernel: Array,
     pub(super) bias: Option<Array>,
+    pub(super) options: KernelOptions,
+}
+
+/// The options that all layers with a kernel and a bias have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct KernelOptions {
+    /// The dtype to compute in. `None` is the promoted dtype of input and parameters.
     pub(super) dtype: Option<DType>,
     pub(super) precision: Option<Precision>,
+    /// The logical names of the kernel's dimensions.
     pub(super) kernel_axes: Option<AxisNames>,
+    /// The logical names of the bias's dimensions.
     pub(super) bias_axes: Option<AxisNames>,
 }
 
@@ -147,26 +156,25 @@ impl<L: KernelLayer> KernelBuilder<L> {
             Kernel {
                 kernel,
                 bias,
-                dtype: self.dtype.or(policy.dtype),
-                precision: self.precision,
-                bias_axes,
-                kernel_axes: self.kernel_axes,
+                options: KernelOptions {
+                    dtype: self.dtype.or(policy.dtype),
+                    precision: self.precision,
+                    kernel_axes: self.kernel_axes,
+                    bias_axes,
+                },
             },
             self.own,
         )
     }
 }
 
-/// Casts input, kernel and bias to the layer's computation dtype.
-pub(super) fn in_dtype(
-    dtype: Option<DType>,
-    x: Array,
-    kernel: &Array,
-    bias: &Option<Array>,
-) -> (Array, Array, Option<Array>) {
-    let operands: Vec<&Array> = [&x, kernel].into_iter().chain(bias).collect();
-    let dtype = compute_dtype(dtype, &operands);
-    (x.astype(dtype), kernel.astype(dtype), bias.as_ref().map(|bias| bias.astype(dtype)))
+impl KernelOptions {
+    /// Casts input, kernel and bias to the layer's computation dtype.
+    pub(super) fn in_dtype(&self, x: Array, kernel: &Array, bias: &Option<Array>) -> (Array, Array, Option<Array>) {
+        let operands: Vec<&Array> = [&x, kernel].into_iter().chain(bias).collect();
+        let dtype = compute_dtype(self.dtype, &operands);
+        (x.astype(dtype), kernel.astype(dtype), bias.as_ref().map(|bias| bias.astype(dtype)))
+    }
 }
 
 /// Returns `y + bias`, or `y` without a bias.

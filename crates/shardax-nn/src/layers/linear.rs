@@ -1,12 +1,11 @@
 //! The linear layer.
 
-use shardax::lax::{DotOptions, Precision};
+use shardax::lax::DotOptions;
 use shardax::prelude::*;
-use shardax::tree::AxisNames;
 
-use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::sharding_for_dot;
+use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelOptions, KernelShape, with_bias};
 use crate::Rngs;
+use crate::shardings::sharding_for_dot;
 
 /// A linear layer: `x · kernel + bias` over the last axis.
 ///
@@ -20,19 +19,13 @@ use crate::Rngs;
 #[derive(Module, Clone, Debug)]
 pub struct Linear {
     /// `[in, out]`
-    #[tree(axis_names = kernel_axes)]
+    #[tree(axis_names = options.kernel_axes)]
     pub kernel: Array,
     /// `[out]`
-    #[tree(axis_names = bias_axes)]
+    #[tree(axis_names = options.bias_axes)]
     pub bias: Option<Array>,
     #[tree(static)]
-    pub(super) dtype: Option<DType>,
-    #[tree(static)]
-    precision: Option<Precision>,
-    #[tree(static)]
-    kernel_axes: Option<AxisNames>,
-    #[tree(static)]
-    bias_axes: Option<AxisNames>,
+    pub(super) options: KernelOptions,
 }
 
 /// The options of a [`Linear`].
@@ -46,8 +39,8 @@ impl KernelLayer for Linear {
     }
 
     fn make(kernel: Kernel, _: [usize; 2]) -> Self {
-        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
-        Linear { kernel, bias, dtype, precision, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, options } = kernel;
+        Linear { kernel, bias, options }
     }
 }
 
@@ -66,8 +59,8 @@ impl Linear {
     /// Applies the layer. `x` is `[..., in]`, the result `[..., out]`.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
-        let dot = sharding_for_dot(DotOptions::new().precision(self.precision), &x, &kernel);
+        let (x, kernel, bias) = self.options.in_dtype(x.into_array(), &self.kernel, &self.bias);
+        let dot = sharding_for_dot(DotOptions::new().precision(self.options.precision), &x, &kernel);
         with_bias(dot.dot(x, kernel), bias)
     }
 }

@@ -1,13 +1,12 @@
 //! The linear layer over several dimensions.
 
-use shardax::lax::{DotOptions, Precision};
+use shardax::lax::DotOptions;
 use shardax::prelude::*;
-use shardax::tree::AxisNames;
 
-use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::sharding_for_product;
+use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelOptions, KernelShape, with_bias};
 use crate::Rngs;
 use crate::check::{require, value_error};
+use crate::shardings::sharding_for_product;
 
 /// A linear layer from some dimensions of its input, by default the last ones, to any number of new ones.
 ///
@@ -25,21 +24,15 @@ use crate::check::{require, value_error};
 #[derive(Module, Clone, Debug)]
 pub struct LinearGeneral {
     /// `[batch dimensions, in, out]`
-    #[tree(axis_names = kernel_axes)]
+    #[tree(axis_names = options.kernel_axes)]
     pub kernel: Array,
     /// `[batch dimensions, out]`
-    #[tree(axis_names = bias_axes)]
+    #[tree(axis_names = options.bias_axes)]
     pub bias: Option<Array>,
     #[tree(static)]
     own: LinearGeneralOptions,
     #[tree(static)]
-    dtype: Option<DType>,
-    #[tree(static)]
-    precision: Option<Precision>,
-    #[tree(static)]
-    kernel_axes: Option<AxisNames>,
-    #[tree(static)]
-    bias_axes: Option<AxisNames>,
+    options: KernelOptions,
 }
 
 /// The options that only a linear layer over several dimensions has.
@@ -76,8 +69,8 @@ impl KernelLayer for LinearGeneral {
     }
 
     fn make(kernel: Kernel, own: Self::Own) -> Self {
-        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
-        LinearGeneral { kernel, bias, own, dtype, precision, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, options } = kernel;
+        LinearGeneral { kernel, bias, own, options }
     }
 }
 
@@ -117,7 +110,7 @@ impl LinearGeneral {
     /// the batch, the remaining dimensions of `x`, and `out_features`.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
+        let (x, kernel, bias) = self.options.in_dtype(x.into_array(), &self.kernel, &self.bias);
         let axis = self.axis(&x);
         require!(&x, x.check(), kernel.check(), self.check(&x, &axis));
         let (batch, inputs) = (self.own.batch_sizes.len(), axis.len());
@@ -142,7 +135,7 @@ impl LinearGeneral {
         let new = n..n + kernel.ndim() - batch - axis.len();
         let kernel_labels: Vec<usize> = (0..batch).chain(axis.iter().copied()).chain(new.clone()).collect();
         let out_labels: Vec<usize> = (0..n).filter(|d| !axis.contains(d)).chain(new).collect();
-        let options = DotOptions::new().precision(self.precision);
+        let options = DotOptions::new().precision(self.options.precision);
         sharding_for_product(options, (x, &x_labels), (kernel, &kernel_labels), &out_labels)
     }
 

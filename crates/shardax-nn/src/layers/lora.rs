@@ -4,8 +4,8 @@ use shardax::lax::DotOptions;
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
 
-use super::typed::sharding_for_dot;
 use super::{Layer, Linear, promoted};
+use crate::shardings::sharding_for_dot;
 use crate::{LoRAParam, Rngs};
 
 /// A product of two small matrices that adapts a layer, while the layer's weights stay frozen.

@@ -18,7 +18,6 @@ mod quantized;
 mod recurrent;
 mod sequential;
 mod stack;
-pub(crate) mod typed;
 
 pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder};
 pub use conv::{Conv, ConvBuilder};

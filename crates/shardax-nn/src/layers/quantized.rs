@@ -90,7 +90,7 @@ impl QuantizedLinear {
             kernel: Frozen::new(kernel),
             scales: Frozen::new(scales),
             bias: layer.bias.clone(),
-            dtype: layer.dtype,
+            dtype: layer.options.dtype,
         })
     }
 

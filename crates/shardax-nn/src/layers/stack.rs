@@ -5,8 +5,8 @@ use shardax::prelude::*;
 use shardax::tree::{Flat, Metadata, Node, Unflatten};
 
 use super::Layer;
-use super::typed::{for_loop_over_layers, reshard_like};
 use crate::check::value_error;
+use crate::shardings::{for_loop_over_layers, reshard_like};
 use crate::variable::{Kind, kind};
 use crate::{Module, Rngs};
 

@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 
 use super::tree_utils::full_like;
-use crate::layers::typed::reshard_like;
+use crate::shardings::reshard_like;
 
 /// Returns the dtype in which numbers of `dtype` are added up over many steps: float32 for half precision, otherwise
 /// `dtype`.

@@ -4,7 +4,7 @@ use shardax::prelude::*;
 
 use super::projections::split_like;
 use super::{GradientTransformation, tree_utils};
-use crate::layers::typed::replicated;
+use crate::shardings::replicated;
 
 /// See [`flatten`].
 #[derive(Tree, Clone, Debug)]

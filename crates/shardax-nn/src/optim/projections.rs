@@ -14,7 +14,7 @@ use shardax::prelude::*;
 
 use super::tree_utils::{self, add_scale, scale, total, vdot};
 use crate::check::within;
-use crate::layers::typed::replicated;
+use crate::shardings::replicated;
 
 /// Returns the nearest tree without negative elements.
 pub fn projection_non_negative<P: Tree>(tree: &P) -> Result<P> {

@@ -24,8 +24,8 @@ use shardax::shape::AxisName;
 use self::model::{Functions, Model, Params};
 use crate::Rules;
 use crate::check::{positive, value_error};
-use crate::layers::typed::enter_shard_map;
 use crate::rules::Place;
+use crate::shardings::enter_shard_map;
 
 /// The schedule of a [`Pipeline`]. Both schedules compute the same loss and gradients, and with both a stage idles for
 /// `(stages - 1) / (micro_batches + stages - 1)` of the time.

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use shardax::prelude::*;
 
 use crate::check::value_error;
-use crate::layers::typed::reshard_like;
+use crate::shardings::reshard_like;
 
 /// The parameters of the three functions of a model.
 pub(super) type Params<M> = (<M as Model>::First, <M as Model>::Stage, <M as Model>::Last);

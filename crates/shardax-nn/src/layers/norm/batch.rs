@@ -1,12 +1,11 @@
 //! Normalization of each feature over the batch.
 
 use shardax::prelude::*;
-use shardax::tree::AxisNames;
 
-use super::{Norm, NormBuilder, NormLayer, Statistics, check, normalize, result_dtype, widened};
+use super::{Norm, NormBuilder, NormLayer, NormOptions, Statistics, check, normalize, result_dtype, widened};
 use crate::check::{require, within};
 use crate::layers::Layer;
-use crate::layers::typed::reshard_like;
+use crate::shardings::reshard_like;
 use crate::{BatchStat, Rngs};
 
 /// Normalizes each feature over the batch, then scales and shifts it.
@@ -30,10 +29,10 @@ use crate::{BatchStat, Rngs};
 #[derive(Module, Clone, Debug)]
 pub struct BatchNorm {
     /// `[features]`, ones at first.
-    #[tree(axis_names = axes)]
+    #[tree(axis_names = options.axes)]
     pub scale: Option<Array>,
     /// `[features]`, zeros at first.
-    #[tree(axis_names = axes)]
+    #[tree(axis_names = options.axes)]
     pub bias: Option<Array>,
     /// The running mean, `[features]`, zeros at first.
     pub mean: BatchStat,
@@ -49,13 +48,8 @@ pub struct BatchNorm {
     /// The mapped axis over which the batch is also split, if any.
     #[tree(static)]
     pub axis_name: Option<&'static str>,
-    features: usize,
     #[tree(static)]
-    dtype: Option<DType>,
-    #[tree(static)]
-    axes: Option<AxisNames>,
-    #[tree(static)]
-    use_fast_variance: bool,
+    options: NormOptions,
 }
 
 /// The options that only batch normalization has.
@@ -71,23 +65,11 @@ impl NormLayer for BatchNorm {
     const HAS_BIAS: bool = true;
 
     fn make(norm: Norm, own: BatchOptions) -> Self {
-        let Norm { scale, bias, epsilon, features, dtype, axes, use_fast_variance } = norm;
+        let Norm { scale, bias, epsilon, options } = norm;
         let BatchOptions { momentum, axis_name } = own;
-        let (mean, var) = (zeros_dtype([features], DType::F32).into(), ones_dtype([features], DType::F32).into());
-        BatchNorm {
-            scale,
-            bias,
-            mean,
-            var,
-            training: true,
-            momentum,
-            epsilon,
-            axis_name,
-            features,
-            dtype,
-            axes,
-            use_fast_variance,
-        }
+        let shape = [options.features];
+        let (mean, var) = (zeros_dtype(shape, DType::F32).into(), ones_dtype(shape, DType::F32).into());
+        BatchNorm { scale, bias, mean, var, training: true, momentum, epsilon, axis_name, options }
     }
 }
 
@@ -133,7 +115,7 @@ impl BatchNorm {
         }
         let axes: Vec<i32> = (0..x.ndim() as i32 - 1).collect();
         let statistics =
-            Statistics { axes: &axes, axis_name: self.axis_name, use_fast_variance: self.use_fast_variance };
+            Statistics { axes: &axes, axis_name: self.axis_name, use_fast_variance: self.options.use_fast_variance };
         let moments = statistics.of(&x);
         // The running statistics are only used in evaluation, so they have no gradient.
         let momentum = self.momentum;
@@ -150,15 +132,15 @@ impl BatchNorm {
 
     /// Returns the dtype of the result. The statistics take part in the promotion: with float32 statistics it is float32.
     fn result_dtype(&self, x: &Array) -> DType {
-        let dtype = self.dtype.unwrap_or_else(|| super::compute_dtype(None, &[x, &self.mean, &self.var]));
-        result_dtype(self.dtype, &x.astype(dtype), [self.scale.as_ref(), self.bias.as_ref()])
+        let dtype = self.options.dtype.unwrap_or_else(|| super::compute_dtype(None, &[x, &self.mean, &self.var]));
+        result_dtype(self.options.dtype, &x.astype(dtype), [self.scale.as_ref(), self.bias.as_ref()])
     }
 
     #[track_caller]
     fn check(&self, x: &Array) -> Result<()> {
         within("BatchNorm", "momentum", self.momentum, 0.0..=1.0)?;
         self.mean.check()?;
-        let features = self.scale.as_ref().or(self.bias.as_ref()).map_or(self.features, Array::size);
+        let features = self.scale.as_ref().or(self.bias.as_ref()).map_or(self.options.features, Array::size);
         check("BatchNorm", x, features, [self.scale.as_ref(), self.bias.as_ref()], self.epsilon)
     }
 }

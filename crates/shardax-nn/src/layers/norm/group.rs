@@ -1,9 +1,8 @@
 //! Normalization of groups of features over the spatial dimensions of each example.
 
 use shardax::prelude::*;
-use shardax::tree::AxisNames;
 
-use super::{Norm, NormBuilder, NormLayer, Statistics, check, normalize, result_dtype};
+use super::{Norm, NormBuilder, NormLayer, NormOptions, Statistics, check, normalize, result_dtype};
 use crate::Rngs;
 use crate::check::{require, value_error};
 
@@ -20,22 +19,17 @@ use crate::check::{require, value_error};
 #[derive(Module, Clone, Debug)]
 pub struct GroupNorm {
     /// `[features]`, ones at first.
-    #[tree(axis_names = axes)]
+    #[tree(axis_names = options.axes)]
     pub scale: Option<Array>,
     /// `[features]`, zeros at first.
-    #[tree(axis_names = axes)]
+    #[tree(axis_names = options.axes)]
     pub bias: Option<Array>,
     /// The number of groups of features.
     pub num_groups: usize,
     /// The number that is added to the variance. Default 1e-6.
     pub epsilon: f64,
-    features: usize,
     #[tree(static)]
-    dtype: Option<DType>,
-    #[tree(static)]
-    axes: Option<AxisNames>,
-    #[tree(static)]
-    use_fast_variance: bool,
+    options: NormOptions,
 }
 
 impl NormLayer for GroupNorm {
@@ -43,8 +37,8 @@ impl NormLayer for GroupNorm {
     const HAS_BIAS: bool = true;
 
     fn make(norm: Norm, num_groups: usize) -> Self {
-        let Norm { scale, bias, epsilon, features, dtype, axes, use_fast_variance } = norm;
-        GroupNorm { scale, bias, num_groups, epsilon, features, dtype, axes, use_fast_variance }
+        let Norm { scale, bias, epsilon, options } = norm;
+        GroupNorm { scale, bias, num_groups, epsilon, options }
     }
 }
 
@@ -66,7 +60,7 @@ impl GroupNorm {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
-        require!(&x, check("GroupNorm", &x, self.features, [scale, bias], self.epsilon));
+        require!(&x, check("GroupNorm", &x, self.options.features, [scale, bias], self.epsilon));
         let features = x.shape().last().copied().unwrap_or(0);
         let groups = self.num_groups;
         require!(&x, divides(groups, features));
@@ -75,9 +69,9 @@ impl GroupNorm {
         // Over all dimensions except for the batch and the groups, which are the second to last dimension.
         let feature_axis = grouped.ndim() as i32 - 1;
         let axes: Vec<i32> = (1..feature_axis - 1).chain([feature_axis]).collect();
-        let statistics = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.use_fast_variance };
+        let statistics = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.options.use_fast_variance };
         let moments = statistics.of(&grouped);
-        let dtype = result_dtype(self.dtype, &x, [scale, bias]);
+        let dtype = result_dtype(self.options.dtype, &x, [scale, bias]);
         let [scale, bias] = [scale, bias].map(|p| p.map(|p| p.reshape([groups, features / groups])));
         let parameters = (scale.as_ref(), bias.as_ref());
         normalize(&moments.centred, &moments.variance, parameters, self.epsilon, dtype).reshape(x.shape())
@@ -105,20 +99,15 @@ fn divides(groups: usize, features: usize) -> Result<()> {
 #[derive(Module, Clone, Debug)]
 pub struct InstanceNorm {
     /// `[features]`, ones at first.
-    #[tree(axis_names = axes)]
+    #[tree(axis_names = options.axes)]
     pub scale: Option<Array>,
     /// `[features]`, zeros at first.
-    #[tree(axis_names = axes)]
+    #[tree(axis_names = options.axes)]
     pub bias: Option<Array>,
     /// The number that is added to the variance. Default 1e-6.
     pub epsilon: f64,
-    features: usize,
     #[tree(static)]
-    dtype: Option<DType>,
-    #[tree(static)]
-    axes: Option<AxisNames>,
-    #[tree(static)]
-    use_fast_variance: bool,
+    options: NormOptions,
 }
 
 impl NormLayer for InstanceNorm {
@@ -126,8 +115,8 @@ impl NormLayer for InstanceNorm {
     const HAS_BIAS: bool = true;
 
     fn make(norm: Norm, (): ()) -> Self {
-        let Norm { scale, bias, epsilon, features, dtype, axes, use_fast_variance } = norm;
-        InstanceNorm { scale, bias, epsilon, features, dtype, axes, use_fast_variance }
+        let Norm { scale, bias, epsilon, options } = norm;
+        InstanceNorm { scale, bias, epsilon, options }
     }
 }
 
@@ -149,10 +138,10 @@ impl InstanceNorm {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
-        require!(&x, check("InstanceNorm", &x, self.features, [scale, bias], self.epsilon));
+        require!(&x, check("InstanceNorm", &x, self.options.features, [scale, bias], self.epsilon));
         let axes: Vec<i32> = (1..x.ndim() as i32 - 1).collect();
-        let statistics = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.use_fast_variance };
-        let (moments, dtype) = (statistics.of(&x), result_dtype(self.dtype, &x, [scale, bias]));
+        let statistics = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.options.use_fast_variance };
+        let (moments, dtype) = (statistics.of(&x), result_dtype(self.options.dtype, &x, [scale, bias]));
         normalize(&moments.centred, &moments.variance, (scale, bias), self.epsilon, dtype)
     }
 }

@@ -1,12 +1,11 @@
 //! Normalization of each vector separately.
 
 use shardax::prelude::*;
-use shardax::tree::AxisNames;
 
-use super::{Norm, NormBuilder, NormLayer, Statistics, abs_sq, check, normalize, result_dtype, widened};
+use super::{Norm, NormBuilder, NormLayer, NormOptions, Statistics, abs_sq, check, normalize, result_dtype, widened};
 use crate::Rngs;
 use crate::check::require;
-use crate::layers::typed::align_with;
+use crate::shardings::align_with;
 
 /// Normalizes each vector along the last axis to mean 0 and variance 1, then scales and shifts it.
 ///
@@ -24,20 +23,15 @@ use crate::layers::typed::align_with;
 #[derive(Module, Clone, Debug)]
 pub struct LayerNorm {
     /// `[features]`, ones at first.
-    #[tree(axis_names = axes)]
+    #[tree(axis_names = options.axes)]
     pub scale: Option<Array>,
     /// `[features]`, zeros at first.
-    #[tree(axis_names = axes)]
+    #[tree(axis_names = options.axes)]
     pub bias: Option<Array>,
     /// The number that is added to the variance. Default 1e-6.
     pub epsilon: f64,
-    features: usize,
     #[tree(static)]
-    dtype: Option<DType>,
-    #[tree(static)]
-    axes: Option<AxisNames>,
-    #[tree(static)]
-    use_fast_variance: bool,
+    options: NormOptions,
 }
 
 impl NormLayer for LayerNorm {
@@ -45,8 +39,8 @@ impl NormLayer for LayerNorm {
     const HAS_BIAS: bool = true;
 
     fn make(norm: Norm, (): ()) -> Self {
-        let Norm { scale, bias, epsilon, features, dtype, axes, use_fast_variance } = norm;
-        LayerNorm { scale, bias, epsilon, features, dtype, axes, use_fast_variance }
+        let Norm { scale, bias, epsilon, options } = norm;
+        LayerNorm { scale, bias, epsilon, options }
     }
 }
 
@@ -68,9 +62,9 @@ impl LayerNorm {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
-        require!(&x, check("LayerNorm", &x, self.features, [scale, bias], self.epsilon));
-        let statistics = Statistics { axes: &[-1], axis_name: None, use_fast_variance: self.use_fast_variance };
-        let (moments, dtype) = (statistics.of(&x), result_dtype(self.dtype, &x, [scale, bias]));
+        require!(&x, check("LayerNorm", &x, self.options.features, [scale, bias], self.epsilon));
+        let statistics = Statistics { axes: &[-1], axis_name: None, use_fast_variance: self.options.use_fast_variance };
+        let (moments, dtype) = (statistics.of(&x), result_dtype(self.options.dtype, &x, [scale, bias]));
         normalize(&moments.centred, &moments.variance, (scale, bias), self.epsilon, dtype)
     }
 }
@@ -88,17 +82,14 @@ impl LayerNorm {
 #[derive(Module, Clone, Debug)]
 pub struct RmsNorm {
     /// `[features]`, ones at first.
-    #[tree(axis_names = axes)]
+    #[tree(axis_names = options.axes)]
     pub scale: Option<Array>,
     /// The number that is added to the mean square. Default 1e-6.
     pub epsilon: f64,
     /// The number that is added to the scale. Default 0.
     pub scale_offset: f64,
-    features: usize,
     #[tree(static)]
-    dtype: Option<DType>,
-    #[tree(static)]
-    axes: Option<AxisNames>,
+    options: NormOptions,
 }
 
 impl NormLayer for RmsNorm {
@@ -106,8 +97,8 @@ impl NormLayer for RmsNorm {
     const HAS_BIAS: bool = false;
 
     fn make(norm: Norm, scale_offset: f64) -> Self {
-        let Norm { scale, bias: _, epsilon, features, dtype, axes, use_fast_variance: _ } = norm;
-        RmsNorm { scale, epsilon, scale_offset, features, dtype, axes }
+        let Norm { scale, bias: _, epsilon, options } = norm;
+        RmsNorm { scale, epsilon, scale_offset, options }
     }
 }
 
@@ -137,13 +128,13 @@ impl RmsNorm {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let scale = self.scale.as_ref();
-        require!(&x, check("RmsNorm", &x, self.features, [scale, None], self.epsilon));
+        require!(&x, check("RmsNorm", &x, self.options.features, [scale, None], self.epsilon));
         let factor = (abs_sq(&widened(&x)).mean_keepdims(-1) + self.epsilon).rsqrt();
         let factor = match (scale, self.scale_offset) {
             (None, _) => factor,
             (Some(scale), 0.0) => factor * align_with(scale.clone(), &x),
             (Some(scale), offset) => factor * (widened(&align_with(scale.clone(), &x)) + offset),
         };
-        (&x * factor).astype(result_dtype(self.dtype, &x, [scale, None]))
+        (&x * factor).astype(result_dtype(self.options.dtype, &x, [scale, None]))
     }
 }

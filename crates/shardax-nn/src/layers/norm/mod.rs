@@ -19,9 +19,9 @@ use shardax::tree::AxisNames;
 use shardax::{Error, ErrorKind};
 
 use super::compute_dtype;
-use super::typed::align_with;
 use crate::check::{NOT_NEGATIVE, within};
 use crate::layers::Layer;
+use crate::shardings::align_with;
 use crate::{Filter, IntoAxisNames, Param, Rngs};
 
 /// Applies `normalized`, which is `layer` with other parameters, to `x`. Changes of its other variables, such as running
@@ -33,16 +33,25 @@ pub(super) fn forward_as<L: Layer>(layer: &mut L, mut normalized: L, x: &Array) 
     Ok(y)
 }
 
-/// The options that all normalization layers share.
+/// The parameters and options that all normalization layers share.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Norm {
     scale: Option<Array>,
     bias: Option<Array>,
     epsilon: f64,
+    options: NormOptions,
+}
+
+/// The options that all normalization layers have, and that do not change when a layer was built.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct NormOptions {
     features: usize,
+    /// The dtype of the result. `None` is the promoted dtype of input and parameters.
     dtype: Option<DType>,
+    /// The logical name of the features.
     axes: Option<AxisNames>,
+    /// See [`NormBuilder::use_fast_variance`].
     use_fast_variance: bool,
 }
 
@@ -167,10 +176,12 @@ impl<L: NormLayer> NormBuilder<L> {
             scale,
             bias,
             epsilon: self.epsilon,
-            features: self.features,
-            dtype: self.dtype.or(policy.dtype),
-            axes: self.axes,
-            use_fast_variance: self.use_fast_variance,
+            options: NormOptions {
+                features: self.features,
+                dtype: self.dtype.or(policy.dtype),
+                axes: self.axes,
+                use_fast_variance: self.use_fast_variance,
+            },
         };
         L::make(norm, self.own)
     }

@@ -6,7 +6,7 @@ use shardax::prelude::*;
 use super::{forward_as, l2_normalize};
 use crate::check::{NOT_NEGATIVE, value_error, within};
 use crate::layers::Layer;
-use crate::layers::typed::replicated;
+use crate::shardings::replicated;
 use crate::{BatchStat, Filter, Module, Param, Rngs, State};
 
 /// A layer whose kernels are divided by an estimate of their largest singular value, which makes it about 1-Lipschitz.

@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use super::RnnCell;
 use crate::check::{integer, same_shape, value_error};
 use crate::layers::Layer;
-use crate::layers::typed::{align_carry, reshard_like};
+use crate::shardings::{align_carry, reshard_like};
 
 /// A cell that runs over the steps of sequences, in one loop of the compiled program.
 ///
