@@ -97,8 +97,7 @@ impl Plan {
     /// Fails if the arguments are not divisible by their shardings.
     #[track_caller]
     pub fn from_lowered<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out>) -> Result<Plan> {
-        let text = format!("{lowered:?}");
-        let name = text.strip_prefix("Lowered(").and_then(|rest| rest.split(')').next()).unwrap_or("step").to_owned();
+        let name = lowered.name().to_owned();
         let flops = lowered.program().flops();
         let arguments = arguments(&lowered.args_info(), &lowered.input_shardings())?;
         let axes = axes_of_shardings(lowered.as_text());

@@ -157,6 +157,20 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         self.lowered.convention.captures.iter().map(|c| Array::of_concrete(c.clone())).collect()
     }
 
+    /// Returns the name of the function, which is the name of the compiled program.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// fn double(x: Array) -> Array {
+    ///     x * 2
+    /// }
+    /// assert_eq!(jit(double).lower(1.0)?.name(), "double");
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn name(&self) -> &str {
+        &self.lowered.request.name
+    }
+
     /// The program as StableHLO text, with `sdy` shardings. The arguments of `main` are the [captured
     /// arrays](Lowered::captures), then the used arguments. The text may call functions of this process (on CPU also
     /// for matrix multiplications); use [`export`](crate::export::export) for portable text.
