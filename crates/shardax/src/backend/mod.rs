@@ -6,6 +6,7 @@
 //! portable forms query a defect by name ([`Lowering::has_quirk`]).
 
 mod cpu;
+mod elementwise;
 mod fused_attention;
 mod gpu;
 pub(crate) mod options;

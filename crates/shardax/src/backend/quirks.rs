@@ -57,7 +57,7 @@ const TABLE: &[Quirk] = &[
         platforms: ALL,
         plugin: XLA_CPU,
         problem: "bits cannot be counted in elements of less than a byte",
-        file: "ops/primitive/unary.rs",
+        file: "backend/elementwise.rs",
         test: "booleans_are_clamped_and_bits_of_few_counted",
     },
     Quirk {
@@ -65,7 +65,7 @@ const TABLE: &[Quirk] = &[
         platforms: ALL,
         plugin: XLA_CPU,
         problem: "sines and cosines of complex numbers are NaN in a part that is 0 if the other overflows",
-        file: "ops/primitive/unary.rs",
+        file: "backend/elementwise.rs",
         test: "edges (reference values)",
     },
     Quirk {
@@ -73,7 +73,7 @@ const TABLE: &[Quirk] = &[
         platforms: ALL,
         plugin: XLA_CPU,
         problem: "the absolute value of a complex number with an infinite part is NaN if the other part is NaN",
-        file: "ops/primitive/unary.rs",
+        file: "backend/elementwise.rs",
         test: "edges (reference values)",
     },
     Quirk {
@@ -89,7 +89,7 @@ const TABLE: &[Quirk] = &[
         platforms: ALL,
         plugin: XLA_CPU,
         problem: "`expm1` close to 0, and `lgamma` and `digamma` close to their roots, lose digits",
-        file: "ops/primitive/unary.rs",
+        file: "backend/elementwise.rs",
         test: "unary, special (reference values)",
     },
     Quirk {
@@ -153,7 +153,7 @@ const TABLE: &[Quirk] = &[
         platforms: ALL,
         plugin: XLA_CPU,
         problem: "the logarithm of a power is a number even if the power is NaN",
-        file: "ops/primitive/binary.rs",
+        file: "backend/elementwise.rs",
         test: "logarithms_of_powers_keep_nan",
     },
     Quirk {
@@ -177,7 +177,7 @@ const TABLE: &[Quirk] = &[
         platforms: ALL,
         plugin: XLA_CPU,
         problem: "small negative numbers are rounded to -0, whose bits are NaN in formats without -0",
-        file: "ops/primitive/binary.rs",
+        file: "backend/elementwise.rs",
         test: "narrow::host_and_device_convert_alike",
     },
     Quirk {

@@ -21,12 +21,17 @@ static RULES: LazyLock<Rules> = LazyLock::new(|| {
     super::cpu::add(&mut rules);
     super::gpu::add(&mut rules);
     super::tpu::add(&mut rules);
+    super::elementwise::add(&mut rules);
     rules
 });
 
-/// The rules by platform and type of the primitive.
+/// The rules by type of the primitive.
 #[derive(Default)]
-pub(super) struct Rules(HashMap<(Platform, TypeId), Rule>);
+pub(super) struct Rules {
+    of_platforms: HashMap<(Platform, TypeId), Rule>,
+    /// The rules of all platforms, for operations that a platform's rule leaves to the portable form.
+    everywhere: HashMap<TypeId, Rule>,
+}
 
 impl Rules {
     /// Adds the rule of a platform for the primitive `P`.
@@ -35,16 +40,29 @@ impl Rules {
         platform: Platform,
         rule: fn(&P, &mut Lowering, &[Value], &[Aval]) -> Lowered,
     ) {
-        let of_any = move |primitive: &dyn Primitive, cx: &mut Lowering, args: &[Value], outs: &[Aval]| {
-            primitive.as_any().downcast_ref::<P>().map_or(Ok(None), |primitive| rule(primitive, cx, args, outs))
-        };
-        self.0.insert((platform, TypeId::of::<P>()), Box::new(of_any));
+        self.of_platforms.insert((platform, TypeId::of::<P>()), for_any_primitive(rule));
     }
 
-    /// The rule of a platform for this primitive.
-    fn get(&self, platform: Platform, primitive: &dyn Primitive) -> Option<&Rule> {
-        self.0.get(&(platform, primitive.as_any().type_id()))
+    /// Adds a rule of all platforms for the primitive `P`.
+    pub fn add_everywhere<P: Primitive + 'static>(
+        &mut self,
+        rule: fn(&P, &mut Lowering, &[Value], &[Aval]) -> Lowered,
+    ) {
+        self.everywhere.insert(TypeId::of::<P>(), for_any_primitive(rule));
     }
+
+    /// The rules for this primitive on a platform, in the order in which they are asked.
+    fn get(&self, platform: Platform, primitive: &dyn Primitive) -> impl Iterator<Item = &Rule> {
+        let id = primitive.as_any().type_id();
+        self.of_platforms.get(&(platform, id)).into_iter().chain(self.everywhere.get(&id))
+    }
+}
+
+/// A rule that leaves all primitives but `P` to the portable form.
+fn for_any_primitive<P: Primitive + 'static>(rule: fn(&P, &mut Lowering, &[Value], &[Aval]) -> Lowered) -> Rule {
+    Box::new(move |primitive: &dyn Primitive, cx: &mut Lowering, args: &[Value], outs: &[Aval]| {
+        primitive.as_any().downcast_ref::<P>().map_or(Ok(None), |primitive| rule(primitive, cx, args, outs))
+    })
 }
 
 /// Writes an operation by the platform's rule for its primitive, or by its portable form.
@@ -54,10 +72,10 @@ pub(super) fn by_rule(
     args: &[Value],
     outs: &[Aval],
 ) -> Result<Vec<Value>> {
-    if let Some(rule) = RULES.get(cx.platform, primitive)
-        && let Some(values) = rule(primitive, cx, args, outs)?
-    {
-        return Ok(values);
+    for rule in RULES.get(cx.platform, primitive) {
+        if let Some(values) = rule(primitive, cx, args, outs)? {
+            return Ok(values);
+        }
     }
     primitive.lower(cx, args, outs)
 }

@@ -13,7 +13,7 @@ use crate::core::primitive::{
 };
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
-use crate::dtype::{DType, Format, Scalar};
+use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::promotion::convert;
 use crate::ops::select::where_;
@@ -115,16 +115,7 @@ impl Primitive for Binary {
         if *self == POLYGAMMA {
             return cx.expand(args, |args| Ok(vec![super::special::polygamma(&args[0], &args[1])]));
         }
-        let made = elementwise_rules::lower_op(cx, self.0.op, args, "", &outs[0]);
-        if *self != POW || !cx.has_quirk("logarithms-of-powers") {
-            return Ok(made);
-        }
-        // XLA rewrites log(power(x, y)) as y log(|x|), which is a number even if the power is NaN (in JAX too). A
-        // selection between the two operations, which changes no value, prevents the rewrite.
-        let (out, power) = (&outs[0], made[0]);
-        let is_nan = cx.compare("NE", power, power);
-        let nan = cx.op("stablehlo.add", &[power, power], "", out);
-        Ok(vec![cx.op("stablehlo.select", &[is_nan, nan, power], "", out)])
+        Ok(elementwise_rules::lower_op(cx, self.0.op, args, "", &outs[0]))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -550,18 +541,6 @@ impl Primitive for Convert {
         if from.is_complex() && !self.dtype.is_complex() {
             let real = Aval::new(from.real(), outs[0].shape.clone());
             v = cx.op("stablehlo.real", &[v], "", &real);
-        }
-        // Small negative numbers would be rounded to -0, whose bits are NaN in formats without -0.
-        let to = Format::of(self.dtype).and_then(Format::rounds_to_unsigned_zero);
-        if let Some(small) = to.filter(|_| from.is_float() && cx.has_quirk("negative-zero-of-narrow-floats")) {
-            let wide = cx.aval(v).with_dtype(DType::F32);
-            let x = cx.op("stablehlo.convert", &[v], "", &wide);
-            let size = cx.op("stablehlo.abs", &[x], "", &wide);
-            let small = cx.constant(Scalar::float(small), &wide);
-            let is_small = Compare::Le.lower(cx, &[size, small], &[wide.with_dtype(DType::Bool)])?;
-            let zero = cx.constant(Scalar::Int(0), &wide);
-            let x = cx.op("stablehlo.select", &[is_small[0], zero, x], "", &wide);
-            return Ok(vec![cx.op("stablehlo.convert", &[x], "", &outs[0])]);
         }
         let converted = cx.op("stablehlo.convert", &[v], "", &outs[0]);
         cx.set_converted_from(converted, v);

@@ -4,8 +4,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::binary::IntegerPow;
 use super::elementwise_rules::{self, Accepts};
+use super::special;
 use super::special::slopes::{ASIN_SLOPE, ASINH_SLOPE, ATAN_SLOPE, ATANH_SLOPE, LOGISTIC_SLOPE, TANH_SLOPE};
-use super::special::{self, widened_unary};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -107,40 +107,7 @@ impl Primitive for Unary {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let is_written_out = outs[0].dtype.is_complex() && cx.has_quirk("complex-sine-overflow");
-        match (self.0.name, is_written_out) {
-            ("sin", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[0].clone()])),
-            ("cos", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[1].clone()])),
-            // A number with an infinite part is infinite, but XLA returns NaN if the other part is NaN.
-            ("abs", _) if cx.dtype(args[0]).is_complex() && cx.has_quirk("complex-size-of-infinity") => {
-                let size = cx.op(self.0.op, args, "", &outs[0]);
-                cx.expand(&[args[0], size], |x| {
-                    let is_infinite = |part: Array| ABS.apply(&part).equal(f64::INFINITY);
-                    let is_infinite = is_infinite(REAL.apply(&x[0])) | is_infinite(IMAG.apply(&x[0]));
-                    Ok(vec![where_(is_infinite, f64::INFINITY, &x[1]).astype(x[1].dtype())])
-                })
-            }
-            ("population_count" | "clz", _) if outs[0].dtype.bits() < 8 && cx.has_quirk("bits-of-packed-elements") => {
-                cx.expand(args, |x| {
-                    let bits = outs[0].dtype.bits() as i32;
-                    let byte = x[0].astype(DType::U8) & ((1 << bits) - 1);
-                    let counted = self.apply(&byte);
-                    let counted = if self.0.name == "clz" { counted - (8 - bits) } else { counted };
-                    Ok(vec![counted.astype(outs[0].dtype)])
-                })
-            }
-            // XLA loses digits of `expm1` close to 0, and of the other functions close to their roots.
-            ("expm1" | "lgamma" | "digamma", _) if !cx.has_quirk("digits-near-roots") => {
-                Ok(vec![cx.op(self.0.op, args, "", &outs[0])])
-            }
-            ("expm1", _) if !outs[0].dtype.is_complex() => {
-                cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::expm1)]))
-            }
-            ("lgamma", _) => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::log_gamma)])),
-            ("digamma", _) => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::digamma)])),
-            ("bessel_i1e", _) => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::i1e)])),
-            _ => Ok(vec![cx.op(self.0.op, args, "", &outs[0])]),
-        }
+        Ok(vec![cx.op(self.0.op, args, "", &outs[0])])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -251,19 +218,6 @@ unary! {
     // Cotangents pair with tangents as real numbers, without conjugation.
     IMAG "imag" "stablehlo.imag" Complex DType::real, Linear(|ct| crate::ops::lax::complex(&zeros_like(ct), &-ct));
     CONJ "conj" "chlo.conj" Complex same, Linear(|ct| CONJ.apply(ct));
-}
-
-/// Returns the sine and the cosine of complex numbers.
-fn complex_sin_cos(x: &Array) -> [Array; 2] {
-    let (a, b) = (REAL.apply(x), IMAG.apply(x));
-    let (sin, cos) = (SIN.apply(&a), COS.apply(&a));
-    // `expm1` is accurate for small numbers.
-    let (up, down) = (EXPM1.apply(&b), EXPM1.apply(&-&b));
-    let (sinh, cosh) = ((&up - &down) / 2, (up + down + 2) / 2);
-    let real = a.equal(0);
-    let or_zero = |part: Array| where_(&real, 0, part).astype(a.dtype());
-    let sine = crate::ops::lax::complex(&or_zero(&sin * &cosh), &(&cos * &sinh));
-    [sine, crate::ops::lax::complex(&(cos * cosh), &or_zero(-sin * sinh))]
 }
 
 fn zeros_like(x: &Array) -> Array {

@@ -73,7 +73,7 @@ pub(super) fn i0e(x: &Array) -> Array {
 }
 
 /// `exp(-|x|) I₁(x)`.
-pub(in crate::ops::primitive) fn i1e(x: &Array) -> Array {
+pub(crate) fn i1e(x: &Array) -> Array {
     SIGN.apply(x) * scaled(1, &ABS.apply(x), &I1E_FAR)
 }
 

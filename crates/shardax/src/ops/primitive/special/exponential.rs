@@ -10,7 +10,7 @@ use crate::ops::primitive::unary::{ABS, ROUND};
 use crate::ops::select::where_;
 
 /// With `x = n log 2 + r`, `exp(x) - 1` is `2ⁿ (exp(r) - 1 + (1 - 2⁻ⁿ))`.
-pub(in crate::ops::primitive) fn expm1(x: &Array) -> Array {
+pub(crate) fn expm1(x: &Array) -> Array {
     // The sizes of the mantissa and of the exponent, the arguments beyond which the result is -1 or infinite, log 2 in two
     // parts (products of the first with n are exact), and the first power of r that the series leaves out.
     let (mantissa, bias, bits, low, high, upper, lower, terms) = match x.dtype() {

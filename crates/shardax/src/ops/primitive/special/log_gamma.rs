@@ -113,7 +113,7 @@ fn fraction(x: &Array) -> Array {
 }
 
 /// `log |Γ(x)|`.
-pub(in crate::ops::primitive) fn log_gamma(x: &Array) -> Array {
+pub(crate) fn log_gamma(x: &Array) -> Array {
     let negative = x.less(0);
     let y = where_(&negative, 1 - x, x);
     // `y` lowered by an integer to at most 2.75, and the product that Γ is multiplied with in turn.
@@ -148,7 +148,7 @@ pub(in crate::ops::primitive) fn log_gamma(x: &Array) -> Array {
 }
 
 /// `ψ(x)`, the derivative of `log Γ(x)`: NaN at negative integers; at 0 minus the reciprocal, which has its sign.
-pub(in crate::ops::primitive) fn digamma(x: &Array) -> Array {
+pub(crate) fn digamma(x: &Array) -> Array {
     let negative = x.less(0);
     let y = where_(&negative, 1 - x, x);
     let raised = y.less(1);

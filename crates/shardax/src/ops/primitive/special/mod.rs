@@ -22,10 +22,10 @@ pub(crate) mod turns;
 mod zeta;
 
 pub(crate) use bessel::bessel_i1e_slope;
-pub(super) use bessel::i1e;
+pub(crate) use bessel::i1e;
 use expint::grown;
-pub(super) use exponential::expm1;
-pub(super) use log_gamma::{digamma, log_gamma};
+pub(crate) use exponential::expm1;
+pub(crate) use log_gamma::{digamma, log_gamma};
 pub(crate) use normal::{cumulative, density, log_density};
 pub(super) use polygamma::polygamma;
 pub(crate) use zeta::zeta_slope;
@@ -74,7 +74,7 @@ fn asymptotic_slope(x: &Array, terms: &[(f64, f64)]) -> Array {
 }
 
 /// Applies `f` to an operand, at least in float32.
-pub(super) fn widened_unary(x: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
+pub(crate) fn widened_unary(x: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
     widened(std::slice::from_ref(x), |x| Ok(f(&x[0])))
 }
 
