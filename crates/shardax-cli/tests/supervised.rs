@@ -306,6 +306,7 @@ fn what_cannot_be_started_is_said_at_once() {
         (&["--launcher", "none", "-n", "2"][..], "true", "--launcher=none starts one process, not 2"),
         (&["-n", "4:2"][..], "true", "write a number such as `4`"),
         (&["--grace", "nan"][..], "true", "such as `2.5`"),
+        (&["--backoff=nan"][..], "true", "such as `2.5`"),
         (&["--backoff=-1"][..], "true", "such as `2.5`"),
     ] {
         let (status, said) = Running::start(&folder, arguments, &[program]).end(20);

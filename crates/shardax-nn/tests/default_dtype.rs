@@ -15,6 +15,13 @@ fn default_dtype_of_programs_is_not_that_of_the_library() -> Result<()> {
         assert_eq!(x.dtype(), DType::F64, "{x}");
     }
 
+    // Literals of integers, which have 32 bits in Rust, are computed with in float64 like Python's.
+    let numbers = [1 / array(3), array([0, 1, 0]).mean(..), array(3).reciprocal(), array([0, 0, 1]).var(..) * 1.5];
+    for x in numbers {
+        assert_eq!(x.dtype(), DType::F64, "{x}");
+        assert!((x.item::<f64>()? - 1.0 / 3.0).abs() < 1e-16, "{x}");
+    }
+
     let rngs = &mut Rngs::new(0);
     let layers = tree::leaves(&(
         Linear::new(2, 3, rngs),

@@ -504,3 +504,66 @@ fn the_gradient_of_an_unknown_label_is_softmax() -> Result<()> {
     assert!(allclose(&slope, shardax::nn::softmax(&logits, -1), 1e-6, 0.0)?, "{slope}");
     Ok(())
 }
+
+/// Labels of other libraries for what is ignored: -100 is no class, and not the class that is the hundredth from the end, as in Optax.
+#[test]
+fn labels_below_zero_are_no_classes() -> Result<()> {
+    setup();
+    let logits = random::normal(random::key(0), [2, 200]);
+    for label in [-100, -1, 200] {
+        let labels = array([label, 3]);
+        let loss = softmax_cross_entropy_with_integer_labels(&logits, &labels).to_vec::<f32>()?;
+        assert!(loss[0].is_nan() && loss[1].is_finite(), "{label}: {loss:?}");
+        // A mask leaves the row out, in the gradient too.
+        let masked = |logits: Array| -> Array {
+            let losses = softmax_cross_entropy_with_integer_labels(logits, &labels);
+            where_(array([false, true]), losses, 0.0).sum(..)
+        };
+        let slope = grad(masked).call(&logits)?;
+        assert!(slope.get(0).equal(0.0).all(..).item::<bool>()? && slope.isfinite().all(..).item::<bool>()?, "{label}");
+    }
+    Ok(())
+}
+
+/// As in Optax, and documented: a label that is no class is emitted with probability 1.
+#[test]
+fn ctc_labels_that_are_no_classes_are_certain() -> Result<()> {
+    setup();
+    let logits = random::normal(random::key(0), [1, 4, 3]);
+    let loss =
+        |labels: [i32; 2]| ctc_loss(&logits, zeros([1, 4]), array([labels]), zeros([1, 2]), 0, -1e5).item::<f32>();
+    let valid = loss([1, 2])?;
+    for label in [-1, 7] {
+        assert!(loss([1, label])? < valid, "{label}");
+        assert_eq!(loss([1, label])?, loss([1, -100])?);
+    }
+    Ok(())
+}
+
+/// As in Optax, and documented: before the step of the offset, the decay is not a number.
+#[test]
+fn factored_rms_before_its_offset_is_nan() -> Result<()> {
+    setup();
+    let optimizer = ScaleByFactoredRms { step_offset: 2, ..scale_by_factored_rms() };
+    let params = ones([2]);
+    let mut state = optimizer.init(&params)?;
+    let updates = optimizer.update(params.clone(), state.clone(), &params)?.0;
+    assert!(updates.isnan().all(..).item::<bool>()?, "{updates}");
+    state.count = array(2);
+    let updates = optimizer.update(params.clone(), state, &params)?.0;
+    assert!(updates.isfinite().all(..).item::<bool>()?, "{updates}");
+    Ok(())
+}
+
+/// As in Optax, and documented: after so many steps in a row, gradients that are not finite are applied.
+#[test]
+fn apply_if_finite_gives_up() -> Result<()> {
+    setup();
+    let mut state = TrainState::create(ones([1]), apply_if_finite(sgd(0.1), 2))?;
+    for step in 0..4 {
+        state = state.apply_gradients(array([f32::NAN]))?;
+        assert_eq!(state.params.item::<f32>()?.is_nan(), step >= 2, "step {step}");
+    }
+    assert_eq!(state.opt_state.total_notfinite.item::<i32>()?, 4);
+    Ok(())
+}
