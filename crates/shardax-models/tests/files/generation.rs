@@ -118,3 +118,17 @@ fn generation_config_is_honoured() -> Result<()> {
     assert_eq!(GenerateOptions::from_pretrained(&here.0, 9)?, GenerateOptions::new(9).stop_tokens([7]));
     Ok(())
 }
+
+/// A network that has diverged writes no text, and not token 0.
+#[test]
+fn texts_of_weights_that_are_nan_are_errors() -> Result<()> {
+    setup();
+    let model = Decoder::from_pretrained(golden("llama"))?;
+    let broken = tree::map(|x| if x.dtype().is_float() { x * f32::NAN } else { x }, model)?;
+    for options in [GenerateOptions::new(3), GenerateOptions::new(3).temperature(1.0).top_p(0.9)] {
+        fails(broken.generate(&[vec![3, 1]], &options), &["the model's logits for text 0 are NaN", "weights"]);
+        let mut batcher = Batcher::new(broken.clone(), 2, 24)?;
+        fails(batcher.add(&[3, 1], &options), &["the model's logits for text 0 are NaN", "weights"]);
+    }
+    Ok(())
+}
