@@ -4,6 +4,7 @@
 mod common;
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use common::{resident_mib, setup};
@@ -367,6 +368,30 @@ fn inner_functions_serve_all_meshes_with_the_same_axes() -> Result<()> {
     assert_eq!((result?, counts.traces), (vec![2.0; 4], 1));
     let (result, counts) = count(|| call_on(&f, &second));
     assert_eq!((result?, counts.traces), (vec![2.0; 4], 0));
+    Ok(())
+}
+
+/// JAX: a call at top level finds the trace that a call inside of another function made.
+#[test]
+fn functions_traced_inside_another_are_not_traced_again() -> Result<()> {
+    let _one = start();
+    let traces = Arc::new(AtomicUsize::new(0));
+    let counter = traces.clone();
+    let double = Arc::new(jit(move |(x, unused): (Array, Array)| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        (x * 2.0, unused.shape()[0] as i32)
+    }));
+    let inner = double.clone();
+    let outer = jit(move |x: Array| -> Result<Array> { Ok(inner.call((x + 1.0, zeros(7)))?.0) });
+    assert_eq!(outer.call(ones(3))?.to_vec::<f32>()?, [4.0; 3]);
+    let (result, counts) = count(|| double.call((ones(3), zeros(7))));
+    let (doubled, size) = result?;
+    assert_eq!((doubled.to_vec::<f32>()?, size, counts.traces), (vec![2.0; 3], 7, 0));
+    assert_eq!(traces.load(Ordering::Relaxed), 1);
+    // Other types, and another default, are other traces.
+    assert_eq!(double.call((ones(3), zeros(5)))?.1, 5);
+    assert_eq!(double.call((arange(0..3), zeros(7)))?.0.to_vec::<f32>()?, [0.0, 2.0, 4.0]);
+    assert_eq!(traces.load(Ordering::Relaxed), 3);
     Ok(())
 }
 

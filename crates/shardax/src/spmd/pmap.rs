@@ -295,6 +295,7 @@ impl Options {
                 Ok(shardings.map(|named| named.map(Into::into).or_else(replicated).into()).collect())
             },
             traces: None,
+            inner: None,
         };
         options.lower(flat, &|flat| self.map(flat, mapping, f))
     }

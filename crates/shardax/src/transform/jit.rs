@@ -19,7 +19,7 @@ use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
 use crate::interpret::higher_order::marked;
 use crate::ops::collective::constraint::constrain;
 use crate::ops::primitive::call::Call;
-use crate::runtime::aot::lower::{LowerOptions, Traces};
+use crate::runtime::aot::lower::LowerOptions;
 use crate::runtime::aot::{Lowered, LoweredFn};
 use crate::runtime::dispatch::{self, Cache};
 use crate::runtime::implicit_jit::is_jit_disabled;
@@ -263,7 +263,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
         if is_tracing() {
             return self.options.inside(&flat, &f, &cache.inner)?.build();
         }
-        cache.call(self.options.name, &flat, &|flat| self.options.lower(flat, &f, Some(&cache.traces))?.load())
+        cache.call(self.options.name, &flat, &|flat| self.options.lower(flat, &f, Some(cache))?.load())
     }
 }
 
@@ -312,7 +312,10 @@ impl Options {
     }
 
     /// Traces the function and decides its placement.
-    pub fn lower(&self, flat: &Flat, f: FlatFn<'_>, traces: Option<&Traces>) -> Result<LoweredFn> {
+    pub fn lower(&self, flat: &Flat, f: FlatFn<'_>, cache: Option<&Cache>) -> Result<LoweredFn> {
+        // Traces inside of other functions contain the requested shardings, and no unused arguments.
+        let has_other_options = self.keep_unused
+            || !matches!((&self.in_shardings, &self.out_shardings), (Prefix::Leaf(None), Prefix::Leaf(None)));
         let options = LowerOptions {
             function: self.name,
             program: self.name.to_owned(),
@@ -322,7 +325,8 @@ impl Options {
             in_shardings: resolve(&self.in_shardings, &flat.def, "jit in_shardings")?,
             captured: None,
             out_shardings: &|def, _| resolve(&self.out_shardings, def, "jit out_shardings"),
-            traces,
+            traces: cache.map(|cache| &cache.traces),
+            inner: cache.filter(|_| !has_other_options).map(|cache| &cache.inner),
         };
         options.lower(flat, f)
     }

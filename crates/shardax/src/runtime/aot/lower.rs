@@ -20,6 +20,7 @@ use crate::ops::state::lift::{Lifted, lift};
 use crate::runtime::callable::CallConvention;
 use crate::runtime::counts;
 use crate::runtime::eager::input_name;
+use crate::runtime::inner_traces::{InnerKey, InnerTraces};
 use crate::runtime::input_names::InputNames;
 use crate::runtime::layouts;
 use crate::runtime::load::Request;
@@ -51,6 +52,8 @@ pub(crate) struct LowerOptions<'a> {
     pub out_shardings: &'a dyn Fn(&TreeDef, &Program) -> Result<Vec<RequestedSharding>>,
     /// The function's cached traces, which can be placed on other devices without a new trace.
     pub traces: Option<&'a Traces>,
+    /// The function's traces inside of other functions, if these depend on no other options than the function.
+    pub inner: Option<&'a InnerTraces>,
 }
 
 /// The last traces of a function. Arguments of the same types on other devices need no new trace.
@@ -187,6 +190,12 @@ impl LowerOptions<'_> {
         if let Some(trace) = cached {
             return Ok(trace);
         }
+        if let Some((pruned, out_def)) = self.inner.and_then(|inner| pruned_inside(inner, flat, &in_avals)) {
+            let in_def = flat.def.clone();
+            let trace =
+                Trace { mesh, depends_on_devices: true, client_number, defaults, in_def, in_avals, pruned, out_def };
+            return Ok(self.cached(trace));
+        }
         let begun = Instant::now();
         // `pmap` maps over its own mesh, whatever mesh an argument is on. A type over another mesh would become the
         // type of the result, and each device would have to gather all slices.
@@ -204,7 +213,7 @@ impl LowerOptions<'_> {
                 .help("make the ref inside of the function, or pass its value as an argument and return the new one"));
         }
         let pruned = Pruned::new(&traced, refs, self.keep_unused)?;
-        let trace = Arc::new(Trace {
+        let trace = Trace {
             mesh,
             depends_on_devices: dependence.devices,
             client_number,
@@ -213,15 +222,29 @@ impl LowerOptions<'_> {
             in_avals,
             pruned,
             out_def,
-        });
+        };
         // A trace that depends on the mesh of the arguments is valid for these arguments only, so it is not cached.
-        if let Some(traces) = self.traces.filter(|_| !dependence.argument_meshes) {
+        Ok(if dependence.argument_meshes { Arc::new(trace) } else { self.cached(trace) })
+    }
+
+    fn cached(&self, trace: Trace) -> Arc<Trace> {
+        let trace = Arc::new(trace);
+        if let Some(traces) = self.traces {
             let mut traces = traces.lock();
             traces.truncate(MAX_TRACES - 1);
             traces.push_front(trace.clone());
         }
-        Ok(trace)
+        trace
     }
+}
+
+/// Finds a trace that a call inside of another function made for arguments of these types. It captures nothing.
+fn pruned_inside(inner: &InnerTraces, flat: &Flat, in_avals: &[Aval]) -> Option<(Pruned, TreeDef)> {
+    let trace = inner.find(&InnerKey::new(&flat.def, in_avals.to_vec()))?;
+    let kept = trace.used.iter().enumerate().filter(|(_, used)| **used).map(|(i, _)| i).collect();
+    let program = Program::clone(&trace.call.program);
+    let pruned = Pruned { program, captures: Vec::new(), refs: Lifted::default(), kept };
+    Some((pruned, trace.out_def.clone()))
 }
 
 /// The type of an argument whose sharding the user specified.
