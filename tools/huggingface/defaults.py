@@ -12,7 +12,8 @@ from transformers import CONFIG_MAPPING
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
-arcee bert bloom clip clip_text_model clip_vision_model cohere cohere2 deepseek_v2 deepseek_v3 dinov2 distilbert ernie4_5 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe
+arcee bert bloom cwm dots1 ernie4_5_moe exaone exaone4 flex_olmo glm4_moe_lite gpt_bigcode gpt_neo granitemoeshared hunyuan_v1_dense hyperclovax internlm3
+iquestcoder jais2 minimax_m2 ministral nemotron vaultgemma youtu clip clip_text_model clip_vision_model cohere cohere2 deepseek_v2 deepseek_v3 dinov2 distilbert ernie4_5 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe
 gpt2 gpt_neox gpt_oss gptj granite granitemoe helium llama mistral mixtral modernbert mpt olmo olmo2 olmo3 olmoe opt phi phi3 qwen2
 qwen2_moe qwen3 qwen3_moe roberta seed_oss smollm3 stablelm starcoder2 t5 vit whisper xlm-roberta
 """.split()
@@ -25,7 +26,16 @@ def defaults(model_type):
     fields = {name: value for name, value in fields.items() if value is not dataclasses.MISSING}
     if hasattr(kind, "default_theta") and "rope_parameters" in fields:
         fields["rope_theta"] = kind.default_theta
+        fields["rope_parameters"] = default_rope(kind)
     return fields
+
+
+def default_rope(kind):
+    """The rotary positions of a class that scales them by default, without the base if a field of the file replaces it."""
+    rope = kind(rope_theta=123.0).rope_parameters
+    if not rope or rope.get("rope_type", "default") == "default":
+        return None
+    return {name: value for name, value in rope.items() if (name, value) != ("rope_theta", 123.0)}
 
 
 def own_names(kind):

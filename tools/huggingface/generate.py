@@ -165,10 +165,45 @@ FAMILIES = [
                                           "first_k_dense_replace": 1, "q_lora_rank": None, "mlp_bias": True, "attention_bias": True}),
     ("opt", "OPT", {"ffn_dim": 24, "word_embed_proj_dim": 16}),
     ("opt_plain", "OPT", {"ffn_dim": 24, "enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False}),
+    ("internlm3", "InternLM3", {**KV, "head_dim": 8, "attention_bias": True, "mlp_bias": True}),
+    ("ministral", "Ministral", {**KV, "head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
+    ("cwm", "Cwm", {**KV, "head_dim": 8, "sliding_window": 4}),
+    ("hunyuan_v1_dense", "HunYuanDenseV1", {**KV, "head_dim": 8, "attention_bias": True}),
+    ("exaone", "Exaone", {**KV, "head_dim": 8}),
+    ("nemotron", "Nemotron", {**KV, "head_dim": 8, "attention_bias": True}),
+    ("jais2", "Jais2", {**KV, "head_dim": 8}),
+    ("exaone4", "Exaone4", {**KV, "sliding_window": 4, "sliding_window_pattern": 2}),
+    ("hyperclovax", "HyperCLOVAX", {**KV, **GRANITE, "head_dim": 8}),
+    ("vaultgemma", "VaultGemma", {**KV, "head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 6}),
+    ("gpt_bigcode", "GPTBigCode", GPT),
+    ("gpt_bigcode_heads", "GPTBigCode", {**GPT, "multi_query": False}),
+    ("gpt_neo", "GPTNeo", {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "window_size": 4, "attention_types": [[["global", "local"], 1]]}),
+    ("dots1", "Dots1", {**KV, **SMALL_EXPERTS, **GROUPS, "head_dim": 8, "routed_scaling_factor": 1.5, "norm_topk_prob": True, "max_window_layers": 1,
+                        "sliding_window": 4}),
+    ("minimax_m2", "MiniMaxM2", {**KV, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 4}),
+    ("flex_olmo", "FlexOlmo", {**KV, "num_experts": 6, "num_experts_per_tok": 3}),
+    ("granitemoeshared", "GraniteMoeShared", {**KV, **GRANITE, "num_local_experts": 4, "shared_intermediate_size": 20}),
+    ("ernie4_5_moe", "Ernie4_5_Moe", {**KV, "moe_intermediate_size": 12, "moe_num_experts": 6, "moe_k": 2}),
+    ("glm4_moe_lite", "Glm4MoeLite", {**SMALL_EXPERTS, **LATENT, "n_routed_experts": 6, "q_lora_rank": 6}),
+    ("youtu", "Youtu", {**LATENT, "q_lora_rank": 6}),
     # Six heads, no power of 2.
     ("bloom", "Bloom", {"hidden_size": 24, "n_layer": 2, "n_head": 6}),
     ("mpt", "Mpt", {"d_model": 24, "n_layers": 2, "n_heads": 6, "max_seq_len": 32, "attn_config": {"softmax_scale": 0.3}}),
 ]
+
+
+def sizes_of(kind):
+    """The sizes of the tiny models, without the names that a class does not have."""
+    other = {
+        "GPTJ": DECODER,
+        "GPTBigCode": DECODER,
+        "GPTNeo": SIZES,
+        "Falcon": ["intermediate_size"],
+        "OPT": ["intermediate_size"],
+        "Bloom": ["intermediate_size", "num_hidden_layers", "num_attention_heads"],
+        "Mpt": SIZES,
+    }.get(kind, [])
+    return {key: value for key, value in DECODER.items() if key not in other}
 
 
 def families(names):
@@ -176,17 +211,10 @@ def families(names):
         if names and name not in names:
             continue
         torch.manual_seed(1)
-        # These classes name the sizes otherwise.
-        other = {
-            "GPTJ": DECODER,
-            "Falcon": ["intermediate_size"],
-            "OPT": ["intermediate_size"],
-            "Bloom": ["intermediate_size", "num_hidden_layers", "num_attention_heads"],
-            "Mpt": SIZES,
-        }.get(kind, [])
-        sizes = {key: value for key, value in DECODER.items() if key not in other}
-        config = getattr(transformers, f"{kind}Config")(**{**sizes, **fields})
-        decoder(name, getattr(transformers, f"{kind}ForCausalLM"), config, max_shard_size="10GB")
+        config = getattr(transformers, f"{kind}Config")(**{**sizes_of(kind), **fields})
+        # Some configurations are of a class with another name.
+        model = getattr(transformers, f"{kind}ForCausalLM", transformers.AutoModelForCausalLM.from_config)
+        decoder(name, model, config, max_shard_size="10GB")
 
 
 ENCODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "pad_token_id": 1, "num_labels": 3}

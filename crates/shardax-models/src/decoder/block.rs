@@ -43,6 +43,8 @@ pub struct Block {
 pub enum Norm {
     /// Mean 0 and variance 1.
     Layer(LayerNorm),
+    /// Mean 0 and variance 1, with 1 added to the scale.
+    LayerOffset(LayerNorm),
     /// Mean square 1.
     Rms(RmsNorm),
 }
@@ -68,6 +70,9 @@ impl Norm {
         let layer = LayerNorm::builder(features).epsilon(epsilon);
         match kind {
             NormKind::Layer => Norm::Layer(layer.build(rngs)),
+            NormKind::LayerOffset => {
+                Norm::LayerOffset(layer.scale_init(shardax::nn::initializers::zeros()).build(rngs))
+            }
             NormKind::LayerScale => Norm::Layer(layer.use_bias(false).build(rngs)),
             NormKind::LayerPlain => Norm::Layer(layer.use_bias(false).use_scale(false).build(rngs)),
             NormKind::Rms => Norm::Rms(rms.build(rngs)),
@@ -80,8 +85,16 @@ impl Norm {
     /// `x` is `[..., features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
+        let x = x.into_array();
         match self {
             Norm::Layer(norm) => norm.forward(x),
+            Norm::LayerOffset(norm) => {
+                // In float32, because a scale near 1 has few bits of its own in bfloat16.
+                let scale = norm.scale.as_ref().map(|scale| scale.astype(DType::F32) + 1.0);
+                let mut norm = norm.clone();
+                norm.scale = scale;
+                norm.forward(x.clone()).astype(x.dtype())
+            }
             Norm::Rms(norm) => norm.forward(x),
         }
     }
@@ -309,6 +322,7 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
         .num_kv_heads(config.kv_heads)
         .use_bias(config.biases.qkv || config.biases.out)
         .is_causal(true)
+        .normalize_after_rope(config.qk_norm_after_rope)
         .kernel_axes([Some("embed"), Some("heads"), None])
         .out_kernel_axes([Some("heads"), None, Some("embed")]);
     builder = rope.into_iter().fold(builder, MultiHeadAttentionBuilder::rope);
@@ -336,8 +350,8 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
         match (Norm::new(config.norm, features, config.epsilon, rngs), is_query) {
             (Norm::Rms(norm), true) => attention.query_norm = Some(norm),
             (Norm::Rms(norm), false) => attention.key_norm = Some(norm),
-            (Norm::Layer(norm), true) => attention.query_ln = Some(norm),
-            (Norm::Layer(norm), false) => attention.key_ln = Some(norm),
+            (Norm::Layer(norm) | Norm::LayerOffset(norm), true) => attention.query_ln = Some(norm),
+            (Norm::Layer(norm) | Norm::LayerOffset(norm), false) => attention.key_ln = Some(norm),
         }
     }
     if config.sinks {

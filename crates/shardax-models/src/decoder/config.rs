@@ -82,6 +82,8 @@ pub struct DecoderConfig {
     pub logits_soft_cap: Option<f64>,
     /// The norms of queries and keys.
     pub qk_norm: QkNorm,
+    /// True if queries and keys are normalized after they are rotated.
+    pub qk_norm_after_rope: bool,
     /// True if each head has a learned score that takes part in the softmax, see [`AttentionOptions::sinks`].
     pub sinks: bool,
     /// True if the inputs of attention and MLP are normalized.
@@ -209,6 +211,8 @@ pub enum Positions {
 pub enum NormKind {
     /// [`LayerNorm`] with scale and bias.
     Layer,
+    /// [`LayerNorm`] with 1 added to its scale, and a bias, as in Nemotron.
+    LayerOffset,
     /// [`LayerNorm`] with a scale and without a bias.
     LayerScale,
     /// [`LayerNorm`] without parameters.
@@ -322,6 +326,7 @@ impl DecoderConfig {
             attention_implementation: None,
             logits_soft_cap: None,
             qk_norm: QkNorm::None,
+            qk_norm_after_rope: false,
             sinks: false,
             pre_norms: true,
             post_norms: false,
@@ -395,6 +400,10 @@ impl DecoderConfig {
         if self.scan_layers && !self.is_uniform() {
             let what = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
             return Err(value_error(what, "set scan_layers to false, or make all layers equal"));
+        }
+        if self.qk_norm != QkNorm::None && self.norm == NormKind::LayerOffset {
+            let what = "norms of queries and keys have no offset, and norm is NormKind::LayerOffset";
+            return Err(value_error(what, "set qk_norm to QkNorm::None, or choose another kind of norm"));
         }
         if self.qk_norm == QkNorm::AllHeads && !matches!(self.norm, NormKind::Rms | NormKind::RmsOffset) {
             return Err(value_error(

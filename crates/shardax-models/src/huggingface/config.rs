@@ -48,6 +48,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "chunk_size_feed_forward",
     "directionality",
     "dtype",
+    "embedding_initializer_range",
     "encoder_stride",
     "ep_size",
     "finetuning_task",
@@ -492,9 +493,20 @@ fn shown(value: &Value) -> String {
 /// Rotary positions, of `rope_parameters` or of the older `rope_scaling` and `rope_theta`. `partial` is the share of each
 /// head that is turned by default, `None` if the model always turns all.
 pub(super) fn rope(fields: &Fields, head_dim: usize, partial: Option<f64>) -> Result<Rope> {
-    let theta = fields.number_or("rope_theta", 10_000.0)?;
+    rope_named(fields, head_dim, "rope_theta", partial.map(|default| ("partial_rotary_factor", default)))
+}
+
+/// Rotary positions of a model whose fields for the base and for the share of each head have these names. The object of
+/// rotary positions has the usual names, and takes precedence.
+pub(super) fn rope_named<'a>(
+    fields: &Fields<'a>,
+    head_dim: usize,
+    theta: &'a str,
+    partial: Option<(&'a str, f64)>,
+) -> Result<Rope> {
+    let theta = fields.number_or(theta, 10_000.0)?;
     let partial = match partial {
-        Some(default) => Some(fields.number_or("partial_rotary_factor", default)?),
+        Some((name, default)) => Some(fields.number_or(name, default)?),
         None => None,
     };
     match rope_object(fields)? {

@@ -55,14 +55,25 @@ const WITHOUT_EFFECT: [&str; 21] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 4] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 12] = [
     // All heads have keys.
     ("deepseek_v3", "num_key_value_heads"),
+    ("glm4_moe_lite", "num_key_value_heads"),
+    ("youtu", "num_key_value_heads"),
     // There is one group.
     ("glm4_moe", "topk_group"),
+    ("glm4_moe_lite", "topk_group"),
+    ("dots1", "topk_group"),
     // Layers with windows begin beyond the last one, or windows have no size.
     ("qwen2_moe", "use_sliding_window"),
     ("smollm3", "use_sliding_window"),
+    // The default rotary positions have a base.
+    ("cwm", "rope_theta"),
+    // The other value is the same one.
+    ("ernie4_5_moe", "moe_layer_end_index"),
+    // Ways of computing the same.
+    ("gpt_bigcode", "attention_softmax_in_fp32"),
+    ("gpt_bigcode", "scale_attention_softmax_in_fp32"),
 ];
 
 fn config_of(fields: &Map<String, Value>) -> Result<Config> {
@@ -80,11 +91,13 @@ fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
     let decoders = all.into_iter().filter(|(kind, _)| !OTHERS.contains(&kind.as_str()));
     let class = |(kind, defaults): (String, Map<String, Value>)| {
         let mut fields = Map::from_iter([("model_type".to_owned(), Value::from(kind.clone()))]);
-        if kind == "gpt_oss" {
-            fields.insert("rope_scaling".to_owned(), json!({"rope_type": "yarn", "factor": 32.0}));
-        }
         if kind == "deepseek_v2" {
             fields.insert("num_experts_per_tok".to_owned(), 6.into());
+        }
+        if kind == "dots1" {
+            for (name, count) in [("n_routed_experts", 128), ("num_experts_per_tok", 6), ("n_shared_experts", 2)] {
+                fields.insert(name.to_owned(), count.into());
+            }
         }
         if kind == "glm4_moe" {
             // Its default heads do not divide its default features.

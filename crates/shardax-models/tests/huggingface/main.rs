@@ -13,6 +13,7 @@ mod mutating;
 #[allow(dead_code)]
 mod quick;
 mod rejected;
+mod varied;
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 49] = [
+const DECODERS: [&str; 69] = [
     "gpt2",
     "llama",
     "llama3",
@@ -75,6 +76,26 @@ const DECODERS: [&str; 49] = [
     "opt_plain",
     "bloom",
     "mpt",
+    "internlm3",
+    "ministral",
+    "cwm",
+    "hunyuan_v1_dense",
+    "exaone",
+    "nemotron",
+    "jais2",
+    "exaone4",
+    "hyperclovax",
+    "vaultgemma",
+    "gpt_bigcode",
+    "gpt_bigcode_heads",
+    "gpt_neo",
+    "dots1",
+    "minimax_m2",
+    "flex_olmo",
+    "granitemoeshared",
+    "ernie4_5_moe",
+    "glm4_moe_lite",
+    "youtu",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text: keys in a cache are of the length at their time.

@@ -93,6 +93,7 @@ struct Own {
     #[tree(static)]
     implementation: Option<Implementation>,
     rope: Option<Rope>,
+    normalize_after_rope: bool,
     #[tree(static)]
     precision: Option<Precision>,
 }
@@ -156,6 +157,7 @@ impl MultiHeadAttention {
                 soft_cap: None,
                 implementation: None,
                 rope: None,
+                normalize_after_rope: false,
                 precision: None,
             },
         }
@@ -268,15 +270,38 @@ impl MultiHeadAttention {
     ) -> [Array; 3] {
         let [q, k, v] = inputs;
         let (query, key, value) = (self.query.forward(q), self.key.forward(k), self.value.forward(v));
+        let [query, key] = if self.own.normalize_after_rope {
+            self.normalized(self.rotated([query, key], rope, positions, start))
+        } else {
+            self.rotated(self.normalized([query, key]), rope, positions, start)
+        };
+        [query, key, value]
+    }
+
+    /// Applies the norms of queries and keys, if there are any.
+    #[track_caller]
+    fn normalized(&self, [query, key]: [Array; 2]) -> [Array; 2] {
         let query = self.query_ln.iter().fold(query, |x, norm| norm.forward(x));
         let key = self.key_ln.iter().fold(key, |x, norm| norm.forward(x));
         let query = self.query_norm.iter().fold(query, |x, norm| over_features(norm, x));
         let key = self.key_norm.iter().fold(key, |x, norm| over_features(norm, x));
+        [query, key]
+    }
+
+    /// Rotates queries and keys by their positions, if there is a rotary embedding.
+    #[track_caller]
+    fn rotated(
+        &self,
+        [query, key]: [Array; 2],
+        rope: Option<Rope>,
+        positions: Option<&Array>,
+        start: Option<&Array>,
+    ) -> [Array; 2] {
         let Some(rope) = rope.filter(|_| query.check().is_ok() && key.check().is_ok()) else {
-            return [query, key, value];
+            return [query, key];
         };
         let place = self.place();
-        let [query, key] = [query, key].map(|x| {
+        [query, key].map(|x| {
             let local = arange(0..x.shape()[x.ndim() - 3] as i32);
             let positions = positions.cloned().unwrap_or_else(|| match (start, &place) {
                 // In decoding, after the positions of the cache.
@@ -286,8 +311,7 @@ impl MultiHeadAttention {
                 _ => local.clone(),
             });
             rope.apply(&x, positions)
-        });
-        [query, key, value]
+        })
     }
 
     #[track_caller]
@@ -420,6 +444,8 @@ impl MultiHeadAttentionBuilder {
         implementation: Implementation => own.implementation, Some;
         /// Sets the rotary embedding of queries and keys. Default none.
         rope: Rope => own.rope, Some;
+        /// Sets whether queries and keys are rotated before their norms, as in Hunyuan's models. Default false.
+        normalize_after_rope: bool => own.normalize_after_rope, std::convert::identity;
         /// Sets the precision of the matmuls on accelerators. Default:
         /// [`default_matmul_precision`](shardax::default_matmul_precision).
         precision: Precision => own.precision, Some;

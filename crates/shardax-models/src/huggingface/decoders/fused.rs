@@ -27,7 +27,7 @@ fn fused_mlp(hidden: usize) -> KeyMap {
 
 fn phi3(fields: &Fields) -> Read {
     let mut config = llama_sizes(fields)?;
-    config.windows = windows(fields, config.layers, fields.size_opt("sliding_window")?, |_| true)?;
+    config.windows = window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?;
     rotary(&mut config, fields, Some(1.0))?;
     // The length before long contexts, which scaled rotary positions alone use.
     fields.skip(&["original_max_position_embeddings"]);

@@ -2,7 +2,7 @@
 
 use shardax_nn::Rope;
 
-use super::super::config::{rope_object, scaled_rope};
+use super::super::config::scaled_rope;
 use super::*;
 
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
@@ -28,27 +28,34 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         return Ok((config, llama_keys()));
     }
     let is_third = kind == "gemma3_text";
-    config.post_norms = true;
+    config.post_norms = kind != "vaultgemma";
     if is_third {
         config.qk_norm = QkNorm::Head;
     }
     config.attention_scale = Some(fields.number("query_pre_attn_scalar")?.powf(-0.5));
-    config.attention_soft_cap = fields.number_opt("attn_logit_softcapping")?;
+    if !is_third {
+        config.attention_soft_cap = fields.number_opt("attn_logit_softcapping")?;
+    }
     config.logits_soft_cap = fields.number_opt("final_logit_softcapping")?;
     let window = fields.size_opt("sliding_window")?;
-    let named = if is_third { "sliding_window_pattern" } else { "_sliding_window_pattern" };
-    let pattern = match fields.size_opt(named)? {
-        Some(pattern) => pattern,
-        None => fields.size_opt("_sliding_window_pattern")?.unwrap_or(if is_third { 6 } else { 2 }),
-    };
+    // Newer versions write the pattern beside `layer_types`, and read the list alone.
+    let pattern = if is_third { fields.size_opt("sliding_window_pattern")?.unwrap_or(6) } else { 2 };
+    match fields.size_opt("_sliding_window_pattern")? {
+        Some(other) if other != pattern && !fields.has("layer_types") => {
+            let what = format!("field `_sliding_window_pattern` is {other}, and transformers has windows by {pattern}");
+            return Err(fields.error(what));
+        }
+        _ => {}
+    }
     config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?;
     if is_third {
-        let theta = ("rope_local_base_freq", [1_000_000.0, 10_000.0]);
+        let theta = (Some("rope_local_base_freq"), [1_000_000.0, 10_000.0]);
         let [global, local] = ropes(fields, config.head_dim, theta)?;
         (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
     } else {
         rotary(&mut config, fields, None)?;
     }
+    // Without norms of outputs a block has the newer name of the norm before the MLP all the same.
     let keys = KeyMap::new()
         .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_attention_layernorm")
         .scale("blocks[*].mlp_norm.0", "model.layers.*.pre_feedforward_layernorm")
@@ -56,22 +63,31 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// The rotary positions of layers without and with a window, of one object for each or of older fields: `rope_theta`, and the field of
-/// this name for layers with a window. The bases are the defaults.
+/// The rotary positions of layers without and with a window: of an object for each in `rope_parameters`, or of older
+/// fields. `rope_theta` and `rope_scaling` are for layers without a window, and the field of this name is the base of
+/// layers with one. The bases are the defaults.
 pub(super) fn ropes<'a>(
     fields: &Fields<'a>,
     head_dim: usize,
-    (local, bases): (&'a str, [f64; 2]),
+    (local, bases): (Option<&'a str>, [f64; 2]),
 ) -> Result<[Rope; 2]> {
     let theta_of = |name, default| if fields.has(name) { fields.number(name) } else { Ok(default) };
-    let theta = [theta_of("rope_theta", bases[0])?, theta_of(local, bases[1])?];
-    let about = match rope_object(fields)? {
-        Some(types) if types.has("full_attention") || types.has("sliding_attention") => {
+    let theta = [theta_of("rope_theta", bases[0])?, local.map_or(Ok(bases[1]), |name| theta_of(name, bases[1]))?];
+    let objects = [fields.object_opt("rope_parameters")?, fields.object_opt("rope_scaling")?];
+    let about = match objects.map(|object| object.filter(|object| !object.is_empty())) {
+        [Some(_), Some(_)] => {
+            return Err(fields.error("both `rope_parameters` and `rope_scaling` describe rotary positions"));
+        }
+        [Some(types), None] => {
             let ropes = [types.object_opt("full_attention")?, types.object_opt("sliding_attention")?];
             types.finish()?;
             ropes
         }
-        global => [global, None],
+        // transformers reads the older name of the kind for other models alone, and would not scale.
+        [None, Some(global)] if !global.has("rope_type") => {
+            return Err(global.error("missing field `rope_type`"));
+        }
+        [None, global] => [global, None],
     };
     let scaled = |about: &Option<Fields>, theta: f64| match about {
         Some(about) => scaled_rope(fields, about, theta, head_dim, None),

@@ -49,6 +49,105 @@ pub(super) fn gpt2(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
+/// StarCoder's first models, whose heads share keys and values.
+pub(super) fn gpt_bigcode(fields: &Fields, _: &str) -> Read {
+    // Follows from `multi_query`.
+    fields.skip(&["num_key_value_heads"]);
+    // Ways of computing the same.
+    fields.skip(&["attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner"]);
+    fields.skip(&["max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache"]);
+    fields.skip(&["validate_runner_input", "runner_max_sequence_length"]);
+    let sized = gpt_sizes(fields)?;
+    let config = DecoderConfig {
+        kv_heads: if fields.flag("multi_query")? { 1 } else { sized.heads },
+        positions: Positions::Learned(fields.size("n_positions")?),
+        biases: Biases { head: false, ..Biases::ALL },
+        attention_scale: if fields.flag("scale_attn_weights")? { None } else { Some(1.0) },
+        ..sized
+    };
+    let keys = grouped_attention(&config, "h.*.attn.c_attn")
+        .prefix("transformer.")
+        .array("embed.embedding", "wte.weight", Layout::Same)
+        .array("positions.embedding", "wpe.weight", Layout::Same)
+        .norm("blocks[*].norm.0", "h.*.ln_1")
+        .linear("blocks[*].attention.out", "h.*.attn.c_proj")
+        .norm("blocks[*].mlp_norm.0", "h.*.ln_2")
+        .linear("blocks[*].mlp.up", "h.*.mlp.c_fc")
+        .linear("blocks[*].mlp.down", "h.*.mlp.c_proj")
+        .norm("norm.0", "ln_f")
+        .linear("head", "lm_head")
+        .tied("lm_head.weight", "wte.weight")
+        .ignore("h.*.attn.bias")
+        .ignore("h.*.attn.masked_bias");
+    Ok((config, keys))
+}
+
+/// GPT-Neo, whose layers see a window or all positions in turn.
+pub(super) fn gpt_neo(fields: &Fields, _: &str) -> Read {
+    let (features, heads) = (fields.size("hidden_size")?, fields.size("num_heads")?);
+    fields.divides(("num_heads", heads), ("hidden_size", features))?;
+    let layers = fields.layers("num_layers")?;
+    let config = DecoderConfig {
+        hidden: fields.size_opt("intermediate_size")?.unwrap_or(features.saturating_mul(4)),
+        positions: Positions::Learned(fields.size("max_position_embeddings")?),
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_epsilon")?,
+        activation: fields.activation("activation_function")?,
+        gated: false,
+        biases: Biases { qkv: false, out: true, mlp: true, head: false },
+        attention_scale: Some(1.0),
+        windows: gpt_neo_windows(fields, layers)?,
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
+    };
+    let keys = KeyMap::new()
+        .prefix("transformer.")
+        .array("embed.embedding", "wte.weight", Layout::Same)
+        .array("positions.embedding", "wpe.weight", Layout::Same)
+        .norm("blocks[*].norm.0", "h.*.ln_1")
+        .linear("blocks[*].attention.query", "h.*.attn.attention.q_proj")
+        .linear("blocks[*].attention.key", "h.*.attn.attention.k_proj")
+        .linear("blocks[*].attention.value", "h.*.attn.attention.v_proj")
+        .linear("blocks[*].attention.out", "h.*.attn.attention.out_proj")
+        .norm("blocks[*].mlp_norm.0", "h.*.ln_2")
+        .linear("blocks[*].mlp.up", "h.*.mlp.c_fc")
+        .linear("blocks[*].mlp.down", "h.*.mlp.c_proj")
+        .norm("norm.0", "ln_f")
+        .linear("head", "lm_head")
+        .tied("lm_head.weight", "wte.weight")
+        .ignore("h.*.attn.attention.bias")
+        .ignore("h.*.attn.attention.masked_bias");
+    Ok((config, keys))
+}
+
+/// The windows of GPT-Neo's layers, from lists of kinds and how often each list repeats: `[[["global", "local"], 12]]`.
+fn gpt_neo_windows(fields: &Fields, layers: usize) -> Result<Vec<Option<usize>>> {
+    // The same list, repeated, which the files have too.
+    fields.skip(&["attention_layers"]);
+    let window = fields.size("window_size")?;
+    let default = serde_json::json!([[["global", "local"], 12]]);
+    let lists = fields.value("attention_types").unwrap_or(&default);
+    let unknown = || fields.error(format!("`attention_types` is {lists}, which does not give {layers} layers"));
+    let mut windows = Vec::new();
+    for list in lists.as_array().ok_or_else(unknown)? {
+        let (kinds, count) = (list.get(0).and_then(|kinds| kinds.as_array()), list.get(1).and_then(|n| n.as_u64()));
+        let (Some(kinds), Some(count)) = (kinds, count.filter(|count| *count <= layers as u64)) else {
+            return Err(unknown());
+        };
+        for kind in (0..count).flat_map(|_| kinds) {
+            windows.push(match kind.as_str() {
+                Some("global") => None,
+                Some("local") => Some(window),
+                _ => return Err(unknown()),
+            });
+            if windows.len() > layers {
+                return Err(unknown());
+            }
+        }
+    }
+    if windows.len() == layers { Ok(windows) } else { Err(unknown()) }
+}
+
 pub(super) fn gptj(fields: &Fields, _: &str) -> Read {
     let mut config = DecoderConfig {
         biases: Biases { qkv: false, out: false, mlp: true, head: true },
@@ -107,11 +206,8 @@ pub(super) fn gpt_neox(fields: &Fields, _: &str) -> Read {
         parallel: fields.flag("use_parallel_residual")?,
         ..sizes(fields)?
     };
-    let share = fields.number_or("rotary_pct", 0.25)?;
-    rotary(&mut config, fields, Some(share))?;
-    if let (Positions::Rotary(rope), true) = (&mut config.positions, fields.has("rotary_emb_base")) {
-        rope.base = fields.number("rotary_emb_base")?;
-    }
+    let rope = rope_named(fields, config.head_dim, "rotary_emb_base", Some(("rotary_pct", 0.25)))?;
+    config.positions = Positions::Rotary(rope);
     let keys = grouped_attention(&config, "layers.*.attention.query_key_value")
         .prefix("gpt_neox.")
         .array("embed.embedding", "embed_in.weight", Layout::Same)

@@ -29,7 +29,11 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         activation: fields.activation("hidden_act")?,
         biases: Biases { mlp: is_second && fields.flag("mlp_bias")?, ..attention_biases(fields)? },
         tie_embeddings: fields.flag("tie_word_embeddings")?,
-        experts: Some(if is_second { softmax_experts(fields, layers)? } else { grouped_experts(fields, layers)? }),
+        experts: match kind {
+            "youtu" => None,
+            "deepseek_v2" => Some(softmax_experts(fields, layers)?),
+            _ => Some(grouped_experts(fields, layers)?),
+        },
         attention_scale: Some((depth as f64).sqrt().recip() * attention_growth(fields)?),
         latent: Some(latent),
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)

@@ -6,13 +6,14 @@ use crate::Activation;
 
 /// Reads the models that have Llama's blocks.
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
-    let mut config = llama_sizes(fields)?;
+    let mut config = if kind == "exaone" { exaone_sizes(fields)? } else { llama_sizes(fields)? };
     rotary(&mut config, fields, None)?;
     config.biases = match kind {
-        "llama" | "arcee" => biases(fields)?,
+        "llama" | "arcee" | "iquestcoder" | "exaone" => biases(fields)?,
+        "internlm3" => internlm_biases(fields)?,
         "helium" => Biases { out: false, ..biases(fields)? },
         "seed_oss" => Biases { out: fields.flag("attention_out_bias")?, ..biases(fields)? },
-        "qwen3" => attention_biases(fields)?,
+        "qwen3" | "hunyuan_v1_dense" => attention_biases(fields)?,
         "ernie4_5" => {
             let all = fields.flag("use_bias")?;
             Biases { qkv: all, out: all, mlp: all, head: false }
@@ -20,8 +21,9 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "qwen2" => Biases { qkv: true, ..Biases::NONE },
         _ => Biases::NONE,
     };
-    if kind == "qwen3" {
+    if matches!(kind, "qwen3" | "hunyuan_v1_dense") {
         config.qk_norm = QkNorm::Head;
+        config.qk_norm_after_rope = kind == "hunyuan_v1_dense";
     }
     // Arcee's MLP has no gate.
     config.gated = kind != "arcee";
@@ -29,17 +31,69 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         interleave(&mut config);
     }
     config.windows = match kind {
-        "mistral" => windows(fields, config.layers, fields.size_opt("sliding_window")?, |_| true)?,
+        "mistral" => window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?,
+        "ministral" => windows(fields, config.layers, fields.size_opt("sliding_window")?, |_| true)?,
+        "cwm" => {
+            let window = fields.size_opt("sliding_window")?;
+            windows(fields, config.layers, window, |layer| !layer.is_multiple_of(4))?
+        }
         "qwen2" | "qwen3" => qwen_windows(fields, config.layers)?,
         _ => windows(fields, config.layers, None, |_| false)?,
     };
-    Ok((config, llama_keys()))
+    let keys = match kind {
+        "hunyuan_v1_dense" => KeyMap::new()
+            .scale("blocks[*].attention.query_norm", "model.layers.*.self_attn.query_layernorm")
+            .scale("blocks[*].attention.key_norm", "model.layers.*.self_attn.key_layernorm"),
+        "exaone" => exaone_keys(),
+        _ => KeyMap::new(),
+    };
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// The biases of InternLM3, whose files have older names.
+fn internlm_biases(fields: &Fields) -> Result<Biases> {
+    let named = |name, older| if fields.has(older) { older } else { name };
+    let attention = fields.flag(named("attention_bias", "qkv_bias"))?;
+    let mlp = fields.flag(named("mlp_bias", "bias"))?;
+    match attention == mlp {
+        true => Ok(Biases { head: false, qkv: attention, out: attention, mlp }),
+        false => Err(fields.error(format!("`qkv_bias` is {attention} and `bias` {mlp}, which transformers rejects"))),
+    }
+}
+
+/// The sizes of EXAONE's models, whose files have names of their time.
+fn exaone_sizes(fields: &Fields) -> Result<DecoderConfig> {
+    let named = |name, older| if fields.has(older) { older } else { name };
+    let layers = fields.layers(named("num_hidden_layers", "num_layers"))?;
+    let epsilon = fields.number(named("rms_norm_eps", "layer_norm_epsilon"))?;
+    let activation = fields.activation(named("hidden_act", "activation_function"))?;
+    Ok(DecoderConfig { layers, epsilon, activation, ..sizes(fields)? })
+}
+
+/// The names of EXAONE's arrays.
+fn exaone_keys() -> KeyMap {
+    KeyMap::new()
+        .array("embed.embedding", "transformer.wte.weight", Layout::Same)
+        .scale("blocks[*].norm.0", "transformer.h.*.ln_1")
+        .linear("blocks[*].attention.query", "transformer.h.*.attn.attention.q_proj")
+        .linear("blocks[*].attention.key", "transformer.h.*.attn.attention.k_proj")
+        .linear("blocks[*].attention.value", "transformer.h.*.attn.attention.v_proj")
+        .linear("blocks[*].attention.out", "transformer.h.*.attn.attention.out_proj")
+        .scale("blocks[*].mlp_norm.0", "transformer.h.*.ln_2")
+        .linear("blocks[*].mlp.gate", "transformer.h.*.mlp.c_fc_0")
+        .linear("blocks[*].mlp.up", "transformer.h.*.mlp.c_fc_1")
+        .linear("blocks[*].mlp.down", "transformer.h.*.mlp.c_proj")
+        .scale("norm.0", "transformer.ln_f")
+        .tied("lm_head.weight", "transformer.wte.weight")
+        .ignore("transformer.h.*.attn.attention.rotary.inv_freq")
 }
 
 /// Reads the models that have Llama's names, and other blocks.
 pub(super) fn read_variant(fields: &Fields, kind: &str) -> Read {
     match kind {
-        "granite" => granite(fields),
+        "granite" | "hyperclovax" => granite(fields, kind),
+        "nemotron" | "jais2" => nemotron(fields, kind),
+        "exaone4" => exaone4(fields),
         "smollm3" => smollm3(fields),
         "olmo" => olmo(fields),
         "olmo2" | "olmo3" => olmo2(fields, kind),
@@ -69,19 +123,76 @@ pub(super) fn attention_biases(fields: &Fields) -> Result<Biases> {
 
 /// Sets the factors of Granite's models.
 pub(super) fn granite_factors(config: &mut DecoderConfig, fields: &Fields) -> Result<()> {
-    let factor = |name| -> Result<Option<f64>> { Ok(Some(fields.number(name)?).filter(|factor| *factor != 1.0)) };
-    config.embedding_scale = factor("embedding_multiplier")?;
-    config.residual_scale = factor("residual_multiplier")?;
+    config.embedding_scale = factor(fields, "embedding_multiplier")?;
+    config.residual_scale = factor(fields, "residual_multiplier")?;
     config.attention_scale = Some(fields.number("attention_multiplier")?);
-    config.logits_scale = factor("logits_scaling")?.map(f64::recip);
+    config.logits_scale = factor(fields, "logits_scaling")?.map(f64::recip);
     Ok(())
 }
 
-fn granite(fields: &Fields) -> Read {
+/// The factor of this name, unless it is 1.
+fn factor<'a>(fields: &Fields<'a>, name: &'a str) -> Result<Option<f64>> {
+    Ok(Some(fields.number(name)?).filter(|factor| *factor != 1.0))
+}
+
+fn granite(fields: &Fields, kind: &str) -> Read {
     let mut config = DecoderConfig { biases: biases(fields)?, ..llama_sizes(fields)? };
     rotary(&mut config, fields, None)?;
-    granite_factors(&mut config, fields)?;
+    if kind == "granite" {
+        granite_factors(&mut config, fields)?;
+        return Ok((config, llama_keys()));
+    }
+    config.embedding_scale = factor(fields, "embedding_multiplier")?;
+    config.residual_scale = factor(fields, "residual_multiplier")?;
+    config.attention_scale = fields.number_opt("attention_multiplier")?;
+    config.logits_scale = factor(fields, "logits_scaling")?;
+    config.post_norms = fields.flag("use_post_norm")?;
+    let keys = KeyMap::new()
+        .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_norm1")
+        .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_norm2");
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// Models with layer norms, and MLPs without a gate.
+fn nemotron(fields: &Fields, kind: &str) -> Read {
+    let is_nemotron = kind == "nemotron";
+    let mut config = DecoderConfig {
+        norm: if is_nemotron { NormKind::LayerOffset } else { NormKind::Layer },
+        epsilon: fields.number(if is_nemotron { "norm_eps" } else { "layer_norm_eps" })?,
+        activation: fields.activation("hidden_act")?,
+        gated: false,
+        biases: biases(fields)?,
+        ..sizes(fields)?
+    };
+    rotary(&mut config, fields, is_nemotron.then_some(0.5))?;
     Ok((config, llama_keys()))
+}
+
+fn exaone4(fields: &Fields) -> Read {
+    let mut config =
+        DecoderConfig { pre_norms: false, post_norms: true, qk_norm: QkNorm::Head, ..llama_sizes(fields)? };
+    rotary(&mut config, fields, None)?;
+    let window = fields.size_opt("sliding_window")?;
+    let pattern = fields.size_opt("sliding_window_pattern");
+    config.windows = match (fields.has("layer_types"), window) {
+        (true, _) => {
+            fields.skip(&["sliding_window_pattern"]);
+            windows(fields, config.layers, window, |_| false)?
+        }
+        (false, None) => vec![None; config.layers],
+        (false, Some(_)) => {
+            let pattern = pattern?.unwrap_or(4);
+            windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?
+        }
+    };
+    // Where some layers have windows, the others have no positions.
+    if window.is_some() {
+        config.without_rope = config.windows.iter().map(Option::is_none).collect();
+    }
+    let keys = KeyMap::new()
+        .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_attention_layernorm")
+        .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_feedforward_layernorm");
+    Ok((config, keys.and(llama_keys())))
 }
 
 fn smollm3(fields: &Fields) -> Read {
@@ -129,7 +240,7 @@ fn olmo2(fields: &Fields, kind: &str) -> Read {
     if kind == "olmo3" {
         let window = fields.size_opt("sliding_window")?;
         config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(4))?;
-        let [global, local] = ropes(fields, config.head_dim, ("rope_theta", [500_000.0; 2]))?;
+        let [global, local] = ropes(fields, config.head_dim, (None, [500_000.0; 2]))?;
         (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
     } else {
         rotary(&mut config, fields, None)?;
@@ -166,7 +277,7 @@ fn starcoder2(fields: &Fields) -> Read {
         ..sizes(fields)?
     };
     rotary(&mut config, fields, None)?;
-    config.windows = windows(fields, config.layers, fields.size_opt("sliding_window")?, |_| true)?;
+    config.windows = window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?;
     let keys = KeyMap::new()
         .linear("blocks[*].mlp.up", "model.layers.*.mlp.c_fc")
         .linear("blocks[*].mlp.down", "model.layers.*.mlp.c_proj");

@@ -10,7 +10,7 @@ mod llama;
 
 use shardax::error::Result;
 
-use super::config::{Fields, rope};
+use super::config::{Fields, rope, rope_named};
 use super::{KeyMap, Layout};
 use crate::{Biases, DecoderConfig, NormKind, Positions, QkNorm};
 
@@ -20,13 +20,17 @@ type Read = Result<(DecoderConfig, KeyMap)>;
 /// The families: model types, and the function that reads their configurations.
 const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["llama", "mistral", "qwen2", "qwen3", "arcee", "seed_oss", "helium", "ernie4_5"], llama::read),
+    (&["internlm3", "iquestcoder", "ministral", "cwm", "hunyuan_v1_dense", "exaone"], llama::read),
     (
         &["granite", "smollm3", "olmo", "olmo2", "olmo3", "cohere", "cohere2", "stablelm", "starcoder2"],
         llama::read_variant,
     ),
-    (&["gemma", "gemma2", "gemma3_text"], gemma::read),
+    (&["nemotron", "jais2", "exaone4", "hyperclovax"], llama::read_variant),
+    (&["gemma", "gemma2", "gemma3_text", "vaultgemma"], gemma::read),
     (&["phi3", "glm", "glm4"], fused::read),
     (&["gpt2"], gpt::gpt2),
+    (&["gpt_bigcode"], gpt::gpt_bigcode),
+    (&["gpt_neo"], gpt::gpt_neo),
     (&["gptj"], gpt::gptj),
     (&["gpt_neox"], gpt::gpt_neox),
     (&["falcon"], gpt::falcon),
@@ -35,7 +39,8 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["bloom"], bloom::bloom),
     (&["mpt"], bloom::mpt),
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
-    (&["deepseek_v2", "deepseek_v3"], latent::read),
+    (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "ernie4_5_moe"], experts::read),
+    (&["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"], latent::read),
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
@@ -133,6 +138,17 @@ fn windows(
         None => Ok(window.filter(|_| is_local(layer))),
     };
     (0..layers).map(window_of).collect()
+}
+
+/// The window of all layers of a model that does not read `layer_types`. Fails if the list, which some files have, differs.
+fn window_of_all(fields: &Fields, layers: usize, window: Option<usize>) -> Result<Vec<Option<usize>>> {
+    let kind = if window.is_some() { "sliding_attention" } else { "full_attention" };
+    match fields.list_opt("layer_types")?.and_then(|types| types.iter().find(|entry| entry.as_str() != Some(kind))) {
+        Some(other) => {
+            Err(fields.error(format!("`layer_types` has {other}, and all layers of this model are \"{kind}\"")))
+        }
+        None => Ok(vec![window; layers]),
+    }
 }
 
 /// The windows of Qwen's models: of layers from `max_window_layers` on, if `use_sliding_window` is true.

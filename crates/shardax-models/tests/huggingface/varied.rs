@@ -1,0 +1,43 @@
+//! Models whose configurations differ by a few fields from the default of their class (`tools/huggingface/vary.py`).
+
+use std::path::{Path, PathBuf};
+
+use shardax_models::huggingface::Weights;
+use shardax_models::{Decoder, Pretrained};
+use shardax_nn::prelude::*;
+
+use super::setup;
+
+/// A model is loaded with the logits of transformers, or refused.
+#[test]
+#[ignore = "reads folders that another program wrote"]
+fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> {
+    setup();
+    let root = std::env::var("VARIED").expect("VARIED names a folder");
+    let mut folders: Vec<PathBuf> =
+        std::fs::read_dir(&root).expect("a folder").map(|e| e.expect("an entry").path()).collect();
+    folders.sort();
+    let (mut equal, mut refused, mut faults) = (0, Vec::new(), Vec::new());
+    for folder in &folders {
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        match difference(folder) {
+            Ok(difference) if difference < 1e-4 => equal += 1,
+            Ok(difference) => faults.push(format!("{name}: logits differ by {difference}")),
+            Err(error) => refused.push(format!("{name}: {}", error.message())),
+        }
+    }
+    println!("{equal} equal, {} refused:\n{}", refused.len(), refused.join("\n"));
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    Ok(())
+}
+
+/// The largest difference of logits, relative to their size.
+fn difference(folder: &Path) -> Result<f32> {
+    let case = Weights::open(folder.join("case.safetensors"))?;
+    let model = Decoder::from_pretrained(folder)?;
+    let logits = jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&model, case.get("input_ids")?))?;
+    let expected = case.get("logits")?;
+    let scale = expected.abs().max(..).item::<f32>()?.max(1.0);
+    let difference = (logits - expected).abs().max(..).item::<f32>()? / scale;
+    Ok(if difference.is_nan() { f32::INFINITY } else { difference })
+}

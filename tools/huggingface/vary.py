@@ -1,0 +1,199 @@
+"""Makes tiny models whose `config.json` differs from the default of its class by one field or two, which `shardax_models` must
+compute as `transformers` does, or refuse.
+
+    .venv/huggingface/bin/python tools/huggingface/vary.py /tmp/varied              # all types of TYPES
+    .venv/huggingface/bin/python tools/huggingface/vary.py /tmp/varied llama phi3
+    VARIED=/tmp/varied cargo test -p shardax-models --test huggingface varied_models -- --ignored
+"""
+
+import inspect
+import json
+import pathlib
+import random
+import shutil
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from defaults import defaults
+from generate import FAMILIES, DECODER, GPT, KV, VOCABULARY, randomize, sizes_of
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+TYPES = {
+    "llama": KV,
+    "mistral": KV,
+    "qwen2": KV,
+    "qwen3": KV,
+    "gemma": {**KV, "head_dim": 8},
+    "gemma2": {**KV, "head_dim": 8},
+    "gemma3_text": {**KV, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
+    "phi": {},
+    "phi3": KV,
+    "gpt2": GPT,
+}
+
+# With two features that are turned the base would have no effect.
+WIDER = {"gpt_neox": {"hidden_size": 64}}
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+# Rotary positions in the forms of all versions.
+ROPES = [
+    {"rope_theta": 50.0},
+    {"rope_theta": 50},
+    {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}, "rope_theta": 70.0},
+    {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 6},
+    {"rope_scaling": YARN},
+    {"rope_scaling": {**YARN, "attention_factor": 0.5}},
+    {"rope_scaling": {**YARN, "beta_fast": 2.0, "beta_slow": 0.5, "truncate": False}},
+    {"rope_scaling": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.4}},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "max_position_embeddings": 16},
+    {"rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}},
+    {"rope_scaling": {"rope_type": "default"}},
+    {"rope_scaling": {}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 30.0}},
+    {"rope_parameters": {"rope_theta": 30.0}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 30.0}, "rope_theta": 70.0},
+    {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 30.0}},
+    {"rope_parameters": {"rope_type": "linear", "factor": 3.0}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 30.0, "partial_rotary_factor": 0.5}},
+    {"partial_rotary_factor": 0.5},
+    {"partial_rotary_factor": 0.5, "head_dim": 8},
+    {"rotary_pct": 0.5},
+    {"rotary_emb_base": 50},
+    {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 30.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 80.0}}},
+    {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_local_base_freq": 70.0},
+    {"rope_local_base_freq": 70.0, "rope_theta": 500.0},
+]
+# Fields of some classes, with values that the others may read too.
+FIELDS = [
+    *({"hidden_act": act} for act in ["gelu", "relu", "gelu_pytorch_tanh", "gelu_new", "quick_gelu", "relu2", "silu", "laplace", "gelu_10"]),
+    *({"hidden_activation": act} for act in ["gelu", "silu"]),
+    *({"activation_function": act} for act in ["gelu", "silu", "relu"]),
+    *({name: value} for name in ["attention_bias", "mlp_bias", "tie_word_embeddings", "use_bias", "qkv_bias", "use_qkv_bias", "qk_layernorm",
+                                 "use_qk_norm", "use_sliding_window", "use_parallel_residual", "parallel_attn", "rope_interleave", "alibi",
+                                 "norm_topk_prob", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn",
+                                 "attention_out_bias", "use_cache", "is_decoder", "add_cross_attention", "upcast_softmax",
+                                 "use_mrope", "bias", "multi_query", "do_layer_norm_before", "use_bidirectional_attention",
+                                 "moe_renormalize", "use_rope", "rope_is_neox_style", "use_nope", "no_rope"]
+      for value in [True, False]),
+    *({name: value} for name in ["sliding_window", "attention_window", "window_size"] for value in [4, None, 0]),
+    {"sliding_window": 4, "use_sliding_window": True},
+    {"sliding_window": 4, "use_sliding_window": False},
+    {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1},
+    {"sliding_window": 4, "max_window_layers": 1},
+    {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4},
+    {"layer_types": ["sliding_attention", "sliding_attention"], "sliding_window": 4},
+    {"layer_types": ["full_attention", "full_attention"], "sliding_window": 4},
+    {"layer_types": ["chunked_attention", "full_attention"], "attention_chunk_size": 4},
+    {"sliding_window_pattern": 2, "sliding_window": 4},
+    {"_sliding_window_pattern": 2, "sliding_window": 4},
+    {"sliding_window_pattern": 1, "sliding_window": 4},
+    *({"num_key_value_heads": heads} for heads in [1, 4, None]),
+    *({"head_dim": size} for size in [6, 8, None]),
+    *({name: 0.02} for name in ["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"]),
+    *({name: 0.7} for name in ["attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling", "embedding_multiplier",
+                               "residual_multiplier", "attention_multiplier", "query_pre_attn_scalar", "clip_qkv", "routed_scaling_factor",
+                               "softmax_scale", "embedding_scale", "mup_scale", "initializer_range"]),
+    {"attention_dropout": 0.3},
+    {"n_inner": 20},
+    {"ffn_hidden_size": 20},
+    {"num_ln_in_parallel_attn": 2},
+    {"num_ln_in_parallel_attn": 1},
+    {"norm_type": "layer_norm"},
+    {"no_rope_layers": [1, 0]},
+    {"no_rope_layers": [0, 1]},
+    {"no_rope_layer_interval": 2},
+    {"mlp_only_layers": [1]},
+    {"decoder_sparse_step": 2},
+    {"num_experts_per_tok": 1},
+    {"num_experts_per_tok": 3},
+    {"first_k_dense_replace": 0},
+    {"n_shared_experts": 1},
+    {"n_shared_experts": 0},
+    {"max_position_embeddings": 8},
+    {"position_embedding_type": "relative_key"},
+    {"hidden_size": 32, "num_attention_heads": 2},
+]
+
+
+def fields_of(kind, base):
+    """The default configuration with other fields, alone and in pairs."""
+    known = defaults(kind)
+    generator = random.Random(kind)
+    single = [{}, *ROPES, *FIELDS]
+    # Fields of the class that no list has, with another value of their type.
+    listed = {name for fields in single for name in fields}
+    for name, value in known.items():
+        if name in listed or name in base or name.endswith("token_id"):
+            continue
+        if isinstance(value, bool):
+            single.append({name: not value})
+        elif isinstance(value, float):
+            single.append({name: value * 0.5 + 0.1})
+        elif isinstance(value, int) and 0 < value < 64:
+            single.append({name: value * 2})
+    # What the class' code does not mention has no effect in it.
+    code = code_of(kind)
+    single = [fields for fields in single if not fields or any(name in known or name in code for name in fields)]
+    known_alone = [fields for fields in single if all(name in known or name.startswith("rope") for name in fields)]
+    pairs = [{**generator.choice(known_alone), **generator.choice(known_alone)} for _ in range(12)] if known_alone else []
+    return [{**base, **fields} for fields in [*single, *pairs]]
+
+
+def code_of(kind):
+    """The code of a class, and what all classes read."""
+    module = inspect.getmodule(transformers.CONFIG_MAPPING[kind])
+    folder = pathlib.Path(module.__file__).parent
+    return "".join(path.read_text() for path in folder.glob("*.py")) + "rope_theta rope_scaling rope_parameters partial_rotary_factor sliding_window"
+
+
+def vary(out, kind, base):
+    """Saves what transformers can make of these fields."""
+    count = 0
+    for number, fields in enumerate(fields_of(kind, base)):
+        folder = out / f"{kind}_{number}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"model_type": kind, **fields}))
+        try:
+            torch.manual_seed(5)
+            config = AutoConfig.from_pretrained(folder)
+            config._attn_implementation = "eager"
+            model = AutoModelForCausalLM.from_config(config)
+            randomize(model)
+            tokens = torch.randint(0, VOCABULARY, (2, 9))
+            with torch.no_grad():
+                logits = model(tokens).logits
+            if not torch.isfinite(logits).all():
+                raise ValueError("no numbers")
+            raw = (folder / "config.json").read_text()
+            model.save_pretrained(folder)
+            (folder / "config.json").write_text(raw)
+            (folder / "generation_config.json").unlink(missing_ok=True)
+            save_file({"input_ids": tokens.to(torch.int32), "logits": logits.contiguous()}, folder / "case.safetensors")
+            count += 1
+        except Exception as error:
+            shutil.rmtree(folder)
+            if number == 0:
+                print(kind, "default fails:", str(error)[:200])
+    print(kind, count)
+
+
+def main():
+    out, wanted = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    types = {kind: {**DECODER, **fields} if fields is not GPT else fields for kind, fields in TYPES.items()}
+    for _, kind, fields in FAMILIES:
+        name = getattr(transformers, f"{kind}Config").model_type
+        types.setdefault(name, {**sizes_of(kind), **fields, **WIDER.get(name, {})})
+    for kind, base in types.items():
+        if not wanted or kind in wanted:
+            vary(out, kind, base)
+
+
+if __name__ == "__main__":
+    main()
