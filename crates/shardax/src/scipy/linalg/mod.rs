@@ -13,6 +13,7 @@ use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
 use crate::linalg::{cholesky, solve as solve_general};
+use crate::ops::control_flow::{cond, scan};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{conj, convert, promote_dtypes, to_inexact, where_};
 use crate::ops::operators::{ArrayLike, into_arrays};
@@ -174,6 +175,12 @@ pub fn expm(x: impl ArrayLike) -> Array {
 
 const MAX_SQUARINGS: i32 = 16;
 
+/// The sum of matrices times these numbers.
+fn combination(matrices: &[Array], coefficients: &[f64]) -> Array {
+    let terms = matrices.iter().zip(coefficients).map(|(matrix, coefficient)| matrix * *coefficient);
+    terms.reduce(|sum, term| sum + term).unwrap_or_else(|| &matrices[0] * 0)
+}
+
 fn exponential(a: &Array) -> Result<Array> {
     let n = a.shape()[a.ndim() - 1];
     if a.size() == 0 {
@@ -198,19 +205,31 @@ fn exponential(a: &Array) -> Result<Array> {
         let previous = coefficients.last().copied().unwrap_or(1.0);
         coefficients.push(previous * (q - k + 1.0) / ((2.0 * q - k + 1.0) * k));
     }
+    // Each polynomial of the square is split at the cube, so that it takes one product, or none.
     let square = product(&a, &a);
-    let eye = eye_like(&a, n);
+    let fourth = product(&square, &square);
+    let cube = product(&fourth, &square);
+    let powers = [eye_like(&a, n), square, fourth, cube];
     let polynomial_of_square = |parity: usize| {
         let coefficients: Vec<f64> = coefficients.iter().skip(parity).step_by(2).copied().collect();
-        let (leading, lower) = coefficients.split_last().unwrap_or((&0.0, &[]));
-        lower.iter().rev().fold(&eye * *leading, |sum, c| product(&sum, &square) + &eye * *c)
+        let (low, high) = coefficients.split_at(powers.len());
+        let low = combination(&powers, low);
+        if high.is_empty() { low } else { low + product(&powers[3], &combination(&powers[1..], high)) }
     };
     let (even, odd) = (polynomial_of_square(0), product(&a, &polynomial_of_square(1)));
     let r = solve_general(&even - &odd, even + odd);
-    let r = (0..MAX_SQUARINGS).fold(r, |r, i| {
-        let more = squarings.greater(f64::from(i)).expand_dims([-2, -1]);
-        where_(more, product(&r, &r), &r).astype(r.dtype())
-    });
+
+    // Most matrices need few squarings, or none. A loop of conditions has a gradient, unlike one of as many steps as needed.
+    let step = |r: Array, i: Array| {
+        let is_squared = squarings.greater(i);
+        let any = is_squared.any(..);
+        let squared = |(r, is_squared): (Array, Array)| {
+            where_(is_squared.expand_dims([-2, -1]), product(&r, &r), &r).astype(r.dtype())
+        };
+        let r: Array = cond(any, squared, |(r, _): (Array, Array)| r, (r, is_squared))?;
+        Ok((r, ()))
+    };
+    let (r, ()) = scan(step, r, lax::iota(squarings.dtype(), &[MAX_SQUARINGS as usize], 0))?;
     let much = squarings.greater(f64::from(MAX_SQUARINGS)).expand_dims([-2, -1]);
     Ok(where_(much, f64::NAN, &r).astype(r.dtype()))
 }
