@@ -504,3 +504,42 @@ fn memory_is_flat_over_many_shapes() -> std::io::Result<()> {
     assert!(sizes.len() == 6 && sizes[5] <= sizes[1] + 8, "MiB after each sixth: {sizes:?}");
     Ok(())
 }
+
+/// Outside of `jit`, a function of several operations is compiled once as one program, whose results are those of `jit`.
+#[test]
+fn functions_of_several_operations_are_one_program() -> Result<()> {
+    let _one = start();
+    use shardax::nn;
+    // A shape that no other test has, so that nothing is compiled yet.
+    let x = (arange(0..77).reshape([7, 11]) - 38).astype(DType::F32) / 8;
+    let functions: [(&str, fn(&Array) -> Array); 17] = [
+        ("standardize", |x| nn::standardize(x, -1)),
+        ("selu", |x| nn::selu(x)),
+        ("elu", |x| nn::elu(x, 0.5)),
+        ("celu", |x| nn::celu(x, 0.5)),
+        ("leaky_relu", |x| nn::leaky_relu(x, 0.5)),
+        ("hard_tanh", |x| nn::hard_tanh(x)),
+        ("gelu", |x| nn::gelu(x)),
+        ("silu", |x| nn::silu(x)),
+        ("log_sigmoid", |x| nn::log_sigmoid(x)),
+        ("mish", |x| nn::mish(x)),
+        ("log_softmax", |x| nn::log_softmax(x, -1)),
+        ("logsumexp", |x| nn::logsumexp(x, -1)),
+        ("var", |x| x.var(0)),
+        ("std", |x| x.std_ddof(1, 1)),
+        ("tril", |x| x.tril(-1)),
+        ("trunc", |x| shardax::numpy::trunc(x)),
+        ("floor_divide", |x| shardax::numpy::floor_divide(x, 0.75) + x % 0.5),
+    ];
+    for (name, function) in functions {
+        let (result, counts) = count(|| function(&x));
+        // The last case is a sum of two functions.
+        let expected = if name == "floor_divide" { 3 } else { 1 };
+        assert_eq!(counts.compilations, expected, "{name}");
+        let again = count(|| function(&x));
+        assert_eq!(again.1, Counts::default(), "{name}");
+        let compiled = jit(move |x: Array| function(&x)).call(&x)?;
+        assert!(allclose(&result, &compiled, 1e-6, 1e-6)? && result.type_name() == compiled.type_name(), "{name}");
+    }
+    Ok(())
+}

@@ -1,7 +1,5 @@
 //! Activation functions, softmax and one-hot encoding, with JAX's definitions and gradients.
 
-use smallvec::SmallVec;
-
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::core::sharding_like::ShardingLike;
@@ -11,10 +9,11 @@ use crate::ops::auto_axes::out_sharding;
 use crate::ops::lax;
 use crate::ops::numpy::options::options;
 use crate::ops::numpy::{
-    IntoReduction, Options, Reduction, broadcast_args, convert, erfc, expm1, logaddexp, maximum, minimum,
+    IntoReduction, Options, Over, Reduction, broadcast_args, convert, erfc, expm1, logaddexp, maximum, minimum, over,
     promote_dtypes, to_inexact, to_strong_type, where_,
 };
 use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::expanded::RELU;
 use crate::ops::primitive::reshard::sharded_alike;
 use crate::ops::primitive::softmax::{Softmax, shifted};
@@ -35,6 +34,22 @@ macro_rules! activations {
     )*};
 }
 
+/// Activation functions of several operations, which are one program outside of `jit`.
+macro_rules! compiled_activations {
+    ($($(#[$doc:meta])* $name:ident => |$x:ident| $body:expr;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: impl ArrayLike) -> Array {
+            let x = x.into_array();
+            let result = composite1(stringify!($name), (), std::slice::from_ref(&x), |(), args| {
+                let $x = args[0].clone();
+                Ok(vec![$body])
+            });
+            Array::from_result(result, &x)
+        }
+    )*};
+}
+
 activations! {
     /// The rectifier, `max(x, 0)`. Its gradient is 0 at 0 and at NaN.
     ///
@@ -50,6 +65,19 @@ activations! {
     relu => |x| RELU.apply(&[if x.dtype() == DType::Bool { convert(&x, DType::I32, true) } else { x }]);
     /// `min(max(x, 0), 6)`.
     relu6 => |x| lax::clamp(0, &float_if_exact(x), 6);
+    /// The logistic function, `1 / (1 + exp(-x))`.
+    sigmoid => |x| x.logistic();
+    /// `log(1 + exp(x))`, without overflow.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(shardax::nn::softplus(array([0.0f32, 1000.0])).to_vec::<f32>()?, [2f32.ln(), 1000.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    softplus => |x| logaddexp(x, 0);
+}
+
+compiled_activations! {
     /// The Gaussian error linear unit in its tanh approximation, JAX's default.
     ///
     /// Source: [Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415). [`gelu_exact`] is the exact form.
@@ -83,18 +111,8 @@ activations! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     silu => |x| &x * x.logistic();
-    /// The logistic function, `1 / (1 + exp(-x))`.
-    sigmoid => |x| x.logistic();
     /// `log(sigmoid(x))`, without overflow.
     log_sigmoid => |x| -softplus(-x);
-    /// `log(1 + exp(x))`, without overflow.
-    ///
-    /// ```
-    /// # use shardax::prelude::*;
-    /// assert_eq!(shardax::nn::softplus(array([0.0f32, 1000.0])).to_vec::<f32>()?, [2f32.ln(), 1000.0]);
-    /// # Ok::<(), shardax::Error>(())
-    /// ```
-    softplus => |x| logaddexp(x, 0);
     /// `x / (1 + |x|)`.
     soft_sign => |x| {
         // Adding 1 to a boolean promotes it to a weakly typed number, as in JAX.
@@ -204,7 +222,11 @@ fn elu_of_array(x: Array, alpha: f64) -> Array {
 /// ```
 #[track_caller]
 pub fn elu(x: impl ArrayLike, alpha: f64) -> Array {
-    elu_of_array(x.into_array(), alpha)
+    let x = x.into_array();
+    let result = composite1("elu", alpha.to_bits(), std::slice::from_ref(&x), |alpha, args| {
+        Ok(vec![elu_of_array(args[0].clone(), f64::from_bits(*alpha))])
+    });
+    Array::from_result(result, &x)
 }
 
 /// The continuously differentiable exponential linear unit, `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`.
@@ -212,7 +234,11 @@ pub fn elu(x: impl ArrayLike, alpha: f64) -> Array {
 #[track_caller]
 pub fn celu(x: impl ArrayLike, alpha: f64) -> Array {
     let x = x.into_array();
-    maximum(&x, 0) + expm1(&(minimum(&x, 0) / alpha)) * alpha
+    let result = composite1("celu", alpha.to_bits(), std::slice::from_ref(&x), |alpha, args| {
+        let (x, alpha) = (&args[0], f64::from_bits(*alpha));
+        Ok(vec![maximum(x, 0) + expm1(&(minimum(x, 0) / alpha)) * alpha])
+    });
+    Array::from_result(result, &x)
 }
 
 /// The leaky rectifier: `x` if it is not negative, and `slope * x` otherwise. JAX's default `slope` is 0.01.
@@ -225,7 +251,11 @@ pub fn celu(x: impl ArrayLike, alpha: f64) -> Array {
 #[track_caller]
 pub fn leaky_relu(x: impl ArrayLike, slope: f64) -> Array {
     let x = x.into_array();
-    where_(x.greater_equal(0), &x, &x * slope)
+    let result = composite1("leaky_relu", slope.to_bits(), std::slice::from_ref(&x), |slope, args| {
+        let x = &args[0];
+        Ok(vec![where_(x.greater_equal(0), x, x * f64::from_bits(*slope))])
+    });
+    Array::from_result(result, &x)
 }
 
 /// The gated linear unit: the first half along `axis` times the sigmoid of the second half.
@@ -300,17 +330,16 @@ pub fn log_softmax(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let _line = source::enter();
     let x = x.into_array();
     let reduction = Reduction::new("log_softmax", &x, axes.into_reduction(), Options::None);
-    let result = reduction.map(|over| match over.mask(&x) {
-        None => {
-            let axes: SmallVec<[i32; 4]> = over.axes.iter().map(|&axis| axis as i32).collect();
-            let shifted = shifted(&x, &axes);
-            &shifted - shifted.exp().sum_keepdims(&axes[..]).log()
-        }
+    let result = reduction.and_then(|over| match over.mask(&x) {
+        None => composite1("log_softmax", over.signed(), std::slice::from_ref(&x), |axes, args| {
+            let shifted = shifted(&args[0], axes);
+            Ok(vec![&shifted - shifted.exp().sum_keepdims(&axes[..]).log()])
+        }),
         Some(mask) => {
             let shifted = subtract_masked_max(&x, &mask, &over);
             let sum = shifted.exp().sum(over.inner());
             let log = where_(sum.equal(0), 1, &sum).log();
-            where_(&mask, where_(&mask, shifted, 0) - log, f64::NEG_INFINITY)
+            Ok(where_(&mask, where_(&mask, shifted, 0) - log, f64::NEG_INFINITY))
         }
     });
     Array::from_result(result.map_err(|error| error.context("log_softmax")), &x)
@@ -335,14 +364,19 @@ impl StandardizeOptions {
         let x = x.into_array();
         let result = at_caller(|| {
             let x = convert(&x, to_inexact(x.dtype()), x.weak_type());
-            let over = Reduction::new("standardize", &x, axes.into_reduction(), Options::None)?.inner();
+            let reduction = Reduction::new("standardize", &x, axes.into_reduction(), Options::None)?;
+            if self.mean.is_none() && self.variance.is_none() && !reduction.is_masked() {
+                return composite1("standardize", reduction.signed(), &[x, self.epsilon.clone()], |axes, args| {
+                    let (x, epsilon) = (&args[0], &args[1]);
+                    let centred = centre(x - x.mean_keepdims(&axes[..]), over(&axes[..]).keepdims(true));
+                    let variance = centred.square().mean_keepdims(&axes[..]);
+                    Ok(vec![centred * (variance + epsilon).rsqrt()])
+                });
+            }
+            let over = reduction.inner();
             let mean = self.mean.clone().unwrap_or_else(|| x.mean(over.clone()));
             let centred = &x - mean;
-            // The mean is rounded. If it is large, the differences still have a mean that matters, so it is subtracted again.
-            let centred = match &self.mean {
-                None => &centred - centred.mean(over.clone()),
-                Some(_) => centred,
-            };
+            let centred = if self.mean.is_none() { centre(centred, over.clone()) } else { centred };
             let variance = match (&self.variance, &self.mean) {
                 (Some(variance), _) => variance.clone(),
                 (None, None) => centred.square().mean(over),
@@ -353,6 +387,13 @@ impl StandardizeOptions {
         });
         Array::from_result(result, &x)
     }
+}
+
+/// Subtracts the mean of differences from a mean. The first mean is rounded. If it is large, the differences still have a mean that
+/// matters.
+#[track_caller]
+fn centre(differences: Array, over: Over) -> Array {
+    &differences - differences.mean(over)
 }
 
 /// Subtracts the mean over `axes` from the elements, and divides by their standard deviation. With [`StandardizeOptions`] you

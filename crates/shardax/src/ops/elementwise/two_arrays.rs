@@ -8,6 +8,7 @@ use crate::ops::constants::ones_like;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow};
+use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::expanded::LOGADDEXP;
 use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::reshard::sharded_alike;
@@ -209,9 +210,13 @@ fn crosses(rest: &Array, y: &Array) -> Array {
     rest.not_equal(0) & (rest.less(0) ^ y.less(0))
 }
 
-/// Promotes for `floor_divide` and `remainder`: booleans count as int32, complex numbers are an error.
+/// Promotes for `floor_divide` and `remainder`: booleans count as int32, complex numbers are an error. Outside of `jit`, the
+/// function is one program.
 #[track_caller]
-fn divmod(name: &str, x: impl ArrayLike, y: impl ArrayLike, apply: impl FnOnce(&Array, &Array) -> Array) -> Array {
+fn divmod<F>(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, apply: F) -> Array
+where
+    F: Fn(&Array, &Array) -> Array + Send + Sync + 'static,
+{
     let (x, y) = (x.into_array(), y.into_array());
     for operand in [&x, &y] {
         if operand.dtype().is_complex() {
@@ -222,7 +227,8 @@ fn divmod(name: &str, x: impl ArrayLike, y: impl ArrayLike, apply: impl FnOnce(&
     }
     apply_promoted(name, &x, &y, counted, |x, y| {
         let args = sharded_alike(&[x.clone(), y.clone()]);
-        apply(&args[0], &args[1])
+        let result = composite1(name, (), &args, move |(), args| Ok(vec![apply(&args[0], &args[1])]));
+        Array::from_result(result, &args[0])
     })
 }
 

@@ -50,6 +50,7 @@ pub use crate::precision::{DotAlgorithmPreset, Precision};
 use super::operators::{ArrayLike, into_arrays};
 use super::primitive::binary::{COMPLEX, DIV, REM, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
 use super::primitive::bitcast::BitcastConvert;
+use super::primitive::composite::composite1;
 use super::primitive::optimization_barrier::OptimizationBarrier;
 use super::primitive::reduce::{Reduce, Reducer};
 use super::primitive::reduce_precision::ReducePrecision;
@@ -470,7 +471,11 @@ pub(crate) fn trunc(x: &Array) -> Array {
             .help("pass the real or imaginary part, which `real(..)` and `imag(..)` return");
         return Array::from_result(Err(e), x);
     }
-    super::select::where_(x.less(0), CEIL.apply(x), FLOOR.apply(x))
+    let result = composite1("trunc", (), std::slice::from_ref(x), |(), args| {
+        let x = &args[0];
+        Ok(vec![super::select::where_(x.less(0), CEIL.apply(x), FLOOR.apply(x))])
+    });
+    Array::from_result(result, x)
 }
 
 /// A complex array of a real and an imaginary part.

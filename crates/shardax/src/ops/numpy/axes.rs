@@ -170,6 +170,12 @@ impl Reduction {
         Ok(Reduction { axes: normalize_axes(over.axes.as_deref(), x.ndim())?, over })
     }
 
+    /// A reduction over these axes, without options.
+    pub fn over_axes(axes: &[usize]) -> Self {
+        let signed: SmallVec<[i32; 4]> = axes.iter().map(|&axis| axis as i32).collect();
+        Reduction { axes: axes.into(), over: over(signed.as_slice()) }
+    }
+
     /// The axes as signed integers.
     pub fn signed(&self) -> SmallVec<[i32; 4]> {
         self.axes.iter().map(|&a| a as i32).collect()

@@ -10,6 +10,7 @@ use crate::error::{Result, err};
 use crate::ops::constants::band;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::composite1;
 use crate::shape::{AxisNumber, normalize_axis};
 
 /// The row-major index of the first element of a diagonal of an `n` by `m` matrix, and the length of the diagonal.
@@ -94,7 +95,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn tril(&self, k: i32) -> Array {
-        at_caller(|| self.triangle("tril", k, Array::less_equal))
+        at_caller(|| self.triangle("tril", k, |x, y| x.less_equal(y)))
     }
 
     /// The upper triangle of the last two dimensions, from the diagonal `k` on; zeros below it.
@@ -106,16 +107,26 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn triu(&self, k: i32) -> Array {
-        at_caller(|| self.triangle("triu", k, Array::greater_equal))
+        at_caller(|| self.triangle("triu", k, |x, y| x.greater_equal(y)))
     }
 
-    fn triangle(&self, name: &str, k: i32, keep: impl Fn(&Array, Array) -> Array) -> Array {
+    fn triangle<F>(&self, name: &'static str, k: i32, keep: F) -> Array
+    where
+        F: Fn(&Array, Array) -> Array + Send + Sync + 'static,
+    {
         let result = self.check().and_then(|()| {
             if self.ndim() < 2 {
                 return Err(err!(Value, "{name} needs at least two dimensions, got {}", self.type_name())
                     .help("convert it to a matrix with `reshape` or `expand_dims`"));
             }
-            Ok(where_(band(self.shape(), k, keep), self, zero_beside(self)))
+            // A program outside of `jit` has no unreduced results.
+            if self.aval().sharding().is_some_and(|typed| !typed.unreduced().is_empty()) {
+                return Ok(where_(band(self.shape(), k, keep), self, zero_beside(self)));
+            }
+            composite1(name, k, std::slice::from_ref(self), move |k, args| {
+                let x = &args[0];
+                Ok(vec![where_(band(x.shape(), *k, &keep), x, zero_beside(x))])
+            })
         });
         Array::from_result(result, self)
     }

@@ -1,5 +1,8 @@
 //! Reductions: sum, mean, extremes, and functions based on them.
 
+use std::fmt::Debug;
+use std::hash::Hash;
+
 use super::axes::{IntoAxes, IntoReduction, Options, Reduction, over};
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
@@ -10,6 +13,7 @@ use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::{ArgMax, Reduce, Reducer, accumulator};
 use crate::source;
 
@@ -28,6 +32,30 @@ impl Array {
             Ok(over.shaped(&x, f(&x, &over)?))
         });
         Array::from_result(result, self)
+    }
+
+    /// Like [`reduced`](Self::reduced), as one program outside of `jit`. The function captures nothing.
+    #[track_caller]
+    fn reduced_at_once<P, F>(
+        &self,
+        name: &'static str,
+        options: Options,
+        axes: impl IntoReduction,
+        params: P,
+        f: F,
+    ) -> Array
+    where
+        P: Debug + Clone + Eq + Hash + Send + Sync + 'static,
+        F: Fn(&P, &Array, &Reduction) -> Result<Array> + Send + Sync + 'static,
+    {
+        self.reduced(name, options, axes, |x, over| {
+            if over.is_masked() {
+                return f(&params, x, over);
+            }
+            composite1(name, (params, over.axes.clone()), std::slice::from_ref(x), move |(params, axes), args| {
+                Ok(vec![f(params, &args[0], &Reduction::over_axes(axes))?])
+            })
+        })
     }
 
     /// The sum over `axes`. Booleans are counted. Integers keep their dtype and wrap, but small integers are converted to 32 bits. Half
@@ -121,26 +149,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn var_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
-        self.reduced("var", Options::DType, axes, |x, over| {
-            let dtype = to_inexact(x.dtype());
-            let wide = to_strong_type(x, accumulator(dtype));
-            let centered = &wide - wide.mean(over.inner());
-            let squares = match dtype.is_complex() {
-                true => super::real(&(&centered * super::conj(&centered))),
-                false => &centered * &centered,
-            };
-            let sum = lax::reduce_with(&over.masked(&squares, 0), Reducer::Sum, &over.axes);
-            if over.is_masked() {
-                let divisor = over.count(x) - ddof as f64;
-                let variance = where_(divisor.greater(0), sum / &divisor, f64::NAN);
-                return Ok(to_strong_type(&variance, dtype.real()));
-            }
-            let count: usize = over.axes.iter().map(|&a| x.shape()[a]).product();
-            let mean = sum / (count as f64 - ddof as f64);
-            // As in JAX, the undefined quotient is part of the program, so that gradients are NaN too.
-            let mean = if count > ddof { mean } else { where_(false, mean, f64::NAN) };
-            Ok(to_strong_type(&mean, dtype.real()))
-        })
+        self.reduced_at_once("var", Options::DType, axes, ddof, |&ddof, x, over| Ok(variance(x, over, ddof)))
     }
 
     /// The standard deviation of the entire population over `axes`, floating point.
@@ -164,7 +173,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn std_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
-        self.var_ddof(axes, ddof).sqrt()
+        self.reduced_at_once("var", Options::DType, axes, ddof, |&ddof, x, over| Ok(variance(x, over, ddof).sqrt()))
     }
 
     /// The largest element over `axes`, or NaN if any element is NaN. Without elements, it fails unless there is an initial value.
@@ -298,7 +307,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn logsumexp(&self, axes: impl IntoReduction) -> Array {
-        self.reduced("logsumexp", Options::None, axes, |x, over| {
+        self.reduced_at_once("logsumexp", Options::None, axes, (), |(), x, over| {
             let x = over.masked(&to_strong_type(x, to_inexact(x.dtype())), f64::NEG_INFINITY);
             let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
             let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
@@ -373,6 +382,29 @@ impl Array {
     pub fn min_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.min(over(axes).keepdims(true))
     }
+}
+
+/// See [`Array::var_ddof`].
+#[track_caller]
+fn variance(x: &Array, over: &Reduction, ddof: usize) -> Array {
+    let dtype = to_inexact(x.dtype());
+    let wide = to_strong_type(x, accumulator(dtype));
+    let centered = &wide - wide.mean(over.inner());
+    let squares = match dtype.is_complex() {
+        true => super::real(&(&centered * super::conj(&centered))),
+        false => &centered * &centered,
+    };
+    let sum = lax::reduce_with(&over.masked(&squares, 0), Reducer::Sum, &over.axes);
+    if over.is_masked() {
+        let divisor = over.count(x) - ddof as f64;
+        let variance = where_(divisor.greater(0), sum / &divisor, f64::NAN);
+        return to_strong_type(&variance, dtype.real());
+    }
+    let count: usize = over.axes.iter().map(|&a| x.shape()[a]).product();
+    let mean = sum / (count as f64 - ddof as f64);
+    // As in JAX, the undefined quotient is part of the program, so that gradients are NaN too.
+    let mean = if count > ddof { mean } else { where_(false, mean, f64::NAN) };
+    to_strong_type(&mean, dtype.real())
 }
 
 /// The smallest and the largest element over `axes`: [`Array::min`] and [`Array::max`].
