@@ -130,3 +130,35 @@ fn a_split_half_precision_sum_is_rounded_once() -> Result<()> {
     }
     Ok(())
 }
+
+/// Moves and comparisons of bfloat16, which the CPU moves as integers and compares in float32, have the results of float32.
+#[test]
+fn bfloat16_moves_like_float32() -> Result<()> {
+    setup();
+    let numbers = [1.0, -0.0, f32::NAN, f32::INFINITY, 0.0, -3.5, f32::NEG_INFINITY, 2.0, 1e-30, -1e30, 2.0, 7.0];
+    let x = array(numbers).reshape([3, 4]).astype(DType::Bf16);
+    let functions: [(&str, fn(&Array) -> Array); 8] = [
+        ("flip", |x| shardax::numpy::flip(x, -1)),
+        ("roll", |x| shardax::numpy::roll(x, 1, -1)),
+        ("slice", |x| x.at(s![..; 2, 1..]).get()),
+        ("pad", |x| lax::pad(x, &full((), 2.5).astype(x.dtype()), &[(1, -1, 1), (0, 2, 0)])),
+        ("concatenate", |x| concatenate([x, &(x * 2)], 0)),
+        ("top_k", |x| lax::top_k(x, 2).0),
+        ("top_k indices", |x| lax::top_k(x, 2).1),
+        ("argmax", |x| x.argmax(1) + x.argmin(0).sum(..)),
+    ];
+    for (name, function) in functions {
+        let half = jit(move |x: Array| function(&x)).call(&x)?;
+        let full = jit(move |x: Array| function(&x)).call(x.astype(DType::F32))?;
+        assert!(half.dtype() == DType::Bf16 || half.dtype() == full.dtype(), "{name}");
+        let [half, full] = [half, full].map(|result| result.to_f64_vec());
+        let (half, full) = (half?, full?);
+        let is_same =
+            |(x, y): (&f64, &f64)| x.is_nan() && y.is_nan() || x == y && x.is_sign_negative() == y.is_sign_negative();
+        assert!(half.len() == full.len() && half.iter().zip(&full).all(is_same), "{name}: {half:?}, {full:?}");
+    }
+    let slope =
+        grad(|x: Array| (concatenate([&x, &x], 1) * shardax::numpy::flip(&x, 0).sum(..)).astype(DType::F32).sum(..));
+    assert_eq!(slope.call(ones([2, 2]).astype(DType::Bf16))?.type_name(), "bfloat16[2,2]");
+    Ok(())
+}

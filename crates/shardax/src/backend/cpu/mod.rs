@@ -2,6 +2,7 @@
 
 mod arctan;
 mod attention;
+mod bfloat16;
 mod conv;
 mod conv_depthwise;
 mod conv_dot;
@@ -31,9 +32,11 @@ use crate::ops::callback::function::register;
 use crate::ops::callback::primitive::HostCall;
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::cumulative::Cumulative;
-use crate::ops::primitive::reduce::{Reduce, Reducer};
+use crate::ops::primitive::reduce::{ArgMax, Reduce, Reducer};
+use crate::ops::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::sort::Sort;
+use crate::ops::primitive::top_k::TopK;
 
 pub(super) fn add(rules: &mut Rules) {
     const CPU: Platform = Platform::Cpu;
@@ -48,6 +51,12 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(CPU, unary::lower);
     rules.add(CPU, ordered::lower);
     rules.add(CPU, host_call);
+    rules.add(CPU, bfloat16::move_bits::<Slice>);
+    rules.add(CPU, bfloat16::move_bits::<Pad>);
+    rules.add(CPU, bfloat16::move_bits::<Concatenate>);
+    rules.add(CPU, bfloat16::move_bits::<Reverse>);
+    rules.add(CPU, bfloat16::compare_in_float32::<ArgMax>);
+    rules.add(CPU, bfloat16::compare_in_float32::<TopK>);
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |sort: &Sort, cx, args, outs| Ok(kernels::sort::lower(sort, cx, args, outs)));
     #[cfg(feature = "cpu-kernels")]
