@@ -133,12 +133,11 @@ fn forms(of: &Attention) -> Vec<Form> {
 
 /// Returns the sharding of the queries, if it is known.
 fn known(of: &Attention, cx: &Lowering, q: Value) -> Option<NamedSharding> {
-    let typed = || {
+    of.sharding.clone().or_else(|| {
         let typed = cx.typed(q)?;
         let mesh = cx.auto_mesh.as_ref().filter(|mesh| mesh.axes() == typed.mesh().axes())?;
         Some(NamedSharding::new(mesh, typed.spec()))
-    };
-    of.sharding.clone().or_else(typed)
+    })
 }
 
 /// Lowers `primitive` as a manual computation over batch and heads. `Err` contains the reason why this is impossible,
@@ -179,8 +178,11 @@ fn lower(
     let in_specs: Vec<PartitionSpec> = in_avals.iter().zip(forms).map(|(a, form)| spec(&a.shape, *form)).collect();
     let out_specs: Vec<PartitionSpec> = outs.iter().zip(out_forms).map(|(a, form)| spec(&a.shape, *form)).collect();
     let manual: Vec<AxisName> = mesh.axis_names().collect();
-    let block = |(spec, aval): (&PartitionSpec, &Aval)| ShardMap::shard_aval(mesh, &manual, spec, aval, false);
-    let blocks: Result<Vec<Aval>> = in_specs.iter().zip(&in_avals).map(block).collect();
+    let blocks: Result<Vec<Aval>> = in_specs
+        .iter()
+        .zip(&in_avals)
+        .map(|(spec, aval)| ShardMap::shard_aval(mesh, &manual, spec, aval, false))
+        .collect();
     let blocks = match blocks {
         Ok(blocks) => blocks,
         Err(error) => return Ok(Err(error.to_string().lines().next().unwrap_or_default().to_owned())),

@@ -11,7 +11,7 @@ use crate::core::lower::imported::Imported;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts, bind};
 use crate::core::program::Aval;
-use crate::error::{Error, Result, bail, err};
+use crate::error::{Result, bail, err};
 use crate::ops::control_flow::map;
 use crate::random::{key_data, wrap_key_data};
 use crate::sharding::{AbstractMesh, Mesh, NamedSharding, Sharding, get_abstract_mesh};
@@ -49,32 +49,33 @@ fn is_fused(target: &str) -> bool {
 /// Finds kernels outside of `shard_map` that XLA does not know how to split. Fused kernels are an error, and others a
 /// warning.
 fn check_kernels(name: &str, text: &str) -> Result<()> {
-    let mut within = None;
-    let mut found: Vec<&str> = Vec::new();
+    let mut manual_indent = None;
+    let mut targets: Vec<&str> = Vec::new();
     for line in text.lines() {
         let indent = line.len() - line.trim_start().len();
-        match within {
-            Some(of) if of == indent && line.trim_start().starts_with('}') => within = None,
-            None if line.contains("sdy.manual_computation(") => within = Some(indent),
+        // `sdy.manual_computation` is the body of a `shard_map`: its kernels run on the part of each device.
+        match manual_indent {
+            Some(open_indent) if open_indent == indent && line.trim_start().starts_with('}') => manual_indent = None,
+            None if line.contains("sdy.manual_computation(") => manual_indent = Some(indent),
             _ => {}
         }
         let target = line.split_once("call_target_name = \"").and_then(|(_, rest)| rest.split('"').next());
         let target = target.or_else(|| line.split_once("custom_call @").and_then(|(_, rest)| rest.split('(').next()));
-        if let Some(target) = target.filter(|target| within.is_none() && !MARKS.contains(target))
-            && !found.contains(&target)
+        if let Some(target) = target.filter(|target| manual_indent.is_none() && !MARKS.contains(target))
+            && !targets.contains(&target)
         {
-            found.push(target);
+            targets.push(target);
         }
     }
-    let all = found.join(", ");
-    if found.iter().any(|target| is_fused(target)) {
+    let all = targets.join(", ");
+    if targets.iter().any(|target| is_fused(target)) {
         return Err(err!(
             NotImplemented,
             "{name} was exported with the kernels {all}, which cannot be automatically partitioned: split operands would be gathered"
         )
         .help("call it within `shard_map`, on the part of each device"));
     }
-    if !found.is_empty() {
+    if !targets.is_empty() {
         warning::warn(
             &format!(
                 "{name} was exported with the kernels {all}, which take and give whole arrays: where it runs on several devices, split operands are gathered, and the results stay so"
@@ -87,18 +88,34 @@ fn check_kernels(name: &str, text: &str) -> Result<()> {
 
 /// Calls a program whose `main` takes and returns the words of random keys.
 fn call_with_words(cx: &mut Lowering, program: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-    let each = |cx: &mut Lowering, v: Value, is_key: bool, f: fn(&Array) -> Array| match is_key {
-        true => Ok(cx.expand(&[v], |x| Ok(vec![f(&x[0])]))?[0]),
+    let words = args.iter().map(|&v| match cx.dtype(v).is_key() {
+        true => expanded(cx, v, |keys| key_data(keys)),
         false => Ok(v),
-    };
-    let words = args.iter().map(|&v| {
-        let is_key = cx.dtype(v).is_key();
-        each(cx, v, is_key, |keys| key_data(keys))
     });
     let words: Vec<Value> = words.collect::<Result<_>>()?;
-    let made = cx.call_imported(program, &words, &outs.iter().map(in_program).collect::<Vec<_>>())?;
-    let keys = made.into_iter().zip(outs).map(|(v, out)| each(cx, v, out.dtype.is_key(), |words| wrap_key_data(words)));
+    let results = cx.call_imported(program, &words, &outs.iter().map(in_program).collect::<Vec<_>>())?;
+    let keys = results.into_iter().zip(outs).map(|(v, out)| match out.dtype.is_key() {
+        true => expanded(cx, v, |words| wrap_key_data(words)),
+        false => Ok(v),
+    });
     keys.collect()
+}
+
+/// Lowers a function of one array.
+fn expanded(cx: &mut Lowering, v: Value, f: fn(&Array) -> Array) -> Result<Value> {
+    Ok(cx.expand(&[v], |x| Ok(vec![f(&x[0])]))?[0])
+}
+
+/// Constrains a value to a sharding, if the program runs on several devices.
+fn constrained(cx: &mut Lowering, v: Value, sharding: Option<NamedSharding>) -> Value {
+    match sharding {
+        Some(sharding) if cx.many_devices => {
+            let aval = cx.aval(v);
+            let attrs = format!("sharding = {}", cx.sharding(&sharding, aval.rank()));
+            cx.op("sdy.sharding_constraint", &[v], &attrs, &aval)
+        }
+        _ => v,
+    }
 }
 
 impl Primitive for CallExported {
@@ -121,13 +138,13 @@ impl Primitive for CallExported {
     fn infer(&self, args: &[Aval]) -> Result<Avals> {
         let program = &self.program;
         let captured = program.captures.iter().map(Array::aval);
-        let wanted: Vec<Aval> = captured.chain(program.kept.iter().map(|&i| program.in_avals[i].clone())).collect();
-        if args.len() != wanted.len() {
-            bail!(Type, "{} takes {} operands, got {}", program.name, wanted.len(), args.len());
+        let expected: Vec<Aval> = captured.chain(program.kept.iter().map(|&i| program.in_avals[i].clone())).collect();
+        if args.len() != expected.len() {
+            bail!(Type, "{} takes {} operands, got {}", program.name, expected.len(), args.len());
         }
-        for (i, (arg, want)) in args.iter().zip(&wanted).enumerate() {
-            if (arg.dtype, &arg.shape) != (want.dtype, &want.shape) {
-                bail!(Type, "operand {i} of {} must have type {want}, got {arg}", program.name);
+        for (i, (arg, expected_type)) in args.iter().zip(&expected).enumerate() {
+            if (arg.dtype, &arg.shape) != (expected_type.dtype, &expected_type.shape) {
+                bail!(Type, "operand {i} of {} must have type {expected_type}, got {arg}", program.name);
             }
         }
         let typed = self.enters_mesh().is_some();
@@ -144,42 +161,34 @@ impl Primitive for CallExported {
     }
 
     fn enters_mesh(&self) -> Option<AbstractMesh> {
-        let own = self.program.explicit_mesh()?;
-        get_abstract_mesh().is_none_or(|context| context == own).then_some(own)
+        let mesh = self.program.explicit_mesh()?;
+        get_abstract_mesh().is_none_or(|context| context == mesh).then_some(mesh)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let program = &self.program;
-        let constrained = |cx: &mut Lowering, v: Value, sharding: Option<NamedSharding>| match sharding {
-            Some(sharding) if cx.many_devices => {
-                let aval = cx.aval(v);
-                let attrs = format!("sharding = {}", cx.sharding(&sharding, aval.rank()));
-                cx.op("sdy.sharding_constraint", &[v], &attrs, &aval)
-            }
-            _ => v,
-        };
-        let of_mesh = |of: &dyn Fn(&Mesh) -> Option<NamedSharding>| self.mesh.as_ref().and_then(of);
-        let args: Vec<Value> = args
-            .iter()
-            .enumerate()
-            .map(|(i, &v)| constrained(cx, v, of_mesh(&|mesh| program.in_sharding(i, mesh))))
-            .collect();
+        let args = args.iter().enumerate().map(|(i, &v)| {
+            let sharding = self.mesh.as_ref().and_then(|mesh| program.in_sharding(i, mesh));
+            constrained(cx, v, sharding)
+        });
+        let args: Vec<Value> = args.collect();
         let text = program.text(cx.platform)?.clone();
+        // Within `shard_map` each device runs the kernels on its part.
         if !cx.is_local() {
             check_kernels(&program.name, &text)?;
         }
         let key = format!("{} {:?}", program.digest, cx.platform);
         let meshes = self.mesh.as_ref().map_or_else(|| Ok(Vec::new()), |mesh| program.text_meshes(mesh))?;
         let foreign = Imported { key: &key, text: &text, meshes: &meshes };
-        let made = match program.keys_are_words {
+        let results = match program.keys_are_words {
             true => call_with_words(cx, &foreign, &args, outs)?,
             false => cx.call_imported(&foreign, &args, outs)?,
         };
-        Ok(made
-            .into_iter()
-            .enumerate()
-            .map(|(i, v)| constrained(cx, v, of_mesh(&|mesh| program.out_sharding(i, mesh))))
-            .collect())
+        let results = results.into_iter().enumerate().map(|(i, v)| {
+            let sharding = self.mesh.as_ref().and_then(|mesh| program.out_sharding(i, mesh));
+            constrained(cx, v, sharding)
+        });
+        Ok(results.collect())
     }
 
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -199,13 +208,13 @@ impl Primitive for CallExported {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let moved: Vec<Array> =
             args.iter().zip(dims).filter(|(_, d)| d.is_some()).map(|(x, d)| axis.moved(x, *d, 0)).collect();
-        let one = |rows: Vec<Array>| -> Vec<Array> {
+        let call_on_rows = |rows: Vec<Array>| -> Vec<Array> {
             let mut rows = rows.into_iter();
-            let all: Vec<Array> =
+            let operands: Vec<Array> =
                 args.iter().zip(dims).map(|(x, d)| d.and_then(|_| rows.next()).unwrap_or_else(|| x.clone())).collect();
-            bind(self.clone(), &all).into_vec()
+            bind(self.clone(), &operands).into_vec()
         };
-        let outs = map(one, moved)?;
+        let outs = map(call_on_rows, moved)?;
         let dims = vec![Some(0); outs.len()];
         Ok((outs.into(), dims))
     }
@@ -230,17 +239,17 @@ impl Primitive for CallExported {
 
 impl CallFile for ExportedFile {
     fn call(path: &Path, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>> {
-        let mut call = || {
-            let bytes = std::fs::read(path).map_err(|e| err!(Runtime, "{e}"))?;
-            let program = Arc::new(Exchanged::from_bytes(&bytes)?);
-            let kept: Option<Vec<Value>> = program.kept.iter().map(|&i| args.get(i).copied()).collect();
-            let kept = kept.filter(|_| args.len() == program.in_avals.len() && program.captures.is_empty());
-            let kept =
-                kept.ok_or_else(|| err!(Type, "it takes {} arrays, not {}", program.in_avals.len(), args.len()))?;
-            let call = CallExported { program, mesh: None, has_devices: false };
-            let outs = call.infer(&kept.iter().map(|&arg| cx.aval(arg)).collect::<Vec<_>>())?;
-            call.lower(cx, &kept, &outs)
-        };
-        call().map_err(|e: Error| e.context(path.display()))
+        call_file(path, cx, args).map_err(|e| e.context(path.display()))
     }
+}
+
+fn call_file(path: &Path, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>> {
+    let bytes = std::fs::read(path).map_err(|e| err!(Runtime, "{e}"))?;
+    let program = Arc::new(Exchanged::from_bytes(&bytes)?);
+    let kept: Option<Vec<Value>> = program.kept.iter().map(|&i| args.get(i).copied()).collect();
+    let kept = kept.filter(|_| args.len() == program.in_avals.len() && program.captures.is_empty());
+    let kept = kept.ok_or_else(|| err!(Type, "it takes {} arrays, not {}", program.in_avals.len(), args.len()))?;
+    let call = CallExported { program, mesh: None, has_devices: false };
+    let outs = call.infer(&kept.iter().map(|&arg| cx.aval(arg)).collect::<Vec<_>>())?;
+    call.lower(cx, &kept, &outs)
 }

@@ -43,13 +43,13 @@ fn aval_of(value: &Value) -> Option<Aval> {
 /// The axes of each dimension as JSON. With unreduced or reduced axes, it is an object.
 fn spec_json(spec: &Option<PartitionSpec>) -> Value {
     let Some(spec) = spec else { return Value::Null };
-    let names = |set: &AxisSet| set.iter().map(|name| json!(name.as_str())).collect::<Value>();
     let dims: Value =
         spec.dims().iter().map(|dim| dim.axes().iter().map(|name| json!(name.as_str())).collect::<Value>()).collect();
+    // Files written before unreduced axes existed have a plain list.
     match spec.unreduced_axes().is_empty() && spec.reduced_axes().is_empty() {
         true => dims,
         false => {
-            let mut json = json!({ "dims": dims, "unreduced": names(spec.unreduced_axes()), "reduced": names(spec.reduced_axes()) });
+            let mut json = json!({ "dims": dims, "unreduced": set_json(spec.unreduced_axes()), "reduced": set_json(spec.reduced_axes()) });
             if spec.kind() != UnreducedKind::Sum {
                 json["unreduced_kind"] = json!(spec.kind().name());
             }
@@ -58,16 +58,25 @@ fn spec_json(spec: &Option<PartitionSpec>) -> Value {
     }
 }
 
+fn set_json(axes: &AxisSet) -> Value {
+    axes.iter().map(|name| json!(name.as_str())).collect()
+}
+
+fn dim_spec(value: &Value) -> Option<DimSpec> {
+    let axes = value.as_array()?.iter().map(|name| name.as_str().map(AxisName::from));
+    Some(DimSpec::Axes(axes.collect::<Option<_>>()?))
+}
+
+fn number(value: &Value) -> Option<usize> {
+    usize::try_from(value.as_u64()?).ok()
+}
+
 fn spec_of(value: &Value) -> Option<Option<PartitionSpec>> {
     if value.is_null() {
         return Some(None);
     }
-    let dim = |dim: &Value| {
-        let axes = dim.as_array()?.iter().map(|name| name.as_str().map(AxisName::from));
-        Some(DimSpec::Axes(axes.collect::<Option<_>>()?))
-    };
     let dims = if value.is_object() { &value["dims"] } else { value };
-    let spec = PartitionSpec::new(dims.as_array()?.iter().map(dim).collect::<Option<Vec<_>>>()?);
+    let spec = PartitionSpec::new(each(dims, dim_spec)?);
     if !value.is_object() {
         return Some(Some(spec));
     }
@@ -95,16 +104,34 @@ fn texts(value: &Value) -> Option<Vec<String>> {
 
 /// The open sizes of a function.
 fn open(symbols: &Value, function: &Value) -> Option<Symbolic> {
-    let size = |size: &Value| usize::try_from(size.as_u64()?).ok();
-    let symbol = |symbol: &Value| Some((symbol[0].as_str()?.to_owned(), (size(&symbol[1])?, size(&symbol[2])?)));
-    let (names, bounds) = each(symbols, symbol)?.into_iter().unzip();
+    let (names, bounds) = each(symbols, symbol_with_bounds)?.into_iter().unzip();
     let symbols = Symbols { names, bounds };
-    let sizes = |of: &Value| {
-        let sizes = each(of, texts)?;
-        sizes.iter().all(|sizes| symbols.read(sizes).is_ok()).then_some(sizes)
-    };
-    let (in_sizes, out_sizes) = (sizes(&function["in_sizes"])?, sizes(&function["out_sizes"])?);
+    let (in_sizes, out_sizes) = (each(&function["in_sizes"], texts)?, each(&function["out_sizes"], texts)?);
+    if in_sizes.iter().chain(&out_sizes).any(|sizes| symbols.read(sizes).is_err()) {
+        return None;
+    }
     Some(Symbolic::of(in_sizes, out_sizes, Source::Template(symbols)))
+}
+
+fn symbol_with_bounds(symbol: &Value) -> Option<(String, (usize, usize))> {
+    Some((symbol[0].as_str()?.to_owned(), (number(&symbol[1])?, number(&symbol[2])?)))
+}
+
+fn axis(value: &Value) -> Option<(AxisName, usize)> {
+    Some((AxisName::from(value[0].as_str()?), number(&value[1])?))
+}
+
+fn missing_field(name: &str) -> Error {
+    damaged(format!("it does not say its {name}"))
+}
+
+fn tensor_bytes(tensors: &SafeTensors, name: &str) -> Result<Vec<u8>> {
+    tensors.tensor(name).map(|tensor| tensor.data().to_vec()).map_err(|e| damaged(format!("{name}: {e}")))
+}
+
+/// Returns `true` if there is one list of sizes for each type, with one size for each dimension.
+fn fits(avals: &[Aval], sizes: &[Vec<String>]) -> bool {
+    avals.len() == sizes.len() && avals.iter().zip(sizes).all(|(aval, sizes)| aval.rank() == sizes.len())
 }
 
 /// A tensor of the file: name, type, shape and bytes.
@@ -129,7 +156,8 @@ impl Exchanged {
             Some(vjp) => vjp.write(&format!("{prefix}vjp."), tensors)?,
             None => Value::Null,
         };
-        let mut said = json!({
+        // The digest covers this text, so the names of fields cannot change within a version.
+        let mut json = json!({
             "name": self.name,
             "in_avals": self.in_avals.iter().map(aval_json).collect::<Value>(),
             "kept": self.kept,
@@ -148,51 +176,49 @@ impl Exchanged {
         if let Some(Symbolic { in_sizes, out_sizes, source: Source::Template(symbols), .. }) = self.symbolic.as_deref()
         {
             let bounds = symbols.names.iter().zip(&symbols.bounds);
-            said["symbols"] = bounds.map(|(name, (low, high))| json!([name, low, high])).collect();
-            (said["in_sizes"], said["out_sizes"]) = (json!(in_sizes), json!(out_sizes));
+            json["symbols"] = bounds.map(|(name, (low, high))| json!([name, low, high])).collect();
+            (json["in_sizes"], json["out_sizes"]) = (json!(in_sizes), json!(out_sizes));
         }
         if !self.axis_types.is_empty() {
-            said["axis_types"] = self.axis_types.iter().map(|ty| json!(format!("{ty:?}"))).collect();
+            json["axis_types"] = self.axis_types.iter().map(|ty| json!(format!("{ty:?}"))).collect();
         }
-        Ok(said)
+        Ok(json)
     }
 
     fn read(value: &Value, prefix: &str, tensors: &SafeTensors, digest: &str) -> Result<Exchanged> {
-        let bytes = |name: String| {
-            tensors.tensor(&name).map(|tensor| tensor.data().to_vec()).map_err(|e| damaged(format!("{name}: {e}")))
-        };
-        let field = |name: &str| damaged(format!("it does not say its {name}"));
-        let mut found = BTreeMap::new();
-        for platform in texts(&value["platforms"]).ok_or_else(|| field("platforms"))? {
-            let text = String::from_utf8(bytes(format!("{prefix}stablehlo.{platform}"))?).map_err(damaged)?;
-            found.insert(platform, Arc::from(text));
+        let mut texts_by_platform = BTreeMap::new();
+        for platform in texts(&value["platforms"]).ok_or_else(|| missing_field("platforms"))? {
+            let text =
+                String::from_utf8(tensor_bytes(tensors, &format!("{prefix}stablehlo.{platform}"))?).map_err(damaged)?;
+            texts_by_platform.insert(platform, Arc::from(text));
         }
         let mut captures = Vec::new();
-        for (i, aval) in each(&value["captures"], aval_of).ok_or_else(|| field("captures"))?.into_iter().enumerate() {
+        for (i, aval) in
+            each(&value["captures"], aval_of).ok_or_else(|| missing_field("captures"))?.into_iter().enumerate()
+        {
             captures.push(
-                Array::from_bytes(&bytes(format!("{prefix}captures.{i}"))?, aval.dtype, &aval.shape)?
+                Array::from_bytes(&tensor_bytes(tensors, &format!("{prefix}captures.{i}"))?, aval.dtype, &aval.shape)?
                     .with_weak_type(aval.weak),
             );
         }
-        let axis = |axis: &Value| Some((AxisName::from(axis[0].as_str()?), usize::try_from(axis[1].as_u64()?).ok()?));
         let read = Exchanged {
-            name: value["name"].as_str().ok_or_else(|| field("name"))?.to_owned(),
-            in_avals: each(&value["in_avals"], aval_of).ok_or_else(|| field("arguments"))?,
-            kept: each(&value["kept"], |n| usize::try_from(n.as_u64()?).ok()).ok_or_else(|| field("arguments"))?,
-            out_avals: each(&value["out_avals"], aval_of).ok_or_else(|| field("results"))?,
+            name: value["name"].as_str().ok_or_else(|| missing_field("name"))?.to_owned(),
+            in_avals: each(&value["in_avals"], aval_of).ok_or_else(|| missing_field("arguments"))?,
+            kept: each(&value["kept"], number).ok_or_else(|| missing_field("arguments"))?,
+            out_avals: each(&value["out_avals"], aval_of).ok_or_else(|| missing_field("results"))?,
             keys_are_words: false,
-            in_specs: each(&value["in_specs"], spec_of).ok_or_else(|| field("shardings"))?,
-            out_specs: each(&value["out_specs"], spec_of).ok_or_else(|| field("shardings"))?,
-            axes: each(&value["mesh"], axis).ok_or_else(|| field("mesh"))?,
+            in_specs: each(&value["in_specs"], spec_of).ok_or_else(|| missing_field("shardings"))?,
+            out_specs: each(&value["out_specs"], spec_of).ok_or_else(|| missing_field("shardings"))?,
+            axes: each(&value["mesh"], axis).ok_or_else(|| missing_field("mesh"))?,
             axis_types: match &value["axis_types"] {
                 Value::Null => Vec::new(),
-                types => each(types, axis_type).ok_or_else(|| field("mesh"))?,
+                types => each(types, axis_type).ok_or_else(|| missing_field("mesh"))?,
             },
             in_tree: value["in_tree"].clone(),
             out_tree: value["out_tree"].clone(),
-            in_paths: texts(&value["in_paths"]).ok_or_else(|| field("arguments"))?,
-            out_paths: texts(&value["out_paths"]).ok_or_else(|| field("results"))?,
-            texts: found,
+            in_paths: texts(&value["in_paths"]).ok_or_else(|| missing_field("arguments"))?,
+            out_paths: texts(&value["out_paths"]).ok_or_else(|| missing_field("results"))?,
+            texts: texts_by_platform,
             meshes: Vec::new(),
             captures,
             digest: format!("{prefix}{digest}"),
@@ -202,22 +228,20 @@ impl Exchanged {
             },
             symbolic: match &value["symbols"] {
                 Value::Null => None,
-                symbols => Some(Arc::new(open(symbols, value).ok_or_else(|| field("sizes"))?)),
+                symbols => Some(Arc::new(open(symbols, value).ok_or_else(|| missing_field("sizes"))?)),
             },
         };
-        let fits = |avals: &[Aval], sizes: &[Vec<String>]| {
-            avals.len() == sizes.len() && avals.iter().zip(sizes).all(|(aval, sizes)| aval.rank() == sizes.len())
-        };
+        // The fields are valid by themselves; indexing relies on their agreement.
         if let Some(open) = &read.symbolic
             && !(fits(&read.in_avals, &open.in_sizes) && fits(&read.out_avals, &open.out_sizes))
         {
-            return Err(field("sizes"));
+            return Err(missing_field("sizes"));
         }
         if !read.kept.iter().all(|&i| i < read.in_avals.len()) {
-            return Err(field("arguments"));
+            return Err(missing_field("arguments"));
         }
         if !read.axis_types.is_empty() && read.explicit_mesh().is_none() {
-            return Err(field("mesh"));
+            return Err(missing_field("mesh"));
         }
         Ok(read.typed())
     }
@@ -225,10 +249,10 @@ impl Exchanged {
     /// The JSON and the tensors, ordered by name as in a file, with the digest of both.
     fn parts(&self) -> Result<(Value, Vec<Tensor>, String)> {
         let mut tensors = Vec::new();
-        let said = self.write("", &mut tensors)?;
+        let json = self.write("", &mut tensors)?;
         tensors.sort_by(|a, b| a.0.cmp(&b.0));
-        let digest = digest_of(&said, tensors.iter().map(|(name, _, _, bytes)| (name.as_str(), bytes.as_slice())));
-        Ok((said, tensors, digest))
+        let digest = digest_of(&json, tensors.iter().map(|(name, _, _, bytes)| (name.as_str(), bytes.as_slice())));
+        Ok((json, tensors, digest))
     }
 
     /// Returns the bytes of the file.
@@ -238,13 +262,13 @@ impl Exchanged {
             Some(Source::Template(_)) => OPEN_VERSION,
             None => VERSION,
         };
-        let (said, tensors, digest) = self.parts()?;
-        let said = json!({ "version": version, "sha256": digest, "function": said }).to_string();
+        let (metadata, tensors, digest) = self.parts()?;
+        let metadata = json!({ "version": version, "sha256": digest, "function": metadata }).to_string();
         let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
             Ok((name, TensorView::new(*dtype, shape.clone(), bytes).map_err(|e| err!(Runtime, "{name}: {e}"))?))
         });
         let views: Vec<_> = views.collect::<Result<_>>()?;
-        let metadata = HashMap::from([(KEY.to_owned(), said)]);
+        let metadata = HashMap::from([(KEY.to_owned(), metadata)]);
         serialize(views, Some(metadata)).map_err(|e| err!(Runtime, "{}: {e}", self.name))
     }
 
@@ -255,9 +279,9 @@ impl Exchanged {
         }
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
         let tensors = SafeTensors::deserialize(bytes).map_err(damaged)?;
-        let said = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
-        let said = said.ok_or_else(|| damaged(format!("its metadata have no {KEY:?}")))?;
-        let value: Value = serde_json::from_str(said).map_err(damaged)?;
+        let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
+        let text = text.ok_or_else(|| damaged(format!("its metadata have no {KEY:?}")))?;
+        let value: Value = serde_json::from_str(text).map_err(damaged)?;
         if value["version"] != VERSION && value["version"] != OPEN_VERSION {
             return Err(err!(
                 Value,
@@ -269,6 +293,7 @@ impl Exchanged {
         let mut all = tensors.tensors();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         let digest = digest_of(&value["function"], all.iter().map(|(name, tensor)| (name.as_str(), tensor.data())));
+        // Checks the contents before reading them, so that a damaged file never becomes another function.
         if value["sha256"] != digest.as_str() {
             return Err(damaged(format!("its contents have the digest {digest}, and it says {}", value["sha256"])));
         }
@@ -291,9 +316,9 @@ impl Exchanged {
 }
 
 /// The digest of tensors and a JSON value; the text of the value has ordered keys.
-fn digest_of<'a>(said: &Value, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
+fn digest_of<'a>(json: &Value, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
     let mut hasher = Sha256::new();
-    hasher.update(said.to_string());
+    hasher.update(json.to_string());
     for (name, bytes) in tensors {
         hasher.update(name);
         hasher.update(bytes);

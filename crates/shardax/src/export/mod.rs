@@ -177,7 +177,8 @@ impl ExportOptions {
         let _line = source::enter();
         let flat = Flat::of_arguments(&args.into_args());
         let out_def = RefCell::new(TreeDef::default());
-        let leaves = |leaves: Vec<Array>| -> Result<Vec<Array>> {
+        // The structure of the result is known only after a trace.
+        let apply_to_leaves = |leaves: Vec<Array>| -> Result<Vec<Array>> {
             let args = Flat { leaves: leaves.into(), def: flat.def.clone() }.build::<Args>()?;
             let out = Flat::of(&f.apply(args)?);
             out_def.replace(out.def);
@@ -185,7 +186,7 @@ impl ExportOptions {
         };
         let trace = |args: Vec<Array>| -> Result<Traced> {
             let mut requests = Vec::new();
-            let mut program = self.exchanged(&leaves, args, self.vjp_order, &mut requests)?;
+            let mut program = self.exchanged(&apply_to_leaves, args, self.vjp_order, &mut requests)?;
             program.rename(function_name::<F>());
             let out_def = out_def.borrow();
             (program.in_tree, program.out_tree) = (flat.def.to_json(), out_def.to_json());
@@ -219,23 +220,32 @@ impl ExportOptions {
             let cotangents = program.out_avals.iter().filter(|aval| aval.dtype.is_inexact());
             let cotangents = cotangents.map(|aval| of_type(aval.clone().strip_weak_type()));
             let all: Vec<Array> = args.into_iter().chain(cotangents).collect();
-            let pull_back = |all: Vec<Array>| -> Result<Vec<Array>> {
-                let (primals, cts) = all.split_at(inexact.len());
-                let with = |moving: Vec<Array>| -> Result<Vec<Array>> {
-                    let mut moving = moving.into_iter();
-                    let pick = |(x, moves): (&Array, &bool)| {
-                        if *moves { moving.next().unwrap_or_else(|| x.clone()) } else { x.clone() }
-                    };
-                    let outs = f(primals.iter().zip(&inexact).map(pick).collect())?;
-                    Ok(outs.into_iter().filter(|out| out.dtype().is_inexact()).collect())
-                };
-                let moving = primals.iter().zip(&inexact).filter(|(_, moves)| **moves).map(|(x, _)| x.clone());
-                Ok(vjp(with, moving.collect::<Vec<_>>())?.1.call(cts.to_vec())?.0)
-            };
-            program.vjp = Some(Arc::new(self.exchanged(&pull_back, all, order - 1, requests)?));
+            // The derivative is exported like the function itself, so that it can have a derivative too.
+            program.vjp =
+                Some(Arc::new(self.exchanged(&|all| pull_back(f, &inexact, &all), all, order - 1, requests)?));
         }
         Ok(program)
     }
+}
+
+/// The cotangents of the inexact arguments of `f`, for all its arguments and the cotangents of its inexact results.
+fn pull_back(
+    f: &dyn Fn(Vec<Array>) -> Result<Vec<Array>>,
+    inexact: &[bool],
+    primals_and_cotangents: &[Array],
+) -> Result<Vec<Array>> {
+    let (primals, cotangents) = primals_and_cotangents.split_at(inexact.len());
+    let of_inexact = |moving: Vec<Array>| -> Result<Vec<Array>> {
+        let mut moving = moving.into_iter();
+        let args = primals.iter().zip(inexact).map(|(x, inexact)| {
+            let replacement = if *inexact { moving.next() } else { None };
+            replacement.unwrap_or_else(|| x.clone())
+        });
+        let outs = f(args.collect())?;
+        Ok(outs.into_iter().filter(|out| out.dtype().is_inexact()).collect())
+    };
+    let moving = primals.iter().zip(inexact).filter(|(_, inexact)| **inexact).map(|(x, _)| x.clone());
+    Ok(vjp(of_inexact, moving.collect::<Vec<_>>())?.1.call(cotangents.to_vec())?.0)
 }
 
 /// An [exported](export) function from arguments `Args`, a tuple of trees, to the tree `Out`.
@@ -297,10 +307,9 @@ impl<Args, Out> Exported<Args, Out> {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let partial = path.with_extension(format!("{}.partial", std::process::id()));
-        let failed = |e: std::io::Error| err!(Runtime, "{}: {e}", path.display());
         std::fs::write(&partial, self.serialize()?)
             .and_then(|()| std::fs::rename(&partial, path))
-            .map_err(failed)
+            .map_err(|e| err!(Runtime, "{}: {e}", path.display()))
             .at_caller()
     }
 
@@ -359,8 +368,8 @@ impl<Args, Out> Exported<Args, Out> {
             return Err(message.help(format!("{self:?}").trim_end().to_owned()));
         }
         let program = &program.sized(leaves)?;
-        let wanted = program.in_paths.iter().zip(&program.in_avals);
-        let leaves = leaves.iter().zip(wanted).map(|(leaf, (path, aval))| fitting(leaf, path, aval));
+        let expected = program.in_paths.iter().zip(&program.in_avals);
+        let leaves = leaves.iter().zip(expected).map(|(leaf, (path, aval))| fitting(leaf, path, aval));
         let outs = call(program, leaves.collect::<Result<_>>()?)?;
         outs.iter().try_for_each(Array::check)?;
         Ok(outs)
@@ -380,11 +389,11 @@ impl<Args: Tree, Out: Tree> Function<Args> for Exported<Args, Out> {
         let program = &self.program;
         let flat = Flat::of(&args);
         let context = |e: Error| e.context(format!("argument of {}, which was exported for others", program.name));
-        let wanted = TreeDef::from_json(&program.in_tree, &flat.def).map_err(context)?;
-        let leaves = match wanted.leaves_by_name(&flat.def) {
-            Some(places) => places.into_iter().map(|i| flat.leaves[i].clone()).collect::<Vec<_>>(),
+        let expected = TreeDef::from_json(&program.in_tree, &flat.def).map_err(context)?;
+        let leaves = match expected.leaves_by_name(&flat.def) {
+            Some(positions) => positions.into_iter().map(|i| flat.leaves[i].clone()).collect::<Vec<_>>(),
             None => {
-                return Err(same_structure(&wanted, &flat.def)
+                return Err(same_structure(&expected, &flat.def)
                     .map_err(context)
                     .err()
                     .unwrap_or_else(|| context(err!(Type, "trees of different structure"))));
@@ -416,27 +425,32 @@ fn fitting(leaf: &Array, path: &str, want: &Aval) -> Result<Array> {
 fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
     let Some(derivative) = &program.vjp else { return run(program, &leaves) };
     let (moving, fixed): (Vec<_>, Vec<_>) = leaves.iter().cloned().partition(|leaf| leaf.dtype().is_inexact());
-    let moves: Vec<bool> = leaves.iter().map(|leaf| leaf.dtype().is_inexact()).collect();
-    let together = move |moving: &[Array], fixed: &[Array]| -> Vec<Array> {
-        let (mut moving, mut fixed) = (moving.iter(), fixed.iter());
-        moves.iter().filter_map(|moves| if *moves { moving.next() } else { fixed.next() }).cloned().collect()
-    };
     let (primal, forward, backward) = (program.clone(), program.clone(), derivative.clone());
-    let (all, again, back) = (together.clone(), together.clone(), together);
-    let f = custom_vjp(move |fixed: Vec<Array>, moving: Vec<Array>| run(&primal, &all(&moving, &fixed)))
-        .nondiff_argnums(Arg::<0>)
-        .defvjp(
-            move |fixed: Vec<Array>, moving: Vec<Array>| Ok((call(&forward, again(&moving, &fixed))?, moving)),
-            move |fixed: Vec<Array>, moving: Vec<Array>, cts: Vec<Array>| {
-                let mut all = back(&moving, &fixed);
-                all.extend(cts.into_iter().filter(|ct| ct.dtype().is_inexact()));
-                // JAX's derivative returns an entry for every argument. Entries for arguments that are not
-                // differentiable have dtype float0.
-                let slopes = call(&backward, all)?.into_iter().filter(|ct| ct.dtype().is_inexact());
-                Ok((slopes.collect::<Vec<_>>(),))
-            },
-        );
+    let f =
+        custom_vjp(move |fixed: Vec<Array>, moving: Vec<Array>| run(&primal, &merge_leaves(&primal, &moving, &fixed)))
+            .nondiff_argnums(Arg::<0>)
+            .defvjp(
+                move |fixed: Vec<Array>, moving: Vec<Array>| {
+                    Ok((call(&forward, merge_leaves(&forward, &moving, &fixed))?, moving))
+                },
+                move |fixed: Vec<Array>, moving: Vec<Array>, cts: Vec<Array>| {
+                    let mut all = merge_leaves(&backward, &moving, &fixed);
+                    all.extend(cts.into_iter().filter(|ct| ct.dtype().is_inexact()));
+                    // JAX's derivative returns an entry for every argument. Entries for arguments that are not
+                    // differentiable have dtype float0.
+                    let slopes = call(&backward, all)?.into_iter().filter(|ct| ct.dtype().is_inexact());
+                    Ok((slopes.collect::<Vec<_>>(),))
+                },
+            );
     f.call((fixed, moving))
+}
+
+/// The leaves of the arguments in order, from the inexact ones (`moving`) and the others. `program` has the types of
+/// all of them first, so it can also be the derivative.
+fn merge_leaves(program: &Exchanged, moving: &[Array], fixed: &[Array]) -> Vec<Array> {
+    let (mut moving, mut fixed) = (moving.iter(), fixed.iter());
+    let inexact = program.in_avals.iter().map(|aval| aval.dtype.is_inexact());
+    inexact.map_while(|inexact| if inexact { moving.next() } else { fixed.next() }).cloned().collect()
 }
 
 /// Runs `main`.

@@ -64,7 +64,7 @@ pub(super) struct Symbolic {
     pub out_sizes: Vec<Vec<String>>,
     pub source: Source,
     /// Refined programs by the shapes of the arguments.
-    made: Mutex<HashMap<Vec<Vec<usize>>, Arc<Exchanged>>>,
+    refined: Mutex<HashMap<Vec<Vec<usize>>, Arc<Exchanged>>>,
 }
 
 /// The source of a program for known sizes.
@@ -75,12 +75,12 @@ pub(super) enum Source {
     Template(Symbols),
 }
 
-/// The maximum number of refined programs.
-const SIZES: usize = 256;
+/// The maximum number of refined programs that a function keeps.
+const MAX_REFINED_PROGRAMS: usize = 256;
 
 impl Symbolic {
     pub fn of(in_sizes: Vec<Vec<String>>, out_sizes: Vec<Vec<String>>, source: Source) -> Self {
-        Symbolic { in_sizes, out_sizes, source, made: Mutex::default() }
+        Symbolic { in_sizes, out_sizes, source, refined: Mutex::default() }
     }
 }
 
@@ -116,17 +116,26 @@ pub(super) fn explicit_types(types: &[AxisType]) -> Vec<AxisType> {
 
 /// Fails for host functions, because they are addresses of this process.
 fn check_host_functions(program: &Program) -> Result<()> {
-    let mut found = None;
+    let mut host_function = None;
     program.for_each_distinct_eqn(&mut |eqn| {
-        if found.is_none() && eqn.primitive.retained().is_some() {
-            found = Some(eqn.primitive.name());
+        if host_function.is_none() && eqn.primitive.retained().is_some() {
+            host_function = Some(eqn.primitive.name());
         }
     });
-    match found {
+    match host_function {
         Some(name) => Err(err!(Value, "'{name}' calls a host function, which cannot be exported")
             .help("export a function without callbacks and `debug_print`, and call them around it")),
         None => Ok(()),
     }
+}
+
+/// Returns `true` if a mesh with these axes has every axis of the spec.
+fn has_axes(axes: &[(AxisName, usize)], spec: &PartitionSpec) -> bool {
+    spec.dims().iter().flat_map(|dim| dim.axes()).all(|name| axes.iter().any(|(axis, _)| axis == name))
+}
+
+fn with_spec(aval: &Aval, mesh: &AbstractMesh, spec: &Option<PartitionSpec>) -> Aval {
+    aval.with_sharding(spec.as_ref().map(|spec| Typed::of_spec(mesh, spec, aval.rank())))
 }
 
 impl Exchanged {
@@ -154,7 +163,7 @@ impl Exchanged {
             return Err(err!(NotImplemented, "{} is over several meshes, and cannot be exported", request.name)
                 .help("use one mesh, whose axes are those of all"));
         }
-        let spec = |sharding: &Sharding| sharding.as_named().map(|named| named.spec().clone());
+        let in_specs = request.in_shardings.iter().map(|sharding| Some(sharding.as_named()?.spec().clone())).collect();
         let (axes, axis_types) = match &request.place {
             Place::Mesh(mesh) => (mesh.axes().to_vec(), explicit_types(mesh.abstract_mesh().axis_types())),
             Place::Single(_) => Default::default(),
@@ -165,7 +174,7 @@ impl Exchanged {
             kept: lowered.convention.kept.clone(),
             out_avals: request.program.out_avals(),
             keys_are_words: false,
-            in_specs: request.in_shardings.iter().map(spec).collect(),
+            in_specs,
             out_specs: request.out_shardings.iter().map(|s| s.as_ref().map(|named| named.spec().clone())).collect(),
             axes,
             axis_types,
@@ -188,9 +197,10 @@ impl Exchanged {
         for (i, (leaf, (aval, sizes))) in leaves.iter().zip(self.in_avals.iter().zip(&symbolic.in_sizes)).enumerate() {
             let have = leaf.aval();
             let number = leaf.is_number() && sizes.is_empty();
-            let fits = |(size, said): (&usize, &String)| said.parse().map_or(true, |said: usize| said == *size);
-            let same_rank = have.shape.len() == sizes.len();
-            if !(number || have.dtype == aval.dtype && same_rank && have.shape.iter().zip(sizes).all(fits)) {
+            // Only sizes that are numbers are compared here; `solved` compares symbols.
+            let fits = have.shape.len() == sizes.len()
+                && have.shape.iter().zip(sizes).all(|(size, text)| text.parse().map_or(true, |n: usize| n == *size));
+            if !(number || have.dtype == aval.dtype && fits) {
                 let (path, want) = (&self.in_paths[i], type_of(aval, sizes));
                 return Err(err!(Type, "argument{path} must have type {want}, got {have}").help(
                     "an exported function is for the types it was exported for; export it for these, or convert the argument",
@@ -198,10 +208,10 @@ impl Exchanged {
             }
         }
         let shapes: Vec<Vec<usize>> = leaves.iter().map(|leaf| leaf.shape().to_vec()).collect();
-        let made = || symbolic.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = made().get(&shapes) {
-            return Ok(made.clone());
+        if let Some(program) = symbolic.refined.lock().unwrap_or_else(PoisonError::into_inner).get(&shapes) {
+            return Ok(program.clone());
         }
+        // Refines without the lock, because it can take seconds; two threads that refine at once get equal programs.
         let sized = Arc::new(match &symbolic.source {
             Source::Jax(file) => super::jax::sized(file, &self.digest, &shapes)?,
             Source::Template(symbols) => {
@@ -209,11 +219,11 @@ impl Exchanged {
                 self.at(&symbols.solved(&sizes, &shapes)?)?
             }
         });
-        let mut all = made();
-        if all.len() >= SIZES {
-            all.clear();
+        let mut refined = symbolic.refined.lock().unwrap_or_else(PoisonError::into_inner);
+        if refined.len() >= MAX_REFINED_PROGRAMS {
+            refined.clear();
         }
-        all.insert(shapes, sized.clone());
+        refined.insert(shapes, sized.clone());
         Ok(sized)
     }
 
@@ -245,9 +255,9 @@ impl Exchanged {
         });
         let mut known = get_mesh().map(|mesh| mesh.devices().to_vec()).into_iter().chain(placed);
         let axes = self.axes.iter().copied();
-        let found = known.find(|devices| devices.len() == self.devices());
-        let is_known = found.is_some() || !leaves.iter().any(Array::is_traced);
-        let mesh = match found {
+        let devices = known.find(|devices| devices.len() == self.devices());
+        let is_known = devices.is_some() || !leaves.iter().any(Array::is_traced);
+        let mesh = match devices {
             Some(devices) => Mesh::new(devices, axes),
             None => make_mesh(axes).map(|mesh| mesh.auto()),
         };
@@ -264,21 +274,18 @@ impl Exchanged {
         if self.meshes.is_empty() {
             return Ok(vec![mesh.clone()]);
         }
-        let of = |axes: &Vec<(AxisName, usize)>| match *axes == self.axes {
+        let meshes = self.meshes.iter().map(|axes| match *axes == self.axes {
             true => Ok(mesh.clone()),
             false => Mesh::new(mesh.devices().to_vec(), axes.iter().copied()),
-        };
-        self.meshes.iter().map(of).collect()
+        });
+        meshes.collect()
     }
 
     /// A sharding over the program's mesh, or over the mesh that has the axes of the spec.
     fn named(&self, spec: &PartitionSpec, mesh: &Mesh) -> NamedSharding {
-        let has = |axes: &[(AxisName, usize)]| {
-            spec.dims().iter().flat_map(|dim| dim.axes()).all(|name| axes.iter().any(|(axis, _)| axis == name))
-        };
-        let other = self.meshes.iter().find(|axes| has(axes)).filter(|_| !has(&self.axes));
-        let other = other.and_then(|axes| Mesh::new(mesh.devices().to_vec(), axes.iter().copied()).ok());
-        NamedSharding::new(other.as_ref().unwrap_or(mesh), spec.clone())
+        let axes = self.meshes.iter().find(|axes| has_axes(axes, spec)).filter(|_| !has_axes(&self.axes, spec));
+        let mesh_of_axes = axes.and_then(|axes| Mesh::new(mesh.devices().to_vec(), axes.iter().copied()).ok());
+        NamedSharding::new(mesh_of_axes.as_ref().unwrap_or(mesh), spec.clone())
     }
 
     /// The program's mesh without devices, if types have shardings over it.
@@ -290,21 +297,18 @@ impl Exchanged {
     /// Adds the shardings, which a file contains separately, to the types of arguments and results.
     pub fn typed(mut self) -> Self {
         let Some(mesh) = self.explicit_mesh() else { return self };
-        let typed = |aval: &Aval, spec: &Option<PartitionSpec>| {
-            let sharding = spec.as_ref().map(|spec| Typed::of_spec(&mesh, spec, aval.rank()));
-            aval.with_sharding(sharding)
-        };
         for (&i, spec) in self.kept.iter().zip(self.in_specs.iter().skip(self.captures.len())) {
-            self.in_avals[i] = typed(&self.in_avals[i], spec);
+            self.in_avals[i] = with_spec(&self.in_avals[i], &mesh, spec);
         }
-        self.out_avals = self.out_avals.iter().zip(&self.out_specs).map(|(aval, spec)| typed(aval, spec)).collect();
+        let out_avals = self.out_avals.iter().zip(&self.out_specs);
+        self.out_avals = out_avals.map(|(aval, spec)| with_spec(aval, &mesh, spec)).collect();
         self
     }
 
     /// The text for a platform.
     pub fn text(&self, platform: Platform) -> Result<&Arc<str>> {
-        let found = self.texts.iter().find(|(name, _)| Platform::named(name) == platform);
-        found.map(|(_, text)| text).ok_or_else(|| self.not_for(platform))
+        let entry = self.texts.iter().find(|(name, _)| Platform::named(name) == platform);
+        entry.map(|(_, text)| text).ok_or_else(|| self.not_for(platform))
     }
 
     fn not_for(&self, platform: Platform) -> Error {

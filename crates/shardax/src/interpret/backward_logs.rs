@@ -87,11 +87,14 @@ pub(crate) fn entries_of<T: Tree>(logs: &T) -> Result<Logs> {
         .help("return `BTreeMap::from([(\"name\".to_owned(), value)])`, a struct with `#[derive(Tree)]`, or `()`"));
     }
     let mut leaves = flat.leaves.into_iter();
-    let entry = |(name, (_, def)): (String, (String, TreeDef))| {
-        let leaves = leaves.by_ref().take(def.leaf_count()).collect();
-        (name, Flat { leaves, def })
-    };
-    Ok(names.into_iter().zip(parts).map(entry).collect())
+    Ok(names
+        .into_iter()
+        .zip(parts)
+        .map(|(name, (_, def))| {
+            let leaves = leaves.by_ref().take(def.leaf_count()).collect();
+            (name, Flat { leaves, def })
+        })
+        .collect())
 }
 
 /// The keys and structures of entries whose arrays are results of a program.
@@ -112,10 +115,12 @@ impl Layout {
     /// The entries with these arrays.
     pub fn entries(&self, leaves: impl IntoIterator<Item = Array>) -> Logs {
         let mut leaves = leaves.into_iter();
-        let entry = |(key, def): &(String, TreeDef)| {
-            (key.clone(), Flat { leaves: leaves.by_ref().take(def.leaf_count()).collect(), def: def.clone() })
-        };
-        self.0.iter().map(entry).collect()
+        self.0
+            .iter()
+            .map(|(key, def)| {
+                (key.clone(), Flat { leaves: leaves.by_ref().take(def.leaf_count()).collect(), def: def.clone() })
+            })
+            .collect()
     }
 
     /// The number of arrays.

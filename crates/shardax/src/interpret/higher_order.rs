@@ -205,16 +205,19 @@ impl Split {
             (linear.program, linear.residuals) = (needed.program, needed.captures);
             let this_trace = inputs.first().and_then(trace_of);
             let mut stored = Vec::new();
-            let place = |array: &Array| match inputs.iter().position(|input| is_same(input, array)) {
-                Some(i) if reach[i] => Residual::Input(i),
-                None if trace_of(array) != this_trace => Residual::Outer(array.clone()),
-                _ => {
-                    outs.push(array.clone());
-                    stored.push(array.aval().strip_weak_type());
-                    Residual::Stored(stored.len() - 1)
-                }
-            };
-            let residuals = linear.residuals.iter().map(place).collect();
+            let residuals = linear
+                .residuals
+                .iter()
+                .map(|array| match inputs.iter().position(|input| is_same(input, array)) {
+                    Some(i) if reach[i] => Residual::Input(i),
+                    None if trace_of(array) != this_trace => Residual::Outer(array.clone()),
+                    _ => {
+                        outs.push(array.clone());
+                        stored.push(array.aval().strip_weak_type());
+                        Residual::Stored(stored.len() - 1)
+                    }
+                })
+                .collect();
             linearized = Some((linear, residuals, stored));
             Ok(outs)
         })?;

@@ -41,8 +41,9 @@ pub struct ExplicitAxes<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// The function `f`, in which the compiler chooses how values are split over the mesh axes: they are of type
-/// [`Auto`](AxisType::Auto) there. [`out_sharding`](AutoAxes::out_sharding) sets the shardings in the types of the results.
+/// Lets the compiler choose how values inside of `f` are split over the mesh axes, which have type
+/// [`Auto`](AxisType::Auto) there. [`out_sharding`](AutoAxes::out_sharding) sets the shardings in the types of the
+/// results.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,7 +51,7 @@ pub struct ExplicitAxes<F, Args> {
 /// let mesh = make_mesh([("x", 8)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// let x = reshard(ones([8, 4]), P!["x"]);
-/// // Along a dimension that is split there is no rule for sorting.
+/// // Sorting has no sharding rule for a dimension that is split.
 /// let sorted = auto_axes(|x: Array| sort(x, 0)).out_sharding(P!["x"]);
 /// assert_eq!(sorted.call(x)?.type_name(), "float32[8@x,4]");
 /// # Ok::<(), shardax::Error>(())
@@ -61,8 +62,8 @@ pub fn auto_axes<Args: Tree, F: Function<Args>>(f: F) -> AutoAxes<F, Args> {
     AutoAxes { f, axes: None, out_sharding: Prefix::Leaf(None), args: PhantomData }
 }
 
-/// The function `f`, in which mesh axes are of type [`Explicit`](AxisType::Explicit): types contain shardings there.
-/// [`in_sharding`](ExplicitAxes::in_sharding) sets those of the arguments.
+/// Makes mesh axes [`Explicit`](AxisType::Explicit) inside of `f`, so that types contain shardings there.
+/// [`in_sharding`](ExplicitAxes::in_sharding) sets the shardings of the arguments.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -87,7 +88,7 @@ impl<F, Args> AutoAxes<F, Args> {
         self
     }
 
-    /// The shardings of the results, outside: one, or a tree of them.
+    /// Sets the shardings of the results outside of the function: one, or a tree of them.
     pub fn out_sharding(mut self, sharding: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.out_sharding = sharding.into_prefix();
         self
@@ -101,17 +102,26 @@ impl<F, Args> ExplicitAxes<F, Args> {
         self
     }
 
-    /// The shardings of the arguments, inside: one, or a tree of them.
+    /// Sets the shardings of the arguments inside of the function: one, or a tree of them.
     pub fn in_sharding(mut self, sharding: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.in_sharding = sharding.into_prefix();
         self
     }
 }
 
-/// The mesh of the context, or else of the arguments.
+/// The mesh of the context; without one, the mesh of the arguments.
 fn mesh_of(flat: &Flat) -> Option<AbstractMesh> {
-    let own = || flat.leaves.iter().find_map(|leaf| Some(leaf.aval_ref()?.sharding()?.mesh().clone()));
-    get_abstract_mesh().or_else(own)
+    let mut leaves = flat.leaves.iter();
+    get_abstract_mesh().or_else(|| leaves.find_map(|leaf| Some(leaf.aval_ref()?.sharding()?.mesh().clone())))
+}
+
+/// The mesh of a requested sharding, if it has one.
+fn mesh_of_sharding(sharding: &ShardingLike) -> Option<AbstractMesh> {
+    match sharding {
+        ShardingLike::Typed(typed) => Some(typed.mesh().clone()),
+        ShardingLike::Sharding(sharding) => Some(sharding.as_named()?.mesh().abstract_mesh().clone()),
+        _ => None,
+    }
 }
 
 /// The mesh with the named axes, or all, of this type.
@@ -137,23 +147,21 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for AutoAxes<F, Args> {
     #[track_caller]
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
-        let named = |like: &Option<ShardingLike>| match like {
-            Some(ShardingLike::Typed(typed)) => Some(typed.mesh().clone()),
-            Some(ShardingLike::Sharding(sharding)) => Some(sharding.as_named()?.mesh().abstract_mesh().clone()),
+        let requested = match &self.out_sharding {
+            Prefix::Leaf(Some(sharding)) => Some(sharding),
             _ => None,
         };
-        let given = || match &self.out_sharding {
-            Prefix::Leaf(like) => named(like),
-            _ => None,
-        };
-        let Some(outer) = mesh_of(&flat).or_else(given) else { return self.f.apply(args) };
+        let mesh = mesh_of(&flat).or_else(|| mesh_of_sharding(requested?));
+        let Some(outer) = mesh else { return self.f.apply(args) };
         let inner = changed(&outer, self.axes.as_deref(), AxisType::Auto, "auto_axes")?;
         if inner == outer {
             return self.f.apply(args);
         }
+        // Inside, the arguments keep the part of their sharding over axes that stay explicit. Outside, the results get
+        // the requested shardings.
         let leave = |out: Flat| {
             let to = self.out_sharding.resolve(&out.def, "auto_axes out_sharding")?;
-            let like = |(leaf, like): (&Array, &Option<ShardingLike>)| {
+            let leaves = out.leaves.iter().zip(&to).map(|(leaf, like)| {
                 let Some(like) = like else {
                     return Err(err!(
                         Type,
@@ -164,11 +172,10 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for AutoAxes<F, Args> {
                 };
                 leaf.check()?;
                 Ok(leaf.sharded_from(&inner, &of_mesh(like, &outer, leaf)?))
-            };
-            let leaves = out.leaves.iter().zip(&to).map(like).collect::<Result<_>>()?;
-            Ok(Flat { leaves, def: out.def })
+            });
+            Ok(Flat { leaves: leaves.collect::<Result<_>>()?, def: out.def })
         };
-        in_mesh("auto_axes", &flat, &inner, &|x| kept(x, &inner), &flat_fn(&self.f), &leave)?.build()
+        in_mesh("auto_axes", &flat, &inner, &|x| over_mesh(x, &inner), &flat_fn(&self.f), &leave)?.build()
     }
 }
 
@@ -194,7 +201,9 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
             return self.f.apply(args);
         }
         let to = self.in_sharding.resolve(&flat.def, "explicit_axes in_sharding")?;
-        let mut flat = flat;
+        flat.leaves.iter().try_for_each(Array::check)?;
+        // The arguments enter the inner mesh and the results leave it within the recorded call, so that a transformation
+        // of the call transforms the reshards too.
         let enter = |(i, x): (usize, &Array)| match &to[i] {
             _ if x.is_number() => Ok(x.clone()),
             Some(like) => Ok(x.sharded_from(&outer, &of_mesh(like, &inner, x)?)),
@@ -205,24 +214,18 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
             )
             .help("say how arguments are sharded: `explicit_axes(f).in_sharding(P![..])`")),
         };
-        let leave = |out: Flat| {
-            let leaves = out.leaves.iter().map(|leaf| kept(leaf, &outer)).collect();
-            Ok(Flat { leaves, def: out.def })
-        };
-        let f = |args: &Flat| {
+        let out = record_call("explicit_axes", &flat, &|args| {
             let leaves = args.leaves.iter().enumerate().map(enter).collect::<Result<_>>()?;
             let args = Flat { leaves, def: args.def.clone() };
-            leave(with_abstract_mesh(Some(inner.clone()), || flat_fn(&self.f)(&args))?)
-        };
-        flat.leaves.iter().try_for_each(Array::check)?;
-        flat = record_call("explicit_axes", &flat, &f)?;
-        flat.build()
+            let out = with_abstract_mesh(Some(inner.clone()), || flat_fn(&self.f)(&args))?;
+            Ok(Flat { leaves: out.leaves.iter().map(|leaf| over_mesh(leaf, &outer)).collect(), def: out.def })
+        })?;
+        out.build()
     }
 }
 
-/// The sharding that is asked for, over this mesh.
-/// `f` of these arrays, with all axes `Auto` inside and a result that is sharded as `like` outside; `f` itself where no type
-/// has a sharding.
+/// Applies `f` with all axes `Auto` inside, and shards the result like `like` outside. If types have no shardings, `f`
+/// is called directly.
 #[track_caller]
 pub(crate) fn with_auto_axes(args: &[&Array], like: &Aval, f: impl Fn(&[Array]) -> Result<Array>) -> Result<Array> {
     let args: Vec<Array> = args.iter().map(|&x| x.clone()).collect();
@@ -234,6 +237,7 @@ pub(crate) fn with_auto_axes(args: &[&Array], like: &Aval, f: impl Fn(&[Array]) 
     }
 }
 
+/// The requested sharding over this mesh.
 fn of_mesh(like: &ShardingLike, mesh: &AbstractMesh, x: &Array) -> Result<Typed> {
     let spec = match like {
         ShardingLike::Spec(spec) => spec.clone(),
@@ -243,15 +247,15 @@ fn of_mesh(like: &ShardingLike, mesh: &AbstractMesh, x: &Array) -> Result<Typed>
     Typed::asked(mesh, &spec, x.shape(), "out_sharding")
 }
 
-/// `x`, with the part of its sharding over the axes of type `Explicit` of this mesh.
-fn kept(x: &Array, mesh: &AbstractMesh) -> Array {
+/// Reshards `x` to the part of its sharding over the explicit axes of this mesh.
+fn over_mesh(x: &Array, mesh: &AbstractMesh) -> Array {
     match x.aval_ref().and_then(Aval::sharding) {
         Some(typed) => x.sharded(&Typed::of_spec(mesh, &typed.spec(), typed.rank())),
         None => x.clone(),
     }
 }
 
-/// The results of `f` on these arguments, traced with `inner` as the context mesh; `enter` and `leave` are applied outside.
+/// Traces `f` with `inner` as the context mesh. `enter` and `leave` are applied outside of it.
 fn in_mesh(
     name: &'static str,
     flat: &Flat,
@@ -274,11 +278,12 @@ fn record_call(name: &'static str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     })
 }
 
-/// The array that `f` makes, with this sharding in its type: JAX's `out_sharding` of functions that make arrays (random
-/// draws, [`arange`](crate::numpy::arange), [`one_hot`](crate::nn::one_hot), initializers). Each device computes its part.
+/// Shards the array that `f` creates, and records the sharding in its type: JAX's `out_sharding` argument of functions
+/// that create arrays (random draws, [`arange`](crate::numpy::arange), [`one_hot`](crate::nn::one_hot), initializers).
+/// Each device computes its part.
 ///
-/// The values are those that `f` gives without it. Functions of arrays whose types have shardings may be used too; inside,
-/// the compiler chooses how values are split.
+/// The values do not depend on the sharding. `f` can also use arrays whose types have shardings; inside of `f`, the
+/// compiler chooses how values are split.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -290,16 +295,16 @@ fn record_call(name: &'static str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a sharding that names an axis of another type than [`Explicit`](AxisType::Explicit), or one that does not
-/// divide a dimension, and where there is no mesh.
+/// Fails if there is no mesh, if the sharding names an axis that is not [`Explicit`](AxisType::Explicit), or if it does
+/// not divide a dimension.
 #[track_caller]
 pub fn out_sharding(sharding: impl Into<ShardingLike>, f: impl FnOnce() -> Array) -> Array {
     let _line = source::enter();
     let out = sharding.into();
     let mut like = Array::from(0.0f32);
-    let made = mesh_for(&Flat::default(), &out).and_then(|outer| {
+    let result = mesh_for(&Flat::default(), &out).and_then(|outer| {
         let inner = outer.without_explicit();
-        // It is traced to find the arrays that it uses, which then are arguments.
+        // Traces `f` to find the arrays that it uses, because they must be arguments of the call.
         let Traced { program, captures } = with_abstract_mesh(Some(inner), || {
             adopting(|| {
                 trace(&[], |_| {
@@ -316,42 +321,36 @@ pub fn out_sharding(sharding: impl Into<ShardingLike>, f: impl FnOnce() -> Array
             )),
         })
     });
-    Array::from_result(made, &like)
+    Array::from_result(result, &like)
 }
 
-/// The mesh of the context, of the arrays, or of the sharding that is asked for.
+/// The mesh of the context, of the arrays, or of the requested sharding.
 fn mesh_for(flat: &Flat, out: &ShardingLike) -> Result<AbstractMesh> {
-    let own = || match out {
-        ShardingLike::Typed(typed) => Some(typed.mesh().clone()),
-        ShardingLike::Sharding(sharding) => sharding.as_named().map(|named| named.mesh().abstract_mesh().clone()),
-        _ => None,
-    };
-    mesh_of(flat).or_else(own).ok_or_else(|| {
+    mesh_of(flat).or_else(|| mesh_of_sharding(out)).ok_or_else(|| {
         err!(Value, "out_sharding requires a non-empty mesh in context, got {out:?}")
             .help("set one with `set_mesh(&mesh)`, or pass `NamedSharding::new(&mesh, spec)`")
     })
 }
 
-/// The result of `f` on these arrays, computed with all axes of the mesh of type `Auto`, with the sharding that is asked for.
+/// Applies `f` with all axes of the mesh of type `Auto`, and reshards the result as requested.
 #[track_caller]
 pub(crate) fn in_auto_axes(args: &[Array], out: &ShardingLike, f: impl Fn(&[Array]) -> Result<Array>) -> Result<Array> {
     let flat = Flat::of(&args.to_vec());
     let outer = mesh_for(&flat, out)?;
     let inner = outer.without_explicit();
-    // Of a mesh that is named and not in context the result says where the program runs.
+    // If the sharding's mesh is not in context, the result determines the devices that the program runs on.
     let mesh = match out {
         ShardingLike::Sharding(Sharding::Named(named)) if get_abstract_mesh().is_none() => Some(named.mesh().clone()),
         _ => None,
     };
-    let leave = |made: Flat| {
-        let one = made.leaves.iter().map(|y| {
+    let leave = |results: Flat| {
+        let leaves = results.leaves.iter().map(|y| {
             y.check()?;
             let to = of_mesh(out, &outer, y)?;
             Ok(Reshard { to, mesh: mesh.clone(), from: Some(inner.clone()) }.apply(y))
         });
-        Ok(Flat { leaves: one.collect::<Result<_>>()?, def: made.def })
+        Ok(Flat { leaves: leaves.collect::<Result<_>>()?, def: results.def })
     };
-    let enter = |x: &Array| kept(x, &inner);
-    let out = in_mesh("out_sharding", &flat, &inner, &enter, &|args| Ok(Flat::of(&f(&args.leaves)?)), &leave)?;
-    out.build()
+    let f = |args: &Flat| Ok(Flat::of(&f(&args.leaves)?));
+    in_mesh("out_sharding", &flat, &inner, &|x| over_mesh(x, &inner), &f, &leave)?.build()
 }

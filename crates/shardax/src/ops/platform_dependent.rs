@@ -58,11 +58,12 @@ pub fn platform_dependent<T: Tree, B: Branches<T>>(
         let flat = Flat::of_arguments(&operands);
         let body = |flat: &Flat| {
             let index = bind1(PlatformIndex(platforms.to_vec()), &[]);
-            let apply = |i: usize| {
-                let branches = &branches;
-                move |flat: &Flat| Ok(Flat::of(&branches.apply(i, flat.build()?)?))
-            };
-            let functions: Vec<_> = (0..platforms.len()).map(apply).collect();
+            let functions: Vec<_> = (0..platforms.len())
+                .map(|i| {
+                    let branches = &branches;
+                    move |flat: &Flat| Ok(Flat::of(&branches.apply(i, flat.build()?)?))
+                })
+                .collect();
             let functions: Vec<&dyn Fn(&Flat) -> Result<Flat>> = functions.iter().map(|f| f as _).collect();
             choose(index, &functions, platforms, flat, at)
         };

@@ -1,5 +1,5 @@
-//! Promotion of operands to a common dtype, and broadcasting to a common shape: below `lax` and `numpy`, for both and for
-//! the rules of primitives.
+//! Promotion of operands to a common dtype, and broadcasting to a common shape. `lax`, `numpy` and the rules of
+//! primitives use these functions.
 
 use super::primitive::binary::Convert;
 use crate::core::array::{Array, Repr};
@@ -54,7 +54,7 @@ pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>
     promote_dtypes(args, |d| d)
 }
 
-/// Promotes the operands of a product; any two kinds of float8 stay what they are.
+/// Promotes the operands of a product. Two float8 dtypes stay, because products accept any two of them.
 #[track_caller]
 pub(crate) fn promote_factors(name: &str, x: &Array, y: &Array) -> Result<Vec<Array>> {
     x.check()?;
@@ -71,8 +71,8 @@ pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -
         a.check()?;
     }
     let mut types = args.iter().map(|a| (a.dtype(), a.weak_type()));
-    let first = types.next().unwrap_or((DType::F32, true));
-    let (dtype, weak) = types.try_fold(first, promote)?;
+    let initial = types.next().unwrap_or((DType::F32, true));
+    let (dtype, weak) = types.try_fold(initial, promote)?;
     let dtype = adjust(dtype);
     for a in args {
         if let Repr::Literal(l) = &a.0 {
@@ -84,8 +84,7 @@ pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -
 
 #[track_caller]
 pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
-    let first = args.iter().find(|a| a.ndim() > 0);
-    let Some(first) = first else { return Ok(args.to_vec()) };
+    let Some(first) = args.iter().find(|a| a.ndim() > 0) else { return Ok(args.to_vec()) };
     if args.iter().all(|a| a.ndim() == 0 || a.shape() == first.shape()) {
         return Ok(args.to_vec());
     }
@@ -97,57 +96,69 @@ pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
         return Err(err!(Value, "{name} got incompatible shapes for broadcasting: {}", types.join(" and "))
             .help("from the last dimension backwards, sizes must be equal or 1; use `reshape` or `expand_dims` to line them up"));
     };
-    // The cast precedes the broadcast: then its gradient is summed over devices after it has been reduced to its size.
-    let vma = args.iter().fold(AxisSet::default(), |all, a| all.union(&a.vma()));
-    let split = split_dims(args, &shape);
-    let grown = |a: &Array| match a.shape() == shape.as_slice() {
+    // The cast precedes the broadcast, so that its gradient is reduced to the operand's size before it is summed over
+    // devices.
+    let vma = args.iter().fold(AxisSet::default(), |axes, a| axes.union(&a.vma()));
+    let split = common_sharding(args, &shape);
+    let broadcast = args.iter().map(|a| match a.ndim() == 0 || a.shape() == shape.as_slice() {
         true => a.clone(),
-        false => grown(&a.varying_over(&vma), &shape, split.as_ref()),
-    };
-    Ok(args.iter().map(|a| if a.ndim() == 0 { a.clone() } else { grown(a) }).collect())
+        false => broadcast_sharded(&a.varying_over(&vma), &shape, split.as_ref()),
+    });
+    Ok(broadcast.collect())
 }
 
-/// The sharding that the operands of a broadcast have between them, in the dimensions of its `shape`.
-fn split_dims(args: &[Array], shape: &[usize]) -> Option<Typed> {
-    let types = || args.iter().filter_map(|a| Some((a, a.aval_ref()?.sharding()?)));
-    let mesh = any_explicit().then(types)?.next()?.1.mesh().clone();
-    let entry = |d: usize| {
-        let own = |(a, typed): (&Array, &Typed)| {
-            let own = (d + a.ndim()).checked_sub(shape.len())?;
-            Some(typed.dims()[own].clone()).filter(|entry| a.shape()[own] == shape[d] && *entry != DimSpec::None)
-        };
-        types().find_map(own).unwrap_or_default()
-    };
-    Some(Typed::of_dims(&mesh, (0..shape.len()).map(entry).collect())).filter(|typed| !typed.is_replicated())
+/// Combines the shardings of the operands of a broadcast, in the dimensions of its result. Returns `None` if no operand
+/// is sharded.
+fn common_sharding(args: &[Array], shape: &[usize]) -> Option<Typed> {
+    if !any_explicit() {
+        return None;
+    }
+    let typed_args: Vec<(&Array, &Typed)> = args.iter().filter_map(|a| Some((a, a.aval_ref()?.sharding()?))).collect();
+    let mesh = typed_args.first()?.1.mesh().clone();
+    // In each dimension the first operand that is sharded and not broadcast decides.
+    let dims = (0..shape.len()).map(|d| {
+        let entry = typed_args.iter().find_map(|(a, typed)| {
+            let dim = (d + a.ndim()).checked_sub(shape.len())?;
+            Some(typed.dims()[dim].clone()).filter(|entry| a.shape()[dim] == shape[d] && *entry != DimSpec::None)
+        });
+        entry.unwrap_or_default()
+    });
+    Some(Typed::of_dims(&mesh, dims.collect())).filter(|typed| !typed.is_replicated())
 }
 
-/// Broadcasts `a` to the sharding of the other operands: each device makes its part, and sums its part of the cotangent.
+/// Broadcasts `a` to the sharding of the other operands, so that each device computes its part, and sums its part of the
+/// cotangent.
 #[track_caller]
-fn grown(a: &Array, shape: &[usize], split: Option<&Typed>) -> Array {
-    let of = a.aval_ref().and_then(Aval::sharding);
-    let Some(split) = split.filter(|split| of.is_none_or(|of| of.mesh() == split.mesh() && !of.is_partial())) else {
+fn broadcast_sharded(a: &Array, shape: &[usize], split: Option<&Typed>) -> Array {
+    let typed = a.aval_ref().and_then(Aval::sharding);
+    let Some(split) = split.filter(|split| typed.is_none_or(|t| t.mesh() == split.mesh() && !t.is_partial())) else {
         return a.broadcast_to(shape);
     };
-    let first = shape.len() - a.ndim();
-    let repeats = |d: usize| d < first || a.shape()[d - first] != shape[d];
-    let own = |d: usize| of.filter(|_| !repeats(d)).map_or(DimSpec::None, |of| of.dims()[d - first].clone());
-    let taken: Vec<AxisName> = (0..shape.len()).flat_map(|d| own(d).axes().to_vec()).collect();
-    let entry = |d: usize| match (own(d), &split.dims()[d]) {
-        (DimSpec::None, other) if !other.axes().iter().any(|axis| taken.contains(axis)) => other.clone(),
-        (own, _) => own,
-    };
-    let kept = |d: usize| if repeats(d) { DimSpec::None } else { entry(d) };
-    let part = Typed::of_dims(split.mesh(), (first..shape.len()).map(kept).collect());
-    let a = match of {
-        Some(of) if *of != part => a.sharded(&part),
+    let leading = shape.len() - a.ndim();
+    let repeats: Vec<bool> = (0..shape.len()).map(|d| d < leading || a.shape()[d - leading] != shape[d]).collect();
+    // The dimensions of the result as `a` is sharded, extended by the other operands' axes that `a` does not use.
+    let mut entries: Vec<DimSpec> = (0..shape.len())
+        .map(|d| typed.filter(|_| !repeats[d]).map_or(DimSpec::None, |typed| typed.dims()[d - leading].clone()))
+        .collect();
+    let used: Vec<AxisName> = entries.iter().flat_map(|entry| entry.axes().to_vec()).collect();
+    for (entry, other) in entries.iter_mut().zip(split.dims()) {
+        if *entry == DimSpec::None && !other.axes().iter().any(|axis| used.contains(axis)) {
+            *entry = other.clone();
+        }
+    }
+    let operand_dims = (leading..shape.len()).map(|d| if repeats[d] { DimSpec::None } else { entries[d].clone() });
+    let operand = Typed::of_dims(split.mesh(), operand_dims.collect());
+    let a = match typed {
+        Some(typed) if *typed != operand => a.sharded(&operand),
         _ => a.clone(),
     };
-    let out = Typed::of_dims(split.mesh(), (0..shape.len()).map(entry).collect());
-    a.broadcast_in_dim_as(shape, (first..shape.len()).collect(), out)
+    let out = Typed::of_dims(split.mesh(), entries.into_iter().collect());
+    a.broadcast_in_dim_as(shape, (leading..shape.len()).collect(), out)
 }
 
-/// The floating point dtype for arithmetic that needs it: float64 for 64-bit integers, float32 for others and booleans.
-/// With `enable_x64` integers of 32 bits become float64 too: Rust's integer literals stand for Python's, which have 64.
+/// The floating point dtype for arithmetic that needs one: float64 for 64-bit integers, float32 for other integers and
+/// booleans. With `enable_x64`, 32-bit integers become float64 too, because Rust's integer literals have 32 bits where
+/// Python's have 64.
 pub(crate) fn to_inexact(dtype: DType) -> DType {
     match dtype {
         DType::I64 | DType::U64 => DType::F64,

@@ -95,8 +95,12 @@ impl CallConvention {
         let name = |i: usize| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &|| flat.def.paths());
         for (j, arg) in args.iter().enumerate() {
             let Some(arg) = arg else { continue };
-            let shared = |i: &usize| args[*i].is_some_and(|other| share_buffers(other, arg));
-            let Some(i) = (0..j).find(shared).filter(|&i| donated(i) || donated(j)) else { continue };
+            let Some(i) = (0..j)
+                .find(|i| args[*i].is_some_and(|other| share_buffers(other, arg)))
+                .filter(|&i| donated(i) || donated(j))
+            else {
+                continue;
+            };
             let (earlier, later) = (name(i), name(j));
             return err!(
                 Value,

@@ -35,9 +35,12 @@ pub(super) fn compile(request: &Request) {
         return;
     }
     for (name, topology) in topologies() {
-        let compile = |topology: &Topology| counts::uncounted(|| request.compile_for(topology, &[]).map(drop));
         let (program, on) = (&request.name, topology.as_ref().map_or(&name[..], Topology::name));
-        warning::log(&match topology.as_ref().map_err(Clone::clone).and_then(compile) {
+        warning::log(&match topology
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|topology| counts::uncounted(|| request.compile_for(topology, &[]).map(drop)))
+        {
             Ok(()) => format!("{program} compiles for {on}"),
             Err(error) => format!("{program} does not compile for {on}: {}", error.message()),
         });

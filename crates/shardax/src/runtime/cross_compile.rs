@@ -95,17 +95,20 @@ impl Request {
             Some((_, mesh)) => NamedSharding::new(mesh, s.spec().clone()).in_memory(Sharding::from(s).kind()),
             None => s.clone(),
         };
-        let moved = |s: &Sharding| {
-            let moved = match (s, &place) {
-                (Sharding::Named(s), _) => Sharding::Named(named(s)),
-                (Sharding::Single(_), Place::Single(device)) => Sharding::from(device).in_memory(s.kind()),
-                // A single device is equivalent to a mesh of this one device.
-                (Sharding::Single(_), Place::Mesh(_)) => place.replicated().in_memory(s.kind()),
-            };
-            moved.in_layout(s.layout())
-        };
         Ok(Request {
-            in_shardings: self.in_shardings.iter().map(moved).collect(),
+            in_shardings: self
+                .in_shardings
+                .iter()
+                .map(|s| {
+                    let moved = match (s, &place) {
+                        (Sharding::Named(s), _) => Sharding::Named(named(s)),
+                        (Sharding::Single(_), Place::Single(device)) => Sharding::from(device).in_memory(s.kind()),
+                        // A single device is equivalent to a mesh of this one device.
+                        (Sharding::Single(_), Place::Mesh(_)) => place.replicated().in_memory(s.kind()),
+                    };
+                    moved.in_layout(s.layout())
+                })
+                .collect(),
             out_shardings: self.out_shardings.iter().map(|s| s.as_ref().map(named)).collect(),
             place: place.clone(),
             ..self.clone()

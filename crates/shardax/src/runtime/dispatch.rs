@@ -207,8 +207,9 @@ pub(crate) fn shared(identity: Option<u64>, options: impl Hash) -> Arc<Cache> {
     let Some(identity) = identity else { return Cache::new() };
     let key = hash_of((identity, options));
     // Most calls find their cache, so they only need the read lock.
-    let get = |caches: &SharedCaches| caches.get(&key).cloned();
-    if let Some(cache) = SHARED.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(get) {
+    if let Some(cache) =
+        SHARED.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(|caches| caches.get(&key).cloned())
+    {
         cache.touch();
         return cache;
     }

@@ -190,8 +190,11 @@ impl LoadedProgram {
     /// not equal on all of them.
     fn check_same_values<A: Borrow<Concrete>>(&self, args: &[A], moved: &[(usize, Buffers)]) -> Result<()> {
         let (Some(shared), Some(processes)) = (&self.shared, processes()) else { return Ok(()) };
-        let is_per_process = |(i, _): &&(usize, Buffers)| reshard::spans(args[*i].borrow(), &self.in_shardings[*i]);
-        let indices: SmallVec<[usize; 4]> = moved.iter().filter(is_per_process).map(|(i, _)| *i).collect();
+        let indices: SmallVec<[usize; 4]> = moved
+            .iter()
+            .filter(|(i, _)| reshard::spans(args[*i].borrow(), &self.in_shardings[*i]))
+            .map(|(i, _)| *i)
+            .collect();
         if indices.is_empty() {
             return Ok(());
         }

@@ -159,11 +159,10 @@ pub(super) fn layout_at(layouts: Option<&[pjrt::Layout]>, at: usize) -> Option<L
 impl Request {
     /// The requested layout of each argument; empty if there are none.
     fn requested_inputs(&self) -> Vec<Option<RequestedLayout>> {
-        let requested = |i: usize| match self.auto_inputs.binary_search(&i) {
+        list((0..self.in_shardings.len()).map(|i| match self.auto_inputs.binary_search(&i) {
             Ok(_) => Some(RequestedLayout::Auto),
             Err(_) => self.in_shardings[i].layout().map(RequestedLayout::As),
-        };
-        list((0..self.in_shardings.len()).map(requested))
+        }))
     }
 
     /// The requested layout of each result, empty if there are none. A layout that a constraint requests is left to the
@@ -181,12 +180,16 @@ impl Request {
 
     /// The layouts in the program's text.
     pub fn layouts(&self, platform: Platform) -> Layouts {
-        let mode = |requested: Option<RequestedLayout>| match requested? {
-            RequestedLayout::Auto => Some("auto".to_owned()),
-            RequestedLayout::As(known) if is_default(known.get(), platform) => None,
-            RequestedLayout::As(known) => Some(known.get().mode()),
+        let modes = |requested: Vec<Option<RequestedLayout>>| {
+            requested
+                .into_iter()
+                .map(|requested| match requested? {
+                    RequestedLayout::Auto => Some("auto".to_owned()),
+                    RequestedLayout::As(known) if is_default(known.get(), platform) => None,
+                    RequestedLayout::As(known) => Some(known.get().mode()),
+                })
+                .collect()
         };
-        let modes = |requested: Vec<Option<RequestedLayout>>| requested.into_iter().map(mode).collect();
         Layouts { inputs: modes(self.requested_inputs()), outputs: modes(self.requested_outputs()) }
     }
 
@@ -256,11 +259,14 @@ impl Request {
     /// The shardings of its arguments, with the layouts that the compiler chose.
     pub fn canonical_inputs(&self, executable: &pjrt::CompiledProgram) -> Result<Vec<Sharding>> {
         let requested = self.requested_inputs();
-        let settle = |(i, sharding): (usize, &Sharding)| {
-            let requested = requested.get(i).copied().flatten();
-            Ok(sharding.in_layout(self.chosen(requested, executable.parameter_layouts(), i)?))
-        };
-        self.in_shardings.iter().enumerate().map(settle).collect()
+        self.in_shardings
+            .iter()
+            .enumerate()
+            .map(|(i, sharding)| {
+                let requested = requested.get(i).copied().flatten();
+                Ok(sharding.in_layout(self.chosen(requested, executable.parameter_layouts(), i)?))
+            })
+            .collect()
     }
 
     /// The shardings of results, with the layouts of the compiled program.
@@ -273,11 +279,14 @@ impl Request {
         if requested.is_empty() {
             return Ok(shardings);
         }
-        let settle = |(i, sharding): (usize, Option<Sharding>)| {
-            let layout = self.chosen(requested.get(i).copied().flatten(), executable.output_layouts(), i)?;
-            Ok(sharding.map(|sharding| sharding.in_layout(layout)))
-        };
-        shardings.into_iter().enumerate().map(settle).collect()
+        shardings
+            .into_iter()
+            .enumerate()
+            .map(|(i, sharding)| {
+                let layout = self.chosen(requested.get(i).copied().flatten(), executable.output_layouts(), i)?;
+                Ok(sharding.map(|sharding| sharding.in_layout(layout)))
+            })
+            .collect()
     }
 
     /// The layout in the compiled program; `None` for the default.

@@ -227,8 +227,10 @@ impl Request {
         for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
             let Some(free) = free.get_mut(&(aval.dtype, aval.shape.clone())) else { continue };
             let find_output = |equal_sharding| {
-                let fits = |o: &usize| in_place(i, *o) && same_layout(i, *o);
-                free.iter().copied().filter(fits).find(|&o| alike(i, o, aval.rank()) == equal_sharding)
+                free.iter()
+                    .copied()
+                    .filter(|o| in_place(i, *o) && same_layout(i, *o))
+                    .find(|&o| alike(i, o, aval.rank()) == equal_sharding)
             };
             // An output whose sharding is known to be equal is preferred to one whose sharding the compiler chooses.
             let certain = find_output(Some(true)).map(|o| (o, Donation::To(o)));
@@ -403,15 +405,19 @@ impl Request {
 
     /// The types of each device's arguments.
     pub fn signature(&self, donations: &[Donation]) -> Result<pjrt::Signature> {
-        let parameter = |(i, aval): (usize, &Aval)| {
-            let dims = self.in_shardings[i].shard_shape(&aval.shape)?;
-            Ok(pjrt::ParameterSpec {
-                ty: aval.dtype.element_type(),
-                dims: dims.iter().map(|&d| d as i64).collect(),
-                donated: donations[i] != Donation::None,
+        let parameters = self
+            .program
+            .in_avals()
+            .enumerate()
+            .map(|(i, aval)| {
+                let dims = self.in_shardings[i].shard_shape(&aval.shape)?;
+                Ok(pjrt::ParameterSpec {
+                    ty: aval.dtype.element_type(),
+                    dims: dims.iter().map(|&d| d as i64).collect(),
+                    donated: donations[i] != Donation::None,
+                })
             })
-        };
-        let parameters = self.program.in_avals().enumerate().map(parameter).collect::<Result<_>>()?;
+            .collect::<Result<_>>()?;
         Ok(pjrt::Signature { parameters })
     }
 

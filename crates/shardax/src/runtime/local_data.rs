@@ -114,14 +114,17 @@ fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -
     let dims: SmallVec<[i64; 4]> = part.iter().map(|&d| d as i64).collect();
     let mut buffers = Buffers::new();
     for (position, index) in &held_shards {
-        let place = |(dim, range): (usize, &Range<usize>)| match have[dim] == global[dim] {
-            true => range.clone(),
-            false => {
-                let rank = starts[dim].iter().position(|start| *start == range.start).unwrap_or(0);
-                rank * part[dim]..(rank + 1) * part[dim]
-            }
-        };
-        let within: Index = index.iter().enumerate().map(place).collect();
+        let within: Index = index
+            .iter()
+            .enumerate()
+            .map(|(dim, range)| match have[dim] == global[dim] {
+                true => range.clone(),
+                false => {
+                    let rank = starts[dim].iter().position(|start| *start == range.start).unwrap_or(0);
+                    rank * part[dim]..(rank + 1) * part[dim]
+                }
+            })
+            .collect();
         let mut data = transfer::extract(&bytes, have, &within, dtype.byte_size());
         // Only the first addend has the values; the others are zeros.
         if sharding.addend_at(*position) > 0 {

@@ -50,11 +50,15 @@ impl Request {
     /// The results that the program leaves in device memory although another memory was requested. This happens on
     /// platforms whose programs know only one memory.
     pub fn results_to_move(&self, found: &[Option<Sharding>]) -> Vec<usize> {
-        let other = |(_, sharding): &(usize, &Option<Sharding>)| {
-            !self.place.platform().has_memories()
-                && sharding.as_ref().is_some_and(|sharding| !MemoryKind::is_default(sharding.kind()))
-        };
-        found.iter().enumerate().filter(other).map(|(i, _)| i).collect()
+        found
+            .iter()
+            .enumerate()
+            .filter(|(_, sharding)| {
+                !self.place.platform().has_memories()
+                    && sharding.as_ref().is_some_and(|sharding| !MemoryKind::is_default(sharding.kind()))
+            })
+            .map(|(i, _)| i)
+            .collect()
     }
 
     /// The memory kinds in the program's text: none, or one for each argument and result.
@@ -170,8 +174,7 @@ mod tests {
 
     /// The actual memory kinds of an array's shards.
     fn kinds(x: &Array) -> Result<Vec<String>> {
-        let memory = |buffer: &std::sync::Arc<shardax_pjrt::Buffer>| Ok(buffer.memory()?.kind().to_owned());
-        x.concrete()?.buffers.iter().map(memory).collect()
+        x.concrete()?.buffers.iter().map(|buffer| Ok(buffer.memory()?.kind().to_owned())).collect()
     }
 
     /// A sharding always has the actual memory kind, whether `device_put` or a program placed the array.

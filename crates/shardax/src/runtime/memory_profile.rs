@@ -209,11 +209,12 @@ pub fn device_memory_profile() -> Result<Vec<u8>> {
 #[track_caller]
 pub fn save_device_memory_profile(file: impl AsRef<Path>) -> Result<()> {
     let file = file.as_ref();
-    let write = |packed: Vec<u8>| {
-        std::fs::write(file, packed).map_err(|e| {
-            err!(Runtime, "cannot write the memory profile to {}: {e}", file.display())
-                .help("name a file in a folder that exists and that this user may write to")
+    device_memory_profile()
+        .and_then(|packed| {
+            std::fs::write(file, packed).map_err(|e| {
+                err!(Runtime, "cannot write the memory profile to {}: {e}", file.display())
+                    .help("name a file in a folder that exists and that this user may write to")
+            })
         })
-    };
-    device_memory_profile().and_then(write).at_caller()
+        .at_caller()
 }

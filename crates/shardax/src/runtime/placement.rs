@@ -127,13 +127,14 @@ impl Placing<'_> {
             .zip(&self.program.inputs)
             .zip(self.program.in_shardings())
             .map(|((input, var), needed)| {
-                let type_sharding = || match (&place, self.program.aval_of(*var).sharding()) {
-                    (Place::Mesh(mesh), Some(typed)) => {
-                        Some(NamedSharding::new(&mesh.with_shape(typed.mesh()), typed.spec()).into())
+                let fixed = input.given.clone().or_else(|| input.committed.clone()).or_else(|| {
+                    match (&place, self.program.aval_of(*var).sharding()) {
+                        (Place::Mesh(mesh), Some(typed)) => {
+                            Some(NamedSharding::new(&mesh.with_shape(typed.mesh()), typed.spec()).into())
+                        }
+                        _ => None,
                     }
-                    _ => None,
-                };
-                let fixed = input.given.clone().or_else(|| input.committed.clone()).or_else(type_sharding);
+                });
                 let needed = needed.map(|sharding| place.with_devices_of(sharding));
                 fixed.or(needed).unwrap_or_else(|| place.replicated())
             })

@@ -213,11 +213,14 @@ fn make_room() {
     // Evicts an eighth more than necessary, so that not every new program triggers an eviction. The newest program is
     // never evicted.
     let (count, mut bytes) = (max_count - max_count / 8, max_bytes - max_bytes / 8);
-    let fit = |(at, (_, size)): &(usize, &(u64, usize))| {
-        bytes = bytes.saturating_sub(*size);
-        *at == 0 || (*at < count && bytes > 0)
-    };
-    let kept = programs.iter().enumerate().take_while(fit).count();
+    let kept = programs
+        .iter()
+        .enumerate()
+        .take_while(|(at, (_, size))| {
+            bytes = bytes.saturating_sub(*size);
+            *at == 0 || (*at < count && bytes > 0)
+        })
+        .count();
     if let Some(&(oldest, _)) = programs.get(kept) {
         // Some programs may have equal times, so only as many of them as necessary are evicted.
         let mut ties = programs[..kept].iter().filter(|(used, _)| *used == oldest).count();

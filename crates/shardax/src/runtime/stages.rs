@@ -106,11 +106,13 @@ impl Stages {
             }
             stage.last_read.iter().for_each(|&slot| slots[slot] = Slot::Empty);
         }
-        let result = |&slot: &usize| match &slots[slot] {
-            Slot::Computed(array) => Ok(array.clone()),
-            _ => Err(err!(Runtime, "internal error: no stage computed a result; please report this")),
-        };
-        self.outputs.iter().map(result).collect()
+        self.outputs
+            .iter()
+            .map(|&slot| match &slots[slot] {
+                Slot::Computed(array) => Ok(array.clone()),
+                _ => Err(err!(Runtime, "internal error: no stage computed a result; please report this")),
+            })
+            .collect()
     }
 }
 
@@ -221,22 +223,27 @@ fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Ve
             Atom::Var(var) => Atom::Var(renamed[var]),
             literal => *literal,
         };
-        let renamed_eqn = |eqn: &Eqn| Eqn {
-            inputs: eqn.inputs.iter().map(rename).collect(),
-            outputs: eqn.outputs.iter().map(|var| renamed[var]).collect(),
-            ..eqn.clone()
-        };
-        stage.eqns = program.eqns[range.clone()].iter().map(renamed_eqn).collect();
+        stage.eqns = program.eqns[range.clone()]
+            .iter()
+            .map(|eqn| Eqn {
+                inputs: eqn.inputs.iter().map(rename).collect(),
+                outputs: eqn.outputs.iter().map(|var| renamed[var]).collect(),
+                ..eqn.clone()
+            })
+            .collect();
         stage.outputs = results.iter().map(|(var, _)| Atom::Var(renamed[var])).collect();
         let mut outputs: Vec<usize> = results.iter().map(|(_, slot)| *slot).collect();
         if number == last_stage {
             stage.outputs.extend(copied.iter().map(rename));
             outputs.extend((0..copied.len()).map(|i| variables + i));
         }
-        let is_last_read = |slot: &usize| {
-            last_reader[*slot] == Some(number) && !is_output.contains(slot) && stage_of_slot[*slot].is_some()
-        };
-        let last_read = inputs.iter().copied().filter(is_last_read).collect();
+        let last_read = inputs
+            .iter()
+            .copied()
+            .filter(|slot| {
+                last_reader[*slot] == Some(number) && !is_output.contains(slot) && stage_of_slot[*slot].is_some()
+            })
+            .collect();
         stages.push(Stage { program: stage, inputs, outputs, last_read });
     }
     (stages, outputs, variables + copied.len())

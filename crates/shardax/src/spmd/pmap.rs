@@ -291,8 +291,9 @@ impl Options {
             // A result of the body without a mapped axis is equal on all devices, so it is replicated.
             out_shardings: &|_, program| {
                 let shardings = program.out_shardings().into_iter();
-                let replicated = || sharding(&PartitionSpec::default());
-                Ok(shardings.map(|named| named.map(Into::into).or_else(replicated).into()).collect())
+                Ok(shardings
+                    .map(|named| named.map(Into::into).or_else(|| sharding(&PartitionSpec::default())).into())
+                    .collect())
             },
             traces: None,
             inner: None,

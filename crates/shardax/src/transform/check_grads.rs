@@ -146,24 +146,30 @@ impl CheckGrads {
 /// Returns random directions of length 1, which are equal in every run.
 fn directions(like: &[Array], seed: u32) -> Vec<Array> {
     let key = crate::random::key(seed);
-    let draw = |(i, x): (usize, &Array)| {
-        let key = crate::random::fold_in(&key, i as u32);
-        let real = crate::random::normal_dtype(&key, x.shape(), DType::F32);
-        real.astype(x.dtype())
-    };
-    let all: Vec<Array> = like.iter().enumerate().map(draw).collect();
+    let all: Vec<Array> = like
+        .iter()
+        .enumerate()
+        .map(|(i, x)| {
+            let key = crate::random::fold_in(&key, i as u32);
+            let real = crate::random::normal_dtype(&key, x.shape(), DType::F32);
+            real.astype(x.dtype())
+        })
+        .collect();
     let squares = inner(&all, &all).sqrt();
     all.iter().map(|x| (x / &squares).astype(x.dtype())).collect()
 }
 
 /// The real inner product, in float32 or wider.
 fn inner(x: &[Array], y: &[Array]) -> Array {
-    let one = |(x, y): (&Array, &Array)| {
-        let product = match x.dtype().is_complex() {
-            true => crate::ops::numpy::real(&(conj(x) * y)),
-            false => x * y,
-        };
-        product.sum(..)
-    };
-    x.iter().zip(y).map(one).reduce(|a, b| a + b).unwrap_or_else(|| 0.0f32.into())
+    x.iter()
+        .zip(y)
+        .map(|(x, y)| {
+            let product = match x.dtype().is_complex() {
+                true => crate::ops::numpy::real(&(conj(x) * y)),
+                false => x * y,
+            };
+            product.sum(..)
+        })
+        .reduce(|a, b| a + b)
+        .unwrap_or_else(|| 0.0f32.into())
 }

@@ -294,11 +294,14 @@ impl Mode for Reverse {
                 let mut cts: Tangents = vec![None; at.outs.len()];
                 cts[i] = Some(ct);
                 let found = linear.transpose(&cts)?;
-                let of = |&leaf: &usize| {
-                    let found = found.get(place(leaf)).cloned().flatten();
-                    found.unwrap_or_else(|| Array::zeros_of(&at.primals[at.operand(leaf)].aval()))
-                };
-                Ok(at.wanted.iter().map(of).collect())
+                Ok(at
+                    .wanted
+                    .iter()
+                    .map(|&leaf| {
+                        let found = found.get(place(leaf)).cloned().flatten();
+                        found.unwrap_or_else(|| Array::zeros_of(&at.primals[at.operand(leaf)].aval()))
+                    })
+                    .collect())
             };
             let rows = vmap(pull).call(basis(out))?;
             let shape = |&leaf: &usize| [out.shape(), at.primals[at.operand(leaf)].shape()].concat();

@@ -382,11 +382,12 @@ impl Options {
 /// The requested sharding of each leaf.
 fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<RequestedSharding>> {
     let all = shardings.resolve(def, what)?;
-    let placed = |like: &Option<ShardingLike>| {
-        let Some(like) = like else { return Ok(RequestedSharding::default()) };
-        let asked = like.asked(what)?;
-        asked.sharding.iter().try_for_each(|sharding| sharding.check_constrained(what))?;
-        Ok(asked)
-    };
-    all.iter().map(placed).collect()
+    all.iter()
+        .map(|like| {
+            let Some(like) = like else { return Ok(RequestedSharding::default()) };
+            let asked = like.asked(what)?;
+            asked.sharding.iter().try_for_each(|sharding| sharding.check_constrained(what))?;
+            Ok(asked)
+        })
+        .collect()
 }

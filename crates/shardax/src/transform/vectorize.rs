@@ -54,12 +54,15 @@ impl<F, Args> Vectorize<F, Args> {
         let side = |text: &str| -> Result<Vec<Vec<String>>> {
             let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
             let inside = text.strip_prefix('(').and_then(|t| t.strip_suffix(')')).ok_or_else(wrong)?;
-            let one = |part: &str| -> Result<Vec<String>> {
-                let names = part.split(',').filter(|_| !part.is_empty());
-                let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-                names.map(|name| if is_name(name) { Ok(name.to_owned()) } else { Err(wrong()) }).collect()
-            };
-            inside.split("),(").map(one).collect()
+            inside
+                .split("),(")
+                .map(|part| -> Result<Vec<String>> {
+                    let names = part.split(',').filter(|_| !part.is_empty());
+                    let is_name =
+                        |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+                    names.map(|name| if is_name(name) { Ok(name.to_owned()) } else { Err(wrong()) }).collect()
+                })
+                .collect()
         };
         let (inputs, outputs) = signature.split_once("->").ok_or_else(wrong)?;
         self.signature = Some((side(inputs)?, side(outputs)?));
@@ -89,8 +92,8 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vectorize<F, Args> {
                 .help("give an array for each part of the signature"));
             }
         };
-        let lead = |(x, core): (&Array, &usize)| x.shape()[..x.ndim() - core].to_vec();
-        let leads: Vec<Vec<usize>> = flat.leaves.iter().zip(&cores).map(lead).collect();
+        let leads: Vec<Vec<usize>> =
+            flat.leaves.iter().zip(&cores).map(|(x, core)| x.shape()[..x.ndim() - core].to_vec()).collect();
         let Some(shape) = broadcast_shapes(&leads.iter().map(Vec::as_slice).collect::<Vec<_>>()) else {
             return Err(err!(Value, "vectorize got leading dimensions that do not broadcast: {leads:?}")
                 .help("from the last one backwards, sizes must be equal or 1"));
@@ -100,12 +103,16 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vectorize<F, Args> {
         }
         // Merges all leading dimensions into one.
         let count: usize = shape.iter().product();
-        let merged = |(x, core): (&Array, &usize)| {
-            let own = &x.shape()[x.ndim() - core..];
-            let spread = x.broadcast_to([&shape[..], own].concat());
-            spread.reshape([&[count], own].concat())
-        };
-        let leaves = flat.leaves.iter().zip(&cores).map(merged).collect();
+        let leaves = flat
+            .leaves
+            .iter()
+            .zip(&cores)
+            .map(|(x, core)| {
+                let own = &x.shape()[x.ndim() - core..];
+                let spread = x.broadcast_to([&shape[..], own].concat());
+                spread.reshape([&[count], own].concat())
+            })
+            .collect();
         let f = |args: Args| self.f.apply(args);
         let mapped = vmap(Applied { f, args: PhantomData }).axis_size(count);
         let out = mapped.apply(Flat { leaves, def: flat.def }.build()?)?;

@@ -31,19 +31,23 @@ impl Carried {
         let results = kernel.num_inputs()..kernel.blocks.len();
         // The last axes along which the block of every result stays the same.
         let moves = |axis: usize| {
-            let uses = |number: usize| written[block(number)] && kernel.blocks[number].index.used_inputs()[axis];
-            results.clone().any(uses)
+            results.clone().any(|number| written[block(number)] && kernel.blocks[number].index.used_inputs()[axis])
         };
         let axis = (0..kernel.grid.len()).rev().take_while(|&axis| !moves(axis)).last().unwrap_or(kernel.grid.len());
         let shared = kernel.grid[axis..].iter().product::<usize>() > 1;
-        let is_carried = |number: &usize| shared && written[block(*number)] && read[block(*number)];
         let scratch = first + kernel.blocks.len()..first + kernel.blocks.len() + kernel.scratch.len();
-        let refs: Vec<usize> = results.filter(is_carried).map(block).chain(scratch).collect();
-        let of = |&number: &usize| match kernel.blocks.get(number - first) {
-            Some(block) => block.ref_aval(),
-            None => kernel.scratch[number - first - kernel.blocks.len()].clone(),
-        };
-        let types: Vec<Aval> = refs.iter().map(of).collect();
+        let refs: Vec<usize> = results
+            .filter(|number| shared && written[block(*number)] && read[block(*number)])
+            .map(block)
+            .chain(scratch)
+            .collect();
+        let types: Vec<Aval> = refs
+            .iter()
+            .map(|&number| match kernel.blocks.get(number - first) {
+                Some(block) => block.ref_aval(),
+                None => kernel.scratch[number - first - kernel.blocks.len()].clone(),
+            })
+            .collect();
         let values = Values { refs: &refs };
         let traced = trace(&types, |values_of| {
             let mut state = values_of.to_vec();
@@ -107,8 +111,12 @@ impl ThreadState for Values<'_> {
         let Some((at, access)) = self.position(&*eqn.primitive) else {
             return Ok(bind_at(eqn.primitive.clone(), args, eqn.source));
         };
-        let whole = |(entry, size): (&Entries, &usize)| matches!(entry, Entries::Range(0, n) if n == size);
-        let is_whole = access.place.entries().iter().zip(state[at].shape()).all(whole);
+        let is_whole = access
+            .place
+            .entries()
+            .iter()
+            .zip(state[at].shape())
+            .all(|(entry, size)| matches!(entry, Entries::Range(0, n) if n == size));
         if !is_whole || access.masked || access.padded {
             return Err(err!(
                 NotImplemented,

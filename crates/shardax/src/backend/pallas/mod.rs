@@ -51,14 +51,17 @@ fn call(
     })?;
     let operands: Vec<String> = args.iter().map(|&arg| row_major(cx.shape(arg).len())).collect();
     let results: Vec<String> = outs.iter().map(|out| row_major(out.rank())).collect();
-    let alias = |(input, output): &(usize, usize)| {
-        let tuple = if outs.len() == 1 { String::new() } else { output.to_string() };
-        format!(
-            "#stablehlo.output_operand_alias<output_tuple_indices = [{tuple}], operand_index = {input}, \
+    let aliases: Vec<String> = kernel
+        .aliases
+        .iter()
+        .map(|(input, output)| {
+            let tuple = if outs.len() == 1 { String::new() } else { output.to_string() };
+            format!(
+                "#stablehlo.output_operand_alias<output_tuple_indices = [{tuple}], operand_index = {input}, \
              operand_tuple_indices = []>"
-        )
-    };
-    let aliases: Vec<String> = kernel.aliases.iter().map(alias).collect();
+            )
+        })
+        .collect();
     let attrs = format!(
         "{called}, mhlo.frontend_attributes = {{matmul_flops = \"{:.0}\"}}, operand_layouts = [{}], result_layouts = [{}], output_operand_aliases = [{}]",
         // For `matmul_flops` of the compiled program.

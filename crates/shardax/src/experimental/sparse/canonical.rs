@@ -156,11 +156,11 @@ fn distinct_axes(axes: &[i32], ndim: usize) -> Result<Vec<usize>> {
 /// Returns `true` for each element whose indices along these dimensions are in range; `None` if there are no dimensions.
 fn columns_in_range(indices: &Array, shape: &[usize], dims: impl Iterator<Item = usize>) -> Option<Array> {
     let columns = column_arrays(indices);
-    let in_range = |d: usize| {
+    dims.map(|d| {
         let size = bounds(&shape[d..=d], indices.dtype());
         columns[d].less(&size) & columns[d].greater_equal(if indices.dtype().is_signed() { -size } else { size * 0 })
-    };
-    dims.map(in_range).reduce(|a, b| a & b)
+    })
+    .reduce(|a, b| a & b)
 }
 
 /// Adds elements with equal indices, and sorts the indices. Stored zeros are kept. [`BCOO::sum_duplicates`] explains `nse`.

@@ -92,9 +92,9 @@ impl<'a> Dictionary<'a> {
     /// The type of a tensor of known sizes.
     pub fn refined(&self, shape: Vec<i64>, element: usize) -> usize {
         let mut refined = self.refined.borrow_mut();
-        let known = refined.iter().position(|(sizes, of)| (sizes, *of) == (&shape, element));
+        let position = refined.iter().position(|(sizes, of)| (sizes, *of) == (&shape, element));
         self.code.types.len()
-            + known.unwrap_or_else(|| {
+            + position.unwrap_or_else(|| {
                 refined.push((shape, element));
                 refined.len() - 1
             })
@@ -112,8 +112,8 @@ impl<'a> Dictionary<'a> {
 
     /// Counts written text against the limit.
     pub fn spend(&self, amount: usize) -> Result<()> {
-        let left = self.fuel.get().checked_sub(amount);
-        self.fuel.set(left.ok_or_else(|| damaged("its program is longer than its bytes can say"))?);
+        let remaining = self.fuel.get().checked_sub(amount);
+        self.fuel.set(remaining.ok_or_else(|| damaged("its program is longer than its bytes can say"))?);
         Ok(())
     }
 
@@ -124,9 +124,25 @@ impl<'a> Dictionary<'a> {
             return Err(damaged("its attributes refer to themselves"));
         }
         self.depth.set(self.depth.get() + 1);
-        let made = f();
+        let result = f();
         self.depth.set(self.depth.get() - 1);
-        made
+        result
+    }
+
+    fn choice(r: &mut Bytes<'a>, choices: &'static Choices) -> Result<Attribute<'a>> {
+        Ok(Attribute::Choice(choices, at(choices.names, r.index()?)?))
+    }
+
+    /// Reads a list of attributes as texts.
+    fn parts(&self, r: &mut Bytes<'a>) -> Result<Vec<String>> {
+        let parts = r.list(|r| r.index())?;
+        parts.into_iter().map(|part| self.deeper(|| self.text(part))).collect()
+    }
+
+    /// Reads a list of axes as the field `name` of a sharding. An empty list is left out.
+    fn axes_field(&self, r: &mut Bytes<'a>, name: &str) -> Result<String> {
+        let axes = self.parts(r)?;
+        Ok(if axes.is_empty() { String::new() } else { format!(", {name}={{{}}}", axes.join(", ")) })
     }
 
     pub fn attribute(&self, index: usize) -> Result<Attribute<'a>> {
@@ -138,9 +154,7 @@ impl<'a> Dictionary<'a> {
         }
         self.spend(1 + entry.bytes.len())?;
         let code = r.varint()?;
-        let choice = |r: &mut Bytes<'a>, of: &'static Choices| -> Result<Attribute<'a>> {
-            Ok(Attribute::Choice(of, at(of.names, r.index()?)?))
-        };
+        // The numbers of VHLO's encoding, and of MLIR's builtin attributes in files that contain both.
         Ok(match (entry.dialect, code) {
             ("builtin", 0) | ("vhlo", 1) => Attribute::Array(r.list(|r| r.index())?),
             ("builtin", 1) | ("vhlo", 6) => Attribute::Dictionary(r.list(|r| Ok((r.index()?, r.index()?)))?),
@@ -152,32 +166,32 @@ impl<'a> Dictionary<'a> {
             ("builtin", 6) | ("vhlo", 17) => Attribute::Type(r.index()?),
             ("builtin", 7) => Attribute::Unit,
             ("builtin", 8) | ("vhlo", 9) => {
-                let of = r.index()?;
-                let small = matches!(self.type_text(of)?.as_str(), "i1" | "i4" | "ui4" | "i8" | "ui8");
-                Attribute::Int(of, if small { i64::from(r.byte()? as i8) } else { r.signed()? })
+                let ty = r.index()?;
+                let small = matches!(self.type_text(ty)?.as_str(), "i1" | "i4" | "ui4" | "i8" | "ui8");
+                Attribute::Int(ty, if small { i64::from(r.byte()? as i8) } else { r.signed()? })
             }
             ("vhlo", 2) => Attribute::Bool(r.varint()? == 1),
-            ("vhlo", 3) => choice(r, &COMPARISON_DIRECTION)?,
-            ("vhlo", 4) => choice(r, &COMPARISON_TYPE)?,
+            ("vhlo", 3) => Self::choice(r, &COMPARISON_DIRECTION)?,
+            ("vhlo", 4) => Self::choice(r, &COMPARISON_TYPE)?,
             ("vhlo", 5) => Attribute::Api(r.varint()?),
-            ("vhlo", 7) => choice(r, &FFT_TYPE)?,
+            ("vhlo", 7) => Self::choice(r, &FFT_TYPE)?,
             ("vhlo", 8) => {
-                let of = r.index()?;
+                let ty = r.index()?;
                 let bits =
-                    if self.type_text(of)?.starts_with("f8") { u64::from(r.byte()?) } else { r.signed()? as u64 };
-                Attribute::Float(of, bits)
+                    if self.type_text(ty)?.starts_with("f8") { u64::from(r.byte()?) } else { r.signed()? as u64 };
+                Attribute::Float(ty, bits)
             }
             ("vhlo", 10) => Attribute::Alias(r.list(|r| r.signed())?, r.signed()?, r.list(|r| r.signed())?),
-            ("vhlo", 11) => choice(r, &PRECISION)?,
-            ("vhlo", 12) => choice(r, &RNG_ALGORITHM)?,
-            ("vhlo", 13) => choice(r, &RNG_DISTRIBUTION)?,
+            ("vhlo", 11) => Self::choice(r, &PRECISION)?,
+            ("vhlo", 12) => Self::choice(r, &RNG_ALGORITHM)?,
+            ("vhlo", 13) => Self::choice(r, &RNG_DISTRIBUTION)?,
             ("vhlo", 15) => {
-                let of = r.index()?;
+                let ty = r.index()?;
                 let size = r.count()?;
-                Attribute::Tensor(of, r.take(size)?)
+                Attribute::Tensor(ty, r.take(size)?)
             }
-            ("vhlo", 16) => choice(r, &TRANSPOSE)?,
-            ("vhlo", 19) => choice(r, &ACCURACY)?,
+            ("vhlo", 16) => Self::choice(r, &TRANSPOSE)?,
+            ("vhlo", 19) => Self::choice(r, &ACCURACY)?,
             ("vhlo", 20) => {
                 let tolerance = [f64::from_bits(r.signed()? as u64), f64::from_bits(r.signed()? as u64)];
                 Attribute::Accuracy(tolerance, r.signed()?, r.index()?)
@@ -195,54 +209,50 @@ impl<'a> Dictionary<'a> {
 
     /// Attributes of Shardy: meshes, shardings, and their parts.
     fn sharding(&self, code: u64, r: &mut Bytes<'a>, entry: &Entry) -> Result<Attribute<'a>> {
-        let parts = |r: &mut Bytes<'a>| -> Result<Vec<String>> {
-            let parts = r.list(|r| r.index())?;
-            parts.into_iter().map(|part| self.deeper(|| self.text(part))).collect()
-        };
-        let axes = |r: &mut Bytes<'a>, name: &str| -> Result<String> {
-            let axes = parts(r)?;
-            Ok(if axes.is_empty() { String::new() } else { format!(", {name}={{{}}}", axes.join(", ")) })
-        };
-        let of = |name, text| Ok(Attribute::Sharding(name, text));
-        match code {
-            0 => of("manual_axes", format!("{{{}}}", parts(r)?.join(", "))),
-            1 => of("", format!("{}={}", quoted(self.code.string(r)?), r.signed()?)),
+        let (name, text) = match code {
+            0 => ("manual_axes", format!("{{{}}}", self.parts(r)?.join(", "))),
+            1 => ("", format!("{}={}", quoted(self.code.string(r)?), r.signed()?)),
+            // A mesh: its axes, and the order of its devices.
             2 => {
-                let axes = parts(r)?.join(", ");
+                let axes = self.parts(r)?.join(", ");
                 let order = r.list(|r| r.signed())?;
                 if !order.iter().enumerate().all(|(i, device)| *device == i as i64) {
                     return Err(err!(NotImplemented, "the program is for devices in the order {order:?}")
                         .help("export it for a mesh of devices in their own order"));
                 }
-                of("mesh", format!("<[{axes}]>"))
+                ("mesh", format!("<[{axes}]>"))
             }
-            3 => of("", format!("({}){}", r.signed()?, r.signed()?)),
+            3 => ("", format!("({}){}", r.signed()?, r.signed()?)),
+            // An axis, or a part of it.
             4 => {
                 let name = quoted(self.code.string(r)?);
                 let (part, split) = r.flagged()?;
-                of("", if split { format!("{name}:{}", self.deeper(|| self.text(part))?) } else { name })
+                ("", if split { format!("{name}:{}", self.deeper(|| self.text(part))?) } else { name })
             }
+            // The sharding of one dimension. `?` marks an open dimension, which the compiler may split further.
             5 => {
-                let mut axes = parts(r)?;
+                let mut axes = self.parts(r)?;
                 if r.byte()? == 0 {
                     axes.push("?".to_owned());
                 }
-                let (priority, known) = r.flagged()?;
-                let behind = if known { format!("p{priority}") } else { String::new() };
-                of("", format!("{{{}}}{behind}", axes.join(", ")))
+                let (priority, has_priority) = r.flagged()?;
+                let suffix = if has_priority { format!("p{priority}") } else { String::new() };
+                ("", format!("{{{}}}{suffix}", axes.join(", ")))
             }
             6 | 15 => {
                 let mesh = self.deeper(|| self.text(r.index()?))?;
-                let (dims, replicated) = (parts(r)?.join(", "), axes(r, "replicated")?);
-                let unreduced = if code == 15 { axes(r, "unreduced")? } else { String::new() };
-                of("sharding", format!("<{mesh}, [{dims}]{replicated}{unreduced}>"))
+                let (dims, replicated) = (self.parts(r)?.join(", "), self.axes_field(r, "replicated")?);
+                let unreduced = if code == 15 { self.axes_field(r, "unreduced")? } else { String::new() };
+                ("sharding", format!("<{mesh}, [{dims}]{replicated}{unreduced}>"))
             }
             7 | 16 => {
-                let each = parts(r)?.into_iter().map(|one| one.trim_start_matches("#sdy.sharding").to_owned());
-                of("sharding_per_value", format!("[{}]", each.collect::<Vec<_>>().join(", ")))
+                let shardings = self.parts(r)?;
+                let shardings: Vec<_> = shardings.iter().map(|s| s.trim_start_matches("#sdy.sharding")).collect();
+                ("sharding_per_value", format!("[{}]", shardings.join(", ")))
             }
-            code => Err(unknown("attribute", entry, code)),
-        }
+            code => return Err(unknown("attribute", entry, code)),
+        };
+        Ok(Attribute::Sharding(name, text))
     }
 
     /// The text of an attribute in StableHLO.
@@ -250,16 +260,21 @@ impl<'a> Dictionary<'a> {
         self.print(&self.attribute(index)?)
     }
 
+    fn inner_text(&self, index: usize) -> Result<String> {
+        self.deeper(|| self.text(index))
+    }
+
     pub fn print(&self, attribute: &Attribute) -> Result<String> {
-        let inner = |index: usize| self.deeper(|| self.text(index));
         Ok(match attribute {
-            Attribute::Array(all) => {
-                format!("[{}]", all.iter().map(|&one| inner(one)).collect::<Result<Vec<_>>>()?.join(", "))
+            Attribute::Array(items) => {
+                let texts = items.iter().map(|&item| self.inner_text(item)).collect::<Result<Vec<_>>>()?;
+                format!("[{}]", texts.join(", "))
             }
-            Attribute::Dictionary(all) => {
-                let one =
-                    |&(name, value): &(usize, usize)| Ok(format!("{} = {}", quoted(self.string(name)?), inner(value)?));
-                format!("{{{}}}", all.iter().map(one).collect::<Result<Vec<_>>>()?.join(", "))
+            Attribute::Dictionary(entries) => {
+                let texts = entries
+                    .iter()
+                    .map(|&(name, value)| Ok(format!("{} = {}", quoted(self.string(name)?), self.inner_text(value)?)));
+                format!("{{{}}}", texts.collect::<Result<Vec<_>>>()?.join(", "))
             }
             Attribute::Bool(value) => value.to_string(),
             Attribute::Choice(of, name) if of.of == ACCURACY.of => format!("#stablehlo.{}<{name}>", of.of),
@@ -299,7 +314,7 @@ impl<'a> Dictionary<'a> {
                     "#stablehlo.result_accuracy<atol = {}, rtol = {}, ulps = {ulps}, mode = {}>",
                     decimal(*atol),
                     decimal(*rtol),
-                    inner(*mode)?
+                    self.inner_text(*mode)?
                 )
             }
             Attribute::MeshAxes(..) | Attribute::AxisRef(..) | Attribute::SubAxis(..) => {
@@ -366,13 +381,8 @@ impl<'a> Dictionary<'a> {
         if width == 0 || width > 8 || !bytes.len().is_multiple_of(width) {
             return Err(damaged(format!("its program has {} bytes for integers of type {name}", bytes.len())));
         }
-        let one = |bytes: &[u8]| {
-            let negative = !name.starts_with('u') && bytes[width - 1] & 0x80 != 0;
-            let mut all = [if negative { 0xff } else { 0 }; 8];
-            all[..width].copy_from_slice(bytes);
-            i64::from_le_bytes(all)
-        };
-        self.filled(&shape, bytes.chunks(width).map(one).collect())
+        let signed = !name.starts_with('u');
+        self.filled(&shape, bytes.chunks(width).map(|bytes| extended(bytes, signed)).collect())
     }
 
     fn filled(&self, shape: &[i64], mut values: Vec<i64>) -> Result<Vec<i64>> {
@@ -390,11 +400,12 @@ impl<'a> Dictionary<'a> {
     /// Reads booleans, which are packed, eight to a byte. A single byte of ones means that all elements are true.
     fn bits(&self, shape: &[i64], bytes: &[u8]) -> Result<Vec<i64>> {
         let count = self.count(shape)?;
-        let bit = |i: usize| i64::from(bytes[i / 8] >> (i % 8) & 1);
         match bytes {
             [0xff] => self.filled(shape, vec![1]),
             [0] => self.filled(shape, vec![0]),
-            _ if bytes.len() == count.div_ceil(8) => Ok((0..count).map(bit).collect()),
+            _ if bytes.len() == count.div_ceil(8) => {
+                Ok((0..count).map(|i| i64::from(bytes[i / 8] >> (i % 8) & 1)).collect())
+            }
             _ => self.filled(shape, bytes.iter().map(|&byte| i64::from(byte != 0)).collect()),
         }
     }
@@ -404,7 +415,7 @@ impl<'a> Dictionary<'a> {
         let count = self.count(shape)?;
         let packed = bytes.len() == count.div_ceil(8);
         let bit = |i: usize| if packed { bytes[i / 8] >> (i % 8) & 1 != 0 } else { bytes[i] != 0 };
-        let one = match bytes {
+        let constant = match bytes {
             [] => return Err(damaged(format!("its program has no values for the shape {shape:?}"))),
             [byte] if !packed || matches!(byte, 0 | 0xff) => Some(*byte != 0),
             _ if packed || bytes.len() == count => (1..count).all(|i| bit(i) == bit(0)).then(|| bit(0)),
@@ -416,8 +427,8 @@ impl<'a> Dictionary<'a> {
             }
         };
         let mut text = String::from("dense<");
-        match one {
-            Some(one) => text.push_str(if one { "true" } else { "false" }),
+        match constant {
+            Some(constant) => text.push_str(if constant { "true" } else { "false" }),
             None => {
                 // The longest form: `false, `.
                 self.spend(7 * count)?;
@@ -463,6 +474,7 @@ impl<'a> Dictionary<'a> {
             return Ok(format!("{text}> : {name}"));
         }
         self.spend(2 * bytes.len())?;
+        // Large constants are written as hexadecimal bytes, which are short and exact.
         let mut text = String::with_capacity(2 * bytes.len() + name.len() + 16);
         text.push_str("dense<\"0x");
         bytes.iter().try_for_each(|byte| write!(text, "{byte:02X}")).map_err(damaged)?;
@@ -480,16 +492,18 @@ impl<'a> Dictionary<'a> {
         }
         self.deeper(|| {
             let code = r.varint()?;
+            // The numbers of VHLO's types; `builtin` is MLIR's own encoding.
             let name = match (entry.dialect, code) {
                 ("builtin", 0) => {
-                    let of = r.varint()?;
-                    return Ok(format!("{}i{}", ["", "s", "u", ""][(of & 3) as usize], of >> 2));
+                    let width_and_sign = r.varint()?;
+                    let sign = ["", "s", "u", ""][(width_and_sign & 3) as usize];
+                    return Ok(format!("{sign}i{}", width_and_sign >> 2));
                 }
                 ("builtin", 13) | ("vhlo", 20) => return self.tensor_text(index),
                 ("builtin", 9) | ("vhlo", 1) => return Ok(format!("complex<{}>", self.type_text(r.index()?)?)),
                 ("vhlo", 23) => {
-                    let each = r.list(|r| r.index())?.into_iter().map(|one| self.type_text(one));
-                    return Ok(format!("tuple<{}>", each.collect::<Result<Vec<_>>>()?.join(", ")));
+                    let types = r.list(|r| r.index())?.into_iter().map(|ty| self.type_text(ty));
+                    return Ok(format!("tuple<{}>", types.collect::<Result<Vec<_>>>()?.join(", ")));
                 }
                 ("builtin", 1) | ("vhlo", 9) => "index",
                 ("builtin", 3) | ("vhlo", 2) => "bf16",
@@ -556,6 +570,14 @@ fn nested<T>(
             out.push(']');
         }
     }
+}
+
+/// An integer of up to eight bytes, in little-endian order.
+fn extended(bytes: &[u8], signed: bool) -> i64 {
+    let negative = signed && bytes.last().is_some_and(|last| last & 0x80 != 0);
+    let mut extended = [if negative { 0xff } else { 0 }; 8];
+    extended[..bytes.len()].copy_from_slice(bytes);
+    i64::from_le_bytes(extended)
 }
 
 /// Formats a fraction for MLIR, which reads `1.0e-5` but not `1e-5`.

@@ -24,14 +24,14 @@ impl<'a> Bytes<'a> {
 
     /// Reads a number. The trailing zeros of the first byte count the bytes that follow.
     pub fn varint(&mut self) -> Result<u64> {
-        let first = self.byte()?;
-        let more = first.trailing_zeros() as usize;
+        let first_byte = self.byte()?;
+        let more = first_byte.trailing_zeros() as usize;
         let mut all = [0; 8];
         if more == 8 {
             all.copy_from_slice(self.take(8)?);
             return Ok(u64::from_le_bytes(all));
         }
-        all[0] = first;
+        all[0] = first_byte;
         all[1..=more].copy_from_slice(self.take(more)?);
         Ok(u64::from_le_bytes(all) >> (more + 1))
     }
@@ -65,12 +65,12 @@ impl<'a> Bytes<'a> {
     }
 
     /// Reads a section and its number. If the section is aligned, padding precedes it.
-    pub fn section(&mut self, whole: usize) -> Result<(u8, Bytes<'a>)> {
+    pub fn section(&mut self, module_size: usize) -> Result<(u8, Bytes<'a>)> {
         let kind = self.byte()?;
         let size = self.index()?;
         if kind & 0x80 != 0 {
             let alignment = self.index()?.max(1);
-            while !(whole - self.0.len()).is_multiple_of(alignment) {
+            while !(module_size - self.0.len()).is_multiple_of(alignment) {
                 self.byte()?;
             }
         }
@@ -118,11 +118,13 @@ pub(super) const PROPERTIES: u64 = 5;
 
 impl<'a> Bytecode<'a> {
     pub fn of(bytes: &'a [u8]) -> Result<Bytecode<'a>> {
-        let mut rest = Bytes(bytes.strip_prefix(b"ML\xefR").ok_or_else(|| damaged("its program is no MLIR bytecode"))?);
-        let version = rest.varint()?;
-        let end = rest.0.iter().position(|&byte| byte == 0).ok_or_else(|| damaged("its program has no producer"))?;
-        let producer = String::from_utf8_lossy(rest.take(end)?).into_owned();
-        rest.byte()?;
+        // The header: a magic number, the version, and the name of the producer.
+        let mut reader =
+            Bytes(bytes.strip_prefix(b"ML\xefR").ok_or_else(|| damaged("its program is no MLIR bytecode"))?);
+        let version = reader.varint()?;
+        let end = reader.0.iter().position(|&byte| byte == 0).ok_or_else(|| damaged("its program has no producer"))?;
+        let producer = String::from_utf8_lossy(reader.take(end)?).into_owned();
+        reader.byte()?;
         if !VERSIONS.contains(&version) || !producer.starts_with("StableHLO") {
             return Err(err!(
                 Value,
@@ -132,11 +134,12 @@ impl<'a> Bytecode<'a> {
             )
             .help("write the function with `exchange.save` of `tools/export`, which stores its program as text"));
         }
+        // Sections can come in any order, and refer to each other.
         let mut sections = [Bytes(&[]); 9];
-        while !rest.is_empty() {
-            let (kind, section) = rest.section(bytes.len())?;
-            let place = sections.get_mut(usize::from(kind));
-            *place.ok_or_else(|| damaged(format!("its program has a section {kind}")))? = section;
+        while !reader.is_empty() {
+            let (kind, section) = reader.section(bytes.len())?;
+            let slot = sections.get_mut(usize::from(kind));
+            *slot.ok_or_else(|| damaged(format!("its program has a section {kind}")))? = section;
         }
         let [strings, dialects, entries, offsets, ir, _, _, _, properties] = sections;
         let strings = self::strings(strings)?;
@@ -183,11 +186,11 @@ fn text<'a>(strings: &[&'a [u8]], index: usize) -> Result<&'a str> {
 }
 
 fn names<'a>(mut r: Bytes<'a>, strings: &[&'a [u8]], version: u64) -> Result<Names<'a>> {
-    let whole = r.0.len();
+    let module_size = r.0.len();
     let dialects = r.list(|r| {
         let (name, versioned) = if version < VERSIONED { (r.index()?, false) } else { r.flagged()? };
         if versioned {
-            r.section(whole)?;
+            r.section(module_size)?;
         }
         text(strings, name)
     })?;

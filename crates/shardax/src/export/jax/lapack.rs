@@ -44,16 +44,36 @@ pub(super) fn dtype(element: &str) -> Option<DType> {
     })
 }
 
+/// The Hermitian matrix that is stored as one triangle of `a`.
+fn hermitian(a: &Array, lower: bool) -> Array {
+    match lower {
+        true => a.tril(0) + adjoint(&a.tril(-1)),
+        false => a.triu(0) + adjoint(&a.triu(1)),
+    }
+}
+
+/// The `n` by `n` matrix with the elements of `v` on the diagonal `k`.
+fn band(v: &Array, n: usize, k: i32) -> Array {
+    let mut config = vec![(0, 0, 0); v.ndim()];
+    if let (Some(last), Some(have)) = (config.last_mut(), v.shape().last()) {
+        let missing = n as i64 - *have as i64;
+        *last = if k < 0 { (missing, 0, 0) } else { (0, missing, 0) };
+    }
+    let rows = lax::pad(v, &Array::zeros_of(&Aval::scalar(v.dtype())), &config).expand_dims(-1);
+    rows * eye_offset_dtype(n, n, k, DType::F32).astype(v.dtype())
+}
+
 impl Call {
     /// A letter parameter of LAPACK, such as `L` for the lower triangle.
     fn letter(&self, name: &str) -> Option<char> {
-        let found = self.config.iter().find(|(of, _)| of == name)?;
-        char::from_u32(u32::try_from(found.1).ok()?)
+        let (_, code) = self.config.iter().find(|(key, _)| key == name)?;
+        char::from_u32(u32::try_from(*code).ok()?)
     }
 
     /// Writes the functions of the call under names that begin with `prefix`, and returns the operands that the first
     /// function, `<prefix>main`, takes.
     pub fn text(self, prefix: &str) -> Result<(String, Vec<usize>)> {
+        // Checks the numbers of arrays first, because `apply` indexes them.
         let counts = (self.operands.len(), self.results.len());
         let known = match self.routine.as_str() {
             "potrf" => counts == (1, 2),
@@ -70,33 +90,25 @@ impl Call {
         let results = self.results.clone();
         let args = self.operands.iter().map(|aval| shape_dtype_struct(&aval.shape[..], aval.dtype)).collect();
         let f = move |args: Vec<Array>| self.apply(&args);
-        let made = ExportOptions::new().platforms(["cpu"]).exchanged(&f, args, 0, &mut Vec::new())?;
-        let same = |(a, b): (&Aval, &Aval)| (a.dtype, &a.shape) == (b.dtype, &b.shape);
-        if !results.iter().zip(&made.out_avals).all(same) {
-            return Err(damaged(format!("its program takes {results:?} of a call that gives {:?}", made.out_avals)));
+        let exported = ExportOptions::new().platforms(["cpu"]).exchanged(&f, args, 0, &mut Vec::new())?;
+        let outs = &exported.out_avals;
+        if !results.iter().zip(outs).all(|(a, b)| (a.dtype, &a.shape) == (b.dtype, &b.shape)) {
+            return Err(damaged(format!("its program takes {results:?} of a call that gives {outs:?}")));
         }
-        let text: Option<&Arc<str>> = made.texts.get("cpu").filter(|_| made.captures.is_empty());
+        let text: Option<&Arc<str>> = exported.texts.get("cpu").filter(|_| exported.captures.is_empty());
         let text = text.ok_or_else(|| err!(Runtime, "a decomposition was not lowered"))?;
-        Ok((private_functions(text, prefix)?, made.kept))
+        Ok((private_functions(text, prefix)?, exported.kept))
     }
 
     fn apply(&self, x: &[Array]) -> Result<Vec<Array>> {
         let zeros = |result: usize| Array::zeros_of(&self.results[result]);
         let lower = self.letter("uplo") == Some('L');
-        // Hermitian matrices are stored as one triangle.
-        let hermitian = |a: &Array| match lower {
-            true => a.tril(0) + adjoint(&a.tril(-1)),
-            false => a.triu(0) + adjoint(&a.triu(1)),
-        };
-        let failed = |of: &Array, info: usize| {
-            let failed = of.not_equal(of).astype(DType::I32).max([-2, -1]);
-            failed.astype(self.results[info].dtype)
-        };
         Ok(match self.routine.as_str() {
             "potrf" => {
-                let l = lax::cholesky(&hermitian(&x[0]));
-                let info = failed(&l, 1);
-                vec![if lower { l } else { adjoint(&l) }, info]
+                let l = lax::cholesky(&hermitian(&x[0], lower));
+                // A failure is NaN in shardax, and a number other than 0 in LAPACK.
+                let failed = l.not_equal(&l).astype(DType::I32).max([-2, -1]);
+                vec![if lower { l } else { adjoint(&l) }, failed.astype(self.results[1].dtype)]
             }
             "trsm" => {
                 let op = match self.letter("trans_x") {
@@ -113,8 +125,9 @@ impl Call {
                 vec![solve.apply(&x[0], &x[1])]
             }
             "getrf" => {
-                let made = Lu.apply(&x[0]);
-                vec![made[0].clone(), &made[1] + 1, zeros(2)]
+                // LAPACK counts pivots from 1.
+                let outputs = Lu.apply(&x[0]);
+                vec![outputs[0].clone(), &outputs[1] + 1, zeros(2)]
             }
             "gesdd" | "gesvd" => {
                 let (u, s, vt) = match self.letter("mode") {
@@ -125,23 +138,13 @@ impl Call {
                 vec![zeros(0), s, u, vt, zeros(4)]
             }
             "syevd" | "heevd" => {
-                let (w, v) = linalg::eigh(hermitian(&x[0]));
+                let (w, v) = linalg::eigh(hermitian(&x[0], lower));
                 vec![v, w, zeros(2)]
             }
             "gtsv" => {
                 let (below, diagonal, above) = (&x[0], &x[1], &x[2]);
                 let n = *diagonal.shape().last().unwrap_or(&0);
-                // A vector's elements next to the diagonal, in the rows where they belong.
-                let band = |v: &Array, k: i32| {
-                    let mut config = vec![(0, 0, 0); v.ndim()];
-                    if let (Some(last), Some(have)) = (config.last_mut(), v.shape().last()) {
-                        let missing = n as i64 - *have as i64;
-                        *last = if k < 0 { (missing, 0, 0) } else { (0, missing, 0) };
-                    }
-                    let rows = lax::pad(v, &Array::zeros_of(&Aval::scalar(v.dtype())), &config).expand_dims(-1);
-                    rows * eye_offset_dtype(n, n, k, DType::F32).astype(v.dtype())
-                };
-                let a = band(below, -1) + band(diagonal, 0) + band(above, 1);
+                let a = band(below, n, -1) + band(diagonal, n, 0) + band(above, n, 1);
                 let solved = linalg::solve(a, &x[3]);
                 vec![below.clone(), diagonal.clone(), above.clone(), solved, zeros(4)]
             }

@@ -104,9 +104,10 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
             texts.insert(platform.to_owned(), Arc::from(""));
             continue;
         }
-        let sizes = |i: &usize| in_program(&in_avals[*i]).shape.iter().map(|&size| size as i64).collect();
+        let shapes: Vec<Vec<i64>> =
+            kept.iter().map(|&i| in_program(&in_avals[i]).shape.iter().map(|&size| size as i64).collect()).collect();
         let empty = kept.iter().map(|&i| in_avals[i].dtype == DType::Float0).collect();
-        let module = Module::of(&code, &kept.iter().map(sizes).collect::<Vec<_>>(), empty, number)
+        let module = Module::of(&code, &shapes, empty, number)
             .map_err(|e| e.context(format!("{name}, exported by JAX for {platform}")))?;
         if symbolic && module.result_shapes.len() == out_avals.len() {
             for (aval, shape) in out_avals.iter_mut().zip(&module.result_shapes) {
@@ -115,8 +116,8 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
                 *aval = Aval::new(aval.dtype, sizes.collect::<Result<Vec<_>>>()?.as_slice());
             }
         }
-        let given = kept.iter().map(|&i| &in_avals[i]).filter(|aval| aval.dtype != DType::Float0);
-        check(&module.inputs, given, "arguments")?;
+        let arguments = kept.iter().map(|&i| &in_avals[i]).filter(|aval| aval.dtype != DType::Float0);
+        check(&module.inputs, arguments, "arguments")?;
         check(&module.results, out_avals.iter(), "results")?;
         texts.insert(platform.to_owned(), Arc::from(module.text));
         (meshes, takes, gives) = (module.meshes, module.takes, module.gives);
@@ -175,17 +176,18 @@ pub(super) fn in_program(aval: &Aval) -> Aval {
 
 /// Checks that the types of its `main` match the metadata.
 fn check<'a>(types: &[String], avals: impl Iterator<Item = &'a Aval>, what: &str) -> Result<()> {
-    let text = |aval: &Aval| {
-        let mut text = String::new();
-        let aval = in_program(aval);
-        write_type(&mut text, aval.dtype, &aval.shape);
-        text
-    };
-    let said: Vec<String> = avals.map(text).collect();
-    match types == said {
+    let expected: Vec<String> = avals.map(program_type).collect();
+    match types == expected {
         true => Ok(()),
-        false => Err(damaged(format!("its program has {what} {types:?}, and it says {said:?}"))),
+        false => Err(damaged(format!("its program has {what} {types:?}, and it says {expected:?}"))),
     }
+}
+
+fn program_type(aval: &Aval) -> String {
+    let mut text = String::new();
+    let aval = in_program(aval);
+    write_type(&mut text, aval.dtype, &aval.shape);
+    text
 }
 
 fn agreeing(paths: Vec<String>, leaves: usize) -> Result<Vec<String>> {
@@ -199,12 +201,13 @@ fn agreeing(paths: Vec<String>, leaves: usize) -> Result<Vec<String>> {
 /// for inexact ones.
 fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     let moves: Vec<bool> = read.in_avals.iter().map(|aval| aval.dtype != DType::Float0).collect();
-    let before = |i: usize| moves[..i].iter().filter(|moves| **moves).count();
-    let mut stays = read.kept.iter();
-    read.in_specs.retain(|_| stays.next().is_some_and(|&i| moves[i]));
-    read.kept = read.kept.iter().filter(|&&i| moves[i]).map(|&i| before(i)).collect();
-    let mut stays = moves.iter();
-    read.in_avals.retain(|_| stays.next() == Some(&true));
+    let mut kept = read.kept.iter();
+    read.in_specs.retain(|_| kept.next().is_some_and(|&i| moves[i]));
+    // Arguments are renumbered without the ones that are removed.
+    let kept = read.kept.iter().filter(|&&i| moves[i]);
+    read.kept = kept.map(|&i| moves[..i].iter().filter(|moves| **moves).count()).collect();
+    let mut is_moving = moves.iter();
+    read.in_avals.retain(|_| is_moving.next() == Some(&true));
     read.in_paths = vec![String::new(); read.in_avals.len()];
     (read.in_tree, read.out_tree) = (Value::Null, Value::Null);
     Ok(read)
@@ -215,22 +218,41 @@ const KEYS: [(u8, &str); 2] = [(28, "key<rbg>"), (29, "key<urbg>")];
 
 /// Reads the types of arguments or results, and the texts of their sizes. A symbolic size is 0 in the types.
 fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<String>>)> {
-    let aval = |table: &Table| {
-        let sizes = table.texts(1)?;
-        let number = table.byte(2)?;
-        let dtype = DType::of_jax_number(number).ok_or_else(|| {
-            let of = KEYS.iter().find(|(key, _)| *key == number).map_or("of an unknown number", |(_, name)| name);
-            err!(NotImplemented, "{name} has arrays of JAX's element type {of}, which shardax lacks")
-                .help("use keys of Threefry, JAX's default, or export a function of their `jax.random.key_data`")
-        })?;
-        let shape: Vec<usize> = sizes.iter().map(|size| size.parse().unwrap_or(0)).collect();
-        let bytes = shape.iter().try_fold(dtype.byte_size(), |all, &size| all.checked_mul(size));
-        match bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
-            true => Ok((Aval::new(dtype, shape.as_slice()), sizes.into_iter().map(str::to_owned).collect())),
-            false => Err(damaged(format!("it has an array of shape {shape:?}"))),
-        }
-    };
-    table.tables(field)?.iter().map(aval).collect()
+    table.tables(field)?.iter().map(|table| aval(table, name)).collect()
+}
+
+/// Reads the type of one array of the function `name`, and the texts of its sizes.
+fn aval(table: &Table, name: &str) -> Result<(Aval, Vec<String>)> {
+    let sizes = table.texts(1)?;
+    let number = table.byte(2)?;
+    let dtype = DType::of_jax_number(number).ok_or_else(|| {
+        let element = KEYS.iter().find(|(key, _)| *key == number).map_or("of an unknown number", |(_, name)| name);
+        err!(NotImplemented, "{name} has arrays of JAX's element type {element}, which shardax lacks")
+            .help("use keys of Threefry, JAX's default, or export a function of their `jax.random.key_data`")
+    })?;
+    let shape: Vec<usize> = sizes.iter().map(|size| size.parse().unwrap_or(0)).collect();
+    let bytes = shape.iter().try_fold(dtype.byte_size(), |bytes, &size| bytes.checked_mul(size));
+    match bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
+        true => Ok((Aval::new(dtype, shape.as_slice()), sizes.into_iter().map(str::to_owned).collect())),
+        false => Err(damaged(format!("it has an array of shape {shape:?}"))),
+    }
+}
+
+/// The product of the sizes of axes; `None` if it exceeds 64 bits.
+fn device_count(axes: &[(String, usize)]) -> Option<usize> {
+    axes.iter().try_fold(1usize, |count, (_, size)| count.checked_mul(*size))
+}
+
+fn named_axes(axes: &[(String, usize)]) -> Vec<(AxisName, usize)> {
+    axes.iter().map(|(name, size)| (AxisName::new(name), *size)).collect()
+}
+
+/// Returns `true` if an array of this type can have this sharding over one of the meshes.
+fn fits(spec: &Option<PartitionSpec>, aval: &Aval, meshes: &[Vec<(String, usize)>]) -> bool {
+    let dims = spec.as_ref().map_or(&[][..], |spec| spec.dims());
+    let names = dims.iter().flat_map(|dim| dim.axes());
+    dims.len() <= aval.rank()
+        && meshes.iter().any(|axes| names.clone().all(|name| axes.iter().any(|(axis, _)| axis == name.as_str())))
 }
 
 /// The number of `AxisType.Explicit`.
@@ -254,13 +276,14 @@ fn sharded(
         return Ok(());
     }
     let shardings = table.tables(field::SHARDINGS)?;
-    let size = |axes: &[(String, usize)]| axes.iter().try_fold(1usize, |all, (_, size)| all.checked_mul(*size));
-    if all.iter().any(|axes| size(axes) != Some(devices)) {
+    if all.iter().any(|axes| device_count(axes) != Some(devices)) {
         return Err(err!(NotImplemented, "{} is for {devices} devices on the meshes {all:?}", read.name)
             .help("export it for meshes of all its devices"));
     }
-    let differs = |(name, size): &(String, usize)| all.iter().flatten().any(|(axis, n)| axis == name && n != size);
-    let axes = match all.iter().flatten().any(differs) {
+    // If an axis has one size on all meshes, a spec has the same meaning on each of them.
+    let mut named_sizes = all.iter().flatten();
+    let differs = named_sizes.any(|(name, size)| all.iter().flatten().any(|(axis, n)| axis == name && n != size));
+    let axes = match differs {
         false => all.first().cloned().unwrap_or_default(),
         true => {
             let mut of_each = shardings.iter().filter_map(|sharding| sharding.int(3).ok());
@@ -272,34 +295,25 @@ fn sharded(
             })?
         }
     };
-    let named_axes =
-        |axes: &Vec<(String, usize)>| axes.iter().map(|(name, size)| (AxisName::new(name), *size)).collect();
     if all.iter().any(|other| *other != axes) {
-        read.meshes = all.iter().map(named_axes).collect();
+        read.meshes = all.iter().map(|axes| named_axes(axes)).collect();
     }
     let specs = shardings.iter().map(spec).collect::<Result<Vec<_>>>()?;
-    let named = |number: usize| match number.checked_sub(1) {
-        None => Ok(None),
-        Some(i) => specs.get(i).cloned().map(Some).ok_or_else(|| damaged("it has no such sharding")),
-    };
-    let each = |field| table.ints(field)?.into_iter().map(named).collect::<Result<Vec<_>>>();
-    let (ins, outs) = (each(field::IN_SHARDINGS)?, each(field::OUT_SHARDINGS)?);
-    let written = |texts: &[String]| texts.iter().map(|text| written(text)).collect::<Result<Vec<_>>>();
+    let (ins, outs) = (
+        numbered_specs(&specs, table.ints(field::IN_SHARDINGS)?)?,
+        numbered_specs(&specs, table.ints(field::OUT_SHARDINGS)?)?,
+    );
     read.in_specs = match ins.is_empty() {
-        true => written(&takes)?,
+        true => takes.iter().map(|text| written(text)).collect::<Result<_>>()?,
         false => read.kept.iter().map(|&i| ins.get(i).cloned().flatten()).collect(),
     };
-    read.out_specs = if outs.is_empty() { written(&gives)? } else { outs };
-    let fits = |spec: &Option<PartitionSpec>, aval: &Aval| {
-        let dims = spec.as_ref().map_or(&[][..], |spec| spec.dims());
-        let of_one = |axes: &Vec<(String, usize)>| {
-            let known = |name: &AxisName| axes.iter().any(|(axis, _)| axis == name.as_str());
-            dims.iter().all(|dim| dim.axes().iter().all(known))
-        };
-        dims.len() <= aval.rank() && all.iter().any(of_one)
+    read.out_specs = match outs.is_empty() {
+        true => gives.iter().map(|text| written(text)).collect::<Result<_>>()?,
+        false => outs,
     };
-    let (taken, given) = (read.kept.iter().map(|&i| &read.in_avals[i]), read.out_avals.iter());
-    if !read.in_specs.iter().zip(taken).chain(read.out_specs.iter().zip(given)).all(|(spec, aval)| fits(spec, aval)) {
+    let in_avals = read.kept.iter().map(|&i| &read.in_avals[i]);
+    let mut specs_and_avals = read.in_specs.iter().zip(in_avals).chain(read.out_specs.iter().zip(&read.out_avals));
+    if !specs_and_avals.all(|(spec, aval)| fits(spec, aval, &all)) {
         return Err(damaged("it has shardings of axes or dimensions that there are not"));
     }
     read.axes = named_axes(&axes);
@@ -315,6 +329,15 @@ fn sharded(
     Ok(())
 }
 
+/// The specs with these numbers, which count from 1; 0 means that there is none.
+fn numbered_specs(specs: &[PartitionSpec], numbers: Vec<usize>) -> Result<Vec<Option<PartitionSpec>>> {
+    let specs = numbers.into_iter().map(|number| match number.checked_sub(1) {
+        None => Ok(None),
+        Some(i) => specs.get(i).cloned().map(Some).ok_or_else(|| damaged("it has no such sharding")),
+    });
+    specs.collect()
+}
+
 /// The axes of a mesh.
 fn mesh_axes(mesh: &Table) -> Result<Vec<(String, usize)>> {
     Ok(mesh.texts(1)?.into_iter().map(str::to_owned).zip(mesh.ints(0)?).collect())
@@ -327,8 +350,9 @@ fn written(text: &str) -> Result<Option<PartitionSpec>> {
         return Err(err!(NotImplemented, "an argument or a result has the sharding{text}")
             .help("give and take arrays that are split by whole axes, and reduced"));
     }
-    let axes = |dim: &str| dim.split('"').skip(1).step_by(2).map(AxisName::new).collect();
-    let dims = dims.split(']').next().unwrap_or_default().split('{').skip(1).map(|dim| DimSpec::Axes(axes(dim)));
+    let dims = dims.split(']').next().unwrap_or_default().split('{').skip(1);
+    // Every second piece between quotes is a name.
+    let dims = dims.map(|dim| DimSpec::Axes(dim.split('"').skip(1).step_by(2).map(AxisName::new).collect()));
     Ok(Some(PartitionSpec::new(dims.collect::<Vec<_>>())))
 }
 

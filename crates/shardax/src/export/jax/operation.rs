@@ -8,6 +8,8 @@ use crate::error::{Result, err};
 /// The attributes of an operation in alphabetical order, the order of its properties in bytecode.
 fn names(operation: &str) -> Option<&'static [&'static str]> {
     Some(match operation {
+        // The order is part of VHLO's format: properties are written without names.
+        // The order is part of VHLO's format: properties are written without names.
         "all_gather_v1" | "all_gather_v2" => {
             &["all_gather_dim", "channel_id", "replica_groups", "use_global_device_ids"]
         }
@@ -265,7 +267,7 @@ pub(super) type Named<'a> = Vec<(&'static str, Attribute<'a>)>;
 
 impl<'a> Dictionary<'a> {
     /// Reads the properties of an operation.
-    pub fn named(&self, operation: &str, properties: Option<usize>) -> Result<Named<'a>> {
+    pub fn named_properties(&self, operation: &str, properties: Option<usize>) -> Result<Named<'a>> {
         let Some(index) = properties else { return Ok(Vec::new()) };
         let mut r: Bytes<'a> = *at(&self.code.properties, index)?;
         let names = match names(operation) {
@@ -278,9 +280,10 @@ impl<'a> Dictionary<'a> {
                     ));
             }
         };
-        let named = names.iter().map(|name| Ok((*name, self.attribute(r.index()?)?))).collect::<Result<_>>()?;
+        let named_properties =
+            names.iter().map(|name| Ok((*name, self.attribute(r.index()?)?))).collect::<Result<_>>()?;
         match r.is_empty() {
-            true => Ok(named),
+            true => Ok(named_properties),
             false => Err(damaged(format!("its program has more attributes for {operation} than are known"))),
         }
     }
@@ -289,8 +292,8 @@ impl<'a> Dictionary<'a> {
     pub fn among(&self, operation: &str, attributes: &mut Vec<(&'a str, usize)>) -> Result<Named<'a>> {
         let mut named = Vec::new();
         for name in names(operation).unwrap_or_default() {
-            if let Some(place) = attributes.iter().position(|(of, _)| of == name) {
-                named.push((*name, self.attribute(attributes.remove(place).1)?));
+            if let Some(position) = attributes.iter().position(|(of, _)| of == name) {
+                named.push((*name, self.attribute(attributes.remove(position).1)?));
             }
         }
         Ok(named)
@@ -320,6 +323,7 @@ impl<'a> Dictionary<'a> {
 
     fn converted(&self, operation: &str, name: &str, attribute: &Attribute<'a>) -> Result<Option<String>> {
         let text = match (name, attribute) {
+            // StableHLO's parser supplies defaults, so attributes with default values are left out.
             ("channel_id", Attribute::Int(_, 0)) | ("use_global_device_ids", Attribute::Bool(false)) => {
                 return Ok(None);
             }
@@ -368,8 +372,8 @@ impl<'a> Dictionary<'a> {
     }
 
     pub fn of_name<'n>(&self, named: &'n Named<'a>, name: &str) -> Result<&'n Attribute<'a>> {
-        let found = named.iter().find(|(of, _)| *of == name).map(|(_, attribute)| attribute);
-        found.ok_or_else(|| damaged(format!("its program does not say {name} of an operation")))
+        let attribute = named.iter().find(|(of, _)| *of == name).map(|(_, attribute)| attribute);
+        attribute.ok_or_else(|| damaged(format!("its program does not say {name} of an operation")))
     }
 
     /// The dimension numbers of a dot, a convolution, a gather or a scatter.
@@ -439,29 +443,30 @@ fn list(of: &str, each: &[String]) -> String {
 
 /// The dimension numbers of a convolution: `[b, f, 0, 1]x[0, 1, i, o]->[b, f, 0, 1]`.
 fn convolution(fields: &[String]) -> Result<String> {
-    let spatial = |text: &str| -> Vec<usize> {
-        text.trim_matches(['[', ']']).split(", ").filter_map(|number| number.parse().ok()).collect()
-    };
-    let one = |first: char, second: char, fields: &[String]| -> Result<String> {
-        let places = spatial(&fields[2]);
-        let mut dims = vec![String::new(); places.len() + 2];
-        let named = [(fields[0].parse().ok(), first.to_string()), (fields[1].parse().ok(), second.to_string())];
-        let spatial = places.iter().enumerate().map(|(i, &at)| (Some(at), i.to_string()));
-        for (at, name) in named.into_iter().chain(spatial) {
-            let dim = at.and_then(|at: usize| dims.get_mut(at));
-            *dim.ok_or_else(|| damaged("its program has a convolution of dimensions that it does not have"))? = name;
-        }
-        Ok(format!("[{}]", dims.join(", ")))
-    };
     match fields {
         [_, _, _, _, _, _, _, _, _] => Ok(format!(
             "{}x{}->{}",
-            one('b', 'f', &fields[..3])?,
-            one('i', 'o', &fields[3..6])?,
-            one('b', 'f', &fields[6..])?
+            convolution_dims('b', 'f', &fields[..3])?,
+            convolution_dims('i', 'o', &fields[3..6])?,
+            convolution_dims('b', 'f', &fields[6..])?
         )),
         _ => Err(damaged("its program has a convolution without dimensions")),
     }
+}
+
+/// The order of one array's dimensions. The fields are the positions of its two named dimensions, and the list of its
+/// spatial dimensions.
+fn convolution_dims(first: char, second: char, fields: &[String]) -> Result<String> {
+    let spatial = fields[2].trim_matches(['[', ']']).split(", ").filter_map(|number| number.parse().ok());
+    let spatial: Vec<usize> = spatial.collect();
+    let mut dims = vec![String::new(); spatial.len() + 2];
+    let named = [(fields[0].parse().ok(), first.to_string()), (fields[1].parse().ok(), second.to_string())];
+    let spatial = spatial.into_iter().enumerate().map(|(i, position)| (Some(position), i.to_string()));
+    for (position, name) in named.into_iter().chain(spatial) {
+        let dim = position.and_then(|position: usize| dims.get_mut(position));
+        *dim.ok_or_else(|| damaged("its program has a convolution of dimensions that it does not have"))? = name;
+    }
+    Ok(format!("[{}]", dims.join(", ")))
 }
 
 /// Joins attributes in braces.

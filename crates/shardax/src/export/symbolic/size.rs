@@ -93,16 +93,18 @@ impl Size {
         })
     }
 
+    /// The size, if it is a number without symbols that fits.
+    pub fn known(&self) -> Option<usize> {
+        self.at(&[]).and_then(|size| usize::try_from(size).ok())
+    }
+
     /// The smallest and the largest sum of the terms for symbols between these bounds; `None` if it exceeds 64 bits.
     pub fn bounds(&self, bounds: &[(usize, usize)]) -> Option<(i64, i64)> {
         self.0.iter().try_fold((0i64, 0i64), |(low, high), (product, &coefficient)| {
-            let times = |end: fn(&(usize, usize)) -> usize| {
-                product.iter().try_fold(coefficient, |all, &number| {
-                    all.checked_mul(i64::try_from(end(bounds.get(number)?)).ok()?)
-                })
-            };
-            let (first, last) = (times(|bounds| bounds.0)?, times(|bounds| bounds.1)?);
-            Some((low.checked_add(first.min(last))?, high.checked_add(first.max(last))?))
+            let at_low = product.iter().try_fold(coefficient, |all, &i| times_size(all, bounds.get(i)?.0))?;
+            let at_high = product.iter().try_fold(coefficient, |all, &i| times_size(all, bounds.get(i)?.1))?;
+            // A negative coefficient swaps the ends.
+            Some((low.checked_add(at_low.min(at_high))?, high.checked_add(at_low.max(at_high))?))
         })
     }
 
@@ -118,9 +120,8 @@ impl Size {
         if self.0.keys().any(|product| product.iter().filter(|&&number| number == unknown).count() > 1) {
             return None;
         }
-        let with = |x: usize| self.at(&values.iter().map(|value| value.unwrap_or(x)).collect::<Vec<_>>());
-        let offset = with(0)?;
-        Some((unknown, with(1)?.checked_sub(offset)?, offset))
+        let offset = self.at(&filled(values, 0))?;
+        Some((unknown, self.at(&filled(values, 1))?.checked_sub(offset)?, offset))
     }
 
     /// The steps from a corner to the points that determine a polynomial of degree two, with products of different
@@ -135,12 +136,12 @@ impl Size {
 
     /// The points of these [`steps`](Size::steps).
     pub fn grid(corner: &[usize]) -> Vec<Vec<usize>> {
-        let up = |steps: Vec<usize>| {
+        let points = Size::steps(corner.len()).into_iter().map(|steps| {
             let mut point = corner.to_vec();
             steps.into_iter().for_each(|number| point[number] += 1);
             point
-        };
-        Size::steps(corner.len()).into_iter().map(up).collect()
+        });
+        points.collect()
     }
 
     /// The polynomial with these values on the [`grid`](Size::grid); `None` if its coefficients are not integers.
@@ -151,10 +152,10 @@ impl Size {
         let all = Size::steps(corner.len());
         let mut sum = Size::default();
         for steps in &all {
+            // Inclusion and exclusion over the subsets of the steps.
             let mut difference = 0i64;
             for chosen in 0..1usize << steps.len() {
-                let of = |i: &usize| (chosen >> i) & 1 == 1;
-                let part: Vec<usize> = (0..steps.len()).filter(of).map(|i| steps[i]).collect();
+                let part: Vec<usize> = (0..steps.len()).filter(|i| (chosen >> i) & 1 == 1).map(|i| steps[i]).collect();
                 let value = values[all.iter().position(|known| *known == part)?];
                 let sign = if (steps.len() - part.len()).is_multiple_of(2) { 1 } else { -1 };
                 difference = difference.checked_add(value.checked_mul(sign)?)?;
@@ -166,8 +167,8 @@ impl Size {
                 [i, j] if i == j => Size::constant(difference / 2),
                 _ => Size::constant(difference),
             };
-            for (at, &number) in steps.iter().enumerate() {
-                offset = if at > 0 && steps[at - 1] == number { offset + 1 } else { 0 };
+            for (i, &number) in steps.iter().enumerate() {
+                offset = if i > 0 && steps[i - 1] == number { offset + 1 } else { 0 };
                 let start = i64::try_from(corner[number]).ok()?.checked_add(offset)?;
                 term = term.times(&Size::symbol(number).plus(Size::constant(-start))?)?;
             }
@@ -175,6 +176,16 @@ impl Size {
         }
         Some(sum)
     }
+}
+
+/// `factor` times a size; `None` if it exceeds 64 bits.
+fn times_size(factor: i64, size: usize) -> Option<i64> {
+    factor.checked_mul(i64::try_from(size).ok()?)
+}
+
+/// The values with `x` for the unknown ones.
+fn filled(values: &[Option<usize>], x: usize) -> Vec<usize> {
+    values.iter().map(|value| value.unwrap_or(x)).collect()
 }
 
 #[cfg(test)]

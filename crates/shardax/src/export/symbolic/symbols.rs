@@ -2,15 +2,14 @@
 //! the values in a call.
 
 use super::size::Size;
-use crate::core::array::Array;
 use crate::core::tree::Flat;
 use crate::error::{Error, Result, err};
 
 /// The largest size of a symbol without constraints.
-const LARGEST: usize = 1 << 16;
+const DEFAULT_MAX_SIZE: usize = 1 << 16;
 
 /// The maximum number of symbols. The number of programs to trace grows with its square.
-const MOST: usize = 4;
+const MAX_SYMBOLS: usize = 4;
 
 /// The names of symbols, and their smallest and largest sizes.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +30,35 @@ fn is_name(text: &str) -> bool {
         && text != "_"
 }
 
+/// The number of the argument that a key path such as `[1].weights` begins with.
+fn argument_number(path: &str) -> Option<usize> {
+    path.strip_prefix('[')?.split_once(']')?.0.parse().ok()
+}
+
+fn invalid_spec(spec: &str, path: &str, shape: &[usize], why: &str) -> Error {
+    err!(Value, "the spec {spec:?} of argument{path}, of shape {shape:?}, {why}").help(
+        "write sizes between commas: numbers, symbols, sums and products of both, `_` for the argument's own and at last `...` for all others",
+    )
+}
+
+/// The point with 1 for these symbols.
+fn with_ones(point: &[usize], symbols: &[usize]) -> Vec<usize> {
+    let mut point = point.to_vec();
+    symbols.iter().for_each(|&number| point[number] = 1);
+    point
+}
+
+/// Some sizes of a symbol above the grid, up to its largest.
+fn sizes_between(low: usize, high: usize) -> Vec<usize> {
+    let low = first(low) + 3;
+    let candidates = [low, low + 7, 12, 64, 129, high - 1].into_iter();
+    let mut sizes: Vec<usize> = candidates.filter(|size| (low..high).contains(size)).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes.push(high);
+    sizes
+}
+
 impl Symbols {
     /// The symbols of these specs, one for each argument, and their bounds.
     pub fn of(specs: &[String], constraints: &[String]) -> Result<Symbols> {
@@ -39,12 +67,12 @@ impl Symbols {
         for name in words.filter(|word| is_name(word)) {
             if !symbols.names.iter().any(|known| known == name) {
                 symbols.names.push(name.to_owned());
-                symbols.bounds.push((1, LARGEST));
+                symbols.bounds.push((1, DEFAULT_MAX_SIZE));
             }
         }
-        if symbols.names.len() > MOST {
+        if symbols.names.len() > MAX_SYMBOLS {
             return Err(err!(Value, "the specs have the {} symbols {}", symbols.names.len(), symbols.names.join(", "))
-                .help(format!("name at most {MOST} symbols, and write numbers for the other sizes")));
+                .help(format!("name at most {MAX_SYMBOLS} symbols, and write numbers for the other sizes")));
         }
         constraints.iter().try_for_each(|constraint| symbols.bound(constraint))?;
         for (name, (low, high)) in symbols.names.iter().zip(&symbols.bounds) {
@@ -59,21 +87,20 @@ impl Symbols {
 
     /// Narrows the bounds by `b >= 2` or `b <= 64`.
     fn bound(&mut self, constraint: &str) -> Result<()> {
-        let invalid = || {
+        let op = if constraint.contains(">=") { ">=" } else { "<=" };
+        let parsed = constraint.split_once(op).and_then(|(name, bound)| {
+            let number = self.names.iter().position(|known| known == name.trim())?;
+            let bound = bound.trim().parse::<usize>().ok().filter(|&bound| bound <= isize::MAX as usize)?;
+            Some((number, bound))
+        });
+        let (number, bound) = parsed.ok_or_else(|| {
             err!(Value, "{constraint:?} is not a constraint of a symbol of {}", self.names.join(", ")).help(
                 "write a symbol and its bound, as in \"b >= 2\" or \"b <= 64\"; a size that eight divides is \"8*b\"",
             )
-        };
-        let op = if constraint.contains(">=") { ">=" } else { "<=" };
-        let (name, bound) = constraint.split_once(op).ok_or_else(invalid)?;
-        let number = self.names.iter().position(|known| known == name.trim()).ok_or_else(invalid)?;
-        let bound: usize = bound.trim().parse().map_err(|_| invalid())?;
-        if bound > isize::MAX as usize {
-            return Err(invalid());
-        }
+        })?;
         let (low, high) = self.bounds[number];
         self.bounds[number] = match op {
-            ">=" => (bound.max(1), if high == LARGEST { high.max(bound.saturating_mul(2)) } else { high }),
+            ">=" => (bound.max(1), if high == DEFAULT_MAX_SIZE { high.max(bound.saturating_mul(2)) } else { high }),
             _ => (low, bound),
         };
         Ok(())
@@ -82,11 +109,6 @@ impl Symbols {
     /// The sizes of an argument's leaf with this shape: `_` is the leaf's size, and `...` stands for its remaining
     /// sizes.
     pub fn sizes(&self, spec: &str, path: &str, shape: &[usize]) -> Result<Vec<Size>> {
-        let invalid = |why: &str| {
-            err!(Value, "the spec {spec:?} of argument{path}, of shape {shape:?}, {why}").help(
-                "write sizes between commas: numbers, symbols, sums and products of both, `_` for the argument's own and at last `...` for all others",
-            )
-        };
         let text = spec.trim();
         let text = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(text).trim();
         let mut parts: Vec<&str> = text.split(',').map(str::trim).collect();
@@ -98,18 +120,24 @@ impl Symbols {
             parts.pop();
         }
         if if open { parts.len() > shape.len() } else { parts.len() != shape.len() } {
-            return Err(invalid(&format!("has {} sizes", parts.len())));
+            return Err(invalid_spec(spec, path, shape, &format!("has {} sizes", parts.len())));
         }
-        let own = |size: usize| size.to_string();
-        let parts = parts.into_iter().zip(shape).map(|(part, &size)| (part.to_owned(), size));
-        let given = parts.map(|(part, size)| if part == "_" { own(size) } else { part }).collect::<Vec<_>>();
-        let rest = shape[given.len()..].iter().map(|&size| own(size));
-        let read =
-            |text: &String| Size::parse(text, &self.names).ok_or_else(|| invalid(&format!("has the size {text:?}")));
-        let sizes = given.iter().cloned().chain(rest).map(|text| read(&text)).collect::<Result<Vec<_>>>()?;
-        let known = |size: &Size| size.at(&[]).and_then(|size| usize::try_from(size).ok());
-        match sizes.iter().zip(shape).find(|(size, have)| known(size).is_some_and(|known| known != **have)) {
-            Some((size, have)) => Err(invalid(&format!("has the size {} for {have}", size.text(&self.names)))),
+        // `_` and the sizes that `...` stands for are the leaf's.
+        let texts = shape.iter().enumerate().map(|(dim, size)| match parts.get(dim) {
+            Some(part) if *part != "_" => (*part).to_owned(),
+            _ => size.to_string(),
+        });
+        let sizes = texts.map(|text| {
+            Size::parse(&text, &self.names)
+                .ok_or_else(|| invalid_spec(spec, path, shape, &format!("has the size {text:?}")))
+        });
+        let sizes = sizes.collect::<Result<Vec<_>>>()?;
+        // A number in the spec must be the size of the leaf.
+        match sizes.iter().zip(shape).find(|(size, have)| size.known().is_some_and(|known| known != **have)) {
+            Some((size, have)) => {
+                let why = format!("has the size {} for {have}", size.text(&self.names));
+                Err(invalid_spec(spec, path, shape, &why))
+            }
             None => Ok(sizes),
         }
     }
@@ -117,22 +145,23 @@ impl Symbols {
     /// The sizes of all leaves of these arguments.
     pub fn of_arguments(&self, specs: &[String], arguments: &Flat) -> Result<Vec<Vec<Size>>> {
         let paths = arguments.def.paths();
-        let number = |path: &str| path.strip_prefix('[')?.split_once(']')?.0.parse::<usize>().ok();
-        let count = paths.iter().filter_map(|path| number(path)).max().map_or(0, |last| last + 1);
+        let count = paths.iter().filter_map(|path| argument_number(path)).max().map_or(0, |last| last + 1);
         if specs.len() != count {
             return Err(err!(Value, "there are {} specs of sizes for {count} arguments", specs.len())
                 .help("write one spec for each argument; \"...\" leaves the sizes as they are"));
         }
-        let of = |(path, leaf): (&String, &Array)| {
-            self.sizes(number(path).map_or("...", |at| &specs[at]), path, leaf.shape())
-        };
-        paths.iter().zip(&*arguments.leaves).map(of).collect()
+        let sizes = paths.iter().zip(&*arguments.leaves).map(|(path, leaf)| {
+            self.sizes(argument_number(path).map_or("...", |number| &specs[number]), path, leaf.shape())
+        });
+        sizes.collect()
     }
 
     /// Parses the expressions in a file for the sizes of an argument.
     pub fn read(&self, sizes: &[String]) -> Result<Vec<Size>> {
-        let read = |text: &String| Size::parse(text, &self.names).ok_or_else(|| err!(Value, "{text:?} is not a size"));
-        sizes.iter().map(read).collect()
+        let sizes = sizes
+            .iter()
+            .map(|text| Size::parse(text, &self.names).ok_or_else(|| err!(Value, "{text:?} is not a size")));
+        sizes.collect()
     }
 
     /// The corner of the grid from which expressions are found.
@@ -143,36 +172,25 @@ impl Symbols {
     /// The points at which symbols are 1: all symbols at once, and each alone.
     pub fn ones(&self) -> Vec<Vec<usize>> {
         let corner = self.corner();
-        let may: Vec<usize> = (0..corner.len()).filter(|&number| self.bounds[number].0 == 1).collect();
-        let with = |ones: &[usize]| {
-            let mut point = corner.clone();
-            ones.iter().for_each(|&number| point[number] = 1);
-            point
-        };
-        let each = may.iter().filter(|_| may.len() > 1).map(|&number| with(&[number]));
-        (!may.is_empty()).then(|| with(&may)).into_iter().chain(each).collect()
+        let can_be_one: Vec<usize> = (0..corner.len()).filter(|&number| self.bounds[number].0 == 1).collect();
+        if can_be_one.len() <= 1 {
+            return can_be_one.iter().map(|&number| with_ones(&corner, &[number])).collect();
+        }
+        let single = can_be_one.iter().map(|&number| with_ones(&corner, &[number]));
+        [with_ones(&corner, &can_be_one)].into_iter().chain(single).collect()
     }
 
     /// Other sizes for which the programs are compared: both bounds, and some between them, with different factors and
     /// on either side of powers of two.
     pub fn others(&self) -> Vec<Vec<usize>> {
-        let each: Vec<Vec<usize>> = self
-            .bounds
-            .iter()
-            .map(|&(low, high)| {
-                let low = first(low) + 3;
-                let between = [low, low + 7, 12, 64, 129, high - 1].into_iter();
-                let mut sizes: Vec<usize> = between.filter(|size| (low..high).contains(size)).collect();
-                sizes.sort_unstable();
-                sizes.dedup();
-                sizes.push(high);
-                sizes
+        let per_symbol: Vec<Vec<usize>> = self.bounds.iter().map(|&(low, high)| sizes_between(low, high)).collect();
+        let count = per_symbol.iter().map(Vec::len).max().unwrap_or(0);
+        // Other combinations of several symbols, and all symbols at their bounds.
+        let mut points: Vec<Vec<usize>> = (0..count)
+            .map(|i| {
+                per_symbol.iter().enumerate().map(|(number, sizes)| sizes[(i + 2 * number) % sizes.len()]).collect()
             })
             .collect();
-        let most = each.iter().map(Vec::len).max().unwrap_or(0);
-        // Other combinations of several symbols, and all symbols at their bounds.
-        let at = |i: usize| each.iter().enumerate().map(|(number, of)| of[(i + 2 * number) % of.len()]).collect();
-        let mut points: Vec<Vec<usize>> = (0..most).map(at).collect();
         points.push(self.bounds.iter().map(|(_, high)| *high).collect());
         points.dedup();
         points
@@ -186,18 +204,18 @@ impl Symbols {
     /// The values of the symbols for arguments of these shapes.
     pub fn solved(&self, sizes: &[Vec<Size>], shapes: &[Vec<usize>]) -> Result<Vec<usize>> {
         let mut values: Vec<Option<usize>> = vec![None; self.names.len()];
-        let all = || sizes.iter().flatten().zip(shapes.iter().flatten());
+        // Each size with one unknown symbol determines this symbol, which can make further sizes solvable.
         while values.contains(&None) {
-            let mut found = None;
-            for (size, &have) in all() {
+            let mut solution = None;
+            for (size, &have) in sizes.iter().flatten().zip(shapes.iter().flatten()) {
                 if let Some((number, factor, offset)) = size.linear(&values).filter(|(_, factor, _)| *factor != 0) {
                     let steps = i64::try_from(have).ok().and_then(|have| have.checked_sub(offset)).unwrap_or(-1);
                     let value = (steps % factor == 0).then_some(steps / factor).and_then(|n| usize::try_from(n).ok());
-                    found = Some((number, value.ok_or_else(|| self.unfit(size, have))?));
+                    solution = Some((number, value.ok_or_else(|| self.unfit(size, have))?));
                     break;
                 }
             }
-            let Some((number, value)) = found else {
+            let Some((number, value)) = solution else {
                 let open =
                     self.names.iter().zip(&values).filter(|(_, value)| value.is_none()).map(|(name, _)| name.as_str());
                 return Err(err!(Value, "no size of the arguments says {}", open.collect::<Vec<_>>().join(" and "))
@@ -216,7 +234,8 @@ impl Symbols {
                 ));
             }
         }
-        match all().find(|(size, have)| size.at(&values) != i64::try_from(**have).ok()) {
+        let mut sizes_and_values = sizes.iter().flatten().zip(shapes.iter().flatten());
+        match sizes_and_values.find(|(size, have)| size.at(&values) != i64::try_from(**have).ok()) {
             Some((size, &have)) => Err(self.unfit(size, have).context(self.named(&values))),
             None => Ok(values),
         }

@@ -36,29 +36,30 @@ fn line(symbols: &Symbols, row: &[&str]) -> Option<String> {
     if row[0].contains(BEGIN) || parts.iter().any(|other| other.len() != parts[0].len()) {
         return None;
     }
-    let mut made = String::new();
+    let mut text = String::new();
     for i in 0..parts[0].len() {
-        let each: Vec<&Part> = parts.iter().map(|parts| &parts[i]).collect();
-        if each.iter().all(|part| *part == each[0]) {
-            made.push_str(each[0].text);
+        let numbers: Vec<&Part> = parts.iter().map(|parts| &parts[i]).collect();
+        if numbers.iter().all(|part| *part == numbers[0]) {
+            text.push_str(numbers[0].text);
             continue;
         }
-        let float = each[0].float.filter(|_| each.iter().all(|part| part.float == each[0].float));
+        // A constant such as the divisor of a mean is a size or the inverse of a size.
+        let float = numbers[0].float.filter(|_| numbers.iter().all(|part| part.float == numbers[0].float));
         let expression = match float {
-            None => whole(symbols, each.iter().map(|part| part.text.parse().ok()))?,
+            None => size_expression(symbols, numbers.iter().map(|part| part.text.parse().ok()))?,
             Some(dtype) => {
-                let values = each.iter().map(|part| part.text.parse::<f64>().ok()).collect::<Option<Vec<_>>>()?;
-                let size = whole(symbols, values.iter().map(|value| integer(*value)));
+                let values = numbers.iter().map(|part| part.text.parse::<f64>().ok()).collect::<Option<Vec<_>>>()?;
+                let size = size_expression(symbols, values.iter().map(|value| integer(*value)));
                 let size = size.or_else(|| {
-                    let inverse = whole(symbols, values.iter().map(|value| integer((1.0 / value).round())))?;
+                    let inverse = size_expression(symbols, values.iter().map(|value| integer((1.0 / value).round())))?;
                     Some(format!("1/{inverse}"))
                 })?;
                 format!("{dtype} {size}")
             }
         };
-        made.push_str(&format!("{BEGIN}{expression})"));
+        text.push_str(&format!("{BEGIN}{expression})"));
     }
-    Some(made)
+    Some(text)
 }
 
 fn integer(value: f64) -> Option<i64> {
@@ -66,7 +67,7 @@ fn integer(value: f64) -> Option<i64> {
 }
 
 /// The expression with these values on the grid.
-fn whole(symbols: &Symbols, values: impl Iterator<Item = Option<i64>>) -> Option<String> {
+fn size_expression(symbols: &Symbols, values: impl Iterator<Item = Option<i64>>) -> Option<String> {
     Some(Size::of_values(&symbols.corner(), &values.collect::<Option<Vec<_>>>()?)?.text(&symbols.names))
 }
 
@@ -90,13 +91,13 @@ fn split(line: &str) -> Vec<Part<'_>> {
             rest = &rest[digits..];
             continue;
         }
-        let constant = rest.find("dense<").map(|at| at + "dense<".len());
+        let constant = rest.find("dense<").map(|end| end + "dense<".len());
         let number = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        match constant.filter(|at| *at <= number).and_then(|at| Some((at, float(&rest[at..])?))) {
-            Some((at, (text, dtype))) => {
-                parts.push(Part { text: &rest[..at], float: None, is_number: false });
+        match constant.filter(|end| *end <= number).and_then(|end| Some((end, float(&rest[end..])?))) {
+            Some((end, (text, dtype))) => {
+                parts.push(Part { text: &rest[..end], float: None, is_number: false });
                 parts.push(Part { text, float: Some(dtype), is_number: true });
-                rest = &rest[at + text.len()..];
+                rest = &rest[end + text.len()..];
             }
             None => {
                 parts.push(Part { text: &rest[..number], float: None, is_number: false });
@@ -110,8 +111,8 @@ fn split(line: &str) -> Vec<Part<'_>> {
 /// The number at the start of `1.0e0> : tensor<4xf32>`, and its type.
 fn float(text: &str) -> Option<(&str, DType)> {
     let (number, rest) = text.split_once("> : tensor<")?;
-    let of = rest.split('>').next()?.rsplit('x').next()?;
-    let dtype = FLOATS.into_iter().find(|dtype| dtype.mlir() == of)?;
+    let type_name = rest.split('>').next()?.rsplit('x').next()?;
+    let dtype = FLOATS.into_iter().find(|dtype| dtype.mlir() == type_name)?;
     number.parse::<f64>().is_ok().then_some((number, dtype))
 }
 
@@ -123,7 +124,7 @@ pub(super) fn written(template: &str, names: &[String], values: &[usize]) -> Opt
         let (expression, rest) = part.split_once(')')?;
         match expression
             .split_once(' ')
-            .and_then(|(of, size)| Some((FLOATS.into_iter().find(|dtype| dtype.to_string() == of)?, size)))
+            .and_then(|(name, size)| Some((FLOATS.into_iter().find(|dtype| dtype.to_string() == name)?, size)))
         {
             None => text.push_str(&size(expression, names, values)?.to_string()),
             Some((dtype, expression)) => {
@@ -159,13 +160,13 @@ mod tests {
             )
         };
         let points = Size::grid(&symbols.corner());
-        let texts: Vec<String> = points.iter().map(|at| text(at[0], at[1])).collect();
+        let texts: Vec<String> = points.iter().map(|point| text(point[0], point[1])).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let made = template(&symbols, &texts).expect("a template");
-        assert!(made.contains("tensor<$(b)x$(s)xf32>) -> tensor<$(b*s)xf32>"), "{made}");
-        assert!(made.contains("dense<$(float32 1/b)>") && made.contains("$(2*s + 1)>"), "{made}");
+        let open = template(&symbols, &texts).expect("a template");
+        assert!(open.contains("tensor<$(b)x$(s)xf32>) -> tensor<$(b*s)xf32>"), "{open}");
+        assert!(open.contains("dense<$(float32 1/b)>") && open.contains("$(2*s + 1)>"), "{open}");
         for (b, s) in [(1, 1), (3, 70), (1000, 7)] {
-            assert_eq!(written(&made, &symbols.names, &[b, s]).as_deref(), Some(text(b, s).as_str()));
+            assert_eq!(written(&open, &symbols.names, &[b, s]).as_deref(), Some(text(b, s).as_str()));
         }
         let other = texts
             .iter()

@@ -221,8 +221,11 @@ impl<T: Tree> HostCallback<T> {
     /// Calls the function on this thread.
     fn run(&self, args: &[Array]) -> Result<Vec<Array>> {
         let bytes: Vec<Vec<u8>> = args.iter().map(Array::to_bytes).collect::<Result<_>>()?;
-        let view = |(array, bytes): (&Array, _)| HostArg { dtype: array.dtype(), shape: array.shape().into(), bytes };
-        let args: Vec<HostArg<'_>> = args.iter().zip(bytes.iter().map(Vec::as_slice)).map(view).collect();
+        let args: Vec<HostArg<'_>> = args
+            .iter()
+            .zip(bytes.iter().map(Vec::as_slice))
+            .map(|(array, bytes)| HostArg { dtype: array.dtype(), shape: array.shape().into(), bytes })
+            .collect();
         let mut made: Vec<Vec<u8>> = self.results.leaves.iter().map(room_for).collect::<Result<_>>()?;
         let types = self.call.results.iter().zip(&mut made);
         let room = types.map(|((dtype, shape), bytes)| HostResult {

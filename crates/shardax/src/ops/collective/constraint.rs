@@ -159,11 +159,15 @@ pub(crate) fn constrain(
     what: &str,
 ) -> Result<SmallVec<[Array; 8]>> {
     let all = shardings.resolve(&flat.def, what)?;
-    let constrained = |(leaf, like): (&Array, &Option<ShardingLike>)| match like {
-        Some(like) => Array::from_result(constrain_like(leaf, like, what), leaf),
-        None => leaf.clone(),
-    };
-    Ok(flat.leaves.iter().zip(&all).map(constrained).collect())
+    Ok(flat
+        .leaves
+        .iter()
+        .zip(&all)
+        .map(|(leaf, like)| match like {
+            Some(like) => Array::from_result(constrain_like(leaf, like, what), leaf),
+            None => leaf.clone(),
+        })
+        .collect())
 }
 
 /// Constrains an array to the sharding of `like`. Only `with_sharding_constraint` applies the layout; a nested `jit`

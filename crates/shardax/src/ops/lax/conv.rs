@@ -254,7 +254,6 @@ impl ConvOptions {
             return Err(err!(Value, "convolutions have no algorithms, got the precision {}", preset.name())
                 .help("pass `Precision::Default`, `High` or `Highest`"));
         }
-        let default_precision = || precision::current().filter(|default| !matches!(default, Precision::Algorithm(_)));
         let conv = ConvGeneralDilated {
             window,
             lhs: lhs_spec,
@@ -263,7 +262,9 @@ impl ConvOptions {
             feature_group_count: self.feature_group_count.unwrap_or(1),
             batch_group_count: self.batch_group_count.unwrap_or(1),
             preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
-            precision: self.precision.or_else(default_precision),
+            precision: self
+                .precision
+                .or_else(|| precision::current().filter(|default| !matches!(default, Precision::Algorithm(_)))),
             // The shape of the result must be inferred before its sharding can be resolved.
             out_sharding: None,
         };

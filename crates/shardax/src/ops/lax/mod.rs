@@ -234,10 +234,13 @@ pub(crate) fn with_dims(x: &Array, dims: &[Option<usize>]) -> Array {
         return x.clone();
     }
     let shape: Shape = dims.iter().map(|dim| dim.map_or(1, |d| x.shape()[d])).collect();
-    let splits_unit_dim = |typed: &&Typed| (0..x.ndim()).any(|d| x.shape()[d] == 1 && typed.dims()[d] != DimSpec::None);
-    let out = x.aval_ref().and_then(Aval::sharding).filter(splits_unit_dim).map(|typed| {
-        Arc::new(typed.with_dims(dims.iter().map(|dim| dim.map_or(DimSpec::None, |d| typed.dims()[d].clone()))))
-    });
+    let out = x
+        .aval_ref()
+        .and_then(Aval::sharding)
+        .filter(|typed| (0..x.ndim()).any(|d| x.shape()[d] == 1 && typed.dims()[d] != DimSpec::None))
+        .map(|typed| {
+            Arc::new(typed.with_dims(dims.iter().map(|dim| dim.map_or(DimSpec::None, |d| typed.dims()[d].clone()))))
+        });
     bind1(Reshape { shape, out }, std::slice::from_ref(x))
 }
 

@@ -134,8 +134,9 @@ impl Call {
     /// Returns `true` if a rule for operands of these types records calls of derived programs. Otherwise it writes the
     /// derived equations in place.
     fn stays_call(&self, types: impl FnOnce() -> Vec<Aval>) -> bool {
-        let is_same = |(want, arg): (&Aval, Aval)| *want == Aval { weak: want.weak, ..arg };
-        self.program.repeats_equations() && !INLINING.get() && self.program.in_avals().zip(types()).all(is_same)
+        self.program.repeats_equations()
+            && !INLINING.get()
+            && self.program.in_avals().zip(types()).all(|(want, arg)| *want == Aval { weak: want.weak, ..arg })
     }
 
     /// Calls another program with its captures and these operands.
@@ -280,12 +281,15 @@ impl Primitive for Call {
         let split = SplitCall::of(&self.program, &nonzero)?;
         let mut outs = self.call(&split.known, args)?;
         let stored: Vec<Array> = outs.drain(self.output_count()..).collect();
-        let residual = |residual: &Residual| match residual {
-            Residual::Input(i) => args[*i].clone(),
-            Residual::Outer(array) => array.clone(),
-            Residual::Stored(k) => stored[*k].clone(),
-        };
-        let mut operands: Vec<Array> = split.residuals.iter().map(residual).collect();
+        let mut operands: Vec<Array> = split
+            .residuals
+            .iter()
+            .map(|residual| match residual {
+                Residual::Input(i) => args[*i].clone(),
+                Residual::Outer(array) => array.clone(),
+                Residual::Stored(k) => stored[*k].clone(),
+            })
+            .collect();
         operands.extend(marked_tangents(tangents, args, &nonzero));
         let out_tangents = self.call(&split.linear, &operands)?;
         Ok((outs, spread_marked(out_tangents, &split.nonzero_out)))
@@ -309,11 +313,13 @@ impl Primitive for Call {
             let traced = trace(&types, |inputs| {
                 let (known, cts) = inputs.split_at(known_count);
                 let mut known = known.iter();
-                let operand = |arg: &Operand| match arg {
-                    Operand::NonLinear(array) => Operand::NonLinear(known.next().unwrap_or(array).clone()),
-                    Operand::Linear(aval) => Operand::Linear(aval.clone()),
-                };
-                let operands: Vec<Operand> = args.iter().map(operand).collect();
+                let operands: Vec<Operand> = args
+                    .iter()
+                    .map(|arg| match arg {
+                        Operand::NonLinear(array) => Operand::NonLinear(known.next().unwrap_or(array).clone()),
+                        Operand::Linear(aval) => Operand::Linear(aval.clone()),
+                    })
+                    .collect();
                 let cts = spread_marked(cts.iter().cloned(), &has_ct);
                 let (in_cts, logged, values) = backward_logs::nested(|| ad::backward(&self.program, &operands, &cts))?;
                 has = in_cts.iter().map(Option::is_some).collect();

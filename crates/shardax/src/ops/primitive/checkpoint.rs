@@ -160,12 +160,14 @@ impl Primitive for Checkpoint {
         let derived = trace(&types, |inputs| {
             let (kept, tangents) = inputs.split_at(kept.len());
             let stored = scope::within([Part::Name(RECOMPUTED.into())], || eval(&parts.again, kept))?;
-            let residual = |residual: &Residual| match residual {
-                Residual::Input(i) => kept[known.captures.len() + i].clone(),
-                Residual::Outer(array) => array.clone(),
-                Residual::Stored(k) => stored[*k].clone(),
-            };
-            let residuals: Vec<Array> = residuals.iter().map(residual).collect();
+            let residuals: Vec<Array> = residuals
+                .iter()
+                .map(|residual| match residual {
+                    Residual::Input(i) => kept[known.captures.len() + i].clone(),
+                    Residual::Outer(array) => array.clone(),
+                    Residual::Stored(k) => stored[*k].clone(),
+                })
+                .collect();
             eval(&linear.program, &[&residuals, tangents].concat())
         })?;
         let out_tangents = self.run(derived, &operands)?;

@@ -52,9 +52,8 @@ impl Cond {
         let args: Vec<AxisSet> = args.iter().map(|set| set.union(index)).collect();
         let inputs = operand_sets(self.in_avals().iter(), &args);
         let outs = self.branches.iter().map(Program::out_avals).collect::<Vec<_>>();
-        let want = outs.first().into_iter().flatten().map(|a| a.vma.union(index));
-        let same = |avals: &Vec<Aval>| want.clone().zip(avals).all(|(set, aval)| set == aval.vma);
-        if inputs.is_none() && outs.iter().all(same) {
+        let sets: Vec<AxisSet> = outs.first().into_iter().flatten().map(|aval| aval.vma.union(index)).collect();
+        if inputs.is_none() && outs.iter().all(|avals| sets.iter().zip(avals).all(|(set, aval)| *set == aval.vma)) {
             return Ok(None);
         }
         let sets = inputs.unwrap_or(args);
@@ -100,11 +99,11 @@ fn alike(
     want: &[bool],
     widen: impl Fn(Vec<Array>, &[bool]) -> Vec<Array>,
 ) -> Result<Vec<Traced>> {
-    let widened = |(branch, has): (Traced, &Vec<bool>)| match has == want {
+    let widened = branches.into_iter().zip(has).map(|(branch, has)| match has == want {
         true => Ok(branch),
         false => with_outputs(&branch, |outs| widen(outs, has)),
-    };
-    branches.into_iter().zip(has).map(widened).collect()
+    });
+    widened.collect()
 }
 
 /// Adds zeros to the results of each branch for the values that the other branches log, so that every branch returns the
@@ -113,16 +112,17 @@ fn with_logs_of_all(branches: Vec<Traced>, logged: &[Vec<Aval>]) -> Result<Vec<T
     if logged.iter().all(Vec::is_empty) {
         return Ok(branches);
     }
-    let zeros_of = |avals: &[Vec<Aval>]| -> Vec<Array> {
-        avals.iter().flatten().map(|aval| zeros(&aval.clone().strip_weak_type())).collect()
-    };
-    let extended = |(branch, traced): (usize, Traced)| {
+    let extended = branches.into_iter().enumerate().map(|(branch, traced)| {
         with_outputs(&traced, |mut outs| {
-            let own = outs.split_off(outs.len() - logged[branch].len());
-            [outs, zeros_of(&logged[..branch]), own, zeros_of(&logged[branch + 1..])].concat()
+            let values = outs.split_off(outs.len() - logged[branch].len());
+            [outs, zeros_of_all(&logged[..branch]), values, zeros_of_all(&logged[branch + 1..])].concat()
         })
-    };
-    branches.into_iter().enumerate().map(extended).collect()
+    });
+    extended.collect()
+}
+
+fn zeros_of_all(avals: &[Vec<Aval>]) -> Vec<Array> {
+    avals.iter().flatten().map(|aval| zeros(&aval.clone().strip_weak_type())).collect()
 }
 
 impl Primitive for Cond {
@@ -145,6 +145,7 @@ impl Primitive for Cond {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let Some(first) = self.branches.first() else { bail!(Value, "Empty branch sequence") };
         let Some((index, args)) = args.split_first() else { bail!(Type, "cond takes an index") };
+        // The result is weakly typed if it is in every branch, and takes its sharding from the first branch with one.
         if index.dtype != DType::I32 || index.rank() != 0 {
             bail!(Type, "Branch index must be an int32 scalar, got {index}");
         }
@@ -191,11 +192,11 @@ impl Primitive for Cond {
         if let Some(branch) = cx.platform_index(args[0]).and_then(|index| self.branches.get(index)) {
             return cx.program(branch, &args[1..]);
         }
-        let region = |(i, branch): (usize, &Program)| {
+        let mut regions = Vec::new();
+        for (i, branch) in self.branches.iter().enumerate() {
             let part = Part::Name(format!("cond/branch_{i}_fun").into());
-            cx.region(&[], |cx, _| cx.named(Some(part), |cx| cx.program(branch, &args[1..])))
-        };
-        let regions = self.branches.iter().enumerate().map(region).collect::<Result<_>>()?;
+            regions.push(cx.region(&[], |cx, _| cx.named(Some(part), |cx| cx.program(branch, &args[1..])))?);
+        }
         Ok(cx.op_with("stablehlo.case", &args[..1], "", regions, outs))
     }
 
@@ -204,9 +205,9 @@ impl Primitive for Cond {
         let branches: Vec<_> =
             self.branches.iter().map(|b| thread_state(b, thread, 0, state)).collect::<Result<_>>()?;
         let mut outs = Cond::run(branches, &args[0], &[state, &args[1..]].concat())?;
-        let rest = outs.drain(state.len()..).collect();
+        let results = outs.drain(state.len()..).collect();
         state.clone_from_slice(&outs);
-        Ok(rest)
+        Ok(results)
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -214,8 +215,9 @@ impl Primitive for Cond {
         let (this, args) = self.fit(index, &args[1..])?;
         let nonzero: Vec<bool> = tangents[1..].iter().map(Option::is_some).collect();
         let count = self.output_count();
-        let none = vec![false; count];
-        let derived: Vec<_> = this.branches.iter().map(|b| jvp_program(b, &nonzero, &none)).collect::<Result<_>>()?;
+        let no_tangents = vec![false; count];
+        let derived: Vec<_> =
+            this.branches.iter().map(|b| jvp_program(b, &nonzero, &no_tangents)).collect::<Result<_>>()?;
         let (branches, has): (Vec<Traced>, Vec<Vec<bool>>) = derived.into_iter().unzip();
         let any = any_of(&has);
         let zeros: Vec<Array> = this.branches[0].out_avals().iter().map(Array::zeros_of).collect();
@@ -245,15 +247,15 @@ impl Primitive for Cond {
         let mut slots: Vec<Aval> = Vec::new();
         let mut filled: Vec<Vec<usize>> = Vec::new();
         for split in &splits {
-            let mut taken: Vec<usize> = Vec::new();
+            let mut used: Vec<usize> = Vec::new();
             for aval in &split.stored {
-                let free = (0..slots.len()).find(|s| slots[*s] == *aval && !taken.contains(s));
-                taken.push(free.unwrap_or(slots.len()));
+                let free = (0..slots.len()).find(|s| slots[*s] == *aval && !used.contains(s));
+                used.push(free.unwrap_or(slots.len()));
                 if free.is_none() {
                     slots.push(aval.clone());
                 }
             }
-            filled.push(taken);
+            filled.push(used);
         }
         let known = splits
             .iter()
@@ -263,7 +265,7 @@ impl Primitive for Cond {
                     let mut outs = eval(&split.known.program, &[&split.known.captures, inputs].concat())?;
                     let stored = outs.split_off(count);
                     outs.extend(slots.iter().enumerate().map(|(s, aval)| match filled.iter().position(|f| *f == s) {
-                        Some(at) => stored[at].clone(),
+                        Some(k) => stored[k].clone(),
                         None => zeros(aval),
                     }));
                     Ok(outs)
@@ -274,8 +276,8 @@ impl Primitive for Cond {
         let stored: Vec<Array> = results.drain(count..).collect();
 
         let any = any_of(&splits.iter().map(|s| s.linear.nonzero_out.clone()).collect::<Vec<_>>());
-        let given = marked_tangents(&tangents[1..], &args, &nonzero);
-        let operands = [&args[..], &stored, &given].concat();
+        let linear_operands = marked_tangents(&tangents[1..], &args, &nonzero);
+        let operands = [&args[..], &stored, &linear_operands].concat();
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         let out_avals = this.branches[0].out_avals();
         let linear = splits
@@ -317,30 +319,27 @@ impl Primitive for Cond {
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         let ins = this.in_avals();
 
-        let mut layouts = Vec::new();
-        let mut transposed = |branch: &Program| -> Result<(Traced, Vec<bool>, Vec<Aval>)> {
-            let mut has = Vec::new();
-            let mut logged = Vec::new();
-            let traced = trace(&types, |inputs| {
-                let mut given = inputs[..known].iter().cloned();
-                let operand = |arg: &Operand| match arg {
-                    Operand::NonLinear(array) => Operand::NonLinear(given.next().unwrap_or_else(|| array.clone())),
+        // Traces the transpose of each branch: it returns the cotangents that are not zero, then the logged values.
+        let (mut back, mut has, mut logged, mut layouts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for branch in &this.branches {
+            back.push(trace(&types, |inputs| {
+                let mut known_inputs = inputs[..known].iter().cloned();
+                let operands = args.iter().map(|arg| match arg {
+                    Operand::NonLinear(array) => {
+                        Operand::NonLinear(known_inputs.next().unwrap_or_else(|| array.clone()))
+                    }
                     Operand::Linear(aval) => Operand::Linear(aval.clone()),
-                };
-                let operands: Vec<Operand> = args.iter().map(operand).collect();
+                });
+                let operands: Vec<Operand> = operands.collect();
                 let cts = spread_marked(inputs[known..].iter().cloned(), &has_ct);
                 let (in_cts, layout, values) = backward_logs::nested(|| backward(branch, &operands, &cts))?;
-                has = in_cts.iter().map(Option::is_some).collect();
-                logged = values.iter().map(Array::aval).collect();
+                has.push(in_cts.iter().map(Option::is_some).collect::<Vec<bool>>());
+                logged.push(values.iter().map(Array::aval).collect::<Vec<Aval>>());
                 layouts.push(layout);
                 Ok(in_cts.into_iter().flatten().chain(values).collect())
-            })?;
-            Ok((traced, has, logged))
-        };
-        let all: Vec<_> = this.branches.iter().map(&mut transposed).collect::<Result<_>>()?;
-        let has: Vec<Vec<bool>> = all.iter().map(|(_, has, _)| has.clone()).collect();
-        let logged: Vec<Vec<Aval>> = all.iter().map(|(.., logged)| logged.clone()).collect();
-        let back = all.into_iter().map(|(traced, ..)| traced).collect();
+            })?);
+        }
+        // Gives all branches the same results: the logs of all branches, and the cotangents that any branch has.
         let back = with_logs_of_all(back, &logged)?;
         let (want, log_count) = (any_of(&has), logged.iter().map(Vec::len).sum::<usize>());
         let back = alike(back, &has, &want, |mut outs, has| {
@@ -365,17 +364,17 @@ impl Primitive for Cond {
         if dims[0].is_some() {
             return this.batch_by_select(axis, index, &args, &dims[1..]);
         }
-        let none = vec![false; this.output_count()];
+        let no_outputs = vec![false; this.output_count()];
         let all: Vec<_> =
-            this.branches.iter().map(|b| batch_program(b, axis, &dims[1..], &none)).collect::<Result<_>>()?;
+            this.branches.iter().map(|b| batch_program(b, axis, &dims[1..], &no_outputs)).collect::<Result<_>>()?;
         let (branches, has): (Vec<Traced>, Vec<Vec<bool>>) = all.into_iter().unzip();
         let any = any_of(&has);
         let branches = alike(branches, &has, &any, |outs, has| {
-            let repeated = |((out, has), any): ((&Array, &bool), &bool)| match any & !has {
+            let batched = outs.iter().zip(has).zip(&any).map(|((out, has), any)| match any & !has {
                 true => axis.moved(out, None, 0),
                 false => out.clone(),
-            };
-            outs.iter().zip(has).zip(&any).map(repeated).collect()
+            });
+            batched.collect()
         })?;
         let results = Cond::run(branches, index, &args)?;
         Ok((results, any.iter().map(|b| b.then_some(0)).collect()))
@@ -393,11 +392,12 @@ impl Cond {
     ) -> Result<(Outputs, Dims)> {
         let mut chosen: Option<Vec<Array>> = None;
         for (i, branch) in self.branches.iter().enumerate() {
-            let here = index.equal(i);
+            let is_selected = index.equal(i);
+            // Branches with checks count only the entries that select them.
             let (outs, out_dims) = match counting(branch)? {
                 None => batch_eval(branch, axis, args, dims)?,
                 Some(branch) => {
-                    let all = [std::slice::from_ref(&here), args].concat();
+                    let all = [std::slice::from_ref(&is_selected), args].concat();
                     batch_eval(&branch, axis, &all, &[&[Some(0)], dims].concat())?
                 }
             };
@@ -407,8 +407,8 @@ impl Cond {
                 continue;
             };
             for (other, out) in others.iter_mut().zip(outs) {
-                let here = here.broadcast_in_dim(out.shape(), &[0]);
-                *other = Select.apply(&here, other, &out);
+                let is_selected = is_selected.broadcast_in_dim(out.shape(), &[0]);
+                *other = Select.apply(&is_selected, other, &out);
             }
         }
         let chosen = chosen.unwrap_or_default();

@@ -94,8 +94,7 @@ fn unfold(x: &Array, dim: usize, outer: usize, count: usize) -> (Array, usize) {
 /// The sharding of a cotangent of `operand` that is made of `ct`.
 fn of_cotangent(ct: &Array, operand: &Aval) -> Option<Arc<Typed>> {
     let typed = ct.aval_ref()?.sharding()?;
-    let replicated = || Arc::new(Typed::replicated(typed.mesh(), operand.rank()));
-    Some(operand.cotangent().sharding.unwrap_or_else(replicated))
+    Some(operand.cotangent().sharding.unwrap_or_else(|| Arc::new(Typed::replicated(typed.mesh(), operand.rank()))))
 }
 
 impl ConvGeneralDilated {

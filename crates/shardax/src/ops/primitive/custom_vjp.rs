@@ -92,12 +92,15 @@ impl VjpRules {
                 let values: Vec<Array> = cts.drain(count..).collect();
                 backward_logs::record(layout.entries(values))?;
                 // An argument shared by all entries gets the sum of their cotangents.
-                let place = |(ct, dim): (&Array, &Option<usize>)| match dim {
-                    Some(d) => axis.moved(ct, Some(0), *d),
-                    None if ct.dtype().is_inexact() => ct.sum(0),
-                    None => ct.clone(),
-                };
-                Ok(cts.iter().zip(&dims).map(place).collect())
+                Ok(cts
+                    .iter()
+                    .zip(&dims)
+                    .map(|(ct, dim)| match dim {
+                        Some(d) => axis.moved(ct, Some(0), *d),
+                        None if ct.dtype().is_inexact() => ct.sum(0),
+                        None => ct.clone(),
+                    })
+                    .collect())
             }
         };
         VjpRules { id: self.id.batched(axis, dims), fwd: Arc::new(fwd), bwd: Arc::new(bwd) }

@@ -175,22 +175,30 @@ impl Primitive for CustomVmap {
             )
             .help("pass the value as an argument of the function"));
         }
-        let front = |(arg, dim): (&Array, &Option<usize>)| match dim {
-            Some(_) => axis.moved(arg, *dim, 0),
-            None => arg.clone(),
-        };
-        let args: Vec<Array> = args[self.num_consts..].iter().zip(own).map(front).collect();
+        let args: Vec<Array> = args[self.num_consts..]
+            .iter()
+            .zip(own)
+            .map(|(arg, dim)| match dim {
+                Some(_) => axis.moved(arg, *dim, 0),
+                None => arg.clone(),
+            })
+            .collect();
         let batched: Vec<bool> = own.iter().map(Option::is_some).collect();
         let (outs, flags) = in_rule("custom_vmap", || {
             let (outs, flags) = rule(axis.size, &batched, &args)?;
             outs.iter().try_for_each(check_usable)?;
             Ok((outs, flags))
         })?;
-        let whole = |(aval, batched): (Aval, &bool)| match batched {
-            true => aval.with_dim(0, axis.size, axis.explicit.clone()),
-            false => aval,
-        };
-        let avals: Vec<Aval> = self.program.out_avals().into_iter().zip(&flags).map(whole).collect();
+        let avals: Vec<Aval> = self
+            .program
+            .out_avals()
+            .into_iter()
+            .zip(&flags)
+            .map(|(aval, batched)| match batched {
+                true => aval.with_dim(0, axis.size, axis.explicit.clone()),
+                false => aval,
+            })
+            .collect();
         check_types("custom vmap rule must return what the function returns, with the batch in front", &outs, &avals)?;
         Ok((outs.into(), flags.iter().map(|batched| batched.then_some(0)).collect()))
     }

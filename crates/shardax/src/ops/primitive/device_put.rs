@@ -100,11 +100,10 @@ impl Primitive for DevicePut {
 
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
         // The operand's memory is unknown: cotangents are used in computations, so they go to the device.
-        let back = |ct: &Array| match self.kind == MemoryKind::DEVICE {
+        Ok(vec![cts[0].as_ref().map(|ct| match self.kind == MemoryKind::DEVICE {
             true => ct.clone(),
             false => DevicePut::to(MemoryKind::DEVICE).apply(ct),
-        };
-        Ok(vec![cts[0].as_ref().map(back)])
+        })])
     }
 
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

@@ -30,7 +30,7 @@ pub(crate) struct DotGeneral {
     /// The dtype of the result, if not the operands'.
     pub preferred: Option<DType>,
     pub precision: Option<Precision>,
-    /// The sharding of the result's type, where it is asked for.
+    /// The requested sharding of the result.
     pub out: Option<Arc<Typed>>,
 }
 
@@ -47,6 +47,7 @@ pub(super) fn parts(dtype: DType) -> f64 {
 pub(super) fn accumulated_in(name: &str, operand: &Aval, preferred: Option<DType>) -> Result<DType> {
     let Some(preferred) = preferred else { return Ok(operand.dtype) };
     let (from, to) = (operand.dtype.category(), preferred.category());
+    // A kind accumulates in itself; integers also in floats, and unsigned integers also in signed ones.
     let kind = match from {
         Category::Bool => true,
         Category::Unsigned => to >= Category::Unsigned,
@@ -70,19 +71,48 @@ pub(super) fn accumulated_in(name: &str, operand: &Aval, preferred: Option<DType
     Ok(preferred)
 }
 
-/// The operand whose dtype a product has by default: of two kinds of float8 that of the larger numbers.
+/// The operand whose dtype a product has by default. Operands of two float8 dtypes give the dtype with the larger
+/// numbers.
 fn wider<'a>(l: &'a Aval, r: &'a Aval) -> &'a Aval {
-    let largest = |x: &Aval| Format::of(x.dtype).map_or(0.0, Format::max);
-    if largest(r) > largest(l) { r } else { l }
+    if largest_number(r) > largest_number(l) { r } else { l }
+}
+
+fn largest_number(x: &Aval) -> f64 {
+    Format::of(x.dtype).map_or(0.0, Format::max)
+}
+
+/// The spec of these dimensions.
+fn spec_of_dims(typed: &Typed, dims: &[usize]) -> PartitionSpec {
+    PartitionSpec::new(dims.iter().map(|&d| typed.dims()[d].clone()))
+}
+
+/// The positions for an operand with an additional dimension `d`.
+fn shifted(dims: &[usize], d: usize) -> Ints {
+    dims.iter().map(|&i| if i >= d { i + 1 } else { i }).collect()
+}
+
+/// The positions for an operand with an additional first dimension, which comes first.
+fn prepended(dims: &[usize]) -> Ints {
+    std::iter::once(0).chain(dims.iter().map(|i| i + 1)).collect()
+}
+
+fn are_distinct(a: &[usize], b: &[usize]) -> bool {
+    let mut all: Ints = a.iter().chain(b).copied().collect();
+    all.sort_unstable();
+    all.windows(2).all(|w| w[0] != w[1])
+}
+
+fn list(dims: &[usize]) -> String {
+    dims.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl DotGeneral {
     fn sharding(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         let (l, r) = (rule.arg(0), rule.arg(1));
-        let specs = |t: &Typed, dims: &Ints| PartitionSpec::new(dims.iter().map(|&d| t.dims()[d].clone()));
-        let (left, right) = (specs(&l, &self.lhs_contract), specs(&r, &self.rhs_contract));
-        let both =
-            || left.dims().iter().zip(right.dims()).filter(|(a, b)| **a != DimSpec::None && **b != DimSpec::None);
+        let (left, right) = (spec_of_dims(&l, &self.lhs_contract), spec_of_dims(&r, &self.rhs_contract));
+        let contracted = left.dims().iter().zip(right.dims());
+        let sharded_on_both_sides: Vec<_> =
+            contracted.filter(|(a, b)| **a != DimSpec::None && **b != DimSpec::None).collect();
         if !l.unreduced().is_empty() || !r.unreduced().is_empty() {
             return Err(rule.error(
                 format_args!("unreduced operands are not supported, got {}", rule.types()),
@@ -114,8 +144,8 @@ impl DotGeneral {
                 return Err(rule.error(
                     format_args!(
                         "batch dimensions need to have consistent sharding, got lhs_batch_spec={} and rhs_batch_spec={} for operands of type {}",
-                        specs(&l, &self.lhs_batch),
-                        specs(&r, &self.rhs_batch),
+                        spec_of_dims(&l, &self.lhs_batch),
+                        spec_of_dims(&r, &self.rhs_batch),
                         rule.types()
                     ),
                     "give them one sharding with `reshard(x, spec)`",
@@ -123,7 +153,7 @@ impl DotGeneral {
             }
             dims.push(a.clone());
         }
-        if both().any(|(a, b)| a != b) {
+        if sharded_on_both_sides.iter().any(|(a, b)| a != b) {
             return Err(rule.error(
                 format_args!(
                     "contracting dimensions need to have consistent sharding, got lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
@@ -132,7 +162,7 @@ impl DotGeneral {
                 "give them one sharding with `reshard(x, spec)`, or say the result's: `DotOptions::new().out_sharding(spec)`",
             ));
         }
-        if both().next().is_some() {
+        if !sharded_on_both_sides.is_empty() {
             return Err(rule.error(
                 format_args!(
                     "contracting dimensions are sharded and it is ambiguous how the output should be sharded, got lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
@@ -143,7 +173,7 @@ impl DotGeneral {
         }
         dims.extend(free(l.rank(), &self.lhs_contract, &self.lhs_batch).into_iter().map(|d| l.dims()[d].clone()));
         dims.extend(free(r.rank(), &self.rhs_contract, &self.rhs_batch).into_iter().map(|d| r.dims()[d].clone()));
-        // A batch dimension that is split in `rhs` alone stays so, unless another dimension has the axis.
+        // A batch dimension that is split only in `rhs` stays split, unless another dimension has the axis.
         for (k, &j) in self.rhs_batch.iter().enumerate() {
             let entry = &r.dims()[j];
             let is_used = entry.axes().iter().any(|axis| dims.iter().any(|d| d.axes().contains(axis)));
@@ -156,7 +186,6 @@ impl DotGeneral {
 
     /// The attributes in StableHLO: the roles of the dimensions, and the precision.
     pub(crate) fn attributes(&self) -> String {
-        let list = |v: &Ints| v.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(", ");
         format!(
             "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [{}], rhs_batching_dimensions = [{}], lhs_contracting_dimensions = [{}], rhs_contracting_dimensions = [{}]>, {}",
             list(&self.lhs_batch),
@@ -192,42 +221,34 @@ impl DotGeneral {
         let mut contracted: Vec<usize> = (0..this_contract.len()).collect();
         contracted.sort_by_key(|&i| other_contract[i]);
         let contracted = contracted.iter().map(|&i| this_contract[i]);
-        let order_of = |ct_first: bool| -> Vec<usize> {
-            let (contracted, free) = (contracted.clone(), this_free.iter().copied());
-            match ct_first {
-                true => this_batch.iter().copied().chain(free).chain(contracted).collect(),
-                false => this_batch.iter().copied().chain(contracted).chain(free).collect(),
-            }
+        // Transposing the smaller operand is cheaper. With symbolic sizes, programs must not depend on a comparison.
+        let ct_first = is_lhs || !sizes_are_open() && ct.size() < other.size();
+        let order: Vec<usize> = match ct_first {
+            true => this_batch.iter().copied().chain(this_free).chain(contracted).collect(),
+            false => this_batch.iter().copied().chain(contracted).chain(this_free).collect(),
         };
-        // The cotangent's type is the operand's.
+        // The cotangent has the operand's sharding.
         let typed = ct.aval_ref().and_then(Aval::sharding);
-        let want = match this.sharding() {
+        let sharding = match this.sharding() {
             Some(this) => typed.map(|_| this.cotangent()),
             None => typed.map(|typed| Typed::replicated(typed.mesh(), this.rank())),
         };
-        let out_of = |order: &[usize]| {
-            let want = want.as_ref()?;
-            Some(Arc::new(want.with_dims(order.iter().map(|&d| want.dims()[d].clone()))))
-        };
-        let dot = |lhs: (&Array, &Ints, &Ints), rhs: (&Array, &Ints, &Ints), order: &[usize]| {
-            let dot = DotGeneral {
-                lhs_contract: lhs.1.clone(),
-                rhs_contract: rhs.1.clone(),
-                lhs_batch: lhs.2.clone(),
-                rhs_batch: rhs.2.clone(),
-                preferred: None,
-                precision: self.precision,
-                out: out_of(order),
-            };
-            dot.apply(lhs.0, rhs.0)
-        };
+        let out = sharding.map(|typed| Arc::new(typed.with_dims(order.iter().map(|&d| typed.dims()[d].clone()))));
         let other_free: Ints = other_free.iter().copied().collect();
         let (ct, other) = ((ct, &of_ct, &ct_batch), (other, &other_free, other_batch));
-        let ct_first = is_lhs || !sizes_are_open() && ct.0.size() < other.0.size();
-        let order = order_of(ct_first);
-        let out = if ct_first { dot(ct, other, &order) } else { dot(other, ct, &order) };
+        let (lhs, rhs) = if ct_first { (ct, other) } else { (other, ct) };
+        let dot = DotGeneral {
+            lhs_contract: lhs.1.clone(),
+            rhs_contract: rhs.1.clone(),
+            lhs_batch: lhs.2.clone(),
+            rhs_batch: rhs.2.clone(),
+            preferred: None,
+            precision: self.precision,
+            out,
+        };
+        let out = dot.apply(lhs.0, rhs.0);
         let out = if out.dtype() == this.dtype { out } else { out.astype(this.dtype) };
-        // Into the operand's order.
+        // Brings the dimensions into the operand's order.
         let mut permutation = vec![0; order.len()];
         for (i, &d) in order.iter().enumerate() {
             permutation[d] = i;
@@ -276,12 +297,8 @@ impl Primitive for DotGeneral {
             )
             .help("give dimensions of the operands, as many on the left as on the right"));
         }
-        let distinct = |a: &Ints, b: &Ints| {
-            let mut all: Ints = a.iter().chain(b).copied().collect();
-            all.sort_unstable();
-            all.windows(2).all(|w| w[0] != w[1])
-        };
-        if !distinct(&self.lhs_contract, &self.lhs_batch) || !distinct(&self.rhs_contract, &self.rhs_batch) {
+        // Shapes are compared only after the numbers of dimensions have been checked, because they index the shapes.
+        if !are_distinct(&self.lhs_contract, &self.lhs_batch) || !are_distinct(&self.rhs_contract, &self.rhs_batch) {
             return Err(err!(
                 Value,
                 "dot_general contracting and batch dimensions must be distinct, got {} for {l} and {r}",
@@ -293,12 +310,11 @@ impl Primitive for DotGeneral {
             [("contracting", &self.lhs_contract, &self.rhs_contract), ("batch", &self.lhs_batch, &self.rhs_batch)]
         {
             if a.iter().zip(b).any(|(&i, &j)| l.shape[i] != r.shape[j]) {
-                let dims = |s: &Shape, d: &Ints| d.iter().map(|&i| s[i]).collect::<Vec<_>>();
+                let l_sizes: Vec<usize> = a.iter().map(|&i| l.shape[i]).collect();
+                let r_sizes: Vec<usize> = b.iter().map(|&i| r.shape[i]).collect();
                 return Err(err!(
                     Type,
-                    "dot_general requires {what} dimensions to have equal shapes, got {:?} and {:?} (operands {l} and {r})",
-                    dims(&l.shape, a),
-                    dims(&r.shape, b)
+                    "dot_general requires {what} dimensions to have equal shapes, got {l_sizes:?} and {r_sizes:?} (operands {l} and {r})"
                 )
                 .help("for a matrix product the last dimension of the left operand must equal the second to last of the right"));
             }
@@ -328,10 +344,10 @@ impl Primitive for DotGeneral {
         if let Some(Precision::Algorithm(preset)) = self.precision {
             return Ok(vec![dot_algorithm::lower(self, preset, cx, args, &outs[0])?]);
         }
-        let made = cx.op("stablehlo.dot_general", args, &self.attributes(), &outs[0]);
+        let product = cx.op("stablehlo.dot_general", args, &self.attributes(), &outs[0]);
         // The partitioner returns wrong rows if the result is needed with rows split over another axis than the operands'.
         let follows_operands = !self.lhs_batch.is_empty() && cx.has_quirk("products-that-change-axes");
-        Ok(vec![if follows_operands { cx.split_as_operands(made) } else { made }])
+        Ok(vec![if follows_operands { cx.split_as_operands(product) } else { product }])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -351,17 +367,16 @@ impl Primitive for DotGeneral {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let shift = |v: &Ints, d: usize| -> Ints { v.iter().map(|&i| if i >= d { i + 1 } else { i }).collect() };
+        // A dimension that both operands are batched over becomes a batch dimension; otherwise it is a free one.
         match (dims[0], dims[1]) {
             (Some(_), Some(_)) => {
                 let l = axis.moved(&args[0], dims[0], 0);
                 let r = axis.moved(&args[1], dims[1], 0);
-                let first = |v: &Ints| -> Ints { std::iter::once(0).chain(v.iter().map(|i| i + 1)).collect() };
                 let out = DotGeneral {
-                    lhs_contract: shift(&self.lhs_contract, 0),
-                    rhs_contract: shift(&self.rhs_contract, 0),
-                    lhs_batch: first(&self.lhs_batch),
-                    rhs_batch: first(&self.rhs_batch),
+                    lhs_contract: shifted(&self.lhs_contract, 0),
+                    rhs_contract: shifted(&self.rhs_contract, 0),
+                    lhs_batch: prepended(&self.lhs_batch),
+                    rhs_batch: prepended(&self.rhs_batch),
                     preferred: self.preferred,
                     precision: self.precision,
                     out: axis.out(&self.out, 0)?,
@@ -370,27 +385,27 @@ impl Primitive for DotGeneral {
             }
             (Some(d), None) => {
                 let out = DotGeneral {
-                    lhs_contract: shift(&self.lhs_contract, d),
-                    lhs_batch: shift(&self.lhs_batch, d),
+                    lhs_contract: shifted(&self.lhs_contract, d),
+                    lhs_batch: shifted(&self.lhs_batch, d),
                     ..self.clone()
                 };
                 let free = free(args[0].ndim(), &out.lhs_contract, &out.lhs_batch);
-                let at = free.iter().position(|&f| f == d).unwrap_or(0) + self.lhs_batch.len();
-                let out = DotGeneral { out: axis.out(&self.out, at)?, ..out };
-                Ok((smallvec![out.apply(&args[0], &args[1])], vec![Some(at)]))
+                let position = free.iter().position(|&f| f == d).unwrap_or(0) + self.lhs_batch.len();
+                let out = DotGeneral { out: axis.out(&self.out, position)?, ..out };
+                Ok((smallvec![out.apply(&args[0], &args[1])], vec![Some(position)]))
             }
             (None, d) => {
                 let d = d.unwrap_or(0);
                 let out = DotGeneral {
-                    rhs_contract: shift(&self.rhs_contract, d),
-                    rhs_batch: shift(&self.rhs_batch, d),
+                    rhs_contract: shifted(&self.rhs_contract, d),
+                    rhs_batch: shifted(&self.rhs_batch, d),
                     ..self.clone()
                 };
                 let lhs_free = free(args[0].ndim(), &out.lhs_contract, &out.lhs_batch).len();
                 let rhs_free = free(args[1].ndim(), &out.rhs_contract, &out.rhs_batch);
-                let at = rhs_free.iter().position(|&f| f == d).unwrap_or(0) + self.lhs_batch.len() + lhs_free;
-                let out = DotGeneral { out: axis.out(&self.out, at)?, ..out };
-                Ok((smallvec![out.apply(&args[0], &args[1])], vec![Some(at)]))
+                let position = rhs_free.iter().position(|&f| f == d).unwrap_or(0) + self.lhs_batch.len() + lhs_free;
+                let out = DotGeneral { out: axis.out(&self.out, position)?, ..out };
+                Ok((smallvec![out.apply(&args[0], &args[1])], vec![Some(position)]))
             }
         }
     }

@@ -402,12 +402,15 @@ pub(super) fn clipped(
     let made = cx.expand(&[indices], |args| {
         let indices = wide(&args[0], &operand);
         let n = indices.ndim() - 1;
-        let column = |(k, &d): (usize, &usize)| {
-            let i = crate::ops::lax::slice_in_dim(&indices, k, k + 1, n);
-            let bound = |v: usize| Array::literal(Scalar::Int(v as i128), i.dtype(), false);
-            MIN.apply(&MAX.apply(&i, &bound(0)), &bound(operand[d] - window[d]))
-        };
-        let columns: Vec<Array> = dims.iter().enumerate().map(column).collect();
+        let columns: Vec<Array> = dims
+            .iter()
+            .enumerate()
+            .map(|(k, &d)| {
+                let i = crate::ops::lax::slice_in_dim(&indices, k, k + 1, n);
+                let bound = |v: usize| Array::literal(Scalar::Int(v as i128), i.dtype(), false);
+                MIN.apply(&MAX.apply(&i, &bound(0)), &bound(operand[d] - window[d]))
+            })
+            .collect();
         Ok(vec![if columns.is_empty() { indices } else { crate::ops::lax::concatenate(&columns, n) }])
     })?;
     Ok(made[0])

@@ -93,8 +93,11 @@ pub(crate) fn widened(
     let wide: Vec<Aval> =
         outs.iter().map(|out| if is_half(out.dtype) { out.with_dtype(DType::F32) } else { out.clone() }).collect();
     let made = lower(cx, &args, &wide)?;
-    let narrow = |(v, out): (Value, &Aval)| if is_half(out.dtype) { convert(cx, v, out.dtype) } else { v };
-    Ok(made.into_iter().zip(outs).map(narrow).collect())
+    Ok(made
+        .into_iter()
+        .zip(outs)
+        .map(|(v, out)| if is_half(out.dtype) { convert(cx, v, out.dtype) } else { v })
+        .collect())
 }
 
 /// The conjugate transpose.

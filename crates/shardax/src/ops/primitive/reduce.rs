@@ -357,8 +357,12 @@ impl Reduce {
             return Ok(None);
         }
         let from = own.map_or_else(|| Typed::replicated(to.mesh(), cx.aval(x).rank()), |typed| (*typed).clone());
-        let split = |d: &usize| from.dims()[*d].axes().iter().copied();
-        let unreduced: AxisSet = self.axes.iter().flat_map(split).chain(from.unreduced().iter()).collect();
+        let unreduced: AxisSet = self
+            .axes
+            .iter()
+            .flat_map(|d| from.dims()[*d].axes().iter().copied())
+            .chain(from.unreduced().iter())
+            .collect();
         let kept = (0..from.rank()).filter(|d| !self.axes.contains(d)).map(|d| from.dims()[d].clone());
         let kept: SmallVec<[DimSpec; 4]> = kept.collect();
         let kind = self.reducer.unreduced_kind().unwrap_or_default();

@@ -21,16 +21,16 @@ use crate::ops::select::where_;
 use crate::ops::shard_map::ShardMap;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::typed::entry;
-use crate::sharding::{AbstractMesh, AxisType, DimSpec, Mesh, NamedSharding, Sharding, Typed, UnreducedKind};
+use crate::sharding::{AbstractMesh, AxisType, Mesh, NamedSharding, Sharding, Typed, UnreducedKind};
 use crate::source;
 
 /// The identity, with a sharding in the type of the result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reshard {
     pub to: Typed,
-    /// The mesh with its devices, where the context has none.
+    /// The mesh with its devices, if the context has none.
     pub mesh: Option<Mesh>,
-    /// The mesh of the operand, where its axes are all of type `Auto`: its type does not say it.
+    /// The mesh of the operand, if all its axes are of type `Auto`, because its type does not contain such a mesh.
     pub from: Option<AbstractMesh>,
 }
 
@@ -40,8 +40,8 @@ impl Reshard {
         bind1(self.clone(), std::slice::from_ref(x))
     }
 
-    /// Lowers a reshard to a value whose addends are spread over the axes `added`, device by device. The
-    /// partitioner cannot do it: it treats a value that should become unreduced as an addend on every device, ends the process if
+    /// Lowers a reshard to a value whose addends are spread over the axes `added`, device by device. The partitioner
+    /// cannot do it: it treats a value that should become unreduced as an addend on every device, ends the process if
     /// axes are exchanged, and returns wrong values if several axes of unequal sizes are added at once.
     fn lower_unreduced(
         &self,
@@ -52,30 +52,27 @@ impl Reshard {
         out: &Aval,
     ) -> Result<Vec<Value>> {
         let mesh = whole_mesh(cx, &self.to)?;
-        let kept: AxisSet = self.to.unreduced().minus(added);
-        // What is not unreduced afterwards is summed first.
-        let from = from.clone().with_partial(kept.clone(), AxisSet::default());
-        let without = |e: &DimSpec| entry(e.axes().iter().copied().filter(|n| !added.contains(*n)));
+        let unreduced_before: AxisSet = self.to.unreduced().minus(added);
+        // Axes that are not unreduced afterwards are summed first.
+        let from = from.clone().with_partial(unreduced_before.clone(), AxisSet::default());
+        // If the added axes are the last of their dimensions, each device keeps its part. Otherwise the value is first
+        // replicated over them.
         let stays = from.dims().iter().zip(self.to.dims()).all(|(have, want)| {
-            let last = have.axes().iter().skip_while(|n| !added.contains(**n)).all(|n| added.contains(*n));
-            last && without(have) == *want
+            let are_last = have.axes().iter().skip_while(|n| !added.contains(**n)).all(|n| added.contains(*n));
+            are_last && entry(have.axes().iter().copied().filter(|n| !added.contains(*n))) == *want
         });
-        let start = if stays { from } else { self.to.clone().with_partial(kept, AxisSet::default()) };
+        let start = if stays { from } else { self.to.clone().with_partial(unreduced_before, AxisSet::default()) };
         let x = cx.constrain(x, &start);
-        let index = |axes: &[AxisName]| {
-            let at = axes.iter().map(|n| (axis_index(*n), mesh.axis_size(*n).unwrap_or(1)));
-            at.fold(Array::from(0), |index, (at, size)| index * size + at)
-        };
-        let whole = NamedSharding::new(&mesh, self.to.spec()).shard_shape(&out.shape)?;
+        let out_part_shape = NamedSharding::new(&mesh, self.to.spec()).shard_shape(&out.shape)?;
         let y = on_parts(cx, &[x], std::slice::from_ref(&start), (out, &self.to), |args| {
             let split = start.split_axes().collect::<AxisSet>();
-            let rest: Vec<AxisName> = added.iter().filter(|n| !split.contains(*n)).collect();
+            let replicated: Vec<AxisName> = added.iter().filter(|n| !split.contains(*n)).collect();
             let zero = Array::zeros_of(&Aval::scalar(out.dtype));
             // Along axes over which the value was replicated, only the first device keeps it; along other axes each
             // device has its part.
             let mut y = args[0].clone();
-            if !rest.is_empty() {
-                y = where_(index(&rest).equal(0), &y, zero.broadcast_to(y.shape()));
+            if !replicated.is_empty() {
+                y = where_(device_index(&mesh, &replicated).equal(0), &y, zero.broadcast_to(y.shape()));
             }
             for d in 0..y.ndim() {
                 let axes: Vec<AxisName> =
@@ -85,17 +82,18 @@ impl Reshard {
                 }
                 let mut shape = y.shape_owned();
                 let part = shape[d];
-                shape[d] = whole[d];
+                shape[d] = out_part_shape[d];
                 let zeros = zero.broadcast_to(&shape);
-                y = lax::dynamic_update_slice_in_dim(&zeros, &y, &(index(&axes) * part), d as i32);
+                let start = device_index(&mesh, &axes) * part;
+                y = lax::dynamic_update_slice_in_dim(&zeros, &y, &start, d as i32);
             }
             Ok(y)
         })?;
         Ok(vec![y])
     }
 
-    /// Fails if the result would be the maximum or minimum of other values than the operand: a sum does not become a
-    /// maximum, and a value that devices do not hold has no kind to become one of.
+    /// Fails if the result would be an unreduced maximum or minimum that the operand is not. A sum cannot become a
+    /// maximum, and a reduced value cannot become unreduced.
     fn check_kind(&self, rule: &ShardingRule<'_>) -> Result<()> {
         let from = rule.arg(0);
         if self.to.unreduced().is_empty() || (from.kind() == UnreducedKind::Sum && self.to.kind() == UnreducedKind::Sum)
@@ -127,6 +125,16 @@ impl Reshard {
     }
 }
 
+/// The index of a device among the devices along these axes, in row-major order.
+fn device_index(mesh: &Mesh, axes: &[AxisName]) -> Array {
+    let indices = axes.iter().map(|n| (axis_index(*n), mesh.axis_size(*n).unwrap_or(1)));
+    indices.fold(Array::from(0), |index, (axis, size)| index * size + axis)
+}
+
+fn has_addends(typed: &Typed) -> bool {
+    !typed.unreduced().is_empty()
+}
+
 /// The mesh of this sharding with its devices, outside of every `shard_map`.
 fn whole_mesh(cx: &Lowering, typed: &Typed) -> Result<Mesh> {
     match (&cx.auto_mesh, cx.manual_axes.is_empty()) {
@@ -150,11 +158,11 @@ pub(crate) fn on_parts(
     f: impl FnOnce(&[Array]) -> Result<Array>,
 ) -> Result<Value> {
     let mesh = whole_mesh(cx, to)?;
-    let part = |(v, typed): (&Value, &Typed)| {
+    let parts = args.iter().zip(from).map(|(v, typed)| {
         let aval = cx.aval(*v);
         Ok(aval.with_shape(NamedSharding::new(&mesh, typed.spec()).shard_shape(&aval.shape)?))
-    };
-    let parts: Vec<Aval> = args.iter().zip(from).map(part).collect::<Result<_>>()?;
+    });
+    let parts: Vec<Aval> = parts.collect::<Result<_>>()?;
     let manual: Vec<AxisName> = mesh.axis_names().collect();
     let body = ShardMap::bind_axes(&mesh, &manual, false, || trace(&parts, |args| Ok(vec![f(args)?])))?;
     let map = ShardMap {
@@ -178,15 +186,15 @@ pub(crate) fn with_addends(
     out: &Aval,
     write: impl FnOnce(&mut Lowering, &[Value]) -> Result<Value>,
 ) -> Result<Vec<Value>> {
-    let addends = |typed: &Typed| !typed.unreduced().is_empty();
-    let to = out.sharding().filter(|typed| addends(typed));
-    let takes = args.iter().any(|v| cx.typed(*v).is_some_and(|typed| addends(&typed)));
+    let to = out.sharding().filter(|typed| has_addends(typed));
+    let takes = args.iter().any(|v| cx.typed(*v).is_some_and(|typed| has_addends(&typed)));
+    // Sums the operands, writes the operation, and spreads its result again.
     if cx.is_local() || (to.is_none() && !takes) || !cx.has_quirk("addends-in-partitions") {
         return Ok(vec![write(cx, args)?]);
     }
     let mut sums = args.to_vec();
     for v in &mut sums {
-        if let Some(typed) = cx.typed(*v).filter(|typed| addends(typed)) {
+        if let Some(typed) = cx.typed(*v).filter(|typed| has_addends(typed)) {
             let x = match typed.kind() {
                 UnreducedKind::Sum => *v,
                 _ => combined(cx, *v, &typed, &AxisSet::default())?,
@@ -267,17 +275,23 @@ impl Array {
 #[track_caller]
 pub(crate) fn sharded_alike(args: &[Array]) -> Vec<Array> {
     let rank = args.iter().map(Array::ndim).max().unwrap_or(0);
-    let typed = |x: &Array| x.aval_ref().and_then(Aval::sharding).filter(|t| t.rank() == rank).cloned();
-    let all: Vec<Typed> = args.iter().filter_map(typed).collect();
+    let all: Vec<Typed> = args.iter().filter_map(|x| sharding_of_rank(x, rank)).collect();
     let Some(first) = all.first() else { return args.to_vec() };
-    let is_partial = |t: &Typed| !t.unreduced().is_empty() || !t.reduced().is_empty();
     match joined(first.mesh(), rank, all.iter()) {
-        Some(joined) if !all.iter().any(is_partial) => {
-            let moves = |x: &Array| typed(x).is_some_and(|t| t != joined);
-            args.iter().map(|x| if moves(x) { x.sharded(&joined) } else { x.clone() }).collect()
+        Some(joined) if all.iter().all(|t| t.unreduced().is_empty() && t.reduced().is_empty()) => {
+            let aligned = args.iter().map(|x| match sharding_of_rank(x, rank).is_some_and(|typed| typed != joined) {
+                true => x.sharded(&joined),
+                false => x.clone(),
+            });
+            aligned.collect()
         }
         _ => args.to_vec(),
     }
+}
+
+/// The sharding in the type of an array, if it has this rank.
+fn sharding_of_rank(x: &Array, rank: usize) -> Option<Typed> {
+    x.aval_ref().and_then(Aval::sharding).filter(|typed| typed.rank() == rank).cloned()
 }
 
 impl Primitive for Reshard {
@@ -314,7 +328,7 @@ impl Primitive for Reshard {
         Some(self.to.mesh().clone())
     }
 
-    /// The type of the result has the sharding, which is written as that of every result is.
+    /// The lowering writes the sharding of every result from its type, so a reshard needs no operation of its own.
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let from =
             cx.typed(args[0]).map_or_else(|| Typed::replicated(self.to.mesh(), outs[0].rank()), |t| (*t).clone());
@@ -335,16 +349,16 @@ impl Primitive for Reshard {
         Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
     }
 
-    /// Where a cotangent lies is known from the operand's type: the interpreter brings it there.
+    /// Reshards the cotangent to the sharding of the operand's type.
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let operand = args[0].aval().cotangent();
-        let back = |ct: &Array| match (operand.sharding(), &self.from) {
+        let in_ct = cts[0].as_ref().map(|ct| match (operand.sharding(), &self.from) {
             _ if ct.is_number() => ct.clone(),
             (Some(want), _) => ct.sharded_from(self.to.mesh(), want),
             (None, Some(mesh)) => ct.sharded(&Typed::replicated(mesh, ct.ndim())),
             (None, None) => ct.clone(),
-        };
-        Ok(vec![cts[0].as_ref().map(back)])
+        });
+        Ok(vec![in_ct])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
@@ -382,11 +396,11 @@ pub fn reshard<T: Tree>(x: T, to: impl IntoPrefix<Option<ShardingLike>>) -> T {
 
 fn resharded(flat: &Flat, to: &Prefix<Option<ShardingLike>>) -> Result<SmallVec<[Array; 8]>> {
     let all = to.resolve(&flat.def, "reshard")?;
-    let one = |(leaf, like): (&Array, &Option<ShardingLike>)| match like {
+    let leaves = flat.leaves.iter().zip(&all).map(|(leaf, like)| match like {
         Some(like) => Array::from_result(leaf.check().and_then(|()| reshard_leaf(leaf, like)), leaf),
         None => leaf.clone(),
-    };
-    Ok(flat.leaves.iter().zip(&all).map(one).collect())
+    });
+    Ok(leaves.collect())
 }
 
 fn reshard_leaf(x: &Array, like: &ShardingLike) -> Result<Array> {
@@ -396,7 +410,7 @@ fn reshard_leaf(x: &Array, like: &ShardingLike) -> Result<Array> {
         return Err(err!(Value, "reshard cannot move a value of type {aval} inside of a shard_map over all axes")
             .help("sum what is unreduced with `psum`, and cast with `pcast_to`"));
     }
-    // A value of a type leaves it; of one without, there is nothing to say.
+    // Without explicit axes on either side, types contain no sharding that could change.
     if !to.mesh().has_explicit() && aval.sharding().is_none() {
         return Ok(x.clone());
     }

@@ -143,8 +143,7 @@ impl Scatter {
 
 /// The number of blocks that a scatter writes.
 fn rows_of(updates: &[usize], dims: &ScatterDimensionNumbers) -> usize {
-    let row = |d: &usize| !dims.update_window_dims.contains(d);
-    (0..updates.len()).filter(row).map(|d| updates[d]).product()
+    (0..updates.len()).filter(|d| !dims.update_window_dims.contains(d)).map(|d| updates[d]).product()
 }
 
 impl Scatter {

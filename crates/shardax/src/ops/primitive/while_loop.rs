@@ -329,11 +329,14 @@ impl Primitive for While {
                     outs.iter().zip(dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect()
                 }
             };
-            let choose = |(old, new): (&Array, Array)| {
-                let running = running.broadcast_in_dim(new.shape(), &[0]);
-                Select.apply(&running, old, &new)
-            };
-            Ok(carry.iter().zip(next).map(choose).collect())
+            Ok(carry
+                .iter()
+                .zip(next)
+                .map(|(old, new)| {
+                    let running = running.broadcast_in_dim(new.shape(), &[0]);
+                    Select.apply(&running, old, &new)
+                })
+                .collect())
         })?;
         Ok((While::run(any, step, cond_args, &[cond_args, body_args].concat(), &moved)?, out_dims))
     }

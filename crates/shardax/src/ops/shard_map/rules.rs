@@ -319,8 +319,8 @@ impl Primitive for ShardMap {
                 let (found, logged, values) = backward_logs::nested(|| ad::backward(&self.body, &operands, &cts))?;
                 wanted = found.iter().map(Option::is_some).collect();
                 layout = logged;
-                let outgoing = |(ct, spec): (Option<Array>, &PartitionSpec)| Some(self.outgoing(ct?, spec));
-                let found = found.into_iter().zip(&self.in_specs).filter_map(outgoing);
+                let found =
+                    found.into_iter().zip(&self.in_specs).filter_map(|(ct, spec)| Some(self.outgoing(ct?, spec)));
                 found.chain(values.into_iter().map(|value| Ok(stackable(value)))).collect()
             })
         })?;

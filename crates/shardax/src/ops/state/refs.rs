@@ -30,8 +30,11 @@ thread_local! {
 /// elsewhere.
 pub(crate) fn with_refs<R>(avals: &[Aval], f: impl FnOnce(&[Ref]) -> R) -> R {
     let scope = Some(NEXT.fetch_add(1, Ordering::Relaxed));
-    let make = |(number, aval): (usize, &Aval)| Ref { number, aval: aval.clone(), scope, home: Home::Kernel };
-    let refs: Vec<Ref> = avals.iter().enumerate().map(make).collect();
+    let refs: Vec<Ref> = avals
+        .iter()
+        .enumerate()
+        .map(|(number, aval)| Ref { number, aval: aval.clone(), scope, home: Home::Kernel })
+        .collect();
     SCOPES.with_pushed(scope, || f(&refs))
 }
 

@@ -155,14 +155,17 @@ impl Collectives {
             if continuing.contains(computation) {
                 continue;
             }
-            let size_of = |name: &String| sizes.get(&(computation, name.as_str())).copied();
-            let operands: usize = instruction.operands.iter().filter_map(size_of).sum();
+            let operands: usize =
+                instruction.operands.iter().filter_map(|name| sizes.get(&(computation, name.as_str())).copied()).sum();
             let mut results = bytes(&instruction.shapes);
             if instruction.opcode.ends_with("-start") {
                 // The result of a start also holds the operands, and additional u32 scalars.
-                let is_scalar = |(ty, dims): &&(ElementType, Vec<i64>)| *ty == ElementType::U32 && dims.is_empty();
                 let has_scalars = instruction.shapes.len() > 2;
-                let scalars = if has_scalars { instruction.shapes.iter().filter(is_scalar).count() } else { 0 };
+                let scalars = if has_scalars {
+                    instruction.shapes.iter().filter(|(ty, dims)| *ty == ElementType::U32 && dims.is_empty()).count()
+                } else {
+                    0
+                };
                 results = results.saturating_sub(4 * scalars);
                 results = if results > operands { results - operands } else { results };
             }
@@ -315,10 +318,17 @@ fn is_reduce_scatter_name(name: &str) -> bool {
 /// The computations that only continue collectives. TPUs write an asynchronous collective several times: in the
 /// fusion that starts it, in each fusion that it overlaps, and in the one that waits for it.
 fn continued(instructions: &[HloInstruction]) -> HashSet<&str> {
-    let waits = |i: &&HloInstruction| i.custom_call_target.as_deref() == Some("AsyncCollectiveDone");
-    let mut computations: HashSet<&str> = instructions.iter().filter(waits).map(|i| i.computation.as_str()).collect();
-    let overlaps = |i: &&HloInstruction| i.computation.starts_with("async_collective_fusion");
-    computations.extend(instructions.iter().filter(overlaps).map(|i| i.computation.as_str()));
+    let mut computations: HashSet<&str> = instructions
+        .iter()
+        .filter(|i| i.custom_call_target.as_deref() == Some("AsyncCollectiveDone"))
+        .map(|i| i.computation.as_str())
+        .collect();
+    computations.extend(
+        instructions
+            .iter()
+            .filter(|i| i.computation.starts_with("async_collective_fusion"))
+            .map(|i| i.computation.as_str()),
+    );
     // Add the computations that these call, until there are no more.
     loop {
         let inside = instructions.iter().filter(|i| computations.contains(i.computation.as_str()));
@@ -349,13 +359,14 @@ fn groups(instruction: &HloInstruction, mesh: Option<&Mesh>) -> Vec<Vec<usize>> 
 /// The axes along which the members of a group differ.
 fn axes(groups: &[Vec<usize>], mesh: Option<&Mesh>) -> Vec<AxisName> {
     let Some(mesh) = mesh else { return Vec::new() };
-    let differ = |name: &AxisName| {
-        groups.iter().any(|g| {
-            let first = g.first().map(|&p| mesh.coordinate(p, *name));
-            g.iter().any(|&p| Some(mesh.coordinate(p, *name)) != first)
+    mesh.axis_names()
+        .filter(|name| {
+            groups.iter().any(|g| {
+                let first = g.first().map(|&p| mesh.coordinate(p, *name));
+                g.iter().any(|&p| Some(mesh.coordinate(p, *name)) != first)
+            })
         })
-    };
-    mesh.axis_names().filter(differ).collect()
+        .collect()
 }
 
 #[cfg(test)]

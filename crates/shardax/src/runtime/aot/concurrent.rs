@@ -33,8 +33,7 @@ pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Res
         }
     };
     // All processes must compile programs over shared devices in the same order, so these are compiled sequentially.
-    let spans = |one: &Lowered<Args, Out>| processes_of(one.lowered.request.place.devices()).is_some();
-    let cores = match lowered.iter().any(spans) {
+    let cores = match lowered.iter().any(|one| processes_of(one.lowered.request.place.devices()).is_some()) {
         true => 1,
         false => std::thread::available_parallelism().map_or(1, |n| n.get()),
     };

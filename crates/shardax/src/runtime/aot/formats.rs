@@ -19,11 +19,15 @@ impl LoweredFn {
     /// The format of each argument; `inputs` are the shardings of the program's inputs.
     fn input_formats(&self, inputs: &[Sharding], program: &pjrt::CompiledProgram) -> LeafTree<Option<Format>> {
         let CallConvention { captures, kept, .. } = &self.convention;
-        let format = |argument: usize| {
-            let input = captures.len() + kept.iter().position(|k| *k == argument)?;
-            Some(format(layouts::layout_at(program.parameter_layouts(), input), inputs.get(input)?))
-        };
-        LeafTree::new(&self.in_def, (0..self.in_avals.len()).map(format).collect())
+        LeafTree::new(
+            &self.in_def,
+            (0..self.in_avals.len())
+                .map(|argument| {
+                    let input = captures.len() + kept.iter().position(|k| *k == argument)?;
+                    Some(format(layouts::layout_at(program.parameter_layouts(), input), inputs.get(input)?))
+                })
+                .collect(),
+        )
     }
 
     /// The format of each result; `outputs` are their shardings.
@@ -62,8 +66,9 @@ impl<Args, Out> Compiled<Args, Out> {
     /// Fails for committed arguments with another layout in memory.
     pub(super) fn check_layouts(&self, flat: &Flat) -> Result<()> {
         let has_layout = |sharding: &Sharding| sharding.layout().is_some();
-        let is_passed_with_layout = |leaf: &Array| leaf.concrete_ref().is_some_and(|c| has_layout(&c.sharding));
-        if !self.loaded.in_shardings.iter().any(has_layout) && !flat.leaves.iter().any(is_passed_with_layout) {
+        if !self.loaded.in_shardings.iter().any(has_layout)
+            && !flat.leaves.iter().any(|leaf| leaf.concrete_ref().is_some_and(|c| has_layout(&c.sharding)))
+        {
             return Ok(());
         }
         self.mismatches(flat, &|i, leaf| {

@@ -99,8 +99,14 @@ impl LoweredFn {
     }
 
     fn args_info(&self) -> LeafTree<ArgInfo> {
-        let info = |(aval, donated): (&Aval, &bool)| ArgInfo { aval: aval.clone(), donated: *donated };
-        LeafTree::new(&self.in_def, self.in_avals.iter().zip(&self.donated).map(info).collect())
+        LeafTree::new(
+            &self.in_def,
+            self.in_avals
+                .iter()
+                .zip(&self.donated)
+                .map(|(aval, donated)| ArgInfo { aval: aval.clone(), donated: *donated })
+                .collect(),
+        )
     }
 }
 
@@ -245,8 +251,11 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     pub fn unused_donations(&self) -> Vec<String> {
         let lowered = &self.lowered;
         let paths = lowered.in_def.paths();
-        let describe = |(i, _): (usize, bool)| format!("argument{} of type {}", paths[i], lowered.in_avals[i]);
-        lowered.unused_donations().into_iter().map(describe).collect()
+        lowered
+            .unused_donations()
+            .into_iter()
+            .map(|(i, _)| format!("argument{} of type {}", paths[i], lowered.in_avals[i]))
+            .collect()
     }
 
     /// Compiles the function for the devices of its arguments and shardings.

@@ -26,10 +26,13 @@ pub(super) fn text(name: &str, instructions: &[pjrt::HloInstruction]) -> String 
 
 /// The compiler's numeric cost estimates.
 pub(super) fn costs(program: &pjrt::CompiledProgram) -> Result<BTreeMap<String, f64>> {
-    let number = |(name, value)| match value {
-        pjrt::Value::Float(v) => Some((name, f64::from(v))),
-        pjrt::Value::Int(v) => Some((name, v as f64)),
-        _ => None,
-    };
-    Ok(program.cost_analysis()?.into_iter().filter_map(number).collect())
+    Ok(program
+        .cost_analysis()?
+        .into_iter()
+        .filter_map(|(name, value)| match value {
+            pjrt::Value::Float(v) => Some((name, f64::from(v))),
+            pjrt::Value::Int(v) => Some((name, v as f64)),
+            _ => None,
+        })
+        .collect())
 }

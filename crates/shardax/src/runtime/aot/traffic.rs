@@ -146,8 +146,11 @@ fn accessed(i: &HloInstruction, around: &Computation<'_>, all: &Computations<'_>
 /// The bytes that a fusion reads of one operand, which has `full_size` bytes: only the slices if the fusion slices the
 /// operand.
 fn read_of_parameter(at: usize, inside: &Computation<'_>, all: &Computations<'_>, full_size: usize) -> usize {
-    let is_it = |i: &&&HloInstruction| i.parameter_number == i64::try_from(at).ok();
-    inside.by_name.values().find(is_it).map_or(full_size, |parameter| read(parameter, inside, all, full_size))
+    inside
+        .by_name
+        .values()
+        .find(|i| i.parameter_number == i64::try_from(at).ok())
+        .map_or(full_size, |parameter| read(parameter, inside, all, full_size))
 }
 
 fn read(value: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>, full_size: usize) -> usize {

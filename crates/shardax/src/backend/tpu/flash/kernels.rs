@@ -62,6 +62,11 @@ struct Scores {
 
 type Grid<const N: usize> = [Array; N];
 
+/// The batch, head and block of queries at a point of the grid.
+fn query_block([b, h, i, _]: Grid<4>) -> [Array; 3] {
+    [b, h, i]
+}
+
 fn wide(shape: &[usize]) -> Aval {
     Aval::new(DType::F32, shape)
 }
@@ -125,13 +130,13 @@ impl Call {
     /// The first and the last block of keys that a block of queries may see, without regard to lengths. With `of_keys`,
     /// the blocks of queries that may see a block of keys.
     fn range(&self, block: &Array, of_keys: bool) -> [Array; 2] {
-        let (own, other) = if of_keys { (1, 0) } else { (0, 1) };
+        let (side, other) = if of_keys { (1, 0) } else { (0, 1) };
         let [back, forth] = if of_keys { [self.window[1], self.window[0]] } else { self.window };
         let (size, last) = (self.blocks[other], number(self.counts()[other] - 1));
-        let start = block * self.blocks[own] as i32;
+        let start = block * self.blocks[side] as i32;
         // A block that sees nothing uses the last block, because an index beyond the array must not be loaded.
         let low = back.map(|n| lax::div(&(&start - n).maximum(0), &number(size)).minimum(&last));
-        let high = forth.map(|n| lax::div(&(start + (self.blocks[own] as i32 - 1 + n)), &number(size)).minimum(&last));
+        let high = forth.map(|n| lax::div(&(start + (self.blocks[side] as i32 - 1 + n)), &number(size)).minimum(&last));
         [low.unwrap_or_else(|| number(0)), high.unwrap_or(last)]
     }
 
@@ -144,12 +149,12 @@ impl Call {
     /// Returns `true` in the kernel if a query of a block may see a key of a block.
     fn is_visible(&self, masks: &Masks<'_>, i: &Array, j: &Array) -> Array {
         let [low, high] = self.range(i, false);
-        let seen = j.greater_equal(low) & j.less_equal(high);
+        let in_window = j.greater_equal(low) & j.less_equal(high);
         let starts = [(i, self.blocks[0]), (j, self.blocks[1])];
         let of_lengths = masks.lengths.iter().zip(starts).filter_map(|(lengths, (block, size))| {
             Some((block * size as i32).less((*lengths)?.at(program_id(0)).get()))
         });
-        of_lengths.fold(seen, |a, b| a & b)
+        of_lengths.fold(in_window, |a, b| a & b)
     }
 
     /// A mask of the visible scores; queries are dimension `dim`.
@@ -158,21 +163,21 @@ impl Call {
         if dim == 1 {
             shape.reverse();
         }
-        let positions = |block: &Array, size: usize, dim| block * size as i32 + iota(DType::I32, &shape, dim);
-        let is_used = self.window != [None; 2] || self.end.is_some() || self.lengths != [false; 2];
-        let mut seen = Vec::new();
-        if is_used {
-            let (query, key) = (positions(i, self.blocks[0], dim), positions(j, self.blocks[1], 1 - dim));
+        let uses_positions = self.window != [None; 2] || self.end.is_some() || self.lengths != [false; 2];
+        let mut conditions = Vec::new();
+        if uses_positions {
+            let query = i * self.blocks[0] as i32 + iota(DType::I32, &shape, dim);
+            let key = j * self.blocks[1] as i32 + iota(DType::I32, &shape, 1 - dim);
             let [before, after] = self.window;
-            seen.extend(before.map(|n| query.less_equal(&key + n)));
-            seen.extend(after.map(|n| key.less_equal(&query + n)));
-            seen.extend(self.end.map(|end| key.less(end as i32)));
+            conditions.extend(before.map(|n| query.less_equal(&key + n)));
+            conditions.extend(after.map(|n| key.less_equal(&query + n)));
+            conditions.extend(self.end.map(|end| key.less(end as i32)));
             for (lengths, position) in masks.lengths.iter().zip([&query, &key]) {
-                seen.extend(lengths.map(|lengths| position.less(lengths.at(program_id(0)).get())));
+                conditions.extend(lengths.map(|lengths| position.less(lengths.at(program_id(0)).get())));
             }
         }
-        seen.extend(masks.segments.map(|[queries, keys]| queries.get().equal(keys.get())));
-        seen.into_iter().reduce(|a, b| a & b)
+        conditions.extend(masks.segments.map(|[queries, keys]| queries.get().equal(keys.get())));
+        conditions.into_iter().reduce(|a, b| a & b)
     }
 
     /// The product of two matrices in float32: `a b`, or `a bᵀ`.
@@ -200,9 +205,9 @@ impl Call {
 
     /// The operands of masks among the refs of a kernel, and the others.
     fn masks<'a>(&self, refs: &'a [Ref]) -> (Masks<'a>, &'a [Ref]) {
-        let (first, refs) = refs.split_at(self.lengths.iter().filter(|given| **given).count());
-        let mut first = first.iter();
-        let lengths = self.lengths.map(|given| if given { first.next() } else { None });
+        let (length_refs, refs) = refs.split_at(self.lengths.iter().filter(|given| **given).count());
+        let mut length_refs = length_refs.iter();
+        let lengths = self.lengths.map(|given| if given { length_refs.next() } else { None });
         match refs {
             [queries, keys, rest @ ..] if self.segments => (Masks { lengths, segments: Some([queries, keys]) }, rest),
             _ => (Masks { lengths, segments: None }, refs),
@@ -234,17 +239,23 @@ impl Call {
         Aval::new(DType::F32, [self.batch, self.heads, 1, self.sizes[0]])
     }
 
+    /// The batch, head and block of keys at a point of the grid of batch, heads, queries and keys.
+    fn key_block(&self, [b, h, i, j]: Grid<4>) -> [Array; 3] {
+        let head = if self.group() == 1 { h } else { lax::div(&h, &number(self.group())) };
+        [b, head, self.visible(&j, &i, false)]
+    }
+
     /// The cost of matmuls with these depths, for each block of queries and each block of keys that it may see.
     fn cost(&self, depths: usize, arrays: usize) -> CostEstimate {
         let [queries, keys] = self.counts();
         let [before, after] = self.window.map(|n| n.map(|n| n as usize));
         let [rows, columns] = self.blocks;
-        let of = |i: usize| {
+        let visible_blocks = (0..queries).map(|i| {
             let low = before.map_or(0, |n| (i * rows).saturating_sub(n) / columns);
             let high = after.map_or(keys, |n| (((i + 1) * rows - 1 + n) / columns + 1).min(keys));
             high.saturating_sub(low)
-        };
-        let pairs = (0..queries).map(of).sum::<usize>() * self.batch * self.heads;
+        });
+        let pairs = visible_blocks.sum::<usize>() * self.batch * self.heads;
         let scores = (pairs * rows * columns) as u64;
         let array = self.batch * self.heads * self.sizes[0] * self.depths[0] * self.dtype.byte_size();
         CostEstimate {
@@ -264,7 +275,7 @@ impl Call {
     /// operands are the masks, queries, keys and values.
     pub fn forward(self, operands: &[Array]) -> Result<[Array; 2]> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
-        let last = self.counts()[1] - 1;
+        let last_block = self.counts()[1] - 1;
         let kernel = |refs: &[Ref]| {
             let (masks, refs) = self.masks(refs);
             let [q, k, v, o, lse, m, l, acc] = refs else { return Ok(()) };
@@ -276,47 +287,43 @@ impl Call {
             })?;
             when(self.is_visible(&masks, &i, &j), || {
                 let Scores { scores, .. } = self.scores([&q.get(), &k.get()], &masks, &i, &j, 0);
-                let (old, v) = (m.get(), v.get());
-                let max = old.maximum(scores.max_keepdims(1));
+                let (old_max, v) = (m.get(), v.get());
+                let max = old_max.maximum(scores.max_keepdims(1));
                 let weights = (scores - &max).exp();
-                let kept = (old - &max).exp();
-                l.set(l.get() * &kept + weights.sum_keepdims(1))?;
-                acc.set(acc.get() * kept + self.dot(&weights.astype(v.dtype()), &v, false))?;
+                let scale = (old_max - &max).exp();
+                l.set(l.get() * &scale + weights.sum_keepdims(1))?;
+                acc.set(acc.get() * scale + self.dot(&weights.astype(v.dtype()), &v, false))?;
                 m.set(max)
             })?;
-            when(j.equal(last as i32), || {
+            when(j.equal(last_block as i32), || {
                 let sum = l.get();
                 let sees = sum.greater(0.0);
                 let sum = where_(&sees, sum, 1.0);
                 o.set((acc.get() / &sum).astype(o.dtype()))?;
-                let all = where_(sees, m.get() + sum.log(), HIDDEN);
+                let logsumexp = where_(sees, m.get() + sum.log(), HIDDEN);
                 // Converts a column to a row.
-                lse.set(all.broadcast_to([queries, 128]).t().max_keepdims(0))
+                lse.set(logsumexp.broadcast_to([queries, 128]).t().max_keepdims(0))
             })
         };
-        let query = |[b, h, i, _]: Grid<4>| [b, h, i];
-        let key = move |[b, h, i, j]: Grid<4>| {
-            let head = if self.group() == 1 { h } else { lax::div(&h, &number(self.group())) };
-            [b, head, self.visible(&j, &i, false)]
-        };
-        let mut specs = self.mask_specs(0, query, key);
+        let key = move |ids: Grid<4>| self.key_block(ids);
+        let mut specs = self.mask_specs(0, query_block, key);
         specs.extend([
-            Call::block(queries, depth, query),
+            Call::block(queries, depth, query_block),
             Call::block(keys, depth, key),
             Call::block(keys, value_depth, key),
         ]);
         let [rows, columns] = self.counts();
         let outs = vec![self.positions(self.sizes[0], self.heads, value_depth), self.per_query()];
         let column = wide(&[queries, 1]);
-        let made = self
+        let outputs = self
             .call("flash_attention", 8, kernel)
             .grid([self.batch, self.heads, rows, columns])
             .in_specs(specs)
-            .out_specs([Call::block(queries, value_depth, query), Call::row(queries, query)])
+            .out_specs([Call::block(queries, value_depth, query_block), Call::row(queries, query_block)])
             .scratch([column.clone(), column, wide(&[queries, value_depth])])
             .cost_estimate(self.cost(depth + value_depth, 4))
             .bind(operands, outs)?;
-        Ok([made[0].clone(), made[1].clone()])
+        Ok([outputs[0].clone(), outputs[1].clone()])
     }
 
     /// The weights of a block, transposed, and the cotangents of its scores, with the scale.
@@ -333,42 +340,39 @@ impl Call {
     /// logsumexp of each query, and the mean of its weights' cotangents.
     pub fn of_queries(self, operands: &[Array]) -> Result<Array> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
-        let last = self.counts()[1] - 1;
+        let last_block = self.counts()[1] - 1;
         let kernel = |refs: &[Ref]| {
             let (masks, refs) = self.masks(refs);
             let [_, k, _, _, _, _, dq, acc] = refs else { return Ok(()) };
             let (i, j) = (program_id(2), program_id(3));
             when(j.equal(0), || acc.set(0.0))?;
+            // The grid's last axis is the blocks of keys, so `acc` sums over the keys of one block of queries.
             when(self.is_visible(&masks, &i, &j), || {
                 let [_, of_dots] = self.transposed(refs, &masks, &i, &j);
                 acc.add(self.dot(&of_dots.t(), &k.get(), false))
             })?;
-            when(j.equal(last as i32), || dq.set(acc.get().astype(dq.dtype())))
+            when(j.equal(last_block as i32), || dq.set(acc.get().astype(dq.dtype())))
         };
-        let query = |[b, h, i, _]: Grid<4>| [b, h, i];
-        let key = move |[b, h, i, j]: Grid<4>| {
-            let head = if self.group() == 1 { h } else { lax::div(&h, &number(self.group())) };
-            [b, head, self.visible(&j, &i, false)]
-        };
-        let mut specs = self.mask_specs(1, query, key);
+        let key = move |ids: Grid<4>| self.key_block(ids);
+        let mut specs = self.mask_specs(1, query_block, key);
         specs.extend([
-            Call::block(queries, depth, query),
+            Call::block(queries, depth, query_block),
             Call::block(keys, depth, key),
             Call::block(keys, value_depth, key),
-            Call::block(queries, value_depth, query),
-            Call::row(queries, query),
-            Call::row(queries, query),
+            Call::block(queries, value_depth, query_block),
+            Call::row(queries, query_block),
+            Call::row(queries, query_block),
         ]);
         let [rows, columns] = self.counts();
-        let made = self
+        let outputs = self
             .call("flash_attention_of_queries", 8, kernel)
             .grid([self.batch, self.heads, rows, columns])
             .in_specs(specs)
-            .out_specs([Call::block(queries, depth, query)])
+            .out_specs([Call::block(queries, depth, query_block)])
             .scratch([wide(&[queries, depth])])
             .cost_estimate(self.cost(2 * depth + value_depth, 5))
             .bind(operands, vec![self.positions(self.sizes[0], self.heads, depth)])?;
-        Ok(made[0].clone())
+        Ok(outputs[0].clone())
     }
 
     /// The cotangents of keys and values, from the operands of [`of_queries`](Self::of_queries). After the blocks of
@@ -384,6 +388,7 @@ impl Call {
                 dk_sum.set(0.0)?;
                 dv_sum.set(0.0)
             })?;
+            // The last two axes of the grid are the heads of a group and the blocks of queries, which are summed.
             when(self.is_visible(&masks, &i, &j), || {
                 let [weights, of_dots] = self.transposed(refs, &masks, &i, &j);
                 dk_sum.add(self.dot(&of_dots, &q.get(), false))?;
@@ -407,7 +412,7 @@ impl Call {
         ]);
         let sums = [depth, value_depth].map(|depth| wide(&[keys, depth]));
         let outs = self.depths.map(|depth| self.positions(self.sizes[1], self.key_heads, depth));
-        let made = self
+        let outputs = self
             .call("flash_attention_of_keys", 10, kernel)
             .grid([self.batch, self.key_heads, columns, group, rows])
             .in_specs(specs)
@@ -415,6 +420,6 @@ impl Call {
             .scratch(sums)
             .cost_estimate(self.cost(2 * depth + 2 * value_depth, 6))
             .bind(operands, outs.to_vec())?;
-        Ok([made[0].clone(), made[1].clone()])
+        Ok([outputs[0].clone(), outputs[1].clone()])
     }
 }

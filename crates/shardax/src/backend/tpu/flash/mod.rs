@@ -132,11 +132,9 @@ impl<'a> Sized<'a> {
         let rank = q.len();
         let sizes = [q[rank - 3], k[rank - 3]];
         let least = |n: usize| n.next_multiple_of(BLOCKS[2]);
-        let block = |n: usize| {
-            let is_full = |block: &&usize| n.next_multiple_of(**block) <= least(n) + least(n) / 8;
-            *BLOCKS.iter().find(is_full).unwrap_or(&BLOCKS[2])
-        };
-        let blocks = sizes.map(block);
+        let blocks = sizes.map(|n| {
+            *BLOCKS.iter().find(|block| n.next_multiple_of(**block) <= least(n) + least(n) / 8).unwrap_or(&BLOCKS[2])
+        });
         let padded = [0, 1].map(|i| sizes[i].next_multiple_of(blocks[i]));
         let call = Call {
             batch: q[..rank - 3].iter().product(),

@@ -17,8 +17,8 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         let mut named = Vec::new();
-        if let Some((_, said)) = op.attributes.iter().find(|(name, _)| *name == "mhlo.attributes")
-            && let Attribute::Dictionary(entries) = self.dictionary.attribute(*said)?
+        if let Some((_, attributes)) = op.attributes.iter().find(|(name, _)| *name == "mhlo.attributes")
+            && let Attribute::Dictionary(entries) = self.dictionary.attribute(*attributes)?
         {
             for (name, value) in entries {
                 match (self.dictionary.string(name)?, self.dictionary.attribute(value)?) {
@@ -102,11 +102,10 @@ impl<'a> Writer<'a> {
                 let dtype = lapack::dtype(&element);
                 let dtype = dtype.ok_or_else(|| damaged(format!("its program calls {target} with {element}")))?;
                 let sizes: Option<Vec<usize>> = shape.iter().map(|&size| usize::try_from(size).ok()).collect();
-                let bytes = |sizes: &Vec<usize>| {
-                    let bytes = sizes.iter().try_fold(dtype.byte_size(), |all, &size| all.checked_mul(size));
+                let sizes = sizes.filter(|sizes| {
+                    let bytes = sizes.iter().try_fold(dtype.byte_size(), |bytes, &size| bytes.checked_mul(size));
                     bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
-                };
-                let sizes = sizes.filter(bytes);
+                });
                 let sizes = sizes.ok_or_else(|| damaged(format!("its program calls {target} with {shape:?}")))?;
                 Ok(Aval::new(dtype, sizes.as_slice()))
             })

@@ -95,7 +95,9 @@ fn factors(mesh: &[(String, usize)], devices: i64, parts: &[(usize, i64, i64)]) 
 /// The offsets of all positions along these factors. The last factor varies fastest.
 fn offsets(factors: &[&Factor]) -> Vec<i64> {
     factors.iter().fold(vec![0], |offsets, factor| {
-        let along = |offset: i64| (0..factor.size).map(move |position| offset + position * factor.stride);
-        offsets.into_iter().flat_map(along).collect()
+        offsets
+            .into_iter()
+            .flat_map(|offset| (0..factor.size).map(move |position| offset + position * factor.stride))
+            .collect()
     })
 }

@@ -6,8 +6,8 @@ use super::*;
 impl<'a> Writer<'a> {
     /// The shapes of results.
     pub(super) fn inferred(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {
+        // JAX's programs use these operations with symbolic sizes; StableHLO specifies the shapes.
         let shape = |operand: usize| self.shape(op, operand);
-        let each = || (0..op.results.len()).map(shape).collect::<Result<Vec<_>>>();
         Ok(match called(op) {
             "abs"
             | "add"
@@ -62,12 +62,14 @@ impl<'a> Writer<'a> {
             | "tanh"
             | "batch_norm_inference"
             | "xor" => vec![shape(0)?],
-            "all_reduce" | "optimization_barrier" | "scatter" | "sort" | "while" => each()?,
+            "all_reduce" | "optimization_barrier" | "scatter" | "sort" | "while" => {
+                (0..op.results.len()).map(shape).collect::<Result<_>>()?
+            }
             "clamp" | "select" | "triangular_solve" => vec![shape(1)?],
             "transpose" => {
-                let of = shape(0)?;
-                let moved = self.dims(op, "permutation")?.into_iter().map(|dim| at(&of, dim).copied());
-                vec![moved.collect::<Result<_>>()?]
+                let operand = shape(0)?;
+                let transposed = self.dims(op, "permutation")?.into_iter().map(|dim| at(&operand, dim).copied());
+                vec![transposed.collect::<Result<_>>()?]
             }
             "concatenate" => {
                 let (mut first, dim) = (shape(0)?, self.number(op, "dimension")?);
@@ -112,27 +114,19 @@ impl<'a> Writer<'a> {
                     (self.dims(op, "lhs_batching_dimensions")?, self.dims(op, "lhs_contracting_dimensions")?);
                 let (same, of_b) =
                     (self.dims(op, "rhs_batching_dimensions")?, self.dims(op, "rhs_contracting_dimensions")?);
-                let free = |shape: &[i64], batch: &[usize], contracted: &[usize]| -> Vec<i64> {
-                    let kept = |(dim, _): &(usize, &i64)| !batch.contains(dim) && !contracted.contains(dim);
-                    shape.iter().enumerate().filter(kept).map(|(_, size)| *size).collect()
-                };
                 let batches = batch.iter().map(|&dim| at(&a, dim).copied()).collect::<Result<Vec<_>>>()?;
-                vec![[batches, free(&a, &batch, &of_a), free(&b, &same, &of_b)].concat()]
+                vec![[batches, without(&a, &[batch, of_a].concat()), without(&b, &[same, of_b].concat())].concat()]
             }
             "reduce" => {
-                let gone = self.dims(op, "dimensions")?;
-                let left = |shape: Vec<i64>| {
-                    let kept = shape.into_iter().enumerate().filter(|(dim, _)| !gone.contains(dim));
-                    kept.map(|(_, size)| size).collect()
-                };
-                each()?.into_iter().map(left).collect()
+                let reduced = self.dims(op, "dimensions")?;
+                (0..op.results.len()).map(|i| Ok(without(&shape(i)?, &reduced))).collect::<Result<_>>()?
             }
             "reduce_window" => {
                 let names = ["window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding"];
                 let [window, strides, base, dilations, padding] = names.map(|name| self.numbers(op, name));
                 let (window, strides, base, dilations, padding) = (window?, strides?, base?, dilations?, padding?);
-                let of = shape(0)?;
-                let sizes = of.iter().enumerate().map(|(dim, &size)| {
+                let operand = shape(0)?;
+                let sizes = operand.iter().enumerate().map(|(dim, &size)| {
                     let [low, high] = [2 * dim, 2 * dim + 1].map(|i| at(&padding, i).copied());
                     let moved = dilated(size, *at(&base, dim)?).saturating_add(low?).saturating_add(high?);
                     windows(moved, dilated(*at(&window, dim)?, *at(&dilations, dim)?), *at(&strides, dim)?)
@@ -142,9 +136,9 @@ impl<'a> Writer<'a> {
             "gather" => self.gathered(op)?,
             "convolution" => self.convolved(op)?,
             "fft" => {
-                let (mut of, lengths) = (shape(0)?, self.numbers(op, "fft_length")?);
+                let (mut sizes, lengths) = (shape(0)?, self.numbers(op, "fft_length")?);
                 if let (Some(last), Some(length), Attribute::Choice(_, kind)) =
-                    (of.last_mut(), lengths.last(), self.dictionary.of_name(&op.named, "fft_type")?)
+                    (sizes.last_mut(), lengths.last(), self.dictionary.of_name(&op.named, "fft_type")?)
                 {
                     match *kind {
                         "RFFT" => *last = length / 2 + 1,
@@ -152,7 +146,7 @@ impl<'a> Writer<'a> {
                         _ => {}
                     }
                 }
-                vec![of]
+                vec![sizes]
             }
             _ => return Err(unread(op)),
         })
@@ -164,9 +158,9 @@ impl<'a> Writer<'a> {
         if vector < batch.len() {
             batch.remove(vector);
         }
-        let gone = [self.dims(op, "collapsed_slice_dims")?, self.dims(op, "operand_batching_dims")?].concat();
+        let removed = [self.dims(op, "collapsed_slice_dims")?, self.dims(op, "operand_batching_dims")?].concat();
         let offsets = self.dims(op, "offset_dims")?;
-        let mut sizes = slices.into_iter().enumerate().filter(|(dim, _)| !gone.contains(dim)).map(|(_, size)| size);
+        let mut sizes = slices.into_iter().enumerate().filter(|(dim, _)| !removed.contains(dim)).map(|(_, size)| size);
         let mut batch = batch.into_iter();
         let rank = batch.len() + offsets.len();
         let all = (0..rank).map(|dim| if offsets.contains(&dim) { sizes.next() } else { batch.next() });
@@ -175,7 +169,6 @@ impl<'a> Writer<'a> {
 
     fn convolved(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {
         let (image, kernel) = (self.shape(op, 0)?, self.shape(op, 1)?);
-        let of = |shape: &[i64], name: &str| at(shape, self.number(op, name)?).copied();
         let (from, by, to) = (
             self.dims(op, "input_spatial_dimensions")?,
             self.dims(op, "kernel_spatial_dimensions")?,
@@ -186,12 +179,15 @@ impl<'a> Writer<'a> {
         let (base, dilations, strides, padding) = (base?, dilations?, strides?, padding?);
         let mut out = vec![0; image.len()];
         let groups = *at(&self.numbers(op, "batch_group_count")?, 0)?;
+        let batch = *at(&image, self.number(op, "input_batch_dimension")?)? / groups.max(1);
+        let features = *at(&kernel, self.number(op, "kernel_output_feature_dimension")?)?;
+        // A damaged file may number dimensions that the result does not have.
         let mut set = |dim: usize, size: i64| -> Result<()> {
             *out.get_mut(dim).ok_or_else(|| unread(op))? = size;
             Ok(())
         };
-        set(self.number(op, "output_batch_dimension")?, of(&image, "input_batch_dimension")? / groups.max(1))?;
-        set(self.number(op, "output_feature_dimension")?, of(&kernel, "kernel_output_feature_dimension")?)?;
+        set(self.number(op, "output_batch_dimension")?, batch)?;
+        set(self.number(op, "output_feature_dimension")?, features)?;
         for (i, &dim) in to.iter().enumerate() {
             let (size, window) = (*at(&image, *at(&from, i)?)?, *at(&kernel, *at(&by, i)?)?);
             let (low, high) = (*at(&padding, 2 * i)?, *at(&padding, 2 * i + 1)?);
@@ -200,6 +196,11 @@ impl<'a> Writer<'a> {
         }
         Ok(vec![out])
     }
+}
+
+/// The sizes of the other dimensions.
+fn without(shape: &[i64], dims: &[usize]) -> Vec<i64> {
+    shape.iter().enumerate().filter(|(dim, _)| !dims.contains(dim)).map(|(_, size)| *size).collect()
 }
 
 /// A size with gaps between its elements.

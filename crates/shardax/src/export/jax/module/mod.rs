@@ -91,7 +91,7 @@ struct Writer<'a> {
     platform: usize,
     scopes: Vec<Scope>,
     names: usize,
-    made: Module,
+    module: Module,
     /// The functions of a program with symbolic sizes. They are written for the sizes that they are called with.
     symbolic: Option<Specialized<'a>>,
     /// The functions that replace calls of LAPACK, by call, with the operands that they take; and their text.
@@ -109,7 +109,6 @@ impl Module {
     /// The module of this bytecode for one platform, specified by number. `main` is called with arrays of these shapes,
     /// except for the `empty` ones, which are cotangents of integers.
     pub fn of(code: &Bytecode, shapes: &[Vec<i64>], empty: Vec<bool>, platform: usize) -> Result<Module> {
-        let made = Module::default();
         let dictionary = Dictionary::of(code);
         let symbolic = dictionary.has_symbols().then(|| Specialized::of(shapes));
         let mut writer = Writer {
@@ -119,7 +118,7 @@ impl Module {
             platform,
             scopes: vec![Scope::default()],
             names: 0,
-            made,
+            module: Module::default(),
             symbolic,
             routines: HashMap::new(),
             routine_text: String::new(),
@@ -132,16 +131,16 @@ impl Module {
         if count != 1 || arguments {
             return Err(damaged("its program is not a module"));
         }
-        writer.module(&mut r)?;
-        Ok(writer.made)
+        writer.write_module(&mut r)?;
+        Ok(writer.module)
     }
 }
 
 impl<'a> Writer<'a> {
     fn line(&mut self, indent: usize, text: &str) -> Result<()> {
         self.dictionary.spend(1 + text.len())?;
-        self.made.text.extend(std::iter::repeat_n(' ', indent).chain(text.chars()));
-        self.made.text.push('\n');
+        self.module.text.extend(std::iter::repeat_n(' ', indent).chain(text.chars()));
+        self.module.text.push('\n');
         Ok(())
     }
 
@@ -152,15 +151,15 @@ impl<'a> Writer<'a> {
     fn define(&mut self, value: Value) -> Result<()> {
         let scope = self.scope()?;
         let next = scope.next.last_mut().ok_or_else(|| damaged("its program has values outside of functions"))?;
-        let place = scope.values.get_mut(*next).ok_or_else(|| damaged("its program has more values than it says"))?;
-        *place = Some(value);
+        let slot = scope.values.get_mut(*next).ok_or_else(|| damaged("its program has more values than it says"))?;
+        *slot = Some(value);
         *next += 1;
         Ok(())
     }
 
     fn value(&mut self, index: usize) -> Result<Value> {
-        let found = at(&self.scope()?.values, index)?.clone();
-        found.ok_or_else(|| damaged(format!("its program uses value {index} before it is made")))
+        let value = at(&self.scope()?.values, index)?.clone();
+        value.ok_or_else(|| damaged(format!("its program uses value {index} before it is made")))
     }
 
     fn types(&self, of: impl IntoIterator<Item = usize>) -> Result<Vec<String>> {
@@ -169,15 +168,16 @@ impl<'a> Writer<'a> {
 
     /// Reads an operation up to its regions.
     fn operation(&mut self, r: &mut Bytes<'a>) -> Result<Operation<'a>> {
+        // `present` has one bit for each part: attributes, results, operands, blocks, regions, orders of uses, properties.
         let &(dialect, name) = at(&self.dictionary.code.operations, r.index()?)?;
-        let mask = r.byte()?;
+        let present = r.byte()?;
         // The location.
         r.index()?;
-        if mask & 8 != 0 {
+        if present & 8 != 0 {
             return Err(err!(NotImplemented, "the program has jumps between blocks, at {dialect}.{name}"));
         }
         let mut attributes = Vec::new();
-        if mask & 1 != 0 {
+        if present & 1 != 0 {
             match self.dictionary.attribute(r.index()?)? {
                 Attribute::Dictionary(all) => {
                     for (key, value) in all {
@@ -187,19 +187,19 @@ impl<'a> Writer<'a> {
                 _ => return Err(damaged("its program has invalid attributes")),
             }
         }
-        let properties = if mask & 0x40 != 0 { Some(r.index()?) } else { None };
+        let properties = if present & 0x40 != 0 { Some(r.index()?) } else { None };
         let named = match dialect {
             "builtin" => Vec::new(),
             _ if self.dictionary.code.version < PROPERTIES => self.dictionary.among(name, &mut attributes)?,
-            _ => self.dictionary.named(name, properties)?,
+            _ => self.dictionary.named_properties(name, properties)?,
         };
-        let results = if mask & 2 != 0 { r.list(|r| r.index())? } else { Vec::new() };
-        let operands = if mask & 4 != 0 { r.list(|r| r.index())? } else { Vec::new() };
+        let results = if present & 2 != 0 { r.list(|r| r.index())? } else { Vec::new() };
+        let operands = if present & 4 != 0 { r.list(|r| r.index())? } else { Vec::new() };
         let operands = operands.into_iter().map(|index| self.value(index)).collect::<Result<_>>()?;
-        if mask & 0x20 != 0 {
+        if present & 0x20 != 0 {
             skip_orders(r, results.len())?;
         }
-        let (regions, isolated) = if mask & 0x10 != 0 { r.flagged()? } else { (0, false) };
+        let (regions, isolated) = if present & 0x10 != 0 { r.flagged()? } else { (0, false) };
         Ok(Operation { dialect, name, attributes, named, properties, results, operands, regions, isolated })
     }
 
@@ -211,6 +211,7 @@ impl<'a> Writer<'a> {
         op: &Operation<'a>,
         body: &mut dyn FnMut(&mut Self, usize, Vec<usize>, usize, &mut Bytes<'a>) -> Result<()>,
     ) -> Result<()> {
+        // Values are numbered within a region and the regions around it, so each region drops its values at its end.
         let mut section = None;
         let version = self.dictionary.code.version;
         if op.isolated {
@@ -254,7 +255,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn module(&mut self, r: &mut Bytes<'a>) -> Result<()> {
+    fn write_module(&mut self, r: &mut Bytes<'a>) -> Result<()> {
         let op = self.operation(r)?;
         if (op.dialect, op.name, op.regions) != ("builtin", "module", 1) {
             return Err(damaged(format!("its program is {}.{}", op.dialect, op.name)));
@@ -265,10 +266,10 @@ impl<'a> Writer<'a> {
         {
             name = format!(" @{}", quoted(self.dictionary.string(named)?));
         }
-        let kept = op.attributes.iter().filter(|(name, _)| name.starts_with("mhlo."));
-        let kept: Vec<_> =
-            kept.map(|(name, value)| Ok(foreign(name, &self.dictionary.text(*value)?))).collect::<Result<_>>()?;
-        self.line(0, &format!("module{name}{} {{", braces("attributes {", &kept, "}")))?;
+        let attributes = op.attributes.iter().filter(|(name, _)| name.starts_with("mhlo."));
+        let attributes: Vec<_> =
+            attributes.map(|(name, value)| Ok(foreign(name, &self.dictionary.text(*value)?))).collect::<Result<_>>()?;
+        self.line(0, &format!("module{name}{} {{", braces("attributes {", &attributes, "}")))?;
         self.regions(r, &op, &mut |me, _, _, count, r| {
             for _ in 0..count {
                 let op = me.operation(r)?;
@@ -283,7 +284,7 @@ impl<'a> Writer<'a> {
             }
             me.write_symbolic()?;
             let routines = take(&mut me.routine_text);
-            me.made.text.push_str(&routines);
+            me.module.text.push_str(&routines);
             Ok(())
         })?;
         self.line(0, "}")
@@ -294,18 +295,18 @@ impl<'a> Writer<'a> {
             return Err(damaged("its program refers to an undefined mesh"));
         };
         let inside = text.trim_start_matches("<[").trim_end_matches("]>");
-        let axis = |axis: &str| {
+        let axes = inside.split(", ").filter(|axis| !axis.is_empty()).map(|axis| {
             let (name, size) = axis.rsplit_once('=')?;
             Some((name.trim_matches('"').to_owned(), size.parse().ok()?))
-        };
-        let axes = inside.split(", ").filter(|axis| !axis.is_empty()).map(axis).collect::<Option<Vec<_>>>();
-        let axes = axes.ok_or_else(|| damaged(format!("its program has the mesh {text}")))?;
+        });
+        let axes =
+            axes.collect::<Option<Vec<_>>>().ok_or_else(|| damaged(format!("its program has the mesh {text}")))?;
         if axes.is_empty() {
             self.axisless.push(format!("<{},", symbol(name)));
             return Ok(());
         }
         self.mesh_axes.insert(name, axes.clone());
-        self.made.meshes.push(axes);
+        self.module.meshes.push(axes);
         self.line(2, &format!("sdy.mesh {} = {text}", symbol(name)))
     }
 
@@ -376,30 +377,32 @@ impl<'a> Writer<'a> {
                 }
                 me.define(value)?;
             }
-            let before = take(&mut me.made.text);
+            // The types of the results are known after the body, but the signature comes before it.
+            let before = take(&mut me.module.text);
             for constant in constants {
                 me.line(4, &constant)?;
             }
             me.operations(r, count, 4, "func.return")?;
-            let body = replace(&mut me.made.text, before);
+            let body = replace(&mut me.module.text, before);
             let results = match called {
                 Some(_) => me.returned.iter().map(|value| value.of).collect(),
                 None => results.clone(),
             };
             if is_main {
-                let shape = |of: &usize| Ok(me.dictionary.tensor_type(*of)?.0);
-                me.made.result_shapes = results.iter().map(shape).collect::<Result<_>>()?;
+                let shapes = results.iter().map(|&ty| Ok(me.dictionary.tensor_type(ty)?.0));
+                me.module.result_shapes = shapes.collect::<Result<_>>()?;
             }
             let results = me.types(results)?;
-            let given: Vec<_> = results.iter().zip(&gives).map(|(of, sharding)| format!("{of}{sharding}")).collect();
+            let typed_results: Vec<_> =
+                results.iter().zip(&gives).map(|(of, sharding)| format!("{of}{sharding}")).collect();
             let visibility = if is_main { "public" } else { "private" };
-            let signature = format!("({}) -> ({})", taken.join(", "), given.join(", "));
+            let signature = format!("({}) -> ({})", taken.join(", "), typed_results.join(", "));
             let name = called.map_or_else(|| symbol(name), |(name, _)| format!("@{name}"));
             me.line(2, &format!("func.func {visibility} {name}{signature} {{"))?;
-            me.made.text.push_str(&body);
+            me.module.text.push_str(&body);
             if is_main {
-                (me.made.inputs, me.made.results) = (texts, results);
-                (me.made.takes, me.made.gives) =
+                (me.module.inputs, me.module.results) = (texts, results);
+                (me.module.takes, me.module.gives) =
                     (takes.iter().skip(usize::from(numbered)).cloned().collect(), gives.clone());
             }
             me.line(2, "}")
@@ -503,22 +506,23 @@ impl<'a> Writer<'a> {
                 .help("write the function with `exchange.save` of `tools/export`, which stores its program as text"));
             }
         }
-        let written = match called {
+        let operation = match called {
             "return" => end.to_owned(),
             "call" => "func.call".to_owned(),
             name if calls::CHLO.contains(&name) => format!("chlo.{name}"),
             name => format!("stablehlo.{name}"),
         };
         let attributes = braces("<{", &self.dictionary.attributes(op.name, &op.named)?, "}>");
-        let begin = format!("{results}\"{written}\"({operands}){attributes}");
-        let mut kept = Vec::new();
+        let begin = format!("{results}\"{operation}\"({operands}){attributes}");
+        // Attributes of JAX itself, and hints for the partitioner, have no meaning in another program.
+        let mut attributes_kept = Vec::new();
         for (name, value) in &op.attributes {
             let dropped = name.starts_with("jax.") || *name == "sdy.sharding_rule";
             if !(dropped || *name == "sdy.sharding" && self.is_axisless(*value)?) {
-                kept.push(foreign(name, &self.dictionary.text(*value)?));
+                attributes_kept.push(foreign(name, &self.dictionary.text(*value)?));
             }
         }
-        let behind = format!("{} : ({takes}) -> ", braces("{", &kept, "}"));
+        let behind = format!("{} : ({takes}) -> ", braces("{", &attributes_kept, "}"));
         if op.regions == 0 {
             let gives = self.given(&op)?;
             return self.line(indent, &format!("{begin}{behind}{gives}"));

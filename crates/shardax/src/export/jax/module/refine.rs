@@ -87,7 +87,7 @@ impl<'a> Writer<'a> {
         if self.symbolic.is_some() {
             self.specialized("main", &[])?;
             let text = take(&mut self.symbolic()?.text);
-            self.made.text.push_str(&text);
+            self.module.text.push_str(&text);
         }
         Ok(())
     }
@@ -99,8 +99,8 @@ impl<'a> Writer<'a> {
         if let Some(written) = symbolic.written.get(&key) {
             return Ok(written.clone());
         }
-        let found = symbolic.functions.get(name).cloned();
-        let (op, mut body) = found.ok_or_else(|| damaged(format!("its program has no function {name}")))?;
+        let function = symbolic.functions.get(name).cloned();
+        let (op, mut body) = function.ok_or_else(|| damaged(format!("its program has no function {name}")))?;
         symbolic.depth += 1;
         if symbolic.depth > DEPTH {
             return Err(damaged(format!("its functions call each other more than {DEPTH} deep")));
@@ -116,21 +116,22 @@ impl<'a> Writer<'a> {
             .iter()
             .map(|value| Value { known: Known { sum: None, ..value.known.clone() }, ..value.clone() })
             .collect();
-        let (text, names) = (take(&mut self.made.text), self.names);
+        let (text, names) = (take(&mut self.module.text), self.names);
         grow(|| self.function(&mut body, &op, Some((&new, &args))))?;
-        let written = replace(&mut self.made.text, text);
+        let written = replace(&mut self.module.text, text);
         self.names = names;
-        let made = (new, take(&mut self.returned));
+        let specialization = (new, take(&mut self.returned));
         let symbolic = self.symbolic()?;
         symbolic.depth -= 1;
         symbolic.text.push_str(&written);
-        symbolic.written.insert(key, made.clone());
-        Ok(made)
+        symbolic.written.insert(key, specialization.clone());
+        Ok(specialization)
     }
 
     /// Replaces symbolic sizes of an operation with known ones, and returns the known values of its results. Returns
     /// `None` if nothing remains to be written.
     pub(super) fn refine(&mut self, op: &mut Operation<'a>, indent: usize) -> Result<Option<Vec<Known>>> {
+        // Each operation with shape operands becomes the operation that has attributes instead.
         match called(op) {
             "call" => return self.call(op, "callee").map(Some),
             "composite" => return self.call(op, "decomposition").map(Some),
@@ -171,8 +172,8 @@ impl<'a> Writer<'a> {
                 self.give(op, vec![shape])?;
             }
             "dynamic_broadcast_in_dim" => {
-                let kept = op.named.iter().filter(|(name, _)| *name == "broadcast_dimensions").cloned().collect();
-                self.becomes(op, "broadcast_in_dim_v1", 1, kept)?;
+                let named = op.named.iter().filter(|(name, _)| *name == "broadcast_dimensions").cloned().collect();
+                self.becomes(op, "broadcast_in_dim_v1", 1, named)?;
             }
             "dynamic_pad" => {
                 let names = ["edge_padding_low", "edge_padding_high", "interior_padding"];
@@ -208,8 +209,8 @@ impl<'a> Writer<'a> {
 
     /// The values of an operand that contains sizes.
     fn sizes(&self, op: &Operation, operand: usize) -> Result<Vec<i64>> {
-        let known = at(&op.operands, operand)?.known.values.as_deref().map(<[i64]>::to_vec);
-        known.ok_or_else(|| {
+        let values = at(&op.operands, operand)?.known.values.as_deref().map(<[i64]>::to_vec);
+        values.ok_or_else(|| {
             err!(NotImplemented, "the sizes of {} depend on more than the sizes of arguments", called(op))
                 .help("export the function for the sizes that are called, without `symbolic_shape`")
         })
@@ -249,10 +250,11 @@ impl<'a> Writer<'a> {
             return Err(damaged(format!("its program has {} results of {}", op.results.len(), called(op))));
         }
         for (of, shape) in op.results.iter_mut().zip(shapes) {
-            let Ok((said, element)) = self.dictionary.tensor_type(*of) else { continue };
-            let fits = said.len() == shape.len() && said.iter().zip(&shape).all(|(a, b)| a == b || *a == DYNAMIC);
+            let Ok((expected, element)) = self.dictionary.tensor_type(*of) else { continue };
+            let fits =
+                expected.len() == shape.len() && expected.iter().zip(&shape).all(|(a, b)| a == b || *a == DYNAMIC);
             if !fits || shape.iter().any(|size| *size < 0) {
-                return Err(damaged(format!("its program has {} of shape {shape:?}, for {said:?}", called(op))));
+                return Err(damaged(format!("its program has {} of shape {shape:?}, for {expected:?}", called(op))));
             }
             *of = self.dictionary.refined(shape, element);
         }
@@ -279,8 +281,8 @@ impl<'a> Writer<'a> {
         if self.sizes(op, 0)?.first() != Some(&0) {
             return Ok(());
         }
-        let said = op.attributes.iter().find(|(name, _)| *name == "error_message");
-        let mut message = match said.map(|(_, value)| self.dictionary.attribute(*value)).transpose()? {
+        let attribute = op.attributes.iter().find(|(name, _)| *name == "error_message");
+        let mut message = match attribute.map(|(_, value)| self.dictionary.attribute(*value)).transpose()? {
             Some(Attribute::Text(message)) => message.to_owned(),
             _ => "the sizes of the arguments do not fit".to_owned(),
         };
@@ -306,6 +308,7 @@ impl<'a> Writer<'a> {
             op.name = "slice_v1";
             return Ok(());
         }
+        // The end is the start plus a known size, so the slice is a dynamic one with this size.
         let size = match &end.known.sum {
             Some((name, size)) if *name == begin.name && strides.iter().all(|stride| *stride == 1) => size.to_vec(),
             _ => return Err(unread(op)),
@@ -345,14 +348,15 @@ impl<'a> Writer<'a> {
             return Err(unread(op));
         };
         let indices = self.dictionary.integers(of, bytes)?;
-        let first = usize::try_from(indices.iter().copied().min().unwrap_or_default()).map_err(damaged)?;
+        let first_shape_operand =
+            usize::try_from(indices.iter().copied().min().unwrap_or_default()).map_err(damaged)?;
         let shapes = indices.iter().map(|&index| self.sizes(op, usize::try_from(index).map_err(damaged)?));
         let shapes = shapes.collect::<Result<Vec<_>>>()?;
         op.attributes.remove(place);
-        op.operands.truncate(first);
+        op.operands.truncate(first_shape_operand);
         for (name, attribute) in &mut op.named {
             if let ("operand_layouts", Attribute::Array(all)) = (*name, attribute) {
-                all.truncate(first);
+                all.truncate(first_shape_operand);
             }
         }
         self.give(op, shapes)
@@ -365,6 +369,7 @@ impl<'a> Writer<'a> {
         };
         let names = ["window_dimensions", "window_strides", "base_dilations", "window_dilations"];
         let sizes = names.iter().enumerate().map(|(i, name)| Ok((*name, numbers(self.sizes(op, 2 * inputs + i)?))));
+        // The operands are the inputs, their initial values, and five shape operands.
         let mut named: Named<'a> = sizes.collect::<Result<_>>()?;
         let padding = self.sizes(op, 2 * inputs + 4)?;
         named.push(("padding", Attribute::Numbers(vec![(padding.len() / 2) as i64, 2], padding)));
@@ -378,6 +383,7 @@ impl<'a> Writer<'a> {
         op.operands.truncate(2 * inputs);
         let shapes = self.inferred(op)?;
         self.give(op, shapes)?;
+        // The reducer is a function of the program; the region calls its specialization for scalars.
         let (name, begin) = self.results_name(op);
         let scalars: Vec<usize> = op.operands[inputs..].iter().map(|value| value.of).collect();
         let args: Vec<Value> =
@@ -387,8 +393,8 @@ impl<'a> Writer<'a> {
         let attributes = braces("<{", &self.dictionary.attributes(op.name, &op.named)?, "}>");
         self.line(indent, &format!("{begin}\"stablehlo.reduce_window\"({}){attributes} ({{", operands.join(", ")))?;
         let types = self.types(args.iter().map(|value| value.of))?;
-        let taken: Vec<_> = args.iter().zip(&types).map(|(value, of)| format!("{}: {of}", value.name)).collect();
-        self.line(indent, &format!("^bb0({}):", taken.join(", ")))?;
+        let arguments: Vec<_> = args.iter().zip(&types).map(|(value, of)| format!("{}: {of}", value.name)).collect();
+        self.line(indent, &format!("^bb0({}):", arguments.join(", ")))?;
         let call = Operation {
             results: results.iter().map(|value| value.of).collect(),
             operands: Vec::new(),
@@ -396,13 +402,13 @@ impl<'a> Writer<'a> {
             attributes: Vec::new(),
             ..op.clone()
         };
-        let (made, before) = self.results_name(&call);
+        let (result, before) = self.results_name(&call);
         let names: Vec<_> = args.iter().map(|value| value.name.as_str()).collect();
         let gives = self.given(&call)?;
         let types = types.join(", ");
         self.line(indent + 2, &format!("{before}func.call @{function}({}) : ({types}) -> {gives}", names.join(", ")))?;
         let outs = self.types(call.results.iter().copied())?.join(", ");
-        self.line(indent + 2, &format!("\"stablehlo.return\"({}) : ({outs}) -> ()", all_of(&made, results.len())))?;
+        self.line(indent + 2, &format!("\"stablehlo.return\"({}) : ({outs}) -> ()", all_of(&result, results.len())))?;
         let takes = self.types(op.operands.iter().map(|value| value.of))?.join(", ");
         let gives = self.given(op)?;
         self.line(indent, &format!("}}) : ({takes}) -> {gives}"))?;

@@ -49,6 +49,21 @@ enum Entry {
     },
 }
 
+impl Entry {
+    fn entire(axis: usize, shape: &[usize]) -> Entry {
+        Entry::Part { axis, part: Strided { start: 0, len: shape[axis], step: 1 } }
+    }
+
+    /// For an entry whose axis remains: the axis, or `None` for a new one.
+    fn remaining_axis(&self) -> Option<Option<usize>> {
+        match *self {
+            Entry::Part { axis, .. } | Entry::Places { axis } => Some(Some(axis)),
+            Entry::New => Some(None),
+            Entry::Fixed { .. } => None,
+        }
+    }
+}
+
 /// An index into arrays of one shape, without the values of its integer arrays.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Plan {
@@ -61,16 +76,11 @@ struct Plan {
 
 fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Array>)> {
     let rank = shape.len();
-    let axes_of = |item: &IndexItem| match item {
-        IndexItem::NewAxis | IndexItem::Ellipsis => 0,
-        IndexItem::Array(a) if a.dtype() == DType::Bool => a.ndim(),
-        _ => 1,
-    };
-    let taken: usize = items.iter().map(axes_of).sum();
-    if taken > rank {
+    let indexed: usize = items.iter().map(axis_count).sum();
+    if indexed > rank {
         return Err(err!(
             Index,
-            "too many indices for array: array is {rank}-dimensional, but {taken} were indexed (shape {shape:?})"
+            "too many indices for array: array is {rank}-dimensional, but {indexed} were indexed (shape {shape:?})"
         )
         .help("an index has at most one entry for each dimension, besides NewAxis and Ellipsis"));
     }
@@ -78,7 +88,7 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
         return Err(err!(Index, "an index can only have a single Ellipsis")
             .help("write `..` for each dimension that is taken whole"));
     }
-    let full = |axis: usize| Entry::Part { axis, part: Strided { start: 0, len: shape[axis], step: 1 } };
+    // Each item indexes the axes from `axis` on.
     let mut out = Vec::with_capacity(rank);
     let mut places = Vec::new();
     let mut axis = 0;
@@ -86,14 +96,14 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
         match item {
             IndexItem::NewAxis => out.push(Entry::New),
             IndexItem::Ellipsis => {
-                let end = axis + rank - taken;
-                out.extend((axis..end).map(full));
+                let end = axis + rank - indexed;
+                out.extend((axis..end).map(|axis| Entry::entire(axis, shape)));
                 axis = end;
             }
             IndexItem::At(i) => {
                 let n = shape[axis];
-                let at = if *i < 0 { i.saturating_add(n as i64) } else { *i };
-                if !(0..n as i64).contains(&at) {
+                let position = if *i < 0 { i.saturating_add(n as i64) } else { *i };
+                if !(0..n as i64).contains(&position) {
                     return Err(err!(Index, "index {i} is out of bounds for axis {axis} with size {n}").help(
                         match n {
                             0 => format!("the axis is empty (shape {shape:?})"),
@@ -101,7 +111,7 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
                         },
                     ));
                 }
-                out.push(Entry::Fixed { axis, at: at as usize });
+                out.push(Entry::Fixed { axis, at: position as usize });
                 axis += 1;
             }
             IndexItem::Slice(slice) => {
@@ -126,8 +136,17 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
             }
         }
     }
-    out.extend((axis..rank).map(full));
+    out.extend((axis..rank).map(|axis| Entry::entire(axis, shape)));
     Ok((out, places))
+}
+
+/// The number of axes that an item indexes.
+fn axis_count(item: &IndexItem) -> usize {
+    match item {
+        IndexItem::NewAxis | IndexItem::Ellipsis => 0,
+        IndexItem::Array(a) if a.dtype() == DType::Bool => a.ndim(),
+        _ => 1,
+    }
 }
 
 /// Returns the places where a mask over the axes from `axis` on is true, as one array of positions for each axis.
@@ -137,11 +156,11 @@ fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>>
         return Err(err!(Type, "Array boolean scalar indices are not supported, got {}", mask.type_name())
             .help("select values with `where_(condition, x, other)` instead"));
     }
-    let of = &shape[axis..axis + mask.ndim()];
-    if of != mask.shape() {
+    let sizes = &shape[axis..axis + mask.ndim()];
+    if sizes != mask.shape() {
         return Err(err!(
             Index,
-            "boolean index did not match shape of indexed array: axes {axis} to {} of shape {shape:?} have sizes {of:?}, and the mask {:?}",
+            "boolean index did not match shape of indexed array: axes {axis} to {} of shape {shape:?} have sizes {sizes:?}, and the mask {:?}",
             axis + mask.ndim() - 1,
             mask.shape()
         )
@@ -156,13 +175,14 @@ fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>>
         )
         .help("use `where_(mask, x, other)` to choose elements, or read the mask and index with the numbers of its true places"),
     })?;
-    let all: Vec<usize> = (0..chosen.len()).filter(|&i| chosen[i]).collect();
-    let numbers = |d: usize| {
-        let (size, stride) = (of[d], of[d + 1..].iter().product::<usize>().max(1));
-        let column: Vec<i64> = all.iter().map(|i| (i / stride % size) as i64).collect();
+    // The positions of the true elements in the flattened mask, then along each axis.
+    let flat: Vec<usize> = (0..chosen.len()).filter(|&i| chosen[i]).collect();
+    let columns = (0..sizes.len()).map(|d| {
+        let (size, stride) = (sizes[d], sizes[d + 1..].iter().product::<usize>().max(1));
+        let column: Vec<i64> = flat.iter().map(|i| (i / stride % size) as i64).collect();
         array_of(column, DType::of_indices(&[size]))
-    };
-    Ok((0..of.len()).map(numbers).collect())
+    });
+    Ok(columns.collect())
 }
 
 fn check_places(a: &Array) -> Result<()> {
@@ -188,9 +208,8 @@ pub(crate) fn from_front(places: &Array, n: usize) -> Array {
     if unsigned {
         return places;
     }
-    let number = |v: usize| Array::literal(Scalar::Int(v as i128), dtype, false);
-    let negative = Compare::Lt.apply(&places, &number(0));
-    Select.apply(&negative, &places, &ADD.apply(&places, &number(n)))
+    let negative = Compare::Lt.apply(&places, &number(0, dtype));
+    Select.apply(&negative, &places, &ADD.apply(&places, &number(n as i64, dtype)))
 }
 
 impl Plan {
@@ -276,8 +295,9 @@ impl Plan {
     /// Returns the dimensions of the result, without new axes, that are kept parts. The other dimensions belong to the
     /// block.
     fn kept_dims(&self) -> Vec<usize> {
-        let kept = self.layout(|| vec![false; self.block.len()], |e| matches!(e, Entry::Part { .. }).then_some(true));
-        (0..kept.len()).filter(|&i| kept[i]).collect()
+        let is_part =
+            self.layout(|| vec![false; self.block.len()], |e| matches!(e, Entry::Part { .. }).then_some(true));
+        (0..is_part.len()).filter(|&i| is_part[i]).collect()
     }
 
     /// Returns an indexed axis of size 0, which has no entries to take.
@@ -309,6 +329,7 @@ impl Plan {
         let mut limit: SmallVec<[usize; 4]> = x.shape().into();
         let mut strides: SmallVec<[usize; 4]> = smallvec![1; rank];
         let mut backwards: SmallVec<[usize; 4]> = SmallVec::new();
+        // A slice has positive strides, so a part with a negative step is sliced forwards and reversed.
         for entry in &self.entries {
             match *entry {
                 Entry::Part { axis, part } => {
@@ -325,17 +346,17 @@ impl Plan {
                 Entry::Places { .. } | Entry::New => {}
             }
         }
-        let whole = start.iter().all(|s| *s == 0) && limit.as_slice() == x.shape() && strides.iter().all(|s| *s == 1);
-        let mut out = if whole { x.clone() } else { lax::slice(x, &start, &limit, Some(&strides)) };
+        let is_entire =
+            start.iter().all(|s| *s == 0) && limit.as_slice() == x.shape() && strides.iter().all(|s| *s == 1);
+        let mut out = if is_entire { x.clone() } else { lax::slice(x, &start, &limit, Some(&strides)) };
         if !backwards.is_empty() {
             out = lax::rev(&out, &backwards);
         }
-        let kept = |entry: &Entry| match *entry {
-            Entry::Part { axis, .. } | Entry::Places { axis } => Some(Some(axis)),
-            Entry::Fixed { .. } | Entry::New => None,
-        };
-        let kept: Vec<Option<usize>> = self.entries.iter().filter_map(kept).collect();
-        if self.has_places() { lax::with_dims(&out, &kept) } else { out }
+        if !self.has_places() {
+            return out;
+        }
+        let axes = self.entries.iter().filter_map(|entry| entry.remaining_axis().filter(Option::is_some));
+        lax::with_dims(&out, &axes.collect::<Vec<_>>())
     }
 }
 
@@ -353,13 +374,13 @@ fn cut_starts(shape: &[usize], start: &[usize], sizes: &[usize]) -> Vec<Array> {
 
 /// Returns a start for every axis, from the starts of the axes that are cut, and the remaining operands.
 fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Array>, &'a [Array]) {
-    let mut given = args.iter();
+    let mut operands = args.iter();
     let zero = number(0, DType::of_indices(shape));
     let starts = (0..shape.len()).map(|d| match sizes[d] < shape[d] {
-        true => given.next().cloned().unwrap_or_else(|| zero.clone()),
+        true => operands.next().cloned().unwrap_or_else(|| zero.clone()),
         false => zero.clone(),
     });
-    (starts.collect(), given.as_slice())
+    (starts.collect(), operands.as_slice())
 }
 
 /// Returns `true` if a block's start may be an operand: in eager execution on one device, because partitioning does not
@@ -385,9 +406,9 @@ pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
         // Nothing is selected, so no element gets a gradient.
         return Ok(crate::ops::constants::filled(&shape, Scalar::Int(0), x.dtype()));
     }
-    let unchanged =
-        |e: &Entry| matches!(e, Entry::Part { axis, part } if part.step == 1 && part.len == x.shape()[*axis]);
-    if plan.entries.iter().all(unchanged) {
+    let shape = x.shape();
+    let mut entries = plan.entries.iter();
+    if entries.all(|e| matches!(e, Entry::Part { axis, part } if part.step == 1 && part.len == shape[*axis])) {
         return Ok(x.clone());
     }
     let mut args = vec![x.clone()];
@@ -397,6 +418,7 @@ pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
             plan.get(&args[0], &args[1..], options).map(|x| vec![x])
         });
     }
+    // Reads the block that contains the selection from an operand's start, so that one program serves all starts.
     let (start, sizes) = plan.bounds(x.shape());
     args.splice(1..1, cut_starts(x.shape(), &start, &sizes));
     composite1("getitem_block", (plan.within_bounds(), sizes, *options), &args, |(plan, sizes, options), args| {
@@ -419,12 +441,7 @@ impl Plan {
     fn get(&self, x: &Array, raw: &[Array], options: &Options) -> Result<Array> {
         let cut = self.cut(x);
         if raw.is_empty() {
-            let dim = |entry: &Entry| match *entry {
-                Entry::Part { axis, .. } | Entry::Places { axis } => Some(Some(axis)),
-                Entry::New => Some(None),
-                Entry::Fixed { .. } => None,
-            };
-            let dims: Vec<Option<usize>> = self.entries.iter().filter_map(dim).collect();
+            let dims: Vec<Option<usize>> = self.entries.iter().filter_map(Entry::remaining_axis).collect();
             return Ok(lax::with_dims(&cut, &dims));
         }
         let places = self.places(x.shape(), raw);
@@ -444,17 +461,20 @@ impl Plan {
         let sizes: Vec<usize> = cut.shape().iter().zip(&indexed).map(|(&n, &i)| if i { 1 } else { n }).collect();
         let out = if self.block.is_empty() && mode != GatherScatterMode::FillOrDrop {
             // A single index is the start of a block.
-            let mut given = places.iter();
+            let mut positions = places.iter();
             let starts: Vec<Array> = indexed
                 .iter()
-                .map(|i| if *i { given.next().cloned() } else { None }.unwrap_or_else(|| number(0, places[0].dtype())))
+                .map(|i| {
+                    let position = if *i { positions.next().cloned() } else { None };
+                    position.unwrap_or_else(|| number(0, places[0].dtype()))
+                })
                 .collect();
             // This includes axes of size 1, so that `checkify` sees the position.
             let operands: Vec<Array> = std::iter::once(cut).chain(starts).collect();
             bind1(DynamicSlice { sizes: sizes.as_slice().into() }, &operands)
         } else {
-            let all: Vec<usize> = (0..self.block.len()).collect();
-            let columns: Vec<Array> = places.iter().map(|p| column(p, &self.block, &all)).collect();
+            let block_dims: Vec<usize> = (0..self.block.len()).collect();
+            let columns: Vec<Array> = places.iter().map(|p| column(p, &self.block, &block_dims)).collect();
             let gather = Gather {
                 dims: GatherDimensionNumbers {
                     offset_dims: self.kept_dims(),
@@ -471,8 +491,8 @@ impl Plan {
             gather.apply(&cut, &lax::concatenate(&columns, self.block.len()))
         };
         // If the index is a single position, its block still has the indexed axes.
-        let is_indexed = |d: usize| out.ndim() == indexed.len() && self.block.is_empty() && indexed[d];
-        let mut kept = (0..out.ndim()).filter(|&d| !is_indexed(d));
+        let has_indexed_axes = out.ndim() == indexed.len() && self.block.is_empty();
+        let mut remaining = (0..out.ndim()).filter(|&d| !(has_indexed_axes && indexed[d]));
         let is_new = self.layout(
             || vec![false; self.block.len()],
             |e| match e {
@@ -481,7 +501,7 @@ impl Plan {
                 _ => None,
             },
         );
-        let dims: Vec<Option<usize>> = is_new.iter().map(|new| if *new { None } else { kept.next() }).collect();
+        let dims: Vec<Option<usize>> = is_new.iter().map(|new| if *new { None } else { remaining.next() }).collect();
         Ok(lax::with_dims(&out, &dims))
     }
 }
@@ -490,8 +510,8 @@ impl Plan {
 fn column(places: &Array, rows: &[usize], dims: &[usize]) -> Array {
     let mut shape: Shape = rows.into();
     shape.push(1);
-    let first = dims.len() - places.ndim();
-    places.broadcast_in_dim(&shape, &dims[first..])
+    let first_dim = dims.len() - places.ndim();
+    places.broadcast_in_dim(&shape, &dims[first_dim..])
 }
 
 #[cfg(test)]

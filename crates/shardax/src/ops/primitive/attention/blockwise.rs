@@ -63,16 +63,17 @@ impl<'a> Blocks<'a> {
         let sizes = [x.queries(), x.keys()];
         let block = sizes.map(|n| n.clamp(1, BLOCK));
         let [queries, keys] = [0, 1].map(|i| sizes[i].div_ceil(block[i]) * block[i]);
-        let rows = |x: &Array, axis: i32| padded(x, axis, 0.0, [sizes[0], queries]);
-        let columns = |x: &Array, axis: i32| padded(x, axis, 0.0, [sizes[1], keys]);
-        let scores = |x: &Array| columns(&rows(x, -2), -1);
+        let (rows, columns) = ([sizes[0], queries], [sizes[1], keys]);
         let x = Operands {
-            q: rows(&x.q, -3),
-            k: columns(&x.k, -3),
-            v: columns(&x.v, -3),
-            bias: x.bias.as_ref().map(scores),
-            mask: x.mask.as_ref().map(scores),
-            segments: x.segments.as_ref().map(|[queries, keys]| [rows(queries, -1), columns(keys, -1)]),
+            q: padded(&x.q, -3, 0.0, rows),
+            k: padded(&x.k, -3, 0.0, columns),
+            v: padded(&x.v, -3, 0.0, columns),
+            bias: x.bias.as_ref().map(|bias| padded(&padded(bias, -2, 0.0, rows), -1, 0.0, columns)),
+            mask: x.mask.as_ref().map(|mask| padded(&padded(mask, -2, 0.0, rows), -1, 0.0, columns)),
+            segments: x
+                .segments
+                .as_ref()
+                .map(|[queries, keys]| [padded(queries, -1, 0.0, rows), padded(keys, -1, 0.0, columns)]),
             ..x
         };
         Blocks { of, x, sizes, block }
@@ -93,10 +94,10 @@ impl<'a> Blocks<'a> {
         let [queries, keys] = self.block.map(|n| n as i32);
         let count = (self.x.keys() as i32) / keys;
         let [before, after] = self.of.window.limits();
-        let first = at * queries;
-        let start = before.map_or(0.into_array(), |n| floor_divide(maximum(&first - n, 0), keys));
-        let end =
-            after.map_or(count.into_array(), |n| minimum(floor_divide(&first + (queries - 1 + n), keys) + 1, count));
+        let first_query = at * queries;
+        let start = before.map_or(0.into_array(), |n| floor_divide(maximum(&first_query - n, 0), keys));
+        let end = after
+            .map_or(count.into_array(), |n| minimum(floor_divide(&first_query + (queries - 1 + n), keys) + 1, count));
         (start, end)
     }
 
@@ -151,20 +152,21 @@ pub(crate) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
             zeros_dtype(per_query.as_slice(), DType::F32),
             zeros_dtype(output.as_slice(), DType::F32),
         );
-        let (first, end) = blocks.range(&at);
+        let (first_block, end) = blocks.range(&at);
         let add = |key: Array, (max, sum, y): (Array, Array, Array)| {
             let block = blocks.block(&rows, &at, &key);
             let (scores, _) = block.scores(f64::NEG_INFINITY);
-            let new = maximum(&max, scores.max(-1));
-            let weights = (scores - new.expand_dims(-1)).exp();
-            let kept = sum * (max - &new).exp();
-            let sum = &kept + weights.sum(-1);
+            let new_max = maximum(&max, scores.max(-1));
+            let weights = (scores - new_max.expand_dims(-1)).exp();
+            let scaled_sum = sum * (max - &new_max).exp();
+            let sum = &scaled_sum + weights.sum(-1);
             // The running output is normalized, because sums of weights times values may be too large.
             let part = 1.0 / where_(sum.greater(0.0), &sum, 1.0);
-            let y = y * of_output(&(kept * &part)) + block.of_queries(&(weights * part.expand_dims(-1)), &block.x.v);
-            (new, sum, y)
+            let y =
+                y * of_output(&(scaled_sum * &part)) + block.of_queries(&(weights * part.expand_dims(-1)), &block.x.v);
+            (new_max, sum, y)
         };
-        let (max, sum, y) = fori_loop(first, end, add, start)?;
+        let (max, sum, y) = fori_loop(first_block, end, add, start)?;
         Ok(((), (max, sum, y)))
     };
     let ((), (max, sum, y)) = scan(step, (), blocks.each())?;
@@ -211,18 +213,19 @@ pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
         let mut output = rows.q.shape().to_vec();
         let depth = output.len() - 1;
         output[depth] = x.v.shape()[x.v.ndim() - 1];
+        // Sums over the blocks of keys the tangent of the output, and the weighted mean of the scores' tangents.
         let start = (zeros_dtype(output.as_slice(), DType::F32), zeros_dtype(max.shape(), DType::F32));
-        let (first, end) = blocks.range(&at);
+        let (first_block, end) = blocks.range(&at);
         let add = |key: Array, (dy, mean): (Array, Array)| {
             let block = blocks.block(&rows, &at, &key);
-            let along = moved.of_keys(&(&key * blocks.block[1] as i32), blocks.block[1]);
+            let tangents = moved.of_keys(&(&key * blocks.block[1] as i32), blocks.block[1]);
             let (weights, slope) = weights(&block, &max, &sum);
-            let scores = block.scores_tangent([&along.q, &along.k], along.bias.as_ref(), &slope);
+            let scores = block.scores_tangent([&tangents.q, &tangents.k], tangents.bias.as_ref(), &slope);
             let moved = &weights * scores;
-            let dy = dy + block.of_queries(&moved, &block.x.v) + block.of_queries(&weights, &along.v);
+            let dy = dy + block.of_queries(&moved, &block.x.v) + block.of_queries(&weights, &tangents.v);
             (dy, mean + moved.sum(-1))
         };
-        Ok(((), fori_loop(first, end, add, start)?))
+        Ok(((), fori_loop(first_block, end, add, start)?))
     };
     let ((), (dy, mean)) = scan(step, (), blocks.each())?;
     let (dy, mean) = (blocks.joined(&dy, -3), blocks.joined(&mean, -1));
@@ -233,15 +236,31 @@ pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
 
 /// Adds `part` to the slice of `total` that starts at these indices of these dimensions.
 fn add_at(total: &Array, part: Array, starts: &[(i32, Array)]) -> Array {
-    let (mut old, mut size) = (total.clone(), Vec::new());
+    // Slices one dimension after the other, and writes the sum back in the opposite order.
+    let (mut slice, mut outer) = (total.clone(), Vec::new());
     for (axis, start) in starts {
         let n = part.shape()[(part.ndim() as i32 + axis) as usize];
-        size.push((old.clone(), start, *axis));
-        old = dynamic_slice_in_dim(&old, start, n, *axis);
+        outer.push((slice.clone(), start, *axis));
+        slice = dynamic_slice_in_dim(&slice, start, n, *axis);
     }
-    size.into_iter()
-        .rev()
-        .fold(old + part, |part, (whole, start, axis)| dynamic_update_slice_in_dim(&whole, &part, start, axis))
+    let outer = outer.into_iter().rev();
+    outer.fold(slice + part, |part, (outer, start, axis)| dynamic_update_slice_in_dim(&outer, &part, start, axis))
+}
+
+/// Adds the cotangents of a block of scores to the bias's, whose dimensions of size 1 are broadcast.
+fn add_bias_block(total: &Array, scores: &Array, [query_at, key_at]: [Array; 2]) -> Array {
+    let mut shape = total.shape().to_vec();
+    let rank = shape.len();
+    let starts = [(-2, query_at), (-1, key_at)].into_iter();
+    let starts: Vec<_> = starts.filter(|(axis, _)| shape[(rank as i32 + axis) as usize] != 1).collect();
+    for (size, block_size) in shape[rank - 2..].iter_mut().zip(&scores.shape()[rank - 2..]) {
+        *size = if *size == 1 { 1 } else { *block_size };
+    }
+    add_at(total, reduced(scores, &shape), &starts)
+}
+
+fn zeros_f32(x: &Array) -> Array {
+    zeros_dtype(x.shape(), DType::F32)
 }
 
 /// Returns the cotangents of queries, keys, values and bias.
@@ -254,50 +273,35 @@ pub(crate) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<
     let (max, sum) = (&args[n + 1], &args[n + 2]);
     let per_query = [(max, 0.0), (sum, 1.0), (&mean, 0.0)].map(|(x, value)| blocks.rows(x, -1, value));
     let of_output_rows = blocks.rows(ct, -3, 0.0);
-    let wide = |x: &Array| zeros_dtype(x.shape(), DType::F32);
     let bias = primitive.bias.then_some(blocks.x.bias.as_ref()).flatten();
     let step = |carry: (Array, Array, Option<Array>), at: Array| -> Result<((Array, Array, Option<Array>), Array)> {
         let rows = blocks.queries(&at);
         let [max, sum, mean] = [0, 1, 2].map(|i| blocks.row_block(&per_query[i], &at, -1));
         let ct = blocks.row_block(&of_output_rows, &at, -3);
-        let (first, end) = blocks.range(&at);
+        let (first_block, end) = blocks.range(&at);
         type State = (Array, (Array, Array, Option<Array>));
         let add = |key: Array, (dq, (dk, dv, dbias)): State| {
             let block = blocks.block(&rows, &at, &key);
             let (weights, slope) = weights(&block, &max, &sum);
             let [of_q, of_k, of_v, scores] = block.cotangents(&weights, &slope, &ct, &mean);
             let [query_at, key_at] = [&at * blocks.block[0] as i32, &key * blocks.block[1] as i32];
-            let dbias = dbias.map(|total| {
-                let is_split = |axis: i32| total.shape()[(total.ndim() as i32 + axis) as usize] != 1;
-                let starts = [(-2, query_at.clone()), (-1, key_at.clone())];
-                let starts: Vec<_> = starts.into_iter().filter(|(axis, _)| is_split(*axis)).collect();
-                let mut shape = total.shape().to_vec();
-                let last = shape.len() - 2;
-                for (size, own) in shape[last..].iter_mut().zip(&scores.shape()[last..]) {
-                    *size = if *size == 1 { 1 } else { *own };
-                }
-                add_at(&total, reduced(&scores, &shape), &starts)
-            });
+            let dbias = dbias.map(|total| add_bias_block(&total, &scores, [query_at.clone(), key_at.clone()]));
             let at_keys = [(-3, key_at)];
             (dq + of_q, (add_at(&dk, of_k, &at_keys), add_at(&dv, of_v, &at_keys), dbias))
         };
-        let (dq, carry) = fori_loop(first, end, add, (wide(&rows.q), carry))?;
+        let (dq, carry) = fori_loop(first_block, end, add, (zeros_f32(&rows.q), carry))?;
         Ok((carry, dq))
     };
-    let start = (wide(&blocks.x.k), wide(&blocks.x.v), bias.map(wide));
+    let start = (zeros_f32(&blocks.x.k), zeros_f32(&blocks.x.v), bias.map(zeros_f32));
     let ((dk, dv, dbias), dq) = scan(step, start, blocks.each())?;
-    let whole = Block::whole(of, Operands { bias: None, mask: None, ..x.clone() });
-    let keys = |x: &Array| lax::slice_in_dim(x, 0, blocks.sizes[1], -3);
-    let of_blind = whole.of_keys(&(blind(max) / blocks.sizes[1] as f64).expand_dims(-1), ct);
-    let (dk, dv) = (keys(&dk), keys(&dv) + of_blind);
+    // Blind queries attend to all keys equally, so their cotangent reaches the values, but no score.
+    let all_keys = Block::whole(of, Operands { bias: None, mask: None, ..x.clone() });
+    let [dk, dv] = [&dk, &dv].map(|x| lax::slice_in_dim(x, 0, blocks.sizes[1], -3));
+    let dv = dv + all_keys.of_keys(&(blind(max) / blocks.sizes[1] as f64).expand_dims(-1), ct);
     let dtype = x.q.dtype();
     let of_bias = dbias.zip(x.bias.as_ref()).map(|(dbias, bias)| {
-        let shape = bias.shape();
-        let cut = |x: Array, axis: i32| {
-            let size = shape[(shape.len() as i32 + axis) as usize];
-            lax::slice_in_dim(&x, 0, size, axis)
-        };
-        cut(cut(dbias, -2), -1).astype(bias.dtype())
+        let [rows, columns] = [2, 1].map(|axis| bias.shape()[bias.ndim() - axis]);
+        lax::slice_in_dim(&lax::slice_in_dim(&dbias, 0, rows, -2), 0, columns, -1).astype(bias.dtype())
     });
     let dq = blocks.joined(&dq, -3);
     Ok([dq, dk, dv].into_iter().map(|x| x.astype(dtype)).chain(of_bias).collect())

@@ -176,15 +176,17 @@ impl Attention {
 
     /// Returns this attention for a batch, whose mapped dimension is the first one of all operands.
     fn batched(&self, axis: &BatchAxis) -> Self {
-        let inserted = |sharding: &NamedSharding| {
-            let first = match axis.spmd_names.as_slice() {
-                [] => DimSpec::None,
-                names => DimSpec::Axes(names.iter().copied().collect()),
-            };
-            let spec = PartitionSpec::new(std::iter::once(first).chain(sharding.spec().dims().iter().cloned()));
-            NamedSharding::new(sharding.mesh(), spec)
-        };
-        Attention { sharding: self.sharding.as_ref().map(inserted), ..self.clone() }
+        Attention {
+            sharding: self.sharding.as_ref().map(|sharding| {
+                let first = match axis.spmd_names.as_slice() {
+                    [] => DimSpec::None,
+                    names => DimSpec::Axes(names.iter().copied().collect()),
+                };
+                let spec = PartitionSpec::new(std::iter::once(first).chain(sharding.spec().dims().iter().cloned()));
+                NamedSharding::new(sharding.mesh(), spec)
+            }),
+            ..self.clone()
+        }
     }
 
     /// Returns the types of the results, or an error if the types of the operands do not match.
@@ -194,11 +196,10 @@ impl Attention {
         }
         let [q, k, v] = [&args[0], &args[1], &args[2]];
         let rank = q.rank();
-        let fits_first = |x: &&Aval| {
-            x.rank() == rank && rank >= 3 && x.dtype == q.dtype && x.shape[..rank - 3] == q.shape[..rank - 3]
-        };
         let fits = matches!(q.dtype, DType::F32 | DType::Bf16 | DType::F16)
-            && [q, k, v].iter().all(fits_first)
+            && [q, k, v].iter().all(|x| {
+                x.rank() == rank && rank >= 3 && x.dtype == q.dtype && x.shape[..rank - 3] == q.shape[..rank - 3]
+            })
             && k.shape[rank - 3..rank - 1] == v.shape[rank - 3..rank - 1]
             && depth(q) == depth(k)
             && k.shape[rank - 3] > 0
@@ -249,11 +250,18 @@ fn with_batch(
     args: &[Array],
     dims: &[Option<usize>],
 ) -> Result<(Outputs, Dims)> {
-    let first = |(i, (x, dim)): (usize, (&Array, &Option<usize>))| match dim {
-        None if repeated.contains(&i) => x.expand_dims(0),
-        dim => axis.moved(x, *dim, 0),
-    };
-    let outs = bind(primitive, &args.iter().zip(dims).enumerate().map(first).collect::<Vec<_>>());
+    let outs = bind(
+        primitive,
+        &args
+            .iter()
+            .zip(dims)
+            .enumerate()
+            .map(|(i, (x, dim))| match dim {
+                None if repeated.contains(&i) => x.expand_dims(0),
+                dim => axis.moved(x, *dim, 0),
+            })
+            .collect::<Vec<_>>(),
+    );
     let dims = vec![Some(0); outs.len()];
     Ok((outs, dims))
 }
@@ -278,14 +286,16 @@ fn sharding_of(rule: &ShardingRule<'_>, like: impl IntoIterator<Item = Option<us
             }
         }
     }
-    let of = |like: Option<usize>| {
-        let dims: SmallVec<[DimSpec; 4]> = match like {
-            Some(i) => (0..rule.args()[i].rank()).map(|d| rule.entry(i, d)).collect(),
-            None => (0..rank - 3).chain([rank - 2, rank - 3]).map(|d| rule.entry(0, d)).collect(),
-        };
-        Typed::of_dims(rule.mesh(), dims)
-    };
-    Ok(like.into_iter().map(of).collect())
+    Ok(like
+        .into_iter()
+        .map(|like| {
+            let dims: SmallVec<[DimSpec; 4]> = match like {
+                Some(i) => (0..rule.args()[i].rank()).map(|d| rule.entry(i, d)).collect(),
+                None => (0..rank - 3).chain([rank - 2, rank - 3]).map(|d| rule.entry(0, d)).collect(),
+            };
+            Typed::of_dims(rule.mesh(), dims)
+        })
+        .collect())
 }
 
 impl Primitive for Attention {

@@ -194,8 +194,15 @@ impl Operands {
 
     /// Combines the explicit mask and the mask of segments.
     pub(crate) fn of_mask(&self) -> Option<Array> {
-        let same = |[queries, keys]: &[Array; 2]| queries.expand_dims(-1).equal(keys.expand_dims(-2)).expand_dims(-3);
-        self.mask.iter().cloned().chain(self.segments.iter().map(same)).reduce(|a, b| a & b)
+        self.mask
+            .iter()
+            .cloned()
+            .chain(
+                self.segments
+                    .iter()
+                    .map(|[queries, keys]| queries.expand_dims(-1).equal(keys.expand_dims(-2)).expand_dims(-3)),
+            )
+            .reduce(|a, b| a & b)
     }
 }
 

@@ -193,13 +193,13 @@ impl Primitive for Scan {
                 );
             }
         }
-        let weak = |i: usize, out: &Aval| out.weak && carry.get(i).is_none_or(|arg| arg.weak);
-        let sharding = |i: usize, out: &Aval| out.sharding.clone().or_else(|| carry.get(i)?.sharding.clone());
-        let typed = |(i, (out, role)): (usize, (&Aval, Role))| {
-            let out = Aval { weak: weak(i, out), sharding: sharding(i, out), ..out.clone() };
-            self.operand(role, &out)
-        };
-        Ok(outs.iter().zip(self.out_roles()).enumerate().map(typed).collect())
+        // A carry is weakly typed if it is before and after a step, and keeps its initial sharding otherwise.
+        let typed = outs.iter().zip(self.out_roles()).enumerate().map(|(i, (out, role))| {
+            let weak = out.weak && carry.get(i).is_none_or(|arg| arg.weak);
+            let sharding = out.sharding.clone().or_else(|| carry.get(i)?.sharding.clone());
+            self.operand(role, &Aval { weak, sharding, ..out.clone() })
+        });
+        Ok(typed.collect())
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
@@ -234,9 +234,9 @@ impl Primitive for Scan {
             });
         }
 
-        let sizes = |v: &Value| cx.shape(*v).iter().copied().collect::<Vec<_>>();
-        let scanned = xs.iter().flat_map(sizes).chain(stacked.iter().flat_map(|aval| aval.shape.iter().copied()));
-        let sizes: Vec<usize> = scanned.chain([self.length]).collect();
+        let mut sizes = vec![self.length];
+        xs.iter().for_each(|v| sizes.extend(cx.shape(*v).iter()));
+        stacked.iter().for_each(|aval| sizes.extend(aval.shape.iter()));
         let index = Aval::scalar(DType::of_indices(&sizes));
         let unroll = self.unroll.clamp(1, self.length.max(1));
         let mut done = 0;
@@ -247,39 +247,40 @@ impl Primitive for Scan {
             let counter = cx.constant(Scalar::Int(0), &index);
             let operands: Vec<Value> = consts.iter().chain(xs).chain([&counter]).chain(&state).copied().collect();
             let types: Vec<Aval> = operands.iter().map(|v| cx.aval(*v)).collect();
-            let (at_xs, at_counter) = (consts.len(), consts.len() + xs.len());
+            let (xs_start, counter_start) = (consts.len(), consts.len() + xs.len());
             let condition = cx.region(&types, |cx, v| {
                 let limit = cx.constant(Scalar::Int(done as i128), &index);
-                Ok(vec![cx.compare("LT", v[at_counter], limit)])
+                Ok(vec![cx.compare("LT", v[counter_start], limit)])
             })?;
             let body = cx.region(&types, |cx, v| {
                 let v = cx.with_addends_of(&operands, v);
-                let mut counter = v[at_counter];
-                let mut state = v[at_counter + 1..].to_vec();
+                let mut counter = v[counter_start];
+                let mut state = v[counter_start + 1..].to_vec();
                 let one = cx.constant(Scalar::Int(1), &index);
                 for _ in 0..unroll {
-                    let at = match self.reverse {
+                    let position = match self.reverse {
                         true => {
                             let last = cx.constant(Scalar::Int(self.length as i128 - 1), &index);
                             cx.op("stablehlo.subtract", &[last, counter], "", &index)
                         }
                         false => counter,
                     };
-                    state = self.lower_step(cx, at, &v[..at_xs], &v[at_xs..at_counter], &state)?;
+                    state = self.lower_step(cx, position, &v[..xs_start], &v[xs_start..counter_start], &state)?;
                     counter = cx.op("stablehlo.add", &[counter, one], "", &index);
                 }
-                let mut next = v[..at_counter].to_vec();
+                let mut next = v[..counter_start].to_vec();
                 next.push(counter);
                 next.extend(state);
                 Ok(next)
             })?;
             let results = cx.op_with("stablehlo.while", &operands, "", vec![condition, body], &types);
-            state = results[at_counter + 1..].to_vec();
+            state = results[counter_start + 1..].to_vec();
         }
+        // The remaining steps, fewer than `unroll`, are written after the loop.
         for step in done..self.length {
-            let at = if self.reverse { self.length - 1 - step } else { step };
-            let at = cx.constant(Scalar::Int(at as i128), &index);
-            state = self.lower_step(cx, at, consts, xs, &state)?;
+            let position = if self.reverse { self.length - 1 - step } else { step };
+            let position = cx.constant(Scalar::Int(position as i128), &index);
+            state = self.lower_step(cx, position, consts, xs, &state)?;
         }
         Ok(state)
     }
@@ -316,8 +317,8 @@ impl Primitive for Scan {
             nonzero[nc..nc + nk].copy_from_slice(&has[..nk]);
         };
         drop(search);
-        let given = marked_tangents(tangents, &args, &nonzero);
-        let operands = [args, given].concat();
+        let in_tangents = marked_tangents(tangents, &args, &nonzero);
+        let operands = [args, in_tangents].concat();
         let ins = [in_roles.clone(), marked(&in_roles, &nonzero)].concat();
         let outs = [out_roles.clone(), marked(&out_roles, &has)].concat();
         let mut results = scan.run(body, &ins, &outs, operands)?;
@@ -335,15 +336,16 @@ impl Primitive for Scan {
             // Constants and scanned arrays are available to the linear loop too.
             let split = Split::of(&scan.body, &nonzero, |i| in_roles[i] != Carry)?;
             let carry = &split.linear.nonzero_out[..nk];
-            if carry.iter().zip(&nonzero[nc..]).all(|(out, given)| *given || !*out) {
+            if carry.iter().zip(&nonzero[nc..]).all(|(out, has_tangent)| *has_tangent || !*out) {
                 break split;
             }
-            nonzero[nc..nc + nk].iter_mut().zip(carry).for_each(|(given, out)| *given |= *out);
+            nonzero[nc..nc + nk].iter_mut().zip(carry).for_each(|(has_tangent, out)| *has_tangent |= *out);
         };
         drop(search);
         // The non-linear loop stacks the residuals of each step.
         let Split { known, linear, mut residuals, .. } = split;
         let known = spare(known, &mut residuals, (&in_roles, &out_roles), &args)?;
+        // Stacked residuals are further scanned results.
         let mut outs = out_roles.clone();
         outs.resize(known.program.outputs.len(), Scanned);
         let mut results = scan.run(known, &in_roles, &outs, args.clone())?;
@@ -354,9 +356,8 @@ impl Primitive for Scan {
         let out_avals = scan.body.out_avals();
         let body = trace(&avals, |inputs| {
             let outs = spread_marked(eval(&linear.program, inputs)?, &linear.nonzero_out);
-            let typed = |(t, aval): (&Option<Array>, &Aval)| cast_up(&tangent_or_zeros(t, aval), &aval.vma);
-            let all: Vec<Array> = outs.iter().zip(&out_avals).map(typed).collect();
-            Ok(marked(&all, &has))
+            let tangents = outs.iter().zip(&out_avals).map(|(t, aval)| cast_up(&tangent_or_zeros(t, aval), &aval.vma));
+            Ok(marked(&tangents.collect::<Vec<Array>>(), &has))
         })?;
         let mut ins = Vec::new();
         let mut operands = Vec::new();
@@ -403,15 +404,15 @@ impl Primitive for Scan {
             batched[nc..nc + nk].copy_from_slice(&has[..nk]);
         };
         drop(search);
-        let place = |i: usize, arg: &Array| match in_roles[i] {
+        // The batch axis follows the scanned axis, because the loop scans the leading one.
+        let operands = args.iter().enumerate().map(|(i, arg)| match in_roles[i] {
             Carry if batched[i] => axis.moved(arg, dims[i], 0),
             Scanned if batched[i] => axis.moved(arg, dims[i], 1),
             _ => arg.clone(),
-        };
-        let operands = args.iter().enumerate().map(|(i, arg)| place(i, arg)).collect();
-        let results = scan.run(body, &in_roles, &out_roles, operands)?;
-        let dim = |(has, role): (&bool, &Role)| has.then_some(if *role == Carry { 0 } else { 1 });
-        Ok((results.into(), has.iter().zip(&out_roles).map(dim).collect()))
+        });
+        let results = scan.run(body, &in_roles, &out_roles, operands.collect())?;
+        let out_dims = has.iter().zip(&out_roles).map(|(has, role)| has.then_some(if *role == Carry { 0 } else { 1 }));
+        Ok((results.into(), out_dims.collect()))
     }
 }
 
@@ -427,6 +428,7 @@ impl Scan {
     ) -> Result<Vec<Value>> {
         let (carry, stacked) = state.split_at(self.num_carry);
         let mut inputs = [consts, carry].concat();
+        // A step reads one row of each scanned array, and writes one row of each stacked output.
         let slices: Vec<Aval> = self.body.in_avals().skip(inputs.len()).cloned().collect();
         for (x, aval) in xs.iter().zip(&slices) {
             if let Some(step) = aval.sharding().filter(|typed| !typed.unreduced().is_empty() && !cx.is_local()) {
@@ -462,31 +464,31 @@ impl Scan {
 /// Returns the addends of one step from the addends of all steps. Each device slices its addends, because the
 /// partitioner would sum them (see [`on_parts`]).
 fn addends_at(cx: &mut Lowering, xs: Value, at: Value, (aval, step): (&Aval, &Typed)) -> Result<Value> {
-    let from = [step.inserted(0, DimSpec::None), Typed::replicated(step.mesh(), 0)];
-    on_parts(cx, &[xs, at], &from, (aval, step), |args| {
+    let in_types = [step.inserted(0, DimSpec::None), Typed::replicated(step.mesh(), 0)];
+    on_parts(cx, &[xs, at], &in_types, (aval, step), |args| {
         Ok(lax::reshape(&lax::dynamic_index_in_dim(&args[0], &args[1], 0), &args[0].shape()[1..]))
     })
 }
 
-/// The addends of all steps, with those of one step written to its row: see [`addends_at`].
+/// Writes the addends of one step to their row of the addends of all steps; see [`addends_at`].
 fn with_addends_at(cx: &mut Lowering, all: Value, at: Value, (y, step): (Value, &Typed)) -> Result<Value> {
     let stacked = step.inserted(0, DimSpec::None);
-    let from = [stacked.clone(), step.clone(), Typed::replicated(step.mesh(), 0)];
+    let in_types = [stacked.clone(), step.clone(), Typed::replicated(step.mesh(), 0)];
     let aval = cx.aval(all);
-    on_parts(cx, &[all, y, at], &from, (&aval, &stacked), |args| {
+    on_parts(cx, &[all, y, at], &in_types, (&aval, &stacked), |args| {
         Ok(lax::dynamic_update_index_in_dim(&args[0], &args[1], &args[2], 0))
     })
 }
 
 /// The operands followed by the index of a row: `at`, and zeros for the other dimensions.
 fn indices(cx: &mut Lowering, operands: &[Value], at: Value, rank: usize) -> Vec<Value> {
-    let mut all = operands.to_vec();
-    all.push(at);
+    let mut operands_and_indices = operands.to_vec();
+    operands_and_indices.push(at);
     if rank > 0 {
         let zero = cx.constant(Scalar::Int(0), &Aval::scalar(cx.dtype(at)));
-        all.resize(all.len() + rank, zero);
+        operands_and_indices.resize(operands_and_indices.len() + rank, zero);
     }
-    all
+    operands_and_indices
 }
 
 #[cfg(test)]
@@ -508,14 +510,18 @@ mod tests {
 
     #[test]
     fn constants_and_outputs_are_not_stored_again() -> Result<()> {
-        let last = |w: Array, xs: Array| -> Result<Array> {
-            let step = |h: Array, x: Array| {
-                let y = (w.sin() * h + x).exp();
-                (y.clone(), y)
-            };
-            Ok(scan(step, Array::from(0.0), xs)?.1.sum(..))
-        };
-        let scans = scans_of_grad(last, array(0.1f32), array([0.1f32, 0.2]))?;
+        fn sum_of_outputs(w: Array, xs: Array) -> Result<Array> {
+            let (_, ys) = scan(
+                |h: Array, x: Array| {
+                    let y = (w.sin() * h + x).exp();
+                    (y.clone(), y)
+                },
+                Array::from(0.0),
+                xs,
+            )?;
+            Ok(ys.sum(..))
+        }
+        let scans = scans_of_grad(sum_of_outputs, array(0.1f32), array([0.1f32, 0.2]))?;
         let [forward, backward] = &scans[..] else { panic!("{scans:?}") };
         // The last carry, the outputs (the derivative of exp), and the carry at the start of each step;
         // sin(w) and cos(w) are constants.

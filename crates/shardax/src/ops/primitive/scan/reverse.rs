@@ -31,7 +31,7 @@ impl Scan {
         let sums: Vec<bool> = in_roles.iter().zip(&linear).map(|(role, l)| *role == Const && *l).collect();
         let has_ys: Vec<bool> = cts[nk..].iter().map(Option::is_some).collect();
 
-        // The backward loop carries the cotangents of the carry, and sums those of the constants.
+        // The backward loop carries the cotangents of the carry, and sums the cotangents of the constants.
         let avals =
             [marked(&ins, &known), marked(&ins, &sums), outs[..nk].to_vec(), marked(&outs[nk..], &has_ys)].concat();
         let avals: Vec<Aval> = avals.into_iter().map(Aval::strip_weak_type).collect();
@@ -39,18 +39,18 @@ impl Scan {
         let at_carry = at_sums + sums.iter().filter(|s| **s).count();
         let (mut has_sum, mut has_xs, mut layout) = (Vec::new(), Vec::new(), Layout::default());
         let body = trace(&avals, |inputs| {
-            let mut given = inputs.iter().cloned();
-            let operand = |(aval, known): (&Aval, &bool)| match known {
-                true => given.next().map(Operand::NonLinear).unwrap_or_else(|| Operand::Linear(aval.clone())),
-                false => Operand::Linear(aval.clone()),
-            };
-            let operands: Vec<Operand> = ins.iter().zip(&known).map(operand).collect();
+            let mut known_inputs = inputs.iter().cloned();
+            let operands = ins.iter().zip(&known).map(|(aval, known)| {
+                let input = if *known { known_inputs.next() } else { None };
+                input.map_or_else(|| Operand::Linear(aval.clone()), Operand::NonLinear)
+            });
+            let operands: Vec<Operand> = operands.collect();
             let mut out_cts: Tangents = inputs[at_carry..at_carry + nk].iter().cloned().map(Some).collect();
             out_cts.extend(spread_marked(inputs[at_carry + nk..].iter().cloned(), &has_ys));
             let (in_cts, logged, values) = backward_logs::nested(|| backward(&self.body, &operands, &out_cts))?;
             layout = logged;
 
-            let of = |role: Role| in_cts.iter().zip(&in_roles).zip(&ins).filter(move |((_, r), _)| **r == role);
+            // Results: the sums for constants, the cotangents of the carry, of the scanned operands, and logged values.
             let consts = marked(&in_cts, &sums);
             has_sum = consts.iter().map(Option::is_some).collect();
             let mut outs: Vec<Array> = consts
@@ -58,9 +58,13 @@ impl Scan {
                 .zip(&inputs[at_sums..])
                 .map(|(ct, sum)| ct.as_ref().map(|ct| sum + ct).unwrap_or_else(|| sum.clone()))
                 .collect();
-            outs.extend(of(Carry).map(|((ct, _), aval)| tangent_or_zeros(ct, &aval.cotangent())));
+            for ((ct, role), aval) in in_cts.iter().zip(&in_roles).zip(&ins) {
+                if *role == Carry {
+                    outs.push(tangent_or_zeros(ct, &aval.cotangent()));
+                }
+            }
             has_xs = in_cts.iter().zip(&in_roles).map(|(ct, role)| *role == Scanned && ct.is_some()).collect();
-            outs.extend(of(Scanned).filter_map(|((ct, _), _)| ct.clone()));
+            outs.extend(marked(&in_cts, &has_xs).into_iter().flatten());
             outs.extend(values);
             Ok(outs)
         })?;
@@ -81,24 +85,24 @@ impl Scan {
         let mut in_cts: Tangents = vec![None; args.len()];
         let mut has_sum = has_sum.into_iter();
         for (i, ct) in in_cts.iter_mut().enumerate() {
-            let wanted = args[i].is_linear();
+            let is_linear = args[i].is_linear();
             if sums[i] {
                 *ct = results.next().filter(|_| has_sum.next() == Some(true));
             } else if in_roles[i] == Carry {
-                *ct = results.next().filter(|_| wanted);
+                *ct = results.next().filter(|_| is_linear);
             } else if has_xs[i] {
                 *ct = results.next();
             }
         }
-        // What steps log is stacked like the cotangents of scanned operands.
+        // The values that steps log are stacked like the cotangents of scanned operands.
         backward_logs::record(layout.entries(results))?;
         Ok(in_cts)
     }
 }
 
-/// Reduces the values that the non-linear loop stacks: residuals that are equal in every step are computed once,
-/// before the loop, and those that are also its results are taken from there. Positions of stored residuals become
-/// positions among all results of the non-linear loop.
+/// Reduces the values that the non-linear loop stacks. Residuals that are equal in every step are computed once, before
+/// the loop, and a residual that is also a result of the loop is not stacked again. Positions of stored residuals
+/// become positions among all results of the non-linear loop.
 pub(super) fn spare(
     known: Traced,
     residuals: &mut [Residual],
@@ -112,19 +116,19 @@ pub(super) fn spare(
     for (var, role) in program.inputs[captures.len()..].iter().zip(in_roles) {
         changes[var.index()] = *role != Const;
     }
-    let changing = |changes: &[bool], atom: &Atom| matches!(atom, Atom::Var(v) if changes[v.index()]);
+    // A value changes if it depends on a carry or a scanned array, or on an effect.
     for eqn in &program.eqns {
-        let any = eqn.primitive.has_effects() || eqn.inputs.iter().any(|a| changing(&changes, a));
+        let any = eqn.primitive.has_effects() || eqn.inputs.iter().any(|a| is_changing(a, &changes));
         eqn.outputs.iter().for_each(|v| changes[v.index()] = any);
     }
 
     let (outs, stored) = program.outputs.split_at(out_roles.len());
-    let once: Vec<bool> = stored.iter().map(|a| !changing(&changes, a)).collect();
+    let once: Vec<bool> = stored.iter().map(|a| !is_changing(a, &changes)).collect();
     // The evaluated part depends on none of the operands that change.
     let before = Program { outputs: marked(stored, &once), ..program.clone() }.simplified();
     let operands: Vec<Array> = captures.iter().chain(args).cloned().collect();
     let mut values = eval(&before, &operands)?.into_iter();
-    let mut kept = outs.to_vec();
+    let mut outputs = outs.to_vec();
     for residual in residuals {
         let Residual::Stored(k) = residual else { continue };
         if once[*k] {
@@ -133,12 +137,16 @@ pub(super) fn spare(
             }
             continue;
         }
-        let known = kept.iter().enumerate().skip_while(|(i, _)| out_roles.get(*i) == Some(&Carry));
-        let found = known.into_iter().find(|(_, out)| **out == stored[*k]).map(|(i, _)| i);
-        if found.is_none() {
-            kept.push(stored[*k]);
+        let stacked = outputs.iter().enumerate().skip_while(|(i, _)| out_roles.get(*i) == Some(&Carry));
+        let position = stacked.into_iter().find(|(_, out)| **out == stored[*k]).map(|(i, _)| i);
+        if position.is_none() {
+            outputs.push(stored[*k]);
         }
-        *k = found.unwrap_or(kept.len() - 1);
+        *k = position.unwrap_or(outputs.len() - 1);
     }
-    Ok(Traced { program: Program { outputs: kept, ..program }, captures })
+    Ok(Traced { program: Program { outputs, ..program }, captures })
+}
+
+fn is_changing(atom: &Atom, changes: &[bool]) -> bool {
+    matches!(atom, Atom::Var(v) if changes[v.index()])
 }

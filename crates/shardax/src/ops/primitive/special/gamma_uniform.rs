@@ -75,8 +75,8 @@ fn coefficients(powers: usize, terms: usize) -> Vec<Vec<f64>> {
         let sum: f64 = (2..n).map(|j| j as f64 * alpha[j] * alpha[n + 1 - j]).sum();
         alpha.push((alpha[n - 1] - sum) / (n + 1) as f64);
     }
-    let first = |n: usize| if n == 0 { -1.0 / 3.0 } else { (n + 2) as f64 * alpha[n + 2] };
-    let mut rows: Vec<Vec<f64>> = vec![(0..count).map(first).collect()];
+    let mut rows: Vec<Vec<f64>> =
+        vec![(0..count).map(|n| if n == 0 { -1.0 / 3.0 } else { (n + 2) as f64 * alpha[n + 2] }).collect()];
     for (k, stirling) in STIRLING.iter().enumerate().take(powers).skip(1) {
         let sign = if k % 2 == 0 { 1.0 } else { -1.0 };
         let before = &rows[k - 1];
