@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Primitive, bind};
 use crate::core::program::Aval;
@@ -72,12 +71,12 @@ impl Fused {
         outs: &[Aval],
     ) -> Result<Option<Vec<Value>>> {
         let of = &gradient.of;
-        let alone = AttentionGradient { of: self.alone(of), ..*gradient };
+        let per_device = AttentionGradient { of: self.alone(of), ..*gradient };
         let more = [Form::Output, Form::PerQuery, Form::PerQuery, Form::Output];
         let of_sum = gradient.of_sum.then_some(Form::PerQuery);
         let all: Vec<Form> = forms(of).into_iter().chain(more).chain(of_sum).collect();
         let out_forms = [Form::Output, Form::Output, Form::Output, Form::Scores];
-        self.of_parts(of, alone, cx, (args, &all), (outs, &out_forms[..outs.len()]))
+        self.of_parts(of, per_device, cx, (args, &all), (outs, &out_forms[..outs.len()]))
     }
 
     /// The attention of a device's part.
@@ -119,13 +118,13 @@ enum Form {
 
 /// The forms of the operands of attention.
 fn forms(of: &Attention) -> Vec<Form> {
-    let given = of.given;
+    let present = of.given;
     let operands = Operands {
-        bias: given.bias.then_some(Form::Scores),
-        mask: given.mask.then_some(Form::Scores),
-        query_lengths: given.query_lengths.then_some(Form::Batch),
-        key_lengths: given.key_lengths.then_some(Form::Batch),
-        segments: given.segments.then_some([Form::Batch; 2]),
+        bias: present.bias.then_some(Form::Scores),
+        mask: present.mask.then_some(Form::Scores),
+        query_lengths: present.query_lengths.then_some(Form::Batch),
+        key_lengths: present.key_lengths.then_some(Form::Batch),
+        segments: present.segments.then_some([Form::Batch; 2]),
         ..Operands::new(&Form::Output, &Form::Output, &Form::Output)
     };
     operands.flat()
@@ -163,16 +162,15 @@ fn lower(
     }
     let (batch, heads) = (rank - 3, entry(rank - 2));
     let spec = |shape: &[usize], form: Form| {
-        let whole = DimSpec::None;
         let of_batch = (0..batch).map(|d| if shape[d] == 1 { DimSpec::None } else { entry(d) });
-        let last = match form {
-            Form::Output => vec![whole.clone(), heads.clone(), whole],
-            Form::PerQuery => vec![heads.clone(), whole],
-            Form::Scores if shape[batch] == 1 => vec![whole.clone(), whole.clone(), whole],
-            Form::Scores => vec![heads.clone(), whole.clone(), whole],
-            Form::Batch => vec![whole; shape.len() - batch],
+        let of_others = match form {
+            Form::Output => vec![DimSpec::None, heads.clone(), DimSpec::None],
+            Form::PerQuery => vec![heads.clone(), DimSpec::None],
+            Form::Scores if shape[batch] == 1 => vec![DimSpec::None; 3],
+            Form::Scores => vec![heads.clone(), DimSpec::None, DimSpec::None],
+            Form::Batch => vec![DimSpec::None; shape.len() - batch],
         };
-        PartitionSpec::new(of_batch.chain(last))
+        PartitionSpec::new(of_batch.chain(of_others))
     };
     let in_avals: Vec<Aval> = args.iter().map(|&v| cx.aval(v)).collect();
     let in_specs: Vec<PartitionSpec> = in_avals.iter().zip(forms).map(|(a, form)| spec(&a.shape, *form)).collect();
@@ -193,16 +191,16 @@ fn lower(
     let sums: Vec<Vec<AxisName>> = out_specs
         .iter()
         .map(|spec| {
-            let own: AxisSet = spec.all_axes().collect();
-            split.minus(&own).iter().collect()
+            let out_axes: AxisSet = spec.all_axes().collect();
+            split.minus(&out_axes).iter().collect()
         })
         .collect();
-    let summed = |out: Array, axes: &Vec<AxisName>| if axes.is_empty() { out } else { psum(out, axes.as_slice()) };
-    let body = |args: &[Array]| {
-        let outs = bind(primitive, args);
-        Ok(outs.into_iter().zip(&sums).map(|(out, axes)| summed(out, axes)).collect::<Vec<Array>>())
-    };
-    let traced = ShardMap::bind_axes(mesh, &manual, false, || trace(&blocks, body))?;
+    let traced = ShardMap::bind_axes(mesh, &manual, false, || {
+        trace(&blocks, |args| {
+            let outs = bind(primitive, args).into_iter().zip(&sums);
+            Ok(outs.map(|(out, axes)| if axes.is_empty() { out } else { psum(out, axes.as_slice()) }).collect())
+        })
+    })?;
     let body = traced.program.simplified();
     let map = ShardMap { mesh: mesh.clone(), manual, in_specs, out_specs, checked: false, body };
     Arc::new(map).lower(cx, args, outs).map(Ok)

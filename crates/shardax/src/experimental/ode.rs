@@ -321,14 +321,17 @@ fn first_step(
     t: &Array,
 ) -> Result<Array> {
     let scale = y.abs() * options.rtol + options.atol;
-    let norm = |x: &Array| square(&(x / &scale)).sum(..).sqrt();
-    let (d0, d1) = (norm(y), norm(f));
+    let (d0, d1) = (norm(&(y / &scale)), norm(&(f / &scale)));
     let h0 = where_(d0.less(1e-5) | d1.less(1e-5), 1e-6, &d0 * 0.01 / &d1);
     let f1 = slope(&(y + h0.astype(y.dtype()) * f), &(t + h0.astype(t.dtype())))?;
-    let d2 = norm(&(f1 - f)) / &h0;
+    let d2 = norm(&((f1 - f) / &scale)) / &h0;
     let flat = d1.less_equal(1e-15) & d2.less_equal(1e-15);
     let h1 = where_(flat, (&h0 * 1e-3).maximum(1e-6), (0.01 / d1.maximum(d2)).pow(1.0 / 5.0));
     Ok((h0 * 100.0).minimum(h1).clip(0.0, options.hmax).astype(t.dtype()))
+}
+
+fn norm(x: &Array) -> Array {
+    square(x).sum(..).sqrt()
 }
 
 /// Computes the size of the next step from the last size and the step's error relative to the tolerance. After an accepted

@@ -219,10 +219,14 @@ impl ExportOptions {
             let inexact: Vec<bool> = args.iter().map(|x| x.dtype().is_inexact()).collect();
             let cotangents = program.out_avals.iter().filter(|aval| aval.dtype.is_inexact());
             let cotangents = cotangents.map(|aval| of_type(aval.clone().strip_weak_type()));
-            let all: Vec<Array> = args.into_iter().chain(cotangents).collect();
+            let vjp_args: Vec<Array> = args.into_iter().chain(cotangents).collect();
             // The derivative is exported like the function itself, so that it can have a derivative too.
-            program.vjp =
-                Some(Arc::new(self.exchanged(&|all| pull_back(f, &inexact, &all), all, order - 1, requests)?));
+            program.vjp = Some(Arc::new(self.exchanged(
+                &|vjp_args| pull_back(f, &inexact, &vjp_args),
+                vjp_args,
+                order - 1,
+                requests,
+            )?));
         }
         Ok(program)
     }
@@ -292,7 +296,7 @@ impl<Args, Out> Exported<Args, Out> {
         self.program.to_bytes()
     }
 
-    /// Reads such a file, or the bytes from `jax.export.Exported.serialize()`.
+    /// Reads the bytes of a file, or the bytes from `jax.export.Exported.serialize()`.
     ///
     /// Fails for damaged bytes and other versions. JAX's files have no checksum, so damage is found only if the
     /// contents are invalid. Also fails for JAX's functions with effects, or with types that shardax does not have.
@@ -455,8 +459,8 @@ fn merge_leaves(program: &Exchanged, moving: &[Array], fixed: &[Array]) -> Vec<A
 
 /// Runs `main`.
 fn run(program: &Arc<Exchanged>, leaves: &[Array]) -> Result<Vec<Array>> {
-    let kept = program.kept.iter().map(|&i| leaves[i].clone());
-    let operands: Vec<Array> = program.captures.iter().cloned().chain(kept).collect();
+    let arguments = program.kept.iter().map(|&i| leaves[i].clone());
+    let operands: Vec<Array> = program.captures.iter().cloned().chain(arguments).collect();
     let (mesh, has_devices) = program.mesh(leaves)?;
     Ok(bind(CallExported { program: program.clone(), mesh, has_devices }, &operands).into_vec())
 }

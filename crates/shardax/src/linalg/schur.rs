@@ -133,12 +133,12 @@ pub(crate) fn schur(a: &Array) -> Result<(Array, Array)> {
             let rows = lax::dynamic_slice_in_dim(&padded(&h, 0), &m, width, 0);
             let h = lax::dynamic_update_slice_in_dim(&padded(&h, 0), &reflect_rows(&rows, &v, &beta), &m, 0);
             let h = padded(&lax::slice_in_dim(&h, 0, n, 0), 1);
-            let reflect = |x: &Array| {
-                let columns = lax::dynamic_slice_in_dim(x, &m, width, 1);
-                let x = lax::dynamic_update_slice_in_dim(x, &reflect_columns(&columns, &v, &beta), &m, 1);
+            let [h, z] = [h, padded(&z, 1)].map(|x| {
+                let columns = lax::dynamic_slice_in_dim(&x, &m, width, 1);
+                let x = lax::dynamic_update_slice_in_dim(&x, &reflect_columns(&columns, &v, &beta), &m, 1);
                 lax::slice_in_dim(&x, 0, n, 1)
-            };
-            (reflect(&h), reflect(&padded(&z, 1)))
+            });
+            (h, z)
         };
         let (h, z) = fori_loop(&start, &k, chase, (h, z))?;
         let h = upper(&h, -1);
@@ -203,11 +203,11 @@ fn padded(x: &Array, dim: usize) -> Array {
 /// two it is `h² - s h + t`, where `s` and `t` are the sum and the product of the shifts. The shifts come from the last rows
 /// of the block.
 fn first_column(h: &Array, l: &Array, k: &Array, tries: &Array, is_complex: bool) -> Array {
-    let at = |i: &Array, di: i32, j: &Array, dj: i32| element(h, &(i + di), &(j + dj));
-    let (a, b, c, d) = (at(k, -1, k, -1), at(k, -1, k, 0), at(k, 0, k, -1), at(k, 0, k, 0));
+    let [above, next] = [k - 1, l + 1];
+    let (a, b, c, d) = (element(h, &above, &above), element(h, &above, k), element(h, k, &above), element(h, k, k));
     // The usual shifts can repeat forever, so every tenth step of a block uses exceptional shifts.
     let is_exceptional = (tries % 10).equal(9);
-    let (h00, h10) = (at(l, 0, l, 0), at(l, 1, l, 0));
+    let (h00, h10) = (element(h, l, l), element(h, &next, l));
     let column = if is_complex {
         let p = (&a - &d) / 2;
         let root = (p.square() + &b * &c).sqrt();
@@ -217,11 +217,11 @@ fn first_column(h: &Array, l: &Array, k: &Array, tries: &Array, is_complex: bool
         let mu = where_(is_exceptional, &d + c.abs().astype(h.dtype()), mu);
         vec![h00 - mu, h10]
     } else {
-        let previous_sub = at(k, -1, &(k - 2).maximum(0), 0);
+        let previous_sub = element(h, &above, &(k - 2).maximum(0));
         let size = c.abs() + previous_sub.abs();
         let s = where_(&is_exceptional, &size * 1.5, &a + &d);
         let t = where_(&is_exceptional, size.square(), &a * &d - &b * &c);
-        let (h01, h11, h21) = (at(l, 0, l, 1), at(l, 1, l, 1), at(&(l + 2), 0, l, 1));
+        let (h01, h11, h21) = (element(h, l, &next), element(h, &next, &next), element(h, &(l + 2), &next));
         let x = &h00 * (&h00 - &s) + &h01 * &h10 + t;
         vec![x, &h10 * (h00 + h11 - s), h10 * h21]
     };
@@ -307,6 +307,7 @@ pub(crate) fn triangular_of_real(t: &Array, z: &Array) -> Result<(Array, Array)>
     }
     let rotate = |step: Array, (t, z): (Array, Array)| {
         let i = (n as i32 - 2) - step;
+        // The rotation that makes the block triangular, from an eigenvector of it.
         let c = element(&t, &(&i + 1), &i);
         let mu = values.take(&i, 0) - element(&t, &(&i + 1), &(&i + 1));
         let length = (mu.abs().square() + c.abs().square()).sqrt();
@@ -317,11 +318,11 @@ pub(crate) fn triangular_of_real(t: &Array, z: &Array) -> Result<(Array, Array)>
         let g = stack(&[conj(&cos), sin.clone(), -sin, cos], 0).reshape([2, 2]);
         let rows = product(&g, &lax::dynamic_slice_in_dim(&t, &i, 2, 0));
         let t = lax::dynamic_update_slice_in_dim(&t, &rows, &i, 0);
-        let rotate_back = |x: &Array| {
-            let columns = product(&lax::dynamic_slice_in_dim(x, &i, 2, 1), &adjoint(&g));
-            lax::dynamic_update_slice_in_dim(x, &columns, &i, 1)
-        };
-        (rotate_back(&t), rotate_back(&z))
+        let [t, z] = [t, z].map(|x| {
+            let columns = product(&lax::dynamic_slice_in_dim(&x, &i, 2, 1), &adjoint(&g));
+            lax::dynamic_update_slice_in_dim(&x, &columns, &i, 1)
+        });
+        (t, z)
     };
     let start = (t.astype(dtype), z.astype(dtype));
     let (t, z) = fori_loop(0, n as i32 - 1, rotate, start)?;

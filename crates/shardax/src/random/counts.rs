@@ -20,8 +20,8 @@ use crate::ops::primitive::unary::{ABS, CEIL, FLOOR, LGAMMA, LOG, LOG1P, SQRT};
 /// Bound of the rejection loops. They end much earlier, because each round accepts most of the remaining samples.
 const MAX_ROUNDS: i32 = 10_000;
 
-/// Rejection sampling: draws until each element has an accepted sample. `draw` returns a sample for every element, from two keys,
-/// and marks the elements whose sample is accepted.
+/// Rejection sampling: draws until each element has an accepted sample. `draw` returns a sample for every element, from
+/// two keys, and marks the elements whose sample is accepted.
 fn sample_until_accepted(
     key: &Array,
     like: &Array,
@@ -185,6 +185,7 @@ fn binomial_by_rejection(key: &Array, n: &Array, p: &Array) -> Result<Array> {
     let (c, certain, r) = (n * p + 0.5, 0.92 - 4.2 / &b, p / (1 - p));
     let alpha = (2.83 + 5.1 / &b) * &deviation;
     let mode = FLOOR.apply(&((n + 1) * p));
+    // The names of the paper's algorithm BTRS.
     sample_until_accepted(key, p, |key_u, key_v| {
         let u = unit_uniform(key_u, &shape, dtype)? - 0.5;
         let v = unit_uniform(key_v, &shape, dtype)?;

@@ -61,6 +61,21 @@ fn check_memory(layout: &dyn std::fmt::Display, kind: Option<MemoryKind>, platfo
     }
 }
 
+/// The requested layout of an argument or a result, if there is one.
+fn layout_of(layouts: &[Option<RequestedLayout>], i: usize) -> Option<RequestedLayout> {
+    layouts.get(i).copied().flatten()
+}
+
+/// The text of each requested layout in a program. Default layouts have none.
+fn modes(requested: Vec<Option<RequestedLayout>>, platform: Platform) -> Vec<Option<String>> {
+    let modes = requested.into_iter().map(|requested| match requested? {
+        RequestedLayout::Auto => Some("auto".to_owned()),
+        RequestedLayout::As(known) if is_default(known.get(), platform) => None,
+        RequestedLayout::As(known) => Some(known.get().mode()),
+    });
+    modes.collect()
+}
+
 /// CPU memory is read in place, so tiled layouts are not supported.
 fn check_platform(layout: &Layout, platform: Platform) -> Result<()> {
     match platform == Platform::Cpu && !layout.tiling().is_empty() {
@@ -85,6 +100,7 @@ pub(super) fn input_sharding(
     platform: Platform,
     name: &dyn Fn() -> String,
 ) -> Result<Option<RequestedLayout>> {
+    // Fails for a committed array in another layout, because it must not be moved silently.
     let have = leaf.committed_sharding().and_then(Sharding::layout);
     let Some(requested) = requested else { return Ok(have.map(RequestedLayout::As)) };
     if let RequestedLayout::As(known) = requested {
@@ -180,17 +196,7 @@ impl Request {
 
     /// The layouts in the program's text.
     pub fn layouts(&self, platform: Platform) -> Layouts {
-        let modes = |requested: Vec<Option<RequestedLayout>>| {
-            requested
-                .into_iter()
-                .map(|requested| match requested? {
-                    RequestedLayout::Auto => Some("auto".to_owned()),
-                    RequestedLayout::As(known) if is_default(known.get(), platform) => None,
-                    RequestedLayout::As(known) => Some(known.get().mode()),
-                })
-                .collect()
-        };
-        Layouts { inputs: modes(self.requested_inputs()), outputs: modes(self.requested_outputs()) }
+        Layouts { inputs: modes(self.requested_inputs(), platform), outputs: modes(self.requested_outputs(), platform) }
     }
 
     /// Fails for layouts that its devices do not support.
@@ -229,26 +235,26 @@ impl Request {
         if inputs.is_empty() && outputs.is_empty() {
             return Ok(());
         }
-        let layout_of = |layouts: &[Option<RequestedLayout>], i: usize| layouts.get(i).copied().flatten();
         let outs = self.program.out_avals();
         for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
             let in_layout = layout_of(&inputs, i);
-            let candidates =
-                || (0..outs.len()).filter(|&o| (outs[o].dtype, &outs[o].shape) == (aval.dtype, &aval.shape));
-            let is_auto = |asked| asked == Some(RequestedLayout::Auto);
+            let mut candidates =
+                (0..outs.len()).filter(|&o| (outs[o].dtype, &outs[o].shape) == (aval.dtype, &aval.shape));
             // A result with an equal layout can reuse the memory.
-            if candidates().any(|o| layout_of(&outputs, o) == in_layout) {
+            if candidates.clone().any(|o| layout_of(&outputs, o) == in_layout) {
                 continue;
             }
-            // The user did not request the layout of a constraint inside the program.
-            let out_layout = |o: usize| self.out_layouts.get(o).copied().flatten();
-            if let Some(o) = candidates().find(|&o| is_auto(in_layout) != is_auto(out_layout(o))) {
-                let to_change = if is_auto(in_layout) { "output" } else { "input" };
+            let is_auto = in_layout == Some(RequestedLayout::Auto);
+            // `out_layouts` has only the user's requests, without the constraints inside the program.
+            let mismatch =
+                candidates.find(|&o| is_auto != (layout_of(&self.out_layouts, o) == Some(RequestedLayout::Auto)));
+            if let Some(o) = mismatch {
+                let to_change = if is_auto { "output" } else { "input" };
                 return Err(err!(
                     Value,
                     "Input layout being donated was {} while output layout was {}. Did you mean to set the {to_change} layout to AUTO?",
                     layout_text(in_layout),
-                    layout_text(out_layout(o))
+                    layout_text(layout_of(&self.out_layouts, o))
                 )
                 .help(format!("with `Layout::AUTO` for both, the compiler chooses one layout, so that the result, of type {aval}, can reuse the memory of the argument")));
             }

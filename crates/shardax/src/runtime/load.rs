@@ -232,7 +232,7 @@ impl Request {
                     .filter(|o| in_place(i, *o) && same_layout(i, *o))
                     .find(|&o| alike(i, o, aval.rank()) == equal_sharding)
             };
-            // An output whose sharding is known to be equal is preferred to one whose sharding the compiler chooses.
+            // Prefers an output whose sharding is known to be equal to one whose sharding the compiler chooses.
             let certain = find_output(Some(true)).map(|o| (o, Donation::To(o)));
             if let Some((o, donation)) = certain.or_else(|| find_output(None).map(|o| (o, Donation::ToAny))) {
                 free.remove(&o);

@@ -1,7 +1,6 @@
 //! Global arrays from process-local data.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;

@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::Arc;
 
-use shardax_pjrt as pjrt;
-
 use super::load::Request;
 use crate::core::array::Buffers;
 use crate::core::lower::Platform;
@@ -30,8 +28,8 @@ impl Request {
     /// Explains the compiler's error for a program that computes on values outside of device memory:
     /// adds the line of the first such operation, and advice.
     pub fn explained(&self, rejection: Error, platform: Platform) -> Error {
-        let other = platform.has_memories() && self.uses_other_memory();
-        match other.then(|| first_use(&self.program, &self.in_kinds())).flatten() {
+        let uses_other_memory = platform.has_memories() && self.uses_other_memory();
+        match uses_other_memory.then(|| first_use(&self.program, &self.in_kinds())).flatten() {
             None => rejection,
             Some((name, kind, source)) => rejection.at(source).help(format!(
                 "{name} is not supported on a value in {kind} memory, because XLA computes in device memory: move it there first, with `device_put(&x, Space::Device)`"
@@ -75,7 +73,7 @@ impl Request {
         }
     }
 
-    /// Returns `true` if a value is in a memory other than the devices' own.
+    /// Returns `true` if a value is outside of device memory.
     pub fn uses_other_memory(&self) -> bool {
         let mut uses_other = self.in_kinds().iter().chain(&self.out_kinds).any(|kind| !MemoryKind::is_default(*kind));
         self.program
@@ -96,26 +94,27 @@ impl Request {
 
 /// Copies the buffers to memory of this kind of the same devices.
 pub(crate) fn moved_to_memory(buffers: &Buffers, kind: Option<MemoryKind>) -> Result<Buffers> {
-    let device = |buffer: &pjrt::Buffer| {
+    let copies = buffers.iter().map(|buffer| {
         let mut memories = buffer.device().addressable_memories()?.into_iter();
         let requested = memories.find(|memory| kind.is_some_and(|kind| kind.as_str() == memory.kind()));
-        requested.map_or_else(|| buffer.device().default_memory(), Ok)
-    };
-    buffers.iter().map(|buffer| Ok(Arc::new(buffer.copy_to_memory(&device(buffer)?)?))).collect()
+        let memory = requested.map_or_else(|| buffer.device().default_memory(), Ok)?;
+        Ok(Arc::new(buffer.copy_to_memory(&memory)?))
+    });
+    copies.collect()
 }
 
 /// Operations that do not compute, so that their results stay in the memory of their operands.
 const IN_PLACE: [&str; 6] = ["optimization_barrier", "name", "slice", "dynamic_slice", "reshape", "squeeze"];
 
-/// The first operation on a value outside of the devices' own memory.
+/// The first operation on a value outside of device memory.
 fn first_use(
     program: &Program,
     inputs: &[Option<MemoryKind>],
 ) -> Option<(&'static str, MemoryKind, &'static Location<'static>)> {
     let mut first_use = None;
     walk(program, inputs, &mut |eqn, operands| {
-        let other = operands.iter().flatten().find(|kind| !MemoryKind::is_default(Some(**kind)));
-        if let (None, Some(kind)) = (&first_use, other) {
+        let kind = operands.iter().flatten().find(|kind| !MemoryKind::is_default(Some(**kind)));
+        if let (None, Some(kind)) = (&first_use, kind) {
             first_use = Some((eqn.primitive.name(), *kind, eqn.source));
         }
     });
@@ -143,13 +142,14 @@ fn walk(
         }
         // Only sub-programs with the same inputs and results as the equation.
         let programs = eqn.primitive.programs();
-        let alike = |p: &&&Program| p.inputs.len() == eqn.inputs.len() && p.outputs.len() == eqn.outputs.len();
+        let inner =
+            programs.iter().find(|p| p.inputs.len() == eqn.inputs.len() && p.outputs.len() == eqn.outputs.len());
         let inputs: Vec<_> = eqn.inputs.iter().map(|atom| kind_of(atom, &kinds_of_vars)).collect();
         if IN_PLACE.contains(&eqn.primitive.name()) {
             kinds_of_vars.extend(eqn.outputs.iter().zip(inputs).filter_map(|(var, kind)| Some((*var, kind?))));
             continue;
         }
-        let Some(inner) = programs.iter().find(alike) else {
+        let Some(inner) = inner else {
             if programs.is_empty() {
                 visit(eqn, &inputs);
             }
@@ -189,9 +189,15 @@ mod tests {
             jit(move |x: Array| device_put(&(x + 1), &host))
         };
         let space = jit(|x: Array| device_put(&(x + 1), Space::Host));
-        let asked = jit(|x: Array| x + 1).out_shardings(&host);
+        let with_out_shardings = jit(|x: Array| x + 1).out_shardings(&host);
         let on_host = device_put(&x, &host)?;
-        for y in [put.call(&x)?, space.call(&x)?, asked.call(&x)?, on_host.clone(), device_put(&x, Space::Host)?] {
+        for y in [
+            put.call(&x)?,
+            space.call(&x)?,
+            with_out_shardings.call(&x)?,
+            on_host.clone(),
+            device_put(&x, Space::Host)?,
+        ] {
             assert_eq!(
                 (y.sharding()?.memory_kind(), kinds(&y)?),
                 (Some("pinned_host"), vec!["pinned_host".to_owned()])

@@ -1,7 +1,7 @@
 //! Placement of programs: the devices, and the sharding of each argument and result.
 
 use crate::core::lower::Platform;
-use crate::core::program::{Aval, Program};
+use crate::core::program::{Aval, Eqn, Program};
 use crate::error::{Result, err};
 use crate::sharding::context::mesh_with_devices;
 use crate::sharding::device::{Device, uncommitted_device};
@@ -89,6 +89,7 @@ impl Placing<'_> {
     /// of primitives inside it that name devices. All must agree, including their order.
     pub fn place(&self) -> Result<Placed> {
         self.check_inputs()?;
+        // Explicit requests decide first, then arguments, then the context mesh, then defaults.
         let mut agreed: Option<(Place, String)> = None;
         for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
             let Some(sharding) = input.given.as_ref().or(input.committed.as_ref()) else { continue };
@@ -105,8 +106,7 @@ impl Placing<'_> {
                 return;
             }
             if let Some(sharding) = eqn.primitive.placed_on() {
-                let what = || (format!("{} inside jit", eqn.primitive.name()), format!(" (at {})", eqn.source));
-                result = agree(&mut agreed, Place::of(&sharding), &what);
+                result = agree(&mut agreed, Place::of(&sharding), &|| description(eqn));
             }
         });
         result?;
@@ -151,8 +151,7 @@ impl Placing<'_> {
             let Some(default) = eqn.primitive.placed_by_default().filter(|_| result.is_ok()) else { return };
             let is_enough = found.as_ref().is_some_and(|(place, _)| place.devices().len() == default.devices().len());
             if !is_enough {
-                let what = || (format!("{} inside jit", eqn.primitive.name()), format!(" (at {})", eqn.source));
-                result = agree(found, Place::of(&default), &what);
+                result = agree(found, Place::of(&default), &|| description(eqn));
             }
         });
         result
@@ -171,16 +170,16 @@ impl Placing<'_> {
 
     fn check_inputs(&self) -> Result<()> {
         for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
-            let Some(given) = &input.given else { continue };
+            let Some(requested) = &input.given else { continue };
             let name = || format!("{} of {} with shape {aval}", (self.input_name)(i), self.function);
-            given.shard_shape(&aval.shape).map_err(|e| e.context(name()))?;
-            given.check_memory().map_err(|e| e.context(name()))?;
-            if input.committed.is_none() && given.unreduced().is_some() {
-                return Err(err!(Value, "host data has no addends to be the unreduced {given} of {}", name())
+            requested.shard_shape(&aval.shape).map_err(|e| e.context(name()))?;
+            requested.check_memory().map_err(|e| e.context(name()))?;
+            if input.committed.is_none() && requested.unreduced().is_some() {
+                return Err(err!(Value, "host data has no addends to be the unreduced {requested} of {}", name())
                     .help("move it there with `device_put(x, sharding)`, or use `reshard(x, spec)` in the function"));
             }
             if let Some(have) = &input.committed {
-                check_split(have, given, aval, &name)?;
+                check_split(have, requested, aval, &name)?;
             }
         }
         Ok(())
@@ -228,20 +227,13 @@ impl Placing<'_> {
 
 /// Adds a place, which must agree with the earlier places; `what` describes it for errors.
 fn agree(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (String, String)) -> Result<()> {
-    let describe = |place: &Place| {
-        let devices = place.devices();
-        let ids: Vec<_> = devices.iter().map(Device::id).collect();
-        let platform = devices.first().map(|d| d.platform().to_uppercase()).unwrap_or_default();
-        let (what, at) = what();
-        format!("{what} with device ids {ids:?} on platform {platform}{at}")
-    };
     match found {
-        None => *found = Some((place.clone(), describe(&place))),
+        None => *found = Some((place.clone(), place_text(&place, what()))),
         Some((first, first_what)) if first.devices() != place.devices() => {
             return Err(err!(
                 Value,
                 "Received incompatible devices for jitted computation. Got {first_what} and {}",
-                describe(&place)
+                place_text(&place, what())
             )
             .help(
                 "move one of them with `device_put(x, sharding)`, so that all are on the same devices in the same order",
@@ -254,16 +246,26 @@ fn agree(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (
     Ok(())
 }
 
+fn place_text(place: &Place, (what, source): (String, String)) -> String {
+    let devices = place.devices();
+    let ids: Vec<_> = devices.iter().map(Device::id).collect();
+    let platform = devices.first().map(|d| d.platform().to_uppercase()).unwrap_or_default();
+    format!("{what} with device ids {ids:?} on platform {platform}{source}")
+}
+
+/// Describes a primitive that names devices, and where it is in the source.
+fn description(eqn: &Eqn) -> (String, String) {
+    (format!("{} inside jit", eqn.primitive.name()), format!(" (at {})", eqn.source))
+}
+
 /// Fails if a committed array is split differently than requested, because it must not be moved silently. Arrays with
 /// an equal split on other devices, or in another order, are copied.
 pub(crate) fn check_split(have: &Sharding, want: &Sharding, aval: &Aval, name: &dyn Fn() -> String) -> Result<()> {
     if !have.is_same_memory(want) {
-        let kind = |sharding: &Sharding| sharding.memory_kind().unwrap_or("the default");
+        let [want_kind, have_kind] = [want, have].map(|sharding| sharding.memory_kind().unwrap_or("the default"));
         return Err(err!(
             Value,
-            "Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: {}, arg memory kind: {} for {}",
-            kind(want),
-            kind(have),
+            "Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: {want_kind}, arg memory kind: {have_kind} for {}",
             name()
         )
         .help("committed arrays are not moved silently: move it with `device_put(x, sharding)`, outside or inside of jit"));

@@ -78,9 +78,9 @@ impl CheckGrads {
         let flat = Flat::of_arguments(&args.into_args());
         let floats: Vec<usize> = (0..flat.leaves.len()).filter(|&i| flat.leaves[i].dtype().is_inexact()).collect();
         let of_floats = |xs: Vec<Array>| -> Result<Vec<Array>> {
-            let mut all = flat.leaves.clone();
-            floats.iter().zip(xs).for_each(|(&i, x)| all[i] = x);
-            let out = Flat::of(&f.apply(Flat { leaves: all, def: flat.def.clone() }.build::<Args>()?)?);
+            let mut leaves = flat.leaves.clone();
+            floats.iter().zip(xs).for_each(|(&i, x)| leaves[i] = x);
+            let out = Flat::of(&f.apply(Flat { leaves, def: flat.def.clone() }.build::<Args>()?)?);
             Ok(out.leaves.into_vec().into_iter().filter(|x| x.dtype().is_inexact()).collect())
         };
         let xs: Vec<Array> = floats.iter().map(|&i| flat.leaves[i].clone()).collect();
@@ -96,8 +96,7 @@ impl CheckGrads {
         if self.forward {
             let (_, slopes) = jvp(function, xs.to_vec(), tangents.clone())?;
             self.same("jvp", &slopes, &self.difference(f, xs, &tangents)?)?;
-            let derivative = |xs: Vec<Array>| -> Result<Vec<Array>> { Ok(jvp(function, xs, tangents.clone())?.1) };
-            self.check(&derivative, xs, order - 1, seed + 2)?;
+            self.check(&|xs| Ok(jvp(function, xs, tangents.clone())?.1), xs, order - 1, seed + 2)?;
         }
         if self.reverse {
             let (outs, pull_back) = vjp(function, xs.to_vec())?;
@@ -106,18 +105,16 @@ impl CheckGrads {
             let slope = inner(&slopes, &tangents);
             let expected = inner(&cotangents, &self.difference(f, xs, &tangents)?);
             self.same("vjp", &[slope], &[expected])?;
-            let derivative =
-                |xs: Vec<Array>| -> Result<Vec<Array>> { Ok(vjp(function, xs)?.1.call(cotangents.clone())?.0) };
-            self.check(&derivative, xs, order - 1, seed + 3)?;
+            self.check(&|xs| Ok(vjp(function, xs)?.1.call(cotangents.clone())?.0), xs, order - 1, seed + 3)?;
         }
         Ok(())
     }
 
     /// Approximates the derivative of `f` in a direction by central differences.
     fn difference(&self, f: Leaves<'_>, xs: &[Array], tangents: &[Array]) -> Result<Vec<Array>> {
-        let moved = |step: f64| f(xs.iter().zip(tangents).map(|(x, t)| x + t * step).collect());
-        let (above, below) = (moved(self.eps / 2.0)?, moved(-self.eps / 2.0)?);
-        Ok(above.iter().zip(&below).map(|(a, b)| (a - b) / self.eps).collect())
+        let [above, below] = [self.eps / 2.0, -self.eps / 2.0]
+            .map(|step| f(xs.iter().zip(tangents).map(|(x, t)| x + t * step).collect()));
+        Ok(above?.iter().zip(&below?).map(|(a, b)| (a - b) / self.eps).collect())
     }
 
     fn same(&self, what: &str, found: &[Array], expected: &[Array]) -> Result<()> {
@@ -146,7 +143,7 @@ impl CheckGrads {
 /// Returns random directions of length 1, which are equal in every run.
 fn directions(like: &[Array], seed: u32) -> Vec<Array> {
     let key = crate::random::key(seed);
-    let all: Vec<Array> = like
+    let samples: Vec<Array> = like
         .iter()
         .enumerate()
         .map(|(i, x)| {
@@ -155,8 +152,8 @@ fn directions(like: &[Array], seed: u32) -> Vec<Array> {
             real.astype(x.dtype())
         })
         .collect();
-    let squares = inner(&all, &all).sqrt();
-    all.iter().map(|x| (x / &squares).astype(x.dtype())).collect()
+    let squares = inner(&samples, &samples).sqrt();
+    samples.iter().map(|x| (x / &squares).astype(x.dtype())).collect()
 }
 
 /// The real inner product, in float32 or wider.

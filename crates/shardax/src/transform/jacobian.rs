@@ -195,8 +195,9 @@ fn blocks<F: Function<Args>, Args: Tree, M: Mode, N: Argnums<Args>>(
     let key = (f.identity(), (&positions, has_aux));
     let f = flat_fn::<Args, F>(f);
     let (wanted, row) = at_positions(&flat.def, &positions);
-    let all = |flat: &Flat| Point::new(M::NAME, flat, &wanted, has_aux, &f)?.pair(M::leaves);
-    let pair = implicit_jit::run_shared(M::NAME, key, &flat, &all)?;
+    let pair = implicit_jit::run_shared(M::NAME, key, &flat, &|flat| {
+        Point::new(M::NAME, flat, &wanted, has_aux, &f)?.pair(M::leaves)
+    })?;
     let (out, derivatives) = pair.halves()?;
     Ok((out, Blocks { leaves: derivatives.leaves.into_vec(), row }))
 }
@@ -263,15 +264,10 @@ impl Mode for Forward {
                 let mut tangents: Tangents = vec![None; at.primals.len()];
                 tangents[at.operand(leaf)] = Some(t);
                 let (outs, ts) = ad::jvp_eval(&at.traced.program, &at.primals, &tangents, false)?;
-                let zero = |out: &Array| match out.dtype().is_inexact() {
-                    true => Array::zeros_of(&out.aval()),
-                    false => Array::zeros_of(&out.aval().with_dtype(DType::Float0)),
-                };
-                Ok(outs.iter().zip(ts).take(at.rows).map(|(out, t)| t.unwrap_or_else(|| zero(out))).collect())
+                Ok(outs.iter().zip(ts).take(at.rows).map(|(out, t)| t.unwrap_or_else(|| zero_tangent(out))).collect())
             };
             let columns = vmap(push).out_axes(-1).call(basis(x))?;
-            let shape = |out: &Array| [out.shape(), x.shape()].concat();
-            Ok(columns.iter().zip(&at.outs).map(|(c, out)| c.reshape(shape(out))).collect())
+            Ok(columns.iter().zip(&at.outs).map(|(c, out)| c.reshape([out.shape(), x.shape()].concat())).collect())
         };
         let columns: Vec<Vec<Array>> = at.wanted.iter().map(column).collect::<Result<_>>()?;
         Ok((0..at.rows).flat_map(|row| columns.iter().map(move |column| column[row].clone())).collect())
@@ -286,26 +282,27 @@ impl Mode for Reverse {
             (0..at.primals.len()).map(|i| at.wanted.iter().any(|&leaf| at.operand(leaf) == i)).collect();
         let linear = ad::linearize(&at.traced.program, &at.primals, &nonzero)?.1;
         // `transpose` returns the cotangents in the order of the operands.
-        let place = |leaf: usize| at.wanted.iter().filter(|&&other| other < leaf).count();
+        let positions: Vec<usize> =
+            at.wanted.iter().map(|&leaf| at.wanted.iter().filter(|&&other| other < leaf).count()).collect();
         let mut blocks = Vec::new();
         for (i, out) in at.outs.iter().enumerate().take(at.rows) {
             differentiable(Self::NAME, "outputs", &out.aval())?;
             let pull = |ct: Array| -> Result<Vec<Array>> {
                 let mut cts: Tangents = vec![None; at.outs.len()];
                 cts[i] = Some(ct);
-                let found = linear.transpose(&cts)?;
-                Ok(at
-                    .wanted
-                    .iter()
-                    .map(|&leaf| {
-                        let found = found.get(place(leaf)).cloned().flatten();
-                        found.unwrap_or_else(|| Array::zeros_of(&at.primals[at.operand(leaf)].aval()))
-                    })
-                    .collect())
+                let in_cts = linear.transpose(&cts)?;
+                let slopes = at.wanted.iter().zip(&positions).map(|(&leaf, &position)| {
+                    let ct = in_cts.get(position).cloned().flatten();
+                    ct.unwrap_or_else(|| Array::zeros_of(&at.primals[at.operand(leaf)].aval()))
+                });
+                Ok(slopes.collect())
             };
             let rows = vmap(pull).call(basis(out))?;
-            let shape = |&leaf: &usize| [out.shape(), at.primals[at.operand(leaf)].shape()].concat();
-            blocks.extend(rows.iter().zip(at.wanted).map(|(r, leaf)| r.reshape(shape(leaf))));
+            blocks.extend(
+                rows.iter()
+                    .zip(at.wanted)
+                    .map(|(row, &leaf)| row.reshape([out.shape(), at.primals[at.operand(leaf)].shape()].concat())),
+            );
         }
         Ok(blocks)
     }
@@ -319,14 +316,22 @@ fn differentiable(name: &str, what: &str, aval: &Aval) -> Result<()> {
         .help("convert it with `astype(DType::F32)`"))
 }
 
+/// The tangent of a result that does not depend on the arguments.
+fn zero_tangent(out: &Array) -> Array {
+    match out.dtype().is_inexact() {
+        true => Array::zeros_of(&out.aval()),
+        false => Array::zeros_of(&out.aval().with_dtype(DType::Float0)),
+    }
+}
+
 /// The standard basis: one array like `x` per element of `x`, each with a 1 at that element.
 fn basis(x: &Array) -> Array {
     let n = x.size();
-    let of = x.aval().strip_weak_type();
+    let aval = x.aval().strip_weak_type();
     let ones = crate::ops::numpy::convert(
         &iota(DType::I32, &[n, n], 0).equal(iota(DType::I32, &[n, n], 1)),
-        of.dtype,
-        of.weak,
+        aval.dtype,
+        aval.weak,
     );
-    ones.reshape([&[n], x.shape()].concat()).varying_as(&of.vma)
+    ones.reshape([&[n], x.shape()].concat()).varying_as(&aval.vma)
 }

@@ -63,7 +63,8 @@ impl MapOptions {
             return Err(err!(Value, "map got arrays without a common leading size: {}", types.join(", "))
                 .help("each array has a slice for each call along its first dimension"));
         };
-        let whole = n - n % batch;
+        // Maps all complete batches in one loop, and the remaining elements after it.
+        let complete = n - n % batch;
         let part = |start: usize, end: usize, shape: &dyn Fn(&[usize]) -> Vec<usize>| -> Result<X> {
             let leaves = flat.leaves.iter().map(|x| {
                 let slices = lax::slice_in_dim(x, start, end, 0);
@@ -72,19 +73,22 @@ impl MapOptions {
             Flat { leaves: leaves.collect(), def: flat.def.clone() }.build()
         };
         let at_once = |x: X| vmap(|x: X| f(x).into_output()).apply((x,));
-        if whole == 0 || n == batch {
+        if complete == 0 || n == batch {
             return at_once(xs);
         }
-        let rows = part(0, whole, &|rest| [&[whole / batch, batch], rest].concat())?;
+        let rows = part(0, complete, &|rest| [&[complete / batch, batch], rest].concat())?;
         let out: Y = control_flow::map(at_once, rows)?;
         let out = Flat::of(&out);
         let mut leaves: Vec<Array> =
-            out.leaves.iter().map(|y| lax::reshape(y, &[&[whole], &y.shape()[2..]].concat())).collect();
-        if whole < n {
-            let last = Flat::of(&at_once(part(whole, n, &|rest| [&[n - whole], rest].concat())?)?);
-            same_structure(&out.def, &last.def)?;
-            leaves =
-                leaves.iter().zip(&last.leaves).map(|(a, b)| lax::concatenate(&[a.clone(), b.clone()], 0)).collect();
+            out.leaves.iter().map(|y| lax::reshape(y, &[&[complete], &y.shape()[2..]].concat())).collect();
+        if complete < n {
+            let remainder = Flat::of(&at_once(part(complete, n, &|rest| [&[n - complete], rest].concat())?)?);
+            same_structure(&out.def, &remainder.def)?;
+            leaves = leaves
+                .iter()
+                .zip(&remainder.leaves)
+                .map(|(a, b)| lax::concatenate(&[a.clone(), b.clone()], 0))
+                .collect();
         }
         Flat { leaves: leaves.into_iter().collect(), def: out.def }.build()
     }

@@ -41,31 +41,34 @@ pub fn vectorize<Args: Tree, F: Function<Args>>(f: F) -> Vectorize<F, Args> {
     Vectorize { f, signature: None, args: PhantomData }
 }
 
+/// Reads one side of a signature: the names of the core dimensions of each array.
+fn core_dimensions(text: &str) -> Option<Vec<Vec<String>>> {
+    let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let inside = text.strip_prefix('(')?.strip_suffix(')')?;
+    let arrays = inside.split("),(").map(|array| {
+        let names = array.split(',').filter(|_| !array.is_empty());
+        names.map(|name| is_dimension_name(name).then(|| name.to_owned())).collect()
+    });
+    arrays.collect()
+}
+
+fn is_dimension_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
 impl<F, Args> Vectorize<F, Args> {
     /// The names of the core dimensions: `(n,m),(m)->(n)`. Dimensions with the same name must have the same size.
     ///
     /// Fails for text that is not a signature.
     #[track_caller]
     pub fn signature(mut self, signature: &str) -> Result<Self> {
-        let wrong = || {
+        let sides = signature
+            .split_once("->")
+            .and_then(|(inputs, outputs)| Some((core_dimensions(inputs)?, core_dimensions(outputs)?)));
+        self.signature = Some(sides.ok_or_else(|| {
             err!(Value, "not a valid gufunc signature: {signature:?}")
                 .help("name the dimensions of each argument and result in parentheses: `(n,m),(m)->(n)`")
-        };
-        let side = |text: &str| -> Result<Vec<Vec<String>>> {
-            let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-            let inside = text.strip_prefix('(').and_then(|t| t.strip_suffix(')')).ok_or_else(wrong)?;
-            inside
-                .split("),(")
-                .map(|part| -> Result<Vec<String>> {
-                    let names = part.split(',').filter(|_| !part.is_empty());
-                    let is_name =
-                        |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-                    names.map(|name| if is_name(name) { Ok(name.to_owned()) } else { Err(wrong()) }).collect()
-                })
-                .collect()
-        };
-        let (inputs, outputs) = signature.split_once("->").ok_or_else(wrong)?;
-        self.signature = Some((side(inputs)?, side(outputs)?));
+        })?);
         Ok(self)
     }
 }
@@ -108,9 +111,9 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vectorize<F, Args> {
             .iter()
             .zip(&cores)
             .map(|(x, core)| {
-                let own = &x.shape()[x.ndim() - core..];
-                let spread = x.broadcast_to([&shape[..], own].concat());
-                spread.reshape([&[count], own].concat())
+                let core_shape = &x.shape()[x.ndim() - core..];
+                let broadcast = x.broadcast_to([&shape[..], core_shape].concat());
+                broadcast.reshape([&[count], core_shape].concat())
             })
             .collect();
         let f = |args: Args| self.f.apply(args);
@@ -180,12 +183,12 @@ pub fn apply_along_axis(f: impl Fn(Array) -> Array, x: impl ArrayLike, axis: imp
     at_caller(|| {
         let (x, axis) = with_axis(&x, axis)?;
         let lines = x.moveaxis(axis as i32, -1);
-        let last = lines.ndim() - 1;
+        let last_dim = lines.ndim() - 1;
         let applied = vectorize(|v: Array| f(v)).signature("(n)->()")?;
         let out = applied.apply((lines,))?;
         // The dimensions of the result are last; move them to the position of the axis.
-        let own: Vec<i32> = (last as i32..out.ndim() as i32).collect();
-        let to: Vec<i32> = (0..own.len() as i32).map(|d| axis as i32 + d).collect();
-        Ok(out.moveaxis(own.as_slice(), to.as_slice()))
+        let out_dims: Vec<i32> = (last_dim as i32..out.ndim() as i32).collect();
+        let to: Vec<i32> = (0..out_dims.len() as i32).map(|d| axis as i32 + d).collect();
+        Ok(out.moveaxis(out_dims.as_slice(), to.as_slice()))
     })
 }

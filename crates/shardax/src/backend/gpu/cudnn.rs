@@ -19,6 +19,35 @@ const CUDNN: Fused = Fused { name: "cuDNN", implementation: Implementation::Cudn
 /// The largest depth of a head that cuDNN supports on all GPUs with fused attention. From Hopper on it is 256.
 const MAX_DEPTH: usize = 128;
 
+/// A memory layout as an attribute: the dimensions from minor to major.
+fn layout(order: &[usize]) -> String {
+    match order {
+        [only] => format!("dense<{only}> : tensor<1xindex>"),
+        order => format!("dense<{order:?}> : tensor<{}xindex>", order.len()),
+    }
+}
+
+fn row_major(rank: usize) -> String {
+    layout(&(0..rank).rev().collect::<Vec<_>>())
+}
+
+/// Numbers in JSON for 64-bit fields of protocol buffers, which are strings.
+fn quoted_numbers(numbers: &[usize]) -> String {
+    numbers.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(",")
+}
+
+/// The dimension numbers of a matrix product in JSON.
+fn dot_numbers(name: &str, [lhs, rhs]: [usize; 2], batch: [[usize; 2]; 2]) -> String {
+    format!(
+        "\"{name}_dot_dimension_numbers\":{{\"lhs_contracting_dimensions\":[{}],\"rhs_contracting_dimensions\":[{}],\
+         \"lhs_batch_dimensions\":[{}],\"rhs_batch_dimensions\":[{}]}}",
+        quoted_numbers(&[lhs]),
+        quoted_numbers(&[rhs]),
+        quoted_numbers(&batch[0]),
+        quoted_numbers(&batch[1])
+    )
+}
+
 /// Lowers attention to cuDNN's kernel, if it is applicable.
 pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if !is_wanted(of, cx, args) {
@@ -34,17 +63,17 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
     let operands = cx.expand(args, |args| Ok(call.operands(&Operands::of(of.given, args), None)))?;
     let mut results = vec![call.output(), call.per_query()];
     results.truncate(if of.residual { 2 } else { 1 });
-    let made = call.write(cx, &operands, &results, "");
+    let call_results = call.write(cx, &operands, &results, "");
     let (shape, rows) = (outs[0].shape.clone(), call.rows.clone());
     let lengths = Operands::of(of.given, args).query_lengths;
-    let results: Vec<Value> = made.into_iter().take(results.len()).chain(lengths).collect();
-    let after = |made: &[Array]| {
-        let y = made[0].transpose([0, 2, 1, 3]).reshape(&shape[..]);
+    let results: Vec<Value> = call_results.into_iter().take(results.len()).chain(lengths).collect();
+    let after = |call_results: &[Array]| {
+        let y = call_results[0].transpose([0, 2, 1, 3]).reshape(&shape[..]);
         if !of.residual {
             return Ok(vec![y]);
         }
-        let mut lse = made[1].reshape(rows.as_slice());
-        if let Some(lengths) = made.get(2) {
+        let mut lse = call_results[1].reshape(rows.as_slice());
+        if let Some(lengths) = call_results.get(2) {
             // cuDNN does not write the logsumexp of padding, but a tangent must be finite there.
             let queries = rows[rows.len() - 1];
             let valid = iota(DType::I32, &[queries], 0).less(lengths.expand_dims(-1)).expand_dims(-2);
@@ -62,12 +91,12 @@ pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[
     if !is_wanted(of, cx, args) {
         return Ok(None);
     }
-    let (given, n) = (of.given, of.given.count());
+    let (operands_present, n) = (of.given, of.given.count());
     let reason = Call::reason_against(of, cx, args).or_else(|| {
         let (queries, keys) = (cx.shape(args[0]), cx.shape(args[1]));
         let [queries, keys] = [queries, keys].map(|shape| shape[shape.len() - 3]);
         let is_odd = queries % 2 + keys % 2 > 0;
-        let added = given.bias || given.mask || given.segments;
+        let added = operands_present.bias || operands_present.mask || operands_present.segments;
         let sums = gradient.of_sum.then(|| "the logsumexp has a cotangent".to_owned());
         sums.or_else(|| (added && is_odd).then(|| format!("with a bias or mask {queries} x {keys} must be even")))
     });
@@ -80,15 +109,16 @@ pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[
     let call = Call::new(of, cx, args);
     let operands = cx.expand(args, |args| {
         let lse = &args[n + 1] + args[n + 2].log();
-        Ok(call.operands(&Operands::of(given, args), Some([&lse, &args[n + 3], &args[n]])))
+        Ok(call.operands(&Operands::of(operands_present, args), Some([&lse, &args[n + 3], &args[n]])))
     })?;
     let mut results = vec![call.output(), call.keys_output(), call.keys_output()];
     results.extend(call.bias.map(|shape| Aval::new(call.dtype, shape)));
-    let made = call.write(cx, &operands, &results, "Backward");
+    let call_results = call.write(cx, &operands, &results, "Backward");
     let outs = outs.to_vec();
-    cx.expand(&made[..results.len()], |made| {
-        let first = made[..3].iter().zip(&outs).map(|(x, out)| x.transpose([0, 2, 1, 3]).reshape(&out.shape[..]));
-        let dbias = made.get(3).zip(outs.get(3)).map(|(dbias, out)| {
+    cx.expand(&call_results[..results.len()], |call_results| {
+        let first =
+            call_results[..3].iter().zip(&outs).map(|(x, out)| x.transpose([0, 2, 1, 3]).reshape(&out.shape[..]));
+        let dbias = call_results.get(3).zip(outs.get(3)).map(|(dbias, out)| {
             let rank = out.rank();
             // Reshapes from the dimensions of the call, which has the batch in one dimension, to the dimensions of the
             // bias.
@@ -163,10 +193,11 @@ impl Call {
         let [before, after] = of.window.limits();
         let size: usize = batch.iter().product();
         let added: Vec<Value> = x.bias.into_iter().chain(x.mask).collect();
+        // cuDNN broadcasts a bias over the batch and over the heads.
         let bias = (!added.is_empty() || x.segments.is_some()).then(|| {
-            let is_split = |d: usize| added.iter().any(|&x| cx.shape(x)[d] != 1);
-            let own_batch = x.segments.is_some() || (0..rank - 3).any(is_split);
-            [if own_batch { size } else { 1 }, if is_split(rank - 3) { heads } else { 1 }, queries, keys]
+            let depends_on = |d: usize| added.iter().any(|&x| cx.shape(x)[d] != 1);
+            let depends_on_batch = x.segments.is_some() || (0..rank - 3).any(depends_on);
+            [if depends_on_batch { size } else { 1 }, if depends_on(rank - 3) { heads } else { 1 }, queries, keys]
         });
         Call {
             batch: size,
@@ -187,26 +218,32 @@ impl Call {
 
     /// The operands in cuDNN's order. A gradient also has the logsumexp, the output's cotangent and the output.
     fn operands(&self, x: &Operands, gradient: Option<[&Array; 3]>) -> Vec<Array> {
-        let of_positions = |x: &Array| {
-            let last = &x.shape()[x.ndim() - 3..];
-            x.reshape([&[self.batch], last].concat())
-        };
-        let mut all: Vec<Array> = [&x.q, &x.k, &x.v].map(of_positions).into();
+        let mut operands: Vec<Array> = [&x.q, &x.k, &x.v].map(|x| self.one_batch(x)).into();
         let output = gradient.map(|[lse, ct, y]| {
-            all.push(lse.reshape([self.batch, self.heads, self.queries]));
-            all.push(of_positions(ct));
-            of_positions(y)
+            operands.push(lse.reshape([self.batch, self.heads, self.queries]));
+            operands.push(self.one_batch(ct));
+            self.one_batch(y)
         });
-        all.extend(self.bias(x));
-        all.extend(output);
+        operands.extend(self.bias(x));
+        operands.extend(output);
         if self.is_padded {
-            let lengths = |given: &Option<Array>, all: usize| match given {
-                Some(lengths) => lengths.astype(DType::I32).reshape([self.batch]),
-                None => full_dtype([self.batch], all as i32, DType::I32),
-            };
-            all.extend([lengths(&x.query_lengths, self.queries), lengths(&x.key_lengths, self.keys)]);
+            operands.push(self.lengths(&x.query_lengths, self.queries));
+            operands.push(self.lengths(&x.key_lengths, self.keys));
         }
-        all
+        operands
+    }
+
+    /// Reshapes an array of positions to one batch dimension.
+    fn one_batch(&self, x: &Array) -> Array {
+        x.reshape([&[self.batch], &x.shape()[x.ndim() - 3..]].concat())
+    }
+
+    /// The lengths of sequences; without an operand all are complete.
+    fn lengths(&self, lengths: &Option<Array>, complete: usize) -> Array {
+        match lengths {
+            Some(lengths) => lengths.astype(DType::I32).reshape([self.batch]),
+            None => full_dtype([self.batch], complete as i32, DType::I32),
+        }
     }
 
     /// The bias and the mask, combined to one bias.
@@ -217,8 +254,8 @@ impl Call {
         let masked = if self.dtype == DType::Bf16 { -(2f64.powi(41)) } else { -(2f64.powi(15)) };
         let mask =
             x.of_mask().map(|mask| where_(mask, zeros_dtype((), self.dtype), full_dtype((), masked, self.dtype)));
-        let given = x.bias.as_ref().map(|bias| bias.astype(self.dtype));
-        let bias = given.into_iter().chain(mask).reduce(|a, b| a + b)?;
+        let bias = x.bias.as_ref().map(|bias| bias.astype(self.dtype));
+        let bias = bias.into_iter().chain(mask).reduce(|a, b| a + b)?;
         let rank = bias.ndim();
         let batch = &x.q.shape()[..rank - 3];
         let batch: Vec<usize> = if shape[0] == 1 { vec![1; rank - 3] } else { batch.to_vec() };
@@ -244,18 +281,13 @@ impl Call {
         let name = if self.bias.is_some() { "fmhaScaleBiasSoftmax" } else { "fmhaSoftmax" };
         let workspace = Aval::new(DType::U8, &[0][..]);
         let outs: Vec<Aval> = results.iter().cloned().chain([workspace]).collect();
-        let layout = |rank: usize, order: &[usize]| match order {
-            [only] => format!("dense<{only}> : tensor<{rank}xindex>"),
-            order => format!("dense<{order:?}> : tensor<{rank}xindex>"),
-        };
-        let row_major = |rank: usize| layout(rank, &(0..rank).rev().collect::<Vec<_>>());
         let of_operands: Vec<String> = operands.iter().map(|&x| row_major(cx.shape(x).len())).collect();
         // Outputs and gradients have the memory layout of the queries; a bias does not.
         let of_results: Vec<String> = outs
             .iter()
             .enumerate()
             .map(|(i, out)| match out.rank() {
-                4 if i < 3 => layout(4, &[3, 1, 2, 0]),
+                4 if i < 3 => layout(&[3, 1, 2, 0]),
                 rank => row_major(rank),
             })
             .collect();
@@ -271,26 +303,16 @@ impl Call {
 
     /// The configuration: XLA's `GpuBackendConfig` in JSON.
     fn config(&self, is_gradient: bool) -> String {
-        let numbers = |numbers: &[usize]| numbers.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(",");
-        let dot = |name: &str, [lhs, rhs]: [usize; 2], batch: [[usize; 2]; 2]| {
-            format!(
-                "\"{name}_dot_dimension_numbers\":{{\"lhs_contracting_dimensions\":[{}],\"rhs_contracting_dimensions\":[{}],\
-                 \"lhs_batch_dimensions\":[{}],\"rhs_batch_dimensions\":[{}]}}",
-                numbers(&[lhs]),
-                numbers(&[rhs]),
-                numbers(&batch[0]),
-                numbers(&batch[1])
-            )
-        };
+        // XLA checks the dimension numbers of the products that the call replaces.
         const SCORES: [[usize; 2]; 2] = [[0, 1], [0, 2]];
         const POSITIONS: [[usize; 2]; 2] = [[0, 2], [0, 2]];
         let dots = match is_gradient {
-            false => vec![dot("bmm1", [3, 3], POSITIONS), dot("bmm2", [3, 1], SCORES)],
+            false => vec![dot_numbers("bmm1", [3, 3], POSITIONS), dot_numbers("bmm2", [3, 1], SCORES)],
             true => vec![
-                dot("bmm1_grad_gemm1", [2, 1], SCORES),
-                dot("bmm1_grad_gemm2", [3, 1], SCORES),
-                dot("bmm2_grad_gemm1", [2, 1], SCORES),
-                dot("bmm2_grad_gemm2", [3, 3], POSITIONS),
+                dot_numbers("bmm1_grad_gemm1", [2, 1], SCORES),
+                dot_numbers("bmm1_grad_gemm2", [3, 1], SCORES),
+                dot_numbers("bmm2_grad_gemm1", [2, 1], SCORES),
+                dot_numbers("bmm2_grad_gemm2", [3, 3], POSITIONS),
             ],
         };
         let element_type = if self.dtype == DType::Bf16 { "BF16" } else { "F16" };
@@ -313,7 +335,7 @@ impl Call {
              \"is_flash_attention\":true,\"mask_type\":\"{mask_type}\",{},\"dropout_rate\":0.0,\"seed\":42,\
              \"sliding_window_length\":{},\"max_seg_per_batch\":1,\"is_paged_attention\":false}}}}",
             self.scale,
-            numbers(&[self.batch, self.heads, self.queries, self.keys]),
+            quoted_numbers(&[self.batch, self.heads, self.queries, self.keys]),
             dots.join(","),
             self.window
         )

@@ -23,29 +23,28 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Fails if a carried ref is not read and written as a whole.
+    /// Fails if a part of a carried ref is read or written.
     pub fn of(kernel: &Kernel) -> Result<Carried> {
         let (written, read) = (kernel.written(), read(&kernel.program, kernel.written().len()));
-        let first = kernel.prefetch();
-        let block = |number: usize| first + number;
+        let prefetched = kernel.prefetch();
         let results = kernel.num_inputs()..kernel.blocks.len();
         // The last axes along which the block of every result stays the same.
-        let moves = |axis: usize| {
-            results.clone().any(|number| written[block(number)] && kernel.blocks[number].index.used_inputs()[axis])
+        let stays = |axis: &usize| {
+            !results
+                .clone()
+                .any(|number| written[prefetched + number] && kernel.blocks[number].index.used_inputs()[*axis])
         };
-        let axis = (0..kernel.grid.len()).rev().take_while(|&axis| !moves(axis)).last().unwrap_or(kernel.grid.len());
+        let axis = (0..kernel.grid.len()).rev().take_while(stays).last().unwrap_or(kernel.grid.len());
         let shared = kernel.grid[axis..].iter().product::<usize>() > 1;
-        let scratch = first + kernel.blocks.len()..first + kernel.blocks.len() + kernel.scratch.len();
-        let refs: Vec<usize> = results
-            .filter(|number| shared && written[block(*number)] && read[block(*number)])
-            .map(block)
-            .chain(scratch)
-            .collect();
+        let scratch = prefetched + kernel.blocks.len()..prefetched + kernel.blocks.len() + kernel.scratch.len();
+        let carried =
+            results.map(|number| prefetched + number).filter(|&number| shared && written[number] && read[number]);
+        let refs: Vec<usize> = carried.chain(scratch).collect();
         let types: Vec<Aval> = refs
             .iter()
-            .map(|&number| match kernel.blocks.get(number - first) {
+            .map(|&number| match kernel.blocks.get(number - prefetched) {
                 Some(block) => block.ref_aval(),
-                None => kernel.scratch[number - first - kernel.blocks.len()].clone(),
+                None => kernel.scratch[number - prefetched - kernel.blocks.len()].clone(),
             })
             .collect();
         let values = Values { refs: &refs };
@@ -62,19 +61,23 @@ impl Carried {
 
 /// Marks the refs that a kernel reads, or replaces while it uses the previous value.
 fn read(program: &Program, count: usize) -> Vec<bool> {
-    let mut found = vec![false; count];
-    mark(program, &mut found);
-    found
+    let mut read = vec![false; count];
+    mark(program, &mut read);
+    read
 }
 
 fn mark(program: &Program, found: &mut [bool]) {
     let used: Vec<_> = program.eqns.iter().flat_map(|eqn| &eqn.inputs).chain(&program.outputs).collect();
     for eqn in &program.eqns {
         let any = eqn.primitive.as_any();
-        let is_used = || used.iter().any(|atom| matches!(atom, Atom::Var(var) if eqn.outputs.contains(var)));
         let number = match (any.downcast_ref::<Get>(), any.downcast_ref::<Swap>()) {
             (Some(get), _) => Some(get.access.number),
-            (_, Some(swap)) if is_used() || swap.access.masked => Some(swap.access.number),
+            (_, Some(swap))
+                if swap.access.masked
+                    || used.iter().any(|atom| matches!(atom, Atom::Var(var) if eqn.outputs.contains(var))) =>
+            {
+                Some(swap.access.number)
+            }
             _ => None,
         };
         number.and_then(|number| found.get_mut(number)).into_iter().for_each(|read| *read = true);
@@ -95,40 +98,40 @@ impl Values<'_> {
         let any = primitive.as_any();
         let access = any.downcast_ref::<Get>().map(|get| &get.access);
         let access = access.or_else(|| any.downcast_ref::<Swap>().map(|swap| &swap.access))?;
-        let at = self.refs.iter().position(|number| *number == access.number)?;
-        Some((at, access.clone()))
+        let position = self.refs.iter().position(|number| *number == access.number)?;
+        Some((position, access.clone()))
     }
 }
 
 impl ThreadState for Values<'_> {
     fn concerns(&self, program: &Program) -> bool {
-        let mut found = false;
-        program.for_each_eqn(&mut |eqn| found |= self.position(&*eqn.primitive).is_some());
-        found
+        let mut accesses_state = false;
+        program.for_each_eqn(&mut |eqn| accesses_state |= self.position(&*eqn.primitive).is_some());
+        accesses_state
     }
 
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        let Some((at, access)) = self.position(&*eqn.primitive) else {
+        let Some((position, access)) = self.position(&*eqn.primitive) else {
             return Ok(bind_at(eqn.primitive.clone(), args, eqn.source));
         };
-        let is_whole = access
+        let is_entire = access
             .place
             .entries()
             .iter()
-            .zip(state[at].shape())
+            .zip(state[position].shape())
             .all(|(entry, size)| matches!(entry, Entries::Range(0, n) if n == size));
-        if !is_whole || access.masked || access.padded {
+        if !is_entire || access.masked || access.padded {
             return Err(err!(
                 NotImplemented,
                 "a part of scratch memory, or of a result that positions share, cannot be read or written on GPUs: its type is {}",
-                state[at].type_name()
+                state[position].type_name()
             )
             .help("read and write it as a whole, with `where_` for a part; or give each part a ref of its own"));
         }
-        let old = state[at].clone();
+        let old = state[position].clone();
         if eqn.primitive.as_any().is::<Swap>() {
             check_usable(&args[0])?;
-            state[at] = args[0].clone();
+            state[position] = args[0].clone();
         }
         Ok(smallvec::smallvec![old])
     }

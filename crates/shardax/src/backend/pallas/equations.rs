@@ -65,14 +65,15 @@ impl Body<'_> {
     fn equation(&mut self, program: &Program, eqn: &Eqn, args: &[Val]) -> Result<Vec<Val>> {
         let primitive = &*eqn.primitive;
         let any = primitive.as_any();
+        // Accesses of memory and control flow have rules of their own; other operations are written one by one.
         if let Some(ProgramId { axis }) = any.downcast_ref() {
             let id = self.ids.get(*axis).cloned();
             return Ok(vec![id.ok_or_else(|| err!(Runtime, "the grid has no axis {axis}"))?]);
         }
         let refs = self.refs;
         if let Some(Get { access, .. }) = any.downcast_ref() {
-            let (place, rest) = args.split_at(access.place.operand_count());
-            let masked = if let [other, mask] = rest { Some((other, mask)) } else { None };
+            let (place, other_and_mask) = args.split_at(access.place.operand_count());
+            let masked = if let [other, mask] = other_and_mask { Some((other, mask)) } else { None };
             self.memory(access)?;
             return Ok(vec![refs[access.number].load(self.text, access, place, masked)?]);
         }
@@ -314,11 +315,9 @@ fn transposed(text: &mut Text, x: &Val, permutation: &[usize]) -> Result<Val> {
 
 fn reduced(text: &mut Text, reduce: &Reduce, x: &Val) -> Result<Val> {
     let op = binary(reduce, x.dtype).ok_or_else(|| unsupported(reduce))?;
-    let without = |shape: &[usize], axes: &[usize]| -> Vec<usize> {
-        (0..shape.len()).filter(|d| !axes.contains(d)).map(|d| shape[d]).collect()
-    };
+    // Mosaic reduces all axes at once, and Triton one axis at a time.
     if text.dialect == Dialect::Mosaic {
-        let shape = without(&x.shape, &reduce.axes);
+        let shape = shape_without(&x.shape, &reduce.axes);
         if shape.is_empty() {
             return Err(err!(NotImplemented, "{} to a scalar is not supported in kernels for TPUs", reduce.name())
                 .help("keep a dimension: `sum_keepdims`, `max_keepdims`"));
@@ -341,15 +340,19 @@ fn reduced(text: &mut Text, reduce: &Reduce, x: &Val) -> Result<Val> {
     for axis in axes.into_iter().rev() {
         let two = [text.fresh(x.dtype, &[])?, text.fresh(x.dtype, &[])?];
         let region = text.region(&two, |text| {
-            let both = text.same(op, &[&two[0], &two[1]]);
-            text.write("tt.reduce.return", &[&both], &[], "", &[]);
+            let combined = text.same(op, &[&two[0], &two[1]]);
+            text.write("tt.reduce.return", &[&combined], &[], "", &[]);
             Ok(())
         })?;
-        let to = text.fresh(x.dtype, &without(&out.shape, &[axis]))?;
+        let to = text.fresh(x.dtype, &shape_without(&out.shape, &[axis]))?;
         let attrs = format!("axis = {axis} : i32");
         out = text.write("tt.reduce", &[&out], &[region], &attrs, &[to]).swap_remove(0);
     }
     Ok(out)
+}
+
+fn shape_without(shape: &[usize], axes: &[usize]) -> Vec<usize> {
+    (0..shape.len()).filter(|d| !axes.contains(d)).map(|d| shape[d]).collect()
 }
 
 fn cumulated(text: &mut Text, cumulative: &Cumulative, x: &Val) -> Result<Val> {
@@ -360,8 +363,8 @@ fn cumulated(text: &mut Text, cumulative: &Cumulative, x: &Val) -> Result<Val> {
     let x = &text.convert(x, if is_narrow { DType::F32 } else { dtype })?;
     let two = [text.fresh(x.dtype, &[])?, text.fresh(x.dtype, &[])?];
     let region = text.region(&two, |text| {
-        let both = text.same(op, &[&two[0], &two[1]]);
-        text.write("tt.scan.return", &[&both], &[], "", &[]);
+        let combined = text.same(op, &[&two[0], &two[1]]);
+        text.write("tt.scan.return", &[&combined], &[], "", &[]);
         Ok(())
     })?;
     let attrs = format!("axis = {} : i32, reverse = {}", cumulative.axis, cumulative.reverse);

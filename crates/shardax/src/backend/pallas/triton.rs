@@ -34,6 +34,7 @@ pub(super) fn call(kernel: &Kernel) -> Result<String> {
 
 /// Fails for operations that positions cannot do, because they run concurrently without common memory.
 fn check(kernel: &Kernel, carried: &Carried) -> Result<()> {
+    // Positions run at the same time, so two of them must not write to one block.
     let written = kernel.written();
     let steps = kernel.grid[carried.axis..].iter().fold(1usize, |a, b| a.saturating_mul(*b));
     if i32::try_from(steps).is_err() {
@@ -50,8 +51,8 @@ fn check(kernel: &Kernel, carried: &Carried) -> Result<()> {
             return Err(err!(NotImplemented, "an array of type {} has too many elements for int32", block.array)
                 .help(format!("call the kernel on parts of it; or {HELP}")));
         }
-        let used = block.index.used_inputs();
-        match kernel.grid[..carried.axis].iter().zip(used).position(|(size, used)| *size > 1 && !used) {
+        let used_axes = block.index.used_inputs();
+        match kernel.grid[..carried.axis].iter().zip(used_axes).position(|(size, used_axes)| *size > 1 && !used_axes) {
             Some(axis) if written[kernel.prefetch() + number] => {
                 return Err(err!(
                     NotImplemented,
@@ -70,8 +71,8 @@ fn check(kernel: &Kernel, carried: &Carried) -> Result<()> {
 fn grid(axes: &[usize]) -> Result<[usize; 3]> {
     let mut grid = axes.to_vec();
     while grid.len() > 3 {
-        let first = grid.remove(0);
-        grid[0] = grid[0].saturating_mul(first);
+        let leading = grid.remove(0);
+        grid[0] = grid[0].saturating_mul(leading);
     }
     grid.resize(3, 1);
     let [x, y, z] = [grid[0], grid[1], grid[2]];
@@ -96,10 +97,10 @@ fn position(axes: &[usize], text: &mut Text) -> Result<Vec<Val>> {
     if axes.len() <= 3 {
         return Ok(ids);
     }
-    let rest = ids[0].clone();
-    let mut all = unraveled(&rest, &axes[..axes.len() - 2], text)?;
-    all.extend(ids.split_off(1));
-    Ok(all)
+    // The first program id counts the positions of all leading axes.
+    let mut position = unraveled(&ids[0], &axes[..axes.len() - 2], text)?;
+    position.extend(ids.split_off(1));
+    Ok(position)
 }
 
 /// The position on these axes for a number that counts along all of them.
@@ -131,7 +132,7 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
     let blocks = kernel.blocks.iter().map(|block| Ok((block, pointer(&block.array, &text)?)));
     let blocks: Vec<(&Block, Val)> = blocks.collect::<Result<_>>()?;
     let position = position(&kernel.grid[..carried.axis], &mut text)?;
-    let last = &kernel.grid[carried.axis..];
+    let loop_axes = &kernel.grid[carried.axis..];
     let zero = text.number(0)?;
     let refs = |text: &mut Text, position: &[Val]| -> Result<Vec<Box<dyn Memory>>> {
         let prefetched = || {
@@ -154,10 +155,10 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
     };
 
     // The values before the first position. An alias of an operand has the values of this operand.
-    let of_first = [position.clone(), vec![zero.clone(); last.len()]].concat();
-    let first = refs(&mut text, &of_first)?;
+    let first_position = [position.clone(), vec![zero.clone(); loop_axes.len()]].concat();
+    let first_refs = refs(&mut text, &first_position)?;
     // The block of a carried ref, unless it is scratch memory.
-    let block_of = |number: usize| first.get(number).filter(|_| number < kernel.prefetch() + kernel.blocks.len());
+    let block_of = |number: usize| first_refs.get(number).filter(|_| number < kernel.prefetch() + kernel.blocks.len());
     let mut state = Vec::new();
     for (&number, aval) in carried.refs.iter().zip(&carried.types) {
         let output = number.checked_sub(kernel.prefetch() + kernel.num_inputs());
@@ -167,16 +168,16 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
             None => uninitialized(&mut text, aval)?,
         });
     }
-    let steps: usize = last.iter().product();
+    let steps: usize = loop_axes.iter().product();
     let end = match steps {
-        1 => run(&mut text, &of_first, &state)?,
+        1 => run(&mut text, &first_position, &state)?,
         _ => {
             let [zero, steps, one] = [0, steps, 1].map(|n| text.number(n));
             let (zero, steps, one) = (zero?, steps?, one?);
             let inner = text.fresh_like(&state);
             let step = text.fresh(DType::I32, &[])?;
             let region = text.region(&[std::slice::from_ref(&step), &inner].concat(), |text| {
-                let ids = unraveled(&step, last, text)?;
+                let ids = unraveled(&step, loop_axes, text)?;
                 let outs = run(text, &[position.clone(), ids].concat(), &inner)?;
                 text.write("scf.yield", &outs.iter().collect::<Vec<_>>(), &[], "", &[]);
                 Ok(())
@@ -247,7 +248,7 @@ impl Pointer {
     ) -> Result<(Val, Option<Val>)> {
         let shape = access.part.shape.clone();
         let (mut entries, mut place, mut out) = (access.place.entries().iter(), place.iter(), 0);
-        let mut next = || place.next().cloned().ok_or_else(|| err!(Runtime, "a position of a ref is missing"));
+        let mut next_operand = || place.next().cloned().ok_or_else(|| err!(Runtime, "a position of a ref is missing"));
         let mut stride: usize = self.block.array.shape.iter().product();
         let (mut offset, mut mask) = (text.number(0)?, mask.cloned());
         offset = text.broadcast(&offset, &[], &shape)?;
@@ -255,22 +256,22 @@ impl Pointer {
             stride /= size.max(1);
             let mut position = text.broadcast(&self.starts[d], &[], &shape)?;
             if !matches!(dim, BlockDim::Squeezed) {
-                let (first, count, computed) = match entries.next() {
-                    Some(Entries::At) => (next()?, None, true),
-                    Some(Entries::From(n)) => (next()?, Some(*n), true),
+                let (start, count, computed) = match entries.next() {
+                    Some(Entries::At) => (next_operand()?, None, true),
+                    Some(Entries::From(n)) => (next_operand()?, Some(*n), true),
                     Some(Entries::Range(start, n)) => (text.number(*start)?, Some(*n), false),
                     _ => return Err(err!(NotImplemented, "an index of a ref that is an array is not supported")),
                 };
-                let mut first = text.convert(&first, DType::I32)?;
+                let mut start = text.convert(&start, DType::I32)?;
                 if computed && !access.padded {
                     // A computed range is moved so that it is inside the block.
-                    let last = text.number(dim.size().saturating_sub(count.unwrap_or(1)))?;
+                    let last_start = text.number(dim.size().saturating_sub(count.unwrap_or(1)))?;
                     let zero = text.number(0)?;
-                    first = text.same("arith.minsi", &[&first, &last]);
-                    first = text.same("arith.maxsi", &[&first, &zero]);
+                    start = text.same("arith.minsi", &[&start, &last_start]);
+                    start = text.same("arith.maxsi", &[&start, &zero]);
                 }
-                let first = text.broadcast(&first, &[], &shape)?;
-                position = text.same("arith.addi", &[&position, &first]);
+                let start = text.broadcast(&start, &[], &shape)?;
+                position = text.same("arith.addi", &[&position, &start]);
                 if count.is_some() {
                     let range = text.range(&shape, out)?;
                     position = text.same("arith.addi", &[&position, &range]);

@@ -220,6 +220,7 @@ const LISTS: &[&str] = &[
 type Joined = (&'static str, &'static str, &'static [&'static str]);
 
 fn joined(operation: &str) -> Option<Joined> {
+    // StableHLO writes these fields in this order.
     const DOT: &[&str] = &[
         "lhs_batching_dimensions",
         "rhs_batching_dimensions",
@@ -301,24 +302,24 @@ impl<'a> Dictionary<'a> {
 
     /// The attributes as StableHLO text. Attributes with StableHLO's default value are left out.
     pub fn attributes(&self, operation: &str, named: &Named<'a>) -> Result<Vec<String>> {
-        let mut all = Vec::new();
+        let mut texts = Vec::new();
         let joined = joined(operation);
         if let Some((name, begin, fields)) = joined {
-            all.push(format!("{name} = {begin}<{}>", self.fields(begin, fields, named)?));
+            texts.push(format!("{name} = {begin}<{}>", self.fields(begin, fields, named)?));
         }
         let parts = joined.map_or(&[][..], |(_, _, fields)| fields);
         if let Some(algorithm) = self.algorithm(named)? {
-            all.push(format!("algorithm = {algorithm}"));
+            texts.push(format!("algorithm = {algorithm}"));
         }
         for (name, attribute) in named {
             if parts.contains(name) || ALGORITHM.contains(name) {
                 continue;
             }
             if let Some(text) = self.converted(operation, name, attribute)? {
-                all.push(text);
+                texts.push(text);
             }
         }
-        Ok(all)
+        Ok(texts)
     }
 
     fn converted(&self, operation: &str, name: &str, attribute: &Attribute<'a>) -> Result<Option<String>> {
@@ -334,30 +335,30 @@ impl<'a> Dictionary<'a> {
             ("compare_type", Attribute::Choice(_, "NOTYPE")) => return Ok(None),
             ("result_accuracy", Attribute::Accuracy(_, _, mode)) if self.is(*mode, "DEFAULT") => return Ok(None),
             ("backend_config", Attribute::Text("")) => return Ok(None),
-            ("precision_config", Attribute::Array(each)) if each.iter().all(|&one| self.is(one, "DEFAULT")) => {
+            ("precision_config", Attribute::Array(items)) if items.iter().all(|&one| self.is(one, "DEFAULT")) => {
                 return Ok(None);
             }
-            ("backend_config", Attribute::Dictionary(each)) if each.is_empty() => return Ok(None),
+            ("backend_config", Attribute::Dictionary(items)) if items.is_empty() => return Ok(None),
             (
                 "called_computations"
                 | "operand_layouts"
                 | "result_layouts"
                 | "output_operand_aliases"
                 | "result_tilings",
-                Attribute::Array(each),
-            ) if each.is_empty() => return Ok(None),
-            ("called_computations", Attribute::Array(each)) => {
-                let each = each.iter().map(|&one| Ok(symbol(self.string(one)?)));
-                format!("[{}]", each.collect::<Result<Vec<_>>>()?.join(", "))
+                Attribute::Array(items),
+            ) if items.is_empty() => return Ok(None),
+            ("called_computations", Attribute::Array(items)) => {
+                let items = items.iter().map(|&one| Ok(symbol(self.string(one)?)));
+                format!("[{}]", items.collect::<Result<Vec<_>>>()?.join(", "))
             }
             ("callee" | "decomposition", Attribute::Text(name)) => symbol(name),
             ("window_reversal", Attribute::Tensor(of, bytes)) => {
-                let each: Vec<_> = self.integers(*of, bytes)?.iter().map(|bit| (*bit != 0).to_string()).collect();
-                list("i1", &each)
+                let items: Vec<_> = self.integers(*of, bytes)?.iter().map(|bit| (*bit != 0).to_string()).collect();
+                list("i1", &items)
             }
             (_, Attribute::Tensor(of, bytes)) if LISTS.contains(&name) && !operation.starts_with("custom_call") => {
-                let each: Vec<_> = self.integers(*of, bytes)?.iter().map(i64::to_string).collect();
-                list("i64", &each)
+                let items: Vec<_> = self.integers(*of, bytes)?.iter().map(i64::to_string).collect();
+                list("i64", &items)
             }
             (_, Attribute::Numbers(_, values)) if LISTS.contains(&name) => {
                 list("i64", &values.iter().map(i64::to_string).collect::<Vec<_>>())
@@ -378,7 +379,7 @@ impl<'a> Dictionary<'a> {
 
     /// The dimension numbers of a dot, a convolution, a gather or a scatter.
     fn fields(&self, begin: &str, fields: &[&str], named: &Named<'a>) -> Result<String> {
-        let mut all = Vec::new();
+        let mut texts = Vec::new();
         for name in fields {
             // Earlier versions have no batching dimensions, so they are empty.
             if name.ends_with("batching_dims") && named.iter().all(|(of, _)| of != name) {
@@ -387,28 +388,28 @@ impl<'a> Dictionary<'a> {
             let text = match self.of_name(named, name)? {
                 Attribute::Int(_, value) => value.to_string(),
                 Attribute::Tensor(of, bytes) => {
-                    let each: Vec<_> = self.integers(*of, bytes)?.iter().map(i64::to_string).collect();
-                    if each.is_empty() && begin != "#stablehlo.conv" {
+                    let integers: Vec<_> = self.integers(*of, bytes)?.iter().map(i64::to_string).collect();
+                    if integers.is_empty() && begin != "#stablehlo.conv" {
                         continue;
                     }
-                    format!("[{}]", each.join(", "))
+                    format!("[{}]", integers.join(", "))
                 }
                 other => return Err(damaged(format!("its program has {other:?} for {name}"))),
             };
-            all.push(match begin {
+            texts.push(match begin {
                 "#stablehlo.conv" => text,
                 _ => format!("{name} = {text}"),
             });
         }
         if begin == "#stablehlo.conv" {
-            return convolution(&all);
+            return convolution(&texts);
         }
-        Ok(all.join(", "))
+        Ok(texts.join(", "))
     }
 
     /// The algorithm of a dot, if specified.
     fn algorithm(&self, named: &Named<'a>) -> Result<Option<String>> {
-        let mut all = Vec::new();
+        let mut texts = Vec::new();
         for name in ALGORITHM {
             let Some((_, attribute)) = named.iter().find(|(of, _)| of == name) else { return Ok(None) };
             let text = match attribute {
@@ -418,9 +419,9 @@ impl<'a> Dictionary<'a> {
             if text == "none" {
                 return Ok(None);
             }
-            all.push(format!("{name} = {text}"));
+            texts.push(format!("{name} = {text}"));
         }
-        Ok(Some(format!("#stablehlo.dot_algorithm<{}>", all.join(", "))))
+        Ok(Some(format!("#stablehlo.dot_algorithm<{}>", texts.join(", "))))
     }
 }
 

@@ -13,20 +13,20 @@ const FLOATS: [DType; 4] = [DType::F16, DType::Bf16, DType::F32, DType::F64];
 /// Builds the text for all sizes from the texts on the grid. `Err` is the number of the first line with a difference
 /// other than numbers that are expressions of the symbols.
 pub(super) fn template(symbols: &Symbols, texts: &[&str]) -> Result<String, usize> {
-    let mut all = String::with_capacity(texts[0].len());
+    let mut merged = String::with_capacity(texts[0].len());
     let mut lines: Vec<_> = texts.iter().map(|text| text.lines()).collect();
     let mut number = 0usize;
     loop {
         let row: Vec<Option<&str>> = lines.iter_mut().map(Iterator::next).collect();
         if row.iter().all(Option::is_none) {
-            return Ok(all);
+            return Ok(merged);
         }
         let row: Vec<&str> = row.into_iter().collect::<Option<_>>().ok_or(number)?;
         match row.iter().all(|line| *line == row[0]) && !row[0].contains(BEGIN) {
-            true => all.push_str(row[0]),
-            false => all.push_str(&line(symbols, &row).ok_or(number)?),
+            true => merged.push_str(row[0]),
+            false => merged.push_str(&line(symbols, &row).ok_or(number)?),
         }
-        all.push('\n');
+        merged.push('\n');
         number += 1;
     }
 }
@@ -83,25 +83,26 @@ struct Part<'a> {
 /// Splits a line into pieces. The number of `dense<1.0e0> : tensor<f32>` is one piece.
 fn split(line: &str) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
-    let mut rest = line;
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let mut remaining = line;
+    while !remaining.is_empty() {
+        let digits = remaining.bytes().take_while(u8::is_ascii_digit).count();
         if digits > 0 {
-            parts.push(Part { text: &rest[..digits], float: None, is_number: true });
-            rest = &rest[digits..];
+            parts.push(Part { text: &remaining[..digits], float: None, is_number: true });
+            remaining = &remaining[digits..];
             continue;
         }
-        let constant = rest.find("dense<").map(|end| end + "dense<".len());
-        let number = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        match constant.filter(|end| *end <= number).and_then(|end| Some((end, float(&rest[end..])?))) {
+        // A float constant is recognized by its type, which follows it.
+        let constant = remaining.find("dense<").map(|end| end + "dense<".len());
+        let number = remaining.find(|c: char| c.is_ascii_digit()).unwrap_or(remaining.len());
+        match constant.filter(|end| *end <= number).and_then(|end| Some((end, float(&remaining[end..])?))) {
             Some((end, (text, dtype))) => {
-                parts.push(Part { text: &rest[..end], float: None, is_number: false });
+                parts.push(Part { text: &remaining[..end], float: None, is_number: false });
                 parts.push(Part { text, float: Some(dtype), is_number: true });
-                rest = &rest[end + text.len()..];
+                remaining = &remaining[end + text.len()..];
             }
             None => {
-                parts.push(Part { text: &rest[..number], float: None, is_number: false });
-                rest = &rest[number..];
+                parts.push(Part { text: &remaining[..number], float: None, is_number: false });
+                remaining = &remaining[number..];
             }
         }
     }

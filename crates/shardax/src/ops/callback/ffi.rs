@@ -136,9 +136,9 @@ impl Attributes {
     fn read<'a, T>(&'a self, name: &str, what: &str, found: impl FnOnce(&'a Attribute) -> Option<T>) -> Result<T> {
         let value = self.get(name);
         value.and_then(found).ok_or_else(|| {
-            let given: Vec<String> = self.iter().map(|(name, value)| format!("{name} = {value:?}")).collect();
-            let given = if given.is_empty() { "none".to_owned() } else { given.join(", ") };
-            err!(Value, "the attribute {name:?} of an FFI call must be {what}; its attributes are {given}")
+            let attributes: Vec<String> = self.iter().map(|(name, value)| format!("{name} = {value:?}")).collect();
+            let attributes = if attributes.is_empty() { "none".to_owned() } else { attributes.join(", ") };
+            err!(Value, "the attribute {name:?} of an FFI call must be {what}; its attributes are {attributes}")
                 .help(format!("give it where the function is called: `.attribute({name:?}, ..)`"))
         })
     }
@@ -195,10 +195,10 @@ fn register(name: &str, platform: &str, put: impl FnOnce(&mut Target) -> bool) -
             err!(Value, "the name of an FFI target is empty").help("pass the name that calls of the target use")
         );
     }
-    let mut all = targets();
-    let target = all.entry(name.to_owned()).or_default();
-    let taken = if platform == "cpu" { target.host.is_some() } else { target.cuda.is_some() };
-    if taken {
+    let mut registered = targets();
+    let target = registered.entry(name.to_owned()).or_default();
+    let is_registered = if platform == "cpu" { target.host.is_some() } else { target.cuda.is_some() };
+    if is_registered {
         return Err(err!(Value, "the FFI target {name:?} is registered for {platform} already")
             .help("register each name once, at the start of the program"));
     }
@@ -225,7 +225,7 @@ pub struct FfiCall<T> {
 ///
 /// Results never share memory with operands: there is no `input_output_aliases`. Layouts are row-major. The program
 /// refers to the function by a number of this process, so it cannot be exported.
-/// [`shardax::ffi_call`](crate::ffi_call()) takes the function itself instead of a name.
+/// [`shardax::ffi_call`](crate::ffi_call()) receives the function itself instead of a name.
 pub fn ffi_call<T: Tree>(name: &str, results: T) -> FfiCall<T> {
     let (name, attributes) = (interned(name), Attributes::default());
     FfiCall { name, results, attributes, vmap: None, has_side_effect: false }
@@ -244,8 +244,8 @@ impl<T: Tree> FfiCall<T> {
         self
     }
 
-    /// If true, the function is called as often as the program says, even if its results are unused, and programs that
-    /// the compiler partitions over several devices cannot call it. Default `false`.
+    /// Keeps each call of the program, even if its results are unused. Programs that the compiler partitions over
+    /// several devices cannot call such a function. The default is `false`.
     pub fn has_side_effect(mut self, has: bool) -> Self {
         self.has_side_effect = has;
         self
@@ -272,9 +272,9 @@ impl<T: Tree> FfiCall<T> {
 
     /// Returns the functions that this call refers to. Equal calls share them.
     fn functions(&self) -> Result<(Arc<HostFunction>, Option<Arc<HostFunction>>)> {
-        let mut all = targets();
-        let Some(target) = all.get_mut(self.name) else {
-            let mut names: Vec<&String> = all.keys().collect();
+        let mut registered = targets();
+        let Some(target) = registered.get_mut(self.name) else {
+            let mut names: Vec<&String> = registered.keys().collect();
             names.sort();
             return Err(err!(
                 Value,
@@ -283,6 +283,7 @@ impl<T: Tree> FfiCall<T> {
             )
             .help("call `ffi::register_ffi_target` before the function is traced"));
         };
+        // Drops the functions that no program refers to anymore.
         target.calls.retain(|(_, host, _)| host.strong_count() > 0);
         let equal = target.calls.iter().find(|(attributes, ..)| *attributes == self.attributes);
         if let Some((host, cuda)) = equal.and_then(|(_, host, cuda)| Some((host.upgrade()?, cuda.clone()))) {

@@ -43,8 +43,9 @@ struct All {
 
 fn all() -> MutexGuard<'static, All> {
     static ALL: OnceLock<Mutex<All>> = OnceLock::new();
-    let empty = || Mutex::new(All { by_number: HashMap::new(), by_type: HashMap::new() });
-    ALL.get_or_init(empty).lock().unwrap_or_else(PoisonError::into_inner)
+    let all = ALL.get_or_init(|| Mutex::new(All { by_number: HashMap::new(), by_type: HashMap::new() }));
+    // The maps stay usable after a panic, because no user code runs while they are locked.
+    all.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HostFunction {
@@ -148,11 +149,11 @@ pub(crate) fn register() -> Result<()> {
 /// Registers the handler for NVIDIA GPUs with XLA on the first call.
 pub(crate) fn register_on_device() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
-    let register = || {
+    let registered = REGISTERED.get_or_init(|| {
         let plugin = Plugin::find("cuda").map_err(|e| err!(Plugin, "{e}"))?;
         Ok(ffi::device::register(&plugin, "CUDA", TARGET, |call| handle_on_device(call).map_err(|e| e.to_string()))?)
-    };
-    REGISTERED.get_or_init(register).clone()
+    });
+    registered.clone()
 }
 
 /// Handles a call from a GPU program. Functions on host memory receive copies, as in JAX.
@@ -161,19 +162,19 @@ fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
     if let Body::Device(body) = &function.body {
         return body(&DeviceCall::new(call)?);
     }
-    let given = call.copy_args()?;
-    let args = call.args().iter().zip(&given);
+    let arg_bytes = call.copy_args()?;
+    let args = call.args().iter().zip(&arg_bytes);
     let args: Vec<HostArg<'_>> = args
         .map(|(arg, bytes)| Ok(HostArg { dtype: dtype(arg.ty)?, shape: shape(arg.dims), bytes }))
         .collect::<Result<_>>()?;
-    let mut made: Vec<Vec<u8>> =
+    let mut result_bytes: Vec<Vec<u8>> =
         call.results().iter().map(|result| zeroed(result.byte_len)).collect::<shardax_pjrt::Result<_>>()?;
-    let rooms = call.results().iter().zip(&mut made);
-    let mut results: Vec<HostResult<'_>> = rooms
+    let results = call.results().iter().zip(&mut result_bytes);
+    let mut results: Vec<HostResult<'_>> = results
         .map(|(to, bytes)| Ok(HostResult { dtype: dtype(to.ty)?, shape: shape(to.dims), bytes, written: false }))
         .collect::<Result<_>>()?;
     run(&function, call.attr("token"), &args, &mut results)?;
-    Ok(call.write_results(&made)?)
+    Ok(call.write_results(&result_bytes)?)
 }
 
 /// Finds the function of a call by its number.
@@ -258,9 +259,9 @@ mod tests {
             Ok(bytes)
         };
         let calls = Arc::new(AtomicUsize::new(0));
-        let seen = calls.clone();
+        let counter = calls.clone();
         let function = HostFunction::on_device(move |call| {
-            seen.fetch_add(1, Ordering::Relaxed);
+            counter.fetch_add(1, Ordering::Relaxed);
             let ([x], [y]) = (call.args(), call.results()) else { panic!("{call:?}") };
             assert_eq!((x.dtype(), x.shape(), y.dtype(), y.shape()), (DType::F32, &[2, 3][..], DType::I32, &[4][..]));
             assert!(!x.address().is_null() && x.address() != y.address());
@@ -268,11 +269,11 @@ mod tests {
             // The host has no stream.
             call.stream().map(drop)
         });
-        let says = |number, text: &str| {
+        let assert_fails = |number, text: &str| {
             let error = run(number).expect_err("it fails").to_string();
             assert!(error.contains(text), "{error}");
         };
-        says(function.number, "the plugin passed no stream to this call");
+        assert_fails(function.number, "the plugin passed no stream to this call");
         assert_eq!(calls.load(Ordering::Relaxed), 1);
         // A function on host memory gets copies.
         let host = HostFunction::new(|args, results| {
@@ -281,10 +282,10 @@ mod tests {
         });
         assert_eq!(run(host.number)?, [1i32, 6, 7, 8].map(i32::to_ne_bytes).concat());
         let lazy = HostFunction::new(|_, _| Ok(()));
-        says(lazy.number, "left its result 0 unwritten");
-        let gone = function.number;
+        assert_fails(lazy.number, "left its result 0 unwritten");
+        let dropped = function.number;
         drop(function);
-        says(gone, "is gone");
+        assert_fails(dropped, "is gone");
         Ok(())
     }
 }

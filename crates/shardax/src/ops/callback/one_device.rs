@@ -23,21 +23,23 @@ pub(super) fn lower(call: &HostCall, mesh: &Mesh, cx: &mut Lowering, args: &[Val
         let avals: Vec<Aval> = args.iter().map(Array::aval).collect();
         let body = ShardMap::bind_axes(mesh, &axes, false, || {
             trace(&avals, |args| {
-                let made = |args: Vec<Array>| Ok(bind(std::sync::Arc::new(call.clone()), &args).into_vec());
+                // The other devices compute zeros, so that a sum sends the results to all devices.
                 let types = crate::core::program::trace::infer(call, &avals)?;
-                let none = |_: Vec<Array>| -> Result<Vec<Array>> { Ok(types.iter().map(Array::zeros_of).collect()) };
-                let first = axis_index(&axes[..]).equal(0);
-                let outs: Vec<Array> = control_flow::cond(first, made, none, args.to_vec())?;
+                let outs: Vec<Array> = control_flow::cond(
+                    axis_index(&axes[..]).equal(0),
+                    |args: Vec<Array>| Ok(bind(std::sync::Arc::new(call.clone()), &args).into_vec()),
+                    |_: Vec<Array>| -> Result<Vec<Array>> { Ok(types.iter().map(Array::zeros_of).collect()) },
+                    args.to_vec(),
+                )?;
                 outs.iter().try_for_each(check_usable)?;
                 Ok(outs.iter().map(|out| sent(out, &axes)).collect())
             })
         })?;
-        let whole = |n: usize| vec![PartitionSpec::default(); n];
         let map = ShardMap {
             mesh: mesh.clone(),
             manual: axes.clone(),
-            in_specs: whole(args.len()),
-            out_specs: whole(body.program.outputs.len()),
+            in_specs: vec![PartitionSpec::default(); args.len()],
+            out_specs: vec![PartitionSpec::default(); body.program.outputs.len()],
             checked: false,
             body: body.program,
         };

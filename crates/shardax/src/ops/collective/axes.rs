@@ -40,9 +40,9 @@ impl Axes {
     /// Splits the axes into groups, which must contain every index exactly once.
     pub fn with_groups(mut self, groups: Option<Vec<Vec<usize>>>) -> Result<Axes> {
         let Some(groups) = groups else { return Ok(self) };
-        let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
-        all.sort_unstable();
-        if !all.iter().copied().eq(0..self.size) {
+        let mut indices: Vec<usize> = groups.iter().flatten().copied().collect();
+        indices.sort_unstable();
+        if !indices.iter().copied().eq(0..self.size) {
             return Err(err!(
                 Value,
                 "axis_index_groups must cover all indices exactly once: {groups:?} for an axis of size {}",
@@ -50,8 +50,8 @@ impl Axes {
             )
             .help("name every index from 0 to the size of the axis in one group"));
         }
-        let first = groups.first().map_or(0, Vec::len);
-        self.size = if groups.iter().all(|g| g.len() == first) { first } else { 0 };
+        let group_size = groups.first().map_or(0, Vec::len);
+        self.size = if groups.iter().all(|g| g.len() == group_size) { group_size } else { 0 };
         self.groups = Some(groups);
         Ok(self)
     }
@@ -83,11 +83,14 @@ impl Axes {
 
     /// Returns the groups of participants, as positions in the mesh.
     pub fn mesh_groups(&self, mesh: &Mesh) -> Vec<Vec<usize>> {
-        let whole = mesh.groups(&self.names);
+        let axis_groups = mesh.groups(&self.names);
         match &self.groups {
-            None => whole,
+            None => axis_groups,
             Some(groups) => {
-                whole.iter().flat_map(|w| groups.iter().map(|g| g.iter().map(|&i| w[i]).collect())).collect()
+                let parts = |members: &Vec<usize>| {
+                    groups.iter().map(|group| group.iter().map(|&i| members[i]).collect()).collect::<Vec<_>>()
+                };
+                axis_groups.iter().flat_map(parts).collect()
             }
         }
     }
@@ -96,13 +99,13 @@ impl Axes {
     pub fn bound(names: &[AxisName], operation: &str) -> Result<Axes> {
         let mut axes = Axes { names: Names::new(), size: 1, checked: false, manual: AxisSet::default(), groups: None };
         for &name in names {
-            let found = axis_env::lookup(name, operation)?;
+            let axis = axis_env::lookup(name, operation)?;
             if axes.names.contains(&name) {
                 return Err(err!(Value, "{operation} got the axis {name:?} twice").help("name each axis once"));
             }
             axes.names.push(name);
-            axes.size *= found.size;
-            if let AxisKind::Manual { checked, .. } = found.kind {
+            axes.size *= axis.size;
+            if let AxisKind::Manual { checked, .. } = axis.kind {
                 axes.manual.insert(name);
                 axes.checked |= checked;
             }
@@ -154,7 +157,7 @@ impl Axes {
 
     /// Splits the axes into single axes. The mapped axis is no longer bound, so its size comes from `mapped`.
     pub fn each(&self, mapped: &BatchAxis) -> Result<Vec<Axes>> {
-        let one = |&name: &AxisName| {
+        let axes = self.names.iter().map(|&name| {
             let manual: AxisSet = self.manual.iter().filter(|n| *n == name).collect();
             Ok(Axes {
                 size: if mapped.name == Some(name) { mapped.size } else { axis_env::lookup(name, "it")?.size },
@@ -163,8 +166,8 @@ impl Axes {
                 manual,
                 groups: None,
             })
-        };
-        self.names.iter().map(one).collect()
+        });
+        axes.collect()
     }
 
     pub fn has(&self, name: Option<AxisName>) -> bool {

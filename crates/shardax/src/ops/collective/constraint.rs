@@ -17,7 +17,7 @@ use crate::sharding::axis_env;
 use crate::sharding::context::explicit_mesh;
 use crate::sharding::layout::RequestedLayout;
 use crate::sharding::typed::entry;
-use crate::sharding::{AxisType, DimSpec, NamedSharding, PartitionSpec, Sharding, Typed};
+use crate::sharding::{AbstractMesh, AxisType, DimSpec, NamedSharding, PartitionSpec, Sharding, Typed};
 use crate::source;
 
 /// Constrains a value to a sharding.
@@ -29,8 +29,8 @@ pub(crate) struct ShardingConstraint {
 impl ShardingConstraint {
     /// Returns the sharding of an array of `shape`, unless the compiler chooses a part of it.
     pub fn decided(&self, shape: &[usize]) -> Option<Sharding> {
-        let open = |named: &NamedSharding| named.spec().dims().contains(&DimSpec::Unconstrained);
-        let decided = self.sharding.as_named().is_none_or(|named| !open(named));
+        let named = self.sharding.as_named();
+        let decided = named.is_none_or(|named| !named.spec().dims().contains(&DimSpec::Unconstrained));
         // An array that the mesh does not divide is padded during the computation, but cannot be returned padded.
         (decided && self.sharding.shard_shape(shape).is_ok()).then(|| self.sharding.clone())
     }
@@ -205,7 +205,7 @@ fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Arra
             .help("move values to other devices with `device_put(x, sharding)`, and to other shardings with `reshard(x, spec)`"));
     };
     named.check_rank(x.ndim())?;
-    let auto = |name: &AxisName| mesh.axis_type(*name) == Some(AxisType::Auto);
+    // Without axes of type `Auto`, the compiler has nothing to choose, so the constraint can only be checked.
     if !mesh.axis_types().contains(&AxisType::Auto) {
         if named.spec().dims().contains(&DimSpec::Unconstrained) {
             return Err(err!(
@@ -228,7 +228,7 @@ fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Arra
         )
         .help("use `reshard(x, spec)` to change the sharding"));
     }
-    if let Some(name) = named.spec().all_axes().find(|name| !auto(name)) {
+    if let Some(name) = named.spec().all_axes().find(|name| !is_auto(mesh, *name)) {
         return Err(err!(
             Value,
             "PartitionSpec {} passed to with_sharding_constraint can only refer to axes of type Auto, and {name:?} is of type {:?} in {mesh}",
@@ -237,12 +237,12 @@ fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Arra
         )
         .help("change the sharding over Explicit axes with `reshard(x, spec)`"));
     }
-    let dims = typed.dims().iter().enumerate().map(|(d, own)| match named.spec().dims().get(d) {
-        Some(DimSpec::Unconstrained) => match own.axes() {
+    let dims = typed.dims().iter().enumerate().map(|(d, explicit)| match named.spec().dims().get(d) {
+        Some(DimSpec::Unconstrained) => match explicit.axes() {
             [] => DimSpec::Unconstrained,
-            _ => own.clone(),
+            _ => explicit.clone(),
         },
-        _ => entry(own.axes().iter().chain(named.spec().axes(d)).copied()),
+        _ => entry(explicit.axes().iter().chain(named.spec().axes(d)).copied()),
     });
     let sharding = NamedSharding::try_new(named.mesh(), PartitionSpec::new(dims))?;
     Ok(ShardingConstraint { sharding: Sharding::Named(sharding) }.apply(x))
@@ -260,13 +260,17 @@ fn resharded(x: &Array, typed: &Typed, sharding: &Sharding, what: &str) -> Resul
     let want = Typed::of_spec(mesh, named.spec(), x.ndim());
     want.check_divides(x.shape())?;
     let x = if want == *typed { x.clone() } else { x.sharded(&want) };
-    let auto = |name: &AxisName| mesh.axis_type(*name) == Some(AxisType::Auto);
-    if !named.spec().all_axes().any(|name| auto(&name)) {
+    if !named.spec().all_axes().any(|name| is_auto(mesh, name)) {
         return Ok(x);
     }
-    let rest = |d: usize| entry(named.spec().axes(d).iter().copied().filter(auto));
-    let rest = PartitionSpec::new((0..named.spec().len()).map(rest));
-    constrain_typed(&x, &want, &Sharding::Named(NamedSharding::try_new(named.mesh(), rest)?))
+    let auto_dims = (0..named.spec().len())
+        .map(|d| entry(named.spec().axes(d).iter().copied().filter(|name| is_auto(mesh, *name))));
+    let auto_spec = PartitionSpec::new(auto_dims);
+    constrain_typed(&x, &want, &Sharding::Named(NamedSharding::try_new(named.mesh(), auto_spec)?))
+}
+
+fn is_auto(mesh: &AbstractMesh, name: AxisName) -> bool {
+    mesh.axis_type(name) == Some(AxisType::Auto)
 }
 
 fn constrain_leaf(x: &Array, sharding: Sharding, what: &str) -> Result<Array> {

@@ -12,8 +12,8 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::primitive::reduce::Reducer;
 use crate::ops::promotion::{convert, to_inexact};
-use crate::shape::{AxisNumber, AxisSet, IntoAxisNames, normalize_axis};
-use crate::sharding::{AxisType, Typed, axis_env};
+use crate::shape::{AxisNumber, IntoAxisNames, normalize_axis};
+use crate::sharding::{AxisType, axis_env};
 use crate::source;
 
 /// Applies a collective to every leaf. If it fails, the leaves carry the error.
@@ -29,15 +29,15 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
         .map_err(|e| e.at(location));
     // A tree without arrays has no leaf to carry the error.
     let _ = axes.as_ref().inspect_err(|e| record_error(e));
-    let kept = x.clone();
+    let unchanged = x.clone();
     let apply = |leaf: Array| {
-        let made = axes.clone().and_then(|axes| {
+        let result = axes.clone().and_then(|axes| {
             leaf.check()?;
             f(&leaf, &axes)
         });
-        Array::from_result(made.map_err(|e| e.at(location)), &leaf)
+        Array::from_result(result.map_err(|e| e.at(location)), &leaf)
     };
-    tree::map(apply, x).unwrap_or(kept)
+    tree::map(apply, x).unwrap_or(unchanged)
 }
 
 /// Looks up axes that must not be split into groups.
@@ -48,7 +48,7 @@ fn whole(axis: impl IntoAxisNames, name: &str) -> Result<Axes> {
     Ok(axes)
 }
 
-/// Returns `true` if tracing knows the value, so that every participant has the same one.
+/// Returns `true` if tracing knows the value, so that all participants have the same value.
 fn is_constant(x: &Array) -> bool {
     matches!(x.0, Repr::Literal(_) | Repr::Concrete(_))
 }
@@ -408,12 +408,8 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator
     let perm: Vec<(usize, usize)> = perm.into_iter().map(SourceTarget::source_target).collect();
     on_leaves(x, axis, "ppermute", |x, axes| {
         axes.no_groups("ppermute")?;
-        let unique = |pick: fn(&(usize, usize)) -> usize| {
-            let mut all: Vec<usize> = perm.iter().map(pick).collect();
-            all.sort_unstable();
-            all.windows(2).all(|w| w[0] != w[1])
-        };
-        if !unique(|p| p.0) || !unique(|p| p.1) {
+        let (sources, targets): (Vec<usize>, Vec<usize>) = perm.iter().copied().unzip();
+        if !are_unique(sources) || !are_unique(targets) {
             return Err(err!(Value, "ppermute sources and destinations must be unique, got {perm:?}")
                 .help("each participant sends to at most one, and receives from at most one"));
         }
@@ -428,6 +424,11 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator
         }
         Ok(Ppermute { axes: axes.clone(), perm: perm.clone() }.apply(x))
     })
+}
+
+fn are_unique(mut numbers: Vec<usize>) -> bool {
+    numbers.sort_unstable();
+    numbers.windows(2).all(|w| w[0] != w[1])
 }
 
 /// Sends each participant's value `shift` positions ahead in a ring. Negative shifts send it back.
@@ -453,9 +454,11 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator
 pub fn pshift<T: Tree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T {
     on_leaves(x, axis, "pshift", |x, axes| {
         axes.no_groups("pshift")?;
-        let to = |from: usize| (from as i128 + i128::from(shift)).rem_euclid(axes.size as i128) as usize;
-        let perm = (0..axes.size).map(|from| (from, to(from))).collect();
-        Ok(Ppermute { axes: axes.clone(), perm }.apply(x))
+        let perm = (0..axes.size).map(|source| {
+            let target = (source as i128 + i128::from(shift)).rem_euclid(axes.size as i128);
+            (source, target as usize)
+        });
+        Ok(Ppermute { axes: axes.clone(), perm: perm.collect() }.apply(x))
     })
 }
 
@@ -544,8 +547,8 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
             .help("indices run from 0 to the number of participants"));
         }
         // A gather preserves the bits of every dtype; a masked sum would lose -0.0.
-        let all = AllGather { axes: axes.clone(), dim: 0, invariant: true }.apply(&x.expand_dims(0));
-        Ok(crate::ops::lax::slice_in_dim(&all, source, source + 1, 0).squeeze(0))
+        let gathered = AllGather { axes: axes.clone(), dim: 0, invariant: true }.apply(&x.expand_dims(0));
+        Ok(crate::ops::lax::slice_in_dim(&gathered, source, source + 1, 0).squeeze(0))
     })
 }
 
@@ -612,8 +615,9 @@ pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     pcast_to(x, axis, CastTo::Varying)
 }
 
-/// Casts a value to a state over these axes: a value that is equal on all participants to varying or reduced, a reduced
-/// value to varying, and a varying value to unreduced (the addends of a sum). The cast needs no communication.
+/// Casts a value to a state over these axes. A value that is equal on all participants becomes varying or reduced, a
+/// reduced value becomes varying, and a varying value becomes unreduced (the addends of a sum). The cast needs no
+/// communication.
 ///
 /// To cast to unreduced or reduced, the axes must be of type [`Explicit`](crate::AxisType::Explicit) outside of the
 /// `shard_map`, and the `shard_map` must be over all axes of its mesh. The cotangent of a reduced value is unreduced,
@@ -645,30 +649,29 @@ pub fn pcast_to<T: Tree>(x: T, axis: impl IntoAxisNames, to: CastTo) -> T {
             return Ok(x.clone());
         }
         let aval = x.aval();
-        let partial = |of: fn(&Typed) -> &AxisSet, name| aval.sharding().is_some_and(|typed| of(typed).contains(name));
         for name in axes.names.iter().copied() {
-            let from = match () {
-                () if aval.vma.contains(name) => "varying",
-                () if partial(Typed::unreduced, name) => "unreduced",
-                () if partial(Typed::reduced, name) => "reduced",
-                () => "invarying",
+            let state = match aval.sharding() {
+                _ if aval.vma.contains(name) => "varying",
+                Some(typed) if typed.unreduced().contains(name) => "unreduced",
+                Some(typed) if typed.reduced().contains(name) => "reduced",
+                _ => "invarying",
             };
-            let known = matches!(
-                (from, to),
+            let is_supported = matches!(
+                (state, to),
                 ("invarying", CastTo::Varying | CastTo::Reduced)
                     | ("reduced", CastTo::Varying)
                     | ("varying", CastTo::Unreduced)
             );
-            if !known {
+            if !is_supported {
                 let to = format!("{to:?}").to_lowercase();
-                let help = match from == to {
+                let help = match state == to {
                     true => format!("leave the cast out: the value is {to} already"),
-                    false if from == "unreduced" => "sum it with `psum`".to_owned(),
+                    false if state == "unreduced" => "sum it with `psum`".to_owned(),
                     false => "a varying value becomes unreduced, and one that is equal on all participants varying or reduced".to_owned(),
                 };
                 return Err(err!(
                     Value,
-                    "Unsupported pcast from={from}, to='{to}', over {name:?}, of a value of type {aval}"
+                    "Unsupported pcast from={state}, to='{to}', over {name:?}, of a value of type {aval}"
                 )
                 .help(help));
             }

@@ -50,8 +50,8 @@ pub struct RaggedSlices<'a> {
 /// ```
 #[track_caller]
 pub fn ragged_all_to_all(operand: Array, output: Array, slices: RaggedSlices<'_>, axis: impl IntoAxisNames) -> Array {
-    let made = at_caller(|| exchange(&operand, &output, &slices, axis));
-    Array::from_result(made, &output)
+    let result = at_caller(|| exchange(&operand, &output, &slices, axis));
+    Array::from_result(result, &output)
 }
 
 fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: impl IntoAxisNames) -> Result<Array> {
@@ -75,7 +75,6 @@ fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: im
             .help("pass arrays of integers with one element for each device"));
         }
     }
-    let rows = |x: &Array| x.shape().first().copied().unwrap_or(0);
     if operand.ndim() == 0
         || operand.dtype() != output.dtype()
         || operand.shape()[1..] != output.shape()[output.ndim().min(1)..]
@@ -88,23 +87,23 @@ fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: im
         )
         .help("give an output of the operand's dtype, whose rows have its shape"));
     }
-    if rows(operand) == 0 || rows(output) == 0 {
+    let [operand_rows, output_rows] = [operand, output].map(|x| x.shape().first().copied().unwrap_or(0));
+    if operand_rows == 0 || output_rows == 0 {
         return Ok(output.clone());
     }
-    let own = axis_index(&names[..]);
-    let all = all_gather(operand.clone(), &names[..], 0);
-    // Selects what each device sends to this one.
-    let of = |index: &Array| all_gather(index.astype(DType::I32), &names[..], 0).take(&own, 1);
-    let (from, sizes, to) = (of(from), of(sizes), of(to));
-    let row = lax::iota(DType::I32, &[rows(output)], 0);
+    let receiver = axis_index(&names[..]);
+    let operands = all_gather(operand.clone(), &names[..], 0);
+    // Selects the entries that each device has for this one.
+    let [from, sizes, to] =
+        [from, sizes, to].map(|index| all_gather(index.astype(DType::I32), &names[..], 0).take(&receiver, 1));
+    let row = lax::iota(DType::I32, &[output_rows], 0);
     let mut result = output.clone();
     for sender in 0..size as i32 {
-        let place = &row - to.get(sender);
-        let is_sent = place.greater_equal(0) & place.less(sizes.get(sender));
-        let at = (place + from.get(sender)).clip(0, rows(operand) as i32 - 1);
-        let sent = all.get(sender).take_mode(&at, 0, GatherScatterMode::PromiseInBounds);
-        let shape: Vec<usize> =
-            std::iter::once(rows(output)).chain(std::iter::repeat_n(1, output.ndim() - 1)).collect();
+        let row_in_slice = &row - to.get(sender);
+        let is_sent = row_in_slice.greater_equal(0) & row_in_slice.less(sizes.get(sender));
+        let source_row = (row_in_slice + from.get(sender)).clip(0, operand_rows as i32 - 1);
+        let sent = operands.get(sender).take_mode(&source_row, 0, GatherScatterMode::PromiseInBounds);
+        let shape: Vec<usize> = std::iter::once(output_rows).chain(std::iter::repeat_n(1, output.ndim() - 1)).collect();
         result = where_(is_sent.reshape(&shape), sent, result);
     }
     Ok(result)

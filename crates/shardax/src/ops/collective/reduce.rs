@@ -46,24 +46,22 @@ impl Array {
     /// is divided among them.
     pub(crate) fn partial_as(&self, want: &Aval) -> Array {
         let Some(typed) = want.sharding() else { return self.varying_as(&want.vma) };
-        let sets = |x: &Array| {
-            let of = x.aval_ref().and_then(Aval::sharding);
-            of.map_or_else(Default::default, |typed| (typed.unreduced().clone(), typed.reduced().clone()))
-        };
-        let (own, _): (AxisSet, AxisSet) = sets(self);
-        let summed: Names = own.minus(typed.unreduced()).iter().collect();
+        let unreduced = self.aval_ref().and_then(Aval::sharding).map(|typed| typed.unreduced().clone());
+        let unreduced = unreduced.unwrap_or_default();
+        let summed: Names = unreduced.minus(typed.unreduced()).iter().collect();
         let mut x = match summed.is_empty() {
             true => self.clone(),
             false => AllReduce { reducer: Reducer::Sum, axes: Axes::summed(summed, true) }.apply(self),
         };
-        let added = typed.unreduced().minus(&own);
+        let added = typed.unreduced().minus(&unreduced);
         let equal = added.minus(&x.vma());
         let parts: usize = equal.iter().filter_map(|name| typed.mesh().axis_size(name)).product();
         if parts > 1 {
             x = x / parts;
         }
         x = x.varying_as(&want.vma.union(&added));
-        let missing = typed.reduced().minus(&sets(&x).1);
+        let reduced = x.aval_ref().and_then(Aval::sharding).map(|typed| typed.reduced().clone());
+        let missing = typed.reduced().minus(&reduced.unwrap_or_default());
         for (axes, to) in [(added, CastTo::Unreduced), (missing, CastTo::Reduced)] {
             if !axes.is_empty() {
                 x = Pcast { axes: axes.iter().collect(), to }.apply(&x);
@@ -100,6 +98,13 @@ impl Pcast {
     fn set(&self) -> AxisSet {
         self.axes.iter().copied().collect()
     }
+}
+
+fn summed_over(x: &Array, axes: &AxisSet) -> Array {
+    if axes.is_empty() {
+        return x.clone();
+    }
+    AllReduce { reducer: Reducer::Sum, axes: Axes::summed(axes.iter().collect(), true) }.apply(x)
 }
 
 impl Primitive for Pcast {
@@ -178,27 +183,20 @@ impl Primitive for Pcast {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let operand = args[0].aval();
-        let sum = |ct: &Array, axes: &AxisSet| match axes.is_empty() {
-            true => ct.clone(),
-            false => {
-                let axes = Axes::summed(axes.iter().collect(), true);
-                AllReduce { reducer: Reducer::Sum, axes }.apply(ct)
-            }
-        };
         // The cotangent of a reduced value is unreduced, and the cotangent of an unreduced value is reduced.
-        let back = |ct: &Array| match self.to {
+        let in_ct = cts[0].as_ref().map(|ct| match self.to {
             CastTo::Varying => {
                 // Axes that the operand already varied over were not cast.
                 let cast = self.set().minus(&operand.vma);
                 let reduced = operand.sharding().map_or_else(AxisSet::default, |typed| typed.reduced().clone());
                 let addends: Names = cast.iter().filter(|name| reduced.contains(*name)).collect();
-                let ct = sum(ct, &cast.minus(&reduced));
+                let ct = summed_over(ct, &cast.minus(&reduced));
                 if addends.is_empty() { ct } else { Pcast { axes: addends, to: CastTo::Unreduced }.apply(&ct) }
             }
             CastTo::Unreduced => ct.varying_over(&ct.vma().union(&self.set())),
-            CastTo::Reduced => sum(ct, &self.set()),
-        };
-        Ok(vec![cts[0].as_ref().map(back)])
+            CastTo::Reduced => summed_over(ct, &self.set()),
+        });
+        Ok(vec![in_ct])
     }
 
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

@@ -66,7 +66,7 @@ use crate::core::tree::{Flat, Tree};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
 use crate::shape::{IntoAxes, IntoShape, Shape, normalize_axis};
-use crate::sharding::{DimSpec, Typed};
+use crate::sharding::DimSpec;
 use crate::source;
 
 /// Converts the elements; see [`Array::astype`].

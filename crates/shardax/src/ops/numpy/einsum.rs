@@ -161,9 +161,10 @@ fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>
         Some(right) => labels(right, hidden)?,
         None => {
             let input_labels: Vec<Label> = inputs.iter().flatten().copied().collect();
-            let is_unique = |label: Label| input_labels.iter().filter(|l| **l == label).count() == 1;
+            // Without an arrow, the result has the labels that appear once, in alphabetical order.
+            let letters = input_labels.iter().copied().filter(|l| *l <= ELLIPSIS - hidden as Label);
             let mut unique: Vec<Label> =
-                input_labels.iter().copied().filter(|l| *l <= ELLIPSIS - hidden as Label && is_unique(*l)).collect();
+                letters.filter(|label| input_labels.iter().filter(|l| *l == label).count() == 1).collect();
             unique.sort_unstable();
             (0..hidden as Label).rev().map(|i| ELLIPSIS - i).chain(unique).collect()
         }
@@ -254,7 +255,6 @@ fn planned(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) -> 
 
 /// The pair of terms whose product is smallest compared with the terms.
 fn cheapest(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) -> (usize, usize) {
-    let elements = |labels: &[Label]| labels.iter().map(|l| size(*l) as f64).product::<f64>();
     let mut best = (f64::INFINITY, (0, 1));
     for j in 1..terms.len() {
         for i in 0..j {
@@ -263,7 +263,9 @@ fn cheapest(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) ->
                 terms[i].labels.iter().chain(&terms[j].labels).copied().filter(|l| needed.contains(l)).collect();
             result.sort_unstable();
             result.dedup();
-            let cost = elements(&result) - elements(&terms[i].labels) - elements(&terms[j].labels);
+            let [result, first, second] = [&result, &terms[i].labels, &terms[j].labels]
+                .map(|labels| labels.iter().map(|l| size(*l) as f64).product::<f64>());
+            let cost = result - first - second;
             if cost < best.0 {
                 best = (cost, (i, j));
             }
@@ -272,16 +274,17 @@ fn cheapest(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) ->
     best.1
 }
 
-/// The product of two terms, summed over their common labels that are not `needed`. `out` is the sharding of the result, with the label of
-/// each dimension.
+/// The product of two terms, summed over their common labels that are not `needed`. `out` is the sharding of the result,
+/// with the label of each dimension.
 fn multiply(a: &Term, b: &Term, needed: &[Label], options: &DotOptions, out: Option<(&Typed, &[Label])>) -> Term {
     let common: Vec<Label> = a.labels.iter().copied().filter(|l| b.labels.contains(l)).collect();
     let (batch, contract): (Vec<Label>, Vec<Label>) = common.iter().partition(|l| needed.contains(l));
-    let free = |term: &Term| term.labels.iter().copied().filter(|l| !common.contains(l)).collect::<Vec<_>>();
-    let labels = [batch.clone(), free(a), free(b)].concat();
+    let [a_free, b_free] =
+        [a, b].map(|term| term.labels.iter().copied().filter(|l| !common.contains(l)).collect::<Vec<_>>());
+    let labels = [batch.clone(), a_free, b_free].concat();
     let out = out.map(|(typed, output)| {
-        let place = |l: &Label| output.iter().position(|m| m == l);
-        Arc::new(typed.with_dims(labels.iter().map(|l| place(l).map_or(DimSpec::None, |d| typed.dims()[d].clone()))))
+        let positions = labels.iter().map(|l| output.iter().position(|m| m == l));
+        Arc::new(typed.with_dims(positions.map(|d| d.map_or(DimSpec::None, |d| typed.dims()[d].clone()))))
     });
     let array = options.dot_general_as(
         &a.array,

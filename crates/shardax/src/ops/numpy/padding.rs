@@ -147,6 +147,7 @@ impl PadOptions {
     pub fn pad(&self, x: impl ArrayLike, widths: impl IntoPadWidth, mode: PadMode) -> Array {
         let x = &x.into_array();
         at_caller(|| {
+            // Dimensions are padded one after the other, so that corners get values from both.
             let result = x.check().and_then(|()| {
                 if x.ndim() == 0 {
                     return Ok(x.clone());
@@ -182,8 +183,8 @@ impl PadOptions {
 
     fn constant(&self, x: &Array, widths: &[(usize, usize)], value: f64) -> Result<Array> {
         let aval = x.aval().strip_weak_type();
-        let signed = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
-        let config: Vec<_> = widths.iter().map(|&(low, high)| (signed(low), signed(high), 0)).collect();
+        let signed = widths.iter().map(|&(low, high)| [low, high].map(|n| i64::try_from(n).unwrap_or(i64::MAX)));
+        let config: Vec<_> = signed.map(|[low, high]| (low, high, 0)).collect();
         let Some(values) = &self.constant_values else {
             let value = convert(&float(value, DType::F64), aval.dtype, aval.weak);
             return Ok(lax::pad(x, &value, &config));
@@ -209,12 +210,13 @@ impl PadOptions {
         let zero = integer(0, x.dtype());
         let ends = end_pairs("end_values", self.end_values.as_ref().unwrap_or(&zero), x)?;
         let n = x.shape()[dim];
-        let ramp_at = |end: i32, edge: usize, width: usize| -> Result<Array> {
+        // A ramp runs from the end value to the edge, so the second one is reversed.
+        let [before, after] = [(0, 0, low), (1, n - 1, high)].map(|(end, edge, width)| {
             let edge = lax::slice_in_dim(x, edge, edge + 1, dim).squeeze(dim as i32);
             line(&ends.get((dim as i32, end)), &edge, width, false, Some(x.dtype()), dim as i32)
-        };
-        let (before, after) = (ramp_at(0, 0, low)?, lax::rev(&ramp_at(1, n - 1, high)?, &[dim]));
-        Ok(lax::concatenate(&[before, super::to_strong_type(x, x.dtype()), after], dim))
+        });
+        let after = lax::rev(&after?, &[dim]);
+        Ok(lax::concatenate(&[before?, super::to_strong_type(x, x.dtype()), after], dim))
     }
 }
 
@@ -246,16 +248,16 @@ fn checked(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) ->
         return Err(err!(Value, "pad cannot extend the empty dimension {dim} of {} with {mode:?}", x.type_name())
             .help("pad an empty array with `PadMode::Constant`"));
     }
-    let wide = |width: usize| i64::from(i32::try_from(width).unwrap_or(i32::MAX));
-    if wide(low) + n + wide(high) > i64::from(i32::MAX) {
+    let [wide_low, wide_high] = [low, high].map(|width| i64::from(i32::try_from(width).unwrap_or(i32::MAX)));
+    if wide_low + n + wide_high > i64::from(i32::MAX) {
         return Err(err!(Value, "pad of dimension {dim} of {} by {low} and {high} is too large", x.type_name())
             .help("a dimension may have up to 2147483647 elements"));
     }
-    Ok((wide(low), wide(high)))
+    Ok((wide_low, wide_high))
 }
 
-/// Extends one dimension by its own elements. The indices of the padded dimension are divided into runs, which are slices, because
-/// slices are faster than a gather.
+/// Extends one dimension by its elements. The indices of the padded dimension are divided into runs, which are slices,
+/// because slices are faster than a gather.
 fn extend_from_elements(x: &Array, dim: usize, (low, high): (i64, i64), mode: PadMode) -> Result<Array> {
     let n = x.shape()[dim] as i64;
     let places: Vec<i64> = (-low..n + high)
@@ -312,14 +314,12 @@ fn runs(places: &[i64]) -> Vec<(usize, i64, usize)> {
 /// padding is added piece by piece; each piece is mirrored at the current end.
 fn odd(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Array {
     let n = x.shape()[dim];
+    // A reflection does not repeat the edge.
     let skipped = usize::from(mode == PadMode::Reflect && n > 1);
-    let extend = |x: Array, width: usize, before: bool| {
-        let (mut x, mut remaining) = (x, width);
-        let edge_of = |x: &Array| {
-            let index = if before { 0 } else { x.shape()[dim] - 1 };
-            lax::slice_in_dim(x, index, index + 1, dim)
-        };
-        let mut edge = edge_of(&x);
+    let mut x = x.clone();
+    for (width, before) in [(low, true), (high, false)] {
+        let mut remaining = width;
+        let mut edge = edge_of(&x, dim, before);
         while remaining > 0 {
             let size = x.shape()[dim];
             let width = remaining.min(n - skipped);
@@ -328,13 +328,18 @@ fn odd(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Arr
             let mirrored = lax::rev(&lax::slice_in_dim(&x, start, start + width, dim), &[dim]);
             let part = &edge * 2 - mirrored;
             if n > 1 {
-                edge = edge_of(&part);
+                edge = edge_of(&part, dim, before);
             }
             x = lax::concatenate(&if before { [part, x] } else { [x, part] }, dim);
         }
-        x
-    };
-    extend(extend(x.clone(), low, true), high, false)
+    }
+    x
+}
+
+/// The first or the last element of each line.
+fn edge_of(x: &Array, dim: usize, is_first: bool) -> Array {
+    let index = if is_first { 0 } else { x.shape()[dim] - 1 };
+    lax::slice_in_dim(x, index, index + 1, dim)
 }
 
 /// Extends one dimension by a statistic of each line.
@@ -352,6 +357,7 @@ fn statistic(
             err!(Value, "stat_length of 0 yields no value for padding").help("pass a `stat_length` of at least 1")
         );
     }
+    // A median or mean of integers is rounded, as in NumPy.
     let statistic_of = |part: Array, width: usize| -> Result<Array> {
         let axis = dim as i32;
         let value = match mode {

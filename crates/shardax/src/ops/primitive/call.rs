@@ -107,11 +107,16 @@ pub(crate) fn call_thread_state(
     Ok(without_state(outs, state))
 }
 
+/// Returns `true` if a derived program captures nothing, so that other calls can share it.
+fn has_closed_callee((callee, _): &(Callee, Vec<bool>)) -> bool {
+    callee.is_closed()
+}
+
 /// Removes the new state, which comes first, from a program's results.
 fn without_state(mut outs: Outputs, state: &mut [Array]) -> Outputs {
-    let rest = outs.drain(state.len()..).collect();
+    let results = outs.drain(state.len()..).collect();
     state.clone_from_slice(&outs);
-    rest
+    results
 }
 
 /// A call of a program, with the program's operands and results.
@@ -262,8 +267,7 @@ impl Primitive for Call {
         }
         let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let count = self.output_count();
-        let is_closed = |(callee, _): &(Callee, Vec<bool>)| callee.is_closed();
-        let (callee, has) = memo::derived_of_callee("jvp", &self.program, &nonzero, is_closed, || {
+        let (callee, has) = memo::derived_of_callee("jvp", &self.program, &nonzero, has_closed_callee, || {
             let (derived, has) = ad::jvp_program(&self.program, &nonzero, &vec![false; count])?;
             Ok((Callee::from(derived), has))
         })?;
@@ -306,6 +310,7 @@ impl Primitive for Call {
         let known_count = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
+        // The transpose depends on which operands are linear, which cotangents are zero, and what is logged.
         let is_closed = |(callee, _, _): &(Callee, Vec<bool>, Layout)| callee.is_closed();
         let marks = (&is_linear, &has_ct, &types, backward_logs::wanted());
         let (callee, has, layout) = memo::derived_of_callee("transpose", &self.program, &marks, is_closed, || {
@@ -343,8 +348,7 @@ impl Primitive for Call {
             let (outs, out_dims) = self.named(|| batching::batch_eval(&self.program, axis, args, dims))?;
             return Ok((outs.into(), out_dims));
         }
-        let is_closed = |(callee, _): &(Callee, Vec<bool>)| callee.is_closed();
-        let (callee, has) = memo::derived_of_callee("batch", &self.program, &(axis, dims), is_closed, || {
+        let (callee, has) = memo::derived_of_callee("batch", &self.program, &(axis, dims), has_closed_callee, || {
             let (batched, has) = batching::batch_program(&self.program, axis, dims, &vec![false; self.output_count()])?;
             Ok((Callee::from(batched), has))
         })?;

@@ -41,7 +41,7 @@ pub(crate) struct ConvGeneralDilated {
     /// The dtype of the result, if not the operands'.
     pub preferred: Option<DType>,
     pub precision: Option<Precision>,
-    /// The sharding of the result's type, where it is asked for.
+    /// The requested sharding of the result.
     pub out_sharding: Option<Arc<Typed>>,
 }
 
@@ -78,20 +78,29 @@ fn fold(x: &Array, axis: usize, dim: usize, outer: usize) -> Array {
 fn unfold(x: &Array, dim: usize, outer: usize, count: usize) -> (Array, usize) {
     let mut shape: Shape = x.shape().into();
     shape[dim] /= count;
-    let rest = shape[dim] / outer;
+    let inner = shape[dim] / outer;
     if outer == 1 {
         shape.insert(dim, count);
         return (x.reshape(shape.as_slice()), dim);
     }
     let mut split = shape.clone();
-    split[dim] = rest;
+    split[dim] = inner;
     split.insert(dim, count);
     split.insert(dim, outer);
     shape.insert(0, count);
     (x.reshape(split.as_slice()).moveaxis(dim as i32 + 1, 0).reshape(shape.as_slice()), 0)
 }
 
-/// The sharding of a cotangent of `operand` that is made of `ct`.
+/// The dimensions of an array in order: the names of its first two, and the numbers of the spatial ones.
+fn layout_text(spec: &Spec, names: [&str; 2]) -> String {
+    let mut parts = vec![String::new(); spec.len()];
+    for (i, &d) in spec.iter().enumerate() {
+        parts[d] = if i < 2 { names[i].to_owned() } else { (i - 2).to_string() };
+    }
+    parts.join(", ")
+}
+
+/// The sharding of the cotangent of `operand` that is computed from `ct`.
 fn of_cotangent(ct: &Array, operand: &Aval) -> Option<Arc<Typed>> {
     let typed = ct.aval_ref()?.sharding()?;
     Some(operand.cotangent().sharding.unwrap_or_else(|| Arc::new(Typed::replicated(typed.mesh(), operand.rank()))))
@@ -186,8 +195,8 @@ impl ConvGeneralDilated {
         fold(&split, axis, self.lhs[0], 1)
     }
 
-    /// The cotangent of `rhs`: `lhs` convolved with the cotangent, batch and features exchanged, so that it sums over
-    /// the batch. Feature groups become batch groups, and vice versa.
+    /// The cotangent of `rhs`: `lhs` convolved with the cotangent. Batch and features are exchanged, so that the
+    /// convolution sums over the batch. Feature groups become batch groups, and vice versa.
     fn rhs_ct(&self, ct: &Array, lhs: &Array, rhs: &Aval) -> Array {
         ConvGeneralDilated {
             window: self.moved(lhs.shape(), &rhs.shape, ct.shape(), WindowDim::to_window),
@@ -223,14 +232,8 @@ impl ConvGeneralDilated {
 
     /// `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`
     fn layout(&self) -> String {
-        let one = |spec: &Spec, names: [&str; 2]| {
-            let mut parts = vec![String::new(); spec.len()];
-            for (i, &d) in spec.iter().enumerate() {
-                parts[d] = if i < 2 { names[i].to_owned() } else { (i - 2).to_string() };
-            }
-            parts.join(", ")
-        };
-        format!("[{}]x[{}]->[{}]", one(&self.lhs, ["b", "f"]), one(&self.rhs, ["o", "i"]), one(&self.out, ["b", "f"]))
+        let (lhs, rhs) = (layout_text(&self.lhs, ["b", "f"]), layout_text(&self.rhs, ["o", "i"]));
+        format!("[{lhs}]x[{rhs}]->[{}]", layout_text(&self.out, ["b", "f"]))
     }
 }
 
@@ -275,6 +278,7 @@ impl Primitive for ConvGeneralDilated {
         }
         let (batch, features) = (l.shape[self.lhs[0]], l.shape[self.lhs[1]]);
         let (out_features, in_features) = (r.shape[self.rhs[0]], r.shape[self.rhs[1]]);
+        // The checks are JAX's, in its order, so that the errors are the same.
         let (groups, batch_groups) = (self.feature_group_count, self.batch_group_count);
         if groups == 0 || batch_groups == 0 || (groups > 1 && batch_groups > 1) {
             return Err(err!(
@@ -318,10 +322,10 @@ impl Primitive for ConvGeneralDilated {
     /// A multiply-add for each element of the result, of the kernel's window and of its input features.
     /// Padding and gaps of a dilated operand count, but not gaps of a dilated window.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
-        let seen: f64 = self.rhs[1..].iter().map(|&d| args[1].shape[d] as f64).product();
+        let window_elements: f64 = self.rhs[1..].iter().map(|&d| args[1].shape[d] as f64).product();
         // A dilated operand has one element per this many positions.
         let gaps: f64 = self.window.iter().map(|w| w.base_dilation as f64).product();
-        Flops::of_matmuls(2.0 * seen * outs[0].size() as f64 / gaps * super::dot::parts(args[0].dtype))
+        Flops::of_matmuls(2.0 * window_elements * outs[0].size() as f64 / gaps * super::dot::parts(args[0].dtype))
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
@@ -333,11 +337,11 @@ impl Primitive for ConvGeneralDilated {
         if !cx.has_quirk("split-convolutions") {
             return Ok(vec![self.write(cx, args, &outs[0])]);
         }
-        let grouped = self.feature_group_count > 1 || self.batch_group_count > 1;
-        let whole = |spec: &Spec| spec[if grouped { 0 } else { 2 }..].to_vec();
-        let args = [cx.with_whole(args[0], &whole(&self.lhs)), cx.with_whole(args[1], &whole(&self.rhs))];
+        let is_grouped = self.feature_group_count > 1 || self.batch_group_count > 1;
+        let first = if is_grouped { 0 } else { 2 };
+        let args = [cx.with_whole(args[0], &self.lhs[first..]), cx.with_whole(args[1], &self.rhs[first..])];
         let out = self.write(cx, &args, &outs[0]);
-        Ok(vec![cx.with_whole(out, &whole(&self.out))])
+        Ok(vec![cx.with_whole(out, &self.out[first..])])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

@@ -58,7 +58,7 @@ impl RuleId {
 /// zero tangents.
 pub(crate) type JvpFn = dyn Fn(&[Array], &[Array], &[bool]) -> Result<(Vec<Array>, Vec<Array>)> + Send + Sync;
 
-/// A program with its own forward-mode rule. Operands are captured values, then the arguments.
+/// A program with a custom forward-mode rule. Operands are captured values, then the arguments.
 #[derive(Clone)]
 pub(crate) struct CustomJvp {
     pub program: Program,
@@ -171,9 +171,9 @@ pub(crate) fn eval_batched(
 ) -> Result<Vec<Array>> {
     let captured = traced.captures.len();
     let operands: Vec<Array> = traced.captures.iter().chain(args).cloned().collect();
-    let mut all: Dims = vec![None; captured];
-    all.extend(dims);
-    let (outs, out_dims) = batch_eval(&traced.program, axis, &operands, &all)?;
+    let mut operand_dims: Dims = vec![None; captured];
+    operand_dims.extend(dims);
+    let (outs, out_dims) = batch_eval(&traced.program, axis, &operands, &operand_dims)?;
     Ok(outs.iter().zip(out_dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect())
 }
 
@@ -213,14 +213,15 @@ impl Primitive for CustomJvp {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         check_captured("custom_jvp", &tangents[..self.num_consts])?;
         let primals = &args[self.num_consts..];
-        let given: Vec<Array> = tangents[self.num_consts..]
+        let full_tangents: Vec<Array> = tangents[self.num_consts..]
             .iter()
             .zip(primals)
             .map(|(t, primal)| tangent_or_zeros(t, &primal.aval()))
             .collect();
         let zeros: Vec<bool> = tangents[self.num_consts..].iter().map(Option::is_none).collect();
+        // The results of the user's rule are checked against the function's, because they can differ from it.
         let (outs, out_tangents) = in_rule("custom_jvp", || {
-            let (outs, out_tangents) = (self.rule)(primals, &given, &zeros)?;
+            let (outs, out_tangents) = (self.rule)(primals, &full_tangents, &zeros)?;
             outs.iter().chain(&out_tangents).try_for_each(check_usable)?;
             Ok((outs, out_tangents))
         })?;
@@ -252,19 +253,20 @@ impl Primitive for CustomJvp {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let count = self.output_count();
         let (Traced { program, captures }, _) = batch_program(&self.program, axis, dims, &vec![true; count])?;
-        let own = dims[self.num_consts..].to_vec();
+        let arg_dims = dims[self.num_consts..].to_vec();
         let (rule, batch_axis) = (self.rule.clone(), axis.clone());
+        // Primals and tangents are batched alike, because the rule sees one entry of the batch.
         let batched = {
-            let own = own.clone();
+            let arg_dims = arg_dims.clone();
             move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
-                let both = [primals, tangents].concat();
-                let dims = [&own[..], &own].concat();
-                let traced = trace_entry(&batch_axis, &both, &dims, |args| {
+                let operands = [primals, tangents].concat();
+                let dims = [&arg_dims[..], &arg_dims].concat();
+                let traced = trace_entry(&batch_axis, &operands, &dims, |args| {
                     let (primals, tangents) = args.split_at(args.len() / 2);
                     let (outs, out_tangents) = rule(primals, tangents, zeros)?;
                     Ok([outs, out_tangents].concat())
                 })?;
-                let mut outs = eval_batched(&batch_axis, &traced, &both, &dims)?;
+                let mut outs = eval_batched(&batch_axis, &traced, &operands, &dims)?;
                 let tangents = outs.split_off(outs.len() / 2);
                 Ok((outs, tangents))
             }
@@ -272,7 +274,7 @@ impl Primitive for CustomJvp {
         let this = CustomJvp {
             program,
             num_consts: captures.len() + self.num_consts,
-            id: self.id.batched(axis, &own),
+            id: self.id.batched(axis, &arg_dims),
             rule: Arc::new(batched),
         };
         let outs = bind_checked(this, &[&captures, args].concat())?;

@@ -79,16 +79,16 @@ impl VjpRules {
         let bwd = {
             let (axis, dims, bwd) = (axis.clone(), dims.to_vec(), self.bwd.clone());
             move |def: &TreeDef, residuals: &[Array], cts: &[Array], zeros: &[bool]| {
-                let both = [residuals, cts].concat();
-                let all = vec![Some(0); both.len()];
+                let operands = [residuals, cts].concat();
+                let operand_dims = vec![Some(0); operands.len()];
                 let (mut count, mut layout) = (0, Layout::default());
-                let traced = trace_entry(&axis, &both, &all, |args| {
+                let traced = trace_entry(&axis, &operands, &operand_dims, |args| {
                     let (residuals, cts) = args.split_at(residuals.len());
                     let (cts, logged, values) = backward_logs::nested(|| bwd(def, residuals, cts, zeros))?;
                     (count, layout) = (cts.len(), logged);
                     Ok([cts, values].concat())
                 })?;
-                let mut cts = eval_batched(&axis, &traced, &both, &all)?;
+                let mut cts = eval_batched(&axis, &traced, &operands, &operand_dims)?;
                 let values: Vec<Array> = cts.drain(count..).collect();
                 backward_logs::record(layout.entries(values))?;
                 // An argument shared by all entries gets the sum of their cotangents.
@@ -109,19 +109,20 @@ impl VjpRules {
     /// The rules with `count` additional values, which are passed through.
     fn passing_through(&self, count: usize) -> VjpRules {
         let (fwd, bwd) = (self.fwd.clone(), self.bwd.clone());
-        let forward = move |args: &[Array], perturbed: &[bool]| {
-            let (outs, residuals, def) = fwd(&args[count..], &perturbed[count..])?;
-            Ok(([&args[..count], &outs].concat(), residuals, def))
-        };
-        let backward = move |def: &TreeDef, residuals: &[Array], cts: &[Array], zeros: &[bool]| {
-            Ok([&cts[..count], &bwd(def, residuals, &cts[count..], &zeros[count..])?].concat())
-        };
-        let id = RuleId::Threaded { of: Box::new(self.id.clone()), count };
-        VjpRules { id, fwd: Arc::new(forward), bwd: Arc::new(backward) }
+        VjpRules {
+            id: RuleId::Threaded { of: Box::new(self.id.clone()), count },
+            fwd: Arc::new(move |args, perturbed| {
+                let (outs, residuals, def) = fwd(&args[count..], &perturbed[count..])?;
+                Ok(([&args[..count], &outs].concat(), residuals, def))
+            }),
+            bwd: Arc::new(move |def, residuals, cts, zeros| {
+                Ok([&cts[..count], &bwd(def, residuals, &cts[count..], &zeros[count..])?].concat())
+            }),
+        }
     }
 }
 
-/// A program with its own reverse-mode rules. Operands are captured values, then the arguments.
+/// A program with custom reverse-mode rules. Operands are captured values, then the arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CustomVjp {
     pub program: Program,
@@ -176,8 +177,8 @@ impl Primitive for CustomVjp {
             nonzero,
         };
         let operands = [residuals, marked_tangents(tangents, primals, &pullback.nonzero)].concat();
-        let mut given = bind_checked(pullback, &operands)?.into_iter();
-        let out_tangents = out_avals.iter().map(|a| tangent_aval(a).and_then(|_| given.next())).collect();
+        let mut linear_outs = bind_checked(pullback, &operands)?.into_iter();
+        let out_tangents = out_avals.iter().map(|a| tangent_aval(a).and_then(|_| linear_outs.next())).collect();
         Ok((outs.into(), out_tangents))
     }
 
@@ -264,15 +265,16 @@ impl Primitive for Pullback {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let residuals: Vec<Array> =
             args[..self.num_residuals].iter().map(|a| a.value().cloned()).collect::<Result<_>>()?;
-        let mut given = cts.iter();
+        let mut out_ct = cts.iter();
         let (out_cts, zeros): (Vec<Array>, Vec<bool>) = self
             .outs
             .iter()
             .map(|aval| {
-                let ct = if aval.dtype.is_inexact() { given.next().cloned().flatten() } else { None };
+                let ct = if aval.dtype.is_inexact() { out_ct.next().cloned().flatten() } else { None };
                 (tangent_or_zeros(&ct, &aval.cotangent()), ct.is_none())
             })
             .unzip();
+        // The user's rule can return anything, so its cotangents are checked before they are added to others.
         let in_cts = in_rule("custom_vjp", || {
             let cts = (self.rules.bwd)(&self.structure, &residuals, &out_cts, &zeros)?;
             cts.iter().try_for_each(check_usable)?;

@@ -47,7 +47,7 @@ impl VmapRule {
     }
 }
 
-/// A program with its own batching rule. Operands are captured values, then the arguments.
+/// A program with a custom batching rule. Operands are captured values, then the arguments.
 #[derive(Clone)]
 pub(crate) struct CustomVmap {
     pub program: Program,
@@ -111,7 +111,7 @@ impl Primitive for CustomVmap {
     /// The derivative's batching rule is the derivative of the rule.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let marks: Vec<bool> = self.program.in_avals().map(|aval| tangent_aval(aval).is_some()).collect();
-        let given: Vec<Array> = args
+        let operand_tangents: Vec<Array> = args
             .iter()
             .zip(tangents)
             .zip(&marks)
@@ -119,7 +119,7 @@ impl Primitive for CustomVmap {
             .map(|((arg, t), _)| tangent_or_zeros(t, &arg.aval()))
             .collect();
         let (consts, own) = marks.split_at(self.num_consts);
-        let (captured, own_tangents) = given.split_at(consts.iter().filter(|mark| **mark).count());
+        let (captured, own_tangents) = operand_tangents.split_at(consts.iter().filter(|mark| **mark).count());
         if tangents[..self.num_consts].iter().any(Option::is_some) {
             let what = "Detected differentiation of a custom_vmap function with respect to a closed-over value";
             return Err(err!(NotImplemented, "{what}, which its rule says nothing about")
@@ -167,7 +167,7 @@ impl Primitive for CustomVmap {
         let VmapRule::Given(_, rule) = &self.rule else {
             return Ok((each(self.clone(), args, dims, axis.size)?, vec![Some(0); self.output_count()]));
         };
-        let (consts, own) = dims.split_at(self.num_consts);
+        let (consts, arg_dims) = dims.split_at(self.num_consts);
         if consts.iter().any(Option::is_some) {
             return Err(err!(
                 NotImplemented,
@@ -177,13 +177,13 @@ impl Primitive for CustomVmap {
         }
         let args: Vec<Array> = args[self.num_consts..]
             .iter()
-            .zip(own)
+            .zip(arg_dims)
             .map(|(arg, dim)| match dim {
                 Some(_) => axis.moved(arg, *dim, 0),
                 None => arg.clone(),
             })
             .collect();
-        let batched: Vec<bool> = own.iter().map(Option::is_some).collect();
+        let batched: Vec<bool> = arg_dims.iter().map(Option::is_some).collect();
         let (outs, flags) = in_rule("custom_vmap", || {
             let (outs, flags) = rule(axis.size, &batched, &args)?;
             outs.iter().try_for_each(check_usable)?;
@@ -204,8 +204,8 @@ impl Primitive for CustomVmap {
     }
 }
 
-/// The derivative of a rule: from arguments and then the tangents of those that have one, to results and then the
-/// tangents of those that have one.
+/// The derivative of a rule. It takes the arguments, and then the tangents of the arguments that have one. It returns
+/// the results, and then the tangents of the results that have one.
 fn derive(
     rule: &Arc<BatchFn>,
     size: usize,
@@ -214,17 +214,20 @@ fn derive(
     marks: &[bool],
     out_marks: &[bool],
 ) -> Result<(Vec<Array>, Vec<bool>)> {
-    let (primals, given) = args.split_at(marks.len());
-    let mut given = given.iter().zip(&batched[marks.len()..]);
+    let (primals, operand_tangents) = args.split_at(marks.len());
+    let mut operand_tangents = operand_tangents.iter().zip(&batched[marks.len()..]);
     // An argument and its tangent are batched together.
     let mut flags = Vec::new();
     let (mut values, mut tangents) = (Vec::new(), Vec::new());
-    for ((primal, own), mark) in primals.iter().zip(batched).zip(marks) {
-        let tangent = if *mark { given.next() } else { None };
-        let flag = *own || tangent.is_some_and(|(_, batched)| *batched);
-        let whole = |array: &Array, has: bool| move_batch(array, has.then_some(0), 0, size);
-        values.push(if flag { whole(primal, *own) } else { primal.clone() });
-        tangents.push(tangent.map(|(t, has)| if flag { whole(t, *has) } else { t.clone() }));
+    for ((primal, is_primal_batched), mark) in primals.iter().zip(batched).zip(marks) {
+        let tangent = if *mark { operand_tangents.next() } else { None };
+        let flag = *is_primal_batched || tangent.is_some_and(|(_, batched)| *batched);
+        let with_batch = |array: &Array, is_batched: bool| match flag {
+            true => move_batch(array, is_batched.then_some(0), 0, size),
+            false => array.clone(),
+        };
+        values.push(with_batch(primal, *is_primal_batched));
+        tangents.push(tangent.map(|(t, is_batched)| with_batch(t, *is_batched)));
         flags.push(flag);
     }
     let avals: Vec<Aval> = values.iter().map(Array::aval).collect();

@@ -70,32 +70,33 @@ impl Primitive for Fft {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let x = &args[0];
-        let (wanted, result) = match (self.kind, x.dtype) {
+        // The operand of an inverse real transform is half a spectrum.
+        let (is_accepted, result) = match (self.kind, x.dtype) {
             (FftKind::Rfft, DType::F32) => (true, DType::Complex64),
             (FftKind::Rfft, DType::F64) => (true, DType::Complex128),
             (FftKind::Rfft, other) => (false, other),
             (FftKind::Irfft, dtype) => (dtype.is_complex(), dtype.real()),
             (_, dtype) => (dtype.is_complex(), dtype),
         };
-        if !wanted {
+        if !is_accepted {
             return Err(err!(Type, "{:?} does not accept {x}", self.kind)
                 .help("the functions of `fft` convert what they are given"));
         }
-        let mut given: SmallVec<[usize; 3]> = self.lengths.clone();
-        let last = given.len() - 1;
-        let (whole, half) = (given[last], given[last] / 2 + 1);
+        let mut sizes: SmallVec<[usize; 3]> = self.lengths.clone();
+        let last_dim = sizes.len() - 1;
+        let (length, half) = (sizes[last_dim], sizes[last_dim] / 2 + 1);
         if self.kind == FftKind::Irfft {
-            given[last] = half;
+            sizes[last_dim] = half;
         }
-        if !x.shape.ends_with(&given) || whole == 0 {
-            return Err(err!(Value, "{:?} of {x}: the last dimensions must be {given:?}, none of them 0", self.kind)
+        if !x.shape.ends_with(&sizes) || length == 0 {
+            return Err(err!(Value, "{:?} of {x}: the last dimensions must be {sizes:?}, none of them 0", self.kind)
                 .help("the functions of `fft` pad and cut to the sizes that are asked for"));
         }
         let mut shape: Shape = x.shape.clone();
         if let Some(n) = shape.last_mut() {
             *n = match self.kind {
                 FftKind::Rfft => half,
-                _ => whole,
+                _ => length,
             };
         }
         Ok(smallvec![Aval { vma: x.vma.clone(), weak: x.weak, ..Aval::new(result, shape) }.strip_weak_type()])
@@ -103,9 +104,9 @@ impl Primitive for Fft {
 
     /// Five per element and halving of the lengths, by convention.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
-        let whole = args[0].size().max(outs[0].size()) as f64;
+        let elements = args[0].size().max(outs[0].size()) as f64;
         let length: f64 = self.lengths.iter().map(|&n| n as f64).product();
-        Flops::of_matmuls(5.0 * whole * length.max(1.0).log2())
+        Flops::of_matmuls(5.0 * elements * length.max(1.0).log2())
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
@@ -123,12 +124,12 @@ impl Primitive for Fft {
             FftKind::Irfft => "IRFFT",
         };
         let attrs = format!("fft_type = #stablehlo<fft_type {name}>, fft_length = {}", ints(&self.lengths));
-        // A transform needs its dimensions whole: the others may be split.
+        // The transformed dimensions must not be split over devices.
         let rank = outs[0].rank();
-        let own: Vec<usize> = (rank - self.lengths.len()..rank).collect();
-        let x = cx.with_whole(args[0], &own);
+        let transformed: Vec<usize> = (rank - self.lengths.len()..rank).collect();
+        let x = cx.with_whole(args[0], &transformed);
         let y = cx.op("stablehlo.fft", &[x], &attrs, &outs[0]);
-        Ok(vec![cx.with_whole(y, &own)])
+        Ok(vec![cx.with_whole(y, &transformed)])
     }
 
     /// The transform is linear.
@@ -150,9 +151,9 @@ impl Primitive for Fft {
                 Fft { kind: FftKind::Irfft, lengths: smallvec![*last] }.apply(&summed) * self.elements()
             }
             FftKind::Irfft => {
-                let whole = Fft { kind: FftKind::Rfft, lengths: self.lengths.clone() }.apply(ct);
+                let spectrum = Fft { kind: FftKind::Rfft, lengths: self.lengths.clone() }.apply(ct);
                 let weights = self.weights(ct.dtype()) / self.elements();
-                CONJ.apply(&(weights.astype(whole.dtype()) * whole))
+                CONJ.apply(&(weights.astype(spectrum.dtype()) * spectrum))
             }
         });
         Ok(vec![ct])
@@ -165,7 +166,7 @@ impl Primitive for Fft {
 
 /// The inverse transform of the dimensions of these sizes before the last one.
 fn over_outer(x: &Array, outer: &[usize]) -> Array {
-    let first = (x.ndim() - 1 - outer.len()) as i32;
-    let turned = x.moveaxis(-1, first);
-    Fft { kind: FftKind::Ifft, lengths: outer.into() }.apply(&turned).moveaxis(first, -1)
+    let first_outer = (x.ndim() - 1 - outer.len()) as i32;
+    let turned = x.moveaxis(-1, first_outer);
+    Fft { kind: FftKind::Ifft, lengths: outer.into() }.apply(&turned).moveaxis(first_outer, -1)
 }

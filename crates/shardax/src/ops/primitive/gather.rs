@@ -14,7 +14,7 @@ use crate::core::primitive::{
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType, Scalar};
-use crate::error::{Result, bail, err};
+use crate::error::{Error, Result, bail, err};
 use crate::shape::Shape;
 use crate::sharding::DimSpec;
 
@@ -22,7 +22,7 @@ use crate::sharding::DimSpec;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GatherScatterMode {
-    /// Positions are clamped so that the block lies inside.
+    /// Clamps positions, so that the block is inside of the operand.
     Clip,
     /// Blocks out of bounds are read as a fill value, and writes to them are dropped.
     #[default]
@@ -46,6 +46,15 @@ pub struct GatherDimensionNumbers {
     pub operand_batching_dims: Vec<usize>,
     /// The indices' batch dimensions.
     pub start_indices_batching_dims: Vec<usize>,
+}
+
+fn is_increasing(dims: &[usize], end: usize) -> bool {
+    dims.windows(2).all(|w| w[0] < w[1]) && dims.iter().all(|&d| d < end)
+}
+
+/// The positions after a leading dimension is added, if it is.
+fn shifted(dims: &[usize], is_added: bool) -> Vec<usize> {
+    dims.iter().map(|d| d + usize::from(is_added)).collect()
 }
 
 impl GatherDimensionNumbers {
@@ -102,16 +111,16 @@ impl GatherDimensionNumbers {
                 self.start_index_map
             );
         }
-        let increasing = |l: &[usize], end: usize| l.windows(2).all(|w| w[0] < w[1]) && l.iter().all(|&d| d < end);
+        // XLA ends the process for some invalid dimension numbers, so all of its conditions are checked.
         let mut mapped = self.start_index_map.clone();
         mapped.sort_unstable();
         let mut batching = self.operand_batching_dims.clone();
         batching.sort_unstable();
         let sound = slice_sizes.len() == rank
-            && increasing(&self.offset_dims, out_rank)
-            && increasing(&self.collapsed_slice_dims, rank)
-            && increasing(&mapped, rank)
-            && increasing(&batching, rank)
+            && is_increasing(&self.offset_dims, out_rank)
+            && is_increasing(&self.collapsed_slice_dims, rank)
+            && is_increasing(&mapped, rank)
+            && is_increasing(&batching, rank)
             && self.collapsed_slice_dims.iter().chain(&self.start_index_map).all(|d| !batching.contains(d))
             && self.operand_batching_dims.len() == self.start_indices_batching_dims.len()
             && self.start_indices_batching_dims.iter().all(|&d| d + 1 < indices.rank())
@@ -145,14 +154,13 @@ impl GatherDimensionNumbers {
 
     /// Adds a leading batch dimension to the operand, the indices, or both.
     pub(crate) fn batched(&self, operand: bool, indices: bool) -> Self {
-        let up = |dims: &[usize], by: bool| -> Vec<usize> { dims.iter().map(|d| d + by as usize).collect() };
         let mut out = GatherDimensionNumbers {
             // The result gets the new leading dimension in any case.
-            offset_dims: up(&self.offset_dims, true),
-            collapsed_slice_dims: up(&self.collapsed_slice_dims, operand),
-            start_index_map: up(&self.start_index_map, operand),
-            operand_batching_dims: up(&self.operand_batching_dims, operand),
-            start_indices_batching_dims: up(&self.start_indices_batching_dims, indices),
+            offset_dims: shifted(&self.offset_dims, true),
+            collapsed_slice_dims: shifted(&self.collapsed_slice_dims, operand),
+            start_index_map: shifted(&self.start_index_map, operand),
+            operand_batching_dims: shifted(&self.operand_batching_dims, operand),
+            start_indices_batching_dims: shifted(&self.start_indices_batching_dims, indices),
         };
         match (operand, indices) {
             (true, true) => {
@@ -200,9 +208,9 @@ impl Gather {
         let mut inside: Option<Array> = None;
         for (k, &d) in self.dims.start_index_map.iter().enumerate() {
             let i = crate::ops::lax::slice_in_dim(indices, k, k + 1, n).reshape(&indices.shape()[..n]);
-            let last = Array::literal(Scalar::Int((operand[d] - self.slice_sizes[d]) as i128), i.dtype(), false);
+            let largest = Array::literal(Scalar::Int((operand[d] - self.slice_sizes[d]) as i128), i.dtype(), false);
             let zero = Array::literal(Scalar::Int(0), i.dtype(), false);
-            let ok = AND.apply(&Compare::Ge.apply(&i, &zero), &Compare::Le.apply(&i, &last));
+            let ok = AND.apply(&Compare::Ge.apply(&i, &zero), &Compare::Le.apply(&i, &largest));
             inside = Some(match inside {
                 Some(other) => AND.apply(&other, &ok),
                 None => ok,
@@ -257,31 +265,25 @@ impl Primitive for Gather {
         if x.is_replicated() && indices.is_replicated() {
             return rule.replicated();
         }
-        let reject = || {
-            rule.error(
-                format_args!("the sharding of the result cannot be inferred, for operands of type {}", rule.types()),
-                "use `x.at(index).out_sharding(spec).get()`",
-            )
-        };
         let part = |d: usize| self.slice_sizes[d] != rule.args()[0].shape[d];
         let batch = &self.dims.operand_batching_dims;
         if (0..x.rank()).any(|d| !batch.contains(&d) && part(d) && x.dims()[d] != DimSpec::None) {
-            return Err(reject());
+            return Err(unknown_sharding(rule));
         }
         let of_batch = &self.dims.start_indices_batching_dims;
         if (0..indices.rank()).any(|d| !of_batch.contains(&d) && indices.dims()[d] != DimSpec::None) {
-            return Err(reject());
+            return Err(unknown_sharding(rule));
         }
+        // The result has the sharding of the block's dimensions, and of the batch dimensions of both operands.
         let mut block = (0..x.rank()).filter(|d| !self.dims.missing(*d)).map(|d| x.dims()[d].clone());
         let mut rows = Vec::new();
         for d in 0..indices.rank().saturating_sub(1) {
             let operand = of_batch.iter().position(|b| *b == d).map(|i| x.dims()[batch[i]].clone()).unwrap_or_default();
-            let own = indices.dims()[d].clone();
-            rows.push(match (operand, own) {
-                (DimSpec::None, own) => own,
+            rows.push(match (operand, indices.dims()[d].clone()) {
+                (DimSpec::None, of_indices) => of_indices,
                 (operand, DimSpec::None) => operand,
-                (operand, own) if operand == own => own,
-                _ => return Err(reject()),
+                (operand, of_indices) if operand == of_indices => operand,
+                _ => return Err(unknown_sharding(rule)),
             });
         }
         let mut rows = rows.into_iter();
@@ -291,11 +293,11 @@ impl Primitive for Gather {
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        let found = rule.keep_partial_of(&rule.args()[..1])?;
-        // What is read out of bounds would be added up.
-        match self.mode == GatherScatterMode::FillOrDrop && !found.0.is_empty() {
+        let partial = rule.keep_partial_of(&rule.args()[..1])?;
+        // Devices would add up the fill values that they read out of bounds.
+        match self.mode == GatherScatterMode::FillOrDrop && !partial.0.is_empty() {
             true => Err(rule.reject_partial()),
-            false => Ok(found),
+            false => Ok(partial),
         }
     }
 
@@ -354,7 +356,10 @@ impl Primitive for Gather {
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let (x, indices) = (dims[0].is_some(), dims[1].is_some());
-        let front = |i: usize| if dims[i].is_some() { axis.moved(&args[i], dims[i], 0) } else { args[i].clone() };
+        let [operand, positions] = [0, 1].map(|i| match dims[i] {
+            Some(_) => axis.moved(&args[i], dims[i], 0),
+            None => args[i].clone(),
+        });
         let mut slice_sizes = self.slice_sizes.clone();
         if x {
             slice_sizes.insert(0, if indices { 1 } else { axis.size });
@@ -367,7 +372,7 @@ impl Primitive for Gather {
             unique_indices: self.unique_indices && (x || !indices),
             ..self.clone()
         };
-        Ok((smallvec![gather.apply(&front(0), &front(1))], vec![Some(0)]))
+        Ok((smallvec![gather.apply(&operand, &positions)], vec![Some(0)]))
     }
 }
 
@@ -390,7 +395,14 @@ pub(super) fn comparable(cx: &mut Lowering, indices: Value, operand: Value) -> V
     cx.op("stablehlo.convert", &[indices], "", &wide)
 }
 
-/// The positions of blocks of these sizes, each clamped so that its block lies inside the operand.
+fn unknown_sharding(rule: &ShardingRule<'_>) -> Error {
+    rule.error(
+        format_args!("the sharding of the result cannot be inferred, for operands of type {}", rule.types()),
+        "use `x.at(index).out_sharding(spec).get()`",
+    )
+}
+
+/// Clamps the positions of blocks of these sizes, so that each block is inside of the operand.
 pub(super) fn clipped(
     cx: &mut Lowering,
     operand: Value,
@@ -399,7 +411,7 @@ pub(super) fn clipped(
     window: &[usize],
 ) -> Result<Value> {
     let operand = cx.shape(operand).clone();
-    let made = cx.expand(&[indices], |args| {
+    let clamped = cx.expand(&[indices], |args| {
         let indices = wide(&args[0], &operand);
         let n = indices.ndim() - 1;
         let columns: Vec<Array> = dims
@@ -407,23 +419,24 @@ pub(super) fn clipped(
             .enumerate()
             .map(|(k, &d)| {
                 let i = crate::ops::lax::slice_in_dim(&indices, k, k + 1, n);
-                let bound = |v: usize| Array::literal(Scalar::Int(v as i128), i.dtype(), false);
-                MIN.apply(&MAX.apply(&i, &bound(0)), &bound(operand[d] - window[d]))
+                let [first, last] =
+                    [0, operand[d] - window[d]].map(|v| Array::literal(Scalar::Int(v as i128), i.dtype(), false));
+                MIN.apply(&MAX.apply(&i, &first), &last)
             })
             .collect();
         Ok(vec![if columns.is_empty() { indices } else { crate::ops::lax::concatenate(&columns, n) }])
     })?;
-    Ok(made[0])
+    Ok(clamped[0])
 }
 
-/// Takes `x` at `indices` along `axis`, entry by entry: their other dimensions are equal.
+/// Takes `x` at `indices` along `axis`, entry by entry. The other dimensions of both are equal.
 #[track_caller]
 pub(crate) fn take_along(x: &Array, indices: &Array, axis: usize, mode: GatherScatterMode, unique: bool) -> Array {
     if indices.shape().contains(&0) {
         // The operand may be empty, too.
         return crate::ops::constants::filled(indices.shape(), Scalar::Int(0), x.dtype());
     }
-    let others: Vec<usize> = (0..x.ndim()).filter(|&d| d != axis).collect();
+    let batch_dims: Vec<usize> = (0..x.ndim()).filter(|&d| d != axis).collect();
     let mut shape = indices.shape_owned();
     shape.push(1);
     let gather = Gather {
@@ -431,8 +444,8 @@ pub(crate) fn take_along(x: &Array, indices: &Array, axis: usize, mode: GatherSc
             offset_dims: Vec::new(),
             collapsed_slice_dims: vec![axis],
             start_index_map: vec![axis],
-            operand_batching_dims: others.clone(),
-            start_indices_batching_dims: others,
+            operand_batching_dims: batch_dims.clone(),
+            start_indices_batching_dims: batch_dims,
         },
         slice_sizes: vec![1; x.ndim()],
         mode,

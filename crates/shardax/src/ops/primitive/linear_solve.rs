@@ -39,17 +39,16 @@ pub(crate) struct LinearSolve {
 pub(crate) fn transposed(matvec: &Part) -> Result<Traced> {
     let (captured, inputs): (Vec<_>, Vec<_>) =
         matvec.program.in_avals().cloned().enumerate().partition(|(i, _)| *i < matvec.captures);
-    let strip = |avals: Vec<(usize, Aval)>| avals.into_iter().map(|(_, aval)| aval).collect::<Vec<_>>();
-    let (captured, inputs) = (strip(captured), strip(inputs));
+    let [captured, inputs] = [captured, inputs].map(|avals| avals.into_iter().map(|(_, a)| a).collect::<Vec<Aval>>());
     let avals = [captured, matvec.program.out_avals()].concat();
     trace(&avals, |args| {
-        let (own, cts) = args.split_at(matvec.captures);
-        let operands = own.iter().cloned().map(Operand::NonLinear);
+        let (captured, cts) = args.split_at(matvec.captures);
+        let operands = captured.iter().cloned().map(Operand::NonLinear);
         let operands: Vec<Operand> = operands.chain(inputs.iter().cloned().map(Operand::Linear)).collect();
         let cts: Vec<_> = cts.iter().cloned().map(Some).collect();
-        // A solver calls it any number of times, so that nothing is logged.
-        let (found, _) = backward_logs::collect(false, || backward(&matvec.program, &operands, &cts))?;
-        Ok(found[matvec.captures..].iter().zip(&inputs).map(|(ct, aval)| tangent_or_zeros(ct, aval)).collect())
+        // Nothing is logged, because a solver calls it any number of times.
+        let (in_cts, _) = backward_logs::collect(false, || backward(&matvec.program, &operands, &cts))?;
+        Ok(in_cts[matvec.captures..].iter().zip(&inputs).map(|(ct, aval)| tangent_or_zeros(ct, aval)).collect())
     })
 }
 
@@ -60,14 +59,14 @@ impl LinearSolve {
 
     /// The ranges of the captured values of each part, and where `b` begins.
     fn starts(&self) -> Vec<usize> {
-        let sum = |at: &mut usize, part: &Part| {
-            *at += part.captures;
-            Some(*at)
-        };
-        std::iter::once(0).chain(self.parts().scan(0, sum)).collect()
+        let mut starts = vec![0];
+        for (i, part) in self.parts().enumerate() {
+            starts.push(starts[i] + part.captures);
+        }
+        starts
     }
 
-    /// The operands of one part's program: its captured values of all operands, and `b` or what takes its place.
+    /// The operands of one part's program: its captured values among `all`, and `last` in the place of `b`.
     fn operands<T: Clone>(&self, part: usize, all: &[T], last: &[T]) -> Vec<T> {
         let starts = self.starts();
         [&all[starts[part]..starts[part + 1]], last].concat()
@@ -81,11 +80,11 @@ impl LinearSolve {
         let outs = bind_checked(self.clone(), args)?;
         // With A x = b: A dx = db - dA x.
         let mut right: Tangents = self.right_side(tangents).to_vec();
-        let own = self.operands(0, tangents, &[]);
-        if own.iter().any(Option::is_some) {
+        let captured_tangents = self.operands(0, tangents, &[]);
+        if captured_tangents.iter().any(Option::is_some) {
             let primals = self.operands(0, args, &outs);
-            let own = [own, vec![None; outs.len()]].concat();
-            let (_, changes) = jvp_eval(&self.matvec.program, &primals, &own, linear)?;
+            let matvec_tangents = [captured_tangents, vec![None; outs.len()]].concat();
+            let (_, changes) = jvp_eval(&self.matvec.program, &primals, &matvec_tangents, linear)?;
             for (t, change) in right.iter_mut().zip(changes) {
                 *t = match (t.take(), change) {
                     (Some(t), Some(change)) => Some(t - change),
@@ -99,8 +98,9 @@ impl LinearSolve {
         let captured = &args[..args.len() - right.len()];
         let right: Vec<Array> = right.iter().zip(&outs).map(|(t, out)| tangent_or_zeros(t, &out.aval())).collect();
         let tangents = bind_checked(self.clone(), &[captured, &right].concat())?;
-        let kept = tangents.into_iter().zip(&outs).map(|(t, out)| tangent_aval(&out.aval()).map(|_| t)).collect();
-        Ok((outs, kept))
+        let out_tangents =
+            tangents.into_iter().zip(&outs).map(|(t, out)| tangent_aval(&out.aval()).map(|_| t)).collect();
+        Ok((outs, out_tangents))
     }
 }
 
@@ -122,8 +122,8 @@ impl Primitive for LinearSolve {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        let own = self.operands(2, args, self.right_side(args));
-        super::call::check_operands("linear_solve", &self.solve.program, &own)?;
+        let operands = self.operands(2, args, self.right_side(args));
+        super::call::check_operands("linear_solve", &self.solve.program, &operands)?;
         Ok(self.solve.program.out_avals().into())
     }
 
@@ -140,8 +140,8 @@ impl Primitive for LinearSolve {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        let own = self.operands(2, args, self.right_side(args));
-        cx.program(&self.solve.program, &own)
+        let operands = self.operands(2, args, self.right_side(args));
+        cx.program(&self.solve.program, &operands)
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -166,25 +166,26 @@ impl Primitive for LinearSolve {
             .collect::<Result<_>>()?;
         let avals = self.solve.program.out_avals();
         let cts: Vec<Array> = cts.iter().zip(&avals).map(|(ct, aval)| tangent_or_zeros(ct, aval)).collect();
-        let part = |i: usize| self.operands(i, &values, &[]);
-        let operands = [part(1), part(0), part(3), part(2), cts].concat();
+        // The transposed problem exchanges the matrix with its transpose, and the two solvers.
+        let [vecmat, matvec, transposed, solve] = [1, 0, 3, 2].map(|i| self.operands(i, &values, &[]));
+        let operands = [vecmat, matvec, transposed, solve, cts].concat();
         let this = LinearSolve {
             matvec: self.vecmat.clone(),
             vecmat: self.matvec.clone(),
             solve: transpose_solve.clone(),
             transpose_solve: Some(self.solve.clone()),
         };
-        let found = bind_checked(this, &operands)?.into_iter().map(Some);
-        Ok(vec![None; values.len()].into_iter().chain(found).collect())
+        let in_cts = bind_checked(this, &operands)?.into_iter().map(Some);
+        Ok(vec![None; values.len()].into_iter().chain(in_cts).collect())
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let count = self.output_count();
-        let first = vec![Some(0); count];
+        let out_dims = vec![Some(0); count];
         let mut operands = Vec::new();
         let mut batched = Vec::new();
         for (i, part) in self.parts().enumerate() {
-            let dims = self.operands(i, dims, &first);
+            let dims = self.operands(i, dims, &out_dims);
             let (Traced { program, captures }, _) = batch_program(&part.program, axis, &dims, &vec![true; count])?;
             batched.push(Part { program, captures: captures.len() + part.captures });
             operands.extend(captures);
@@ -197,6 +198,6 @@ impl Primitive for LinearSolve {
             return Err(err!(Runtime, "linear_solve lost a part"));
         };
         let this = LinearSolve { matvec, vecmat, solve, transpose_solve: batched.next() };
-        Ok((bind_checked(this, &operands)?, first))
+        Ok((bind_checked(this, &operands)?, out_dims))
     }
 }

@@ -56,37 +56,47 @@ fn size(x: &Array) -> Array {
     }
 }
 
+/// Completes a matrix with `k` rows or columns to `size` rows and columns, with ones on the added diagonal.
+fn completed(x: &Array, size: usize, k: usize) -> Array {
+    let rank = x.ndim();
+    let mut config = vec![(0, 0, 0); rank];
+    for d in [rank - 2, rank - 1] {
+        config[d].1 = (size - x.shape()[d]) as i64;
+    }
+    let zero = Array::zeros_of(&Aval::scalar(x.dtype()));
+    let diagonal = super::matrix::eye_like(x, size);
+    let is_added = lax::iota(DType::I32, diagonal.shape(), rank - 1).greater_equal(k as i32);
+    lax::pad(x, &zero, &config) + where_(is_added, diagonal, 0)
+}
+
 /// The decomposition column by column.
 fn unblocked(a: &Array) -> Result<[Array; 3]> {
     let rank = a.ndim();
-    let (lead, m, n) = (&a.shape()[..rank - 2], a.shape()[rank - 2], a.shape()[rank - 1]);
-    let vector = |len: usize| [lead, &[len]].concat();
+    let (batch, m, n) = (&a.shape()[..rank - 2], a.shape()[rank - 2], a.shape()[rank - 1]);
     let (row, column) = (lax::iota(DType::I32, a.shape(), rank - 2), lax::iota(DType::I32, a.shape(), rank - 1));
     let steps = m.min(n);
-    let places = lax::iota(DType::I32, &vector(m), rank - 2);
-    let pivots = lax::iota(DType::I32, &vector(steps), rank - 2);
+    let places = lax::iota(DType::I32, &[batch, &[m]].concat(), rank - 2);
+    let pivots = lax::iota(DType::I32, &[batch, &[steps]].concat(), rank - 2);
     let step = |k: Array, (a, pivots, permutation): (Array, Array, Array)| {
-        let row_of = |a: &Array, at: &Array| where_(row.equal(at), a, 0).sum_keepdims(-2);
         // The largest element on and below the diagonal.
         let below = where_(row.greater_equal(&k) & column.equal(&k), size(&a), -1).max(-1);
         let pivot = below.argmax(-1).expand_dims(-1);
-        let at = pivot.expand_dims(-1);
         // Exchanges its row with row k.
-        let (upper, lower) = (row_of(&a, &at), row_of(&a, &k));
-        let a = where_(row.equal(&k), &upper, where_(row.equal(&at), &lower, a));
-        let (first, second) = (
-            where_(places.equal(&pivot), &permutation, 0).sum_keepdims(-1),
-            where_(places.equal(&k), &permutation, 0).sum_keepdims(-1),
-        );
-        let permutation = where_(places.equal(&k), first, where_(places.equal(&pivot), second, permutation));
+        let (is_pivot_row, is_row_k) = (row.equal(pivot.expand_dims(-1)), row.equal(&k));
+        let [upper, lower] = [&is_pivot_row, &is_row_k].map(|is_row| where_(is_row, &a, 0).sum_keepdims(-2));
+        let a = where_(is_row_k, &upper, where_(is_pivot_row, &lower, a));
+        let (is_pivot, is_k) = (places.equal(&pivot), places.equal(&k));
+        let [at_pivot, at_k] = [&is_pivot, &is_k].map(|is_place| where_(is_place, &permutation, 0).sum_keepdims(-1));
+        let permutation = where_(is_k, at_pivot, where_(is_pivot, at_k, permutation));
         let index = lax::iota(DType::I32, pivots.shape(), rank - 2);
         let pivots = where_(index.equal(&k), &pivot, pivots);
         // A column of zeros needs no elimination.
         let diagonal = where_(row.equal(&k) & column.equal(&k), &a, 0).sum_keepdims(-1).sum_keepdims(-2);
         let divisor = where_(diagonal.equal(0), 1, diagonal);
         let factors = where_(row.greater(&k) & column.equal(&k), &a / divisor, 0).sum_keepdims(-1);
-        let rest = &a - &factors * &upper;
-        let a = where_(row.greater(&k), where_(column.greater(&k), rest, where_(column.equal(&k), factors, &a)), &a);
+        let eliminated = &a - &factors * &upper;
+        let below_k = where_(column.greater(&k), eliminated, where_(column.equal(&k), factors, &a));
+        let a = where_(row.greater(&k), below_k, &a);
         (a, pivots, permutation)
     };
     let (a, pivots, permutation) = fori_loop(0, steps as i32, step, (a.clone(), pivots, places.clone()))?;
@@ -104,19 +114,21 @@ fn blocked(a: &Array) -> Result<[Array; 3]> {
     let mut a = a.clone();
     let mut pivots = Vec::new();
     let mut permutation = lax::iota(DType::I32, &[&a.shape()[..rank - 2], &[m]].concat(), rank - 2);
+    // Decomposes a panel of columns, applies its permutation to the columns on both sides, and eliminates the panel from
+    // the columns on its right.
     for k in (0..steps).step_by(BLOCK) {
         let end = (k + BLOCK).min(steps);
         let [panel, panel_pivots, order] = unblocked(&part(&a, k..m, k..end))?;
         pivots.push(panel_pivots + k as i32);
-        let (kept, moved) = (lax::slice_in_dim(&permutation, 0, k, -1), lax::slice_in_dim(&permutation, k, m, -1));
+        let (finished, moved) = (lax::slice_in_dim(&permutation, 0, k, -1), lax::slice_in_dim(&permutation, k, m, -1));
         let moved = take_along(&moved, &order, rank - 2, GatherScatterMode::PromiseInBounds, true);
-        permutation = lax::concatenate(&[kept, moved], -1);
+        permutation = lax::concatenate(&[finished, moved], -1);
         let left = permuted(&part(&a, k..m, 0..k), &order);
         let right = permuted(&part(&a, k..m, end..n), &order);
         let width = end - k;
         let top = UNIT_LOWER.apply(&part(&panel, 0..width, 0..width), &part(&right, 0..width, 0..n - end));
-        let rest = part(&right, width..m - k, 0..n - end) - product(&part(&panel, width..m - k, 0..width), &top);
-        let right = lax::concatenate(&[top, rest], -2);
+        let below = part(&right, width..m - k, 0..n - end) - product(&part(&panel, width..m - k, 0..width), &top);
+        let right = lax::concatenate(&[top, below], -2);
         let rows = lax::concatenate(&[left, panel, right], -1);
         a = lax::concatenate(&[part(&a, 0..k, 0..n), rows], -2);
     }
@@ -134,8 +146,9 @@ impl Primitive for Lu {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let (m, n) = matrix("lu", &args[0])?;
-        let vector = |len: usize| with_last(&args[0], &[len]).with_dtype(DType::I32).strip_weak_type();
-        Ok(smallvec![args[0].clone(), vector(m.min(n)), vector(m)])
+        let [pivots, permutation] =
+            [m.min(n), m].map(|len| with_last(&args[0], &[len]).with_dtype(DType::I32).strip_weak_type());
+        Ok(smallvec![args[0].clone(), pivots, permutation])
     }
 
     /// The elimination, for each matrix.
@@ -156,8 +169,9 @@ impl Primitive for Lu {
                 if a[0].size() > 0 {
                     return Ok(blocked(&a[0])?.into());
                 }
-                let count = |aval: &Aval| lax::iota(DType::I32, &aval.shape, aval.rank() - 1);
-                Ok(vec![a[0].clone(), count(&outs[1]), count(&outs[2])])
+                let [pivots, permutation] =
+                    [&outs[1], &outs[2]].map(|aval| lax::iota(DType::I32, &aval.shape, aval.rank() - 1));
+                Ok(vec![a[0].clone(), pivots, permutation])
             })
         })
     }
@@ -171,18 +185,9 @@ impl Primitive for Lu {
         let (lu, rank) = (&outs[0], outs[0].ndim());
         let (m, n) = (lu.shape()[rank - 2], lu.shape()[rank - 1]);
         let k = m.min(n);
-        let completed = |x: Array, size: usize, missing: (i64, i64)| {
-            let mut config = vec![(0, 0, 0); rank];
-            config[rank - 2].1 = missing.0;
-            config[rank - 1].1 = missing.1;
-            let zero = Array::zeros_of(&Aval::scalar(x.dtype()));
-            let diagonal = super::matrix::eye_like(&x, size);
-            let beyond = lax::iota(DType::I32, diagonal.shape(), rank - 1).greater_equal(k as i32);
-            lax::pad(&x, &zero, &config) + where_(beyond, diagonal, 0)
-        };
-        let l = completed(part(lu, 0..m, 0..k).tril(-1), m, (0, (m - k) as i64));
+        let l = completed(&part(lu, 0..m, 0..k).tril(-1), m, k);
         let l = where_(super::matrix::eye_like(lu, m).equal(1), 1, l);
-        let u = completed(part(lu, 0..k, 0..n).triu(0), n, ((n - k) as i64, 0));
+        let u = completed(&part(lu, 0..k, 0..n).triu(0), n, k);
         let x = UNIT_LOWER.apply(&l, &permuted(da, &outs[2]));
         let x = TriangularSolve { left_side: false, ..UPPER }.apply(&u, &x);
         let tangent = product(&l, &x.tril(-1)) + product(&x.triu(0), &u);

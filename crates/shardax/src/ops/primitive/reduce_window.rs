@@ -102,9 +102,11 @@ impl ReduceWindow {
 
     /// The operand split into blocks: each windowed dimension becomes two, of blocks and of elements in a block.
     fn blocks(&self, x: &Array, out: &[usize]) -> Array {
-        let whole: Ints = out.iter().zip(&self.window).map(|(n, w)| n * w).collect();
-        let x =
-            if x.shape() == whole.as_slice() { x.clone() } else { lax::slice(x, &vec![0; out.len()], &whole, None) };
+        let covered: Ints = out.iter().zip(&self.window).map(|(n, w)| n * w).collect();
+        let x = match x.shape() == covered.as_slice() {
+            true => x.clone(),
+            false => lax::slice(x, &vec![0; out.len()], &covered, None),
+        };
         let mut shape = Shape::new();
         for (&n, &w) in out.iter().zip(&self.window) {
             shape.push(n);
@@ -119,10 +121,10 @@ impl ReduceWindow {
     fn block_dims(&self) -> (Ints, Ints) {
         let (mut inside, mut outside) = (Ints::new(), Ints::new());
         for &w in &self.window {
-            let next = inside.len() + outside.len();
-            outside.push(next);
+            let dim = inside.len() + outside.len();
+            outside.push(dim);
             if w > 1 {
-                inside.push(next + 1);
+                inside.push(dim + 1);
             }
         }
         (inside, outside)
@@ -131,14 +133,12 @@ impl ReduceWindow {
     /// The row-major position in its window of the first element that equals the result.
     fn first_of_slices(&self, padded: &Array, y: &Array) -> Array {
         let slices = self.slices(padded, y.shape());
-        let last = slices.len() - 1;
-        let number = |k: usize| Array::literal(Scalar::Int(k as i128), DType::I32, false);
-        let start = crate::ops::constants::filled(y.shape(), Scalar::Int(last as i128), DType::I32);
-        slices[..last]
-            .iter()
-            .enumerate()
-            .rev()
-            .fold(start, |first, (k, part)| Select.apply(&part.equal(y), &first, &number(k)))
+        let last_slice = slices.len() - 1;
+        let start = crate::ops::constants::filled(y.shape(), Scalar::Int(last_slice as i128), DType::I32);
+        slices[..last_slice].iter().enumerate().rev().fold(start, |first, (k, part)| {
+            let number = Array::literal(Scalar::Int(k as i128), DType::I32, false);
+            Select.apply(&part.equal(y), &first, &number)
+        })
     }
 
     /// The tangent of a maximum or minimum whose windows tile the operand: in each block, the tangent of the first
@@ -146,7 +146,6 @@ impl ReduceWindow {
     fn tiled_tangent(&self, x: &Array, y: &Array, t: &Array) -> Array {
         let blocks = self.blocks(x, y.shape());
         let (inside, outside) = self.block_dims();
-        let spread = |a: &Array| a.broadcast_in_dim(blocks.shape(), &outside);
         let place = inside.iter().fold(None, |place: Option<Array>, &d| {
             let within = lax::iota(DType::I32, blocks.shape(), d);
             Some(place.map(|p| p * blocks.shape()[d] + &within).unwrap_or(within))
@@ -154,17 +153,18 @@ impl ReduceWindow {
         // Windows of one element are the operand itself.
         let Some(place) = place else { return self.blocks(t, y.shape()) };
         let count = self.count();
-        let first = if count <= MAX_SLICES {
+        let first_place = if count <= MAX_SLICES {
             self.first_of_slices(x, y)
         } else {
             let beyond = Array::literal(Scalar::Int(count as i128 - 1), DType::I32, false);
-            let places = Select.apply(&blocks.equal(spread(y)), &beyond, &place);
+            let is_result = blocks.equal(y.broadcast_in_dim(blocks.shape(), &outside));
+            let places = Select.apply(&is_result, &beyond, &place);
             Reduce { reducer: Reducer::Min, axes: inside.clone(), out: None }.apply(&places)
         };
-        let chosen = place.equal(spread(&first));
+        let chosen = place.equal(first_place.broadcast_in_dim(blocks.shape(), &outside));
         let zero = Array::literal(Scalar::Int(0), t.dtype(), false);
-        let kept = Select.apply(&chosen, &zero, &self.blocks(t, y.shape()));
-        Reduce { reducer: Reducer::Sum, axes: inside, out: None }.apply(&kept)
+        let first_tangents = Select.apply(&chosen, &zero, &self.blocks(t, y.shape()));
+        Reduce { reducer: Reducer::Sum, axes: inside, out: None }.apply(&first_tangents)
     }
 
     /// The tangent of any other maximum or minimum.
@@ -183,17 +183,17 @@ impl ReduceWindow {
             let gather = SelectAndGather { min: self.reducer == Reducer::Min, window: self.window.clone(), strides };
             return Ok(gather.apply(&t, &x));
         }
-        let first = self.first_of_slices(&x, y);
+        let first_slice = self.first_of_slices(&x, y);
         let zero = Array::literal(Scalar::Int(0), t.dtype(), false);
         let terms = self
             .slices(&t, y.shape())
             .into_iter()
             .enumerate()
-            .map(|(k, part)| Select.apply(&first.equal(k as i32), &zero, &part));
+            .map(|(k, part)| Select.apply(&first_slice.equal(k as i32), &zero, &part));
         terms.reduce(|a, b| a + b).ok_or_else(|| err!(Value, "{} got an empty window", self.name()))
     }
 
-    /// Lowers the reduction; `write` writes that of an operand of the result's dtype.
+    /// Lowers the reduction. `write` writes it for an operand of the result's dtype.
     pub(crate) fn lower_by(
         &self,
         cx: &mut Lowering,
@@ -303,17 +303,17 @@ impl Primitive for ReduceWindow {
         }
         if self.tiles() {
             // Each element gets its window's cotangent; elements outside of all windows get zero.
-            let whole: Ints = ct.shape().iter().zip(&self.window).map(|(n, w)| n * w).collect();
+            let covered: Ints = ct.shape().iter().zip(&self.window).map(|(n, w)| n * w).collect();
             let (inside, outside) = self.block_dims();
             let mut blocks: Shape = smallvec![0; inside.len() + outside.len()];
             outside.iter().zip(ct.shape()).for_each(|(&d, &n)| blocks[d] = n);
             inside.iter().zip(self.window.iter().filter(|w| **w > 1)).for_each(|(&d, &w)| blocks[d] = w);
-            let spread = lax::reshape(&ct.broadcast_in_dim(&blocks, &outside), &whole);
-            if whole.as_slice() == shape.as_slice() {
+            let spread = lax::reshape(&ct.broadcast_in_dim(&blocks, &outside), &covered);
+            if covered.as_slice() == shape.as_slice() {
                 return Ok(vec![Some(spread)]);
             }
-            let rest: Vec<_> = shape.iter().zip(&whole).map(|(n, w)| (0, (n - w) as i64, 0)).collect();
-            return Ok(vec![Some(lax::pad(&spread, &Array::literal(Scalar::Int(0), ct.dtype(), false), &rest))]);
+            let padding: Vec<_> = shape.iter().zip(&covered).map(|(n, w)| (0, (n - w) as i64, 0)).collect();
+            return Ok(vec![Some(lax::pad(&spread, &Array::literal(Scalar::Int(0), ct.dtype(), false), &padding))]);
         }
         let dims = (0..shape.len()).map(|d| self.dims[d].to_operand(shape[d], self.window[d], ct.shape()[d])).collect();
         Ok(vec![Some(ReduceWindow { dims, ..self.clone() }.apply(ct))])

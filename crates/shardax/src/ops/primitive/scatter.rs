@@ -115,10 +115,10 @@ impl Scatter {
         let dtype = DType::of_indices(&[count]);
         let numbers = (crate::ops::lax::iota(dtype, &[count], 0) + 1).reshape(shape.as_slice());
         let numbers = numbers.broadcast_in_dim(updates.shape(), &rows);
-        let none = crate::ops::constants::filled(operand.shape(), Scalar::Int(0), dtype);
-        let kept = self.apply(&none, indices, &numbers);
-        let untouched = Compare::Eq.apply(&kept, &Array::literal(Scalar::Int(0), dtype, false));
-        let won = Compare::Eq.apply(&gather.apply(&kept, indices), &numbers);
+        let zeros = crate::ops::constants::filled(operand.shape(), Scalar::Int(0), dtype);
+        let winners = self.apply(&zeros, indices, &numbers);
+        let untouched = Compare::Eq.apply(&winners, &Array::literal(Scalar::Int(0), dtype, false));
+        let won = Compare::Eq.apply(&gather.apply(&winners, indices), &numbers);
         self.with(ScatterKind::Add).apply(&only(&untouched, operand_t), indices, &only(&won, updates_t))
     }
 
@@ -128,15 +128,14 @@ impl Scatter {
         let gather = self.gather(&operand.aval(), updates.shape());
         let add = self.with(ScatterKind::Add);
         // An element without updates stays unchanged, even NaN.
-        let number = |n: i128| Array::literal(Scalar::Int(n), operand.dtype(), false);
+        let [zero, one] = [0, 1].map(|n| Array::literal(Scalar::Int(n), operand.dtype(), false));
         let always = Array::literal(Scalar::Bool(true), DType::Bool, false);
-        let writes =
-            add.apply(&number(0).broadcast_to(operand.shape()), indices, &number(1).broadcast_to(updates.shape()));
-        let written = Compare::Gt.apply(&writes, &number(0));
+        let writes = add.apply(&zero.broadcast_to(operand.shape()), indices, &one.broadcast_to(updates.shape()));
+        let written = Compare::Gt.apply(&writes, &zero);
         let operand_wins = Select.apply(&written, &always, &Compare::Eq.apply(operand, out)).astype(operand.dtype());
         let update_wins = Compare::Eq.apply(updates, &gather.apply(out, indices)).astype(operand.dtype());
         // NaN equals nothing, so there are no winners.
-        let winners = MAX.apply(&add.apply(&operand_wins, indices, &update_wins), &number(1));
+        let winners = MAX.apply(&add.apply(&operand_wins, indices, &update_wins), &one);
         add.apply(&(operand_t * operand_wins), indices, &(updates_t * update_wins)) / winners
     }
 }
@@ -193,13 +192,13 @@ impl Scatter {
         // unevenly sharded positions. Therefore such dimensions are not sharded.
         let batch = &self.dims.scatter_indices_batching_dims;
         let rows = (0..cx.shape(args[2]).len()).filter(|d| !self.dims.update_window_dims.contains(d));
-        let whole: Vec<(usize, usize)> = rows
+        let unsplit: Vec<(usize, usize)> = rows
             .enumerate()
             .filter(|(k, d)| (!batch.is_empty() && !batch.contains(k)) || cx.may_pad(cx.shape(args[2])[*d]))
             .collect();
         let mut updates = args[2];
-        if (!batch.is_empty() || !whole.is_empty()) && cx.has_quirk("split-scatter-positions") {
-            let (mut of_indices, of_updates): (Vec<usize>, Vec<usize>) = whole.into_iter().unzip();
+        if (!batch.is_empty() || !unsplit.is_empty()) && cx.has_quirk("split-scatter-positions") {
+            let (mut of_indices, of_updates): (Vec<usize>, Vec<usize>) = unsplit.into_iter().unzip();
             of_indices.push(cx.shape(indices).len() - 1);
             (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
         }
@@ -282,7 +281,7 @@ impl Primitive for Scatter {
         let dims = self.dims.to_gather();
         let batch = &dims.operand_batching_dims;
         let of_batch = &dims.start_indices_batching_dims;
-        // Dimensions of the operand that updates have whole, beside theirs.
+        // A dimension that updates cover entirely must be sharded alike. Other dimensions must not be sharded.
         let mut window = self.dims.update_window_dims.iter();
         let fits = (0..x.rank()).all(|d| {
             if batch.contains(&d) {
@@ -291,18 +290,17 @@ impl Primitive for Scatter {
             let Some(&u) = (if dims.missing(d) { None } else { window.next() }) else {
                 return x.dims()[d] == DimSpec::None;
             };
-            let whole = rule.args()[2].shape[u] == rule.args()[0].shape[d];
-            let (own, other) = (&x.dims()[d], &updates.dims()[u]);
-            if whole {
-                *other == DimSpec::None || own == other
-            } else {
-                *own == DimSpec::None && *other == DimSpec::None
+            let is_covered = rule.args()[2].shape[u] == rule.args()[0].shape[d];
+            let (of_operand, of_updates) = (&x.dims()[d], &updates.dims()[u]);
+            match is_covered {
+                true => *of_updates == DimSpec::None || of_operand == of_updates,
+                false => *of_operand == DimSpec::None && *of_updates == DimSpec::None,
             }
         });
-        let whole = (0..indices.rank()).all(|d| of_batch.contains(&d) || indices.dims()[d] == DimSpec::None);
+        let indices_fit = (0..indices.rank()).all(|d| of_batch.contains(&d) || indices.dims()[d] == DimSpec::None);
         let rows = (0..updates.rank()).filter(|d| !self.dims.update_window_dims.contains(d));
         let rows_fit = rows.enumerate().all(|(k, d)| of_batch.contains(&k) || updates.dims()[d] == DimSpec::None);
-        if !fits || !whole || !rows_fit {
+        if !fits || !indices_fit || !rows_fit {
             return Err(rule.error(
                 format_args!("the sharding of the result cannot be inferred, for operands of type {}", rule.types()),
                 "use `x.at(index).out_sharding(spec).set(value)`, or `add` and the others",
@@ -330,16 +328,16 @@ impl Primitive for Scatter {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
         let out = self.apply(operand, indices, updates);
-        let zeros =
-            |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type()));
         if tangents[0].is_none() && tangents[2].is_none() {
             return Ok((smallvec![out], vec![None]));
         }
+        let [operand_t, updates_t] = [0, 2].map(|i| zeros_if_none(tangents[i].clone(), &args[i]));
         let tangent = match self.kind {
-            ScatterKind::Add => self.apply(&zeros(0), indices, &zeros(2)),
-            ScatterKind::Set if self.unique_indices => self.apply(&zeros(0), indices, &zeros(2)),
-            ScatterKind::Set => self.set_tangent(args, &zeros(0), &zeros(2)),
-            ScatterKind::Min | ScatterKind::Max => self.extreme_tangent(args, &out, &zeros(0), &zeros(2)),
+            ScatterKind::Add => self.apply(&operand_t, indices, &updates_t),
+            ScatterKind::Set if self.unique_indices => self.apply(&operand_t, indices, &updates_t),
+            // The last update of a position decides which tangent it has.
+            ScatterKind::Set => self.set_tangent(args, &operand_t, &updates_t),
+            ScatterKind::Min | ScatterKind::Max => self.extreme_tangent(args, &out, &operand_t, &updates_t),
             ScatterKind::Mul => {
                 let from_operand = tangents[0].as_ref().map(|t| self.apply(t, indices, updates));
                 match &tangents[2] {
@@ -352,9 +350,9 @@ impl Primitive for Scatter {
                         .help("say so with `x.at(index).unique_indices().multiply(v)`"));
                     }
                     Some(t) => {
-                        let there = self.gather(&operand.aval(), updates.shape()).apply(operand, indices);
+                        let factors = self.gather(&operand.aval(), updates.shape()).apply(operand, indices);
                         let base = zeros_if_none(from_operand, operand);
-                        self.with(ScatterKind::Add).apply(&base, indices, &(t * there))
+                        self.with(ScatterKind::Add).apply(&base, indices, &(t * factors))
                     }
                 }
             }

@@ -57,6 +57,7 @@ impl Primitive for Slice {
             )
             .help("give a start, a limit and a stride for each dimension"));
         }
+        // XLA would clamp some of these bounds and reject others, so all are checked here.
         let mut shape = Shape::new();
         for d in 0..rank {
             let (a, b, s) = (self.start[d], self.limit[d], self.strides[d]);
@@ -132,8 +133,8 @@ impl Primitive for Pad {
     }
 
     fn print_params(&self) -> String {
-        let all: Vec<_> = self.config.iter().map(|c| format!("({},{},{})", c.0, c.1, c.2)).collect();
-        format!("padding=({})", all.join(","))
+        let entries: Vec<_> = self.config.iter().map(|c| format!("({},{},{})", c.0, c.1, c.2)).collect();
+        format!("padding=({})", entries.join(","))
     }
 
     fn is_fused(&self) -> bool {
@@ -154,8 +155,8 @@ impl Primitive for Pad {
         for (&n, &(low, high, interior)) in x.shape.iter().zip(&self.config) {
             let n = n as i64;
             // 128 bits cannot overflow; a result too large for memory is rejected with the shape.
-            let wide = |v: i64| v as i128;
-            let m = wide(low) + wide(high) + wide(n) + wide(interior) * wide(n - 1).max(0);
+            let m =
+                i128::from(low) + i128::from(high) + i128::from(n) + i128::from(interior) * i128::from(n - 1).max(0);
             if interior < 0
                 || m < 0
                 || [low, high, m.clamp(0, i64::MAX as i128) as i64].iter().any(|v| v.unsigned_abs() > 1 << 60)
@@ -184,8 +185,9 @@ impl Primitive for Pad {
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = bind1(self.clone(), args);
-        let zero = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type()));
-        let tangent = bind1(self.clone(), &[zero(0), zero(1)]);
+        let operand_tangents =
+            [0, 1].map(|i| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type())));
+        let tangent = bind1(self.clone(), &operand_tangents);
         Ok((smallvec![out], vec![Some(tangent)]))
     }
 
@@ -196,7 +198,7 @@ impl Primitive for Pad {
         let zero = Array::literal(Scalar::Int(0), ct.dtype(), false);
         let edges = self.config.iter().map(|c| (-c.0, -c.1, 0)).collect();
         let inner = bind1(Pad { config: edges }, &[ct.clone(), zero]);
-        let taken = bind1(
+        let in_ct = bind1(
             Slice {
                 start: smallvec![0; operand.rank()],
                 limit: inner.shape().into(),
@@ -204,8 +206,8 @@ impl Primitive for Pad {
             },
             &[inner],
         );
-        let value = args[1].is_linear().then(|| ct.sum(..) - taken.sum(..));
-        Ok(vec![args[0].is_linear().then_some(taken), value])
+        let value = args[1].is_linear().then(|| ct.sum(..) - in_ct.sum(..));
+        Ok(vec![args[0].is_linear().then_some(in_ct), value])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
@@ -253,6 +255,7 @@ impl Primitive for Concatenate {
         let Some(first) = args.first() else {
             return Err(err!(Value, "concatenate needs at least one array").help("pass the arrays to join"));
         };
+        // The result is weakly typed only if all arrays are.
         let mut shape = first.shape.clone();
         if self.dimension >= shape.len() {
             return Err(err!(
@@ -308,15 +311,13 @@ impl Primitive for Concatenate {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None; args.len()]) };
-        let mut at = 0;
-        Ok(args
-            .iter()
-            .map(|arg| {
-                let n = arg.aval().shape[self.dimension];
-                at += n;
-                arg.is_linear().then(|| crate::ops::lax::slice_in_dim(ct, at - n, at, self.dimension))
-            })
-            .collect())
+        let mut end = 0;
+        let in_cts = args.iter().map(|arg| {
+            let start = end;
+            end += arg.aval().shape[self.dimension];
+            arg.is_linear().then(|| crate::ops::lax::slice_in_dim(ct, start, end, self.dimension))
+        });
+        Ok(in_cts.collect())
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

@@ -30,7 +30,7 @@ pub(crate) struct Svd {
 }
 
 /// Each sweep squares the deviation from orthogonality, so a few are enough for any matrix.
-const MOST_SWEEPS: i32 = 30;
+const MAX_SWEEPS: i32 = 30;
 
 impl Svd {
     /// Returns `u`, `s` and `vᴴ`.
@@ -53,8 +53,6 @@ fn columns(x: &Array, from: usize, to: usize) -> Array {
 /// Rotates column `i` and column `n - 1 - i` of `w` so that they are orthogonal, and applies the same rotation to `v`.
 /// Also returns the deviation of the worst pair from orthogonality.
 fn rotated(w: &Array, v: &Array) -> (Array, Array, Array) {
-    let (n, last) = (w.shape()[w.ndim() - 1], w.ndim() - 1);
-    let halves = |x: &Array| (columns(x, 0, n / 2), columns(x, n / 2, n).flip(-1));
     let (wp, wq) = halves(w);
     let (a, b, c) = (real(&columns_dot(&wp, &wp)), real(&columns_dot(&wq, &wq)), columns_dot(&wp, &wq));
     let size = ABS.apply(&c);
@@ -73,16 +71,35 @@ fn rotated(w: &Array, v: &Array) -> (Array, Array, Array) {
     // The phases of complex columns are changed first, so that their product is real.
     let phase = where_(&needed, &c / where_(&needed, &size, 1).astype(w.dtype()), 1).astype(w.dtype());
     let phase = if w.dtype().is_complex() { CONJ.apply(&phase) } else { phase };
-    let turn = |x: &Array| {
+    let off = if off.size() == 0 { real(&columns_dot(w, w)).sum(..) * 0 } else { off.max(..) };
+    let [w, v] = [w, v].map(|x| {
         let (p, q) = halves(x);
         let q = q * &phase;
-        let (first, second) = (&p * &cos - &q * &sin, p * &sin + q * &cos);
-        let all = lax::concatenate(&[first, second.flip(-1)], last);
-        // Round-robin: the first column stays and the others rotate, so that every two columns meet.
-        lax::concatenate(&[columns(&all, 0, 1), columns(&all, n - 1, n), columns(&all, 1, n - 1)], last)
-    };
-    let off = if off.size() == 0 { real(&columns_dot(w, w)).sum(..) * 0 } else { off.max(..) };
-    (turn(w), turn(v), off)
+        next_round(&(&p * &cos - &q * &sin), &(p * &sin + q * &cos))
+    });
+    (w, v, off)
+}
+
+/// The first half of the columns, and the second half in reverse, so that pairs have the same position.
+fn halves(x: &Array) -> (Array, Array) {
+    let n = x.shape()[x.ndim() - 1];
+    (columns(x, 0, n / 2), columns(x, n / 2, n).flip(-1))
+}
+
+/// Joins [`halves`] in the order of the next step. In this round-robin the first column stays and the others rotate, so
+/// that every two columns meet.
+fn next_round(first: &Array, second: &Array) -> Array {
+    let last_dim = first.ndim() - 1;
+    let all = lax::concatenate(&[first.clone(), second.flip(-1)], last_dim);
+    let n = all.shape()[last_dim];
+    lax::concatenate(&[columns(&all, 0, 1), columns(&all, n - 1, n), columns(&all, 1, n - 1)], last_dim)
+}
+
+/// The singular vectors of an empty matrix: the identity, unless the result is not square.
+fn identity_or_zeros(aval: &Aval) -> Array {
+    let zeros = Array::zeros_of(&aval.clone().strip_weak_type());
+    let (rows, columns) = (aval.shape[aval.rank() - 2], aval.shape[aval.rank() - 1]);
+    if rows == columns { eye_like(&zeros, rows) } else { zeros }
 }
 
 /// Decomposes square matrices: returns `[u, s, v]` with unsorted singular values.
@@ -108,7 +125,7 @@ fn by_rotations(a: &Array) -> Result<[Array; 3]> {
         let (off, w, v) = fori_loop(0, even as i32 - 1, step, (nothing.clone(), w, v))?;
         Ok((count + 1, off, w, v))
     };
-    let going = |(count, off, ..): (Array, Array, Array, Array)| off.greater(tolerance) & count.less(MOST_SWEEPS);
+    let going = |(count, off, ..): (Array, Array, Array, Array)| off.greater(tolerance) & count.less(MAX_SWEEPS);
     let (_, _, w, v) = while_loop(going, sweep, (Array::from(0), open, padded, eye))?;
     let s = SQRT.apply(&real(&columns_dot(&w, &w)));
     // After a sweep, the columns are at their original positions, and the column of zeros is the last.
@@ -128,11 +145,11 @@ fn tall(a: &Array, full: bool) -> Result<[Array; 3]> {
     let r = part(&qr[1], 0..n, 0..n);
     let [w, s, v] = by_rotations(&r)?;
     let order = (-&s).argsort(-1);
-    let sorted = |x: &Array| {
+    let [w, s, v] = [w, s, v].map(|x| {
         let places = order.broadcast_to(x.shape());
-        take_along(x, &places, rank - 1, GatherScatterMode::PromiseInBounds, true)
-    };
-    let (w, s, v) = (sorted(&w), sorted(&s) * scale, sorted(&v));
+        take_along(&x, &places, rank - 1, GatherScatterMode::PromiseInBounds, true)
+    });
+    let s = s * scale;
     // Columns of length 0 have no direction, so a QR decomposition chooses one.
     let factors = Qr { full: false }.apply(&w);
     let diagonal = factors[1].last_diagonal(0).expand_dims(-2);
@@ -144,8 +161,8 @@ fn tall(a: &Array, full: bool) -> Result<[Array; 3]> {
         true => lax::concatenate(&[product(&columns(&qr[0], 0, n), &inner), columns(&qr[0], n, m)], rank - 1),
         false => product(&qr[0], &inner),
     };
-    let or_nan = |x: Array| where_(finite.expand_dims([-2, -1]), &x, f64::NAN).astype(x.dtype());
-    Ok([or_nan(u), or_nan(s).squeeze(-2), or_nan(adjoint(&v))])
+    let [u, s, vh] = [u, s, adjoint(&v)].map(|x| where_(finite.expand_dims([-2, -1]), &x, f64::NAN).astype(x.dtype()));
+    Ok([u, s.squeeze(-2), vh])
 }
 
 impl Primitive for Svd {
@@ -186,14 +203,8 @@ impl Primitive for Svd {
         let full = self.full;
         if outs[1].size() == 0 {
             return cx.expand(args, |_| {
-                let identity = |aval: &Aval| {
-                    let (rows, columns) = (aval.shape[aval.rank() - 2], aval.shape[aval.rank() - 1]);
-                    if rows != columns {
-                        return Array::zeros_of(&aval.clone().strip_weak_type());
-                    }
-                    eye_like(&Array::zeros_of(&aval.clone().strip_weak_type()), rows)
-                };
-                Ok(vec![identity(&outs[0]), Array::zeros_of(&outs[1].clone().strip_weak_type()), identity(&outs[2])])
+                let s = Array::zeros_of(&outs[1].clone().strip_weak_type());
+                Ok(vec![identity_or_zeros(&outs[0]), s, identity_or_zeros(&outs[2])])
             });
         }
         widened(cx, args, outs, |cx, args, _| {

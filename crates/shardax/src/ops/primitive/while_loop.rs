@@ -101,6 +101,10 @@ impl While {
     }
 }
 
+fn types_of(arrays: &[Array]) -> Vec<Aval> {
+    arrays.iter().map(Array::aval).collect()
+}
+
 impl Primitive for While {
     fn name(&self) -> &'static str {
         "while"
@@ -127,9 +131,9 @@ impl Primitive for While {
         if args.len() != count {
             bail!(Type, "while takes {count} operands, got {}", args.len());
         }
-        for (arg, want) in args.iter().zip(self.in_avals()) {
-            if (arg.dtype, &arg.shape) != (want.dtype, &want.shape) {
-                bail!(Type, "while needs an operand of type {want}, got {arg}");
+        for (arg, expected) in args.iter().zip(self.in_avals()) {
+            if (arg.dtype, &arg.shape) != (expected.dtype, &expected.shape) {
+                bail!(Type, "while needs an operand of type {expected}, got {arg}");
             }
         }
         let predicate = self.cond.out_avals();
@@ -174,6 +178,7 @@ impl Primitive for While {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let types: Vec<Aval> = args.iter().map(|v| cx.aval(*v)).collect();
+        // Everything that the loop reads is an operand, because a partitioned loop must not refer to text outside of it.
         let condition = cx.region(&types, |cx, v| {
             let v = cx.with_addends_of(args, v);
             let (consts, _, carry) = self.parts(&v);
@@ -194,13 +199,12 @@ impl Primitive for While {
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         thread.cast_state(state)?;
         let (cond_args, body_args, carry) = self.parts(args);
-        let first = thread_eval(&self.cond, thread, &[cond_args, carry].concat(), state)?;
+        let predicate = thread_eval(&self.cond, thread, &[cond_args, carry].concat(), state)?;
         thread.cast_state(state)?;
         let count = state.len();
-        let carry: Vec<Array> = [state, &first[..], carry].concat();
-        let types = |arrays: &[Array]| arrays.iter().map(Array::aval).collect::<Vec<_>>();
-        let cond = trace(&types(&carry), |args| Ok(vec![args[count].clone()]))?;
-        let body = trace(&types(&[cond_args, body_args, &carry].concat()), |args| {
+        let carry: Vec<Array> = [state, &predicate[..], carry].concat();
+        let cond = trace(&types_of(&carry), |args| Ok(vec![args[count].clone()]))?;
+        let body = trace(&types_of(&[cond_args, body_args, &carry].concat()), |args| {
             let (cond_args, body_args, carry) = self.parts(args);
             let mut state = carry[..count].to_vec();
             let next = thread_eval(&self.body, thread, &[body_args, &carry[count + 1..]].concat(), &mut state)?;
@@ -219,29 +223,31 @@ impl Primitive for While {
         // The condition and its constants have no derivative.
         let tangents = &tangents[this.cond_consts..];
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
-        let at_carry = this.body_consts;
+        let carry_start = this.body_consts;
         let search = memo::search();
         let (mut body, has) = loop {
-            let (body, has) = jvp_program(&this.body, &nonzero, &nonzero[at_carry..])?;
-            if has == nonzero[at_carry..] {
+            let (body, has) = jvp_program(&this.body, &nonzero, &nonzero[carry_start..])?;
+            if has == nonzero[carry_start..] {
                 break (body, has);
             }
-            nonzero[at_carry..].copy_from_slice(&has);
+            nonzero[carry_start..].copy_from_slice(&has);
         };
         drop(search);
         // Reorders the inputs from (captures, constants, carry, constants' tangents, carry's tangents) to (captures,
         // constants, constants' tangents, carry, carry's tangents).
-        let const_tangents = nonzero[..at_carry].iter().filter(|nz| **nz).count();
-        let from = body.captures.len() + at_carry;
-        body.program.inputs[from..from + carry.len() + const_tangents].rotate_left(carry.len());
+        let const_tangents = nonzero[..carry_start].iter().filter(|nz| **nz).count();
+        let first_carry_input = body.captures.len() + carry_start;
+        body.program.inputs[first_carry_input..first_carry_input + carry.len() + const_tangents]
+            .rotate_left(carry.len());
 
         let mut cond = this.cond.clone();
         for aval in marked(&carry.iter().map(Array::aval).collect::<Vec<_>>(), &has) {
+            // The condition takes the carry's tangents too, but does not use them.
             let unused = new_var(&mut cond, tangent_aval(&aval).unwrap_or(aval));
             cond.inputs.push(unused);
         }
-        let given = marked_tangents(tangents, &args[this.cond_consts..], &nonzero);
-        let (given_consts, given_carry) = given.split_at(const_tangents);
+        let operand_tangents = marked_tangents(tangents, &args[this.cond_consts..], &nonzero);
+        let (given_consts, given_carry) = operand_tangents.split_at(const_tangents);
         let mut results = While::run(
             Traced { program: cond, captures: Vec::new() },
             body,
@@ -258,12 +264,12 @@ impl Primitive for While {
         // non-linear one. This suffices for forward mode; reverse mode needs a transpose, which is an error.
         let (this, args) = self.fit(args)?;
         let count = this.num_carry();
-        let known = bind_checked(this, &args)?;
+        let outs = bind_checked(this, &args)?;
         if tangents[self.cond_consts..].iter().all(Option::is_none) {
-            return Ok((known, vec![None; count]));
+            return Ok((outs, vec![None; count]));
         }
         let (_, out_tangents) = self.jvp(&args, tangents)?;
-        Ok((known, out_tangents))
+        Ok((outs, out_tangents))
     }
 
     fn transpose(&self, _cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
@@ -306,16 +312,15 @@ impl Primitive for While {
         }
 
         // The loop runs while any entry does; finished entries keep their carry.
-        let types = |args: &[Array]| args.iter().map(Array::aval).collect::<Vec<_>>();
         let predicate = |args: &[Array], carry: &[Array]| -> Result<Array> {
             let outs = eval(&cond.program, &[&cond.captures, args, carry].concat())?;
             outs.into_iter().next().ok_or_else(|| err!(Runtime, "the condition of a while loop returned nothing"))
         };
-        let any = trace(&[types(cond_args), types(&moved)].concat(), |inputs| {
+        let any = trace(&[types_of(cond_args), types_of(&moved)].concat(), |inputs| {
             let (consts, carry) = inputs.split_at(cond_args.len());
             Ok(vec![predicate(consts, carry)?.any(..)])
         })?;
-        let step = trace(&[types(cond_args), types(body_args), types(&moved)].concat(), |inputs| {
+        let step = trace(&[types_of(cond_args), types_of(body_args), types_of(&moved)].concat(), |inputs| {
             let (consts, rest) = inputs.split_at(cond_args.len());
             let (_, carry) = rest.split_at(body_args.len());
             let running = predicate(consts, carry)?;
@@ -324,8 +329,8 @@ impl Primitive for While {
                 Some(counted) => {
                     let inner: Dims = vec![Some(0); carry.len()];
                     let dims = [&[Some(0)], body_dims, &inner].concat();
-                    let all = [std::slice::from_ref(&running), rest].concat();
-                    let (outs, dims) = batch_eval(&counted, axis, &all, &dims)?;
+                    let counted_args = [std::slice::from_ref(&running), rest].concat();
+                    let (outs, dims) = batch_eval(&counted, axis, &counted_args, &dims)?;
                     outs.iter().zip(dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect()
                 }
             };

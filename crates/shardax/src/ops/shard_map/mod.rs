@@ -68,18 +68,18 @@ impl ShardMap {
     ) -> Result<Aval> {
         let shape = NamedSharding::new(mesh, spec.clone()).shard_shape(&aval.shape)?;
         let vma = if checked { aval.vma.union(&spec.all_axes().collect()) } else { AxisSet::default() };
-        // What is split over manual axes is the block's; over the others its type says it as before.
+        // The type of a block has no manual axes. It keeps the sharding over the other axes.
         let inside = |typed: &Typed| {
-            let own = with_manual(typed.mesh(), &manual.iter().copied().collect());
+            let mesh = with_manual(typed.mesh(), &manual.iter().copied().collect());
             let free = typed.dims().iter().map(|e| entry(e.axes().iter().copied().filter(|n| !manual.contains(n))));
-            let inside = Typed::of_dims(&own, free.collect());
+            let inside = Typed::of_dims(&mesh, free.collect());
             let inside = match checked {
                 true => inside
                     .with_kind(spec.kind())
                     .with_partial(spec.unreduced_axes().clone(), spec.reduced_axes().clone()),
                 false => inside,
             };
-            (own.has_explicit() || inside.is_partial()).then_some(inside)
+            (mesh.has_explicit() || inside.is_partial()).then_some(inside)
         };
         let sharding = aval.sharding().and_then(inside).map(Arc::new);
         Ok(Aval { shape, vma, sharding, ..aval.clone() })
@@ -109,9 +109,12 @@ impl ShardMap {
         let vma = block.vma.minus(&self.axes().collect());
         let context = get_abstract_mesh().filter(|mesh| mesh.axes() == self.mesh.axes());
         let outer = context.as_ref().unwrap_or(self.mesh.abstract_mesh());
-        let free = |d: usize| block.sharding().map_or(&[][..], |typed| typed.dims()[d].axes());
-        let joined = |d: usize| entry(spec.axes(d).iter().chain(free(d)).copied());
-        let joined = PartitionSpec::new((0..block.rank()).map(joined)).with_partial_of(spec);
+        // Outside, a dimension is split over the axes of the spec, and then over the axes that split the block.
+        let dims = (0..block.rank()).map(|d| {
+            let block_axes = block.sharding().map_or(&[][..], |typed| typed.dims()[d].axes());
+            entry(spec.axes(d).iter().chain(block_axes).copied())
+        });
+        let joined = PartitionSpec::new(dims).with_partial_of(spec);
         let sharding = outer.has_explicit().then(|| Arc::new(Typed::of_spec(outer, &joined, block.rank())));
         Ok(Aval { shape, vma, sharding, ..block.clone() })
     }
@@ -125,15 +128,14 @@ impl ShardMap {
 
     fn lower_call(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if self.mesh.size() == 1 {
-            // The only device's shard is the whole value, and the compiler partitions nothing: it has no
-            // `manual_computation` then.
+            // The shard of the only device is the entire value, so there is nothing to partition.
             let part = Some(Part::Name("shard_map".into()));
             return self.in_manual(cx, |cx| cx.named(part, |cx| cx.program(&self.body, args)));
         }
         let name = cx.mesh_name(&self.mesh);
         // The compiler decides how local shards are split over axes left to it.
-        let manual = |axis: &AxisName| self.axes().any(|own| own == *axis) || cx.manual_axes.contains(axis);
-        let open = !self.mesh.axis_names().all(|axis| manual(&axis));
+        let mut axes = self.mesh.axis_names();
+        let open = !axes.all(|axis| self.axes().any(|name| name == axis) || cx.manual_axes.contains(&axis));
         let specs = |specs: &[PartitionSpec], avals: &[Aval]| {
             let all: Vec<String> = specs
                 .iter()
@@ -165,8 +167,8 @@ impl ShardMap {
 
     /// Writes text with the axes manual.
     fn in_manual<R>(&self, cx: &mut Lowering, f: impl FnOnce(&mut Lowering) -> R) -> R {
-        let all = self.axes().chain(cx.manual_axes.iter().copied()).collect();
-        let outer = (cx.manual_mesh.replace(self.mesh.clone()), std::mem::replace(&mut cx.manual_axes, all));
+        let manual_axes = self.axes().chain(cx.manual_axes.iter().copied()).collect();
+        let outer = (cx.manual_mesh.replace(self.mesh.clone()), std::mem::replace(&mut cx.manual_axes, manual_axes));
         let result = f(cx);
         (cx.manual_mesh, cx.manual_axes) = outer;
         result

@@ -29,7 +29,7 @@ fn over(axes: &[AxisName]) -> PartitionSpec {
 }
 
 impl ShardMap {
-    /// A copy with another body; captured values of the body come first, whole on every device.
+    /// A copy with another body. Captured values of the body come first, and are replicated.
     fn with_body(
         &self,
         body: Program,
@@ -80,9 +80,9 @@ impl Primitive for ShardMap {
     }
 
     fn out_sharding(&self, result: usize, _aval: &Aval) -> Option<NamedSharding> {
-        // The split over axes that are left to the compiler is its choice.
-        let all = self.mesh.axes().iter().all(|(name, size)| *size == 1 || self.manual.contains(name));
-        all.then(|| NamedSharding::new(&self.mesh, self.out_specs[result].clone()))
+        // The compiler chooses the sharding over the axes that are not manual.
+        let is_manual = self.mesh.axes().iter().all(|(name, size)| *size == 1 || self.manual.contains(name));
+        is_manual.then(|| NamedSharding::new(&self.mesh, self.out_specs[result].clone()))
     }
 
     fn programs(&self) -> Vec<&Program> {
@@ -103,11 +103,11 @@ impl Primitive for ShardMap {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         for (i, ((arg, spec), block)) in args.iter().zip(&self.in_specs).zip(self.body.in_avals()).enumerate() {
-            let found = ShardMap::shard_aval(&self.mesh, &self.manual, spec, arg, self.checked)?;
-            if found.shape != block.shape || found.dtype != block.dtype {
+            let block_type = ShardMap::shard_aval(&self.mesh, &self.manual, spec, arg, self.checked)?;
+            if block_type.shape != block.shape || block_type.dtype != block.dtype {
                 return Err(err!(
                     Type,
-                    "shard_map operand {i} of type {arg} gives blocks {found}, but the body takes {block}"
+                    "shard_map operand {i} of type {arg} gives blocks {block_type}, but the body takes {block}"
                 ));
             }
         }
@@ -115,11 +115,11 @@ impl Primitive for ShardMap {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        // Inside, operands also vary over the axes that split them; outside, none of its own axes is left.
+        // Inside, operands also vary over the axes that split them. Results do not vary over the manual axes outside.
         let inner: Vec<AxisSet> =
             args.iter().zip(&self.in_specs).map(|(set, spec)| set.union(&self.inside(spec))).collect();
-        let own: AxisSet = self.axes().collect();
-        Ok(vary::outputs(&self.body, &inner)?.iter().map(|set| set.minus(&own)).collect())
+        let manual: AxisSet = self.axes().collect();
+        Ok(vary::outputs(&self.body, &inner)?.iter().map(|set| set.minus(&manual)).collect())
     }
 
     /// Operands keep the axes of the enclosing map that they vary over.
@@ -127,7 +127,7 @@ impl Primitive for ShardMap {
         false
     }
 
-    /// Each device along its own axes executes the body.
+    /// Each device along the manual axes executes the body.
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         let devices: usize = self.axes().filter_map(|axis| self.mesh.axis_size(axis)).product();
         self.body.flops() * devices as f64
@@ -145,7 +145,7 @@ impl Primitive for ShardMap {
         self.lower_call(cx, args, outs)
     }
 
-    /// The state enters whole, and leaves with one entry per device.
+    /// The state is replicated before the call, and has one entry per device after it.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         thread.cast_state(state)?;
         let count = state.len();
@@ -156,22 +156,23 @@ impl Primitive for ShardMap {
                 let mut state = args[..count].to_vec();
                 let outs = thread_eval(&self.body, thread, &args[count..], &mut state)?;
                 thread.cast_state(&mut state)?;
-                let all: AxisSet = if self.checked { axes.iter().copied().collect() } else { AxisSet::default() };
-                let own = state.iter().map(|s| cast_up(s, &all).expand_dims(0));
-                Ok(own.chain(outs).collect())
+                let varying: AxisSet = if self.checked { axes.iter().copied().collect() } else { AxisSet::default() };
+                let state = state.iter().map(|s| cast_up(s, &varying).expand_dims(0));
+                Ok(state.chain(outs).collect())
             })
         })?;
-        let whole = std::iter::repeat_n(PartitionSpec::default(), count);
-        let in_specs = whole.chain(self.in_specs.iter().cloned()).collect();
+        // The operands are the state and the arguments; the results are the states of all devices and the results.
+        let replicated = std::iter::repeat_n(PartitionSpec::default(), count);
+        let in_specs = replicated.chain(self.in_specs.iter().cloned()).collect();
         let out_specs = std::iter::repeat_n(over(&axes), count).chain(self.out_specs.iter().cloned()).collect();
         let call = self.with_body(program.simplified(), captures.len(), in_specs, out_specs);
         let operands: Vec<Array> = [&state[..], args].concat();
         let mut outs = call.apply(&captures, operands);
         outs.iter().try_for_each(check_usable)?;
-        let rest = outs.drain(count..).collect();
+        let results = outs.drain(count..).collect();
         state.clone_from_slice(&outs);
         thread.gather(state)?;
-        Ok(rest)
+        Ok(results)
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -259,8 +260,8 @@ impl Primitive for ShardMap {
                     .collect();
                 let args: Vec<Array> = rs.into_iter().chain(ts.iter().cloned()).collect();
                 let outs = crate::interpret::eval::eval(&lin.program, &args)?;
-                let wanted = out_avals.iter().zip(&lin.nonzero_out).filter(|(_, nz)| **nz).map(|(a, _)| a);
-                Ok(outs.iter().zip(wanted).map(|(o, a)| o.varying_as(&a.vma)).collect())
+                let avals_with_tangent = out_avals.iter().zip(&lin.nonzero_out).filter(|(_, nz)| **nz).map(|(a, _)| a);
+                Ok(outs.iter().zip(avals_with_tangent).map(|(o, a)| o.varying_as(&a.vma)).collect())
             })
         })?;
         let in_specs = residual_specs.into_iter().chain(marked(&self.in_specs, &nonzero)).collect();
@@ -277,6 +278,7 @@ impl Primitive for ShardMap {
         let has: Vec<bool> = cts.iter().map(Option::is_some).collect();
         let outs: Vec<Aval> = self.body.out_avals();
         let known_flags: Vec<bool> = linear.iter().map(|l| !l).collect();
+        // Cotangents enter with the sharding of the results, and the operands' leave with the sharding of the operands.
         let ct_specs: Vec<PartitionSpec> = marked(&self.out_specs, &has).iter().map(PartitionSpec::cotangent).collect();
         let back: Vec<PartitionSpec> = self.in_specs.iter().map(PartitionSpec::cotangent).collect();
         let ct_avals: Vec<Aval> = marked(&outs, &has)
@@ -295,7 +297,7 @@ impl Primitive for ShardMap {
             .collect::<Result<_>>()?;
         let avals: Vec<Aval> = marked(&blocks, &known_flags).into_iter().chain(ct_avals).collect();
 
-        let (mut wanted, mut layout) = (Vec::new(), Layout::default());
+        let (mut has_in_ct, mut layout) = (Vec::new(), Layout::default());
         let body = self.in_body(|| {
             trace(&avals, |inputs| {
                 let mut inputs = inputs.iter().cloned();
@@ -316,23 +318,23 @@ impl Primitive for ShardMap {
                         },
                     )
                     .collect::<Result<_>>()?;
-                let (found, logged, values) = backward_logs::nested(|| ad::backward(&self.body, &operands, &cts))?;
-                wanted = found.iter().map(Option::is_some).collect();
+                let (in_cts, logged, values) = backward_logs::nested(|| ad::backward(&self.body, &operands, &cts))?;
+                has_in_ct = in_cts.iter().map(Option::is_some).collect();
                 layout = logged;
-                let found =
-                    found.into_iter().zip(&self.in_specs).filter_map(|(ct, spec)| Some(self.outgoing(ct?, spec)));
-                found.chain(values.into_iter().map(|value| Ok(stackable(value)))).collect()
+                let in_cts =
+                    in_cts.into_iter().zip(&self.in_specs).filter_map(|(ct, spec)| Some(self.outgoing(ct?, spec)));
+                in_cts.chain(values.into_iter().map(|value| Ok(stackable(value)))).collect()
             })
         })?;
         let in_specs = marked(&self.in_specs, &known_flags).into_iter().chain(ct_specs).collect();
-        let mut out_specs = marked(&back, &wanted);
+        let mut out_specs = marked(&back, &has_in_ct);
         let varying = self.varying(&body.program, body.captures.len())?;
         out_specs.extend(varying[out_specs.len()..].iter().map(|set| self.stacked_over(set)));
         let call = self.with_body(body.program, body.captures.len(), in_specs, out_specs);
         let mut outs = call.apply(&body.captures, known.into_iter().chain(cts.iter().flatten().cloned()));
         let values: Vec<Array> = outs.drain(outs.len() - layout.count()..).collect();
         backward_logs::record(layout.entries(values))?;
-        Ok(spread_marked(outs, &wanted))
+        Ok(spread_marked(outs, &has_in_ct))
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
@@ -425,7 +427,7 @@ impl ShardMap {
         Ok(AllReduce { reducer: Reducer::Sum, axes: Axes::summed(axes, false) }.apply(&ct))
     }
 
-    /// The cotangent of a sum from those of its addends, which are equal: it is their mean.
+    /// The cotangent of a sum: the mean of the cotangents of its addends, which are equal.
     fn of_sum(&self, ct: Array, spec: &PartitionSpec) -> Result<Array> {
         let addends: SmallVec<[AxisName; 2]> = spec.unreduced_axes().iter().collect();
         if addends.is_empty() {

@@ -40,16 +40,15 @@ impl Place {
     /// Returns the place in a value of this shape, and its operands. Ranges may reach beyond the end only if the
     /// dimension is `open`.
     pub fn of(shape: &[usize], index: Vec<RefIndexItem>, open: bool) -> Result<(Place, Vec<Array>)> {
-        let full = || RefIndexItem::Item(IndexItem::Slice(Slice::FULL));
-        let is_ellipsis = |item: &RefIndexItem| matches!(item, RefIndexItem::Item(IndexItem::Ellipsis));
         let mut items = index;
-        let given = items.iter().filter(|item| !is_ellipsis(item)).count();
-        if given > shape.len() {
-            return Err(err!(Index, "too many indices: {given} for a ref of shape {shape:?}"));
+        let count = items.iter().filter(|item| !is_ellipsis(item)).count();
+        if count > shape.len() {
+            return Err(err!(Index, "too many indices: {count} for a ref of shape {shape:?}"));
         }
-        let at = items.iter().position(is_ellipsis).unwrap_or(items.len());
-        let rest = std::iter::repeat_with(full).take(shape.len() - given);
-        items.splice(at..(at + 1).min(items.len()), rest);
+        // An ellipsis, or the end of the index, stands for the dimensions that are not indexed.
+        let ellipsis = items.iter().position(is_ellipsis).unwrap_or(items.len());
+        let full = std::iter::repeat_with(|| RefIndexItem::Item(IndexItem::Slice(Slice::FULL)));
+        items.splice(ellipsis..(ellipsis + 1).min(items.len()), full.take(shape.len() - count));
         if items.iter().any(is_ellipsis) {
             return Err(err!(Index, "an index can only have a single ellipsis"));
         }
@@ -77,7 +76,7 @@ impl Place {
         self.0.iter().filter(|entry| matches!(entry, Entries::At | Entries::From(_) | Entries::Each)).count()
     }
 
-    /// Returns `true` if it is made of ranges and single entries.
+    /// Returns `true` if it consists of ranges and single entries.
     pub fn is_block(&self) -> bool {
         !self.0.contains(&Entries::Each)
     }
@@ -85,23 +84,25 @@ impl Place {
     /// Returns the type of the part of a value of type `of`, for operands of these types.
     pub fn part(&self, of: &Aval, operands: &[Array], padded: bool) -> Result<Aval> {
         let types: Vec<Aval> = std::iter::once(of.clone()).chain(operands.iter().map(Array::aval)).collect();
-        let value = |value: &Array| if padded { self.padded(value) } else { value.clone() };
-        let traced = trace(&types, |args| Ok(vec![self.read(&value(&args[0]), &args[1..])]))?;
+        let traced = trace(&types, |args| {
+            let value = if padded { self.padded(&args[0]) } else { args[0].clone() };
+            Ok(vec![self.read(&value, &args[1..])])
+        })?;
         Ok(Aval { weak: false, ..traced.program.out_avals().swap_remove(0) })
     }
 
     fn block(&self, shape: &[usize], operands: &[Array]) -> Block {
         let mut operands = operands.iter();
-        let mut next = || operands.next().cloned().unwrap_or_else(|| number(0));
+        let mut next_operand = || operands.next().cloned().unwrap_or_else(|| number(0));
         let mut block = Block { starts: Vec::new(), sizes: Shape::new(), items: Vec::new() };
         for (entries, &size) in self.0.iter().zip(shape) {
             let full = IndexItem::Slice(Slice::FULL);
             let (start, size, item) = match entries {
-                Entries::At => (next(), 1, IndexItem::At(0)),
-                Entries::From(n) => (next(), *n, full),
+                Entries::At => (next_operand(), 1, IndexItem::At(0)),
+                Entries::From(n) => (next_operand(), *n, full),
                 Entries::Range(start, n) => (number(*start), *n, full),
                 Entries::Strided(slice) => (number(0), size, IndexItem::Slice(*slice)),
-                Entries::Each => (number(0), size, IndexItem::Array(next())),
+                Entries::Each => (number(0), size, IndexItem::Array(next_operand())),
             };
             block.starts.push(start);
             block.sizes.push(size);
@@ -129,8 +130,8 @@ impl Place {
         }
     }
 
-    /// Returns `value` with more entries after the end of each dimension than any range of this place has, so that no
-    /// range is moved to lie inside.
+    /// Pads the end of each dimension of `value` with more entries than any range of this place has, so that no range is
+    /// clamped.
     pub fn padded(&self, value: &Array) -> Array {
         let widths = self.block(value.shape(), &[]).sizes.iter().map(|&n| (0, n as i64, 0)).collect::<Vec<_>>();
         lax::pad(value, &uninitialized(&Aval::scalar(value.dtype())), &widths)
@@ -161,28 +162,28 @@ pub(crate) fn number(n: usize) -> Array {
 
 /// Returns the entries of a dimension of this size, and the operand.
 fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option<Array>)> {
-    let at = |i: i64| {
-        let n = size as i64;
-        if i < -n || i >= n {
-            return Err(err!(Index, "index {i} is out of bounds for a dimension of size {size} of a ref"));
-        }
-        Ok((Entries::At, Some(number(i.rem_euclid(n) as usize))))
-    };
+    // The start of a `ds` is checked only if it is known now.
     match item {
         RefIndexItem::Ds(Ds { start, size: n }) => {
             start.check()?;
             if start.ndim() != 0 || !start.dtype().is_integer() {
                 return Err(err!(Type, "the start of ds must be an integer scalar, got {}", start.type_name()));
             }
-            let known = start.is_number().then(|| start.to_scalars()).transpose()?;
-            let first = known.and_then(|all| all.first().map(|n| n.to_i128())).unwrap_or(0);
-            if !open && (n > size || first < 0 || first as usize > size - n) {
-                return Err(err!(Index, "ds({first}, {n}) reaches beyond a dimension of size {size} of a ref")
+            let scalars = start.is_number().then(|| start.to_scalars()).transpose()?;
+            let begin = scalars.and_then(|scalars| scalars.first().map(|n| n.to_i128())).unwrap_or(0);
+            if !open && (n > size || begin < 0 || begin as usize > size - n) {
+                return Err(err!(Index, "ds({begin}, {n}) reaches beyond a dimension of size {size} of a ref")
                     .help("use a larger block, or `load` with a mask"));
             }
             Ok((Entries::From(n), Some(start)))
         }
-        RefIndexItem::Item(IndexItem::At(i)) => at(i),
+        RefIndexItem::Item(IndexItem::At(i)) => {
+            let n = size as i64;
+            if i < -n || i >= n {
+                return Err(err!(Index, "index {i} is out of bounds for a dimension of size {size} of a ref"));
+            }
+            Ok((Entries::At, Some(number(i.rem_euclid(n) as usize))))
+        }
         RefIndexItem::Item(IndexItem::Slice(slice)) => match slice.resolve(size) {
             None => Err(err!(Value, "slice step cannot be zero")),
             Some(range) if range.step == 1 => Ok((Entries::Range(range.start, range.len), None)),
@@ -202,6 +203,10 @@ fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option
                 .help("read the ref without new axes, and reshape the value"))
         }
     }
+}
+
+fn is_ellipsis(item: &RefIndexItem) -> bool {
+    matches!(item, RefIndexItem::Item(IndexItem::Ellipsis))
 }
 
 /// Returns the value of memory that was never written: NaN, the lowest integer, or `false`, as in JAX.

@@ -156,7 +156,7 @@ impl Ref {
         }
     }
 
-    /// Marks it frozen. Fails unless it is in the function that made it.
+    /// Marks the ref frozen. Fails outside of the function that created it.
     fn mark_frozen(&self, at: &'static Location<'static>) -> Result<()> {
         let frozen = match &self.home {
             Home::Kernel => {
@@ -178,8 +178,8 @@ impl Ref {
     }
 
     fn used_after(&self, frozen: &Frozen) -> Error {
-        let at = frozen.get().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
-        err!(Value, "a ref of type {} was used after it was frozen{at}", self.aval)
+        let place = frozen.get().map_or_else(String::new, |line| format!(" at {}:{}", line.file(), line.line()));
+        err!(Value, "a ref of type {} was used after it was frozen{place}", self.aval)
             .help("freeze a ref last, and compute with the array that `freeze()` returned")
     }
 
@@ -301,8 +301,8 @@ impl RefPart {
 
     #[track_caller]
     fn read(&self, masked: Option<(Array, Array)>, padded: bool) -> Array {
-        let at = Location::caller();
-        let _line = source::enter_at(at);
+        let location = Location::caller();
+        let _line = source::enter_at(location);
         let read = || {
             let (access, mut operands) = self.access(padded, masked.is_some())?;
             let other = masked.is_some();
@@ -317,16 +317,17 @@ impl RefPart {
                 None => Ok(bind1(get, &operands)),
             }
         };
-        read().unwrap_or_else(|e| self.failed(e, at))
+        read().unwrap_or_else(|e| self.failed(e, location))
     }
 
     /// Replaces the part by `value`, which may read the part, because no other thread can write the ref in between.
     #[track_caller]
     fn write(&self, value: impl FnOnce() -> Array, mask: Option<Array>, padded: bool) -> Array {
-        let at = Location::caller();
-        let _line = source::enter_at(at);
+        let location = Location::caller();
+        let _line = source::enter_at(location);
         let write = || {
             let (access, place) = self.access(padded, mask.is_some())?;
+            // Takes the cell's turn before `value` runs, so that no other thread writes between its read and this write.
             let turn = self.of.cell(&[]).map(Cell::turn);
             let mut operands = vec![fitted("set", &value(), &access.part)?];
             operands.extend(place);
@@ -343,7 +344,7 @@ impl RefPart {
                 _ => Ok(bind1(swap, &operands)),
             }
         };
-        write().unwrap_or_else(|e| self.failed(e, at))
+        write().unwrap_or_else(|e| self.failed(e, location))
     }
 }
 

@@ -310,7 +310,7 @@ fn fused_reduce_scatters(instructions: &[HloInstruction]) -> HashSet<&str> {
         .collect()
 }
 
-/// TPUs give these fusions a name of their own.
+/// Compilers for TPUs use this name for such fusions.
 fn is_reduce_scatter_name(name: &str) -> bool {
     name.starts_with("all-reduce-scatter")
 }
@@ -343,11 +343,15 @@ fn continued(instructions: &[HloInstruction]) -> HashSet<&str> {
 
 /// The groups of participants, as positions in the mesh.
 fn groups(instruction: &HloInstruction, mesh: Option<&Mesh>) -> Vec<Vec<usize>> {
-    let position = |id: &i64| usize::try_from(*id).unwrap_or(0);
     if !instruction.source_target_pairs.is_empty() {
-        return instruction.source_target_pairs.iter().map(|(a, b)| vec![position(a), position(b)]).collect();
+        return instruction
+            .source_target_pairs
+            .iter()
+            .map(|(a, b)| vec![device_position(a), device_position(b)])
+            .collect();
     }
-    let groups: Vec<Vec<usize>> = instruction.replica_groups.iter().map(|g| g.iter().map(position).collect()).collect();
+    let groups: Vec<Vec<usize>> =
+        instruction.replica_groups.iter().map(|g| g.iter().map(device_position).collect()).collect();
     match (groups.is_empty(), CollectiveKind::of(&instruction.opcode)) {
         // A transfer between two devices; the program does not name the devices.
         (true, Some(Send | Recv)) => Vec::new(),
@@ -356,14 +360,18 @@ fn groups(instruction: &HloInstruction, mesh: Option<&Mesh>) -> Vec<Vec<usize>> 
     }
 }
 
+fn device_position(id: &i64) -> usize {
+    usize::try_from(*id).unwrap_or(0)
+}
+
 /// The axes along which the members of a group differ.
 fn axes(groups: &[Vec<usize>], mesh: Option<&Mesh>) -> Vec<AxisName> {
     let Some(mesh) = mesh else { return Vec::new() };
     mesh.axis_names()
         .filter(|name| {
             groups.iter().any(|g| {
-                let first = g.first().map(|&p| mesh.coordinate(p, *name));
-                g.iter().any(|&p| Some(mesh.coordinate(p, *name)) != first)
+                let first_coordinate = g.first().map(|&p| mesh.coordinate(p, *name));
+                g.iter().any(|&p| Some(mesh.coordinate(p, *name)) != first_coordinate)
             })
         })
         .collect()

@@ -3,7 +3,6 @@
 use shardax_pjrt as pjrt;
 
 use super::{Compiled, CrossCompiled, LeafTree, LoweredFn};
-use crate::core::array::Array;
 use crate::core::tree::Flat;
 use crate::error::{Result, err};
 use crate::runtime::callable::CallConvention;

@@ -64,10 +64,11 @@ impl LoweredFn {
     fn unused_donations(&self) -> Vec<(usize, bool)> {
         let used = self.request.donations();
         let CallConvention { captures, kept, .. } = &self.convention;
-        let position = |i: usize| kept.iter().position(|k| *k == i);
-        let is_reused = |i: usize| position(i).is_some_and(|k| used[captures.len() + k] != Donation::None);
-        let unused = (0..self.donated.len()).filter(|&i| self.donated[i] && !is_reused(i));
-        unused.map(|i| (i, position(i).is_some())).collect()
+        let donated = (0..self.donated.len()).filter(|&i| self.donated[i]);
+        let positions = donated.map(|i| (i, kept.iter().position(|k| *k == i)));
+        let unused =
+            positions.filter(|(_, position)| position.is_none_or(|k| used[captures.len() + k] == Donation::None));
+        unused.map(|(i, position)| (i, position.is_some())).collect()
     }
 
     /// Warns of unusable donations, once per compilation. As in JAX, unused arguments are not reported.
@@ -78,12 +79,13 @@ impl LoweredFn {
             return;
         }
         let paths = self.in_def.paths();
-        let list = |f: &dyn Fn(usize) -> String| unused.iter().map(|&i| f(i)).collect::<Vec<_>>().join(", ");
+        let types: Vec<String> = unused.iter().map(|&i| self.in_avals[i].to_string()).collect();
+        let arguments: Vec<String> = unused.iter().map(|&i| format!("argument{}", paths[i])).collect();
         warning::warn(
             &format!(
                 "Some donated buffers were not usable: {} ({} of {}).",
-                list(&|i| self.in_avals[i].to_string()),
-                list(&|i| format!("argument{}", paths[i])),
+                types.join(", "),
+                arguments.join(", "),
                 self.request.name,
             ),
             "only a result of the same shape, dtype, sharding and layout in memory can reuse donated memory; if there is none, remove the argument from donate_argnums",
@@ -384,14 +386,14 @@ impl<Args, Out> Compiled<Args, Out> {
             )
             .help("a compiled function accepts arguments of one structure only, including plain numbers and static values; lower it again for other arguments"));
         }
-        let paths = || flat.def.paths();
+        // Structure, types, shardings and layouts are compared in this order, as in JAX.
         for (i, leaf) in flat.leaves.iter().enumerate() {
-            leaf.check().map_err(|e| e.context(format!("argument{}", paths()[i])))?;
+            leaf.check().map_err(|e| e.context(format!("argument{}", flat.def.paths()[i])))?;
             if leaf.is_traced() {
                 return Err(err!(
                     Type,
                     "Cannot apply transformations to a function lowered and compiled for a particular signature: argument{} is a value of a function being traced",
-                    paths()[i]
+                    flat.def.paths()[i]
                 )
                 .help("transform the function before it is lowered"));
             }
@@ -499,9 +501,11 @@ impl<Args, Out> Compiled<Args, Out> {
     }
 
     /// The floating-point operations of one call on one device in matrix multiplications and convolutions, two for each
-    /// multiply-add, counted from the optimized program: in loops once per iteration, or once if the number of
-    /// iterations is unknown. Work repeated on several devices counts on each. Host functions, and small products
-    /// that the compiler turned into sums, are not included;
+    /// multiply-add.
+    ///
+    /// They are counted in the optimized program. An operation in a loop counts once per iteration, or once if the
+    /// number of iterations is unknown. Work that several devices repeat counts on each of them. Host functions, and
+    /// small products that the compiler turned into sums, are not included.
     /// [`Program::flops`](crate::program::Program::flops) counts the operations of all devices together.
     ///
     /// Fails if the platform does not expose its programs.

@@ -46,16 +46,16 @@ pub(in crate::backend) fn forward(of: &Attention, cx: &mut Lowering, args: &[Val
     if !cx.is_local() {
         return FLASH.forward_of_parts(of, cx, args, outs);
     }
-    if let Some(made) = files::forward(of, cx, args, outs)? {
-        return Ok(Some(made));
+    if let Some(results) = files::forward(of, cx, args, outs)? {
+        return Ok(Some(results));
     }
-    let made = cx.expand(args, |args| {
+    let results = cx.expand(args, |args| {
         let sized = Sized::new(of, Operands::of(of.given, args));
-        let mut made = sized.forward()?;
-        made.truncate(outs.len());
-        Ok(made)
+        let mut results = sized.forward()?;
+        results.truncate(outs.len());
+        Ok(results)
     });
-    made.map(Some)
+    results.map(Some)
 }
 
 /// Lowers the gradient of attention to the kernels, if they are applicable.
@@ -76,12 +76,11 @@ pub(in crate::backend) fn backward(
         return FLASH.backward_of_parts(gradient, cx, args, outs);
     }
     if !gradient.of_sum
-        && let Some(made) = files::backward(of, of.given.count(), cx, args, outs)?
+        && let Some(results) = files::backward(of, of.given.count(), cx, args, outs)?
     {
-        return Ok(Some(made));
+        return Ok(Some(results));
     }
-    let made = cx.expand(args, |args| Sized::new(of, Operands::of(of.given, args)).backward(gradient, args));
-    made.map(Some)
+    cx.expand(args, |args| Sized::new(of, Operands::of(of.given, args)).backward(gradient, args)).map(Some)
 }
 
 /// Returns `true` if the program may use the kernels.
@@ -131,9 +130,11 @@ impl<'a> Sized<'a> {
         let (q, k, v) = (x.q.shape(), x.k.shape(), x.v.shape());
         let rank = q.len();
         let sizes = [q[rank - 3], k[rank - 3]];
-        let least = |n: usize| n.next_multiple_of(BLOCKS[2]);
+        // Larger blocks are faster, unless padding grows by more than an eighth.
         let blocks = sizes.map(|n| {
-            *BLOCKS.iter().find(|block| n.next_multiple_of(**block) <= least(n) + least(n) / 8).unwrap_or(&BLOCKS[2])
+            let smallest = n.next_multiple_of(BLOCKS[2]);
+            let fits = BLOCKS.iter().find(|block| n.next_multiple_of(**block) <= smallest + smallest / 8);
+            *fits.unwrap_or(&BLOCKS[2])
         });
         let padded = [0, 1].map(|i| sizes[i].next_multiple_of(blocks[i]));
         let call = Call {
@@ -164,11 +165,11 @@ impl<'a> Sized<'a> {
 
     /// Reshapes `[..., positions, heads, depth]` for the kernels; `side` is 0 for queries, and 1 for keys.
     fn positions(&self, x: &Array, side: usize) -> Array {
-        let last = &x.shape()[x.ndim() - 3..];
-        let x = x.reshape([&[self.call.batch], last].concat());
+        let trailing = &x.shape()[x.ndim() - 3..];
+        let x = x.reshape([&[self.call.batch], trailing].concat());
         let x = padded(&x, -3, 0.0, [self.sizes[side], self.call.sizes[side]]);
-        match Call::is_packed(last[2]) {
-            true => x.reshape([self.call.batch, self.call.sizes[side], last[1] * last[2]]),
+        match Call::is_packed(trailing[2]) {
+            true => x.reshape([self.call.batch, self.call.sizes[side], trailing[1] * trailing[2]]),
             false => x.transpose([0, 2, 1, 3]),
         }
     }
@@ -191,8 +192,8 @@ impl<'a> Sized<'a> {
 
     /// The operands of the masks. Queries are dimension `dim` of the scores.
     fn masks(&self, dim: usize) -> Vec<Array> {
-        let given = [&self.x.query_lengths, &self.x.key_lengths];
-        let lengths = given.into_iter().flatten().map(|x| x.astype(DType::I32).reshape([self.call.batch]));
+        let lengths = [&self.x.query_lengths, &self.x.key_lengths];
+        let lengths = lengths.into_iter().flatten().map(|x| x.astype(DType::I32).reshape([self.call.batch]));
         let segments = self.x.segments.iter().flatten().enumerate().map(|(side, ids)| {
             let [from, to] = [self.sizes[side], self.call.sizes[side]];
             let ids = padded(&ids.astype(DType::I32).reshape([self.call.batch, from]), -1, 0.0, [from, to]);
@@ -202,9 +203,9 @@ impl<'a> Sized<'a> {
     }
 
     fn operands(&self, dim: usize) -> Vec<Array> {
-        let mut all = self.masks(dim);
-        all.extend([self.positions(&self.x.q, 0), self.positions(&self.x.k, 1), self.positions(&self.x.v, 1)]);
-        all
+        let mut operands = self.masks(dim);
+        operands.extend([self.positions(&self.x.q, 0), self.positions(&self.x.k, 1), self.positions(&self.x.v, 1)]);
+        operands
     }
 
     /// The output, the logsumexp of each query's scores, and ones.
@@ -241,8 +242,9 @@ impl<'a> Sized<'a> {
         let dk = self.of_positions(&dk, 1, self.x.k.shape());
         let mut dv = self.of_positions(&dv, 1, self.x.v.shape());
         if self.may_be_blind() {
-            let whole = Block::whole(self.of, self.x.clone());
-            let of_blind = whole.of_keys(&(is_blind / self.sizes[1] as f64).expand_dims(-1), ct);
+            // A query that sees no key attends to all keys equally.
+            let all_keys = Block::whole(self.of, self.x.clone());
+            let of_blind = all_keys.of_keys(&(is_blind / self.sizes[1] as f64).expand_dims(-1), ct);
             dv = (dv.astype(DType::F32) + of_blind).astype(dv.dtype());
         }
         Ok(vec![dq, dk, dv])

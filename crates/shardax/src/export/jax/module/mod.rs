@@ -150,10 +150,11 @@ impl<'a> Writer<'a> {
 
     fn define(&mut self, value: Value) -> Result<()> {
         let scope = self.scope()?;
-        let next = scope.next.last_mut().ok_or_else(|| damaged("its program has values outside of functions"))?;
-        let slot = scope.values.get_mut(*next).ok_or_else(|| damaged("its program has more values than it says"))?;
+        let next_index = scope.next.last_mut().ok_or_else(|| damaged("its program has values outside of functions"))?;
+        let slot =
+            scope.values.get_mut(*next_index).ok_or_else(|| damaged("its program has more values than it says"))?;
         *slot = Some(value);
-        *next += 1;
+        *next_index += 1;
         Ok(())
     }
 
@@ -260,6 +261,7 @@ impl<'a> Writer<'a> {
         if (op.dialect, op.name, op.regions) != ("builtin", "module", 1) {
             return Err(damaged(format!("its program is {}.{}", op.dialect, op.name)));
         }
+        // A module's name is optional.
         let mut name = String::new();
         if let Some(index) = op.properties
             && let (named, true) = Bytes::flagged(&mut { *at(&self.dictionary.code.properties, index)? })?
@@ -443,9 +445,9 @@ impl<'a> Writer<'a> {
         let mut op = self.operation(r)?;
         // A cast between VHLO's types and types of other dialects, which have the same text.
         if op.name == "unrealized_conversion_cast" {
-            for (value, &of) in op.operands.iter().zip(&op.results) {
-                let of = if self.dictionary.is_symbolic(of) { value.of } else { of };
-                self.define(Value { of, ..value.clone() })?;
+            for (value, &ty) in op.operands.iter().zip(&op.results) {
+                let ty = if self.dictionary.is_symbolic(ty) { value.of } else { ty };
+                self.define(Value { of: ty, ..value.clone() })?;
             }
             return Ok(());
         }
@@ -555,14 +557,14 @@ impl<'a> Writer<'a> {
 
     /// Defines the arguments of a block.
     fn arguments(&mut self, types: Vec<usize>) -> Result<String> {
-        let mut all = Vec::new();
+        let mut arguments = Vec::new();
         for of in types {
             let name = format!("%{}", self.names);
             self.names += 1;
-            all.push(format!("{name}: {}", self.dictionary.type_text(of)?));
+            arguments.push(format!("{name}: {}", self.dictionary.type_text(of)?));
             self.define(Value::new(name, of))?;
         }
-        Ok(all.join(", "))
+        Ok(arguments.join(", "))
     }
 
     /// Writes a `manual_computation`.

@@ -91,13 +91,12 @@ fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
 /// Updates a single block, without a scatter.
 fn update_block(x: &Array, starts: &[Array], sizes: &[usize], kind: ScatterKind, value: &Array) -> Array {
     let value = lax::reshape(value, sizes);
-    let here = || read_block(x, starts, sizes);
     let block = match kind {
         ScatterKind::Set => value,
-        ScatterKind::Add => ADD.apply(&here(), &value),
-        ScatterKind::Mul => MUL.apply(&here(), &value),
-        ScatterKind::Min => MIN.apply(&here(), &value),
-        ScatterKind::Max => MAX.apply(&here(), &value),
+        ScatterKind::Add => ADD.apply(&read_block(x, starts, sizes), &value),
+        ScatterKind::Mul => MUL.apply(&read_block(x, starts, sizes), &value),
+        ScatterKind::Min => MIN.apply(&read_block(x, starts, sizes), &value),
+        ScatterKind::Max => MAX.apply(&read_block(x, starts, sizes), &value),
     };
     if sizes == x.shape() {
         return block;
@@ -115,6 +114,12 @@ enum UpdateDim {
     Window(usize),
     /// Strided elements of an axis. Each element has a separate position.
     Strided(Strided),
+}
+
+impl UpdateDim {
+    fn is_window(&self) -> bool {
+        matches!(self, UpdateDim::Window(_))
+    }
 }
 
 impl Plan {
@@ -137,9 +142,8 @@ impl Plan {
             })
             .collect();
         // The rows of the index matrix cover all dimensions except windows.
-        let is_window = |d: &UpdateDim| matches!(d, UpdateDim::Window(_));
-        let rows: Vec<usize> = (0..dims.len()).filter(|&i| !is_window(&dims[i])).map(|i| shape[i]).collect();
-        let mut row_dims = dims.iter().filter(|d| !is_window(d)).enumerate();
+        let rows: Vec<usize> = (0..dims.len()).filter(|&i| !dims[i].is_window()).map(|i| shape[i]).collect();
+        let mut row_dims = dims.iter().filter(|d| !d.is_window()).enumerate();
         let block_dims: Vec<usize> =
             row_dims.clone().filter(|(_, d)| matches!(d, UpdateDim::Block(_))).map(|(i, _)| i).collect();
         let mut strided_dims = row_dims.by_ref().filter(|(_, d)| matches!(d, UpdateDim::Strided(_))).map(|(i, _)| i);
@@ -149,7 +153,7 @@ impl Plan {
         let mut mapped = Vec::new();
         let mut inserted = Vec::new();
         for entry in &self.entries {
-            let (axis, component, at) = match *entry {
+            let (axis, component, component_dims) = match *entry {
                 Entry::New => continue,
                 Entry::Part { axis, part } if part.step == 1 && part.len == x.shape()[axis] => continue,
                 Entry::Part { axis, part } if part.step == 1 => {
@@ -159,8 +163,8 @@ impl Plan {
                 }
                 Entry::Part { axis, part } => {
                     let i = lax::iota(dtype, &[part.len], 0);
-                    let at = strided_dims.next().into_iter().collect::<Vec<_>>();
-                    (axis, i * number(part.step, dtype) + number(part.start as i64, dtype), at)
+                    let row_dim = strided_dims.next().into_iter().collect::<Vec<_>>();
+                    (axis, i * number(part.step, dtype) + number(part.start as i64, dtype), row_dim)
                 }
                 Entry::Fixed { axis, at } => (axis, number(at as i64, dtype), Vec::new()),
                 Entry::Places { axis } => {
@@ -172,12 +176,12 @@ impl Plan {
             };
             mapped.push(axis);
             inserted.push(axis);
-            columns.push(column(&component, &rows, &at));
+            columns.push(column(&component, &rows, &component_dims));
         }
         let scatter = Scatter {
             kind,
             dims: ScatterDimensionNumbers {
-                update_window_dims: (0..dims.len()).filter(|&i| is_window(&dims[i])).collect(),
+                update_window_dims: (0..dims.len()).filter(|&i| dims[i].is_window()).collect(),
                 inserted_window_dims: inserted,
                 scatter_dims_to_operand_dims: mapped,
                 ..ScatterDimensionNumbers::default()

@@ -56,7 +56,7 @@ pub struct Window {
 }
 
 /// Larger than every position.
-const FAR: usize = i32::MAX as usize / 2;
+const UNBOUNDED: usize = i32::MAX as usize / 2;
 
 impl Window {
     /// Every key.
@@ -64,7 +64,7 @@ impl Window {
 
     /// Returns the limits of the differences of positions, or `None` for a side without limit.
     pub(crate) fn limits(self) -> [Option<i32>; 2] {
-        [self.before, self.after].map(|n| (n < FAR).then_some(n as i32))
+        [self.before, self.after].map(|n| (n < UNBOUNDED).then_some(n as i32))
     }
 }
 
@@ -157,8 +157,11 @@ impl Attention {
     }
 
     fn print(&self) -> String {
-        let count = |n: usize| if n >= FAR { "all".to_owned() } else { n.to_string() };
-        let mut text = format!("before={} after={}", count(self.window.before), count(self.window.after));
+        let [before, after] = [self.window.before, self.window.after].map(|n| match n >= UNBOUNDED {
+            true => "all".to_owned(),
+            false => n.to_string(),
+        });
+        let mut text = format!("before={before} after={after}");
         if self.factor() != 1.0 {
             text.push_str(&format!(" scale={}", self.factor()));
         }
@@ -176,17 +179,15 @@ impl Attention {
 
     /// Returns this attention for a batch, whose mapped dimension is the first one of all operands.
     fn batched(&self, axis: &BatchAxis) -> Self {
-        Attention {
-            sharding: self.sharding.as_ref().map(|sharding| {
-                let first = match axis.spmd_names.as_slice() {
-                    [] => DimSpec::None,
-                    names => DimSpec::Axes(names.iter().copied().collect()),
-                };
-                let spec = PartitionSpec::new(std::iter::once(first).chain(sharding.spec().dims().iter().cloned()));
-                NamedSharding::new(sharding.mesh(), spec)
-            }),
-            ..self.clone()
-        }
+        let sharding = self.sharding.as_ref().map(|sharding| {
+            let batch = match axis.spmd_names.as_slice() {
+                [] => DimSpec::None,
+                names => DimSpec::Axes(names.iter().copied().collect()),
+            };
+            let spec = PartitionSpec::new(std::iter::once(batch).chain(sharding.spec().dims().iter().cloned()));
+            NamedSharding::new(sharding.mesh(), spec)
+        });
+        Attention { sharding, ..self.clone() }
     }
 
     /// Returns the types of the results, or an error if the types of the operands do not match.
@@ -196,6 +197,7 @@ impl Attention {
         }
         let [q, k, v] = [&args[0], &args[1], &args[2]];
         let rank = q.rank();
+        // The ranks are compared first, because the other conditions index the shapes.
         let fits = matches!(q.dtype, DType::F32 | DType::Bf16 | DType::F16)
             && [q, k, v].iter().all(|x| {
                 x.rank() == rank && rank >= 3 && x.dtype == q.dtype && x.shape[..rank - 3] == q.shape[..rank - 3]
@@ -269,13 +271,14 @@ fn with_batch(
 /// The sharding rule of attention and its derivatives. Each result is sharded like the operand of the given index, or,
 /// for `None`, like a per-query value. Keys and depths must not be sharded.
 fn sharding_of(rule: &ShardingRule<'_>, like: impl IntoIterator<Item = Option<usize>>) -> Result<TypedOuts> {
+    // A device needs all keys of its queries, and entire depths.
     let rank = rule.args()[0].rank();
     rule.check_whole(0, [rank - 1])?;
     for operand in [1, 2] {
         rule.check_whole(operand, [rank - 3, rank - 1])?;
         for d in (0..rank - 3).chain([rank - 2]) {
-            let (own, other) = (rule.entry(0, d), rule.entry(operand, d));
-            if other != own && other != DimSpec::None {
+            let (of_queries, other) = (rule.entry(0, d), rule.entry(operand, d));
+            if other != of_queries && other != DimSpec::None {
                 return Err(rule.error(
                     format_args!(
                         "the batch dimensions and heads of queries, keys and values must be sharded alike, got {}",
@@ -323,21 +326,21 @@ impl Primitive for Attention {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let in_blocks = blockwise::applies(self, cx, args);
-        let mut made = cx.expand(args, |args| {
+        let mut results = cx.expand(args, |args| {
             let x = Operands::of(self.given, args);
             if in_blocks { blockwise::forward(self, &x) } else { Ok(Block::whole(self, x).forward()) }
         })?;
-        made.truncate(outs.len());
-        Ok(made)
+        results.truncate(outs.len());
+        Ok(results)
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        let of = Attention { residual: true, ..self.clone() };
-        let outs = bind(of.clone(), args);
+        let with_residuals = Attention { residual: true, ..self.clone() };
+        let outs = bind(with_residuals.clone(), args);
         let [y, max, sum] = [&outs[0], &outs[1], &outs[2]].map(Array::clone);
         let zeros = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval()));
         let of_bias = if self.given.bias { tangents[Given::BIAS].clone() } else { None };
-        let primitive = derivative::AttentionTangent { of, bias: of_bias.is_some() };
+        let primitive = derivative::AttentionTangent { of: with_residuals, bias: of_bias.is_some() };
         let softmax = [y.clone(), max.clone(), sum.clone()];
         let operands: Vec<Array> =
             args.iter().cloned().chain(softmax).chain([zeros(0), zeros(1), zeros(2)]).chain(of_bias).collect();

@@ -52,6 +52,7 @@ impl Given {
         let rank = q.len();
         let (batch, queries, heads, keys) = (&q[..rank - 3], q[rank - 3], q[rank - 2], k[rank - 3]);
         let scores = [batch, &[heads, queries, keys]].concat();
+        // Each operand has its own help, so they are checked one after the other.
         let broadcasts = |x: &Aval| x.rank() == rank && x.shape.iter().zip(&scores).all(|(m, n)| *m == 1 || m == n);
         let ids = |x: &Aval, last: &[usize]| x.dtype.is_integer() && *x.shape == [batch, last].concat();
         let x = Operands::of(self, args);
@@ -133,8 +134,8 @@ impl<T: Clone> Operands<T> {
 
     /// Reads the operands from the start of a primitive's arguments, whose number the primitive has checked.
     pub(crate) fn of(given: Given, args: &[T]) -> Self {
-        let mut rest = args[Given::BIAS..].iter().cloned();
-        let mut take = |given: bool| if given { rest.next() } else { None };
+        let mut optional = args[Given::BIAS..].iter().cloned();
+        let mut take = |given: bool| if given { optional.next() } else { None };
         Operands {
             bias: take(given.bias),
             mask: take(given.mask),
@@ -161,35 +162,35 @@ impl Operands {
 
     /// Slices the operands to these queries.
     pub(crate) fn of_queries(&self, start: &Array, size: usize) -> Self {
-        let cut = |x: &Array, axis: i32| cut(x, start, size, axis);
         Operands {
-            q: cut(&self.q, -3),
-            bias: self.bias.as_ref().map(|x| cut(x, -2)),
-            mask: self.mask.as_ref().map(|x| cut(x, -2)),
-            segments: self.segments.as_ref().map(|[queries, keys]| [cut(queries, -1), keys.clone()]),
+            q: cut(&self.q, start, size, -3),
+            bias: self.bias.as_ref().map(|x| cut(x, start, size, -2)),
+            mask: self.mask.as_ref().map(|x| cut(x, start, size, -2)),
+            segments: self.segments.as_ref().map(|[queries, keys]| [cut(queries, start, size, -1), keys.clone()]),
             ..self.clone()
         }
     }
 
     /// Slices the operands to these keys.
     pub(crate) fn of_keys(&self, start: &Array, size: usize) -> Self {
-        let cut = |x: &Array, axis: i32| cut(x, start, size, axis);
         Operands {
-            k: cut(&self.k, -3),
-            v: cut(&self.v, -3),
-            bias: self.bias.as_ref().map(|x| cut(x, -1)),
-            mask: self.mask.as_ref().map(|x| cut(x, -1)),
-            segments: self.segments.as_ref().map(|[queries, keys]| [queries.clone(), cut(keys, -1)]),
+            k: cut(&self.k, start, size, -3),
+            v: cut(&self.v, start, size, -3),
+            bias: self.bias.as_ref().map(|x| cut(x, start, size, -1)),
+            mask: self.mask.as_ref().map(|x| cut(x, start, size, -1)),
+            segments: self.segments.as_ref().map(|[queries, keys]| [queries.clone(), cut(keys, start, size, -1)]),
             ..self.clone()
         }
     }
 
     /// Returns the mask of the lengths, for positions `[queries, 1]` and `[1, keys]`.
     pub(crate) fn of_lengths(&self, query: &Array, key: &Array) -> Option<Array> {
-        let per_score = |lengths: &Array| lengths.reshape([lengths.shape(), &[1, 1, 1]].concat());
-        let queries = self.query_lengths.iter().map(|lengths| query.less(per_score(lengths)));
-        let keys = self.key_lengths.iter().map(|lengths| key.less(per_score(lengths)));
-        queries.chain(keys).reduce(|a, b| a & b)
+        let positions = [(query, &self.query_lengths), (key, &self.key_lengths)].into_iter();
+        let masks = positions.filter_map(|(position, lengths)| {
+            let lengths = lengths.as_ref()?;
+            Some(position.less(lengths.reshape([lengths.shape(), &[1, 1, 1]].concat())))
+        });
+        masks.reduce(|a, b| a & b)
     }
 
     /// Combines the explicit mask and the mask of segments.
