@@ -70,13 +70,13 @@ impl Fused {
         args: &[Value],
         outs: &[Aval],
     ) -> Result<Option<Vec<Value>>> {
-        let of = &gradient.of;
-        let per_device = AttentionGradient { of: self.alone(of), ..*gradient };
+        let attention = &gradient.of;
+        let per_device = AttentionGradient { of: self.alone(attention), ..*gradient };
         let more = [Form::Output, Form::PerQuery, Form::PerQuery, Form::Output];
         let of_sum = gradient.of_sum.then_some(Form::PerQuery);
-        let all: Vec<Form> = forms(of).into_iter().chain(more).chain(of_sum).collect();
+        let operand_forms: Vec<Form> = forms(attention).into_iter().chain(more).chain(of_sum).collect();
         let out_forms = [Form::Output, Form::Output, Form::Output, Form::Scores];
-        self.of_parts(of, per_device, cx, (args, &all), (outs, &out_forms[..outs.len()]))
+        self.of_parts(attention, per_device, cx, (args, &operand_forms), (outs, &out_forms[..outs.len()]))
     }
 
     /// The attention of a device's part.

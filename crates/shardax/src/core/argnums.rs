@@ -21,7 +21,7 @@ pub(crate) fn check_argnums(def: &TreeDef, (fixed, what): (&[i32], &str), donate
 
 /// Positions counted from the first of `count` arguments.
 fn positions(argnums: &[i32], count: usize, what: &str) -> Result<Vec<usize>> {
-    let place = |&a: &i32| {
+    let positions = argnums.iter().map(|&a| {
         let place = if a < 0 { count as i64 + a as i64 } else { a as i64 };
         usize::try_from(place).ok().filter(|p| *p < count).ok_or_else(|| {
             err!(
@@ -30,8 +30,8 @@ fn positions(argnums: &[i32], count: usize, what: &str) -> Result<Vec<usize>> {
             )
             .help("name arguments of the function, the first as 0 and the last as -1")
         })
-    };
-    argnums.iter().map(place).collect()
+    });
+    positions.collect()
 }
 
 /// Marks the leaves of a tuple of arguments at these positions.

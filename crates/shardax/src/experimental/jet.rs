@@ -81,8 +81,8 @@ fn derivatives_up_to(order: usize, f: &dyn Fn(Array) -> Result<Vec<Array>>, t: A
     if order == 0 {
         return Ok(vec![f(t)?]);
     }
-    let one = crate::ops::numpy::ones_like(&t);
-    let (mut values, tangents) = jvp(|t: Array| derivatives_up_to(order - 1, f, t), t, one)?;
+    let unit = crate::ops::numpy::ones_like(&t);
+    let (mut values, tangents) = jvp(|t: Array| derivatives_up_to(order - 1, f, t), t, unit)?;
     values.extend(tangents.into_iter().last());
     Ok(values)
 }

@@ -67,18 +67,18 @@ fn check_kernels(name: &str, text: &str) -> Result<()> {
             targets.push(target);
         }
     }
-    let all = targets.join(", ");
+    let names = targets.join(", ");
     if targets.iter().any(|target| is_fused(target)) {
         return Err(err!(
             NotImplemented,
-            "{name} was exported with the kernels {all}, which cannot be automatically partitioned: split operands would be gathered"
+            "{name} was exported with the kernels {names}, which cannot be automatically partitioned: split operands would be gathered"
         )
         .help("call it within `shard_map`, on the part of each device"));
     }
     if !targets.is_empty() {
         warning::warn(
             &format!(
-                "{name} was exported with the kernels {all}, which take and give whole arrays: where it runs on several devices, split operands are gathered, and the results stay so"
+                "{name} was exported with the kernels {names}, which take and give whole arrays: where it runs on several devices, split operands are gathered, and the results stay so"
             ),
             "call it within `shard_map`, on the part of each device, or split its results again with `with_sharding_constraint`",
         );
@@ -246,10 +246,11 @@ impl CallFile for ExportedFile {
 fn call_file(path: &Path, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>> {
     let bytes = std::fs::read(path).map_err(|e| err!(Runtime, "{e}"))?;
     let program = Arc::new(Exchanged::from_bytes(&bytes)?);
-    let kept: Option<Vec<Value>> = program.kept.iter().map(|&i| args.get(i).copied()).collect();
-    let kept = kept.filter(|_| args.len() == program.in_avals.len() && program.captures.is_empty());
-    let kept = kept.ok_or_else(|| err!(Type, "it takes {} arrays, not {}", program.in_avals.len(), args.len()))?;
+    let operands: Option<Vec<Value>> = program.kept.iter().map(|&i| args.get(i).copied()).collect();
+    let operands = operands.filter(|_| args.len() == program.in_avals.len() && program.captures.is_empty());
+    let operands =
+        operands.ok_or_else(|| err!(Type, "it takes {} arrays, not {}", program.in_avals.len(), args.len()))?;
     let call = CallExported { program, mesh: None, has_devices: false };
-    let outs = call.infer(&kept.iter().map(|&arg| cx.aval(arg)).collect::<Vec<_>>())?;
-    call.lower(cx, &kept, &outs)
+    let outs = call.infer(&operands.iter().map(|&arg| cx.aval(arg)).collect::<Vec<_>>())?;
+    call.lower(cx, &operands, &outs)
 }

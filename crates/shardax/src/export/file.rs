@@ -290,9 +290,9 @@ impl Exchanged {
             )
             .help("export it again with this version of the library"));
         }
-        let mut all = tensors.tensors();
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        let digest = digest_of(&value["function"], all.iter().map(|(name, tensor)| (name.as_str(), tensor.data())));
+        let mut ordered = tensors.tensors();
+        ordered.sort_by(|a, b| a.0.cmp(&b.0));
+        let digest = digest_of(&value["function"], ordered.iter().map(|(name, tensor)| (name.as_str(), tensor.data())));
         // Checks the contents before reading them, so that a damaged file never becomes another function.
         if value["sha256"] != digest.as_str() {
             return Err(damaged(format!("its contents have the digest {digest}, and it says {}", value["sha256"])));

@@ -438,11 +438,11 @@ fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
                     Ok((call(&forward, merge_leaves(&forward, &moving, &fixed))?, moving))
                 },
                 move |fixed: Vec<Array>, moving: Vec<Array>, cts: Vec<Array>| {
-                    let mut all = merge_leaves(&backward, &moving, &fixed);
-                    all.extend(cts.into_iter().filter(|ct| ct.dtype().is_inexact()));
+                    let mut args = merge_leaves(&backward, &moving, &fixed);
+                    args.extend(cts.into_iter().filter(|ct| ct.dtype().is_inexact()));
                     // JAX's derivative returns an entry for every argument. Entries for arguments that are not
                     // differentiable have dtype float0.
-                    let slopes = call(&backward, all)?.into_iter().filter(|ct| ct.dtype().is_inexact());
+                    let slopes = call(&backward, args)?.into_iter().filter(|ct| ct.dtype().is_inexact());
                     Ok((slopes.collect::<Vec<_>>(),))
                 },
             );

@@ -253,9 +253,9 @@ impl Exchanged {
             Sharding::Named(named) => named.mesh().devices().to_vec(),
             other => other.devices().to_vec(),
         });
-        let mut known = get_mesh().map(|mesh| mesh.devices().to_vec()).into_iter().chain(placed);
+        let mut candidates = get_mesh().map(|mesh| mesh.devices().to_vec()).into_iter().chain(placed);
         let axes = self.axes.iter().copied();
-        let devices = known.find(|devices| devices.len() == self.devices());
+        let devices = candidates.find(|devices| devices.len() == self.devices());
         let is_known = devices.is_some() || !leaves.iter().any(Array::is_traced);
         let mesh = match devices {
             Some(devices) => Mesh::new(devices, axes),

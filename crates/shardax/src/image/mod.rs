@@ -124,6 +124,7 @@ impl ResizeOptions {
                     .help("pass vectors that have one element for each spatial dimension"));
                 }
             }
+            // Only the spatial dimensions can change.
             let fixed = (0..image.ndim()).find(|d| !dims.contains(d) && image.shape()[*d] != shape[*d]);
             if let Some(d) = fixed {
                 return Err(err!(

@@ -198,8 +198,9 @@ impl Split {
 
     fn derive(program: &Program, nonzero: &[bool], reach: &[bool]) -> Result<Split> {
         let avals: Vec<Aval> = program.in_avals().cloned().collect();
+        // Residuals that are inputs, or values from outside of this trace, are not stored.
         let mut linearized = None;
-        let known = trace(&avals, |inputs| {
+        let nonlinear = trace(&avals, |inputs| {
             let (mut outs, mut linear) = linearize_nested(program, inputs, nonzero)?;
             let needed = drop_unused_captures(Traced { program: linear.program, captures: linear.residuals });
             (linear.program, linear.residuals) = (needed.program, needed.captures);
@@ -222,6 +223,6 @@ impl Split {
             Ok(outs)
         })?;
         let (linear, residuals, stored) = linearized.ok_or_else(|| err!(Runtime, "a program was not linearized"))?;
-        Ok(Split { known, linear, residuals, stored })
+        Ok(Split { known: nonlinear, linear, residuals, stored })
     }
 }

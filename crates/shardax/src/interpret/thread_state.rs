@@ -22,6 +22,7 @@ pub(crate) fn thread_eval(
     }
     for eqn in &program.eqns {
         at_eqn(eqn, || {
+            // Equations whose programs do not access the state are evaluated as they are, so that calls stay calls.
             let nested = eqn.primitive.programs();
             if !nested.is_empty() && !nested.iter().any(|program| thread.concerns(program)) {
                 return env.apply(eqn);

@@ -123,18 +123,18 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
 
 /// Returns `true` for the square root of the sum of squares, and an error for invalid orders and axes.
 fn check(x: &Array, order: NormOrder, axes: &[usize], all_axes: bool) -> Result<bool> {
-    let what = x.type_name();
+    let operand = x.type_name();
     match (order, axes) {
         (NormOrder::Default, _) if all_axes => Ok(true),
-        (_, [a, b]) if a == b => Err(err!(Value, "norm of {what} got axis {a} twice")
+        (_, [a, b]) if a == b => Err(err!(Value, "norm of {operand} got axis {a} twice")
             .help("name the axis of the rows and the axis of the columns")),
         (NormOrder::Default, [_] | [_, _]) | (NormOrder::Fro, [_, _]) => Ok(true),
         (NormOrder::P(p), [_]) if !p.is_nan() => Ok(false),
         (NormOrder::P(p), [_, _]) if p.abs() == 1.0 || p.is_infinite() || p == 2.0 => Ok(false),
-        (_, [_] | [_, _]) => Err(err!(Value, "invalid order {order:?} for the norm over axes {axes:?} of {what}").help(
+        (_, [_] | [_, _]) => Err(err!(Value, "invalid order {order:?} for the norm over axes {axes:?} of {operand}").help(
             "the order of a vector norm must be a number; the order of a matrix norm must be 1, -1, 2, infinity, -infinity or `NormOrder::Fro`",
         )),
-        _ => Err(err!(Value, "improper number of axes for norm of {what}: {axes:?}")
+        _ => Err(err!(Value, "improper number of axes for norm of {operand}: {axes:?}")
             .help("name one axis for the norm of vectors, or two axes for the norm of matrices")),
     }
 }

@@ -114,9 +114,9 @@ pub fn poly(seq_of_zeros: impl ArrayLike) -> Array {
                     .help("use `vmap` for several polynomials"));
             }
         };
-        let one = ones_like(x.sum(..)).expand_dims(0);
-        Ok((0..x.size()).fold(one.clone(), |product, i| {
-            let factor = lax::concatenate(&[one.clone(), -lax::slice_in_dim(&x, i, i + 1, 0)], 0);
+        let unit = ones_like(x.sum(..)).expand_dims(0);
+        Ok((0..x.size()).fold(unit.clone(), |product, i| {
+            let factor = lax::concatenate(&[unit.clone(), -lax::slice_in_dim(&x, i, i + 1, 0)], 0);
             convolve(product, factor, ConvolveMode::Full)
         }))
     });

@@ -221,6 +221,7 @@ pub fn lstsq(a: impl ArrayLike, b: impl ArrayLike) -> (Array, Array, Array, Arra
             let columns = if b.ndim() == 1 { b.expand_dims(-1) } else { b.clone() };
             let outs = Svd { full: false }.apply(a);
             let (u, s, vh) = (&outs[0], &outs[1], &outs[2]);
+            // The minimum-norm solution, by the pseudoinverse without insignificant singular values.
             let longest = a.shape().iter().copied().max().unwrap_or(0);
             let is_significant = is_significant(s, longest as f64 * eps(a.dtype()));
             let rank = is_significant.astype(DType::I32).sum(..);

@@ -39,8 +39,8 @@ pub fn platform_dependent<T: Tree, B: Branches<T>>(
     branches: B,
     operands: T,
 ) -> Result<B::Output> {
-    let at = Location::caller();
-    let _line = source::enter_at(at);
+    let location = Location::caller();
+    let _line = source::enter_at(location);
     let run = || {
         let platforms = platforms.as_ref();
         if platforms.len() != branches.count() {
@@ -51,9 +51,9 @@ pub fn platform_dependent<T: Tree, B: Branches<T>>(
             )
             .help("give one function for each platform, in the same order"));
         }
-        let known = ["cpu", "cuda", "rocm", "gpu", "tpu", "default"];
-        if let Some(unknown) = platforms.iter().find(|name| !known.contains(name)) {
-            return Err(err!(Value, "unknown platform {unknown:?}: the platforms are {known:?}"));
+        let platform_names = ["cpu", "cuda", "rocm", "gpu", "tpu", "default"];
+        if let Some(unknown) = platforms.iter().find(|name| !platform_names.contains(name)) {
+            return Err(err!(Value, "unknown platform {unknown:?}: the platforms are {platform_names:?}"));
         }
         let flat = Flat::of_arguments(&operands);
         let body = |flat: &Flat| {
@@ -65,7 +65,7 @@ pub fn platform_dependent<T: Tree, B: Branches<T>>(
                 })
                 .collect();
             let functions: Vec<&dyn Fn(&Flat) -> Result<Flat>> = functions.iter().map(|f| f as _).collect();
-            choose(index, &functions, platforms, flat, at)
+            choose(index, &functions, platforms, flat, location)
         };
         // One program, so that the index is known where the branches are written.
         let (traced, def) = trace_flat(&flat.def, &avals_of(&flat)?, &body)?;
@@ -73,7 +73,7 @@ pub fn platform_dependent<T: Tree, B: Branches<T>>(
         let call = Call { name: "platform_dependent".to_owned(), program: traced.program.into() };
         Ok(Flat { leaves: bind_checked(call, &args)?.into_iter().collect(), def })
     };
-    run().map_err(|e: Error| e.at(at))?.build()
+    run().map_err(|e: Error| e.at(location))?.build()
 }
 
 /// The index of the platform that the program is compiled for.

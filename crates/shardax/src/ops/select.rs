@@ -23,13 +23,13 @@ pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -
     let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
     // Outside of the closures, which do not know the caller.
     let ranks = rank_promotion::check("where", &[condition.shape(), x.shape(), y.shape()]);
-    let made = condition.check().and(ranks).and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
+    let result = condition.check().and(ranks).and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
         let condition = if condition.dtype() == DType::Bool { condition.clone() } else { condition.not_equal(0) };
-        let mut all = broadcast_args("where", &[condition.clone(), args[0].clone(), args[1].clone()])?;
-        if all.iter().zip([&condition, &x, &y]).any(|(grown, x)| grown.shape() != x.shape()) {
-            all = sharded_alike(&all);
+        let mut operands = broadcast_args("where", &[condition.clone(), args[0].clone(), args[1].clone()])?;
+        if operands.iter().zip([&condition, &x, &y]).any(|(grown, x)| grown.shape() != x.shape()) {
+            operands = sharded_alike(&operands);
         }
-        Ok(Select.apply(&all[0], &all[2], &all[1]))
+        Ok(Select.apply(&operands[0], &operands[2], &operands[1]))
     });
-    Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })
+    Array::from_result(result, if x.ndim() >= y.ndim() { &x } else { &y })
 }

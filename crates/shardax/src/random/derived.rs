@@ -129,6 +129,7 @@ pub fn multivariate_normal(
             check_broadcast_shape("multivariate_normal", &shape, mean_batch)?;
             check_broadcast_shape("multivariate_normal", &shape, cov_batch)?;
             Float::of("multivariate_normal", args[0].dtype())?;
+            // The samples are normal vectors times the Cholesky factor of the covariance.
             let args = [key.clone(), args[0].clone(), args[1].clone()];
             let full_shape = [shape.as_slice(), &[n]].concat();
             composite1("multivariate_normal", full_shape, &args, |full_shape, args| {

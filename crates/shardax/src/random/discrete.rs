@@ -116,13 +116,13 @@ fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: 
 
     let [high, low] = split_two(key).map(|key| random_bits(&key, shape, dtype.bits()));
     let uint = high.dtype();
-    let one = integer(1, uint);
+    let unit = integer(1, uint);
     let empty = Compare::Le.apply(&max, &min);
-    let mut span = Select.apply(&empty, &SUB.apply(&max, &min).astype(uint), &one);
+    let mut span = Select.apply(&empty, &SUB.apply(&max, &min).astype(uint), &unit);
     if let Some(beyond) = beyond {
         // A span of all numbers wraps to 0, and a remainder by 0 leaves the bits unchanged.
         let wider = AND.apply(&broadcast_array(&beyond, shape), &Compare::Gt.apply(&max, &min));
-        span = Select.apply(&wider, &span, &ADD.apply(&span, &one));
+        span = Select.apply(&wider, &span, &ADD.apply(&span, &unit));
     }
     // Computes (high · 2ⁿ + low) mod span. 2ⁿ mod span is the square of 2^(n/2) mod span, so that nothing overflows.
     let half = REM.apply(&integer(1 << (dtype.bits() / 2), uint), &span);
@@ -293,6 +293,7 @@ impl PermutationOptions {
     #[track_caller]
     pub fn permutation(self, key: impl Borrow<Array>, a: impl Population) -> Array {
         let key = key.borrow();
+        // A number stands for the integers below it.
         let Some(x) = a.array() else {
             let n = a.population(self.axis);
             return or_failed(

@@ -177,6 +177,7 @@ pub fn fold_in(key: impl Borrow<Array>, data: impl ArrayLike) -> Array {
                 )
                 .help("fold in a number from 0 to 4294967295"));
             }
+            // A key of two Threefry keys folds the number into both.
             let data = data.astype(DType::U32);
             composite1("fold_in", (), &[key.clone(), data], |(), args| {
                 let (key, data) = (&args[0], &args[1]);

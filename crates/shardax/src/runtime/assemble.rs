@@ -46,6 +46,7 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
     sharding.check_attached()?;
     let want = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = want.iter().map(|&d| d as i64).collect();
+    // Devices with the same part share one call of the callback.
     let mut shards: Vec<(Index, Vec<u8>)> = Vec::new();
     let mut buffers = Buffers::new();
     for (i, device) in sharding.devices().iter().enumerate().filter(|(_, d)| d.is_addressable()) {
@@ -118,6 +119,7 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
         )
         .help(ONE_EACH));
     }
+    // Checks every part before any is used, so that the error names the part.
     let dtype = parts[0].aval.dtype;
     for part in &parts {
         let aval = Aval::new(dtype, shape);

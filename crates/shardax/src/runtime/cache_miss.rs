@@ -9,7 +9,7 @@ use crate::core::array::Array;
 use crate::core::tree::{Flat, TreeDef};
 use crate::defaults::Defaults;
 use crate::sharding::context::get_mesh;
-use crate::sharding::device::{Device, chosen_device, is_chosen};
+use crate::sharding::device::{chosen_device, is_chosen};
 use crate::sharding::{Mesh, Sharding};
 use crate::source;
 use crate::warning;
@@ -32,6 +32,7 @@ pub(super) fn explain(name: &str, differences: impl Iterator<Item = Difference>)
 impl Key {
     /// Compares these arguments with the arguments that the entry was compiled for.
     pub(super) fn differences(&self, flat: &Flat) -> Difference {
+        // Only the first kind of difference is reported, because the later ones often follow from it.
         if self.def != flat.def {
             if hash_without_numbers(&self.def) != hash_without_numbers(&flat.def) {
                 return (4, "different input pytree", vec![flat.def.difference(&self.def)]);
@@ -63,16 +64,19 @@ impl Key {
         if !places.is_empty() {
             return (1, "different input shardings", places);
         }
-        let mesh = |mesh: Option<&Mesh>| mesh.map_or("none".to_owned(), Mesh::to_string);
-        let device = |device: Option<&Device>| device.map_or("none".to_owned(), Device::to_string);
+
         let text = match get_mesh() == self.mesh {
             true if !is_chosen(self.device.as_ref()) => {
-                let (now, before) = (device(chosen_device().as_ref()), device(self.device.as_ref()));
+                let (now, before) = (or_none(chosen_device().as_ref()), or_none(self.device.as_ref()));
                 format!("the default device, now {now} and before {before}")
             }
             true => Defaults::current().difference(self.defaults).unwrap_or_default(),
             false => {
-                format!("the context mesh, now {} and before {}", mesh(get_mesh().as_ref()), mesh(self.mesh.as_ref()))
+                format!(
+                    "the context mesh, now {} and before {}",
+                    or_none(get_mesh().as_ref()),
+                    or_none(self.mesh.as_ref())
+                )
             }
         };
         (0, "Tracing context doesn't match", vec![text])
@@ -83,6 +87,10 @@ fn hash_without_numbers(def: &TreeDef) -> u64 {
     let mut hasher = DefaultHasher::new();
     def.hash_without_numbers(&mut hasher);
     hasher.finish()
+}
+
+fn or_none<T: ToString>(value: Option<&T>) -> String {
+    value.map_or_else(|| "none".to_owned(), T::to_string)
 }
 
 fn describe_place(sharding: Option<&Sharding>, committed: bool) -> String {

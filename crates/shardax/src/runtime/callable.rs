@@ -88,6 +88,7 @@ impl CallConvention {
 
     /// Explains, in the caller's terms, an execution that failed because of a donation.
     fn explain(&self, loaded: &LoadedProgram, flat: &Flat, error: Error) -> Error {
+        // A buffer that is passed twice and donated once is the likely cause, which XLA's error does not name.
         let CallConvention { captures, kept, .. } = self;
         let donated = |i: usize| loaded.donated.get(i).copied().unwrap_or(false);
         let captured = captures.iter().map(|c| Some(&**c));

@@ -125,9 +125,12 @@ impl Request {
             if meshes.iter().any(|(from, _)| from == mesh) {
                 continue;
             }
-            let position = |device: &Device| from.devices().iter().position(|other| other == device);
-            let devices: Option<Vec<Device>> =
-                mesh.devices().iter().map(|device| to.devices().get(position(device)?).cloned()).collect();
+            let source = from.devices();
+            let devices: Option<Vec<Device>> = mesh
+                .devices()
+                .iter()
+                .map(|device| to.devices().get(source.iter().position(|other| other == device)?).cloned())
+                .collect();
             let Some(devices) = devices else { continue };
             let moved = Mesh::new(devices, mesh.axes().to_vec())?.with_axis_types(mesh.axis_types().to_vec())?;
             meshes.push((mesh.clone(), moved));

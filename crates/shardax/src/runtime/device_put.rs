@@ -119,6 +119,7 @@ impl PutOptions {
         let targets = to.resolve(&flat.def, "device_put device")?;
         let targets = flat.leaves.iter().zip(&targets).map(|(leaf, target)| Target::of(leaf, target.as_ref()));
         let targets = targets.collect::<Result<Vec<Target>>>()?;
+        // Starts all transfers before waiting for any, so that they overlap.
         for (leaf, target) in flat.leaves.iter().zip(&targets) {
             if let (Some(c), Target::At(to)) = (leaf.concrete_ref(), target) {
                 reshard::begin(c, &kept_layout(&c.sharding, to))?;

@@ -34,11 +34,11 @@ pub(super) fn load_or_compile(
     let load = |bytes: &[u8]| client.deserialize(bytes, options, signature.clone());
     let make = || client.compile(text, options, signature.clone());
     // A program for one device can run on any device, so the key does not contain the device.
-    let mut known = options.clone();
-    if known.device_ids.len() == 1 {
-        known.device_ids.clear();
+    let mut keyed_options = options.clone();
+    if keyed_options.device_ids.len() == 1 {
+        keyed_options.device_ids.clear();
     }
-    load_or_make(client, (&format!("{known:?}"), plain), &load, &make, &pjrt::Executable::serialize)
+    load_or_make(client, (&format!("{keyed_options:?}"), plain), &load, &make, &pjrt::Executable::serialize)
 }
 
 /// Like [`load_or_compile`], for any result of a program and settings.
@@ -117,8 +117,8 @@ fn read(path: &Path, key: &Key) -> pjrt::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(unknown)?;
     if !bytes.starts_with(key) {
-        let what = "the file is damaged, or of another program";
-        return Err(pjrt::Error::new(pjrt::Code::DataLoss, what));
+        let reason = "the file is damaged, or of another program";
+        return Err(pjrt::Error::new(pjrt::Code::DataLoss, reason));
     }
     bytes.drain(..key.len());
     let used = file.metadata().and_then(|m| m.modified()).map(|at| at.elapsed().unwrap_or_default());

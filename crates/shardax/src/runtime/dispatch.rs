@@ -144,10 +144,10 @@ impl Cache {
     }
 
     fn set_last(&self, entry: Option<Arc<Entry>>) {
-        let mut last = self.last.write().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *last, entry);
+        let mut last_entry = self.last.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *last_entry, entry);
         // Dropping the entry may free a program, so it is dropped after the lock is released.
-        drop(last);
+        drop(last_entry);
         drop(before);
     }
 
@@ -159,6 +159,7 @@ impl Cache {
 
     /// The compiled program for these arguments.
     pub fn find(&self, name: &str, flat: &Flat, build: &dyn Fn(&Flat) -> Result<Callable>) -> Result<Arc<Entry>> {
+        // The previous call's entry usually matches, and comparing it is faster than hashing the arguments.
         if let Some(last) = self.last.read().unwrap_or_else(PoisonError::into_inner).as_ref()
             && last.matches(flat)
         {

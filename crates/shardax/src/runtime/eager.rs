@@ -62,8 +62,8 @@ type ContextMesh = (Option<AbstractMesh>, Option<Mesh>);
 
 /// The context mesh, if types have shardings.
 fn context_mesh(args: &[Arc<Concrete>]) -> Option<ContextMesh> {
-    let typed = || context::is_explicit() || args.iter().any(|a| a.aval.sharding.is_some());
-    (any_explicit() && typed()).then(|| (get_abstract_mesh(), context::mesh_with_devices()))
+    let is_typed = any_explicit() && (context::is_explicit() || args.iter().any(|a| a.aval.sharding.is_some()));
+    is_typed.then(|| (get_abstract_mesh(), context::mesh_with_devices()))
 }
 
 fn hash(primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> u64 {
@@ -108,6 +108,7 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
         primitive = form;
         args.push(parameters);
     }
+    // Operations on small arrays are compiled quickly, because compilation takes longer than many calls.
     let committed = args.iter().any(|a| a.committed);
     let hash = hash(primitive.as_ref(), &args);
     let single = match singles().find(hash, |single| single.matches(primitive.as_ref(), &args)) {
@@ -201,6 +202,7 @@ fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn
         output_name: &|i| format!("output[{i}]"),
     }
     .place()?;
+    // Eager operations never donate, because the caller keeps its arrays.
     let donated = vec![false; program.inputs.len()];
     let Placed { place, in_shardings, out_shardings, .. } = placed;
     Ok(Request {

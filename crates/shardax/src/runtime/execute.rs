@@ -68,13 +68,13 @@ impl LoadedProgram {
     /// waits for another. Programs with donation are excluded; otherwise a launch could consume an argument's shards on
     /// some devices and fail on others.
     pub fn runs_per_device(executable: &pjrt::Executable) -> bool {
-        let work = || executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops").map(|(_, v)| v);
+        let flops = || executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops").map(|(_, v)| v);
         executable.device_ids().len() > 1
             && executable.has_collectives() == Some(false)
             // The cost of a host call is unknown.
             && !executable.calls_host()
             && !executable.parameters().iter().any(|p| p.donated)
-            && matches!(work(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < MIN_FLOPS_FOR_JOINT_LAUNCH)
+            && matches!(flops(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < MIN_FLOPS_FOR_JOINT_LAUNCH)
     }
 
     /// The optimized instructions of each device. For a program of several processes, returns the instructions before
@@ -250,16 +250,11 @@ impl LoadedProgram {
 
     /// Starts the program on all devices and appends each device's results to `outs`.
     fn launch(&self, placed: &[&Buffers], outs: &mut [Buffers]) -> Result<()> {
-        let mut append = |results: Vec<pjrt::Buffer>| {
-            for (out, buffer) in outs.iter_mut().zip(results) {
-                out.push(Arc::new(buffer));
-            }
-        };
         let devices = self.executable.devices();
         if self.per_device {
             for (d, device) in devices.iter().enumerate() {
                 let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[d]).collect();
-                append(self.executable.execute_on(&args, device)?);
+                append(outs, self.executable.execute_on(&args, device)?);
             }
             return Ok(());
         }
@@ -267,7 +262,7 @@ impl LoadedProgram {
         for d in 0..devices.len() {
             args.extend(placed.iter().map(|buffers| &*buffers[d]));
         }
-        self.executable.execute(&args)?.into_iter().for_each(append);
+        self.executable.execute(&args)?.into_iter().for_each(|results| append(outs, results));
         Ok(())
     }
 }
@@ -299,5 +294,12 @@ pub fn effects_barrier() -> Result<()> {
         Some(client) => client.pjrt.wait_for_host_calls().map_err(Into::into).at_caller(),
         // No program has run.
         None => Ok(()),
+    }
+}
+
+/// Adds the results of one device to the buffers of each result.
+fn append(outs: &mut [Buffers], results: Vec<pjrt::Buffer>) {
+    for (out, buffer) in outs.iter_mut().zip(results) {
+        out.push(Arc::new(buffer));
     }
 }

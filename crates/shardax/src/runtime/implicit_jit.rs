@@ -89,8 +89,8 @@ pub(crate) fn run_in(cache: &Cache, name: &str, flat: &Flat, f: FlatFn<'_>) -> R
     if is_tracing() || is_jit_disabled() {
         return run(name, flat, f);
     }
-    let build = |flat: &Flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_cached);
-    let entry = cache.find(name, flat, &build)?;
+    let entry =
+        cache.find(name, flat, &|flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_cached))?;
     Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.convention.out_def.clone() })
 }
 

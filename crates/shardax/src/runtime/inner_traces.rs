@@ -34,10 +34,9 @@ impl InnerTrace {
     /// Returns `true` if the trace is valid for a call. Another mesh with the same axes needs another trace only if the
     /// function asked for its devices.
     fn serves(&self, key: &InnerKey) -> bool {
-        let abstract_mesh = |key: &InnerKey| key.mesh.as_ref().map(|mesh| mesh.abstract_mesh().clone());
         let same_mesh = match self.dependence.devices {
             true => self.key.mesh == key.mesh,
-            false => abstract_mesh(&self.key) == abstract_mesh(key),
+            false => self.key.mesh.as_ref().map(Mesh::abstract_mesh) == key.mesh.as_ref().map(Mesh::abstract_mesh),
         };
         same_mesh && self.key.call == key.call
     }

@@ -151,20 +151,20 @@ pub(super) fn requested_results(
     if requested.iter().all(|requested| requested.layout.is_none()) {
         return Ok(Vec::new());
     }
-    let check = |(i, (requested, aval)): (usize, (&RequestedSharding, &Aval))| match requested.layout {
+    let layouts = requested.iter().zip(avals).enumerate().map(|(i, (requested, aval))| match requested.layout {
         Some(RequestedLayout::As(known)) => {
             known.get().check(&aval.shape).map_err(|e| {
-                let what = name(i);
                 e.context(format!(
-                    "One of jit outputs, {what}, is incompatible with its layout annotation {}",
+                    "One of jit outputs, {}, is incompatible with its layout annotation {}",
+                    name(i),
                     known.get()
                 ))
             })?;
             Ok(requested.layout.filter(|_| !is_default(known.get(), platform)))
         }
         other => Ok(other),
-    };
-    requested.iter().zip(avals).enumerate().map(check).collect()
+    });
+    layouts.collect()
 }
 
 /// The layout of an argument or a result of a compiled program.

@@ -329,14 +329,11 @@ impl Request {
             Err(error) => {
                 // If the option is not the user's, the plugin is of another version and does not know it.
                 let ours = compiler_options(self.place.platform(), &self.program, self.effort);
-                let is_users = |name: &str| {
-                    xla_options
-                        .iter()
-                        .map(|(name, _)| *name)
-                        .chain(self.compiler_options.names())
-                        .any(|users| users == name)
-                };
-                let rejected = ours.iter().find(|(name, _)| error.message.contains(name) && !is_users(name));
+                let users: Vec<&str> =
+                    xla_options.iter().map(|(name, _)| *name).chain(self.compiler_options.names()).collect();
+                let rejected = ours
+                    .iter()
+                    .find(|(name, _)| error.message.contains(name) && !users.iter().any(|user| user == name));
                 if let Some((name, _)) = rejected {
                     forget_option(name);
                     return self.compile(xla_options);
@@ -361,6 +358,7 @@ impl Request {
         out_shardings: Vec<Option<Sharding>>,
         text: usize,
     ) -> Result<LoadedProgram> {
+        // `request` and `ordered` are set by callers that know them.
         Ok(LoadedProgram {
             moved: self.results_to_move(&out_shardings),
             per_device: LoadedProgram::runs_per_device(&executable),

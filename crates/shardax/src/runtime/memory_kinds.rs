@@ -188,6 +188,7 @@ mod tests {
             let host = host.clone();
             jit(move |x: Array| device_put(&(x + 1), &host))
         };
+        // In the function, by its options, and outside of it.
         let space = jit(|x: Array| device_put(&(x + 1), Space::Host));
         let with_out_shardings = jit(|x: Array| x + 1).out_shardings(&host);
         let on_host = device_put(&x, &host)?;

@@ -159,8 +159,8 @@ fn profile() -> Profile {
             out.location.push(Location { id: next_id, line: vec![Line { function_id: next_id, line }] });
             next_id
         });
-        let label = |(key, text): &(&str, String)| Label { key: strings.number(key), text: strings.number(text) };
-        let label = source.labels.iter().map(label).collect();
+        let labels = source.labels.iter();
+        let label = labels.map(|(key, text)| Label { key: strings.number(key), text: strings.number(text) }).collect();
         out.sample.push(Sample { location_id: vec![id], value: value.into(), label });
     }
     out.string_table = strings.0;

@@ -131,15 +131,18 @@ impl Job<'_> {
     }
 
     fn load(&self, bytes: &[u8], shared: &Arc<Shared>) -> pjrt::Result<MultiProcessExecutable> {
-        let cut = || pjrt::Error::new(pjrt::Code::DataLoss, "a compiled program came in part");
-        let (head, rest) = bytes.split_at_checked(8).ok_or_else(cut)?;
+        let (head, parts) = bytes.split_at_checked(8).ok_or_else(Self::incomplete)?;
         let length = usize::try_from(u64::from_le_bytes(head.try_into().unwrap_or_default())).unwrap_or(usize::MAX);
-        let (module, executable) = rest.split_at_checked(length).ok_or_else(cut)?;
+        let (module, executable) = parts.split_at_checked(length).ok_or_else(Self::incomplete)?;
         Ok(MultiProcessExecutable {
             executable: self.client.deserialize(executable, &self.local(), self.signature.clone())?,
             partitioned: pjrt::Partitioned::from_module(module.to_vec(), self.options.device_ids.clone())?,
             shared: shared.clone(),
         })
+    }
+
+    fn incomplete() -> pjrt::Error {
+        pjrt::Error::new(pjrt::Code::DataLoss, "a compiled program came in part")
     }
 }
 

@@ -19,7 +19,8 @@ pub(super) fn run<A: Borrow<Concrete>>(
     (nans, infs): (bool, bool),
 ) -> Result<Vec<Array>> {
     // The program consumes donated arguments, so they are copied before.
-    let copy = |(i, arg): (usize, &A)| -> Result<Arc<Concrete>> {
+    // Donated arguments are copied, because the program runs again with checks if a result is invalid.
+    let copies = args.iter().enumerate().map(|(i, arg)| {
         let Concrete { aval, sharding, committed, buffers, .. } = arg.borrow();
         let (sharding, buffers) = match program.donated.get(i) {
             Some(true) => {
@@ -29,8 +30,8 @@ pub(super) fn run<A: Borrow<Concrete>>(
             _ => (sharding.clone(), buffers.clone()),
         };
         Ok(Arc::new(Concrete::new(aval.clone(), sharding, *committed, buffers)))
-    };
-    let copies: Vec<Arc<Concrete>> = args.iter().enumerate().map(copy).collect::<Result<_>>()?;
+    });
+    let copies: Vec<Arc<Concrete>> = copies.collect::<Result<_>>()?;
     let outs: Vec<Array> = program.start(args, committed)?;
     for out in outs.iter().filter(|out| out.dtype().is_inexact()) {
         if let Some(value) = find(out, nans, infs)? {
@@ -58,6 +59,7 @@ fn explain(
     value: &str,
 ) -> Result<crate::error::Error> {
     let checks = if value == "nan" { Checks::DEBUG_NANS } else { Checks::DEBUG_INFS };
+    // Runs the program again with a check after each operation; the errors are additional first results.
     if let Some(request) = &program.request {
         let traced = Traced { program: request.program.clone(), captures: Vec::new() };
         if let Some(checked) = discharge(&traced, checks)? {

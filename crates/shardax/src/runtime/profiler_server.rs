@@ -124,11 +124,11 @@ fn serve(listener: &TcpListener, ends: &Arc<AtomicBool>) {
         match listener.accept() {
             Ok((client, _)) if !ends.load(Ordering::Acquire) && Arc::strong_count(&clients) <= MAX_CLIENTS => {
                 let (here, ends) = (clients.clone(), ends.clone());
-                let answer = move || {
+                let thread = std::thread::Builder::new().name("profiler client".to_owned());
+                drop(thread.spawn(move || {
                     drop(answer(&client, &ends));
                     drop(here);
-                };
-                drop(std::thread::Builder::new().name("profiler client".to_owned()).spawn(answer));
+                }));
             }
             // There are too many clients, so the connection is closed.
             Ok(_) => {}
@@ -204,6 +204,7 @@ fn is_for_this_host(request: &str) -> bool {
 
 fn answer_to(request: &str, ends: &AtomicBool) -> Answer {
     let line = request.lines().next().unwrap_or_default();
+    // Rejects other hosts, because a web page could otherwise let a browser record profiles.
     if !is_for_this_host(request) {
         return text_answer("403 Forbidden", "the Host of a request must be localhost".to_owned());
     }

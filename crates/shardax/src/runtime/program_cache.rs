@@ -32,10 +32,10 @@ pub(crate) struct LastUse(AtomicU64);
 impl LastUse {
     #[inline]
     pub fn touch(&self) {
-        let now = CLOCK.load(Ordering::Relaxed);
+        let current = CLOCK.load(Ordering::Relaxed);
         // Written once per tick, so that threads that use one program do not contend for it.
-        if self.0.load(Ordering::Relaxed) != now {
-            self.0.store(now, Ordering::Relaxed);
+        if self.0.load(Ordering::Relaxed) != current {
+            self.0.store(current, Ordering::Relaxed);
         }
     }
 
@@ -213,7 +213,7 @@ fn make_room() {
     // Evicts an eighth more than necessary, so that not every new program triggers an eviction. The newest program is
     // never evicted.
     let (count, mut bytes) = (max_count - max_count / 8, max_bytes - max_bytes / 8);
-    let kept = programs
+    let kept_count = programs
         .iter()
         .enumerate()
         .take_while(|(at, (_, size))| {
@@ -221,16 +221,16 @@ fn make_room() {
             *at == 0 || (*at < count && bytes > 0)
         })
         .count();
-    if let Some(&(oldest, _)) = programs.get(kept) {
+    if let Some(&(oldest, _)) = programs.get(kept_count) {
         // Some programs may have equal times, so only as many of them as necessary are evicted.
-        let mut ties = programs[..kept].iter().filter(|(used, _)| *used == oldest).count();
-        let mut keep = |program: &LoadedProgram| {
-            let used = program.last_use.get();
-            let tie = used == oldest && ties > 0;
-            ties -= usize::from(tie);
-            used > oldest || tie
+        let mut ties = programs[..kept_count].iter().filter(|(used, _)| *used == oldest).count();
+        let mut is_kept = |program: &LoadedProgram| {
+            let last_use = program.last_use.get();
+            let is_kept_tie = last_use == oldest && ties > 0;
+            ties -= usize::from(is_kept_tie);
+            last_use > oldest || is_kept_tie
         };
-        tables.iter().for_each(|table| table.retain(&mut keep));
+        tables.iter().for_each(|table| table.retain(&mut is_kept));
     }
     BUSY.store(false, Ordering::Release);
 }

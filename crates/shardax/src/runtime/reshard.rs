@@ -30,6 +30,8 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
         )
         .help("use `reshard(x, spec)`, which sums or creates the addends"));
     }
+    // From here on the cheapest way that applies is taken: within this process, without any copy, from host memory, and
+    // last by a program of all processes.
     if have.layout().is_some() || want.layout().is_some() {
         return relaid(array, want);
     }
@@ -44,13 +46,11 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
         return transfer::buffers_from_host(&transfer::to_host(array)?, &array.aval, want);
     }
     let Some(named) = want.as_named().filter(|_| have.devices() == want.devices()) else {
-        let ids = |s: &Sharding| s.devices().iter().map(|d| d.id()).collect::<Vec<_>>();
+        let [have_ids, want_ids] = [have, want].map(|s| s.devices().iter().map(|d| d.id()).collect::<Vec<_>>());
         return Err(err!(
             Value,
-            "For a cross-host reshard, input and target sharding should have the same set of devices in the same order. Got an array of type {} on the devices {:?} and a target sharding on the devices {:?}",
-            array.aval,
-            ids(have),
-            ids(want)
+            "For a cross-host reshard, input and target sharding should have the same set of devices in the same order. Got an array of type {} on the devices {have_ids:?} and a target sharding on the devices {want_ids:?}",
+            array.aval
         )
         .help("move it to a sharding over the same devices, or read it with `multihost::process_allgather_tiled` first"));
     };

@@ -41,6 +41,7 @@ fn put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
         )
         .help("pass as many values as there are devices"));
     }
+    // The shards must be equal trees of equal types, because they become one array per leaf.
     let flats: Vec<Flat> = shards.iter().map(Flat::of).collect();
     flats[1..].iter().try_for_each(|f| same_structure(&flats[0].def, &f.def))?;
     stack(flats[0].clone(), devices, &|device, leaf| flats[device].leaves[leaf].to_bytes(), &|leaf| {
@@ -96,6 +97,7 @@ fn stack<T: Tree, B: AsRef<[u8]>>(
     for (i, leaf) in flat.leaves.iter_mut().enumerate() {
         leaf.check()?;
         check(i)?;
+        // Each device holds one entry of a new leading dimension.
         let entry = leaf.aval();
         let dims: SmallVec<[i64; 4]> = std::iter::once(1).chain(entry.shape.iter().map(|&d| d as i64)).collect();
         let buffers = devices

@@ -113,6 +113,7 @@ impl MinimizeOptions {
         let condition =
             |(_, _, g, _, [steps, _, failed]): State| is_done(&g).logical_not() & steps.less(limit) & failed.equal(0);
         let step = |(x, f, g, h, [steps, calls, _]): State| -> Result<State> {
+            // Searches along the quasi-Newton direction, and updates the inverse Hessian by the BFGS formula.
             let p = -product(&h, &g.expand_dims(1)).squeeze(1);
             let slope = (&g * &p).sum(..);
             let (alpha, next_f, next_g, tries, is_lower) = self.line_search(&slopes, &x, &f, &g, &p, &slope)?;
@@ -172,9 +173,10 @@ impl MinimizeOptions {
             Ok((alpha, low, high, value, gradient, tries + 1, done))
         };
         // The constants are computed from the slope, so that they have its type, which may vary over manual mesh axes.
-        let number = |x: f64| (slope * 0 + x).astype(slope.dtype());
-        let is_done = number(0.0).equal(1);
-        let start = (number(1.0), number(0.0), number(f64::INFINITY), f.clone(), g.clone(), Array::from(0i32), is_done);
+        // Computed from the slope, so that they have its dtype and sharding.
+        let [zero, one, infinity] = [0.0, 1.0, f64::INFINITY].map(|x| (slope * 0 + x).astype(slope.dtype()));
+        let is_done = zero.equal(1);
+        let start = (one, zero, infinity, f.clone(), g.clone(), Array::from(0i32), is_done);
         let (alpha, low, _, value, gradient, tries, done) = while_loop(condition, step, start)?;
         // Near the minimum, rounding hides the slope, so a step that lowers the value is enough.
         let lower = value.less(f) | (value.equal(f) & low.greater(0));

@@ -49,9 +49,9 @@ pub(crate) fn trace_local_shards(
         checked,
         body: Program::default(),
     };
-    let known = Rc::new(LocalShards { args: flat.leaves.to_vec(), map: map.clone() });
+    let shards = Rc::new(LocalShards { args: flat.leaves.to_vec(), map: map.clone() });
     let (Traced { program, captures }, out_def) =
-        ShardMap::bind_axes(mesh, axes, checked, || trace_concrete(known, &flat.def, blocks, f))?;
+        ShardMap::bind_axes(mesh, axes, checked, || trace_concrete(shards, &flat.def, blocks, f))?;
     let ranks: Vec<usize> = program.out_avals().iter().map(Aval::rank).collect();
     map.out_specs = out_specs(&out_def, &ranks)?;
     // Captured values are replicated on every device.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::core::array::{Array, Concrete, transfer};
-use crate::core::prefix::IntoPrefix;
+use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::program::Aval;
 use crate::core::program::trace::check_usable;
 use crate::core::tree::{Flat, Tree};
@@ -201,15 +201,7 @@ pub fn host_local_array_to_global_array<T: Tree>(
     specs: impl IntoPrefix<Option<PartitionSpec>>,
 ) -> Result<T> {
     let specs = specs.into_prefix();
-    let convert = || {
-        let mut flat = Flat::of(tree);
-        let specs = specs.resolve(&flat.def, "input pspecs")?;
-        for (leaf, spec) in flat.leaves.iter_mut().zip(specs) {
-            *leaf = to_global(leaf, &View::new(mesh, spec)?)?;
-        }
-        flat.build()
-    };
-    convert().at_caller()
+    converted(tree, mesh, specs, "input pspecs", to_global).at_caller()
 }
 
 /// Returns this process's part of each global array, on the process's devices of `mesh`: the inverse of
@@ -223,15 +215,23 @@ pub fn global_array_to_host_local_array<T: Tree>(
     specs: impl IntoPrefix<Option<PartitionSpec>>,
 ) -> Result<T> {
     let specs = specs.into_prefix();
-    let convert = || {
-        let mut flat = Flat::of(tree);
-        let specs = specs.resolve(&flat.def, "output pspecs")?;
-        for (leaf, spec) in flat.leaves.iter_mut().zip(specs) {
-            *leaf = to_local(leaf, &View::new(mesh, spec)?)?;
-        }
-        flat.build()
-    };
-    convert().at_caller()
+    converted(tree, mesh, specs, "output pspecs", to_local).at_caller()
+}
+
+/// Converts each leaf of a tree by its spec. `what` names the specs in errors.
+fn converted<T: Tree>(
+    tree: &T,
+    mesh: &Mesh,
+    specs: Prefix<Option<PartitionSpec>>,
+    what: &str,
+    convert: impl Fn(&Array, &View) -> Result<Array>,
+) -> Result<T> {
+    let mut flat = Flat::of(tree);
+    let specs = specs.resolve(&flat.def, what)?;
+    for (leaf, spec) in flat.leaves.iter_mut().zip(specs) {
+        *leaf = convert(leaf, &View::new(mesh, spec)?)?;
+    }
+    flat.build()
 }
 
 /// A sharding for all processes, and the sharding of this process's part.

@@ -27,6 +27,7 @@ impl Choice<'_> {
             return Err(err!(Value, "pmap requires at least one argument with a mapped axis.")
                 .help("to give every device the same value, use `device_put(x, &NamedSharding::new(&mesh, P![]))`, or map an extra argument such as `arange(0..n)`"));
         };
+        // The checks are JAX's, in its order, so that the errors are the same.
         if let Some(axis_size) = self.axis_size
             && axis_size != size
         {

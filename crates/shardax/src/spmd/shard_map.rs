@@ -181,6 +181,7 @@ impl Options {
             return Err(err!(Value, "The context mesh {context} should match the mesh passed to shard_map {mesh}")
                 .help("inside of a shard_map, pass `None` for the mesh to use the context mesh"));
         }
+        // An axis is manual in one `shard_map` only, so axes that are manual already are left out.
         let outer_manual = outer.map(|(_, names)| names).unwrap_or_default();
         let manual: Vec<AxisName> = match &self.axis_names {
             Some(names) => names.clone(),
@@ -424,6 +425,7 @@ fn check_in_spec(
         )
         .help(if aval.rank() == 0 { "a scalar can only have the spec P![]" } else { "shorten the spec" }));
     }
+    // Shards have equal shapes, so every dimension must be divisible.
     for (d, &n) in aval.shape.iter().enumerate() {
         let parts = mesh.axes_size(spec.axes(d))?;
         if n % parts != 0 {

@@ -92,20 +92,20 @@ impl CheckGrads {
             return Ok(());
         }
         let tangents = directions(xs, seed);
-        let function = |xs: Vec<Array>| f(xs);
+
         if self.forward {
-            let (_, slopes) = jvp(function, xs.to_vec(), tangents.clone())?;
+            let (_, slopes) = jvp(f, xs.to_vec(), tangents.clone())?;
             self.same("jvp", &slopes, &self.difference(f, xs, &tangents)?)?;
-            self.check(&|xs| Ok(jvp(function, xs, tangents.clone())?.1), xs, order - 1, seed + 2)?;
+            self.check(&|xs| Ok(jvp(f, xs, tangents.clone())?.1), xs, order - 1, seed + 2)?;
         }
         if self.reverse {
-            let (outs, pull_back) = vjp(function, xs.to_vec())?;
+            let (outs, pull_back) = vjp(f, xs.to_vec())?;
             let cotangents = directions(&outs, seed + 1);
             let (slopes,) = pull_back.call(cotangents.clone())?;
             let slope = inner(&slopes, &tangents);
             let expected = inner(&cotangents, &self.difference(f, xs, &tangents)?);
             self.same("vjp", &[slope], &[expected])?;
-            self.check(&|xs| Ok(vjp(function, xs)?.1.call(cotangents.clone())?.0), xs, order - 1, seed + 3)?;
+            self.check(&|xs| Ok(vjp(f, xs)?.1.call(cotangents.clone())?.0), xs, order - 1, seed + 3)?;
         }
         Ok(())
     }

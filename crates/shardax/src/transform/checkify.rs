@@ -53,9 +53,11 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkify<F, Args> {
 
     fn apply(&self, args: Args) -> Result<Self::Output> {
         let f = flat_fn(&self.f);
-        let check = |flat: &Flat| check(flat, self.checks, &f);
-        implicit_jit::run_shared("checkify", (self.f.identity(), self.checks), &Flat::of_arguments(&args), &check)?
-            .build()
+        let args = Flat::of_arguments(&args);
+        implicit_jit::run_shared("checkify", (self.f.identity(), self.checks), &args, &|flat| {
+            check(flat, self.checks, &f)
+        })?
+        .build()
     }
 }
 

@@ -95,10 +95,13 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkpoint<F, Args> {
 #[track_caller]
 pub fn checkpoint_name<T: Tree>(x: T, name: &str) -> T {
     let _line = crate::source::enter();
-    let kept = x.clone();
-    let named = |a: crate::core::array::Array| match a.is_traced() {
-        true => bind1(primitive::Name { name: name.to_owned() }, &[a]),
-        false => a,
-    };
-    tree::map(named, x).unwrap_or(kept)
+    let unchanged = x.clone();
+    let named = tree::map(
+        |a: crate::core::array::Array| match a.is_traced() {
+            true => bind1(primitive::Name { name: name.to_owned() }, &[a]),
+            false => a,
+        },
+        x,
+    );
+    named.unwrap_or(unchanged)
 }

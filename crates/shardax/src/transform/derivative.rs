@@ -220,8 +220,8 @@ pub fn linear_transpose<Args: Tree, F: Function<Args>>(
     args: impl IntoArgs<Args>,
 ) -> Result<VjpFn<Args, F::Output>> {
     let _line = source::enter();
-    let at = transposable(&Flat::of_arguments(&args.into_args()), &flat_fn(&f)).at_caller()?;
-    Ok(VjpFn { at, types: PhantomData })
+    let linear = transposable(&Flat::of_arguments(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    Ok(VjpFn { at: linear, types: PhantomData })
 }
 
 fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
@@ -291,8 +291,8 @@ impl LinearMap {
         self.out_def = first;
         self.out_avals.truncate(count);
         self.nonzero_out.truncate(count);
-        let kept = self.nonzero_out.iter().filter(|nz| **nz).count();
-        self.program.outputs.truncate(kept);
+        let count = self.nonzero_out.iter().filter(|nz| **nz).count();
+        self.program.outputs.truncate(count);
     }
 
     fn at(&self, residuals: &[Array]) -> Linearized {
@@ -359,18 +359,19 @@ impl AtPoint {
         to: Flat,
         way: fn(&LinearMap, residuals: &[Array], to: &Flat) -> Result<Flat>,
     ) -> Result<Flat> {
-        let mut both = Flat::default();
-        both.node(tree::Node::Tuple(2));
-        both.append(&to);
-        both.append(&Flat::of(&self.residuals));
+        // The residuals are arguments too, so that one program serves all points.
+        let mut args = Flat::default();
+        args.node(tree::Node::Tuple(2));
+        args.append(&to);
+        args.append(&Flat::of(&self.residuals));
         let count = to.leaves.len();
-        let f = |both: &Flat| {
-            let (leaves, residuals) = both.leaves.split_at(count);
+        let f = |args: &Flat| {
+            let (leaves, residuals) = args.leaves.split_at(count);
             way(&self.map, residuals, &Flat { leaves: leaves.into(), def: to.def.clone() })
         };
         match &self.map.programs {
-            Some(programs) => implicit_jit::run_in(programs, name, &both, &f),
-            None => implicit_jit::run(name, &both, &f),
+            Some(programs) => implicit_jit::run_in(programs, name, &args, &f),
+            None => implicit_jit::run(name, &args, &f),
         }
     }
 }

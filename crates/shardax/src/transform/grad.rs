@@ -207,9 +207,9 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
 fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -> Result<Flat> {
     depend_on(Dependence { gradients: true, ..Dependence::default() });
     let avals = avals_of(flat)?;
-    let wanted = leaves_of(&flat.def, positions);
-    for (i, (aval, wanted)) in avals.iter().zip(&wanted).enumerate() {
-        if *wanted {
+    let is_requested = leaves_of(&flat.def, positions);
+    for (i, (aval, is_requested)) in avals.iter().zip(&is_requested).enumerate() {
+        if *is_requested {
             check_input(aval, &|| flat.def.path(i), options)?;
         }
     }
@@ -218,21 +218,21 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     check_scalar(&out_avals, &out_def, options)?;
 
     let varied: Vec<bool> =
-        avals.iter().zip(&wanted).map(|(aval, wanted)| *wanted && aval.dtype.is_inexact()).collect();
+        avals.iter().zip(&is_requested).map(|(aval, is_requested)| *is_requested && aval.dtype.is_inexact()).collect();
 
     let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
     let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(varied.iter().copied()).collect();
     let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
     let mut cts: Tangents = vec![None; outs.len()];
     let out = out_avals[0].clone().strip_weak_type();
-    let one = Array::literal(Scalar::Int(1).converted(out.dtype), out.dtype, out.weak);
-    cts[0] = Some(one.varying_as(&out.vma));
+    let unit = Array::literal(Scalar::Int(1).converted(out.dtype), out.dtype, out.weak);
+    cts[0] = Some(unit.varying_as(&out.vma));
     let mut gradients = linear.transpose(&cts)?.into_iter();
 
     // The gradients in the order of the arguments' leaves; they are regrouped by position afterwards.
     let mut by_leaf: Vec<Option<Array>> = Vec::new();
-    for (aval, wanted) in avals.iter().zip(&wanted) {
-        by_leaf.push(wanted.then(|| {
+    for (aval, is_requested) in avals.iter().zip(&is_requested) {
+        by_leaf.push(is_requested.then(|| {
             if !aval.dtype.is_inexact() {
                 return Array::zeros_of(&aval.with_dtype(DType::Float0).strip_weak_type());
             }
@@ -295,6 +295,7 @@ fn check_scalar(outs: &[Aval], def: &TreeDef, options: Options) -> Result<()> {
         false => outs.len(),
     };
     let values = outs.get(..count).unwrap_or(outs);
+    // The checks are JAX's, in its order, so that the errors are the same.
     match values {
         [aval] if aval.rank() > 0 => {
             let shape: Vec<_> = aval.shape.iter().map(|d| d.to_string()).collect();

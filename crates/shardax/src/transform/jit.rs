@@ -381,13 +381,14 @@ impl Options {
 
 /// The requested sharding of each leaf.
 fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<RequestedSharding>> {
-    let all = shardings.resolve(def, what)?;
-    all.iter()
+    let resolved = shardings.resolve(def, what)?;
+    resolved
+        .iter()
         .map(|like| {
             let Some(like) = like else { return Ok(RequestedSharding::default()) };
-            let asked = like.asked(what)?;
-            asked.sharding.iter().try_for_each(|sharding| sharding.check_constrained(what))?;
-            Ok(asked)
+            let requested = like.asked(what)?;
+            requested.sharding.iter().try_for_each(|sharding| sharding.check_constrained(what))?;
+            Ok(requested)
         })
         .collect()
 }

@@ -143,9 +143,9 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vmap<F, Args> {
 impl Options {
     /// The mesh axes of type `Explicit` that the mapped dimensions are split over.
     fn mapped_entry(&self, avals: &[Aval], dims: &[Option<usize>]) -> Result<DimSpec> {
-        let mapped = || avals.iter().zip(dims).filter_map(|(a, d)| Some((a, a.sharding()?.dims()[(*d)?].clone())));
-        let Some((first, entry)) = mapped().next() else { return Ok(DimSpec::None) };
-        if let Some((other, _)) = mapped().find(|(_, own)| *own != entry) {
+        let mut mapped = avals.iter().zip(dims).filter_map(|(a, d)| Some((a, a.sharding()?.dims()[(*d)?].clone())));
+        let Some((first, entry)) = mapped.next() else { return Ok(DimSpec::None) };
+        if let Some((other, _)) = mapped.find(|(_, other_entry)| *other_entry != entry) {
             return Err(err!(
                 Value,
                 "Mapped away dimension of inputs passed to vmap should be sharded the same. Got inconsistent axis specs: {first} and {other}"
@@ -178,6 +178,7 @@ impl Options {
         let explicit = self.mapped_entry(&avals, &dims)?;
         let axis = BatchAxis { size, name: self.axis_name, spmd_names: self.spmd_axis_name.clone(), explicit };
 
+        // Traces the function for one entry of the batch, and evaluates the trace on all entries.
         let inner: Vec<_> = avals
             .iter()
             .zip(&dims)

@@ -67,7 +67,7 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
     let (shape, rows) = (outs[0].shape.clone(), call.rows.clone());
     let lengths = Operands::of(of.given, args).query_lengths;
     let results: Vec<Value> = call_results.into_iter().take(results.len()).chain(lengths).collect();
-    let after = |call_results: &[Array]| {
+    let results = cx.expand(&results, |call_results| {
         let y = call_results[0].transpose([0, 2, 1, 3]).reshape(&shape[..]);
         if !of.residual {
             return Ok(vec![y]);
@@ -81,8 +81,8 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
         }
         let ones = full_dtype(rows.as_slice(), 1.0, DType::F32);
         Ok(vec![y, lse, ones])
-    };
-    cx.expand(&results, after).map(Some)
+    });
+    results.map(Some)
 }
 
 /// Lowers the gradient of attention to cuDNN's kernel, if it is applicable.

@@ -298,8 +298,8 @@ fn power(text: &mut Text, x: &Val, n: i32) -> Result<Val> {
     if n > 0 {
         return Ok(out);
     }
-    let one = text.full_like(x, Scalar::float(1.0))?;
-    Ok(text.same("arith.divf", &[&one, &out]))
+    let unit = text.full_like(x, Scalar::float(1.0))?;
+    Ok(text.same("arith.divf", &[&unit, &out]))
 }
 
 fn transposed(text: &mut Text, x: &Val, permutation: &[usize]) -> Result<Val> {

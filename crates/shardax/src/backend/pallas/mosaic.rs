@@ -49,8 +49,8 @@ fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
 
 /// `array<i64: 8, 128>`
 fn sizes(items: impl IntoIterator<Item = usize>) -> String {
-    let all = list(items);
-    if all.is_empty() { "array<i64>".to_owned() } else { format!("array<i64: {all}>") }
+    let items_text = list(items);
+    if items_text.is_empty() { "array<i64>".to_owned() } else { format!("array<i64: {items_text}>") }
 }
 
 /// An array in a memory of the chip, as an argument.
@@ -85,11 +85,9 @@ fn check_window(block: &Block) -> Result<()> {
         1 => [1, 128 * 4 / dtype.byte_size()],
         _ => [8, 128],
     };
-    let fits = |(at, tile): (usize, &usize)| match sizes.len().checked_sub(at + 1) {
-        Some(d) => sizes[d].is_multiple_of(*tile) || sizes[d] == block.array.shape[d],
-        None => true,
-    };
-    if tile.iter().rev().enumerate().all(fits) {
+    // The tile is aligned with the last dimensions.
+    let mut dims = (0..sizes.len()).rev().zip(tile.iter().rev());
+    if dims.all(|(d, tile)| sizes[d].is_multiple_of(*tile) || sizes[d] == block.array.shape[d]) {
         return Ok(());
     }
     let tiles = if sizes.len() == 1 { format!("a multiple of {}", tile[1]) } else { "multiples of 8 and 128".into() };
@@ -186,8 +184,8 @@ impl Memory for Scalars {
         if masked.is_some() || !access.part.shape.is_empty() {
             return Err(err!(NotImplemented, "prefetched operands are read one element at a time"));
         }
-        let at: Vec<Val> = place.iter().map(|operand| index(text, operand)).collect();
-        let operands: Vec<&Val> = std::iter::once(&self.0).chain(&at).collect();
+        let indices: Vec<Val> = place.iter().map(|operand| index(text, operand)).collect();
+        let operands: Vec<&Val> = std::iter::once(&self.0).chain(&indices).collect();
         text.op("memref.load", &operands, "", access.part.dtype, &[])
     }
 
@@ -212,14 +210,14 @@ impl OnChip {
                 .help("read the entire block, and select values with `where_`"));
         }
         let (mut entries, mut place) = (access.place.entries().iter(), place.iter());
-        let mut next = || place.next().ok_or_else(|| err!(Runtime, "a position of a ref is missing"));
+        let mut next_operand = || place.next().ok_or_else(|| err!(Runtime, "a position of a ref is missing"));
         let (mut at, mut sizes) = (Vec::new(), Vec::new());
         for squeezed in &self.squeezed {
             let entry = if *squeezed { Some(&Entries::Range(0, 1)) } else { entries.next() };
             let (first, size) = match entry {
                 Some(Entries::Range(start, n)) => (text.number(*start)?, *n),
-                Some(Entries::At) => (next()?.clone(), 1),
-                Some(Entries::From(n)) => (next()?.clone(), *n),
+                Some(Entries::At) => (next_operand()?.clone(), 1),
+                Some(Entries::From(n)) => (next_operand()?.clone(), *n),
                 _ => return Err(err!(NotImplemented, "an index of a ref that is an array is not supported")),
             };
             at.push(index(text, &first));
@@ -237,8 +235,8 @@ impl Memory for OnChip {
                 .help("read a range of one element, or pass the numbers as prefetched operands"));
         }
         let operands: Vec<&Val> = std::iter::once(&self.memref).chain(&at).collect();
-        let all = text.op("vector.load", &operands, "", access.part.dtype, &sizes)?;
-        text.reshape(&all, &access.part.shape)
+        let loaded = text.op("vector.load", &operands, "", access.part.dtype, &sizes)?;
+        text.reshape(&loaded, &access.part.shape)
     }
 
     fn store(&self, text: &mut Text, access: &Access, value: &Val, place: &[Val], _: Option<&Val>) -> Result<()> {

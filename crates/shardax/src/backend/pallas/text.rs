@@ -112,12 +112,12 @@ impl Text {
     /// Writes an operation; its results have the types of `outs`.
     pub fn write(&mut self, name: &str, args: &[&Val], regions: &[String], attrs: &str, outs: &[Val]) -> Vec<Val> {
         let prefix = if self.dialect == Dialect::Mosaic { "stable_mosaic." } else { "" };
-        let all = self.fresh_as("").name;
-        let result = |i: usize| if outs.len() == 1 { all.clone() } else { format!("{all}#{i}") };
+        let result_name = self.fresh_as("").name;
+        let result = |i: usize| if outs.len() == 1 { result_name.clone() } else { format!("{result_name}#{i}") };
         let assign = match outs.len() {
             0 => String::new(),
-            1 => format!("{all} = "),
-            n => format!("{all}:{n} = "),
+            1 => format!("{result_name} = "),
+            n => format!("{result_name}:{n} = "),
         };
         let names: Vec<&str> = args.iter().map(|arg| arg.name.as_str()).collect();
         let types: Vec<&str> = args.iter().map(|arg| arg.ty.as_str()).collect();

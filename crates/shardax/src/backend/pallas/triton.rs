@@ -205,7 +205,7 @@ fn whole(aval: &Aval) -> Result<Block> {
 
 /// The index of the first entry of a block in each dimension.
 fn starts(block: &Block, index: &[Val], text: &mut Text) -> Result<Vec<Val>> {
-    let start = |(dim, index): (&BlockDim, &Val)| {
+    let starts = block.dims.iter().zip(index).map(|(dim, index)| {
         let index = text.convert(index, DType::I32)?;
         Ok(match dim {
             BlockDim::Blocked(size) => {
@@ -214,8 +214,8 @@ fn starts(block: &Block, index: &[Val], text: &mut Text) -> Result<Vec<Val>> {
             }
             _ => index,
         })
-    };
-    block.dims.iter().zip(index).map(start).collect()
+    });
+    starts.collect()
 }
 
 /// The value of memory before the first write.
@@ -306,11 +306,11 @@ impl Memory for Pointer {
         let mask = match mask {
             None => String::new(),
             Some(mask) => {
-                let other = match masked {
-                    Some((other, _)) => other.clone(),
+                let default = match masked {
+                    Some((default, _)) => default.clone(),
                     None => text.full_like(&out, Scalar::Int(0))?,
                 };
-                format!(", {}, {}", mask.name, other.name)
+                format!(", {}, {}", mask.name, default.name)
             }
         };
         text.line(&format!("{} = tt.load {}{mask} : {}", out.name, pointers.name, pointers.ty));

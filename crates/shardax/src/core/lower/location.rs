@@ -183,6 +183,7 @@ mod tests {
     fn a_text_without_locations_is_what_would_have_been_written_without() {
         let plain = "module @f {\n  func.func public @main(%0: tensor<2xf32> {a = \"loc(x)\"}, %1: tensor<f32>) -> (tensor<f32>) {\n    \
                      %2 = \"op\"(%0) : (tensor<2xf32>) -> tensor<f32>\n    \"func.return\"(%2) : (tensor<f32>) -> ()\n  }\n}\n";
+        // Writes the same text with locations.
         let mut locations = Locations::of("f", true);
         let mut marked = String::new();
         for line in plain.lines() {

@@ -123,6 +123,7 @@ impl Program {
             let mut programs = eqn.primitive.programs();
             if !params.is_empty() || !programs.is_empty() {
                 write!(f, "[{params}")?;
+                // A program that several equations call is printed once, and referred to by its number.
                 if let Some(callee) = eqn.primitive.callee().filter(|callee| callee.repeats_equations()) {
                     let new_number = numbers.len() + 1;
                     let number = *numbers.entry(callee.id()).or_insert(new_number);

@@ -409,30 +409,30 @@ impl<'a> ShardingRule<'a> {
     /// Like [`keep_partial`](Self::keep_partial), for the operands in `args`, which hold values. The other operands are
     /// indices, which are not part of a sum.
     pub fn keep_partial_of(&self, args: &[Aval]) -> Result<PartialAxes> {
-        let mut known: Option<PartialAxes> = None;
+        let mut common_axes: Option<PartialAxes> = None;
         // Numbers are skipped, because devices have no different addends or cotangents of them.
         for arg in args.iter().filter(|a| a.rank() > 0 || a.sharding().is_some_and(Typed::is_partial)) {
             let partial_axes =
                 arg.sharding().map_or_else(Default::default, |t| (t.unreduced().clone(), t.reduced().clone()));
-            match &known {
+            match &common_axes {
                 Some(other) if *other != partial_axes => {
                     return Err(self.error(
                         format_args!("operands must be unreduced and reduced over the same axes, got {}", self.types()),
                         "give the operands the same unreduced and reduced axes with `reshard(x, spec)`, or inside of `shard_map` with `pcast_to`",
                     ));
                 }
-                _ => known = Some(partial_axes),
+                _ => common_axes = Some(partial_axes),
             }
         }
-        let known = known.unwrap_or_default();
+        let common_axes = common_axes.unwrap_or_default();
         // A number next to addends would be added once per addend.
-        if !known.0.is_empty() && args.iter().any(|a| !a.sharding().is_some_and(Typed::is_partial)) {
+        if !common_axes.0.is_empty() && args.iter().any(|a| !a.sharding().is_some_and(Typed::is_partial)) {
             return Err(self.error(
                 format_args!("a number does not go with unreduced operands, got {}", self.types()),
                 "sum them with `reshard(x, P![..])` first",
             ));
         }
-        Ok(known)
+        Ok(common_axes)
     }
 
     /// The unreduced and reduced axes of operand 0.

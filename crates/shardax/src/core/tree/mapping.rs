@@ -471,8 +471,8 @@ pub fn broadcast<P: Tree, T: Tree>(prefix: P, tree: &T) -> Result<T> {
 /// Repeats each leaf of `prefix` for all leaves of `full` below it.
 fn repeat_leaves(prefix: Flat, full: &Flat) -> Result<smallvec::SmallVec<[Array; 8]>> {
     let prefix = arrays(prefix);
-    let first = Flat { leaves: prefix.leaves.iter().cloned().collect(), def: prefix.def };
-    let below = align_with(&first, &prefix.spans, full)?;
+    let flat_prefix = Flat { leaves: prefix.leaves.iter().cloned().collect(), def: prefix.def };
+    let below = align_with(&flat_prefix, &prefix.spans, full)?;
     Ok(prefix.leaves.iter().zip(below).flat_map(|(leaf, part)| vec![leaf.clone(); part.leaves.len()]).collect())
 }
 

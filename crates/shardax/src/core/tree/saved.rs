@@ -133,11 +133,11 @@ impl TreeDef {
     /// Reads the structure from such a list. Configuration values cannot be stored in a file, so they are looked up in
     /// `like` by their printed texts.
     pub(crate) fn from_json(value: &Value, like: &TreeDef) -> Result<TreeDef> {
-        let known: Vec<&StaticValue> =
+        let static_values: Vec<&StaticValue> =
             like.tokens().filter_map(|t| if let Token::Static(value) = t { Some(value) } else { None }).collect();
         let mut def = TreeDef::default();
         for step in value.as_array().map(Vec::as_slice).unwrap_or_default() {
-            def.push(Token::from_json(step, &known).ok_or_else(|| {
+            def.push(Token::from_json(step, &static_values).ok_or_else(|| {
                 match step.get("static") {
                     Some(text) => err!(
                         Type,
@@ -148,6 +148,7 @@ impl TreeDef {
                 }
             })?);
         }
+        // A tree is complete when each node has all its children: the count of missing subtrees is 0 only at the end.
         let mut missing = 1usize;
         for token in def.tokens() {
             let children = if let Token::Node(node) = token { node.arity() } else { 0 };

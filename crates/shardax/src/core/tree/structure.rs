@@ -447,6 +447,7 @@ impl TreeDef {
             if children.len() != other_children.len() {
                 return None;
             }
+            // Named children can be in another order; positional ones need nodes of the same kind.
             let names = node_a.names().zip(node_b.names());
             for (i, (_, part)) in children.iter().enumerate() {
                 let index = match &names {

@@ -181,6 +181,7 @@ impl BCOO {
         self.data.check()?;
         self.indices.check()?;
         let (data, indices, shape) = (&self.data, &self.indices, &self.shape);
+        // A gradient of a sparse array has no indices, which is the most likely mistake, so it is reported first.
         if indices.dtype() == DType::Float0 {
             return Err(err!(
                 Type,

@@ -26,14 +26,14 @@ impl<'a> Bytes<'a> {
     pub fn varint(&mut self) -> Result<u64> {
         let first_byte = self.byte()?;
         let more = first_byte.trailing_zeros() as usize;
-        let mut all = [0; 8];
+        let mut number = [0; 8];
         if more == 8 {
-            all.copy_from_slice(self.take(8)?);
-            return Ok(u64::from_le_bytes(all));
+            number.copy_from_slice(self.take(8)?);
+            return Ok(u64::from_le_bytes(number));
         }
-        all[0] = first_byte;
-        all[1..=more].copy_from_slice(self.take(more)?);
-        Ok(u64::from_le_bytes(all) >> (more + 1))
+        number[0] = first_byte;
+        number[1..=more].copy_from_slice(self.take(more)?);
+        Ok(u64::from_le_bytes(number) >> (more + 1))
     }
 
     pub fn signed(&mut self) -> Result<i64> {
@@ -169,12 +169,12 @@ pub(super) fn at<T>(of: &[T], index: usize) -> Result<&T> {
 /// Reads texts: first their lengths in reverse order, then the texts, each followed by a zero.
 fn strings(mut r: Bytes<'_>) -> Result<Vec<&[u8]>> {
     let lengths = r.list(|r| r.index())?;
-    let mut all = Vec::with_capacity(lengths.len());
+    let mut texts = Vec::with_capacity(lengths.len());
     for length in lengths.into_iter().rev() {
         let text = r.take(length)?;
-        all.push(text.split_last().map_or(text, |(_, text)| text));
+        texts.push(text.split_last().map_or(text, |(_, text)| text));
     }
-    Ok(all)
+    Ok(texts)
 }
 
 /// The names of dialects, and of operations with their dialects.

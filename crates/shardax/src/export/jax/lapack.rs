@@ -75,7 +75,7 @@ impl Call {
     pub fn text(self, prefix: &str) -> Result<(String, Vec<usize>)> {
         // Checks the numbers of arrays first, because `apply` indexes them.
         let counts = (self.operands.len(), self.results.len());
-        let known = match self.routine.as_str() {
+        let fits = match self.routine.as_str() {
             "potrf" => counts == (1, 2),
             "trsm" => counts == (2, 1),
             "getrf" | "syevd" | "heevd" => counts == (1, 3),
@@ -84,7 +84,7 @@ impl Call {
             _ => true,
         };
         let matrices = self.operands.first().is_some_and(|aval| aval.rank() >= 2 || self.routine == "gtsv");
-        if !known || !matrices {
+        if !fits || !matrices {
             return Err(damaged(format!("its program calls {} with other arrays: {:?}", self.routine, self.operands)));
         }
         let results = self.results.clone();

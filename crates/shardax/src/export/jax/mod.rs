@@ -88,8 +88,8 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
     for (aval, shape) in in_avals.iter_mut().zip(shapes.unwrap_or_default()) {
         *aval = Aval::new(aval.dtype, shape.as_slice());
     }
-    let kept = table.shorts(field::KEPT)?;
-    if !kept.iter().all(|&i| i < in_avals.len()) {
+    let used = table.shorts(field::KEPT)?;
+    if !used.iter().all(|&i| i < in_avals.len()) {
         return Err(damaged("it has no such arguments as its program takes"));
     }
     let devices = match table.int(field::DEVICES)? {
@@ -105,8 +105,8 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
             continue;
         }
         let shapes: Vec<Vec<i64>> =
-            kept.iter().map(|&i| in_program(&in_avals[i]).shape.iter().map(|&size| size as i64).collect()).collect();
-        let empty = kept.iter().map(|&i| in_avals[i].dtype == DType::Float0).collect();
+            used.iter().map(|&i| in_program(&in_avals[i]).shape.iter().map(|&size| size as i64).collect()).collect();
+        let empty = used.iter().map(|&i| in_avals[i].dtype == DType::Float0).collect();
         let module = Module::of(&code, &shapes, empty, number)
             .map_err(|e| e.context(format!("{name}, exported by JAX for {platform}")))?;
         if symbolic && module.result_shapes.len() == out_avals.len() {
@@ -116,7 +116,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
                 *aval = Aval::new(aval.dtype, sizes.collect::<Result<Vec<_>>>()?.as_slice());
             }
         }
-        let arguments = kept.iter().map(|&i| &in_avals[i]).filter(|aval| aval.dtype != DType::Float0);
+        let arguments = used.iter().map(|&i| &in_avals[i]).filter(|aval| aval.dtype != DType::Float0);
         check(&module.inputs, arguments, "arguments")?;
         check(&module.results, out_avals.iter(), "results")?;
         texts.insert(platform.to_owned(), Arc::from(module.text));
@@ -134,7 +134,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         in_paths: vec![String::new(); in_avals.len()],
         out_paths: vec![String::new(); out_avals.len()],
         in_avals,
-        kept,
+        kept: used,
         out_avals,
         keys_are_words: true,
         texts,
@@ -156,9 +156,9 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
     }
     if let Some(vjp) = table.table(field::VJP)? {
         // The derivative takes the function's arguments, and a cotangent of each result.
-        let all: Vec<Vec<usize>> =
+        let vjp_shapes: Vec<Vec<usize>> =
             read.in_avals.iter().chain(&read.out_avals).map(|aval| aval.shape.to_vec()).collect();
-        let shapes = shapes.map(|_| all.as_slice());
+        let shapes = shapes.map(|_| vjp_shapes.as_slice());
         read.vjp = Some(Arc::new(derivative(grow(|| function(vjp, &format!("vjp.{digest}"), shapes))?)?));
     }
     Ok(read)
@@ -201,11 +201,11 @@ fn agreeing(paths: Vec<String>, leaves: usize) -> Result<Vec<String>> {
 /// for inexact ones.
 fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     let moves: Vec<bool> = read.in_avals.iter().map(|aval| aval.dtype != DType::Float0).collect();
-    let mut kept = read.kept.iter();
-    read.in_specs.retain(|_| kept.next().is_some_and(|&i| moves[i]));
+    let mut used = read.kept.iter();
+    read.in_specs.retain(|_| used.next().is_some_and(|&i| moves[i]));
     // Arguments are renumbered without the ones that are removed.
-    let kept = read.kept.iter().filter(|&&i| moves[i]);
-    read.kept = kept.map(|&i| moves[..i].iter().filter(|moves| **moves).count()).collect();
+    let used = read.kept.iter().filter(|&&i| moves[i]);
+    read.kept = used.map(|&i| moves[..i].iter().filter(|moves| **moves).count()).collect();
     let mut is_moving = moves.iter();
     read.in_avals.retain(|_| is_moving.next() == Some(&true));
     read.in_paths = vec![String::new(); read.in_avals.len()];
@@ -267,36 +267,36 @@ fn sharded(
     meshes: Vec<Vec<(String, usize)>>,
     [takes, gives]: [Vec<String>; 2],
 ) -> Result<()> {
-    let mut all = meshes;
+    let mut all_axes = meshes;
     let tables = table.tables(field::MESHES)?;
     let in_tables = tables.iter().map(mesh_axes).collect::<Result<Vec<_>>>()?;
-    all.extend(in_tables.iter().cloned());
-    all.retain(|axes| !axes.is_empty());
-    if devices <= 1 && all.is_empty() || read.symbolic.is_some() {
+    all_axes.extend(in_tables.iter().cloned());
+    all_axes.retain(|axes| !axes.is_empty());
+    if devices <= 1 && all_axes.is_empty() || read.symbolic.is_some() {
         return Ok(());
     }
     let shardings = table.tables(field::SHARDINGS)?;
-    if all.iter().any(|axes| device_count(axes) != Some(devices)) {
-        return Err(err!(NotImplemented, "{} is for {devices} devices on the meshes {all:?}", read.name)
+    if all_axes.iter().any(|axes| device_count(axes) != Some(devices)) {
+        return Err(err!(NotImplemented, "{} is for {devices} devices on the meshes {all_axes:?}", read.name)
             .help("export it for meshes of all its devices"));
     }
     // If an axis has one size on all meshes, a spec has the same meaning on each of them.
-    let mut named_sizes = all.iter().flatten();
-    let differs = named_sizes.any(|(name, size)| all.iter().flatten().any(|(axis, n)| axis == name && n != size));
+    let mut named_sizes = all_axes.iter().flatten();
+    let differs = named_sizes.any(|(name, size)| all_axes.iter().flatten().any(|(axis, n)| axis == name && n != size));
     let axes = match differs {
-        false => all.first().cloned().unwrap_or_default(),
+        false => all_axes.first().cloned().unwrap_or_default(),
         true => {
             let mut of_each = shardings.iter().filter_map(|sharding| sharding.int(3).ok());
             let number = of_each.next().filter(|first| of_each.all(|other| other == *first));
             number.and_then(|number| in_tables.get(number as usize)).cloned().ok_or_else(|| {
                 // If axes of one name have several sizes, a spec alone does not determine its mesh.
-                err!(NotImplemented, "{} has arguments and results on several of the meshes {all:?}", read.name)
+                err!(NotImplemented, "{} has arguments and results on several of the meshes {all_axes:?}", read.name)
                     .help("give and take arrays on one mesh, or name axes of other sizes otherwise")
             })?
         }
     };
-    if all.iter().any(|other| *other != axes) {
-        read.meshes = all.iter().map(|axes| named_axes(axes)).collect();
+    if all_axes.iter().any(|other| *other != axes) {
+        read.meshes = all_axes.iter().map(|axes| named_axes(axes)).collect();
     }
     let specs = shardings.iter().map(spec).collect::<Result<Vec<_>>>()?;
     let (ins, outs) = (
@@ -313,7 +313,7 @@ fn sharded(
     };
     let in_avals = read.kept.iter().map(|&i| &read.in_avals[i]);
     let mut specs_and_avals = read.in_specs.iter().zip(in_avals).chain(read.out_specs.iter().zip(&read.out_avals));
-    if !specs_and_avals.all(|(spec, aval)| fits(spec, aval, &all)) {
+    if !specs_and_avals.all(|(spec, aval)| fits(spec, aval, &all_axes)) {
         return Err(damaged("it has shardings of axes or dimensions that there are not"));
     }
     read.axes = named_axes(&axes);

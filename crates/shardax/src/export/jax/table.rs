@@ -16,8 +16,8 @@ pub(super) struct Table<'a> {
 
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
     let end = at.checked_add(N).ok_or_else(|| damaged("an offset leads out of it"))?;
-    let found = bytes.get(at..end).and_then(|found| found.try_into().ok());
-    found.ok_or_else(|| damaged("it ends too early, or an offset leads out of it"))
+    let bytes_of_number = bytes.get(at..end).and_then(|bytes_of_number| bytes_of_number.try_into().ok());
+    bytes_of_number.ok_or_else(|| damaged("it ends too early, or an offset leads out of it"))
 }
 
 fn word(bytes: &[u8], at: usize) -> Result<usize> {
@@ -90,11 +90,11 @@ impl<'a> Table<'a> {
     }
 
     fn vector_at(&self, at: usize, size: usize) -> Result<(usize, usize)> {
-        let at = follow(self.bytes, at)?;
-        let count = word(self.bytes, at)?;
-        let whole = count.checked_mul(size).and_then(|all| all.checked_add(at + 4));
-        match whole.is_some_and(|end| end <= self.bytes.len()) {
-            true => Ok((at + 4, count)),
+        let start = follow(self.bytes, at)?;
+        let count = word(self.bytes, start)?;
+        let end = count.checked_mul(size).and_then(|all| all.checked_add(start + 4));
+        match end.is_some_and(|end| end <= self.bytes.len()) {
+            true => Ok((start + 4, count)),
             false => Err(damaged(format!("a list of {count} leads out of it"))),
         }
     }

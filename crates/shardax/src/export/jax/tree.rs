@@ -45,13 +45,13 @@ pub(super) fn arguments(tree: Table) -> Result<(Value, Vec<String>)> {
     if places.byte(0)? != TUPLE || names.byte(0)? != DICTIONARY {
         return Err(damaged("its structure has no arguments"));
     }
-    let mut all = places.tables(1)?;
+    let mut children = places.tables(1)?;
     if !names.tables(1)?.is_empty() {
-        all.push(*names);
+        children.push(*names);
     }
     let mut walk = Walk { nodes: tree.most(), ..Walk::default() };
-    walk.steps.push(json!({ "tuple": all.len() }));
-    for (i, child) in all.into_iter().enumerate() {
+    walk.steps.push(json!({ "tuple": children.len() }));
+    for (i, child) in children.into_iter().enumerate() {
         walk.node(child, format!("[{i}]"))?;
     }
     Ok((Value::Array(walk.steps), walk.paths))
@@ -64,6 +64,7 @@ impl Walk {
             CUSTOM => names(&tree)?,
             _ => tree.texts(2)?.into_iter().map(str::to_owned).collect(),
         };
+        // Limits the text and the number of nodes, because parts of a damaged file can refer to each other.
         let text = keys.iter().map(|key| 24 + key.len()).sum::<usize>() + path.len();
         self.text = self.text.saturating_add(text);
         self.nodes = self

@@ -65,10 +65,10 @@ pub(super) fn exported(
         let alike = alike(first, last).and_then(|()| lines(first, last));
         alike.map_err(|found| rejected(found, symbols, [&points[0], point], &requests[requests.len() - 1]))?;
     }
-    let all: Vec<&Exchanged> = programs.iter().collect();
+    let grid_programs: Vec<&Exchanged> = programs.iter().collect();
     // The grid determines the program, so its own texts must come back for the points of the grid.
-    let open =
-        merged(symbols, &all).map_err(|found| rejected(found, symbols, [&points[0], &points[1]], &requests[1]))?;
+    let open = merged(symbols, &grid_programs)
+        .map_err(|found| rejected(found, symbols, [&points[0], &points[1]], &requests[1]))?;
     for (point, program) in points.iter().zip(&programs).skip(1) {
         matches(&open, point, program).map_err(|found| rejected(found, symbols, [&points[0], point], &requests[0]))?;
     }

@@ -29,15 +29,15 @@ impl Size {
     }
 
     fn times(&self, other: &Size) -> Option<Size> {
-        let mut all = Size::default();
+        let mut product_sum = Size::default();
         for (a, x) in &self.0 {
             for (b, y) in &other.0 {
                 let mut product = [a.as_slice(), b].concat();
                 product.sort_unstable();
-                all = all.plus(Size(BTreeMap::from([(product, x.checked_mul(*y)?)])))?;
+                product_sum = product_sum.plus(Size(BTreeMap::from([(product, x.checked_mul(*y)?)])))?;
             }
         }
-        Some(all)
+        Some(product_sum)
     }
 
     /// Reads sums of products: `2*b - 1`. Symbols are from `names`; `None` if the text is not such an expression.
@@ -127,11 +127,11 @@ impl Size {
     /// The steps from a corner to the points that determine a polynomial of degree two, with products of different
     /// symbols.
     fn steps(count: usize) -> Vec<Vec<usize>> {
-        let all = 0..count;
-        let pairs = all.clone().flat_map(|i| (i..count).map(move |j| vec![i, j]));
+        let symbols = 0..count;
+        let pairs = symbols.clone().flat_map(|i| (i..count).map(move |j| vec![i, j]));
         let products = (0..1usize << count).filter(|chosen| chosen.count_ones() > 2);
         let products = products.map(|chosen| (0..count).filter(|i| (chosen >> i) & 1 == 1).collect());
-        [vec![]].into_iter().chain(all.map(|i| vec![i])).chain(pairs).chain(products).collect()
+        [vec![]].into_iter().chain(symbols.map(|i| vec![i])).chain(pairs).chain(products).collect()
     }
 
     /// The points of these [`steps`](Size::steps).
@@ -149,14 +149,14 @@ impl Size {
     /// It is Newton's polynomial: the sum over all steps of the difference of the step times `x (x - 1) / 2` for two
     /// steps of one symbol, or `x y z` for different symbols, counted from the corner.
     pub fn of_values(corner: &[usize], values: &[i64]) -> Option<Size> {
-        let all = Size::steps(corner.len());
+        let grid_steps = Size::steps(corner.len());
         let mut sum = Size::default();
-        for steps in &all {
+        for steps in &grid_steps {
             // Inclusion and exclusion over the subsets of the steps.
             let mut difference = 0i64;
             for chosen in 0..1usize << steps.len() {
                 let part: Vec<usize> = (0..steps.len()).filter(|i| (chosen >> i) & 1 == 1).map(|i| steps[i]).collect();
-                let value = values[all.iter().position(|known| *known == part)?];
+                let value = values[grid_steps.iter().position(|known| *known == part)?];
                 let sign = if (steps.len() - part.len()).is_multiple_of(2) { 1 } else { -1 };
                 difference = difference.checked_add(value.checked_mul(sign)?)?;
             }

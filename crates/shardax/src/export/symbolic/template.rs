@@ -152,6 +152,7 @@ mod tests {
     #[test]
     fn numbers_that_follow_from_sizes_become_expressions() {
         let symbols = Symbols::of(&["b, s".to_owned()], &[]).expect("symbols");
+        // A reshape to a product of sizes, the divisor of a mean, and an expression in a list.
         let text = |b: usize, s: usize| {
             let mean = constant_text(Scalar::float(1.0 / b as f64), DType::F32);
             format!(
@@ -169,12 +170,12 @@ mod tests {
         for (b, s) in [(1, 1), (3, 70), (1000, 7)] {
             assert_eq!(written(&open, &symbols.names, &[b, s]).as_deref(), Some(text(b, s).as_str()));
         }
-        let other = texts
+        let mixed = texts
             .iter()
             .enumerate()
             .map(|(i, text)| text.replace("reshape", if i % 2 == 0 { "copy" } else { "slice" }));
-        let other: Vec<String> = other.collect();
-        assert_eq!(template(&symbols, &other.iter().map(String::as_str).collect::<Vec<_>>()), Err(0));
+        let mixed: Vec<String> = mixed.collect();
+        assert_eq!(template(&symbols, &mixed.iter().map(String::as_str).collect::<Vec<_>>()), Err(0));
         assert_eq!(written("$(b", &symbols.names, &[1, 1]), None);
     }
 }

@@ -43,9 +43,9 @@ struct All {
 
 fn all() -> MutexGuard<'static, All> {
     static ALL: OnceLock<Mutex<All>> = OnceLock::new();
-    let all = ALL.get_or_init(|| Mutex::new(All { by_number: HashMap::new(), by_type: HashMap::new() }));
+    let functions = ALL.get_or_init(|| Mutex::new(All { by_number: HashMap::new(), by_type: HashMap::new() }));
     // The maps stay usable after a panic, because no user code runs while they are locked.
-    all.lock().unwrap_or_else(PoisonError::into_inner)
+    functions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HostFunction {
@@ -78,12 +78,13 @@ impl HostFunction {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             Arc::new(HostFunction { number, name, body: body(f) })
         };
-        let mut all = all();
+        let mut functions = all();
+        // A function that captures nothing is identified by its type.
         let function = match size_of::<F>() {
-            0 => all.by_type.entry(TypeId::of::<F>()).or_insert_with(|| make(f)).clone(),
+            0 => functions.by_type.entry(TypeId::of::<F>()).or_insert_with(|| make(f)).clone(),
             _ => make(f),
         };
-        all.by_number.insert(function.number, Arc::downgrade(&function));
+        functions.by_number.insert(function.number, Arc::downgrade(&function));
         function
     }
 

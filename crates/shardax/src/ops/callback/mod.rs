@@ -226,8 +226,8 @@ impl<T: Tree> HostCallback<T> {
             .zip(bytes.iter().map(Vec::as_slice))
             .map(|(array, bytes)| HostArg { dtype: array.dtype(), shape: array.shape().into(), bytes })
             .collect();
-        let mut made: Vec<Vec<u8>> = self.results.leaves.iter().map(room_for).collect::<Result<_>>()?;
-        let types = self.call.results.iter().zip(&mut made);
+        let mut result_bytes: Vec<Vec<u8>> = self.results.leaves.iter().map(room_for).collect::<Result<_>>()?;
+        let types = self.call.results.iter().zip(&mut result_bytes);
         let room = types.map(|((dtype, shape), bytes)| HostResult {
             dtype: *dtype,
             shape: shape.clone(),
@@ -237,7 +237,7 @@ impl<T: Tree> HostCallback<T> {
         guarded(&self.call.function, &args, &mut room.collect::<Vec<_>>())?;
         let array =
             |((dtype, shape), bytes): (&(_, crate::shape::Shape), &Vec<u8>)| Array::from_bytes(bytes, *dtype, shape);
-        self.call.results.iter().zip(&made).map(array).collect()
+        self.call.results.iter().zip(&result_bytes).map(array).collect()
     }
 }
 

@@ -30,9 +30,9 @@ struct Tokens;
 
 impl ThreadState for Tokens {
     fn concerns(&self, program: &Program) -> bool {
-        let mut found = false;
-        program.for_each_distinct_eqn(&mut |eqn| found |= is_ordered(eqn).is_some());
-        found
+        let mut is_concerned = false;
+        program.for_each_distinct_eqn(&mut |eqn| is_concerned |= is_ordered(eqn).is_some());
+        is_concerned
     }
 
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
@@ -92,11 +92,11 @@ pub(crate) fn turn() -> Turn {
     if pjrt::ffi::in_function() || INSIDE.with_borrow(Option::is_some) {
         return Turn(None);
     }
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last_events = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     // The results of that program report its error.
-    last.drain(..).for_each(|event| drop(event.wait()));
+    last_events.drain(..).for_each(|event| drop(event.wait()));
     INSIDE.with_borrow_mut(|inside| *inside = Some(Vec::new()));
-    Turn(Some(last))
+    Turn(Some(last_events))
 }
 
 impl Turn {

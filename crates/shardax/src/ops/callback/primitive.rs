@@ -104,21 +104,13 @@ impl HostCall {
         if self.has_effects() && !cx.is_local() && cx.has_quirk("effects-lose-sharding") {
             let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
             let mesh = mesh.ok_or_else(|| {
-                let what = "where some mesh axes are left to the compiler is not supported";
-                err!(NotImplemented, "{} {what}", self.name())
+                err!(NotImplemented, "{} where some mesh axes are left to the compiler is not supported", self.name())
                     .help("call it inside a `shard_map` over all axes, where each device calls it with its own shard, or outside of `jit`")
             })?;
             return one_device::lower(self, &mesh, cx, args);
         }
-        let layouts = |shapes: Vec<&Shape>| {
-            let rows = shapes.iter().map(|s| {
-                let order: Vec<String> = (0..s.len()).rev().map(|d| d.to_string()).collect();
-                format!("dense<[{}]> : tensor<{}xindex>", order.join(", "), s.len())
-            });
-            format!("[{}]", rows.collect::<Vec<_>>().join(", "))
-        };
-        let operands = layouts(args.iter().map(|&v| cx.shape(v)).collect());
-        let results = layouts(outs.iter().map(|o| &o.shape).collect());
+        let operands = Self::row_major_layouts(args.iter().map(|&v| cx.shape(v).len()));
+        let results = Self::row_major_layouts(outs.iter().map(Aval::rank));
         let attrs = format!(
             "call_target_name = \"{TARGET}\", api_version = 4 : i32, has_side_effect = {}, \
              backend_config = {{function = {} : i64, token = {} : i64}}, operand_layouts = {operands}, result_layouts = {results}",
@@ -127,6 +119,15 @@ impl HostCall {
             i64::from(self.token),
         );
         Ok(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs))
+    }
+
+    /// The attribute for row-major layouts of arrays of these ranks.
+    fn row_major_layouts(ranks: impl Iterator<Item = usize>) -> String {
+        let layouts = ranks.map(|rank| {
+            let order: Vec<String> = (0..rank).rev().map(|d| d.to_string()).collect();
+            format!("dense<[{}]> : tensor<{rank}xindex>", order.join(", "))
+        });
+        format!("[{}]", layouts.collect::<Vec<_>>().join(", "))
     }
 }
 

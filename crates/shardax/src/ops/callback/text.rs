@@ -20,35 +20,36 @@ impl Place<'_> {
 /// Fills the placeholders; `{{` and `}}` are literal braces. A placeholder without a value stays unchanged.
 pub(crate) fn fill(format: &str, mut value: impl FnMut(Place<'_>) -> Option<String>) -> String {
     let mut out = String::new();
-    let mut next = 0;
-    let mut rest = format;
-    while let Some(at) = rest.find(['{', '}']) {
-        out.push_str(&rest[..at]);
-        let (brace, after) = rest[at..].split_at(1);
+    let mut count = 0;
+    let mut remaining = format;
+    while let Some(start) = remaining.find(['{', '}']) {
+        out.push_str(&remaining[..start]);
+        let (brace, after) = remaining[start..].split_at(1);
+        // A doubled brace stands for itself, and so does a brace without a partner.
         if after.starts_with(brace) {
             out.push_str(brace);
-            rest = &after[1..];
+            remaining = &after[1..];
             continue;
         }
         let Some(end) = after.find('}').filter(|_| brace == "{") else {
             out.push_str(brace);
-            rest = after;
+            remaining = after;
             continue;
         };
         let place = match after[..end].trim() {
             "" => {
-                next += 1;
-                Place::Number(next - 1)
+                count += 1;
+                Place::Number(count - 1)
             }
             name => name.parse().map_or(Place::Name(name), Place::Number),
         };
         match value(place) {
             Some(value) => out.push_str(&value),
-            None => out.push_str(&rest[at..at + end + 2]),
+            None => out.push_str(&remaining[start..start + end + 2]),
         }
-        rest = &after[end + 1..];
+        remaining = &after[end + 1..];
     }
-    out + rest
+    out + remaining
 }
 
 #[cfg(test)]

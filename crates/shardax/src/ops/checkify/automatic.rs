@@ -189,9 +189,9 @@ impl Positions<'_> {
 /// built from plain numbers, because rules must not capture arrays.
 fn by_column(column: &Array, values: &[usize]) -> Array {
     let mut values = values.iter().map(|&value| value.min(i32::MAX as usize) as i32);
-    let first = values.next().unwrap_or_default();
-    let first = crate::ops::constants::filled(&[], crate::dtype::Scalar::Int(first.into()), DType::I32);
-    let start = first.broadcast_to(column.shape());
+    let first_value = values.next().unwrap_or_default();
+    let initial = crate::ops::constants::filled(&[], crate::dtype::Scalar::Int(first_value.into()), DType::I32);
+    let start = initial.broadcast_to(column.shape());
     values.enumerate().fold(start, |result, (i, value)| where_(column.equal(i as i32 + 1), value, result))
 }
 

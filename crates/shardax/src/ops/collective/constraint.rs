@@ -158,11 +158,11 @@ pub(crate) fn constrain(
     shardings: &Prefix<Option<ShardingLike>>,
     what: &str,
 ) -> Result<SmallVec<[Array; 8]>> {
-    let all = shardings.resolve(&flat.def, what)?;
+    let targets = shardings.resolve(&flat.def, what)?;
     Ok(flat
         .leaves
         .iter()
-        .zip(&all)
+        .zip(&targets)
         .map(|(leaf, like)| match like {
             Some(like) => Array::from_result(constrain_like(leaf, like, what), leaf),
             None => leaf.clone(),

@@ -648,6 +648,7 @@ pub fn pcast_to<T: Tree>(x: T, axis: impl IntoAxisNames, to: CastTo) -> T {
         if !axes.checked {
             return Ok(x.clone());
         }
+        // The cast is one operation over all axes, so each of them must support it.
         let aval = x.aval();
         for name in axes.names.iter().copied() {
             let state = match aval.sharding() {

@@ -113,8 +113,8 @@ impl Primitive for AllGather {
         if self.axes.names.len() > 1 {
             // The innermost axis is gathered first, so that the first axis ends up outermost.
             return mapped::rewritten(axis, args, dims, |x| {
-                let one = |x: Array, axes: Axes| AllGather { axes, ..self.clone() }.apply(&x);
-                Ok(self.axes.each(axis)?.into_iter().rev().fold(x.clone(), one))
+                let axes = self.axes.each(axis)?.into_iter().rev();
+                Ok(axes.fold(x.clone(), |x, axes| AllGather { axes, ..self.clone() }.apply(&x)))
             });
         }
         // [N, …, n, …] becomes […, N * n, …].
@@ -232,8 +232,8 @@ impl Primitive for PsumScatter {
         }
         if self.axes.names.len() > 1 {
             return mapped::rewritten(axis, args, dims, |x| {
-                let one = |x: Array, axes: Axes| PsumScatter { axes, ..self.clone() }.apply(&x);
-                Ok(self.axes.each(axis)?.into_iter().fold(x.clone(), one))
+                let axes = self.axes.each(axis)?.into_iter();
+                Ok(axes.fold(x.clone(), |x, axes| PsumScatter { axes, ..self.clone() }.apply(&x)))
             });
         }
         let sum = match dims[0] {

@@ -52,9 +52,9 @@ pub(crate) fn groups<P: Primitive>(
     let x = axis.moved(&args[0], dims[0], 0);
     let mut parts = Vec::new();
     for group in groups {
-        let own = Axes { size: group.len(), groups: None, ..axes.clone() };
+        let group_axes = Axes { size: group.len(), groups: None, ..axes.clone() };
         let members = BatchAxis { size: group.len(), ..axis.clone() };
-        let (outs, dims) = collective(own).batch(&members, &[rows(&x, group.iter().copied())], &[Some(0)])?;
+        let (outs, dims) = collective(group_axes).batch(&members, &[rows(&x, group.iter().copied())], &[Some(0)])?;
         parts.push(move_batch(&outs[0], dims[0], 0, group.len()));
     }
     // Restores the order of the axis.
@@ -99,12 +99,12 @@ pub(crate) fn permute(
             if pairs.is_empty() {
                 continue;
             }
-            let mut here = vec![false; rest.size];
-            pairs.iter().for_each(|(_, d)| here[*d] = true);
+            let mut receives = vec![false; rest.size];
+            pairs.iter().for_each(|(_, d)| receives[*d] = true);
             let sent = Ppermute { axes: rest.clone(), perm: pairs }.apply(&row(from));
             sum = Some(match sum {
                 None => sent,
-                Some(others) => crate::ops::select::where_(array(here).take(&me, 0), sent, others),
+                Some(others) => crate::ops::select::where_(array(receives).take(&me, 0), sent, others),
             });
         }
         sum.unwrap_or_else(|| Array::zeros_of(&zeros_type(&row(0))))

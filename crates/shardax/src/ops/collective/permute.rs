@@ -136,8 +136,8 @@ impl AllToAll {
         axes.iter().rev().for_each(|one| cut.insert(self.split, one.size));
         let mut x = x.reshape(&cut);
         for (i, one) in axes.iter().enumerate() {
-            let at = self.split + i;
-            x = AllToAll { axes: one.clone(), split: at, concat: at }.apply(&x);
+            let dim = self.split + i;
+            x = AllToAll { axes: one.clone(), split: dim, concat: dim }.apply(&x);
         }
         // Moves the source dimensions before the concat dimension.
         for i in 0..axes.len() {
@@ -230,8 +230,8 @@ impl Primitive for AllToAll {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         if !self.axes.has(axis.name) {
             let d = dims[0].unwrap_or(0);
-            let shift = |i: usize| if i >= d { i + 1 } else { i };
-            let out = AllToAll { axes: self.axes.clone(), split: shift(self.split), concat: shift(self.concat) };
+            let [split, concat] = [self.split, self.concat].map(|i| if i >= d { i + 1 } else { i });
+            let out = AllToAll { axes: self.axes.clone(), split, concat };
             return Ok((smallvec![out.apply(&args[0])], vec![Some(d)]));
         }
         if self.axes.groups.is_some() {
@@ -299,8 +299,7 @@ impl Primitive for AxisIndex {
             let size = mesh.axis_size(name).unwrap_or(1);
             let after = mesh.axes().iter().skip_while(|(n, _)| *n != name).skip(1);
             let stride: usize = after.map(|(_, s)| s).product();
-            let constant = |cx: &mut Lowering, n: usize| cx.constant(Scalar::Int(n as i128), out);
-            let (stride, size) = (constant(cx, stride), constant(cx, size));
+            let [stride, size] = [stride, size].map(|n| cx.constant(Scalar::Int(n as i128), out));
             let quotient = cx.op("stablehlo.divide", &[id, stride], "", out);
             let coordinate = cx.op("stablehlo.remainder", &[quotient, size], "", out);
             index = Some(match index {
@@ -333,14 +332,14 @@ impl Primitive for AxisIndex {
 /// are made manual around it.
 fn partition_id(cx: &mut Lowering, mesh: &Mesh) -> Result<Value> {
     let aval = Aval::scalar(DType::U32);
-    let rest: Vec<String> =
+    let terms: Vec<String> =
         mesh.axis_names().filter(|n| !cx.manual_axes.contains(n)).map(|n| mesh.axis_text(n)).collect();
-    if rest.is_empty() {
+    if terms.is_empty() {
         return Ok(cx.op("stablehlo.partition_id", &[], "", &aval));
     }
     let attrs = format!(
         "in_shardings = #sdy.sharding_per_value<[]>, manual_axes = #sdy<manual_axes{{{}}}>, out_shardings = #sdy.sharding_per_value<[<@{}, []>]>",
-        rest.join(", "),
+        terms.join(", "),
         cx.mesh_name(mesh)
     );
     let region =

@@ -173,6 +173,7 @@ where
     let mut paths: Vec<String> = init_def.paths().iter().map(|path| format!("carry{path}")).collect();
     paths.insert(0, "the index".into());
 
+    // A loop of a known number of steps is a scan, which can be differentiated in reverse mode.
     if let (Repr::Literal(start), Repr::Literal(end)) = (&lower.0, &upper.0) {
         let length = (end.value.to_i128() - start.value.to_i128()).clamp(0, u32::MAX as i128) as usize;
         let args = Flat::of_arguments(&((lower, init), ()));

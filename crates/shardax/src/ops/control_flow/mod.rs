@@ -159,6 +159,7 @@ mod tests {
             let (c, _) = scan_n(|c: Array| (c * &y, ()), x, 3)?;
             cond(c.greater(&y), |c| while_loop(|v: Array| v.greater(1), |v| v - &y, c), |c| -c, c.clone())
         }
+        // The captured `y` becomes a constant of the scan and of the loop.
         let flat = Flat::of(&(array(1.0f32), array(2.0f32)));
         let avals: Vec<Aval> = flat.leaves.iter().map(Array::aval).collect();
         let program = trace_flat(&flat.def, &avals, &flat_fn(&nested))?.0.program.simplified();

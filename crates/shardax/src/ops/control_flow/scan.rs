@@ -237,6 +237,7 @@ impl ScanOptions {
 
     /// Returns the number of steps. The arrays and the `length` option must agree on it.
     fn steps(self, xs: &Flat) -> Result<usize> {
+        // The number of steps is the leading size of the arrays, or the requested length, which must agree.
         let mut sizes = Vec::new();
         for (leaf, path) in xs.leaves.iter().zip(xs.def.paths()) {
             match leaf.shape().first() {

@@ -172,10 +172,10 @@ pub fn floor_divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
         let quotient = binary::DIV.apply(x, y);
         match x.dtype().category() {
             Category::Float => {
-                let rest = binary::REM.apply(x, y);
+                let remainder = binary::REM.apply(x, y);
                 // Without the remainder the division is exact up to rounding; infinity by 0 stays infinite.
-                let exact = binary::DIV.apply(&where_(y.equal(0), x, x - &rest), y);
-                round(&where_(crosses(&rest, y), &exact - 1, &exact))
+                let exact = binary::DIV.apply(&where_(y.equal(0), x, x - &remainder), y);
+                round(&where_(crosses(&remainder, y), &exact - 1, &exact))
             }
             Category::Signed => {
                 let low = binary::REM.apply(x, y).not_equal(0) & sign(x).not_equal(sign(y));
@@ -197,10 +197,10 @@ pub fn floor_divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 pub fn remainder(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     divmod("remainder", x, y, |x, y| {
         let y = divisor(y);
-        let rest = binary::REM.apply(x, &y);
+        let remainder = binary::REM.apply(x, &y);
         match x.dtype().category() {
-            Category::Unsigned => rest,
-            _ => where_(crosses(&rest, &y), &rest + &y, &rest),
+            Category::Unsigned => remainder,
+            _ => where_(crosses(&remainder, &y), &remainder + &y, &remainder),
         }
     })
 }

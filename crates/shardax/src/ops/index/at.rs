@@ -103,9 +103,9 @@ impl At {
 
     /// Returns this index into other arrays, without the requested sharding.
     fn with_arrays(&self, arrays: &[Array]) -> At {
-        let mut rest = arrays[1..].iter();
+        let mut remaining = arrays[1..].iter();
         let items = self.items.iter().map(|item| match item {
-            IndexItem::Array(a) => IndexItem::Array(rest.next().unwrap_or(a).clone()),
+            IndexItem::Array(a) => IndexItem::Array(remaining.next().unwrap_or(a).clone()),
             item => item.clone(),
         });
         At { array: arrays[0].clone(), items: items.collect(), out_sharding: None, ..self.clone() }
@@ -114,7 +114,7 @@ impl At {
     /// Returns the indexed part, like [`Array::get`] with these options.
     #[track_caller]
     pub fn get(&self) -> Array {
-        let get = || {
+        let result = at_caller(|| {
             self.array.check()?;
             if let Some(out) = &self.out_sharding {
                 let arrays = self.arrays();
@@ -122,8 +122,8 @@ impl At {
             }
             let fill = self.fill.as_ref().map(|fill| fill_of(fill, self.array.dtype())).transpose()?;
             index_plan::get(&self.array, &self.items, &Options { fill, ..self.options })
-        };
-        Array::from_result(at_caller(get), &self.array)
+        });
+        Array::from_result(result, &self.array)
     }
 
     /// Returns the array with the indexed elements set to `value`, which is broadcast. Its dtype must not be wider than
@@ -255,6 +255,7 @@ impl At {
         let blocks =
             arrays.iter().zip(&specs).map(|(x, spec)| ShardMap::shard_aval(&mesh, &manual, spec, &x.aval(), true));
         let blocks: Vec<Aval> = blocks.collect::<Result<_>>()?;
+        // Each device adds its updates to zeros. The sum of all devices stays unreduced, as requested.
         let zeros = || filled(self.array.shape(), Scalar::Int(0), self.array.dtype());
         let body = ShardMap::bind_axes(&mesh, &manual, true, || {
             trace(&blocks, |args| {

@@ -415,7 +415,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn unstack<const N: usize>(&self) -> Result<[Array; N]> {
-        let unstacked = || {
+        let parts = at_caller(|| {
             self.check()?;
             if self.shape().first() != Some(&N) {
                 let error =
@@ -433,9 +433,9 @@ impl Array {
             let parts: [Array; N] = std::array::from_fn(|i| self.get(i));
             parts.iter().try_for_each(Array::check)?;
             Ok(parts)
-        };
+        });
         let location = std::panic::Location::caller();
-        at_caller(unstacked).map_err(|e| e.at(location))
+        parts.map_err(|e| e.at(location))
     }
 }
 

@@ -372,6 +372,7 @@ pub fn conv_transpose(
     let ones = vec![1; spatial];
     let padding = padding.into();
     let result = (|| {
+        // `Same` and `Valid` refer to the convolution whose transpose this is.
         let [_, rhs_spec, _] = options.specs(spatial + 2)?;
         if rhs.ndim() != spatial + 2 || strides.len() != spatial {
             bail!(

@@ -313,8 +313,11 @@ fn top_k_in(x: &Array, k: usize, axis: i32) -> (Array, Array) {
         let moved = if axis == last_axis || last_axis < 0 { x.clone() } else { x.moveaxis(axis, last_axis) };
         let outs = TopK { k }.apply(&moved);
         outs.iter().try_for_each(Array::check)?;
-        let move_back = |y: &Array| if axis == last_axis { y.clone() } else { y.moveaxis(last_axis, axis) };
-        Ok((move_back(&outs[0]), move_back(&outs[1])))
+        let [values, indices] = [&outs[0], &outs[1]].map(|y| match axis == last_axis {
+            true => y.clone(),
+            false => y.moveaxis(last_axis, axis),
+        });
+        Ok((values, indices))
     });
     values_and_indices.unwrap_or_else(|e| {
         let failed = Array::from_result(Err(e), x);

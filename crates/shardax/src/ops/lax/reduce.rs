@@ -122,6 +122,7 @@ pub fn reduce_window(
             )
             .help("use `reduce_window_sum`, `reduce_window_max` or `reduce_window_min`, which accept larger windows"));
         }
+        // Combines whole slices, one for each position in the window, instead of windows.
         let filled = init.broadcast_to(out.as_slice());
         if out.contains(&0) || elements == 0 {
             return Ok(filled);

@@ -87,6 +87,7 @@ impl Window {
                 return Err(err!(Value, "{name} of {} needs {rank} {argument}, one for each dimension, got {values:?}", x.type_name()).help("pass one value for each dimension of the array; `nn::max_pool` only requires values for the spatial dimensions"));
             }
         }
+        // Padding refers to the sizes with dilation.
         let sizes: Vec<usize> = x.shape().iter().zip(base).map(|(&n, &by)| extent(n, by)).collect();
         let extents: Vec<usize> = self.dimensions.iter().zip(dilation).map(|(&n, &by)| extent(n, by)).collect();
         let pads = self.padding.resolve(name, &sizes, &extents, strides)?;

@@ -456,6 +456,7 @@ impl CompressOptions {
             let indices = super::NonzeroOptions::new().fill_value(n as i32).flatnonzero(&chosen, self.size);
             indices.check()?;
             let fill = super::convert(&self.fill_value, x.dtype(), false);
+            // Positions beyond the chosen entries have the index `n`, and get the fill value.
             let mut mask_shape = vec![1; x.ndim()];
             mask_shape[axis] = indices.size();
             let is_entry = lax::reshape(&indices.less(n as i32), &mask_shape);
@@ -539,6 +540,7 @@ pub fn put_along_axis(
             )
             .help("pass integers with as many dimensions as the array"));
         }
+        // The other dimensions are indexed by their own positions.
         let mut shape = x.shape_owned();
         shape[axis] = indices.shape()[axis];
         let indices = indices.broadcast_to(&shape);

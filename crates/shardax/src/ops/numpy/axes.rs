@@ -142,6 +142,7 @@ impl Reduction {
             Options::DType => (false, true),
             Options::None => (false, false),
         };
+        // NumPy's reductions accept different options, so unknown ones are rejected by name.
         let unknown = [
             ("initial", over.initial.is_some() && !initial),
             ("dtype", over.dtype.is_some() && !dtype),

@@ -25,19 +25,19 @@ pub(super) fn search<L: Copy + Eq>(operands: &[&[L]], output: &[L], size: impl F
         // The first operand of the set is always on the left, so that each split is compared once.
         let first_operand = set & set.wrapping_neg();
         best[set] = ((f64::INFINITY, f64::INFINITY), first_operand);
-        let mut left = (set - 1) & set;
-        while left > 0 {
-            if left & first_operand != 0 {
-                let right = set ^ left;
-                let mut loop_labels = labels[left].clone();
-                loop_labels.extend(labels[right].iter().filter(|l| !labels[left].contains(l)));
-                let ((left_flops, left_size), (right_flops, right_size)) = (best[left].0, best[right].0);
-                let cost = (left_flops + right_flops + elements(&loop_labels), left_size + right_size + result);
+        let mut part = (set - 1) & set;
+        while part > 0 {
+            if part & first_operand != 0 {
+                let remainder = set ^ part;
+                let mut loop_labels = labels[part].clone();
+                loop_labels.extend(labels[remainder].iter().filter(|l| !labels[part].contains(l)));
+                let ((part_flops, part_size), (remainder_flops, remainder_size)) = (best[part].0, best[remainder].0);
+                let cost = (part_flops + remainder_flops + elements(&loop_labels), part_size + remainder_size + result);
                 if cost < best[set].0 {
-                    best[set] = (cost, left);
+                    best[set] = (cost, part);
                 }
             }
-            left = (left - 1) & set;
+            part = (part - 1) & set;
         }
     }
     let mut products = Vec::new();
@@ -48,10 +48,10 @@ pub(super) fn search<L: Copy + Eq>(operands: &[&[L]], output: &[L], size: impl F
 /// Adds the products of a set after the products of its parts.
 fn collect(set: Set, best: &[(Cost, Set)], products: &mut Vec<[Set; 2]>) {
     if set.count_ones() > 1 {
-        let left = best[set].1;
-        collect(left, best, products);
-        collect(set ^ left, best, products);
-        products.push([left, set ^ left]);
+        let part = best[set].1;
+        collect(part, best, products);
+        collect(set ^ part, best, products);
+        products.push([part, set ^ part]);
     }
 }
 

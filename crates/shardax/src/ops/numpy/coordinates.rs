@@ -281,6 +281,7 @@ pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape
             )
             .help("pass one array of coordinates for each dimension"));
         }
+        // Flat indices are int32, so the number of elements must fit.
         let total = shape.iter().try_fold(1i32, |n, &d| n.checked_mul(i32::try_from(d).ok()?));
         if let Some(odd) = places.iter().find(|place| !place.dtype().is_integer()) {
             return Err(err!(Type, "ravel_multi_index needs integers, got {}", odd.type_name())

@@ -72,6 +72,7 @@ impl CumulativeSumOptions {
             if !self.include_initial {
                 return Ok(totals);
             }
+            // The initial value is one more element at the start.
             let mut shape = x.shape_owned();
             shape[axis] = 1;
             let identity = super::filled(&shape, Scalar::Int(initial), totals.dtype());

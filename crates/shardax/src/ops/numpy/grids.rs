@@ -133,8 +133,7 @@ pub fn kron(x: impl ArrayLike, y: impl ArrayLike) -> Array {
         let args = promote_args_of("kron", &[&x, &y])?;
         composite1("kron", (), &args, |(), args| {
             let rank = args[0].ndim().max(args[1].ndim());
-            let sizes = |x: &Array| [vec![1; rank - x.ndim()], x.shape().to_vec()].concat();
-            let (n, m) = (sizes(&args[0]), sizes(&args[1]));
+            let [n, m] = [&args[0], &args[1]].map(|x| [vec![1; rank - x.ndim()], x.shape().to_vec()].concat());
             // Alternates the dimensions of both operands, so that the merged pairs are the blocks.
             let x_shape: Vec<usize> = n.iter().flat_map(|&d| [d, 1]).collect();
             let y_shape: Vec<usize> = m.iter().flat_map(|&d| [1, d]).collect();

@@ -453,6 +453,7 @@ fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
             .help("pass one shift, or one for each axis")),
     };
     match shift {
+        // A known shift is a concatenation of two slices.
         Shift::Known(shifts) => {
             let mut cuts = Vec::new();
             for i in 0..fits(shifts.len())? {

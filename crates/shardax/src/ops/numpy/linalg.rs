@@ -213,9 +213,8 @@ impl ContractAxes for usize {
 
 impl<const N: usize> ContractAxes for ([i32; N], [i32; N]) {
     fn contract_axes(self, ranks: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]> {
-        let normalize = |axes: [i32; N], rank| axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect();
-        let lhs: Result<_> = normalize(self.0, ranks[0]);
-        let rhs: Result<_> = normalize(self.1, ranks[1]);
+        let lhs: Result<_> = self.0.iter().map(|&a| normalize_axis(a as isize, ranks[0])).collect();
+        let rhs: Result<_> = self.1.iter().map(|&a| normalize_axis(a as isize, ranks[1])).collect();
         Ok([lhs?, rhs?])
     }
 }

@@ -45,11 +45,11 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
             let position = last_index.astype(q.dtype()) * q.ravel();
             let (low, high) = (position.floor(), position.ceil());
             let fraction = &position - &low;
-            let value = |position: &Array| {
+            let [low, high] = [low, high].map(|position| {
                 let index = super::minimum(position.astype(last_index.dtype()), &last_index).maximum(0);
                 sorted.take_along_axis(index, axis)
-            };
-            let quantiles = value(&low) * (1.0 - &fraction) + value(&high) * fraction;
+            });
+            let quantiles = low * (1.0 - &fraction) + high * fraction;
             Ok(vec![lax::reshape(&quantiles.moveaxis(-1, 0), &[q.shape(), &batch].concat())])
         })
     })

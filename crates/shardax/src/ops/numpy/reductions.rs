@@ -228,6 +228,7 @@ impl Array {
                 }
                 return Ok(Reduce { reducer, axes: over.axes.clone(), out: over.out(x)? }.apply(x));
             };
+            // The initial value also replaces masked elements, so that it decides for empty and masked reductions.
             let reduce = Reduce { reducer, axes: over.axes.clone(), out: over.out(x)? };
             Ok(combine(reduce.apply(&over.masked(x, &initial)), initial))
         })

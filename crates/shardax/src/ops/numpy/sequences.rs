@@ -128,6 +128,7 @@ pub(super) fn line(
                 let count = if *endpoint { num - 1 } else { num };
                 let mut line_shape = vec![1; shape.len() + 1];
                 line_shape[axis] = count;
+                // The last point is the end itself, because the sum of both products may round.
                 let fraction = lax::iota(wide.real(), &[count], 0) / count as f64;
                 let fraction = lax::reshape(&fraction, &line_shape).astype(wide);
                 let inner = &start * (1.0 - &fraction) + &stop * fraction;

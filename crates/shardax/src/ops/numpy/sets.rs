@@ -252,6 +252,7 @@ pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNu
         let keys: Vec<Array> =
             keys.iter().rev().cloned().map(crate::ops::primitive::stop_gradient::stop_gradient).collect();
         composite1("lexsort", axis, &keys, |&dimension, keys| {
+            // Sorts the positions with the keys; the last key of the list is the first to compare.
             let places = lax::iota(DType::I32, keys[0].shape(), dimension);
             let sort = Sort { operands: keys.len() + 1, dimension, num_keys: keys.len(), is_stable: true };
             Ok(vec![sort.apply(&[keys, &[places]].concat())[keys.len()].clone()])

@@ -184,8 +184,8 @@ impl Array {
                 axes.iter().map(|&axis| normalize_axis(axis as isize, rank)).collect()
             };
             let (from, to) = (axes(from.into_axes())?, axes(to.into_axes())?);
-            let is_distinct = |axes: &[usize]| (1..axes.len()).all(|i| !axes[..i].contains(&axes[i]));
-            if from.len() != to.len() || !is_distinct(&from) || !is_distinct(&to) {
+            let repeats = [&from, &to].into_iter().any(|axes| (1..axes.len()).any(|i| axes[..i].contains(&axes[i])));
+            if from.len() != to.len() || repeats {
                 return Err(err!(Value, "Inconsistent number of elements: moveaxis from {from:?} to {to:?}")
                     .help("pass each dimension once, and one new position for each"));
             }

@@ -125,8 +125,9 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
     let position = q.ravel() * (count as f64 - 1.0);
     let (low, high) = (position.floor(), position.ceil());
     let fraction = &position - &low;
-    let value = |position: &Array| sorted.take(position.astype(DType::of_indices(&[count])).clip(0, count - 1), -1);
-    let quantiles = value(&low) * (1.0 - &fraction) + value(&high) * fraction;
+    let [low, high] =
+        [low, high].map(|position| sorted.take(position.astype(DType::of_indices(&[count])).clip(0, count - 1), -1));
+    let quantiles = low * (1.0 - &fraction) + high * fraction;
     let has_nan = isnan(&lines).any(over(-1).keepdims(true));
     let quantiles = where_(has_nan, f64::NAN, quantiles);
     // The dimensions of `q` come first in the result.
@@ -379,6 +380,7 @@ impl HistogramOptions {
                     .help("pass an array of real numbers"));
             }
             let dtype = to_inexact(x.dtype());
+            // Edges that are passed stay as they are; a number of bins needs the ends of the data.
             let bins = match bins {
                 Bins::Edges(edges) if edges.ndim() == 1 && edges.size() > 1 => return Ok(edges.astype(dtype)),
                 Bins::Edges(edges) => {
@@ -561,6 +563,7 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
             let (x, xp, fp) = (&args[0], &args[1], &args[2]);
             let n = xp.size() as i32;
             let i = xp.searchsorted_right(x).clip(1, (n - 1).max(1));
+            // The points before and after `x`; values outside of the points are replaced at the end.
             let before = &i - 1;
             let (i, before) = (i.minimum(n - 1), before);
             let df = fp.get(&i) - fp.get(&before);

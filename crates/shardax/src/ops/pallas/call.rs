@@ -277,6 +277,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
             return Err(err!(NotImplemented, "pallas_call {} was called in a kernel", self.name)
                 .help("call the other kernel before or after this one"));
         }
+        // The refs are the prefetched scalars, the blocks of operands and results, and the scratch memory.
         let prefetch = self.num_scalar_prefetch;
         if prefetch > operands.len() {
             return Err(err!(Value, "num_scalar_prefetch is {prefetch}, and there are {} operands", operands.len())
@@ -408,8 +409,8 @@ fn trace_closed(
         return Ok(program.simplified());
     }
     let numbers: Vec<Array> = captures.iter().filter_map(captured_number).collect();
-    let with_numbers = |args: &[Array]| eval(&program, &[&numbers[..], args].concat());
-    Ok(with_abstract_mesh(None, || trace(args, with_numbers))?.program.simplified())
+    let traced = with_abstract_mesh(None, || trace(args, |args| eval(&program, &[&numbers[..], args].concat())))?;
+    Ok(traced.program.simplified())
 }
 
 /// Returns a captured scalar as a literal, if its value is known while the kernel is traced.

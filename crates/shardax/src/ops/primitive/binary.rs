@@ -467,10 +467,11 @@ impl Primitive for Select {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = self.apply(&args[0], &args[1], &args[2]);
         // A zero of the operand's type keeps scalars scalars.
-        let zero = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type()));
+        let [x_t, y_t] =
+            [1, 2].map(|i| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type())));
         let tangent = match (&tangents[1], &tangents[2]) {
             (None, None) => None,
-            _ => Some(self.apply(&args[0], &zero(1), &zero(2))),
+            _ => Some(self.apply(&args[0], &x_t, &y_t)),
         };
         let tangent = tangent.map(|t| if t.shape() == out.shape() { t } else { t.broadcast_to(out.shape()) });
         Ok((smallvec![out], vec![tangent]))

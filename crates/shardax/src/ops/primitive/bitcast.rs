@@ -40,8 +40,8 @@ impl Primitive for BitcastConvert {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let from = args[0].dtype;
-        let casts = |d: DType| !d.is_complex() && d.category() != Category::Bool;
-        if from != self.dtype && (!casts(from) || !casts(self.dtype)) {
+        let mut dtypes = [from, self.dtype].into_iter();
+        if from != self.dtype && dtypes.any(|d| d.is_complex() || d.category() == Category::Bool) {
             return Err(err!(Type, "bitcast_convert_type cannot read {from} as {}", self.dtype)
                 .help("bitcast between real dtypes; view the real and imaginary parts separately"));
         }

@@ -305,8 +305,8 @@ impl Primitive for Call {
         }
         let is_linear: Vec<bool> = args.iter().map(Operand::is_linear).collect();
         let has_ct: Vec<bool> = cts.iter().map(Option::is_some).collect();
-        let known = args.iter().filter(|arg| !arg.is_linear()).map(|arg| arg.value().cloned());
-        let mut operands: Vec<Array> = known.collect::<Result<_>>()?;
+        let known_operands = args.iter().filter(|arg| !arg.is_linear()).map(|arg| arg.value().cloned());
+        let mut operands: Vec<Array> = known_operands.collect::<Result<_>>()?;
         let known_count = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
@@ -317,11 +317,11 @@ impl Primitive for Call {
             let (mut has, mut layout) = (Vec::new(), Layout::default());
             let traced = trace(&types, |inputs| {
                 let (known, cts) = inputs.split_at(known_count);
-                let mut known = known.iter();
+                let mut known_inputs = known.iter();
                 let operands: Vec<Operand> = args
                     .iter()
                     .map(|arg| match arg {
-                        Operand::NonLinear(array) => Operand::NonLinear(known.next().unwrap_or(array).clone()),
+                        Operand::NonLinear(array) => Operand::NonLinear(known_inputs.next().unwrap_or(array).clone()),
                         Operand::Linear(aval) => Operand::Linear(aval.clone()),
                     })
                     .collect();
@@ -340,11 +340,14 @@ impl Primitive for Call {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let unbatched = |(arg, dim): (&Array, &Option<usize>)| match dim {
-            Some(dim) => arg.aval().without_dim(*dim),
-            None => arg.aval(),
+        let unbatched_types = || {
+            let types = args.iter().zip(dims).map(|(arg, dim)| match dim {
+                Some(dim) => arg.aval().without_dim(*dim),
+                None => arg.aval(),
+            });
+            types.collect()
         };
-        if !self.stays_call(|| args.iter().zip(dims).map(unbatched).collect()) {
+        if !self.stays_call(unbatched_types) {
             let (outs, out_dims) = self.named(|| batching::batch_eval(&self.program, axis, args, dims))?;
             return Ok((outs.into(), out_dims));
         }

@@ -70,7 +70,7 @@ impl Recomputed {
                 Decision::Save => saved.extend_from_slice(&eqn.outputs),
                 Decision::Offload(Offload { src, dst }) => {
                     for &value in &eqn.outputs {
-                        let put = Var(avals.len() as u32);
+                        let copy = Var(avals.len() as u32);
                         avals.push(program.aval_of(value).clone());
                         let moved = |kind, from, to| Eqn {
                             mesh: None,
@@ -79,9 +79,9 @@ impl Recomputed {
                             outputs: smallvec![to],
                             ..eqn.clone()
                         };
-                        saving.push(moved(dst, value, put));
-                        again.push(moved(src, put, value));
-                        saved.push(put);
+                        saving.push(moved(dst, value, copy));
+                        again.push(moved(src, copy, value));
+                        saved.push(copy);
                     }
                 }
             }
@@ -152,18 +152,18 @@ impl Primitive for Checkpoint {
 
         let inputs = [&known.captures, args].concat();
         let mut outs = eval(&parts.saving, &inputs)?;
-        let kept = [inputs, outs.split_off(count)].concat();
+        let residuals_and_inputs = [inputs, outs.split_off(count)].concat();
 
         // The linear part receives the operands of the program and the saved values.
-        let operands = [&kept[..], &marked_tangents(tangents, args, &nonzero)].concat();
+        let operands = [&residuals_and_inputs[..], &marked_tangents(tangents, args, &nonzero)].concat();
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         let derived = trace(&types, |inputs| {
-            let (kept, tangents) = inputs.split_at(kept.len());
-            let stored = scope::within([Part::Name(RECOMPUTED.into())], || eval(&parts.again, kept))?;
+            let (residuals_and_inputs, tangents) = inputs.split_at(residuals_and_inputs.len());
+            let stored = scope::within([Part::Name(RECOMPUTED.into())], || eval(&parts.again, residuals_and_inputs))?;
             let residuals: Vec<Array> = residuals
                 .iter()
                 .map(|residual| match residual {
-                    Residual::Input(i) => kept[known.captures.len() + i].clone(),
+                    Residual::Input(i) => residuals_and_inputs[known.captures.len() + i].clone(),
                     Residual::Outer(array) => array.clone(),
                     Residual::Stored(k) => stored[*k].clone(),
                 })
@@ -175,10 +175,10 @@ impl Primitive for Checkpoint {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        let known: Vec<bool> = args.iter().map(|a| !a.is_linear()).collect();
-        let given: Vec<bool> = cts.iter().map(Option::is_some).collect();
+        let is_known: Vec<bool> = args.iter().map(|a| !a.is_linear()).collect();
+        let has_ct: Vec<bool> = cts.iter().map(Option::is_some).collect();
         let mut operands: Vec<Array> =
-            marked(args, &known).iter().map(|a| a.value().cloned()).collect::<Result<_>>()?;
+            marked(args, &is_known).iter().map(|a| a.value().cloned()).collect::<Result<_>>()?;
         let count = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         if self.prevent_cse {
@@ -186,7 +186,7 @@ impl Primitive for Checkpoint {
             // needed.
             operands = OptimizationBarrier::apply(&operands).into_vec();
         }
-        let cts = spread_marked(operands.split_off(count), &given);
+        let cts = spread_marked(operands.split_off(count), &has_ct);
         let mut operands = operands.into_iter();
         let args: Vec<Operand> = args
             .iter()

@@ -97,11 +97,11 @@ impl CheckpointPolicy {
         offload_dst: &str,
     ) -> Result<Self> {
         let (saved, offloaded) = (owned(names_which_can_be_saved), owned(names_which_can_be_offloaded));
-        let both: Vec<&String> = saved.iter().filter(|name| offloaded.contains(name)).collect();
-        if !both.is_empty() {
+        let intersection: Vec<&String> = saved.iter().filter(|name| offloaded.contains(name)).collect();
+        if !intersection.is_empty() {
             return Err(err!(
                 Value,
-                "The names should be exclusive and should not intersect in `names_which_can_be_saved` and `names_which_can_be_offloaded`. Got names_which_can_be_saved={saved:?}, names_which_can_be_offloaded={offloaded:?} and the intersection={both:?}"
+                "The names should be exclusive and should not intersect in `names_which_can_be_saved` and `names_which_can_be_offloaded`. Got names_which_can_be_saved={saved:?}, names_which_can_be_offloaded={offloaded:?} and the intersection={intersection:?}"
             )
             .help("leave each name in one of the two lists"))
             .at_caller();
@@ -148,6 +148,7 @@ impl CheckpointPolicy {
         let primitive = eqn.primitive.as_any();
         let dot = primitive.downcast_ref::<DotGeneral>();
         let name = primitive.downcast_ref::<Name>().map(|value| &value.name);
+        // Values that every policy must save have a reserved name.
         if name.is_some_and(|name| name == ALWAYS_SAVED) {
             return Decision::Save;
         }

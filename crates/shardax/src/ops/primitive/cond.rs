@@ -159,8 +159,7 @@ impl Primitive for Cond {
                     bail!(Type, "cond needs an operand of type {want}, got {arg}");
                 }
             }
-            let others = branch.out_avals();
-            for (out, other) in outs.iter_mut().zip(&others) {
+            for (out, other) in outs.iter_mut().zip(&branch.out_avals()) {
                 if (out.dtype, &out.shape) != (other.dtype, &other.shape) || !agrees(out, other) {
                     bail!(Type, "cond branches must have equal output types but they differ: {out} and {other}");
                 }
@@ -257,7 +256,7 @@ impl Primitive for Cond {
             }
             filled.push(used);
         }
-        let known = splits
+        let known_branches = splits
             .iter()
             .zip(&filled)
             .map(|(split, filled)| {
@@ -272,7 +271,7 @@ impl Primitive for Cond {
                 })
             })
             .collect::<Result<_>>()?;
-        let mut results = Cond::run(known, index, &args)?;
+        let mut results = Cond::run(known_branches, index, &args)?;
         let stored: Vec<Array> = results.drain(count..).collect();
 
         let any = any_of(&splits.iter().map(|s| s.linear.nonzero_out.clone()).collect::<Vec<_>>());
@@ -313,7 +312,7 @@ impl Primitive for Cond {
         let this = self.fit_sets(&index.vma(), &sets)?.map_or_else(|| self.clone(), |(this, _)| this);
         let mut operands: Vec<Array> =
             args.iter().filter(|a| !a.is_linear()).map(|a| a.value().cloned()).collect::<Result<_>>()?;
-        let known = operands.len();
+        let known_count = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         let has_ct: Vec<bool> = cts.iter().map(Option::is_some).collect();
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
@@ -323,7 +322,7 @@ impl Primitive for Cond {
         let (mut back, mut has, mut logged, mut layouts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for branch in &this.branches {
             back.push(trace(&types, |inputs| {
-                let mut known_inputs = inputs[..known].iter().cloned();
+                let mut known_inputs = inputs[..known_count].iter().cloned();
                 let operands = args.iter().map(|arg| match arg {
                     Operand::NonLinear(array) => {
                         Operand::NonLinear(known_inputs.next().unwrap_or_else(|| array.clone()))
@@ -331,7 +330,7 @@ impl Primitive for Cond {
                     Operand::Linear(aval) => Operand::Linear(aval.clone()),
                 });
                 let operands: Vec<Operand> = operands.collect();
-                let cts = spread_marked(inputs[known..].iter().cloned(), &has_ct);
+                let cts = spread_marked(inputs[known_count..].iter().cloned(), &has_ct);
                 let (in_cts, layout, values) = backward_logs::nested(|| backward(branch, &operands, &cts))?;
                 has.push(in_cts.iter().map(Option::is_some).collect::<Vec<bool>>());
                 logged.push(values.iter().map(Array::aval).collect::<Vec<Aval>>());
@@ -365,9 +364,9 @@ impl Primitive for Cond {
             return this.batch_by_select(axis, index, &args, &dims[1..]);
         }
         let no_outputs = vec![false; this.output_count()];
-        let all: Vec<_> =
+        let batched: Vec<_> =
             this.branches.iter().map(|b| batch_program(b, axis, &dims[1..], &no_outputs)).collect::<Result<_>>()?;
-        let (branches, has): (Vec<Traced>, Vec<Vec<bool>>) = all.into_iter().unzip();
+        let (branches, has): (Vec<Traced>, Vec<Vec<bool>>) = batched.into_iter().unzip();
         let any = any_of(&has);
         let branches = alike(branches, &has, &any, |outs, has| {
             let batched = outs.iter().zip(has).zip(&any).map(|((out, has), any)| match any & !has {
@@ -397,8 +396,8 @@ impl Cond {
             let (outs, out_dims) = match counting(branch)? {
                 None => batch_eval(branch, axis, args, dims)?,
                 Some(branch) => {
-                    let all = [std::slice::from_ref(&is_selected), args].concat();
-                    batch_eval(&branch, axis, &all, &[&[Some(0)], dims].concat())?
+                    let counted_args = [std::slice::from_ref(&is_selected), args].concat();
+                    batch_eval(&branch, axis, &counted_args, &[&[Some(0)], dims].concat())?
                 }
             };
             let outs: Vec<Array> = outs.iter().zip(out_dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect();

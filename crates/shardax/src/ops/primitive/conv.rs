@@ -338,10 +338,11 @@ impl Primitive for ConvGeneralDilated {
             return Ok(vec![self.write(cx, args, &outs[0])]);
         }
         let is_grouped = self.feature_group_count > 1 || self.batch_group_count > 1;
-        let first = if is_grouped { 0 } else { 2 };
-        let args = [cx.with_whole(args[0], &self.lhs[first..]), cx.with_whole(args[1], &self.rhs[first..])];
+        let first_unsplit = if is_grouped { 0 } else { 2 };
+        let args =
+            [cx.with_whole(args[0], &self.lhs[first_unsplit..]), cx.with_whole(args[1], &self.rhs[first_unsplit..])];
         let out = self.write(cx, &args, &outs[0]);
-        Ok(vec![cx.with_whole(out, &self.out[first..])])
+        Ok(vec![cx.with_whole(out, &self.out[first_unsplit..])])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

@@ -190,13 +190,13 @@ impl Primitive for CustomJvp {
     /// The rule does not cover the state, which is passed through.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let (rule, count) = (self.rule.clone(), state.len());
-        let past = move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
+        let passing_through = move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
             let (outs, out_tangents) = rule(&primals[count..], &tangents[count..], &zeros[count..])?;
             Ok(([&primals[..count], &outs].concat(), [&tangents[..count], &out_tangents].concat()))
         };
         let id = RuleId::Threaded { of: Box::new(self.id.clone()), count };
         in_place_thread_state(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
-            bind_checked(CustomJvp { program, num_consts, id, rule: Arc::new(past) }, operands)
+            bind_checked(CustomJvp { program, num_consts, id, rule: Arc::new(passing_through) }, operands)
         })
     }
 
@@ -225,24 +225,29 @@ impl Primitive for CustomJvp {
             outs.iter().chain(&out_tangents).try_for_each(check_usable)?;
             Ok((outs, out_tangents))
         })?;
-        let what = "Custom JVP rule must produce primal and tangent outputs with equal shapes and dtypes";
+        let requirement = "Custom JVP rule must produce primal and tangent outputs with equal shapes and dtypes";
         let avals = self.program.out_avals();
-        check_types(&format!("{what} as the function's"), &outs, &avals)?;
+        check_types(&format!("{requirement} as the function's"), &outs, &avals)?;
         if out_tangents.len() != outs.len() {
-            return Err(err!(Type, "{what}: got {} primal outputs and {} tangents", outs.len(), out_tangents.len())
-                .help("return one tangent for each output"));
+            return Err(err!(
+                Type,
+                "{requirement}: got {} primal outputs and {} tangents",
+                outs.len(),
+                out_tangents.len()
+            )
+            .help("return one tangent for each output"));
         }
-        let mut all = Tangents::new();
+        let mut checked_tangents = Tangents::new();
         for (t, aval) in out_tangents.into_iter().zip(&avals) {
             let Some(aval) = tangent_aval(aval) else {
-                all.push(None);
+                checked_tangents.push(None);
                 continue;
             };
-            check_types(what, std::slice::from_ref(&t), std::slice::from_ref(&aval))?;
-            check_varying(what, &t, &aval, true)?;
-            all.push(Some(t));
+            check_types(requirement, std::slice::from_ref(&t), std::slice::from_ref(&aval))?;
+            check_varying(requirement, &t, &aval, true)?;
+            checked_tangents.push(Some(t));
         }
-        Ok((outs.into(), all))
+        Ok((outs.into(), checked_tangents))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {

@@ -280,20 +280,20 @@ impl Primitive for Pullback {
             cts.iter().try_for_each(check_usable)?;
             Ok(cts)
         })?;
-        let what = "Custom VJP bwd rule must produce an output with the same structure and types as the args tuple of the primal function";
+        let requirement = "Custom VJP bwd rule must produce an output with the same structure and types as the args tuple of the primal function";
         if in_cts.len() != self.args.len() {
-            return Err(err!(Type, "{what}: got {} cotangents for {} arguments", in_cts.len(), self.args.len())
+            return Err(err!(Type, "{requirement}: got {} cotangents for {} arguments", in_cts.len(), self.args.len())
                 .help("return one cotangent for each argument"));
         }
-        let mut all: Tangents = vec![None; self.num_residuals];
+        let mut operand_cts: Tangents = vec![None; self.num_residuals];
         for ((ct, aval), nonzero) in in_cts.into_iter().zip(&self.args).zip(&self.nonzero) {
             if *nonzero {
-                check_types(what, std::slice::from_ref(&ct), &[aval.cotangent()])?;
-                check_varying(what, &ct, aval, false)?;
-                all.push(Some(ct));
+                check_types(requirement, std::slice::from_ref(&ct), &[aval.cotangent()])?;
+                check_varying(requirement, &ct, aval, false)?;
+                operand_cts.push(Some(ct));
             }
         }
-        Ok(all)
+        Ok(operand_cts)
     }
 
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

@@ -121,8 +121,8 @@ impl Primitive for CustomVmap {
         let (consts, own) = marks.split_at(self.num_consts);
         let (captured, own_tangents) = operand_tangents.split_at(consts.iter().filter(|mark| **mark).count());
         if tangents[..self.num_consts].iter().any(Option::is_some) {
-            let what = "Detected differentiation of a custom_vmap function with respect to a closed-over value";
-            return Err(err!(NotImplemented, "{what}, which its rule says nothing about")
+            let problem = "Detected differentiation of a custom_vmap function with respect to a closed-over value";
+            return Err(err!(NotImplemented, "{problem}, which its rule says nothing about")
                 .help("pass the value as an argument of the function"));
         }
         let out_marks: Vec<bool> = self.program.out_avals().iter().map(|a| tangent_aval(a).is_some()).collect();
@@ -183,6 +183,7 @@ impl Primitive for CustomVmap {
                 None => arg.clone(),
             })
             .collect();
+        // The rule decides which results are batched, so its results are checked against that decision.
         let batched: Vec<bool> = arg_dims.iter().map(Option::is_some).collect();
         let (outs, flags) = in_rule("custom_vmap", || {
             let (outs, flags) = rule(axis.size, &batched, &args)?;

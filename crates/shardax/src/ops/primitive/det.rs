@@ -28,8 +28,8 @@ impl Det {
 
 /// Returns the sign of the permutation in this dtype: 1 if the number of row exchanges is even, otherwise -1.
 pub(crate) fn parity(pivots: &Array, dtype: DType) -> Array {
-    let own = lax::iota(DType::I32, pivots.shape(), pivots.ndim() - 1);
-    let odd = pivots.not_equal(own).astype(DType::I32).sum(-1) % 2;
+    let identity = lax::iota(DType::I32, pivots.shape(), pivots.ndim() - 1);
+    let odd = pivots.not_equal(identity).astype(DType::I32).sum(-1) % 2;
     convert(&(odd * -2 + 1), dtype, dtype.is_wide())
 }
 

@@ -94,8 +94,8 @@ impl Primitive for DevicePut {
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        let put = |x: &Array| self.clone().apply(x);
-        Ok((smallvec![put(&args[0])], vec![tangents[0].as_ref().map(put)]))
+        let out = self.clone().apply(&args[0]);
+        Ok((smallvec![out], vec![tangents[0].as_ref().map(|t| self.clone().apply(t))]))
     }
 
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {

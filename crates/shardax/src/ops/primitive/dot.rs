@@ -97,9 +97,9 @@ fn prepended(dims: &[usize]) -> Ints {
 }
 
 fn are_distinct(a: &[usize], b: &[usize]) -> bool {
-    let mut all: Ints = a.iter().chain(b).copied().collect();
-    all.sort_unstable();
-    all.windows(2).all(|w| w[0] != w[1])
+    let mut dims: Ints = a.iter().chain(b).copied().collect();
+    dims.sort_unstable();
+    dims.windows(2).all(|w| w[0] != w[1])
 }
 
 fn list(dims: &[usize]) -> String {
@@ -203,18 +203,19 @@ impl DotGeneral {
 
     /// The cotangent of one operand: the cotangent contracted over the other operand's free dimensions, `dA = dC Bᵀ`
     /// and `dB = Aᵀ dC`, or `dBᵀ = dCᵀ A` if that transposes less before the multiplication.
-    fn operand_ct(&self, ct: &Array, other: &Array, this: &Aval, is_lhs: bool) -> Array {
+    fn operand_ct(&self, ct: &Array, other_operand: &Array, this: &Aval, is_lhs: bool) -> Array {
         let (this_contract, this_batch, other_contract, other_batch) = match is_lhs {
             true => (&self.lhs_contract, &self.lhs_batch, &self.rhs_contract, &self.rhs_batch),
             false => (&self.rhs_contract, &self.rhs_batch, &self.lhs_contract, &self.lhs_batch),
         };
         let batch = self.lhs_batch.len();
         let this_free = free(this.rank(), this_contract, this_batch);
-        let other_free = free(other.ndim(), other_contract, other_batch);
+        let other_free = free(other_operand.ndim(), other_contract, other_batch);
         // In the cotangent the free dimensions of `lhs` come before those of `rhs`.
         let other_start = if is_lhs { batch + this_free.len() } else { batch };
         // If the result is wider than the operands, so are computations from its cotangent.
-        let other = &if other.dtype() == ct.dtype() { other.clone() } else { other.astype(ct.dtype()) };
+        let other_operand =
+            &if other_operand.dtype() == ct.dtype() { other_operand.clone() } else { other_operand.astype(ct.dtype()) };
         let (of_ct, ct_batch): (Ints, Ints) =
             ((other_start..other_start + other_free.len()).collect(), (0..batch).collect());
         // The result is [batch, free of this, contracted of other in its order], or the latter two the other way round.
@@ -222,7 +223,7 @@ impl DotGeneral {
         contracted.sort_by_key(|&i| other_contract[i]);
         let contracted = contracted.iter().map(|&i| this_contract[i]);
         // Transposing the smaller operand is cheaper. With symbolic sizes, programs must not depend on a comparison.
-        let ct_first = is_lhs || !sizes_are_open() && ct.size() < other.size();
+        let ct_first = is_lhs || !sizes_are_open() && ct.size() < other_operand.size();
         let order: Vec<usize> = match ct_first {
             true => this_batch.iter().copied().chain(this_free).chain(contracted).collect(),
             false => this_batch.iter().copied().chain(contracted).chain(this_free).collect(),
@@ -235,8 +236,8 @@ impl DotGeneral {
         };
         let out = sharding.map(|typed| Arc::new(typed.with_dims(order.iter().map(|&d| typed.dims()[d].clone()))));
         let other_free: Ints = other_free.iter().copied().collect();
-        let (ct, other) = ((ct, &of_ct, &ct_batch), (other, &other_free, other_batch));
-        let (lhs, rhs) = if ct_first { (ct, other) } else { (other, ct) };
+        let (ct, other_operand) = ((ct, &of_ct, &ct_batch), (other_operand, &other_free, other_batch));
+        let (lhs, rhs) = if ct_first { (ct, other_operand) } else { (other_operand, ct) };
         let dot = DotGeneral {
             lhs_contract: lhs.1.clone(),
             rhs_contract: rhs.1.clone(),

@@ -71,7 +71,7 @@ fn stack_starts(axis: &BatchAxis, starts: &[Array], dims: &[Option<usize>]) -> A
 fn clamped(cx: &mut Lowering, starts: &[Value], shape: &[usize], sizes: &[usize]) -> Vec<Value> {
     let is_clamped_here = cx.has_quirk("slices-of-slices");
     let wide = DType::of_indices(shape) == DType::I64;
-    let clamp = |(d, &start): (usize, &Value)| {
+    let clamped = starts.iter().enumerate().map(|(d, &start)| {
         let mut aval = cx.aval(start);
         let mut start = start;
         // XLA compares a start with the sizes in the start's dtype.
@@ -82,12 +82,12 @@ fn clamped(cx: &mut Lowering, starts: &[Value], shape: &[usize], sizes: &[usize]
         if !is_clamped_here {
             return start;
         }
-        let last = (shape[d] - sizes[d]) as i128;
-        let last = aval.dtype.integer_range().map_or(last, |(_, most)| last.min(most));
-        let [low, high] = [0, last].map(|bound| cx.constant(Scalar::Int(bound), &aval));
+        let last_start = (shape[d] - sizes[d]) as i128;
+        let last_start = aval.dtype.integer_range().map_or(last_start, |(_, max)| last_start.min(max));
+        let [low, high] = [0, last_start].map(|bound| cx.constant(Scalar::Int(bound), &aval));
         cx.op("stablehlo.clamp", &[low, start, high], "", &aval)
-    };
-    starts.iter().enumerate().map(clamp).collect()
+    });
+    clamped.collect()
 }
 
 /// A zero of the start indices' dtype, for the batch dimension.
@@ -238,15 +238,13 @@ impl Primitive for DynamicUpdateSlice {
         let Some(ct) = &cts[0] else { return Ok(out) };
         let starts: Vec<Array> = args[2..].iter().map(|s| s.value().cloned()).collect::<Result<_>>()?;
         let block = args[1].aval();
-        let with = |mut head: Vec<Array>| {
-            head.extend(starts.iter().cloned());
-            head
-        };
+
         if args[0].is_linear() {
-            out[0] = Some(bind1(*self, &with(vec![ct.clone(), Array::zeros_of(&block.cotangent())])));
+            let zeros = Array::zeros_of(&block.cotangent());
+            out[0] = Some(bind1(*self, &[&[ct.clone(), zeros][..], &starts].concat()));
         }
         if args[1].is_linear() {
-            out[1] = Some(bind1(DynamicSlice { sizes: block.shape }, &with(vec![ct.clone()])));
+            out[1] = Some(bind1(DynamicSlice { sizes: block.shape }, &[&[ct.clone()][..], &starts].concat()));
         }
         Ok(out)
     }

@@ -126,7 +126,7 @@ impl Primitive for PowerOf {
         if !self.is_negative {
             return Ok(vec![product]);
         }
-        let one = cx.constant(Scalar::Int(1), out);
-        Ok(vec![cx.op("stablehlo.divide", &[one, product], "", out)])
+        let unit = cx.constant(Scalar::Int(1), out);
+        Ok(vec![cx.op("stablehlo.divide", &[unit, product], "", out)])
     }
 }

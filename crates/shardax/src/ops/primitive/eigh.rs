@@ -37,9 +37,9 @@ fn refined(a: &Array, v: &Array) -> [Array; 2] {
     let r = eye - product(&adjoint(v), v);
     let s = product(&adjoint(v), &product(a, v));
     let w = real(&s.last_diagonal(0)) / (-real(&r.last_diagonal(0)) + 1);
-    let length = |x: &Array| SQRT.apply(&(ABS.apply(x) * ABS.apply(x)).sum([-2, -1])).expand_dims([-2, -1]);
+
     // Eigenvalues that are closer than this are treated as equal.
-    let close = (length(&where_(&is_diagonal, 0, &s)) + length(a) * length(&r)) * 2;
+    let close = (frobenius_norm(&where_(&is_diagonal, 0, &s)) + frobenius_norm(a) * frobenius_norm(&r)) * 2;
     let gaps = w.expand_dims(-2) - w.expand_dims(-1);
     let apart = ABS.apply(&gaps).greater(close) & !is_diagonal;
     let turned = (s + &r * w.expand_dims(-2).astype(a.dtype())) / where_(&apart, &gaps, 1).astype(a.dtype());
@@ -48,6 +48,11 @@ fn refined(a: &Array, v: &Array) -> [Array; 2] {
     let columns = order.expand_dims(-2).broadcast_to(a.shape());
     let mode = GatherScatterMode::PromiseInBounds;
     [take_along(&v, &columns, rank - 1, mode, true), take_along(&w, &order, rank - 2, mode, true)]
+}
+
+/// The Frobenius norm of each matrix, as a matrix of size 1.
+fn frobenius_norm(x: &Array) -> Array {
+    SQRT.apply(&(ABS.apply(x) * ABS.apply(x)).sum([-2, -1])).expand_dims([-2, -1])
 }
 
 impl Primitive for Eigh {
@@ -79,21 +84,21 @@ impl Primitive for Eigh {
         if n < 2 || outs[0].size() == 0 {
             return cx.expand(args, |a| Ok(vec![eye_like(&a[0], n), real(&a[0].last_diagonal(0))]));
         }
-        let found = widened(cx, args, outs, |cx, args, outs| {
+        let results = widened(cx, args, outs, |cx, args, outs| {
             // Jacobi's method; reads the lower triangle, sorts the eigenvalues, at most 100 sweeps, with this
             // tolerance.
             let attrs = "call_target_name = \"Eigh\", backend_config = \"1,1,100,1e-6\"";
-            let found = cx.op_with("stablehlo.custom_call", args, attrs, Vec::new(), outs);
+            let results = cx.op_with("stablehlo.custom_call", args, attrs, Vec::new(), outs);
             if outs[1].dtype != DType::F64 {
-                return Ok(found);
+                return Ok(results);
             }
             // These eigenvectors are accurate to half of the digits, whatever the tolerance.
-            cx.expand(&[args[0], found[0]], |args| {
+            cx.expand(&[args[0], results[0]], |args| {
                 let [v, _] = refined(&args[0], &args[1]);
                 Ok(refined(&args[0], &v).into())
             })
         })?;
-        nan_unless_finite(cx, args[0], &found)
+        nan_unless_finite(cx, args[0], &results)
     }
 
     /// With `x = vᴴ da v`: `dw = diag(x)` and `dv = v (f * x)`, where `f[i, j] = 1 / (w[j] - w[i])`, and 0 on the
@@ -125,7 +130,8 @@ pub(crate) fn nan_unless_finite(cx: &mut Lowering, a: Value, found: &[Value]) ->
     }
     cx.expand(&[a, found[0], found[1]], |a| {
         let finite = a[0].isfinite().all([-2, -1]);
-        let or_nan = |x: &Array, axes: &[i32]| where_(finite.expand_dims(axes), x, f64::NAN).astype(x.dtype());
-        Ok(vec![or_nan(&a[1], &[-2, -1]), or_nan(&a[2], &[-1])])
+        let results = [(&a[1], &[-2, -1][..]), (&a[2], &[-1])]
+            .map(|(x, axes)| where_(finite.expand_dims(axes), x, f64::NAN).astype(x.dtype()));
+        Ok(results.into())
     })
 }

@@ -68,8 +68,8 @@ pub(crate) fn shape_of(name: &str, args: &[Aval]) -> Result<Aval> {
         if out.shape.is_empty() {
             out.shape = arg.shape.clone();
         } else if !arg.shape.is_empty() && arg.shape != out.shape {
-            let all: Vec<_> = args.iter().map(|a| a.to_string()).collect();
-            return Err(err!(Type, "{name} got arrays of different shapes: {}", all.join(", "))
+            let types: Vec<_> = args.iter().map(|a| a.to_string()).collect();
+            return Err(err!(Type, "{name} got arrays of different shapes: {}", types.join(", "))
                 .help("operands of an elementwise operation have one shape, or are scalars"));
         }
     }
@@ -82,8 +82,8 @@ pub(crate) fn dtype_of(name: &str, accepts: Accepts, args: &[Aval]) -> Result<DT
     let dtype = args[0].dtype;
     accepts.check(name, dtype)?;
     if args.iter().any(|a| a.dtype != dtype) {
-        let all: Vec<_> = args.iter().map(|a| a.to_string()).collect();
-        return Err(err!(Type, "{name} requires arguments to have the same dtypes, got {}", all.join(", "))
+        let types: Vec<_> = args.iter().map(|a| a.to_string()).collect();
+        return Err(err!(Type, "{name} requires arguments to have the same dtypes, got {}", types.join(", "))
             .help("convert them to one dtype with `astype`"));
     }
     Ok(dtype)
@@ -120,24 +120,25 @@ pub(crate) fn batch(
     dims: &[Option<usize>],
     apply: impl FnOnce(&[Array]) -> Array,
 ) -> Result<(Outputs, Dims)> {
-    let rank = |i: usize| args[i].ndim() - dims[i].is_some() as usize;
-    let full = (0..args.len()).map(rank).max().unwrap_or(0);
+    // The ranks of the operands for one entry of the batch.
+    let ranks: Vec<usize> = args.iter().zip(dims).map(|(x, dim)| x.ndim() - usize::from(dim.is_some())).collect();
+    let full = ranks.iter().copied().max().unwrap_or(0);
     // Operands that agree on the axis, or are scalars of the whole batch, need no move.
-    let first = (0..args.len()).find_map(|i| if rank(i) == full { dims[i] } else { None });
-    let simple =
-        first.is_some() && (0..args.len()).all(|i| if rank(i) == full { dims[i] == first } else { dims[i].is_none() });
-    if let (true, Some(d)) = (simple, first) {
+    let common_dim = (0..args.len()).find_map(|i| if ranks[i] == full { dims[i] } else { None });
+    let simple = common_dim.is_some()
+        && (0..args.len()).all(|i| if ranks[i] == full { dims[i] == common_dim } else { dims[i].is_none() });
+    if let (true, Some(d)) = (simple, common_dim) {
         return Ok((smallvec![apply(args)], vec![Some(d)]));
     }
     let moved: Vec<Array> = (0..args.len())
         .map(|i| {
-            if rank(i) == full {
+            if ranks[i] == full {
                 return axis.moved(&args[i], dims[i], 0);
             }
             match dims[i] {
                 // A scalar per batch entry: it is broadcast over the other operands' dimensions.
                 Some(_) => {
-                    let like = (0..args.len()).find(|&j| rank(j) == full).unwrap_or(i);
+                    let like = (0..args.len()).find(|&j| ranks[j] == full).unwrap_or(i);
                     let mut shape = args[like].shape_owned();
                     if let Some(d) = dims[like] {
                         shape.remove(d);

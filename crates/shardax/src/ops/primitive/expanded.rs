@@ -118,8 +118,8 @@ fn zero(like: &Array) -> Array {
 fn complex_logaddexp(x: &Array, y: &Array) -> Array {
     let (a, b) = (REAL.apply(x), REAL.apply(y));
     let tie = Compare::Gt.apply(&IMAG.apply(x), &IMAG.apply(y));
-    let first = Select.apply(&Compare::Eq.apply(&a, &b), &Compare::Gt.apply(&a, &b), &tie);
-    let larger = Select.apply(&first, y, x);
+    let is_first_larger = Select.apply(&Compare::Eq.apply(&a, &b), &Compare::Gt.apply(&a, &b), &tie);
+    let larger = Select.apply(&is_first_larger, y, x);
     let gap = (x + y) - &larger * 2;
     let sum = ADD.apply(&larger, &LOG1P.apply(&EXP.apply(&gap)));
     let turn = 2.0 * std::f64::consts::PI;

@@ -265,9 +265,10 @@ impl Primitive for Gather {
         if x.is_replicated() && indices.is_replicated() {
             return rule.replicated();
         }
-        let part = |d: usize| self.slice_sizes[d] != rule.args()[0].shape[d];
+        let shape = &rule.args()[0].shape;
         let batch = &self.dims.operand_batching_dims;
-        if (0..x.rank()).any(|d| !batch.contains(&d) && part(d) && x.dims()[d] != DimSpec::None) {
+        if (0..x.rank()).any(|d| !batch.contains(&d) && self.slice_sizes[d] != shape[d] && x.dims()[d] != DimSpec::None)
+        {
             return Err(unknown_sharding(rule));
         }
         let of_batch = &self.dims.start_indices_batching_dims;

@@ -123,13 +123,13 @@ fn blocked(a: &Array) -> Result<[Array; 3]> {
         let (finished, moved) = (lax::slice_in_dim(&permutation, 0, k, -1), lax::slice_in_dim(&permutation, k, m, -1));
         let moved = take_along(&moved, &order, rank - 2, GatherScatterMode::PromiseInBounds, true);
         permutation = lax::concatenate(&[finished, moved], -1);
-        let left = permuted(&part(&a, k..m, 0..k), &order);
+        let left_part = permuted(&part(&a, k..m, 0..k), &order);
         let right = permuted(&part(&a, k..m, end..n), &order);
         let width = end - k;
         let top = UNIT_LOWER.apply(&part(&panel, 0..width, 0..width), &part(&right, 0..width, 0..n - end));
         let below = part(&right, width..m - k, 0..n - end) - product(&part(&panel, width..m - k, 0..width), &top);
         let right = lax::concatenate(&[top, below], -2);
-        let rows = lax::concatenate(&[left, panel, right], -1);
+        let rows = lax::concatenate(&[left_part, panel, right], -1);
         a = lax::concatenate(&[part(&a, 0..k, 0..n), rows], -2);
     }
     Ok([a, lax::concatenate(&pivots, -1), permutation])

@@ -84,20 +84,21 @@ pub(crate) fn widened(
     outs: &[Aval],
     lower: impl FnOnce(&mut Lowering, &[Value], &[Aval]) -> Result<Vec<Value>>,
 ) -> Result<Vec<Value>> {
-    let convert = |cx: &mut Lowering, v: Value, dtype: DType| {
-        let aval = cx.aval(v).with_dtype(dtype);
-        cx.op("stablehlo.convert", &[v], "", &aval)
-    };
     let args: Vec<Value> =
-        args.iter().map(|&v| if is_half(cx.dtype(v)) { convert(cx, v, DType::F32) } else { v }).collect();
+        args.iter().map(|&v| if is_half(cx.dtype(v)) { converted(cx, v, DType::F32) } else { v }).collect();
     let wide: Vec<Aval> =
         outs.iter().map(|out| if is_half(out.dtype) { out.with_dtype(DType::F32) } else { out.clone() }).collect();
-    let made = lower(cx, &args, &wide)?;
-    Ok(made
+    let results = lower(cx, &args, &wide)?;
+    Ok(results
         .into_iter()
         .zip(outs)
-        .map(|(v, out)| if is_half(out.dtype) { convert(cx, v, out.dtype) } else { v })
+        .map(|(v, out)| if is_half(out.dtype) { converted(cx, v, out.dtype) } else { v })
         .collect())
+}
+
+fn converted(cx: &mut Lowering, v: Value, dtype: DType) -> Value {
+    let aval = cx.aval(v).with_dtype(dtype);
+    cx.op("stablehlo.convert", &[v], "", &aval)
 }
 
 /// The conjugate transpose.
@@ -121,6 +122,6 @@ pub(crate) fn eye_like(x: &Array, n: usize) -> Array {
     let rank = shape.len();
     shape.truncate(rank.saturating_sub(2));
     shape.extend_from_slice(&[n, n]);
-    let of = x.aval().strip_weak_type();
-    convert(&eye_offset_dtype(n, n, 0, DType::F32), of.dtype, of.weak).broadcast_to(shape.as_slice())
+    let aval = x.aval().strip_weak_type();
+    convert(&eye_offset_dtype(n, n, 0, DType::F32), aval.dtype, aval.weak).broadcast_to(shape.as_slice())
 }

@@ -81,17 +81,17 @@ impl Primitive for Qr {
             // Householder's method: `r` and, below it, the reflections that form `q`.
             let packed = cx.aval(args[0]);
             let factors = with_last(&packed, &[m.min(n)]);
-            let target = |name: &str| format!("call_target_name = \"{name}\"");
-            let made = cx.op_with("stablehlo.custom_call", args, &target("Qr"), Vec::new(), &[packed, factors]);
+            let attrs = "call_target_name = \"Qr\"";
+            let packed_and_factors = cx.op_with("stablehlo.custom_call", args, attrs, Vec::new(), &[packed, factors]);
             let k = self.width(m, n);
-            let parts = cx.expand(&made[..1], |packed| {
+            let parts = cx.expand(&packed_and_factors[..1], |packed| {
                 let mut config = vec![(0, 0, 0); packed[0].ndim()];
                 config[packed[0].ndim() - 1].1 = k as i64 - n as i64;
                 let zero = Array::zeros_of(&Aval::scalar(packed[0].dtype()));
                 Ok(vec![lax::pad(&packed[0], &zero, &config), first(&packed[0].triu(0), k, -2)])
             })?;
-            let reflections = target("ProductOfElementaryHouseholderReflectors");
-            let q = cx.op("stablehlo.custom_call", &[parts[0], made[1]], &reflections, &outs[0]);
+            let attrs = "call_target_name = \"ProductOfElementaryHouseholderReflectors\"";
+            let q = cx.op("stablehlo.custom_call", &[parts[0], packed_and_factors[1]], attrs, &outs[0]);
             Ok(vec![q, parts[1]])
         })
     }
@@ -118,6 +118,7 @@ impl Primitive for Qr {
         if a.size() == 0 {
             return Ok((outs, vec![None; 2]));
         }
+        // With `x = da r⁻¹`, `omega` is the antisymmetric part of `qᴴ dq` that has the lower triangle of `qᴴ x`.
         let (q, r) = (&outs[0], &outs[1]);
         let k = m.min(n);
         let r_square = first(r, k, -1);
@@ -130,12 +131,12 @@ impl Primitive for Qr {
             let turn = IMAG.apply(&(&w * eye_like(&w, k)));
             omega = omega + lax::complex(&zeros_like(&turn), &turn);
         }
-        let rest = &w - omega;
-        let dq = x - product(q, &rest);
-        let mut dr = product(&rest, &r_square);
+        let upper = &w - omega;
+        let dq = x - product(q, &upper);
+        let mut dr = product(&upper, &r_square);
         if m < n {
-            let wide = |x: &Array| lax::slice_in_dim(x, m, n, -1);
-            let more = product(&adjoint(&dq), &wide(a)) + product(&adjoint(q), &wide(da));
+            let [a, da] = [a, da].map(|x| lax::slice_in_dim(x, m, n, -1));
+            let more = product(&adjoint(&dq), &a) + product(&adjoint(q), &da);
             dr = lax::concatenate(&[dr, more], -1);
         }
         Ok((outs, vec![Some(dq), Some(dr)]))

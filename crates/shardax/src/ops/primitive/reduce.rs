@@ -389,8 +389,8 @@ impl Reduce {
         let ones = crate::ops::constants::ones_like(crate::ops::lax::slice_in_dim(&rows, 0, 1.min(n), last_dim));
         // Shifts the elements by one, so that each position has the product without its own element.
         let [before, after] = [rows.clone(), crate::ops::lax::rev(&rows, &[last_dim])].map(|rows| {
-            let others = crate::ops::lax::slice_in_dim(&rows, 0, n.saturating_sub(1), last_dim);
-            crate::ops::lax::cumprod(&crate::ops::lax::concatenate(&[ones.clone(), others], last_dim), last_dim)
+            let preceding = crate::ops::lax::slice_in_dim(&rows, 0, n.saturating_sub(1), last_dim);
+            crate::ops::lax::cumprod(&crate::ops::lax::concatenate(&[ones.clone(), preceding], last_dim), last_dim)
         });
         let after = crate::ops::lax::rev(&after, &[last_dim]);
         let mut back = vec![0; order.len()];

@@ -275,10 +275,10 @@ impl Array {
 #[track_caller]
 pub(crate) fn sharded_alike(args: &[Array]) -> Vec<Array> {
     let rank = args.iter().map(Array::ndim).max().unwrap_or(0);
-    let all: Vec<Typed> = args.iter().filter_map(|x| sharding_of_rank(x, rank)).collect();
-    let Some(first) = all.first() else { return args.to_vec() };
-    match joined(first.mesh(), rank, all.iter()) {
-        Some(joined) if all.iter().all(|t| t.unreduced().is_empty() && t.reduced().is_empty()) => {
+    let shardings: Vec<Typed> = args.iter().filter_map(|x| sharding_of_rank(x, rank)).collect();
+    let Some(first) = shardings.first() else { return args.to_vec() };
+    match joined(first.mesh(), rank, shardings.iter()) {
+        Some(joined) if shardings.iter().all(|t| t.unreduced().is_empty() && t.reduced().is_empty()) => {
             let aligned = args.iter().map(|x| match sharding_of_rank(x, rank).is_some_and(|typed| typed != joined) {
                 true => x.sharded(&joined),
                 false => x.clone(),
@@ -395,8 +395,8 @@ pub fn reshard<T: Tree>(x: T, to: impl IntoPrefix<Option<ShardingLike>>) -> T {
 }
 
 fn resharded(flat: &Flat, to: &Prefix<Option<ShardingLike>>) -> Result<SmallVec<[Array; 8]>> {
-    let all = to.resolve(&flat.def, "reshard")?;
-    let leaves = flat.leaves.iter().zip(&all).map(|(leaf, like)| match like {
+    let targets = to.resolve(&flat.def, "reshard")?;
+    let leaves = flat.leaves.iter().zip(&targets).map(|(leaf, like)| match like {
         Some(like) => Array::from_result(leaf.check().and_then(|()| reshard_leaf(leaf, like)), leaf),
         None => leaf.clone(),
     });

@@ -110,19 +110,19 @@ impl Primitive for SelectAndGather {
         let types = [operand.clone(), value.clone(), operand.clone(), value.clone()];
         let region = cx.region(&types, |cx, a| {
             let keep = cx.op("stablehlo.compare", &[a[0], a[2]], &self.compare(operand.dtype), &flag);
-            let kept = cx.op("stablehlo.select", &[keep, a[0], a[2]], "", &operand);
+            let selected = cx.op("stablehlo.select", &[keep, a[0], a[2]], "", &operand);
             let carried = cx.op("stablehlo.select", &[keep, a[1], a[3]], "", &value);
-            Ok(vec![kept, carried])
+            Ok(vec![selected, carried])
         })?;
         let args = args.iter().map(|v| cx.without_padding(*v, windows(&self.window))).collect::<Vec<_>>();
-        let both = cx.op_with(
+        let results = cx.op_with(
             "stablehlo.reduce_window",
             &[args[1], args[0], init_operand, init_value],
             &self.attrs(),
             vec![region],
             &[Aval::new(operand.dtype, outs[0].shape.clone()), outs[0].clone()],
         );
-        Ok(vec![both[1]])
+        Ok(vec![results[1]])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

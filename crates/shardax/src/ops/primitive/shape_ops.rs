@@ -95,8 +95,8 @@ impl Primitive for Reshape {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         // The partitioner carries addends through it, unless they are to be others.
-        let own = cx.typed(args[0]);
-        if own.is_some_and(|own| outs[0].sharding().is_some_and(|out| out.unreduced() == own.unreduced())) {
+        let operand = cx.typed(args[0]);
+        if operand.is_some_and(|typed| outs[0].sharding().is_some_and(|out| out.unreduced() == typed.unreduced())) {
             return Ok(vec![cx.op("stablehlo.reshape", args, "", &outs[0])]);
         }
         with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.reshape", args, "", &outs[0])))
@@ -279,11 +279,11 @@ impl Primitive for BroadcastInDim {
         let operand = args[0].aval();
         Ok(vec![cts[0].as_ref().map(|ct| {
             // Sums over the new dimensions, and those broadcast from 1.
-            let repeated = |d: usize| match self.dims.iter().position(|&e| e == d) {
+            let repeated = (0..self.shape.len()).filter(|&d| match self.dims.iter().position(|&e| e == d) {
                 Some(i) => operand.shape[i] == 1 && self.shape[d] != 1,
                 None => true,
-            };
-            let axes: Vec<usize> = (0..self.shape.len()).filter(|&d| repeated(d)).collect();
+            });
+            let axes: Vec<usize> = repeated.collect();
             let sum = if axes.is_empty() { ct.clone() } else { crate::ops::lax::reduce_sum(ct, &axes) };
             if sum.shape() == operand.shape.as_slice() {
                 return sum;

@@ -80,9 +80,10 @@ fn from_ordered_bits(bits: &Array, dtype: DType) -> Array {
 
 /// The magnitude of a negative float decreases as an integer: flips its bits except the sign.
 fn flip_negative(bits: &Array) -> Array {
-    let number = |v: i128| Array::literal(Scalar::Int(v), bits.dtype(), false);
-    let sign = SHIFT_RIGHT_ARITHMETIC.apply(bits, &number(bits.dtype().bits() as i128 - 1));
-    XOR.apply(bits, &AND.apply(&sign, &number(highest(bits.dtype()).to_i128())))
+    let [shift, magnitude_bits] = [bits.dtype().bits() as i128 - 1, highest(bits.dtype()).to_i128()]
+        .map(|v| Array::literal(Scalar::Int(v), bits.dtype(), false));
+    let sign = SHIFT_RIGHT_ARITHMETIC.apply(bits, &shift);
+    XOR.apply(bits, &AND.apply(&sign, &magnitude_bits))
 }
 
 /// The components that a key is compared by.

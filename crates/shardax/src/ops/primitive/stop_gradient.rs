@@ -56,12 +56,12 @@ impl Primitive for StopGradient {
 #[track_caller]
 pub fn stop_gradient<T: Tree>(x: T) -> T {
     let _line = crate::source::enter();
-    let kept = x.clone();
+    let unchanged = x.clone();
     tree::map(
         |a| {
             if a.is_traced() && a.dtype().is_inexact() { bind1(StopGradient, &[a]) } else { a }
         },
         x,
     )
-    .unwrap_or(kept)
+    .unwrap_or(unchanged)
 }

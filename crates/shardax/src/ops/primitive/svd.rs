@@ -90,9 +90,9 @@ fn halves(x: &Array) -> (Array, Array) {
 /// that every two columns meet.
 fn next_round(first: &Array, second: &Array) -> Array {
     let last_dim = first.ndim() - 1;
-    let all = lax::concatenate(&[first.clone(), second.flip(-1)], last_dim);
-    let n = all.shape()[last_dim];
-    lax::concatenate(&[columns(&all, 0, 1), columns(&all, n - 1, n), columns(&all, 1, n - 1)], last_dim)
+    let joined = lax::concatenate(&[first.clone(), second.flip(-1)], last_dim);
+    let n = joined.shape()[last_dim];
+    lax::concatenate(&[columns(&joined, 0, 1), columns(&joined, n - 1, n), columns(&joined, 1, n - 1)], last_dim)
 }
 
 /// The singular vectors of an empty matrix: the identity, unless the result is not square.

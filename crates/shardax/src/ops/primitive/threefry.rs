@@ -89,9 +89,9 @@ impl Primitive for Threefry2x32 {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let mut second = None;
         let (mut outs, mut out_dims) = elementwise_rules::batch(axis, args, dims, |args| {
-            let mut both = self.apply(args);
-            second = both.pop();
-            both.swap_remove(0)
+            let mut words = self.apply(args);
+            second = words.pop();
+            words.swap_remove(0)
         })?;
         outs.extend(second);
         out_dims.push(out_dims[0]);

@@ -59,6 +59,7 @@ impl Primitive for TopK {
                 "take the first of a sort, or reshape the last dimension to parts of at most 2147483647 elements",
             ));
         }
+        // The indices are not differentiated, so they have no sharding of their own beyond the varying axes.
         let mut shape = args[0].shape.clone();
         if let Some(last) = shape.last_mut() {
             *last = self.k;

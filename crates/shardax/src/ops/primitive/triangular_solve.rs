@@ -94,9 +94,9 @@ impl Primitive for TriangularSolve {
             && a.shape[..a.rank() - 2] == b.shape[..b.rank() - 2]
             && b.shape[b.rank() - if self.left_side { 2 } else { 1 }] == n;
         if !fits {
-            let wanted = if self.left_side { "[..., n, k]" } else { "[..., k, n]" };
+            let expected = if self.left_side { "[..., n, k]" } else { "[..., k, n]" };
             return Err(err!(Type, "triangular_solve got matrices {a} and incompatible right-hand sides {b}")
-                .help(format!("for matrices [..., n, n] they are {wanted}, with the same leading dimensions")));
+                .help(format!("for matrices [..., n, n] they are {expected}, with the same leading dimensions")));
         }
         Ok(smallvec![Aval { weak: a.weak && b.weak, ..b.clone() }])
     }
@@ -180,12 +180,12 @@ pub(crate) fn solve_together(
     left_side: bool,
     solve: impl FnOnce(&Array) -> Array,
 ) -> (Array, usize) {
-    let last = b.ndim() - 1;
-    let at = if left_side { last } else { last - 2 };
-    let moved = b.moveaxis(dim as i32, at as i32);
+    let last_dim = b.ndim() - 1;
+    let position = if left_side { last_dim } else { last_dim - 2 };
+    let moved = b.moveaxis(dim as i32, position as i32);
     let spread = moved.shape_owned();
     let mut joined = spread.clone();
-    let first = if left_side { last - 1 } else { last - 2 };
-    joined[first] *= joined.remove(first + 1);
-    (solve(&moved.reshape(joined.as_slice())).reshape(spread.as_slice()), at)
+    let joined_dim = if left_side { last_dim - 1 } else { last_dim - 2 };
+    joined[joined_dim] *= joined.remove(joined_dim + 1);
+    (solve(&moved.reshape(joined.as_slice())).reshape(spread.as_slice()), position)
 }

@@ -140,6 +140,7 @@ impl Primitive for While {
         if !matches!(&predicate[..], [p] if p.dtype == DType::Bool && p.rank() == 0) {
             bail!(Type, "cond_fun must return a boolean scalar, but got output type(s) {predicate:?}");
         }
+        // A carry is weakly typed if it is before and after a step.
         let (_, _, carry) = self.parts(args);
         carry
             .iter()
@@ -187,8 +188,8 @@ impl Primitive for While {
         let body = cx.region(&types, |cx, v| {
             let v = cx.with_addends_of(args, v);
             let body = Part::Name("while/body".into());
-            let next = cx.named(Some(body), |cx| cx.program(&self.body, &v[self.cond_consts..]))?;
-            Ok([&v[..self.num_consts()], &next].concat())
+            let next_carry = cx.named(Some(body), |cx| cx.program(&self.body, &v[self.cond_consts..]))?;
+            Ok([&v[..self.num_consts()], &next_carry].concat())
         })?;
         let mut results = cx.op_with("stablehlo.while", args, "", vec![condition, body], &types);
         Ok(results.split_off(results.len() - outs.len()))
@@ -207,10 +208,10 @@ impl Primitive for While {
         let body = trace(&types_of(&[cond_args, body_args, &carry].concat()), |args| {
             let (cond_args, body_args, carry) = self.parts(args);
             let mut state = carry[..count].to_vec();
-            let next = thread_eval(&self.body, thread, &[body_args, &carry[count + 1..]].concat(), &mut state)?;
-            let again = thread_eval(&self.cond, thread, &[cond_args, &next].concat(), &mut state)?;
+            let next_carry = thread_eval(&self.body, thread, &[body_args, &carry[count + 1..]].concat(), &mut state)?;
+            let continues = thread_eval(&self.cond, thread, &[cond_args, &next_carry].concat(), &mut state)?;
             thread.cast_state(&mut state)?;
-            Ok([state, again, next].concat())
+            Ok([state, continues, next_carry].concat())
         })?;
         let outs = While::run(cond, body, &[], &[cond_args, body_args].concat(), &carry)?;
         state.clone_from_slice(&outs[..count]);

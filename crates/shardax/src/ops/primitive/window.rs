@@ -60,6 +60,7 @@ impl WindowDim {
         {
             bail!(Value, "{name} got a window with the size, stride or dilation {large}, which is too large");
         }
+        // 128 bits cannot overflow, because the factors are at most `MAX`.
         let padded = dilate(n, self.base_dilation) + self.low as i128 + self.high as i128;
         if padded < 0 {
             return Err(err!(

@@ -69,7 +69,7 @@ impl ShardMap {
         let shape = NamedSharding::new(mesh, spec.clone()).shard_shape(&aval.shape)?;
         let vma = if checked { aval.vma.union(&spec.all_axes().collect()) } else { AxisSet::default() };
         // The type of a block has no manual axes. It keeps the sharding over the other axes.
-        let inside = |typed: &Typed| {
+        let sharding = aval.sharding().and_then(|typed| {
             let mesh = with_manual(typed.mesh(), &manual.iter().copied().collect());
             let free = typed.dims().iter().map(|e| entry(e.axes().iter().copied().filter(|n| !manual.contains(n))));
             let inside = Typed::of_dims(&mesh, free.collect());
@@ -79,9 +79,8 @@ impl ShardMap {
                     .with_partial(spec.unreduced_axes().clone(), spec.reduced_axes().clone()),
                 false => inside,
             };
-            (mesh.has_explicit() || inside.is_partial()).then_some(inside)
-        };
-        let sharding = aval.sharding().and_then(inside).map(Arc::new);
+            (mesh.has_explicit() || inside.is_partial()).then(|| Arc::new(inside))
+        });
         Ok(Aval { shape, vma, sharding, ..aval.clone() })
     }
 
@@ -137,7 +136,7 @@ impl ShardMap {
         let mut axes = self.mesh.axis_names();
         let open = !axes.all(|axis| self.axes().any(|name| name == axis) || cx.manual_axes.contains(&axis));
         let specs = |specs: &[PartitionSpec], avals: &[Aval]| {
-            let all: Vec<String> = specs
+            let texts: Vec<String> = specs
                 .iter()
                 .zip(avals)
                 .map(|(s, a)| {
@@ -146,7 +145,7 @@ impl ShardMap {
                     text.trim_start_matches("#sdy.sharding").to_owned()
                 })
                 .collect();
-            format!("#sdy.sharding_per_value<[{}]>", all.join(", "))
+            format!("#sdy.sharding_per_value<[{}]>", texts.join(", "))
         };
         let in_avals: Vec<Aval> = args.iter().map(|&v| cx.aval(v)).collect();
         let axes: Vec<String> = self.axes().map(|n| self.mesh.axis_text(n)).collect();

@@ -273,7 +273,7 @@ impl Primitive for ShardMap {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let linear: Vec<bool> = args.iter().map(Operand::is_linear).collect();
-        let known: Vec<Array> = args.iter().filter_map(|a| a.value().ok().cloned()).collect();
+        let known_operands: Vec<Array> = args.iter().filter_map(|a| a.value().ok().cloned()).collect();
         let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
         let has: Vec<bool> = cts.iter().map(Option::is_some).collect();
         let outs: Vec<Aval> = self.body.out_avals();
@@ -301,12 +301,14 @@ impl Primitive for ShardMap {
         let body = self.in_body(|| {
             trace(&avals, |inputs| {
                 let mut inputs = inputs.iter().cloned();
-                let mut next = || inputs.next().ok_or_else(|| err!(Runtime, "shard_map lost an operand"));
+                let mut next_input = || inputs.next().ok_or_else(|| err!(Runtime, "shard_map lost an operand"));
                 let operands: Vec<Operand> = linear
                     .iter()
                     .zip(&blocks)
                     .map(
-                        |(l, aval)| if *l { Ok(Operand::Linear(aval.clone())) } else { next().map(Operand::NonLinear) },
+                        |(l, aval)| {
+                            if *l { Ok(Operand::Linear(aval.clone())) } else { next_input().map(Operand::NonLinear) }
+                        },
                     )
                     .collect::<Result<_>>()?;
                 let cts: Tangents = has
@@ -314,7 +316,7 @@ impl Primitive for ShardMap {
                     .zip(outs.iter().zip(&self.out_specs))
                     .map(
                         |(h, (aval, spec))| {
-                            if *h { next().map(|ct| Some(self.incoming(ct, aval, spec))) } else { Ok(None) }
+                            if *h { next_input().map(|ct| Some(self.incoming(ct, aval, spec))) } else { Ok(None) }
                         },
                     )
                     .collect::<Result<_>>()?;
@@ -331,7 +333,7 @@ impl Primitive for ShardMap {
         let varying = self.varying(&body.program, body.captures.len())?;
         out_specs.extend(varying[out_specs.len()..].iter().map(|set| self.stacked_over(set)));
         let call = self.with_body(body.program, body.captures.len(), in_specs, out_specs);
-        let mut outs = call.apply(&body.captures, known.into_iter().chain(cts.iter().flatten().cloned()));
+        let mut outs = call.apply(&body.captures, known_operands.into_iter().chain(cts.iter().flatten().cloned()));
         let values: Vec<Array> = outs.drain(outs.len() - layout.count()..).collect();
         backward_logs::record(layout.entries(values))?;
         Ok(spread_marked(outs, &has_in_ct))

@@ -146,11 +146,11 @@ impl Primitive for Get {
 
     /// Each entry of the batch reads the same ref at a separate position.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let whole = bind1(Get { access: self.access.of_all(), other: false }, &[]);
+        let value = bind1(Get { access: self.access.of_all(), other: false }, &[]);
         let entries = args.iter().zip(dims).map(|(arg, dim)| dim.map_or(arg.aval(), |d| arg.aval().without_dim(d)));
-        let types: Vec<Aval> = [whole.aval()].into_iter().chain(entries).collect();
+        let types: Vec<Aval> = [value.aval()].into_iter().chain(entries).collect();
         let read = trace(&types, |args| Ok(vec![self.read(&args[1..], &args[0])]))?;
-        let args = [&[whole], args].concat();
+        let args = [&[value], args].concat();
         let (outs, dims) = batch_eval(&read.program, axis, &args, &[&[None], dims].concat())?;
         Ok((outs.into(), dims))
     }

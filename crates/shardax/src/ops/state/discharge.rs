@@ -36,11 +36,11 @@ fn value<'a>(access: &Access, state: &'a mut [Array]) -> Result<&'a mut Array> {
 
 impl ThreadState for Discharge<'_> {
     fn concerns(&self, program: &Program) -> bool {
-        let mut found = false;
+        let mut is_concerned = false;
         program.for_each_distinct_eqn(&mut |eqn| {
-            found |= accesses(&*eqn.primitive) || (self.0)(&*eqn.primitive).is_some()
+            is_concerned |= accesses(&*eqn.primitive) || (self.0)(&*eqn.primitive).is_some()
         });
-        found
+        is_concerned
     }
 
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {

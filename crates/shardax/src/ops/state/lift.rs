@@ -24,32 +24,35 @@ pub(crate) struct Lifted {
 /// Returns the function with the values of its outer refs as captured arrays and their new values as additional
 /// results, or `None` if it uses no outer refs.
 pub(crate) fn lift(traced: &Traced) -> Result<Option<(Traced, Lifted)>> {
-    let mut found: Vec<(Access, bool)> = Vec::new();
-    for_each_access(&traced.program, &mut |access, written| match found
+    let mut accesses: Vec<(Access, bool)> = Vec::new();
+    for_each_access(&traced.program, &mut |access, written| match accesses
         .iter_mut()
         .find(|(known, _)| known.number == access.number)
     {
         Some(known) => known.1 |= written,
-        None => found.push((access.clone(), written)),
+        None => accesses.push((access.clone(), written)),
     });
-    found.retain(|(access, _)| access.number >= FIRST);
-    if found.is_empty() {
+    accesses.retain(|(access, _)| access.number >= FIRST);
+    if accesses.is_empty() {
         return Ok(None);
     }
-    let cells: Vec<Cell> =
-        found.iter().map(|(access, _)| access.cell.clone().ok_or_else(|| gone(&access.of))).collect::<Result<_>>()?;
+    let cells: Vec<Cell> = accesses
+        .iter()
+        .map(|(access, _)| access.cell.clone().ok_or_else(|| gone(&access.of)))
+        .collect::<Result<_>>()?;
     let values: Vec<Array> = cells.iter().map(Cell::get).collect();
-    let written: Vec<bool> = found.iter().map(|(_, written)| *written).collect();
+    let written: Vec<bool> = accesses.iter().map(|(_, written)| *written).collect();
     let refs = Threaded {
-        numbers: RefCell::new(found.iter().map(|(access, _)| (access.number, access.of.clone())).collect()),
+        numbers: RefCell::new(accesses.iter().map(|(access, _)| (access.number, access.of.clone())).collect()),
         fixed: Vec::new(),
     };
-    let at = traced.captures.len();
+    // The state comes after the captures. Refs that are written are results too.
+    let start = traced.captures.len();
     let mut avals: Vec<Aval> = traced.program.in_avals().cloned().collect();
-    avals.splice(at..at, values.iter().map(Array::aval));
+    avals.splice(start..start, values.iter().map(Array::aval));
     let inner = trace(&avals, |args| {
         let mut args = args.to_vec();
-        let mut state: Vec<Array> = args.drain(at..at + values.len()).collect();
+        let mut state: Vec<Array> = args.drain(start..start + values.len()).collect();
         let mut outs = thread_eval(&traced.program, &refs, &args, &mut state)?;
         outs.extend(state.into_iter().zip(&written).filter(|(_, written)| **written).map(|(value, _)| value));
         Ok(outs)

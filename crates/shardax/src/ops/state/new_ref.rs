@@ -102,10 +102,10 @@ impl Primitive for NewRef {
 /// Fails if `x` failed, or is a tangent.
 #[track_caller]
 pub fn new_ref(x: impl ArrayLike) -> Result<Ref> {
-    let at = Location::caller();
-    let _line = source::enter_at(at);
+    let location = Location::caller();
+    let _line = source::enter_at(location);
     make(x.into_array()).map_err(|e| {
-        let error = e.at(at);
+        let error = e.at(location);
         record_error(&error);
         error
     })

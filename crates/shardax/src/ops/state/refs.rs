@@ -145,14 +145,14 @@ impl Ref {
     /// ```
     #[track_caller]
     pub fn freeze(&self) -> Array {
-        let at = Location::caller();
+        let location = Location::caller();
         let value = self.get();
         if value.error().is_some() {
             return value;
         }
-        match self.mark_frozen(source::user_line(at).unwrap_or(at)) {
+        match self.mark_frozen(source::user_line(location).unwrap_or(location)) {
             Ok(()) => value,
-            Err(error) => self.at(Ellipsis).failed(error, at),
+            Err(error) => self.at(Ellipsis).failed(error, location),
         }
     }
 
@@ -305,12 +305,12 @@ impl RefPart {
         let _line = source::enter_at(location);
         let read = || {
             let (access, mut operands) = self.access(padded, masked.is_some())?;
-            let other = masked.is_some();
+            let has_other = masked.is_some();
             if let Some((mask, other)) = masked {
                 operands.push(fitted("load", &other, &access.part)?);
                 operands.push(mask_of(&mask, &access.part)?);
             }
-            let get = Get { access, other };
+            let get = Get { access, other: has_other };
             match self.of.cell(&operands) {
                 Some(cell) if get.access.is_whole() => Ok(get.read(&operands, &copied(&cell.get())?)),
                 Some(cell) => Ok(get.read(&operands, &cell.get())),

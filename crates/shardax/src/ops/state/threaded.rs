@@ -45,16 +45,16 @@ pub(super) fn for_each_access(program: &Program, visit: &mut dyn FnMut(&Access, 
 /// Returns an error if a program that runs for several entries or devices at once writes a ref that was made outside of
 /// the program.
 pub(crate) fn check_unwritten(program: &Program, function: &str) -> Result<()> {
-    let mut found = Ok(());
+    let mut result = Ok(());
     program.for_each_distinct_eqn(&mut |eqn| {
         if let Some((access, true)) = access_of(&*eqn.primitive)
-            && found.is_ok()
+            && result.is_ok()
             && access.number >= super::FIRST
         {
-            found = Err(written_inside(function, access).at(eqn.source));
+            result = Err(written_inside(function, access).at(eqn.source));
         }
     });
-    found
+    result
 }
 
 /// Converts a function that makes refs to a function of values. Refs from outside remain.
@@ -78,11 +78,11 @@ impl Threaded {
 
 impl ThreadState for Threaded {
     fn concerns(&self, program: &Program) -> bool {
-        let mut found = false;
+        let mut is_concerned = false;
         for_each_access(program, &mut |access, _| {
-            found |= self.place(access).is_some() || self.fixed(access).is_some();
+            is_concerned |= self.place(access).is_some() || self.fixed(access).is_some();
         });
-        found
+        is_concerned
     }
 
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
@@ -125,10 +125,10 @@ impl ThreadState for Threaded {
             numbers: RefCell::new(inside.iter().map(|&i| numbers[i].clone()).collect()),
             fixed: self.fixed.iter().cloned().chain(constant).collect(),
         };
-        let mut own: Vec<Array> = inside.iter().map(|&i| state[i].clone()).collect();
-        let outs = eqn.primitive.thread_state(&inner, args, &mut own)?;
-        inner.cast_state(&mut own)?;
-        for (i, value) in inside.into_iter().zip(own) {
+        let mut inner_state: Vec<Array> = inside.iter().map(|&i| state[i].clone()).collect();
+        let outs = eqn.primitive.thread_state(&inner, args, &mut inner_state)?;
+        inner.cast_state(&mut inner_state)?;
+        for (i, value) in inside.into_iter().zip(inner_state) {
             state[i] = value;
         }
         Ok(outs)

@@ -31,8 +31,10 @@ impl LoweredFn {
 
     /// The format of each result; `outputs` are their shardings.
     fn output_formats(&self, outputs: &[Sharding], program: &pjrt::CompiledProgram) -> LeafTree<Format> {
-        let layout_at = |i| layouts::layout_at(program.output_layouts(), i);
-        let formats = outputs.iter().enumerate().map(|(i, sharding)| format(layout_at(i), sharding));
+        let formats = outputs
+            .iter()
+            .enumerate()
+            .map(|(i, sharding)| format(layouts::layout_at(program.output_layouts(), i), sharding));
         LeafTree::new(&self.convention.out_def, formats.collect())
     }
 }
@@ -64,9 +66,8 @@ impl<Args, Out> Compiled<Args, Out> {
 
     /// Fails for committed arguments with another layout in memory.
     pub(super) fn check_layouts(&self, flat: &Flat) -> Result<()> {
-        let has_layout = |sharding: &Sharding| sharding.layout().is_some();
-        if !self.loaded.in_shardings.iter().any(has_layout)
-            && !flat.leaves.iter().any(|leaf| leaf.concrete_ref().is_some_and(|c| has_layout(&c.sharding)))
+        if self.loaded.in_shardings.iter().all(|sharding| sharding.layout().is_none())
+            && !flat.leaves.iter().any(|leaf| leaf.concrete_ref().is_some_and(|c| c.sharding.layout().is_some()))
         {
             return Ok(());
         }

@@ -106,10 +106,9 @@ impl LowerOptions<'_> {
         let output_name =
             |i: usize| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default());
 
-        let committed = |c: &Concrete| c.committed.then(|| c.sharding.clone());
         let captured = captures.iter().map(|c| match &self.captured {
             Some(sharding) => Input { committed: None, given: Some(sharding.clone()) },
-            None => Input { committed: committed(c), given: None },
+            None => Input { committed: c.committed.then(|| c.sharding.clone()), given: None },
         });
         let arguments = kept.iter().map(|&i| Input {
             committed: flat.leaves[i].committed_sharding().cloned(),
@@ -179,10 +178,12 @@ impl LowerOptions<'_> {
         let requested = self.in_shardings.iter().map(|requested| requested.sharding.as_ref());
         let in_avals: Vec<Aval> = types_of(flat)?.into_iter().zip(requested).map(placed).collect();
         let (mesh, client_number, defaults) = (mesh_for_key(), client_number(), Defaults::current());
-        let shape = |mesh: &Option<Mesh>| mesh.as_ref().map(|mesh| mesh.abstract_mesh().clone());
+        // A trace that does not depend on devices is valid for any mesh of the same shape.
         let is_valid = |trace: &Trace| {
+            let is_same_shape =
+                || trace.mesh.as_ref().map(Mesh::abstract_mesh) == mesh.as_ref().map(Mesh::abstract_mesh);
             (trace.client_number, trace.defaults) == (client_number, defaults)
-                && (trace.mesh == mesh || (!trace.depends_on_devices && shape(&trace.mesh) == shape(&mesh)))
+                && (trace.mesh == mesh || (!trace.depends_on_devices && is_same_shape()))
                 && trace.in_def == flat.def
                 && trace.in_avals == in_avals
         };

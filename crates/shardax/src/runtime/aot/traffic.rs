@@ -103,8 +103,8 @@ pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
 /// unknown number of iterations count once.
 pub(super) fn matmul_flops(instructions: &[HloInstruction]) -> f64 {
     let runs = Runs::of(instructions);
-    let times = |i: &HloInstruction| runs.of_computation(&i.computation).unwrap_or(1) as f64;
-    instructions.iter().filter(|i| i.matmul_flops > 0.0).map(|i| i.matmul_flops * times(i)).sum()
+    let matmuls = instructions.iter().filter(|i| i.matmul_flops > 0.0);
+    matmuls.map(|i| i.matmul_flops * runs.of_computation(&i.computation).unwrap_or(1) as f64).sum()
 }
 
 fn is_control(opcode: &str) -> bool {

@@ -46,8 +46,7 @@ pub fn circulant(c: impl ArrayLike) -> Array {
         vector("circulant", &c)?;
         composite1("circulant", (), std::slice::from_ref(&c), |(), args| {
             let n = args[0].shape()[args[0].ndim() - 1];
-            let place = |d: usize| lax::iota(DType::I32, &[n, n], d);
-            let index = place(0) - place(1);
+            let index = lax::iota(DType::I32, &[n, n], 0) - lax::iota(DType::I32, &[n, n], 1);
             Ok(vec![args[0].take(where_(index.less(0), &index + n as i32, &index), -1)])
         })
     })

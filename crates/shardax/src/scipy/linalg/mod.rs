@@ -91,6 +91,7 @@ pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
                 _ => bail!(Value, "block_diag requires arrays of at most two dimensions, got {}", x.type_name()),
             }
         }
+        // Each block becomes complete rows of the result, with zeros on both sides.
         let columns: usize = blocks.iter().map(|x| x.shape()[1]).sum();
         let mut before = 0;
         let rows = blocks.iter().map(|x| {

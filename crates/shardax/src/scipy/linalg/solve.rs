@@ -148,10 +148,11 @@ pub fn lu_solve((lu, pivots): (impl ArrayLike, impl ArrayLike), b: impl ArrayLik
         pivots.check()?;
         let args = promote_dtypes(&[&lu, &b], to_inexact)?;
         let n = square_of_inexact("lu_solve", &args[0].aval())?;
+        // A vector on the right side is one column.
         let rows = if b.ndim() == 1 { 0 } else { b.ndim().wrapping_sub(2) };
-        let lead = &lu.shape()[..lu.ndim() - 2];
-        let fits = b.ndim() > 0 && b.shape()[rows] == n && (lead.is_empty() || lead == &b.shape()[..rows]);
-        if !fits || pivots.shape() != [lead, &[n]].concat().as_slice() || !pivots.dtype().is_integer() {
+        let batch = &lu.shape()[..lu.ndim() - 2];
+        let fits = b.ndim() > 0 && b.shape()[rows] == n && (batch.is_empty() || batch == &b.shape()[..rows]);
+        if !fits || pivots.shape() != [batch, &[n]].concat().as_slice() || !pivots.dtype().is_integer() {
             return Err(err!(
                 Value,
                 "lu_solve got factors {}, pivots {} and incompatible right-hand sides {}",

@@ -173,6 +173,7 @@ pub fn fftconvolve(in1: impl ArrayLike, in2: impl ArrayLike, mode: ConvolveMode,
             .help("add dimensions of size 1 with `expand_dims`"));
         }
         let axes = normalize_axes(axes, x.ndim())?.to_vec();
+        // The mode `Valid` is defined only if one input contains the other along all axes.
         let x_contains_y = axes.iter().all(|&a| x.shape()[a] >= y.shape()[a]);
         let y_contains_x = axes.iter().all(|&a| x.shape()[a] <= y.shape()[a]);
         let fits = mode != ConvolveMode::Valid || x_contains_y || y_contains_x;

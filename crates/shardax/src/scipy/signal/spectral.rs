@@ -243,6 +243,7 @@ impl SpectralOptions {
         (trend, scaling, boundary, padded): (Option<Trend>, Scaling, Option<Boundary>, bool),
         average: Option<Average>,
     ) -> Result<(Segments, Vec<Array>, usize)> {
+        // Signals get one dtype and one length, with time last; shorter ones are padded with zeros, as in SciPy.
         let operands: Vec<&Array> = signals.iter().chain(&self.window).collect();
         let mut args = promote_dtypes(&operands, |dtype| widened(to_inexact(dtype)))?;
         let window = self.window.is_some().then(|| args.pop()).flatten();
@@ -469,6 +470,7 @@ fn inverse(
     let mut shape = segments.shape().to_vec();
     shape.truncate(rank - 2);
     shape.push(size);
+    // Adds the overlapping segments, and divides by the sum of the squared windows.
     let mut x = zeros_dtype(shape, segments.dtype()).at((Ellipsis, places.clone())).add(&segments);
     let squares = window.square().broadcast_to([count, length]);
     let mut norm = zeros_dtype(size, window.dtype()).at(places).add(squares);

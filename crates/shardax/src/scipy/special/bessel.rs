@@ -110,7 +110,7 @@ fn orders(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
 fn downwards(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
     let is_zero = z.equal(0);
     let divisor = where_(&is_zero, 1.0, z);
-    let constant = |value: f64| &divisor * 0 + value;
+    let [zero, unit] = [0.0, 1.0].map(|value| &divisor * 0 + value);
     let step = |(j_above2, j_above, sum): (Array, Array, Array), k: Array| {
         let j = 2.0 * (&k + 1.0) * &j_above / &divisor - j_above2;
         let sum = where_(remainder(&k, 2).equal(0), &sum + 2.0 * &j, sum);
@@ -121,10 +121,10 @@ fn downwards(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
     };
     let indices = arange(0..n_iter as i32 + 1).astype(z.dtype());
     let ((_, j0, sum), (scaled_values, scales)) =
-        ScanOptions::default().reverse(true).scan(step, (constant(0.0), constant(1.0), constant(0.0)), indices)?;
+        ScanOptions::default().reverse(true).scan(step, (zero.clone(), unit, zero), indices)?;
     // Each value was only scaled up to its own step. Multiplying by the scales of all later steps makes the values comparable.
-    let one = scales.get(..1) * 0 + 1;
-    let later_scales = concatenate(&[one, scales.get(..v).cumprod(0)], 0);
+    let first_scale = scales.get(..1) * 0 + 1;
+    let later_scales = concatenate(&[first_scale, scales.get(..v).cumprod(0)], 0);
     // J₀ + 2 J₂ + 2 J₄ + … is 1, but the loop also added J₀ twice.
     let values = scaled_values.get(..v + 1) * later_scales / (sum - j0);
     let mut at_zero = vec![0.0f32; v + 1];

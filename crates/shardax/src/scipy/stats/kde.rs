@@ -95,6 +95,7 @@ fn estimate(dataset: &Array, bandwidth: Bandwidth, weights: Option<&Array>) -> R
             (args[0].clone(), &args[1] / args[1].sum(..))
         }
     };
+    // The effective number of points, which is smaller for unequal weights.
     let squares = weights.square().sum(..);
     let neff = 1 / &squares;
     let power = -1.0 / (d as f64 + 4.0);

@@ -297,23 +297,24 @@ impl Processes {
     pub fn agree(
         &self,
         ranks: &[usize],
-        what: &str,
+        computation: &str,
         values: &[&[u8]],
         differ: &dyn Fn(usize, usize) -> Error,
     ) -> Result<()> {
-        self.check().map_err(|e| e.context(format!("{what} needs the other processes")))?;
+        self.check().map_err(|e| e.context(format!("{computation} needs the other processes")))?;
         if pjrt::ffi::in_function() {
             return Err(err!(
                 Runtime,
-                "{what} needs the other processes, and is inside a function of the host that a program calls"
+                "{computation} needs the other processes, and is inside a function of the host that a program calls"
             )
             .help("move it out of the function: the program continues when the function returns"));
         }
         let (digest, per_digest) = digests(values);
-        let what = &shortened(what);
-        let message = [digest.as_slice(), what.as_bytes()].concat();
+        let computation = &shortened(computation);
+        let message = [digest.as_slice(), computation.as_bytes()].concat();
         let name = format!("shardax.agree/{ranks:?}");
-        let step = self.exchange.reach(&Arc::new(Shared { program: 0, processes: ranks.to_vec(), what: what.clone() }));
+        let step =
+            self.exchange.reach(&Arc::new(Shared { program: 0, processes: ranks.to_vec(), what: computation.clone() }));
         let messages = self.exchange.exchange_at(Some(&step), (&name, ranks), &message, timeout()).map_err(|error| {
             match error.kind {
                 mpi::Kind::FailedPrecondition => {
@@ -326,7 +327,7 @@ impl Processes {
                 }
                 mpi::Kind::DeadlineExceeded => {
                     let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
-                    let error = err!(DeadlineExceeded, "{missing} have not reached {what} within {:?}", timeout());
+                    let error = err!(DeadlineExceeded, "{missing} have not reached {computation} within {:?}", timeout());
                     // The exchange is closed, because late processes may still arrive after this one has continued.
                     self.exchange.close(error.message());
                     error.help(format!(
@@ -338,10 +339,10 @@ impl Processes {
         })?;
         for (&rank, theirs) in ranks.iter().zip(&messages) {
             let (value, their_what) = theirs.split_at_checked(digest.len()).unwrap_or((&[], theirs));
-            if their_what != what.as_bytes() {
+            if their_what != computation.as_bytes() {
                 return Err(err!(
                     Runtime,
-                    "process {rank} is at {} where this one is at {what}: all processes must run the same computations in the same order",
+                    "process {rank} is at {} where this one is at {computation}: all processes must run the same computations in the same order",
                     String::from_utf8_lossy(their_what)
                 )
                 .help(format!("{SAME_ORDER}. {ALONE}")));

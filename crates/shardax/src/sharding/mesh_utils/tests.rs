@@ -8,6 +8,7 @@ fn sizes(text: &str) -> Vec<usize> {
 
 #[test]
 fn devices_are_ordered_as_by_jax() {
+    // Each line is a topology, a mesh shape, and JAX's order of the devices.
     let mut ordered = 0;
     for line in include_str!("orders.txt").lines() {
         let [kind, dims, cores, shape, how, ids] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };

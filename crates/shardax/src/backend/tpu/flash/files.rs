@@ -31,6 +31,7 @@ struct Sizes {
 
 /// Finds the file for attention of these operands, and returns it with their sizes.
 fn find(of: &Attention, cx: &Lowering, args: &[Value], suffix: &str) -> Option<(PathBuf, Sizes)> {
+    // The name of the file contains the variant and the sizes; other variants have no files.
     let folder = config::attention_kernels().filter(|_| cx.platform == Platform::Tpu)?;
     let [q, k, v] = [0, 1, 2].map(|i| cx.aval(args[i]));
     let rank = q.rank();
@@ -75,12 +76,12 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
     let Some((path, sizes)) = find(of, cx, args, "") else { return Ok(None) };
     let [q, k, _] = sizes.shapes();
     let operands = cx.expand(args, |x| Ok(vec![x[0].reshape(&q[..]), x[1].reshape(&k[..]), x[2].reshape(&k[..])]))?;
-    let made = ExportedFile::call(&path, cx, &operands)?;
+    let results = ExportedFile::call(&path, cx, &operands)?;
     let shapes: Vec<_> = outs.iter().map(|out| out.shape.clone()).collect();
-    let after = cx.expand(&made, |made| {
-        let mut all: Vec<_> = made.iter().zip(&shapes).map(|(x, shape)| x.reshape(&shape[..])).collect();
-        all.extend(shapes.get(2).map(|shape| full_dtype(&shape[..], 1.0, DType::F32)));
-        Ok(all)
+    let after = cx.expand(&results, |results| {
+        let mut reshaped: Vec<_> = results.iter().zip(&shapes).map(|(x, shape)| x.reshape(&shape[..])).collect();
+        reshaped.extend(shapes.get(2).map(|shape| full_dtype(&shape[..], 1.0, DType::F32)));
+        Ok(reshaped)
     });
     after.map(Some)
 }
@@ -101,8 +102,9 @@ pub(super) fn backward(
         let [q, ct, y] = [&x[0], &x[n + 3], &x[n]].map(|x| x.reshape(&q[..]));
         Ok(vec![q, x[1].reshape(&k[..]), x[2].reshape(&k[..]), y, lse, ct])
     })?;
-    let made = ExportedFile::call(&path, cx, &operands)?;
+    let results = ExportedFile::call(&path, cx, &operands)?;
     let shapes: Vec<_> = outs.iter().map(|out| out.shape.clone()).collect();
-    let after = cx.expand(&made, |made| Ok(made.iter().zip(&shapes).map(|(x, shape)| x.reshape(&shape[..])).collect()));
+    let after = cx
+        .expand(&results, |results| Ok(results.iter().zip(&shapes).map(|(x, shape)| x.reshape(&shape[..])).collect()));
     after.map(Some)
 }

@@ -67,6 +67,11 @@ fn query_block([b, h, i, _]: Grid<4>) -> [Array; 3] {
     [b, h, i]
 }
 
+/// The batch, key head and block of keys at a point of the grid of [`Call::of_keys`].
+fn key_block_of_keys([b, h, j, _, _]: Grid<5>) -> [Array; 3] {
+    [b, h, j]
+}
+
 fn wide(shape: &[usize]) -> Aval {
     Aval::new(DType::F32, shape)
 }
@@ -400,7 +405,7 @@ impl Call {
             })
         };
         let query = move |[b, h, j, g, i]: Grid<5>| [b, h * group as i32 + g, self.visible(&i, &j, true)];
-        let key = |[b, h, j, _, _]: Grid<5>| [b, h, j];
+        let key = key_block_of_keys;
         let mut specs = self.mask_specs(1, query, key);
         specs.extend([
             Call::block(queries, depth, query),

@@ -65,22 +65,23 @@ pub(in crate::backend) fn backward(
     args: &[Value],
     outs: &[Aval],
 ) -> Lowered {
-    let of = &gradient.of;
-    if !is_wanted(of, cx, args) {
+    let attention = &gradient.of;
+    if !is_wanted(attention, cx, args) {
         return Ok(None);
     }
-    if let Some(reason) = reason_against(of, cx, args) {
-        return FLASH.lacks(of, cx, args, &reason);
+    if let Some(reason) = reason_against(attention, cx, args) {
+        return FLASH.lacks(attention, cx, args, &reason);
     }
     if !cx.is_local() {
         return FLASH.backward_of_parts(gradient, cx, args, outs);
     }
     if !gradient.of_sum
-        && let Some(results) = files::backward(of, of.given.count(), cx, args, outs)?
+        && let Some(results) = files::backward(attention, attention.given.count(), cx, args, outs)?
     {
         return Ok(Some(results));
     }
-    cx.expand(args, |args| Sized::new(of, Operands::of(of.given, args)).backward(gradient, args)).map(Some)
+    cx.expand(args, |args| Sized::new(attention, Operands::of(attention.given, args)).backward(gradient, args))
+        .map(Some)
 }
 
 /// Returns `true` if the program may use the kernels.

@@ -82,16 +82,16 @@ impl<'a> Writer<'a> {
         let property = op.named.iter().find(|(name, _)| *name == "backend_config").map(|(_, value)| value.clone());
         let attribute = op.attributes.iter().find(|(name, _)| *name == "mhlo.backend_config");
         let attribute = attribute.map(|(_, value)| self.dictionary.attribute(*value)).transpose()?;
-        let mut all = Vec::new();
+        let mut numbers = Vec::new();
         for one in [attribute, property].into_iter().flatten() {
             let Attribute::Dictionary(entries) = one else { continue };
             for (name, value) in entries {
                 if let Attribute::Int(_, value) = self.dictionary.attribute(value)? {
-                    all.push((self.dictionary.string(name)?.to_owned(), value));
+                    numbers.push((self.dictionary.string(name)?.to_owned(), value));
                 }
             }
         }
-        Ok(all)
+        Ok(numbers)
     }
 
     fn avals(&self, target: &str, types: impl Iterator<Item = usize>) -> Result<Vec<Aval>> {

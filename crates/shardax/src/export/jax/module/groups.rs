@@ -52,7 +52,7 @@ impl<'a> Writer<'a> {
         let Attribute::Array(axes) = self.dictionary.attribute(axes)? else {
             return Err(damaged("its program has groups of devices without axes"));
         };
-        let part = |axis: usize| {
+        let parts = axes.into_iter().map(|axis| {
             let Attribute::AxisRef(name, part) = self.dictionary.attribute(axis)? else {
                 return Err(damaged("its program has groups of devices over something other than axes"));
             };
@@ -64,8 +64,8 @@ impl<'a> Writer<'a> {
                 Some(Attribute::SubAxis(before, size)) if before >= 1 && size >= 1 => Ok((axis, before, size)),
                 _ => Err(damaged(format!("its program has groups over an invalid part of the axis {name}"))),
             }
-        };
-        axes.into_iter().map(part).collect()
+        });
+        parts.collect()
     }
 }
 

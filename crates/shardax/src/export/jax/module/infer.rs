@@ -163,8 +163,8 @@ impl<'a> Writer<'a> {
         let mut sizes = slices.into_iter().enumerate().filter(|(dim, _)| !removed.contains(dim)).map(|(_, size)| size);
         let mut batch = batch.into_iter();
         let rank = batch.len() + offsets.len();
-        let all = (0..rank).map(|dim| if offsets.contains(&dim) { sizes.next() } else { batch.next() });
-        Ok(vec![all.collect::<Option<_>>().ok_or_else(|| unread(op))?])
+        let shape = (0..rank).map(|dim| if offsets.contains(&dim) { sizes.next() } else { batch.next() });
+        Ok(vec![shape.collect::<Option<_>>().ok_or_else(|| unread(op))?])
     }
 
     fn convolved(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {

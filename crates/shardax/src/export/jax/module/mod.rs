@@ -432,11 +432,11 @@ impl<'a> Writer<'a> {
     }
 
     /// Defines the results of an operation under this name.
-    fn define_results(&mut self, op: &Operation<'a>, name: &str, known: Vec<Known>) -> Result<()> {
-        let mut known = known.into_iter();
+    fn define_results(&mut self, op: &Operation<'a>, name: &str, known_values: Vec<Known>) -> Result<()> {
+        let mut known_values = known_values.into_iter();
         for (i, &of) in op.results.iter().enumerate() {
             let name = if op.results.len() == 1 { name.to_owned() } else { format!("{name}#{i}") };
-            self.define(Value { name, of, known: known.next().unwrap_or_default() })?;
+            self.define(Value { name, of, known: known_values.next().unwrap_or_default() })?;
         }
         Ok(())
     }

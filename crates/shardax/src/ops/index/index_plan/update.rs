@@ -27,6 +27,7 @@ pub(crate) fn update(
     if plan.result_shape().contains(&0) || plan.empty_axis(x.shape()).is_some() {
         return Ok(x.clone());
     }
+    // An index without arrays and strides is a block, which needs no scatter.
     let mut args = vec![x.clone(), value];
     args.extend(places);
     let is_block =

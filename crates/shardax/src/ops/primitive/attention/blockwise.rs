@@ -265,11 +265,11 @@ fn zeros_f32(x: &Array) -> Array {
 
 /// Returns the cotangents of queries, keys, values and bias.
 pub(crate) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<Vec<Array>> {
-    let of = &primitive.of;
-    let n = of.given.count();
-    let x = Operands::of(of.given, args);
+    let attention = &primitive.of;
+    let n = attention.given.count();
+    let x = Operands::of(attention.given, args);
     let (ct, mean) = primitive.cotangent(args);
-    let blocks = Blocks::new(of, x.clone());
+    let blocks = Blocks::new(attention, x.clone());
     let (max, sum) = (&args[n + 1], &args[n + 2]);
     let per_query = [(max, 0.0), (sum, 1.0), (&mean, 0.0)].map(|(x, value)| blocks.rows(x, -1, value));
     let of_output_rows = blocks.rows(ct, -3, 0.0);
@@ -295,7 +295,7 @@ pub(crate) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<
     let start = (zeros_f32(&blocks.x.k), zeros_f32(&blocks.x.v), bias.map(zeros_f32));
     let ((dk, dv, dbias), dq) = scan(step, start, blocks.each())?;
     // Blind queries attend to all keys equally, so their cotangent reaches the values, but no score.
-    let all_keys = Block::whole(of, Operands { bias: None, mask: None, ..x.clone() });
+    let all_keys = Block::whole(attention, Operands { bias: None, mask: None, ..x.clone() });
     let [dk, dv] = [&dk, &dv].map(|x| lax::slice_in_dim(x, 0, blocks.sizes[1], -3));
     let dv = dv + all_keys.of_keys(&(blind(max) / blocks.sizes[1] as f64).expand_dims(-1), ct);
     let dtype = x.q.dtype();

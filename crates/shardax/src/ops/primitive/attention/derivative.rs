@@ -92,18 +92,18 @@ impl Primitive for AttentionTangent {
         let primitive = AttentionGradient { of: self.of.clone(), of_sum: cts[1].is_some(), bias };
         let gradients = bind(primitive, &operands).into_iter();
         let linear = [n + 3, n + 4, n + 5].into_iter().chain(bias.then_some(n + 6));
-        let mut all = vec![None; args.len()];
-        gradients.zip(linear).filter(|(_, at)| args[*at].is_linear()).for_each(|(ct, at)| all[at] = Some(ct));
-        Ok(all)
+        let mut in_cts = vec![None; args.len()];
+        gradients.zip(linear).filter(|(_, i)| args[*i].is_linear()).for_each(|(ct, i)| in_cts[i] = Some(ct));
+        Ok(in_cts)
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let mut repeated = self.of.given.broadcast();
         if self.bias {
             // The bias and its tangent must have the same shape.
-            let last = args.len() - 1;
-            match (dims[Given::BIAS], dims[last]) {
-                (None, None) => repeated.push(last),
+            let bias_tangent = args.len() - 1;
+            match (dims[Given::BIAS], dims[bias_tangent]) {
+                (None, None) => repeated.push(bias_tangent),
                 _ => repeated.retain(|at| *at != Given::BIAS),
             }
         }
@@ -131,9 +131,9 @@ impl AttentionGradient {
     /// query).
     pub fn cotangent<'a>(&self, args: &'a [Array]) -> (&'a Array, Array) {
         let n = self.of.given.count();
-        let wide = |x: &Array| x.astype(DType::F32);
+
         let (y, sum, ct) = (&args[n], &args[n + 2], &args[n + 3]);
-        let mean = (wide(ct) * wide(y)).sum(-1).swapaxes(-1, -2);
+        let mean = (ct.astype(DType::F32) * y.astype(DType::F32)).sum(-1).swapaxes(-1, -2);
         (ct, args.get(n + 4).map_or(mean.clone(), |of_sum| mean - sum * of_sum))
     }
 

@@ -338,12 +338,12 @@ impl Primitive for Attention {
         let with_residuals = Attention { residual: true, ..self.clone() };
         let outs = bind(with_residuals.clone(), args);
         let [y, max, sum] = [&outs[0], &outs[1], &outs[2]].map(Array::clone);
-        let zeros = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval()));
+        let operand_tangents =
+            [0, 1, 2].map(|i| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval())));
         let of_bias = if self.given.bias { tangents[Given::BIAS].clone() } else { None };
         let primitive = derivative::AttentionTangent { of: with_residuals, bias: of_bias.is_some() };
         let softmax = [y.clone(), max.clone(), sum.clone()];
-        let operands: Vec<Array> =
-            args.iter().cloned().chain(softmax).chain([zeros(0), zeros(1), zeros(2)]).chain(of_bias).collect();
+        let operands: Vec<Array> = args.iter().cloned().chain(softmax).chain(operand_tangents).chain(of_bias).collect();
         let mut tangents = bind(primitive, &operands).into_iter();
         let (of_y, of_sum) = (tangents.next(), tangents.next());
         Ok(match self.residual {

@@ -34,8 +34,8 @@ impl<'a> Block<'a> {
         let after = after.map(|n| key.less_equal(&query + n));
         let end = end.map(|end| key.less(end as i32));
         let masks = x.of_mask().into_iter().chain(x.of_lengths(&query, &key));
-        let seen = masks.chain(before).chain(after).chain(end).reduce(|a, b| a & b);
-        Block { of, x, seen }
+        let visible = masks.chain(before).chain(after).chain(end).reduce(|a, b| a & b);
+        Block { of, x, seen: visible }
     }
 
     /// Splits query heads, in dimension `heads` from the end, into key heads and groups.

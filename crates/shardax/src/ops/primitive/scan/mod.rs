@@ -256,22 +256,22 @@ impl Primitive for Scan {
                 let v = cx.with_addends_of(&operands, v);
                 let mut counter = v[counter_start];
                 let mut state = v[counter_start + 1..].to_vec();
-                let one = cx.constant(Scalar::Int(1), &index);
+                let increment = cx.constant(Scalar::Int(1), &index);
                 for _ in 0..unroll {
                     let position = match self.reverse {
                         true => {
-                            let last = cx.constant(Scalar::Int(self.length as i128 - 1), &index);
-                            cx.op("stablehlo.subtract", &[last, counter], "", &index)
+                            let last_step = cx.constant(Scalar::Int(self.length as i128 - 1), &index);
+                            cx.op("stablehlo.subtract", &[last_step, counter], "", &index)
                         }
                         false => counter,
                     };
                     state = self.lower_step(cx, position, &v[..xs_start], &v[xs_start..counter_start], &state)?;
-                    counter = cx.op("stablehlo.add", &[counter, one], "", &index);
+                    counter = cx.op("stablehlo.add", &[counter, increment], "", &index);
                 }
-                let mut next = v[..counter_start].to_vec();
-                next.push(counter);
-                next.extend(state);
-                Ok(next)
+                let mut next_operands = v[..counter_start].to_vec();
+                next_operands.push(counter);
+                next_operands.extend(state);
+                Ok(next_operands)
             })?;
             let results = cx.op_with("stablehlo.while", &operands, "", vec![condition, body], &types);
             state = results[counter_start + 1..].to_vec();
@@ -344,11 +344,11 @@ impl Primitive for Scan {
         drop(search);
         // The non-linear loop stacks the residuals of each step.
         let Split { known, linear, mut residuals, .. } = split;
-        let known = spare(known, &mut residuals, (&in_roles, &out_roles), &args)?;
+        let nonlinear = spare(known, &mut residuals, (&in_roles, &out_roles), &args)?;
         // Stacked residuals are further scanned results.
         let mut outs = out_roles.clone();
-        outs.resize(known.program.outputs.len(), Scanned);
-        let mut results = scan.run(known, &in_roles, &outs, args.clone())?;
+        outs.resize(nonlinear.program.outputs.len(), Scanned);
+        let mut results = scan.run(nonlinear, &in_roles, &outs, args.clone())?;
 
         let carry_out: Vec<bool> = nonzero[nc..nc + nk].to_vec();
         let has: Vec<bool> = carry_out.iter().chain(&linear.nonzero_out[nk..]).copied().collect();

@@ -136,13 +136,13 @@ pub(crate) fn bessel_i1e_slope(x: &Array, y: &Array) -> Array {
     let small = where_(&is_small, x, 0);
     // exp(-|x|) (I₁'(x) - sign(x) I₁(x))
     let decay = EXP.apply(&-ABS.apply(&small));
-    let first = decay * (i1_slope_series(&small) - SIGN.apply(&small) * i1_series(&small));
+    let near_slope = decay * (i1_slope_series(&small) - SIGN.apply(&small) * i1_series(&small));
     let is_between = !&is_small & !&is_large;
     let between = where_(&is_between, x, 1);
     let slope = BESSEL_I0E.apply(std::slice::from_ref(&between))
         - where_(&is_between, y, 0) * (SIGN.apply(&between) + 1 / &between);
     let far = where_(&is_large, size, LARGE);
-    where_(is_small, first, where_(is_large, asymptotic_derivative(1.0, &far), slope))
+    where_(is_small, near_slope, where_(is_large, asymptotic_derivative(1.0, &far), slope))
 }
 
 /// `exp(|x|) y`, for the size `y` of a scaled function at `x`. At infinities, where that is 0, it is infinite.

@@ -14,9 +14,9 @@ pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
     let (first, last) = (x.equal(0), x.equal(1));
     let is_zero = (&no_b & !&last) | (&no_a & &first) | &first;
     let is_one = (&no_a & !&first) | (&no_b & &last) | &last;
-    let is_nan = |x: &Array| x.not_equal(x);
+
     let outside = a.less(0) | b.less(0) | x.less(0) | x.greater(1) | (no_a & no_b);
-    let outside = outside | is_nan(a) | is_nan(b) | is_nan(x);
+    let outside = outside | a.not_equal(a) | b.not_equal(b) | x.not_equal(x);
 
     // The fraction converges fast below the mean; above it, the symmetry relation is used.
     let below = x.less((a + 1) / (a + b + 2));
@@ -39,9 +39,9 @@ fn fraction(a: &Array, b: &Array, x: &Array, enabled: &Array) -> Result<Array> {
     let (tolerance, steps) = (eps(a.dtype()), if a.dtype() == DType::F64 { 600 } else { 200 });
     let tiny = constant(tolerance * tolerance, a);
     let safe = |x: Array| where_(ABS.apply(&x).less(&tiny), &tiny, x);
-    let one = constant(1.0, a).broadcast_to(a.shape());
+    let unit = constant(1.0, a).broadcast_to(a.shape());
     let d: Array = 1 / safe(1 - (a + b) * x / (a + 1));
-    let state = until_converged(steps, enabled.clone(), vec![d.clone(), one, d], |m, state| {
+    let state = until_converged(steps, enabled.clone(), vec![d.clone(), unit, d], |m, state| {
         let (d, c, value) = (&state[0], &state[1], &state[2]);
         let twice: Array = a + 2 * m;
         let even: Array = m * (b - m) * x / ((&twice - 1) * &twice);

@@ -125,9 +125,9 @@ fn log_gamma_density_slope(x: &Array, a: &Array) -> Array {
     let (shape, point) = (where_(&is_close, a, 1e3), where_(&is_close, x, 1e3));
     let inverse = 1 / &shape;
     // log(a) - ψ(a), by the terms of the asymptotic series.
-    let rest =
+    let corrections =
         &inverse * (0.5 + &inverse * (1.0 / 12.0 - &inverse * &inverse * (1.0 / 120.0 - &inverse * &inverse / 252.0)));
-    let close = LOG1P.apply(&((&point - &shape) * &inverse)) + rest;
+    let close = LOG1P.apply(&((&point - &shape) * &inverse)) + corrections;
     where_(is_close, close, LOG.apply(x) - DIGAMMA.apply(a))
 }
 

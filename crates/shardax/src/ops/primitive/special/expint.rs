@@ -49,8 +49,8 @@ fn series(n: &Array, x: &Array) -> Array {
     let odd = ((n - 1) * 0.5).floor() * 2 - (n - 1);
     let sign = where_(odd.equal(0), 1.0, -1.0);
     let log_x = LOG.apply(x);
-    let first = sign * EXP.apply(&((n - 1) * &log_x - LGAMMA.apply(n))) * (DIGAMMA.apply(n) - log_x);
-    first - sum
+    let logarithmic_term = sign * EXP.apply(&((n - 1) * &log_x - LGAMMA.apply(n))) * (DIGAMMA.apply(n) - log_x);
+    logarithmic_term - sum
 }
 
 /// The continued fraction, from its last term to the first, so that roundings do not add up. The number of terms is enough
@@ -71,10 +71,10 @@ const LARGE: f64 = 40.0;
 /// `-∫ exp(-t) / t` over t from `-x`: the series [DLMF 6.6.2](https://dlmf.nist.gov/6.6.E2), for large numbers
 /// [6.12.2](https://dlmf.nist.gov/6.12.E2); for negative ones from [`expn`].
 pub(super) fn expi(x: &Array) -> Result<Array> {
-    let one = constant(1.0, x).broadcast_to(x.shape());
-    let negative = -expn(&one, &where_(x.less(0), -x, &one));
+    let unit = constant(1.0, x).broadcast_to(x.shape());
+    let negative = -expn(&unit, &where_(x.less(0), -x, &unit));
     let inside = x.greater(0) & x.less(LARGE);
-    let small = where_(&inside, x, &one);
+    let small = where_(&inside, x, &unit);
     let state = vec![small.clone(), small.clone()];
     let tolerance = eps(x.dtype());
     let state = until_converged(200, inside, state, |k, state| {

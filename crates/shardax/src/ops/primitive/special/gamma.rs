@@ -44,13 +44,13 @@ fn series(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dua
         let [term, sum, slope, slopes] = [0, 1, 2, 3].map(|i| &state[i]);
         let factor: Array = x / (a + n);
         let next_slope: Array = slope * &factor - term * &factor / (a + n);
-        let next: Array = term * factor;
-        let (sum, slopes) = (sum + &next, slopes + &next_slope);
+        let next_term: Array = term * factor;
+        let (sum, slopes) = (sum + &next_term, slopes + &next_slope);
         let moving = match derivative {
             true => ABS.apply(&next_slope).greater(ABS.apply(&slopes) * tolerance),
-            false => next.greater(&sum * tolerance),
+            false => next_term.greater(&sum * tolerance),
         };
-        (vec![next, sum, next_slope, slopes], moving)
+        (vec![next_term, sum, next_slope, slopes], moving)
     })?;
     Ok(Dual { value: state[1].clone(), slope: state[3].clone() })
 }
@@ -62,11 +62,11 @@ fn fraction(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<D
     let start = x + 1 - a;
     // The first denominator must not be zero: elements where it is are computed by the series.
     let start = where_(start.equal(0), constant(tolerance, a), start);
-    let first: Array = 1 / &start;
-    let first_slope = &first * &first;
+    let first_convergent: Array = 1 / &start;
+    let first_slope = &first_convergent * &first_convergent;
     let infinite = constant(1.0 / tolerance / tolerance, a).broadcast_to(a.shape());
     let zero = constant(0.0, a).broadcast_to(a.shape());
-    let state = vec![first.clone(), first_slope.clone(), infinite, zero, first, first_slope];
+    let state = vec![first_convergent.clone(), first_slope.clone(), infinite, zero, first_convergent, first_slope];
     let state = until_converged(2000, enabled.clone(), state, |n, state| {
         let [d, d_slope, c, c_slope, value, slope] = [0, 1, 2, 3, 4, 5].map(|i| &state[i]);
         // The next numerator and denominator; their derivatives are n and -1.

@@ -51,9 +51,9 @@ pub(super) fn regularized(a: &Array, x: &Array, upper: bool) -> Array {
     let rows: Vec<Array> =
         coefficients(powers, terms).into_iter().map(|row| polynomial(&eta, row.into_iter())).collect();
     let sum = rows.into_iter().rev().reduce(|sum, row| sum * &inverse + row).unwrap_or_else(|| constant(0.0, a));
-    let rest = EXP.apply(&-(a * half_square)) / SQRT.apply(&(a * (2.0 * std::f64::consts::PI))) * sum;
+    let correction = EXP.apply(&-(a * half_square)) / SQRT.apply(&(a * (2.0 * std::f64::consts::PI))) * sum;
     let scaled = eta * SQRT.apply(&(a * 0.5));
-    if upper { ERFC.apply(&scaled) * 0.5 + rest } else { ERFC.apply(&-scaled) * 0.5 - rest }
+    if upper { ERFC.apply(&scaled) * 0.5 + correction } else { ERFC.apply(&-scaled) * 0.5 - correction }
 }
 
 /// The derivative of `P(a, x)` with respect to `x`.

@@ -120,9 +120,9 @@ pub(crate) fn log_gamma(x: &Array) -> Array {
     let (mut base, mut product) = (y.clone(), constant(1.0, x));
     for _ in 0..6 {
         let above = base.greater_equal(2.75);
-        let next = where_(&above, &base - 1, &base);
-        product = where_(above, &product * &next, product);
-        base = next;
+        let shifted = where_(&above, &base - 1, &base);
+        product = where_(above, &product * &shifted, product);
+        base = shifted;
     }
     // Below ¾, Γ(y) is Γ(1 + y) / y.
     let raised = y.less(0.75);
@@ -155,9 +155,9 @@ pub(crate) fn digamma(x: &Array) -> Array {
     let (mut base, mut sum) = (where_(&raised, &y + 1, &y), constant(0.0, x));
     for _ in 0..6 {
         let above = base.greater(2);
-        let next = where_(&above, &base - 1, &base);
-        sum = where_(above, &sum + 1 / &next, sum);
-        base = next;
+        let shifted = where_(&above, &base - 1, &base);
+        sum = where_(above, &sum + 1 / &shifted, sum);
+        base = shifted;
     }
     // The root in two parts, of which the first is exact in the dtype. They are subtracted apart, with the factor between
     // them, because XLA adds two constants in a row.

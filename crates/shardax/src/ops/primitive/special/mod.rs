@@ -69,8 +69,8 @@ fn asymptotic_slope(x: &Array, terms: &[(f64, f64)]) -> Array {
     let inverse = 1 / x;
     let square = &inverse * &inverse;
     let sum = terms.iter().rev().fold(constant(0.0, x), |sum, (c, power)| sum * &square - c * power);
-    let first = terms.first().map_or(0.0, |(_, power)| *power);
-    sum * integer_pow(&inverse, first as i32 + 1)
+    let first_power = terms.first().map_or(0.0, |(_, power)| *power);
+    sum * integer_pow(&inverse, first_power as i32 + 1)
 }
 
 /// Applies `f` to an operand, at least in float32.
@@ -97,15 +97,16 @@ fn until_converged(
     state: Vec<Array>,
     step: impl Fn(&Array, &[Array]) -> (Vec<Array>, Array),
 ) -> Result<Vec<Array>> {
-    let first = constant(0.0, &state[0]);
-    let going = |(n, moving, _): (Array, Array, Vec<Array>)| moving.any(..) & n.less(steps as f64);
-    let next = |(n, moving, state): (Array, Array, Vec<Array>)| {
+    let zero = constant(0.0, &state[0]);
+    let condition = |(n, moving, _): (Array, Array, Vec<Array>)| moving.any(..) & n.less(steps as f64);
+    // An element that has converged keeps its state.
+    let body = |(n, moving, state): (Array, Array, Vec<Array>)| {
         let n = n + 1;
-        let (after, still) = step(&n, &state);
-        let kept = state.iter().zip(&after).map(|(before, after)| where_(&moving, after, before)).collect::<Vec<_>>();
-        (n, &moving & still, kept)
+        let (after, still_moving) = step(&n, &state);
+        let state = state.iter().zip(&after).map(|(before, after)| where_(&moving, after, before));
+        (n, &moving & still_moving, state.collect::<Vec<_>>())
     };
-    Ok(while_loop(going, next, (first, moving, state))?.2)
+    Ok(while_loop(condition, body, (zero, moving, state))?.2)
 }
 
 /// The tangent of an operand without an implemented derivative.

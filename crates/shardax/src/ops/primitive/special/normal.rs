@@ -68,8 +68,8 @@ pub(super) fn quantile(p: &Array) -> Array {
     let tail = where_(&inside, tail, constant(0.25, p));
     let log_tail = LOG.apply(&tail);
     let near = ERF_INV.apply(&(2 * tail.maximum(0.01) - 1)) * SQRT_2;
-    let first = SQRT.apply(&(-2 * &log_tail));
-    let far = -(&first - (LOG.apply(&first) + 0.5 * (2.0 * PI).ln()) / &first);
+    let approximation = SQRT.apply(&(-2 * &log_tail));
+    let far = -(&approximation - (LOG.apply(&approximation) + 0.5 * (2.0 * PI).ln()) / &approximation);
     let start = where_(tail.greater(0.01), near, far);
     let x = (0..4).fold(start, |x, _| {
         let log = log_cumulative(&x);

@@ -123,8 +123,10 @@ pub(super) fn half_square(x: &Array) -> Array {
     let x = where_(ABS.apply(x).greater(limit), 0, x);
     let high = reduce_precision(&x, exponent, mantissa);
     let low = &x - &high;
-    let without_turns = |part: Array| &part - ROUND.apply(&(&part * 0.5)) * 2;
-    without_turns(&high * &high * 0.5) + without_turns(&high * &low) + without_turns(&low * &low * 0.5)
+    // Removes whole turns from each part, so that the sum stays small.
+    let parts = [&high * &high * 0.5, &high * &low, &low * &low * 0.5];
+    let [a, b, c] = parts.map(|part: Array| &part - ROUND.apply(&(&part * 0.5)) * 2);
+    a + b + c
 }
 
 /// `sin(x) / x`, computed by its series close to 0 because the terms of the quotient's derivative cancel there.

@@ -30,12 +30,12 @@ fn derivative(n: &Array, odd: &Array, x: &Array) -> Array {
     let bounded = x.maximum(-1e30);
     let offset = &bounded - ROUND.apply(&bounded);
     let near = ABS.apply(&offset);
-    let first = where_(&is_negative, &near, x);
-    let direct = positive(n, &first);
+    let argument = where_(&is_negative, &near, x);
+    let direct = positive(n, &argument);
     // The two sides of the nearest integer: the sum upwards from `x` has the sign 1, the other sum the sign `odd`.
-    let other = positive(n, &(1 - &near));
+    let mirrored = positive(n, &(1 - &near));
     let above = offset.greater_equal(0);
-    let (upwards, downwards) = (where_(&above, &direct, &other), where_(above, &other, &direct));
+    let (upwards, downwards) = (where_(&above, &direct, &mirrored), where_(above, &mirrored, &direct));
     // At halves, the two sides of an even order cancel exactly.
     let reflected = (upwards + odd * downwards) - odd * positive(n, &(1 - where_(&is_negative, &bounded, 0)));
     // For odd orders, a pole has the same sign on both sides. For even orders, only a pole at 0 has a side, which is

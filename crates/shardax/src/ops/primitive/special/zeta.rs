@@ -24,7 +24,7 @@ pub(crate) fn zeta_slope(s: &Array, q: &Array) -> Array {
     let (dtype, s, q) = (s.dtype(), s.astype(wide), q.astype(wide));
     let count = if wide == DType::F64 { 16 } else { 8 };
     let power = |base: &Array, exponent: &Array| EXP.apply(&(exponent * LOG.apply(base)));
-    let first = (0..count).map(|k| {
+    let first_terms = (0..count).map(|k| {
         let base = &q + k;
         -(LOG.apply(&base) * power(&base, &-&s))
     });
@@ -44,6 +44,6 @@ pub(crate) fn zeta_slope(s: &Array, q: &Array) -> Array {
             slope = slope + 1 / factor;
         }
     }
-    let sum = first.chain(corrections).fold(integral + half, |sum, term| sum + term);
+    let sum = first_terms.chain(corrections).fold(integral + half, |sum, term| sum + term);
     sum.astype(dtype)
 }

@@ -139,6 +139,7 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
             .help("pass an `x0` with the shapes of the right side"));
         }
         let x0 = x0.iter().zip(&b.leaves).map(|(x, b)| x.astype(b.dtype())).collect();
+        // The methods see lists of arrays, so that they do not depend on the tree.
         let on_leaves = |f: MatVec<'_, T>, x: &[Array]| -> Result<Vec<Array>> {
             Ok(Flat::of(&f(build(&b.def, x)?)?).leaves.into_vec())
         };
@@ -303,10 +304,8 @@ fn biconjugate_gradients(problem: &Problem<'_>) -> Result<Vec<Array>> {
     let tolerance = problem.square_tolerance();
     let r0 = problem.residual()?;
     // Computed from the residual, so that it has the type of an inner product, which may vary over manual mesh axes.
-    let one = || {
-        let like = inner(&r0, &r0);
-        &like * 0 + 1
-    };
+    // Computed from the residual, so that it has the dtype and the sharding of inner products.
+    let one = inner(&r0, &r0) * 0 + 1;
     let condition =
         |(_, r, _, _, _, k): State| squares(&r).greater(&tolerance) & k.less(problem.maxiter) & k.greater_equal(0);
     let step = |(x, r, p, q, [alpha, omega, rho], k): State| -> Result<State> {
@@ -327,6 +326,7 @@ fn biconjugate_gradients(problem: &Problem<'_>) -> Result<Vec<Array>> {
         let broken = omega.equal(0) | alpha.equal(0) | next_rho.equal(0);
         Ok((x, r, p, q, [alpha, omega, next_rho], where_(broken, -1, k + 1)))
     };
-    let start = (problem.x0.clone(), r0.clone(), r0.clone(), r0.clone(), [one(), one(), one()], Array::from(0));
+    let start =
+        (problem.x0.clone(), r0.clone(), r0.clone(), r0.clone(), [one.clone(), one.clone(), one], Array::from(0));
     Ok(while_loop(condition, step, start)?.0)
 }
