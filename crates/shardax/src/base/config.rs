@@ -88,11 +88,10 @@ fn use_cpu_devices(n: usize) -> Result<()> {
 }
 
 fn check_count(n: usize) -> Result<usize> {
-    const MOST: usize = shardax_pjrt::Client::MAX_CPU_DEVICES;
-    if n > MOST {
-        return Err(
-            err!(Value, "{n} CPU devices are more than XLA can simulate").help(format!("ask for at most {MOST}"))
-        );
+    const MAX_CPU_DEVICES: usize = shardax_pjrt::Client::MAX_CPU_DEVICES;
+    if n > MAX_CPU_DEVICES {
+        return Err(err!(Value, "{n} CPU devices are more than XLA can simulate")
+            .help(format!("ask for at most {MAX_CPU_DEVICES}")));
     }
     Ok(n)
 }

@@ -20,7 +20,7 @@ pub use helpers::{fftfreq, fftshift, ifftshift, rfftfreq};
 use smallvec::SmallVec;
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
@@ -173,7 +173,7 @@ impl FftOptions {
 
     #[track_caller]
     fn run(&self, name: &'static str, kind: FftKind, count: Option<usize>, x: Array, norm: FftNorm) -> Array {
-        let transformed = at_caller(|| {
+        or_failed(&x, || {
             x.check()?;
             if kind == FftKind::Rfft && x.dtype().is_complex() {
                 return Err(err!(Type, "only real valued inputs supported for {name}, got {}", x.type_name())
@@ -191,8 +191,7 @@ impl FftOptions {
                 return Ok(x);
             }
             composite1("fft", (kind, axes, sizes, norm), &[x], |params, x| Ok(vec![transform(params, &x[0])?]))
-        });
-        Array::from_result(transformed, &x)
+        })
     }
 }
 

@@ -13,7 +13,7 @@ mod kernel;
 pub use kernel::ResizeMethod;
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax::{self, DotOptions, Precision};
@@ -68,7 +68,7 @@ impl ResizeOptions {
     #[track_caller]
     pub fn resize(&self, image: impl ArrayLike, shape: impl IntoShape) -> Array {
         let image = image.into_array();
-        let resized = at_caller(|| {
+        or_failed(&image, || {
             image.check()?;
             let shape = shape_of(shape)?.to_vec();
             same_rank("resize", &image, &shape)?;
@@ -89,8 +89,7 @@ impl ResizeOptions {
                     options.resample(&x, d, shape[d], &inverse, &zero)
                 })])
             })
-        });
-        Array::from_result(resized, &image)
+        })
     }
 
     /// See [`scale_and_translate`].
@@ -104,7 +103,7 @@ impl ResizeOptions {
         translation: impl ArrayLike,
     ) -> Array {
         let (image, scale, translation) = (image.into_array(), scale.into_array(), translation.into_array());
-        let transformed = at_caller(|| {
+        or_failed(&image, || {
             image.check()?;
             let shape = shape_of(shape)?.to_vec();
             same_rank("scale_and_translate", &image, &shape)?;
@@ -143,8 +142,7 @@ impl ResizeOptions {
                     options.resample(&x, d, shape[d], &scalar_at(&inverse, i), &scalar_at(&args[2], i))
                 })])
             })
-        });
-        Array::from_result(transformed, &image)
+        })
     }
 
     /// Resamples dimension `d` to `n` elements. Each is a weighted sum of the elements under the kernel; the center of

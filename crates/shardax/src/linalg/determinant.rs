@@ -2,7 +2,7 @@
 
 use super::{inexact, pair};
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::ops::lax;
 use crate::ops::numpy::{convert, ones_like, where_};
 use crate::ops::operators::ArrayLike;
@@ -24,12 +24,11 @@ use crate::ops::primitive::unary::{ABS, LOG, SIGN};
 #[track_caller]
 pub fn det(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let determinant = at_caller(|| {
+    or_failed(&x, || {
         let x = inexact(&x)?;
         square_of_inexact("det", &x.aval())?;
         composite1("det_by_size", (), &[x], |(), x| Ok(vec![det_by_size(&x[0])]))
-    });
-    Array::from_result(determinant, &x)
+    })
 }
 
 /// Computes determinants. The formulas for small matrices are written out, because they are exact for small integers and

@@ -28,7 +28,7 @@ pub use singular::{lstsq, matrix_rank, pinv, svd, svd_full, svdvals};
 pub use crate::ops::numpy::{cross, diagonal, outer, tensordot, trace, vecdot};
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{matmul, promote_dtypes, to_inexact};
@@ -79,7 +79,7 @@ pub(crate) fn pair(outputs: Result<Vec<Array>>, like: &Array) -> (Array, Array) 
 #[track_caller]
 pub fn cholesky(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    Array::from_result(at_caller(|| Ok(lax::cholesky(&inexact(&x)?))), &x)
+    or_failed(&x, || Ok(lax::cholesky(&inexact(&x)?)))
 }
 
 /// QR decomposition `(q, r)` of matrices `[..., m, n]`, such that `q r = x`. With `k = min(m, n)`, `q` has shape
@@ -180,7 +180,7 @@ pub fn eigvalsh(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn solve(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (a, b) = (a.into_array(), b.into_array());
-    let solution = at_caller(|| {
+    or_failed(&b, || {
         let args = promote_dtypes(&[&a, &b], to_inexact)?;
         let n = square("solve", &args[0].aval())?;
         let batch_dims = if b.ndim() == 1 { 0 } else { b.ndim().wrapping_sub(2) };
@@ -199,8 +199,7 @@ pub fn solve(a: impl ArrayLike, b: impl ArrayLike) -> Array {
             )));
         }
         composite1("solve", (), &args, |(), args| solve_by_lu(&args[0], &args[1]))
-    });
-    Array::from_result(solution, &b)
+    })
 }
 
 /// Solves by an LU decomposition. The factors have no gradient, because [`Solve`] differentiates with respect to `a`.
@@ -235,12 +234,11 @@ fn broadcast_batch(x: &Array, batch: &[usize], kept_dims: usize) -> Array {
 #[track_caller]
 pub fn inv(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let inverse = at_caller(|| {
+    or_failed(&x, || {
         let x = inexact(&x)?;
         square("inv", &x.aval())?;
         composite1("inv", (), &[x], |(), x| solve_by_lu(&x[0], &eye_like(&x[0], x[0].shape()[x[0].ndim() - 1])))
-    });
-    Array::from_result(inverse, &x)
+    })
 }
 
 /// Powers of square matrices `[..., n, n]`; a negative power is a power of the inverse. Integers stay integers if the
@@ -256,14 +254,13 @@ pub fn inv(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn matrix_power(x: impl ArrayLike, n: i32) -> Array {
     let x = x.into_array();
-    let result = at_caller(|| {
+    or_failed(&x, || {
         x.check()?;
         square_of_any("matrix_power", &x.aval())?;
         let base = if n < 0 { inv(&x) } else { x.clone() };
         base.check()?;
         composite1("matrix_power", n.unsigned_abs(), &[base], |n, x| Ok(vec![power_by_squaring(&x[0], *n)]))
-    });
-    Array::from_result(result, &x)
+    })
 }
 
 /// Computes the power from the squares of `x` for the bits of `n`.

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{eigvalsh, inexact};
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::numpy::{IntoAxes, conj, maximum, real};
@@ -88,7 +88,7 @@ struct Params {
 
 #[track_caller]
 fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array {
-    let result = at_caller(|| {
+    or_failed(&x, || {
         let operand = inexact(&x)?;
         let rank = x.ndim();
         let named_axes = axes.into_axes();
@@ -117,8 +117,7 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
         let mut shape = x.shape_owned();
         axes.iter().for_each(|&a| shape[a] = 1);
         Ok(if keepdims { crate::ops::lax::reshape(&out, &shape) } else { out })
-    });
-    Array::from_result(result, &x)
+    })
 }
 
 /// Returns `true` for the square root of the sum of squares, and an error for invalid orders and axes.

@@ -2,7 +2,7 @@
 
 use super::{eigvals, lstsq};
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::error::err;
 use crate::ops::lax;
 use crate::ops::numpy::{ConvolveMode, complex, convolve, ones_like, promote_dtypes, to_inexact, vander, zeros_dtype};
@@ -26,7 +26,7 @@ const MAX_DEGREE: usize = 1 << 12;
 #[track_caller]
 pub fn polyfit<'a>(x: impl ArrayLike, y: impl ArrayLike, deg: usize, w: impl Into<Option<&'a Array>>) -> Array {
     let (x, y, w) = (x.into_array(), y.into_array(), w.into());
-    let coefficients = at_caller(|| {
+    or_failed(&y, || {
         let args = promote_dtypes(&[&x, &y], to_inexact)?;
         let fits = x.ndim() == 1 && x.size() > 0 && matches!(y.ndim(), 1 | 2) && y.shape()[0] == x.size();
         if !fits || w.is_some_and(|w| w.shape() != x.shape()) {
@@ -47,8 +47,7 @@ pub fn polyfit<'a>(x: impl ArrayLike, y: impl ArrayLike, deg: usize, w: impl Int
         let scale = left.square().sum(0).sqrt();
         let (c, ..) = lstsq(left / &scale, &right);
         Ok(if right.ndim() == 2 { c / scale.expand_dims(1) } else { c / scale })
-    });
-    Array::from_result(coefficients, &y)
+    })
 }
 
 /// Computes the complex roots of a polynomial in no order. `p` are the coefficients, the highest power first.
@@ -67,7 +66,7 @@ pub fn polyfit<'a>(x: impl ArrayLike, y: impl ArrayLike, deg: usize, w: impl Int
 #[track_caller]
 pub fn roots(p: impl ArrayLike) -> Array {
     let p = p.into_array();
-    let roots = at_caller(|| {
+    or_failed(&p, || {
         let x = promote_dtypes(&[&p], to_inexact)?.swap_remove(0);
         if x.ndim() != 1 {
             return Err(err!(Value, "roots needs a vector of coefficients, got {}", p.type_name())
@@ -88,8 +87,7 @@ pub fn roots(p: impl ArrayLike) -> Array {
         let nonzero = eigvals(crate::scipy::linalg::companion(lax::slice_in_dim(&x, start, end, 0)))?;
         let zeros = zeros.astype(nonzero.dtype());
         Ok(lax::concatenate(&[nonzero, zeros], 0))
-    });
-    Array::from_result(roots, &p)
+    })
 }
 
 /// Returns the coefficients of the polynomial with these roots, or of the characteristic polynomial of a square matrix.
@@ -104,7 +102,7 @@ pub fn roots(p: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn poly(seq_of_zeros: impl ArrayLike) -> Array {
     let seq_of_zeros = seq_of_zeros.into_array();
-    let coefficients = at_caller(|| {
+    or_failed(&seq_of_zeros, || {
         let x = promote_dtypes(&[&seq_of_zeros], to_inexact)?.swap_remove(0);
         let x = match *x.shape() {
             [_] => x,
@@ -119,6 +117,5 @@ pub fn poly(seq_of_zeros: impl ArrayLike) -> Array {
             let factor = lax::concatenate(&[unit.clone(), -lax::slice_in_dim(&x, i, i + 1, 0)], 0);
             convolve(product, factor, ConvolveMode::Full)
         }))
-    });
-    Array::from_result(coefficients, &seq_of_zeros)
+    })
 }

@@ -3,7 +3,7 @@
 use super::norm::NormOrder;
 use super::{inv, norm, solve, svdvals};
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{isnan, matmul, where_};
@@ -24,7 +24,7 @@ use crate::ops::operators::{ArrayLike, into_arrays};
 pub fn multi_dot(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = into_arrays(arrays);
     let like = arrays.first().cloned().unwrap_or_else(|| Array::from(0.0f32));
-    let product = at_caller(|| {
+    or_failed(&like, || {
         arrays.iter().try_for_each(Array::check)?;
         let count = arrays.len();
         let mut ranks = arrays.iter().enumerate().map(|(i, x)| (x.ndim(), i == 0 || i + 1 == count));
@@ -37,8 +37,7 @@ pub fn multi_dot(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
             .help("multiply other arrays with `matmul`"));
         }
         Ok(multiply_chain(&arrays))
-    });
-    Array::from_result(product, &like)
+    })
 }
 
 /// Multiplies a chain of matrices. `costs[i][j]` is the smallest number of operations for the matrices from `i` to `j`, and
@@ -89,7 +88,7 @@ fn multiply_range(arrays: &[Array], costs: &[Vec<(f64, usize)>], i: usize, j: us
 #[track_caller]
 pub fn cond(x: impl ArrayLike, p: impl Into<Option<NormOrder>>) -> Array {
     let (x, p) = (x.into_array(), p.into());
-    let result = at_caller(|| {
+    or_failed(&x, || {
         x.check()?;
         let value = match p {
             None => {
@@ -103,8 +102,7 @@ pub fn cond(x: impl ArrayLike, p: impl Into<Option<NormOrder>>) -> Array {
         // A NaN that does not come from the matrix comes from the inverse of a singular matrix.
         let has_nan = isnan(&x).any([-2, -1]);
         Ok(where_(isnan(&value) & !has_nan, f64::INFINITY, value))
-    });
-    Array::from_result(result, &x)
+    })
 }
 
 /// Inverts a tensor as a linear map from its dimensions `ind..` to its dimensions `..ind`.
@@ -120,7 +118,7 @@ pub fn cond(x: impl ArrayLike, p: impl Into<Option<NormOrder>>) -> Array {
 #[track_caller]
 pub fn tensorinv(a: impl ArrayLike, ind: usize) -> Array {
     let a = a.into_array();
-    let inverse = at_caller(|| {
+    or_failed(&a, || {
         a.check()?;
         let (rows, columns) = a.shape().split_at(ind.min(a.ndim()));
         let (m, n): (usize, usize) = (rows.iter().product(), columns.iter().product());
@@ -134,8 +132,7 @@ pub fn tensorinv(a: impl ArrayLike, ind: usize) -> Array {
         }
         let shape = [columns, rows].concat();
         Ok(lax::reshape(&inv(lax::reshape(&a, &[m, n])), &shape))
-    });
-    Array::from_result(inverse, &a)
+    })
 }
 
 /// Solves `tensordot(a, x, x.ndim()) = b` for `x`.

@@ -3,7 +3,7 @@
 use super::inexact;
 use crate::core::array::Array;
 use crate::core::function::Function as _;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::control_flow::custom_jvp;
@@ -119,14 +119,13 @@ fn is_significant(s: &Array, rcond: f64) -> Array {
 #[track_caller]
 pub fn pinv(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let inverse = at_caller(|| {
+    or_failed(&x, || {
         let x = inexact(&x)?;
         matrix("pinv", &x.aval())?;
         composite1("pinv", (), &[x], |(), x| {
             Ok(vec![custom_jvp(pseudoinverse).defjvp(pseudoinverse_jvp).apply((x[0].clone(),))?])
         })
-    });
-    Array::from_result(inverse, &x)
+    })
 }
 
 /// Returns the inverse of `a` and its tangent ([Golub and Pereyra, 4.12](https://doi.org/10.1137/0710036)).
@@ -168,7 +167,7 @@ fn pseudoinverse(a: Array) -> Result<Array> {
 #[track_caller]
 pub fn matrix_rank(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let rank = at_caller(|| {
+    or_failed(&x, || {
         let a = inexact(&x)?;
         let (m, n) = matrix("matrix_rank", &a.aval())?;
         let s = svdvals(&a);
@@ -178,8 +177,7 @@ pub fn matrix_rank(x: impl ArrayLike) -> Array {
         }
         let rcond = m.max(n) as f64 * eps(a.dtype());
         Ok(s.greater(s.max_keepdims(-1) * rcond).astype(DType::I32).sum(-1))
-    });
-    Array::from_result(rank, &x)
+    })
 }
 
 /// Least-squares solution `(x, residuals, rank, s)` of `a x = b` for one matrix `a` of shape `[m, n]`, and `b` of shape `[m]`

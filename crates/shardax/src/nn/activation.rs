@@ -1,7 +1,7 @@
 //! Activation functions, softmax and one-hot encoding, with JAX's definitions and gradients.
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
@@ -176,7 +176,7 @@ pub use silu as swish;
 #[track_caller]
 pub fn squareplus(x: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (x, b) = (x.into_array(), b.into_array());
-    let result = at_caller(|| {
+    or_failed(&x, || {
         let args = sharded_alike(&broadcast_args("squareplus", &promote_dtypes(&[&x, &b], to_inexact)?)?);
         let root = ROOT_OF_SUM.apply(&args);
         // For a negative number, x + root would cancel. It equals b / (root - x), which does not.
@@ -184,8 +184,7 @@ pub fn squareplus(x: impl ArrayLike, b: impl ArrayLike) -> Array {
         let sum = &root + where_(&is_negative, -&args[0], &args[0]);
         let is_divisor = is_negative & sum.not_equal(0);
         Ok(where_(&is_divisor, &args[1] / where_(&is_divisor, &sum, 1), sum) / 2)
-    });
-    Array::from_result(result, &x)
+    })
 }
 
 /// Converts to floating point, with a strong type.
@@ -362,7 +361,7 @@ impl StandardizeOptions {
     #[track_caller]
     pub fn standardize(&self, x: impl ArrayLike, axes: impl IntoReduction) -> Array {
         let x = x.into_array();
-        let result = at_caller(|| {
+        or_failed(&x, || {
             let x = convert(&x, to_inexact(x.dtype()), x.weak_type());
             let reduction = Reduction::new("standardize", &x, axes.into_reduction(), Options::None)?;
             if self.mean.is_none() && self.variance.is_none() && !reduction.is_masked() {
@@ -384,8 +383,7 @@ impl StandardizeOptions {
                 (None, Some(mean)) => maximum(x.square().mean(over) - mean.square(), 0),
             };
             Ok(centred * (variance + &self.epsilon).rsqrt())
-        });
-        Array::from_result(result, &x)
+        })
     }
 }
 
@@ -420,15 +418,14 @@ pub fn standardize(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
 #[track_caller]
 pub fn logmeanexp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = x.into_array();
-    let result = at_caller(|| {
+    or_failed(&x, || {
         let x = floating(&x);
         let axes = axes.into_reduction();
         let over = Reduction::new("logmeanexp", &x, axes.clone(), Options::None)?;
         let count = over.count(&x).log();
         let count = if over.is_masked() { over.shaped(&x, count) } else { count };
         Ok(x.logsumexp(axes) - count)
-    });
-    Array::from_result(result, &x)
+    })
 }
 
 /// One-hot encoding: a row of `num_classes` numbers for each label, 1 at the label and 0 elsewhere. The row of a label that
@@ -512,7 +509,7 @@ impl OneHotOptions {
     #[track_caller]
     pub fn one_hot(&self, labels: impl ArrayLike, num_classes: usize) -> Array {
         let labels = labels.into_array();
-        let result = at_caller(|| {
+        or_failed(&labels, || {
             labels.check()?;
             let axis = normalize_axis(self.axis as isize, labels.ndim() + 1)?;
             let mut shape = vec![1; labels.ndim() + 1];
@@ -522,8 +519,7 @@ impl OneHotOptions {
                 None => lax::iota(DType::I32, &shape, axis),
             };
             Ok(labels.expand_dims(axis as i32).equal(classes).astype(self.dtype))
-        });
-        Array::from_result(result, &labels)
+        })
     }
 
     /// The sharding of the row of class numbers, which has the rank of the result. Fails if the requested sharding splits

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::random;
@@ -232,8 +232,7 @@ impl Initializer {
     /// Fails for a dtype that is not floating point, and for a shape without the axes that determine the variance.
     #[track_caller]
     pub fn init(&self, key: &Array, shape: &[usize], dtype: DType) -> Array {
-        let weights = at_caller(|| self.draw(key, shape, dtype));
-        Array::from_result(weights, key)
+        or_failed(key, || self.draw(key, shape, dtype))
     }
 
     fn draw(&self, key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {

@@ -21,7 +21,7 @@ use crate::core::program::Aval;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::callback::turn;
 use crate::sharding::Sharding;
-use crate::sharding::device::{GO_ON, latest};
+use crate::sharding::device::{NEW_CLIENT_HELP, latest};
 use crate::sharding::distributed::processes;
 use crate::timeline;
 use crate::transfer_guard::{self, Direction};
@@ -147,7 +147,7 @@ impl LoadedProgram {
             // XLA's error for a deleted argument would not contain the name that the user knows.
             args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
             Err(match self.executable.client().is_broken() {
-                true => error.help(GO_ON),
+                true => error.help(NEW_CLIENT_HELP),
                 false => error,
             })
         })?;

@@ -191,7 +191,7 @@ pub(crate) fn client() -> Result<&'static Client> {
 }
 
 /// The advice after a failure that XLA does not survive.
-pub(crate) const GO_ON: &str = "there is a new client: create meshes and arrays again, from what `devices()` returns now. Earlier arrays can be read, and moved with `device_put`";
+pub(crate) const NEW_CLIENT_HELP: &str = "there is a new client: create meshes and arrays again, from what `devices()` returns now. Earlier arrays can be read, and moved with `device_put`";
 
 /// Fails for a device of a failed client.
 pub(crate) fn check_current(device: &Device) -> Result<()> {
@@ -202,7 +202,7 @@ pub(crate) fn check_current(device: &Device) -> Result<()> {
             Runtime,
             "{device} belongs to a client whose earlier multi-device execution failed inside the plugin"
         )
-        .help(GO_ON)),
+        .help(NEW_CLIENT_HELP)),
     }
 }
 

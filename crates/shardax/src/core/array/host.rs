@@ -262,7 +262,7 @@ impl Array {
     #[track_caller]
     pub fn from_vec<T: Element>(elements: Vec<T>, shape: &[usize]) -> Result<Array> {
         let _line = source::enter();
-        let large = size_of_val(elements.as_slice()) >= LARGE && T::as_bytes(&elements).is_some();
+        let large = size_of_val(elements.as_slice()) >= MIN_BYTES_TO_SHARE && T::as_bytes(&elements).is_some();
         if !large || elements.len() != size(shape) {
             return Array::from_slice(&elements, shape);
         }
@@ -475,7 +475,7 @@ impl Array {
 }
 
 /// The size in bytes from which taking over memory is faster than copying it.
-const LARGE: usize = 4096;
+const MIN_BYTES_TO_SHARE: usize = 4096;
 
 /// A `Vec` whose memory is used by an array.
 struct Owned<T>(Vec<T>);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::index::IndexItem;
@@ -133,7 +133,7 @@ impl BCOO {
     /// Converts to a dense array of the dtype of `data`. Elements out of range are dropped.
     #[track_caller]
     pub fn todense(&self) -> Array {
-        let dense = at_caller(|| {
+        or_failed(&self.data, || {
             self.check()?;
             composite1("bcoo_todense", self.shape.clone(), &[self.data.clone(), self.indices.clone()], |shape, args| {
                 let zeros = filled(shape, Scalar::Int(0), args[0].dtype());
@@ -142,8 +142,7 @@ impl BCOO {
                     index => zeros.at(index).add(&args[0]),
                 }])
             })
-        });
-        Array::from_result(dense, &self.data)
+        })
     }
 
     /// The shape of the array.

@@ -2,7 +2,7 @@
 
 use super::bcoo::{BCOO, column_arrays, per_element};
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::Scalar;
 use crate::error::{Result, err};
 use crate::ops::index::IndexItem;
@@ -90,7 +90,7 @@ impl BCOO {
 #[track_caller]
 pub fn matmul(a: impl Into<Operand>, b: impl Into<Operand>) -> Array {
     let (a, b) = (a.into(), b.into());
-    let result = at_caller(|| {
+    or_failed(a.like(), || {
         match (a.shape().len(), b.shape().len()) {
         (left, right @ (1 | 2)) if left > 0 => contract_operands(&a, &b, (&[left - 1], &[right.saturating_sub(2)])),
         _ => Err(err!(Value, "matmul with a sparse array got incompatible shapes {:?} and {:?}", a.shape(), b.shape())
@@ -99,8 +99,7 @@ pub fn matmul(a: impl Into<Operand>, b: impl Into<Operand>) -> Array {
                  `bcoo_dot_general`",
             )),
     }
-    });
-    Array::from_result(result, a.like())
+    })
 }
 
 /// Contracts these dimensions of a sparse and a dense array. The result is dense, and the remaining dimensions of `lhs`
@@ -120,8 +119,7 @@ pub fn matmul(a: impl Into<Operand>, b: impl Into<Operand>) -> Array {
 #[track_caller]
 pub fn bcoo_dot_general(lhs: impl Into<Operand>, rhs: impl Into<Operand>, contract: (&[usize], &[usize])) -> Array {
     let (lhs, rhs) = (lhs.into(), rhs.into());
-    let result = at_caller(|| contract_operands(&lhs, &rhs, contract));
-    Array::from_result(result, lhs.like())
+    or_failed(lhs.like(), || contract_operands(&lhs, &rhs, contract))
 }
 
 /// Returns the sizes of these dimensions, or `None` if one does not exist or is named twice.

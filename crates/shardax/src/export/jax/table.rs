@@ -4,7 +4,7 @@ use super::damaged;
 use crate::error::Result;
 
 /// The maximum nesting of tables, which allows trees as deep as users nest them.
-const DEPTH: usize = 500;
+const MAX_TABLE_DEPTH: usize = 500;
 
 /// A table. Fields are found by number, and each field may be missing.
 #[derive(Clone, Copy)]
@@ -71,9 +71,9 @@ impl<'a> Table<'a> {
     }
 
     fn table_at(&self, at: usize) -> Result<Table<'a>> {
-        match self.depth < DEPTH {
+        match self.depth < MAX_TABLE_DEPTH {
             true => Ok(Table { bytes: self.bytes, at: follow(self.bytes, at)?, depth: self.depth + 1 }),
-            false => Err(damaged(format!("its tables stand in each other more than {DEPTH} deep"))),
+            false => Err(damaged(format!("its tables stand in each other more than {MAX_TABLE_DEPTH} deep"))),
         }
     }
 

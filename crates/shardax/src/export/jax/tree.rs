@@ -26,7 +26,7 @@ struct Walk {
 }
 
 /// The maximum length of all texts of one structure together.
-const TEXT: usize = 1 << 25;
+const MAX_TEXT_BYTES: usize = 1 << 25;
 
 /// The structure of a result.
 pub(super) fn structure(tree: Table) -> Result<(Value, Vec<String>)> {
@@ -70,7 +70,7 @@ impl Walk {
         self.nodes = self
             .nodes
             .checked_sub(1)
-            .filter(|_| self.text <= TEXT)
+            .filter(|_| self.text <= MAX_TEXT_BYTES)
             .ok_or_else(|| damaged("its structure is larger than its bytes can say"))?;
         match kind {
             LEAF | NONE if !children.is_empty() => return Err(damaged("its structure has a leaf with parts")),

@@ -2,7 +2,7 @@
 
 use super::functions::{all_gather, axis_index, axis_size};
 use crate::core::array::Array;
-use crate::core::program::trace::at_caller;
+use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax::{self, GatherScatterMode};
@@ -50,8 +50,7 @@ pub struct RaggedSlices<'a> {
 /// ```
 #[track_caller]
 pub fn ragged_all_to_all(operand: Array, output: Array, slices: RaggedSlices<'_>, axis: impl IntoAxisNames) -> Array {
-    let result = at_caller(|| exchange(&operand, &output, &slices, axis));
-    Array::from_result(result, &output)
+    or_failed(&output, || exchange(&operand, &output, &slices, axis))
 }
 
 fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: impl IntoAxisNames) -> Result<Array> {

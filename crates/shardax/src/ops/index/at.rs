@@ -4,7 +4,7 @@ use super::IndexItem;
 use super::index_plan::{self, Options};
 use crate::core::array::{Array, Repr};
 use crate::core::program::Aval;
-use crate::core::program::trace::{at_caller, bind1, trace};
+use crate::core::program::trace::{at_caller, bind1, or_failed, trace};
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
@@ -114,7 +114,7 @@ impl At {
     /// Returns the indexed part, like [`Array::get`] with these options.
     #[track_caller]
     pub fn get(&self) -> Array {
-        let result = at_caller(|| {
+        or_failed(&self.array, || {
             self.array.check()?;
             if let Some(out) = &self.out_sharding {
                 let arrays = self.arrays();
@@ -122,8 +122,7 @@ impl At {
             }
             let fill = self.fill.as_ref().map(|fill| fill_of(fill, self.array.dtype())).transpose()?;
             index_plan::get(&self.array, &self.items, &Options { fill, ..self.options })
-        });
-        Array::from_result(result, &self.array)
+        })
     }
 
     /// Returns the array with the indexed elements set to `value`, which is broadcast. Its dtype must not be wider than

@@ -14,7 +14,7 @@ pub(crate) use index_plan::from_front;
 
 use crate::core::array::Array;
 use crate::core::program::Aval;
-use crate::core::program::trace::{at_caller, with_source};
+use crate::core::program::trace::{at_caller, or_failed, with_source};
 use crate::dtype::{Element, Scalar};
 use crate::error::{Result, err};
 use crate::sharding::DimSpec;
@@ -366,7 +366,7 @@ impl Array {
     #[track_caller]
     pub fn get(&self, index: impl IntoIndex) -> Array {
         let items = index.into_index();
-        Array::from_result(at_caller(|| index_plan::get(self, &items, &Options::default())), self)
+        or_failed(self, || index_plan::get(self, &items, &Options::default()))
     }
 
     /// Selects a part of the array for an update: `x.at((0, ..)).set(1.0)` is `x` with its first row replaced.

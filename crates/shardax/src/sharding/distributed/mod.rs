@@ -139,7 +139,7 @@ fn patience() -> Duration {
 }
 
 /// The advice for an operation that only one process requests.
-const ALONE: &str = "One process alone computes with its own arrays: `device_get(&x)` of one that is replicated, `process_allgather(&x)` on all of them of one that is split";
+const SINGLE_PROCESS_HELP: &str = "One process alone computes with its own arrays: `device_get(&x)` of one that is replicated, `process_allgather(&x)` on all of them of one that is split";
 
 impl Processes {
     /// Exchanges this process's configuration with the other processes.
@@ -331,7 +331,7 @@ impl Processes {
                     // The exchange is closed, because late processes may still arrive after this one has continued.
                     self.exchange.close(error.message());
                     error.help(format!(
-                        "all processes must run the same computations in the same order; look at what the late do. {ALONE}"
+                        "all processes must run the same computations in the same order; look at what the late do. {SINGLE_PROCESS_HELP}"
                     ))
                 }
                 _ => error.into(),
@@ -345,7 +345,7 @@ impl Processes {
                     "process {rank} is at {} where this one is at {computation}: all processes must run the same computations in the same order",
                     String::from_utf8_lossy(their_what)
                 )
-                .help(format!("{SAME_ORDER}. {ALONE}")));
+                .help(format!("{SAME_ORDER}. {SINGLE_PROCESS_HELP}")));
             }
             let mut pairs = digest.chunks(DIGEST).zip(value.chunks(DIGEST));
             if let Some(index) = pairs.position(|(message, theirs)| message != theirs) {
@@ -450,11 +450,11 @@ impl Processes {
 /// The number of compared bytes of a value's digest.
 const DIGEST: usize = 16;
 /// The maximum number of digests to send. If there are more values, one digest covers several.
-const MANY_DIGESTS: usize = 32;
+const MAX_DIGESTS: usize = 32;
 
 /// The digests of values, and the number of values that each covers.
 fn digests(values: &[&[u8]]) -> (Vec<u8>, usize) {
-    let values_per_digest = values.len().div_ceil(MANY_DIGESTS).max(1);
+    let values_per_digest = values.len().div_ceil(MAX_DIGESTS).max(1);
     let mut digests = Vec::new();
     for chunk in values.chunks(values_per_digest) {
         let mut hasher = Sha256::new();
@@ -469,8 +469,8 @@ fn digests(values: &[&[u8]]) -> (Vec<u8>, usize) {
 
 /// Shortens a text so that MPI sends it eagerly, before this process takes part in the transfer.
 fn shortened(what: &str) -> String {
-    const LONGEST: usize = 800;
-    match (0..=LONGEST).rev().find(|&at| what.is_char_boundary(at)).filter(|_| what.len() > LONGEST) {
+    const MAX_BYTES: usize = 800;
+    match (0..=MAX_BYTES).rev().find(|&at| what.is_char_boundary(at)).filter(|_| what.len() > MAX_BYTES) {
         Some(end) => format!("{} …", &what[..end]),
         None => what.to_owned(),
     }

@@ -33,7 +33,7 @@ const MAX_DEPTH: usize = 256;
 
 /// The number of queries and of keys from which on the kernels are the default, because the scores are then many times
 /// larger than the operands and results.
-const LONG: usize = 1024;
+const MIN_POSITIONS_FOR_KERNEL: usize = 1024;
 
 /// Lowers attention to the kernel, if it is applicable.
 pub(in crate::backend) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
@@ -92,7 +92,7 @@ fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     match of.implementation {
         Some(Implementation::Flash) => true,
         None => {
-            let is_long = |x: Value| cx.shape(x).iter().nth_back(2).is_some_and(|&n| n >= LONG);
+            let is_long = |x: Value| cx.shape(x).iter().nth_back(2).is_some_and(|&n| n >= MIN_POSITIONS_FOR_KERNEL);
             let is_worthwhile = is_long(args[0]) && is_long(args[1]) || config::attention_kernels().is_some();
             cx.platform == Platform::Tpu && !cx.portable && is_worthwhile
         }

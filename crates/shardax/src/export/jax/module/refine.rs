@@ -11,7 +11,7 @@ use super::*;
 use crate::stack::grow;
 
 /// The largest depth of nested calls.
-const DEPTH: usize = 200;
+const MAX_CALL_DEPTH: usize = 200;
 
 /// The key of a specialization: the name of the function, and the types and concrete values of its arguments.
 type Called = (String, Vec<(usize, Option<Rc<[i64]>>)>);
@@ -102,8 +102,8 @@ impl<'a> Writer<'a> {
         let function = symbolic.functions.get(name).cloned();
         let (op, mut body) = function.ok_or_else(|| damaged(format!("its program has no function {name}")))?;
         symbolic.depth += 1;
-        if symbolic.depth > DEPTH {
-            return Err(damaged(format!("its functions call each other more than {DEPTH} deep")));
+        if symbolic.depth > MAX_CALL_DEPTH {
+            return Err(damaged(format!("its functions call each other more than {MAX_CALL_DEPTH} deep")));
         }
         let new = if name == "main" {
             name.to_owned()

@@ -21,7 +21,7 @@ const BLOCK: usize = 512;
 
 /// The size of all float32 scores on a device, in bytes, above which they are not stored. A gradient needs several
 /// tensors of this size at once.
-const LIMIT: f64 = (4u64 << 30) as f64;
+const MAX_BYTES_OF_SCORES: f64 = (4u64 << 30) as f64;
 
 /// Returns `true` if attention of these operands is computed in blocks.
 pub(crate) fn applies(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
@@ -32,7 +32,7 @@ pub(crate) fn applies(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     match of.implementation {
         Some(Implementation::Blockwise) => rows > 0.0,
         Some(Implementation::Xla) => false,
-        Some(Implementation::Cudnn | Implementation::Flash) | None => bytes > LIMIT,
+        Some(Implementation::Cudnn | Implementation::Flash) | None => bytes > MAX_BYTES_OF_SCORES,
     }
 }
 

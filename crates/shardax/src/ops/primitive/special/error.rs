@@ -40,7 +40,7 @@ const POINTS: i32 = 16;
 
 /// The derivative of [`dawson`], given its value `y`.
 pub(super) fn dawson_slope(x: &Array, y: &Array) -> Array {
-    let (limit, terms) = if x.dtype() == DType::F64 { (LARGE, 10) } else { (5.0, 12) };
+    let (limit, terms) = if x.dtype() == DType::F64 { (MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES, 10) } else { (5.0, 12) };
     let is_large = ABS.apply(x).greater(limit);
     let near = 1 - where_(&is_large, 0, x) * where_(&is_large, 0, y) * 2;
     let coefficients = (0..terms).scan(0.5, |c, k| {
@@ -53,7 +53,7 @@ pub(super) fn dawson_slope(x: &Array, y: &Array) -> Array {
 }
 
 /// Above it the asymptotic series is used ([DLMF 7.12](https://dlmf.nist.gov/7.12)): offsets would lose their digits.
-const LARGE: f64 = 20.0;
+const MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES: f64 = 20.0;
 
 /// `exp(-x²) ∫ exp(t²)` over t up to `x`, by Rybicki's sum
 /// ([Press et al., Numerical Recipes, 6.9](https://numerical.recipes)); close to 0 by its series.
@@ -69,8 +69,8 @@ pub(super) fn dawson(x: &Array) -> Array {
     // 2ᵏ / (2k + 1)!!, with alternating signs.
     let square = x * x;
     let series = (1..12).rev().fold(constant(1.0, x), |sum, k| 1 - sum * &square * (2.0 / f64::from(2 * k + 1))) * x;
-    let large = ABS.apply(x).greater(LARGE);
-    let far = where_(&large, x, LARGE);
+    let large = ABS.apply(x).greater(MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES);
+    let far = where_(&large, x, MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES);
     let inverse = 1 / (&far * &far * 2);
     let asymptotic =
         (1..10).rev().fold(constant(1.0, x), |sum, k| sum * &inverse * f64::from(2 * k - 1) + 1) / (far * 2);

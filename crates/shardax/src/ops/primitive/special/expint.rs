@@ -66,14 +66,14 @@ fn fraction(n: &Array, x: &Array) -> Array {
 }
 
 /// Below it the series is summed, above it the asymptotic one.
-const LARGE: f64 = 40.0;
+const MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES: f64 = 40.0;
 
 /// `-∫ exp(-t) / t` over t from `-x`: the series [DLMF 6.6.2](https://dlmf.nist.gov/6.6.E2), for large numbers
 /// [6.12.2](https://dlmf.nist.gov/6.12.E2); for negative ones from [`expn`].
 pub(super) fn expi(x: &Array) -> Result<Array> {
     let unit = constant(1.0, x).broadcast_to(x.shape());
     let negative = -expn(&unit, &where_(x.less(0), -x, &unit));
-    let inside = x.greater(0) & x.less(LARGE);
+    let inside = x.greater(0) & x.less(MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES);
     let small = where_(&inside, x, &unit);
     let state = vec![small.clone(), small.clone()];
     let tolerance = eps(x.dtype());
@@ -84,11 +84,11 @@ pub(super) fn expi(x: &Array) -> Result<Array> {
         (vec![term.clone(), &state[1] + &term], moving)
     })?;
     let near = &state[1] + LOG.apply(&small) + EULER_GAMMA;
-    let large = x.maximum(LARGE);
+    let large = x.maximum(MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES);
     let sum = (1..30).rev().fold(constant(1.0, x), |sum, k| sum * f64::from(k) / &large + 1);
     // An infinite argument has the exponential's limit.
     let far = where_(x.equal(f64::INFINITY), f64::INFINITY, grown(&large, &(sum / &large)));
-    let y = where_(x.less(0), negative, where_(x.less(LARGE), near, far));
+    let y = where_(x.less(0), negative, where_(x.less(MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES), near, far));
     let y = where_(x.equal(0), f64::NEG_INFINITY, y);
     Ok(where_(x.not_equal(x), constant(f64::NAN, x), y))
 }

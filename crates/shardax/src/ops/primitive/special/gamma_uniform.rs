@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::ops::primitive::unary::{ABS, ERFC, EXP, SIGN, SQRT};
 
 /// The least parameter that the expansion is used for.
-const LARGE: f64 = 200.0;
+const MIN_SHAPE: f64 = 200.0;
 
 /// The largest distance of argument and parameter, in parts of the parameter.
 const CLOSE: f64 = 0.25;
@@ -25,7 +25,7 @@ const STIRLING: [f64; 7] = [
 
 /// True where the expansion holds.
 pub(super) fn is_close(a: &Array, x: &Array) -> Array {
-    a.greater(LARGE) & ABS.apply(&(x - a)).less(a * CLOSE)
+    a.greater(MIN_SHAPE) & ABS.apply(&(x - a)).less(a * CLOSE)
 }
 
 /// `(x - a) / a - log(x / a)`, half the square of Temme's variable, without cancellation: by the series of `atanh`.

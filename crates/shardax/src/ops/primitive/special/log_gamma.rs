@@ -10,7 +10,7 @@ use crate::ops::primitive::unary::{ABS, COS, LOG, ROUND, SIN};
 use crate::ops::select::where_;
 
 /// From this argument on, Stirling's series has all digits.
-const LARGE: f64 = 8.0;
+const MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES: f64 = 8.0;
 
 /// Chebyshev coefficients of `log Γ(1 + s) / s` for s from -¼ to ½.
 const AT_ONE: [f64; 22] = [
@@ -134,12 +134,12 @@ pub(crate) fn log_gamma(x: &Array) -> Array {
     let at_two = &two * chebyshev(&((&two - 0.125) / 0.625), &AT_TWO);
     let near = where_(y.less(0.5) | (y.greater_equal(0.75) & y.less(1.5)), at_one, at_two);
 
-    let log = LOG.apply(&where_(&raised, &y, where_(y.less(LARGE), product, &y)));
+    let log = LOG.apply(&where_(&raised, &y, where_(y.less(MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES), product, &y)));
     let inverse = 1 / &y;
     let squared = &inverse * &inverse;
     let series = STIRLING[..terms(x.dtype())].iter().rev().fold(constant(0.0, x), |sum, c| sum * &squared + *c);
     let far = (&y - 0.5) * (&log - 1) + (series * inverse + 0.5 * ((2.0 * PI).ln() - 1.0));
-    let value = where_(&raised, &near - &log, where_(y.less(LARGE), near + &log, far));
+    let value = where_(&raised, &near - &log, where_(y.less(MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES), near + &log, far));
 
     // Γ(x) Γ(1 - x) = π / sin(π x). Integers are poles, and minus infinity, as the limit of poles.
     let reflected = PI.ln() - LOG.apply(&ABS.apply(&SIN.apply(&(fraction(x) * PI)))) - &value;
@@ -177,7 +177,7 @@ pub(crate) fn digamma(x: &Array) -> Array {
         .rev()
         .fold(constant(0.0, x), |sum, (k, c)| sum * &squared + *c * (2 * k + 1) as f64);
     let far = LOG.apply(&y) - inverse * 0.5 - series * squared;
-    let value = where_(y.less(LARGE), near, far);
+    let value = where_(y.less(MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES), near, far);
 
     // ψ(x) = ψ(1 - x) - π / tan(π x).
     let fraction = fraction(x);

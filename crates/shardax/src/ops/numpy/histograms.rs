@@ -1,0 +1,283 @@
+//! Counts of values: bins, histograms and their edges.
+
+use super::options::options;
+use super::{checked_or_failed, convert, diff, filled, to_inexact, to_strong_type, where_};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::core::sharding_like::ShardingLike;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::auto_axes::out_sharding;
+use crate::ops::lax;
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::composite1;
+use crate::sharding::PartitionSpec;
+
+/// Counts how often each number from 0 up to `length` occurs in an array of any shape, int32. Larger numbers are not counted; negative
+/// numbers count as 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::bincount;
+/// assert_eq!(bincount(&array([1, 3, 1, 0]), 4).to_vec::<i32>()?, [1, 2, 0, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
+    let x = &x.into_array();
+    checked_or_failed(x, || {
+        check_integers("bincount", x)?;
+        composite1("bincount", length, std::slice::from_ref(x), |&length, args| {
+            let index = args[0].ravel().maximum(0);
+            Ok(vec![filled(&[length], Scalar::Int(0), DType::of_indices(&[index.size()])).at(&index).add(1)])
+        })
+    })
+}
+
+/// [`bincount`] of an array whose type has a sharding. The counts are replicated, or unreduced over the axes that split `x`, which needs
+/// no communication.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::bincount_sharded;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// let x = reshard(array([1, 1, 0, 3, 1, 2, 2, 1]), P!["x"]);
+/// let counts = bincount_sharded(&x, 4, P![].unreduced(["x"]));
+/// assert_eq!(counts.type_name(), "int32[4]{U:x}");
+/// assert_eq!(reshard(counts, P![]).to_vec::<i32>()?, [1, 4, 2, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for counts that are split.
+#[track_caller]
+pub fn bincount_sharded(x: impl ArrayLike, length: usize, sharding: impl Into<ShardingLike>) -> Array {
+    let x = &x.into_array();
+    checked_or_failed(x, || {
+        check_integers("bincount", x)?;
+        let out = sharding.into().out_sharding("bincount out_sharding", &[length], &[x])?;
+        let Some(out) = out else { return Ok(bincount(x, length)) };
+        if out.split_axes().next().is_some() {
+            return Err(err!(
+                Sharding,
+                "bincount: the result can only be fully replicated or fully unreduced, got out_sharding {} for an operand of type {}",
+                out.spec(),
+                x.type_name()
+            )
+            .help("split the counts afterwards with `reshard(x, spec)`"));
+        }
+        let index = x.ravel().maximum(0);
+        Ok(filled(&[length], Scalar::Int(0), DType::of_indices(&[index.size()])).at(&index).out_sharding(out).add(1))
+    })
+}
+
+fn check_integers(name: &str, x: &Array) -> Result<()> {
+    match x.dtype().is_integer() || x.dtype() == DType::Bool {
+        true => Ok(()),
+        false => Err(err!(Type, "{name} requires integers, got {}", x.type_name())
+            .help("convert them with `astype(DType::I32)`")),
+    }
+}
+
+/// A histogram. Returns the counts of the elements in `bins` of equal width between the smallest and the largest element, float32, and
+/// the `bins + 1` edges. The last bin includes its upper edge. [`HistogramOptions`] has a range, weights and densities.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::histogram;
+/// let (counts, edges) = histogram(&array([0.0f32, 0.1, 0.5, 1.0]), 2);
+/// assert_eq!(counts.to_vec::<f32>()?, [2.0, 2.0]);
+/// assert_eq!(edges.to_vec::<f32>()?, [0.0, 0.5, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn histogram(x: impl ArrayLike, bins: impl IntoBins) -> (Array, Array) {
+    HistogramOptions::new().histogram(x, bins)
+}
+
+/// The edges of the bins of [`histogram`]: `bins + 1` numbers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(histogram_bin_edges(array([0.0f32, 4.0]), 2).to_vec::<f32>()?, [0.0, 2.0, 4.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn histogram_bin_edges(x: impl ArrayLike, bins: impl IntoBins) -> Array {
+    HistogramOptions::new().histogram_bin_edges(x, bins)
+}
+
+/// The bins of a histogram: the number of bins, or an array of ascending edges.
+pub trait IntoBins {
+    /// The number, or the edges.
+    fn into_bins(self) -> Bins;
+}
+
+/// The number of bins, or their edges.
+#[derive(Clone, Debug)]
+pub enum Bins {
+    /// A number of bins of equal width.
+    Count(usize),
+    /// The ascending edges, one more than there are bins.
+    Edges(Array),
+}
+
+impl IntoBins for usize {
+    fn into_bins(self) -> Bins {
+        Bins::Count(self)
+    }
+}
+
+impl IntoBins for Array {
+    fn into_bins(self) -> Bins {
+        Bins::Edges(self)
+    }
+}
+
+impl IntoBins for &Array {
+    fn into_bins(self) -> Bins {
+        Bins::Edges(self.clone())
+    }
+}
+
+options! {
+    /// Options of [`histogram`](histogram()) and [`histogram_bin_edges`](histogram_bin_edges()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::HistogramOptions;
+    /// let options = HistogramOptions::new().range(0.0, 4.0).weights(array([1.0f32, 2.0, 3.0]));
+    /// let (sums, _) = options.histogram(array([0.5f32, 3.0, 9.0]), 2);
+    /// assert_eq!(sums.to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    HistogramOptions {
+        /// A weight for each element. Default 1.
+        weights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
+        /// If true, counts are divided by their sum and the widths of the bins. Default `false`.
+        density: bool = false, |density: bool| density;
+        /// The least and the greatest edge; elements beyond them are not counted. Default: the extremes of the elements.
+        ends: Option<[Array; 2]> = None, |ends: [Array; 2]| Some(ends);
+        /// The sharding in the type of the counts, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). The
+        /// edges are replicated. Elements that are split over such axes require it.
+        out_sharding: Option<ShardingLike> = None, |sharding: impl Into<ShardingLike>| Some(sharding.into());
+    }
+}
+
+impl HistogramOptions {
+    /// The least and the greatest edge; elements beyond them are not counted. Default: the extremes of the elements.
+    pub fn range(self, low: impl ArrayLike, high: impl ArrayLike) -> Self {
+        self.ends([low.into_array(), high.into_array()])
+    }
+
+    /// See [`histogram_bin_edges`](histogram_bin_edges()).
+    #[track_caller]
+    pub fn histogram_bin_edges(&self, x: impl ArrayLike, bins: impl IntoBins) -> Array {
+        let x = &x.into_array();
+        let bins = bins.into_bins();
+        checked_or_failed(x, || {
+            if x.dtype().is_complex() {
+                return Err(err!(Type, "histogram does not accept complex numbers, got {}", x.type_name())
+                    .help("pass an array of real numbers"));
+            }
+            let dtype = to_inexact(x.dtype());
+            // Edges that are passed stay as they are; a number of bins needs the ends of the data.
+            let bins = match bins {
+                Bins::Edges(edges) if edges.ndim() == 1 && edges.size() > 1 => return Ok(edges.astype(dtype)),
+                Bins::Edges(edges) => {
+                    edges.check()?;
+                    return Err(err!(
+                        Value,
+                        "histogram bins must be a vector of at least two edges, got {}",
+                        edges.type_name()
+                    )
+                    .help("pass a vector of at least two ascending edges"));
+                }
+                Bins::Count(0 | 0x7fff_ffff..) => {
+                    return Err(err!(Value, "histogram of {} cannot have {bins:?} bins", x.type_name())
+                        .help("pass a number of bins from 1 to 2147483646"));
+                }
+                Bins::Count(bins) => bins,
+            };
+            let ends = match (&self.ends, x.size()) {
+                (Some(ends), _) => ends.clone(),
+                (None, 0) => [0.into_array(), 1.into_array()],
+                (None, _) => [x.min(..), x.max(..)],
+            };
+            let [low, high] = ends.map(|end| to_strong_type(&end, dtype));
+            low.check()?;
+            high.check()?;
+            composite1("histogram_bin_edges", bins, &[low, high], |&bins, args| {
+                let (low, high) = (&args[0], &args[1]);
+                let flat = low.equal(high);
+                let (low, high) = (where_(&flat, low - 0.5, low), where_(&flat, high + 0.5, high));
+                let part = convert(&lax::iota(DType::I32, &[bins], 0), low.dtype(), false) / bins as f64;
+                let inner = &low * (1.0 - &part) + &high * part;
+                Ok(vec![lax::concatenate(&[inner, lax::reshape(&high, &[1])], 0)])
+            })
+        })
+    }
+
+    /// See [`histogram`](histogram()).
+    #[track_caller]
+    pub fn histogram(&self, x: impl ArrayLike, bins: impl IntoBins) -> (Array, Array) {
+        let x = &x.into_array();
+        if let Some(sharding) = &self.out_sharding {
+            let (options, bins) = (HistogramOptions { out_sharding: None, ..self.clone() }, bins.into_bins());
+            let counts = at_caller(|| out_sharding(sharding.clone(), || options.histogram(x, bins.clone()).0));
+            let edges =
+                at_caller(|| out_sharding(PartitionSpec::default(), || options.histogram_bin_edges(x, bins.clone())));
+            return (counts, edges);
+        }
+        let edges = at_caller(|| self.histogram_bin_edges(x, bins.into_bins()));
+        let counts = checked_or_failed(x, || {
+            edges.check()?;
+            let ones = Array::literal(Scalar::Int(1), DType::F32, true);
+            let weights = self.weights.as_ref().unwrap_or(&ones);
+            if self.weights.is_some() && weights.shape() != x.shape() {
+                return Err(err!(
+                    Value,
+                    "histogram weights must have the shape of the array {}, got {}",
+                    x.type_name(),
+                    weights.type_name()
+                )
+                .help("pass one weight for each element of the array"));
+            }
+            let args = super::promote_dtypes(&[x, weights], to_inexact)?;
+            let args = [to_strong_type(&args[0], args[0].dtype()).ravel(), args[1].ravel(), edges.clone()];
+            composite1("histogram", self.density, &args, |&density, args| {
+                let (x, weights, edges) = (&args[0], args[1].broadcast_to(args[0].shape()), &args[2]);
+                let bins = edges.size() - 1;
+                // Bin 0 has the elements before the first edge, and elements after the last edge are out of bounds.
+                let edges_before = edges.searchsorted_right(x);
+                let bin = where_(x.equal(edges.get(-1)), bins as i32, edges_before);
+                let counts = filled(&[bins + 1], Scalar::Int(0), x.dtype()).at(&bin).add(weights);
+                let counts = lax::slice_in_dim(&counts, 1, bins + 1, 0usize);
+                Ok(vec![if density { &counts / diff(edges, 1, 0) / counts.sum(..) } else { counts }])
+            })
+        });
+        (counts, edges)
+    }
+}
+
+impl IntoBins for Bins {
+    fn into_bins(self) -> Bins {
+        self
+    }
+}
+
+/// The bin of each element between these ascending edges, int32. It is the number of edges that are at most the element.
+///
+/// Fails unless the edges have one dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(digitize(array([-1.0f32, 0.5, 2.5]), array([0.0f32, 1.0, 2.0])).to_vec::<i32>()?, [0, 1, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn digitize(x: impl ArrayLike, edges: impl ArrayLike) -> Array {
+    let (x, edges) = (&x.into_array(), &edges.into_array());
+    checked_or_failed(x, || Ok(edges.searchsorted_right(x)))
+}
