@@ -40,8 +40,9 @@ impl Fused {
             return Err(err!(NotImplemented, "{message}")
                 .help("leave `implementation` unset, or change what the message names"));
         }
-        static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-        if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
+        // Each message is given once, because a model lowers the same attention many times.
+        static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        if WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
             warn(
                 &message,
                 "XLA's operations compute it, with more memory and time; `Implementation::Xla` chooses these",

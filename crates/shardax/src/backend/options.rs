@@ -63,6 +63,7 @@ fn accelerator_options(platform: Platform, program: &Program) -> Vec<(&'static s
 static UNKNOWN: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
 fn unknown_options() -> MutexGuard<'static, Vec<&'static str>> {
+    // A push cannot leave the list in an invalid state, so a poisoned lock is safe to use.
     UNKNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -61,6 +61,7 @@ pub struct ClientOptions {
     pub visible_devices: Option<Vec<usize>>,
 }
 
+// The options are read once, when the client starts, so a lock is cheap enough.
 static SET: Mutex<Option<ClientOptions>> = Mutex::new(None);
 
 pub(crate) fn set(options: ClientOptions) -> Result<()> {
@@ -74,6 +75,7 @@ pub(crate) fn of(platform: &str) -> Result<Vec<(&'static str, pjrt::Value)>> {
     if !matches!(platform, "cuda" | "gpu") {
         return Ok(Vec::new());
     }
+    // Options that are set in code have priority over the environment.
     let set = SET.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
     Ok(set.or_from(&|name| std::env::var(name).ok().filter(|text| !text.is_empty()))?.values())
 }

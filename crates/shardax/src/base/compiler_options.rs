@@ -96,6 +96,7 @@ pub fn v5e_training() -> Vec<(&'static str, CompilerOption)> {
     tpu_training().into_iter().chain(flags.map(|name| (name, true.into()))).collect()
 }
 
+// The options of the process, ordered by name, so that equal options hash equally in the keys of caches.
 static OF_PROCESS: Mutex<BTreeMap<String, CompilerOption>> = Mutex::new(BTreeMap::new());
 
 /// Options by name; later values replace earlier ones.

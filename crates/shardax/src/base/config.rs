@@ -17,6 +17,7 @@ use crate::settings;
 use crate::transfer_guard::{self, TransferGuardLevel};
 use crate::warning;
 
+// Settings that are read when the client starts or a program is compiled.
 static CONFIG: Mutex<Config> = Mutex::new(Config {
     num_cpu_devices: None,
     platform: None,
@@ -25,6 +26,7 @@ static CONFIG: Mutex<Config> = Mutex::new(Config {
     attention_kernels: None,
 });
 
+// Settings that every call reads are atomics, because a lock would serialize threads.
 static MAX_PROGRAMS: AtomicUsize = AtomicUsize::new(4096);
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(2 << 30);
 static EXPLAIN_MISSES: AtomicBool = AtomicBool::new(false);

@@ -11,6 +11,7 @@ use crate::shape::AxisName;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Forbidden(&'static [AxisName]);
 
+// The guard forbids axes on one thread only, so that another thread can use them meanwhile.
 thread_local! {
     static FORBIDDEN: Guarded<Forbidden> = const { Guarded::new() };
 }
@@ -25,6 +26,7 @@ impl Forbidden {
         if let Some(known) = stored.iter().find(|known| **known == axes) {
             return Forbidden(known);
         }
+        // Leaked once per distinct set; programs forbid only a few sets.
         let axes: &'static [AxisName] = Vec::leak(axes);
         stored.push(axes);
         Forbidden(axes)

@@ -131,6 +131,7 @@ impl Precision {
 /// The precision of the process; 0 for none.
 static PROCESS: AtomicU8 = AtomicU8::new(0);
 
+// A guard's precision has priority over the precision of the process, and holds on one thread only.
 thread_local! {
     static THREAD: Guarded<Precision> = const { Guarded::new() };
 }

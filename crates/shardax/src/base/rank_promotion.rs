@@ -26,6 +26,7 @@ pub enum RankPromotion {
 /// The rule of the process, by its position in [`RankPromotion::ALL`].
 static PROCESS: AtomicU8 = AtomicU8::new(0);
 
+// A guard's rule has priority over the rule of the process, and holds on one thread only.
 thread_local! {
     static THREAD: Guarded<RankPromotion> = const { Guarded::new() };
 }

@@ -26,6 +26,7 @@ pub(crate) struct Scope(Option<Arc<[Part]>>);
 /// The scope of values recomputed by `checkpoint`, as in JAX.
 pub(crate) const RECOMPUTED: &str = "rematted_computation";
 
+// Names are a thread-local, because the functions that record equations have no argument for them.
 thread_local! {
     static PARTS: Stack<Part> = const { Stack::new() };
     /// The last result of [`since`], for later equations under the same names.

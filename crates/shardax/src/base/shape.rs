@@ -278,6 +278,7 @@ pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
     Some(out)
 }
 
+// A function is traced on one thread, and its operations have no argument that could say this.
 thread_local! {
     static OPEN: Cell<bool> = const { Cell::new(false) };
 }
@@ -301,6 +302,7 @@ pub(crate) fn interned(name: &str) -> &'static str {
     if let Some(&known) = names.get(name) {
         return known;
     }
+    // Leaked once per distinct name; programs have only a few axis names.
     let leaked: &'static str = Box::leak(name.to_owned().into_boxed_str());
     names.insert(leaked);
     leaked

@@ -11,6 +11,7 @@ use crate::local::{CellKey, Restore};
 /// A line of source code.
 pub(crate) type Line = &'static Location<'static>;
 
+// The user's innermost line. Calls inside the library do not change it, so that errors show the user's code.
 thread_local! {
     static LINE: Cell<Option<Line>> = const { Cell::new(None) };
 }

@@ -71,6 +71,7 @@ static GUARDS: AtomicUsize = AtomicUsize::new(0);
 /// The levels of the process, by direction.
 static PROCESS: [AtomicU8; 3] = [const { AtomicU8::new(0) }; 3];
 
+// A guard's rule has priority over the levels of the process, and holds on one thread only.
 thread_local! {
     static THREAD: Guarded<Rule> = const { Guarded::new() };
 }

@@ -9,6 +9,7 @@ use crate::source;
 
 type Hook = Arc<dyn Fn(&str) + Send + Sync>;
 
+// The hook is cloned out of the lock before it is called, because it may emit warnings itself.
 static HOOK: RwLock<Option<Hook>> = RwLock::new(None);
 
 pub(crate) fn set_hook(hook: Hook) {

@@ -21,6 +21,7 @@ struct Pass {
     logs: Logs,
 }
 
+// The backward passes on this thread, innermost last. A rule that logs finds its pass here.
 thread_local! {
     static PASSES: Stack<Pass> = const { Stack::new() };
 }

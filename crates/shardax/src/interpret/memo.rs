@@ -21,6 +21,7 @@ use crate::local::{Lasting, LastingKey};
 use crate::sharding::axis_env::Environment;
 use crate::sharding::{AbstractMesh, get_abstract_mesh};
 
+// A cache lasts for one outermost search or transformation, which runs on one thread.
 thread_local! {
     static SEARCH: Lasting<Cache<Program>> = Lasting::default();
     static CALLEES: Lasting<Cache<Callee>> = Lasting::default();

@@ -8,6 +8,7 @@ use crate::config;
 use crate::core::program::Aval;
 use crate::warning;
 
+// Counted per thread, so that tests that run at the same time do not disturb each other.
 thread_local! {
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { traces: 0, lowerings: 0, compilations: 0 }) };
 }

@@ -84,6 +84,7 @@ fn unknown(error: io::Error) -> pjrt::Error {
 fn folder() -> Option<PathBuf> {
     static LAST: Mutex<Option<(PathBuf, bool)>> = Mutex::new(None);
     let folder = config::compilation_cache_dir()?;
+    // Holds the lock during the check, so that its message appears once.
     let mut last_checked = LAST.lock().unwrap_or_else(|e| e.into_inner());
     let is_usable = match &*last_checked {
         Some((checked, is_usable)) if *checked == folder => *is_usable,

@@ -139,6 +139,7 @@ impl Cache {
     }
 
     fn touch(&self) {
+        // A logical clock; the order of uses is all that eviction needs.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         self.used.store(NEXT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -214,6 +215,7 @@ pub(crate) fn shared(identity: Option<u64>, options: impl Hash) -> Arc<Cache> {
         cache.touch();
         return cache;
     }
+    // Another thread may have inserted the cache between the two locks, so `entry` looks again.
     let mut caches = SHARED.write().unwrap_or_else(PoisonError::into_inner);
     let caches = caches.get_or_insert_default();
     if caches.len() >= MAX_SHARED_CACHES && !caches.contains_key(&key) {

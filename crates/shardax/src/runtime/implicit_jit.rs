@@ -24,6 +24,7 @@ use crate::local::{Guard, Guarded, GuardedKey};
 use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::ops::state::lift::{Lifted, lift};
 
+// `disable_jit` is for debugging one function, so it applies to one thread.
 thread_local! {
     static JIT_DISABLED: Guarded<()> = const { Guarded::new() };
 }

@@ -100,6 +100,7 @@ impl InnerTraces {
     }
 
     pub fn clear(&self) {
+        // Takes the traces out first, so that they are freed outside of the lock.
         let traces = std::mem::take(&mut *self.lock());
         drop(traces);
     }

@@ -67,6 +67,7 @@ fn eager_programs() -> &'static Table<Arc<LoadedProgram>> {
 
 /// The loaded program for a request; compared outside of the lock.
 fn alive(hash: u64, request: &Request) -> Option<Arc<LoadedProgram>> {
+    // Comparing requests can take long, because programs are large.
     let candidates: SmallVec<[Arc<LoadedProgram>; 1]> = {
         let programs = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
         programs.get(&hash)?.iter().filter_map(Weak::upgrade).collect()
@@ -84,6 +85,7 @@ fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
     /// The number of entries after dead ones were last removed.
     static SWEPT: AtomicUsize = AtomicUsize::new(0);
     let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Removes dead entries when their number may have doubled, so that the cost per insertion is constant.
     if alive.len() > 2 * SWEPT.load(Ordering::Relaxed) + 64 {
         alive.retain(|_, programs| programs.iter().any(|program| program.strong_count() > 0));
         SWEPT.store(alive.len(), Ordering::Relaxed);
@@ -258,8 +260,9 @@ impl Request {
     fn load_new(self, hash: u64) -> Result<Arc<LoadedProgram>> {
         let turn = CompileLock::of(hash);
         let _mine = turn.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = alive(hash, &self) {
-            return Ok(found);
+        // Another thread may have compiled the program while this one waited.
+        if let Some(program) = alive(hash, &self) {
+            return Ok(program);
         }
         self.compile_new(hash)
     }

@@ -19,6 +19,7 @@ struct Server {
     thread: JoinHandle<()>,
 }
 
+// A process has at most one server, as in JAX.
 static SERVER: Mutex<Option<Server>> = Mutex::new(None);
 
 fn server() -> MutexGuard<'static, Option<Server>> {

@@ -23,6 +23,7 @@ static BYTES: AtomicUsize = AtomicUsize::new(0);
 /// A logical clock that counts insertions: cheap to read, and precise enough for eviction.
 static CLOCK: AtomicU64 = AtomicU64::new(1);
 
+// Weak references, because a table belongs to its function and is dropped with it.
 static TABLES: Mutex<Vec<Weak<dyn Evictable>>> = Mutex::new(Vec::new());
 
 /// The time of a program's last use.
@@ -112,6 +113,7 @@ impl<V: CachedProgram> Table<V> {
 
     /// The entry with this hash that `matches`; compared outside of the lock.
     pub fn find(&self, hash: u64, matches: impl Fn(&V) -> bool) -> Option<V> {
+        // Clones the candidates, because comparing arguments under the lock would delay other threads.
         let candidates: SmallVec<[V; 1]> = {
             let part = self.part(hash).read().unwrap_or_else(PoisonError::into_inner);
             part.get(&hash)?.iter().map(|(value, _)| value.clone()).collect()

@@ -22,6 +22,7 @@ pub(crate) enum AxisKind {
     Manual { checked: bool, mesh: Mesh },
 }
 
+// Collectives refer to axes by name, and have no argument for the enclosing `vmap`s and `shard_map`s.
 thread_local! {
     static BOUND: Stack<BoundAxis> = const { Stack::new() };
     /// The mesh axes over which the enclosing `vmap`s shard their batch entries.

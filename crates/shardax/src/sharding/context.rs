@@ -96,6 +96,7 @@ pub(crate) fn abstract_mesh_of_trace() -> Option<AbstractMesh> {
     })
 }
 
+// Set only while a function is traced, which happens on one thread.
 thread_local! {
     static ADOPTS: Cell<bool> = const { Cell::new(false) };
 }

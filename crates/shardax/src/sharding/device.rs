@@ -160,6 +160,7 @@ pub(crate) struct Client {
     next: OnceLock<Box<Client>>,
 }
 
+// Starting takes long and must happen once, so threads that need the client wait on `STARTING`.
 static CLIENT: OnceLock<Client> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
@@ -308,6 +309,7 @@ pub(crate) fn uncommitted_device() -> Result<Device> {
     client()?.local_devices.first().cloned().ok_or_else(|| err!(Plugin, "the plugin reports no device"))
 }
 
+// `default_device` applies to one thread, so that threads can use different devices.
 thread_local! {
     static CHOSEN: Guarded<Device> = const { Guarded::new() };
 }

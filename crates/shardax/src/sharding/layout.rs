@@ -367,6 +367,7 @@ impl KnownLayout {
         if let Some(&layout_in_set) = interned.get(layout) {
             return KnownLayout(layout_in_set);
         }
+        // Leaked once per distinct layout.
         let leaked: &'static Layout = Box::leak(Box::new(layout.clone()));
         interned.insert(leaked);
         KnownLayout(leaked)

@@ -138,6 +138,7 @@ pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
 pub fn reached_preemption_sync_point(step: u64) -> Result<bool> {
     static LISTENING: OnceLock<Option<preemption::Listening>> = OnceLock::new();
     if !preemption::is_listening() {
+        // The first call installs the handlers. Where the system forbids them, other notices still count.
         LISTENING.get_or_init(|| preemption::listen().ok());
     }
     let reached = match processes().is_none() && process_count() > 1 {

@@ -76,6 +76,7 @@ fn check_backend(backend: &str) -> Result<()> {
 fn mesh_of(devices: &[Device], axis: AxisName) -> Result<Mesh> {
     type Meshes = Mutex<HashMap<(Vec<Device>, AxisName), Mesh>>;
     static MESHES: OnceLock<Meshes> = OnceLock::new();
+    // Holds the lock while a mesh is created, so that two threads cannot create two meshes for one key.
     let mut meshes = MESHES.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
     if let Some(mesh) = meshes.get(&(devices.to_vec(), axis)) {
         return Ok(mesh.clone());

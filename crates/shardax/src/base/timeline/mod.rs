@@ -15,6 +15,7 @@ use shardax_pjrt as pjrt;
 
 use crate::error::{AtCaller, Result, err};
 
+// Read at the start of every span, so that spans cost nothing while no profile is recorded.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// The levels of the profile being recorded; see [`ProfileOptions`].
 static HOST_LEVEL: AtomicU8 = AtomicU8::new(0);

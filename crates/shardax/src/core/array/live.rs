@@ -22,6 +22,7 @@ const PARTS: usize = 16;
 /// cache.
 const SHORT: usize = 64;
 
+// Every new array is registered, so threads use different parts, which hardly ever wait for each other.
 static LIVE: [Mutex<Part>; PARTS] = [const { Mutex::new(Part { arrays: Vec::new(), limit: SHORT }) }; PARTS];
 
 thread_local! {

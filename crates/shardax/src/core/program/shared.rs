@@ -119,6 +119,7 @@ impl SharedProgram {
     /// Returns `true` if an equation communicates over this axis.
     pub(crate) fn uses_axis_once(&self, name: AxisName) -> bool {
         let cached = self.0.uses_axis.lock().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
+        // Computed without the lock, because programs inside look up their own axes.
         cached.unwrap_or_else(|| {
             let uses = self.eqns.iter().any(|eqn| grow(|| eqn.primitive.uses_axis(name)));
             self.0.uses_axis.lock().unwrap_or_else(PoisonError::into_inner).insert(name, uses);

@@ -27,6 +27,8 @@ use crate::source;
 pub(crate) use crate::source::with_source;
 use crate::stack::grow;
 
+// The traces under construction, innermost last. Operations find the innermost one here, because they have no argument
+// for it.
 thread_local! {
     static STACK: Stack<Frame> = const { Stack::new() };
 }

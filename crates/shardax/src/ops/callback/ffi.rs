@@ -157,6 +157,7 @@ struct Target {
 }
 
 fn targets() -> MutexGuard<'static, HashMap<String, Target>> {
+    // Registered for the rest of the process, because compiled programs refer to the functions.
     static TARGETS: OnceLock<Mutex<HashMap<String, Target>>> = OnceLock::new();
     TARGETS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }

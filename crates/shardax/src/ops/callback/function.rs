@@ -73,6 +73,8 @@ impl HostFunction {
     }
 
     fn keep<F: 'static>(name: &'static str, f: F, body: impl FnOnce(F) -> Body) -> Arc<HostFunction> {
+        // Programs refer to functions by number. A number is never used again, so a stale program cannot call another
+        // function.
         static NEXT: AtomicI64 = AtomicI64::new(1);
         let make = |f| {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);

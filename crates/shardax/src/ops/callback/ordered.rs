@@ -95,6 +95,7 @@ pub(crate) fn turn() -> Turn {
     let mut last_events = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     // The results of that program report its error.
     last_events.drain(..).for_each(|event| drop(event.wait()));
+    // Programs that this thread starts from here on belong to this turn.
     INSIDE.with_borrow_mut(|inside| *inside = Some(Vec::new()));
     Turn(Some(last_events))
 }

@@ -193,6 +193,7 @@ impl SplitCall {
     }
 }
 
+// The rules of primitives have fixed arguments, so the guard's state is a thread-local.
 thread_local! {
     static INLINING: Cell<bool> = const { Cell::new(false) };
 }

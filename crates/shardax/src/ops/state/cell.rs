@@ -53,6 +53,7 @@ impl Cell {
 
     /// Changes the value. If the change fails, the value stays.
     pub fn update<R>(&self, _turn: &Turn<'_>, f: impl FnOnce(&mut Array) -> Result<R>) -> Result<R> {
+        // `f` changes a copy without the lock, because it can run programs that read the cell.
         let mut new = self.get();
         let out = f(&mut new)?;
         new.check()?;

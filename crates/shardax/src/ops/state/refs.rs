@@ -19,6 +19,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::promotion::convert;
 use crate::source;
 
+// Scopes are numbered, so that a ref that leaves its function can be recognized.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {

@@ -25,6 +25,7 @@ use crate::runtime::multi_process::processes_of;
 /// Fails with the error of the first function in the list that does not compile.
 #[track_caller]
 pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Result<Vec<Compiled<Args, Out>>> {
+    // Threads take the next function when they finish one, because compilation times differ much.
     let (next_index, finished) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(i) = Some(next_index.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < lowered.len()) {

@@ -59,6 +59,7 @@ fn notice_of_process() -> MutexGuard<'static, Option<Notice>> {
 /// Fails if the system does not accept a handler or a thread.
 pub fn listen() -> Result<Listening> {
     static STARTED: Mutex<bool> = Mutex::new(false);
+    // The handlers stay for the rest of the process; without a listener they restore the usual behavior.
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*started {
         start().map_err(|error| err!(Runtime, "the signals of a preemption cannot be handled: {error}"))?;
