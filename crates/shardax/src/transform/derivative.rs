@@ -75,6 +75,7 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     if !aval.dtype.is_inexact() {
         return Ok(None);
     }
+    // Numbers take the dtype of the value; other tangents must have it.
     if t.shape() != aval.shape.as_slice() || (t.dtype() != aval.dtype && !t.weak_type()) {
         return Err(err!(
             Type,
@@ -234,6 +235,7 @@ fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
                 .help("capture what is not differentiable instead of passing it"));
         }
     }
+    // The function itself is the linear map, so no linearization is needed.
     let nonzero_out = vec![true; out_avals.len()];
     let map = LinearMap {
         program: traced.program,
@@ -291,6 +293,7 @@ impl LinearMap {
         self.out_def = first;
         self.out_avals.truncate(count);
         self.nonzero_out.truncate(count);
+        // The program returns only the tangents that are not zero.
         let count = self.nonzero_out.iter().filter(|nz| **nz).count();
         self.program.outputs.truncate(count);
     }

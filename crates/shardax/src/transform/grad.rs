@@ -222,7 +222,9 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
 
     let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
     let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(varied.iter().copied()).collect();
+    // Captured arrays are constants of the derivative.
     let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
+    // Only the scalar has a cotangent; auxiliary results have none.
     let mut cts: Tangents = vec![None; outs.len()];
     let out = out_avals[0].clone().strip_weak_type();
     let unit = Array::literal(Scalar::Int(1).converted(out.dtype), out.dtype, out.weak);
@@ -253,6 +255,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
 pub(super) fn at_positions(def: &TreeDef, positions: &[usize]) -> (Vec<usize>, TreeDef) {
     let children = def.root_children().unwrap_or_default();
     let (mut order, mut all) = (Vec::new(), Flat::default());
+    // The gradient with respect to one argument is not a tuple.
     if let [_, _, ..] = positions {
         all.node(tree::Node::Tuple(positions.len()));
     }

@@ -127,6 +127,7 @@ pub fn jit<Args: Tree, F: Function<Args>>(f: F) -> Jit<F, Args> {
 impl<F, Args> Jit<F, Args> {
     fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
         set(&mut self.options);
+        // Programs in the cache were compiled with the previous options.
         self.cache = OnceLock::new();
         self
     }
@@ -254,6 +255,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
     }
 
     fn apply(&self, args: Args) -> Result<F::Output> {
+        // Without `jit`, operations run one by one, so that a debugger can step through the function.
         if is_jit_disabled() {
             return scoped(|| self.f.apply(args));
         }

@@ -96,9 +96,11 @@ impl Swap {
         let roomy = self.access.roomy(value);
         let (new, operands) = args.split_first().ok_or_else(|| err!(Type, "swap takes a value"))?;
         let (positions, mask) = operands.split_at(place.operand_count());
+        // Masked elements keep their previous value.
         let old = place.read(&roomy, positions);
         let new = if *masked { where_(&mask[0], new, &old) } else { new.clone() };
         let mut written = place.write(&roomy, positions, &new);
+        // The padding took the writes that are out of bounds.
         if *padded {
             written = lax::slice(&written, &vec![0; value.ndim()], value.shape(), None);
         }
@@ -149,6 +151,7 @@ impl Primitive for Get {
         let value = bind1(Get { access: self.access.of_all(), other: false }, &[]);
         let entries = args.iter().zip(dims).map(|(arg, dim)| dim.map_or(arg.aval(), |d| arg.aval().without_dim(d)));
         let types: Vec<Aval> = [value.aval()].into_iter().chain(entries).collect();
+        // The ref itself is not batched, so a batched index reads its entire value.
         let read = trace(&types, |args| Ok(vec![self.read(&args[1..], &args[0])]))?;
         let args = [&[value], args].concat();
         let (outs, dims) = batch_eval(&read.program, axis, &args, &[&[None], dims].concat())?;

@@ -64,6 +64,7 @@ impl Cell {
 
 /// Copies an array to separate memory. A plain number needs none.
 pub(super) fn copied(x: &Array) -> Result<Array> {
+    // A donated buffer would otherwise disappear from the cell.
     if x.concrete_ref().is_some() { x.copy() } else { Ok(x.clone()) }
 }
 

@@ -54,6 +54,7 @@ impl ThreadState for Discharge<'_> {
         } else {
             bind_at(eqn.primitive.clone(), args, eqn.source)
         };
+        // Reports an error at the access that caused it, instead of at a later use of the state.
         outs.iter().chain(state.iter()).try_for_each(check_usable)?;
         Ok(outs)
     }

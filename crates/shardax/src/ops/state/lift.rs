@@ -85,6 +85,7 @@ impl Lifted {
     /// ones. A function with host callbacks takes no turns, because a callback may write the refs itself.
     pub fn turns(&self, has_callbacks: bool) -> Vec<Turn<'_>> {
         let written = self.cells.iter().zip(&self.written).filter(|(_, written)| **written && !has_callbacks);
+        // Every thread locks cells in the same order, so that two threads cannot wait for each other.
         let mut cells: Vec<&Cell> = written.map(|(cell, _)| cell).collect();
         cells.sort_by_key(|cell| cell.address());
         cells.into_iter().map(Cell::turn).collect()

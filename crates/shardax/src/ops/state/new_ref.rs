@@ -105,6 +105,7 @@ pub fn new_ref(x: impl ArrayLike) -> Result<Ref> {
     let location = Location::caller();
     let _line = source::enter_at(location);
     make(x.into_array()).map_err(|e| {
+        // The caller may ignore the result, so the trace fails too.
         let error = e.at(location);
         record_error(&error);
         error
@@ -123,6 +124,7 @@ fn make(x: Array) -> Result<Ref> {
     if runs_now(std::slice::from_ref(&x)) {
         return Ok(Ref::new(number, aval, Home::Cell(Cell::new(&x)?, Default::default())));
     }
+    // When the trace ends, its reads and writes become values of the program.
     let trace = finish_with(discharge).ok_or_else(|| err!(Runtime, "no function is being traced"))?;
     bind(std::sync::Arc::new(NewRef { number }), &[x]);
     Ok(Ref::new(number, aval, Home::Trace(trace, Default::default())))

@@ -124,6 +124,7 @@ impl Place {
             true => part.reshape(&block.sizes),
             false => block.cut(value).at(block.items.clone()).set(part),
         };
+        // A write to the entire value needs no slice, so that compilers see that the previous value is unused.
         match block.sizes.as_slice() == value.shape() {
             true => new,
             false => lax::dynamic_update_slice(value, &new, &block.starts),
@@ -211,6 +212,7 @@ fn is_ellipsis(item: &RefIndexItem) -> bool {
 
 /// Returns the value of memory that was never written: NaN, the lowest integer, or `false`, as in JAX.
 pub(crate) fn uninitialized(aval: &Aval) -> Array {
+    // Reading memory before writing it is a mistake, which NaN and extreme integers make visible.
     let value = match aval.dtype.category() {
         Category::Float | Category::Complex => Scalar::Float(f64::NAN.to_bits()),
         Category::Signed | Category::Unsigned => Scalar::Int(aval.dtype.integer_range().map_or(0, |(low, _)| low)),
