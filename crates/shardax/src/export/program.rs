@@ -16,6 +16,7 @@ use crate::error::{Error, Result, err};
 use crate::runtime::aot::LoweredFn;
 use crate::runtime::placement::Place;
 use crate::shape::AxisName;
+use crate::sharding::device::Device;
 use crate::sharding::{
     AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, Typed, get_mesh, make_mesh,
 };
@@ -253,9 +254,15 @@ impl Exchanged {
             Sharding::Named(named) => named.mesh().devices().to_vec(),
             other => other.devices().to_vec(),
         });
-        let mut candidates = get_mesh().map(|mesh| mesh.devices().to_vec()).into_iter().chain(placed);
+        let placed: Vec<Vec<Device>> = placed.collect();
+        let mut candidates = get_mesh().map(|mesh| mesh.devices().to_vec()).into_iter().chain(placed.iter().cloned());
         let axes = self.axes.iter().copied();
         let devices = candidates.find(|devices| devices.len() == self.devices());
+        if let (None, Some(others)) = (&devices, placed.first()) {
+            let (name, count, others) = (&self.name, self.devices(), others.len());
+            return Err(err!(Value, "{name} was exported for {count} devices, and an argument is on {others}")
+                .help("move the arguments to as many devices with `device_put`, or export the function for theirs"));
+        }
         let is_known = devices.is_some() || !leaves.iter().any(Array::is_traced);
         let mesh = match devices {
             Some(devices) => Mesh::new(devices, axes),

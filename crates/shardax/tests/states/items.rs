@@ -74,6 +74,18 @@ fn axes_of_size_one_stay() -> Result<()> {
     assert_eq!(type_of(&squeeze(&expand_dims(&x, 0), 0)), "float32[1@data,8]");
     assert_eq!(type_of(&x.reshape([1, 2, 4])), "float32[1@data,2,4]");
     assert_eq!(type_of(&x.sum_keepdims(1)), "float32[1@data,1]");
+    assert_eq!(type_of(&tile(&x, &[1, 2])), "float32[1@data,16]");
+    assert_eq!(type_of(&repeat(&x, 2, 1)), "float32[1@data,16]");
+    assert_eq!(type_of(&stack([&x, &x], 0)), "float32[2,1@data,8]");
+    assert_eq!(type_of(&stack([&x, &x], 1)), "float32[1@data,2,8]");
+    let labels = device_put(&array([3]), P!["data"])?;
+    assert_eq!(type_of(&shardax::nn::one_hot(&labels, 5)), "float32[1@data,5]");
+    let curvature = hessian(|row: Array| row.square().sum(..));
+    assert_eq!(type_of(&jit(vmap(curvature)).call(&x)?), "float32[1@data,8,8]");
+    // A carry that is reshaped and back.
+    let step = |c: Array| Ok((c.reshape([1, 2, 4]).reshape([1, 8]) + 1.0, ()));
+    let (end, ()) = jit(move |x: Array| shardax::scan_n(step, x, 3)).call(&x)?;
+    assert_eq!((type_of(&end).as_str(), host(&end)), ("float32[1@data,8]", vec![4.0; 8]));
     Ok(())
 }
 
@@ -344,4 +356,51 @@ fn arrays_like_another_have_its_sharding() -> Result<()> {
     let rows = full_like(reshard(x, P!["x", None]), arange(0..4));
     assert_eq!(type_of(&rows), "float32[4,4]");
     Ok(())
+}
+
+#[test]
+fn rejected_shardings_are_named_as_what_they_are() -> Result<()> {
+    let (_, guard) = mesh([("x", 2), ("y", 4)]);
+    #[track_caller]
+    fn fails<T>(result: Result<T>, text: &str) {
+        let error = result.err().expect("an error").to_string();
+        assert!(error.contains(text) && error.contains("items.rs"), "{text:?} is not in {error}");
+    }
+    let a = device_put(&ones([4, 3, 2]), P!["x"])?;
+    let b = device_put(&ones([4, 2, 3]), P!["y"])?;
+    fails(a.matmul(&b).check(), "batch dimensions need to have consistent sharding");
+    let flat = device_put(&ones([4, 8]), P!["x", "y"])?;
+    fails(flat.cumsum(..).check(), "cumsum: dimension 0 must not be sharded");
+    drop(guard);
+    let over = |count: usize| -> Result<Array> {
+        let mesh = Mesh::new(devices()?[..count].to_vec(), [("x", count)])?.auto();
+        device_put(&ones([4]), &NamedSharding::new(&mesh, P!["x"]))
+    };
+    let f = shardax::export::export(|x: Array| x * 2, over(2)?)?;
+    fails(f.call(over(4)?), "was exported for 2 devices, and an argument is on 4");
+    let x = device_put(&ones([4]), &devices()?[3])?;
+    fails(f.call(x), "was exported for 2 devices, and an argument is on 1");
+    Ok(())
+}
+
+/// XLA's verifier rejected two concatenations of negative pads with one element on each device.
+#[test]
+fn negative_pads_of_single_elements() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 8)])?.auto();
+    let x = device_put(&arange(0..8).astype(DType::F32), &NamedSharding::new(&mesh, P!["x"]))?;
+    let (tail, head): (Vec<f32>, Vec<f32>) = ((1..8).map(|i| i as f32).collect(), (0..7).map(|i| i as f32).collect());
+    for (a, b) in [rotations(x.clone()), jit(rotations).call(&x)?] {
+        assert_eq!(
+            (host(&a), host(&b)),
+            ([tail.clone(), head.clone()].concat(), [head.clone(), tail.clone()].concat())
+        );
+    }
+    Ok(())
+}
+
+fn rotations(x: Array) -> (Array, Array) {
+    let zero = array(0.0f32);
+    let (tail, head) = (lax::pad(&x, &zero, &[(-1, 0, 0)]), lax::pad(&x, &zero, &[(0, -1, 0)]));
+    (concatenate(&[tail.clone(), head.clone()], 0), concatenate(&[head, tail], 0))
 }
