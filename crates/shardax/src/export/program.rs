@@ -243,8 +243,8 @@ impl Exchanged {
 
     /// Returns the mesh that the program runs on for these arguments, and `true` if the devices are known. There is no
     /// mesh for one device without a requested sharding. The devices are the context mesh's or else the arguments', in
-    /// their order, if their number is right; otherwise the first devices. For traced arguments they are not known
-    /// before the program is placed.
+    /// their order, if their number is right; otherwise the first devices, if no argument is on others. For traced arguments
+    /// they are not known before the program is placed.
     pub fn mesh(&self, leaves: &[Array]) -> Result<(Option<Mesh>, bool)> {
         if self.axes.is_empty() {
             return Ok((None, false));
