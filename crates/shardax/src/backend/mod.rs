@@ -1,9 +1,9 @@
 //! Platforms: rules for primitives that a platform's compiler needs in another form than the portable
 //! [`Primitive::lower`], and passes over programs.
 //!
-//! A rule is a function for one primitive and one platform. [`Lowering::program`] calls it first; if the rule returns
-//! `None`, the operation is lowered in the portable form. `quirks` lists the plugin defects that programs avoid;
-//! portable forms query a defect by name ([`Lowering::has_quirk`]).
+//! A rule is a function for one primitive and one platform, or all platforms (`elementwise`). [`Lowering::program`] calls
+//! the platform's rule first; if both rules return `None`, the operation is lowered in the portable form. `quirks` lists
+//! the plugin defects that programs avoid; rules and portable forms query a defect by name ([`Lowering::has_quirk`]).
 
 mod cpu;
 mod elementwise;

@@ -90,7 +90,7 @@ const TABLE: &[Quirk] = &[
         plugin: XLA_CPU,
         problem: "`expm1` close to 0, and `lgamma` and `digamma` close to their roots, lose digits",
         file: "backend/elementwise.rs",
-        test: "unary, special (reference values)",
+        test: "expm1_keeps_its_digits",
     },
     Quirk {
         name: "effects-lose-sharding",
@@ -114,7 +114,7 @@ const TABLE: &[Quirk] = &[
         plugin: XLA_CPU,
         problem: "`maximum` and `minimum` may drop a NaN",
         file: "backend/options.rs",
-        test: "maxima_keep_nan",
+        test: "binary (reference values)",
     },
     Quirk {
         name: "finite-eigenvalues-of-nan",
@@ -258,7 +258,7 @@ const TABLE: &[Quirk] = &[
         plugin: XLA_CPU,
         problem: "the partitioner's scatters are wrong if positions are split next to a batch, or unevenly",
         file: "ops/primitive/scatter.rs",
-        test: "updates_at_split_positions_are_the_same",
+        test: "updates_from_unequal_parts_are_the_same",
     },
     Quirk {
         name: "stale-packed-operands",
