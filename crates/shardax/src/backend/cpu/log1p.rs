@@ -23,8 +23,7 @@ struct Format {
     root_of_half: i64,
     /// log 2 in two parts. Products of the first one with an exponent are exact.
     log_2: [f64; 2],
-    /// Coefficients of (2 artanh(s) / s - 2) / s² as a polynomial of s², up to s² = 0.0295, interpolated at Chebyshev
-    /// nodes.
+    /// Coefficients of (log(1 + f) - f + f²/2) / f³ as a polynomial of f, from √½ - 1 to √2 - 1, interpolated at Chebyshev nodes.
     coefficients: &'static [f64],
 }
 
@@ -34,7 +33,17 @@ const F32: Format = Format {
     bias: 127,
     root_of_half: 0x3f35_04f3,
     log_2: [0.693_359_375, LN_2 - 0.693_359_375],
-    coefficients: &[0.6666666655358554, 0.40000122584584097, 0.285507364053582, 0.23332761807741403],
+    coefficients: &[
+        0.33333331179972575,
+        -0.24999996957625975,
+        0.2000071576352166,
+        -0.16667802367579132,
+        0.14249057141902147,
+        -0.1242568569282142,
+        0.11685423571105265,
+        -0.11479748625389889,
+        0.06971620541003427,
+    ],
 };
 
 const F64: Format = Format {
@@ -44,13 +53,26 @@ const F64: Format = Format {
     root_of_half: 0x3fe6_a09e_667f_3bcc,
     log_2: [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10],
     coefficients: &[
-        0.666666666666667,
-        0.3999999999989827,
-        0.28571428626533335,
-        0.22222211043822487,
-        0.18182895746801428,
-        0.1533150172120742,
-        0.1461916477718642,
+        0.33333333333333337,
+        -0.2499999999999993,
+        0.19999999999993223,
+        -0.16666666666697305,
+        0.14285714287591833,
+        -0.12499999997109347,
+        0.11111110909832436,
+        -0.09999999996301737,
+        0.09090919876381333,
+        -0.08333345057395608,
+        0.07691988111278561,
+        -0.07142232019364049,
+        0.06671985657097806,
+        -0.06265032338632677,
+        0.0583701796940326,
+        -0.05368276743430882,
+        0.05371875573304733,
+        -0.06129572238733394,
+        0.05666440988260401,
+        -0.025061306730966473,
     ],
 };
 
@@ -68,8 +90,7 @@ pub(super) fn lower(name: &str, cx: &mut Lowering, args: &[Value], out: &Aval) -
     })
 }
 
-/// 1 + x is 2ᵏ (1 + f), with 1 + f between the roots of 1/2 and 2 up to a rounding error. The logarithm of 1 + f is 2 artanh(s)
-/// for s = f / (2 + f).
+/// 1 + x is 2ᵏ (1 + f), with 1 + f between the roots of 1/2 and 2 up to a rounding error.
 fn log1p(x: &Array) -> Array {
     let dtype = x.dtype();
     let format = if dtype == DType::F64 { &F64 } else { &F32 };
@@ -87,19 +108,23 @@ fn log1p(x: &Array) -> Array {
     // Divided by 1 + f, up to terms of f².
     let error = &error - &error * &f;
 
-    let s = &f / (&f + 2);
-    let square = &s * &s;
-    let rest = format.coefficients.iter().rev().fold(&square * 0, |sum, coefficient| (sum + *coefficient) * &square);
-    let half = &f * &f * 0.5;
-    let k = k.astype(dtype);
+    let rest = format.coefficients.iter().rev().fold(&f * 0, |sum, coefficient| (sum * &f) + *coefficient);
+    let square = &f * &f;
+    let exponent = k.astype(dtype);
     // f is added last, so that the errors of the other terms are small next to it.
-    let small = s * (&half + rest) + (&k * format.log_2[1] + error);
-    let y = k * format.log_2[0] - ((half - small) - f);
+    let small = &f * &square * rest + (&exponent * format.log_2[1] + error);
+    let y = exponent * format.log_2[0] - ((square * 0.5 - small) - f);
 
     // Infinities, NaN, and zeros, whose sign the sums lose.
     let limit = where_(x.less(-1), f64::NAN, where_(x.equal(-1), f64::NEG_INFINITY, x));
     let is_regular = x.greater(-1) & x.less(f64::INFINITY) & x.not_equal(0);
-    where_(is_regular, y, limit)
+    where_(is_regular, y, limit) / opaque_one(&k, dtype)
+}
+
+/// 1 as the result of operations. XLA computes cheap operations again in the loop of each user, which multiplies the work of
+/// long chains, but no division. LLVM leaves the division by 1 out.
+fn opaque_one(k: &Array, dtype: DType) -> Array {
+    k.maximum(1).minimum(1).astype(dtype)
 }
 
 fn arcsinh(x: &Array) -> Array {
