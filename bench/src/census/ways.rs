@@ -46,12 +46,13 @@ impl Way {
 
     /// The arrays in the dtype of this way.
     pub fn converted(self, arrays: Vec<Array>) -> Vec<Array> {
+        // Also turned off again, because random numbers would be float64 otherwise.
+        config::enable_x64(self == Way::F64);
         let dtype = match self {
             Way::Bf16 => DType::Bf16,
             Way::F64 => DType::F64,
             _ => return arrays,
         };
-        config::enable_x64(self == Way::F64);
         arrays.into_iter().map(|x| x.astype(dtype)).collect()
     }
 
