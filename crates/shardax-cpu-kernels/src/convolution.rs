@@ -96,6 +96,7 @@ impl<'a> Kernel<'a> {
         check("the features of the filter", features, patches.features)?;
         let rows = size.iter().fold(images, |n, &d| n.saturating_mul(d));
         check("the elements of the result", out.len(), rows.saturating_mul(outputs))?;
+        // Phases compute with signed indices, and divide by the base dilation.
         if let Some(d) = base.iter().position(|n| i64::try_from(*n).is_err() || *n == 0) {
             return Err(ShapeError(format!("the base dilation along dimension {d} is {}", base[d])));
         }
@@ -131,24 +132,28 @@ impl<'a> Kernel<'a> {
         let outputs = self.outputs;
         let columns = self.columns();
         let rows = ROWS.min(out.len() / outputs);
-        let room = || Room {
-            patches: Scratch::new(rows * columns),
-            outputs: Scratch::new(if self.is_whole { 0 } else { rows * outputs }),
-        };
-        // A part for each thread at least. With several phases whole lines, so many that each phase has about as many rows as
-        // are multiplied together. How rows are divided changes no sum.
+        // Each thread gets at least one part. With several phases a part consists of entire lines, enough of them that each
+        // phase has about as many rows as are multiplied together. How rows are divided changes no sum.
         let most = (out.len() / outputs).div_ceil(threads).max(MIN_ROWS);
         let lines = ((ROWS * self.phases.len()).min(most) / self.width).max(1);
         let block = if self.is_whole { ROWS.min(most) } else { lines * self.width };
         let tasks = out.chunks_mut(block * outputs).enumerate().collect();
-        run_tasks(tasks, threads, room, |room, (task, out)| {
-            let start = task * block;
-            let rows = start..start + out.len() / outputs;
-            match &self.phases[..] {
-                [phase] if self.is_whole => self.add_up(phase, &mut room.patches, rows, out),
-                phases => phases.iter().for_each(|phase| self.compute(phase, room, &rows, out)),
-            }
-        });
+        run_tasks(
+            tasks,
+            threads,
+            || Room {
+                patches: Scratch::new(rows * columns),
+                outputs: Scratch::new(if self.is_whole { 0 } else { rows * outputs }),
+            },
+            |room, (task, out)| {
+                let start = task * block;
+                let rows = start..start + out.len() / outputs;
+                match &self.phases[..] {
+                    [phase] if self.is_whole => self.add_up(phase, &mut room.patches, rows, out),
+                    phases => phases.iter().for_each(|phase| self.compute(phase, room, &rows, out)),
+                }
+            },
+        );
     }
 
     /// Computes the outputs of a phase among these rows of the result.
@@ -163,8 +168,8 @@ impl<'a> Kernel<'a> {
                 self.add_up(phase, &mut room.patches, patches.clone(), computed);
             }
             for (patch, computed) in patches.zip(computed.chunks_exact(self.outputs)) {
-                let at = (phase.place(patch) - rows.start) * self.outputs;
-                out[at..at + self.outputs].copy_from_slice(computed);
+                let start = (phase.place(patch) - rows.start) * self.outputs;
+                out[start..start + self.outputs].copy_from_slice(computed);
             }
         }
     }

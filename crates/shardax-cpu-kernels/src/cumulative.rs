@@ -206,11 +206,11 @@ fn combine<T: Accumulate>(
     let blocks = columns.div_ceil(COLUMNS);
     let mut tasks: Vec<Vec<(&[T], &mut [T])>> = Vec::new();
     for (x, out) in x.chunks_exact(rows * columns).zip(out.chunks_exact_mut(rows * columns)) {
-        let first = tasks.len();
+        let start = tasks.len();
         tasks.extend((0..blocks).map(|_| Vec::with_capacity(rows)));
         for (x, out) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
             let parts = x.chunks(COLUMNS).zip(out.chunks_mut(COLUMNS));
-            tasks[first..].iter_mut().zip(parts).for_each(|(task, part)| task.push(part));
+            tasks[start..].iter_mut().zip(parts).for_each(|(task, part)| task.push(part));
         }
     }
     run_tasks(
@@ -267,11 +267,11 @@ fn chains_of<T: Accumulate, const N: usize>(
     is_reversed: bool,
     out: &mut [T],
 ) {
-    let first = if is_reversed { n - 1 } else { 0 };
+    let start = if is_reversed { n - 1 } else { 0 };
     let mut totals = [T::ZERO; N];
     for (row, total) in totals.iter_mut().enumerate() {
-        *total = x[row * n + first].widen();
-        out[row * n + first] = x[row * n + first];
+        *total = x[row * n + start].widen();
+        out[row * n + start] = x[row * n + start];
     }
     for i in 1..n {
         let i = if is_reversed { n - 1 - i } else { i };

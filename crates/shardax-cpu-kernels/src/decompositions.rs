@@ -222,8 +222,11 @@ fn symmetric<T: Real>(a: &[T], n: usize) -> (Vec<T>, T) {
         .enumerate()
         .map(|(i, row)| scale(&row[..=i]))
         .fold(T::ZERO, |largest, scale| if scale > largest { scale } else { largest });
-    let lower = |i: usize, j: usize| a[i.max(j) * n + i.min(j)] / scale;
-    ((0..n * n).map(|e| lower(e / n, e % n)).collect(), scale)
+    let elements = (0..n * n).map(|index| {
+        let (row, column) = (index / n, index % n);
+        a[row.max(column) * n + row.min(column)] / scale
+    });
+    (elements.collect(), scale)
 }
 
 /// Scales each column of a matrix in row order to length 1. The rotations of `faer` are not exactly orthogonal: they change lengths by

@@ -91,8 +91,8 @@ impl Kernel<'_> {
                     &x[start..start + of.operand[2] * features]
                 });
                 for position in 0..of.positions[2] {
-                    let at = ((depth * rows + row) * of.positions[2] + position) * features;
-                    self.add_line(met, window, position, &mut sums[at..at + features]);
+                    let start = ((depth * rows + row) * of.positions[2] + position) * features;
+                    self.add_line(met, window, position, &mut sums[start..start + features]);
                 }
             }
         }
@@ -101,8 +101,7 @@ impl Kernel<'_> {
     /// Adds the products of a line of the window at a position.
     fn add_line(&self, x: &[f32], window: &[f32], position: usize, sums: &mut [f32]) {
         let (of, features) = (&self.0.of, self.0.features);
-        let mut first = 0;
-        while first < features {
+        for first in (0..features).step_by(TOGETHER) {
             let count = TOGETHER.min(features - first);
             let mut products = [0.0f32; TOGETHER];
             for element in 0..of.window[2] {
@@ -115,7 +114,6 @@ impl Kernel<'_> {
                 }
             }
             sums[first..first + count].iter_mut().zip(products).for_each(|(sum, x)| *sum += x);
-            first += count;
         }
     }
 }

@@ -151,7 +151,6 @@ impl<W: Weight> Part<'_, '_, W> {
     fn by_rows(mut self) {
         let ([depth, stride], width) = ([self.rhs.shape()[0], self.rhs.shape()[1]], self.columns.len());
         // Sums of at most `DEPTH` products are added to the result, which rounds less than one long sum.
-        let row = |k: usize| &self.rhs.data()[k * stride..][self.columns.clone()];
         let sums = self.scratch;
         sums.resize(self.out.len(), 0.0);
         for start in (0..depth).step_by(DEPTH) {
@@ -161,15 +160,17 @@ impl<W: Weight> Part<'_, '_, W> {
             for k in (start..fours).step_by(UNROLL) {
                 for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
                     let [p, q, r, s] = [x[k], x[k + 1], x[k + 2], x[k + 3]];
-                    let (first, second) = (row(k).iter().zip(row(k + 1)), row(k + 2).iter().zip(row(k + 3)));
-                    for (sum, ((a, b), (c, d))) in sums.iter_mut().zip(first.zip(second)) {
+                    let [a, b, c, d] =
+                        [k, k + 1, k + 2, k + 3].map(|k| &self.rhs.data()[k * stride..][self.columns.clone()]);
+                    for (sum, ((a, b), (c, d))) in sums.iter_mut().zip(a.iter().zip(b).zip(c.iter().zip(d))) {
                         *sum += (p * a.widened() + q * b.widened()) + (r * c.widened() + s * d.widened());
                     }
                 }
             }
             for k in fours..end {
+                let row = &self.rhs.data()[k * stride..][self.columns.clone()];
                 for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
-                    sums.iter_mut().zip(row(k)).for_each(|(sum, w)| *sum += x[k] * w.widened());
+                    sums.iter_mut().zip(row).for_each(|(sum, w)| *sum += x[k] * w.widened());
                 }
             }
             for (mut out, sums) in self.out.rows_mut().into_iter().zip(sums.chunks_exact(width)) {

@@ -90,26 +90,26 @@ impl<'a> Kernel<'a> {
     pub fn run(&self, out: &mut [f32], threads: usize) {
         let patches = self.0.window.len() / self.0.outputs;
         let positions: usize = self.0.of.positions.iter().product();
-        // The parts follow from the shapes, for equal bits whatever the number of threads. How positions are divided
-        // changes no sum.
+        // The number of parts follows from the shapes only, so that the bits do not depend on the number of threads. How
+        // positions are divided changes no sum.
         let count = if out.len() < SMALL { PARTS.min(patches.div_ceil(MIN_PATCHES)) } else { 1 };
         let block = patches.div_ceil(count).next_multiple_of(MIN_PATCHES);
         let many = (COLUMNS / self.0.features).max(1);
         let few = MIN_COLUMNS.div_ceil(self.0.features);
-        let each = if threads == 1 { many } else { positions.div_ceil(4 * threads).clamp(few.min(many), many) };
+        let step = if threads == 1 { many } else { positions.div_ceil(4 * threads).clamp(few.min(many), many) };
         let mut parts = Scratch::new((count - 1) * out.len());
-        let all = std::iter::once(&mut *out).chain(parts.chunks_mut(positions * self.0.features * self.0.outputs));
+        // The first part is computed in the result itself, and the others are added to it in order.
+        let outs = std::iter::once(&mut *out).chain(parts.chunks_mut(positions * self.0.features * self.0.outputs));
         let mut tasks = Vec::new();
-        for (part, out) in all.enumerate() {
+        for (part, out) in outs.enumerate() {
             let patches = (part * block).min(patches)..((part + 1) * block).min(patches);
-            for (i, out) in out.chunks_mut(each * self.0.features * self.0.outputs).enumerate() {
-                let positions = i * each..((i + 1) * each).min(positions);
+            for (i, out) in out.chunks_mut(step * self.0.features * self.0.outputs).enumerate() {
+                let positions = i * step..((i + 1) * step).min(positions);
                 tasks.push(Task { patches: patches.clone(), positions, out });
             }
         }
-        let columns = each.min(positions) * self.0.features;
-        let room = || Scratch::new(MIN_PATCHES.min(patches) * columns);
-        run_tasks(tasks, threads, room, |room, task| self.add_up(room, task));
+        let scratch_len = MIN_PATCHES.min(patches) * step.min(positions) * self.0.features;
+        run_tasks(tasks, threads, || Scratch::new(scratch_len), |scratch, task| self.add_up(scratch, task));
         for part in parts.chunks(out.len()) {
             out.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
         }

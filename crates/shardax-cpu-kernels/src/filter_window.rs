@@ -64,9 +64,9 @@ impl FilterWindow {
         let FilterWindow { stride, dilation, low, positions } = *self;
         // Without elements everything is padding, whatever the other sizes.
         let operand = if x.data().is_empty() { [0; SPATIAL] } else { [a, b, c] };
-        let of = Window { stride, dilation, low, operand, window, positions };
-        (0..SPATIAL).try_for_each(|d| of.check(d))?;
-        Ok(Patches { of, x: x.data(), features })
+        let window = Window { stride, dilation, low, operand, window, positions };
+        (0..SPATIAL).try_for_each(|d| window.check(d))?;
+        Ok(Patches { of: window, x: x.data(), features })
     }
 }
 
@@ -83,12 +83,16 @@ impl<'a> Operands<'a> {
     }
 }
 
+/// The last of `n` indices that are `step` apart, or `None` if it overflows.
+fn last_index(n: usize, step: usize) -> Option<usize> {
+    n.saturating_sub(1).checked_mul(step)
+}
+
 impl Window {
     /// Checks that no index along a dimension overflows.
     fn check(&self, d: usize) -> Result<()> {
-        let last = |n: usize, step: usize| n.saturating_sub(1).checked_mul(step);
-        let farthest = last(self.window[d], self.dilation[d])
-            .zip(last(self.positions[d], self.stride[d]))
+        let farthest = last_index(self.window[d], self.dilation[d])
+            .zip(last_index(self.positions[d], self.stride[d]))
             .and_then(|(a, b)| i64::try_from(a.checked_add(b)?).ok()?.checked_sub(self.low[d]));
         let is_in_range = farthest.is_some() && self.low[d].checked_neg().is_some();
         is_in_range.then_some(()).ok_or_else(|| {
@@ -101,8 +105,8 @@ impl Window {
 
     /// The operand's index that an element of the window meets at a position along a dimension; `None` for padding.
     pub fn meets(&self, d: usize, element: usize, position: usize) -> Option<usize> {
-        let at = (element * self.dilation[d] + position * self.stride[d]) as i64 - self.low[d];
-        usize::try_from(at).ok().filter(|&at| at < self.operand[d])
+        let index = (element * self.dilation[d] + position * self.stride[d]) as i64 - self.low[d];
+        usize::try_from(index).ok().filter(|&index| index < self.operand[d])
     }
 
     /// The first two indices of a line of the window, and what comes before them.

@@ -146,13 +146,13 @@ pub fn grouped_rows(lhs: View<'_, f32>, matrix: GroupedMatrix<'_>, out: &mut [f3
     let threads = threads.min(elements / THREAD).max(1);
     let operand = Rows::new(lhs.data(), matrix, depth);
     let mut tasks = Vec::with_capacity(columns.div_ceil(COLUMNS));
-    let mut rest = ArrayViewMut2::from_shape((rows, columns), out)?;
+    let mut unassigned = ArrayViewMut2::from_shape((rows, columns), out)?;
     for start in (0..columns).step_by(COLUMNS) {
-        let (out, others) = rest.split_at(Axis(1), COLUMNS.min(columns - start));
+        let (out, following) = unassigned.split_at(Axis(1), COLUMNS.min(columns - start));
         tasks.push((start, out));
-        rest = others;
+        unassigned = following;
     }
-    // The last one runs first: they are read in order.
+    // `run_tasks` starts with the last task, and the matrix should be read in order.
     tasks.reverse();
     run_tasks(
         tasks,
@@ -253,6 +253,7 @@ impl Part<'_, '_> {
             let row = (first + i).min(last);
             elements[row * depth..(row + 1) * depth].as_chunks().0
         });
+        // The integers of a group are summed without their scale, which is then multiplied once per group.
         let mut totals = [[0.0; LANES]; H];
         for (group, (stored, scale)) in stored.chunks_exact(size / LANES / U::VECTORS).zip(&*self.scales).enumerate() {
             let xs = rows.map(|row| &row[group * size / LANES..(group + 1) * size / LANES]);

@@ -42,6 +42,7 @@ pub fn lu<T: Real>(
     let results =
         factors.chunks_mut(size * m * n).zip(pivots.chunks_mut(size * k)).zip(permutation.chunks_mut(size * m));
     let tasks = a.data().chunks(size * m * n).zip(results).collect();
+    // Large matrices are factorized one by one, and small ones side by side in the lanes of vectors.
     if size == 1 {
         run_tasks(
             tasks,
@@ -54,14 +55,18 @@ pub fn lu<T: Real>(
         );
         return Ok(());
     }
-    let scratch = || (lanes::zeros(m * n), vec![[0; LANES]; k], vec![[0; LANES]; m]);
-    run_tasks(tasks, threads, scratch, |(matrix, exchanged, order), (a, ((factors, pivots), permutation))| {
-        interleave(a, m * n, matrix);
-        lanes::lu(matrix, [m, n], exchanged, order);
-        deinterleave(matrix, m * n, factors);
-        deinterleave(exchanged, k, pivots);
-        deinterleave(order, m, permutation);
-    });
+    run_tasks(
+        tasks,
+        threads,
+        || (lanes::zeros(m * n), vec![[0; LANES]; k], vec![[0; LANES]; m]),
+        |(matrix, exchanged, order), (a, ((factors, pivots), permutation))| {
+            interleave(a, m * n, matrix);
+            lanes::lu(matrix, [m, n], exchanged, order);
+            deinterleave(matrix, m * n, factors);
+            deinterleave(exchanged, k, pivots);
+            deinterleave(order, m, permutation);
+        },
+    );
     Ok(())
 }
 
@@ -98,9 +103,9 @@ fn factorize<T: Real>(a: &mut [T], [m, n]: [usize; 2], pivots: &mut [i32], permu
         // The rows of the panel right of it, and then all rows below.
         for k in start + 1..end {
             let (upper, row) = a.split_at_mut(k * n);
-            let (factors, rest) = row[..n].split_at_mut(end);
+            let (factors, right_of_panel) = row[..n].split_at_mut(end);
             for i in start..k {
-                subtract_row(rest, factors[i], &upper[i * n + end..(i + 1) * n]);
+                subtract_row(right_of_panel, factors[i], &upper[i * n + end..(i + 1) * n]);
             }
         }
         let (upper, below) = a.split_at_mut(end * n);

@@ -57,11 +57,15 @@ pub fn matmul<T: Float>(
     if out.is_empty() {
         return Ok(());
     }
+    // Blocks of packed operands cost more than they save for matrices that fit into registers.
     if depth > 0 && [rows, columns, depth].iter().all(|side| *side <= MAX_SMALL_SIDE) {
-        let left = SmallMatrices { data: lhs.data(), sizes: [rows, depth], is_transposed: contracted[0] == 1 };
-        let right = SmallMatrices { data: rhs.data(), sizes: [depth, columns], is_transposed: contracted[1] == 2 };
         let threads = threads.min(size.saturating_mul(depth) / THREAD).max(1);
-        multiply_small(left, right, out, threads);
+        multiply_small(
+            SmallMatrices { data: lhs.data(), sizes: [rows, depth], is_transposed: contracted[0] == 1 },
+            SmallMatrices { data: rhs.data(), sizes: [depth, columns], is_transposed: contracted[1] == 2 },
+            out,
+            threads,
+        );
         return Ok(());
     }
     multiply(a, b, ArrayViewMut3::from_shape((batch, rows, columns), out)?, threads.max(1));
@@ -86,8 +90,8 @@ fn matrices<'a, T>(
     Ok(matrices)
 }
 
-/// Computes `c = a b`; threads take a few rows at a time, so one that starts late does less. Where the right operand is
-/// transposed they take columns: packing it costs most, and each packs its own.
+/// Computes `c = a b`. A task is a few rows, so that a thread which starts late computes fewer of them. If the right operand
+/// is transposed, a task is a few columns instead, because packing that operand costs most and each task packs its part.
 fn multiply<T: Float>(a: ArrayView3<'_, T>, b: ArrayView3<'_, T>, mut c: ArrayViewMut3<'_, T>, threads: usize) {
     let (batch, rows, columns) = c.dim();
     let work = c.len().saturating_mul(a.dim().2);
@@ -96,6 +100,7 @@ fn multiply<T: Float>(a: ArrayView3<'_, T>, b: ArrayView3<'_, T>, mut c: ArrayVi
     let (along, axis) = if by_rows { (rows, Axis(0)) } else { (columns, Axis(1)) };
     let blocks = if threads == 1 { 1 } else { (BLOCKS * threads).div_ceil(batch).min(along / MIN_ROWS).max(1) };
     let block = along.div_ceil(blocks).max(1);
+    // Views are split instead of indexed, so that each task borrows its own part of the result.
     let mut tasks: Vec<Task<'_, T>> = Vec::with_capacity(batch * blocks);
     for ((mut a, mut b), mut c) in a.outer_iter().zip(b.outer_iter()).zip(c.outer_iter_mut()) {
         while c.len_of(axis) > block {

@@ -28,15 +28,15 @@ impl Patches<'_> {
         let mut patch = patches.start;
         while patch < patches.end {
             // The patches of one line of the window.
-            let first = patch % length;
-            let count = (length - first).min(patches.end - patch);
+            let column = patch % length;
+            let count = (length - column).min(patches.end - patch);
             let (image, element) = of.line(patch / length);
             let rows = &mut room[(patch - patches.start) * columns..][..count * columns];
             let mut position = positions.start;
             while position < positions.end {
                 // The positions of one line of the result.
-                let at = position % width;
-                let together = (width - at).min(positions.end - position);
+                let place = position % width;
+                let together = (width - place).min(positions.end - position);
                 let (depth, row) = (position / width / height, position / width % height);
                 let line = of.meets(0, element[0], depth).zip(of.meets(1, element[1], row));
                 let line = line.map(|(d, h)| {
@@ -47,7 +47,7 @@ impl Patches<'_> {
                 for (i, row) in rows.chunks_exact_mut(columns).enumerate() {
                     let row = &mut row[offset..offset + together * features];
                     match line {
-                        Some(line) => self.copy(line, first + i, at, row),
+                        Some(line) => self.copy(line, column + i, place, row),
                         None => row.fill(0.0),
                     }
                 }

@@ -58,10 +58,11 @@ impl Dim {
         let (outputs_gcd, elements_gcd) = (gcd(between_outputs, base), gcd(between_elements, base));
         let (step, apart) = (base / outputs_gcd, base / elements_gcd);
         (0..step.min(outputs)).map(move |first| {
-            // Inside of the range that `Window::check` has checked.
-            let at = |element: usize| (first * between_outputs + element * between_elements) as i64 - low;
-            let found = (0..elements.min(apart)).find(|&element| at(element) % base as i64 == 0);
-            let element = found.unwrap_or(elements);
+            // These indices cannot overflow: `Window::check` has checked the largest one.
+            let mut indices = (0..elements.min(apart))
+                .map(|element| (element, (first * between_outputs + element * between_elements) as i64 - low));
+            let met = indices.find(|(_, index)| index % base as i64 == 0);
+            let element = met.map_or(elements, |(element, _)| element);
             Dim {
                 first,
                 step,
@@ -72,9 +73,14 @@ impl Dim {
                 elements: count(element, apart, elements),
                 stride: between_elements / elements_gcd,
                 dilation: between_outputs / outputs_gcd,
-                low: found.map_or(0, |element| -at(element) / base as i64),
+                low: met.map_or(0, |(_, index)| -index / base as i64),
             }
         })
+    }
+
+    /// The elements of the filter that the phase uses.
+    fn filter_elements(self) -> impl Iterator<Item = usize> {
+        (0..self.elements).map(move |i| self.element + i * self.apart)
     }
 
     /// The number of outputs of the phase before the output `end`.
@@ -95,20 +101,26 @@ impl<'a> Phase<'a> {
             let [Some(a), Some(b), Some(c)] = dims else { return Vec::new() };
             return vec![Phase { patches: *of, filter: Cow::Borrowed(filter), dims: [a, b, c] }];
         }
-        let along = |d: usize| Dim::all(&of.of, base[d], d);
-        let dims = along(0).flat_map(|a| along(1).flat_map(move |b| along(2).map(move |c| [a, b, c])));
-        dims.map(|dims| Phase::new(of, dims, filter)).collect()
+        let [depths, rows, columns]: [Vec<Dim>; SPATIAL] =
+            std::array::from_fn(|d| Dim::all(&of.of, base[d], d).collect());
+        let mut phases = Vec::with_capacity(depths.len() * rows.len() * columns.len());
+        for depth in depths {
+            for row in &rows {
+                phases.extend(columns.iter().map(|column| Phase::new(of, [depth, *row, *column], filter)));
+            }
+        }
+        phases
     }
 
     fn new(of: &Patches<'a>, dims: [Dim; SPATIAL], filter: &[f32]) -> Self {
         let [a, b, c] = dims;
         let [_, height, width] = of.of.positions;
         let size = filter.len() / of.of.positions.iter().product::<usize>();
-        let along = |d: Dim| (0..d.elements).map(move |i| d.element + i * d.apart);
+
         let mut part = Vec::with_capacity(dims.iter().map(|d| d.elements).product::<usize>() * size);
-        for (a, b) in along(a).flat_map(|a| along(b).map(move |b| (a, b))) {
-            for at in along(c).map(|c| (a * height + b) * width + c) {
-                part.extend_from_slice(&filter[at * size..(at + 1) * size]);
+        for (a, b) in a.filter_elements().flat_map(|a| b.filter_elements().map(move |b| (a, b))) {
+            for element in c.filter_elements().map(|c| (a * height + b) * width + c) {
+                part.extend_from_slice(&filter[element * size..(element + 1) * size]);
             }
         }
         let window = Window {

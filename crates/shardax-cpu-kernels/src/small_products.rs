@@ -97,6 +97,7 @@ impl<T: Float> Task<'_, T> {
                         *sum = *sum + factor * *element;
                     }
                 }
+                // Copying a known number of elements needs no call of `memcpy`.
                 match <&mut [T; W]>::try_from(&mut *out) {
                     Ok(out) => *out = sums,
                     Err(_) => out.copy_from_slice(&sums[..columns]),

@@ -87,6 +87,7 @@ pub fn sort(
     if !count.is_multiple_of(n) {
         return Err(ShapeError(format!("{count} elements in rows of {n}")));
     }
+    // A task is about `TASK` elements of entire rows, so that short rows do not need a task each.
     let rows = TASK.div_ceil(n);
     let mut sources: Vec<_> = operands.iter().map(|o| (o.data.chunks(rows * n * o.width), o.width)).collect();
     let mut targets: Vec<_> = results.iter_mut().zip(operands).map(|(r, o)| r.chunks_mut(rows * n * o.width)).collect();
@@ -152,14 +153,13 @@ impl Task<'_> {
         for row in 0..rows {
             packed.clear();
             packed.resize(n, P::ZERO);
-            let part = |width: usize| row * n * width..(row + 1) * n * width;
             for (operand, order) in operands.iter().zip(keys) {
-                pack(&operand.data[part(operand.width)], operand.width, *order, packed);
+                pack(&operand.data[row_bytes(row, n, operand.width)], operand.width, *order, packed);
             }
             packed.iter_mut().zip(0..).for_each(|(packed, index)| *packed = packed.with_index(index));
             packed.sort_unstable();
             for (operand, result) in operands.iter().zip(&mut results) {
-                let part = part(operand.width);
+                let part = row_bytes(row, n, operand.width);
                 let (from, to) = (&operand.data[part.clone()], &mut result[part]);
                 match operand.width {
                     1 => gather::<P, 1>(from, packed, to),
@@ -171,6 +171,11 @@ impl Task<'_> {
             }
         }
     }
+}
+
+/// The bytes of a row of `n` elements.
+fn row_bytes(row: usize, n: usize, width: usize) -> std::ops::Range<usize> {
+    row * n * width..(row + 1) * n * width
 }
 
 /// Appends a key to the packed integers of a row.
@@ -185,22 +190,32 @@ fn pack<P: Packed>(row: &[u8], width: usize, order: KeyOrder, packed: &mut [P]) 
 
 fn pack_as<P: Packed, const W: usize>(row: &[u8], order: KeyOrder, packed: &mut [P], bits: impl Fn([u8; W]) -> u64) {
     let sign = 1u64 << (8 * W - 1);
-    let all = sign | (sign - 1);
     let keys = row.as_chunks::<W>().0.iter().map(|b| bits(*b));
-    let packed = packed.iter_mut();
-    let push = |(packed, key): (&mut P, u64)| *packed = packed.with_key(8 * W, key);
     match order {
-        KeyOrder::Unsigned => packed.zip(keys).for_each(push),
-        KeyOrder::Signed => packed.zip(keys.map(|key| key ^ sign)).for_each(push),
-        KeyOrder::Float { infinity } => {
-            let ordered = |key: u64| {
-                let magnitude = key & !sign;
-                // Negative numbers are in reverse order; -0 is 0.
-                let ordered = if key & sign == 0 || magnitude == 0 { magnitude | sign } else { key ^ all };
-                if magnitude > infinity { all } else { ordered }
-            };
-            packed.zip(keys.map(ordered)).for_each(push);
-        }
+        KeyOrder::Unsigned => push_keys::<P, W>(packed, keys),
+        KeyOrder::Signed => push_keys::<P, W>(packed, keys.map(|key| key ^ sign)),
+        KeyOrder::Float { infinity } => push_keys::<P, W>(packed, keys.map(|key| float_key(key, sign, infinity))),
+    }
+}
+
+/// Appends keys of `W` bytes to packed integers.
+fn push_keys<P: Packed, const W: usize>(packed: &mut [P], keys: impl Iterator<Item = u64>) {
+    packed.iter_mut().zip(keys).for_each(|(packed, key)| *packed = packed.with_key(8 * W, key));
+}
+
+/// Maps the bits of a floating-point number to an unsigned integer that sorts like the number. NaN sorts last.
+#[inline]
+fn float_key(bits: u64, sign: u64, infinity: u64) -> u64 {
+    let all_bits = sign | (sign - 1);
+    let magnitude = bits & !sign;
+    if magnitude > infinity {
+        all_bits
+    } else if bits & sign == 0 || magnitude == 0 {
+        // -0 is 0.
+        magnitude | sign
+    } else {
+        // Negative numbers are in reverse order.
+        bits ^ all_bits
     }
 }
 

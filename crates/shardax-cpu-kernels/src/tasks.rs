@@ -5,38 +5,45 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
-/// The threads beside the caller's; `None` on one core, and where the system starts no threads.
+/// Returns the pool with one thread per remaining core, or `None` if there is only one core or the system starts no threads.
 ///
-/// It is not rayon's global pool, whose threads may all be waiting for a program that calls a kernel.
+/// Rayon's global pool cannot be used, because its threads may all be waiting for a program that calls a kernel.
 fn pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
-    let others = || std::thread::available_parallelism().ok().map(|n| n.get() - 1).filter(|n| *n > 0);
-    let name = |i| format!("shardax-kernel-{i}");
-    POOL.get_or_init(|| ThreadPoolBuilder::new().num_threads(others()?).thread_name(name).build().ok()).as_ref()
+    POOL.get_or_init(|| {
+        let cores = std::thread::available_parallelism().ok()?.get();
+        let builder = ThreadPoolBuilder::new().num_threads(cores - 1).thread_name(|i| format!("shardax-kernel-{i}"));
+        // Rayon reads 0 as "one thread per core".
+        if cores == 1 { None } else { builder.build().ok() }
+    })
+    .as_ref()
 }
 
-/// Runs the tasks, the last one first, on this many threads, each with its own state. A thread that starts late
-/// runs fewer.
-pub(crate) fn run_tasks<T: Send, Own>(
+/// Runs the tasks on at most `threads` threads, the last task first. `init` creates the state of a thread, such as its scratch
+/// memory. Threads take tasks from a common list, so that a thread which starts late runs fewer of them.
+pub(crate) fn run_tasks<T: Send, State>(
     tasks: Vec<T>,
     threads: usize,
-    own: impl Fn() -> Own + Sync,
-    work: impl Fn(&mut Own, T) + Sync,
+    init: impl Fn() -> State + Sync,
+    work: impl Fn(&mut State, T) + Sync,
 ) {
     let helpers = threads.min(tasks.len()).saturating_sub(1);
     let tasks = Mutex::new(tasks);
-    let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    let run = || {
-        let mut own = own();
-        while let Some(task) = next() {
-            work(&mut own, task);
-        }
-    };
     match pool() {
         Some(pool) if helpers > 0 => pool.in_place_scope(|scope| {
-            (0..helpers).for_each(|_| scope.spawn(|_| run()));
-            run();
+            (0..helpers).for_each(|_| scope.spawn(|_| run_until_empty(&tasks, &init, &work)));
+            run_until_empty(&tasks, &init, &work);
         }),
-        _ => run(),
+        _ => run_until_empty(&tasks, &init, &work),
+    }
+}
+
+/// Runs tasks on the calling thread until the list is empty.
+fn run_until_empty<T, State>(tasks: &Mutex<Vec<T>>, init: &impl Fn() -> State, work: &impl Fn(&mut State, T)) {
+    let mut state = init();
+    loop {
+        // The lock must not be held while the task runs, so the guard is dropped with this statement.
+        let Some(task) = tasks.lock().unwrap_or_else(PoisonError::into_inner).pop() else { return };
+        work(&mut state, task);
     }
 }

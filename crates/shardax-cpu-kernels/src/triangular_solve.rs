@@ -63,6 +63,7 @@ pub fn triangular_solve<T: Real>(
         return Ok(());
     }
     let threads = threads.min(batch * n * n * k / lanes::THREAD);
+    // Large systems are solved one by one, and small ones side by side in the lanes of vectors.
     let size = if n <= MAX_SIDE && batch >= MIN_BATCH { LANES } else { 1 };
     let systems = b.data().chunks(size * n * k).zip(x.chunks_mut(size * n * k));
     let tasks = a.data().chunks(size * n * n).zip(systems).collect();
@@ -70,13 +71,17 @@ pub fn triangular_solve<T: Real>(
         run_tasks(tasks, threads, || (), |(), (a, (b, x))| solve(a, b, [n, k], triangle, x));
         return Ok(());
     }
-    let scratch = || (lanes::zeros(n * n), lanes::zeros(n * k));
-    run_tasks(tasks, threads, scratch, |(matrix, solution), (a, (b, x))| {
-        interleave(a, n * n, matrix);
-        interleave(b, n * k, solution);
-        lanes::triangular_solve(matrix, n, triangle, solution);
-        deinterleave(solution, n * k, x);
-    });
+    run_tasks(
+        tasks,
+        threads,
+        || (lanes::zeros(n * n), lanes::zeros(n * k)),
+        |(matrix, solution), (a, (b, x))| {
+            interleave(a, n * n, matrix);
+            interleave(b, n * k, solution);
+            lanes::triangular_solve(matrix, n, triangle, solution);
+            deinterleave(solution, n * k, x);
+        },
+    );
     Ok(())
 }
 
@@ -100,6 +105,11 @@ fn solve<T: Real>(a: &[T], b: &[T], [n, k]: [usize; 2], triangle: Triangle, x: &
     }
 }
 
+/// The row that a step solves: the first one first for a forward substitution, otherwise the last one.
+fn solve_order(triangle: Triangle, rows: &std::ops::Range<usize>, step: usize) -> usize {
+    if triangle.is_forward() { rows.start + step } else { rows.end - 1 - step }
+}
+
 /// Solves a system with the matrix on the left; `x` has the right-hand sides, in row order.
 fn substitute<T: Real>(a: ArrayView2<'_, T>, triangle: Triangle, mut x: ArrayViewMut2<'_, T>) {
     let n = a.nrows();
@@ -119,9 +129,8 @@ fn substitute<T: Real>(a: ArrayView2<'_, T>, triangle: Triangle, mut x: ArrayVie
             product(&factors.view(), &known.view(), Before::Added, &mut unknown);
         }
         for step in 0..rows.len() {
-            let row = |step: usize| if triangle.is_forward() { rows.start + step } else { rows.end - 1 - step };
-            let i = row(step);
-            for solved in (0..step).map(row) {
+            let i = solve_order(triangle, &rows, step);
+            for solved in (0..step).map(|step| solve_order(triangle, &rows, step)) {
                 let (mut target, other) = x.multi_slice_mut((s![i, ..], s![solved, ..]));
                 let factor = a[(i, solved)];
                 target.zip_mut_with(&other, |x, y| *x = *x - factor * *y);

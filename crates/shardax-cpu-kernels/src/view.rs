@@ -36,8 +36,9 @@ impl<'a, T> View<'a, T> {
 
     /// The dimensions of an array of rank `N`.
     pub(crate) fn dims<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
-        let rank = || ShapeError(format!("{name} has {} dimensions, not {N}: {:?}", self.shape.len(), self.shape));
-        self.shape.try_into().map_err(|_| rank())
+        self.shape
+            .try_into()
+            .map_err(|_| ShapeError(format!("{name} has {} dimensions, not {N}: {:?}", self.shape.len(), self.shape)))
     }
 }
 

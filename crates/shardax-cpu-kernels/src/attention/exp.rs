@@ -8,29 +8,38 @@ const TOGETHER: usize = 16;
 /// The maximum, ignoring NaN.
 #[inline]
 pub(super) fn largest(row: &[f32]) -> f32 {
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
-    let mut all = [f32::NEG_INFINITY; TOGETHER];
-    let (whole, rest) = row.as_chunks::<TOGETHER>();
-    for chunk in whole {
-        all.iter_mut().zip(chunk).for_each(|(max, &x)| *max = larger(*max, x));
+    // One maximum per lane, because a single running maximum is a chain of dependent comparisons that cannot vectorize.
+    let mut maxima = [f32::NEG_INFINITY; TOGETHER];
+    let (chunks, remainder) = row.as_chunks::<TOGETHER>();
+    for chunk in chunks {
+        maxima.iter_mut().zip(chunk).for_each(|(max, &x)| *max = larger(*max, x));
     }
-    all.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &x| larger(max, x))
+    maxima.iter().chain(remainder).fold(f32::NEG_INFINITY, |max, &x| larger(max, x))
+}
+
+/// Returns `b` if it is larger, otherwise `a`, so that a NaN in `b` is ignored.
+#[inline]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
 }
 
 /// Replaces each `x` by `exp(x - max)`, and returns the sum.
 #[inline]
 pub(super) fn exponentials(row: &mut [f32], max: f32) -> f32 {
     let mut sums = [0.0; TOGETHER];
-    let add = |x: &mut f32, sum: &mut f32| {
-        *x = exp(*x - max);
-        *sum += *x;
-    };
-    let (whole, rest) = row.as_chunks_mut::<TOGETHER>();
-    for chunk in whole {
-        chunk.iter_mut().zip(&mut sums).for_each(|(x, sum)| add(x, sum));
+    let (chunks, remainder) = row.as_chunks_mut::<TOGETHER>();
+    for chunk in chunks {
+        chunk.iter_mut().zip(&mut sums).for_each(|(x, sum)| exponential(x, max, sum));
     }
-    rest.iter_mut().zip(&mut sums).for_each(|(x, sum)| add(x, sum));
+    remainder.iter_mut().zip(&mut sums).for_each(|(x, sum)| exponential(x, max, sum));
     sums.iter().sum()
+}
+
+/// Replaces `x` by `exp(x - max)` and adds it to `sum`.
+#[inline]
+fn exponential(x: &mut f32, max: f32, sum: &mut f32) {
+    *x = exp(*x - max);
+    *sum += *x;
 }
 
 /// The exponential of a number that is at most 0, to 2 units in the last place, in operations that vectorize:
@@ -56,7 +65,7 @@ mod tests {
     use super::exp;
 
     #[test]
-    fn exponentials_are_those_of_the_mathematics() {
+    fn exponentials_are_accurate() {
         for i in 0..200_000 {
             let x = -(i as f32) * 0.0005;
             let (found, want) = (f64::from(exp(x)), f64::from(x).exp());

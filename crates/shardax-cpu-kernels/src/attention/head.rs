@@ -52,16 +52,18 @@ impl Head<'_> {
     /// The keys that the queries of a block attend to: all if one attends to none, because it then attends to all
     /// equally.
     fn keys(&self, block: &Range<usize>) -> Range<usize> {
-        let sees = |query: usize| {
-            let near = self.near(query);
-            self.mask_of(query).map_or(!near.is_empty(), |mask| {
-                mask.slice_axis(Axis(0), Slice::from(near)).iter().any(|seen| *seen != 0)
-            })
-        };
-        match block.clone().all(sees) {
+        match block.clone().all(|query| self.sees_any_key(query)) {
             true => self.near(block.start).start..self.near(block.end - 1).end,
             false => 0..self.k.nrows(),
         }
+    }
+
+    /// Returns `true` if the window and the mask leave the query at least one key.
+    fn sees_any_key(&self, query: usize) -> bool {
+        let near = self.near(query);
+        self.mask_of(query).map_or(!near.is_empty(), |mask| {
+            mask.slice_axis(Axis(0), Slice::from(near)).iter().any(|entry| *entry != 0)
+        })
     }
 
     /// Sets the entries of masked keys to `value`; `row` starts with key `first`.
@@ -71,8 +73,8 @@ impl Head<'_> {
         row[..start].fill(value);
         row[end..].fill(value);
         if let Some(mask) = self.mask_of(query) {
-            let seen = mask.slice_axis_move(Axis(0), Slice::from(first + start..first + end));
-            row[start..end].iter_mut().zip(seen).filter(|(_, seen)| **seen == 0).for_each(|(x, _)| *x = value);
+            let entries = mask.slice_axis_move(Axis(0), Slice::from(first + start..first + end));
+            row[start..end].iter_mut().zip(entries).filter(|(_, entry)| **entry == 0).for_each(|(x, _)| *x = value);
         }
     }
 
@@ -129,6 +131,8 @@ impl Head<'_> {
             let (q, ct) = (rows(&self.q, &block), rows(&of.ct, &block));
             let (k, v) = (rows(&self.k, &keys), rows(&self.v, &keys));
             product(&ct, &v.t(), Before::Ignored, &mut slopes);
+            // The weights are computed again from the scores, because storing them would need memory for all pairs of
+            // queries and keys.
             for ((query, weights), slopes) in block.clone().zip(each(&mut weights)).zip(each(&mut slopes)) {
                 let (max, part, mean) = (of.max[query], 1.0 / of.sum[query], of.mean[query]);
                 for (weight, slope) in weights.iter_mut().zip(slopes.iter_mut()) {
@@ -160,10 +164,10 @@ impl WithSimd for Query<'_, '_, '_> {
     fn with_simd<S: Simd>(mut self, simd: S) -> (f32, f32) {
         let Head { q, k, v, .. } = self.head;
         let (near, mask) = (self.head.near(self.query), self.head.mask_of(self.query));
-        let is_seen = |key: usize| near.contains(&key) && mask.as_ref().is_none_or(|mask| mask[key] != 0);
         let query = q.row(self.query);
         for (key, (score, k)) in self.scores.iter_mut().zip(k.outer_iter()).enumerate() {
-            *score = match (is_seen(key), query.to_slice(), k.to_slice()) {
+            let is_seen = near.contains(&key) && mask.as_ref().is_none_or(|mask| mask[key] != 0);
+            *score = match (is_seen, query.to_slice(), k.to_slice()) {
                 (false, ..) => MASKED_SCORE,
                 (true, Some(query), Some(k)) => sum_of_products(simd, query, k),
                 (true, ..) => query.dot(&k),

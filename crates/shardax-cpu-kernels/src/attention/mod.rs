@@ -94,12 +94,16 @@ impl Attention<'_> {
         let y = ArrayViewMut4::from_shape((batch, queries, heads, features), y)?;
         let y = parts(y, 0).into_iter().flat_map(|example| parts(example, 1));
         let tasks: Vec<_> = y.zip(max.zip(sum)).enumerate().collect();
-        let room = || Array2::zeros((BLOCK.min(queries), keys));
-        run_tasks(tasks, threads, room, |room, (at, (y, (max, sum)))| {
-            let (i, h) = (at / heads, at % heads);
-            let [k, v] = [k, v].map(|x| head(x, i, h / groups));
-            Head { of: self.window, q: head(q, i, h), k, v, mask: mask.of(i, h) }.forward(room, y, max, sum);
-        });
+        run_tasks(
+            tasks,
+            threads,
+            || Array2::zeros((BLOCK.min(queries), keys)),
+            |scores, (index, (y, (max, sum)))| {
+                let (i, h) = (index / heads, index % heads);
+                let [k, v] = [k, v].map(|x| head(x, i, h / groups));
+                Head { of: self.window, q: head(q, i, h), k, v, mask: mask.of(i, h) }.forward(scores, y, max, sum);
+            },
+        );
         Ok(())
     }
 
@@ -121,37 +125,52 @@ impl Attention<'_> {
         }
         check("the elements of the cotangent", of.ct.len(), rows.saturating_mul(features))?;
         let ct = ArrayView4::from_shape((batch, queries, heads, features), of.ct)?;
-        let of_queries = |rows| ArrayView3::from_shape((batch, heads, queries), rows);
-        let (max, sum, mean) = (of_queries(of.max)?, of_queries(of.sum)?, of_queries(of.mean)?);
+        let per_query = (batch, heads, queries);
+        let max = ArrayView3::from_shape(per_query, of.max)?;
+        let sum = ArrayView3::from_shape(per_query, of.sum)?;
+        let mean = ArrayView3::from_shape(per_query, of.mean)?;
         if rows == 0 || keys == 0 {
             [dq, dk, dv].into_iter().for_each(|x| x.fill(0.0));
             return Ok(());
         }
         let groups = heads / key_heads;
-        let heads_mut = |dims, x| Ok::<_, ShapeError>(each(ArrayViewMut4::from_shape(dims, x)?));
-        let [dq, dk, dv] = [heads_mut(q.dim(), dq)?, heads_mut(k.dim(), dk)?, heads_mut(v.dim(), dv)?];
+        let dq = each(ArrayViewMut4::from_shape(q.dim(), dq)?);
+        let dk = each(ArrayViewMut4::from_shape(k.dim(), dk)?);
+        let dv = each(ArrayViewMut4::from_shape(v.dim(), dv)?);
+        // A task is a head of keys and all heads of queries that share it, so that only one thread adds to its gradients.
         let mut tasks = Vec::new();
         for (i, ((mut dq, dk), dv)) in dq.zip(dk).zip(dv).enumerate() {
             for (h, (dk, dv)) in dk.zip(dv).enumerate() {
                 tasks.push(((i, h), dq.by_ref().take(groups).collect::<Vec<_>>(), dk, dv));
             }
         }
-        let room = || [(); 2].map(|()| Array2::zeros((BLOCK.min(queries), keys)));
-        run_tasks(tasks, threads, room, |room, ((i, key_head), dq, mut dk, mut dv)| {
-            dk.fill(0.0);
-            dv.fill(0.0);
-            for (group, dq) in dq.into_iter().enumerate() {
-                let h = key_head * groups + group;
-                let [q, ct] = [q, ct].map(|x| head(x, i, h));
-                let [max, sum, mean] =
-                    [max, sum, mean].map(|x| x.index_axis_move(Axis(0), i).index_axis_move(Axis(0), h));
-                let (k, v) = (head(k, i, key_head), head(v, i, key_head));
-                let head = Head { of: self.window, q, k, v, mask: mask.of(i, h) };
-                head.backward(room, &Softmax { max, sum, ct, mean }, [dq, dk.view_mut(), dv.view_mut()]);
-            }
-        });
+        let block_shape = (BLOCK.min(queries), keys);
+        run_tasks(
+            tasks,
+            threads,
+            || [(); 2].map(|()| Array2::zeros(block_shape)),
+            |room, task| {
+                let ((i, key_head), dq, mut dk, mut dv) = task;
+                dk.fill(0.0);
+                dv.fill(0.0);
+                for (group, dq) in dq.into_iter().enumerate() {
+                    let h = key_head * groups + group;
+                    let [q, ct] = [q, ct].map(|x| head(x, i, h));
+                    let [max, sum, mean] =
+                        [max, sum, mean].map(|x| x.index_axis_move(Axis(0), i).index_axis_move(Axis(0), h));
+                    let (k, v) = (head(k, i, key_head), head(v, i, key_head));
+                    let head = Head { of: self.window, q, k, v, mask: mask.of(i, h) };
+                    head.backward(room, &Softmax { max, sum, ct, mean }, [dq, dk.view_mut(), dv.view_mut()]);
+                }
+            },
+        );
         Ok(())
     }
+}
+
+/// The leading dimensions of `x`, before positions, heads and features.
+fn batch_dims<'a>(x: View<'a, f32>) -> &'a [usize] {
+    &x.shape()[..x.shape().len().saturating_sub(3)]
 }
 
 /// Checked operands, `[batch, positions, heads, depth]`.
@@ -164,9 +183,8 @@ struct Operands<'a> {
 
 impl<'a> Operands<'a> {
     fn new(of: &Attention<'a>) -> Result<Self> {
-        let batch = |x: View<'a, f32>| &x.shape()[..x.shape().len().saturating_sub(3)];
         let (q, k, v) = (heads(of.q, "the queries")?, heads(of.k, "the keys")?, heads(of.v, "the values")?);
-        if [of.k, of.v].iter().any(|x| batch(*x) != batch(of.q)) {
+        if [of.k, of.v].into_iter().any(|x| batch_dims(x) != batch_dims(of.q)) {
             let [q, k, v] = [of.q, of.k, of.v].map(|x| x.shape());
             return Err(ShapeError(format!("queries {q:?}, keys {k:?} and values {v:?} have different batches")));
         }

@@ -3,9 +3,11 @@
 use super::{LANES, Lanes, subtract_product};
 use crate::real::Real;
 
-/// Replaces symmetric matrices, of which the lower triangles are read, by their factors. A matrix that is not finite or not positive
-/// definite gives NaN.
+/// Replaces symmetric matrices by their factors; only the lower triangles are read. The factor of a matrix that is not finite
+/// or not positive definite is NaN.
 pub(crate) fn cholesky<T: Real>(a: &mut [Lanes<T>], n: usize) {
+    // A lane that fails continues with the others, because lanes share their instructions; its factor is replaced by NaN at
+    // the end.
     let mut is_bad = [false; LANES];
     for j in 0..n {
         for i in j..n {

@@ -6,8 +6,8 @@ use crate::real::Real;
 /// Each sweep squares the deviation from a diagonal matrix, so a few are enough for any matrix.
 const MAX_SWEEPS: usize = 30;
 
-/// Computes eigenvectors, as columns, and eigenvalues, in ascending order, of symmetric matrices, of which the lower triangles are read, and
-/// which are overwritten. A matrix that is not finite gives NaN.
+/// Computes the eigenvectors (as columns) and the eigenvalues (in ascending order) of symmetric matrices. Only the lower
+/// triangles are read, and the matrices are overwritten. The results of a matrix that is not finite are NaN.
 pub(crate) fn eigh<T: Real>(a: &mut [Lanes<T>], n: usize, vectors: &mut [Lanes<T>], values: &mut [Lanes<T>]) {
     for i in 0..n {
         for j in 0..n {
@@ -17,6 +17,7 @@ pub(crate) fn eigh<T: Real>(a: &mut [Lanes<T>], n: usize, vectors: &mut [Lanes<T
             }
         }
     }
+    // Scaled matrices have a largest element between 1 and 2, so that squares of elements neither overflow nor vanish.
     let (powers, is_finite) = scale(a);
     for _ in 0..MAX_SWEEPS {
         let mut is_rotated = false;

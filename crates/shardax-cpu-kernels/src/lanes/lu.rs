@@ -33,8 +33,8 @@ pub(crate) fn lu<T: Real>(
         for other in below.chunks_exact_mut(n) {
             let factor: Lanes<T> = std::array::from_fn(|lane| other[k][lane] / divisor[lane]);
             other[k] = factor;
-            let rest = other[k + 1..].iter_mut().zip(&row[k + 1..]);
-            rest.for_each(|(sum, x)| subtract_product(sum, &factor, x));
+            let right_of_pivot = other[k + 1..].iter_mut().zip(&row[k + 1..]);
+            right_of_pivot.for_each(|(sum, x)| subtract_product(sum, &factor, x));
         }
     }
 }

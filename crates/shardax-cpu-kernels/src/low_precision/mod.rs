@@ -223,13 +223,13 @@ impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
         let rows = (LEFT_BLOCK / words / ROWS * ROWS).max(ROWS);
         let columns = (RIGHT_BLOCK / words / COLUMNS * COLUMNS).max(COLUMNS);
         for row in (0..left.sides).step_by(rows) {
-            let left = left.slice(row, rows.min(left.sides - row));
-            let left = LeftBlock::pack::<U>(left, words, &mut buffers.left);
+            let left_rows = left.slice(row, rows.min(left.sides - row));
+            let left_block = LeftBlock::pack::<U>(left_rows, words, &mut buffers.left);
             for column in (0..right.sides).step_by(columns) {
                 let right = right.slice(column, columns.min(right.sides - column));
                 let right = RightBlock::pack(unit, right, words, &mut buffers.right);
-                let place = s![row..row + left.rows, column..column + right.columns];
-                multiply_blocks(unit, &left, &right, &mut out.slice_mut(place));
+                let place = s![row..row + left_block.rows, column..column + right.columns];
+                multiply_blocks(unit, &left_block, &right, &mut out.slice_mut(place));
             }
         }
     }
@@ -306,8 +306,8 @@ fn multiply_blocks<U: Unit, R: Rounded<U::Sum>>(
         let mut out = out.slice_mut(s![index * ROWS..(index * ROWS + ROWS).min(left.rows), ..]);
         let panels = right.words.chunks_exact(depth * COLUMNS).zip(&right.excess);
         for (index, (columns, excess)) in panels.enumerate() {
-            let last = (index * COLUMNS + COLUMNS).min(right.columns);
-            let out = out.slice_mut(s![.., index * COLUMNS..last]);
+            let end = (index * COLUMNS + COLUMNS).min(right.columns);
+            let out = out.slice_mut(s![.., index * COLUMNS..end]);
             match out.nrows() {
                 ..=4 => multiply_panels::<U, R, 4>(unit, &rows[..depth * 4], columns, excess, out),
                 5..=8 => multiply_panels::<U, R, 8>(unit, &rows[..depth * 8], columns, excess, out),
@@ -334,10 +334,10 @@ fn multiply_panels<U: Unit, R: Rounded<U::Sum>, const H: usize>(
         unit.tile(rows, columns, &mut sums);
     }
     for (rows, columns) in parts {
-        let mut others = [[U::Sum::default(); COLUMNS]; H];
-        unit.tile(rows, columns, &mut others);
-        for (sums, others) in sums.as_flattened_mut().iter_mut().zip(others.as_flattened()) {
-            *sums = U::add(*sums, *others);
+        let mut part_sums = [[U::Sum::default(); COLUMNS]; H];
+        unit.tile(rows, columns, &mut part_sums);
+        for (sum, part_sum) in sums.as_flattened_mut().iter_mut().zip(part_sums.as_flattened()) {
+            *sum = U::add(*sum, *part_sum);
         }
     }
     for (out, sums) in out.rows_mut().into_iter().zip(&sums) {

@@ -62,8 +62,8 @@ fn transpose<U: Unit, const W: usize>(matrix: Matrix<'_, U::Element>, mask: u32,
     let in_blocks = depth / (BLOCK * U::GROUP) * BLOCK;
     let together = sides / BLOCK * BLOCK;
     for first in (0..together).step_by(BLOCK) {
-        let row = |i: usize| &data[(first + i) * stride..][..in_blocks * U::GROUP];
-        let rows = [row(0), row(1), row(2), row(3)];
+        // Four rows of four words are transposed in registers, because storing single words would take longer than reading.
+        let rows: [_; BLOCK] = std::array::from_fn(|i| &data[(first + i) * stride..][..in_blocks * U::GROUP]);
         for start in (0..in_blocks).step_by(BLOCK) {
             let mut block = [[0; BLOCK]; BLOCK];
             for i in 0..BLOCK {
