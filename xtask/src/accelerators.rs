@@ -27,31 +27,42 @@ const PLATFORMS: [&str; 3] = ["manylinux_2_31_x86_64", "manylinux_2_27_x86_64", 
 
 /// The folder in which the tests look for them.
 fn folder() -> Result<PathBuf, String> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let cache = absolute_path("XDG_CACHE_HOME").or_else(|| Some(absolute_path("HOME")?.join(".cache")));
     cache.map(|cache| cache.join("shardax/accelerators")).ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set".into())
+}
+
+fn absolute_path(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Returns the path of a plugin in the folder; an error if it is not installed.
+fn plugin(folder: &Path, file: &str) -> Result<PathBuf, String> {
+    let path = folder.join(file);
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(format!("{} does not exist: run `cargo xtask accelerators`", path.display())),
+    }
+}
+
+/// Returns `true` if the folder contains the plugins of all packages.
+fn is_complete(folder: &Path) -> bool {
+    PACKAGES.iter().all(|(_, _, _, file)| folder.join(file).is_file())
 }
 
 /// The environment variables with the paths of the plugins; an error if they are not installed.
 pub fn variables() -> Result<[(&'static str, PathBuf); 2], String> {
     let folder = folder()?;
-    let file = |at: usize| {
-        let file = folder.join(PACKAGES[at].3);
-        file.is_file()
-            .then_some(file.clone())
-            .ok_or(format!("{} does not exist: run `cargo xtask accelerators`", file.display()))
-    };
-    Ok([("SHARDAX_TPU_PLUGIN", file(0)?), ("SHARDAX_CUDA_PLUGIN", file(1)?)])
+    let [tpu, cuda] = [plugin(&folder, PACKAGES[0].3)?, plugin(&folder, PACKAGES[1].3)?];
+    Ok([("SHARDAX_TPU_PLUGIN", tpu), ("SHARDAX_CUDA_PLUGIN", cuda)])
 }
 
 /// Installs the packages if they are missing, and prints the folder.
 pub fn run() -> Result<(), String> {
     let folder = folder()?;
     let note = folder.join("versions");
-    let wanted: String =
+    let versions: String =
         PACKAGES.iter().map(|(name, version, sha, _)| format!("{name}=={version} --hash=sha256:{sha}\n")).collect();
-    let complete = |folder: &Path| PACKAGES.iter().all(|(_, _, _, file)| folder.join(file).is_file());
-    if complete(&folder) && std::fs::read_to_string(&note).is_ok_and(|text| text == wanted) {
+    if is_complete(&folder) && std::fs::read_to_string(&note).is_ok_and(|text| text == versions) {
         println!("the compilers are in {}", folder.display());
         return Ok(());
     }
@@ -61,7 +72,7 @@ pub fn run() -> Result<(), String> {
     }
     std::fs::create_dir_all(&folder).map_err(io)?;
     let requirements = folder.join("requirements.txt");
-    std::fs::write(&requirements, &wanted).map_err(io)?;
+    std::fs::write(&requirements, &versions).map_err(io)?;
     println!("downloading 350 MB into {}", folder.display());
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]);

@@ -93,7 +93,7 @@ mod unit {
     #[test]
     fn pages_name_tests() {
         let text = "By `shardax/golden: promotion` and `a: b`, `x/y: two words`; `shardax-nn/golden: nn`.";
-        let found: Vec<_> = named(text).collect();
-        assert_eq!(found, [("shardax/golden", "promotion"), ("shardax-nn/golden", "nn")]);
+        let pairs: Vec<_> = named(text).collect();
+        assert_eq!(pairs, [("shardax/golden", "promotion"), ("shardax-nn/golden", "nn")]);
     }
 }

@@ -232,16 +232,20 @@ fn reported(mut test: Command, report: &Path) -> Result<Found, String> {
     Ok(outcome)
 }
 
+/// Parses a number of a report.
+fn count(text: &str) -> usize {
+    text.parse().unwrap_or(0)
+}
+
 impl Found {
     fn read(file: &Path) -> Result<Found, String> {
         let mut outcome = Found::default();
         for line in crate::read(file)?.lines() {
             let mut parts = line.splitn(3, '\t');
-            let number = |n: &str| n.parse::<usize>().unwrap_or(0);
             match (parts.next(), parts.next(), parts.next()) {
-                (Some("done"), Some(n), Some(differ)) => (outcome.done, outcome.differ) = (number(n), number(differ)),
-                (Some("mode"), Some(n), Some(name)) => drop(outcome.modes.insert(name.to_owned(), number(n))),
-                (Some("blamed"), Some(n), Some(name)) => drop(outcome.blamed.insert(name.to_owned(), number(n))),
+                (Some("done"), Some(n), Some(differ)) => (outcome.done, outcome.differ) = (count(n), count(differ)),
+                (Some("mode"), Some(n), Some(name)) => drop(outcome.modes.insert(name.to_owned(), count(n))),
+                (Some("blamed"), Some(n), Some(name)) => drop(outcome.blamed.insert(name.to_owned(), count(n))),
                 (Some("failure"), Some(name), None) => outcome.failures.push(name.to_owned()),
                 _ => return Err(format!("{}: {line:?} is not a line of a report", file.display())),
             }

@@ -41,26 +41,27 @@ fn allowed(text: &str) -> Result<BTreeSet<String>, String> {
 /// Returns true if a licence expression is allowed: one side of `OR` (or `/`), both sides of `AND`.
 fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
     let expression = expression.trim();
-    // Operators inside parentheses are skipped.
-    let split = |by: &str| {
-        let mut depth = 0;
-        for (i, c) in expression.char_indices() {
-            depth += i32::from(c == '(') - i32::from(c == ')');
-            if depth == 0 && expression[i..].starts_with(by) {
-                return Some((&expression[..i], &expression[i + by.len()..]));
-            }
-        }
-        None
-    };
-    if let Some((left, right)) = split(" OR ").or_else(|| split("/")) {
+    if let Some((left, right)) = split_at_operator(expression, " OR ").or_else(|| split_at_operator(expression, "/")) {
         is_allowed(left, allowed) || is_allowed(right, allowed)
-    } else if let Some((left, right)) = split(" AND ") {
+    } else if let Some((left, right)) = split_at_operator(expression, " AND ") {
         is_allowed(left, allowed) && is_allowed(right, allowed)
     } else if let Some(inner) = expression.strip_prefix('(').and_then(|e| e.strip_suffix(')')) {
         is_allowed(inner, allowed)
     } else {
         allowed.contains(expression)
     }
+}
+
+/// Splits an expression at the first operator that is not inside parentheses.
+fn split_at_operator<'a>(expression: &'a str, operator: &str) -> Option<(&'a str, &'a str)> {
+    let mut depth = 0;
+    for (i, c) in expression.char_indices() {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        if depth == 0 && expression[i..].starts_with(operator) {
+            return Some((&expression[..i], &expression[i + operator.len()..]));
+        }
+    }
+    None
 }
 
 #[cfg(test)]

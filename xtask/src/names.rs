@@ -32,14 +32,15 @@ struct Item {
 /// Renders the page. Fails if a method does not exist. The program at the end of the page imports every path.
 pub fn page(root: &Path, rows: &str) -> Result<String, String> {
     let sections = sections(rows)?;
-    let rows = || sections.iter().flat_map(|section| &section.rows);
-    let items = || rows().filter_map(|row| row.found.as_ref().ok()).flatten();
-    methods_exist(root, items())?;
+    let items: Vec<&Item> =
+        sections.iter().flat_map(|section| &section.rows).filter_map(|row| row.found.as_ref().ok()).flatten().collect();
+    methods_exist(root, items.iter().copied())?;
+    // The page has one table per section.
     let mut body = String::new();
     for section in &sections {
         let _ = write!(body, "\n## {}\n\n| name | here |\n|---|---|\n", section.title);
         for row in &section.rows {
-            let here = match &row.found {
+            let counterpart = match &row.found {
                 Ok(items) => items.iter().map(Item::text).collect::<Vec<_>>().join(", "),
                 Err(why) => format!("no counterpart: {why}"),
             };
@@ -48,11 +49,11 @@ pub fn page(root: &Path, rows: &str) -> Result<String, String> {
                 (false, "") => String::new(),
                 (false, remark) => format!(" ({remark})"),
             };
-            let _ = writeln!(body, "| `{}` | {here}{remark} |", row.name);
+            let _ = writeln!(body, "| `{}` | {counterpart}{remark} |", row.name);
         }
     }
     let mut imports: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for item in items() {
+    for item in items {
         if let Some((module, name)) = item.path.rsplit_once("::") {
             let names = imports.entry(module).or_default();
             if !names.contains(&name) {
@@ -103,29 +104,38 @@ fn sections(text: &str) -> Result<Vec<Section>, String> {
 }
 
 fn row(line: &str) -> Option<Row> {
-    let place = |mark: &str| line.find(mark).unwrap_or(usize::MAX);
-    let mark = [" = ", " ~ ", " - "].into_iter().min_by_key(|mark| place(mark))?;
+    let mark = [" = ", " ~ ", " - "].into_iter().min_by_key(|mark| line.find(mark).unwrap_or(usize::MAX))?;
     let (there, partly) = (mark != " - ", mark == " ~ ");
     let (head, rest) = line.split_once(mark)?;
-    let is_use = |last: &str| last.contains('/') && last.chars().all(|c| c.is_ascii_digit() || c == '/');
     // Counts of uses in public code, such as 7/23/35, are not shown on the page.
-    let name = head.rsplit_once(' ').filter(|(_, last)| is_use(last)).map_or(head, |(name, _)| name);
+    let name = head.rsplit_once(' ').filter(|(_, last)| is_count_of_uses(last)).map_or(head, |(name, _)| name);
     let (items, remark) = match (there, rest.split_once(" (")) {
         (true, Some((items, remark))) => (items, remark.strip_suffix(')')?),
         _ => (rest, ""),
     };
-    let item = |text: &str| {
+    let counterparts = if there { Ok(items.split(", ").map(Item::parse).collect()) } else { Err(rest.to_owned()) };
+    // A partial counterpart must say what is missing.
+    (!partly || !remark.is_empty()).then(|| Row {
+        name: name.to_owned(),
+        found: counterparts,
+        partly,
+        remark: remark.to_owned(),
+    })
+}
+
+fn is_count_of_uses(text: &str) -> bool {
+    text.contains('/') && text.chars().all(|c| c.is_ascii_digit() || c == '/')
+}
+
+impl Item {
+    /// Parses an item such as `shardax::jit#lower[static_argnums|donate_argnums]`.
+    fn parse(text: &str) -> Item {
         let (text, options) = text.strip_suffix(']').and_then(|text| text.split_once('[')).unwrap_or((text, ""));
         let (path, method) = text.split_once('#').map_or((text, None), |(path, method)| (path, Some(method)));
         let options = options.split('|').filter(|option| !option.is_empty()).map(str::to_owned).collect();
         Item { path: path.to_owned(), method: method.map(str::to_owned), options }
-    };
-    let found = if there { Ok(items.split(", ").map(item).collect()) } else { Err(rest.to_owned()) };
-    // What is missing must be said.
-    (!partly || !remark.is_empty()).then(|| Row { name: name.to_owned(), found, partly, remark: remark.to_owned() })
-}
+    }
 
-impl Item {
     fn text(&self) -> String {
         let name = match &self.method {
             Some(method) => format!("`{}::{method}`", self.path),
@@ -138,6 +148,11 @@ impl Item {
 
 /// Fails if a method is not a function in the crate of its type, or an option neither a function nor a field there. They
 /// cannot be imported, so the program skips them.
+/// Returns true if the sources of a crate define a function of this name.
+fn has_function(sources: &str, name: &str) -> bool {
+    ["(", "<"].iter().any(|open| sources.contains(&format!("fn {name}{open}")))
+}
+
 fn methods_exist<'a>(root: &Path, items: impl Iterator<Item = &'a Item>) -> Result<(), String> {
     let mut code: BTreeMap<String, String> = BTreeMap::new();
     for path in sources(root)? {
@@ -149,11 +164,12 @@ fn methods_exist<'a>(root: &Path, items: impl Iterator<Item = &'a Item>) -> Resu
     for item in items {
         let krate = item.path.split("::").next().unwrap_or_default();
         let text = code.get(krate).map(String::as_str).unwrap_or_default();
-        let is_function = |name: &str| ["(", "<"].iter().any(|open| text.contains(&format!("fn {name}{open}")));
-        // A field, or the setter that `options!` declares.
-        let is_option = |name: &str| is_function(name) || text.contains(&format!(" {name}: "));
-        let wrong = item.method.iter().find(|method| !is_function(method));
-        if let Some(name) = wrong.or_else(|| item.options.iter().find(|option| !is_option(option))) {
+        // An option is a field, or the setter that `options!` declares.
+        let wrong_method = item.method.iter().find(|method| !has_function(text, method));
+        let mut options = item.options.iter();
+        let wrong_option =
+            options.find(|option| !has_function(text, option) && !text.contains(&format!(" {option}: ")));
+        if let Some(name) = wrong_method.or(wrong_option) {
             return Err(format!("where-is-x.txt: {} has no {name}", item.path));
         }
     }

@@ -29,33 +29,34 @@ fn constants(source: &str) -> BTreeMap<&str, String> {
         .collect()
 }
 
+/// Returns a field of a row, or the value of the constant that it names.
+fn field(row: &str, constants: &BTreeMap<&str, String>, name: &str) -> Result<String, String> {
+    let prefix = format!("{name}: ");
+    let value = row.lines().find_map(|line| line.trim().strip_prefix(&prefix)?.strip_suffix(','));
+    let value = value.ok_or_else(|| format!("quirks.rs: a row has no {name} on one line"))?;
+    let value = constants.get(value).map_or(value, String::as_str);
+    Ok(value.trim_matches('"').to_owned())
+}
+
 fn table_row(row: &str, constants: &BTreeMap<&str, String>) -> Result<String, String> {
-    let field = |name: &str| {
-        let prefix = format!("{name}: ");
-        let value = row.lines().find_map(|line| line.trim().strip_prefix(&prefix)?.strip_suffix(','));
-        let value = value.ok_or_else(|| format!("quirks.rs: a row has no {name} on one line"))?;
-        let value = constants.get(value).map_or(value, String::as_str);
-        Ok::<_, String>(value.trim_matches('"').to_owned())
-    };
-    let platforms = field("platforms")?;
+    let platforms = field(row, constants, "platforms")?;
     let platforms: Vec<&str> = platforms
         .trim_start_matches(['&', '['])
         .trim_end_matches(']')
         .split(", ")
         .map(|platform| platform.trim_start_matches("Platform::"))
         .filter(|platform| *platform != "Other")
-        .map(|platform| {
-            if platform == "Cpu" {
-                "CPU"
-            } else if platform == "Gpu" {
-                "GPU"
-            } else {
-                "TPU"
-            }
+        .map(|platform| match platform {
+            "Cpu" => "CPU",
+            "Gpu" => "GPU",
+            _ => "TPU",
         })
         .collect();
-    let (name, problem, plugin, file, test) =
-        (field("name")?, field("problem")?, field("plugin")?, field("file")?, field("test")?);
+    let name = field(row, constants, "name")?;
+    let problem = field(row, constants, "problem")?;
+    let plugin = field(row, constants, "plugin")?;
+    let file = field(row, constants, "file")?;
+    let test = field(row, constants, "test")?;
     Ok(format!("| `{name}` | {} | {problem} ({plugin}) | `{file}` | {test} |\n", platforms.join(", ")))
 }
 

@@ -101,8 +101,9 @@ fn tested(test: &mut Command) -> Result<String, Missing> {
     let output = test.stderr(std::process::Stdio::inherit()).output().map_err(not_here)?;
     let text = String::from_utf8_lossy(&output.stdout);
     print!("{text}");
-    let lines = |end: &str| text.lines().filter(|line| line.starts_with("test ") && line.ends_with(end)).count();
-    let counts = format!("{} tests passed, {} failed", lines("... ok"), lines("FAILED"));
+    let results = text.lines().filter(|line| line.starts_with("test "));
+    let [passed, failed] = ["... ok", "FAILED"].map(|end| results.clone().filter(|line| line.ends_with(end)).count());
+    let counts = format!("{passed} tests passed, {failed} failed");
     match output.status.success() {
         true => Ok(counts),
         false => Err(Missing::Failed(format!("{counts} ({})", output.status))),

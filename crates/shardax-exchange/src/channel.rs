@@ -190,8 +190,10 @@ impl Channel {
                 ));
             }
             if comparison <= time {
-                let position_error = || at.step(exchange).and_then(|step| exchange.check_position(&step));
-                if let Some(error) = exchange.reported().or_else(position_error) {
+                if let Some(error) = exchange.reported() {
+                    return Err(error);
+                }
+                if let Some(error) = at.step(exchange).and_then(|step| exchange.check_position(&step)) {
                     return Err(error);
                 }
                 comparison = time + LOOK;

@@ -149,10 +149,10 @@ impl<T: Number> Fold<T> for Exact<'_> {
     fn by(self, start: T, function: impl Fn(T, T) -> T) {
         let mut sums = vec![start; BLOCK];
         for (block, out) in self.out.chunks_mut(BLOCK * T::SIZE).enumerate() {
-            let at = block * BLOCK * T::SIZE;
+            let offset = block * BLOCK * T::SIZE;
             sums.fill(start);
             for part in self.parts {
-                for (sum, x) in sums.iter_mut().zip(T::read(&part[at..at + out.len()])) {
+                for (sum, x) in sums.iter_mut().zip(T::read(&part[offset..offset + out.len()])) {
                     *sum = function(*sum, x);
                 }
             }
@@ -178,10 +178,10 @@ where
         let (mut sums, mut wide) = (vec![start; BLOCK], vec![0.0; BLOCK]);
         let mut narrow = [self.number; BLOCK];
         for (block, out) in self.out.chunks_mut(BLOCK * 2).enumerate() {
-            let at = block * BLOCK * 2;
+            let offset = block * BLOCK * 2;
             sums.fill(start);
             for part in self.parts {
-                let bits = u16::read(&part[at..at + out.len()]);
+                let bits = u16::read(&part[offset..offset + out.len()]);
                 narrow.reinterpret_cast_mut().iter_mut().zip(bits).for_each(|(to, bits)| *to = bits);
                 narrow.convert_to_f32_slice(&mut wide);
                 sums.iter_mut().zip(&wide).for_each(|(sum, &x)| *sum = function(*sum, x));

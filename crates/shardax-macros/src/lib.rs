@@ -119,9 +119,8 @@ fn attribute(
     function: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
     let expanded = transformed::expand(transformation, options.into(), function.clone().into());
-    // With the function as it is, so that no further errors say that it does not exist.
-    let untransformed = |error: Error| TokenStream::from_iter([error.into_compile_error(), function.into()]);
-    expanded.unwrap_or_else(untransformed).into()
+    // The function is kept as it is, because callers would otherwise get further errors that it does not exist.
+    expanded.unwrap_or_else(|error| TokenStream::from_iter([error.into_compile_error(), function.into()])).into()
 }
 
 fn tree(input: DeriveInput) -> Result<TokenStream> {
@@ -284,19 +283,19 @@ impl Shape {
 }
 
 fn options(attrs: &[Attribute]) -> Result<Options> {
-    let mut found = Options::default();
+    let mut options = Options::default();
     for attr in attrs.iter().filter(|a| a.path().is_ident("tree")) {
         attr.parse_nested_meta(|meta| {
             if meta.path.is_ident("static") {
-                found.is_static = true;
+                options.is_static = true;
                 return Ok(());
             }
             if meta.path.is_ident("axis_names") {
-                found.axis_names = Some(Punctuated::parse_separated_nonempty(meta.value()?)?);
+                options.axis_names = Some(Punctuated::parse_separated_nonempty(meta.value()?)?);
                 return Ok(());
             }
             Err(meta.error("unknown option: `#[tree(static)]` and `#[tree(axis_names = field)]` are the options"))
         })?;
     }
-    Ok(found)
+    Ok(options)
 }

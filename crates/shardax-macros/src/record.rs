@@ -23,6 +23,7 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let (params, _, clause) = generics.split_for_impl();
     let (_, types, _) = input.generics.split_for_impl();
     let names = fields.iter().map(|field| &field.name);
+    // The shape is passed on as an expression, so that it may be a constant of the caller's module.
     let writes = fields.iter().map(|Field { ident, name, shape }| {
         let shape = optional_shape(shape.as_ref());
         quote!(example.insert(::std::string::String::from(#name), field_to_host(#text, #name, &self.#ident, #shape)?);)

@@ -87,9 +87,8 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
         true => quote!(#result),
         false => quote!(::shardax::error::Result<#result>),
     };
-    let is_lint = |attribute: &&syn::Attribute| ["allow", "expect"].iter().any(|name| attribute.path().is_ident(name));
     let body = ItemFn {
-        attrs: function.attrs.iter().filter(is_lint).cloned().collect(),
+        attrs: function.attrs.iter().filter(|attribute| is_lint(attribute)).cloned().collect(),
         vis: syn::Visibility::Inherited,
         sig: syn::Signature { ident: format_ident!("__{name}_traced"), ..function.sig.clone() },
         block: function.block.clone(),
@@ -97,8 +96,9 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
     let (body_name, transformed_name) = (&body.sig.ident, format_ident!("__{name}_transformed"));
     let arguments = quote!((#(#types,)*));
     let transform = format_ident!("{}", transformation.name, span = name.span());
-    // Implements `Function` by an expression. Not a function pointer: programs are shared by functions without captures.
-    let implement = |apply: TokenStream| {
+    // Implements `Function` for a type without values instead of using a function pointer, because programs are shared by
+    // functions without captures.
+    let implement_function = |apply: TokenStream| {
         quote! {
             impl ::shardax::Function<#arguments> for #name {
                 type Output = <#result as ::shardax::function::IntoOutput>::Output;
@@ -107,12 +107,12 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
             }
         }
     };
-    let inner = implement(quote!(::shardax::function::IntoOutput::into_output(#body_name(#(#names),*))));
+    let inner = implement_function(quote!(::shardax::function::IntoOutput::into_output(#body_name(#(#names),*))));
     let reference = match transformation.kept_type {
         Some(_) => quote!(#transformed_name()),
         None => quote!(&#transformed_name()),
     };
-    let outer = implement(quote!(::shardax::Function::apply(#reference, (#(#names,)*))));
+    let outer = implement_function(quote!(::shardax::Function::apply(#reference, (#(#names,)*))));
     let transformed = match transformation.kept_type {
         Some(kept_type) => {
             let kept_type = format_ident!("{kept_type}");
@@ -186,6 +186,10 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
     })
 }
 
+fn is_lint(attribute: &syn::Attribute) -> bool {
+    ["allow", "expect"].iter().any(|name| attribute.path().is_ident(name))
+}
+
 /// Reads the parameters. Fails for functions that cannot be transformed.
 fn parameters(transformation: &Transformation, function: &ItemFn) -> Result<Vec<Parameter>> {
     let signature = &function.sig;
@@ -199,26 +203,30 @@ fn parameters(transformation: &Transformation, function: &ItemFn) -> Result<Vec<
     if let Some(asyncness) = &signature.asyncness {
         return Err(Error::new_spanned(asyncness, format!("a function with #[{name}] cannot be async")));
     }
-    let parameter = |(position, input): (usize, &FnArg)| match input {
+    signature.inputs.iter().enumerate().map(|(position, input)| parameter(name, position, input)).collect()
+}
+
+/// Reads a parameter. A pattern, such as a tuple, is named after its position.
+fn parameter(transformation: &str, position: usize, input: &FnArg) -> Result<Parameter> {
+    let typed = match input {
+        FnArg::Typed(typed) => typed,
         FnArg::Receiver(receiver) => {
             let message = format!(
-                "#[{name}] is for functions, not for methods: write `{name}(|model: Model, x: Array| model.forward(&x))`, or a function with this argument"
+                "#[{transformation}] is for functions, not for methods: write `{transformation}(|model: Model, x: Array| model.forward(&x))`, or a function with this argument"
             );
-            Err(Error::new_spanned(receiver, message))
-        }
-        FnArg::Typed(typed) => {
-            if let Type::Reference(reference) = &*typed.ty {
-                let message = "a transformed function takes its arguments by value: remove the `&` (callers may pass a reference)";
-                return Err(Error::new_spanned(reference, message));
-            }
-            let name = match &*typed.pat {
-                Pat::Ident(pattern) => pattern.ident.clone(),
-                _ => format_ident!("argument_{position}"),
-            };
-            Ok(Parameter { name, ty: (*typed.ty).clone() })
+            return Err(Error::new_spanned(receiver, message));
         }
     };
-    signature.inputs.iter().enumerate().map(parameter).collect()
+    if let Type::Reference(reference) = &*typed.ty {
+        let message =
+            "a transformed function takes its arguments by value: remove the `&` (callers may pass a reference)";
+        return Err(Error::new_spanned(reference, message));
+    }
+    let name = match &*typed.pat {
+        Pat::Ident(pattern) => pattern.ident.clone(),
+        _ => format_ident!("argument_{position}"),
+    };
+    Ok(Parameter { name, ty: (*typed.ty).clone() })
 }
 
 /// Writes the options as calls of the transformation's methods.
@@ -243,16 +251,20 @@ fn methods(
         });
     }
     if let Some((method, names)) = transformation.rules {
-        let rule = |rule: &&str| {
-            let option = options.iter().find(|option| option.name == rule);
-            let missing = || Error::new(Span::call_site(), format!("give the function `{rule}`: `{rule} = …`"));
-            option.map(|option| &option.value).ok_or_else(missing)
-        };
-        let rules = names.iter().map(rule).collect::<Result<Vec<_>>>()?;
+        // Rules are arguments of one method, in the order of its parameters, which may differ from the order of the options.
+        let rules = names.iter().map(|rule| rule_option(options, rule)).collect::<Result<Vec<_>>>()?;
         let method = format_ident!("{method}");
         methods.extend(quote!(.#method(#(#rules),*)));
     }
     Ok(methods)
+}
+
+/// Returns the value of the option for a derivative rule, which must be present.
+fn rule_option<'a>(options: &'a Punctuated<OptionValue, Token![,]>, rule: &str) -> Result<&'a Expr> {
+    let option = options.iter().find(|option| option.name == rule);
+    option
+        .map(|option| &option.value)
+        .ok_or_else(|| Error::new(Span::call_site(), format!("give the function `{rule}`: `{rule} = …`")))
 }
 
 /// Returns the positions of arguments that an option names, such as `[state, batch]`.
@@ -261,20 +273,22 @@ fn positions(value: &Expr, parameters: &[Parameter]) -> Result<TokenStream> {
         Expr::Array(array) => array.elems.iter().collect(),
         single => vec![single],
     };
-    let position = |expression: &Expr| {
-        let name = match expression {
-            Expr::Path(path) => path.path.get_ident(),
-            _ => None,
-        };
-        let found = name.and_then(|name| parameters.iter().position(|parameter| parameter.name == *name));
-        found.map(|position| position as i32).ok_or_else(|| {
-            let all: Vec<String> = parameters.iter().map(|parameter| parameter.name.to_string()).collect();
-            let message = format!("expected names of arguments: some of {}", all.join(", "));
-            Error::new(expression.span(), message)
-        })
-    };
-    let positions = names.into_iter().map(position).collect::<Result<Vec<_>>>()?;
+    let positions = names.into_iter().map(|name| position(name, parameters)).collect::<Result<Vec<_>>>()?;
     Ok(quote!([#(#positions),*]))
+}
+
+/// Returns the position of the argument with this name.
+fn position(expression: &Expr, parameters: &[Parameter]) -> Result<i32> {
+    let name = match expression {
+        Expr::Path(path) => path.path.get_ident(),
+        _ => None,
+    };
+    let position = name.and_then(|name| parameters.iter().position(|parameter| parameter.name == *name));
+    position.map(|position| position as i32).ok_or_else(|| {
+        let names: Vec<String> = parameters.iter().map(|parameter| parameter.name.to_string()).collect();
+        let message = format!("expected names of arguments: some of {}", names.join(", "));
+        Error::new(expression.span(), message)
+    })
 }
 
 fn is_result(output: &ReturnType) -> bool {

@@ -94,6 +94,14 @@ fn version_text(library: &Library) -> std::result::Result<String, String> {
     Ok(text.split(['\n', '\r', ',']).next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
+/// Returns the address of a static of Open MPI, which is the value of a predefined handle. `name` ends with a zero byte.
+fn address_of_static(library: &Library, name: &'static str) -> std::result::Result<usize, String> {
+    // SAFETY: only the address is used; Open MPI's predefined handles are the addresses of these statics.
+    unsafe { library.get::<*const c_void>(name.as_bytes()) }
+        .map(|symbol| symbol.into_raw() as usize)
+        .map_err(|_| format!("it has no {}", name.trim_end_matches('\0')))
+}
+
 fn constants(library: &Library, path: &Path, version: &str) -> std::result::Result<Constants, String> {
     // The standard ABI has a library of its own, next to the implementation's.
     let file = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -108,16 +116,10 @@ fn constants(library: &Library, path: &Path, version: &str) -> std::result::Resu
         });
     }
     if version.contains("Open MPI") {
-        let address = |name: &'static str| {
-            // SAFETY: only the address is used; Open MPI's predefined handles are the addresses of these statics.
-            unsafe { library.get::<*const c_void>(name.as_bytes()) }
-                .map(|symbol| symbol.into_raw() as usize)
-                .map_err(|_| format!("it has no {}", name.trim_end_matches('\0')))
-        };
         return Ok(Constants {
             interface: "Open MPI",
-            world: address("ompi_mpi_comm_world\0")?,
-            byte: address("ompi_mpi_byte\0")?,
+            world: address_of_static(library, "ompi_mpi_comm_world\0")?,
+            byte: address_of_static(library, "ompi_mpi_byte\0")?,
             errors_return: address("ompi_mpi_errors_return\0")?,
             status_ignore: 0,
             thread_multiple: 3,

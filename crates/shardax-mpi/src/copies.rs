@@ -77,6 +77,7 @@ impl Copies {
                 state.incoming.push((peer, Incoming::Head(self.comm.receive(peer, HEAD)?)));
             }
         }
+        // A message is a head with two lengths, and then a body of that size: the next receive depends on the last one.
         let State { values, incoming, outgoing } = state;
         for (peer, expected) in incoming {
             loop {
@@ -86,12 +87,11 @@ impl Copies {
                 if !request.is_done()? {
                     break;
                 }
-                let next = match expected {
+                let following = match expected {
                     Incoming::Head(request) => {
                         let head = request.take_result();
-                        let number =
-                            |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default()) as usize;
-                        let (key_len, value_len) = (number(0), number(8));
+                        let [key_len, value_len] = [&head[..8], &head[8..16]]
+                            .map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap_or_default()) as usize);
                         Incoming::Body { request: self.comm.receive(*peer, key_len + value_len)?, key_len }
                     }
                     Incoming::Body { request, key_len } => {
@@ -101,7 +101,7 @@ impl Copies {
                         Incoming::Head(self.comm.receive(*peer, HEAD)?)
                     }
                 };
-                *expected = next;
+                *expected = following;
             }
         }
         let mut failed = None;

@@ -49,13 +49,9 @@ impl Search {
         }
         // A library of another MPI than the launcher's comes last, because it would start a world of one process in
         // each process.
-        let fits = |family: &Option<Family>| family.is_none() || self.family.is_none() || *family == self.family;
-        let names: Vec<&str> = NAMES
-            .iter()
-            .filter(|(_, family)| fits(family))
-            .chain(NAMES.iter().filter(|(_, family)| !fits(family)))
-            .map(|(name, _)| *name)
-            .collect();
+        let (matching, other): (Vec<_>, Vec<_>) =
+            NAMES.iter().partition(|(_, family)| family.is_none() || self.family.is_none() || *family == self.family);
+        let names: Vec<&str> = matching.into_iter().chain(other).map(|(name, _)| name).collect();
         let adjacent = self.folders.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));
         adjacent.filter(|path| path.exists()).chain(names.iter().map(PathBuf::from)).collect()
     }

@@ -79,12 +79,12 @@ impl Launcher {
 
     /// Detects a launcher from environment variables.
     pub fn from_variables(look: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
-        let read_number = |name: &str| look(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.iter().find_map(|v| {
             if v.also.is_some_and(|name| look(name).is_none()) {
                 return None;
             }
-            let (rank, size) = (read_number(v.rank)?, read_number(v.size)?);
+            let rank = look(v.rank)?.trim().parse().ok()?;
+            let size = look(v.size)?.trim().parse().ok()?;
             // A batch script is a step of one task that no launcher started.
             if rank >= size || v.also.is_some() && look(v.also?).is_some_and(|step| step.starts_with("batch")) {
                 return None;

@@ -153,8 +153,7 @@ fn write(file: &Path, text: String) -> Result<()> {
 /// The report for a setup. If the step does not fit, it includes changed setups that need less memory.
 pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Report> {
     setup.target.prepare()?;
-    let report_for = |setup: &Setup| plan(setup)?.report(&setup.target);
-    let (mut report, setup) = match report_for(setup) {
+    let (mut report, setup) = match report_for(plan, setup) {
         // The TPU compiler rejects a program that does not fit; the CPU compiler reports its size.
         Err(error) if does_not_fit(&error) => {
             let target = setup.target.clone().by_cpu_because("which rejected it");
@@ -162,7 +161,7 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
             if setup.target.prepare().is_err() {
                 return Err(error);
             }
-            let mut report = report_for(&setup)?;
+            let mut report = report_for(plan, &setup)?;
             let why = error.message().lines().next().unwrap_or_default();
             report.notes.insert(0, format!("it does not fit: the platform's own compiler rejected it ({why})"));
             (report, setup)
@@ -172,7 +171,7 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
     if report.memory.fits() == Some(false) {
         for (what, smaller) in smaller_setups(&setup) {
             // Setups that the step does not support do not help.
-            let Ok(smaller) = report_for(&smaller) else { continue };
+            let Ok(smaller) = report_for(plan, &smaller) else { continue };
             let needs = smaller.memory.total();
             if needs < report.memory.total() {
                 report.helps.push(Advice { what, needs, compiled: true });
@@ -180,6 +179,11 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
         }
     }
     Ok(report)
+}
+
+/// Compiles the step for a setup and reports its figures.
+fn report_for(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Report> {
+    plan(setup)?.report(&setup.target)
 }
 
 /// Changed setups that may need less memory, with their options: fewer residuals, parameters split over the axis

@@ -57,6 +57,24 @@ pub(crate) fn mesh_axes(sizes: impl IntoIterator<Item = (&'static str, usize)>) 
     if axes.is_empty() { vec![(AxisName::from(AXES[0]), 1)] } else { axes }
 }
 
+impl Sample {
+    /// Compiles a step with the devices along `main` and another axis of this size, and this many rows for each device.
+    fn compile(
+        plan: &dyn Fn(&Setup) -> Result<Plan>,
+        setup: &Setup,
+        main: &'static str,
+        other: (&'static str, usize),
+        rows: usize,
+    ) -> Result<Sample> {
+        let devices = setup.target.num_devices();
+        let sizes = [(main, devices / other.1), other];
+        let setup = Setup { axes: mesh_axes(sizes), micro_batch: Some(rows * devices), ..setup.clone() };
+        let plan = plan(&setup)?;
+        let whole_parameters = plan.has_whole_parameters();
+        Ok(Sample { rows: rows_of(&plan), whole_parameters, report: plan.report(&setup.target)? })
+    }
+}
+
 impl Estimator {
     /// Compiles the samples for one `remat`: all devices along `fsdp`, or `data` if that splits nothing, with few rows
     /// and with twice as many; and one sample with devices along each other useful axis.
@@ -71,32 +89,27 @@ impl Estimator {
     ) -> Result<Estimator> {
         let devices = setup.target.num_devices();
         let main = if axes.contains(&"fsdp") { "fsdp" } else { "data" };
-        let sample = |other: (&'static str, usize), rows: usize| -> Result<Sample> {
-            let micro_batch = Some(rows * devices);
-            let sizes = [(main, devices / other.1), other];
-            let setup = Setup { axes: mesh_axes(sizes), micro_batch, remat, ..setup.clone() };
-            let plan = plan(&setup)?;
-            let whole_parameters = plan.has_whole_parameters();
-            Ok(Sample { rows: rows_of(&plan), whole_parameters, report: plan.report(&setup.target)? })
-        };
+        let setup = Setup { remat, ..setup.clone() };
         // If the sizes are not divisible by the number of devices, some of the devices are along `data`.
         let mut few_rows = Err(value("there is no device", "plan for at least one device"));
         let mut with_data = 1;
         for size in (1..=devices).filter(|n| devices.is_multiple_of(*n)) {
             with_data = size;
-            few_rows = sample(("data", size), rows);
+            few_rows = Sample::compile(plan, &setup, main, ("data", size), rows);
             if few_rows.is_ok() || main == "data" {
                 break;
             }
         }
-        let (few_rows, more_rows) = (few_rows?, sample(("data", with_data), 2 * rows)?);
+        let few_rows = few_rows?;
+        let more_rows = Sample::compile(plan, &setup, main, ("data", with_data), 2 * rows)?;
         let part = (2..=devices).find(|n| devices.is_multiple_of(*n));
         let mut along = Vec::new();
         for &axis in axes.iter().filter(|axis| **axis != main && **axis != "data") {
-            // An axis that the step does not support; meshes with it are skipped.
-            let Some((part, Ok(other))) = part.map(|part| (part, sample((axis, part), rows))) else { continue };
-            let splits_rows = other.rows < 1.5 * few_rows.rows;
-            along.push((axis, part, splits_rows, other));
+            let Some(part) = part else { continue };
+            // The step may not support this axis. The search then skips meshes with it, because `knows` is false.
+            let Ok(sample) = Sample::compile(plan, &setup, main, (axis, part), rows) else { continue };
+            let splits_rows = sample.rows < 1.5 * few_rows.rows;
+            along.push((axis, part, splits_rows, sample));
         }
         Ok(Estimator { main, few_rows, more_rows, along })
     }
@@ -130,10 +143,10 @@ impl Estimator {
         let (few, more) = (read(&self.few_rows.report), read(&self.more_rows.report));
         let few_rows = self.few_rows.rows;
         let slope = ((more - few) / (self.more_rows.rows - few_rows).max(1.0)).clamp(0.0, few / few_rows);
-        let interpolate = |rows: f64| few + slope * (rows - few_rows);
-        let mut figure = interpolate(rows);
+        let mut figure = few + slope * (rows - few_rows);
         for (axis, part, _, sample) in &self.along {
-            let share = read(&sample.report) / interpolate(sample.rows).max(f64::MIN_POSITIVE);
+            let interpolated = few + slope * (sample.rows - few_rows);
+            let share = read(&sample.report) / interpolated.max(f64::MIN_POSITIVE);
             let split = ((1.0 - share) / (1.0 - 1.0 / *part as f64)).clamp(0.0, 1.0);
             figure *= 1.0 - split + split / setup.axis(axis) as f64;
         }
@@ -185,15 +198,12 @@ impl Estimator {
         };
         // Traffic along the main axis: parameters for all rows, and data in proportion to the rows.
         for t in self.few_rows.report.traffic.iter().filter(|t| t.axes == [self.main]) {
-            let bytes_of_kind = |report: &Report| -> f64 {
-                report.traffic.iter().filter(|o| o.kind == t.kind && o.axes == t.axes).map(|o| o.bytes).sum()
-            };
             let mut axes = t.axes.clone();
             if self.few_rows.whole_parameters && self.main != "data" {
                 // Gradients are summed over both axes at once.
                 axes.push("data".to_owned());
             }
-            add(&axes, t.kind, self.figure(&bytes_of_kind, rows, setup), t.runs);
+            add(&axes, t.kind, self.figure(&|report| bytes_of_kind(report, t), rows, setup), t.runs);
         }
         // Traffic along another axis: activations in proportion to the rows. If the axis splits rows too, sums and
         // gathers are of parameters.
@@ -211,6 +221,11 @@ impl Estimator {
         }
         Ok(traffic)
     }
+}
+
+/// The bytes that collectives of the kind and axes of `like` move.
+fn bytes_of_kind(report: &Report, like: &Traffic) -> f64 {
+    report.traffic.iter().filter(|t| t.kind == like.kind && t.axes == like.axes).map(|t| t.bytes).sum()
 }
 
 /// The bytes of activations and temporaries, without the gradients, which are as large as the parameters.

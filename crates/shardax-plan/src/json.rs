@@ -66,24 +66,25 @@ fn traffic_json(t: &crate::Traffic) -> Value {
     })
 }
 
+fn candidate_json(c: &Candidate) -> Value {
+    let axes = c.setup.axes.iter().map(|(name, size)| json!({"axis": name.to_string(), "size": size}));
+    let rules = c.rules.iter().map(|(name, axes)| json!({"name": name, "axes": axes}));
+    json!({
+        "options": c.options(), "mesh": axes.collect::<Vec<_>>(), "rules": rules.collect::<Vec<_>>(),
+        "program": c.program(), "remat": c.setup.remat.name(), "micro_batch": c.setup.micro_batch,
+        "on_frontier": c.on_frontier, "theory": {"memory": c.memory, "sent": c.sent, "step": c.step},
+        "report": c.report.json(),
+    })
+}
+
 impl Found {
     /// The search as JSON: each compiled setup, sorted by time per row, with its mesh, its rules, the lines of a
     /// program that make them, the estimate and the compiler's figures; and the setups that failed, with reasons.
     pub fn to_json(&self) -> String {
-        let candidate = |c: &Candidate| {
-            let axes = c.setup.axes.iter().map(|(name, size)| json!({"axis": name.to_string(), "size": size}));
-            let rules = c.rules.iter().map(|(name, axes)| json!({"name": name, "axes": axes}));
-            json!({
-                "options": c.options(), "mesh": axes.collect::<Vec<_>>(), "rules": rules.collect::<Vec<_>>(),
-                "program": c.program(), "remat": c.setup.remat.name(), "micro_batch": c.setup.micro_batch,
-                "on_frontier": c.on_frontier, "theory": {"memory": c.memory, "sent": c.sent, "step": c.step},
-                "report": c.report.json(),
-            })
-        };
         let result = json!({
             "tried": self.tried, "too_large": self.too_large, "idle_axes": self.idle,
             "failed": self.failed.iter().map(|(what, why)| json!({"what": what, "why": why})).collect::<Vec<_>>(),
-            "candidates": self.compiled.iter().map(candidate).collect::<Vec<_>>(),
+            "candidates": self.compiled.iter().map(candidate_json).collect::<Vec<_>>(),
         });
         format!("{result:#}\n")
     }

@@ -101,12 +101,13 @@ impl Plan {
         let flops = lowered.program().flops();
         let arguments = arguments(&lowered.args_info(), &lowered.input_shardings())?;
         let axes = axes_of_shardings(lowered.as_text());
-        let compile = move |target: &Target| match target.topology() {
+        // A closure, because the types of arguments and results would otherwise be parameters of `Plan`.
+        let compile: Compile = Arc::new(move |target: &Target| match target.topology() {
             Some(topology) => facts_of_cross_compiled(&lowered.compile_for(topology)?),
             None => facts_of_compiled(&lowered.compile()?),
-        };
+        });
         let (holders, rules) = (Vec::new(), Vec::new());
-        Ok(Plan { name, flops, holders, rules, arguments, axes, compile: Arc::new(compile) })
+        Ok(Plan { name, flops, holders, rules, arguments, axes, compile })
     }
 
     /// Sets the purpose of the arguments whose key paths begin with `path` (`[0].model`); the first match counts. By

@@ -53,15 +53,8 @@ impl Roofline {
         }
         let exposed = alone + (overlapped - busy).max(0.0);
         let step = busy + exposed;
-        let share = |time: f64| if step > 0.0 { time / step } else { 0.0 };
-        Roofline {
-            compute,
-            memory,
-            communication: overlapped + alone,
-            exposed,
-            step,
-            mfu: share(model / spec.flops),
-            hfu: share(compute),
-        }
+        // A step without work has no utilization, rather than NaN.
+        let shares = [model / spec.flops, compute].map(|time| if step > 0.0 { time / step } else { 0.0 });
+        Roofline { compute, memory, communication: overlapped + alone, exposed, step, mfu: shares[0], hfu: shares[1] }
     }
 }

@@ -159,14 +159,13 @@ impl Search {
             for rows in self.rows.iter().take(if setup.micro_batch.is_some() { 1 } else { usize::MAX }) {
                 let micro_batch = setup.micro_batch.or(Some(rows * groups));
                 let candidate = Setup { axes: axes.clone(), micro_batch, ..setup.clone() };
-                let used = |axis: &'static str| spans(&axes, axis);
-                if idle.iter().any(|axis| used(axis)) {
+                if idle.iter().any(|axis| spans(&axes, axis)) {
                     break;
                 }
                 match plan(&candidate) {
                     Ok(plan) => {
                         // Devices along an axis that splits nothing would repeat the work of others.
-                        let unused = AXES.into_iter().filter(|axis| used(axis) && !plan.splits_along(axis));
+                        let unused = AXES.into_iter().filter(|axis| spans(&axes, axis) && !plan.splits_along(axis));
                         idle.extend(unused);
                         lowered.push((candidate, plan));
                     }
@@ -220,8 +219,7 @@ impl Search {
         compiled.sort_by(|a, b| a.figures().1.total_cmp(&b.figures().1));
         let figures: Vec<(f64, f64)> = compiled.iter().map(Candidate::figures).collect();
         for (candidate, (memory, time)) in compiled.iter_mut().zip(&figures) {
-            let is_better = |other: &(f64, f64)| other.0 <= *memory && other.1 <= *time && *other != (*memory, *time);
-            candidate.on_frontier = !figures.iter().any(is_better);
+            candidate.on_frontier = !figures.iter().any(|(m, t)| m <= memory && t <= time && (m, t) != (memory, time));
         }
         let Some(best) = compiled.first().map(|best| best.report.clone()) else {
             let why = failed.first().map_or(String::new(), |(what, why)| format!("; {what}: {why}"));
@@ -341,9 +339,9 @@ mod tests {
 
     #[test]
     fn meshes_multiply_to_the_devices() {
-        let all = meshes(8, 4);
-        assert!(all.iter().all(|sizes| sizes.iter().product::<usize>() == 8 && sizes[2] <= 4));
+        let shapes = meshes(8, 4);
+        assert!(shapes.iter().all(|sizes| sizes.iter().product::<usize>() == 8 && sizes[2] <= 4));
         // Three factors of two on three axes; two factors and one if `model` has the others.
-        assert_eq!((all.len(), meshes(1, 8)), (10 + 6 + 3, vec![[1, 1, 1, 1]]));
+        assert_eq!((shapes.len(), meshes(1, 8)), (10 + 6 + 3, vec![[1, 1, 1, 1]]));
     }
 }

@@ -68,13 +68,13 @@ impl Target {
             true => Some(Arc::new(DeviceSpec::from_file(kind)?)),
             false => DeviceSpec::named(kind).map(|spec| Arc::new(spec.clone())),
         };
-        let no_compiler = || Err("no compiler is known for a device that a file describes".to_owned());
+        let no_compiler = Err("no compiler is known for a device that a file describes".to_owned());
         let (sizes, described) = match (spec.as_deref(), kind) {
             (None, "cpu") if sizes.len() == 1 && slices == 1 => (sizes, Err("CPUs are simulated".to_owned())),
             (Some(DeviceSpec { network: Network::Torus { dims, .. }, .. }), _) if sizes.len() == *dims => {
                 let wrap = (*dims == 3 && sizes.iter().all(|n| n % 4 == 0)).then_some([true; 3]);
                 let topology = TpuTopology { num_slices: slices, wrap, ..TpuTopology::new(one) };
-                (sizes, if by_file { no_compiler() } else { Topology::tpu(topology).map_err(|e| reason(&e)) })
+                (sizes, if by_file { no_compiler } else { Topology::tpu(topology).map_err(|e| reason(&e)) })
             }
             (Some(DeviceSpec { network: Network::Switch { .. }, .. }), _) if sizes.len() <= 2 && slices == 1 => {
                 let (hosts, gpus_per_host) = match sizes[..] {
@@ -83,16 +83,18 @@ impl Target {
                     [n] if n > 8 && n % 8 == 0 => (n / 8, 8),
                     _ => (1, sizes[0]),
                 };
-                let topology = |gpu| Topology::gpu(GpuTopology { hosts, gpus_per_host, ..GpuTopology::new(gpu) });
                 let described = match by_file {
-                    true => no_compiler(),
-                    false => GpuSpec::named(kind).map_err(Error::from).and_then(topology).map_err(|e| reason(&e)),
+                    true => no_compiler,
+                    false => GpuSpec::named(kind)
+                        .map_err(Error::from)
+                        .and_then(|gpu| Topology::gpu(GpuTopology { hosts, gpus_per_host, ..GpuTopology::new(gpu) }))
+                        .map_err(|e| reason(&e)),
                 };
                 (vec![hosts, gpus_per_host], described)
             }
             (None, _) => {
-                let known = DeviceSpec::names().collect::<Vec<_>>().join(", ");
-                return value_error(format!("{kind:?} is none of cpu, {known}"), help);
+                let names = DeviceSpec::names().collect::<Vec<_>>().join(", ");
+                return value_error(format!("{kind:?} is none of cpu, {names}"), help);
             }
             _ => return value_error(format!("{name:?} has the wrong number of dimensions for such devices"), help),
         };
@@ -223,14 +225,15 @@ pub(crate) type Axes = Vec<(AxisName, usize)>;
 /// Fails if a part is not a name with a size.
 #[track_caller]
 pub(crate) fn parse_axes(text: &str) -> Result<Axes> {
-    let parse_axis = |part: &str| {
-        let (name, size) = part.split_once('=')?;
-        Some((AxisName::from(name.trim().to_owned()), size.trim().parse::<usize>().ok().filter(|n| *n > 0)?))
-    };
     let parts = text.split(',').filter(|part| !part.trim().is_empty());
     parts
         .map(|part| {
             parse_axis(part).ok_or_else(|| value(format!("{part:?} is not an axis"), "write a mesh as data=2,fsdp=4"))
         })
         .collect()
+}
+
+fn parse_axis(part: &str) -> Option<(AxisName, usize)> {
+    let (name, size) = part.split_once('=')?;
+    Some((AxisName::from(name.trim().to_owned()), size.trim().parse().ok().filter(|n| *n > 0)?))
 }

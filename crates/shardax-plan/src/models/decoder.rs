@@ -128,28 +128,29 @@ pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let groups = rules[0].1.iter().map(|axis| setup.axis(axis)).product();
     let batch = setup.micro_batch.unwrap_or(groups);
     let mesh = setup.mesh()?;
-    let over = setup.rules(&mesh, &rules);
-    let (own, config) = (over.clone(), config(sizes, setup)?);
-    let make = move || {
-        let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute()).with_rules(&own);
-        State::new(Decoder::new(&config, &mut rngs)?, adamw(1e-3, 0.1))
-    };
-    let types = eval_shape(make, ())?;
-    let shardings = over.shardings(&types)?;
-    let rows = NamedSharding::new(&mesh, over.spec(["batch", "length"]));
-    let inputs = over.clone();
-    let step = move |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array)> {
-        let loss = |model: Decoder| {
-            let x = inputs.constrain(model.embed(&tokens), [Some("batch"), None, None]);
+    let axis_rules = setup.rules(&mesh, &rules);
+    let (model_rules, config) = (axis_rules.clone(), config(sizes, setup)?);
+    // Only types are needed, so that a model of any size is planned without memory for its parameters.
+    let types = eval_shape(
+        move || {
+            let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute()).with_rules(&model_rules);
+            State::new(Decoder::new(&config, &mut rngs)?, adamw(1e-3, 0.1))
+        },
+        (),
+    )?;
+    let shardings = axis_rules.shardings(&types)?;
+    let rows = NamedSharding::new(&mesh, axis_rules.spec(["batch", "length"]));
+    let step = jit(move |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array)> {
+        let (loss, grads) = value_and_grad(|model: Decoder| {
+            let x = axis_rules.constrain(model.embed(&tokens), [Some("batch"), None, None]);
             let logits = model.logits(model.hidden(x)).astype(DType::F32);
             softmax_cross_entropy_with_integer_labels(logits, &targets).mean(..)
-        };
-        let (loss, grads) = value_and_grad(loss).call(&state.model)?;
+        })
+        .call(&state.model)?;
         state.update(grads)?;
         Ok((state, loss))
-    };
-    let tokens = || shape_dtype_struct([batch, sizes.length], DType::I32);
-    let step =
-        jit(step).in_shardings((&shardings, &rows, &rows)).out_shardings((&shardings, UNSPECIFIED)).donate_argnums([0]);
-    Ok(Plan::from_lowered(step.lower((types, tokens(), tokens()))?)?.rules(&rules))
+    });
+    let step = step.in_shardings((&shardings, &rows, &rows)).out_shardings((&shardings, UNSPECIFIED));
+    let tokens = shape_dtype_struct([batch, sizes.length], DType::I32);
+    Ok(Plan::from_lowered(step.donate_argnums([0]).lower((types, tokens.clone(), tokens))?)?.rules(&rules))
 }

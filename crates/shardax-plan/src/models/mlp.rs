@@ -33,23 +33,28 @@ pub fn mlp(setup: &Setup) -> Result<Plan> {
     let batch = setup.micro_batch.unwrap_or(32 * setup.target.num_devices());
     let mesh = setup.mesh()?;
     let rules = setup.rules(&mesh, &RULES);
-    let make = move || {
-        let mut rngs = Rngs::new(0);
-        let sizes: Vec<usize> = (0..=layers).map(|i| if i == 0 || i == layers { features } else { hidden }).collect();
-        let layer = |pair: &[usize]| Linear::builder(pair[0], pair[1]).kernel_axes(["in", "out"]).build(&mut rngs);
-        State::new(Mlp { layers: sizes.windows(2).map(layer).collect() }, adam(1e-3))
-    };
-    let types = eval_shape(make, ())?;
+    let sizes: Vec<usize> = (0..=layers).map(|i| if i == 0 || i == layers { features } else { hidden }).collect();
+    let types = eval_shape(move || create_state(&sizes), ())?;
     let shardings = rules.shardings(&types)?;
     let rows = NamedSharding::new(&mesh, rules.spec(["batch", "features"]));
-    let step = |mut state: State, x: Array, y: Array| -> Result<(State, Array)> {
-        let loss = |model: Mlp| (model.forward(x.clone()) - &y).square().mean(..);
-        let (loss, grads) = value_and_grad(loss).call(&state.model)?;
+    // A closure of this function, because reports have the name `mlp`.
+    let step = jit(|mut state: State, x: Array, y: Array| -> Result<(State, Array)> {
+        let (loss, grads) =
+            value_and_grad(|model: Mlp| (model.forward(x.clone()) - &y).square().mean(..)).call(&state.model)?;
         state.update(grads)?;
         Ok((state, loss))
-    };
-    let x = || shape_dtype_struct([batch, features], DType::F32);
+    });
     let step =
-        jit(step).in_shardings((&shardings, &rows, &rows)).out_shardings((&shardings, UNSPECIFIED)).donate_argnums([0]);
-    Ok(Plan::from_lowered(step.lower((types, x(), x()))?)?.rules(&RULES))
+        step.in_shardings((&shardings, &rows, &rows)).out_shardings((&shardings, UNSPECIFIED)).donate_argnums([0]);
+    let x = shape_dtype_struct([batch, features], DType::F32);
+    Ok(Plan::from_lowered(step.lower((types, x.clone(), x))?)?.rules(&RULES))
+}
+
+fn create_state(sizes: &[usize]) -> State {
+    let mut rngs = Rngs::new(0);
+    let layers = sizes
+        .windows(2)
+        .map(|pair| Linear::builder(pair[0], pair[1]).kernel_axes(["in", "out"]).build(&mut rngs))
+        .collect();
+    State::new(Mlp { layers }, adam(1e-3))
 }
