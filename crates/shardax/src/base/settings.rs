@@ -139,9 +139,9 @@ fn warn_of_unknown() {
     let mut unknown: Vec<String> = variables.filter(|name| is_unknown(name)).collect();
     unknown.sort();
     let Some(first) = unknown.first() else { return };
-    let (are, settings) = if unknown.len() == 1 { ("is", "a setting") } else { ("are", "settings") };
+    let variables = if unknown.len() == 1 { "variable" } else { "variables" };
     warning::warn(
-        &format!("{} {are} not {settings} of shardax, and ignored", unknown.join(", ")),
+        &format!("ignoring unknown environment {variables} {}", unknown.join(", ")),
         &format!("the name nearest to {first} is {PREFIX}{}", nearest(first)),
     );
 }

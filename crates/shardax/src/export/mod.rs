@@ -83,7 +83,8 @@ pub fn symbolic_dim_bounds<S: Into<String>>(
                     .help("write numbers, symbols, sums and products of both, such as \"2*b + 1\"")
             })?;
             size.bounds(&symbols.bounds).ok_or_else(|| {
-                err!(Value, "the bounds of {dimension:?} are beyond 64 bits").help("bound its symbols (\"b <= 64\")")
+                err!(Value, "the bounds of {dimension:?} are beyond 64 bits")
+                    .help("add a constraint that bounds each of its symbols, such as \"b <= 64\"")
             })
         })
         .at_caller()

@@ -193,7 +193,7 @@ impl MeshArg {
             MeshArg::Abstract(mesh) => mesh.resolve(),
             MeshArg::Context => get_mesh().ok_or_else(|| {
                 err!(Value, "The context mesh cannot be empty. Use `set_mesh(mesh)` to enter into a mesh context")
-                    .help("or pass a mesh to `shard_map`")
+                    .help("call `set_mesh(mesh)` first, or pass a mesh to `shard_map`")
             }),
         }
     }

@@ -52,7 +52,10 @@ impl Body<'_> {
 
     fn atom(&mut self, env: &Env<Val>, atom: &Atom) -> Result<Val> {
         match atom {
-            Atom::Var(var) => env.get(*var).cloned().ok_or_else(|| err!(Runtime, "variable {var:?} has no value")),
+            Atom::Var(var) => env
+                .get(*var)
+                .cloned()
+                .ok_or_else(|| err!(Runtime, "internal error: variable {var:?} has no value; please report this")),
             Atom::Literal { value, dtype, .. } => self.text.constant(*value, *dtype),
         }
     }

@@ -39,7 +39,8 @@ impl ProfileSession {
             .encode()
             .and_then(|encoded| {
                 let encoded = encoded.ok_or_else(|| {
-                    err!(Runtime, "the profile was ended by another thread").help("stop it only once")
+                    err!(Runtime, "the profile was ended by another thread")
+                        .help("call `stop` or `stop_trace` only once for each profile, on one thread")
                 })?;
                 Ok(ProfileData(encoded))
             })

@@ -68,8 +68,10 @@ pub fn from_dlpack(tensor: Tensor) -> Result<Array> {
 
 fn taken(tensor: Tensor) -> Result<Array> {
     let element = tensor.element_type()?;
-    let dtype = DType::of_element(element)
-        .ok_or_else(|| err!(Type, "a DLPack tensor of {} has no dtype", element.hlo_name()).help("convert it first"))?;
+    let dtype = DType::of_element(element).ok_or_else(|| {
+        err!(Type, "a DLPack tensor of {} has no dtype", element.hlo_name())
+            .help("convert the tensor to a type with a dtype, such as float32, before you pass it")
+    })?;
     let shape: Shape = tensor.shape().iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).collect();
     let aval = Aval::new(dtype, shape);
     if !tensor.is_on_host() {

@@ -60,7 +60,7 @@ impl<T, X> Composed<T, X> {
         let index = paths.iter().position(|known| known == path);
         index.and_then(|index| self.parts.get(index)).ok_or_else(|| {
             err!(Value, "a tree has no leaf at the key path {path:?}: its leaves are {paths:?}")
-                .help("name one of them as it is listed")
+                .help("pass one of these key paths, exactly as it is listed")
         })
     }
 

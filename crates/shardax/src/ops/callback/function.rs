@@ -184,7 +184,9 @@ fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
 fn found(number: Option<Attr<'_>>) -> Result<Arc<HostFunction>> {
     let number = number.and_then(|a| a.as_i64()).unwrap_or_default();
     let function = all().by_number.get(&number).and_then(Weak::upgrade);
-    function.ok_or_else(|| err!(Runtime, "the host function number {number} is gone"))
+    function.ok_or_else(|| {
+        err!(Runtime, "internal error: host function {number} was freed before its program; please report this")
+    })
 }
 
 /// Handles a call from a program. No lock is held while the user's function runs.

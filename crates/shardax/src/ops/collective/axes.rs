@@ -193,7 +193,9 @@ pub(super) fn unreduced(x: &Array) -> AxisSet {
 }
 
 pub(crate) fn mesh(cx: &Lowering) -> Result<Mesh> {
-    cx.manual_mesh.clone().ok_or_else(|| err!(Runtime, "a collective was lowered outside of shard_map"))
+    cx.manual_mesh.clone().ok_or_else(|| {
+        err!(Runtime, "internal error: a collective was lowered outside of shard_map; please report this")
+    })
 }
 
 pub(crate) fn channel(cx: &mut Lowering) -> String {

@@ -79,7 +79,7 @@ pub(crate) fn permute(
 ) -> Result<(Outputs, Dims)> {
     let x = axis.moved(&args[0], dims[0], 0);
     let Some(rest) = axes.without(axis) else {
-        return Err(err!(Runtime, "ppermute over several axes has lost all but one"));
+        return Err(err!(Runtime, "internal error: ppermute over several axes has only one axis; please report this"));
     };
     // Splits an index into the index along the mapped axis and the index along the other axes.
     let after = axes.names.iter().skip_while(|n| Some(**n) != axis.name).skip(1);

@@ -149,5 +149,9 @@ fn options<T: Compose<Option<Array>>>(tree: T, zeros: &[bool]) -> Result<T::Comp
 
 fn composed<X: Tree, T: Compose<X>>(tree: T, marks: &[bool], f: impl Fn(Array, bool) -> X) -> Result<T::Composed> {
     let mut parts = Flat::of(&tree).leaves.into_iter().zip(marks).map(|(leaf, &mark)| f(leaf, mark));
-    tree.compose(&mut || parts.next().ok_or_else(|| err!(Runtime, "a tree has more leaves than marks")))
+    tree.compose(&mut || {
+        parts
+            .next()
+            .ok_or_else(|| err!(Runtime, "internal error: a tree has more leaves than zero marks; please report this"))
+    })
 }

@@ -188,15 +188,15 @@ impl Primitive for Checkpoint {
         }
         let cts = spread_marked(operands.split_off(count), &has_ct);
         let mut operands = operands.into_iter();
-        let args: Vec<Operand> = args
-            .iter()
-            .map(|arg| match arg {
-                Operand::Linear(aval) => Ok(Operand::Linear(aval.clone())),
-                Operand::NonLinear(_) => {
-                    operands.next().map(Operand::NonLinear).ok_or_else(|| err!(Runtime, "a barrier lost an operand"))
-                }
-            })
-            .collect::<Result<_>>()?;
+        let args: Vec<Operand> =
+            args.iter()
+                .map(|arg| match arg {
+                    Operand::Linear(aval) => Ok(Operand::Linear(aval.clone())),
+                    Operand::NonLinear(_) => operands.next().map(Operand::NonLinear).ok_or_else(|| {
+                        err!(Runtime, "internal error: a barrier has too few operands; please report this")
+                    }),
+                })
+                .collect::<Result<_>>()?;
         backward(&self.program, &args, &cts)
     }
 

@@ -92,7 +92,9 @@ where
     P: Debug + Clone + Eq + Hash + Send + Sync + 'static,
     F: Fn(&P, &[Array]) -> Result<Vec<Array>> + Send + Sync + 'static,
 {
-    composite(name, params, 1, args, body)?.pop().ok_or_else(|| err!(Runtime, "{name} gave no result"))
+    composite(name, params, 1, args, body)?
+        .pop()
+        .ok_or_else(|| err!(Runtime, "internal error: {name} has no result; please report this"))
 }
 
 impl<P> Primitive for Composite<P>

@@ -70,7 +70,8 @@ impl VjpRules {
                     structure = Some((outs.len(), def));
                     Ok([outs, residuals].concat())
                 })?;
-                let (count, def) = structure.ok_or_else(|| err!(Runtime, "the fwd rule was not traced"))?;
+                let (count, def) = structure
+                    .ok_or_else(|| err!(Runtime, "internal error: the fwd rule was not traced; please report this"))?;
                 let mut outs = eval_batched(&axis, &traced, args, &dims)?;
                 let residuals = outs.split_off(count);
                 Ok((outs, residuals, def))

@@ -195,7 +195,7 @@ impl Primitive for LinearSolve {
         operands.extend(right.map(|(b, dim)| axis.moved(b, *dim, 0)));
         let mut batched = batched.into_iter();
         let (Some(matvec), Some(vecmat), Some(solve)) = (batched.next(), batched.next(), batched.next()) else {
-            return Err(err!(Runtime, "linear_solve lost a part"));
+            return Err(err!(Runtime, "internal error: linear_solve has too few operands; please report this"));
         };
         let this = LinearSolve { matvec, vecmat, solve, transpose_solve: batched.next() };
         Ok((bind_checked(this, &operands)?, out_dims))

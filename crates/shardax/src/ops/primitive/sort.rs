@@ -196,7 +196,7 @@ impl Primitive for Sort {
         let mut operands = args.to_vec();
         operands.push(from);
         let mut outs = Sort { operands: self.operands + 1, ..*self }.apply(&operands);
-        let Some(from) = outs.pop() else { bail!(Runtime, "sort lost its operands") };
+        let Some(from) = outs.pop() else { bail!(Runtime, "internal error: sort has no operands; please report this") };
         let mode = GatherScatterMode::PromiseInBounds;
         let tangents =
             tangents.iter().map(|t| t.as_ref().map(|t| take_along(t, &from, self.dimension, mode, true))).collect();

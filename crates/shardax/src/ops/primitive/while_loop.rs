@@ -315,7 +315,9 @@ impl Primitive for While {
         // The loop runs while any entry does; finished entries keep their carry.
         let predicate = |args: &[Array], carry: &[Array]| -> Result<Array> {
             let outs = eval(&cond.program, &[&cond.captures, args, carry].concat())?;
-            outs.into_iter().next().ok_or_else(|| err!(Runtime, "the condition of a while loop returned nothing"))
+            outs.into_iter().next().ok_or_else(|| {
+                err!(Runtime, "internal error: the condition of a while loop has no result; please report this")
+            })
         };
         let any = trace(&[types_of(cond_args), types_of(&moved)].concat(), |inputs| {
             let (consts, carry) = inputs.split_at(cond_args.len());

@@ -217,7 +217,8 @@ impl Primitive for ShardMap {
                 Ok(outs)
             })
         })?;
-        let lin = linear.ok_or_else(|| err!(Runtime, "linearization left no linear map"))?;
+        let lin = linear
+            .ok_or_else(|| err!(Runtime, "internal error: linearization recorded no linear map; please report this"))?;
         let computed: Vec<bool> = sources.iter().map(Option::is_none).collect();
         // Residuals leave split along dimension 0 over every axis that they may vary over.
         let varying = self.varying(&known, captures.len())?;
@@ -237,7 +238,9 @@ impl Primitive for ShardMap {
             .iter()
             .map(|source| match source {
                 Some(i) => Ok(args[*i].clone()),
-                None => outs.next().ok_or_else(|| err!(Runtime, "shard_map lost a residual")),
+                None => outs.next().ok_or_else(|| {
+                    err!(Runtime, "internal error: shard_map has too few residuals; please report this")
+                }),
             })
             .collect::<Result<_>>()?;
 
@@ -301,7 +304,7 @@ impl Primitive for ShardMap {
         let body = self.in_body(|| {
             trace(&avals, |inputs| {
                 let mut inputs = inputs.iter().cloned();
-                let mut next_input = || inputs.next().ok_or_else(|| err!(Runtime, "shard_map lost an operand"));
+                let mut next_input = || inputs.next().ok_or_else(|| err!(Runtime, "internal error: shard_map has too few operands; please report this"));
                 let operands: Vec<Operand> = linear
                     .iter()
                     .zip(&blocks)

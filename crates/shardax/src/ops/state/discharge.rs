@@ -29,9 +29,13 @@ pub(crate) fn accesses(primitive: &dyn Primitive) -> bool {
 
 fn value<'a>(access: &Access, state: &'a mut [Array]) -> Result<&'a mut Array> {
     let count = state.len();
-    state
-        .get_mut(access.number)
-        .ok_or_else(|| err!(Runtime, "ref {} is none of the {count} of the state", access.number))
+    state.get_mut(access.number).ok_or_else(|| {
+        err!(
+            Runtime,
+            "internal error: ref {} is not one of the {count} refs of the state; please report this",
+            access.number
+        )
+    })
 }
 
 impl ThreadState for Discharge<'_> {

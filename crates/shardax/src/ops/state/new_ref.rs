@@ -39,7 +39,10 @@ impl Primitive for NewRef {
     }
 
     fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        Err(err!(Runtime, "a ref was not discharged when the trace of its function ended"))
+        Err(err!(
+            Runtime,
+            "internal error: a ref was not discharged when the trace of its function ended; please report this"
+        ))
     }
 
     fn sharding_rule(&self, _rule: &ShardingRule<'_>) -> Result<TypedOuts> {
@@ -125,7 +128,8 @@ fn make(x: Array) -> Result<Ref> {
         return Ok(Ref::new(number, aval, Home::Cell(Cell::new(&x)?, Default::default())));
     }
     // When the trace ends, its reads and writes become values of the program.
-    let trace = finish_with(discharge).ok_or_else(|| err!(Runtime, "no function is being traced"))?;
+    let trace = finish_with(discharge)
+        .ok_or_else(|| err!(Runtime, "internal error: no function is being traced; please report this"))?;
     bind(std::sync::Arc::new(NewRef { number }), &[x]);
     Ok(Ref::new(number, aval, Home::Trace(trace, Default::default())))
 }

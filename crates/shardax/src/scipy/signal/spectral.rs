@@ -373,7 +373,9 @@ impl Segments {
     /// The spectra of the segments, or their average, with frequencies at `axis`.
     fn of(&self, args: &[Array], axis: usize) -> Result<Array> {
         composite1("spectra", (self.clone(), axis), args, |(params, axis), args| {
-            let (window, signals) = args.split_last().ok_or_else(|| err!(Runtime, "spectra of nothing"))?;
+            let (window, signals) = args
+                .split_last()
+                .ok_or_else(|| err!(Runtime, "internal error: spectra have no operands; please report this"))?;
             let spectra: Vec<Array> = signals.iter().map(|x| params.transforms(x, window)).collect();
             let squares = match spectra.as_slice() {
                 [x] if params.average.is_none() => x.clone(),

@@ -79,8 +79,9 @@ fn distribution<const N: usize>(
         check_real(name, &args)?;
         let promoted = broadcast_args(name, &promote_dtypes(&args.each_ref(), to_inexact)?)?;
         composite1(name, (), &promoted, move |(), args| {
-            let operands: &[Array; N] =
-                args.try_into().map_err(|_| err!(Runtime, "a distribution got {} operands", args.len()))?;
+            let operands: &[Array; N] = args.try_into().map_err(|_| {
+                err!(Runtime, "internal error: a distribution got {} operands; please report this", args.len())
+            })?;
             let y = f(operands.each_ref());
             // Comparisons with NaN are false, so that a distribution that selects by them would return a number.
             let is_nan = args.iter().map(isnan).reduce(|a, b| a | b);
