@@ -40,11 +40,14 @@ pub fn accumulate<B: Tree, G: Tree>(parts: usize, f: impl Fn(B) -> Result<G>, ba
     let batch = tree::map(|x| x.reshape([&[parts, x.shape()[0] / parts], &x.shape()[1..]].concat()), batch)?;
     let example_part = tree::map(|x| x.get(0), batch.clone())?;
     let types = eval_shape(|part: B| f(part), example_part)?;
-    let add = |mean: G, (number, part): (Array, B)| -> Result<(G, ())> {
-        Ok((tree::map2(|mean, x| add_to_mean(mean, x, &number), mean, f(part)?)?, ()))
-    };
     let numbers = arange(0..u32::try_from(parts).unwrap_or(u32::MAX)) + 1;
-    let (mean, ()) = scan(add, tree::map(accumulator, types.clone())?, (numbers, batch))?;
+    let (mean, ()) = scan(
+        |mean: G, (number, part): (Array, B)| -> Result<(G, ())> {
+            Ok((tree::map2(|mean, x| add_to_mean(mean, x, &number), mean, f(part)?)?, ()))
+        },
+        tree::map(accumulator, types.clone())?,
+        (numbers, batch),
+    )?;
     tree::map2(
         |mean, like| if like.dtype().is_inexact() { mean.astype(like.dtype()) } else { mean / parts as f64 },
         mean,

@@ -152,8 +152,9 @@ impl Average {
 impl Metric for Average {
     #[track_caller]
     fn merge(&self, other: &Self) -> Self {
-        let merge = |a: Average, b: Average| Average { total: a.total.merge(&b.total), count: a.count.merge(&b.count) };
-        jit(merge).call((self.clone(), other.clone())).unwrap_or_else(Average::failed)
+        jit(|a: Average, b: Average| Average { total: a.total.merge(&b.total), count: a.count.merge(&b.count) })
+            .call((self.clone(), other.clone()))
+            .unwrap_or_else(Average::failed)
     }
 
     fn compute(&self) -> Array {

@@ -302,6 +302,7 @@ impl AttentionOptions {
                 Some(positions) => rope.apply(&x, positions),
                 None => rope.apply(&x, arange(0..x.shape()[x.ndim() - 3] as i32)),
             };
+            // Positions are applied first, because fused kernels know nothing of them.
             let options = AttentionOptions { rope: None, ..self.clone() };
             return options.attend(&rotated(q), rotated(k), v, residual);
         }
@@ -309,6 +310,7 @@ impl AttentionOptions {
             let (options, k, v) = self.with_sink_key(sinks, &q, &k, &v)?;
             return options.attend(&q, k, v, residual);
         }
+        // Fused kernels compute the logsumexp anyway; without one it is computed from the stored scores.
         let shapes = Shapes::of(&q, &k);
         let (mut y, residual) = if !self.can_fuse(&q, &shapes) {
             let scores = self.scores(&q, &k, &shapes);
@@ -320,6 +322,7 @@ impl AttentionOptions {
         } else {
             (self.fused(&shapes).apply(&self.operands(&q, &k, &v, &shapes)), None)
         };
+        // As in JAX, the results of padded queries are 0.
         if let Some(lengths) = &self.query_seq_lengths {
             let rows = arange(0..shapes.queries as i32).reshape([shapes.queries, 1, 1]);
             let dtype = y.dtype();

@@ -165,12 +165,14 @@ impl Ring {
             })
         };
         let state = add(&device, k.clone(), v.clone(), varying((softmax, sums), &axes)?)?;
-        let step = |((k, v), state): ((Array, Array), (Softmax, Array)), hop: Array| -> Result<_> {
-            let (k, v) = pshift((k, v), self.axis, 1);
-            let state = add(&self.source(&device, &hop), k.clone(), v.clone(), state)?;
-            Ok((((k, v), state), ()))
-        };
-        let ((_, (softmax, sums)), ()) = self.round(step, ((k, v), state))?;
+        let ((_, (softmax, sums)), ()) = self.round(
+            |((k, v), state): ((Array, Array), (Softmax, Array)), hop: Array| -> Result<_> {
+                let (k, v) = pshift((k, v), self.axis, 1);
+                let state = add(&self.source(&device, &hop), k.clone(), v.clone(), state)?;
+                Ok((((k, v), state), ()))
+            },
+            ((k, v), state),
+        )?;
         let y = (sums / of_queries(&softmax.sum)).astype(q.dtype());
         Ok((y, softmax))
     }

@@ -129,6 +129,7 @@ impl<E: Layer> MixtureOfExperts<E> {
         if k > num_experts {
             return value_error(format!("MixtureOfExperts: k must be at most the {num_experts} experts, got {k}"));
         }
+        // The router computes in float32, because the order of nearly equal scores decides where a token goes.
         let router = Linear::builder(in_features, num_experts).use_bias(false).dtype(DType::F32).build(rngs);
         let experts = Stack::new(num_experts, rngs, expert)?.axis_name(EXPERT);
         if has_state(&experts) {
@@ -255,22 +256,24 @@ impl<E: Layer> MixtureOfExperts<E> {
         }
         let mut rows = self.rules.row_axes();
         rows.insert(0, axis);
-        let on_device = |router: Linear, correction: Option<Array>, experts: Stack<E>, x: Array| {
-            let local = MixtureOfExperts { router, experts, correction, ..self.clone() };
-            let Routed { y, balance_loss, dropped } = local.forward_over(x, axis)?;
-            let (balance_loss, dropped) = pmean((balance_loss, dropped), &rows[..]);
-            Ok(Routed { y, balance_loss, dropped })
-        };
         let split = P![&rows[..]];
         // If types have shardings, the rows are resharded to these axes, and the results back.
         let typed = x.aval().sharding().cloned();
         let rows_of_device =
             typed.iter().fold(x, |x, typed| reshard(x, Typed::of_spec(typed.mesh(), &split, typed.rank())));
-        let routed: Routed = shard_map(on_device, mesh)
-            .axis_names(&rows[..])
-            .in_specs((P![], P![], P![axis], &split))
-            .out_specs((&split, P![], P![]))
-            .call((&self.router, &self.correction, &self.experts, rows_of_device))?;
+        let routed: Routed = shard_map(
+            |router: Linear, correction: Option<Array>, experts: Stack<E>, x: Array| {
+                let local = MixtureOfExperts { router, experts, correction, ..self.clone() };
+                let Routed { y, balance_loss, dropped } = local.forward_over(x, axis)?;
+                let (balance_loss, dropped) = pmean((balance_loss, dropped), &rows[..]);
+                Ok(Routed { y, balance_loss, dropped })
+            },
+            mesh,
+        )
+        .axis_names(&rows[..])
+        .in_specs((P![], P![], P![axis], &split))
+        .out_specs((&split, P![], P![]))
+        .call((&self.router, &self.correction, &self.experts, rows_of_device))?;
         Ok(Routed { y: typed.iter().fold(routed.y, reshard), ..routed })
     }
 

@@ -153,12 +153,14 @@ impl<L: Module> Stack<L> {
         C: Tree,
         R: IntoOutput<Output = C>,
     {
-        let step = |layer: &L, carry: C| -> Result<(C, L)> {
-            let mut layer = layer.clone();
-            let carry = f(&mut layer, carry).into_output()?;
-            Ok((carry, layer))
-        };
-        let (carry, layers) = self.scan(step, carry)?;
+        let (carry, layers) = self.scan(
+            |layer: &L, carry: C| -> Result<(C, L)> {
+                let mut layer = layer.clone();
+                let carry = f(&mut layer, carry).into_output()?;
+                Ok((carry, layer))
+            },
+            carry,
+        )?;
         self.layers = layers;
         Ok(carry)
     }
@@ -183,10 +185,9 @@ impl<L: Layer> Stack<L> {
         // Only layers with state are outputs of the loop, because each iteration copies its outputs.
         let y = match has_state(&self.layers) {
             true => self.update_each(|layer, x: Array| reshard_like(layer.forward(x.clone()), &x), x.clone()),
-            false => {
-                let step = |layer: &L, x: Array| (reshard_like(layer.clone().forward(x.clone()), &x), ());
-                self.scan(step, x.clone()).map(|(y, ())| y)
-            }
+            false => self
+                .scan(|layer: &L, x: Array| (reshard_like(layer.clone().forward(x.clone()), &x), ()), x.clone())
+                .map(|(y, ())| y),
         };
         y.unwrap_or_else(|error| Array::from_error(error, &x))
     }

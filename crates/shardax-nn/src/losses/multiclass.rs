@@ -67,13 +67,13 @@ pub fn multiclass_perceptron_loss(scores: impl ArrayLike, labels: impl ArrayLike
 pub fn multiclass_sparsemax_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
     checked!("multiclass_sparsemax_loss", scores, labels);
     let classes = scores.shape().last().copied().unwrap_or(0);
-    let loss_of_example = |scores: Array, label: Array| -> Result<Array> {
+    let losses = vmap(|scores: Array, label: Array| -> Result<Array> {
         let probabilities = projection_simplex(&scores, 1.0)?;
         let gap = where_(arange(0..classes as i32).equal(&label), 0, &scores - scores.take(&label, 0));
         let gap = where_(probabilities.not_equal(0), gap, 0);
         Ok((&probabilities * gap).sum(..) + 0.5 * (1 - probabilities.square().sum(..)))
-    };
-    let losses = vmap(loss_of_example).call((&scores, &labels));
+    })
+    .call((&scores, &labels));
     losses.unwrap_or_else(|error| Array::from_error(error, &scores))
 }
 

@@ -340,11 +340,14 @@ impl<P: Tree> GradientTransformation<P> for ScaleByYogi {
         in_wide_dtypes(grads, params, |grads, _params| {
             let count = safe_increment(&state.count);
             let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
-            let toward_square = |g: Array, v: Array| {
-                let square = abs_sq(&g);
-                &v - (1.0 - self.b2) * (&v - &square).sign() * square
-            };
-            let nu = tree::map2(toward_square, grads, state.nu)?;
+            let nu = tree::map2(
+                |g: Array, v: Array| {
+                    let square = abs_sq(&g);
+                    &v - (1.0 - self.b2) * (&v - &square).sign() * square
+                },
+                grads,
+                state.nu,
+            )?;
             let mean = bias_correction(&mu, self.b1, &count)?;
             let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
             Ok((updates, AdamState { count, mu, nu }))
@@ -555,11 +558,14 @@ impl<P: Tree> GradientTransformation<P> for ScaleByNovograd {
         in_wide_dtypes(grads, params, |grads, params| {
             let count = safe_increment(&state.count);
             let is_first_step = count.equal(1);
-            let average = |g: Array, v: Array| {
-                let new = abs_sq(&g).sum(..).sqrt().square();
-                where_(&is_first_step, &new, (1.0 - self.b2) * &new + self.b2 * v)
-            };
-            let nu = tree::map2(average, grads.clone(), state.nu)?;
+            let nu = tree::map2(
+                |g: Array, v: Array| {
+                    let new = abs_sq(&g).sum(..).sqrt().square();
+                    where_(&is_first_step, &new, (1.0 - self.b2) * &new + self.b2 * v)
+                },
+                grads.clone(),
+                state.nu,
+            )?;
             let scaled = tree::map3(
                 |g, v, p| g / ((v + self.eps_root).sqrt() + self.eps) + self.weight_decay * p,
                 grads,

@@ -400,11 +400,14 @@ impl<P: Tree> GradientTransformation<P> for ScaleByOptimisticGradient {
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, _params| {
-            let extrapolate = |g: Array, previous: Array| {
-                let previous = where_(&state.is_initial_step, &g, previous);
-                (self.alpha + self.beta) * g - self.beta * previous
-            };
-            let updates = tree::map2(extrapolate, grads.clone(), state.previous_gradient)?;
+            let updates = tree::map2(
+                |g: Array, previous: Array| {
+                    let previous = where_(&state.is_initial_step, &g, previous);
+                    (self.alpha + self.beta) * g - self.beta * previous
+                },
+                grads.clone(),
+                state.previous_gradient,
+            )?;
             Ok((updates, OptimisticGradientState { is_initial_step: array(false), previous_gradient: grads }))
         })
     }
@@ -459,12 +462,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRprop {
         in_wide_dtypes(grads, params, |grads, _params| {
             // Positive if the sign of the gradient is unchanged.
             let agreement = tree::map2(|g, before| g * before, grads.clone(), state.prev_updates.clone())?;
-            let resize = |agreement: Array, size: Array| {
-                let factor = where_(agreement.greater(0), self.eta_plus, self.eta_minus);
-                let resized = (&size * factor.astype(size.dtype())).clip(self.min_step_size, self.max_step_size);
-                where_(agreement.equal(0), &size, resized)
-            };
-            let step_sizes = tree::map2(resize, agreement.clone(), state.step_sizes)?;
+            let step_sizes = tree::map2(
+                |agreement: Array, size: Array| {
+                    let factor = where_(agreement.greater(0), self.eta_plus, self.eta_minus);
+                    let resized = (&size * factor.astype(size.dtype())).clip(self.min_step_size, self.max_step_size);
+                    where_(agreement.equal(0), &size, resized)
+                },
+                agreement.clone(),
+                state.step_sizes,
+            )?;
             let steps = tree::map2(|g, size| size * g.sign(), grads, step_sizes.clone())?;
             let prev_updates = tree::map2(zero_if_changed, agreement.clone(), steps)?;
             // As in Optax, each update is applied one call after its gradient.

@@ -179,12 +179,15 @@ impl ScaleByZoomLinesearch {
             safe: start,
             safe_grad: grad,
         };
-        let step = |s: Search<P>| -> Result<Search<P>> {
-            let interval_found = s.interval_found.clone();
-            let s = cond(interval_found, |s: Search<P>| line.zoom(s), |s: Search<P>| line.widen(s), s)?;
-            line.at_safe_point(s)
-        };
-        let end = while_loop(|s: Search<P>| !(s.done | s.failed), step, search)?;
+        let end = while_loop(
+            |s: Search<P>| !(s.done | s.failed),
+            |s: Search<P>| -> Result<Search<P>> {
+                let interval_found = s.interval_found.clone();
+                let s = cond(interval_found, |s: Search<P>| line.zoom(s), |s: Search<P>| line.widen(s), s)?;
+                line.at_safe_point(s)
+            },
+            search,
+        )?;
         let state = ZoomLinesearchState {
             learning_rate: end.here.step.clone(),
             value: end.here.value,

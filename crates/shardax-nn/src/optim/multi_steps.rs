@@ -130,11 +130,14 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiS
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         let MultiStepsState { mini_step, gradient_step, inner_state, acc_grads, .. } = state;
         let mini_steps = safe_increment(&mini_step);
-        let add = |g: Array, acc: Array| match self.use_grad_mean {
-            true => &acc + (g.astype(acc.dtype()) - &acc) / mini_steps.astype(acc.dtype()),
-            false => g.astype(acc.dtype()) + acc,
-        };
-        let mean = tree::map2(add, grads.clone(), acc_grads.clone())?;
+        let mean = tree::map2(
+            |g: Array, acc: Array| match self.use_grad_mean {
+                true => &acc + (g.astype(acc.dtype()) - &acc) / mini_steps.astype(acc.dtype()),
+                false => g.astype(acc.dtype()) + acc,
+            },
+            grads.clone(),
+            acc_grads.clone(),
+        )?;
         let skip_state = self.should_skip.map(|skip| skip.of(&grads));
         let mut emit = mini_steps.equal(self.every);
         if let Some(skip) = &skip_state {

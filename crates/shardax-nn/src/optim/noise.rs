@@ -81,8 +81,10 @@ pub fn per_example_global_norm_clip<P: Tree>(grads: &P, l2_norm_clip: f64) -> Re
     let ratio = l2_norm_clip / total(squares).sqrt();
     let ratio = where_(ratio.isnan(), 1, minimum(ratio, 1));
     let clipped = ratio.less(1).sum(..);
-    let sum = |g: Array| tensordot(&ratio, g.astype(wide_dtype(g.dtype())), 1).astype(g.dtype());
-    Ok((tree::map(sum, grads.clone())?, clipped))
+    Ok((
+        tree::map(|g: Array| tensordot(&ratio, g.astype(wide_dtype(g.dtype())), 1).astype(g.dtype()), grads.clone())?,
+        clipped,
+    ))
 }
 
 /// See [`differentially_private_aggregate`].

@@ -227,11 +227,13 @@ pub fn fromage(learning_rate: impl Into<Schedule>) -> Fromage {
         schedule => {
             let again = schedule.clone();
             let factor = |rate: &Array| -> Array { (rate * rate + 1).rsqrt() };
-            let scaled = move |step: &Array| {
-                let rate = schedule.at(step);
-                factor(&rate) * rate
-            };
-            (Schedule::function(scaled), Schedule::function(move |step| factor(&again.at(step)) - 1))
+            (
+                Schedule::function(move |step: &Array| {
+                    let rate = schedule.at(step);
+                    factor(&rate) * rate
+                }),
+                Schedule::function(move |step| factor(&again.at(step)) - 1),
+            )
         }
     };
     (trust_ratio, scale_by_learning_rate(rate), add_decayed_weights(decay))

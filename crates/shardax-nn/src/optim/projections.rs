@@ -106,11 +106,13 @@ pub fn projection_halfspace<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
 /// Splits the elements of a vector into the shapes and dtypes of a tree.
 pub(super) fn split_like<P: Tree>(vector: &Array, tree: &P) -> Result<P> {
     let mut start = 0;
-    let part = |x: Array| {
-        let end = start + x.size();
-        let part = vector.get(start..end).reshape(x.shape()).astype(x.dtype());
-        start = end;
-        part
-    };
-    tree::map(part, tree.clone())
+    tree::map(
+        |x: Array| {
+            let end = start + x.size();
+            let part = vector.get(start..end).reshape(x.shape()).astype(x.dtype());
+            start = end;
+            part
+        },
+        tree.clone(),
+    )
 }

@@ -191,8 +191,12 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdadelta {
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, _params| {
             let e_g = update_moment(&grads, &state.e_g, self.rho, 2)?;
-            let scaled = |g: Array, e_g: Array, e_x: Array| (e_x + self.eps).sqrt() / (e_g + self.eps).sqrt() * g;
-            let updates = tree::map3(scaled, grads, e_g.clone(), state.e_x.clone())?;
+            let updates = tree::map3(
+                |g: Array, e_g: Array, e_x: Array| (e_x + self.eps).sqrt() / (e_g + self.eps).sqrt() * g,
+                grads,
+                e_g.clone(),
+                state.e_x.clone(),
+            )?;
             let e_x = update_moment(&updates, &state.e_x, self.rho, 2)?;
             Ok((updates, AdadeltaState { e_g, e_x }))
         })
@@ -284,19 +288,27 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
             let square = |g: &Array| abs_sq(g) + self.epsilon;
             // The means of arrays that are factored over one of the two dimensions; the unused zeros of the other arrays.
             let mean_over = |dim: fn((usize, usize)) -> usize, old: P| {
-                let mean = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
-                    Some(dims) => average(old, square(&g).mean(dim(dims) as i32), &p),
-                    None => old,
-                };
-                tree::map3(mean, grads.clone(), old, params.clone())
+                tree::map3(
+                    |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
+                        Some(dims) => average(old, square(&g).mean(dim(dims) as i32), &p),
+                        None => old,
+                    },
+                    grads.clone(),
+                    old,
+                    params.clone(),
+                )
             };
             let v_row = mean_over(|(_, d0)| d0, state.v_row)?;
             let v_col = mean_over(|(d1, _)| d1, state.v_col)?;
-            let mean_of_elements = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
-                Some(_) => old,
-                None => average(old, square(&g), &p),
-            };
-            let v = tree::map3(mean_of_elements, grads.clone(), state.v, params.clone())?;
+            let v = tree::map3(
+                |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
+                    Some(_) => old,
+                    None => average(old, square(&g), &p),
+                },
+                grads.clone(),
+                state.v,
+                params.clone(),
+            )?;
 
             let rows = tree::map3(
                 |g, row, p| match self.factored_dims(p.shape()) {
@@ -360,8 +372,13 @@ impl<P: Tree> GradientTransformation<P> for ScaleBySm3 {
         within("scale_by_sm3", "b1", self.b1, DECAY)?;
         within("scale_by_sm3", "b2", self.b2, 0.0..=1.0)?;
         within("scale_by_sm3", "eps", self.eps, FINITE)?;
-        let vectors = |p: &Array| p.shape().iter().map(|&n| zeros_dtype([n], wide_dtype(p.dtype()))).collect();
-        Ok(Sm3State { mu: tree::leaves(params).iter().map(vectors).collect(), nu: zeros_in(params, None)? })
+        Ok(Sm3State {
+            mu: tree::leaves(params)
+                .iter()
+                .map(|p| p.shape().iter().map(|&n| zeros_dtype([n], wide_dtype(p.dtype()))).collect())
+                .collect(),
+            nu: zeros_in(params, None)?,
+        })
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
@@ -373,8 +390,12 @@ impl<P: Tree> GradientTransformation<P> for ScaleBySm3 {
                 let rank = g.ndim();
                 let dims_except =
                     |d: usize| -> Vec<i32> { (0..rank).filter(|&other| other != d).map(|dim| dim as i32).collect() };
-                let spread = |(d, v): (usize, Array)| if rank < 2 { v } else { v.expand_dims(&dims_except(d)[..]) };
-                let spread = largest.next().unwrap_or_default().into_iter().enumerate().map(spread);
+                let spread = largest
+                    .next()
+                    .unwrap_or_default()
+                    .into_iter()
+                    .enumerate()
+                    .map(|(d, v)| if rank < 2 { v } else { v.expand_dims(&dims_except(d)[..]) });
                 let before = spread.reduce(minimum).unwrap_or_else(|| zeros_like(&g));
                 let sum = new_weight * g.square() + self.b2 * before;
                 mu.push((0..rank).map(|d| if rank < 2 { sum.clone() } else { sum.max(&dims_except(d)[..]) }).collect());

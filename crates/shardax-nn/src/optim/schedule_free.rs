@@ -59,12 +59,15 @@ pub fn schedule_free<T>(base_optimizer: T, learning_rate: impl Into<Schedule>) -
 /// Returns the parameters for evaluation, from the state and the parameters of [`schedule_free`].
 #[track_caller]
 pub fn schedule_free_eval_params<P: Tree, S>(state: &ScheduleFreeState<P, S>, params: &P) -> Result<P> {
-    let average = |y: Array, z: Array| {
-        let (dtype, z) = (y.dtype(), z.astype(wide_dtype(z.dtype())));
-        let b1 = state.b1.astype(z.dtype());
-        ((y.astype(z.dtype()) - (1.0 - &b1) * z) / b1).astype(dtype)
-    };
-    tree::map2(average, params.clone(), state.z.clone())
+    tree::map2(
+        |y: Array, z: Array| {
+            let (dtype, z) = (y.dtype(), z.astype(wide_dtype(z.dtype())));
+            let b1 = state.b1.astype(z.dtype());
+            ((y.astype(z.dtype()) - (1.0 - &b1) * z) / b1).astype(dtype)
+        },
+        params.clone(),
+        state.z.clone(),
+    )
 }
 
 impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ScheduleFree<T> {
@@ -105,11 +108,14 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Schedu
                 self.base_optimizer.update(grads, state.base_optimizer_state, params)?;
             let z = apply_updates(state.z.clone(), updates)?;
             let old_mean = tree::map2(|y, z| (y - (1.0 - self.b1) * z) / self.b1, params.clone(), state.z)?;
-            let mean = |x: Array, z: Array| {
-                let share = share.astype(z.dtype());
-                (1 - &share) * x + share * z
-            };
-            let mean = tree::map2(mean, old_mean, z.clone())?;
+            let mean = tree::map2(
+                |x: Array, z: Array| {
+                    let share = share.astype(z.dtype());
+                    (1 - &share) * x + share * z
+                },
+                old_mean,
+                z.clone(),
+            )?;
             let new_params = tree::map2(|x, z| self.b1 * x + (1.0 - self.b1) * z, mean, z.clone())?;
             let updates = tree_utils::sub(&new_params, params)?;
             let step_count = safe_increment(state.step_count);

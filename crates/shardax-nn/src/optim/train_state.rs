@@ -239,6 +239,7 @@ impl<M: Module> Optimizer<M> {
         let wrt = wrt.into();
         let params = model.state_of(&wrt);
         if params.is_empty() {
+            // Four variables are enough to see how key paths are written.
             let infos = tree::structure(&model).leaf_infos();
             let variable =
                 |leaf: &LeafInfo| format!("{} ({})", key(&leaf.path), leaf.kind.unwrap_or(kind::Param::NAME));
@@ -351,11 +352,12 @@ impl<M: Module> Optimizer<M> {
 #[track_caller]
 fn same_keys(grads: &State, params: &State) -> Result<()> {
     let missing = params.keys().find(|key| !grads.contains_key(key)).map(|key| format!("no gradient of {key}"));
-    let unknown = || -> Option<String> {
+    let Some(difference) = missing.or_else(|| -> Option<String> {
         let key = grads.keys().find(|key| !params.contains_key(key))?;
         Some(format!("a gradient of {key}, which the optimizer does not move"))
+    }) else {
+        return Ok(());
     };
-    let Some(difference) = missing.or_else(unknown) else { return Ok(()) };
     Err(Error::new(ErrorKind::Type, format!("Optimizer: there is {difference}"))
         .help("pass the gradients of `optimizer.params()`, or the gradients of the whole model")
         .at(std::panic::Location::caller()))

@@ -54,12 +54,15 @@ pub fn add_scale<P: Tree>(x: &P, scalar: impl ArrayLike, y: &P) -> Result<P> {
 /// Returns the dot product of two trees, a scalar. If `x` is complex, its conjugate is used.
 pub fn vdot<P: Tree>(x: &P, y: &P) -> Result<Array> {
     let conjugate = |x: Array| if x.dtype().is_complex() { x.conj() } else { x };
-    let dot = |x: Array, y: Array| match x.aval().sharding() {
-        // An array with split dimensions cannot be flattened to a vector.
-        Some(_) => (conjugate(x) * y).sum(..),
-        None => conjugate(x).ravel().dot(y.ravel()),
-    };
-    Ok(total(tree::leaves(&tree::map2(dot, x.clone(), y.clone())?)))
+    Ok(total(tree::leaves(&tree::map2(
+        |x: Array, y: Array| match x.aval().sharding() {
+            // An array with split dimensions cannot be flattened to a vector.
+            Some(_) => (conjugate(x) * y).sum(..),
+            None => conjugate(x).ravel().dot(y.ravel()),
+        },
+        x.clone(),
+        y.clone(),
+    )?)))
 }
 
 /// Returns the sum of all elements of all leaves, a scalar.
@@ -227,17 +230,22 @@ pub fn where_<P: Tree>(condition: impl ArrayLike, x: &P, y: &P) -> Result<P> {
 pub fn random_like<P: Tree>(key: &Array, tree: &P) -> Result<P> {
     let keys = random::split(key, tree::leaves(tree).len());
     let mut keys = keys.iter();
-    let draw = |x: Array| match keys.next() {
-        Some(key) => random::normal_dtype(&key, x.shape(), x.dtype()),
-        None => x,
-    };
-    tree::map(draw, tree.clone())
+    tree::map(
+        |x: Array| match keys.next() {
+            Some(key) => random::normal_dtype(&key, x.shape(), x.dtype()),
+            None => x,
+        },
+        tree.clone(),
+    )
 }
 
 /// Returns `(1 - decay) * updates^order + decay * moments`, for an order of 1 or 2.
 pub fn update_moment<P: Tree>(updates: &P, moments: &P, decay: f64, order: i32) -> Result<P> {
-    let average = |g: Array, t: Array| (1.0 - decay) * integer_pow(&g, order) + decay * t;
-    tree::map2(average, updates.clone(), moments.clone())
+    tree::map2(
+        |g: Array, t: Array| (1.0 - decay) * integer_pow(&g, order) + decay * t,
+        updates.clone(),
+        moments.clone(),
+    )
 }
 
 /// Computes [`update_moment`], with absolute values if the updates are complex. `order` must be even.
@@ -256,12 +264,14 @@ pub fn update_infinity_moment<P: Tree>(updates: &P, moments: &P, decay: f64, eps
 
 /// Divides a running average that began at zero by `1 - decay^count`.
 pub fn bias_correction<P: Tree>(moment: &P, decay: f64, count: &Array) -> Result<P> {
-    let corrected = |t: Array| {
-        let dtype = super::wide_dtype(t.dtype());
-        let scalar = if dtype.is_complex() { t.real().dtype() } else { dtype };
-        (t.astype(dtype) / super::one_minus_power(decay, count, scalar)).astype(t.dtype())
-    };
-    tree::map(corrected, moment.clone())
+    tree::map(
+        |t: Array| {
+            let dtype = super::wide_dtype(t.dtype());
+            let scalar = if dtype.is_complex() { t.real().dtype() } else { dtype };
+            (t.astype(dtype) / super::one_minus_power(decay, count, scalar)).astype(t.dtype())
+        },
+        moment.clone(),
+    )
 }
 
 /// Returns the square of the absolute value, real, in float32 at least, because float16 would overflow at 256.

@@ -213,7 +213,10 @@ impl CheckpointManager {
         match self.writer.take().map(JoinHandle::join) {
             None => Ok(()),
             Some(Ok(result)) => result,
-            Some(Err(_)) => Err(Error::new(ErrorKind::Runtime, "the thread that writes checkpoints panicked")),
+            Some(Err(_)) => Err(Error::new(
+                ErrorKind::Runtime,
+                "internal error: the thread that writes checkpoints panicked; please report this",
+            )),
         }
     }
 

@@ -204,6 +204,7 @@ fn choose<'a>(
         }
         known.insert(path);
     }
+    // With a filter, saved arrays that the tree does not have are expected.
     let extra: Vec<String> = match options.allow_extra || options.filter.is_some() {
         true => Vec::new(),
         false => {

@@ -166,6 +166,7 @@ impl Job {
             arrays: Vec::new(),
             files: Vec::new(),
         };
+        // Process 0 saves the values that all processes must agree on; the others only send digests to compare.
         let mut copies: Vec<(String, u32)> = Vec::new();
         for (rank, index) in indexes.into_iter().enumerate() {
             let Index::Written { files, arrays, host_local, numbers } = index else { continue };
@@ -408,8 +409,12 @@ fn synced<T>(write: impl FnOnce(&SyncSender<Written>) -> Result<T>) -> Result<T>
         });
         let written = write(&send);
         drop(send);
-        let synced =
-            syncs.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Runtime, "the thread that writes panicked")));
+        let synced = syncs.join().unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Runtime,
+                "internal error: the thread that writes a checkpoint panicked; please report this",
+            ))
+        });
         // An error of the syncing thread comes first, because it closes the writer's channel.
         synced.and(written)
     })

@@ -56,13 +56,13 @@ impl Dataset {
     fn read_csv(reader: impl Read, image_shape: &[usize], scale: f32) -> Result<Dataset> {
         // Checked before any line is read, so that wrong arguments are not reported as damaged data.
         if !scale.is_normal() {
-            let what = format!("pixels are divided by `scale`, which must be finite and not 0, got {scale}");
-            return Err(Error::new(ErrorKind::Value, what));
+            let message = format!("pixels are divided by `scale`, which must be finite and not 0, got {scale}");
+            return Err(Error::new(ErrorKind::Value, message));
         }
         let numbers = image_shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).and_then(|n| n.checked_add(1));
         let Some(numbers) = numbers else {
-            let what = format!("an image of shape {image_shape:?} has more pixels than there can be");
-            return Err(Error::new(ErrorKind::Value, what));
+            let message = format!("an image of shape {image_shape:?} has more pixels than there can be");
+            return Err(Error::new(ErrorKind::Value, message));
         };
         let mut data = Dataset { images: Vec::new(), image_shape: image_shape.to_vec(), labels: Vec::new() };
         let pixels = numbers - 1;

@@ -166,7 +166,8 @@ impl HostArray {
         let fits = bytes.filter(|bytes| self.bytes.try_reserve(bytes.saturating_sub(self.bytes.len())).is_ok());
         let Some(bytes) = fits else {
             let message = format!("{count} entries of {}{:?} do not fit in memory", self.dtype, &self.shape[1..]);
-            return Err(Error::new(ErrorKind::Value, message).help("use smaller batches"));
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("pass a smaller number to `batch`, so that a batch fits in memory"));
         };
         *entries = count;
         self.bytes.resize(bytes, 0);

@@ -70,13 +70,13 @@ impl<S: Stream> Stream for Mix<S> {
     }
 
     fn seek(&mut self, position: &Value) -> Result<()> {
-        let given = number(position, "given")?;
+        let delivered = number(position, "given")?;
         let positions =
             position["streams"].as_array().filter(|all| all.len() == self.streams.len()).ok_or_else(|| {
                 let message = format!("the position {position} does not belong to {} streams", self.streams.len());
                 Error::new(ErrorKind::Value, message).help("mix the same streams as before")
             })?;
-        self.given = given;
+        self.given = delivered;
         self.streams.iter_mut().zip(positions).try_for_each(|(stream, position)| stream.seek(position))
     }
 }

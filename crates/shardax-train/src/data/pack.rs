@@ -53,7 +53,8 @@ impl Row {
                     .map_err(|error| error.to_string())
             })
             .map_err(|error| {
-                Error::new(ErrorKind::Value, format!("a row of {length} tokens: {error}")).help("use a smaller length")
+                Error::new(ErrorKind::Value, format!("a row of {length} tokens: {error}"))
+                    .help("pass a smaller length, so that a row fits in memory")
             })?;
         Ok(row)
     }

@@ -73,8 +73,9 @@ where
 }
 
 pub(super) fn panicked() -> Error {
-    Error::new(ErrorKind::Runtime, "the thread that reads data panicked")
-        .help("the message of the panic is on standard error")
+    Error::new(ErrorKind::Runtime, "the thread that reads data panicked").help(
+        "look for the panic's message on standard error: it names the line of the source or of `map` that panicked",
+    )
 }
 
 /// Reads until the receiver is dropped or the stream ends.

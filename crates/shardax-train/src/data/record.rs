@@ -103,7 +103,7 @@ pub trait RecordField: Sized {
         if let Some(i) = differing {
             let (first, row) = (rows[0]["row"].shape(), rows[i]["row"].shape());
             return Err(Error::new(ErrorKind::Value, format!("row 0 has the shape {first:?}, and row {i} {row:?}"))
-                .help("make the rows equally long"));
+                .help("make all rows of the field equally long, for example by padding the shorter ones"));
         }
         stack(&rows)?
             .remove("row")
@@ -222,8 +222,10 @@ pub mod derive {
     #[track_caller]
     pub fn check_names(record: &str, names: &[&str], example: &Example) -> Result<()> {
         let Some(missing) = names.iter().find(|name| !example.contains_key(**name)) else { return Ok(()) };
-        let known = example.keys().collect::<Vec<_>>();
-        let message = format!("field `{missing}` of {record}: the example has no array of this name: it has {known:?}");
+        let names_of_example = example.keys().collect::<Vec<_>>();
+        let message = format!(
+            "field `{missing}` of {record}: the example has no array of this name: it has {names_of_example:?}"
+        );
         Err(Error::new(ErrorKind::Value, message)
             .help("name the fields after the example's arrays")
             .at(std::panic::Location::caller()))
@@ -238,8 +240,12 @@ pub mod derive {
     ) -> Result<F> {
         let location = std::panic::Location::caller();
         let context = |error: Error| error.context(format_args!("field `{name}` of {record}")).at(location);
-        let missing = || Error::new(ErrorKind::Runtime, "internal error: a field without an array; please report this");
-        let array = example.remove(name).ok_or_else(missing).map_err(context)?;
+        let array = example
+            .remove(name)
+            .ok_or_else(|| {
+                Error::new(ErrorKind::Runtime, "internal error: a field without an array; please report this")
+            })
+            .map_err(context)?;
         let flat = match shape.map(|shape| shape.as_ref()) {
             Some(shape) if shape != array.shape() => Err(unexpected(&array, &format!("has the shape {shape:?}"))),
             Some(shape) => array.reshape(&[shape.iter().product()]),

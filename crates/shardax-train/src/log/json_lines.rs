@@ -68,7 +68,9 @@ impl JsonLines {
                 None if at + 1 == line_count => {}
                 None => {
                     let message = format!("{} line {} is not a line of a log: {line:?}", log.path.display(), at + 1);
-                    return Err(Error::new(ErrorKind::Value, message).help("remove the line").at(location));
+                    return Err(Error::new(ErrorKind::Value, message)
+                        .help("remove this line from the file, or choose a file that `JsonLines` wrote")
+                        .at(location));
                 }
             }
         }

@@ -229,8 +229,8 @@ fn table_row(tag: &str, cells: &[String], numbers: usize) -> String {
 
 /// The last value of this name and its step; empty if there is none.
 fn last_value(lines: &[Line], name: &str) -> String {
-    let last = lines.iter().rev().find_map(|line| Some((*line.values.get(name)?, line.step)));
-    last.map_or(String::new(), |(x, step)| format!("{x:.6} at step {step}"))
+    let last_line = lines.iter().rev().find_map(|line| Some((*line.values.get(name)?, line.step)));
+    last_line.map_or(String::new(), |(x, step)| format!("{x:.6} at step {step}"))
 }
 
 /// Formats a number of bytes, such as `1.50 MiB`.

@@ -107,11 +107,14 @@ impl<C: RnnCell> Rnn<C> {
             None => options.scan(step, carry, inputs)?,
             Some(lengths) => {
                 // The carries of all steps are outputs too, from which the carry at each sequence's end is selected.
-                let step_with_carry = |carry: C::Carry, x: Array| -> Result<_> {
-                    let (carry, y) = step(carry, x)?;
-                    Ok((carry.clone(), (carry, y)))
-                };
-                let (_, (carries, y)): (_, (C::Carry, Array)) = options.scan(step_with_carry, carry, inputs)?;
+                let (_, (carries, y)): (_, (C::Carry, Array)) = options.scan(
+                    |carry: C::Carry, x: Array| -> Result<_> {
+                        let (carry, y) = step(carry, x)?;
+                        Ok((carry.clone(), (carry, y)))
+                    },
+                    carry,
+                    inputs,
+                )?;
                 (tree::map(|carries| at_last_step(&carries, lengths), carries)?, y)
             }
         };

@@ -45,8 +45,7 @@ transformation! {
         let initial = state.count.equal(0);
         let step = where_(&initial, 1, &state.count);
         let before = bias_correction(&state.nu, this.b2, &step)?;
-        let scaled = |g: Array, v: Array| g / (where_(&initial, 1, v).sqrt() + this.eps);
-        let updates = tree::map2(scaled, grads, before)?;
+        let updates = tree::map2(|g: Array, v: Array| g / (where_(&initial, 1, v).sqrt() + this.eps), grads, before)?;
         Ok((updates, AcpropState { count: safe_increment(state.count), mu, nu }))
     };
 }
@@ -106,8 +105,7 @@ transformation! {
         let nu = update_moment_per_elem_norm(&grads, &state.nu, this.b2, 2)?;
         let count = safe_increment(state.count);
         let (fast, squares) = (bias_correction(&m1, this.b1, &count)?, bias_correction(&nu, this.b2, &count)?);
-        let scaled = |m1: Array, m2: Array, v: Array| (m1 + &alpha * m2) / ((v + this.eps_root).sqrt() + this.eps);
-        let updates = tree::map3(scaled, fast, m2.clone(), squares)?;
+        let updates = tree::map3(|m1: Array, m2: Array, v: Array| (m1 + &alpha * m2) / ((v + this.eps_root).sqrt() + this.eps), fast, m2.clone(), squares)?;
         Ok((updates, AdemamixState { count, m1, m2, nu }))
     };
 }
@@ -157,8 +155,7 @@ transformation! {
         let n = add_scale(&squares, this.b2, &sub(&state.n, &squares)?)?;
         let count = safe_increment(state.count);
         let corrected = bias_correction(&n, this.b2, &count)?;
-        let scaled = |m: Array, g: Array, n: Array| (m + &alpha * g) / ((n + this.eps_root).sqrt() + this.eps);
-        let updates = tree::map3(scaled, m.clone(), grads, corrected)?;
+        let updates = tree::map3(|m: Array, g: Array, n: Array| (m + &alpha * g) / ((n + this.eps_root).sqrt() + this.eps), m.clone(), grads, corrected)?;
         Ok((updates, SimplifiedAdemamixState { count, m, n }))
     };
 }
@@ -208,11 +205,10 @@ transformation! {
         let mean = |new: Array, old: Array, decay: &Array| ((1 - decay) * &new + decay * old).astype(new.dtype());
         let nu = tree::map2(|g, v| mean(g.square(), v, &b2), grads.clone(), state.nu.clone())?;
         let bound = state.count.astype(dtype).pow(0.25);
-        let scaled = |g: Array, v: Array| {
+        let scaled = tree::map2(|g: Array, v: Array| {
             let u = g / v.sqrt().maximum(this.eps);
             if this.use_clipping { maximum(minimum(&u, &bound), -&bound).astype(u.dtype()) } else { u }
-        };
-        let scaled = tree::map2(scaled, grads, state.nu)?;
+        }, grads, state.nu)?;
         let mu = tree::map2(|u, m| mean(u, m, &b1), scaled.clone(), state.mu)?;
         let updates = match this.nesterov {
             true => tree::map2(|u, m| mean(u, m, &b1), scaled, mu.clone())?,

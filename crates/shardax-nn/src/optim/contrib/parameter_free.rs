@@ -68,8 +68,7 @@ transformation! {
         let moved = sub(params, &state.init_particles)?;
         let reward = tree::map3(|r, c, d| (r - c * d).maximum(0), state.reward, grads.clone(), moved.clone())?;
         let cumulative_gradients = sub(&state.cumulative_gradients, &grads)?;
-        let stake = |l: Array, g: Array, r: Array| (&l + r) / (&l * maximum(g + &l, this.alpha * &l));
-        let stake = tree::map3(stake, scale.clone(), subgradients.clone(), reward.clone())?;
+        let stake = tree::map3(|l: Array, g: Array, r: Array| (&l + r) / (&l * maximum(g + &l, this.alpha * &l)), scale.clone(), subgradients.clone(), reward.clone())?;
         let updates = tree::map3(|c, s, d| c * s - d, cumulative_gradients.clone(), stake, moved)?;
         let init_particles = state.init_particles;
         Ok((updates, CocobState { init_particles, cumulative_gradients, scale, subgradients, reward }))
@@ -144,8 +143,7 @@ transformation! {
         let size = sum(&tree::map(|s| s.abs(), grad_sum.clone())?);
         let numerator_weighted = mean(state.numerator_weighted, &rate * along, root);
         let estim_lr = maximum(state.estim_lr, ratio(&numerator_weighted, (1.0 - root) * size));
-        let step = |m: Array, v: Array, p: Array| -this.weight_decay * &rate * p - m / (v.sqrt() + this.eps);
-        let updates = tree::map3(step, exp_avg.clone(), exp_avg_sq.clone(), params.clone())?;
+        let updates = tree::map3(|m: Array, v: Array, p: Array| -this.weight_decay * &rate * p - m / (v.sqrt() + this.eps), exp_avg.clone(), exp_avg_sq.clone(), params.clone())?;
         Ok((updates, DAdaptAdamWState { exp_avg, exp_avg_sq, grad_sum, estim_lr, numerator_weighted, count }))
     };
 }
@@ -226,10 +224,9 @@ transformation! {
         let numerator_weighted = b3 * state.numerator_weighted + estim_lr / this.estim_lr0 * &rate * along;
         let size = sum(&tree::map(|s| s.abs(), grad_sum.clone())?);
         let estim_lr = maximum(estim_lr, ratio(this.estim_lr_coef * &numerator_weighted, size));
-        let step = |m: Array, v: Array, p: Array| {
+        let updates = tree::map3(|m: Array, v: Array, p: Array| {
             -this.weight_decay * &rate * p - &rate * m / (v.sqrt() + &estim_lr * this.eps)
-        };
-        let updates = tree::map3(step, exp_avg.clone(), exp_avg_sq.clone(), params.clone())?;
+        }, exp_avg.clone(), exp_avg_sq.clone(), params.clone())?;
         let params0 = state.params0;
         let state = ProdigyState { exp_avg, exp_avg_sq, grad_sum, params0, estim_lr, numerator_weighted, count };
         Ok((updates, state))
