@@ -66,20 +66,23 @@ impl Adapter {
     ) -> Result<Adapter> {
         let location = std::panic::Location::caller();
         if rank == 0 || !alpha.is_finite() {
-            let what = format!("an adapter of rank {rank} and alpha {alpha} changes nothing");
-            return Err(value_error(what, "give a rank of at least 1 and a finite alpha").at(location));
+            let message = format!("an adapter of rank {rank} and alpha {alpha} changes nothing");
+            return Err(value_error(message, "give a rank of at least 1 and a finite alpha").at(location));
         }
+        // A misspelled target must be an error, because the layer would silently keep its weights.
         let kernels = kernels(model);
         let mut layers = BTreeMap::new();
         for target in targets {
             let is_target = |path: &str| path == target || path.ends_with(&format!(".{target}"));
-            let found: Vec<_> = kernels.iter().filter(|(path, _)| is_target(path)).collect();
-            if found.is_empty() {
-                let what = format!("the model has no layer {target:?} with a kernel");
-                let known: Vec<&str> = kernels.keys().map(String::as_str).take(8).collect();
-                return Err(value_error(what, format!("give the end of a key path, such as of {known:?}")).at(location));
+            let matches: Vec<_> = kernels.iter().filter(|(path, _)| is_target(path)).collect();
+            if matches.is_empty() {
+                let message = format!("the model has no layer {target:?} with a kernel");
+                let names: Vec<&str> = kernels.keys().map(String::as_str).take(8).collect();
+                return Err(
+                    value_error(message, format!("give the end of a key path, such as of {names:?}")).at(location)
+                );
             }
-            for (path, kernel) in found {
+            for (path, kernel) in matches {
                 let (experts, [inputs, outputs]) = sizes(path, kernel.shape());
                 let matrices = (0..experts.unwrap_or(1)).map(|_| LoRA::new(inputs, rank, outputs, rngs));
                 layers.insert(path.clone(), stacked(experts.is_some(), matrices.collect()));
@@ -189,8 +192,8 @@ impl Adapter {
             };
             if !fits(experts.as_slice()) {
                 let ends = [a.shape().first(), b.shape().last()].map(|size| size.copied().unwrap_or(0));
-                let what = format!("the adapter of {path:?} is of {ends:?}, and the layer of {:?}", kernel.shape());
-                return Err(value_error(what, "apply the adapter to its own model"));
+                let message = format!("the adapter of {path:?} is of {ends:?}, and the layer of {:?}", kernel.shape());
+                return Err(value_error(message, "apply the adapter to its own model"));
             }
             let change = (a.matmul(b) * self.scale).reshape(kernel.shape()).astype(kernel.dtype());
             let mut kernel = kernel + change;
@@ -218,8 +221,11 @@ impl Adapter {
 
 /// The kernels of a model by the key paths of their layers.
 fn kernels<M: Module>(model: &M) -> BTreeMap<String, Array> {
-    let layer = |(path, kernel): (&str, &Array)| Some((path.strip_suffix(".kernel")?.to_owned(), kernel.clone()));
-    model.state().iter().filter_map(layer).collect()
+    model
+        .state()
+        .iter()
+        .filter_map(|(path, kernel)| Some((path.strip_suffix(".kernel")?.to_owned(), kernel.clone())))
+        .collect()
 }
 
 /// The number of experts, if the layer is of several, and the inputs and the outputs of a layer whose kernel has this shape.

@@ -89,7 +89,7 @@ impl TextBounds {
         let TextBounds { vocabulary, room } = *self;
         let is_known = |token: &&i32| usize::try_from(**token).is_ok_and(|token| token < vocabulary);
         let new = options.max_new_tokens;
-        let what = if prompt.is_empty() {
+        let message = if prompt.is_empty() {
             "the prompt is empty".to_owned()
         } else if prompt.len() >= room || new > room - prompt.len() {
             format!("{} tokens and {new} new ones, and texts have at most {room}", prompt.len())
@@ -100,7 +100,7 @@ impl TextBounds {
         } else {
             return Ok(());
         };
-        Err(value_error(what, "give a shorter prompt of the model's tokenizer, and ask for fewer tokens"))
+        Err(value_error(message, "give a shorter prompt of the model's tokenizer, and ask for fewer tokens"))
     }
 }
 
@@ -119,8 +119,8 @@ impl<M: TextModel> Batcher<M> {
             let rows = |table: &Embed| table.embedding.shape().first().copied().unwrap_or(0);
             let positions = shapes.max_positions();
             if slots == 0 || room < 2 || i32::try_from(room).is_err() || positions.is_some_and(|most| room > most) {
-                let what = format!("{slots} slots of {room} tokens, and the model has {positions:?} positions");
-                return Err(value_error(what, "give at least one slot, and room for a prompt and a token"));
+                let message = format!("{slots} slots of {room} tokens, and the model has {positions:?} positions");
+                return Err(value_error(message, "give at least one slot, and room for a prompt and a token"));
             }
             let cache = jit(empty::<M>).call((&model, Static((slots, room))))?;
             Ok((cache, rows(&shapes.embed)))
@@ -179,6 +179,7 @@ impl<M: TextModel> Batcher<M> {
         if self.position < width {
             self.shift(width as i64 - self.position as i64)?;
         }
+        // Lengths are powers of two, so that few programs are compiled.
         let padding = width - prompt.len();
         let padded: Vec<i32> = std::iter::repeat_n(0, padding).chain(prompt.iter().copied()).collect();
         let tokens = Array::from_vec(padded, &[1, width])?;
@@ -204,8 +205,8 @@ impl<M: TextModel> Batcher<M> {
         }
         if self.position >= self.room {
             // The text that begins first has a token left to write: it does not begin at the first place.
-            let first = self.slots.iter().flatten().map(|slot| slot.start).min().unwrap_or(0);
-            self.shift(-(first as i64))?;
+            let earliest = self.slots.iter().flatten().map(|slot| slot.start).min().unwrap_or(0);
+            self.shift(-(earliest as i64))?;
         }
         let idle = GenerateOptions::new(1);
         let mut texts = Vec::new();
@@ -238,9 +239,9 @@ impl<M: TextModel> Batcher<M> {
         let next;
         (self.cache, next) = jit(step::<M>).donate_argnums([1]).call(arguments)?;
         self.position += 1;
-        let next = next.to_vec::<i32>()?;
+        let tokens = next.to_vec::<i32>()?;
         let active: Vec<usize> = (0..count).filter(|slot| self.slots[*slot].is_some()).collect();
-        active.into_iter().map(|slot| self.written(slot, next[slot])).collect()
+        active.into_iter().map(|slot| self.written(slot, tokens[slot])).collect()
     }
 
     /// Adds a token to a slot's text, and frees the slot if the text ends.
@@ -250,9 +251,9 @@ impl<M: TextModel> Batcher<M> {
             return Err(value_error("internal error: a free slot has a token", "please report this"));
         };
         if token == NOT_A_TOKEN {
-            let what = format!("the model's logits for text {text} are NaN");
+            let message = format!("the model's logits for text {text} are NaN");
             *entry = None;
-            return Err(value_error(what, "look for NaN in the model's weights"));
+            return Err(value_error(message, "look for NaN in the model's weights"));
         }
         new.push(token);
         let end = match () {
@@ -260,11 +261,11 @@ impl<M: TextModel> Batcher<M> {
             _ if new.len() >= options.max_new_tokens => Some(End::Length),
             _ => None,
         };
-        let next = NextToken { text: *text, token, end };
+        let token_of_text = NextToken { text: *text, token, end };
         if end.is_some() {
             *entry = None;
         }
-        Ok(next)
+        Ok(token_of_text)
     }
 
     /// Moves all texts by a number of places.
@@ -307,10 +308,11 @@ fn empty<M: TextModel>(model: M, sizes: Static<(usize, usize)>) -> Result<Module
 
 /// Noise of Gumbel's distribution for each text, by its seed and its number of tokens.
 fn noise(draws: &Array, vocabulary: usize) -> Array {
-    let row = move |draw: Array| {
+    vmap(move |draw: Array| {
         random::gumbel_dtype(random::fold_in(random::key(draw.get(0)), draw.get(1)), [vocabulary], DType::F32)
-    };
-    vmap(row).call(draws).unwrap_or_else(|error| Array::from_error(error, draws))
+    })
+    .call(draws)
+    .unwrap_or_else(|error| Array::from_error(error, draws))
 }
 
 /// The logits of the last tokens, which are at these positions and see the places from `starts` on.
@@ -319,8 +321,8 @@ fn last_logits(model: &mut Decoder, tokens: Array, starts: &Array, room: usize) 
     let starts = starts.expand_dims(1);
     let places = model.cached() + arange(0..length);
     let positions = maximum(places - &starts, 0);
-    let seen = arange(0..room as i32).greater_equal(starts).expand_dims(1).expand_dims(1);
-    model.decode_at(tokens, Some(&positions), Some(&seen)).get((.., -1)).astype(DType::F32)
+    let mask = arange(0..room as i32).greater_equal(starts).expand_dims(1).expand_dims(1);
+    model.decode_at(tokens, Some(&positions), Some(&mask)).get((.., -1)).astype(DType::F32)
 }
 
 /// The cache of one prompt, and the token after it.
@@ -335,8 +337,8 @@ fn first<M: TextModel>(
     let mut model = model.decoder()?;
     model.init_cache(1, form.0.room);
     let logits = last_logits(&mut model, tokens, &padding, form.0.room);
-    let next = sampling::draw(&logits, &controls, form.0, || noise(&draws, logits.shape()[1]));
-    Ok((model.state_of(Filter::of::<Cache>()), next))
+    let tokens = sampling::draw(&logits, &controls, form.0, || noise(&draws, logits.shape()[1]));
+    Ok((model.state_of(Filter::of::<Cache>()), tokens))
 }
 
 /// Puts the cache of one text into a slot.
@@ -388,6 +390,6 @@ fn step<M: TextModel>(
     }
     model.update(&state)?;
     let logits = last_logits(&mut model, tokens, &starts, room);
-    let next = sampling::draw(&logits, &controls, form.0, || noise(&draws, logits.shape()[1]));
-    Ok((model.state_of(Filter::of::<Cache>()), next))
+    let tokens = sampling::draw(&logits, &controls, form.0, || noise(&draws, logits.shape()[1]));
+    Ok((model.state_of(Filter::of::<Cache>()), tokens))
 }

@@ -22,7 +22,8 @@ pub(crate) fn damaged(path: &Path, offset: u64, what: impl Display) -> Error {
 
 /// The error of a file that cannot be read or written.
 pub(crate) fn io_error(action: &str, path: &Path, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Runtime, format!("cannot {action} {}: {error}", path.display())).help("check the path")
+    Error::new(ErrorKind::Runtime, format!("cannot {action} {}: {error}", path.display()))
+        .help("check that the path is correct and that this user may use it")
 }
 
 /// The size of a file. Fails for pipes and folders: opening a pipe would wait for its writer.
@@ -40,8 +41,8 @@ pub(crate) fn read_small(path: &Path) -> Result<Vec<u8>> {
     const MOST: u64 = 100_000_000;
     match file_size(path)? {
         size if size > MOST => {
-            let what = format!("{} has {size} bytes, and at most {MOST} are read", path.display());
-            Err(value_error(what, "give the file that `save_pretrained` wrote"))
+            let message = format!("{} has {size} bytes, and at most {MOST} are read", path.display());
+            Err(value_error(message, "give the file that `save_pretrained` wrote"))
         }
         _ => fs::read(path).map_err(|error| io_error("read", path, &error)),
     }

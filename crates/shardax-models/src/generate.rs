@@ -130,6 +130,7 @@ impl GenerateOptions {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
+        // These numbers become operands of a compiled program, where they could only give NaN.
         let fail = |what: String, help: &str| Err(value_error(what, help));
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return fail(format!("the temperature is {}", self.temperature), "give a finite number of at least 0");
@@ -261,18 +262,18 @@ fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &Generat
     let vocabulary = shapes.embed.embedding.shape().first().copied().unwrap_or(0);
     let is_known = |token: &i32| usize::try_from(*token).is_ok_and(|token| token < vocabulary);
     if let Some(token) = prompts.iter().flatten().find(|token| !is_known(token)) {
-        let what = format!("a prompt has the token {token}, and the model knows {vocabulary} tokens");
-        return Err(value_error(what, "encode the prompt with the model's own tokenizer"));
+        let message = format!("a prompt has the token {token}, and the model knows {vocabulary} tokens");
+        return Err(value_error(message, "encode the prompt with the model's own tokenizer"));
     }
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let room = longest.checked_add(options.max_new_tokens).filter(|room| i32::try_from(*room).is_ok());
     let positions = shapes.max_positions();
-    let fits = |room: &usize| positions.is_none_or(|positions| *room <= positions.saturating_add(1));
-    let Some(room) = room.filter(fits) else {
-        let what = format!("texts of {longest} and {} tokens are too long", options.max_new_tokens);
+    let Some(room) = room.filter(|room| positions.is_none_or(|positions| *room <= positions.saturating_add(1))) else {
+        let message = format!("texts of {longest} and {} tokens are too long", options.max_new_tokens);
         let most = positions.map_or(i32::MAX as usize, |positions| positions);
-        return Err(value_error(what, format!("ask for fewer tokens: the model has {most} positions")));
+        return Err(value_error(message, format!("ask for fewer tokens: the model has {most} positions")));
     };
+    // Prompts are padded on the left, so that all texts continue at the same position of the cache.
     let batch = prompts.len();
     let padded = prompts.iter().flat_map(|prompt| std::iter::repeat_n(&0, longest - prompt.len()).chain(prompt));
     let tokens = Array::from_vec(padded.copied().collect(), &[batch, longest])?;
@@ -301,11 +302,11 @@ impl<M: TextModel> Iterator for Generation<'_, M> {
             return None;
         }
         self.left -= 1;
-        let next = self.advance();
-        if next.is_err() {
+        let token = self.advance();
+        if token.is_err() {
             self.left = 0;
         }
-        Some(next)
+        Some(token)
     }
 }
 
@@ -321,16 +322,16 @@ impl<M: TextModel> Generation<'_, M> {
         self.cache = Some(cache);
         let drawn: Vec<i32> = self.tokens.to_vec()?;
         if let Some(text) = drawn.iter().zip(&self.ended).position(|(token, ended)| *token == NOT_A_TOKEN && !*ended) {
-            let what = format!("the model's logits for text {text} are NaN");
-            return Err(value_error(what, "look for NaN in the model's weights"));
+            let message = format!("the model's logits for text {text} are NaN");
+            return Err(value_error(message, "look for NaN in the model's weights"));
         }
-        let mut next = Vec::with_capacity(drawn.len());
+        let mut tokens = Vec::with_capacity(drawn.len());
         for ((token, ended), text) in drawn.into_iter().zip(&mut self.ended).zip(&mut self.texts) {
-            next.push((!*ended).then_some(token));
+            tokens.push((!*ended).then_some(token));
             text.push(token);
             *ended |= self.options.stop_tokens.contains(&token);
         }
-        Ok(next)
+        Ok(tokens)
     }
 }
 
@@ -355,11 +356,11 @@ fn step<M: TextModel>(
     let places = model.cached() + arange(0..length as i32);
     let positions = maximum(places - &padding, 0);
     // `[batch, heads, queries, keys]`
-    let seen = arange(0..room as i32).greater_equal(padding).expand_dims(1).expand_dims(1);
-    let logits = model.decode_at(tokens, Some(&positions), Some(&seen));
+    let mask = arange(0..room as i32).greater_equal(padding).expand_dims(1).expand_dims(1);
+    let logits = model.decode_at(tokens, Some(&positions), Some(&mask));
     let logits = logits.get((.., -1)).astype(DType::F32);
     let cache = model.state_of(Filter::of::<Cache>());
     let [now, key] = random::split_n(&key);
-    let next = sampling::draw(&logits, &controls, form.0, || random::gumbel_dtype(now, logits.shape(), DType::F32));
-    Ok((cache, next.expand_dims(1), key))
+    let tokens = sampling::draw(&logits, &controls, form.0, || random::gumbel_dtype(now, logits.shape(), DType::F32));
+    Ok((cache, tokens.expand_dims(1), key))
 }

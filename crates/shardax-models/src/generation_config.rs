@@ -93,19 +93,17 @@ impl Fields<'_> {
 
     fn error(&self, name: &str, what: &str) -> shardax::Error {
         let value = self.fields.get(name).map(Value::to_string).unwrap_or_default();
-        let what = format!("field `{name}` of {} is {value}, {what}", self.path.display());
-        value_error(what, "remove the field, and set other options in the program")
+        let message = format!("field `{name}` of {} is {value}, {what}", self.path.display());
+        value_error(message, "remove the field, and set other options in the program")
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>> {
-        let number = |value: &Value| value.as_f64().ok_or_else(|| self.error(name, "and not a number"));
-        self.get(name).map(number).transpose()
+        self.get(name).map(|value| value.as_f64().ok_or_else(|| self.error(name, "and not a number"))).transpose()
     }
 
     fn size(&self, name: &str) -> Result<Option<usize>> {
         let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
-        let size = |value: &Value| size(value).ok_or_else(|| self.error(name, "and not a size"));
-        self.get(name).map(size).transpose()
+        self.get(name).map(|value| size(value).ok_or_else(|| self.error(name, "and not a size"))).transpose()
     }
 
     /// A token or a list of tokens.

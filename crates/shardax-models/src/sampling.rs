@@ -110,10 +110,14 @@ impl Text<'_> {
 
     /// The tokens that would make the last `length` tokens a sequence that the text already has.
     fn endings_of_repeats(&self, length: usize) -> Vec<i32> {
-        let all = [self.prompt, self.new].concat();
-        let Some(start) = (all.len() + 1).checked_sub(length) else { return Vec::new() };
-        let last = &all[start..];
-        all.windows(length).filter(|window| window[..length - 1] == *last).map(|window| window[length - 1]).collect()
+        let tokens = [self.prompt, self.new].concat();
+        let Some(start) = (tokens.len() + 1).checked_sub(length) else { return Vec::new() };
+        let last_tokens = &tokens[start..];
+        tokens
+            .windows(length)
+            .filter(|window| window[..length - 1] == *last_tokens)
+            .map(|window| window[length - 1])
+            .collect()
     }
 
     /// The tokens that the text has.
@@ -152,7 +156,7 @@ pub(crate) fn draw(
         logits = logits + bias;
     }
     let likeliest = logits.argmax(-1).astype(DType::I32);
-    let next = if form.is_greedy {
+    let token = if form.is_greedy {
         likeliest
     } else {
         let temperature = numbers.get((.., TEMPERATURE));
@@ -162,7 +166,7 @@ pub(crate) fn draw(
         let drawn = (kept + noise()).argmax(-1).astype(DType::I32);
         where_(temperature.equal(0), likeliest, drawn)
     };
-    where_(is_nan, NOT_A_TOKEN, next)
+    where_(is_nan, NOT_A_TOKEN, token)
 }
 
 /// The logits, negative infinity for tokens that are not drawn.

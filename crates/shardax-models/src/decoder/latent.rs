@@ -51,6 +51,7 @@ impl LatentAttention {
         let down = |to: usize, rngs: &mut Rngs| {
             Linear::builder(features, to).use_bias(biases.qkv).kernel_axes([Some("embed"), None]).build(rngs)
         };
+        // Latents are shared by all heads, so only the dimensions after them can be sharded by heads.
         let out = LinearGeneral::builder([heads, value_dim], [features]).use_bias(biases.out);
         LatentAttention {
             query_down: query_rank.map(|rank| down(rank, rngs)),
@@ -100,16 +101,16 @@ impl LatentAttention {
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
 
-    /// The next positions of `x`, `[batch, length, features]`, which see those in the cache. Results are NaN beyond the
-    /// cache's length. `positions`, `[batch, length]`, and a mask, broadcastable to `[batch, heads, length, length of the
+    /// Computes the next positions `x`, `[batch, length, features]`, which attend to the positions in the cache. Results are NaN
+    /// beyond the cache's length. `positions`, `[batch, length]`, and a mask, broadcastable to `[batch, heads, length, length of the
     /// cache]`, are for texts that do not begin at the cache's first position.
     ///
-    /// Queries are taken to the space of latents, so that no keys and values are computed of positions before.
+    /// Queries are mapped to the space of latents, so that keys and values of earlier positions are not computed again.
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
         let (Some(cached), Some(index)) = (&self.cached, &self.cache_index) else {
             let error = Error::new(ErrorKind::Value, "LatentAttention: the cache is not initialized");
-            return Array::from_error(error.help("call `init_cache` first"), &x);
+            return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
         };
         let axis = x.ndim() as i32 - 2;
         let (new, length) = (x.shape()[axis as usize] as i32, cached.shape()[axis as usize] as i32);
@@ -118,8 +119,10 @@ impl LatentAttention {
         let query = self.queries(&x, &positions);
         let latents = self.latents(&x, &positions).astype(cached.dtype());
         let cached = lax::dynamic_update_slice_in_dim(cached, &latents, &**index, axis);
-        let next = &**index + new;
+        let end = &**index + new;
 
+        // Queries are multiplied by the kernel of the keys instead of the keys, which would have to be computed again for all
+        // positions in the cache.
         let kernel = self.key_value.kernel.astype(query.dtype());
         let (key, value) = (kernel.get((Ellipsis, ..self.key_dim)), kernel.get((Ellipsis, self.key_dim..)));
         let of_latent = einsum("...qhd,rhd->...qhr", &[&query.get((Ellipsis, ..self.key_dim)), &key]);
@@ -134,8 +137,8 @@ impl LatentAttention {
         let options = AttentionOptions::new().scale(self.scale).mask(seen);
         let attended = options.dot_product_attention(query, keys, values);
         let y = self.out.forward(einsum("...qhr,rhd->...qhd", &[&attended, &value]));
-        let y = where_(next.greater(length), f64::NAN, y);
-        (self.cached, self.cache_index) = (Some(cached.into()), Some(next.into()));
+        let y = where_(end.greater(length), f64::NAN, y);
+        (self.cached, self.cache_index) = (Some(cached.into()), Some(end.into()));
         y
     }
 
@@ -154,9 +157,9 @@ impl LatentAttention {
     /// The normalized latent and the rotated key of each position.
     #[track_caller]
     fn latents(&self, x: &Array, positions: &Array) -> Array {
-        let both = self.latent.forward(x);
-        let latent = self.latent_norm.forward(both.get((Ellipsis, ..self.rank)));
-        let rotated = self.rope.apply(both.get((Ellipsis, self.rank..)).expand_dims(-2), positions);
+        let compressed = self.latent.forward(x);
+        let latent = self.latent_norm.forward(compressed.get((Ellipsis, ..self.rank)));
+        let rotated = self.rope.apply(compressed.get((Ellipsis, self.rank..)).expand_dims(-2), positions);
         concatenate(&[latent, rotated.squeeze(-2)], -1)
     }
 }

@@ -77,8 +77,9 @@ impl Decoder {
         let embedding_norm = config.embedding_norm.then(|| Norm::new(config.norm, features, config.epsilon, rngs));
         let (mut blocks, mut stack) = (Vec::new(), None);
         if config.scan_layers {
-            let all = Stack::new(layers, rngs, |rngs| Block::new(config, 0, rngs))?.axis_name("layers");
-            stack = Some(config.checkpoint.iter().fold(all, |all, policy| all.checkpoint(policy.clone())));
+            // The layers are one loop, so they must have the structure of layer 0.
+            let layers = Stack::new(layers, rngs, |rngs| Block::new(config, 0, rngs))?.axis_name("layers");
+            stack = Some(config.checkpoint.iter().fold(layers, |layers, policy| layers.checkpoint(policy.clone())));
         } else {
             blocks = (0..layers).map(|layer| Block::new(config, layer, rngs)).collect();
         }
@@ -116,8 +117,9 @@ impl Decoder {
         if let Err(error) = check_tokens("Decoder", &self.embed, &tokens) {
             return Array::from_error(error, &tokens);
         }
-        let checked = |table: &Embed| check_positions("Decoder", table, self.first_position, &tokens);
-        if let Some(Err(error)) = self.positions.as_ref().map(checked) {
+        if let Some(Err(error)) =
+            self.positions.as_ref().map(|table| check_positions("Decoder", table, self.first_position, &tokens))
+        {
             return Array::from_error(error, &tokens);
         }
         let length = tokens.shape().last().copied().unwrap_or(0);
@@ -184,8 +186,7 @@ impl Decoder {
     pub(crate) fn decode_at(&mut self, tokens: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;
         let cached = self.cached();
-        let next = || positions.cloned().unwrap_or_else(|| cached + arange(0..length));
-        let mut x = self.embed_at(tokens, next);
+        let mut x = self.embed_at(tokens, || positions.cloned().unwrap_or_else(|| cached + arange(0..length)));
         for block in &mut self.blocks {
             x = block.decode(x, positions, mask);
         }
@@ -254,6 +255,6 @@ pub(crate) fn check_positions(model: &str, table: &Embed, first: usize, tokens: 
     if length <= positions {
         return Ok(());
     }
-    let what = format!("{model}: texts of {length} tokens, and the model has {positions} positions");
-    Err(Error::new(ErrorKind::Value, what).help("cut the texts: `tokens.get((.., ..length))`"))
+    let message = format!("{model}: texts of {length} tokens, and the model has {positions} positions");
+    Err(Error::new(ErrorKind::Value, message).help("cut the texts: `tokens.get((.., ..length))`"))
 }

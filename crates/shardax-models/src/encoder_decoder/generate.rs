@@ -46,17 +46,16 @@ fn written(
     inputs.check()?;
     let batch = inputs.shape().first().copied().unwrap_or(0);
     let vocabulary = model.embed.embedding.shape().first().copied().unwrap_or(0);
-    let is_known = |token: &i32| usize::try_from(*token).is_ok_and(|token| token < vocabulary);
-    if prompt.is_empty() || !prompt.iter().all(is_known) {
-        let what = format!("the prompt {prompt:?} is empty, or has a token beyond the {vocabulary} of the model");
-        return Err(value_error(what, "give the tokens that start a text, such as `decoder_start_token_id`"));
+    if prompt.is_empty() || !prompt.iter().all(|token| usize::try_from(*token).is_ok_and(|token| token < vocabulary)) {
+        let message = format!("the prompt {prompt:?} is empty, or has a token beyond the {vocabulary} of the model");
+        return Err(value_error(message, "give the tokens that start a text, such as `decoder_start_token_id`"));
     }
     let positions = model.decoder.positions.as_ref().map(|table| table.embedding.shape()[0]);
     let room = prompt.len().checked_add(options.max_new_tokens).filter(|room| i32::try_from(*room).is_ok());
     let Some(room) = room.filter(|room| positions.is_none_or(|most| *room <= most.saturating_add(1))) else {
-        let what = format!("texts of {} and {} tokens are too long", prompt.len(), options.max_new_tokens);
+        let message = format!("texts of {} and {} tokens are too long", prompt.len(), options.max_new_tokens);
         let most = positions.unwrap_or(i32::MAX as usize);
-        return Err(value_error(what, format!("ask for fewer tokens: the model has {most} positions")));
+        return Err(value_error(message, format!("ask for fewer tokens: the model has {most} positions")));
     };
     let input = jit(encoded).call((model, &inputs, mask))?;
     let mut tokens = Array::from_vec(prompt.repeat(batch), &[batch, prompt.len()])?;
@@ -83,11 +82,14 @@ fn written(
             }
         }
     }
-    let cut = |(mut text, end): (Vec<i32>, Option<usize>)| {
-        text.truncate(end.unwrap_or(text.len()));
-        text
-    };
-    Ok(texts.into_iter().zip(ends).map(cut).collect())
+    Ok(texts
+        .into_iter()
+        .zip(ends)
+        .map(|(mut text, end)| {
+            text.truncate(end.unwrap_or(text.len()));
+            text
+        })
+        .collect())
 }
 
 /// The keys and values of these inputs.
@@ -113,6 +115,6 @@ fn step(
     let logits = model.decode(tokens, &input).get((.., -1)).astype(DType::F32);
     let cache = model.state_of(Filter::of::<Cache>());
     let [now, key] = random::split_n(&key);
-    let next = sampling::draw(&logits, &controls, form.0, || random::gumbel_dtype(now, logits.shape(), DType::F32));
-    Ok((cache, next.expand_dims(1), key))
+    let tokens = sampling::draw(&logits, &controls, form.0, || random::gumbel_dtype(now, logits.shape(), DType::F32));
+    Ok((cache, tokens.expand_dims(1), key))
 }

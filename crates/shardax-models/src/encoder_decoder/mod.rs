@@ -93,6 +93,7 @@ impl EncoderDecoder {
             };
             [conv(bins, 1, rngs), conv(features, 2, rngs)]
         });
+        // The order of these calls is the order in which random numbers are drawn.
         let embed = Embed::builder(config.vocab_size, features).axes(["vocab", "embed"]).build(rngs);
         let head = (!config.tie_embeddings).then(|| {
             let builder = Linear::builder(features, config.vocab_size).use_bias(false);
@@ -127,8 +128,8 @@ impl EncoderDecoder {
         };
         let most = table.embedding.shape().first().copied().unwrap_or(0) * 2 * sound::HOP;
         if sound.ndim() != 2 || samples > most {
-            let what = format!("sound_features: sound is {:?}, and the model reads {most} samples", sound.shape());
-            let error = value_error(what, "give sound `[batch, samples]`, in parts that are short enough");
+            let message = format!("sound_features: sound is {:?}, and the model reads {most} samples", sound.shape());
+            let error = value_error(message, "give sound `[batch, samples]`, in parts that are short enough");
             return Array::from_error(error, &sound);
         }
         let silence = zeros_dtype([sound.shape()[0], most - samples], sound.dtype());

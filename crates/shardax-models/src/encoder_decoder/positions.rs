@@ -28,8 +28,8 @@ pub(super) fn bias(
     (is_bidirectional, max_distance): (bool, usize),
     distances: usize,
 ) -> Array {
-    let all = table.embedding.shape().first().copied().unwrap_or(0);
-    let count = if is_bidirectional { all / 2 } else { all };
+    let count = table.embedding.shape().first().copied().unwrap_or(0);
+    let count = if is_bidirectional { count / 2 } else { count };
     let after = keys - queries.expand_dims(1);
     let groups = array(groups(distances.max(1), count, max_distance));
     let group = match is_bidirectional {

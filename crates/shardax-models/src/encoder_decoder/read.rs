@@ -78,7 +78,7 @@ fn t5(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         tie_embeddings: is_tied,
         logits_scale: is_scaled.then(|| (features as f64).sqrt().recip()),
     };
-    let first = if gated { "wi_1" } else { "wi" };
+    let input = if gated { "wi_1" } else { "wi" };
     let mut keys = KeyMap::new().array("embed.embedding", "shared.weight", Layout::Same).linear("head", "lm_head");
     for (stage, mlp) in [("encoder", 1), ("decoder", 2)] {
         let part = |layer: usize, name: &str| format!("{stage}.block.*.layer.{layer}.{name}");
@@ -89,7 +89,7 @@ fn t5(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
             .scale(&format!("{block}.norm.0"), &part(0, "layer_norm"))
             .scale(&format!("{block}.mlp_norm.0"), &part(mlp, "layer_norm"))
             .linear(&format!("{block}.mlp.gate"), &part(mlp, "DenseReluDense.wi_0"))
-            .linear(&format!("{block}.mlp.up"), &part(mlp, &format!("DenseReluDense.{first}")))
+            .linear(&format!("{block}.mlp.up"), &part(mlp, &format!("DenseReluDense.{input}")))
             .linear(&format!("{block}.mlp.down"), &part(mlp, "DenseReluDense.wo"))
             .scale(&format!("{stage}.norm.0"), &format!("{stage}.final_layer_norm"))
             .tied(&format!("{stage}.embed_tokens.weight"), "shared.weight");

@@ -31,14 +31,14 @@ pub fn log_mel(sound: impl ArrayLike, bins: usize) -> Array {
         return sound;
     }
     if samples <= FRAME / 2 || bins == 0 {
-        let what = format!("log_mel: {bins} bands of {samples} samples; frames have {FRAME} samples");
-        return Array::from_error(value_error(what, "give more than 200 samples, and at least one band"), &sound);
+        let message = format!("log_mel: {bins} bands of {samples} samples; frames have {FRAME} samples");
+        return Array::from_error(value_error(message, "give more than 200 samples, and at least one band"), &sound);
     }
     // Frames are centered at every 160th sample; beyond the ends the sound is reflected.
-    let last = (samples - 1) as i32;
+    let last_sample = (samples - 1) as i32;
     let starts = arange(0..(samples / HOP) as i32) * HOP as i32 - FRAME as i32 / 2;
     let places = (starts.expand_dims(1) + arange(0..FRAME as i32)).abs();
-    let places = minimum(&places, 2 * last - &places);
+    let places = minimum(&places, 2 * last_sample - &places);
     let frames = sound.astype(DType::F32).take(places, -1);
     let window = (0..FRAME).map(|i| 0.5 - 0.5 * (std::f64::consts::TAU * i as f64 / FRAME as f64).cos());
     let spectrum = rfft(frames * array(window.map(|weight| weight as f32).collect::<Vec<_>>()));

@@ -91,8 +91,8 @@ impl BlockType {
 
     /// The bytes of a tensor of this shape; `None` if rows do not end with a block, or if the number overflows.
     pub fn bytes_of(self, shape: &[usize]) -> Option<u64> {
-        let last = shape.last().copied().unwrap_or(1);
-        if !last.is_multiple_of(self.elements()) {
+        let columns = shape.last().copied().unwrap_or(1);
+        if !columns.is_multiple_of(self.elements()) {
             return None;
         }
         let elements = shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size as u64))?;
@@ -128,6 +128,7 @@ impl BlockType {
 
     /// Appends the groups of one block.
     fn push_block(self, block: &[u8], groups: &mut Groups) {
+        // The byte ranges are the fields of ggml's structs. A minimum is subtracted there and added here, hence the sign.
         match self {
             BlockType::F32 | BlockType::F16 | BlockType::BF16 => {}
             BlockType::Q4_0 => {

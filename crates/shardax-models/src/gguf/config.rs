@@ -34,10 +34,10 @@ impl Gguf {
             "gpt2" => gpt2(&keys)?,
             "llama" | "qwen2" | "qwen3" | "qwen3moe" | "gemma" | "gemma2" | "gemma3" | "phi2" | "phi3" => llama(&keys)?,
             other => {
-                let what = format!(
+                let message = format!(
                     "its architecture is {other:?}, and gpt2, llama, qwen2, qwen3, qwen3moe, gemma, gemma2, gemma3, phi2 and phi3 are known"
                 );
-                return Err(self.error(what));
+                return Err(self.error(message));
             }
         };
         for (field, key) in [("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")] {
@@ -90,13 +90,14 @@ impl Keys<'_> {
 
     fn size_opt(&self, key: &str) -> Result<Option<usize>> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        let wrong = || self.file.error(format!("`{}.{key}` is {value:?}, and not a size", self.architecture));
-        value.as_usize().map(Some).ok_or_else(wrong)
+        value
+            .as_usize()
+            .map(Some)
+            .ok_or_else(|| self.file.error(format!("`{}.{key}` is {value:?}, and not a size", self.architecture)))
     }
 
     fn size(&self, key: &str) -> Result<usize> {
-        let missing = || self.file.error(format!("it has no `{}.{key}`", self.architecture));
-        self.size_opt(key)?.ok_or_else(missing)
+        self.size_opt(key)?.ok_or_else(|| self.file.error(format!("it has no `{}.{key}`", self.architecture)))
     }
 
     fn number(&self, key: &str) -> Option<f64> {
@@ -258,6 +259,7 @@ fn llama3_scaling(factors: &[f32], theta: f64, dimensions: usize) -> Option<Valu
     const LOW: f64 = 1.0;
     const HIGH: f64 = 4.0;
     const ORIGINAL: f64 = 8192.0;
+    // The largest factor is the factor of the lowest frequency, which is scaled in full.
     let factor = f64::from(factors.iter().copied().fold(1.0, f32::max));
     if factors.len() * 2 != dimensions {
         return None;

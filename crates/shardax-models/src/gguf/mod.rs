@@ -117,8 +117,8 @@ impl Gguf {
 
     /// An error of the file's contents.
     fn error(&self, what: impl std::fmt::Display) -> Error {
-        let what = format!("{} cannot be used: {what}", self.path.display());
-        value_error(what, "use a file that llama.cpp's `convert_hf_to_gguf.py` or `llama-quantize` wrote")
+        let message = format!("{} cannot be used: {what}", self.path.display());
+        value_error(message, "use a file that llama.cpp's `convert_hf_to_gguf.py` or `llama-quantize` wrote")
     }
 }
 

@@ -42,8 +42,8 @@ impl RowOrder {
     }
 }
 
-/// The name that `transformers` has for a tensor of a file of this architecture, and how values differ; `None` for
-/// tensors that it has no array for.
+/// Returns the name in `transformers` of a tensor of this architecture, and how its values differ. Returns `None` if
+/// `transformers` has no such array.
 pub(super) fn translate(architecture: &str, name: &str, heads: [usize; 2]) -> Option<(String, Change)> {
     if architecture == "gpt2" {
         return gpt2(name);
@@ -56,6 +56,7 @@ pub(super) fn translate(architecture: &str, name: &str, heads: [usize; 2]) -> Op
     if let Some(other) = other {
         return Some((other, Change::None));
     }
+    // llama.cpp stores Gemma's norms as `1 + weight`.
     let is_gemma = architecture.starts_with("gemma");
     let norm_change = if is_gemma { Change::Added(1.0) } else { Change::None };
     if let Some(kind) = name.strip_prefix("output_norm.") {
@@ -166,8 +167,8 @@ impl Gguf {
                 arrays.extend(experts);
                 continue;
             }
-            let unknown = || (tensor.name.clone(), Change::None);
-            let (name, change) = translate(architecture, &tensor.name, heads).unwrap_or_else(unknown);
+            let (name, change) =
+                translate(architecture, &tensor.name, heads).unwrap_or_else(|| (tensor.name.clone(), Change::None));
             arrays.push(Translated { name, change, tensor: tensor.clone() });
         }
         arrays

@@ -67,8 +67,9 @@ fn place_tensors(path: &Path, tensors: &mut [Tensor], start: u64, (alignment, si
         let end = start.checked_add(tensor.offset).and_then(|begin| begin.checked_add(tensor.bytes));
         if !tensor.offset.is_multiple_of(alignment) || end.is_none_or(|end| end > size) {
             let Tensor { offset, bytes, .. } = tensor;
-            let what = format!("the tensor {name:?} has {bytes} bytes at {offset} after byte {start}, of {size} bytes");
-            return Err(damaged(path, start, what));
+            let message =
+                format!("the tensor {name:?} has {bytes} bytes at {offset} after byte {start}, of {size} bytes");
+            return Err(damaged(path, start, message));
         }
         if !names.insert(name.clone()) {
             return Err(damaged(path, start, format!("the tensor {name:?} is there twice")));
@@ -142,16 +143,17 @@ impl Reader<'_> {
 
     fn value(&mut self, kind: u32, depth: usize) -> Result<MetadataValue> {
         use MetadataValue::{Bool, Float, Integer, List, Text};
-        let what = "a metadata value";
+        // The numbers of types are those of the GGUF specification.
+        let field = "a metadata value";
         Ok(match kind {
-            0 => Integer(u8::from_le_bytes(self.array(what)?).into()),
-            1 => Integer(i8::from_le_bytes(self.array(what)?).into()),
-            2 => Integer(u16::from_le_bytes(self.array(what)?).into()),
-            3 => Integer(i16::from_le_bytes(self.array(what)?).into()),
-            4 => Integer(u32::from_le_bytes(self.array(what)?).into()),
-            5 => Integer(i32::from_le_bytes(self.array(what)?).into()),
-            6 => Float(f32::from_le_bytes(self.array(what)?).into()),
-            7 => match self.array::<1>(what)? {
+            0 => Integer(u8::from_le_bytes(self.array(field)?).into()),
+            1 => Integer(i8::from_le_bytes(self.array(field)?).into()),
+            2 => Integer(u16::from_le_bytes(self.array(field)?).into()),
+            3 => Integer(i16::from_le_bytes(self.array(field)?).into()),
+            4 => Integer(u32::from_le_bytes(self.array(field)?).into()),
+            5 => Integer(i32::from_le_bytes(self.array(field)?).into()),
+            6 => Float(f32::from_le_bytes(self.array(field)?).into()),
+            7 => match self.array::<1>(field)? {
                 [0] => Bool(false),
                 [1] => Bool(true),
                 [other] => return Err(self.error(format!("a boolean is {other}"))),
@@ -163,9 +165,9 @@ impl Reader<'_> {
                 List((0..count).map(|_| self.value(element, depth + 1)).collect::<Result<_>>()?)
             }
             9 => return Err(self.error(format!("lists are nested more than {MAX_NESTING} times"))),
-            10 => Integer(u64::from_le_bytes(self.array(what)?).into()),
-            11 => Integer(i64::from_le_bytes(self.array(what)?).into()),
-            12 => Float(f64::from_le_bytes(self.array(what)?)),
+            10 => Integer(u64::from_le_bytes(self.array(field)?).into()),
+            11 => Integer(i64::from_le_bytes(self.array(field)?).into()),
+            12 => Float(f64::from_le_bytes(self.array(field)?)),
             other => return Err(self.error(format!("the metadata type {other} is not known"))),
         })
     }
@@ -184,16 +186,17 @@ impl Reader<'_> {
             let size = usize::try_from(size).map_err(|_| self.error(format!("a dimension of {name:?} is {size}")))?;
             shape.push(size);
         }
+        // ggml writes the fastest dimension first.
         shape.reverse();
         let kind = self.u32("a tensor's type")?;
         let block = BlockType::of_code(kind).ok_or_else(|| {
-            let known = BlockType::ALL.map(BlockType::name).join(", ");
-            self.error(format!("the tensor {name:?} is of ggml's type {kind}; the known types are {known}"))
+            let names = BlockType::ALL.map(BlockType::name).join(", ");
+            self.error(format!("the tensor {name:?} is of ggml's type {kind}; the known types are {names}"))
         })?;
         let offset = self.u64("a tensor's offset")?;
         let bytes = block.bytes_of(&shape).ok_or_else(|| {
-            let what = format!("the tensor {name:?} of {shape:?} has no rows of entire {} blocks", block.name());
-            self.error(what)
+            let message = format!("the tensor {name:?} of {shape:?} has no rows of entire {} blocks", block.name());
+            self.error(message)
         })?;
         Ok(Tensor { name, block, shape, offset, bytes })
     }

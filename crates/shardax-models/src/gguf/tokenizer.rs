@@ -77,15 +77,19 @@ impl Gguf {
             "qwen2" | "deepseek-r1-qwen" => (vec![split(QWEN2_PIECES), bytes(false)], false),
             "smollm" => (vec![json!({"type": "Digits", "individual_digits": true}), bytes(true)], false),
             other => {
-                let known = "\"gpt-2\", \"llama-bpe\", \"qwen2\" and \"smollm\"";
-                return Err(self.error(format!("its tokenizer has the pieces {other:?}, and {known} are known")));
+                let names = "\"gpt-2\", \"llama-bpe\", \"qwen2\" and \"smollm\"";
+                return Err(self.error(format!("its tokenizer has the pieces {other:?}, and {names} are known")));
             }
         };
-        let pair = |merge: &MetadataValue| {
-            let (left, right) = merge.as_str()?.split_once(' ')?;
-            Some(json!([left, right]))
-        };
-        let merges: Option<Vec<Value>> = self.list("merges").iter().map(pair).collect();
+        // Files contain the name of a regular expression, not the expression itself.
+        let merges: Option<Vec<Value>> = self
+            .list("merges")
+            .iter()
+            .map(|merge| {
+                let (left, right) = merge.as_str()?.split_once(' ')?;
+                Some(json!([left, right]))
+            })
+            .collect();
         let merges = merges.ok_or_else(|| self.error("`tokenizer.ggml.merges` has a merge that is not two texts"))?;
         Ok(json!({
             "version": "1.0",
@@ -123,6 +127,7 @@ impl Gguf {
             normalizers.insert(0, json!({"type": "Prepend", "prepend": SPACE}));
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
+        // The unknown token is the one with this type, whatever its text.
         let types = self.list("token_type");
         let unknown = types.iter().position(|kind| *kind == MetadataValue::Integer(UNKNOWN));
         Ok(json!({

@@ -59,8 +59,8 @@ impl Adapter {
 
 /// The error of a layer that is a part of a layer of the files.
 fn part_of(path: &str, name: &str) -> shardax::Error {
-    let what = format!("`{path}` is a part of the layer {name:?} of the files, which has one adapter for all parts");
-    value_error(what, "adapt the other layers")
+    let message = format!("`{path}` is a part of the layer {name:?} of the files, which has one adapter for all parts");
+    value_error(message, "leave this layer out of the adapter, and adapt layers that the files store separately")
 }
 
 /// The key path of the layer of this name, and its number among the experts of a layer.
@@ -145,8 +145,8 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     }
     used.extend(weights.names().filter(|name| saved_module(&saved, name).is_some()).map(str::to_owned));
     if let Some(left) = weights.names().find(|name| !used.contains(*name)) {
-        let what = format!("{} has the array {left:?}, which is not part of a LoRA", folder.join(FILE).display());
-        return Err(value_error(what, "save it by `peft` without other changes to the model"));
+        let message = format!("{} has the array {left:?}, which is not part of a LoRA", folder.join(FILE).display());
+        return Err(value_error(message, "save it by `peft` without other changes to the model"));
     }
     let mut adapter = Adapter::of(layers, scale);
     (adapter.magnitudes, adapter.replaced) = (magnitudes, replaced);
@@ -185,16 +185,16 @@ fn saved_array(weights: &Weights, keys: &KeyMap, saved: &[String], name: &str) -
     }
     let bare = name.strip_prefix(BEFORE).unwrap_or(name);
     let Some((path, layout, None)) = keys.path_of_entry(bare) else {
-        let what = format!("the adapter replaces {bare:?}, which is no array of the model");
-        return Err(value_error(what, "look whether it is of this model"));
+        let message = format!("the adapter replaces {bare:?}, which is no array of the model");
+        return Err(value_error(message, "look whether it is of this model"));
     };
     if matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. }) {
         return Err(part_of(&path, bare));
     }
     let raw = weights.read(name)?.read_as(layout);
     let Some(raw) = raw else {
-        let what = format!("the array {name:?} cannot be laid out as {layout:?}");
-        return Err(value_error(what, "look whether the adapter is of this model"));
+        let message = format!("the array {name:?} cannot be laid out as {layout:?}");
+        return Err(value_error(message, "look whether the adapter is of this model"));
     };
     Ok(Some((path, raw.to_array(None)?)))
 }
@@ -269,8 +269,9 @@ fn init_is_identity(fields: &Fields) -> Result<()> {
 fn matrix(weights: &Weights, name: &str, rank: usize, dimension: usize) -> Result<Array> {
     let raw = weights.read(name)?;
     if raw.shape.len() != 2 || raw.shape[dimension] != rank || !raw.dtype.is_float() {
-        let what = format!("the array {name:?} is {}{:?}, which is not a matrix of rank {rank}", raw.dtype, raw.shape);
-        return Err(value_error(what, "look whether adapter_config.json belongs to the file"));
+        let message =
+            format!("the array {name:?} is {}{:?}, which is not a matrix of rank {rank}", raw.dtype, raw.shape);
+        return Err(value_error(message, "look whether adapter_config.json belongs to the file"));
     }
     raw.to_array(None)
 }
@@ -283,7 +284,7 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
         let Some((name, layout)) = keys.find(&format!("{path}.kernel")) else {
             return Err(value_error(
                 format!("the model of the configuration has no layer {path:?}"),
-                "give the adapter's",
+                "pass the configuration of the model that the adapter belongs to",
             ));
         };
         if matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. })
@@ -291,6 +292,7 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
         {
             return Err(part_of(path, &name));
         }
+        // peft transposes the matrices of layers whose kernels files store as `[in, out]`.
         fan_in_fan_out |= layout == Layout::Same;
         let name = keys.written(name.trim_end_matches(".weight"));
         modules.insert(name.rsplit('.').next().unwrap_or_default().to_owned());
@@ -305,8 +307,8 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
         match adapter.magnitudes.get(path) {
             Some(lengths) => drop(arrays.insert(format!("{BEFORE}{name}.lora_magnitude_vector"), Raw::of(lengths)?)),
             None if !adapter.magnitudes.is_empty() => {
-                let what = format!("the layer {path:?} has no lengths of columns, and others have");
-                return Err(value_error(what, "save adapters whose layers all have lengths, or none"));
+                let message = format!("the layer {path:?} has no lengths of columns, and others have");
+                return Err(value_error(message, "save adapters whose layers all have lengths, or none"));
             }
             None => {}
         }
@@ -314,8 +316,8 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
     let mut saved = BTreeSet::new();
     for (path, array) in &adapter.replaced {
         let Some((name, layout)) = keys.find(path).filter(|(name, _)| !name.contains('#')) else {
-            let what = format!("the model of the configuration has no array {path:?} of its own in files");
-            return Err(value_error(what, "give the adapter's"));
+            let message = format!("the model of the configuration has no array {path:?} of its own in files");
+            return Err(value_error(message, "pass the configuration of the model that the adapter belongs to"));
         };
         let raw = Raw::of(array)?;
         let shape = flat_shape(path, &raw.shape, layout);

@@ -329,8 +329,8 @@ impl Bert {
         // `[batch, heads, queries, keys]`
         let mask = options.attention_mask.as_ref().map(|mask| mask.expand_dims(1).expand_dims(1));
         for block in &self.blocks {
-            let seen = mask.iter().fold(AttentionOptions::new(), |options, mask| options.mask(mask));
-            x = block.norm.forward(&x + block.attention.attend(&x, &x, &x, seen));
+            let options = mask.iter().fold(AttentionOptions::new(), |options, mask| options.mask(mask));
+            x = block.norm.forward(&x + block.attention.attend(&x, &x, &x, options));
             x = block.mlp_norm.forward(&x + block.mlp.forward(&x));
         }
         x
@@ -397,7 +397,7 @@ fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
         mlp_norm: norm(rngs),
     });
     let blocks = blocks.collect();
-    let first = norm(rngs);
+    let first_norm = norm(rngs);
     let masks = config.head == BertHead::MaskedTokens;
     let (count, activation) = match config.head {
         BertHead::Classes { count, is_relu: true } => (Some(count), HeadActivation::Mlp(Activation::Relu)),
@@ -405,6 +405,7 @@ fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
         BertHead::TokenClasses(count) => (Some(count), HeadActivation::Tanh),
         BertHead::MaskedTokens | BertHead::None => (None, HeadActivation::Mlp(config.hidden_act)),
     };
+    // Heads for masked tokens have a transformation of each token; classifiers of texts pool the first token.
     let pools = matches!(config.head, BertHead::Classes { .. });
     let head = (masks || pools).then(|| Linear::new(features, features, rngs));
     let head_norm = masks.then(|| norm(rngs));
@@ -415,7 +416,7 @@ fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
         tokens,
         positions,
         kinds,
-        norm: first,
+        norm: first_norm,
         blocks,
         head,
         head_norm,

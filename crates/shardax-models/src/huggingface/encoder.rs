@@ -101,8 +101,8 @@ impl Patches {
     pub fn new(sizes: &PatchSizes, rngs: &mut Rngs) -> Result<Patches> {
         let PatchSizes { channels, features, image, patch, .. } = *sizes;
         if patch == 0 || !image.is_multiple_of(patch) {
-            let what = format!("patch_size ({patch}) does not divide image_size ({image})");
-            return Err(value_error(what, "give a positive patch_size that divides image_size"));
+            let message = format!("patch_size ({patch}) does not divide image_size ({image})");
+            return Err(value_error(message, "give a positive patch_size that divides image_size"));
         }
         let conv = Conv::builder(channels, features, [patch, patch]).strides([patch, patch]);
         let conv = conv.padding(Padding::Valid).use_bias(sizes.conv_bias).build(rngs);
@@ -143,8 +143,8 @@ impl Patches {
             return Ok(positions);
         }
         if !self.interpolates {
-            let what = format!("images of {grid:?} patches, and the model has {learned} by {learned} of them");
-            return Err(value_error(what, "resize the images to `image_size` of the configuration"));
+            let message = format!("images of {grid:?} patches, and the model has {learned} by {learned} of them");
+            return Err(value_error(message, "resize the images to `image_size` of the configuration"));
         }
         let table = positions.get(1..).reshape([learned, learned, features]).astype(DType::F32);
         let [rows, columns] = grid.map(|size| bicubic_weights(learned, size));

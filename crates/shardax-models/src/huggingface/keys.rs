@@ -162,8 +162,8 @@ impl KeyMap {
             .chain(self.aliases.iter().filter_map(other))
             .chain(self.prefixes.iter().filter_map(elsewhere));
         names.flat_map(|name| [format!("{}{name}", self.prefix), name]).find(|name| {
-            let first = name.trim_end_matches("[#]").replace('#', "0");
-            weights.contains(&first)
+            let first_name = name.trim_end_matches("[#]").replace('#', "0");
+            weights.contains(&first_name)
         })
     }
 

@@ -90,8 +90,8 @@ impl Raw {
     pub fn select_rows(&self, rows: &[usize]) -> Raw {
         let size = self.bytes.len() / self.shape.first().copied().unwrap_or(1).max(1);
         let bytes = rows.iter().flat_map(|row| &self.bytes[row * size..(row + 1) * size]).copied().collect();
-        let rest = self.shape.get(1..).unwrap_or_default();
-        Raw { dtype: self.dtype, shape: [&[rows.len()], rest].concat(), bytes }
+        let entry_shape = self.shape.get(1..).unwrap_or_default();
+        Raw { dtype: self.dtype, shape: [&[rows.len()], entry_shape].concat(), bytes }
     }
 
     /// The values less a number; `None` unless they are in float32.
@@ -116,7 +116,7 @@ impl Raw {
         }
     }
 
-    /// The values of a file as a model has them; `None` where they do not fit the layout.
+    /// Converts the values of a file to the layout of the model. Returns `None` if their shape does not fit.
     pub fn read_as(self, layout: Layout) -> Option<Raw> {
         let rank = self.shape.len();
         let backwards: Vec<usize> = (0..rank).rev().collect();
@@ -131,14 +131,17 @@ impl Raw {
                 let (count, rest) = self.shape.split_first()?;
                 let of = count.checked_div(groups).filter(|of| of * groups == *count)?;
                 let row = self.bytes.len().checked_div(*count)?;
-                let rows = |group: usize| self.bytes.get((group * of + start) * row..(group * of + end) * row);
                 if start > end || end > of {
                     return None;
                 }
-                let bytes = (0..groups).map(rows).collect::<Option<Vec<_>>>()?.concat();
+                let bytes = (0..groups)
+                    .map(|group| self.bytes.get((group * of + start) * row..(group * of + end) * row))
+                    .collect::<Option<Vec<_>>>()?
+                    .concat();
                 let shape = [&[groups * (end - start)], rest].concat();
                 Raw { dtype: self.dtype, shape, bytes }.transposed(&backwards)
             }
+            // Neighbouring columns belong to different parts, so that the parts are first moved apart.
             Layout::Interleaved { index, of } => {
                 let last = *self.shape.last()?;
                 let count = last.checked_div(of).filter(|count| count * of == last && index < of)?;
@@ -201,8 +204,10 @@ impl Raw {
     pub fn entries(self) -> Vec<Raw> {
         let Some((count, rest)) = self.shape.split_first() else { return vec![self] };
         let size = self.bytes.len().checked_div(*count).unwrap_or(0);
-        let entry = |bytes: &[u8]| Raw { dtype: self.dtype, shape: rest.to_vec(), bytes: bytes.to_vec() };
-        self.bytes.chunks(size.max(1)).map(entry).collect()
+        self.bytes
+            .chunks(size.max(1))
+            .map(|bytes: &[u8]| Raw { dtype: self.dtype, shape: rest.to_vec(), bytes: bytes.to_vec() })
+            .collect()
     }
 
     /// One array of these entries of a new first dimension; `None` if they differ in shape or dtype.

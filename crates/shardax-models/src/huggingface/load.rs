@@ -33,30 +33,32 @@ pub(super) fn all_of<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules:
 /// Fails when the files have an array that is at none of these places.
 pub(super) fn check_left(weights: &Weights, keys: &KeyMap, places: &[Place<'_>]) -> Result<()> {
     let used: BTreeSet<String> = places.iter().flat_map(|place| names_of(&place.name, &place.like)).collect();
-    let mut left: Vec<&str> = weights.names().filter(|name| !used.contains(*name) && !keys.ignores(name)).collect();
+    let mut unused: Vec<&str> = weights.names().filter(|name| !used.contains(*name) && !keys.ignores(name)).collect();
+    // Some files contain a copy of tied weights, which is only allowed if it is equal.
     for (copy, name) in &keys.tied {
-        if let (Some(at), Some(name)) = (left.iter().position(|left| left == copy), keys.in_files(weights, name)) {
+        if let (Some(at), Some(name)) = (unused.iter().position(|unused| unused == copy), keys.in_files(weights, name))
+        {
             let (one, other) = (weights.read(copy)?, weights.read(&name)?);
             if (one.dtype, one.shape, one.bytes) != (other.dtype, other.shape, other.bytes) {
-                let what = format!(
+                let message = format!(
                     "the arrays {copy:?} and {name:?} of {} differ, and config.json says that they are one",
                     weights.path().display()
                 );
-                return Err(value_error(what, "set \"tie_word_embeddings\" to false if they are two"));
+                return Err(value_error(message, "set \"tie_word_embeddings\" to false if they are two"));
             }
-            left.remove(at);
+            unused.remove(at);
         }
     }
-    match left[..] {
+    match unused[..] {
         [] => Ok(()),
         [first, ..] => {
-            let what = format!(
+            let message = format!(
                 "{} has {} arrays that the model of config.json does not have, such as {first:?}",
                 weights.path().display(),
-                left.len()
+                unused.len()
             );
             let help = "look whether `config.json` belongs to the files; `load` with a `KeyMap` takes a part of them";
-            Err(value_error(what, help))
+            Err(value_error(message, help))
         }
     }
 }
@@ -86,17 +88,18 @@ pub(super) fn located<'a, M: Tree>(
         if let Some(error) = leaf.error() {
             return Err(error.clone());
         }
+        // Arrays without axis names are replicated over the mesh of the rules.
         let named = info.axis_names.as_ref().and_then(|names| rules.sharding(names));
         let to = named.or_else(|| rules.mesh().map(|mesh| NamedSharding::new(mesh, P![])));
         let path = path.strip_prefix('.').unwrap_or(&path).to_owned();
         let Some((name, layout)) = keys.find(&path) else {
-            let what = format!("no rule says which array of a file `{path}` is");
-            return Err(value_error(what, "add one to the `KeyMap`"));
+            let message = format!("no rule says which array of a file `{path}` is");
+            return Err(value_error(message, "add one to the `KeyMap`"));
         };
         let Some(name) = keys.in_files(weights, &name) else {
-            let what = format!("{} has no array {name:?}, which `{path}` would be", weights.path().display());
+            let message = format!("{} has no array {name:?}, which `{path}` would be", weights.path().display());
             let help = "look whether the files are of such a model: `Weights::names` lists what they have";
-            return Err(value_error(what, help));
+            return Err(value_error(message, help));
         };
         places.push(Place { weights, path, like: leaf, name, layout, to });
     }
@@ -207,8 +210,8 @@ fn names_of(name: &str, like: &Array) -> Vec<String> {
 /// The dtype of the arrays of this name, and their values in the layout of the model; `None` if they do not fit it.
 fn laid_out(weights: &Weights, name: &str, layout: Layout, like: &Array) -> Result<(DType, Option<Raw>)> {
     if !name.contains('#') {
-        let found = weights.read(name)?;
-        return Ok((found.dtype, found.read_as(layout)));
+        let raw = weights.read(name)?;
+        return Ok((raw.dtype, raw.read_as(layout)));
     }
     let mut entries = Vec::new();
     for name in names_of(name, like) {
@@ -232,17 +235,17 @@ fn one(
     let (dtype, laid) = laid_out(weights, name, layout, like)?;
     let file = weights.path().display();
     if like.dtype().is_float() && !dtype.is_float() {
-        let what = format!("the array {name:?} of {file} holds {dtype}, and `{path}` is {}", like.dtype());
-        return Err(value_error(what, "quantized weights are not read: save the model as F32, F16 or BF16"));
+        let message = format!("the array {name:?} of {file} holds {dtype}, and `{path}` is {}", like.dtype());
+        return Err(value_error(message, "quantized weights are not read: save the model as F32, F16 or BF16"));
     }
     let Some(laid) = laid.filter(|laid| splits(like.shape(), &laid.shape)) else {
         let names = names_of(name, like);
         let shape = names.first().and_then(|name| weights.shape(name)).unwrap_or_default();
-        let what = format!(
+        let message = format!(
             "the array {name:?} of {file} is {shape:?}, which laid out as {layout:?} does not make `{path}`, {:?}",
             like.shape()
         );
-        return Err(value_error(what, "look whether `config.json` belongs to the files"));
+        return Err(value_error(message, "look whether `config.json` belongs to the files"));
     };
     Ok(laid.reshaped(like.shape()).to_array(to)?.astype(like.dtype()))
 }

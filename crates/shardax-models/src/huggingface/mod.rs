@@ -197,11 +197,11 @@ fn bounded<M: Pretrained>(architecture: &M::Architecture, weights: &Weights) -> 
     let (layers, matrices) = M::extents(architecture);
     let (arrays, elements) = (weights.names().count(), weights.elements());
     let too_large = |what: String| {
-        let what = format!(
+        let message = format!(
             "config.json has {what}, and {} has {arrays} arrays of {elements} elements",
             weights.path().display()
         );
-        value_error(what, "look whether `config.json` belongs to the files")
+        value_error(message, "look whether `config.json` belongs to the files")
     };
     if layers > arrays {
         return Err(too_large(format!("{layers} layers")));
@@ -214,10 +214,11 @@ fn bounded<M: Pretrained>(architecture: &M::Architecture, weights: &Weights) -> 
 
 fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()> {
     if M::is_part_of(config) {
-        let what = "the configuration is of a model of text and images, and this model is its text alone";
-        return Err(value_error(what, "save with a `Config` of the fields of `text_config`"));
+        let message = "the configuration is of a model of text and images, and this model is its text alone";
+        return Err(value_error(message, "save with a `Config` of the fields of `text_config`"));
     }
     let (architecture, keys) = M::read(config)?;
+    // The shapes are compared first, because files with another configuration could not be loaded again.
     let types = |model: &M| -> Vec<(String, Vec<usize>)> {
         let leaves = tree::leaves_with_path(model).into_iter();
         leaves.map(|(path, leaf)| (path, leaf.shape().to_vec())).collect()
@@ -229,8 +230,8 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
         return Err(value_error(what, "give the `Config` that the model was made of, and a model without caches"));
     }
     if want.len() != got.len() {
-        let what = format!("the configuration is of {} arrays, and the model has {}", want.len(), got.len());
-        return Err(value_error(what, "give the `Config` that the model was made of, and a model without caches"));
+        let message = format!("the configuration is of {} arrays, and the model has {}", want.len(), got.len());
+        return Err(value_error(message, "give the `Config` that the model was made of, and a model without caches"));
     }
     save::write(
         folder,

@@ -170,16 +170,18 @@ fn layers(fields: &Fields, head_dim: usize) -> Result<Vec<(Rope, Option<usize>)>
         Some(other) => Err(fields.error(format!("the layer type {other:?} is not known"))),
         None => Ok(index.is_multiple_of(interval)),
     };
-    let layer = |index| Ok(if is_global(index)? { (global.clone(), None) } else { (local.clone(), Some(half)) });
-    (0..count).map(layer).collect()
+    (0..count)
+        .map(|index| Ok(if is_global(index)? { (global.clone(), None) } else { (local.clone(), Some(half)) }))
+        .collect()
 }
 
-/// The names of arrays. A model without a head has no prefix in files, and others may lack it.
+/// The names of arrays. Files of a model without a head have no prefix, and other files may lack it.
 fn keys(config: &ModernBertConfig) -> KeyMap {
     let prefix = if config.head == BertHead::None { "" } else { "model." };
     let name = |name: &str| format!("{prefix}{name}");
     let layer = |part: &str| name(&format!("layers.*.{part}"));
     let (features, hidden) = (config.hidden_size, config.intermediate_size);
+    // Files store queries, keys and values (and the two halves of the MLP) as one matrix.
     let part = |index: usize, size: usize, parts: usize| Layout::Rows {
         start: size.saturating_mul(index),
         end: size.saturating_mul(index + 1),
@@ -203,8 +205,8 @@ fn keys(config: &ModernBertConfig) -> KeyMap {
         .linear("classifier", "classifier");
     match config.head {
         BertHead::None => {
-            let others = ["head", "decoder", "classifier"].into_iter();
-            others.fold(keys.prefix_alias("", "model."), |keys, other| keys.ignore(&format!("{other}.**")))
+            let heads = ["head", "decoder", "classifier"].into_iter();
+            heads.fold(keys.prefix_alias("", "model."), |keys, other| keys.ignore(&format!("{other}.**")))
         }
         BertHead::MaskedTokens => keys
             .array("bias", "decoder.bias", Layout::Same)
@@ -225,9 +227,9 @@ impl ModernBert {
         // `[batch, heads, queries, keys]`
         let mask = options.mask().map(|mask| mask.expand_dims(1).expand_dims(1));
         for block in &self.blocks {
-            let seen = mask.iter().fold(AttentionOptions::new(), |options, mask| options.mask(mask));
+            let options = mask.iter().fold(AttentionOptions::new(), |options, mask| options.mask(mask));
             let y = block.norm.as_ref().map_or_else(|| x.clone(), |norm| norm.forward(&x));
-            x = &x + block.attention.attend(&y, &y, &y, seen);
+            x = &x + block.attention.attend(&y, &y, &y, options);
             x = &x + block.mlp.forward(block.mlp_norm.forward(&x));
         }
         self.final_norm.forward(x)
@@ -261,12 +263,13 @@ fn make(config: &ModernBertConfig, rngs: &mut Rngs) -> ModernBert {
     let kind = if config.norm_bias { NormKind::Layer } else { NormKind::LayerScale };
     let norm = |rngs: &mut Rngs| Norm::new(kind, features, config.norm_eps, rngs);
     let tokens = Embed::builder(config.vocab_size, features).axes(["vocab", "embed"]).build(rngs);
-    let first = norm(rngs);
+    let first_norm = norm(rngs);
     let block = |(index, (rope, window)): (usize, &(Rope, Option<usize>)), rngs: &mut Rngs| {
         let builder =
             attention(config.num_attention_heads, features).use_bias(config.attention_bias).rope(rope.clone());
         let builder = window.iter().fold(builder, |builder, window| builder.local_window_size(*window, *window));
         Block {
+            // The norm after the embeddings serves as the first norm of layer 0.
             norm: (index > 0).then(|| norm(rngs)),
             attention: builder.build(rngs),
             mlp_norm: norm(rngs),
@@ -277,7 +280,7 @@ fn make(config: &ModernBertConfig, rngs: &mut Rngs) -> ModernBert {
     let has_head = config.head != BertHead::None;
     ModernBert {
         tokens,
-        norm: first,
+        norm: first_norm,
         blocks,
         final_norm: norm(rngs),
         head: has_head.then(|| Linear::builder(features, features).use_bias(config.classifier_bias).build(rngs)),

@@ -21,16 +21,16 @@ pub(super) fn arrays<M: Tree>(model: &M, keys: &KeyMap) -> Result<Named> {
     for (path, leaf) in tree::leaves_with_path(model) {
         let path = path.strip_prefix('.').unwrap_or(&path);
         let Some((name, layout)) = keys.find(path) else {
-            let what = format!("no rule says which array of a file `{path}` is");
-            return Err(value_error(what, "save models without caches, and of the kind of their `Config`"));
+            let message = format!("no rule says which array of a file `{path}` is");
+            return Err(value_error(message, "save models without caches, and of the kind of their `Config`"));
         };
         let raw = Raw::of(&leaf)?;
         let entries = if name.contains('#') { raw.entries() } else { vec![raw] };
         for (entry, raw) in entries.into_iter().enumerate() {
             let shape = flat_shape(path, &raw.shape, layout);
             let Some(written) = raw.reshaped(&shape).written_as(layout) else {
-                let what = format!("`{path}`, {shape:?}, cannot be laid out as {layout:?}");
-                return Err(value_error(what, "look whether the `Config` is that of the model"));
+                let message = format!("`{path}`, {shape:?}, cannot be laid out as {layout:?}");
+                return Err(value_error(message, "look whether the `Config` is that of the model"));
             };
             parts.entry((keys.written(&name), entry)).or_default().push((layout, written));
         }
@@ -58,13 +58,13 @@ fn do_not_fit(name: &str) -> shardax::Error {
 
 /// The shape of an array whose heads of attention are joined.
 pub(super) fn flat_shape(path: &str, shape: &[usize], layout: Layout) -> Vec<usize> {
-    let all = |dims: &[usize]| dims.iter().product::<usize>();
+    let elements = |dims: &[usize]| dims.iter().product::<usize>();
     match layout {
         Layout::Convolution => shape.to_vec(),
-        _ if path.ends_with(".bias") => vec![all(shape)],
+        _ if path.ends_with(".bias") => vec![elements(shape)],
         _ if path.ends_with(".kernel") && shape.len() == 3 => {
             let inputs = input_dims(path, shape.len());
-            vec![all(&shape[..inputs]), all(&shape[inputs..])]
+            vec![elements(&shape[..inputs]), elements(&shape[inputs..])]
         }
         _ => shape.to_vec(),
     }

@@ -83,21 +83,22 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
     for module in &modules {
         let text = |name: &str| module.get(name).and_then(|value| value.as_str()).unwrap_or_default();
         let inside = folder.join(text("path"));
+        // Types are paths of Python classes, whose modules were renamed between versions.
         match text("type").rsplit('.').next().unwrap_or_default() {
             "Transformer" => encoder = Some(pretrained::<Bert>(&inside, options)?),
             "Pooling" => pooling = Some(read_pooling(&inside)?),
             "Normalize" => normalizes = true,
             other => {
-                let what = format!("{} has the module {other:?}, which is not known", path.display());
-                return Err(value_error(what, "use a model of a Transformer, Pooling and Normalize"));
+                let message = format!("{} has the module {other:?}, which is not known", path.display());
+                return Err(value_error(message, "use a model of a Transformer, Pooling and Normalize"));
             }
         }
     }
     match (encoder, pooling) {
         (Some(encoder), Some(pooling)) => Ok(SentenceEncoder { encoder, pooling, normalizes }),
         _ => {
-            let what = format!("{} has no Transformer, or no Pooling", path.display());
-            Err(value_error(what, "load the encoder alone by `Bert::from_pretrained`"))
+            let message = format!("{} has no Transformer, or no Pooling", path.display());
+            Err(value_error(message, "load the encoder alone by `Bert::from_pretrained`"))
         }
     }
 }

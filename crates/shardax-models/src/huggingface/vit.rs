@@ -142,6 +142,7 @@ impl Pretrained for Vit {
         let head = match config.head {
             VitHead::None => None,
             VitHead::Classes(count) => Some(Linear::new(features, count, rngs)),
+            // DINOv2 classifies the class token and the mean of the patches, next to each other.
             VitHead::ClassesWithMean(count) => Some(Linear::new(features.saturating_mul(2), count, rngs)),
         };
         Ok(Vit { patches, blocks, norm, head, joins_mean: matches!(config.head, VitHead::ClassesWithMean(_)) })
@@ -242,10 +243,10 @@ impl Vit {
     pub fn forward(&self, images: impl ArrayLike) -> Array {
         let x = self.encode(images);
         let Some(head) = self.head.as_ref().filter(|_| x.check().is_ok()) else { return x };
-        let first = x.get((.., 0));
+        let class_token = x.get((.., 0));
         match self.joins_mean {
-            true => head.forward(concatenate(&[first, x.get((.., 1..)).mean(1)], -1)),
-            false => head.forward(first),
+            true => head.forward(concatenate(&[class_token, x.get((.., 1..)).mean(1)], -1)),
+            false => head.forward(class_token),
         }
     }
 }

@@ -119,8 +119,10 @@ impl Weights {
 
     /// The number of elements of all arrays.
     pub(super) fn elements(&self) -> u128 {
-        let of = |entry: &Entry| entry.shape.iter().fold(1u128, |n, size| n.saturating_mul(*size as u128));
-        self.arrays.values().map(of).fold(0, u128::saturating_add)
+        self.arrays
+            .values()
+            .map(|entry| entry.shape.iter().fold(1u128, |n, size| n.saturating_mul(*size as u128)))
+            .fold(0, u128::saturating_add)
     }
 
     /// The file, or the folder, for messages.
@@ -135,8 +137,8 @@ impl Weights {
         match &entry.elements {
             Elements::Named(text) => {
                 let Some(dtype) = dtype_of(text) else {
-                    let what = format!("the array {name:?} of {} has elements {text}", self.path.display());
-                    return Err(value_error(what, "save it as F32, F16 or BF16"));
+                    let message = format!("the array {name:?} of {} has elements {text}", self.path.display());
+                    return Err(value_error(message, "save it as F32, F16 or BF16"));
                 };
                 Ok(Raw { dtype, shape, bytes: self.bytes(name, entry)? })
             }
@@ -201,9 +203,10 @@ impl Weights {
             let shape =
                 self.shape(&parts[0]).and_then(|shape| method.shape(shape)).ok_or_else(|| self.unfit(&parts[0]))?;
             if let Some(missing) = parts.iter().find(|part| !self.contains(part)) {
-                let what = format!("{} has no array {missing:?}, which belongs to {:?}", self.path.display(), parts[0]);
+                let message =
+                    format!("{} has no array {missing:?}, which belongs to {:?}", self.path.display(), parts[0]);
                 return Err(value_error(
-                    what,
+                    message,
                     "look whether `quantization_config` of config.json belongs to the files",
                 ));
             }
@@ -216,8 +219,8 @@ impl Weights {
 
     fn entry(&self, name: &str) -> Result<&Entry> {
         self.arrays.get(name).ok_or_else(|| {
-            let what = format!("{} has no array {name:?}", self.path.display());
-            value_error(what, "`names` lists those that it has")
+            let message = format!("{} has no array {name:?}", self.path.display());
+            value_error(message, "`names` lists those that it has")
         })
     }
 
@@ -228,8 +231,8 @@ impl Weights {
         let mut bytes = Vec::new();
         let size = usize::try_from(entry.bytes).ok().filter(|size| bytes.try_reserve_exact(*size).is_ok());
         let Some(size) = size else {
-            let what = format!("the array {name:?} of {} takes {} bytes", self.path.display(), entry.bytes);
-            return Err(value_error(what, "it does not fit in memory"));
+            let message = format!("the array {name:?} of {} takes {} bytes", self.path.display(), entry.bytes);
+            return Err(value_error(message, "it does not fit in memory: load the model on a host with more memory"));
         };
         bytes.resize(size, 0);
         let read = file.seek(SeekFrom::Start(entry.offset)).and_then(|_| file.read_exact(&mut bytes));
@@ -268,8 +271,8 @@ impl Weights {
         if bytes.is_some_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok()) {
             return Ok(());
         }
-        let what = format!("the array {name:?} of {} is {:?} in float32", self.path.display(), entry.shape);
-        Err(value_error(what, "it does not fit in memory: `Packed` keeps it in few bits"))
+        let message = format!("the array {name:?} of {} is {:?} in float32", self.path.display(), entry.shape);
+        Err(value_error(message, "it does not fit in memory: `Packed` keeps it in few bits"))
     }
 
     /// The error of an array whose parts or rows do not fit each other.
@@ -381,9 +384,9 @@ fn header(weights: &mut Weights, path: &Path) -> Result<()> {
         if begin > end || end > room {
             return Err(odd(format!("is at {begin}..{end} of {room} bytes")));
         }
-        let wanted = dtype_of(&dtype)
+        let expected_len = dtype_of(&dtype)
             .map(|dtype| shape.iter().try_fold(dtype.byte_size() as u64, |n, d| n.checked_mul(*d as u64)));
-        if wanted.is_some_and(|wanted| wanted != Some(end - begin)) {
+        if expected_len.is_some_and(|expected_len| expected_len != Some(end - begin)) {
             return Err(odd(format!("has {} bytes, and is {dtype}{shape:?}", end - begin)));
         }
         places.push([begin, end]);
@@ -400,15 +403,19 @@ fn header(weights: &mut Weights, path: &Path) -> Result<()> {
     }
     // Arrays lie one after the other: those that overlap, or leave gaps, would be read without an error.
     places.sort_unstable();
-    let mut at = 0;
+    let mut offset = 0;
     for [begin, end] in places {
-        if begin != at {
-            return Err(wrong(path, 8, format!("an array begins at {begin}, and the one before it ends at {at}")));
+        if begin != offset {
+            return Err(wrong(path, 8, format!("an array begins at {begin}, and the one before it ends at {offset}")));
         }
-        at = end;
+        offset = end;
     }
-    if at != size - 8 - length {
-        return Err(wrong(path, 8, format!("its arrays have {at} bytes, and {} follow the header", size - 8 - length)));
+    if offset != size - 8 - length {
+        return Err(wrong(
+            path,
+            8,
+            format!("its arrays have {offset} bytes, and {} follow the header", size - 8 - length),
+        ));
     }
     weights.files.push(path.to_owned());
     Ok(())

@@ -47,15 +47,16 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
     let mut archive = match ZipArchive::new(&mut file) {
         Ok(archive) => archive,
         Err(error) => {
-            let what = format!("{} is no zip archive, as PyTorch writes since version 1.6: {error}", path.display());
+            let message = format!("{} is no zip archive, as PyTorch writes since version 1.6: {error}", path.display());
             let help = "load it in Python and save it again: `torch.save(torch.load(path), path)`";
-            return Err(value_error(what, help));
+            return Err(value_error(message, help));
         }
     };
     let names: Vec<String> = archive.file_names().map(str::to_owned).collect();
     let Some(prefix) = names.iter().find_map(|name| name.strip_suffix("data.pkl")) else {
         return Err(damaged(path, 0, "the archive has no data.pkl"));
     };
+    // Only the positions of storages are kept, so that tensors are read when a model asks for them.
     let mut parts = BTreeMap::new();
     let (mut pickle, mut order) = (Vec::new(), Vec::new());
     for index in 0..archive.len() {
@@ -80,8 +81,8 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
         ));
     }
     let parsed = pickle::tensors(&pickle).map_err(|what| {
-        let what = format!("{} is not read: {what}", path.display());
-        value_error(what, "save a dictionary of tensors: `torch.save(model.state_dict(), path)`, or use safetensors")
+        let message = format!("{} is not read: {what}", path.display());
+        value_error(message, "save a dictionary of tensors: `torch.save(model.state_dict(), path)`, or use safetensors")
     })?;
     parsed.into_iter().map(|tensor| placed(path, tensor, &parts)).collect()
 }
@@ -101,8 +102,8 @@ fn placed(path: &Path, tensor: pickle::Rebuilt, parts: &BTreeMap<String, (u64, u
             return Some(0);
         }
         let steps = shape.iter().zip(&strides).map(|(size, stride)| (*size as u64 - 1).checked_mul(*stride as u64));
-        let last = steps.into_iter().try_fold(0u64, |sum, step| sum.checked_add(step?))?;
-        last.checked_add(1)?.checked_mul(element)
+        let last_element = steps.into_iter().try_fold(0u64, |sum, step| sum.checked_add(step?))?;
+        last_element.checked_add(1)?.checked_mul(element)
     })();
     let begin = (offset as u64).checked_mul(element);
     let end = begin.and_then(|begin| begin.checked_add(bytes?));
@@ -113,10 +114,10 @@ fn placed(path: &Path, tensor: pickle::Rebuilt, parts: &BTreeMap<String, (u64, u
             Ok(Tensor { name, dtype, shape, strides, offset: start + begin, bytes })
         }
         _ => {
-            let what = format!(
+            let message = format!(
                 "the tensor {name:?} of {shape:?} with strides {strides:?} at element {offset} is not in its storage of {size} bytes"
             );
-            Err(damaged(path, start, what))
+            Err(damaged(path, start, message))
         }
     }
 }

@@ -233,8 +233,8 @@ impl<'a> Machine<'a> {
     }
 
     fn line(&mut self) -> Result<&'a str, String> {
-        let rest = self.input.get(self.position..).unwrap_or_default();
-        let length = rest.iter().position(|byte| *byte == b'\n').ok_or("a name has no end")?;
+        let remaining = self.input.get(self.position..).unwrap_or_default();
+        let length = remaining.iter().position(|byte| *byte == b'\n').ok_or("a name has no end")?;
         let line = std::str::from_utf8(self.take(length)?).map_err(|_| "a name is not UTF-8")?;
         self.take(1)?;
         Ok(line)

@@ -165,11 +165,10 @@ fn gptq((bits, zero_offset): (usize, i32), weights: &Raw, zeros: &Raw, scales: &
     let integer =
         |input: usize, output: usize| bits_of(weights[input / per_word * outputs + output], input % per_word, bits);
     let zero_words = outputs.div_ceil(per_word);
-    let scale_and_zero = |group: usize, output: usize| {
+    rows_of_inputs((inputs, outputs, groups), bits, &group_of, integer, |group: usize, output: usize| {
         let zero = bits_of(zeros[group * zero_words + output / per_word], output % per_word, bits);
         (scales[group * outputs + output], zero + zero_offset)
-    };
-    rows_of_inputs((inputs, outputs, groups), bits, &group_of, integer, scale_and_zero)
+    })
 }
 
 fn awq(weights: &Raw, zeros: &Raw, scales: &Raw) -> Option<Groups> {

@@ -41,7 +41,10 @@ impl ChatTemplate {
         let location = std::panic::Location::caller();
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|error| value_error(error.to_string(), "please report this"))?);
+        environment.set_syntax(syntax.map_err(|error| {
+            value_error(format!("internal error: {error}"), "please report this, with the version of shardax-models")
+        })?);
+        // A template is a program of whoever wrote the files, so its steps are limited.
         environment.set_fuel(Some(FUEL));
         environment.set_formatter(|out, _, value| {
             let mut text = String::new();
@@ -54,8 +57,9 @@ impl ChatTemplate {
         environment.add_filter("tojson", tojson);
         environment.add_test("iterable", is_iterable);
         environment.add_template_owned(NAME, without_marks(template)).map_err(|error| {
-            let what = format!("the chat template is not read: {}", described(&error));
-            value_error(what, "look at the template in `tokenizer_config.json` or `chat_template.jinja`").at(location)
+            let message = format!("the chat template is not read: {}", described(&error));
+            value_error(message, "look at the template in `tokenizer_config.json` or `chat_template.jinja`")
+                .at(location)
         })?;
         Ok(ChatTemplate { environment, special_tokens: BTreeMap::new() })
     }
@@ -81,8 +85,8 @@ impl ChatTemplate {
         let location = std::panic::Location::caller();
         let parsed = |name: &str, text: &str| {
             serde_json::from_str::<Value>(text).map_err(|error| {
-                let what = format!("the {name} of a conversation are no JSON: {error}");
-                value_error(what, "give a list of objects with `role` and `content`").at(location)
+                let message = format!("the {name} of a conversation are no JSON: {error}");
+                value_error(message, "give a list of objects with `role` and `content`").at(location)
             })
         };
         let (messages, more) = (parsed("messages", messages)?, parsed("variables", variables)?);
@@ -100,8 +104,9 @@ impl ChatTemplate {
         }
         let template = self.environment.get_template(NAME);
         template.and_then(|template| template.render(context)).map_err(|error| {
-            let what = format!("the chat template rejects the conversation: {}", described(&error));
-            value_error(what, "look at the order of the roles, and at the fields that the template reads").at(location)
+            let message = format!("the chat template rejects the conversation: {}", described(&error));
+            value_error(message, "look at the order of the roles, and at the fields that the template reads")
+                .at(location)
         })
     }
 }
@@ -119,8 +124,8 @@ fn without_marks(template: &str) -> String {
 
 /// The message of an error, and the line of the template.
 fn described(error: &minijinja::Error) -> String {
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    error.line().map_or_else(|| what.clone(), |line| format!("{what} (line {line})"))
+    let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    error.line().map_or_else(|| message.clone(), |line| format!("{message} (line {line})"))
 }
 
 fn raise_exception(message: String) -> std::result::Result<Value, minijinja::Error> {
@@ -137,8 +142,9 @@ fn tojson(value: Value, options: Kwargs) -> std::result::Result<Value, minijinja
     let indent: Option<usize> = options.get("indent")?;
     let _ascii: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
-    let failed = |error: serde_json::Error| minijinja::Error::new(JinjaErrorKind::BadSerialization, error.to_string());
-    json::written(&value, indent).map(Value::from_safe_string).map_err(failed)
+    json::written(&value, indent)
+        .map(Value::from_safe_string)
+        .map_err(|error| minijinja::Error::new(JinjaErrorKind::BadSerialization, error.to_string()))
 }
 
 /// A value as Python's `str` writes it: templates of a few models write lists and dictionaries.
@@ -228,6 +234,7 @@ fn strftime(format: &str, seconds: u64) -> String {
             out.push(letter);
             continue;
         }
+        // Only the codes that templates of chats use.
         out.push_str(&match letters.next() {
             Some('Y') => format!("{year:04}"),
             Some('y') => format!("{:02}", year % 100),

@@ -76,8 +76,8 @@ impl Tokenizer {
     #[track_caller]
     pub fn encode_chat(&self, messages: &str) -> Result<Vec<i32>> {
         let Some(template) = &self.chat else {
-            let what = "the model has no chat template";
-            return Err(value_error(what, "encode the text itself, or set one: `with_chat_template`"));
+            let message = "the model has no chat template";
+            return Err(value_error(message, "encode the text itself, or set one: `with_chat_template`"));
         };
         // The template writes the special tokens.
         self.tokens(&template.render(messages)?, false)
@@ -203,7 +203,7 @@ fn template_of(about: &Value) -> Option<String> {
     if let Some(text) = template.as_str() {
         return Some(text.to_owned());
     }
-    let is_default = |entry: &&Value| entry.get("name").and_then(Value::as_str) == Some("default");
-    let entry = template.as_array()?.iter().find(is_default)?;
+    let entry =
+        template.as_array()?.iter().find(|entry| entry.get("name").and_then(Value::as_str) == Some("default"))?;
     entry.get("template")?.as_str().map(str::to_owned)
 }
