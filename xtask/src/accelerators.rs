@@ -84,10 +84,10 @@ pub fn run() -> Result<(), String> {
     }
     let status = pip.arg("--target").arg(&folder).arg("--requirement").arg(&requirements).status();
     let status = status.map_err(|e| format!("cannot start python3, whose pip installs the compilers: {e}"))?;
-    if !status.success() || !complete(&folder) {
+    if !status.success() || !is_complete(&folder) {
         return Err(format!("pip did not install all compilers into {}", folder.display()));
     }
-    std::fs::write(&note, &wanted).map_err(io)?;
+    std::fs::write(&note, &versions).map_err(io)?;
     for (name, version, _, file) in PACKAGES {
         println!("{name} {version}: {}", folder.join(file).display());
     }

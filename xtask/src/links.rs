@@ -164,9 +164,9 @@ mod unit {
         ]
         .map(|(path, text)| (PathBuf::from(path), page(text)))
         .into();
-        let told = broken(&root.join("no-such-root"), &pages, Path::new("no-such-book"));
-        assert_eq!(told.len(), 5, "{told:?}"); // without files, all but the one to the web
-        assert!(told[0].contains("no-such-page.md") && told[0].contains("does not exist"), "{told:?}");
+        let faults = broken(&root.join("no-such-root"), &pages, Path::new("no-such-book"));
+        assert_eq!(faults.len(), 5, "{faults:?}"); // without files, all but the one to the web
+        assert!(faults[0].contains("no-such-page.md") && faults[0].contains("does not exist"), "{faults:?}");
         assert_eq!(resolve(Path::new("docs/a.md"), "../bench/README.md"), Path::new("bench/README.md"));
     }
 }

@@ -60,6 +60,7 @@ const USAGE: &str = "usage: cargo xtask docs [--check]
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    // Slices instead of a parser of options: the tool has one word for each task, and few options.
     let done = match args.as_slice() {
         ["docs"] => docs(false),
         ["docs", "--check"] => docs(true),

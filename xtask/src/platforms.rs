@@ -112,25 +112,25 @@ fn also_compiled(root: &Path, tests: &[&str], on: &str, lines: fn(&str) -> Strin
         .current_dir(root)
         .output()
         .map_err(|e| format!("cannot start cargo: {e}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        return Err(format!("{} failed:\n{said}", tests.join(" ")));
+        return Err(format!("{} failed:\n{stderr}", tests.join(" ")));
     }
-    Ok(lines(&said))
+    Ok(lines(&stderr))
 }
 
 /// Lines for the page from the output of examples: how many programs there are, and how many compile, by topology.
 fn by_example(said: &str) -> String {
-    let mut all = BTreeMap::<(&str, &str), [usize; 2]>::new();
+    let mut counts = BTreeMap::<(&str, &str), [usize; 2]>::new();
     for line in said.lines() {
         let Some((name, line)) = line.split_once(": ") else { continue };
         if let Some((_, on)) = line.split_once(" compiles for ") {
-            all.entry((name, on)).or_default().iter_mut().for_each(|count| *count += 1);
+            counts.entry((name, on)).or_default().iter_mut().for_each(|count| *count += 1);
         } else if let Some((on, _)) = line.split_once(" does not compile for ").and_then(|(_, s)| s.split_once(": ")) {
-            all.entry((name, on)).or_default()[1] += 1;
+            counts.entry((name, on)).or_default()[1] += 1;
         }
     }
-    all.iter().map(|((name, on), [compiled, all])| format!("example|{name}|{on}|{compiled}|{all}\n")).collect()
+    counts.iter().map(|((name, on), [compiled, counts])| format!("example|{name}|{on}|{compiled}|{counts}\n")).collect()
 }
 
 /// Lines for the page from the output of tests that also compile for other platforms: one for each topology, and one
@@ -162,15 +162,19 @@ fn write(root: &Path, lines: &str) -> Result<(), String> {
     let text = crate::read(&page)?;
     let (before, rest) = text.split_once(OPEN).ok_or("docs/platforms.md has no marker for the table")?;
     let (table, after) = rest.split_once(CLOSE).ok_or("docs/platforms.md: the table has no end marker")?;
-    let at = table.find(OPERATIONS).ok_or("docs/platforms.md: the table has no part about operations")?;
+    let operations_start = table.find(OPERATIONS).ok_or("docs/platforms.md: the table has no part about operations")?;
     let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
     let has = |kind: &str| rows.iter().any(|row| row[0] == kind);
     let middle = table.find(CASES).ok_or("docs/platforms.md: the table has no part about JAX's own cases")?;
-    let first = table.find(EXAMPLES_RUN).ok_or("docs/platforms.md: the table has no part about examples")?;
-    let programs = if has("program") { programs(&rows) } else { table[..first].to_owned() };
-    let examples = if has("example") { examples(&rows) } else { table[first..middle].to_owned() };
-    let cases = if has("case") { cases(&rows) } else { table[middle..at].to_owned() };
-    let operations = if has("golden") { operations(&rows, &table[at..]) } else { table[at..].to_owned() };
+    let examples_start = table.find(EXAMPLES_RUN).ok_or("docs/platforms.md: the table has no part about examples")?;
+    let programs = if has("program") { programs(&rows) } else { table[..examples_start].to_owned() };
+    let examples = if has("example") { examples(&rows) } else { table[examples_start..middle].to_owned() };
+    let cases = if has("case") { cases(&rows) } else { table[middle..operations_start].to_owned() };
+    let operations = if has("golden") {
+        operations(&rows, &table[operations_start..])
+    } else {
+        table[operations_start..].to_owned()
+    };
     std::fs::write(&page, format!("{before}{OPEN}{programs}{examples}{cases}{operations}{CLOSE}{after}"))
         .map_err(|e| format!("{}: {e}", page.display()))
 }
@@ -198,16 +202,16 @@ fn examples(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
         "{EXAMPLES_RUN}\nTests run each example on CPU and compile its programs for as many devices of these topologies:\n\n"
     );
-    let mut all = BTreeMap::<&str, BTreeMap<&str, String>>::new();
+    let mut cells_by_example = BTreeMap::<&str, BTreeMap<&str, String>>::new();
     for row in rows {
         let ["example", name, on, compiled, of] = row[..] else { continue };
         let cell = if compiled == of { format!("all {of}") } else { format!("{compiled} of {of}") };
-        all.entry(name).or_default().insert(on, cell);
+        cells_by_example.entry(name).or_default().insert(on, cell);
     }
-    let names: BTreeSet<&str> = all.values().flat_map(|cells| cells.keys().copied()).collect();
+    let names: BTreeSet<&str> = cells_by_example.values().flat_map(|cells| cells.keys().copied()).collect();
     let heads: Vec<&str> = names.iter().copied().collect();
     let _ = writeln!(text, "| example | {} |\n|---|{}", heads.join(" | "), "--:|".repeat(heads.len()));
-    for (name, cells) in &all {
+    for (name, cells) in &cells_by_example {
         let texts: Vec<&str> = names.iter().map(|on| cells.get(on).map_or("", String::as_str)).collect();
         let _ = writeln!(text, "| `{name}` | {} |", texts.join(" | "));
     }
@@ -290,8 +294,9 @@ fn operations(rows: &[Vec<&str>], page: &str) -> String {
     }
     let mut families = BTreeMap::<&str, BTreeMap<&str, Cell>>::new();
     let mut sums = BTreeMap::<&str, Cell>::new();
-    let known = cells(page).into_iter().filter(|(key, _)| !new.contains_key(key));
-    for ((family, on), cell) in known.chain(new.iter().map(|(key, cell)| (*key, *cell))) {
+    // A run may cover only some families or topologies, so the other cells of the page are kept.
+    let unchanged_cells = cells(page).into_iter().filter(|(key, _)| !new.contains_key(key));
+    for ((family, on), cell) in unchanged_cells.chain(new.iter().map(|(key, cell)| (*key, *cell))) {
         families.entry(family).or_default().insert(on, cell);
         let sum = sums.entry(on).or_default();
         *sum = Cell { compiled: sum.compiled + cell.compiled, all: sum.all + cell.all, every: "1" };
@@ -313,13 +318,13 @@ fn operations(rows: &[Vec<&str>], page: &str) -> String {
         let ["rejected", family, on, _, why, count, path] = row[..] else { continue };
         rejected.entry((family, on, why)).or_insert((0, path)).0 += number(count);
     }
-    let known = page.lines().filter_map(|line| {
+    let unchanged_reasons = page.lines().filter_map(|line| {
         let (family, rest) = line.strip_prefix("- ")?.split_once(" for ")?;
         let (on, _) = rest.split_once(": ")?;
         let on = names.iter().find(|name| on == **name)?;
         (!new.contains_key(&(family, on))).then(|| line.to_owned())
     });
-    let mut reasons: Vec<String> = known.collect();
+    let mut reasons: Vec<String> = unchanged_reasons.collect();
     for ((family, on, why), (count, path)) in rejected {
         reasons.push(format!("- {family} for {on}: {why} ({count} of them, as {path})"));
     }
@@ -366,13 +371,14 @@ These do not compile:
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
-        let said = "shardax: f compiles for h100\nnoise\nshardax: f does not compile for v5e:2x4: no sort\nshardax: g compiles for v5e:2x4";
-        let lines = counted(said);
+        let output = "shardax: f compiles for h100\nnoise\nshardax: f does not compile for v5e:2x4: no sort\nshardax: g compiles for v5e:2x4";
+        let lines = counted(output);
         assert_eq!(lines, "case|h100|1|1\ncase|v5e:2x4|1|2\ncaserejected|v5e:2x4|no sort|1\n");
         let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
         assert!(cases(&rows).contains("| v5e:2x4 | 1 | 2 |\n\n- v5e:2x4: no sort (1)\n"), "{}", cases(&rows));
-        let said = "digits: shardax: f compiles for h100\ndigits: shardax: g does not compile for h100: no sort\nnoise";
-        let lines = by_example(said);
+        let output =
+            "digits: shardax: f compiles for h100\ndigits: shardax: g does not compile for h100: no sort\nnoise";
+        let lines = by_example(output);
         assert_eq!(lines, "example|digits|h100|1|2\n");
         let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
         assert!(examples(&rows).contains("| `digits` | 1 of 2 |\n"), "{}", examples(&rows));

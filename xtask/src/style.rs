@@ -70,8 +70,8 @@ mod unit {
     fn summaries_name_the_thing() {
         let text =
             "/// What it is.\n///\n/// How it is not a summary.\nfn a() {}\n//! The same, otherwise.\n/// Whatever.\n";
-        let found: Vec<_> = summaries(text).filter_map(|(line, summary)| fault("f", line, summary)).collect();
-        assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].starts_with("f:1:") && found[1].starts_with("f:5:"), "{found:?}");
+        let faults: Vec<_> = summaries(text).filter_map(|(line, summary)| fault("f", line, summary)).collect();
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(faults[0].starts_with("f:1:") && faults[1].starts_with("f:5:"), "{faults:?}");
     }
 }

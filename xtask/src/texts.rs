@@ -56,13 +56,13 @@ fn hashes(root: &Path, [package, test, name]: [&str; 3], kernels: &str, out: &Pa
 }
 
 /// The hashes of texts by program, from lines of both separated by a bar.
-fn hashes(text: &str) -> BTreeMap<String, String> {
+fn parse_hashes(text: &str) -> BTreeMap<String, String> {
     text.lines().filter_map(|line| line.rsplit_once('|')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
 }
 
 /// Fails if a program has another text. Programs that are new, or that are gone, are counted.
 fn compare(before: &str, after: &str) -> Result<(), String> {
-    let (before, after) = (hashes(before), hashes(after));
+    let (before, after) = (parse_hashes(before), parse_hashes(after));
     let new = after.keys().filter(|name| !before.contains_key(*name)).count();
     let gone = before.keys().filter(|name| !after.contains_key(*name)).count();
     let differ: Vec<&str> = after

@@ -66,6 +66,7 @@ impl Exchange {
         let group = Group::of(self, &call, Call::group)?;
         self.rendezvous(&call, &group, frame, |devices| {
             let size = devices.size;
+            // MPI's own operation has the lowest latency; large arrays go in pieces, so that copies overlap with messages.
             if !group.is_local() && size * group.devices.len() <= SMALL {
                 let gathered = gathered(&group, &own_parts(devices, &(0..size)))?;
                 let places = group.processes.iter().flat_map(|(_, places)| places);

@@ -161,6 +161,7 @@ impl Exchange {
     ) -> shardax_mpi::Result<Vec<Vec<u8>>> {
         let world = self.world.as_ref().ok_or_else(|| Error::new(Kind::InvalidArgument, "this process is alone"))?;
         let (begun, end) = (Instant::now(), deadline(timeout));
+        // The store is asked in short waits, so that an error of another process is reported before the timeout.
         let mut wait = LONG;
         let mut warned = false;
         loop {

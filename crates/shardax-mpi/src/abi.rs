@@ -120,7 +120,7 @@ fn constants(library: &Library, path: &Path, version: &str) -> std::result::Resu
             interface: "Open MPI",
             world: address_of_static(library, "ompi_mpi_comm_world\0")?,
             byte: address_of_static(library, "ompi_mpi_byte\0")?,
-            errors_return: address("ompi_mpi_errors_return\0")?,
+            errors_return: address_of_static(library, "ompi_mpi_errors_return\0")?,
             status_ignore: 0,
             thread_multiple: 3,
         });

@@ -208,8 +208,8 @@ mod tests {
             let store = Store::new(Arc::new(Folder::new(&path).unwrap()), rank, 3);
             let limit = Duration::from_secs(20);
             for round in 0..20u8 {
-                let all = store.exchange("round", &[0, 1, 2], &[round, rank as u8], limit).unwrap();
-                assert_eq!(all, [0, 1, 2].map(|rank| vec![round, rank]));
+                let values = store.exchange("round", &[0, 1, 2], &[round, rank as u8], limit).unwrap();
+                assert_eq!(values, [0, 1, 2].map(|rank| vec![round, rank]));
                 store.barrier(&format!("once {round}"), limit).unwrap();
             }
             // All have read what came before.
@@ -218,11 +218,11 @@ mod tests {
         std::thread::scope(|scope| {
             [0, 1, 2].map(|rank| scope.spawn(move || exchange(rank))).map(|t| t.join().unwrap())
         });
-        let left: BTreeSet<String> =
+        let remaining: BTreeSet<String> =
             fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        assert!(left.iter().all(|name| name.contains("+end+0+")), "{left:?}");
-        let alone = Store::new(Arc::new(Folder::new(&path).unwrap()), 1, 3);
-        let error = alone.exchange("late", &[0, 1], &[], Duration::from_millis(50)).unwrap_err();
+        assert!(remaining.iter().all(|name| name.contains("+end+0+")), "{remaining:?}");
+        let store = Store::new(Arc::new(Folder::new(&path).unwrap()), 1, 3);
+        let error = store.exchange("late", &[0, 1], &[], Duration::from_millis(50)).unwrap_err();
         assert!(
             error.message.contains("1 of 2 processes reached the barrier \"late\" within 50ms; missing: processes [0]")
         );

@@ -71,6 +71,11 @@ const LAUNCHERS: &[Variables] = &[
     },
 ];
 
+/// Reads a number that a launcher stores in an environment variable.
+fn read_number(look: impl Fn(&str) -> Option<String>, name: &str) -> Option<usize> {
+    look(name)?.trim().parse().ok()
+}
+
 impl Launcher {
     /// Detects the launcher of this process; `None` if it was started without one.
     pub fn detect() -> Option<Launcher> {
@@ -83,13 +88,12 @@ impl Launcher {
             if v.also.is_some_and(|name| look(name).is_none()) {
                 return None;
             }
-            let rank = look(v.rank)?.trim().parse().ok()?;
-            let size = look(v.size)?.trim().parse().ok()?;
+            let (rank, size) = (read_number(&look, v.rank)?, read_number(&look, v.size)?);
             // A batch script is a step of one task that no launcher started.
             if rank >= size || v.also.is_some() && look(v.also?).is_some_and(|step| step.starts_with("batch")) {
                 return None;
             }
-            let (local_rank, local_size) = (read_number(v.local_rank), read_number(v.local_size));
+            let (local_rank, local_size) = (read_number(&look, v.local_rank), read_number(&look, v.local_size));
             Some(Launcher { name: v.name, family: v.family, rank, size, local_rank, local_size })
         })
     }

@@ -107,6 +107,7 @@ fn answered(rank: usize) -> String {
 fn invite(values: &dyn KeyValue, size: usize, (end, timeout): (Instant, Duration)) -> Result<String> {
     const CURRENT: &str = "job";
     let job = unique();
+    // A folder may contain keys of an earlier job that was killed.
     if let Some(earlier) = values.get(CURRENT)? {
         values.remove_all(&format!("{}/", String::from_utf8_lossy(&earlier)))?;
     }
@@ -118,6 +119,7 @@ fn invite(values: &dyn KeyValue, size: usize, (end, timeout): (Instant, Duration
             if let Some(number) = values.get(&asked(rank))?
                 && answers.get(&rank) != Some(&number)
             {
+                // The answer repeats the number of the question, so that a process that restarts ignores older answers.
                 let answer = format!("{} {job} {size}", String::from_utf8_lossy(&number));
                 values.set(&answered(rank), answer.as_bytes(), &[])?;
                 answers.insert(rank, number);

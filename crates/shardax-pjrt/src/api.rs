@@ -42,8 +42,8 @@ impl Api {
         let mut table = [None; TABLE_LEN];
         // SAFETY: the table directly follows the header and has at least `present` entries; a null entry reads as None.
         unsafe {
-            let first = header.add(1).cast::<Option<RawFn>>();
-            std::ptr::copy_nonoverlapping(first, table.as_mut_ptr(), present.min(TABLE_LEN));
+            let first_fn = header.add(1).cast::<Option<RawFn>>();
+            std::ptr::copy_nonoverlapping(first_fn, table.as_mut_ptr(), present.min(TABLE_LEN));
         }
         Ok(Api { table, extensions: head.extension_start, version: (head.major, head.minor) })
     }

@@ -401,6 +401,7 @@ impl Wait {
                 name()
             )));
         }
+        // The limit counts from the last time that any reader ended: a queue of short readers is not a deadlock.
         let dropped = DROPPED.load(Ordering::Relaxed);
         let (since, seen) = self.since.get_or_insert_with(|| (Instant::now(), dropped));
         if *seen != dropped || COPYING.load(Ordering::Relaxed) > 0 {

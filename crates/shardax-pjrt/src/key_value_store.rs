@@ -111,8 +111,9 @@ unsafe extern "C" fn try_get(args: *mut TryGet) -> *mut RawError {
         let args = &mut *args;
         let key = text(args.key, args.key_size);
         let value = answer(args.make_error, || {
-            let missing = || Error::new(Code::NotFound, format!("there is no value for the key {key:?}"));
-            store(args.store).try_get(&key)?.ok_or_else(missing)
+            store(args.store)
+                .try_get(&key)?
+                .ok_or_else(|| Error::new(Code::NotFound, format!("there is no value for the key {key:?}")))
         });
         value.map_or_else(|error| error, |value| give(&value, &mut args.value, &mut args.value_size, &mut args.delete))
     }

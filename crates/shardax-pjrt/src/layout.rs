@@ -31,14 +31,16 @@ impl Layout {
         unsafe {
             let sizes = crate::api::slice(raw.tile_dim_sizes, raw.num_tiles);
             let mut dims = crate::api::slice(raw.tile_dims, sizes.iter().sum());
-            let tile = |&size: &usize| {
-                let (these, rest) = dims.split_at(size);
-                dims = rest;
-                these.to_vec()
-            };
             Layout {
                 minor_to_major: crate::api::slice(raw.minor_to_major, raw.minor_to_major_size).to_vec(),
-                tiles: sizes.iter().map(tile).collect(),
+                tiles: sizes
+                    .iter()
+                    .map(|&size: &usize| {
+                        let (these, rest) = dims.split_at(size);
+                        dims = rest;
+                        these.to_vec()
+                    })
+                    .collect(),
                 element_bits: 0,
             }
         }

@@ -154,10 +154,10 @@ impl CompileOptions {
             )));
         }
         // Checked here, so that the error names the wrong id.
-        let known: HashSet<usize> = all.iter().copied().collect();
+        let device_ids: HashSet<usize> = all.iter().copied().collect();
         let mut assigned = HashSet::with_capacity(count);
         for &id in ids {
-            if !known.contains(&id) {
+            if !device_ids.contains(&id) {
                 return Err(Error::invalid_argument(format!("the client has no device with id {id}")));
             }
             if !assigned.insert(id) {

@@ -96,11 +96,11 @@ impl PluginSpec {
             .iter()
             .find(|spec| spec.platforms.iter().any(|name| name.eq_ignore_ascii_case(platform)))
             .ok_or_else(|| {
-                let known: Vec<_> = PluginSpec::ALL.iter().map(|spec| spec.platforms[0]).collect();
+                let platforms: Vec<_> = PluginSpec::ALL.iter().map(|spec| spec.platforms[0]).collect();
                 Error::invalid_argument(format!(
                     "no PJRT plugin is known for platform {platform:?}; known are {}. Any plugin file can be loaded \
                      with Plugin::load(path)",
-                    known.join(", ")
+                    platforms.join(", ")
                 ))
             })
     }

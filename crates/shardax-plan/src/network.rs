@@ -193,7 +193,7 @@ mod tests {
         let mesh = target.mesh(axes).expect("a mesh");
         let axes: Vec<AxisName> = along.iter().map(|name| AxisName::from(*name)).collect();
         let group = Group::new(&target, &mesh, &axes);
-        let one = Collective {
+        let gigabyte = Collective {
             kind,
             axes,
             participants: group.size,
@@ -205,7 +205,7 @@ mod tests {
             flops_between: 0,
             bytes_between: 0,
         };
-        let (link, time) = time(&target, &group, &one);
+        let (link, time) = time(&target, &group, &gigabyte);
         (link, time.expect("speeds are published"))
     }
 

@@ -22,12 +22,14 @@ pub fn attention() -> Result<String> {
     let run = |implementation: Option<Implementation>, dtype: DType| -> Result<Vec<f32>> {
         let x = |seed| random::normal(random::key(seed), [2, 1024, 4, 64]).astype(DType::Bf16).astype(dtype);
         let options = AttentionOptions::new().is_causal(true).implementation(implementation);
-        let loss = move |q: Array, k: Array, v: Array| {
+        let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
+        let ((_, y), (dq, dk, dv)) = jit(value_and_grad(move |q: Array, k: Array, v: Array| {
             let y = options.dot_product_attention(q, k, v).astype(DType::F32);
             (y.square().sum(..), y)
-        };
-        let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
-        let ((_, y), (dq, dk, dv)) = jit(value_and_grad(loss).argnums(argnums).has_aux()).call((x(0), x(1), x(2)))?;
+        })
+        .argnums(argnums)
+        .has_aux())
+        .call((x(0), x(1), x(2)))?;
         let mut flat = Vec::new();
         for part in [y, dq, dk, dv] {
             flat.extend(part.astype(DType::F32).to_vec::<f32>()?);

@@ -91,8 +91,12 @@ pub const FUNCTIONS: Cases = Cases(&[
     case("take", EXACT, [&[10, 4], &[6]], |x, y| Ok(x.take((y + 2).astype(DType::I32), 0))),
     case("scatter_add", ELEMENTWISE, [V, V], |x, y| Ok(zeros(4).at(&(y + 2).astype(DType::I32)).add(x))),
     case("while", ELEMENTWISE, [V, &[]], |x, _| {
-        let better = |(i, x): (Array, Array)| (i + 1, (&x + 2 / &x) / 2);
-        Ok(while_loop(|(i, _): (Array, Array)| less(i, 6), better, (array(0), x.abs() + 1))?.1)
+        Ok(while_loop(
+            |(i, _): (Array, Array)| less(i, 6),
+            |(i, x): (Array, Array)| (i + 1, (&x + 2 / &x) / 2),
+            (array(0), x.abs() + 1),
+        )?
+        .1)
     }),
     case("uniform", EXACT, [&[], &[]], |_, _| Ok(random::uniform(random::key(3), 24))),
     case("normal", ELEMENTWISE, [&[], &[]], |_, _| Ok(random::normal(random::key(4), 24))),

@@ -247,16 +247,16 @@ mod tests {
         };
         let signature = |len| Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [len, 4])] };
         let compile = |len: i64| {
-            let whole = len * 4;
+            let total_bytes = len * 4;
             let text = format!(
                 "sdy.mesh @mesh = <[\"x\"=4]>\n\
-                 func.func @main(%a: tensor<{whole}x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"x\"}}, {{}}]>}}) \
-                 -> tensor<{whole}x4xf32> {{\n\
+                 func.func @main(%a: tensor<{total_bytes}x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"x\"}}, {{}}]>}}) \
+                 -> tensor<{total_bytes}x4xf32> {{\n\
                  %0 = stablehlo.dot_general %a, %a, contracting_dims = [0] x [0] \
-                 : (tensor<{whole}x4xf32>, tensor<{whole}x4xf32>) -> tensor<4x4xf32>\n\
+                 : (tensor<{total_bytes}x4xf32>, tensor<{total_bytes}x4xf32>) -> tensor<4x4xf32>\n\
                  %1 = stablehlo.dot_general %a, %0, contracting_dims = [1] x [0] \
-                 : (tensor<{whole}x4xf32>, tensor<4x4xf32>) -> tensor<{whole}x4xf32>\n\
-                 return %1 : tensor<{whole}x4xf32>\n}}"
+                 : (tensor<{total_bytes}x4xf32>, tensor<4x4xf32>) -> tensor<{total_bytes}x4xf32>\n\
+                 return %1 : tensor<{total_bytes}x4xf32>\n}}"
             );
             client.compile(&text, &options, signature(len)).unwrap()
         };

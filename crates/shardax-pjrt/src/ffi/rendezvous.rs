@@ -238,8 +238,8 @@ mod tests {
                                 Member { args: &args, rets: &mut rets },
                                 (Duration::from_secs(30), failure),
                                 |members| {
-                                    let all = members.iter().map(|m| m.args[0].data).collect::<Vec<_>>().concat();
-                                    members.iter_mut().for_each(|m| m.rets[0].write(0, &all));
+                                    let bytes = members.iter().map(|m| m.args[0].data).collect::<Vec<_>>().concat();
+                                    members.iter_mut().for_each(|m| m.rets[0].write(0, &bytes));
                                     Ok(())
                                 },
                             )

@@ -122,12 +122,15 @@ fn used_along(dimension: &WindowDimensionProto, elements: i64, positions: i64) -
     let gaps = if elements > 1 { dimension.base_dilation.max(1) } else { 1 };
     let (length, step) = ((elements - 1) * gaps + 1, dimension.window_dilation.max(1));
     let steps = |length: i64| (length.max(0) + step - 1) / step;
-    let inside = |position: i64| {
-        let start = position * dimension.stride - dimension.padding_low;
-        // Elements beyond the ends do not count, and the window is no larger than the kernel.
-        (steps(length - start).min(dimension.size) - steps(-start)).max(0)
-    };
-    (0..positions).map(inside).max().unwrap_or(0) as f64 / (dimension.size * gaps).max(1) as f64
+    (0..positions)
+        .map(|position| {
+            let start = position * dimension.stride - dimension.padding_low;
+            // Elements beyond the ends do not count, and the window is no larger than the kernel.
+            (steps(length - start).min(dimension.size) - steps(-start)).max(0)
+        })
+        .max()
+        .unwrap_or(0) as f64
+        / (dimension.size * gaps).max(1) as f64
 }
 
 /// The multiplications of a matmul `[…, m, k]` by `[…, k, n]`, with the last two dimensions in any order. The
@@ -181,7 +184,7 @@ mod tests {
     fn convolutions_and_their_gradients_by_a_library() {
         // 2 images of 8 × 8 and 3 features, kernels of 3 × 3 to 5 features.
         let [image, kernel, out] = [[2, 8, 8, 3], [3, 3, 3, 5], [2, 8, 8, 5]];
-        let all = 2.0 * f64::from(2 * 8 * 8 * 5 * 3 * 3 * 3);
+        let expected = 2.0 * f64::from(2 * 8 * 8 * 5 * 3 * 3 * 3);
         let dim = |base_dilation| WindowDimensionProto {
             size: 3,
             stride: 1,
@@ -195,12 +198,12 @@ mod tests {
             window: Some(WindowProto { dimensions: vec![dim(dilation); 2] }),
             ..instruction(3, opcode, result, &[1, 2])
         };
-        assert_eq!(counted(&image, &kernel, &conv("convolution", "", &out, 1)), all);
-        assert_eq!(counted(&[2, 4, 4, 3], &kernel, &conv("convolution", "", &out, 2)), all / 4.0);
+        assert_eq!(counted(&image, &kernel, &conv("convolution", "", &out, 1)), expected);
+        assert_eq!(counted(&[2, 4, 4, 3], &kernel, &conv("convolution", "", &out, 2)), expected / 4.0);
         let library = |target: &str, result: &[i64]| conv("custom-call", target, result, 1);
-        assert_eq!(counted(&image, &kernel, &library("__cudnn$convForward", &out)), all);
-        assert_eq!(counted(&out, &kernel, &library("__cudnn$convBackwardInput", &image)), all);
-        assert_eq!(counted(&image, &out, &library("__cudnn$convBackwardFilter", &kernel)), all);
+        assert_eq!(counted(&image, &kernel, &library("__cudnn$convForward", &out)), expected);
+        assert_eq!(counted(&out, &kernel, &library("__cudnn$convBackwardInput", &image)), expected);
+        assert_eq!(counted(&image, &out, &library("__cudnn$convBackwardFilter", &kernel)), expected);
     }
 
     // The form in which TPUs write matmuls with a dimension that only one operand has: 7 columns, and a batch of 8.

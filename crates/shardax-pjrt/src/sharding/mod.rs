@@ -207,8 +207,9 @@ fn kind_from_raw(raw: i32) -> ShardingKind {
 impl From<&OpShardingProto> for OpSharding {
     fn from(proto: &OpShardingProto) -> OpSharding {
         if let Some(named) = &proto.named {
-            let unknown = || OpSharding { kind: ShardingKind::Unknown, ..OpSharding::replicated() };
-            return named.tiles().unwrap_or_else(unknown);
+            return named
+                .tiles()
+                .unwrap_or_else(|| OpSharding { kind: ShardingKind::Unknown, ..OpSharding::replicated() });
         }
         let kind = kind_from_raw(proto.kind);
         let tile_dims = sizes(&proto.tile_dims);

@@ -49,7 +49,7 @@ pub fn cnn(setup: &Setup) -> Result<Plan> {
     Ok(Plan::from_lowered(step.lower((types, images, shape_dtype_struct([batch], DType::I32)))?)?.rules(&RULES))
 }
 
-fn create_state() -> State {
+fn create_state() -> Result<State> {
     let mut rngs = Rngs::new(0);
     let (conv1, conv2) = (Conv::new(3, 32, [3, 3], &mut rngs), Conv::new(32, 64, [3, 3], &mut rngs));
     State::new(Cnn { conv1, conv2, dense: Linear::new(64 * 8 * 8, 10, &mut rngs) }, adam(1e-3))

@@ -50,7 +50,7 @@ pub fn mlp(setup: &Setup) -> Result<Plan> {
     Ok(Plan::from_lowered(step.lower((types, x.clone(), x))?)?.rules(&RULES))
 }
 
-fn create_state(sizes: &[usize]) -> State {
+fn create_state(sizes: &[usize]) -> Result<State> {
     let mut rngs = Rngs::new(0);
     let layers = sizes
         .windows(2)

@@ -101,8 +101,11 @@ impl Partitioned {
 
 /// The ids of computations that contain collectives or call such computations.
 fn communicating(computations: &[Computation<'_>]) -> HashSet<i64> {
-    let has_collective = |c: &&Computation<'_>| c.instructions.iter().any(|i| KNOWN.contains(&i.opcode.as_str()));
-    let mut communicating: HashSet<i64> = computations.iter().filter(has_collective).map(|c| c.id).collect();
+    let mut communicating: HashSet<i64> = computations
+        .iter()
+        .filter(|c: &&Computation<'_>| c.instructions.iter().any(|i| KNOWN.contains(&i.opcode.as_str())))
+        .map(|c| c.id)
+        .collect();
     loop {
         let mut callers = Vec::new();
         for computation in computations.iter().filter(|c| !communicating.contains(&c.id)) {

@@ -322,6 +322,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
             ("all-gather", &[x], false) => self.all_gather(i, x)?,
             ("reduce-scatter", &[x], false) => self.reduce_scatter(i, x)?,
             ("collective-permute", &[x], false) => {
+                // Pairs name partitions, which the host function must know as devices.
                 let mut pairs = Vec::new();
                 if i.wire.int(instruction::CHANNEL) == 0 {
                     return Err(i.unsupported("has no channel, and would exchange between replicas, not"));
@@ -414,19 +415,19 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         let mut operands: Vec<i64> = i.operands.iter().map(|&id| self.current(id)).collect();
         let no_array = || i.unsupported("has no array that could order it, so it cannot exchange");
         if let Some(order) = self.order {
-            let first = *operands.first().ok_or_else(no_array)?;
-            let shape = self.shapes.get(&first).cloned().ok_or_else(no_array)?;
+            let first_operand = *operands.first().ok_or_else(no_array)?;
+            let shape = self.shapes.get(&first_operand).cloned().ok_or_else(no_array)?;
             operands[0] = if shape.is_tuple() {
                 // The smallest element is the cheapest to pass through a call.
                 let (k, smallest) = smallest(&shape.elements).ok_or_else(no_array)?;
                 let elements = shape.elements.clone();
                 let mut parts: Vec<i64> =
-                    elements.into_iter().enumerate().map(|(k, shape)| self.element(first, k, shape)).collect();
+                    elements.into_iter().enumerate().map(|(k, shape)| self.element(first_operand, k, shape)).collect();
                 parts[k] = self.after(order, parts[k], smallest);
                 self.push("tuple", shape.clone(), &parts, |_| ())
             } else {
                 shape.size().ok_or_else(no_array)?;
-                self.after(order, first, &shape)
+                self.after(order, first_operand, &shape)
             };
         }
         self.copy(i, &operands);

@@ -32,8 +32,10 @@ fn calls(module: &[u8]) -> String {
         longest.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         longest.into_iter().fold(line.to_owned(), |line, (name, short)| line.replace(*name, short))
     };
-    let of_interest = |line: &&str| line.contains(".local.") || line.contains("while(") || line.contains("ROOT tuple");
-    text.lines().filter(of_interest).map(|line| rename(line) + "\n").collect()
+    text.lines()
+        .filter(|line| line.contains(".local.") || line.contains("while(") || line.contains("ROOT tuple"))
+        .map(|line| rename(line) + "\n")
+        .collect()
 }
 
 /// Also a test of the plugin: it shows the partitioned program.
@@ -74,7 +76,7 @@ fn no_collective_remains_and_each_computation_has_one_chain() {
                 _ => return None,
             }
         };
-        let mut last = None;
+        let mut last_result = None;
         for i in &computation.instructions {
             if i.opcode == "custom-call" && is_collective_call(i.wire.text(instruction::TARGET)) || i.opcode == "while"
             {
@@ -87,8 +89,8 @@ fn no_collective_remains_and_each_computation_has_one_chain() {
                     }),
                     _ => i.operands.last().and_then(|&id| source(id)),
                 };
-                assert_eq!(order, last, "{}", i.wire.text(instruction::NAME));
-                last = Some(i.id);
+                assert_eq!(order, last_result, "{}", i.wire.text(instruction::NAME));
+                last_result = Some(i.id);
                 chains += 1;
             }
         }
@@ -100,10 +102,10 @@ fn no_collective_remains_and_each_computation_has_one_chain() {
 fn unchanged_parts_are_preserved_byte_by_byte() {
     let mut partitioned = partition(MANY, &[0, 1, 2, 3]).unwrap();
     // Unknown fields in the module and in the instructions of its entry.
-    let mut whole = Wire::parse(&partitioned.module).unwrap().clone();
-    let entry = whole.int(module::ENTRY);
-    let computations: Vec<Vec<u8>> = whole.all_bytes(module::COMPUTATIONS).map(<[u8]>::to_vec).collect();
-    whole.remove(&[module::COMPUTATIONS]);
+    let mut module = Wire::parse(&partitioned.module).unwrap().clone();
+    let entry = module.int(module::ENTRY);
+    let computations: Vec<Vec<u8>> = module.all_bytes(module::COMPUTATIONS).map(<[u8]>::to_vec).collect();
+    module.remove(&[module::COMPUTATIONS]);
     for bytes in &computations {
         let mut computation = Wire::parse(bytes).unwrap();
         if computation.int(computation::ID) == entry {
@@ -114,10 +116,10 @@ fn unchanged_parts_are_preserved_byte_by_byte() {
                 computation.push_bytes(computation::INSTRUCTIONS, i.encode());
             }
         }
-        whole.push_bytes(module::COMPUTATIONS, computation.encode());
+        module.push_bytes(module::COMPUTATIONS, computation.encode());
     }
-    whole.push_int(5432, 10);
-    partitioned.module = whole.encode();
+    module.push_int(5432, 10);
+    partitioned.module = module.encode();
     let bytes = partitioned.localize().unwrap();
     let after = Wire::parse(&bytes).unwrap();
     assert_eq!(after.int(5432), 10);
