@@ -61,7 +61,7 @@ fn main() -> Result<()> {
     let cli = Cli::parse();
     config::set_num_cpu_devices(cli.devices)?;
     distributed::initialize()?;
-    let first = process_index() == 0;
+    let is_first_process = process_index() == 0;
     let (train, _) = digits()?.shuffle(0).split(1500);
 
     // The number of rows of a batch for this process.
@@ -85,13 +85,13 @@ fn main() -> Result<()> {
             loss.add(step_loss);
         }
         let loss = loss.value()?;
-        if first {
+        if is_first_process {
             println!("epoch {epoch}: train loss {loss}");
         }
     }
 
     multihost::assert_equal(&state, "the processes have different states")?;
-    if first {
+    if is_first_process {
         let bytes = tree::leaves(&state).iter().map(Array::to_bytes).collect::<Result<Vec<_>>>()?.concat();
         let sum =
             bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));

@@ -146,8 +146,8 @@ fn main() -> Result<()> {
         ));
         history.push([loss, accuracy, test_accuracy]);
         if let Some(checkpoints) = &mut checkpoints {
-            let beside = SaveArgs::new().metric("test_accuracy", test_accuracy).metadata(json!(history));
-            checkpoints.save_with(epoch.into(), &state, &beside)?;
+            let save_args = SaveArgs::new().metric("test_accuracy", test_accuracy).metadata(json!(history));
+            checkpoints.save_with(epoch.into(), &state, &save_args)?;
         }
     }
     drop(progress);
@@ -160,9 +160,9 @@ fn main() -> Result<()> {
     println!("replicas identical: {}", replicas_identical(&state)?);
     println!("samples/s: {samples_per_second:.0}");
     if let Some(path) = cli.plot {
-        let curve = |i: usize| history.iter().map(move |h| h[i]);
-        let loss = Panel::new("Loss", "epoch").line("train", curve(0));
-        let accuracy = Panel::new("Accuracy", "epoch").line("train", curve(1)).line("test", curve(2));
+        let [train_loss, train_accuracy, test_accuracy] = [0, 1, 2].map(|i| history.iter().map(move |h| h[i]));
+        let loss = Panel::new("Loss", "epoch").line("train", train_loss);
+        let accuracy = Panel::new("Accuracy", "epoch").line("train", train_accuracy).line("test", test_accuracy);
         Plot::new().panel(loss).panel(accuracy).save(&path)?;
     }
     Ok(())

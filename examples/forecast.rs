@@ -58,8 +58,8 @@ type Scale = (Array, Array);
 fn errors(model: &Forecaster, batch: &Batch, (mean, std): &Scale) -> (Array, Array) {
     let load = (&batch.load - mean) / std;
     let (x, y) = (load.get((.., ..-1)), load.get((.., -1)));
-    let last = x.get((.., -1));
-    ((model.forward(x) - &y).square().mean(..), (last - y).square().mean(..))
+    let last_value = x.get((.., -1));
+    ((model.forward(x) - &y).square().mean(..), (last_value - y).square().mean(..))
 }
 
 #[jit(donate = [optimizer])]
@@ -109,8 +109,8 @@ fn main() -> Result<()> {
     let steps = train.len() / BATCH;
     println!("{} windows to train, {} to test", train.len(), test.len());
 
-    let all = test.len();
-    let test = test.stream().batch(all).map(Batch::from_example).next_item().transpose()?.expect("one batch");
+    let count = test.len();
+    let test = test.stream().batch(count).map(Batch::from_example).next_item().transpose()?.expect("one batch");
     let mut batches = train.stream().shuffled(0).whole_batches(BATCH).batch(BATCH).map(Batch::from_example).prefetch(2);
     let rate = cosine_decay_schedule(1e-2, cli.epochs * steps, 0.0);
     let model = Forecaster::new(&mut Rngs::new(0));

@@ -14,12 +14,12 @@ const LENGTH: usize = 1024;
 
 /// Causal attention in bfloat16 with its gradients, `[batch, sequence, heads, features]`.
 pub fn attention(implementation: Option<Implementation>) -> Result<Timing> {
-    let x = |seed| uniform(&[4, 2048, 16, 64], seed).map(|x| x.astype(DType::Bf16));
+    let shape = [4, 2048, 16, 64];
     let options = AttentionOptions::new().is_causal(true).implementation(implementation);
     let loss =
         move |q: Array, k: Array, v: Array| options.dot_product_attention(q, k, v).astype(DType::F32).square().sum(..);
     let f = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
-    let (q, k, v) = (x(0)?, x(1)?, x(2)?);
+    let [q, k, v] = [uniform(&shape, 0)?, uniform(&shape, 1)?, uniform(&shape, 2)?].map(|x| x.astype(DType::Bf16));
     measure(|| block_until_ready(f.call((&q, &k, &v))?))
 }
 
@@ -36,14 +36,16 @@ fn gpt2() -> Result<Decoder> {
     Decoder::new(&config, &mut Rngs::new(0))
 }
 
+/// Rows of tokens in steps of 7, each with another start. Targets are the tokens shifted by 1.
+fn token_rows(shift: usize) -> Vec<i32> {
+    let positions = (0..ROWS).flat_map(|row| (0..LENGTH).map(move |i| (row, i + shift)));
+    positions.map(|(row, i)| ((row * 31 + i * 7) % VOCABULARY) as i32).collect()
+}
+
 /// A step of AdamW: parameters in float32, the model in bfloat16.
 pub fn gpt2_step() -> Result<Timing> {
-    let rows = |shift: usize| {
-        let token = |row: usize, i: usize| ((row * 31 + i * 7) % VOCABULARY) as i32;
-        (0..ROWS).flat_map(|row| (0..LENGTH).map(move |i| token(row, i + shift))).collect::<Vec<_>>()
-    };
-    let tokens = Array::from_vec(rows(0), &[ROWS, LENGTH])?;
-    let targets = Array::from_vec(rows(1), &[ROWS, LENGTH])?;
+    let tokens = Array::from_vec(token_rows(0), &[ROWS, LENGTH])?;
+    let targets = Array::from_vec(token_rows(1), &[ROWS, LENGTH])?;
     let loss = |model: Decoder, tokens: Array, targets: Array| -> Result<Array> {
         let logits = tree_utils::cast(&model, Some(DType::Bf16))?.forward(tokens).astype(DType::F32);
         Ok(softmax_cross_entropy_with_integer_labels(logits, targets).mean(..))

@@ -24,9 +24,8 @@ pub fn reduce_axis0_16m() -> Result<Timing> {
 }
 
 pub fn matmul_f64_1024() -> Result<Timing> {
-    let wide = |seed| uniform(&[1024, 1024], seed).map(|x| x.astype(DType::F64));
     let f = jit(|a: Array, b: Array| a.matmul(b));
-    let (a, b) = (wide(0)?, wide(1)?);
+    let [a, b] = [uniform(&[1024, 1024], 0)?, uniform(&[1024, 1024], 1)?].map(|x| x.astype(DType::F64));
     measure(|| block_until_ready(f.call((&a, &b))?))
 }
 

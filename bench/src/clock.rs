@@ -66,8 +66,8 @@ pub fn measure<R>(call: impl FnMut() -> Result<R>) -> Result<Timing> {
 
 /// Times training steps that return their losses, and stores the first loss.
 pub fn measure_steps(mut step: impl FnMut() -> Result<Array>) -> Result<Timing> {
-    let first = step()?.to_vec::<f32>()?[0];
-    Ok(Timing { first_loss: Some(first.into()), ..measure_warm(WARM_UP - 1, step)? })
+    let first_result = step()?.to_vec::<f32>()?[0];
+    Ok(Timing { first_loss: Some(first_result.into()), ..measure_warm(WARM_UP - 1, step)? })
 }
 
 fn measure_warm<R>(warm_up: usize, mut call: impl FnMut() -> Result<R>) -> Result<Timing> {

@@ -58,9 +58,13 @@ fn batch() -> Result<(Array, Array)> {
 }
 
 fn batch_of(rows: usize) -> Result<(Array, Array)> {
-    let token = |row: usize, i: usize| ((row * 31 + i * 7) % VOCABULARY) as i32;
-    let tokens = |shift: usize| (0..rows).flat_map(|row| (0..LENGTH).map(move |i| token(row, i + shift))).collect();
-    Ok((Array::from_vec(tokens(0), &[rows, LENGTH])?, Array::from_vec(tokens(1), &[rows, LENGTH])?))
+    let shape = [rows, LENGTH];
+    Ok((Array::from_vec(token_rows(rows, 0), &shape)?, Array::from_vec(token_rows(rows, 1), &shape)?))
+}
+
+fn token_rows(rows: usize, shift: usize) -> Vec<i32> {
+    let positions = (0..rows).flat_map(|row| (0..LENGTH).map(move |i| (row, i + shift)));
+    positions.map(|(row, i)| ((row * 31 + i * 7) % VOCABULARY) as i32).collect()
 }
 
 /// The model and batch of `gpt_step_1`.
@@ -166,8 +170,11 @@ pub fn compile_48_layers(scanned: bool) -> Result<Timing> {
         return compilations(1, jit(grad(loss_of_stack)).lower((&blocks, &x))?);
     }
     let blocks: Vec<Block> = (0..DEEP).map(|_| block(rngs)).collect();
-    let loss = |blocks: Vec<Block>, x: Array| blocks.iter().fold(x, |x, block| block.forward(x)).square().mean(..);
-    compilations(1, jit(grad(loss)).lower((&blocks, &x))?)
+    compilations(
+        1,
+        jit(grad(|blocks: Vec<Block>, x: Array| blocks.iter().fold(x, |x, block| block.forward(x)).square().mean(..)))
+            .lower((&blocks, &x))?,
+    )
 }
 
 fn loss_of_stack(blocks: Stack<Block>, x: Array) -> Result<Array> {
@@ -199,18 +206,18 @@ fn next(model: &mut Decoder, token: &Array, position: Array) -> Array {
 pub fn gpt_decode(batch: usize) -> Result<Timing> {
     let mut model = model(LAYERS, &Rules::default())?;
     model.init_cache(batch, LENGTH);
-    let first = zeros_dtype([batch, 1], DType::I32);
+    let first_token = zeros_dtype([batch, 1], DType::I32);
     let generate = jit(|model: Decoder, first: Array| -> Result<Array> {
-        let cache = |model: &Decoder| model.state_of(Filter::of::<Cache>());
+        let cache = model.state_of(Filter::of::<Cache>());
         let step = |(old, token): (ModuleState, Array), position: Array| -> Result<_> {
             let mut model = model.clone();
             model.update(&old)?;
             let token = next(&mut model, &token, position);
-            Ok(((cache(&model), token.clone()), token))
+            Ok(((model.state_of(Filter::of::<Cache>()), token.clone()), token))
         };
-        Ok(scan(step, (cache(&model), first), arange(0..LENGTH as i32 - 1))?.1)
+        Ok(scan(step, (cache, first), arange(0..LENGTH as i32 - 1))?.1)
     });
-    measure(|| block_until_ready(generate.call((&model, &first))?))
+    measure(|| block_until_ready(generate.call((&model, &first_token))?))
 }
 
 /// The child process of `second_start_gpt`: runs the first step and prints the loss.

@@ -109,9 +109,12 @@ impl Operation {
     fn name(&self) -> String {
         match self {
             Matmul([batch, m, n, k], [ta, tb], dtype) => {
-                let of = |is: bool, what: &str| if is { format!(" {what} transposed") } else { String::new() };
+                let left = if *ta { "left transposed" } else { "" };
+                let right = if *tb { "right transposed" } else { "" };
+                let transposed: String =
+                    [left, right].iter().filter(|text| !text.is_empty()).map(|text| format!(" {text}")).collect();
                 let batch = if *batch > 1 { format!("{batch} × ") } else { String::new() };
-                format!("matmul {batch}{m} × {n} × {k} {dtype}{}{}", of(*ta, "left"), of(*tb, "right"))
+                format!("matmul {batch}{m} × {n} × {k} {dtype}{transposed}")
             }
             Conv([images, size, inputs, outputs, kernel, stride, groups], pass) => {
                 let pass = match pass {

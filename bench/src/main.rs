@@ -264,12 +264,13 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if let Some(number) = options.kernel {
         return Ok(kernels::child(number)?);
     }
-    let named = |rows: &[Row]| rows.iter().any(|(name, _)| *name == options.filter);
-    let one = named(ROWS) || named(ON_ACCELERATORS);
+    let is_exact_name = ROWS.iter().chain(ON_ACCELERATORS).any(|(name, _)| *name == options.filter);
     let on_cpu = std::env::var("SHARDAX_PLATFORM").map_or(true, |platform| platform == "cpu");
-    let others = if one || !on_cpu { ON_ACCELERATORS } else { &[] };
-    let chosen = |(name, _): &&Row| if one { *name == options.filter } else { name.contains(&options.filter) };
-    let rows = ROWS.iter().chain(others).filter(chosen);
+    let accelerator_rows = if is_exact_name || !on_cpu { ON_ACCELERATORS } else { &[] };
+    let rows = ROWS
+        .iter()
+        .chain(accelerator_rows)
+        .filter(|(name, _)| if is_exact_name { *name == options.filter } else { name.contains(&options.filter) });
     if options.list {
         rows.for_each(|(name, _)| println!("{name}"));
         return Ok(());
@@ -289,11 +290,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
 /// The models and batches of training rows, which other sides read so that their first losses are the same.
 fn write_inputs(folder: &Path) -> Result<()> {
-    let replacing = || SaveArgs::new().force(true);
-    checkpoint::save_with(folder.join("mlp_step_1"), &training::mlp_inputs()?, &replacing())?;
-    checkpoint::save_with(folder.join("cnn_step_1"), &cnn::inputs()?, &replacing())?;
-    checkpoint::save_with(folder.join("resnet18_step_1"), &resnet::inputs()?, &replacing())?;
-    checkpoint::save_with(folder.join("gpt_step_1"), &gpt::inputs()?, &replacing())
+    let options = SaveArgs::new().force(true);
+    checkpoint::save_with(folder.join("mlp_step_1"), &training::mlp_inputs()?, &options)?;
+    checkpoint::save_with(folder.join("cnn_step_1"), &cnn::inputs()?, &options)?;
+    checkpoint::save_with(folder.join("resnet18_step_1"), &resnet::inputs()?, &options)?;
+    checkpoint::save_with(folder.join("gpt_step_1"), &gpt::inputs()?, &options)
 }
 
 fn write(measured: &[Measured], to: Option<PathBuf>) -> std::result::Result<(), Box<dyn std::error::Error>> {

@@ -10,12 +10,14 @@ use crate::clock::{Timing, measure};
 /// simulated devices.
 pub fn run() -> Result<Vec<Measured>> {
     Target::new("cpu:1024")?.prepare()?;
-    let lower = |n: usize| -> Result<Timing> {
-        let axes = vec![("data".into(), n / 8), ("fsdp".into(), 4), ("model".into(), 2)];
-        let setup = Setup { axes, ..Setup::new(Target::new(&format!("cpu:{n}"))?) };
-        measure(|| models::named("gpt", &setup))
-    };
     let (few, many) = (lower(8)?, lower(1024)?);
     eprintln!("1,024 devices take {:.2} times as long as 8", many.median_us / few.median_us);
     Ok(vec![Measured::new("plan_lower_8", few), Measured::new("plan_lower_1024", many)])
+}
+
+/// Times tracing and lowering the step for `n` simulated devices.
+fn lower(n: usize) -> Result<Timing> {
+    let axes = vec![("data".into(), n / 8), ("fsdp".into(), 4), ("model".into(), 2)];
+    let setup = Setup { axes, ..Setup::new(Target::new(&format!("cpu:{n}"))?) };
+    measure(|| models::named("gpt", &setup))
 }

@@ -64,14 +64,16 @@ impl ResNet {
     fn new(rngs: &mut Rngs) -> Self {
         let stem = ConvNorm::new(3, 64, 3, 1, rngs);
         let sizes = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)];
-        let stage = |(from, to, stride)| [(from, to, stride), (to, to, 1)];
-        let blocks = sizes.into_iter().flat_map(stage).map(|(from, to, stride)| Block::new(from, to, stride, rngs));
+        let blocks = sizes
+            .into_iter()
+            .flat_map(|(from, to, stride)| [(from, to, stride), (to, to, 1)])
+            .map(|(from, to, stride)| Block::new(from, to, stride, rngs));
         ResNet { stem, blocks: blocks.collect(), dense: Linear::new(512, 10, rngs) }
     }
 
     fn forward(&mut self, images: &Array) -> Array {
-        let first = relu(self.stem.forward(images));
-        let x = self.blocks.iter_mut().fold(first, |x, block| block.forward(&x));
+        let features = relu(self.stem.forward(images));
+        let x = self.blocks.iter_mut().fold(features, |x, block| block.forward(&x));
         self.dense.forward(x.mean([1, 2]))
     }
 }

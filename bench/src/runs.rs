@@ -94,7 +94,7 @@ pub fn checkpoint_stall() -> Result<Timing> {
 /// A step of 20 ms while a thread writes checkpoints.
 pub fn step_while_saving() -> Result<Timing> {
     let tree = tree(0)?;
-    let next = jit(|x: Array| x + 1);
+    let increment = jit(|x: Array| x + 1);
     in_folder(|folder| {
         let mut manager = CheckpointManager::new(folder, CheckpointManagerOptions::new().max_to_keep(1))?;
         let (mut step, mut x) = (0, zeros([1024]));
@@ -105,7 +105,7 @@ pub fn step_while_saving() -> Result<Timing> {
             }
             step += 1;
             let start = Instant::now();
-            x = block_until_ready(next.call(&x)?)?;
+            x = block_until_ready(increment.call(&x)?)?;
             std::thread::sleep(STEP);
             Ok(start.elapsed())
         })
@@ -161,8 +161,11 @@ pub fn data_prefetch(is_ahead: bool) -> Result<Timing> {
     in_folder(|folder| {
         let path = folder.join("text");
         write(&path, &noise()).map_err(|error| failed(&path, &error))?;
-        let place = move |batch: Example| batch["tokens"].to_array_on(&rows);
-        let data = text_windows(&path, 4096)?.stream().shuffled(0).batch(256).map(place);
+        let data = text_windows(&path, 4096)?
+            .stream()
+            .shuffled(0)
+            .batch(256)
+            .map(move |batch: Example| batch["tokens"].to_array_on(&rows));
         let mut data: Box<dyn Stream<Item = Array>> =
             if is_ahead { Box::new(data.prefetch(4)) } else { Box::new(data) };
         measure(|| {
@@ -190,10 +193,12 @@ pub fn read_tree(at_once: bool) -> Result<Timing> {
 pub fn init_sharded() -> Result<Timing> {
     let rows = NamedSharding::new(&line(DEVICES, "x")?, P!["x"]);
     let side = [bytes() / ARRAYS / 4096, 1024];
-    let init = move || -> Vec<Array> {
+    let init = jit(move || -> Vec<Array> {
         (0..ARRAYS as i32).map(|i| random::normal(random::fold_in(random::key(0), i), side)).collect()
-    };
-    let init = jit(init).out_shardings(&rows).lower(())?.compile()?;
+    })
+    .out_shardings(&rows)
+    .lower(())?
+    .compile()?;
     let memory = init.memory_analysis()?;
     eprintln!(
         "  of {} MiB a device holds {} of results and {} of other data",

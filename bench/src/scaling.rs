@@ -158,8 +158,10 @@ fn draw(measured: &[(&Row, Vec<[f64; 3]>)]) -> std::result::Result<String, Box<d
         for ((n, times), color) in DEVICES.iter().zip(of_devices).zip(COLORS) {
             let points = sizes.iter().zip(times).map(|(size, ms)| (*size as f64, *ms));
             let name = format!("{n} device{}, slope {:.2}", if *n == 1 { "" } else { "s" }, slope(sizes, times));
-            let key = move |(x, y)| PathElement::new([(x, y), (x + 14, y)], color.stroke_width(2));
-            chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?.label(name).legend(key);
+            chart
+                .draw_series(LineSeries::new(points, color.stroke_width(2)))?
+                .label(name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], color.stroke_width(2)));
         }
         chart
             .configure_series_labels()

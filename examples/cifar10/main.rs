@@ -111,12 +111,15 @@ fn train_step<M: Classifier>(
     mut state: State<M>,
     batch: Batch,
 ) -> Result<(State<M>, MultiMetric)> {
-    let part = |part: Batch| {
-        let mut state = state.clone();
-        let ((loss, accuracy), grads) = state.value_and_grad(|model| loss_fn(model, &part, smoothing))?;
-        Ok((loss, accuracy, state.model.state_of(Filter::of::<BatchStat>()), grads))
-    };
-    let (loss, accuracy, stats, grads) = accumulate(parts, part, batch)?;
+    let (loss, accuracy, stats, grads) = accumulate(
+        parts,
+        |part: Batch| {
+            let mut state = state.clone();
+            let ((loss, accuracy), grads) = state.value_and_grad(|model| loss_fn(model, &part, smoothing))?;
+            Ok((loss, accuracy, state.model.state_of(Filter::of::<BatchStat>()), grads))
+        },
+        batch,
+    )?;
     // One average over the devices before the update keeps the copies equal.
     let (loss, accuracy, grads) = pmean((loss, accuracy, grads), "batch");
     state.model.update(&stats)?;
@@ -177,11 +180,11 @@ fn train<M: Classifier>(cli: &Cli, images: &Images, model: M) -> Result<()> {
         .donate_argnums([0]);
     let eval_step = pmap(eval_step::<M>).axis_name("batch").in_axes((None, 0)).out_axes(None);
     let evaluate = |state: &State<M>| -> Result<MultiMetric> {
-        let mut all = MultiMetric::new();
+        let mut metrics = MultiMetric::new();
         for batch in test_batches(&images.test, batch_size, n).items() {
-            all = all.merge(&eval_step.call((&state.model, batch?))?);
+            metrics = metrics.merge(&eval_step.call((&state.model, batch?))?);
         }
-        Ok(all)
+        Ok(metrics)
     };
     let trainer = Trainer::new(steps)
         .log_every(steps_per_epoch)

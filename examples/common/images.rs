@@ -31,20 +31,22 @@ pub fn cifar(folder: &Path) -> Result<Images> {
         let message = format!("{} has no data_batch_1.bin", folder.display());
         return Err(Error::new(ErrorKind::Value, message).help("give the folder of CIFAR-10's binary version"));
     }
-    let read = |files: &[PathBuf]| with_labels(cifar10(files)?);
-    Ok(Images { train: read(&batches)?, test: read(&[folder.join("test_batch.bin")])?, shape: [32, 32, 3] })
+    let (train, test) = (cifar10(&batches)?, cifar10(&[folder.join("test_batch.bin")])?);
+    Ok(Images { train: with_labels(train)?, test: with_labels(test)?, shape: [32, 32, 3] })
 }
 
 /// The built-in digits of 8 × 8 pixels.
 pub fn of_digits(seed: u64) -> Result<Images> {
     let (train, test) = digits()?.shuffle(seed).split(1500);
-    let read = |data: shardax_train::Dataset| {
-        let pixels: Vec<u8> =
-            (0..data.len()).flat_map(|i| data.image(i).unwrap_or_default()).map(|x| (x * 255.0) as u8).collect();
-        let images = HostArray::from_slice(&pixels, &[data.len(), 8, 8, 1])?;
-        InMemory::new([("image", images), ("label", HostArray::from_slice(data.labels(), &[data.len()])?)])
-    };
-    Ok(Images { train: read(train)?, test: read(test)?, shape: [8, 8, 1] })
+    Ok(Images { train: digit_images(train)?, test: digit_images(test)?, shape: [8, 8, 1] })
+}
+
+/// Converts digits to images of bytes, the format of CIFAR-10.
+fn digit_images(data: shardax_train::Dataset) -> Result<InMemory> {
+    let pixels: Vec<u8> =
+        (0..data.len()).flat_map(|i| data.image(i).unwrap_or_default()).map(|x| (x * 255.0) as u8).collect();
+    let images = HostArray::from_slice(&pixels, &[data.len(), 8, 8, 1])?;
+    InMemory::new([("image", images), ("label", HostArray::from_slice(data.labels(), &[data.len()])?)])
 }
 
 /// Converts labels to int32, as losses require.
@@ -59,8 +61,12 @@ fn with_labels(data: InMemory) -> Result<InMemory> {
 
 /// A batch with a leading dimension of devices, `[devices, B / devices, …]`.
 pub fn on_devices(example: &Example, devices: usize) -> Result<Batch> {
-    let array = |name: &str| example[name].to_array();
-    shard_batch(&Batch { images: array("image")?, labels: array("label")?, mask: array("mask")? }, devices)
+    let batch = Batch {
+        images: example["image"].to_array()?,
+        labels: example["label"].to_array()?,
+        mask: example["mask"].to_array()?,
+    };
+    shard_batch(&batch, devices)
 }
 
 /// The batches of a test set in order. The last one is padded with blank examples, which its mask marks.
@@ -71,8 +77,11 @@ pub fn test_batches(test: &InMemory, size: usize, devices: usize) -> impl Stream
 
 /// A batch whose first dimension is split by the sharding.
 pub fn split(example: &Example, rows: &NamedSharding) -> Result<Batch> {
-    let array = |name: &str| example[name].to_array_on(rows);
-    Ok(Batch { images: array("image")?, labels: array("label")?, mask: array("mask")? })
+    Ok(Batch {
+        images: example["image"].to_array_on(rows)?,
+        labels: example["label"].to_array_on(rows)?,
+        mask: example["mask"].to_array_on(rows)?,
+    })
 }
 
 /// Endless, shuffled training batches with prefetching.

@@ -97,11 +97,13 @@ impl Files {
 }
 
 fn plot(curves: &[&str], lines: &[Line]) -> Plot {
-    let points = |name: String| {
-        lines.iter().filter_map(move |line| Some((line.step as f64, *line.values.get(&name)?))).collect::<Vec<_>>()
-    };
     curves.iter().fold(Plot::new(), |plot, name| {
-        let panel = Panel::new(name, "step").points("train", points((*name).to_owned()));
-        plot.panel(panel.points("test", points(format!("test/{name}"))))
+        let panel = Panel::new(name, "step").points("train", points(lines, name));
+        plot.panel(panel.points("test", points(lines, &format!("test/{name}"))))
     })
+}
+
+/// The steps and values of a metric.
+fn points(lines: &[Line], name: &str) -> Vec<(f64, f64)> {
+    lines.iter().filter_map(|line| Some((line.step as f64, *line.values.get(name)?))).collect()
 }

@@ -99,13 +99,13 @@ fn eval_step(model: Decoder, (tokens, targets): (Array, Array)) -> MultiMetric {
 /// The tokenizer. A learned one is saved with the run.
 #[cfg(feature = "tokenizers")]
 fn tokenizer(cli: &Cli) -> Result<Tokenizer> {
-    let kept = cli.files.run.as_ref().map(|run| run.join("tokenizer.json"));
+    let saved_tokenizer = cli.files.run.as_ref().map(|run| run.join("tokenizer.json"));
     let Some(count) = cli.bpe else { return Ok(Tokenizer::bytes()) };
-    if let Some(path) = kept.as_ref().filter(|path| path.exists()) {
+    if let Some(path) = saved_tokenizer.as_ref().filter(|path| path.exists()) {
         return Tokenizer::from_file(path);
     }
     let learned = Tokenizer::train_bpe([&cli.text], &shardax_train::data::BpeOptions::new(count))?;
-    if let (Some(run), Some(path)) = (&cli.files.run, &kept) {
+    if let (Some(run), Some(path)) = (&cli.files.run, &saved_tokenizer) {
         // If the folder cannot be created, the tokenizer reports it.
         std::fs::create_dir_all(run).ok();
         learned.save(path)?;
@@ -131,15 +131,17 @@ fn windows(cli: &Cli, tokenizer: &Tokenizer) -> Result<Windows> {
 
 /// Parses axes such as `data=2,fsdp=2`.
 fn axes(text: &str) -> Result<Vec<(&'static str, usize)>> {
-    let axis = |part: &str| {
-        let (name, count) = part.split_once('=')?;
-        let name = ["data", "fsdp", "model"].into_iter().find(|known| *known == name)?;
-        Some((name, count.parse().ok().filter(|n| *n > 0)?))
-    };
     text.split(',').map(axis).collect::<Option<Vec<_>>>().ok_or_else(|| {
         Error::new(ErrorKind::Value, format!("{text:?} is no mesh"))
             .help("write axes of data, fsdp and model: data=2,fsdp=2,model=2")
     })
+}
+
+/// Parses an axis such as `data=2`.
+fn axis(text: &str) -> Option<(&'static str, usize)> {
+    let (name, count) = text.split_once('=')?;
+    let name = ["data", "fsdp", "model"].into_iter().find(|known| *known == name)?;
+    Some((name, count.parse().ok().filter(|n| *n > 0)?))
 }
 
 fn main() -> Result<()> {
@@ -205,11 +207,11 @@ fn main() -> Result<()> {
         .evaluate_every(cli.save_every, "test", |state: &State| {
             let mut data = batches(text.clone().range(windows - held_out..windows))?;
             let count = (held_out / cli.batch_size).clamp(1, 8);
-            let mut all = MultiMetric::new();
+            let mut metrics = MultiMetric::new();
             for batch in data.items().take(count) {
-                all = all.merge(&evaluate.call((&state.model, batch?))?);
+                metrics = metrics.merge(&evaluate.call((&state.model, batch?))?);
             }
-            Ok(all)
+            Ok(metrics)
         });
     let state = cli.files.train(
         &format!("lm on {}", cli.text.display()),

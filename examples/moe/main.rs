@@ -84,21 +84,28 @@ fn sequence(seed: u64, i: usize, length: usize) -> Result<Example> {
         let kind = mixed(place, 0) % KINDS as u64;
         let point: Vec<f32> =
             (0..FEATURES as u64).map(|f| 2.0 * number(kind, 100 + f) + 0.3 * number(place, 1 + f)).collect();
-        let row = |f: u64| point.iter().zip(0..).map(|(p, g)| p * number(kind, 1000 + 100 * f + g)).sum::<f32>();
-        y.extend((0..FEATURES as u64).map(row));
+        y.extend(
+            (0..FEATURES as u64)
+                .map(|f| point.iter().zip(0..).map(|(p, g)| p * number(kind, 1000 + 100 * f + g)).sum::<f32>()),
+        );
         x.extend(point);
     }
-    let array = |values: &[f32]| HostArray::from_slice(values, &[length, FEATURES]);
-    Ok(Example::from([("x".into(), array(&x)?), ("y".into(), array(&y)?)]))
+    let shape = [length, FEATURES];
+    Ok(Example::from([
+        ("x".into(), HostArray::from_slice(&x, &shape)?),
+        ("y".into(), HostArray::from_slice(&y, &shape)?),
+    ]))
+}
+
+/// Parses an axis such as `data=2`.
+fn axis(text: &str) -> Option<(&'static str, usize)> {
+    let (name, count) = text.split_once('=')?;
+    let name = ["data", "expert"].into_iter().find(|known| *known == name)?;
+    Some((name, count.parse().ok().filter(|n| *n > 0)?))
 }
 
 /// Parses axes such as `data=2,expert=4`.
 fn axes(text: &str) -> Result<Vec<(&'static str, usize)>> {
-    let axis = |part: &str| {
-        let (name, count) = part.split_once('=')?;
-        let name = ["data", "expert"].into_iter().find(|known| *known == name)?;
-        Some((name, count.parse().ok().filter(|n| *n > 0)?))
-    };
     text.split(',').map(axis).collect::<Option<Vec<_>>>().ok_or_else(|| {
         Error::new(ErrorKind::Value, format!("{text:?} is no mesh"))
             .help("write axes of data and expert: data=2,expert=4")
@@ -119,10 +126,10 @@ fn main() -> Result<()> {
     let (own, seed) = (rules.clone(), cli.run.seed);
     let Cli { experts, k, capacity_factor, hidden, learning_rate, .. } = cli;
     let state = rules.init(move || {
-        let expert = |rngs: &mut Rngs| {
-            Sequential((Linear::new(FEATURES, hidden, rngs), Apply(relu), Linear::new(hidden, FEATURES, rngs)))
-        };
-        let model = MixtureOfExperts::new(experts, k, FEATURES, &mut Rngs::new(seed).with_rules(&own), expert)?;
+        let model =
+            MixtureOfExperts::new(experts, k, FEATURES, &mut Rngs::new(seed).with_rules(&own), |rngs: &mut Rngs| {
+                Sequential((Linear::new(FEATURES, hidden, rngs), Apply(relu), Linear::new(hidden, FEATURES, rngs)))
+            })?;
         State::new(model.capacity_factor(capacity_factor), adam(learning_rate))
     })?;
     let kernel = &state.model.experts.layers.0.0.kernel;
@@ -137,10 +144,10 @@ fn main() -> Result<()> {
         .map(move |batch| Ok((batch["x"].to_array_on(&place)?, batch["y"].to_array_on(&place)?)));
 
     let balance = cli.balance;
-    let step = move |state: State, batch: Batch| train_step(state, batch, array(balance as f32));
     let shardings = rules.shardings(&state)?;
     let x = device_put(&zeros([cli.batch_size, cli.length, FEATURES]), &split)?;
-    let step = jit(step).out_shardings((&shardings, UNSPECIFIED));
+    let step = jit(move |state: State, batch: Batch| train_step(state, batch, array(balance as f32)))
+        .out_shardings((&shardings, UNSPECIFIED));
     let step = step.lower((&state, (x.clone(), x)))?.compile()?;
     cli.run.train("moe", state, &mut data, &step)?;
     Ok(())

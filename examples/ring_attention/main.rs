@@ -132,9 +132,9 @@ fn main() -> Result<()> {
         let (tokens, _) = batch?;
         let forward = jit(|model: Finder, tokens: Array| model.forward(&tokens));
         let split = forward.call((&state.model, &tokens))?;
-        let alone = Finder::new(features, heads, &mut Rngs::new(seed)).with_state(&state.model.state())?;
-        let alone = forward.call(device_put(&(alone, tokens), &devices()?[0])?)?;
-        let far = (device_get(&split)? - device_get(&alone)?).abs().max(..);
+        let one_device = Finder::new(features, heads, &mut Rngs::new(seed)).with_state(&state.model.state())?;
+        let one_device = forward.call(device_put(&(one_device, tokens), &devices()?[0])?)?;
+        let far = (device_get(&split)? - device_get(&one_device)?).abs().max(..);
         println!("largest difference from one device: {:.1e}", far.item::<f32>()?);
     }
     Ok(())

@@ -66,12 +66,12 @@ async fn ask(client: &Client, clients: usize, requests: usize, features: usize) 
         })
         .collect();
     let failed = |what: String| Error::new(ErrorKind::Runtime, what);
-    let mut all = Vec::new();
+    let mut times = Vec::new();
     for task in tasks {
-        all.extend(task.await.map_err(|e| failed(e.to_string()))?.map_err(failed)?);
+        times.extend(task.await.map_err(|e| failed(e.to_string()))?.map_err(failed)?);
     }
-    all.sort();
-    Ok(all)
+    times.sort();
+    Ok(times)
 }
 
 async fn run(cli: Cli, model: Model) -> Result<()> {
@@ -89,12 +89,11 @@ async fn run(cli: Cli, model: Model) -> Result<()> {
         let seconds = start.elapsed().as_secs_f64();
         let rows = server.counts().rows.load(Relaxed) - before.0;
         let batches = server.counts().batches.load(Relaxed) - before.1;
-        let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
+        let [median, p99] =
+            [0.5, 0.99].map(|part| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3);
         println!(
-            "{clients:7}  {:8}  {:7.3}  {:7.3}  {:10.0}  {:10.1}",
+            "{clients:7}  {:8}  {median:7.3}  {p99:7.3}  {:10.0}  {:10.1}",
             times.len(),
-            at(0.5),
-            at(0.99),
             times.len() as f64 / seconds,
             rows as f64 / batches as f64
         );

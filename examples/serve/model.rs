@@ -53,11 +53,11 @@ impl Model {
             model.features = features;
             let lowered =
                 jit(move |x: Array| exported.call(x)).lower(shape_dtype_struct([rows, features], DType::F32))?;
-            let kept = path.with_extension("executable");
-            match fs::read(&kept).ok().and_then(|bytes| Compiled::load(&lowered, &bytes).ok()) {
+            let executable_path = path.with_extension("executable");
+            match fs::read(&executable_path).ok().and_then(|bytes| Compiled::load(&lowered, &bytes).ok()) {
                 Some(compiled) => model.sizes.push((rows, compiled)),
                 // It does not exist, or belongs to another plugin, processor or model.
-                None => missing.push((rows, kept, lowered)),
+                None => missing.push((rows, executable_path, lowered)),
             }
         }
         let lowered: Vec<_> = missing.iter().map(|(_, _, lowered)| lowered.clone()).collect();

@@ -140,9 +140,9 @@ fn request(row: Vec<f32>) -> (Message, oneshot::Receiver<Answer>) {
 async fn serve(model: impl Batched, mut messages: mpsc::Receiver<Message>, wait: Duration, counts: Arc<Counts>) {
     while let Some(first) = messages.recv().await {
         let mut batch = Vec::new();
-        let mut next = Some(first);
+        let mut request = Some(first);
         let mut deadline = Instant::now() + wait;
-        while let Some(message) = next {
+        while let Some(message) = request {
             match message {
                 // Requests already in the queue are still answered.
                 Message::Stop => messages.close(),
@@ -162,7 +162,7 @@ async fn serve(model: impl Batched, mut messages: mpsc::Receiver<Message>, wait:
                 break;
             }
             // Requests already in the queue are added even after the deadline.
-            next = timeout_at(deadline, messages.recv()).await.ok().flatten();
+            request = timeout_at(deadline, messages.recv()).await.ok().flatten();
         }
         if !batch.is_empty() {
             answer(&model, batch, &counts).await;

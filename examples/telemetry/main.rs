@@ -38,8 +38,7 @@ fn main() -> Result<()> {
     }
 
     // Points on y = 3 x + 1.
-    let point = |i: usize| Ok(array(i as f32 / 50.0 - 1.0));
-    let mut data = (100usize, point).stream().shuffled(0).repeat();
+    let mut data = (100usize, |i: usize| Ok(array(i as f32 / 50.0 - 1.0))).stream().shuffled(0).repeat();
     let step = jit(|w: (Array, Array), x: Array| -> Result<_> {
         let loss = |(slope, shift): (Array, Array)| (slope * &x + shift - (&x * 3.0 + 1.0)).square();
         let (loss, slopes) = value_and_grad(loss).call(&w)?;

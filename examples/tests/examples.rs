@@ -102,14 +102,14 @@ fn digits_resume_from_a_checkpoint() {
     let epoch = |text: &str| {
         text.lines().find(|line| line.starts_with("epoch  2: train loss")).map(str::to_owned).expect("the second epoch")
     };
-    let whole = output("digits", &["--epochs", "2"]);
+    let uninterrupted = output("digits", &["--epochs", "2"]);
     output("digits", &["--epochs", "1", "--checkpoints", &run]);
-    let rest = output("digits", &["--epochs", "2", "--checkpoints", &run]);
-    assert!(rest.contains("resumes after epoch 1\n") && !rest.contains("epoch  1:"), "{rest}");
-    assert_eq!(epoch(&rest), epoch(&whole));
+    let resumed = output("digits", &["--epochs", "2", "--checkpoints", &run]);
+    assert!(resumed.contains("resumes after epoch 1\n") && !resumed.contains("epoch  1:"), "{resumed}");
+    assert_eq!(epoch(&resumed), epoch(&uninterrupted));
     let done = output("digits", &["--epochs", "2", "--checkpoints", &run, "--devices", "4"]);
     assert!(done.contains("resumes after epoch 2\n") && done.contains("devices: 4\n"), "{done}");
-    assert_eq!(numbers(&done, "\ntest accuracy: "), numbers(&whole, "\ntest accuracy: "));
+    assert_eq!(numbers(&done, "\ntest accuracy: "), numbers(&uninterrupted, "\ntest accuracy: "));
     std::fs::remove_dir_all(folder).expect("the run's folder");
 }
 
@@ -158,15 +158,15 @@ fn job(processes: &str, name: &str, args: &[&str]) -> Option<String> {
 #[test]
 fn data_parallel_hosts() {
     let args = |devices| ["--epochs", "2", "--devices", devices];
-    let alone = output("data_parallel_hosts", &args("8"));
+    let one_process = output("data_parallel_hosts", &args("8"));
     let lines =
         |text: &str| text.lines().filter(|line| !line.starts_with("devices")).map(str::to_owned).collect::<Vec<_>>();
-    let losses = numbers(&alone, "train loss");
-    assert!(losses.len() == 2 && losses[1] < 0.9 * losses[0], "{alone}");
+    let losses = numbers(&one_process, "train loss");
+    assert!(losses.len() == 2 && losses[1] < 0.9 * losses[0], "{one_process}");
     for (processes, devices) in [("2", "4"), ("4", "2")] {
         let Some(text) = job(processes, "data_parallel_hosts", &args(devices)) else { return };
         assert!(text.contains(&format!("devices: 8 in {processes} processes")), "{text}");
-        assert_eq!(lines(&text), lines(&alone), "{processes} processes of {devices} devices");
+        assert_eq!(lines(&text), lines(&one_process), "{processes} processes of {devices} devices");
     }
 }
 
@@ -182,18 +182,18 @@ fn lm() {
     let (text, run) = (folder.join("text").display().to_string(), folder.join("run").display().to_string());
     let lm = |more: &[&str]| {
         let small = "--layers 1 --features 32 --batch-size 8 --length 32 --log-every 6 --save-every 6 --sample 12";
-        let given: Vec<&str> =
+        let arguments: Vec<&str> =
             ["--text", &text].into_iter().chain(small.split(' ')).chain(more.iter().copied()).collect();
-        output("lm", &given)
+        output("lm", &arguments)
     };
-    let alone = lm(&["--steps", "12"]);
-    let losses = numbers(&alone, ": loss");
-    assert!(losses.len() == 2 && losses[1] < losses[0], "{alone}");
-    assert!(alone.contains("\n---\nThe "), "{alone}");
+    let one_process = lm(&["--steps", "12"]);
+    let losses = numbers(&one_process, ": loss");
+    assert!(losses.len() == 2 && losses[1] < losses[0], "{one_process}");
+    assert!(one_process.contains("\n---\nThe "), "{one_process}");
     let split = lm(&["--steps", "12", "--mesh", "data=2,fsdp=2,model=2", "--run", &run]);
     assert!(split.contains("parameters on 8 devices\n"), "{split}");
     for name in [": loss", "test/loss", "test/perplexity"] {
-        for (a, b) in numbers(&alone, name).iter().zip(numbers(&split, name)) {
+        for (a, b) in numbers(&one_process, name).iter().zip(numbers(&split, name)) {
             assert!((a - b).abs() < 2e-3 * a, "{name}: {a} alone, {b} on the mesh");
         }
     }
@@ -226,12 +226,12 @@ fn lm_of_byte_pairs() {
     let lm = |more: &[&str]| {
         let small =
             "--layers 1 --features 32 --batch-size 8 --length 16 --log-every 15 --save-every 30 --sample 12 --bpe 290";
-        let given: Vec<&str> = ["--text", &text, "--run", &run].into_iter().chain(small.split(' ')).collect();
-        output("lm", &[&given[..], more].concat())
+        let arguments: Vec<&str> = ["--text", &text, "--run", &run].into_iter().chain(small.split(' ')).collect();
+        output("lm", &[&arguments[..], more].concat())
     };
-    let first = lm(&["--steps", "30"]);
-    let losses = numbers(&first, ": loss");
-    assert!(losses.len() == 2 && losses[1] < losses[0], "{first}");
+    let first_run = lm(&["--steps", "30"]);
+    let losses = numbers(&first_run, ": loss");
+    assert!(losses.len() == 2 && losses[1] < losses[0], "{first_run}");
     let written =
         || std::fs::metadata(folder.join("run/tokenizer.json")).and_then(|about| about.modified()).expect("a time");
     let learned = written();

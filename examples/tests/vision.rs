@@ -69,29 +69,32 @@ fn cifar10() {
     data(&folder);
     let (dir, run, plot) = (folder.path(""), folder.path("run"), folder.path("plot.svg"));
     let cifar10 = |more: &[&str]| output("cifar10", &[&["--data", &dir, "--learning-rate", "2e-3"], more].concat());
-    let all = "flip,crop,color,cutout";
+    let augmentations = "flip,crop,color,cutout";
     let two = ["--devices", "2", "--per-device-batch", "16"];
-    let whole = cifar10(&[&two[..], &["--epochs", "4", "--augment", "crop", "--plot", &plot]].concat());
-    assert!(whole.contains("Cnn: 60362 parameters, 32 images a step on 2 devices, 16 on each\n"), "{whole}");
-    let (losses, tests) = (numbers(&whole, ", loss "), numbers(&whole, "test/accuracy "));
-    assert!(losses.len() == 4 && losses[3] < 0.8 * losses[0] && tests[3] > 0.3, "{whole}");
-    assert!(whole.contains("replicas identical: true\n"), "{whole}");
+    let uninterrupted = cifar10(&[&two[..], &["--epochs", "4", "--augment", "crop", "--plot", &plot]].concat());
+    assert!(
+        uninterrupted.contains("Cnn: 60362 parameters, 32 images a step on 2 devices, 16 on each\n"),
+        "{uninterrupted}"
+    );
+    let (losses, tests) = (numbers(&uninterrupted, ", loss "), numbers(&uninterrupted, "test/accuracy "));
+    assert!(losses.len() == 4 && losses[3] < 0.8 * losses[0] && tests[3] > 0.3, "{uninterrupted}");
+    assert!(uninterrupted.contains("replicas identical: true\n"), "{uninterrupted}");
     let svg = std::fs::read_to_string(&plot).expect("the plot");
     assert!(svg.starts_with("<svg") && svg.contains("accuracy"), "{svg}");
     // Gradient accumulation, augmentation on threads, and a run in two parts.
-    let more = ["--augment", all, "--threads", "3", "--accumulate", "2", "--run", &run];
-    let first = numbers(&cifar10(&[&two[..], &["--epochs", "1"], &more].concat()), ", loss ")[0];
+    let more = ["--augment", augmentations, "--threads", "3", "--accumulate", "2", "--run", &run];
+    let first_loss = numbers(&cifar10(&[&two[..], &["--epochs", "1"], &more].concat()), ", loss ")[0];
     // The same images in one part on one device give the same loss.
-    let alone = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", all];
+    let alone = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", augmentations];
     let alone = numbers(&cifar10(&alone), ", loss ")[0];
-    assert!((alone - first).abs() < 1e-3 * first, "{alone} on one device, {first} on two");
-    let rest = cifar10(&[&two[..], &["--epochs", "2"], &more].concat());
-    assert!(rest.contains("step 16: ") && !rest.contains("step 8: "), "{rest}");
+    assert!((alone - first_loss).abs() < 1e-3 * first_loss, "{alone} on one device, {first_loss} on two");
+    let resumed = cifar10(&[&two[..], &["--epochs", "2"], &more].concat());
+    assert!(resumed.contains("step 16: ") && !resumed.contains("step 8: "), "{resumed}");
     let log = std::fs::read_to_string(folder.path("run/metrics.jsonl")).expect("the log");
     assert_eq!(log.lines().count(), 2, "{log}");
     assert!(std::fs::read_to_string(folder.path("run/report.html")).expect("the report").contains("test/accuracy"));
     let done = cifar10(&[&["--epochs", "2", "--devices", "4", "--per-device-batch", "8"][..], &more].concat());
-    assert_eq!(numbers(&done, "\ntest accuracy: "), numbers(&rest, "\ntest accuracy: "), "{done}");
+    assert_eq!(numbers(&done, "\ntest accuracy: "), numbers(&resumed, "\ntest accuracy: "), "{done}");
 
     let rejected = run_of("cifar10", &["--data", &folder.path("none")]);
     assert!(rejected.contains("cannot read the folder") && rejected.contains("data_batch_1.bin"), "{rejected}");
@@ -111,15 +114,15 @@ fn cifar10_on_eight_devices() {
     data(&folder);
     let sent = |run: &str, more: &[&str]| -> String {
         let (data, run) = (folder.path(""), folder.path(run));
-        let given = ["--data", &data, "--run", &run, "--per-device-batch", "16", "--epochs", "1"];
-        let text = output("cifar10", &[&given[..], &["--label-smoothing", "0.1"], more].concat());
+        let arguments = ["--data", &data, "--run", &run, "--per-device-batch", "16", "--epochs", "1"];
+        let text = output("cifar10", &[&arguments[..], &["--label-smoothing", "0.1"], more].concat());
         assert!(text.contains("128 images a step on 8 devices, 16 on each\n"), "{text}");
         let report = std::fs::read_to_string(format!("{run}/report.html")).expect("the report");
         report.split_once("Communication in a step").expect("what is sent").1.to_owned()
     };
-    let whole = sent("whole", &[]);
-    assert!(whole.contains("<td>all-reduce</td><td>batch</td><td class=\"n\">8</td>"), "{whole}");
-    assert_eq!(sent("half", &["--bf16"]), whole);
+    let uninterrupted = sent("whole", &[]);
+    assert!(uninterrupted.contains("<td>all-reduce</td><td>batch</td><td class=\"n\">8</td>"), "{uninterrupted}");
+    assert_eq!(sent("half", &["--bf16"]), uninterrupted);
 }
 
 /// A narrow ResNet-18 in bfloat16, with statistics over all devices.
@@ -178,9 +181,9 @@ fn vit() {
             ["--layers", "1", "--features", "32", "--batch-size", "32", "--learning-rate", "5e-3", "--log-every", "75"];
         output("vit", &[&small, more].concat())
     };
-    let whole = vit(&["--steps", "150", "--plot", &plot]);
-    let losses = numbers(&whole, "test/loss ");
-    assert!(losses.len() == 2 && losses[1] < losses[0] && losses[1] < 1.5, "{whole}");
+    let uninterrupted = vit(&["--steps", "150", "--plot", &plot]);
+    let losses = numbers(&uninterrupted, "test/loss ");
+    assert!(losses.len() == 2 && losses[1] < losses[0] && losses[1] < 1.5, "{uninterrupted}");
     exists(&plot);
     let stopped = vit(&["--steps", "150", "--devices", "2", "--run", &run]);
     assert!((numbers(&stopped, "test/loss ")[1] - losses[1]).abs() < 0.05, "{stopped}");

@@ -116,9 +116,10 @@ fn train_step(seed: u32, mut state: State, batch: Batch) -> Result<(State, Multi
 
 fn eval_step(model: Vae, batch: Batch) -> MultiMetric {
     let (pixels, divergence) = model.costs(&batch.images, &random::key(0));
-    let average = |costs: &Array| Average::masked(costs, &batch.mask);
-    let metrics = MultiMetric::new().with("loss", average(&(&pixels + &divergence)));
-    metrics.with("reconstruction", average(&pixels)).with("divergence", average(&divergence))
+    MultiMetric::new()
+        .with("loss", Average::masked(&(&pixels + &divergence), &batch.mask))
+        .with("reconstruction", Average::masked(&pixels, &batch.mask))
+        .with("divergence", Average::masked(&divergence, &batch.mask))
 }
 
 /// New digits as grey values, `[rows * 8, columns * 8]`.
@@ -133,7 +134,8 @@ fn draw(model: &Vae, rows: usize, columns: usize, seed: u32) -> Result<Vec<u8>> 
 fn save(picture: &[u8], width: usize, path: &Path) -> Result<()> {
     let header = format!("P5\n{width} {}\n255\n", picture.len() / width);
     std::fs::write(path, [header.as_bytes(), picture].concat()).map_err(|error| {
-        Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display())).help("check the path")
+        Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display()))
+            .help("pass a path in a folder that exists and that this user may write to")
     })
 }
 
@@ -157,12 +159,12 @@ fn main() -> Result<()> {
     let trainer =
         Trainer::new(cli.steps).log_every(cli.log_every).examples_per_step(cli.batch_size as f64).check_finite();
     let trainer = trainer.evaluate_every(cli.log_every, "test", |state: &State| {
-        let mut all = MultiMetric::new();
+        let mut metrics = MultiMetric::new();
         let mut test = images.test.clone().stream().epochs(1).batch_masked(cli.batch_size);
         for batch in test.items() {
-            all = all.merge(&eval_step.call((&state.model, split(&batch?, &rows)?))?);
+            metrics = metrics.merge(&eval_step.call((&state.model, split(&batch?, &rows)?))?);
         }
-        Ok(all)
+        Ok(metrics)
     });
     let curves = ["loss", "reconstruction", "divergence"];
     let state = cli.files.train(

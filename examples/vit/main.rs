@@ -111,12 +111,12 @@ fn main() -> Result<()> {
     let eval_step = jit(eval_step).out_shardings(&replicated);
 
     let evaluate = |state: &State| -> Result<MultiMetric> {
-        let mut all = MultiMetric::new();
+        let mut metrics = MultiMetric::new();
         let mut test = images.test.clone().stream().epochs(1).batch_masked(cli.batch_size);
         for batch in test.items() {
-            all = all.merge(&eval_step.call((&state.model, split(&batch?, &rows)?))?);
+            metrics = metrics.merge(&eval_step.call((&state.model, split(&batch?, &rows)?))?);
         }
-        Ok(all)
+        Ok(metrics)
     };
     let mut data = train_batches(images.train.clone(), seed.into(), cli.batch_size, &rows);
     let trainer =

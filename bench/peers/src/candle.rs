@@ -210,7 +210,7 @@ fn gpt(inputs: &Inputs) -> Result<Call> {
     let mask = Tensor::from_vec(mask.collect(), (LENGTH, LENGTH), &Device::Cpu)?;
 
     let Parameters { matrices, vectors, .. } = parameters;
-    let all = [matrices.clone(), vectors.clone()].concat();
+    let tensors = [matrices.clone(), vectors.clone()].concat();
     let mut optimizers = [adam(matrices, DECAY)?, adam(vectors, 0.0)?];
     let loss = move || {
         let mut x = embed.forward(&tokens)?.broadcast_add(&positions)?;
@@ -220,7 +220,7 @@ fn gpt(inputs: &Inputs) -> Result<Call> {
         cross_entropy(&head.forward(&norm.forward(&x)?)?.flatten_to(1)?, &targets)
     };
     let update = move |mut gradients| {
-        clip_by_global_norm(&mut gradients, &all, CLIP)?;
+        clip_by_global_norm(&mut gradients, &tensors, CLIP)?;
         optimizers.iter_mut().try_for_each(|optimizer| optimizer.step(&gradients))
     };
     Ok(training(loss, update))

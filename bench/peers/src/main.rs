@@ -90,8 +90,8 @@ struct Measured {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let one = Row::ALL.iter().any(|row| row.name() == options.filter);
-    let chosen = |row: &Row| if one { row.name() == options.filter } else { row.name().contains(&options.filter) };
+    let is_exact_name = Row::ALL.iter().any(|row| row.name() == options.filter);
+    let chosen = |row: &Row| if is_exact_name { row.name() == options.filter } else { row.name().contains(&options.filter) };
     if options.list {
         Row::ALL.iter().filter(|row| chosen(row)).for_each(|row| println!("{}", row.name()));
         return Ok(());

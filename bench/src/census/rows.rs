@@ -148,8 +148,7 @@ fn products(rows: &mut Vec<Row>) {
         "x @ y.T" => |x| x[0].matmul(x[1].t());
         "x @ y[0]" => |x| x[0].matmul(x[1].at(0).get());
         "jnp.kron(x[:8, :8], y[:32, :32])" => |x| {
-            let part = |x: &Array, n: usize| lax::slice_in_dim(&lax::slice_in_dim(x, 0, n.min(x.shape()[0]), 0), 0, n.min(x.shape()[1]), 1);
-            numpy::kron(part(&x[0], 8), part(&x[1], 32))
+            numpy::kron(corner(&x[0], 8), corner(&x[1], 32))
         };
     });
     others!(rows, Product16 {
@@ -163,6 +162,12 @@ fn products(rows: &mut Vec<Row>) {
         "jnp.matmul(x, y.T, preferred_element_type=jnp.int32)" => |x| int32().matmul(&x[0], &x[1].t());
     });
     same_names!(rows, Line, "jnp.fft", fft { fft rfft });
+}
+
+/// The first `n` rows and columns of a matrix, or as many as it has.
+fn corner(x: &Array, n: usize) -> Array {
+    let rows = lax::slice_in_dim(x, 0, n.min(x.shape()[0]), 0);
+    lax::slice_in_dim(&rows, 0, n.min(x.shape()[1]), 1)
 }
 
 /// The computations of the layers of networks.
@@ -202,11 +207,10 @@ fn layers(rows: &mut Vec<Row>) {
         "jnp.abs(x[:, :, None] - y).sum(-1)" => |x| (x[0].expand_dims(2) - &x[1]).abs().sum(-1);
         "jax.lax.scan(lambda h, x: 2 * (jnp.tanh(x + h @ y),), 0 * x[:, 0], jnp.swapaxes(x, 0, 1))[1]" => |x| {
             let weights = x[1].clone();
-            let step = move |h: Array, x: Array| {
+            scan(move |h: Array, x: Array| {
                 let h = (x + h.matmul(&weights)).tanh();
                 Ok((h.clone(), h))
-            };
-            scan(step, x[0].get((.., 0)) * 0, x[0].swapaxes(0, 1)).map_or_else(|error| Array::from_error(error, &x[0]), |(_, states)| states)
+            }, x[0].get((.., 0)) * 0, x[0].swapaxes(0, 1)).map_or_else(|error| Array::from_error(error, &x[0]), |(_, states)| states)
         };
         "jax.vmap(jnp.convolve, (0, None))(x[..., 0], y[0])" => |x| {
             let kernel = x[1].get(0);

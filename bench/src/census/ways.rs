@@ -59,11 +59,10 @@ impl Way {
     /// The function, called in this way.
     pub fn function(self, function: fn(&[Array]) -> Array) -> Box<dyn Fn(&[Array]) -> Result<Vec<Array>>> {
         // A function of integers has no gradient, and an error says so.
-        let loss = move |arrays: Vec<Array>| function(&arrays).square().sum(..);
         match self {
             Way::Eager => Box::new(move |arrays| Ok(vec![function(arrays)])),
             Way::Gradient => {
-                let gradient = jit(grad(loss));
+                let gradient = jit(grad(move |arrays: Vec<Array>| function(&arrays).square().sum(..)));
                 Box::new(move |arrays| gradient.call(arrays.to_vec()))
             }
             _ => {

@@ -241,11 +241,12 @@ fn added_arguments(n: usize, phases: &mut Phases) -> Result<()> {
 
 fn results(n: usize, phases: &mut Phases) -> Result<()> {
     let f = jit(move |x: Array| {
-        let step = |x: &mut Array, _: usize| {
-            let next = x.sin();
-            Some(std::mem::replace(x, next).cos())
-        };
-        (0..n).scan(x, step).collect::<Vec<_>>()
+        (0..n)
+            .scan(x, |x: &mut Array, _: usize| {
+                let next = x.sin();
+                Some(std::mem::replace(x, next).cos())
+            })
+            .collect::<Vec<_>>()
     });
     let lowered = f.lower(row())?;
     phases.time("compile", || lowered.compile())?;
@@ -357,12 +358,17 @@ fn captures(n: usize, phases: &mut Phases) -> Result<()> {
 
 fn carries(n: usize, phases: &mut Phases) -> Result<()> {
     let f = |xs: Vec<Array>| -> Result<Vec<Array>> {
-        let step = |xs: Vec<Array>, x: Array| (xs.iter().map(|y| y * 2.0 + &x).collect::<Vec<_>>(), ());
-        Ok(scan(step, xs, ones([3]))?.0)
+        Ok(scan(|xs: Vec<Array>, x: Array| (xs.iter().map(|y| y * 2.0 + &x).collect::<Vec<_>>(), ()), xs, ones([3]))?.0)
     };
-    let loss = move |xs: Vec<Array>| -> Result<Array> { Ok(f(xs)?.iter().fold(zeros(()), |sum, x| sum + x.sum(..))) };
     phases.time("trace", || make_program(f, vec![row(); n]))?;
-    phases.time("gradient", || make_program(grad(loss), vec![row(); n]))?;
+    phases.time("gradient", || {
+        make_program(
+            grad(move |xs: Vec<Array>| -> Result<Array> {
+                Ok(f(xs)?.iter().fold(zeros(()), |sum, x| sum + x.sum(..)))
+            }),
+            vec![row(); n],
+        )
+    })?;
     phases.time("lower", || jit(f).lower(vec![row(); n]))?;
     Ok(())
 }
@@ -461,10 +467,11 @@ fn mapped_arrays(n: usize, phases: &mut Phases) -> Result<()> {
 
 fn meshes(n: usize, phases: &mut Phases) -> Result<()> {
     shardax::config::set_num_cpu_devices(8)?;
-    let all = phases.time("make", || (0..n).map(|i| make_mesh([(format!("x{i}"), 8)])).collect::<Result<Vec<_>>>())?;
+    let meshes =
+        phases.time("make", || (0..n).map(|i| make_mesh([(format!("x{i}"), 8)])).collect::<Result<Vec<_>>>())?;
     let f = jit(|x: Array| x * 2.0 + 1.0);
     phases.time("calls", || {
-        all.iter().enumerate().try_for_each(|(i, mesh)| {
+        meshes.iter().enumerate().try_for_each(|(i, mesh)| {
             let name = format!("x{i}");
             let x = device_put(&ones([8, 4]), NamedSharding::new(&mesh.auto(), P![name.as_str()]))?;
             block_until_ready(f.call(x)?).map(drop)
@@ -556,8 +563,14 @@ fn letter(dimension: usize) -> char {
 fn einsum_operands(n: usize, phases: &mut Phases) -> Result<()> {
     let pairs: Vec<String> = (0..n).map(|i| format!("{}{}", letter(i), letter(i + 1))).collect();
     let spec = format!("{}->a{}", pairs.join(","), letter(n));
-    let f = move |xs: Vec<Array>| einsum(&spec, &xs.iter().collect::<Vec<_>>());
-    phases.time("trace", || make_program(f, vec![shape_dtype_struct([8, 8], DType::F32); n])).map(drop)
+    phases
+        .time("trace", || {
+            make_program(
+                move |xs: Vec<Array>| einsum(&spec, &xs.iter().collect::<Vec<_>>()),
+                vec![shape_dtype_struct([8, 8], DType::F32); n],
+            )
+        })
+        .map(drop)
 }
 
 fn powers(n: usize, phases: &mut Phases) -> Result<()> {
@@ -582,17 +595,16 @@ fn error_texts(n: usize, phases: &mut Phases) -> Result<()> {
     }
     shardax::config::set_num_cpu_devices(8)?;
     let xs = || vec![ones([4]); n];
-    let mut other = xs();
-    other[n / 2] = ones([3]);
+    let mut other_arguments = xs();
+    other_arguments[n / 2] = ones([3]);
     phases.count("structure", length(shardax::tree::map2(|x, y| x + y, xs(), vec![ones([4]); n + 1])));
-    let changed = other.clone();
-    let step = move |_: Vec<Array>, _: Array| (changed.clone(), ());
-    phases.count("scan", length(scan(step, xs(), ones([2]))));
-    let changed = other.clone();
+    let changed = other_arguments.clone();
+    phases.count("scan", length(scan(move |_: Vec<Array>, _: Array| (changed.clone(), ()), xs(), ones([2]))));
+    let changed = other_arguments.clone();
     phases.count("cond", length(cond(array(true), |xs: Vec<Array>| xs, move |_: Vec<Array>| changed.clone(), xs())));
     let folder = std::env::temp_dir().join(format!("shardax-growth-error-{}", std::process::id()));
     shardax_train::checkpoint::save(&folder, &xs())?;
-    phases.count("checkpoint", length(shardax_train::checkpoint::restore(&folder, &other)));
+    phases.count("checkpoint", length(shardax_train::checkpoint::restore(&folder, &other_arguments)));
     let _ = std::fs::remove_dir_all(&folder);
     let sharding = NamedSharding::new(&make_mesh([("x", 8)])?.auto(), P!["x"]);
     phases.count("sharding", length(device_put(&xs(), &sharding)));

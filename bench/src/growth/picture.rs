@@ -17,13 +17,15 @@ const JAX: RGBColor = RGBColor(234, 88, 12);
 const GRID: RGBColor = RGBColor(229, 231, 235);
 
 pub fn draw<'a>(results: &'a Results, cases: &[&'a Case]) -> Result<String, Box<dyn Error>> {
-    let phases = |case: &&'a Case| results.phases(case).into_iter().map(|phase| (*case, phase)).collect::<Vec<_>>();
     // The smallest costs, and cases of more phases than a row has, are only in the table.
-    let is_drawn = |(case, phase): &(&Case, &str)| {
-        case.phases.len() <= COLUMNS + 1
-            && [Side::Shardax, Side::Jax].iter().any(|side| power(&results.costs(case, *side, phase)).is_some())
-    };
-    let panels: Vec<(&Case, &str)> = cases.iter().flat_map(phases).filter(is_drawn).collect();
+    let panels: Vec<(&Case, &str)> = cases
+        .iter()
+        .flat_map(|case| results.phases(case).into_iter().map(|phase| (*case, phase)).collect::<Vec<_>>())
+        .filter(|(case, phase)| {
+            case.phases.len() <= COLUMNS + 1
+                && [Side::Shardax, Side::Jax].iter().any(|side| power(&results.costs(case, *side, phase)).is_some())
+        })
+        .collect();
     let rows = panels.len().div_ceil(COLUMNS).max(1);
     let size = (PANEL.0 * COLUMNS as u32, PANEL.1 * rows as u32 + LEGEND);
     let mut svg = String::new();

@@ -78,16 +78,21 @@ impl Results {
 
     /// The phases of a case, in the order of the program.
     pub fn phases(&self, case: &Case) -> Vec<&str> {
-        let measured = |phase: &&&str| {
-            self.records.iter().any(|record| record.case == case.name && record.phases.contains_key(**phase))
-        };
-        case.phases.iter().filter(measured).copied().collect()
+        case.phases
+            .iter()
+            .filter(|phase| {
+                self.records.iter().any(|record| record.case == case.name && record.phases.contains_key(**phase))
+            })
+            .copied()
+            .collect()
     }
 
     /// The sizes and costs of a phase.
     pub fn costs(&self, case: &Case, side: Side, phase: &str) -> Vec<(f64, f64)> {
-        let cost = |size: &usize| Some((*size as f64, *self.find(case.name, side, *size)?.phases.get(phase)?));
-        case.sizes.iter().filter_map(cost).collect()
+        case.sizes
+            .iter()
+            .filter_map(|size| Some((*size as f64, *self.find(case.name, side, *size)?.phases.get(phase)?)))
+            .collect()
     }
 
     /// A row for each phase of each case.
@@ -98,12 +103,12 @@ impl Results {
             for (i, phase) in self.phases(case).into_iter().enumerate() {
                 let [ours, jax] = [Side::Shardax, Side::Jax].map(|side| (side, self.costs(case, side, phase)));
                 let cells = |(side, costs): &(Side, Vec<(f64, f64)>)| {
-                    let mut all: Vec<String> = costs.iter().map(|(_, cost)| digits(*cost)).collect();
+                    let mut texts: Vec<String> = costs.iter().map(|(_, cost)| digits(*cost)).collect();
                     let stopped = case.sizes.iter().find_map(|size| {
                         self.find(case.name, *side, *size).filter(|record| record.outcome != Outcome::Measured)
                     });
-                    all.extend(stopped.map(|record| record.outcome.text().to_owned()));
-                    (all.join(", "), power(costs).map_or(String::new(), |power| format!("{power:.2}")))
+                    texts.extend(stopped.map(|record| record.outcome.text().to_owned()));
+                    (texts.join(", "), power(costs).map_or(String::new(), |power| format!("{power:.2}")))
                 };
                 let ((ours_text, ours_power), (jax_text, jax_power)) = (cells(&ours), cells(&jax));
                 let peak = case.sizes.iter().rev().find_map(|size| self.find(case.name, Side::Shardax, *size));

@@ -43,10 +43,10 @@ pub fn checkpoint_steps(n: usize, phases: &mut Phases) -> Result<()> {
         manager.save(step, &tree)?;
     }
     manager.wait_until_finished()?;
-    let mut next = n as u64;
+    let mut state = n as u64;
     phases.repeat("save", 5, || {
-        next += 1;
-        manager.save(next, &tree)?;
+        state += 1;
+        manager.save(state, &tree)?;
         manager.wait_until_finished()
     })?;
     phases.repeat("list", 5, || manager.all_steps())?;
@@ -94,21 +94,28 @@ pub fn log_lines(n: usize, phases: &mut Phases) -> Result<()> {
 pub fn cache_files(n: usize, phases: &mut Phases) -> Result<()> {
     let folder = Folder::new();
     shardax::config::set_compilation_cache_dir(&folder.0)?;
-    let compile = |i: usize| jit(move |x: Array| x.sin() + i as f32).lower(ones([4]))?.compile();
-    (0..n).try_for_each(|i| compile(i).map(drop))?;
+    (0..n).try_for_each(compile)?;
     phases.time("compile", || compile(n))?;
     shardax::clear_caches();
     phases.time("find", || compile(0)).map(drop)
 }
 
+/// Compiles the program number `i`.
+fn compile(i: usize) -> Result<()> {
+    jit(move |x: Array| x.sin() + i as f32).lower(ones([4]))?.compile().map(drop)
+}
+
+fn number_example(i: usize) -> Result<Example> {
+    Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as i32], &[1])?)]))
+}
+
 pub fn examples(n: usize, phases: &mut Phases) -> Result<()> {
-    let number = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as i32], &[1])?)]));
-    let mut batches = (n, number).stream().shuffled(7).batch(8);
+    let mut batches = (n, number_example).stream().shuffled(7).batch(8);
     let mut take = |count: usize| (0..count).try_for_each(|_| batches.next_item().transpose().map(drop));
     phases.time("first batch", || take(1))?;
     phases.time("1,000 batches", || take(1000))?;
     let position = batches.position();
-    let mut again = (n, number).stream().shuffled(7).batch(8);
+    let mut again = (n, number_example).stream().shuffled(7).batch(8);
     phases.time("seek", || {
         again.seek(&position)?;
         again.next_item().transpose()

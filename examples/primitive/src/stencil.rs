@@ -56,9 +56,9 @@ impl Primitive for Stencil {
         let zero = cx.constant(shardax::dtype::Scalar::float(0.0), &Aval::scalar(out.dtype));
         let mut shape = out.shape.clone();
         shape[last] += 2;
-        let one = ints(&at_last(1));
+        let ones = ints(&at_last(1));
         let none = ints(&at_last(0));
-        let attrs = format!("edge_padding_low = {one}, edge_padding_high = {one}, interior_padding = {none}");
+        let attrs = format!("edge_padding_low = {ones}, edge_padding_high = {ones}, interior_padding = {none}");
         let padded = cx.op("stablehlo.pad", &[args[0], zero], &attrs, &out.with_shape(shape));
 
         let mut sum = None;
@@ -96,8 +96,8 @@ impl Primitive for Stencil {
             return Ok(vec![Some(stencil(ct, args[1].value()?.flip(0))), None]);
         }
         let x = args[0].value()?;
-        let of_weight = |k| (ct * Stencil::shifted(x, k)).sum(..);
-        Ok(vec![None, Some(stack(&[of_weight(0), of_weight(1), of_weight(2)], 0))])
+        let weight_cts = [0, 1, 2].map(|k| (ct * Stencil::shifted(x, k)).sum(..));
+        Ok(vec![None, Some(stack(&weight_cts, 0))])
     }
 
     // Leading dimensions of the values are batch dimensions anyway. Batched weights are not supported by the primitive,
@@ -111,8 +111,9 @@ impl Primitive for Stencil {
         let w = move_batch(&args[1], Some(w_dim), 0, axis.size);
         let mut column = vec![1; x.ndim()];
         column[0] = axis.size;
-        let term = |k: usize| Stencil::shifted(&x, k) * w.get((Ellipsis, k)).reshape(&column[..]);
-        Ok((smallvec![term(0) + term(1) + term(2)], vec![Some(0)]))
+        let [left, middle, right] =
+            [0, 1, 2].map(|k| Stencil::shifted(&x, k) * w.get((Ellipsis, k)).reshape(&column[..]));
+        Ok((smallvec![left + middle + right], vec![Some(0)]))
     }
 
     // The result varies over the axes of the operands. This is the default too; a primitive that communicates would add

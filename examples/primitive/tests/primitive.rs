@@ -97,7 +97,7 @@ fn it_runs_and_is_differentiated_inside_shard_map() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 2)])?;
     let (x, w) = values();
-    let whole = grad(|x: Array, w: Array| reference(x, w).square().sum(..)).argnums(Arg::<1>).call((&x, &w))?;
+    let expected = grad(|x: Array, w: Array| reference(x, w).square().sum(..)).argnums(Arg::<1>).call((&x, &w))?;
     let inside = shard_map(
         |x: Array, w: Array| {
             assert!(stencil(&x, &w).vma().contains("i".into()));
@@ -107,12 +107,12 @@ fn it_runs_and_is_differentiated_inside_shard_map() -> Result<()> {
     )
     .in_specs((P!["i"], P![]))
     .out_specs(P![]);
-    same(&inside.call((&x, &w))?, &whole);
+    same(&inside.call((&x, &w))?, &expected);
     let outside = |x: Array, w: Array| -> Result<Array> {
         let blocks = shard_map(ours, &mesh).in_specs((P!["i"], P![])).out_specs(P!["i"]).call((x, w))?;
         Ok(blocks.square().sum(..))
     };
-    same(&jit(grad(outside).argnums(Arg::<1>)).call((&x, &w))?, &whole);
+    same(&jit(grad(outside).argnums(Arg::<1>)).call((&x, &w))?, &expected);
     Ok(())
 }
 

@@ -68,14 +68,14 @@ fn requests_are_batched() {
     block_on(async {
         let model = Double::new(0);
         let server = Server::start(model.clone(), limits(Duration::from_secs(30), 64));
-        let asked: Vec<_> = (0..8)
+        let requests: Vec<_> = (0..8)
             .map(|i| {
                 let client = server.client();
                 tokio::spawn(async move { client.call(vec![i as f32, 1.0]).await })
             })
             .collect();
         model.let_go.add_permits(MANY);
-        for (i, one) in asked.into_iter().enumerate() {
+        for (i, one) in requests.into_iter().enumerate() {
             assert_eq!(one.await.expect("a task"), Ok(vec![2.0 * i as f32, 2.0]));
         }
         assert_eq!(*model.batches.lock().unwrap(), [4, 4]);
@@ -109,7 +109,7 @@ fn a_failing_request_does_not_affect_others() {
         });
         sleep(Duration::from_millis(20)).await;
         gone.abort();
-        let asked: Vec<_> = rows
+        let requests: Vec<_> = rows
             .into_iter()
             .map(|row| {
                 let client = server.client();
@@ -118,7 +118,7 @@ fn a_failing_request_does_not_affect_others() {
             .collect();
         model.let_go.add_permits(MANY);
         let mut answers = Vec::new();
-        for one in asked {
+        for one in requests {
             answers.push(one.await.expect("a task"));
         }
         let [one, short, negative, two, three] = answers.try_into().expect("five answers");
@@ -143,7 +143,7 @@ fn a_full_queue_makes_clients_wait() {
             tokio::spawn(async move { client.call(vec![x, x]).await })
         };
         // One is running, and two are waiting.
-        let first = ask(1.0);
+        let first_answer = ask(1.0);
         while server.counts().batches.load(Relaxed) == 0 {
             sleep(Duration::from_millis(1)).await;
         }
@@ -158,7 +158,7 @@ fn a_full_queue_makes_clients_wait() {
         assert_eq!(busy, Err(Rejection::Busy));
         let patient = ask(5.0);
         model.let_go.add_permits(MANY);
-        for (one, want) in [first].into_iter().chain(waiting).chain([patient]).zip([2.0, 4.0, 6.0, 10.0]) {
+        for (one, want) in [first_answer].into_iter().chain(waiting).chain([patient]).zip([2.0, 4.0, 6.0, 10.0]) {
             assert_eq!(one.await.expect("a task"), Ok(vec![want, want]));
         }
         server.stop().await;
@@ -172,7 +172,7 @@ fn stopping_answers_queued_requests() {
         let model = Double::new(0);
         let server = Server::start(model.clone(), limits(Duration::ZERO, 64));
         let client = server.client();
-        let asked: Vec<_> = (0..6)
+        let requests: Vec<_> = (0..6)
             .map(|_| {
                 let client = client.clone();
                 tokio::spawn(async move { client.call(vec![1.0, 1.0]).await })
@@ -181,7 +181,7 @@ fn stopping_answers_queued_requests() {
         sleep(Duration::from_millis(50)).await;
         model.let_go.add_permits(MANY);
         server.stop().await;
-        for one in asked {
+        for one in requests {
             assert_eq!(one.await.expect("a task"), Ok(vec![2.0, 2.0]));
         }
         assert_eq!(client.call(vec![1.0, 1.0]).await, Err(Rejection::Stopped));

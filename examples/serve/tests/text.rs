@@ -193,14 +193,14 @@ fn a_stopped_server_finishes_its_texts() -> Result<()> {
         assert!(answer.read_line(&mut line).expect("a line") > 0);
     }
     server.stop.take().expect("a server").send(()).expect("the server");
-    let mut rest = line;
-    answer.read_to_string(&mut rest).expect("the rest");
-    let written: String = (rest.lines().filter_map(|line| line.strip_prefix("data: ")))
+    let mut remaining = line;
+    answer.read_to_string(&mut remaining).expect("the rest");
+    let written: String = (remaining.lines().filter_map(|line| line.strip_prefix("data: ")))
         .filter_map(|event| serde_json::from_str::<Value>(event).ok())
         .filter_map(|chunk| chunk["choices"][0]["text"].as_str().map(str::to_owned))
         .collect();
     assert_eq!(written, expected);
-    assert!(rest.ends_with("data: [DONE]\n\n") || rest.contains("[DONE]"), "{rest}");
+    assert!(remaining.ends_with("data: [DONE]\n\n") || remaining.contains("[DONE]"), "{remaining}");
     server.ended.recv_timeout(DEADLINE).expect("the server ends");
     assert!(TcpStream::connect(server.address).is_err());
     Ok(())

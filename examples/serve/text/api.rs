@@ -67,8 +67,8 @@ impl Request {
         if let Some((name, _)) = unserved.iter().find(|(_, is_set)| *is_set) {
             return Err(format!("`{name}` is not served"));
         }
-        let asked = self.max_completion_tokens.or(self.max_tokens).unwrap_or(max_tokens);
-        let mut options = defaults.clone().max_new_tokens(asked).seed(self.seed.map_or(seed, |seed| seed as u32));
+        let requested = self.max_completion_tokens.or(self.max_tokens).unwrap_or(max_tokens);
+        let mut options = defaults.clone().max_new_tokens(requested).seed(self.seed.map_or(seed, |seed| seed as u32));
         options = self.temperature.into_iter().fold(options, GenerateOptions::temperature);
         options = self.top_p.into_iter().fold(options, GenerateOptions::top_p);
         options = self.top_k.into_iter().fold(options, GenerateOptions::top_k);

@@ -204,8 +204,8 @@ impl<M: TextModel> Engine<M> {
             Ok(next) => {
                 self.metrics.first_token_micros.fetch_add(arrived.elapsed().as_micros() as u64, Relaxed);
                 let stream = self.tokenizer.stream();
-                let held = String::new();
-                self.texts.push(Running { text: next.text, stream, stops, held, unsent: 0, pieces });
+                let held_text = String::new();
+                self.texts.push(Running { text: next.text, stream, stops, held: held_text, unsent: 0, pieces });
                 self.written(next);
             }
             Err(error) => drop(pieces.send(Piece::Failed(error.to_string()))),
@@ -263,8 +263,8 @@ impl Running {
             Some(End::Stop) => self.finish("stop"),
             Some(End::Length) => self.finish("length"),
             None => {
-                let kept = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
-                let ready = self.held.len() - kept;
+                let overlap_len = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+                let ready = self.held.len() - overlap_len;
                 if ready == 0 {
                     return self.pieces.is_closed();
                 }

@@ -76,8 +76,8 @@ async fn completion(State(model): State<Model>, body: Bytes) -> Result<Response,
     let prompt = match &request.prompt {
         Some(Value::String(text)) => model.tokenizer().encode(text).map_err(invalid)?,
         Some(Value::Array(tokens)) => {
-            let token = |token: &Value| token.as_i64().and_then(|token| i32::try_from(token).ok());
-            let tokens: Option<Vec<i32>> = tokens.iter().map(token).collect();
+            let tokens: Option<Vec<i32>> =
+                tokens.iter().map(|token| token.as_i64().and_then(|token| i32::try_from(token).ok())).collect();
             tokens.ok_or_else(|| invalid("`prompt` is not a text or a list of tokens"))?
         }
         _ => return Err(invalid("`prompt` is not a text or a list of tokens")),

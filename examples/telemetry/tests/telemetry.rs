@@ -25,11 +25,11 @@ fn prometheus_reads_the_numbers_of_a_run() {
     let mut run = Command::new(example("telemetry"));
     run.args(["--address", "127.0.0.1:0", "--steps", "300"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut run = run.spawn().expect("the example starts");
-    let mut said = BufReader::new(run.stdout.take().expect("its output")).lines().map(|line| line.expect("a line"));
-    let first = said.next().expect("the page's address");
-    let address = first.strip_prefix("metrics at http://").and_then(|rest| rest.strip_suffix("/metrics"));
-    let address = address.unwrap_or_else(|| panic!("{first}"));
-    let result = said.next().expect("the run's result");
+    let mut lines = BufReader::new(run.stdout.take().expect("its output")).lines().map(|line| line.expect("a line"));
+    let address_line = lines.next().expect("the page's address");
+    let address = address_line.strip_prefix("metrics at http://").and_then(|rest| rest.strip_suffix("/metrics"));
+    let address = address.unwrap_or_else(|| panic!("{address_line}"));
+    let result = lines.next().expect("the run's result");
     assert_eq!(result, "slope 3.000, shift 1.000");
     let page = get(address, "/metrics");
     assert!(page.starts_with("HTTP/1.") && page.contains("200 OK"), "{page}");

@@ -14,10 +14,16 @@ struct Deep {
 
 impl Deep {
     fn loss(self, x: Array, y: Array) -> Result<Array> {
-        let first = |(): (), x: Array| x;
-        let stage = |mut layers: Stack<Sequential<(Linear, Apply)>>, x: Array| layers.forward(x);
-        let last = |last: Linear, x: Array, y: Array| (last.forward(x) - y).square().mean(..);
-        self.pipeline.loss((first, stage, last), ((), self.layers, self.last), x, y)
+        self.pipeline.loss(
+            (
+                |(): (), x: Array| x,
+                |mut layers: Stack<Sequential<(Linear, Apply)>>, x: Array| layers.forward(x),
+                |last: Linear, x: Array, y: Array| (last.forward(x) - y).square().mean(..),
+            ),
+            ((), self.layers, self.last),
+            x,
+            y,
+        )
     }
 }
 
@@ -27,8 +33,8 @@ fn pipeline(schedule: PipelineSchedule) -> Result<Waiting> {
     let pipeline = Pipeline::of(&rules, "layers", 16).schedule(schedule);
     let make = move || -> Result<Deep> {
         let mut rngs = Rngs::new(0);
-        let layer = |rngs: &mut Rngs| Sequential((Linear::new(64, 64, rngs), Apply(relu)));
-        let layers = Stack::new(16, &mut rngs, layer)?.axis_name("layers");
+        let layers = Stack::new(16, &mut rngs, |rngs: &mut Rngs| Sequential((Linear::new(64, 64, rngs), Apply(relu))))?
+            .axis_name("layers");
         Ok(Deep { layers, last: Linear::new(64, 1, &mut rngs), pipeline: pipeline.clone() })
     };
     let types = eval_shape(make, ())?;
@@ -69,19 +75,21 @@ type Experts = MixtureOfExperts<Sequential<(Linear, Apply, Linear)>>;
 pub fn experts() -> Result<Waiting> {
     let mesh = make_mesh([("expert", 8)])?;
     let rules = Rules::new(&mesh, [("expert", "expert"), ("batch", "expert")]);
-    let own = rules.clone();
-    let make = move || -> Result<Experts> {
-        let expert =
-            |rngs: &mut Rngs| Sequential((Linear::new(32, 128, rngs), Apply(relu), Linear::new(128, 32, rngs)));
-        MixtureOfExperts::new(16, 2, 32, &mut Rngs::new(0).with_rules(&own), expert)
-    };
-    let types = eval_shape(make, ())?;
+    let model_rules = rules.clone();
+    let types = eval_shape(
+        move || -> Result<Experts> {
+            let expert =
+                |rngs: &mut Rngs| Sequential((Linear::new(32, 128, rngs), Apply(relu), Linear::new(128, 32, rngs)));
+            MixtureOfExperts::new(16, 2, 32, &mut Rngs::new(0).with_rules(&model_rules), expert)
+        },
+        (),
+    )?;
     let shardings = rules.shardings(&types)?;
-    let loss = |moe: Experts, x: Array| -> Result<Array> {
+    let rows = NamedSharding::new(&mesh, P!["expert"]);
+    let step = jit(value_and_grad(|moe: Experts, x: Array| -> Result<Array> {
         let routed = moe.forward(x)?;
         Ok(routed.y.square().mean(..) + routed.balance_loss * 0.01)
-    };
-    let rows = NamedSharding::new(&mesh, P!["expert"]);
-    let step = jit(value_and_grad(loss)).in_shardings((&shardings, &rows));
+    }))
+    .in_shardings((&shardings, &rows));
     Ok(waiting(step.lower((types, shape_dtype_struct([16, 32, 32], DType::F32)))?))
 }

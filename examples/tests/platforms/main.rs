@@ -31,14 +31,17 @@ fn waiting<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out
             sum.0 += c.runs.unwrap_or(c.count);
             sum.1 |= c.runs.is_none();
         }
-        let text = |((kind, axes), (runs, more)): ((CollectiveKind, String), (usize, bool))| {
-            let axes = if axes.is_empty() { String::new() } else { format!(" {axes}") };
-            format!("{kind}{axes} ×{runs}{}", if more { "…" } else { "" })
-        };
         Ok(Row {
             arguments: memory.arguments,
             temporaries: memory.temporaries,
-            collectives: kinds.into_iter().map(text).collect::<Vec<_>>().join(", "),
+            collectives: kinds
+                .into_iter()
+                .map(|((kind, axes), (runs, more)): ((CollectiveKind, String), (usize, bool))| {
+                    let axes = if axes.is_empty() { String::new() } else { format!(" {axes}") };
+                    format!("{kind}{axes} ×{runs}{}", if more { "…" } else { "" })
+                })
+                .collect::<Vec<_>>()
+                .join(", "),
         })
     })
 }
@@ -68,8 +71,7 @@ fn gpt_on(mesh: Mesh, config: DecoderConfig, tokens: [usize; 2]) -> Result<Waiti
         .and("embed", along(&["fsdp"]))
         .and("heads", along(&["model"]))
         .and("mlp", along(&["model"]));
-    let make = move || State::new(Decoder::new(&config, &mut Rngs::new(0))?, adamw(1e-3, 0.01));
-    let types = eval_shape(make, ())?;
+    let types = eval_shape(move || State::new(Decoder::new(&config, &mut Rngs::new(0))?, adamw(1e-3, 0.01)), ())?;
     let shardings = rules.shardings(&types)?;
     let tokens = || shape_dtype_struct(tokens, DType::I32);
     let batch = NamedSharding::new(&mesh, rules.spec(["batch", "length"]));
@@ -144,8 +146,10 @@ fn scanned_layers() -> Result<Waiting> {
     let rows = |spec| NamedSharding::new(&mesh, spec);
     let layer = checkpoint(|x: Array, w: Array| gelu(x.dot(w)));
     let loss = move |w: Array, x: Array| -> Result<Array> {
-        let step = |x: Array, w: Array| -> Result<(Array, ())> { Ok((layer.call((x, w))?, ())) };
-        Ok(scan(step, x, w)?.0.square().mean(..))
+        Ok(scan(|x: Array, w: Array| -> Result<(Array, ())> { Ok((layer.call((x, w))?, ())) }, x, w)?
+            .0
+            .square()
+            .mean(..))
     };
     let step = jit(move |w: Array, x: Array| -> Result<Array> { Ok(&w - grad(&loss).call((w.clone(), x))? * 0.1) });
     let step = step.out_shardings(rows(P![None, "fsdp"])).donate_argnums([0]);
@@ -190,12 +194,20 @@ fn collectives() -> Result<Waiting> {
 
 /// A linear model, as in a first program.
 fn linear_regression() -> Result<Waiting> {
-    let loss = |(w, b): (Array, Array), x: Array, y: Array| (x.dot(w) + b - y).square().mean(..);
-    let step = move |p: (Array, Array), x: Array, y: Array| -> Result<(Array, Array)> {
-        let grads = pmean(grad(loss).call((p.clone(), x, y))?, "batch");
+    let step = pmap(move |p: (Array, Array), x: Array, y: Array| -> Result<(Array, Array)> {
+        let grads = pmean(
+            grad(|(w, b): (Array, Array), x: Array, y: Array| (x.dot(w) + b - y).square().mean(..)).call((
+                p.clone(),
+                x,
+                y,
+            ))?,
+            "batch",
+        );
         tree::map2(|p, g| p - g * 0.1, p, grads)
-    };
-    let step = pmap(step).axis_name("batch").in_axes((None, 0, 0)).out_axes(None);
+    })
+    .axis_name("batch")
+    .in_axes((None, 0, 0))
+    .out_axes(None);
     let float = |shape: &[usize]| shape_dtype_struct(shape, DType::F32);
     Ok(waiting(step.lower(((float(&[5]), float(&[])), float(&[8, 16, 5]), float(&[8, 16])))?))
 }

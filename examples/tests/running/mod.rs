@@ -38,9 +38,11 @@ pub fn run(name: &str, args: &[&str]) -> Output {
     let out = command.args(args).env("SHARDAX_COMPILATION_CACHE_DIR", cache).output().expect("the example starts");
     // If programs are compiled for TPUs and GPUs as well, forwards the results, which `cargo xtask platforms` counts.
     if std::env::var_os("SHARDAX_COMPILE_ALSO_FOR").is_some() {
-        let said = String::from_utf8_lossy(&out.stderr);
-        let told = |line: &&str| line.contains(" compiles for ") || line.contains(" does not compile for ");
-        said.lines().filter(told).for_each(|line| eprintln!("{name}: {line}"));
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        stderr
+            .lines()
+            .filter(|line| line.contains(" compiles for ") || line.contains(" does not compile for "))
+            .for_each(|line| eprintln!("{name}: {line}"));
     }
     out
 }
@@ -55,8 +57,10 @@ pub fn output(name: &str, args: &[&str]) -> String {
 
 /// The number that follows each occurrence of `label`.
 pub fn numbers(text: &str, label: &str) -> Vec<f64> {
-    let number = |rest: &str| rest.split([',', '\n', ' ']).find(|w| !w.is_empty())?.parse().ok();
-    text.split(label).skip(1).filter_map(number).collect()
+    text.split(label)
+        .skip(1)
+        .filter_map(|rest| rest.split([',', '\n', ' ']).find(|w| !w.is_empty())?.parse().ok())
+        .collect()
 }
 
 /// The error output of an example that fails.
