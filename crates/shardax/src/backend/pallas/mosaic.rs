@@ -210,7 +210,11 @@ impl OnChip {
                 .help("read the entire block, and select values with `where_`"));
         }
         let (mut entries, mut place) = (access.place.entries().iter(), place.iter());
-        let mut next_operand = || place.next().ok_or_else(|| err!(Runtime, "internal error: a position of a ref is missing; please report this"));
+        let mut next_operand = || {
+            place
+                .next()
+                .ok_or_else(|| err!(Runtime, "internal error: a position of a ref is missing; please report this"))
+        };
         let (mut at, mut sizes) = (Vec::new(), Vec::new());
         for squeezed in &self.squeezed {
             let entry = if *squeezed { Some(&Entries::Range(0, 1)) } else { entries.next() };

@@ -248,7 +248,12 @@ impl Pointer {
     ) -> Result<(Val, Option<Val>)> {
         let shape = access.part.shape.clone();
         let (mut entries, mut place, mut out) = (access.place.entries().iter(), place.iter(), 0);
-        let mut next_operand = || place.next().cloned().ok_or_else(|| err!(Runtime, "internal error: a position of a ref is missing; please report this"));
+        let mut next_operand = || {
+            place
+                .next()
+                .cloned()
+                .ok_or_else(|| err!(Runtime, "internal error: a position of a ref is missing; please report this"))
+        };
         let mut stride: usize = self.block.array.shape.iter().product();
         let (mut offset, mut mask) = (text.number(0)?, mask.cloned());
         offset = text.broadcast(&offset, &[], &shape)?;

@@ -96,7 +96,8 @@ impl Call {
             return Err(damaged(format!("its program takes {results:?} of a call that gives {outs:?}")));
         }
         let text: Option<&Arc<str>> = exported.texts.get("cpu").filter(|_| exported.captures.is_empty());
-        let text = text.ok_or_else(|| err!(Runtime, "internal error: a decomposition was not lowered; please report this"))?;
+        let text =
+            text.ok_or_else(|| err!(Runtime, "internal error: a decomposition was not lowered; please report this"))?;
         Ok((private_functions(text, prefix)?, exported.kept))
     }
 

@@ -304,7 +304,11 @@ impl Primitive for ShardMap {
         let body = self.in_body(|| {
             trace(&avals, |inputs| {
                 let mut inputs = inputs.iter().cloned();
-                let mut next_input = || inputs.next().ok_or_else(|| err!(Runtime, "internal error: shard_map has too few operands; please report this"));
+                let mut next_input = || {
+                    inputs.next().ok_or_else(|| {
+                        err!(Runtime, "internal error: shard_map has too few operands; please report this")
+                    })
+                };
                 let operands: Vec<Operand> = linear
                     .iter()
                     .zip(&blocks)
