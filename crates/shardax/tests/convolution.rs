@@ -127,6 +127,40 @@ fn convolutions_of_few_features_agree() -> Result<()> {
     layouts_agree(3, 20, 1)
 }
 
+/// The CPU plugin's convolution (xla-cpu-pjrt 0.0.1) has wrong numbers for some negative paddings with a stride. Results and
+/// gradients equal those of the operand whose edges are cut off before.
+#[test]
+fn convolutions_with_negative_padding() -> Result<()> {
+    setup();
+    let (x, k) = (numbers(&[2, 3, 9, 8], 5), numbers(&[20, 3, 3, 2], 6));
+    for (stride, pad) in [(1, (-2, 0)), (2, (-1, 2)), (2, (2, -1)), (3, (-1, 3))] {
+        for (lhs_dilation, rhs_dilation) in [(1, 1), (2, 1), (1, 2)] {
+            let options = |lhs_dilation: usize| {
+                ConvOptions::new().lhs_dilation([lhs_dilation; 2]).rhs_dilation([rhs_dilation; 2])
+            };
+            let padded_by_conv =
+                |x: Array, k: Array| lax::conv_general_dilated(x, k, [stride; 2], [pad; 2], options(lhs_dilation));
+            let padded_before = |x: Array, k: Array| {
+                let spatial = (pad.0, pad.1, lhs_dilation as i64 - 1);
+                let x = lax::pad(&x, &0.0f32.into(), &[(0, 0, 0), (0, 0, 0), spatial, spatial]);
+                lax::conv_general_dilated(x, k, [stride; 2], [(0, 0); 2], options(1))
+            };
+            let place = format!("stride {stride}, padding {pad:?}, dilations {lhs_dilation} and {rhs_dilation}");
+            let (a, b) = (jit(padded_by_conv).call((&x, &k))?, jit(padded_before).call((&x, &k))?);
+            assert_eq!((a.shape(), a.to_vec::<f32>()?), (b.shape(), b.to_vec::<f32>()?), "{place}");
+            let weights = numbers(a.shape(), 7);
+            let loss_by_conv = |x: Array, k: Array| (padded_by_conv(x, k) * &weights).sum(..);
+            let loss_before = |x: Array, k: Array| (padded_before(x, k) * &weights).sum(..);
+            let operands = (Arg::<0>, Arg::<1>);
+            let (dx, dk) = jit(grad(loss_by_conv).argnums(operands)).call((&x, &k))?;
+            let (expected_dx, expected_dk) = jit(grad(loss_before).argnums(operands)).call((&x, &k))?;
+            assert_eq!(dx.to_vec::<f32>()?, expected_dx.to_vec::<f32>()?, "gradient of the operand, {place}");
+            assert_eq!(dk.to_vec::<f32>()?, expected_dk.to_vec::<f32>()?, "gradient of the filter, {place}");
+        }
+    }
+    Ok(())
+}
+
 /// A convolution of each feature by itself is a sum of products there.
 #[test]
 fn depthwise_convolutions_agree() -> Result<()> {

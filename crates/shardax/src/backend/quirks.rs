@@ -82,7 +82,7 @@ const TABLE: &[Quirk] = &[
         plugin: XLA_CPU,
         problem: "a convolution with negative padding and a stride is wrong",
         file: "backend/cpu/conv.rs",
-        test: "convolutions_and_their_gradients",
+        test: "convolutions_with_negative_padding",
     },
     Quirk {
         name: "digits-near-roots",
@@ -106,7 +106,7 @@ const TABLE: &[Quirk] = &[
         plugin: XLA_CPU,
         problem: "functions by an integer exponent read uninitialized memory for a constant NaN",
         file: "backend/cpu/unary.rs",
-        test: "exp_of_a_chosen_nan_is_nan",
+        test: "exp_of_rows_of_nan_is_nan",
     },
     Quirk {
         name: "fast-extremes-drop-nan",
@@ -125,14 +125,6 @@ const TABLE: &[Quirk] = &[
         test: "eigenvalues_of_what_is_not_finite_are_nan",
     },
     Quirk {
-        name: "float8-between-devices",
-        platforms: CPU,
-        plugin: XLA_CPU,
-        problem: "collectives do not exchange float8",
-        file: "ops/collective/narrow.rs",
-        test: "narrow::over_devices",
-    },
-    Quirk {
         name: "interior-padding-with-cut-edges",
         platforms: ALL,
         plugin: XLA_CPU,
@@ -146,7 +138,7 @@ const TABLE: &[Quirk] = &[
         plugin: XLA_CPU,
         problem: "the partitioner gathers all shards of a value with a layout constraint, to no effect",
         file: "ops/primitive/layout_constraint.rs",
-        test: "every_order_goes_in_and_comes_out",
+        test: "values_inside_of_programs_are_constrained",
     },
     Quirk {
         name: "logarithms-of-powers",

@@ -165,6 +165,20 @@ fn float32_is_within_a_few_units_of_float64() {
     }
 }
 
+/// Values and slopes of mpmath (`log(-expm1(-exp(-x)))`, `diff`). JAX 0.12 has -∞ and a slope of NaN at 90.
+#[test]
+fn survival_of_gumbel_keeps_its_tail() -> Result<()> {
+    setup();
+    let x = array([-1.0f32, 0.0, 0.4, 3.0, 20.0, 90.0]);
+    let logsf = |x: Array| shardax::scipy::stats::gumbel_r::logsf(x, 0.0, 1.0);
+    let (values, slopes) = jvp(logsf, &x, ones([6]))?;
+    let expected = array([-0.068_266_03f32, -0.458_675_15, -0.716_507_6, -3.024_790_3, -20.0, -90.0]);
+    assert!(shardax::numpy::allclose(&values, expected, 1e-6, 0.0)?, "{values:?}");
+    let expected = array([-0.192_046_87f32, -0.581_976_7, -0.702_006_6, -0.975_313, -1.0, -1.0]);
+    assert!(shardax::numpy::allclose(&slopes, expected, 1e-6, 0.0)?, "{slopes:?}");
+    Ok(())
+}
+
 /// Values and slopes of mpmath (`besselj`, `diff`). JAX 0.12 has NaN for 1.2684246 and the slopes of all but two numbers.
 #[test]
 fn bessel_functions_do_not_overflow() -> Result<()> {

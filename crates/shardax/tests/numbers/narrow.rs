@@ -194,6 +194,19 @@ fn products() -> Result<()> {
 fn over_devices() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 4)])?.auto();
+    let float8_dtypes = DType::ALL.into_iter().filter(|dtype| dtype.to_string().starts_with("float8"));
+    for dtype in float8_dtypes {
+        // Exchanged as it is, not as integers of the same bits.
+        let x = (arange(0..16) % 3 + 1).astype(DType::F32).reshape([4, 4]).astype(dtype);
+        let moves = |x: Array| {
+            let ring = [(0, 1), (1, 2), (2, 3), (3, 0)];
+            (all_gather(x.clone(), "i", 0), ppermute(x.clone(), "i", ring), all_to_all(x, "i", 0, 0))
+        };
+        let (one, many) = (vmap(moves).axis_name("i").call(&x)?, pmap(moves).axis_name("i").call(&x)?);
+        for (a, b) in [(&one.0, &many.0), (&one.1, &many.1), (&one.2, &many.2)] {
+            assert_eq!((a.dtype(), a.to_bytes()?), (b.dtype(), b.to_bytes()?), "{dtype}");
+        }
+    }
     for dtype in [DType::F8E4M3Fn, DType::F8E5M2, DType::F4E2M1Fn, DType::I4, DType::U4] {
         let x = (arange(0..16) % 3).astype(dtype).reshape([4, 4]);
         let f = |x: Array| {

@@ -273,10 +273,8 @@ fn values_inside_of_programs_are_constrained() -> Result<()> {
     assert_eq!(jit(twice).call(&x)?.to_vec::<f32>()?, (&x * 2.0).to_vec::<f32>()?);
     // By a format, with a sharding.
     let format = Format::new(&columns, &split);
-    // (What the compiler splits, it would put together on the CPU, to no effect.)
-    let lowered = jit(move |x: Array| with_sharding_constraint(x * 2.0, &format)).lower(&x)?;
-    assert!(!lowered.as_text().contains("LayoutConstraint"), "{}", lowered.as_text());
-    let compiled = lowered.compile()?;
+    // The partitioner of the CPU plugin (xla-cpu-pjrt 0.0.1) would gather all shards for the constraint.
+    let compiled = jit(move |x: Array| with_sharding_constraint(x * 2.0, &format)).lower(&x)?.compile()?;
     assert_eq!(compiled.collectives()?.count(), 0);
     assert_eq!((spec(&compiled.call(&x)?)?, compiled.call(&x)?.to_vec::<f32>()?), (P!["x"], (&x * 2.0).to_vec()?));
     let one = here(COLUMNS)?;

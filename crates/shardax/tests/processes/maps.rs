@@ -34,6 +34,29 @@ fn float0_across_processes() {
     });
 }
 
+/// Processes exchange each kind of float8 as it is: the same bits arrive as if they were moved as integers.
+#[test]
+fn float8_across_processes() {
+    everywhere(|| {
+        let devices = each();
+        let moved = |x: Array| {
+            let gathered = all_gather(x.clone(), "i", 0);
+            (gathered.clone(), ppermute(x, "i", [(0, 1), (1, 0)]), all_to_all(gathered, "i", 0, 0))
+        };
+        let moved = pmap(moved).axis_name("i");
+        let bits = (arange(0..devices as i32 * 4) * 5 + 40 * process_index() as i32) % 120;
+        let bits = bits.astype(DType::U8).reshape([devices, 4]);
+        let expected = moved.call(&bits)?;
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.to_string().starts_with("float8")) {
+            let result = moved.call(&lax::bitcast_convert_type(&bits, dtype))?;
+            assert_eq!(result.0.to_bytes()?, expected.0.to_bytes()?, "all_gather of {dtype}");
+            assert_eq!(result.1.to_bytes()?, expected.1.to_bytes()?, "ppermute of {dtype}");
+            assert_eq!(result.2.to_bytes()?, expected.2.to_bytes()?, "all_to_all of {dtype}");
+        }
+        Ok(())
+    });
+}
+
 /// JAX: `test_replicated_output_sharding_multi_process`.
 #[test]
 fn replicated_result_is_over_the_local_mesh() {

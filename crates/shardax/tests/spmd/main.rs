@@ -16,6 +16,7 @@ mod shard_map_transforms;
 use common::quick::setup;
 use common::values::{close, message, noise, numbers, ramp};
 use shardax::prelude::*;
+use shardax::stages::CompilerOption;
 
 #[test]
 fn scale_and_add() -> Result<()> {
@@ -220,13 +221,26 @@ fn maxima_keep_nan() -> Result<()> {
     let x = Array::from_vec(values, &[8, 8])?;
     let split = device_put(&x, &NamedSharding::new(&mesh, P!["i"]))?;
     let nans = |x: Array| -> Result<Vec<bool>> { Ok(x.to_vec::<f32>()?.into_iter().map(f32::is_nan).collect()) };
-    let columns = [false, true, false, false, true, false, false, false];
+    let columns_with_nan = [false, true, false, false, true, false, false, false];
     let rows = [false, true, false, false, false, false, false, true];
     for x in [&x, &split] {
-        for f in [|x: Array| x.max(0), |x: Array| x.min(0)] {
-            assert_eq!(nans(jit(f).call(x)?)?, columns);
+        // The option lets XLA's own maximum drop a NaN, and makes it fast.
+        let fast = vec![("xla_cpu_enable_fast_min_max", CompilerOption::Bool(true))];
+        for options in [Vec::new(), fast] {
+            for f in [|x: Array| x.max(0), |x: Array| x.min(0)] {
+                assert_eq!(nans(jit(f).compiler_options(options.clone()).call(x)?)?, columns_with_nan, "{options:?}");
+            }
+            assert_eq!(nans(jit(|x: Array| x.max(1)).compiler_options(options.clone()).call(x)?)?, rows, "{options:?}");
         }
-        assert_eq!(nans(jit(|x: Array| x.max(1)).call(x)?)?, rows);
+        // Elementwise as well.
+        for f in [|x: Array| shardax::numpy::maximum(x, 5), |x: Array| shardax::numpy::minimum(x, 5)] {
+            assert_eq!(nans(jit(f).call(x)?)?, nans(x.clone())?);
+        }
+        // All rows below a NaN.
+        for f in [|x: Array| shardax::lax::cummax(&x, 0), |x: Array| shardax::lax::cummin(&x, 0)] {
+            let columns = nans(jit(f).call(x)?.t())?;
+            assert_eq!(columns.chunks(8).map(|rows| rows[7]).collect::<Vec<_>>(), columns_with_nan);
+        }
     }
     let blocks = shard_map(|x: Array| x.max(1), &mesh).in_specs(P!["i"]).out_specs(P!["i"]);
     assert_eq!(nans(blocks.call(&split)?)?, rows);

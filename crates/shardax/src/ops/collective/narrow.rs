@@ -1,7 +1,7 @@
 //! Exchange of elements of 8 bits or fewer, in a type that every platform can exchange.
 //!
-//! Sums are computed in 32 bits and rounded once. Elements smaller than a byte are widened to one byte each, and float8
-//! is exchanged as its bits if the plugin cannot exchange float8.
+//! Sums are computed in 32 bits and rounded once. Integers smaller than a byte are widened to one byte each, and float4 to
+//! float32; float8 moves as it is.
 
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
@@ -17,18 +17,15 @@ pub(super) fn exchanged(
     write: impl FnOnce(&mut Lowering, Value, &Aval) -> Result<Value>,
 ) -> Result<Vec<Value>> {
     let dtype = out.dtype;
-    let (carrier, cast) = match (dtype.is_narrow(), dtype.is_float()) {
+    let carrier = match (dtype.is_narrow(), dtype.is_float()) {
         (false, _) => return Ok(vec![write(cx, x, out)?]),
-        (true, true) if !combines && dtype.is_float8() => match cx.has_quirk("float8-between-devices") {
-            true => (DType::U8, "stablehlo.bitcast_convert"),
-            false => return Ok(vec![write(cx, x, out)?]),
-        },
-        (true, true) => (DType::F32, "stablehlo.convert"),
-        (true, false) if combines => (DType::I32, "stablehlo.convert"),
-        (true, false) => (DType::I8, "stablehlo.convert"),
+        (true, true) if !combines && dtype.is_float8() => return Ok(vec![write(cx, x, out)?]),
+        (true, true) => DType::F32,
+        (true, false) if combines => DType::I32,
+        (true, false) => DType::I8,
     };
     let wide = cx.aval(x).with_dtype(carrier);
-    let x = cx.op(cast, &[x], "", &wide);
+    let x = cx.op("stablehlo.convert", &[x], "", &wide);
     let y = write(cx, x, &out.with_dtype(carrier))?;
-    Ok(vec![cx.op(cast, &[y], "", out)])
+    Ok(vec![cx.op("stablehlo.convert", &[y], "", out)])
 }
