@@ -8,6 +8,7 @@ open sizes that shardax wrote are made for the sizes of each call. The
 text of a program is made and read by parts of JAX that are not public: `requirements.txt` says of which version.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -254,8 +255,11 @@ def _sized(said, prefix, tensors):
     typed = lambda a, s: a.update(sharding=s) if s is not None and AxisType.Explicit in types else a
     in_avals = tuple(map(typed, avals(said["captures"] + [said["in_avals"][i] for i in said["kept"]]), ins))
     out_avals = tuple(map(typed, avals(said["out_avals"]), outs))
+    # A field that JAX had until 0.10.
+    is_field = any(field.name == "_has_named_shardings" for field in dataclasses.fields(jax.export.Exported))
+    earlier_fields = {"_has_named_shardings": True} if is_field else {}
     exported = jax.export.Exported(
-        fun_name=said["name"], in_tree=jax.tree.structure((tuple(in_avals), {})), in_avals=in_avals,
+        **earlier_fields, fun_name=said["name"], in_tree=jax.tree.structure((tuple(in_avals), {})), in_avals=in_avals,
         out_tree=jax.tree.structure(list(said["out_avals"]), is_leaf=lambda x: isinstance(x, dict)), out_avals=out_avals,
         _in_named_shardings=ins, _out_named_shardings=outs,
         in_shardings_hlo=(None,) * len(ins), out_shardings_hlo=(None,) * len(outs),
