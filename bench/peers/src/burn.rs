@@ -126,7 +126,7 @@ impl Parameters<'_> {
         self.param(name, shape, |matrix| matrix)
     }
 
-    /// A layer with this number of inputs and outputs. In the file those of attention have heads as a further axis.
+    /// A layer with this number of inputs and outputs. In the file, layers of attention have an additional axis of heads.
     fn linear(&mut self, path: &str, shape: [usize; 2]) -> Result<Linear> {
         let weight = self.matrix(&format!("{path}.kernel"), shape)?;
         Ok(Linear { weight, bias: Some(self.vector(&format!("{path}.bias"), shape[1])?) })

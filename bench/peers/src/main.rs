@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `RUSTFLAGS` matters: both libraries compile most of their loops for the target CPU. `RAYON_NUM_THREADS` limits their
-//! threads, and `MATMUL_NUM_THREADS` those of `burn-ndarray`'s matmuls. `BENCH_SECONDS` and `BENCH_CLOCK` mean what they
-//! mean for `shardax-bench`.
+//! threads, and `MATMUL_NUM_THREADS` limits the threads of `burn-ndarray`'s matmuls. `BENCH_SECONDS` and `BENCH_CLOCK` have the
+//! same meaning as for `shardax-bench`.
 
 #![forbid(unsafe_code)]
 

@@ -366,7 +366,7 @@ fn train(folder: &Path) -> Result<()> {
 }
 
 /// A process of a job is killed, the next attempt has fewer processes and is preempted, and the run is started again with
-/// more: the weights are those of a run that nothing disturbed.
+/// more: the weights equal the weights of an undisturbed run.
 #[test]
 fn a_job_that_loses_a_process_resumes_from_its_last_checkpoint() {
     if Command::new("mpirun").arg("--version").output().is_err() {
@@ -418,7 +418,7 @@ impl Drop for Disk {
 }
 
 /// A job of four processes has random signals, kills, stops and a full disk for `SHARDAX_TEST_SOAK` minutes, by default for
-/// some seconds; its weights are those of a run that nothing disturbed.
+/// some seconds; its weights equal the weights of an undisturbed run.
 #[test]
 fn soak() {
     if Command::new("mpirun").arg("--version").output().is_err() {

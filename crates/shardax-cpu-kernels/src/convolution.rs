@@ -22,13 +22,13 @@ const MIN_ROWS: usize = 32;
 /// The image `x` is `[images, depth, height, width, features]`, the filter is `[depth, height, width, features, outputs]`, and
 /// the result is `[images, depth, height, width, outputs]`, of which `size` are the spatial dimensions.
 ///
-/// `of` is the window of the filter's gradient: its `dilation` is the stride of the convolution, its `stride` the dilation of
-/// the filter, and its `positions` are the filter's spatial dimensions. `base` is the distance of the image's elements, as
-/// gradients of strided convolutions have it; what lies between them is left out of sums. Padding is multiplied with the
-/// filter: an infinite one gives NaN there. Sums over no elements are 0.
+/// `of` is the window of the filter's gradient: its `dilation` is the stride of the convolution, its `stride` is the dilation of
+/// the filter, and its `positions` are the filter's spatial dimensions. `base` is the distance between the elements of the
+/// image, which is not 1 in gradients of strided convolutions; the gaps between elements are left out of sums, because they are
+/// zeros. Padding is multiplied with the filter, so that an infinite filter gives NaN there. Sums over no elements are 0.
 ///
-/// Each thread needs 256 rows of at most 1,024 columns, or of one element's features, and with a base dilation 256 rows of the
-/// result; the call allocates a copy of the filter then.
+/// Each thread needs memory for 256 rows of at most 1,024 columns (or of the features of one element). With a base dilation it
+/// also needs 256 rows of the result, and the call allocates a copy of the filter.
 ///
 /// ```
 /// use shardax_cpu_kernels::{FilterWindow, View, convolution};

@@ -1,7 +1,7 @@
 //! Products of few rows and a matrix that is stored in fewer bits than f32. Each of its elements is read once from memory, and widened in
 //! registers: a decoder that computes one token at a time takes the time of reading its weights.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) widens the whole matrix in memory first, and so writes and reads four or eight times as much.
+//! XLA (xla-cpu-pjrt 0.0.1) widens the entire matrix in memory first, so that it writes and reads four or eight times as much.
 
 use std::ops::Range;
 
@@ -75,8 +75,8 @@ impl Weight for f16 {
 }
 
 /// Multiplies at most [`MAX_ROWS`] rows, `[rows, depth]`, with a matrix. `contracted` is the dimension of the matrix that is
-/// summed over: the matrix is `[depth, columns]` if it is 0, and `[columns, depth]` if it is 1. The result is
-/// `[rows, columns]`, in f32.
+/// summed over: the matrix must be `[depth, columns]` if `contracted` is 0, and `[columns, depth]` if it is 1. The result is
+/// `[rows, columns]`, in f32. For more rows you should widen the matrix once and call [`matmul`](crate::matmul) instead.
 ///
 /// ```
 /// use shardax_cpu_kernels::{View, few_rows};

@@ -3,12 +3,12 @@
 //! | function | computes | of |
 //! |---|---|---|
 //! | [`matmul`] | batches of matrices, either operand transposed | f32, f64 |
-//! | [`matmul_bf16`], [`matmul_i8`] | the same with sums of more bits | bf16, i8 |
+//! | [`matmul_bf16`], [`matmul_i8`] | batches of matrices, with sums of more bits | bf16, i8 |
 //! | [`few_rows`] | products of few rows and a matrix of fewer bits | f32 with bf16, f16, i8 and u8 |
 //! | [`grouped_rows`] | products of rows and a matrix of integers in groups with scales | f32 with integers of 4 and 8 bits |
 //! | [`convolution`] | convolutions with strides, dilations and padding | f32 |
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
-//! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
+//! | [`depthwise_filter_gradient`] | the gradient of a convolution with one filter for each feature | f32 |
 //! | [`winograd_convolution`], [`winograd_filter_gradient`] | both with fewer multiplications for windows of 3 × 3 | f32 |
 //! | [`cumulative`] | cumulative sums, products, maxima and minima | f32, f64, integers of 32 and 64 bits |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
@@ -16,15 +16,15 @@
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
 //! | `triangular_solve` | triangular systems, with the same feature | f32, f64 |
 //!
-//! Operands are row-major arrays ([`View`]). Results are slices that are overwritten. Each function takes the number of
-//! threads that it may run on, one of which is the caller's; the others wait in a pool, one for each other core. How sums are
-//! divided follows from shapes, never from the number of threads, so bits do not depend on it.
+//! Operands are row-major arrays ([`View`]). You allocate the results, and a function overwrites them. The last argument is the
+//! number of threads that a function may use: your thread, and threads of a pool that has one thread for each remaining core.
+//! The result has the same bits for any number of threads, because only the shapes determine how a sum is divided.
 //!
-//! No call panics: operands whose shapes do not fit are a [`ShapeError`], and nothing is written. The functions say how much
-//! memory they need beside operands and results; a thread keeps up to 12 MiB of it for its next call.
+//! No call panics. If shapes do not fit, you get a [`ShapeError`], and nothing is written. The pages of the functions say how
+//! much memory they need in addition to operands and results; a thread keeps up to 12 MiB of it for its next call.
 //!
-//! Without optimization these functions are many times slower. `shardax` therefore leaves all work to XLA in debug
-//! builds.
+//! You should build this crate with optimization, because its functions are many times slower otherwise. In debug builds
+//! `shardax` leaves all work to XLA instead.
 //!
 //! ```
 //! use shardax_cpu_kernels::{View, matmul};

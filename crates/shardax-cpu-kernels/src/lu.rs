@@ -15,9 +15,9 @@ const PANEL: usize = 32;
 
 /// The decomposition `a[permutation] = l u` of a batch of matrices `[batch, m, n]`.
 ///
-/// `factors` has both triangles in one matrix, without the unit diagonal of `l`. `pivots`, `[batch, min(m, n)]`, are the rows that each row was exchanged
-/// with, and `permutation`, `[batch, m]`, is the product of these exchanges. The pivot is the largest element, or the first NaN. Allocates
-/// an eighth of a matrix for each thread.
+/// `factors` has both triangles in one matrix, without the unit diagonal of `l`. `pivots`, `[batch, min(m, n)]`, are the rows
+/// that each row was exchanged with, so that you can repeat the exchanges on other arrays; `permutation`, `[batch, m]`, is their
+/// product. The pivot is the largest element, or the first NaN. Allocates an eighth of a matrix for each thread.
 ///
 /// # Errors
 /// A result has another size.

@@ -33,10 +33,11 @@ impl Float for f64 {}
 
 /// Multiplies batches of matrices.
 ///
-/// `lhs` and `rhs` have three dimensions, the first of which is the batch. `contracted` are the dimensions (1 or 2) of
-/// `lhs` and `rhs` that are summed over; the others are the rows and the columns of the result, `[batch, rows, columns]`.
-/// Sums over no elements are 0. Allocates a few words for each task, and for each thread
-/// packed blocks of the operands, of less than 2²⁰ elements.
+/// `lhs` and `rhs` must have three dimensions, the first of which is the batch. `contracted` are the dimensions (1 or 2) of
+/// `lhs` and `rhs` that are summed over, so that you can multiply transposed matrices without copying them. The other
+/// dimensions are the rows and the columns of the result, `[batch, rows, columns]`. Sums over no elements are 0.
+///
+/// Allocates a few words for each task, and for each thread packed blocks of the operands, of less than 2²⁰ elements.
 ///
 /// # Errors
 /// The batches, the contracted dimensions or the size of the result do not fit.

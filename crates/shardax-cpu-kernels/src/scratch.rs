@@ -83,9 +83,9 @@ mod tests {
             assert_eq!(Scratch::new(len).len(), len);
         }
         assert_eq!(kept(), [10, 100]);
-        let all = [30, 100, 200, 40].map(Scratch::new);
-        assert!(all.iter().zip([30, 100, 200, 40]).all(|(scratch, len)| scratch.len() == len));
-        drop(all);
+        let blocks = [30, 100, 200, 40].map(Scratch::new);
+        assert!(blocks.iter().zip([30, 100, 200, 40]).all(|(scratch, len)| scratch.len() == len));
+        drop(blocks);
         assert_eq!(kept(), [100, 100, 200]);
         // The smallest that is large enough.
         let small = Scratch::new(60);

@@ -31,17 +31,17 @@ pub struct SortOperand<'a> {
     pub width: usize,
 }
 
-/// The bits of all keys of [`sort`], at most: with the index they fill an integer of 128 bits.
+/// The maximum number of bits of all keys of [`sort`], because keys and index must fit in an integer of 128 bits.
 pub const MAX_KEY_BITS: usize = 96;
 
 /// The bits of the index of an element.
 const INDEX_BITS: usize = 32;
 
-/// The elements of a task, at least.
+/// The minimum number of elements of a task.
 const TASK: usize = 1 << 14;
 
-/// Sorts each row of `n` elements of all operands by the first ones, which are the keys, one for each order. The sort is stable, and
-/// elements keep their bits. Among floats -0 equals 0, and all NaNs are equal and last.
+/// Sorts each row of `n` elements of all operands. The first operands are the keys; you pass one order for each of them. The sort
+/// is stable, and elements keep their bits. For floats, -0 equals 0, and all NaNs are equal and come last.
 ///
 /// Allocates 8 or 16 bytes for each element of a row, for each thread.
 ///
@@ -57,7 +57,8 @@ const TASK: usize = 1 << 14;
 /// ```
 ///
 /// # Errors
-/// The operands have different numbers of elements or no whole rows, keys have more than [`MAX_KEY_BITS`] bits, or a row has 2³² elements.
+/// The operands have different numbers of elements, the last row is incomplete, keys have more than [`MAX_KEY_BITS`] bits, or a
+/// row has 2³² elements or more.
 pub fn sort(
     n: usize,
     operands: &[SortOperand<'_>],
@@ -239,7 +240,7 @@ impl SortKey for u64 {}
 /// Sorts each row of `n` integers.
 ///
 /// # Errors
-/// The slices have no whole rows, or different lengths.
+/// The slices have different lengths, or the last row is incomplete.
 pub fn sort_keys<T: SortKey>(n: usize, x: &[T], out: &mut [T], threads: usize) -> Result<()> {
     check("the elements of the result", out.len(), x.len())?;
     if x.is_empty() {

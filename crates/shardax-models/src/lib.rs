@@ -1,6 +1,10 @@
 //! Models: a configurable [`Decoder`], text generation, LoRA adapters, and the files of Hugging Face's `transformers`
 //! and `peft`.
 //!
+//! You can load a pretrained model with `from_pretrained` ([`Pretrained`]), or create one with random weights, as in this
+//! example. Both are modules, so that `jit`, `grad`, sharding rules and optimizers work on them. For a batch of texts that begin
+//! and end at different times you should use a [`Batcher`] instead of `generate`.
+//!
 //! ```
 //! use shardax_models::{Decoder, DecoderConfig, GenerateOptions};
 //! use shardax_nn::prelude::*;

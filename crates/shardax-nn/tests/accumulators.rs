@@ -290,7 +290,7 @@ const REDUCTIONS: &[Reduction] = &[
     ("cross_entropy", |x| softmax_cross_entropy_with_integer_labels(x, array(3)), 4.0),
 ];
 
-/// Reductions and losses of many numbers in each dtype are those of the same numbers in float64, rounded.
+/// Reductions and losses of many numbers in each dtype equal the results for the same numbers in float64, rounded.
 #[test]
 fn reductions_and_losses_in_every_dtype_are_those_of_float64() -> Result<()> {
     setup();

@@ -493,7 +493,7 @@ fn masks_and_groups_see_key_paths() -> Result<()> {
     Ok(())
 }
 
-/// A label that no class has: the loss is NaN, its gradient that of the normalizer, as in Optax.
+/// A label that no class has: the loss is NaN, and its gradient is the normalizer's gradient, as in Optax.
 #[test]
 fn the_gradient_of_an_unknown_label_is_softmax() -> Result<()> {
     setup();

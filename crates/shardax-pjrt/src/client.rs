@@ -217,7 +217,7 @@ impl Client {
         Ok(self.inner.plugin_id.get_or_init(|| plugin_id))
     }
 
-    /// All devices, including those of other processes.
+    /// All devices, including the devices of other processes.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }

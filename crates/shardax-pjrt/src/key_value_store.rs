@@ -136,7 +136,7 @@ unsafe fn store<'a>(store: *mut c_void) -> &'a Arc<dyn KeyValueStore> {
     unsafe { &*store.cast::<Arc<dyn KeyValueStore>>() }
 }
 
-/// Converts the result of the store, and its errors to those of the plugin.
+/// Converts the result of the store, and its errors to errors of the plugin.
 ///
 /// # Safety
 /// `make_error` points to the plugin's function.

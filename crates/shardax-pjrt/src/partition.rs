@@ -38,7 +38,7 @@ pub struct Partitioned {
 }
 
 impl Client {
-    /// Partitions a StableHLO program over the devices of the options, which may include those of other processes,
+    /// Partitions a StableHLO program over the devices of the options, which may include devices of other processes,
     /// without compiling it.
     ///
     /// # Errors

@@ -1,11 +1,13 @@
 //! Predictions of a training step on TPUs and GPUs you do not have: memory on each device by purpose, floating-point
 //! operations, communication by mesh axis and link, and a roofline of its time.
 //!
-//! The step is compiled by the platform's own compiler if that is installed
-//! ([`Lowered::compile_for`](shardax::Lowered::compile_for)), and otherwise by the CPU's for the same number of
-//! simulated devices; the report states which. Nothing runs.
+//! If the platform's own compiler is installed, it compiles the step
+//! ([`Lowered::compile_for`](shardax::Lowered::compile_for)). Otherwise the compiler for CPUs partitions the step for the same
+//! number of simulated devices. The report states which compiler was used. Nothing runs on the hardware, so you can plan for
+//! devices that you do not have.
 //!
-//! [`main!`] makes a binary a planner in one line; in a program, [`Plan`] makes a [`Report`] for a [`Target`].
+//! With [`main!`] you can turn a binary into a planner in one line. In a program, you create a [`Plan`] and call
+//! [`Plan::report`] for a [`Target`].
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -37,7 +39,7 @@ pub use search::{Candidate, Found, Search};
 pub use setup::{Remat, Setup};
 pub use target::Target;
 
-/// Makes a binary a planner of a step, given as a function from a [`Setup`] to a [`Plan`].
+/// Turns a binary into a planner of your step. You pass a function that returns a [`Plan`] for a [`Setup`].
 ///
 /// ```no_run
 /// use shardax::prelude::*;

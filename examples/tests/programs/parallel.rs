@@ -2,7 +2,7 @@
 
 use crate::{numbers, output, run_of};
 
-/// A model with a split sequence learns, its results equal those of one device, and the run's files are written.
+/// A model with a split sequence learns, its results equal the results of one device, and the run's files are written.
 #[test]
 fn ring_attention() {
     let folder = std::env::temp_dir().join(format!("shardax-ring-{}", std::process::id()));

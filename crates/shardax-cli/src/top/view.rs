@@ -102,7 +102,7 @@ fn gibibytes(x: f64) -> String {
     format!("{:.2} GiB", x / (1u64 << 30) as f64)
 }
 
-/// Numbers about the machine. Those that the log does not have are omitted.
+/// Numbers about the machine. Numbers that the log does not have are omitted.
 fn machine(run: &Run) -> Vec<Line<'static>> {
     const ROWS: [(&str, &str, fn(f64) -> String); 7] = [
         ("memory/host_bytes", "host memory", gibibytes),

@@ -89,11 +89,11 @@ fn check_int8<U: Unit<Element = i8, Sum = i32>>(unit: U) {
     for (&sizes, contracted) in SIZES.iter().flat_map(|sizes| CONTRACTED.map(|contracted| (sizes, contracted))) {
         let [batch, rows, columns, _] = sizes;
         let operands = Operands::new(sizes, contracted, |bits| bits as i8);
-        let found = product(unit, &operands, batch * rows * columns, 77);
-        for (index, found) in found.into_iter().enumerate().step_by(STEP) {
+        let products = product(unit, &operands, batch * rows * columns, 77);
+        for (index, products) in products.into_iter().enumerate().step_by(STEP) {
             let (batch, row, column) = (index / (rows * columns), index / columns % rows, index % columns);
             let expected: i64 = operands.pairs(batch, row, column).map(|(x, y)| i64::from(x) * i64::from(y)).sum();
-            assert_eq!(i64::from(found), expected, "{sizes:?} over {contracted:?} at {index}");
+            assert_eq!(i64::from(products), expected, "{sizes:?} over {contracted:?} at {index}");
         }
     }
     // Sums of two or four of these products fit no 16 bits, and the last one fits no 32 bits.

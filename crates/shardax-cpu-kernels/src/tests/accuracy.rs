@@ -7,7 +7,7 @@ use crate::{eigh, svd};
 
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 
-/// The largest distance of the products of columns from those of orthonormal columns.
+/// The largest difference between products of columns and the products of orthonormal columns.
 fn from_orthonormal(columns: &[f64], n: usize) -> f64 {
     let identity: Vec<f64> = (0..n * n).map(|e| f64::from(u8::from(e / n == e % n))).collect();
     distance(&product(&transposed(columns, n), columns, [n, columns.len() / n, n]), &identity) / UNIT
@@ -30,9 +30,9 @@ fn singular_values_of_f32_are_those_of_f64() {
                 let (s, exact) = (&s[i * k..(i + 1) * k], &exact[i * k..(i + 1) * k]);
                 let error = distance(s, exact) / exact[0] / UNIT;
                 assert!(error < most && s.is_sorted_by(|a, b| a >= b), "{shape:?} × {scale}: {error} units");
-                let left = from_orthonormal(&u[i * m * k..(i + 1) * m * k], k);
+                let left_error = from_orthonormal(&u[i * m * k..(i + 1) * m * k], k);
                 let right = from_orthonormal(&transposed(&vt[i * k * n..(i + 1) * k * n], n), k);
-                assert!(left.max(right) < 80.0, "{shape:?} × {scale}: {left}, {right} units");
+                assert!(left_error.max(right) < 80.0, "{shape:?} × {scale}: {left_error}, {right} units");
             }
         }
     }

@@ -86,6 +86,6 @@ fn cumulative_operations_of_nan_infinities_and_zeros() {
 #[test]
 fn cumulative_operations_without_elements() {
     cumulative::<f32>(view(&[2, 0, 3], &[]), Cumulative::Sum, false, &mut [], 1).unwrap();
-    let found = cumulative(view(&[1, 1, 2], &[1, 2]), Cumulative::Sum, false, &mut [0], 1);
-    assert_error(found, "the elements of the result: 1, expected 2");
+    let result = cumulative(view(&[1, 1, 2], &[1, 2]), Cumulative::Sum, false, &mut [0], 1);
+    assert_error(result, "the elements of the result: 1, expected 2");
 }

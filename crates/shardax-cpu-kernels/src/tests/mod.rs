@@ -64,13 +64,13 @@ fn matmuls_with_either_operand_transposed() {
                 (0..depth).map(|d| at(&a, a_shape, i, r, d, dims[0]) * at(&b, b_shape, i, c, d, dims[1])).sum()
             })
             .collect();
-        let mut one = vec![f32::NAN; want.len()];
-        matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut one, 1).unwrap();
-        assert_close(&one, &want);
+        let mut one_thread = vec![f32::NAN; want.len()];
+        matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut one_thread, 1).unwrap();
+        assert_close(&one_thread, &want);
         let mut four = vec![f32::NAN; want.len()];
         matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut four, 4).unwrap();
-        let other = one.iter().zip(&four).position(|(x, y)| x.to_bits() != y.to_bits());
-        assert_eq!(other, None, "threads change no bits: {dims:?} of {batch} × {rows} × {columns} × {depth}");
+        let different = one_thread.iter().zip(&four).position(|(x, y)| x.to_bits() != y.to_bits());
+        assert_eq!(different, None, "threads change no bits: {dims:?} of {batch} × {rows} × {columns} × {depth}");
         let [a, b] = [a, b].map(|x| x.into_iter().map(f64::from).collect::<Vec<_>>());
         let mut wide = vec![f64::NAN; want.len()];
         matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut wide, 2).unwrap();
@@ -92,8 +92,8 @@ fn threads_change_no_bits_of_large_matmuls() {
                 out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             };
             let (one, four) = (run(1), run(4));
-            let other = one.iter().zip(&four).position(|(x, y)| x != y);
-            assert_eq!(other, None, "{dims:?} of {rows} × {columns} × {depth}");
+            let different = one.iter().zip(&four).position(|(x, y)| x != y);
+            assert_eq!(different, None, "{dims:?} of {rows} × {columns} × {depth}");
         }
     }
 }
@@ -157,8 +157,9 @@ fn sums(of: &FilterWindow, [x, w]: [&[f32]; 2], [xs, ws]: [[usize; 5]; 2], outpu
                     pairs
                         .map(|(image, e)| {
                             let step = |d: usize| (e[d] * of.dilation[d] + p[d] * of.stride[d]) as i64 - of.low[d];
-                            let here = [step(0), step(1), step(2)];
-                            element(x, xs, image, here, feature) * element(w, ws, image, e.map(|i| i as i64), output)
+                            let location = [step(0), step(1), step(2)];
+                            element(x, xs, image, location, feature)
+                                * element(w, ws, image, e.map(|i| i as i64), output)
                         })
                         .sum(),
                 );
@@ -251,10 +252,10 @@ fn convolutions_are_sums_of_products() {
             let step = |d: usize, p: [usize; 3]| (at[d] * of.dilation[d] + p[d] * of.stride[d]) as i64 - of.low[d];
             let meets = |p: &[usize; 3]| (0..SPATIAL).all(|d| step(d, *p) % base[d] as i64 == 0);
             let terms = indices(of.positions).enumerate().filter(|(_, p)| meets(p)).flat_map(|(n, p)| {
-                let here = [0, 1, 2].map(|d| step(d, p) / base[d] as i64);
+                let location = [0, 1, 2].map(|d| step(d, p) / base[d] as i64);
                 let (x, filter) = (&x, &filter);
                 (0..xs[4])
-                    .map(move |f| element(x, xs, image, here, f) * f64::from(filter[(n * xs[4] + f) * 7 + output]))
+                    .map(move |f| element(x, xs, image, location, f) * f64::from(filter[(n * xs[4] + f) * 7 + output]))
             });
             want.push(terms.sum());
         }
@@ -281,12 +282,12 @@ fn convolutions_without_elements() {
     convolution(&of, [1; 3], view(&[0, 1, 1, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut [], 0)
         .unwrap();
     let x = view(&[1, 1, 1, 4, 1], &[1.0; 4]);
-    let found = convolution(&of, [1; 3], x, view(&[1, 1, 1, 2, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
-    assert_error(found, "the positions of the filter: 1, expected 2");
-    let found = convolution(&of, [1; 3], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 4], &mut out, 2);
-    assert_error(found, "the elements of the result: 3, expected 4");
-    let found = convolution(&of, [1, 0, 1], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
-    assert_error(found, "the base dilation along dimension 1 is 0");
+    let result = convolution(&of, [1; 3], x, view(&[1, 1, 1, 2, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
+    assert_error(result, "the positions of the filter: 1, expected 2");
+    let result = convolution(&of, [1; 3], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 4], &mut out, 2);
+    assert_error(result, "the elements of the result: 3, expected 4");
+    let result = convolution(&of, [1, 0, 1], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
+    assert_error(result, "the base dilation along dimension 1 is 0");
     // Outputs between the elements of the image meet nothing, not even an infinite filter; padding is multiplied with it.
     let infinite = view(&[1, 1, 1, 1, 1], &[f32::INFINITY]);
     let of = FilterWindow { positions: [1; 3], ..of };
@@ -392,15 +393,15 @@ fn attention(of: &Attention<'_>, ct: &[f32], s: &Sizes, threads: usize) -> [Vec<
 
 #[test]
 fn attention_and_its_gradient() {
-    let all = Window { before: usize::MAX, after: usize::MAX };
+    let unlimited = Window { before: usize::MAX, after: usize::MAX };
     // Shared heads of keys, causal, a narrow window, queries that see no key, a mask; few queries.
     let cases = [
-        (Sizes([1, 37, 4, 2, 33, 70]), all, true),
+        (Sizes([1, 37, 4, 2, 33, 70]), unlimited, true),
         (Sizes([3, 20, 2, 2, 8, 4]), Window { before: 1, after: 0 }, false),
-        (Sizes([4, 130, 2, 1, 64, 32]), Window { after: 0, ..all }, true),
-        (Sizes([70, 70, 4, 2, 8, 6]), Window { after: 0, ..all }, false),
+        (Sizes([4, 130, 2, 1, 64, 32]), Window { after: 0, ..unlimited }, true),
+        (Sizes([70, 70, 4, 2, 8, 6]), Window { after: 0, ..unlimited }, false),
         (Sizes([90, 20, 2, 2, 4, 4]), Window { before: 3, after: 2 }, false),
-        (Sizes([65, 33, 2, 1, 3, 5]), all, true),
+        (Sizes([65, 33, 2, 1, 3, 5]), unlimited, true),
     ];
     for (s, window, masked) in cases {
         let Sizes([queries, keys, heads, key_heads, depth, features]) = s;
@@ -416,11 +417,11 @@ fn attention_and_its_gradient() {
             window,
         };
         let ct = noise(2 * queries * heads * features, 11);
-        let found = attention(&of, &ct, &s, 1);
-        for (found, want) in found.iter().zip(attention_sums(&of, &ct, &s)) {
-            assert_close(found, &want);
+        let results = attention(&of, &ct, &s, 1);
+        for (results, want) in results.iter().zip(attention_sums(&of, &ct, &s)) {
+            assert_close(results, &want);
         }
-        assert_eq!(found, attention(&of, &ct, &s, 3), "threads change no bits");
+        assert_eq!(results, attention(&of, &ct, &s, 3), "threads change no bits");
     }
 }
 
@@ -494,8 +495,8 @@ fn shapes_that_do_not_fit_are_errors() {
     let mask = Some(view(&[2, 1, 1], &[1, 1]));
     assert_error(run(Attention { mask, ..of }), "a mask of [2, 1, 1] for scores of [3, 1, 1]");
     let backward = Backward { max: &x[..3], sum: &x[..3], ct: &x, mean: &x };
-    let found = of.gradient(&backward, [&mut [0.0; 12], &mut [0.0; 12], &mut [0.0; 12]], 1);
-    assert_error(found, "the elements of the products: 12, expected 3");
+    let result = of.gradient(&backward, [&mut [0.0; 12], &mut [0.0; 12], &mut [0.0; 12]], 1);
+    assert_error(result, "the elements of the products: 12, expected 3");
 }
 
 #[cfg(feature = "decompositions")]

@@ -72,8 +72,8 @@ fn lu_decompositions_multiply_to_the_matrices() {
 fn lu_decompositions_of_zeros_and_nan() {
     // By lanes, and one matrix: ties take the first row, zeros need no elimination, and the first NaN is the pivot.
     for batch in [1, 5] {
-        let one = [0.0f32, 1.0, 2.0, 0.0, -1.0, 3.0, 0.0, 1.0, 1.0];
-        let a = one.repeat(batch);
+        let matrix = [0.0f32, 1.0, 2.0, 0.0, -1.0, 3.0, 0.0, 1.0, 1.0];
+        let a = matrix.repeat(batch);
         let (mut factors, mut pivots, mut order) = (vec![0.0; a.len()], vec![9; 3 * batch], vec![9; 3 * batch]);
         lu(view(&[batch, 3, 3], &a), &mut factors, &mut pivots, &mut order, 1).unwrap();
         assert_eq!(pivots[..3], [0, 1, 2]);
@@ -119,11 +119,11 @@ fn triangular_systems_are_solved() {
                     .collect();
                 let read = if triangle.transposes { transposed(&read, n) } else { read };
                 let part = |x: &[f32]| wide(&x[i * n * k..(i + 1) * n * k]);
-                let found = match triangle.is_left {
+                let products = match triangle.is_left {
                     true => product(&read, &part(&x), [n, n, k]),
                     false => product(&part(&x), &read, [k, n, n]),
                 };
-                assert!(distance(&found, &part(&b)) < 1e-5, "{batch} × {n} × {k}, {triangle:?}");
+                assert!(distance(&products, &part(&b)) < 1e-5, "{batch} × {n} × {k}, {triangle:?}");
             }
         }
     }
@@ -174,8 +174,8 @@ fn eigenvectors_of_small_matrices() {
         let check = |exact: &[f64], v: &[f64], w: &[f64], tolerance: f64| {
             let norm = exact.iter().fold(0.0f64, |most, x| most.max(x.abs())).max(f64::MIN_POSITIVE);
             let scaled: Vec<f64> = v.iter().enumerate().map(|(e, x)| x * w[e % n]).collect();
-            let found = product(&scaled, &transposed(v, n), [n, n, n]);
-            assert!(distance(&found, exact) <= tolerance * norm * n as f64, "{batch} × {n}: {exact:?} {w:?}");
+            let products = product(&scaled, &transposed(v, n), [n, n, n]);
+            assert!(distance(&products, exact) <= tolerance * norm * n as f64, "{batch} × {n}: {exact:?} {w:?}");
             let identity: Vec<f64> = (0..n * n).map(|e| f64::from(u8::from(e / n == e % n))).collect();
             assert!(distance(&product(&transposed(v, n), v, [n, n, n]), &identity) <= tolerance * n as f64);
             assert!(w.is_sorted());
@@ -236,12 +236,12 @@ fn small_matrices_do_not_depend_on_their_batch() {
         svd(view(&[batch, n, n], a), true, &mut u, &mut s, &mut vt, 2).unwrap();
         [l, v, w, u, s, vt].map(|x| x.into_iter().map(f32::to_bits).collect::<Vec<_>>())
     };
-    let all = run(&a);
+    let batched = run(&a);
     for i in [0, 8, 30] {
         let part = run(&a[i * n * n..(i + 5) * n * n]);
-        for (all, part) in all.iter().zip(&part) {
-            let size = all.len() / 40;
-            assert!(all[i * size..(i + 5) * size] == part[..]);
+        for (batched, part) in batched.iter().zip(&part) {
+            let size = batched.len() / 40;
+            assert!(batched[i * size..(i + 5) * size] == part[..]);
         }
     }
 }

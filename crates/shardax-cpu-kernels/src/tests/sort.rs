@@ -66,13 +66,13 @@ fn sorts_by_several_keys_of_all_widths() {
     let moved = |order: &[usize]| bytes(&order.iter().map(|i| payload[*i]).collect::<Vec<_>>(), u128::to_ne_bytes);
 
     order.sort_by_key(|i| (small[*i], middle[*i]));
-    let found = run(&[operand(0, 1), operand(1, 2), operand(3, 16)], &[KeyOrder::Signed, KeyOrder::Unsigned]);
-    assert!(found == moved(&order));
+    let payloads = run(&[operand(0, 1), operand(1, 2), operand(3, 16)], &[KeyOrder::Signed, KeyOrder::Unsigned]);
+    assert!(payloads == moved(&order));
 
     order.sort_unstable();
     order.sort_by_key(|i| (wide[*i], middle[*i]));
-    let found = run(&[operand(2, 8), operand(1, 2), operand(3, 16)], &[KeyOrder::Signed, KeyOrder::Unsigned]);
-    assert!(found == moved(&order));
+    let payloads = run(&[operand(2, 8), operand(1, 2), operand(3, 16)], &[KeyOrder::Signed, KeyOrder::Unsigned]);
+    assert!(payloads == moved(&order));
 }
 
 #[test]
@@ -105,10 +105,10 @@ fn sorts_of_integers() {
 fn sorts_that_do_not_fit_are_errors() {
     let data = [0u8; 12];
     let operand = |width| SortOperand { data: &data, width };
-    let found = sort(3, &[operand(4), operand(2)], &[KeyOrder::Signed], &mut [&mut [0; 12], &mut [0; 12]], 1);
-    assert_error(found, "the bytes of an operand: 12, expected 6");
-    let found = sort(2, &[operand(4)], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1);
-    assert_error(found, "3 elements in rows of 2");
+    let result = sort(3, &[operand(4), operand(2)], &[KeyOrder::Signed], &mut [&mut [0; 12], &mut [0; 12]], 1);
+    assert_error(result, "the bytes of an operand: 12, expected 6");
+    let result = sort(2, &[operand(4)], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1);
+    assert_error(result, "3 elements in rows of 2");
     assert_error(sort(2, &[operand(4)], &[], &mut [&mut [0; 12]], 1), "1 operands for 0 keys");
     assert_error(sort(4, &[operand(3)], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1), "an element of 3 bytes");
     sort(3, &[SortOperand { data: &[], width: 4 }], &[KeyOrder::Signed], &mut [&mut []], 1).unwrap();

@@ -35,7 +35,7 @@ pub struct DecoderConfig {
     pub features: usize,
     /// The heads of queries.
     pub heads: usize,
-    /// The heads of keys and values, which divide those of queries.
+    /// The number of key and value heads. It must divide the number of query heads.
     pub kv_heads: usize,
     /// The features of a head.
     pub head_dim: usize,
@@ -45,7 +45,7 @@ pub struct DecoderConfig {
     pub positions: Positions,
     /// The number of entries at the start of a learned table that no token has: OPT's table has 2.
     pub first_position: usize,
-    /// The rotary positions of layers with a window, where they differ from those of the other layers.
+    /// The rotary positions of layers with a window, if they differ from the rotary positions of the other layers.
     pub local_rope: Option<Rope>,
     /// The window of each layer, in positions counting the query's own; empty if no layer has one.
     pub windows: Vec<Option<usize>>,

@@ -151,9 +151,9 @@ pub(crate) struct Translated {
 }
 
 impl Gguf {
-    /// The tensors with the names that `transformers` has for their arrays. Experts are apart.
+    /// Returns the tensors with the names of `transformers`. Each expert is a tensor of its own.
     ///
-    /// Tensors without such a name keep theirs, so that loading a model names those that it does not know.
+    /// Tensors that `transformers` does not have keep their names, so that loading a model can report them.
     pub(crate) fn arrays(&self) -> Vec<Translated> {
         let architecture = self.architecture().unwrap_or_default();
         let heads = self.heads();

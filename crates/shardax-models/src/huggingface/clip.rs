@@ -23,7 +23,7 @@ pub struct ClipConfig {
     pub end_token: Option<i32>,
     /// The rows and columns of an image.
     pub image_size: usize,
-    /// The rows and columns of a patch, which divide those of an image.
+    /// The rows and columns of a patch. They must divide the rows and columns of an image.
     pub patch_size: usize,
     /// The colours of an image.
     pub num_channels: usize,

@@ -3,8 +3,8 @@
 use shardax::sharding::Sharding;
 use shardax_nn::prelude::*;
 
-/// The layout of an array in a file, beside its layout in a model. Dimensions that the model splits or joins, such as
-/// those of the heads of attention, need no mention.
+/// The layout of an array in a file, compared with its layout in a model. You do not need to describe dimensions that the model
+/// splits or joins, such as heads of attention, because arrays are reshaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// The model's own.

@@ -147,7 +147,7 @@ pub trait Pretrained: Module {
     /// Writes a folder that `transformers` reads: `config.json` and `model.safetensors`, which takes the host's memory
     /// for the whole model.
     ///
-    /// Fails when the configuration is not that of the model, and when a file cannot be written.
+    /// Fails if the configuration belongs to another model, or if a file cannot be written.
     #[track_caller]
     fn save_pretrained(&self, config: &Config, folder: impl AsRef<Path>) -> Result<()> {
         let location = std::panic::Location::caller();

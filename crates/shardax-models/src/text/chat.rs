@@ -78,8 +78,8 @@ impl ChatTemplate {
         self.render_with(messages, "{}")
     }
 
-    /// Writes a conversation with more variables, an object in JSON: `tools`, `documents`, `add_generation_prompt` (default `true`) and
-    /// those that a template defines, such as `enable_thinking`.
+    /// Writes a conversation with more variables. You pass them as an object in JSON: `tools`, `documents`, `add_generation_prompt`
+    /// (default `true`) and variables of the template, such as `enable_thinking`.
     #[track_caller]
     pub fn render_with(&self, messages: &str, variables: &str) -> Result<String> {
         let location = std::panic::Location::caller();

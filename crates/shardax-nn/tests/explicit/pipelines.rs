@@ -36,7 +36,7 @@ impl Model {
     }
 }
 
-/// Losses and gradients of both schedules are those of one device, and gradients have the types of their parameters.
+/// Losses and gradients of both schedules equal the results of one device, and gradients have the types of their parameters.
 #[test]
 fn stages_of_split_layers() -> Result<()> {
     use PipelineSchedule::{GPipe, OneFOneB};

@@ -64,7 +64,7 @@ fn layer(case: &Case) -> Option<Fun> {
     }
 }
 
-/// The initial weights of layers are those of Flax.
+/// The initial weights of layers, which are compared with Flax.
 fn weights(case: &Case) -> Option<Fun> {
     let made: fn() -> Vec<Array> = match case.op.as_str() {
         "nnx_rngs" => || {

@@ -49,7 +49,7 @@ impl Run {
         self.calls_of(shapes, make, call, Filter::of::<Param>() | Filter::of::<LoRAParam>())
     }
 
-    /// `call` takes inputs of these shapes; gradients are those of the parameters that `wrt` means.
+    /// `call` takes inputs of these shapes; gradients are computed for the parameters that `wrt` selects.
     fn calls_of<M: Module + 'static>(
         self,
         shapes: &[&'static [usize]],

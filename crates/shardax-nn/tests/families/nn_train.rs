@@ -28,7 +28,7 @@ pub fn function(case: &Case) -> Option<Fun> {
     }
 }
 
-/// The initial weights are those of Flax in every dtype.
+/// Initial weights in a dtype, which are compared with Flax.
 fn first_weights(dtype: DType) -> Vec<Array> {
     let r = &mut Rngs::new(0).with_policy(Policy { param_dtype: dtype, dtype: Some(dtype) });
     // In the order in which they are made.

@@ -165,7 +165,7 @@ pub fn step(mut state: State, tokens: Array, targets: Array) -> Result<(State, A
     Ok((state, loss, grads))
 }
 
-/// Tokens and those that follow them.
+/// Tokens and their successors.
 pub fn batch() -> (Array, Array) {
     let tokens = random::randint(&random::key(7), [ROWS, LENGTH + 1], 0, VOCABULARY as i32);
     (tokens.get((.., ..LENGTH as i64)), tokens.get((.., 1..)))

@@ -159,7 +159,7 @@ impl Client {
 
 impl Topology {
     /// Compiles a StableHLO program, given as MLIR text including the `sdy` dialect, for these devices, attached or
-    /// not. The [device ids](CompileOptions::device_ids) are those of [`Topology::devices`].
+    /// not. The [device ids](CompileOptions::device_ids) must be ids of [`Topology::devices`].
     ///
     /// `signature` lists the arguments of each device, and is compared with the compiled program.
     ///

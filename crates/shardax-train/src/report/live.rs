@@ -52,7 +52,7 @@ impl LiveReport {
         self
     }
 
-    /// Begins the curves with the lines of an earlier part of the run, such as those of
+    /// Begins the curves with the lines of an earlier part of the run. You can read them with
     /// [`JsonLines::read`](crate::log::JsonLines::read).
     pub fn earlier(mut self, lines: Vec<Line>) -> Self {
         self.lines = lines;

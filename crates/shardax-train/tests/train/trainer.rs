@@ -98,7 +98,7 @@ fn a_run_that_is_stopped_resumes_bit_for_bit() -> Result<()> {
     Ok(())
 }
 
-/// The gradients of k parts are added, divided by k, and reduced once; they are those of the whole batch.
+/// The gradients of k parts are added, divided by k, and reduced once; they equal the gradients of the entire batch.
 #[test]
 fn accumulated_gradients_are_reduced_once() -> Result<()> {
     setup();

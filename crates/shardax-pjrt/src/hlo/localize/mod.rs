@@ -6,7 +6,7 @@
 //! | function | arguments and attributes |
 //! |---|---|
 //! | `shardax.all_reduce` | arrays of one type; `op`, `groups` |
-//! | `shardax.all_gather` | one array; the result concatenates those of all devices; `groups` |
+//! | `shardax.all_gather` | one array; the result concatenates the arrays of all devices; `groups` |
 //! | `shardax.reduce_scatter` | one array, the concatenated parts of all devices; `op`, `groups` |
 //! | `shardax.all_to_all` | one array, split and concatenated along its first dimension; `groups` |
 //! | `shardax.permute` | one array; `pairs` of source and target, `devices` of the whole program |
