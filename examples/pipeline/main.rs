@@ -140,6 +140,7 @@ fn main() -> Result<()> {
     let mesh = make_mesh([("data", data), ("stage", stages)])?;
     let rules = Rules::new(&mesh, [("batch", "data"), ("layers", "stage")]);
 
+    // The model is initialized in shards: each stage only stores its own layers.
     let (own, seed) = (rules.clone(), cli.run.seed);
     let state = rules.init(move || {
         let pipeline = Pipeline::of(&own, "layers", micro_batches).schedule(schedule.into());

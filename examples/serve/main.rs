@@ -47,6 +47,7 @@ struct Cli {
 
 /// Sends requests from `clients` concurrent clients, each of which waits for its answers; returns the latencies.
 async fn ask(client: &Client, clients: usize, requests: usize, features: usize) -> Result<Vec<Duration>> {
+    // All clients ask at the same time, because the server joins their requests into batches.
     let tasks: Vec<_> = (0..clients)
         .map(|number| {
             let client = client.clone();
@@ -75,6 +76,7 @@ async fn ask(client: &Client, clients: usize, requests: usize, features: usize) 
 }
 
 async fn run(cli: Cli, model: Model) -> Result<()> {
+    // The first request is invalid on purpose: it shows that a rejected request does not stop the server.
     let features = model.features();
     let server = Server::start(model, Limits { wait: Duration::from_micros(cli.wait_us), queue: cli.queue.max(1) });
     let client = server.client();

@@ -100,6 +100,7 @@ fn main() -> Result<()> {
     let mesh = make_mesh([("data", cli.devices)])?;
     let (rows, replicated) = (NamedSharding::new(&mesh, P!["data"]), NamedSharding::new(&mesh, P![]));
 
+    // Every device has the entire model and a part of each batch; the compiler adds the sums of gradients.
     let policy = if cli.bf16 { Policy::bf16_compute() } else { Policy::default() };
     let model = Vit::new(sizes, cli.dropout, &mut Rngs::new(cli.seed).with_policy(policy));
     println!("{} parameters on {} devices", model.parameter_count(), cli.devices);

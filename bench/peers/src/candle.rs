@@ -206,6 +206,7 @@ fn gpt(inputs: &Inputs) -> Result<Call> {
     let (norm, head) = (parameters.norm("[0].norm.0")?, parameters.linear("[0].head", FEATURES)?);
     let tokens = labels(inputs, "[1][0]")?.reshape(((), LENGTH))?;
     let targets = labels(inputs, "[1][1]")?;
+    // The mask is added to the scores, because future positions must not be seen.
     let mask = (0..LENGTH).flat_map(|i| (0..LENGTH).map(move |j| if j > i { f32::NEG_INFINITY } else { 0.0 }));
     let mask = Tensor::from_vec(mask.collect(), (LENGTH, LENGTH), &Device::Cpu)?;
 

@@ -90,6 +90,7 @@ struct Measured {
 
 fn main() -> Result<()> {
     let options = Options::parse();
+    // The name of one row may be a part of the names of others.
     let is_exact_name = Row::ALL.iter().any(|row| row.name() == options.filter);
     let chosen = |row: &Row| if is_exact_name { row.name() == options.filter } else { row.name().contains(&options.filter) };
     if options.list {

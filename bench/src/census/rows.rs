@@ -43,6 +43,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 fn elementwise(rows: &mut Vec<Row>) {
+    // The text of a row is the expression that Python evaluates for JAX.
     same_names!(rows, Line, "jnp", numpy {
         abs sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arctanh exp exp2 expm1 cbrt square sign floor ceil trunc rint
         sinc signbit isnan isfinite isinf negative degrees radians nan_to_num
@@ -75,6 +76,7 @@ fn elementwise(rows: &mut Vec<Row>) {
 }
 
 fn reductions(rows: &mut Vec<Row>) {
+    // Over all elements, and over each axis of a matrix, because XLA's loops differ.
     others!(rows, Line {
         "jnp.sum(x)" => |x| x[0].sum(..);
         "jnp.max(x)" => |x| x[0].max(..);
@@ -172,6 +174,7 @@ fn corner(x: &Array, n: usize) -> Array {
 
 /// The computations of the layers of networks.
 fn layers(rows: &mut Vec<Row>) {
+    // JAX's expressions use only `jax` and `jnp`, so that the census needs no Flax.
     others!(rows, Images {
         "jax.lax.conv_general_dilated(x, y, (1, 1), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC'))" => |x| convolution(x, 1);
         "jax.lax.conv_general_dilated(x, y, (2, 2), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC'))" => |x| convolution(x, 2);

@@ -228,6 +228,7 @@ fn extension(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Value> {
 fn collect(value: &Value, path: &mut Vec<String>, found: &mut Vec<(String, Array)>) -> Result<()> {
     let key_path = path.join(".");
     let array = match value {
+        // Flax splits arrays of more than 1 GiB into chunks, which are a map with this key.
         Value::Map(entries) if entries.iter().any(|(key, _)| key.as_str() == Some(CHUNKED)) => {
             joined(value, &key_path)?
         }

@@ -57,6 +57,8 @@ impl Usage {
 impl Request {
     /// The options of this request; the error names a field that is out of range or not served.
     pub fn options(&self, defaults: &GenerateOptions, max_tokens: usize, seed: u32) -> Result<GenerateOptions, String> {
+        // An option that would be ignored must be an error, because the client would otherwise get another answer than it
+        // asked for.
         let unserved = [
             ("n", self.n.is_some_and(|n| n != 1)),
             ("echo", self.echo == Some(true)),

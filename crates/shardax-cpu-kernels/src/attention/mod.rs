@@ -89,6 +89,7 @@ impl Attention<'_> {
         if rows == 0 {
             return Ok(());
         }
+        // A task is one head of one example.
         let groups = heads / key_heads;
         let [max, sum] = [max, sum].map(|rows| rows.chunks_mut(queries));
         let y = ArrayViewMut4::from_shape((batch, queries, heads, features), y)?;

@@ -84,6 +84,7 @@ impl EncoderDecoderConfig {
     }
 
     fn checked(&self) -> Result<()> {
+        // Sizes are checked here, because a layer of size 0 would only fail in its initializer, without the field's name.
         let (encoder, decoder) = (&self.encoder, &self.decoder);
         let sizes = [
             ("vocab_size", self.vocab_size),

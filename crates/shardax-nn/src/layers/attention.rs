@@ -130,7 +130,7 @@ impl MultiHeadAttention {
 
     /// Returns a builder of a layer.
     pub fn builder(num_heads: usize, in_features: usize) -> MultiHeadAttentionBuilder {
-        // The defaults of Flax NNX, except that dropout is off.
+        // The defaults of Flax NNX.
         MultiHeadAttentionBuilder {
             num_heads,
             in_features,

@@ -312,7 +312,7 @@ impl Schedule {
     /// Checks that there is a value at every step. `name` is the use of the schedule.
     #[track_caller]
     pub(crate) fn check(&self, name: &str) -> Result<()> {
-        // A schedule is checked once, when the optimizer is initialized, because its values are computed on the device.
+        // Values are computed on the device, where an invalid number would only give NaN.
         match self {
             Schedule::Constant { value } => within(name, "the value", *value, FINITE),
             Schedule::Value { value } => {

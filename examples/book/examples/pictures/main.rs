@@ -30,6 +30,7 @@ fn pictures() -> Result<Vec<(&'static str, Vec<Panel>)>> {
     let expert = make_mesh([("expert", 8)])?;
     let batch = make_mesh([("batch", 8)])?;
     let hosts = make_mesh([("host", 2), ("device", 4)])?;
+    // Each picture is named after the page that shows it.
     Ok(vec![
         ("sharding", vec![panel("weights over data=2, model=4", &tensor, P!["data", "model"])]),
         (

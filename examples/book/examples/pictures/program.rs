@@ -36,6 +36,7 @@ fn layers() -> Result<(Vec<Value>, Vec<Step>)> {
     let x = device_put(&ones([8, 16]), P!["data"])?;
     let w1 = device_put(&ones([16, 32]), P![None, "model"])?;
     let w2 = device_put(&ones([32, 16]), P!["model"])?;
+    // The types are read from real arrays, so that the picture cannot differ from what a program computes.
     let hidden = maximum(x.matmul(&w1), 0.0);
     let y = DotOptions::new().out_sharding(P!["data", None]).matmul(&hidden, &w2);
     let loss = (&y * &y).mean(..);
