@@ -15,7 +15,7 @@ MODEL_TYPES = """
 arcee bert bloom cwm dots1 ernie4_5_moe exaone exaone4 flex_olmo glm4_moe_lite gpt_bigcode gpt_neo granitemoeshared hunyuan_v1_dense hyperclovax internlm3
 iquestcoder jais2 minimax_m2 ministral nemotron vaultgemma youtu clip clip_text_model clip_vision_model cohere cohere2 deepseek_v2 deepseek_v3 dinov2 distilbert ernie4_5 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe
 gpt2 gpt_neox gpt_oss gptj granite granitemoe helium llama mistral mixtral modernbert mpt olmo olmo2 olmo3 olmoe opt phi phi3 qwen2
-qwen2_moe qwen3 qwen3_moe roberta seed_oss smollm3 stablelm starcoder2 t5 vit whisper xlm-roberta
+qwen2_5_vl_text qwen2_moe qwen2_vl_text qwen3 qwen3_moe qwen3_vl_text roberta seed_oss smollm3 stablelm starcoder2 t5 vit whisper xlm-roberta
 """.split()
 
 

@@ -217,6 +217,44 @@ def families(names):
         decoder(name, model, config, max_shard_size="10GB")
 
 
+TEXT = {**DECODER, **KV, "rope_theta": 5000.0}
+IMAGES = {"image_token_id": 30, "video_token_id": 31, "vision_start_token_id": 28, "vision_end_token_id": 29}
+MROPE = {"type": "mrope", "mrope_section": [2, 1, 1]}
+OLDER = {**IMAGES, **TEXT, "hidden_size": 32, "rope_scaling": MROPE, "use_sliding_window": False, "sliding_window": 32, "max_window_layers": 2}
+TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2}
+# The fields of `config.json` as published files have them.
+TEXTS = {
+    "qwen2_vl": {**OLDER, "tie_word_embeddings": True, "vision_config": {**TOWER, "embed_dim": 16, "hidden_size": 32, "mlp_ratio": 1}},
+    "qwen2_5_vl": {**OLDER, "vision_config": {**TOWER, "out_hidden_size": 32, "intermediate_size": 16, "fullatt_block_indexes": [0]}},
+    "qwen3_vl": {**IMAGES, "tie_word_embeddings": True,
+                 "text_config": {**TEXT, "head_dim": 8, "rope_scaling": {**MROPE, "mrope_interleaved": True, "type": "default"}},
+                 "vision_config": {**TOWER, "out_hidden_size": 16, "intermediate_size": 16, "deepstack_visual_indexes": [],
+                                   "num_position_embeddings": 16}},
+    "hunyuan_alpha": {**TEXT, "model_type": "hunyuan_v1_dense", "head_dim": 8,
+                      "rope_scaling": {"type": "dynamic", "alpha": 10.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+                                       "mscale_all_dim": 1.0}},
+}
+
+
+def texts(names):
+    """Saves models of text and images with the logits of a text, and configurations that transformers writes otherwise."""
+    for name, fields in TEXTS.items():
+        if names and name not in names:
+            continue
+        torch.manual_seed(0)
+        folder = OUT / name
+        folder.mkdir(exist_ok=True)
+        text = json.dumps({"model_type": name, **fields}, indent=2) + "\n"
+        (folder / "config.json").write_text(text)
+        config = transformers.AutoConfig.from_pretrained(folder)
+        config._attn_implementation = "eager"
+        kind = transformers.AutoModelForImageTextToText if "vision_config" in fields else transformers.AutoModelForCausalLM
+        model = kind.from_config(config)
+        randomize(model)
+        save(name, model, {"input_ids": torch.randint(0, 28, (2, 9))})
+        (folder / "config.json").write_text(text)
+
+
 ENCODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "pad_token_id": 1, "num_labels": 3}
 DISTILLED = {"dim": 16, "hidden_dim": 24, "n_layers": 2, "n_heads": 4}
 # Every position sees a token that is no padding.
@@ -249,13 +287,13 @@ def encoder_families(names):
         mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
         tokens = torch.randint(3, VOCABULARY, (2, 7)).where(mask.bool(), 1)
         save(name, model, {"input_ids": tokens, "attention_mask": mask})
-    if not names or "sentence" in names:
-        sentence_encoder()
+    for name, source in [("sentence", "bert_model"), ("sentence_modern", "modernbert_model")]:
+        if not names or name in names:
+            sentence_encoder(OUT / source, OUT / name)
 
 
-def sentence_encoder():
+def sentence_encoder(source, folder):
     """Saves the folder of a sentence encoder as sentence-transformers lays it out, with means of tokens of unit length."""
-    source, folder = OUT / "bert_model", OUT / "sentence"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
@@ -324,6 +362,7 @@ def main():
         return adapter("adapter_patterns", **PATTERNS)
     if sys.argv[1:]:
         families(sys.argv[1:])
+        texts(sys.argv[1:])
         return encoder_families(sys.argv[1:])
     torch.manual_seed(0)
     decoders()
@@ -331,6 +370,7 @@ def main():
     sampling()
     adapter()
     families([])
+    texts([])
     encoder_families([])
     torch.manual_seed(3)
     adapter("adapter_patterns", **PATTERNS)

@@ -20,6 +20,7 @@ mod blocks;
 mod config;
 mod names;
 mod parse;
+mod split;
 mod tokenizer;
 
 use std::collections::BTreeMap;
@@ -43,6 +44,8 @@ use crate::error::value_error;
 #[derive(Clone, Debug)]
 pub struct Gguf {
     path: PathBuf,
+    /// The files of the tensors, of which `path` is the first one.
+    files: Vec<PathBuf>,
     metadata: BTreeMap<String, MetadataValue>,
     tensors: Vec<Tensor>,
 }
@@ -66,6 +69,8 @@ pub enum MetadataValue {
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
     pub name: String,
+    /// The index of the tensor's file.
+    pub file: usize,
     pub block: BlockType,
     /// Row-major, as `transformers` has it: the file lists the dimensions in the opposite order.
     pub shape: Vec<usize>,
@@ -74,13 +79,15 @@ pub(crate) struct Tensor {
 }
 
 impl Gguf {
-    /// Opens a file and reads everything but its tensors' values.
+    /// Opens a file and reads everything but its tensors' values. If it is the first one of several
+    /// (`model-00001-of-00003.gguf`), the others next to it are opened too.
     ///
-    /// Fails, with the file and the position in it, if the file is damaged or of another version than 2 and 3.
+    /// Fails, with the file and the position in it, if a file is damaged or of another version than 2 and 3, and if a file
+    /// of several is missing.
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf> {
         let location = std::panic::Location::caller();
-        parse::parse(path.as_ref()).map_err(|error| error.at(location))
+        parse::parse(path.as_ref()).and_then(Gguf::with_other_files).map_err(|error| error.at(location))
     }
 
     /// Returns `true` if a path ends with `.gguf`.
@@ -105,6 +112,11 @@ impl Gguf {
             Some(MetadataValue::Text(name)) => Ok(name),
             _ => Err(self.error("it has no text `general.architecture`")),
         }
+    }
+
+    /// The files that the tensors' `file` counts.
+    pub(crate) fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     pub(crate) fn tensor_list(&self) -> &[Tensor] {

@@ -56,7 +56,7 @@ pub(super) fn parse(path: &Path) -> Result<Gguf> {
             .ok_or_else(|| damaged(path, 0, format!("`general.alignment` is {value:?}, and not a power of two")))?,
     };
     place_tensors(path, &mut tensors, reader.position.next_multiple_of(alignment), (alignment, size))?;
-    Ok(Gguf { path: path.to_owned(), metadata, tensors })
+    Ok(Gguf { path: path.to_owned(), files: vec![path.to_owned()], metadata, tensors })
 }
 
 /// Makes the tensors' offsets positions in the file. Fails if a tensor is outside of the file or overlaps another.
@@ -198,7 +198,7 @@ impl Reader<'_> {
             let message = format!("the tensor {name:?} of {shape:?} has no rows of entire {} blocks", block.name());
             self.error(message)
         })?;
-        Ok(Tensor { name, block, shape, offset, bytes })
+        Ok(Tensor { name, file: 0, block, shape, offset, bytes })
     }
 }
 

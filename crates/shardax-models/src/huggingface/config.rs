@@ -141,6 +141,10 @@ const ABSENT: &[(&str, &str)] = &[
     ("position_embedding_type", "\"absolute\""),
     ("scoring_func", "\"sigmoid\""),
     ("topk_method", "\"noaux_tc\""),
+    ("norm_type", "\"rms\""),
+    ("pool_type", "\"last\""),
+    ("use_qk_norm", "true"),
+    ("use_rotary_pos_emb", "true"),
 ];
 
 /// The defaults of the fields of transformers' configuration classes by model type (`tools/huggingface/defaults.py`).
@@ -298,6 +302,11 @@ impl<'a> Fields<'a> {
         self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
+    /// True if the object describes a model of this type.
+    pub fn has_type(&self, model_type: &str) -> bool {
+        self.map.get("model_type").and_then(Value::as_str) == Some(model_type)
+    }
+
     /// True if the object has no fields.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
@@ -387,6 +396,16 @@ impl<'a> Fields<'a> {
         let fields = Fields { defaults: defaults_of(model_type), is_model: true, ..Fields::new(self.file, name, map) };
         fields.skip(&["model_type"]);
         Ok(fields)
+    }
+
+    /// The same fields, where an absent field has the default of another class.
+    pub fn of_class(&self, model_type: &str) -> Fields<'a> {
+        Fields { defaults: defaults_of(model_type), ..Fields::new(self.file, self.of, self.map) }
+    }
+
+    /// Marks all fields as read.
+    pub fn skip_all(&self) {
+        self.read.borrow_mut().extend(self.map.keys().map(String::as_str));
     }
 
     /// The number of entries of an object.
@@ -534,8 +553,21 @@ pub(super) fn scaled_rope(
         None => about.text_opt("type")?,
     };
     about.skip(&["type"]);
-    let scaling = scaling(model, about, kind.unwrap_or("default"))?;
-    let theta = about.number_or("rope_theta", theta)?;
+    let mut theta = about.number_or("rope_theta", theta)?;
+    let scaling = match (kind.unwrap_or("default"), about.number_opt("alpha")?.filter(|alpha| *alpha != 0.0)) {
+        // Hunyuan's models have this name for a base that does not depend on the length.
+        ("dynamic", Some(alpha)) if model.has_type("hunyuan_v1_dense") => {
+            about.skip(&["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"]);
+            theta *= alpha.powf(head_dim as f64 / (head_dim as f64 - 2.0));
+            RopeScaling::None
+        }
+        (_, Some(alpha)) => {
+            return Err(about.error(format!("field `alpha` is {alpha}, which this model does not have")));
+        }
+        (kind, None) => scaling(model, about, kind)?,
+    };
+    // The positions of a text without images are equal in all of these sections.
+    about.skip(&["mrope_section", "mrope_interleaved"]);
     let partial = match (about.number_opt("partial_rotary_factor")?, partial) {
         (Some(share), None) if share != 1.0 => {
             return Err(
@@ -567,7 +599,7 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
         None => Ok(longest()? / original),
     };
     Ok(match kind {
-        "default" => RopeScaling::None,
+        "default" | "mrope" => RopeScaling::None,
         "linear" => RopeScaling::Linear(about.number("factor")?),
         "dynamic" => RopeScaling::Dynamic { factor: about.number("factor")?, original_max_position: longest()? },
         "llama3" => RopeScaling::Llama3 {

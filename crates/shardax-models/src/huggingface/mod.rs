@@ -58,7 +58,7 @@ pub(crate) use load::Place;
 pub use load::load;
 pub use modernbert::{ModernBert, ModernBertConfig};
 pub(crate) use save::input_dims;
-pub use sentence::SentenceEncoder;
+pub use sentence::{SentenceEncoder, TokenEncoder};
 pub use vit::{Vit, VitConfig, VitHead};
 pub use weights::Weights;
 
@@ -261,7 +261,7 @@ impl Pretrained for Decoder {
     }
 
     fn is_part_of(config: &Config) -> bool {
-        config.get("text_config").is_some()
+        config.get("text_config").is_some() || config.get("vision_config").is_some()
     }
 
     fn make(architecture: &DecoderConfig, rngs: &mut Rngs) -> Result<Self> {

@@ -4,17 +4,37 @@ use std::path::Path;
 
 use shardax_nn::prelude::*;
 
-use super::{Bert, BertOptions, Config, LoadOptions, pretrained};
+use super::{Bert, BertOptions, Config, LoadOptions, ModernBert, pretrained};
 use crate::error::{read_small, value_error};
 
 /// An encoder whose features of tokens are pooled to one vector of a text, as `sentence-transformers` saves it.
 #[derive(Module, Clone, Debug)]
 pub struct SentenceEncoder {
     /// The encoder of tokens.
-    pub encoder: Bert,
+    pub encoder: TokenEncoder,
     #[tree(static)]
     pooling: Pooling,
     normalizes: bool,
+}
+
+/// The encoder of a [`SentenceEncoder`].
+#[derive(Module, Clone, Debug)]
+pub enum TokenEncoder {
+    /// BERT, or an encoder with its blocks.
+    Bert(Bert),
+    /// ModernBERT.
+    ModernBert(ModernBert),
+}
+
+impl TokenEncoder {
+    /// The encoding of each token of `[batch, length]`: `[batch, length, features]`.
+    #[track_caller]
+    pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        match self {
+            TokenEncoder::Bert(encoder) => encoder.encode(tokens, options),
+            TokenEncoder::ModernBert(encoder) => encoder.encode(tokens, options),
+        }
+    }
 }
 
 /// The vector of a text from the features of its tokens.
@@ -85,7 +105,7 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
         let inside = folder.join(text("path"));
         // Types are paths of Python classes, whose modules were renamed between versions.
         match text("type").rsplit('.').next().unwrap_or_default() {
-            "Transformer" => encoder = Some(pretrained::<Bert>(&inside, options)?),
+            "Transformer" => encoder = Some(read_encoder(&inside, options)?),
             "Pooling" => pooling = Some(read_pooling(&inside)?),
             "Normalize" => normalizes = true,
             other => {
@@ -98,8 +118,16 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
         (Some(encoder), Some(pooling)) => Ok(SentenceEncoder { encoder, pooling, normalizes }),
         _ => {
             let message = format!("{} has no Transformer, or no Pooling", path.display());
-            Err(value_error(message, "load the encoder alone by `Bert::from_pretrained`"))
+            Err(value_error(message, "load only the encoder: `Bert::from_pretrained` or `ModernBert::from_pretrained`"))
         }
+    }
+}
+
+/// The encoder of the type that the folder's configuration names.
+fn read_encoder(folder: &Path, options: &LoadOptions) -> Result<TokenEncoder> {
+    match Config::open(folder)?.get("model_type").and_then(|kind| kind.as_str()) {
+        Some("modernbert") => Ok(TokenEncoder::ModernBert(pretrained(folder, options)?)),
+        _ => Ok(TokenEncoder::Bert(pretrained(folder, options)?)),
     }
 }
 

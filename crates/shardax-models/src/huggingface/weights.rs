@@ -312,13 +312,18 @@ fn gguf(weights: &mut Weights, path: &Path) -> Result<()> {
     let (file, number) = (Gguf::open(path)?, weights.files.len());
     for Translated { name, change, tensor } in file.arrays() {
         let elements = Elements::Blocks(tensor.block, change);
-        let entry =
-            Entry { file: number, elements, shape: tensor.shape.clone(), offset: tensor.offset, bytes: tensor.bytes };
+        let entry = Entry {
+            file: number + tensor.file,
+            elements,
+            shape: tensor.shape.clone(),
+            offset: tensor.offset,
+            bytes: tensor.bytes,
+        };
         if weights.arrays.insert(name.clone(), entry).is_some() {
             return Err(wrong(path, 0, format!("two tensors are the array {name:?}")));
         }
     }
-    weights.files.push(path.to_owned());
+    weights.files.extend_from_slice(file.files());
     Ok(())
 }
 

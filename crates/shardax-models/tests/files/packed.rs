@@ -1,7 +1,7 @@
 //! Models whose weights stay in few bits, and the kernels of GPTQ, AWQ and gpt-oss.
 
 use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
-use shardax_models::{Config, Decoder, GenerateOptions, LoadOptions, Packed, Pretrained};
+use shardax_models::{Adapter, Config, Decoder, GenerateOptions, LoadOptions, Packed, Pretrained};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -32,8 +32,15 @@ fn blocks(rng: &mut fastrand::Rng, kind: u32, rows: usize, width: usize) -> Vec<
 
 /// A Llama with matrices of several types.
 fn llama() -> Vec<u8> {
+    let (metadata, tensors) = llama_parts();
+    written(&metadata, &tensors)
+}
+
+type Tensors = Vec<(&'static str, u32, &'static [usize], Vec<u8>)>;
+
+fn llama_parts() -> (Vec<(&'static str, Value<'static>)>, Tensors) {
     let rng = &mut fastrand::Rng::with_seed(0);
-    let metadata = [
+    let metadata = vec![
         ("general.architecture", Value::Text("llama")),
         ("llama.block_count", Value::U32(1)),
         ("llama.embedding_length", Value::U32(256)),
@@ -42,7 +49,7 @@ fn llama() -> Vec<u8> {
         ("llama.attention.head_count_kv", Value::U32(2)),
         ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
     ];
-    let matrices: [(&str, u32, &[usize]); 8] = [
+    let matrices: [(&'static str, u32, &'static [usize]); 8] = [
         ("token_embd.weight", 14, &[40, 256]),
         ("blk.0.attn_q.weight", 12, &[256, 256]),
         ("blk.0.attn_k.weight", 2, &[128, 256]),
@@ -59,7 +66,62 @@ fn llama() -> Vec<u8> {
     for name in ["blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"] {
         tensors.push((name, 0, &[256], 1.0f32.to_le_bytes().repeat(256)));
     }
-    written(&metadata, &tensors)
+    (metadata, tensors)
+}
+
+/// Several files are one model, which is opened by the first one.
+#[test]
+fn split_files_are_one_model() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    let whole = Decoder::from_pretrained(here.write("llama.gguf", llama()))?;
+    let split = |number: u32, count: u32| vec![("split.no", Value::U32(number)), ("split.count", Value::U32(count))];
+    let (mut metadata, mut tensors) = llama_parts();
+    let rest = tensors.split_off(5);
+    metadata.extend(split(0, 2));
+    metadata.push(("split.tensors.count", Value::U32(11)));
+    let first = here.write("tiny-00001-of-00002.gguf", written(&metadata, &tensors));
+    fails(Decoder::from_pretrained(&first).map(drop), &["tiny-00002-of-00002.gguf"]);
+    let second = here.write("tiny-00002-of-00002.gguf", written(&split(1, 2), &rest));
+    let model = Decoder::from_pretrained(&first)?;
+    for ((path, left), right) in tree::leaves_with_path(&model).iter().zip(tree::leaves(&whole)) {
+        assert_eq!(left.to_bytes()?, right.to_bytes()?, "{path}");
+    }
+    fails(Decoder::from_pretrained(&second).map(drop), &["it is file 2 of 2: open the first one"]);
+    here.write("tiny-00002-of-00002.gguf", written(&split(1, 2), &rest[1..]));
+    fails(Decoder::from_pretrained(&first).map(drop), &["10 tensors of 10 names, and should have 11"]);
+    let other = here.write("other.gguf", written(&metadata, &tensors));
+    fails(Decoder::from_pretrained(&other).map(drop), &["does not end with -00001-of-00002.gguf"]);
+    Ok(())
+}
+
+/// QLoRA: only the adapter has gradients, and they are equal to the gradients with widened weights.
+#[test]
+fn adapters_of_packed_models_have_the_gradients_of_widened_ones() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    let path = here.write("llama.gguf", llama());
+    let (packed, wide) = (Packed::<Decoder>::from_pretrained(&path)?, Decoder::from_pretrained(&path)?);
+    let layers = ["attention.query", "attention.out", "mlp.up", "mlp.down"];
+    let adapter = Adapter::new(&wide, layers, 4, 8.0, &mut Rngs::new(0))?;
+    // The second matrices start at zero, and the gradients of the first ones with them.
+    let adapter = tree::map(|x| x + 0.01, adapter)?;
+    let tokens = array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]);
+    let loss_of = |model: Decoder, tokens: &Array| -> Result<Array> {
+        let logits = model.forward(tokens.get((.., ..-1)));
+        Ok(softmax_cross_entropy_with_integer_labels(logits, tokens.get((.., 1..))).mean(..))
+    };
+    let through_packed =
+        |adapter: Adapter, model: Packed<Decoder>, tokens: Array| loss_of(adapter.apply(&model.unpack()?)?, &tokens);
+    let through_wide = |adapter: Adapter, model: Decoder, tokens: Array| loss_of(adapter.apply(&model)?, &tokens);
+    let (loss, grads) = jit(value_and_grad(through_packed)).call((&adapter, &packed, &tokens))?;
+    let (expected_loss, expected) = jit(value_and_grad(through_wide)).call((&adapter, &wide, &tokens))?;
+    assert!(allclose(&loss, &expected_loss, 1e-5, 1e-6)?);
+    for ((path, grad), expected) in tree::leaves_with_path(&grads).iter().zip(tree::leaves(&expected)) {
+        assert!(allclose(grad, &expected, 1e-3, 1e-6)?, "{path}");
+        assert!(expected.abs().max(..).item::<f32>()? > 1e-6, "{path}");
+    }
+    Ok(())
 }
 
 #[test]

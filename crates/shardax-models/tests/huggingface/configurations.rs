@@ -55,7 +55,7 @@ const WITHOUT_EFFECT: [&str; 21] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 12] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 14] = [
     // All heads have keys.
     ("deepseek_v3", "num_key_value_heads"),
     ("glm4_moe_lite", "num_key_value_heads"),
@@ -67,6 +67,8 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 12] = [
     // Layers with windows begin beyond the last one, or windows have no size.
     ("qwen2_moe", "use_sliding_window"),
     ("smollm3", "use_sliding_window"),
+    ("qwen2_vl_text", "use_sliding_window"),
+    ("qwen2_5_vl_text", "use_sliding_window"),
     // The default rotary positions have a base.
     ("cwm", "rope_theta"),
     // The other value is the same one.

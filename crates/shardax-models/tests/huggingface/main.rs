@@ -101,6 +101,9 @@ const DECODERS: [&str; 69] = [
 /// Decoders whose rotary positions depend on the length of the text: keys in a cache are of the length at their time.
 const SCALED_BY_LENGTH: [&str; 2] = ["dynamic", "longrope"];
 
+/// Models of text and images, whose text is read, and rotary positions of Hunyuan's models.
+const TEXTS: [&str; 4] = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "hunyuan_alpha"];
+
 fn setup() {
     config::set_num_cpu_devices(4).expect("four CPU devices");
     config::set_compiler_options(quick::QUICK);
@@ -138,7 +141,7 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
         let first = model.decode(tokens.get((.., ..3)));
         (first, model.decode(tokens.get((.., 3..))))
     });
-    for name in DECODERS.into_iter().chain(SCALED_BY_LENGTH) {
+    for name in DECODERS.into_iter().chain(TEXTS).chain(SCALED_BY_LENGTH) {
         let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
         let (tokens, want) = (case("input_ids")?, case("logits")?);
         alike(name, &forward.call((&model, &tokens))?, &want)?;
@@ -285,9 +288,12 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         let found = modern.call((&model, case("input_ids")?, case("attention_mask")?))?;
         alike(name, &found, &case("logits")?)?;
     }
-    let (case, model) = (case("sentence")?, SentenceEncoder::from_pretrained(folder("sentence"))?);
-    let mask = BertOptions::new().attention_mask(case("attention_mask")?);
-    alike("sentence", &model.forward(case("input_ids")?, &mask), &case("logits")?)
+    for name in ["sentence", "sentence_modern"] {
+        let (case, model) = (case(name)?, SentenceEncoder::from_pretrained(folder(name))?);
+        let mask = BertOptions::new().attention_mask(case("attention_mask")?);
+        alike(name, &model.forward(case("input_ids")?, &mask), &case("logits")?)?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -7,6 +7,10 @@ use crate::Activation;
 /// Reads the models that have Llama's blocks.
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let mut config = if kind == "exaone" { exaone_sizes(fields)? } else { llama_sizes(fields)? };
+    if kind == "hunyuan_v1_dense" {
+        // Fields of the first versions of its code, which the class does not read.
+        fields.skip(&["attention_head_dim", "cla_share_factor", "class_num", "dense_list", "org_vocab_size"]);
+    }
     rotary(&mut config, fields, None)?;
     config.biases = match kind {
         "llama" | "arcee" | "iquestcoder" | "exaone" => biases(fields)?,
@@ -18,10 +22,11 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
             let all = fields.flag("use_bias")?;
             Biases { qkv: all, out: all, mlp: all, head: false }
         }
-        "qwen2" => Biases { qkv: true, ..Biases::NONE },
+        "qwen3_vl_text" => attention_biases(fields)?,
+        "qwen2" | "qwen2_vl_text" | "qwen2_5_vl_text" => Biases { qkv: true, ..Biases::NONE },
         _ => Biases::NONE,
     };
-    if matches!(kind, "qwen3" | "hunyuan_v1_dense") {
+    if matches!(kind, "qwen3" | "qwen3_vl_text" | "hunyuan_v1_dense") {
         config.qk_norm = QkNorm::Head;
         config.qk_norm_after_rope = kind == "hunyuan_v1_dense";
     }
@@ -37,7 +42,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
             let window = fields.size_opt("sliding_window")?;
             windows(fields, config.layers, window, |layer| !layer.is_multiple_of(4))?
         }
-        "qwen2" | "qwen3" => qwen_windows(fields, config.layers)?,
+        "qwen2" | "qwen3" | "qwen2_vl_text" | "qwen2_5_vl_text" => qwen_windows(fields, config.layers)?,
         _ => windows(fields, config.layers, None, |_| false)?,
     };
     let keys = match kind {

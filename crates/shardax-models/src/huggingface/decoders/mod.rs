@@ -20,6 +20,7 @@ type Read = Result<(DecoderConfig, KeyMap)>;
 /// The families: model types, and the function that reads their configurations.
 const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["llama", "mistral", "qwen2", "qwen3", "arcee", "seed_oss", "helium", "ernie4_5"], llama::read),
+    (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"], llama::read),
     (&["internlm3", "iquestcoder", "ministral", "cwm", "hunyuan_v1_dense", "exaone"], llama::read),
     (
         &["granite", "smollm3", "olmo", "olmo2", "olmo3", "cohere", "cohere2", "stablelm", "starcoder2"],
@@ -44,14 +45,18 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
-const WRAPPERS: [&str; 3] = ["gemma3", "mistral3", "llava"];
+const WRAPPERS: [&str; 6] = ["gemma3", "mistral3", "llava", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"];
 
 /// The architecture of a decoder, and its arrays.
 pub(super) fn read(fields: &Fields) -> Read {
     let kind = fields.text("model_type")?;
     if WRAPPERS.contains(&kind) {
-        return wrapped(fields);
+        return wrapped(fields, kind);
     }
+    read_kind(fields, kind)
+}
+
+fn read_kind(fields: &Fields, kind: &str) -> Read {
     match FAMILIES.iter().find(|(kinds, _)| kinds.contains(&kind)) {
         Some((_, read)) => read(fields, kind),
         None => {
@@ -62,13 +67,24 @@ pub(super) fn read(fields: &Fields) -> Read {
 }
 
 /// The decoder of a model of text and images.
-fn wrapped(fields: &Fields) -> Read {
-    let Some(text) = fields.object_opt("text_config")? else {
-        return Err(fields.error("missing field `text_config`"));
+fn wrapped(fields: &Fields, kind: &str) -> Read {
+    let text = match (fields.object_opt("text_config")?, kind) {
+        (Some(_), kind) if kind.starts_with("qwen") => fields.model("text_config", &format!("{kind}_text"))?,
+        (Some(text), _) => text,
+        // Older files have the fields of the text next to the object of images.
+        (None, "qwen2_vl" | "qwen2_5_vl") => {
+            let text = fields.of_class(&format!("{kind}_text"));
+            text.skip(&["vision_config"]);
+            fields.skip_all();
+            text
+        }
+        (None, _) => return Err(fields.error("missing field `text_config`")),
     };
     fields.skip(&["vision_config", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"]);
     fields.skip(&["spatial_merge_size", "vision_feature_layer", "vision_feature_select_strategy", "image_seq_length"]);
-    let (mut config, keys) = read(&text)?;
+    let kind = if kind.starts_with("qwen") { format!("{kind}_text") } else { text.text("model_type")?.to_owned() };
+    text.skip(&["model_type"]);
+    let (mut config, keys) = read_kind(&text, &kind)?;
     if fields.has("tie_word_embeddings") {
         config.tie_embeddings = fields.flag("tie_word_embeddings")?;
     }
@@ -77,7 +93,7 @@ fn wrapped(fields: &Fields) -> Read {
         .prefix_alias("model.", "language_model.model.")
         .prefix_alias("model.", "model.language_model.")
         .prefix_alias("lm_head.", "language_model.lm_head.");
-    let parts = ["vision_tower", "multi_modal_projector", "vision_model"];
+    let parts = ["vision_tower", "multi_modal_projector", "vision_model", "visual"];
     let keys =
         parts.iter().fold(keys, |keys, part| keys.ignore(&format!("{part}.**")).ignore(&format!("model.{part}.**")));
     Ok((config, keys))
