@@ -9,6 +9,8 @@ use shardax_nn::prelude::*;
 pub enum Layout {
     /// The model's own.
     Same,
+    /// The model's own, after a dimension of size 1.
+    Row,
     /// The last dimension first: PyTorch's `Linear` has `[out, in]`.
     Transposed,
     /// PyTorch's convolutions have `[out, in, spatial dimensions]`.
@@ -121,7 +123,7 @@ impl Raw {
         let rank = self.shape.len();
         let backwards: Vec<usize> = (0..rank).rev().collect();
         match layout {
-            Layout::Same => Some(self),
+            Layout::Same | Layout::Row => Some(self),
             Layout::Transposed => self.transposed(&backwards),
             Layout::Convolution if rank >= 2 => self.transposed(&(2..rank).chain([1, 0]).collect::<Vec<_>>()),
             Layout::Convolution => None,
@@ -160,6 +162,10 @@ impl Raw {
         let rank = self.shape.len();
         let backwards: Vec<usize> = (0..rank).rev().collect();
         match layout {
+            Layout::Row => {
+                let shape = [&[1], &self.shape[..]].concat();
+                Some(self.reshaped(&shape))
+            }
             Layout::Same | Layout::Part { .. } | Layout::Interleaved { .. } => Some(self),
             Layout::Transposed | Layout::Rows { .. } | Layout::GroupedRows { .. } => self.transposed(&backwards),
             Layout::Convolution if rank >= 2 => {

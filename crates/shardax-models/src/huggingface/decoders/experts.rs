@@ -289,7 +289,7 @@ fn ernie(fields: &Fields) -> Read {
     let layer = "model.layers.*.mlp";
     let keys = expert_keys(layer, "gate", ["gate_proj", "up_proj", "down_proj"])
         .and(shared_keys(&format!("{layer}.shared_experts")))
-        .array("blocks[*].experts.correction", format!("{layer}.moe_statics.e_score_correction_bias"), Layout::Same);
+        .array("blocks[*].experts.correction", format!("{layer}.moe_statics.e_score_correction_bias"), Layout::Row);
     Ok((config, keys.and(llama_keys())))
 }
 
