@@ -141,11 +141,12 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
         let first = model.decode(tokens.get((.., ..3)));
         (first, model.decode(tokens.get((.., 3..))))
     });
-    for name in DECODERS.into_iter().chain(TEXTS).chain(SCALED_BY_LENGTH) {
+    // Outside of CI, every fourth decoder also writes with a cache; the next test takes others.
+    for (i, name) in DECODERS.into_iter().chain(TEXTS).chain(SCALED_BY_LENGTH).enumerate() {
         let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
         let (tokens, want) = (case("input_ids")?, case("logits")?);
         alike(name, &forward.call((&model, &tokens))?, &want)?;
-        if SCALED_BY_LENGTH.contains(&name) {
+        if SCALED_BY_LENGTH.contains(&name) || !(i + 2).is_multiple_of(quick::outside_of_ci(4)) {
             continue;
         }
         let mut decoder = model.clone();
@@ -160,7 +161,7 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
 #[test]
 fn decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
-    for name in DECODERS {
+    for name in DECODERS.into_iter().step_by(quick::outside_of_ci(4)) {
         let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
         let lengths = case("lengths")?.to_vec::<i32>()?;
         let prompts: Vec<Vec<i32>> = rows(&case("prompts")?)?
