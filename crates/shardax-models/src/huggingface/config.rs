@@ -398,7 +398,7 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// The same fields, where an absent field has the default of another class.
+    /// Returns these fields, where an absent field has the default of another class.
     pub fn of_class(&self, model_type: &str) -> Fields<'a> {
         Fields { defaults: defaults_of(model_type), ..Fields::new(self.file, self.of, self.map) }
     }
