@@ -290,7 +290,7 @@ mod tests {
         assert_fails(lazy.number, "left its result 0 unwritten");
         let dropped = function.number;
         drop(function);
-        assert_fails(dropped, "is gone");
+        assert_fails(dropped, "was freed before its program");
         Ok(())
     }
 }
