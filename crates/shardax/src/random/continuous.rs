@@ -17,7 +17,7 @@ use crate::ops::primitive::bitcast::BitcastConvert;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::stop_gradient::stop_gradient;
-use crate::ops::primitive::unary::{ABS, ERF, ERF_INV, LOG, LOG1P, NEG, SIGN, TAN};
+use crate::ops::primitive::unary::{ABS, ERF, ERF_INV_OF_XLA, LOG, LOG1P, NEG, SIGN, TAN};
 use crate::shape::{Shape, broadcast_shapes};
 
 /// Properties of a floating point dtype.
@@ -180,7 +180,7 @@ pub(super) fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Resul
     // The interval is open at -1, where the inverse error function is infinite.
     let above_minus_one = -1.0 + Float::of("normal", dtype)?.eps() / 2.0;
     let u = uniform_numbers(key, shape, dtype, above_minus_one, 1.0)?;
-    Ok(MUL.apply(&float(2f64.sqrt(), dtype), &ERF_INV.apply(&u)))
+    Ok(MUL.apply(&float(2f64.sqrt(), dtype), &ERF_INV_OF_XLA.apply(&u)))
 }
 
 /// Normal with mean 0 and variance 1, float32.
@@ -307,7 +307,7 @@ pub fn truncated_normal_dtype(
             let root = float(2f64.sqrt(), dtype);
             let [erf_lower, erf_upper] = [&lower, &upper].map(|x| ERF.apply(&DIV.apply(x, &root)));
             let u = uniform_traced(&args[0], shape, dtype, &erf_lower, &erf_upper)?;
-            let x = MUL.apply(&root, &ERF_INV.apply(&u));
+            let x = MUL.apply(&root, &ERF_INV_OF_XLA.apply(&u));
             // Rounding must not push a sample out of the open interval.
             let x = MAX.apply(&x, &neighbor_towards(&lower, f64::INFINITY));
             Ok(vec![MIN.apply(&x, &neighbor_towards(&upper, f64::NEG_INFINITY))])

@@ -43,6 +43,7 @@ const NAN: &[&str] = &[
     "dot_general",
     "erf",
     "erf_inv",
+    "erf_inv_of_xla",
     "erfc",
     "exp",
     "expm1",

@@ -197,6 +197,9 @@ unary! {
         Factor(|x, _| -std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
     ERF_INV "erf_inv" "chlo.erf_inv" Float same,
         Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
+    // Normal numbers have JAX's bits, so that no platform may compute this one by a series of its own.
+    ERF_INV_OF_XLA "erf_inv_of_xla" "chlo.erf_inv" Float same,
+        Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
     LGAMMA "lgamma" "chlo.lgamma" Float same, Factor(|x, _| DIGAMMA.apply(x));
     DIGAMMA "digamma" "chlo.digamma" Float same, Factor(|x, _| crate::ops::lax::polygamma(1, x));
     BESSEL_I1E "bessel_i1e" "chlo.bessel_i1e" Float same, Factor(special::bessel_i1e_slope);
