@@ -27,7 +27,7 @@ fn producers(i: usize, count: usize) -> impl Iterator<Item = (&'static str, Prod
         .into_iter()
         .take(count)
         .enumerate()
-        .filter(move |(j, _)| (i + j) % every == 0)
+        .filter(move |(j, _)| (i + j).is_multiple_of(every))
         .map(|(_, producer)| producer)
 }
 
