@@ -1,10 +1,11 @@
-//! Arguments at the ends of their ranges: minimizers, Taylor series, interpolation, scaled products.
+//! Arguments at the ends of their ranges: minimizers, Taylor series, interpolation, scaled products, an entropy.
 
 use shardax::experimental::jet::jet;
 use shardax::nn::{BlockScaleConfig, scaled_dot_general, scaled_matmul};
 use shardax::prelude::*;
 use shardax::scipy::ndimage::{Boundary, map_coordinates};
 use shardax::scipy::optimize::{MinimizeOptions, minimize};
+use shardax::scipy::stats::poisson;
 
 use super::common::setup;
 
@@ -74,5 +75,20 @@ fn scaled_products_of_zeros_are_zero() -> Result<()> {
     let one = ones([1, 1, 1]);
     let complex = scaled_matmul(ones([1, 1, 2]).astype(DType::Complex64), ones([1, 1, 2]), &one, &one, None);
     says(complex.check().expect_err("complex"), &["takes real operands and scales, got complex64[1,1,2]"]);
+    Ok(())
+}
+
+/// The probability of no event is 0 in float32 for means near 100, and the logarithm of 0 has no slope.
+#[test]
+fn the_slope_of_the_entropy_of_poisson_is_finite() -> Result<()> {
+    setup();
+    let mu = array([0.5f32, 12.0, 50.0, 99.5, 150.0, 1e4]);
+    let slopes = grad(|mu: Array| poisson::entropy(mu, 0).sum(..)).call(&mu)?.to_vec::<f32>()?;
+    // Above 10, the entropy is nearly log(2πe μ) / 2 - 1 / (12 μ).
+    for (mu, slope) in [12.0, 50.0, 99.5, 150.0, 1e4].into_iter().zip(&slopes[1..]) {
+        let expected = 0.5 / mu + 1.0 / (12.0 * mu * mu);
+        assert!((slope / expected - 1.0).abs() < 0.01, "{mu}: {slope}, expected {expected}");
+    }
+    assert!(slopes[0].is_finite());
     Ok(())
 }
