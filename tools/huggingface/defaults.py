@@ -12,8 +12,10 @@ from transformers import CONFIG_MAPPING
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
-arcee bert bloom cwm dots1 ernie4_5_moe exaone exaone4 flex_olmo glm4_moe_lite gpt_bigcode gpt_neo granitemoeshared hunyuan_v1_dense hyperclovax internlm3
-iquestcoder jais2 minimax_m2 ministral nemotron vaultgemma youtu clip clip_text_model clip_vision_model cohere cohere2 deepseek_v2 deepseek_v3 dinov2 distilbert ernie4_5 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe
+albert bart camembert deberta-v2 electra gte m2m_100 marian mbart mpnet mt5 nomic_bert pegasus siglip siglip_text_model siglip_vision_model umt5
+apertus arcee bert biogpt bloom codegen cwm dots1 ernie4_5_moe exaone exaone4 exaone_moe flex_olmo glm4_moe_lite gpt_bigcode gpt_neo granitemoehybrid granitemoeshared
+hunyuan_v1_dense hunyuan_v1_moe hyperclovax internlm3 iquestcoder jais2 minimax_m2 ministral ministral3 nemotron openai-gpt persimmon sarvam_mla
+sarvam_moe solar_open vaultgemma youtu clip clip_text_model clip_vision_model cohere cohere2 deepseek_v2 deepseek_v3 dinov2 distilbert ernie4_5 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe
 gpt2 gpt_neox gpt_oss gptj granite granitemoe helium llama mistral mixtral modernbert mpt olmo olmo2 olmo3 olmoe opt phi phi3 qwen2
 qwen2_5_vl_text qwen2_moe qwen2_vl_text qwen3 qwen3_moe qwen3_vl_text roberta seed_oss smollm3 stablelm starcoder2 t5 vit whisper xlm-roberta
 """.split()
@@ -23,7 +25,8 @@ def defaults(model_type):
     kind = CONFIG_MAPPING[model_type]
     # Fields of the base class change no result, and the list of classes has a count instead.
     fields = {field.name: field.default for field in dataclasses.fields(kind) if field.name in own_names(kind)}
-    fields = {name: value for name, value in fields.items() if value is not dataclasses.MISSING}
+    # JSON has no infinity, the upper limit of time steps of Mamba's layers.
+    fields = {name: value for name, value in fields.items() if value is not dataclasses.MISSING and "inf" not in repr(value)}
     if hasattr(kind, "default_theta") and "rope_parameters" in fields:
         fields["rope_theta"] = kind.default_theta
         fields["rope_parameters"] = default_rope(kind)

@@ -12,7 +12,6 @@ import pathlib
 import shutil
 import sys
 
-import peft
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -51,7 +50,8 @@ def save(name, model, inputs, more=None, **options):
 
 def decoder(name, kind, config, length=9, **options):
     """Saves a decoder, with two prompts of different lengths and their greedy continuations."""
-    config._attn_implementation = "eager"
+    # Falcon's eager attention adds the biases of positions twice.
+    config._attn_implementation = "sdpa" if getattr(config, "alibi", False) else "eager"
     model = kind(config)
     randomize(model)
     prompts = torch.randint(3, VOCABULARY, (2, 4))
@@ -116,6 +116,9 @@ GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "n_shared_expert
 GPT = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 1}
 KV = {"num_key_value_heads": 2}
 LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5}
+ATTENTION = ["full_attention", "full_attention"]
+MINISTRAL = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+             "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5}
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0}
 
 # The folder, the class, and fields beside those of DECODER.
@@ -165,6 +168,31 @@ FAMILIES = [
                                           "first_k_dense_replace": 1, "q_lora_rank": None, "mlp_bias": True, "attention_bias": True}),
     ("opt", "OPT", {"ffn_dim": 24, "word_embed_proj_dim": 16}),
     ("opt_plain", "OPT", {"ffn_dim": 24, "enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False}),
+    # Its tokens and the last layer have other features than the blocks, and sums are normalized.
+    ("opt_sums", "OPT", {"ffn_dim": 24, "word_embed_proj_dim": 12, "do_layer_norm_before": False}),
+    ("falcon_alibi", "Falcon", {"multi_query": False, "parallel_attn": False, "alibi": True, "bias": True, "hidden_size": 24,
+                                "num_attention_heads": 6}),
+    ("cohere_norms", "Cohere", {**KV, "logit_scale": 0.25, "use_qk_norm": True}),
+    ("stablelm_norms", "StableLm", {**KV, "hidden_size": 32, "use_parallel_residual": True, "qk_layernorm": True}),
+    ("mpt_bounds", "Mpt", {"d_model": 24, "n_layers": 2, "n_heads": 6, "max_seq_len": 32, "attn_config": {"clip_qkv": 0.3}}),
+    ("olmoe_bounds", "Olmoe", {**KV, "num_experts": 6, "num_experts_per_tok": 3, "clip_qkv": 0.3}),
+    ("codegen", "CodeGen", {**GPT, "rotary_dim": 2}),
+    ("openai", "OpenAIGPT", {**GPT, "n_positions": 12}),
+    ("persimmon", "Persimmon", {"hidden_size": 32}),
+    ("biogpt", "BioGpt", {}),
+    ("apertus", "Apertus", {**KV, "dtype": "float32"}),
+    ("ministral3", "Ministral3", {**KV, "head_dim": 8, "rope_parameters": {**MINISTRAL, "original_max_position_embeddings": 3}}),
+    ("exaone_moe", "ExaoneMoe", {**KV, **SMALL_EXPERTS, "num_experts": 6, "sliding_window": 4, "head_dim": 8,
+                                 "layer_types": ["sliding_attention", "full_attention"], "first_k_dense_replace": 1}),
+    ("hunyuan_v1_moe", "HunYuanMoEV1", {**KV, "head_dim": 8, "num_experts": 4, "moe_topk": 2}),
+    ("solar_open", "SolarOpen", {**KV, **SMALL_EXPERTS, "n_routed_experts": 8, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "head_dim": 8,
+                                 "routed_scaling_factor": 1.5}),
+    ("sarvam_moe", "SarvamMoE", {**KV, **SMALL_EXPERTS, **GROUPS, "head_dim": 8}),
+    ("sarvam_mla", "SarvamMLA", {**SMALL_EXPERTS, **GROUPS, **LATENT, "q_lora_rank": None}),
+    ("granite4", "GraniteMoeHybrid", {**KV, **GRANITE, "num_local_experts": 0, "shared_intermediate_size": 20, "layer_types": ATTENTION,
+                                      "position_embedding_type": "rope"}),
+    ("granite4_experts", "GraniteMoeHybrid", {**KV, **GRANITE, "num_local_experts": 4, "shared_intermediate_size": 20,
+                                              "layer_types": ATTENTION}),
     ("internlm3", "InternLM3", {**KV, "head_dim": 8, "attention_bias": True, "mlp_bias": True}),
     ("ministral", "Ministral", {**KV, "head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
     ("cwm", "Cwm", {**KV, "head_dim": 8, "sliding_window": 4}),
@@ -197,6 +225,8 @@ def sizes_of(kind):
     other = {
         "GPTJ": DECODER,
         "GPTBigCode": DECODER,
+        "CodeGen": DECODER,
+        "OpenAIGPT": DECODER,
         "GPTNeo": SIZES,
         "Falcon": ["intermediate_size"],
         "OPT": ["intermediate_size"],
@@ -257,6 +287,9 @@ def texts(names):
 
 ENCODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "pad_token_id": 1, "num_labels": 3}
 DISTILLED = {"dim": 16, "hidden_dim": 24, "n_layers": 2, "n_heads": 4}
+# Four layers of two groups of two blocks.
+SHARED = {"embedding_size": 6, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2}
+DISTANCES = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": -1}
 # Every position sees a token that is no padding.
 MODERN = {**SIZES, "num_hidden_layers": 3, "global_attn_every_n_layers": 2, "local_attention": 8, "pad_token_id": 1}
 # The folder, the class, and the sizes.
@@ -272,6 +305,24 @@ ENCODERS = [
     ("roberta_classes", "RobertaForSequenceClassification", SIZES),
     ("xlm_roberta_tokens", "XLMRobertaForTokenClassification", SIZES),
     ("distilbert", "DistilBertForMaskedLM", DISTILLED),
+    ("camembert", "CamembertForMaskedLM", {**SIZES, "hidden_act": "relu"}),
+    ("mpnet", "MPNetForMaskedLM", SIZES),
+    ("mpnet_model", "MPNetModel", SIZES),
+    ("mpnet_classes", "MPNetForSequenceClassification", SIZES),
+    ("albert", "AlbertForMaskedLM", {**SIZES, **SHARED}),
+    ("albert_classes", "AlbertForSequenceClassification", {**SIZES, "embedding_size": 6, "num_hidden_layers": 3}),
+    ("electra", "ElectraForMaskedLM", {**SIZES, "embedding_size": 6}),
+    ("electra_replaced", "ElectraForPreTraining", {**SIZES, "embedding_size": 16}),
+    ("electra_classes", "ElectraForSequenceClassification", {**SIZES, "embedding_size": 6}),
+    ("nomic_bert", "NomicBertForMaskedLM", {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
+    ("nomic_bert_model", "NomicBertModel", SIZES),
+    ("gte", "GteForSequenceClassification", {**SIZES, "type_vocab_size": 0}),
+    ("gte_model", "GteModel", SIZES),
+    ("deberta_v2", "DebertaV2ForMaskedLM", {**SIZES, **DISTANCES}),
+    ("deberta_v2_classes", "DebertaV2ForSequenceClassification", {**SIZES, **DISTANCES, "position_buckets": 4, "share_att_key": True,
+                                                                 "norm_rel_ebd": "layer_norm", "position_biased_input": False}),
+    ("deberta_v2_tokens", "DebertaV2ForTokenClassification", {**SIZES, **DISTANCES, "conv_kernel_size": 3, "conv_act": "gelu",
+                                                             "embedding_size": 6}),
     ("distilbert_classes", "DistilBertForSequenceClassification", DISTILLED),
 ]
 
@@ -335,6 +386,9 @@ def sampling():
 
 def adapter(to="adapter", **options):
     """Saves an adapter of the model `llama` by `peft`, and the logits of both."""
+    # Slow to import.
+    import peft
+
     model = transformers.LlamaForCausalLM.from_pretrained(OUT / "llama")
     rules = peft.LoraConfig(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj", "up_proj"], task_type="CAUSAL_LM", **options)
     model = peft.get_peft_model(model, rules).eval()

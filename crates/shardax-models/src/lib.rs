@@ -40,7 +40,7 @@ pub use adapter::Adapter;
 pub use batcher::{Batcher, End, NextToken, TextBounds};
 pub use decoder::{
     Activation, Biases, Block, Decoder, DecoderConfig, ExpertsConfig, LatentAttention, LatentConfig, Mlp, Norm,
-    NormKind, Positions, QkNorm,
+    NormKind, Positions, QkNorm, Xielu,
 };
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};

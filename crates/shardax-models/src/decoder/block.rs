@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::experts::{self, dropless};
-use super::{Activation, DecoderConfig, LatentAttention, NormKind, QkNorm};
+use super::{Activation, DecoderConfig, LatentAttention, NormKind, Positions, QkNorm};
 
 /// One layer of a [`Decoder`](crate::Decoder): attention and an MLP, each added to its input.
 #[derive(Module, Clone, Debug)]
@@ -32,6 +32,9 @@ pub struct Block {
     /// The slope of each head's scores over the distance, for [`Positions::Alibi`](crate::Positions::Alibi).
     #[tree(static)]
     alibi_slopes: Option<Slopes>,
+    /// The factor of rounded biases, for [`Positions::RoundedAlibi`](crate::Positions::RoundedAlibi).
+    rounded_alibi: Option<f64>,
+    sum_norms: bool,
     residual_scale: Option<f64>,
     parallel: bool,
     #[tree(static)]
@@ -47,6 +50,8 @@ pub enum Norm {
     LayerOffset(LayerNorm),
     /// Mean square 1.
     Rms(RmsNorm),
+    /// None.
+    Identity,
 }
 
 /// Two linear layers with a function between them, or three with a gate.
@@ -58,8 +63,47 @@ pub struct Mlp {
     pub up: Linear,
     /// The last layer.
     pub down: Linear,
+    /// The learned factors of [`Activation::Xielu`].
+    pub xielu: Option<Xielu>,
     #[tree(static)]
     activation: Activation,
+}
+
+/// The factors of [`Activation::Xielu`].
+#[derive(Module, Clone, Debug)]
+pub struct Xielu {
+    /// `[1]`: the parabola's factor, before softplus.
+    pub alpha_p: Array,
+    /// `[1]`: the exponential function's factor, before softplus and without `beta`.
+    pub alpha_n: Array,
+    /// A scalar: the slope at zero.
+    pub beta: Array,
+    /// A scalar: the exponential function's argument is at most this number.
+    pub eps: Array,
+}
+
+impl Default for Xielu {
+    fn default() -> Self {
+        // Both factors are 0.8 after softplus and `beta`, as models start.
+        let before_softplus = |x: f64| array([x.exp_m1().ln() as f32]);
+        Xielu {
+            alpha_p: before_softplus(0.8),
+            alpha_n: before_softplus(0.3),
+            beta: full((), 0.5f32),
+            eps: full((), -1e-6f32),
+        }
+    }
+}
+
+impl Xielu {
+    /// The function of each element.
+    pub(super) fn apply(&self, x: &Array) -> Array {
+        let [alpha_p, alpha_n] = [&self.alpha_p, &self.alpha_n].map(|alpha| softplus(alpha.astype(x.dtype())));
+        let (beta, eps) = (self.beta.astype(x.dtype()), self.eps.astype(x.dtype()));
+        let positive = alpha_p * x.square();
+        let negative = (x.minimum(eps).expm1() - x) * (alpha_n + &beta);
+        where_(x.greater(0.0), positive, negative) + x * beta
+    }
 }
 
 impl Norm {
@@ -96,6 +140,7 @@ impl Norm {
                 norm.forward(x.clone()).astype(x.dtype())
             }
             Norm::Rms(norm) => norm.forward(x),
+            Norm::Identity => x,
         }
     }
 }
@@ -118,6 +163,7 @@ impl Mlp {
             gate: gated.then(|| linear(features, hidden, ["embed", "mlp"], rngs)),
             up: linear(features, hidden, ["embed", "mlp"], rngs),
             down: linear(hidden, features, ["mlp", "embed"], rngs),
+            xielu: (activation == Activation::Xielu).then(Xielu::default),
             activation,
         }
     }
@@ -126,6 +172,9 @@ impl Mlp {
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
+        if let Some(xielu) = &self.xielu {
+            return self.down.forward(xielu.apply(&self.up.forward(x)));
+        }
         match &self.gate {
             Some(gate) => self.down.forward(self.activation.gated(gate.forward(&x), self.up.forward(x))),
             None => self.down.forward(self.activation.apply(self.up.forward(x))),
@@ -147,14 +196,15 @@ impl Block {
         let DecoderConfig { features, hidden, activation, gated, biases, .. } = *config;
         let norm =
             |is_used: bool, rngs: &mut Rngs| is_used.then(|| Norm::new(config.norm, features, config.epsilon, rngs));
-        let first = norm(config.pre_norms, rngs);
+        let first = norm(config.pre_norms || config.sum_norms, rngs);
         let latent = match (&config.latent, config.rope_of(layer)) {
             (Some(latent), Some(rope)) => Some(LatentAttention::new(config, latent, rope, rngs)),
             _ => None,
         };
         let attention = latent.is_none().then(|| attention(config, layer, rngs));
         let post_attention_norm = norm(config.post_norms, rngs);
-        let mlp_norm = norm(config.pre_norms && !(config.parallel && config.shared_norm), rngs);
+        let has_mlp_norm = config.pre_norms && !(config.parallel && config.shared_norm);
+        let mlp_norm = norm(has_mlp_norm || config.sum_norms, rngs);
         let chosen = config.experts_of(layer);
         let experts = chosen.and_then(|chosen| experts::build(config, chosen, rngs));
         let mlp = experts.is_none().then(|| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
@@ -175,6 +225,11 @@ impl Block {
             shared_gate,
             post_mlp_norm,
             alibi_slopes: config.alibi_slopes().map(Slopes::new),
+            rounded_alibi: match config.positions {
+                Positions::RoundedAlibi(factor) => Some(factor),
+                _ => None,
+            },
+            sum_norms: config.sum_norms,
             residual_scale: config.residual_scale,
             parallel: config.parallel,
             rules: rngs.rules(),
@@ -246,7 +301,11 @@ impl Block {
     /// of a query, which the softmax ignores.
     fn with_alibi(&self, options: AttentionOptions, keys: usize) -> AttentionOptions {
         let Some(slopes) = &self.alibi_slopes else { return options };
-        options.bias(slopes.to_array().reshape([-1, 1, 1]) * arange(0..keys as i32).astype(DType::F32))
+        let (slopes, places) = (slopes.to_array().reshape([-1, 1, 1]), arange(0..keys as i32));
+        options.bias(match self.rounded_alibi {
+            None => slopes * places.astype(DType::F32),
+            Some(factor) => rounded(rounded(slopes) * rounded(places.astype(DType::F32))) * factor,
+        })
     }
 
     #[track_caller]
@@ -259,6 +318,10 @@ impl Block {
             Some(scale) => x * scale,
             None => x,
         };
+        if self.sum_norms {
+            let x = placed(normed(&self.norm, &(&x + scaled(attend(x.clone())))));
+            return placed(normed(&self.mlp_norm, &(&x + scaled(self.feed_forward(x.clone())))));
+        }
         let input = normed(&self.norm, &x);
         let attended = scaled(normed(&self.post_attention_norm, &attend(input.clone())));
         if self.parallel {
@@ -307,6 +370,11 @@ impl Slopes {
     }
 }
 
+/// Rounds to bfloat16's numbers.
+fn rounded(x: Array) -> Array {
+    lax::reduce_precision(&x, 8, 7)
+}
+
 /// Applies a norm, if there is one.
 #[track_caller]
 fn normed(norm: &Option<Norm>, x: &Array) -> Array {
@@ -327,6 +395,8 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
         .out_kernel_axes([Some("heads"), None, Some("embed")]);
     builder = rope.into_iter().fold(builder, MultiHeadAttentionBuilder::rope);
     builder = config.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
+    builder = config.qkv_bound.into_iter().fold(builder, MultiHeadAttentionBuilder::qkv_bound);
+    builder = config.query_growth.clone().into_iter().fold(builder, MultiHeadAttentionBuilder::query_growth);
     builder = config.attention_soft_cap.into_iter().fold(builder, MultiHeadAttentionBuilder::soft_cap);
     let chosen = config.attention_implementation;
     builder = chosen.into_iter().fold(builder, MultiHeadAttentionBuilder::implementation);
@@ -340,18 +410,24 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     if !config.biases.out {
         attention.out.bias = None;
     }
-    let features = |heads: usize| match config.qk_norm {
-        QkNorm::None => None,
-        QkNorm::Head => Some(config.head_dim),
-        QkNorm::AllHeads => Some(heads * config.head_dim),
-    };
     for (is_query, heads) in [(true, config.heads), (false, config.kv_heads)] {
-        let Some(features) = features(heads) else { continue };
-        match (Norm::new(config.norm, features, config.epsilon, rngs), is_query) {
+        let (kind, features) = match config.qk_norm {
+            QkNorm::None => continue,
+            QkNorm::Head => (config.norm, config.head_dim),
+            QkNorm::AllHeads => (config.norm, heads * config.head_dim),
+            // The scales of heads follow the norm.
+            QkNorm::EachHead => (NormKind::LayerPlain, config.head_dim),
+        };
+        match (Norm::new(kind, features, config.epsilon, rngs), is_query) {
             (Norm::Rms(norm), true) => attention.query_norm = Some(norm),
             (Norm::Rms(norm), false) => attention.key_norm = Some(norm),
             (Norm::Layer(norm) | Norm::LayerOffset(norm), true) => attention.query_ln = Some(norm),
             (Norm::Layer(norm) | Norm::LayerOffset(norm), false) => attention.key_ln = Some(norm),
+            (Norm::Identity, _) => {}
+        }
+        if config.qk_norm == QkNorm::EachHead {
+            let scale = Some(ones_dtype([heads, config.head_dim], rngs.policy().param_dtype));
+            *(if is_query { &mut attention.query_scale } else { &mut attention.key_scale }) = scale;
         }
     }
     if config.sinks {

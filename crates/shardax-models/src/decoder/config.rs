@@ -1,9 +1,10 @@
 //! The architecture of a decoder.
 
 use shardax::error::Result;
-use shardax_nn::Implementation;
 use shardax_nn::prelude::*;
+use shardax_nn::{Implementation, QueryGrowth};
 
+use super::block::Xielu;
 use crate::error::value_error;
 
 /// The architecture of a [`Decoder`](crate::Decoder): [`new`](DecoderConfig::new) gives Llama's, other models change
@@ -65,6 +66,8 @@ pub struct DecoderConfig {
     pub tie_embeddings: bool,
     /// True if token embeddings are normalized before the first layer.
     pub embedding_norm: bool,
+    /// The features of the table of tokens, if linear layers convert them to the features of the model and back.
+    pub embedding_features: Option<usize>,
     /// The factor of token embeddings.
     pub embedding_scale: Option<f64>,
     /// The factor of the outputs of attention and MLP before they are added.
@@ -84,12 +87,20 @@ pub struct DecoderConfig {
     pub qk_norm: QkNorm,
     /// True if queries and keys are normalized after they are rotated.
     pub qk_norm_after_rope: bool,
+    /// The bound of the elements of queries, keys and values.
+    pub qkv_bound: Option<f64>,
+    /// The factor of queries that grows with their position.
+    pub query_growth: Option<QueryGrowth>,
     /// True if each head has a learned score that takes part in the softmax, see [`AttentionOptions::sinks`].
     pub sinks: bool,
     /// True if the inputs of attention and MLP are normalized.
     pub pre_norms: bool,
     /// True if the outputs of attention and MLP are normalized before they are added.
     pub post_norms: bool,
+    /// True if the sums of inputs and outputs of attention and MLP are normalized, as in the first GPT.
+    pub sum_norms: bool,
+    /// True if the output of the last layer is normalized.
+    pub final_norm: bool,
     /// True if attention and MLP have the same input.
     pub parallel: bool,
     /// True if attention and MLP, having the same input, share its norm.
@@ -191,6 +202,8 @@ pub enum QkNorm {
     Head,
     /// An RMS norm of all heads together.
     AllHeads,
+    /// A norm of each head, with a scale of its own.
+    EachHead,
 }
 
 /// The encoding of positions.
@@ -203,6 +216,9 @@ pub enum Positions {
     /// Scores of attention fall with the distance, in each head by another slope, of which the smallest is two to the
     /// minus this number ([Press et al. 2021](https://arxiv.org/abs/2108.12409)).
     Alibi(f64),
+    /// The same with the slopes of 8, where slopes and biases are rounded to bfloat16 and then multiplied by this factor, as
+    /// in Falcon.
+    RoundedAlibi(f64),
 }
 
 /// The kind of normalization.
@@ -239,6 +255,9 @@ pub enum Activation {
     Relu,
     /// The square of [`relu`].
     ReluSquared,
+    /// A parabola of positive numbers and an exponential function of negative ones, whose factors each MLP learns
+    /// ([Huang and Schlag 2024](https://arxiv.org/abs/2411.13010)).
+    Xielu,
     /// gpt-oss's gate: `clamp(gate) * sigmoid(1.702 * clamp(gate)) * (clamp(up) + 1)`, where the bound of both is 7.
     ClampedSwiglu,
 }
@@ -276,6 +295,8 @@ impl Activation {
             Activation::Silu => silu(x),
             Activation::Relu => relu(x),
             Activation::ReluSquared => relu(x).square(),
+            // An MLP that has learned other factors applies them itself.
+            Activation::Xielu => Xielu::default().apply(&x.into_array()),
             Activation::ClampedSwiglu => {
                 let x = x.into_array().minimum(SWIGLU_BOUND);
                 &x * sigmoid(&x * 1.702)
@@ -318,6 +339,7 @@ impl DecoderConfig {
             biases: Biases::NONE,
             tie_embeddings: false,
             embedding_norm: false,
+            embedding_features: None,
             embedding_scale: None,
             residual_scale: None,
             logits_scale: None,
@@ -327,9 +349,13 @@ impl DecoderConfig {
             logits_soft_cap: None,
             qk_norm: QkNorm::None,
             qk_norm_after_rope: false,
+            qkv_bound: None,
+            query_growth: None,
             sinks: false,
             pre_norms: true,
             post_norms: false,
+            sum_norms: false,
+            final_norm: true,
             parallel: false,
             shared_norm: false,
             experts: None,
@@ -355,6 +381,7 @@ impl DecoderConfig {
             ("kv_heads", self.kv_heads),
             ("head_dim", self.head_dim),
             ("hidden", self.hidden),
+            ("embedding_features", self.embedding_features.unwrap_or(1)),
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(value_error(format!("a decoder's {name} must be positive, got 0"), "give a positive size"));
@@ -401,9 +428,19 @@ impl DecoderConfig {
             let what = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
             return Err(value_error(what, "set scan_layers to false, or make all layers equal"));
         }
+        if self.sum_norms && (self.pre_norms || self.post_norms || self.parallel) {
+            let what = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms or parallel is set too";
+            return Err(value_error(what, "set the other fields to false"));
+        }
         if self.qk_norm != QkNorm::None && self.norm == NormKind::LayerOffset {
             let what = "norms of queries and keys have no offset, and norm is NormKind::LayerOffset";
             return Err(value_error(what, "set qk_norm to QkNorm::None, or choose another kind of norm"));
+        }
+        if self.qk_norm == QkNorm::EachHead && !matches!(self.norm, NormKind::Layer | NormKind::LayerScale) {
+            return Err(value_error(
+                format!("QkNorm::EachHead is a layer norm with scales, and norm is NormKind::{:?}", self.norm),
+                "set norm to NormKind::Layer or NormKind::LayerScale, or qk_norm to QkNorm::Head",
+            ));
         }
         if self.qk_norm == QkNorm::AllHeads && !matches!(self.norm, NormKind::Rms | NormKind::RmsOffset) {
             return Err(value_error(
@@ -438,13 +475,14 @@ impl DecoderConfig {
         let experts = self.experts.as_ref().map_or(0, |experts| experts.count.saturating_mul(experts.hidden));
         let learned = match self.positions {
             Positions::Learned(length) => length,
-            Positions::Rotary(_) | Positions::Alibi(_) => 0,
+            Positions::Rotary(_) | Positions::Alibi(_) | Positions::RoundedAlibi(_) => 0,
         };
         vec![
-            ("token table", self.vocab_size, self.features),
+            ("token table", self.vocab_size, self.embedding_features.unwrap_or(self.features)),
             ("position table", learned, self.features),
             ("query kernel", self.features, wide(self.heads)),
             ("key kernel", self.features, wide(self.kv_heads)),
+            ("projection of tokens", self.features, self.embedding_features.unwrap_or(0)),
             ("MLP kernel", self.features, self.hidden),
             ("kernel of experts", self.features, experts),
             ("kernel of latents", 1, latent),
@@ -458,7 +496,11 @@ impl DecoderConfig {
 
     /// The slope of each head's scores over the distance, for [`Positions::Alibi`].
     pub(crate) fn alibi_slopes(&self) -> Option<Vec<f32>> {
-        let Positions::Alibi(max_bias) = self.positions else { return None };
+        let max_bias = match self.positions {
+            Positions::Alibi(max_bias) => max_bias,
+            Positions::RoundedAlibi(_) => 8.0,
+            Positions::Rotary(_) | Positions::Learned(_) => return None,
+        };
         // A number of heads that is no power of 2 has the slopes of the power below it, and every second slope of the
         // power above it.
         let lower = 1 << self.heads.max(1).ilog2();

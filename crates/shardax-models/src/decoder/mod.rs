@@ -5,7 +5,7 @@ mod config;
 mod experts;
 mod latent;
 
-pub use block::{Block, Mlp, Norm};
+pub use block::{Block, Mlp, Norm, Xielu};
 pub use config::{Activation, Biases, DecoderConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm};
 pub use latent::LatentAttention;
 
@@ -39,6 +39,8 @@ use shardax_nn::prelude::*;
 pub struct Decoder {
     /// The table of tokens.
     pub embed: Embed,
+    /// Converts the features of the table of tokens, see [`DecoderConfig::embedding_features`].
+    pub embedding_projection: Option<Linear>,
     /// The table of positions, of a model that learns them.
     pub positions: Option<Embed>,
     /// Normalizes token embeddings, see [`DecoderConfig::embedding_norm`].
@@ -49,6 +51,8 @@ pub struct Decoder {
     pub stack: Option<Stack<Block>>,
     /// Normalizes the output of the last layer.
     pub norm: Norm,
+    /// Converts the output of the last layer to the features of the table of tokens.
+    pub output_projection: Option<Linear>,
     /// The layer that gives logits; `None` where it is the table of tokens.
     pub head: Option<Linear>,
     first_position: usize,
@@ -67,12 +71,19 @@ impl Decoder {
     pub fn new(config: &DecoderConfig, rngs: &mut Rngs) -> Result<Decoder> {
         config.check()?;
         let DecoderConfig { vocab_size, layers, features, .. } = *config;
-        let embed = Embed::builder(vocab_size, features).axes(["vocab", "embed"]).build(rngs);
+        let embedding_features = config.embedding_features.unwrap_or(features);
+        let embed = Embed::builder(vocab_size, embedding_features).axes(["vocab", "embed"]).build(rngs);
+        let mut projection = |from: usize, to: usize| {
+            let layer = Linear::builder(from, to).use_bias(false);
+            config.embedding_features.map(|_| layer.kernel_axes([Some("embed"), None]).build(rngs))
+        };
+        let embedding_projection = projection(embedding_features, features);
+        let output_projection = projection(features, embedding_features);
         let positions = match config.positions {
             Positions::Learned(length) => {
                 Some(Embed::builder(length, features).axes([None, Some("embed")]).build(rngs))
             }
-            Positions::Rotary(_) | Positions::Alibi(_) => None,
+            Positions::Rotary(_) | Positions::Alibi(_) | Positions::RoundedAlibi(_) => None,
         };
         let embedding_norm = config.embedding_norm.then(|| Norm::new(config.norm, features, config.epsilon, rngs));
         let (mut blocks, mut stack) = (Vec::new(), None);
@@ -83,18 +94,23 @@ impl Decoder {
         } else {
             blocks = (0..layers).map(|layer| Block::new(config, layer, rngs)).collect();
         }
-        let norm = Norm::new(config.norm, features, config.epsilon, rngs);
+        let norm = match config.final_norm {
+            true => Norm::new(config.norm, features, config.epsilon, rngs),
+            false => Norm::Identity,
+        };
         let head = (!config.tie_embeddings).then(|| {
-            let builder = Linear::builder(features, vocab_size).use_bias(config.biases.head);
+            let builder = Linear::builder(embedding_features, vocab_size).use_bias(config.biases.head);
             builder.kernel_axes(["embed", "vocab"]).build(rngs)
         });
         Ok(Decoder {
             embed,
+            embedding_projection,
             positions,
             embedding_norm,
             blocks,
             stack,
             norm,
+            output_projection,
             head,
             first_position: config.first_position,
             embedding_scale: config.embedding_scale,
@@ -147,6 +163,7 @@ impl Decoder {
     #[track_caller]
     pub fn logits(&self, x: Array) -> Array {
         let x = self.norm.forward(x);
+        let x = self.output_projection.iter().fold(x, |x, layer| layer.forward(x));
         let logits = match &self.head {
             Some(head) => head.forward(x),
             None => self.embed.attend(x),
@@ -213,6 +230,7 @@ impl Decoder {
             Some(scale) => x * scale,
             None => x,
         };
+        let x = self.embedding_projection.iter().fold(x, |x, layer| layer.forward(x));
         let x = match &self.positions {
             Some(table) => x + table.forward(positions() + self.first_position as i32),
             None => x,

@@ -142,7 +142,9 @@ const ABSENT: &[(&str, &str)] = &[
     ("scoring_func", "\"sigmoid\""),
     ("topk_method", "\"noaux_tc\""),
     ("norm_type", "\"rms\""),
+    ("normalization_function", "\"rmsnorm\""),
     ("pool_type", "\"last\""),
+    ("qk_norm", "true"),
     ("use_qk_norm", "true"),
     ("use_rotary_pos_emb", "true"),
 ];
@@ -268,6 +270,8 @@ pub(crate) struct Fields<'a> {
     /// The defaults of the model's class, if the object is the configuration of a model.
     defaults: Option<&'static Map<String, Value>>,
     is_model: bool,
+    /// True if rotary positions may have sections for time, rows and columns of images.
+    has_sections: bool,
     read: RefCell<BTreeSet<&'a str>>,
 }
 
@@ -275,7 +279,9 @@ impl<'a> Fields<'a> {
     fn new(file: &'a str, of: &'a str, map: &'a Map<String, Value>) -> Self {
         let model_type = map.get("model_type").and_then(Value::as_str);
         let is_model = of.is_empty() || model_type.is_some();
-        Fields { file, of, map, defaults: model_type.and_then(defaults_of), is_model, read: RefCell::default() }
+        let defaults = model_type.and_then(defaults_of);
+        let has_sections = model_type.is_some_and(has_sections);
+        Fields { file, of, map, defaults, is_model, has_sections, read: RefCell::default() }
     }
 
     /// The error of a field.
@@ -393,14 +399,20 @@ impl<'a> Fields<'a> {
         static NO_FIELDS: OnceLock<Map<String, Value>> = OnceLock::new();
         let map = self.typed(name, "an object", Value::as_object)?;
         let map = map.unwrap_or_else(|| NO_FIELDS.get_or_init(Map::new));
-        let fields = Fields { defaults: defaults_of(model_type), is_model: true, ..Fields::new(self.file, name, map) };
+        let fields = Fields {
+            defaults: defaults_of(model_type),
+            is_model: true,
+            has_sections: has_sections(model_type),
+            ..Fields::new(self.file, name, map)
+        };
         fields.skip(&["model_type"]);
         Ok(fields)
     }
 
     /// Returns these fields, where an absent field has the default of another class.
     pub fn of_class(&self, model_type: &str) -> Fields<'a> {
-        Fields { defaults: defaults_of(model_type), ..Fields::new(self.file, self.of, self.map) }
+        let has_sections = has_sections(model_type);
+        Fields { defaults: defaults_of(model_type), has_sections, ..Fields::new(self.file, self.of, self.map) }
     }
 
     /// Marks all fields as read.
@@ -427,6 +439,7 @@ impl<'a> Fields<'a> {
             "silu" | "swish" => Activation::Silu,
             "relu" => Activation::Relu,
             "relu2" => Activation::ReluSquared,
+            "xielu" => Activation::Xielu,
             other => return Err(self.error(format!("the activation {other:?} is not known"))),
         })
     }
@@ -490,6 +503,11 @@ impl<'a> Fields<'a> {
                 None => is_off(value) || absent(),
             }
     }
+}
+
+/// True if the rotary positions of this type have sections.
+fn has_sections(model_type: &str) -> bool {
+    model_type.starts_with("qwen") && (model_type.contains("_vl") || model_type.contains("_omni"))
 }
 
 /// True if two values are equal, where `1` and `1.0` are.
@@ -556,7 +574,7 @@ pub(super) fn scaled_rope(
     let mut theta = about.number_or("rope_theta", theta)?;
     let scaling = match (kind.unwrap_or("default"), about.number_opt("alpha")?.filter(|alpha| *alpha != 0.0)) {
         // Hunyuan's models have this name for a base that does not depend on the length.
-        ("dynamic", Some(alpha)) if model.has_type("hunyuan_v1_dense") => {
+        ("dynamic", Some(alpha)) if ["hunyuan_v1_dense", "hunyuan_v1_moe"].iter().any(|kind| model.has_type(kind)) => {
             about.skip(&["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"]);
             theta *= alpha.powf(head_dim as f64 / (head_dim as f64 - 2.0));
             RopeScaling::None
@@ -566,8 +584,14 @@ pub(super) fn scaled_rope(
         }
         (kind, None) => scaling(model, about, kind)?,
     };
-    // The positions of a text without images are equal in all of these sections.
-    about.skip(&["mrope_section", "mrope_interleaved"]);
+    if model.has_sections {
+        // The positions of a text without images are equal in all of these sections.
+        about.skip(&["mrope_section", "mrope_interleaved"]);
+    }
+    if model.has_type("ministral3") {
+        // A factor of queries, and the length of `yarn`, which it does not need.
+        about.skip(&["llama_4_scaling_beta", "max_position_embeddings"]);
+    }
     let partial = match (about.number_opt("partial_rotary_factor")?, partial) {
         (Some(share), None) if share != 1.0 => {
             return Err(
@@ -599,7 +623,8 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
         None => Ok(longest()? / original),
     };
     Ok(match kind {
-        "default" | "mrope" => RopeScaling::None,
+        "default" => RopeScaling::None,
+        "mrope" if model.has_sections => RopeScaling::None,
         "linear" => RopeScaling::Linear(about.number("factor")?),
         "dynamic" => RopeScaling::Dynamic { factor: about.number("factor")?, original_max_position: longest()? },
         "llama3" => RopeScaling::Llama3 {
@@ -608,7 +633,10 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
             high_freq_factor: about.number("high_freq_factor")?,
             original_max_position: original()?,
         },
-        "yarn" => {
+        "deepseek_yarn" if !model.has_type("sarvam_mla") => {
+            return Err(about.error(format!("rotary positions of the kind {kind:?} are not known")));
+        }
+        "yarn" | "deepseek_yarn" => {
             let original = original()?;
             let factor: f64 = factor_or_ratio(original)?;
             let scales = (about.number_opt("mscale")?, about.number_opt("mscale_all_dim")?);

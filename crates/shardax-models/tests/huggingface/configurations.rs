@@ -14,16 +14,33 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are no decoders.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 29] = [
+    "albert",
+    "bart",
     "bert",
+    "camembert",
     "clip",
     "clip_text_model",
     "clip_vision_model",
+    "deberta-v2",
     "dinov2",
     "distilbert",
+    "electra",
+    "gte",
+    "m2m_100",
+    "marian",
+    "mbart",
     "modernbert",
+    "mpnet",
+    "mt5",
+    "nomic_bert",
+    "pegasus",
     "roberta",
+    "siglip",
+    "siglip_text_model",
+    "siglip_vision_model",
     "t5",
+    "umt5",
     "vit",
     "whisper",
     "xlm-roberta",
@@ -55,7 +72,7 @@ const WITHOUT_EFFECT: [&str; 21] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 14] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 22] = [
     // All heads have keys.
     ("deepseek_v3", "num_key_value_heads"),
     ("glm4_moe_lite", "num_key_value_heads"),
@@ -64,13 +81,22 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 14] = [
     ("glm4_moe", "topk_group"),
     ("glm4_moe_lite", "topk_group"),
     ("dots1", "topk_group"),
+    ("exaone_moe", "topk_group"),
+    ("sarvam_mla", "topk_group"),
+    ("sarvam_moe", "topk_group"),
+    ("solar_open", "topk_group"),
     // Layers with windows begin beyond the last one, or windows have no size.
     ("qwen2_moe", "use_sliding_window"),
     ("smollm3", "use_sliding_window"),
     ("qwen2_vl_text", "use_sliding_window"),
     ("qwen2_5_vl_text", "use_sliding_window"),
     // The default rotary positions have a base.
+    ("apertus", "rope_theta"),
     ("cwm", "rope_theta"),
+    ("ministral3", "rope_theta"),
+    // The class does not read it, or it bounds texts in other programs.
+    ("biogpt", "layer_norm_eps"),
+    ("codegen", "n_ctx"),
     // The other value is the same one.
     ("ernie4_5_moe", "moe_layer_end_index"),
     // Ways of computing the same.
@@ -100,6 +126,9 @@ fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
             for (name, count) in [("n_routed_experts", 128), ("num_experts_per_tok", 6), ("n_shared_experts", 2)] {
                 fields.insert(name.to_owned(), count.into());
             }
+        }
+        if kind == "granitemoehybrid" {
+            fields.insert("layer_types".to_owned(), json!(vec!["attention"; 32]));
         }
         if kind == "glm4_moe" {
             // Its default heads do not divide its default features.
@@ -148,7 +177,8 @@ fn every_field_of_the_classes_is_read_or_refused() {
                 || name.contains("dropout")
                 || name.ends_with("_pdrop")
                 || name.ends_with("_token_id")
-                || name.starts_with("summary_");
+                || name.starts_with("summary_")
+                || name.starts_with("mamba_");
             let Some(value) = other(default) else { continue };
             if !is_harmless && with(value.clone()).is_ok_and(|read| read == absent) {
                 faults.push(format!("{kind}: {name} is {value}, which is ignored"));

@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 69] = [
+const DECODERS: [&str; 85] = [
     "gpt2",
     "llama",
     "llama3",
@@ -96,6 +96,22 @@ const DECODERS: [&str; 69] = [
     "ernie4_5_moe",
     "glm4_moe_lite",
     "youtu",
+    "opt_sums",
+    "cohere_norms",
+    "stablelm_norms",
+    "mpt_bounds",
+    "olmoe_bounds",
+    "codegen",
+    "openai",
+    "persimmon",
+    "biogpt",
+    "apertus",
+    "ministral3",
+    "exaone_moe",
+    "hunyuan_v1_moe",
+    "solar_open",
+    "sarvam_moe",
+    "sarvam_mla",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text: keys in a cache are of the length at their time.

@@ -57,6 +57,11 @@ pub struct MultiHeadAttention {
     /// The RMS norm of each head's key, or of all heads together if it has as many features. Default none; set this field
     /// if your model has one.
     pub key_norm: Option<RmsNorm>,
+    /// `[heads, depth]`: the factors of normalized queries, for a norm whose scale differs between heads. Default none; set
+    /// this field if your model has one.
+    pub query_scale: Option<Array>,
+    /// `[key heads, depth]`: the factors of normalized keys. Default none; set this field if your model has one.
+    pub key_scale: Option<Array>,
     /// A score of each head, `[heads]`, that takes part in the softmax and adds nothing to the result, as in gpt-oss.
     /// Default none: a model that has them sets it.
     pub sinks: Option<Array>,
@@ -94,8 +99,39 @@ struct Own {
     implementation: Option<Implementation>,
     rope: Option<Rope>,
     normalize_after_rope: bool,
+    qkv_bound: Option<f64>,
+    query_growth: Option<QueryGrowth>,
     #[tree(static)]
     precision: Option<Precision>,
+}
+
+/// A factor of queries that grows with their position, so that attention over longer texts is not flatter:
+/// `1 + rate * log(1 + floor((position + offset) / length))`.
+///
+/// ```
+/// use shardax_nn::QueryGrowth;
+/// use shardax_nn::prelude::*;
+/// let growth = QueryGrowth { rate: 0.1, length: 4.0, offset: 0.0 };
+/// let layer = MultiHeadAttention::builder(2, 8).query_growth(growth).is_causal(true).build(&mut Rngs::new(0));
+/// assert_eq!(layer.forward(ones([1, 6, 8])).shape(), [1, 6, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct QueryGrowth {
+    /// The factor of the logarithm.
+    pub rate: f64,
+    /// The number of positions that have the same factor.
+    pub length: f64,
+    /// The number that is added to positions.
+    pub offset: f64,
+}
+
+impl QueryGrowth {
+    /// Returns the factors at positions `[..., length]`: `[..., length, 1, 1]`, float32.
+    fn factors(&self, positions: &Array) -> Array {
+        let steps = ((positions.astype(DType::F32) + self.offset) / self.length).floor();
+        ((steps + 1.0).log() * self.rate + 1.0).expand_dims(-1).expand_dims(-1)
+    }
 }
 
 /// The options of a [`MultiHeadAttention`].
@@ -159,6 +195,8 @@ impl MultiHeadAttention {
                 implementation: None,
                 rope: None,
                 normalize_after_rope: false,
+                qkv_bound: None,
+                query_growth: None,
                 precision: None,
             },
         }
@@ -270,13 +308,28 @@ impl MultiHeadAttention {
         start: Option<&Array>,
     ) -> [Array; 3] {
         let [q, k, v] = inputs;
-        let (query, key, value) = (self.query.forward(q), self.key.forward(k), self.value.forward(v));
+        let (query, key, value) = (self.query.forward(q), self.key.forward(k), self.bounded(self.value.forward(v)));
         let [query, key] = if self.own.normalize_after_rope {
-            self.normalized(self.rotated([query, key], rope, positions, start))
+            let bounded = [query, key].map(|x| self.bounded(x));
+            self.normalized(self.rotated(bounded, rope, positions, start))
         } else {
-            self.rotated(self.normalized([query, key]), rope, positions, start)
+            let bounded = self.normalized([query, key]).map(|x| self.bounded(x));
+            self.rotated(bounded, rope, positions, start)
+        };
+        let query = match &self.own.query_growth {
+            Some(growth) if query.check().is_ok() => {
+                let factors = growth.factors(&self.positions_of(&query, positions, start));
+                (&query * factors).astype(query.dtype())
+            }
+            _ => query,
         };
         [query, key, value]
+    }
+
+    /// Applies the bound of elements, if there is one.
+    #[track_caller]
+    fn bounded(&self, x: Array) -> Array {
+        self.own.qkv_bound.map_or_else(|| x.clone(), |bound| x.clip(-bound, bound))
     }
 
     /// Applies the norms of queries and keys, if there are any.
@@ -286,6 +339,8 @@ impl MultiHeadAttention {
         let key = self.key_ln.iter().fold(key, |x, norm| norm.forward(x));
         let query = self.query_norm.iter().fold(query, |x, norm| over_features(norm, x));
         let key = self.key_norm.iter().fold(key, |x, norm| over_features(norm, x));
+        let query = self.query_scale.iter().fold(query, |x, scale| &x * scale.astype(x.dtype()));
+        let key = self.key_scale.iter().fold(key, |x, scale| &x * scale.astype(x.dtype()));
         [query, key]
     }
 
@@ -301,17 +356,22 @@ impl MultiHeadAttention {
         let Some(rope) = rope.filter(|_| query.check().is_ok() && key.check().is_ok()) else {
             return [query, key];
         };
-        let place = self.place();
         [query, key].map(|x| {
-            let local = arange(0..x.shape()[x.ndim() - 3] as i32);
-            let positions = positions.cloned().unwrap_or_else(|| match (start, &place) {
-                // In decoding, after the positions of the cache.
-                (Some(start), _) => start + &local,
-                // On a device of a ring, after the positions of the devices before it.
-                (None, Ok(Place::Manual(axis))) => axis_index(*axis) * local.size() as i32 + &local,
-                _ => local.clone(),
-            });
+            let positions = self.positions_of(&x, positions, start);
             rope.apply(&x, positions)
+        })
+    }
+
+    /// Returns the positions of `x`, `[..., length, heads, depth]`, unless the caller has set them.
+    #[track_caller]
+    fn positions_of(&self, x: &Array, positions: Option<&Array>, start: Option<&Array>) -> Array {
+        let local = arange(0..x.shape()[x.ndim() - 3] as i32);
+        positions.cloned().unwrap_or_else(|| match (start, self.place()) {
+            // In decoding, after the positions of the cache.
+            (Some(start), _) => start + &local,
+            // On a device of a ring, after the positions of the devices before it.
+            (None, Ok(Place::Manual(axis))) => axis_index(axis) * local.size() as i32 + &local,
+            _ => local.clone(),
         })
     }
 
@@ -447,6 +507,11 @@ impl MultiHeadAttentionBuilder {
         rope: Rope => own.rope, Some;
         /// Sets whether queries and keys are rotated before their norms, as in Hunyuan's models. Default false.
         normalize_after_rope: bool => own.normalize_after_rope, std::convert::identity;
+        /// Sets the bound of the elements of queries, keys and values before queries and keys are rotated, as in MPT. Default
+        /// none.
+        qkv_bound: f64 => own.qkv_bound, Some;
+        /// Sets a factor of queries that grows with their position, as in Ministral 3. Default none.
+        query_growth: QueryGrowth => own.query_growth, Some;
         /// Sets the precision of the matmuls on accelerators. Default:
         /// [`default_matmul_precision`](shardax::default_matmul_precision).
         precision: Precision => own.precision, Some;
@@ -517,6 +582,8 @@ impl MultiHeadAttentionBuilder {
             key_ln,
             query_norm: None,
             key_norm: None,
+            query_scale: None,
+            key_scale: None,
             sinks: None,
             cached_key,
             cached_value,

@@ -19,7 +19,7 @@ mod recurrent;
 mod sequential;
 mod stack;
 
-pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder};
+pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder, QueryGrowth};
 pub use conv::{Conv, ConvBuilder};
 pub use conv_transpose::{ConvTranspose, ConvTransposeBuilder};
 pub use dropout::Dropout;

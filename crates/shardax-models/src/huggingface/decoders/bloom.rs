@@ -7,17 +7,9 @@ use crate::Activation;
 pub(super) fn opt(fields: &Fields, _: &str) -> Read {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
-    if !fields.flag("do_layer_norm_before")? {
-        return Err(fields.error("field `do_layer_norm_before` is false, and norms of sums are not supported"));
-    }
-    match fields.size_opt("word_embed_proj_dim")? {
-        Some(embedded) if embedded != features => {
-            let what =
-                format!("field `word_embed_proj_dim` is {embedded}, and the features of tokens must be {features}");
-            return Err(fields.error(what));
-        }
-        _ => {}
-    }
+    // Only the model of 350 million parameters normalizes sums.
+    let is_before = fields.flag("do_layer_norm_before")?;
+    let is_removed = fields.flag("_remove_final_layer_norm")?;
     // Layers that are left out in training.
     fields.skip(&["layerdrop"]);
     let all = fields.flag("enable_bias")?;
@@ -34,11 +26,17 @@ pub(super) fn opt(fields: &Fields, _: &str) -> Read {
         activation: fields.activation("activation_function")?,
         gated: false,
         biases: Biases { qkv: all, out: all, mlp: all, head: false },
+        pre_norms: is_before,
+        sum_norms: !is_before,
+        final_norm: is_before && !is_removed,
+        embedding_features: fields.size_opt("word_embed_proj_dim")?.filter(|embedded| *embedded != features),
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
     };
     let keys = KeyMap::new()
         .prefix("model.")
+        .linear("embedding_projection", "decoder.project_in")
+        .linear("output_projection", "decoder.project_out")
         .array("embed.embedding", "decoder.embed_tokens.weight", Layout::Same)
         .array("positions.embedding", "decoder.embed_positions.weight", Layout::Same)
         .norm("blocks[*].norm.0", "decoder.layers.*.self_attn_layer_norm")
@@ -52,6 +50,41 @@ pub(super) fn opt(fields: &Fields, _: &str) -> Read {
         .norm("norm.0", "decoder.final_layer_norm")
         .linear("head", "lm_head")
         .tied("lm_head.weight", "decoder.embed_tokens.weight");
+    Ok((config, keys))
+}
+
+/// BioGPT, which has OPT's blocks.
+pub(super) fn biogpt(fields: &Fields, _: &str) -> Read {
+    let sized = sizes(fields)?;
+    fields.skip(&["layerdrop"]);
+    let config = DecoderConfig {
+        positions: Positions::Learned(fields.size("max_position_embeddings")?.saturating_add(OPT_FIRST_POSITION)),
+        first_position: OPT_FIRST_POSITION,
+        norm: NormKind::Layer,
+        // The class does not read `layer_norm_eps`.
+        epsilon: 1e-5,
+        activation: fields.activation("hidden_act")?,
+        gated: false,
+        biases: Biases { head: false, ..Biases::ALL },
+        embedding_scale: fields.flag("scale_embedding")?.then(|| (sized.features as f64).sqrt()),
+        ..sized
+    };
+    fields.skip(&["layer_norm_eps"]);
+    let keys = KeyMap::new()
+        .prefix("biogpt.")
+        .array("embed.embedding", "embed_tokens.weight", Layout::Same)
+        .array("positions.embedding", "embed_positions.weight", Layout::Same)
+        .norm("blocks[*].norm.0", "layers.*.self_attn_layer_norm")
+        .linear("blocks[*].attention.query", "layers.*.self_attn.q_proj")
+        .linear("blocks[*].attention.key", "layers.*.self_attn.k_proj")
+        .linear("blocks[*].attention.value", "layers.*.self_attn.v_proj")
+        .linear("blocks[*].attention.out", "layers.*.self_attn.out_proj")
+        .norm("blocks[*].mlp_norm.0", "layers.*.final_layer_norm")
+        .linear("blocks[*].mlp.up", "layers.*.fc1")
+        .linear("blocks[*].mlp.down", "layers.*.fc2")
+        .norm("norm.0", "layer_norm")
+        .linear("head", "output_projection")
+        .tied("output_projection.weight", "embed_tokens.weight");
     Ok((config, keys))
 }
 
@@ -106,9 +139,9 @@ pub(super) fn mpt(fields: &Fields, _: &str) -> Read {
     fields.divides(("n_heads", heads), ("d_model", features))?;
     // How training starts, and the length that the class prepares biases for.
     fields.skip(&["init_config", "init_device", "verbose", "max_seq_len", "tokenizer_name"]);
-    let attention_scale = match fields.object_opt("attn_config")? {
+    let (attention_scale, qkv_bound) = match fields.object_opt("attn_config")? {
         Some(about) => mpt_attention(&about)?,
-        None => None,
+        None => (None, None),
     };
     let config = DecoderConfig {
         positions: Positions::Alibi(MAX_BIAS),
@@ -117,6 +150,7 @@ pub(super) fn mpt(fields: &Fields, _: &str) -> Read {
         activation: Activation::Gelu,
         gated: false,
         attention_scale,
+        qkv_bound,
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         ..DecoderConfig::new(fields.size("vocab_size")?, fields.layers("n_layers")?, features, heads)
     };
@@ -142,15 +176,14 @@ pub(super) fn mpt(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// The factor of scores in MPT's attention. Its other fields must have the values that the class computes.
-fn mpt_attention(about: &Fields) -> Result<Option<f64>> {
+/// The factor of scores in MPT's attention, and the bound of queries, keys and values. Its other fields must have the values that the class computes.
+fn mpt_attention(about: &Fields) -> Result<(Option<f64>, Option<f64>)> {
     about.skip(&["attn_impl", "attn_pdrop", "model_type"]);
     if !about.flag_or("alibi", true)? {
         return Err(about.error("field `alibi` is false, and positions must be biases of attention"));
     }
-    if let Some(bound) = about.number_opt("clip_qkv")? {
-        return Err(about.error(format!("field `clip_qkv` is {bound}, and bounds of queries are not supported")));
-    }
+    // Python takes 0 for no bound.
+    let bound = about.number_opt("clip_qkv")?.filter(|bound| *bound != 0.0);
     let max_bias = about.number_or("alibi_bias_max", MAX_BIAS)?;
     if max_bias != MAX_BIAS {
         return Err(about.error(format!("field `alibi_bias_max` is {max_bias}, and transformers computes {MAX_BIAS}")));
@@ -161,5 +194,5 @@ fn mpt_attention(about: &Fields) -> Result<Option<f64>> {
     }
     let scale = about.number_opt("softmax_scale")?;
     about.finish_but_empty()?;
-    Ok(scale)
+    Ok((scale, bound))
 }

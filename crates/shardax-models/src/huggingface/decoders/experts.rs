@@ -14,8 +14,11 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     match kind {
         "mixtral" => mixtral(fields),
         "granitemoe" | "granitemoeshared" => granite(fields, kind),
+        "granitemoehybrid" => granite_hybrid(fields),
+        "exaone_moe" => exaone(fields),
+        "hunyuan_v1_moe" => hunyuan(fields),
         "gpt_oss" => gpt_oss(fields),
-        "glm4_moe" | "dots1" => glm4(fields, kind),
+        "glm4_moe" | "dots1" | "solar_open" | "sarvam_moe" => glm4(fields, kind),
         "minimax_m2" => minimax(fields),
         "ernie4_5_moe" => ernie(fields),
         _ => qwen(fields, kind),
@@ -73,7 +76,10 @@ fn qwen(fields: &Fields, kind: &str) -> Read {
             experts.shared_hidden = Some(fields.size("shared_expert_intermediate_size")?);
             experts.shared_gate = true;
         }
-        _ if is_olmo => config.qk_norm = QkNorm::AllHeads,
+        _ if is_olmo => {
+            config.qk_norm = QkNorm::AllHeads;
+            config.qkv_bound = if kind == "olmoe" { fields.number_opt("clip_qkv")? } else { None };
+        }
         _ => config.qk_norm = QkNorm::Head,
     }
     if !is_olmo {
@@ -140,9 +146,57 @@ fn granite(fields: &Fields, kind: &str) -> Read {
     };
     rotary(&mut config, fields, None)?;
     granite_factors(&mut config, fields)?;
-    let (hidden, both) = (config.hidden, config.hidden.saturating_mul(2));
+    let keys = granite_experts(config.hidden).and(granite_shared(shared_hidden));
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// Granite 4, of which the models without Mamba's layers are read.
+fn granite_hybrid(fields: &Fields) -> Read {
+    let layers = fields.layers("num_hidden_layers")?;
+    let name = if fields.has("layer_types") { "layer_types" } else { "layers_block_type" };
+    let types = fields.list_opt(name)?.filter(|types| types.len() == layers);
+    let is_attention = |entry: &serde_json::Value| matches!(entry.as_str(), Some("attention" | "full_attention"));
+    if !types.is_some_and(|types| types.iter().all(is_attention)) {
+        return Err(fields.error(format!("`{name}` has layers that are no attention, and Mamba's are not supported")));
+    }
+    let sized = llama_sizes(fields)?;
+    let shared = fields.size("shared_intermediate_size")?;
+    let count = fields.number("num_local_experts")? as usize;
+    let mut config = DecoderConfig { biases: attention_biases(fields)?, ..sized };
+    rotary(&mut config, fields, None)?;
+    match fields.text_opt("position_embedding_type")? {
+        Some("rope") => {}
+        None | Some("nope") => config.without_rope = vec![true; layers],
+        Some(other) => return Err(fields.error(format!("`position_embedding_type` {other:?} is not known"))),
+    }
+    granite_factors(&mut config, fields)?;
+    // Sizes of the layers that are absent.
+    fields.skip(&["mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_d_conv", "mamba_expand"]);
+    fields.skip(&["mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias", "time_step_limit"]);
+    let keys = match count {
+        0 => {
+            fields.skip(&["num_experts_per_tok", "intermediate_size"]);
+            config.hidden = shared;
+            let part = |half| shared_rows(Some(shared), half);
+            KeyMap::new()
+                .weights("blocks[*].mlp.gate", "model.layers.*.shared_mlp.input_linear", part(0))
+                .weights("blocks[*].mlp.up", "model.layers.*.shared_mlp.input_linear", part(1))
+                .linear("blocks[*].mlp.down", "model.layers.*.shared_mlp.output_linear")
+        }
+        count => {
+            let experts = experts(fields, count, config.hidden)?;
+            config.experts = Some(ExpertsConfig { shared_hidden: Some(shared), ..experts });
+            granite_experts(config.hidden).and(granite_shared(Some(shared)))
+        }
+    };
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// The names of the experts of Granite's models.
+fn granite_experts(hidden: usize) -> KeyMap {
+    let both = hidden.saturating_mul(2);
     let input = "model.layers.*.block_sparse_moe.input_linear.weight[#]";
-    let keys = KeyMap::new()
+    KeyMap::new()
         .linear(ROUTER, "model.layers.*.block_sparse_moe.router.layer")
         .array(format!("{EXPERTS}.gate.kernel"), input, Layout::Rows { start: 0, end: hidden, of: both })
         .array(format!("{EXPERTS}.up.kernel"), input, Layout::Rows { start: hidden, end: both, of: both })
@@ -151,14 +205,81 @@ fn granite(fields: &Fields, kind: &str) -> Read {
             "model.layers.*.block_sparse_moe.output_linear.weight[#]",
             Layout::Transposed,
         )
-        .weights(
-            "blocks[*].shared_expert.gate",
-            "model.layers.*.shared_mlp.input_linear",
-            shared_rows(shared_hidden, 0),
-        )
-        .weights("blocks[*].shared_expert.up", "model.layers.*.shared_mlp.input_linear", shared_rows(shared_hidden, 1))
-        .linear("blocks[*].shared_expert.down", "model.layers.*.shared_mlp.output_linear");
+}
+
+/// The names of the MLP of Granite's models that all tokens go through.
+fn granite_shared(hidden: Option<usize>) -> KeyMap {
+    KeyMap::new()
+        .weights("blocks[*].shared_expert.gate", "model.layers.*.shared_mlp.input_linear", shared_rows(hidden, 0))
+        .weights("blocks[*].shared_expert.up", "model.layers.*.shared_mlp.input_linear", shared_rows(hidden, 1))
+        .linear("blocks[*].shared_expert.down", "model.layers.*.shared_mlp.output_linear")
+}
+
+/// EXAONE's experts, with the attention of EXAONE 4.
+fn exaone(fields: &Fields) -> Read {
+    let mut config = DecoderConfig { qk_norm: QkNorm::Head, ..llama_sizes(fields)? };
+    let hidden = fields.size("moe_intermediate_size")?;
+    let groups = ExpertGroups { count: fields.size("n_group")?, kept: fields.size("topk_group")?, ranked_by: 2 };
+    config.experts = Some(ExpertsConfig {
+        scores: RouterScores::Sigmoid,
+        groups: Some(groups).filter(|groups| groups.count > 1),
+        normalized: fields.flag("norm_topk_prob")?,
+        correction: true,
+        scale: fields.number("routed_scaling_factor")?,
+        shared_hidden: Some(hidden.saturating_mul(fields.size("num_shared_experts")?)),
+        dense_layers: first_dense_layers(fields, config.layers)?,
+        ..experts(fields, fields.size("num_experts")?, hidden)?
+    });
+    super::llama::exaone_windows(&mut config, fields)?;
+    let correction = "model.layers.*.mlp.e_score_correction_bias";
+    let keys = KeyMap::new().array("blocks[*].experts.correction", correction, Layout::Row);
+    Ok((config, keys.and(grouped_keys()).ignore("mtp.**").and(llama_keys())))
+}
+
+/// Hunyuan's experts, all of which have the same number in each layer.
+fn hunyuan(fields: &Fields) -> Read {
+    let mut config = DecoderConfig {
+        biases: attention_biases(fields)?,
+        qk_norm: QkNorm::Head,
+        qk_norm_after_rope: true,
+        ..llama_sizes(fields)?
+    };
+    let count = uniform_size(fields, "num_experts")?;
+    let is_other = fields.has("num_experts_per_tok") && !fields.has("moe_topk");
+    let top = if is_other { "num_experts_per_tok" } else { "moe_topk" };
+    let per_token = uniform_size(fields, top)?;
+    config.experts = Some(ExpertsConfig {
+        per_token,
+        capacity_factor: None,
+        shared_hidden: Some(config.hidden),
+        ..ExpertsConfig::new(count, config.hidden)
+    });
+    rotary(&mut config, fields, None)?;
+    // Fields of the first versions of its code, which the class does not read.
+    fields.skip(&["attention_head_dim", "cla_share_factor", "class_num", "dense_list", "org_vocab_size"]);
+    fields.skip(&[
+        "moe_intermediate_size",
+        "num_shared_expert",
+        "moe_layer_num_skipped",
+        "moe_random_routing_dropped_token",
+    ]);
+    fields.skip(&["use_mixed_mlp_moe", "use_qk_norm", "norm_type", "num_experts_per_tok", "moe_drop_tokens"]);
+    let layer = "model.layers.*.mlp";
+    let keys = expert_keys(layer, "gate.wg", ["gate_proj", "up_proj", "down_proj"])
+        .and(shared_keys(&format!("{layer}.shared_mlp")))
+        .scale("blocks[*].attention.query_norm", "model.layers.*.self_attn.query_layernorm")
+        .scale("blocks[*].attention.key_norm", "model.layers.*.self_attn.key_layernorm");
     Ok((config, keys.and(llama_keys())))
+}
+
+/// A size, or a list of sizes of all layers, which must be equal.
+fn uniform_size<'a>(fields: &Fields<'a>, name: &'a str) -> Result<usize> {
+    let Some(list) = fields.value(name).and_then(|value| value.as_array()) else { return fields.size(name) };
+    let size = list.first().and_then(|size| size.as_u64()).filter(|size| *size > 0);
+    match size.filter(|_| list.iter().all(|size| Some(size) == list.first())) {
+        Some(size) => Ok(size as usize),
+        None => Err(fields.error(format!("the sizes of `{name}` differ between layers"))),
+    }
 }
 
 /// The half of a matrix of a gate and the first layer of an MLP.
@@ -171,21 +292,54 @@ fn shared_rows(hidden: Option<usize>, half: usize) -> Layout {
 fn glm4(fields: &Fields, kind: &str) -> Read {
     let mut config = llama_sizes(fields)?;
     config.experts = Some(grouped_experts(fields, config.layers)?);
-    let attention = fields.flag("attention_bias")?;
+    let bias_name = if fields.has("use_qkv_bias") && kind == "sarvam_moe" { "use_qkv_bias" } else { "attention_bias" };
+    let attention = fields.flag(bias_name)?;
     config.biases = Biases { qkv: attention, out: attention && kind == "dots1", ..Biases::NONE };
     config.qk_norm = match kind {
         "dots1" => QkNorm::Head,
         "glm4_moe" if fields.flag("use_qk_norm")? => QkNorm::Head,
         _ => QkNorm::None,
     };
+    if kind == "solar_open" {
+        // Fields of GLM's models, which its class does not read.
+        fields.skip(&["first_k_dense_replace", "use_qk_norm"]);
+    }
+    if kind == "sarvam_moe" && fields.flag("use_qk_norm")? {
+        config.qk_norm = QkNorm::Head;
+    }
     if kind == "dots1" {
         let first = fields.number_or("max_window_layers", 0.0)?;
         let window = fields.size_opt("sliding_window")?;
         config.windows = windows(fields, config.layers, window, |layer| layer as f64 >= first)?;
     }
-    rotary(&mut config, fields, if kind == "glm4_moe" { Some(0.5) } else { None })?;
-    let keys = grouped_keys().ignore(&format!("model.layers.{}.**", config.layers));
+    let share = match kind {
+        "glm4_moe" => Some(0.5),
+        "sarvam_moe" | "solar_open" => Some(1.0),
+        _ => None,
+    };
+    rotary(&mut config, fields, share)?;
+    let keys = if kind == "sarvam_moe" { sarvam_keys(&config) } else { KeyMap::new() };
+    let keys = keys.and(grouped_keys()).ignore(&format!("model.layers.{}.**", config.layers));
     Ok((config, keys.and(llama_keys())))
+}
+
+/// The names of Sarvam's arrays that differ from GLM's.
+fn sarvam_keys(config: &DecoderConfig) -> KeyMap {
+    let (wide, narrow) =
+        (config.heads.saturating_mul(config.head_dim), config.kv_heads.saturating_mul(config.head_dim));
+    let of = wide.saturating_add(narrow.saturating_mul(2));
+    let rows = |start: usize, count: usize| Layout::Rows { start, end: start.saturating_add(count), of };
+    let joined = "model.layers.*.attention.query_key_value";
+    KeyMap::new()
+        .array("embed.embedding", "model.word_embeddings.weight", Layout::Same)
+        .weights("blocks[*].attention.query", joined, rows(0, wide))
+        .weights("blocks[*].attention.key", joined, rows(wide, narrow))
+        .weights("blocks[*].attention.value", joined, rows(wide.saturating_add(narrow), narrow))
+        .linear("blocks[*].attention.out", "model.layers.*.attention.dense")
+        .scale("blocks[*].attention.query_norm", "model.layers.*.attention.query_layernorm")
+        .scale("blocks[*].attention.key_norm", "model.layers.*.attention.key_layernorm")
+        .array("blocks[*].experts.correction", "model.layers.*.mlp.gate.expert_bias", Layout::Row)
+        .tied("lm_head.weight", "model.word_embeddings.weight")
 }
 
 /// The experts of DeepSeek-V3 and of the models that follow it: chosen by corrected scores from a few groups.
@@ -203,11 +357,14 @@ pub(super) fn grouped_experts(fields: &Fields, layers: usize) -> Result<ExpertsC
 /// The number and the sizes of the experts of DeepSeek's models, whose weights are not normalized.
 pub(super) fn chosen_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
     let hidden = fields.size("moe_intermediate_size")?;
-    let count = fields.size("n_routed_experts")?;
+    // The other names are Sarvam's.
+    let named = |name, other| if fields.has(other) && !fields.has(name) { other } else { name };
+    let count = fields.size(named("n_routed_experts", "num_experts"))?;
+    let shared = fields.size(named("n_shared_experts", "num_shared_experts"))?;
     Ok(ExpertsConfig {
         normalized: false,
         scale: fields.number("routed_scaling_factor")?,
-        shared_hidden: Some(hidden.saturating_mul(fields.size("n_shared_experts")?)),
+        shared_hidden: Some(hidden.saturating_mul(shared)),
         dense_layers: first_dense_layers(fields, layers)?,
         ..experts(fields, count, hidden)?
     })
@@ -216,7 +373,7 @@ pub(super) fn chosen_experts(fields: &Fields, layers: usize) -> Result<ExpertsCo
 /// The layers without experts: the first ones, or the layers that are listed as dense.
 fn first_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     let Some(types) = fields.list_opt("mlp_layer_types")? else {
-        let first = fields.number_or("first_k_dense_replace", 1.0)?;
+        let first = if fields.has_type("solar_open") { 0.0 } else { fields.number_or("first_k_dense_replace", 1.0)? };
         return Ok((0..layers).map(|layer| (layer as f64) < first).collect());
     };
     fields.skip(&["first_k_dense_replace"]);

@@ -4,6 +4,7 @@ use shardax_nn::Rope;
 
 use super::llama::interleave;
 use super::*;
+use crate::Activation;
 
 /// The sizes by GPT-2's names.
 fn gpt_sizes(fields: &Fields) -> Result<DecoderConfig> {
@@ -27,12 +28,18 @@ pub(super) fn gpt2(fields: &Fields, _: &str) -> Read {
         biases: Biases { head: false, ..Biases::ALL },
         ..gpt_sizes(fields)?
     };
+    Ok((config, joined_keys("wte", "wpe").norm("norm.0", "ln_f")))
+}
+
+/// The names of GPT-2's arrays, where the tables of tokens and positions have these names. Its layers have `[in, out]`, and
+/// queries, keys and values in one.
+fn joined_keys(tokens: &str, positions: &str) -> KeyMap {
     let part = |index| Layout::Part { index, of: 3 };
-    // Its layers have `[in, out]`, and queries, keys and values in one.
-    let keys = KeyMap::new()
+    let tokens = format!("{tokens}.weight");
+    KeyMap::new()
         .prefix("transformer.")
-        .array("embed.embedding", "wte.weight", Layout::Same)
-        .array("positions.embedding", "wpe.weight", Layout::Same)
+        .array("positions.embedding", format!("{positions}.weight"), Layout::Same)
+        .array("embed.embedding", tokens.as_str(), Layout::Same)
         .norm("blocks[*].norm.0", "h.*.ln_1")
         .weights("blocks[*].attention.query", "h.*.attn.c_attn", part(0))
         .weights("blocks[*].attention.key", "h.*.attn.c_attn", part(1))
@@ -41,12 +48,10 @@ pub(super) fn gpt2(fields: &Fields, _: &str) -> Read {
         .norm("blocks[*].mlp_norm.0", "h.*.ln_2")
         .weights("blocks[*].mlp.up", "h.*.mlp.c_fc", Layout::Same)
         .weights("blocks[*].mlp.down", "h.*.mlp.c_proj", Layout::Same)
-        .norm("norm.0", "ln_f")
         .linear("head", "lm_head")
-        .tied("lm_head.weight", "wte.weight")
+        .tied("lm_head.weight", &tokens)
         .ignore("h.*.attn.bias")
-        .ignore("h.*.attn.masked_bias");
-    Ok((config, keys))
+        .ignore("h.*.attn.masked_bias")
 }
 
 /// StarCoder's first models, whose heads share keys and values.
@@ -148,7 +153,31 @@ fn gpt_neo_windows(fields: &Fields, layers: usize) -> Result<Vec<Option<usize>>>
     if windows.len() == layers { Ok(windows) } else { Err(unknown()) }
 }
 
-pub(super) fn gptj(fields: &Fields, _: &str) -> Read {
+/// The first GPT, which normalizes sums.
+pub(super) fn openai_gpt(fields: &Fields, _: &str) -> Read {
+    let (features, heads) = (fields.size("n_embd")?, fields.size("n_head")?);
+    fields.divides(("n_head", heads), ("n_embd", features))?;
+    let config = DecoderConfig {
+        positions: Positions::Learned(fields.size("n_positions")?),
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_epsilon")?,
+        activation: match fields.text("afn")? {
+            // The approximation by tanh, under another name than in later models.
+            "gelu" => Activation::GeluTanh,
+            name => fields.activation_named(name)?,
+        },
+        gated: false,
+        biases: Biases { head: false, ..Biases::ALL },
+        pre_norms: false,
+        sum_norms: true,
+        final_norm: false,
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        ..DecoderConfig::new(fields.size("vocab_size")?, fields.layers("n_layer")?, features, heads)
+    };
+    Ok((config, joined_keys("tokens_embed", "positions_embed")))
+}
+
+pub(super) fn gptj(fields: &Fields, kind: &str) -> Read {
     let mut config = DecoderConfig {
         biases: Biases { qkv: false, out: false, mlp: true, head: true },
         parallel: true,
@@ -165,7 +194,25 @@ pub(super) fn gptj(fields: &Fields, _: &str) -> Read {
     }
     config.positions = Positions::Rotary(Rope::new(10_000.0).rotary_dim(features));
     interleave(&mut config);
-    let keys = KeyMap::new()
+    // CodeGen's queries, values and keys are one matrix, in parts for the four devices that it was trained on.
+    let keys = match kind {
+        "codegen" => {
+            fields.divides(("the 4 parts of `qkv_proj`", CODEGEN_PARTS), ("n_embd", config.features))?;
+            let width = config.features / CODEGEN_PARTS;
+            let rows = |index: usize| Layout::GroupedRows {
+                groups: CODEGEN_PARTS,
+                start: width.saturating_mul(index),
+                end: width.saturating_mul(index + 1),
+            };
+            KeyMap::new()
+                .weights("blocks[*].attention.query", "h.*.attn.qkv_proj", rows(0))
+                .weights("blocks[*].attention.value", "h.*.attn.qkv_proj", rows(1))
+                .weights("blocks[*].attention.key", "h.*.attn.qkv_proj", rows(2))
+                .ignore("h.*.attn.causal_mask")
+        }
+        _ => KeyMap::new(),
+    };
+    let keys = keys
         .prefix("transformer.")
         .array("embed.embedding", "wte.weight", Layout::Same)
         .norm("blocks[*].norm.0", "h.*.ln_1")
@@ -182,6 +229,9 @@ pub(super) fn gptj(fields: &Fields, _: &str) -> Read {
         .ignore("h.*.attn.masked_bias");
     Ok((config, keys))
 }
+
+/// The devices that CodeGen was trained on.
+const CODEGEN_PARTS: usize = 4;
 
 /// The names of attention whose queries, keys and values are one matrix, in which the heads that share a key are
 /// together.
@@ -240,9 +290,6 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
     let parallel = is_new || fields.flag("parallel_attn")?;
     fields.skip(&["parallel_attn"]);
     let norms = fields.size_opt("num_ln_in_parallel_attn")?.unwrap_or(if is_new { 2 } else { 1 });
-    if fields.flag("alibi")? {
-        return Err(fields.error("field `alibi` is true, and positions by biases are not supported"));
-    }
     let all = fields.flag("bias")?;
     let layers = fields.layers("num_hidden_layers")?;
     let mut config = DecoderConfig {
@@ -259,6 +306,9 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
     };
     rotary(&mut config, fields, None)?;
+    if fields.flag("alibi")? {
+        config.positions = Positions::RoundedAlibi((config.head_dim as f64).sqrt().recip());
+    }
     let (first, second) = match parallel && norms == 2 {
         true => ("h.*.ln_attn", "h.*.ln_mlp"),
         false => ("h.*.input_layernorm", "h.*.post_attention_layernorm"),
@@ -276,6 +326,27 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
         .tied("lm_head.weight", "word_embeddings.weight")
         .ignore("h.*.self_attention.rotary_emb.inv_freq");
     Ok((config, keys))
+}
+
+pub(super) fn persimmon(fields: &Fields, _: &str) -> Read {
+    let mut config = DecoderConfig {
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_eps")?,
+        activation: fields.activation("hidden_act")?,
+        gated: false,
+        biases: Biases { head: false, ..Biases::ALL },
+        qk_norm: if fields.flag("qk_layernorm")? { QkNorm::Head } else { QkNorm::None },
+        ..sizes(fields)?
+    };
+    rotary(&mut config, fields, Some(0.5))?;
+    let keys = grouped_attention(&config, "model.layers.*.self_attn.query_key_value")
+        .linear("blocks[*].attention.out", "model.layers.*.self_attn.dense")
+        .norm("blocks[*].attention.query_ln", "model.layers.*.self_attn.q_layernorm")
+        .norm("blocks[*].attention.key_ln", "model.layers.*.self_attn.k_layernorm")
+        .linear("blocks[*].mlp.up", "model.layers.*.mlp.dense_h_to_4h")
+        .linear("blocks[*].mlp.down", "model.layers.*.mlp.dense_4h_to_h")
+        .norm("norm.0", "model.final_layernorm");
+    Ok((config, keys.and(llama_keys())))
 }
 
 pub(super) fn phi(fields: &Fields, _: &str) -> Read {

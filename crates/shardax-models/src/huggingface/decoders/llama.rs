@@ -1,5 +1,8 @@
 //! Llama, and the models that differ from it by a few fields.
 
+use shardax_nn::QueryGrowth;
+
+use super::super::config::rope_object;
 use super::gemma::ropes;
 use super::*;
 use crate::Activation;
@@ -35,8 +38,11 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     if matches!(kind, "helium" | "ernie4_5") {
         interleave(&mut config);
     }
+    if kind == "ministral3" {
+        config.query_growth = Some(ministral_growth(fields)?);
+    }
     config.windows = match kind {
-        "mistral" => window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?,
+        "mistral" | "ministral3" => window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?,
         "ministral" => windows(fields, config.layers, fields.size_opt("sliding_window")?, |_| true)?,
         "cwm" => {
             let window = fields.size_opt("sliding_window")?;
@@ -53,6 +59,15 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         _ => KeyMap::new(),
     };
     Ok((config, keys.and(llama_keys())))
+}
+
+/// The factor of queries of Ministral 3, which is a part of the object of rotary positions.
+fn ministral_growth(fields: &Fields) -> Result<QueryGrowth> {
+    let Some(about) = rope_object(fields)? else {
+        return Err(fields.error("missing field `rope_parameters`"));
+    };
+    let (rate, length) = (about.number("llama_4_scaling_beta")?, about.number("original_max_position_embeddings")?);
+    Ok(QueryGrowth { rate, length, offset: 0.0 })
 }
 
 /// The biases of InternLM3, whose files have older names.
@@ -99,6 +114,7 @@ pub(super) fn read_variant(fields: &Fields, kind: &str) -> Read {
         "granite" | "hyperclovax" => granite(fields, kind),
         "nemotron" | "jais2" => nemotron(fields, kind),
         "exaone4" => exaone4(fields),
+        "apertus" => apertus(fields),
         "smollm3" => smollm3(fields),
         "olmo" => olmo(fields),
         "olmo2" | "olmo3" => olmo2(fields, kind),
@@ -176,7 +192,16 @@ fn nemotron(fields: &Fields, kind: &str) -> Read {
 fn exaone4(fields: &Fields) -> Read {
     let mut config =
         DecoderConfig { pre_norms: false, post_norms: true, qk_norm: QkNorm::Head, ..llama_sizes(fields)? };
-    rotary(&mut config, fields, None)?;
+    exaone_windows(&mut config, fields)?;
+    let keys = KeyMap::new()
+        .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_attention_layernorm")
+        .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_feedforward_layernorm");
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// Sets the windows of EXAONE's models, and the layers with rotary positions.
+pub(super) fn exaone_windows(config: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+    rotary(config, fields, None)?;
     let window = fields.size_opt("sliding_window")?;
     let pattern = fields.size_opt("sliding_window_pattern");
     config.windows = match (fields.has("layer_types"), window) {
@@ -194,9 +219,25 @@ fn exaone4(fields: &Fields) -> Read {
     if window.is_some() {
         config.without_rope = config.windows.iter().map(Option::is_none).collect();
     }
-    let keys = KeyMap::new()
-        .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_attention_layernorm")
-        .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_feedforward_layernorm");
+    Ok(())
+}
+
+/// Apertus, whose MLPs have no gate and learn their activation.
+fn apertus(fields: &Fields) -> Read {
+    let mut config = DecoderConfig {
+        gated: false,
+        biases: attention_biases(fields)?,
+        qk_norm: QkNorm::Head,
+        ..llama_sizes(fields)?
+    };
+    rotary(&mut config, fields, None)?;
+    let factor = |name: &str| format!("model.layers.*.mlp.act_fn.{name}");
+    let keys = ["alpha_p", "alpha_n", "beta", "eps"].into_iter().fold(KeyMap::new(), |keys, name| {
+        keys.array(format!("blocks[*].mlp.xielu.{name}"), factor(name), Layout::Same)
+    });
+    let keys = keys
+        .scale("blocks[*].norm.0", "model.layers.*.attention_layernorm")
+        .scale("blocks[*].mlp_norm.0", "model.layers.*.feedforward_layernorm");
     Ok((config, keys.and(llama_keys())))
 }
 
@@ -228,6 +269,7 @@ fn olmo(fields: &Fields) -> Read {
         epsilon: 1e-5,
         activation: fields.activation("hidden_act")?,
         biases: attention_biases(fields)?,
+        qkv_bound: fields.number_opt("clip_qkv")?,
         ..sizes(fields)?
     };
     rotary(&mut config, fields, None)?;
@@ -265,10 +307,17 @@ fn stablelm(fields: &Fields) -> Read {
         biases: Biases { qkv: fields.flag("use_qkv_bias")?, ..Biases::NONE },
         parallel,
         shared_norm: parallel,
+        qk_norm: if fields.flag("qk_layernorm")? { QkNorm::EachHead } else { QkNorm::None },
         ..sizes(fields)?
     };
     rotary(&mut config, fields, Some(0.25))?;
-    Ok((config, llama_keys()))
+    let norm = |name: &str| format!("model.layers.*.self_attn.{name}_layernorm.norms.#.weight");
+    let keys = KeyMap::new().array("blocks[*].attention.query_scale", norm("q"), Layout::Same).array(
+        "blocks[*].attention.key_scale",
+        norm("k"),
+        Layout::Same,
+    );
+    Ok((config, keys.and(llama_keys())))
 }
 
 fn starcoder2(fields: &Fields) -> Read {
@@ -311,7 +360,13 @@ fn cohere(fields: &Fields, kind: &str) -> Read {
         config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?;
         config.without_rope = config.windows.iter().map(Option::is_none).collect();
     }
-    Ok((config, llama_keys()))
+    if kind == "cohere" && fields.flag("use_qk_norm")? {
+        config.qk_norm = QkNorm::EachHead;
+    }
+    let keys = KeyMap::new()
+        .array("blocks[*].attention.query_scale", "model.layers.*.self_attn.q_norm.weight", Layout::Same)
+        .array("blocks[*].attention.key_scale", "model.layers.*.self_attn.k_norm.weight", Layout::Same);
+    Ok((config, keys.and(llama_keys())))
 }
 
 /// The activation of a configuration, if it is the only one that a model computes.

@@ -26,22 +26,27 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
         &["granite", "smollm3", "olmo", "olmo2", "olmo3", "cohere", "cohere2", "stablelm", "starcoder2"],
         llama::read_variant,
     ),
-    (&["nemotron", "jais2", "exaone4", "hyperclovax"], llama::read_variant),
+    (&["ministral3"], llama::read),
+    (&["nemotron", "jais2", "exaone4", "hyperclovax", "apertus"], llama::read_variant),
     (&["gemma", "gemma2", "gemma3_text", "vaultgemma"], gemma::read),
     (&["phi3", "glm", "glm4"], fused::read),
     (&["gpt2"], gpt::gpt2),
     (&["gpt_bigcode"], gpt::gpt_bigcode),
     (&["gpt_neo"], gpt::gpt_neo),
-    (&["gptj"], gpt::gptj),
+    (&["openai-gpt"], gpt::openai_gpt),
+    (&["gptj", "codegen"], gpt::gptj),
     (&["gpt_neox"], gpt::gpt_neox),
     (&["falcon"], gpt::falcon),
     (&["phi"], gpt::phi),
+    (&["persimmon"], gpt::persimmon),
     (&["opt"], bloom::opt),
+    (&["biogpt"], bloom::biogpt),
     (&["bloom"], bloom::bloom),
     (&["mpt"], bloom::mpt),
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
-    (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "ernie4_5_moe"], experts::read),
-    (&["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"], latent::read),
+    (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe"], experts::read),
+    (&["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe"], experts::read),
+    (&["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla"], latent::read),
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
@@ -112,7 +117,11 @@ fn sizes(fields: &Fields) -> Result<DecoderConfig> {
     Ok(DecoderConfig {
         kv_heads,
         head_dim: head_dim.unwrap_or(features / heads),
-        hidden: fields.size("intermediate_size")?,
+        hidden: match fields.has_type("solar_open") {
+            // All of its layers have experts.
+            true => fields.size_opt("intermediate_size")?.unwrap_or(features),
+            false => fields.size("intermediate_size")?,
+        },
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
     })
