@@ -35,8 +35,8 @@ use crate::transfer_guard::{self, Direction};
 ///
 /// `grad`, `vjp`, `jvp` and `vmap` outside of `jit` run as one program. Inside them the sharding acts like
 /// [`with_sharding_constraint`](crate::with_sharding_constraint), and the program runs on the devices of the sharding.
-/// Committed arguments must be on the same devices. Only `grad` and `value_and_grad` accept other devices, if all
-/// arguments are on the same ones: they run there, because gradients are where their arguments are, and the value is there too.
+/// If committed arguments or other shardings have other devices, a program runs on each set of devices, and the values
+/// move between them. The gradient of a committed argument is on the devices of this argument.
 ///
 /// Inside a compiled function, a value moves to another memory if you request one, and does not move otherwise, because
 /// the compiler decides where values are. Use [`with_sharding_constraint`](crate::with_sharding_constraint) to guide
@@ -158,7 +158,7 @@ impl PutOptions {
                 None if is_typed => array.clone(),
                 // A transformation outside of `jit` is one program, and this operation becomes a part of it.
                 None => match to.filter(|_| runs_at_once()) {
-                    Some(to) => bind1(ShardingConstraint { sharding: to.in_layout(None) }, std::slice::from_ref(array)),
+                    Some(to) => bind1(ShardingConstraint::new(to.in_layout(None)), std::slice::from_ref(array)),
                     None => array.clone(),
                 },
             });
@@ -202,6 +202,20 @@ impl PutOptions {
         }
         Ok(Array::from_concrete(Concrete::new(c.aval.clone(), sharding.clone(), committed, buffers)))
     }
+}
+
+/// The sharding of an array that is committed.
+pub(crate) fn committed_sharding(array: &Array) -> Option<Sharding> {
+    array.concrete_ref().filter(|c| c.committed).map(|c| c.sharding.clone())
+}
+
+/// Moves a cotangent to the devices of its argument, if the argument is committed to others.
+pub(crate) fn return_to(argument: Option<&Sharding>, cotangent: &mut Array) -> Result<()> {
+    let (Some(to), Some(c)) = (argument, cotangent.concrete_ref()) else { return Ok(()) };
+    if c.sharding.devices() != to.devices() {
+        *cotangent = PutOptions::default().put(cotangent, Some(to))?;
+    }
+    Ok(())
 }
 
 /// The destination of a value.

@@ -10,6 +10,7 @@ use super::input_names::InputNames;
 use super::load::Request;
 use super::placement::{Input, Place, Placed, Placing};
 use super::program_cache::{CachedProgram, Table, register};
+use super::stages::Stages;
 use crate::backend::options::Effort;
 use crate::compiler_options::CompilerOptions;
 use crate::core::array::{Array, Concrete, transfer};
@@ -20,7 +21,6 @@ use crate::defaults::Defaults;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::checkify::{Checks, Errors, discharge};
-use crate::ops::collective::ShardingConstraint;
 use crate::ops::primitive::call::Call;
 use crate::ops::state::lift::lift;
 use crate::scope::Scope;
@@ -192,7 +192,12 @@ fn input(arg: Option<&Concrete>) -> Input {
 }
 
 /// Creates the compilation request of a program on these arguments, without requested shardings.
-fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn(usize) -> String) -> Result<Request> {
+pub(crate) fn request(
+    name: String,
+    program: Program,
+    inputs: &[Input],
+    input_name: &dyn Fn(usize) -> String,
+) -> Result<Request> {
     let placed = Placing {
         program: &program,
         function: &name,
@@ -221,40 +226,38 @@ fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn
     })
 }
 
-/// Creates the compilation request of a traced function on its captures and arguments; the flag is `true` if the
-/// results are committed. `paths` returns the key paths of the arguments.
-pub(crate) fn request_traced(
+/// A traced function, compiled for its captures and arguments.
+pub(crate) struct LoadedTrace {
+    /// The program, or the last of its stages.
+    pub loaded: Arc<LoadedProgram>,
+    pub stages: Option<Stages>,
+    /// `true` if the results are committed.
+    pub committed: bool,
+}
+
+/// Compiles a traced function for its captures and arguments: as one program, or in stages if it is long or its values move
+/// between sets of devices. `paths` returns the key paths of the arguments.
+pub(crate) fn load_traced(
     name: &str,
     traced: &Traced,
     args: &[Array],
     paths: &dyn Fn() -> Vec<String>,
-) -> Result<(Request, bool)> {
+    load: impl Fn(Request) -> Result<Arc<LoadedProgram>>,
+) -> Result<LoadedTrace> {
     let count = traced.captures.len();
     let inputs: Vec<Input> = traced.captures.iter().chain(args).map(|arg| input(arg.concrete_ref())).collect();
     let input_name = |i: usize| input_name(i.checked_sub(count), paths);
     let program = traced.program.simplified();
-    // Gradients are where their arguments are. Results of other transformations would be on other devices than requested.
-    let program = if name == "grad" { stay_with_arguments(program, &inputs) } else { program };
+    let stages = Stages::between_devices(name, &program, &inputs, &load)?;
+    if let Some((loaded, stages)) = stages.and_then(Stages::with_last) {
+        return Ok(LoadedTrace { loaded, stages: Some(stages), committed: true });
+    }
     let request = request(name.to_owned(), program, &inputs, &input_name)?;
     let committed = inputs.iter().any(|input| input.committed.is_some()) || matches!(request.place, Place::Mesh(_));
-    Ok((request, committed))
-}
-
-/// Removes moves to other devices than the devices of the arguments. A transformation outside of `jit` is one program, which
-/// has one set of devices, and a gradient is where its argument is.
-fn stay_with_arguments(program: Program, inputs: &[Input]) -> Program {
-    let mut committed = inputs.iter().filter_map(|input| input.committed.as_ref());
-    let Some(first) = committed.next() else { return program };
-    let devices = first.devices();
-    let moves_away = |eqn: &Eqn| {
-        let constraint = eqn.primitive.as_any().downcast_ref::<ShardingConstraint>();
-        constraint.is_some_and(|constraint| constraint.sharding.devices() != devices)
-    };
-    // Arguments on different devices are an error.
-    if committed.any(|other| other.devices() != devices) || !program.eqns().iter().any(moves_away) {
-        return program;
+    if let Some((loaded, stages)) = Stages::load(&request, &load)?.and_then(Stages::with_last) {
+        return Ok(LoadedTrace { loaded, stages: Some(stages), committed });
     }
-    program.without(moves_away)
+    Ok(LoadedTrace { loaded: load(request)?, stages: None, committed })
 }
 
 /// Compiles and runs a traced function on its captures and arguments.
@@ -267,9 +270,12 @@ pub(crate) fn run_traced(
     // In eager execution, checks fail immediately.
     let checked = discharge(traced, Checks::USER)?;
     let traced = checked.as_ref().map_or(traced, |checked| &checked.traced);
-    let (request, committed) = request_traced(name, traced, args, paths)?;
+    let program = load_traced(name, traced, args, paths, Request::load_cached)?;
     let args: Vec<Arc<Concrete>> = traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
-    let outs = request.load_cached()?.run(&args, committed)?;
+    let outs = match &program.stages {
+        Some(stages) => stages.run(&args.iter().map(Arc::as_ref).collect::<Vec<_>>(), program.committed)?,
+        None => program.loaded.run(&args, program.committed)?,
+    };
     checked.map_or(Errors::none(), |checked| checked.errors).throw(outs).map(SmallVec::into_vec)
 }
 

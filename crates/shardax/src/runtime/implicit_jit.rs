@@ -10,9 +10,9 @@ use std::time::Instant;
 use super::callable::{CallConvention, Callable};
 use super::concrete_inputs::WholeArrays;
 use super::dispatch::{self, Cache};
+use super::eager::LoadedTrace;
 use super::execute::LoadedProgram;
 use super::load::Request;
-use super::stages::Stages;
 use super::{counts, eager};
 use crate::core::program::trace::is_tracing;
 use crate::core::tree::Flat;
@@ -156,14 +156,10 @@ fn build(
         Some(checked) => (checked.traced, checked.errors),
         None => (traced, Errors::none()),
     };
-    let (request, committed) = eager::request_traced(name, &traced, &flat.leaves, &|| flat.def.paths())?;
+    let LoadedTrace { loaded, stages, committed } =
+        eager::load_traced(name, &traced, &flat.leaves, &|| flat.def.paths(), load)?;
     let captures = traced.captures.iter().map(|capture| capture.concrete()).collect::<Result<_>>()?;
     let convention = CallConvention { captures, refs, kept: (0..flat.leaves.len()).collect(), out_def, committed };
-    let stages = Stages::load(&request, &load)?;
-    let loaded = match stages.as_ref().and_then(Stages::last) {
-        Some(last) => last.clone(),
-        None => load(request)?,
-    };
     let reusable = !dependence.values;
     Ok(Callable { loaded, stages, convention, errors, reusable, aux: aux_slot.into_inner() })
 }

@@ -25,6 +25,7 @@ mod multi_process;
 mod nan_check;
 pub(crate) mod op_sharding;
 pub(crate) mod placement;
+mod places;
 pub(crate) mod profiler_server;
 pub(crate) mod program_cache;
 pub(crate) mod reshard;

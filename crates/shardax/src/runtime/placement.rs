@@ -15,7 +15,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    fn of(sharding: &Sharding) -> Place {
+    pub fn of(sharding: &Sharding) -> Place {
         match sharding {
             Sharding::Single(s) => Place::Single(s.device().clone()),
             Sharding::Named(s) => Place::Mesh(s.mesh().clone()),

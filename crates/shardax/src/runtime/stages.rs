@@ -1,9 +1,12 @@
-//! Programs of very many equations, compiled in stages.
+//! Programs of very many equations, and programs on several sets of devices, compiled in stages.
 //!
 //! XLA's compile time grows with the square of the length of a differentiated chain (`docs/plugin.md`). A
 //! transformation outside of `jit` may compile a program for only one call, so the program is cut into stages of
 //! limited length, which are compiled and run sequentially. The shorter compile time saves more than the missing fusion
 //! costs. Within `jit`, a program is compiled as one, because the user asked for this.
+//!
+//! A program has one set of devices. If the values of a transformation outside of `jit` move between sets of devices
+//! (`device_put`), each set has its own stages.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -14,10 +17,15 @@ use smallvec::SmallVec;
 use super::execute::LoadedProgram;
 use super::input_names::InputNames;
 use super::load::Request;
-use super::placement::Place;
+use super::placement::{Input, Place};
+use super::places::{Run, move_of, runs};
+use super::{eager, reshard};
 use crate::core::array::{Array, Concrete};
 use crate::core::program::{Atom, Eqn, Program, Var};
 use crate::error::{Result, err};
+use crate::ops::collective::ShardingConstraint;
+use crate::sharding::Sharding;
+use crate::transfer_guard::{self, Direction};
 
 /// The number of equations of a stage, including the equations of inner programs.
 const STAGE_LENGTH: usize = 1000;
@@ -38,6 +46,18 @@ struct Stage<P> {
     outputs: Vec<usize>,
     /// The slots that no later stage reads.
     last_read: Vec<usize>,
+}
+
+impl Stage<Arc<LoadedProgram>> {
+    /// Moves the inputs to the devices of the stage, and runs it.
+    fn run(&self, slots: &[Slot<'_>], committed: bool) -> Result<SmallVec<[Array; 8]>> {
+        let inputs: SmallVec<[&Concrete; 32]> =
+            self.inputs.iter().map(|&slot| slots[slot].concrete()).collect::<Result<_>>()?;
+        let moved = move_to_devices_of(&self.program, &inputs)?;
+        let inputs: SmallVec<[&Concrete; 32]> =
+            inputs.iter().zip(&moved).map(|(input, moved)| moved.as_ref().unwrap_or(input)).collect();
+        self.program.run(&inputs, committed)
+    }
 }
 
 /// A value in a slot.
@@ -69,7 +89,9 @@ impl Stages {
         if is_short || !matches!(request.place, Place::Single(_)) || request.uses_other_memory() {
             return Ok(None);
         }
-        let (stages, outputs, slots) = cut(&request.program, ranges(&lengths));
+        let ranges = ranges(&lengths);
+        let last = ranges.len() - 1;
+        let (stages, outputs, slots) = cut(&request.program, &ranges, |_| last);
         let load_stage = |stage: Stage<Program>| -> Result<Stage<Arc<LoadedProgram>>> {
             let Stage { program, inputs, outputs, last_read } = stage;
             let on_device = request.place.replicated();
@@ -87,9 +109,49 @@ impl Stages {
         Ok(Some(Stages { stages, outputs, slots }))
     }
 
-    /// The program of the last stage.
-    pub fn last(&self) -> Option<&Arc<LoadedProgram>> {
-        self.stages.last().map(|stage| &stage.program)
+    /// Loads a program whose values move between sets of devices. `None` if it has one set, or if operands of an equation
+    /// are on different ones.
+    pub fn between_devices(
+        name: &str,
+        program: &Program,
+        inputs: &[Input],
+        load: impl Fn(Request) -> Result<Arc<LoadedProgram>>,
+    ) -> Result<Option<Stages>> {
+        let Some(mut runs) = runs(program, inputs) else { return Ok(None) };
+        let copy_stages = copy_stages(program, inputs, &mut runs);
+        let ranges: Vec<Range<usize>> = runs.iter().map(|run| run.eqns.clone()).collect();
+        let (stages, outputs, slots) = cut(program, &ranges, |atom| copy_stages[atom]);
+        // The shardings of the slots. The shardings of computed values are known when their stage is loaded.
+        let mut shardings: Vec<Option<Sharding>> = inputs.iter().map(|input| input.committed.clone()).collect();
+        shardings.resize(slots, None);
+        let mut loaded = Vec::with_capacity(stages.len());
+        for (stage, run) in stages.into_iter().zip(&runs) {
+            let Stage { program, inputs, outputs, last_read } = stage;
+            let placed_inputs: Vec<Input> = inputs
+                .iter()
+                .zip(&program.inputs)
+                .map(|(slot, var)| Input {
+                    committed: Some(sharding_in_stage(&program, *var, shardings[*slot].as_ref(), &run.place)),
+                    given: None,
+                })
+                .collect();
+            // A cotangent that returned from other devices is an input of this stage, which was moved here.
+            let program = program.without(|eqn| move_of(eqn).is_some_and(|to| returns_to(to, &run.place)));
+            let input_name = |i: usize| format!("input {i} of a stage");
+            let request = eager::request(name.to_owned(), program, &placed_inputs, &input_name)?;
+            let program = load(request)?;
+            for (slot, sharding) in outputs.iter().zip(&program.out_shardings) {
+                shardings[*slot] = Some(sharding.clone());
+            }
+            loaded.push(Stage { program, inputs, outputs, last_read });
+        }
+        Ok(Some(Stages { stages: loaded, outputs, slots }))
+    }
+
+    /// Returns the program of the last stage too.
+    pub fn with_last(self) -> Option<(Arc<LoadedProgram>, Stages)> {
+        let last = self.stages.last()?.program.clone();
+        Some((last, self))
     }
 
     /// Runs all stages. Returns immediately, with arrays whose values are still being computed.
@@ -97,10 +159,7 @@ impl Stages {
         let mut slots: Vec<Slot<'_>> = args.iter().map(|arg| Slot::Argument(arg)).collect();
         slots.resize_with(self.slots, || Slot::Empty);
         for stage in &self.stages {
-            let inputs: SmallVec<[&Concrete; 32]> =
-                stage.inputs.iter().map(|&slot| slots[slot].concrete()).collect::<Result<_>>()?;
-            let results: SmallVec<[Array; 8]> = stage.program.run(&inputs, committed)?;
-            drop(inputs);
+            let results = stage.run(&slots, committed)?;
             for (&slot, result) in stage.outputs.iter().zip(results) {
                 slots[slot] = Slot::Computed(result);
             }
@@ -114,6 +173,59 @@ impl Stages {
             })
             .collect()
     }
+}
+
+/// Moves the inputs of a stage that are on other devices; `None` for the others.
+fn move_to_devices_of(program: &LoadedProgram, inputs: &[&Concrete]) -> Result<SmallVec<[Option<Concrete>; 32]>> {
+    let moved = inputs.iter().zip(&program.in_shardings).map(|(input, want)| {
+        if input.sharding.devices() == want.devices() {
+            return Ok(None);
+        }
+        transfer_guard::check(Direction::DeviceToDevice, true, &input.aval)?;
+        let buffers = reshard::reshard(input, want)?;
+        Ok(Some(Concrete::new(input.aval.clone(), want.clone(), true, buffers)))
+    });
+    moved.collect()
+}
+
+/// The sharding in which a stage at `place` takes one of its inputs: its own sharding if it is there, otherwise the sharding that
+/// the program moves it to.
+fn sharding_in_stage(program: &Program, input: Var, have: Option<&Sharding>, place: &Place) -> Sharding {
+    if let Some(have) = have.filter(|have| have.devices() == place.devices()) {
+        return have.clone();
+    }
+    let moves = program.eqns.iter().filter(|eqn| eqn.inputs.first() == Some(&Atom::Var(input))).filter_map(move_of);
+    let target = moves.map(|to| &to.sharding).find(|to| to.devices() == place.devices());
+    target.cloned().unwrap_or_else(|| place.replicated())
+}
+
+/// Returns `true` if the constraint stands for the return from other devices to `place`.
+fn returns_to(constraint: &ShardingConstraint, place: &Place) -> bool {
+    constraint.is_transposed && constraint.sharding.devices() != place.devices()
+}
+
+/// The stage that copies each result that no equation computes: the last on its devices. Adds a stage without equations for
+/// devices that have none.
+fn copy_stages(program: &Program, inputs: &[Input], runs: &mut Vec<Run>) -> HashMap<Atom, usize> {
+    let mut place_of: HashMap<Var, Place> = HashMap::new();
+    for (var, input) in program.inputs.iter().zip(inputs) {
+        place_of.extend(input.committed.as_ref().map(|sharding| (*var, Place::of(sharding))));
+    }
+    for run in runs.iter() {
+        let computed = program.eqns[run.eqns.clone()].iter().flat_map(|eqn| &eqn.outputs);
+        place_of.extend(computed.map(|var| (*var, run.place.clone())));
+    }
+    let end = program.eqns.len();
+    let mut stage_of = |atom: &Atom| {
+        let Atom::Var(var) = atom else { return runs.len() - 1 };
+        let Some(place) = place_of.get(var) else { return runs.len() - 1 };
+        let last = runs.iter().rposition(|run| run.place.devices() == place.devices());
+        last.unwrap_or_else(|| {
+            runs.push(Run { eqns: end..end, place: place.clone() });
+            runs.len() - 1
+        })
+    };
+    program.outputs.iter().map(|atom| (*atom, stage_of(atom))).collect()
 }
 
 /// The equations that XLA compiles for an equation.
@@ -142,10 +254,15 @@ fn ranges(lengths: &[usize]) -> Vec<Range<usize>> {
 }
 
 /// Cuts a program into a program for each range of its equations. Returns the stages, the slots of the results, and the
-/// number of slots.
+/// number of slots. Results that are literals, arguments, or duplicates of another result are copied in the stage that
+/// `copy_stage` returns, so that no two results share memory.
 ///
 /// The slot of an input is its position, so that arguments are the first slots.
-fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Vec<usize>, usize) {
+fn cut(
+    program: &Program,
+    ranges: &[Range<usize>],
+    copy_stage: impl Fn(&Atom) -> usize,
+) -> (Vec<Stage<Program>>, Vec<usize>, usize) {
     let mut slot_of: HashMap<Var, usize> = program.inputs.iter().enumerate().map(|(i, var)| (*var, i)).collect();
     let mut stage_of_slot: Vec<Option<usize>> = vec![None; program.inputs.len()];
     for (number, range) in ranges.iter().enumerate() {
@@ -155,8 +272,6 @@ fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Ve
         }
     }
     let variables = stage_of_slot.len();
-    // The last stage also copies results that are literals, arguments, or duplicates of another result, so that no two
-    // results share memory.
     let (mut outputs, mut copied, mut is_output) = (Vec::new(), Vec::new(), HashSet::new());
     for output in &program.outputs {
         let computed = match output {
@@ -166,18 +281,21 @@ fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Ve
         outputs.push(match computed.filter(|slot| is_output.insert(*slot)) {
             Some(slot) => slot,
             None => {
-                copied.push(*output);
+                copied.push((*output, copy_stage(output)));
                 variables + copied.len() - 1
             }
         });
     }
 
     // The last stage that reads each slot; results are never dropped.
-    let last_stage = ranges.len() - 1;
+    let copied_in = |number: usize| -> Vec<(usize, Atom)> {
+        let copied = copied.iter().enumerate().filter(|(_, (_, stage))| *stage == number);
+        copied.map(|(i, (atom, _))| (variables + i, *atom)).collect()
+    };
     let mut last_reader: Vec<Option<usize>> = vec![None; variables];
     let atoms_of = |number: usize, range: &Range<usize>| -> Vec<Atom> {
         let atoms = program.eqns[range.clone()].iter().flat_map(|eqn| eqn.inputs.iter().copied());
-        atoms.chain(if number == last_stage { copied.clone() } else { Vec::new() }).collect()
+        atoms.chain(copied_in(number).into_iter().map(|(_, atom)| atom)).collect()
     };
     for (number, range) in ranges.iter().enumerate() {
         for atom in atoms_of(number, range) {
@@ -233,9 +351,9 @@ fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Ve
             .collect();
         stage.outputs = results.iter().map(|(var, _)| Atom::Var(renamed[var])).collect();
         let mut outputs: Vec<usize> = results.iter().map(|(_, slot)| *slot).collect();
-        if number == last_stage {
-            stage.outputs.extend(copied.iter().map(rename));
-            outputs.extend((0..copied.len()).map(|i| variables + i));
+        for (slot, atom) in copied_in(number) {
+            stage.outputs.push(rename(&atom));
+            outputs.push(slot);
         }
         let last_read = inputs
             .iter()

@@ -16,9 +16,11 @@ use crate::error::{AtCaller, Result, err};
 use crate::interpret::ad::{self, Linearized};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete, trace_flat, types_of};
 use crate::runtime::concrete_inputs::WholeArrays;
+use crate::runtime::device_put::{committed_sharding, return_to};
 use crate::runtime::dispatch::Cache;
 use crate::runtime::implicit_jit;
 use crate::scope;
+use crate::sharding::Sharding;
 use crate::source;
 
 /// Returns the result of `f` at `primals`, and its tangent for these tangents of the arguments.
@@ -246,7 +248,8 @@ fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
         out_avals,
         programs: None,
     };
-    Ok(AtPoint { map: Arc::new(map), residuals: traced.captures })
+    let shardings = vec![None; flat.leaves.len()];
+    Ok(AtPoint { map: Arc::new(map), residuals: traced.captures, shardings })
 }
 
 /// Returns the function's result and the linear map. With `has_aux` the function returns a pair, and the map is for the
@@ -281,7 +284,8 @@ fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) ->
     };
     let (result, map) = implicit_jit::run_shared_with_aux("linearize", (identity, has_aux), flat, &linearized)?;
     let (out, residuals) = result.halves()?;
-    Ok((out, AtPoint { map, residuals: residuals.leaves.into_vec() }))
+    let shardings = flat.leaves.iter().map(committed_sharding).collect();
+    Ok((out, AtPoint { map, residuals: residuals.leaves.into_vec(), shardings }))
 }
 
 impl LinearMap {
@@ -352,6 +356,8 @@ impl LinearMap {
 struct AtPoint {
     map: Arc<LinearMap>,
     residuals: Vec<Array>,
+    /// The shardings of the arguments that are committed. Their cotangents have the same devices.
+    shardings: Vec<Option<Sharding>>,
 }
 
 impl AtPoint {
@@ -379,12 +385,23 @@ impl AtPoint {
     }
 }
 
+impl AtPoint {
+    /// Moves the cotangents of the arguments, which come first in `result`, to the devices of the arguments.
+    fn return_cotangents(&self, mut result: Flat) -> Result<Flat> {
+        for (sharding, cotangent) in self.shardings.iter().zip(&mut result.leaves) {
+            return_to(sharding.as_ref(), cotangent)?;
+        }
+        Ok(result)
+    }
+}
+
 impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     /// Returns the cotangents of the arguments.
     #[track_caller]
     pub fn call(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<Args> {
         let _line = source::enter();
-        self.at.apply("vjp", Flat::of_arguments(&ct.into_arg()), LinearMap::pull_back).at_caller()?.build()
+        let cts = self.at.apply("vjp", Flat::of_arguments(&ct.into_arg()), LinearMap::pull_back);
+        cts.and_then(|cts| self.at.return_cotangents(cts)).at_caller()?.build()
     }
 
     /// Returns the cotangents of the arguments, and the values that the rules of `custom_vjp` functions log
@@ -409,7 +426,8 @@ impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     pub fn with_logs(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<(Args, BTreeMap<String, Flat>)> {
         let _line = source::enter();
         let ct = Flat::of_arguments(&ct.into_arg());
-        self.at.apply("vjp_with_logs", ct, LinearMap::pull_back_with_logs).at_caller()?.build()
+        let pair = self.at.apply("vjp_with_logs", ct, LinearMap::pull_back_with_logs);
+        pair.and_then(|pair| self.at.return_cotangents(pair)).at_caller()?.build()
     }
 }
 

@@ -16,6 +16,7 @@ use crate::error::{Result, err};
 use crate::interpret::ad;
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete};
 use crate::runtime::concrete_inputs::WholeArrays;
+use crate::runtime::device_put::{committed_sharding, return_to};
 use crate::runtime::implicit_jit;
 
 /// The dtypes allowed for arguments and results.
@@ -199,7 +200,11 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     let key = (f.identity(), (&positions, options));
     let f = flat_fn::<Args, F>(f);
     let result = implicit_jit::run_shared("grad", key, &flat, &|flat| gradient(flat, &positions, options, &f))?;
-    let (value, gradient) = result.halves()?;
+    let (value, mut gradient) = result.halves()?;
+    let (order, _) = at_positions(&flat.def, &positions);
+    for (gradient, leaf) in gradient.leaves.iter_mut().zip(order) {
+        return_to(committed_sharding(&flat.leaves[leaf]).as_ref(), gradient)?;
+    }
     Ok((value.build()?, gradient.build()?))
 }
 

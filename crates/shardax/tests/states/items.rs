@@ -278,9 +278,76 @@ fn gradients_go_through_device_put_to_other_devices() -> Result<()> {
         let f = |x: Array| -> Result<Array> { Ok((device_put(&x, &to)?.square() * 3).sum(..)) };
         let slope = [0.0, 6.0, 12.0, 18.0];
         let g = grad(f).call(&x)?;
+        let is_at = |y: &Array, to: &Sharding| y.sharding().is_ok_and(|s| s.is_equivalent_to(to, y.ndim()));
+        let is_at_argument = |y: &Array| is_at(y, &x.sharding().unwrap());
         assert_eq!(host(&g), slope, "{to:?}");
-        assert!(g.sharding()?.is_equivalent_to(&x.sharding()?, 1), "{to:?}: {:?}", g.sharding()?);
+        assert!(is_at_argument(&g), "{to:?}: {:?}", g.sharding()?);
+        let (value, g) = value_and_grad(f).call(&x)?;
+        assert_eq!((value.item::<f32>()?, host(&g)), (42.0, slope.to_vec()));
+        assert!(value.sharding()?.devices() == to.devices() && is_at_argument(&g));
+        assert_eq!(host(&hessian(f).call(&x)?), host(&(eye(4) * 6.0f32)));
+
+        let f = |x: Array| -> Result<Array> { Ok(device_put(&x, &to)?.square() * 3) };
+        let (y, back) = vjp(f, &x)?;
+        assert!(is_at(&y, &to), "{to:?}: {:?}", y.sharding()?);
+        for ct in [ones(4), ones_like(&y)] {
+            let (ct,) = back.call(ct)?;
+            assert_eq!(host(&ct), slope, "{to:?}");
+            assert!(is_at_argument(&ct), "{to:?}: {:?}", ct.sharding()?);
+        }
+        let (y, t) = jvp(f, &x, ones(4))?;
+        assert_eq!((host(&y), host(&t)), (vec![0.0, 3.0, 12.0, 27.0], slope.to_vec()));
+        assert!(is_at(&y, &to) && is_at(&t, &to));
+        let (_, push) = linearize(f, &x)?;
+        for t in [ones(4), ones_like(&x)] {
+            let t = push.call(t)?;
+            assert!(host(&t) == slope && is_at(&t, &to), "{to:?}: {:?}", t.sharding()?);
+        }
+        let y = vmap(f).call(device_put(&x.reshape([1, 4]), &devices()?[0])?)?;
+        assert!(host(&y) == [0.0, 3.0, 12.0, 27.0] && y.sharding()?.devices() == to.devices());
+        assert!(is_at_argument(&jacrev(f).call(&x)?.get(0)));
+
+        // Parameters on both sets of devices, as in a pipeline.
+        let w = device_put(&full(4, 2.0f32), &to)?;
+        let f = |x: Array, w: Array| -> Result<Array> { Ok((device_put(&x.sin(), &to)? * w).sum(..)) };
+        let (value, (dx, dw)) = value_and_grad(f).argnums((Arg::<0>, Arg::<1>)).call((&x, &w))?;
+        assert!(value.sharding()?.devices() == to.devices() && is_at_argument(&dx) && is_at(&dw, &to));
+        assert_eq!((host(&dx), host(&dw)), (host(&(x.cos() * 2.0f32)), host(&x.sin())));
+        let there_and_back = |x: Array| -> Result<Array> {
+            let y = device_put(
+                &(device_put(&x.sin(), &to)? * 2.0f32),
+                &x.sharding().or(devices().map(|d| d[0].clone().into()))?,
+            )?;
+            Ok((y * x).sum(..))
+        };
+        let g = grad(there_and_back).call(&x)?;
+        assert_eq!(host(&g), host(&((x.sin() + x.cos() * &x) * 2.0f32)));
+        assert!(is_at_argument(&g));
     }
+    Ok(())
+}
+
+/// Results that no equation computes stay where they are.
+#[test]
+fn arguments_are_returned_from_transformations_over_several_devices() -> Result<()> {
+    setup();
+    let [first, second] = [0, 1].map(|i| devices().unwrap()[i].clone());
+    let (x, w) = (device_put(&ones(2), &first)?, device_put(&ones(3), &second)?);
+    let f = |x: Array, w: Array| -> Result<(Array, Array, Array, Array)> {
+        Ok((device_put(&x, &second)?, x, w, array(2.0f32)))
+    };
+    let ((moved, x, w, number), _) = jvp(f, (&x, &w), (ones(2), ones(3)))?;
+    let device_of = |y: &Array| y.sharding().unwrap().devices().to_vec();
+    assert_eq!([&moved, &x, &w].map(device_of), [&second, &first, &second].map(|d| vec![d.clone()]));
+    assert_eq!((host(&moved), number.item::<f32>()?), (vec![1.0; 2], 2.0));
+    // Operands that are on different devices are an error, which names both.
+    let mixed =
+        |x: Array, w: Array| -> Result<Array> { Ok((device_put(&x, &second)?.sum(..) * w * x.sum(..)).sum(..)) };
+    let error = grad(mixed).call((&x, &w)).unwrap_err().to_string();
+    assert!(
+        error.contains("Received incompatible devices") && error.contains("[0]") && error.contains("[1]"),
+        "{error}"
+    );
     Ok(())
 }
 

@@ -24,9 +24,16 @@ use crate::source;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShardingConstraint {
     pub sharding: Sharding,
+    /// `true` if the value is a cotangent of what was moved to this sharding, which returns to the operand's devices if
+    /// they differ.
+    pub is_transposed: bool,
 }
 
 impl ShardingConstraint {
+    pub fn new(sharding: Sharding) -> Self {
+        ShardingConstraint { sharding, is_transposed: false }
+    }
+
     /// Returns the sharding of an array of `shape`, unless the compiler chooses a part of it.
     pub fn decided(&self, shape: &[usize]) -> Option<Sharding> {
         let named = self.sharding.as_named();
@@ -92,7 +99,8 @@ impl Primitive for ShardingConstraint {
     }
 
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
-        Ok(vec![cts[0].as_ref().map(|ct| self.apply(ct))])
+        let back = ShardingConstraint { sharding: self.sharding.clone(), is_transposed: !self.is_transposed };
+        Ok(vec![cts[0].as_ref().map(|ct| back.apply(ct))])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
@@ -117,7 +125,7 @@ impl Primitive for ShardingConstraint {
         }
         spec.insert(d, entry);
         let sharding = NamedSharding::try_new(named.mesh(), PartitionSpec::new(spec))?.into();
-        Ok((smallvec![ShardingConstraint { sharding }.apply(&args[0])], dims.to_vec()))
+        Ok((smallvec![ShardingConstraint { sharding, ..*self }.apply(&args[0])], dims.to_vec()))
     }
 }
 
@@ -245,7 +253,7 @@ fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Arra
         _ => entry(explicit.axes().iter().chain(named.spec().axes(d)).copied()),
     });
     let sharding = NamedSharding::try_new(named.mesh(), PartitionSpec::new(dims))?;
-    Ok(ShardingConstraint { sharding: Sharding::Named(sharding) }.apply(x))
+    Ok(ShardingConstraint::new(Sharding::Named(sharding)).apply(x))
 }
 
 /// Applies the sharding of a nested `jit` to a value whose type has one: reshards it over the `Explicit` axes and
@@ -305,5 +313,5 @@ fn constrain_leaf(x: &Array, sharding: Sharding, what: &str) -> Result<Array> {
         sharding.shard_shape(x.shape())?;
     }
     // The constraint only shards the value, because `device_put` handles memory kinds.
-    Ok(ShardingConstraint { sharding: sharding.in_memory(None) }.apply(x))
+    Ok(ShardingConstraint::new(sharding.in_memory(None)).apply(x))
 }
