@@ -368,6 +368,8 @@ fn inner_functions_serve_all_meshes_with_the_same_axes() -> Result<()> {
     assert_eq!((result?, counts.traces), (vec![2.0; 4], 1));
     let (result, counts) = count(|| call_on(&f, &second));
     assert_eq!((result?, counts.traces), (vec![2.0; 4], 0));
+    // As in JAX, the program is lowered once, and compiled for each mesh.
+    assert_eq!((counts.lowerings, counts.compilations), (0, 1));
     Ok(())
 }
 
@@ -425,7 +427,7 @@ fn other_devices_need_no_new_trace() -> Result<()> {
         let (result, counts) = count(|| f.call(on(i)?));
         let result = result?;
         assert_eq!((result.item::<f32>()?, result.devices()?[0].id()), (9.0, i));
-        assert_eq!(counts, Counts { traces: 0, ..first }, "device {i}");
+        assert_eq!(counts, Counts { traces: 0, lowerings: 0, ..first }, "device {i}");
     }
     // Sharded over the half of the devices, then over the others.
     let half = |range: std::ops::Range<usize>| -> Result<Array> {

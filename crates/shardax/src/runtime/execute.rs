@@ -53,6 +53,8 @@ pub(crate) struct LoadedProgram {
     pub warned: AtomicBool,
     /// The compilation request; `None` if the user compiled the program with options.
     pub request: Option<Request>,
+    /// The StableHLO text with locations, if it may serve other devices.
+    pub text: Option<Arc<str>>,
     /// An estimate of the program's memory.
     pub bytes: usize,
     pub last_use: LastUse,

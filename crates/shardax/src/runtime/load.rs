@@ -297,7 +297,10 @@ impl Request {
         let _span = timeline::span(|| format!("compile {}", self.name).into());
         let _traced = tracing::info_span!("compile", name = self.name).entered();
         self.check_layouts()?;
-        let text = self.lower(true)?;
+        let text = match self.text_of_other_devices() {
+            Some(text) => String::from(&*text),
+            None => self.lower(true)?,
+        };
         let plain = without_locations(&text);
         counts::compiling(&self.name, self.program.in_avals());
         let begun = Instant::now();
@@ -350,7 +353,8 @@ impl Request {
         if let Some(replicated) = self.with_replicated(&out_shardings) {
             return replicated.compile(xla_options);
         }
-        Ok(LoadedProgram { shared, ..self.loaded(executable, partitioned, out_shardings, plain.len())? })
+        let loaded = self.loaded(executable, partitioned, out_shardings, plain.len())?;
+        Ok(LoadedProgram { shared, text: self.kept_text(text), ..loaded })
     }
 
     /// Wraps a compiled program. `out_shardings` are the shardings of its results, and `text` is the length of its text.
@@ -368,6 +372,7 @@ impl Request {
             warned: Default::default(),
             request: None,
             ordered: false,
+            text: None,
             bytes: size_of_program(&executable, text),
             last_use: Default::default(),
             name: self.name.clone(),

@@ -29,6 +29,7 @@ mod places;
 pub(crate) mod profiler_server;
 pub(crate) mod program_cache;
 pub(crate) mod reshard;
+mod reused_text;
 mod serialize;
 pub(crate) mod stacked;
 pub(crate) mod stages;
