@@ -365,10 +365,7 @@ impl StandardizeOptions {
             let x = convert(&x, to_inexact(x.dtype()), x.weak_type());
             let reduction = Reduction::new("standardize", &x, axes.into_reduction(), Options::None)?;
             if self.mean.is_none() && self.variance.is_none() && !reduction.is_masked() {
-                // The body of a composite does not know that a number is weakly typed.
-                let weak = self.epsilon.weak_type();
-                let epsilon = if weak { convert(&self.epsilon, x.dtype(), true) } else { self.epsilon.clone() };
-                return composite1("standardize", reduction.signed(), &[x, epsilon], |axes, args| {
+                return composite1("standardize", reduction.signed(), &[x, self.epsilon.clone()], |axes, args| {
                     let (x, epsilon) = (&args[0], &args[1]);
                     let centred = centre(x - x.mean_keepdims(&axes[..]), over(&axes[..]).keepdims(true));
                     let variance = centred.square().mean_keepdims(&axes[..]);

@@ -7,6 +7,7 @@ mod constructors;
 mod exported;
 mod items;
 mod large;
+mod mixed;
 mod sweep;
 #[path = "../functions/table.rs"]
 #[allow(dead_code)]

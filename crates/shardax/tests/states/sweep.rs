@@ -132,7 +132,7 @@ fn run_on_each_device(way: RunWay, f: Run, xs: &[Array], is_varying: bool) -> Re
 }
 
 /// The operands of all cases: positive numbers that are not all alike, of this shape.
-fn operands([n, m]: [usize; 2]) -> Arrays {
+pub(super) fn operands([n, m]: [usize; 2]) -> Arrays {
     let number = |i: usize| 0.25 + (i * 7 % 11) as f32 * 0.125;
     let x: Vec<f32> = (0..n * m).map(number).collect();
     let y: Vec<f32> = (0..n * m).map(|i| number(i + 3)).collect();
@@ -141,7 +141,7 @@ fn operands([n, m]: [usize; 2]) -> Arrays {
     vec![of(x), of(y), Array::from_slice(&mask, &[n, m]).unwrap(), array([0, 0]), random::key(0)]
 }
 
-fn case(xs: &[Array], i: i32) -> Case {
+pub(super) fn case(xs: &[Array], i: i32) -> Case {
     let [x, y, mask, places, key] = [0, 1, 2, 3, 4].map(|k| xs[k].clone());
     Case { x, y, mask, places, key, dtype: DType::F32, i, n: 2, f: 0.5 }
 }
@@ -287,8 +287,12 @@ fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way
 
 /// Reads which combinations are requested: one of so many, beginning with this one.
 fn part_of_all() -> Option<(usize, usize)> {
-    let text = std::env::var("SHARDAX_TEST_STATES_EVERY").ok()?;
-    let (every, part) = text.split_once('+').unwrap_or((&text, "0"));
+    part_of(&std::env::var("SHARDAX_TEST_STATES_EVERY").ok()?)
+}
+
+/// The numbers of `16+3`.
+pub(super) fn part_of(text: &str) -> Option<(usize, usize)> {
+    let (every, part) = text.split_once('+').unwrap_or((text, "0"));
     Some((every.parse().ok()?, part.parse().ok()?))
 }
 

@@ -13,6 +13,7 @@ use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, S
 use crate::core::program::Aval;
 use crate::core::program::trace::{at_caller, bind, runs_now, trace};
 use crate::error::{Result, err};
+use crate::ops::promotion::convert;
 
 /// A function executed eagerly. It is never an equation: a trace records its parts instead.
 #[derive(Clone)]
@@ -21,6 +22,8 @@ struct Composite<P: 'static> {
     params: P,
     outputs: usize,
     body: &'static Body<P>,
+    /// The operands that are weakly typed, which decides the dtypes inside. Values of a text have no weak types.
+    weak: SmallVec<[bool; 4]>,
     /// The type of the body, which identifies it: every closure has its own, and this one captures nothing.
     identity: TypeId,
 }
@@ -30,7 +33,7 @@ type Body<P> = dyn Fn(&P, &[Array]) -> Result<Vec<Array>> + Send + Sync;
 
 impl<P: PartialEq> PartialEq for Composite<P> {
     fn eq(&self, other: &Self) -> bool {
-        self.identity == other.identity && self.params == other.params
+        self.identity == other.identity && self.params == other.params && self.weak == other.weak
     }
 }
 
@@ -40,6 +43,7 @@ impl<P: Hash> Hash for Composite<P> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.identity.hash(state);
         self.params.hash(state);
+        self.weak.hash(state);
     }
 }
 
@@ -67,7 +71,8 @@ where
 {
     const { assert!(size_of::<F>() == 0, "what a composite's body captures would be no part of its key") };
     // Without a size, it takes no memory.
-    run(Composite { name, params, outputs, body: Box::leak(Box::new(body)), identity: TypeId::of::<F>() }, args)
+    let weak = args.iter().map(Array::weak_type).collect();
+    run(Composite { name, params, outputs, body: Box::leak(Box::new(body)), weak, identity: TypeId::of::<F>() }, args)
 }
 
 #[track_caller]
@@ -130,7 +135,11 @@ where
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        cx.expand(args, |args| (self.body)(&self.params, args))
+        cx.expand(args, |args| {
+            let weak = self.weak.iter().copied().chain(std::iter::repeat(false));
+            let args: Vec<Array> = args.iter().zip(weak).map(|(x, weak)| convert(x, x.dtype(), weak)).collect();
+            (self.body)(&self.params, &args)
+        })
     }
 
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
