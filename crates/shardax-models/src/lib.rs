@@ -32,6 +32,7 @@ pub mod gguf;
 pub mod huggingface;
 mod pytorch;
 mod quantized;
+mod ranks;
 mod sampling;
 #[cfg(feature = "text")]
 pub mod text;

@@ -56,6 +56,7 @@ mod module;
 pub mod optim;
 mod pipeline;
 mod policy;
+mod ranks;
 mod rngs;
 mod rules;
 mod shardings;

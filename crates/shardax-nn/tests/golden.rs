@@ -33,6 +33,16 @@ macro_rules! families {
 
 families! { nn optim optimizers optim_wrappers losses nn_half nn_layers attention nn_train contrib }
 
+/// Cases whose functions themselves add operands of different ranks.
+const OPERANDS_OF_DIFFERENT_RANKS: &[&str] = &["nn_layers/mha_cross", "nn_train/gpt", "optim_wrappers/dynamic_scale"];
+
+/// All cases in CI, elsewhere a slice.
+#[test]
+fn layers_where_rank_promotion_is_an_error() {
+    golden_support::quick::eight_devices();
+    golden_support::ranks::check_ranks(FAMILIES, golden_support::outside_of_ci(5), OPERANDS_OF_DIFFERENT_RANKS);
+}
+
 /// `cargo xtask platforms` runs it, in several processes: see `golden_support::other_platforms`.
 #[test]
 #[ignore = "a table, made by a command of its own"]

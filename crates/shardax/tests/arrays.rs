@@ -372,6 +372,9 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
 /// JAX: `testRankPromotion`.
 #[test]
 fn ranks_are_promoted_as_the_rule_says() -> Result<()> {
+    use shardax::numpy::{average, choose, cross, geomspace, linspace, logical_and, nanquantile, quantile};
+    use shardax::scipy::integrate::trapezoid;
+    use shardax::scipy::special::xlogy;
     use shardax::{RankPromotion, numpy_rank_promotion};
     setup();
     let (x, y) = (ones([2, 3]), ones(3));
@@ -380,13 +383,38 @@ fn ranks_are_promoted_as_the_rule_says() -> Result<()> {
     let error = add.call((x.clone(), y.clone())).unwrap_err().to_string();
     let says = "Operands could not be broadcast together for add on shapes (2, 3) (3,)";
     assert!(error.contains(says) && error.contains("arrays.rs"), "{error}");
-    for result in [&x * &y, where_(x.greater(0), &x, &y), maximum(&y, &x), x.pow(&y)] {
+    for result in [&x * &y, maximum(&y, &x), x.pow(&y), logical_and(&x, &y), xlogy(&x, &y)] {
         let error = result.check().unwrap_err().to_string();
         assert!(error.contains("Operands could not be broadcast together for"), "{error}");
     }
-    // Scalars, equal ranks, and functions of the library are not concerned.
-    for result in [&x * 2, &x + y.sum(..), &x * y.expand_dims(0), shardax::nn::softmax(&x, -1), x.std(0)] {
+    // Scalars and equal ranks are not concerned.
+    for result in [&x * 2, &x + y.sum(..), &x * y.expand_dims(0)] {
         result.check()?;
+    }
+    // Neither are other functions. JAX computes these too, except for `geomspace`, `linspace`, `trapezoid` and `standardize`.
+    let place = array([0, 1, 0]);
+    let results = [
+        shardax::nn::softmax(&x, -1),
+        x.std(0),
+        where_(x.greater(0), &x, &y),
+        where_(y.greater(0), &x, &x),
+        average(&x, &y, 1),
+        choose(&place, [&x, &x], shardax::numpy::IndexMode::Clip),
+        cross(&x, &y),
+        geomspace(&x, &y * 2, 4),
+        linspace(&x, &y, 4),
+        quantile(&x, &y, 0),
+        nanquantile(&x, &y, 0),
+        trapezoid(&x, &y, 1),
+        x.at(0).set(&y),
+        x.at(..).add(&y),
+        x.sum(over(0).mask(y.greater(0))),
+        random::multivariate_normal(random::key(0), &y, eye(3), 2),
+        random::gamma(random::key(0), &y, [2, 3]),
+        shardax::nn::StandardizeOptions::new().mean(&y).standardize(&x, 1),
+    ];
+    for (i, result) in results.iter().enumerate() {
+        result.check().map_err(|error| error.help(format!("result {i}")))?;
     }
     drop(strict);
     let _ = add.call((x.clone(), y.clone()))?;

@@ -3,9 +3,9 @@
 #[allow(dead_code)]
 mod golden_support;
 
-use golden_support::check_family;
 use golden_support::compare::{differ, is_blind};
 use golden_support::quick::eight_devices as setup;
+use golden_support::{check_family, outside_of_ci};
 
 const IN_SHARDAX_NN: &str = "losses and layers are in shardax-nn, which compares them";
 
@@ -140,6 +140,43 @@ fn operations_in_other_programs() {
     };
     let families: Vec<_> = FAMILIES.iter().copied().filter(|(name, _)| chosen(name)).collect();
     golden_support::ways::check_ways(&families, every.unwrap_or(101), PENDING, &[]);
+}
+
+/// Cases that apply operators and elementwise functions to operands of different ranks.
+const OPERANDS_OF_DIFFERENT_RANKS: &[&str] = &[
+    "binary/add_",
+    "binary/and_",
+    "binary/div_",
+    "binary/eq_",
+    "binary/ge_",
+    "binary/gt_",
+    "binary/le_",
+    "binary/lt_",
+    "binary/max_",
+    "binary/mul_",
+    "binary/ne_",
+    "binary/pow_",
+    "binary/sub_",
+    "matrices/svd_weighted",
+    "numpy/logical_",
+    "pallas/layer_norm",
+    "pallas/matmul",
+    "scipy/expn_grid",
+    "sort/one_hot_argmax",
+    "special/xlog1py_mixed",
+    "special/xlogy_mixed",
+    "stats/poisson_entropy_rows",
+    "stats/poisson_logpmf_integers",
+    "systematic/binary.and",
+    "systematic/sort.one_hot_argmax",
+    "transform/grad_argnums",
+];
+
+/// All cases in CI, elsewhere a slice.
+#[test]
+fn functions_where_rank_promotion_is_an_error() {
+    setup();
+    golden_support::ranks::check_ranks(FAMILIES, outside_of_ci(5), OPERANDS_OF_DIFFERENT_RANKS);
 }
 
 /// `cargo xtask platforms` runs it, in several processes: see `golden_support::other_platforms`.

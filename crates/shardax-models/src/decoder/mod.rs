@@ -12,6 +12,8 @@ pub use latent::LatentAttention;
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
+use crate::ranks::allow_any_ranks;
+
 /// A transformer that predicts the next token. Its [`DecoderConfig`] chooses the architecture: Llama's by default, or
 /// another one, such as Qwen's, Gemma's, GPT-2's or Mixtral's.
 ///
@@ -129,6 +131,7 @@ impl Decoder {
     /// The features of tokens `[..., length]`, as the first layer takes them: `[..., length, features]`.
     #[track_caller]
     pub fn embed(&self, tokens: impl ArrayLike) -> Array {
+        let _ranks = allow_any_ranks();
         let tokens = tokens.into_array();
         if let Err(error) = check_tokens("Decoder", &self.embed, &tokens) {
             return Array::from_error(error, &tokens);
@@ -145,6 +148,7 @@ impl Decoder {
     /// Applies the layers to `x`, `[..., length, features]`.
     #[track_caller]
     pub fn hidden(&self, x: Array) -> Array {
+        let _ranks = allow_any_ranks();
         if let Some(stack) = &self.stack {
             let scanned = stack.scan(|block: &Block, x: Array| (block.forward(x), ()), x.clone());
             return scanned.map_or_else(|error| Array::from_error(error, &x), |(y, ())| y);
@@ -201,6 +205,7 @@ impl Decoder {
     /// Decodes at given positions, `[batch, length]`, with a mask of the cache.
     #[track_caller]
     pub(crate) fn decode_at(&mut self, tokens: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
+        let _ranks = allow_any_ranks();
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;
         let cached = self.cached();
         let mut x = self.embed_at(tokens, || positions.cloned().unwrap_or_else(|| cached + arange(0..length)));

@@ -14,6 +14,7 @@ use shardax_nn::prelude::*;
 use crate::decoder::check_positions;
 use crate::error::value_error;
 use crate::huggingface::{BertOptions, attention};
+use crate::ranks::allow_any_ranks;
 use crate::{Mlp, Norm};
 
 /// A model that encodes an input, and writes a text one token after the other that attends to it: T5
@@ -141,6 +142,7 @@ impl EncoderDecoder {
     /// `[batch, frames, bins]`, which is twice as long as the result. The options have the mask of tokens.
     #[track_caller]
     pub fn encode(&self, inputs: impl ArrayLike, options: &BertOptions) -> Array {
+        let _ranks = allow_any_ranks();
         let inputs = inputs.into_array();
         let x = match &self.sound {
             Some(layers) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
@@ -179,6 +181,7 @@ impl EncoderDecoder {
     /// (see [`encode`](EncoderDecoder::encode)).
     #[track_caller]
     pub fn forward(&self, inputs: impl ArrayLike, targets: impl ArrayLike, options: &BertOptions) -> Array {
+        let _ranks = allow_any_ranks();
         let targets = targets.into_array();
         let input = self.attend_to(self.encode(inputs, options), options);
         let length = targets.shape().last().copied().unwrap_or(0);
@@ -211,6 +214,7 @@ impl EncoderDecoder {
     /// Fails before `init_cache`.
     #[track_caller]
     pub fn decode(&mut self, tokens: impl ArrayLike, input: &EncodedInput) -> Array {
+        let _ranks = allow_any_ranks();
         let tokens = tokens.into_array();
         let attention = self.decoder.blocks.first().map(|block| &block.attention);
         let index = attention.and_then(|attention| attention.cache_index.as_ref()).map(|index| (**index).clone());

@@ -5,6 +5,7 @@ use shardax_nn::prelude::*;
 use super::config::Fields;
 use super::{Config, KeyMap, Layout, Pretrained, attention, mlp};
 use crate::decoder::{check_positions, check_tokens};
+use crate::ranks::allow_any_ranks;
 use crate::{Activation, Mlp};
 
 /// The architecture of a [`Bert`].
@@ -312,6 +313,7 @@ impl Bert {
     /// positions, and for unknown tokens if their values are known.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let _ranks = allow_any_ranks();
         let tokens = tokens.into_array();
         let checked = check_tokens("Bert", &self.tokens, &tokens)
             .and_then(|()| check_positions("Bert", &self.positions, self.first_position, &tokens));
@@ -353,6 +355,7 @@ impl Bert {
     /// classes]`, of each text, `[batch, classes]`, or without a head the encodings.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let _ranks = allow_any_ranks();
         let mut x = self.encode(tokens, options);
         if self.pools {
             // The first token is the one that stands for the text.

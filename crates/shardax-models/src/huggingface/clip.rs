@@ -7,6 +7,7 @@ use super::encoder::{BlockSizes, EncoderBlock, PatchSizes, Patches, block_keys, 
 use super::{Config, KeyMap, Layout, Pretrained, of_type};
 use crate::Activation;
 use crate::decoder::check_positions;
+use crate::ranks::allow_any_ranks;
 
 /// The architecture of a [`Clip`].
 #[derive(Clone, Debug, PartialEq)]
@@ -224,6 +225,7 @@ impl Clip {
     /// Fails for more tokens than the model has positions.
     #[track_caller]
     pub fn text_features(&self, tokens: impl ArrayLike) -> Array {
+        let _ranks = allow_any_ranks();
         let tokens = tokens.into_array();
         if let Err(error) = check_positions("Clip", &self.positions, 0, &tokens) {
             return Array::from_error(error, &tokens);
@@ -244,6 +246,7 @@ impl Clip {
     /// normalized.
     #[track_caller]
     pub fn image_features(&self, images: impl ArrayLike) -> Array {
+        let _ranks = allow_any_ranks();
         let x = self.patches.forward(images);
         if x.check().is_err() {
             return x;
@@ -255,6 +258,7 @@ impl Clip {
     /// Logits `[images, texts]`: the cosine of the features of each image and each text, times the learned factor.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, images: impl ArrayLike) -> Array {
+        let _ranks = allow_any_ranks();
         let (texts, images) = (self.text_features(tokens), self.image_features(images));
         let [texts, images] = [texts, images].map(|x| &x / x.square().sum_keepdims(-1).sqrt());
         einsum("if,tf->it", &[&images, &texts]) * self.logit_scale.exp().astype(texts.dtype())

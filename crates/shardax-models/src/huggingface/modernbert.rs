@@ -7,6 +7,7 @@ use super::bert::{BertHead, head, logits};
 use super::config::{Fields, rope_object, scaled_rope};
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, of_type};
 use crate::decoder::check_tokens;
+use crate::ranks::allow_any_ranks;
 use crate::{Activation, Mlp, Norm, NormKind};
 
 /// The architecture of a [`ModernBert`].
@@ -219,6 +220,7 @@ impl ModernBert {
     /// The encoding of each token of `[batch, length]`: `[batch, length, features]`. Kinds of tokens have no effect.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let _ranks = allow_any_ranks();
         let tokens = tokens.into_array();
         if let Err(error) = check_tokens("ModernBert", &self.tokens, &tokens) {
             return Array::from_error(error, &tokens);
@@ -238,6 +240,7 @@ impl ModernBert {
     /// The results of the [head](BertHead), as of [`Bert::forward`](super::Bert::forward).
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let _ranks = allow_any_ranks();
         let mut x = self.encode(tokens, options);
         if x.check().is_err() {
             return x;

@@ -6,6 +6,7 @@ use shardax_nn::prelude::*;
 
 use super::{Bert, BertOptions, Config, LoadOptions, ModernBert, pretrained};
 use crate::error::{read_small, value_error};
+use crate::ranks::allow_any_ranks;
 
 /// An encoder whose features of tokens are pooled to one vector of a text, as `sentence-transformers` saves it.
 #[derive(Module, Clone, Debug)]
@@ -71,6 +72,7 @@ impl SentenceEncoder {
     /// The vectors of texts, `[batch, features]`, of their tokens `[batch, length]`.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let _ranks = allow_any_ranks();
         let x = self.encoder.encode(tokens, options);
         if x.check().is_err() {
             return x;

@@ -20,6 +20,7 @@ use shardax::prelude::*;
 use self::shapes::Shapes;
 use crate::check::{FINITE, integer, same_shape, value_error, within};
 use crate::layers::promoted;
+use crate::ranks::allow_any_ranks;
 
 /// Scaled dot-product attention, `softmax(q kᵀ / sqrt(depth)) v` for each head. [`AttentionOptions`] adds masks and
 /// more.
@@ -254,6 +255,7 @@ impl AttentionOptions {
 
     /// Replaces causality and window by a mask for queries at positions `start..` among all keys.
     pub(crate) fn seen_from(mut self, start: &Array, queries: usize, keys: usize) -> Self {
+        let _ranks = allow_any_ranks();
         let query = start + arange(0..queries as i32).expand_dims(1);
         let key = arange(0..keys as i32);
         let mut visible = query.greater_equal(&key);
@@ -295,6 +297,7 @@ impl AttentionOptions {
     /// Returns the result, and, if `residual`, the logsumexp of each query's scores, `[..., heads, queries]`.
     #[track_caller]
     fn attend(&self, query: &Array, key: Array, value: Array, residual: bool) -> Result<(Array, Option<Array>)> {
+        let _ranks = allow_any_ranks();
         let [q, k, v] = promoted([query.clone(), key, value]);
         self.check("dot_product_attention", &q, &k, &v)?;
         if let Some(rope) = &self.rope {

@@ -8,6 +8,7 @@ use super::shapes::{Shapes, wide};
 use super::{AttentionOptions, same_segment};
 use crate::check::value_error;
 use crate::layers::promoted;
+use crate::ranks::allow_any_ranks;
 use crate::rules::{axes_of, varying};
 use crate::shardings::reshard_like;
 
@@ -248,6 +249,7 @@ impl Ring {
 
     /// Returns the mask between the local queries and the keys of the block that device `source` owns.
     fn seen(&self, device: &Array, source: &Array, shapes: &Shapes, ids: &Option<Segments>) -> Option<Array> {
+        let _ranks = allow_any_ranks();
         let query = device * shapes.queries as i32 + arange(0..shapes.queries as i32);
         let key = source * shapes.keys as i32 + arange(0..shapes.keys as i32);
         let segments = ids.as_ref().map(|ids| {

@@ -5,6 +5,7 @@ use std::f64::consts::PI;
 use shardax::prelude::*;
 
 use crate::check::{require, value_error, within};
+use crate::ranks::allow_any_ranks;
 
 /// Rotary position embedding: pairs of features are rotated by an angle that grows with the position, so that the dot
 /// product of a query and a key depends on their distance.
@@ -128,6 +129,7 @@ impl Rope {
     pub fn apply(&self, x: impl ArrayLike, positions: impl ArrayLike) -> Array {
         let (x, positions) = (x.into_array(), positions.into_array());
         require!(&x, self.check(&x));
+        let _ranks = allow_any_ranks();
         let depth = x.shape()[x.ndim() - 1];
         let rotated = self.rotary_dim.unwrap_or(depth);
         let speeds = self.speeds(rotated, &positions);

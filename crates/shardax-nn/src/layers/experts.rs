@@ -9,6 +9,7 @@ use shardax::sharding::Typed;
 use super::stack::has_state;
 use super::{Layer, Linear, Stack};
 use crate::check::{positive, value_error, within};
+use crate::ranks::allow_any_ranks;
 use crate::rules::Place;
 use crate::{Module, Rngs, Rules};
 
@@ -212,7 +213,10 @@ impl<E: Layer> MixtureOfExperts<E> {
             (correction, groups) => {
                 // The correction and the groups change which experts are chosen, but not their weights.
                 let preference = match correction {
-                    Some(correction) => &scores + correction.astype(scores.dtype()),
+                    Some(correction) => {
+                        let _ranks = allow_any_ranks();
+                        &scores + correction.astype(scores.dtype())
+                    }
                     None => scores.clone(),
                 };
                 let preference = match groups {

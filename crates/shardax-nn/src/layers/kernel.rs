@@ -6,6 +6,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::compute_dtype;
+use crate::ranks::allow_any_ranks;
 use crate::shardings::align_with;
 use crate::{IntoAxisNames, Rngs};
 
@@ -181,6 +182,7 @@ impl KernelOptions {
 pub(super) fn with_bias(y: Array, bias: Option<Array>) -> Array {
     match bias {
         Some(bias) => {
+            let _ranks = allow_any_ranks();
             let bias = align_with(bias, &y);
             y + bias
         }

@@ -8,6 +8,7 @@ use shardax::{Error, ErrorKind};
 use super::kernel::with_bias;
 use super::{Layer, Linear, compute_dtype};
 use crate::Frozen;
+use crate::ranks::allow_any_ranks;
 
 /// A [`Linear`] layer for inference with weights of 4 bits, where groups of inputs share a scale, or of 8 bits, where all
 /// inputs share a scale. Each output has its own scales.
@@ -98,6 +99,7 @@ impl QuantizedLinear {
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
+        let _ranks = allow_any_ranks();
         let operands: Vec<&Array> = [&x, &*self.scales].into_iter().chain(&self.bias).collect();
         let dtype = compute_dtype(self.dtype, &operands);
         let (shape, groups) = (self.kernel.shape(), self.scales.shape()[0]);

@@ -4,6 +4,7 @@ use shardax::nn::{log_sigmoid, log_softmax, softmax};
 use shardax::prelude::*;
 
 use crate::check::{FINITE, NOT_NEGATIVE, floating, integer, require, same_shape, within};
+use crate::ranks::allow_any_ranks;
 
 /// The cross entropy between the softmax of `logits` and `labels`, which are probabilities: one-hot, or soft.
 ///
@@ -84,6 +85,7 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
         integer(name, "labels", &labels),
         same_shape(name, ("logits without the classes", batch), ("labels", labels.shape())),
     );
+    let _ranks = allow_any_ranks();
     let classes = *classes as i64;
     // The dtype of narrow labels may not represent the number of classes.
     let labels = if labels.dtype().byte_size() < 4 { labels.astype(DType::I32) } else { labels };

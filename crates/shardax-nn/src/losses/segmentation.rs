@@ -4,6 +4,7 @@ use shardax::nn::{sigmoid, softmax};
 use shardax::prelude::*;
 
 use crate::check::{floating, require, same_shape};
+use crate::ranks::allow_any_ranks;
 
 /// Options of the [`dice_loss`].
 ///
@@ -104,7 +105,10 @@ impl DiceOptions {
         let denominator = &overlap + self.alpha * false_positives + self.beta * false_negatives + self.smooth;
         let loss = 1 - (overlap + self.smooth) / denominator;
         let loss = match &self.class_weights {
-            Some(weights) => loss * weights,
+            Some(weights) => {
+                let _ranks = allow_any_ranks();
+                loss * weights
+            }
             None => loss,
         };
         let loss = match self.ignore_background && classes > 1 {

@@ -1,7 +1,6 @@
 //! Broadcasting of operands of different ranks: allowed, with a warning, or an error.
 
 use std::fmt;
-use std::panic::Location;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::error::{Result, err};
@@ -84,8 +83,8 @@ pub struct RankPromotionGuard {
 /// [`config::set_numpy_rank_promotion`](crate::config::set_numpy_rank_promotion). A function that was traced under
 /// another rule is traced again.
 ///
-/// The rule applies to operators, elementwise functions such as `maximum`, and `where_` that the program calls itself.
-/// Other functions and layers always broadcast as they need.
+/// The rule applies to the operands of operators and of elementwise functions such as `maximum`, as in JAX. Other functions
+/// and layers always broadcast as they need.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -102,22 +101,27 @@ pub fn numpy_rank_promotion(rule: RankPromotion) -> RankPromotionGuard {
     RankPromotionGuard { _guard: THREAD.guard(rule) }
 }
 
-/// Applies the rule to an operation that the user wrote. If operands that are not scalars differ in rank, it fails or
-/// warns.
+/// Allows operands of different ranks until the guard is dropped. A function of the library that broadcasts its own
+/// arrays begins with it, because the rule is for the operands of the user's program. It must not hold while functions of
+/// the user run.
+#[must_use = "other ranks are allowed only while the guard lives"]
+pub(crate) fn allow() -> Guard<RankPromotion> {
+    THREAD.guard(RankPromotion::Allow)
+}
+
+/// Applies the rule to operands. If operands that are not scalars differ in rank, it fails or warns.
 #[track_caller]
-pub(crate) fn check(name: &str, shapes: &[&[usize]]) -> Result<()> {
-    let mut ranks = shapes.iter().map(|shape| shape.len()).filter(|rank| *rank > 0);
+pub(crate) fn check<'a>(name: &str, shapes: impl Iterator<Item = &'a [usize]> + Clone) -> Result<()> {
+    let mut ranks = shapes.clone().map(<[usize]>::len).filter(|rank| *rank > 0);
     let rank_of_first = ranks.next();
     if ranks.all(|rank| Some(rank) == rank_of_first) {
         return Ok(());
     }
-    // The library's own calls broadcast as they need, whatever the user's rule.
     let rule = RankPromotion::current();
-    if rule == RankPromotion::Allow || source::is_own(Location::caller()) {
+    if rule == RankPromotion::Allow {
         return Ok(());
     }
     let shapes: Vec<String> = shapes
-        .iter()
         .map(|shape| match shape {
             [size] => format!("({size},)"),
             sizes => format!("({})", sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),

@@ -27,7 +27,7 @@ fn stem() -> &'static str {
 
 /// Returns `true` if a location is in the sources of shardax, shardax-nn or shardax-train, or of the standard library,
 /// which calls user functions.
-pub(crate) fn is_own(location: Line) -> bool {
+fn is_own(location: Line) -> bool {
     if location.file().starts_with("/rustc/") || location.file().contains("/rustlib/src/rust/library/") {
         return true;
     }

@@ -7,6 +7,7 @@ use crate::error::err;
 use crate::ops::lax;
 use crate::ops::numpy::{ConvolveMode, complex, convolve, ones_like, promote_dtypes, to_inexact, vander, zeros_dtype};
 use crate::ops::operators::ArrayLike;
+use crate::rank_promotion;
 
 /// The largest degree of [`polyfit`], which decomposes a matrix with one column more.
 const MAX_DEGREE: usize = 1 << 12;
@@ -37,6 +38,7 @@ pub fn polyfit<'a>(x: impl ArrayLike, y: impl ArrayLike, deg: usize, w: impl Int
             return Err(err!(Value, "polyfit of degree {deg} is too large")
                 .help(format!("choose a degree of at most {MAX_DEGREE}")));
         }
+        let _ranks = rank_promotion::allow();
         let (mut left, mut right) = (vander(&args[0], deg + 1), args[1].clone());
         if let Some(w) = w {
             let w = w.astype(right.dtype());

@@ -19,6 +19,7 @@ use crate::ops::primitive::reshard::sharded_alike;
 use crate::ops::primitive::softmax::{Softmax, shifted};
 use crate::ops::primitive::special::slopes::{ROOT_OF_SUM, SOFT_SIGN};
 use crate::ops::primitive::stop_gradient::stop_gradient;
+use crate::rank_promotion;
 use crate::shape::{AxisNumber, normalize_axis};
 use crate::sharding::{DimSpec, Typed};
 use crate::source;
@@ -372,6 +373,7 @@ impl StandardizeOptions {
                     Ok(vec![centred * (variance + epsilon).rsqrt()])
                 });
             }
+            let _ranks = rank_promotion::allow();
             let over = reduction.inner();
             let mean = self.mean.clone().unwrap_or_else(|| x.mean(over.clone()));
             let centred = &x - mean;

@@ -82,14 +82,21 @@ pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -
     Ok(args.iter().map(|a| convert(a, dtype, weak)).collect())
 }
 
+/// Broadcasts operands to their common shape, if the rule of [`rank_promotion`] allows it.
 #[track_caller]
 pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
+    rank_promotion::check(name, args.iter().map(Array::shape))?;
+    broadcast_any_ranks(name, args)
+}
+
+/// Broadcasts operands to their common shape, whatever their ranks.
+#[track_caller]
+pub(crate) fn broadcast_any_ranks(name: &str, args: &[Array]) -> Result<Vec<Array>> {
     let Some(first) = args.iter().find(|a| a.ndim() > 0) else { return Ok(args.to_vec()) };
     if args.iter().all(|a| a.ndim() == 0 || a.shape() == first.shape()) {
         return Ok(args.to_vec());
     }
     let shapes: Vec<&[usize]> = args.iter().map(|a| a.shape()).collect();
-    rank_promotion::check(name, &shapes)?;
     let Some(shape) = broadcast_shapes(&shapes) else {
         check_context(name, &args.iter().map(Array::aval).collect::<Vec<_>>())?;
         let types: Vec<String> = args.iter().map(|a| a.type_name()).collect();

@@ -3,10 +3,9 @@
 use super::operators::ArrayLike;
 use super::primitive::binary::Select;
 use super::primitive::reshard::sharded_alike;
-use super::promotion::{broadcast_args, promote_args};
+use super::promotion::{broadcast_any_ranks, promote_dtypes};
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::rank_promotion;
 use crate::source;
 
 /// `x` where `condition` is true, else `y`; broadcast and promoted.
@@ -21,11 +20,10 @@ use crate::source;
 pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let _line = source::enter();
     let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
-    // Outside of the closures, which do not know the caller.
-    let ranks = rank_promotion::check("where", &[condition.shape(), x.shape(), y.shape()]);
-    let result = condition.check().and(ranks).and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
+    let result = condition.check().and_then(|()| promote_dtypes(&[&x, &y], |dtype| dtype)).and_then(|args| {
+        let args = broadcast_any_ranks("where", &args)?;
         let condition = if condition.dtype() == DType::Bool { condition.clone() } else { condition.not_equal(0) };
-        let mut operands = broadcast_args("where", &[condition.clone(), args[0].clone(), args[1].clone()])?;
+        let mut operands = broadcast_any_ranks("where", &[condition.clone(), args[0].clone(), args[1].clone()])?;
         if operands.iter().zip([&condition, &x, &y]).any(|(grown, x)| grown.shape() != x.shape()) {
             operands = sharded_alike(&operands);
         }

@@ -29,6 +29,7 @@ pub mod numpy_options;
 pub mod pallas;
 pub mod promotion;
 pub mod random;
+pub mod ranks;
 pub mod reduce;
 pub mod science;
 pub mod scipy;

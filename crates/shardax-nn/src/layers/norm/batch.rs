@@ -5,6 +5,7 @@ use shardax::prelude::*;
 use super::{Norm, NormBuilder, NormLayer, NormOptions, Statistics, check, normalize, result_dtype, widened};
 use crate::check::{require, within};
 use crate::layers::Layer;
+use crate::ranks::allow_any_ranks;
 use crate::shardings::reshard_like;
 use crate::{BatchStat, Rngs};
 
@@ -110,6 +111,7 @@ impl BatchNorm {
         let dtype = self.result_dtype(&x);
         let x = x.astype(dtype);
         if !self.training {
+            let _ranks = allow_any_ranks();
             let centred = widened(&x) - &*self.mean;
             return normalize(&centred, &self.var, self.parameters(), self.epsilon, dtype);
         }

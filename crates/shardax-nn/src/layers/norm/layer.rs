@@ -5,6 +5,7 @@ use shardax::prelude::*;
 use super::{Norm, NormBuilder, NormLayer, NormOptions, Statistics, abs_sq, check, normalize, result_dtype, widened};
 use crate::Rngs;
 use crate::check::require;
+use crate::ranks::allow_any_ranks;
 use crate::shardings::align_with;
 
 /// Normalizes each vector along the last axis to mean 0 and variance 1, then scales and shifts it.
@@ -129,6 +130,7 @@ impl RmsNorm {
         let x = x.into_array();
         let scale = self.scale.as_ref();
         require!(&x, check("RmsNorm", &x, self.options.features, [scale, None], self.epsilon));
+        let _ranks = allow_any_ranks();
         let factor = (abs_sq(&widened(&x)).mean_keepdims(-1) + self.epsilon).rsqrt();
         let factor = match (scale, self.scale_offset) {
             (None, _) => factor,

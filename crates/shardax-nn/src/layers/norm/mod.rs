@@ -21,6 +21,7 @@ use shardax::{Error, ErrorKind};
 use super::compute_dtype;
 use crate::check::{NOT_NEGATIVE, within};
 use crate::layers::Layer;
+use crate::ranks::allow_any_ranks;
 use crate::shardings::align_with;
 use crate::{Filter, IntoAxisNames, Param, Rngs};
 
@@ -261,6 +262,7 @@ fn normalize(
     epsilon: f64,
     dtype: DType,
 ) -> Array {
+    let _ranks = allow_any_ranks();
     let [scale, bias] = [scale, bias].map(|p| p.map(|p| align_with(p.clone(), centred)));
     let factor = (var + epsilon).rsqrt();
     let y = centred * scale.map_or(factor.clone(), |scale| factor * scale);

@@ -2,7 +2,7 @@
 
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
-use super::{broadcast_args, checked_or_failed, concatenate, where_};
+use super::{broadcast_any_ranks, checked_or_failed, concatenate, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -55,7 +55,7 @@ pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Res
     let _line = source::enter();
     let arrays = into_arrays(arrays);
     arrays.iter().try_for_each(Array::check)?;
-    let arrays = broadcast_args("broadcast_arrays", &arrays).at_caller()?;
+    let arrays = broadcast_any_ranks("broadcast_arrays", &arrays).at_caller()?;
     let shape = arrays.iter().find(|x| x.ndim() > 0).map(Array::shape_owned).unwrap_or_default();
     Ok(arrays.iter().map(|x| x.broadcast_to(&shape)).collect())
 }

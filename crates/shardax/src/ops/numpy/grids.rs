@@ -10,6 +10,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reshard::sharded_alike;
 use crate::ops::primitive::special::slopes::HYPOT;
+use crate::rank_promotion;
 
 /// The rows and columns of the entries of an `n` × `m` matrix for which `chosen(row, column)` is true, int32.
 #[track_caller]
@@ -101,6 +102,7 @@ pub fn tri(n: usize, m: usize, k: i32) -> Array {
 pub fn cross(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     checked_or_failed(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        let _ranks = rank_promotion::allow();
         let args = super::promote_args("cross", &[&x, &y])?;
         if args[0].shape().last() != Some(&3) || x.shape().last() != Some(&3) || y.shape().last() != Some(&3) {
             return Err(err!(

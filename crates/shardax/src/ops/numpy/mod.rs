@@ -77,7 +77,8 @@ pub use shapes::{concatenate as concat, transpose as permute_dims};
 pub use ufuncs::{degrees as rad2deg, radians as deg2rad};
 
 pub(crate) use super::promotion::{
-    broadcast_args, convert, promote_args, promote_args_of, promote_dtypes, promote_factors, to_inexact, to_strong_type,
+    broadcast_any_ranks, broadcast_args, convert, promote_args, promote_args_of, promote_dtypes, promote_factors,
+    to_inexact, to_strong_type,
 };
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;

@@ -9,6 +9,7 @@ use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::ops::primitive::elementwise_rules::Accepts;
+use crate::rank_promotion;
 
 /// Checks that the axis has an element `kth`.
 fn has_element(name: &str, x: &Array, kth: i32, axis: usize) -> Result<()> {
@@ -207,6 +208,7 @@ pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
         let padded = lax::pad(&bits, &Array::literal(Scalar::Int(0), DType::U8, false), &widths);
         let lead = &x.shape()[..x.ndim() - 1];
         let bytes = lax::reshape(&padded, &[lead, &[n.div_ceil(8), 8]].concat());
+        let _ranks = rank_promotion::allow();
         Ok(super::left_shift(bytes, shifts(bitorder)).sum(-1).astype(DType::U8))
     })
 }
@@ -229,6 +231,7 @@ pub fn unpackbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
             return Err(err!(Type, "unpackbits needs an array of uint8, got {}", x.type_name())
                 .help("convert it with `astype(DType::U8)`"));
         }
+        let _ranks = rank_promotion::allow();
         let bits = super::right_shift(x.expand_dims(-1), shifts(bitorder)) & 1;
         let n = x.shape()[x.ndim() - 1];
         Ok(lax::reshape(&bits, &[&x.shape()[..x.ndim() - 1], &[8 * n]].concat()))

@@ -9,6 +9,7 @@ use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
+use crate::rank_promotion;
 use crate::shape::{broadcast_shapes, normalize_axis};
 
 options! {
@@ -73,6 +74,7 @@ impl LinspaceOptions {
             let dtype = self.result_dtype(&start, &stop)?;
             let wide = to_inexact(dtype);
             let (start, stop) = (start.astype(wide), stop.astype(wide));
+            let _ranks = rank_promotion::allow();
             let sign = super::sign(&start);
             let [log_start, log_stop] = [&start, &stop].map(|x| super::log10(x / &sign));
             let line = line(&log_start, &log_stop, num, self.endpoint, Some(wide), 0)?;

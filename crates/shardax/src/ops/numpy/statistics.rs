@@ -15,6 +15,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::accumulator;
+use crate::rank_promotion;
 use crate::shape::AxisNumber;
 
 /// The weighted mean over `axes`: `sum(x * weights) / sum(weights)`. The weights have the shape of `x`, or
@@ -31,6 +32,7 @@ pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduct
     let x = &x.into_array();
     let weights = weights.into_array();
     checked_or_failed(x, || {
+        let _ranks = rank_promotion::allow();
         let args = promote_args("average", &[x, &weights])?;
         let dtype = to_inexact(args[0].dtype());
         let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, dtype)).collect();

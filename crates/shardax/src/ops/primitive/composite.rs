@@ -14,6 +14,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::{at_caller, bind, runs_now, trace};
 use crate::error::{Result, err};
 use crate::ops::promotion::convert;
+use crate::rank_promotion;
 
 /// A function executed eagerly. It is never an equation: a trace records its parts instead.
 #[derive(Clone)]
@@ -30,6 +31,14 @@ struct Composite<P: 'static> {
 
 /// A function of parameters and operands. Not a type parameter of [`Composite`], whose code would be compiled for each.
 type Body<P> = dyn Fn(&P, &[Array]) -> Result<Vec<Array>> + Send + Sync;
+
+impl<P> Composite<P> {
+    fn call(&self, args: &[Array]) -> Result<Vec<Array>> {
+        // The body captures nothing, so it calls no function of the user.
+        let _ranks = rank_promotion::allow();
+        (self.body)(&self.params, args)
+    }
+}
 
 impl<P: PartialEq> PartialEq for Composite<P> {
     fn eq(&self, other: &Self) -> bool {
@@ -83,7 +92,7 @@ where
     // The operations inside are attributed to the caller.
     at_caller(|| {
         if !runs_now(args) {
-            return (composite.body)(&composite.params, args);
+            return composite.call(args);
         }
         args.iter().try_for_each(Array::check)?;
         Ok(bind(Arc::new(composite), args).into_vec())
@@ -123,7 +132,7 @@ where
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        Ok(trace(args, |args| (self.body)(&self.params, args))?.program.out_avals().into())
+        Ok(trace(args, |args| self.call(args))?.program.out_avals().into())
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
@@ -138,7 +147,7 @@ where
         cx.expand(args, |args| {
             let weak = self.weak.iter().copied().chain(std::iter::repeat(false));
             let args: Vec<Array> = args.iter().zip(weak).map(|(x, weak)| convert(x, x.dtype(), weak)).collect();
-            (self.body)(&self.params, &args)
+            self.call(&args)
         })
     }
 

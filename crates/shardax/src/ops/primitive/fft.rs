@@ -12,6 +12,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::select::where_;
+use crate::rank_promotion;
 use crate::shape::Shape;
 
 /// The kind of a transform.
@@ -139,6 +140,7 @@ impl Primitive for Fft {
 
     /// The matrix of a transform is symmetric. In a half spectrum, each element also stands for its conjugate.
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        let _ranks = rank_promotion::allow();
         let ct = cts[0].as_ref().map(|ct| match self.kind {
             FftKind::Fft | FftKind::Ifft => self.apply(ct),
             FftKind::Rfft => {

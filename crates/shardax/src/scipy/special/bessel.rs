@@ -10,6 +10,7 @@ use crate::ops::numpy::{arange, concatenate, promote_dtypes, remainder, to_inexa
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::special::{BESSEL_I0, BESSEL_I0E, BESSEL_I1};
 use crate::ops::primitive::unary::BESSEL_I1E;
+use crate::rank_promotion;
 
 /// The modified Bessel function of the first kind, of order 0.
 ///
@@ -97,6 +98,7 @@ pub fn bessel_jn(z: impl ArrayLike, v: usize, n_iter: usize) -> Array {
 /// differentiating the recurrence would lose most digits.
 fn orders(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
     let slopes = move |(z,): (Array,), (t,): (Array,)| -> Result<(Array, Array)> {
+        let _ranks = rank_promotion::allow();
         let values = orders(&z, v + 1, n_iter.max(v + 1))?;
         // J₋₁ is -J₁.
         let lower = concatenate(&[-values.get(1..2), values.get(..v)], 0);
@@ -108,6 +110,7 @@ fn orders(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
 /// Miller's recurrence, from order `n_iter` downwards. It starts with arbitrary values, which are divided by the sum that must be 1 at the
 /// end. Each step divides the values by their magnitude, because they grow by `2 n_iter / |z|` and would overflow.
 fn downwards(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
+    let _ranks = rank_promotion::allow();
     let is_zero = z.equal(0);
     let divisor = where_(&is_zero, 1.0, z);
     let [zero, unit] = [0.0, 1.0].map(|value| &divisor * 0 + value);

@@ -10,6 +10,7 @@ use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{IntoShape, atleast_2d, diag, matmul, promote_dtypes, to_inexact};
 use crate::ops::operators::ArrayLike;
 use crate::random::{self, ChoiceOptions};
+use crate::rank_promotion;
 use crate::scipy::special::{check_real, ndtr};
 
 /// The width of the kernels of [`gaussian_kde`], in standard deviations of the data.
@@ -95,6 +96,7 @@ fn estimate(dataset: &Array, bandwidth: Bandwidth, weights: Option<&Array>) -> R
             (args[0].clone(), &args[1] / args[1].sum(..))
         }
     };
+    let _ranks = rank_promotion::allow();
     // The effective number of points, which is smaller for unequal weights.
     let squares = weights.square().sum(..);
     let neff = 1 / &squares;
@@ -135,6 +137,7 @@ impl GaussianKde {
         let points = points.into_array();
         or_failed(&points, || {
             let [log, weights] = self.kernels(&points)?;
+            let _ranks = rank_promotion::allow();
             Ok((log.exp() * weights).sum(-1))
         })
     }
@@ -151,6 +154,7 @@ impl GaussianKde {
         let points = points.into_array();
         or_failed(&points, || {
             let [log, weights] = self.kernels(&points)?;
+            let _ranks = rank_promotion::allow();
             Ok((log + weights.log()).logsumexp(-1))
         })
     }
