@@ -32,7 +32,7 @@ pub struct ChatTemplate {
 /// The name of the only template of an environment.
 const NAME: &str = "chat_template";
 /// Steps of a template: more are a loop without an end.
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 10_000_000;
 
 impl ChatTemplate {
     /// Parses a template.
