@@ -117,6 +117,8 @@ GPT = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 16, "n_layer": 2, 
 KV = {"num_key_value_heads": 2}
 LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5}
 ATTENTION = ["full_attention", "full_attention"]
+# Of layers that are absent, which the class checks.
+MAMBA = {"mamba_n_heads": 4}
 MINISTRAL = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
              "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5}
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0}
@@ -189,9 +191,9 @@ FAMILIES = [
                                  "routed_scaling_factor": 1.5}),
     ("sarvam_moe", "SarvamMoE", {**KV, **SMALL_EXPERTS, **GROUPS, "head_dim": 8}),
     ("sarvam_mla", "SarvamMLA", {**SMALL_EXPERTS, **GROUPS, **LATENT, "q_lora_rank": None}),
-    ("granite4", "GraniteMoeHybrid", {**KV, **GRANITE, "num_local_experts": 0, "shared_intermediate_size": 20, "layer_types": ATTENTION,
+    ("granite4", "GraniteMoeHybrid", {**KV, **GRANITE, **MAMBA, "num_local_experts": 0, "shared_intermediate_size": 20, "layer_types": ATTENTION,
                                       "position_embedding_type": "rope"}),
-    ("granite4_experts", "GraniteMoeHybrid", {**KV, **GRANITE, "num_local_experts": 4, "shared_intermediate_size": 20,
+    ("granite4_experts", "GraniteMoeHybrid", {**KV, **GRANITE, **MAMBA, "num_local_experts": 4, "shared_intermediate_size": 20,
                                               "layer_types": ATTENTION}),
     ("internlm3", "InternLM3", {**KV, "head_dim": 8, "attention_bias": True, "mlp_bias": True}),
     ("ministral", "Ministral", {**KV, "head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),

@@ -74,13 +74,47 @@ def greedy(model, inputs, start, length):
     return tokens[:, 1:]
 
 
-def t5(name="t5", tied=True, **options):
+def pair(name, kind, **options):
+    """An encoder of texts with a decoder that has positions of its own."""
+    t = transformers
+    sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2}
+    sizes |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_position_embeddings": 24}
+    tokens = {"decoder_start_token_id": 3, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    model = getattr(t, f"{kind}Config")(vocab_size=VOCABULARY, **sizes, **{**tokens, **options})
+    class_name = {"Marian": "MarianMTModel"}.get(kind, f"{kind}ForConditionalGeneration")
+    model = getattr(t, class_name)(model)
+    randomize(model)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
+    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+    inputs = {"input_ids": torch.randint(4, VOCABULARY, (2, 9)).where(mask.bool(), model.config.pad_token_id), "attention_mask": mask}
+    targets = torch.randint(4, VOCABULARY, (2, 7))
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=targets).logits
+    written(name, model, {**inputs, "decoder_input_ids": targets, "logits": logits, "generated": greedy(model, inputs, 3, 6)})
+
+
+def siglip(name="siglip", kind="Siglip", **vision):
+    t = transformers
+    text = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, **SIZES, "projection_size": 16}
+    vision = {"image_size": 8, "patch_size": 4, **SIZES, **vision}
+    config = getattr(t, f"{kind}Config")(text_config=text, vision_config=vision)
+    model = getattr(t, f"{kind}Model")(config)
+    randomize(model)
+    tokens, images = torch.randint(3, 31, (3, 12)), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        output = model(input_ids=tokens, pixel_values=images)
+    names = ["logits_per_image", "text_embeds", "image_embeds"]
+    written(name, model, {"input_ids": tokens, "pixel_values": images, **{name: output[name] for name in names}})
+
+
+def t5(name="t5", tied=True, kind="T5", **options):
     t = transformers
     sizes = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
     # Few buckets, so that texts reach the last one.
     buckets = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
-    config = t.T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, tie_word_embeddings=tied, **sizes, **buckets, **options)
-    model = t.T5ForConditionalGeneration(config)
+    config = getattr(t, f"{kind}Config")(vocab_size=VOCABULARY, decoder_start_token_id=0, tie_word_embeddings=tied, **sizes, **buckets, **options)
+    model = getattr(t, f"{kind}ForConditionalGeneration")(config)
     if not tied:
         model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCABULARY, 16) * 0.3)
     randomize(model)
@@ -97,7 +131,7 @@ def t5(name="t5", tied=True, **options):
         fields = json.loads(path.read_text())
         fields = {key: value for key, value in fields.items() if key != "scale_decoder_outputs"}
         path.write_text(json.dumps({**fields, "tie_word_embeddings": False}, indent=2) + "\n")
-    again = t.T5ForConditionalGeneration.from_pretrained(OUT / name).eval()
+    again = getattr(t, f"{kind}ForConditionalGeneration").from_pretrained(OUT / name).eval()
     with torch.no_grad():
         error = (again(**inputs, decoder_input_ids=targets).logits - logits).abs().max().item()
     assert error < 1e-5, (name, error)
@@ -136,6 +170,14 @@ CASES = {
     "dinov2_model": lambda: dinov2("dinov2_model", "Dinov2Model", use_swiglu_ffn=True, qkv_bias=False),
     "t5": t5,
     "t5_gated": lambda: t5("t5_gated", tied=False, feed_forward_proj="gated-gelu"),
+    "mt5": lambda: t5("mt5", tied=False, kind="MT5"),
+    "umt5": lambda: t5("umt5", tied=False, kind="UMT5"),
+    "bart": lambda: pair("bart", "Bart", scale_embedding=True),
+    "mbart": lambda: pair("mbart", "MBart"),
+    "marian": lambda: pair("marian", "Marian", pad_token_id=32, decoder_start_token_id=32, scale_embedding=True, activation_function="swish"),
+    "pegasus": lambda: pair("pegasus", "Pegasus", scale_embedding=True),
+    "m2m_100": lambda: pair("m2m_100", "M2M100", scale_embedding=True),
+    "siglip": siglip,
     "whisper": whisper,
     "mel": mel,
 }

@@ -45,5 +45,7 @@ pub use decoder::{
 };
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};
-pub use huggingface::{Bert, BertOptions, Clip, Config, LoadOptions, ModernBert, Pretrained, SentenceEncoder, Vit};
+pub use huggingface::{
+    Bert, BertOptions, Clip, Config, Deberta, LoadOptions, ModernBert, Pretrained, SentenceEncoder, Vit,
+};
 pub use quantized::Packed;

@@ -3,6 +3,8 @@
 mod config;
 mod generate;
 mod positions;
+
+pub(crate) use positions::bias as distance_bias;
 mod read;
 mod sound;
 

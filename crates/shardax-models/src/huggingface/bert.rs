@@ -1,10 +1,11 @@
-//! BERT, and the encoders with its blocks: RoBERTa, XLM-RoBERTa and DistilBERT.
+//! BERT, and the encoders with its blocks, such as RoBERTa, DistilBERT, ALBERT and MPNet.
 
+use shardax_nn::Rope;
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
-use super::{Config, KeyMap, Layout, Pretrained, attention, mlp};
+use super::attention;
 use crate::decoder::{check_positions, check_tokens};
+use crate::encoder_decoder::distance_bias;
 use crate::ranks::allow_any_ranks;
 use crate::{Activation, Mlp};
 
@@ -13,15 +14,21 @@ use crate::{Activation, Mlp};
 pub struct BertConfig {
     /// The number of tokens.
     pub vocab_size: usize,
-    /// The features of a token.
+    /// The features of the tables of tokens, positions and kinds.
+    pub embedding_size: usize,
+    /// True if a linear layer converts these features to the features of the blocks.
+    pub projects_embeddings: bool,
+    /// The features of a token in the blocks.
     pub hidden_size: usize,
     /// The features inside an MLP.
     pub intermediate_size: usize,
     /// The number of blocks.
     pub num_hidden_layers: usize,
+    /// The block of each layer: ALBERT applies a block several times.
+    pub block_order: Vec<usize>,
     /// The heads of attention, which divide the features.
     pub num_attention_heads: usize,
-    /// The length of the table of positions.
+    /// The length of the table of positions; 0 if there is none.
     pub max_position_embeddings: usize,
     /// The first positions of the table that no token of a text has: RoBERTa counts from the padding token's number plus 1.
     pub first_position: usize,
@@ -31,6 +38,20 @@ pub struct BertConfig {
     pub layer_norm_eps: f64,
     /// The function in MLPs.
     pub hidden_act: Activation,
+    /// True if MLPs have a gate.
+    pub is_gated: bool,
+    /// True if the layers of attention have biases.
+    pub attention_bias: bool,
+    /// True if the first layers of MLPs have biases.
+    pub mlp_bias: bool,
+    /// True if the last layers of MLPs have biases.
+    pub mlp_out_bias: bool,
+    /// The rotary positions, if there are any.
+    pub rope: Option<Rope>,
+    /// True if attention has learned biases of distances.
+    pub has_distances: bool,
+    /// The function in the head for masked tokens.
+    pub head_act: Activation,
     /// The layers after the blocks.
     pub head: BertHead,
 }
@@ -46,11 +67,13 @@ pub enum BertHead {
     Classes {
         /// The number of classes.
         count: usize,
-        /// True if ReLU follows the first layer instead of tanh.
-        is_relu: bool,
+        /// The function after the first layer. Default tanh.
+        activation: Option<Activation>,
     },
     /// Logits of this many classes of each token: `BertForTokenClassification`.
     TokenClasses(usize),
+    /// A logit of each token, which is positive if another model has replaced the token: `ElectraForPreTraining`.
+    Replaced,
 }
 
 impl BertHead {
@@ -58,7 +81,7 @@ impl BertHead {
     pub(super) fn classes(self) -> Option<usize> {
         match self {
             BertHead::Classes { count, .. } | BertHead::TokenClasses(count) => Some(count),
-            BertHead::None | BertHead::MaskedTokens => None,
+            BertHead::None | BertHead::MaskedTokens | BertHead::Replaced => None,
         }
     }
 }
@@ -66,15 +89,21 @@ impl BertHead {
 /// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)) and the encoders with its blocks, which predict masked
 /// tokens, classify texts or tokens, or encode them.
 ///
-/// The model type is `bert`, `roberta`, `xlm-roberta` or `distilbert`; the field `architectures` chooses the
-/// [head](BertHead).
+/// The model type is `bert`, `roberta`, `xlm-roberta`, `camembert`, `distilbert`, `mpnet`, `albert`, `electra`, `nomic_bert` or
+/// `gte`; the field `architectures` chooses the [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Bert {
     tokens: Embed,
-    positions: Embed,
+    positions: Option<Embed>,
     kinds: Option<Embed>,
     norm: LayerNorm,
+    /// Converts the features of the tables to the features of the blocks.
+    projection: Option<Linear>,
+    /// `[groups of distances, heads]`: the biases of attention.
+    distances: Option<Embed>,
     blocks: Vec<Block>,
+    #[tree(static)]
+    block_order: Vec<usize>,
     /// The layer before the last one of a head.
     head: Option<Linear>,
     head_norm: Option<LayerNorm>,
@@ -84,6 +113,8 @@ pub struct Bert {
     classifier: Option<Linear>,
     first_position: usize,
     pools: bool,
+    /// True if the head has one logit, whose dimension is dropped.
+    has_one_logit: bool,
     #[tree(static)]
     activation: HeadActivation,
 }
@@ -128,184 +159,15 @@ impl BertOptions {
         self
     }
 
+    /// The kind of each token, if they are set.
+    pub(super) fn kinds(&self) -> Option<&Array> {
+        self.token_type_ids.as_ref()
+    }
+
     /// The mask of visible tokens, if there is one.
     pub(crate) fn mask(&self) -> Option<&Array> {
         self.attention_mask.as_ref()
     }
-}
-
-/// The model types that have BERT's blocks.
-const KNOWN: [&str; 4] = ["bert", "roberta", "xlm-roberta", "distilbert"];
-
-impl Pretrained for Bert {
-    type Architecture = BertConfig;
-
-    fn read(config: &Config) -> Result<(BertConfig, KeyMap)> {
-        let fields = config.fields();
-        let kind = fields.text("model_type")?;
-        if !KNOWN.contains(&kind) {
-            return Err(fields.error(format!("the model_type {kind:?} is none of {}", KNOWN.join(", "))));
-        }
-        let is_distilled = kind == "distilbert";
-        let named = |name: &'static str, distilled: &'static str| if is_distilled { distilled } else { name };
-        let head = head(&fields, is_distilled)?;
-        let read = BertConfig {
-            vocab_size: fields.size("vocab_size")?,
-            hidden_size: fields.size(named("hidden_size", "dim"))?,
-            intermediate_size: fields.size(named("intermediate_size", "hidden_dim"))?,
-            num_hidden_layers: fields.layers(named("num_hidden_layers", "n_layers"))?,
-            num_attention_heads: fields.size(named("num_attention_heads", "n_heads"))?,
-            max_position_embeddings: fields.size("max_position_embeddings")?,
-            first_position: match kind {
-                "roberta" | "xlm-roberta" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
-                _ => 0,
-            },
-            type_vocab_size: if is_distilled { 0 } else { fields.size("type_vocab_size")? },
-            layer_norm_eps: if is_distilled { 1e-12 } else { fields.number("layer_norm_eps")? },
-            hidden_act: fields.activation(named("hidden_act", "activation"))?,
-            head,
-        };
-        let (heads, features) = (read.num_attention_heads, read.hidden_size);
-        let heads_name = named("num_attention_heads", "n_heads");
-        fields.divides((heads_name, heads), (named("hidden_size", "dim"), features))?;
-        if head == BertHead::MaskedTokens && !fields.flag("tie_word_embeddings")? {
-            return Err(fields.error("field `tie_word_embeddings` is false, and this model's last layer is its table"));
-        }
-        if is_distilled {
-            // Sines are the first values of the table, which the files hold.
-            fields.skip(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"]);
-        }
-        fields.skip(&["tie_word_embeddings"]);
-        fields.finish()?;
-        Ok((read.clone(), keys(kind, &read)))
-    }
-
-    fn make(config: &BertConfig, rngs: &mut Rngs) -> Result<Self> {
-        Ok(make(config, rngs))
-    }
-
-    fn extents(config: &BertConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
-        let features = config.hidden_size;
-        let matrices = vec![
-            ("token table", config.vocab_size, features),
-            ("position table", config.max_position_embeddings, features),
-            ("table of kinds", config.type_vocab_size, features),
-            ("query kernel", features, features),
-            ("MLP kernel", features, config.intermediate_size),
-            ("table of classes", config.head.classes().unwrap_or(0), features),
-        ];
-        (config.num_hidden_layers, matrices)
-    }
-}
-
-/// The head that `architectures` names; without it, the one for masked tokens.
-pub(super) fn head(fields: &Fields, is_relu: bool) -> Result<BertHead> {
-    let list = fields.list_opt("architectures")?;
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForMaskedLM");
-    let count = || Ok::<_, Error>(fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2));
-    Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
-        "MaskedLM" | "PreTraining" => BertHead::MaskedTokens,
-        "SequenceClassification" => BertHead::Classes { count: count()?, is_relu },
-        "TokenClassification" => BertHead::TokenClasses(count()?),
-        name if name.ends_with("Model") => BertHead::None,
-        other => return Err(fields.error(format!("the head {other:?} of `architectures` is not known"))),
-    })
-}
-
-/// The names of arrays. A model without a head has no prefix in files, and others may lack it.
-fn keys(kind: &str, config: &BertConfig) -> KeyMap {
-    let base = match kind {
-        "xlm-roberta" => "roberta.".to_owned(),
-        kind => format!("{kind}."),
-    };
-    let prefix = if config.head == BertHead::None { String::new() } else { base.clone() };
-    let name = |name: &str| format!("{prefix}{name}");
-    let keys = match kind {
-        "distilbert" => distilled_blocks(&name),
-        _ => blocks(&name),
-    };
-    let keys = keys
-        // Files from before 2020 have their names from TensorFlow.
-        .alias("LayerNorm.weight", "LayerNorm.gamma")
-        .alias("LayerNorm.bias", "LayerNorm.beta")
-        .array("tokens.embedding", name("embeddings.word_embeddings.weight"), Layout::Same)
-        .array("positions.embedding", name("embeddings.position_embeddings.weight"), Layout::Same)
-        .array("kinds.embedding", name("embeddings.token_type_embeddings.weight"), Layout::Same)
-        .norm("norm", &name("embeddings.LayerNorm"))
-        .ignore(&name("embeddings.position_ids"))
-        .ignore("cls.seq_relationship.**");
-    let keys = match config.head {
-        BertHead::None => keys.prefix_alias("", &base).ignore(&format!("{base}pooler.**")),
-        _ => keys.prefix_alias(&base, ""),
-    };
-    let keys = head_keys(keys, kind, config.head, &name);
-    // Layers that other heads have.
-    match (kind, config.head) {
-        ("bert", BertHead::Classes { .. }) => keys,
-        (_, BertHead::None) => ["pooler", "cls", "lm_head", "classifier", "vocab_transform", "vocab_layer_norm"]
-            .into_iter()
-            .fold(keys, |keys, other| keys.ignore(&format!("{other}.**")))
-            .ignore("vocab_projector.**"),
-        _ => keys.ignore(&name("pooler.**")),
-    }
-}
-
-/// The names of BERT's blocks.
-fn blocks(name: &impl Fn(&str) -> String) -> KeyMap {
-    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
-    KeyMap::new()
-        .linear("blocks[*].attention.query", &layer("attention.self.query"))
-        .linear("blocks[*].attention.key", &layer("attention.self.key"))
-        .linear("blocks[*].attention.value", &layer("attention.self.value"))
-        .linear("blocks[*].attention.out", &layer("attention.output.dense"))
-        .norm("blocks[*].norm", &layer("attention.output.LayerNorm"))
-        .linear("blocks[*].mlp.up", &layer("intermediate.dense"))
-        .linear("blocks[*].mlp.down", &layer("output.dense"))
-        .norm("blocks[*].mlp_norm", &layer("output.LayerNorm"))
-}
-
-/// The names of DistilBERT's blocks.
-fn distilled_blocks(name: &impl Fn(&str) -> String) -> KeyMap {
-    let layer = |part: &str| name(&format!("transformer.layer.*.{part}"));
-    KeyMap::new()
-        .linear("blocks[*].attention.query", &layer("attention.q_lin"))
-        .linear("blocks[*].attention.key", &layer("attention.k_lin"))
-        .linear("blocks[*].attention.value", &layer("attention.v_lin"))
-        .linear("blocks[*].attention.out", &layer("attention.out_lin"))
-        .norm("blocks[*].norm", &layer("sa_layer_norm"))
-        .linear("blocks[*].mlp.up", &layer("ffn.lin1"))
-        .linear("blocks[*].mlp.down", &layer("ffn.lin2"))
-        .norm("blocks[*].mlp_norm", &layer("output_layer_norm"))
-}
-
-/// The names of a head's layers, and the copies of the table of tokens.
-fn head_keys(keys: KeyMap, kind: &str, head: BertHead, name: &impl Fn(&str) -> String) -> KeyMap {
-    // The layer before the last one, its norm, and the last one.
-    let (dense, norm, last) = match (kind, head) {
-        (_, BertHead::None) => return keys,
-        (_, BertHead::TokenClasses(_)) => ("", "", "classifier"),
-        ("bert", BertHead::Classes { .. }) => ("bert.pooler.dense", "", "classifier"),
-        ("distilbert", BertHead::Classes { .. }) => ("pre_classifier", "", "classifier"),
-        (_, BertHead::Classes { .. }) => ("classifier.dense", "", "classifier.out_proj"),
-        ("bert", BertHead::MaskedTokens) => {
-            ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder")
-        }
-        ("distilbert", BertHead::MaskedTokens) => ("vocab_transform", "vocab_layer_norm", "vocab_projector"),
-        (_, BertHead::MaskedTokens) => ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
-    };
-    let keys = keys.linear("head", dense).norm("head_norm", norm).linear("classifier", last);
-    if head != BertHead::MaskedTokens {
-        return keys;
-    }
-    let bias = match kind {
-        "bert" => "cls.predictions.bias",
-        "distilbert" => "vocab_projector.bias",
-        _ => "lm_head.bias",
-    };
-    let keys = keys
-        .array("bias", bias, Layout::Same)
-        .tied(&format!("{last}.weight"), &name("embeddings.word_embeddings.weight"));
-    if kind == "distilbert" { keys } else { keys.tied(&format!("{last}.bias"), bias) }
 }
 
 impl Bert {
@@ -315,23 +177,36 @@ impl Bert {
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
         let tokens = tokens.into_array();
-        let checked = check_tokens("Bert", &self.tokens, &tokens)
-            .and_then(|()| check_positions("Bert", &self.positions, self.first_position, &tokens));
+        let checked = check_tokens("Bert", &self.tokens, &tokens).and_then(|()| match &self.positions {
+            Some(table) => check_positions("Bert", table, self.first_position, &tokens),
+            None => Ok(()),
+        });
         if let Err(error) = checked {
             return Array::from_error(error, &tokens);
         }
-        let positions = self.positions_of(&tokens, options);
+        let length = tokens.shape().last().copied().unwrap_or(0);
+        let positions = self.positions.as_ref().map(|table| table.forward(self.positions_of(&tokens, options)));
         let kinds = options.token_type_ids.clone().unwrap_or_else(|| zeros_dtype(tokens.shape(), DType::I32));
-        let x = self.tokens.forward(tokens) + self.positions.forward(positions);
+        let x = self.tokens.forward(tokens);
+        let x = match positions {
+            Some(positions) => x + positions,
+            None => x,
+        };
         let x = match &self.kinds {
             Some(table) => x + table.forward(kinds),
             None => x,
         };
-        let mut x = self.norm.forward(x);
+        let x = self.norm.forward(x);
+        let mut x = self.projection.iter().fold(x, |x, layer| layer.forward(x));
+        let bias = self.distances.as_ref().map(|table| {
+            let places = arange(0..length as i32);
+            distance_bias(table, &places, &places, (true, MAX_DISTANCE), length)
+        });
         // `[batch, heads, queries, keys]`
         let mask = options.attention_mask.as_ref().map(|mask| mask.expand_dims(1).expand_dims(1));
-        for block in &self.blocks {
-            let options = mask.iter().fold(AttentionOptions::new(), |options, mask| options.mask(mask));
+        for block in self.block_order.iter().filter_map(|index| self.blocks.get(*index)) {
+            let options = bias.iter().fold(AttentionOptions::new(), |options, bias| options.bias(bias));
+            let options = mask.iter().fold(options, |options, mask| options.mask(mask));
             x = block.norm.forward(&x + block.attention.attend(&x, &x, &x, options));
             x = block.mlp_norm.forward(&x + block.mlp.forward(&x));
         }
@@ -371,7 +246,8 @@ impl Bert {
         if let Some(norm) = &self.head_norm {
             x = norm.forward(x);
         }
-        logits(x, self.classifier.as_ref(), &self.tokens, self.bias.as_ref())
+        let logits = logits(x, self.classifier.as_ref(), &self.tokens, self.bias.as_ref());
+        if self.has_one_logit { logits.squeeze(-1) } else { logits }
     }
 }
 
@@ -387,46 +263,81 @@ pub(super) fn logits(x: Array, classifier: Option<&Linear>, tokens: &Embed, bias
     }
 }
 
-fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
-    let features = config.hidden_size;
-    let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
-    let tokens = Embed::builder(config.vocab_size, features).axes(["vocab", "embed"]).build(rngs);
-    let positions = Embed::new(config.max_position_embeddings, features, rngs);
-    let kinds = (config.type_vocab_size > 0).then(|| Embed::new(config.type_vocab_size, features, rngs));
-    let blocks = (0..config.num_hidden_layers).map(|_| Block {
-        attention: attention(config.num_attention_heads, features).build(rngs),
-        norm: norm(rngs),
-        mlp: mlp(features, config.intermediate_size, config.hidden_act, rngs),
-        mlp_norm: norm(rngs),
+/// The distance from which on all distances have one bias.
+const MAX_DISTANCE: usize = 128;
+/// The groups of distances.
+pub(super) const DISTANCE_GROUPS: usize = 32;
+
+/// An encoder with random weights.
+pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
+    let (features, embedded) = (config.hidden_size, config.embedding_size);
+    let norm =
+        |features: usize, rngs: &mut Rngs| LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
+    let tokens = Embed::builder(config.vocab_size, embedded).axes(["vocab", "embed"]).build(rngs);
+    let positions =
+        (config.max_position_embeddings > 0).then(|| Embed::new(config.max_position_embeddings, embedded, rngs));
+    let kinds = (config.type_vocab_size > 0).then(|| Embed::new(config.type_vocab_size, embedded, rngs));
+    let blocks = (0..config.num_hidden_layers).map(|_| {
+        let builder = attention(config.num_attention_heads, features).use_bias(config.attention_bias);
+        Block {
+            attention: config.rope.clone().into_iter().fold(builder, MultiHeadAttentionBuilder::rope).build(rngs),
+            norm: norm(features, rngs),
+            mlp: make_mlp(config, rngs),
+            mlp_norm: norm(features, rngs),
+        }
     });
     let blocks = blocks.collect();
-    let first_norm = norm(rngs);
+    let first_norm = norm(embedded, rngs);
+    let projection = config.projects_embeddings.then(|| Linear::new(embedded, features, rngs));
+    let heads = config.num_attention_heads;
+    let distances = config.has_distances.then(|| Embed::new(DISTANCE_GROUPS, heads, rngs));
     let masks = config.head == BertHead::MaskedTokens;
     let (count, activation) = match config.head {
-        BertHead::Classes { count, is_relu: true } => (Some(count), HeadActivation::Mlp(Activation::Relu)),
-        BertHead::Classes { count, is_relu: false } => (Some(count), HeadActivation::Tanh),
+        BertHead::Classes { count, activation: Some(activation) } => (Some(count), HeadActivation::Mlp(activation)),
+        BertHead::Classes { count, activation: None } => (Some(count), HeadActivation::Tanh),
         BertHead::TokenClasses(count) => (Some(count), HeadActivation::Tanh),
-        BertHead::MaskedTokens | BertHead::None => (None, HeadActivation::Mlp(config.hidden_act)),
+        BertHead::Replaced => (Some(1), HeadActivation::Mlp(config.hidden_act)),
+        BertHead::MaskedTokens | BertHead::None => (None, HeadActivation::Mlp(config.head_act)),
     };
     // Heads for masked tokens have a transformation of each token; classifiers of texts pool the first token.
     let pools = matches!(config.head, BertHead::Classes { .. });
-    let head = (masks || pools).then(|| Linear::new(features, features, rngs));
-    let head_norm = masks.then(|| norm(rngs));
+    let has_one_logit = config.head == BertHead::Replaced;
+    let head_features = if masks { embedded } else { features };
+    let head = (masks || pools || has_one_logit).then(|| Linear::new(features, head_features, rngs));
+    let head_norm = masks.then(|| norm(embedded, rngs));
     let bias = masks.then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype));
     let classifier = count.map(|count| Linear::new(features, count, rngs));
-    let first_position = config.first_position;
     Bert {
         tokens,
         positions,
         kinds,
         norm: first_norm,
+        projection,
+        distances,
         blocks,
+        block_order: config.block_order.clone(),
         head,
         head_norm,
         bias,
         classifier,
-        first_position,
+        first_position: config.first_position,
         pools,
+        has_one_logit,
         activation,
     }
+}
+
+/// The MLP of a block.
+fn make_mlp(config: &BertConfig, rngs: &mut Rngs) -> Mlp {
+    let has_biases = config.mlp_bias || config.mlp_out_bias;
+    let (features, hidden) = (config.hidden_size, config.intermediate_size);
+    let mut mlp = Mlp::new(features, hidden, config.hidden_act, config.is_gated, has_biases, rngs);
+    if !config.mlp_bias {
+        mlp.up.bias = None;
+        mlp.gate.iter_mut().for_each(|gate| gate.bias = None);
+    }
+    if !config.mlp_out_bias {
+        mlp.down.bias = None;
+    }
+    mlp
 }

@@ -25,8 +25,10 @@
 
 mod adapter;
 mod bert;
+mod bert_files;
 mod clip;
 mod config;
+mod deberta;
 mod decoders;
 mod encoder;
 mod keys;
@@ -46,11 +48,12 @@ use shardax_nn::prelude::*;
 
 pub(crate) use self::config::Fields;
 use crate::error::value_error;
-use crate::{Activation, Decoder, DecoderConfig, EncoderDecoder, Mlp};
+use crate::{Decoder, DecoderConfig, EncoderDecoder};
 
 pub use bert::{Bert, BertConfig, BertHead, BertOptions};
 pub use clip::{Clip, ClipConfig, ClipTower};
 pub use config::Config;
+pub use deberta::{Deberta, DebertaConfig, Distances};
 pub use keys::KeyMap;
 pub use layout::Layout;
 pub(crate) use layout::Raw;
@@ -277,7 +280,8 @@ impl Pretrained for Decoder {
 fn keys_of(config: &Config) -> Result<(KeyMap, usize)> {
     let kind = config.get("model_type").and_then(|kind| kind.as_str()).unwrap_or_default();
     Ok(match kind {
-        "bert" | "roberta" | "xlm-roberta" | "distilbert" => (Bert::read(config)?.1, 0),
+        kind if bert_files::KNOWN.contains(&kind) => (Bert::read(config)?.1, 0),
+        "deberta-v2" => (Deberta::read(config)?.1, 0),
         "modernbert" => (ModernBert::read(config)?.1, 0),
         "vit" | "dinov2" => (Vit::read(config)?.1, 0),
         "clip" => (Clip::read(config)?.1, 0),
@@ -293,9 +297,4 @@ fn keys_of(config: &Config) -> Result<(KeyMap, usize)> {
 pub(crate) fn attention(heads: usize, features: usize) -> MultiHeadAttentionBuilder {
     let builder = MultiHeadAttention::builder(heads, features);
     builder.kernel_axes([Some("embed"), Some("heads"), None]).out_kernel_axes([Some("heads"), None, Some("embed")])
-}
-
-/// An MLP without a gate.
-fn mlp(features: usize, hidden: usize, activation: Activation, rngs: &mut Rngs) -> Mlp {
-    Mlp::new(features, hidden, activation, false, true, rngs)
 }

@@ -3,7 +3,8 @@
 use shardax_nn::Rope;
 use shardax_nn::prelude::*;
 
-use super::bert::{BertHead, head, logits};
+use super::bert::{BertHead, logits};
+use super::bert_files::head;
 use super::config::{Fields, rope_object, scaled_rope};
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, of_type};
 use crate::decoder::check_tokens;
@@ -89,7 +90,7 @@ impl Pretrained for ModernBert {
         of_type(&fields, "modernbert")?;
         let (heads, features) = (fields.size("num_attention_heads")?, fields.size("hidden_size")?);
         fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
-        let head = head(&fields, false)?;
+        let head = head(&fields, None)?;
         let read = ModernBertConfig {
             vocab_size: fields.size("vocab_size")?,
             hidden_size: features,

@@ -20,6 +20,8 @@ pub struct SentenceEncoder {
 
 /// The encoder of a [`SentenceEncoder`].
 #[derive(Module, Clone, Debug)]
+// There is one of them in a model.
+#[allow(clippy::large_enum_variant)]
 pub enum TokenEncoder {
     /// BERT, or an encoder with its blocks.
     Bert(Bert),

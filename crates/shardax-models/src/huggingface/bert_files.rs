@@ -1,0 +1,359 @@
+//! The configurations of BERT and of the encoders with its blocks, and the names of their arrays.
+
+use shardax_nn::prelude::*;
+
+use super::bert::{Bert, BertConfig, BertHead, DISTANCE_GROUPS, make};
+use super::config::{Fields, rope};
+use super::{Config, KeyMap, Layout, Pretrained};
+use crate::Activation;
+
+/// The model types that have BERT's blocks.
+pub(super) const KNOWN: [&str; 10] =
+    ["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "albert", "electra", "nomic_bert", "gte"];
+
+/// Blocks that an ALBERT applies in turn; no published model has more than one.
+const MOST_SHARED_BLOCKS: usize = 1000;
+
+impl Pretrained for Bert {
+    type Architecture = BertConfig;
+
+    fn read(config: &Config) -> Result<(BertConfig, KeyMap)> {
+        let fields = config.fields();
+        let kind = fields.text("model_type")?;
+        if !KNOWN.contains(&kind) {
+            return Err(fields.error(format!("the model_type {kind:?} is none of {}", KNOWN.join(", "))));
+        }
+        let read = read(&fields, kind)?;
+        fields.finish()?;
+        let keys = keys(kind, &read);
+        Ok((read, keys))
+    }
+
+    fn make(config: &BertConfig, rngs: &mut Rngs) -> Result<Self> {
+        Ok(make(config, rngs))
+    }
+
+    fn extents(config: &BertConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
+        let (features, embedded) = (config.hidden_size, config.embedding_size);
+        let matrices = vec![
+            ("token table", config.vocab_size, embedded),
+            ("position table", config.max_position_embeddings, embedded),
+            ("table of kinds", config.type_vocab_size, embedded),
+            ("query kernel", features, features),
+            ("MLP kernel", features, config.intermediate_size),
+            ("table of classes", config.head.classes().unwrap_or(0), features),
+        ];
+        (config.num_hidden_layers, matrices)
+    }
+}
+
+fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
+    let is_distilled = kind == "distilbert";
+    let named = |name: &'static str, distilled: &'static str| if is_distilled { distilled } else { name };
+    // The functions after the first layers of heads, of which some classes have one whatever the blocks have.
+    let class_activation = match kind {
+        "distilbert" => Some(Activation::Relu),
+        "electra" => Some(Activation::Gelu),
+        _ => None,
+    };
+    let head = head(fields, class_activation)?;
+    let hidden_act = fields.activation(named("hidden_act", "activation"))?;
+    let features = fields.size(named("hidden_size", "dim"))?;
+    let (heads_name, layers) = (named("num_attention_heads", "n_heads"), named("num_hidden_layers", "n_layers"));
+    let (heads, layers) = (fields.size(heads_name)?, fields.layers(layers)?);
+    fields.divides((heads_name, heads), (named("hidden_size", "dim"), features))?;
+    let is_rotary = matches!(kind, "nomic_bert" | "gte");
+    let embedding_size = match kind {
+        "albert" | "electra" => fields.size("embedding_size")?,
+        _ => features,
+    };
+    let block_order = if kind == "albert" { shared_blocks(fields, layers)? } else { (0..layers).collect() };
+    if kind == "nomic_bert" && fields.size_opt("head_dim")?.is_some_and(|size| size != features / heads) {
+        return Err(fields.error("`head_dim` is not `hidden_size` divided by `num_attention_heads`"));
+    }
+    let read = BertConfig {
+        vocab_size: fields.size("vocab_size")?,
+        embedding_size,
+        projects_embeddings: kind == "albert" || embedding_size != features,
+        hidden_size: features,
+        intermediate_size: fields.size(named("intermediate_size", "hidden_dim"))?,
+        num_hidden_layers: block_order.iter().max().map_or(0, |last| last + 1),
+        block_order,
+        num_attention_heads: heads,
+        max_position_embeddings: if is_rotary { 0 } else { fields.size("max_position_embeddings")? },
+        first_position: match kind {
+            "roberta" | "xlm-roberta" | "camembert" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
+            "mpnet" => 2,
+            _ => 0,
+        },
+        type_vocab_size: match kind {
+            "distilbert" | "mpnet" => 0,
+            "gte" => fields.number("type_vocab_size")? as usize,
+            _ => fields.size("type_vocab_size")?,
+        },
+        layer_norm_eps: if is_distilled { 1e-12 } else { fields.number("layer_norm_eps")? },
+        hidden_act,
+        is_gated: is_rotary,
+        attention_bias: kind != "nomic_bert",
+        mlp_bias: !is_rotary,
+        mlp_out_bias: kind != "nomic_bert",
+        rope: if is_rotary { Some(rope(fields, features / heads, None)?) } else { None },
+        has_distances: kind == "mpnet",
+        head_act: match kind {
+            "bert" | "distilbert" | "albert" | "nomic_bert" => hidden_act,
+            _ => Activation::Gelu,
+        },
+        head,
+    };
+    if kind == "mpnet" && fields.size("relative_attention_num_buckets")? != DISTANCE_GROUPS {
+        return Err(fields.error(format!("`relative_attention_num_buckets` must be {DISTANCE_GROUPS}")));
+    }
+    // The class of nomic-embed has the default outside of its fields.
+    let is_tied = fields.flag_or("tie_word_embeddings", kind == "nomic_bert")?;
+    if head == BertHead::MaskedTokens && !is_tied {
+        return Err(fields.error("field `tie_word_embeddings` is false, and this model's last layer is its table"));
+    }
+    if is_distilled {
+        // Sines are the first values of the table, which the files hold.
+        fields.skip(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"]);
+    }
+    Ok(read)
+}
+
+/// The block of each of ALBERT's layers: layers of a group have the same blocks, which are applied one after the other.
+fn shared_blocks(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
+    let (groups, inner) = (fields.size("num_hidden_groups")?, fields.size("inner_group_num")?);
+    if groups.checked_mul(inner).is_none_or(|count| count > MOST_SHARED_BLOCKS) || groups > layers {
+        let what = format!("{groups} groups of {inner} blocks are too many for {layers} layers");
+        return Err(fields.error(what));
+    }
+    // transformers divides in floating-point numbers.
+    let group_of = |layer: usize| (layer as f64 / (layers as f64 / groups as f64)) as usize;
+    Ok((0..layers).flat_map(|layer| (0..inner).map(move |block| group_of(layer) * inner + block)).collect())
+}
+
+/// The head that `architectures` names; without it, the one for masked tokens.
+pub(super) fn head(fields: &Fields, activation: Option<Activation>) -> Result<BertHead> {
+    let list = fields.list_opt("architectures")?;
+    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForMaskedLM");
+    let count = || Ok::<_, Error>(fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2));
+    Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
+        "PreTraining" if name.starts_with("Electra") => BertHead::Replaced,
+        "MaskedLM" | "PreTraining" => BertHead::MaskedTokens,
+        "SequenceClassification" => BertHead::Classes { count: count()?, activation },
+        "TokenClassification" => BertHead::TokenClasses(count()?),
+        name if name.ends_with("Model") => BertHead::None,
+        other => return Err(fields.error(format!("the head {other:?} of `architectures` is not known"))),
+    })
+}
+
+/// The names of arrays. A model without a head has no prefix in files, and others may lack it.
+fn keys(kind: &str, config: &BertConfig) -> KeyMap {
+    let base = match kind {
+        "xlm-roberta" | "camembert" => "roberta.".to_owned(),
+        kind => format!("{kind}."),
+    };
+    let prefix = if config.head == BertHead::None { String::new() } else { base.clone() };
+    let name = |name: &str| format!("{prefix}{name}");
+    let keys = match kind {
+        "distilbert" => distilled_blocks(&name),
+        "mpnet" => mpnet_blocks(&name),
+        "albert" => shared_block_keys(config, &name),
+        "nomic_bert" => nomic_blocks(config, &name),
+        "gte" => gte_blocks(config, &name),
+        _ => blocks(&name),
+    };
+    let keys = keys
+        // Files from before 2020 have their names from TensorFlow.
+        .alias("LayerNorm.weight", "LayerNorm.gamma")
+        .alias("LayerNorm.bias", "LayerNorm.beta")
+        .array("tokens.embedding", name("embeddings.word_embeddings.weight"), Layout::Same)
+        .array("positions.embedding", name("embeddings.position_embeddings.weight"), Layout::Same)
+        .array("kinds.embedding", name("embeddings.token_type_embeddings.weight"), Layout::Same)
+        .array("distances.embedding", name("encoder.relative_attention_bias.weight"), Layout::Same)
+        .norm("norm", &name(if kind == "nomic_bert" { "emb_ln" } else { "embeddings.LayerNorm" }))
+        .linear(
+            "projection",
+            &name(if kind == "albert" { "encoder.embedding_hidden_mapping_in" } else { "embeddings_project" }),
+        )
+        .ignore(&name("embeddings.position_ids"))
+        .ignore("cls.seq_relationship.**")
+        .ignore("sop_classifier.**");
+    let keys = match config.head {
+        BertHead::None => keys.prefix_alias("", &base).ignore(&format!("{base}pooler.**")),
+        _ => keys.prefix_alias(&base, ""),
+    };
+    // The prefix of gte's files before transformers had its class.
+    let keys = match (kind, config.head) {
+        ("gte", BertHead::None) => keys.prefix_alias("", "new.").ignore("new.pooler.**"),
+        ("gte", _) => keys.prefix_alias(&base, "new."),
+        _ => keys,
+    };
+    let keys = head_keys(keys, kind, config.head, &base, &name);
+    // Layers that other heads have.
+    match (kind, config.head) {
+        ("bert" | "albert" | "nomic_bert" | "gte", BertHead::Classes { .. }) => keys,
+        (_, BertHead::None) => HEADS.into_iter().fold(keys, |keys, other| keys.ignore(&format!("{other}.**"))),
+        _ => keys.ignore(&name("pooler.**")),
+    }
+}
+
+/// The names of layers that only models with a head have.
+const HEADS: [&str; 11] = [
+    "pooler",
+    "cls",
+    "lm_head",
+    "classifier",
+    "vocab_transform",
+    "vocab_layer_norm",
+    "vocab_projector",
+    "predictions",
+    "generator_predictions",
+    "generator_lm_head",
+    "discriminator_predictions",
+];
+
+/// The names of BERT's blocks.
+fn blocks(name: &impl Fn(&str) -> String) -> KeyMap {
+    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+    KeyMap::new()
+        .linear("blocks[*].attention.query", &layer("attention.self.query"))
+        .linear("blocks[*].attention.key", &layer("attention.self.key"))
+        .linear("blocks[*].attention.value", &layer("attention.self.value"))
+        .linear("blocks[*].attention.out", &layer("attention.output.dense"))
+        .norm("blocks[*].norm", &layer("attention.output.LayerNorm"))
+        .linear("blocks[*].mlp.up", &layer("intermediate.dense"))
+        .linear("blocks[*].mlp.down", &layer("output.dense"))
+        .norm("blocks[*].mlp_norm", &layer("output.LayerNorm"))
+}
+
+/// The names of MPNet's blocks.
+fn mpnet_blocks(name: &impl Fn(&str) -> String) -> KeyMap {
+    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+    KeyMap::new()
+        .linear("blocks[*].attention.query", &layer("attention.attn.q"))
+        .linear("blocks[*].attention.key", &layer("attention.attn.k"))
+        .linear("blocks[*].attention.value", &layer("attention.attn.v"))
+        .linear("blocks[*].attention.out", &layer("attention.attn.o"))
+        .norm("blocks[*].norm", &layer("attention.LayerNorm"))
+        .and(blocks(name))
+}
+
+/// The names of DistilBERT's blocks.
+fn distilled_blocks(name: &impl Fn(&str) -> String) -> KeyMap {
+    let layer = |part: &str| name(&format!("transformer.layer.*.{part}"));
+    KeyMap::new()
+        .linear("blocks[*].attention.query", &layer("attention.q_lin"))
+        .linear("blocks[*].attention.key", &layer("attention.k_lin"))
+        .linear("blocks[*].attention.value", &layer("attention.v_lin"))
+        .linear("blocks[*].attention.out", &layer("attention.out_lin"))
+        .norm("blocks[*].norm", &layer("sa_layer_norm"))
+        .linear("blocks[*].mlp.up", &layer("ffn.lin1"))
+        .linear("blocks[*].mlp.down", &layer("ffn.lin2"))
+        .norm("blocks[*].mlp_norm", &layer("output_layer_norm"))
+}
+
+/// The names of ALBERT's blocks, of which each has the number of its group and the number in the group.
+fn shared_block_keys(config: &BertConfig, name: &impl Fn(&str) -> String) -> KeyMap {
+    let inner = config.block_order.iter().position(|block| *block == 0).map_or(1, |first| {
+        let rest = &config.block_order[first + 1..];
+        rest.iter().position(|block| *block == 0).map_or(config.num_hidden_layers, |distance| distance + 1)
+    });
+    (0..config.num_hidden_layers).fold(KeyMap::new(), |keys, block| {
+        let (group, number) = (block / inner, block % inner);
+        let layer = |part: &str| name(&format!("encoder.albert_layer_groups.{group}.albert_layers.{number}.{part}"));
+        let path = |part: &str| format!("blocks[{block}].{part}");
+        keys.linear(&path("attention.query"), &layer("attention.query"))
+            .linear(&path("attention.key"), &layer("attention.key"))
+            .linear(&path("attention.value"), &layer("attention.value"))
+            .linear(&path("attention.out"), &layer("attention.dense"))
+            .norm(&path("norm"), &layer("attention.LayerNorm"))
+            .linear(&path("mlp.up"), &layer("ffn"))
+            .linear(&path("mlp.down"), &layer("ffn_output"))
+            .norm(&path("mlp_norm"), &layer("full_layer_layer_norm"))
+    })
+}
+
+/// The names of attention whose queries, keys and values are one matrix, one after the other.
+fn joined_attention(features: usize, joined: &str, out: &str) -> KeyMap {
+    let rows = |index: usize| Layout::Rows {
+        start: features.saturating_mul(index),
+        end: features.saturating_mul(index + 1),
+        of: features.saturating_mul(3),
+    };
+    KeyMap::new()
+        .weights("blocks[*].attention.query", joined, rows(0))
+        .weights("blocks[*].attention.key", joined, rows(1))
+        .weights("blocks[*].attention.value", joined, rows(2))
+        .linear("blocks[*].attention.out", out)
+}
+
+/// The names of the blocks of nomic-embed.
+fn nomic_blocks(config: &BertConfig, name: &impl Fn(&str) -> String) -> KeyMap {
+    let layer = |part: &str| name(&format!("encoder.layers.*.{part}"));
+    joined_attention(config.hidden_size, &layer("attn.Wqkv"), &layer("attn.out_proj"))
+        .norm("blocks[*].norm", &layer("norm1"))
+        .linear("blocks[*].mlp.up", &layer("mlp.fc11"))
+        .linear("blocks[*].mlp.gate", &layer("mlp.fc12"))
+        .linear("blocks[*].mlp.down", &layer("mlp.fc2"))
+        .norm("blocks[*].mlp_norm", &layer("norm2"))
+}
+
+/// The names of gte's blocks.
+fn gte_blocks(config: &BertConfig, name: &impl Fn(&str) -> String) -> KeyMap {
+    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+    let (hidden, both) = (config.intermediate_size, config.intermediate_size.saturating_mul(2));
+    joined_attention(config.hidden_size, &layer("attention.qkv_proj"), &layer("attention.o_proj"))
+        .norm("blocks[*].norm", &layer("attn_ln"))
+        .weights("blocks[*].mlp.up", &layer("mlp.up_gate_proj"), Layout::Rows { start: 0, end: hidden, of: both })
+        .weights("blocks[*].mlp.gate", &layer("mlp.up_gate_proj"), Layout::Rows { start: hidden, end: both, of: both })
+        .linear("blocks[*].mlp.down", &layer("mlp.down_proj"))
+        .norm("blocks[*].mlp_norm", &layer("mlp_ln"))
+}
+
+/// The names of a head's layers, and the copies of the table of tokens.
+fn head_keys(keys: KeyMap, kind: &str, head: BertHead, base: &str, name: &impl Fn(&str) -> String) -> KeyMap {
+    let pooler = format!("{base}pooler.dense");
+    // The layer before the last one, its norm, and the last one.
+    let (dense, norm, last) = match (kind, head) {
+        (_, BertHead::None) => return keys,
+        (_, BertHead::TokenClasses(_)) => ("", "", "classifier"),
+        (_, BertHead::Replaced) => {
+            ("discriminator_predictions.dense", "", "discriminator_predictions.dense_prediction")
+        }
+        ("bert" | "nomic_bert" | "gte", BertHead::Classes { .. }) => (pooler.as_str(), "", "classifier"),
+        ("albert", BertHead::Classes { .. }) => ("albert.pooler", "", "classifier"),
+        ("distilbert", BertHead::Classes { .. }) => ("pre_classifier", "", "classifier"),
+        (_, BertHead::Classes { .. }) => ("classifier.dense", "", "classifier.out_proj"),
+        ("bert", BertHead::MaskedTokens) => {
+            ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder")
+        }
+        ("nomic_bert", BertHead::MaskedTokens) => {
+            ("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm", "cls.predictions.decoder")
+        }
+        ("distilbert", BertHead::MaskedTokens) => ("vocab_transform", "vocab_layer_norm", "vocab_projector"),
+        ("albert", BertHead::MaskedTokens) => ("predictions.dense", "predictions.LayerNorm", "predictions.decoder"),
+        ("electra", BertHead::MaskedTokens) => {
+            ("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head")
+        }
+        ("gte", BertHead::MaskedTokens) => ("lm_head.dense", "lm_head.norm", "lm_head.decoder"),
+        (_, BertHead::MaskedTokens) => ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
+    };
+    let keys = keys.linear("head", dense).norm("head_norm", norm).linear("classifier", last);
+    if head != BertHead::MaskedTokens {
+        return keys;
+    }
+    let bias = match kind {
+        "bert" | "nomic_bert" => "cls.predictions.bias",
+        "distilbert" => "vocab_projector.bias",
+        "albert" => "predictions.bias",
+        "electra" => "generator_lm_head.bias",
+        "gte" => "lm_head.decoder.bias",
+        _ => "lm_head.bias",
+    };
+    let keys = keys
+        .array("bias", bias, Layout::Same)
+        .tied(&format!("{last}.weight"), &name("embeddings.word_embeddings.weight"));
+    let copy = format!("{last}.bias");
+    if copy == bias { keys } else { keys.tied(&copy, bias) }
+}

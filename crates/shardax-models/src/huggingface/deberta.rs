@@ -1,0 +1,491 @@
+//! DeBERTa's second and third versions.
+
+use shardax_nn::prelude::*;
+
+use super::bert::{BertHead, logits};
+use super::bert_files::head;
+use super::config::Fields;
+use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, of_type};
+use crate::decoder::{check_positions, check_tokens};
+use crate::{Activation, Mlp};
+
+/// The architecture of a [`Deberta`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DebertaConfig {
+    /// The number of tokens.
+    pub vocab_size: usize,
+    /// The features of the tables of tokens, positions and kinds; a linear layer converts them if they differ from the features
+    /// of the blocks.
+    pub embedding_size: usize,
+    /// The features of a token in the blocks.
+    pub hidden_size: usize,
+    /// The features inside an MLP.
+    pub intermediate_size: usize,
+    /// The number of blocks.
+    pub num_hidden_layers: usize,
+    /// The heads of attention, which divide the features.
+    pub num_attention_heads: usize,
+    /// The length of the table of positions; 0 if there is none.
+    pub max_position_embeddings: usize,
+    /// The number of token types; 0 if the model has no token types.
+    pub type_vocab_size: usize,
+    /// Added to the variance in norms.
+    pub layer_norm_eps: f64,
+    /// The function in MLPs.
+    pub hidden_act: Activation,
+    /// The function in the head for classes.
+    pub pooler_act: Activation,
+    /// The distances of tokens, if attention reads them.
+    pub distances: Option<Distances>,
+    /// True if the features of distances are normalized.
+    pub normalizes_distances: bool,
+    /// The width and the function of a convolution beside the first block, if there is one.
+    pub conv: Option<(usize, Activation)>,
+    /// The layers after the blocks.
+    pub head: BertHead,
+    /// True if the head for masked tokens has the names of the first versions.
+    pub is_legacy: bool,
+}
+
+/// The distances that a [`Deberta`] learns features of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Distances {
+    /// The number of distances in each direction.
+    pub span: usize,
+    /// True if distances of more than half of the span are in groups that grow.
+    pub is_grouped: bool,
+    /// The largest distance.
+    pub longest: usize,
+    /// True if queries are compared with the features of distances.
+    pub content_to_position: bool,
+    /// True if keys are compared with the features of distances.
+    pub position_to_content: bool,
+    /// True if the kernels of queries and keys convert the features of distances too.
+    pub shares_kernels: bool,
+}
+
+/// DeBERTa ([He et al. 2020](https://arxiv.org/abs/2006.03654)) of the model type `deberta-v2`, which versions 2 and 3 have: an encoder
+/// whose attention compares tokens with learned features of distances. The field `architectures` chooses the
+/// [head](BertHead).
+#[derive(Module, Clone, Debug)]
+pub struct Deberta {
+    tokens: Embed,
+    positions: Option<Embed>,
+    kinds: Option<Embed>,
+    projection: Option<Linear>,
+    norm: LayerNorm,
+    /// `[2 * span, features]`
+    distance_table: Option<Embed>,
+    distance_norm: Option<LayerNorm>,
+    conv: Option<Conv>,
+    conv_norm: Option<LayerNorm>,
+    blocks: Vec<Block>,
+    /// The layer before the last one of a head.
+    head: Option<Linear>,
+    head_norm: Option<LayerNorm>,
+    /// `[vocabulary]`: added to the logits of tokens.
+    bias: Option<Array>,
+    /// The last layer of heads for classes.
+    classifier: Option<Linear>,
+    pools: bool,
+    #[tree(static)]
+    distances: Option<Distances>,
+    #[tree(static)]
+    head_act: Activation,
+    #[tree(static)]
+    conv_act: Activation,
+}
+
+#[derive(Module, Clone, Debug)]
+struct Block {
+    attention: MultiHeadAttention,
+    /// Converts the features of distances to keys, unless the kernels are shared.
+    distance_key: Option<Linear>,
+    /// Converts the features of distances to queries, unless the kernels are shared.
+    distance_query: Option<Linear>,
+    norm: LayerNorm,
+    mlp: Mlp,
+    mlp_norm: LayerNorm,
+}
+
+impl Pretrained for Deberta {
+    type Architecture = DebertaConfig;
+
+    fn read(config: &Config) -> Result<(DebertaConfig, KeyMap)> {
+        let fields = config.fields();
+        of_type(&fields, "deberta-v2")?;
+        let read = read(&fields)?;
+        fields.finish()?;
+        let keys = keys(&read);
+        Ok((read, keys))
+    }
+
+    fn make(config: &DebertaConfig, rngs: &mut Rngs) -> Result<Self> {
+        Ok(make(config, rngs))
+    }
+
+    fn extents(config: &DebertaConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
+        let features = config.hidden_size;
+        let matrices = vec![
+            ("token table", config.vocab_size, config.embedding_size),
+            ("position table", config.max_position_embeddings, config.embedding_size),
+            ("table of kinds", config.type_vocab_size, config.embedding_size),
+            ("table of distances", config.distances.map_or(0, |distances| distances.span), features),
+            ("query kernel", features, features),
+            ("MLP kernel", features, config.intermediate_size),
+            ("kernel of the convolution", features, config.conv.map_or(0, |(width, _)| width)),
+            ("table of classes", config.head.classes().unwrap_or(0), features),
+        ];
+        (config.num_hidden_layers, matrices)
+    }
+}
+
+fn read(fields: &Fields) -> Result<DebertaConfig> {
+    let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
+    fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
+    for (name, size) in [("attention_head_size", features / heads), ("pooler_hidden_size", features)] {
+        if let Some(other) = fields.size_opt(name)?.filter(|other| *other != size) {
+            return Err(fields.error(format!("`{name}` is {other}, and this model's is {size}")));
+        }
+    }
+    let pooler_act = fields.activation("pooler_hidden_act")?;
+    // The published files without the field have a head that the class does not read.
+    let head = match fields.has("architectures") {
+        true => head(fields, Some(pooler_act))?,
+        false => BertHead::None,
+    };
+    if head == BertHead::MaskedTokens && !fields.flag("tie_word_embeddings")? {
+        return Err(fields.error("field `tie_word_embeddings` is false, and this model's last layer is its table"));
+    }
+    fields.skip(&["tie_word_embeddings", "pooler_dropout", "cls_dropout"]);
+    let conv = match fields.number_or("conv_kernel_size", 0.0)? as usize {
+        0 => None,
+        width if width % 2 == 0 => return Err(fields.error(format!("`conv_kernel_size` of {width} is even"))),
+        width => Some((width, fields.activation_named(fields.text_opt("conv_act")?.unwrap_or("tanh"))?)),
+    };
+    fields.skip(&["conv_act"]);
+    if fields.number_or("conv_groups", 1.0)? != 1.0 {
+        return Err(fields.error("field `conv_groups` is more than 1"));
+    }
+    let normalized = fields.text_opt("norm_rel_ebd")?.unwrap_or("none").to_lowercase();
+    let positions = fields.size("max_position_embeddings")?;
+    Ok(DebertaConfig {
+        vocab_size: fields.size("vocab_size")?,
+        embedding_size: fields.size_opt("embedding_size")?.unwrap_or(features),
+        hidden_size: features,
+        intermediate_size: fields.size("intermediate_size")?,
+        num_hidden_layers: fields.layers("num_hidden_layers")?,
+        num_attention_heads: heads,
+        max_position_embeddings: if fields.flag("position_biased_input")? { positions } else { 0 },
+        type_vocab_size: fields.number("type_vocab_size")? as usize,
+        layer_norm_eps: fields.number("layer_norm_eps")?,
+        hidden_act: fields.activation("hidden_act")?,
+        pooler_act,
+        distances: distances(fields, positions)?,
+        normalizes_distances: normalized.split('|').any(|part| part.trim() == "layer_norm"),
+        conv,
+        head,
+        is_legacy: fields.flag_or("legacy", true)?,
+    })
+}
+
+/// The distances that attention reads, if it does.
+fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
+    let kinds: Vec<&str> = match fields.value("pos_att_type") {
+        Some(serde_json::Value::String(text)) => text.split('|').map(str::trim).collect(),
+        Some(serde_json::Value::Array(list)) => list.iter().filter_map(|kind| kind.as_str()).collect(),
+        _ => Vec::new(),
+    };
+    if let Some(other) = kinds.iter().find(|kind| !["c2p", "p2c"].contains(*kind)) {
+        return Err(fields.error(format!("the kind {other:?} of `pos_att_type` is not known")));
+    }
+    let [buckets, longest] = ["position_buckets", "max_relative_positions"]
+        .map(|name| Ok::<_, Error>(Some(fields.number_or(name, -1.0)? as usize).filter(|count| *count > 0)));
+    let (buckets, longest) = (buckets?, longest?.unwrap_or(positions));
+    let shares_kernels = fields.flag("share_att_key")?;
+    if !fields.flag("relative_attention")? {
+        return match kinds.is_empty() {
+            true => Ok(None),
+            false => Err(fields.error("`pos_att_type` is set, and `relative_attention` is false")),
+        };
+    }
+    if buckets.is_some_and(|buckets| buckets < 4 || longest <= buckets / 2 + 1) {
+        return Err(fields.error(format!("`position_buckets` does not divide distances up to {longest}")));
+    }
+    Ok(Some(Distances {
+        span: buckets.unwrap_or(longest),
+        is_grouped: buckets.is_some(),
+        longest,
+        content_to_position: kinds.contains(&"c2p"),
+        position_to_content: kinds.contains(&"p2c"),
+        shares_kernels,
+    }))
+}
+
+/// The names of arrays. A model without a head has no prefix in files, and others may lack it.
+fn keys(config: &DebertaConfig) -> KeyMap {
+    let prefix = if config.head == BertHead::None { "" } else { "deberta." };
+    let name = |name: &str| format!("{prefix}{name}");
+    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+    let keys = KeyMap::new()
+        .array("tokens.embedding", name("embeddings.word_embeddings.weight"), Layout::Same)
+        .array("positions.embedding", name("embeddings.position_embeddings.weight"), Layout::Same)
+        .array("kinds.embedding", name("embeddings.token_type_embeddings.weight"), Layout::Same)
+        .linear("projection", &name("embeddings.embed_proj"))
+        .norm("norm", &name("embeddings.LayerNorm"))
+        .array("distance_table.embedding", name("encoder.rel_embeddings.weight"), Layout::Same)
+        .norm("distance_norm", &name("encoder.LayerNorm"))
+        .conv("conv", &name("encoder.conv.conv"))
+        .norm("conv_norm", &name("encoder.conv.LayerNorm"))
+        .linear("blocks[*].attention.query", &layer("attention.self.query_proj"))
+        .linear("blocks[*].attention.key", &layer("attention.self.key_proj"))
+        .linear("blocks[*].attention.value", &layer("attention.self.value_proj"))
+        .linear("blocks[*].attention.out", &layer("attention.output.dense"))
+        .linear("blocks[*].distance_key", &layer("attention.self.pos_key_proj"))
+        .linear("blocks[*].distance_query", &layer("attention.self.pos_query_proj"))
+        .norm("blocks[*].norm", &layer("attention.output.LayerNorm"))
+        .linear("blocks[*].mlp.up", &layer("intermediate.dense"))
+        .linear("blocks[*].mlp.down", &layer("output.dense"))
+        .norm("blocks[*].mlp_norm", &layer("output.LayerNorm"))
+        .linear("classifier", "classifier")
+        .ignore(&name("embeddings.position_ids"))
+        .ignore("mask_predictions.**");
+    // The class without positions ignores a table of them.
+    let keys = match config.max_position_embeddings {
+        0 => keys.ignore(&name("embeddings.position_embeddings.weight")),
+        _ => keys,
+    };
+    let table = name("embeddings.word_embeddings.weight");
+    match (config.head, config.is_legacy) {
+        (BertHead::None, _) => ["cls", "lm_predictions", "pooler", "classifier"]
+            .into_iter()
+            .fold(keys.prefix_alias("", "deberta."), |keys, other| keys.ignore(&format!("{other}.**"))),
+        (BertHead::MaskedTokens, true) => keys
+            .linear("head", "cls.predictions.transform.dense")
+            .norm("head_norm", "cls.predictions.transform.LayerNorm")
+            .array("bias", "cls.predictions.bias", Layout::Same)
+            .tied("cls.predictions.decoder.weight", &table)
+            .tied("cls.predictions.decoder.bias", "cls.predictions.bias"),
+        (BertHead::MaskedTokens, false) => keys
+            .linear("head", "lm_predictions.lm_head.dense")
+            .norm("head_norm", "lm_predictions.lm_head.LayerNorm")
+            .array("bias", "lm_predictions.lm_head.bias", Layout::Same),
+        _ => keys.linear("head", "pooler.dense"),
+    }
+}
+
+fn make(config: &DebertaConfig, rngs: &mut Rngs) -> Deberta {
+    let (features, embedded) = (config.hidden_size, config.embedding_size);
+    let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
+    let tokens = Embed::builder(config.vocab_size, embedded).axes(["vocab", "embed"]).build(rngs);
+    let table = |count: usize, rngs: &mut Rngs| (count > 0).then(|| Embed::new(count, embedded, rngs));
+    let (positions, kinds) = (table(config.max_position_embeddings, rngs), table(config.type_vocab_size, rngs));
+    let projection = (embedded != features).then(|| Linear::builder(embedded, features).use_bias(false).build(rngs));
+    let first_norm = norm(rngs);
+    let distance_table = config.distances.map(|distances| Embed::new(2 * distances.span, features, rngs));
+    let distance_norm = config.normalizes_distances.then(|| norm(rngs));
+    let conv =
+        config.conv.map(|(width, _)| Conv::builder(features, features, [width]).padding(Padding::Same).build(rngs));
+    let conv_norm = config.conv.map(|_| norm(rngs));
+    let blocks = (0..config.num_hidden_layers).map(|_| {
+        let own = config.distances.filter(|distances| !distances.shares_kernels);
+        let kernel = |is_used: bool, rngs: &mut Rngs| is_used.then(|| Linear::new(features, features, rngs));
+        Block {
+            attention: attention(config.num_attention_heads, features).build(rngs),
+            distance_key: kernel(own.is_some_and(|distances| distances.content_to_position), rngs),
+            distance_query: kernel(own.is_some_and(|distances| distances.position_to_content), rngs),
+            norm: norm(rngs),
+            mlp: Mlp::new(features, config.intermediate_size, config.hidden_act, false, true, rngs),
+            mlp_norm: norm(rngs),
+        }
+    });
+    let blocks = blocks.collect();
+    let masks = config.head == BertHead::MaskedTokens;
+    let pools = matches!(config.head, BertHead::Classes { .. });
+    // The first versions predict masked tokens from the features of the table.
+    let head_features = if masks && config.is_legacy { embedded } else { features };
+    Deberta {
+        tokens,
+        positions,
+        kinds,
+        projection,
+        norm: first_norm,
+        distance_table,
+        distance_norm,
+        conv,
+        conv_norm,
+        blocks,
+        head: (masks || pools).then(|| Linear::new(features, head_features, rngs)),
+        head_norm: masks.then(|| LayerNorm::builder(head_features).epsilon(config.layer_norm_eps).build(rngs)),
+        bias: masks.then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype)),
+        classifier: config.head.classes().map(|count| Linear::new(features, count, rngs)),
+        pools,
+        distances: config.distances,
+        head_act: if masks { config.hidden_act } else { config.pooler_act },
+        conv_act: config.conv.map_or(config.hidden_act, |(_, activation)| activation),
+    }
+}
+
+impl Deberta {
+    /// The encoding of each token of `[batch, length]`: `[batch, length, features]`. Fails for more tokens than the model has
+    /// positions, and for unknown tokens if their values are known.
+    #[track_caller]
+    pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let tokens = tokens.into_array();
+        let checked = check_tokens("Deberta", &self.tokens, &tokens).and_then(|()| match &self.positions {
+            Some(table) => check_positions("Deberta", table, 0, &tokens),
+            None => Ok(()),
+        });
+        if let Err(error) = checked {
+            return Array::from_error(error, &tokens);
+        }
+        let length = tokens.shape().last().copied().unwrap_or(0);
+        let mask = match options.mask() {
+            Some(mask) => mask.astype(DType::Bool),
+            None => ones_dtype(tokens.shape(), DType::Bool),
+        };
+        let embedded = self.embed(tokens, options, &mask);
+        // Padding sees no tokens, not even itself: `[batch, 1, queries, keys]`.
+        let seen = mask.expand_dims(1).expand_dims(1) & mask.expand_dims(1).expand_dims(-1);
+        let table = self.distance_features();
+        let indices = self.distances.map(|distances| distance_indices(&distances, length));
+        let mut x = embedded.clone();
+        for (number, block) in self.blocks.iter().enumerate() {
+            let bias = match (&self.distances, &table, &indices) {
+                (Some(distances), Some(table), Some(indices)) => block.distance_scores(&x, table, distances, indices),
+                _ => None,
+            };
+            x = block.forward(x, bias, &seen, self.distances.as_ref());
+            if number == 0 {
+                x = self.convolved(&embedded, x, &mask);
+            }
+        }
+        x
+    }
+
+    /// The features of tokens, positions and kinds, which are zero for padding.
+    fn embed(&self, tokens: Array, options: &BertOptions, mask: &Array) -> Array {
+        let length = tokens.shape().last().copied().unwrap_or(0) as i32;
+        let kinds = options.kinds().cloned().unwrap_or_else(|| zeros_dtype(tokens.shape(), DType::I32));
+        let x = self.tokens.forward(tokens);
+        let x = self.positions.iter().fold(x, |x, table| x + table.forward(arange(0..length)));
+        let x = self.kinds.iter().fold(x, |x, table| x + table.forward(&kinds));
+        let x = self.norm.forward(self.projection.iter().fold(x, |x, layer| layer.forward(x)));
+        &x * mask.astype(x.dtype()).expand_dims(-1)
+    }
+
+    /// The features of distances, `[2 * span, features]`.
+    fn distance_features(&self) -> Option<Array> {
+        let table = self.distance_table.as_ref()?.embedding.clone();
+        Some(self.distance_norm.iter().fold(table, |table, norm| norm.forward(table)))
+    }
+
+    /// Adds a convolution of the first features to the output of the first block.
+    fn convolved(&self, embedded: &Array, x: Array, mask: &Array) -> Array {
+        let (Some(conv), Some(norm)) = (&self.conv, &self.conv_norm) else { return x };
+        let mask = mask.expand_dims(-1);
+        let y = where_(&mask, conv.forward(embedded), 0.0);
+        let y = norm.forward(&x + self.conv_act.apply(y));
+        &y * mask.astype(y.dtype())
+    }
+
+    /// The results of the [head](BertHead): logits of each token, `[batch, length, vocabulary]` or `[batch, length,
+    /// classes]`, of each text, `[batch, classes]`, or without a head the encodings.
+    #[track_caller]
+    pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let mut x = self.encode(tokens, options);
+        if self.pools {
+            // The first token is the one that stands for the text.
+            x = x.get((.., 0));
+        }
+        if let Some(head) = &self.head {
+            x = self.head_act.apply(head.forward(x));
+        }
+        let x = self.head_norm.iter().fold(x, |x, norm| norm.forward(x));
+        logits(x, self.classifier.as_ref(), &self.tokens, self.bias.as_ref())
+    }
+}
+
+impl Block {
+    fn forward(&self, x: Array, bias: Option<Array>, seen: &Array, distances: Option<&Distances>) -> Array {
+        let options = bias.iter().fold(AttentionOptions::new(), |options, bias| options.bias(bias));
+        let options = options.mask(seen).scale(self.scale(distances));
+        let x = self.norm.forward(&x + self.attention.attend(&x, &x, &x, options));
+        self.mlp_norm.forward(&x + self.mlp.forward(&x))
+    }
+
+    /// The factor of scores, of which there are up to three kinds.
+    fn scale(&self, distances: Option<&Distances>) -> f64 {
+        let depth = self.attention.query.kernel.shape().last().copied().unwrap_or(1);
+        let kinds = distances.map_or(0, |distances| {
+            usize::from(distances.content_to_position) + usize::from(distances.position_to_content)
+        });
+        ((depth * (1 + kinds)) as f64).sqrt().recip()
+    }
+
+    /// The scores `[batch, heads, queries, keys]` of tokens and the features of distances.
+    ///
+    /// A query is compared with the features of the distance to the key, and a key with those of the distance to the query:
+    /// each row of scores has one entry for each distance, of which `indices` choose.
+    fn distance_scores(
+        &self,
+        x: &Array,
+        table: &Array,
+        distances: &Distances,
+        [to_keys, to_queries]: &[Array; 2],
+    ) -> Option<Array> {
+        let heads_of = |own: &Option<Linear>, shared: &LinearGeneral| match own {
+            Some(layer) => {
+                let shape = shared.kernel.shape();
+                let (heads, depth) = (shape[shape.len() - 2], shape[shape.len() - 1]);
+                layer.forward(table).reshape([-1, heads as i32, depth as i32])
+            }
+            None => shared.forward(table),
+        };
+        let scores = |tokens: Array, features: Array, indices: &Array| {
+            let scores = einsum("bqhd,rhd->bhqr", &[&tokens, &features]);
+            let shape = [&scores.shape()[..3], &indices.shape()[1..]].concat();
+            scores.take_along_axis(indices.broadcast_to(shape), -1)
+        };
+        let query_scores = distances.content_to_position.then(|| {
+            let keys = heads_of(&self.distance_key, &self.attention.key);
+            scores(self.attention.query.forward(x), keys, to_keys)
+        });
+        let key_scores = distances.position_to_content.then(|| {
+            let queries = heads_of(&self.distance_query, &self.attention.query);
+            scores(self.attention.key.forward(x), queries, to_queries).swapaxes(-1, -2)
+        });
+        let sum = match (query_scores, key_scores) {
+            (Some(a), Some(b)) => a + b,
+            (a, b) => a.or(b)?,
+        };
+        Some(sum * self.scale(Some(distances)))
+    }
+}
+
+/// The rows of the table of distances for each query and key, and for each key and query.
+fn distance_indices(distances: &Distances, length: usize) -> [Array; 2] {
+    let (span, last) = (distances.span as i32, distances.span as i32 * 2 - 1);
+    let indices = |sign: i32| {
+        let rows = (0..length as i32).flat_map(|row| (0..length as i32).map(move |column| (row, column)));
+        let index = |(row, column): (i32, i32)| (sign * distances.group(row - column) + span).clamp(0, last);
+        Array::from_vec(rows.map(index).collect::<Vec<i32>>(), &[length, length])
+            .unwrap_or_else(|error| Array::from_error(error, &zeros([length, length])))
+    };
+    [indices(1), indices(-1)]
+}
+
+impl Distances {
+    /// The group of a distance: the distance itself up to half of the span; longer ones grow up to the longest.
+    ///
+    /// The logarithms are in float32, as in DeBERTa, so that distances at the borders of groups are in the same ones.
+    fn group(&self, distance: i32) -> i32 {
+        let middle = self.span as i32 / 2;
+        if !self.is_grouped || distance.abs() <= middle {
+            return distance;
+        }
+        let range = ((self.longest as f64 - 1.0) / middle as f64) as f32;
+        let grown = (distance.abs() as f32 / middle as f32).ln() / range.ln() * (middle - 1) as f32;
+        distance.signum() * (grown.ceil() as i32 + middle)
+    }
+}
