@@ -29,7 +29,9 @@ def randomize(model):
     model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
+            # Tables of sines are no weights.
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
 
 
 def save(name, model, inputs, more=None, **options):

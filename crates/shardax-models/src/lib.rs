@@ -46,6 +46,6 @@ pub use decoder::{
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
-    Bert, BertOptions, Clip, Config, Deberta, LoadOptions, ModernBert, Pretrained, SentenceEncoder, Vit,
+    Bert, BertOptions, Clip, Config, Deberta, LoadOptions, ModernBert, Pretrained, SentenceEncoder, Siglip, Vit,
 };
 pub use quantized::Packed;

@@ -32,6 +32,20 @@ pub struct EncoderDecoderConfig {
     pub gated: bool,
     /// True if linear layers have biases, except for keys.
     pub biases: bool,
+    /// True if the layers of keys have biases too.
+    pub key_biases: bool,
+    /// True if logits have biases.
+    pub logits_bias: bool,
+    /// The number of entries at the start of tables of positions that no token has.
+    pub first_position: usize,
+    /// The factor of token embeddings.
+    pub embedding_scale: Option<f64>,
+    /// True if embeddings are normalized before the first layer.
+    pub embedding_norm: bool,
+    /// True if the sums of inputs and outputs of layers are normalized, instead of the inputs.
+    pub sum_norms: bool,
+    /// True if the outputs of the last layers are normalized.
+    pub final_norm: bool,
     /// The factor of attention scores. Default `1 / sqrt(head_dim)`.
     pub attention_scale: Option<f64>,
     /// True if the table of tokens is the last layer too.
@@ -61,12 +75,21 @@ pub enum EncoderDecoderPositions {
         /// The length of the decoder's table.
         decoder: usize,
     },
+    /// Sines and cosines are added to the first features, up to this length.
+    Sines {
+        /// The number of positions.
+        length: usize,
+        /// True if the last frequency is that of the last position, as in M2M-100; otherwise it is one step before.
+        is_inclusive: bool,
+    },
     /// Each head has a bias for each group of distances.
     Relative {
         /// The number of groups, an even number.
         buckets: usize,
         /// The distance from which on all are in one group.
         max_distance: usize,
+        /// True if each layer has biases of its own.
+        per_layer: bool,
     },
 }
 
@@ -113,13 +136,15 @@ impl EncoderDecoderConfig {
             return Err(value_error(format!("a model's {name}, {a} by {b}, overflows"), "give smaller sizes"));
         }
         match self.positions {
-            EncoderDecoderPositions::Relative { buckets, max_distance }
+            EncoderDecoderPositions::Relative { buckets, max_distance, .. }
                 if buckets < 4 || buckets % 2 == 1 || max_distance <= buckets / 2 =>
             {
                 let what = format!("{buckets} buckets do not divide distances up to {max_distance}");
                 Err(value_error(what, "give an even number of at least 4, and a distance of more than half of it"))
             }
-            EncoderDecoderPositions::Relative { .. } if self.mel_bins.is_some() => {
+            EncoderDecoderPositions::Relative { .. } | EncoderDecoderPositions::Sines { .. }
+                if self.mel_bins.is_some() =>
+            {
                 Err(value_error("a model of sound has no table of positions", "use EncoderDecoderPositions::Learned"))
             }
             _ => Ok(()),
@@ -130,7 +155,7 @@ impl EncoderDecoderConfig {
     pub(super) fn extents(&self) -> Vec<(&'static str, usize, usize)> {
         let (encoder, decoder) = match self.positions {
             EncoderDecoderPositions::Learned { encoder, decoder } => (encoder, decoder),
-            EncoderDecoderPositions::Relative { .. } => (0, 0),
+            EncoderDecoderPositions::Relative { .. } | EncoderDecoderPositions::Sines { .. } => (0, 0),
         };
         let wide = |side: &Side| side.heads.saturating_mul(self.head_dim(side));
         let mut matrices = vec![

@@ -50,7 +50,9 @@ fn written(
         let message = format!("the prompt {prompt:?} is empty, or has a token beyond the {vocabulary} of the model");
         return Err(value_error(message, "give the tokens that start a text, such as `decoder_start_token_id`"));
     }
-    let positions = model.decoder.positions.as_ref().map(|table| table.embedding.shape()[0]);
+    let learned = model.decoder.positions.as_ref().map(|table| table.embedding.shape()[0]);
+    let learned = learned.map(|length| length.saturating_sub(model.decoder.first_position));
+    let positions = learned.or(model.decoder.sines.map(|sines| sines.length));
     let room = prompt.len().checked_add(options.max_new_tokens).filter(|room| i32::try_from(*room).is_ok());
     let Some(room) = room.filter(|room| positions.is_none_or(|most| *room <= most.saturating_add(1))) else {
         let message = format!("texts of {} and {} tokens are too long", prompt.len(), options.max_new_tokens);

@@ -1,12 +1,13 @@
-//! Models with an encoder of the input and a decoder of the output: T5 and Whisper.
+//! Models with an encoder of the input and a decoder of the output, such as T5, BART and Whisper.
 
 mod config;
 mod generate;
 mod positions;
-
-pub(crate) use positions::bias as distance_bias;
 mod read;
 mod sound;
+
+pub(crate) use positions::bias as distance_bias;
+pub(crate) use read::KNOWN;
 
 pub use config::{EncoderDecoderConfig, EncoderDecoderPositions, Side};
 pub use sound::log_mel;
@@ -20,8 +21,8 @@ use crate::ranks::allow_any_ranks;
 use crate::{Mlp, Norm};
 
 /// A model that encodes an input, and writes a text one token after the other that attends to it: T5
-/// ([Raffel et al. 2019](https://arxiv.org/abs/1910.10683)) from text, and Whisper
-/// ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) from sound.
+/// ([Raffel et al. 2019](https://arxiv.org/abs/1910.10683)) and BART ([Lewis et al. 2019](https://arxiv.org/abs/1910.13461)) from
+/// text, and Whisper ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) from sound.
 ///
 /// Dimensions are named `vocab`, `embed`, `heads` and `mlp`, see [`Rules`].
 ///
@@ -47,6 +48,9 @@ pub struct EncoderDecoder {
     decoder: Stage,
     /// The layer that gives logits; `None` where it is the table of tokens.
     pub head: Option<Linear>,
+    /// `[vocabulary]`: added to the logits.
+    logits_bias: Option<Array>,
+    embedding_scale: Option<f64>,
     logits_scale: Option<f64>,
     attention_scale: Option<f64>,
     max_distance: usize,
@@ -57,22 +61,38 @@ pub struct EncoderDecoder {
 struct Stage {
     /// The table of positions that are added to the first features.
     positions: Option<Embed>,
+    /// The first entry of the table that a token has.
+    first_position: usize,
+    #[tree(static)]
+    sines: Option<Sines>,
+    /// Normalizes the first features.
+    embedding_norm: Option<Norm>,
     /// The bias of each head for distances, `[buckets, heads]`.
     distances: Option<Embed>,
     blocks: Vec<Block>,
     norm: Norm,
 }
 
+/// Positions that are sines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Sines {
+    length: usize,
+    is_inclusive: bool,
+}
+
 #[derive(Module, Clone, Debug)]
 struct Block {
     norm: Norm,
     attention: MultiHeadAttention,
+    /// The bias of each head for distances, if layers have biases of their own.
+    distances: Option<Embed>,
     /// Normalizes the input of `cross`.
     cross_norm: Option<Norm>,
     /// Attention to the encoded input, in a decoder.
     cross: Option<MultiHeadAttention>,
     mlp_norm: Norm,
     mlp: Mlp,
+    sum_norms: bool,
 }
 
 /// The keys and values of an encoded input in each layer of the decoder, and the mask of the input.
@@ -108,11 +128,13 @@ impl EncoderDecoder {
             encoder: Stage::new(config, &config.encoder, false, rngs),
             decoder: Stage::new(config, &config.decoder, true, rngs),
             head,
+            logits_bias: config.logits_bias.then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype)),
+            embedding_scale: config.embedding_scale,
             logits_scale: config.logits_scale,
             attention_scale: config.attention_scale,
             max_distance: match config.positions {
                 EncoderDecoderPositions::Relative { max_distance, .. } => max_distance,
-                EncoderDecoderPositions::Learned { .. } => 0,
+                EncoderDecoderPositions::Learned { .. } | EncoderDecoderPositions::Sines { .. } => 0,
             },
         })
     }
@@ -148,24 +170,23 @@ impl EncoderDecoder {
         let inputs = inputs.into_array();
         let x = match &self.sound {
             Some(layers) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
-            None => self.embed.forward(inputs),
+            None => self.embedded(inputs),
         };
         let (Ok(()), 3) = (x.check(), x.ndim()) else { return x };
         let length = x.shape()[1];
-        let x = match self.encoder.positioned(x, || arange(0..length as i32)) {
+        let places = self.encoder.places_of(length, options.mask());
+        let x = match self.encoder.positioned(x, || places) {
             Ok(x) => x,
             Err(error) => return error,
         };
-        let bias = self.encoder.distances.as_ref().map(|table| {
-            let places = arange(0..length as i32);
-            positions::bias(table, &places, &places, (true, self.max_distance), length)
-        });
+        let places = arange(0..length as i32);
         let x = self.encoder.blocks.iter().fold(x, |x, block| {
+            let table = block.distances.as_ref().or(self.encoder.distances.as_ref());
+            let bias = table.map(|table| positions::bias(table, &places, &places, (true, self.max_distance), length));
             let attention = bias.iter().fold(AttentionOptions::new(), |attention, bias| attention.bias(bias));
             let attention = options.mask().iter().fold(attention, |attention, mask| attention.mask(over_keys(mask)));
-            let normed = block.norm.forward(&x);
-            let x = &x + block.attention.attend(&normed, &normed, &normed, attention);
-            &x + block.mlp.forward(block.mlp_norm.forward(&x))
+            let x = block.added(&block.norm, x, |x| block.attention.attend(x, x, x, attention));
+            block.added(&block.mlp_norm, x, |x| block.mlp.forward(x))
         });
         self.encoder.norm.forward(x)
     }
@@ -188,16 +209,16 @@ impl EncoderDecoder {
         let input = self.attend_to(self.encode(inputs, options), options);
         let length = targets.shape().last().copied().unwrap_or(0);
         let places = arange(0..length as i32);
-        let x = match self.decoder.positioned(self.embed.forward(&targets), || places.clone()) {
+        let x = match self.decoder.positioned(self.embedded(&targets), || places.clone()) {
             Ok(x) => x,
             Err(error) => return error,
         };
-        let bias = self.bias_of_decoder(&places, length);
         let layers = self.decoder.blocks.iter().zip(&input.layers);
         let x = layers.fold(x, |x, (block, keys)| {
+            let bias = self.bias_of_decoder(block, &places, length);
             let attention = bias.iter().fold(AttentionOptions::new(), |attention, bias| attention.bias(bias));
-            let normed = block.norm.forward(&x);
-            self.rest(block, &x + block.attention.attend(&normed, &normed, &normed, attention), keys, &input.mask)
+            let x = block.added(&block.norm, x, |x| block.attention.attend(x, x, x, attention));
+            self.rest(block, x, keys, &input.mask)
         });
         self.logits(x)
     }
@@ -223,16 +244,18 @@ impl EncoderDecoder {
         let room = attention.and_then(|attention| Some(attention.cached_key.as_ref()?.shape()[1])).unwrap_or(0);
         let length = tokens.shape().last().copied().unwrap_or(0);
         let places = index.unwrap_or_else(|| zeros_dtype((), DType::I32)) + arange(0..length as i32);
-        let mut x = match self.decoder.positioned(self.embed.forward(&tokens), || places.clone()) {
+        let mut x = match self.decoder.positioned(self.embedded(&tokens), || places.clone()) {
             Ok(x) => x,
             Err(error) => return error,
         };
-        let bias = self.bias_of_decoder(&places, room);
         for number in 0..self.decoder.blocks.len() {
-            let block = &mut self.decoder.blocks[number];
+            let bias = self.bias_of_decoder(&self.decoder.blocks[number], &places, room);
             let options = bias.iter().fold(AttentionOptions::new(), |options, bias| options.bias(bias));
-            let attended = block.attention.decode_with(block.norm.forward(&x), options);
-            x = self.rest(&self.decoder.blocks[number], &x + attended, &input.layers[number], &input.mask);
+            let block = &mut self.decoder.blocks[number];
+            let (mut attention, norm) = (block.attention.clone(), block.norm.clone());
+            x = block.added(&norm, x, |x| attention.decode_with(x, options));
+            block.attention = attention;
+            x = self.rest(&self.decoder.blocks[number], x, &input.layers[number], &input.mask);
         }
         self.logits(x)
     }
@@ -244,17 +267,28 @@ impl EncoderDecoder {
             (Some(norm), Some(cross)) => {
                 let options = mask.iter().fold(AttentionOptions::new(), |options, mask| options.mask(mask));
                 let options = self.attention_scale.into_iter().fold(options, AttentionOptions::scale);
-                let query = cross.query.forward(norm.forward(&x));
-                &x + cross.out.forward(options.dot_product_attention(query, keys, values))
+                block.added(norm, x, |x| {
+                    cross.out.forward(options.dot_product_attention(cross.query.forward(x), keys, values))
+                })
             }
             _ => x,
         };
-        &x + block.mlp.forward(block.mlp_norm.forward(&x))
+        block.added(&block.mlp_norm, x, |x| block.mlp.forward(x))
+    }
+
+    /// The features of tokens, before positions.
+    #[track_caller]
+    fn embedded(&self, tokens: impl ArrayLike) -> Array {
+        let x = self.embed.forward(tokens);
+        match self.embedding_scale {
+            Some(scale) => x * scale,
+            None => x,
+        }
     }
 
     /// The bias of queries at these places over as many keys, if positions are distances.
-    fn bias_of_decoder(&self, places: &Array, keys: usize) -> Option<Array> {
-        let table = self.decoder.distances.as_ref()?;
+    fn bias_of_decoder(&self, block: &Block, places: &Array, keys: usize) -> Option<Array> {
+        let table = block.distances.as_ref().or(self.decoder.distances.as_ref())?;
         Some(positions::bias(table, places, &arange(0..keys as i32), (false, self.max_distance), keys))
     }
 
@@ -266,9 +300,27 @@ impl EncoderDecoder {
             Some(scale) => x * scale,
             None => x,
         };
-        match &self.head {
+        let logits = match &self.head {
             Some(head) => head.forward(x),
             None => self.embed.attend(x),
+        };
+        match &self.logits_bias {
+            Some(bias) => &logits + bias.astype(logits.dtype()),
+            None => logits,
+        }
+    }
+}
+
+impl Block {
+    /// Adds the result of a layer to its input, one of which is normalized: the layer's input, or the sum.
+    #[track_caller]
+    fn added(&self, norm: &Norm, x: Array, layer: impl FnOnce(&Array) -> Array) -> Array {
+        match self.sum_norms {
+            true => norm.forward(&x + layer(&x)),
+            false => {
+                let normed = norm.forward(&x);
+                x + layer(&normed)
+            }
         }
     }
 }
@@ -283,10 +335,20 @@ impl Stage {
     fn new(config: &EncoderDecoderConfig, side: &Side, is_decoder: bool, rngs: &mut Rngs) -> Stage {
         let features = config.features;
         let norm = |rngs: &mut Rngs| Norm::new(config.norm, features, config.epsilon, rngs);
+        let mut distances_of_layer = None;
+        let mut sines = None;
         let (positions, distances) = match config.positions {
             EncoderDecoderPositions::Learned { encoder, decoder } => {
                 let length = if is_decoder { decoder } else { encoder };
                 (Some(Embed::builder(length, features).axes([None, Some("embed")]).build(rngs)), None)
+            }
+            EncoderDecoderPositions::Sines { length, is_inclusive } => {
+                sines = Some(Sines { length, is_inclusive });
+                (None, None)
+            }
+            EncoderDecoderPositions::Relative { buckets, per_layer: true, .. } => {
+                distances_of_layer = Some(buckets);
+                (None, None)
             }
             EncoderDecoderPositions::Relative { buckets, .. } => {
                 (None, Some(Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)))
@@ -296,29 +358,67 @@ impl Stage {
             let builder = attention(side.heads, features).qkv_features(side.heads * config.head_dim(side));
             let builder = config.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
             let mut layer = builder.is_causal(is_causal).use_bias(config.biases).build(rngs);
-            // A bias of keys would add the same number to all scores of a query.
-            layer.key.bias = None;
+            if !config.key_biases {
+                // A bias of keys would add the same number to all scores of a query.
+                layer.key.bias = None;
+            }
             layer
         };
         let blocks = (0..side.layers).map(|_| Block {
             norm: norm(rngs),
             attention: attention(is_decoder, rngs),
+            distances: distances_of_layer
+                .map(|buckets| Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)),
             cross_norm: is_decoder.then(|| norm(rngs)),
             cross: is_decoder.then(|| attention(false, rngs)),
             mlp_norm: norm(rngs),
             mlp: Mlp::new(features, side.hidden, config.activation, config.gated, config.biases, rngs),
+            sum_norms: config.sum_norms,
         });
-        Stage { positions, distances, blocks: blocks.collect(), norm: norm(rngs) }
+        let blocks = blocks.collect();
+        let last_norm = if config.final_norm { norm(rngs) } else { Norm::Identity };
+        let embedding_norm = config.embedding_norm.then(|| norm(rngs));
+        let first_position = config.first_position;
+        Stage { positions, first_position, sines, embedding_norm, distances, blocks, norm: last_norm }
     }
 
     /// Adds the positions of features `[batch, length, features]`. The error is an array that has one.
     #[track_caller]
     fn positioned(&self, x: Array, places: impl FnOnce() -> Array) -> std::result::Result<Array, Array> {
-        let Some(table) = &self.positions else { return Ok(x) };
         let tokens = x.get((Ellipsis, 0));
-        match check_positions("EncoderDecoder", table, 0, &tokens) {
-            Ok(()) => Ok(x + table.forward(places())),
-            Err(error) => Err(Array::from_error(error, &x)),
+        let first = self.first_position;
+        let x = match (&self.positions, &self.sines) {
+            (Some(table), _) => match check_positions("EncoderDecoder", table, first, &tokens) {
+                Ok(()) => x + table.forward(places() + first as i32),
+                Err(error) => return Err(Array::from_error(error, &x)),
+            },
+            (None, Some(sines)) => match sines.table(first, &x) {
+                Ok(table) => &x + table.take(places(), 0).astype(x.dtype()),
+                Err(error) => return Err(Array::from_error(error, &x)),
+            },
+            (None, None) => x,
+        };
+        Ok(self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x)))
+    }
+
+    /// The position of each token of an input. Models whose sines begin behind the padding token do not count padding.
+    fn places_of(&self, length: usize, mask: Option<&Array>) -> Array {
+        match mask.filter(|_| self.sines.is_some() && self.first_position > 0) {
+            Some(mask) => (mask.astype(DType::I32).cumsum(-1) - 1).maximum(0),
+            None => arange(0..length as i32),
         }
+    }
+}
+
+impl Sines {
+    /// The sines of all positions, `[length, features]`. Fails for more tokens than there are positions.
+    fn table(&self, first: usize, x: &Array) -> Result<Array> {
+        let (length, features) = (x.shape()[x.ndim() - 2], x.shape()[x.ndim() - 1]);
+        if length > self.length {
+            let message =
+                format!("EncoderDecoder: texts of {length} tokens, and the model has {} positions", self.length);
+            return Err(value_error(message, "cut the texts: `tokens.get((.., ..length))`"));
+        }
+        Array::from_vec(positions::sines(first, self.length, features, self.is_inclusive), &[self.length, features])
     }
 }

@@ -40,6 +40,18 @@ pub(crate) fn bias(
     table.forward(group).transpose([2, 0, 1])
 }
 
+/// Sines and cosines `[length, features]` of positions from `first` on: the first half of the features are sines.
+pub(super) fn sines(first: usize, length: usize, features: usize, is_inclusive: bool) -> Vec<f32> {
+    let half = features / 2;
+    let last = if is_inclusive { half.saturating_sub(1) } else { half };
+    let speed = |pair: usize| 10_000f64.powf(-(pair as f64) / last.max(1) as f64);
+    let row = |position: usize| {
+        let angle = move |pair: usize| position as f64 * speed(pair);
+        (0..half).map(move |pair| angle(pair).sin() as f32).chain((0..half).map(move |pair| angle(pair).cos() as f32))
+    };
+    (first..first + length).flat_map(row).collect()
+}
+
 #[cfg(test)]
 mod tests {
     /// The first distance of each group, by `T5Attention._relative_position_bucket` of transformers.

@@ -1,4 +1,4 @@
-//! The configurations of T5 and Whisper, and the names of their arrays.
+//! The configurations of T5, BART, Whisper and the models that follow them, and the names of their arrays.
 
 use shardax_nn::prelude::*;
 
@@ -13,13 +13,14 @@ impl Pretrained for EncoderDecoder {
         let fields = config.fields();
         let list = fields.list_opt("architectures")?;
         let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("WithLMHeadModel");
-        if !["ForConditionalGeneration", "WithLMHeadModel"].iter().any(|end| name.ends_with(end)) {
+        if !["ForConditionalGeneration", "WithLMHeadModel", "MTModel"].iter().any(|end| name.ends_with(end)) {
             return Err(fields.error(format!("the class {name:?} of `architectures` is none that writes texts")));
         }
         let (read, keys) = match fields.text("model_type")? {
-            "t5" => t5(&fields)?,
+            kind @ ("t5" | "mt5" | "umt5") => t5(&fields, kind)?,
+            kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
-            other => return Err(fields.error(format!("the model_type {other:?} is none of t5, whisper"))),
+            other => return Err(fields.error(format!("the model_type {other:?} is none of {}", KNOWN.join(", ")))),
         };
         fields.finish()?;
         read.check()?;
@@ -35,7 +36,10 @@ impl Pretrained for EncoderDecoder {
     }
 }
 
-fn t5(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
+/// The model types that are known.
+pub(crate) const KNOWN: [&str; 9] = ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "whisper"];
+
+fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
     let layers = fields.layers("num_layers")?;
     let side =
@@ -52,7 +56,7 @@ fn t5(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     };
     // T5 shares its table with the last layer, and scales the features of logits; version 1.1 does neither.
     let is_tied = fields.flag_or("tie_word_embeddings", true)?;
-    let is_scaled = fields.flag_or("scale_decoder_outputs", is_tied)?;
+    let is_scaled = kind != "mt5" && fields.flag_or("scale_decoder_outputs", is_tied)?;
     // Follow from `feed_forward_proj`, or bound texts in other programs.
     fields.skip(&["dense_act_fn", "is_gated_act", "n_positions"]);
     let config = EncoderDecoderConfig {
@@ -68,12 +72,20 @@ fn t5(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         positions: EncoderDecoderPositions::Relative {
             buckets: fields.size("relative_attention_num_buckets")?,
             max_distance: fields.size("relative_attention_max_distance")?,
+            per_layer: kind == "umt5",
         },
         norm: NormKind::Rms,
         epsilon: fields.number("layer_norm_epsilon")?,
         activation,
         gated,
         biases: false,
+        key_biases: false,
+        logits_bias: false,
+        first_position: 0,
+        embedding_scale: None,
+        embedding_norm: false,
+        sum_norms: false,
+        final_norm: true,
         attention_scale: Some(1.0),
         tie_embeddings: is_tied,
         logits_scale: is_scaled.then(|| (features as f64).sqrt().recip()),
@@ -86,6 +98,11 @@ fn t5(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         let table = format!("{stage}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
         keys = attention_keys(keys, &format!("{block}.attention"), &part(0, "SelfAttention"), ["q", "k", "v", "o"])
             .array(format!("{stage}.distances.embedding"), table, Layout::Same)
+            .array(
+                format!("{block}.distances.embedding"),
+                part(0, "SelfAttention.relative_attention_bias.weight"),
+                Layout::Same,
+            )
             .scale(&format!("{block}.norm.0"), &part(0, "layer_norm"))
             .scale(&format!("{block}.mlp_norm.0"), &part(mlp, "layer_norm"))
             .linear(&format!("{block}.mlp.gate"), &part(mlp, "DenseReluDense.wi_0"))
@@ -100,6 +117,109 @@ fn t5(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         // Older files have it, and no model uses it.
         .ignore("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight");
     Ok((config, if is_tied { keys.tied("lm_head.weight", "shared.weight") } else { keys }))
+}
+
+/// BART, and the models with its blocks: mBART, Marian, Pegasus, and M2M-100 with NLLB.
+fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
+    let features = fields.size("d_model")?;
+    let side = |layers, heads, hidden| {
+        Ok::<_, Error>(Side {
+            layers: fields.layers(layers)?,
+            heads: fields.size(heads)?,
+            hidden: fields.size(hidden)?,
+        })
+    };
+    let encoder = side("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim")?;
+    let decoder = side("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim")?;
+    fields.divides(("encoder_attention_heads", encoder.heads), ("d_model", features))?;
+    fields.divides(("decoder_attention_heads", decoder.heads), ("d_model", features))?;
+    let vocab_size = fields.size("vocab_size")?;
+    if kind == "marian" {
+        let is_other = fields.size_opt("decoder_vocab_size")?.is_some_and(|size| size != vocab_size);
+        if is_other || !fields.flag_or("share_encoder_decoder_embeddings", true)? {
+            return Err(fields.error("the encoder and the decoder have tables of their own"));
+        }
+    }
+    // Of training, another name of `encoder_layers`, and fields of the first versions that no class reads.
+    fields.skip(&["encoder_layerdrop", "decoder_layerdrop", "num_hidden_layers", "classif_dropout"]);
+    fields.skip(&["add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding"]);
+    fields.skip(&["static_position_embeddings", "extra_pos_embeddings", "force_bos_token_to_be_generated"]);
+    let length = fields.size("max_position_embeddings")?;
+    let is_learned = matches!(kind, "bart" | "mbart");
+    let sum_norms = matches!(kind, "bart" | "marian");
+    let is_tied = fields.flag_or("tie_word_embeddings", true)?;
+    let config = EncoderDecoderConfig {
+        vocab_size,
+        features,
+        head_dim: None,
+        encoder,
+        decoder,
+        mel_bins: None,
+        positions: match is_learned {
+            true => {
+                let length = length.saturating_add(BART_FIRST_POSITION);
+                EncoderDecoderPositions::Learned { encoder: length, decoder: length }
+            }
+            false => EncoderDecoderPositions::Sines { length, is_inclusive: kind == "m2m_100" },
+        },
+        norm: NormKind::Layer,
+        epsilon: 1e-5,
+        activation: fields.activation("activation_function")?,
+        gated: false,
+        biases: true,
+        key_biases: true,
+        logits_bias: kind != "m2m_100",
+        first_position: match kind {
+            "m2m_100" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
+            _ if is_learned => BART_FIRST_POSITION,
+            _ => 0,
+        },
+        embedding_scale: fields.flag("scale_embedding")?.then(|| (features as f64).sqrt()),
+        embedding_norm: is_learned,
+        sum_norms,
+        final_norm: !sum_norms,
+        attention_scale: None,
+        tie_embeddings: is_tied,
+        logits_scale: None,
+    };
+    let mut keys = KeyMap::new()
+        .array("embed.embedding", "model.shared.weight", Layout::Same)
+        .array("logits_bias", "final_logits_bias", Layout::Row)
+        .linear("head", "lm_head");
+    for stage in ["encoder", "decoder"] {
+        let whole = |name: &str| format!("model.{stage}.{name}");
+        keys = side_keys(keys, stage)
+            .norm(&format!("{stage}.embedding_norm.0"), &whole("layernorm_embedding"))
+            .tied(&whole("embed_tokens.weight"), "model.shared.weight");
+        if !is_learned {
+            // Sines, which some files have.
+            keys = keys.ignore(&whole("embed_positions.weight")).ignore(&whole("embed_positions.weights"));
+        }
+    }
+    let keys = cross_keys(keys).prefix_alias("model.", "");
+    Ok((config, if is_tied { keys.tied("lm_head.weight", "model.shared.weight") } else { keys }))
+}
+
+/// The first row of BART's tables of positions that a token has.
+const BART_FIRST_POSITION: usize = 2;
+
+/// The names of an encoder's or decoder's layers.
+fn side_keys(keys: KeyMap, stage: &str) -> KeyMap {
+    let part = |name: &str| format!("model.{stage}.layers.*.{name}");
+    let block = format!("{stage}.blocks[*]");
+    attention_keys(keys, &format!("{block}.attention"), &part("self_attn"), PROJECTIONS)
+        .array(format!("{stage}.positions.embedding"), format!("model.{stage}.embed_positions.weight"), Layout::Same)
+        .norm(&format!("{block}.norm.0"), &part("self_attn_layer_norm"))
+        .norm(&format!("{block}.mlp_norm.0"), &part("final_layer_norm"))
+        .linear(&format!("{block}.mlp.up"), &part("fc1"))
+        .linear(&format!("{block}.mlp.down"), &part("fc2"))
+        .norm(&format!("{stage}.norm.0"), &format!("model.{stage}.layer_norm"))
+}
+
+/// The names of a decoder's attention to the encoded input.
+fn cross_keys(keys: KeyMap) -> KeyMap {
+    attention_keys(keys, "decoder.blocks[*].cross", "model.decoder.layers.*.encoder_attn", PROJECTIONS)
+        .norm("decoder.blocks[*].cross_norm.0", "model.decoder.layers.*.encoder_attn_layer_norm")
 }
 
 fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
@@ -137,6 +257,13 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         activation: fields.activation("activation_function")?,
         gated: false,
         biases: true,
+        key_biases: false,
+        logits_bias: false,
+        first_position: 0,
+        embedding_scale: None,
+        embedding_norm: false,
+        sum_norms: false,
+        final_norm: true,
         attention_scale: None,
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         logits_scale: None,
@@ -147,23 +274,9 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         .conv("sound[1]", "model.encoder.conv2")
         .linear("head", "proj_out");
     for stage in ["encoder", "decoder"] {
-        let part = |name: &str| format!("model.{stage}.layers.*.{name}");
-        let block = format!("{stage}.blocks[*]");
-        keys = attention_keys(keys, &format!("{block}.attention"), &part("self_attn"), PROJECTIONS)
-            .array(
-                format!("{stage}.positions.embedding"),
-                format!("model.{stage}.embed_positions.weight"),
-                Layout::Same,
-            )
-            .norm(&format!("{block}.norm.0"), &part("self_attn_layer_norm"))
-            .norm(&format!("{block}.mlp_norm.0"), &part("final_layer_norm"))
-            .linear(&format!("{block}.mlp.up"), &part("fc1"))
-            .linear(&format!("{block}.mlp.down"), &part("fc2"))
-            .norm(&format!("{stage}.norm.0"), &format!("model.{stage}.layer_norm"));
+        keys = side_keys(keys, stage);
     }
-    let cross = "model.decoder.layers.*.encoder_attn";
-    let keys = attention_keys(keys, "decoder.blocks[*].cross", cross, PROJECTIONS)
-        .norm("decoder.blocks[*].cross_norm.0", "model.decoder.layers.*.encoder_attn_layer_norm")
+    let keys = cross_keys(keys)
         .tied("proj_out.weight", "model.decoder.embed_tokens.weight")
         // Files without the last layer have no prefix.
         .prefix_alias("model.", "");

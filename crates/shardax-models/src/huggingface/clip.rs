@@ -118,6 +118,7 @@ impl Pretrained for Clip {
             image: config.image_size,
             patch: config.patch_size,
             conv_bias: false,
+            has_class: true,
             is_flat: true,
             has_mask: false,
             interpolates: false,
@@ -158,7 +159,7 @@ impl Pretrained for Clip {
 }
 
 /// The sizes that both encoders name alike.
-fn tower(fields: &Fields) -> Result<ClipTower> {
+pub(super) fn tower(fields: &Fields) -> Result<ClipTower> {
     let tower = ClipTower {
         hidden_size: fields.size("hidden_size")?,
         intermediate_size: fields.size("intermediate_size")?,
@@ -175,7 +176,7 @@ fn tower(fields: &Fields) -> Result<ClipTower> {
 
 /// The blocks of an encoder.
 #[track_caller]
-fn blocks(tower: &ClipTower, is_causal: bool, rngs: &mut Rngs) -> Vec<EncoderBlock> {
+pub(super) fn blocks(tower: &ClipTower, is_causal: bool, rngs: &mut Rngs) -> Vec<EncoderBlock> {
     let sizes = BlockSizes {
         features: tower.hidden_size,
         hidden: tower.intermediate_size,
@@ -190,27 +191,29 @@ fn blocks(tower: &ClipTower, is_causal: bool, rngs: &mut Rngs) -> Vec<EncoderBlo
     (0..tower.num_hidden_layers).map(|_| EncoderBlock::new(&sizes, rngs)).collect()
 }
 
+/// The names of an encoder's blocks at a key path.
+pub(super) fn tower_keys(path: &str, model: &str) -> KeyMap {
+    let layer = |part: &str| format!("{model}.encoder.layers.*.{part}");
+    let attention = ["q_proj", "k_proj", "v_proj", "out_proj"].map(|part| layer(&format!("self_attn.{part}")));
+    let (norms, mlp) = (["layer_norm1", "layer_norm2"].map(layer), ["mlp.fc1", "mlp.fc2"].map(layer));
+    block_keys(path, &attention, &norms, &mlp)
+}
+
 /// The names of arrays.
 fn keys() -> KeyMap {
     let text = |name: &str| format!("text_model.{name}");
     let vision = |name: &str| format!("vision_model.{name}");
-    let blocks = |path: &str, model: &dyn Fn(&str) -> String| {
-        let layer = |part: &str| model(&format!("encoder.layers.*.{part}"));
-        let attention = ["q_proj", "k_proj", "v_proj", "out_proj"].map(|part| layer(&format!("self_attn.{part}")));
-        let (norms, mlp) = (["layer_norm1", "layer_norm2"].map(layer), ["mlp.fc1", "mlp.fc2"].map(layer));
-        block_keys(path, &attention, &norms, &mlp)
-    };
     let embeddings = ["patch_embedding", "class_embedding", "position_embedding.weight"];
     let embeddings = embeddings.map(|part| vision(&format!("embeddings.{part}")));
     KeyMap::new()
         .array("tokens.embedding", text("embeddings.token_embedding.weight"), Layout::Same)
         .array("positions.embedding", text("embeddings.position_embedding.weight"), Layout::Same)
-        .and(blocks("text_blocks[*]", &text))
+        .and(tower_keys("text_blocks[*]", "text_model"))
         .norm("text_norm", &text("final_layer_norm"))
         .linear("text_projection", "text_projection")
         .and(patch_keys("patches", &embeddings))
         .norm("first_norm", &vision("pre_layrnorm"))
-        .and(blocks("image_blocks[*]", &vision))
+        .and(tower_keys("image_blocks[*]", "vision_model"))
         .norm("image_norm", &vision("post_layernorm"))
         .linear("image_projection", "visual_projection")
         .array("logit_scale", "logit_scale", Layout::Same)

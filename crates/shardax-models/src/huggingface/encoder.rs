@@ -72,8 +72,8 @@ impl EncoderBlock {
 #[derive(Module, Clone, Debug)]
 pub(super) struct Patches {
     conv: Conv,
-    /// The entry before the patches.
-    class: Array,
+    /// The entry before the patches, if there is one.
+    class: Option<Array>,
     /// The positions of the entry and of the patches.
     positions: Array,
     /// The entry that takes the place of patches in training, which stays a part of the files.
@@ -90,6 +90,8 @@ pub(super) struct PatchSizes {
     pub image: usize,
     pub patch: usize,
     pub conv_bias: bool,
+    /// True if there is an entry before the patches.
+    pub has_class: bool,
     /// True if the arrays of files have no dimensions for batch and position.
     pub is_flat: bool,
     pub has_mask: bool,
@@ -109,16 +111,18 @@ impl Patches {
         let small = |shape: &[usize], rngs: &mut Rngs| {
             (random::normal_dtype(rngs.params(), shape, DType::F32) * 0.02).astype(rngs.policy().param_dtype)
         };
-        let count = 1 + (image / patch).pow(2);
-        let (class, positions) = match sizes.is_flat {
-            true => (small(&[features], rngs), small(&[count, features], rngs)),
-            false => (small(&[1, 1, features], rngs), small(&[1, count, features], rngs)),
+        let count = usize::from(sizes.has_class) + (image / patch).pow(2);
+        let class_shape = if sizes.is_flat { vec![features] } else { vec![1, 1, features] };
+        let class = sizes.has_class.then(|| small(&class_shape, rngs));
+        let positions = match sizes.is_flat {
+            true => small(&[count, features], rngs),
+            false => small(&[1, count, features], rngs),
         };
         let mask = sizes.has_mask.then(|| small(&[1, features], rngs));
         Ok(Patches { conv, class, positions, mask, interpolates: sizes.interpolates })
     }
 
-    /// `[batch, 1 + patches, features]` of images `[batch, rows, columns, channels]`.
+    /// `[batch, 1 + patches, features]`, or without an entry before them `[batch, patches, features]`, of images `[batch, rows, columns, channels]`.
     #[track_caller]
     pub fn forward(&self, images: impl ArrayLike) -> Array {
         let x = self.conv.forward(images);
@@ -131,14 +135,16 @@ impl Patches {
             Err(error) => return Array::from_error(error, &x),
         };
         let patches = x.reshape([batch as i32, -1, features as i32]);
-        let class = self.class.astype(patches.dtype()).reshape([1, 1, features as i32]);
+        let Some(class) = &self.class else { return patches + positions };
+        let class = class.astype(patches.dtype()).reshape([1, 1, features as i32]);
         concatenate(&[class.broadcast_to([batch, 1, features]), patches], 1) + positions
     }
 
     /// The positions of a grid of patches, `[1 + patches, features]`.
     fn positions_of(&self, grid: [usize; 2], features: usize) -> Result<Array> {
         let positions = self.positions.reshape([-1, features as i32]);
-        let learned = (positions.shape()[0] - 1).isqrt();
+        let entries = usize::from(self.class.is_some());
+        let learned = (positions.shape()[0] - entries).isqrt();
         if grid == [learned; 2] {
             return Ok(positions);
         }
@@ -146,10 +152,10 @@ impl Patches {
             let message = format!("images of {grid:?} patches, and the model has {learned} by {learned} of them");
             return Err(value_error(message, "resize the images to `image_size` of the configuration"));
         }
-        let table = positions.get(1..).reshape([learned, learned, features]).astype(DType::F32);
+        let table = positions.get(entries..).reshape([learned, learned, features]).astype(DType::F32);
         let [rows, columns] = grid.map(|size| bicubic_weights(learned, size));
         let table = einsum("ia,jb,abf->ijf", &[&rows?, &columns?, &table]).reshape([-1, features as i32]);
-        Ok(concatenate(&[positions.get(..1).astype(DType::F32), table], 0))
+        Ok(concatenate(&[positions.get(..entries).astype(DType::F32), table], 0))
     }
 }
 

@@ -37,6 +37,7 @@ mod load;
 mod modernbert;
 mod save;
 mod sentence;
+mod siglip;
 mod vit;
 mod weights;
 
@@ -62,6 +63,7 @@ pub use load::load;
 pub use modernbert::{ModernBert, ModernBertConfig};
 pub(crate) use save::input_dims;
 pub use sentence::{SentenceEncoder, TokenEncoder};
+pub use siglip::{Siglip, SiglipConfig};
 pub use vit::{Vit, VitConfig, VitHead};
 pub use weights::Weights;
 
@@ -284,8 +286,9 @@ fn keys_of(config: &Config) -> Result<(KeyMap, usize)> {
         "deberta-v2" => (Deberta::read(config)?.1, 0),
         "modernbert" => (ModernBert::read(config)?.1, 0),
         "vit" | "dinov2" => (Vit::read(config)?.1, 0),
+        "siglip" => (Siglip::read(config)?.1, 0),
         "clip" => (Clip::read(config)?.1, 0),
-        "t5" | "whisper" => (EncoderDecoder::read(config)?.1, 0),
+        kind if crate::encoder_decoder::KNOWN.contains(&kind) => (EncoderDecoder::read(config)?.1, 0),
         _ => {
             let (decoder, keys) = Decoder::read(config)?;
             (keys, decoder.experts.map_or(0, |experts| experts.count))

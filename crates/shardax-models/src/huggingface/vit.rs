@@ -122,6 +122,7 @@ impl Pretrained for Vit {
             image: config.image_size,
             patch: config.patch_size,
             conv_bias: true,
+            has_class: true,
             is_flat: false,
             has_mask: config.has_mask,
             interpolates: config.interpolates,

@@ -4,7 +4,7 @@ use shardax_models::{BertOptions, Config, EncoderDecoder, GenerateOptions, LoadO
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
-use super::{alike, case, folder, rows, save_again, setup};
+use super::{alike, case, folder, quick, rows, save_again, setup};
 
 /// The inputs of a case, as the model reads them, and the options with the mask of tokens.
 fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)> {
@@ -14,6 +14,19 @@ fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)>
         Err(_) => (case("input_features")?.transpose([0, 2, 1]), BertOptions::new()),
     })
 }
+
+/// Models of texts, and the token that a text starts with.
+const TEXTS: [(&str, i32); 9] = [
+    ("t5", 0),
+    ("t5_gated", 0),
+    ("mt5", 0),
+    ("umt5", 0),
+    ("bart", 3),
+    ("mbart", 3),
+    ("marian", 3),
+    ("pegasus", 3),
+    ("m2m_100", 3),
+];
 
 fn forward(model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array) -> Array {
     let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
@@ -30,7 +43,8 @@ fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
         let first = model.decode(targets.get((.., ..3)), &input);
         concatenate(&[first, model.decode(targets.get((.., 3..)), &input)], 1)
     });
-    for name in ["t5", "t5_gated", "whisper"] {
+    let names = TEXTS.into_iter().map(|(name, _)| name).chain(["whisper"]);
+    for name in names.step_by(quick::outside_of_ci(3)) {
         let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
         let (inputs, _) = inputs(&case)?;
         let arguments = (&model, &inputs, case("attention_mask").ok(), case("decoder_input_ids")?);
@@ -44,7 +58,9 @@ fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
 #[test]
 fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
-    for (name, start) in [("t5", 0), ("t5_gated", 0), ("whisper", 3)] {
+    for (name, start) in
+        TEXTS.into_iter().chain([("whisper", 3)]).skip(quick::outside_of_ci(2) - 1).step_by(quick::outside_of_ci(3))
+    {
         let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
         let ((inputs, _), expected) = (inputs(&case)?, rows(&case("generated")?)?);
         let write = |options: &GenerateOptions| match case("attention_mask") {
@@ -71,7 +87,7 @@ fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
 fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
     setup();
     let here = Folder::new();
-    for name in ["t5", "t5_gated", "whisper"] {
+    for name in ["t5", "t5_gated", "umt5", "bart", "m2m_100", "whisper"] {
         save_again::<EncoderDecoder>(name, &here.join(name))?;
     }
     Ok(())
@@ -147,6 +163,16 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
         &["\"T5EncoderModel\"", "writes texts"],
     );
     fails(read(r#"{"model_type": "t5", "num_heads": 0}"#), &["`num_heads` must be a positive integer"]);
-    fails(read(r#"{"model_type": "bart"}"#), &["\"bart\" is none of t5, whisper"]);
+    fails(read(r#"{"model_type": "led"}"#), &["\"led\" is none of t5, mt5"]);
+    fails(read(r#"{"model_type": "marian", "decoder_vocab_size": 7}"#), &["tables of their own"]);
+    let bart = read(
+        r#"{"_num_labels": 3, "activation_dropout": 0.0, "activation_function": "gelu", "add_final_layer_norm": false,
+        "architectures": ["BartForConditionalGeneration"], "attention_dropout": 0.0, "classif_dropout": 0.0, "d_model": 1024,
+        "decoder_attention_heads": 16, "decoder_ffn_dim": 4096, "decoder_layerdrop": 0.0, "decoder_layers": 12,
+        "early_stopping": true, "force_bos_token_to_be_generated": true, "forced_bos_token_id": 0, "model_type": "bart",
+        "max_position_embeddings": 1024, "normalize_before": false, "num_hidden_layers": 12, "prefix": " ",
+        "scale_embedding": false, "vocab_size": 50264}"#,
+    )?;
+    assert_eq!((bart.sum_norms, bart.first_position, bart.decoder.layers), (true, 2, 12));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Models of images, and of images and texts (`tools/huggingface/towers.py`).
 
-use shardax_models::{Clip, Config, LoadOptions, Pretrained, Vit};
+use shardax_models::{Clip, Config, LoadOptions, Pretrained, Siglip, Vit};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -25,6 +25,25 @@ fn clip_has_the_logits_of_transformers() -> Result<()> {
     fails(model.text_features(zeros_dtype([1, 13], DType::I32)).check(), &["texts of 13 tokens", "12 positions"]);
     fails(model.image_features(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2", "resize"]);
     Ok(())
+}
+
+#[test]
+fn siglip_has_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: Siglip, tokens: Array, images: Array| {
+        let unit = |x: Array| &x / x.square().sum_keepdims(-1).sqrt();
+        let (texts, pictures) = (unit(model.text_features(&tokens)), unit(model.image_features(&images)));
+        (model.forward(tokens, images), texts, pictures)
+    });
+    let (case, model) = (case("siglip")?, Siglip::from_pretrained(folder("siglip"))?);
+    let (logits, texts, images) = forward.call((&model, case("input_ids")?, case("pixel_values")?))?;
+    alike("siglip", &logits, &case("logits_per_image")?)?;
+    alike("siglip", &texts, &case("text_embeds")?)?;
+    alike("siglip", &images, &case("image_embeds")?)?;
+    fails(model.text_features(zeros_dtype([1, 13], DType::I32)).check(), &["texts of 13 tokens", "12 positions"]);
+    fails(model.image_features(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2", "resize"]);
+    let here = Folder::new();
+    save_again::<Siglip>("siglip", &here.join("siglip"))
 }
 
 #[test]

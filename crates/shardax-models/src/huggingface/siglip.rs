@@ -1,0 +1,226 @@
+//! SigLIP.
+
+use shardax_nn::prelude::*;
+
+use super::clip::{blocks, tower, tower_keys};
+use super::encoder::{EncoderBlock, PatchSizes, Patches};
+use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention, of_type};
+use crate::Mlp;
+use crate::decoder::check_positions;
+
+/// The architecture of a [`Siglip`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct SiglipConfig {
+    /// The encoder of texts.
+    pub text: ClipTower,
+    /// The encoder of images, whose results have as many features as the encoder's of texts.
+    pub vision: ClipTower,
+    /// The number of tokens.
+    pub vocab_size: usize,
+    /// The most tokens of a text.
+    pub max_position_embeddings: usize,
+    /// The rows and columns of an image.
+    pub image_size: usize,
+    /// The rows and columns of a patch. They must divide the rows and columns of an image.
+    pub patch_size: usize,
+    /// The colours of an image.
+    pub num_channels: usize,
+}
+
+/// SigLIP ([Zhai et al. 2023](https://arxiv.org/abs/2303.15343)), which compares texts with images: `SiglipModel`, also with the weights of
+/// SigLIP 2 for images of one size.
+#[derive(Module, Clone, Debug)]
+pub struct Siglip {
+    tokens: Embed,
+    positions: Embed,
+    text_blocks: Vec<EncoderBlock>,
+    text_norm: LayerNorm,
+    text_projection: Linear,
+    patches: Patches,
+    image_blocks: Vec<EncoderBlock>,
+    image_norm: LayerNorm,
+    pooling: Pooling,
+    /// `[1]`: the logarithm of the factor of logits.
+    logit_scale: Array,
+    /// `[1]`: added to logits.
+    logit_bias: Array,
+}
+
+/// Attention of one learned query to all patches, and an MLP.
+#[derive(Module, Clone, Debug)]
+struct Pooling {
+    /// `[1, 1, features]`
+    probe: Array,
+    attention: MultiHeadAttention,
+    norm: LayerNorm,
+    mlp: Mlp,
+}
+
+impl Pretrained for Siglip {
+    type Architecture = SiglipConfig;
+
+    fn read(config: &Config) -> Result<(SiglipConfig, KeyMap)> {
+        let fields = config.fields();
+        of_type(&fields, "siglip")?;
+        let text = fields.model("text_config", "siglip_text_model")?;
+        let vision = fields.model("vision_config", "siglip_vision_model")?;
+        let read = SiglipConfig {
+            text: tower(&text)?,
+            vision: tower(&vision)?,
+            vocab_size: text.size("vocab_size")?,
+            max_position_embeddings: text.size("max_position_embeddings")?,
+            image_size: vision.size("image_size")?,
+            patch_size: vision.size("patch_size")?,
+            num_channels: vision.size("num_channels")?,
+        };
+        vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
+        let features = text.size_opt("projection_size")?.unwrap_or(read.text.hidden_size);
+        if features != read.vision.hidden_size {
+            let what = format!("texts have {features} features, and images {}", read.vision.hidden_size);
+            return Err(fields.error(what));
+        }
+        if !vision.flag("vision_use_head")? {
+            return Err(vision.error("field `vision_use_head` is false, and images have one vector here"));
+        }
+        fields.finish()?;
+        text.finish()?;
+        vision.finish()?;
+        let keys = keys(&read);
+        Ok((read, keys))
+    }
+
+    fn make(config: &SiglipConfig, rngs: &mut Rngs) -> Result<Self> {
+        let norm = |tower: &ClipTower, rngs: &mut Rngs| {
+            LayerNorm::builder(tower.hidden_size).epsilon(tower.layer_norm_eps).build(rngs)
+        };
+        let (text, vision) = (&config.text, &config.vision);
+        let patches = PatchSizes {
+            channels: config.num_channels,
+            features: vision.hidden_size,
+            image: config.image_size,
+            patch: config.patch_size,
+            conv_bias: true,
+            has_class: false,
+            is_flat: true,
+            has_mask: false,
+            interpolates: false,
+        };
+        let projection = Linear::builder(text.hidden_size, vision.hidden_size);
+        Ok(Siglip {
+            tokens: Embed::builder(config.vocab_size, text.hidden_size).axes(["vocab", "embed"]).build(rngs),
+            positions: Embed::new(config.max_position_embeddings, text.hidden_size, rngs),
+            text_blocks: blocks(text, false, rngs),
+            text_norm: norm(text, rngs),
+            text_projection: projection.kernel_axes([Some("embed"), None]).build(rngs),
+            patches: Patches::new(&patches, rngs)?,
+            image_blocks: blocks(vision, false, rngs),
+            image_norm: norm(vision, rngs),
+            pooling: Pooling {
+                probe: zeros_dtype([1, 1, vision.hidden_size], rngs.policy().param_dtype),
+                attention: attention(vision.num_attention_heads, vision.hidden_size).build(rngs),
+                norm: norm(vision, rngs),
+                mlp: Mlp::new(vision.hidden_size, vision.intermediate_size, vision.hidden_act, false, true, rngs),
+            },
+            // A factor of 10, and a bias for one pair among many.
+            logit_scale: array([10f32.ln()]).astype(rngs.policy().param_dtype),
+            logit_bias: array([-10f32]).astype(rngs.policy().param_dtype),
+        })
+    }
+
+    fn extents(config: &SiglipConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
+        let patches = config.image_size / config.patch_size.max(1);
+        let patch = config.patch_size.saturating_mul(config.patch_size);
+        let mut matrices = vec![
+            ("token table", config.vocab_size, config.text.hidden_size),
+            ("position table", config.max_position_embeddings, config.text.hidden_size),
+            ("table of patches", patches.saturating_mul(patches), config.vision.hidden_size),
+            ("patch", patch, config.num_channels.saturating_mul(config.vision.hidden_size)),
+        ];
+        for tower in [&config.text, &config.vision] {
+            matrices.push(("query kernel", tower.hidden_size, tower.hidden_size));
+            matrices.push(("MLP kernel", tower.hidden_size, tower.intermediate_size));
+        }
+        (config.text.num_hidden_layers.saturating_add(config.vision.num_hidden_layers), matrices)
+    }
+}
+
+fn keys(config: &SiglipConfig) -> KeyMap {
+    let features = config.vision.hidden_size;
+    let rows = |index: usize| Layout::Rows {
+        start: features.saturating_mul(index),
+        end: features.saturating_mul(index + 1),
+        of: features.saturating_mul(3),
+    };
+    // PyTorch's attention has one matrix for queries, keys and values, whose name has no dot.
+    let joined = ["query", "key", "value"].into_iter().enumerate().fold(KeyMap::new(), |keys, (index, layer)| {
+        let path = format!("pooling.attention.{layer}");
+        keys.array(format!("{path}.kernel"), "vision_model.head.attention.in_proj_weight", rows(index)).array(
+            format!("{path}.bias"),
+            "vision_model.head.attention.in_proj_bias",
+            rows(index),
+        )
+    });
+    joined
+        .array("tokens.embedding", "text_model.embeddings.token_embedding.weight", Layout::Same)
+        .array("positions.embedding", "text_model.embeddings.position_embedding.weight", Layout::Same)
+        .and(tower_keys("text_blocks[*]", "text_model"))
+        .norm("text_norm", "text_model.final_layer_norm")
+        .linear("text_projection", "text_model.head")
+        .conv("patches.conv", "vision_model.embeddings.patch_embedding")
+        .array("patches.positions", "vision_model.embeddings.position_embedding.weight", Layout::Same)
+        .and(tower_keys("image_blocks[*]", "vision_model"))
+        .norm("image_norm", "vision_model.post_layernorm")
+        .array("pooling.probe", "vision_model.head.probe", Layout::Same)
+        .linear("pooling.attention.out", "vision_model.head.attention.out_proj")
+        .norm("pooling.norm", "vision_model.head.layernorm")
+        .linear("pooling.mlp.up", "vision_model.head.mlp.fc1")
+        .linear("pooling.mlp.down", "vision_model.head.mlp.fc2")
+        .array("logit_scale", "logit_scale", Layout::Same)
+        .array("logit_bias", "logit_bias", Layout::Same)
+        .ignore("text_model.embeddings.position_ids")
+        .ignore("vision_model.embeddings.position_ids")
+}
+
+impl Siglip {
+    /// The features of texts, `[batch, features]`, of their tokens `[batch, length]`: SigLIP's texts are padded to the most
+    /// tokens, and the last place has the features. Their lengths are not normalized.
+    ///
+    /// Fails for more tokens than the model has positions.
+    #[track_caller]
+    pub fn text_features(&self, tokens: impl ArrayLike) -> Array {
+        let tokens = tokens.into_array();
+        if let Err(error) = check_positions("Siglip", &self.positions, 0, &tokens) {
+            return Array::from_error(error, &tokens);
+        }
+        let length = tokens.shape().last().copied().unwrap_or(0);
+        let x = self.tokens.forward(&tokens) + self.positions.forward(arange(0..length as i32));
+        let x = self.text_blocks.iter().fold(x, |x, block| block.forward(x));
+        self.text_projection.forward(self.text_norm.forward(x).get((.., -1)))
+    }
+
+    /// The features of images `[batch, rows, columns, channels]`: `[batch, features]`. Their lengths are not normalized.
+    #[track_caller]
+    pub fn image_features(&self, images: impl ArrayLike) -> Array {
+        let x = self.patches.forward(images);
+        if x.check().is_err() {
+            return x;
+        }
+        let x = self.image_blocks.iter().fold(x, |x, block| block.forward(x));
+        let x = self.image_norm.forward(x);
+        let Pooling { probe, attention, norm, mlp } = &self.pooling;
+        let probe = probe.astype(x.dtype()).broadcast_to([x.shape()[0], 1, x.shape()[2]]);
+        let x = attention.attend(probe, &x, &x, AttentionOptions::new());
+        (&x + mlp.forward(norm.forward(&x))).get((.., 0))
+    }
+
+    /// Logits `[images, texts]`: the cosine of the features of each image and each text, times the learned factor, plus the
+    /// learned number. Their sigmoid is the probability that image and text belong together.
+    #[track_caller]
+    pub fn forward(&self, tokens: impl ArrayLike, images: impl ArrayLike) -> Array {
+        let (texts, images) = (self.text_features(tokens), self.image_features(images));
+        let [texts, images] = [texts, images].map(|x| &x / x.square().sum_keepdims(-1).sqrt());
+        let cosines = einsum("if,tf->it", &[&images, &texts]);
+        let dtype = cosines.dtype();
+        cosines * self.logit_scale.exp().astype(dtype) + self.logit_bias.astype(dtype)
+    }
+}
