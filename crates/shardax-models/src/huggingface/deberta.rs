@@ -7,6 +7,7 @@ use super::bert_files::head;
 use super::config::Fields;
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, of_type};
 use crate::decoder::{check_positions, check_tokens};
+use crate::ranks::allow_any_ranks;
 use crate::{Activation, Mlp};
 
 /// The architecture of a [`Deberta`].
@@ -331,6 +332,7 @@ impl Deberta {
     /// positions, and for unknown tokens if their values are known.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let _ranks = allow_any_ranks();
         let tokens = tokens.into_array();
         let checked = check_tokens("Deberta", &self.tokens, &tokens).and_then(|()| match &self.positions {
             Some(table) => check_positions("Deberta", table, 0, &tokens),
@@ -393,6 +395,7 @@ impl Deberta {
     /// classes]`, of each text, `[batch, classes]`, or without a head the encodings.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let _ranks = allow_any_ranks();
         let mut x = self.encode(tokens, options);
         if self.pools {
             // The first token is the one that stands for the text.
@@ -470,7 +473,7 @@ fn distance_indices(distances: &Distances, length: usize) -> [Array; 2] {
         let rows = (0..length as i32).flat_map(|row| (0..length as i32).map(move |column| (row, column)));
         let index = |(row, column): (i32, i32)| (sign * distances.group(row - column) + span).clamp(0, last);
         Array::from_vec(rows.map(index).collect::<Vec<i32>>(), &[length, length])
-            .unwrap_or_else(|error| Array::from_error(error, &zeros([length, length])))
+            .unwrap_or_else(|error| Array::from_error(error, &zeros_dtype([length, length], DType::I32)))
     };
     [indices(1), indices(-1)]
 }

@@ -7,6 +7,7 @@ use super::encoder::{EncoderBlock, PatchSizes, Patches};
 use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention, of_type};
 use crate::Mlp;
 use crate::decoder::check_positions;
+use crate::ranks::allow_any_ranks;
 
 /// The architecture of a [`Siglip`].
 #[derive(Clone, Debug, PartialEq)]
@@ -188,6 +189,7 @@ impl Siglip {
     /// Fails for more tokens than the model has positions.
     #[track_caller]
     pub fn text_features(&self, tokens: impl ArrayLike) -> Array {
+        let _ranks = allow_any_ranks();
         let tokens = tokens.into_array();
         if let Err(error) = check_positions("Siglip", &self.positions, 0, &tokens) {
             return Array::from_error(error, &tokens);
@@ -201,6 +203,7 @@ impl Siglip {
     /// The features of images `[batch, rows, columns, channels]`: `[batch, features]`. Their lengths are not normalized.
     #[track_caller]
     pub fn image_features(&self, images: impl ArrayLike) -> Array {
+        let _ranks = allow_any_ranks();
         let x = self.patches.forward(images);
         if x.check().is_err() {
             return x;
@@ -217,6 +220,7 @@ impl Siglip {
     /// learned number. Their sigmoid is the probability that image and text belong together.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, images: impl ArrayLike) -> Array {
+        let _ranks = allow_any_ranks();
         let (texts, images) = (self.text_features(tokens), self.image_features(images));
         let [texts, images] = [texts, images].map(|x| &x / x.square().sum_keepdims(-1).sqrt());
         let cosines = einsum("if,tf->it", &[&images, &texts]);
