@@ -109,7 +109,7 @@ impl AdamOptions for ScaleByAdam {
 }
 
 macro_rules! chains_that_begin_with_adam {
-    ($(($($t:ident),+))*) => {$(
+    ($(($($t:ident $i:tt),+))*) => {$(
         impl<$($t),+> AdamOptions for (ScaleByAdam, $($t),+) {
             fn scale_by_adam(&mut self) -> &mut ScaleByAdam {
                 &mut self.0
@@ -118,7 +118,7 @@ macro_rules! chains_that_begin_with_adam {
     )*};
 }
 
-chains_that_begin_with_adam! { (A) (A, B) (A, B, C) }
+shardax::__each_tuple!(chains_that_begin_with_adam);
 
 /// The state of [`ScaleByAdam`] and its relatives.
 #[derive(Tree, Clone, Debug)]

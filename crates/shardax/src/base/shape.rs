@@ -450,17 +450,17 @@ impl<T: Into<AxisName>, const N: usize> IntoAxisNames for [T; N] {
     }
 }
 
-impl<A: Into<AxisName>, B: Into<AxisName>> IntoAxisNames for (A, B) {
-    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
-        smallvec![self.0.into(), self.1.into()]
-    }
+macro_rules! tuples_into_axis_names {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl<$($t: Into<AxisName>),+> IntoAxisNames for ($($t,)+) {
+            fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+                smallvec![$(self.$i.into()),+]
+            }
+        }
+    )*};
 }
 
-impl<A: Into<AxisName>, B: Into<AxisName>, C: Into<AxisName>> IntoAxisNames for (A, B, C) {
-    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
-        smallvec![self.0.into(), self.1.into(), self.2.into()]
-    }
-}
+crate::tuples::each!(tuples_into_axis_names);
 
 /// A set of axis names, kept sorted. For example, the manual axes over which a value varies (`vma`) are such a set.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]

@@ -258,11 +258,18 @@ impl<Args: SameArgs> Argnums<Args> for i32 {
     }
 }
 
+/// The type of all arguments, in place of the type of one.
+macro_rules! same_type {
+    ($t:ident) => {
+        A
+    };
+}
+
 macro_rules! same_args {
-    ($($count:literal: $same:ty, [$($i:tt)+];)*) => {$(
-        impl<A: Tree> SameArgs for $same {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl<A: Tree> SameArgs for ($(same_type!($t),)+) {
             type Arg = A;
-            const COUNT: usize = $count;
+            const COUNT: usize = [$($i),+].len();
             fn at(&self, position: usize) -> Option<&A> {
                 [$(&self.$i),+].get(position).copied()
             }
@@ -270,19 +277,10 @@ macro_rules! same_args {
     )*};
 }
 
-same_args! {
-    1: (A,), [0];
-    2: (A, A), [0 1];
-    3: (A, A, A), [0 1 2];
-    4: (A, A, A, A), [0 1 2 3];
-    5: (A, A, A, A, A), [0 1 2 3 4];
-    6: (A, A, A, A, A, A), [0 1 2 3 4 5];
-    7: (A, A, A, A, A, A, A), [0 1 2 3 4 5 6];
-    8: (A, A, A, A, A, A, A, A), [0 1 2 3 4 5 6 7];
-}
+crate::tuples::each!(same_args);
 
 macro_rules! argnums_tuples {
-    ($(($($n:ident),+))*) => {$(
+    ($(($($n:ident $i:tt),+))*) => {$(
         impl<Args: $(ArgAt<$n> +)+, $(const $n: usize),+> Argnums<Args> for ($(Arg<$n>,)+) {
             type Gradient = ($(<Args as ArgAt<$n>>::Arg,)+);
             fn positions(&self) -> Result<Vec<usize>> {
@@ -295,37 +293,50 @@ macro_rules! argnums_tuples {
     )*};
 }
 
-argnums_tuples! { (I) (I, J) (I, J, K) (I, J, K, L) }
+crate::tuples::each!(argnums_tuples);
 
-macro_rules! arities {
-    ($(($($t:ident $v:ident $s:ident),+))*) => {$(
+macro_rules! functions_of_tuples {
+    ($(($($t:ident $i:tt),+))*) => {$(
         impl<Func, Out, $($t: Tree),+> Function<($($t,)+)> for Func
         where
             Func: Fn($($t),+) -> Out,
             Out: IntoOutput,
         {
             type Output = Out::Output;
-            fn apply(&self, ($($v,)+): ($($t,)+)) -> Result<Self::Output> {
-                self($($v),+).into_output()
+            fn apply(&self, args: ($($t,)+)) -> Result<Self::Output> {
+                self($(args.$i),+).into_output()
             }
         }
     )*};
 }
 
+crate::tuples::each!(functions_of_tuples);
+
+// Each type is paired with the type of the value that is converted to it. A single argument is converted by itself.
 macro_rules! tuples_into_args {
-    ($(($($t:ident $v:ident $s:ident),+))*) => {$(
+    ($(($($t:ident $i:tt),+))*) => {
+        $(tuples_into_args! { [] [SA SB SC SD SE SF SG SH SI SJ SK SL SM SN SO SP] $($t $i)+ })*
+    };
+    ([$($pair:tt)*] [$s:ident $($sources:ident)*] $t:ident $i:tt $($rest:tt)*) => {
+        tuples_into_args! { [$($pair)* ($t $s $i)] [$($sources)*] $($rest)* }
+    };
+    ([$single:tt] $sources:tt) => {};
+    ([$(($t:ident $s:ident $i:tt))+] $sources:tt) => {
         impl<$($t,)+ $($s: IntoArg<$t>),+> IntoArgs<($($t,)+)> for ($($s,)+) {
             fn into_args(self) -> ($($t,)+) {
-                let ($($v,)+) = self;
-                ($($v.into_arg(),)+)
+                ($(self.$i.into_arg(),)+)
             }
         }
-    )*};
+    };
 }
 
-macro_rules! arg_at {
-    ($([$($i:tt $pick:ident)+] $types:tt;)*) => {$($(arg_at! { @one $i $pick $types })+)*};
-    (@one $i:tt $pick:ident ($($t:ident),+)) => {
+crate::tuples::each!(tuples_into_args);
+
+macro_rules! argument_positions {
+    (@each ($($pick:ident $i:tt),+) $types:tt) => {
+        $(argument_positions! { @one $i $pick $types })+
+    };
+    (@one $i:tt $pick:ident ($($t:ident $position:tt),+)) => {
         impl<$($t: Tree),+> ArgAt<$i> for ($($t,)+) {
             type Arg = $pick;
             fn arg(&self) -> &$pick {
@@ -337,7 +348,12 @@ macro_rules! arg_at {
             }
         }
     };
+    ($($tuple:tt)*) => {
+        $(argument_positions! { @each $tuple $tuple })*
+    };
 }
+
+crate::tuples::each!(argument_positions);
 
 impl<Func, Out> Function<()> for Func
 where
@@ -352,60 +368,4 @@ where
 
 impl IntoArgs<()> for () {
     fn into_args(self) {}
-}
-
-arities! {
-    (A a SA)
-    (A a SA, B b SB)
-    (A a SA, B b SB, C c SC)
-    (A a SA, B b SB, C c SC, D d SD)
-    (A a SA, B b SB, C c SC, D d SD, E e SE)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN, O o SO)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN, O o SO, P p SP)
-}
-
-tuples_into_args! {
-    (A a SA, B b SB)
-    (A a SA, B b SB, C c SC)
-    (A a SA, B b SB, C c SC, D d SD)
-    (A a SA, B b SB, C c SC, D d SD, E e SE)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN, O o SO)
-    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN, O o SO, P p SP)
-}
-
-arg_at! {
-    [0 A] (A);
-    [0 A 1 B] (A, B);
-    [0 A 1 B 2 C] (A, B, C);
-    [0 A 1 B 2 C 3 D] (A, B, C, D);
-    [0 A 1 B 2 C 3 D 4 E] (A, B, C, D, E);
-    [0 A 1 B 2 C 3 D 4 E 5 F] (A, B, C, D, E, F);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G] (A, B, C, D, E, F, G);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H] (A, B, C, D, E, F, G, H);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I] (A, B, C, D, E, F, G, H, I);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J] (A, B, C, D, E, F, G, H, I, J);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K] (A, B, C, D, E, F, G, H, I, J, K);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L] (A, B, C, D, E, F, G, H, I, J, K, L);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L 12 M] (A, B, C, D, E, F, G, H, I, J, K, L, M);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L 12 M 13 N] (A, B, C, D, E, F, G, H, I, J, K, L, M, N);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L 12 M 13 N 14 O] (A, B, C, D, E, F, G, H, I, J, K, L, M, N, O);
-    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L 12 M 13 N 14 O 15 P] (A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P);
 }
