@@ -583,6 +583,16 @@ np.testing.assert_allclose(slope, read("of_w", 4, 6), rtol=1e-4, atol=1e-5)
     Ok(())
 }
 
+#[test]
+#[ignore = "needs a Python that has JAX"]
+fn attributes_of_vhlo_are_those_of_mlir() {
+    let python =
+        std::env::var("SHARDAX_TEST_GOLDEN_PYTHON").expect("SHARDAX_TEST_GOLDEN_PYTHON names a Python that has JAX");
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/export/vhlo.py");
+    let status = std::process::Command::new(python).arg(script).status().expect("Python starts");
+    assert!(status.success(), "the table in src/export/jax/operation.rs differs");
+}
+
 /// Kernels of Pallas are calls with strings of bytes, for one platform each; another platform has its own branch.
 #[test]
 fn kernels_of_pallas_and_their_stand_ins() -> Result<()> {

@@ -1,4 +1,7 @@
 //! Attributes of VHLO operations, and their form in StableHLO.
+//!
+//! The table of attributes is written by hand, for the operations that JAX writes: bytecode has the values of properties
+//! without their names. `tools/export/vhlo.py` compares it with the attributes that MLIR's verifier requires.
 
 use super::attribute::{Attribute, Dictionary, quoted, symbol};
 use super::bytecode::{Bytes, at};
@@ -8,7 +11,6 @@ use crate::error::{Result, err};
 /// The attributes of an operation in alphabetical order, the order of its properties in bytecode.
 fn names(operation: &str) -> Option<&'static [&'static str]> {
     Some(match operation {
-        // The order is part of VHLO's format: properties are written without names.
         // The order is part of VHLO's format: properties are written without names.
         "all_gather_v1" | "all_gather_v2" => {
             &["all_gather_dim", "channel_id", "replica_groups", "use_global_device_ids"]
