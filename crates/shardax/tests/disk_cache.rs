@@ -52,9 +52,11 @@ fn run(cache: &Path) -> usize {
 }
 
 /// The files of a folder, by name.
+/// The programs of a folder, and what processes left there.
 fn files(cache: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(cache).map(|all| all.flatten().map(|entry| entry.path()).collect());
     let mut files: Vec<PathBuf> = entries.unwrap_or_default();
+    files.retain(|file| !file.ends_with("last-check"));
     files.sort();
     files
 }
@@ -222,6 +224,13 @@ fn processes_share_a_folder_that_does_not_grow_beyond_its_size() -> std::io::Res
     }
     assert!(files(&cache).iter().all(|file| !file.to_string_lossy().contains("tmp-")));
     let whole = size();
+
+    // The folder is not read again by a process that starts within a minute of another's check.
+    fs::write(cache.join("last-check"), (whole / 2).to_string())?;
+    fs::remove_file(&files(&cache)[1])?;
+    let ended = child::wait(start(whole / 2));
+    assert!(ended.status.success() && size() == whole, "{} of {whole} bytes, {}", size(), ended.err);
+    fs::remove_file(cache.join("last-check"))?;
 
     // Half as much room: the oldest go, what others put there stays, and all of it while others read and write.
     fs::write(cache.join("README"), vec![b'x'; 1 << 20])?;

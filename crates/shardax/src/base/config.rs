@@ -188,7 +188,8 @@ pub fn warn(message: &str, help: &str) {
 
 /// Limits the size of the compilation cache on disk, in bytes (JAX's `jax_compilation_cache_max_size`; the environment
 /// variable `SHARDAX_COMPILATION_CACHE_MAX_SIZE`); 512 MiB by default. A process evicts the least recently used
-/// programs when it writes its first program, and then after each sixteenth of the size.
+/// programs when it writes its first program, unless another process did so within a minute, and then after each
+/// sixteenth of the size.
 pub fn set_compilation_cache_max_size(bytes: u64) {
     with(|c| c.cache_max_size = Some(bytes));
 }

@@ -147,6 +147,12 @@ fn write(folder: &Path, path: &Path, key: &Key, executable: &[u8]) -> io::Result
 
 const TEMPORARY: &str = "tmp-";
 
+/// The file whose date is that of the last check of the folder's size, and whose text is the limit.
+const LAST_CHECK: &str = "last-check";
+
+/// How long the processes that start leave the folder's size to the last check.
+const CHECK_EVERY: Duration = Duration::from_secs(60);
+
 fn create(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true);
@@ -155,14 +161,25 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Limits the size of the folder. The check runs after the first file of this process, then after every sixteenth file.
+/// Limits the size of the folder. A process checks it after its first file, unless another process did so lately, and then
+/// after each sixteenth of the size.
 fn make_room(folder: &Path, written: u64) {
     static UNSEEN: AtomicU64 = AtomicU64::new(u64::MAX / 2);
     let limit = config::compilation_cache_max_size();
-    if UNSEEN.fetch_add(written, Ordering::Relaxed).saturating_add(written) <= limit / 16 {
+    let unseen = UNSEEN.fetch_add(written, Ordering::Relaxed).saturating_add(written);
+    if unseen <= limit / 16 {
         return;
     }
     UNSEEN.store(0, Ordering::Relaxed);
+    // A check reads the dates of all files, which is too much for each of a thousand short processes.
+    let note = folder.join(LAST_CHECK);
+    let limit_of_last_check = || fs::read_to_string(&note).ok()?.parse::<u64>().ok();
+    let age = fs::metadata(&note).and_then(|metadata| metadata.modified()).map(|at| at.elapsed().unwrap_or_default());
+    let is_first = unseen >= u64::MAX / 2;
+    if is_first && age.is_ok_and(|age| age < CHECK_EVERY) && limit_of_last_check() == Some(limit) {
+        return;
+    }
+    let _ = create(&note).and_then(|mut file| file.write_all(limit.to_string().as_bytes()));
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else { continue }; // another process was faster
