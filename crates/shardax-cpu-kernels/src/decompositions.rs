@@ -116,9 +116,9 @@ pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], thread
             tasks,
             threads,
             || scratch(n, n),
-            |(matrix, columns, diagonal), (a, (vectors, values))| {
+            |(matrix, columns, diagonal, scaled), (a, (vectors, values))| {
                 interleave(a, n * n, matrix);
-                lanes::eigh(matrix, n, columns, diagonal);
+                lanes::eigh(matrix, n, columns, diagonal, scaled);
                 deinterleave(columns, n * n, vectors);
                 deinterleave(diagonal, n, values);
             },
@@ -262,9 +262,9 @@ fn rayleigh_quotients<T: Real>(u: &[T], columns: usize, products: &[T], values: 
     values.iter_mut().zip(sums).for_each(|(value, sum)| *value = T::narrow(sum));
 }
 
-/// Allocates the memory of a thread for matrices in lanes: `[m, n]`, `[n, n]` and `[n]`.
-fn scratch<T: Real>(m: usize, n: usize) -> (Vec<Lanes<T>>, Vec<Lanes<T>>, Vec<Lanes<T>>) {
-    (lanes::zeros(m * n), lanes::zeros(n * n), lanes::zeros(n))
+/// Allocates the memory of a thread for matrices in lanes: `[m, n]`, `[n, n]`, `[n]` and `[m, n]`.
+fn scratch<T: Real>(m: usize, n: usize) -> (Vec<Lanes<T>>, Vec<Lanes<T>>, Vec<Lanes<T>>, Vec<Lanes<T>>) {
+    (lanes::zeros(m * n), lanes::zeros(n * n), lanes::zeros(n), lanes::zeros(m * n))
 }
 
 /// Decomposes matrices with no more columns than rows.
@@ -275,9 +275,9 @@ fn svd_in_lanes<T: Real>(a: &[T], [m, n]: [usize; 2], [u, s, vt]: [&mut [T]; 3],
         tasks,
         threads,
         || scratch(m, n),
-        |(left, right, values), (a, ((u, s), vt))| {
+        |(left, right, values, scaled), (a, ((u, s), vt))| {
             interleave(a, m * n, left);
-            let is_inaccurate = lanes::svd(left, n, right, values);
+            let is_inaccurate = lanes::svd(left, n, right, values, scaled);
             for i in 0..n {
                 (0..i).for_each(|j| right.swap(i * n + j, j * n + i));
             }

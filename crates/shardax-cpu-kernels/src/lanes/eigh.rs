@@ -1,5 +1,6 @@
 //! Eigenvalues and eigenvectors of symmetric matrices in lanes, by Jacobi's method.
 
+use super::refine::{normalize_columns, rayleigh_quotients};
 use super::{LANES, Lanes, pair, rotate, rotation, scale, sort_columns};
 use crate::real::Real;
 
@@ -7,8 +8,15 @@ use crate::real::Real;
 const MAX_SWEEPS: usize = 30;
 
 /// Computes the eigenvectors (as columns) and the eigenvalues (in ascending order) of symmetric matrices. Only the lower
-/// triangles are read, and the matrices are overwritten. The results of a matrix that is not finite are NaN.
-pub(crate) fn eigh<T: Real>(a: &mut [Lanes<T>], n: usize, vectors: &mut [Lanes<T>], values: &mut [Lanes<T>]) {
+/// triangles are read, and the matrices are overwritten. The results of a matrix that is not finite are NaN. `scaled` is memory for
+/// matrices.
+pub(crate) fn eigh<T: Real>(
+    a: &mut [Lanes<T>],
+    n: usize,
+    vectors: &mut [Lanes<T>],
+    values: &mut [Lanes<T>],
+    scaled: &mut [Lanes<T>],
+) {
     for i in 0..n {
         for j in 0..n {
             vectors[i * n + j] = [if i == j { T::ONE } else { T::ZERO }; LANES];
@@ -19,6 +27,7 @@ pub(crate) fn eigh<T: Real>(a: &mut [Lanes<T>], n: usize, vectors: &mut [Lanes<T
     }
     // Scaled matrices have a largest element between 1 and 2, so that squares of elements neither overflow nor vanish.
     let (powers, is_finite) = scale(a);
+    scaled.copy_from_slice(a);
     for _ in 0..MAX_SWEEPS {
         let mut is_rotated = false;
         for p in 0..n {
@@ -30,10 +39,18 @@ pub(crate) fn eigh<T: Real>(a: &mut [Lanes<T>], n: usize, vectors: &mut [Lanes<T
             break;
         }
     }
-    for (i, value) in values.iter_mut().enumerate() {
-        *value = std::array::from_fn(|lane| a[i * n + i][lane] * powers[lane]);
-    }
+    values.iter_mut().enumerate().for_each(|(i, value)| *value = a[i * n + i]);
     sort_columns(values, [&mut *vectors], |x, y| x < y);
+    normalize_columns(vectors, n);
+    rayleigh_quotients(scaled, vectors, vectors, values);
+    let mut largest = values[0];
+    for value in values.iter_mut() {
+        for lane in 0..LANES {
+            // Corrected values that are almost equal may have changed their order.
+            largest[lane] = if value[lane] < largest[lane] { largest[lane] } else { value[lane] };
+            value[lane] = largest[lane] * powers[lane];
+        }
+    }
     for element in values.iter_mut().chain(vectors) {
         for lane in 0..LANES {
             element[lane] = if is_finite[lane] { element[lane] } else { T::NAN };

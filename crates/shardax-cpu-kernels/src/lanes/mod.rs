@@ -7,6 +7,7 @@
 mod cholesky;
 mod eigh;
 mod lu;
+mod refine;
 mod svd;
 mod triangular;
 

@@ -1,5 +1,6 @@
 //! The singular value decomposition in lanes, by one-sided Jacobi rotations: they make the columns of a matrix orthogonal.
 
+use super::refine::{normalize_columns, rayleigh_quotients};
 use super::{LANES, Lanes, pair, rotate, rotation, scale, sort_columns};
 use crate::real::Real;
 
@@ -7,7 +8,8 @@ use crate::real::Real;
 const MAX_SWEEPS: usize = 30;
 
 /// Computes the decomposition of matrices of `m` rows and no more columns `n`. Left singular vectors replace the columns of `a`, and the right
-/// ones are the columns of `right`; `values` are in descending order. A matrix that is not finite gives NaN.
+/// ones are the columns of `right`; `values` are in descending order. A matrix that is not finite gives NaN. `scaled` is memory for
+/// matrices.
 ///
 /// Returns the lanes with singular values of which the left vectors are not accurate, because they are too small.
 pub(crate) fn svd<T: Real>(
@@ -15,6 +17,7 @@ pub(crate) fn svd<T: Real>(
     n: usize,
     right: &mut [Lanes<T>],
     values: &mut [Lanes<T>],
+    scaled: &mut [Lanes<T>],
 ) -> [bool; LANES] {
     for i in 0..n {
         for j in 0..n {
@@ -22,6 +25,7 @@ pub(crate) fn svd<T: Real>(
         }
     }
     let (powers, is_finite) = scale(a);
+    scaled.copy_from_slice(a);
     for _ in 0..MAX_SWEEPS {
         let mut is_rotated = false;
         for p in 0..n {
@@ -52,9 +56,20 @@ pub(crate) fn svd<T: Real>(
                 row[j][lane] = row[j][lane] / lengths[lane];
             }
         }
-        *value = std::array::from_fn(|lane| lengths[lane] * powers[lane]);
+        *value = lengths;
     }
     sort_columns(values, [&mut *a, &mut *right], |x, y| x > y);
+    normalize_columns(a, n);
+    normalize_columns(right, n);
+    rayleigh_quotients(scaled, a, right, values);
+    let mut smallest = values[0];
+    for value in values.iter_mut() {
+        for lane in 0..LANES {
+            // Corrected values that are almost equal may have changed their order.
+            smallest[lane] = if value[lane] > smallest[lane] { smallest[lane] } else { value[lane] };
+            value[lane] = smallest[lane].magnitude() * powers[lane];
+        }
+    }
     for element in values.iter_mut().chain(a).chain(right) {
         for lane in 0..LANES {
             element[lane] = if is_finite[lane] { element[lane] } else { T::NAN };
