@@ -8,6 +8,7 @@ mod exported;
 mod items;
 mod large;
 mod mixed;
+mod nested;
 mod sweep;
 #[path = "../functions/table.rs"]
 #[allow(dead_code)]

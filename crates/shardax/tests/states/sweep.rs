@@ -20,17 +20,17 @@ use crate::common::quick::outside_of_ci;
 const EVERY: usize = 1009;
 
 /// The operands of a case, and the mesh that they are over.
-struct State {
-    name: &'static str,
-    axes: &'static [(&'static str, usize)],
-    shape: [usize; 2],
+pub(super) struct State {
+    pub name: &'static str,
+    pub axes: &'static [(&'static str, usize)],
+    pub shape: [usize; 2],
     /// Puts an operand of the case's shape into the state.
-    put: fn(&Array) -> Result<Array>,
+    pub put: fn(&Array) -> Result<Array>,
 }
 
 const ONE_MESH: &[(&str, usize)] = &[("x", 2), ("y", 4)];
 
-static STATES: [State; 10] = [
+pub(super) static STATES: [State; 10] = [
     State { name: "split", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P!["x", None]) },
     State { name: "split last", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P![None, "y"]) },
     State { name: "size 1", axes: &[("x", 1), ("y", 4)], shape: [1, 8], put: |x| device_put(x, P!["x", None]) },
@@ -53,13 +53,13 @@ fn unreduced(x: &Array) -> Result<Array> {
     }
 }
 
-type Arrays = Vec<Array>;
-type Run<'a> = &'a dyn Fn(&[Array]) -> Result<Arrays>;
+pub(super) type Arrays = Vec<Array>;
+pub(super) type Run<'a> = &'a dyn Fn(&[Array]) -> Result<Arrays>;
 
-type RunWay = fn(Run, &[Array]) -> Result<Arrays>;
-type Way = (&'static str, RunWay);
+pub(super) type RunWay = fn(Run, &[Array]) -> Result<Arrays>;
+pub(super) type Way = (&'static str, RunWay);
 
-const WAYS: [Way; 12] = [
+pub(super) const WAYS: [Way; 12] = [
     ("eager", |f, xs| f(xs)),
     ("jit", |f, xs| jit(|xs: Arrays| f(&xs)).call(xs.to_vec())),
     ("disable_jit", |f, xs| {
@@ -122,7 +122,7 @@ const WAYS: [Way; 12] = [
 
 /// Runs a way inside of `shard_map`: each device computes all of the function. The operands are equal on all devices, which the
 /// types say or not. Returns the results of one device.
-fn run_on_each_device(way: RunWay, f: Run, xs: &[Array], is_varying: bool) -> Result<Arrays> {
+pub(super) fn run_on_each_device(way: RunWay, f: Run, xs: &[Array], is_varying: bool) -> Result<Arrays> {
     let body = |xs: Arrays| -> Result<Arrays> {
         let xs = if is_varying { pcast(xs, ["x", "y"]) } else { xs };
         Ok(way(f, &xs)?.iter().map(|y| expand_dims(y, 0)).collect())
@@ -147,13 +147,13 @@ pub(super) fn case(xs: &[Array], i: i32) -> Case {
 }
 
 /// Moves an array to all devices, if its type has a sharding. Without one there may be no mesh.
-fn replicate(y: &Array) -> Array {
+pub(super) fn replicate(y: &Array) -> Array {
     let text = y.type_name();
     if text.contains(['@', '{']) && !text.contains("{V:") { reshard(y.clone(), P![]) } else { y.clone() }
 }
 
 /// The values of results, wherever they are.
-fn values(ys: &[Array]) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>> {
+pub(super) fn values(ys: &[Array]) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>> {
     let value = |y: &Array| {
         let y = if y.dtype().is_key() { random::key_data(y) } else { y.clone() };
         let y = replicate(&y);
@@ -163,7 +163,7 @@ fn values(ys: &[Array]) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>> {
     ys.iter().map(value).collect()
 }
 
-fn close(have: &[(Vec<usize>, DType, Vec<f64>)], want: &[(Vec<usize>, DType, Vec<f64>)]) -> bool {
+pub(super) fn close(have: &[(Vec<usize>, DType, Vec<f64>)], want: &[(Vec<usize>, DType, Vec<f64>)]) -> bool {
     let near = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-4 * (1.0 + b.abs());
     have.len() == want.len()
         && have
@@ -194,7 +194,7 @@ fn run_one(call: Call, way: RunWay, xs: &[Array], i: i32, state: &str) -> Result
 }
 
 /// Errors that name what the state does not allow. Others are faults where one device computes the function.
-fn is_rejection(error: &shardax::Error, state: &str) -> bool {
+pub(super) fn is_rejection(error: &shardax::Error, state: &str) -> bool {
     match error.kind() {
         ErrorKind::Sharding | ErrorKind::NotImplemented | ErrorKind::Indivisible => true,
         // The sharding of an argument of a loop or of `vmap`.

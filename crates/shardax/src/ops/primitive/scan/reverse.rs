@@ -31,9 +31,18 @@ impl Scan {
         let sums: Vec<bool> = in_roles.iter().zip(&linear).map(|(role, l)| *role == Const && *l).collect();
         let has_ys: Vec<bool> = cts[nk..].iter().map(Option::is_some).collect();
 
-        // The backward loop carries the cotangents of the carry, and sums the cotangents of the constants.
-        let avals =
-            [marked(&ins, &known), marked(&ins, &sums), outs[..nk].to_vec(), marked(&outs[nk..], &has_ys)].concat();
+        // The backward loop carries the cotangents of the carry, and sums the cotangents of the constants. A cotangent of addends is
+        // equal on all devices, and a cotangent of such a value is addends.
+        let in_cotangents: Vec<Aval> = ins.iter().map(Aval::cotangent).collect();
+        let out_cotangents: Vec<Aval> = outs.iter().map(Aval::cotangent).collect();
+        let (carry_cotangents, ys_cotangents) = out_cotangents.split_at(nk);
+        let avals = [
+            marked(&ins, &known),
+            marked(&in_cotangents, &sums),
+            carry_cotangents.to_vec(),
+            marked(ys_cotangents, &has_ys),
+        ]
+        .concat();
         let avals: Vec<Aval> = avals.into_iter().map(Aval::strip_weak_type).collect();
         let at_sums = known.iter().filter(|k| **k).count();
         let at_carry = at_sums + sums.iter().filter(|s| **s).count();
@@ -71,7 +80,7 @@ impl Scan {
 
         let mut operands: Vec<Array> =
             args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.value().cloned()).collect::<Result<_>>()?;
-        operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().strip_weak_type())));
+        operands.extend(marked(&in_cotangents, &sums).iter().map(|aval| zeros(&aval.clone().strip_weak_type())));
         operands.extend(cts.iter().zip(&outs).take(nk).map(|(ct, aval)| tangent_or_zeros(ct, &aval.cotangent())));
         operands.extend(cts[nk..].iter().flatten().cloned());
         let mut roles = marked(&in_roles, &known);

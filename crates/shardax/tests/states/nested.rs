@@ -1,0 +1,221 @@
+//! Linear functions made of nested transformations, with operands in every state: `jit` in loops, derivatives in loops, rules of one's own
+//! over refs, results of several parts. The numbers are those of one device.
+//!
+//! `cargo test` runs a quarter of the functions, and all with the variable `CI`.
+
+use super::sweep::{Run, STATES, WAYS, close, is_rejection, operands, replicate, run_on_each_device, values};
+use super::*;
+use crate::common::quick::outside_of_ci;
+
+/// A function that is linear, so that it has a result for addends too.
+type Linear = fn(Array) -> Result<Vec<Array>>;
+
+fn twice(x: Array) -> Array {
+    &x + &x
+}
+
+fn inner() -> impl Fn(Array) -> Result<Array> {
+    |x: Array| jit(twice).call(x)
+}
+
+const NESTED: &[(&str, Linear)] = &[
+    ("parts", |x| {
+        jit(|x: Array| (x.clone(), vec![twice(x.clone()), x.sum(0)], x.t()))
+            .call(x)
+            .map(|(a, b, c)| vec![a, b[0].clone(), b[1].clone(), c])
+    }),
+    ("one part twice", |x| {
+        jit(|x: Array| {
+            let y = twice(x);
+            (y.clone(), y)
+        })
+        .call(x)
+        .map(|(a, b)| vec![a, b])
+    }),
+    ("arguments returned", |x| jit(|x: Array, y: Array| (y, x)).call((x.clone(), x)).map(|(a, b)| vec![a, b])),
+    ("jit in scan", |x| {
+        let f = inner();
+        let (c, ys) = shardax::scan_n(
+            move |c: Array| {
+                let y = f(c)?;
+                Ok((y.clone(), y.sum(1)))
+            },
+            x,
+            3,
+        )?;
+        Ok(vec![c, ys])
+    }),
+    ("scan in jit in scan", |x| {
+        let step = |c: Array| -> Result<(Array, Array)> {
+            let c = jit(|c: Array| shardax::scan_n(|c: Array| Ok((&c + &c, ())), c, 2).map(|(c, ())| c)).call(c)?;
+            Ok((c.clone(), c.get(0)))
+        };
+        shardax::scan_n(step, x, 2).map(|(c, ys)| vec![c, ys])
+    }),
+    ("fori_loop", |x| Ok(vec![fori_loop(0, 3, |_, c: Array| Ok(twice(c)), x)?])),
+    ("fori_loop of a traced bound", |x| {
+        jit(|x: Array, n: Array| fori_loop(0, n, |_, c: Array| Ok(twice(c)), x)).call((x, array(3))).map(|y| vec![y])
+    }),
+    ("switch", |x| {
+        let branches = (|x: Array| Ok(x), |x: Array| Ok(twice(x)), |x: Array| Ok(-x));
+        Ok(vec![switch(array(1), branches, x)?])
+    }),
+    ("cond of parts", |x| {
+        let (a, b) =
+            cond(array(false), |x: Array| Ok((x.clone(), x.sum(0))), |x: Array| Ok((twice(x.clone()), x.get(1))), x)?;
+        Ok(vec![a, b])
+    }),
+    ("map", |x| Ok(vec![shardax::lax::map(|row: Array| Ok(twice(row)), x)?])),
+    ("associative_scan", |x| Ok(vec![associative_scan(|a: Array, b: Array| a + b, x)?])),
+    ("jvp", |x| jvp(|x: Array| twice(x), x.clone(), x).map(|(y, t)| vec![y, t])),
+    ("jvp in scan", |x| {
+        let step = |c: Array| -> Result<(Array, Array)> {
+            let (y, t) = jvp(|x: Array| twice(x), &c, &c)?;
+            Ok((y, t))
+        };
+        shardax::scan_n(step, x, 3).map(|(c, ys)| vec![c, ys])
+    }),
+    ("linearize", |x| {
+        let (y, push) = linearize(|x: Array| (twice(x.clone()), x.sum(0)), x.clone())?;
+        let t = push.call(x)?;
+        Ok(vec![y.0, y.1, t.0, t.1])
+    }),
+    ("vmap of jit", |x| Ok(vec![vmap(|row: Array| jit(|row: Array| twice(row)).call(row)).call(x)?])),
+    ("vmap of parts", |x| vmap(|row: Array| (row.sum(..), row)).call(x).map(|(a, b)| vec![a, b])),
+    ("checkpoint in scan", |x| {
+        let step = |c: Array| -> Result<(Array, Array)> {
+            let y = checkpoint(|x: Array| twice(x)).call(c)?;
+            Ok((y.clone(), y))
+        };
+        shardax::scan_n(step, x, 2).map(|(c, ys)| vec![c, ys])
+    }),
+    ("custom_vjp", |x| {
+        let f = custom_vjp(|x: Array| twice(x)).defvjp(|x: Array| (twice(x), ()), |(), ct: Array| (twice(ct),));
+        Ok(vec![f.call(x)?])
+    }),
+    ("custom_jvp in cond", |x| {
+        let f = |x: Array| {
+            custom_jvp(|x: Array| twice(x)).defjvp(|(x,): (Array,), (t,): (Array,)| (twice(x), twice(t))).call(x)
+        };
+        Ok(vec![cond(array(true), f, f, x)?])
+    }),
+    ("custom_vjp, a part unused", |x| {
+        let f = custom_vjp(|x: Array| (twice(x.clone()), x.sum(0)));
+        let f = f.defvjp(|x: Array| ((twice(x.clone()), x.sum(0)), ()), |(), (ct, _): (Array, Array)| (twice(ct),));
+        Ok(vec![f.call(x)?.0])
+    }),
+    ("jit, a part unused", |x| jit(|x: Array| (twice(x.clone()), x.sum(0))).call(x).map(|(a, _)| vec![a])),
+    ("checkpoint, a part unused", |x| {
+        checkpoint(|x: Array| (twice(x.clone()), x.sum(0))).call(x).map(|(_, b)| vec![b])
+    }),
+    ("cond, a part unused", |x| {
+        let parts = |x: Array| Ok((twice(x.clone()), x.sum(0)));
+        Ok(vec![cond(array(true), parts, parts, x)?.1])
+    }),
+    ("scan, the carry unused", |x| Ok(vec![shardax::scan_n(|c: Array| Ok((twice(c.clone()), c)), x, 3)?.1])),
+    ("scan, a part unused", |x| {
+        let step = |c: Array| Ok((twice(c.clone()), (c.clone(), c.sum(0))));
+        Ok(vec![shardax::scan_n(step, x, 3)?.1.1])
+    }),
+    ("scan of what it captures", |x| {
+        let step = |c: Array| -> Result<(Array, Array)> { Ok((&c + &x, x.get(1))) };
+        shardax::scan_n(step, x.clone(), 3).map(|(c, ys)| vec![c, ys])
+    }),
+    ("scan in reverse, unrolled", |x| {
+        let xs = if x.type_name().contains("4@") { reshard(x, P![]) } else { x };
+        let options = ScanOptions::default().reverse(true).unroll(3);
+        let step = |c: Array, row: Array| Ok((&c + &row, c));
+        options.scan(step, xs.get(0), xs).map(|(c, ys)| vec![c, ys])
+    }),
+    ("fori_loop of what it captures", |x| Ok(vec![fori_loop(0, 3, |_, c: Array| Ok(&c + &x), x.clone())?])),
+    ("a ref that is added to", |x| {
+        let f = |x: Array| -> Result<Array> {
+            let sum = new_ref(&x)?;
+            shardax::scan_n(
+                |()| -> Result<((), ())> {
+                    sum.add(&x)?;
+                    Ok(((), ()))
+                },
+                (),
+                2,
+            )?;
+            Ok(sum.get())
+        };
+        Ok(vec![f(x.clone())?, jit(f).call(x)?])
+    }),
+    ("a ref in custom_vjp", |x| {
+        let f = custom_vjp(|x: Array| -> Result<Array> {
+            let r = new_ref(&x)?;
+            r.add(&x)?;
+            Ok(r.get())
+        });
+        let f = f.defvjp(|x: Array| (twice(x), ()), |(), ct: Array| (twice(ct),));
+        Ok(vec![jit(move |x: Array| f.call(x)).call(x)?])
+    }),
+    ("a ref of rows", |x| {
+        let f = |x: Array| -> Result<Array> {
+            let r = new_ref(&(&x - &x))?;
+            let step = |i: Array| -> Result<(Array, ())> {
+                r.at(&i).set(x.get(&i))?;
+                Ok((i + 1, ()))
+            };
+            let _ = shardax::scan_n(step, array(0), 4)?;
+            Ok(r.get())
+        };
+        Ok(vec![jit(f).call(x)?])
+    }),
+];
+
+/// Gradients of weighted sums of linear functions are the same everywhere.
+fn gradient(f: Linear, x: &Array) -> Result<Vec<Array>> {
+    let total = |x: Array| -> Result<Array> {
+        let sums = f(x)?.into_iter().map(|y| replicate(&y).sum(..));
+        Ok(sums.reduce(|a, b| a + b).unwrap_or_else(|| array(0.0f32)))
+    };
+    Ok(vec![grad(total).call(x)?])
+}
+
+#[test]
+fn nested_transformations_of_values_in_every_state() {
+    setup();
+    let only = std::env::var("SHARDAX_TEST_STATES_ONLY").ok();
+    let ways = || WAYS.iter().filter(|(way, _)| ["eager", "jit", "disable_jit", "cond", "grad"].contains(way));
+    let (mut equal, mut rejected, mut failures) = (0, Vec::new(), Vec::new());
+    for state in STATES.iter().filter(|state| state.shape == [4, 8]) {
+        let mesh = make_mesh(state.axes.iter().copied()).unwrap();
+        let plain = &operands(state.shape)[..1];
+        for (n, (name, f)) in NESTED.iter().enumerate() {
+            if only.is_none() && !n.is_multiple_of(outside_of_ci(4)) {
+                continue;
+            }
+            for (way, run) in ways() {
+                let path = format!("{}/{way}/{name}", state.name);
+                if only.as_ref().is_some_and(|only| !path.contains(only)) {
+                    continue;
+                }
+                let plainly = || if *way == "grad" { gradient(*f, &plain[0]) } else { f(plain[0].clone()) };
+                let want = plainly().and_then(|ys| values(&ys));
+                let guard = set_mesh(&mesh).unwrap();
+                let placed = [(state.put)(&plain[0]).unwrap()];
+                let body: Run = &|xs: &[Array]| f(xs[0].clone());
+                let have = match state.name {
+                    "manual" | "varying" if *way == "grad" => continue,
+                    "manual" | "varying" => run_on_each_device(*run, body, &placed, state.name == "varying"),
+                    _ if *way == "grad" => gradient(*f, &placed[0]),
+                    _ => run(body, &placed),
+                };
+                let have = have.and_then(|ys| values(&ys));
+                drop(guard);
+                match (have, want) {
+                    (Ok(have), Ok(want)) if close(&have, &want) => equal += 1,
+                    (Err(error), _) if is_rejection(&error, state.name) => rejected.push(format!("{path}: {error}")),
+                    // A gradient that needs every step of a loop.
+                    (Err(_), Err(_)) => {}
+                    (have, want) => failures.push(format!("{path}: {have:?}, and on one device {want:?}")),
+                }
+            }
+        }
+    }
+    eprintln!("nested transformations: {equal} equal, {} rejected:\n{}", rejected.len(), rejected.join("\n"));
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
