@@ -351,6 +351,47 @@ fn arguments_are_returned_from_transformations_over_several_devices() -> Result<
     Ok(())
 }
 
+/// Results of operations have shardings under a mesh with `Explicit` axes, the refs that they are written to may have none.
+#[test]
+fn refs_without_shardings_are_written_under_a_mesh() -> Result<()> {
+    setup();
+    let before = new_ref(array([1, 2]))?;
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let (count, rows, split) = (new_ref(0)?, new_ref(zeros([4, 8]))?, new_ref(device_put(&zeros([4, 8]), P!["x"])?)?);
+    let step = |x: Array| -> Result<Array> {
+        count.add(1)?;
+        before.add(array([1, 1]))?;
+        before.at(0).set(before.at(1).get())?;
+        rows.at(&count.get()).set(&x)?;
+        split.set(reshard(ones([4, 8]), P!["x"]))?;
+        let (_, sums) = shardax::scan_n(
+            |c: Array| {
+                count.add(1)?;
+                before.add(&c)?;
+                Ok((c, count.get()))
+            },
+            array(1),
+            2,
+        )?;
+        Ok(sums)
+    };
+    assert_eq!(step(ones(8))?.to_vec::<i32>()?, [2, 3]);
+    assert_eq!((count.get().item::<i32>()?, before.get().to_vec::<i32>()?), (3, vec![5, 5]));
+    assert_eq!(jit(step).call(full(8, 2.0f32))?.to_vec::<i32>()?, [5, 6]);
+    assert_eq!((count.get().item::<i32>()?, before.get().to_vec::<i32>()?), (6, vec![8, 8]));
+    assert_eq!((host(&rows.get().sum(1)), total(split.get().sum(..))), (vec![0.0, 8.0, 0.0, 16.0], vec![32.0]));
+    let inside = |x: Array| -> Result<Array> {
+        let r = new_ref(&x)?;
+        r.add(&x)?;
+        r.at(0).set(zeros(8))?;
+        Ok(r.get())
+    };
+    for y in [inside(ones([4, 8]))?, jit(inside).call(ones([4, 8]))?] {
+        assert_eq!(host(&y.sum(1)), [0.0, 16.0, 16.0, 16.0]);
+    }
+    Ok(())
+}
+
 /// JAX 0.12 rejects vectors on a diagonal, and returns replicated matrices.
 #[test]
 fn diagonals_of_unreduced_values_stay_unreduced() -> Result<()> {

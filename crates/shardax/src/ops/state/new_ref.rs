@@ -15,6 +15,8 @@ use crate::core::program::trace::{bind, finish_with, is_linear, record_error, ru
 use crate::error::{Result, err};
 use crate::ops::operators::ArrayLike;
 use crate::ops::promotion::convert;
+use crate::sharding::Typed;
+use crate::sharding::context::explicit_mesh;
 use crate::source;
 
 static NEXT: AtomicUsize = AtomicUsize::new(FIRST);
@@ -121,7 +123,12 @@ fn make(x: Array) -> Result<Ref> {
         return Err(err!(Value, "a ref cannot start with the value of a tangent of type {}", x.type_name())
             .help("make refs inside of the function that is differentiated, not in the rule of its derivative"));
     }
-    let x = convert(&x, x.dtype(), false);
+    let mut x = convert(&x, x.dtype(), false);
+    // Results of operations have shardings in the types if the context mesh has `Explicit` axes, and they will be written to the ref.
+    if let Some(mesh) = explicit_mesh().filter(|_| x.aval().sharding().is_none()) {
+        x = x.sharded(&Typed::replicated(&mesh, x.ndim()));
+        x.check()?;
+    }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let aval = Aval { weak: false, ..x.aval() };
     if runs_now(std::slice::from_ref(&x)) {

@@ -17,6 +17,7 @@ use crate::local::{Stack, StackKey};
 use crate::ops::index::Ellipsis;
 use crate::ops::operators::ArrayLike;
 use crate::ops::promotion::convert;
+use crate::sharding::Typed;
 use crate::source;
 
 // Scopes are numbered, so that a ref that leaves its function can be recognized.
@@ -286,7 +287,10 @@ impl RefPart {
             .help("make the ref of a value that varies over the axes too: `new_ref(&pcast(&x, axes))`"));
         }
         let (value, part) = (operands[0].aval(), &access.part);
-        if value.sharding() != part.sharding() {
+        // A ref that was made without a mesh has no sharding. A replicated value is the same there.
+        let is_replicated =
+            value.sharding().is_none_or(|typed| *typed == Typed::replicated(typed.mesh(), value.rank()));
+        if value.sharding() != part.sharding() && !(part.sharding().is_none() && is_replicated) {
             return Err(err!(Sharding, "a value of type {value} was written to a part of type {part} of a ref")
                 .help("give the value the sharding of the part with `reshard`"));
         }
@@ -330,7 +334,11 @@ impl RefPart {
             let (access, place) = self.access(padded, mask.is_some())?;
             // Takes the cell's turn before `value` runs, so that no other thread writes between its read and this write.
             let turn = self.of.cell(&[]).map(Cell::turn);
-            let mut operands = vec![fitted("set", &value(), &access.part)?];
+            let mut value = fitted("set", &value(), &access.part)?;
+            if let Some(typed) = access.part.sharding().filter(|_| value.aval().sharding().is_none()) {
+                value = value.sharded(typed);
+            }
+            let mut operands = vec![value];
             operands.extend(place);
             operands.extend(mask.map(|mask| mask_of(&mask, &access.part)).transpose()?);
             self.check_written(&access, &operands)?;
