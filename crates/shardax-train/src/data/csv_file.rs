@@ -175,6 +175,9 @@ impl CsvOptions {
                 headers.iter().map(|name| name.trim().trim_start_matches('\u{feff}').to_owned()).collect()
             }
         };
+        if names.is_empty() {
+            return Err("there is no line of column names".to_owned());
+        }
         match (1..names.len()).find(|i| names[..*i].contains(&names[*i])) {
             Some(twice) => Err(format!("two columns are called {:?}", names[twice])),
             None => Ok(names),
