@@ -52,17 +52,15 @@ fn complex_sin_cos(x: &Array) -> [Array; 2] {
     let (up, down) = (EXPM1.apply(&b), EXPM1.apply(&-&b));
     let (sinh, cosh) = ((&up - &down) / 2, (up + down + 2) / 2);
     let real = a.equal(0);
-    let or_zero = |part: Array| where_(&real, 0, part).astype(a.dtype());
-    let sine = crate::ops::lax::complex(&or_zero(&sin * &cosh), &(&cos * &sinh));
-    [sine, crate::ops::lax::complex(&(cos * cosh), &or_zero(-sin * sinh))]
+    let sine = crate::ops::lax::complex(&zero_where(&real, &sin * &cosh), &(&cos * &sinh));
+    [sine, crate::ops::lax::complex(&(cos * cosh), &zero_where(&real, -sin * sinh))]
 }
 
 /// Writes the absolute value of complex numbers, which is infinite if a part is infinite, even if the other part is NaN.
 fn infinite_size(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> crate::error::Result<Vec<Value>> {
     let size = cx.op(unary.operation(), args, "", &outs[0]);
     cx.expand(&[args[0], size], |x| {
-        let is_infinite = |part: Array| ABS.apply(&part).equal(f64::INFINITY);
-        let is_infinite = is_infinite(REAL.apply(&x[0])) | is_infinite(IMAG.apply(&x[0]));
+        let is_infinite = is_infinite(&REAL.apply(&x[0])) | is_infinite(&IMAG.apply(&x[0]));
         Ok(vec![where_(is_infinite, f64::INFINITY, &x[1]).astype(x[1].dtype())])
     })
 }
@@ -104,4 +102,13 @@ fn convert(convert: &Convert, cx: &mut Lowering, args: &[Value], outs: &[Aval]) 
     let zero = cx.constant(Scalar::Int(0), &wide);
     let x = cx.op("stablehlo.select", &[is_small, zero, x], "", &wide);
     Ok(Some(vec![cx.op("stablehlo.convert", &[x], "", &outs[0])]))
+}
+
+fn zero_where(mask: &Array, part: Array) -> Array {
+    let dtype = part.dtype();
+    where_(mask, 0, part).astype(dtype)
+}
+
+fn is_infinite(x: &Array) -> Array {
+    ABS.apply(x).equal(f64::INFINITY)
 }

@@ -117,6 +117,21 @@ enum Form {
     Batch,
 }
 
+impl Form {
+    /// Returns how a value is split, for queries with these specs of the batch and the heads.
+    fn spec(self, shape: &[usize], batch: &[DimSpec], heads: &DimSpec) -> PartitionSpec {
+        let of_batch = batch.iter().zip(shape).map(|(spec, &n)| if n == 1 { DimSpec::None } else { spec.clone() });
+        let of_others = match self {
+            Form::Output => vec![DimSpec::None, heads.clone(), DimSpec::None],
+            Form::PerQuery => vec![heads.clone(), DimSpec::None],
+            Form::Scores if shape[batch.len()] == 1 => vec![DimSpec::None; 3],
+            Form::Scores => vec![heads.clone(), DimSpec::None, DimSpec::None],
+            Form::Batch => vec![DimSpec::None; shape.len() - batch.len()],
+        };
+        PartitionSpec::new(of_batch.chain(of_others))
+    }
+}
+
 /// The forms of the operands of attention.
 fn forms(of: &Attention) -> Vec<Form> {
     let present = of.given;
@@ -151,8 +166,9 @@ fn lower(
 ) -> Result<std::result::Result<Vec<Value>, String>> {
     let mesh: &Mesh = sharding.mesh();
     let rank = cx.shape(args[0]).len();
-    let entry = |d: usize| sharding.spec().dims().get(d).cloned().unwrap_or_default();
-    if [rank - 3, rank - 1].into_iter().any(|d| !entry(d).axes().is_empty()) {
+    let mut dims = sharding.spec().dims().to_vec();
+    dims.resize(rank, DimSpec::default());
+    if !dims[rank - 3].axes().is_empty() || !dims[rank - 1].axes().is_empty() {
         return Ok(Err(format!("its sharding {} splits positions or depths", sharding.spec())));
     }
     if cx.auto_mesh.as_ref().is_some_and(|known| known.axes() != mesh.axes()) {
@@ -161,21 +177,12 @@ fn lower(
     if cx.manual_mesh.is_some() {
         return Ok(Err("it is in a shard_map over some of the mesh's axes".to_owned()));
     }
-    let (batch, heads) = (rank - 3, entry(rank - 2));
-    let spec = |shape: &[usize], form: Form| {
-        let of_batch = (0..batch).map(|d| if shape[d] == 1 { DimSpec::None } else { entry(d) });
-        let of_others = match form {
-            Form::Output => vec![DimSpec::None, heads.clone(), DimSpec::None],
-            Form::PerQuery => vec![heads.clone(), DimSpec::None],
-            Form::Scores if shape[batch] == 1 => vec![DimSpec::None; 3],
-            Form::Scores => vec![heads.clone(), DimSpec::None, DimSpec::None],
-            Form::Batch => vec![DimSpec::None; shape.len() - batch],
-        };
-        PartitionSpec::new(of_batch.chain(of_others))
-    };
+    let (batch, heads) = (&dims[..rank - 3], &dims[rank - 2]);
     let in_avals: Vec<Aval> = args.iter().map(|&v| cx.aval(v)).collect();
-    let in_specs: Vec<PartitionSpec> = in_avals.iter().zip(forms).map(|(a, form)| spec(&a.shape, *form)).collect();
-    let out_specs: Vec<PartitionSpec> = outs.iter().zip(out_forms).map(|(a, form)| spec(&a.shape, *form)).collect();
+    let in_specs: Vec<PartitionSpec> =
+        in_avals.iter().zip(forms).map(|(a, form)| form.spec(&a.shape, batch, heads)).collect();
+    let out_specs: Vec<PartitionSpec> =
+        outs.iter().zip(out_forms).map(|(a, form)| form.spec(&a.shape, batch, heads)).collect();
     let manual: Vec<AxisName> = mesh.axis_names().collect();
     let blocks: Result<Vec<Aval>> = in_specs
         .iter()

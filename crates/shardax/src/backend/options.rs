@@ -33,10 +33,9 @@ pub(crate) fn compiler_options(platform: Platform, program: &Program, effort: Ef
 }
 
 fn cpu_options(effort: Effort) -> Vec<(&'static str, Value)> {
-    let has_quirk = |name: &str| quirks::has(Platform::Cpu, name);
-    let workarounds = CPU_WORKAROUNDS.iter().filter(|(_, quirk)| has_quirk(quirk));
+    let workarounds = CPU_WORKAROUNDS.iter().filter(|(_, quirk)| quirks::has(Platform::Cpu, quirk));
     let mut options: Vec<_> = workarounds.map(|(option, _)| (*option, Value::Bool(false))).collect();
-    if has_quirk("sums-of-ynnpack") {
+    if quirks::has(Platform::Cpu, "sums-of-ynnpack") {
         options.push(("xla_cpu_experimental_ynn_fusion_type", Value::String(String::new())));
     }
     if effort == Effort::Quick {

@@ -286,8 +286,8 @@ static LEFT_OUT: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     for unknown in names.iter().filter(|name| *name != "none" && !all.contains(&name.as_str())) {
         warn(&format!("SHARDAX_QUIRKS: there is no quirk {unknown:?}"), &format!("use some of {}", all.join(", ")));
     }
-    let is_left_out = |quirk: &&Quirk| names.iter().any(|name| name == "none" || name == quirk.name);
-    let left_out: Vec<&Quirk> = TABLE.iter().filter(is_left_out).collect();
+    let left_out: Vec<&Quirk> =
+        TABLE.iter().filter(|quirk: &&Quirk| names.iter().any(|name| name == "none" || name == quirk.name)).collect();
     for Quirk { name, plugin, problem, file, test, .. } in &left_out {
         warn(
             &format!("programs are not written around {name}: {problem} ({plugin})"),

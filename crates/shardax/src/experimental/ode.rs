@@ -98,11 +98,19 @@ impl OdeintOptions {
         R: IntoOutput<Output = Y>,
     {
         let (y0, t, args) = (Flat::of(&y0), t.into_array(), Flat::of_arguments(&args));
-        let flat_func = |inputs: &Flat| {
-            let (y, t, args) = inputs.build::<(Y, Array, A)>()?;
-            Ok(Flat::of(&func(y, t, args).into_output()?))
-        };
-        at_caller(|| self.solve_flat(&flat_func, y0, &t, &args)).at_caller()?.build()
+        at_caller(|| {
+            self.solve_flat(
+                &|inputs: &Flat| {
+                    let (y, t, args) = inputs.build::<(Y, Array, A)>()?;
+                    Ok(Flat::of(&func(y, t, args).into_output()?))
+                },
+                y0,
+                &t,
+                &args,
+            )
+        })
+        .at_caller()?
+        .build()
     }
 
     fn solve_flat(&self, func: &dyn Fn(&Flat) -> Result<Flat>, mut y0: Flat, t: &Array, args: &Flat) -> Result<Flat> {
@@ -133,15 +141,20 @@ impl OdeintOptions {
         let (dtype, count) = (start.dtype(), captures.len());
         let unravel = Arc::new(unravel);
         let unravel_y = unravel.clone();
-        let dynamics = move |y: &Array, t: &Array, args: &[Array]| {
-            let (captures, args) = args.split_at(count);
-            let y = unravel_y.call(y)?;
-            let slope = eval(&program, &[captures, &y.leaves, std::slice::from_ref(t), args].concat())?;
-            let slope = Flat { leaves: slope.into_iter().collect(), def: y.def };
-            Ok(convert(&ravel_pytree(&slope)?.0, dtype, false))
-        };
         let args = [&captures[..], &args.leaves].concat();
-        let ys = solve(Arc::new(dynamics), self.clone(), start, t, args)?;
+        let ys = solve(
+            Arc::new(move |y: &Array, t: &Array, args: &[Array]| {
+                let (captures, args) = args.split_at(count);
+                let y = unravel_y.call(y)?;
+                let slope = eval(&program, &[captures, &y.leaves, std::slice::from_ref(t), args].concat())?;
+                let slope = Flat { leaves: slope.into_iter().collect(), def: y.def };
+                Ok(convert(&ravel_pytree(&slope)?.0, dtype, false))
+            }),
+            self.clone(),
+            start,
+            t,
+            args,
+        )?;
         vmap(|y: Array| unravel.call(&y)).apply((ys,))
     }
 }
@@ -154,14 +167,17 @@ fn solve(dynamics: Dynamics, options: OdeintOptions, y0: Array, ts: Array, args:
     let primal = |y0: Array, ts: Array, args: Vec<Array>| integrate(&dynamics, &options, &y0, &ts, &args);
     let (forward_dynamics, reverse_dynamics) = (dynamics.clone(), dynamics.clone());
     let (forward_options, reverse_options) = (options.clone(), options.clone());
-    let forward = move |y0: Array, ts: Array, args: Vec<Array>| -> Result<(Array, (Array, Array, Vec<Array>))> {
-        let ys = solve(forward_dynamics.clone(), forward_options.clone(), y0, ts.clone(), args.clone())?;
-        Ok((ys.clone(), (ys, ts, args)))
-    };
-    let reverse = move |residuals: (Array, Array, Vec<Array>), ct: Array| {
-        adjoint(&reverse_dynamics, &reverse_options, residuals, &ct)
-    };
-    custom_vjp(primal).defvjp(forward, reverse).apply((y0, ts, args))
+    custom_vjp(primal)
+        .defvjp(
+            move |y0: Array, ts: Array, args: Vec<Array>| -> Result<(Array, (Array, Array, Vec<Array>))> {
+                let ys = solve(forward_dynamics.clone(), forward_options.clone(), y0, ts.clone(), args.clone())?;
+                Ok((ys.clone(), (ys, ts, args)))
+            },
+            move |residuals: (Array, Array, Vec<Array>), ct: Array| {
+                adjoint(&reverse_dynamics, &reverse_options, residuals, &ct)
+            },
+        )
+        .apply((y0, ts, args))
 }
 
 /// Computes the cotangents of the initial value, the times and the arguments. It solves an augmented equation backwards,
@@ -198,19 +214,22 @@ fn adjoint(
         })
     };
     // A step goes from one time to the time before it, and adds the cotangent of the solution there.
-    let step = |(y_bar, t0_bar, args_bar): (Array, Array, Vec<Array>), inputs: [Array; 5]| -> Result<_> {
-        let [y, t, t_before, ct, ct_before] = inputs;
-        // A later end time moves the solution along its slope.
-        let t_bar = real(dot(&dynamics(&y, &t, &args)?, &ct)).astype(t.dtype());
-        let state: State = (y, y_bar, t0_bar - &t_bar, args_bar);
-        let times = stack([-t, -t_before], 0);
-        let states = solve(augmented.clone(), options.clone(), ravel_pytree(&state)?.0, times, args.clone())?;
-        let (_, y_bar, t0_bar, args_bar) = unravel.call(&states.get(1))?;
-        Ok(((y_bar + ct_before, t0_bar, args_bar), t_bar))
-    };
     let inputs = [without_first(&ys), without_first(&ts), without_last(&ts), without_first(ct), without_last(ct)];
     let scan = ScanOptions::default().reverse(true);
-    let ((y_bar, t0_bar, args_bar), ts_bar) = scan.scan(step, (ct.get(end), zero, zeros), inputs)?;
+    let ((y_bar, t0_bar, args_bar), ts_bar) = scan.scan(
+        |(y_bar, t0_bar, args_bar): (Array, Array, Vec<Array>), inputs: [Array; 5]| -> Result<_> {
+            let [y, t, t_before, ct, ct_before] = inputs;
+            // A later end time moves the solution along its slope.
+            let t_bar = real(dot(&dynamics(&y, &t, &args)?, &ct)).astype(t.dtype());
+            let state: State = (y, y_bar, t0_bar - &t_bar, args_bar);
+            let times = stack([-t, -t_before], 0);
+            let states = solve(augmented.clone(), options.clone(), ravel_pytree(&state)?.0, times, args.clone())?;
+            let (_, y_bar, t0_bar, args_bar) = unravel.call(&states.get(1))?;
+            Ok(((y_bar + ct_before, t0_bar, args_bar), t_bar))
+        },
+        (ct.get(end), zero, zeros),
+        inputs,
+    )?;
     let args_bar = merge_marked(&args, &is_varied, args_bar, |x| zeros_like(x));
     Ok((y_bar, lax::concatenate(&[t0_bar.reshape([1]), ts_bar], 0), args_bar))
 }
@@ -281,13 +300,16 @@ fn runge_kutta_step(
     dt: &Array,
 ) -> Result<[Array; 4]> {
     let step = dt.astype(y.dtype());
-    let slope_at_node = |k: Array, (i, node, weights): (Array, Array, Array)| -> Result<(Array, ())> {
-        let y_at_node = y + &step * dot(&weights, &k);
-        Ok((k.at(&i).set(slope(&y_at_node, &(t + dt * node))?), ()))
-    };
     let start = filled(&[7, y.size()], Scalar::Int(0), y.dtype()).at(0).set(f);
     let nodes = (lax::iota(DType::I32, &[6], 0) + 1, array_of(NODES, dt.dtype()), array_of(WEIGHTS, y.dtype()));
-    let (k, ()) = scan(slope_at_node, start, nodes)?;
+    let (k, ()) = scan(
+        |k: Array, (i, node, weights): (Array, Array, Array)| -> Result<(Array, ())> {
+            let y_at_node = y + &step * dot(&weights, &k);
+            Ok((k.at(&i).set(slope(&y_at_node, &(t + dt * node))?), ()))
+        },
+        start,
+        nodes,
+    )?;
     let end = &step * dot(&array_of(SOLUTION, y.dtype()), &k) + y;
     let error = &step * dot(&array_of(ERROR, y.dtype()), &k);
     Ok([end, k.get(6), error, k])
@@ -360,24 +382,30 @@ fn integrate(dynamics: &Dynamics, options: &OdeintOptions, y0: &Array, ts: &Arra
         let mut chosen = new.iter().zip(&old).map(|(new, old)| where_(accepted, new, old));
         Ok((i + 1, std::array::from_fn(|i| chosen.next().unwrap_or_else(|| old[i].clone()))))
     };
-    let advance_to = |state: State, target: Array| -> Result<(State, Array)> {
-        let must_step = |(i, [_, _, t, dt, ..]): (Array, State)| {
-            let is_before_target = t.less(&target) & dt.greater(0);
-            match options.mxstep {
-                Some(max_steps) => is_before_target & i.less(max_steps.min(i32::MAX as usize)),
-                None => is_before_target,
-            }
-        };
-        let (_, state) = while_loop(must_step, step, (Array::from(0), state))?;
-        let [_, _, t, _, last_t, fit] = &state;
-        let fraction = ((target - last_t) / (t - last_t)).astype(fit.dtype());
-        let value = (1..5).fold(fit.get(0), |sum, i| sum * &fraction + fit.get(i));
-        Ok((state, value))
-    };
     let t0 = ts.get(0);
     let f0 = slope(y0, &t0)?;
     let dt = first_step(&slope, options, (y0, &f0), &t0)?;
     let start = [y0.clone(), f0, t0.clone(), dt, t0, stack([y0; 5], 0)];
-    let (_, ys) = scan(advance_to, start, lax::slice_in_dim(ts, 1, ts.size(), 0))?;
+    let (_, ys) = scan(
+        |state: State, target: Array| -> Result<(State, Array)> {
+            let (_, state) = while_loop(
+                |(i, [_, _, t, dt, ..]): (Array, State)| {
+                    let is_before_target = t.less(&target) & dt.greater(0);
+                    match options.mxstep {
+                        Some(max_steps) => is_before_target & i.less(max_steps.min(i32::MAX as usize)),
+                        None => is_before_target,
+                    }
+                },
+                step,
+                (Array::from(0), state),
+            )?;
+            let [_, _, t, _, last_t, fit] = &state;
+            let fraction = ((target - last_t) / (t - last_t)).astype(fit.dtype());
+            let value = (1..5).fold(fit.get(0), |sum, i| sum * &fraction + fit.get(i));
+            Ok((state, value))
+        },
+        start,
+        lax::slice_in_dim(ts, 1, ts.size(), 0),
+    )?;
     Ok(lax::concatenate(&[y0.expand_dims(0), ys], 0))
 }

@@ -208,13 +208,18 @@ impl Primitive for CallExported {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let moved: Vec<Array> =
             args.iter().zip(dims).filter(|(_, d)| d.is_some()).map(|(x, d)| axis.moved(x, *d, 0)).collect();
-        let call_on_rows = |rows: Vec<Array>| -> Vec<Array> {
-            let mut rows = rows.into_iter();
-            let operands: Vec<Array> =
-                args.iter().zip(dims).map(|(x, d)| d.and_then(|_| rows.next()).unwrap_or_else(|| x.clone())).collect();
-            bind(self.clone(), &operands).into_vec()
-        };
-        let outs = map(call_on_rows, moved)?;
+        let outs = map(
+            |rows: Vec<Array>| -> Vec<Array> {
+                let mut rows = rows.into_iter();
+                let operands: Vec<Array> = args
+                    .iter()
+                    .zip(dims)
+                    .map(|(x, d)| d.and_then(|_| rows.next()).unwrap_or_else(|| x.clone()))
+                    .collect();
+                bind(self.clone(), &operands).into_vec()
+            },
+            moved,
+        )?;
         let dims = vec![Some(0); outs.len()];
         Ok((outs.into(), dims))
     }

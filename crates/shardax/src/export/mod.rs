@@ -179,15 +179,19 @@ impl ExportOptions {
         let flat = Flat::of_arguments(&args.into_args());
         let out_def = RefCell::new(TreeDef::default());
         // The structure of the result is known only after a trace.
-        let apply_to_leaves = |leaves: Vec<Array>| -> Result<Vec<Array>> {
-            let args = Flat { leaves: leaves.into(), def: flat.def.clone() }.build::<Args>()?;
-            let out = Flat::of(&f.apply(args)?);
-            out_def.replace(out.def);
-            Ok(out.leaves.into_vec())
-        };
         let trace = |args: Vec<Array>| -> Result<Traced> {
             let mut requests = Vec::new();
-            let mut program = self.exchanged(&apply_to_leaves, args, self.vjp_order, &mut requests)?;
+            let mut program = self.exchanged(
+                &|leaves: Vec<Array>| -> Result<Vec<Array>> {
+                    let args = Flat { leaves: leaves.into(), def: flat.def.clone() }.build::<Args>()?;
+                    let out = Flat::of(&f.apply(args)?);
+                    out_def.replace(out.def);
+                    Ok(out.leaves.into_vec())
+                },
+                args,
+                self.vjp_order,
+                &mut requests,
+            )?;
             program.rename(function_name::<F>());
             let out_def = out_def.borrow();
             (program.in_tree, program.out_tree) = (flat.def.to_json(), out_def.to_json());
@@ -240,17 +244,22 @@ fn pull_back(
     primals_and_cotangents: &[Array],
 ) -> Result<Vec<Array>> {
     let (primals, cotangents) = primals_and_cotangents.split_at(inexact.len());
-    let of_inexact = |moving: Vec<Array>| -> Result<Vec<Array>> {
-        let mut moving = moving.into_iter();
-        let args = primals.iter().zip(inexact).map(|(x, inexact)| {
-            let replacement = if *inexact { moving.next() } else { None };
-            replacement.unwrap_or_else(|| x.clone())
-        });
-        let outs = f(args.collect())?;
-        Ok(outs.into_iter().filter(|out| out.dtype().is_inexact()).collect())
-    };
     let moving = primals.iter().zip(inexact).filter(|(_, inexact)| **inexact).map(|(x, _)| x.clone());
-    Ok(vjp(of_inexact, moving.collect::<Vec<_>>())?.1.call(cotangents.to_vec())?.0)
+    Ok(vjp(
+        |moving: Vec<Array>| -> Result<Vec<Array>> {
+            let mut moving = moving.into_iter();
+            let args = primals.iter().zip(inexact).map(|(x, inexact)| {
+                let replacement = if *inexact { moving.next() } else { None };
+                replacement.unwrap_or_else(|| x.clone())
+            });
+            let outs = f(args.collect())?;
+            Ok(outs.into_iter().filter(|out| out.dtype().is_inexact()).collect())
+        },
+        moving.collect::<Vec<_>>(),
+    )?
+    .1
+    .call(cotangents.to_vec())?
+    .0)
 }
 
 /// An [exported](export) function from arguments `Args`, a tuple of trees, to the tree `Out`.

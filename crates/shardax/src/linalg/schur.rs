@@ -82,14 +82,18 @@ pub(crate) fn hessenberg(a: &Array) -> Result<(Array, Array)> {
         return Ok((a.clone(), eye_like(a, n)));
     }
     let rows = indices(n, 0);
-    let step = |j: Array, (h, q): (Array, Array)| {
-        let below = rows.greater(&j);
-        let x = where_(&below, lax::dynamic_slice_in_dim(&h, &j, 1, 1), 0).astype(h.dtype());
-        let (v, beta) = reflection(&x, &rows.equal(&j + 1));
-        let h = reflect_columns(&reflect_rows(&h, &v, &beta), &v, &beta);
-        (h, reflect_columns(&q, &v, &beta))
-    };
-    let (h, q) = fori_loop(0, n as i32 - 2, step, (a.clone(), eye_like(a, n)))?;
+    let (h, q) = fori_loop(
+        0,
+        n as i32 - 2,
+        |j: Array, (h, q): (Array, Array)| {
+            let below = rows.greater(&j);
+            let x = where_(&below, lax::dynamic_slice_in_dim(&h, &j, 1, 1), 0).astype(h.dtype());
+            let (v, beta) = reflection(&x, &rows.equal(&j + 1));
+            let h = reflect_columns(&reflect_rows(&h, &v, &beta), &v, &beta);
+            (h, reflect_columns(&q, &v, &beta))
+        },
+        (a.clone(), eye_like(a, n)),
+    )?;
     Ok((upper(&h, -1), q))
 }
 
@@ -338,18 +342,22 @@ pub(crate) fn triangular_eigenvectors(t: &Array, values: &Array) -> Result<Array
     }
     let smallest = t.abs().max(..) * finfo(t.dtype().real())?.eps;
     let columns = indices(n, 1);
-    let step = |s: Array, x: Array| {
-        let i = (n as i32 - 1) - s;
-        let row = lax::dynamic_slice_in_dim(t, &i, 1, 0);
-        let right_of_diagonal = where_(columns.greater(&i), &row, 0).astype(t.dtype());
-        // Equal eigenvalues would divide by 0.
-        let gap = element(t, &i, &i) - values.expand_dims(0);
-        let gap = where_(gap.abs().less(&smallest), &smallest, gap).astype(t.dtype());
-        let gap = where_(gap.equal(0), 1, gap).astype(t.dtype());
-        let diagonal = where_(columns.equal(&i), 1, 0).astype(t.dtype());
-        let solved = -product(&right_of_diagonal, &x) / gap;
-        let row = where_(columns.greater(&i), solved, diagonal).astype(t.dtype());
-        lax::dynamic_update_slice_in_dim(&x, &row, &i, 0)
-    };
-    fori_loop(0, n as i32, step, eye_like(t, n))
+    fori_loop(
+        0,
+        n as i32,
+        |s: Array, x: Array| {
+            let i = (n as i32 - 1) - s;
+            let row = lax::dynamic_slice_in_dim(t, &i, 1, 0);
+            let right_of_diagonal = where_(columns.greater(&i), &row, 0).astype(t.dtype());
+            // Equal eigenvalues would divide by 0.
+            let gap = element(t, &i, &i) - values.expand_dims(0);
+            let gap = where_(gap.abs().less(&smallest), &smallest, gap).astype(t.dtype());
+            let gap = where_(gap.equal(0), 1, gap).astype(t.dtype());
+            let diagonal = where_(columns.equal(&i), 1, 0).astype(t.dtype());
+            let solved = -product(&right_of_diagonal, &x) / gap;
+            let row = where_(columns.greater(&i), solved, diagonal).astype(t.dtype());
+            lax::dynamic_update_slice_in_dim(&x, &row, &i, 0)
+        },
+        eye_like(t, n),
+    )
 }

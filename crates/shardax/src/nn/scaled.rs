@@ -288,21 +288,29 @@ fn forward(formats: [BlockFormat; 3], dtype: DType, operands: &[Array; 2], globa
 
 /// Computes the gradients of operands `[b, m, k]` and `[b, n, k]` from the cotangent `[b, m, n]`.
 fn backward(formats: [BlockFormat; 3], operands: &[Array; 2], globals: &[Array; 2], ct: &Array) -> Result<[Array; 2]> {
-    // The gradient of operand `i`, from a cotangent whose rows are the rows of this operand.
-    let gradient = |ct: &Array, i: usize| -> Result<Array> {
-        let (this, other) = (&operands[i], transpose_matrices(&operands[1 - i]));
-        if formats[2] == BlockFormat::Nvfp4 {
-            let grad = DotOptions::new().dot_general(ct, &other.astype(ct.dtype()), (&[2], &[2]), (&[0], &[0]));
-            // Larger numbers exceed the largest element times the largest scale of a block, and were clipped.
-            let range = formats[i].data().1 * 448.0;
-            let is_in_range = this.abs().less_equal((&globals[i] * range).astype(this.dtype()));
-            return Ok(where_(is_in_range, grad.astype(this.dtype()), 0));
-        }
-        let (ct, left) = formats[2].quantize(ct, &globals[0])?;
-        let (other, right) = formats[1 - i].quantize(&other, &globals[1 - i])?;
-        matmul_blocks(&[&ct, &other], &[left, right], this.dtype())
-    };
-    Ok([gradient(ct, 0)?, gradient(&transpose_matrices(ct), 1)?])
+    let transposed_ct = transpose_matrices(ct);
+    Ok([gradient(0, formats, operands, globals, ct)?, gradient(1, formats, operands, globals, &transposed_ct)?])
+}
+
+/// Returns the gradient of operand `i`, from a cotangent whose rows are the rows of this operand.
+fn gradient(
+    i: usize,
+    formats: [BlockFormat; 3],
+    operands: &[Array; 2],
+    globals: &[Array; 2],
+    ct: &Array,
+) -> Result<Array> {
+    let (this, other) = (&operands[i], transpose_matrices(&operands[1 - i]));
+    if formats[2] == BlockFormat::Nvfp4 {
+        let grad = DotOptions::new().dot_general(ct, &other.astype(ct.dtype()), (&[2], &[2]), (&[0], &[0]));
+        // Larger numbers exceed the largest element times the largest scale of a block, and were clipped.
+        let range = formats[i].data().1 * 448.0;
+        let is_in_range = this.abs().less_equal((&globals[i] * range).astype(this.dtype()));
+        return Ok(where_(is_in_range, grad.astype(this.dtype()), 0));
+    }
+    let (ct, left) = formats[2].quantize(ct, &globals[0])?;
+    let (other, right) = formats[1 - i].quantize(&other, &globals[1 - i])?;
+    matmul_blocks(&[&ct, &other], &[left, right], this.dtype())
 }
 
 /// Exchanges the last two of three dimensions.

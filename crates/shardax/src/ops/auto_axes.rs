@@ -95,6 +95,26 @@ impl<F, Args> AutoAxes<F, Args> {
     }
 }
 
+impl<F, Args> AutoAxes<F, Args> {
+    /// Reshards the results of `f` from the inner mesh to the requested shardings over the outer one.
+    fn reshard_results(&self, out: Flat, inner: &AbstractMesh, outer: &AbstractMesh) -> Result<Flat> {
+        let to = self.out_sharding.resolve(&out.def, "auto_axes out_sharding")?;
+        let leaves = out.leaves.iter().zip(&to).map(|(leaf, like)| {
+            let Some(like) = like else {
+                return Err(err!(
+                    Type,
+                    "Missing required keyword argument: out_sharding, of a result of type {}",
+                    leaf.type_name()
+                )
+                .help("say how results are sharded: `auto_axes(f).out_sharding(P![..])`"));
+            };
+            leaf.check()?;
+            Ok(leaf.sharded_from(inner, &of_mesh(like, outer, leaf)?))
+        });
+        Ok(Flat { leaves: leaves.collect::<Result<_>>()?, def: out.def })
+    }
+}
+
 impl<F, Args> ExplicitAxes<F, Args> {
     /// The axes. Default: all.
     pub fn axes(mut self, axes: impl IntoAxisNames) -> Self {
@@ -159,23 +179,8 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for AutoAxes<F, Args> {
         }
         // Inside, the arguments keep the part of their sharding over axes that stay explicit. Outside, the results get
         // the requested shardings.
-        let leave = |out: Flat| {
-            let to = self.out_sharding.resolve(&out.def, "auto_axes out_sharding")?;
-            let leaves = out.leaves.iter().zip(&to).map(|(leaf, like)| {
-                let Some(like) = like else {
-                    return Err(err!(
-                        Type,
-                        "Missing required keyword argument: out_sharding, of a result of type {}",
-                        leaf.type_name()
-                    )
-                    .help("say how results are sharded: `auto_axes(f).out_sharding(P![..])`"));
-                };
-                leaf.check()?;
-                Ok(leaf.sharded_from(&inner, &of_mesh(like, &outer, leaf)?))
-            });
-            Ok(Flat { leaves: leaves.collect::<Result<_>>()?, def: out.def })
-        };
-        in_mesh("auto_axes", &flat, &inner, &|x| over_mesh(x, &inner), &flat_fn(&self.f), &leave)?.build()
+        let (enter, f) = (|x: &Array| over_mesh(x, &inner), flat_fn(&self.f));
+        in_mesh("auto_axes", &flat, &inner, &enter, &f, &|out| self.reshard_results(out, &inner, &outer))?.build()
     }
 }
 
@@ -204,18 +209,22 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
         flat.leaves.iter().try_for_each(Array::check)?;
         // The arguments enter the inner mesh and the results leave it within the recorded call, so that a transformation
         // of the call transforms the reshards too.
-        let enter = |(i, x): (usize, &Array)| match &to[i] {
-            _ if x.is_number() => Ok(x.clone()),
-            Some(like) => Ok(x.sharded_from(&outer, &of_mesh(like, &inner, x)?)),
-            None => Err(err!(
-                Type,
-                "Missing required keyword argument: in_sharding, of an argument of type {}",
-                x.type_name()
-            )
-            .help("say how arguments are sharded: `explicit_axes(f).in_sharding(P![..])`")),
-        };
         let out = record_call("explicit_axes", &flat, &|args| {
-            let leaves = args.leaves.iter().enumerate().map(enter).collect::<Result<_>>()?;
+            let leaves = args
+                .leaves
+                .iter()
+                .enumerate()
+                .map(|(i, x): (usize, &Array)| match &to[i] {
+                    _ if x.is_number() => Ok(x.clone()),
+                    Some(like) => Ok(x.sharded_from(&outer, &of_mesh(like, &inner, x)?)),
+                    None => Err(err!(
+                        Type,
+                        "Missing required keyword argument: in_sharding, of an argument of type {}",
+                        x.type_name()
+                    )
+                    .help("say how arguments are sharded: `explicit_axes(f).in_sharding(P![..])`")),
+                })
+                .collect::<Result<_>>()?;
             let args = Flat { leaves, def: args.def.clone() };
             let out = with_abstract_mesh(Some(inner.clone()), || flat_fn(&self.f)(&args))?;
             Ok(Flat { leaves: out.leaves.iter().map(|leaf| over_mesh(leaf, &outer)).collect(), def: out.def })
@@ -343,14 +352,20 @@ pub(crate) fn in_auto_axes(args: &[Array], out: &ShardingLike, f: impl Fn(&[Arra
         ShardingLike::Sharding(Sharding::Named(named)) if get_abstract_mesh().is_none() => Some(named.mesh().clone()),
         _ => None,
     };
-    let leave = |results: Flat| {
-        let leaves = results.leaves.iter().map(|y| {
-            y.check()?;
-            let to = of_mesh(out, &outer, y)?;
-            Ok(Reshard { to, mesh: mesh.clone(), from: Some(inner.clone()) }.apply(y))
-        });
-        Ok(Flat { leaves: leaves.collect::<Result<_>>()?, def: results.def })
-    };
-    let f = |args: &Flat| Ok(Flat::of(&f(&args.leaves)?));
-    in_mesh("out_sharding", &flat, &inner, &|x| over_mesh(x, &inner), &f, &leave)?.build()
+    in_mesh(
+        "out_sharding",
+        &flat,
+        &inner,
+        &|x| over_mesh(x, &inner),
+        &|args: &Flat| Ok(Flat::of(&f(&args.leaves)?)),
+        &|results: Flat| {
+            let leaves = results.leaves.iter().map(|y| {
+                y.check()?;
+                let to = of_mesh(out, &outer, y)?;
+                Ok(Reshard { to, mesh: mesh.clone(), from: Some(inner.clone()) }.apply(y))
+            });
+            Ok(Flat { leaves: leaves.collect::<Result<_>>()?, def: results.def })
+        },
+    )?
+    .build()
 }

@@ -76,23 +76,31 @@ pub(crate) fn constant_array(
     program: impl FnOnce() -> Result<Array, Error>,
 ) -> Array {
     let _line = source::enter();
-    let make = |size: usize| {
-        if is_tracing() {
-            return program();
-        }
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(size).map_err(|e| {
-            err!(Runtime, "no memory for an array {aval} of {size} bytes: {e}")
-                .help("check the shape, or split the array over devices with a sharding")
-        })?;
-        if size > MAX_HOST_BYTES {
-            drop(bytes);
-            return program();
-        }
-        fill(&mut bytes, aval.size());
-        Ok(typed_as(place(&bytes, aval.clone())?, aval))
-    };
-    Array::from_result(aval.byte_size().and_then(make), &Array::literal(Scalar::Int(0), aval.dtype, aval.weak))
+    let array = aval.byte_size().and_then(|size| match is_tracing() {
+        true => program(),
+        false => filled_on_host(aval, size, fill, program),
+    });
+    Array::from_result(array, &Array::literal(Scalar::Int(0), aval.dtype, aval.weak))
+}
+
+/// Fills the array on the host and copies it to the device; a large array is computed by the program instead.
+fn filled_on_host(
+    aval: &Aval,
+    size: usize,
+    fill: impl FnOnce(&mut Vec<u8>, usize),
+    program: impl FnOnce() -> Result<Array, Error>,
+) -> Result<Array, Error> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size).map_err(|e| {
+        err!(Runtime, "no memory for an array {aval} of {size} bytes: {e}")
+            .help("check the shape, or split the array over devices with a sharding")
+    })?;
+    if size > MAX_HOST_BYTES {
+        drop(bytes);
+        return program();
+    }
+    fill(&mut bytes, aval.size());
+    Ok(typed_as(place(&bytes, aval.clone())?, aval))
 }
 
 pub(crate) fn scalar_bytes(value: Scalar, dtype: DType) -> Vec<u8> {

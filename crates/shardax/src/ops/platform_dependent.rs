@@ -41,39 +41,39 @@ pub fn platform_dependent<T: Tree, B: Branches<T>>(
 ) -> Result<B::Output> {
     let location = Location::caller();
     let _line = source::enter_at(location);
-    let run = || {
-        let platforms = platforms.as_ref();
-        if platforms.len() != branches.count() {
-            return Err(err!(
-                Value,
-                "platform_dependent got {} branches for the platforms {platforms:?}",
-                branches.count()
-            )
-            .help("give one function for each platform, in the same order"));
-        }
-        let platform_names = ["cpu", "cuda", "rocm", "gpu", "tpu", "default"];
-        if let Some(unknown) = platforms.iter().find(|name| !platform_names.contains(name)) {
-            return Err(err!(Value, "unknown platform {unknown:?}: the platforms are {platform_names:?}"));
-        }
-        let flat = Flat::of_arguments(&operands);
-        let body = |flat: &Flat| {
-            let index = bind1(PlatformIndex(platforms.to_vec()), &[]);
-            let functions: Vec<_> = (0..platforms.len())
-                .map(|i| {
-                    let branches = &branches;
-                    move |flat: &Flat| Ok(Flat::of(&branches.apply(i, flat.build()?)?))
-                })
-                .collect();
-            let functions: Vec<&dyn Fn(&Flat) -> Result<Flat>> = functions.iter().map(|f| f as _).collect();
-            choose(index, &functions, platforms, flat, location)
-        };
-        // One program, so that the index is known where the branches are written.
-        let (traced, def) = trace_flat(&flat.def, &avals_of(&flat)?, &body)?;
-        let args = [&traced.captures[..], &flat.leaves].concat();
-        let call = Call { name: "platform_dependent".to_owned(), program: traced.program.into() };
-        Ok(Flat { leaves: bind_checked(call, &args)?.into_iter().collect(), def })
-    };
-    run().map_err(|e: Error| e.at(location))?.build()
+    select_branch(platforms.as_ref(), &branches, &operands, location).map_err(|e: Error| e.at(location))?.build()
+}
+
+fn select_branch<T: Tree, B: Branches<T>>(
+    platforms: &[&'static str],
+    branches: &B,
+    operands: &T,
+    location: &'static Location<'static>,
+) -> Result<Flat> {
+    if platforms.len() != branches.count() {
+        return Err(err!(
+            Value,
+            "platform_dependent got {} branches for the platforms {platforms:?}",
+            branches.count()
+        )
+        .help("give one function for each platform, in the same order"));
+    }
+    let platform_names = ["cpu", "cuda", "rocm", "gpu", "tpu", "default"];
+    if let Some(unknown) = platforms.iter().find(|name| !platform_names.contains(name)) {
+        return Err(err!(Value, "unknown platform {unknown:?}: the platforms are {platform_names:?}"));
+    }
+    let flat = Flat::of_arguments(operands);
+    // One program, so that the index is known where the branches are written.
+    let (traced, def) = trace_flat(&flat.def, &avals_of(&flat)?, &|flat: &Flat| {
+        let index = bind1(PlatformIndex(platforms.to_vec()), &[]);
+        let functions: Vec<_> =
+            (0..platforms.len()).map(|i| move |flat: &Flat| Ok(Flat::of(&branches.apply(i, flat.build()?)?))).collect();
+        let functions: Vec<&dyn Fn(&Flat) -> Result<Flat>> = functions.iter().map(|f| f as _).collect();
+        choose(index, &functions, platforms, flat, location)
+    })?;
+    let args = [&traced.captures[..], &flat.leaves].concat();
+    let call = Call { name: "platform_dependent".to_owned(), program: traced.program.into() };
+    Ok(Flat { leaves: bind_checked(call, &args)?.into_iter().collect(), def })
 }
 
 /// The index of the platform that the program is compiled for.

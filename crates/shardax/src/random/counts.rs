@@ -28,30 +28,35 @@ fn sample_until_accepted(
     draw: impl Fn(&Array, &Array) -> Result<(Array, Array)>,
 ) -> Result<Array> {
     let zero = zero_of(key, like);
-    let condition = |(n, open, ..): (Array, Array, Array, Array)| open.any(..) & n.less(MAX_ROUNDS);
-    let round = |(n, open, samples, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
-        let keys = split_traced(&key, &[3]);
-        let (drawn, accept) = draw(&key_at(&keys, 1), &key_at(&keys, 2))?;
-        Ok((n + 1, &open & !&accept, where_(&accept, drawn, samples), key_at(&keys, 0)))
-    };
     // A later round may replace a sample that an earlier round accepted. JAX does the same, and the values must be equal.
-    let start = (Array::from(0), zero.equal(0), zero - 1, key.clone());
-    Ok(while_loop(condition, round, start)?.2)
+    let samples = while_loop(
+        |(n, open, ..): (Array, Array, Array, Array)| open.any(..) & n.less(MAX_ROUNDS),
+        |(n, open, samples, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
+            let keys = split_traced(&key, &[3]);
+            let (drawn, accept) = draw(&key_at(&keys, 1), &key_at(&keys, 2))?;
+            Ok((n + 1, &open & !&accept, where_(&accept, drawn, samples), key_at(&keys, 0)))
+        },
+        (Array::from(0), zero.equal(0), zero - 1, key.clone()),
+    )?
+    .2;
+    Ok(samples)
 }
 
 /// For small means: counts the uniform samples multiplied until their product is below `exp(-λ)`
 /// ([Knuth, The art of computer programming, 3.4.1](https://www-cs-faculty.stanford.edu/~knuth/taocp.html)).
 fn poisson_by_product(key: &Array, lam: &Array) -> Result<Array> {
     let shape = lam.shape().to_vec();
-    let round = |(n, count, log, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
-        let [key, round_key] = split_two(&key);
-        let count = where_(log.greater(-lam), &count + 1, &count);
-        let log = log + LOG.apply(&unit_uniform(&round_key, &shape, DType::F32)?);
-        Ok((n + 1, count, log, key))
-    };
-    let condition = |(n, _, log, _): (Array, Array, Array, Array)| log.greater(-lam).any(..) & n.less(MAX_ROUNDS);
     let zero = zero_of(key, lam);
-    let (_, count, ..) = while_loop(condition, round, (Array::from(0), zero.astype(DType::I32), zero, key.clone()))?;
+    let (_, count, ..) = while_loop(
+        |(n, _, log, _): (Array, Array, Array, Array)| log.greater(-lam).any(..) & n.less(MAX_ROUNDS),
+        |(n, count, log, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
+            let [key, round_key] = split_two(&key);
+            let count = where_(log.greater(-lam), &count + 1, &count);
+            let log = log + LOG.apply(&unit_uniform(&round_key, &shape, DType::F32)?);
+            Ok((n + 1, count, log, key))
+        },
+        (Array::from(0), zero.astype(DType::I32), zero, key.clone()),
+    )?;
     Ok(count - 1)
 }
 
@@ -148,15 +153,17 @@ pub fn geometric_dtype(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl I
 /// For few successes: counts the geometric samples that fit into the number of trials.
 fn binomial_by_waiting(key: &Array, n: &Array, p: &Array) -> Result<Array> {
     let (shape, dtype, log) = (p.shape().to_vec(), p.dtype(), LOG1P.apply(&-p));
-    let round = |(i, count, sum, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
-        let [round_key, key] = split_two(&key);
-        let count = where_(sum.less_equal(n), &count + 1, &count);
-        let u = unit_uniform(&round_key, &shape, dtype)?;
-        Ok((i + 1, count, sum + CEIL.apply(&(LOG.apply(&u) / &log)), key))
-    };
-    let condition = |(i, _, sum, _): (Array, Array, Array, Array)| sum.less_equal(n).any(..) & i.less(MAX_ROUNDS);
     let zero = zero_of(key, p);
-    let (_, count, ..) = while_loop(condition, round, (Array::from(0), zero.clone(), zero, key.clone()))?;
+    let (_, count, ..) = while_loop(
+        |(i, _, sum, _): (Array, Array, Array, Array)| sum.less_equal(n).any(..) & i.less(MAX_ROUNDS),
+        |(i, count, sum, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
+            let [round_key, key] = split_two(&key);
+            let count = where_(sum.less_equal(n), &count + 1, &count);
+            let u = unit_uniform(&round_key, &shape, dtype)?;
+            Ok((i + 1, count, sum + CEIL.apply(&(LOG.apply(&u) / &log)), key))
+        },
+        (Array::from(0), zero.clone(), zero, key.clone()),
+    )?;
     Ok(count - 1)
 }
 

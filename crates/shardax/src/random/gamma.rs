@@ -41,21 +41,27 @@ fn scalar_sample(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
         let bound = &x * float(0.5, dtype) + &d * (float(1.0, dtype) - &v + LOG.apply(&v));
         squeezed & LOG.apply(&u).greater_equal(bound)
     };
-    let draw = |(key, ..): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
-        let keys = split_traced(&key, &[3]);
-        let positive = |(key, ..): (Array, Array, Array)| -> Result<(Array, Array, Array)> {
-            let [key, normal_key] = split_two(&key);
-            let x = normal_traced(&normal_key, &[], dtype)?;
-            let v = float(1.0, dtype) + &x * &c;
-            Ok((key, x, v))
-        };
-        let start = (key_at(&keys, 1), zero.clone(), &zero - 1);
-        let (_, x, v) = while_loop(|(_, _, v): (Array, Array, Array)| v.less_equal(0), positive, start)?;
-        let u = unit_uniform(&key_at(&keys, 2), &[], dtype)?;
-        Ok((key_at(&keys, 0), &x * &x, &v * &v * &v, u))
-    };
     // The initial state counts as rejected, so that the loop draws at least once.
-    let (_, _, v, _) = while_loop(rejected, draw, (loop_key, zero.clone(), &zero + 1, &zero + 2))?;
+    let (_, _, v, _) = while_loop(
+        rejected,
+        |(key, ..): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
+            let keys = split_traced(&key, &[3]);
+            let start = (key_at(&keys, 1), zero.clone(), &zero - 1);
+            let (_, x, v) = while_loop(
+                |(_, _, v): (Array, Array, Array)| v.less_equal(0),
+                |(key, ..): (Array, Array, Array)| -> Result<(Array, Array, Array)> {
+                    let [key, normal_key] = split_two(&key);
+                    let x = normal_traced(&normal_key, &[], dtype)?;
+                    let v = float(1.0, dtype) + &x * &c;
+                    Ok((key, x, v))
+                },
+                start,
+            )?;
+            let u = unit_uniform(&key_at(&keys, 2), &[], dtype)?;
+            Ok((key_at(&keys, 0), &x * &x, &v * &v * &v, u))
+        },
+        (loop_key, zero.clone(), &zero + 1, &zero + 2),
+    )?;
     if log_space {
         let log_u = -standard_exponential(&boost_key, &[], dtype)?;
         let boost = where_(large | log_u.equal(0), 0.0, &log_u * (1 / alpha)).astype(dtype);
@@ -84,15 +90,16 @@ fn samples(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
         let sampler = vmap(|key: Array, alpha: Array| scalar_sample(&key, &alpha, log_space));
         Ok(lax::reshape(&sampler.call((keys, flat))?, alpha.shape()).sharded_as(&alpha.aval()))
     };
-    let rule = move |(key, alpha): (Array, Array), (_, dalpha): (Array, Array)| -> Result<(Array, Array)> {
-        let y = draw(key, alpha.clone())?;
-        let slope = match log_space {
-            false => RANDOM_GAMMA_GRAD.apply(&[alpha, y.clone()]),
-            true => log_slope(&alpha, &y)?,
-        };
-        Ok((y, dalpha * slope))
-    };
-    custom_jvp(draw).defjvp(rule).apply((key.clone(), alpha.clone()))
+    custom_jvp(draw)
+        .defjvp(move |(key, alpha): (Array, Array), (_, dalpha): (Array, Array)| -> Result<(Array, Array)> {
+            let y = draw(key, alpha.clone())?;
+            let slope = match log_space {
+                false => RANDOM_GAMMA_GRAD.apply(&[alpha, y.clone()]),
+                true => log_slope(&alpha, &y)?,
+            };
+            Ok((y, dalpha * slope))
+        })
+        .apply((key.clone(), alpha.clone()))
 }
 
 /// Returns `true` for a type with explicit sharding that is marked as reduced, and not as unreduced.

@@ -30,6 +30,15 @@ pub(super) fn explain(name: &str, differences: impl Iterator<Item = Difference>)
 }
 
 impl Key {
+    /// Lists the arguments that `difference` describes a difference for.
+    fn different_arguments(&self, flat: &Flat, difference: impl Fn(&ArgKey, &Array) -> Option<String>) -> Vec<String> {
+        let pairs = self.args.iter().zip(&flat.leaves).enumerate();
+        let texts = pairs.filter_map(|(i, (key, leaf))| {
+            Some(format!("at argument{}, {}", flat.def.path(i), difference(key, leaf)?))
+        });
+        texts.collect()
+    }
+
     /// Compares these arguments with the arguments that the entry was compiled for.
     pub(super) fn differences(&self, flat: &Flat) -> Difference {
         // Only the first kind of difference is reported, because the later ones often follow from it.
@@ -42,20 +51,14 @@ impl Key {
                 numbers.map(|(path, now, before)| format!("at argument{path}, now {now:?} and before {before:?}"));
             return (2, "different plain numbers", texts.collect());
         }
-        let different = |what: &dyn Fn(&ArgKey, &Array) -> Option<String>| -> Vec<String> {
-            let pairs = self.args.iter().zip(&flat.leaves).enumerate();
-            pairs
-                .filter_map(|(i, (key, leaf))| Some(format!("at argument{}, {}", flat.def.path(i), what(key, leaf)?)))
-                .collect()
-        };
-        let types = different(&|key, leaf| {
+        let types = self.different_arguments(flat, |key, leaf| {
             let now = leaf.aval();
             (now != key.aval).then(|| format!("now {now} and before {}", key.aval))
         });
         if !types.is_empty() {
             return (3, "different input types", types);
         }
-        let places = different(&|key, leaf| {
+        let places = self.different_arguments(flat, |key, leaf| {
             (!key.matches(leaf)).then(|| {
                 let now = describe_place(leaf.concrete_ref().map(|c| &c.sharding), leaf.committed());
                 format!("now {now} and before {}", describe_place(key.sharding.as_ref(), key.committed))

@@ -90,25 +90,26 @@ impl CallConvention {
     fn explain(&self, loaded: &LoadedProgram, flat: &Flat, error: Error) -> Error {
         // A buffer that is passed twice and donated once is the likely cause, which XLA's error does not name.
         let CallConvention { captures, kept, .. } = self;
-        let donated = |i: usize| loaded.donated.get(i).copied().unwrap_or(false);
+        let mut donated = loaded.donated.clone();
+        donated.resize(captures.len() + kept.len(), false);
         let captured = captures.iter().map(|c| Some(&**c));
         let args: Vec<_> = captured.chain(kept.iter().map(|&i| flat.leaves[i].concrete_ref())).collect();
-        let name = |i: usize| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &|| flat.def.paths());
         for (j, arg) in args.iter().enumerate() {
             let Some(arg) = arg else { continue };
             let Some(i) = (0..j)
                 .find(|i| args[*i].is_some_and(|other| share_buffers(other, arg)))
-                .filter(|&i| donated(i) || donated(j))
+                .filter(|&i| donated[i] || donated[j])
             else {
                 continue;
             };
-            let (earlier, later) = (name(i), name(j));
+            let [earlier, later] =
+                [i, j].map(|i| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &|| flat.def.paths()));
             return err!(
                 Value,
                 "Attempt to use a buffer that was previously donated in the same call to Execute(): {earlier} and {later} of {} are the same array of type {}, and {} is donated",
                 loaded.name,
                 arg.aval,
-                if donated(i) { &earlier } else { &later }
+                if donated[i] { &earlier } else { &later }
             )
             .help(
                 "pass a copy, `PutOptions::default().may_alias(false).device_put(&x, None)`, or remove the argument from donate_argnums",

@@ -91,17 +91,13 @@ impl Request {
             }
         };
         let meshes = self.moved_meshes(&place)?;
-        let named = |s: &NamedSharding| match meshes.iter().find(|(from, _)| from == s.mesh()) {
-            Some((_, mesh)) => NamedSharding::new(mesh, s.spec().clone()).in_memory(Sharding::from(s).kind()),
-            None => s.clone(),
-        };
         Ok(Request {
             in_shardings: self
                 .in_shardings
                 .iter()
                 .map(|s| {
                     let moved = match (s, &place) {
-                        (Sharding::Named(s), _) => Sharding::Named(named(s)),
+                        (Sharding::Named(s), _) => Sharding::Named(on_moved_mesh(s, &meshes)),
                         (Sharding::Single(_), Place::Single(device)) => Sharding::from(device).in_memory(s.kind()),
                         // A single device is equivalent to a mesh of this one device.
                         (Sharding::Single(_), Place::Mesh(_)) => place.replicated().in_memory(s.kind()),
@@ -109,7 +105,7 @@ impl Request {
                     moved.in_layout(s.layout())
                 })
                 .collect(),
-            out_shardings: self.out_shardings.iter().map(|s| s.as_ref().map(named)).collect(),
+            out_shardings: self.out_shardings.iter().map(|s| s.as_ref().map(|s| on_moved_mesh(s, &meshes))).collect(),
             place: place.clone(),
             ..self.clone()
         })
@@ -175,5 +171,13 @@ impl CrossCompiledProgram {
             Place::Mesh(mesh) => Some(mesh),
             Place::Single(_) => None,
         }
+    }
+}
+
+/// Returns the sharding on the mesh that replaces its mesh.
+fn on_moved_mesh(sharding: &NamedSharding, meshes: &[(Mesh, Mesh)]) -> NamedSharding {
+    match meshes.iter().find(|(from, _)| from == sharding.mesh()) {
+        Some((_, mesh)) => NamedSharding::new(mesh, sharding.spec().clone()).in_memory(Sharding::from(sharding).kind()),
+        None => sharding.clone(),
     }
 }

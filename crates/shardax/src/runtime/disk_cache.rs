@@ -31,14 +31,18 @@ pub(super) fn load_or_compile(
     options: &pjrt::CompileOptions,
     signature: pjrt::Signature,
 ) -> pjrt::Result<pjrt::Executable> {
-    let load = |bytes: &[u8]| client.deserialize(bytes, options, signature.clone());
-    let make = || client.compile(text, options, signature.clone());
     // A program for one device can run on any device, so the key does not contain the device.
     let mut keyed_options = options.clone();
     if keyed_options.device_ids.len() == 1 {
         keyed_options.device_ids.clear();
     }
-    load_or_make(client, (&format!("{keyed_options:?}"), plain), &load, &make, &pjrt::Executable::serialize)
+    load_or_make(
+        client,
+        (&format!("{keyed_options:?}"), plain),
+        &|bytes| client.deserialize(bytes, options, signature.clone()),
+        &|| client.compile(text, options, signature.clone()),
+        &pjrt::Executable::serialize,
+    )
 }
 
 /// Like [`load_or_compile`], for any result of a program and settings.

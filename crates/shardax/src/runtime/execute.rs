@@ -70,13 +70,20 @@ impl LoadedProgram {
     /// waits for another. Programs with donation are excluded; otherwise a launch could consume an argument's shards on
     /// some devices and fail on others.
     pub fn runs_per_device(executable: &pjrt::Executable) -> bool {
-        let flops = || executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops").map(|(_, v)| v);
         executable.device_ids().len() > 1
             && executable.has_collectives() == Some(false)
             // The cost of a host call is unknown.
             && !executable.calls_host()
             && !executable.parameters().iter().any(|p| p.donated)
-            && matches!(flops(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < MIN_FLOPS_FOR_JOINT_LAUNCH)
+            && Self::flops(executable).is_some_and(|flops| flops < MIN_FLOPS_FOR_JOINT_LAUNCH)
+    }
+
+    /// The number of floating-point operations, if the plugin reports it.
+    fn flops(executable: &pjrt::Executable) -> Option<f64> {
+        match executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops")?.1 {
+            pjrt::Value::Float(flops) => Some(f64::from(flops)),
+            _ => None,
+        }
     }
 
     /// The optimized instructions of each device. For a program of several processes, returns the instructions before

@@ -202,14 +202,6 @@ impl Request {
     pub fn donations(&self) -> Vec<Donation> {
         let outs = self.program.out_avals();
         let kinds = self.result_kinds();
-        let in_place = |i: usize, o: usize| {
-            let kind = kinds.get(o).copied().flatten();
-            kind == self.in_shardings[i].kind()
-                || self.in_shardings[i]
-                    .devices()
-                    .iter()
-                    .any(|device| device.is_same_memory(kind, self.in_shardings[i].kind()))
-        };
         let same_layout = self.same_layouts();
         // The outputs of each type that no input has been donated to yet.
         let mut free: HashMap<(DType, Shape), BTreeSet<usize>> = HashMap::new();
@@ -217,31 +209,41 @@ impl Request {
             free.entry((out.dtype, out.shape.clone())).or_default().insert(o);
         }
         let mut donations = vec![Donation::None; self.program.inputs.len()];
-        // The layouts must be equal if they are known before compilation.
-        let alike = |i: usize, o: usize, rank: usize| match (&self.place, &self.out_shardings[o]) {
+        for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
+            let Some(free) = free.get_mut(&(aval.dtype, aval.shape.clone())) else { continue };
+            // The layouts must be equal if they are known before compilation.
+            let candidates = free
+                .iter()
+                .copied()
+                .filter(|&o| self.is_same_memory(i, kinds.get(o).copied().flatten()) && same_layout(i, o))
+                .map(|o| (o, self.has_equal_sharding(i, o, aval.rank())));
+            let candidates: Vec<(usize, Option<bool>)> = candidates.collect();
+            // Prefers an output whose sharding is known to be equal to one whose sharding the compiler chooses.
+            let equal = candidates.iter().find(|(_, is_equal)| *is_equal == Some(true));
+            if let Some(&(o, is_equal)) = equal.or_else(|| candidates.iter().find(|(_, is_equal)| is_equal.is_none())) {
+                free.remove(&o);
+                donations[i] = if is_equal == Some(true) { Donation::To(o) } else { Donation::ToAny };
+            }
+        }
+        donations
+    }
+
+    /// Returns `true` if a result in memory of this kind can reuse the memory of input `i`.
+    fn is_same_memory(&self, i: usize, kind: Option<MemoryKind>) -> bool {
+        let sharding = &self.in_shardings[i];
+        kind == sharding.kind() || sharding.devices().iter().any(|device| device.is_same_memory(kind, sharding.kind()))
+    }
+
+    /// Returns `true` if input `i` and output `o` have equal shardings, or `None` if the compiler chooses the output's.
+    fn has_equal_sharding(&self, i: usize, o: usize, rank: usize) -> Option<bool> {
+        match (&self.place, &self.out_shardings[o]) {
             (Place::Single(_), _) => Some(true),
             (_, Some(s)) => {
                 let s = Sharding::Named(s.in_memory(self.in_shardings[i].kind()));
                 Some(self.in_shardings[i].is_equivalent_to(&s, rank))
             }
             (_, None) => None,
-        };
-        for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
-            let Some(free) = free.get_mut(&(aval.dtype, aval.shape.clone())) else { continue };
-            let find_output = |equal_sharding| {
-                free.iter()
-                    .copied()
-                    .filter(|o| in_place(i, *o) && same_layout(i, *o))
-                    .find(|&o| alike(i, o, aval.rank()) == equal_sharding)
-            };
-            // Prefers an output whose sharding is known to be equal to one whose sharding the compiler chooses.
-            let certain = find_output(Some(true)).map(|o| (o, Donation::To(o)));
-            if let Some((o, donation)) = certain.or_else(|| find_output(None).map(|o| (o, Donation::ToAny))) {
-                free.remove(&o);
-                donations[i] = donation;
-            }
         }
-        donations
     }
 
     /// Loads the program. Returns an equal one that is already loaded, if there is one.

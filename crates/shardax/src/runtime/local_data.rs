@@ -147,7 +147,7 @@ fn global_shape(sharding: &Sharding, local: &[usize]) -> Result<Vec<Option<usize
     // A shape that every product of axis sizes divides, so that every sharding over the mesh is possible.
     let shape = vec![devices.len(); local.len()];
     sharding.shard_shape(&shape)?;
-    let count = |dim: usize| {
+    let counts = (0..local.len()).map(|dim| {
         let mut starts_of_process: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         for (i, device) in devices.iter().enumerate() {
             starts_of_process
@@ -160,8 +160,8 @@ fn global_shape(sharding: &Sharding, local: &[usize]) -> Result<Vec<Option<usize
         let sizes: BTreeSet<usize> = starts_of_process.values().map(BTreeSet::len).collect();
         let are_disjoint = distinct.iter().map(|set| set.len()).sum::<usize>() == starts.len();
         (sizes.len() == 1 && are_disjoint).then_some(distinct.len())
-    };
-    Ok(local.iter().enumerate().map(|(dim, size)| count(dim).map(|n| n * size)).collect())
+    });
+    Ok(counts.zip(local).map(|(count, size)| count.map(|n| n * size)).collect())
 }
 
 fn show(shape: &[Option<usize>]) -> String {

@@ -96,14 +96,15 @@ struct Source {
     labels: Vec<(&'static str, String)>,
 }
 
+fn add(totals: &mut BTreeMap<Source, [i64; 2]>, source: Source, bytes: i64) {
+    let sum = totals.entry(source).or_default();
+    sum[0] += 1;
+    sum[1] = sum[1].saturating_add(bytes);
+}
+
 /// The number of allocations and bytes of every source.
 fn sources() -> BTreeMap<Source, [i64; 2]> {
     let mut totals: BTreeMap<Source, [i64; 2]> = BTreeMap::new();
-    let mut add = |source: Source, bytes: i64| {
-        let sum = totals.entry(source).or_default();
-        sum[0] += 1;
-        sum[1] = sum[1].saturating_add(bytes);
-    };
     // Arrays may share buffers, so each buffer is counted once.
     let mut counted = BTreeSet::new();
     for array in live::all() {
@@ -116,13 +117,17 @@ fn sources() -> BTreeMap<Source, [i64; 2]> {
             let mut labels =
                 vec![("kind", "buffer".to_owned()), ("device", format!("{}:{}", device.platform_name(), device.id()))];
             labels.extend(array.sharding.memory_kind().map(|kind| ("memory", kind.to_owned())));
-            add(Source { name, file, line, labels }, i64::try_from(buffer.byte_size()).unwrap_or(i64::MAX));
+            add(
+                &mut totals,
+                Source { name, file, line, labels },
+                i64::try_from(buffer.byte_size()).unwrap_or(i64::MAX),
+            );
         }
     }
     for program in load::all_alive() {
         let bytes = program.executable.memory_analysis().map_or(0, |memory| memory.generated_code);
         let labels = vec![("kind", "executable".to_owned())];
-        add(Source { name: program.name.clone(), file: "", line: 0, labels }, bytes);
+        add(&mut totals, Source { name: program.name.clone(), file: "", line: 0, labels }, bytes);
     }
     totals
 }

@@ -115,19 +115,31 @@ impl Job<'_> {
     fn load_or_compile(&self, shared: &Arc<Shared>) -> pjrt::Result<(MultiProcessExecutable, Vec<u8>)> {
         let local = self.local();
         let exact = processes().is_none_or(Processes::sums_exactly);
-        let load = |bytes: &[u8]| Ok((self.load(bytes, shared)?, bytes.to_vec()));
-        let make = || {
-            let partitioned = self.client.partition(self.text, self.options)?;
-            let module = partitioned.localize_as(shared.program, exact)?;
-            let executable = self.client.compile_hlo(&module, &local, self.signature.clone())?;
-            let bytes = bundle(&partitioned, &executable)?;
-            Ok((MultiProcessExecutable { executable, partitioned, shared: shared.clone() }, bytes))
-        };
         if self.own {
-            return make();
+            return self.compile_part(shared, &local, exact);
         }
         let settings = format!("spanning, {} here, exact {exact}, {:?}", local.num_replicas, self.options);
-        disk_cache::load_or_make(self.client, (&settings, self.text), &load, &make, &|(_, bytes)| Ok(bytes.clone()))
+        disk_cache::load_or_make(
+            self.client,
+            (&settings, self.text),
+            &|bytes| Ok((self.load(bytes, shared)?, bytes.to_vec())),
+            &|| self.compile_part(shared, &local, exact),
+            &|(_, bytes)| Ok(bytes.clone()),
+        )
+    }
+
+    /// Compiles the part of the program that this process runs, and returns the bytes that other processes can load.
+    fn compile_part(
+        &self,
+        shared: &Arc<Shared>,
+        local: &pjrt::CompileOptions,
+        exact: bool,
+    ) -> pjrt::Result<(MultiProcessExecutable, Vec<u8>)> {
+        let partitioned = self.client.partition(self.text, self.options)?;
+        let module = partitioned.localize_as(shared.program, exact)?;
+        let executable = self.client.compile_hlo(&module, local, self.signature.clone())?;
+        let bytes = bundle(&partitioned, &executable)?;
+        Ok((MultiProcessExecutable { executable, partitioned, shared: shared.clone() }, bytes))
     }
 
     fn load(&self, bytes: &[u8], shared: &Arc<Shared>) -> pjrt::Result<MultiProcessExecutable> {

@@ -226,13 +226,14 @@ fn make_room() {
     if let Some(&(oldest, _)) = programs.get(kept_count) {
         // Some programs may have equal times, so only as many of them as necessary are evicted.
         let mut ties = programs[..kept_count].iter().filter(|(used, _)| *used == oldest).count();
-        let mut is_kept = |program: &LoadedProgram| {
-            let last_use = program.last_use.get();
-            let is_kept_tie = last_use == oldest && ties > 0;
-            ties -= usize::from(is_kept_tie);
-            last_use > oldest || is_kept_tie
-        };
-        tables.iter().for_each(|table| table.retain(&mut is_kept));
+        for table in &tables {
+            table.retain(&mut |program: &LoadedProgram| {
+                let last_use = program.last_use.get();
+                let is_kept_tie = last_use == oldest && ties > 0;
+                ties -= usize::from(is_kept_tie);
+                last_use > oldest || is_kept_tie
+            });
+        }
     }
     BUSY.store(false, Ordering::Release);
 }

@@ -81,16 +81,13 @@ fn cosines(name: &'static str, options: &FftOptions, x: Array, inverse: bool, co
         }
         let ortho = options.normalization() == FftNorm::Ortho;
         let params = (axes, sizes, inverse, ortho);
-        composite1(name, params, &[y], |(axes, sizes, inverse, ortho), args| {
-            let transform = |x: Array| {
-                axes.iter().zip(sizes).try_fold(x, |x, (&axis, &n)| transform_axis(&x, axis, n, *inverse, *ortho))
-            };
+        composite1(name, params, &[y], |params, args| {
             let x = &args[0];
             let out = match x.dtype().is_complex() {
-                true => complex(transform(real(x))?, transform(imag(x))?),
+                true => complex(transform_axes(real(x), params)?, transform_axes(imag(x), params)?),
                 false => {
                     let wide = if x.dtype().bits() < 32 { DType::F32 } else { x.dtype() };
-                    transform(x.astype(wide))?.astype(x.dtype())
+                    transform_axes(x.astype(wide), params)?.astype(x.dtype())
                 }
             };
             Ok(vec![out])
@@ -156,4 +153,10 @@ fn spread_every_other(x: &Array, start: i64, n: usize) -> Array {
     let mut config = vec![(0, 0, 0); x.ndim()];
     config[last_axis] = (start, n as i64 - spread_size - start, 1);
     lax::pad(x, &integer(0, x.dtype()), &config)
+}
+
+/// Transforms the axes one after the other. The parameters are the axes, their sizes, and whether the transform is inverse
+/// and orthonormal.
+fn transform_axes(x: Array, (axes, sizes, inverse, ortho): &(Vec<usize>, Vec<usize>, bool, bool)) -> Result<Array> {
+    axes.iter().zip(sizes).try_fold(x, |x, (&axis, &n)| transform_axis(&x, axis, n, *inverse, *ortho))
 }

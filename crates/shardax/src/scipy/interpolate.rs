@@ -37,6 +37,11 @@ pub struct RegularGridInterpolator {
     fill_value: Option<f64>,
 }
 
+/// Appends dimensions of size 1.
+fn with_dims(x: &Array, count: usize) -> Array {
+    (0..count).fold(x.clone(), |x, _| x.expand_dims(-1))
+}
+
 /// The sum of the indices along each dimension, which are already multiplied by the strides.
 fn flat_index(indices: impl Iterator<Item = Array>) -> Array {
     indices.reduce(|a, b| a + b).unwrap_or_else(|| Array::from(0i32))
@@ -114,7 +119,6 @@ impl RegularGridInterpolator {
             (0..d).map(|i| self.values.shape()[i + 1..d].iter().product::<usize>() as i64).collect();
         let value_shape = &self.values.shape()[d..];
         let flat = lax::reshape(&self.values, &[&[self.values.shape()[..d].iter().product()], value_shape].concat());
-        let spread = |x: &Array| value_shape.iter().fold(x.clone(), |x, _| x.expand_dims(-1));
         let y = match self.method {
             GridMethod::Nearest => {
                 let index = places
@@ -125,26 +129,26 @@ impl RegularGridInterpolator {
             }
             GridMethod::Linear => {
                 // A corner of the cell around a point has one bit for each dimension, which is set for the upper grid point.
-                let weighted = |corner: usize| {
-                    let is_upper = |dim: usize| corner >> dim & 1 == 1;
+                let corners = (0..1usize << d).map(|corner| {
+                    let is_upper: Vec<bool> = (0..d).map(|dim| corner >> dim & 1 == 1).collect();
                     let shares = places
                         .iter()
-                        .enumerate()
-                        .map(|(dim, (_, share))| if is_upper(dim) { share.clone() } else { 1 - share });
+                        .zip(&is_upper)
+                        .map(|((_, share), is_upper)| if *is_upper { share.clone() } else { 1 - share });
                     let weight = shares.reduce(|a, b| a * b);
                     let index = places
                         .iter()
                         .zip(&strides)
-                        .enumerate()
-                        .map(|(dim, ((below, _), stride))| (below + i64::from(is_upper(dim))) * *stride);
+                        .zip(&is_upper)
+                        .map(|(((below, _), stride), is_upper)| (below + i64::from(*is_upper)) * *stride);
                     let value = flat.take(flat_index(index), 0);
-                    value * spread(&weight.unwrap_or_else(|| Array::from(1)))
-                };
-                (1..1 << d).fold(weighted(0), |sum, corner| sum + weighted(corner))
+                    value * with_dims(&weight.unwrap_or_else(|| Array::from(1)), value_shape.len())
+                });
+                corners.reduce(|sum, weighted| sum + weighted).unwrap_or_else(|| flat.clone())
             }
         };
         Ok(match (self.fill_value, outside) {
-            (Some(value), Some(outside)) => where_(spread(&outside), value, &y).astype(y.dtype()),
+            (Some(value), Some(outside)) => where_(with_dims(&outside, value_shape.len()), value, &y).astype(y.dtype()),
             _ => y,
         })
     }

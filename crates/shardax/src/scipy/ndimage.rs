@@ -108,19 +108,20 @@ fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundar
     // For each dimension, the pixels on both sides of the coordinate: their index, whether they exist, and their weight.
     let mut sides: Vec<Vec<(Array, Option<Array>, Option<Array>)>> = Vec::new();
     for (x, &n) in coordinates.iter().zip(input.shape()) {
-        let side = |index: Array, weight: Option<Array>| {
-            let valid = matches!(mode, Boundary::Constant(_)).then(|| index.greater_equal(0) & index.less(n as i64));
-            (inside(&index, n as i64, mode), valid, weight)
-        };
-        sides.push(match order {
-            0 => vec![side(round_away(x).astype(DType::I32), None)],
+        let neighbours = match order {
+            0 => vec![(round_away(x).astype(DType::I32), None)],
             _ => {
                 let below = x.floor();
                 let weight = x - &below;
                 let index = below.astype(DType::I32);
-                vec![side(index.clone(), Some(1 - &weight)), side(index + 1, Some(weight))]
+                vec![(index.clone(), Some(1 - &weight)), (index + 1, Some(weight))]
             }
+        };
+        let neighbours = neighbours.into_iter().map(|(index, weight)| {
+            let valid = matches!(mode, Boundary::Constant(_)).then(|| index.greater_equal(0) & index.less(n as i64));
+            (inside(&index, n as i64, mode), valid, weight)
         });
+        sides.push(neighbours.collect());
     }
     let pixels = input.ravel();
     let mut sum: Option<Array> = None;

@@ -109,9 +109,6 @@ impl MinimizeOptions {
         let slopes = |x: &Array| value_and_grad(|x: Array| fun(x)).call(x);
         let (f, g) = slopes(&x0)?;
         let limit = counted(self.maxiter.unwrap_or(200 * n));
-        let is_done = |g: &Array| g.abs().less(self.gtol).all(..);
-        let condition =
-            |(_, _, g, _, [steps, _, failed]): State| is_done(&g).logical_not() & steps.less(limit) & failed.equal(0);
         let step = |(x, f, g, h, [steps, calls, _]): State| -> Result<State> {
             // Searches along the quasi-Newton direction, and updates the inverse Hessian by the BFGS formula.
             let p = -product(&h, &g.expand_dims(1)).squeeze(1);
@@ -125,14 +122,21 @@ impl MinimizeOptions {
             let hy = product(&h, &y.expand_dims(1)).squeeze(1);
             let scale = (&y * &hy).sum(..) * &rho + 1;
             let h = &h + (outer(&s, &s) * scale - outer(&hy, &s) - outer(&s, &hy)) * rho;
-            let accept = |new: Array, old: &Array| where_(&is_lower, new, old).astype(old.dtype());
             let failed = where_(&is_lower, 0, 1);
-            Ok((accept(&x + s, &x), accept(next_f, &f), accept(next_g, &g), h, [steps + 1, calls + tries, failed]))
+            let (x, f, g) =
+                (choose(&is_lower, &x + s, &x), choose(&is_lower, next_f, &f), choose(&is_lower, next_g, &g));
+            Ok((x, f, g, h, [steps + 1, calls + tries, failed]))
         };
         let h = eye_offset_dtype(n, n, 0, DType::F32).astype(x0.dtype());
         let counts = [Array::from(0i32), Array::from(1i32), Array::from(0i32)];
-        let (x, f, g, h, [steps, calls, failed]) = while_loop(condition, step, (x0, f, g, h, counts))?;
-        let success = is_done(&g);
+        let (x, f, g, h, [steps, calls, failed]) = while_loop(
+            |(_, _, g, _, [steps, _, failed]): State| {
+                self.is_done(&g).logical_not() & steps.less(limit) & failed.equal(0)
+            },
+            step,
+            (x0, f, g, h, counts),
+        )?;
+        let success = self.is_done(&g);
         let status = where_(&success, 0, where_(failed.greater(0), 3, 1));
         Ok(OptimizeResults {
             x,
@@ -150,6 +154,11 @@ impl MinimizeOptions {
     /// Searches for a step length that lowers the value and the slope enough (Wolfe's weak conditions), by doubling and bisection.
     /// Returns the length, the value and the gradient there, the number of evaluations, and whether the search succeeded.
     #[allow(clippy::type_complexity)]
+    /// Returns `true` if all elements of the gradient are small.
+    fn is_done(&self, g: &Array) -> Array {
+        g.abs().less(self.gtol).all(..)
+    }
+
     fn line_search(
         &self,
         slopes: &dyn Fn(&Array) -> Result<(Array, Array)>,
@@ -160,7 +169,6 @@ impl MinimizeOptions {
         slope: &Array,
     ) -> Result<(Array, Array, Array, Array, Array)> {
         type Search = (Array, Array, Array, Array, Array, Array, Array);
-        let condition = |(.., tries, done): Search| tries.less(counted(self.line_search_maxiter)) & done.logical_not();
         let step = |(alpha, low, high, _, _, tries, _): Search| -> Result<Search> {
             let (value, gradient) = slopes(&(x + &alpha * p))?;
             let falls = value.less_equal(f + &alpha * slope * 1e-4);
@@ -177,9 +185,17 @@ impl MinimizeOptions {
         let [zero, one, infinity] = [0.0, 1.0, f64::INFINITY].map(|x| (slope * 0 + x).astype(slope.dtype()));
         let is_done = zero.equal(1);
         let start = (one, zero, infinity, f.clone(), g.clone(), Array::from(0i32), is_done);
-        let (alpha, low, _, value, gradient, tries, done) = while_loop(condition, step, start)?;
+        let (alpha, low, _, value, gradient, tries, done) = while_loop(
+            |(.., tries, done): Search| tries.less(counted(self.line_search_maxiter)) & done.logical_not(),
+            step,
+            start,
+        )?;
         // Near the minimum, rounding hides the slope, so a step that lowers the value is enough.
         let lower = value.less(f) | (value.equal(f) & low.greater(0));
         Ok((alpha, value, gradient, tries, done | lower))
     }
+}
+
+fn choose(is_new: &Array, new: Array, old: &Array) -> Array {
+    where_(is_new, new, old).astype(old.dtype())
 }

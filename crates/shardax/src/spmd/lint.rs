@@ -66,11 +66,9 @@ pub(crate) fn unreduced_gradients(
         let drifts = inexact_leaves.peek().is_some() && inexact_leaves.all(|o| !sets[o].is_empty());
         // Without an axis name, the result may be the gradients of each device, which the user may want. A step from the
         // argument is never wanted.
-        let is_step = || {
-            let inputs = leaves.clone().map(|leaf| body.inputs[captured + leaf]);
-            inputs.zip(new_leaves).any(|(input, output)| is_moved(body, input, &body.outputs[output]))
-        };
-        if drifts && (is_named || is_step()) {
+        let inputs = leaves.clone().map(|leaf| body.inputs[captured + leaf]);
+        let mut pairs = inputs.zip(new_leaves).map(|(input, output)| (input, &body.outputs[output]));
+        if drifts && (is_named || pairs.any(|(input, output)| is_moved(body, input, output))) {
             warning::warn(
                 &format!(
                     "pmap over {axis:?} takes gradients, and argument[{i}], if it is equal on all devices, comes back different on each: its copies drift apart from the first call on"

@@ -26,7 +26,7 @@ use crate::runtime::dispatch::{self, Cache};
 use crate::runtime::implicit_jit::{self, is_jit_disabled};
 use crate::shape::AxisName;
 use crate::sharding::context::{adopting, with_abstract_mesh};
-use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, axis_env};
+use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, Sharding, axis_env};
 use crate::source;
 
 /// The name of the mapped axis if the user did not name it.
@@ -228,11 +228,10 @@ impl Options {
         if let Some(hosts) = cache.get() {
             return Ok(hosts.as_ref());
         }
-        let mesh = |size| {
+        let hosts = Hosts::of(self.devices.as_deref(), &|size| {
             let (devices, backend) = (self.devices.as_deref(), self.backend.as_deref());
             Choice { size: Some(size), axis_size: None, axis: self.axis_name, devices, backend }.mesh(&String::new)
-        };
-        let hosts = Hosts::of(self.devices.as_deref(), &mesh)?;
+        })?;
         Ok(cache.get_or_init(|| hosts).as_ref())
     }
 
@@ -279,21 +278,20 @@ impl Options {
     }
 
     fn lower_on(&self, flat: &Flat, f: FlatFn<'_>, mapping: &Mapping, donated: Vec<bool>) -> Result<LoweredFn> {
-        let sharding = |spec: &PartitionSpec| Some(NamedSharding::new(&mapping.mesh, spec.clone()).into());
+        let replicated = Sharding::Named(NamedSharding::new(&mapping.mesh, PartitionSpec::default()));
+        let in_shardings = mapping.in_specs.iter().map(|spec| NamedSharding::new(&mapping.mesh, spec.clone()));
         let options = LowerOptions {
             function: self.name,
             program: format!("pmap_{}", self.name),
             donated,
             keep_unused: false,
             compiler_options: CompilerOptions::default(),
-            in_shardings: mapping.in_specs.iter().map(|spec| sharding(spec).into()).collect(),
-            captured: sharding(&PartitionSpec::default()),
+            in_shardings: in_shardings.map(|sharding| Some(sharding.into()).into()).collect(),
+            captured: Some(replicated.clone()),
             // A result of the body without a mapped axis is equal on all devices, so it is replicated.
             out_shardings: &|_, program| {
                 let shardings = program.out_shardings().into_iter();
-                Ok(shardings
-                    .map(|named| named.map(Into::into).or_else(|| sharding(&PartitionSpec::default())).into())
-                    .collect())
+                Ok(shardings.map(|named| Some(named.map_or_else(|| replicated.clone(), Into::into)).into()).collect())
             },
             traces: None,
             inner: None,
@@ -345,10 +343,13 @@ impl Options {
             Ok(out)
         };
         let manual_axes = Manual { mesh, axes: &manual, checked: false };
-        let out_specs = |_: &TreeDef, _: &[usize]| Ok(out_dims.borrow().iter().map(|d| self.spec(*d)).collect());
         // Values that the body captures can be on any mesh too; they are replicated on every device.
         let (mapped, dependence) = recorded(|| {
-            adopting(|| trace_local_shards(manual_axes, flat, &blocks, in_specs.clone(), &body, &out_specs))
+            adopting(|| {
+                trace_local_shards(manual_axes, flat, &blocks, in_specs.clone(), &body, &|_: &TreeDef, _: &[usize]| {
+                    Ok(out_dims.borrow().iter().map(|d| self.spec(*d)).collect())
+                })
+            })
         });
         let mapped = mapped?;
         if self.check_replication {

@@ -77,14 +77,18 @@ impl CheckGrads {
     pub fn check_grads<Args: Tree, F: Function<Args>>(&self, f: F, args: impl IntoArgs<Args>) -> Result<()> {
         let flat = Flat::of_arguments(&args.into_args());
         let floats: Vec<usize> = (0..flat.leaves.len()).filter(|&i| flat.leaves[i].dtype().is_inexact()).collect();
-        let of_floats = |xs: Vec<Array>| -> Result<Vec<Array>> {
-            let mut leaves = flat.leaves.clone();
-            floats.iter().zip(xs).for_each(|(&i, x)| leaves[i] = x);
-            let out = Flat::of(&f.apply(Flat { leaves, def: flat.def.clone() }.build::<Args>()?)?);
-            Ok(out.leaves.into_vec().into_iter().filter(|x| x.dtype().is_inexact()).collect())
-        };
         let xs: Vec<Array> = floats.iter().map(|&i| flat.leaves[i].clone()).collect();
-        self.check(&of_floats, &xs, self.order, 0)
+        self.check(
+            &|xs: Vec<Array>| -> Result<Vec<Array>> {
+                let mut leaves = flat.leaves.clone();
+                floats.iter().zip(xs).for_each(|(&i, x)| leaves[i] = x);
+                let out = Flat::of(&f.apply(Flat { leaves, def: flat.def.clone() }.build::<Args>()?)?);
+                Ok(out.leaves.into_vec().into_iter().filter(|x| x.dtype().is_inexact()).collect())
+            },
+            &xs,
+            self.order,
+            0,
+        )
     }
 
     fn check(&self, f: Leaves<'_>, xs: &[Array], order: usize, seed: u32) -> Result<()> {

@@ -260,13 +260,14 @@ impl Mode for Forward {
     fn leaves(at: &Point<'_>) -> Result<Vec<Array>> {
         let column = |&leaf: &usize| -> Result<Vec<Array>> {
             let x = &at.primals[at.operand(leaf)];
-            let push = |t: Array| -> Result<Vec<Array>> {
+            let columns = vmap(|t: Array| -> Result<Vec<Array>> {
                 let mut tangents: Tangents = vec![None; at.primals.len()];
                 tangents[at.operand(leaf)] = Some(t);
                 let (outs, ts) = ad::jvp_eval(&at.traced.program, &at.primals, &tangents, false)?;
                 Ok(outs.iter().zip(ts).take(at.rows).map(|(out, t)| t.unwrap_or_else(|| zero_tangent(out))).collect())
-            };
-            let columns = vmap(push).out_axes(-1).call(basis(x))?;
+            })
+            .out_axes(-1)
+            .call(basis(x))?;
             Ok(columns.iter().zip(&at.outs).map(|(c, out)| c.reshape([out.shape(), x.shape()].concat())).collect())
         };
         let columns: Vec<Vec<Array>> = at.wanted.iter().map(column).collect::<Result<_>>()?;
@@ -287,7 +288,7 @@ impl Mode for Reverse {
         let mut blocks = Vec::new();
         for (i, out) in at.outs.iter().enumerate().take(at.rows) {
             differentiable(Self::NAME, "outputs", &out.aval())?;
-            let pull = |ct: Array| -> Result<Vec<Array>> {
+            let rows = vmap(|ct: Array| -> Result<Vec<Array>> {
                 let mut cts: Tangents = vec![None; at.outs.len()];
                 cts[i] = Some(ct);
                 let in_cts = linear.transpose(&cts)?;
@@ -296,8 +297,8 @@ impl Mode for Reverse {
                     ct.unwrap_or_else(|| Array::zeros_of(&at.primals[at.operand(leaf)].aval()))
                 });
                 Ok(slopes.collect())
-            };
-            let rows = vmap(pull).call(basis(out))?;
+            })
+            .call(basis(out))?;
             blocks.extend(
                 rows.iter()
                     .zip(at.wanted)

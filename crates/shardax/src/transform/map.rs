@@ -1,5 +1,7 @@
 //! `map` with a batch size.
 
+use std::ops::Range;
+
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoOutput};
 use crate::core::tree::{Flat, Tree, same_structure};
@@ -65,24 +67,18 @@ impl MapOptions {
         };
         // Maps all complete batches in one loop, and the remaining elements after it.
         let complete = n - n % batch;
-        let part = |start: usize, end: usize, shape: &dyn Fn(&[usize]) -> Vec<usize>| -> Result<X> {
-            let leaves = flat.leaves.iter().map(|x| {
-                let slices = lax::slice_in_dim(x, start, end, 0);
-                lax::reshape(&slices, &shape(&x.shape()[1..]))
-            });
-            Flat { leaves: leaves.collect(), def: flat.def.clone() }.build()
-        };
-        let at_once = |x: X| vmap(|x: X| f(x).into_output()).apply((x,));
+        let vectorized = vmap(|x: X| f(x).into_output());
         if complete == 0 || n == batch {
-            return at_once(xs);
+            return vectorized.apply((xs,));
         }
-        let rows = part(0, complete, &|rest| [&[complete / batch, batch], rest].concat())?;
-        let out: Y = control_flow::map(at_once, rows)?;
+        let rows = slice_leaves(&flat, 0..complete, &[complete / batch, batch]).build()?;
+        let out: Y = control_flow::map(|rows: X| vectorized.apply((rows,)), rows)?;
         let out = Flat::of(&out);
         let mut leaves: Vec<Array> =
             out.leaves.iter().map(|y| lax::reshape(y, &[&[complete], &y.shape()[2..]].concat())).collect();
         if complete < n {
-            let remainder = Flat::of(&at_once(part(complete, n, &|rest| [&[n - complete], rest].concat())?)?);
+            let remainder = slice_leaves(&flat, complete..n, &[n - complete]).build()?;
+            let remainder = Flat::of(&vectorized.apply((remainder,))?);
             same_structure(&out.def, &remainder.def)?;
             leaves = leaves
                 .iter()
@@ -92,4 +88,13 @@ impl MapOptions {
         }
         Flat { leaves: leaves.into_iter().collect(), def: out.def }.build()
     }
+}
+
+/// Slices the first dimension of all leaves, and reshapes it to `lead`.
+fn slice_leaves(flat: &Flat, range: Range<usize>, lead: &[usize]) -> Flat {
+    let leaves = flat.leaves.iter().map(|x| {
+        let slices = lax::slice_in_dim(x, range.start, range.end, 0);
+        lax::reshape(&slices, &[lead, &x.shape()[1..]].concat())
+    });
+    Flat { leaves: leaves.collect(), def: flat.def.clone() }
 }

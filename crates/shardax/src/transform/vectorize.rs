@@ -116,8 +116,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vectorize<F, Args> {
                 broadcast.reshape([&[count], core_shape].concat())
             })
             .collect();
-        let f = |args: Args| self.f.apply(args);
-        let mapped = vmap(Applied { f, args: PhantomData }).axis_size(count);
+        let mapped = vmap(Applied { f: |args: Args| self.f.apply(args), args: PhantomData }).axis_size(count);
         let out = mapped.apply(Flat { leaves, def: flat.def }.build()?)?;
         let mut out = Flat::of(&out);
         for leaf in &mut out.leaves {

@@ -67,8 +67,7 @@ fn mask(x: &Operands) -> Option<Array> {
 
 #[cfg(feature = "cpu-kernels")]
 fn operands(of: &Attention, x: &Operands) -> Vec<Array> {
-    let wide = |x: &Array| x.astype(DType::F32);
-    let first = [wide(&x.q) * of.factor(), wide(&x.k), wide(&x.v)];
+    let first = [x.q.astype(DType::F32) * of.factor(), x.k.astype(DType::F32), x.v.astype(DType::F32)];
     first.into_iter().chain(mask(x)).collect()
 }
 
@@ -89,9 +88,9 @@ fn gradient_by_kernel(gradient: &AttentionGradient, cx: &mut Lowering, args: &[V
     let wide: Vec<Aval> = outs.iter().map(|out| Aval::new(DType::F32, out.shape.clone())).collect();
     let results = kernel::lower_gradient(of.window, cx, &operands, &wide);
     let (factor, dtype) = (of.factor(), outs[0].dtype);
-    let narrow = |results: &[Array]| {
+    cx.expand(&results, |results: &[Array]| {
         let dq = if factor == 1.0 { results[0].clone() } else { &results[0] * factor };
         Ok([&dq, &results[1], &results[2]].map(|x| x.astype(dtype)).to_vec())
-    };
-    cx.expand(&results, narrow).map(Some)
+    })
+    .map(Some)
 }

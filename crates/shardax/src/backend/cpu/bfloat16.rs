@@ -32,13 +32,15 @@ pub(super) fn compare_in_float32<P: Primitive>(
         return Ok(None);
     }
     let wide = converted(cx, "stablehlo.convert", args[0], DType::F32);
-    let is_wide = |out: &Aval| out.dtype == DType::Bf16;
-    let wide_outs: Vec<Aval> =
-        outs.iter().map(|out| if is_wide(out) { out.with_dtype(DType::F32) } else { out.clone() }).collect();
+    let wide_outs = outs.iter().map(|out| match out.dtype {
+        DType::Bf16 => out.with_dtype(DType::F32),
+        _ => out.clone(),
+    });
+    let wide_outs: Vec<Aval> = wide_outs.collect();
     let values = primitive.lower(cx, &[wide], &wide_outs)?;
-    let narrow = values.into_iter().zip(outs).map(|(value, out)| match is_wide(out) {
-        true => cx.op("stablehlo.convert", &[value], "", out),
-        false => value,
+    let narrow = values.into_iter().zip(outs).map(|(value, out)| match out.dtype {
+        DType::Bf16 => cx.op("stablehlo.convert", &[value], "", out),
+        _ => value,
     });
     Ok(Some(narrow.collect()))
 }

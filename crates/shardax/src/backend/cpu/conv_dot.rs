@@ -31,11 +31,10 @@ pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
         && conv.batch_group_count == 1
         && conv.window.iter().all(|w| w.base_dilation == 1)
         && [&lhs, &rhs, out].iter().all(|a| a.dtype == DType::F32 && size(&a.shape) > 0);
-    let spatial = |spec: &[usize], first: usize| spec.iter().copied().eq(first..first + conv.window.len());
     // Batch, spatial dimensions, features; a kernel's spatial dimensions, its input and its output features.
-    let channels_last = [&conv.lhs, &conv.out].iter().all(|s| s[..2] == [0, last] && spatial(&s[2..], 1))
+    let channels_last = [&conv.lhs, &conv.out].iter().all(|s| s[..2] == [0, last] && is_consecutive(&s[2..], 1))
         && conv.rhs[..2] == [last, last - 1]
-        && spatial(&conv.rhs[2..], 0);
+        && is_consecutive(&conv.rhs[2..], 0);
     let (features, window) = (out.shape[last], rhs.shape[..last - 1].iter().product::<usize>());
     let depth = window * lhs.shape[last];
     let worth_it = lhs.shape[last] < FEW && window <= MAX_WINDOW && depth <= features;
@@ -44,11 +43,10 @@ pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
         return Ok(None);
     }
 
-    let matrix = |rows: usize, columns: usize| Aval::new(DType::F32, Shape::from_slice(&[rows, columns]));
     let rows = size(&out.shape) / features;
     let patches = patches(conv, cx, args[0], &rhs.shape, &out.shape);
-    let patches = cx.op("stablehlo.reshape", &[patches], "", &matrix(rows, depth));
-    let kernel = cx.op("stablehlo.reshape", &[args[1]], "", &matrix(depth, features));
+    let patches = cx.op("stablehlo.reshape", &[patches], "", &matrix_type(rows, depth));
+    let kernel = cx.op("stablehlo.reshape", &[args[1]], "", &matrix_type(depth, features));
     let dot = DotGeneral {
         lhs_contract: smallvec![1],
         rhs_contract: smallvec![0],
@@ -58,7 +56,7 @@ pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
         precision: conv.precision,
         out: None,
     };
-    let product = cx.apply(&dot, &[patches, kernel], &[matrix(rows, features)])?[0];
+    let product = cx.apply(&dot, &[patches, kernel], &[matrix_type(rows, features)])?[0];
     Ok(Some(cx.op("stablehlo.reshape", &[product], "", out)))
 }
 
@@ -85,4 +83,13 @@ fn patches(conv: &ConvGeneralDilated, cx: &mut Lowering, x: Value, kernel: &[usi
         joined = cx.op("stablehlo.concatenate", &parts, &format!("dimension = {last} : i64"), &whole);
     }
     joined
+}
+
+/// Returns `true` for `first`, `first + 1`, ….
+fn is_consecutive(dims: &[usize], first: usize) -> bool {
+    dims.iter().copied().eq(first..first + dims.len())
+}
+
+fn matrix_type(rows: usize, columns: usize) -> Aval {
+    Aval::new(DType::F32, Shape::from_slice(&[rows, columns]))
 }

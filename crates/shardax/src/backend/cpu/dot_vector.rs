@@ -86,11 +86,12 @@ fn rows(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: S
     }
     // The dimension of the matrix for each of the vector's dimensions, except that of one row.
     let shape = cx.shape(vector.0).clone();
-    let place = |d: usize| match vector.2.iter().position(|&b| b == d) {
-        Some(i) => Some(matrix.2[i]),
-        None => vector.1.contains(&d).then_some(last),
-    };
-    let places: Vec<usize> = (0..shape.len()).filter_map(place).collect();
+    let places: Vec<usize> = (0..shape.len())
+        .filter_map(|d: usize| match vector.2.iter().position(|&b| b == d) {
+            Some(i) => Some(matrix.2[i]),
+            None => vector.1.contains(&d).then_some(last),
+        })
+        .collect();
     if places.windows(2).any(|w| w[0] > w[1]) {
         return None;
     }

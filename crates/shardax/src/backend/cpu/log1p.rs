@@ -27,6 +27,13 @@ struct Format {
     coefficients: &'static [f64],
 }
 
+impl Format {
+    /// An integer of the format's width.
+    fn literal(&self, value: i64) -> Array {
+        Array::literal(Scalar::Int(value.into()), self.integer, false)
+    }
+}
+
 const F32: Format = Format {
     integer: DType::I32,
     mantissa: 23,
@@ -94,11 +101,11 @@ pub(super) fn lower(name: &str, cx: &mut Lowering, args: &[Value], out: &Aval) -
 fn log1p(x: &Array) -> Array {
     let dtype = x.dtype();
     let format = if dtype == DType::F64 { &F64 } else { &F32 };
-    let integer = |value: i64| Array::literal(Scalar::Int(value.into()), format.integer, false);
     let bits = bitcast_convert_type(&(x + 1), format.integer);
-    let k = (bits - integer(format.root_of_half)) >> integer(format.mantissa);
+    let k = (bits - format.literal(format.root_of_half)) >> format.literal(format.mantissa);
     // The inverse of 2ᵏ, times 4 because the smallest one is subnormal.
-    let scale = bitcast_convert_type(&((integer(format.bias + 2) - &k) << integer(format.mantissa)), dtype);
+    let scale =
+        bitcast_convert_type(&((format.literal(format.bias + 2) - &k) << format.literal(format.mantissa)), dtype);
 
     // f is a sum of exact numbers, and so is its rounding error. XLA may simplify a sum only if it contains constants.
     let (scaled, shift) = (x * &scale * 0.25, scale * 0.25 - 1);

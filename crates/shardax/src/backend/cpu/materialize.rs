@@ -54,8 +54,8 @@ pub(in crate::backend) fn materialized(program: &Program) -> Vec<bool> {
     let mut kept = vec![false; program.avals.len()];
     let mut uses = vec![0u32; program.avals.len()];
     program.eqns.iter().flat_map(operands).for_each(|v| uses[v.index()] += 1);
-    let large = |v: &Var| program.avals[v.index()].size() >= MIN_ELEMENTS;
-    if program.eqns.iter().any(|eqn| eqn.outputs.iter().any(large)) {
+    let mut outputs = program.eqns.iter().flat_map(|eqn| &eqn.outputs);
+    if outputs.any(|v| program.avals[v.index()].size() >= MIN_ELEMENTS) {
         // A materialized value reduces the loops of earlier values and the operands of later ones, so a second pass
         // uses the result of the first.
         for _ in 0..2 {
@@ -129,9 +129,11 @@ fn moves(eqn: &Eqn) -> bool {
 
 /// Returns `true` if this matmul's operand `v` is a matrix, and the other a vector.
 fn is_matrix(program: &Program, eqn: &Eqn, v: Var) -> bool {
-    let size = |v: &Var| program.avals[v.index()].size();
-    let by = |other: usize| other > 1 && size(&v) % other == 0 && size(&v) / other == size(&eqn.outputs[0]);
-    operands(eqn).any(|other| other != v && by(size(&other)))
+    let [size, out_size] = [v, eqn.outputs[0]].map(|v| program.avals[v.index()].size());
+    operands(eqn).any(|other| {
+        let other_size = program.avals[other.index()].size();
+        other != v && other_size > 1 && size % other_size == 0 && size / other_size == out_size
+    })
 }
 
 /// The users of each value.
@@ -186,8 +188,11 @@ fn keep(program: &Program, users: &Users<MANY>, uses: &[u32]) -> Vec<bool> {
         let mut all = VarSet::default();
         for v in operands(eqn) {
             // A value that is small compared with the result stays in the processor's caches.
-            let large = |read: &&u32| program.avals[**read as usize].size() * 2 >= size;
-            reads[v.index()].0.iter().filter(large).for_each(|&read| all.insert(read));
+            for &read in &reads[v.index()].0 {
+                if program.avals[read as usize].size() * 2 >= size {
+                    all.insert(read);
+                }
+            }
         }
         let (loops, operands) = (users.loops[out].len(), all.len());
         // Without materialization, each loop reads each operand. With it, the operands are read once, and the value is

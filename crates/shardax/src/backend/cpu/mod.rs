@@ -90,9 +90,10 @@ fn host_call(call: &HostCall, cx: &mut Lowering, args: &[Value], outs: &[Aval]) 
 /// Converts operands to the type of a wider result.
 pub(super) fn widen(cx: &mut Lowering, args: &[Value], to: Option<DType>) -> Vec<Value> {
     let Some(dtype) = to else { return args.to_vec() };
-    let convert = |&v: &Value| {
-        let wide = Aval::new(dtype, cx.shape(v).clone());
-        if cx.dtype(v) == dtype { v } else { cx.op("stablehlo.convert", &[v], "", &wide) }
-    };
-    args.iter().map(convert).collect()
+    args.iter()
+        .map(|&v: &Value| {
+            let wide = Aval::new(dtype, cx.shape(v).clone());
+            if cx.dtype(v) == dtype { v } else { cx.op("stablehlo.convert", &[v], "", &wide) }
+        })
+        .collect()
 }

@@ -165,8 +165,7 @@ impl PartialSums<'_> {
     /// The first dimension that this number of equal parts divides, if the parts are long enough for vectors.
     fn axis_of(&self, parts: usize) -> Option<usize> {
         let shape = self.shape();
-        let is_long = |d: usize| size(&shape[d..]) >= parts * MIN_PART;
-        self.axes.iter().copied().find(|&d| shape[d].is_multiple_of(parts) && is_long(d))
+        self.axes.iter().copied().find(|&d| shape[d].is_multiple_of(parts) && size(&shape[d..]) >= parts * MIN_PART)
     }
 
     /// Adds `parts` equal parts of a dimension; `parts` must divide it.
@@ -191,16 +190,11 @@ impl PartialSums<'_> {
             shape[axis] = len;
             shape
         });
-        let slice = |cx: &mut Lowering, x: Value, start: usize| {
-            let (mut starts, mut limits) = (vec![0; shape.len()], shape.to_vec());
-            (starts[axis], limits[axis]) = (start, start + len);
-            cx.slice(x, &starts, &limits, &vec![1; shape.len()])
-        };
-        let whole = n / len;
-        let mut parts: Vec<Value> = (0..whole).map(|i| slice(self.cx, self.value, i * len)).collect();
-        let shared = (whole + 1) * len - n;
+        let complete = n / len;
+        let mut parts: Vec<Value> = (0..complete).map(|i| self.part(axis, i * len, len)).collect();
+        let shared = (complete + 1) * len - n;
         if shared < len {
-            let last = slice(self.cx, self.value, n - len);
+            let last = self.part(axis, n - len, len);
             let index = part.with_dtype(DType::I32);
             let indices = self.cx.op("stablehlo.iota", &[], &format!("iota_dimension = {axis} : i64"), &index);
             let first = self.cx.constant(Scalar::Int(shared as i128), &index);
@@ -218,6 +212,14 @@ impl PartialSums<'_> {
                 .collect();
         }
         self.value = parts[0];
+    }
+
+    /// Returns the elements `start..start + len` of a dimension.
+    fn part(&mut self, axis: usize, start: usize, len: usize) -> Value {
+        let (mut starts, mut limits) = (vec![0; self.shape().len()], self.shape().to_vec());
+        (starts[axis], limits[axis]) = (start, start + len);
+        let strides = vec![1; starts.len()];
+        self.cx.slice(self.value, &starts, &limits, &strides)
     }
 
     /// Adds rows, as products with ones.

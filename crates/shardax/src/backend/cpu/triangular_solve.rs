@@ -20,7 +20,7 @@ pub(super) fn lower(of: &TriangularSolve, cx: &mut Lowering, args: &[Value], out
         return Ok(None);
     }
     let args = of.with_whole_rows(cx, args);
-    let solve = |cx: &mut Lowering, args: &[Value], outs: &[Aval]| {
+    widened(cx, &args, outs, |cx: &mut Lowering, args: &[Value], outs: &[Aval]| {
         #[cfg(feature = "decompositions")]
         if let Some(x) = super::kernels::decompositions::lower_triangular_solve(*of, cx, args, outs) {
             return Ok(x);
@@ -29,8 +29,8 @@ pub(super) fn lower(of: &TriangularSolve, cx: &mut Lowering, args: &[Value], out
             true => cx.expand(args, |args| Ok(vec![substitute(of, &args[0], &args[1])?])),
             false => Ok(vec![cx.op("stablehlo.triangular_solve", args, &of.attrs(), &outs[0])]),
         }
-    };
-    widened(cx, &args, outs, solve).map(Some)
+    })
+    .map(Some)
 }
 
 /// Solves `op(a) x = b`, or `x op(a) = b`.
@@ -66,17 +66,24 @@ fn by_rows(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
     let others = if lower { a.tril(-1) } else { a.triu(1) };
     let diagonal = a.last_diagonal(0).expand_dims(-1);
     let last = b.shape()[b.ndim() - 2] as i32 - 1;
-    let step = |k: Array, x: Array| {
-        let i = if lower { k } else { last - k };
-        let row = |m: &Array| lax::dynamic_slice_in_dim(m, &i, 1, -2);
-        let rest = row(b) - product(&row(&others), &x);
-        let solved = match (unit, b.dtype().is_complex()) {
-            (true, _) => rest,
-            (false, false) => rest / row(&diagonal),
-            // The quotient of infinities would be infinite, while LAPACK's product is NaN.
-            (false, true) => rest * (1 / row(&diagonal)),
-        };
-        lax::dynamic_update_slice_in_dim(&x, &solved, &i, -2)
-    };
-    fori_loop(0, last + 1, step, Array::zeros_of(&b.aval()))
+    fori_loop(
+        0,
+        last + 1,
+        |k: Array, x: Array| {
+            let i = if lower { k } else { last - k };
+            let remainder = row(b, &i) - product(&row(&others, &i), &x);
+            let solved = match (unit, b.dtype().is_complex()) {
+                (true, _) => remainder,
+                (false, false) => remainder / row(&diagonal, &i),
+                // The quotient of infinities would be infinite, while LAPACK's product is NaN.
+                (false, true) => remainder * (1 / row(&diagonal, &i)),
+            };
+            lax::dynamic_update_slice_in_dim(&x, &solved, &i, -2)
+        },
+        Array::zeros_of(&b.aval()),
+    )
+}
+
+fn row(matrix: &Array, i: &Array) -> Array {
+    lax::dynamic_slice_in_dim(matrix, i, 1, -2)
 }

@@ -195,9 +195,11 @@ impl Call {
         let added: Vec<Value> = x.bias.into_iter().chain(x.mask).collect();
         // cuDNN broadcasts a bias over the batch and over the heads.
         let bias = (!added.is_empty() || x.segments.is_some()).then(|| {
-            let depends_on = |d: usize| added.iter().any(|&x| cx.shape(x)[d] != 1);
-            let depends_on_batch = x.segments.is_some() || (0..rank - 3).any(depends_on);
-            [if depends_on_batch { size } else { 1 }, if depends_on(rank - 3) { heads } else { 1 }, queries, keys]
+            // The dimensions of the batch, and then the heads, that some operand depends on.
+            let mut depends_on: Vec<bool> = (0..rank - 2).map(|d| added.iter().any(|&x| cx.shape(x)[d] != 1)).collect();
+            let depends_on_heads = depends_on.pop() == Some(true);
+            let depends_on_batch = x.segments.is_some() || depends_on.contains(&true);
+            [if depends_on_batch { size } else { 1 }, if depends_on_heads { heads } else { 1 }, queries, keys]
         });
         Call {
             batch: size,

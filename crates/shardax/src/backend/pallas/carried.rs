@@ -29,12 +29,15 @@ impl Carried {
         let prefetched = kernel.prefetch();
         let results = kernel.num_inputs()..kernel.blocks.len();
         // The last axes along which the block of every result stays the same.
-        let stays = |axis: &usize| {
-            !results
-                .clone()
-                .any(|number| written[prefetched + number] && kernel.blocks[number].index.used_inputs()[*axis])
-        };
-        let axis = (0..kernel.grid.len()).rev().take_while(stays).last().unwrap_or(kernel.grid.len());
+        let axis = (0..kernel.grid.len())
+            .rev()
+            .take_while(|axis: &usize| {
+                !results
+                    .clone()
+                    .any(|number| written[prefetched + number] && kernel.blocks[number].index.used_inputs()[*axis])
+            })
+            .last()
+            .unwrap_or(kernel.grid.len());
         let shared = kernel.grid[axis..].iter().product::<usize>() > 1;
         let scratch = prefetched + kernel.blocks.len()..prefetched + kernel.blocks.len() + kernel.scratch.len();
         let carried =

@@ -7,6 +7,8 @@ mod mosaic;
 mod text;
 mod triton;
 
+use text::Val;
+
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
@@ -104,4 +106,8 @@ fn check_block(block: &Block) -> Result<()> {
             .help("pass them as int32, and compare in the kernel"));
     }
     Ok(())
+}
+
+fn next_position<'a>(positions: &mut std::slice::Iter<'a, Val>) -> Result<&'a Val> {
+    positions.next().ok_or_else(|| err!(Runtime, "internal error: a position of a ref is missing; please report this"))
 }

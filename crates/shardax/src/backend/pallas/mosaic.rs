@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::equations::{Body, Memory};
 use super::text::{Dialect, Text, Val};
-use super::{check_block, symbol};
+use super::{check_block, next_position, symbol};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
@@ -210,18 +210,13 @@ impl OnChip {
                 .help("read the entire block, and select values with `where_`"));
         }
         let (mut entries, mut place) = (access.place.entries().iter(), place.iter());
-        let mut next_operand = || {
-            place
-                .next()
-                .ok_or_else(|| err!(Runtime, "internal error: a position of a ref is missing; please report this"))
-        };
         let (mut at, mut sizes) = (Vec::new(), Vec::new());
         for squeezed in &self.squeezed {
             let entry = if *squeezed { Some(&Entries::Range(0, 1)) } else { entries.next() };
             let (first, size) = match entry {
                 Some(Entries::Range(start, n)) => (text.number(*start)?, *n),
-                Some(Entries::At) => (next_operand()?.clone(), 1),
-                Some(Entries::From(n)) => (next_operand()?.clone(), *n),
+                Some(Entries::At) => (next_position(&mut place)?.clone(), 1),
+                Some(Entries::From(n)) => (next_position(&mut place)?.clone(), *n),
                 _ => return Err(err!(NotImplemented, "an index of a ref that is an array is not supported")),
             };
             at.push(index(text, &first));

@@ -113,11 +113,10 @@ impl Text {
     pub fn write(&mut self, name: &str, args: &[&Val], regions: &[String], attrs: &str, outs: &[Val]) -> Vec<Val> {
         let prefix = if self.dialect == Dialect::Mosaic { "stable_mosaic." } else { "" };
         let result_name = self.fresh_as("").name;
-        let result = |i: usize| if outs.len() == 1 { result_name.clone() } else { format!("{result_name}#{i}") };
-        let assign = match outs.len() {
-            0 => String::new(),
-            1 => format!("{result_name} = "),
-            n => format!("{result_name}:{n} = "),
+        let (assign, result_names) = match outs.len() {
+            0 => (String::new(), Vec::new()),
+            1 => (format!("{result_name} = "), vec![result_name]),
+            n => (format!("{result_name}:{n} = "), (0..n).map(|i| format!("{result_name}#{i}")).collect()),
         };
         let names: Vec<&str> = args.iter().map(|arg| arg.name.as_str()).collect();
         let types: Vec<&str> = args.iter().map(|arg| arg.ty.as_str()).collect();
@@ -130,7 +129,7 @@ impl Text {
             types.join(", "),
             results.join(", ")
         ));
-        outs.iter().enumerate().map(|(i, out)| Val { name: result(i), ..out.clone() }).collect()
+        outs.iter().zip(result_names).map(|(out, name)| Val { name, ..out.clone() }).collect()
     }
 
     /// An operation with one result.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::carried::Carried;
 use super::equations::{Body, Memory};
 use super::text::{Dialect, Text, Val};
-use super::{HELP, check_block, escaped, symbol};
+use super::{HELP, check_block, escaped, next_position, symbol};
 use crate::core::program::Aval;
 use crate::core::program::trace::trace;
 use crate::dtype::{Category, DType, Scalar};
@@ -121,15 +121,9 @@ fn unraveled(number: &Val, axes: &[usize], text: &mut Text) -> Result<Vec<Val>> 
 fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
     let mut text = Text::new(Dialect::Triton);
     let mut arguments = Vec::new();
-    let mut pointer = |array: &Aval, text: &Text| -> Result<Val> {
-        let element = format!("!tt.ptr<{}>", text.ty(array.dtype, &[])?);
-        let pointer = Val::other(format!("%arg{}", arguments.len()), element);
-        arguments.push(format!("{}: {} {{tt.divisibility = 16 : i32}}", pointer.name, pointer.ty));
-        Ok(pointer)
-    };
-    let scalars = kernel.scalars.iter().map(|aval| Ok((whole(aval)?, pointer(aval, &text)?)));
+    let scalars = kernel.scalars.iter().map(|aval| Ok((whole(aval)?, pointer(aval, &text, &mut arguments)?)));
     let scalars: Vec<(Block, Val)> = scalars.collect::<Result<_>>()?;
-    let blocks = kernel.blocks.iter().map(|block| Ok((block, pointer(&block.array, &text)?)));
+    let blocks = kernel.blocks.iter().map(|block| Ok((block, pointer(&block.array, &text, &mut arguments)?)));
     let blocks: Vec<(&Block, Val)> = blocks.collect::<Result<_>>()?;
     let position = position(&kernel.grid[..carried.axis], &mut text)?;
     let loop_axes = &kernel.grid[carried.axis..];
@@ -248,12 +242,6 @@ impl Pointer {
     ) -> Result<(Val, Option<Val>)> {
         let shape = access.part.shape.clone();
         let (mut entries, mut place, mut out) = (access.place.entries().iter(), place.iter(), 0);
-        let mut next_operand = || {
-            place
-                .next()
-                .cloned()
-                .ok_or_else(|| err!(Runtime, "internal error: a position of a ref is missing; please report this"))
-        };
         let mut stride: usize = self.block.array.shape.iter().product();
         let (mut offset, mut mask) = (text.number(0)?, mask.cloned());
         offset = text.broadcast(&offset, &[], &shape)?;
@@ -262,8 +250,8 @@ impl Pointer {
             let mut position = text.broadcast(&self.starts[d], &[], &shape)?;
             if !matches!(dim, BlockDim::Squeezed) {
                 let (start, count, computed) = match entries.next() {
-                    Some(Entries::At) => (next_operand()?, None, true),
-                    Some(Entries::From(n)) => (next_operand()?, Some(*n), true),
+                    Some(Entries::At) => (next_position(&mut place)?.clone(), None, true),
+                    Some(Entries::From(n)) => (next_position(&mut place)?.clone(), Some(*n), true),
                     Some(Entries::Range(start, n)) => (text.number(*start)?, Some(*n), false),
                     _ => return Err(err!(NotImplemented, "an index of a ref that is an array is not supported")),
                 };
@@ -328,4 +316,12 @@ impl Memory for Pointer {
         text.line(&format!("tt.store {}, {}{mask} : {}", pointers.name, value.name, pointers.ty));
         Ok(())
     }
+}
+
+/// Adds an argument to the function, a pointer to the elements of `array`.
+fn pointer(array: &Aval, text: &Text, arguments: &mut Vec<String>) -> Result<Val> {
+    let element = format!("!tt.ptr<{}>", text.ty(array.dtype, &[])?);
+    let pointer = Val::other(format!("%arg{}", arguments.len()), element);
+    arguments.push(format!("{}: {} {{tt.divisibility = 16 : i32}}", pointer.name, pointer.ty));
+    Ok(pointer)
 }

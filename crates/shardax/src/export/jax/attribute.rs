@@ -414,11 +414,13 @@ impl<'a> Dictionary<'a> {
     fn booleans(&self, shape: &[i64], name: &str, bytes: &[u8]) -> Result<String> {
         let count = self.count(shape)?;
         let packed = bytes.len() == count.div_ceil(8);
-        let bit = |i: usize| if packed { bytes[i / 8] >> (i % 8) & 1 != 0 } else { bytes[i] != 0 };
         let constant = match bytes {
             [] => return Err(damaged(format!("its program has no values for the shape {shape:?}"))),
             [byte] if !packed || matches!(byte, 0 | 0xff) => Some(*byte != 0),
-            _ if packed || bytes.len() == count => (1..count).all(|i| bit(i) == bit(0)).then(|| bit(0)),
+            _ if packed || bytes.len() == count => {
+                let first = is_set(bytes, 0, packed);
+                (1..count).all(|i| is_set(bytes, i, packed) == first).then_some(first)
+            }
             _ => {
                 return Err(damaged(format!(
                     "its program has {} bytes of booleans for the shape {shape:?}",
@@ -432,7 +434,9 @@ impl<'a> Dictionary<'a> {
             None => {
                 // The longest form: `false, `.
                 self.spend(7 * count)?;
-                nested(&mut text, shape, &mut (0..count).map(bit), &|text, value| write!(text, "{value}"));
+                nested(&mut text, shape, &mut (0..count).map(|i| is_set(bytes, i, packed)), &|text, value| {
+                    write!(text, "{value}")
+                });
             }
         }
         Ok(format!("{text}> : {name}"))
@@ -616,4 +620,9 @@ pub(super) fn symbol(name: &str) -> String {
         }
     }
     out
+}
+
+/// Returns boolean `i` of a constant, with eight booleans in a byte if they are packed.
+fn is_set(bytes: &[u8], i: usize, packed: bool) -> bool {
+    if packed { bytes[i / 8] >> (i % 8) & 1 != 0 } else { bytes[i] != 0 }
 }

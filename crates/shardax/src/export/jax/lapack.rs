@@ -89,8 +89,12 @@ impl Call {
         }
         let results = self.results.clone();
         let args = self.operands.iter().map(|aval| shape_dtype_struct(&aval.shape[..], aval.dtype)).collect();
-        let f = move |args: Vec<Array>| self.apply(&args);
-        let exported = ExportOptions::new().platforms(["cpu"]).exchanged(&f, args, 0, &mut Vec::new())?;
+        let exported = ExportOptions::new().platforms(["cpu"]).exchanged(
+            &move |args: Vec<Array>| self.apply(&args),
+            args,
+            0,
+            &mut Vec::new(),
+        )?;
         let outs = &exported.out_avals;
         if !results.iter().zip(outs).all(|(a, b)| (a.dtype, &a.shape) == (b.dtype, &b.shape)) {
             return Err(damaged(format!("its program takes {results:?} of a call that gives {outs:?}")));
@@ -101,8 +105,11 @@ impl Call {
         Ok((private_functions(text, prefix)?, exported.kept))
     }
 
+    fn zeros(&self, result: usize) -> Array {
+        Array::zeros_of(&self.results[result])
+    }
+
     fn apply(&self, x: &[Array]) -> Result<Vec<Array>> {
-        let zeros = |result: usize| Array::zeros_of(&self.results[result]);
         let lower = self.letter("uplo") == Some('L');
         Ok(match self.routine.as_str() {
             "potrf" => {
@@ -128,26 +135,26 @@ impl Call {
             "getrf" => {
                 // LAPACK counts pivots from 1.
                 let outputs = Lu.apply(&x[0]);
-                vec![outputs[0].clone(), &outputs[1] + 1, zeros(2)]
+                vec![outputs[0].clone(), &outputs[1] + 1, self.zeros(2)]
             }
             "gesdd" | "gesvd" => {
                 let (u, s, vt) = match self.letter("mode") {
                     Some('A') => linalg::svd_full(&x[0]),
                     Some('S') => linalg::svd(&x[0]),
-                    _ => (zeros(2), linalg::svdvals(&x[0]), zeros(3)),
+                    _ => (self.zeros(2), linalg::svdvals(&x[0]), self.zeros(3)),
                 };
-                vec![zeros(0), s, u, vt, zeros(4)]
+                vec![self.zeros(0), s, u, vt, self.zeros(4)]
             }
             "syevd" | "heevd" => {
                 let (w, v) = linalg::eigh(hermitian(&x[0], lower));
-                vec![v, w, zeros(2)]
+                vec![v, w, self.zeros(2)]
             }
             "gtsv" => {
                 let (below, diagonal, above) = (&x[0], &x[1], &x[2]);
                 let n = *diagonal.shape().last().unwrap_or(&0);
                 let a = band(below, n, -1) + band(diagonal, n, 0) + band(above, n, 1);
                 let solved = linalg::solve(a, &x[3]);
-                vec![below.clone(), diagonal.clone(), above.clone(), solved, zeros(4)]
+                vec![below.clone(), diagonal.clone(), above.clone(), solved, self.zeros(4)]
             }
             name => {
                 return Err(err!(NotImplemented, "the program calls LAPACK's {name}, which is not read").help(

@@ -149,26 +149,27 @@ fn size(expression: &str, names: &[String], values: &[usize]) -> Option<i64> {
 mod tests {
     use super::*;
 
+    fn program_text(b: usize, s: usize) -> String {
+        let mean = constant_text(Scalar::float(1.0 / b as f64), DType::F32);
+        format!(
+            "  %2 = \"reshape\"(%1) : (tensor<{b}x{s}xf32>) -> tensor<{}xf32>\n  %3 = <{{value = dense<{mean}> : tensor<{b}xf32>}}> array<i64: 0, {}>\n",
+            b * s,
+            2 * s + 1
+        )
+    }
+
     #[test]
     fn numbers_that_follow_from_sizes_become_expressions() {
         let symbols = Symbols::of(&["b, s".to_owned()], &[]).expect("symbols");
         // A reshape to a product of sizes, the divisor of a mean, and an expression in a list.
-        let text = |b: usize, s: usize| {
-            let mean = constant_text(Scalar::float(1.0 / b as f64), DType::F32);
-            format!(
-                "  %2 = \"reshape\"(%1) : (tensor<{b}x{s}xf32>) -> tensor<{}xf32>\n  %3 = <{{value = dense<{mean}> : tensor<{b}xf32>}}> array<i64: 0, {}>\n",
-                b * s,
-                2 * s + 1
-            )
-        };
         let points = Size::grid(&symbols.corner());
-        let texts: Vec<String> = points.iter().map(|point| text(point[0], point[1])).collect();
+        let texts: Vec<String> = points.iter().map(|point| program_text(point[0], point[1])).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let open = template(&symbols, &texts).expect("a template");
         assert!(open.contains("tensor<$(b)x$(s)xf32>) -> tensor<$(b*s)xf32>"), "{open}");
         assert!(open.contains("dense<$(float32 1/b)>") && open.contains("$(2*s + 1)>"), "{open}");
         for (b, s) in [(1, 1), (3, 70), (1000, 7)] {
-            assert_eq!(written(&open, &symbols.names, &[b, s]).as_deref(), Some(text(b, s).as_str()));
+            assert_eq!(written(&open, &symbols.names, &[b, s]).as_deref(), Some(program_text(b, s).as_str()));
         }
         let mixed = texts
             .iter()

@@ -52,11 +52,11 @@ pub type Named = (&'static str, Array);
 pub fn print(format: &'static str, ordered: bool, values: Vec<Named>) {
     let (names, arrays): (Vec<&'static str>, Vec<Array>) = values.into_iter().unzip();
     let shown = {
-        let line = move |args: &[HostArg<'_>]| {
-            println!("{}", text::fill(format, |place| Some(args.get(place.among(&names)?)?.to_string())));
-            Ok(())
-        };
-        if ordered { callback_ordered(line, arrays) } else { callback(line, arrays) }
+        if ordered {
+            callback_ordered(move |args| print_line(format, &names, args), arrays)
+        } else {
+            callback(move |args| print_line(format, &names, args), arrays)
+        }
     };
     if let Err(error) = shown {
         // The enclosing traced call, if any, returns the error.
@@ -111,4 +111,9 @@ macro_rules! debug_print_ordered {
     ($format:literal $(, $($values:tt)*)?) => {
         $crate::debug::print($format, true, $crate::debug_print!(@values [] $($($values)*)?))
     };
+}
+
+fn print_line(format: &str, names: &[&str], args: &[HostArg<'_>]) -> Result<()> {
+    println!("{}", text::fill(format, |place| Some(args.get(place.among(names)?)?.to_string())));
+    Ok(())
 }

@@ -72,19 +72,23 @@ impl HostFunction {
         HostFunction::keep(std::any::type_name::<F>(), f, |f| Body::Device(Box::new(f)))
     }
 
-    fn keep<F: 'static>(name: &'static str, f: F, body: impl FnOnce(F) -> Body) -> Arc<HostFunction> {
+    fn numbered(name: &'static str, body: Body) -> Arc<HostFunction> {
         // Programs refer to functions by number. A number is never used again, so a stale program cannot call another
         // function.
         static NEXT: AtomicI64 = AtomicI64::new(1);
-        let make = |f| {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            Arc::new(HostFunction { number, name, body: body(f) })
-        };
+        Arc::new(HostFunction { number: NEXT.fetch_add(1, Ordering::Relaxed), name, body })
+    }
+
+    fn keep<F: 'static>(name: &'static str, f: F, body: impl FnOnce(F) -> Body) -> Arc<HostFunction> {
         let mut functions = all();
         // A function that captures nothing is identified by its type.
         let function = match size_of::<F>() {
-            0 => functions.by_type.entry(TypeId::of::<F>()).or_insert_with(|| make(f)).clone(),
-            _ => make(f),
+            0 => functions
+                .by_type
+                .entry(TypeId::of::<F>())
+                .or_insert_with(|| HostFunction::numbered(name, body(f)))
+                .clone(),
+            _ => HostFunction::numbered(name, body(f)),
         };
         functions.by_number.insert(function.number, Arc::downgrade(&function));
         function
@@ -245,24 +249,12 @@ mod tests {
     #[test]
     fn a_call_on_a_device_finds_its_function() -> Result<()> {
         let client = &client()?.pjrt;
-        let handler = |call: &ffi::device::DeviceCall<'_>| handle_on_device(call).map_err(|e| e.to_string());
-        ffi::device::register(client.plugin(), "Host", "test.device_function", handler)?;
-        let run = |number: i64| -> Result<Vec<u8>> {
-            let text = format!(
-                "func.func @main(%x: tensor<2x3xf32>) -> tensor<4xi32> {{
-                  %y = stablehlo.custom_call @test.device_function(%x) {{api_version = 4 : i32, backend_config = {{function = {number} : i64}}}}
-                      : (tensor<2x3xf32>) -> tensor<4xi32>
-                  return %y : tensor<4xi32>
-                }}"
-            );
-            let signature = Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [2, 3])] };
-            let program = client.compile(&text, &CompileOptions::default(), signature)?;
-            let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].map(f32::to_ne_bytes).concat();
-            let x = client.buffer_from_host(&x, ElementType::F32, &[2, 3], &client.devices()[0])?;
-            let mut bytes = vec![0; 16];
-            program.execute(&[&x])?[0][0].to_host(&mut bytes)?;
-            Ok(bytes)
-        };
+        ffi::device::register(
+            client.plugin(),
+            "Host",
+            "test.device_function",
+            |call: &ffi::device::DeviceCall<'_>| handle_on_device(call).map_err(|e| e.to_string()),
+        )?;
         let calls = Arc::new(AtomicUsize::new(0));
         let counter = calls.clone();
         let function = HostFunction::on_device(move |call| {
@@ -274,23 +266,19 @@ mod tests {
             // The host has no stream.
             call.stream().map(drop)
         });
-        let assert_fails = |number, text: &str| {
-            let error = run(number).expect_err("it fails").to_string();
-            assert!(error.contains(text), "{error}");
-        };
-        assert_fails(function.number, "the plugin passed no stream to this call");
+        assert_fails(client, function.number, "the plugin passed no stream to this call");
         assert_eq!(calls.load(Ordering::Relaxed), 1);
         // A function on host memory gets copies.
         let host = HostFunction::new(|args, results| {
             let x: Vec<f32> = args[0].to_vec()?;
             results[0].write([x[0] as i32, x[5] as i32, 7, 8])
         });
-        assert_eq!(run(host.number)?, [1i32, 6, 7, 8].map(i32::to_ne_bytes).concat());
+        assert_eq!(run_function(client, host.number)?, [1i32, 6, 7, 8].map(i32::to_ne_bytes).concat());
         let lazy = HostFunction::new(|_, _| Ok(()));
-        assert_fails(lazy.number, "left its result 0 unwritten");
+        assert_fails(client, lazy.number, "left its result 0 unwritten");
         let dropped = function.number;
         drop(function);
-        assert_fails(dropped, "was freed before its program");
+        assert_fails(client, dropped, "was freed before its program");
         Ok(())
     }
 }

@@ -210,8 +210,11 @@ impl Primitive for HostCall {
         if method == VmapMethod::Sequential {
             return Ok((each(self.clone(), args, dims, axis.size)?, vec![Some(0); self.results.len()]));
         }
-        let size = |d: Option<usize>| if d.is_some() || method == VmapMethod::BroadcastAll { axis.size } else { 1 };
-        let args: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| move_batch(a, d, 0, size(d))).collect();
+        let args = args.iter().zip(dims).map(|(a, &d)| {
+            let size = if d.is_some() || method == VmapMethod::BroadcastAll { axis.size } else { 1 };
+            move_batch(a, d, 0, size)
+        });
+        let args: Vec<Array> = args.collect();
         let mut batched = self.clone();
         batched.results.iter_mut().for_each(|(_, shape)| shape.insert(0, axis.size));
         Ok((batched.apply(&args), vec![Some(0); self.results.len()]))

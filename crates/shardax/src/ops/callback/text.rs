@@ -59,7 +59,8 @@ mod tests {
     #[test]
     fn texts_are_filled_with_values() {
         let values = ["1", "2"];
-        let fill = |text| fill(text, |place| place.among(&["x", "y"]).map(|i| values[i].to_owned()));
-        assert_eq!(fill("{} and {}, {1} {x} {{y}} {none} }{"), "1 and 2, 2 1 {y} {none} }{");
+        let text =
+            fill("{} and {}, {1} {x} {{y}} {none} }{", |place| place.among(&["x", "y"]).map(|i| values[i].to_owned()));
+        assert_eq!(text, "1 and 2, 2 1 {y} {none} }{");
     }
 }

@@ -7,7 +7,7 @@ use shardax_pjrt::ffi::device::{DeviceArray, DeviceCall as Call};
 use super::function;
 use crate::core::array::print;
 use crate::dtype::{DType, Element};
-use crate::error::{Result, err};
+use crate::error::{Error, Result, err};
 use crate::shape::Shape;
 
 /// An argument of a host function: dense, row-major, in XLA's memory.
@@ -90,22 +90,18 @@ impl HostResult<'_> {
     pub fn write<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
         check::<T>("a result", "written", self.dtype, &self.shape)?;
         let size = crate::shape::size(&self.shape);
-        let wrong = |found: &dyn std::fmt::Display| {
-            err!(Value, "a result of shape {:?} has {size} elements, but {found} were written", self.shape.as_slice())
-                .help("write as many as the result types given to the callback say")
-        };
         let mut element = Vec::with_capacity(size_of::<T>());
         let mut count = 0;
         let mut room = self.bytes.chunks_exact_mut(size_of::<T>());
         for value in values {
-            let Some(to) = room.next() else { return Err(wrong(&"more")) };
+            let Some(to) = room.next() else { return Err(wrong_count(&self.shape, "more")) };
             element.clear();
             value.write(&mut element);
             to.copy_from_slice(&element);
             count += 1;
         }
         if count < size {
-            return Err(wrong(&count));
+            return Err(wrong_count(&self.shape, count));
         }
         self.written = true;
         Ok(())
@@ -163,10 +159,12 @@ pub struct DeviceCall {
 
 impl DeviceCall {
     pub(super) fn new(call: &Call<'_>) -> Result<Self> {
-        let arrays = |arrays: &[DeviceArray<'_>]| arrays.iter().map(DeviceArg::new).collect::<Result<_>>();
-        let device_ordinal = call.device_ordinal().and_then(|ordinal| usize::try_from(ordinal).ok());
-        let (args, results) = (arrays(call.args())?, arrays(call.results())?);
-        Ok(DeviceCall { args, results, stream: call.stream(), device_ordinal })
+        Ok(DeviceCall {
+            args: call.args().iter().map(DeviceArg::new).collect::<Result<_>>()?,
+            results: call.results().iter().map(DeviceArg::new).collect::<Result<_>>()?,
+            stream: call.stream(),
+            device_ordinal: call.device_ordinal().and_then(|ordinal| usize::try_from(ordinal).ok()),
+        })
     }
 
     /// Returns the arguments. You must not write to them.
@@ -198,4 +196,10 @@ fn check<T: Element>(what: &str, done: &str, dtype: DType, shape: &[usize]) -> R
     }
     Err(err!(Type, "{what} of a host function, of type {dtype}{shape:?}, cannot be {done} as {}", T::DTYPE)
         .help("use the Rust type of its dtype, or convert the array with `astype` before the call"))
+}
+
+fn wrong_count(shape: &[usize], written: impl std::fmt::Display) -> Error {
+    let size = crate::shape::size(shape);
+    err!(Value, "a result of shape {shape:?} has {size} elements, but {written} were written")
+        .help("write as many elements as the result types that you pass to the callback have")
 }

@@ -86,12 +86,12 @@ impl Axes {
         let axis_groups = mesh.groups(&self.names);
         match &self.groups {
             None => axis_groups,
-            Some(groups) => {
-                let parts = |members: &Vec<usize>| {
+            Some(groups) => axis_groups
+                .iter()
+                .flat_map(|members: &Vec<usize>| {
                     groups.iter().map(|group| group.iter().map(|&i| members[i]).collect()).collect::<Vec<_>>()
-                };
-                axis_groups.iter().flat_map(parts).collect()
-            }
+                })
+                .collect(),
         }
     }
 

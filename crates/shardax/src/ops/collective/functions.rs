@@ -30,14 +30,17 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
     // A tree without arrays has no leaf to carry the error.
     let _ = axes.as_ref().inspect_err(|e| record_error(e));
     let unchanged = x.clone();
-    let apply = |leaf: Array| {
-        let result = axes.clone().and_then(|axes| {
-            leaf.check()?;
-            f(&leaf, &axes)
-        });
-        Array::from_result(result.map_err(|e| e.at(location)), &leaf)
-    };
-    tree::map(apply, x).unwrap_or(unchanged)
+    tree::map(
+        |leaf: Array| {
+            let result = axes.clone().and_then(|axes| {
+                leaf.check()?;
+                f(&leaf, &axes)
+            });
+            Array::from_result(result.map_err(|e| e.at(location)), &leaf)
+        },
+        x,
+    )
+    .unwrap_or(unchanged)
 }
 
 /// Looks up axes that must not be split into groups.

@@ -81,18 +81,15 @@ pub(crate) fn permute(
     let Some(rest) = axes.without(axis) else {
         return Err(err!(Runtime, "internal error: ppermute over several axes has only one axis; please report this"));
     };
-    // Splits an index into the index along the mapped axis and the index along the other axes.
     let after = axes.names.iter().skip_while(|n| Some(**n) != axis.name).skip(1);
     let stride: usize = after.map(|&n| Ok(axis_env::lookup(n, "ppermute")?.size)).product::<Result<_>>()?;
-    let place = |i: usize| (i / stride % axis.size, i / stride / axis.size * stride + i % stride);
     let me = bind1(AxisIndex { axes: rest.clone() }, &[]);
-    let row = |i: usize| lax::slice_in_dim(&x, i, i + 1, 0);
     let received = (0..axis.size).map(|to| {
         let mut sum: Option<Array> = None;
         for from in 0..axis.size {
             let pairs: Vec<_> = perm
                 .iter()
-                .map(|&(s, d)| (place(s), place(d)))
+                .map(|&(s, d)| (split_index(s, axis.size, stride), split_index(d, axis.size, stride)))
                 .filter(|(s, d)| (s.0, d.0) == (from, to))
                 .map(|(s, d)| (s.1, d.1))
                 .collect();
@@ -101,17 +98,22 @@ pub(crate) fn permute(
             }
             let mut receives = vec![false; rest.size];
             pairs.iter().for_each(|(_, d)| receives[*d] = true);
-            let sent = Ppermute { axes: rest.clone(), perm: pairs }.apply(&row(from));
+            let sent = Ppermute { axes: rest.clone(), perm: pairs }.apply(&lax::slice_in_dim(&x, from, from + 1, 0));
             sum = Some(match sum {
                 None => sent,
                 Some(others) => crate::ops::select::where_(array(receives).take(&me, 0), sent, others),
             });
         }
-        sum.unwrap_or_else(|| Array::zeros_of(&zeros_type(&row(0))))
+        sum.unwrap_or_else(|| Array::zeros_of(&zeros_type(&lax::slice_in_dim(&x, 0, 1, 0))))
     });
     Ok((smallvec![lax::concatenate(&received.collect::<Vec<_>>(), 0)], vec![Some(0)]))
 }
 
 fn zeros_type(x: &Array) -> Aval {
     x.aval().strip_weak_type()
+}
+
+/// Splits an index into the index along the mapped axis, which has this size and stride, and the index along the others.
+fn split_index(index: usize, size: usize, stride: usize) -> (usize, usize) {
+    (index / stride % size, index / stride / size * stride + index % stride)
 }

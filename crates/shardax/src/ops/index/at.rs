@@ -242,6 +242,10 @@ impl At {
 
     /// Adds values without communication: the result is unreduced over the axes that split the positions, and each
     /// device adds its values to its addend. Returns `None` if other axes split the array or the result.
+    fn zeros(&self) -> Array {
+        filled(self.array.shape(), Scalar::Int(0), self.array.dtype())
+    }
+
     fn added_apart(&self, arrays: &[Array], out: &Typed) -> Result<Option<Array>> {
         let specs: Vec<PartitionSpec> = arrays
             .iter()
@@ -255,14 +259,13 @@ impl At {
             arrays.iter().zip(&specs).map(|(x, spec)| ShardMap::shard_aval(&mesh, &manual, spec, &x.aval(), true));
         let blocks: Vec<Aval> = blocks.collect::<Result<_>>()?;
         // Each device adds its updates to zeros. The sum of all devices stays unreduced, as requested.
-        let zeros = || filled(self.array.shape(), Scalar::Int(0), self.array.dtype());
         let body = ShardMap::bind_axes(&mesh, &manual, true, || {
             trace(&blocks, |args| {
                 let place: Vec<Array> =
-                    std::iter::once(zeros().varying_over(&over)).chain(args.iter().cloned()).collect();
+                    std::iter::once(self.zeros().varying_over(&over)).chain(args.iter().cloned()).collect();
                 let sum = match place.split_last() {
                     Some((value, place)) => self.with_arrays(place).update(ScatterKind::Add, value.clone())?,
-                    None => zeros(),
+                    None => self.zeros(),
                 };
                 Ok(vec![sum.varying_over(&over)])
             })

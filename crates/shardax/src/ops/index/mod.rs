@@ -64,9 +64,11 @@ impl Slice {
         }
         // For negative steps the bounds are lower by one: the last element, and the position before the first.
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
-        let bound = |b: i64| (if b < 0 { b.saturating_add(n) } else { b }).clamp(low, high);
-        let start = self.start.map_or(if step > 0 { low } else { high }, bound);
-        let stop = self.stop.map_or(if step > 0 { high } else { low }, bound);
+        let (first, last) = if step > 0 { (low, high) } else { (high, low) };
+        let [start, stop] = [(self.start, first), (self.stop, last)].map(|(bound, default)| match bound {
+            Some(bound) => (if bound < 0 { bound.saturating_add(n) } else { bound }).clamp(low, high),
+            None => default,
+        });
         let distance = if step > 0 { stop - start } else { start - stop };
         let len = if distance <= 0 { 0 } else { (distance as u64).div_ceil(step.unsigned_abs()) as usize };
         // A step beyond the dimension selects only one element.

@@ -179,25 +179,14 @@ impl ConvOptions {
         let Some([lhs, rhs, out]) = &self.layout else {
             return Ok([(0..rank).collect(), (0..rank).collect(), (0..rank).collect()]);
         };
-        let invalid = |text: &str, why: &str| {
-            err!(Value, "convolution dimension numbers ({lhs:?}, {rhs:?}, {out:?}): {text:?} {why}")
-                .help("for channels-last images use \"NHWC\", \"HWIO\", \"NHWC\"")
-        };
-        let spatial: Vec<char> = rhs.chars().filter(|c| !"OI".contains(*c)).collect();
-        let spec = |text: &str, first: char, second: char| -> Result<Spec> {
-            if text.chars().count() != rank {
-                return Err(invalid(text, &format!("must have a letter for each of {rank} dimensions")));
-            }
-            let mut spec = Spec::new();
-            for c in [first, second].into_iter().chain(spatial.iter().copied()) {
-                match text.chars().position(|letter| letter == c) {
-                    Some(d) if !spec.contains(&d) => spec.push(d),
-                    _ => return Err(invalid(text, &format!("must name dimension {c:?} once"))),
-                }
-            }
-            Ok(spec)
-        };
-        Ok([spec(lhs, 'N', 'C')?, spec(rhs, 'O', 'I')?, spec(out, 'N', 'C')?])
+        let spatial = rhs.replace(['O', 'I'], "");
+        let [lhs_spec, rhs_spec, out_spec] = [(lhs, "NC"), (rhs, "OI"), (out, "NC")].map(|(text, first)| {
+            parse_spec(text, &format!("{first}{spatial}"), rank).map_err(|why| {
+                err!(Value, "convolution dimension numbers ({lhs:?}, {rhs:?}, {out:?}): {text:?} {why}")
+                    .help("for channels-last images use \"NHWC\", \"HWIO\", \"NHWC\"")
+            })
+        });
+        Ok([lhs_spec?, rhs_spec?, out_spec?])
     }
 
     fn primitive(&self, lhs: &Array, rhs: &Array, strides: &[usize], padding: &Padding) -> Result<ConvGeneralDilated> {
@@ -396,4 +385,19 @@ pub fn conv_transpose(
         Ok(padding) => conv_general_dilated(&lhs, &rhs, &ones, padding, options.lhs_dilation(strides)),
         Err(error) => Array::from_result(Err(error), &lhs),
     }
+}
+
+/// Returns the dimension of each of `letters` in `text`; an error is only the reason.
+fn parse_spec(text: &str, letters: &str, rank: usize) -> Result<Spec, String> {
+    if text.chars().count() != rank {
+        return Err(format!("must have a letter for each of {rank} dimensions"));
+    }
+    let mut spec = Spec::new();
+    for c in letters.chars() {
+        match text.chars().position(|letter| letter == c) {
+            Some(d) if !spec.contains(&d) => spec.push(d),
+            _ => return Err(format!("must name dimension {c:?} once")),
+        }
+    }
+    Ok(spec)
 }

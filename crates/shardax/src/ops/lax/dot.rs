@@ -108,30 +108,28 @@ impl DotOptions {
                 Err(e) => return Array::from_result(Err(e), lhs),
             },
         };
-        let dot = |preferred| DotGeneral {
+        let dot = DotGeneral {
             lhs_contract: lhs_contract.into(),
             rhs_contract: rhs_contract.into(),
             lhs_batch: lhs_batch.into(),
             rhs_batch: rhs_batch.into(),
-            preferred,
+            preferred: None,
             precision: self.precision.or_else(precision::current),
-            out: out.clone(),
+            out,
         };
         let dtype = args[0].dtype();
-        let Some(preferred) = self.preferred_element_type else { return dot(None).apply(&args[0], &args[1]) };
+        let Some(preferred) = self.preferred_element_type else { return dot.apply(&args[0], &args[1]) };
         let (kind, is_wide) = (preferred.category(), preferred.byte_size() >= dtype.byte_size());
         match dtype.category() {
-            Category::Float if kind != Category::Float || !is_wide => {
-                dot(None).apply(&args[0], &args[1]).astype(preferred)
-            }
+            Category::Float if kind != Category::Float || !is_wide => dot.apply(&args[0], &args[1]).astype(preferred),
             // Converting the operands first is exact, because integers of another signedness have the same bits and a wider dtype
             // represents them all.
             category @ (Category::Signed | Category::Unsigned)
                 if is_wide && !preferred.is_inexact() && kind != category =>
             {
-                dot(None).apply(&args[0].astype(preferred), &args[1].astype(preferred))
+                dot.apply(&args[0].astype(preferred), &args[1].astype(preferred))
             }
-            _ => dot(Some(preferred)).apply(&args[0], &args[1]),
+            _ => DotGeneral { preferred: Some(preferred), ..dot }.apply(&args[0], &args[1]),
         }
     }
 

@@ -134,11 +134,9 @@ pub fn collapse(x: impl ArrayLike, start: i32, stop: impl Into<Option<i32>>) -> 
     let (x, stop) = (x.into_array(), stop.into());
     let collapsed = x.check().and_then(|()| {
         let rank = x.ndim();
-        let from_front = |dim: i32| {
-            let dim = if dim < 0 { i64::from(dim) + rank as i64 } else { i64::from(dim) };
-            usize::try_from(dim).ok().filter(|dim| *dim <= rank)
-        };
-        let (Some(start), Some(stop)) = (from_front(start), stop.map_or(Some(rank), from_front)) else {
+        let (Some(start), Some(stop)) =
+            (dim_or_end(start, rank), stop.map_or(Some(rank), |stop| dim_or_end(stop, rank)))
+        else {
             return Err(err!(Value, "collapse dimensions {start} to {stop:?} are out of range for {}", x.type_name())
                 .help("dimensions count from 0, and negative dimensions from the last"));
         };
@@ -588,4 +586,10 @@ pub(crate) fn polygamma(n: i32, x: &Array) -> Array {
     }
     let order = super::constants::filled(x.shape(), Scalar::Int(n as i128), x.dtype());
     super::primitive::binary::POLYGAMMA.apply(&order, x)
+}
+
+/// Returns `dim` counted from the first dimension, where `rank` is the end, if it is in range.
+fn dim_or_end(dim: i32, rank: usize) -> Option<usize> {
+    let dim = if dim < 0 { i64::from(dim) + rank as i64 } else { i64::from(dim) };
+    usize::try_from(dim).ok().filter(|dim| *dim <= rank)
 }

@@ -78,9 +78,12 @@ pub fn reduce(
         // Combines the two halves until one element is left.
         while partial.shape()[0] > 1 {
             let n = partial.shape()[0];
-            let slice = |start: usize, stop: usize| lax::slice_in_dim(&partial, start, stop, 0usize);
-            let halves = step("reduce", &f, slice(0, n / 2), slice(n / 2, n / 2 * 2))?;
-            partial = if n.is_multiple_of(2) { halves } else { lax::concatenate(&[halves, slice(n - 1, n)], 0usize) };
+            let [first, second] = [0, n / 2].map(|start| lax::slice_in_dim(&partial, start, start + n / 2, 0usize));
+            let halves = step("reduce", &f, first, second)?;
+            partial = match n.is_multiple_of(2) {
+                true => halves,
+                false => lax::concatenate(&[halves, lax::slice_in_dim(&partial, n - 1, n, 0usize)], 0usize),
+            };
         }
         step("reduce", &f, init, lax::reshape(&partial, &out_shape))
     })

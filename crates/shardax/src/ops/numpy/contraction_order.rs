@@ -15,13 +15,12 @@ pub(super) fn search<L: Copy + Eq>(operands: &[&[L]], output: &[L], size: impl F
     let sets = 1 << operands.len();
     // The product of a set has the labels that the output or an operand outside of the set needs.
     let labels: Vec<Vec<L>> = (0..sets).map(|set| product_labels(operands, output, set)).collect();
-    let elements = |labels: &[L]| labels.iter().map(|l| size(*l) as f64).product::<f64>();
     let mut best: Vec<(Cost, Set)> = vec![((0.0, 0.0), 0); sets];
     for set in 1..sets {
         if set.is_power_of_two() {
             continue;
         }
-        let result = elements(&labels[set]);
+        let result = elements(&labels[set], &size);
         // The first operand of the set is always on the left, so that each split is compared once.
         let first_operand = set & set.wrapping_neg();
         best[set] = ((f64::INFINITY, f64::INFINITY), first_operand);
@@ -32,7 +31,8 @@ pub(super) fn search<L: Copy + Eq>(operands: &[&[L]], output: &[L], size: impl F
                 let mut loop_labels = labels[part].clone();
                 loop_labels.extend(labels[remainder].iter().filter(|l| !labels[part].contains(l)));
                 let ((part_flops, part_size), (remainder_flops, remainder_size)) = (best[part].0, best[remainder].0);
-                let cost = (part_flops + remainder_flops + elements(&loop_labels), part_size + remainder_size + result);
+                let cost =
+                    (part_flops + remainder_flops + elements(&loop_labels, &size), part_size + remainder_size + result);
                 if cost < best[set].0 {
                     best[set] = (cost, part);
                 }
@@ -57,21 +57,20 @@ fn collect(set: Set, best: &[(Cost, Set)], products: &mut Vec<[Set; 2]>) {
 
 /// The labels of the set's operands that the output or an operand outside of the set has too.
 fn product_labels<L: Copy + Eq>(operands: &[&[L]], output: &[L], set: Set) -> Vec<L> {
-    let labels_of = |is_inside: bool| {
-        operands
-            .iter()
-            .enumerate()
-            .filter(move |(i, _)| (set >> i & 1 == 1) == is_inside)
-            .flat_map(|(_, labels)| *labels)
-    };
+    let (inside, outside): (Vec<_>, Vec<_>) = operands.iter().enumerate().partition(|(i, _)| set >> i & 1 == 1);
     let mut labels = Vec::new();
-    for label in labels_of(true) {
-        let is_kept = output.contains(label) || labels_of(false).any(|outside| outside == label);
+    for label in inside.iter().flat_map(|(_, labels)| **labels) {
+        let is_kept = output.contains(label) || outside.iter().any(|(_, labels)| labels.contains(label));
         if is_kept && !labels.contains(label) {
             labels.push(*label);
         }
     }
     labels
+}
+
+/// Returns the number of elements of an array with these labels.
+fn elements<L: Copy>(labels: &[L], size: impl Fn(L) -> usize) -> f64 {
+    labels.iter().map(|label| size(*label) as f64).product()
 }
 
 #[cfg(test)]
@@ -80,10 +79,9 @@ mod tests {
 
     #[test]
     fn contractions_of_a_ring_are_split_in_halves() {
-        let size = |label: u8| if label.is_ascii_uppercase() { 4 } else { 48 };
         // Six tensors of 48 × 4 × 48 in a ring: first both halves, and then their product.
         let ring: [&[u8]; 6] = [b"aAb", b"bBc", b"cCd", b"dDe", b"eEf", b"fFa"];
-        let products = search(&ring, b"ABCDEF", size);
+        let products = search(&ring, b"ABCDEF", |label: u8| if label.is_ascii_uppercase() { 4 } else { 48 });
         let [left, right] = products[products.len() - 1];
         assert_eq!((left.count_ones(), right.count_ones(), left | right), (3, 3, 0b11_1111));
     }

@@ -49,17 +49,17 @@ impl MeshgridOptions {
         let vectors = crate::ops::operators::into_arrays(vectors);
         at_caller(|| {
             let exchanged = self.indexing == Indexing::Xy && vectors.len() > 1;
-            let dim_of = |i: usize| if exchanged && i < 2 { 1 - i } else { i };
-            let mut shape = vec![1; vectors.len()];
-            for (i, v) in vectors.iter().enumerate() {
-                shape[dim_of(i)] = v.size();
+            let mut dims: Vec<usize> = (0..vectors.len()).collect();
+            if exchanged {
+                dims.swap(0, 1);
             }
-            let grids = vectors.iter().enumerate().map(|(i, v)| {
+            let shape: Vec<usize> = dims.iter().map(|&dim| vectors[dim].size()).collect();
+            let grids = vectors.iter().zip(dims).map(|(v, dim)| {
                 let mut sparse_shape = vec![1; vectors.len()];
-                sparse_shape[dim_of(i)] = v.size();
+                sparse_shape[dim] = v.size();
                 let shape = if self.sparse { &sparse_shape } else { &shape };
                 match v.ndim() {
-                    0 | 1 => lax::broadcast_in_dim(&v.ravel(), shape, &[dim_of(i)]),
+                    0 | 1 => lax::broadcast_in_dim(&v.ravel(), shape, &[dim]),
                     _ => {
                         let e = err!(Value, "Arguments to meshgrid must be 1D, got {}", v.type_name())
                             .help("pass the coordinates along each dimension as a vector");

@@ -137,10 +137,10 @@ pub fn arange_step(range: impl IntoRange, step: f64) -> Array {
         |bytes, n| {
             // The same operations as in the program, so that the values are equal: each is rounded to the dtype, except that integers
             // are computed in float64.
-            let round = |v| if dtype.is_float() { nearest(v, dtype).to_f64() } else { v };
-            let (start, step) = (round(start), round(step));
+            let (start, step) = (rounded(start, dtype), rounded(step, dtype));
             for i in 0..n {
-                Scalar::float(start + round(step * round(i as f64))).write(dtype, bytes);
+                let offset = rounded(step * rounded(i as f64, dtype), dtype);
+                Scalar::float(start + offset).write(dtype, bytes);
             }
         },
         || {
@@ -149,9 +149,10 @@ pub fn arange_step(range: impl IntoRange, step: f64) -> Array {
                 let (start, step) = (f64::from_bits(start), f64::from_bits(step));
                 let is_exact = dtype.is_float() || dtype.is_integer() && step == 1.0;
                 let line_dtype = if is_exact { dtype } else { DType::F64 };
-                let number = |value| Array::literal(nearest(value, line_dtype), line_dtype, line_dtype.is_wide());
+                let [first, factor] = [start, step]
+                    .map(|value| Array::literal(nearest(value, line_dtype), line_dtype, line_dtype.is_wide()));
                 let index = convert(&lax::iota(line_dtype, &[n], 0), line_dtype, line_dtype.is_wide());
-                let line = number(start) + if step == 1.0 { index } else { number(step) * index };
+                let line = first + if step == 1.0 { index } else { factor * index };
                 Ok(vec![if is_exact { line } else { line.astype(dtype) }])
             })
         },
@@ -161,8 +162,8 @@ pub fn arange_step(range: impl IntoRange, step: f64) -> Array {
 /// Fails for integers that the dtype cannot represent, or float64, in which they are computed.
 fn check_range(start: f64, end: f64, dtype: DType) -> Result<(), Error> {
     let largest = if dtype.bits() <= 32 { f64::from(u32::MAX) } else { (1u64 << 53) as f64 };
-    let is_inside = |v: f64| v.abs() <= largest && (dtype != DType::I32 || v.abs() <= f64::from(i32::MAX) + 1.0);
-    if !dtype.is_integer() || is_inside(start) && is_inside(end) {
+    let largest = if dtype == DType::I32 { f64::from(i32::MAX) + 1.0 } else { largest };
+    if !dtype.is_integer() || start.abs() <= largest && end.abs() <= largest {
         return Ok(());
     }
     Err(err!(Value, "arange cannot make {start}..{end} of dtype {dtype}: the numbers do not fit")
@@ -245,4 +246,9 @@ pub use zeros_like as empty_like;
 /// ```
 pub fn asarray(x: impl ArrayLike) -> Array {
     x.into_array()
+}
+
+/// Rounds a number to a float dtype; integers are computed in float64.
+fn rounded(value: f64, dtype: DType) -> f64 {
+    if dtype.is_float() { nearest(value, dtype).to_f64() } else { value }
 }

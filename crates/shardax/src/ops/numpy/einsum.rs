@@ -98,9 +98,11 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
     let mut products = planned(&terms, &output, &size).into_iter();
     let mut sets: Vec<Set> = (0..terms.len()).map(|i| 1 << i.min(MAX_OPERANDS)).collect();
     while terms.len() > 1 {
-        let place = |set: Set| sets.iter().position(|s| *s == set).unwrap_or_default();
         let (i, j) = match products.next() {
-            Some([left, right]) => (place(left).min(place(right)), place(left).max(place(right))),
+            Some(pair) => {
+                let [left, right] = pair.map(|set| sets.iter().position(|s| *s == set).unwrap_or_default());
+                (left.min(right), left.max(right))
+            }
             None => cheapest(&terms, &output, &size),
         };
         let needed_labels = needed_labels(&terms, &output, &[i, j]);
@@ -124,10 +126,14 @@ fn sizes_fit(n: usize, m: usize) -> bool {
 
 /// Parses the labels of the operands and of the result.
 fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>)> {
-    let fail = |why: String| {
+    parse_labels(spec, operands).map_err(|why| {
         err!(Value, "einsum({spec:?}) of {}: {why}", types(operands))
             .help("write one letter per dimension, and separate operands by commas: \"ij,jk->ik\"")
-    };
+    })
+}
+
+/// Parses the labels of all operands and of the result; an error is only the reason.
+fn parse_labels(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>), String> {
     let spec: String = spec.chars().filter(|c| !c.is_whitespace()).collect();
     let (left, right) = match spec.split_once("->") {
         Some((left, right)) => (left, Some(right)),
@@ -135,16 +141,8 @@ fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>
     };
     let parts: Vec<&str> = left.split(',').collect();
     if parts.len() != operands.len() {
-        return Err(fail(format!("the letters are for {} arrays, but {} were given", parts.len(), operands.len())));
+        return Err(format!("the letters are for {} arrays, but {} were given", parts.len(), operands.len()));
     }
-    let labels = |part: &str, hidden: usize| -> Result<Vec<Label>> {
-        let (before, after) = part.split_once("...").unwrap_or((part, ""));
-        if let Some(character) = before.chars().chain(after.chars()).find(|c| !c.is_alphabetic()) {
-            return Err(fail(format!("{character:?} is not a letter")));
-        }
-        let ellipsis = (0..hidden as Label).rev().map(|i| ELLIPSIS - i);
-        Ok(before.chars().map(|c| c as Label).chain(ellipsis).chain(after.chars().map(|c| c as Label)).collect())
-    };
     let mut hidden = 0;
     let mut inputs = Vec::new();
     for (part, x) in parts.iter().zip(operands) {
@@ -152,13 +150,13 @@ fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>
         let ellipsis_rank =
             x.ndim().checked_sub(letters).filter(|ellipsis_rank| *ellipsis_rank == 0 || part.contains("..."));
         let Some(ellipsis_rank) = ellipsis_rank else {
-            return Err(fail(format!("{part:?} has {letters} letters, but its array has {} dimensions", x.ndim())));
+            return Err(format!("{part:?} has {letters} letters, but its array has {} dimensions", x.ndim()));
         };
         hidden = hidden.max(ellipsis_rank);
-        inputs.push(labels(part, ellipsis_rank)?);
+        inputs.push(operand_labels(part, ellipsis_rank)?);
     }
     let output = match right {
-        Some(right) => labels(right, hidden)?,
+        Some(right) => operand_labels(right, hidden)?,
         None => {
             let input_labels: Vec<Label> = inputs.iter().flatten().copied().collect();
             // Without an arrow, the result has the labels that appear once, in alphabetical order.
@@ -171,19 +169,29 @@ fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>
     };
     for (i, l) in output.iter().enumerate() {
         if output[..i].contains(l) {
-            return Err(fail(format!("the result has '{}' twice", name(*l))));
+            return Err(format!("the result has '{}' twice", name(*l)));
         }
         if !inputs.iter().any(|labels| labels.contains(l)) {
-            return Err(fail(format!("the result has '{}', which no operand has", name(*l))));
+            return Err(format!("the result has '{}', which no operand has", name(*l)));
         }
     }
     if let Some(right) = right
         && hidden > 0
         && !right.contains("...")
     {
-        return Err(fail("the operands have an ellipsis, but the result has none".into()));
+        return Err("the operands have an ellipsis, but the result has none".to_owned());
     }
     Ok((inputs, output))
+}
+
+/// Returns the labels of one operand or of the result, whose ellipsis stands for `hidden` dimensions.
+fn operand_labels(part: &str, hidden: usize) -> Result<Vec<Label>, String> {
+    let (before, after) = part.split_once("...").unwrap_or((part, ""));
+    if let Some(character) = before.chars().chain(after.chars()).find(|c| !c.is_alphabetic()) {
+        return Err(format!("{character:?} is not a letter"));
+    }
+    let ellipsis = (0..hidden as Label).rev().map(|i| ELLIPSIS - i);
+    Ok(before.chars().map(|c| c as Label).chain(ellipsis).chain(after.chars().map(|c| c as Label)).collect())
 }
 
 fn name(label: Label) -> String {

@@ -219,15 +219,12 @@ impl Array {
             let x = crate::ops::primitive::stop_gradient::stop_gradient(x);
             composite1("argsort", (axis, descending), &[x], |&(dimension, descending), args| {
                 // Reversing before and after an ascending sort keeps the order of equal elements.
-                let reversed = |x: &Array| if descending { lax::rev(x, &[dimension]) } else { x.clone() };
-                let indices = reversed(&lax::iota(
-                    DType::of_indices(&args[0].shape()[dimension..=dimension]),
-                    args[0].shape(),
-                    dimension,
-                ))
-                .sharded_as(&args[0].aval());
+                let dims: &[usize] = if descending { &[dimension] } else { &[] };
+                let index_dtype = DType::of_indices(&args[0].shape()[dimension..=dimension]);
+                let indices = lax::iota(index_dtype, args[0].shape(), dimension);
+                let indices = reversed(&indices, dims).sharded_as(&args[0].aval());
                 let sort = Sort { operands: 2, dimension, num_keys: 1, is_stable: true };
-                Ok(vec![reversed(&sort.apply(&[reversed(&args[0]), indices])[1])])
+                Ok(vec![reversed(&sort.apply(&[reversed(&args[0], dims), indices])[1], dims)])
             })
         })
     }
@@ -447,16 +444,11 @@ impl IntoShift for &Array {
 
 /// Shifts along several axes, one after the other. A single shift applies to all axes, and several shifts to a single axis add up.
 fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
-    let fits = |count: usize| match count == 1 || axes.len() == 1 || count == axes.len() {
-        true => Ok(count.max(axes.len())),
-        false => Err(err!(Value, "roll of {} got {count} shifts for {} axes", x.type_name(), axes.len())
-            .help("pass one shift, or one for each axis")),
-    };
     match shift {
         // A known shift is a concatenation of two slices.
         Shift::Known(shifts) => {
             let mut cuts = Vec::new();
-            for i in 0..fits(shifts.len())? {
+            for i in 0..roll_count(x, shifts.len(), axes)? {
                 let (axis, by) = (axes[broadcast_index(axes.len(), i)], shifts[broadcast_index(shifts.len(), i)]);
                 let n = x.shape()[axis];
                 let cut = if n == 0 { 0 } else { (-i128::from(by)).rem_euclid(n as i128) as usize };
@@ -485,7 +477,7 @@ fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
                 )
                 .help("pass integers: one shift, or one for each axis"));
             }
-            let count = fits(by.size())?;
+            let count = roll_count(x, by.size(), axes)?;
             composite1("roll", (axes.to_vec(), count), &[x.clone(), by.clone()], |(axes, count), args| {
                 let by = args[1].ravel();
                 let mut x = args[0].clone();
@@ -551,4 +543,18 @@ pub fn roll(x: impl ArrayLike, shift: impl IntoShift, axis: impl super::IntoAxes
 #[track_caller]
 pub fn searchsorted(sorted: &Array, values: impl ArrayLike) -> Array {
     sorted.searchsorted(values)
+}
+
+/// Returns the number of rolls for `count` shifts, which broadcast against the axes.
+fn roll_count(x: &Array, count: usize, axes: &[usize]) -> Result<usize> {
+    match count == 1 || axes.len() == 1 || count == axes.len() {
+        true => Ok(count.max(axes.len())),
+        false => Err(err!(Value, "roll of {} got {count} shifts for {} axes", x.type_name(), axes.len())
+            .help("pass one shift, or one for each axis")),
+    }
+}
+
+/// Reverses `x` along `dims`, without an operation if there are none.
+fn reversed(x: &Array, dims: &[usize]) -> Array {
+    if dims.is_empty() { x.clone() } else { lax::rev(x, dims) }
 }

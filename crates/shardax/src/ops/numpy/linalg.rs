@@ -90,13 +90,8 @@ impl DotOptions {
                 err!(Value, "matmul got incompatible shapes for broadcasting: {} and {}", x.type_name(), y.type_name())
                     .help("the leading dimensions must be equal or 1")
             })?;
-            let broadcast_batch = |a: &Array, batch_rank: usize| {
-                let mut shape = lead.clone();
-                shape.extend_from_slice(&a.shape()[batch_rank..]);
-                a.broadcast_to(shape.as_slice())
-            };
-            let xs = if x.ndim() == 1 { x.clone() } else { broadcast_batch(x, x_lead) };
-            let ys = broadcast_batch(y, y_lead);
+            let xs = if x.ndim() == 1 { x.clone() } else { broadcast_leading(x, x_lead, &lead) };
+            let ys = broadcast_leading(y, y_lead, &lead);
             let batch: SmallVec<[usize; 4]> = (0..lead.len()).collect();
             if x.ndim() == 1 {
                 return Ok(self.dot_general(&ys, &xs, (&[ys.ndim() - 2], &[0]), (&[], &[])));
@@ -230,4 +225,9 @@ impl<const N: usize> ContractAxes for ([i32; N], [i32; N]) {
 #[track_caller]
 pub fn tensordot(x: impl ArrayLike, y: impl ArrayLike, axes: impl ContractAxes) -> Array {
     DotOptions::new().tensordot(x, y, axes)
+}
+
+/// Broadcasts the first `rank` dimensions of `x` to `shape`.
+fn broadcast_leading(x: &Array, rank: usize, shape: &[usize]) -> Array {
+    x.broadcast_to([shape, &x.shape()[rank..]].concat().as_slice())
 }

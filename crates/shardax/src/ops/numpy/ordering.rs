@@ -157,8 +157,10 @@ pub fn piecewise(
                 "pass one function for each condition, and optionally a last function for elements without a condition",
             ));
         }
-        let zero = || Array::literal(Scalar::Int(0), x.dtype(), false).broadcast_to(x.shape());
-        let start = functions.get(n).map_or_else(zero, |f| f(&x).astype(x.dtype()));
+        let start = functions.get(n).map_or_else(
+            || Array::literal(Scalar::Int(0), x.dtype(), false).broadcast_to(x.shape()),
+            |f| f(&x).astype(x.dtype()),
+        );
         let pieces = conditions.iter().zip(functions);
         Ok(pieces.fold(start, |y, (condition, f)| where_(condition, f(&x), y).astype(x.dtype())))
     })

@@ -357,22 +357,24 @@ fn statistic(
             err!(Value, "stat_length of 0 yields no value for padding").help("pass a `stat_length` of at least 1")
         );
     }
-    // A median or mean of integers is rounded, as in NumPy.
-    let statistic_of = |part: Array, width: usize| -> Result<Array> {
-        let axis = dim as i32;
-        let value = match mode {
-            PadMode::Maximum => part.max(over(axis).keepdims(true)),
-            PadMode::Minimum => part.min(over(axis).keepdims(true)),
-            PadMode::Mean => part.mean(over(axis).keepdims(true)),
-            _ => super::median(&part, axis).expand_dims(axis),
-        };
-        let value = if x.dtype().is_integer() { super::round(&value) } else { value };
-        value.check()?;
-        let mut shape = x.shape_owned();
-        shape[dim] = width;
-        Ok(value.astype(x.dtype()).broadcast_to(&shape))
-    };
-    let before = statistic_of(lax::slice_in_dim(x, 0, before_length.min(n), dim), low)?;
-    let after = statistic_of(lax::slice_in_dim(x, n - after_length.min(n), n, dim), high)?;
+    let before = repeated_statistic(&lax::slice_in_dim(x, 0, before_length.min(n), dim), dim, low, mode)?;
+    let after = repeated_statistic(&lax::slice_in_dim(x, n - after_length.min(n), n, dim), dim, high, mode)?;
     Ok(lax::concatenate(&[before, super::to_strong_type(x, x.dtype()), after], dim))
+}
+
+/// Returns the statistic of `part` along `dim`, repeated `width` times.
+fn repeated_statistic(part: &Array, dim: usize, width: usize, mode: PadMode) -> Result<Array> {
+    let axis = dim as i32;
+    let value = match mode {
+        PadMode::Maximum => part.max(over(axis).keepdims(true)),
+        PadMode::Minimum => part.min(over(axis).keepdims(true)),
+        PadMode::Mean => part.mean(over(axis).keepdims(true)),
+        _ => super::median(part, axis).expand_dims(axis),
+    };
+    // A median or mean of integers is rounded, as in NumPy.
+    let value = if part.dtype().is_integer() { super::round(&value) } else { value };
+    value.check()?;
+    let mut shape = part.shape_owned();
+    shape[dim] = width;
+    Ok(value.astype(part.dtype()).broadcast_to(&shape))
 }

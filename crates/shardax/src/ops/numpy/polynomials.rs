@@ -1,5 +1,7 @@
 //! Convolutions of vectors, and polynomials. Coefficients start with the highest power.
 
+use std::ops::Range;
+
 use super::{checked_or_failed, promote_dtypes, to_inexact, to_strong_type};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
@@ -43,8 +45,7 @@ pub fn polyval(p: impl ArrayLike, x: impl ArrayLike) -> Array {
         let zero = super::filled(&shape, Scalar::Int(0), x.dtype());
         // A long polynomial is evaluated in a loop, so that the program stays short.
         if p.shape()[0] > 32 {
-            let step = |y: Array, c: Array| (y * &x + c, ());
-            return Ok(crate::ops::control_flow::scan(step, zero, p.clone())?.0);
+            return Ok(crate::ops::control_flow::scan(|y: Array, c: Array| (y * &x + c, ()), zero, p.clone())?.0);
         }
         Ok((0..p.shape()[0]).fold(zero, |y, i| y * &x + p.get(i as i32)))
     })
@@ -308,10 +309,9 @@ pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) ->
             )
             .help("pass at least 2 elements along the axis, and a scalar as the spacing"));
         }
-        let slice = |start: usize, end: usize| lax::slice_in_dim(&x, start, end, axis);
-        let inner = (slice(2, n) - slice(0, n - 2)) * 0.5 / &dx;
-        let at_start = (slice(1, 2) - slice(0, 1)) / &dx;
-        let at_end = (slice(n - 1, n) - slice(n - 2, n - 1)) / &dx;
+        let inner = difference(&x, 2..n, 0..n - 2, axis) * 0.5 / &dx;
+        let at_start = difference(&x, 1..2, 0..1, axis) / &dx;
+        let at_end = difference(&x, n - 1..n, n - 2..n - 1, axis) / &dx;
         Ok(lax::concatenate(&[at_start, inner, at_end], axis))
     })
 }
@@ -418,4 +418,9 @@ pub fn matvec(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 pub fn vecmat(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (super::conj(x.into_array()), y.into_array());
     checked_or_failed(&y, || Ok(x.expand_dims(-2).matmul(&y).squeeze(-2)))
+}
+
+/// Returns the elements of `x` in `after` minus the elements in `before`, along an axis.
+fn difference(x: &Array, after: Range<usize>, before: Range<usize>, axis: usize) -> Array {
+    lax::slice_in_dim(x, after.start, after.end, axis) - lax::slice_in_dim(x, before.start, before.end, axis)
 }

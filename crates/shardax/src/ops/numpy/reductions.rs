@@ -497,28 +497,30 @@ impl LogsumexpOptions {
     #[track_caller]
     pub fn return_sign(&self, x: impl ArrayLike, axes: impl IntoReduction) -> (Array, Array) {
         let (x, axes) = (x.into_array(), axes.into_reduction());
-        let sums = |sign: bool| {
-            let b = self.b.clone().unwrap_or_else(|| 1.into_array());
-            let args =
-                super::promote_dtypes(&[&x, &b], to_inexact).and_then(|args| super::broadcast_args("logsumexp", &args));
-            let args = match args {
-                Ok(args) => args,
-                Err(e) => return Array::from_result(Err(e), &x),
-            };
-            let shape = if args[0].ndim() >= args[1].ndim() { args[0].shape_owned() } else { args[1].shape_owned() };
-            let x = args[0].broadcast_to(&shape);
-            x.reduced("logsumexp", Options::None, axes.clone(), |x, over| {
-                let b = over.masked(&args[1].broadcast_to(x.shape()), 0);
-                let x = where_(b.not_equal(0), x, f64::NEG_INFINITY);
-                let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
-                let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
-                let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
-                let shifted = &x - max.broadcast_in_dim(x.shape(), &dims);
-                let sum = lax::reduce_with(&(shifted.exp() * b), Reducer::Sum, &over.axes);
-                Ok(if sign { sum.sign() } else { sum.abs().log() + max })
+        [false, true]
+            .map(|sign| {
+                let b = self.b.clone().unwrap_or_else(|| 1.into_array());
+                let args = super::promote_dtypes(&[&x, &b], to_inexact)
+                    .and_then(|args| super::broadcast_args("logsumexp", &args));
+                let args = match args {
+                    Ok(args) => args,
+                    Err(e) => return Array::from_result(Err(e), &x),
+                };
+                let shape =
+                    if args[0].ndim() >= args[1].ndim() { args[0].shape_owned() } else { args[1].shape_owned() };
+                let x = args[0].broadcast_to(&shape);
+                x.reduced("logsumexp", Options::None, axes.clone(), |x, over| {
+                    let b = over.masked(&args[1].broadcast_to(x.shape()), 0);
+                    let x = where_(b.not_equal(0), x, f64::NEG_INFINITY);
+                    let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
+                    let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
+                    let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
+                    let shifted = &x - max.broadcast_in_dim(x.shape(), &dims);
+                    let sum = lax::reduce_with(&(shifted.exp() * b), Reducer::Sum, &over.axes);
+                    Ok(if sign { sum.sign() } else { sum.abs().log() + max })
+                })
             })
-        };
-        (sums(false), sums(true))
+            .into()
     }
 }
 

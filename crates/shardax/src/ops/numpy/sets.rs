@@ -86,7 +86,6 @@ impl UniqueOptions {
             }
         };
         let n = lines.shape()[0];
-        let zeros = |size: usize| filled(&[size], Scalar::Int(0), DType::I32);
         if lines.size() == 0 {
             let size = size.unwrap_or(0);
             if size > 0 && self.fill_value.is_none() {
@@ -99,12 +98,13 @@ impl UniqueOptions {
                 None => shape = [size].as_slice().into(),
             }
             let fill = self.fill_value.clone().unwrap_or_else(|| 0.into()).astype(x.dtype());
-            let inverse_indices = if axis.is_some() { zeros(n) } else { lax::reshape(&zeros(0), x.shape()) };
+            let inverse_indices =
+                if axis.is_some() { zero_indices(n) } else { lax::reshape(&zero_indices(0), x.shape()) };
             return Ok(Unique {
                 values: fill.broadcast_to(&shape),
-                indices: zeros(size),
+                indices: zero_indices(size),
                 inverse_indices,
-                counts: zeros(size),
+                counts: zero_indices(size),
             });
         }
         let columns: Vec<Array> = (0..lines.shape()[1]).rev().map(|c| lines.get((.., c as i32))).collect();
@@ -128,7 +128,7 @@ impl UniqueOptions {
             }
         };
         let rank = is_first.astype(DType::I32).cumsum(0) - 1;
-        let inverse = zeros(n).at(&order).set(rank);
+        let inverse = zero_indices(n).at(&order).set(rank);
         // A run of equal entries ends where the next run starts.
         let ends = places(&is_first, size + 1, n as i32)?;
         let counts = lax::slice_in_dim(&ends, 1, size + 1, 0usize) - lax::slice_in_dim(&ends, 0, size, 0usize);
@@ -329,4 +329,8 @@ pub fn setdiff1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
         x.check()?;
         Ok(super::compress(!super::isin(&x, &y), &x, 0))
     })
+}
+
+fn zero_indices(n: usize) -> Array {
+    filled(&[n], Scalar::Int(0), DType::I32)
 }

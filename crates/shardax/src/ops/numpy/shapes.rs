@@ -179,11 +179,7 @@ impl Array {
     #[track_caller]
     pub fn moveaxis(&self, from: impl IntoAxes, to: impl IntoAxes) -> Array {
         self.permuted(|rank| {
-            let axes = |axes: Option<SmallVec<[i32; 4]>>| -> Result<SmallVec<[usize; 4]>> {
-                let Some(axes) = axes else { return Ok((0..rank).collect()) };
-                axes.iter().map(|&axis| normalize_axis(axis as isize, rank)).collect()
-            };
-            let (from, to) = (axes(from.into_axes())?, axes(to.into_axes())?);
+            let (from, to) = (axes_or_all(from, rank)?, axes_or_all(to, rank)?);
             let repeats = [&from, &to].into_iter().any(|axes| (1..axes.len()).any(|i| axes[..i].contains(&axes[i])));
             if from.len() != to.len() || repeats {
                 return Err(err!(Value, "Inconsistent number of elements: moveaxis from {from:?} to {to:?}")
@@ -473,3 +469,11 @@ shape_functions! {
 
 // The array API's name.
 pub use mt as matrix_transpose;
+
+/// Returns the axes counted from the first dimension; `..` is all axes.
+fn axes_or_all(axes: impl IntoAxes, rank: usize) -> Result<SmallVec<[usize; 4]>> {
+    match axes.into_axes() {
+        None => Ok((0..rank).collect()),
+        Some(axes) => axes.iter().map(|&axis| normalize_axis(axis as isize, rank)).collect(),
+    }
+}

@@ -202,12 +202,15 @@ without_nan! {
 }
 
 fn extreme(x: &Array, valid: &Array, axes: super::Over, largest: bool) -> Result<Array> {
-    let reduce = |x: &Array| if largest { x.max(axes.clone()) } else { x.min(axes.clone()) };
     if !x.dtype().is_inexact() {
-        return Ok(reduce(x));
+        return Ok(max_or_min(x, axes, largest));
     }
     let least = if largest { f64::NEG_INFINITY } else { f64::INFINITY };
-    Ok(where_(valid.any(axes.clone()), reduce(&where_(valid, x, least)), f64::NAN))
+    Ok(where_(valid.any(axes.clone()), max_or_min(&where_(valid, x, least), axes, largest), f64::NAN))
+}
+
+fn max_or_min(x: &Array, axes: super::Over, largest: bool) -> Array {
+    if largest { x.max(axes) } else { x.min(axes) }
 }
 
 /// The `n`-th differences between neighbors along `axis`. Each order has one element fewer.

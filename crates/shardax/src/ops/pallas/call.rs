@@ -139,13 +139,17 @@ where
     R: IntoOutput<Output = ()>,
     T: Tree,
 {
-    let kernel = move |refs: &[Ref]| match <[Ref; N]>::try_from(refs.to_vec()) {
-        Ok(refs) => kernel(refs).into_output(),
-        Err(refs) => {
-            Err(err!(Runtime, "internal error: a kernel of {N} refs received {}; please report this", refs.len()))
-        }
-    };
-    PallasCall::new(N, kernel, out_shape, function_name::<K>())
+    PallasCall::new(
+        N,
+        move |refs: &[Ref]| match <[Ref; N]>::try_from(refs.to_vec()) {
+            Ok(refs) => kernel(refs).into_output(),
+            Err(refs) => {
+                Err(err!(Runtime, "internal error: a kernel of {N} refs received {}; please report this", refs.len()))
+            }
+        },
+        out_shape,
+        function_name::<K>(),
+    )
 }
 
 impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {

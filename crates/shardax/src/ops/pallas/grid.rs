@@ -77,11 +77,10 @@ impl Kernel {
     /// Runs the kernel at one position of the grid, and returns the new values of the `changing` arrays.
     fn step(&self, position: &[Array], arrays: &[Array], changing: &[usize]) -> Result<Vec<Array>> {
         // The kernel does not see the first dimensions of the grid, which `vmap` added.
-        let program_id = |primitive: &dyn Primitive| {
+        let discharge = Discharge(&|primitive: &dyn Primitive| {
             let id = primitive.as_any().downcast_ref::<ProgramId>()?;
             position.get(self.vmapped + id.axis).cloned()
-        };
-        let discharge = Discharge(&program_id);
+        });
         let starts: Vec<Vec<Array>> = self
             .blocks
             .iter()

@@ -147,14 +147,21 @@ impl BlockSpec {
         block: impl IntoBlockShape,
         index_map: impl Fn([Array; N], &[Ref]) -> R + Send + Sync + 'static,
     ) -> Self {
-        let map = move |indices: &[Array], refs: &[Ref]| match <[Array; N]>::try_from(indices.to_vec()) {
-            Ok(indices) => Ok(index_map(indices, refs).into_block_index()),
-            Err(indices) => {
-                Err(err!(Value, "the index map takes {N} indices, and the grid has {} dimensions", indices.len())
-                    .help("give the index map one index for each dimension of the grid"))
-            }
-        };
-        BlockSpec { block: Some(block.into_block_shape()), map: Some(Arc::new(map)), location: Location::caller() }
+        BlockSpec {
+            block: Some(block.into_block_shape()),
+            map: Some(Arc::new(move |indices: &[Array], refs: &[Ref]| {
+                match <[Array; N]>::try_from(indices.to_vec()) {
+                    Ok(indices) => Ok(index_map(indices, refs).into_block_index()),
+                    Err(indices) => Err(err!(
+                        Value,
+                        "the index map takes {N} indices, and the grid has {} dimensions",
+                        indices.len()
+                    )
+                    .help("give the index map one index for each dimension of the grid")),
+                }
+            })),
+            location: Location::caller(),
+        }
     }
 
     /// Makes a spec whose block is the entire array, at every position.

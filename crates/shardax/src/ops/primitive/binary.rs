@@ -315,14 +315,12 @@ impl Primitive for IntegerPow {
                 base = cx.op("stablehlo.multiply", &[base, base], "", out);
             }
         }
-        let one = |cx: &mut Lowering| cx.constant(crate::dtype::Scalar::Int(1), out);
         Ok(vec![match product {
-            None => one(cx),
-            Some(p) if self.0 < 0 => {
-                let one = one(cx);
-                cx.op("stablehlo.divide", &[one, p], "", out)
+            Some(p) if self.0 > 0 => p,
+            _ => {
+                let one = cx.constant(crate::dtype::Scalar::Int(1), out);
+                product.map_or(one, |p| cx.op("stablehlo.divide", &[one, p], "", out))
             }
-            Some(p) => p,
         }])
     }
 

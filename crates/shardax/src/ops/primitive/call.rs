@@ -181,15 +181,21 @@ struct SplitCall {
 
 impl SplitCall {
     fn of(program: &SharedProgram, nonzero: &[bool]) -> Result<SplitCall> {
-        let is_closed = |split: &SplitCall| {
-            split.known.is_closed() && !split.residuals.iter().any(|residual| matches!(residual, Residual::Outer(_)))
-        };
-        memo::derived_of_callee("linearize", program, &nonzero, is_closed, || {
-            let Split { known, linear, residuals, .. } = Split::of(program, nonzero, |_| true)?;
-            let nonzero_out = linear.nonzero_out;
-            let linear = Callee { program: linear.program.simplified().into(), captures: Vec::new() };
-            Ok(SplitCall { known: known.into(), linear, residuals, nonzero_out })
-        })
+        memo::derived_of_callee(
+            "linearize",
+            program,
+            &nonzero,
+            |split: &SplitCall| {
+                split.known.is_closed()
+                    && !split.residuals.iter().any(|residual| matches!(residual, Residual::Outer(_)))
+            },
+            || {
+                let Split { known, linear, residuals, .. } = Split::of(program, nonzero, |_| true)?;
+                let nonzero_out = linear.nonzero_out;
+                let linear = Callee { program: linear.program.simplified().into(), captures: Vec::new() };
+                Ok(SplitCall { known: known.into(), linear, residuals, nonzero_out })
+            },
+        )
     }
 }
 
@@ -312,28 +318,36 @@ impl Primitive for Call {
         operands.extend(cts.iter().flatten().cloned());
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         // The transpose depends on which operands are linear, which cotangents are zero, and what is logged.
-        let is_closed = |(callee, _, _): &(Callee, Vec<bool>, Layout)| callee.is_closed();
         let marks = (&is_linear, &has_ct, &types, backward_logs::wanted());
-        let (callee, has, layout) = memo::derived_of_callee("transpose", &self.program, &marks, is_closed, || {
-            let (mut has, mut layout) = (Vec::new(), Layout::default());
-            let traced = trace(&types, |inputs| {
-                let (known, cts) = inputs.split_at(known_count);
-                let mut known_inputs = known.iter();
-                let operands: Vec<Operand> = args
-                    .iter()
-                    .map(|arg| match arg {
-                        Operand::NonLinear(array) => Operand::NonLinear(known_inputs.next().unwrap_or(array).clone()),
-                        Operand::Linear(aval) => Operand::Linear(aval.clone()),
-                    })
-                    .collect();
-                let cts = spread_marked(cts.iter().cloned(), &has_ct);
-                let (in_cts, logged, values) = backward_logs::nested(|| ad::backward(&self.program, &operands, &cts))?;
-                has = in_cts.iter().map(Option::is_some).collect();
-                layout = logged;
-                Ok(in_cts.into_iter().flatten().chain(values).collect())
-            })?;
-            Ok((Callee::from(traced), has, layout))
-        })?;
+        let (callee, has, layout) = memo::derived_of_callee(
+            "transpose",
+            &self.program,
+            &marks,
+            |(callee, _, _): &(Callee, Vec<bool>, Layout)| callee.is_closed(),
+            || {
+                let (mut has, mut layout) = (Vec::new(), Layout::default());
+                let traced = trace(&types, |inputs| {
+                    let (known, cts) = inputs.split_at(known_count);
+                    let mut known_inputs = known.iter();
+                    let operands: Vec<Operand> = args
+                        .iter()
+                        .map(|arg| match arg {
+                            Operand::NonLinear(array) => {
+                                Operand::NonLinear(known_inputs.next().unwrap_or(array).clone())
+                            }
+                            Operand::Linear(aval) => Operand::Linear(aval.clone()),
+                        })
+                        .collect();
+                    let cts = spread_marked(cts.iter().cloned(), &has_ct);
+                    let (in_cts, logged, values) =
+                        backward_logs::nested(|| ad::backward(&self.program, &operands, &cts))?;
+                    has = in_cts.iter().map(Option::is_some).collect();
+                    layout = logged;
+                    Ok(in_cts.into_iter().flatten().chain(values).collect())
+                })?;
+                Ok((Callee::from(traced), has, layout))
+            },
+        )?;
         let mut outs = self.call(&callee, &operands)?;
         let values: Vec<Array> = outs.drain(outs.len() - layout.count()..).collect();
         backward_logs::record(layout.entries(values))?;
@@ -341,14 +355,13 @@ impl Primitive for Call {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let unbatched_types = || {
+        if !self.stays_call(|| {
             let types = args.iter().zip(dims).map(|(arg, dim)| match dim {
                 Some(dim) => arg.aval().without_dim(*dim),
                 None => arg.aval(),
             });
             types.collect()
-        };
-        if !self.stays_call(unbatched_types) {
+        }) {
             let (outs, out_dims) = self.named(|| batching::batch_eval(&self.program, axis, args, dims))?;
             return Ok((outs.into(), out_dims));
         }

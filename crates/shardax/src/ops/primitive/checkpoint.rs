@@ -25,6 +25,7 @@ use crate::interpret::higher_order::{
 use crate::ops::state::check_unwritten;
 use crate::scope::{self, Part, RECOMPUTED};
 use crate::sharding::UnreducedKind;
+use crate::sharding::memory::MemoryKind;
 
 /// A checkpointed program, with the program's operands and results.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,15 +73,8 @@ impl Recomputed {
                     for &value in &eqn.outputs {
                         let copy = Var(avals.len() as u32);
                         avals.push(program.aval_of(value).clone());
-                        let moved = |kind, from, to| Eqn {
-                            mesh: None,
-                            primitive: Arc::new(DevicePut::to(kind)),
-                            inputs: smallvec![Atom::Var(from)],
-                            outputs: smallvec![to],
-                            ..eqn.clone()
-                        };
-                        saving.push(moved(dst, value, copy));
-                        again.push(moved(src, copy, value));
+                        saving.push(copied_to(dst, eqn, value, copy));
+                        again.push(copied_to(src, eqn, copy, value));
                         saved.push(copy);
                     }
                 }
@@ -258,5 +252,16 @@ impl Primitive for Name {
 
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         Ok((smallvec![self.apply(&args[0])], dims.to_vec()))
+    }
+}
+
+/// Returns an equation that copies `from`, a result of `eqn`, to another memory.
+fn copied_to(kind: MemoryKind, eqn: &Eqn, from: Var, to: Var) -> Eqn {
+    Eqn {
+        mesh: None,
+        primitive: Arc::new(DevicePut::to(kind)),
+        inputs: smallvec![Atom::Var(from)],
+        outputs: smallvec![to],
+        ..eqn.clone()
     }
 }

@@ -65,16 +65,16 @@ impl Primitive for Clamp {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (min, x, max) = (&args[0], &args[1], &args[2]);
         let out = bind1(*self, args);
-        // Each point belongs to at most one operand; on a bound to none, as in JAX.
-        let mask = |i| match i {
-            0 => min.greater(x) & min.less(max),
-            1 => x.greater(min) & x.less(max),
-            _ => max.less(x),
-        };
         let mut sum: Option<Array> = None;
         for (i, t) in tangents.iter().enumerate() {
             let Some(t) = t else { continue };
-            let term = where_(mask(i), t, 0);
+            // Each point belongs to at most one operand; on a bound to none, as in JAX.
+            let mask = match i {
+                0 => min.greater(x) & min.less(max),
+                1 => x.greater(min) & x.less(max),
+                _ => max.less(x),
+            };
+            let term = where_(mask, t, 0);
             sum = Some(match sum {
                 Some(s) => s + term,
                 None => term,

@@ -12,7 +12,7 @@ use super::slices::Reverse;
 use super::unary::{IMAG, REAL};
 use super::window::{self, WindowDim};
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Value, bools, ints};
+use crate::core::lower::{Lowering, Value, bools};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
@@ -214,13 +214,12 @@ impl ConvGeneralDilated {
 
     /// Writes the convolution without workarounds.
     pub(crate) fn write(&self, cx: &mut Lowering, args: &[Value], out: &Aval) -> Value {
-        let column = |f: fn(&WindowDim) -> usize| ints(&self.window.iter().map(f).collect::<Vec<_>>());
         let attrs = format!(
             "window_strides = {}, padding = {}, lhs_dilation = {}, rhs_dilation = {}, window_reversal = {}, dimension_numbers = #stablehlo.conv<{}>, feature_group_count = {} : i64, batch_group_count = {} : i64, {}",
-            column(|w| w.stride),
+            window::column(&self.window, |w| w.stride),
             window::padding_attr(&self.window),
-            column(|w| w.base_dilation),
-            column(|w| w.window_dilation),
+            window::column(&self.window, |w| w.base_dilation),
+            window::column(&self.window, |w| w.window_dilation),
             bools(&vec![false; self.window.len()]),
             self.layout(),
             self.feature_group_count,
@@ -355,16 +354,22 @@ impl Primitive for ConvGeneralDilated {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
         let (l, r) = (args[0].aval(), args[1].aval());
-        let empty = |aval: &Aval| {
-            (size(&aval.shape) == 0 || ct.size() == 0).then(|| Array::zeros_of(&aval.clone().strip_weak_type()))
-        };
+        let is_empty = ct.size() == 0;
         let ct = ct.astype(l.dtype);
         match (&args[0], &args[1]) {
             (Operand::Linear(_), Operand::NonLinear(rhs)) => {
-                Ok(vec![Some(empty(&l).unwrap_or_else(|| self.lhs_ct(&ct, &l, rhs))), None])
+                let lhs_ct = match is_empty || size(&l.shape) == 0 {
+                    true => Array::zeros_of(&l.strip_weak_type()),
+                    false => self.lhs_ct(&ct, &l, rhs),
+                };
+                Ok(vec![Some(lhs_ct), None])
             }
             (Operand::NonLinear(lhs), Operand::Linear(_)) => {
-                Ok(vec![None, Some(empty(&r).unwrap_or_else(|| self.rhs_ct(&ct, lhs, &r)))])
+                let rhs_ct = match is_empty || size(&r.shape) == 0 {
+                    true => Array::zeros_of(&r.strip_weak_type()),
+                    false => self.rhs_ct(&ct, lhs, &r),
+                };
+                Ok(vec![None, Some(rhs_ct)])
             }
             _ => Err(err!(NotImplemented, "transpose of a convolution of two linear values")),
         }

@@ -78,20 +78,17 @@ impl Cumulative {
         }
         // Each element's window extends to the end of the axis. XLA computes such windows as a tree of blocks, which is
         // at worst half as fast as the expansion and compiles several times as fast.
-        let along = |v: i64, rest: i64| -> Vec<i64> {
-            (0..outs[0].rank()).map(|d| if d == self.axis { v } else { rest }).collect()
-        };
-        let ones = ints(&along(1, 1));
-        let padding: Vec<WindowDim> = along(n as i64 - 1, 0)
-            .into_iter()
-            .map(|edge| match self.reverse {
-                false => WindowDim { low: edge, ..WindowDim::new(1) },
-                true => WindowDim { high: edge, ..WindowDim::new(1) },
-            })
-            .collect();
+        let rank = outs[0].rank();
+        let ones = ints(&vec![1i64; rank]);
+        let (mut window, mut padding) = (vec![1i64; rank], vec![WindowDim::new(1); rank]);
+        window[self.axis] = n as i64;
+        match self.reverse {
+            false => padding[self.axis].low = n as i64 - 1,
+            true => padding[self.axis].high = n as i64 - 1,
+        }
         let attrs = format!(
             "window_dimensions = {}, window_strides = {ones}, base_dilations = {ones}, window_dilations = {ones}, padding = {}",
-            ints(&along(n as i64, 1)),
+            ints(&window),
             padding_attr(&padding)
         );
         let x = cx.without_padding(args[0], [self.axis]);

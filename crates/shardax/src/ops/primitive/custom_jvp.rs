@@ -190,13 +190,20 @@ impl Primitive for CustomJvp {
     /// The rule does not cover the state, which is passed through.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let (rule, count) = (self.rule.clone(), state.len());
-        let passing_through = move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
-            let (outs, out_tangents) = rule(&primals[count..], &tangents[count..], &zeros[count..])?;
-            Ok(([&primals[..count], &outs].concat(), [&tangents[..count], &out_tangents].concat()))
-        };
         let id = RuleId::Threaded { of: Box::new(self.id.clone()), count };
         in_place_thread_state(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
-            bind_checked(CustomJvp { program, num_consts, id, rule: Arc::new(passing_through) }, operands)
+            bind_checked(
+                CustomJvp {
+                    program,
+                    num_consts,
+                    id,
+                    rule: Arc::new(move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
+                        let (outs, out_tangents) = rule(&primals[count..], &tangents[count..], &zeros[count..])?;
+                        Ok(([&primals[..count], &outs].concat(), [&tangents[..count], &out_tangents].concat()))
+                    }),
+                },
+                operands,
+            )
         })
     }
 

@@ -223,12 +223,9 @@ fn derive(
     for ((primal, is_primal_batched), mark) in primals.iter().zip(batched).zip(marks) {
         let tangent = if *mark { operand_tangents.next() } else { None };
         let flag = *is_primal_batched || tangent.is_some_and(|(_, batched)| *batched);
-        let with_batch = |array: &Array, is_batched: bool| match flag {
-            true => move_batch(array, is_batched.then_some(0), 0, size),
-            false => array.clone(),
-        };
-        values.push(with_batch(primal, *is_primal_batched));
-        tangents.push(tangent.map(|(t, is_batched)| with_batch(t, *is_batched)));
+        let size = flag.then_some(size);
+        values.push(with_batch(primal, *is_primal_batched, size));
+        tangents.push(tangent.map(|(t, is_batched)| with_batch(t, *is_batched, size)));
         flags.push(flag);
     }
     let avals: Vec<Aval> = values.iter().map(Array::aval).collect();
@@ -250,4 +247,12 @@ fn derive(
     let tangents: Vec<Array> = tangents.collect();
     let tangent_flags: Vec<bool> = out_flags.iter().zip(out_marks).filter(|(_, m)| **m).map(|(f, _)| *f).collect();
     Ok(([outs, tangents].concat(), [out_flags, tangent_flags].concat()))
+}
+
+/// Moves the batch of `array` to the front, or adds one of this size; without a size, the array has no batch.
+fn with_batch(array: &Array, is_batched: bool, size: Option<usize>) -> Array {
+    match size {
+        Some(size) => move_batch(array, is_batched.then_some(0), 0, size),
+        None => array.clone(),
+    }
 }

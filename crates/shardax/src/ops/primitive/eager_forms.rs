@@ -107,20 +107,13 @@ impl Primitive for PowerOf {
         let scalar = Aval::scalar(DType::I32);
         let exponent = cx.op("stablehlo.reshape", &[args[1]], "", &scalar);
         let zero = cx.constant(Scalar::Int(0), &scalar);
-        // True where the exponent has one of these bits.
-        let has_bits = |cx: &mut Lowering, bits: u32| {
-            let mask = cx.constant(Scalar::Int(i128::from(bits)), &scalar);
-            let masked = cx.op("stablehlo.and", &[exponent, mask], "", &scalar);
-            let flag = cx.compare("NE", masked, zero);
-            cx.broadcast_in_dim(flag, &[], &out.with_dtype(DType::Bool))
-        };
         let (mut base, mut product) = (args[0], args[0]);
         for bit in 1..EXPONENT_BITS {
             base = cx.op("stablehlo.multiply", &[base, base], "", out);
             let longer = cx.op("stablehlo.multiply", &[product, base], "", out);
-            let has_lower = has_bits(cx, (1 << bit) - 1);
+            let has_lower = has_bits(cx, [exponent, zero], (1 << bit) - 1, out);
             let longer = cx.op("stablehlo.select", &[has_lower, longer, base], "", out);
-            let has_bit = has_bits(cx, 1 << bit);
+            let has_bit = has_bits(cx, [exponent, zero], 1 << bit, out);
             product = cx.op("stablehlo.select", &[has_bit, longer, product], "", out);
         }
         if !self.is_negative {
@@ -129,4 +122,13 @@ impl Primitive for PowerOf {
         let unit = cx.constant(Scalar::Int(1), out);
         Ok(vec![cx.op("stablehlo.divide", &[unit, product], "", out)])
     }
+}
+
+/// Returns `true`, in the shape of `out`, where a scalar exponent has one of these bits.
+fn has_bits(cx: &mut Lowering, [exponent, zero]: [Value; 2], bits: u32, out: &Aval) -> Value {
+    let scalar = Aval::scalar(DType::I32);
+    let mask = cx.constant(Scalar::Int(i128::from(bits)), &scalar);
+    let masked = cx.op("stablehlo.and", &[exponent, mask], "", &scalar);
+    let flag = cx.compare("NE", masked, zero);
+    cx.broadcast_in_dim(flag, &[], &out.with_dtype(DType::Bool))
 }

@@ -114,6 +114,13 @@ fn zero(like: &Array) -> Array {
     Array::literal(Scalar::Int(0), like.dtype(), false)
 }
 
+/// Replaces elements whose real part is infinite with zero.
+fn zero_if_infinite(x: &Array) -> Array {
+    let part = if x.dtype().is_complex() { REAL.apply(x) } else { x.clone() };
+    let infinity = Array::literal(Scalar::float(f64::INFINITY), part.dtype(), false);
+    Select.apply(&Compare::Eq.apply(&part, &infinity), x, &zero(x))
+}
+
 /// Factors out the number with the larger real part; the imaginary part is an angle within ±π.
 fn complex_logaddexp(x: &Array, y: &Array) -> Array {
     let (a, b) = (REAL.apply(x), REAL.apply(y));
@@ -153,11 +160,6 @@ expanded! {
                 let gap = Select.apply(&is_infinite, &SUB.apply(&a[i], &a[1 - i]), &infinity);
                 return MUL.apply(t, &LOGISTIC.apply(&gap));
             }
-            let finite = |x: &Array| {
-                let part = if x.dtype().is_complex() { REAL.apply(x) } else { x.clone() };
-                let infinity = Array::literal(Scalar::float(f64::INFINITY), part.dtype(), false);
-                Select.apply(&Compare::Eq.apply(&part, &infinity), x, &zero(x))
-            };
-            MUL.apply(t, &EXP.apply(&SUB.apply(&finite(&a[i]), &finite(out))))
+            MUL.apply(t, &EXP.apply(&SUB.apply(&zero_if_infinite(&a[i]), &zero_if_infinite(out))))
         };
 }

@@ -35,13 +35,12 @@ pub(crate) fn constrained(cx: &mut Lowering, v: Value, minor_to_major: &str) -> 
     if rank == 0 || (!cx.is_local() && cx.has_quirk("layout-constraint-gathers-shards")) {
         return v;
     }
-    let layouts = |order: &str| format!("[dense<[{order}]> : tensor<{rank}xindex>]");
-    // XLA takes the operand with any layout, whatever is written here.
-    let any: Vec<String> = (0..rank).map(|dim| dim.to_string()).collect();
+    // XLA accepts an operand with any layout, whatever is written here.
+    let dims: Vec<String> = (0..rank).map(|dim| dim.to_string()).collect();
+    let [operand_layouts, result_layouts] =
+        [&dims.join(", "), minor_to_major].map(|order| format!("[dense<[{order}]> : tensor<{rank}xindex>]"));
     let attrs = format!(
-        "call_target_name = \"LayoutConstraint\", backend_config = \"\", operand_layouts = {}, result_layouts = {}",
-        layouts(&any.join(", ")),
-        layouts(minor_to_major)
+        "call_target_name = \"LayoutConstraint\", backend_config = \"\", operand_layouts = {operand_layouts}, result_layouts = {result_layouts}"
     );
     cx.op("stablehlo.custom_call", &[v], &attrs, &aval)
 }

@@ -213,13 +213,12 @@ impl ReduceWindow {
         let dtype = out.dtype;
         let init = cx.constant(self.reducer.identity(dtype), &Aval::scalar(dtype));
         let region = self.reducer.local_region(cx, dtype)?;
-        let column = |f: fn(&WindowDim) -> usize| ints(&self.dims.iter().map(f).collect::<Vec<_>>());
         let attrs = format!(
             "window_dimensions = {}, window_strides = {}, base_dilations = {}, window_dilations = {}, padding = {}",
             ints(&self.window),
-            column(|d| d.stride),
-            column(|d| d.base_dilation),
-            column(|d| d.window_dilation),
+            window::column(&self.dims, |d| d.stride),
+            window::column(&self.dims, |d| d.base_dilation),
+            window::column(&self.dims, |d| d.window_dilation),
             window::padding_attr(&self.dims)
         );
         let out = std::slice::from_ref(out);

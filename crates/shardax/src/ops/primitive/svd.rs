@@ -118,15 +118,22 @@ fn by_rotations(a: &Array) -> Result<[Array; 3]> {
     let nothing = real(&padded).sum(..) * 0;
     let open = &nothing + 1;
     let sweep = |(count, _, w, v): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
-        let step = |_: Array, (off, w, v): (Array, Array, Array)| {
-            let (w, v, found) = rotated(&w, &v);
-            (off.maximum(found), w, v)
-        };
-        let (off, w, v) = fori_loop(0, even as i32 - 1, step, (nothing.clone(), w, v))?;
+        let (off, w, v) = fori_loop(
+            0,
+            even as i32 - 1,
+            |_: Array, (off, w, v): (Array, Array, Array)| {
+                let (w, v, found) = rotated(&w, &v);
+                (off.maximum(found), w, v)
+            },
+            (nothing.clone(), w, v),
+        )?;
         Ok((count + 1, off, w, v))
     };
-    let going = |(count, off, ..): (Array, Array, Array, Array)| off.greater(tolerance) & count.less(MAX_SWEEPS);
-    let (_, _, w, v) = while_loop(going, sweep, (Array::from(0), open, padded, eye))?;
+    let (_, _, w, v) = while_loop(
+        |(count, off, ..): (Array, Array, Array, Array)| off.greater(tolerance) & count.less(MAX_SWEEPS),
+        sweep,
+        (Array::from(0), open, padded, eye),
+    )?;
     let s = SQRT.apply(&real(&columns_dot(&w, &w)));
     // After a sweep, the columns are at their original positions, and the column of zeros is the last.
     Ok([part(&w, 0..n, 0..n), columns(&s, 0, n), part(&v, 0..n, 0..n)])

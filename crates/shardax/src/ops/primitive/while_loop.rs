@@ -313,20 +313,14 @@ impl Primitive for While {
         }
 
         // The loop runs while any entry does; finished entries keep their carry.
-        let predicate = |args: &[Array], carry: &[Array]| -> Result<Array> {
-            let outs = eval(&cond.program, &[&cond.captures, args, carry].concat())?;
-            outs.into_iter().next().ok_or_else(|| {
-                err!(Runtime, "internal error: the condition of a while loop has no result; please report this")
-            })
-        };
         let any = trace(&[types_of(cond_args), types_of(&moved)].concat(), |inputs| {
             let (consts, carry) = inputs.split_at(cond_args.len());
-            Ok(vec![predicate(consts, carry)?.any(..)])
+            Ok(vec![evaluate_condition(&cond, consts, carry)?.any(..)])
         })?;
         let step = trace(&[types_of(cond_args), types_of(body_args), types_of(&moved)].concat(), |inputs| {
             let (consts, rest) = inputs.split_at(cond_args.len());
             let (_, carry) = rest.split_at(body_args.len());
-            let running = predicate(consts, carry)?;
+            let running = evaluate_condition(&cond, consts, carry)?;
             let next = match counting(&this.body)? {
                 None => eval(&body.program, &[&body.captures, rest].concat())?,
                 Some(counted) => {
@@ -348,4 +342,11 @@ impl Primitive for While {
         })?;
         Ok((While::run(any, step, cond_args, &[cond_args, body_args].concat(), &moved)?, out_dims))
     }
+}
+
+fn evaluate_condition(cond: &Traced, args: &[Array], carry: &[Array]) -> Result<Array> {
+    let outs = eval(&cond.program, &[&cond.captures, args, carry].concat())?;
+    outs.into_iter()
+        .next()
+        .ok_or_else(|| err!(Runtime, "internal error: the condition of a while loop has no result; please report this"))
 }

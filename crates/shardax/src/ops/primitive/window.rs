@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::core::lower::{Lowering, Value};
+use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
 use crate::dtype::Scalar;
 use crate::error::{Result, bail, err};
@@ -122,17 +122,25 @@ pub(crate) fn padding_attr(dims: &[WindowDim]) -> String {
 
 /// Formats the window for a printed program, without defaults.
 pub(crate) fn print(dims: &[WindowDim], window_name: &str, base_name: &str) -> String {
-    let list = |f: &dyn Fn(&WindowDim) -> String| dims.iter().map(f).collect::<Vec<_>>().join(",");
     let mut text = format!(
         "window_strides=({}) padding=({})",
-        list(&|d| d.stride.to_string()),
-        list(&|d| format!("({},{})", d.low, d.high))
+        joined(dims, |d| d.stride.to_string()),
+        joined(dims, |d| format!("({},{})", d.low, d.high))
     );
     if dims.iter().any(|d| d.base_dilation != 1) {
-        let _ = write!(text, " {base_name}=({})", list(&|d| d.base_dilation.to_string()));
+        let _ = write!(text, " {base_name}=({})", joined(dims, |d| d.base_dilation.to_string()));
     }
     if dims.iter().any(|d| d.window_dilation != 1) {
-        let _ = write!(text, " {window_name}=({})", list(&|d| d.window_dilation.to_string()));
+        let _ = write!(text, " {window_name}=({})", joined(dims, |d| d.window_dilation.to_string()));
     }
     text
+}
+
+fn joined(dims: &[WindowDim], print: impl Fn(&WindowDim) -> String) -> String {
+    dims.iter().map(print).collect::<Vec<_>>().join(",")
+}
+
+/// Returns one number of each dimension's window, as an attribute.
+pub(crate) fn column(dims: &[WindowDim], number: impl Fn(&WindowDim) -> usize) -> String {
+    ints(&dims.iter().map(number).collect::<Vec<_>>())
 }

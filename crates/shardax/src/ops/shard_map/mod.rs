@@ -125,6 +125,21 @@ impl ShardMap {
         self.axes().filter(|n| !named.contains(*n) && !is_spmd(*n)).collect()
     }
 
+    /// Returns the shardings of values with these specs and ranks, as Shardy's attribute.
+    fn sdy_shardings<'a>(
+        &self,
+        mesh_name: &str,
+        is_open: bool,
+        values: impl Iterator<Item = (&'a PartitionSpec, usize)>,
+    ) -> String {
+        let texts = values.map(|(spec, rank)| {
+            let sharding = NamedSharding::new(&self.mesh, spec.clone());
+            let text = if is_open { sharding.sdy_open(mesh_name, rank) } else { sharding.sdy(mesh_name, rank) };
+            text.trim_start_matches("#sdy.sharding").to_owned()
+        });
+        format!("#sdy.sharding_per_value<[{}]>", texts.collect::<Vec<_>>().join(", "))
+    }
+
     fn lower_call(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if self.mesh.size() == 1 {
             // The shard of the only device is the entire value, so there is nothing to partition.
@@ -134,26 +149,14 @@ impl ShardMap {
         let name = cx.mesh_name(&self.mesh);
         // The compiler decides how local shards are split over axes left to it.
         let mut axes = self.mesh.axis_names();
-        let open = !axes.all(|axis| self.axes().any(|name| name == axis) || cx.manual_axes.contains(&axis));
-        let specs = |specs: &[PartitionSpec], avals: &[Aval]| {
-            let texts: Vec<String> = specs
-                .iter()
-                .zip(avals)
-                .map(|(s, a)| {
-                    let sharding = NamedSharding::new(&self.mesh, s.clone());
-                    let text = if open { sharding.sdy_open(&name, a.rank()) } else { sharding.sdy(&name, a.rank()) };
-                    text.trim_start_matches("#sdy.sharding").to_owned()
-                })
-                .collect();
-            format!("#sdy.sharding_per_value<[{}]>", texts.join(", "))
-        };
-        let in_avals: Vec<Aval> = args.iter().map(|&v| cx.aval(v)).collect();
+        let is_open = !axes.all(|axis| self.axes().any(|name| name == axis) || cx.manual_axes.contains(&axis));
+        let in_ranks = args.iter().map(|&v| cx.shape(v).len());
+        let in_shardings = self.sdy_shardings(&name, is_open, self.in_specs.iter().zip(in_ranks));
+        let out_shardings = self.sdy_shardings(&name, is_open, self.out_specs.iter().zip(outs.iter().map(Aval::rank)));
         let axes: Vec<String> = self.axes().map(|n| self.mesh.axis_text(n)).collect();
         let attrs = format!(
-            "in_shardings = {}, manual_axes = #sdy<manual_axes{{{}}}>, out_shardings = {}",
-            specs(&self.in_specs, &in_avals),
-            axes.join(", "),
-            specs(&self.out_specs, outs)
+            "in_shardings = {in_shardings}, manual_axes = #sdy<manual_axes{{{}}}>, out_shardings = {out_shardings}",
+            axes.join(", ")
         );
         let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
         let region = self.in_manual(cx, |cx| {

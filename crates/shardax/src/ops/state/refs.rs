@@ -308,21 +308,22 @@ impl RefPart {
     fn read(&self, masked: Option<(Array, Array)>, padded: bool) -> Array {
         let location = Location::caller();
         let _line = source::enter_at(location);
-        let read = || {
-            let (access, mut operands) = self.access(padded, masked.is_some())?;
-            let has_other = masked.is_some();
-            if let Some((mask, other)) = masked {
-                operands.push(fitted("load", &other, &access.part)?);
-                operands.push(mask_of(&mask, &access.part)?);
-            }
-            let get = Get { access, other: has_other };
-            match self.of.cell(&operands) {
-                Some(cell) if get.access.is_whole() => Ok(get.read(&operands, &copied(&cell.get())?)),
-                Some(cell) => Ok(get.read(&operands, &cell.get())),
-                None => Ok(bind1(get, &operands)),
-            }
-        };
-        read().unwrap_or_else(|e| self.failed(e, location))
+        self.try_read(masked, padded).unwrap_or_else(|e| self.failed(e, location))
+    }
+
+    fn try_read(&self, masked: Option<(Array, Array)>, padded: bool) -> Result<Array> {
+        let (access, mut operands) = self.access(padded, masked.is_some())?;
+        let has_other = masked.is_some();
+        if let Some((mask, other)) = masked {
+            operands.push(fitted("load", &other, &access.part)?);
+            operands.push(mask_of(&mask, &access.part)?);
+        }
+        let get = Get { access, other: has_other };
+        match self.of.cell(&operands) {
+            Some(cell) if get.access.is_whole() => Ok(get.read(&operands, &copied(&cell.get())?)),
+            Some(cell) => Ok(get.read(&operands, &cell.get())),
+            None => Ok(bind1(get, &operands)),
+        }
     }
 
     /// Replaces the part by `value`, which may read the part, because no other thread can write the ref in between.
@@ -330,30 +331,31 @@ impl RefPart {
     fn write(&self, value: impl FnOnce() -> Array, mask: Option<Array>, padded: bool) -> Array {
         let location = Location::caller();
         let _line = source::enter_at(location);
-        let write = || {
-            let (access, place) = self.access(padded, mask.is_some())?;
-            // Takes the cell's turn before `value` runs, so that no other thread writes between its read and this write.
-            let turn = self.of.cell(&[]).map(Cell::turn);
-            let mut value = fitted("set", &value(), &access.part)?;
-            if let Some(typed) = access.part.sharding().filter(|_| value.aval().sharding().is_none()) {
-                value = value.sharded(typed);
-            }
-            let mut operands = vec![value];
-            operands.extend(place);
-            operands.extend(mask.map(|mask| mask_of(&mask, &access.part)).transpose()?);
-            self.check_written(&access, &operands)?;
-            let swap = Swap { access };
-            match (self.of.cell(&operands), &turn) {
-                (Some(cell), Some(turn)) => {
-                    if swap.access.is_whole() {
-                        operands[0] = copied(&operands[0])?;
-                    }
-                    cell.update(turn, |value| swap.write(&operands, value))
+        self.try_write(value, mask, padded).unwrap_or_else(|e| self.failed(e, location))
+    }
+
+    fn try_write(&self, value: impl FnOnce() -> Array, mask: Option<Array>, padded: bool) -> Result<Array> {
+        let (access, place) = self.access(padded, mask.is_some())?;
+        // Takes the cell's turn before `value` runs, so that no other thread writes between its read and this write.
+        let turn = self.of.cell(&[]).map(Cell::turn);
+        let mut value = fitted("set", &value(), &access.part)?;
+        if let Some(typed) = access.part.sharding().filter(|_| value.aval().sharding().is_none()) {
+            value = value.sharded(typed);
+        }
+        let mut operands = vec![value];
+        operands.extend(place);
+        operands.extend(mask.map(|mask| mask_of(&mask, &access.part)).transpose()?);
+        self.check_written(&access, &operands)?;
+        let swap = Swap { access };
+        match (self.of.cell(&operands), &turn) {
+            (Some(cell), Some(turn)) => {
+                if swap.access.is_whole() {
+                    operands[0] = copied(&operands[0])?;
                 }
-                _ => Ok(bind1(swap, &operands)),
+                cell.update(turn, |value| swap.write(&operands, value))
             }
-        };
-        write().unwrap_or_else(|e| self.failed(e, location))
+            _ => Ok(bind1(swap, &operands)),
+        }
     }
 }
 

@@ -383,15 +383,14 @@ mod tests {
 
     /// `computation: name = f32[elements] opcode(operands), calls`
     fn instruction(computation: &str, name: &str, opcode: &str, operands: &[&str], calls: &[&str]) -> HloInstruction {
-        let all = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         HloInstruction {
             computation: computation.to_owned(),
             in_entry: computation == "main",
             name: name.to_owned(),
             opcode: opcode.to_owned(),
             shapes: vec![(ElementType::F32, vec![8])],
-            operands: all(operands),
-            calls: all(calls),
+            operands: operands.iter().copied().map(str::to_owned).collect(),
+            calls: calls.iter().copied().map(str::to_owned).collect(),
             custom_call_target: (opcode == "custom-call").then(|| name.to_owned()),
             ..Default::default()
         }
@@ -415,21 +414,24 @@ mod tests {
         }
     }
 
+    fn all_gather(computation: &str) -> HloInstruction {
+        instruction(computation, "all-gather", "all-gather", &["x"], &[])
+    }
+
     #[test]
     fn a_collective_of_tpus_that_runs_beside_other_work_counts_once() {
-        let gather = |computation: &str| instruction(computation, "all-gather", "all-gather", &["x"], &[]);
         let program = [
-            gather("fused_computation.12"),
+            all_gather("fused_computation.12"),
             instruction("fused_computation.12", "AsyncCollectiveStart", "custom-call", &["all-gather"], &[]),
-            gather("async_collective_fusion.16"),
+            all_gather("async_collective_fusion.16"),
             instruction("async_collective_fusion.16", "sum", "fusion", &["x"], &["all-reduce-scatter"]),
             instruction("all-reduce-scatter", "all-reduce", "all-reduce", &["x"], &[]),
-            gather("fused_computation.14"),
+            all_gather("fused_computation.14"),
             instruction("fused_computation.14", "AsyncCollectiveDone", "custom-call", &["all-gather"], &[]),
             instruction("main", "start", "fusion", &[], &["fused_computation.12"]),
             instruction("main", "beside", "fusion", &[], &["async_collective_fusion.16"]),
             instruction("main", "done", "fusion", &[], &["fused_computation.14"]),
-            gather("main"),
+            all_gather("main"),
         ];
         assert_eq!(kinds(&program), [(AllGather, 2)]);
     }

@@ -27,12 +27,6 @@ use crate::runtime::multi_process::processes_of;
 pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Result<Vec<Compiled<Args, Out>>> {
     // Threads take the next function when they finish one, because compilation times differ much.
     let (next_index, finished) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while let Some(i) = Some(next_index.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < lowered.len()) {
-            let compiled = lowered[i].compile();
-            finished.lock().unwrap_or_else(PoisonError::into_inner).push((i, compiled));
-        }
-    };
     // All processes must compile programs over shared devices in the same order, so these are compiled sequentially.
     let cores = match lowered.iter().any(|one| processes_of(one.lowered.request.place.devices()).is_some()) {
         true => 1,
@@ -40,11 +34,23 @@ pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Res
     };
     std::thread::scope(|scope| {
         (1..cores.min(lowered.len())).for_each(|_| {
-            scope.spawn(work);
+            scope.spawn(|| compile_remaining(lowered, &next_index, &finished));
         });
-        work();
+        compile_remaining(lowered, &next_index, &finished);
     });
     let mut finished = finished.into_inner().unwrap_or_else(PoisonError::into_inner);
     finished.sort_by_key(|(i, _)| *i);
     finished.into_iter().map(|(_, compiled)| compiled).collect::<Result<_>>().at_caller()
+}
+
+/// Compiles functions until all have been started by this thread or another.
+fn compile_remaining<Args: Tree, Out: Tree>(
+    lowered: &[Lowered<Args, Out>],
+    next_index: &AtomicUsize,
+    finished: &Mutex<Vec<(usize, Result<Compiled<Args, Out>>)>>,
+) {
+    while let Some(i) = Some(next_index.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < lowered.len()) {
+        let compiled = lowered[i].compile();
+        finished.lock().unwrap_or_else(PoisonError::into_inner).push((i, compiled));
+    }
 }

@@ -114,12 +114,11 @@ impl LowerOptions<'_> {
             committed: flat.leaves[i].committed_sharding().cloned(),
             given: self.in_shardings[i].sharding.clone(),
         });
-        let paths = || flat.def.paths();
         let placed = Placing {
             program,
             function: self.function,
             inputs: &captured.chain(arguments).collect::<Vec<_>>(),
-            input_name: &|i| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &paths),
+            input_name: &|i| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &|| flat.def.paths()),
             outputs: &outputs,
             output_name: &output_name,
         }
@@ -127,7 +126,7 @@ impl LowerOptions<'_> {
         let Placed { place, mut in_shardings, out_shardings, committed } = placed;
         let mut auto_inputs = Vec::new();
         for (position, &i) in kept.iter().enumerate() {
-            let (input, name) = (captures.len() + position, || format!("argument{}", paths()[i]));
+            let (input, name) = (captures.len() + position, || format!("argument{}", flat.def.path(i)));
             let layout =
                 layouts::input_sharding(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
             if layout == Some(RequestedLayout::Auto) {

@@ -12,6 +12,13 @@ struct Computation<'a> {
     root: &'a HloInstruction,
 }
 
+impl Computation<'_> {
+    /// The bytes of the result of an instruction.
+    fn bytes_of(&self, name: &str) -> usize {
+        self.by_name.get(name).map_or(0, |i| bytes(&i.shapes))
+    }
+}
+
 type Computations<'a> = HashMap<&'a str, Computation<'a>>;
 
 /// The computations of a program, indexed to compute the traffic and the operations of its instructions.
@@ -63,11 +70,11 @@ impl<'a> Traffic<'a> {
     /// The bytes that an instruction reads and writes per execution. A loop includes the bytes of its body.
     pub fn bytes(&self, i: &HloInstruction) -> usize {
         let own_bytes = self.all.get(i.computation.as_str()).map_or(0, |around| accessed(i, around, &self.all));
-        let inside = || i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
+        let called = i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
         let sum =
             |(_, sequence): &(&str, Vec<&HloInstruction>)| -> usize { sequence.iter().map(|i| self.bytes(i)).sum() };
         let times = usize::try_from(i.trip_count.unwrap_or(1)).unwrap_or(usize::MAX);
-        let called: usize = if is_control(&i.opcode) { inside().map(sum).sum() } else { 0 };
+        let called: usize = if is_control(&i.opcode) { called.map(sum).sum() } else { 0 };
         own_bytes.saturating_add(called.saturating_mul(times))
     }
 
@@ -121,13 +128,10 @@ fn fused<'a>(i: &HloInstruction, all: &'a Computations<'_>) -> Option<&'a Comput
 
 fn accessed(i: &HloInstruction, around: &Computation<'_>, all: &Computations<'_>) -> usize {
     let result = bytes(&i.shapes);
-    let operand = |at: usize| {
-        let name = i.operands.get(at).map(String::as_str);
-        name.and_then(|name| around.by_name.get(name)).map_or(0, |i| bytes(&i.shapes))
-    };
-    let operands = || (0..i.operands.len()).map(operand).sum::<usize>();
+    let operands: Vec<usize> = i.operands.iter().map(|name| around.bytes_of(name)).collect();
     if let Some(inside) = fused(i, all) {
-        let read: usize = (0..i.operands.len()).map(|at| read_of_parameter(at, inside, all, operand(at))).sum();
+        let read = operands.iter().enumerate().map(|(at, &bytes)| read_of_parameter(at, inside, all, bytes));
+        let read: usize = read.sum();
         return read + written(inside.root, inside, all);
     }
     match i.opcode.as_str() {
@@ -135,11 +139,11 @@ fn accessed(i: &HloInstruction, around: &Computation<'_>, all: &Computations<'_>
         "partition-id" | "replica-id" | "opt-barrier" | "optimization-barrier" => 0,
         opcode if is_control(opcode) || opcode.ends_with("-done") => 0,
         "dynamic-slice" | "slice" | "gather" => 2 * result,
-        "dynamic-update-slice" => 2 * operand(1),
-        "scatter" => 3 * operand(2),
+        "dynamic-update-slice" => 2 * operands.get(1).copied().unwrap_or(0),
+        "scatter" => 3 * operands.get(2).copied().unwrap_or(0),
         // The result of a start also holds the operands.
-        opcode if opcode.ends_with("-start") => 2 * result.saturating_sub(operands()),
-        _ => result + operands(),
+        opcode if opcode.ends_with("-start") => 2 * result.saturating_sub(operands.iter().sum()),
+        _ => result + operands.iter().sum::<usize>(),
     }
 }
 
@@ -172,11 +176,11 @@ fn read(value: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>
 /// The bytes that a computation writes: only the slice if the result is an in-place update, otherwise the entire
 /// result.
 fn written(root: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>) -> usize {
-    let operand = |at: usize| root.operands.get(at).and_then(|name| inside.by_name.get(name.as_str()));
+    let mut operands = root.operands.iter().map(|name| inside.by_name.get(name.as_str()));
     match (root.opcode.as_str(), fused(root, all)) {
-        ("tuple", _) => (0..root.operands.len()).filter_map(operand).map(|i| written(i, inside, all)).sum(),
-        ("dynamic-update-slice", _) => operand(1).map_or(0, |update| bytes(&update.shapes)),
-        ("bitcast", _) => operand(0).map_or(0, |i| written(i, inside, all)),
+        ("tuple", _) => operands.flatten().map(|i| written(i, inside, all)).sum(),
+        ("dynamic-update-slice", _) => operands.nth(1).flatten().map_or(0, |update| bytes(&update.shapes)),
+        ("bitcast", _) => operands.next().flatten().map_or(0, |i| written(i, inside, all)),
         (_, Some(deeper)) => written(deeper.root, deeper, all),
         _ => bytes(&root.shapes),
     }

@@ -211,26 +211,36 @@ fn exponential(a: &Array) -> Result<Array> {
     let fourth = product(&square, &square);
     let cube = product(&fourth, &square);
     let powers = [eye_like(&a, n), square, fourth, cube];
-    let polynomial_of_square = |parity: usize| {
-        let coefficients: Vec<f64> = coefficients.iter().skip(parity).step_by(2).copied().collect();
-        let (low, high) = coefficients.split_at(powers.len());
-        let low = combination(&powers, low);
-        if high.is_empty() { low } else { low + product(&powers[3], &combination(&powers[1..], high)) }
-    };
-    let (even, odd) = (polynomial_of_square(0), product(&a, &polynomial_of_square(1)));
+    let even: Vec<f64> = coefficients.iter().step_by(2).copied().collect();
+    let odd: Vec<f64> = coefficients.iter().skip(1).step_by(2).copied().collect();
+    let (even, odd) = (polynomial(&powers, &even), product(&a, &polynomial(&powers, &odd)));
     let r = solve_general(&even - &odd, even + odd);
 
     // Most matrices need few squarings, or none. A loop of conditions has a gradient, unlike one of as many steps as needed.
-    let step = |r: Array, i: Array| {
-        let is_squared = squarings.greater(i);
-        let any = is_squared.any(..);
-        let squared = |(r, is_squared): (Array, Array)| {
-            where_(is_squared.expand_dims([-2, -1]), product(&r, &r), &r).astype(r.dtype())
-        };
-        let r: Array = cond(any, squared, |(r, _): (Array, Array)| r, (r, is_squared))?;
-        Ok((r, ()))
-    };
-    let (r, ()) = scan(step, r, lax::iota(squarings.dtype(), &[MAX_SQUARINGS as usize], 0))?;
+    let (r, ()) = scan(
+        |r: Array, i: Array| {
+            let is_squared = squarings.greater(i);
+            let any = is_squared.any(..);
+            let r: Array = cond(
+                any,
+                |(r, is_squared): (Array, Array)| {
+                    where_(is_squared.expand_dims([-2, -1]), product(&r, &r), &r).astype(r.dtype())
+                },
+                |(r, _): (Array, Array)| r,
+                (r, is_squared),
+            )?;
+            Ok((r, ()))
+        },
+        r,
+        lax::iota(squarings.dtype(), &[MAX_SQUARINGS as usize], 0),
+    )?;
     let much = squarings.greater(f64::from(MAX_SQUARINGS)).expand_dims([-2, -1]);
     Ok(where_(much, f64::NAN, &r).astype(r.dtype()))
+}
+
+/// Evaluates a polynomial of a matrix from its powers 0 to 3.
+fn polynomial(powers: &[Array; 4], coefficients: &[f64]) -> Array {
+    let (low, high) = coefficients.split_at(powers.len());
+    let low = combination(powers, low);
+    if high.is_empty() { low } else { low + product(&powers[3], &combination(&powers[1..], high)) }
 }

@@ -148,8 +148,7 @@ fn by_superdiagonals(t: &Array, diagonal: &Array, next: impl Fn(&Array) -> Array
     let n = t.shape()[0];
     let offset = lax::iota(DType::I32, &[n, n], 1) - lax::iota(DType::I32, &[n, n], 0);
     let start = (eye_like(t, n) * diagonal.expand_dims(0)).astype(t.dtype());
-    let step = |p: Array, f: Array| where_(offset.equal(&p), next(&f), &f).astype(t.dtype());
-    fori_loop(1, n.max(1) as i32, step, start)
+    fori_loop(1, n.max(1) as i32, |p: Array, f: Array| where_(offset.equal(&p), next(&f), &f).astype(t.dtype()), start)
 }
 
 /// The principal square roots of square matrices `[..., n, n]`, computed with their Schur forms
@@ -245,14 +244,18 @@ fn sylvester(args: &[Array]) -> Result<Array> {
     let f = product(&product(&adjoint(&u), &args[2].astype(r.dtype())), &v);
     let [m, n] = [r.shape()[0], s.shape()[0]];
     // Solves for one column at a time, because the right side of a column contains the columns before it.
-    let step = |k: Array, y: Array| {
-        let column = lax::dynamic_slice_in_dim(&s, &k, 1, 1);
-        let shift = lax::dynamic_slice_in_dim(&column, &k, 1, 0);
-        let right = lax::dynamic_slice_in_dim(&f, &k, 1, 1) - product(&y, &column);
-        let x = solve_triangular_left(&(&r + eye_like(&r, m) * shift), &right);
-        lax::dynamic_update_slice_in_dim(&y, &x, &k, 1)
-    };
-    let y = fori_loop(0, n as i32, step, (&f * 0).astype(f.dtype()))?;
+    let y = fori_loop(
+        0,
+        n as i32,
+        |k: Array, y: Array| {
+            let column = lax::dynamic_slice_in_dim(&s, &k, 1, 1);
+            let shift = lax::dynamic_slice_in_dim(&column, &k, 1, 0);
+            let right = lax::dynamic_slice_in_dim(&f, &k, 1, 1) - product(&y, &column);
+            let x = solve_triangular_left(&(&r + eye_like(&r, m) * shift), &right);
+            lax::dynamic_update_slice_in_dim(&y, &x, &k, 1)
+        },
+        (&f * 0).astype(f.dtype()),
+    )?;
     let x = product(&product(&u, &y), &adjoint(&v));
     Ok(if args[0].dtype().is_complex() { x } else { x.real() })
 }

@@ -175,19 +175,22 @@ pub fn lu_solve((lu, pivots): (impl ArrayLike, impl ArrayLike), b: impl ArrayLik
 fn with_factors(lu: &Array, permutation: &Array, b: &Array, trans: Trans) -> Array {
     let lead = &b.shape()[..b.ndim() - 2];
     let lu = lu.broadcast_to([lead, &lu.shape()[lu.ndim() - 2..]].concat().as_slice());
-    let solve = |x: &Array, lower: bool| {
-        let options = Triangular {
-            left_side: true,
-            lower,
-            unit_diagonal: lower,
-            transpose_a: trans != Trans::No,
-            conjugate_a: trans == Trans::Adjoint,
-        };
-        lax::triangular_solve(&lu, x, options)
-    };
+    let [lower, upper] = [true, false].map(|lower| Triangular {
+        left_side: true,
+        lower,
+        unit_diagonal: lower,
+        transpose_a: trans != Trans::No,
+        conjugate_a: trans == Trans::Adjoint,
+    });
     match trans {
-        Trans::No => solve(&solve(&permute_rows(b, permutation), true), false),
-        _ => permute_rows(&solve(&solve(b, false), true), &permutation.argsort(-1)),
+        Trans::No => {
+            let y = lax::triangular_solve(&lu, &permute_rows(b, permutation), lower);
+            lax::triangular_solve(&lu, &y, upper)
+        }
+        _ => {
+            let y = lax::triangular_solve(&lu, b, upper);
+            permute_rows(&lax::triangular_solve(&lu, &y, lower), &permutation.argsort(-1))
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use crate::fft::FftOptions;
 use crate::fft::helpers::{fftfreq_dtype, rfftfreq_dtype};
 use crate::ops::index::Ellipsis;
 use crate::ops::lax;
-use crate::ops::numpy::{PadMode, PadOptions, ReflectType, conj, promote_dtypes, to_inexact, where_, zeros_dtype};
+use crate::ops::numpy::{
+    PadMode, PadOptions, ReflectType, conj, median, promote_dtypes, to_inexact, where_, zeros_dtype,
+};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::shape::{AxisNumber, normalize_axis};
@@ -402,10 +404,12 @@ impl Segments {
                 Average::Mean => density.mean(-1),
                 Average::Median => {
                     let bias = median_bias(last_size(&density));
-                    let median = |x: Array| crate::ops::numpy::median(x, -1) / bias;
                     match density.dtype().is_complex() {
-                        true => lax::complex(&median(density.real()), &median(density.imag())),
-                        false => median(density),
+                        true => {
+                            let [re, im] = [density.real(), density.imag()].map(|x| median(x, -1) / bias);
+                            lax::complex(&re, &im)
+                        }
+                        false => median(density, -1) / bias,
                     }
                 }
             }])

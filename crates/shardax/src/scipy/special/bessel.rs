@@ -97,14 +97,15 @@ pub fn bessel_jn(z: impl ArrayLike, v: usize, n_iter: usize) -> Array {
 /// The functions of the orders 0 to `v`. The derivative of an order is half the difference of its two neighbors, because
 /// differentiating the recurrence would lose most digits.
 fn orders(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
-    let slopes = move |(z,): (Array,), (t,): (Array,)| -> Result<(Array, Array)> {
-        let _ranks = rank_promotion::allow();
-        let values = orders(&z, v + 1, n_iter.max(v + 1))?;
-        // J₋₁ is -J₁.
-        let lower = concatenate(&[-values.get(1..2), values.get(..v)], 0);
-        Ok((values.get(..v + 1), (lower - values.get(1..v + 2)) * 0.5 * t))
-    };
-    custom_jvp(move |z: Array| downwards(&z, v, n_iter)).defjvp(slopes).apply((z.clone(),))
+    custom_jvp(move |z: Array| downwards(&z, v, n_iter))
+        .defjvp(move |(z,): (Array,), (t,): (Array,)| -> Result<(Array, Array)> {
+            let _ranks = rank_promotion::allow();
+            let values = orders(&z, v + 1, n_iter.max(v + 1))?;
+            // J₋₁ is -J₁.
+            let lower = concatenate(&[-values.get(1..2), values.get(..v)], 0);
+            Ok((values.get(..v + 1), (lower - values.get(1..v + 2)) * 0.5 * t))
+        })
+        .apply((z.clone(),))
 }
 
 /// Miller's recurrence, from order `n_iter` downwards. It starts with arbitrary values, which are divided by the sum that must be 1 at the

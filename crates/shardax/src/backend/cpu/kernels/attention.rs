@@ -59,8 +59,8 @@ pub(crate) fn lower_gradient(of: Window, cx: &mut Lowering, args: &[Value], outs
 }
 
 fn call(target: &str, of: Window, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Vec<Value> {
-    let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    super::call(cx, target, args, &[("before", count(of.before)), ("after", count(of.after))], outs)
+    let [before, after] = [of.before, of.after].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+    super::call(cx, target, args, &[("before", before), ("after", after)], outs)
 }
 
 fn read(frame: &CallFrame<'_>) -> Result<(kernels::Window, usize), String> {

@@ -39,8 +39,7 @@ pub(crate) fn lower(
     if !is_known || !is_worth(out.size(), limits::CUMULATIVE) || !is_enabled(cx) {
         return None;
     }
-    let size = |dims: &[usize]| dims.iter().product::<usize>();
-    let shape = [size(&out.shape[..axis]), out.shape[axis], size(&out.shape[axis + 1..])];
+    let shape = [crate::shape::size(&out.shape[..axis]), out.shape[axis], crate::shape::size(&out.shape[axis + 1..])];
     let x = convert(cx, x, dtype);
     let x = reshape(cx, x, &shape);
     let numbers = [("operation", operation), ("reversed", i64::from(is_reversed))];

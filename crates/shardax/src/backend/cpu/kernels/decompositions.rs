@@ -163,12 +163,11 @@ fn lu<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> 
 
 fn triangular_solve<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
     let threads = number(frame, "threads")?;
-    let is = |name: &str| number(frame, name).map(|flag| flag != 0);
     let triangle = Triangle {
-        is_left: is("left")?,
-        is_lower: is("lower")?,
-        transposes: is("transposed")?,
-        has_unit_diagonal: is("unit")?,
+        is_left: number(frame, "left")? != 0,
+        is_lower: number(frame, "lower")? != 0,
+        transposes: number(frame, "transposed")? != 0,
+        has_unit_diagonal: number(frame, "unit")? != 0,
     };
     let ([a, b], [x]) = frame.split() else { return Err("not two operands and one result".into()) };
     let (matrix, right) = (sizes(a.dims), sizes(b.dims));

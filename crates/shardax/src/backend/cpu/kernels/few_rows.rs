@@ -8,7 +8,7 @@ use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable};
 
 use super::matmul::{contracted_dim, matrices};
-use super::{call, convert, is_enabled, is_worth, limits, number, numbers_mut, reshape, sizes, view};
+use super::{call, convert, is_enabled, is_worth, limits, number, numbers_mut, reshape, size_of_dims, sizes, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -33,10 +33,9 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
 fn product(cx: &mut Lowering, sides: [(Value, &[usize]); 2], max_rows: usize, out: &Aval) -> Option<Value> {
     let [(x, x_contract), (w, w_contract)] = sides;
     let w = stored(cx, w);
-    let free_dims = |v: Value, contract| free(cx.shape(v).len(), contract, &[]);
-    let (x_free, w_free) = (free_dims(x, x_contract), free_dims(w, w_contract));
-    let sizes = |v: Value, dims: &[usize]| dims.iter().map(|&d| cx.shape(v)[d]).product::<usize>();
-    let [rows, columns, depth] = [sizes(x, &x_free), sizes(w, &w_free), sizes(w, w_contract)];
+    let (x_free, w_free) = (free(cx.shape(x).len(), x_contract, &[]), free(cx.shape(w).len(), w_contract, &[]));
+    let [rows, columns, depth] =
+        [size_of_dims(cx.shape(x), &x_free), size_of_dims(cx.shape(w), &w_free), size_of_dims(cx.shape(w), w_contract)];
     let is_narrow = matches!(cx.dtype(w), DType::I8 | DType::U8 | DType::Bf16 | DType::F16);
     let is_float = matches!(out.dtype, DType::F32 | DType::Bf16 | DType::F16);
     let is_matrix = contracted_dim([&[], &w_free, w_contract]).is_some();

@@ -45,28 +45,28 @@ pub(super) fn lower_convolution(target: &str, of: &Conv<'_>, cx: &mut Lowering, 
     let conv = of.conv;
     let filter = [&conv.rhs[2..], &[conv.rhs[1], conv.rhs[0]]].concat();
     let operands = [with_all_dims(cx, args[0], &order(&conv.lhs, 0), 1), with_all_dims(cx, args[1], &filter, 0)];
-    let base = |d: usize| (BASE[d], window(of, d).map_or(1, |w| w.base_dilation as i64));
-    let numbers: Vec<_> = numbers(of, [DILATION, STRIDE]).into_iter().chain((0..SPATIAL).map(base)).collect();
+    let mut numbers = numbers(of, [DILATION, STRIDE]);
+    numbers.extend((0..SPATIAL).map(|d| (BASE[d], window(of, d).map_or(1, |w| w.base_dilation as i64))));
     called(target, of, cx, &operands, &numbers, (&order(&conv.out, 0), 1))
 }
 
 /// The window as attributes of a call; the parameters name the attributes for stride and dilation.
 fn numbers(of: &Conv<'_>, [stride, dilation]: [[&'static str; SPATIAL]; 2]) -> Vec<(&'static str, i64)> {
-    let along = |d: usize| {
-        let w = window(of, d);
-        [
-            (stride[d], w.map_or(1, |w| w.stride as i64)),
-            (dilation[d], w.map_or(1, |w| w.window_dilation as i64)),
-            (LOW[d], w.map_or(0, |w| w.low)),
-        ]
-    };
-    (0..SPATIAL).flat_map(along).collect()
+    (0..SPATIAL)
+        .flat_map(|d| {
+            let w = window(of, d);
+            [
+                (stride[d], w.map_or(1, |w| w.stride as i64)),
+                (dilation[d], w.map_or(1, |w| w.window_dilation as i64)),
+                (LOW[d], w.map_or(0, |w| w.low)),
+            ]
+        })
+        .collect()
 }
 
 /// The window at these positions, for a convolution whose strides and dilations are equal.
 pub(super) fn window_of(of: &Conv<'_>, positions: [usize; SPATIAL]) -> FilterWindow {
-    let along = |d: usize| window(of, d).unwrap_or(WindowDim::new(1));
-    let [a, b, c] = [0, 1, 2].map(along);
+    let [a, b, c] = [0, 1, 2].map(|d| window(of, d).unwrap_or(WindowDim::new(1)));
     FilterWindow {
         stride: [a, b, c].map(|w| w.stride),
         dilation: [a, b, c].map(|w| w.window_dilation),

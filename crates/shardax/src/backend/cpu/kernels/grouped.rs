@@ -12,7 +12,9 @@ use shardax_pjrt::ffi::{Arg, CallFrame};
 
 use super::few_rows::rows_operand;
 use super::matmul::contracted_dim;
-use super::{call, convert, is_enabled, is_worth, limits, number, numbers, numbers_mut, reshape, sizes, view};
+use super::{
+    call, convert, is_enabled, is_worth, limits, number, numbers, numbers_mut, reshape, size_of_dims, sizes, view,
+};
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
@@ -142,8 +144,7 @@ fn product(cx: &mut Lowering, sides: [(Value, &[usize]); 2], max_rows: usize, ou
     let Matrix { integers, scales, minima, is_transposed } = *matrix;
     let [columns, groups, size] = cx.shape(integers)[..] else { return None };
     let (x_free, w_free) = (free(cx.shape(x).len(), x_contract, &[]), free(cx.shape(w).len(), w_contract, &[]));
-    let sizes = |v: Value, dims: &[usize]| dims.iter().map(|&d| cx.shape(v)[d]).product::<usize>();
-    let (rows, depth) = (sizes(x, &x_free), sizes(w, w_contract));
+    let (rows, depth) = (size_of_dims(cx.shape(x), &x_free), size_of_dims(cx.shape(w), w_contract));
     let is_along_groups = depth == groups * size
         && contracted_dim([&[], &w_free, w_contract]).is_some_and(|dim| (dim == 1) == is_transposed);
     let empty = match cx.dtype(integers) {

@@ -9,7 +9,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::few_rows::stored;
 use super::matmul::matrices;
-use super::{call, is_always_used, is_enabled, is_worth, limits, number, numbers_mut, reshape, sizes, view};
+use super::{
+    call, is_always_used, is_enabled, is_worth, limits, number, numbers_mut, reshape, size_of_dims, sizes, view,
+};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -25,9 +27,8 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let [lhs, rhs] = operands.map(|v| cx.aval(v));
     let lhs_free = free(lhs.rank(), &dot.lhs_contract, &dot.lhs_batch);
     let rhs_free = free(rhs.rank(), &dot.rhs_contract, &dot.rhs_batch);
-    let product = |aval: &Aval, dims: &[usize]| dims.iter().map(|&d| aval.shape[d]).product::<usize>();
-    let (batch, depth) = (product(&lhs, &dot.lhs_batch), product(&lhs, &dot.lhs_contract));
-    let (rows, columns) = (product(&lhs, &lhs_free), product(&rhs, &rhs_free));
+    let (batch, depth) = (size_of_dims(&lhs.shape, &dot.lhs_batch), size_of_dims(&lhs.shape, &dot.lhs_contract));
+    let (rows, columns) = (size_of_dims(&lhs.shape, &lhs_free), size_of_dims(&rhs.shape, &rhs_free));
     let work = [rows, columns, depth].into_iter().fold(batch, usize::saturating_mul);
     let (is_fast, limit, min_side) = match (dtypes, out.dtype) {
         ([DType::Bf16, DType::Bf16], DType::Bf16 | DType::F32) => {

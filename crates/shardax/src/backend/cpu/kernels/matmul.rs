@@ -8,8 +8,8 @@ use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{
-    call, convert, is_always_used, is_enabled, is_worth, limits, number, numbers_mut, reshape, sizes, transpose, view,
-    widened,
+    call, convert, is_always_used, is_enabled, is_worth, limits, number, numbers_mut, reshape, size_of_dims, sizes,
+    transpose, view, widened,
 };
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
@@ -25,11 +25,10 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     if [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
         return None;
     }
-    let sizes = |aval: &Aval, dims: &[usize]| dims.iter().map(|&d| aval.shape[d]).product::<usize>();
     let lhs_free = free(lhs.rank(), &dot.lhs_contract, &dot.lhs_batch);
     let rhs_free = free(rhs.rank(), &dot.rhs_contract, &dot.rhs_batch);
-    let (batch, depth) = (sizes(&lhs, &dot.lhs_batch), sizes(&lhs, &dot.lhs_contract));
-    let (rows, columns) = (sizes(&lhs, &lhs_free), sizes(&rhs, &rhs_free));
+    let (batch, depth) = (size_of_dims(&lhs.shape, &dot.lhs_batch), size_of_dims(&lhs.shape, &dot.lhs_contract));
+    let (rows, columns) = (size_of_dims(&lhs.shape, &lhs_free), size_of_dims(&rhs.shape, &rhs_free));
     let sides = [rows, columns, depth];
     let is_wide = is_always_used() || sides.iter().all(|side| *side >= limits::MATMUL_SIDE);
     let work = sides.into_iter().fold(batch, usize::saturating_mul);
@@ -64,10 +63,9 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
 /// The contracted dimension, 1 or 2, of an operand that is a batch of matrices in memory. `parts` are the batch, free
 /// and contracted dimensions. `None` if they are in another order.
 pub(super) fn contracted_dim([b, f, c]: [&[usize]; 3]) -> Option<usize> {
-    let is_order = |order: [&[usize]; 3]| order.concat().into_iter().enumerate().all(|(i, d)| i == d);
-    if is_order([b, c, f]) {
+    if is_ascending([b, c, f]) {
         Some(1)
-    } else if is_order([b, f, c]) {
+    } else if is_ascending([b, f, c]) {
         Some(2)
     } else {
         None
@@ -108,4 +106,9 @@ fn multiply<T: Float + FromBytes + IntoBytes + Immutable>(
 ) -> Result<(), String> {
     let (lhs, rhs) = (sizes(a.dims), sizes(b.dims));
     Ok(kernels::matmul::<T>(view(a, &lhs)?, view(b, &rhs)?, dims, numbers_mut(c)?, threads)?)
+}
+
+/// Returns `true` if the dimensions are numbered in this order.
+fn is_ascending(order: [&[usize]; 3]) -> bool {
+    order.concat().into_iter().enumerate().all(|(i, d)| i == d)
 }

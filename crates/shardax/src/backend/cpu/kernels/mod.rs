@@ -99,13 +99,8 @@ fn threads(cx: &Lowering) -> usize {
 fn call(cx: &mut Lowering, target: &str, args: &[Value], numbers: &[(&str, i64)], outs: &[Aval]) -> Vec<Value> {
     let threads = threads(cx);
     let numbers: String = numbers.iter().map(|(name, n)| format!("{name} = {n} : i64, ")).collect();
-    let layout = |rank: usize| {
-        let dims: Vec<String> = (0..rank).rev().map(|d| d.to_string()).collect();
-        format!("dense<[{}]> : tensor<{rank}xindex>", dims.join(", "))
-    };
-    let layouts = |ranks: Vec<usize>| ranks.into_iter().map(layout).collect::<Vec<_>>().join(", ");
-    let operands = layouts(args.iter().map(|&v| cx.shape(v).len()).collect());
-    let results = layouts(outs.iter().map(Aval::rank).collect());
+    let operands = row_major_layouts(args.iter().map(|&v| cx.shape(v).len()));
+    let results = row_major_layouts(outs.iter().map(Aval::rank));
     let attrs = format!(
         "call_target_name = \"{target}\", api_version = 4 : i32, backend_config = {{{numbers}threads = {threads} : i64}}, \
          operand_layouts = [{operands}], result_layouts = [{results}]"
@@ -167,4 +162,18 @@ fn numbers_mut<'a, T: FromBytes + IntoBytes>(ret: &'a mut Ret<'_>) -> std::resul
 /// The dimensions of an argument or a result.
 fn sizes(dims: &[i64]) -> Shape {
     dims.iter().map(|&d| d as usize).collect()
+}
+
+/// Returns the number of elements along these dimensions.
+fn size_of_dims(shape: &[usize], dims: &[usize]) -> usize {
+    dims.iter().map(|&d| shape[d]).product()
+}
+
+/// Returns row-major layouts of arrays with these ranks, as attributes.
+fn row_major_layouts(ranks: impl Iterator<Item = usize>) -> String {
+    let layouts = ranks.map(|rank| {
+        let dims: Vec<String> = (0..rank).rev().map(|d| d.to_string()).collect();
+        format!("dense<[{}]> : tensor<{rank}xindex>", dims.join(", "))
+    });
+    layouts.collect::<Vec<_>>().join(", ")
 }

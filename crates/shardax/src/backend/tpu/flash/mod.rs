@@ -92,8 +92,9 @@ fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     match of.implementation {
         Some(Implementation::Flash) => true,
         None => {
-            let is_long = |x: Value| cx.shape(x).iter().nth_back(2).is_some_and(|&n| n >= MIN_POSITIONS_FOR_KERNEL);
-            let is_worthwhile = is_long(args[0]) && is_long(args[1]) || config::attention_kernels().is_some();
+            let mut lengths = args[..2].iter().map(|&x| cx.shape(x).iter().nth_back(2));
+            let are_long = lengths.all(|n| n.is_some_and(|&n| n >= MIN_POSITIONS_FOR_KERNEL));
+            let is_worthwhile = are_long || config::attention_kernels().is_some();
             cx.platform == Platform::Tpu && !cx.portable && is_worthwhile
         }
         Some(_) => false,

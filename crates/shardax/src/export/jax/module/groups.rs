@@ -12,6 +12,13 @@ struct Factor {
     stride: i64,
 }
 
+impl Factor {
+    /// Returns `true` for a factor of this part of an axis: its axis, the product of the sizes before it, and its size.
+    fn is_in(&self, &(axis, before, size): &(usize, i64, i64)) -> bool {
+        self.axis == axis && before <= self.before && self.before < before.saturating_mul(size)
+    }
+}
+
 impl<'a> Writer<'a> {
     /// Replaces the groups of a collective over mesh axes by lists of devices.
     pub(super) fn flatten_groups(&self, op: &mut Operation<'a>) -> Result<()> {
@@ -36,12 +43,9 @@ impl<'a> Writer<'a> {
         self.dictionary.spend(devices.saturating_mul(8))?;
         let parts = self.axis_parts(mesh, axes)?;
         let factors = factors(mesh, devices as i64, &parts)?;
-        let is_in = |factor: &&Factor, &(axis, before, size): &(usize, i64, i64)| {
-            factor.axis == axis && before <= factor.before && factor.before < before.saturating_mul(size)
-        };
         let within: Vec<&Factor> =
-            parts.iter().flat_map(|part| factors.iter().filter(move |factor| is_in(factor, part))).collect();
-        let across = factors.iter().filter(|factor| !parts.iter().any(|part| is_in(factor, part))).collect::<Vec<_>>();
+            parts.iter().flat_map(|part| factors.iter().filter(move |factor| factor.is_in(part))).collect();
+        let across = factors.iter().filter(|factor| !parts.iter().any(|part| factor.is_in(part))).collect::<Vec<_>>();
         let (first, offsets) = (offsets(&across), offsets(&within));
         let devices = first.iter().flat_map(|first| offsets.iter().map(move |offset| first + offset)).collect();
         Ok(Attribute::Numbers(vec![first.len() as i64, offsets.len() as i64], devices))

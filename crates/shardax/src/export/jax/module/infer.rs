@@ -7,7 +7,6 @@ impl<'a> Writer<'a> {
     /// The shapes of results.
     pub(super) fn inferred(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {
         // JAX's programs use these operations with symbolic sizes; StableHLO specifies the shapes.
-        let shape = |operand: usize| self.shape(op, operand);
         Ok(match called(op) {
             "abs"
             | "add"
@@ -61,21 +60,21 @@ impl<'a> Writer<'a> {
             | "tan"
             | "tanh"
             | "batch_norm_inference"
-            | "xor" => vec![shape(0)?],
+            | "xor" => vec![self.shape(op, 0)?],
             "all_reduce" | "optimization_barrier" | "scatter" | "sort" | "while" => {
-                (0..op.results.len()).map(shape).collect::<Result<_>>()?
+                (0..op.results.len()).map(|i| self.shape(op, i)).collect::<Result<_>>()?
             }
-            "clamp" | "select" | "triangular_solve" => vec![shape(1)?],
+            "clamp" | "select" | "triangular_solve" => vec![self.shape(op, 1)?],
             "transpose" => {
-                let operand = shape(0)?;
+                let operand = self.shape(op, 0)?;
                 let transposed = self.dims(op, "permutation")?.into_iter().map(|dim| at(&operand, dim).copied());
                 vec![transposed.collect::<Result<_>>()?]
             }
             "concatenate" => {
-                let (mut first, dim) = (shape(0)?, self.number(op, "dimension")?);
+                let (mut first, dim) = (self.shape(op, 0)?, self.number(op, "dimension")?);
                 at(&first, dim)?;
                 for operand in 1..op.operands.len() {
-                    first[dim] = first[dim].saturating_add(*at(&shape(operand)?, dim)?);
+                    first[dim] = first[dim].saturating_add(*at(&self.shape(op, operand)?, dim)?);
                 }
                 vec![first]
             }
@@ -98,7 +97,7 @@ impl<'a> Writer<'a> {
                 let names = ["edge_padding_low", "edge_padding_high", "interior_padding"];
                 let [low, high, inner] = names.map(|name| self.numbers(op, name));
                 let padding = low?.into_iter().zip(high?).zip(inner?);
-                let padded = shape(0)?.into_iter().zip(padding);
+                let padded = self.shape(op, 0)?.into_iter().zip(padding);
                 vec![
                     padded
                         .map(|(size, ((low, high), inner))| {
@@ -109,7 +108,7 @@ impl<'a> Writer<'a> {
                 ]
             }
             "dot_general" => {
-                let (a, b) = (shape(0)?, shape(1)?);
+                let (a, b) = (self.shape(op, 0)?, self.shape(op, 1)?);
                 let (batch, of_a) =
                     (self.dims(op, "lhs_batching_dimensions")?, self.dims(op, "lhs_contracting_dimensions")?);
                 let (same, of_b) =
@@ -119,13 +118,13 @@ impl<'a> Writer<'a> {
             }
             "reduce" => {
                 let reduced = self.dims(op, "dimensions")?;
-                (0..op.results.len()).map(|i| Ok(without(&shape(i)?, &reduced))).collect::<Result<_>>()?
+                (0..op.results.len()).map(|i| Ok(without(&self.shape(op, i)?, &reduced))).collect::<Result<_>>()?
             }
             "reduce_window" => {
                 let names = ["window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding"];
                 let [window, strides, base, dilations, padding] = names.map(|name| self.numbers(op, name));
                 let (window, strides, base, dilations, padding) = (window?, strides?, base?, dilations?, padding?);
-                let operand = shape(0)?;
+                let operand = self.shape(op, 0)?;
                 let sizes = operand.iter().enumerate().map(|(dim, &size)| {
                     let [low, high] = [2 * dim, 2 * dim + 1].map(|i| at(&padding, i).copied());
                     let moved = dilated(size, *at(&base, dim)?).saturating_add(low?).saturating_add(high?);
@@ -136,7 +135,7 @@ impl<'a> Writer<'a> {
             "gather" => self.gathered(op)?,
             "convolution" => self.convolved(op)?,
             "fft" => {
-                let (mut sizes, lengths) = (shape(0)?, self.numbers(op, "fft_length")?);
+                let (mut sizes, lengths) = (self.shape(op, 0)?, self.numbers(op, "fft_length")?);
                 if let (Some(last), Some(length), Attribute::Choice(_, kind)) =
                     (sizes.last_mut(), lengths.last(), self.dictionary.of_name(&op.named, "fft_type")?)
                 {
@@ -182,17 +181,14 @@ impl<'a> Writer<'a> {
         let batch = *at(&image, self.number(op, "input_batch_dimension")?)? / groups.max(1);
         let features = *at(&kernel, self.number(op, "kernel_output_feature_dimension")?)?;
         // A damaged file may number dimensions that the result does not have.
-        let mut set = |dim: usize, size: i64| -> Result<()> {
-            *out.get_mut(dim).ok_or_else(|| unread(op))? = size;
-            Ok(())
-        };
-        set(self.number(op, "output_batch_dimension")?, batch)?;
-        set(self.number(op, "output_feature_dimension")?, features)?;
+        *out.get_mut(self.number(op, "output_batch_dimension")?).ok_or_else(|| unread(op))? = batch;
+        *out.get_mut(self.number(op, "output_feature_dimension")?).ok_or_else(|| unread(op))? = features;
         for (i, &dim) in to.iter().enumerate() {
             let (size, window) = (*at(&image, *at(&from, i)?)?, *at(&kernel, *at(&by, i)?)?);
             let (low, high) = (*at(&padding, 2 * i)?, *at(&padding, 2 * i + 1)?);
             let moved = dilated(size, *at(&base, i)?).saturating_add(low).saturating_add(high);
-            set(dim, windows(moved, dilated(window, *at(&dilations, i)?), *at(&strides, i)?)?)?;
+            let size = windows(moved, dilated(window, *at(&dilations, i)?), *at(&strides, i)?)?;
+            *out.get_mut(dim).ok_or_else(|| unread(op))? = size;
         }
         Ok(vec![out])
     }

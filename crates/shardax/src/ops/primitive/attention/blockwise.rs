@@ -153,20 +153,24 @@ pub(crate) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
             zeros_dtype(output.as_slice(), DType::F32),
         );
         let (first_block, end) = blocks.range(&at);
-        let add = |key: Array, (max, sum, y): (Array, Array, Array)| {
-            let block = blocks.block(&rows, &at, &key);
-            let (scores, _) = block.scores(f64::NEG_INFINITY);
-            let new_max = maximum(&max, scores.max(-1));
-            let weights = (scores - new_max.expand_dims(-1)).exp();
-            let scaled_sum = sum * (max - &new_max).exp();
-            let sum = &scaled_sum + weights.sum(-1);
-            // The running output is normalized, because sums of weights times values may be too large.
-            let part = 1.0 / where_(sum.greater(0.0), &sum, 1.0);
-            let y =
-                y * of_output(&(scaled_sum * &part)) + block.of_queries(&(weights * part.expand_dims(-1)), &block.x.v);
-            (new_max, sum, y)
-        };
-        let (max, sum, y) = fori_loop(first_block, end, add, start)?;
+        let (max, sum, y) = fori_loop(
+            first_block,
+            end,
+            |key: Array, (max, sum, y): (Array, Array, Array)| {
+                let block = blocks.block(&rows, &at, &key);
+                let (scores, _) = block.scores(f64::NEG_INFINITY);
+                let new_max = maximum(&max, scores.max(-1));
+                let weights = (scores - new_max.expand_dims(-1)).exp();
+                let scaled_sum = sum * (max - &new_max).exp();
+                let sum = &scaled_sum + weights.sum(-1);
+                // The running output is normalized, because sums of weights times values may be too large.
+                let part = 1.0 / where_(sum.greater(0.0), &sum, 1.0);
+                let y = y * of_output(&(scaled_sum * &part))
+                    + block.of_queries(&(weights * part.expand_dims(-1)), &block.x.v);
+                (new_max, sum, y)
+            },
+            start,
+        )?;
         Ok(((), (max, sum, y)))
     };
     let ((), (max, sum, y)) = scan(step, (), blocks.each())?;
@@ -216,16 +220,23 @@ pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
         // Sums over the blocks of keys the tangent of the output, and the weighted mean of the scores' tangents.
         let start = (zeros_dtype(output.as_slice(), DType::F32), zeros_dtype(max.shape(), DType::F32));
         let (first_block, end) = blocks.range(&at);
-        let add = |key: Array, (dy, mean): (Array, Array)| {
-            let block = blocks.block(&rows, &at, &key);
-            let tangents = moved.of_keys(&(&key * blocks.block[1] as i32), blocks.block[1]);
-            let (weights, slope) = weights(&block, &max, &sum);
-            let scores = block.scores_tangent([&tangents.q, &tangents.k], tangents.bias.as_ref(), &slope);
-            let moved = &weights * scores;
-            let dy = dy + block.of_queries(&moved, &block.x.v) + block.of_queries(&weights, &tangents.v);
-            (dy, mean + moved.sum(-1))
-        };
-        Ok(((), fori_loop(first_block, end, add, start)?))
+        Ok((
+            (),
+            fori_loop(
+                first_block,
+                end,
+                |key: Array, (dy, mean): (Array, Array)| {
+                    let block = blocks.block(&rows, &at, &key);
+                    let tangents = moved.of_keys(&(&key * blocks.block[1] as i32), blocks.block[1]);
+                    let (weights, slope) = weights(&block, &max, &sum);
+                    let scores = block.scores_tangent([&tangents.q, &tangents.k], tangents.bias.as_ref(), &slope);
+                    let moved = &weights * scores;
+                    let dy = dy + block.of_queries(&moved, &block.x.v) + block.of_queries(&weights, &tangents.v);
+                    (dy, mean + moved.sum(-1))
+                },
+                start,
+            )?,
+        ))
     };
     let ((), (dy, mean)) = scan(step, (), blocks.each())?;
     let (dy, mean) = (blocks.joined(&dy, -3), blocks.joined(&mean, -1));
@@ -280,16 +291,20 @@ pub(crate) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<
         let ct = blocks.row_block(&of_output_rows, &at, -3);
         let (first_block, end) = blocks.range(&at);
         type State = (Array, (Array, Array, Option<Array>));
-        let add = |key: Array, (dq, (dk, dv, dbias)): State| {
-            let block = blocks.block(&rows, &at, &key);
-            let (weights, slope) = weights(&block, &max, &sum);
-            let [of_q, of_k, of_v, scores] = block.cotangents(&weights, &slope, &ct, &mean);
-            let [query_at, key_at] = [&at * blocks.block[0] as i32, &key * blocks.block[1] as i32];
-            let dbias = dbias.map(|total| add_bias_block(&total, &scores, [query_at.clone(), key_at.clone()]));
-            let at_keys = [(-3, key_at)];
-            (dq + of_q, (add_at(&dk, of_k, &at_keys), add_at(&dv, of_v, &at_keys), dbias))
-        };
-        let (dq, carry) = fori_loop(first_block, end, add, (zeros_f32(&rows.q), carry))?;
+        let (dq, carry) = fori_loop(
+            first_block,
+            end,
+            |key: Array, (dq, (dk, dv, dbias)): State| {
+                let block = blocks.block(&rows, &at, &key);
+                let (weights, slope) = weights(&block, &max, &sum);
+                let [of_q, of_k, of_v, scores] = block.cotangents(&weights, &slope, &ct, &mean);
+                let [query_at, key_at] = [&at * blocks.block[0] as i32, &key * blocks.block[1] as i32];
+                let dbias = dbias.map(|total| add_bias_block(&total, &scores, [query_at.clone(), key_at.clone()]));
+                let at_keys = [(-3, key_at)];
+                (dq + of_q, (add_at(&dk, of_k, &at_keys), add_at(&dv, of_v, &at_keys), dbias))
+            },
+            (zeros_f32(&rows.q), carry),
+        )?;
         Ok((carry, dq))
     };
     let start = (zeros_f32(&blocks.x.k), zeros_f32(&blocks.x.v), bias.map(zeros_f32));

@@ -53,29 +53,27 @@ impl Given {
         let (batch, queries, heads, keys) = (&q[..rank - 3], q[rank - 3], q[rank - 2], k[rank - 3]);
         let scores = [batch, &[heads, queries, keys]].concat();
         // Each operand has its own help, so they are checked one after the other.
-        let broadcasts = |x: &Aval| x.rank() == rank && x.shape.iter().zip(&scores).all(|(m, n)| *m == 1 || m == n);
-        let ids = |x: &Aval, last: &[usize]| x.dtype.is_integer() && *x.shape == [batch, last].concat();
         let x = Operands::of(self, args);
         if let Some(bias) = &x.bias
-            && (!bias.dtype.is_float() || !broadcasts(bias))
+            && (!bias.dtype.is_float() || !broadcasts_to(bias, &scores))
         {
             return Err(err!(Type, "the bias {bias} of attention does not broadcast to its scores, {scores:?}")
                 .help(BROADCASTS));
         }
         if let Some(mask) = &x.mask
-            && (mask.dtype != DType::Bool || !broadcasts(mask))
+            && (mask.dtype != DType::Bool || !broadcasts_to(mask, &scores))
         {
             return Err(err!(Type, "the mask {mask} of attention does not broadcast to its scores, {scores:?}")
                 .help(BROADCASTS));
         }
         for lengths in [&x.query_lengths, &x.key_lengths].into_iter().flatten() {
-            if !ids(lengths, &[]) {
+            if !are_integers(lengths, batch) {
                 return Err(err!(Type, "sequence lengths {lengths} do not fit attention of a batch of {batch:?}")
                     .help("give an integer for each example of the batch"));
             }
         }
         for (segments, n) in x.segments.iter().flatten().zip([queries, keys]) {
-            if !ids(segments, &[n]) {
+            if !are_integers(segments, &[batch, &[n]].concat()) {
                 return Err(err!(
                     Type,
                     "segment ids {segments} do not fit attention of a batch of {batch:?} with {n} positions"
@@ -135,13 +133,14 @@ impl<T: Clone> Operands<T> {
     /// Reads the operands from the start of a primitive's arguments, whose number the primitive has checked.
     pub(crate) fn of(given: Given, args: &[T]) -> Self {
         let mut optional = args[Given::BIAS..].iter().cloned();
-        let mut take = |given: bool| if given { optional.next() } else { None };
         Operands {
-            bias: take(given.bias),
-            mask: take(given.mask),
-            query_lengths: take(given.query_lengths),
-            key_lengths: take(given.key_lengths),
-            segments: take(given.segments).zip(take(given.segments)).map(<[T; 2]>::from),
+            bias: next_if(given.bias, &mut optional),
+            mask: next_if(given.mask, &mut optional),
+            query_lengths: next_if(given.query_lengths, &mut optional),
+            key_lengths: next_if(given.key_lengths, &mut optional),
+            segments: next_if(given.segments, &mut optional)
+                .zip(next_if(given.segments, &mut optional))
+                .map(<[T; 2]>::from),
             ..Operands::new(&args[0], &args[1], &args[2])
         }
     }
@@ -213,4 +212,17 @@ fn cut(x: &Array, start: &Array, size: usize, axis: i32) -> Array {
         1 => x.clone(),
         _ => dynamic_slice_in_dim(x, start, size, axis),
     }
+}
+
+fn broadcasts_to(x: &Aval, shape: &[usize]) -> bool {
+    x.rank() == shape.len() && x.shape.iter().zip(shape).all(|(m, n)| *m == 1 || m == n)
+}
+
+fn are_integers(x: &Aval, shape: &[usize]) -> bool {
+    x.dtype.is_integer() && &*x.shape == shape
+}
+
+/// Returns the next operand if there is one of this kind.
+fn next_if<T>(is_present: bool, operands: &mut impl Iterator<Item = T>) -> Option<T> {
+    if is_present { operands.next() } else { None }
 }

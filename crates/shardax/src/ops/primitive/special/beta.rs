@@ -38,20 +38,24 @@ pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
 fn fraction(a: &Array, b: &Array, x: &Array, enabled: &Array) -> Result<Array> {
     let (tolerance, steps) = (eps(a.dtype()), if a.dtype() == DType::F64 { 600 } else { 200 });
     let tiny = constant(tolerance * tolerance, a);
-    let safe = |x: Array| where_(ABS.apply(&x).less(&tiny), &tiny, x);
     let unit = constant(1.0, a).broadcast_to(a.shape());
-    let d: Array = 1 / safe(1 - (a + b) * x / (a + 1));
+    let d: Array = 1 / at_least(1 - (a + b) * x / (a + 1), &tiny);
     let state = until_converged(steps, enabled.clone(), vec![d.clone(), unit, d], |m, state| {
         let (d, c, value) = (&state[0], &state[1], &state[2]);
         let twice: Array = a + 2 * m;
         let even: Array = m * (b - m) * x / ((&twice - 1) * &twice);
-        let (d, c) = (1 / safe(&even * d + 1), safe(&even / c + 1));
+        let (d, c) = (1 / at_least(&even * d + 1, &tiny), at_least(&even / c + 1, &tiny));
         let value: Array = value * &d * &c;
         let odd: Array = -((a + m) * (a + b + m) * x) / (&twice * (&twice + 1));
-        let (d, c) = (1 / safe(&odd * d + 1), safe(&odd / c + 1));
+        let (d, c) = (1 / at_least(&odd * d + 1, &tiny), at_least(&odd / c + 1, &tiny));
         let ratio: Array = &d * &c;
         let moving = ABS.apply(&(&ratio - 1)).greater(tolerance);
         (vec![d, c, value * ratio], moving)
     })?;
     Ok(state[2].clone())
+}
+
+/// Replaces elements that are smaller than `tiny` with it, because they are divisors.
+fn at_least(x: Array, tiny: &Array) -> Array {
+    where_(ABS.apply(&x).less(tiny), tiny, x)
 }

@@ -165,8 +165,8 @@ fn log_student_ratio_curve(k: &Array) -> Array {
     let (is_large, h) = student_series(k);
     let square = 1 / (&h * &h);
     let terms = STUDENT.iter().enumerate().rev();
-    let factor = |n: usize| ((2 * n + 1) * (2 * n + 2)) as f64;
-    let series = terms.fold(constant(0.0, k), |sum, (n, c)| sum * &square + factor(n) * c) * &square / h * 0.25;
+    let coefficients = terms.map(|(n, c)| ((2 * n + 1) * (2 * n + 2)) as f64 * c);
+    let series = coefficients.fold(constant(0.0, k), |sum, c| sum * &square + c) * &square / h * 0.25;
     let half = where_(&is_large, 1, k) * 0.5;
     let inverse = 1 / &half;
     let direct = (polygamma(1, &half) - polygamma(1, &(&half + 0.5)) - &inverse * &inverse * 0.5) * 0.25;

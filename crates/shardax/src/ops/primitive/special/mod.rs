@@ -98,15 +98,18 @@ fn until_converged(
     step: impl Fn(&Array, &[Array]) -> (Vec<Array>, Array),
 ) -> Result<Vec<Array>> {
     let zero = constant(0.0, &state[0]);
-    let condition = |(n, moving, _): (Array, Array, Vec<Array>)| moving.any(..) & n.less(steps as f64);
-    // An element that has converged keeps its state.
-    let body = |(n, moving, state): (Array, Array, Vec<Array>)| {
-        let n = n + 1;
-        let (after, still_moving) = step(&n, &state);
-        let state = state.iter().zip(&after).map(|(before, after)| where_(&moving, after, before));
-        (n, &moving & still_moving, state.collect::<Vec<_>>())
-    };
-    Ok(while_loop(condition, body, (zero, moving, state))?.2)
+    Ok(while_loop(
+        |(n, moving, _): (Array, Array, Vec<Array>)| moving.any(..) & n.less(steps as f64),
+        // An element that has converged keeps its state.
+        |(n, moving, state): (Array, Array, Vec<Array>)| {
+            let n = n + 1;
+            let (after, still_moving) = step(&n, &state);
+            let state = state.iter().zip(&after).map(|(before, after)| where_(&moving, after, before));
+            (n, &moving & still_moving, state.collect::<Vec<_>>())
+        },
+        (zero, moving, state),
+    )?
+    .2)
 }
 
 /// The tangent of an operand without an implemented derivative.

@@ -63,6 +63,11 @@ pub(super) fn si(x: &Array) -> Array {
     SIGN.apply(x) * where_(infinite, FRAC_PI_2, where_(near, series * small, far))
 }
 
+/// The ratio of the series' coefficients `k` and `k - 1`.
+fn ci_ratio(k: f64) -> f64 {
+    2.0 * k / ((2.0 * k + 2.0) * (2.0 * k + 1.0) * (2.0 * k + 2.0))
+}
+
 /// The cosine integral, `γ + log(x) + ∫ (cos(t) - 1) / t` from 0, of `|x|`; NaN at negative infinity.
 pub(super) fn ci(x: &Array) -> Array {
     const GAMMA: f64 = 0.577_215_664_901_532_9;
@@ -70,8 +75,7 @@ pub(super) fn ci(x: &Array) -> Array {
     let near = size.less_equal(NEAR);
     let small = where_(&near, &size, 1);
     let square = &small * &small;
-    let ratio = |k: f64| 2.0 * k / ((2.0 * k + 2.0) * (2.0 * k + 1.0) * (2.0 * k + 2.0));
-    let series = GAMMA + LOG.apply(&small) - alternating(&square, ratio) * &square * 0.25;
+    let series = GAMMA + LOG.apply(&small) - alternating(&square, ci_ratio) * &square * 0.25;
     let infinite = size.equal(f64::INFINITY);
     let large = unless(&(&near | &infinite), &size, NEAR);
     let [f, g] = trigonometric(&large);
@@ -96,8 +100,7 @@ pub(super) fn fresnel(x: &Array, sine: bool) -> Array {
     // (4k + 1) (2k)! for the cosine, (4k + 3) (2k + 1)! for the sine.
     let series = match sine {
         true => {
-            let ratio = |k: f64| (4.0 * k - 1.0) / ((4.0 * k + 3.0) * 2.0 * k * (2.0 * k + 1.0));
-            alternating(&square, ratio) * a / 3.0
+            alternating(&square, |k: f64| (4.0 * k - 1.0) / ((4.0 * k + 3.0) * 2.0 * k * (2.0 * k + 1.0))) * a / 3.0
         }
         false => alternating(&square, |k| (4.0 * k - 3.0) / ((4.0 * k + 1.0) * 2.0 * k * (2.0 * k - 1.0))),
     };

@@ -49,10 +49,9 @@ fn derivative(n: &Array, odd: &Array, x: &Array) -> Array {
 /// x⁻ⁿ` is applied in two halves, because `x⁻ⁿ` alone may be too small for the dtype.
 fn positive(n: &Array, x: &Array) -> Array {
     let (count, terms) = if x.dtype() == DType::F64 { (16, BERNOULLI.len()) } else { (8, 5) };
-    let ratio = |base: &Array| POW.apply(&(x / base), n);
     let sum = (1..count).fold(1 / x, |sum, k| {
         let base = x + f64::from(k);
-        sum + ratio(&base) / base
+        sum + POW.apply(&(x / &base), n) / base
     });
     let end = x + f64::from(count);
     let inverse = 1 / &end;
@@ -65,5 +64,5 @@ fn positive(n: &Array, x: &Array) -> Array {
         product = product * (n + (2 * j + 2) as f64) * (n + (2 * j + 3) as f64) * &square;
     }
     let half = POW.apply(x, &(n * -0.5));
-    (sum + ratio(&end) * tail) * &half * EXP.apply(&LGAMMA.apply(&(n + 1))) * half
+    (sum + POW.apply(&(x / &end), n) * tail) * &half * EXP.apply(&LGAMMA.apply(&(n + 1))) * half
 }

@@ -23,7 +23,6 @@ pub(crate) fn zeta_slope(s: &Array, q: &Array) -> Array {
     let wide = if s.dtype().bits() < 32 { DType::F32 } else { s.dtype() };
     let (dtype, s, q) = (s.dtype(), s.astype(wide), q.astype(wide));
     let count = if wide == DType::F64 { 16 } else { 8 };
-    let power = |base: &Array, exponent: &Array| EXP.apply(&(exponent * LOG.apply(base)));
     let first_terms = (0..count).map(|k| {
         let base = &q + k;
         -(LOG.apply(&base) * power(&base, &-&s))
@@ -46,4 +45,9 @@ pub(crate) fn zeta_slope(s: &Array, q: &Array) -> Array {
     }
     let sum = first_terms.chain(corrections).fold(integral + half, |sum, term| sum + term);
     sum.astype(dtype)
+}
+
+/// Raises a positive base to a power.
+fn power(base: &Array, exponent: &Array) -> Array {
+    EXP.apply(&(exponent * LOG.apply(base)))
 }

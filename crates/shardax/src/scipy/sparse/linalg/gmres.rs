@@ -53,15 +53,17 @@ pub(super) fn minimal_residuals(problem: &Problem<'_>) -> Result<Vec<Array>> {
         Ok((r, size))
     };
     type State = (Array, Array, Array, Array);
-    let condition = |(_, _, size, k): State| size.greater(&tolerance) & k.less(problem.restarts);
-    let step = |(x, r, size, k): State| -> Result<State> {
-        let x = &x + correction(&a, &r, &size, problem.restart)?;
-        let (r, size) = residual(&x)?;
-        Ok((x, r, size, k + 1))
-    };
     let x0 = layout.flat(&problem.x0);
     let (r, size) = residual(&x0)?;
-    let (x, ..) = while_loop(condition, step, (x0, r, size, Array::from(0)))?;
+    let (x, ..) = while_loop(
+        |(_, _, size, k): State| size.greater(&tolerance) & k.less(problem.restarts),
+        |(x, r, size, k): State| -> Result<State> {
+            let x = &x + correction(&a, &r, &size, problem.restart)?;
+            let (r, size) = residual(&x)?;
+            Ok((x, r, size, k + 1))
+        },
+        (x0, r, size, Array::from(0)),
+    )?;
     Ok(layout.leaves(&x))
 }
 

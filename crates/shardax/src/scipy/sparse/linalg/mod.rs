@@ -280,21 +280,24 @@ fn conjugate_gradients(problem: &Problem<'_>) -> Result<Vec<Array>> {
     let r = problem.residual()?;
     let p = (problem.m)(&r)?;
     let gamma = inner_real(&r, &p);
-    let condition = |(_, r, _, gamma, k): State| {
-        let square = if problem.is_preconditioned { squares(&r) } else { gamma };
-        square.greater(&tolerance) & k.less(problem.maxiter)
-    };
-    let step = |(x, r, p, gamma, k): State| -> Result<State> {
-        let ap = (problem.a)(&p)?;
-        let alpha = &gamma / inner_real(&p, &ap);
-        let x = add_scaled(&x, &alpha, &p);
-        let r = add_scaled(&r, &-alpha, &ap);
-        let z = (problem.m)(&r)?;
-        let next_gamma = inner_real(&r, &z);
-        let p = add_scaled(&z, &(&next_gamma / gamma), &p);
-        Ok((x, r, p, next_gamma, k + 1))
-    };
-    Ok(while_loop(condition, step, (problem.x0.clone(), r, p, gamma, Array::from(0)))?.0)
+    Ok(while_loop(
+        |(_, r, _, gamma, k): State| {
+            let square = if problem.is_preconditioned { squares(&r) } else { gamma };
+            square.greater(&tolerance) & k.less(problem.maxiter)
+        },
+        |(x, r, p, gamma, k): State| -> Result<State> {
+            let ap = (problem.a)(&p)?;
+            let alpha = &gamma / inner_real(&p, &ap);
+            let x = add_scaled(&x, &alpha, &p);
+            let r = add_scaled(&r, &-alpha, &ap);
+            let z = (problem.m)(&r)?;
+            let next_gamma = inner_real(&r, &z);
+            let p = add_scaled(&z, &(&next_gamma / gamma), &p);
+            Ok((x, r, p, next_gamma, k + 1))
+        },
+        (problem.x0.clone(), r, p, gamma, Array::from(0)),
+    )?
+    .0)
 }
 
 /// Van der Vorst's method ([Saad, 7.4.2](https://www-users.cse.umn.edu/~saad/IterMethBook_2ndEd.pdf)). After a breakdown, a negative
