@@ -66,13 +66,12 @@ pub fn run() -> Result<(), String> {
         println!("the compilers are in {}", folder.display());
         return Ok(());
     }
-    let io = |e: std::io::Error| format!("{}: {e}", folder.display());
     if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(io)?;
+        std::fs::remove_dir_all(&folder).map_err(|e| crate::file_error(&folder, &e))?;
     }
-    std::fs::create_dir_all(&folder).map_err(io)?;
+    std::fs::create_dir_all(&folder).map_err(|e| crate::file_error(&folder, &e))?;
     let requirements = folder.join("requirements.txt");
-    std::fs::write(&requirements, &versions).map_err(io)?;
+    std::fs::write(&requirements, &versions).map_err(|e| crate::file_error(&folder, &e))?;
     println!("downloading 350 MB into {}", folder.display());
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]);
@@ -87,7 +86,7 @@ pub fn run() -> Result<(), String> {
     if !status.success() || !is_complete(&folder) {
         return Err(format!("pip did not install all compilers into {}", folder.display()));
     }
-    std::fs::write(&note, &versions).map_err(io)?;
+    std::fs::write(&note, &versions).map_err(|e| crate::file_error(&folder, &e))?;
     for (name, version, _, file) in PACKAGES {
         println!("{name} {version}: {}", folder.join(file).display());
     }

@@ -65,11 +65,13 @@ fn counts(root: &Path, found: &[Test]) -> Result<String, String> {
 
 /// The cases of a file of reference values: the keys of its `__metadata__`.
 fn names(path: &Path) -> Result<Vec<String>, String> {
-    let bad = || format!("{}: not a file of reference values", path.display());
     let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let length = u64::from_le_bytes(bytes.get(..8).and_then(|b| b.try_into().ok()).ok_or_else(bad)?) as usize;
-    let header = String::from_utf8_lossy(bytes.get(8..8 + length).ok_or_else(bad)?).into_owned();
-    let (_, metadata) = header.split_once("\"__metadata__\":{").ok_or_else(bad)?;
+    let length =
+        u64::from_le_bytes(bytes.get(..8).and_then(|b| b.try_into().ok()).ok_or_else(|| not_reference_values(path))?)
+            as usize;
+    let header =
+        String::from_utf8_lossy(bytes.get(8..8 + length).ok_or_else(|| not_reference_values(path))?).into_owned();
+    let (_, metadata) = header.split_once("\"__metadata__\":{").ok_or_else(|| not_reference_values(path))?;
     // Keys and values alternate.
     let (mut strings, mut rest) = (Vec::new(), metadata);
     while let Some(text) = rest.trim_start_matches([',', ':', ' ']).strip_prefix('"') {
@@ -79,11 +81,15 @@ fn names(path: &Path) -> Result<Vec<String>, String> {
             escaped = c == '\\' && !escaped;
             closes
         });
-        let end = end.ok_or_else(bad)?;
+        let end = end.ok_or_else(|| not_reference_values(path))?;
         strings.push(text[..end].to_owned());
         rest = &text[end + 1..];
     }
     Ok(strings.into_iter().step_by(2).collect())
+}
+
+fn not_reference_values(path: &Path) -> String {
+    format!("{}: not a file of reference values", path.display())
 }
 
 #[cfg(test)]

@@ -135,7 +135,11 @@ fn root() -> PathBuf {
 }
 
 fn read(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+    std::fs::read_to_string(path).map_err(|e| file_error(path, &e))
+}
+
+fn file_error(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
 }
 
 /// Writes the generated pages, or with `check` compares them with the committed ones. Then checks names of tests on

@@ -55,11 +55,12 @@ pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
     let mut begun = start(root, "shardax-examples", "platforms", "programs_on_topologies", &programs)?;
     finish("programs_on_topologies", begun.spawn())?;
 
-    let share = |i: usize| folder.join(format!("golden-{}-of-{}", i, options.processes));
+    let shares = (0..options.processes).map(|i| folder.join(format!("golden-{i}-of-{}", options.processes)));
+    let shares: Vec<PathBuf> = shares.collect();
     // The tests of both crates append to the same files.
     for package in ["shardax", "shardax-nn"] {
-        let processes = (0..options.processes).map(|i| {
-            let mut command = start(root, package, "golden", "families_on_topologies", &share(i))?;
+        let processes = shares.iter().enumerate().map(|(i, share)| {
+            let mut command = start(root, package, "golden", "families_on_topologies", share)?;
             command.env("SHARDAX_TEST_PLATFORMS_EVERY", &options.every);
             command.env("SHARDAX_TEST_PLATFORMS_SHARE", format!("{i}/{}", options.processes));
             command.envs(options.on.as_ref().map(|on| ("SHARDAX_TEST_PLATFORMS_ON", on)));
@@ -74,7 +75,7 @@ pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
     let run = folder.join("run");
     let lines = also_compiled(root, &CASES_OF_TESTS, on, counted)? + &also_compiled(root, &EXAMPLES, on, by_example)?;
     std::fs::write(&run, lines).map_err(|e| format!("{}: {e}", run.display()))?;
-    let files = [programs, run].into_iter().chain((0..options.processes).map(share));
+    let files = [programs, run].into_iter().chain(shares);
     let lines = files.map(|file| crate::read(&file)).collect::<Result<String, _>>()?;
     write(root, &lines)
 }
@@ -147,9 +148,7 @@ fn counted(said: &str) -> String {
         }
     }
     let cases = all.iter().map(|(on, [compiled, all])| format!("case|{on}|{compiled}|{all}\n"));
-    // Without characters that would end a table cell or start a tag.
-    let plain = |why: &str| why.replace('|', "/").replace('<', "(").replace('>', ")");
-    let reasons = rejected.iter().map(|((on, why), n)| format!("caserejected|{on}|{}|{n}\n", plain(why)));
+    let reasons = rejected.iter().map(|((on, why), n)| format!("caserejected|{on}|{}|{n}\n", plain_text(why)));
     cases.chain(reasons).collect()
 }
 
@@ -164,13 +163,12 @@ fn write(root: &Path, lines: &str) -> Result<(), String> {
     let (table, after) = rest.split_once(CLOSE).ok_or("docs/platforms.md: the table has no end marker")?;
     let operations_start = table.find(OPERATIONS).ok_or("docs/platforms.md: the table has no part about operations")?;
     let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
-    let has = |kind: &str| rows.iter().any(|row| row[0] == kind);
     let middle = table.find(CASES).ok_or("docs/platforms.md: the table has no part about JAX's own cases")?;
     let examples_start = table.find(EXAMPLES_RUN).ok_or("docs/platforms.md: the table has no part about examples")?;
-    let programs = if has("program") { programs(&rows) } else { table[..examples_start].to_owned() };
-    let examples = if has("example") { examples(&rows) } else { table[examples_start..middle].to_owned() };
-    let cases = if has("case") { cases(&rows) } else { table[middle..operations_start].to_owned() };
-    let operations = if has("golden") {
+    let programs = if has_rows(&rows, "program") { programs(&rows) } else { table[..examples_start].to_owned() };
+    let examples = if has_rows(&rows, "example") { examples(&rows) } else { table[examples_start..middle].to_owned() };
+    let cases = if has_rows(&rows, "case") { cases(&rows) } else { table[middle..operations_start].to_owned() };
+    let operations = if has_rows(&rows, "golden") {
         operations(&rows, &table[operations_start..])
     } else {
         table[operations_start..].to_owned()
@@ -268,8 +266,8 @@ impl<'a> Cell<'a> {
 
 /// The cells of a page by family and topology.
 fn cells(page: &str) -> BTreeMap<(&str, &str), Cell<'_>> {
-    let row = |line| -> Vec<&str> { str::trim_matches(line, '|').split('|').map(str::trim).collect() };
-    let mut rows = page.lines().filter(|line| line.starts_with("| ")).map(row);
+    let lines = page.lines().filter(|line| line.starts_with("| "));
+    let mut rows = lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<&str>>());
     let names = rows.next().unwrap_or_default();
     let mut cells = BTreeMap::new();
     for row in rows.filter(|row| row[0] != "together") {
@@ -285,12 +283,11 @@ fn operations(rows: &[Vec<&str>], page: &str) -> String {
     let mut text = format!(
         "{OPERATIONS}\nThe checks of the reference values (results, gradients, tangents and batches of every primitive, layer,\nloss and optimizer), compiled for one device: all of them, or one in so many.\n\n"
     );
-    let number = |text: &str| text.parse::<usize>().unwrap_or(0);
     let mut new = BTreeMap::<(&str, &str), Cell>::new();
     for row in rows {
         let ["golden", family, on, every, _, compiled, all] = row[..] else { continue };
         let cell = new.entry((family, on)).or_default();
-        *cell = Cell { compiled: cell.compiled + number(compiled), all: cell.all + number(all), every };
+        *cell = Cell { compiled: cell.compiled + number_or_zero(compiled), all: cell.all + number_or_zero(all), every };
     }
     let mut families = BTreeMap::<&str, BTreeMap<&str, Cell>>::new();
     let mut sums = BTreeMap::<&str, Cell>::new();
@@ -304,19 +301,15 @@ fn operations(rows: &[Vec<&str>], page: &str) -> String {
     let names: Vec<&str> = sums.keys().copied().collect();
     let _ = writeln!(text, "| reference values | {} |", names.join(" | "));
     let _ = writeln!(text, "|---|{}", "--:|".repeat(names.len()));
-    let line = |cells: &BTreeMap<&str, Cell>| {
-        let texts: Vec<String> = names.iter().map(|on| cells.get(on).map_or(String::new(), Cell::text)).collect();
-        texts.join(" | ")
-    };
     for (family, cells) in &families {
-        let _ = writeln!(text, "| {family} | {} |", line(cells));
+        let _ = writeln!(text, "| {family} | {} |", row_of(cells, &names));
     }
-    let _ = writeln!(text, "| together | {} |", line(&sums));
+    let _ = writeln!(text, "| together | {} |", row_of(&sums, &names));
 
     let mut rejected = BTreeMap::<(&str, &str, &str), (usize, &str)>::new();
     for row in rows {
         let ["rejected", family, on, _, why, count, path] = row[..] else { continue };
-        rejected.entry((family, on, why)).or_insert((0, path)).0 += number(count);
+        rejected.entry((family, on, why)).or_insert((0, path)).0 += number_or_zero(count);
     }
     let unchanged_reasons = page.lines().filter_map(|line| {
         let (family, rest) = line.strip_prefix("- ")?.split_once(" for ")?;
@@ -337,6 +330,25 @@ fn operations(rows: &[Vec<&str>], page: &str) -> String {
 
 fn kilobytes(bytes: &str) -> String {
     bytes.parse::<f64>().map_or(String::new(), |bytes| format!("{:.1} kB", bytes / 1000.0))
+}
+
+/// Replaces the characters that would end a table cell or start a tag.
+fn plain_text(text: &str) -> String {
+    text.replace('|', "/").replace('<', "(").replace('>', ")")
+}
+
+fn has_rows(rows: &[Vec<&str>], kind: &str) -> bool {
+    rows.iter().any(|row| row[0] == kind)
+}
+
+fn number_or_zero(text: &str) -> usize {
+    text.parse().unwrap_or(0)
+}
+
+/// Returns the cells of a row of the table, in the order of the columns.
+fn row_of(cells: &BTreeMap<&str, Cell>, columns: &[&str]) -> String {
+    let texts: Vec<String> = columns.iter().map(|on| cells.get(on).map_or(String::new(), Cell::text)).collect();
+    texts.join(" | ")
 }
 
 #[cfg(test)]

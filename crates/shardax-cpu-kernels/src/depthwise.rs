@@ -11,10 +11,10 @@ use crate::view::check;
 use crate::{FilterWindow, Result, View};
 
 /// The maximum number of parts: each adds up some lines of the cotangent.
-const PARTS: usize = 16;
+const MAX_PARTS: usize = 16;
 
 /// The number of features processed together, for vectorization.
-const TOGETHER: usize = 16;
+const CHUNK_FEATURES: usize = 16;
 
 /// Computes the gradient of a depthwise convolution with respect to its filter.
 ///
@@ -62,7 +62,7 @@ impl Kernel<'_> {
         let Operands { of, window, features, .. } = self.0;
         let lines = window.len() / (of.window[2] * features);
         // The parts follow from the shapes, for equal bits whatever the number of threads.
-        let block = lines.div_ceil(PARTS);
+        let block = lines.div_ceil(MAX_PARTS);
         let mut parts = vec![0.0; lines.div_ceil(block) * out.len()];
         let tasks = parts.chunks_mut(out.len()).enumerate();
         let tasks = tasks.map(|(i, sums)| (i * block..((i + 1) * block).min(lines), sums)).collect();
@@ -101,14 +101,14 @@ impl Kernel<'_> {
     /// Adds the products of a line of the window at a position.
     fn add_line(&self, x: &[f32], window: &[f32], position: usize, sums: &mut [f32]) {
         let (of, features) = (&self.0.of, self.0.features);
-        for first in (0..features).step_by(TOGETHER) {
-            let count = TOGETHER.min(features - first);
-            let mut products = [0.0f32; TOGETHER];
+        for first in (0..features).step_by(CHUNK_FEATURES) {
+            let count = CHUNK_FEATURES.min(features - first);
+            let mut products = [0.0f32; CHUNK_FEATURES];
             for element in 0..of.window[2] {
                 let w = &window[element * features + first..][..count];
                 let x = of.meets(2, element, position).map(|at| &x[at * features + first..][..count]);
-                match (x.and_then(|x| x.first_chunk::<TOGETHER>()), w.first_chunk::<TOGETHER>(), x) {
-                    (Some(x), Some(w), _) => (0..TOGETHER).for_each(|i| products[i] += x[i] * w[i]),
+                match (x.and_then(|x| x.first_chunk::<CHUNK_FEATURES>()), w.first_chunk::<CHUNK_FEATURES>(), x) {
+                    (Some(x), Some(w), _) => (0..CHUNK_FEATURES).for_each(|i| products[i] += x[i] * w[i]),
                     (_, _, Some(x)) => products.iter_mut().zip(x).zip(w).for_each(|((sum, x), w)| *sum += x * w),
                     (_, _, None) => products.iter_mut().zip(w).for_each(|(sum, w)| *sum += 0.0 * w),
                 }

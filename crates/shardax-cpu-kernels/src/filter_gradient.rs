@@ -23,7 +23,7 @@ const MIN_COLUMNS: usize = 64;
 
 /// Results of fewer elements are sums of [`PARTS`] parts, each with its own share of the patches, so that threads have
 /// something to divide.
-const SMALL: usize = 1 << 16;
+const MIN_UNDIVIDED_ELEMENTS: usize = 1 << 16;
 const PARTS: usize = 8;
 
 /// A task: some rows of the result of one part.
@@ -92,7 +92,7 @@ impl<'a> Kernel<'a> {
         let positions: usize = self.0.of.positions.iter().product();
         // The number of parts follows from the shapes only, so that the bits do not depend on the number of threads. How
         // positions are divided changes no sum.
-        let count = if out.len() < SMALL { PARTS.min(patches.div_ceil(MIN_PATCHES)) } else { 1 };
+        let count = if out.len() < MIN_UNDIVIDED_ELEMENTS { PARTS.min(patches.div_ceil(MIN_PATCHES)) } else { 1 };
         let block = patches.div_ceil(count).next_multiple_of(MIN_PATCHES);
         let many = (COLUMNS / self.0.features).max(1);
         let few = MIN_COLUMNS.div_ceil(self.0.features);

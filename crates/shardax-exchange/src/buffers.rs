@@ -7,7 +7,7 @@ use crate::lock;
 
 /// The number of buffers in the pool, and the largest capacity.
 const POOL_SIZE: usize = 64;
-const LARGEST: usize = 8 << 20;
+const MAX_CAPACITY: usize = 8 << 20;
 
 #[derive(Default)]
 pub(crate) struct Buffers(Mutex<Vec<Vec<u8>>>);
@@ -30,7 +30,7 @@ impl Buffers {
 
     pub(crate) fn give(&self, buffers: impl IntoIterator<Item = Vec<u8>>) {
         let mut pool = lock(&self.0);
-        pool.extend(buffers.into_iter().filter(|buffer| (1..=LARGEST).contains(&buffer.capacity())));
+        pool.extend(buffers.into_iter().filter(|buffer| (1..=MAX_CAPACITY).contains(&buffer.capacity())));
         let surplus = pool.len().saturating_sub(POOL_SIZE);
         pool.drain(..surplus);
     }

@@ -9,7 +9,7 @@ use shardax_mpi::{Communicator, Messages, Request, World, deadline};
 use shardax_pjrt::ffi::failure_of_run;
 
 use crate::call::Call;
-use crate::order::{LONG, LOOK, Step};
+use crate::order::{COMPARE_AFTER, COMPARE_INTERVAL, Step};
 use crate::{Exchange, Outcome, lock};
 
 /// The time that a process waits for announcements before it reports others as missing.
@@ -159,19 +159,21 @@ impl Channel {
     fn wait(&self, exchange: &Exchange, at: At, request: shardax_mpi::Result<Request>) -> Outcome<Request> {
         let _span =
             tracing::debug_span!("collective", at = at.describe(exchange), processes = ?self.processes).entered();
-        let failed = |error: shardax_mpi::Error| self.failed(exchange, at, &error);
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        let mut request = request.map_err(failed)?;
+        let mut request = request.map_err(|error| self.failed(exchange, at, &error))?;
         let timeout = exchange.timeout();
         let warn = exchange.warn_after().min(timeout);
         let end = deadline(timeout);
         // Waiting processes announce themselves before any of them reports missing ones.
         let mut announcement = Some(deadline(warn / 2));
         let mut warning = (warn < timeout).then(|| deadline(warn));
-        let mut comparison = deadline(LONG);
+        let mut comparison = deadline(COMPARE_AFTER);
         loop {
             let moments = [announcement, warning, Some(comparison)];
-            if request.wait_until(moments.into_iter().flatten().fold(end, Instant::min)).map_err(failed)? {
+            if request
+                .wait_until(moments.into_iter().flatten().fold(end, Instant::min))
+                .map_err(|error| self.failed(exchange, at, &error))?
+            {
                 return Ok(request);
             }
             let time = Instant::now();
@@ -196,7 +198,7 @@ impl Channel {
                 if let Some(error) = at.step(exchange).and_then(|step| exchange.check_position(&step)) {
                     return Err(error);
                 }
-                comparison = time + LOOK;
+                comparison = time + COMPARE_INTERVAL;
             }
         }
         Err(format!(

@@ -62,7 +62,7 @@ impl Places {
     }
 
     /// The indices of this process's devices in the group.
-    pub(crate) fn own(&self) -> &[usize] {
+    pub(crate) fn local_places(&self) -> &[usize] {
         &self.processes[self.me].1
     }
 
@@ -72,7 +72,7 @@ impl Places {
     }
 
     /// The largest number of devices of a process.
-    pub(crate) fn most(&self) -> usize {
+    pub(crate) fn max_devices(&self) -> usize {
         self.processes.iter().map(|(_, places)| places.len()).max().unwrap_or(1)
     }
 

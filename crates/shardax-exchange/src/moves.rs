@@ -16,9 +16,9 @@ use crate::{Exchange, Outcome, SumOrder};
 
 /// The total size in bytes up to which every process receives all contributions to a sum. Larger sums are divided into
 /// slices, each computed by one process.
-const SMALL: usize = 256 << 10;
+const MAX_GATHERED_BYTES: usize = 256 << 10;
 /// The approximate number of bytes that a process sends in a round: few enough to stay in the cache.
-const ROUND: usize = 512 << 10;
+const ROUND_BYTES: usize = 512 << 10;
 /// The smallest message size: shorter messages take as long.
 const MIN_MESSAGE: usize = 16 << 10;
 
@@ -31,7 +31,7 @@ impl Exchange {
         frame: &mut CallFrame<'_>,
         work: impl FnOnce(&mut Devices<'_, '_, '_>) -> Outcome<()>,
     ) -> Outcome<()> {
-        let devices: Vec<usize> = group.own().iter().map(|&place| group.devices[place]).collect();
+        let devices: Vec<usize> = group.local_places().iter().map(|&place| group.devices[place]).collect();
         let count = devices.len();
         let member = devices.iter().position(|&device| device == call.device);
         let member = member.ok_or("the calling device is not in its group")?;
@@ -55,9 +55,9 @@ impl Exchange {
                 false => &group,
             };
             let sum = Sum { group, ty, op, by_process };
-            match !group.is_local() && devices.size * group.devices.len() <= SMALL {
-                true => sum.everywhere(devices),
-                false => sum.by_slices(devices),
+            match !group.is_local() && devices.size * group.devices.len() <= MAX_GATHERED_BYTES {
+                true => sum.sum_in_every_process(devices),
+                false => sum.sum_by_slices(devices),
             }
         })
     }
@@ -67,14 +67,14 @@ impl Exchange {
         self.rendezvous(&call, &group, frame, |devices| {
             let size = devices.size;
             // MPI's own operation has the lowest latency; large arrays go in pieces, so that copies overlap with messages.
-            if !group.is_local() && size * group.devices.len() <= SMALL {
+            if !group.is_local() && size * group.devices.len() <= MAX_GATHERED_BYTES {
                 let gathered = gathered(&group, &own_parts(devices, &(0..size)))?;
                 let places = group.processes.iter().flat_map(|(_, places)| places);
                 return places
                     .zip(gathered.chunks_exact(size.max(1)))
                     .try_for_each(|(&place, bytes)| devices.write_to_all(place * size, bytes));
             }
-            let (rounds, range) = pieces(size, 1, piece(&group, group.most()));
+            let (rounds, range) = pieces(size, 1, piece_size(&group, group.max_devices()));
             group.rounds(
                 devices,
                 rounds,
@@ -121,8 +121,6 @@ impl Exchange {
         // Sources and targets, each with its process and its index among the devices of that process.
         let pairs = pairs.iter().map(|&(from, to)| Ok((position(&group, from)?, position(&group, to)?)));
         let pairs = pairs.collect::<Outcome<Vec<_>>>()?;
-        // The pairs between two processes, in order.
-        let between = |from: usize, to: usize| pairs.iter().filter(move |pair| (pair.0.0, pair.1.0) == (from, to));
         let me = group.me;
         self.rendezvous(&call, &group, frame, |devices| {
             for device in 0..devices.count() {
@@ -130,25 +128,25 @@ impl Exchange {
                     devices.clear(device);
                 }
             }
-            let (rounds, range) = pieces(devices.size, 1, piece(&group, group.most()));
+            let (rounds, range) = pieces(devices.size, 1, piece_size(&group, group.max_devices()));
             group.rounds(
                 devices,
                 rounds,
                 |devices, round| {
                     let range = range(round);
                     group.to_each(|peer| {
-                        let mut bytes = group.buffer(between(me, peer).count() * range.len());
-                        between(me, peer)
+                        let mut bytes = group.buffer(between(&pairs, me, peer).count() * range.len());
+                        between(&pairs, me, peer)
                             .zip(bytes.chunks_exact_mut(range.len().max(1)))
                             .for_each(|(&((_, device), _), to)| devices.copy(device, range.clone(), to));
                         Ok(bytes)
                     })
                 },
-                |round, peer| between(peer, me).count() * range(round).len(),
+                |round, peer| between(&pairs, peer, me).count() * range(round).len(),
                 |devices, round, received| {
                     let range = range(round);
                     for (process, bytes) in received.iter().enumerate() {
-                        for (k, &((_, source), (_, target))) in between(process, me).enumerate() {
+                        for (k, &((_, source), (_, target))) in between(&pairs, process, me).enumerate() {
                             if process == me {
                                 let local = devices.part(source, range.clone());
                                 devices.write(target, range.start, &local)?;
@@ -165,8 +163,8 @@ impl Exchange {
 }
 
 /// The size of a piece, if a process sends `each` pieces to each of the others in a round.
-fn piece(group: &Group<'_>, each: usize) -> usize {
-    (ROUND / (each * group.processes.len().saturating_sub(1).max(1))).max(MIN_MESSAGE / each)
+fn piece_size(group: &Group<'_>, each: usize) -> usize {
+    (ROUND_BYTES / (each * group.processes.len().saturating_sub(1).max(1))).max(MIN_MESSAGE / each)
 }
 
 /// Divides `size` bytes into pieces of about `about` bytes without splitting units: returns their number and ranges.
@@ -197,7 +195,7 @@ struct Sum<'s> {
 
 impl Sum<'_> {
     /// The contributions of this process to a range.
-    fn own<'m>(&self, devices: &Devices<'_, 'm, '_>, range: &Range<usize>) -> Outcome<Vec<Cow<'m, [u8]>>> {
+    fn contributions<'m>(&self, devices: &Devices<'_, 'm, '_>, range: &Range<usize>) -> Outcome<Vec<Cow<'m, [u8]>>> {
         let parts = own_parts(devices, range);
         if !self.by_process || parts.len() < 2 {
             return Ok(parts);
@@ -208,9 +206,9 @@ impl Sum<'_> {
     }
 
     /// Computes the entire sum in every process.
-    fn everywhere(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
+    fn sum_in_every_process(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
         let (group, size) = (self.group, devices.size);
-        let gathered = gathered(group, &self.own(devices, &(0..size))?)?;
+        let gathered = gathered(group, &self.contributions(devices, &(0..size))?)?;
         let places: Vec<usize> = group.processes.iter().flat_map(|(_, places)| places.iter().copied()).collect();
         let mut parts: Vec<&[u8]> = vec![&[]; places.len()];
         places.iter().enumerate().for_each(|(k, &place)| parts[place] = &gathered[k * size..(k + 1) * size]);
@@ -221,10 +219,10 @@ impl Sum<'_> {
 
     /// Computes the sum of some slices in each process, which sends it to the others. While a sum is sent, the next
     /// slices are received, so at most two sends of sums are in flight.
-    fn by_slices(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
+    fn sum_by_slices(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
         let (group, unit) = (self.group, self.ty.byte_size());
         let (me, count) = (group.me, group.processes.len());
-        let (rounds, _) = pieces(devices.size, unit, count * piece(group, group.most()));
+        let (rounds, _) = pieces(devices.size, unit, count * piece_size(group, group.max_devices()));
         // A round has one slice for each process.
         let (elements, slices) = (devices.size / unit, rounds * count);
         let bound = move |slice: usize| elements * slice / slices * unit;
@@ -241,11 +239,11 @@ impl Sum<'_> {
         group.rounds(
             devices,
             rounds,
-            |devices, round| group.to_each(|peer| Ok(group.packed(&self.own(devices, &slice(round, peer))?))),
+            |devices, round| group.to_each(|peer| Ok(group.packed(&self.contributions(devices, &slice(round, peer))?))),
             |round, peer| group.count(peer) * slice(round, me).len(),
             |devices, round, received| {
                 let range = slice(round, me);
-                let local = self.own(devices, &range)?;
+                let local = self.contributions(devices, &range)?;
                 let mut sum = group.buffer(range.len());
                 reduce(self.ty, self.op, &group.in_order(&local, received, range.len()), &mut sum)?;
                 devices.write_to_all(range.start, &sum)?;
@@ -281,8 +279,7 @@ fn trade(
     take: impl Fn(&mut Devices<'_, '_, '_>, usize, usize, &[&[u8]]) -> Outcome<()>,
 ) -> Outcome<()> {
     let part = devices.size / group.devices.len();
-    let (rounds, range) = pieces(part, unit, piece(group, group.most() * group.most()));
-    let range_of = |place: usize, range: &Range<usize>| place * part + range.start..place * part + range.end;
+    let (rounds, range) = pieces(part, unit, piece_size(group, group.max_devices() * group.max_devices()));
     group.rounds(
         devices,
         rounds,
@@ -295,19 +292,19 @@ fn trade(
                 let pairs = (0..devices.count()).flat_map(|device| places.iter().map(move |&place| (device, place)));
                 pairs
                     .zip(bytes.chunks_exact_mut(range.len().max(1)))
-                    .for_each(|((device, place), to)| devices.copy(device, range_of(place, &range), to));
+                    .for_each(|((device, place), to)| devices.copy(device, shifted(&range, place * part), to));
                 Ok(bytes)
             })
         },
-        |round, peer| group.count(peer) * group.own().len() * range(round).len(),
+        |round, peer| group.count(peer) * group.local_places().len() * range(round).len(),
         |devices, round, received| {
             let range = range(round);
-            for (target, &place) in group.own().iter().enumerate() {
-                let local = own_parts(devices, &range_of(place, &range));
+            for (target, &place) in group.local_places().iter().enumerate() {
+                let local = own_parts(devices, &shifted(&range, place * part));
                 let mut parts: Vec<&[u8]> = vec![&[]; group.devices.len()];
                 for (process, (_, sources)) in group.processes.iter().enumerate() {
                     for (k, &source) in sources.iter().enumerate() {
-                        let start = (k * group.own().len() + target) * range.len();
+                        let start = (k * group.local_places().len() + target) * range.len();
                         parts[source] = match process == group.me {
                             true => &local[k],
                             false => &received[process][start..start + range.len()],
@@ -319,4 +316,16 @@ fn trade(
             Ok(())
         },
     )
+}
+
+/// A source or a target: its process, and its index among the devices of that process.
+type Position = (usize, usize);
+
+/// Returns the pairs between two processes, in order.
+fn between(pairs: &[(Position, Position)], from: usize, to: usize) -> impl Iterator<Item = &(Position, Position)> {
+    pairs.iter().filter(move |(source, target)| (source.0, target.0) == (from, to))
+}
+
+fn shifted(range: &Range<usize>, by: usize) -> Range<usize> {
+    by + range.start..by + range.end
 }

@@ -15,11 +15,11 @@ use crate::channel::different_position;
 use crate::{Exchange, lock};
 
 /// The number of shared computations that are remembered for late processes.
-const REMEMBERED: usize = 16;
+const MAX_REMEMBERED: usize = 16;
 /// The time after which a waiting process compares.
-pub(crate) const LONG: Duration = Duration::from_secs(1);
+pub(crate) const COMPARE_AFTER: Duration = Duration::from_secs(1);
 /// The interval between comparisons.
-pub(crate) const LOOK: Duration = Duration::from_millis(250);
+pub(crate) const COMPARE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A computation of several processes, or an agreement before one.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Order {
             *count
         });
         let step = Step { shared: shared.clone(), numbers: numbers.collect() };
-        if state.recent.len() == REMEMBERED {
+        if state.recent.len() == MAX_REMEMBERED {
             state.recent.pop_front();
         }
         state.recent.push_back(step.clone());
@@ -139,7 +139,7 @@ impl Exchange {
         {
             // The lock is released before the store is read, because that may ask another machine.
             let received = &mut self.order.state().received;
-            if received.is_some_and(|last| last.elapsed() <= LONG) {
+            if received.is_some_and(|last| last.elapsed() <= COMPARE_AFTER) {
                 return;
             }
             *received = Some(Instant::now());
@@ -162,7 +162,7 @@ impl Exchange {
         let world = self.world.as_ref().ok_or_else(|| Error::new(Kind::InvalidArgument, "this process is alone"))?;
         let (begun, end) = (Instant::now(), deadline(timeout));
         // The store is asked in short waits, so that an error of another process is reported before the timeout.
-        let mut wait = LONG;
+        let mut wait = COMPARE_AFTER;
         let mut warned = false;
         loop {
             let remaining = end.saturating_duration_since(Instant::now());
@@ -186,7 +186,7 @@ impl Exchange {
                 }
                 outcome => return outcome,
             }
-            wait = LOOK;
+            wait = COMPARE_INTERVAL;
         }
     }
 

@@ -226,18 +226,24 @@ mod tests {
         assert_eq!(out, f32s(&[f32::NEG_INFINITY]));
     }
 
+    fn bf16_bytes(x: f32) -> Vec<u8> {
+        bf16::from_f32(x).to_bits().to_ne_bytes().to_vec()
+    }
+
+    fn f16_bytes(x: f32) -> Vec<u8> {
+        f16::from_f32(x).to_bits().to_ne_bytes().to_vec()
+    }
+
     #[test]
     fn bf16_is_rounded_once_and_f16_at_every_step() {
-        let half = |x: f32| bf16::from_f32(x).to_bits().to_ne_bytes().to_vec();
         // 1/256 is lost when it is added to 1 in bf16.
-        let parts: Vec<Vec<u8>> = [1.0].into_iter().chain([1.0 / 256.0; 4]).map(half).collect();
+        let parts: Vec<Vec<u8>> = [1.0].into_iter().chain([1.0 / 256.0; 4]).map(bf16_bytes).collect();
         let mut out = vec![0; 2];
         reduce(E::Bf16, "add", &parts.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut out).unwrap();
-        assert_eq!(out, half(1.0 + 4.0 / 256.0));
-        let half = |x: f32| f16::from_f32(x).to_bits().to_ne_bytes().to_vec();
-        let parts: Vec<Vec<u8>> = [1.0].into_iter().chain([1.0 / 2048.0; 4]).map(half).collect();
+        assert_eq!(out, bf16_bytes(1.0 + 4.0 / 256.0));
+        let parts: Vec<Vec<u8>> = [1.0].into_iter().chain([1.0 / 2048.0; 4]).map(f16_bytes).collect();
         reduce(E::F16, "add", &parts.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut out).unwrap();
-        assert_eq!(out, half(1.0));
+        assert_eq!(out, f16_bytes(1.0));
     }
 
     #[test]

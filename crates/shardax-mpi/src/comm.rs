@@ -9,11 +9,11 @@ use crate::abi::{Handle, Table};
 use crate::error::{Error, Kind, Result};
 
 /// The size at which messages are split: MPI counts bytes in a C `int`.
-const PIECE: usize = 1 << 30;
+const MAX_MESSAGE_BYTES: usize = 1 << 30;
 
 /// Checks of a request before the waiting thread sleeps between checks.
 const EAGER_TRIES: u32 = 2000;
-const NAP: Duration = Duration::from_micros(20);
+const CHECK_INTERVAL: Duration = Duration::from_micros(20);
 
 /// A group of processes that exchange data with each other. Cloning increments a reference count.
 ///
@@ -44,7 +44,10 @@ impl Communicator {
             table.check("MPI_Comm_size", (table.comm_size)(handle, &raw mut size))?;
         }
         let (rank, size) = (usize::try_from(rank).unwrap_or(0), usize::try_from(size).unwrap_or(1));
-        Ok(Communicator { inner: Arc::new(Inner { table: table.clone(), handle, rank, size }), piece: PIECE })
+        Ok(Communicator {
+            inner: Arc::new(Inner { table: table.clone(), handle, rank, size }),
+            piece: MAX_MESSAGE_BYTES,
+        })
     }
 
     /// The rank of this process in the group.
@@ -60,7 +63,7 @@ impl Communicator {
     /// Returns the communicator with another size at which messages are split, between 1 byte and 1 GiB. All processes
     /// of the group must use the same size.
     pub fn with_piece_size(&self, bytes: usize) -> Communicator {
-        Communicator { inner: self.inner.clone(), piece: bytes.clamp(1, PIECE) }
+        Communicator { inner: self.inner.clone(), piece: bytes.clamp(1, MAX_MESSAGE_BYTES) }
     }
 
     /// Makes another communicator of the same processes. All of them must call it, and it has no deadline.
@@ -403,7 +406,7 @@ impl Request {
             if Instant::now() >= deadline {
                 return Ok(false);
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         Ok(true)
     }

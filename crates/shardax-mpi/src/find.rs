@@ -168,12 +168,13 @@ mod tests {
         assert!(error.message.contains("it is not a file"), "{error}");
     }
 
+    fn names(family: Family) -> Vec<String> {
+        let search = Search { family: Some(family), ..Default::default() };
+        search.candidates().iter().map(|path| path.display().to_string()).collect()
+    }
+
     #[test]
     fn libraries_of_the_launchers_mpi_come_first() {
-        let names = |family| {
-            let search = Search { family: Some(family), ..Default::default() };
-            search.candidates().iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
-        };
         assert_eq!(
             names(Family::OpenMpi),
             ["libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12"]

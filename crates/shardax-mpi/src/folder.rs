@@ -21,7 +21,7 @@ pub struct Folder {
 /// The beginning of the names of values' files. The names of temporary files begin with a dot.
 const VALUE: &str = "value-";
 /// The longest part of a key in a file's name; file systems allow 255 bytes.
-const LONGEST: usize = 150;
+const MAX_KEY_PART_LEN: usize = 150;
 
 impl Folder {
     /// Uses a folder, and creates it if it does not exist.
@@ -113,14 +113,14 @@ impl KeyValue for Folder {
 /// The name of a key's file.
 fn name(key: &str) -> String {
     let name = format!("{VALUE}{}", escaped(key));
-    if name.len() <= LONGEST {
+    if name.len() <= MAX_KEY_PART_LEN {
         return name;
     }
     // FNV-1a with 128 bits.
     const PRIME: u128 = (1 << 88) + 0x13b;
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     let hash = key.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
-    format!("{}~{hash:032x}", &name[..LONGEST])
+    format!("{}~{hash:032x}", &name[..MAX_KEY_PART_LEN])
 }
 
 fn escaped(key: &str) -> String {
@@ -180,21 +180,34 @@ mod tests {
         );
     }
 
+    fn join(path: &Path, rank: usize) -> Result<(Arc<dyn KeyValue>, Vec<String>)> {
+        let values = Arc::new(Folder::new(path).unwrap());
+        crate::rendezvous::meet(values, (rank, 2), "host", Duration::from_secs(60))
+    }
+
+    fn run_barriers(path: &Path, rank: usize) {
+        let store = Store::new(Arc::new(Folder::new(path).unwrap()), rank, 3);
+        let limit = Duration::from_secs(20);
+        for round in 0..20u8 {
+            let values = store.exchange("round", &[0, 1, 2], &[round, rank as u8], limit).unwrap();
+            assert_eq!(values, [0, 1, 2].map(|rank| vec![round, rank]));
+            store.barrier(&format!("once {round}"), limit).unwrap();
+        }
+        // All have read what came before.
+        store.barrier("end", limit).unwrap();
+    }
+
     /// Of two processes with one number the one that asked first is told, before process 0 is there.
     #[test]
     fn two_processes_with_one_number_are_an_error() {
         let path = folder("twice");
-        let join = |rank: usize| {
-            let values = Arc::new(Folder::new(&path).unwrap());
-            crate::rendezvous::meet(values, (rank, 2), "host", Duration::from_secs(60))
-        };
         std::thread::scope(|scope| {
-            let first = scope.spawn(|| join(1));
+            let first = scope.spawn(|| join(&path, 1));
             std::thread::sleep(Duration::from_millis(300));
-            let second = scope.spawn(|| join(1));
+            let second = scope.spawn(|| join(&path, 1));
             let error = first.join().unwrap().err().unwrap();
             assert!(error.message.contains("there are two processes 1"), "{}", error.message);
-            assert_eq!(join(0).unwrap().1, ["host", "host"]);
+            assert_eq!(join(&path, 0).unwrap().1, ["host", "host"]);
             assert!(second.join().unwrap().is_ok());
         });
         fs::remove_dir_all(&path).unwrap();
@@ -204,19 +217,9 @@ mod tests {
     #[test]
     fn barriers_leave_nothing_behind() {
         let path = folder("barriers");
-        let exchange = |rank: usize| {
-            let store = Store::new(Arc::new(Folder::new(&path).unwrap()), rank, 3);
-            let limit = Duration::from_secs(20);
-            for round in 0..20u8 {
-                let values = store.exchange("round", &[0, 1, 2], &[round, rank as u8], limit).unwrap();
-                assert_eq!(values, [0, 1, 2].map(|rank| vec![round, rank]));
-                store.barrier(&format!("once {round}"), limit).unwrap();
-            }
-            // All have read what came before.
-            store.barrier("end", limit).unwrap();
-        };
         std::thread::scope(|scope| {
-            [0, 1, 2].map(|rank| scope.spawn(move || exchange(rank))).map(|t| t.join().unwrap())
+            let path = &path;
+            [0, 1, 2].map(|rank| scope.spawn(move || run_barriers(path, rank))).map(|t| t.join().unwrap())
         });
         let remaining: BTreeSet<String> =
             fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

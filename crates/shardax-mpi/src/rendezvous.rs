@@ -12,11 +12,11 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::error::{Error, Kind, Result};
 use crate::key_value::KeyValue;
 
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The time for which a store may still show the value from before this process's own.
-const STALE: Duration = Duration::from_secs(2);
+const MAX_STALENESS: Duration = Duration::from_secs(2);
 /// The key that says that all processes of a job have entered.
-const ALL_HERE: &str = "all are here";
+const ALL_ENTERED_KEY: &str = "all are here";
 
 /// A text that no other process has.
 pub(crate) fn unique() -> String {
@@ -80,22 +80,22 @@ pub(crate) fn meet(
     };
     let values: Arc<dyn KeyValue> = Arc::new(OfJob { values, job });
     if rank == 0 {
-        values.set(&here(0), host.as_bytes(), &[])?;
-        values.set(ALL_HERE, &[], &[])?;
+        values.set(&entered_key(0), host.as_bytes(), &[])?;
+        values.set(ALL_ENTERED_KEY, &[], &[])?;
     }
     let mut hosts = Vec::with_capacity(size);
     for rank in 0..size {
-        let host = values.get(&here(rank))?.unwrap_or_default();
+        let host = values.get(&entered_key(rank))?.unwrap_or_default();
         hosts.push(String::from_utf8_lossy(&host).into_owned());
     }
     Ok((values, hosts))
 }
 
-fn here(rank: usize) -> String {
+fn entered_key(rank: usize) -> String {
     format!("here/{rank}")
 }
 
-fn asked(rank: usize) -> String {
+fn request_key(rank: usize) -> String {
     format!("asks/{rank}")
 }
 
@@ -116,7 +116,7 @@ fn invite(values: &dyn KeyValue, size: usize, (end, timeout): (Instant, Duration
     loop {
         let mut missing = Vec::new();
         for rank in 1..size {
-            if let Some(number) = values.get(&asked(rank))?
+            if let Some(number) = values.get(&request_key(rank))?
                 && answers.get(&rank) != Some(&number)
             {
                 // The answer repeats the number of the question, so that a process that restarts ignores older answers.
@@ -124,7 +124,7 @@ fn invite(values: &dyn KeyValue, size: usize, (end, timeout): (Instant, Duration
                 values.set(&answered(rank), answer.as_bytes(), &[])?;
                 answers.insert(rank, number);
             }
-            if values.get(&format!("{job}/{}", here(rank)))?.is_none() {
+            if values.get(&format!("{job}/{}", entered_key(rank)))?.is_none() {
                 missing.push(rank);
             }
         }
@@ -143,7 +143,7 @@ fn invite(values: &dyn KeyValue, size: usize, (end, timeout): (Instant, Duration
                 format!("processes {missing:?} of {size} did not join within {timeout:?}"),
             ));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
@@ -160,14 +160,15 @@ fn enter(
     (end, timeout): (Instant, Duration),
 ) -> Result<String> {
     let number = unique();
-    values.set(&asked(rank), number.as_bytes(), &[])?;
+    values.set(&request_key(rank), number.as_bytes(), &[])?;
     let mut entered: Option<String> = None;
     let mut replaced: Option<Instant> = None;
     loop {
         // Another process with this number has asked after this one, which process 0 then never answers.
-        let is_replaced = entered.is_none() && values.get(&asked(rank))?.is_some_and(|asks| asks != number.as_bytes());
+        let is_replaced =
+            entered.is_none() && values.get(&request_key(rank))?.is_some_and(|asks| asks != number.as_bytes());
         replaced = if is_replaced { replaced.or_else(|| Some(Instant::now())) } else { None };
-        if replaced.is_some_and(|since| since.elapsed() >= STALE) {
+        if replaced.is_some_and(|since| since.elapsed() >= MAX_STALENESS) {
             return Err(two_processes(rank));
         }
         // A first process that was started again has another job.
@@ -183,13 +184,13 @@ fn enter(
                     format!("process {rank} is one of {size} processes, and process 0 one of {count}"),
                 ));
             }
-            if !values.set_new(&format!("{job}/{}", here(rank)), host.as_bytes(), &[])? {
+            if !values.set_new(&format!("{job}/{}", entered_key(rank)), host.as_bytes(), &[])? {
                 return Err(two_processes(rank));
             }
             entered = Some(job.to_owned());
         }
         if let Some(job) = &entered
-            && values.get(&format!("{job}/{ALL_HERE}"))?.is_some()
+            && values.get(&format!("{job}/{ALL_ENTERED_KEY}"))?.is_some()
         {
             return Ok(job.clone());
         }
@@ -203,6 +204,6 @@ fn enter(
                 format!("process {rank} of {size} waited for {timeout:?}, and {progress}"),
             ));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }

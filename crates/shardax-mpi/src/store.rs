@@ -11,7 +11,7 @@ use crate::key_value::KeyValue;
 /// Checks of a process's own copies before it sleeps between checks.
 const EAGER_TRIES: u32 = 500;
 /// The factor by which the interval between looks grows in a long wait, at most.
-const SLOWEST: u32 = 20;
+const MAX_INTERVAL_FACTOR: u32 = 20;
 
 /// The store of this process's job. Cloning increments a reference count.
 #[derive(Clone)]
@@ -49,7 +49,7 @@ impl Barrier {
     }
 
     /// The key of a process that has read the values of all.
-    fn passed(&self, rank: usize) -> String {
+    fn passed_key(&self, rank: usize) -> String {
         format!("shardax.passed/{}/{}/{rank}", self.name, self.round)
     }
 }
@@ -64,7 +64,7 @@ impl Store {
         &*self.inner.values
     }
 
-    fn everybody(&self) -> Vec<usize> {
+    fn all_ranks(&self) -> Vec<usize> {
         (0..self.inner.size).collect()
     }
 
@@ -78,7 +78,7 @@ impl Store {
     /// # Errors
     /// The key already has a value, as far as this process knows; or an error of the store.
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
-        match self.values().set_new(key, value, &self.everybody())? {
+        match self.values().set_new(key, value, &self.all_ranks())? {
             true => Ok(()),
             false => Err(Error::new(Kind::FailedPrecondition, format!("the key {key:?} already has a value"))),
         }
@@ -115,7 +115,7 @@ impl Store {
     /// # Errors
     /// [`Kind::DeadlineExceeded`] with the missing processes; or an error of the store.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
-        self.exchange(name, &self.everybody(), &[], timeout).map(drop)
+        self.exchange(name, &self.all_ranks(), &[], timeout).map(drop)
     }
 
     /// Waits at a barrier between some processes. Each passes a value, and receives the values of all in the order of
@@ -173,18 +173,18 @@ impl Store {
             return barrier.ranks.iter().try_for_each(|&rank| self.values().remove(&barrier.arrived(rank)));
         }
         if !first {
-            return self.values().set(&barrier.passed(own), &[], &barrier.ranks[..1]);
+            return self.values().set(&barrier.passed_key(own), &[], &barrier.ranks[..1]);
         }
         let mut passing = std::mem::take(&mut self.state().passing);
         passing.push_back(barrier);
         while let Some(oldest) = passing.pop_front() {
             let peers: Vec<usize> = oldest.ranks.iter().copied().filter(|&rank| rank != own).collect();
-            if !peers.iter().all(|&rank| matches!(self.try_get(&oldest.passed(rank)), Ok(Some(_)))) {
+            if !peers.iter().all(|&rank| matches!(self.try_get(&oldest.passed_key(rank)), Ok(Some(_)))) {
                 passing.push_front(oldest);
                 break;
             }
             for rank in peers {
-                self.values().remove(&oldest.passed(rank))?;
+                self.values().remove(&oldest.passed_key(rank))?;
             }
             for &rank in &oldest.ranks {
                 self.values().remove(&oldest.arrived(rank))?;
@@ -213,7 +213,9 @@ impl Store {
             match tries.checked_sub(eager) {
                 None => std::thread::yield_now(),
                 Some(_) if !self.is_shared() => std::thread::sleep(interval),
-                Some(looks) => std::thread::sleep(interval * (1 + looks / SLOWEST).min(SLOWEST)),
+                Some(looks) => {
+                    std::thread::sleep(interval * (1 + looks / MAX_INTERVAL_FACTOR).min(MAX_INTERVAL_FACTOR))
+                }
             }
         }
         Ok(None)

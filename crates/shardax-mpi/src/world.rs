@@ -69,25 +69,11 @@ impl World {
             error
         });
         let table = Arc::new(table?);
-        let wrong = |launcher: &Launcher, seen: &str| {
-            Error::new(
-                Kind::WrongLibrary,
-                format!(
-                    "this process is {}, {seen}{} ({}, {}) belongs to another MPI than the launcher. Set \
-                     SHARDAX_MPI_LIBRARY to the library of the launcher's MPI, or use the launcher of the library's \
-                     MPI",
-                    place(launcher),
-                    table.path,
-                    table.version,
-                    table.constants.interface
-                ),
-            )
-        };
         // Other libraries end the process if Open MPI's launcher started it.
         if let Some(launcher) = launcher.filter(|launcher| launcher.family == Some(Family::OpenMpi))
             && !table.version.contains("Open MPI")
         {
-            return Err(wrong(launcher, "and "));
+            return Err(wrong_library(launcher, &table, "and "));
         }
         table.start()?;
         // SAFETY: the world lives as long as MPI, and only duplicates of it are passed on.
@@ -95,7 +81,11 @@ impl World {
         if let Some(launcher) = launcher
             && launcher.size != world.size()
         {
-            return Err(wrong(launcher, &format!("but to the MPI library it is one of {}: ", world.size())));
+            return Err(wrong_library(
+                launcher,
+                &table,
+                &format!("but to the MPI library it is one of {}: ", world.size()),
+            ));
         }
         // Separate from each other, and from other uses of MPI's world in this process.
         let (data, copies) = (world.duplicate()?, Arc::new(Copies::new(world.duplicate()?)));
@@ -232,14 +222,17 @@ impl World {
     }
 
     /// Leaves a store. The first process removes the job's values when the others have read them.
+    fn has_left(&self, rank: usize) -> bool {
+        matches!(self.inner.values.get(&left_key(rank)), Ok(Some(_)))
+    }
+
     fn leave_store(&self) -> Result<()> {
         const MAX_WAIT: Duration = Duration::from_secs(5);
         if self.rank() > 0 {
             return self.inner.values.set(&left_key(self.rank()), &[], &[0]);
         }
         let end = Instant::now() + MAX_WAIT;
-        let has_left = |rank| matches!(self.inner.values.get(&left_key(rank)), Ok(Some(_)));
-        while !(1..self.size()).all(has_left) && Instant::now() < end {
+        while !(1..self.size()).all(|rank| self.has_left(rank)) && Instant::now() < end {
             std::thread::sleep(self.inner.values.interval());
         }
         self.inner.values.remove_all("")
@@ -290,6 +283,20 @@ fn bound(own: usize, all: usize, processes: usize) -> Option<String> {
              threads would share {own}. `mpirun --bind-to none` lets each process use all of them"
         )
     })
+}
+
+fn wrong_library(launcher: &Launcher, table: &Table, seen: &str) -> Error {
+    Error::new(
+        Kind::WrongLibrary,
+        format!(
+            "this process is {}, {seen}{} ({}, {}) belongs to another MPI than the launcher. Set SHARDAX_MPI_LIBRARY \
+             to the library of the launcher's MPI, or use the launcher of the library's MPI",
+            place(launcher),
+            table.path,
+            table.version,
+            table.constants.interface
+        ),
+    )
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Rule {
             Rule::Kind(kind) => leaf.kind.unwrap_or(kind::Param::NAME) == *kind,
             Rule::Path(pattern) => {
                 let names = segments(&leaf.path);
-                like(&segments(pattern), &names)
+                matches_path(&segments(pattern), &names)
             }
             Rule::Predicate(f) => f.0(key(&leaf.path), array),
             Rule::Not(rule) => !rule.matches(leaf, array),
@@ -117,20 +117,22 @@ fn segments(path: &str) -> Vec<&str> {
 }
 
 /// Returns true if the names match a pattern.
-fn like(pattern: &[&str], names: &[&str]) -> bool {
+fn matches_path(pattern: &[&str], names: &[&str]) -> bool {
     match pattern {
         [] => names.is_empty(),
-        ["**", rest @ ..] => (0..=names.len()).any(|n| like(rest, &names[n..])),
-        [first, rest @ ..] => names.split_first().is_some_and(|(name, names)| wild(first, name) && like(rest, names)),
+        ["**", rest @ ..] => (0..=names.len()).any(|n| matches_path(rest, &names[n..])),
+        [first, rest @ ..] => {
+            names.split_first().is_some_and(|(name, names)| matches_stars(first, name) && matches_path(rest, names))
+        }
     }
 }
 
 /// Returns true if a name matches a pattern with stars.
-fn wild(pattern: &str, name: &str) -> bool {
+fn matches_stars(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
-            rest.char_indices().map(|(i, _)| i).chain([rest.len()]).any(|i| wild(after, &rest[i..]))
+            rest.char_indices().map(|(i, _)| i).chain([rest.len()]).any(|i| matches_stars(after, &rest[i..]))
         }),
     }
 }

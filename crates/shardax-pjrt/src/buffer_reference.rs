@@ -76,7 +76,7 @@ impl BufferState {
             match self.try_add(VIEW) {
                 Attempt::Done => return Ok(()),
                 attempt @ (Attempt::Deleted | Attempt::Donated) => {
-                    return Err(gone(attempt, "the buffer to read"));
+                    return Err(unavailable(attempt, "the buffer to read"));
                 }
                 Attempt::Busy | Attempt::Viewed => wait.for_launch(),
             }
@@ -100,7 +100,7 @@ impl BufferState {
     /// Fails if the buffer was deleted or donated.
     pub(crate) fn check(&self, name: impl Fn() -> String) -> Result<()> {
         match describe(self.0.load(Ordering::Acquire)) {
-            attempt @ (Attempt::Deleted | Attempt::Donated) => Err(gone(attempt, &name())),
+            attempt @ (Attempt::Deleted | Attempt::Donated) => Err(unavailable(attempt, &name())),
             _ => Ok(()),
         }
     }
@@ -148,7 +148,7 @@ fn describe(state: u32) -> Attempt {
     }
 }
 
-fn gone(attempt: Attempt, name: &str) -> Error {
+fn unavailable(attempt: Attempt, name: &str) -> Error {
     Error::failed_precondition(match attempt {
         Attempt::Donated => {
             format!("{name} was donated to an earlier execution, which reused its memory")
@@ -189,7 +189,7 @@ impl Drop for ReadGuard<'_> {
 /// The numbers of references dropped and of threads that are copying one. A waiting thread resets its time limit as
 /// long as either shows progress.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
-static COPYING: AtomicUsize = AtomicUsize::new(0);
+static ACTIVE_COPIES: AtomicUsize = AtomicUsize::new(0);
 
 /// A reference to a buffer for work on another thread. Until it is dropped the buffer can be used, but donating or
 /// deleting it waits.
@@ -214,10 +214,10 @@ impl BufferReference {
         impl Drop for Ends {
             fn drop(&mut self) {
                 DROPPED.fetch_add(1, Ordering::Relaxed);
-                COPYING.fetch_sub(1, Ordering::Relaxed);
+                ACTIVE_COPIES.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        COPYING.fetch_add(1, Ordering::Relaxed);
+        ACTIVE_COPIES.fetch_add(1, Ordering::Relaxed);
         let _ends = Ends;
         f()
     }
@@ -316,7 +316,7 @@ impl<'a> BufferReferences<'a> {
         let arg = args[index];
         let name = || format!("argument {} ({}) on {}", index % parameters, arg.shape_text(), arg.device());
         if matches!(attempt, Attempt::Deleted | Attempt::Donated) {
-            return Err(gone(attempt, &name()));
+            return Err(unavailable(attempt, &name()));
         }
         // Waiting for a buffer that this launch itself holds would never end.
         let duplicate = (0..args.len()).find(|&other| {
@@ -404,7 +404,7 @@ impl Wait {
         // The limit counts from the last time that any reader ended: a queue of short readers is not a deadlock.
         let dropped = DROPPED.load(Ordering::Relaxed);
         let (since, seen) = self.since.get_or_insert_with(|| (Instant::now(), dropped));
-        if *seen != dropped || COPYING.load(Ordering::Relaxed) > 0 {
+        if *seen != dropped || ACTIVE_COPIES.load(Ordering::Relaxed) > 0 {
             (*since, *seen) = (Instant::now(), dropped);
         }
         if since.elapsed() > READER_LIMIT {

@@ -560,26 +560,31 @@ mod tests {
         }
     }
 
+    /// Returns whether the tensor's bytes are used in place, and its elements in row-major order.
+    fn read_with_strides(mut shape: [i64; 2], mut strides: [i64; 2], offset: u64) -> (bool, Vec<u8>) {
+        let tensor = changed(|raw| {
+            (raw.tensor.shape, raw.tensor.strides) = (shape.as_mut_ptr(), strides.as_mut_ptr());
+            raw.tensor.byte_offset = offset;
+        });
+        let tensor = tensor.expect("a tensor");
+        (tensor.bytes_in_place().is_some(), tensor.to_bytes().expect("it is in host memory"))
+    }
+
+    fn message(tensor: Result<Tensor>) -> String {
+        tensor.expect_err("it is no array").to_string()
+    }
+
     #[test]
     fn other_strides_are_copied() {
-        let read = |mut shape: [i64; 2], mut strides: [i64; 2], offset: u64| {
-            let tensor = changed(|raw| {
-                (raw.tensor.shape, raw.tensor.strides) = (shape.as_mut_ptr(), strides.as_mut_ptr());
-                raw.tensor.byte_offset = offset;
-            });
-            let tensor = tensor.expect("a tensor");
-            (tensor.bytes_in_place().is_some(), tensor.to_bytes().expect("it is in host memory"))
-        };
-        assert_eq!(read([3, 2], [1, 3], 0), (false, vec![0, 3, 1, 4, 2, 5]));
+        assert_eq!(read_with_strides([3, 2], [1, 3], 0), (false, vec![0, 3, 1, 4, 2, 5]));
         // The rows backwards, one row twice, and one row, whose stride does not count.
-        assert_eq!(read([2, 3], [-3, 1], 3), (false, vec![3, 4, 5, 0, 1, 2]));
-        assert_eq!(read([2, 3], [0, 1], 0), (false, vec![0, 1, 2, 0, 1, 2]));
-        assert_eq!(read([1, 3], [77, 1], 3), (true, vec![3, 4, 5]));
+        assert_eq!(read_with_strides([2, 3], [-3, 1], 3), (false, vec![3, 4, 5, 0, 1, 2]));
+        assert_eq!(read_with_strides([2, 3], [0, 1], 0), (false, vec![0, 1, 2, 0, 1, 2]));
+        assert_eq!(read_with_strides([1, 3], [77, 1], 3), (true, vec![3, 4, 5]));
     }
 
     #[test]
     fn what_is_no_array_is_an_error() {
-        let message = |tensor: Result<Tensor>| tensor.expect_err("it is no array").to_string();
         // SAFETY: null is allowed.
         assert!(message(unsafe { Tensor::from_raw(std::ptr::null_mut()) }).contains("null pointer"));
         assert!(message(changed(|raw| raw.major = 2)).contains("DLPack 2.1 is not supported"));

@@ -43,7 +43,7 @@ const ENDING: u8 = 1;
 /// Launches are rejected.
 const ENDED: u8 = 2;
 /// Statics of the plugin may have been destroyed: it is not called any more.
-const GONE: u8 = 3;
+const STATICS_DESTROYED: u8 = 3;
 /// This process is the child of a `fork`.
 const FORKED: u8 = 4;
 
@@ -69,7 +69,7 @@ pub(crate) fn check() -> Result<()> {
 fn check_late(stage: u8) -> Result<()> {
     match stage {
         ENDING if is_main_thread() => Ok(()),
-        GONE | FORKED => check_plugin(),
+        STATICS_DESTROYED | FORKED => check_plugin(),
         _ => Err(Error::failed_precondition("the process is ending and accepts no more launches")),
     }
 }
@@ -78,7 +78,7 @@ fn check_late(stage: u8) -> Result<()> {
 /// of the plugin's statics, and in the child of a process that uses a plugin.
 #[inline]
 pub(crate) fn check_plugin() -> Result<()> {
-    if STAGE.load(Ordering::Relaxed) < GONE { Ok(()) } else { Err(no_plugin()) }
+    if STAGE.load(Ordering::Relaxed) < STATICS_DESTROYED { Ok(()) } else { Err(no_plugin()) }
 }
 
 /// Returns true in the child of a process that uses a plugin. The plugin's threads do not exist there, and waiting for
@@ -191,12 +191,12 @@ fn register() {
 }
 
 /// The function of [`at_exit`].
-static LAST: OnceLock<fn(i32)> = OnceLock::new();
+static EXIT_FUNCTION: OnceLock<fn(i32)> = OnceLock::new();
 
 /// Registers a function that the process calls at its end with its exit status, after the running programs have ended.
 /// It is not called if they do not end in time. Only the first registration counts.
 pub fn at_exit(function: fn(i32)) {
-    let _ = LAST.set(function);
+    let _ = EXIT_FUNCTION.set(function);
     register();
 }
 
@@ -216,11 +216,11 @@ extern "C" fn end(status: c_int, _: *mut c_void) {
         exit_now(status);
     }
     static DONE: Once = Once::new();
-    if let Some(function) = LAST.get() {
+    if let Some(function) = EXIT_FUNCTION.get() {
         DONE.call_once(|| function(status));
     }
     // What runs next may be a destructor of the plugin.
-    STAGE.store(GONE, Ordering::SeqCst);
+    STAGE.store(STATICS_DESTROYED, Ordering::SeqCst);
 }
 
 /// Ends the process without running destructors of statics.

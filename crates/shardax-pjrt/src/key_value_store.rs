@@ -101,7 +101,10 @@ unsafe extern "C" fn get(args: *mut Get) -> *mut RawError {
         let timeout = Duration::from_millis(u64::try_from(args.timeout_in_ms).unwrap_or(u64::from(u32::MAX)));
         let key = text(args.key, args.key_size);
         let value = answer(args.make_error, || store(args.store).get(&key, timeout));
-        value.map_or_else(|error| error, |value| give(&value, &mut args.value, &mut args.value_size, &mut args.delete))
+        value.map_or_else(
+            |error| error,
+            |value| return_value(&value, &mut args.value, &mut args.value_size, &mut args.delete),
+        )
     }
 }
 
@@ -115,7 +118,10 @@ unsafe extern "C" fn try_get(args: *mut TryGet) -> *mut RawError {
                 .try_get(&key)?
                 .ok_or_else(|| Error::new(Code::NotFound, format!("there is no value for the key {key:?}")))
         });
-        value.map_or_else(|error| error, |value| give(&value, &mut args.value, &mut args.value_size, &mut args.delete))
+        value.map_or_else(
+            |error| error,
+            |value| return_value(&value, &mut args.value, &mut args.value_size, &mut args.delete),
+        )
     }
 }
 
@@ -159,7 +165,7 @@ fn layout(len: usize) -> Layout {
     Layout::from_size_align(HEAD + len, align_of::<usize>()).unwrap_or(Layout::new::<usize>())
 }
 
-fn give(value: &[u8], to: &mut *mut c_char, size: &mut usize, deleter: &mut Option<Delete>) -> *mut RawError {
+fn return_value(value: &[u8], to: &mut *mut c_char, size: &mut usize, deleter: &mut Option<Delete>) -> *mut RawError {
     // SAFETY: the layout is not empty, and has space for the length and the value.
     unsafe {
         let memory = alloc(layout(value.len()));

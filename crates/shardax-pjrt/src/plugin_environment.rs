@@ -82,8 +82,8 @@ fn add_variables(variables: &[(&str, &str)]) {
         static mut environ: *mut *mut c_char;
     }
 
-    static ADDING: Mutex<()> = Mutex::new(());
-    let _one = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _one = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let missing = variables.iter().filter(|(name, _)| std::env::var_os(name).is_none());
     let added: Vec<CString> =
         missing.filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect();
@@ -112,20 +112,21 @@ fn add_variables(_: &[(&str, &str)]) {}
 mod tests {
     use super::*;
 
+    fn write_device(bus: &Path, name: &str, vendor: &str, id: &str) {
+        let folder = bus.join(name);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("vendor"), format!("{vendor}\n")).unwrap();
+        fs::write(folder.join("device"), format!("{id}\n")).unwrap();
+    }
+
     #[test]
     fn a_tpu_is_distinguished_from_other_google_devices() {
         let bus = std::env::temp_dir().join(format!("shardax-pci-{}", std::process::id()));
-        let device = |name: &str, vendor: &str, id: &str| {
-            let folder = bus.join(name);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("vendor"), format!("{vendor}\n")).unwrap();
-            fs::write(folder.join("device"), format!("{id}\n")).unwrap();
-        };
         assert!(!has_tpu(&bus));
-        device("0", "0x10de", "0x0063");
-        device("1", "0x1ae0", "0x0042"); // a network card
+        write_device(&bus, "0", "0x10de", "0x0063");
+        write_device(&bus, "1", "0x1ae0", "0x0042"); // a network card
         assert!(!has_tpu(&bus));
-        device("2", "0x1ae0", "0x0063");
+        write_device(&bus, "2", "0x1ae0", "0x0063");
         assert!(has_tpu(&bus));
         fs::remove_dir_all(&bus).unwrap();
     }

@@ -79,9 +79,12 @@ pub fn check_settings() -> Result<()> {
 mod tests {
     use super::*;
 
+    fn seconds(text: &str) -> Result<Option<Duration>> {
+        EXIT_SECONDS.parse(Some(OsStr::new(text)))
+    }
+
     #[test]
     fn invalid_values_are_errors() {
-        let seconds = |text: &str| EXIT_SECONDS.parse(Some(OsStr::new(text)));
         assert_eq!(seconds("0.5").unwrap(), Some(Duration::from_millis(500)));
         assert_eq!(seconds(" 7 ").unwrap(), Some(Duration::from_secs(7)));
         assert_eq!((seconds("").unwrap(), EXIT_SECONDS.parse(None).unwrap()), (None, None));

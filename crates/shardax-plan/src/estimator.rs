@@ -130,7 +130,7 @@ impl Estimator {
     }
 
     /// Returns true if there are samples for all axes of a setup.
-    pub fn knows(&self, setup: &Setup) -> bool {
+    pub fn covers(&self, setup: &Setup) -> bool {
         setup.axes.iter().filter(|(_, size)| *size > 1).all(|(axis, _)| {
             let axis = axis.to_string();
             axis == "data" || axis == self.main || self.along.iter().any(|(name, ..)| *name == axis)
@@ -173,29 +173,7 @@ impl Estimator {
 
     fn traffic(&self, rows: f64, parameters: f64, setup: &Setup) -> Result<Vec<Traffic>> {
         let mesh = setup.mesh()?;
-        let mut traffic: Vec<Traffic> = Vec::new();
-        let mut add = |axes: &[String], kind: CollectiveKind, bytes: f64, runs: usize| {
-            let axes: Vec<AxisName> = axes.iter().map(|axis| AxisName::from(axis.clone())).collect();
-            let axes: Vec<AxisName> = axes.into_iter().filter(|axis| mesh.axis_size(*axis).is_some()).collect();
-            let group = Group::new(&setup.target, &mesh, &axes);
-            if group.size > 1 {
-                let runs = runs.max(1);
-                let bytes = (bytes / runs as f64) as usize;
-                let collective = Collective {
-                    kind,
-                    axes,
-                    participants: group.size,
-                    bytes,
-                    count: runs,
-                    runs: Some(runs),
-                    in_loop: false,
-                    asynchronous: 0,
-                    flops_between: 0,
-                    bytes_between: 0,
-                };
-                traffic.extend(network::traffic(&setup.target, Some(&mesh), &[collective]));
-            }
-        };
+        let mut collectives: Vec<Collective> = Vec::new();
         // Traffic along the main axis: parameters for all rows, and data in proportion to the rows.
         for t in self.few_rows.report.traffic.iter().filter(|t| t.axes == [self.main]) {
             let mut axes = t.axes.clone();
@@ -203,7 +181,8 @@ impl Estimator {
                 // Gradients are summed over both axes at once.
                 axes.push("data".to_owned());
             }
-            add(&axes, t.kind, self.figure(&|report| bytes_of_kind(report, t), rows, setup), t.runs);
+            let bytes = self.figure(&|report| bytes_of_kind(report, t), rows, setup);
+            collectives.extend(collective(setup, &mesh, &axes, (t.kind, bytes, t.runs)));
         }
         // Traffic along another axis: activations in proportion to the rows. If the axis splits rows too, sums and
         // gathers are of parameters.
@@ -212,15 +191,43 @@ impl Estimator {
                 use CollectiveKind::*;
                 let of_parameters = *splits_rows && matches!(t.kind, AllReduce | AllGather | ReduceScatter);
                 let share = if of_parameters { 1.0 } else { rows / sample.rows };
-                add(&t.axes, t.kind, t.bytes * share, t.runs);
+                collectives.extend(collective(setup, &mesh, &t.axes, (t.kind, t.bytes * share, t.runs)));
             }
         }
         // Gradients of a device's shards of the parameters.
         if self.main != "data" && !self.few_rows.whole_parameters {
-            add(&["data".to_owned()], CollectiveKind::AllReduce, parameters, 1);
+            let sum = (CollectiveKind::AllReduce, parameters, 1);
+            collectives.extend(collective(setup, &mesh, &["data".to_owned()], sum));
         }
-        Ok(traffic)
+        // Each collective is an entry of its own, even if another has the same kind and axes.
+        let traffic = collectives.chunks(1).flat_map(|c| network::traffic(&setup.target, Some(&mesh), c));
+        Ok(traffic.collect())
     }
+}
+
+/// Returns a collective over the axes that the mesh has, unless its groups have one device. `bytes` are of all runs.
+fn collective(
+    setup: &Setup,
+    mesh: &Mesh,
+    axes: &[String],
+    (kind, bytes, runs): (CollectiveKind, f64, usize),
+) -> Option<Collective> {
+    let axes = axes.iter().map(|axis| AxisName::from(axis.clone()));
+    let axes: Vec<AxisName> = axes.filter(|axis| mesh.axis_size(*axis).is_some()).collect();
+    let group = Group::new(&setup.target, mesh, &axes);
+    let runs = runs.max(1);
+    (group.size > 1).then(|| Collective {
+        kind,
+        axes,
+        participants: group.size,
+        bytes: (bytes / runs as f64) as usize,
+        count: runs,
+        runs: Some(runs),
+        in_loop: false,
+        asynchronous: 0,
+        flops_between: 0,
+        bytes_between: 0,
+    })
 }
 
 /// The bytes that collectives of the kind and axes of `like` move.

@@ -216,15 +216,34 @@ mod tests {
     #[test]
     fn links_within_and_between_hosts() {
         use CollectiveKind::*;
-        let gpus = |along: &[&str], kind| seconds("h100:8x8", [("fsdp", 8), ("model", 8)], along, kind);
-        near(gpus(&["model"], AllGather), Link::NvLink, 7.0 / 8.0 / 450.0);
-        near(gpus(&["model"], AllReduce), Link::NvLink, 2.0 * 7.0 / 8.0 / 450.0);
+        near(seconds("h100:8x8", [("fsdp", 8), ("model", 8)], &["model"], AllGather), Link::NvLink, 7.0 / 8.0 / 450.0);
+        near(
+            seconds("h100:8x8", [("fsdp", 8), ("model", 8)], &["model"], AllReduce),
+            Link::NvLink,
+            2.0 * 7.0 / 8.0 / 450.0,
+        );
         // One device of each host: its own link carries all data for the host.
-        near(gpus(&["fsdp"], AllGather), Link::InfiniBand, 7.0 / 8.0 / 50.0);
+        near(
+            seconds("h100:8x8", [("fsdp", 8), ("model", 8)], &["fsdp"], AllGather),
+            Link::InfiniBand,
+            7.0 / 8.0 / 50.0,
+        );
         // All devices of each host share the data.
-        near(gpus(&["fsdp", "model"], ReduceScatter), Link::InfiniBand, 7.0 / 8.0 / (8.0 * 50.0));
-        near(gpus(&["fsdp", "model"], AllToAll), Link::InfiniBand, 7.0 / 8.0 / 50.0);
-        near(gpus(&["fsdp"], CollectivePermute), Link::InfiniBand, 1.0 / 50.0);
+        near(
+            seconds("h100:8x8", [("fsdp", 8), ("model", 8)], &["fsdp", "model"], ReduceScatter),
+            Link::InfiniBand,
+            7.0 / 8.0 / (8.0 * 50.0),
+        );
+        near(
+            seconds("h100:8x8", [("fsdp", 8), ("model", 8)], &["fsdp", "model"], AllToAll),
+            Link::InfiniBand,
+            7.0 / 8.0 / 50.0,
+        );
+        near(
+            seconds("h100:8x8", [("fsdp", 8), ("model", 8)], &["fsdp"], CollectivePermute),
+            Link::InfiniBand,
+            1.0 / 50.0,
+        );
     }
 
     #[test]
@@ -232,14 +251,16 @@ mod tests {
         use CollectiveKind::*;
         // A torus with wrap-around: both directions in each dimension of the group. The last 16 are a plane, the first
         // 4 a ring.
-        let cube = |along: &[&str], kind| seconds("v5p:4x4x4", [("fsdp", 4), ("model", 16)], along, kind);
-        near(cube(&["model"], AllGather), Link::Ici, 15.0 / 16.0 / 400.0);
-        near(cube(&["fsdp"], AllReduce), Link::Ici, 2.0 * 3.0 / 4.0 / 200.0);
-        near(cube(&["fsdp"], AllToAll), Link::Ici, 4.0 / 800.0);
+        near(seconds("v5p:4x4x4", [("fsdp", 4), ("model", 16)], &["model"], AllGather), Link::Ici, 15.0 / 16.0 / 400.0);
+        near(
+            seconds("v5p:4x4x4", [("fsdp", 4), ("model", 16)], &["fsdp"], AllReduce),
+            Link::Ici,
+            2.0 * 3.0 / 4.0 / 200.0,
+        );
+        near(seconds("v5p:4x4x4", [("fsdp", 4), ("model", 16)], &["fsdp"], AllToAll), Link::Ici, 4.0 / 800.0);
         // Without wrap-around: a line of eight.
-        let flat = |along: &[&str], kind| seconds("v5e:8x8", [("fsdp", 8), ("model", 8)], along, kind);
-        near(flat(&["model"], AllGather), Link::Ici, 7.0 / 8.0 / 50.0);
-        near(flat(&["model"], CollectivePermute), Link::Ici, 1.0 / 50.0);
+        near(seconds("v5e:8x8", [("fsdp", 8), ("model", 8)], &["model"], AllGather), Link::Ici, 7.0 / 8.0 / 50.0);
+        near(seconds("v5e:8x8", [("fsdp", 8), ("model", 8)], &["model"], CollectivePermute), Link::Ici, 1.0 / 50.0);
         // Slices: each of 32 chips sends its part of the data for the other slice.
         let slices = seconds("2*v5e:4x8", [("data", 2), ("model", 32)], &["data", "model"], AllGather);
         near(slices, Link::Ici, 31.0 / 32.0 / 100.0);

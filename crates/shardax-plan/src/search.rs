@@ -196,7 +196,7 @@ impl Search {
             if estimators.iter().any(|other| estimator.equals(other)) {
                 continue;
             }
-            for (setup, lowered) in lowered.iter().filter(|(setup, _)| estimator.knows(setup)) {
+            for (setup, lowered) in lowered.iter().filter(|(setup, _)| estimator.covers(setup)) {
                 tried += 1;
                 let setup = Setup { remat, ..setup.clone() };
                 let estimate = estimator.estimate(spec, lowered, &setup)?;

@@ -76,7 +76,7 @@ impl Batches<'_> {
     }
 
     /// The error for an iterator without batches, if it has none.
-    fn nothing(&self) -> Option<Error> {
+    fn no_batches_error(&self) -> Option<Error> {
         if self.at > 0 || self.order.is_empty() || self.remaining() > 0 {
             return None;
         }
@@ -121,7 +121,7 @@ impl Iterator for Batches<'_> {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
-        if let Some(error) = self.nothing() {
+        if let Some(error) = self.no_batches_error() {
             self.at = self.order.len();
             return Some(Err(error.at(self.location)));
         }
@@ -135,7 +135,7 @@ impl Iterator for Batches<'_> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let remaining = self.remaining() + usize::from(self.nothing().is_some());
+        let remaining = self.remaining() + usize::from(self.no_batches_error().is_some());
         (remaining, Some(remaining))
     }
 }

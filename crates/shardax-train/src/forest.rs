@@ -20,11 +20,17 @@ use shardax::{Error, ErrorKind};
 #[track_caller]
 pub fn stack_forest<T: Tree>(forest: &[T]) -> Result<T> {
     let flat: Vec<Flat> = forest.iter().map(Flat::of).collect();
-    let fail = |message: String| Error::new(ErrorKind::Value, message).help("pass trees of the same structure");
-    let first_tree = flat.first().ok_or_else(|| fail("stack_forest of no trees".to_owned()))?;
-    if let Some(odd) = flat.iter().position(|tree| tree.def != first_tree.def) {
-        return Err(fail(format!("stack_forest: tree {odd} has another structure than the first")));
-    }
+    let differing = flat.iter().position(|tree| tree.def != flat[0].def);
+    let first_tree = match (flat.first(), differing) {
+        (Some(first_tree), None) => first_tree,
+        (_, differing) => {
+            let message = match differing {
+                Some(tree) => format!("stack_forest: tree {tree} has another structure than the first"),
+                None => "stack_forest of no trees".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::Value, message).help("pass trees of the same structure"));
+        }
+    };
     let leaves = (0..first_tree.leaves.len()).map(|i| {
         let column: Vec<Array> = flat.iter().map(|tree| tree.leaves[i].clone()).collect();
         stack(&column, 0)

@@ -108,18 +108,10 @@ impl Average {
     /// Averages `count` values whose sum is `sum`; both are scalars.
     #[track_caller]
     pub fn of_sum(sum: impl ArrayLike, count: impl ArrayLike) -> Self {
-        let scalar = |x: Array| match x.shape() {
-            _ if x.error().is_some() => x,
-            [] => x,
-            _ => {
-                let message = format!("an average accepts only scalars, got {}", x.type_name());
-                let help = "compute the mean of the values first, or pass them to `Average::of`";
-                Array::from_error(Error::new(ErrorKind::Value, message).help(help), &x.sum(..))
-            }
-        };
         // One program, because the host waits if it is many small launches ahead of the device.
         let sums = jit(|sum: Array, count: Array| Average { total: Sum::of(&sum), count: Sum::of(&count) });
-        sums.call((scalar(sum.into_array()), scalar(count.into_array()))).unwrap_or_else(Average::failed)
+        sums.call((require_scalar(sum.into_array()), require_scalar(count.into_array())))
+            .unwrap_or_else(Average::failed)
     }
 
     /// An average of a computation that failed.
@@ -496,4 +488,14 @@ impl Computed {
         }
         Ok(values)
     }
+}
+
+/// Returns a scalar, or a failed array for an array with dimensions.
+fn require_scalar(x: Array) -> Array {
+    if x.error().is_some() || x.shape().is_empty() {
+        return x;
+    }
+    let message = format!("an average accepts only scalars, got {}", x.type_name());
+    let help = "compute the mean of the values first, or pass them to `Average::of`";
+    Array::from_error(Error::new(ErrorKind::Value, message).help(help), &x.sum(..))
 }

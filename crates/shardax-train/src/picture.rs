@@ -31,7 +31,7 @@ pub struct Picture {
 }
 
 /// Pixels between the images of a grid.
-const GAP: usize = 2;
+const GRID_GAP: usize = 2;
 
 impl Picture {
     /// Creates a picture of one image, `[rows, columns]` or `[rows, columns, channels]` with 1, 3 or 4 channels. The
@@ -65,18 +65,19 @@ impl Picture {
 
     /// Encodes the picture as a PNG file.
     pub fn to_png(&self) -> Result<Vec<u8>> {
-        let failed = |error: &dyn std::fmt::Display| {
-            let message = format!("a picture of {} × {} pixels cannot be a PNG file: {error}", self.width, self.height);
-            Error::new(ErrorKind::Value, message).help("draw at least one pixel, and fewer than 2³¹ per side")
-        };
-        let width = u32::try_from(self.width).map_err(|error| failed(&error))?;
-        let height = u32::try_from(self.height).map_err(|error| failed(&error))?;
+        let width = u32::try_from(self.width).map_err(|error| self.not_png(&error))?;
+        let height = u32::try_from(self.height).map_err(|error| self.not_png(&error))?;
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, width, height);
         encoder.set_color(png::ColorType::Rgb);
         encoder.set_depth(png::BitDepth::Eight);
         let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&self.rgb));
-        written.map(|()| bytes).map_err(|error| failed(&error))
+        written.map(|()| bytes).map_err(|error| self.not_png(&error))
+    }
+
+    fn not_png(&self, error: &dyn std::fmt::Display) -> Error {
+        let message = format!("a picture of {} × {} pixels cannot be a PNG file: {error}", self.width, self.height);
+        Error::new(ErrorKind::Value, message).help("draw at least one pixel, and fewer than 2³¹ per side")
     }
 
     /// Writes a PNG file. Fails if it cannot be written.
@@ -118,8 +119,8 @@ fn draw(images: &Array, columns: usize) -> Result<Picture> {
         _ => return Err(not_drawable(images, columns)),
     };
     // There are gaps between the images, but not around them.
-    let full_width = columns * (width + GAP) - GAP;
-    let full_height = count.div_ceil(columns) * (rows + GAP) - GAP;
+    let full_width = columns * (width + GRID_GAP) - GRID_GAP;
+    let full_height = count.div_ceil(columns) * (rows + GRID_GAP) - GRID_GAP;
     let bytes = full_width.saturating_mul(full_height).saturating_mul(3);
     room(bytes as u64).map_err(|error| {
         Error::new(ErrorKind::Value, format!("{}: {error}", not_drawable(images, columns).message()))
@@ -127,7 +128,7 @@ fn draw(images: &Array, columns: usize) -> Result<Picture> {
     let mut rgb = vec![255; bytes];
     for (index, pixel) in values.chunks_exact(channels).enumerate() {
         let (image, y, x) = (index / (rows * width), index / width % rows, index % width);
-        let (y, x) = (image / columns * (rows + GAP) + y, image % columns * (width + GAP) + x);
+        let (y, x) = (image / columns * (rows + GRID_GAP) + y, image % columns * (width + GRID_GAP) + x);
         let color = match pixel {
             [Some(r), Some(g), Some(b), ..] => [*r, *g, *b],
             [Some(grey)] => [*grey; 3],

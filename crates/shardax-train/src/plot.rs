@@ -17,8 +17,8 @@ const COLORS: [RGBColor; 5] = [
     RGBColor(147, 51, 234),
     RGBColor(202, 138, 4),
 ];
-const INK: RGBColor = RGBColor(31, 41, 55);
-const FAINT: RGBColor = RGBColor(107, 114, 128);
+const TEXT_COLOR: RGBColor = RGBColor(31, 41, 55);
+const SECONDARY_COLOR: RGBColor = RGBColor(107, 114, 128);
 const GRID: RGBColor = RGBColor(229, 231, 235);
 /// The largest value that is drawn, because the distance of two larger ones might not be finite.
 const MAX_VALUE: f64 = 1e100;
@@ -176,8 +176,8 @@ impl Panel {
             .bold_line_style(GRID)
             .axis_style(GRID)
             .x_desc(&self.x_label)
-            .axis_desc_style(("sans-serif", 13).into_font().color(&FAINT))
-            .label_style(("sans-serif", 12).into_font().color(&FAINT))
+            .axis_desc_style(("sans-serif", 13).into_font().color(&SECONDARY_COLOR))
+            .label_style(("sans-serif", 12).into_font().color(&SECONDARY_COLOR))
             .x_labels(self.x_range().end.clamp(2.0, 8.0) as usize)
             .y_labels(6)
             .x_label_formatter(&|x| if x.fract() == 0.0 { format!("{x}") } else { String::new() })
@@ -200,8 +200,8 @@ impl Panel {
 
     /// Draws the title on the left and the curves' names on the right, above the axes.
     fn draw_header(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
-        let title = ("sans-serif", 17).into_font().style(FontStyle::Bold).color(&INK);
-        let name = ("sans-serif", 13).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+        let title = ("sans-serif", 17).into_font().style(FontStyle::Bold).color(&TEXT_COLOR);
+        let name = ("sans-serif", 13).into_font().color(&TEXT_COLOR).pos(Pos::new(HPos::Left, VPos::Center));
         area.draw_text(&self.title, &title.pos(Pos::new(HPos::Left, VPos::Center)), (56, 28)).map_err(failed)?;
         let mut right = PANEL.0 as i32 - 24;
         let keys: Vec<_> = self.lines.iter().zip(COLORS.iter().cycle()).collect();

@@ -257,16 +257,15 @@ fn collect(value: &Value, path: &mut Vec<String>, found: &mut Vec<(String, Array
 
 /// An array of an extension's bytes.
 fn restored(bytes: &[u8], path: &str) -> Result<Array> {
-    let wrong = || damaged(path);
-    let parts = rmpv::decode::read_value_with_max_depth(&mut &*bytes, 8).map_err(|_| wrong())?;
-    let Some([shape, name, data]) = parts.as_array().map(Vec::as_slice) else { return Err(wrong()) };
-    let sizes = shape.as_array().ok_or_else(wrong)?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
-    let sizes: Vec<usize> = sizes.ok_or_else(wrong)?.into_iter().map(|n| n as usize).collect();
-    let name = name.as_str().ok_or_else(wrong)?;
+    let parts = rmpv::decode::read_value_with_max_depth(&mut &*bytes, 8).map_err(|_| damaged(path))?;
+    let Some([shape, name, data]) = parts.as_array().map(Vec::as_slice) else { return Err(damaged(path)) };
+    let sizes = shape.as_array().ok_or_else(|| damaged(path))?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
+    let sizes: Vec<usize> = sizes.ok_or_else(|| damaged(path))?.into_iter().map(|n| n as usize).collect();
+    let name = name.as_str().ok_or_else(|| damaged(path))?;
     // Keys are written as their words, and NumPy has no dtype of the name `float0`.
     let dtype = DType::of_name(name).filter(|dtype| DType::ALL.contains(dtype));
     let dtype = dtype.ok_or_else(|| fail(format!("the array {path:?} has the unknown dtype {name}")))?;
-    Array::from_bytes(data.as_slice().ok_or_else(wrong)?, dtype, &sizes)
+    Array::from_bytes(data.as_slice().ok_or_else(|| damaged(path))?, dtype, &sizes)
         .map_err(|e| e.context(format!("the array {path:?}")))
 }
 

@@ -33,13 +33,12 @@ impl Sum {
     #[track_caller]
     pub fn in_dtype(sum: &Array, dtype: DType) -> Self {
         let exponent_bits = if dtype == DType::F64 { 11 } else { 8 };
-        let rounded = |x: &Array| lax::reduce_precision(&x.astype(dtype), exponent_bits, 15);
         let sum = sum.astype(DType::F64);
-        let high = rounded(&sum);
+        let high = lax::reduce_precision(&sum.astype(dtype), exponent_bits, 15);
         // An infinity minus itself would be NaN.
         let finite = high.isfinite();
         let remainder = where_(&finite, &sum - high.astype(DType::F64), 0.0);
-        let middle = rounded(&remainder);
+        let middle = lax::reduce_precision(&remainder.astype(dtype), exponent_bits, 15);
         let low = (remainder - middle.astype(DType::F64)).astype(dtype);
         Sum { high, middle, low }
     }

@@ -305,7 +305,7 @@ fn exports() -> Result<String> {
 }
 
 /// The quickest of some runs, in seconds.
-fn quickest(times: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+fn shortest_time(times: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     run()?;
     let mut best = f64::INFINITY;
     for _ in 0..times {
@@ -319,11 +319,11 @@ fn quickest(times: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
 fn speed() -> Result<String> {
     let n = if local_devices()?[0].platform().eq_ignore_ascii_case("cpu") { 1024 } else { 8192 };
     let (step, small) = (jit(|x: Array| x + 1.0), zeros([8]));
-    let dispatch = quickest(1000, || step.call(&small)?.block_until_ready())?;
+    let dispatch = shortest_time(1000, || step.call(&small)?.block_until_ready())?;
     let (product, large) = (jit(|x: Array| x.matmul(&x)), ones([n, n]).astype(DType::Bf16));
-    let matmul = quickest(5, || product.call(&large)?.block_until_ready())?;
+    let matmul = shortest_time(5, || product.call(&large)?.block_until_ready())?;
     let data = vec![0f32; 1 << 24];
-    let copy = quickest(5, || Array::from_slice(&data, &[1 << 24])?.block_until_ready())?;
+    let copy = shortest_time(5, || Array::from_slice(&data, &[1 << 24])?.block_until_ready())?;
     Ok(format!(
         "a call {:.1} µs; bfloat16 {n}³ {:.2} TFLOP/s; host to device {:.1} GB/s",
         dispatch * 1e6,

@@ -19,29 +19,32 @@ fn fused() -> Result<Option<Implementation>> {
 /// Causal attention in bfloat16 with its gradient, by the platform's kernels.
 pub fn attention() -> Result<String> {
     let fused = fused()?;
-    let run = |implementation: Option<Implementation>, dtype: DType| -> Result<Vec<f32>> {
-        let x = |seed| random::normal(random::key(seed), [2, 1024, 4, 64]).astype(DType::Bf16).astype(dtype);
-        let options = AttentionOptions::new().is_causal(true).implementation(implementation);
-        let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
-        let ((_, y), (dq, dk, dv)) = jit(value_and_grad(move |q: Array, k: Array, v: Array| {
-            let y = options.dot_product_attention(q, k, v).astype(DType::F32);
-            (y.square().sum(..), y)
-        })
-        .argnums(argnums)
-        .has_aux())
-        .call((x(0), x(1), x(2)))?;
-        let mut flat = Vec::new();
-        for part in [y, dq, dk, dv] {
-            flat.extend(part.astype(DType::F32).to_vec::<f32>()?);
-        }
-        Ok(flat)
-    };
     // Plain operations in bfloat16, which are the default in debug builds, round the scores and the weights too: their
     // gradients are up to 0.06 off.
-    let plain = run(Some(Implementation::Xla), DType::F32)?;
-    let worst = close(&run(fused, DType::Bf16)?, plain.iter().map(|&x| f64::from(x)), 1e-1)?;
+    let plain = attention_with_gradient(Some(Implementation::Xla), DType::F32)?;
+    let worst = close(&attention_with_gradient(fused, DType::Bf16)?, plain.iter().map(|&x| f64::from(x)), 1e-1)?;
     let name = fused.map_or_else(|| "the default".to_owned(), |fused| format!("{fused:?}"));
     Ok(format!("by {name}, with gradient: {worst:.1e} from plain operations in float32"))
+}
+
+/// Returns the result of attention and its gradients, one after the other.
+fn attention_with_gradient(implementation: Option<Implementation>, dtype: DType) -> Result<Vec<f32>> {
+    let qkv = [0, 1, 2].map(|seed| random::normal(random::key(seed), [2, 1024, 4, 64]));
+    let [q, k, v] = qkv.map(|x| x.astype(DType::Bf16).astype(dtype));
+    let options = AttentionOptions::new().is_causal(true).implementation(implementation);
+    let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
+    let ((_, y), (dq, dk, dv)) = jit(value_and_grad(move |q: Array, k: Array, v: Array| {
+        let y = options.dot_product_attention(q, k, v).astype(DType::F32);
+        (y.square().sum(..), y)
+    })
+    .argnums(argnums)
+    .has_aux())
+    .call((q, k, v))?;
+    let mut flat = Vec::new();
+    for part in [y, dq, dk, dv] {
+        flat.extend(part.astype(DType::F32).to_vec::<f32>()?);
+    }
+    Ok(flat)
 }
 
 fn rows() -> BlockSpec {

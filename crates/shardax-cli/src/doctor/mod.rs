@@ -131,10 +131,10 @@ fn read_in_background(stream: Option<impl std::io::Read + Send + 'static>) -> st
 
 /// The first and the last lines of a long text.
 fn ends(text: &str) -> String {
-    const EACH: usize = 16;
+    const SHOWN_LINES: usize = 16;
     let lines: Vec<&str> = text.lines().collect();
-    match lines.len() > 2 * EACH {
-        true => [&lines[..EACH], &["…"], &lines[lines.len() - EACH..]].concat().join("\n"),
+    match lines.len() > 2 * SHOWN_LINES {
+        true => [&lines[..SHOWN_LINES], &["…"], &lines[lines.len() - SHOWN_LINES..]].concat().join("\n"),
         false => lines.join("\n"),
     }
 }

@@ -73,8 +73,7 @@ pub const FUNCTIONS: Cases = Cases(&[
     case("pow", ELEMENTWISE, [V, V], |x, y| Ok((x.abs() + 0.5).pow(y))),
     case("atan2", ELEMENTWISE, [V, V], |x, y| Ok(arctan2(x, y))),
     case("int_division", EXACT, [V, V], |x, y| {
-        let int = |x: Array| x.astype(DType::I32);
-        Ok(floor_divide(int(x * 100), int(y * 5) * 2 + 1))
+        Ok(floor_divide((x * 100).astype(DType::I32), (y * 5).astype(DType::I32) * 2 + 1))
     }),
     case("bits", EXACT, [V, &[]], |x, _| Ok(population_count(&lax::bitcast_convert_type(&x, DType::U32)))),
     case("bfloat16", HALF, [V, V], |x, y| Ok(x.astype(DType::Bf16) * y.astype(DType::Bf16) + 1)),

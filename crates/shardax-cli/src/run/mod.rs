@@ -143,7 +143,7 @@ impl Run<'_> {
             let before = self.latest();
             if self.attempts > 0 {
                 let from = before.map_or_else(|| "the beginning".to_owned(), |step| format!("step {step}"));
-                say(&format!("restarts {processes} processes from {from}"));
+                print_line(&format!("restarts {processes} processes from {from}"));
             }
             let mut attempt = Attempt::start(self.options, processes, self.attempts)?;
             self.attempts += 1;
@@ -165,12 +165,12 @@ impl Run<'_> {
                     if self.options.checkpoints.is_none() {
                         self.failures += 1;
                     }
-                    say("the program was preempted, and this command was not");
+                    print_line("the program was preempted, and this command was not");
                 }
                 End::Failed { status, .. } if self.stopping => return Ok(status),
                 End::Failed { ref why, .. } => {
                     self.failures += 1;
-                    say(&format!("attempt {} failed: {why}", self.attempts));
+                    print_line(&format!("attempt {} failed: {why}", self.attempts));
                 }
             }
             let status = match end {
@@ -178,13 +178,15 @@ impl Run<'_> {
                 _ => preemption_status(),
             };
             if self.failures > self.options.restarts {
-                say(&format!("ends, after {} restarts", self.attempts - 1));
+                print_line(&format!("ends, after {} restarts", self.attempts - 1));
                 return Ok(status);
             }
             if self.options.checkpoints.is_some() && self.stalled >= MAX_STALLED_ATTEMPTS {
                 let progress =
                     after.map_or_else(|| "without any checkpoint".to_owned(), |step| format!("at step {step}"));
-                say(&format!("ends: {MAX_STALLED_ATTEMPTS} attempts in a row made no new checkpoint, {progress}"));
+                print_line(&format!(
+                    "ends: {MAX_STALLED_ATTEMPTS} attempts in a row made no new checkpoint, {progress}"
+                ));
                 return Ok(status);
             }
             if !self.pause(self.backoff()) {
@@ -230,7 +232,7 @@ impl Run<'_> {
                 return Ok(Some(count.min(max)));
             }
             if !std::mem::replace(&mut has_reported, true) {
-                say(&format!("waits: {count} processes can be started, but {min} are needed"));
+                print_line(&format!("waits: {count} processes can be started, but {min} are needed"));
             }
             if !self.pause(Duration::from_secs(1)) {
                 return Ok(None);
@@ -252,7 +254,7 @@ impl Run<'_> {
             match std::mem::replace(&mut self.stopping, true) {
                 false => {
                     let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-                    say(&format!("{name}: the program saves and ends; a second signal ends it at once"));
+                    print_line(&format!("{name}: the program saves and ends; a second signal ends it at once"));
                     attempt.preempt();
                 }
                 true => {
@@ -269,6 +271,6 @@ fn preemption_status() -> u8 {
     preemption::EXIT_STATUS as u8
 }
 
-fn say(text: &str) {
+fn print_line(text: &str) {
     eprintln!("shardax-run: {text}");
 }

@@ -3,14 +3,14 @@
 //! They are inlined into the loops over queries: as calls into another module, the forward pass takes 4 to 10 % longer.
 
 /// The number of elements processed together, for vectorization.
-const TOGETHER: usize = 16;
+const CHUNK_LEN: usize = 16;
 
 /// The maximum, ignoring NaN.
 #[inline]
 pub(super) fn largest(row: &[f32]) -> f32 {
     // One maximum per lane, because a single running maximum is a chain of dependent comparisons that cannot vectorize.
-    let mut maxima = [f32::NEG_INFINITY; TOGETHER];
-    let (chunks, remainder) = row.as_chunks::<TOGETHER>();
+    let mut maxima = [f32::NEG_INFINITY; CHUNK_LEN];
+    let (chunks, remainder) = row.as_chunks::<CHUNK_LEN>();
     for chunk in chunks {
         maxima.iter_mut().zip(chunk).for_each(|(max, &x)| *max = larger(*max, x));
     }
@@ -26,8 +26,8 @@ fn larger(a: f32, b: f32) -> f32 {
 /// Replaces each `x` by `exp(x - max)`, and returns the sum.
 #[inline]
 pub(super) fn exponentials(row: &mut [f32], max: f32) -> f32 {
-    let mut sums = [0.0; TOGETHER];
-    let (chunks, remainder) = row.as_chunks_mut::<TOGETHER>();
+    let mut sums = [0.0; CHUNK_LEN];
+    let (chunks, remainder) = row.as_chunks_mut::<CHUNK_LEN>();
     for chunk in chunks {
         chunk.iter_mut().zip(&mut sums).for_each(|(x, sum)| exponential(x, max, sum));
     }
@@ -50,12 +50,13 @@ pub(super) fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     const SMALLEST: f32 = -87.336;
-    const OF_CUBE: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
+    const CUBE_COEFFICIENTS: [f32; 6] =
+        [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
     let rounded = x.clamp(SMALLEST, 0.0) * std::f32::consts::LOG2_E + ROUND;
     let power = f32::from_bits(rounded.to_bits().wrapping_add(127) << 23);
     let n = rounded - ROUND;
     let r = x - n * LN_2[0] - n * LN_2[1];
-    let polynomial = OF_CUBE[1..].iter().fold(OF_CUBE[0], |sum, c| sum * r + c);
+    let polynomial = CUBE_COEFFICIENTS[1..].iter().fold(CUBE_COEFFICIENTS[0], |sum, c| sum * r + c);
     let y = (polynomial * r * r + r + 1.0) * power;
     if x < SMALLEST { 0.0 } else { y }
 }

@@ -294,6 +294,14 @@ impl AttentionOptions {
         }
     }
 
+    /// Applies the positions to queries or keys.
+    fn rotate(&self, rope: &Rope, x: Array) -> Array {
+        match &self.positions {
+            Some(positions) => rope.apply(&x, positions),
+            None => rope.apply(&x, arange(0..x.shape()[x.ndim() - 3] as i32)),
+        }
+    }
+
     /// Returns the result, and, if `residual`, the logsumexp of each query's scores, `[..., heads, queries]`.
     #[track_caller]
     fn attend(&self, query: &Array, key: Array, value: Array, residual: bool) -> Result<(Array, Option<Array>)> {
@@ -301,13 +309,9 @@ impl AttentionOptions {
         let [q, k, v] = promoted([query.clone(), key, value]);
         self.check("dot_product_attention", &q, &k, &v)?;
         if let Some(rope) = &self.rope {
-            let rotated = |x: Array| match &self.positions {
-                Some(positions) => rope.apply(&x, positions),
-                None => rope.apply(&x, arange(0..x.shape()[x.ndim() - 3] as i32)),
-            };
             // Positions are applied first, because fused kernels know nothing of them.
             let options = AttentionOptions { rope: None, ..self.clone() };
-            return options.attend(&rotated(q), rotated(k), v, residual);
+            return options.attend(&self.rotate(rope, q), self.rotate(rope, k), v, residual);
         }
         if let Some(sinks) = &self.sinks {
             let (options, k, v) = self.with_sink_key(sinks, &q, &k, &v)?;

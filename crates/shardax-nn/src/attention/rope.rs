@@ -170,10 +170,6 @@ impl Rope {
     fn speeds(&self, rotated: usize, positions: &Array) -> Array {
         let half = rotated / 2;
         let pairs: Vec<f64> = (0..half).map(|i| i as f64 / half as f64).collect();
-        let divided = |factors: &[f64]| -> Array {
-            let speeds = pairs.iter().zip(factors).map(|(pair, factor)| (self.base.powf(-pair) / factor) as f32);
-            array(speeds.collect::<Vec<f32>>())
-        };
         match &self.scaling {
             RopeScaling::Dynamic { factor, original_max_position } => {
                 let length = length_of(positions).maximum(*original_max_position);
@@ -184,14 +180,18 @@ impl Rope {
             }
             RopeScaling::LongRope { short_factor, long_factor, original_max_position, .. } => {
                 let is_long = length_of(positions).greater(*original_max_position);
-                where_(is_long, divided(long_factor), divided(short_factor))
+                let [long, short] = [long_factor, short_factor].map(|factors| {
+                    let speeds =
+                        pairs.iter().zip(factors).map(|(pair, factor)| (self.base.powf(-pair) / factor) as f32);
+                    array(speeds.collect::<Vec<f32>>())
+                });
+                where_(is_long, long, short)
             }
             RopeScaling::Yarn { factor, beta_fast, beta_slow, original_max_position, truncate, .. } => {
-                // The index of the pair that makes this many rotations over the original length.
-                let pair_index = |rotations: f64| {
+                // The indices of the pairs that make these many rotations over the original length.
+                let [mut low, mut high] = [beta_fast, beta_slow].map(|rotations| {
                     half as f64 * (original_max_position / (rotations * 2.0 * PI)).ln() / self.base.ln()
-                };
-                let (mut low, mut high) = (pair_index(*beta_fast), pair_index(*beta_slow));
+                });
                 if *truncate {
                     (low, high) = (low.floor(), high.ceil());
                 }

@@ -408,15 +408,18 @@ fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisNam
     let [query, key, value] = qkv;
     let spec = PartitionSpec::default().insert(query.ndim().saturating_sub(3), &[axis]);
     let ids = options.segment_ids.clone();
-    let ring = |(q, k, v): (Array, Array, Array), segment_ids: Option<(Array, Array)>| {
-        let options = options.clone();
-        let options = match segment_ids {
-            Some((queries, keys)) => options.segment_ids(queries, keys),
-            None => options,
-        };
-        options.ring_attention(q, k, v, axis)
-    };
-    let ring = shard_map(ring, mesh).axis_names(axis).in_specs((&spec, &spec)).out_specs(&spec);
+    let ring = shard_map(
+        |(q, k, v): (Array, Array, Array), segment_ids: Option<(Array, Array)>| {
+            let options = options.clone();
+            let options = match segment_ids {
+                Some((queries, keys)) => options.segment_ids(queries, keys),
+                None => options,
+            };
+            options.ring_attention(q, k, v, axis)
+        },
+        mesh,
+    );
+    let ring = ring.axis_names(axis).in_specs((&spec, &spec)).out_specs(&spec);
     match ring.call(((query.clone(), key, value), ids)) {
         Ok(y) => y,
         Err(error) => Array::from_error(error, &query),

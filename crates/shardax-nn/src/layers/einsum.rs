@@ -113,10 +113,12 @@ impl Einsum {
     /// and 1 for the others.
     fn bias_shape(&self, y: &Array) -> Vec<usize> {
         let (kernel, result) = letters(&self.spec).unwrap_or_default();
-        let size = |c: char| kernel.chars().position(|k| k == c).map_or(1, |d| self.kernel.shape()[d]);
         let (before, after) = result.split_once("...").unwrap_or(("", result));
         let ellipsis = y.ndim().saturating_sub(before.chars().count() + after.chars().count());
-        before.chars().map(size).chain(std::iter::repeat_n(1, ellipsis)).chain(after.chars().map(size)).collect()
+        let letters =
+            before.chars().map(Some).chain(std::iter::repeat_n(None, ellipsis)).chain(after.chars().map(Some));
+        let dims = letters.map(|letter| kernel.chars().position(|k| Some(k) == letter));
+        dims.map(|dim| dim.map_or(1, |d| self.kernel.shape()[d])).collect()
     }
 }
 

@@ -123,19 +123,16 @@ impl<L: Module> Stack<L> {
         Y: Tree,
         R: IntoOutput<Output = (C, Y)>,
     {
-        let step = |carry: C, layer: L| -> Result<(C, Y)> {
-            let apply = |layer: L, carry: C| f(&layer, carry).into_output();
-            match &self.options.checkpoint {
-                // XLA never merges the body of a loop with the body of the gradient's loop. Therefore the recomputation needs no
-                // protection against common subexpression elimination.
-                Some(policy) => Function::<(L, C)>::apply(
-                    &checkpoint(apply).policy(policy.clone()).prevent_cse(false),
-                    (layer, carry),
-                ),
-                None => apply(layer, carry),
-            }
+        let layers = for_loop_over_layers(self.layers.clone())?;
+        let options = ScanOptions::default().unroll(self.options.unroll);
+        let Some(policy) = &self.options.checkpoint else {
+            return options.scan(|carry: C, layer: L| f(&layer, carry), carry, layers);
         };
-        ScanOptions::default().unroll(self.options.unroll).scan(step, carry, for_loop_over_layers(self.layers.clone())?)
+        // XLA never merges the body of a loop with the body of the gradient's loop. Therefore the recomputation needs no
+        // protection against common subexpression elimination.
+        let apply =
+            checkpoint(|layer: L, carry: C| f(&layer, carry).into_output()).policy(policy.clone()).prevent_cse(false);
+        options.scan(|carry: C, layer: L| Function::<(L, C)>::apply(&apply, (layer, carry)), carry, layers)
     }
 
     /// Scans over layers with state, such as running statistics or caches: `f` changes its layer in place.

@@ -106,17 +106,20 @@ fn forward(
     let start = (nothing.at((.., 0)).set(0.0), zeros_dtype([batch, longest], DType::F32) + log_epsilon);
     // A step either emits a label, after the blank before it or the label itself, or a blank. The blank after a label can be
     // skipped unless the next label is the same.
-    let step = |(blanks, emits): (Array, Array), (log_label, log_blank, padding): (Array, Array, Array)| {
-        let before = add_to_blanks(&blanks, &emits + &repeat * log_epsilon);
-        let next_emits = logaddexp(before.get((.., ..-1)) + &log_label, &emits + &log_label);
-        let next_blanks = add_to_blanks(&(before + &log_blank), &emits + &log_blank + (1 - &repeat) * log_epsilon);
-        let padding = padding.reshape([batch, 1]);
-        // In padding, the probabilities do not change.
-        let blanks = &padding * blanks + (1 - &padding) * next_blanks;
-        let emits = &padding * emits + (1 - &padding) * next_emits;
-        ((blanks.clone(), emits.clone()), (blanks, emits))
-    };
-    let (_, (blanks, emits)) = scan(step, start, (log_labels, log_blank, logit_paddings.t()))?;
+    let (_, (blanks, emits)) = scan(
+        |(blanks, emits): (Array, Array), (log_label, log_blank, padding): (Array, Array, Array)| {
+            let before = add_to_blanks(&blanks, &emits + &repeat * log_epsilon);
+            let next_emits = logaddexp(before.get((.., ..-1)) + &log_label, &emits + &log_label);
+            let next_blanks = add_to_blanks(&(before + &log_blank), &emits + &log_blank + (1 - &repeat) * log_epsilon);
+            let padding = padding.reshape([batch, 1]);
+            // In padding, the probabilities do not change.
+            let blanks = &padding * blanks + (1 - &padding) * next_blanks;
+            let emits = &padding * emits + (1 - &padding) * next_emits;
+            ((blanks.clone(), emits.clone()), (blanks, emits))
+        },
+        start,
+        (log_labels, log_blank, logit_paddings.t()),
+    )?;
     let total = add_to_blanks(&blanks.get(-1), emits.get(-1));
     let blanks = blanks.at(-1).set(&total);
     let loss = -(total * one_hot(lengths, longest + 1)).sum(-1);

@@ -465,10 +465,11 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdan {
                 tree::map2(|new, old| where_(&is_first_step, zeros_like(&new), &new - old), g.clone(), state.g)?;
             let m = update_moment(&g, &state.m, self.b1, 1)?;
             let v = update_moment(&change, &state.v, self.b2, 1)?;
-            let extrapolate = |m: Array, v: Array| m + (1.0 - self.b2) * v;
-            let n = update_moment_per_elem_norm(&tree::map2(extrapolate, g.clone(), change)?, &state.n, self.b3, 2)?;
+            let extrapolated = tree::map2(|m, v| m + (1.0 - self.b2) * v, g.clone(), change)?;
+            let n = update_moment_per_elem_norm(&extrapolated, &state.n, self.b3, 2)?;
             let t = safe_increment(&state.t);
-            let mean = tree::map2(extrapolate, bias_correction(&m, self.b1, &t)?, bias_correction(&v, self.b2, &t)?)?;
+            let (m_hat, v_hat) = (bias_correction(&m, self.b1, &t)?, bias_correction(&v, self.b2, &t)?);
+            let mean = tree::map2(|m, v| m + (1.0 - self.b2) * v, m_hat, v_hat)?;
             let updates = ratio(mean, bias_correction(&n, self.b3, &t)?, self.eps, self.eps_root)?;
             Ok((updates, AdanState { m, v, n, g, t }))
         })

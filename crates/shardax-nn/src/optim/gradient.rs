@@ -184,6 +184,12 @@ pub fn trace(decay: f64, nesterov: bool) -> Trace {
     Trace { decay, nesterov, accumulator_dtype: None }
 }
 
+impl Trace {
+    fn add_decayed<P: Tree>(&self, grads: P, trace: P) -> Result<P> {
+        tree::map2(|g, t| g + t * self.decay, grads, trace)
+    }
+}
+
 impl<P: Tree> GradientTransformation<P> for Trace {
     type State = TraceState<P>;
 
@@ -195,9 +201,8 @@ impl<P: Tree> GradientTransformation<P> for Trace {
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, _params| {
-            let add = |g: Array, t: Array| g + t * self.decay;
-            let trace = tree::map2(add, grads.clone(), state.trace)?;
-            let updates = if self.nesterov { tree::map2(add, grads, trace.clone())? } else { trace.clone() };
+            let trace = self.add_decayed(grads.clone(), state.trace)?;
+            let updates = if self.nesterov { self.add_decayed(grads, trace.clone())? } else { trace.clone() };
             Ok((updates, TraceState { trace: cast(&trace, self.accumulator_dtype)? }))
         })
     }

@@ -81,14 +81,12 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
             let is_flat = product.equal(0);
             let weight = where_(&is_flat, 0, 1 / where_(&is_flat, 1, &product));
             // The changes are zero in the first step, because there is no previous point.
-            let zero_at_start = |x: Array| where_(&started, &x, zeros_like(&x));
-            let diff_params = tree::map(zero_at_start, diff_params)?;
-            let diff_updates = tree::map(zero_at_start, diff_updates)?;
+            let diff_params = tree::map(|x| zero_unless(&started, &x), diff_params)?;
+            let diff_updates = tree::map(|x| zero_unless(&started, &x), diff_updates)?;
             let slot = remainder(&state.count - 1, self.memory_size);
-            let store = |memory: Array, new: Array| memory.at(&slot).set(new);
-            let diff_params_memory = tree::map2(store, state.diff_params_memory, diff_params.clone())?;
-            let diff_updates_memory = tree::map2(store, state.diff_updates_memory, diff_updates.clone())?;
-            let weights_memory = store(state.weights_memory, zero_at_start(weight));
+            let diff_params_memory = set_slot(state.diff_params_memory, &slot, diff_params.clone())?;
+            let diff_updates_memory = set_slot(state.diff_updates_memory, &slot, diff_updates.clone())?;
+            let weights_memory = state.weights_memory.at(&slot).set(zero_unless(&started, &weight));
 
             let identity = if self.scale_init_precond {
                 let (numerator, denominator) = (vdot(&diff_updates, &diff_params)?.real(), squared_norm(&diff_updates));
@@ -223,11 +221,24 @@ where
 {
     let stored = (state.1.value.clone(), state.1.grad.clone());
     let dtype = state.1.value.dtype();
-    let recompute = |params: P| -> Result<(Array, P)> {
-        let (value, grad) = value_and_grad(|p: P| value_fn(p).into_output()).call(params)?;
-        Ok((value.astype(dtype), grad))
-    };
     let finite = state.1.value.isfinite();
     type Both<P> = (P, (Array, P));
-    cond(finite, |(_, stored): Both<P>| stored, |(params, _): Both<P>| recompute(params), (params, stored))
+    cond(
+        finite,
+        |(_, stored): Both<P>| stored,
+        |(params, _): Both<P>| -> Result<(Array, P)> {
+            let (value, grad) = value_and_grad(|p: P| value_fn(p).into_output()).call(params)?;
+            Ok((value.astype(dtype), grad))
+        },
+        (params, stored),
+    )
+}
+
+fn zero_unless(condition: &Array, x: &Array) -> Array {
+    where_(condition, x, zeros_like(x))
+}
+
+/// Stores `new` in one slot of the memory.
+fn set_slot<P: Tree>(memory: P, slot: &Array, new: P) -> Result<P> {
+    tree::map2(|memory: Array, new: Array| memory.at(slot).set(new), memory, new)
 }

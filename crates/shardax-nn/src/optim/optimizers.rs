@@ -226,13 +226,12 @@ pub fn fromage(learning_rate: impl Into<Schedule>) -> Fromage {
         }
         schedule => {
             let again = schedule.clone();
-            let factor = |rate: &Array| -> Array { (rate * rate + 1).rsqrt() };
             (
                 Schedule::function(move |step: &Array| {
                     let rate = schedule.at(step);
-                    factor(&rate) * rate
+                    fromage_factor(&rate) * rate
                 }),
-                Schedule::function(move |step| factor(&again.at(step)) - 1),
+                Schedule::function(move |step| fromage_factor(&again.at(step)) - 1),
             )
         }
     };
@@ -329,4 +328,8 @@ pub fn optimistic_adam(learning_rate: impl Into<Schedule>) -> OptimisticAdam {
 /// Source: [Riedmiller and Braun 1993](https://ieeexplore.ieee.org/document/298623).
 pub fn rprop(learning_rate: f64) -> Rprop {
     (scale_by_rprop(learning_rate), scale(-1.0))
+}
+
+fn fromage_factor(rate: &Array) -> Array {
+    (rate * rate + 1).rsqrt()
 }

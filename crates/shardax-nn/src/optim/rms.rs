@@ -259,6 +259,32 @@ fn zeros_without(x: &Array, dim: usize) -> Array {
     zeros_dtype(shape, wide_dtype(x.dtype()))
 }
 
+/// Returns the decayed average, in the dtype of the parameter.
+fn average(decay: &Array, old: Array, new: Array, p: &Array) -> Array {
+    (decay * old + (1 - decay) * new).astype(p.dtype())
+}
+
+impl ScaleByFactoredRms {
+    /// Creates a tree like `params`; arrays that the factored dimensions make unnecessary have one element.
+    fn create<P: Tree>(
+        &self,
+        params: &P,
+        zeros: impl Fn(&Array, Option<(usize, usize)>) -> Option<Array>,
+    ) -> Result<P> {
+        tree::map(
+            |p| {
+                let zeros = zeros(&p, self.factored_dims(p.shape()));
+                zeros.unwrap_or_else(|| zeros_dtype([1], wide_dtype(p.dtype())))
+            },
+            params.clone(),
+        )
+    }
+
+    fn square(&self, g: &Array) -> Array {
+        abs_sq(g) + self.epsilon
+    }
+}
+
 impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
     type State = FactoredState<P>;
 
@@ -266,16 +292,13 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
     fn init(&self, params: &P) -> Result<Self::State> {
         within("scale_by_factored_rms", "decay_rate", self.decay_rate, NOT_NEGATIVE)?;
         within("scale_by_factored_rms", "epsilon", self.epsilon, NOT_NEGATIVE)?;
-        let unused = |p: &Array| zeros_dtype([1], wide_dtype(p.dtype()));
-        let create = |create_one: &dyn Fn(&Array, Option<(usize, usize)>) -> Array| {
-            tree::map(|p| create_one(&p, self.factored_dims(p.shape())), params.clone())
-        };
         Ok(FactoredState {
             count: count(),
-            v_row: create(&|p, dims| dims.map_or_else(|| unused(p), |(_, d0)| zeros_without(p, d0)))?,
-            v_col: create(&|p, dims| dims.map_or_else(|| unused(p), |(d1, _)| zeros_without(p, d1)))?,
-            v: create(&|p, dims| {
-                if dims.is_some() { unused(p) } else { zeros_dtype(p.shape(), wide_dtype(p.dtype())) }
+            v_row: self.create(params, |p, dims| dims.map(|(_, d0)| zeros_without(p, d0)))?,
+            v_col: self.create(params, |p, dims| dims.map(|(d1, _)| zeros_without(p, d1)))?,
+            v: self.create(params, |p, dims| match dims {
+                Some(_) => None,
+                None => Some(zeros_dtype(p.shape(), wide_dtype(p.dtype()))),
             })?,
         })
     }
@@ -284,13 +307,11 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
         in_wide_dtypes(grads, params, |grads, params| {
             let step = (&state.count - self.step_offset + 1).astype(scalar_dtype(&grads));
             let decay = 1 - power(step, -self.decay_rate);
-            let average = |old: Array, new: Array, p: &Array| (&decay * old + (1 - &decay) * new).astype(p.dtype());
-            let square = |g: &Array| abs_sq(g) + self.epsilon;
             // The means of arrays that are factored over one of the two dimensions; the unused zeros of the other arrays.
             let mean_over = |dim: fn((usize, usize)) -> usize, old: P| {
                 tree::map3(
                     |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
-                        Some(dims) => average(old, square(&g).mean(dim(dims) as i32), &p),
+                        Some(dims) => average(&decay, old, self.square(&g).mean(dim(dims) as i32), &p),
                         None => old,
                     },
                     grads.clone(),
@@ -303,7 +324,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
             let v = tree::map3(
                 |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
                     Some(_) => old,
-                    None => average(old, square(&g), &p),
+                    None => average(&decay, old, self.square(&g), &p),
                 },
                 grads.clone(),
                 state.v,
@@ -386,24 +407,32 @@ impl<P: Tree> GradientTransformation<P> for ScaleBySm3 {
             let new_weight = if self.b2 == 1.0 { 1.0 } else { 1.0 - self.b2 };
             let mut largest = state.mu.into_iter();
             let mut mu = Vec::new();
-            let scaled = |g: Array| {
-                let rank = g.ndim();
-                let dims_except =
-                    |d: usize| -> Vec<i32> { (0..rank).filter(|&other| other != d).map(|dim| dim as i32).collect() };
-                let spread = largest
-                    .next()
-                    .unwrap_or_default()
-                    .into_iter()
-                    .enumerate()
-                    .map(|(d, v)| if rank < 2 { v } else { v.expand_dims(&dims_except(d)[..]) });
-                let before = spread.reduce(minimum).unwrap_or_else(|| zeros_like(&g));
-                let sum = new_weight * g.square() + self.b2 * before;
-                mu.push((0..rank).map(|d| if rank < 2 { sum.clone() } else { sum.max(&dims_except(d)[..]) }).collect());
-                &g * where_(sum.greater(0), (&sum + self.eps).rsqrt(), 0)
-            };
-            let scaled = tree::map(scaled, grads)?;
+            let scaled = tree::map(
+                |g: Array| {
+                    let rank = g.ndim();
+                    let spread = largest
+                        .next()
+                        .unwrap_or_default()
+                        .into_iter()
+                        .enumerate()
+                        .map(|(d, v)| if rank < 2 { v } else { v.expand_dims(&dims_except(rank, d)[..]) });
+                    let before = spread.reduce(minimum).unwrap_or_else(|| zeros_like(&g));
+                    let sum = new_weight * g.square() + self.b2 * before;
+                    mu.push(
+                        (0..rank)
+                            .map(|d| if rank < 2 { sum.clone() } else { sum.max(&dims_except(rank, d)[..]) })
+                            .collect(),
+                    );
+                    &g * where_(sum.greater(0), (&sum + self.eps).rsqrt(), 0)
+                },
+                grads,
+            )?;
             let nu = update_moment(&scaled, &state.nu, self.b1, 1)?;
             Ok((nu.clone(), Sm3State { mu, nu }))
         })
     }
+}
+
+fn dims_except(rank: usize, dim: usize) -> Vec<i32> {
+    (0..rank).filter(|&other| other != dim).map(|other| other as i32).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use shardax::numpy::full_dtype;
 use shardax::prelude::*;
 
 use super::{ScheduleState, count, safe_increment};
@@ -249,10 +250,11 @@ impl OnecycleOptions {
 
     /// See [`linear_onecycle_schedule`].
     pub fn linear_onecycle_schedule(self, transition_steps: usize, peak_value: f64) -> Schedule {
-        let step_at = |fraction: f64| (fraction * transition_steps as f64) as usize;
+        let [peak_step, final_step] =
+            [self.pct_start, self.pct_final].map(|fraction| (fraction * transition_steps as f64) as usize);
         let scales = [
-            (step_at(self.pct_start), self.div_factor),
-            (step_at(self.pct_final), 1.0 / self.div_factor),
+            (peak_step, self.div_factor),
+            (final_step, 1.0 / self.div_factor),
             (transition_steps, 1.0 / self.final_div_factor),
         ];
         piecewise_interpolate_schedule(Interpolate::Linear, peak_value / self.div_factor, scales)
@@ -405,14 +407,13 @@ impl Schedule {
     #[track_caller]
     pub(super) fn at_in(&self, step: &Array, dtype: DType) -> Array {
         require!(&zeros_dtype((), dtype), self.check("schedule"));
-        let constant = |value: f64| shardax::numpy::full_dtype((), value, dtype);
         match self {
             Schedule::Value { value } => value.clone(),
-            Schedule::Constant { value } => constant(*value),
+            Schedule::Constant { value } => full_dtype((), *value, dtype),
             Schedule::Function(f) => f.0.0(step),
             &Schedule::Polynomial { init_value, end_value, power: exponent, transition_steps, transition_begin } => {
                 if transition_steps == 0 {
-                    return constant(init_value);
+                    return full_dtype((), init_value, dtype);
                 }
                 let done = (step - transition_begin).clip(0, transition_steps).astype(dtype);
                 let remaining = 1 - done / transition_steps;
@@ -427,12 +428,13 @@ impl Schedule {
                 (cosine * (1.0 - alpha) + alpha) * init_value
             }
             Schedule::PiecewiseConstant { init_value, boundaries_and_scales } => {
-                boundaries_and_scales.iter().fold(constant(*init_value), |value, &(boundary, scale)| {
+                boundaries_and_scales.iter().fold(full_dtype((), *init_value, dtype), |value, &(boundary, scale)| {
                     where_(step.less(boundary), &value, &value * scale)
                 })
             }
             Schedule::PiecewiseInterpolate { interpolate_type, init_value, boundaries_and_scales } => {
-                let (mut start, mut value, mut interpolated) = (0, constant(*init_value), constant(0.0));
+                let (mut start, mut value, mut interpolated) =
+                    (0, full_dtype((), *init_value, dtype), full_dtype((), 0.0, dtype));
                 for &(end, scale) in boundaries_and_scales {
                     let end_value = &value * scale;
                     // At least 1, because two boundaries can be at the same step.
@@ -450,7 +452,7 @@ impl Schedule {
                 where_(step.greater_equal(start), value, interpolated)
             }
             Schedule::Join { schedules, boundaries } => {
-                let first = schedules.first().map_or_else(|| constant(0.0), |s| s.at_in(step, dtype));
+                let first = schedules.first().map_or_else(|| full_dtype((), 0.0, dtype), |s| s.at_in(step, dtype));
                 boundaries.iter().zip(schedules.iter().skip(1)).fold(first, |value, (&boundary, schedule)| {
                     where_(step.less(boundary), value, schedule.at_in(&(step - boundary), dtype))
                 })

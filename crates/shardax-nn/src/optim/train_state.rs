@@ -290,13 +290,15 @@ impl<M: Module> Optimizer<M> {
     pub fn value_and_grad<L: Loss>(&mut self, loss: impl Fn(&mut M) -> L) -> Result<(L::Value, State)> {
         let overwritten = Filter::of::<kind::OverwriteWithGradient>() & !self.wrt.clone();
         let differentiated = self.wrt.clone() | overwritten.clone();
-        let loss_of_variables = |variables: Vec<State>| -> Result<(Array, (L::Aux, State))> {
-            let mut model = self.model.with_state(&variables[0])?.with_state(&variables[1])?;
-            let (loss, aux) = loss(&mut model).into_loss()?;
-            Ok((loss, (aux, model.state_of(!differentiated.clone()))))
-        };
         let variables = vec![self.params(), self.model.state_of(overwritten)];
-        let ((value, (aux, rest)), mut grads) = value_and_grad(loss_of_variables).has_aux().call(variables)?;
+        let ((value, (aux, rest)), mut grads) =
+            value_and_grad(|variables: Vec<State>| -> Result<(Array, (L::Aux, State))> {
+                let mut model = self.model.with_state(&variables[0])?.with_state(&variables[1])?;
+                let (loss, aux) = loss(&mut model).into_loss()?;
+                Ok((loss, (aux, model.state_of(!differentiated.clone()))))
+            })
+            .has_aux()
+            .call(variables)?;
         self.model.update(&rest)?;
         // The last gradients are the new values of the overwritten variables.
         if let Some(new_values) = grads.pop() {

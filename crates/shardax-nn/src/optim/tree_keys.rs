@@ -73,17 +73,19 @@ pub fn set<T: Tree>(tree: &T, key: &str, value: impl ArrayLike) -> Result<T> {
     if get_all_with_path(tree, key).is_empty() {
         return Err(missing(tree, key));
     }
-    let replaced = |path: &str, old: Array| -> Result<Array> {
-        if !names(path, key) {
-            return Ok(old);
-        }
-        let new = if value.weak_type() { value.astype(old.dtype()) } else { value.clone() };
-        if (new.dtype(), new.shape()) == (old.dtype(), old.shape()) {
-            return Ok(new);
-        }
-        let (want, got) = (old.type_name(), value.type_name());
-        let message = format!("the value for {path} of the tree must have type {want}, got {got}");
-        Err(Error::new(ErrorKind::Type, message).help("convert the value with `astype` and `broadcast_to`"))
-    };
-    tree::map_with_path(replaced, tree.clone())
+    tree::map_with_path(
+        |path: &str, old: Array| -> Result<Array> {
+            if !names(path, key) {
+                return Ok(old);
+            }
+            let new = if value.weak_type() { value.astype(old.dtype()) } else { value.clone() };
+            if (new.dtype(), new.shape()) == (old.dtype(), old.shape()) {
+                return Ok(new);
+            }
+            let (want, got) = (old.type_name(), value.type_name());
+            let message = format!("the value for {path} of the tree must have type {want}, got {got}");
+            Err(Error::new(ErrorKind::Type, message).help("convert the value with `astype` and `broadcast_to`"))
+        },
+        tree.clone(),
+    )
 }

@@ -53,7 +53,6 @@ pub fn add_scale<P: Tree>(x: &P, scalar: impl ArrayLike, y: &P) -> Result<P> {
 
 /// Returns the dot product of two trees, a scalar. If `x` is complex, its conjugate is used.
 pub fn vdot<P: Tree>(x: &P, y: &P) -> Result<Array> {
-    let conjugate = |x: Array| if x.dtype().is_complex() { x.conj() } else { x };
     Ok(total(tree::leaves(&tree::map2(
         |x: Array, y: Array| match x.aval().sharding() {
             // An array with split dimensions cannot be flattened to a vector.
@@ -250,11 +249,17 @@ pub fn update_moment<P: Tree>(updates: &P, moments: &P, decay: f64, order: i32) 
 
 /// Computes [`update_moment`], with absolute values if the updates are complex. `order` must be even.
 pub fn update_moment_per_elem_norm<P: Tree>(updates: &P, moments: &P, decay: f64, order: i32) -> Result<P> {
-    let power = |g: &Array| match g.dtype().is_complex() {
-        true => integer_pow(&abs_sq(g), order / 2),
-        false => integer_pow(g, order),
-    };
-    tree::map2(|g, t| (1.0 - decay) * power(&g) + decay * t, updates.clone(), moments.clone())
+    tree::map2(
+        |g: Array, t: Array| {
+            let power = match g.dtype().is_complex() {
+                true => integer_pow(&abs_sq(&g), order / 2),
+                false => integer_pow(&g, order),
+            };
+            (1.0 - decay) * power + decay * t
+        },
+        updates.clone(),
+        moments.clone(),
+    )
 }
 
 /// Returns `max(|updates| + eps, decay * moments)`.
@@ -294,4 +299,8 @@ pub fn safe_increment(count: impl ArrayLike) -> Array {
     // If the sum is less than `count`, it has wrapped.
     let incremented = &count + 1;
     shardax::numpy::where_(incremented.greater(&count), &incremented, &count)
+}
+
+fn conjugate(x: Array) -> Array {
+    if x.dtype().is_complex() { x.conj() } else { x }
 }

@@ -18,17 +18,29 @@ impl Run {
         // In each tick, stage `s` computes micro-batch `tick - s`, and sends the result to the next stage.
         let tick = |(loss, arrived): (Array, M::Hidden), tick: Array| -> Result<_> {
             let micro = tick - &device;
-            let work = |(loss, arrived): (Array, M::Hidden)| -> Result<(Array, M::Hidden)> {
-                let enter = |_: M::Hidden| varying(model.first(first.clone(), at(&inputs, &micro)?)?, &axes);
-                let x: M::Hidden = cond(self.is_first(), enter, |x: M::Hidden| x, arrived)?;
-                let y = varying(model.stage(stage.clone(), x)?, &axes)?;
-                let leave = |y: M::Hidden| varying(model.last(last.clone(), y, at(&targets, &micro)?)?, &axes);
-                let micro_loss: Array = cond(self.is_last(), leave, |_: M::Hidden| zero.clone(), y.clone())?;
-                Ok((loss + micro_loss, y))
-            };
             // The stage idles before the first micro-batch has arrived and after the last one has left.
             let has_work = micro.greater_equal(0) & micro.less(count);
-            let (loss, y) = cond(has_work, work, |state: (Array, M::Hidden)| state, (loss, arrived))?;
+            let (loss, y) = cond(
+                has_work,
+                |(loss, arrived): (Array, M::Hidden)| -> Result<(Array, M::Hidden)> {
+                    let x: M::Hidden = cond(
+                        self.is_first(),
+                        |_: M::Hidden| varying(model.first(first.clone(), at(&inputs, &micro)?)?, &axes),
+                        |x: M::Hidden| x,
+                        arrived,
+                    )?;
+                    let y = varying(model.stage(stage.clone(), x)?, &axes)?;
+                    let micro_loss: Array = cond(
+                        self.is_last(),
+                        |y: M::Hidden| varying(model.last(last.clone(), y, at(&targets, &micro)?)?, &axes),
+                        |_: M::Hidden| zero.clone(),
+                        y.clone(),
+                    )?;
+                    Ok((loss + micro_loss, y))
+                },
+                |state: (Array, M::Hidden)| state,
+                (loss, arrived),
+            )?;
             Ok(((loss, self.onward(y)), ()))
         };
         let ticks = arange(0..count + self.stages as i32 - 1);

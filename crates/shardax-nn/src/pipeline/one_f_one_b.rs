@@ -40,8 +40,12 @@ impl Run {
 
         // The input of the stage: the first stage computes it from the batch.
         let enter = |first: M::First, micro: &Array, arrived: M::Hidden| -> Result<M::Hidden> {
-            let make = |(first, _): (M::First, M::Hidden)| varying(model.first(first, at(inputs, micro)?)?, &axes);
-            cond(self.is_first(), make, |(_, x): (M::First, M::Hidden)| x, (first, arrived))
+            cond(
+                self.is_first(),
+                |(first, _): (M::First, M::Hidden)| varying(model.first(first, at(inputs, micro)?)?, &axes),
+                |(_, x): (M::First, M::Hidden)| x,
+                (first, arrived),
+            )
         };
 
         let slot = |state: Slot<Params<M>, M::Hidden>, slot: Array| -> Result<_> {
@@ -55,29 +59,42 @@ impl Run {
             let idle = |state: Slot<Params<M>, M::Hidden>| Ok((state, (hidden.clone(), hidden.clone())));
             let forward_pass = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
                 let x = enter(first.clone(), &micro, state.arrived.clone())?;
-                let store = |all: Array, x: Array| lax::dynamic_update_index_in_dim(&all, &x, &place, 0);
-                state.inputs = tree::map2(store, state.inputs, x.clone())?;
+                state.inputs = tree::map2(
+                    |all: Array, x: Array| lax::dynamic_update_index_in_dim(&all, &x, &place, 0),
+                    state.inputs,
+                    x.clone(),
+                )?;
                 // The last stage runs backward in the next slot, and computes its output there.
-                let apply_stage = |x: M::Hidden| varying(model.stage(stage.clone(), x)?, &axes);
-                let y = cond(self.is_last(), |_: M::Hidden| hidden.clone(), apply_stage, x)?;
+                let y = cond(
+                    self.is_last(),
+                    |_: M::Hidden| hidden.clone(),
+                    |x: M::Hidden| varying(model.stage(stage.clone(), x)?, &axes),
+                    x,
+                )?;
                 Ok((state, (y, hidden.clone())))
             };
             let backward_pass = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
                 let x = at(&state.inputs, &place)?;
-                let objective = |((first, stage, last), x): (Params<M>, M::Hidden)| -> Result<Array> {
-                    let y = model.stage(stage, enter(first, &micro, x)?)?;
-                    let loss =
-                        |(last, y): (M::Last, M::Hidden)| varying(model.last(last, y, at(targets, &micro)?)?, &axes);
-                    // The gradient of this dot product with respect to `y` is the gradient from the next stage.
-                    let product = |(_, y): (M::Last, M::Hidden)| {
-                        let pairs = tree::leaves(&y).into_iter().zip(tree::leaves(&state.gradient));
-                        pairs.fold(zero.clone(), |sum, (y, g)| {
-                            sum + (y.astype(zero.dtype()) * g.astype(zero.dtype())).sum(..)
-                        })
-                    };
-                    cond(self.is_last(), loss, product, (last, y))
-                };
-                let (value, (grads, dx)) = value_and_grad(objective).call((params.clone(), x))?;
+                let (value, (grads, dx)) =
+                    value_and_grad(|((first, stage, last), x): (Params<M>, M::Hidden)| -> Result<Array> {
+                        let y = model.stage(stage, enter(first, &micro, x)?)?;
+                        let loss = |(last, y): (M::Last, M::Hidden)| {
+                            varying(model.last(last, y, at(targets, &micro)?)?, &axes)
+                        };
+                        cond(
+                            self.is_last(),
+                            loss,
+                            // The gradient of this dot product with respect to `y` is the gradient from the next stage.
+                            |(_, y): (M::Last, M::Hidden)| {
+                                let pairs = tree::leaves(&y).into_iter().zip(tree::leaves(&state.gradient));
+                                pairs.fold(zero.clone(), |sum, (y, g)| {
+                                    sum + (y.astype(zero.dtype()) * g.astype(zero.dtype())).sum(..)
+                                })
+                            },
+                            (last, y),
+                        )
+                    })
+                    .call((params.clone(), x))?;
                 state.loss = state.loss + where_(self.is_last(), value, 0.0);
                 state.grads = tree::map2(|sum, g| sum + g, state.grads, grads)?;
                 Ok((state, (hidden.clone(), dx)))

@@ -69,9 +69,9 @@ impl Client {
         if !self.has_owners() {
             return Ok(());
         }
-        let is_remote = |id: usize| self.device_by_id(id).is_some_and(|device| !device.is_addressable());
-        match options.device_ids.iter().find(|id| is_remote(**id)) {
-            Some(&id) => self.check_device(self.device_by_id(id).unwrap_or(&self.devices()[0])),
+        let mut devices = options.device_ids.iter().filter_map(|&id| self.device_by_id(id));
+        match devices.find(|device| !device.is_addressable()) {
+            Some(device) => self.check_device(device),
             None => Ok(()),
         }
     }
@@ -235,6 +235,10 @@ mod tests {
     use crate::options::ParameterSpec;
     use crate::plugin::Plugin;
 
+    fn signature(len: i64) -> Signature {
+        Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [len, 4])] }
+    }
+
     /// The plugin is not asked for the program that it loads: the entry's outline says what the checks need.
     #[test]
     fn a_program_is_loaded_by_its_outline() {
@@ -245,7 +249,6 @@ mod tests {
             use_shardy: true,
             ..Default::default()
         };
-        let signature = |len| Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [len, 4])] };
         let compile = |len: i64| {
             let total_bytes = len * 4;
             let text = format!(
@@ -275,13 +278,13 @@ mod tests {
         assert_eq!(loaded.parameter_layouts(), compiled.parameter_layouts());
         assert_eq!(loaded.output_layouts(), compiled.output_layouts());
 
-        // That of another program.
+        // An outline of another program is an error.
         let other = compile(3).serialize().unwrap();
         let other = cache_entry::decode(&other, &ids, &signature(3).parameters).unwrap();
         let entry = |outline| cache_entry::encode(ids[0], &signature(2).parameters, Stored { outline, ..stored });
         let error = client.deserialize(&entry(other.outline), &options, signature(2)).unwrap_err();
         assert!(error.message.contains("the compiled program takes f32[3,4]"), "{error}");
-        // The plugin is asked where there is none.
+        // Without an outline, the plugin is asked.
         let loaded = client.deserialize(&entry(&[]), &options, signature(2)).unwrap();
         assert_eq!(loaded.has_collectives(), Some(true));
     }

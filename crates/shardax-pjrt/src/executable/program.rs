@@ -285,7 +285,7 @@ impl CompiledProgram {
         unsafe { self.api().call(&mut a)? };
         let sum = a.argument.saturating_add(a.output).saturating_sub(a.alias).saturating_add(a.temp);
         // Fields that the plugin's version of the C API does not have are not filled in.
-        let since = |minor: i32, value: i64| (self.plugin.api_version().1 >= minor).then_some(value);
+        let minor = self.plugin.api_version().1;
         Ok(MemoryAnalysis {
             generated_code: a.generated_code,
             arguments: a.argument,
@@ -298,10 +298,10 @@ impl CompiledProgram {
             host_outputs: a.host_output,
             host_aliased: a.host_alias,
             host_temporaries: a.host_temp,
-            total_size: since(90, a.total_size),
-            total_allocation: since(104, a.total_allocation),
-            indefinite_allocation: since(104, a.indefinite_allocation),
-            peak_unpadded_heap: since(104, a.peak_unpadded_heap),
+            total_size: (minor >= 90).then_some(a.total_size),
+            total_allocation: (minor >= 104).then_some(a.total_allocation),
+            indefinite_allocation: (minor >= 104).then_some(a.indefinite_allocation),
+            peak_unpadded_heap: (minor >= 104).then_some(a.peak_unpadded_heap),
         })
     }
 

@@ -40,14 +40,14 @@ struct Gathering {
 
 #[derive(Debug)]
 struct State {
-    lent: Vec<Option<Lent>>,
+    lent: Vec<Option<LentMember>>,
     /// All participants have arrived, and their arguments are in use until there is an outcome.
     working: bool,
 }
 
 /// The pointers of a [`Member`]. Its thread waits until they are no longer used.
 #[derive(Debug)]
-struct Lent {
+struct LentMember {
     args: *const Arg<'static>,
     arg_count: usize,
     rets: *mut Ret<'static>,
@@ -55,11 +55,11 @@ struct Lent {
 }
 
 // SAFETY: another thread may use the data while its own thread waits.
-unsafe impl Send for Lent {}
+unsafe impl Send for LentMember {}
 
-impl Lent {
-    fn new(member: Member<'_, '_>) -> Lent {
-        Lent {
+impl LentMember {
+    fn new(member: Member<'_, '_>) -> LentMember {
+        LentMember {
             args: member.args.as_ptr().cast(),
             arg_count: member.args.len(),
             rets: member.rets.as_mut_ptr().cast(),
@@ -120,10 +120,10 @@ impl<K: Clone + Eq + Hash> Rendezvous<K> {
             match state.lent.get_mut(member) {
                 None => return Err(format!("there is no member {member} of {members}")),
                 Some(Some(_)) => return Err("the device joined twice".into()),
-                Some(place) => *place = Some(Lent::new(arrays)),
+                Some(place) => *place = Some(LentMember::new(arrays)),
             }
             state.working = state.lent.iter().all(Option::is_some);
-            let lent: Vec<Lent> = match state.working {
+            let lent: Vec<LentMember> = match state.working {
                 true => state.lent.iter_mut().filter_map(Option::take).collect(),
                 false => Vec::new(),
             };
@@ -138,13 +138,13 @@ impl<K: Clone + Eq + Hash> Rendezvous<K> {
             return gathering.wait(member, timeout, failure);
         }
         let mut end = End { gathering: &gathering, outcome: Err("the work for all devices panicked".into()) };
-        end.outcome = done_with(lent, work);
+        end.outcome = run_on_members(lent, work);
         end.outcome.clone()
     }
 }
 
 /// Runs the work on the members' data.
-fn done_with(mut lent: Vec<Lent>, work: impl FnOnce(&mut [Member<'_, '_>]) -> Outcome) -> Outcome {
+fn run_on_members(mut lent: Vec<LentMember>, work: impl FnOnce(&mut [Member<'_, '_>]) -> Outcome) -> Outcome {
     // SAFETY: all members wait until the outcome is set, after this function has returned or unwound. They leave
     // earlier only if no work is in progress. The data of this thread is borrowed by its call of `join`.
     let mut members: Vec<Member<'_, '_>> = lent.iter_mut().map(|lent| unsafe { lent.member() }).collect();

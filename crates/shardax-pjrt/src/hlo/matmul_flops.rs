@@ -47,7 +47,7 @@ struct WindowDimensionProto {
 type Array = (ElementType, Vec<i64>);
 
 /// The frontend attribute of a custom call with the operations of its kernel.
-const OF_KERNEL: &str = "matmul_flops";
+const KERNEL_FLOPS_ATTRIBUTE: &str = "matmul_flops";
 
 /// The operations of an instruction: a multiplication and an addition for each element of the result and each
 /// contracted element. Every element of a convolution counts as if it were far from the padding; multiplications with
@@ -56,18 +56,25 @@ pub(super) fn matmul_flops(instruction: &InstructionProto, all: &HashMap<i64, &I
     // Other instructions, such as those that take a kernel's results apart, inherit the attribute.
     let is_call = instruction.opcode == "custom-call";
     let attributes = instruction.frontend_attributes.as_ref().filter(|_| is_call);
-    if let Some(said) = attributes.and_then(|all| all.attributes.get(OF_KERNEL)) {
-        return said.parse().unwrap_or(0.0);
+    if let Some(flops) = attributes.and_then(|all| all.attributes.get(KERNEL_FLOPS_ATTRIBUTE)) {
+        return flops.parse().unwrap_or(0.0);
     }
-    let operand = |index: usize| instruction.operand_ids.get(index).and_then(|id| array(all.get(id)?));
-    let (Some(left), Some(right), Some(result)) = (operand(0), operand(1), array(instruction)) else { return 0.0 };
+    let mut operands = instruction.operand_ids.iter().map(|id| array(all.get(id)?));
+    let (Some(Some(left)), Some(Some(right)), Some(result)) = (operands.next(), operands.next(), array(instruction))
+    else {
+        return 0.0;
+    };
     // For gradients, the library call has their operands and the window of the original convolution.
     let sums = match (instruction.opcode.as_str(), instruction.custom_call_target.as_str()) {
         ("dot", _) => contracted(instruction, &left) * size(&result),
-        ("convolution", _) => seen(instruction, &right) * used(instruction, &left, &result) * size(&result),
-        ("custom-call", "__cudnn$convBackwardInput") => seen(instruction, &right) * size(&left),
-        ("custom-call", "__cudnn$convBackwardFilter") => seen(instruction, &result) * size(&right),
-        ("custom-call", name) if name.starts_with("__cudnn$conv") => seen(instruction, &right) * size(&result),
+        ("convolution", _) => {
+            elements_per_result(instruction, &right) * used_fraction(instruction, &left, &result) * size(&result)
+        }
+        ("custom-call", "__cudnn$convBackwardInput") => elements_per_result(instruction, &right) * size(&left),
+        ("custom-call", "__cudnn$convBackwardFilter") => elements_per_result(instruction, &result) * size(&right),
+        ("custom-call", name) if name.starts_with("__cudnn$conv") => {
+            elements_per_result(instruction, &right) * size(&result)
+        }
         ("custom-call", name) if name.starts_with("__cudnn$fmha") => attention_products(name, &left, &right),
         ("custom-call", name) if name.starts_with("__cublas$") => library_products(&left, &right, &result),
         _ => 0.0,
@@ -94,7 +101,7 @@ fn contracted(dot: &InstructionProto, left: &Array) -> f64 {
 }
 
 /// The number of kernel elements that contribute to an element of the result.
-fn seen(convolution: &InstructionProto, kernel: &Array) -> f64 {
+fn elements_per_result(convolution: &InstructionProto, kernel: &Array) -> f64 {
     let features = convolution.convolution_dimensions.as_ref().map_or(0, |d| d.kernel_output_feature);
     let features = usize::try_from(features).ok().and_then(|d| kernel.1.get(d)).map_or(1.0, |&n| n as f64);
     size(kernel) / features.max(1.0)
@@ -102,7 +109,7 @@ fn seen(convolution: &InstructionProto, kernel: &Array) -> f64 {
 
 /// The fraction of the kernel that multiplies elements of the operand. TPUs compute batched matmuls and outer products
 /// as convolutions whose windows are mostly in padding or gaps.
-fn used(convolution: &InstructionProto, left: &Array, result: &Array) -> f64 {
+fn used_fraction(convolution: &InstructionProto, left: &Array, result: &Array) -> f64 {
     let (Some(window), Some(dims)) = (&convolution.window, &convolution.convolution_dimensions) else { return 1.0 };
     let fractions = window.dimensions.iter().enumerate().map(|(k, dimension)| {
         let elements = spatial_size(left, &dims.input_spatial, k);
@@ -117,16 +124,19 @@ fn spatial_size(array: &Array, dims: &[i64], k: usize) -> i64 {
     dims.get(k).and_then(|&d| array.1.get(usize::try_from(d).ok()?)).copied().unwrap_or(1)
 }
 
+fn count_steps(length: i64, step: i64) -> i64 {
+    (length.max(0) + step - 1) / step
+}
+
 /// The fraction of the window that multiplies elements along one dimension, at the position where it is largest.
 fn used_along(dimension: &WindowDimensionProto, elements: i64, positions: i64) -> f64 {
     let gaps = if elements > 1 { dimension.base_dilation.max(1) } else { 1 };
     let (length, step) = ((elements - 1) * gaps + 1, dimension.window_dilation.max(1));
-    let steps = |length: i64| (length.max(0) + step - 1) / step;
     (0..positions)
         .map(|position| {
             let start = position * dimension.stride - dimension.padding_low;
             // Elements beyond the ends do not count, and the window is no larger than the kernel.
-            (steps(length - start).min(dimension.size) - steps(-start)).max(0)
+            (count_steps(length - start, step).min(dimension.size) - count_steps(-start, step)).max(0)
         })
         .max()
         .unwrap_or(0) as f64
@@ -180,61 +190,70 @@ mod tests {
         assert_eq!(counted(&[8], &[8], &instruction(3, "add", &[8], &[1, 2])), 0.0);
     }
 
+    /// A convolution with windows of 3 × 3, by XLA or by a library call.
+    fn convolution_2d(opcode: &str, target: &str, result: &[i64], base_dilation: i64) -> InstructionProto {
+        let dim = WindowDimensionProto { size: 3, stride: 1, padding_low: 1, window_dilation: 1, base_dilation };
+        InstructionProto {
+            custom_call_target: target.to_owned(),
+            convolution_dimensions: Some(spatial(3, &[1, 2])),
+            window: Some(WindowProto { dimensions: vec![dim; 2] }),
+            ..instruction(3, opcode, result, &[1, 2])
+        }
+    }
+
+    fn convolution_1d(result: &[i64], dim: WindowDimensionProto) -> InstructionProto {
+        InstructionProto {
+            convolution_dimensions: Some(spatial(1, &[2])),
+            window: Some(WindowProto { dimensions: vec![dim] }),
+            ..instruction(3, "convolution", result, &[1, 2])
+        }
+    }
+
+    fn custom_call(target: &str) -> InstructionProto {
+        InstructionProto {
+            custom_call_target: target.to_owned(),
+            ..instruction(3, "custom-call", &[2, 4, 6, 8], &[1, 2])
+        }
+    }
+
     #[test]
     fn convolutions_and_their_gradients_by_a_library() {
         // 2 images of 8 × 8 and 3 features, kernels of 3 × 3 to 5 features.
         let [image, kernel, out] = [[2, 8, 8, 3], [3, 3, 3, 5], [2, 8, 8, 5]];
         let expected = 2.0 * f64::from(2 * 8 * 8 * 5 * 3 * 3 * 3);
-        let dim = |base_dilation| WindowDimensionProto {
-            size: 3,
-            stride: 1,
-            padding_low: 1,
-            window_dilation: 1,
-            base_dilation,
-        };
-        let conv = |opcode: &str, target: &str, result: &[i64], dilation| InstructionProto {
-            custom_call_target: target.to_owned(),
-            convolution_dimensions: Some(spatial(3, &[1, 2])),
-            window: Some(WindowProto { dimensions: vec![dim(dilation); 2] }),
-            ..instruction(3, opcode, result, &[1, 2])
-        };
-        assert_eq!(counted(&image, &kernel, &conv("convolution", "", &out, 1)), expected);
-        assert_eq!(counted(&[2, 4, 4, 3], &kernel, &conv("convolution", "", &out, 2)), expected / 4.0);
-        let library = |target: &str, result: &[i64]| conv("custom-call", target, result, 1);
-        assert_eq!(counted(&image, &kernel, &library("__cudnn$convForward", &out)), expected);
-        assert_eq!(counted(&out, &kernel, &library("__cudnn$convBackwardInput", &image)), expected);
-        assert_eq!(counted(&image, &out, &library("__cudnn$convBackwardFilter", &kernel)), expected);
+        assert_eq!(counted(&image, &kernel, &convolution_2d("convolution", "", &out, 1)), expected);
+        assert_eq!(counted(&[2, 4, 4, 3], &kernel, &convolution_2d("convolution", "", &out, 2)), expected / 4.0);
+        assert_eq!(counted(&image, &kernel, &convolution_2d("custom-call", "__cudnn$convForward", &out, 1)), expected);
+        assert_eq!(
+            counted(&out, &kernel, &convolution_2d("custom-call", "__cudnn$convBackwardInput", &image, 1)),
+            expected
+        );
+        assert_eq!(
+            counted(&image, &out, &convolution_2d("custom-call", "__cudnn$convBackwardFilter", &kernel, 1)),
+            expected
+        );
     }
 
     // The form in which TPUs write matmuls with a dimension that only one operand has: 7 columns, and a batch of 8.
     #[test]
     fn matmuls_as_convolutions() {
-        let conv = |result: &[i64], dim: WindowDimensionProto| InstructionProto {
-            convolution_dimensions: Some(spatial(1, &[2])),
-            window: Some(WindowProto { dimensions: vec![dim] }),
-            ..instruction(3, "convolution", result, &[1, 2])
-        };
         let outer = WindowDimensionProto { size: 7, stride: 1, padding_low: 6, window_dilation: 1, base_dilation: 1 };
-        assert_eq!(counted(&[4, 5, 1], &[5, 6, 7], &conv(&[4, 6, 7], outer)), 2.0 * f64::from(4 * 5 * 6 * 7));
+        assert_eq!(counted(&[4, 5, 1], &[5, 6, 7], &convolution_1d(&[4, 6, 7], outer)), 2.0 * f64::from(4 * 5 * 6 * 7));
         let batch = WindowDimensionProto { size: 8, stride: 7, padding_low: 0, window_dilation: 1, base_dilation: 8 };
-        assert_eq!(counted(&[4, 5, 8], &[5, 6, 8], &conv(&[4, 6, 8], batch)), 2.0 * f64::from(8 * 4 * 5 * 6));
+        assert_eq!(counted(&[4, 5, 8], &[5, 6, 8], &convolution_1d(&[4, 6, 8], batch)), 2.0 * f64::from(8 * 4 * 5 * 6));
     }
 
     #[test]
     fn attention_by_a_library_and_kernels() {
-        let call = |target: &str| InstructionProto {
-            custom_call_target: target.to_owned(),
-            ..instruction(3, "custom-call", &[2, 4, 6, 8], &[1, 2])
-        };
         // 4 heads of 8 features, 6 queries and 10 keys.
         let matmul = 2.0 * f64::from(2 * 4 * 6 * 10 * 8);
         let [queries, keys] = [[2, 6, 4, 8], [2, 10, 2, 8]];
-        assert_eq!(counted(&queries, &keys, &call("__cudnn$fmhaSoftmax")), 2.0 * matmul);
-        assert_eq!(counted(&queries, &keys, &call("__cudnn$fmhaScaleBiasSoftmaxBackward")), 5.0 * matmul);
-        let attributes = HashMap::from([(OF_KERNEL.to_owned(), "123".to_owned())]);
+        assert_eq!(counted(&queries, &keys, &custom_call("__cudnn$fmhaSoftmax")), 2.0 * matmul);
+        assert_eq!(counted(&queries, &keys, &custom_call("__cudnn$fmhaScaleBiasSoftmaxBackward")), 5.0 * matmul);
+        let attributes = HashMap::from([(KERNEL_FLOPS_ATTRIBUTE.to_owned(), "123".to_owned())]);
         let kernel = InstructionProto {
             frontend_attributes: Some(super::super::FrontendAttributesProto { attributes }),
-            ..call("tpu_custom_call")
+            ..custom_call("tpu_custom_call")
         };
         assert_eq!(counted(&queries, &keys, &kernel), 123.0);
         let part = InstructionProto { opcode: "get-tuple-element".to_owned(), ..kernel };

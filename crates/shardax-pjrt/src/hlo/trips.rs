@@ -104,21 +104,21 @@ impl<'a> Loops<'a> {
     fn number(&self, id: i64, path: &mut Vec<i64>, scope: &Scope, depth: usize) -> Option<Number> {
         let depth = depth.checked_sub(1)?;
         let instruction = *self.instructions.get(&id)?;
-        let operand = |index: usize| instruction.operand_ids.get(index).copied();
+        let operands = &instruction.operand_ids;
         match instruction.opcode.as_str() {
             "constant" if path.is_empty() => {
                 Some(Number { element: None, offset: instruction.literal.as_ref()?.int()? })
             }
             "copy" | "bitcast" | "convert" | "reshape" | "copy-start" | "copy-done" | "optimization-barrier" => {
-                self.number(operand(0)?, path, scope, depth)
+                self.number(*operands.first()?, path, scope, depth)
             }
             "get-tuple-element" => {
                 path.push(instruction.tuple_index);
-                self.number(operand(0)?, path, scope, depth)
+                self.number(*operands.first()?, path, scope, depth)
             }
             "tuple" => {
                 let index = usize::try_from(path.pop()?).ok()?;
-                self.number(operand(index)?, path, scope, depth)
+                self.number(*operands.get(index)?, path, scope, depth)
             }
             "parameter" => match scope {
                 Scope::Loop => match path[..] {

@@ -265,22 +265,27 @@ mod tests {
         assert_eq!(transposed_iota(&[2, 2, 2], &[2, 0, 1]), [0, 2, 4, 6, 1, 3, 5, 7]);
         assert_eq!(transposed_iota(&[8], &[0]), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
-    #[test]
-    fn a_sharding_by_axes_is_read_as_tiles() {
+
+    /// Reads a sharding by mesh axes, which is encoded and decoded together with the kind that newer plugins write as well.
+    fn sharding(dims: &[&[i64]], manual: &[i64], unreduced: &[i64]) -> OpSharding {
         use axes::tests::{axis, mesh};
 
-        let axes = |list: &[i64]| list.iter().map(|&a| axis(a)).collect::<Vec<_>>();
-        let sharding = |dims: &[&[i64]], manual: &[i64], unreduced: &[i64]| {
-            let named = NamedShardingProto {
-                mesh: Some(mesh(&[("x", 2), ("y", 2), ("z", 2)], &[])),
-                dims: dims.iter().map(|dim| DimShardingProto { axes: axes(dim) }).collect(),
-                unreduced_axes: axes(unreduced),
-                manual_axes: axes(manual),
-            };
-            // Encoded and decoded, with the kind that newer plugins write as well.
-            let proto = OpShardingProto { named: Some(named), ..Default::default() };
-            OpSharding::from(&OpShardingProto::decode(proto.encode_to_vec().as_slice()).unwrap())
+        let [manual_axes, unreduced_axes] = [manual, unreduced].map(|axes| axes.iter().map(|&a| axis(a)).collect());
+        let dims = dims.iter().map(|dim| DimShardingProto { axes: dim.iter().map(|&a| axis(a)).collect() });
+        let named = NamedShardingProto {
+            mesh: Some(mesh(&[("x", 2), ("y", 2), ("z", 2)], &[])),
+            dims: dims.collect(),
+            unreduced_axes,
+            manual_axes,
         };
+        let proto = OpShardingProto { named: Some(named), ..Default::default() };
+        OpSharding::from(&OpShardingProto::decode(proto.encode_to_vec().as_slice()).unwrap())
+    }
+
+    #[test]
+    fn a_sharding_by_axes_is_read_as_tiles() {
+        use axes::tests::mesh;
+
         let split = sharding(&[&[2], &[], &[0, 1]], &[], &[]);
         assert_eq!((split.kind, split.tile_dims), (ShardingKind::Other, vec![2, 1, 4]));
         assert_eq!(split.devices, [0, 2, 4, 6, 1, 3, 5, 7]);

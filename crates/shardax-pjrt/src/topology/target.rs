@@ -240,10 +240,12 @@ impl GpuSpec {
     pub fn from_file(path: &Path) -> Result<GpuSpec> {
         use std::io::Read;
 
-        let about = |error: Error| error.during(format_args!("cannot read the GPU's description {}", path.display()));
         let mut text = String::new();
-        let mut file = permissions::open_trusted(path).map_err(about)?;
-        file.read_to_string(&mut text).map_err(|e| about(Error::invalid_argument(e.to_string())))?;
+        permissions::open_trusted(path)
+            .and_then(|mut file| {
+                file.read_to_string(&mut text).map_err(|error| Error::invalid_argument(error.to_string()))
+            })
+            .map_err(|error| error.during(format_args!("cannot read the GPU's description {}", path.display())))?;
         Ok(GpuSpec::Text(text))
     }
 
@@ -276,15 +278,15 @@ impl fmt::Display for GpuSpec {
 }
 
 /// The largest number of devices: with many more, a plugin never finishes.
-const MOST_DEVICES: usize = 1 << 17;
+const MAX_DEVICES: usize = 1 << 17;
 
 /// Rejects sizes for which plugins end the process (zero or negative) or never return.
 fn check_count(name: &str, count: usize) -> Result<()> {
-    if (1..=MOST_DEVICES).contains(&count) {
+    if (1..=MAX_DEVICES).contains(&count) {
         return Ok(());
     }
     Err(Error::invalid_argument(format!(
-        "the topology {name:?} has {count} devices, and must have between 1 and {MOST_DEVICES}"
+        "the topology {name:?} has {count} devices, and must have between 1 and {MAX_DEVICES}"
     )))
 }
 
@@ -349,9 +351,12 @@ mod tests {
     }
 
     /// Each of these ended the process or never returned inside a plugin.
+    fn shape(text: &str) -> [(&'static str, Value); 1] {
+        [("topology", Value::String(text.to_owned()))]
+    }
+
     #[test]
     fn sizes_that_end_the_process_are_rejected() {
-        let shape = |text: &str| [("topology", Value::String(text.to_owned()))];
         for (name, options) in [
             ("v5e:0x4", vec![]),
             ("v5e=0x4", vec![]),

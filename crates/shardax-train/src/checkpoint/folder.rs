@@ -85,12 +85,7 @@ pub(super) fn ranked(
             metrics.and_then(|metrics| best(&metrics)).unwrap_or(f64::NAN)
         });
     }
-    let rank = |step: &u64| match (scores[step], mode) {
-        (score, _) if score.is_nan() => f64::NEG_INFINITY,
-        (score, BestMode::Max) => score,
-        (score, BestMode::Min) => -score,
-    };
-    steps.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
+    steps.sort_by(|a, b| rank(scores[a], mode).total_cmp(&rank(scores[b], mode)));
     steps
 }
 
@@ -128,4 +123,13 @@ pub(super) fn remove(folder: &Path, step: u64) -> Result<()> {
     };
     removed.map_err(|error| failed("remove", &path, &error))?;
     sync_folder(folder)
+}
+
+/// Returns a number that is larger for a better score.
+fn rank(score: f64, mode: &BestMode) -> f64 {
+    match mode {
+        _ if score.is_nan() => f64::NEG_INFINITY,
+        BestMode::Max => score,
+        BestMode::Min => -score,
+    }
 }

@@ -293,7 +293,7 @@ impl CheckpointManager {
                         &format!("step {step} is passed over: {}", error.message()),
                         "the one before it is restored; `CheckpointManagerOptions::fall_back(false)` makes it an error",
                     );
-                    self.set_aside(step);
+                    self.rename_damaged(step);
                     worst.get_or_insert(error);
                 }
                 Err(fault) => return Err(fault.into()),
@@ -303,7 +303,7 @@ impl CheckpointManager {
     }
 
     /// Renames a damaged checkpoint, so that the step can be saved again.
-    fn set_aside(&self, step: u64) {
+    fn rename_damaged(&self, step: u64) {
         if self.options.read_only || process_index() > 0 {
             return;
         }

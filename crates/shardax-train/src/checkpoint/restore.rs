@@ -328,18 +328,21 @@ fn as_keys<'a>(entry: &'a Entry, like: &Array) -> Cow<'a, Entry> {
 /// Returns the saved dtype. Fails if converting it to the dtype of `like` would lose more than precision.
 fn check(folder: &Path, entry: &Entry, like: &Array) -> Result<DType> {
     let saved = DType::of_name(&entry.dtype).unwrap_or(like.dtype());
-    let difference = || {
-        let (path, shape) = (&entry.path, &entry.shape);
-        format!("`{path}` was saved as {saved}{shape:?} in {}, but the tree has {}", folder.display(), like.type_name())
-    };
-    if entry.shape != like.shape() {
-        let help = "create the model with the shapes that it had when it was saved";
-        return Err(Error::new(ErrorKind::Value, difference()).help(help));
-    }
-    if saved == like.dtype() || is_convertible(saved, like.dtype()) {
+    let is_same_shape = entry.shape == like.shape();
+    if is_same_shape && (saved == like.dtype() || is_convertible(saved, like.dtype())) {
         return Ok(saved);
     }
-    let message = format!("{}: values could be lost", difference());
+    let (path, shape) = (&entry.path, &entry.shape);
+    let difference = format!(
+        "`{path}` was saved as {saved}{shape:?} in {}, but the tree has {}",
+        folder.display(),
+        like.type_name()
+    );
+    if !is_same_shape {
+        let help = "create the model with the shapes that it had when it was saved";
+        return Err(Error::new(ErrorKind::Value, difference).help(help));
+    }
+    let message = format!("{difference}: values could be lost");
     Err(Error::new(ErrorKind::Type, message).help("restore it as it was saved, and convert it with `astype`"))
 }
 

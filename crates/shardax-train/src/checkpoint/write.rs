@@ -227,8 +227,8 @@ fn remove(path: &Path) -> Result<()> {
 
 /// Adds the slices that process `rank` wrote. Its files are numbered after `first_file` others.
 fn merge(arrays: &mut [Entry], added: Vec<Entry>, rank: usize, first_file: usize) -> Result<()> {
-    let types = |entries: &[Entry]| entries.iter().map(describe).collect::<Vec<_>>();
-    let (types_of_first, types_of_rank) = (types(arrays), types(&added));
+    let [types_of_first, types_of_rank] =
+        [&*arrays, &added].map(|entries| entries.iter().map(describe).collect::<Vec<_>>());
     let difference = types_of_first.iter().zip(&types_of_rank).find(|(a, b)| a != b);
     if difference.is_some() || arrays.len() != added.len() {
         let (first, other) = match difference {

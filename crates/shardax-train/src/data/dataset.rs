@@ -68,21 +68,16 @@ impl Dataset {
         let pixels = numbers - 1;
         let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(Lines::new(reader));
         for (line, record) in reader.records().enumerate() {
-            let wrong = |problem: String| {
-                Error::new(ErrorKind::Value, format!("line {} of the data: {problem}", line + 1)).help(format!(
-                    "a line must have the {pixels} pixels of an image of shape {image_shape:?}, then its label"
-                ))
-            };
-            let record = record.map_err(|e| wrong(e.to_string()))?;
+            let record = record.map_err(|e| wrong_line(line, image_shape, &e.to_string()))?;
             if record.len() != numbers {
-                return Err(wrong(format!("it has {} numbers, not {numbers}", record.len())));
+                return Err(wrong_line(line, image_shape, &format!("it has {} numbers, not {numbers}", record.len())));
             }
             for field in record.iter().take(pixels) {
-                let pixel: f32 = field.trim().parse().map_err(|_| wrong(format!("{field:?} is not a number")))?;
+                let pixel: f32 = field.trim().parse().map_err(|_| not_a_number(line, image_shape, field))?;
                 data.images.push(pixel / scale);
             }
             for field in record.iter().skip(pixels) {
-                data.labels.push(field.trim().parse().map_err(|_| wrong(format!("{field:?} is not a number")))?);
+                data.labels.push(field.trim().parse().map_err(|_| not_a_number(line, image_shape, field))?);
             }
         }
         Ok(data)
@@ -161,4 +156,14 @@ pub(crate) fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     fastrand::Rng::with_seed(seed).shuffle(&mut order);
     order
+}
+
+fn wrong_line(line: usize, image_shape: &[usize], problem: &str) -> Error {
+    let pixels: usize = image_shape.iter().product();
+    Error::new(ErrorKind::Value, format!("line {} of the data: {problem}", line + 1))
+        .help(format!("a line must have the {pixels} pixels of an image of shape {image_shape:?}, then its label"))
+}
+
+fn not_a_number(line: usize, image_shape: &[usize], field: &str) -> Error {
+    wrong_line(line, image_shape, &format!("{field:?} is not a number"))
 }

@@ -103,7 +103,7 @@ fn read_number(path: &str) -> Option<u64> {
 }
 
 /// The decompressed size from which the ratio is checked, and the largest ratio, which tables and images do not reach.
-const SUSPECT: (u64, u64) = (256 << 20, 200);
+const COMPRESSION_LIMIT: (u64, u64) = (256 << 20, 200);
 
 /// Opens a file, decompressing gzip files. Returns the size of an uncompressed one. A file that decompresses to
 /// gigabytes of zeros is an error.
@@ -113,7 +113,7 @@ pub(super) fn unpacked(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> 
     file.by_ref().take(2).read_to_end(&mut start)?;
     file.rewind()?;
     Ok(match start == [0x1f, 0x8b] {
-        true => (Box::new(Unpacked { gzip: MultiGzDecoder::new(file), count: 0, limit: SUSPECT.0 }), None),
+        true => (Box::new(Unpacked { gzip: MultiGzDecoder::new(file), count: 0, limit: COMPRESSION_LIMIT.0 }), None),
         false => {
             let len = file.metadata()?.len();
             (Box::new(file), Some(len))
@@ -134,7 +134,7 @@ impl Read for Unpacked {
         self.count += read as u64;
         if self.count > self.limit {
             let packed = self.gzip.get_mut().stream_position()?;
-            if self.count / SUSPECT.1 > packed {
+            if self.count / COMPRESSION_LIMIT.1 > packed {
                 let message = format!(
                     "its first {packed} bytes unpack to more than {} bytes, which is suspicious: if it is correct, unpack \
                      it with `gzip -d`, and read that",
@@ -142,7 +142,7 @@ impl Read for Unpacked {
                 );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, message));
             }
-            self.limit += SUSPECT.0;
+            self.limit += COMPRESSION_LIMIT.0;
         }
         Ok(read)
     }
@@ -192,17 +192,16 @@ impl Bytes {
 
     /// Reads the next bytes; `what` names them in errors.
     pub fn take(&mut self, count: usize, what: &str) -> Result<Vec<u8>> {
-        let too_short = |available: u64| format!("{count} bytes of {what} should follow, but {available} do");
         if let Some(len) = self.len {
             let available = len.saturating_sub(self.at);
             if available < count as u64 {
-                return Err(self.wrong(too_short(available)));
+                return Err(self.wrong(too_short(count, what, available)));
             }
             room(count as u64).map_err(|error| self.broken(&error))?;
         }
         let bytes = read_up_to(&mut self.reader, count as u64).map_err(|error| self.broken(&error))?;
         if bytes.len() < count {
-            return Err(self.wrong(too_short(bytes.len() as u64)));
+            return Err(self.wrong(too_short(count, what, bytes.len() as u64)));
         }
         self.at += count as u64;
         Ok(bytes)
@@ -244,4 +243,8 @@ impl Bytes {
     pub fn wrong(&self, what: impl Display) -> Error {
         wrong(&self.path, self.at, what)
     }
+}
+
+fn too_short(count: usize, what: &str, available: u64) -> String {
+    format!("{count} bytes of {what} should follow, but {available} do")
 }

@@ -239,18 +239,21 @@ pub mod derive {
         shape: Option<&dyn AsRef<[usize]>>,
     ) -> Result<F> {
         let location = std::panic::Location::caller();
-        let context = |error: Error| error.context(format_args!("field `{name}` of {record}")).at(location);
-        let array = example
-            .remove(name)
-            .ok_or_else(|| {
-                Error::new(ErrorKind::Runtime, "internal error: a field without an array; please report this")
-            })
-            .map_err(context)?;
-        let flat = match shape.map(|shape| shape.as_ref()) {
+        let shape = shape.map(|shape| shape.as_ref());
+        flat_field(example, name, shape)
+            .and_then(F::from_host)
+            .map_err(|error| error.context(format_args!("field `{name}` of {record}")).at(location))
+    }
+
+    /// Removes an array from the example; an array with a required shape is returned as a vector.
+    fn flat_field(example: &mut Example, name: &str, shape: Option<&[usize]>) -> Result<HostArray> {
+        let array = example.remove(name).ok_or_else(|| {
+            Error::new(ErrorKind::Runtime, "internal error: a field without an array; please report this")
+        })?;
+        match shape {
             Some(shape) if shape != array.shape() => Err(unexpected(&array, &format!("has the shape {shape:?}"))),
             Some(shape) => array.reshape(&[shape.iter().product()]),
             None => Ok(array),
-        };
-        flat.and_then(F::from_host).map_err(context)
+        }
     }
 }

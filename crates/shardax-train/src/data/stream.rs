@@ -354,7 +354,7 @@ pub struct Batched<S> {
 }
 
 /// The name of a position within a batch.
-const WITHIN: &str = "batch";
+const BATCH_POSITION: &str = "batch";
 
 impl<S: Stream<Item = Example>> Batched<S> {
     fn new(inner: S, size: usize, masked: bool) -> Self {
@@ -412,15 +412,15 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
     fn position(&self) -> Value {
         let inner = self.inner.position();
         match self.examples.is_empty() {
-            false => json!({ WITHIN: self.begin, "read": self.read }),
+            false => json!({ BATCH_POSITION: self.begin, "read": self.read }),
             // The inner stream batches too: its position within a batch must not be taken for this one's.
-            true if inner.get(WITHIN).is_some() => json!({ WITHIN: inner, "read": 0 }),
+            true if inner.get(BATCH_POSITION).is_some() => json!({ BATCH_POSITION: inner, "read": 0 }),
             true => inner,
         }
     }
     fn seek(&mut self, position: &Value) -> Result<()> {
         self.examples.clear();
-        let Some(begin) = position.get(WITHIN) else { return self.inner.seek(position) };
+        let Some(begin) = position.get(BATCH_POSITION) else { return self.inner.seek(position) };
         let count = number(position, "read")?;
         self.inner.seek(begin)?;
         (self.begin, self.read) = (self.inner.position(), 0);

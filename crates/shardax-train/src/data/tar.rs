@@ -150,28 +150,36 @@ fn unreadable_tar(path: &Path, offset: u64, error: &io::Error) -> Error {
 
 /// Fails for a member whose bytes are elsewhere or in an unknown form, because skipping it would change the examples.
 fn check<R: Read>(path: &Path, begin: u64, name: &str, entry: &mut tar::Entry<'_, R>) -> Result<()> {
-    let fail = |what: &str| wrong(path, begin, format!("the member {name:?} {what}"));
+    match problem(entry) {
+        Some(problem) => Err(wrong(path, begin, format!("the member {name:?} {problem}"))),
+        None => Ok(()),
+    }
+}
+
+/// Returns why a member cannot be read.
+fn problem<R: Read>(entry: &mut tar::Entry<'_, R>) -> Option<String> {
     // The tar crate reads the last eight bytes of a size that is not in octal digits.
     let size = &entry.header().as_bytes()[124..128];
     if size[0] & 0x80 != 0 && size != [0x80, 0, 0, 0] {
-        return Err(fail("has a size of more than 64 bits"));
+        return Some("has a size of more than 64 bits".to_owned());
     }
     let kind = entry.header().entry_type();
     match kind {
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {}
         EntryType::Link | EntryType::Symlink => {
-            return Err(fail(
-                "is a link, and its bytes are elsewhere: write it with `tar --dereference --hard-dereference`",
-            ));
+            let problem =
+                "is a link, and its bytes are elsewhere: write it with `tar --dereference --hard-dereference`";
+            return Some(problem.to_owned());
         }
-        kind => return Err(fail(&format!("is not a file: its type is {:?}", char::from(kind.as_byte())))),
+        kind => return Some(format!("is not a file: its type is {:?}", char::from(kind.as_byte()))),
     }
-    let extensions = entry.pax_extensions().map_err(|error| fail(&error.to_string()))?;
+    let extensions = match entry.pax_extensions() {
+        Ok(extensions) => extensions,
+        Err(error) => return Some(error.to_string()),
+    };
     let mut keys = extensions.into_iter().flatten().filter_map(io::Result::ok);
-    match keys.any(|extension| extension.key_bytes().starts_with(b"GNU.sparse.")) {
-        true => Err(fail("is sparse in the POSIX form: write it with `tar --format=gnu`, or without `--sparse`")),
-        false => Ok(()),
-    }
+    let is_sparse = keys.any(|extension| extension.key_bytes().starts_with(b"GNU.sparse."));
+    is_sparse.then(|| "is sparse in the POSIX form: write it with `tar --format=gnu`, or without `--sparse`".to_owned())
 }
 
 impl Stream for WebDataset {

@@ -171,16 +171,20 @@ mod bpe {
         pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
             let path = path.as_ref();
             let location = std::panic::Location::caller();
-            let failed = |error: &dyn std::fmt::Display| {
+            let saved = match &self.0 {
+                Kind::Bytes => Err("bytes need no tokenizer.json".to_owned()),
+                Kind::File(tokenizer) => tokenizer.save(path, false).map_err(|error| error.to_string()),
+            };
+            saved.map_err(|error| {
                 Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display()))
                     .help("check that the path is correct and that this user may use it")
                     .at(location)
-            };
-            match &self.0 {
-                Kind::Bytes => Err(failed(&"bytes need no tokenizer.json")),
-                Kind::File(tokenizer) => tokenizer.save(path, false).map_err(|error| failed(&error)),
-            }
+            })
         }
+    }
+
+    fn not_learned(error: tokenizers::Error) -> Error {
+        Error::new(ErrorKind::Runtime, format!("byte pair encoding could not be learned: {error}"))
     }
 
     fn train(files: &[PathBuf], options: &BpeOptions) -> Result<Tokenizer> {
@@ -207,14 +211,11 @@ mod bpe {
             .with_post_processor(None)
             .with_decoder(Some(bytes))
             .build();
-        let failed = |error: tokenizers::Error| {
-            Error::new(ErrorKind::Runtime, format!("byte pair encoding could not be learned: {error}"))
-        };
-        let mut tokenizer = built.map_err(failed)?;
-        tokenizer.train(&mut trainer, texts.iter().map(String::as_str)).map_err(failed)?;
+        let mut tokenizer = built.map_err(not_learned)?;
+        tokenizer.train(&mut trainer, texts.iter().map(String::as_str)).map_err(not_learned)?;
         // The general type, which files deserialize to as well.
-        let text = tokenizer.to_string(false).map_err(failed)?;
-        let tokenizer = tokenizers::Tokenizer::from_bytes(text).map_err(failed)?;
+        let text = tokenizer.to_string(false).map_err(not_learned)?;
+        let tokenizer = tokenizers::Tokenizer::from_bytes(text).map_err(not_learned)?;
         Ok(Tokenizer(Kind::File(Box::new(tokenizer))))
     }
 }

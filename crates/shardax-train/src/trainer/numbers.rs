@@ -46,7 +46,7 @@ impl<'a> Numbers<'a> {
         // Copied to memory of their own from the first step on: a step's metrics may share a buffer with the state,
         // which the next step donates.
         self.window = match self.window.is_empty() {
-            true => jit(same).call(metrics)?,
+            true => jit(identity).call(metrics)?,
             false => jit(merged).call((std::mem::take(&mut self.window), metrics))?,
         };
         Ok(())
@@ -111,7 +111,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-fn same(metrics: MultiMetric) -> MultiMetric {
+fn identity(metrics: MultiMetric) -> MultiMetric {
     metrics
 }
 

@@ -60,7 +60,7 @@ impl Fused {
         outs: &[Aval],
     ) -> Result<Option<Vec<Value>>> {
         let out_forms = [Form::Output, Form::PerQuery, Form::PerQuery];
-        self.of_parts(of, self.alone(of), cx, (args, &forms(of)), (outs, &out_forms[..outs.len()]))
+        self.of_parts(of, self.on_one_device(of), cx, (args, &forms(of)), (outs, &out_forms[..outs.len()]))
     }
 
     /// Lowers the gradient of attention in a program that the compiler splits.
@@ -72,7 +72,7 @@ impl Fused {
         outs: &[Aval],
     ) -> Result<Option<Vec<Value>>> {
         let attention = &gradient.of;
-        let per_device = AttentionGradient { of: self.alone(attention), ..*gradient };
+        let per_device = AttentionGradient { of: self.on_one_device(attention), ..*gradient };
         let more = [Form::Output, Form::PerQuery, Form::PerQuery, Form::Output];
         let of_sum = gradient.of_sum.then_some(Form::PerQuery);
         let operand_forms: Vec<Form> = forms(attention).into_iter().chain(more).chain(of_sum).collect();
@@ -81,7 +81,7 @@ impl Fused {
     }
 
     /// The attention of a device's part.
-    fn alone(&self, of: &Attention) -> Attention {
+    fn on_one_device(&self, of: &Attention) -> Attention {
         of.clone().sharding(None).implementation(Some(self.implementation))
     }
 
@@ -93,7 +93,7 @@ impl Fused {
         args: (&[Value], &[Form]),
         outs: (&[Aval], &[Form]),
     ) -> Result<Option<Vec<Value>>> {
-        let Some(sharding) = known(of, cx, args.0[0]) else {
+        let Some(sharding) = known_sharding(of, cx, args.0[0]) else {
             let reason = "the compiler chooses the sharding of the batch and heads of `q`: set `out_sharding`, or call it in a shard_map";
             return self.lacks(of, cx, args.0, reason);
         };
@@ -134,7 +134,7 @@ impl Form {
 
 /// The forms of the operands of attention.
 fn forms(of: &Attention) -> Vec<Form> {
-    let present = of.given;
+    let present = of.present;
     let operands = Operands {
         bias: present.bias.then_some(Form::Scores),
         mask: present.mask.then_some(Form::Scores),
@@ -147,7 +147,7 @@ fn forms(of: &Attention) -> Vec<Form> {
 }
 
 /// Returns the sharding of the queries, if it is known.
-fn known(of: &Attention, cx: &Lowering, q: Value) -> Option<NamedSharding> {
+fn known_sharding(of: &Attention, cx: &Lowering, q: Value) -> Option<NamedSharding> {
     of.sharding.clone().or_else(|| {
         let typed = cx.typed(q)?;
         let mesh = cx.auto_mesh.as_ref().filter(|mesh| mesh.axes() == typed.mesh().axes())?;

@@ -25,10 +25,10 @@ fn wide(aval: &Aval) -> Option<Aval> {
 }
 
 /// Functions of the bits; a byte has other bits than a packed element.
-const OF_BITS: [&str; 2] = ["shift_right_logical", "nextafter"];
+const BIT_FUNCTIONS: [&str; 2] = ["shift_right_logical", "nextafter"];
 
 /// Conversions, calls of text with its types, and functions that widen their operands themselves.
-const AS_IS: [&str; 6] = ["convert", "bitcast_convert_type", "iota", "call_exported", "population_count", "clz"];
+const SUPPORTED: [&str; 6] = ["convert", "bitcast_convert_type", "iota", "call_exported", "population_count", "clz"];
 
 /// Writes an operation; on CPU and GPU, if elements are packed, between conversions.
 pub(super) fn lower(
@@ -42,7 +42,7 @@ pub(super) fn lower(
         let operation = format!("{} of int2 and uint2", primitive.name());
         return Err(cx.platform.lacks(&operation, "use int4 or int8"));
     }
-    let as_is = AS_IS.contains(&primitive.name());
+    let as_is = SUPPORTED.contains(&primitive.name());
     let has_kernels = !matches!(cx.platform, Platform::Cpu | Platform::Gpu);
     if has_kernels
         || !cx.has_quirk("packed-elements")
@@ -52,7 +52,7 @@ pub(super) fn lower(
     {
         return by_rule(cx, primitive, inputs, outs);
     }
-    if OF_BITS.contains(&primitive.name()) {
+    if BIT_FUNCTIONS.contains(&primitive.name()) {
         let operation = format!("{} of elements of fewer than 8 bits", primitive.name());
         return Err(cx.platform.lacks(&operation, "convert the operands with `astype`"));
     }

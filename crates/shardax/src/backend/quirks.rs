@@ -280,27 +280,27 @@ const TABLE: &[Quirk] = &[
 
 /// The names in `SHARDAX_QUIRKS`. Warns of the defects that programs may have because of it, and of names that are not
 /// in the table.
-static LEFT_OUT: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+static DISABLED: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let names = QUIRKS.get().unwrap_or_default();
     let all: Vec<&str> = TABLE.iter().map(|quirk| quirk.name).collect();
     for unknown in names.iter().filter(|name| *name != "none" && !all.contains(&name.as_str())) {
         warn(&format!("SHARDAX_QUIRKS: there is no quirk {unknown:?}"), &format!("use some of {}", all.join(", ")));
     }
-    let left_out: Vec<&Quirk> =
+    let disabled: Vec<&Quirk> =
         TABLE.iter().filter(|quirk: &&Quirk| names.iter().any(|name| name == "none" || name == quirk.name)).collect();
-    for Quirk { name, plugin, problem, file, test, .. } in &left_out {
+    for Quirk { name, plugin, problem, file, test, .. } in &disabled {
         warn(
             &format!("programs are not written around {name}: {problem} ({plugin})"),
             &format!("if {test} passes, the plugin no longer needs the workaround in {file}"),
         );
     }
-    left_out.into_iter().map(|quirk| quirk.name).collect()
+    disabled.into_iter().map(|quirk| quirk.name).collect()
 });
 
 /// Returns `true` if programs of a platform avoid this quirk.
 pub(super) fn has(platform: Platform, name: &str) -> bool {
     let quirk = TABLE.iter().find(|quirk| quirk.name == name);
-    quirk.is_some_and(|quirk| quirk.platforms.contains(&platform)) && !LEFT_OUT.contains(&name)
+    quirk.is_some_and(|quirk| quirk.platforms.contains(&platform)) && !DISABLED.contains(&name)
 }
 
 /// Returns what goes wrong without the workaround of a quirk.

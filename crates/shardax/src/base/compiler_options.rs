@@ -8,7 +8,7 @@ pub use shardax_pjrt::Value as CompilerOption;
 use crate::error::{Result, err};
 
 /// The prefixes of XLA's option names, and the platforms that support them. Other names are for all platforms.
-const OF_PLATFORMS: [(&str, &[&str]); 4] = [
+const PLATFORM_PREFIXES: [(&str, &[&str]); 4] = [
     ("xla_cpu_", &["cpu"]),
     ("xla_gpu_", &["cuda", "rocm", "gpu"]),
     ("xla_tpu_", &["tpu"]),
@@ -97,7 +97,7 @@ pub fn v5e_training() -> Vec<(&'static str, CompilerOption)> {
 }
 
 // The options of the process, ordered by name, so that equal options hash equally in the keys of caches.
-static OF_PROCESS: Mutex<BTreeMap<String, CompilerOption>> = Mutex::new(BTreeMap::new());
+static PROCESS_OPTIONS: Mutex<BTreeMap<String, CompilerOption>> = Mutex::new(BTreeMap::new());
 
 /// Options by name; later values replace earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -105,7 +105,7 @@ pub(crate) struct CompilerOptions(BTreeMap<String, CompilerOption>);
 
 impl CompilerOptions {
     pub fn of_process() -> CompilerOptions {
-        CompilerOptions(OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        CompilerOptions(PROCESS_OPTIONS.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// Adds options, which take precedence.
@@ -117,7 +117,7 @@ impl CompilerOptions {
     /// The options that a platform supports, because a function may set options for several platforms.
     pub fn on<'a>(&'a self, platform: &'a str) -> impl Iterator<Item = (&'a str, &'a CompilerOption)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value)).filter(move |(name, _)| {
-            let platforms = OF_PLATFORMS.iter().find(|(prefix, _)| name.starts_with(prefix));
+            let platforms = PLATFORM_PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));
             platforms.is_none_or(|(_, platforms)| platforms.contains(&platform))
         })
     }
@@ -138,7 +138,7 @@ impl<Name: Into<String>, Value: Into<CompilerOption>> FromIterator<(Name, Value)
 }
 
 pub(crate) fn set_of_process(options: CompilerOptions) {
-    OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner).extend(options.0);
+    PROCESS_OPTIONS.lock().unwrap_or_else(PoisonError::into_inner).extend(options.0);
 }
 
 /// Parses an option value: a boolean, a number, or otherwise a string.

@@ -19,10 +19,10 @@ thread_local! {
 impl Forbidden {
     /// The stored set of these axes. It stays for the life of the process.
     fn stored(mut axes: Vec<AxisName>) -> Forbidden {
-        static STORED: Mutex<Vec<&'static [AxisName]>> = Mutex::new(Vec::new());
+        static INTERNED_AXES: Mutex<Vec<&'static [AxisName]>> = Mutex::new(Vec::new());
         axes.sort_unstable();
         axes.dedup();
-        let mut stored = STORED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stored = INTERNED_AXES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = stored.iter().find(|known| **known == axes) {
             return Forbidden(known);
         }

@@ -23,20 +23,20 @@ pub(crate) fn warn(message: &str, help: &str) {
         text.push_str(&format!("\n  at {}:{}:{}", at.file(), at.line(), at.column()));
     }
     text.push_str(&format!("\n  help: {help}"));
-    say("warning: ", &text);
+    print("warning: ", &text);
 }
 
 /// Emits a warning whose message names the line.
 pub(crate) fn warn_anywhere(message: &str, help: &str) {
-    say("warning: ", &format!("{message}\n  help: {help}"));
+    print("warning: ", &format!("{message}\n  help: {help}"));
 }
 
 /// Logs output that the user requested.
 pub(crate) fn log(text: &str) {
-    say("", text);
+    print("", text);
 }
 
-fn say(kind: &str, text: &str) {
+fn print(kind: &str, text: &str) {
     let hook = HOOK.read().unwrap_or_else(PoisonError::into_inner).clone();
     match hook {
         Some(hook) => hook(text),

@@ -222,7 +222,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// The sharding that the parameters specify for the result. Its mesh is used if neither an operand nor the context
     /// has a mesh.
     #[doc(hidden)]
-    fn given_sharding(&self) -> Option<&Typed> {
+    fn requested_sharding(&self) -> Option<&Typed> {
         None
     }
 

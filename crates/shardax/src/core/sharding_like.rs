@@ -64,7 +64,7 @@ impl ShardingLike {
                     .help("a sharding names its memory with `with_memory_kind(\"pinned_host\")`"));
             }
             ShardingLike::Format(format) => {
-                return match (format.sharding(), format.says_layout()) {
+                return match (format.sharding(), format.has_layout()) {
                     (Some(sharding), false) => Ok(sharding.clone()),
                     _ => Err(err!(Type, "{what} takes a sharding, and got {format}")
                         .help("pass its sharding, and put the array there with `device_put(x, format)`")),
@@ -93,7 +93,7 @@ impl ShardingLike {
                         .help("move an array to one device with `device_put(x, device)`"));
                 };
                 let devices = named.mesh().clone();
-                let typed = Typed::asked(devices.abstract_mesh(), named.spec(), shape, what)?;
+                let typed = Typed::requested(devices.abstract_mesh(), named.spec(), shape, what)?;
                 return Ok((typed, Some(devices).filter(|_| context.is_none())));
             }
         };
@@ -104,14 +104,14 @@ impl ShardingLike {
             )
             .help("set one with `set_mesh(&mesh)`, or pass `NamedSharding::new(&mesh, spec)`"));
         };
-        Ok((Typed::asked(mesh, spec, shape, what)?, devices))
+        Ok((Typed::requested(mesh, spec, shape, what)?, devices))
     }
 
     /// Like [`typed`](Self::typed), over the mesh of the context or of the operands.
     pub(crate) fn out_sharding(&self, what: &str, shape: &[usize], args: &[&Array]) -> Result<Option<Typed>> {
         let operand_mesh = args.iter().find_map(|a| Some(a.aval_ref()?.sharding()?.mesh().clone()));
         let typed = match (self, get_abstract_mesh(), &operand_mesh) {
-            (ShardingLike::Spec(spec), None, Some(mesh)) => Typed::asked(mesh, spec, shape, what)?,
+            (ShardingLike::Spec(spec), None, Some(mesh)) => Typed::requested(mesh, spec, shape, what)?,
             _ => self.typed(what, shape)?.0,
         };
         let mesh = get_abstract_mesh().or(operand_mesh);
@@ -131,7 +131,7 @@ impl ShardingLike {
         match self {
             ShardingLike::Format(format) => {
                 format.check()?;
-                Ok(RequestedSharding { sharding: format.sharding().cloned(), layout: format.asked() })
+                Ok(RequestedSharding { sharding: format.sharding().cloned(), layout: format.requested_layout() })
             }
             like => Ok(RequestedSharding { sharding: Some(like.resolve(what)?), layout: None }),
         }

@@ -28,7 +28,7 @@ pub(super) struct CallExported {
 }
 
 /// Targets that do not compute.
-const MARKS: [&str; 6] = [
+const MARKER_TARGETS: [&str; 6] = [
     "Sharding",
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",
@@ -61,7 +61,7 @@ fn check_kernels(name: &str, text: &str) -> Result<()> {
         }
         let target = line.split_once("call_target_name = \"").and_then(|(_, rest)| rest.split('"').next());
         let target = target.or_else(|| line.split_once("custom_call @").and_then(|(_, rest)| rest.split('(').next()));
-        if let Some(target) = target.filter(|target| manual_indent.is_none() && !MARKS.contains(target))
+        if let Some(target) = target.filter(|target| manual_indent.is_none() && !MARKER_TARGETS.contains(target))
             && !targets.contains(&target)
         {
             targets.push(target);
@@ -155,7 +155,7 @@ impl Primitive for CallExported {
     /// replicated.
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         match self.enters_mesh() {
-            Some(_) => rule.own(),
+            Some(_) => rule.from_results(),
             None => rule.replicated(),
         }
     }

@@ -315,10 +315,10 @@ impl Exchanged {
     /// The text for a platform.
     pub fn text(&self, platform: Platform) -> Result<&Arc<str>> {
         let entry = self.texts.iter().find(|(name, _)| Platform::named(name) == platform);
-        entry.map(|(_, text)| text).ok_or_else(|| self.not_for(platform))
+        entry.map(|(_, text)| text).ok_or_else(|| self.unsupported_platform(platform))
     }
 
-    fn not_for(&self, platform: Platform) -> Error {
+    fn unsupported_platform(&self, platform: Platform) -> Error {
         let names: Vec<_> = self.texts.keys().map(String::as_str).collect();
         err!(Value, "{} was exported for {}, and is called on {}", self.name, names.join(" and "), platform.text())
             .help("export it for this platform too, with `ExportOptions::platforms`")

@@ -48,7 +48,7 @@ pub(crate) fn collect<R>(wanted: bool, pass: impl FnOnce() -> Result<R>) -> Resu
 }
 
 /// Returns `true` if the entries of the current backward pass are received.
-pub(crate) fn wanted() -> bool {
+pub(crate) fn are_received() -> bool {
     PASSES.with_borrow(|passes| passes.last().is_some_and(|pass| pass.wanted))
 }
 
@@ -133,7 +133,7 @@ impl Layout {
 /// Runs a backward pass in a trace of its own. Returns the cotangents, and the layout and the arrays of the entries,
 /// which must become results of the trace. Call [`record`] with these results outside of the trace.
 pub(crate) fn nested<R>(pass: impl FnOnce() -> Result<R>) -> Result<(R, Layout, Vec<Array>)> {
-    let (cts, logs) = collect(wanted(), pass)?;
+    let (cts, logs) = collect(are_received(), pass)?;
     let (layout, leaves) = Layout::of(logs);
     Ok((cts, layout, leaves))
 }

@@ -253,7 +253,7 @@ fn of_mesh(like: &ShardingLike, mesh: &AbstractMesh, x: &Array) -> Result<Typed>
         ShardingLike::Typed(typed) => typed.spec(),
         like => like.resolve("out_sharding")?.spec()?.clone(),
     };
-    Typed::asked(mesh, &spec, x.shape(), "out_sharding")
+    Typed::requested(mesh, &spec, x.shape(), "out_sharding")
 }
 
 /// Reshards `x` to the part of its sharding over the explicit axes of this mesh.

@@ -33,7 +33,7 @@ const CHI_SQUARE_QUANTILE: [[f64; 3]; 7] = [
 ];
 
 /// Added to the parameter of gamma samples, because the quantiles are only accurate for parameters of at least 4.
-const RAISED_BY: usize = 4;
+const SHAPE_OFFSET: usize = 4;
 
 /// Poisson samples with at least this mean invert a normal approximation; smaller means invert the cumulative probabilities.
 const LARGE_MEAN: f64 = 7.0;
@@ -47,7 +47,7 @@ fn polynomial(x: &Array, coefficients: impl DoubleEndedIterator<Item = Array>) -
     coefficients.rev().fold(zero, |sum, coefficient| sum * x + coefficient)
 }
 
-/// The logarithms of gamma samples with parameters of at least [`RAISED_BY`]: half a χ² sample with twice the parameter.
+/// The logarithms of gamma samples with parameters of at least [`SHAPE_OFFSET`]: half a χ² sample with twice the parameter.
 fn log_gamma_by_quantile(key: &Array, alpha: &Array) -> Result<Array> {
     let dtype = alpha.dtype();
     let degrees: Array = alpha * 2;
@@ -67,11 +67,11 @@ fn log_gamma(key: &Array, alpha: &Array) -> Result<Array> {
     let wide = if alpha.dtype().bits() < 32 { DType::F32 } else { alpha.dtype() };
     let alpha = alpha.astype(wide);
     let [base_key, boost_key] = split_two(key);
-    let base = log_gamma_by_quantile(&base_key, &(&alpha + RAISED_BY))?;
-    let shape = [&[RAISED_BY], alpha.shape()].concat();
+    let base = log_gamma_by_quantile(&base_key, &(&alpha + SHAPE_OFFSET))?;
+    let shape = [&[SHAPE_OFFSET], alpha.shape()].concat();
     let mut ones = vec![1; shape.len()];
-    ones[0] = RAISED_BY;
-    let steps = arange(0..RAISED_BY as i32).astype(wide).reshape(ones);
+    ones[0] = SHAPE_OFFSET;
+    let steps = arange(0..SHAPE_OFFSET as i32).astype(wide).reshape(ones);
     let log_uniform = -standard_exponential(&boost_key, &shape, wide)?;
     Ok(base + (log_uniform / (alpha.expand_dims(0) + steps)).sum(0))
 }

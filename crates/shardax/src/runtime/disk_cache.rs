@@ -20,7 +20,7 @@ use crate::{config, warning};
 type Key = [u8; 32];
 
 /// The resolution of the time of a file's last use.
-const USED: Duration = Duration::from_secs(3600);
+const LAST_USE_RESOLUTION: Duration = Duration::from_secs(3600);
 
 /// Loads the executable from disk, or compiles it and writes it to disk. Only compilation can fail: a problem with the
 /// files is a warning. The key is the text without locations, so moved source lines do not recompile.
@@ -60,21 +60,21 @@ pub(super) fn load_or_make<T>(
     match read(&path, &key).and_then(|bytes| load(&bytes)) {
         Ok(loaded) => return Ok(loaded),
         Err(error) if error.code == pjrt::Code::NotFound => {}
-        Err(error) => complain(&format!("compiling again instead of using {}: {error}", path.display())),
+        Err(error) => warn_once(&format!("compiling again instead of using {}: {error}", path.display())),
     }
     let program = make()?;
     let written = serialize(&program).and_then(|bytes| write(&folder, &path, &key, &bytes).map_err(unknown));
     if let Err(error) = written {
         // A full disk would fail for each program, so the problem is reported only once.
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if !SAID.swap(true, Ordering::Relaxed) {
-            complain(&format!("cannot write {}: {error}", path.display()));
+        static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+        if !HAS_WARNED.swap(true, Ordering::Relaxed) {
+            warn_once(&format!("cannot write {}: {error}", path.display()));
         }
     }
     Ok(program)
 }
 
-fn complain(what: &str) {
+fn warn_once(what: &str) {
     let help = "programs are compiled all the same; empty the folder, or name another one, or none, in \
                 SHARDAX_COMPILATION_CACHE_DIR";
     warning::warn(&format!("compilation cache: {what}"), help);
@@ -95,7 +95,7 @@ fn folder() -> Option<PathBuf> {
         _ => match pjrt::permissions::make_folder(&folder) {
             Ok(()) => true,
             Err(error) => {
-                complain(&format!("{} is not used: {error}", folder.display()));
+                warn_once(&format!("{} is not used: {error}", folder.display()));
                 false
             }
         },
@@ -127,7 +127,7 @@ fn read(path: &Path, key: &Key) -> pjrt::Result<Vec<u8>> {
     }
     bytes.drain(..key.len());
     let used = file.metadata().and_then(|m| m.modified()).map(|at| at.elapsed().unwrap_or_default());
-    if used.is_ok_and(|ago| ago > USED) {
+    if used.is_ok_and(|ago| ago > LAST_USE_RESOLUTION) {
         let _ = file.set_modified(SystemTime::now());
     }
     Ok(bytes)
@@ -168,19 +168,19 @@ fn create(path: &Path) -> io::Result<File> {
 /// Limits the size of the folder. A process checks it after its first file, unless another process did so lately, and then
 /// after each sixteenth of the size.
 fn make_room(folder: &Path, written: u64) {
-    static UNSEEN: AtomicU64 = AtomicU64::new(u64::MAX / 2);
+    static UNCHECKED_BYTES: AtomicU64 = AtomicU64::new(u64::MAX / 2);
     let limit = config::compilation_cache_max_size();
-    let unseen = UNSEEN.fetch_add(written, Ordering::Relaxed).saturating_add(written);
-    if unseen <= limit / 16 {
+    let unchecked = UNCHECKED_BYTES.fetch_add(written, Ordering::Relaxed).saturating_add(written);
+    if unchecked <= limit / 16 {
         return;
     }
-    UNSEEN.store(0, Ordering::Relaxed);
-    // A check reads the dates of all files, which is too much for each of a thousand short processes.
+    UNCHECKED_BYTES.store(0, Ordering::Relaxed);
+    // A check reads the dates of all files, which takes too long for each of a thousand short processes.
     let note = folder.join(LAST_CHECK);
-    let limit_of_last_check = || fs::read_to_string(&note).ok()?.parse::<u64>().ok();
+    let limit_of_last_check = fs::read_to_string(&note).ok().and_then(|text| text.parse::<u64>().ok());
     let age = fs::metadata(&note).and_then(|metadata| metadata.modified()).map(|at| at.elapsed().unwrap_or_default());
-    let is_first = unseen >= u64::MAX / 2;
-    if is_first && age.is_ok_and(|age| age < CHECK_EVERY) && limit_of_last_check() == Some(limit) {
+    let is_first = unchecked >= u64::MAX / 2;
+    if is_first && age.is_ok_and(|age| age < CHECK_EVERY) && limit_of_last_check == Some(limit) {
         return;
     }
     let _ = create(&note).and_then(|mut file| file.write_all(limit.to_string().as_bytes()));
@@ -192,7 +192,7 @@ fn make_room(folder: &Path, written: u64) {
         let name = name.to_string_lossy();
         let is_ours = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
         // Files left over from processes killed while writing.
-        let is_leftover = name.starts_with(TEMPORARY) && used.elapsed().is_ok_and(|ago| ago > USED);
+        let is_leftover = name.starts_with(TEMPORARY) && used.elapsed().is_ok_and(|ago| ago > LAST_USE_RESOLUTION);
         if is_leftover {
             let _ = fs::remove_file(entry.path());
         } else if is_ours && metadata.is_file() {

@@ -188,7 +188,7 @@ fn program_of(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<P
 
 /// The placement of an argument; `None` is a plain number, which has no placement.
 fn input(arg: Option<&Concrete>) -> Input {
-    Input { committed: arg.filter(|arg| arg.committed).map(|arg| arg.sharding.clone()), given: None }
+    Input { committed: arg.filter(|arg| arg.committed).map(|arg| arg.sharding.clone()), requested: None }
 }
 
 /// Creates the compilation request of a program on these arguments, without requested shardings.

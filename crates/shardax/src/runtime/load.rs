@@ -83,12 +83,12 @@ pub(super) fn all_alive() -> Vec<Arc<LoadedProgram>> {
 
 fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
     /// The number of entries after dead ones were last removed.
-    static SWEPT: AtomicUsize = AtomicUsize::new(0);
+    static SWEPT_LEN: AtomicUsize = AtomicUsize::new(0);
     let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
     // Removes dead entries when their number may have doubled, so that the cost per insertion is constant.
-    if alive.len() > 2 * SWEPT.load(Ordering::Relaxed) + 64 {
+    if alive.len() > 2 * SWEPT_LEN.load(Ordering::Relaxed) + 64 {
         alive.retain(|_, programs| programs.iter().any(|program| program.strong_count() > 0));
-        SWEPT.store(alive.len(), Ordering::Relaxed);
+        SWEPT_LEN.store(alive.len(), Ordering::Relaxed);
     }
     let programs = alive.entry(hash).or_default();
     programs.retain(|program| program.strong_count() > 0);
@@ -397,7 +397,7 @@ impl Request {
             let aval = Aval { vma: Default::default(), ..aval };
             match (sharding, aval.sharding()) {
                 (Some(_), Some(typed)) if typed.mesh().axis_types().contains(&AxisType::Auto) => aval,
-                (Some(sharding), _) => aval.lying(sharding),
+                (Some(sharding), _) => aval.placed_as(sharding),
                 (None, _) => aval,
             }
         });

@@ -57,7 +57,7 @@ pub(crate) struct Input {
     /// The sharding of its array, if it is committed.
     pub committed: Option<Sharding>,
     /// The sharding given to `jit`.
-    pub given: Option<Sharding>,
+    pub requested: Option<Sharding>,
 }
 
 /// A program to be placed, with the requested shardings.
@@ -92,7 +92,7 @@ impl Placing<'_> {
         // Explicit requests decide first, then arguments, then the context mesh, then defaults.
         let mut agreed: Option<(Place, String)> = None;
         for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
-            let Some(sharding) = input.given.as_ref().or(input.committed.as_ref()) else { continue };
+            let Some(sharding) = input.requested.as_ref().or(input.committed.as_ref()) else { continue };
             agree(&mut agreed, Place::of(sharding), &|| {
                 (format!("{} of {} with shape {aval} and", (self.input_name)(i), self.function), String::new())
             })?;
@@ -127,7 +127,7 @@ impl Placing<'_> {
             .zip(&self.program.inputs)
             .zip(self.program.in_shardings())
             .map(|((input, var), needed)| {
-                let fixed = input.given.clone().or_else(|| input.committed.clone()).or_else(|| {
+                let fixed = input.requested.clone().or_else(|| input.committed.clone()).or_else(|| {
                     match (&place, self.program.aval_of(*var).sharding()) {
                         (Place::Mesh(mesh), Some(typed)) => {
                             Some(NamedSharding::new(&mesh.with_shape(typed.mesh()), typed.spec()).into())
@@ -170,7 +170,7 @@ impl Placing<'_> {
 
     fn check_inputs(&self) -> Result<()> {
         for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
-            let Some(requested) = &input.given else { continue };
+            let Some(requested) = &input.requested else { continue };
             let name = || format!("{} of {} with shape {aval}", (self.input_name)(i), self.function);
             requested.shard_shape(&aval.shape).map_err(|e| e.context(name()))?;
             requested.check_memory().map_err(|e| e.context(name()))?;

@@ -202,10 +202,10 @@ fn evictable() -> Vec<Arc<dyn Evictable>> {
 
 /// Evicts the least recently used programs, if there are too many.
 fn make_room() {
-    static BUSY: AtomicBool = AtomicBool::new(false);
+    static IS_EVICTING: AtomicBool = AtomicBool::new(false);
     let (max_count, max_bytes) = config::compiled_bounds();
     let too_much = COUNT.load(Ordering::Relaxed) > max_count || BYTES.load(Ordering::Relaxed) > max_bytes;
-    if !too_much || BUSY.swap(true, Ordering::Acquire) {
+    if !too_much || IS_EVICTING.swap(true, Ordering::Acquire) {
         return;
     }
     let tables = evictable();
@@ -235,7 +235,7 @@ fn make_room() {
             });
         }
     }
-    BUSY.store(false, Ordering::Release);
+    IS_EVICTING.store(false, Ordering::Release);
 }
 
 /// Drops all cached programs of functions, of eager operations, and of transformations called outside of `jit`. Later

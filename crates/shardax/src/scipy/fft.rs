@@ -116,7 +116,7 @@ fn transform_axis(x: &Array, axis: usize, n: usize, inverse: bool, ortho: bool) 
         let odd = lax::slice_in_dim(&v, half, n, last_axis).flip(-1);
         interleaved(&even, &odd, n)
     } else {
-        let v = lax::concatenate(&[every_other(&x, 0), every_other(&x, 1).flip(-1)], last_axis);
+        let v = lax::concatenate(&[stride_two(&x, 0), stride_two(&x, 1).flip(-1)], last_axis);
         let turn = complex(angle.cos(), -angle.sin());
         let y = real(&(crate::fft::fft(v) * turn)) * 2;
         if ortho { &y / scales(&y, n, 0.5) } else { y }
@@ -125,7 +125,7 @@ fn transform_axis(x: &Array, axis: usize, n: usize, inverse: bool, ortho: bool) 
 }
 
 /// Every other element along the last axis, beginning at `start`.
-fn every_other(x: &Array, start: usize) -> Array {
+fn stride_two(x: &Array, start: usize) -> Array {
     let last_axis = x.ndim() - 1;
     let (mut starts, mut steps) = (vec![0; x.ndim()], vec![1; x.ndim()]);
     starts[last_axis] = start.min(x.shape()[last_axis]);

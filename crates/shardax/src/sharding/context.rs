@@ -98,19 +98,19 @@ pub(crate) fn abstract_mesh_of_trace() -> Option<AbstractMesh> {
 
 // Set only while a function is traced, which happens on one thread.
 thread_local! {
-    static ADOPTS: Cell<bool> = const { Cell::new(false) };
+    static IS_ADOPTING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `f`, which traces a function whose context mesh has no axes of type `Explicit`. Inside, the function may use
 /// arrays whose types have such axes, and captured arrays have no sharding in their types.
 pub(crate) fn adopting<R>(f: impl FnOnce() -> R) -> R {
-    let _restore = ADOPTS.guard(true);
+    let _restore = IS_ADOPTING.guard(true);
     f()
 }
 
 /// Returns `true` if operands may be on another mesh than the context mesh; see [`adopting`].
 pub(crate) fn adopts() -> bool {
-    ADOPTS.get()
+    IS_ADOPTING.get()
 }
 
 /// The context mesh with its devices, even while a function is traced.

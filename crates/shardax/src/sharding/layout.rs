@@ -268,7 +268,7 @@ impl Format {
         self.sharding.as_ref()
     }
 
-    pub(crate) fn says_layout(&self) -> bool {
+    pub(crate) fn has_layout(&self) -> bool {
         self.layout != LayoutOptions::Unspecified
     }
 
@@ -284,7 +284,7 @@ impl Format {
     }
 
     /// The requested layout.
-    pub(crate) fn asked(&self) -> Option<RequestedLayout> {
+    pub(crate) fn requested_layout(&self) -> Option<RequestedLayout> {
         match &self.layout {
             LayoutOptions::Unspecified => None,
             LayoutOptions::Auto => Some(RequestedLayout::Auto),
@@ -297,7 +297,7 @@ impl Format {
     /// Fails if the compiler chooses the layout, because `what` needs a concrete one.
     pub(crate) fn placed(&self, what: &str) -> Result<Option<Sharding>> {
         self.check()?;
-        match self.asked() {
+        match self.requested_layout() {
             Some(RequestedLayout::Auto) => Err(err!(
                 Value,
                 "sharding and layout in `Format` instance should be concrete. Got layout: {self} for {what}"

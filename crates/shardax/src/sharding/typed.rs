@@ -58,7 +58,7 @@ impl Typed {
     }
 
     /// The sharding that `what` requests for a value of this shape. Its axes must be of type `Explicit`.
-    pub(crate) fn asked(mesh: &AbstractMesh, spec: &PartitionSpec, shape: &[usize], what: &str) -> Result<Self> {
+    pub(crate) fn requested(mesh: &AbstractMesh, spec: &PartitionSpec, shape: &[usize], what: &str) -> Result<Self> {
         spec.check_kind()?;
         let sets = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
         for name in spec.all_axes().chain(sets) {

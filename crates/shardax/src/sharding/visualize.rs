@@ -60,7 +60,7 @@ impl Grid {
     /// Draws boxes with about the array's proportions, at most 80 columns wide if the names fit.
     fn boxes(&self, color: bool) -> String {
         const HEIGHT: f64 = 10.0;
-        const WIDEST: usize = 80;
+        const MAX_COLUMNS: usize = 80;
         // The height of a character divided by its width.
         const CHARACTER: f64 = 2.5;
         let rows: Vec<&[Cell]> = self.cells.chunk_by(|a, b| a.rows == b.rows).collect();
@@ -72,8 +72,8 @@ impl Grid {
         let base_width = (HEIGHT * aspect).floor();
         let widest_label = self.cells.iter().map(|c| self.label(c).len()).max().unwrap_or(0);
         let widths = self.cells.iter().map(|c| fraction(&c.columns, self.width) * base_width * CHARACTER);
-        let widest = widths.map(|width| (width as usize).clamp(9, WIDEST) - 2).max().unwrap_or(0);
-        let room = WIDEST.saturating_sub(columns + 1) / columns.max(1);
+        let widest = widths.map(|width| (width as usize).clamp(9, MAX_COLUMNS) - 2).max().unwrap_or(0);
+        let room = MAX_COLUMNS.saturating_sub(columns + 1) / columns.max(1);
         let width = widest.min(room).max(widest_label);
 
         let bars = vec!["─".repeat(width); columns];

@@ -79,7 +79,7 @@ impl RnnCell for LstmCell {
     fn forward(&self, (c, h): (Array, Array), x: Array) -> ((Array, Array), Array) {
         let gates = [(&self.ii, &self.hi), (&self.if_, &self.hf), (&self.ig, &self.hg), (&self.io, &self.ho)]
             .map(|(input, carry)| input.forward(&x) + carry.forward(&h));
-        remember(self.functions, gates, c)
+        lstm_step(self.functions, gates, c)
     }
 }
 
@@ -139,12 +139,12 @@ impl RnnCell for OptimizedLstmCell {
     #[track_caller]
     fn forward(&self, (c, h): (Array, Array), x: Array) -> ((Array, Array), Array) {
         let gates = self.dense_i.forward(x) + self.dense_h.forward(h);
-        remember(self.functions, super::parts(&gates, self.hidden_features), c)
+        lstm_step(self.functions, super::parts(&gates, self.hidden_features), c)
     }
 }
 
 /// Returns the carry and the output, from the previous memory and the values of the gates: input, forget, candidate, output.
-fn remember(functions: Functions, gates: [Array; 4], c: Array) -> ((Array, Array), Array) {
+fn lstm_step(functions: Functions, gates: [Array; 4], c: Array) -> ((Array, Array), Array) {
     let Functions { gate, activation } = functions;
     let [i, f, g, o] = gates;
     let c = gate(f) * c + gate(i) * activation(g);

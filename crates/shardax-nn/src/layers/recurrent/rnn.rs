@@ -98,18 +98,13 @@ impl<C: RnnCell> Rnn<C> {
         let carry = initial_carry.unwrap_or_else(|| self.cell.initialize_carry(&x.shape()[1..]));
         let carry = tree::map(|carry| align_carry(carry, &inputs), carry)?;
         let options = ScanOptions::default().unroll(self.unroll);
-        // A loop's carry must keep its type, but the cell may compute in another dtype.
-        let step = |carry: C::Carry, x: Array| -> Result<(C::Carry, Array)> {
-            let (next, y) = self.cell.forward(carry.clone(), x);
-            Ok((tree::map2(|new, old| reshard_like(new.astype(old.dtype()), &old), next, carry)?, y))
-        };
         let (carry, y) = match seq_lengths {
-            None => options.scan(step, carry, inputs)?,
+            None => options.scan(|carry: C::Carry, x: Array| self.step(carry, x), carry, inputs)?,
             Some(lengths) => {
                 // The carries of all steps are outputs too, from which the carry at each sequence's end is selected.
                 let (_, (carries, y)): (_, (C::Carry, Array)) = options.scan(
                     |carry: C::Carry, x: Array| -> Result<_> {
-                        let (carry, y) = step(carry, x)?;
+                        let (carry, y) = self.step(carry, x)?;
                         Ok((carry.clone(), (carry, y)))
                     },
                     carry,
@@ -120,6 +115,13 @@ impl<C: RnnCell> Rnn<C> {
         };
         let y = if self.reverse && self.keep_order { flipped(&y, seq_lengths) } else { y };
         Ok((carry, y.moveaxis(0, time)))
+    }
+
+    /// Runs the cell on one element of each sequence. A loop's carry must keep its type, but the cell may compute in another
+    /// dtype.
+    fn step(&self, carry: C::Carry, x: Array) -> Result<(C::Carry, Array)> {
+        let (next, y) = self.cell.forward(carry.clone(), x);
+        Ok((tree::map2(|new, old| reshard_like(new.astype(old.dtype()), &old), next, carry)?, y))
     }
 }
 

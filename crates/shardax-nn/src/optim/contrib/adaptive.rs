@@ -89,8 +89,8 @@ transformation! {
     init |this, params| {
         within("scale_by_ademamix", "b1", this.b1, DECAY)?;
         within("scale_by_ademamix", "b2", this.b2, DECAY)?;
-        let zeros = || zeros_in(params, None);
-        Ok(AdemamixState { count: count(), m1: zeros()?, m2: zeros()?, nu: zeros()? })
+        let [m1, m2, nu] = [zeros_in(params, None)?, zeros_in(params, None)?, zeros_in(params, None)?];
+        Ok(AdemamixState { count: count(), m1, m2, nu })
     };
     update |this, grads, state, _params| {
         let dtype = scalar_dtype(&grads);
@@ -200,18 +200,17 @@ transformation! {
     };
     update |this, grads, state, _params| {
         let (later, dtype) = (state.count.greater(0), scalar_dtype(&grads));
-        let decay = |b: f64, first: f64| where_(&later, full_dtype((), b, dtype), full_dtype((), first, dtype));
-        let (b1, b2) = (decay(this.b1, 1.0), decay(this.b2, 0.0));
-        let mean = |new: Array, old: Array, decay: &Array| ((1 - decay) * &new + decay * old).astype(new.dtype());
-        let nu = tree::map2(|g, v| mean(g.square(), v, &b2), grads.clone(), state.nu.clone())?;
+        let [b1, b2] = [(this.b1, 1.0), (this.b2, 0.0)]
+            .map(|(b, first)| where_(&later, full_dtype((), b, dtype), full_dtype((), first, dtype)));
+        let nu = tree::map2(|g, v| weighted_mean(g.square(), v, &b2), grads.clone(), state.nu.clone())?;
         let bound = state.count.astype(dtype).pow(0.25);
         let scaled = tree::map2(|g: Array, v: Array| {
             let u = g / v.sqrt().maximum(this.eps);
             if this.use_clipping { maximum(minimum(&u, &bound), -&bound).astype(u.dtype()) } else { u }
         }, grads, state.nu)?;
-        let mu = tree::map2(|u, m| mean(u, m, &b1), scaled.clone(), state.mu)?;
+        let mu = tree::map2(|u, m| weighted_mean(u, m, &b1), scaled.clone(), state.mu)?;
         let updates = match this.nesterov {
-            true => tree::map2(|u, m| mean(u, m, &b1), scaled, mu.clone())?,
+            true => tree::map2(|u, m| weighted_mean(u, m, &b1), scaled, mu.clone())?,
             false => mu.clone(),
         };
         Ok((updates, AdoptState { count: safe_increment(state.count), mu, nu }))
@@ -257,9 +256,9 @@ transformation! {
         let dtype = scalar_dtype(&grads);
         let rate = this.learning_rate.at_in(&state.count, dtype) + this.eps;
         let weight = rate * (&state.count + 1).astype(dtype).sqrt();
-        let add = |sum: Array, new: Array| sum + (&weight * &new).astype(new.dtype());
-        let grad_sum_sq = tree::map2(|sum, g| add(sum, g.square()), state.grad_sum_sq, grads.clone())?;
-        let s = tree::map2(add, state.s, grads)?;
+        let grad_sum_sq =
+            tree::map2(|sum, g| add_weighted(sum, &g.square(), &weight), state.grad_sum_sq, grads.clone())?;
+        let s = tree::map2(|sum, g| add_weighted(sum, &g, &weight), state.s, grads)?;
         let z =
             tree::map3(|x0, s, sum| x0 - s / (sum.cbrt() + this.eps), state.x0.clone(), s.clone(), grad_sum_sq.clone())?;
         let updates = tree::map2(|z, x| (1.0 - this.momentum) * z + this.momentum * &x - x, z, params.clone())?;
@@ -274,4 +273,13 @@ pub type Madgrad = (AddDecayedWeights, ScaleByMadgrad);
 pub fn madgrad(learning_rate: impl Into<Schedule>) -> Madgrad {
     let scaled = ScaleByMadgrad { learning_rate: learning_rate.into(), ..scale_by_madgrad() };
     (add_decayed_weights(0.0), scaled)
+}
+
+/// Returns `decay * old + (1 - decay) * new`.
+fn weighted_mean(new: Array, old: Array, decay: &Array) -> Array {
+    ((1 - decay) * &new + decay * old).astype(new.dtype())
+}
+
+fn add_weighted(sum: Array, new: &Array, weight: &Array) -> Array {
+    sum + (weight * new).astype(new.dtype())
 }

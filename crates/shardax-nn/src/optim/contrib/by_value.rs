@@ -83,14 +83,13 @@ impl ReduceOnPlateau {
         within(owner, "rtol + atol", self.rtol + self.atol, f64::MIN_POSITIVE..f64::INFINITY)?;
         positive(owner, "accumulation_size", self.accumulation_size)?;
         let highest = wide_dtype(MixedDtype::Highest.dtype(params)?);
-        let value = |value: f64| shardax::numpy::full_dtype((), value, highest);
         Ok(ReduceOnPlateauState {
             scale: estimate(params, 1.0)?,
-            best_value: value(f64::INFINITY),
+            best_value: shardax::numpy::full_dtype((), f64::INFINITY, highest),
             plateau_count: count(),
             cooldown_count: count(),
             count: count(),
-            avg_value: value(0.0),
+            avg_value: shardax::numpy::full_dtype((), 0.0, highest),
         })
     }
 
@@ -115,12 +114,11 @@ impl ReduceOnPlateau {
         let cooldown = where_(&is_ignored, &state.cooldown_count - 1, where_(&reached, self.cooldown as i32, 0));
         let plateau = where_(&is_ignored | &reached, 0, plateau);
         // Between two means, the state does not change.
-        let if_full = |new: Array, old: &Array| where_(&is_full, new, old).astype(old.dtype());
         let state = ReduceOnPlateauState {
-            scale: if_full(reduced, &state.scale),
-            best_value: if_full(where_(is_better, &mean, &state.best_value), &state.best_value),
-            plateau_count: if_full(plateau, &state.plateau_count),
-            cooldown_count: if_full(cooldown, &state.cooldown_count),
+            scale: choose(&is_full, reduced, &state.scale),
+            best_value: choose(&is_full, where_(is_better, &mean, &state.best_value), &state.best_value),
+            plateau_count: choose(&is_full, plateau, &state.plateau_count),
+            cooldown_count: choose(&is_full, cooldown, &state.cooldown_count),
             count: where_(&is_full, 0, &count).astype(DType::I32),
             avg_value: where_(&is_full, 0, &mean).astype(mean.dtype()),
         };
@@ -177,4 +175,8 @@ impl ScaleByPolyak {
 #[track_caller]
 pub fn polyak_sgd<P: Tree>(grads: P, value: impl ArrayLike) -> Result<P> {
     scale_by_polyak().update_with_value(scale(-1.0, &grads)?, value)
+}
+
+fn choose(is_new: &Array, new: Array, old: &Array) -> Array {
+    where_(is_new, new, old).astype(old.dtype())
 }

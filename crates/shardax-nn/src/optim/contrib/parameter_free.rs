@@ -53,13 +53,12 @@ transformation! {
     }
     init |this, params| {
         within("scale_by_cocob", "alpha", this.alpha, FINITE)?;
-        let zeros = || zeros_in(params, None);
         Ok(CocobState {
             init_particles: tree::map(|x| x, params.clone())?,
-            cumulative_gradients: zeros()?,
-            scale: tree::map(|x| x + this.eps, zeros()?)?,
-            subgradients: zeros()?,
-            reward: zeros()?,
+            cumulative_gradients: zeros_in(params, None)?,
+            scale: tree::map(|x| x + this.eps, zeros_in(params, None)?)?,
+            subgradients: zeros_in(params, None)?,
+            reward: zeros_in(params, None)?,
         })
     };
     update |this, grads, state, params| {
@@ -117,11 +116,10 @@ transformation! {
     init |this, params| {
         within("dadapt_adamw", "beta1", this.betas[0], DECAY)?;
         within("dadapt_adamw", "beta2", this.betas[1], DECAY)?;
-        let zeros = || zeros_in(params, None);
         Ok(DAdaptAdamWState {
-            exp_avg: zeros()?,
-            exp_avg_sq: zeros()?,
-            grad_sum: zeros()?,
+            exp_avg: zeros_in(params, None)?,
+            exp_avg_sq: zeros_in(params, None)?,
+            grad_sum: zeros_in(params, None)?,
             estim_lr: estimate(params, this.estim_lr0)?,
             numerator_weighted: estimate(params, 0.0)?,
             count: count(),
@@ -195,11 +193,10 @@ transformation! {
         within("prodigy", "beta1", this.betas[0], DECAY)?;
         within("prodigy", "beta2", this.betas[1], DECAY)?;
         within("prodigy", "estim_lr0", this.estim_lr0, f64::MIN_POSITIVE..f64::INFINITY)?;
-        let zeros = || zeros_in(params, None);
         Ok(ProdigyState {
-            exp_avg: zeros()?,
-            exp_avg_sq: zeros()?,
-            grad_sum: zeros()?,
+            exp_avg: zeros_in(params, None)?,
+            exp_avg_sq: zeros_in(params, None)?,
+            grad_sum: zeros_in(params, None)?,
             params0: tree::map(|x| x, params.clone())?,
             estim_lr: estimate(params, this.estim_lr0)?,
             numerator_weighted: estimate(params, 0.0)?,

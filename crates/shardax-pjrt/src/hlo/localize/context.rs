@@ -61,7 +61,9 @@ impl Instruction<'_> {
 
     pub(super) fn device(&self, position: i64, context: &Context<'_>) -> Result<usize> {
         let device = usize::try_from(position).ok().and_then(|p| context.devices.get(p));
-        device.copied().ok_or_else(|| odd(&format!("names partition {position} of {}", context.devices.len())))
+        device
+            .copied()
+            .ok_or_else(|| unexpected_program(&format!("names partition {position} of {}", context.devices.len())))
     }
 
     pub(super) fn reducer(&self, context: &Context<'_>) -> Result<String> {
@@ -75,7 +77,7 @@ impl Instruction<'_> {
     pub(super) fn dimension(&self) -> Result<usize> {
         let dims = self.wire.ints(instruction::DIMENSIONS)?;
         let dim = dims.first().and_then(|&d| usize::try_from(d).ok()).filter(|&d| d < self.shape.dims.len());
-        dim.ok_or_else(|| odd(&format!("has no dimension in an {}", self.opcode)))
+        dim.ok_or_else(|| unexpected_program(&format!("has no dimension in an {}", self.opcode)))
     }
 }
 

@@ -29,7 +29,7 @@ use std::fmt::Write as _;
 
 use context::Context;
 use proto::*;
-use rewrite::{KNOWN, Rewrite};
+use rewrite::{Rewrite, SUPPORTED_COLLECTIVES};
 
 use super::wire::Wire;
 use crate::error::Result;
@@ -103,7 +103,9 @@ impl Partitioned {
 fn communicating(computations: &[Computation<'_>]) -> HashSet<i64> {
     let mut communicating: HashSet<i64> = computations
         .iter()
-        .filter(|c: &&Computation<'_>| c.instructions.iter().any(|i| KNOWN.contains(&i.opcode.as_str())))
+        .filter(|c: &&Computation<'_>| {
+            c.instructions.iter().any(|i| SUPPORTED_COLLECTIVES.contains(&i.opcode.as_str()))
+        })
         .map(|c| c.id)
         .collect();
     loop {

@@ -93,7 +93,7 @@ impl<'a> Computation<'a> {
     pub(super) fn drop_stop(&mut self) -> Result<()> {
         use instruction::*;
         let stop = self.instructions.iter().find(|i| i.wire.text(TARGET) == STOP);
-        let stop = stop.ok_or_else(|| odd("lacks the result that was added to stop the compiler"))?.id;
+        let stop = stop.ok_or_else(|| unexpected_program("lacks the result that was added to stop the compiler"))?.id;
         let mut removed = HashSet::from([stop]);
         // The values that the partitioner derived from it, up to the root. Operands come before their users.
         for i in &self.instructions {
@@ -102,7 +102,8 @@ impl<'a> Computation<'a> {
             }
         }
         let root_id = self.root;
-        let root = self.instructions.iter_mut().find(|i| i.id == root_id).ok_or_else(|| odd("has no root"))?;
+        let root =
+            self.instructions.iter_mut().find(|i| i.id == root_id).ok_or_else(|| unexpected_program("has no root"))?;
         if root.opcode != "tuple" || root.operands.last().is_none_or(|last| !removed.contains(last)) {
             // It was the only result.
             root.opcode = "tuple".into();
@@ -259,6 +260,6 @@ pub(super) fn without_last_result(program_shape: &[u8]) -> Result<Vec<u8>> {
     Ok(wire.encode())
 }
 
-pub(super) fn odd(what: &str) -> Error {
+pub(super) fn unexpected_program(what: &str) -> Error {
     Error::new(Code::Internal, format!("the partitioned program {what}"))
 }

@@ -8,9 +8,10 @@ use super::proto::*;
 use crate::error::Result;
 
 /// Collectives that have a host function.
-pub(super) const KNOWN: &[&str] = &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"];
+pub(super) const SUPPORTED_COLLECTIVES: &[&str] =
+    &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"];
 /// Communicating instructions that are not supported.
-const OTHERS: &[&str] = &["infeed", "outfeed", "send-done", "recv-done", "async-start", "partition-id-start"];
+const UNSUPPORTED: &[&str] = &["infeed", "outfeed", "send-done", "recv-done", "async-start", "partition-id-start"];
 
 /// The rewriting of one computation.
 pub(super) struct Rewrite<'a, 'c> {
@@ -57,7 +58,8 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         let mut missing = vec![0usize; instructions.len()];
         for (place, i) in instructions.iter().enumerate() {
             for id in i.operands.iter().chain(&i.control) {
-                let &operand = places.get(id).ok_or_else(|| odd("uses an instruction that it does not have"))?;
+                let &operand =
+                    places.get(id).ok_or_else(|| unexpected_program("uses an instruction that it does not have"))?;
                 users[operand].push(place);
                 missing[place] += 1;
             }
@@ -74,7 +76,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
                     i.is_control_flow() && i.calls.iter().any(|id| self.context.communicating.contains(id));
                 let queue = match i.opcode.as_str() {
                     "all-reduce" => &mut reductions,
-                    opcode if communicates || KNOWN.contains(&opcode) => &mut others,
+                    opcode if communicates || SUPPORTED_COLLECTIVES.contains(&opcode) => &mut others,
                     _ => &mut plain,
                 };
                 queue.insert(place);
@@ -102,7 +104,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
             }
         }
         if done < instructions.len() {
-            return Err(odd("has instructions that use each other"));
+            return Err(unexpected_program("has instructions that use each other"));
         }
         Ok(())
     }
@@ -264,7 +266,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
                 });
                 self.replaced.insert(i.id, id);
             }
-            opcode if super::super::is_collective(opcode) || OTHERS.contains(&opcode) => {
+            opcode if super::super::is_collective(opcode) || UNSUPPORTED.contains(&opcode) => {
                 return Err(i.unsupported("is not supported"));
             }
             _ => {
@@ -284,7 +286,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
             let (groups, op) = (i.groups(self.context)?, i.reducer(self.context)?);
             let shapes = if i.shape.is_tuple() { i.shape.elements.as_slice() } else { std::slice::from_ref(&i.shape) };
             if shapes.len() != i.operands.len() {
-                return Err(odd("has an all-reduce with more results than operands"));
+                return Err(unexpected_program("has an all-reduce with more results than operands"));
             }
             for (k, shape) in shapes.iter().enumerate() {
                 let key = (groups.clone(), op.clone(), shape.ty);

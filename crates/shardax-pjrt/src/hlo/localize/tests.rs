@@ -27,14 +27,11 @@ fn calls(module: &[u8]) -> String {
         let number = names.len();
         names.entry(word).or_insert_with(|| format!("%{number}"));
     }
-    let rename = |line: &str| {
-        let mut longest: Vec<_> = names.iter().collect();
-        longest.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
-        longest.into_iter().fold(line.to_owned(), |line, (name, short)| line.replace(*name, short))
-    };
+    let mut longest: Vec<_> = names.iter().collect();
+    longest.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     text.lines()
         .filter(|line| line.contains(".local.") || line.contains("while(") || line.contains("ROOT tuple"))
-        .map(|line| rename(line) + "\n")
+        .map(|line| longest.iter().fold(line.to_owned(), |line, (name, short)| line.replace(**name, short)) + "\n")
         .collect()
 }
 
@@ -49,15 +46,16 @@ fn collectives_become_calls_in_one_order() {
     }
 }
 
+fn opcodes(module: &Wire<'_>) -> Vec<String> {
+    let computations = module.all_bytes(module::COMPUTATIONS).map(|c| Computation::parse(c).unwrap());
+    computations.flat_map(|c| c.instructions.into_iter().map(|i| i.opcode)).collect()
+}
+
 #[test]
 fn no_collective_remains_and_each_computation_has_one_chain() {
     let partitioned = partition(MANY, &[0, 1, 2, 3]).unwrap();
     let before = Wire::parse(&partitioned.module).unwrap();
-    let opcodes = |whole: &Wire<'_>| -> Vec<String> {
-        let computations = whole.all_bytes(module::COMPUTATIONS).map(|c| Computation::parse(c).unwrap());
-        computations.flat_map(|c| c.instructions.into_iter().map(|i| i.opcode)).collect()
-    };
-    for opcode in KNOWN {
+    for opcode in SUPPORTED_COLLECTIVES {
         assert!(opcodes(&before).iter().any(|o| o == opcode), "the program has no {opcode}");
     }
     let bytes = partitioned.localize().unwrap();
@@ -159,10 +157,6 @@ fn operations_without_a_function_are_errors_that_name_them() {
 
 #[test]
 fn the_plugin_stops_after_partitioning_and_shows_what_it_made() {
-    let before = |prefix: &str| {
-        let entries = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
-        entries.filter(|e| e.file_name().to_string_lossy().starts_with(prefix)).count()
-    };
     let partitioned = partition(MANY, &[0, 1, 2, 3]).unwrap();
     assert_eq!(partitioned.output_shardings().unwrap().len(), 8);
     assert_eq!(partitioned.output_shardings().unwrap()[2].partitions(3), [4, 1, 1]);
@@ -172,5 +166,7 @@ fn the_plugin_stops_after_partitioning_and_shows_what_it_made() {
     let many = CompileOptions { num_replicas: 2, ..Default::default() };
     assert!(client(4).partition(MANY, &many).unwrap_err().message.contains("one replica"));
     // No folder remains, except those that other tests use at the moment.
-    assert!(before(&format!("shardax-partition-{}-", std::process::id())) < 8);
+    let prefix = format!("shardax-partition-{}-", std::process::id());
+    let entries = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    assert!(entries.filter(|e| e.file_name().to_string_lossy().starts_with(&prefix)).count() < 8);
 }

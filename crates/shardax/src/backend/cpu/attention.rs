@@ -15,7 +15,7 @@ use crate::ops::primitive::attention::derivative::AttentionGradient;
 use crate::ops::primitive::attention::unfused::positions;
 use crate::ops::primitive::attention::{Attention, Implementation};
 #[cfg(feature = "cpu-kernels")]
-use crate::ops::primitive::attention::{Given, Operands, of_each_query};
+use crate::ops::primitive::attention::{Operands, PresentOperands, of_each_query};
 
 pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if of.implementation == Some(Implementation::Flash) {
@@ -40,7 +40,7 @@ pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[
 /// Returns `true` if the kernel can compute this attention.
 #[cfg(feature = "cpu-kernels")]
 fn is_known(of: &Attention) -> bool {
-    !of.given.bias && of.cap().is_none() && matches!(of.implementation, None | Some(Implementation::Cudnn))
+    !of.present.bias && of.cap().is_none() && matches!(of.implementation, None | Some(Implementation::Cudnn))
 }
 
 /// Lowers attention to the kernel, which takes scaled queries in float32 and one mask.
@@ -49,7 +49,7 @@ fn by_kernel(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -
     if !is_known(of) || !kernel::is_worthwhile(cx, args) {
         return Ok(None);
     }
-    let operands = cx.expand(args, |args| Ok(operands(of, &Operands::of(of.given, args))))?;
+    let operands = cx.expand(args, |args| Ok(operands(of, &Operands::of(of.present, args))))?;
     let rows = of_each_query(&cx.aval(args[0]));
     let wide = [Aval::new(DType::F32, outs[0].shape.clone()), rows.clone(), rows];
     let results = kernel::lower(of.window, cx, &operands, &wide);
@@ -77,11 +77,11 @@ fn gradient_by_kernel(gradient: &AttentionGradient, cx: &mut Lowering, args: &[V
     if !is_known(of) || !kernel::is_worthwhile_gradient(cx, args) {
         return Ok(None);
     }
-    let n = of.given.count();
+    let n = of.present.count();
     let operands = cx.expand(args, |args| {
         let (ct, mean) = gradient.cotangent(args);
-        let mut first = operands(of, &Operands::of(of.given, args));
-        let mask = first.split_off(Given::BIAS);
+        let mut first = operands(of, &Operands::of(of.present, args));
+        let mask = first.split_off(PresentOperands::BIAS);
         let softmax = [args[n + 1].clone(), args[n + 2].clone(), ct.astype(DType::F32), mean];
         Ok(first.into_iter().chain(softmax).chain(mask).collect())
     })?;

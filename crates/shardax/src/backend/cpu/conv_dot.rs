@@ -17,7 +17,7 @@ use crate::ops::primitive::window;
 use crate::shape::{Shape, size};
 
 /// From this many features, the plugin's convolution is as fast.
-const FEW: usize = 8;
+const MIN_PLUGIN_FEATURES: usize = 8;
 
 /// Larger windows would need too many slices.
 const MAX_WINDOW: usize = 64;
@@ -37,7 +37,7 @@ pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
         && is_consecutive(&conv.rhs[2..], 0);
     let (features, window) = (out.shape[last], rhs.shape[..last - 1].iter().product::<usize>());
     let depth = window * lhs.shape[last];
-    let worth_it = lhs.shape[last] < FEW && window <= MAX_WINDOW && depth <= features;
+    let worth_it = lhs.shape[last] < MIN_PLUGIN_FEATURES && window <= MAX_WINDOW && depth <= features;
     // The compiler partitions a convolution better, so this form is for local programs only.
     if !(plain && channels_last && worth_it && cx.is_local()) {
         return Ok(None);

@@ -12,7 +12,7 @@ use crate::ops::select::where_;
 
 /// The range of w = -log(1 - x²) in which the quotient erfinv(x) / x is a polynomial of w - 2. Above it, the quotient is a
 /// polynomial of √w - 3.
-const NEAR: f64 = 4.0;
+const MAX_FIRST_RANGE: f64 = 4.0;
 
 /// The coefficients of both polynomials, interpolated at Chebyshev nodes.
 const COEFFICIENTS: [[f64; 2]; 10] = [
@@ -37,8 +37,8 @@ pub(super) fn lower(cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Vec
 fn erf_inv(x: &Array) -> Array {
     // Both factors are accurate next to 1 and -1, unlike the difference 1 - x².
     let w = -LOG.apply(&((1 - x) * (1 + x)));
-    let is_near = w.less(NEAR);
-    let t = where_(&is_near, &w - NEAR / 2.0, SQRT.apply(&w) - 3);
+    let is_near = w.less(MAX_FIRST_RANGE);
+    let t = where_(&is_near, &w - MAX_FIRST_RANGE / 2.0, SQRT.apply(&w) - 3);
     let quotient = COEFFICIENTS
         .iter()
         .rev()

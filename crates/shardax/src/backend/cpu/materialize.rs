@@ -17,7 +17,7 @@ use crate::core::program::{Atom, Eqn, Program, Var};
 const MIN_ELEMENTS: usize = 4096;
 
 /// The maximum number of loops and operands that are counted for a value.
-const MANY: usize = 16;
+const MAX_TRACKED: usize = 16;
 
 /// The maximum number of operands of a loop.
 const MAX_LOOP_OPERANDS: usize = 64;
@@ -178,10 +178,10 @@ impl<const MAX: usize> Users<MAX> {
     }
 }
 
-fn keep(program: &Program, users: &Users<MANY>, uses: &[u32]) -> Vec<bool> {
+fn keep(program: &Program, users: &Users<MAX_TRACKED>, uses: &[u32]) -> Vec<bool> {
     let mut kept = vec![false; program.avals.len()];
     // The values in memory that each value is computed from.
-    let mut reads: Vec<VarSet<MANY>> = (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
+    let mut reads: Vec<VarSet<MAX_TRACKED>> = (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
     for eqn in &program.eqns {
         let Some(out) = fused(eqn) else { continue };
         let size = program.avals[out].size();

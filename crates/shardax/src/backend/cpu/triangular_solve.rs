@@ -19,7 +19,7 @@ pub(super) fn lower(of: &TriangularSolve, cx: &mut Lowering, args: &[Value], out
     if outs[0].size() == 0 {
         return Ok(None);
     }
-    let args = of.with_whole_rows(cx, args);
+    let args = of.with_replicated_rows(cx, args);
     widened(cx, &args, outs, |cx: &mut Lowering, args: &[Value], outs: &[Aval]| {
         #[cfg(feature = "decompositions")]
         if let Some(x) = super::kernels::decompositions::lower_triangular_solve(*of, cx, args, outs) {

@@ -60,12 +60,12 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
         return CUDNN.forward_of_parts(of, cx, args, outs);
     }
     let call = Call::new(of, cx, args);
-    let operands = cx.expand(args, |args| Ok(call.operands(&Operands::of(of.given, args), None)))?;
+    let operands = cx.expand(args, |args| Ok(call.operands(&Operands::of(of.present, args), None)))?;
     let mut results = vec![call.output(), call.per_query()];
     results.truncate(if of.residual { 2 } else { 1 });
     let call_results = call.write(cx, &operands, &results, "");
     let (shape, rows) = (outs[0].shape.clone(), call.rows.clone());
-    let lengths = Operands::of(of.given, args).query_lengths;
+    let lengths = Operands::of(of.present, args).query_lengths;
     let results: Vec<Value> = call_results.into_iter().take(results.len()).chain(lengths).collect();
     let results = cx.expand(&results, |call_results| {
         let y = call_results[0].transpose([0, 2, 1, 3]).reshape(&shape[..]);
@@ -91,7 +91,7 @@ pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[
     if !is_wanted(of, cx, args) {
         return Ok(None);
     }
-    let (operands_present, n) = (of.given, of.given.count());
+    let (operands_present, n) = (of.present, of.present.count());
     let reason = Call::reason_against(of, cx, args).or_else(|| {
         let (queries, keys) = (cx.shape(args[0]), cx.shape(args[1]));
         let [queries, keys] = [queries, keys].map(|shape| shape[shape.len() - 3]);
@@ -189,7 +189,7 @@ impl Call {
         let (q, k) = (cx.shape(args[0]), cx.shape(args[1]));
         let rank = q.len();
         let (batch, queries, keys, heads) = (&q[..rank - 3], q[rank - 3], k[rank - 3], q[rank - 2]);
-        let x = Operands::of(of.given, args);
+        let x = Operands::of(of.present, args);
         let [before, after] = of.window.limits();
         let size: usize = batch.iter().product();
         let added: Vec<Value> = x.bias.into_iter().chain(x.mask).collect();

@@ -215,8 +215,8 @@ impl OnChip {
             let entry = if *squeezed { Some(&Entries::Range(0, 1)) } else { entries.next() };
             let (first, size) = match entry {
                 Some(Entries::Range(start, n)) => (text.number(*start)?, *n),
-                Some(Entries::At) => (next_position(&mut place)?.clone(), 1),
-                Some(Entries::From(n)) => (next_position(&mut place)?.clone(), *n),
+                Some(Entries::Single) => (next_position(&mut place)?.clone(), 1),
+                Some(Entries::Window(n)) => (next_position(&mut place)?.clone(), *n),
                 _ => return Err(err!(NotImplemented, "an index of a ref that is an array is not supported")),
             };
             at.push(index(text, &first));

@@ -121,7 +121,7 @@ fn unraveled(number: &Val, axes: &[usize], text: &mut Text) -> Result<Vec<Val>> 
 fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
     let mut text = Text::new(Dialect::Triton);
     let mut arguments = Vec::new();
-    let scalars = kernel.scalars.iter().map(|aval| Ok((whole(aval)?, pointer(aval, &text, &mut arguments)?)));
+    let scalars = kernel.scalars.iter().map(|aval| Ok((entire_block(aval)?, pointer(aval, &text, &mut arguments)?)));
     let scalars: Vec<(Block, Val)> = scalars.collect::<Result<_>>()?;
     let blocks = kernel.blocks.iter().map(|block| Ok((block, pointer(&block.array, &text, &mut arguments)?)));
     let blocks: Vec<(&Block, Val)> = blocks.collect::<Result<_>>()?;
@@ -158,7 +158,7 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
         let output = number.checked_sub(kernel.prefetch() + kernel.num_inputs());
         let is_alias = output.is_some_and(|output| kernel.aliases.iter().any(|(_, to)| *to == output));
         state.push(match block_of(number).filter(|_| is_alias) {
-            Some(block) => block.load(&mut text, &Access::whole(number, aval), &[], None)?,
+            Some(block) => block.load(&mut text, &Access::entire(number, aval), &[], None)?,
             None => uninitialized(&mut text, aval)?,
         });
     }
@@ -182,7 +182,7 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
     };
     for ((&number, aval), value) in carried.refs.iter().zip(&carried.types).zip(&end) {
         if let Some(block) = block_of(number) {
-            block.store(&mut text, &Access::whole(number, aval), value, &[], None)?;
+            block.store(&mut text, &Access::entire(number, aval), value, &[], None)?;
         }
     }
     let mut module = String::from("module {\n");
@@ -192,7 +192,7 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
 }
 
 /// A prefetched operand as one block.
-fn whole(aval: &Aval) -> Result<Block> {
+fn entire_block(aval: &Aval) -> Result<Block> {
     let dims = aval.shape.iter().map(|&size| BlockDim::Blocked(size)).collect();
     Ok(Block { dims, array: aval.clone(), index: trace(&[], |_| Ok(Vec::new()))?.program })
 }
@@ -250,8 +250,8 @@ impl Pointer {
             let mut position = text.broadcast(&self.starts[d], &[], &shape)?;
             if !matches!(dim, BlockDim::Squeezed) {
                 let (start, count, computed) = match entries.next() {
-                    Some(Entries::At) => (next_position(&mut place)?.clone(), None, true),
-                    Some(Entries::From(n)) => (next_position(&mut place)?.clone(), Some(*n), true),
+                    Some(Entries::Single) => (next_position(&mut place)?.clone(), None, true),
+                    Some(Entries::Window(n)) => (next_position(&mut place)?.clone(), Some(*n), true),
                     Some(Entries::Range(start, n)) => (text.number(*start)?, Some(*n), false),
                     _ => return Err(err!(NotImplemented, "an index of a ref that is an array is not supported")),
                 };

@@ -21,7 +21,7 @@ macro_rules! dtypes {
         pub enum DType { $( $(#[$doc])* $name, )* }
 
         impl DType {
-            const EVERY: &[DType] = &[ $( DType::$name, )* ];
+            const TABLE: &[DType] = &[ $( DType::$name, )* ];
 
             /// The category, which decides promotion.
             pub fn category(self) -> Category {
@@ -148,7 +148,7 @@ impl DType {
     /// The dtype with this name in a file, such as `float32`.
     #[doc(hidden)]
     pub fn of_name(name: &str) -> Option<DType> {
-        DType::EVERY.iter().copied().find(|dtype| dtype.name() == name)
+        DType::TABLE.iter().copied().find(|dtype| dtype.name() == name)
     }
 
     /// The dtype for an element type of a safetensors file.
@@ -159,7 +159,7 @@ impl DType {
 
     /// The dtype with this number in files of jax.export.
     pub(crate) fn of_jax_number(number: u8) -> Option<DType> {
-        DType::EVERY.iter().copied().find(|dtype| dtype.jax_number() == Some(number))
+        DType::TABLE.iter().copied().find(|dtype| dtype.jax_number() == Some(number))
     }
 }
 

@@ -63,10 +63,10 @@ use crate::transfer_guard::{self, Direction};
 #[track_caller]
 pub fn from_dlpack(tensor: Tensor) -> Result<Array> {
     let _line = source::enter();
-    taken(tensor).at_caller()
+    import_tensor(tensor).at_caller()
 }
 
-fn taken(tensor: Tensor) -> Result<Array> {
+fn import_tensor(tensor: Tensor) -> Result<Array> {
     let element = tensor.element_type()?;
     let dtype = DType::of_element(element).ok_or_else(|| {
         err!(Type, "a DLPack tensor of {} has no dtype", element.hlo_name())
@@ -106,10 +106,10 @@ fn taken(tensor: Tensor) -> Result<Array> {
 /// ```
 #[track_caller]
 pub fn to_dlpack(array: &Array) -> Result<Tensor> {
-    given(array).at_caller()
+    export_tensor(array).at_caller()
 }
 
-fn given(array: &Array) -> Result<Tensor> {
+fn export_tensor(array: &Array) -> Result<Tensor> {
     let c = array.concrete()?;
     c.check_values()?;
     if c.aval.dtype.is_key() {

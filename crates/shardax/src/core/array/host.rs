@@ -425,7 +425,7 @@ impl Array {
         self.check()?;
         match self.to_vec::<T>()?.as_slice() {
             [value] => Ok(*value),
-            _ => Err(self.not_one("item")).at_caller(),
+            _ => Err(self.not_one_element("item")).at_caller(),
         }
     }
 
@@ -464,11 +464,11 @@ impl Array {
     pub fn to_f64(&self) -> Result<f64> {
         match self.to_f64_vec()?.as_slice() {
             [value] => Ok(*value),
-            _ => Err(self.not_one("to_f64")).at_caller(),
+            _ => Err(self.not_one_element("to_f64")).at_caller(),
         }
     }
 
-    fn not_one(&self, name: &str) -> Error {
+    fn not_one_element(&self, name: &str) -> Error {
         err!(Value, "{name} needs an array of one element, got {}", self.type_name())
             .help("reduce or index it first, or read all elements with `to_vec`")
     }

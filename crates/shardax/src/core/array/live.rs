@@ -20,27 +20,28 @@ struct Part {
 const PARTS: usize = 16;
 /// The shortest length at which a part is swept. It is small so that the allocator reuses memory that is still in the
 /// cache.
-const SHORT: usize = 64;
+const MIN_SWEPT_LEN: usize = 64;
 
 // Every new array is registered, so threads use different parts, which hardly ever wait for each other.
-static LIVE: [Mutex<Part>; PARTS] = [const { Mutex::new(Part { arrays: Vec::new(), limit: SHORT }) }; PARTS];
+static LIVE: [Mutex<Part>; PARTS] = [const { Mutex::new(Part { arrays: Vec::new(), limit: MIN_SWEPT_LEN }) }; PARTS];
 
 thread_local! {
-    static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
+    static PART_OF_THREAD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
 /// The index of this thread's part.
-fn own() -> usize {
+fn part_of_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     // A thread that ends may still create arrays in the destructors of its other thread locals, so this local may be
     // gone.
-    OWN.try_with(|own| {
-        if own.get() == usize::MAX {
-            own.set(NEXT.fetch_add(1, Ordering::Relaxed) % PARTS);
-        }
-        own.get()
-    })
-    .unwrap_or(0)
+    PART_OF_THREAD
+        .try_with(|own| {
+            if own.get() == usize::MAX {
+                own.set(NEXT.fetch_add(1, Ordering::Relaxed) % PARTS);
+            }
+            own.get()
+        })
+        .unwrap_or(0)
 }
 
 fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
@@ -49,11 +50,11 @@ fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
 
 /// Registers a new array.
 pub(super) fn enter(array: &Arc<Concrete>) {
-    let mut part = lock(&LIVE[own()]);
+    let mut part = lock(&LIVE[part_of_thread()]);
     if part.arrays.len() >= part.limit {
         // Dropping a dead entry only frees a description without values, so no user's destructor runs under the lock.
         part.arrays.retain(|array| array.strong_count() > 0);
-        part.limit = SHORT.max(2 * part.arrays.len());
+        part.limit = MIN_SWEPT_LEN.max(2 * part.arrays.len());
         let limit = part.limit;
         part.arrays.shrink_to(2 * limit);
     }
@@ -102,7 +103,7 @@ mod tests {
             drop(array([i]));
         }
         // Other tests may share the part if there are many threads.
-        let part = lock(&LIVE[own()]);
+        let part = lock(&LIVE[part_of_thread()]);
         assert!(part.arrays.len() <= part.limit && part.arrays.len() < 900, "{}", part.arrays.len());
         drop(part);
         let live = super::all();

@@ -113,7 +113,7 @@ pub(crate) struct Concrete {
 impl Concrete {
     /// An array of this type. The sharding in its type is derived from `sharding`.
     pub fn new(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
-        let aval = aval.lying(&sharding);
+        let aval = aval.placed_as(&sharding);
         Concrete::of_type(aval, sharding, committed, buffers)
     }
 

@@ -8,9 +8,9 @@ use crate::dtype::{Category, DType, Element, Scalar};
 use crate::shape::size;
 
 /// Arrays with more elements are summarized with `...`.
-const THRESHOLD: usize = 1000;
+const MAX_PRINTED_ELEMENTS: usize = 1000;
 /// The number of elements shown on each side of `...`.
-const EDGE: usize = 3;
+const EDGE_ELEMENTS: usize = 3;
 const LINE_WIDTH: usize = 75;
 /// The maximum number of digits after the decimal point.
 const MAX_DECIMALS: usize = 8;
@@ -182,7 +182,7 @@ fn numbers_per_element(dtype: DType) -> usize {
 
 /// Returns `true` if an array of this type is printed with `...`.
 fn is_summarized(shape: &[usize], dtype: DType) -> bool {
-    size(shape).saturating_mul(numbers_per_element(dtype)) > THRESHOLD
+    size(shape).saturating_mul(numbers_per_element(dtype)) > MAX_PRINTED_ELEMENTS
 }
 
 /// The row-major positions of the printed elements. Their number is bounded, however large the array is.
@@ -216,25 +216,25 @@ fn write_elements(scalars: &[Scalar], shape: &[usize], summarize: bool, dtype: D
 
 /// The positions that are shown along an axis of `len`; `None` is the gap.
 fn positions(len: usize, summarize: bool) -> Vec<Option<usize>> {
-    if summarize && len > 2 * EDGE {
-        (0..EDGE).map(Some).chain([None]).chain((len - EDGE..len).map(Some)).collect()
+    if summarize && len > 2 * EDGE_ELEMENTS {
+        (0..EDGE_ELEMENTS).map(Some).chain([None]).chain((len - EDGE_ELEMENTS..len).map(Some)).collect()
     } else {
         (0..len).map(Some).collect()
     }
 }
 
 fn visit(shape: &[usize], summarize: bool, f: &mut dyn FnMut(usize)) {
-    fn go(shape: &[usize], summarize: bool, base: usize, f: &mut dyn FnMut(usize)) {
+    fn visit_shown(shape: &[usize], summarize: bool, base: usize, f: &mut dyn FnMut(usize)) {
         match shape.split_first() {
             None => f(base),
             Some((&len, rest)) => {
                 for i in positions(len, summarize).into_iter().flatten() {
-                    go(rest, summarize, base + i * size(rest), f);
+                    visit_shown(rest, summarize, base + i * size(rest), f);
                 }
             }
         }
     }
-    go(shape, summarize, 0, f);
+    visit_shown(shape, summarize, 0, f);
 }
 
 fn write_axis(out: &mut String, shape: &[usize], summarize: bool, depth: usize, next: &mut dyn FnMut() -> String) {

@@ -95,13 +95,13 @@ impl Locations {
             return;
         }
         // Writing to a string cannot fail.
-        let _ = write!(text, "{MARK}{})", self.current);
+        let _ = write!(text, "{REFERENCE}{})", self.current);
     }
 
     /// Adds the location of an input of the function, with the user's name for it.
     pub fn mark_input(&mut self, text: &mut String, name: &str) {
         let number = self.number(format!("loc({})", quoted(name)));
-        let _ = write!(text, "{MARK}{number})");
+        let _ = write!(text, "{REFERENCE}{number})");
     }
 
     /// Writes the locations.
@@ -112,7 +112,7 @@ impl Locations {
     }
 }
 
-const MARK: &str = " loc(#loc";
+const REFERENCE: &str = " loc(#loc";
 const DEFINITION: &str = "#loc";
 
 /// The beginning of the line of the function with named inputs.
@@ -120,7 +120,7 @@ pub(super) const MAIN: &str = "  func.func public @main(";
 
 /// Removes the locations of a function's inputs from its line.
 fn without_inputs(line: &str, plain: &mut String) {
-    let mut parts = line.split(MARK);
+    let mut parts = line.split(REFERENCE);
     plain.push_str(parts.next().unwrap_or_default());
     for part in parts {
         plain.push_str(part.split_once(')').map_or(part, |(_, rest)| rest));
@@ -134,7 +134,7 @@ pub(crate) fn without_locations(text: &str) -> String {
         if line.starts_with(MAIN) {
             without_inputs(line, &mut plain);
         } else {
-            let marked = line.ends_with(')').then(|| line.rfind(MARK)).flatten();
+            let marked = line.ends_with(')').then(|| line.rfind(REFERENCE)).flatten();
             plain.push_str(&line[..marked.unwrap_or(line.len())]);
         }
         plain.push('\n');
@@ -145,7 +145,7 @@ pub(crate) fn without_locations(text: &str) -> String {
 /// The user's line of the operation on this line of a text with locations. If the line has no location, it uses the
 /// next line that has one.
 pub(crate) fn source_on(text: &str, line: usize, program: &Program) -> Option<Line> {
-    let number = text.lines().skip(line).find_map(|line| Some(line.rsplit_once(MARK)?.1.trim_end_matches(')')))?;
+    let number = text.lines().skip(line).find_map(|line| Some(line.rsplit_once(REFERENCE)?.1.trim_end_matches(')')))?;
     let begin = format!("{DEFINITION}{number} = ");
     let definition = text.lines().find(|line| line.starts_with(&begin))?;
     let mut source = None;

@@ -375,7 +375,7 @@ impl Lowering {
             return v;
         }
         let padded: Vec<usize> = dims.into_iter().filter(|d| self.may_pad(self.shape(v)[*d])).collect();
-        if padded.is_empty() { v } else { self.with_whole(v, &padded) }
+        if padded.is_empty() { v } else { self.with_replicated_dims(v, &padded) }
     }
 
     /// The sharding in the type of a variable of the program.
@@ -409,7 +409,7 @@ impl Lowering {
     }
 
     /// Replicates these dimensions of `v`. The compiler can still split the others.
-    pub(crate) fn with_whole(&mut self, v: Value, dims: &[usize]) -> Value {
+    pub(crate) fn with_replicated_dims(&mut self, v: Value, dims: &[usize]) -> Value {
         let Some(mesh) = self.split_mesh().cloned() else { return v };
         let rank = self.shape(v).len();
         let spec = (0..rank).map(|d| if dims.contains(&d) { DimSpec::None } else { DimSpec::Unconstrained });

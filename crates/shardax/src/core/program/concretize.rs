@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::trace::so_far;
+use super::trace::traced_so_far;
 use crate::core::array::{Array, Concrete, Repr, Tracer};
 use crate::error::Result;
 
@@ -11,13 +11,13 @@ use crate::error::Result;
 ///
 /// Fails for a value that differs between devices.
 pub(crate) fn value(tracer: &Tracer) -> Result<Option<Arc<Concrete>>> {
-    let Some((traced, known)) = so_far(tracer) else { return Ok(None) };
+    let Some((traced, known)) = traced_so_far(tracer) else { return Ok(None) };
     known.value(traced)?.map(|array| array.concrete()).transpose()
 }
 
 /// The local shards of a value inside an eager `shard_map`, as pairs of coordinates and array.
 pub(crate) fn per_device(tracer: &Tracer) -> Result<Option<Vec<(String, Array)>>> {
-    so_far(tracer).map_or(Ok(None), |(traced, known)| known.per_device(traced))
+    traced_so_far(tracer).map_or(Ok(None), |(traced, known)| known.per_device(traced))
 }
 
 /// Replaces traced arrays of enclosing functions by their values.

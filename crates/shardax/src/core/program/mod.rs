@@ -121,7 +121,7 @@ impl Aval {
     }
 
     /// Returns this type with the given sharding recorded.
-    pub(crate) fn lying(mut self, sharding: &Sharding) -> Self {
+    pub(crate) fn placed_as(mut self, sharding: &Sharding) -> Self {
         let typed = sharding.as_named().and_then(|named| named.typed(self.rank()));
         if self.sharding() != typed.as_ref() {
             self.sharding = typed.map(Arc::new);

@@ -283,7 +283,7 @@ pub(crate) fn trace_with_concrete(
 
 /// Returns the trace so far of the function that `tracer` belongs to, as a function of its captures and arguments that
 /// returns this value, together with the concrete arguments. `None` if the arguments are abstract.
-pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)> {
+pub(crate) fn traced_so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)> {
     let (traced, finish, concrete) = STACK.with_borrow(|stack| {
         let frame = stack.iter().find(|f| f.id == tracer.trace)?;
         let concrete = frame.known.clone()?;

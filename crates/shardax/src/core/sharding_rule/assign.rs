@@ -49,7 +49,7 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
     let mut operands = args.iter().filter(|a| a.sharding.is_some());
     let first_operand = operands.next();
     let enters = primitive.enters_mesh();
-    let requested_mesh = primitive.given_sharding().map(Typed::mesh);
+    let requested_mesh = primitive.requested_sharding().map(Typed::mesh);
     if first_operand.is_none() && !context::is_explicit() && enters.is_none() && requested_mesh.is_none() {
         return Ok(());
     }

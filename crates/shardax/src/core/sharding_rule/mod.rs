@@ -119,7 +119,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// The shardings already in the results' types, for primitives that wrap a program.
-    pub fn own(&self) -> Result<TypedOuts> {
+    pub fn from_results(&self) -> Result<TypedOuts> {
         Ok(self.outs.iter().map(|out| typed(&self.mesh, out)).collect())
     }
 
@@ -187,7 +187,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// Fails if one of these dimensions of operand `i` is split.
-    pub fn check_whole(&self, i: usize, dims: impl IntoIterator<Item = usize>) -> Result<()> {
+    pub fn check_unsharded(&self, i: usize, dims: impl IntoIterator<Item = usize>) -> Result<()> {
         for d in dims {
             if self.entry(i, d) != DimSpec::None {
                 return Err(self.error(
@@ -203,7 +203,7 @@ impl<'a> ShardingRule<'a> {
     /// operands must split the others alike.
     pub fn batch_only(&self, k: usize) -> Result<TypedOuts> {
         for (i, arg) in self.args.iter().enumerate().filter(|(_, arg)| arg.rank() >= k) {
-            self.check_whole(i, arg.rank() - k..arg.rank())?;
+            self.check_unsharded(i, arg.rank() - k..arg.rank())?;
         }
         let batch = self.batches(|_| k)?;
         let mut shardings = TypedOuts::new();
@@ -220,7 +220,7 @@ impl<'a> ShardingRule<'a> {
         let last_dim = self.args[like].rank().saturating_sub(1);
         for (i, (arg, unbatched)) in self.args.iter().zip(unbatched).enumerate() {
             let batch_rank = arg.rank().saturating_sub(*unbatched);
-            self.check_whole(i, (batch_rank..arg.rank()).filter(|d| i != like || *d != last_dim))?;
+            self.check_unsharded(i, (batch_rank..arg.rank()).filter(|d| i != like || *d != last_dim))?;
         }
         let batch = self.batches(|i| unbatched[i])?;
         let core_entries = (batch.len()..self.args[like].rank()).map(|d| self.entry(like, d));
@@ -251,7 +251,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// The common sharding of these operands. Ignores numbers and operands without a sharding.
-    pub fn alike(&self, operands: Range<usize>, what: &str) -> Result<Typed> {
+    pub fn common(&self, operands: Range<usize>, what: &str) -> Result<Typed> {
         let rank = self.args[operands.clone()].iter().map(Aval::rank).max().unwrap_or(0);
         let mut sharded = self.args[operands].iter().filter(|a| a.sharding().is_some() && (a.rank() > 0 || rank == 0));
         let Some(operand) = sharded.next() else { return Ok(Typed::replicated(&self.mesh, rank)) };
@@ -265,7 +265,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// One result with the requested sharding.
-    pub fn given(&self, out: &Typed) -> Result<TypedOuts> {
+    pub fn requested(&self, out: &Typed) -> Result<TypedOuts> {
         if *out.mesh() != self.mesh {
             return Err(err!(
                 Value,

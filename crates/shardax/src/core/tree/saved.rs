@@ -10,7 +10,7 @@ use crate::dtype::Scalar;
 use crate::error::{Result, err};
 
 /// Interns a text for the life of the process. It is used for names of types and fields, and a program has only a few of them.
-fn lasting(text: &str) -> &'static str {
+fn intern(text: &str) -> &'static str {
     static INTERNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut interned = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
     match interned.get(text) {
@@ -23,7 +23,7 @@ fn lasting(text: &str) -> &'static str {
     }
 }
 
-fn lasting_list(texts: Vec<&'static str>) -> &'static [&'static str] {
+fn intern_list(texts: Vec<&'static str>) -> &'static [&'static str] {
     static INTERNED: Mutex<BTreeSet<&'static [&'static str]>> = Mutex::new(BTreeSet::new());
     let mut interned = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
     match interned.get(texts.as_slice()) {
@@ -58,14 +58,14 @@ fn scalar(value: &Value) -> Option<Scalar> {
 }
 
 fn names(value: &Value) -> Option<Vec<&'static str>> {
-    value.as_array()?.iter().map(|name| name.as_str().map(lasting)).collect()
+    value.as_array()?.iter().map(|name| name.as_str().map(intern)).collect()
 }
 
 fn optional_names(value: &Value) -> Option<Vec<Option<&'static str>>> {
     value
         .as_array()?
         .iter()
-        .map(|name| if name.is_null() { Some(None) } else { name.as_str().map(|n| Some(lasting(n))) })
+        .map(|name| if name.is_null() { Some(None) } else { name.as_str().map(|n| Some(intern(n))) })
         .collect()
 }
 
@@ -100,11 +100,11 @@ impl Token {
         }
         let object = value.as_object()?;
         if let Some(name) = object.get("struct") {
-            let fields = lasting_list(names(object.get("fields")?)?);
-            return Some(Token::Node(Node::Struct { name: lasting(name.as_str()?), fields }));
+            let fields = intern_list(names(object.get("fields")?)?);
+            return Some(Token::Node(Node::Struct { name: intern(name.as_str()?), fields }));
         }
         if let Some(type_name) = object.get("of") {
-            return Some(Token::Number(scalar(object.get("number")?)?, lasting(type_name.as_str()?)));
+            return Some(Token::Number(scalar(object.get("number")?)?, intern(type_name.as_str()?)));
         }
         let (kind, value) = object.iter().next()?;
         // The other tokens are objects with one entry, whose key is the kind of the token.
@@ -112,9 +112,9 @@ impl Token {
             "tuple" => Node::Tuple(usize::try_from(value.as_u64()?).ok()?),
             "list" => Node::List(usize::try_from(value.as_u64()?).ok()?),
             "map" => Node::Map(names(value)?.into_iter().map(str::to_owned).collect()),
-            "kind" => Node::Metadata(Metadata::Kind(lasting(value.as_str()?))),
+            "kind" => Node::Metadata(Metadata::Kind(intern(value.as_str()?))),
             "axis_names" => Node::Metadata(Metadata::AxisNames(Arc::from(optional_names(value)?))),
-            "stacked" => Node::Metadata(Metadata::Stacked(value.as_str().map(lasting))),
+            "stacked" => Node::Metadata(Metadata::Stacked(value.as_str().map(intern))),
             "static" => {
                 let value = known.iter().find(|known| Some(format!("{known:?}").as_str()) == value.as_str())?;
                 return Some(Token::Static((*value).clone()));

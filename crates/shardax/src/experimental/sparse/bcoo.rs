@@ -9,7 +9,7 @@ use crate::error::{AtCaller, Result, err};
 use crate::ops::index::IndexItem;
 use crate::ops::lax;
 use crate::ops::numpy::options::options;
-use crate::ops::numpy::{NonzeroOptions, count_nonzero, filled, given_or_counted, iinfo, stack, where_};
+use crate::ops::numpy::{NonzeroOptions, count_nonzero, filled, iinfo, size_or_count, stack, where_};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
 
@@ -78,7 +78,7 @@ impl FromdenseOptions {
         let n_sparse = x.ndim() - self.n_dense;
         let dense: Vec<i32> = (n_sparse as i32..x.ndim() as i32).collect();
         let mask = x.not_equal(0).any(dense.as_slice());
-        let nse = given_or_counted("fromdense", nse, || count_nonzero(&mask, ..))?;
+        let nse = size_or_count("fromdense", nse, || count_nonzero(&mask, ..))?;
         let params = (nse, self.index_dtype);
         let parts = composite("bcoo_fromdense", params, 2, &[x.clone(), mask], |&(nse, index_dtype), args| {
             let (x, mask) = (&args[0], &args[1]);

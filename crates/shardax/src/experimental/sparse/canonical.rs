@@ -6,7 +6,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
-use crate::ops::numpy::{filled, given_or_counted, stack, where_};
+use crate::ops::numpy::{filled, size_or_count, stack, where_};
 use crate::ops::primitive::composite::composite;
 use crate::shape::normalize_axis;
 
@@ -215,7 +215,7 @@ fn merge_duplicates(m: &BCOO, nse: Option<usize>) -> Result<BCOO> {
     let [indices, group, count] = <[Array; 3]>::try_from(groups).map_err(|groups| {
         err!(Runtime, "internal error: unique indices are {} arrays instead of three; please report this", groups.len())
     })?;
-    let nse = given_or_counted("sum_duplicates", nse, || count)?;
+    let nse = size_or_count("sum_duplicates", nse, || count)?;
     let indices = match nse.checked_sub(indices.shape()[0]) {
         None | Some(0) => lax::slice_in_dim(&indices, 0, nse, 0),
         Some(missing) => {

@@ -241,9 +241,32 @@ pub(super) fn dtype(ty: shardax_pjrt::ElementType) -> Result<DType> {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use shardax_pjrt::{CompileOptions, ElementType, ParameterSpec, Signature};
+    use shardax_pjrt::{Client, CompileOptions, ElementType, ParameterSpec, Signature};
 
     use super::*;
+
+    /// Runs a program that calls the function with this number on a device, and returns the bytes of its result.
+    fn run_function(client: &Client, number: i64) -> Result<Vec<u8>> {
+        let text = format!(
+            "func.func @main(%x: tensor<2x3xf32>) -> tensor<4xi32> {{
+              %y = stablehlo.custom_call @test.device_function(%x) {{api_version = 4 : i32, backend_config = {{function = {number} : i64}}}}
+                  : (tensor<2x3xf32>) -> tensor<4xi32>
+              return %y : tensor<4xi32>
+            }}"
+        );
+        let signature = Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [2, 3])] };
+        let program = client.compile(&text, &CompileOptions::default(), signature)?;
+        let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].map(f32::to_ne_bytes).concat();
+        let x = client.buffer_from_host(&x, ElementType::F32, &[2, 3], &client.devices()[0])?;
+        let mut bytes = vec![0; 16];
+        program.execute(&[&x])?[0][0].to_host(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn assert_fails(client: &Client, number: i64, text: &str) {
+        let error = run_function(client, number).expect_err("it fails").to_string();
+        assert!(error.contains(text), "{error}");
+    }
 
     /// Calls functions by their number, with the host as the device.
     #[test]

@@ -170,7 +170,7 @@ impl Positions<'_> {
         }
         let positions = positions.astype(if positions.dtype().byte_size() == 8 { DType::I64 } else { DType::I32 });
         let n = positions.size();
-        let positions = positions.whole();
+        let positions = positions.replicated();
         let column = lax::iota(DType::I32, positions.shape(), positions.ndim() - 1);
         let last_starts: Vec<usize> = axes.iter().zip(&block).map(|(&d, &b)| shape[d].saturating_sub(b)).collect();
         let axis_sizes: Vec<usize> = axes.iter().map(|&d| shape[d]).collect();

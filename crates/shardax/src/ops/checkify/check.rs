@@ -94,7 +94,7 @@ pub(super) fn select_last_failed(group: &mut [Array]) {
     }
     let n: usize = batch.iter().product();
     let flat: Vec<Array> =
-        group.iter().map(|x| x.whole().reshape([&[n], &x.shape()[batch.len()..]].concat())).collect();
+        group.iter().map(|x| x.replicated().reshape([&[n], &x.shape()[batch.len()..]].concat())).collect();
     let index = crate::ops::lax::iota(DType::I32, &[n], 0);
     // If none failed, any entry will do.
     let last_failed = where_(&flat[0], index, -1).max(..);

@@ -44,7 +44,7 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
 }
 
 /// Looks up axes that must not be split into groups.
-fn whole(axis: impl IntoAxisNames, name: &str) -> Result<Axes> {
+fn ungrouped_axes(axis: impl IntoAxisNames, name: &str) -> Result<Axes> {
     let groups = axis.groups();
     let axes = Axes::bound(&axis.into_axis_names(), name)?.with_groups(groups)?;
     axes.no_groups(name)?;
@@ -576,7 +576,7 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
 pub fn axis_index(axis: impl IntoAxisNames) -> Array {
     let _line = source::enter();
     let zero = Array::literal(Scalar::Int(0), DType::I32, false);
-    let index = whole(axis, "axis_index").map(|axes| match axes.names.is_empty() {
+    let index = ungrouped_axes(axis, "axis_index").map(|axes| match axes.names.is_empty() {
         true => zero.clone(),
         false => bind1(AxisIndex { axes }, &[]),
     });
@@ -594,7 +594,7 @@ pub fn axis_index(axis: impl IntoAxisNames) -> Array {
 /// ```
 #[track_caller]
 pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
-    whole(axis, "axis_size").map(|axes| axes.size).at_caller()
+    ungrouped_axes(axis, "axis_size").map(|axes| axes.size).at_caller()
 }
 
 /// Casts a value that is equal on all participants to one that may vary over these axes. The cast needs no

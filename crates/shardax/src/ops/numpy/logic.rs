@@ -219,14 +219,17 @@ impl NanToNumOptions {
             let args = [self.nan.clone(), posinf, neginf];
             args.iter().try_for_each(Array::check)?;
             let args = [vec![x.clone()], args.map(|value| super::convert(&value, x.dtype().real(), false)).to_vec()];
-            composite1("nan_to_num", (), &args.concat(), |(), args| Ok(vec![tame(&args[0], &args[1..])]))
+            composite1("nan_to_num", (), &args.concat(), |(), args| Ok(vec![replace_non_finite(&args[0], &args[1..])]))
         })
     }
 }
 
-fn tame(x: &Array, values: &[Array]) -> Array {
+fn replace_non_finite(x: &Array, values: &[Array]) -> Array {
     if x.dtype().is_complex() {
-        return super::complex(tame(&super::real(x), values), tame(&super::imag(x), values));
+        return super::complex(
+            replace_non_finite(&super::real(x), values),
+            replace_non_finite(&super::imag(x), values),
+        );
     }
     let x = where_(isnan(x), &values[0], x);
     let x = where_(x.equal(f64::INFINITY), &values[1], &x);

@@ -121,11 +121,11 @@ impl Array {
             }
             // A program outside of `jit` has no unreduced results.
             if self.aval().sharding().is_some_and(|typed| !typed.unreduced().is_empty()) {
-                return Ok(where_(band(self.shape(), k, keep), self, zero_beside(self)));
+                return Ok(where_(band(self.shape(), k, keep), self, zero_for(self)));
             }
             composite1(name, k, std::slice::from_ref(self), move |k, args| {
                 let x = &args[0];
-                Ok(vec![where_(band(x.shape(), *k, &keep), x, zero_beside(x))])
+                Ok(vec![where_(band(x.shape(), *k, &keep), x, zero_for(x))])
             })
         });
         Array::from_result(result, self)
@@ -208,12 +208,12 @@ fn vector_on_diagonal(x: &Array, k: i32) -> Array {
     // Element i is in row i of a diagonal above the main diagonal, and in column i of a diagonal below it.
     let padded = lax::pad(x, &to_strong_type(&zero, x.dtype()), &[(0, shift, 0)]);
     let spread = lax::broadcast_in_dim(&padded, &[n, n], &[if k >= 0 { 0 } else { 1 }]);
-    let zero = zero_beside(&spread);
+    let zero = zero_for(&spread);
     where_(band(&[n, n], k, Array::equal), spread, zero)
 }
 
 /// Returns the zero that replaces elements of `x` in [`where_`]. Next to an unreduced array, each device needs a zero.
-fn zero_beside(x: &Array) -> Array {
+fn zero_for(x: &Array) -> Array {
     let aval = x.aval();
     match aval.sharding().is_some_and(|typed| !typed.unreduced().is_empty()) {
         true => Array::zeros_of(&aval),

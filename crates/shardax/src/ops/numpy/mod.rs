@@ -46,7 +46,7 @@ pub use linalg::*;
 pub use logic::*;
 // Other names of the same functions, in NumPy 2, the array API and older versions of NumPy.
 pub use matrices::{TraceOptions, diag, diagonal, trace, tril, triu};
-pub(crate) use nonzero::given_or_counted;
+pub(crate) use nonzero::size_or_count;
 pub use nonzero::*;
 pub use ordering::*;
 pub use padding::*;

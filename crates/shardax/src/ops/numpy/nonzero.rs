@@ -11,7 +11,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
 /// Returns the given size, or otherwise counts: outside of `jit`, the size can be read from the values.
-pub(crate) fn given_or_counted(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
+pub(crate) fn size_or_count(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
     if let Some(size) = given {
         return match size < i32::MAX as usize {
             true => Ok(size),
@@ -109,7 +109,7 @@ impl NonzeroOptions {
         let x = &x.into_array();
         checked_or_failed(x, || {
             if x.ndim() == 0 {
-                let size = given_or_counted("argwhere", size.into(), || super::count_nonzero(x, ..))?;
+                let size = size_or_count("argwhere", size.into(), || super::count_nonzero(x, ..))?;
                 return Ok(filled(&[size, 0], Scalar::Int(0), DType::I32));
             }
             Ok(super::stack(&self.coordinates("argwhere", x, size.into())?, 1))
@@ -125,7 +125,7 @@ impl NonzeroOptions {
             return Err(err!(Value, "{name} of {} got a fill_value of shape {:?}", x.type_name(), fill.shape())
                 .help("pass one value, or one for each dimension"));
         }
-        let size = given_or_counted(name, size, || super::count_nonzero(x, ..))?;
+        let size = size_or_count(name, size, || super::count_nonzero(x, ..))?;
         let dtype = DType::of_indices(&[x.size()]);
         let args = [if x.dtype() == DType::Bool { x.clone() } else { x.not_equal(0) }, fill.astype(dtype)];
         let rank = x.ndim();

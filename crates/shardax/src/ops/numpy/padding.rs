@@ -170,7 +170,7 @@ impl PadOptions {
                             PadMode::Reflect | PadMode::Symmetric if self.reflect_type == ReflectType::Even => {
                                 extend_from_elements(&x, d, (low, high), mode)
                             }
-                            PadMode::Reflect | PadMode::Symmetric => Ok(odd(&x, d, widths[d], mode)),
+                            PadMode::Reflect | PadMode::Symmetric => Ok(reflect_odd(&x, d, widths[d], mode)),
                             PadMode::LinearRamp => self.ramp(&x, d, widths[d]),
                             _ => statistic(&x, d, widths[d], lengths.as_ref().map(|l| l[d]), mode),
                         }
@@ -312,7 +312,7 @@ fn runs(places: &[i64]) -> Vec<(usize, i64, usize)> {
 
 /// Extends one dimension by its odd reflection, which mirrors positions and values. A piece can't be longer than the array, so wide
 /// padding is added piece by piece; each piece is mirrored at the current end.
-fn odd(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Array {
+fn reflect_odd(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Array {
     let n = x.shape()[dim];
     // A reflection does not repeat the edge.
     let skipped = usize::from(mode == PadMode::Reflect && n > 1);

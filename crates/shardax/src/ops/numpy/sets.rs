@@ -1,7 +1,7 @@
 //! Unique elements, and operations on sets of elements. You pass the size of a result or, outside of `jit`, it is determined by the
 //! values.
 
-use super::nonzero::{given_or_counted, places};
+use super::nonzero::{places, size_or_count};
 use super::options::options;
 use super::{checked_or_failed, filled, where_};
 use crate::core::array::Array;
@@ -111,7 +111,7 @@ impl UniqueOptions {
         let order = lexsort(columns, 0);
         let sorted = lines.get(&order);
         let is_first = mark_first(&sorted, self.equal_nan)?;
-        let size = given_or_counted("unique", size, || super::count_nonzero(&is_first, ..))?;
+        let size = size_or_count("unique", size, || super::count_nonzero(&is_first, ..))?;
         let starts = places(&is_first, size, 0)?;
         let is_entry = lax::iota(DType::I32, &[size], 0).less(super::count_nonzero(&is_first, ..));
         let mut values = sorted.get(&starts);

@@ -176,7 +176,7 @@ fn for_linear(args: &[Operand], i: usize, ct: impl FnOnce() -> Array) -> Option<
 }
 
 /// Casts a number to reduced over the cotangent's unreduced axes, so that it can multiply the addends.
-fn beside(ct: &Array, x: &Array) -> Array {
+fn cast_to_reduced(ct: &Array, x: &Array) -> Array {
     match ct.aval_ref().and_then(Aval::sharding).filter(|typed| !typed.unreduced().is_empty()) {
         Some(typed) if x.ndim() == 0 && !x.aval().sharding().is_some_and(Typed::is_partial) => {
             let over = typed.unreduced().clone();
@@ -202,13 +202,13 @@ binary! {
     MUL "mul" "stablehlo.multiply" Any same,
         [Tangent(|_, y, t| t * y), Tangent(|x, _, t| x * t)],
         Some(|ct, a| Ok(match (&a[0], &a[1]) {
-            (Operand::Linear(_), Operand::NonLinear(y)) => [Some(ct * beside(ct, y)), None],
-            (Operand::NonLinear(x), Operand::Linear(_)) => [None, Some(beside(ct, x) * ct)],
+            (Operand::Linear(_), Operand::NonLinear(y)) => [Some(ct * cast_to_reduced(ct, y)), None],
+            (Operand::NonLinear(x), Operand::Linear(_)) => [None, Some(cast_to_reduced(ct, x) * ct)],
             _ => return Err(err!(NotImplemented, "transpose of a product of two linear values")),
         }));
     DIV "div" "stablehlo.divide" Number same,
         [Tangent(|_, y, t| t / y), Factor(|_, y, out| -(out / y))],
-        Some(|ct, a| Ok([Some(ct / beside(ct, a[1].value()?)), None]));
+        Some(|ct, a| Ok([Some(ct / cast_to_reduced(ct, a[1].value()?)), None]));
     REM "rem" "stablehlo.remainder" Ordered same,
         [Tangent(|_, _, t| t.clone()), Factor(|x, y, _| -crate::ops::lax::trunc(&(x / y)))], None;
     POW "pow" "stablehlo.power" Inexact same,
@@ -440,7 +440,7 @@ impl Primitive for Select {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.alike(1..3, "select cases")?;
+        rule.common(1..3, "select cases")?;
         // If the predicate is sharded and the cases are not, each device already holds all the elements that it selects
         // from.
         if let Ok(joined) = rule.join() {

@@ -64,7 +64,7 @@ impl Primitive for BitcastConvert {
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         let (from, to) = (rule.args()[0].rank(), rule.outs()[0].rank());
-        rule.check_whole(0, to..from)?;
+        rule.check_unsharded(0, to..from)?;
         rule.dims((0..to).map(|d| if d < from { rule.entry(0, d) } else { DimSpec::None }))
     }
 

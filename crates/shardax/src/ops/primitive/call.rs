@@ -217,7 +217,7 @@ impl Primitive for Call {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.own()
+        rule.from_results()
     }
 
     fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
@@ -318,7 +318,7 @@ impl Primitive for Call {
         operands.extend(cts.iter().flatten().cloned());
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         // The transpose depends on which operands are linear, which cotangents are zero, and what is logged.
-        let marks = (&is_linear, &has_ct, &types, backward_logs::wanted());
+        let marks = (&is_linear, &has_ct, &types, backward_logs::are_received());
         let (callee, has, layout) = memo::derived_of_callee(
             "transpose",
             &self.program,

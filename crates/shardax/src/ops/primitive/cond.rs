@@ -93,7 +93,7 @@ fn any_of(each: &[Vec<bool>]) -> Vec<bool> {
 /// Extends branches with different optional results to the results in `want`; `has` marks the results that each branch
 /// has, and `widen` adds the missing ones. The rule is applied to each branch only once, because applying it twice at
 /// every level would be exponential in the depth of nested conditionals.
-fn alike(
+fn with_same_results(
     branches: Vec<Traced>,
     has: &[Vec<bool>],
     want: &[bool],
@@ -180,7 +180,7 @@ impl Primitive for Cond {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.own()
+        rule.from_results()
     }
 
     fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
@@ -220,7 +220,7 @@ impl Primitive for Cond {
         let (branches, has): (Vec<Traced>, Vec<Vec<bool>>) = derived.into_iter().unzip();
         let any = any_of(&has);
         let zeros: Vec<Array> = this.branches[0].out_avals().iter().map(Array::zeros_of).collect();
-        let branches = alike(branches, &has, &any, |mut outs, has| {
+        let branches = with_same_results(branches, &has, &any, |mut outs, has| {
             let tangents = spread_marked(outs.drain(count..), has);
             let filled: Vec<Array> =
                 tangents.into_iter().zip(&zeros).map(|(t, zero)| t.unwrap_or_else(|| zero.clone())).collect();
@@ -341,7 +341,7 @@ impl Primitive for Cond {
         // Gives all branches the same results: the logs of all branches, and the cotangents that any branch has.
         let back = with_logs_of_all(back, &logged)?;
         let (want, log_count) = (any_of(&has), logged.iter().map(Vec::len).sum::<usize>());
-        let back = alike(back, &has, &want, |mut outs, has| {
+        let back = with_same_results(back, &has, &want, |mut outs, has| {
             let values = outs.split_off(outs.len() - log_count);
             let in_cts = spread_marked(outs, has);
             let filled: Vec<Array> =
@@ -368,7 +368,7 @@ impl Primitive for Cond {
             this.branches.iter().map(|b| batch_program(b, axis, &dims[1..], &no_outputs)).collect::<Result<_>>()?;
         let (branches, has): (Vec<Traced>, Vec<Vec<bool>>) = batched.into_iter().unzip();
         let any = any_of(&has);
-        let branches = alike(branches, &has, &any, |outs, has| {
+        let branches = with_same_results(branches, &has, &any, |outs, has| {
             let batched = outs.iter().zip(has).zip(&any).map(|((out, has), any)| match any & !has {
                 true => axis.moved(out, None, 0),
                 false => out.clone(),

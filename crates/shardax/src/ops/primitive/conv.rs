@@ -134,7 +134,7 @@ impl ConvGeneralDilated {
 
     fn sharding(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         if let Some(out) = &self.out_sharding {
-            return rule.given(out);
+            return rule.requested(out);
         }
         let (x, kernel) = (rule.arg(0), rule.arg(1));
         if !kernel.is_replicated() || x.dims()[self.lhs[1]] != DimSpec::None {
@@ -338,10 +338,12 @@ impl Primitive for ConvGeneralDilated {
         }
         let is_grouped = self.feature_group_count > 1 || self.batch_group_count > 1;
         let first_unsplit = if is_grouped { 0 } else { 2 };
-        let args =
-            [cx.with_whole(args[0], &self.lhs[first_unsplit..]), cx.with_whole(args[1], &self.rhs[first_unsplit..])];
+        let args = [
+            cx.with_replicated_dims(args[0], &self.lhs[first_unsplit..]),
+            cx.with_replicated_dims(args[1], &self.rhs[first_unsplit..]),
+        ];
         let out = self.write(cx, &args, &outs[0]);
-        Ok(vec![cx.with_whole(out, &self.out[first_unsplit..])])
+        Ok(vec![cx.with_replicated_dims(out, &self.out[first_unsplit..])])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

@@ -138,7 +138,7 @@ impl Primitive for Cumulative {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.check_whole(0, [self.axis])?;
+        rule.check_unsharded(0, [self.axis])?;
         rule.like(0)
     }
 

@@ -144,7 +144,7 @@ impl Primitive for CustomVjp {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.own()
+        rule.from_results()
     }
 
     fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
@@ -248,7 +248,7 @@ impl Primitive for Pullback {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.own()
+        rule.from_results()
     }
 
     fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {

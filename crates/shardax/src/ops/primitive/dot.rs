@@ -135,7 +135,7 @@ impl DotGeneral {
                     "name in `unreduced` exactly the axes that both contracting dimensions are split over",
                 ));
             }
-            return rule.given(out);
+            return rule.requested(out);
         }
         let mut dims: SmallVec<[DimSpec; 4]> = SmallVec::new();
         for (&i, &j) in self.lhs_batch.iter().zip(&self.rhs_batch) {

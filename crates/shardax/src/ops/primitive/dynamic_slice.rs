@@ -205,7 +205,7 @@ impl Primitive for DynamicUpdateSlice {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.alike(0..2, "the operand and the update")?;
+        rule.common(0..2, "the operand and the update")?;
         rule.like(0)
     }
 

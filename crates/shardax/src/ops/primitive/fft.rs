@@ -128,9 +128,9 @@ impl Primitive for Fft {
         // The transformed dimensions must not be split over devices.
         let rank = outs[0].rank();
         let transformed: Vec<usize> = (rank - self.lengths.len()..rank).collect();
-        let x = cx.with_whole(args[0], &transformed);
+        let x = cx.with_replicated_dims(args[0], &transformed);
         let y = cx.op("stablehlo.fft", &[x], &attrs, &outs[0]);
-        Ok(vec![cx.with_whole(y, &transformed)])
+        Ok(vec![cx.with_replicated_dims(y, &transformed)])
     }
 
     /// The transform is linear.

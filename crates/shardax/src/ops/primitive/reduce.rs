@@ -259,7 +259,7 @@ impl Primitive for Reduce {
                         "unreduced axes are those of the dimensions that are summed",
                     ));
                 }
-                rule.given(out)
+                rule.requested(out)
             }
             None => rule.drop(&self.axes),
         }

@@ -51,7 +51,7 @@ impl Reshard {
         added: &AxisSet,
         out: &Aval,
     ) -> Result<Vec<Value>> {
-        let mesh = whole_mesh(cx, &self.to)?;
+        let mesh = concrete_mesh(cx, &self.to)?;
         let unreduced_before: AxisSet = self.to.unreduced().minus(added);
         // Axes that are not unreduced afterwards are summed first.
         let from = from.clone().with_partial(unreduced_before.clone(), AxisSet::default());
@@ -136,7 +136,7 @@ fn has_addends(typed: &Typed) -> bool {
 }
 
 /// The mesh of this sharding with its devices, outside of every `shard_map`.
-fn whole_mesh(cx: &Lowering, typed: &Typed) -> Result<Mesh> {
+fn concrete_mesh(cx: &Lowering, typed: &Typed) -> Result<Mesh> {
     match (&cx.auto_mesh, cx.manual_axes.is_empty()) {
         (Some(mesh), true) => Ok(mesh.with_shape(typed.mesh())),
         _ => Err(err!(
@@ -157,7 +157,7 @@ pub(crate) fn on_parts(
     (out, to): (&Aval, &Typed),
     f: impl FnOnce(&[Array]) -> Result<Array>,
 ) -> Result<Value> {
-    let mesh = whole_mesh(cx, to)?;
+    let mesh = concrete_mesh(cx, to)?;
     let parts = args.iter().zip(from).map(|(v, typed)| {
         let aval = cx.aval(*v);
         Ok(aval.with_shape(NamedSharding::new(&mesh, typed.spec()).shard_shape(&aval.shape)?))
@@ -254,7 +254,7 @@ impl Array {
 
     /// Gathers the array if its type says that it is sharded, so that every device holds all of it.
     #[track_caller]
-    pub(crate) fn whole(&self) -> Array {
+    pub(crate) fn replicated(&self) -> Array {
         let aval = self.aval_ref();
         match aval.and_then(Aval::sharding).filter(|typed| !typed.is_replicated()) {
             Some(typed) => self.sharded(&Typed::replicated(typed.mesh(), self.ndim())),

@@ -78,7 +78,7 @@ impl Primitive for RngBitGenerator {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.check_whole(0, 0..1)?;
+        rule.check_unsharded(0, 0..1)?;
         rule.replicated()
     }
 

@@ -119,7 +119,7 @@ impl Scatter {
         let winners = self.apply(&zeros, indices, &numbers);
         let untouched = Compare::Eq.apply(&winners, &Array::literal(Scalar::Int(0), dtype, false));
         let won = Compare::Eq.apply(&gather.apply(&winners, indices), &numbers);
-        self.with(ScatterKind::Add).apply(&only(&untouched, operand_t), indices, &only(&won, updates_t))
+        self.with(ScatterKind::Add).apply(&zero_unless(&untouched, operand_t), indices, &zero_unless(&won, updates_t))
     }
 
     /// The tangent of a minimum or maximum: shared equally by all operands that equal the result.
@@ -200,7 +200,8 @@ impl Scatter {
         if (!batch.is_empty() || !unsplit.is_empty()) && cx.has_quirk("split-scatter-positions") {
             let (mut of_indices, of_updates): (Vec<usize>, Vec<usize>) = unsplit.into_iter().unzip();
             of_indices.push(cx.shape(indices).len() - 1);
-            (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
+            (indices, updates) =
+                (cx.with_replicated_dims(indices, &of_indices), cx.with_replicated_dims(updates, &of_updates));
         }
         // XLA rewrites a scatter of one row as an update of a slice that it reads at the same position. If the operand
         // is itself a slice, like each device's part of an array, XLA merges both slices, and a position out of bounds
@@ -394,7 +395,7 @@ impl Primitive for Scatter {
 }
 
 /// `x` where `which` holds, else zero.
-fn only(which: &Array, x: &Array) -> Array {
+fn zero_unless(which: &Array, x: &Array) -> Array {
     Select.apply(which, &Array::literal(Scalar::Int(0), x.dtype(), false), x)
 }
 

@@ -97,7 +97,7 @@ impl Primitive for SelectAndGather {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.alike(0..2, "the values and what selects among them")?;
+        rule.common(0..2, "the values and what selects among them")?;
         rule.resized()
     }
 
@@ -160,7 +160,7 @@ impl Primitive for SelectAndScatterAdd {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.alike(0..2, "the windows' values and what selects among them")?;
+        rule.common(0..2, "the windows' values and what selects among them")?;
         rule.like(1)
     }
 

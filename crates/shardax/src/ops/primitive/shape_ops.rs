@@ -74,13 +74,13 @@ impl Primitive for Reshape {
         Ok(smallvec![args[0].with_shape(self.shape.clone())])
     }
 
-    fn given_sharding(&self) -> Option<&Typed> {
+    fn requested_sharding(&self) -> Option<&Typed> {
         self.out.as_deref()
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         match &self.out {
-            Some(out) => rule.given(out),
+            Some(out) => rule.requested(out),
             None => rule.reshaped(&self.shape),
         }
     }
@@ -246,13 +246,13 @@ impl Primitive for BroadcastInDim {
         Ok(smallvec![x.with_shape(self.shape.clone())])
     }
 
-    fn given_sharding(&self) -> Option<&Typed> {
+    fn requested_sharding(&self) -> Option<&Typed> {
         self.out.as_deref()
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         if let Some(out) = &self.out {
-            return rule.given(out);
+            return rule.requested(out);
         }
         let mut dims: SmallVec<[DimSpec; 4]> = smallvec![DimSpec::None; self.shape.len()];
         for (i, &d) in self.dims.iter().enumerate() {
@@ -337,13 +337,13 @@ impl Primitive for Iota {
         Ok(smallvec![Aval::new(self.dtype, self.shape.clone())])
     }
 
-    fn given_sharding(&self) -> Option<&Typed> {
+    fn requested_sharding(&self) -> Option<&Typed> {
         self.out.as_deref()
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         match &self.out {
-            Some(out) => rule.given(out),
+            Some(out) => rule.requested(out),
             None => rule.replicated(),
         }
     }

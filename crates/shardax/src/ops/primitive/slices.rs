@@ -283,7 +283,7 @@ impl Primitive for Concatenate {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        Ok(smallvec![rule.alike(0..rule.args().len(), "operands")?])
+        Ok(smallvec![rule.common(0..rule.args().len(), "operands")?])
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {

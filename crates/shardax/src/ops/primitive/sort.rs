@@ -159,9 +159,9 @@ impl Primitive for Sort {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.check_whole(0, [self.dimension])?;
+        rule.check_unsharded(0, [self.dimension])?;
         for i in 1..rule.args().len() {
-            rule.check_whole(i, [self.dimension])?;
+            rule.check_unsharded(i, [self.dimension])?;
         }
         rule.join()
     }

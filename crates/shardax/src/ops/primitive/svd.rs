@@ -140,7 +140,7 @@ fn by_rotations(a: &Array) -> Result<[Array; 3]> {
 }
 
 /// Decomposes matrices with no more columns than rows.
-fn tall(a: &Array, full: bool) -> Result<[Array; 3]> {
+fn decompose_tall(a: &Array, full: bool) -> Result<[Array; 3]> {
     let (rank, n) = (a.ndim(), a.shape()[a.ndim() - 1]);
     let finite = a.isfinite().all([-2, -1]);
     let a = where_(finite.expand_dims([-2, -1]), a, 0).astype(a.dtype());
@@ -219,9 +219,9 @@ impl Primitive for Svd {
                 let a = &a[0];
                 let (m, n) = (a.shape()[a.ndim() - 2], a.shape()[a.ndim() - 1]);
                 Ok(match m >= n {
-                    true => tall(a, full)?.into(),
+                    true => decompose_tall(a, full)?.into(),
                     false => {
-                        let [u, s, vh] = tall(&adjoint(a), full)?;
+                        let [u, s, vh] = decompose_tall(&adjoint(a), full)?;
                         vec![adjoint(&vh), s, adjoint(&u)]
                     }
                 })

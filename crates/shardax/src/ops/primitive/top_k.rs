@@ -69,7 +69,7 @@ impl Primitive for TopK {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.check_whole(0, rule.args()[0].rank().checked_sub(1))?;
+        rule.check_unsharded(0, rule.args()[0].rank().checked_sub(1))?;
         rule.like(0)
     }
 

@@ -66,10 +66,10 @@ impl TriangularSolve {
 
     /// Returns the operands in a program that the compiler partitions. The rows depend on each other, so only
     /// right-hand sides and entire matrices may be sharded.
-    pub(crate) fn with_whole_rows(self, cx: &mut Lowering, args: &[Value]) -> [Value; 2] {
+    pub(crate) fn with_replicated_rows(self, cx: &mut Lowering, args: &[Value]) -> [Value; 2] {
         let rank = cx.shape(args[0]).len();
         let of_b = if self.left_side { rank - 2 } else { rank - 1 };
-        [cx.with_whole(args[0], &[rank - 2, rank - 1]), cx.with_whole(args[1], &[of_b])]
+        [cx.with_replicated_dims(args[0], &[rank - 2, rank - 1]), cx.with_replicated_dims(args[1], &[of_b])]
     }
 }
 
@@ -115,8 +115,8 @@ impl Primitive for TriangularSolve {
         let is_transposed = self.op != Op::Plain;
         let summed = if self.left_side != is_transposed { columns } else { rows };
         let (solved, free) = if self.left_side { (rows, columns) } else { (columns, rows) };
-        rule.check_whole(0, [summed])?;
-        rule.check_whole(1, [solved])?;
+        rule.check_unsharded(0, [summed])?;
+        rule.check_unsharded(1, [solved])?;
         let (from_a, from_b) = (rule.entry(0, rows + columns - summed), rule.entry(1, free));
         if let Some(axis) = from_a.axes().iter().find(|axis| from_b.axes().contains(axis)) {
             return Err(rule.error(
@@ -132,7 +132,7 @@ impl Primitive for TriangularSolve {
         if outs[0].size() == 0 {
             return Ok(vec![args[1]]);
         }
-        let args = self.with_whole_rows(cx, args);
+        let args = self.with_replicated_rows(cx, args);
         widened(cx, &args, outs, |cx, args, outs| {
             Ok(vec![cx.op("stablehlo.triangular_solve", args, &self.attrs(), &outs[0])])
         })

@@ -134,7 +134,7 @@ impl Primitive for Unary {
     }
 }
 
-fn same(dtype: DType) -> DType {
+fn same_dtype(dtype: DType) -> DType {
     dtype
 }
 
@@ -151,8 +151,8 @@ macro_rules! unary {
 }
 
 unary! {
-    NEG "neg" "stablehlo.negate" Number same, Linear(|ct| -ct);
-    SIGN "sign" "stablehlo.sign" Signed same, ComplexTangent(|x, y, t| {
+    NEG "neg" "stablehlo.negate" Number same_dtype, Linear(|ct| -ct);
+    SIGN "sign" "stablehlo.sign" Signed same_dtype, ComplexTangent(|x, y, t| {
         // The sign is a point on the unit circle, so only the part of t perpendicular to it matters. The sign has no
         // slope at 0.
         let size = ABS.apply(x);
@@ -160,49 +160,49 @@ unary! {
         let turn = IMAG.apply(&(CONJ.apply(y) * t)) / size;
         crate::ops::lax::complex(&(-IMAG.apply(y) * &turn), &(REAL.apply(y) * &turn))
     });
-    FLOOR "floor" "stablehlo.floor" Float same, Zero;
-    CEIL "ceil" "stablehlo.ceil" Float same, Zero;
-    ROUND "round" "stablehlo.round_nearest_even" Float same, Zero;
+    FLOOR "floor" "stablehlo.floor" Float same_dtype, Zero;
+    CEIL "ceil" "stablehlo.ceil" Float same_dtype, Zero;
+    ROUND "round" "stablehlo.round_nearest_even" Float same_dtype, Zero;
     IS_FINITE "is_finite" "stablehlo.is_finite" Float |_| DType::Bool, Zero;
-    EXP "exp" "stablehlo.exponential" Inexact same, Factor(|_, y| y.clone());
-    EXPM1 "expm1" "stablehlo.exponential_minus_one" Inexact same, Factor(|x, _| EXP.apply(x));
-    LOG "log" "stablehlo.log" Inexact same, Tangent(|x, _, t| t / x);
-    LOG1P "log1p" "stablehlo.log_plus_one" Inexact same, Tangent(|x, _, t| t / (x + 1));
-    SQRT "sqrt" "stablehlo.sqrt" Inexact same, Factor(|_, y| 0.5 / y);
-    RSQRT "rsqrt" "stablehlo.rsqrt" Inexact same, Factor(|x, y| -0.5 * y / x);
-    CBRT "cbrt" "stablehlo.cbrt" Float same, Factor(|_, y| IntegerPow(-2).apply(y) * (1.0 / 3.0));
-    SIN "sin" "stablehlo.sine" Inexact same, Factor(|x, _| COS.apply(x));
-    COS "cos" "stablehlo.cosine" Inexact same, Factor(|x, _| -SIN.apply(x));
-    TAN "tan" "stablehlo.tan" Inexact same, Factor(|_, y| y * y + 1);
-    TANH "tanh" "stablehlo.tanh" Inexact same, Factor(|x, _| TANH_SLOPE.apply(std::slice::from_ref(x)));
-    LOGISTIC "logistic" "stablehlo.logistic" Inexact same, Factor(|x, _| LOGISTIC_SLOPE.apply(std::slice::from_ref(x)));
-    ASIN "asin" "chlo.asin" Inexact same, Factor(|x, _| ASIN_SLOPE.apply(std::slice::from_ref(x)));
-    ACOS "acos" "chlo.acos" Inexact same, Factor(|x, _| -ASIN_SLOPE.apply(std::slice::from_ref(x)));
-    ATAN "atan" "chlo.atan" Inexact same, Tangent(|x, _, t| match x.dtype().is_complex() {
+    EXP "exp" "stablehlo.exponential" Inexact same_dtype, Factor(|_, y| y.clone());
+    EXPM1 "expm1" "stablehlo.exponential_minus_one" Inexact same_dtype, Factor(|x, _| EXP.apply(x));
+    LOG "log" "stablehlo.log" Inexact same_dtype, Tangent(|x, _, t| t / x);
+    LOG1P "log1p" "stablehlo.log_plus_one" Inexact same_dtype, Tangent(|x, _, t| t / (x + 1));
+    SQRT "sqrt" "stablehlo.sqrt" Inexact same_dtype, Factor(|_, y| 0.5 / y);
+    RSQRT "rsqrt" "stablehlo.rsqrt" Inexact same_dtype, Factor(|x, y| -0.5 * y / x);
+    CBRT "cbrt" "stablehlo.cbrt" Float same_dtype, Factor(|_, y| IntegerPow(-2).apply(y) * (1.0 / 3.0));
+    SIN "sin" "stablehlo.sine" Inexact same_dtype, Factor(|x, _| COS.apply(x));
+    COS "cos" "stablehlo.cosine" Inexact same_dtype, Factor(|x, _| -SIN.apply(x));
+    TAN "tan" "stablehlo.tan" Inexact same_dtype, Factor(|_, y| y * y + 1);
+    TANH "tanh" "stablehlo.tanh" Inexact same_dtype, Factor(|x, _| TANH_SLOPE.apply(std::slice::from_ref(x)));
+    LOGISTIC "logistic" "stablehlo.logistic" Inexact same_dtype, Factor(|x, _| LOGISTIC_SLOPE.apply(std::slice::from_ref(x)));
+    ASIN "asin" "chlo.asin" Inexact same_dtype, Factor(|x, _| ASIN_SLOPE.apply(std::slice::from_ref(x)));
+    ACOS "acos" "chlo.acos" Inexact same_dtype, Factor(|x, _| -ASIN_SLOPE.apply(std::slice::from_ref(x)));
+    ATAN "atan" "chlo.atan" Inexact same_dtype, Tangent(|x, _, t| match x.dtype().is_complex() {
         true => t / (x * x + 1),
         false => t * ATAN_SLOPE.apply(std::slice::from_ref(x)),
     });
-    SINH "sinh" "chlo.sinh" Inexact same, Factor(|x, _| COSH.apply(x));
-    COSH "cosh" "chlo.cosh" Inexact same, Factor(|x, _| SINH.apply(x));
-    ASINH "asinh" "chlo.asinh" Inexact same, Factor(|x, _| ASINH_SLOPE.apply(std::slice::from_ref(x)));
+    SINH "sinh" "chlo.sinh" Inexact same_dtype, Factor(|x, _| COSH.apply(x));
+    COSH "cosh" "chlo.cosh" Inexact same_dtype, Factor(|x, _| SINH.apply(x));
+    ASINH "asinh" "chlo.asinh" Inexact same_dtype, Factor(|x, _| ASINH_SLOPE.apply(std::slice::from_ref(x)));
     // For complex numbers with a negative real part, the root of the product is on another branch.
-    ACOSH "acosh" "chlo.acosh" Inexact same, Factor(|x, _| RSQRT.apply(&(x - 1)) * RSQRT.apply(&(x + 1)));
-    ATANH "atanh" "chlo.atanh" Inexact same, Tangent(|x, _, t| match x.dtype().is_complex() {
+    ACOSH "acosh" "chlo.acosh" Inexact same_dtype, Factor(|x, _| RSQRT.apply(&(x - 1)) * RSQRT.apply(&(x + 1)));
+    ATANH "atanh" "chlo.atanh" Inexact same_dtype, Tangent(|x, _, t| match x.dtype().is_complex() {
         true => t / ((1 - x) * (1 + x)),
         false => t * ATANH_SLOPE.apply(std::slice::from_ref(x)),
     });
-    ERF "erf" "chlo.erf" Float same,
+    ERF "erf" "chlo.erf" Float same_dtype,
         Factor(|x, _| std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
-    ERFC "erfc" "chlo.erfc" Float same,
+    ERFC "erfc" "chlo.erfc" Float same_dtype,
         Factor(|x, _| -std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
-    ERF_INV "erf_inv" "chlo.erf_inv" Float same,
+    ERF_INV "erf_inv" "chlo.erf_inv" Float same_dtype,
         Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
     // Normal numbers have JAX's bits, so that no platform may compute this one by a series of its own.
-    ERF_INV_OF_XLA "erf_inv_of_xla" "chlo.erf_inv" Float same,
+    ERF_INV_OF_XLA "erf_inv_of_xla" "chlo.erf_inv" Float same_dtype,
         Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
-    LGAMMA "lgamma" "chlo.lgamma" Float same, Factor(|x, _| DIGAMMA.apply(x));
-    DIGAMMA "digamma" "chlo.digamma" Float same, Factor(|x, _| crate::ops::lax::polygamma(1, x));
-    BESSEL_I1E "bessel_i1e" "chlo.bessel_i1e" Float same, Factor(special::bessel_i1e_slope);
+    LGAMMA "lgamma" "chlo.lgamma" Float same_dtype, Factor(|x, _| DIGAMMA.apply(x));
+    DIGAMMA "digamma" "chlo.digamma" Float same_dtype, Factor(|x, _| crate::ops::lax::polygamma(1, x));
+    BESSEL_I1E "bessel_i1e" "chlo.bessel_i1e" Float same_dtype, Factor(special::bessel_i1e_slope);
     ABS "abs" "stablehlo.abs" Signed DType::real, Tangent(|x, y, t| {
         if !x.dtype().is_complex() {
             // The slope at 0 is +1, as in JAX.
@@ -214,13 +214,13 @@ unary! {
         let direction = crate::ops::lax::complex(&(REAL.apply(x) / &size), &(-IMAG.apply(x) / &size));
         REAL.apply(&(t * direction))
     });
-    NOT "not" "stablehlo.not" Bits same, Zero;
-    POPULATION_COUNT "population_count" "stablehlo.popcnt" Integer same, Zero;
-    CLZ "clz" "stablehlo.count_leading_zeros" Integer same, Zero;
+    NOT "not" "stablehlo.not" Bits same_dtype, Zero;
+    POPULATION_COUNT "population_count" "stablehlo.popcnt" Integer same_dtype, Zero;
+    CLZ "clz" "stablehlo.count_leading_zeros" Integer same_dtype, Zero;
     REAL "real" "stablehlo.real" Complex DType::real, Linear(|ct| crate::ops::lax::complex(ct, &zeros_like(ct)));
     // Cotangents pair with tangents as real numbers, without conjugation.
     IMAG "imag" "stablehlo.imag" Complex DType::real, Linear(|ct| crate::ops::lax::complex(&zeros_like(ct), &-ct));
-    CONJ "conj" "chlo.conj" Complex same, Linear(|ct| CONJ.apply(ct));
+    CONJ "conj" "chlo.conj" Complex same_dtype, Linear(|ct| CONJ.apply(ct));
 }
 
 fn zeros_like(x: &Array) -> Array {

@@ -18,7 +18,7 @@ use crate::shape::AxisSet;
 /// A part of a ref.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Access {
-    /// The number of the ref: its position for a ref of a kernel; from [`FIRST`](super::FIRST) on for a ref made by
+    /// The number of the ref: its position for a ref of a kernel; from [`FIRST_REF_NUMBER`](super::FIRST_REF_NUMBER) on for a ref made by
     /// `new_ref`.
     pub number: usize,
     /// The value of a ref that was made outside of every trace.
@@ -51,8 +51,8 @@ pub(crate) struct Swap {
 
 impl Access {
     /// All of a ref of this type.
-    pub fn whole(number: usize, of: &Aval) -> Access {
-        let place = Place::whole(&of.shape);
+    pub fn entire(number: usize, of: &Aval) -> Access {
+        let place = Place::entire(&of.shape);
         Access { number, cell: None, place, of: of.clone(), part: of.clone(), padded: false, masked: false }
     }
 
@@ -63,16 +63,16 @@ impl Access {
 
     /// Returns true if the part is the value of the ref itself.
     pub fn is_whole(&self) -> bool {
-        self.place == Place::whole(&self.of.shape)
+        self.place == Place::entire(&self.of.shape)
     }
 
     /// All of the ref.
     fn of_all(&self) -> Access {
-        Access { cell: self.cell.clone(), ..Access::whole(self.number, &self.of) }
+        Access { cell: self.cell.clone(), ..Access::entire(self.number, &self.of) }
     }
 
     /// Returns the value of the ref, with additional entries after the end if ranges may reach there.
-    fn roomy(&self, value: &Array) -> Array {
+    fn padded_to_block(&self, value: &Array) -> Array {
         if self.padded { self.place.padded(value) } else { value.clone() }
     }
 }
@@ -81,7 +81,7 @@ impl Get {
     /// Returns the part of the ref's value that it reads.
     pub fn read(&self, args: &[Array], value: &Array) -> Array {
         let (place, rest) = args.split_at(self.access.place.operand_count());
-        let part = self.access.place.read(&self.access.roomy(value), place);
+        let part = self.access.place.read(&self.access.padded_to_block(value), place);
         match rest {
             [other, mask] => where_(mask, &part, other),
             _ => part,
@@ -93,7 +93,7 @@ impl Swap {
     /// Replaces a part of the ref's value and returns the old part.
     pub fn write(&self, args: &[Array], value: &mut Array) -> Result<Array> {
         let Access { place, padded, masked, .. } = &self.access;
-        let roomy = self.access.roomy(value);
+        let roomy = self.access.padded_to_block(value);
         let (new, operands) = args.split_first().ok_or_else(|| err!(Type, "swap takes a value"))?;
         let (positions, mask) = operands.split_at(place.operand_count());
         // Masked elements keep their previous value.
@@ -143,7 +143,7 @@ impl Primitive for Get {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.own()
+        rule.from_results()
     }
 
     /// Each entry of the batch reads the same ref at a separate position.
@@ -193,7 +193,7 @@ impl Primitive for Swap {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.own()
+        rule.from_results()
     }
 
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

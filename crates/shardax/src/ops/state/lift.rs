@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::FIRST;
+use super::FIRST_REF_NUMBER;
 use super::access::Access;
 use super::cell::{Cell, Turn};
 use super::threaded::{Threaded, for_each_access};
@@ -32,7 +32,7 @@ pub(crate) fn lift(traced: &Traced) -> Result<Option<(Traced, Lifted)>> {
         Some(known) => known.1 |= written,
         None => accesses.push((access.clone(), written)),
     });
-    accesses.retain(|(access, _)| access.number >= FIRST);
+    accesses.retain(|(access, _)| access.number >= FIRST_REF_NUMBER);
     if accesses.is_empty() {
         return Ok(None);
     }

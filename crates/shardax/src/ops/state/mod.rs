@@ -19,7 +19,7 @@ mod refs;
 mod threaded;
 
 /// The first number of refs made by `new_ref`. Refs of a kernel are numbered from 0.
-const FIRST: usize = usize::MAX / 2;
+const FIRST_REF_NUMBER: usize = usize::MAX / 2;
 
 pub(crate) use access::{Access, Get, Swap};
 pub use new_ref::new_ref;

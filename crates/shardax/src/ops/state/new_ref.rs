@@ -3,9 +3,9 @@
 use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::FIRST;
+use super::FIRST_REF_NUMBER;
 use super::cell::Cell;
-use super::refs::{Home, Ref};
+use super::refs::{Ref, Storage};
 use super::threaded::discharge;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -19,7 +19,7 @@ use crate::sharding::Typed;
 use crate::sharding::context::explicit_mesh;
 use crate::source;
 
-static NEXT: AtomicUsize = AtomicUsize::new(FIRST);
+static NEXT: AtomicUsize = AtomicUsize::new(FIRST_REF_NUMBER);
 
 /// Starts a ref with the value of its operand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -132,11 +132,11 @@ fn make(x: Array) -> Result<Ref> {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let aval = Aval { weak: false, ..x.aval() };
     if runs_now(std::slice::from_ref(&x)) {
-        return Ok(Ref::new(number, aval, Home::Cell(Cell::new(&x)?, Default::default())));
+        return Ok(Ref::new(number, aval, Storage::Cell(Cell::new(&x)?, Default::default())));
     }
     // When the trace ends, its reads and writes become values of the program.
     let trace = finish_with(discharge)
         .ok_or_else(|| err!(Runtime, "internal error: no function is being traced; please report this"))?;
     bind(std::sync::Arc::new(NewRef { number }), &[x]);
-    Ok(Ref::new(number, aval, Home::Trace(trace, Default::default())))
+    Ok(Ref::new(number, aval, Storage::Trace(trace, Default::default())))
 }

@@ -15,17 +15,17 @@ use crate::shape::Shape;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Entries {
     /// The entry at an operand, which removes the dimension.
-    At,
+    Single,
     /// This many entries from an operand on.
-    From(usize),
+    Window(usize),
     /// This many entries from a constant on.
     Range(usize, usize),
     Strided(Slice),
     /// The entries at an operand, which is an integer array.
-    Each,
+    Gather,
 }
 
-/// A part of a ref. The positions of `At`, `From` and `Each` are operands, in the order of the dimensions.
+/// A part of a ref. The positions of `Single`, `Window` and `Gather` are operands, in the order of the dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place(Vec<Entries>);
 
@@ -62,7 +62,7 @@ impl Place {
     }
 
     /// All entries of each dimension.
-    pub fn whole(shape: &[usize]) -> Place {
+    pub fn entire(shape: &[usize]) -> Place {
         Place(shape.iter().map(|&size| Entries::Range(0, size)).collect())
     }
 
@@ -73,12 +73,12 @@ impl Place {
 
     /// The number of operands.
     pub fn operand_count(&self) -> usize {
-        self.0.iter().filter(|entry| matches!(entry, Entries::At | Entries::From(_) | Entries::Each)).count()
+        self.0.iter().filter(|entry| matches!(entry, Entries::Single | Entries::Window(_) | Entries::Gather)).count()
     }
 
     /// Returns `true` if it consists of ranges and single entries.
     pub fn is_block(&self) -> bool {
-        !self.0.contains(&Entries::Each)
+        !self.0.contains(&Entries::Gather)
     }
 
     /// Returns the type of the part of a value of type `of`, for operands of these types.
@@ -98,11 +98,11 @@ impl Place {
         for (entries, &size) in self.0.iter().zip(shape) {
             let full = IndexItem::Slice(Slice::FULL);
             let (start, size, item) = match entries {
-                Entries::At => (next_operand(), 1, IndexItem::At(0)),
-                Entries::From(n) => (next_operand(), *n, full),
+                Entries::Single => (next_operand(), 1, IndexItem::At(0)),
+                Entries::Window(n) => (next_operand(), *n, full),
                 Entries::Range(start, n) => (number(*start), *n, full),
                 Entries::Strided(slice) => (number(0), size, IndexItem::Slice(*slice)),
-                Entries::Each => (number(0), size, IndexItem::Array(next_operand())),
+                Entries::Gather => (number(0), size, IndexItem::Array(next_operand())),
             };
             block.starts.push(start);
             block.sizes.push(size);
@@ -176,14 +176,14 @@ fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option
                 return Err(err!(Index, "ds({begin}, {n}) reaches beyond a dimension of size {size} of a ref")
                     .help("use a larger block, or `load` with a mask"));
             }
-            Ok((Entries::From(n), Some(start)))
+            Ok((Entries::Window(n), Some(start)))
         }
         RefIndexItem::Item(IndexItem::At(i)) => {
             let n = size as i64;
             if i < -n || i >= n {
                 return Err(err!(Index, "index {i} is out of bounds for a dimension of size {size} of a ref"));
             }
-            Ok((Entries::At, Some(number(i.rem_euclid(n) as usize))))
+            Ok((Entries::Single, Some(number(i.rem_euclid(n) as usize))))
         }
         RefIndexItem::Item(IndexItem::Slice(slice)) => match slice.resolve(size) {
             None => Err(err!(Value, "slice step cannot be zero")),
@@ -196,7 +196,7 @@ fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option
                 return Err(err!(Type, "a ref is indexed by integers, got an index of type {}", array.type_name())
                     .help("pass the mask to `load` or `store` instead"));
             }
-            let entries = if array.ndim() == 0 { Entries::At } else { Entries::Each };
+            let entries = if array.ndim() == 0 { Entries::Single } else { Entries::Gather };
             Ok((entries, Some(array)))
         }
         RefIndexItem::Item(IndexItem::NewAxis | IndexItem::Ellipsis) => {

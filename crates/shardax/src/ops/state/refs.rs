@@ -35,7 +35,7 @@ pub(crate) fn with_refs<R>(avals: &[Aval], f: impl FnOnce(&[Ref]) -> R) -> R {
     let refs: Vec<Ref> = avals
         .iter()
         .enumerate()
-        .map(|(number, aval)| Ref { number, aval: aval.clone(), scope, home: Home::Kernel })
+        .map(|(number, aval)| Ref { number, aval: aval.clone(), scope, storage: Storage::Kernel })
         .collect();
     SCOPES.with_pushed(scope, || f(&refs))
 }
@@ -47,7 +47,7 @@ fn current_scope() -> Option<u64> {
 
 /// The storage of a ref's value.
 #[derive(Clone, Debug)]
-pub(super) enum Home {
+pub(super) enum Storage {
     Kernel,
     /// In the trace with this number, until the ref is frozen.
     Trace(u64, Frozen),
@@ -68,7 +68,7 @@ pub struct Ref {
     aval: Aval,
     /// The kernel in which it may be used, if any.
     scope: Option<u64>,
-    home: Home,
+    storage: Storage,
 }
 
 /// A part of a [`Ref`], to be read or written; see [`Ref::at`].
@@ -81,8 +81,8 @@ pub struct RefPart {
 
 impl Ref {
     /// A ref with this number and type.
-    pub(super) fn new(number: usize, aval: Aval, home: Home) -> Self {
-        Ref { number, aval, scope: current_scope(), home }
+    pub(super) fn new(number: usize, aval: Aval, storage: Storage) -> Self {
+        Ref { number, aval, scope: current_scope(), storage }
     }
 
     /// Returns the shape of the value; in a kernel, the shape of the block.
@@ -160,14 +160,14 @@ impl Ref {
 
     /// Marks the ref frozen. Fails outside of the function that created it.
     fn mark_frozen(&self, at: &'static Location<'static>) -> Result<()> {
-        let frozen = match &self.home {
-            Home::Kernel => {
+        let frozen = match &self.storage {
+            Storage::Kernel => {
                 return Err(err!(Value, "a kernel's ref of type {} cannot be frozen", self.aval)
                     .help("read it with `get()`, and write what is to leave the kernel to the ref of an output"));
             }
-            Home::Trace(trace, frozen) if recording_trace() == Some(*trace) => frozen,
-            Home::Cell(_, frozen) if recording_trace().is_none() => frozen,
-            Home::Trace(..) | Home::Cell(..) => {
+            Storage::Trace(trace, frozen) if recording_trace() == Some(*trace) => frozen,
+            Storage::Cell(_, frozen) if recording_trace().is_none() => frozen,
+            Storage::Trace(..) | Storage::Cell(..) => {
                 return Err(err!(
                     Value,
                     "a ref of type {} was frozen inside of another function than the one that made it",
@@ -187,32 +187,34 @@ impl Ref {
 
     fn check(&self) -> Result<()> {
         let foreign = current_scope() != self.scope;
-        match &self.home {
-            Home::Kernel if foreign => {
+        match &self.storage {
+            Storage::Kernel if foreign => {
                 Err(err!(Leak, "a ref of type {} was used outside of the kernel that it was given to", self.aval).help(
                     "use it inside of that kernel only: what is to leave a kernel is written to the ref of an output",
                 ))
             }
-            Home::Kernel => Ok(()),
-            Home::Trace(_, frozen) | Home::Cell(_, frozen) if frozen.get().is_some() => Err(self.used_after(frozen)),
-            Home::Trace(trace, _) if !is_live(*trace) => Err(err!(
+            Storage::Kernel => Ok(()),
+            Storage::Trace(_, frozen) | Storage::Cell(_, frozen) if frozen.get().is_some() => {
+                Err(self.used_after(frozen))
+            }
+            Storage::Trace(trace, _) if !is_live(*trace) => Err(err!(
                 Leak,
                 "a ref of type {} was used after the function that made it had returned, or on another thread",
                 self.aval
             )
             .help("return its value from the function, `r.freeze()`, instead of storing the ref outside")),
-            Home::Trace(..) | Home::Cell(..) if foreign => {
+            Storage::Trace(..) | Storage::Cell(..) if foreign => {
                 Err(err!(Leak, "a ref of type {} from outside of a kernel was used in it", self.aval)
                     .help("make its value an operand of the kernel, or make the ref inside of the kernel"))
             }
-            Home::Trace(..) | Home::Cell(..) => Ok(()),
+            Storage::Trace(..) | Storage::Cell(..) => Ok(()),
         }
     }
 
     /// The cell of its value, if an operation on these operands runs now.
     fn cell(&self, operands: &[Array]) -> Option<&Cell> {
-        match &self.home {
-            Home::Cell(cell, _) if runs_now(operands) => Some(cell),
+        match &self.storage {
+            Storage::Cell(cell, _) if runs_now(operands) => Some(cell),
             _ => None,
         }
     }
@@ -263,8 +265,8 @@ impl RefPart {
     /// Returns the access and its operands, which are the operands of the place.
     fn access(&self, padded: bool, masked: bool) -> Result<(Access, Vec<Array>)> {
         self.of.check()?;
-        let Ref { number, aval, home, .. } = &self.of;
-        let cell = if let Home::Cell(cell, _) = home { Some(cell.clone()) } else { None };
+        let Ref { number, aval, storage, .. } = &self.of;
+        let cell = if let Storage::Cell(cell, _) = storage { Some(cell.clone()) } else { None };
         let (place, operands) = Place::of(&aval.shape, self.index.clone(), padded)?;
         let padded = padded && place.is_block();
         let part = place.part(aval, &operands, padded)?;

@@ -49,7 +49,7 @@ pub(crate) fn check_unwritten(program: &Program, function: &str) -> Result<()> {
     program.for_each_distinct_eqn(&mut |eqn| {
         if let Some((access, true)) = access_of(&*eqn.primitive)
             && result.is_ok()
-            && access.number >= super::FIRST
+            && access.number >= super::FIRST_REF_NUMBER
         {
             result = Err(written_inside(function, access).at(eqn.source));
         }

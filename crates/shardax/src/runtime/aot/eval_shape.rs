@@ -73,7 +73,7 @@ pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl
         sharding.check_constrained(NAME)?;
         sharding.shard_shape(&shape)?;
         sharding.layout().map_or(Ok(()), |known| known.get().check(&shape))?;
-        Ok(of_type_on(Aval::new(dtype, shape).lying(&sharding), Some(Arc::new(sharding))))
+        Ok(of_type_on(Aval::new(dtype, shape).placed_as(&sharding), Some(Arc::new(sharding))))
     });
     array.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))
 }

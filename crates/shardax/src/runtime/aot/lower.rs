@@ -107,12 +107,12 @@ impl LowerOptions<'_> {
             |i: usize| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default());
 
         let captured = captures.iter().map(|c| match &self.captured {
-            Some(sharding) => Input { committed: None, given: Some(sharding.clone()) },
-            None => Input { committed: c.committed.then(|| c.sharding.clone()), given: None },
+            Some(sharding) => Input { committed: None, requested: Some(sharding.clone()) },
+            None => Input { committed: c.committed.then(|| c.sharding.clone()), requested: None },
         });
         let arguments = kept.iter().map(|&i| Input {
             committed: flat.leaves[i].committed_sharding().cloned(),
-            given: self.in_shardings[i].sharding.clone(),
+            requested: self.in_shardings[i].sharding.clone(),
         });
         let placed = Placing {
             program,
@@ -250,7 +250,7 @@ fn pruned_inside(inner: &InnerTraces, flat: &Flat, in_avals: &[Aval]) -> Option<
 /// The type of an argument whose sharding the user specified.
 fn placed((aval, requested): (Aval, Option<&Sharding>)) -> Aval {
     match requested {
-        Some(requested) if aval.sharding.is_none() => aval.lying(requested),
+        Some(requested) if aval.sharding.is_none() => aval.placed_as(requested),
         _ => aval,
     }
 }

@@ -10,7 +10,7 @@
 use crate::core::array::Array;
 use crate::ops::numpy::where_;
 use crate::scipy::special::{xlog1py, xlogy};
-use crate::scipy::stats::only_where;
+use crate::scipy::stats::where_or;
 
 distribution! {
     /// The logarithm of the probability of `k`, shifted by `loc`.
@@ -24,12 +24,12 @@ distribution! {
     /// The probability of at most `k`.
     cdf(k, p) {
         let y = where_(k.less(0), 0, where_(k.less(1), 1 - p, 1));
-        only_where(k.equal(k) & is_probability(p), y, f64::NAN)
+        where_or(k.equal(k) & is_probability(p), y, f64::NAN)
     };
     /// The quantile function, inverse of [`cdf`].
     ppf(q, p) {
         let y = where_(q.less_equal(1 - p), 0.0, 1.0);
-        only_where(is_probability(q) & is_probability(p), y, f64::NAN)
+        where_or(is_probability(q) & is_probability(p), y, f64::NAN)
     };
 }
 

@@ -12,7 +12,7 @@ use crate::core::array::Array;
 use crate::ops::lax;
 use crate::ops::numpy::where_;
 use crate::scipy::special::{betainc, betaln, xlog1py, xlogy};
-use crate::scipy::stats::{only_where, standardized};
+use crate::scipy::stats::{standardized, where_or};
 
 distribution! {
     /// The logarithm of the probability density.
@@ -20,7 +20,7 @@ distribution! {
         let y = standardized(x, loc, scale);
         let log = xlogy(a - 1, &y) + xlog1py(b - 1, -&y) - betaln(a, b) - scale.log();
         let log = where_(x.greater(loc + scale) | x.less(loc), f64::NEG_INFINITY, log);
-        only_where(a.greater(0) & b.greater(0) & scale.greater(0), log, f64::NAN)
+        where_or(a.greater(0) & b.greater(0) & scale.greater(0), log, f64::NAN)
     };
     /// The probability density.
     pdf(x, a, b, loc, scale) logpdf(x, a, b, loc, scale).exp();

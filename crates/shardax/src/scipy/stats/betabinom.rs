@@ -11,7 +11,7 @@
 
 use crate::ops::numpy::where_;
 use crate::scipy::special::betaln;
-use crate::scipy::stats::only_where;
+use crate::scipy::stats::where_or;
 
 distribution! {
     /// The logarithm of the probability of `k`, shifted by `loc`.
@@ -22,7 +22,7 @@ distribution! {
         let log = where_(y.equal(0) & n.equal(0), 0, log);
         let outside = y.less(-loc) | y.greater(n) | (&y + a).less_equal(0);
         let log = where_(outside, f64::NEG_INFINITY, log);
-        only_where(n.greater_equal(0) & a.greater(0) & b.greater(0), log, f64::NAN)
+        where_or(n.greater_equal(0) & a.greater(0) & b.greater(0), log, f64::NAN)
     };
     /// The probability of `k`, shifted by `loc`.
     pmf(k, n, a, b, loc) logpmf(k, n, a, b, loc).exp();

@@ -9,7 +9,7 @@
 
 use crate::ops::numpy::where_;
 use crate::scipy::special::{gammaln, xlog1py, xlogy};
-use crate::scipy::stats::only_where;
+use crate::scipy::stats::where_or;
 
 distribution! {
     /// The logarithm of the probability of `k`, shifted by `loc`.
@@ -19,7 +19,7 @@ distribution! {
         let log = xlogy(&y, p) + xlog1py(n - &y, -p);
         let certain = (y.equal(0) & n.equal(0)) | log.equal(0);
         let log = where_(certain, 0, choices + log);
-        only_where(k.greater_equal(loc) & k.less(loc + n + 1), log, f64::NEG_INFINITY)
+        where_or(k.greater_equal(loc) & k.less(loc + n + 1), log, f64::NEG_INFINITY)
     };
     /// The probability of `k`, shifted by `loc`.
     pmf(k, n, p, loc) logpmf(k, n, p, loc).exp();

@@ -13,20 +13,20 @@ use crate::ops::lax;
 use crate::ops::numpy::where_;
 use crate::ops::primitive::special::distributions::{GAMMA_DENSITY, LOG_GAMMA_DENSITY};
 use crate::scipy::special::{gammainc, gammaincc};
-use crate::scipy::stats::{only_where, standardized};
+use crate::scipy::stats::{standardized, where_or};
 
 distribution! {
     /// The logarithm of the probability density.
     logpdf(x, a, loc, scale) {
         let above = x.greater_equal(loc);
         let y = where_(&above, standardized(x, loc, scale), 1);
-        only_where(above, LOG_GAMMA_DENSITY.apply(&[y, a.clone()]) - scale.log(), f64::NEG_INFINITY)
+        where_or(above, LOG_GAMMA_DENSITY.apply(&[y, a.clone()]) - scale.log(), f64::NEG_INFINITY)
     };
     /// The probability density.
     pdf(x, a, loc, scale) {
         let above = x.greater_equal(loc);
         let y = where_(&above, standardized(x, loc, scale), 1);
-        only_where(above, GAMMA_DENSITY.apply(&[y, a.clone()]) / scale, 0.0)
+        where_or(above, GAMMA_DENSITY.apply(&[y, a.clone()]) / scale, 0.0)
     };
     /// The cumulative distribution function.
     cdf(x, a, loc, scale) gammainc(a, lax::clamp(0.0, &standardized(x, loc, scale), f64::INFINITY));

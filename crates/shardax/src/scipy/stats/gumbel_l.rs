@@ -8,7 +8,7 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-use crate::scipy::stats::{gumbel_r, only_where};
+use crate::scipy::stats::{gumbel_r, where_or};
 
 // The reflection of the right-skewed distribution.
 distribution! {
@@ -25,5 +25,5 @@ distribution! {
     /// The survival function, `1 - cdf`.
     sf(x, loc, scale) gumbel_r::cdf(-x, -loc, scale);
     /// The quantile function, inverse of [`cdf`]; NaN unless `0 < p < 1`.
-    ppf(p, loc, scale) only_where(p.greater(0) & p.less(1), loc + scale * (-(-p).log1p()).log(), f64::NAN);
+    ppf(p, loc, scale) where_or(p.greater(0) & p.less(1), loc + scale * (-(-p).log1p()).log(), f64::NAN);
 }

@@ -92,18 +92,18 @@ fn distribution<const N: usize>(
 }
 
 /// `value` where `condition` is true, and this number elsewhere.
-fn only_where(condition: Array, value: Array, otherwise: f64) -> Array {
+fn where_or(condition: Array, value: Array, otherwise: f64) -> Array {
     where_(condition, value, otherwise)
 }
 
 /// NaN where `x` is NaN, and `value` elsewhere. Needed after comparisons, because comparisons with NaN are false.
 fn nan_at_nan(x: &Array, value: Array) -> Array {
-    only_where(x.equal(x), value, f64::NAN)
+    where_or(x.equal(x), value, f64::NAN)
 }
 
 /// NaN where `q` is not a probability.
 fn quantile(q: &Array, value: Array) -> Array {
-    only_where(q.greater_equal(0) & q.less_equal(1), value, f64::NAN)
+    where_or(q.greater_equal(0) & q.less_equal(1), value, f64::NAN)
 }
 
 /// `(x - loc) / scale`.

@@ -16,7 +16,7 @@ use crate::dtype::DType;
 use crate::ops::numpy::where_;
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::scipy::special::{log_ndtr, ndtr};
-use crate::scipy::stats::{nan_at_nan, norm, only_where, standardized};
+use crate::scipy::stats::{nan_at_nan, norm, standardized, where_or};
 
 distribution! {
     /// The logarithm of the probability density; NaN unless `a < b`.
@@ -39,7 +39,7 @@ distribution! {
         // The derivative of the branch that is not selected must be finite, because it multiplies a cotangent of 0.
         let above = where_(&is_close, above, -1);
         let log = where_(is_close, (-above.exp()).log1p(), &below);
-        let log = where_(z.less_equal(a), f64::NEG_INFINITY, only_where(z.greater(a), log, 0.0));
+        let log = where_(z.less_equal(a), f64::NEG_INFINITY, where_or(z.greater(a), log, 0.0));
         let log = where_(z.greater_equal(b), 0, log);
         nan_at_nan(&z, where_(a.greater_equal(b), f64::NAN, log))
     };

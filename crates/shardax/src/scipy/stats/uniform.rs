@@ -8,7 +8,7 @@
 //! ```
 
 use crate::ops::numpy::where_;
-use crate::scipy::stats::{nan_at_nan, only_where, quantile, standardized};
+use crate::scipy::stats::{nan_at_nan, quantile, standardized, where_or};
 
 distribution! {
     /// The logarithm of the probability density.
@@ -19,7 +19,7 @@ distribution! {
     cdf(x, loc, scale) {
         let end = loc + scale;
         let inside = x.greater_equal(loc) & x.less_equal(&end);
-        let y = where_(x.greater(end), 1, only_where(inside, standardized(x, loc, scale), 0.0));
+        let y = where_(x.greater(end), 1, where_or(inside, standardized(x, loc, scale), 0.0));
         nan_at_nan(x, where_(x.less(loc), 0, y))
     };
     /// The quantile function, inverse of [`cdf`]; NaN where `q` is not a probability.

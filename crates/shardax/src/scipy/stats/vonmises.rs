@@ -12,13 +12,13 @@
 use std::f64::consts::PI;
 
 use crate::scipy::special::i0e;
-use crate::scipy::stats::only_where;
+use crate::scipy::stats::where_or;
 
 distribution! {
     /// The logarithm of the probability density; NaN unless `kappa` is positive.
     logpdf(x, kappa) {
         let log = kappa * (x.cos() - 1) - (i0e(kappa) * (2.0 * PI)).log();
-        only_where(kappa.greater(0), log, f64::NAN)
+        where_or(kappa.greater(0), log, f64::NAN)
     };
     /// The probability density.
     pdf(x, kappa) logpdf(x, kappa).exp();

@@ -11,7 +11,7 @@
 
 use std::f64::consts::PI;
 
-use crate::scipy::stats::only_where;
+use crate::scipy::stats::where_or;
 
 distribution! {
     /// The logarithm of the probability density; NaN unless `0 < c < 1`.
@@ -20,8 +20,8 @@ distribution! {
         let (complement, sine) = (1 - c, (x * 0.5).sin());
         let distance = complement.square() + c * 4 * sine.square();
         let log = (&complement * (1 + c)).log() - (2.0 * PI).ln() - distance.log();
-        let log = only_where(x.greater_equal(0) & x.less_equal(2.0 * PI), log, f64::NEG_INFINITY);
-        only_where(c.greater(0) & c.less(1), log, f64::NAN)
+        let log = where_or(x.greater_equal(0) & x.less_equal(2.0 * PI), log, f64::NEG_INFINITY);
+        where_or(c.greater(0) & c.less(1), log, f64::NAN)
     };
     /// The probability density.
     pdf(x, c) logpdf(x, c).exp();

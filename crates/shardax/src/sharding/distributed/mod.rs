@@ -24,13 +24,13 @@ use crate::{config, settings, warning};
 
 /// The default timeout between processes.
 const TIMEOUT: Duration = Duration::from_secs(600);
-const PATIENCE: Duration = Duration::from_secs(10);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The advice for processes that diverged.
 const SAME_ORDER: &str = "look for a branch that depends on the process, such as `if process_index() == 0`, around a computation on arrays of several processes";
 
 /// The error after `shutdown`.
-const LEFT: &str = "this process has left the others: `distributed::shutdown` was called";
+const HAS_LEFT: &str = "this process has left the others: `distributed::shutdown` was called";
 
 static JOINED: OnceLock<Processes> = OnceLock::new();
 /// The timeouts in milliseconds; 0 if not set.
@@ -94,7 +94,7 @@ pub fn shutdown() -> Result<()> {
     match processes() {
         Some(p) if !p.left.swap(true, Ordering::SeqCst) => {
             p.close_watch();
-            p.exchange.close(LEFT);
+            p.exchange.close(HAS_LEFT);
             p.world.leave(timeout()).map_err(Error::from).at_caller()
         }
         _ => Ok(()),
@@ -135,7 +135,7 @@ pub(crate) fn timeout() -> Duration {
 }
 
 fn patience() -> Duration {
-    limit(1, &settings::COLLECTIVE_PATIENCE, PATIENCE)
+    limit(1, &settings::COLLECTIVE_PATIENCE, LEAVE_TIMEOUT)
 }
 
 /// The advice for an operation that only one process requests.
@@ -214,7 +214,7 @@ impl Processes {
     fn check(&self) -> Result<()> {
         match self.exchange.failure() {
             None if !self.left.load(Ordering::SeqCst) => Ok(()),
-            failure => Err(err!(Runtime, "{}", failure.unwrap_or(LEFT))),
+            failure => Err(err!(Runtime, "{}", failure.unwrap_or(HAS_LEFT))),
         }
     }
 

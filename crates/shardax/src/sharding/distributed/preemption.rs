@@ -31,7 +31,7 @@ pub const EXIT_STATUS: i32 = 75;
 const SIGNALS: [i32; 4] = [SIGTERM, SIGUSR1, SIGUSR2, SIGINT];
 
 /// Signals that arrive within this time of the first one are the same notice.
-const SAME_NOTICE: Duration = Duration::from_secs(1);
+const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_secs(1);
 
 static NOTICE: Mutex<Option<Notice>> = Mutex::new(None);
 /// The number of live [`Listening`] values.
@@ -148,7 +148,7 @@ fn heard(signal: i32, before: &Dispositions) {
         }
         return;
     }
-    let second = notice_of_process().as_ref().is_some_and(|first| first.at.elapsed() > SAME_NOTICE);
+    let second = notice_of_process().as_ref().is_some_and(|first| first.at.elapsed() > REPEATED_SIGNAL_WINDOW);
     if second {
         eprintln!("shardax: {name} again: the process ends at once, without saving");
         drop(low_level::emulate_default_handler(signal));

@@ -13,13 +13,13 @@ use super::{Processes, patience, preemption, processes, timeout};
 use crate::error::{Result, err};
 use crate::warning;
 
-const TICK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of looks at a store on another machine.
-const SHARED_TICK: Duration = Duration::from_millis(500);
+const SHARED_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The interval of heartbeats.
-const BEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest silence that is reported.
-const SILENCE: Duration = Duration::from_secs(3);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The value that a process publishes when it leaves.
 const LEFT: &str = "left";
 /// The key under which a process publishes a notice.
@@ -71,7 +71,7 @@ pub(super) fn start(processes: &'static Processes) -> Result<()> {
                 eprintln!("shardax: process {} ends, because {}", processes.rank(), String::from_utf8_lossy(&why));
                 std::process::exit(1);
             }
-            std::thread::sleep(if shared { SHARED_TICK } else { TICK });
+            std::thread::sleep(if shared { SHARED_POLL_INTERVAL } else { POLL_INTERVAL });
         }
     });
     thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to watch the other processes: {error}"))
@@ -103,11 +103,11 @@ impl Processes {
         true
     }
 
-    fn everybody(&self) -> Vec<usize> {
+    fn all_ranks(&self) -> Vec<usize> {
         (0..self.world.size()).collect()
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> {
+    fn other_ranks(&self) -> impl Iterator<Item = usize> {
         let own_rank = self.rank();
         (0..self.world.size()).filter(move |rank| *rank != own_rank)
     }
@@ -120,16 +120,16 @@ impl Processes {
         if !state.published {
             if let Some(reason) = preemption::notice() {
                 let reason = format!("{reason}, process {}", self.rank());
-                store.publish(NOTICE, reason.as_bytes(), &self.everybody())?;
+                store.publish(NOTICE, reason.as_bytes(), &self.all_ranks())?;
             } else {
                 let Some(reason) = store.try_get(NOTICE)? else { return Ok(()) };
                 preemption::notify(&String::from_utf8_lossy(&reason));
             }
-            store.publish(&key("passed", self.rank()), state.passed.to_string().as_bytes(), &self.everybody())?;
+            store.publish(&key("passed", self.rank()), state.passed.to_string().as_bytes(), &self.all_ranks())?;
             state.published = true;
         }
         let mut most = state.passed;
-        for process in self.others() {
+        for process in self.other_ranks() {
             match store.try_get(&key("passed", process))? {
                 // A process that has left publishes no number, so it does not affect the step.
                 Some(passed) => most = most.max(String::from_utf8_lossy(&passed).parse().unwrap_or(0)),
@@ -144,7 +144,7 @@ impl Processes {
     fn beat(&self, state: &mut State) -> shardax_mpi::Result<()> {
         let (rank, size) = (self.rank(), self.world.size());
         let time = Instant::now();
-        if state.beaten.is_none_or(|last| time.duration_since(last) >= BEAT) {
+        if state.beaten.is_none_or(|last| time.duration_since(last) >= HEARTBEAT_INTERVAL) {
             state.beaten = Some(time);
             state.beats += 1;
             let beat = state.beats.to_string();
@@ -161,7 +161,7 @@ impl Processes {
                 warning::warn(&message, "the job continues");
             }
             (previous.beat, previous.changed) = (beat, Some(time));
-        } else if silent > SILENCE.max(patience() / 2) {
+        } else if silent > HEARTBEAT_TIMEOUT.max(patience() / 2) {
             let host = &self.world.hosts()[before];
             let text = format!("process {before} on {host} has not been heard of for {} s", silent.as_secs());
             if !std::mem::replace(&mut previous.reported, true) {
@@ -171,7 +171,7 @@ impl Processes {
                 );
             }
             if silent > timeout() && self.world.store().is_shared() {
-                self.world.store().publish(ENDED, text.as_bytes(), &self.everybody())?;
+                self.world.store().publish(ENDED, text.as_bytes(), &self.all_ranks())?;
             }
         }
         Ok(())
@@ -186,13 +186,13 @@ impl Processes {
                 self.rank(),
                 self.world.hosts()[self.rank()]
             );
-            let _ = store.publish(ENDED, why.as_bytes(), &self.everybody());
+            let _ = store.publish(ENDED, why.as_bytes(), &self.all_ranks());
         }
     }
 
     /// The other processes that have not answered the notice of preemption.
     fn missing(&self) -> Vec<usize> {
-        let has_passed = self.others().map(|p| (p, self.world.store().try_get(&key("passed", p))));
+        let has_passed = self.other_ranks().map(|p| (p, self.world.store().try_get(&key("passed", p))));
         has_passed.filter(|(_, passed)| !matches!(passed, Ok(Some(_)))).map(|(p, _)| p).collect()
     }
 
@@ -222,7 +222,7 @@ impl Processes {
                     "they are stopped, or their hosts are overloaded or unreachable",
                 );
             }
-            state = self.watch.agreed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.watch.agreed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         let reached = state.sync.is_some_and(|sync| state.passed + 1 >= sync);
         if !reached {
@@ -241,7 +241,7 @@ impl Processes {
         let (rank, size) = (self.rank(), self.world.size());
         let store = self.world.store();
         if !state.published {
-            let _ = store.publish(&key("passed", rank), LEFT.as_bytes(), &self.everybody());
+            let _ = store.publish(&key("passed", rank), LEFT.as_bytes(), &self.all_ranks());
         }
         let _ = store.publish(&key("beat", rank), LEFT.as_bytes(), &[(rank + 1) % size]);
         self.watch.agreed.notify_all();

@@ -168,7 +168,7 @@ fn order(shape: &[usize], nodes: &[Node], options: MeshOptions) -> Result<Vec<us
         return Ok(ring);
     }
     let torus = Torus::of(nodes)?;
-    let assignment = match torus.whole_axes(shape) {
+    let assignment = match torus.entire_axes(shape) {
         Ok(assignment) => assignment,
         Err(_) if options.allow_split_physical_axes => torus.split_axes(shape)?,
         Err(error) => return Err(error),
@@ -247,7 +247,7 @@ impl Torus {
     }
 
     /// Assigns entire dimensions to each axis of the mesh, as many as possible, starting with the last axis.
-    fn whole_axes(&self, shape: &[usize]) -> Result<Assignment> {
+    fn entire_axes(&self, shape: &[usize]) -> Result<Assignment> {
         let rank = self.shape.len();
         let mut assignment = vec![vec![1; shape.len()]; rank];
         // The last axes come first, because neighbours along them communicate most.
@@ -277,7 +277,7 @@ impl Torus {
         Ok(assignment)
     }
 
-    /// Like [`whole_axes`](Self::whole_axes), but dimensions may be split.
+    /// Like [`entire_axes`](Self::entire_axes), but dimensions may be split.
     fn split_axes(&self, shape: &[usize]) -> Result<Assignment> {
         let mut assignment = vec![vec![1; shape.len()]; self.shape.len()];
         for (axis, &size) in shape.iter().enumerate().rev() {

@@ -40,7 +40,7 @@ fn product(cx: &mut Lowering, sides: [(Value, &[usize]); 2], max_rows: usize, ou
     let is_float = matches!(out.dtype, DType::F32 | DType::Bf16 | DType::F16);
     let is_matrix = contracted_dim([&[], &w_free, w_contract]).is_some();
     let is_known = is_narrow && is_float && is_matrix && (1..=max_rows).contains(&rows);
-    if !is_known || !is_worth(columns.saturating_mul(depth), limits::NARROW) || !is_enabled(cx) {
+    if !is_known || !is_worth(columns.saturating_mul(depth), limits::NARROW_FEW_ROWS) || !is_enabled(cx) {
         return None;
     }
     let x = rows_operand(cx, x, [&x_free, x_contract], [rows, depth]);

@@ -152,7 +152,7 @@ fn product(cx: &mut Lowering, sides: [(Value, &[usize]); 2], max_rows: usize, ou
         _ => GroupedIntegers::Unsigned4(&[]),
     };
     let is_known = is_along_groups && empty.accepts_groups_of(size) && (1..=max_rows).contains(&rows);
-    if !is_known || !is_worth(columns.saturating_mul(depth), limits::NARROW) || !is_enabled(cx) {
+    if !is_known || !is_worth(columns.saturating_mul(depth), limits::NARROW_FEW_ROWS) || !is_enabled(cx) {
         return None;
     }
     let x = rows_operand(cx, x, [&x_free, x_contract], [rows, depth]);

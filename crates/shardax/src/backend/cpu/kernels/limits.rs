@@ -21,7 +21,7 @@ pub(super) const FEW_ROWS: usize = 8;
 pub(super) const LARGE_MATRIX: usize = 1 << 22;
 
 /// Products of few rows and a matrix of fewer bits, in elements of the matrix.
-pub(super) const NARROW: usize = 1 << 14;
+pub(super) const NARROW_FEW_ROWS: usize = 1 << 14;
 
 /// Cumulative operations, in elements.
 pub(super) const CUMULATIVE: usize = 1 << 11;

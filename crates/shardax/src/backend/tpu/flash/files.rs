@@ -8,7 +8,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::constants::full_dtype;
-use crate::ops::primitive::attention::{Attention, Given};
+use crate::ops::primitive::attention::{Attention, PresentOperands};
 
 /// Files of exported functions.
 pub struct ExportedFile;
@@ -51,7 +51,7 @@ fn find(of: &Attention, cx: &Lowering, args: &[Value], suffix: &str) -> Option<(
         _ => return None,
     };
     let is_usual = (of.factor() * (sizes.depth as f64).sqrt() - 1.0).abs() < 1e-6;
-    if of.given != Given::default() || of.cap().is_some() || !is_usual || v.shape[rank - 1] != sizes.depth {
+    if of.present != PresentOperands::default() || of.cap().is_some() || !is_usual || v.shape[rank - 1] != sizes.depth {
         return None;
     }
     let Sizes { batch, queries, keys, heads, key_heads, depth } = sizes;

@@ -50,7 +50,7 @@ pub(in crate::backend) fn forward(of: &Attention, cx: &mut Lowering, args: &[Val
         return Ok(Some(results));
     }
     let results = cx.expand(args, |args| {
-        let sized = Sized::new(of, Operands::of(of.given, args));
+        let sized = Sized::new(of, Operands::of(of.present, args));
         let mut results = sized.forward()?;
         results.truncate(outs.len());
         Ok(results)
@@ -76,11 +76,11 @@ pub(in crate::backend) fn backward(
         return FLASH.backward_of_parts(gradient, cx, args, outs);
     }
     if !gradient.of_sum
-        && let Some(results) = files::backward(attention, attention.given.count(), cx, args, outs)?
+        && let Some(results) = files::backward(attention, attention.present.count(), cx, args, outs)?
     {
         return Ok(Some(results));
     }
-    cx.expand(args, |args| Sized::new(attention, Operands::of(attention.given, args)).backward(gradient, args))
+    cx.expand(args, |args| Sized::new(attention, Operands::of(attention.present, args)).backward(gradient, args))
         .map(Some)
 }
 
@@ -111,8 +111,8 @@ fn reason_against(of: &Attention, cx: &Lowering, args: &[Value]) -> Option<Strin
             depths.iter().any(|&depth| depth == 0 || depth > MAX_DEPTH || !depth.is_multiple_of(8)),
             format!("the depth of a head must be a multiple of 8 of at most {MAX_DEPTH}, not {depths:?}"),
         ),
-        (of.given.bias, "it has no bias".to_owned()),
-        (of.given.mask, "it has no mask, but lengths, segments and windows".to_owned()),
+        (of.present.bias, "it has no bias".to_owned()),
+        (of.present.mask, "it has no mask, but lengths, segments and windows".to_owned()),
         (q.size() == 0, "there are no queries".to_owned()),
     ];
     checks.into_iter().find(|(fails, _)| *fails).map(|(_, reason)| reason)
@@ -231,7 +231,7 @@ impl<'a> Sized<'a> {
 
     /// The cotangents of queries, keys and values.
     fn backward(&self, gradient: &AttentionGradient, args: &[Array]) -> Result<Vec<Array>> {
-        let n = self.of.given.count();
+        let n = self.of.present.count();
         let (ct, mean) = gradient.cotangent(args);
         let (max, sum) = (&args[n + 1], &args[n + 2]);
         let is_blind = blind(max);
@@ -245,7 +245,7 @@ impl<'a> Sized<'a> {
         let mut dv = self.of_positions(&dv, 1, self.x.v.shape());
         if self.may_be_blind() {
             // A query that sees no key attends to all keys equally.
-            let all_keys = Block::whole(self.of, self.x.clone());
+            let all_keys = Block::all(self.of, self.x.clone());
             let of_blind = all_keys.of_keys(&(is_blind / self.sizes[1] as f64).expand_dims(-1), ct);
             dv = (dv.astype(DType::F32) + of_blind).astype(dv.dtype());
         }

@@ -114,11 +114,14 @@ impl<'a> Writer<'a> {
                 let (same, of_b) =
                     (self.dims(op, "rhs_batching_dimensions")?, self.dims(op, "rhs_contracting_dimensions")?);
                 let batches = batch.iter().map(|&dim| at(&a, dim).copied()).collect::<Result<Vec<_>>>()?;
-                vec![[batches, without(&a, &[batch, of_a].concat()), without(&b, &[same, of_b].concat())].concat()]
+                vec![
+                    [batches, remove_dims(&a, &[batch, of_a].concat()), remove_dims(&b, &[same, of_b].concat())]
+                        .concat(),
+                ]
             }
             "reduce" => {
                 let reduced = self.dims(op, "dimensions")?;
-                (0..op.results.len()).map(|i| Ok(without(&self.shape(op, i)?, &reduced))).collect::<Result<_>>()?
+                (0..op.results.len()).map(|i| Ok(remove_dims(&self.shape(op, i)?, &reduced))).collect::<Result<_>>()?
             }
             "reduce_window" => {
                 let names = ["window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding"];
@@ -195,7 +198,7 @@ impl<'a> Writer<'a> {
 }
 
 /// The sizes of the other dimensions.
-fn without(shape: &[i64], dims: &[usize]) -> Vec<i64> {
+fn remove_dims(shape: &[i64], dims: &[usize]) -> Vec<i64> {
     shape.iter().enumerate().filter(|(dim, _)| !dims.contains(dim)).map(|(_, size)| *size).collect()
 }
 

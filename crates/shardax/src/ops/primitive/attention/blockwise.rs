@@ -202,8 +202,8 @@ fn weights(block: &Block<'_>, max: &Array, sum: &Array) -> (Array, Option<Array>
 /// Returns the tangents of the output and of the sums, from the operands of
 /// [`AttentionTangent`](super::derivative::AttentionTangent).
 pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
-    let n = of.given.count();
-    let x = Operands::of(of.given, args);
+    let n = of.present.count();
+    let x = Operands::of(of.present, args);
     let [y, max, sum, dq, dk, dv] = [0, 1, 2, 3, 4, 5].map(|i| &args[n + i]);
     let blocks = Blocks::new(of, x.clone());
     // The tangents are sliced like their operands.
@@ -277,8 +277,8 @@ fn zeros_f32(x: &Array) -> Array {
 /// Returns the cotangents of queries, keys, values and bias.
 pub(crate) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<Vec<Array>> {
     let attention = &primitive.of;
-    let n = attention.given.count();
-    let x = Operands::of(attention.given, args);
+    let n = attention.present.count();
+    let x = Operands::of(attention.present, args);
     let (ct, mean) = primitive.cotangent(args);
     let blocks = Blocks::new(attention, x.clone());
     let (max, sum) = (&args[n + 1], &args[n + 2]);
@@ -310,7 +310,7 @@ pub(crate) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<
     let start = (zeros_f32(&blocks.x.k), zeros_f32(&blocks.x.v), bias.map(zeros_f32));
     let ((dk, dv, dbias), dq) = scan(step, start, blocks.each())?;
     // Blind queries attend to all keys equally, so their cotangent reaches the values, but no score.
-    let all_keys = Block::whole(attention, Operands { bias: None, mask: None, ..x.clone() });
+    let all_keys = Block::all(attention, Operands { bias: None, mask: None, ..x.clone() });
     let [dk, dv] = [&dk, &dv].map(|x| lax::slice_in_dim(x, 0, blocks.sizes[1], -3));
     let dv = dv + all_keys.of_keys(&(blind(max) / blocks.sizes[1] as f64).expand_dims(-1), ct);
     let dtype = x.q.dtype();

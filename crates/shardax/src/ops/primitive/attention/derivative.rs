@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::unfused::Block;
-use super::{Attention, Given, Operands, blockwise, depth, products, sharding_of, with_batch};
+use super::{Attention, Operands, PresentOperands, blockwise, depth, products, sharding_of, with_batch};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -38,9 +38,9 @@ pub(crate) struct AttentionTangent {
 
 impl AttentionTangent {
     fn unfused(&self, args: &[Array]) -> Result<Vec<Array>> {
-        let n = self.of.given.count();
+        let n = self.of.present.count();
         let [max, sum] = [&args[n + 1], &args[n + 2]];
-        let block = Block::whole(&self.of, Operands::of(self.of.given, args));
+        let block = Block::all(&self.of, Operands::of(self.of.present, args));
         Ok(block.tangent([max, sum], [&args[n + 3], &args[n + 4], &args[n + 5]], args.get(n + 6)))
     }
 }
@@ -59,7 +59,7 @@ impl Primitive for AttentionTangent {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<Avals> {
-        let n = self.of.given.count();
+        let n = self.of.present.count();
         Ok(smallvec![args[n].clone(), args[n + 2].clone()])
     }
 
@@ -83,7 +83,7 @@ impl Primitive for AttentionTangent {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        let n = self.of.given.count();
+        let n = self.of.present.count();
         let values = args[..n + 3].iter().map(|arg| arg.value().cloned());
         let mut operands = values.collect::<Result<Vec<Array>>>()?;
         operands.push(cts[0].clone().unwrap_or_else(|| Array::zeros_of(&operands[n].aval())));
@@ -98,13 +98,13 @@ impl Primitive for AttentionTangent {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let mut repeated = self.of.given.broadcast();
+        let mut repeated = self.of.present.broadcast();
         if self.bias {
             // The bias and its tangent must have the same shape.
             let bias_tangent = args.len() - 1;
-            match (dims[Given::BIAS], dims[bias_tangent]) {
+            match (dims[PresentOperands::BIAS], dims[bias_tangent]) {
                 (None, None) => repeated.push(bias_tangent),
-                _ => repeated.retain(|at| *at != Given::BIAS),
+                _ => repeated.retain(|at| *at != PresentOperands::BIAS),
             }
         }
         with_batch(AttentionTangent { of: self.of.batched(axis), ..*self }, &repeated, axis, args, dims)
@@ -130,7 +130,7 @@ impl AttentionGradient {
     /// Returns the cotangent of the output, and the softmax's correction of the weights' cotangents (one number per
     /// query).
     pub fn cotangent<'a>(&self, args: &'a [Array]) -> (&'a Array, Array) {
-        let n = self.of.given.count();
+        let n = self.of.present.count();
 
         let (y, sum, ct) = (&args[n], &args[n + 2], &args[n + 3]);
         let mean = (ct.astype(DType::F32) * y.astype(DType::F32)).sum(-1).swapaxes(-1, -2);
@@ -138,9 +138,9 @@ impl AttentionGradient {
     }
 
     fn unfused(&self, args: &[Array]) -> Result<Vec<Array>> {
-        let n = self.of.given.count();
+        let n = self.of.present.count();
         let (ct, mean) = self.cotangent(args);
-        let block = Block::whole(&self.of, Operands::of(self.of.given, args));
+        let block = Block::all(&self.of, Operands::of(self.of.present, args));
         let mut gradient = block.gradient([&args[n + 1], &args[n + 2]], ct, &mean);
         gradient.truncate(self.output_count());
         Ok(gradient)
@@ -191,11 +191,11 @@ impl Primitive for AttentionGradient {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let mut repeated = self.of.given.broadcast();
+        let mut repeated = self.of.present.broadcast();
         // If the bias needs a gradient, it is materialized for every entry instead of broadcast, so that each entry
         // has a separate gradient.
         if self.bias {
-            repeated.retain(|at| *at != Given::BIAS);
+            repeated.retain(|at| *at != PresentOperands::BIAS);
         }
         with_batch(AttentionGradient { of: self.of.batched(axis), ..*self }, &repeated, axis, args, dims)
     }

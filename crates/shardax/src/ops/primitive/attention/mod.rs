@@ -14,7 +14,7 @@ pub(crate) mod unfused;
 
 use smallvec::{SmallVec, smallvec};
 
-pub use self::operands::{Given, Operands};
+pub use self::operands::{Operands, PresentOperands};
 use self::unfused::Block;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -76,7 +76,7 @@ pub struct Attention {
     /// The limit of the scores (`cap * tanh(scores / cap)`), as bits of an f64.
     soft_cap: Option<u64>,
     pub(crate) window: Window,
-    pub(crate) given: Given,
+    pub(crate) present: PresentOperands,
     pub(crate) precision: Precision,
     pub(crate) implementation: Option<Implementation>,
     /// The sharding of the queries and of the result, if it is known.
@@ -91,7 +91,7 @@ impl Default for Attention {
             scale: 1f64.to_bits(),
             soft_cap: None,
             window: Window::ALL,
-            given: Given::default(),
+            present: PresentOperands::default(),
             precision: Precision::Default,
             implementation: None,
             sharding: None,
@@ -136,7 +136,7 @@ impl Attention {
     #[track_caller]
     pub fn apply(&self, operands: &Operands) -> Array {
         let args = operands.flat();
-        bind(Attention { given: operands.given(), residual: false, ..self.clone() }, &args)[0].clone()
+        bind(Attention { present: operands.present(), residual: false, ..self.clone() }, &args)[0].clone()
     }
 
     /// Returns the output, a reference score for each query (usually its largest score), and the sum of the
@@ -144,7 +144,7 @@ impl Attention {
     #[track_caller]
     pub fn with_residual(&self, operands: &Operands) -> [Array; 3] {
         let args = operands.flat();
-        let outs = bind(Attention { given: operands.given(), residual: true, ..self.clone() }, &args);
+        let outs = bind(Attention { present: operands.present(), residual: true, ..self.clone() }, &args);
         [outs[0].clone(), outs[1].clone(), outs[2].clone()]
     }
 
@@ -174,7 +174,7 @@ impl Attention {
         if let Some(implementation) = self.implementation {
             text.push_str(&format!(" implementation={implementation:?}"));
         }
-        text + &self.given.print()
+        text + &self.present.print()
     }
 
     /// Returns this attention for a batch, whose mapped dimension is the first one of all operands.
@@ -192,8 +192,8 @@ impl Attention {
 
     /// Returns the types of the results, or an error if the types of the operands do not match.
     fn outputs(&self, args: &[Aval]) -> Result<Avals> {
-        if args.len() < self.given.count() {
-            return Err(err!(Type, "attention takes {} operands, got {}", self.given.count(), args.len()));
+        if args.len() < self.present.count() {
+            return Err(err!(Type, "attention takes {} operands, got {}", self.present.count(), args.len()));
         }
         let [q, k, v] = [&args[0], &args[1], &args[2]];
         let rank = q.rank();
@@ -211,7 +211,7 @@ impl Attention {
             return Err(err!(Type, "attention got incompatible queries {q}, keys {k} and values {v}")
                 .help("give floats of one dtype: [..., queries, heads, depth], and keys and values [..., keys, key heads, depth], where the heads are a multiple of the key heads"));
         }
-        self.given.check(args)?;
+        self.present.check(args)?;
         let mut shape = q.shape.clone();
         shape[rank - 1] = depth(v);
         let y = Aval::new(q.dtype, shape);
@@ -273,9 +273,9 @@ fn with_batch(
 fn sharding_of(rule: &ShardingRule<'_>, like: impl IntoIterator<Item = Option<usize>>) -> Result<TypedOuts> {
     // A device needs all keys of its queries, and entire depths.
     let rank = rule.args()[0].rank();
-    rule.check_whole(0, [rank - 1])?;
+    rule.check_unsharded(0, [rank - 1])?;
     for operand in [1, 2] {
-        rule.check_whole(operand, [rank - 3, rank - 1])?;
+        rule.check_unsharded(operand, [rank - 3, rank - 1])?;
         for d in (0..rank - 3).chain([rank - 2]) {
             let (of_queries, other) = (rule.entry(0, d), rule.entry(operand, d));
             if other != of_queries && other != DimSpec::None {
@@ -327,8 +327,8 @@ impl Primitive for Attention {
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let in_blocks = blockwise::applies(self, cx, args);
         let mut results = cx.expand(args, |args| {
-            let x = Operands::of(self.given, args);
-            if in_blocks { blockwise::forward(self, &x) } else { Ok(Block::whole(self, x).forward()) }
+            let x = Operands::of(self.present, args);
+            if in_blocks { blockwise::forward(self, &x) } else { Ok(Block::all(self, x).forward()) }
         })?;
         results.truncate(outs.len());
         Ok(results)
@@ -340,7 +340,7 @@ impl Primitive for Attention {
         let [y, max, sum] = [&outs[0], &outs[1], &outs[2]].map(Array::clone);
         let operand_tangents =
             [0, 1, 2].map(|i| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval())));
-        let of_bias = if self.given.bias { tangents[Given::BIAS].clone() } else { None };
+        let of_bias = if self.present.bias { tangents[PresentOperands::BIAS].clone() } else { None };
         let primitive = derivative::AttentionTangent { of: with_residuals, bias: of_bias.is_some() };
         let softmax = [y.clone(), max.clone(), sum.clone()];
         let operands: Vec<Array> = args.iter().cloned().chain(softmax).chain(operand_tangents).chain(of_bias).collect();
@@ -353,7 +353,7 @@ impl Primitive for Attention {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        with_batch(self.batched(axis), &self.given.broadcast(), axis, args, dims)
+        with_batch(self.batched(axis), &self.present.broadcast(), axis, args, dims)
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

@@ -12,7 +12,7 @@ const BROADCASTS: &str =
 
 /// Flags for the optional operands, in the order in which they follow queries, keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Given {
+pub struct PresentOperands {
     pub bias: bool,
     pub mask: bool,
     pub query_lengths: bool,
@@ -20,7 +20,7 @@ pub struct Given {
     pub segments: bool,
 }
 
-impl Given {
+impl PresentOperands {
     /// The index of the bias.
     pub(crate) const BIAS: usize = 3;
 
@@ -32,7 +32,7 @@ impl Given {
 
     /// Returns the indices of bias and mask, whose dimensions may be 1.
     pub(crate) fn broadcast(self) -> Vec<usize> {
-        (Given::BIAS..Given::BIAS + usize::from(self.bias) + usize::from(self.mask)).collect()
+        (PresentOperands::BIAS..PresentOperands::BIAS + usize::from(self.bias) + usize::from(self.mask)).collect()
     }
 
     pub(crate) fn print(self) -> String {
@@ -113,8 +113,8 @@ impl<T: Clone> Operands<T> {
         Operands { q, k, v, bias: None, mask: None, query_lengths: None, key_lengths: None, segments: None }
     }
 
-    pub(crate) fn given(&self) -> Given {
-        Given {
+    pub(crate) fn present(&self) -> PresentOperands {
+        PresentOperands {
             bias: self.bias.is_some(),
             mask: self.mask.is_some(),
             query_lengths: self.query_lengths.is_some(),
@@ -131,15 +131,15 @@ impl<T: Clone> Operands<T> {
     }
 
     /// Reads the operands from the start of a primitive's arguments, whose number the primitive has checked.
-    pub(crate) fn of(given: Given, args: &[T]) -> Self {
-        let mut optional = args[Given::BIAS..].iter().cloned();
+    pub(crate) fn of(present: PresentOperands, args: &[T]) -> Self {
+        let mut optional = args[PresentOperands::BIAS..].iter().cloned();
         Operands {
-            bias: next_if(given.bias, &mut optional),
-            mask: next_if(given.mask, &mut optional),
-            query_lengths: next_if(given.query_lengths, &mut optional),
-            key_lengths: next_if(given.key_lengths, &mut optional),
-            segments: next_if(given.segments, &mut optional)
-                .zip(next_if(given.segments, &mut optional))
+            bias: next_if(present.bias, &mut optional),
+            mask: next_if(present.mask, &mut optional),
+            query_lengths: next_if(present.query_lengths, &mut optional),
+            key_lengths: next_if(present.key_lengths, &mut optional),
+            segments: next_if(present.segments, &mut optional)
+                .zip(next_if(present.segments, &mut optional))
                 .map(<[T; 2]>::from),
             ..Operands::new(&args[0], &args[1], &args[2])
         }

@@ -21,7 +21,7 @@ pub(crate) struct Block<'a> {
 
 impl<'a> Block<'a> {
     /// Creates a block of all queries and keys.
-    pub fn whole(of: &'a Attention, x: Operands) -> Self {
+    pub fn all(of: &'a Attention, x: Operands) -> Self {
         let [query, key] = positions(x.queries(), x.keys());
         Block::new(of, x, [query, key], None)
     }

@@ -2,7 +2,7 @@
 
 mod reverse;
 
-use reverse::spare;
+use reverse::reduce_stacked;
 use smallvec::SmallVec;
 
 use crate::core::array::Array;
@@ -214,7 +214,7 @@ impl Primitive for Scan {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.own()
+        rule.from_results()
     }
 
     fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
@@ -344,7 +344,7 @@ impl Primitive for Scan {
         drop(search);
         // The non-linear loop stacks the residuals of each step.
         let Split { known, linear, mut residuals, .. } = split;
-        let nonlinear = spare(known, &mut residuals, (&in_roles, &out_roles), &args)?;
+        let nonlinear = reduce_stacked(known, &mut residuals, (&in_roles, &out_roles), &args)?;
         // Stacked residuals are further scanned results.
         let mut outs = out_roles.clone();
         outs.resize(nonlinear.program.outputs.len(), Scanned);

@@ -112,7 +112,7 @@ impl Scan {
 /// Reduces the values that the non-linear loop stacks. Residuals that are equal in every step are computed once, before
 /// the loop, and a residual that is also a result of the loop is not stacked again. Positions of stored residuals
 /// become positions among all results of the non-linear loop.
-pub(super) fn spare(
+pub(super) fn reduce_stacked(
     known: Traced,
     residuals: &mut [Residual],
     roles: (&[Role], &[Role]),

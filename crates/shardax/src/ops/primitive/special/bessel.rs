@@ -8,12 +8,12 @@ use crate::ops::primitive::unary::{ABS, BESSEL_I1E, EXP, RSQRT, SIGN, SQRT};
 use crate::ops::select::where_;
 
 /// The argument from which the derivatives use the asymptotic series.
-const LARGE: f64 = 20.0;
+const MIN_ASYMPTOTIC_ARGUMENT: f64 = 20.0;
 
 /// The argument up to which the power series is summed.
-const MIDDLE: f64 = 8.0;
+const MAX_SERIES_ARGUMENT: f64 = 8.0;
 
-/// Chebyshev coefficients of `sqrt(x) exp(-x) I₀(x)` as a function of `MIDDLE / x` from 0 to 1.
+/// Chebyshev coefficients of `sqrt(x) exp(-x) I₀(x)` as a function of `MAX_SERIES_ARGUMENT / x` from 0 to 1.
 const I0E_FAR: [f64; 23] = [
     0.4022452055070544,
     0.0033691164782556943,
@@ -80,7 +80,7 @@ pub(crate) fn i1e(x: &Array) -> Array {
 /// `exp(-x) I(x)` of order 0 or 1 for positive numbers. Small ones use the power series
 /// ([DLMF 10.25.2](https://dlmf.nist.gov/10.25.E2)), all terms of which are positive.
 fn scaled(order: i32, x: &Array, far: &[f64]) -> Array {
-    let small = x.minimum(MIDDLE);
+    let small = x.minimum(MAX_SERIES_ARGUMENT);
     let half = &small * 0.5;
     let square = &half * &half;
     let terms = if x.dtype() == DType::F64 { 24 } else { 16 };
@@ -92,12 +92,12 @@ fn scaled(order: i32, x: &Array, far: &[f64]) -> Array {
     let sum = coefficients.iter().rev().fold(constant(0.0, x), |sum, coefficient| (sum + *coefficient) * &square) + 1;
     let sum = if order == 0 { sum } else { half * sum };
     // The root of the inverse is one operation, and its square replaces a division.
-    let root = RSQRT.apply(&x.maximum(MIDDLE));
-    let far = chebyshev(&(&root * &root * (2.0 * MIDDLE) - 1), far) * root;
-    where_(x.less_equal(MIDDLE), EXP.apply(&-&small) * sum, far)
+    let root = RSQRT.apply(&x.maximum(MAX_SERIES_ARGUMENT));
+    let far = chebyshev(&(&root * &root * (2.0 * MAX_SERIES_ARGUMENT) - 1), far) * root;
+    where_(x.less_equal(MAX_SERIES_ARGUMENT), EXP.apply(&-&small) * sum, far)
 }
 
-/// The derivative of `exp(-|x|) I(x)` of this order from [`LARGE`] on, term by term of the asymptotic series
+/// The derivative of `exp(-|x|) I(x)` of this order from [`MIN_ASYMPTOTIC_ARGUMENT`] on, term by term of the asymptotic series
 /// ([DLMF 10.40.1](https://dlmf.nist.gov/10.40.E1)): the difference of two functions of neighbouring orders would cancel.
 fn asymptotic_derivative(order: f64, x: &Array) -> Array {
     let terms = if x.dtype() == DType::F64 { 30 } else { 8 };
@@ -119,10 +119,10 @@ fn asymptotic_derivative(order: f64, x: &Array) -> Array {
 
 /// The derivative of `i0e(x)`, given `y = i0e(x)`.
 pub(super) fn i0e_slope(x: &Array, y: &Array) -> Array {
-    let is_near = !ABS.apply(x).greater(LARGE);
+    let is_near = !ABS.apply(x).greater(MIN_ASYMPTOTIC_ARGUMENT);
     let near = where_(&is_near, x, 0);
     let slope = BESSEL_I1E.apply(&near) - SIGN.apply(&near) * where_(&is_near, y, 0);
-    let far = ABS.apply(&where_(&is_near, LARGE, x));
+    let far = ABS.apply(&where_(&is_near, MIN_ASYMPTOTIC_ARGUMENT, x));
     where_(is_near, slope, SIGN.apply(x) * asymptotic_derivative(0.0, &far))
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn bessel_i1e_slope(x: &Array, y: &Array) -> Array {
         return bessel_i1e_slope(&x.astype(DType::F32), &y.astype(DType::F32)).astype(x.dtype());
     }
     let size = ABS.apply(x);
-    let (is_small, is_large) = (size.less(1), size.greater(LARGE));
+    let (is_small, is_large) = (size.less(1), size.greater(MIN_ASYMPTOTIC_ARGUMENT));
     let small = where_(&is_small, x, 0);
     // exp(-|x|) (I₁'(x) - sign(x) I₁(x))
     let decay = EXP.apply(&-ABS.apply(&small));
@@ -141,7 +141,7 @@ pub(crate) fn bessel_i1e_slope(x: &Array, y: &Array) -> Array {
     let between = where_(&is_between, x, 1);
     let slope = BESSEL_I0E.apply(std::slice::from_ref(&between))
         - where_(&is_between, y, 0) * (SIGN.apply(&between) + 1 / &between);
-    let far = where_(&is_large, size, LARGE);
+    let far = where_(&is_large, size, MIN_ASYMPTOTIC_ARGUMENT);
     where_(is_small, near_slope, where_(is_large, asymptotic_derivative(1.0, &far), slope))
 }
 

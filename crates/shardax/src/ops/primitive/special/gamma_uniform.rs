@@ -10,7 +10,7 @@ use crate::ops::primitive::unary::{ABS, ERFC, EXP, SIGN, SQRT};
 const MIN_SHAPE: f64 = 200.0;
 
 /// The largest distance of argument and parameter, in parts of the parameter.
-const CLOSE: f64 = 0.25;
+const MAX_RELATIVE_DISTANCE: f64 = 0.25;
 
 /// The coefficients of Stirling's series, [DLMF 5.11.4](https://dlmf.nist.gov/5.11.E4).
 const STIRLING: [f64; 7] = [
@@ -25,7 +25,7 @@ const STIRLING: [f64; 7] = [
 
 /// True where the expansion holds.
 pub(super) fn is_close(a: &Array, x: &Array) -> Array {
-    a.greater(MIN_SHAPE) & ABS.apply(&(x - a)).less(a * CLOSE)
+    a.greater(MIN_SHAPE) & ABS.apply(&(x - a)).less(a * MAX_RELATIVE_DISTANCE)
 }
 
 /// `(x - a) / a - log(x / a)`, half the square of Temme's variable, without cancellation: by the series of `atanh`.

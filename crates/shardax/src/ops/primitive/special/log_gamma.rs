@@ -13,7 +13,7 @@ use crate::ops::select::where_;
 const MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES: f64 = 8.0;
 
 /// Chebyshev coefficients of `log Γ(1 + s) / s` for s from -¼ to ½.
-const AT_ONE: [f64; 22] = [
+const COEFFICIENTS_AT_ONE: [f64; 22] = [
     -0.503_407_120_654_052,
     0.283_005_145_982_568_6,
     -0.023_572_026_658_857_877,
@@ -39,7 +39,7 @@ const AT_ONE: [f64; 22] = [
 ];
 
 /// Chebyshev coefficients of `log Γ(2 + s) / s` for s from -½ to ¾.
-const AT_TWO: [f64; 20] = [
+const COEFFICIENTS_AT_TWO: [f64; 20] = [
     0.449_956_620_949_089,
     0.194_889_135_111_691_26,
     -0.012_241_630_375_398_674,
@@ -130,8 +130,8 @@ pub(crate) fn log_gamma(x: &Array) -> Array {
     let (one, two) = (where_(y.less(0.5), &y, &y - 1), &base - 2);
     // For y from ½ to ¾ the series at 2 is used, at 1 + y.
     let two = where_(&raised, &y - 1, two);
-    let at_one = &one * chebyshev(&((&one - 0.125) / 0.375), &AT_ONE);
-    let at_two = &two * chebyshev(&((&two - 0.125) / 0.625), &AT_TWO);
+    let at_one = &one * chebyshev(&((&one - 0.125) / 0.375), &COEFFICIENTS_AT_ONE);
+    let at_two = &two * chebyshev(&((&two - 0.125) / 0.625), &COEFFICIENTS_AT_TWO);
     let near = where_(y.less(0.5) | (y.greater_equal(0.75) & y.less(1.5)), at_one, at_two);
 
     let log = LOG.apply(&where_(&raised, &y, where_(y.less(MIN_ARGUMENT_OF_ASYMPTOTIC_SERIES), product, &y)));

@@ -11,7 +11,7 @@ use crate::ops::primitive::unary::{ABS, COS, LOG, ROUND, SIGN, SIN, SQRT};
 use crate::ops::select::where_;
 
 /// Up to this argument the series lose less than a digit, and from it on the sums of [`laplace`] are exact.
-const NEAR: f64 = 4.0;
+const MAX_SERIES_ARGUMENT: f64 = 4.0;
 
 /// Points `u` and weights of `∫ exp(-u) uᵖ f(u)` over positive u.
 ///
@@ -38,12 +38,12 @@ fn alternating(square: &Array, ratio: impl Fn(f64) -> f64) -> Array {
 }
 
 /// Replaces `x` by a safe number where a mask is true.
-fn unless(mask: &Array, x: &Array, safe: f64) -> Array {
+fn replace_unless(mask: &Array, x: &Array, safe: f64) -> Array {
     where_(mask, safe, x)
 }
 
 /// The auxiliary functions `f` and `g` of `Si` and `Ci` ([DLMF 6.7.13](https://dlmf.nist.gov/6.7.E13)), for `x` of at
-/// least [`NEAR`].
+/// least [`MAX_SERIES_ARGUMENT`].
 fn trigonometric(x: &Array) -> [Array; 2] {
     let inverse = 1 / x;
     let z = &inverse * &inverse;
@@ -53,11 +53,11 @@ fn trigonometric(x: &Array) -> [Array; 2] {
 /// The sine integral, `∫ sin(t) / t` from 0.
 pub(super) fn si(x: &Array) -> Array {
     let size = ABS.apply(x);
-    let near = size.less_equal(NEAR);
+    let near = size.less_equal(MAX_SERIES_ARGUMENT);
     let small = where_(&near, &size, 0);
     let series = alternating(&(&small * &small), |k| (2.0 * k - 1.0) / ((2.0 * k + 1.0) * 2.0 * k * (2.0 * k + 1.0)));
     let infinite = size.equal(f64::INFINITY);
-    let large = unless(&(&near | &infinite), &size, NEAR);
+    let large = replace_unless(&(&near | &infinite), &size, MAX_SERIES_ARGUMENT);
     let [f, g] = trigonometric(&large);
     let far = FRAC_PI_2 - f * COS.apply(&large) - g * SIN.apply(&large);
     SIGN.apply(x) * where_(infinite, FRAC_PI_2, where_(near, series * small, far))
@@ -72,12 +72,12 @@ fn ci_ratio(k: f64) -> f64 {
 pub(super) fn ci(x: &Array) -> Array {
     const GAMMA: f64 = 0.577_215_664_901_532_9;
     let size = ABS.apply(x);
-    let near = size.less_equal(NEAR);
+    let near = size.less_equal(MAX_SERIES_ARGUMENT);
     let small = where_(&near, &size, 1);
     let square = &small * &small;
     let series = GAMMA + LOG.apply(&small) - alternating(&square, ci_ratio) * &square * 0.25;
     let infinite = size.equal(f64::INFINITY);
-    let large = unless(&(&near | &infinite), &size, NEAR);
+    let large = replace_unless(&(&near | &infinite), &size, MAX_SERIES_ARGUMENT);
     let [f, g] = trigonometric(&large);
     let far = f * SIN.apply(&large) - g * COS.apply(&large);
     let value = where_(&infinite, 0, where_(near, series, far));
@@ -93,7 +93,7 @@ fn phase(x: &Array) -> Array {
 /// ([DLMF 7.5.3, 7.7.10](https://dlmf.nist.gov/7.5.E3)).
 pub(super) fn fresnel(x: &Array, sine: bool) -> Array {
     let size = ABS.apply(x);
-    let near = phase(&size).less_equal(NEAR);
+    let near = phase(&size).less_equal(MAX_SERIES_ARGUMENT);
     let small = where_(&near, &size, 0);
     let a = phase(&small);
     let square = &a * &a;
@@ -106,7 +106,7 @@ pub(super) fn fresnel(x: &Array, sine: bool) -> Array {
     };
     // Beyond this size, the integrals are 1/2 to the last digit.
     let infinite = size.greater(1e18);
-    let large = unless(&(&near | &infinite), &size, 2.0);
+    let large = replace_unless(&(&near | &infinite), &size, 2.0);
     let a = phase(&large);
     let inverse = 1 / &a;
     let z = &inverse * &inverse;
@@ -135,8 +135,8 @@ pub(super) fn half_square(x: &Array) -> Array {
 /// `sin(x) / x`, computed by its series close to 0 because the terms of the quotient's derivative cancel there.
 pub(super) fn sine_ratio(x: &Array) -> Array {
     let is_near = ABS.apply(x).less(1);
-    let near = unless(&!&is_near, x, 0.0);
+    let near = replace_unless(&!&is_near, x, 0.0);
     let series = alternating(&(&near * &near), |k| 1.0 / (2.0 * k * (2.0 * k + 1.0)));
-    let far = unless(&is_near, x, 1.0);
+    let far = replace_unless(&is_near, x, 1.0);
     where_(is_near, series, SIN.apply(&far) / &far)
 }
