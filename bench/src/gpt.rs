@@ -209,13 +209,17 @@ pub fn gpt_decode(batch: usize) -> Result<Timing> {
     let first_token = zeros_dtype([batch, 1], DType::I32);
     let generate = jit(|model: Decoder, first: Array| -> Result<Array> {
         let cache = model.state_of(Filter::of::<Cache>());
-        let step = |(old, token): (ModuleState, Array), position: Array| -> Result<_> {
-            let mut model = model.clone();
-            model.update(&old)?;
-            let token = next(&mut model, &token, position);
-            Ok(((model.state_of(Filter::of::<Cache>()), token.clone()), token))
-        };
-        Ok(scan(step, (cache, first), arange(0..LENGTH as i32 - 1))?.1)
+        Ok(scan(
+            |(old, token): (ModuleState, Array), position: Array| -> Result<_> {
+                let mut model = model.clone();
+                model.update(&old)?;
+                let token = next(&mut model, &token, position);
+                Ok(((model.state_of(Filter::of::<Cache>()), token.clone()), token))
+            },
+            (cache, first),
+            arange(0..LENGTH as i32 - 1),
+        )?
+        .1)
     });
     measure(|| block_until_ready(generate.call((&model, &first_token))?))
 }

@@ -186,18 +186,21 @@ where
 
 fn leaves(n: usize, phases: &mut Phases) -> Result<()> {
     let state = || vec![ones([4]); n];
-    let step = |parameters: Vec<Array>, gradients: Vec<Array>, first: Vec<Array>, second: Vec<Array>| {
-        let mut updated = (Vec::new(), Vec::new(), Vec::new());
-        for (((p, g), m), v) in parameters.iter().zip(&gradients).zip(&first).zip(&second) {
-            let m = m * 0.9 + g * 0.1;
-            let v = v * 0.999 + g * g * 0.001;
-            updated.0.push(p - (&m / (v.sqrt() + 1e-8) + p * 0.01) * 1e-3);
-            updated.1.push(m);
-            updated.2.push(v);
-        }
-        updated
-    };
-    program(step, (state(), state(), state(), state()), phases)
+    program(
+        |parameters: Vec<Array>, gradients: Vec<Array>, first: Vec<Array>, second: Vec<Array>| {
+            let mut updated = (Vec::new(), Vec::new(), Vec::new());
+            for (((p, g), m), v) in parameters.iter().zip(&gradients).zip(&first).zip(&second) {
+                let m = m * 0.9 + g * 0.1;
+                let v = v * 0.999 + g * g * 0.001;
+                updated.0.push(p - (&m / (v.sqrt() + 1e-8) + p * 0.01) * 1e-3);
+                updated.1.push(m);
+                updated.2.push(v);
+            }
+            updated
+        },
+        (state(), state(), state(), state()),
+        phases,
+    )
 }
 
 fn donated(n: usize, phases: &mut Phases) -> Result<()> {
@@ -378,10 +381,14 @@ fn branches(n: usize, phases: &mut Phases) -> Result<()> {
         let branches: Vec<_> = (0..n).map(|i| move |x: Array| x.sin() * i as f32).collect();
         switch(index, branches, x)
     };
-    let loss = move |x: Array, index: Array| -> Result<Array> { Ok(f(index, x)?.sum(..)) };
     let index = || shape_dtype_struct((), DType::I32);
     phases.time("trace", || make_program(f, (index(), row())))?;
-    phases.time("gradient", || make_program(grad(loss), (row(), index())))?;
+    phases.time("gradient", || {
+        make_program(
+            grad(move |x: Array, index: Array| -> Result<Array> { Ok(f(index, x)?.sum(..)) }),
+            (row(), index()),
+        )
+    })?;
     phases.time("lower", || jit(f).lower((index(), row())))?;
     Ok(())
 }

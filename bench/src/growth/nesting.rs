@@ -22,8 +22,12 @@ fn in_scan(inner: Shared) -> Shared {
 fn in_while(inner: Shared) -> Shared {
     Arc::new(move |x: Array| {
         let inner = inner.clone();
-        let step = move |(i, x): (Array, Array)| -> Result<(Array, Array)> { Ok((i + 1, inner(x.sin())?)) };
-        Ok(while_loop(|(i, _): (Array, Array)| i.less(2), step, (Array::from(0), x))?.1)
+        Ok(while_loop(
+            |(i, _): (Array, Array)| i.less(2),
+            move |(i, x): (Array, Array)| -> Result<(Array, Array)> { Ok((i + 1, inner(x.sin())?)) },
+            (Array::from(0), x),
+        )?
+        .1)
     })
 }
 
@@ -104,14 +108,19 @@ pub fn nested_cond(depth: usize, phases: &mut Phases) -> Result<()> {
     trace_nested(f.clone(), phases)?;
     phases.time("gradient", || make_program(gradient_of(f), row()))?;
     let inner = nested(&[in_cond], depth - 1);
-    let with_flag = move |flag: Array, x: Array| {
-        let inner = inner.clone();
-        cond(flag, move |x: Array| inner(x), |x: Array| x, x)
-    };
     let args = (shape_dtype_struct((), DType::Bool), rows());
     // All branches of inner conditionals run, because their predicates are batched.
     if depth <= 12 {
-        phases.time("batch", || make_program(vmap(with_flag).in_axes((None, 0)), args))?;
+        phases.time("batch", || {
+            make_program(
+                vmap(move |flag: Array, x: Array| {
+                    let inner = inner.clone();
+                    cond(flag, move |x: Array| inner(x), |x: Array| x, x)
+                })
+                .in_axes((None, 0)),
+                args,
+            )
+        })?;
     }
     Ok(())
 }
@@ -128,11 +137,15 @@ pub fn nested_while(depth: usize, phases: &mut Phases) -> Result<()> {
     let f = nested(&[in_while], depth);
     trace_nested(f.clone(), phases)?;
     let tangent = f.clone();
-    let tangent = move |x: Array| {
-        let f = tangent.clone();
-        jvp(move |x: Array| f(x), &x, &x)
-    };
-    phases.time("forward mode", || make_program(tangent, row()))?;
+    phases.time("forward mode", || {
+        make_program(
+            move |x: Array| {
+                let f = tangent.clone();
+                jvp(move |x: Array| f(x), &x, &x)
+            },
+            row(),
+        )
+    })?;
     phases.time("batch", || make_program(batch_of(f), rows()))?;
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! Products of few rows and a matrix that is stored in fewer bits than f32. Each of its elements is read once from memory, and widened in
-//! registers: a decoder that computes one token at a time takes the time of reading its weights.
+//! Multiplies a few rows by a matrix whose elements have fewer bits than f32. Every element is read from memory once and
+//! widened in registers, so that a decoder that computes one token at a time needs little more time than reading its
+//! weights takes.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) widens the entire matrix in memory first, so that it writes and reads four or eight times as much.
+//! XLA (xla-cpu-pjrt 0.0.1) first widens the entire matrix in memory, so it writes and reads four or eight times as much.
 
 use std::ops::Range;
 
@@ -16,19 +17,19 @@ use crate::{Result, ShapeError, View};
 /// The maximum number of rows.
 pub const MAX_ROWS: usize = 8;
 
-/// The number of contracted elements whose sum is added to the result. Rounding errors are smaller because fewer additions
-/// follow each other.
-const DEPTH: usize = 512;
+/// The number of contracted elements that are added up before their sum is added to the result, because short chains of
+/// additions have smaller rounding errors.
+const CHUNK_DEPTH: usize = 512;
 
-/// The number of sums that are computed together and stay in the second cache. With fewer sums, rows of the matrix are read in
-/// parts that are too short to be fetched ahead.
-const SUMS: usize = 16384;
+/// The number of sums that are computed together; they fit in the second-level cache. With fewer sums, the processor would
+/// read rows of the matrix in parts that are too short to be fetched ahead.
+const SUMS_PER_BLOCK: usize = 16384;
 
 /// The number of rows of the matrix, or of vectors of a sum, that are added at once.
 const UNROLL: usize = 4;
 
 /// The minimum number of elements of the matrix for each thread.
-const THREAD: usize = 1 << 18;
+const MIN_ELEMENTS_PER_THREAD: usize = 1 << 18;
 
 /// An element of the matrix of [`few_rows`].
 pub trait Weight: Copy + Send + Sync {
@@ -109,8 +110,8 @@ pub fn few_rows<W: Weight>(
     if out.is_empty() || depth == 0 {
         return Ok(());
     }
-    let threads = threads.min(rhs.data().len() / THREAD).max(1);
-    let block = (SUMS / rows).min(columns.div_ceil(2 * threads).next_multiple_of(64));
+    let threads = threads.min(rhs.data().len() / MIN_ELEMENTS_PER_THREAD).max(1);
+    let block = (SUMS_PER_BLOCK / rows).min(columns.div_ceil(2 * threads).next_multiple_of(64));
     let mut tasks = Vec::with_capacity(columns.div_ceil(block));
     let mut unassigned = ArrayViewMut2::from_shape((rows, columns), out)?;
     for start in (0..columns).step_by(block) {
@@ -150,11 +151,11 @@ impl<W: Weight> Part<'_, '_, W> {
     #[inline(always)]
     fn by_rows(mut self) {
         let ([depth, stride], width) = ([self.rhs.shape()[0], self.rhs.shape()[1]], self.columns.len());
-        // Sums of at most `DEPTH` products are added to the result, which rounds less than one long sum.
+        // Sums of at most `CHUNK_DEPTH` products are added to the result, which rounds less than one long sum.
         let sums = self.scratch;
         sums.resize(self.out.len(), 0.0);
-        for start in (0..depth).step_by(DEPTH) {
-            let end = (start + DEPTH).min(depth);
+        for start in (0..depth).step_by(CHUNK_DEPTH) {
+            let end = (start + CHUNK_DEPTH).min(depth);
             let fours = start + (end - start) / UNROLL * UNROLL;
             sums.fill(0.0);
             for k in (start..fours).step_by(UNROLL) {

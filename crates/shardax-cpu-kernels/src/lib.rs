@@ -17,7 +17,7 @@
 //! | `triangular_solve` | triangular systems, with the same feature | f32, f64 |
 //!
 //! Operands are row-major arrays ([`View`]). You allocate the results, and a function overwrites them. The last argument is the
-//! number of threads that a function may use: your thread, and threads of a pool that has one thread for each remaining core.
+//! number of threads that a function can use: your thread, and threads of a pool that has one thread for each remaining core.
 //! The result has the same bits for any number of threads, because only the shapes determine how a sum is divided.
 //!
 //! No call panics. If shapes do not fit, you get a [`ShapeError`], and nothing is written. The pages of the functions say how

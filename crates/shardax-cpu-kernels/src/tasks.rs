@@ -7,7 +7,7 @@ use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
 /// Returns the pool with one thread per remaining core, or `None` if there is only one core or the system starts no threads.
 ///
-/// Rayon's global pool cannot be used, because its threads may all be waiting for a program that calls a kernel.
+/// Rayon's global pool cannot be used, because its threads can all be waiting for a program that calls a kernel.
 fn pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     POOL.get_or_init(|| {

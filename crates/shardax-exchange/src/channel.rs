@@ -15,7 +15,7 @@ use crate::{Exchange, Outcome, lock};
 /// The time that a process waits for announcements before it reports others as missing.
 const ANNOUNCEMENT_WAIT: Duration = Duration::from_millis(200);
 
-/// A communicator between the processes of a group of devices. Groups of the same processes may communicate
+/// A communicator between the processes of a group of devices. Groups of the same processes can communicate
 /// concurrently, so each group has its own.
 pub(crate) struct Channel {
     comm: Communicator,
@@ -125,7 +125,7 @@ impl Channel {
     }
 
     /// Compares the program with the other processes, at the first exchange of a launch. Fails on all of them if a host
-    /// function of the launch has failed here, because the values to send may be computed from its zeros.
+    /// function of the launch has failed here, because the values to send can be computed from its zeros.
     fn agree(&self, exchange: &Exchange, at: At) -> Outcome<()> {
         if let Some(error) = failure_of_run(at.launch) {
             return Err(exchange.report(&error.message));

@@ -54,7 +54,7 @@ fn millis(time: Duration) -> AtomicU64 {
 /// The result of a call, with a message for the user.
 type Outcome<T> = std::result::Result<T, String>;
 
-/// The number of calls that a program may make after a failure. A loop that waits for a value from another process
+/// The number of calls that a program can make after a failure. A loop that waits for a value from another process
 /// would never end.
 const CALLS_AFTER_FAILURE: u32 = 10_000;
 

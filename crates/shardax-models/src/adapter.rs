@@ -55,7 +55,7 @@ impl Adapter {
     /// Creates matrices of this rank for every layer whose key path ends with one of `targets`. The second ones are
     /// zeros, so that the model is unchanged at first.
     ///
-    /// Fails when a target is not a layer of the model, and when the rank is 0.
+    /// Every target must be a layer of the model, and the rank must be positive.
     #[track_caller]
     pub fn new<'a, M: Module>(
         model: &M,
@@ -99,7 +99,7 @@ impl Adapter {
     /// Adds the lengths of the columns of all changed kernels, so that training changes directions and lengths apart. The
     /// model is unchanged at first.
     ///
-    /// Fails when the model does not have a layer of the adapter, and for layers of experts.
+    /// The model must have every layer of the adapter; layers of experts cannot be adapted.
     ///
     /// ```
     /// use shardax_models::{Adapter, Decoder, DecoderConfig};
@@ -129,7 +129,7 @@ impl Adapter {
 
     /// Adds copies of the arrays of some layers, which are trained in full: peft's `modules_to_save`.
     ///
-    /// Fails when a target is not the end of the key path of a layer.
+    /// Every target must be the end of the key path of a layer.
     ///
     /// ```
     /// use shardax_models::{Adapter, Decoder, DecoderConfig};
@@ -170,7 +170,7 @@ impl Adapter {
 
     /// The model with the changed kernels. Gradients reach both.
     ///
-    /// Fails when the model does not have a layer of the adapter, or one of another size.
+    /// The model must have every layer of the adapter, of the same size.
     #[track_caller]
     pub fn apply<M: Module>(&self, model: &M) -> Result<M> {
         let location = std::panic::Location::caller();

@@ -82,7 +82,7 @@ pub struct TextBounds {
 }
 
 impl TextBounds {
-    /// Fails for an empty prompt, unknown tokens, options out of range, and texts that do not fit in the room.
+    /// The prompt must not be empty, its tokens must be known, options must be in range, and the text must fit in the room.
     #[track_caller]
     pub fn check(&self, prompt: &[i32], options: &GenerateOptions) -> Result<()> {
         options.check()?;
@@ -110,7 +110,7 @@ const MIN_PROMPT: usize = 16;
 impl<M: TextModel> Batcher<M> {
     /// Makes an empty cache for `slots` texts of at most `room` tokens, prompts included.
     ///
-    /// Fails without slots or room, and for more room than the model has positions.
+    /// You must pass at least one slot and some room, and the room must not exceed the model's positions.
     #[track_caller]
     pub fn new(model: M, slots: usize, room: usize) -> Result<Self> {
         let location = std::panic::Location::caller();
@@ -142,7 +142,7 @@ impl<M: TextModel> Batcher<M> {
 
     /// Begins a text and returns its first token.
     ///
-    /// Fails if all slots are taken, and for an empty prompt, unknown tokens, options out of range, and texts that do not fit in the room.
+    /// One slot must be free. The prompt must not be empty, its tokens must be known, options must be in range, and the text must fit in the room.
     #[track_caller]
     pub fn add(&mut self, prompt: &[i32], options: &GenerateOptions) -> Result<NextToken> {
         let location = std::panic::Location::caller();

@@ -238,7 +238,7 @@ fn all<M: TextModel>(model: &M, prompts: &[Vec<i32>], options: &GenerateOptions)
 impl Decoder {
     /// Continues each of these texts as if it were alone, and returns the new tokens of each.
     ///
-    /// Fails for an empty prompt, options out of range, and texts longer than a table of positions.
+    /// The prompt must not be empty, options must be in range, and the text must fit in a table of positions.
     #[track_caller]
     pub fn generate(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
         let location = std::panic::Location::caller();

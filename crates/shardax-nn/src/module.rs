@@ -108,7 +108,7 @@ pub trait Module: Tree {
     /// Returns the structure, and for each filter the arrays that it selects, except for the arrays that an earlier filter
     /// selects. [`merge`] combines the states again.
     ///
-    /// Fails if no filter selects some array; the message names the array.
+    /// Every array must be selected by a filter; otherwise the message names the array.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -147,7 +147,7 @@ pub trait Module: Tree {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails if the state has an array that is not in this module.
+    /// The state must not have an array that is not in this module.
     fn with_state(&self, state: &State) -> Result<Self> {
         put(&Flat::of(self), state)?.build()
     }
@@ -155,7 +155,7 @@ pub trait Module: Tree {
     /// Removes the values of a kind from the module, like `nnx.pop`, and returns them by their key paths. Lists of this kind,
     /// such as [`Intermediate`](crate::Intermediate)s, are empty afterwards.
     ///
-    /// Fails for a kind whose variables are not lists, because a struct must have all its other fields.
+    /// The variables of this kind must be lists, because a struct must have all its other fields.
     fn pop<K: Kind>(&mut self) -> Result<State> {
         let flat = Flat::of(self);
         let infos = flat.def.leaf_infos();
@@ -222,6 +222,7 @@ pub(crate) fn put(flat: &Flat, state: &State) -> Result<Flat> {
             num_replaced += 1;
         }
     }
+    // Every array of the state was used, so no name is unknown.
     if num_replaced == state.len() {
         return Ok(new);
     }

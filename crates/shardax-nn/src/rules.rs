@@ -118,6 +118,7 @@ impl Rules {
         let mut dims = vec![DimSpec::None; names.len()];
         let mut has_rule = vec![false; names.len()];
         for (name, spec) in self.rules.iter() {
+            // An axis can split only one dimension, so a later rule with the same axis does not apply.
             let uses_free_axes = spec.axes().iter().all(|axis| dims.iter().all(|d| !d.axes().contains(axis)));
             if let Some(index) = names.iter().position(|n| n.as_ref() == Some(name))
                 && !has_rule[index]
@@ -133,7 +134,7 @@ impl Rules {
     /// Returns the mesh axis that shards dimensions of this name, or `None` if no rule shards them over several devices.
     /// Layers that communicate over this axis by name (a pipeline, a ring, experts) need a single axis.
     ///
-    /// Fails if the rule has several axes, or an axis that is not in the mesh.
+    /// The rule must have one axis at most, which must be in the mesh.
     #[track_caller]
     pub fn axis(&self, name: &str) -> Result<Option<AxisName>> {
         let Some(mesh) = &self.mesh else { return Ok(None) };
@@ -194,7 +195,7 @@ impl Rules {
     /// Runs `make`, which creates a model or a training state, in one compiled program whose results are sharded by the
     /// rules. No device ever stores more than its shards.
     ///
-    /// Fails if a dimension is not evenly divisible; the message contains the key path.
+    /// Dimensions must be evenly divisible; otherwise the message contains the key path.
     #[track_caller]
     pub fn init<M: Tree>(&self, make: impl Function<(), Output = M> + Clone) -> Result<M> {
         let shapes = eval_shape(make.clone(), ())?;

@@ -74,13 +74,13 @@ pub struct MemoryStats {
     pub num_allocs: Option<i64>,
     /// Largest allocation so far.
     pub largest_alloc_size: Option<i64>,
-    /// Bytes that may be allocated.
+    /// Bytes that you can allocate.
     pub bytes_limit: Option<i64>,
     /// Bytes that the allocator has reserved.
     pub bytes_reserved: Option<i64>,
     /// Largest number of bytes reserved so far.
     pub peak_bytes_reserved: Option<i64>,
-    /// Bytes that the allocator may reserve.
+    /// Bytes that the allocator can reserve.
     pub bytes_reservable_limit: Option<i64>,
     /// Largest allocation that is possible.
     pub largest_free_block_bytes: Option<i64>,

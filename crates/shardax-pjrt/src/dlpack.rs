@@ -113,7 +113,7 @@ impl Tensor {
     ///
     /// # Safety
     /// `raw` is null or a valid `DLManagedTensor` that nobody else frees. Its memory stays valid and unchanged until the
-    /// deleter is called, which any thread may do.
+    /// deleter is called, which any thread can do.
     ///
     /// # Errors
     /// The pointer is null, or no array can have the tensor's shape or type.

@@ -90,7 +90,7 @@ impl ElementType {
         self.bits().div_ceil(8)
     }
 
-    /// Returns true if the device may pack several elements into one byte.
+    /// Returns true if the device can pack several elements into one byte.
     pub(crate) fn is_sub_byte(self) -> bool {
         self.bits() < 8
     }

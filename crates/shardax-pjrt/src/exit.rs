@@ -1,7 +1,7 @@
 //! The end of the process: it waits for running programs, up to a time limit.
 //!
 //! When `main` returns or something calls `exit`, the C library destroys the plugin's statics, including compiled
-//! kernels. Threads of the CPU plugin (xla-cpu-pjrt 0.0.1) may still run programs with them, and the process would die
+//! kernels. Threads of the CPU plugin (xla-cpu-pjrt 0.0.1) can still run programs with them, and the process would die
 //! of a signal. `exit` first runs the destructors of the calling thread's locals, then functions registered with
 //! `on_exit` and destructors of statics in reverse order of registration. This module uses both:
 //!

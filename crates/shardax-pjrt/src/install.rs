@@ -1,6 +1,6 @@
 //! Installing a plugin: pip downloads a pinned wheel; the library is checked and renamed into the cache.
 //!
-//! The process may be killed at any moment, and several processes may install at once. An installation takes at most
+//! The process can be killed at any moment, and several processes can install at once. An installation takes at most
 //! `SHARDAX_INSTALL_SECONDS` (600). Noticed by `search::two_processes_install_once`,
 //! `search::an_installer_can_be_killed_at_any_moment`.
 

@@ -1,6 +1,6 @@
 //! Failures of host functions during a launch.
 //!
-//! A host function may fail on one device. If this is reported to the CPU plugin (xla-cpu-pjrt 0.0.1), the plugin stops
+//! A host function can fail on one device. If this is reported to the CPU plugin (xla-cpu-pjrt 0.0.1), the plugin stops
 //! the program on that device, and collectives on the others, in this program or a later one that uses the result, wait
 //! until the process is aborted. Therefore it is not reported: the results of the function are zeros, the program runs
 //! to its end on every device, and the failure is recorded here. Results of the launch, and of launches that used them,

@@ -88,7 +88,7 @@ impl LaunchLimiter {
         previous
     }
 
-    /// Waits until a multi-device launch may start.
+    /// Waits until a multi-device launch can start.
     ///
     /// # Errors
     /// The process is ending.
@@ -127,7 +127,7 @@ impl LaunchLimiter {
         }
     }
 
-    /// Waits until a single-device launch may start.
+    /// Waits until a single-device launch can start.
     ///
     /// # Errors
     /// The process is ending.

@@ -40,7 +40,7 @@ impl Memory {
         &self.kind
     }
 
-    /// The device that this handle was obtained from. Other devices may address the memory too.
+    /// The device that this handle was obtained from. Other devices can address the memory too.
     pub fn device(&self) -> &Device {
         &self.device
     }

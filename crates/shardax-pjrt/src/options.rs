@@ -51,10 +51,10 @@ pub struct CompileOptions {
     pub device_ids: Vec<usize>,
     /// Partition with Shardy, which reads `sdy` shardings, instead of GSPMD.
     pub use_shardy: bool,
-    /// A flag for each parameter that is true if the compiler may choose its sharding. Empty means that it may choose
+    /// A flag for each parameter that is true if the compiler can choose its sharding. Empty means that it can choose
     /// none.
     pub propagate_to_parameters: Vec<bool>,
-    /// A flag for each output that is true if the compiler may choose its sharding. Empty means that it may choose
+    /// A flag for each output that is true if the compiler can choose its sharding. Empty means that it can choose
     /// none.
     pub propagate_to_outputs: Vec<bool>,
     /// XLA debug options by name, such as `xla_cpu_use_fusion_emitters`.

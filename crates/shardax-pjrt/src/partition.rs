@@ -38,7 +38,7 @@ pub struct Partitioned {
 }
 
 impl Client {
-    /// Partitions a StableHLO program over the devices of the options, which may include devices of other processes,
+    /// Partitions a StableHLO program over the devices of the options, which can include devices of other processes,
     /// without compiling it.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ fn closing(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// The position of the brace that opens a function's body. It follows the results, whose attributes may contain braces.
+/// The position of the brace that opens a function's body. It follows the results, whose attributes can contain braces.
 fn body_start(text: &str, after_parameters: usize) -> Option<usize> {
     let after = text[after_parameters..].trim_start();
     let mut position = text.len() - after.len();

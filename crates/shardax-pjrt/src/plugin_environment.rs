@@ -74,7 +74,7 @@ fn has_value(file: &Path, values: &[&str]) -> bool {
 
 /// Adds those variables that are not set to the environment of this process.
 ///
-/// Other threads may be reading the environment in C, without a lock, and `setenv` may free the memory that they read.
+/// Other threads can read the environment in C at the same time, without a lock, and `setenv` can free the memory that they read.
 /// Therefore a new list of all variables replaces the old one in one step, and the old one is never freed or changed.
 #[cfg(unix)]
 fn add_variables(variables: &[(&str, &str)]) {

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use crate::error::{Code, Error, Result};
 use crate::install;
 
-/// A plugin: its names, where to find it, how to install it.
+/// Describes a plugin: its names, where to find it, and how to install it.
 #[derive(Clone, Debug)]
 pub struct PluginSpec {
     /// Platform names that select it, the plugin's name first.
     pub platforms: &'static [&'static str],
     /// Environment variable with the path of the library.
     pub variable: &'static str,
-    /// Another variable, defined by the plugin, which is used if its file exists.
+    /// Another variable, which the plugin itself defines. It is used only if its file exists.
     pub other_variable: Option<&'static str>,
     /// Paths of the library inside `site-packages`, in order of preference.
     pub site_packages: &'static [&'static str],
@@ -115,7 +115,7 @@ impl PluginSpec {
     pub fn locate(&self, env: &Environment) -> Result<PathBuf> {
         if let Some(path) = env.path(self.variable) {
             if path.exists() {
-                return Ok(path); // loading it reports what is wrong with it
+                return Ok(path); // loading it reports what is wrong with the file
             }
             return Err(Error::new(
                 Code::NotFound,
@@ -190,7 +190,7 @@ impl PluginSpec {
         )
     }
 
-    /// Advice for a library that cannot be loaded. Only files in the cache of this crate may be deleted.
+    /// Advice for a library that cannot be loaded. You should delete only files in the cache of this crate.
     pub(crate) fn advice_for_bad_file(&self, env: &Environment, path: &Path) -> String {
         let (command, platform) = (self.command, self.platforms[0]);
         let mut variables = [Some(self.variable), self.other_variable].into_iter().flatten();

@@ -50,7 +50,7 @@ impl Plugin {
 }
 
 impl Profiler {
-    /// Stops recording and returns the data: a serialized `XSpace` of tsl/profiler/protobuf/xplane.proto, which may be
+    /// Stops recording and returns the data: a serialized `XSpace` of tsl/profiler/protobuf/xplane.proto, which can be
     /// empty.
     ///
     /// # Errors

@@ -39,7 +39,7 @@ pub struct RawExtension {
     pub next: *const RawExtension,
 }
 
-/// Entries of the function table in API version 0.81. A plugin may have fewer or more.
+/// Entries of the function table in API version 0.81. A plugin can have fewer or more.
 pub const TABLE_LEN: usize = 118;
 
 pub const ERROR_DESTROY: usize = 0;

@@ -186,7 +186,7 @@ fn report_for(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Re
     plan(setup)?.report(&setup.target)
 }
 
-/// Changed setups that may need less memory, with their options: fewer residuals, parameters split over the axis
+/// Changed setups that can need less memory, with their options: fewer residuals, parameters split over the axis
 /// `data`, half the micro-batch.
 fn smaller_setups(setup: &Setup) -> Vec<(String, Setup)> {
     let mut setups = Vec::new();

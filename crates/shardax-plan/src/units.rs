@@ -1,4 +1,4 @@
-//! Numbers with units.
+//! Formats numbers with units.
 
 /// Formats bytes, such as `12.3 GB`.
 pub(crate) fn bytes(n: f64) -> String {

@@ -28,7 +28,7 @@ use shardax::prelude::*;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when `parts` does not divide the first dimension of every array.
+/// `parts` must divide the first dimension of every array.
 #[track_caller]
 pub fn accumulate<B: Tree, G: Tree>(parts: usize, f: impl Fn(B) -> Result<G>, batch: B) -> Result<G> {
     let location = Location::caller();
@@ -55,7 +55,7 @@ pub fn accumulate<B: Tree, G: Tree>(parts: usize, f: impl Fn(B) -> Result<G>, ba
     )
 }
 
-/// Fails if `parts` does not divide the rows of every array.
+/// `parts` must divide the rows of every array.
 fn check_rows<B: Tree>(parts: usize, batch: &B) -> Result<()> {
     for (path, leaf) in tree::leaves_with_path(batch) {
         leaf.check()?;

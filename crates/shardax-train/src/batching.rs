@@ -145,7 +145,7 @@ impl ExactSizeIterator for Batches<'_> {}
 /// Splits the leading dimension of every array of a tree over `num_devices`: `[B, …]` becomes `[n, B / n, …]`, as
 /// [`pmap`](pmap()) expects.
 ///
-/// Fails when `num_devices` does not divide the size of the batch.
+/// `num_devices` must divide the size of the batch.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -13,7 +13,7 @@
 pub struct EarlyStopping {
     /// The least improvement that counts.
     pub min_delta: f64,
-    /// The number of updates without improvement that are allowed.
+    /// The number of updates without improvement that can follow each other.
     pub patience: usize,
     /// The best metric. At first infinity.
     pub best_metric: f64,

@@ -16,7 +16,7 @@ use shardax::{Error, ErrorKind};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails without trees, and for trees of different structures or shapes.
+/// You must pass at least one tree, and all trees must have the same structure and shapes.
 #[track_caller]
 pub fn stack_forest<T: Tree>(forest: &[T]) -> Result<T> {
     let flat: Vec<Flat> = forest.iter().map(Flat::of).collect();

@@ -474,7 +474,7 @@ fn compute_each(metrics: MultiMetric) -> BTreeMap<String, Array> {
     metrics.metrics.into_iter().map(|(name, metric)| (name, metric.compute())).collect()
 }
 
-/// The values of metrics by name, scalars that the devices may still be computing.
+/// The values of metrics by name, scalars that the devices can still be computing.
 #[derive(Debug)]
 pub(crate) struct Computed(BTreeMap<String, Array>);
 

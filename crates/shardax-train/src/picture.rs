@@ -46,7 +46,7 @@ impl Picture {
 
     /// Tiles images, `columns` a row: `[images, rows, columns]` or `[images, rows, columns, channels]`.
     ///
-    /// Fails for other shapes and dtypes, and for zero columns.
+    /// Other shapes and dtypes are errors, and there must be at least one column.
     #[track_caller]
     pub fn grid(images: &Array, columns: usize) -> Result<Picture> {
         let location = std::panic::Location::caller();

@@ -17,7 +17,7 @@ pub struct Tolerance([f64; 3]);
 const EXACT: Tolerance = Tolerance([0.0, 0.0, 0.0]);
 /// Elementwise functions and sums.
 pub const ELEMENTWISE: Tolerance = Tolerance([1e-5, 2e-5, 2e-4]);
-/// Products of float32, which GPUs may round to TF32 and TPUs to bfloat16.
+/// Products of float32, which GPUs can round to TF32 and TPUs to bfloat16.
 pub const PRODUCT: Tolerance = Tolerance([1e-5, 5e-3, 5e-2]);
 /// Decompositions.
 const LINALG: Tolerance = Tolerance([1e-4, 1e-3, 1e-2]);

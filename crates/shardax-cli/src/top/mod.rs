@@ -16,7 +16,7 @@ pub use view::draw;
 
 /// Shows a run: loss, steps a second, memory, waits, checkpoints and the time left.
 ///
-/// The folder or its subfolders must contain a log of JSON lines (`JsonLines`), and may contain checkpoints
+/// The folder or its subfolders must contain a log of JSON lines (`JsonLines`), and can contain checkpoints
 /// (`CheckpointManager`). Press `q` to quit.
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "shardax-top", version)]

@@ -28,7 +28,7 @@ pub struct Window {
 
 /// Softmax attention of scaled queries.
 ///
-/// A number of queries' heads may share each head of keys: head `h` of the queries uses head `h / (heads / key_heads)`. A
+/// A number of queries' heads can share each head of keys: head `h` of the queries uses head `h / (heads / key_heads)`. A
 /// query that attends to no key attends to all keys equally; without keys results are 0.
 ///
 /// ```

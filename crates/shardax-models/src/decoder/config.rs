@@ -365,7 +365,7 @@ impl DecoderConfig {
         }
     }
 
-    /// Fails when sizes are zero, do not fit each other, or overflow.
+    /// All sizes must be positive, must fit each other, and must not overflow.
     #[track_caller]
     pub fn check(&self) -> Result<()> {
         let location = std::panic::Location::caller();

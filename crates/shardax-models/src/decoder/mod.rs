@@ -68,7 +68,7 @@ pub struct Decoder {
 impl Decoder {
     /// A model with random weights.
     ///
-    /// Fails when sizes are zero or do not fit each other.
+    /// All sizes must be positive and must fit each other.
     #[track_caller]
     pub fn new(config: &DecoderConfig, rngs: &mut Rngs) -> Result<Decoder> {
         config.check()?;
@@ -196,7 +196,7 @@ impl Decoder {
     /// Appends tokens, `[batch, length]`, to those in the cache, and returns the logits of the token after each,
     /// `[batch, length, vocabulary]`. Results are NaN beyond the cache's length.
     ///
-    /// Fails before `init_cache`.
+    /// You must call `init_cache` first.
     #[track_caller]
     pub fn decode(&mut self, tokens: impl ArrayLike) -> Array {
         self.decode_at(tokens.into_array(), None, None)

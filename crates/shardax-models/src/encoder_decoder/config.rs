@@ -99,7 +99,7 @@ impl EncoderDecoderConfig {
         self.head_dim.unwrap_or_else(|| self.features.checked_div(side.heads).unwrap_or(0))
     }
 
-    /// Fails when sizes are zero or do not fit each other.
+    /// All sizes must be positive and must fit each other.
     #[track_caller]
     pub fn check(&self) -> Result<()> {
         let location = std::panic::Location::caller();

@@ -13,7 +13,7 @@ impl EncoderDecoder {
     /// Writes a text for each of these inputs (see [`encode`](EncoderDecoder::encode)) after the tokens of `prompt`, and
     /// returns the new tokens of each. T5's prompt is its padding token; Whisper's names the language and the task.
     ///
-    /// Fails for an empty prompt, options out of range, and texts longer than the table of positions.
+    /// The prompt must not be empty, options must be in range, and the text must fit in the table of positions.
     #[track_caller]
     pub fn generate(&self, inputs: impl ArrayLike, prompt: &[i32], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
         let location = std::panic::Location::caller();

@@ -105,7 +105,7 @@ pub struct EncodedInput {
 impl EncoderDecoder {
     /// A model with random weights.
     ///
-    /// Fails when sizes are zero or do not fit each other.
+    /// All sizes must be positive and must fit each other.
     #[track_caller]
     pub fn new(config: &EncoderDecoderConfig, rngs: &mut Rngs) -> Result<EncoderDecoder> {
         config.check()?;
@@ -142,7 +142,7 @@ impl EncoderDecoder {
     /// The features that the encoder reads, of sound at 16 kHz `[batch, samples]`, which silence prolongs to the length that
     /// the model was trained with: `[batch, frames, bins]`, see [`log_mel`].
     ///
-    /// Fails for a model of texts, and for longer sound.
+    /// The model must have an encoder of sound, and the sound must not be longer than that.
     #[track_caller]
     pub fn sound_features(&self, sound: impl ArrayLike) -> Array {
         let sound = sound.into_array();
@@ -234,7 +234,7 @@ impl EncoderDecoder {
 
     /// Appends tokens, `[batch, length]`, to those in the cache, and returns the logits of the token after each.
     ///
-    /// Fails before `init_cache`.
+    /// You must call `init_cache` first.
     #[track_caller]
     pub fn decode(&mut self, tokens: impl ArrayLike, input: &EncodedInput) -> Array {
         let _ranks = allow_any_ranks();

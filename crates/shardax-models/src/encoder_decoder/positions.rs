@@ -20,7 +20,7 @@ pub(super) fn groups(distances: usize, count: usize, max_distance: usize) -> Vec
 }
 
 /// The bias of each head, `[heads, queries, keys]`, of queries and keys at these places, of which no two are `distances` or
-/// more apart. If keys may come after queries, both directions have half of the groups.
+/// more apart. If keys can come after queries, both directions have half of the groups.
 pub(crate) fn bias(
     table: &Embed,
     queries: &Array,

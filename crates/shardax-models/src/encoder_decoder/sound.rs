@@ -14,7 +14,7 @@ pub(super) const HOP: usize = 160;
 /// The logarithms of the energy of sound in `bins` bands of the mel scale, `[..., samples / 160, bins]`, of sound at 16 kHz
 /// `[..., samples]`: the features that Whisper reads. The last 8 powers of ten below the loudest band are kept.
 ///
-/// Fails for fewer than 201 samples.
+/// You must pass at least 201 samples.
 ///
 /// ```
 /// use shardax_models::log_mel;

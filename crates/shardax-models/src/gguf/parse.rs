@@ -15,7 +15,7 @@ const MAGIC: [u8; 4] = *b"GGUF";
 const DEFAULT_ALIGNMENT: u64 = 32;
 /// ggml's `GGML_MAX_DIMS`.
 const MAX_DIMENSIONS: u64 = 4;
-/// Lists of lists are allowed by the format, and unused by every known writer.
+/// The format can contain lists of lists, but no known writer uses them.
 const MAX_NESTING: usize = 4;
 /// The bytes of the smallest tensor description: an empty name, no dimensions, a type and an offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;

@@ -50,7 +50,7 @@ impl Gguf {
         }
     }
 
-    /// Fails if the files do not have the number of tensors that the first one states, or have one twice.
+    /// The files must have the number of tensors that the first one states, and must not have one twice.
     fn check_tensors(&self) -> Result<()> {
         let names: BTreeSet<&str> = self.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
         let count = self.split_number("split.tensors.count").unwrap_or(self.tensors.len());

@@ -220,7 +220,7 @@ fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) 
 
 /// The numbers of layers, by the ends of their names.
 ///
-/// Fails for names that are regular expressions.
+/// Names cannot be regular expressions.
 fn pattern<'a>(fields: &Fields<'a>, field: &'a str) -> Result<Vec<(&'a str, f64)>> {
     let Some(map) = fields.value(field).and_then(Value::as_object) else { return Ok(Vec::new()) };
     let entry = |(name, number): (&'a String, &'a Value)| {

@@ -225,7 +225,7 @@ impl Clip {
     /// The features of texts, `[batch, projected features]`, of their tokens `[batch, length]`, which end with the token
     /// for it. Their lengths are not normalized.
     ///
-    /// Fails for more tokens than the model has positions.
+    /// You cannot pass more tokens than the model has positions.
     #[track_caller]
     pub fn text_features(&self, tokens: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();

@@ -189,7 +189,7 @@ impl Config {
 
     /// The configuration in a text.
     ///
-    /// Fails when it is no JSON object.
+    /// It must be a JSON object.
     #[track_caller]
     pub fn from_json(text: &str) -> Result<Config> {
         let location = std::panic::Location::caller();
@@ -444,7 +444,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Fails unless `divisor` divides `all`; both are numbers of a configuration.
+    /// `divisor` must divide `all`; both are numbers of a configuration.
     pub fn divides(&self, (divisor, by): (&str, usize), (all, of): (&str, usize)) -> Result<()> {
         match by > 0 && of.is_multiple_of(by) {
             true => Ok(()),

@@ -99,7 +99,7 @@ pub(super) struct PatchSizes {
 }
 
 impl Patches {
-    /// Fails if patches do not divide the images.
+    /// Patches must divide the images.
     pub fn new(sizes: &PatchSizes, rngs: &mut Rngs) -> Result<Patches> {
         let PatchSizes { channels, features, image, patch, .. } = *sizes;
         if patch == 0 || !image.is_multiple_of(patch) {

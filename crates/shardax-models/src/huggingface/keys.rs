@@ -40,7 +40,7 @@ impl KeyMap {
         KeyMap::default()
     }
 
-    /// Adds a prefix that all names may have.
+    /// Adds a prefix that all names can have.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.to_owned();
         self

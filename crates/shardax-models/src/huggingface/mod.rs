@@ -246,7 +246,7 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
     )
 }
 
-/// Fails unless the configuration is of this type of model.
+/// The configuration must be of this type of model.
 fn of_type(fields: &Fields, wanted: &str) -> Result<()> {
     match fields.text("model_type")? {
         kind if kind == wanted => Ok(()),

@@ -177,7 +177,7 @@ fn layers(fields: &Fields, head_dim: usize) -> Result<Vec<(Rope, Option<usize>)>
         .collect()
 }
 
-/// The names of arrays. Files of a model without a head have no prefix, and other files may lack it.
+/// The names of arrays. Files of a model without a head have no prefix, and other files can lack it.
 fn keys(config: &ModernBertConfig) -> KeyMap {
     let prefix = if config.head == BertHead::None { "" } else { "model." };
     let name = |name: &str| format!("{prefix}{name}");

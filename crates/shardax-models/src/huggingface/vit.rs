@@ -186,7 +186,7 @@ fn head(fields: &Fields, is_dino: bool) -> Result<VitHead> {
     })
 }
 
-/// The names of arrays. A model without a head has no prefix in files, and others may lack it.
+/// The names of arrays. A model without a head has no prefix in files, and others can lack it.
 fn keys(kind: &str, config: &VitConfig) -> KeyMap {
     let base = format!("{kind}.");
     let prefix = if config.head == VitHead::None { "" } else { base.as_str() };

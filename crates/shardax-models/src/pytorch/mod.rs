@@ -1,6 +1,6 @@
 //! PyTorch's own files (`.bin`, `.pt`, `.pth`): a zip archive with a pickle and the bytes of each tensor's storage.
 //!
-//! A pickle is a program that may call any function of Python. The reader here knows the calls that rebuild tensors, and stops with an
+//! A pickle is a program that can call any function of Python. The reader here knows the calls that rebuild tensors, and stops with an
 //! error at any other.
 
 mod pickle;

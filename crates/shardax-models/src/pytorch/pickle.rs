@@ -46,7 +46,7 @@ enum Value {
     },
 }
 
-/// The functions that pickles of tensors may call.
+/// The functions that pickles of tensors can call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Function {
     OrderedDict,
@@ -387,7 +387,7 @@ impl<'a> Machine<'a> {
 
     /// Adds the tensors of a value, with names of the dictionaries around them.
     ///
-    /// Dictionaries may be shared, so that a short pickle can describe more values than memory holds: visits are counted.
+    /// Dictionaries can be shared, so that a short pickle can describe more values than memory holds: visits are counted.
     fn collect(
         &self,
         id: Id,

@@ -76,7 +76,7 @@ struct Form {
 impl<M: Pretrained + 'static> Packed<M> {
     /// Loads the model in a GGUF file, or in a folder of `transformers`.
     ///
-    /// Fails as [`Pretrained::from_pretrained`] does.
+    /// Fails as [`Pretrained::from_pretrained`] does, for example if a file is damaged.
     #[track_caller]
     pub fn from_pretrained(path: impl AsRef<Path>) -> Result<Self> {
         Self::from_pretrained_with(path, &LoadOptions::new())

@@ -72,7 +72,7 @@ impl Tokenizer {
     /// The tokens of a conversation, which ask for the assistant's next message: a list of messages in JSON, each with a `role` and a
     /// `content`.
     ///
-    /// Fails without a chat template, and where the template rejects the messages.
+    /// The tokenizer must have a chat template, and the template must accept the messages.
     #[track_caller]
     pub fn encode_chat(&self, messages: &str) -> Result<Vec<i32>> {
         let Some(template) = &self.chat else {

@@ -141,6 +141,7 @@ impl Rope {
             (cos, sin) = (cos * factor, sin * factor);
         }
         let dtype = x.dtype();
+        // Narrow types would lose digits of both products.
         let wide = if dtype.byte_size() < 4 { x.astype(DType::F32) } else { x };
         let mut turned = self.turn(wide.get((Ellipsis, ..rotated)), &cos, &sin);
         if rotated < depth {
@@ -166,7 +167,7 @@ impl Rope {
         }
     }
 
-    /// Returns the angles of all pairs at position 1, float32. They may depend on the length of the text.
+    /// Returns the angles of all pairs at position 1, float32. They can depend on the length of the text.
     fn speeds(&self, rotated: usize, positions: &Array) -> Array {
         let half = rotated / 2;
         let pairs: Vec<f64> = (0..half).map(|i| i as f64 / half as f64).collect();

@@ -62,7 +62,7 @@ pub struct MultiHeadAttention {
     pub query_scale: Option<Array>,
     /// `[key heads, depth]`: the factors of normalized keys. Default none; set this field if your model has one.
     pub key_scale: Option<Array>,
-    /// A score of each head, `[heads]`, that takes part in the softmax and adds nothing to the result, as in gpt-oss.
+    /// A score of each head, `[heads]`, that contributes to the softmax but adds nothing to the result, as in gpt-oss.
     /// Default none: a model that has them sets it.
     pub sinks: Option<Array>,
     /// `[..., length, key heads, depth]`, after [`init_cache`](MultiHeadAttention::init_cache).
@@ -223,6 +223,7 @@ impl MultiHeadAttention {
         let mut options = options.or(self.options());
         let rope = options.rope.take();
         let [query, key, value] = self.projected(inputs, rope, options.positions.as_ref(), None);
+        // The sharding is for one batch dimension.
         if query.ndim() == 4 {
             options.out_sharding = options.out_sharding.or_else(|| self.out_sharding.clone());
         }
@@ -262,7 +263,7 @@ impl MultiHeadAttention {
     /// Applies causal self-attention of the next positions, one or several, to all positions in the cache, and adds
     /// the new positions to the cache. Beyond the cache's length, the result is NaN.
     ///
-    /// Fails before [`init_cache`](MultiHeadAttention::init_cache), and if `x` has another batch than the cache.
+    /// You must call [`init_cache`](MultiHeadAttention::init_cache) first, and `x` must have the batch of the cache.
     #[track_caller]
     pub fn decode(&mut self, x: impl ArrayLike) -> Array {
         self.decode_with(x, AttentionOptions::new())

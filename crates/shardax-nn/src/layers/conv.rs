@@ -139,6 +139,7 @@ impl Conv {
                 .rhs_dilation(&layer.kernel_dilation)
                 .feature_group_count(layer.feature_group_count)
                 .precision(self.options.precision);
+            // Types with an explicit sharding need the sharding of the result.
             let options = sharding_for_convolution(&x, &kernel).into_iter().fold(options, ConvOptions::out_sharding);
             Ok(conv_general_dilated(x, &kernel, &layer.strides, padding, options))
         });

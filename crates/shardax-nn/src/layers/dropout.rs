@@ -80,7 +80,9 @@ impl Dropout {
         if !self.training || self.rate == 0.0 {
             return x;
         }
+        // Kept values are scaled up, so that the mean does not change.
         let keep = 1.0 - self.rate;
+        // A division by 0 would make the gradients NaN.
         if keep <= 0.0 {
             return zeros_like(&x);
         }

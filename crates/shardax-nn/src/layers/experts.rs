@@ -199,7 +199,7 @@ impl<E: Layer> MixtureOfExperts<E> {
 
     /// Chooses the experts of tokens, `[..., tokens, features]`.
     ///
-    /// Fails if the groups do not fit the experts.
+    /// The groups must fit the experts.
     #[track_caller]
     pub fn choose(&self, x: impl ArrayLike) -> Result<ChosenExperts> {
         let logits = self.router.forward(x);
@@ -315,6 +315,7 @@ impl<E: Layer> MixtureOfExperts<E> {
         let (batch, last) = x.shape().split_at(rank - 2);
         let rows = x.reshape([&[batch.iter().product()], last].concat());
         let Routes { dispatch, combine, balance_loss, dropped } = self.routes(&rows)?;
+        // Tokens beyond an expert's capacity have zeros in both masks, so they add nothing.
         let inputs = einsum("gtec,gtd->egcd", &[&dispatch.astype(x.dtype()), &rows]);
         let outputs = apply_experts(inputs)?;
         let y = einsum("gtec,egcd->gtd", &[&combine.astype(outputs.dtype()), &outputs]);
@@ -375,6 +376,7 @@ fn within_groups(scores: Array, groups: ExpertGroups, k: usize) -> Result<Array>
     let grouped = scores.reshape([rows, &[count, size]].concat());
     let (best, _) = lax::top_k(&grouped, ranked_by);
     let (_, chosen) = lax::top_k(&best.sum(-1), kept);
+    // A comparison with 0.5 instead of 0 is safe from rounding.
     let is_kept = one_hot(chosen, count).sum(-2).expand_dims(-1).greater(0.5);
     Ok(where_(is_kept, grouped, 0.0).reshape(scores.shape()))
 }

@@ -66,7 +66,7 @@ impl Fp8DotGeneral {
 
     /// Returns the product of `x`, `[..., in]`, and `kernel`, `[in, out]`. The result is `[..., out]`, in the kernel's dtype.
     ///
-    /// Fails unless the kernel has a floating-point dtype of 16 bits or more.
+    /// The kernel must have a floating-point dtype of 16 bits or more.
     #[track_caller]
     pub fn dot(&self, x: impl ArrayLike, kernel: impl ArrayLike) -> Array {
         let x = x.into_array();

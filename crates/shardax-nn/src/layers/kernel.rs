@@ -47,7 +47,7 @@ pub trait KernelLayer: Sized {
     /// The options that only this layer has.
     type Own;
 
-    /// Fails if the options contradict each other.
+    /// The options must not contradict each other.
     fn shape(own: &Self::Own) -> Result<KernelShape>;
 
     fn make(kernel: Kernel, own: Self::Own) -> Self;

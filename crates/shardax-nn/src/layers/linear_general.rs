@@ -119,6 +119,7 @@ impl LinearGeneral {
         let contract: Vec<usize> = (batch..batch + inputs).collect();
         let dot = self.dot_options(&x, &kernel, &axis, batch);
         let y = dot.dot_general(&x, &kernel, (&axis, &contract), (&batch_dims, &batch_dims));
+        // Ones stand for the dimensions of `x` that are neither batch nor contracted.
         let bias = bias.map(|bias| {
             let free = x.ndim() - batch - inputs;
             bias.reshape([&self.own.batch_sizes, vec![1; free].as_slice(), &self.own.out_features].concat())

@@ -51,7 +51,7 @@ pub struct QuantizedLinear {
 impl QuantizedLinear {
     /// Quantizes the weights of a layer to 4 bits; `group_size` inputs share a scale.
     ///
-    /// Fails unless the number of inputs is a multiple of the group's size.
+    /// The number of inputs must be a multiple of the group's size.
     #[track_caller]
     pub fn new(layer: &Linear, group_size: usize) -> Result<Self> {
         Self::of(layer, group_size, DType::I4, 7)
@@ -59,7 +59,7 @@ impl QuantizedLinear {
 
     /// Quantizes the weights of a layer to 8 bits; all inputs share the scale of an output.
     ///
-    /// Fails without inputs.
+    /// There must be at least one input.
     #[track_caller]
     pub fn int8(layer: &Linear) -> Result<Self> {
         Self::of(layer, layer.kernel.shape().first().copied().unwrap_or(0), DType::I8, 127)

@@ -23,7 +23,7 @@ pub fn softmax_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike) -> 
     -(log_softmax(logits, -1) * labels).sum(-1)
 }
 
-/// Fails if labels are class indices. If there are as many of them as classes, they would otherwise be broadcast as
+/// Labels must not be class indices, because as many indices as there are classes would otherwise be broadcast as
 /// probabilities.
 fn not_indices(logits: &Array, labels: &Array) -> Result<()> {
     labels.check()?;
@@ -41,7 +41,7 @@ fn not_indices(logits: &Array, labels: &Array) -> Result<()> {
     ))
 }
 
-/// Fails if labels are one-hot.
+/// Labels must be class indices: one-hot labels are an error.
 fn not_one_hot(name: &str, logits: &Array, labels: &Array) -> Result<()> {
     labels.check()?;
     if labels.shape() != logits.shape() {

@@ -107,6 +107,7 @@ pub fn ranking_softmax_loss<'a>(
         None => -(labels * log_softmax(logits, -1)).sum(-1),
         Some(mask) => {
             let labels = where_(mask, labels, 0);
+            // Masked logs are -infinity, and their product with a label of 0 would be NaN.
             let logs = log_softmax(where_(mask, &logits, f64::NEG_INFINITY), -1);
             let terms = where_(mask, labels * where_(mask, logs, 0), 0).astype(logits.dtype());
             -terms.sum(-1)

@@ -395,6 +395,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRadam {
             let count = safe_increment(&state.count);
             let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
             let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
+            // The variance of the step size is rectified once enough steps make it reliable.
             let ro_inf = 2.0 / (1.0 - self.b2) - 1.0;
             let dtype = scalar_dtype(&grads);
             let one_minus_b2_power = one_minus_power(self.b2, &count, dtype);
@@ -561,6 +562,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByNovograd {
             let is_first_step = count.equal(1);
             let nu = tree::map2(
                 |g: Array, v: Array| {
+                    // As in Optax, the square of a rounded root, so that the numbers are equal.
                     let new = abs_sq(&g).sum(..).sqrt().square();
                     where_(&is_first_step, &new, (1.0 - self.b2) * &new + self.b2 * v)
                 },

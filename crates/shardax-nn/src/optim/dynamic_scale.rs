@@ -6,7 +6,7 @@ use super::{count, safe_increment};
 use crate::check::within;
 
 /// The dynamic scale of a loss in float16. It is halved when gradients overflow, and doubled after a number of finite
-/// steps. It is a tree that a step takes and returns, like Flax's `dynamic_scale.DynamicScale`.
+/// steps. It is a tree that your step must take and return, like Flax's `dynamic_scale.DynamicScale`.
 ///
 /// Skip steps whose gradients are not finite, for example with [`apply_if_finite`](super::apply_if_finite). In data-parallel
 /// training, average the gradients before [`unscale`](DynamicScale::unscale).
@@ -87,7 +87,7 @@ impl DynamicScale {
     /// Divides the gradients of a scaled loss, any tree, by the scale. Also returns whether they are finite, and the
     /// scale of the next step.
     ///
-    /// Fails when a number of the scale is out of its range.
+    /// Every number of the scale must be in its range.
     #[track_caller]
     pub fn unscale<G: Tree>(&self, grads: G) -> Result<Unscaled<G>> {
         within("DynamicScale", "growth_factor", self.growth_factor, 1.0..f64::INFINITY)?;
@@ -96,6 +96,7 @@ impl DynamicScale {
         let finite = tree::leaves(&grads).iter().map(|g| g.isfinite().all(..)).reduce(|a, b| a & b);
         let is_finite = finite.unwrap_or_else(|| array(true));
         let grow = self.fin_steps.equal(i32::try_from(self.growth_interval).unwrap_or(i32::MAX));
+        // An infinite scale could never shrink again.
         let grown = minimum(&self.scale * self.growth_factor, f32::MAX);
         let fin_scale = where_(&grow & &is_finite, grown, &self.scale);
         let smaller = &self.scale * self.backoff_factor;

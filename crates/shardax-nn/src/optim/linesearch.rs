@@ -21,7 +21,7 @@ pub struct ScaleByZoomLinesearch {
     pub increase_factor: f64,
     /// The sufficient-decrease factor of the slope (Armijo). Default 1e-4.
     pub slope_rtol: f64,
-    /// The fraction of the slope that may remain (curvature condition). Default 0.9.
+    /// The fraction of the slope that can remain (curvature condition). Default 0.9.
     pub curv_rtol: f64,
     /// The relative increase of the value that is tolerated if rounding hides its decrease. `None` tolerates no increase.
     /// Default 1e-6.
@@ -112,7 +112,7 @@ struct Line<'a, P, F> {
 impl ScaleByZoomLinesearch {
     /// Returns the state before the first step.
     ///
-    /// Fails when a number is out of its range.
+    /// Every number must be in its range.
     #[track_caller]
     pub fn init<P: Tree>(&self, params: &P) -> Result<ZoomLinesearchState<P>> {
         let owner = "scale_by_zoom_linesearch";

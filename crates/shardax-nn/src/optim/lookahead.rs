@@ -83,6 +83,7 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<LookaheadPara
     ) -> Result<(LookaheadParams<P>, Self::State)> {
         let (updates, fast_state) = self.fast_optimizer.update(grads.fast, state.fast_state, &params.fast)?;
         let sync = state.steps_since_sync.equal(self.sync_period as i32 - 1);
+        // The slow parameters follow the fast ones by a part of the distance, and the fast ones return to them.
         let distance = tree::map3(|f, u, s| f + u - s, params.fast.clone(), updates.clone(), params.slow.clone())?;
         let (part, rest) = (self.slow_step_size, 1.0 - self.slow_step_size);
         let slow = tree::map(|distance| where_(&sync, &distance * part, zeros_like(&distance)), distance.clone())?;

@@ -75,7 +75,7 @@ pub struct Partition<T> {
     param_labels: Of<String>,
 }
 
-/// Transformations and their labels, as [`partition`] takes them: a tuple of pairs.
+/// Transformations and their labels, which you can pass to [`partition`]: a tuple of pairs.
 pub trait Labelled {
     /// The tuple of the transformations.
     type Transforms;

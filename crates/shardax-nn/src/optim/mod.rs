@@ -102,18 +102,18 @@ pub trait GradientTransformation<P: Tree>: Tree {
 
     /// Returns the state before the first step.
     ///
-    /// Fails if a number of the transformation is out of its range.
+    /// Every number of the transformation must be in its range.
     fn init(&self, params: &P) -> Result<Self::State>;
 
     /// Returns the updates for these gradients (or for the updates of the transformation before it), and the next state.
     ///
-    /// Fails if `grads`, `state` and `params` do not have the same structure.
+    /// `grads`, `state` and `params` must have the same structure.
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)>;
 }
 
 /// Returns `params + updates`. The sum is computed in the promoted dtype, then rounded to the dtypes of `params`.
 ///
-/// Fails if the two have different structures.
+/// Both must have the same structure.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

@@ -97,6 +97,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByMuon {
         in_wide_dtypes(grads, params, |grads, _params| {
             let mu = update_moment(&grads, &state.mu, self.beta, 1)?;
             let count = safe_increment(&state.count);
+            // Nesterov's mean looks one step ahead, so it is corrected for the next count.
             let mean = if self.nesterov {
                 let next_mean = bias_correction(&mu, self.beta, &safe_increment(&count))?;
                 let grads = bias_correction(&grads, self.beta, &count)?;

@@ -57,7 +57,7 @@ impl<P: Tree> GradientTransformation<P> for AddNoise {
 /// Clips the gradients of every example to a length of at most `l2_norm_clip`. Each array must be `[batch, …]`. Returns the
 /// sum over the batch, and the number of clipped examples, int32.
 ///
-/// Fails if the arrays have different batch sizes.
+/// The arrays must have the same batch size.
 ///
 /// ```
 /// use shardax_nn::optim::per_example_global_norm_clip;
@@ -79,6 +79,7 @@ pub fn per_example_global_norm_clip<P: Tree>(grads: &P, l2_norm_clip: f64) -> Re
     }
     let squares = leaves.iter().map(|g| abs_sq(&g.reshape([batch.unwrap_or(0) as i64, -1])).sum(1));
     let ratio = l2_norm_clip / total(squares).sqrt();
+    // A gradient of zeros with a limit of 0 is 0 / 0, which must not reach the sum.
     let ratio = where_(ratio.isnan(), 1, minimum(ratio, 1));
     let clipped = ratio.less(1).sum(..);
     Ok((

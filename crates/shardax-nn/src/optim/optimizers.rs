@@ -225,6 +225,7 @@ pub fn fromage(learning_rate: impl Into<Schedule>) -> Fromage {
             ((value * factor).into(), (factor - 1.0).into())
         }
         schedule => {
+            // Both functions own the schedule, because they outlive this call.
             let again = schedule.clone();
             (
                 Schedule::function(move |step: &Array| {

@@ -416,6 +416,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleBySm3 {
                         .into_iter()
                         .enumerate()
                         .map(|(d, v)| if rank < 2 { v } else { v.expand_dims(&dims_except(rank, d)[..]) });
+                    // Every dimension's maximum is an upper bound of an element's sum, so the smallest is the tightest.
                     let before = spread.reduce(minimum).unwrap_or_else(|| zeros_like(&g));
                     let sum = new_weight * g.square() + self.b2 * before;
                     mu.push(

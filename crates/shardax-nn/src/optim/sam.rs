@@ -73,6 +73,7 @@ impl<P: Tree, T: GradientTransformation<P>, A: GradientTransformation<P>> Gradie
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         let SamState { steps_since_sync, opt_state, adv_state, cache } = state;
         let (first, last) = (steps_since_sync.equal(0), steps_since_sync.equal(self.sync_period.saturating_sub(1)));
+        // Both optimizers run at every step, and the counter selects the results.
         let (away, adv_next) = self.adv_optimizer.update(grads.clone(), adv_state.clone(), params)?;
         let away = tree::map(|u| -u, away)?;
         let (step, opt_next) = self.optimizer.update(grads, opt_state.clone(), &cache)?;

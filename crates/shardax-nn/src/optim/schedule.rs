@@ -396,7 +396,7 @@ impl Schedule {
 
     /// Returns the number at a step, a float32 scalar. Steps count from 0.
     ///
-    /// Fails if a number is not finite, if a cosine has no steps, if a scale is negative, or if there is no boundary between
+    /// Numbers must be finite, a cosine must have steps, and scales must not be negative. There must be a boundary between
     /// two joined schedules.
     #[track_caller]
     pub fn at(&self, step: impl ArrayLike) -> Array {

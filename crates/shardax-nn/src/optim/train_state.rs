@@ -154,7 +154,7 @@ impl fmt::Debug for Transformation {
     }
 }
 
-/// Gradients as [`Optimizer::update`] takes them: of a whole model, or of some of its variables by their key paths.
+/// Gradients that you can pass to [`Optimizer::update`]: of an entire model, or of some of its variables by their key paths.
 pub trait Gradients {
     /// Returns the gradients of the variables that `filter` selects.
     fn of(self, filter: &Filter) -> State;
@@ -337,7 +337,7 @@ impl<M: Module> Optimizer<M> {
 
     /// Updates the model and the state in place. If the update fails, both do not change.
     ///
-    /// Fails if the gradients are not the gradients of the variables that the optimizer updates.
+    /// The gradients must be the gradients of the variables that the optimizer updates.
     #[track_caller]
     pub fn update(&mut self, grads: impl Gradients) -> Result<()> {
         let (params, grads) = (self.params(), grads.of(&self.wrt));

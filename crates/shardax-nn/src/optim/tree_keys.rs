@@ -25,7 +25,7 @@ pub fn get_all_with_path<T: Tree>(tree: &T, key: &str) -> Vec<(String, Array)> {
 
 /// The array of a tree at or below an entry of this name: a step count, a learning rate.
 ///
-/// Fails unless there is exactly one; [`get_all_with_path`] returns several.
+/// There must be exactly one; [`get_all_with_path`] can return several.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -57,7 +57,7 @@ fn missing<T: Tree>(tree: &T, key: &str) -> Error {
 
 /// The tree with `value` for each array at or below an entry of this name.
 ///
-/// Fails if there is none, and where the value has another type than the replaced one; plain numbers are converted.
+/// There must be at least one, and the value must have the type of the replaced one; plain numbers are converted.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -78,6 +78,7 @@ pub fn set<T: Tree>(tree: &T, key: &str, value: impl ArrayLike) -> Result<T> {
             if !names(path, key) {
                 return Ok(old);
             }
+            // Plain numbers adopt the dtype of the value that they replace.
             let new = if value.weak_type() { value.astype(old.dtype()) } else { value.clone() };
             if (new.dtype(), new.shape()) == (old.dtype(), old.shape()) {
                 return Ok(new);

@@ -11,7 +11,7 @@ thread_local! {
 }
 
 /// Returns true if this thread is inside a function that a program calls. The program continues when the function
-/// returns, so waiting here for the program or for the plugin's threads may never end.
+/// returns, so waiting here for the program or for the plugin's threads can block forever.
 #[inline]
 pub fn in_function() -> bool {
     INSIDE.get()

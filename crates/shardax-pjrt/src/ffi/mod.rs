@@ -9,7 +9,7 @@
 //!     : (tensor<4xf32>) -> tensor<4xf32>
 //! ```
 //!
-//! The plugin calls it on its own threads, concurrently if several devices reach the call. It may block.
+//! The plugin calls it on its own threads, concurrently if several devices reach the call. It can block.
 
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
@@ -271,7 +271,7 @@ impl<'a> CallFrame<'a> {
 }
 
 /// The error of a host function that failed in the running launch with this [number](CallFrame::run_id), or in a launch
-/// whose results it uses. After such an error, values may be computed from zeros.
+/// whose results it uses. After such an error, values can be computed from zeros, so you should not use them.
 pub fn failure_of_run(run_id: i64) -> Option<Error> {
     launch_failure::failure(run_id)
 }

@@ -15,7 +15,7 @@ pub(crate) struct Summary {
     pub(crate) donated: Vec<usize>,
     /// Devices exchange data, in collectives or through host functions.
     pub(crate) has_collectives: bool,
-    /// The program calls functions that the host may have registered.
+    /// The program calls functions that the host can register.
     pub(crate) calls_host: bool,
     /// The layout of each parameter.
     pub(crate) parameter_layouts: Vec<Layout>,

@@ -100,7 +100,7 @@ impl<'a> Loops<'a> {
     /// The value of an instruction, or of the element of its tuple that `path` selects, innermost first.
     ///
     /// It follows copies, tuples and calls up to parameters, and additions and subtractions of constants. Other
-    /// instructions have no known value. `depth` limits the recursion, because a damaged module may contain cycles.
+    /// instructions have no known value. `depth` limits the recursion, because a damaged module can contain cycles.
     fn number(&self, id: i64, path: &mut Vec<i64>, scope: &Scope, depth: usize) -> Option<Number> {
         let depth = depth.checked_sub(1)?;
         let instruction = *self.instructions.get(&id)?;

@@ -52,7 +52,7 @@ impl<'a> Wire<'a> {
         Ok(Wire { fields })
     }
 
-    /// Like [`Wire::parse`], for bytes that may be owned.
+    /// Like [`Wire::parse`], for bytes that you can own or borrow.
     pub(crate) fn parse_cow(bytes: Cow<'a, [u8]>) -> Result<Wire<'a>> {
         match bytes {
             Cow::Borrowed(bytes) => Wire::parse(bytes),

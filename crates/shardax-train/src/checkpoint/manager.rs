@@ -248,7 +248,7 @@ impl CheckpointManager {
         Checkpoint::read(&path)
     }
 
-    /// Restores the tree that was saved as this step, given a tree like it. [`Checkpoint::restore`] lists what may
+    /// Restores the tree that was saved as this step, given a tree like it. [`Checkpoint::restore`] lists what can
     /// differ.
     #[track_caller]
     pub fn restore<T: Tree>(&self, step: u64, like: &T) -> Result<T> {

@@ -259,7 +259,7 @@ impl Checkpoint {
         infos.collect()
     }
 
-    /// Restores the saved tree. `like` is a tree of the same structure, whose arrays may be types only
+    /// Restores the saved tree. `like` is a tree of the same structure, whose arrays can be types only
     /// ([`shape_dtype_struct`], [`eval_shape`]).
     ///
     /// Each array is restored with the sharding of the corresponding array in `like`, regardless of its sharding when

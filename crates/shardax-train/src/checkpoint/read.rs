@@ -79,7 +79,7 @@ fn missing(folder: &Path, manifest: &Path) -> Fault {
     Error::new(ErrorKind::Value, format!("no checkpoint at {}: {reason}", folder.display())).help(help).into()
 }
 
-/// Checks the version first: another version's manifest may have other meanings.
+/// Checks the version first: another version's manifest can have other meanings.
 fn check_version(manifest: &Path, text: &[u8]) -> Result<(), Fault> {
     let head: serde_json::Value = serde_json::from_slice(text).map_err(|error| damaged(manifest, error))?;
     let (format, version) = (head["format"].as_str(), head["version"].as_u64());

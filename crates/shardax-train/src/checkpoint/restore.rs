@@ -93,7 +93,7 @@ impl RestoreOptions {
         self
     }
 
-    /// Sets whether the checkpoint may have additional arrays. By default they are an error that names them, except
+    /// Sets whether the checkpoint can have additional arrays. By default they are an error that names them, except
     /// with [`filter`](RestoreOptions::filter).
     pub fn allow_extra(mut self, allow: bool) -> Self {
         self.allow_extra = allow;

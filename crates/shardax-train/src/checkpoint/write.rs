@@ -32,7 +32,7 @@ pub(super) struct Job {
     pub step: Option<u64>,
     pub metrics: BTreeMap<String, Option<f64>>,
     pub metadata: serde_json::Value,
-    /// True if an existing checkpoint may be replaced.
+    /// True if the save can replace an existing checkpoint.
     pub replace: bool,
     /// The time to wait for other processes.
     pub timeout: Duration,

@@ -91,7 +91,7 @@ impl Augment {
 
     /// Returns the `number`th variant of an image.
     ///
-    /// Fails when the image is not uint8 `[rows, columns, channels]`, or the strength of colours is not finite.
+    /// The image must be uint8 `[rows, columns, channels]`, and the strength of colours must be finite.
     #[track_caller]
     pub fn image(&self, number: u64, image: &HostArray) -> Result<HostArray> {
         let location = std::panic::Location::caller();
@@ -193,7 +193,7 @@ impl Augment {
         }
     }
 
-    /// The rows or columns of a square around a random pixel. The square may extend beyond the image.
+    /// The rows or columns of a square around a random pixel. The square can extend beyond the image.
     fn random_span(&self, size: usize, random: &mut fastrand::Rng) -> Range<usize> {
         let begin = random.usize(0..size) as i64 - (self.cutout / 2) as i64;
         let end = begin.saturating_add(self.cutout as i64).min(size as i64);

@@ -73,7 +73,7 @@ impl CsvOptions {
         self
     }
 
-    /// Chooses columns by their names; others may hold anything, such as text.
+    /// Chooses columns by their names; others can hold anything, such as text.
     pub fn columns<N: Into<String>>(mut self, columns: impl IntoIterator<Item = N>) -> Self {
         self.columns = Some(columns.into_iter().map(Into::into).collect());
         self
@@ -105,7 +105,7 @@ impl CsvOptions {
         self
     }
 
-    /// Reads the table, which may be a gzip file. An example has each column by its name, float32 `[]`.
+    /// Reads the table, which can be a gzip file. An example has each column by its name, float32 `[]`.
     ///
     /// Fails, with the file, the line and its offset in bytes, if a line has a different number of columns, or a value is
     /// not a number; and for a chosen column that does not exist.
@@ -275,7 +275,7 @@ fn days(text: &str) -> Option<f64> {
     Some((days - 719_468) as f64 + (hour * 3600.0 + minute * 60.0 + second) / 86_400.0)
 }
 
-/// Reads a table of numbers with the columns' names in its first line, which may be a gzip file. An example has each
+/// Reads a table of numbers with the columns' names in its first line. You can pass a gzip file too. An example has each
 /// column by its name, float32 `[]`. Use [`CsvOptions`] to choose columns, and a treatment of gaps.
 ///
 /// ```

@@ -20,7 +20,7 @@ pub struct HostArray {
 /// The named arrays of an example, or of a batch.
 pub type Example = BTreeMap<String, HostArray>;
 
-/// Creates a named array of an example. Fails if the number of elements does not match the shape.
+/// Creates a named array of an example. The number of elements must match the shape.
 ///
 /// ```
 /// use shardax_train::data::{Example, arrays, field};
@@ -58,7 +58,7 @@ pub fn arrays<const N: usize>(example: &Example, names: [&str; N]) -> Result<[Ar
 }
 
 impl HostArray {
-    /// Creates an array of these elements. Fails if their number does not match the shape.
+    /// Creates an array of these elements, whose number must match the shape.
     ///
     /// ```
     /// use shardax_train::data::HostArray;
@@ -76,7 +76,7 @@ impl HostArray {
         HostArray::from_bytes(bytes, T::DTYPE, shape)
     }
 
-    /// Creates an array of bytes in native byte order. Fails if their number does not match dtype and shape.
+    /// Creates an array of bytes in native byte order, whose number must match dtype and shape.
     #[track_caller]
     pub fn from_bytes(bytes: Vec<u8>, dtype: DType, shape: &[usize]) -> Result<HostArray> {
         let want = shape.iter().try_fold(dtype.byte_size(), |n, d| n.checked_mul(*d));
@@ -89,7 +89,7 @@ impl HostArray {
         Ok(HostArray { dtype, shape: shape.to_vec(), bytes })
     }
 
-    /// Returns the same elements with another shape. Fails if it has a different number of elements.
+    /// Returns the same elements with another shape, which must have the same number of elements.
     ///
     /// ```
     /// use shardax_train::data::HostArray;
@@ -117,7 +117,7 @@ impl HostArray {
         &self.bytes
     }
 
-    /// Copies the elements to a vector. Fails when `T` is not the dtype.
+    /// Copies the elements to a vector. `T` must be the dtype.
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype {

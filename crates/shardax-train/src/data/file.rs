@@ -33,7 +33,7 @@ pub(crate) fn text(path: &Path) -> Result<String> {
     })
 }
 
-/// Opens a regular file. Opening a FIFO would block, and a device may have no end.
+/// Opens a regular file. Opening a FIFO would block, and a device can have no end.
 pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
     let about = fs::metadata(path)?;
     let message = match about.file_type() {

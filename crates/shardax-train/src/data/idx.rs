@@ -9,7 +9,7 @@ use super::HostArray;
 use super::file::Bytes;
 use super::source::InMemory;
 
-/// Reads the array in an IDX file, which may be a gzip file.
+/// Reads the array in an IDX file, which can be a gzip file.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("shardax-doc-idx-{}", std::process::id()));

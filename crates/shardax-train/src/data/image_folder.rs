@@ -29,7 +29,7 @@ use super::{Example, HostArray, Source};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a folder that cannot be read, or has no subfolder with an image.
+/// The folder must have a subfolder with an image.
 #[track_caller]
 pub fn image_folder(root: impl AsRef<Path>) -> Result<ImageFolder> {
     let location = std::panic::Location::caller();

@@ -17,7 +17,7 @@ pub struct Mix<S> {
 }
 
 impl<S: Stream> Mix<S> {
-    /// Mixes streams by weight. Fails without streams, and if a weight is negative or not finite, or all are 0.
+    /// Mixes streams by weight. You must pass at least one stream; weights must be finite and not negative, and one must be positive.
     ///
     /// ```
     /// use shardax_train::data::{Mix, Source, Stream};

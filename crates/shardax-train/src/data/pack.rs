@@ -15,7 +15,7 @@ use super::{Example, HostArray};
 pub struct Pack<S> {
     inner: S,
     length: usize,
-    /// True if a text may continue in the next row; otherwise each row begins with a new text.
+    /// True if a text can continue in the next row; otherwise each row begins with a new text.
     split: bool,
     /// The text that is not completely packed yet, and the number of its places that are.
     text: Option<(Vec<i32>, usize)>,
@@ -142,7 +142,7 @@ impl<S: Stream<Item = Example>> Stream for Pack<S> {
     fn next_item(&mut self) -> Option<Result<Example>> {
         if self.length == 0 {
             let error = Error::new(ErrorKind::Value, "a row needs room for at least one token, got a length of 0");
-            return Some(Err(error.help("give a length of 1 or more")));
+            return Some(Err(error.help("pass a length of 1 or more")));
         }
         let row = match self.fill()? {
             Ok(row) => row,

@@ -35,7 +35,7 @@ impl<S: Stream> ShuffleBuffer<S> {
     fn fill(&mut self) -> Result<()> {
         // Only the items' size is known before they are read, not the memory that they refer to.
         let message = format!("a shuffle buffer of {} items", self.size);
-        let help = "give a smaller size, or shuffle all examples of a source with `shuffled`";
+        let help = "pass a smaller size, or shuffle all examples of a source with `shuffled`";
         room_for(self.size, size_of::<Result<S::Item>>(), &message, help)?;
         self.begin = self.inner.position();
         let read: Vec<Result<S::Item>> = self.inner.items().take(self.size).collect();

@@ -137,7 +137,7 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// Creates a source of the rows of these arrays. Fails if their numbers of rows differ.
+    /// Creates a source of the rows of these arrays, which must have the same number of rows.
     #[track_caller]
     pub fn new<N: Into<String>>(fields: impl IntoIterator<Item = (N, HostArray)>) -> Result<Self> {
         let fields: Example = fields.into_iter().map(|(name, x)| (name.into(), x)).collect();
@@ -149,7 +149,7 @@ impl InMemory {
                 let have: Vec<String> =
                     fields.iter().map(|(name, x)| format!("{name}: {}{:?}", x.dtype(), x.shape())).collect();
                 Err(Error::new(ErrorKind::Value, format!("the arrays have not as many rows: {have:?}"))
-                    .help("give arrays whose first dimension is the number of examples")
+                    .help("pass arrays whose first dimension is the number of examples")
                     .at(std::panic::Location::caller()))
             }
         }

@@ -24,7 +24,7 @@ use super::{Example, HostArray, Source};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a length of 0, and for a file that cannot be read or is shorter than one window.
+/// The length must be positive, and the file must have at least one window.
 #[track_caller]
 pub fn text_windows(path: impl AsRef<Path>, length: usize) -> Result<TextWindows> {
     let location = std::panic::Location::caller();
@@ -100,7 +100,7 @@ fn window(tokens: &[i32]) -> Result<Example> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a length of 0, and for fewer than `length + 1` tokens.
+/// The length must be positive, and there must be at least `length + 1` tokens.
 #[track_caller]
 pub fn token_windows(tokens: Vec<i32>, length: usize) -> Result<TokenWindows> {
     if length == 0 || tokens.len() <= length {

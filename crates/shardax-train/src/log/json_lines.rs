@@ -125,7 +125,7 @@ impl Logger for JsonLines {
         Ok(())
     }
 
-    /// Fails for a number named `step`, because each line has the step under that name.
+    /// You cannot name a number `step`, because each line has the step under that name.
     fn log(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Result<()> {
         if values.contains_key("step") {
             let message = format!(

@@ -37,7 +37,7 @@ pub type Values = BTreeMap<String, f64>;
 pub struct StepContext<'a, S> {
     /// The step, counted from 1.
     pub step: u64,
-    /// The state after the step. It may still be being computed.
+    /// The state after the step. Devices can still be computing it.
     pub state: &'a S,
 }
 
@@ -59,7 +59,7 @@ pub enum Control {
 /// order.
 ///
 /// A step is any function of a state and a batch that returns the next state and its metrics, usually a function
-/// compiled by [`jit`](jit()) or [`pmap`](pmap()). It may donate the state.
+/// compiled by [`jit`](jit()) or [`pmap`](pmap()). It can donate the state.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

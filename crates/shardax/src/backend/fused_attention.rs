@@ -111,7 +111,7 @@ enum Form {
     Output,
     /// `[..., heads, queries]`.
     PerQuery,
-    /// `[..., heads, queries, keys]`, where dimensions may be 1.
+    /// `[..., heads, queries, keys]`, where dimensions can be 1.
     Scores,
     /// `[...]`, or `[..., positions]`.
     Batch,

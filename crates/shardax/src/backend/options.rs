@@ -18,7 +18,7 @@ pub(crate) enum Effort {
     Quick,
 }
 
-/// Options that must be off on CPU, because numbers may be wrong otherwise; each has its quirk.
+/// Options that must be off on CPU, because numbers can be wrong otherwise; each has its quirk.
 const CPU_WORKAROUNDS: [(&str, &str); 2] =
     [("xla_cpu_enable_fast_min_max", "fast-extremes-drop-nan"), ("xla_cpu_use_xnnpack", "stale-packed-operands")];
 
@@ -66,7 +66,7 @@ fn unknown_options() -> MutexGuard<'static, Vec<&'static str>> {
     UNKNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Continues without an option that the plugin does not know. Warns if numbers may be wrong now.
+/// Continues without an option that the plugin does not know. Warns if numbers can be wrong now.
 pub(crate) fn forget_option(option: &'static str) {
     unknown_options().push(option);
     // A plugin that does not know the option of YNNPACK has no YNNPACK, so its numbers are not wrong.

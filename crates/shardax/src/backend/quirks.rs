@@ -278,7 +278,7 @@ const TABLE: &[Quirk] = &[
     },
 ];
 
-/// The names in `SHARDAX_QUIRKS`. Warns of the defects that programs may have because of it, and of names that are not
+/// The names in `SHARDAX_QUIRKS`. Warns of the defects that programs can have because of it, and of names that are not
 /// in the table.
 static DISABLED: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let names = QUIRKS.get().unwrap_or_default();

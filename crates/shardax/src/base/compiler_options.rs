@@ -59,7 +59,7 @@ pub fn gpu_training() -> Vec<(&'static str, CompilerOption)> {
 ///
 /// ```
 /// use shardax::prelude::*;
-/// // Options of other platforms are left out, so a program may set both.
+/// // Options of other platforms are left out, so a program can set both.
 /// config::set_compiler_options(config::gpu_training());
 /// config::set_compiler_options(config::tpu_training());
 /// ```
@@ -114,7 +114,7 @@ impl CompilerOptions {
         self
     }
 
-    /// The options that a platform supports, because a function may set options for several platforms.
+    /// The options that a platform supports, because a function can set options for several platforms.
     pub fn on<'a>(&'a self, platform: &'a str) -> impl Iterator<Item = (&'a str, &'a CompilerOption)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value)).filter(move |(name, _)| {
             let platforms = PLATFORM_PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));

@@ -128,7 +128,7 @@ pub fn set_client_options(options: ClientOptions) -> Result<()> {
 /// `jax_compilation_cache_dir`; the environment variable `SHARDAX_COMPILATION_CACHE_DIR`). By default it is
 /// `shardax/programs` in the user's cache (`$XDG_CACHE_HOME` or `~/.cache`); an empty path turns it off.
 ///
-/// You can set it at any time; it applies to later compilations. Any number of processes may share a directory; see
+/// You can set it at any time; it applies to later compilations. Any number of processes can share a directory; see
 /// [`set_compilation_cache_max_size`] for its size limit. A program is found again by the same plugin with the same
 /// options on a processor of the same kind. A damaged file causes a warning and a compilation.
 ///

@@ -30,7 +30,7 @@ pub(crate) fn index() -> DType {
     if is_x64() { DType::I64 } else { DType::I32 }
 }
 
-/// The dtype of a plain number. It adopts the dtype of other operands, so it may be wide anywhere.
+/// The dtype of a plain number. It adopts the dtype of other operands, so it can be wide anywhere.
 pub(crate) fn of_number(narrow: DType) -> DType {
     match narrow {
         DType::F32 if is_x64() => DType::F64,

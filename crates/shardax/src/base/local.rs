@@ -1,7 +1,7 @@
 //! Thread locals that last to the very end of their thread.
 //!
 //! A thread local with a destructor is gone while the thread's later destructors run. Accessing it then panics at a
-//! point where a panic aborts the process. A user's own thread local may compute when it is dropped, so the thread
+//! point where a panic aborts the process. A user's own thread local can compute when it is dropped, so the thread
 //! locals here have no destructor; instead their memory is freed whenever they are empty.
 
 use std::cell::{Cell, RefCell};
@@ -76,7 +76,7 @@ impl<T: Copy> Drop for Restore<T> {
     }
 }
 
-/// A method of cells whose guards are dropped in the reverse order of their creation. For guards that users may drop in
+/// A method of cells whose guards are dropped in the reverse order of their creation. For guards that users can drop in
 /// any order, use [`Guarded`].
 pub(crate) trait CellKey<T: Copy + 'static> {
     /// Sets the value until the guard is dropped.

@@ -22,7 +22,7 @@ pub enum PrngImpl {
     /// Threefry-2x32, the default: equal bits on all platforms, however arrays are sharded.
     Threefry2x32,
     /// The device's own generator (JAX's `rbg`). Keys are split like Threefry keys. Bits differ between platforms, and
-    /// may differ between versions of XLA; on CPU they do not depend on how arrays are sharded. `vmap` over keys draws
+    /// can differ between versions of XLA; on CPU they do not depend on how arrays are sharded. `vmap` over keys draws
     /// for one key after the other, while JAX draws for all keys with the first one.
     Rbg,
 }

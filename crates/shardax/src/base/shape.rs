@@ -33,7 +33,7 @@ pub fn normalize_axis(axis: isize, rank: usize) -> Result<usize> {
 }
 
 /// Types accepted as a shape: `[2, 3]`, a slice, a `Vec`, a number, `()` for a scalar, or a tuple. The sizes in a tuple
-/// may have different types: `(n, -1)` with `n: usize`.
+/// can have different types: `(n, -1)` with `n: usize`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a shape",
     label = "not a shape",

@@ -1,4 +1,4 @@
-//! Stack growth for recursion over functions and trees that users may nest to any depth.
+//! Stack growth for recursion over functions and trees that users can nest to any depth.
 
 /// The stack needed for one level: a function being traced, a program being interpreted, a tree.
 const MIN_REMAINING_BYTES: usize = 384 << 10;

@@ -33,7 +33,7 @@ pub trait Function<Args: Tree> {
         (size_of_val(self) == 0).then(|| hash_of(typeid::of::<Self>()))
     }
 
-    /// Applies the function. Arguments may be values or references, and plain numbers where arrays are expected.
+    /// Applies the function. Arguments can be values or references, and plain numbers where arrays are expected.
     ///
     /// A single argument is passed bare: `f.call(&x)`. Several arguments are passed as a tuple: `f.call((&x, 1.0))`. A
     /// function without arguments is called as `f.call(())`.

@@ -1,6 +1,6 @@
 //! The core layer: programs and their tracer, arrays, trees, the `Primitive` trait, and lowering.
 //!
-//! Tracing, arrays and lowering refer to each other, because an array may be a value of a trace, and a trace is lowered
+//! Tracing, arrays and lowering refer to each other, because an array can be a value of a trace, and a trace is lowered
 //! to text. Nothing here names a particular primitive.
 
 pub(crate) mod argnums;

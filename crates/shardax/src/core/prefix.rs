@@ -93,7 +93,7 @@ fn is_named(key: &str, name: &str) -> bool {
 fn prefix_error(what: &str, path: &str, entries: String, children: Option<&[(String, TreeDef)]>) -> Error {
     let parts = children.map_or_else(|| "no children (it is an array)".to_owned(), children_text);
     err!(Value, "{what} tree prefix error: {what}{path} has {entries}, but the corresponding value has {parts}").help(
-        "give one entry for each part of the value that has arrays, in order or by name, or one entry for all of it",
+        "pass one entry for each part of the value that has arrays, in order or by name, or one entry for all of it",
     )
 }
 

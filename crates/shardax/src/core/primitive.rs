@@ -144,7 +144,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// [`vary`](Primitive::vary) sets the `vma` of the results.
     fn infer(&self, args: &[Aval]) -> Result<Avals>;
 
-    /// Returns `true` if operands and results may be random keys, because the primitive moves or compares elements of
+    /// Returns `true` if operands and results can be random keys, because the primitive moves or compares elements of
     /// any type. By default only primitives with sub-programs return `true`; the operations inside are checked
     /// separately.
     fn accepts_keys(&self) -> bool {
@@ -213,7 +213,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         false
     }
 
-    /// The mesh of the results, if operands may be on another mesh.
+    /// The mesh of the results, if operands can be on another mesh.
     #[doc(hidden)]
     fn enters_mesh(&self) -> Option<AbstractMesh> {
         None
@@ -255,7 +255,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         None
     }
 
-    /// The program that the primitive calls, if other equations may call the same one.
+    /// The program that the primitive calls, if other equations can call the same one.
     #[doc(hidden)]
     fn callee(&self) -> Option<&SharedProgram> {
         None
@@ -311,7 +311,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         None
     }
 
-    /// Computes the results and threads a state through the sub-programs, which may change it.
+    /// Computes the results and threads a state through the sub-programs, which can change it.
     #[doc(hidden)]
     fn thread_state(&self, _thread: &dyn ThreadState, _args: &[Array], _state: &mut Vec<Array>) -> Result<Outputs> {
         Err(err!(
@@ -330,7 +330,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
 /// A state threaded through a program from equation to equation: a list of arrays.
 #[doc(hidden)]
 pub trait ThreadState {
-    /// Returns `true` if an equation of this program may change the state.
+    /// Returns `true` if an equation of this program can change the state.
     fn concerns(&self, program: &Program) -> bool;
 
     /// Applies an equation without sub-programs, and updates the state.

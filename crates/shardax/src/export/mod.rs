@@ -151,7 +151,7 @@ impl ExportOptions {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// The function is traced for about ten sizes of each symbol, including the bounds. Its programs may differ only in
+    /// The function is traced for about ten sizes of each symbol, including the bounds. Its programs can differ only in
     /// numbers that are sums and products of the symbols: sizes, and constants such as the divisor of a mean. If they
     /// differ otherwise, for example because of a loop over the rows or a decision that depends on the number of rows,
     /// [`export`](ExportOptions::export) fails with the line. For a size of 1 only the types of the results are

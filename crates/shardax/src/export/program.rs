@@ -263,6 +263,7 @@ impl Exchanged {
             return Err(err!(Value, "{name} was exported for {count} devices, and an argument is on {others}")
                 .help("move the arguments to as many devices with `device_put`, or export the function for theirs"));
         }
+        // The first devices are only a guess while an argument is traced.
         let is_known = devices.is_some() || !leaves.iter().any(Array::is_traced);
         let mesh = match devices {
             Some(devices) => Mesh::new(devices, axes),

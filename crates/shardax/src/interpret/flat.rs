@@ -73,7 +73,7 @@ pub(crate) fn avals_of(flat: &Flat) -> Result<Vec<Aval>> {
     avals_if(flat, Array::check)
 }
 
-/// The types of the leaves. Leaves may be arrays without values.
+/// The types of the leaves. Leaves can be arrays without values.
 pub(crate) fn types_of(flat: &Flat) -> Result<Vec<Aval>> {
     avals_if(flat, |leaf| if leaf.is_only_type() { Ok(()) } else { leaf.check() })
 }

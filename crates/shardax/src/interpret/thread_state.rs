@@ -1,4 +1,4 @@
-//! Threads a state through a program. Each equation may change it, and loops, branches and calls carry it.
+//! Threads a state through a program. Each equation can change it, and loops, branches and calls carry it.
 //!
 //! The state is a list of arrays: the first failed check so far, or the token that keeps effects in order.
 
@@ -57,7 +57,7 @@ pub(crate) fn thread_state(
     })
 }
 
-/// Adds the state to the program before its inputs and outputs. The returned state may have other types, with an entry
+/// Adds the state to the program before its inputs and outputs. The returned state can have other types, with an entry
 /// for each device of a `shard_map`.
 pub(crate) fn thread_call(program: &Program, thread: &dyn ThreadState, state: &[Array]) -> Result<Traced> {
     traced(program, 0, state, |args, state| thread_eval(program, thread, args, state))

@@ -101,12 +101,8 @@ impl<F, Args> AutoAxes<F, Args> {
         let to = self.out_sharding.resolve(&out.def, "auto_axes out_sharding")?;
         let leaves = out.leaves.iter().zip(&to).map(|(leaf, like)| {
             let Some(like) = like else {
-                return Err(err!(
-                    Type,
-                    "Missing required keyword argument: out_sharding, of a result of type {}",
-                    leaf.type_name()
-                )
-                .help("say how results are sharded: `auto_axes(f).out_sharding(P![..])`"));
+                return Err(err!(Type, "`out_sharding` is missing for a result of type {}", leaf.type_name())
+                    .help("say how results are sharded: `auto_axes(f).out_sharding(P![..])`"));
             };
             leaf.check()?;
             Ok(leaf.sharded_from(inner, &of_mesh(like, outer, leaf)?))
@@ -217,12 +213,8 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
                 .map(|(i, x): (usize, &Array)| match &to[i] {
                     _ if x.is_number() => Ok(x.clone()),
                     Some(like) => Ok(x.sharded_from(&outer, &of_mesh(like, &inner, x)?)),
-                    None => Err(err!(
-                        Type,
-                        "Missing required keyword argument: in_sharding, of an argument of type {}",
-                        x.type_name()
-                    )
-                    .help("say how arguments are sharded: `explicit_axes(f).in_sharding(P![..])`")),
+                    None => Err(err!(Type, "`in_sharding` is missing for an argument of type {}", x.type_name())
+                        .help("say how arguments are sharded: `explicit_axes(f).in_sharding(P![..])`")),
                 })
                 .collect::<Result<_>>()?;
             let args = Flat { leaves, def: args.def.clone() };

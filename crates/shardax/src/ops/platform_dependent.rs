@@ -19,7 +19,7 @@ use crate::shape::Shape;
 use crate::source;
 
 /// Applies the branch of the platform that the program is compiled for, `cpu`, `cuda`, `rocm`, `gpu` or `tpu`; `default`
-/// is for all others. The other branches are traced too, but no part of the compiled program. A branch may use
+/// is for all others. The other branches are traced too, but no part of the compiled program. A branch can use
 /// operations that other platforms lack, such as a kernel exported for its own.
 ///
 /// ```
@@ -56,7 +56,7 @@ fn select_branch<T: Tree, B: Branches<T>>(
             "platform_dependent got {} branches for the platforms {platforms:?}",
             branches.count()
         )
-        .help("give one function for each platform, in the same order"));
+        .help("pass one function for each platform, in the same order"));
     }
     let platform_names = ["cpu", "cuda", "rocm", "gpu", "tpu", "default"];
     if let Some(unknown) = platforms.iter().find(|name| !platform_names.contains(name)) {

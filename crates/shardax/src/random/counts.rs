@@ -274,7 +274,7 @@ pub fn multinomial(key: impl Borrow<Array>, n: impl ArrayLike, p: impl ArrayLike
                     "multinomial needs probabilities in the last dimension, got {}",
                     p.type_name()
                 )
-                .help("give a probability for each outcome"));
+                .help("pass a probability for each outcome"));
             };
             let n = n.broadcast_to(lead);
             n.check()?;

@@ -484,7 +484,7 @@ impl ChoiceOptions {
             if p.shape() != [n] || p.dtype().category() != Category::Float {
                 bail!(
                     Value,
-                    "p must be None or a 1D vector with the same size as a.shape[axis]: p is {} for {n} entries",
+                    "the probabilities must be a vector of {n} numbers, one for each entry, but got {}",
                     p.type_name()
                 );
             }

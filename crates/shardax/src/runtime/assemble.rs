@@ -107,7 +107,7 @@ pub fn make_array_from_single_device_arrays(
 fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Array> {
     const ONE_EACH: &str = "pass one array on each device of the sharding, in any order: `device_put(part, device)`";
     sharding.check_constrained("make_array_from_single_device_arrays")?;
-    let want = sharding.shard_shape(shape)?;
+    sharding.shard_shape(shape)?;
     let devices: Vec<&Device> = sharding.devices().iter().filter(|d| d.is_addressable()).collect();
     let parts: Vec<Arc<Concrete>> = parts.iter().map(Array::concrete).collect::<Result<_>>()?;
     if parts.len() != devices.len() || parts.is_empty() {
@@ -121,30 +121,8 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
     }
     // Checks every part before any is used, so that the error names the part.
     let dtype = parts[0].aval.dtype;
-    for part in &parts {
-        let aval = Aval::new(dtype, shape);
-        if part.buffers.len() != 1 {
-            return Err(err!(
-                Value,
-                "When making an array from single-device arrays the input arrays must have one shard each. An argument array of type {} had {} shards",
-                part.aval,
-                part.buffers.len()
-            )
-            .help("pass its parts, which `addressable_shards` returns, or move the array with `device_put(x, sharding)`"));
-        }
-        if part.aval.dtype != dtype {
-            return Err(err!(
-                Type,
-                "the arrays that {aval} is made of must have matching dtypes. Got {}, expected {dtype}",
-                part.aval.dtype
-            )
-            .help("convert the arrays to one dtype with `astype`"));
-        }
-        if part.aval.shape != want {
-            return Err(wrong_shape(&want, &part.aval.shape, &aval, &sharding)
-                .help("pass the shape of the entire array; the sharding determines the part on each device"));
-        }
-    }
+    let aval = Aval::new(dtype, shape);
+    parts.iter().try_for_each(|part| check_part(part, &aval, &sharding))?;
     let part_devices: Vec<&Device> = parts.iter().map(|p| &p.sharding.devices()[0]).collect();
     if (1..part_devices.len()).any(|i| part_devices[..i].contains(&part_devices[i])) {
         return Err(err!(
@@ -165,20 +143,43 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
     }
     let layout = parts[0].sharding.layout();
     if parts.iter().any(|part| part.sharding.layout() != layout) {
-        return Err(err!(
-            Value,
-            "the arrays that {} is made of must have one layout in memory",
-            Aval::new(dtype, shape)
-        )
-        .help("move all parts to the layout of the first with `device_put(part, Format::new(layout, device))`"));
+        return Err(err!(Value, "the arrays that {aval} is made of must have one layout in memory")
+            .help("move all parts to the layout of the first with `device_put(part, Format::new(layout, device))`"));
     }
     let sharding = sharding.in_layout(layout);
     layouts::check(&sharding, shape)?;
     let in_order = devices.iter().filter_map(|device| parts.iter().find(|p| p.sharding.devices()[0] == **device));
     let buffers = in_order.map(|p| p.buffers[0].clone()).collect();
     let weak = parts.iter().all(|part| part.aval.weak);
-    let aval = Aval { weak, ..Aval::new(dtype, shape) };
-    Ok(Array::from_concrete(Concrete::new(aval, sharding, true, buffers)))
+    Ok(Array::from_concrete(Concrete::new(Aval { weak, ..aval }, sharding, true, buffers)))
+}
+
+/// Fails unless the array is a shard of an array of this type.
+fn check_part(part: &Concrete, aval: &Aval, sharding: &Sharding) -> Result<()> {
+    let want = sharding.shard_shape(&aval.shape)?;
+    if part.buffers.len() != 1 {
+        return Err(err!(
+            Value,
+            "When making an array from single-device arrays the input arrays must have one shard each. An argument array of type {} had {} shards",
+            part.aval,
+            part.buffers.len()
+        )
+        .help("pass its parts, which `addressable_shards` returns, or move the array with `device_put(x, sharding)`"));
+    }
+    if part.aval.dtype != aval.dtype {
+        return Err(err!(
+            Type,
+            "the arrays that {aval} is made of must have matching dtypes. Got {}, expected {}",
+            part.aval.dtype,
+            aval.dtype
+        )
+        .help("convert the arrays to one dtype with `astype`"));
+    }
+    if part.aval.shape != want {
+        return Err(wrong_shape(&want, &part.aval.shape, aval, sharding)
+            .help("pass the shape of the entire array; the sharding determines the part on each device"));
+    }
+    Ok(())
 }
 
 fn device_ids<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<usize> {

@@ -97,7 +97,7 @@ impl PutOptions {
         self
     }
 
-    /// Sets whether results may share the memory of arrays already in place (the default). `false` copies them.
+    /// Sets whether results can share the memory of arrays already in place (the default). `false` copies them.
     pub fn may_alias(mut self, may_alias: bool) -> Self {
         self.may_alias = Some(may_alias);
         self

@@ -1,7 +1,7 @@
 //! The persistent compilation cache, so that later processes need not compile.
 //!
 //! The name of a file is the SHA-256 of everything that the executable depends on: the program, its options, the plugin
-//! and the machine. The file contains this SHA-256 again, because a file may be renamed, then the executable with a
+//! and the machine. The file contains this SHA-256 again, because a file can be renamed, then the executable with a
 //! digest, and the signature. Any number of processes can share a folder: files appear atomically, and a process that
 //! finds no file compiles. The files are executed, so nobody else may have written them (`pjrt::permissions`).
 

@@ -36,7 +36,7 @@ const MAX_QUICK_ELEMENTS: usize = 4096;
 struct Single {
     primitive: Arc<dyn Primitive>,
     args: SmallVec<[(Aval, Sharding, bool); 3]>,
-    /// The defaults that the primitive's rules may read while they are traced.
+    /// The defaults that the primitive's rules can read while they are traced.
     defaults: Defaults,
     /// The default device of uncommitted operands.
     device: Option<Device>,

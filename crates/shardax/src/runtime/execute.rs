@@ -118,6 +118,36 @@ impl LoadedProgram {
         C: FromIterator<Array>,
     {
         let _span = timeline::span(|| self.name.clone().into());
+        let moved = self.move_arguments(args)?;
+        let mut placed: SmallVec<[&Buffers; 32]> = args.iter().map(|arg| &arg.borrow().buffers).collect();
+        for (i, buffers) in &moved {
+            placed[*i] = buffers;
+        }
+        let begun = timeline::now();
+        let outs = self.launch_on_all(args, &placed)?;
+        if let Some(moment) = begun {
+            let devices = self.place.devices().iter().filter(|device| device.is_addressable());
+            let shards = outs.first().into_iter().flatten().zip(devices);
+            let devices = shards.filter_map(|(out, d)| Some((d.id(), d.to_string(), out.ready().ok()?)));
+            timeline::launched(moment, &self.name, devices);
+        }
+        for (arg, _) in args.iter().zip(&self.donated).filter(|(_, donated)| **donated) {
+            arg.borrow().mark_taken(&self.name);
+        }
+        for (i, _) in moved.iter().filter(|(i, _)| self.donated[*i]) {
+            // The program donated a copy, so the rest of the original must be freed too.
+            args[*i].borrow().free_own_memory()?;
+        }
+        let arrays =
+            outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(|((buffers, aval), sharding)| {
+                Array::from_concrete(Concrete::of_type(aval.clone(), sharding.clone(), committed, buffers))
+            });
+        Ok(arrays.collect())
+    }
+
+    /// Checks the arguments, and moves those to the program's shardings that have other ones. Returns the position and
+    /// the buffers of each argument that moved.
+    fn move_arguments<A: Borrow<Concrete>>(&self, args: &[A]) -> Result<SmallVec<[(usize, Buffers); 2]>> {
         // All arguments are checked before any argument moves, because a move may free a donated array.
         let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
         for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
@@ -139,15 +169,15 @@ impl LoadedProgram {
         for (i, buffers) in moved.iter().filter(|(i, _)| self.donated[*i]) {
             self.warn_of_move(args[*i].borrow(), &self.in_shardings[*i], buffers);
         }
-        let mut placed: SmallVec<[&Buffers; 32]> = args.iter().map(|arg| &arg.borrow().buffers).collect();
-        for (i, buffers) in &moved {
-            placed[*i] = buffers;
-        }
-        let begun = timeline::now();
+        Ok(moved)
+    }
+
+    /// Launches the program on all of its devices, and moves its results to their memory.
+    fn launch_on_all<A: Borrow<Concrete>>(&self, args: &[A], placed: &[&Buffers]) -> Result<SmallVec<[Buffers; 8]>> {
         let count = self.out_avals.len() + usize::from(self.ordered);
         let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), count);
         let turn = self.ordered.then(turn);
-        let mut launch = || self.launch(&placed, &mut outs);
+        let mut launch = || self.launch(placed, &mut outs);
         let launched = match (&self.shared, processes()) {
             (Some(shared), Some(processes)) if self.executable.is_multi_process() => processes.launch(shared, launch),
             _ => launch(),
@@ -175,24 +205,7 @@ impl LoadedProgram {
             let tokens = outs.pop().unwrap_or_default();
             turn.ends_with(tokens.iter().filter_map(|token| token.ready().ok()));
         }
-        if let Some(moment) = begun {
-            let devices = self.place.devices().iter().filter(|device| device.is_addressable());
-            let shards = outs.first().into_iter().flatten().zip(devices);
-            let devices = shards.filter_map(|(out, d)| Some((d.id(), d.to_string(), out.ready().ok()?)));
-            timeline::launched(moment, &self.name, devices);
-        }
-        for (arg, _) in args.iter().zip(&self.donated).filter(|(_, donated)| **donated) {
-            arg.borrow().mark_taken(&self.name);
-        }
-        for (i, _) in moved.iter().filter(|(i, _)| self.donated[*i]) {
-            // The program donated a copy, so the rest of the original must be freed too.
-            args[*i].borrow().free_own_memory()?;
-        }
-        let arrays =
-            outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(|((buffers, aval), sharding)| {
-                Array::from_concrete(Concrete::of_type(aval.clone(), sharding.clone(), committed, buffers))
-            });
-        Ok(arrays.collect())
+        Ok(outs)
     }
 
     /// Fails on all processes if a value that each process passes separately, as a plain number or a local array, is

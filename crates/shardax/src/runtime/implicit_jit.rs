@@ -84,7 +84,7 @@ pub(crate) fn run_shared(
     Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.convention.out_def.clone() })
 }
 
-/// Like [`run`], with this cache, which may be dropped with the next call: the programs are cached in the same way as
+/// Like [`run`], with this cache, which can be dropped with the next call: the programs are cached in the same way as
 /// by [`run`].
 pub(crate) fn run_in(cache: &Cache, name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     if is_tracing() || is_jit_disabled() {

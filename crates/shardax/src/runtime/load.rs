@@ -97,7 +97,7 @@ fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
 
 /// The hashes of the programs being compiled, each with the lock that other threads wait on.
 ///
-/// Lock order: a thread that holds a program's lock may take the lock of this map, of [`ALIVE`] and of the tables. A
+/// Lock order: a thread that holds a program's lock can take the lock of this map, of [`ALIVE`] and of the tables. A
 /// thread that holds one of these locks must never wait for a program's lock.
 static COMPILING: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
@@ -335,15 +335,8 @@ impl Request {
         let (executable, partitioned) = match compiled {
             Ok(compiled) => compiled,
             Err(error) => {
-                // If the option is not the user's, the plugin is of another version and does not know it.
-                let ours = compiler_options(self.place.platform(), &self.program, self.effort);
-                let users: Vec<&str> =
-                    xla_options.iter().map(|(name, _)| *name).chain(self.compiler_options.names()).collect();
-                let rejected = ours
-                    .iter()
-                    .find(|(name, _)| error.message.contains(name) && !users.iter().any(|user| user == name));
-                if let Some((name, _)) = rejected {
-                    forget_option(name);
+                if let Some(option) = self.unknown_option(&error, xla_options) {
+                    forget_option(option);
                     return self.compile(xla_options);
                 }
                 let rejection = err!(Runtime, "XLA could not compile {}: {error}", self.name);
@@ -357,6 +350,15 @@ impl Request {
         }
         let loaded = self.loaded(executable, partitioned, out_shardings, plain.len())?;
         Ok(LoadedProgram { shared, text: self.kept_text(text), ..loaded })
+    }
+
+    /// Returns the option that the error rejects, unless it is the user's: the plugin is of another version and does
+    /// not know it.
+    fn unknown_option(&self, error: &pjrt::Error, xla_options: &[(&str, pjrt::Value)]) -> Option<&'static str> {
+        let users: Vec<&str> = xla_options.iter().map(|(name, _)| *name).chain(self.compiler_options.names()).collect();
+        let ours = compiler_options(self.place.platform(), &self.program, self.effort);
+        let mut names = ours.into_iter().map(|(name, _)| name);
+        names.find(|name| error.message.contains(name) && !users.contains(name))
     }
 
     /// Wraps a compiled program. `out_shardings` are the shardings of its results, and `text` is the length of its text.

@@ -35,7 +35,7 @@ pub fn make_array_from_process_local_data(sharding: impl Into<Sharding>, local: 
 
 /// Like [`make_array_from_process_local_data`], with the global shape; a size of `None` is inferred.
 ///
-/// A size may also be equal to the size of `local`; then every process has all of this dimension. Also fails if a size
+/// A size can also be equal to the size of `local`; then every process has all of this dimension. Also fails if a size
 /// equals neither the size of `local` nor the inferred size.
 #[track_caller]
 pub fn make_array_from_process_local_data_of_shape(
@@ -54,7 +54,7 @@ fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -
         if !fits {
             return Err(err!(
                 Value,
-                "When calling `make_array_from_process_local_data` on a single process, global_shape should be None or equal to the shape of the local data. Got global_shape={} and local data of type {}",
+                "When calling `make_array_from_process_local_data` on a single process, the global shape must be unset or equal to the shape of the local data. Got the global shape {} and local data of type {}",
                 show(requested),
                 local.type_name()
             )
@@ -63,28 +63,7 @@ fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -
         return device_put(local, sharding.clone());
     }
     sharding.check_constrained("make_array_from_process_local_data")?;
-    let have = local.shape();
-    if requested.len() != have.len() {
-        return Err(err!(
-            Value,
-            "global_shape={} has another rank than the local data of type {}",
-            show(requested),
-            local.type_name()
-        )
-        .help("pass one size, or `None`, for each dimension"));
-    }
-    let inferred = global_shape(sharding, have)?;
-    let known_sizes: Vec<Option<usize>> =
-        requested.iter().zip(&inferred).map(|(requested, found)| requested.or(*found)).collect();
-    let Some(global) = known_sizes.iter().copied().collect::<Option<Shape>>() else {
-        let dim = known_sizes.iter().position(Option::is_none).unwrap_or(0);
-        return Err(err!(
-            Value,
-            "Unable to compute global_shape due to non-uniform sharding: {sharding} is not uniform over processes in dimension {dim}. Partially computed global_shape={}",
-            show(&known_sizes)
-        )
-        .help("Specify global shape directly, with `make_array_from_process_local_data_of_shape`"));
-    };
+    let global = complete_shape(sharding, local, requested)?;
     let part = sharding.shard_shape(&global)?;
     let held_shards: Vec<(usize, Index)> = (0..sharding.devices().len())
         .filter(|&i| sharding.devices()[i].is_addressable())
@@ -98,6 +77,7 @@ fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -
     let starts: Vec<Vec<usize>> = (0..global.len())
         .map(|dim| held_shards.iter().map(|(_, index)| index[dim].start).collect::<BTreeSet<_>>().into_iter().collect())
         .collect();
+    let have = local.shape();
     for (dim, (&size, &global_size)) in have.iter().zip(&global).enumerate() {
         let process_size = starts[dim].len() * part[dim];
         if size != global_size && size != process_size {
@@ -138,6 +118,32 @@ fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -
         )?));
     }
     Ok(Array::from_concrete(Concrete::new(Aval::new(dtype, global), sharding.clone(), true, buffers)))
+}
+
+/// Completes the requested shape by the sizes that follow from the local data and the sharding.
+fn complete_shape(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -> Result<Shape> {
+    let have = local.shape();
+    if requested.len() != have.len() {
+        return Err(err!(
+            Value,
+            "global_shape={} has another rank than the local data of type {}",
+            show(requested),
+            local.type_name()
+        )
+        .help("pass one size, or `None`, for each dimension"));
+    }
+    let inferred = global_shape(sharding, have)?;
+    let known_sizes: Vec<Option<usize>> =
+        requested.iter().zip(&inferred).map(|(requested, found)| requested.or(*found)).collect();
+    known_sizes.iter().copied().collect::<Option<Shape>>().ok_or_else(|| {
+        let dim = known_sizes.iter().position(Option::is_none).unwrap_or(0);
+        err!(
+            Value,
+            "Unable to compute global_shape due to non-uniform sharding: {sharding} is not uniform over processes in dimension {dim}. Partially computed global_shape={}",
+            show(&known_sizes)
+        )
+        .help("Specify global shape directly, with `make_array_from_process_local_data_of_shape`")
+    })
 }
 
 /// Computes the shape of an array if every process has a part of this shape. `None` for a dimension in which the parts

@@ -76,7 +76,7 @@ fn cosines(name: &'static str, options: &FftOptions, x: Array, inverse: bool, co
         let y = promote_dtypes(&[&x], to_inexact)?.swap_remove(0);
         let [axes, sizes] = options.resolve(name, FftKind::Fft, count, y.shape())?;
         if options.normalization() == FftNorm::Forward {
-            return Err(err!(NotImplemented, "{name}: norm=\"forward\" is not implemented")
+            return Err(err!(NotImplemented, "{name}: `FftNorm::Forward` is not implemented")
                 .help("scale the result, or use `FftNorm::Backward` or `FftNorm::Ortho`"));
         }
         let ortho = options.normalization() == FftNorm::Ortho;

@@ -85,6 +85,27 @@ fn join(total: Option<Array>, x: &Option<Array>, f: fn(Array, &Array) -> Array) 
     }
 }
 
+/// A pixel next to a coordinate: its index, whether it exists, and its weight.
+type Neighbour = (Array, Option<Array>, Option<Array>);
+
+/// Returns the pixels next to the coordinates along one dimension of `n` pixels.
+fn neighbours(x: &Array, n: i64, order: usize, mode: Boundary) -> Vec<Neighbour> {
+    let indices = match order {
+        0 => vec![(round_away(x).astype(DType::I32), None)],
+        _ => {
+            let below = x.floor();
+            let weight = x - &below;
+            let index = below.astype(DType::I32);
+            vec![(index.clone(), Some(1 - &weight)), (index + 1, Some(weight))]
+        }
+    };
+    let neighbours = indices.into_iter().map(|(index, weight)| {
+        let exists = matches!(mode, Boundary::Constant(_)).then(|| index.greater_equal(0) & index.less(n));
+        (inside(&index, n, mode), exists, weight)
+    });
+    neighbours.collect()
+}
+
 fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundary) -> Result<Array> {
     input.check()?;
     if coordinates.len() != input.ndim() {
@@ -105,24 +126,8 @@ fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundar
             .help("pass an image with at least one pixel"));
     }
     let coordinates = promote_dtypes(&coordinates.iter().collect::<Vec<_>>(), to_inexact)?;
-    // For each dimension, the pixels on both sides of the coordinate: their index, whether they exist, and their weight.
-    let mut sides: Vec<Vec<(Array, Option<Array>, Option<Array>)>> = Vec::new();
-    for (x, &n) in coordinates.iter().zip(input.shape()) {
-        let neighbours = match order {
-            0 => vec![(round_away(x).astype(DType::I32), None)],
-            _ => {
-                let below = x.floor();
-                let weight = x - &below;
-                let index = below.astype(DType::I32);
-                vec![(index.clone(), Some(1 - &weight)), (index + 1, Some(weight))]
-            }
-        };
-        let neighbours = neighbours.into_iter().map(|(index, weight)| {
-            let valid = matches!(mode, Boundary::Constant(_)).then(|| index.greater_equal(0) & index.less(n as i64));
-            (inside(&index, n as i64, mode), valid, weight)
-        });
-        sides.push(neighbours.collect());
-    }
+    let sides = coordinates.iter().zip(input.shape()).map(|(x, &n)| neighbours(x, n as i64, order, mode));
+    let sides: Vec<Vec<Neighbour>> = sides.collect();
     let pixels = input.ravel();
     let mut sum: Option<Array> = None;
     for corner in 0..sides.iter().map(Vec::len).product::<usize>() {

@@ -101,14 +101,14 @@ thread_local! {
     static IS_ADOPTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, which traces a function whose context mesh has no axes of type `Explicit`. Inside, the function may use
+/// Runs `f`, which traces a function whose context mesh has no axes of type `Explicit`. Inside, the function can use
 /// arrays whose types have such axes, and captured arrays have no sharding in their types.
 pub(crate) fn adopting<R>(f: impl FnOnce() -> R) -> R {
     let _restore = IS_ADOPTING.guard(true);
     f()
 }
 
-/// Returns `true` if operands may be on another mesh than the context mesh; see [`adopting`].
+/// Returns `true` if operands can be on another mesh than the context mesh; see [`adopting`].
 pub(crate) fn adopts() -> bool {
     IS_ADOPTING.get()
 }
@@ -123,7 +123,7 @@ pub(crate) fn with_abstract_mesh<R>(mesh: Option<AbstractMesh>, f: impl FnOnce()
     ABSTRACT.with_pushed([mesh], f)
 }
 
-/// The axes of [`get_mesh`] that are manual here. Each device has a separate shard along them, and collectives may name
+/// The axes of [`get_mesh`] that are manual here. Each device has a separate shard along them, and collectives can name
 /// them. Empty outside of `shard_map` and `pmap`.
 ///
 /// ```

@@ -79,7 +79,7 @@ impl Memory {
         self.kind.0
     }
 
-    /// The device whose memory was requested. Others may address it too.
+    /// The device whose memory was requested. Others can address it too.
     pub fn device(&self) -> &Device {
         &self.device
     }

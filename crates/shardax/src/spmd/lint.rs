@@ -123,7 +123,7 @@ fn origin(body: &Program, atom: &Atom) -> Option<Var> {
     Some(var)
 }
 
-/// Fails if a result without a mapped axis may differ between devices.
+/// Fails if a result without a mapped axis can differ between devices.
 pub(super) fn unreduced_results(axis: AxisName, mapped: &Mapped, out_dims: &[Option<usize>]) -> Result<()> {
     if out_dims.iter().all(Option::is_some) {
         return Ok(());

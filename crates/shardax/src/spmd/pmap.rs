@@ -138,7 +138,7 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.axis_size = Some(size))
     }
 
-    /// Sets the arguments whose memory the result may reuse, by position (negative numbers count from the last). You cannot
+    /// Sets the arguments whose memory the result can reuse, by position (negative numbers count from the last). You cannot
     /// use them afterwards. The warnings are the warnings of [`Jit::donate_argnums`](crate::Jit::donate_argnums).
     pub fn donate_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();

@@ -442,7 +442,7 @@ fn check_in_spec(
     ShardMap::shard_aval(mesh, manual, spec, aval, checked)
 }
 
-/// Fails if the unreduced and reduced axes of a result differ from its spec. The spec may declare a varying result
+/// Fails if the unreduced and reduced axes of a result differ from its spec. The spec can declare a varying result
 /// unreduced.
 fn check_out_sets(block: &Aval, spec: &PartitionSpec, path: &dyn Fn() -> String) -> Result<()> {
     let empty = AxisSet::default();
@@ -465,7 +465,7 @@ fn check_out_sets(block: &Aval, spec: &PartitionSpec, path: &dyn Fn() -> String)
 }
 
 impl ShardMap {
-    /// Fails if a result may vary over an axis that its spec does not name.
+    /// Fails if a result can vary over an axis that its spec does not name.
     fn check_outputs(&self, def: &TreeDef) -> Result<()> {
         // All outputs are checked, so that one error lists every problem.
         let mut problems = Vec::new();

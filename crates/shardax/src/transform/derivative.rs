@@ -85,7 +85,7 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
             aval.clone().strip_weak_type(),
             t.type_name()
         )
-        .help("give tangents (or cotangents) of the shapes and dtypes of the values: `ones_like(&x)`"));
+        .help("pass tangents (or cotangents) of the shapes and dtypes of the values: `ones_like(&x)`"));
     }
     if !agrees(aval, &t.aval()) {
         return Err(err!(

@@ -132,7 +132,7 @@ impl<F, Args> Jit<F, Args> {
         self
     }
 
-    /// The arguments, by position (negative from the last), whose memory the result may reuse. You cannot use them
+    /// The arguments, by position (negative from the last), whose memory the result can reuse. You cannot use them
     /// afterwards.
     ///
     /// A result of the same type and sharding can reuse the memory. If there is no such result, nothing is donated and

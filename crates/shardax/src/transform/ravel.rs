@@ -59,7 +59,7 @@ impl<T: Tree> Unravel<T> {
         let count: usize = self.avals.iter().map(|aval| size(&aval.shape)).sum();
         if vector.shape() != [count] {
             return Err(err!(Value, "unravel of a tree of {count} elements got {}", vector.type_name())
-                .help("give a vector like the one that `ravel_pytree` made"))
+                .help("pass a vector like the one that `ravel_pytree` made"))
             .at_caller();
         }
         let mut start = 0;

@@ -92,7 +92,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vectorize<F, Args> {
                     inputs.len(),
                     flat.leaves.len()
                 )
-                .help("give an array for each part of the signature"));
+                .help("pass an array for each part of the signature"));
             }
         };
         let leads: Vec<Vec<usize>> =
@@ -150,7 +150,7 @@ fn check_cores(inputs: &[Vec<String>], args: &[Array]) -> Result<()> {
                 "input {} does not have enough dimensions for the core dimensions {names:?}",
                 x.type_name()
             )
-            .help("give at least the dimensions of the signature"));
+            .help("pass at least the dimensions of the signature"));
         }
         for (name, &size) in names.iter().zip(&x.shape()[x.ndim() - names.len()..]) {
             match sizes.iter().find(|(known, _)| known == name) {

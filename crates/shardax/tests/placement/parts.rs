@@ -104,7 +104,7 @@ fn the_part_of_one_process_is_the_whole() -> Result<()> {
     let of_shape = |shape: &[Option<usize>]| make_array_from_process_local_data_of_shape(&split, &x, shape);
     assert_eq!(of_shape(&[Some(16)])?.shape(), [16]);
     assert_eq!(of_shape(&[None])?.shape(), [16]);
-    let wrong = "global_shape should be None or equal to the shape of the local data";
+    let wrong = "the global shape must be unset or equal to the shape of the local data";
     fails(of_shape(&[Some(32)]), ErrorKind::Value, &[wrong, "Got global_shape=[32]", "int32[16]"]);
     fails(of_shape(&[Some(8)]), ErrorKind::Value, &[wrong, "[8]"]);
     fails(of_shape(&[None, Some(1)]), ErrorKind::Value, &[wrong, "[None, 1]"]);

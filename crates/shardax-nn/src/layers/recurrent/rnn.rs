@@ -117,7 +117,7 @@ impl<C: RnnCell> Rnn<C> {
         Ok((carry, y.moveaxis(0, time)))
     }
 
-    /// Runs the cell on one element of each sequence. A loop's carry must keep its type, but the cell may compute in another
+    /// Runs the cell on one element of each sequence. A loop's carry must keep its type, but the cell can compute in another
     /// dtype.
     fn step(&self, carry: C::Carry, x: Array) -> Result<(C::Carry, Array)> {
         let (next, y) = self.cell.forward(carry.clone(), x);

@@ -73,7 +73,7 @@ pub fn reduce_on_plateau() -> ReduceOnPlateau {
 impl ReduceOnPlateau {
     /// Returns the state before the first value.
     ///
-    /// Fails if a number is out of its range.
+    /// Every number must be in its range.
     #[track_caller]
     pub fn init<P: Tree>(&self, params: &P) -> Result<ReduceOnPlateauState> {
         let owner = "reduce_on_plateau";

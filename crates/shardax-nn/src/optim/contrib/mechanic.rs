@@ -78,6 +78,7 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Mechan
         let delta = sub(&before, &updates)?;
         let h = vdot(&grads, &before)?;
         let clipped = maximum(minimum(&h, &state.m), -&state.m);
+        // Each beta has a learner with its own step size; the sizes are added up.
         let betas: Vec<f64> = (1..=self.num_betas).map(|i| 1.0 - 0.1f64.powi(i as i32)).collect();
         let betas = array(betas).astype(state.s.dtype());
         let m = maximum(&betas * state.m, h.abs() + self.eps);

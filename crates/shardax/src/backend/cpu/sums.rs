@@ -106,7 +106,7 @@ impl PartialSums<'_> {
     }
 
     /// Adds the last dimensions first, and as many at once as form short chains. Operands that the compiler partitions
-    /// need this form, because parts of a dimension may be on several devices.
+    /// need this form, because parts of a dimension can be on several devices.
     fn add_dimensions(mut self, out: &Aval) -> Result<Value> {
         while let Some(count) = self.dimensions_of_short_chains() {
             let axes: SmallVec<[usize; 4]> = self.axes.drain(self.axes.len() - count..).collect();
@@ -202,6 +202,7 @@ impl PartialSums<'_> {
             let identity = self.cx.constant(self.reducer.identity(part.dtype), &part);
             parts.push(self.cx.op("stablehlo.select", &[is_new, last, identity], "", &part));
         }
+        // A tree of sums has smaller rounding errors than a chain.
         while parts.len() > 1 {
             let pairs = parts.chunks(2);
             parts = pairs

@@ -18,7 +18,7 @@ const BY_EXPONENT: [&str; 5] = ["exp", "logistic", "sinh", "cosh", "erfc"];
 const MIN_ELEMENTS: usize = 1024;
 
 /// Lowers the operation, and selects NaN if the operand is NaN. For a constant NaN the plugin computes an undefined
-/// integer, and may then read uninitialized memory, as in `exp(where(p, NaN, x))`.
+/// integer, and can then read uninitialized memory, as in `exp(where(p, NaN, x))`.
 pub(super) fn lower(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if outs[0].dtype.is_float() && outs[0].dtype.bits() >= 16 {
         let is_small = size(cx.shape(args[0])) < MIN_ELEMENTS;

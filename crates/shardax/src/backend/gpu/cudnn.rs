@@ -131,7 +131,7 @@ pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[
     .map(Some)
 }
 
-/// Returns `true` if the program may call cuDNN.
+/// Returns `true` if the program can call cuDNN.
 fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     let is_chosen = match of.implementation {
         Some(Implementation::Cudnn) => true,

@@ -36,7 +36,7 @@ pub enum Category {
 }
 
 impl DType {
-    /// The size of an element in bytes on the host. Devices may pack several elements of fewer than 8 [`bits`](DType::bits)
+    /// The size of an element in bytes on the host. Devices can pack several elements of fewer than 8 [`bits`](DType::bits)
     /// into a byte.
     pub fn byte_size(self) -> usize {
         self.element_type().byte_size()

@@ -247,7 +247,7 @@ impl Profile {
 impl Drop for Profile {
     fn drop(&mut self) {
         if let Err(error) = self.finish() {
-            crate::warning::warn(error.message(), "give a folder that can be written to");
+            crate::warning::warn(error.message(), "pass a folder that can be written to");
         }
     }
 }

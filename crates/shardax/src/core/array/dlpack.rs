@@ -37,7 +37,7 @@ use crate::transfer_guard::{self, Direction};
 /// 64 bits, floating point numbers of 16 to 64, bfloat16, the kinds of float8, complex numbers and booleans.
 ///
 /// On CPU the array uses the tensor's memory in place if that is dense, row-major and begins at a multiple of 64 bytes.
-/// Then the tensor is freed with the array, and nobody may write to it before. Otherwise the elements are copied, and
+/// Then the tensor is freed with the array, and nobody can write to it before. Otherwise the elements are copied, and
 /// the tensor is freed as soon as the copy is complete. The tensor is moved into this function, so using it twice does
 /// not compile.
 ///

@@ -65,7 +65,7 @@ impl HostBytes for HostBuffer {
 
 impl Array {
     /// Creates an array of `shape` from these bytes, row-major, in the machine's byte order. It is committed to a
-    /// device, or uncommitted on the default device. Several devices may share one buffer.
+    /// device, or uncommitted on the default device. Several devices can share one buffer.
     ///
     /// Fails if the length does not match the shape and the dtype, and for booleans other than 0 and 1.
     #[track_caller]

@@ -1,8 +1,9 @@
 //! The live arrays of this process, as weak references.
 //!
-//! Every concrete array is registered when it is created, in the part that belongs to its thread. Dropping an array
-//! does nothing here; instead, a part is swept when it has doubled. An entry costs some 20 ns. Until the sweep it keeps
-//! the allocation of the array's description, but not its buffers.
+//! Every concrete array is registered when it is created, in a part of the table that belongs to its thread. Dropping an
+//! array does not remove its entry; instead, a part removes its dead entries whenever its length has doubled. Registering
+//! costs about 20 ns. Until a dead entry is removed, it keeps the allocation of the array's description, but not its
+//! buffers.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Array, Concrete};
 
-/// The arrays created by some of the threads.
+/// The arrays that some of the threads created.
 struct Part {
     arrays: Vec<Weak<Concrete>>,
     /// The length at which dead entries are removed.
@@ -74,7 +75,7 @@ pub(crate) fn all() -> Vec<Arc<Concrete>> {
 /// keeps memory in use; [`profiler::device_memory_profile`](crate::profiler::device_memory_profile) groups the same
 /// arrays by the line that created them.
 ///
-/// The result keeps the returned arrays alive. Other threads may create and drop arrays at the same time.
+/// The result keeps the returned arrays alive. Other threads can create and drop arrays at the same time.
 ///
 /// ```
 /// # use shardax::prelude::*;

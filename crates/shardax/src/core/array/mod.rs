@@ -260,7 +260,7 @@ impl Array {
         }
     }
 
-    /// The manual mesh axes over which the value may differ from device to device, inside a `shard_map`.
+    /// The manual mesh axes over which the value can differ from device to device, inside a `shard_map`.
     pub fn vma(&self) -> AxisSet {
         self.aval_ref().map(|a| a.vma.clone()).unwrap_or_default()
     }

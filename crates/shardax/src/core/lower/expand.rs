@@ -8,7 +8,7 @@ use crate::error::{Result, err};
 use crate::sharding::context::with_abstract_mesh;
 
 impl Lowering {
-    /// Lowers `f`, applied to these values. `f` may use plain numbers but no arrays from outside.
+    /// Lowers `f`, applied to these values. `f` can use plain numbers but no arrays from outside.
     pub fn expand(&mut self, args: &[Value], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
         self.expand_boxed(args, Box::new(f))
     }

@@ -58,7 +58,7 @@ pub(crate) fn private_functions(text: &str, prefix: &str) -> Result<String> {
 }
 
 /// The functions of a module. Their names begin with `prefix`, meshes are renamed by `names`, and the attributes of
-/// `main`'s arguments are removed, because only the outermost `main` of a program may have them.
+/// `main`'s arguments are removed, because only the outermost `main` of a program can have them.
 fn functions<'a>(text: &'a str, prefix: &str, mut names: BTreeMap<&'a str, String>) -> Result<String> {
     let mut output = Vec::new();
     let lines = text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  sdy.mesh @"));

@@ -355,7 +355,7 @@ impl Lowering {
         self.split_mesh().map_or(1, Mesh::size)
     }
 
-    /// Returns `true` if the compiler may split a dimension of this size into unequal parts and pad the last ones.
+    /// Returns `true` if the compiler can split a dimension of this size into unequal parts and pad the last ones.
     pub(crate) fn may_pad(&self, size: usize) -> bool {
         let Some(mesh) = self.split_mesh() else { return false };
         // The products of the mesh's axes. A dimension is split into more parts than it has elements only if it has one

@@ -18,7 +18,7 @@ pub(crate) trait PlatformRules {
     /// Fails for a text on which the platform's compiler would abort the process.
     fn check_text(&self, text: &str, num_partitions: usize) -> Result<()>;
 
-    /// Marks the values of a program to [materialize](Lowering::materialize), by variable. The list may be shorter than
+    /// Marks the values of a program to [materialize](Lowering::materialize), by variable. The list can be shorter than
     /// the number of variables.
     fn values_to_materialize(&self, program: &Program) -> Vec<bool>;
 

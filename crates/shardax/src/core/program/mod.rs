@@ -33,7 +33,7 @@ pub struct Aval {
     /// `true` if the value is weakly typed, like plain numbers and 64-bit host data: it adopts the dtype of other
     /// operands.
     pub weak: bool,
-    /// The manual mesh axes over which the value may differ between devices.
+    /// The manual mesh axes over which the value can differ between devices.
     pub vma: AxisSet,
     /// The sharding over mesh axes of type `Explicit`; `None` if there are no such axes.
     pub(crate) sharding: Option<Arc<Typed>>,

@@ -17,7 +17,7 @@ use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
 
-/// A program that several equations may call. Clones refer to the same program.
+/// A program that several equations can call. Clones refer to the same program.
 #[derive(Clone)]
 pub struct SharedProgram(Arc<Inner>);
 

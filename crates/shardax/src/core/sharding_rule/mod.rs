@@ -130,7 +130,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// The sharding of elementwise operations. In each dimension the operands that split it must have equal entries,
-    /// and others may leave it unsplit.
+    /// and others can leave it unsplit.
     pub fn join(&self) -> Result<TypedOuts> {
         let rank = self.outs[0].rank();
         // Operands of another rank are numbers, which fit any sharding.
@@ -215,7 +215,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// Like [`batch_only`](Self::batch_only), if the last `unbatched[i]` dimensions of operand `i` do not belong to the
-    /// batch. The result is like operand `like`, whose last dimension may be split.
+    /// batch. The result is like operand `like`, whose last dimension can be split.
     pub fn check_batches(&self, unbatched: &[usize], like: usize) -> Result<TypedOuts> {
         let last_dim = self.args[like].rank().saturating_sub(1);
         for (i, (arg, unbatched)) in self.args.iter().zip(unbatched).enumerate() {
@@ -228,7 +228,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// The entries of the batch dimensions, which are all dimensions of operand `i` except the last `unbatched(i)`. An
-    /// operand may leave a dimension unsplit that others split.
+    /// operand can leave a dimension unsplit that others split.
     pub fn batches(&self, unbatched: impl Fn(usize) -> usize) -> Result<SmallVec<[DimSpec; 4]>> {
         let mut batch: SmallVec<[DimSpec; 4]> = SmallVec::new();
         for (i, arg) in self.args.iter().enumerate() {
@@ -441,7 +441,7 @@ impl<'a> ShardingRule<'a> {
         Ok((typed.unreduced().clone(), typed.reduced().clone()))
     }
 
-    /// Like [`keep_partial`](Self::keep_partial), for operations that are not additive. Operands may be reduced, but
+    /// Like [`keep_partial`](Self::keep_partial), for operations that are not additive. Operands can be reduced, but
     /// not unreduced.
     pub fn keep_reduced(&self) -> Result<PartialAxes> {
         self.keep_reduced_of(self.args)
@@ -472,7 +472,7 @@ fn ones_before(dims: &[usize], index: usize, rank: usize) -> Range<usize> {
     index.checked_sub(1).map_or(0, |before| dims[before] + 1)..end
 }
 
-/// Copies the entries of dimensions of size 1, which may be split over axes of size 1. They stay in order before the
+/// Copies the entries of dimensions of size 1, which can be split over axes of size 1. They stay in order before the
 /// run that follows.
 fn keep_ones(dims: &[DimSpec], out: &mut [DimSpec], old: Range<usize>, new: Range<usize>) {
     for (o, n) in old.zip(new) {

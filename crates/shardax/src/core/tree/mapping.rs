@@ -277,7 +277,7 @@ fn leaf_of<L: Tree>(first: &Flat, span: &Range<usize>, part: &Flat) -> Result<L>
 }
 
 /// The parts of another tree at the places of these subtrees. Nodes around them must be equal, with two exceptions: a
-/// map may have a struct's fields as keys, and only one side may have metadata of leaves.
+/// map can have a struct's fields as keys, and only one side can have metadata of leaves.
 fn align_with(first: &Flat, spans: &[Range<usize>], other: &Flat) -> Result<Vec<Flat>> {
     let (ours, theirs): (Vec<&Token>, Vec<&Token>) = (first.def.tokens().collect(), other.def.tokens().collect());
     let (mut parts, mut spans) = (Vec::with_capacity(spans.len()), spans.iter().peekable());
@@ -325,7 +325,7 @@ fn different_structure(first: &Flat, other: &Flat) -> Error {
         .help("all must have the same keys, lengths, options and static values at every node above the leaves")
 }
 
-/// Applies `f` to every leaf. `f` may fail.
+/// Applies `f` to every leaf. `f` can fail.
 ///
 /// Use [`zip`] to map over several trees, [`is_leaf`] to map over subtrees, and [`map_into`] to map to leaves of
 /// another type.

@@ -94,7 +94,7 @@ impl Flat {
     }
 
     /// Flattens the arguments of a call. A plain number next to arrays of 64 bits keeps its 64 bits, because the
-    /// function may combine it with them.
+    /// function can combine it with them.
     pub(crate) fn of_arguments<T: Tree>(tree: &T) -> Self {
         let mut flat = Flat::of(tree);
         if flat.leaves.iter().any(Array::is_number) {
@@ -226,7 +226,7 @@ impl Unflatten<'_> {
     }
 }
 
-/// Writes a field whose dimensions may have names; for derived code.
+/// Writes a field whose dimensions can have names; for derived code.
 #[doc(hidden)]
 pub fn flatten_named<T: Tree>(value: &T, names: &Option<AxisNames>, out: &mut Flat) {
     if let Some(names) = names {

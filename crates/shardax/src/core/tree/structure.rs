@@ -429,7 +429,7 @@ impl TreeDef {
     }
 
     /// Returns the position of each leaf of this structure in `other`, which must name the same parts. A struct's
-    /// fields may be a map's keys, and names may be in any order. `None` for structures that differ otherwise.
+    /// fields can be a map's keys, and names can be in any order. `None` for structures that differ otherwise.
     pub(crate) fn leaves_by_name(&self, other: &TreeDef) -> Option<Vec<usize>> {
         fn walk(a: &TreeDef, b: &TreeDef, start: usize, positions: &mut Vec<usize>) -> Option<()> {
             if a == b {

@@ -69,7 +69,7 @@ const ACCURACY: Choices = Choices { of: "result_accuracy_mode", names: &["DEFAUL
 /// A symbolic size.
 pub(super) const DYNAMIC: i64 = i64::MIN;
 
-/// The attributes and types, with a limit on the text written, because a damaged file may refer to itself.
+/// The attributes and types, with a limit on the text written, because a damaged file can refer to itself.
 pub(super) struct Dictionary<'a> {
     pub code: &'a Bytecode<'a>,
     fuel: Cell<usize>,

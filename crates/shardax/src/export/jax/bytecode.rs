@@ -109,7 +109,7 @@ pub(super) struct Bytecode<'a> {
 const VERSIONS: std::ops::RangeInclusive<u64> = 0..=6;
 
 /// The first versions in which dialects have versions, isolated regions are sections, blocks contain the order of uses,
-/// locations of arguments may be missing, and properties are separate from the attributes.
+/// locations of arguments can be missing, and properties are separate from the attributes.
 pub(super) const VERSIONED: u64 = 1;
 pub(super) const SECTIONS: u64 = 2;
 pub(super) const ORDERS: u64 = 3;

@@ -6,7 +6,7 @@ use crate::error::Result;
 /// The maximum nesting of tables, which allows trees as deep as users nest them.
 const MAX_TABLE_DEPTH: usize = 500;
 
-/// A table. Fields are found by number, and each field may be missing.
+/// A table. Fields are found by number, and each field can be missing.
 #[derive(Clone, Copy)]
 pub(super) struct Table<'a> {
     bytes: &'a [u8],

@@ -20,7 +20,7 @@ const CUSTOM: u8 = 5;
 struct Walk {
     steps: Vec<Value>,
     paths: Vec<String>,
-    /// The number of nodes so far. Tables and texts may be shared, so a small file could describe an endless tree.
+    /// The number of nodes so far. Tables and texts can be shared, so a small file could describe an endless tree.
     nodes: usize,
     text: usize,
 }

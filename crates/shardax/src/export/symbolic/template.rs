@@ -7,7 +7,7 @@ use crate::dtype::{DType, Scalar};
 
 const BEGIN: &str = "$(";
 
-/// The float types of constants that may follow from sizes.
+/// The float types of constants that can follow from sizes.
 const FLOATS: [DType; 4] = [DType::F16, DType::Bf16, DType::F32, DType::F64];
 
 /// Builds the text for all sizes from the texts on the grid. `Err` is the number of the first line with a difference

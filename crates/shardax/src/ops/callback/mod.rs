@@ -38,12 +38,12 @@ pub struct HostCallback<T> {
 /// Wraps a host function without side effects as a function of arrays. `results` are the types of the results: a tree
 /// of [`shape_dtype_struct`](crate::shape_dtype_struct)s, or of arrays whose values are ignored.
 ///
-/// A call may be omitted if its results are unused, and it may be repeated. The function is called on XLA's threads,
+/// A call can be omitted if its results are unused, and it can be repeated. The function is called on XLA's threads,
 /// possibly from several devices at once: inside a `shard_map` by each device with the device's shard, otherwise with
 /// entire arrays. It reads its arguments in place (on GPUs, copies on the host) and must write each result entirely. An
 /// error or a panic becomes the error of the call, or of reading its results, and the program makes no further calls.
 /// The function cannot run programs, and therefore cannot compute with arrays: this is an error, because all of XLA's
-/// threads may be waiting for such functions.
+/// threads can be waiting for such functions.
 ///
 /// Under `vmap` it needs a [`vmap_method`](HostCallback::vmap_method). It has no derivative unless you define one with
 /// `custom_jvp` or `custom_vjp`.
@@ -114,7 +114,7 @@ impl<T: Tree> HostCallback<T> {
     /// Sets the GPU implementation of an [`ffi_call`]. `f` receives addresses in the device's memory and the program's
     /// stream, and must start its work on that stream without waiting for it (JAX's
     /// `register_ffi_target(platform="CUDA")`). It must write results entirely. Its error becomes the error of the
-    /// call. If several devices compute together, an error may end the process, because the other devices wait for this
+    /// call. If several devices compute together, an error can end the process, because the other devices wait for this
     /// one, and arrays donated to that call are lost. Other callbacks need no GPU implementation, because on GPUs they
     /// receive copies of their arguments on the host.
     ///

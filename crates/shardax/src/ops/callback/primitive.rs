@@ -22,7 +22,7 @@ use crate::shape::Shape;
 /// The kind of a callback, which determines its side effects. The kinds are named after JAX's functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// No side effects: a call may be omitted, repeated, or reordered.
+    /// No side effects: a call can be omitted, repeated, or reordered.
     Pure,
     /// Like [`Pure`](Kind::Pure), for a function of another language.
     Ffi,

@@ -138,7 +138,7 @@ impl Axes {
         if reduced.is_empty() { ct } else { Pcast { axes: reduced, to: CastTo::Reduced }.apply(&ct) }
     }
 
-    /// Returns the axes over which values may differ between devices.
+    /// Returns the axes over which values can differ between devices.
     pub fn set(&self) -> AxisSet {
         self.manual.clone()
     }

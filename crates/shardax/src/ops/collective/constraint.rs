@@ -262,7 +262,7 @@ fn resharded(x: &Array, typed: &Typed, sharding: &Sharding, what: &str) -> Resul
     let mesh = typed.mesh();
     let Some(named) = sharding.as_named().filter(|named| named.mesh().abstract_mesh().axes() == mesh.axes()) else {
         return Err(err!(Value, "{what} {sharding} is not over the mesh of a value of type {}", x.type_name())
-            .help("give shardings over one mesh to a jit and to those inside it"));
+            .help("pass shardings over one mesh to a jit and to those inside it"));
     };
     named.check_rank(x.ndim())?;
     let want = Typed::of_spec(mesh, named.spec(), x.ndim());

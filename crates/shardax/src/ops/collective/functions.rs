@@ -597,7 +597,7 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
     ungrouped_axes(axis, "axis_size").map(|axes| axes.size).at_caller()
 }
 
-/// Casts a value that is equal on all participants to one that may vary over these axes. The cast needs no
+/// Casts a value that is equal on all participants to one that can vary over these axes. The cast needs no
 /// communication.
 ///
 /// Fails if the value already varies over one of the axes.

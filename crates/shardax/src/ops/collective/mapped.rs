@@ -96,6 +96,7 @@ pub(crate) fn permute(
             if pairs.is_empty() {
                 continue;
             }
+            // `ppermute` fills devices that receive nothing with zeros, so they must keep what another row sent.
             let mut receives = vec![false; rest.size];
             pairs.iter().for_each(|(_, d)| receives[*d] = true);
             let sent = Ppermute { axes: rest.clone(), perm: pairs }.apply(&lax::slice_in_dim(&x, from, from + 1, 0));

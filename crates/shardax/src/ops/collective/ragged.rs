@@ -84,7 +84,7 @@ fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: im
             operand.type_name(),
             output.type_name()
         )
-        .help("give an output of the operand's dtype, whose rows have its shape"));
+        .help("pass an output of the operand's dtype, whose rows have its shape"));
     }
     let [operand_rows, output_rows] = [operand, output].map(|x| x.shape().first().copied().unwrap_or(0));
     if operand_rows == 0 || output_rows == 0 {

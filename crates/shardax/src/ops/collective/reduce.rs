@@ -74,7 +74,7 @@ impl Array {
 /// The state of a value over an axis; [`pcast_to`](super::pcast_to) casts to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CastTo {
-    /// The value may differ between participants.
+    /// The value can differ between participants.
     Varying,
     /// Participants hold the addends of a sum that has not been computed yet.
     Unreduced,

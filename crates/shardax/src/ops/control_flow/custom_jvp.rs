@@ -42,7 +42,7 @@ pub struct CustomJvp<F, Args, R = ()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The rule runs when the function is differentiated, possibly after the calling function has returned. It may capture
+/// The rule runs when the function is differentiated, possibly after the calling function has returned. It can capture
 /// concrete arrays, but you must pass values of the differentiated function as arguments.
 pub fn custom_jvp<Args: Tree, F: Function<Args>>(f: F) -> CustomJvp<F, Args> {
     CustomJvp { f, rule: Arc::new(()), args: PhantomData }

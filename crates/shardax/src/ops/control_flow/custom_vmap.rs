@@ -42,7 +42,7 @@ pub struct CustomVmap<F, Args, R = ()> {
 /// ```
 ///
 /// Forward mode differentiates the function, or the rule under `vmap`. Reverse mode fails unless the function is mapped
-/// first. The rule may capture concrete arrays, but you must pass values of the mapped function as arguments.
+/// first. The rule can capture concrete arrays, but you must pass values of the mapped function as arguments.
 pub fn custom_vmap<Args: Tree, F: Function<Args>>(f: F) -> CustomVmap<F, Args> {
     CustomVmap { f, rule: Arc::new(()), args: PhantomData }
 }
@@ -105,7 +105,7 @@ where
                 let (out, flags) = (rule.0)(size, batched, args)?;
                 check_batched(&out_def, Flat::of(&out), flags)
             });
-            Ok(Arc::new(Primitive { program, num_consts, rule: VmapRule::Given(id, rule) }))
+            Ok(Arc::new(Primitive { program, num_consts, rule: VmapRule::Custom(id, rule) }))
         })?;
         out.build()
     }

@@ -31,8 +31,8 @@ pub enum TransposeSolve<'a, T> {
     With(&'a dyn Fn(MatVec<'_, T>, T) -> Result<T>),
 }
 
-/// Solves `matvec(x) = b` for a linear function with `solve(matvec, b)`, which may be any program. The solution is
-/// differentiated implicitly, with the same solver. `matvec` may capture values that are differentiated.
+/// Solves `matvec(x) = b` for a linear function with `solve(matvec, b)`, which can be any program. The solution is
+/// differentiated implicitly, with the same solver. `matvec` can capture values that are differentiated.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -127,7 +127,7 @@ fn eval_tree<T: Tree>(program: &Program, captures: &[Array], x: &T) -> Result<T>
     Flat { leaves: leaves.into_iter().collect(), def: x.def }.build()
 }
 
-/// Returns the root of `f` that `solve(f, initial_guess)` finds. `solve` may be any program, because the root is
+/// Returns the root of `f` that `solve(f, initial_guess)` finds. `solve` can be any program, because the root is
 /// differentiated by the implicit function theorem with respect to the values that `f` captures. `tangent_solve` solves
 /// `g(x) = y` for the derivative `g` of `f` at the root. For reverse mode, it must be transposable, for example a
 /// division or [`custom_linear_solve`]. The initial guess has no derivative.

@@ -22,7 +22,7 @@ use crate::source;
 
 /// Applies `body_fun` to the carry while `cond_fun(carry)`, a boolean scalar, is true.
 ///
-/// The number of steps may depend on the data, so only forward-mode differentiation works. For reverse mode, use
+/// The number of steps can depend on the data, so only forward-mode differentiation works. For reverse mode, use
 /// [`scan`](super::scan()), or [`fori_loop`] with plain numbers as bounds.
 ///
 /// ```

@@ -1,7 +1,7 @@
 //! Control flow inside traced functions: loops, conditionals, and custom derivatives.
 //!
 //! A Rust `for` or `if` runs while a function is traced, so it repeats or omits recorded operations. The functions in
-//! this module record the loop or the conditional itself. Their closures may capture arrays, concrete or traced.
+//! this module record the loop or the conditional itself. Their closures can capture arrays, concrete or traced.
 
 mod conditionals;
 mod custom_jvp;

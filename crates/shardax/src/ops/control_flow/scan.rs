@@ -459,7 +459,7 @@ fn interleave(even: &Array, odd: &Array, dim: usize, size: usize) -> Array {
     part(&paired.reshape(shape.as_slice()), dim, 0, size, 1)
 }
 
-/// Applies a primitive to the entries of a batch one after another. Operands may be batched or not.
+/// Applies a primitive to the entries of a batch one after another. Operands can be batched or not.
 pub(crate) fn each<P: Primitive + Clone + 'static>(
     primitive: P,
     args: &[Array],

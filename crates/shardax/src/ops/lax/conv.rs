@@ -206,6 +206,42 @@ impl ConvOptions {
             ));
         }
         let [lhs_spec, rhs_spec, out_spec] = self.specs(rank)?;
+        if let Some(Precision::Algorithm(preset)) = self.precision {
+            return Err(err!(Value, "convolutions have no algorithms, got the precision {}", preset.name())
+                .help("pass `Precision::Default`, `High` or `Highest`"));
+        }
+        let conv = ConvGeneralDilated {
+            window: self.window(lhs, rhs, [&lhs_spec, &rhs_spec], strides, padding)?,
+            lhs: lhs_spec,
+            rhs: rhs_spec,
+            out: out_spec,
+            feature_group_count: self.feature_group_count.unwrap_or(1),
+            batch_group_count: self.batch_group_count.unwrap_or(1),
+            preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
+            precision: self
+                .precision
+                .or_else(|| precision::current().filter(|default| !matches!(default, Precision::Algorithm(_)))),
+            // The shape of the result must be inferred before its sharding can be resolved.
+            out_sharding: None,
+        };
+        let Some(like) = &self.out_sharding else { return Ok(conv) };
+        let shape = conv.infer(&[lhs.aval(), rhs.aval()])?[0].shape.clone();
+        Ok(ConvGeneralDilated {
+            out_sharding: like.out_sharding("out_sharding", &shape, &[lhs, rhs])?.map(Arc::new),
+            ..conv
+        })
+    }
+
+    /// Returns the window along each spatial dimension.
+    fn window(
+        &self,
+        lhs: &Array,
+        rhs: &Array,
+        [lhs_spec, rhs_spec]: [&Spec; 2],
+        strides: &[usize],
+        padding: &Padding,
+    ) -> Result<SmallVec<[WindowDim; 2]>> {
+        let (name, rank) = ("conv_general_dilated", lhs.ndim());
         let ones = vec![1; rank - 2];
         let lhs_dilation = self.lhs_dilation.as_ref().unwrap_or(&ones);
         let rhs_dilation = self.rhs_dilation.as_ref().unwrap_or(&ones);
@@ -226,43 +262,19 @@ impl ConvOptions {
             return Err(err!(Value, "{name} with lhs_dilation {lhs_dilation:?} does not define padding {padding:?}")
                 .help("pass explicit padding, or use `conv_transpose`"));
         }
+        // Padding such as `Same` depends on the sizes, and on the extents of the dilated kernel.
         let sizes: Vec<usize> = lhs_spec[2..].iter().map(|&d| lhs.shape()[d]).collect();
         let extents: Vec<usize> =
             rhs_spec[2..].iter().zip(rhs_dilation).map(|(&d, by)| extent(rhs.shape()[d], *by)).collect();
         let pads = padding.resolve(name, &sizes, &extents, strides)?;
-        let window: SmallVec<[WindowDim; 2]> = (0..rank - 2)
-            .map(|i| WindowDim {
-                stride: strides[i],
-                low: pads[i].0,
-                high: pads[i].1,
-                base_dilation: lhs_dilation[i],
-                window_dilation: rhs_dilation[i],
-            })
-            .collect();
-        if let Some(Precision::Algorithm(preset)) = self.precision {
-            return Err(err!(Value, "convolutions have no algorithms, got the precision {}", preset.name())
-                .help("pass `Precision::Default`, `High` or `Highest`"));
-        }
-        let conv = ConvGeneralDilated {
-            window,
-            lhs: lhs_spec,
-            rhs: rhs_spec,
-            out: out_spec,
-            feature_group_count: self.feature_group_count.unwrap_or(1),
-            batch_group_count: self.batch_group_count.unwrap_or(1),
-            preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
-            precision: self
-                .precision
-                .or_else(|| precision::current().filter(|default| !matches!(default, Precision::Algorithm(_)))),
-            // The shape of the result must be inferred before its sharding can be resolved.
-            out_sharding: None,
-        };
-        let Some(like) = &self.out_sharding else { return Ok(conv) };
-        let shape = conv.infer(&[lhs.aval(), rhs.aval()])?[0].shape.clone();
-        Ok(ConvGeneralDilated {
-            out_sharding: like.out_sharding("out_sharding", &shape, &[lhs, rhs])?.map(Arc::new),
-            ..conv
-        })
+        let window = (0..rank - 2).map(|i| WindowDim {
+            stride: strides[i],
+            low: pads[i].0,
+            high: pads[i].1,
+            base_dilation: lhs_dilation[i],
+            window_dilation: rhs_dilation[i],
+        });
+        Ok(window.collect())
     }
 }
 

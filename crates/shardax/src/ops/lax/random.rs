@@ -9,7 +9,7 @@ use crate::ops::primitive::rng_bit_generator::RngBitGenerator;
 
 /// Draws random bits with the device's generator. Returns the next state, and unsigned integers of `shape` and `dtype`.
 ///
-/// `key` is the state, uint32 of `[4]` or uint64 of `[2]`. The bits differ between platforms, and may differ between versions of XLA. The
+/// `key` is the state, uint32 of `[4]` or uint64 of `[2]`. The bits differ between platforms, and can differ between versions of XLA. The
 /// functions of [`random`](crate::random) use them for keys of [`PrngImpl::Rbg`](crate::random::PrngImpl::Rbg).
 ///
 /// Fails for a state of another type, or a dtype that is not an unsigned integer of 8 to 64 bits.

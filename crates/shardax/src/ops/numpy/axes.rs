@@ -149,7 +149,7 @@ impl Reduction {
             ("out_sharding", over.out_sharding.is_some() && !["sum", "max", "min"].contains(&name)),
         ];
         if let Some((option, _)) = unknown.into_iter().find(|(_, unknown)| *unknown) {
-            return Err(err!(Type, "{name} got an unexpected keyword argument '{option}' (TypeError)")
+            return Err(err!(Type, "`{name}` does not have the option `{option}`")
                 .help("remove the option, and apply its effect to the operand or to the result"));
         }
         over.mask.iter().try_for_each(|mask| {

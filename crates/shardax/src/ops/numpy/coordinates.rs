@@ -72,7 +72,7 @@ impl MeshgridOptions {
     }
 }
 
-/// Coordinate grids. For vectors `x` and `y`, the results have shape `[y.len(), x.len()]`; the first has the values of `x` along each
+/// Returns coordinate grids. For vectors `x` and `y`, the results have shape `[y.len(), x.len()]`; the first has the values of `x` along each
 /// row, the second the values of `y` along each column. More vectors add dimensions at the end. [`MeshgridOptions`] has the order of
 /// matrices and sparse grids.
 ///
@@ -153,7 +153,7 @@ pub fn fromfunction<R>(f: impl FnOnce(&[Array]) -> R, shape: &[usize]) -> R {
 }
 
 /// Reshapes vectors of indices to arrays that broadcast together: vector `i` is along dimension `i`. A boolean vector stands for the
-/// indices at which it is true; the call waits for its values.
+/// indices at which it is true, so the call waits for its values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -258,7 +258,7 @@ pub enum IndexMode {
 /// Converts coordinates in an array of this shape to indices into the flat array. `places` has one integer array for each dimension.
 /// JAX's mode "raise" does not exist, because this function does not read values.
 ///
-/// Fails unless there is an array for each dimension.
+/// You must pass one array for each dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -100,8 +100,8 @@ impl<T: RangeNumber> IntoRange for Range<T> {
     }
 }
 
-/// The numbers of a range, with the type of the range. The numbers of an `f64` range are weakly typed (see
-/// [`array`](crate::array())).
+/// Returns the numbers of a range, in the dtype of the range. An `f64` range results in weakly typed numbers, like
+/// [`array`](crate::array()).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -112,13 +112,13 @@ impl<T: RangeNumber> IntoRange for Range<T> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for numbers that the dtype does not hold.
+/// The dtype must be able to represent all of the numbers.
 #[track_caller]
 pub fn arange(range: impl IntoRange) -> Array {
     arange_step(range, 1.0)
 }
 
-/// The numbers `start, start + step, …` before `end`, of the range's type.
+/// Returns the numbers `start, start + step, …` before `end`, in the dtype of the range.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -159,7 +159,7 @@ pub fn arange_step(range: impl IntoRange, step: f64) -> Array {
     )
 }
 
-/// Fails for integers that the dtype cannot represent, or float64, in which they are computed.
+/// Fails for integers that the dtype cannot represent. float64 must represent them too, because they are computed in it.
 fn check_range(start: f64, end: f64, dtype: DType) -> Result<(), Error> {
     let largest = if dtype.bits() <= 32 { f64::from(u32::MAX) } else { (1u64 << 53) as f64 };
     let largest = if dtype == DType::I32 { f64::from(i32::MAX) + 1.0 } else { largest };
@@ -183,7 +183,7 @@ fn range_length(start: f64, end: f64, step: f64) -> Result<usize, Error> {
     Ok(((end - start) / step).ceil().max(0.0) as usize)
 }
 
-/// `n` numbers from `start` to `end`, both included, float32.
+/// Returns `n` evenly spaced float32 numbers from `start` to `end`, including both.
 #[track_caller]
 pub(super) fn linspace_of_numbers(start: f64, end: f64, n: usize) -> Array {
     let (steps, dtype) = (n.saturating_sub(1).max(1) as f64, default_dtype::float());
@@ -210,7 +210,7 @@ pub(super) fn linspace_of_numbers(start: f64, end: f64, n: usize) -> Array {
     )
 }
 
-/// The identity matrix, float32.
+/// Returns the identity matrix, in float32.
 ///
 /// ```
 /// # use shardax::prelude::*;

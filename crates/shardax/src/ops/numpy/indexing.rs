@@ -404,7 +404,7 @@ pub trait IntoShift {
 pub enum Shift {
     /// A shift for all axes, or one for each.
     Known(Vec<i64>),
-    /// An array of integers, which may be traced: a scalar, or one for each axis.
+    /// An array of integers, which can be traced: a scalar, or one for each axis.
     Array(Array),
 }
 

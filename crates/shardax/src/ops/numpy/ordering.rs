@@ -161,6 +161,7 @@ pub fn piecewise(
             || Array::literal(Scalar::Int(0), x.dtype(), false).broadcast_to(x.shape()),
             |f| f(&x).astype(x.dtype()),
         );
+        // Later conditions take precedence, as in NumPy.
         let pieces = conditions.iter().zip(functions);
         Ok(pieces.fold(start, |y, (condition, f)| where_(condition, f(&x), y).astype(x.dtype())))
     })

@@ -512,6 +512,7 @@ impl LogsumexpOptions {
                 x.reduced("logsumexp", Options::None, axes.clone(), |x, over| {
                     let b = over.masked(&args[1].broadcast_to(x.shape()), 0);
                     let x = where_(b.not_equal(0), x, f64::NEG_INFINITY);
+                    // The maximum only prevents overflow, so it has no gradient.
                     let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
                     let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
                     let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();

@@ -26,7 +26,7 @@ pub(crate) struct Kernel {
     pub grid: Vec<usize>,
     /// The number of leading dimensions of the grid that `vmap` added. The kernel does not see them.
     pub vmapped: usize,
-    /// The types of the prefetched operands, which index maps may read.
+    /// The types of the prefetched operands, which index maps can read.
     pub scalars: Vec<Aval>,
     /// The blocks of the inputs, then the blocks of the outputs.
     pub blocks: Vec<Block>,

@@ -22,27 +22,27 @@ use crate::ops::control_flow::each;
 /// flags.
 pub(crate) type BatchFn = dyn Fn(usize, &[bool], &[Array]) -> Result<(Vec<Array>, Vec<bool>)> + Send + Sync;
 
-/// The batching method.
+/// How the program is batched.
 #[derive(Clone)]
 pub(crate) enum VmapRule {
-    /// Entry by entry.
+    /// Applies the program to one entry of the batch after another.
     Sequential,
-    Given(RuleId, Arc<BatchFn>),
+    Custom(RuleId, Arc<BatchFn>),
 }
 
 impl VmapRule {
     fn id(&self) -> Option<&RuleId> {
         match self {
             VmapRule::Sequential => None,
-            VmapRule::Given(id, _) => Some(id),
+            VmapRule::Custom(id, _) => Some(id),
         }
     }
 
-    /// The rule, transformed.
+    /// Returns the transformed rule; `id` transforms its identity, and `rule` the function.
     fn derived(&self, id: impl FnOnce(RuleId) -> RuleId, rule: impl FnOnce(Arc<BatchFn>) -> Arc<BatchFn>) -> VmapRule {
         match self {
             VmapRule::Sequential => VmapRule::Sequential,
-            VmapRule::Given(own, given) => VmapRule::Given(id(own.clone()), rule(given.clone())),
+            VmapRule::Custom(rule_id, function) => VmapRule::Custom(id(rule_id.clone()), rule(function.clone())),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Primitive for CustomVmap {
         "custom_vmap_call"
     }
 
-    /// The rule does not cover the state, which is passed through.
+    /// The rule knows nothing of the state, so the state passes through it unchanged.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let count = state.len();
         let rule = self.rule.derived(
@@ -164,7 +164,7 @@ impl Primitive for CustomVmap {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let VmapRule::Given(_, rule) = &self.rule else {
+        let VmapRule::Custom(_, rule) = &self.rule else {
             return Ok((each(self.clone(), args, dims, axis.size)?, vec![Some(0); self.output_count()]));
         };
         let (consts, arg_dims) = dims.split_at(self.num_consts);

@@ -120,22 +120,7 @@ impl DotGeneral {
             ));
         }
         if let Some(out) = &self.out {
-            let summed: AxisSet = left.all_axes().collect();
-            if !out.unreduced().is_empty() && (left != right || *out.unreduced() != summed) {
-                let problem = match left == right {
-                    false => "unreduced axes need contracting dimensions that are sharded identically",
-                    true => "unreduced axes of out_sharding must be those of the contracting dimensions",
-                };
-                return Err(rule.error(
-                    format_args!(
-                        "{problem}: got out_sharding {}, lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
-                        out.spec(),
-                        rule.types()
-                    ),
-                    "name in `unreduced` exactly the axes that both contracting dimensions are split over",
-                ));
-            }
-            return rule.requested(out);
+            return requested_sharding(rule, out, [&left, &right]);
         }
         let mut dims: SmallVec<[DimSpec; 4]> = SmallVec::new();
         for (&i, &j) in self.lhs_batch.iter().zip(&self.rhs_batch) {
@@ -296,7 +281,7 @@ impl Primitive for DotGeneral {
                 "dot_general dimension numbers {} are out of range for {l} and {r}",
                 self.print_params()
             )
-            .help("give dimensions of the operands, as many on the left as on the right"));
+            .help("pass dimensions of the operands, as many on the left as on the right"));
         }
         // Shapes are compared only after the numbers of dimensions have been checked, because they index the shapes.
         if !are_distinct(&self.lhs_contract, &self.lhs_batch) || !are_distinct(&self.rhs_contract, &self.rhs_batch) {
@@ -410,4 +395,24 @@ impl Primitive for DotGeneral {
             }
         }
     }
+}
+
+/// Returns the requested sharding of a product whose contracting dimensions have these specs.
+fn requested_sharding(rule: &ShardingRule<'_>, out: &Typed, [left, right]: [&PartitionSpec; 2]) -> Result<TypedOuts> {
+    let summed: AxisSet = left.all_axes().collect();
+    if !out.unreduced().is_empty() && (left != right || *out.unreduced() != summed) {
+        let problem = match left == right {
+            false => "unreduced axes need contracting dimensions that are sharded identically",
+            true => "unreduced axes of out_sharding must be those of the contracting dimensions",
+        };
+        return Err(rule.error(
+            format_args!(
+                "{problem}: got out_sharding {}, lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
+                out.spec(),
+                rule.types()
+            ),
+            "name in `unreduced` exactly the axes that both contracting dimensions are split over",
+        ));
+    }
+    rule.requested(out)
 }

@@ -104,7 +104,7 @@ impl Primitive for LayoutConstraint {
 
 /// Constrains the layouts of a tree's arrays to `layouts`: one [`Layout`], or a tree of them.
 ///
-/// Inside a compiled program, the compiler gives the value this layout; it may have others before and
+/// Inside a compiled program, the compiler gives the value this layout; it can have others before and
 /// after. A result of the program that is the constrained value itself keeps the layout. Only the order of
 /// the dimensions is constrained; tiles are the compiler's choice. Constrain a value that the compiler partitions
 /// inside of a [`shard_map`](crate::shard_map): outside of one XLA gathers it on GPUs, as in JAX, and on CPU the

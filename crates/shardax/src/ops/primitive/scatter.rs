@@ -103,7 +103,7 @@ impl Scatter {
         }
     }
 
-    /// Returns the tangent of a replacing scatter whose positions may repeat. Each element has the tangent of the
+    /// Returns the tangent of a replacing scatter whose positions can repeat. Each element has the tangent of the
     /// update that won, which is found by scattering the updates' numbers.
     fn set_tangent(&self, args: &[Array], operand_t: &Array, updates_t: &Array) -> Array {
         let (operand, indices, updates) = (&args[0], &args[1], &args[2]);

@@ -55,7 +55,7 @@ impl Primitive for Slice {
                 list(&self.start),
                 list(&self.limit)
             )
-            .help("give a start, a limit and a stride for each dimension"));
+            .help("pass a start, a limit and a stride for each dimension"));
         }
         // XLA would clamp some of these bounds and reject others, so all are checked here.
         let mut shape = Shape::new();
@@ -149,7 +149,7 @@ impl Primitive for Pad {
         let (x, value) = (&args[0], &args[1]);
         if self.config.len() != x.rank() || value.rank() != 0 || value.dtype != x.dtype {
             return Err(err!(Type, "pad of {x} with value {value} got {} padding entries", self.config.len())
-                .help("give a scalar of the array's dtype, and (low, high, interior) for each dimension"));
+                .help("pass a scalar of the array's dtype, and (low, high, interior) for each dimension"));
         }
         let mut shape = Shape::new();
         for (&n, &(low, high, interior)) in x.shape.iter().zip(&self.config) {

@@ -65,7 +65,7 @@ impl TriangularSolve {
     }
 
     /// Returns the operands in a program that the compiler partitions. The rows depend on each other, so only
-    /// right-hand sides and entire matrices may be sharded.
+    /// right-hand sides and entire matrices can be sharded.
     pub(crate) fn with_replicated_rows(self, cx: &mut Lowering, args: &[Value]) -> [Value; 2] {
         let rank = cx.shape(args[0]).len();
         let of_b = if self.left_side { rank - 2 } else { rank - 1 };

@@ -397,7 +397,7 @@ impl Primitive for ShardMap {
 }
 
 impl ShardMap {
-    /// The axes that each result of `body`, whose first inputs are captured, may vary over: as typed, or, if types
+    /// The axes that each result of `body`, whose first inputs are captured, can vary over: as typed, or, if types
     /// do not track it, by analysis of the body.
     pub fn varying(&self, body: &Program, captured: usize) -> Result<Vec<AxisSet>> {
         if self.checked {

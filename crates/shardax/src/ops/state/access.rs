@@ -71,7 +71,7 @@ impl Access {
         Access { cell: self.cell.clone(), ..Access::entire(self.number, &self.of) }
     }
 
-    /// Returns the value of the ref, with additional entries after the end if ranges may reach there.
+    /// Returns the value of the ref, with additional entries after the end if ranges can reach there.
     fn padded_to_block(&self, value: &Array) -> Array {
         if self.padded { self.place.padded(value) } else { value.clone() }
     }

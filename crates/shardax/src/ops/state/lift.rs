@@ -82,7 +82,7 @@ impl Lifted {
     }
 
     /// Waits for the turns to write the refs. The caller keeps them from reading the values until it has stored the new
-    /// ones. A function with host callbacks takes no turns, because a callback may write the refs itself.
+    /// ones. A function with host callbacks takes no turns, because a callback can write the refs itself.
     pub fn turns(&self, has_callbacks: bool) -> Vec<Turn<'_>> {
         let written = self.cells.iter().zip(&self.written).filter(|(_, written)| **written && !has_callbacks);
         // Every thread locks cells in the same order, so that two threads cannot wait for each other.

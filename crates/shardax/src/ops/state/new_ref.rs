@@ -85,7 +85,7 @@ impl Primitive for NewRef {
 /// ```
 ///
 /// Outside of every traced function, the ref stores its value in separate memory, and functions that use it read and
-/// write it at each call. Several threads may use it: each update, and each call of a function that writes it, begins
+/// write it at each call. Several threads can use it: each update, and each call of a function that writes it, begins
 /// with the value that the previous one stored. Only functions with host callbacks do not wait for each other.
 ///
 /// ```

@@ -37,7 +37,7 @@ struct Block {
 }
 
 impl Place {
-    /// Returns the place in a value of this shape, and its operands. Ranges may reach beyond the end only if the
+    /// Returns the place in a value of this shape, and its operands. Ranges can reach beyond the end only if the
     /// dimension is `open`.
     pub fn of(shape: &[usize], index: Vec<RefIndexItem>, open: bool) -> Result<(Place, Vec<Array>)> {
         let mut items = index;

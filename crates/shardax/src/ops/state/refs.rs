@@ -66,7 +66,7 @@ pub(super) type Frozen = Arc<OnceLock<&'static Location<'static>>>;
 pub struct Ref {
     number: usize,
     aval: Aval,
-    /// The kernel in which it may be used, if any.
+    /// The kernel in which it can be used, if any.
     scope: Option<u64>,
     storage: Storage,
 }
@@ -102,7 +102,7 @@ impl Ref {
 
     /// Names a part of the ref to read or write: `x.at((ds(&i * 8, 8), 0))`.
     ///
-    /// The index follows [`Array::get`], and may contain ranges with a computed start ([`ds`](super::ds)) and traced
+    /// The index follows [`Array::get`], and can contain ranges with a computed start ([`ds`](super::ds)) and traced
     /// integer scalars. Computed indices are clamped to lie inside. The index is checked when the part is read or
     /// written.
     pub fn at(&self, index: impl IntoRefIndex) -> RefPart {
@@ -328,7 +328,7 @@ impl RefPart {
         }
     }
 
-    /// Replaces the part by `value`, which may read the part, because no other thread can write the ref in between.
+    /// Replaces the part by `value`, which can read the part, because no other thread can write the ref in between.
     #[track_caller]
     fn write(&self, value: impl FnOnce() -> Array, mask: Option<Array>, padded: bool) -> Array {
         let location = Location::caller();

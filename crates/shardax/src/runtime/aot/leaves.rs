@@ -104,7 +104,7 @@ fn nest<T>(def: &TreeDef, leaves: &mut dyn Iterator<Item = Option<T>>) -> Prefix
 pub struct ArgInfo {
     /// The type of the argument.
     pub aval: Aval,
-    /// `true` if the program may reuse the memory of the argument.
+    /// `true` if the program can reuse the memory of the argument.
     pub donated: bool,
 }
 

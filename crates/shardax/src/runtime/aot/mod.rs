@@ -180,7 +180,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     }
 
     /// The program as StableHLO text, with `sdy` shardings. The arguments of `main` are the [captured
-    /// arrays](Lowered::captures), then the used arguments. The text may call functions of this process (on CPU also
+    /// arrays](Lowered::captures), then the used arguments. The text can call functions of this process (on CPU also
     /// for matrix multiplications); use [`export`](crate::export::export) for portable text.
     pub fn as_text(&self) -> &str {
         &self.text

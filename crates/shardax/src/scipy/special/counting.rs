@@ -7,7 +7,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::special::products::{BOXCOX, BOXCOX1P, LOG_RISE};
 use crate::ops::primitive::unary::{EXP, LGAMMA};
 
-/// The number of ways to choose `k` of `n` things; 0 unless `0 ≤ k ≤ n`. With `repetition`, a thing may be chosen
+/// The number of ways to choose `k` of `n` things; 0 unless `0 ≤ k ≤ n`. With `repetition`, a thing can be chosen
 /// several times.
 ///
 /// ```

@@ -4,8 +4,8 @@
 //! # use shardax::prelude::*;
 //! use shardax::scipy::stats::{norm, truncnorm};
 //! let (x, infinity) = (array([-1.0f32, 0.5]), f32::INFINITY);
-//! let whole = truncnorm::logpdf(&x, -infinity, infinity, 0.0, 1.0);
-//! assert!(allclose(whole, norm::logpdf(&x, 0.0, 1.0), 1e-6, 1e-6)?);
+//! let untruncated = truncnorm::logpdf(&x, -infinity, infinity, 0.0, 1.0);
+//! assert!(allclose(untruncated, norm::logpdf(&x, 0.0, 1.0), 1e-6, 1e-6)?);
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
@@ -55,8 +55,8 @@ distribution! {
 /// because the difference has more digits there; in the center, it is 1 minus both tails.
 fn log_mass(a: &Array, b: &Array) -> Array {
     let (width, middle) = (b - a, (a + b) * 0.5);
-    let widest = if a.dtype() == DType::F64 { 0.01 } else { 0.1 };
-    let is_narrow = width.greater(0) & (&width * (middle.abs() + 1)).less(widest);
+    let narrow_width = if a.dtype() == DType::F64 { 0.01 } else { 0.1 };
+    let is_narrow = width.greater(0) & (&width * (middle.abs() + 1)).less(narrow_width);
     let narrow = log_narrow_mass(&where_(&is_narrow, middle, 0), &where_(&is_narrow, width, 1));
     // The branches that are not selected must have finite derivatives too.
     let (a, b) = (&where_(&is_narrow, -1, a), &where_(&is_narrow, 1, b));

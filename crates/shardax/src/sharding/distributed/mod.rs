@@ -101,7 +101,7 @@ pub fn shutdown() -> Result<()> {
     }
 }
 
-/// Sets the time that processes may wait for each other in a collective, in a compilation or at the end (the
+/// Sets the time that processes can wait for each other in a collective, in a compilation or at the end (the
 /// environment variable `SHARDAX_COLLECTIVE_TIMEOUT`, in seconds). The default is 600 s. You can set it at any time.
 ///
 /// It includes compilation, because one process of each host compiles a program while the others wait for it.

@@ -1,7 +1,7 @@
 //! A thread of each process that watches the other processes. After a notice of preemption it agrees with them on the
 //! step at which all save. It names silent processes. Without a launcher it ends this process if another one has ended.
 //!
-//! The program's thread does not take part in the agreement, because it may be inside a computation that waits for
+//! The program's thread does not take part in the agreement, because it can be inside a computation that waits for
 //! another process. Each process that learns of a notice publishes the number of steps that it has passed, and passes
 //! no further step. When all have published, all stop at the step after the largest of these numbers, so that no
 //! process is beyond it.

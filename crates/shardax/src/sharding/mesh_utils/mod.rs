@@ -277,7 +277,7 @@ impl Torus {
         Ok(assignment)
     }
 
-    /// Like [`entire_axes`](Self::entire_axes), but dimensions may be split.
+    /// Like [`entire_axes`](Self::entire_axes), but dimensions can be split.
     fn split_axes(&self, shape: &[usize]) -> Result<Assignment> {
         let mut assignment = vec![vec![1; shape.len()]; self.shape.len()];
         for (axis, &size) in shape.iter().enumerate().rev() {

@@ -21,13 +21,13 @@ const _: () = assert!(HIDDEN as f32 == kernels::MASKED_SCORE);
 /// kernel reads keys and values only once, so it is faster too.
 const MIN_QUERIES: usize = 8;
 
-/// Returns `true` if the kernel may be called, and is worthwhile, for these queries, keys and values.
+/// Returns `true` if the kernel can be called, and is worthwhile, for these queries, keys and values.
 pub(crate) fn is_worthwhile(cx: &Lowering, args: &[Value]) -> bool {
     let queries = queries(cx, args);
     (queries >= MIN_QUERIES || queries <= kernels::FEW_QUERIES || super::is_always_used()) && is_large(cx, args)
 }
 
-/// Returns `true` if the kernel of the gradient may be called, and is worthwhile.
+/// Returns `true` if the kernel of the gradient can be called, and is worthwhile.
 pub(crate) fn is_worthwhile_gradient(cx: &Lowering, args: &[Value]) -> bool {
     (queries(cx, args) >= MIN_QUERIES || super::is_always_used()) && is_large(cx, args)
 }

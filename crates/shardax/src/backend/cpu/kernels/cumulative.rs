@@ -39,6 +39,7 @@ pub(crate) fn lower(
     if !is_known || !is_worth(out.size(), limits::CUMULATIVE) || !is_enabled(cx) {
         return None;
     }
+    // The kernel reduces the middle one of three dimensions.
     let shape = [crate::shape::size(&out.shape[..axis]), out.shape[axis], crate::shape::size(&out.shape[axis + 1..])];
     let x = convert(cx, x, dtype);
     let x = reshape(cx, x, &shape);

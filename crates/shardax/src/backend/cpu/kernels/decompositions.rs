@@ -44,7 +44,7 @@ pub(crate) fn lower(
     widened(cx, args, outs, |cx, args, outs| Ok(call_of_matrices(cx, target, args, numbers, outs))).map(Some)
 }
 
-/// Lowers the solution of triangular systems to a kernel, if a program may call it.
+/// Lowers the solution of triangular systems to a kernel, if a program can call it.
 pub(crate) fn lower_triangular_solve(
     solve: TriangularSolve,
     cx: &mut Lowering,
@@ -60,7 +60,7 @@ pub(crate) fn lower_triangular_solve(
     applies(cx, args[0]).then(|| call_of_matrices(cx, TRIANGULAR_SOLVE, args, &flags, outs))
 }
 
-/// Returns `true` for real matrices, if the program may call functions of this process.
+/// Returns `true` for real matrices, if the program can call functions of this process.
 fn applies(cx: &Lowering, v: Value) -> bool {
     let aval = cx.aval(v);
     let is_known = matches!(aval.dtype, DType::F32 | DType::F64) || is_half(aval.dtype);

@@ -37,6 +37,7 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
         ([DType::I8, DType::I8], DType::I32) => (true, limits::MATMUL_INT8, 1),
         _ => return None,
     };
+    // Packing the operands costs more than it saves if one side is short.
     let is_wide = [rows, columns, depth].into_iter().all(|side| side >= min_side);
     if !(is_fast && is_wide || is_always_used()) || !is_worth(work, limit) || !is_enabled(cx) {
         return None;

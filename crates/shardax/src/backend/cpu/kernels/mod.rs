@@ -1,7 +1,7 @@
 //! Calls of CPU kernels: matmuls, convolutions and gradients of their filters, attention and decompositions of matrices
 //! that the crate `shardax-cpu-kernels` computes instead of XLA's compiled code. They are as accurate as XLA's code,
 //! and deterministic, because the shapes determine how sums are divided, never the number of threads or devices. Each
-//! family has one file with its lowering and its handler. This file decides whether programs may call the kernels, and
+//! family has one file with its lowering and its handler. This file decides whether programs can call the kernels, and
 //! contains the code that they share. `limits` contains the minimum sizes for which kernels are used.
 //!
 //! A build without optimization leaves everything to XLA, because the crate would be compiled without optimization too.
@@ -35,7 +35,7 @@ use crate::settings::{CPU_KERNELS, CpuKernels};
 use crate::shape::Shape;
 use crate::sharding::device::client;
 
-/// Returns `true` if a program may call the kernels.
+/// Returns `true` if a program can call the kernels.
 fn is_enabled(cx: &Lowering) -> bool {
     // A plugin without FFI cannot call them.
     cx.is_local() && !cx.portable && requested() != CpuKernels::Xla && register().is_ok()
@@ -60,6 +60,7 @@ fn is_worth(work: usize, limit: usize) -> bool {
 /// Registers the handlers with XLA, once. This must happen before a program that calls one is compiled or loaded.
 pub(crate) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
+    // XLA keeps handlers for the lifetime of the process, and a failure is the same for every caller.
     let registered = REGISTERED.get_or_init(|| {
         let client = client()?;
         let plugin = client.pjrt.plugin();

@@ -35,7 +35,7 @@ pub(super) struct Call {
     pub blocks: [usize; 2],
     /// The number of keys without padding, if there is padding.
     pub end: Option<usize>,
-    /// The largest numbers of positions that a key may be before and after a query.
+    /// The largest numbers of positions that a key can be before and after a query.
     pub window: [Option<i32>; 2],
     pub scale: f64,
     pub cap: Option<f64>,
@@ -132,8 +132,8 @@ impl Call {
         })
     }
 
-    /// The first and the last block of keys that a block of queries may see, without regard to lengths. With `of_keys`,
-    /// the blocks of queries that may see a block of keys.
+    /// The first and the last block of keys that a block of queries can see, without regard to lengths. With `of_keys`,
+    /// the blocks of queries that can see a block of keys.
     fn range(&self, block: &Array, of_keys: bool) -> [Array; 2] {
         let (side, other) = if of_keys { (1, 0) } else { (0, 1) };
         let [back, forth] = if of_keys { [self.window[1], self.window[0]] } else { self.window };
@@ -151,7 +151,7 @@ impl Call {
         at.minimum(high).maximum(low)
     }
 
-    /// Returns `true` in the kernel if a query of a block may see a key of a block.
+    /// Returns `true` in the kernel if a query of a block can see a key of a block.
     fn is_visible(&self, masks: &Masks<'_>, i: &Array, j: &Array) -> Array {
         let [low, high] = self.range(i, false);
         let in_window = j.greater_equal(low) & j.less_equal(high);
@@ -250,7 +250,7 @@ impl Call {
         [b, head, self.visible(&j, &i, false)]
     }
 
-    /// The cost of matmuls with these depths, for each block of queries and each block of keys that it may see.
+    /// The cost of matmuls with these depths, for each block of queries and each block of keys that it can see.
     fn cost(&self, depths: usize, arrays: usize) -> CostEstimate {
         let [queries, keys] = self.counts();
         let [before, after] = self.window.map(|n| n.map(|n| n as usize));

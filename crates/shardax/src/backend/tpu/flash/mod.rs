@@ -84,7 +84,7 @@ pub(in crate::backend) fn backward(
         .map(Some)
 }
 
-/// Returns `true` if the program may use the kernels.
+/// Returns `true` if the program can use the kernels.
 fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     if is_of_one_query(cx, args) {
         return false;
@@ -158,7 +158,7 @@ impl<'a> Sized<'a> {
         Sized { of, x, call, sizes }
     }
 
-    /// Returns `true` if there may be a query that sees no key.
+    /// Returns `true` if there can be a query that sees no key.
     fn may_be_blind(&self) -> bool {
         let [before, _] = self.call.window;
         let reach = before.map_or(usize::MAX, |n| self.sizes[1].saturating_add(n as usize));

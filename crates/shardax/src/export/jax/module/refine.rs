@@ -294,7 +294,7 @@ impl<'a> Writer<'a> {
         Err(err!(Value, "{message}").help("call it with arrays of sizes that fit, or export it for others"))
     }
 
-    /// Writes a slice of known size. Its start may be a traced value.
+    /// Writes a slice of known size. Its start can be a traced value.
     fn slice(&mut self, op: &mut Operation<'a>, indent: usize) -> Result<()> {
         let strides = self.sizes(op, 3)?;
         let [_, begin, end, _] = op.operands.as_slice() else { return Err(unread(op)) };

@@ -383,7 +383,7 @@ fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Ar
     (starts.collect(), operands.as_slice())
 }
 
-/// Returns `true` if a block's start may be an operand: in eager execution on one device, because partitioning does not
+/// Returns `true` if a block's start can be an operand: in eager execution on one device, because partitioning does not
 /// depend on it there.
 fn is_movable(x: &Array, args: &[Array]) -> bool {
     let single = matches!(&x.0, Repr::Concrete(c) if matches!(c.sharding, Sharding::Single(_)));

@@ -89,7 +89,7 @@ impl<'a> Blocks<'a> {
         dynamic_slice_in_dim(x, at * self.block[0] as i32, self.block[0], axis)
     }
 
-    /// Returns the range of key blocks that a block of queries may attend to.
+    /// Returns the range of key blocks that a block of queries can attend to.
     fn range(&self, at: &Array) -> (Array, Array) {
         let [queries, keys] = self.block.map(|n| n as i32);
         let count = (self.x.keys() as i32) / keys;

@@ -209,7 +209,7 @@ impl Attention {
             && q.shape[rank - 2].is_multiple_of(k.shape[rank - 2]);
         if !fits {
             return Err(err!(Type, "attention got incompatible queries {q}, keys {k} and values {v}")
-                .help("give floats of one dtype: [..., queries, heads, depth], and keys and values [..., keys, key heads, depth], where the heads are a multiple of the key heads"));
+                .help("pass floats of one dtype: [..., queries, heads, depth], and keys and values [..., keys, key heads, depth], where the heads are a multiple of the key heads"));
         }
         self.present.check(args)?;
         let mut shape = q.shape.clone();

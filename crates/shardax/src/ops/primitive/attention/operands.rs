@@ -8,7 +8,7 @@ use crate::ops::lax::dynamic_slice_in_dim;
 
 /// The help for a bias or a mask of a wrong shape.
 const BROADCASTS: &str =
-    "give [..., heads, queries, keys], floating point for a bias and booleans for a mask; sizes may be 1";
+    "pass [..., heads, queries, keys], floating point for a bias and booleans for a mask; sizes may be 1";
 
 /// Flags for the optional operands, in the order in which they follow queries, keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ impl PresentOperands {
         3 + of_one.into_iter().filter(|given| *given).count() + 2 * usize::from(self.segments)
     }
 
-    /// Returns the indices of bias and mask, whose dimensions may be 1.
+    /// Returns the indices of bias and mask, whose dimensions can be 1.
     pub(crate) fn broadcast(self) -> Vec<usize> {
         (PresentOperands::BIAS..PresentOperands::BIAS + usize::from(self.bias) + usize::from(self.mask)).collect()
     }
@@ -69,7 +69,7 @@ impl PresentOperands {
         for lengths in [&x.query_lengths, &x.key_lengths].into_iter().flatten() {
             if !are_integers(lengths, batch) {
                 return Err(err!(Type, "sequence lengths {lengths} do not fit attention of a batch of {batch:?}")
-                    .help("give an integer for each example of the batch"));
+                    .help("pass an integer for each example of the batch"));
             }
         }
         for (segments, n) in x.segments.iter().flatten().zip([queries, keys]) {
@@ -78,7 +78,7 @@ impl PresentOperands {
                     Type,
                     "segment ids {segments} do not fit attention of a batch of {batch:?} with {n} positions"
                 )
-                .help("give an integer for each position of each example"));
+                .help("pass an integer for each position of each example"));
             }
         }
         Ok(())
@@ -94,9 +94,9 @@ pub struct Operands<T = Array> {
     pub k: T,
     /// `[..., keys, key heads, depth of values]`.
     pub v: T,
-    /// A bias that is added to the scores, `[..., heads, queries, keys]`. Its dimensions may be 1.
+    /// A bias that is added to the scores, `[..., heads, queries, keys]`. Its dimensions can be 1.
     pub bias: Option<T>,
-    /// A boolean mask of the visible keys, `[..., heads, queries, keys]`. Its dimensions may be 1.
+    /// A boolean mask of the visible keys, `[..., heads, queries, keys]`. Its dimensions can be 1.
     pub mask: Option<T>,
     /// The number of valid queries of each example.
     pub query_lengths: Option<T>,

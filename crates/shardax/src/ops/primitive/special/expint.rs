@@ -93,7 +93,7 @@ pub(super) fn expi(x: &Array) -> Result<Array> {
     Ok(where_(x.not_equal(x), constant(f64::NAN, x), y))
 }
 
-/// `exp(x) y`, which may be a number where `exp(x)` is infinite.
+/// `exp(x) y`, which can be a number where `exp(x)` is infinite.
 pub(super) fn grown(x: &Array, y: &Array) -> Array {
     let half = EXP.apply(&(x * 0.5));
     y * &half * half

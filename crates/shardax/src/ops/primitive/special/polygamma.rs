@@ -46,7 +46,7 @@ fn derivative(n: &Array, odd: &Array, x: &Array) -> Array {
 }
 
 /// `n! Σ (x + k)⁻ⁿ⁻¹`, by the Euler-Maclaurin formula ([DLMF 25.11.5](https://dlmf.nist.gov/25.11.E5)). The factor `n!
-/// x⁻ⁿ` is applied in two halves, because `x⁻ⁿ` alone may be too small for the dtype.
+/// x⁻ⁿ` is applied in two halves, because `x⁻ⁿ` alone can be too small for the dtype.
 fn positive(n: &Array, x: &Array) -> Array {
     let (count, terms) = if x.dtype() == DType::F64 { (16, BERNOULLI.len()) } else { (8, 5) };
     let sum = (1..count).fold(1 / x, |sum, k| {

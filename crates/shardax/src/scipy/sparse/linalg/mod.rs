@@ -186,7 +186,7 @@ impl Problem<'_> {
         Ok(subtract(self.b, &(self.a)(&self.x0)?))
     }
 
-    /// The square of the largest norm that a residual may have.
+    /// The square of the largest norm that a residual can have.
     fn square_tolerance(&self) -> Array {
         (squares(self.b) * (self.tol * self.tol)).maximum(self.atol * self.atol)
     }
