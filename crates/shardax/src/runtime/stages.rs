@@ -132,7 +132,7 @@ impl Stages {
                 .zip(&program.inputs)
                 .map(|(slot, var)| Input {
                     committed: Some(sharding_in_stage(&program, *var, shardings[*slot].as_ref(), &run.place)),
-                    given: None,
+                    requested: None,
                 })
                 .collect();
             // A cotangent that returned from other devices is an input of this stage, which was moved here.
