@@ -73,8 +73,8 @@ impl Adapter {
         let kernels = kernels(model);
         let mut layers = BTreeMap::new();
         for target in targets {
-            let is_target = |path: &str| path == target || path.ends_with(&format!(".{target}"));
-            let matches: Vec<_> = kernels.iter().filter(|(path, _)| is_target(path)).collect();
+            let end = format!(".{target}");
+            let matches: Vec<_> = kernels.iter().filter(|(path, _)| *path == target || path.ends_with(&end)).collect();
             if matches.is_empty() {
                 let message = format!("the model has no layer {target:?} with a kernel");
                 let names: Vec<&str> = kernels.keys().map(String::as_str).take(8).collect();
@@ -184,13 +184,11 @@ impl Adapter {
             let Some(kernel) = kernels.get(path) else { return Err(no_layer(path)) };
             let (a, b) = (&*lora.lora_a, &*lora.lora_b);
             let (experts, [inputs, outputs]) = sizes(path, kernel.shape());
-            let dims = |x: &Array| x.shape().to_vec();
-            let fits = |before: &[usize]| {
-                dims(a).split_last().is_some_and(|(_, dims)| *dims == [before, &[inputs]].concat())
-                    && dims(b).last() == Some(&outputs)
-                    && dims(b).len() == before.len() + 2
-            };
-            if !fits(experts.as_slice()) {
+            let (before, b_shape) = (experts.as_slice(), b.shape());
+            let fits = a.shape().split_last().is_some_and(|(_, dims)| *dims == [before, &[inputs]].concat())
+                && b_shape.last() == Some(&outputs)
+                && b_shape.len() == before.len() + 2;
+            if !fits {
                 let ends = [a.shape().first(), b.shape().last()].map(|size| size.copied().unwrap_or(0));
                 let message = format!("the adapter of {path:?} is of {ends:?}, and the layer of {:?}", kernel.shape());
                 return Err(value_error(message, "apply the adapter to its own model"));
@@ -239,10 +237,9 @@ fn sizes(path: &str, shape: &[usize]) -> (Option<usize>, [usize; 2]) {
 
 /// The matrices of experts as one pair of arrays, or the only pair.
 pub(crate) fn stacked(is_stacked: bool, matrices: Vec<LoRA>) -> LoRA {
-    let all = |part: fn(&LoRA) -> &LoRAParam| {
-        stack(matrices.iter().map(|lora| (**part(lora)).clone()).collect::<Vec<_>>(), 0)
-    };
-    let (a, b) = (all(|lora| &lora.lora_a), all(|lora| &lora.lora_b));
+    let (a, b): (Vec<Array>, Vec<Array>) =
+        matrices.iter().map(|lora| ((*lora.lora_a).clone(), (*lora.lora_b).clone())).unzip();
+    let (a, b) = (stack(a, 0), stack(b, 0));
     let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
     let [a, b] = if is_stacked { [a, b] } else { [a, b].map(|x| x.squeeze(0)) };
     (lora.lora_a, lora.lora_b) = (a.into(), b.into());

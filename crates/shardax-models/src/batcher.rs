@@ -87,7 +87,6 @@ impl TextBounds {
     pub fn check(&self, prompt: &[i32], options: &GenerateOptions) -> Result<()> {
         options.check()?;
         let TextBounds { vocabulary, room } = *self;
-        let is_known = |token: &&i32| usize::try_from(**token).is_ok_and(|token| token < vocabulary);
         let new = options.max_new_tokens;
         let message = if prompt.is_empty() {
             "the prompt is empty".to_owned()
@@ -95,7 +94,9 @@ impl TextBounds {
             format!("{} tokens and {new} new ones, and texts have at most {room}", prompt.len())
         } else if new == 0 {
             "a text of no new tokens".to_owned()
-        } else if let Some(token) = prompt.iter().find(|token| !is_known(token)) {
+        } else if let Some(token) =
+            prompt.iter().find(|token| !usize::try_from(**token).is_ok_and(|token| token < vocabulary))
+        {
             format!("the prompt has the token {token}, and the model knows {vocabulary} tokens")
         } else {
             return Ok(());
@@ -114,18 +115,7 @@ impl<M: TextModel> Batcher<M> {
     #[track_caller]
     pub fn new(model: M, slots: usize, room: usize) -> Result<Self> {
         let location = std::panic::Location::caller();
-        let make = || {
-            let shapes = eval_shape(|model: M| model.decoder(), &model)?;
-            let rows = |table: &Embed| table.embedding.shape().first().copied().unwrap_or(0);
-            let positions = shapes.max_positions();
-            if slots == 0 || room < 2 || i32::try_from(room).is_err() || positions.is_some_and(|most| room > most) {
-                let message = format!("{slots} slots of {room} tokens, and the model has {positions:?} positions");
-                return Err(value_error(message, "give at least one slot, and room for a prompt and a token"));
-            }
-            let cache = jit(empty::<M>).call((&model, Static((slots, room))))?;
-            Ok((cache, rows(&shapes.embed)))
-        };
-        let (cache, vocabulary) = make().map_err(|error: shardax::Error| error.at(location))?;
+        let (cache, vocabulary) = new_cache(&model, slots, room).map_err(|error| error.at(location))?;
         let slots = (0..slots).map(|_| None).collect();
         Ok(Batcher { model, cache, slots, position: 0, room, vocabulary, next_text: 0 })
     }
@@ -270,13 +260,12 @@ impl<M: TextModel> Batcher<M> {
 
     /// Moves all texts by a number of places.
     fn shift(&mut self, places: i64) -> Result<()> {
-        let moved = |place: usize| (place as i64 + places).max(0) as usize;
         if self.active() > 0 && places != 0 {
             let cache = std::mem::take(&mut self.cache);
             self.cache = jit(shifted).donate_argnums([0]).call((cache, array(places as i32)))?;
         }
-        self.slots.iter_mut().flatten().for_each(|slot| slot.start = moved(slot.start));
-        self.position = moved(self.position);
+        self.slots.iter_mut().flatten().for_each(|slot| slot.start = moved(slot.start, places));
+        self.position = moved(self.position, places);
         Ok(())
     }
 }
@@ -392,4 +381,20 @@ fn step<M: TextModel>(
     let logits = last_logits(&mut model, tokens, &starts, room);
     let tokens = sampling::draw(&logits, &controls, form.0, || noise(&draws, logits.shape()[1]));
     Ok((model.state_of(Filter::of::<Cache>()), tokens))
+}
+
+fn moved(place: usize, places: i64) -> usize {
+    (place as i64 + places).max(0) as usize
+}
+
+/// Creates the cache of the slots. Also returns the number of tokens that the model knows.
+fn new_cache<M: TextModel>(model: &M, slots: usize, room: usize) -> Result<(ModuleState, usize)> {
+    let shapes = eval_shape(|model: M| model.decoder(), model)?;
+    let positions = shapes.max_positions();
+    if slots == 0 || room < 2 || i32::try_from(room).is_err() || positions.is_some_and(|most| room > most) {
+        let message = format!("{slots} slots of {room} tokens, and the model has {positions:?} positions");
+        return Err(value_error(message, "pass at least one slot, and room for a prompt and a token"));
+    }
+    let cache = jit(empty::<M>).call((model, Static((slots, room))))?;
+    Ok((cache, shapes.embed.embedding.shape().first().copied().unwrap_or(0)))
 }

@@ -37,17 +37,17 @@ pub(crate) struct Text<'a> {
 
 /// The controls of the next tokens of these texts, and the form of the program.
 pub(crate) fn controls(texts: &[Text<'_>], vocabulary: usize, room: usize) -> Result<(Form, Controls)> {
-    let options = || texts.iter().map(|text| text.options);
-    let largest = options().map(|options| options.top_k.unwrap_or(vocabulary)).max();
+    let options: Vec<&GenerateOptions> = texts.iter().map(|text| text.options).collect();
+    let largest = options.iter().map(|options| options.top_k.unwrap_or(vocabulary)).max();
     let form = Form {
-        is_greedy: options().all(|options| options.temperature == 0.0),
+        is_greedy: options.iter().all(|options| options.temperature == 0.0),
         // A power of two, so that few programs are compiled.
         top_k: largest.map(usize::next_power_of_two).filter(|k| *k < vocabulary),
-        has_top_p: options().any(|options| options.top_p.is_some_and(|p| p < 1.0)),
-        has_min_p: options().any(|options| options.min_p.is_some_and(|p| p > 0.0)),
+        has_top_p: options.iter().any(|options| options.top_p.is_some_and(|p| p < 1.0)),
+        has_min_p: options.iter().any(|options| options.min_p.is_some_and(|p| p > 0.0)),
         room,
     };
-    let numbers = options().flat_map(|options| {
+    let numbers = options.iter().flat_map(|options| {
         let top_k = options.top_k.unwrap_or(vocabulary).min(vocabulary);
         [
             options.temperature as f32,
@@ -63,7 +63,7 @@ pub(crate) fn controls(texts: &[Text<'_>], vocabulary: usize, room: usize) -> Re
         true => Some(Array::from_vec(texts.iter().flat_map(|text| text.bias(vocabulary)).collect::<Vec<_>>(), &shape)?),
         false => None,
     };
-    let repeated = match options().any(|options| options.repetition_penalty != 1.0) {
+    let repeated = match options.iter().any(|options| options.repetition_penalty != 1.0) {
         true => {
             let rows = texts.iter().flat_map(|text| text.repeated(vocabulary));
             Some(Array::from_vec(rows.collect::<Vec<bool>>(), &shape)?)
@@ -88,22 +88,18 @@ impl Text<'_> {
     /// The term that is added to each logit.
     fn bias(&self, vocabulary: usize) -> Vec<f32> {
         let mut bias = vec![0.0; vocabulary];
-        let mut add = |token: i32, term: f32| {
-            if let Some(entry) = usize::try_from(token).ok().and_then(|token| bias.get_mut(token)) {
-                *entry += term;
-            }
-        };
         let mut counts = std::collections::BTreeMap::new();
         self.new.iter().for_each(|token| *counts.entry(*token).or_insert(0u32) += 1);
         for (token, count) in counts {
-            add(token, -(self.options.presence_penalty as f32) - self.options.frequency_penalty as f32 * count as f32);
+            let penalty = self.options.presence_penalty as f32 + self.options.frequency_penalty as f32 * count as f32;
+            add_bias(&mut bias, token, -penalty);
         }
-        self.options.logit_bias.iter().for_each(|(token, term)| add(*token, *term));
+        self.options.logit_bias.iter().for_each(|(token, term)| add_bias(&mut bias, *token, *term));
         if self.is_too_short() {
-            self.options.stop_tokens.iter().for_each(|token| add(*token, f32::NEG_INFINITY));
+            self.options.stop_tokens.iter().for_each(|token| add_bias(&mut bias, *token, f32::NEG_INFINITY));
         }
         if let Some(length) = self.options.no_repeat_ngram {
-            self.endings_of_repeats(length).into_iter().for_each(|token| add(token, f32::NEG_INFINITY));
+            self.endings_of_repeats(length).into_iter().for_each(|token| add_bias(&mut bias, token, f32::NEG_INFINITY));
         }
         bias
     }
@@ -144,11 +140,10 @@ pub(crate) fn draw(
     form: Form,
     noise: impl FnOnce() -> Array,
 ) -> Array {
-    let column = |column: i32| numbers.get((.., column)).expand_dims(1);
     let is_nan = logits.isnan().any(-1);
     let mut logits = logits.clone();
     if let Some(repeated) = repeated {
-        let penalty = column(REPETITION);
+        let penalty = column(numbers, REPETITION);
         let less = where_(logits.less(0), &logits * &penalty, &logits / &penalty);
         logits = where_(repeated, less, &logits);
     }
@@ -162,36 +157,49 @@ pub(crate) fn draw(
         let temperature = numbers.get((.., TEMPERATURE));
         // Rows of temperature 0 are not drawn.
         let divisor = where_(temperature.equal(0), 1, &temperature).expand_dims(1);
-        let kept = kept(logits / divisor, form, numbers);
-        let drawn = (kept + noise()).argmax(-1).astype(DType::I32);
+        let visible = hide_undrawn(logits / divisor, form, numbers);
+        let drawn = (visible + noise()).argmax(-1).astype(DType::I32);
         where_(temperature.equal(0), likeliest, drawn)
     };
     where_(is_nan, NOT_A_TOKEN, token)
 }
 
 /// The logits, negative infinity for tokens that are not drawn.
-fn kept(logits: Array, form: Form, numbers: &Array) -> Array {
-    let column = |column: i32| numbers.get((.., column)).expand_dims(1);
-    let at_least = |logits: Array, least: Array| where_(logits.less(least), f64::NEG_INFINITY, &logits);
+fn hide_undrawn(logits: Array, form: Form, numbers: &Array) -> Array {
     let mut logits = logits;
     if let Some(k) = form.top_k {
         let (largest, _) = lax::top_k(&logits, k);
-        let last = (column(TOP_K) - 1).clip(0, k as i32 - 1).astype(DType::I32);
-        logits = at_least(logits, take_along_axis(&largest, &last, -1));
+        let last = (column(numbers, TOP_K) - 1).clip(0, k as i32 - 1).astype(DType::I32);
+        logits = hide_below(&logits, take_along_axis(&largest, &last, -1));
     }
     if form.has_top_p {
         // By rank, so that among equally likely tokens only as many are kept as are needed.
         let order = logits.argsort_descending(-1);
         let share = softmax(take_along_axis(&logits, &order, -1), -1);
         let before = share.cumsum(-1) - share;
-        let is_kept = take_along_axis(before.less(column(TOP_P)), &order.argsort(-1), -1);
+        let is_kept = take_along_axis(before.less(column(numbers, TOP_P)), &order.argsort(-1), -1);
         logits = where_(is_kept, logits, f64::NEG_INFINITY);
     }
     if form.has_min_p {
-        let least = logits.max_keepdims(-1) + column(MIN_P).log();
-        logits = at_least(logits, least);
+        let least = logits.max_keepdims(-1) + column(numbers, MIN_P).log();
+        logits = hide_below(&logits, least);
     }
     logits
+}
+
+/// Adds a term to the bias of a token, if the vocabulary has it.
+fn add_bias(bias: &mut [f32], token: i32, term: f32) {
+    if let Some(entry) = usize::try_from(token).ok().and_then(|token| bias.get_mut(token)) {
+        *entry += term;
+    }
+}
+
+fn column(numbers: &Array, column: i32) -> Array {
+    numbers.get((.., column)).expand_dims(1)
+}
+
+fn hide_below(logits: &Array, least: Array) -> Array {
+    where_(logits.less(least), f64::NEG_INFINITY, logits)
 }
 
 #[cfg(test)]
@@ -212,8 +220,8 @@ mod tests {
         for (name, options) in [("top_k", options.clone().top_k(5)), ("top_p", options.top_p(0.7))] {
             let logits = case.get("logits")?;
             let (form, (numbers, ..)) = controlled(&options, logits.shape()[0], logits.shape()[1])?;
-            let kept = kept(logits, form, &numbers);
-            assert_eq!(isfinite(&kept).to_vec::<bool>()?, case.get(name)?.to_vec::<bool>()?, "{name}");
+            let visible = hide_undrawn(logits, form, &numbers);
+            assert_eq!(isfinite(&visible).to_vec::<bool>()?, case.get(name)?.to_vec::<bool>()?, "{name}");
         }
         Ok(())
     }
@@ -222,8 +230,8 @@ mod tests {
     #[test]
     fn top_p_keeps_as_few_equal_tokens_as_it_needs() -> Result<()> {
         let (form, (numbers, ..)) = controlled(&GenerateOptions::new(1).temperature(1.0).top_p(0.25), 2, 10)?;
-        let kept = kept(zeros([2, 10]), form, &numbers);
-        assert_eq!(isfinite(&kept).sum(-1).to_vec::<i32>()?, [3, 3]);
+        let visible = hide_undrawn(zeros([2, 10]), form, &numbers);
+        assert_eq!(isfinite(&visible).sum(-1).to_vec::<i32>()?, [3, 3]);
         Ok(())
     }
 

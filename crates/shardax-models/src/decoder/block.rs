@@ -82,10 +82,14 @@ pub struct Xielu {
     pub eps: Array,
 }
 
+/// Returns the number whose softplus is `x`.
+fn before_softplus(x: f64) -> Array {
+    array([x.exp_m1().ln() as f32])
+}
+
 impl Default for Xielu {
     fn default() -> Self {
         // Both factors are 0.8 after softplus and `beta`, as models start.
-        let before_softplus = |x: f64| array([x.exp_m1().ln() as f32]);
         Xielu {
             alpha_p: before_softplus(0.8),
             alpha_n: before_softplus(0.3),
@@ -310,28 +314,36 @@ impl Block {
 
     #[track_caller]
     fn around(&self, x: Array, attend: impl FnOnce(Array) -> Array) -> Array {
-        let placed = |x: Array| match x.ndim() {
-            3 => self.rules.constrain(x, [Some("batch"), None, None]),
-            _ => x,
-        };
-        let scaled = |x: Array| match self.residual_scale {
-            Some(scale) => x * scale,
-            None => x,
-        };
         if self.sum_norms {
-            let x = placed(normed(&self.norm, &(&x + scaled(attend(x.clone())))));
-            return placed(normed(&self.mlp_norm, &(&x + scaled(self.feed_forward(x.clone())))));
+            let x = self.place(normed(&self.norm, &(&x + self.scale(attend(x.clone())))));
+            return self.place(normed(&self.mlp_norm, &(&x + self.scale(self.feed_forward(x.clone())))));
         }
         let input = normed(&self.norm, &x);
-        let attended = scaled(normed(&self.post_attention_norm, &attend(input.clone())));
+        let attended = self.scale(normed(&self.post_attention_norm, &attend(input.clone())));
         if self.parallel {
             let input = self.mlp_norm.as_ref().map_or(input, |norm| norm.forward(&x));
             let y = normed(&self.post_mlp_norm, &self.feed_forward(input));
-            return placed(&x + attended + scaled(y));
+            return self.place(&x + attended + self.scale(y));
         }
-        let x = placed(&x + attended);
+        let x = self.place(&x + attended);
         let y = normed(&self.post_mlp_norm, &self.feed_forward(normed(&self.mlp_norm, &x)));
-        placed(&x + scaled(y))
+        self.place(&x + self.scale(y))
+    }
+
+    /// Splits the batch of `x` by the rules.
+    fn place(&self, x: Array) -> Array {
+        match x.ndim() {
+            3 => self.rules.constrain(x, [Some("batch"), None, None]),
+            _ => x,
+        }
+    }
+
+    /// Multiplies what is added to the residual stream by its factor, if there is one.
+    fn scale(&self, x: Array) -> Array {
+        match self.residual_scale {
+            Some(scale) => x * scale,
+            None => x,
+        }
     }
 
     #[track_caller]

@@ -504,10 +504,10 @@ impl DecoderConfig {
         // A number of heads that is no power of 2 has the slopes of the power below it, and every second slope of the
         // power above it.
         let lower = 1 << self.heads.max(1).ilog2();
-        let slope = |index: usize, heads: usize| (-max_bias * index as f64 / heads as f64).exp2() as f32;
-        let first = (1..=lower).map(|index| slope(index, lower));
-        let rest = (1..2 * lower).step_by(2).map(|index| slope(index, 2 * lower));
-        Some(first.chain(rest).take(self.heads).collect())
+        let first = (1..=lower).map(|index| (index, lower));
+        let second = (1..2 * lower).step_by(2).map(|index| (index, 2 * lower));
+        let slopes = first.chain(second).map(|(index, heads)| (-max_bias * index as f64 / heads as f64).exp2() as f32);
+        Some(slopes.take(self.heads).collect())
     }
 
     /// The experts of this layer, if it has any.

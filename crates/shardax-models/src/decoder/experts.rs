@@ -10,8 +10,10 @@ use super::{DecoderConfig, ExpertsConfig, Mlp};
 #[track_caller]
 pub(super) fn build(config: &DecoderConfig, experts: &ExpertsConfig, rngs: &mut Rngs) -> Option<MixtureOfExperts<Mlp>> {
     let DecoderConfig { features, activation, gated, .. } = *config;
-    let expert = |rngs: &mut Rngs| Mlp::new(features, experts.hidden, activation, gated, experts.biases, rngs);
-    let layer = MixtureOfExperts::new(experts.count, experts.per_token, features, rngs, expert).ok()?;
+    let layer = MixtureOfExperts::new(experts.count, experts.per_token, features, rngs, |rngs: &mut Rngs| {
+        Mlp::new(features, experts.hidden, activation, gated, experts.biases, rngs)
+    })
+    .ok()?;
     let mut layer = layer
         .capacity_factor(experts.capacity_factor)
         .normalized(experts.normalized)

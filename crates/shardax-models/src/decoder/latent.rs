@@ -43,23 +43,15 @@ impl LatentAttention {
     pub(super) fn new(config: &DecoderConfig, latent: &LatentConfig, rope: Rope, rngs: &mut Rngs) -> Self {
         let DecoderConfig { features, heads, biases, .. } = *config;
         let LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim } = *latent;
-        let norm = |features: usize, rngs: &mut Rngs| RmsNorm::builder(features).epsilon(LATENT_EPSILON).build(rngs);
-        let heads_of = |from: usize, depth: usize, rngs: &mut Rngs| {
-            let builder = LinearGeneral::builder([from], [heads, depth]).use_bias(false);
-            builder.kernel_axes([None, Some("heads"), None]).build(rngs)
-        };
-        let down = |to: usize, rngs: &mut Rngs| {
-            Linear::builder(features, to).use_bias(biases.qkv).kernel_axes([Some("embed"), None]).build(rngs)
-        };
         // Latents are shared by all heads, so only the dimensions after them can be sharded by heads.
         let out = LinearGeneral::builder([heads, value_dim], [features]).use_bias(biases.out);
         LatentAttention {
-            query_down: query_rank.map(|rank| down(rank, rngs)),
+            query_down: query_rank.map(|rank| down(features, rank, biases.qkv, rngs)),
             query_norm: query_rank.map(|rank| norm(rank, rngs)),
-            query: heads_of(query_rank.unwrap_or(features), key_dim + rope_dim, rngs),
-            latent: down(rank + rope_dim, rngs),
+            query: to_heads(query_rank.unwrap_or(features), [heads, key_dim + rope_dim], rngs),
+            latent: down(features, rank + rope_dim, biases.qkv, rngs),
             latent_norm: norm(rank, rngs),
-            key_value: heads_of(rank, key_dim + value_dim, rngs),
+            key_value: to_heads(rank, [heads, key_dim + value_dim], rngs),
             out: out.kernel_axes([Some("heads"), None, Some("embed")]).build(rngs),
             cached: None,
             cache_index: None,
@@ -162,4 +154,19 @@ impl LatentAttention {
         let rotated = self.rope.apply(compressed.get((Ellipsis, self.rank..)).expand_dims(-2), positions);
         concatenate(&[latent, rotated.squeeze(-2)], -1)
     }
+}
+
+fn norm(features: usize, rngs: &mut Rngs) -> RmsNorm {
+    RmsNorm::builder(features).epsilon(LATENT_EPSILON).build(rngs)
+}
+
+/// Projects features to the heads.
+fn to_heads(from: usize, heads_and_depth: [usize; 2], rngs: &mut Rngs) -> LinearGeneral {
+    let builder = LinearGeneral::builder([from], heads_and_depth).use_bias(false);
+    builder.kernel_axes([None, Some("heads"), None]).build(rngs)
+}
+
+/// Projects features to a latent vector.
+fn down(features: usize, to: usize, use_bias: bool, rngs: &mut Rngs) -> Linear {
+    Linear::builder(features, to).use_bias(use_bias).kernel_axes([Some("embed"), None]).build(rngs)
 }

@@ -111,10 +111,9 @@ impl EncoderDecoder {
         config.check()?;
         let features = config.features;
         let sound = config.mel_bins.map(|bins| {
-            let conv = |from: usize, stride: usize, rngs: &mut Rngs| {
+            [(bins, 1), (features, 2)].map(|(from, stride)| {
                 Conv::builder(from, features, [3]).strides([stride]).padding([(1, 1)]).build(rngs)
-            };
-            [conv(bins, 1, rngs), conv(features, 2, rngs)]
+            })
         });
         // The order of these calls is the order in which random numbers are drawn.
         let embed = Embed::builder(config.vocab_size, features).axes(["vocab", "embed"]).build(rngs);
@@ -195,8 +194,8 @@ impl EncoderDecoder {
     #[track_caller]
     pub fn attend_to(&self, encoded: impl ArrayLike, options: &BertOptions) -> EncodedInput {
         let encoded = encoded.into_array();
-        let keys = |cross: &MultiHeadAttention| (cross.key.forward(&encoded), cross.value.forward(&encoded));
-        let layers = self.decoder.blocks.iter().filter_map(|block| block.cross.as_ref().map(keys)).collect();
+        let cross_layers = self.decoder.blocks.iter().filter_map(|block| block.cross.as_ref());
+        let layers = cross_layers.map(|cross| (cross.key.forward(&encoded), cross.value.forward(&encoded))).collect();
         EncodedInput { layers, mask: options.mask().map(over_keys) }
     }
 

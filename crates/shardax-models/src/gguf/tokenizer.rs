@@ -58,9 +58,8 @@ impl Gguf {
         let tokens: Option<Vec<&str>> = self.list("tokens").iter().map(MetadataValue::as_str).collect();
         let tokens = tokens.filter(|tokens| !tokens.is_empty());
         let tokens = tokens.ok_or_else(|| self.error("it has no texts `tokenizer.ggml.tokens`"))?;
-        let text = |key: &str| self.metadata.get(&format!("tokenizer.ggml.{key}")).and_then(MetadataValue::as_str);
-        match text("model") {
-            Some("gpt2") => self.byte_pairs(&tokens, text("pre").unwrap_or("default")),
+        match self.text("model") {
+            Some("gpt2") => self.byte_pairs(&tokens, self.text("pre").unwrap_or("default")),
             Some("llama") => self.sentence_pieces(&tokens),
             other => {
                 Err(self.error(format!("its tokenizer is of the kind {other:?}, and \"gpt2\" and \"llama\" are known")))
@@ -68,14 +67,16 @@ impl Gguf {
         }
     }
 
+    fn text(&self, key: &str) -> Option<&str> {
+        self.metadata.get(&format!("tokenizer.ggml.{key}")).and_then(MetadataValue::as_str)
+    }
+
     fn byte_pairs(&self, tokens: &[&str], pieces: &str) -> Result<Value> {
-        let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
-        let bytes = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
         let (first, adds_start) = match pieces {
-            "gpt-2" | "gpt2" => (vec![bytes(true)], false),
-            "llama-bpe" | "llama3" | "llama-v3" => (vec![split(LLAMA3_PIECES), bytes(false)], true),
-            "qwen2" | "deepseek-r1-qwen" => (vec![split(QWEN2_PIECES), bytes(false)], false),
-            "smollm" => (vec![json!({"type": "Digits", "individual_digits": true}), bytes(true)], false),
+            "gpt-2" | "gpt2" => (vec![byte_level(true)], false),
+            "llama-bpe" | "llama3" | "llama-v3" => (vec![split_by(LLAMA3_PIECES), byte_level(false)], true),
+            "qwen2" | "deepseek-r1-qwen" => (vec![split_by(QWEN2_PIECES), byte_level(false)], false),
+            "smollm" => (vec![json!({"type": "Digits", "individual_digits": true}), byte_level(true)], false),
             other => {
                 let names = "\"gpt-2\", \"llama-bpe\", \"qwen2\" and \"smollm\"";
                 return Err(self.error(format!("its tokenizer has the pieces {other:?}, and {names} are known")));
@@ -119,10 +120,9 @@ impl Gguf {
         let scores: Option<Vec<f64>> = self.list("scores").iter().map(MetadataValue::as_f64).collect();
         let scores = scores.filter(|scores| scores.len() == tokens.len());
         let scores = scores.ok_or_else(|| self.error("`tokenizer.ggml.scores` has no number for each token"))?;
-        let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
         let adds_space = self.flag("add_space_prefix", true);
-        let mut normalizers = vec![replace(" ", SPACE)];
-        let mut decoders = vec![replace(SPACE, " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
+        let mut normalizers = vec![replacement(" ", SPACE)];
+        let mut decoders = vec![replacement(SPACE, " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
         if adds_space {
             normalizers.insert(0, json!({"type": "Prepend", "prepend": SPACE}));
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
@@ -174,24 +174,14 @@ impl Gguf {
 
     /// The tokens that begin and end every text.
     fn start_and_end(&self, tokens: &[&str], adds_start: bool) -> Value {
-        let token = |kind: &str| self.special_token(kind).filter(|token| tokens.contains(token));
-        let start = token("bos").filter(|_| self.flag("add_bos_token", adds_start));
-        let end = token("eos").filter(|_| self.flag("add_eos_token", false));
+        let [start, end] = ["bos", "eos"].map(|kind| self.special_token(kind).filter(|token| tokens.contains(token)));
+        let start = start.filter(|_| self.flag("add_bos_token", adds_start));
+        let end = end.filter(|_| self.flag("add_eos_token", false));
         if start.is_none() && end.is_none() {
             return Value::Null;
         }
-        let special = |token: &str| json!({"SpecialToken": {"id": token, "type_id": 0}});
-        let around = |sequence: &str| {
-            let text = json!({"Sequence": {"id": sequence, "type_id": 0}});
-            start
-                .iter()
-                .map(|token| special(token))
-                .chain([text])
-                .chain(end.iter().map(|token| special(token)))
-                .collect()
-        };
-        let single: Vec<Value> = around("A");
-        let pair: Vec<Value> = single.iter().cloned().chain(around("B")).collect();
+        let [first, second] = ["A", "B"].map(|sequence| with_special_tokens(sequence, start, end));
+        let (single, pair) = (&first, [&first[..], &second].concat());
         let mut specials = Map::new();
         for token in start.iter().chain(&end) {
             let id = tokens.iter().position(|other| other == token).unwrap_or(0);
@@ -217,7 +207,29 @@ fn merges(tokens: &[&str], scores: &[f64]) -> Vec<Value> {
         splits.sort_by_key(|(left, right)| (ids[left], ids[right]));
         merges.extend(splits.into_iter().map(|(left, right)| (*score, left, right)));
     }
-    let lengths = |left: &str, right: &str| (left.chars().count(), right.chars().count());
     merges.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| lengths(b.1, b.2).cmp(&lengths(a.1, a.2))));
     merges.into_iter().map(|(_, left, right)| json!([left, right])).collect()
+}
+
+fn split_by(regex: &str) -> Value {
+    json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false})
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
+
+fn replacement(from: &str, to: &str) -> Value {
+    json!({"type": "Replace", "pattern": {"String": from}, "content": to})
+}
+
+/// Returns the template of a sequence between the tokens that start and end a text.
+fn with_special_tokens(sequence: &str, start: Option<&str>, end: Option<&str>) -> Vec<Value> {
+    let [start, end] =
+        [start, end].map(|token| token.map(|token| json!({"SpecialToken": {"id": token, "type_id": 0}})));
+    start.into_iter().chain([json!({"Sequence": {"id": sequence, "type_id": 0}})]).chain(end).collect()
+}
+
+fn lengths(left: &str, right: &str) -> (usize, usize) {
+    (left.chars().count(), right.chars().count())
 }

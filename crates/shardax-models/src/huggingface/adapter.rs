@@ -161,8 +161,7 @@ fn saved_modules(fields: &Fields, config: &Config) -> Result<Vec<String>> {
     let names: Option<Vec<String>> = list.iter().map(|name| name.as_str().map(str::to_owned)).collect();
     let Some(names) = names else { return Err(fields.error("field `modules_to_save` must be a list of names")) };
     const TABLES: [&str; 6] = ["embed_tokens", "lm_head", "wte", "shared", "word_embeddings", "embed_in"];
-    let is_table = |name: &&String| TABLES.iter().any(|table| name.ends_with(table));
-    match names.iter().find(is_table) {
+    match names.iter().find(|name| TABLES.iter().any(|table| name.ends_with(table))) {
         Some(name) if config.fields().flag("tie_word_embeddings")? => Err(fields.error(format!(
             "`modules_to_save` has {name:?}, which is one of two uses of the table of tokens in this model"
         ))),
@@ -202,20 +201,16 @@ fn saved_array(weights: &Weights, keys: &KeyMap, saved: &[String], name: &str) -
 /// The matrices of all experts of a layer; zeros for those without any.
 fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) -> Result<LoRA> {
     let Some(first) = matrices.values().next().cloned() else { return Err(part_of(path, path)) };
-    let shapes = |lora: &LoRA| [lora.lora_a.shape().to_vec(), lora.lora_b.shape().to_vec()];
     let differs = matrices.values().any(|lora| shapes(lora) != shapes(&first));
     if differs || matrices.last_key_value().is_some_and(|(last, _)| *last >= experts) {
         let what =
             format!("the matrices of the experts of {path:?} differ in shape, or are of more than {experts} experts");
         return Err(value_error(what, "give the adapter of this model, of one rank for all experts of a layer"));
     }
-    let zeros = || {
-        let mut lora = first.clone();
-        let [a, b] = shapes(&first).map(|shape| zeros_dtype(shape, DType::F32));
-        (lora.lora_a, lora.lora_b) = (a.into(), b.into());
-        lora
-    };
-    Ok(stacked(true, (0..experts).map(|expert| matrices.remove(&expert).unwrap_or_else(zeros)).collect()))
+    let mut zeros = first.clone();
+    let [a, b] = shapes(&first).map(|shape| zeros_dtype(shape, DType::F32));
+    (zeros.lora_a, zeros.lora_b) = (a.into(), b.into());
+    Ok(stacked(true, (0..experts).map(|expert| matrices.remove(&expert).unwrap_or_else(|| zeros.clone())).collect()))
 }
 
 /// The numbers of layers, by the ends of their names.
@@ -223,21 +218,20 @@ fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) 
 /// Names cannot be regular expressions.
 fn pattern<'a>(fields: &Fields<'a>, field: &'a str) -> Result<Vec<(&'a str, f64)>> {
     let Some(map) = fields.value(field).and_then(Value::as_object) else { return Ok(Vec::new()) };
-    let entry = |(name, number): (&'a String, &'a Value)| {
+    let entries = map.iter().map(|(name, number)| {
         let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
         match number.as_f64() {
             Some(number) if is_name => Ok((name.as_str(), number)),
             Some(_) => Err(fields.error(format!("`{field}` has the expression {name:?}, which is no end of a name"))),
             None => Err(fields.error(format!("`{field}` has {number} for {name:?}"))),
         }
-    };
-    map.iter().map(entry).collect()
+    });
+    entries.collect()
 }
 
 /// The number of a pattern for the layer of this name, if there is one.
 fn matching(fields: &Fields, pattern: &[(&str, f64)], name: &str) -> Result<Option<f64>> {
-    let is_end = |end: &str| name.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'));
-    let numbers: Vec<f64> = pattern.iter().filter(|(end, _)| is_end(end)).map(|(_, number)| *number).collect();
+    let numbers: Vec<f64> = pattern.iter().filter(|(end, _)| is_end_of(end, name)).map(|(_, number)| *number).collect();
     match numbers[..] {
         [] => Ok(None),
         [number] => Ok(Some(number)),
@@ -341,4 +335,13 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
     });
     let text = serde_json::to_string_pretty(&about).unwrap_or_default() + "\n";
     write(folder, &arrays, FILE, (CONFIG, &text))
+}
+
+fn shapes(lora: &LoRA) -> [Vec<usize>; 2] {
+    [lora.lora_a.shape().to_vec(), lora.lora_b.shape().to_vec()]
+}
+
+/// Returns `true` if a key path ends with these names.
+fn is_end_of(end: &str, path: &str) -> bool {
+    path.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'))
 }

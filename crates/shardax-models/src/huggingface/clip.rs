@@ -74,13 +74,16 @@ impl Pretrained for Clip {
     fn read(config: &Config) -> Result<(ClipConfig, KeyMap)> {
         let fields = config.fields();
         of_type(&fields, "clip")?;
-        // The older fields hold all of a part's fields where they are there.
-        let part = |name, older, kind| match fields.has(older) {
+        // If the older fields are present, they have all fields of a part.
+        let parts = [
+            ("text_config", "text_config_dict", "clip_text_model"),
+            ("vision_config", "vision_config_dict", "clip_vision_model"),
+        ];
+        let [text, vision] = parts.map(|(name, older, kind)| match fields.has(older) {
             true => fields.model(older, kind),
             false => fields.model(name, kind),
-        };
-        let text = part("text_config", "text_config_dict", "clip_text_model")?;
-        let vision = part("vision_config", "vision_config_dict", "clip_vision_model")?;
+        });
+        let (text, vision) = (text?, vision?);
         fields.skip(&["text_config", "text_config_dict", "vision_config", "vision_config_dict"]);
         let read = ClipConfig {
             text: tower(&text)?,
@@ -104,13 +107,6 @@ impl Pretrained for Clip {
     }
 
     fn make(config: &ClipConfig, rngs: &mut Rngs) -> Result<Self> {
-        let norm = |tower: &ClipTower, rngs: &mut Rngs| {
-            LayerNorm::builder(tower.hidden_size).epsilon(tower.layer_norm_eps).build(rngs)
-        };
-        let project = |tower: &ClipTower, rngs: &mut Rngs| {
-            let builder = Linear::builder(tower.hidden_size, config.projection_dim).use_bias(false);
-            builder.kernel_axes([Some("embed"), None]).build(rngs)
-        };
         let (text, vision) = (&config.text, &config.vision);
         let patches = PatchSizes {
             channels: config.num_channels,
@@ -127,13 +123,13 @@ impl Pretrained for Clip {
             tokens: Embed::builder(config.vocab_size, text.hidden_size).axes(["vocab", "embed"]).build(rngs),
             positions: Embed::new(config.max_position_embeddings, text.hidden_size, rngs),
             text_blocks: blocks(text, true, rngs),
-            text_norm: norm(text, rngs),
-            text_projection: project(text, rngs),
+            text_norm: tower_norm(text, rngs),
+            text_projection: projection(text, config.projection_dim, rngs),
             patches: Patches::new(&patches, rngs)?,
-            first_norm: norm(vision, rngs),
+            first_norm: tower_norm(vision, rngs),
             image_blocks: blocks(vision, false, rngs),
-            image_norm: norm(vision, rngs),
-            image_projection: project(vision, rngs),
+            image_norm: tower_norm(vision, rngs),
+            image_projection: projection(vision, config.projection_dim, rngs),
             // A factor of 1 / 0.07.
             logit_scale: array((1.0f32 / 0.07).ln()).astype(rngs.policy().param_dtype),
             end_token: config.end_token,
@@ -191,30 +187,36 @@ pub(super) fn blocks(tower: &ClipTower, is_causal: bool, rngs: &mut Rngs) -> Vec
     (0..tower.num_hidden_layers).map(|_| EncoderBlock::new(&sizes, rngs)).collect()
 }
 
+fn tower_norm(tower: &ClipTower, rngs: &mut Rngs) -> LayerNorm {
+    LayerNorm::builder(tower.hidden_size).epsilon(tower.layer_norm_eps).build(rngs)
+}
+
+fn projection(tower: &ClipTower, features: usize, rngs: &mut Rngs) -> Linear {
+    Linear::builder(tower.hidden_size, features).use_bias(false).kernel_axes([Some("embed"), None]).build(rngs)
+}
+
 /// The names of an encoder's blocks at a key path.
 pub(super) fn tower_keys(path: &str, model: &str) -> KeyMap {
-    let layer = |part: &str| format!("{model}.encoder.layers.*.{part}");
-    let attention = ["q_proj", "k_proj", "v_proj", "out_proj"].map(|part| layer(&format!("self_attn.{part}")));
-    let (norms, mlp) = (["layer_norm1", "layer_norm2"].map(layer), ["mlp.fc1", "mlp.fc2"].map(layer));
-    block_keys(path, &attention, &norms, &mlp)
+    let layer = format!("{model}.encoder.layers.*");
+    let attention = ["q_proj", "k_proj", "v_proj", "out_proj"].map(|part| format!("{layer}.self_attn.{part}"));
+    let norms = ["layer_norm1", "layer_norm2"].map(|part| format!("{layer}.{part}"));
+    block_keys(path, &attention, &norms, &["mlp.fc1", "mlp.fc2"].map(|part| format!("{layer}.{part}")))
 }
 
 /// The names of arrays.
 fn keys() -> KeyMap {
-    let text = |name: &str| format!("text_model.{name}");
-    let vision = |name: &str| format!("vision_model.{name}");
     let embeddings = ["patch_embedding", "class_embedding", "position_embedding.weight"];
-    let embeddings = embeddings.map(|part| vision(&format!("embeddings.{part}")));
+    let embeddings = embeddings.map(|part| format!("vision_model.embeddings.{part}"));
     KeyMap::new()
-        .array("tokens.embedding", text("embeddings.token_embedding.weight"), Layout::Same)
-        .array("positions.embedding", text("embeddings.position_embedding.weight"), Layout::Same)
+        .array("tokens.embedding", "text_model.embeddings.token_embedding.weight", Layout::Same)
+        .array("positions.embedding", "text_model.embeddings.position_embedding.weight", Layout::Same)
         .and(tower_keys("text_blocks[*]", "text_model"))
-        .norm("text_norm", &text("final_layer_norm"))
+        .norm("text_norm", "text_model.final_layer_norm")
         .linear("text_projection", "text_projection")
         .and(patch_keys("patches", &embeddings))
-        .norm("first_norm", &vision("pre_layrnorm"))
+        .norm("first_norm", "vision_model.pre_layrnorm")
         .and(tower_keys("image_blocks[*]", "vision_model"))
-        .norm("image_norm", &vision("post_layernorm"))
+        .norm("image_norm", "vision_model.post_layernorm")
         .linear("image_projection", "visual_projection")
         .array("logit_scale", "logit_scale", Layout::Same)
         .ignore("text_model.embeddings.position_ids")

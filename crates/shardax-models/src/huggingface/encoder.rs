@@ -38,8 +38,6 @@ impl EncoderBlock {
     #[track_caller]
     pub fn new(sizes: &BlockSizes, rngs: &mut Rngs) -> EncoderBlock {
         let BlockSizes { features, hidden, heads, epsilon, activation, is_gated, .. } = *sizes;
-        let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(epsilon).build(rngs);
-        let scale = |rngs: &Rngs| sizes.has_scales.then(|| ones_dtype([features], rngs.policy().param_dtype));
         let mut attention = attention(heads, features).is_causal(sizes.is_causal).build(rngs);
         if !sizes.qkv_bias {
             for layer in [&mut attention.query, &mut attention.key, &mut attention.value] {
@@ -47,24 +45,20 @@ impl EncoderBlock {
             }
         }
         EncoderBlock {
-            norm: norm(rngs),
+            norm: LayerNorm::builder(features).epsilon(epsilon).build(rngs),
             attention,
-            attention_scale: scale(rngs),
-            mlp_norm: norm(rngs),
+            attention_scale: first_scale(sizes, rngs),
+            mlp_norm: LayerNorm::builder(features).epsilon(epsilon).build(rngs),
             mlp: Mlp::new(features, hidden, activation, is_gated, true, rngs),
-            mlp_scale: scale(rngs),
+            mlp_scale: first_scale(sizes, rngs),
         }
     }
 
     /// `x` is `[batch, length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
-        let scaled = |scale: &Option<Array>, y: Array| match scale {
-            Some(scale) => &y * scale.astype(y.dtype()),
-            None => y,
-        };
-        let x = &x + scaled(&self.attention_scale, self.attention.forward(self.norm.forward(&x)));
-        &x + scaled(&self.mlp_scale, self.mlp.forward(self.mlp_norm.forward(&x)))
+        let x = &x + scale_if_present(&self.attention_scale, self.attention.forward(self.norm.forward(&x)));
+        &x + scale_if_present(&self.mlp_scale, self.mlp.forward(self.mlp_norm.forward(&x)))
     }
 }
 
@@ -108,17 +102,14 @@ impl Patches {
         }
         let conv = Conv::builder(channels, features, [patch, patch]).strides([patch, patch]);
         let conv = conv.padding(Padding::Valid).use_bias(sizes.conv_bias).build(rngs);
-        let small = |shape: &[usize], rngs: &mut Rngs| {
-            (random::normal_dtype(rngs.params(), shape, DType::F32) * 0.02).astype(rngs.policy().param_dtype)
-        };
         let count = usize::from(sizes.has_class) + (image / patch).pow(2);
         let class_shape = if sizes.is_flat { vec![features] } else { vec![1, 1, features] };
-        let class = sizes.has_class.then(|| small(&class_shape, rngs));
+        let class = sizes.has_class.then(|| small_normal(&class_shape, rngs));
         let positions = match sizes.is_flat {
-            true => small(&[count, features], rngs),
-            false => small(&[1, count, features], rngs),
+            true => small_normal(&[count, features], rngs),
+            false => small_normal(&[1, count, features], rngs),
         };
-        let mask = sizes.has_mask.then(|| small(&[1, features], rngs));
+        let mask = sizes.has_mask.then(|| small_normal(&[1, features], rngs));
         Ok(Patches { conv, class, positions, mask, interpolates: sizes.interpolates })
     }
 
@@ -161,14 +152,13 @@ impl Patches {
 
 /// The weights `[to, from]` of bicubic interpolation, whose border entries repeat: PyTorch's `interpolate`.
 fn bicubic_weights(from: usize, to: usize) -> Result<Array> {
-    const SHARPNESS: f64 = -0.75;
-    let near = |t: f64| ((SHARPNESS + 2.0) * t - (SHARPNESS + 3.0)) * t * t + 1.0;
-    let far = |t: f64| ((SHARPNESS * t - 5.0 * SHARPNESS) * t + 8.0 * SHARPNESS) * t - 4.0 * SHARPNESS;
     let mut weights = vec![0.0f32; to * from];
     for row in 0..to {
         let center = (row as f64 + 0.5) * from as f64 / to as f64 - 0.5;
         let (first, t) = (center.floor() as i64, center - center.floor());
-        for (offset, weight) in [(-1, far(1.0 + t)), (0, near(t)), (1, near(1.0 - t)), (2, far(2.0 - t))] {
+        for (offset, weight) in
+            [(-1, cubic_far(1.0 + t)), (0, cubic_near(t)), (1, cubic_near(1.0 - t)), (2, cubic_far(2.0 - t))]
+        {
             let column = (first + offset).clamp(0, from as i64 - 1) as usize;
             weights[row * from + column] += weight as f32;
         }
@@ -194,4 +184,33 @@ pub(super) fn block_keys(path: &str, attention: &[String; 4], norms: &[String; 2
         .norm(&format!("{path}.mlp_norm"), &norms[1])
         .linear(&format!("{path}.mlp.up"), &mlp[0])
         .linear(&format!("{path}.mlp.down"), &mlp[1])
+}
+
+/// The scale that a new block starts with, if it has scales.
+fn first_scale(sizes: &BlockSizes, rngs: &Rngs) -> Option<Array> {
+    sizes.has_scales.then(|| ones_dtype([sizes.features], rngs.policy().param_dtype))
+}
+
+fn scale_if_present(scale: &Option<Array>, y: Array) -> Array {
+    match scale {
+        Some(scale) => &y * scale.astype(y.dtype()),
+        None => y,
+    }
+}
+
+fn small_normal(shape: &[usize], rngs: &mut Rngs) -> Array {
+    (random::normal_dtype(rngs.params(), shape, DType::F32) * 0.02).astype(rngs.policy().param_dtype)
+}
+
+/// The parameter of cubic interpolation, as in PyTorch.
+const CUBIC_SHARPNESS: f64 = -0.75;
+
+/// The weight of a point at a distance of at most 1.
+fn cubic_near(t: f64) -> f64 {
+    ((CUBIC_SHARPNESS + 2.0) * t - (CUBIC_SHARPNESS + 3.0)) * t * t + 1.0
+}
+
+/// The weight of a point at a distance between 1 and 2.
+fn cubic_far(t: f64) -> f64 {
+    ((CUBIC_SHARPNESS * t - 5.0 * CUBIC_SHARPNESS) * t + 8.0 * CUBIC_SHARPNESS) * t - 4.0 * CUBIC_SHARPNESS
 }

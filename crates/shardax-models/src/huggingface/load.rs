@@ -150,24 +150,24 @@ impl Place<'_> {
         let Some(sharding) = &self.to else { return Ok(None) };
         let (mesh, spec) = (sharding.mesh(), sharding.spec());
         let inputs = input_dims(&self.path, self.like.ndim());
-        let axes = |dim: usize| spec.dims().get(dim).cloned().unwrap_or_default();
+        let mut dims = spec.dims().to_vec();
+        dims.resize(dims.len().max(inputs + 1).max(2), DimSpec::default());
         let [mut of_rows, mut of_groups] = match is_transposed {
             // The rows of all experts: a device has all rows of some experts.
-            _ if self.name.contains('#') => [axes(0), DimSpec::None],
-            true => [axes(inputs), axes(0)],
-            false => [axes(0), axes(1)],
+            _ if self.name.contains('#') => [dims[0].clone(), DimSpec::None],
+            true => [dims[inputs].clone(), dims[0].clone()],
+            false => [dims[0].clone(), dims[1].clone()],
         };
-        let parts = |axes: &DimSpec| axes.axes().iter().filter_map(|axis| mesh.axis_size(*axis)).product::<usize>();
-        if !rows.is_multiple_of(parts(&of_rows).max(1)) {
-            of_rows = DimSpec::None;
-        }
-        if !groups.is_multiple_of(parts(&of_groups).max(1)) {
-            of_groups = DimSpec::None;
+        for (dim, size) in [(&mut of_rows, rows), (&mut of_groups, groups)] {
+            let parts: usize = dim.axes().iter().filter_map(|axis| mesh.axis_size(*axis)).product();
+            if !size.is_multiple_of(parts.max(1)) {
+                *dim = DimSpec::None;
+            }
         }
         let scales = PartitionSpec::new([of_rows.clone(), of_groups.clone()]);
         let values = PartitionSpec::new([of_rows, of_groups, DimSpec::None]);
-        let sharding = |spec| NamedSharding::try_new(mesh, spec).map(Sharding::from);
-        Ok(Some([sharding(values)?, sharding(scales)?]))
+        let [values, scales] = [values, scales].map(|spec| NamedSharding::try_new(mesh, spec).map(Sharding::from));
+        Ok(Some([values?, scales?]))
     }
 }
 

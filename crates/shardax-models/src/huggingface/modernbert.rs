@@ -155,53 +155,57 @@ fn layers(fields: &Fields, head_dim: usize) -> Result<Vec<(Rope, Option<usize>)>
         }
         None => [None, None],
     };
-    let rope = |kind: usize| match &about[kind] {
+    let [global, local] = [0, 1].map(|kind| match &about[kind] {
         Some(about) => scaled_rope(fields, about, theta[kind], head_dim, None),
         None => Ok(Rope::new(theta[kind])),
-    };
-    let (global, local) = (rope(0)?, rope(1)?);
+    });
+    let (global, local) = (global?, local?);
     let half = fields.size("local_attention")? / 2;
     let interval = fields.size_opt("global_attn_every_n_layers")?.unwrap_or(3);
     let types = fields.list_opt("layer_types")?;
     if let Some(types) = types.filter(|types| types.len() != count) {
         return Err(fields.error(format!("`layer_types` has {} entries for {count} layers", types.len())));
     }
-    let is_global = |index: usize| match types.map(|types| types[index].as_str().unwrap_or_default()) {
-        Some("full_attention") => Ok(true),
-        Some("sliding_attention") => Ok(false),
-        Some(other) => Err(fields.error(format!("the layer type {other:?} is not known"))),
-        None => Ok(index.is_multiple_of(interval)),
-    };
-    (0..count)
-        .map(|index| Ok(if is_global(index)? { (global.clone(), None) } else { (local.clone(), Some(half)) }))
-        .collect()
+    let layers = (0..count).map(|index| {
+        let is_global = match types.map(|types| types[index].as_str().unwrap_or_default()) {
+            Some("full_attention") => true,
+            Some("sliding_attention") => false,
+            Some(other) => return Err(fields.error(format!("the layer type {other:?} is not known"))),
+            None => index.is_multiple_of(interval),
+        };
+        Ok(if is_global { (global.clone(), None) } else { (local.clone(), Some(half)) })
+    });
+    layers.collect()
+}
+
+/// The rows of one of several matrices of this size that files store as one.
+fn part_of_rows(index: usize, size: usize, parts: usize) -> Layout {
+    Layout::Rows {
+        start: size.saturating_mul(index),
+        end: size.saturating_mul(index + 1),
+        of: size.saturating_mul(parts),
+    }
 }
 
 /// The names of arrays. Files of a model without a head have no prefix, and other files can lack it.
 fn keys(config: &ModernBertConfig) -> KeyMap {
     let prefix = if config.head == BertHead::None { "" } else { "model." };
-    let name = |name: &str| format!("{prefix}{name}");
-    let layer = |part: &str| name(&format!("layers.*.{part}"));
+    let layer = format!("{prefix}layers.*");
     let (features, hidden) = (config.hidden_size, config.intermediate_size);
     // Files store queries, keys and values (and the two halves of the MLP) as one matrix.
-    let part = |index: usize, size: usize, parts: usize| Layout::Rows {
-        start: size.saturating_mul(index),
-        end: size.saturating_mul(index + 1),
-        of: size.saturating_mul(parts),
-    };
     let keys = KeyMap::new()
-        .array("tokens.embedding", name("embeddings.tok_embeddings.weight"), Layout::Same)
-        .norm("norm.0", &name("embeddings.norm"))
-        .norm("blocks[*].norm.0", &layer("attn_norm"))
-        .weights("blocks[*].attention.query", &layer("attn.Wqkv"), part(0, features, 3))
-        .weights("blocks[*].attention.key", &layer("attn.Wqkv"), part(1, features, 3))
-        .weights("blocks[*].attention.value", &layer("attn.Wqkv"), part(2, features, 3))
-        .linear("blocks[*].attention.out", &layer("attn.Wo"))
-        .norm("blocks[*].mlp_norm.0", &layer("mlp_norm"))
-        .weights("blocks[*].mlp.gate", &layer("mlp.Wi"), part(0, hidden, 2))
-        .weights("blocks[*].mlp.up", &layer("mlp.Wi"), part(1, hidden, 2))
-        .linear("blocks[*].mlp.down", &layer("mlp.Wo"))
-        .norm("final_norm.0", &name("final_norm"))
+        .array("tokens.embedding", format!("{prefix}embeddings.tok_embeddings.weight"), Layout::Same)
+        .norm("norm.0", &format!("{prefix}embeddings.norm"))
+        .norm("blocks[*].norm.0", &format!("{layer}.attn_norm"))
+        .weights("blocks[*].attention.query", &format!("{layer}.attn.Wqkv"), part_of_rows(0, features, 3))
+        .weights("blocks[*].attention.key", &format!("{layer}.attn.Wqkv"), part_of_rows(1, features, 3))
+        .weights("blocks[*].attention.value", &format!("{layer}.attn.Wqkv"), part_of_rows(2, features, 3))
+        .linear("blocks[*].attention.out", &format!("{layer}.attn.Wo"))
+        .norm("blocks[*].mlp_norm.0", &format!("{layer}.mlp_norm"))
+        .weights("blocks[*].mlp.gate", &format!("{layer}.mlp.Wi"), part_of_rows(0, hidden, 2))
+        .weights("blocks[*].mlp.up", &format!("{layer}.mlp.Wi"), part_of_rows(1, hidden, 2))
+        .linear("blocks[*].mlp.down", &format!("{layer}.mlp.Wo"))
+        .norm("final_norm.0", &format!("{prefix}final_norm"))
         .linear("head", "head.dense")
         .norm("head_norm.0", "head.norm")
         .linear("classifier", "classifier");
@@ -212,7 +216,7 @@ fn keys(config: &ModernBertConfig) -> KeyMap {
         }
         BertHead::MaskedTokens => keys
             .array("bias", "decoder.bias", Layout::Same)
-            .tied("decoder.weight", &name("embeddings.tok_embeddings.weight")),
+            .tied("decoder.weight", &format!("{prefix}embeddings.tok_embeddings.weight")),
         _ => keys,
     }
 }
@@ -265,18 +269,18 @@ impl ModernBert {
 fn make(config: &ModernBertConfig, rngs: &mut Rngs) -> ModernBert {
     let features = config.hidden_size;
     let kind = if config.norm_bias { NormKind::Layer } else { NormKind::LayerScale };
-    let norm = |rngs: &mut Rngs| Norm::new(kind, features, config.norm_eps, rngs);
+    let epsilon = config.norm_eps;
     let tokens = Embed::builder(config.vocab_size, features).axes(["vocab", "embed"]).build(rngs);
-    let first_norm = norm(rngs);
+    let first_norm = Norm::new(kind, features, epsilon, rngs);
     let block = |(index, (rope, window)): (usize, &(Rope, Option<usize>)), rngs: &mut Rngs| {
         let builder =
             attention(config.num_attention_heads, features).use_bias(config.attention_bias).rope(rope.clone());
         let builder = window.iter().fold(builder, |builder, window| builder.local_window_size(*window, *window));
         Block {
             // The norm after the embeddings serves as the first norm of layer 0.
-            norm: (index > 0).then(|| norm(rngs)),
+            norm: (index > 0).then(|| Norm::new(kind, features, epsilon, rngs)),
             attention: builder.build(rngs),
-            mlp_norm: norm(rngs),
+            mlp_norm: Norm::new(kind, features, epsilon, rngs),
             mlp: Mlp::new(features, config.intermediate_size, config.hidden_activation, true, config.mlp_bias, rngs),
         }
     };
@@ -286,9 +290,9 @@ fn make(config: &ModernBertConfig, rngs: &mut Rngs) -> ModernBert {
         tokens,
         norm: first_norm,
         blocks,
-        final_norm: norm(rngs),
+        final_norm: Norm::new(kind, features, epsilon, rngs),
         head: has_head.then(|| Linear::builder(features, features).use_bias(config.classifier_bias).build(rngs)),
-        head_norm: has_head.then(|| norm(rngs)),
+        head_norm: has_head.then(|| Norm::new(kind, features, epsilon, rngs)),
         bias: (config.head == BertHead::MaskedTokens)
             .then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype)),
         classifier: config.head.classes().map(|count| Linear::new(features, count, rngs)),

@@ -32,28 +32,23 @@ impl Method {
     ///
     /// Fails for other methods, and for forms of a known method that are not read.
     pub fn of(about: &Value) -> Result<Method> {
-        let text = |name: &str| about.get(name).and_then(Value::as_str);
         let bits = about.get("bits").and_then(Value::as_u64).unwrap_or(4);
-        let refused = |what: String| {
-            let help = "`transformers` can load the model, dequantize it and save it with `save_pretrained`";
-            Err(value_error(format!("`quantization_config` of config.json {what}"), help))
-        };
-        match text("quant_method") {
-            Some("gptq") => match (bits, text("checkpoint_format").unwrap_or("gptq")) {
+        match text_of(about, "quant_method") {
+            Some("gptq") => match (bits, text_of(about, "checkpoint_format").unwrap_or("gptq")) {
                 (4 | 8, "gptq") => Ok(Method::Gptq { bits: bits as usize, zero_offset: 1 }),
                 (4 | 8, "gptq_v2") => Ok(Method::Gptq { bits: bits as usize, zero_offset: 0 }),
                 (_, format) => {
-                    refused(format!("is GPTQ of {bits} bits in the format {format:?}, and 4 and 8 bits are read"))
+                    not_read(format!("is GPTQ of {bits} bits in the format {format:?}, and 4 and 8 bits are read"))
                 }
             },
-            Some("awq") => match (bits, text("version").unwrap_or("gemm").to_lowercase().as_str()) {
+            Some("awq") => match (bits, text_of(about, "version").unwrap_or("gemm").to_lowercase().as_str()) {
                 (4, "gemm") => Ok(Method::Awq),
                 (_, version) => {
-                    refused(format!("is AWQ of {bits} bits, version {version:?}, and 4 bits of \"gemm\" are read"))
+                    not_read(format!("is AWQ of {bits} bits, version {version:?}, and 4 bits of \"gemm\" are read"))
                 }
             },
             Some("mxfp4") => Ok(Method::Mxfp4),
-            other => refused(format!("has the quant_method {other:?}, and gptq, awq and mxfp4 are read")),
+            other => not_read(format!("has the quant_method {other:?}, and gptq, awq and mxfp4 are read")),
         }
     }
 
@@ -98,10 +93,10 @@ fn words(raw: &Raw) -> Option<Vec<u32>> {
 
 /// The numbers of an array of floating-point numbers.
 fn floats(raw: &Raw) -> Option<Vec<f32>> {
-    let pairs = || raw.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    let pairs = raw.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
     match raw.dtype {
-        DType::F16 => Some(pairs().map(|b| half::f16::from_le_bytes(b).to_f32()).collect()),
-        DType::Bf16 => Some(pairs().map(|b| half::bf16::from_le_bytes(b).to_f32()).collect()),
+        DType::F16 => Some(pairs.map(|b| half::f16::from_le_bytes(b).to_f32()).collect()),
+        DType::Bf16 => Some(pairs.map(|b| half::bf16::from_le_bytes(b).to_f32()).collect()),
         DType::F32 => Some(raw.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
         _ => None,
     }
@@ -208,4 +203,13 @@ fn mxfp4(blocks: &Raw, scales: &Raw) -> Option<Groups> {
     result.values.extend(blocks.bytes.iter().flat_map(|byte| [doubled_e2m1(byte & 15), doubled_e2m1(byte >> 4)]));
     result.scales.extend(scales.bytes.iter().map(|exponent| half_of_power(*exponent)));
     Some(result)
+}
+
+fn text_of<'a>(about: &'a Value, name: &str) -> Option<&'a str> {
+    about.get(name).and_then(Value::as_str)
+}
+
+fn not_read(what: String) -> Result<Method> {
+    let help = "`transformers` can load the model, dequantize it and save it with `save_pretrained`";
+    Err(value_error(format!("`quantization_config` of config.json {what}"), help))
 }

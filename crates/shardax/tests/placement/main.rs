@@ -471,7 +471,7 @@ fn donated_arrays_that_are_moved() -> Result<()> {
     Ok(())
 }
 
-/// Outside of `jit` a transformation is one program, in which `device_put` says where a value lies.
+/// Outside of `jit` a transformation places values where `device_put` says.
 #[test]
 fn inside_of_transformations_outside_of_jit_values_are_placed() -> Result<()> {
     setup();
@@ -489,11 +489,11 @@ fn inside_of_transformations_outside_of_jit_values_are_placed() -> Result<()> {
     assert_eq!((rows.sharding()?.devices().len(), rows.committed()), (8, true));
     let loss = |x: Array| Ok(put(x)?.square().sum(..));
     assert_eq!(grad(loss).call(&x)?.sharding()?.devices().len(), 8);
-    // On a device; an argument that is committed elsewhere is rejected.
+    // On one device, also of an argument that is committed to another.
     let third = devices()?[3].clone();
     let there = |x: Array| device_put(&(x * 2), &third);
-    assert_eq!(vjp(there, &x)?.0.sharding()?.devices(), std::slice::from_ref(&third));
-    let error = vjp(there, device_put(&x, &devices()?[0])?).err().expect("two devices");
-    assert!(error.message().contains("incompatible devices"), "{error}");
+    for x in [x.clone(), device_put(&x, &devices()?[0])?] {
+        assert_eq!(vjp(there, &x)?.0.sharding()?.devices(), std::slice::from_ref(&third));
+    }
     Ok(())
 }

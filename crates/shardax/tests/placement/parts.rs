@@ -105,7 +105,7 @@ fn the_part_of_one_process_is_the_whole() -> Result<()> {
     assert_eq!(of_shape(&[Some(16)])?.shape(), [16]);
     assert_eq!(of_shape(&[None])?.shape(), [16]);
     let wrong = "the global shape must be unset or equal to the shape of the local data";
-    fails(of_shape(&[Some(32)]), ErrorKind::Value, &[wrong, "Got global_shape=[32]", "int32[16]"]);
+    fails(of_shape(&[Some(32)]), ErrorKind::Value, &[wrong, "Got the global shape [32]", "int32[16]"]);
     fails(of_shape(&[Some(8)]), ErrorKind::Value, &[wrong, "[8]"]);
     fails(of_shape(&[None, Some(1)]), ErrorKind::Value, &[wrong, "[None, 1]"]);
     fails(of_shape(&[]), ErrorKind::Value, &[wrong, "[]"]);

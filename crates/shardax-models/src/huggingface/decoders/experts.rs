@@ -36,12 +36,11 @@ fn experts(fields: &Fields, count: usize, hidden: usize) -> Result<ExpertsConfig
 
 /// The names of experts whose layers are separate arrays in files.
 fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]) -> KeyMap {
-    let expert = |name: &str| format!("{layer}.experts.#.{name}");
     KeyMap::new()
         .linear(ROUTER, &format!("{layer}.{router}"))
-        .linear(&format!("{EXPERTS}.gate"), &expert(gate))
-        .linear(&format!("{EXPERTS}.up"), &expert(up))
-        .linear(&format!("{EXPERTS}.down"), &expert(down))
+        .linear(&format!("{EXPERTS}.gate"), &format!("{layer}.experts.#.{gate}"))
+        .linear(&format!("{EXPERTS}.up"), &format!("{layer}.experts.#.{up}"))
+        .linear(&format!("{EXPERTS}.down"), &format!("{layer}.experts.#.{down}"))
 }
 
 fn mixtral(fields: &Fields) -> Read {
@@ -125,11 +124,11 @@ fn shared_keys(name: &str) -> KeyMap {
 fn dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     let step = fields.size("decoder_sparse_step")?;
     let only = fields.list_opt("mlp_only_layers")?;
-    let is_dense = |layer: usize| {
+    let dense = (0..layers).map(|layer| {
         let is_listed = only.is_some_and(|list| list.iter().any(|entry| entry.as_u64() == Some(layer as u64)));
         is_listed || !(layer + 1).is_multiple_of(step)
-    };
-    Ok((0..layers).map(is_dense).collect())
+    });
+    Ok(dense.collect())
 }
 
 fn granite(fields: &Fields, kind: &str) -> Read {
@@ -155,8 +154,8 @@ fn granite_hybrid(fields: &Fields) -> Read {
     let layers = fields.layers("num_hidden_layers")?;
     let name = if fields.has("layer_types") { "layer_types" } else { "layers_block_type" };
     let types = fields.list_opt(name)?.filter(|types| types.len() == layers);
-    let is_attention = |entry: &serde_json::Value| matches!(entry.as_str(), Some("attention" | "full_attention"));
-    if !types.is_some_and(|types| types.iter().all(is_attention)) {
+    let mut names = types.into_iter().flatten().map(|entry| entry.as_str());
+    if types.is_none() || !names.all(|name| matches!(name, Some("attention" | "full_attention"))) {
         return Err(fields.error(format!("`{name}` has layers that are no attention, and Mamba's are not supported")));
     }
     let sized = llama_sizes(fields)?;
@@ -177,10 +176,9 @@ fn granite_hybrid(fields: &Fields) -> Read {
         0 => {
             fields.skip(&["num_experts_per_tok", "intermediate_size"]);
             config.hidden = shared;
-            let part = |half| shared_rows(Some(shared), half);
             KeyMap::new()
-                .weights("blocks[*].mlp.gate", "model.layers.*.shared_mlp.input_linear", part(0))
-                .weights("blocks[*].mlp.up", "model.layers.*.shared_mlp.input_linear", part(1))
+                .weights("blocks[*].mlp.gate", "model.layers.*.shared_mlp.input_linear", shared_rows(Some(shared), 0))
+                .weights("blocks[*].mlp.up", "model.layers.*.shared_mlp.input_linear", shared_rows(Some(shared), 1))
                 .linear("blocks[*].mlp.down", "model.layers.*.shared_mlp.output_linear")
         }
         count => {
@@ -328,13 +326,15 @@ fn sarvam_keys(config: &DecoderConfig) -> KeyMap {
     let (wide, narrow) =
         (config.heads.saturating_mul(config.head_dim), config.kv_heads.saturating_mul(config.head_dim));
     let of = wide.saturating_add(narrow.saturating_mul(2));
-    let rows = |start: usize, count: usize| Layout::Rows { start, end: start.saturating_add(count), of };
+    // Queries, keys and values are the rows of one matrix.
+    let [query, key, value] = [(0, wide), (wide, narrow), (wide.saturating_add(narrow), narrow)]
+        .map(|(start, count)| Layout::Rows { start, end: start.saturating_add(count), of });
     let joined = "model.layers.*.attention.query_key_value";
     KeyMap::new()
         .array("embed.embedding", "model.word_embeddings.weight", Layout::Same)
-        .weights("blocks[*].attention.query", joined, rows(0, wide))
-        .weights("blocks[*].attention.key", joined, rows(wide, narrow))
-        .weights("blocks[*].attention.value", joined, rows(wide.saturating_add(narrow), narrow))
+        .weights("blocks[*].attention.query", joined, query)
+        .weights("blocks[*].attention.key", joined, key)
+        .weights("blocks[*].attention.value", joined, value)
         .linear("blocks[*].attention.out", "model.layers.*.attention.dense")
         .scale("blocks[*].attention.query_norm", "model.layers.*.attention.query_layernorm")
         .scale("blocks[*].attention.key_norm", "model.layers.*.attention.key_layernorm")
@@ -358,9 +358,8 @@ pub(super) fn grouped_experts(fields: &Fields, layers: usize) -> Result<ExpertsC
 pub(super) fn chosen_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
     let hidden = fields.size("moe_intermediate_size")?;
     // The other names are Sarvam's.
-    let named = |name, other| if fields.has(other) && !fields.has(name) { other } else { name };
-    let count = fields.size(named("n_routed_experts", "num_experts"))?;
-    let shared = fields.size(named("n_shared_experts", "num_shared_experts"))?;
+    let count = fields.size(present_name(fields, "n_routed_experts", "num_experts"))?;
+    let shared = fields.size(present_name(fields, "n_shared_experts", "num_shared_experts"))?;
     Ok(ExpertsConfig {
         normalized: false,
         scale: fields.number("routed_scaling_factor")?,
@@ -377,12 +376,12 @@ fn first_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
         return Ok((0..layers).map(|layer| (layer as f64) < first).collect());
     };
     fields.skip(&["first_k_dense_replace"]);
-    let is_dense = |entry: &serde_json::Value| match entry.as_str() {
+    let dense = types.iter().map(|entry| match entry.as_str() {
         Some("dense") => Ok(true),
         Some("sparse") => Ok(false),
         _ => Err(fields.error(format!("the entry {entry} of `mlp_layer_types` is not known"))),
-    };
-    types.iter().map(is_dense).collect()
+    });
+    dense.collect()
 }
 
 /// The names of those experts.
@@ -415,16 +414,16 @@ fn minimax(fields: &Fields) -> Read {
 
 fn ernie(fields: &Fields) -> Read {
     let mut config = llama_sizes(fields)?;
-    let named = |name, older| if fields.has(older) { older } else { name };
     let hidden = fields.size("moe_intermediate_size")?;
     let [first, interval] = [fields.number("moe_layer_start_index")?, fields.number("moe_layer_interval")?];
     let last = Some(fields.number("moe_layer_end_index")?).filter(|last| *last >= 0.0).unwrap_or(f64::INFINITY);
-    let is_dense = |layer: usize| {
+    let dense_layers = (0..config.layers).map(|layer| {
         let index = layer as f64;
         (index + 1.0) % interval != 0.0 || index < first || index > last
-    };
-    let [count, per_token] =
-        [fields.size(named("moe_num_experts", "num_experts"))?, fields.size(named("moe_k", "num_experts_per_tok"))?];
+    });
+    let dense_layers = dense_layers.collect();
+    let count = fields.size(if fields.has("num_experts") { "num_experts" } else { "moe_num_experts" })?;
+    let per_token = fields.size(if fields.has("num_experts_per_tok") { "num_experts_per_tok" } else { "moe_k" })?;
     // The best scores of a softmax sum to at least their share of the experts, so that a smaller bound has no effect.
     let bound = fields.number("moe_norm_min")?;
     if bound > per_token as f64 / count as f64 {
@@ -436,7 +435,7 @@ fn ernie(fields: &Fields) -> Read {
         per_token,
         correction: true,
         shared_hidden: Some(hidden.saturating_mul(shared)).filter(|hidden| *hidden > 0),
-        dense_layers: (0..config.layers).map(is_dense).collect(),
+        dense_layers,
         capacity_factor: None,
         ..ExpertsConfig::new(count, hidden)
     });
@@ -466,15 +465,20 @@ fn gpt_oss(fields: &Fields) -> Read {
     config.windows = windows(fields, config.layers, fields.size_opt("sliding_window")?, |layer| (layer + 1) % 2 == 1)?;
     rotary(&mut config, fields, None)?;
     let (both, down) = ("model.layers.*.mlp.experts.gate_up_proj", "model.layers.*.mlp.experts.down_proj");
-    let part = |index| Layout::Interleaved { index, of: 2 };
+    let [gate, up] = [0, 1].map(|index| Layout::Interleaved { index, of: 2 });
     let keys = KeyMap::new()
         .linear(ROUTER, "model.layers.*.mlp.router")
-        .array(format!("{EXPERTS}.gate.kernel"), format!("{both}[#]"), part(0))
-        .array(format!("{EXPERTS}.gate.bias"), format!("{both}_bias[#]"), part(0))
-        .array(format!("{EXPERTS}.up.kernel"), format!("{both}[#]"), part(1))
-        .array(format!("{EXPERTS}.up.bias"), format!("{both}_bias[#]"), part(1))
+        .array(format!("{EXPERTS}.gate.kernel"), format!("{both}[#]"), gate)
+        .array(format!("{EXPERTS}.gate.bias"), format!("{both}_bias[#]"), gate)
+        .array(format!("{EXPERTS}.up.kernel"), format!("{both}[#]"), up)
+        .array(format!("{EXPERTS}.up.bias"), format!("{both}_bias[#]"), up)
         .array(format!("{EXPERTS}.down.kernel"), format!("{down}[#]"), Layout::Same)
         .array(format!("{EXPERTS}.down.bias"), format!("{down}_bias[#]"), Layout::Same)
         .array("blocks[*].attention.sinks", "model.layers.*.self_attn.sinks", Layout::Same);
     Ok((config, keys.and(llama_keys())))
+}
+
+/// Returns the other name of a field if only this one is present.
+fn present_name<'a>(fields: &Fields, name: &'a str, other: &'a str) -> &'a str {
+    if fields.has(other) && !fields.has(name) { other } else { name }
 }

@@ -34,16 +34,16 @@ pub(super) fn gpt2(fields: &Fields, _: &str) -> Read {
 /// The names of GPT-2's arrays, where the tables of tokens and positions have these names. Its layers have `[in, out]`, and
 /// queries, keys and values in one.
 fn joined_keys(tokens: &str, positions: &str) -> KeyMap {
-    let part = |index| Layout::Part { index, of: 3 };
+    let [query, key, value] = [0, 1, 2].map(|index| Layout::Part { index, of: 3 });
     let tokens = format!("{tokens}.weight");
     KeyMap::new()
         .prefix("transformer.")
         .array("positions.embedding", format!("{positions}.weight"), Layout::Same)
         .array("embed.embedding", tokens.as_str(), Layout::Same)
         .norm("blocks[*].norm.0", "h.*.ln_1")
-        .weights("blocks[*].attention.query", "h.*.attn.c_attn", part(0))
-        .weights("blocks[*].attention.key", "h.*.attn.c_attn", part(1))
-        .weights("blocks[*].attention.value", "h.*.attn.c_attn", part(2))
+        .weights("blocks[*].attention.query", "h.*.attn.c_attn", query)
+        .weights("blocks[*].attention.key", "h.*.attn.c_attn", key)
+        .weights("blocks[*].attention.value", "h.*.attn.c_attn", value)
         .weights("blocks[*].attention.out", "h.*.attn.c_proj", Layout::Same)
         .norm("blocks[*].mlp_norm.0", "h.*.ln_2")
         .weights("blocks[*].mlp.up", "h.*.mlp.c_fc", Layout::Same)
@@ -199,15 +199,15 @@ pub(super) fn gptj(fields: &Fields, kind: &str) -> Read {
         "codegen" => {
             fields.divides(("the 4 parts of `qkv_proj`", CODEGEN_PARTS), ("n_embd", config.features))?;
             let width = config.features / CODEGEN_PARTS;
-            let rows = |index: usize| Layout::GroupedRows {
+            let [query, value, key] = [0, 1, 2].map(|index| Layout::GroupedRows {
                 groups: CODEGEN_PARTS,
                 start: width.saturating_mul(index),
                 end: width.saturating_mul(index + 1),
-            };
+            });
             KeyMap::new()
-                .weights("blocks[*].attention.query", "h.*.attn.qkv_proj", rows(0))
-                .weights("blocks[*].attention.value", "h.*.attn.qkv_proj", rows(1))
-                .weights("blocks[*].attention.key", "h.*.attn.qkv_proj", rows(2))
+                .weights("blocks[*].attention.query", "h.*.attn.qkv_proj", query)
+                .weights("blocks[*].attention.value", "h.*.attn.qkv_proj", value)
+                .weights("blocks[*].attention.key", "h.*.attn.qkv_proj", key)
                 .ignore("h.*.attn.causal_mask")
         }
         _ => KeyMap::new(),
@@ -238,11 +238,12 @@ const CODEGEN_PARTS: usize = 4;
 pub(super) fn grouped_attention(config: &DecoderConfig, name: &str) -> KeyMap {
     let (groups, width) = (config.kv_heads, config.head_dim);
     let queries = width.saturating_mul(config.heads / config.kv_heads);
-    let rows = |start: usize, count: usize| Layout::GroupedRows { groups, start, end: start.saturating_add(count) };
+    let [query, key, value] = [(0, queries), (queries, width), (queries.saturating_add(width), width)]
+        .map(|(start, count)| Layout::GroupedRows { groups, start, end: start.saturating_add(count) });
     KeyMap::new()
-        .weights("blocks[*].attention.query", name, rows(0, queries))
-        .weights("blocks[*].attention.key", name, rows(queries, width))
-        .weights("blocks[*].attention.value", name, rows(queries.saturating_add(width), width))
+        .weights("blocks[*].attention.query", name, query)
+        .weights("blocks[*].attention.key", name, key)
+        .weights("blocks[*].attention.value", name, value)
 }
 
 pub(super) fn gpt_neox(fields: &Fields, _: &str) -> Read {

@@ -72,9 +72,8 @@ fn ministral_growth(fields: &Fields) -> Result<QueryGrowth> {
 
 /// The biases of InternLM3, whose files have older names.
 fn internlm_biases(fields: &Fields) -> Result<Biases> {
-    let named = |name, older| if fields.has(older) { older } else { name };
-    let attention = fields.flag(named("attention_bias", "qkv_bias"))?;
-    let mlp = fields.flag(named("mlp_bias", "bias"))?;
+    let attention = fields.flag(older_name(fields, "attention_bias", "qkv_bias"))?;
+    let mlp = fields.flag(older_name(fields, "mlp_bias", "bias"))?;
     match attention == mlp {
         true => Ok(Biases { head: false, qkv: attention, out: attention, mlp }),
         false => Err(fields.error(format!("`qkv_bias` is {attention} and `bias` {mlp}, which transformers rejects"))),
@@ -83,10 +82,9 @@ fn internlm_biases(fields: &Fields) -> Result<Biases> {
 
 /// The sizes of EXAONE's models, whose files have names of their time.
 fn exaone_sizes(fields: &Fields) -> Result<DecoderConfig> {
-    let named = |name, older| if fields.has(older) { older } else { name };
-    let layers = fields.layers(named("num_hidden_layers", "num_layers"))?;
-    let epsilon = fields.number(named("rms_norm_eps", "layer_norm_epsilon"))?;
-    let activation = fields.activation(named("hidden_act", "activation_function"))?;
+    let layers = fields.layers(older_name(fields, "num_hidden_layers", "num_layers"))?;
+    let epsilon = fields.number(older_name(fields, "rms_norm_eps", "layer_norm_epsilon"))?;
+    let activation = fields.activation(older_name(fields, "hidden_act", "activation_function"))?;
     Ok(DecoderConfig { layers, epsilon, activation, ..sizes(fields)? })
 }
 
@@ -231,9 +229,8 @@ fn apertus(fields: &Fields) -> Read {
         ..llama_sizes(fields)?
     };
     rotary(&mut config, fields, None)?;
-    let factor = |name: &str| format!("model.layers.*.mlp.act_fn.{name}");
     let keys = ["alpha_p", "alpha_n", "beta", "eps"].into_iter().fold(KeyMap::new(), |keys, name| {
-        keys.array(format!("blocks[*].mlp.xielu.{name}"), factor(name), Layout::Same)
+        keys.array(format!("blocks[*].mlp.xielu.{name}"), format!("model.layers.*.mlp.act_fn.{name}"), Layout::Same)
     });
     let keys = keys
         .scale("blocks[*].norm.0", "model.layers.*.attention_layernorm")
@@ -311,10 +308,10 @@ fn stablelm(fields: &Fields) -> Read {
         ..sizes(fields)?
     };
     rotary(&mut config, fields, Some(0.25))?;
-    let norm = |name: &str| format!("model.layers.*.self_attn.{name}_layernorm.norms.#.weight");
-    let keys = KeyMap::new().array("blocks[*].attention.query_scale", norm("q"), Layout::Same).array(
+    let [query, key] = ["q", "k"].map(|name| format!("model.layers.*.self_attn.{name}_layernorm.norms.#.weight"));
+    let keys = KeyMap::new().array("blocks[*].attention.query_scale", query, Layout::Same).array(
         "blocks[*].attention.key_scale",
-        norm("k"),
+        key,
         Layout::Same,
     );
     Ok((config, keys.and(llama_keys())))
@@ -375,4 +372,9 @@ pub(super) fn only_silu(fields: &Fields) -> Result<()> {
         Activation::Silu => Ok(()),
         other => Err(fields.error(format!("`hidden_act` is {other:?}, and this model's gate is of silu"))),
     }
+}
+
+/// Returns the older name of a field if the configuration has it.
+fn older_name<'a>(fields: &Fields, name: &'a str, older: &'a str) -> &'a str {
+    if fields.has(older) { older } else { name }
 }
