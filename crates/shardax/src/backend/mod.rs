@@ -9,6 +9,7 @@ mod cpu;
 mod elementwise;
 mod fused_attention;
 mod gpu;
+mod host_calls;
 pub(crate) mod options;
 mod packed;
 mod pallas;

@@ -36,6 +36,7 @@ const ALL: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Tpu, Platform
 
 /// All quirks, by name.
 const TABLE: &[Quirk] = &[
+    // Its workaround is called by portable forms, because only they know which of their operands may be addends.
     Quirk {
         name: "addends-in-partitions",
         platforms: ALL,
@@ -97,7 +98,7 @@ const TABLE: &[Quirk] = &[
         platforms: ALL,
         plugin: XLA_CPU,
         problem: "the partitioner loses the sharding of a call with side effects, and the compiler rejects the program",
-        file: "ops/callback/primitive.rs",
+        file: "backend/host_calls.rs",
         test: "effects_happen_once_in_programs_over_devices",
     },
     Quirk {
@@ -244,6 +245,7 @@ const TABLE: &[Quirk] = &[
         file: "ops/primitive/reduce.rs",
         test: "maxima_keep_nan",
     },
+    // Its workaround is in the portable form, because it applies to positions that the form has already clipped.
     Quirk {
         name: "split-scatter-positions",
         platforms: ALL,

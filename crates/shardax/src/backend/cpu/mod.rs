@@ -24,6 +24,7 @@ mod sums;
 mod triangular_solve;
 mod unary;
 
+use super::host_calls;
 use super::rules::{Lowered, Rules};
 use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::program::Aval;
@@ -84,7 +85,7 @@ fn reduce(reduce: &Reduce, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> 
 
 fn host_call(call: &HostCall, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     register()?;
-    call.call(&call.function, cx, args, outs).map(Some)
+    host_calls::host_call(call, &call.function, cx, args, outs)
 }
 
 /// Converts operands to the type of a wider result.

@@ -3,6 +3,7 @@
 mod cudnn;
 mod dot;
 
+use super::host_calls;
 use super::pallas;
 use super::rules::{Lowered, Rules};
 use crate::core::lower::{Lowering, Platform, Value};
@@ -38,7 +39,7 @@ fn host_call(call: &HostCall, cx: &mut Lowering, args: &[Value], outs: &[Aval]) 
         None => &call.function,
     };
     register_on_device()?;
-    call.call(function, cx, args, outs).map(Some)
+    host_calls::host_call(call, function, cx, args, outs)
 }
 
 /// cuDNN has no convolutions of complex numbers, and convolutions of integers only for int8.

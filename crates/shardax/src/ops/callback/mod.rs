@@ -3,7 +3,6 @@
 pub mod debug;
 pub mod ffi;
 pub(crate) mod function;
-mod one_device;
 mod ordered;
 pub(crate) mod primitive;
 pub(crate) mod text;

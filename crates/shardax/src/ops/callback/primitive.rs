@@ -6,7 +6,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::function::{HostFunction, TARGET};
-use super::one_device;
 use super::ordered::TOKEN;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -82,33 +81,28 @@ impl HostCall {
         cx.platform.lacks(&format!("{} of {:?}", self.name(), self.function), way_round)
     }
 
-    /// Writes the call of this implementation. Its handler must be registered.
-    pub(crate) fn call(
+    /// Fails for an ordered call that many devices would make.
+    pub(crate) fn check_order(&self, cx: &Lowering) -> Result<()> {
+        if !self.ordered || self.kind != Kind::Debug || !cx.many_devices {
+            return Ok(());
+        }
+        Err(err!(
+            Value,
+            "The following ordered effects are not supported for more than 1 device: {} of {:?}",
+            self.name(),
+            self.function
+        )
+        .help("leave the order out, or call an ordered `io_callback`: inside a `shard_map` each device keeps its own order"))
+    }
+
+    /// Writes the call of this implementation on each device. Its handler must be registered.
+    pub(crate) fn write(
         &self,
         function: &HostFunction,
         cx: &mut Lowering,
         args: &[Value],
         outs: &[Aval],
     ) -> Result<Vec<Value>> {
-        if self.ordered && self.kind == Kind::Debug && cx.many_devices {
-            return Err(err!(
-                Value,
-                "The following ordered effects are not supported for more than 1 device: {} of {:?}",
-                self.name(),
-                self.function
-            )
-            .help("leave the order out, or call an ordered `io_callback`: inside a `shard_map` each device keeps its own order"));
-        }
-        // The partitioner loses the sharding of a custom call with side effects and then rejects the program, so one
-        // device makes the call.
-        if self.has_effects() && !cx.is_local() && cx.has_quirk("effects-lose-sharding") {
-            let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
-            let mesh = mesh.ok_or_else(|| {
-                err!(NotImplemented, "{} where some mesh axes are left to the compiler is not supported", self.name())
-                    .help("call it inside a `shard_map` over all axes, where each device calls it with its own shard, or outside of `jit`")
-            })?;
-            return one_device::lower(self, &mesh, cx, args);
-        }
         let operands = Self::row_major_layouts(args.iter().map(|&v| cx.shape(v).len()));
         let results = Self::row_major_layouts(outs.iter().map(Aval::rank));
         let attrs = format!(

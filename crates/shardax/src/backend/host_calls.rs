@@ -1,14 +1,17 @@
-//! A call with side effects in a partitioned program. One device makes the call with the entire operands and sends the
-//! results to the other devices.
+//! Calls of host functions on the platforms that have handlers for them. In a partitioned program, one device makes a call
+//! with side effects, with the entire operands, and sends the results to the other devices.
 
-use super::primitive::HostCall;
+use super::rules::Lowered;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind, check_usable, trace};
 use crate::dtype::{Category, DType};
-use crate::error::Result;
+use crate::error::{Result, err};
 use crate::interpret::higher_order::bind_checked;
+use crate::ops::callback::function::HostFunction;
+use crate::ops::callback::primitive::HostCall;
 use crate::ops::collective::{axis_index, psum};
 use crate::ops::lax::bitcast_convert_type;
 use crate::ops::shard_map::ShardMap;
@@ -16,8 +19,30 @@ use crate::ops::{control_flow, elementwise};
 use crate::shape::AxisName;
 use crate::sharding::{Mesh, PartitionSpec};
 
+/// Writes a call of this implementation, whose handler must be registered.
+pub(super) fn host_call(
+    call: &HostCall,
+    function: &HostFunction,
+    cx: &mut Lowering,
+    args: &[Value],
+    outs: &[Aval],
+) -> Lowered {
+    call.check_order(cx)?;
+    // The partitioner loses the sharding of a custom call with side effects and then rejects the program, so one device
+    // makes the call.
+    if call.has_effects() && !cx.is_local() && cx.has_quirk("effects-lose-sharding") {
+        let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
+        let mesh = mesh.ok_or_else(|| {
+            err!(NotImplemented, "{} where some mesh axes are left to the compiler is not supported", call.name())
+                .help("call it inside a `shard_map` over all axes, where each device calls it with its own shard, or outside of `jit`")
+        })?;
+        return on_first_device(call, &mesh, cx, args).map(Some);
+    }
+    call.write(function, cx, args, outs).map(Some)
+}
+
 /// Lowers the call so that the first device of the mesh makes it.
-pub(super) fn lower(call: &HostCall, mesh: &Mesh, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>> {
+fn on_first_device(call: &HostCall, mesh: &Mesh, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>> {
     cx.expand(args, |args| {
         let axes: Vec<AxisName> = mesh.axis_names().collect();
         let avals: Vec<Aval> = args.iter().map(Array::aval).collect();
