@@ -11,6 +11,8 @@
 //! with the number of loops times the operations that each of them computes again. Therefore loops are bounded for
 //! values of any size. Checked by `compiled_loops_are_bounded`.
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::core::program::{Atom, Eqn, Program, Var};
 
 /// Smaller values cost less than a separate loop.
@@ -27,11 +29,15 @@ const MAX_LOOP_OPERANDS: usize = 64;
 const MAX_REPEATED_EQUATIONS: usize = 512;
 const MAX_COUNTED: usize = 64;
 
-/// A small ordered set of the program's values or equations.
+/// A small ordered set of the program's values or equations. Most have a few items, and every value has several sets.
 #[derive(Clone, Default)]
-struct VarSet<const MAX: usize>(Vec<u32>);
+struct VarSet<const MAX: usize>(SmallVec<[u32; 6]>);
 
 impl<const MAX: usize> VarSet<MAX> {
+    fn of(item: u32) -> Self {
+        VarSet(smallvec![item])
+    }
+
     fn insert(&mut self, item: u32) {
         if let Err(at) = self.0.binary_search(&item)
             && self.0.len() < MAX
@@ -40,8 +46,14 @@ impl<const MAX: usize> VarSet<MAX> {
         }
     }
 
+    /// Inserts the items of `other` in their order, so that a full set keeps its items.
     fn extend(&mut self, other: &VarSet<MAX>) {
-        other.0.iter().for_each(|&item| self.insert(item));
+        let Some(first) = other.0.first() else { return };
+        match self.0.last() {
+            Some(last) if last >= first && self.0.len() < MAX => other.0.iter().for_each(|&item| self.insert(item)),
+            // All items come after the items of this set.
+            _ => self.0.extend(other.0.iter().copied().take(MAX - self.0.len())),
+        }
     }
 
     fn len(&self) -> usize {
@@ -75,8 +87,7 @@ fn bound_operands(program: &Program, kept: &mut [bool]) {
         return;
     }
     // The values in memory that each value is computed from.
-    let mut sources: Vec<VarSet<MAX_LOOP_OPERANDS>> =
-        (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
+    let mut sources: Vec<VarSet<MAX_LOOP_OPERANDS>> = (0..program.avals.len()).map(|v| VarSet::of(v as u32)).collect();
     for eqn in &program.eqns {
         let Some(out) = fused(eqn).filter(|out| !kept[*out]) else { continue };
         let mut all = VarSet::default();
@@ -99,7 +110,7 @@ fn bound_repetition(program: &Program, uses: &[u32], kept: &mut [bool]) {
     let mut computed: Vec<VarSet<MAX_COUNTED>> = vec![VarSet::default(); program.avals.len()];
     for eqn in &program.eqns {
         let Some(out) = fused(eqn).filter(|out| !kept[*out]) else { continue };
-        let mut all = VarSet(vec![out as u32]);
+        let mut all = VarSet::of(out as u32);
         operands(eqn).for_each(|v| all.extend(&computed[v.index()]));
         match uses[out] >= 2 && loops[out].len() * all.len() >= MAX_REPEATED_EQUATIONS {
             true => kept[out] = true,
@@ -161,7 +172,7 @@ impl<const MAX: usize> Users<MAX> {
         for (i, eqn) in program.eqns.iter().enumerate().rev() {
             let name = eqn.primitive.name();
             let through = fused(eqn).filter(|out| !kept[*out]);
-            let inside = through.map_or(VarSet(vec![i as u32]), |out| loops[out].clone());
+            let inside = through.map_or_else(|| VarSet::of(i as u32), |out| loops[out].clone());
             let product = match fused(eqn) {
                 // Matmuls read other orders of the dimensions directly.
                 Some(out) => multiplied[out] && moves(eqn),
@@ -181,7 +192,7 @@ impl<const MAX: usize> Users<MAX> {
 fn keep(program: &Program, users: &Users<MAX_TRACKED>, uses: &[u32]) -> Vec<bool> {
     let mut kept = vec![false; program.avals.len()];
     // The values in memory that each value is computed from.
-    let mut reads: Vec<VarSet<MAX_TRACKED>> = (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
+    let mut reads: Vec<VarSet<MAX_TRACKED>> = (0..program.avals.len()).map(|v| VarSet::of(v as u32)).collect();
     for eqn in &program.eqns {
         let Some(out) = fused(eqn) else { continue };
         let size = program.avals[out].size();
