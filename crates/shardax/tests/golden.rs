@@ -106,6 +106,21 @@ families! {
     systematic fft image special distributions matrices numpy_options stats scipy experimental narrow pallas science
 }
 
+/// `tools/golden/generate.py` finds families by their files. Each needs a file of functions here or in shardax-nn.
+#[test]
+fn every_family_of_reference_values_is_compared() {
+    let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let index = std::fs::read_to_string(tests.join("golden/index.txt")).expect("the index of cases");
+    let names = index.lines().filter_map(|line| line.strip_prefix('[')?.strip_suffix(".safetensors]"));
+    let in_shardax_nn = |name: &str| tests.join(format!("../../shardax-nn/tests/families/{name}.rs")).exists();
+    let missing: Vec<&str> =
+        names.filter(|name| !FAMILIES.iter().any(|(known, _)| known == name) && !in_shardax_nn(name)).collect();
+    assert!(
+        missing.is_empty(),
+        "write tests/golden_support/{{family}}.rs and name the family in `families!` of tests/golden.rs: {missing:?}"
+    );
+}
+
 /// The families of the slice that `cargo test` runs: programs of the others take the compiler long to split.
 const QUICKLY_SPLIT: [&str; 9] = ["unary", "binary", "select", "convert", "reduce", "dot", "shape", "index", "numpy"];
 

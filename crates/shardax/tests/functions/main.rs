@@ -44,7 +44,11 @@ fn every_numeric_function_is_compared_with_jax() {
     };
     let names: Vec<&str> = table::TABLE.iter().map(|(name, _)| *name).collect();
     let missing: Vec<_> = names.iter().filter(|name| !is_called(name) && !reasons.contains(**name)).collect();
-    assert!(missing.is_empty(), "no reference case of tools/golden calls {missing:#?}");
+    assert!(
+        missing.is_empty(),
+        "add a case to tools/golden/families and its call to tests/golden_support, or a reason to NOT_GOLDEN in \
+         tests/functions/table.rs: no case calls {missing:#?}"
+    );
     let needless: Vec<_> = reasons.iter().filter(|name| !names.contains(name) || is_called(name)).collect();
     assert!(needless.is_empty(), "in NOT_GOLDEN without need: {needless:#?}");
 }

@@ -89,7 +89,12 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
             None if is_pending(&case.path()) => {
                 met.extend(pending.iter().filter(|p| case.path().starts_with(**p)));
             }
-            None => failures.push(format!("{}: no function for {}{}", case.path(), case.op, case.meta["params"])),
+            None => failures.push(format!(
+                "{}: no function for {}{}: add one to the file {name}.rs of `golden_support`, or of `tests/families` in shardax-nn",
+                case.path(),
+                case.op,
+                case.meta["params"]
+            )),
         }
     }
     failures.extend(checks.iter().flat_map(blind));
