@@ -1,4 +1,4 @@
-//! Cumulative sums, products, maxima and minima.
+//! Cumulative sums, products, maxima, minima, and logarithms of sums of exponentials.
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) rewrites a window that grows along an axis as a tree of blocks. Along an axis that is not the
 //! last one, its loops go down the columns: the cumulative sum of a f32[4096,4096] along axis 0 takes 600 ms instead of 25.
@@ -26,6 +26,9 @@ const COLUMNS: usize = 2048;
 /// The minimum number of elements of a thread.
 const THREAD: usize = 1 << 17;
 
+/// The minimum number of elements of a thread, if each costs an exponential and a logarithm.
+const LOG_THREAD: usize = 1 << 13;
+
 /// The rows that are computed together if there is one column: each is a chain of additions, which take several cycles.
 const CHAINS: usize = 4;
 
@@ -33,7 +36,6 @@ mod sealed {
     /// The arithmetic of elements, in the type of their totals.
     pub trait Sealed: Copy + Send + Sync + Default {
         type Total: Copy + Send;
-        const ZERO: Self::Total;
         fn widen(self) -> Self::Total;
         fn narrow(total: Self::Total) -> Self;
         /// The total to continue with: a result that overflows stays infinite.
@@ -57,7 +59,6 @@ macro_rules! floats {
         // Totals are f64, so that rounding errors of f32 do not grow along the axis.
         impl Sealed for $t {
             type Total = f64;
-            const ZERO: f64 = 0.0;
 
             #[inline]
             fn widen(self) -> f64 {
@@ -109,7 +110,6 @@ macro_rules! integers {
 
         impl Sealed for $t {
             type Total = $t;
-            const ZERO: $t = 0;
 
             #[inline]
             fn widen(self) -> $t {
@@ -182,25 +182,84 @@ pub fn cumulative<T: Accumulate>(
     }
     let threads = threads.min(out.len() / THREAD);
     match operation {
-        Cumulative::Sum => combine(x.data(), shape, T::add, is_reversed, out, threads),
-        Cumulative::Product => combine(x.data(), shape, T::multiply, is_reversed, out, threads),
-        Cumulative::Max => combine(x.data(), shape, T::max, is_reversed, out, threads),
-        Cumulative::Min => combine(x.data(), shape, T::min, is_reversed, out, threads),
+        Cumulative::Sum => combine(x.data(), shape, T::widen, totals(T::add), is_reversed, out, threads),
+        Cumulative::Product => combine(x.data(), shape, T::widen, totals(T::multiply), is_reversed, out, threads),
+        Cumulative::Max => combine(x.data(), shape, T::widen, totals(T::max), is_reversed, out, threads),
+        Cumulative::Min => combine(x.data(), shape, T::widen, totals(T::min), is_reversed, out, threads),
     }
     Ok(())
 }
 
-fn combine<T: Accumulate>(
+/// Returns the step of a total: the total to continue with, and the result.
+fn totals<T: Accumulate>(
+    f: impl Fn(T::Total, T::Total) -> T::Total + Copy + Sync,
+) -> impl Fn(T::Total, T) -> (T::Total, T) + Copy + Sync {
+    move |total, x| {
+        let combined = f(total, x.widen());
+        let result = T::narrow(combined);
+        (T::carried(combined, result), result)
+    }
+}
+
+/// The logarithm of the sum of the exponentials of each element of `x`, `[batch, rows, columns]`, and of all elements
+/// before it along the rows; if `is_reversed`, of all after it. It is computed in f64. Allocates 32 KiB and a few words for each row.
+///
+/// ```
+/// use shardax_cpu_kernels::{View, cumulative_logsumexp};
+///
+/// let mut out = [0.0; 3];
+/// cumulative_logsumexp(View::new(&[1, 3, 1], &[0.0f32, 0.0, f32::NEG_INFINITY])?, false, &mut out, 1)?;
+/// assert_eq!(out, [0.0, 2f32.ln(), 2f32.ln()]);
+/// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
+/// ```
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn cumulative_logsumexp<T: Accumulate<Total = f64>>(
+    x: View<'_, T>,
+    is_reversed: bool,
+    out: &mut [T],
+    threads: usize,
+) -> Result<()> {
+    let shape = x.dims("the operand")?;
+    check("the elements of the result", out.len(), x.data().len())?;
+    if out.is_empty() {
+        return Ok(());
+    }
+    let threads = threads.min(out.len() / LOG_THREAD);
+    combine(x.data(), shape, |x| (x.widen(), 1.0), add_exponential, is_reversed, out, threads);
+    Ok(())
+}
+
+/// Adds an exponential. The total is the largest exponent so far, and the sum of exponentials divided by the exponential of the
+/// largest exponent.
+fn add_exponential<T: Accumulate<Total = f64>>((largest, sum): (f64, f64), x: T) -> ((f64, f64), T) {
+    let x = x.widen();
+    let (largest, sum) = if x > largest {
+        (x, sum * (largest - x).exp() + 1.0)
+    } else if x == largest {
+        // The difference of equal infinities would be NaN.
+        (largest, sum + 1.0)
+    } else {
+        (largest, sum + (x - largest).exp())
+    };
+    ((largest, sum), T::narrow(largest + sum.ln()))
+}
+
+/// Combines the elements along the rows. `start` is the total of the first element, and `step` adds an element to a total,
+/// and returns the total and the result.
+fn combine<T: Accumulate, Total: Copy + Send>(
     x: &[T],
     [_, rows, columns]: [usize; 3],
-    f: impl Fn(T::Total, T::Total) -> T::Total + Copy + Sync,
+    start: impl Fn(T) -> Total + Copy + Sync,
+    step: impl Fn(Total, T) -> (Total, T) + Copy + Sync,
     is_reversed: bool,
     out: &mut [T],
     threads: usize,
 ) {
     if columns == 1 {
         let tasks = x.chunks(CHAINS * rows).zip(out.chunks_mut(CHAINS * rows)).collect();
-        return run_tasks(tasks, threads, || (), |(), (x, out)| chains(x, rows, f, is_reversed, out));
+        return run_tasks(tasks, threads, || (), |(), (x, out)| chains(x, rows, start, step, is_reversed, out));
     }
     // A task is a block of columns of one matrix: the parts of all its rows.
     let blocks = columns.div_ceil(COLUMNS);
@@ -218,68 +277,65 @@ fn combine<T: Accumulate>(
         threads,
         || (),
         |(), task| match is_reversed {
-            false => rows_of(task.into_iter(), f),
-            true => rows_of(task.into_iter().rev(), f),
+            false => rows_of(task.into_iter(), start, step),
+            true => rows_of(task.into_iter().rev(), start, step),
         },
     );
 }
 
 /// Combines rows, element by element.
-fn rows_of<'a, T: Accumulate + 'a>(
+fn rows_of<'a, T: Accumulate + 'a, Total: Copy>(
     rows: impl Iterator<Item = (&'a [T], &'a mut [T])>,
-    f: impl Fn(T::Total, T::Total) -> T::Total,
+    start: impl Fn(T) -> Total,
+    step: impl Fn(Total, T) -> (Total, T),
 ) {
-    let mut totals: Vec<T::Total> = Vec::new();
+    let mut totals: Vec<Total> = Vec::new();
     for (x, out) in rows {
         if totals.is_empty() {
-            totals.extend(x.iter().map(|x| x.widen()));
+            totals.extend(x.iter().map(|x| start(*x)));
             out.copy_from_slice(x);
             continue;
         }
         for ((total, x), out) in totals.iter_mut().zip(x).zip(out) {
-            let combined = f(*total, x.widen());
-            *out = T::narrow(combined);
-            *total = T::carried(combined, *out);
+            (*total, *out) = step(*total, *x);
         }
     }
 }
 
 /// Combines the elements of each of at most `CHAINS` rows.
-fn chains<T: Accumulate>(
+fn chains<T: Accumulate, Total: Copy>(
     x: &[T],
     n: usize,
-    f: impl Fn(T::Total, T::Total) -> T::Total + Copy,
+    start: impl Fn(T) -> Total,
+    step: impl Fn(Total, T) -> (Total, T) + Copy,
     is_reversed: bool,
     out: &mut [T],
 ) {
     if x.len() == CHAINS * n {
-        return chains_of::<T, CHAINS>(x, n, f, is_reversed, out);
+        return chains_of::<T, Total, CHAINS>(x, n, start, step, is_reversed, out);
     }
     for (x, out) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)) {
-        chains_of::<T, 1>(x, n, f, is_reversed, out);
+        chains_of::<T, Total, 1>(x, n, &start, step, is_reversed, out);
     }
 }
 
-fn chains_of<T: Accumulate, const N: usize>(
+fn chains_of<T: Accumulate, Total: Copy, const N: usize>(
     x: &[T],
     n: usize,
-    f: impl Fn(T::Total, T::Total) -> T::Total,
+    start: impl Fn(T) -> Total,
+    step: impl Fn(Total, T) -> (Total, T),
     is_reversed: bool,
     out: &mut [T],
 ) {
-    let start = if is_reversed { n - 1 } else { 0 };
-    let mut totals = [T::ZERO; N];
-    for (row, total) in totals.iter_mut().enumerate() {
-        *total = x[row * n + start].widen();
-        out[row * n + start] = x[row * n + start];
+    let first = if is_reversed { n - 1 } else { 0 };
+    let mut totals: [Total; N] = std::array::from_fn(|row| start(x[row * n + first]));
+    for row in 0..N {
+        out[row * n + first] = x[row * n + first];
     }
     for i in 1..n {
         let i = if is_reversed { n - 1 - i } else { i };
         for (row, total) in totals.iter_mut().enumerate() {
-            let combined = f(*total, x[row * n + i].widen());
-            let result = T::narrow(combined);
-            out[row * n + i] = result;
-            *total = T::carried(combined, result);
+            (*total, out[row * n + i]) = step(*total, x[row * n + i]);
         }
     }
 }

@@ -11,6 +11,8 @@
 //! | [`depthwise_filter_gradient`] | the gradient of a convolution with one filter for each feature | f32 |
 //! | [`winograd_convolution`], [`winograd_filter_gradient`] | both with fewer multiplications for windows of 3 × 3 | f32 |
 //! | [`cumulative`] | cumulative sums, products, maxima and minima | f32, f64, integers of 32 and 64 bits |
+//! | [`cumulative_logsumexp`] | logarithms of cumulative sums of exponentials | f32, f64 |
+//! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
@@ -60,6 +62,7 @@ mod phases;
 mod product;
 #[cfg(feature = "decompositions")]
 mod real;
+mod remainder;
 mod scratch;
 mod small_products;
 mod sort;
@@ -73,7 +76,7 @@ mod winograd;
 
 pub use attention::{Attention, Backward, FEW_QUERIES, MASKED_SCORE, Window};
 pub use convolution::convolution;
-pub use cumulative::{Accumulate, Cumulative, cumulative};
+pub use cumulative::{Accumulate, Cumulative, cumulative, cumulative_logsumexp};
 #[cfg(feature = "decompositions")]
 pub use decompositions::{cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;
@@ -87,6 +90,7 @@ pub use lu::lu;
 pub use matmul::{Float, matmul};
 #[cfg(feature = "decompositions")]
 pub use real::Real;
+pub use remainder::{Remainder, remainder};
 pub use small_products::MAX_SMALL_SIDE;
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
 #[cfg(feature = "decompositions")]

@@ -1,7 +1,7 @@
 //! Cumulative operations beside loops in f64.
 
 use super::{assert_error, noise, size, view};
-use crate::{Cumulative, cumulative};
+use crate::{Cumulative, cumulative, cumulative_logsumexp};
 
 /// The operation on elements one by one.
 fn combined(x: &[f64], [batch, rows, columns]: [usize; 3], is_reversed: bool, f: fn(f64, f64) -> f64) -> Vec<f64> {
@@ -88,4 +88,35 @@ fn cumulative_operations_without_elements() {
     cumulative::<f32>(view(&[2, 0, 3], &[]), Cumulative::Sum, false, &mut [], 1).unwrap();
     let result = cumulative(view(&[1, 1, 2], &[1, 2]), Cumulative::Sum, false, &mut [0], 1);
     assert_error(result, "the elements of the result: 1, expected 2");
+}
+
+#[test]
+fn cumulative_logarithms_of_sums_of_exponentials() {
+    for shape in [[7, 9, 1], [1, 5000, 1], [2, 17, 5], [1, 3, 2049]] {
+        for scale in [1.0, 300.0] {
+            let x: Vec<f32> = noise(size(&shape), 5).iter().map(|x| x * scale).collect();
+            let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+            for is_reversed in [false, true] {
+                let want = combined(&wide, shape, is_reversed, |a, b| a.max(b) + (-(a - b).abs()).exp().ln_1p());
+                let mut out = vec![f64::NAN; want.len()];
+                cumulative_logsumexp(view(&shape, &wide), is_reversed, &mut out, 2).unwrap();
+                let mut narrow = vec![f32::NAN; want.len()];
+                cumulative_logsumexp(view(&shape, &x), is_reversed, &mut narrow, 1).unwrap();
+                for ((want, out), narrow) in want.iter().zip(&out).zip(&narrow) {
+                    assert!((want - out).abs() <= 1e-12 * want.abs().max(1.0), "{shape:?}: {out} instead of {want}");
+                    assert!(*narrow == *out as f32, "{shape:?}: {narrow} instead of {out}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn cumulative_logarithms_of_infinities_and_nan() {
+    let infinity = f32::INFINITY;
+    let x = [-infinity, -infinity, 1.0, -infinity, infinity, infinity, 0.0, f32::NAN, 1.0];
+    let mut out = [0.0; 9];
+    cumulative_logsumexp(view(&[1, 9, 1], &x), false, &mut out, 1).unwrap();
+    assert_eq!(out[..7], [-infinity, -infinity, 1.0, 1.0, infinity, infinity, infinity]);
+    assert!(out[7..].iter().all(|x| x.is_nan()));
 }

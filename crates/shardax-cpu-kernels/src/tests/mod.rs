@@ -5,6 +5,7 @@ mod accuracy;
 mod cumulative;
 mod few_rows;
 mod grouped;
+mod remainder;
 #[cfg(feature = "decompositions")]
 mod small_matrices;
 mod sort;

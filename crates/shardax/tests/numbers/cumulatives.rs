@@ -26,6 +26,16 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
             "{dtype}"
         );
     }
+    for dtype in [DType::F32, DType::F64] {
+        let x = x.astype(dtype);
+        let logs = floats(&jit(|x: Array| lax::cumlogsumexp(&x, 1).exp()).call(&x)?);
+        let sums = floats(&x.exp().cumsum(1));
+        assert!(logs.iter().zip(&sums).all(|(log, sum)| (log - sum).abs() < 1e-5 * sum), "{dtype}: {logs:?} {sums:?}");
+        let y = &x * 0.75 + 1;
+        let remainders = floats(&jit(|x: Array, y: Array| lax::rem(&x, &y)).call((&x, &y))?);
+        let expected: Vec<f64> = floats(&x).iter().zip(floats(&y)).map(|(x, y)| x % y).collect();
+        assert_eq!(remainders, expected, "{dtype}");
+    }
     // Its transpose is the sum of all after it.
     let weights = array([1.0f32, 2.0, 4.0]);
     let slope = grad(|x: Array| (x.cumsum(0) * &weights).sum(..)).call(array([1.0f32, 1.0, 1.0]))?;

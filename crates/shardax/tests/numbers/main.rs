@@ -2,6 +2,7 @@
 //! there are compared with JAX's in `golden.rs`.)
 
 mod accuracy;
+mod arcsines;
 mod arctangents;
 mod attention;
 #[path = "../common/mod.rs"]
@@ -17,6 +18,7 @@ mod limits;
 mod logarithms;
 mod narrow;
 mod over;
+mod positions;
 mod precision;
 mod products;
 mod science;

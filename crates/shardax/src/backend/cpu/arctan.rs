@@ -7,6 +7,7 @@ use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::lax::bitcast_convert_type;
 use crate::ops::primitive::unary::{ABS, SIGN};
 use crate::ops::select::where_;
 
@@ -50,8 +51,9 @@ const F64: [f64; 22] = [
     7.767624330289919e-06,
 ];
 
-/// π/2 minus its rounded value in float64.
-const REST_OF_HALF_PI: f64 = 6.123233995736766e-17;
+/// π/2 minus its rounded values in float64 and float32.
+pub(super) const REST_OF_HALF_PI_F64: f64 = 6.123233995736766e-17;
+pub(super) const REST_OF_HALF_PI_F32: f64 = -4.371138828673793e-8;
 
 /// Lowers the arctangent of real numbers. Half precision is computed in float32.
 pub(super) fn lower(cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Vec<Value>> {
@@ -77,6 +79,48 @@ fn arctan(x: &Array, coefficients: &[f64]) -> Array {
         sum = sum * &square + *coefficient;
     }
     let near = sum * &square * &t + &t;
-    let far = (&near + REST_OF_HALF_PI) + std::f64::consts::FRAC_PI_2;
+    let far = (&near + REST_OF_HALF_PI_F64) + std::f64::consts::FRAC_PI_2;
     where_(is_large, far, near) * SIGN.apply(x)
+}
+
+/// Lowers the angle of the point (x, y), from y and x. Half precision is computed in float32.
+pub(super) fn lower_quotient(cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Vec<Value>> {
+    let dtype = out.dtype;
+    cx.expand(args, |args| {
+        let wide = |x: &Array| if dtype.bits() < 32 { x.astype(DType::F32) } else { x.clone() };
+        Ok(vec![angle(&wide(&args[0]), &wide(&args[1])).astype(dtype)])
+    })
+}
+
+/// The angle is the arctangent of a quotient of at most 1, or the difference of this arctangent from a multiple of π/2.
+fn angle(y: &Array, x: &Array) -> Array {
+    let is_double = x.dtype() == DType::F64;
+    let (coefficients, rest_of_half_pi, integer, least) = match is_double {
+        true => (&F64[..], REST_OF_HALF_PI_F64, DType::I64, 1e-290),
+        false => (&F32[..], REST_OF_HALF_PI_F32, DType::I32, 1e-30),
+    };
+    let (width, height) = (ABS.apply(x), ABS.apply(y));
+    let is_steep = height.greater(&width);
+    let (large, small) = (where_(&is_steep, &height, &width), where_(&is_steep, &width, &height));
+    // A quotient of zeros is 0 here, and a quotient of infinities is 1. A smaller number that is NaN stays NaN.
+    let quotient = where_(large.equal(0), &small, &small / &large);
+    let at_infinity = where_(small.equal(f64::INFINITY), 1, &small * 0);
+    let is_infinite = large.equal(f64::INFINITY);
+    let t = where_(&is_infinite, at_infinity, quotient);
+    // The rounding error of the quotient, if the multiplication and the subtraction are rounded once. Products of the smallest
+    // numbers are subnormal.
+    let error = (&small - &t * &large) / &large;
+    let error = where_(small.greater(least) & is_infinite.not_equal(true), error, 0);
+    let square = &t * &t;
+    let sum = coefficients.iter().rev().fold(&square * 0, |sum, coefficient| sum * &square + *coefficient);
+    let rest = sum * &square * &t + error;
+
+    let is_negative = |number: &Array| bitcast_convert_type(number, integer).less(0);
+    let is_left = is_negative(x);
+    // The multiple of π/2: 1 for steep angles, otherwise 2 for negative x.
+    let turns = where_(&is_steep, 1.0, where_(&is_left, 2.0, 0.0)).astype(x.dtype());
+    let is_subtracted = is_steep.not_equal(&is_left);
+    let (t, rest) = (where_(&is_subtracted, -&t, &t), where_(&is_subtracted, -&rest, &rest));
+    let result = (&turns * std::f64::consts::FRAC_PI_2 + t) + (turns * rest_of_half_pi + rest);
+    where_(is_negative(y), -&result, result)
 }

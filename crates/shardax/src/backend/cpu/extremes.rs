@@ -15,27 +15,33 @@ use crate::shape::size;
 
 /// Lowers maxima and minima.
 pub(super) fn lower(reduce: &Reduce, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
-    let Some(integer) = integer_of(outs[0].dtype) else { return Ok(None) };
     // The compiler does not know how to combine the parts of a partitioned operand, and the integers have no place for
     // the result of no elements.
     if !cx.has_quirk("maximum-drops-nan") || !cx.is_local() || size(cx.shape(args[0])) == 0 {
         return Ok(None);
     }
-    let nan = if reduce.reducer == Reducer::Max { highest(integer) } else { lowest(integer) };
-    let operand = cx.aval(args[0]).with_dtype(integer);
-    let bits = cx.op("stablehlo.bitcast_convert", args, "", &operand);
-    let ordered = reordered(cx, bits, &operand);
-    let magnitude = cx.constant(highest(integer), &operand);
-    let magnitude = cx.op("stablehlo.and", &[bits, magnitude], "", &operand);
-    let infinity = cx.constant(infinity_bits(outs[0].dtype), &operand);
-    let is_nan = cx.compare("GT", magnitude, infinity);
-    let nan = cx.constant(nan, &operand);
-    let ordered = cx.op("stablehlo.select", &[is_nan, nan, ordered], "", &operand);
-
-    let out = outs[0].with_dtype(integer);
+    let Some(ordered) = ordered_integers(cx, args[0], reduce.reducer) else { return Ok(None) };
+    let out = outs[0].with_dtype(cx.dtype(ordered));
     let extreme = sums::reduce(reduce.reducer, &reduce.axes, cx, ordered, &out)?;
     let bits = reordered(cx, extreme, &out);
     Ok(Some(vec![cx.op("stablehlo.bitcast_convert", &[bits], "", &outs[0])]))
+}
+
+/// Integers with the order of the numbers, in which NaN is larger than all of them for maxima, and smaller for minima. `None`
+/// if the dtype has no such integers.
+pub(super) fn ordered_integers(cx: &mut Lowering, x: Value, reducer: Reducer) -> Option<Value> {
+    let dtype = cx.dtype(x);
+    let integer = integer_of(dtype)?;
+    let nan = if reducer == Reducer::Max { highest(integer) } else { lowest(integer) };
+    let operand = cx.aval(x).with_dtype(integer);
+    let bits = cx.op("stablehlo.bitcast_convert", &[x], "", &operand);
+    let ordered = reordered(cx, bits, &operand);
+    let magnitude = cx.constant(highest(integer), &operand);
+    let magnitude = cx.op("stablehlo.and", &[bits, magnitude], "", &operand);
+    let infinity = cx.constant(infinity_bits(dtype), &operand);
+    let is_nan = cx.compare("GT", magnitude, infinity);
+    let nan = cx.constant(nan, &operand);
+    Some(cx.op("stablehlo.select", &[is_nan, nan, ordered], "", &operand))
 }
 
 /// The integer of the same size, for dtypes with infinities and fast integers.

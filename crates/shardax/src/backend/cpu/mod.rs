@@ -1,8 +1,11 @@
 //! CPU: kernels in Rust, forms of operations that XLA computes fast, and workarounds for its plugin.
 
+mod arcsin;
 mod arctan;
+mod argmax;
 mod attention;
 mod bfloat16;
+mod binary;
 mod conv;
 mod conv_depthwise;
 mod conv_dot;
@@ -33,7 +36,7 @@ use crate::ops::callback::function::register;
 use crate::ops::callback::primitive::HostCall;
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::cumulative::Cumulative;
-use crate::ops::primitive::reduce::{ArgMax, Reduce, Reducer};
+use crate::ops::primitive::reduce::{Reduce, Reducer};
 use crate::ops::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::sort::Sort;
@@ -50,13 +53,14 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(CPU, reduce);
     rules.add(CPU, triangular_solve::lower);
     rules.add(CPU, unary::lower);
+    rules.add(CPU, binary::lower);
     rules.add(CPU, ordered::lower);
     rules.add(CPU, host_call);
     rules.add(CPU, bfloat16::move_bits::<Slice>);
     rules.add(CPU, bfloat16::move_bits::<Pad>);
     rules.add(CPU, bfloat16::move_bits::<Concatenate>);
     rules.add(CPU, bfloat16::move_bits::<Reverse>);
-    rules.add(CPU, bfloat16::compare_in_float32::<ArgMax>);
+    rules.add(CPU, argmax::lower);
     rules.add(CPU, bfloat16::compare_in_float32::<TopK>);
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |sort: &Sort, cx, args, outs| Ok(kernels::sort::lower(sort, cx, args, outs)));

@@ -26,6 +26,9 @@ pub(super) const NARROW_FEW_ROWS: usize = 1 << 14;
 /// Cumulative operations, in elements.
 pub(super) const CUMULATIVE: usize = 1 << 11;
 
+/// Remainders, in elements.
+pub(super) const REMAINDER: usize = 1 << 8;
+
 /// Sorts, in elements.
 pub(super) const SORT: usize = 1 << 5;
 

@@ -19,6 +19,7 @@ pub(in crate::backend) mod grouped;
 mod limits;
 pub(super) mod low_precision;
 pub(super) mod matmul;
+pub(super) mod remainder;
 pub(super) mod sort;
 
 use std::sync::OnceLock;
@@ -69,6 +70,7 @@ pub(crate) fn register() -> Result<()> {
         ffi::register(plugin, grouped::TARGET, grouped::handle)?;
         ffi::register(plugin, low_precision::TARGET, low_precision::handle)?;
         ffi::register(plugin, cumulative::TARGET, cumulative::handle)?;
+        ffi::register(plugin, remainder::TARGET, remainder::handle)?;
         ffi::register(plugin, sort::TARGET, sort::handle)?;
         ffi::register(plugin, sort::INTEGERS, sort::handle_integers)?;
         ffi::register(plugin, filter_window::TARGET, filter_window::handle)?;

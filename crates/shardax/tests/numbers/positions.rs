@@ -1,0 +1,52 @@
+//! Positions of maxima and minima of many elements, which are two reductions on CPU.
+
+use shardax::prelude::*;
+
+use super::common::quick::setup;
+
+/// The position of the first largest element, or of the first NaN.
+fn expected(x: &[f64], is_max: bool) -> i32 {
+    let mut best = 0;
+    for (i, value) in x.iter().enumerate() {
+        let is_better = if is_max { *value > x[best] } else { *value < x[best] };
+        if !x[best].is_nan() && (is_better || value.is_nan()) {
+            best = i;
+        }
+    }
+    best as i32
+}
+
+#[test]
+fn positions_of_ties_zeros_infinities_and_nan() -> Result<()> {
+    setup();
+    let (rows, columns) = (60, 37);
+    let special = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 2.0, -2.0];
+    // The first rows are ties of two values, and the last ones have a NaN or an infinity each.
+    let value = |row: usize, column: usize| match row {
+        0..20 => [special[row % 2], special[(row / 2) % 2], special[5 + row % 2]][(column * 7 + row) % 3],
+        20..30 => f64::from((column * column * 5 + row) as u32 % 11) - 5.0,
+        _ if column == (row * 5) % columns => special[2 + row % 3],
+        _ => f64::from((column * 3 + row) as u32 % 17) - 8.0,
+    };
+    let numbers: Vec<f64> = (0..rows * columns).map(|i| value(i / columns, i % columns)).collect();
+    for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16, DType::I32, DType::U8] {
+        let is_float = dtype.is_float();
+        let numbers: Vec<f64> = numbers
+            .iter()
+            .map(|x| if is_float { *x } else { x.abs().min(100.0) })
+            .map(|x| if x.is_nan() && !is_float { 3.0 } else { x })
+            .collect();
+        let x = Array::from_vec(numbers.clone(), &[rows, columns])?.astype(dtype);
+        let (max, min) = jit(|x: Array| (x.argmax(1), x.argmin(1))).call(&x)?;
+        let transposed = jit(|x: Array| x.argmax(0)).call(x.t())?;
+        for (row, values) in numbers.chunks(columns).enumerate() {
+            let what = format!("{dtype}, row {row}: {values:?}");
+            assert_eq!(max.to_vec::<i32>()?[row], expected(values, true), "{what}");
+            assert_eq!(transposed.to_vec::<i32>()?[row], expected(values, true), "{what}");
+            assert_eq!(min.to_vec::<i32>()?[row], expected(values, false), "{what}");
+        }
+        let all = jit(|x: Array| x.argmin(..)).call(&x)?;
+        assert_eq!(all.item::<i32>()?, expected(&numbers, false), "{dtype}");
+    }
+    Ok(())
+}
