@@ -17,6 +17,7 @@ mod quirks;
 mod rules;
 mod tpu;
 
+pub(crate) use cpu::calling_thread::on_calling_thread;
 #[cfg(feature = "cpu-kernels")]
 pub(crate) use cpu::kernels::register as register_kernels;
 pub(crate) use tpu::flash::{CallFile, ExportedFile};

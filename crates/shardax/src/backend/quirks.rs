@@ -222,6 +222,14 @@ const TABLE: &[Quirk] = &[
         test: "one_position_of_an_array_that_is_split_while_it_runs_is_the_same",
     },
     Quirk {
+        name: "short-programs-change-threads",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "a program with 1,000 counted operations or more runs on another thread, which takes 10 µs or more",
+        file: "backend/cpu/calling_thread.rs",
+        test: "short_programs_run_on_the_calling_thread",
+    },
+    Quirk {
         name: "slices-of-slices",
         platforms: ALL,
         plugin: XLA_CPU,

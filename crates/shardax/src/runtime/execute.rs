@@ -9,6 +9,7 @@ use shardax_exchange::Shared;
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
+use super::calling_thread::{CallingThread, flops};
 use super::load::Request;
 use super::memory_kinds::moved_to_memory;
 use super::nan_check;
@@ -58,6 +59,7 @@ pub(crate) struct LoadedProgram {
     /// An estimate of the program's memory.
     pub bytes: usize,
     pub last_use: LastUse,
+    pub calling_thread: CallingThread,
 }
 
 /// If a program has fewer floating-point operations than this, the CPU plugin (xla-cpu-pjrt 0.0.1) runs it on the
@@ -75,15 +77,7 @@ impl LoadedProgram {
             // The cost of a host call is unknown.
             && !executable.calls_host()
             && !executable.parameters().iter().any(|p| p.donated)
-            && Self::flops(executable).is_some_and(|flops| flops < MIN_FLOPS_FOR_JOINT_LAUNCH)
-    }
-
-    /// The number of floating-point operations, if the plugin reports it.
-    fn flops(executable: &pjrt::Executable) -> Option<f64> {
-        match executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops")?.1 {
-            pjrt::Value::Float(flops) => Some(f64::from(flops)),
-            _ => None,
-        }
+            && flops(executable).is_some_and(|flops| flops < MIN_FLOPS_FOR_JOINT_LAUNCH)
     }
 
     /// The optimized instructions of each device. For a program of several processes, returns the instructions before
@@ -278,6 +272,11 @@ impl LoadedProgram {
                 let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[d]).collect();
                 append(outs, self.executable.execute_on(&args, device)?);
             }
+            return Ok(());
+        }
+        if devices.len() == 1 {
+            let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[0]).collect();
+            append(outs, self.execute_on_one_device(&args)?);
             return Ok(());
         }
         let mut args: SmallVec<[&pjrt::Buffer; 32]> = SmallVec::with_capacity(devices.len() * placed.len());

@@ -379,6 +379,7 @@ impl Request {
             text: None,
             bytes: size_of_program(&executable, text),
             last_use: Default::default(),
+            calling_thread: Default::default(),
             name: self.name.clone(),
             in_shardings: self.canonical_inputs(&executable)?,
             executable,

@@ -4,6 +4,7 @@ pub mod aot;
 pub(crate) mod assemble;
 mod cache_miss;
 pub(crate) mod callable;
+mod calling_thread;
 mod compile_also_for;
 pub(crate) mod concrete_inputs;
 pub mod counts;

@@ -6,6 +6,7 @@ mod argmax;
 mod attention;
 mod bfloat16;
 mod binary;
+pub(super) mod calling_thread;
 mod conv;
 mod conv_depthwise;
 mod conv_dot;

@@ -1,0 +1,121 @@
+//! Short programs on the calling thread.
+//!
+//! A plugin may run every program on another thread, although waking this thread takes longer than the program
+//! (`backend/cpu/calling_thread.rs`). A short program that is called often is therefore compiled a second time, in a form that
+//! runs on the thread that calls it. The second compilation takes as long as the wake-ups of a few thousand calls.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use shardax_pjrt as pjrt;
+
+use super::execute::LoadedProgram;
+use crate::backend::on_calling_thread;
+use crate::error::Result;
+
+/// The number of calls after which a program is measured. It is measured again whenever the number has doubled.
+const MIN_CALLS: u32 = 256;
+
+/// A program that takes longer gains little, and would delay its caller, which could prepare the next call instead.
+const MAX_TIME: Duration = Duration::from_micros(100);
+
+/// The plugin runs programs with fewer operations on the calling thread anyway.
+const MIN_FLOPS: f64 = 1000.0;
+
+/// The form of a program that runs on the calling thread, and the number of calls before it exists.
+#[derive(Default)]
+pub(crate) struct CallingThread {
+    calls: AtomicU32,
+    /// `None` inside if the program keeps its first form.
+    executable: OnceLock<Option<pjrt::Executable>>,
+}
+
+impl LoadedProgram {
+    /// Runs the program on its only device.
+    pub(super) fn execute_on_one_device(&self, args: &[&pjrt::Buffer]) -> Result<Vec<pjrt::Buffer>> {
+        let decided = self.calling_thread.executable.get();
+        if let Some(executable) = decided {
+            return first_device(executable.as_ref().unwrap_or(&self.executable).execute(args)?);
+        }
+        let calls = self.calling_thread.calls.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if calls < MIN_CALLS || !calls.is_power_of_two() {
+            return first_device(self.executable.execute(args)?);
+        }
+        let start = Instant::now();
+        let results = first_device(self.executable.execute(args)?)?;
+        // A program without results does not report when it ends.
+        let Some(result) = results.first().filter(|_| self.may_run_on_calling_thread()) else {
+            let _ = self.calling_thread.executable.set(None);
+            return Ok(results);
+        };
+        result.block_until_ready()?;
+        if start.elapsed() <= MAX_TIME {
+            // A program that cannot be compiled again keeps its first form.
+            let _ = self.calling_thread.executable.set(self.compile_for_calling_thread().ok().flatten());
+        }
+        Ok(results)
+    }
+
+    /// Returns `true` unless the program calls host functions, which may wait for the caller, or the plugin runs it on the
+    /// calling thread anyway. Debug builds never compile again, because their own work takes longer than a wake-up.
+    fn may_run_on_calling_thread(&self) -> bool {
+        !cfg!(debug_assertions)
+            && self.retained.is_empty()
+            && !self.ordered
+            && flops(&self.executable).is_some_and(|flops| flops >= MIN_FLOPS)
+    }
+
+    /// Compiles the form that runs on the calling thread. `None` if the platform has no such form.
+    fn compile_for_calling_thread(&self) -> Result<Option<pjrt::Executable>> {
+        let Some(request) = &self.request else { return Ok(None) };
+        let client = self.executable.client();
+        let text = request.text(false)?;
+        let version = client.plugin().api_version();
+        let Some(text) = on_calling_thread(request.place.platform(), version, &text) else { return Ok(None) };
+        let signature = request.signature(&request.donations())?;
+        Ok(Some(client.compile(&text, &request.options_here(&[])?, signature)?))
+    }
+}
+
+/// The number of operations that the plugin counts in a program.
+pub(super) fn flops(executable: &pjrt::Executable) -> Option<f64> {
+    match executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops")? {
+        (_, pjrt::Value::Float(flops)) => Some(f64::from(flops)),
+        _ => None,
+    }
+}
+
+fn first_device(results: Vec<Vec<pjrt::Buffer>>) -> Result<Vec<pjrt::Buffer>> {
+    Ok(results.into_iter().next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::all_alive;
+    use super::*;
+    use crate::prelude::*;
+
+    /// The plugin counts so few operations in the second form that it runs on the calling thread, and the results are
+    /// the same.
+    #[test]
+    fn short_programs_run_on_the_calling_thread() -> Result<()> {
+        fn short_program(x: Array) -> Array {
+            (x * 2 + 1).exp() / 3
+        }
+        let x = linspace(-3, 3, 5000);
+        let expected: Vec<f32> = jit(short_program).call(&x)?.to_vec()?;
+        let program = jit(short_program).lower(&x)?.compile()?;
+        assert_eq!(program.call(&x)?.to_vec::<f32>()?, expected);
+        let loaded = all_alive().into_iter().find(|loaded| loaded.name.contains("short_program"));
+        let loaded = loaded.expect("the program is loaded");
+        assert!(flops(&loaded.executable).is_some_and(|flops| flops >= MIN_FLOPS));
+        let second = loaded.compile_for_calling_thread()?.expect("the CPU plugin needs the form");
+        assert!(flops(&second).is_some_and(|flops| flops < MIN_FLOPS));
+        let argument = x.concrete()?;
+        let results = first_device(second.execute(&[&argument.buffers[0]])?)?;
+        let bytes: Vec<u8> = results[0].with_bytes(<[u8]>::to_vec)?;
+        assert_eq!(bytes, expected.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>());
+        Ok(())
+    }
+}
