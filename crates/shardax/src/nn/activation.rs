@@ -64,10 +64,13 @@ activations! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     relu => |x| RELU.apply(&[if x.dtype() == DType::Bool { convert(&x, DType::I32, true) } else { x }]);
-    /// `min(max(x, 0), 6)`.
-    relu6 => |x| lax::clamp(0, &float_if_exact(x), 6);
     /// The logistic function, `1 / (1 + exp(-x))`.
     sigmoid => |x| x.logistic();
+}
+
+compiled_activations! {
+    /// `min(max(x, 0), 6)`.
+    relu6 => |x| lax::clamp(0, &float_if_exact(x), 6);
     /// `log(1 + exp(x))`, without overflow.
     ///
     /// ```
@@ -76,9 +79,6 @@ activations! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     softplus => |x| logaddexp(x, 0);
-}
-
-compiled_activations! {
     /// The Gaussian error linear unit in its tanh approximation, JAX's default.
     ///
     /// Source: [Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415). [`gelu_exact`] is the exact form.

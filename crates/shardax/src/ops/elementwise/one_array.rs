@@ -7,6 +7,7 @@ use crate::error::err;
 use crate::ops::constants::zeros_like;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{self, Unary};
 use crate::ops::promotion::{convert, to_inexact, to_strong_type};
@@ -26,6 +27,13 @@ fn log_to_base(x: &Array, of_base: f64) -> Array {
 #[track_caller]
 fn float_op(op: Unary, x: &Array) -> Array {
     op.apply(&convert(x, to_inexact(x.dtype()), x.weak_type()))
+}
+
+/// Applies a function of several operations, which is one program outside of a trace.
+#[track_caller]
+fn as_one_program(name: &'static str, x: &Array, function: impl Fn(&Array) -> Array + Send + Sync + 'static) -> Array {
+    let result = composite1(name, (), std::slice::from_ref(x), move |(), args| Ok(vec![function(&args[0])]));
+    Array::from_result(result, x)
 }
 
 macro_rules! unary_functions {
@@ -101,7 +109,7 @@ unary_functions! {
     /// assert_eq!(reciprocal(array([2, 4])).to_vec::<f32>()?, [0.5, 0.25]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
-    reciprocal => |x: &Array| divide(1, convert(x, to_inexact(x.dtype()), x.weak_type()));
+    reciprocal => |x: &Array| as_one_program("reciprocal", x, |x| divide(1, convert(x, to_inexact(x.dtype()), x.weak_type())));
     /// e to the power `x`. Integers become float32, as for all functions of this kind.
     ///
     /// ```
@@ -111,7 +119,9 @@ unary_functions! {
     /// ```
     exp => floating!(EXP);
     /// 2 to the power `x`.
-    exp2 => |x: &Array| exp(&(convert(x, to_inexact(x.dtype()), x.weak_type()) * std::f64::consts::LN_2));
+    exp2 => |x: &Array| as_one_program("exp2", x, |x| {
+        exp(&(convert(x, to_inexact(x.dtype()), x.weak_type()) * std::f64::consts::LN_2))
+    });
     /// `exp(x) - 1`, accurate near 0.
     ///
     /// ```
@@ -130,9 +140,11 @@ unary_functions! {
     /// ```
     log => floating!(LOG);
     /// The logarithm to base 2.
-    log2 => |x: &Array| convert(&log_to_base(x, std::f64::consts::LN_2), to_inexact(x.dtype()), x.weak_type());
+    log2 => |x: &Array| as_one_program("log2", x, |x| {
+        convert(&log_to_base(x, std::f64::consts::LN_2), to_inexact(x.dtype()), x.weak_type())
+    });
     /// The logarithm to base 10.
-    log10 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_10));
+    log10 => |x: &Array| as_one_program("log10", x, |x| strip_weak_type(log_to_base(x, std::f64::consts::LN_10)));
     /// `log(1 + x)`, accurate near 0.
     ///
     /// ```

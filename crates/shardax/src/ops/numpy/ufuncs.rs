@@ -344,7 +344,9 @@ pub fn signbit(x: impl ArrayLike) -> Array {
     checked_or_failed(&x, || {
         real_only("signbit", &x)?;
         Ok(match x.dtype().category() {
-            Category::Float => bits(&to_strong_type(&x, wide(x.dtype()))).0.less(0),
+            Category::Float => composite1("signbit", (), std::slice::from_ref(&x), |(), args| {
+                Ok(vec![bits(&to_strong_type(&args[0], wide(args[0].dtype()))).0.less(0)])
+            })?,
             Category::Signed => x.less(0),
             _ => x.not_equal(&x),
         })
