@@ -14,8 +14,10 @@ use super::execute::LoadedProgram;
 use crate::backend::on_calling_thread;
 use crate::error::Result;
 
-/// The number of calls after which a program is measured. It is measured again whenever the number has doubled.
+/// The number of calls after which a program is measured. It is measured again whenever the number has doubled, each time in
+/// [`MEASURED_CALLS`] calls, because other processes may delay some of them.
 const MIN_CALLS: u32 = 256;
+const MEASURED_CALLS: u32 = 4;
 
 /// A program that takes longer gains little, and would delay its caller, which could prepare the next call instead.
 const MAX_TIME: Duration = Duration::from_micros(100);
@@ -39,7 +41,8 @@ impl LoadedProgram {
             return first_device(executable.as_ref().unwrap_or(&self.executable).execute(args)?);
         }
         let calls = self.calling_thread.calls.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        if calls < MIN_CALLS || !calls.is_power_of_two() {
+        let is_measured = calls >= MIN_CALLS && calls - (1 << calls.ilog2()) < MEASURED_CALLS;
+        if !is_measured {
             return first_device(self.executable.execute(args)?);
         }
         let start = Instant::now();
