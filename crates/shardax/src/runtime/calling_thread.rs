@@ -95,8 +95,9 @@ fn first_device(results: Vec<Vec<pjrt::Buffer>>) -> Result<Vec<pjrt::Buffer>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::all_alive;
+    use super::super::load::{Request, all_alive};
     use super::*;
+    use crate::backend::options::Effort;
     use crate::prelude::*;
 
     /// The plugin counts so few operations in the second form that it runs on the calling thread, and the results are
@@ -111,14 +112,20 @@ mod tests {
         let program = jit(short_program).lower(&x)?.compile()?;
         assert_eq!(program.call(&x)?.to_vec::<f32>()?, expected);
         let loaded = all_alive().into_iter().find(|loaded| loaded.name.contains("short_program"));
-        let loaded = loaded.expect("the program is loaded");
-        assert!(flops(&loaded.executable).is_some_and(|flops| flops >= MIN_FLOPS));
-        let second = loaded.compile_for_calling_thread()?.expect("the CPU plugin needs the form");
-        assert!(flops(&second).is_some_and(|flops| flops < MIN_FLOPS));
+        let request = loaded.and_then(|loaded| loaded.request.clone()).expect("the program is loaded");
         let argument = x.concrete()?;
-        let results = first_device(second.execute(&[&argument.buffers[0]])?)?;
-        let bytes: Vec<u8> = results[0].with_bytes(<[u8]>::to_vec)?;
-        assert_eq!(bytes, expected.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>());
+        for effort in [Effort::Full, Effort::Quick] {
+            let request = Request { effort, ..request.clone() };
+            let loaded = LoadedProgram { request: Some(request.clone()), ..request.compile(&[])? };
+            assert!(flops(&loaded.executable).is_some_and(|flops| flops >= MIN_FLOPS));
+            let second = loaded.compile_for_calling_thread()?.expect("the CPU plugin needs the form");
+            assert!(flops(&second).is_some_and(|flops| flops < MIN_FLOPS));
+            let [first, second] = [&loaded.executable, &second].map(|executable| {
+                let results = first_device(executable.execute(&[&argument.buffers[0]]).expect("it runs"));
+                results.expect("results")[0].with_bytes(<[u8]>::to_vec).expect("bytes")
+            });
+            assert_eq!(first, second, "{effort:?}");
+        }
         Ok(())
     }
 }

@@ -3,7 +3,8 @@
 //! The plugin (xla-cpu-pjrt 0.0.1) runs a program on the calling thread if it counts fewer than 1,000 operations in it, and on
 //! another thread otherwise, which takes 10 to 20 µs of CPU time. The C API has no option for this. The count of a loop
 //! is the count of one iteration, whether or not the loop runs, and the count of a window is `(elements - 1) * results`,
-//! which overflows to -2⁶² for windows of 2⁶² + 1 elements and three results. Therefore a program with a loop that never
+//! which overflows to -2⁶² for windows of 2⁶² + 1 elements and three results. The elements have 8 bits, because a window of more
+//! than 2⁶³ bytes ends the process where the compiler has no fusion emitters. Therefore a program with a loop that never
 //! runs, around such a window, counts as short.
 
 use crate::backend::quirks;
@@ -14,24 +15,24 @@ use crate::core::lower::Platform;
 /// operand, therefore the loop would end soon if it ran.
 const LOOP: &str = r#"    %never = "stablehlo.constant"() <{value = dense<false> : tensor<i1>}> : () -> tensor<i1>
     %never_known = "stablehlo.optimization_barrier"(%never) : (tensor<i1>) -> tensor<i1>
-    %window = "stablehlo.constant"() <{value = dense<[0, 1, 2]> : tensor<3xi32>}> : () -> tensor<3xi32>
-    %window_known = "stablehlo.optimization_barrier"(%window) : (tensor<3xi32>) -> tensor<3xi32>
+    %window = "stablehlo.constant"() <{value = dense<[0, 1, 2]> : tensor<3xi8>}> : () -> tensor<3xi8>
+    %window_known = "stablehlo.optimization_barrier"(%window) : (tensor<3xi8>) -> tensor<3xi8>
     %loop:2 = "stablehlo.while"(%never_known, %window_known) ({
-    ^bb0(%condition: tensor<i1>, %unused: tensor<3xi32>):
+    ^bb0(%condition: tensor<i1>, %unused: tensor<3xi8>):
       "stablehlo.return"(%condition) : (tensor<i1>) -> ()
     }, {
-    ^bb0(%condition: tensor<i1>, %elements: tensor<3xi32>):
-      %zero = "stablehlo.constant"() <{value = dense<0> : tensor<i32>}> : () -> tensor<i32>
+    ^bb0(%condition: tensor<i1>, %elements: tensor<3xi8>):
+      %zero = "stablehlo.constant"() <{value = dense<0> : tensor<i8>}> : () -> tensor<i8>
       %counted = "stablehlo.reduce_window"(%elements, %zero) <{padding = dense<[[4611686018427387904, 0]]> : tensor<1x2xi64>, window_dimensions = array<i64: 4611686018427387905>}> ({
-      ^bb0(%left: tensor<i32>, %right: tensor<i32>):
-        %sum = "stablehlo.add"(%left, %right) : (tensor<i32>, tensor<i32>) -> tensor<i32>
-        %first = "stablehlo.subtract"(%sum, %right) : (tensor<i32>, tensor<i32>) -> tensor<i32>
-        "stablehlo.return"(%first) : (tensor<i32>) -> ()
-      }) : (tensor<3xi32>, tensor<i32>) -> tensor<3xi32>
+      ^bb0(%left: tensor<i8>, %right: tensor<i8>):
+        %sum = "stablehlo.add"(%left, %right) : (tensor<i8>, tensor<i8>) -> tensor<i8>
+        %first = "stablehlo.subtract"(%sum, %right) : (tensor<i8>, tensor<i8>) -> tensor<i8>
+        "stablehlo.return"(%first) : (tensor<i8>) -> ()
+      }) : (tensor<3xi8>, tensor<i8>) -> tensor<3xi8>
       %token = "stablehlo.create_token"() : () -> !stablehlo.token
-      %effect = "stablehlo.outfeed"(%counted, %token) <{outfeed_config = ""}> : (tensor<3xi32>, !stablehlo.token) -> !stablehlo.token
-      "stablehlo.return"(%condition, %counted) : (tensor<i1>, tensor<3xi32>) -> ()
-    }) : (tensor<i1>, tensor<3xi32>) -> (tensor<i1>, tensor<3xi32>)
+      %effect = "stablehlo.outfeed"(%counted, %token) <{outfeed_config = ""}> : (tensor<3xi8>, !stablehlo.token) -> !stablehlo.token
+      "stablehlo.return"(%condition, %counted) : (tensor<i1>, tensor<3xi8>) -> ()
+    }) : (tensor<i1>, tensor<3xi8>) -> (tensor<i1>, tensor<3xi8>)
 "#;
 
 /// The version of the plugin's C API. Another version may count otherwise, or reject the window.
