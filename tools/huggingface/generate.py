@@ -345,6 +345,8 @@ def encoder_families(names):
     for name, source in [("sentence", "bert_model"), ("sentence_modern", "modernbert_model")]:
         if not names or name in names:
             sentence_encoder(OUT / source, OUT / name)
+    if not names or "sentence_last" in names:
+        sentence_decoder(OUT / "sentence_last")
 
 
 def sentence_encoder(source, folder):
@@ -361,6 +363,38 @@ def sentence_encoder(source, folder):
     weights = case["attention_mask"].unsqueeze(-1).float()
     means = (case["logits"] * weights).sum(1) / weights.sum(1)
     save_file({**case, "logits": torch.nn.functional.normalize(means).contiguous()}, folder / "case.safetensors")
+
+
+def sentence_decoder(folder):
+    """Saves a sentence encoder of a decoder, with the last tokens and weighted means of tokens, and a linear layer."""
+    torch.manual_seed(3)
+    config = transformers.Qwen3Config(num_key_value_heads=2, head_dim=8, **DECODER)
+    config.architectures = ["Qwen3ForCausalLM"]
+    model = transformers.Qwen3Model(config)
+    randomize(model)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+    tokens = torch.randint(3, VOCABULARY, (2, 7)).where(mask.bool(), 1)
+    with torch.no_grad():
+        x = model(tokens, attention_mask=mask).last_hidden_state
+    weights = mask.unsqueeze(-1) * torch.arange(1.0, 8.0).reshape(1, 7, 1)
+    pooled = torch.cat([(x * weights).sum(1) / weights.sum(1), x[torch.arange(2), mask.sum(1) - 1]], 1)
+    layer = torch.nn.Linear(32, 5)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
+    kinds = [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"} for i, (path, kind) in enumerate(modules)]
+    (folder / "modules.json").write_text(json.dumps(kinds, indent=2))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 16, "pooling_mode_lasttoken": True, "pooling_mode_weightedmean_tokens": True}
+    (folder / "1_Pooling/config.json").write_text(json.dumps({**pooling, "pooling_mode_mean_tokens": False}))
+    (folder / "2_Dense").mkdir()
+    dense = {"in_features": 32, "out_features": 5, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
+    (folder / "2_Dense/config.json").write_text(json.dumps(dense))
+    save_file({"linear.weight": layer.weight.data, "linear.bias": layer.bias.data}, folder / "2_Dense/model.safetensors")
+    with torch.no_grad():
+        logits = torch.tanh(layer(pooled)).contiguous()
+    arrays = {"input_ids": tokens.to(torch.int32), "attention_mask": mask.to(torch.int32), "logits": logits}
+    save_file(arrays, folder / "case.safetensors")
 
 
 def encoders():

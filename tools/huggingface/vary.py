@@ -16,10 +16,10 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
 from defaults import defaults
-from generate import FAMILIES, DECODER, GPT, KV, VOCABULARY, randomize, sizes_of
+from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -36,6 +36,29 @@ TYPES = {
     "phi3": KV,
     "gpt2": GPT,
 }
+
+TEXTS = {"vocab_size": VOCABULARY, "pad_token_id": 1}
+ENCODER = {**TEXTS, "max_position_embeddings": 12, **SIZES}
+PAIR = {**TEXTS, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_position_embeddings": 24}
+T5 = {**TEXTS, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 4, "relative_attention_num_buckets": 8,
+      "relative_attention_max_distance": 10}
+# Types that are no decoders, and their classes.
+OTHERS = {
+    AutoModelForMaskedLM: {
+        **{kind: ENCODER for kind in ["bert", "roberta", "xlm-roberta", "camembert", "mpnet", "nomic_bert", "gte"]},
+        "distilbert": {**TEXTS, **DISTILLED, "max_position_embeddings": 12},
+        "albert": {**ENCODER, "embedding_size": 6},
+        "electra": {**ENCODER, "embedding_size": 6},
+        "deberta-v2": {**ENCODER, **DISTANCES},
+        "modernbert": {**TEXTS, **MODERN},
+    },
+    AutoModelForSeq2SeqLM: {
+        **{kind: T5 for kind in ["t5", "mt5", "umt5"]},
+        **{kind: PAIR for kind in ["bart", "mbart", "marian", "pegasus", "m2m_100"]},
+    },
+}
+CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds}
 
 # With two features that are turned the base would have no effect.
 WIDER = {"gpt_neox": {"hidden_size": 64}}
@@ -119,6 +142,21 @@ FIELDS = [
     {"max_position_embeddings": 8},
     {"position_embedding_type": "relative_key"},
     {"hidden_size": 32, "num_attention_heads": 2},
+    *({"feed_forward_proj": name} for name in ["gated-silu", "gelu", "gated-relu", "silu", "gated-gelu_new"]),
+    {"pos_att_type": ["c2p"]},
+    {"pos_att_type": "p2c"},
+    {"position_buckets": 4},
+    {"embedding_size": 16},
+    {"type_vocab_size": 0},
+    {"type_vocab_size": 3},
+    {"pad_token_id": 0},
+    {"layer_norm_eps": 0.02, "hidden_act": "relu"},
+    {"scale_embedding": True},
+    {"scale_embedding": False},
+    {"legacy": False},
+    {"num_decoder_layers": 3},
+    {"num_hidden_groups": 2, "num_hidden_layers": 4},
+    {"inner_group_num": 2},
 ]
 
 
@@ -164,18 +202,21 @@ def vary(out, kind, base):
             torch.manual_seed(5)
             config = AutoConfig.from_pretrained(folder)
             config._attn_implementation = "eager"
-            model = AutoModelForCausalLM.from_config(config)
+            model = CLASSES.get(kind, AutoModelForCausalLM).from_config(config)
             randomize(model)
-            tokens = torch.randint(0, VOCABULARY, (2, 9))
+            inputs = {"input_ids": torch.randint(2, VOCABULARY, (2, 9))}
+            if CLASSES.get(kind) is AutoModelForSeq2SeqLM:
+                inputs["decoder_input_ids"] = torch.randint(2, VOCABULARY, (2, 6))
             with torch.no_grad():
-                logits = model(tokens).logits
+                logits = model(**inputs).logits
             if not torch.isfinite(logits).all():
                 raise ValueError("no numbers")
             raw = (folder / "config.json").read_text()
             model.save_pretrained(folder)
             (folder / "config.json").write_text(raw)
             (folder / "generation_config.json").unlink(missing_ok=True)
-            save_file({"input_ids": tokens.to(torch.int32), "logits": logits.contiguous()}, folder / "case.safetensors")
+            arrays = {key: value.to(torch.int32) for key, value in inputs.items()}
+            save_file({**arrays, "logits": logits.contiguous()}, folder / "case.safetensors")
             count += 1
         except Exception as error:
             shutil.rmtree(folder)
@@ -190,6 +231,7 @@ def main():
     for _, kind, fields in FAMILIES:
         name = getattr(transformers, f"{kind}Config").model_type
         types.setdefault(name, {**sizes_of(kind), **fields, **WIDER.get(name, {})})
+    types |= {kind: base for kinds in OTHERS.values() for kind, base in kinds.items()}
     for kind, base in types.items():
         if not wanted or kind in wanted:
             vary(out, kind, base)

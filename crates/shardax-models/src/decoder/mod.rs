@@ -163,6 +163,13 @@ impl Decoder {
         })
     }
 
+    /// The normalized output of the last layer for tokens `[..., length]`: `[..., length, features]`.
+    #[track_caller]
+    pub(crate) fn encode(&self, tokens: impl ArrayLike) -> Array {
+        let _ranks = allow_any_ranks();
+        self.norm.forward(self.hidden(self.embed(tokens)))
+    }
+
     /// Logits `[..., vocabulary]` of the output of the last layer.
     #[track_caller]
     pub fn logits(&self, x: Array) -> Array {

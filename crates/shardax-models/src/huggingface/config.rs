@@ -223,6 +223,12 @@ impl Config {
         Fields::new(&self.name, "", &self.fields)
     }
 
+    /// The configuration with another value of a flag.
+    pub(super) fn with_flag(mut self, name: &str, value: bool) -> Config {
+        self.fields.insert(name.to_owned(), Value::Bool(value));
+        self
+    }
+
     /// The configuration without a field: the model is the one that transformers would make of the other fields.
     ///
     /// ```

@@ -70,6 +70,12 @@ impl KeyMap {
         self
     }
 
+    /// Ignores copies of arrays, and this array.
+    pub(super) fn without_copies(mut self, name: &str) -> Self {
+        self.tied.clear();
+        self.ignore(name)
+    }
+
     /// Joins two maps; the first one takes precedence.
     pub fn and(mut self, other: KeyMap) -> Self {
         self.rules.extend(other.rules);

@@ -164,10 +164,20 @@ pub trait Pretrained: Module {
 fn pretrained<M: Pretrained>(folder: &Path, options: &LoadOptions) -> Result<M> {
     let config = options.ignored.iter().fold(Config::open(folder)?, |config, name| config.without(name));
     let (architecture, keys) = M::read(&config)?;
-    let weights = opened(folder, &config)?;
+    filled::<M>(folder, &config, (architecture, &keys), options)
+}
+
+/// A model of this architecture with the weights in a folder.
+fn filled<M: Pretrained>(
+    folder: &Path,
+    config: &Config,
+    (architecture, keys): (M::Architecture, &KeyMap),
+    options: &LoadOptions,
+) -> Result<M> {
+    let weights = opened(folder, config)?;
     bounded::<M>(&architecture, &weights)?;
     let like = shapes::<M>(architecture, options.policy, &options.rules)?;
-    load::all_of(&weights, &like, &keys, &options.rules)
+    load::all_of(&weights, &like, keys, &options.rules)
 }
 
 /// A model in few bits: each array is read by `read` from its place.

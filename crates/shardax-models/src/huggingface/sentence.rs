@@ -1,10 +1,13 @@
-//! The folders of `sentence-transformers`: an encoder, pooling and normalization.
+//! The folders of `sentence-transformers`: an encoder, pooling, linear layers and normalization.
 
 use std::path::Path;
 
 use shardax_nn::prelude::*;
 
-use super::{Bert, BertOptions, Config, LoadOptions, ModernBert, pretrained};
+use super::{
+    Bert, BertOptions, Config, Deberta, KeyMap, Layout, LoadOptions, ModernBert, Pretrained, Weights, filled, load, pretrained,
+};
+use crate::Decoder;
 use crate::error::{read_small, value_error};
 use crate::ranks::allow_any_ranks;
 
@@ -13,8 +16,12 @@ use crate::ranks::allow_any_ranks;
 pub struct SentenceEncoder {
     /// The encoder of tokens.
     pub encoder: TokenEncoder,
+    /// The linear layers after pooling.
+    pub layers: Vec<Linear>,
     #[tree(static)]
-    pooling: Pooling,
+    activations: Vec<DenseActivation>,
+    #[tree(static)]
+    pooling: Vec<Pooling>,
     normalizes: bool,
 }
 
@@ -27,6 +34,10 @@ pub enum TokenEncoder {
     Bert(Bert),
     /// ModernBERT.
     ModernBert(ModernBert),
+    /// DeBERTa.
+    Deberta(Deberta),
+    /// A decoder without the layer that gives logits, such as Qwen3-Embedding. Padding must come after the texts.
+    Decoder(Decoder),
 }
 
 impl TokenEncoder {
@@ -36,24 +47,87 @@ impl TokenEncoder {
         match self {
             TokenEncoder::Bert(encoder) => encoder.encode(tokens, options),
             TokenEncoder::ModernBert(encoder) => encoder.encode(tokens, options),
+            TokenEncoder::Deberta(encoder) => encoder.encode(tokens, options),
+            TokenEncoder::Decoder(decoder) => match check_padding(options) {
+                // No token sees the padding after it.
+                Ok(()) => decoder.encode(tokens),
+                Err(error) => Array::from_error(error, &tokens.into_array()),
+            },
         }
     }
+}
+
+/// Fails for padding before a text, if the mask is known.
+#[track_caller]
+fn check_padding(options: &BertOptions) -> Result<()> {
+    let Some(mask) = options.mask() else { return Ok(()) };
+    mask.check()?;
+    if mask.is_traced() || !mask.is_fully_addressable() {
+        return Ok(());
+    }
+    let length = mask.shape().last().copied().unwrap_or(1).max(1);
+    let values = mask.astype(DType::F32).to_f64_vec()?;
+    if values.chunks(length).all(|row| row.first() != Some(&0.0)) {
+        return Ok(());
+    }
+    Err(value_error("a text begins with padding, which a decoder would see", "put the padding after the texts"))
 }
 
 /// The vector of a text from the features of its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Pooling {
     First,
-    Mean,
     Max,
+    Mean,
+    /// The sum divided by the square root of the number of tokens.
+    MeanOfRoot,
+    /// The mean in which the weight of a token is its place, counted from 1.
+    WeightedMean,
+    Last,
 }
 
-/// The modes of a pooling module that are known.
-const MODES: [(&str, Pooling); 3] = [
-    ("pooling_mode_cls_token", Pooling::First),
-    ("pooling_mode_mean_tokens", Pooling::Mean),
-    ("pooling_mode_max_tokens", Pooling::Max),
+/// The modes of a pooling module, in the order in which several of them are joined.
+const MODES: [(&str, &str, Pooling); 6] = [
+    ("pooling_mode_cls_token", "cls", Pooling::First),
+    ("pooling_mode_max_tokens", "max", Pooling::Max),
+    ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
+    ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", Pooling::MeanOfRoot),
+    ("pooling_mode_weightedmean_tokens", "weightedmean", Pooling::WeightedMean),
+    ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
 ];
+
+impl Pooling {
+    /// The vector of each text, `[batch, features]`, of features and a mask `[batch, length, 1]`.
+    fn pool(self, x: &Array, mask: &Array) -> Array {
+        let weights = mask.astype(x.dtype());
+        let mean = |weights: Array| (x * &weights).sum(1) / weights.sum(1).maximum(1e-9);
+        match self {
+            Pooling::First => x.get((.., 0)),
+            Pooling::Max => where_(mask, x, f64::NEG_INFINITY).max(1),
+            Pooling::Mean => mean(weights),
+            Pooling::MeanOfRoot => (x * &weights).sum(1) / weights.sum(1).maximum(1e-9).sqrt(),
+            Pooling::WeightedMean => {
+                let places = arange(1..x.shape()[1] as i32 + 1).astype(x.dtype());
+                mean(&weights * places.reshape([1, -1, 1]))
+            }
+            Pooling::Last => {
+                let length = x.shape()[1];
+                let places = arange(0..length as i32).reshape([1, -1]);
+                let last = where_(mask.squeeze(-1), places, 0).argmax(-1);
+                (x * one_hot(last, length).astype(x.dtype()).expand_dims(-1)).sum(1)
+            }
+        }
+    }
+}
+
+/// The function after a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum DenseActivation {
+    Identity,
+    Tanh,
+    Relu,
+    Gelu,
+}
 
 impl SentenceEncoder {
     /// The encoder in a folder with a `modules.json`.
@@ -82,14 +156,17 @@ impl SentenceEncoder {
         let mask =
             options.mask().map_or_else(|| ones_dtype(&x.shape()[..2], DType::Bool), |mask| mask.astype(DType::Bool));
         let mask = mask.expand_dims(-1);
-        let pooled = match self.pooling {
-            Pooling::First => x.get((.., 0)),
-            Pooling::Max => where_(&mask, &x, f64::NEG_INFINITY).max(1),
-            Pooling::Mean => {
-                let weights = mask.astype(x.dtype());
-                (&x * &weights).sum(1) / weights.sum(1).maximum(1e-9)
+        let pooled: Vec<Array> = self.pooling.iter().map(|pooling| pooling.pool(&x, &mask)).collect();
+        let pooled = concatenate(&pooled, -1);
+        let pooled = self.layers.iter().zip(&self.activations).fold(pooled, |x, (layer, activation)| {
+            let y = layer.forward(x);
+            match activation {
+                DenseActivation::Identity => y,
+                DenseActivation::Tanh => y.tanh(),
+                DenseActivation::Relu => relu(y),
+                DenseActivation::Gelu => gelu_exact(y),
             }
-        };
+        });
         if !self.normalizes {
             return pooled;
         }
@@ -104,6 +181,7 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
         value_error(format!("{} is not a list of modules: {error}", path.display()), "save it again")
     })?;
     let (mut encoder, mut pooling, mut normalizes) = (None, None, false);
+    let (mut layers, mut activations) = (Vec::new(), Vec::new());
     for module in &modules {
         let text = |name: &str| module.get(name).and_then(|value| value.as_str()).unwrap_or_default();
         let inside = folder.join(text("path"));
@@ -111,15 +189,22 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
         match text("type").rsplit('.').next().unwrap_or_default() {
             "Transformer" => encoder = Some(read_encoder(&inside, options)?),
             "Pooling" => pooling = Some(read_pooling(&inside)?),
+            "Dense" if pooling.is_some() && !normalizes => {
+                let (layer, activation) = read_dense(&inside, options)?;
+                layers.push(layer);
+                activations.push(activation);
+            }
             "Normalize" => normalizes = true,
             other => {
-                let message = format!("{} has the module {other:?}, which is not known", path.display());
-                return Err(value_error(message, "use a model of a Transformer, Pooling and Normalize"));
+                let message = format!("{} has the module {other:?}, which is not known there", path.display());
+                return Err(value_error(message, "use a model of a Transformer, Pooling, Dense layers and Normalize"));
             }
         }
     }
     match (encoder, pooling) {
-        (Some(encoder), Some(pooling)) => Ok(SentenceEncoder { encoder, pooling, normalizes }),
+        (Some(encoder), Some(pooling)) => {
+            Ok(SentenceEncoder { encoder, layers, activations, pooling, normalizes })
+        }
         _ => {
             let message = format!("{} has no Transformer, or no Pooling", path.display());
             Err(value_error(message, "load only the encoder: `Bert::from_pretrained` or `ModernBert::from_pretrained`"))
@@ -129,19 +214,64 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
 
 /// The encoder of the type that the folder's configuration names.
 fn read_encoder(folder: &Path, options: &LoadOptions) -> Result<TokenEncoder> {
-    match Config::open(folder)?.get("model_type").and_then(|kind| kind.as_str()) {
+    let config = options.ignored.iter().fold(Config::open(folder)?, |config, name| config.without(name));
+    match config.get("model_type").and_then(|kind| kind.as_str()) {
         Some("modernbert") => Ok(TokenEncoder::ModernBert(pretrained(folder, options)?)),
+        Some("deberta-v2") => Ok(TokenEncoder::Deberta(pretrained(folder, options)?)),
+        Some(kind) if !super::bert_files::KNOWN.contains(&kind) && super::decoders::is_known(kind) => {
+            // Only the features are used, so that the last layer may be absent.
+            let config = config.with_flag("tie_word_embeddings", true);
+            let (architecture, keys) = Decoder::read(&config)?;
+            let keys = keys.without_copies("lm_head.weight").prefix_alias("model.", "");
+            Ok(TokenEncoder::Decoder(filled::<Decoder>(folder, &config, (architecture, &keys), options)?))
+        }
         _ => Ok(TokenEncoder::Bert(pretrained(folder, options)?)),
     }
 }
 
-/// The only mode of a pooling module.
-fn read_pooling(folder: &Path) -> Result<Pooling> {
+/// A linear layer, and the function after it.
+fn read_dense(folder: &Path, options: &LoadOptions) -> Result<(Linear, DenseActivation)> {
     let config = Config::open(folder)?;
     let fields = config.fields();
+    let (from, to) = (fields.size("in_features")?, fields.size("out_features")?);
+    let has_bias = fields.flag_or("bias", true)?;
+    // The name is a path of a class of PyTorch.
+    let name = fields.text_opt("activation_function")?.unwrap_or("Tanh");
+    let activation = match name.rsplit('.').next().unwrap_or_default() {
+        "Tanh" => DenseActivation::Tanh,
+        "Identity" => DenseActivation::Identity,
+        "ReLU" => DenseActivation::Relu,
+        "GELU" => DenseActivation::Gelu,
+        _ => return Err(fields.error(format!("the function {name:?} is not known"))),
+    };
+    fields.finish_but_empty()?;
+    let weights = Weights::open(folder)?;
+    if weights.elements() < from as u128 * to as u128 {
+        return Err(fields.error(format!("a layer of {from} by {to} is larger than its file")));
+    }
+    let mut rngs = Rngs::new(0).with_policy(options.policy);
+    let like = Linear::builder(from, to).use_bias(has_bias).build(&mut rngs);
+    let keys = KeyMap::new().array("kernel", "linear.weight", Layout::Transposed);
+    let layer = load(&weights, &like, &keys.array("bias", "linear.bias", Layout::Same), &options.rules)?;
+    Ok((layer, activation))
+}
+
+/// The modes of a pooling module.
+fn read_pooling(folder: &Path) -> Result<Vec<Pooling>> {
+    let config = Config::open(folder)?;
+    let fields = config.fields();
+    // Newer files have the names of the modes, older ones a flag for each mode.
+    let named: Vec<&str> = match fields.value("pooling_mode") {
+        Some(serde_json::Value::String(name)) => vec![name],
+        Some(serde_json::Value::Array(names)) => names.iter().filter_map(|name| name.as_str()).collect(),
+        _ => Vec::new(),
+    };
+    if let Some(other) = named.iter().find(|name| !MODES.iter().any(|(_, mode, _)| mode == *name)) {
+        return Err(fields.error(format!("the mode of pooling {other:?} is not known")));
+    }
     let mut modes = Vec::new();
-    for (name, mode) in MODES {
-        if fields.flag(name)? {
+    for (flag, name, mode) in MODES {
+        if fields.flag(flag)? || named.contains(&name) {
             modes.push(mode);
         }
     }
@@ -150,8 +280,8 @@ fn read_pooling(folder: &Path) -> Result<Pooling> {
     if fields.flag_or("include_prompt", true)? {
         fields.finish_but_empty()?;
     }
-    match modes[..] {
-        [mode] => Ok(mode),
-        _ => Err(fields.error(format!("{} modes of pooling that are known are set", modes.len()))),
+    match modes.is_empty() {
+        true => Err(fields.error("no mode of pooling that is known is set")),
+        false => Ok(modes),
     }
 }

@@ -334,11 +334,14 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         let found = deberta.call((&model, case("input_ids")?, case("attention_mask")?))?;
         alike(name, &found, &case("logits")?)?;
     }
-    for name in ["sentence", "sentence_modern"] {
+    for name in ["sentence", "sentence_modern", "sentence_last"] {
         let (case, model) = (case(name)?, SentenceEncoder::from_pretrained(folder(name))?);
         let mask = BertOptions::new().attention_mask(case("attention_mask")?);
         alike(name, &model.forward(case("input_ids")?, &mask), &case("logits")?)?;
     }
+    let decoder = SentenceEncoder::from_pretrained(folder("sentence_last"))?;
+    let left = BertOptions::new().attention_mask(array([[0, 1, 1]]));
+    fails(decoder.forward(array([[1, 2, 3]]), &left).check(), &["begins with padding", "after the texts"]);
     Ok(())
 }
 

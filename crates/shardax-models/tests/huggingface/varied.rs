@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
-use shardax_models::{Decoder, Pretrained};
+use shardax_models::{Bert, BertOptions, Config, Deberta, Decoder, EncoderDecoder, ModernBert, Pretrained};
 use shardax_nn::prelude::*;
 
 use super::setup;
@@ -31,11 +31,49 @@ fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> 
     Ok(())
 }
 
+const BERTS: [&str; 10] = [
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "distilbert",
+    "mpnet",
+    "albert",
+    "electra",
+    "nomic_bert",
+    "gte",
+];
+const PAIRS: [&str; 8] = ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100"];
+
 /// The largest difference of logits, relative to their size.
 fn difference(folder: &Path) -> Result<f32> {
     let case = Weights::open(folder.join("case.safetensors"))?;
-    let model = Decoder::from_pretrained(folder)?;
-    let logits = jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&model, case.get("input_ids")?))?;
+    let (config, tokens) = (Config::open(folder)?, case.get("input_ids")?);
+    let logits = match config.get("model_type").and_then(|kind| kind.as_str()).unwrap_or_default() {
+        kind if BERTS.contains(&kind) => {
+            let model = Bert::from_pretrained(folder)?;
+            jit(|model: Bert, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))?
+        }
+        "modernbert" => {
+            let model = ModernBert::from_pretrained(folder)?;
+            jit(|model: ModernBert, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))?
+        }
+        "deberta-v2" => {
+            let model = Deberta::from_pretrained(folder)?;
+            jit(|model: Deberta, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))?
+        }
+        kind if PAIRS.contains(&kind) => {
+            let model = EncoderDecoder::from_pretrained(folder)?;
+            let forward = |model: EncoderDecoder, tokens: Array, targets: Array| {
+                model.forward(tokens, targets, &BertOptions::new())
+            };
+            jit(forward).call((&model, tokens, case.get("decoder_input_ids")?))?
+        }
+        _ => {
+            let model = Decoder::from_pretrained(folder)?;
+            jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&model, tokens))?
+        }
+    };
     let expected = case.get("logits")?;
     let scale = expected.abs().max(..).item::<f32>()?.max(1.0);
     let difference = (logits - expected).abs().max(..).item::<f32>()? / scale;

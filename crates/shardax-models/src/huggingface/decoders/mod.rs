@@ -52,6 +52,11 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
 const WRAPPERS: [&str; 6] = ["gemma3", "mistral3", "llava", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"];
 
+/// True if a model of this type is read.
+pub(super) fn is_known(kind: &str) -> bool {
+    WRAPPERS.contains(&kind) || FAMILIES.iter().any(|(kinds, _)| kinds.contains(&kind))
+}
+
 /// The architecture of a decoder, and its arrays.
 pub(super) fn read(fields: &Fields) -> Read {
     let kind = fields.text("model_type")?;
