@@ -27,8 +27,11 @@ def adapter(to, model, inputs, **options):
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     with torch.no_grad():
-        logits = model(**inputs).logits
-    arrays = {key: value.to(torch.int32) for key, value in inputs.items()}
+        output = model(**inputs)
+    logits = output.logits_per_image if "logits_per_image" in output else output.logits
+    if "pixel_values" in inputs:
+        inputs = {**inputs, "pixel_values": inputs["pixel_values"].permute(0, 2, 3, 1).contiguous()}
+    arrays = {key: value.to(torch.int32) if value.dtype == torch.int64 else value for key, value in inputs.items()}
     save_file({**arrays, "logits": logits.contiguous()}, folder / "case.safetensors")
 
 
@@ -62,6 +65,34 @@ def experts():
     save_file({"input_ids": tokens.to(torch.int32), "logits": logits.contiguous()}, folder / "case.safetensors")
 
 
+def arrays():
+    """Adapters of arrays of experts: of both, and of one."""
+    tokens = {"input_ids": torch.randint(0, VOCABULARY, (2, 9))}
+    model = transformers.Qwen3MoeForCausalLM.from_pretrained(OUT / "qwen3_moe")
+    both = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    adapter("adapter_arrays", model, tokens, target_modules=["q_proj"], target_parameters=both, task_type="CAUSAL_LM")
+    model = transformers.GptOssForCausalLM.from_pretrained(OUT / "gpt_oss")
+    adapter("adapter_arrays_interleaved", model, tokens, target_modules=["v_proj"], target_parameters=both[:1], task_type="CAUSAL_LM")
+
+
+def others():
+    """Adapters of models of images, and of encoders with decoders."""
+    t = transformers
+    adapter("adapter_vit", t.ViTForImageClassification.from_pretrained(OUT / "vit"), {"pixel_values": torch.randn(2, 3, 8, 8)},
+            target_modules=["q_proj", "v_proj", "fc1"], modules_to_save=["classifier"])
+    texts = {"input_ids": torch.randint(3, VOCABULARY, (2, 9)), "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7))}
+    adapter("adapter_t5", t.T5ForConditionalGeneration.from_pretrained(OUT / "t5"), texts, target_modules=["q", "v", "wo"],
+            task_type="SEQ_2_SEQ_LM")
+    sound = {"input_features": torch.randn(2, 8, 20), "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7))}
+    adapter("adapter_whisper", t.WhisperForConditionalGeneration.from_pretrained(OUT / "whisper"), sound,
+            target_modules=["q_proj", "v_proj", "fc1"])
+    model = t.CLIPModel.from_pretrained(OUT / "clip")
+    tokens = torch.randint(3, 31, (3, 7))
+    tokens[:, 5] = 31
+    adapter("adapter_clip", model, {"input_ids": tokens, "pixel_values": torch.randn(2, 3, 8, 8)},
+            target_modules=["q_proj", "v_proj", "fc2"])
+
+
 def main():
     torch.manual_seed(5)
     t = transformers
@@ -75,6 +106,8 @@ def main():
     bert = t.BertForSequenceClassification.from_pretrained(OUT / "bert_classes")
     adapter("adapter_bert", bert, tokens, target_modules=["query", "dense"], task_type="SEQ_CLS")
     experts()
+    arrays()
+    others()
 
 
 if __name__ == "__main__":

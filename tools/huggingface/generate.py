@@ -197,6 +197,14 @@ FAMILIES = [
                                       "position_embedding_type": "rope"}),
     ("granite4_experts", "GraniteMoeHybrid", {**KV, **GRANITE, **MAMBA, "num_local_experts": 4, "shared_intermediate_size": 20,
                                               "layer_types": ATTENTION}),
+    ("qwen3_next", "Qwen3Next", {**KV, **SMALL_EXPERTS, "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 10,
+                                 "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+                                 "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5}),
+    ("lfm2", "Lfm2", {**KV, "layer_types": ["conv", "full_attention"], "conv_bias": True, "block_multiple_of": 4}),
+    # The second layer has experts and no rotary positions, and the first one chunks of 4 positions.
+    ("llama4", "Llama4Text", {**KV, "head_dim": 8, "intermediate_size_mlp": 20, "num_local_experts": 4, "num_experts_per_tok": 2,
+                              "attention_chunk_size": 4, "no_rope_layers": [1, 0], "interleave_moe_layer_step": 2, "floor_scale": 3,
+                              "attn_scale": 0.3, "layer_types": ["chunked_attention", "full_attention"]}),
     ("internlm3", "InternLM3", {**KV, "head_dim": 8, "attention_bias": True, "mlp_bias": True}),
     ("ministral", "Ministral", {**KV, "head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
     ("cwm", "Cwm", {**KV, "head_dim": 8, "sliding_window": 4}),
@@ -247,7 +255,8 @@ def families(names):
         torch.manual_seed(1)
         config = getattr(transformers, f"{kind}Config")(**{**sizes_of(kind), **fields})
         # Some configurations are of a class with another name.
-        model = getattr(transformers, f"{kind}ForCausalLM", transformers.AutoModelForCausalLM.from_config)
+        class_name = {"Llama4Text": "Llama4"}.get(kind, kind)
+        model = getattr(transformers, f"{class_name}ForCausalLM", transformers.AutoModelForCausalLM.from_config)
         decoder(name, model, config, max_shard_size="10GB")
 
 
@@ -255,6 +264,7 @@ TEXT = {**DECODER, **KV, "rope_theta": 5000.0}
 IMAGES = {"image_token_id": 30, "video_token_id": 31, "vision_start_token_id": 28, "vision_end_token_id": 29}
 MROPE = {"type": "mrope", "mrope_section": [2, 1, 1]}
 OLDER = {**IMAGES, **TEXT, "hidden_size": 32, "rope_scaling": MROPE, "use_sliding_window": False, "sliding_window": 32, "max_window_layers": 2}
+SMALL_TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
 TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2}
 # The fields of `config.json` as published files have them.
 TEXTS = {
@@ -264,6 +274,16 @@ TEXTS = {
                  "text_config": {**TEXT, "head_dim": 8, "rope_scaling": {**MROPE, "mrope_interleaved": True, "type": "default"}},
                  "vision_config": {**TOWER, "out_hidden_size": 16, "intermediate_size": 16, "deepstack_visual_indexes": [],
                                    "num_position_embeddings": 16}},
+    "llava_next": {"image_grid_pinpoints": [[8, 8]], "image_token_index": 30, "text_config": {**TEXT, "model_type": "mistral"},
+                   "vision_config": {"model_type": "clip_vision_model", **SMALL_TOWER}},
+    "llava_onevision": {"image_grid_pinpoints": [[8, 8]], "image_token_index": 30, "video_token_index": 31,
+                        "text_config": {**TEXT, "model_type": "qwen2"}, "vision_config": {"model_type": "siglip_vision_model", **SMALL_TOWER}},
+    "internvl": {"image_token_id": 30, "text_config": {**TEXT, "model_type": "qwen2"},
+                 "vision_config": {"model_type": "internvl_vision", **SMALL_TOWER}},
+    "aya_vision": {"image_token_index": 30, "text_config": {**TEXT, "model_type": "cohere2", "layer_types": ATTENTION},
+                   "vision_config": {"model_type": "siglip_vision_model", **SMALL_TOWER}},
+    "smolvlm": {"image_token_id": 30, "scale_factor": 1, "text_config": {**TEXT, "model_type": "llama"},
+                "vision_config": {"model_type": "smolvlm_vision", **SMALL_TOWER}},
     "hunyuan_alpha": {**TEXT, "model_type": "hunyuan_v1_dense", "head_dim": 8,
                       "rope_scaling": {"type": "dynamic", "alpha": 10.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
                                        "mscale_all_dim": 1.0}},

@@ -273,10 +273,16 @@ impl<M: TextModel> Batcher<M> {
 /// The key paths of caches end with this for the number of tokens, which the batcher counts itself.
 const INDEX: &str = "cache_index";
 
-/// The dimension of slots: keys and values end with places, heads and features, latent ones with places and features. Stacked layers
-/// come first.
+/// The dimension of slots: keys and values end with places, heads and features, latents and values of convolutions with places and
+/// features. Stacked layers come first.
 fn slot_axis(path: &str, cache: &Array) -> i32 {
-    cache.ndim() as i32 - if path.ends_with("latent.cached") { 3 } else { 4 }
+    let is_flat = ["latent.cached", "conv.cached", "delta.recent"].iter().any(|end| path.ends_with(end));
+    cache.ndim() as i32 - if is_flat { 3 } else { 4 }
+}
+
+/// True for caches that have an entry for each place. States of linear attention have none.
+fn has_places(path: &str) -> bool {
+    !path.ends_with("delta.recent") && !path.ends_with("delta.state")
 }
 
 /// The cache with other arrays in the place of keys and values.
@@ -339,7 +345,7 @@ fn insert(cache: ModuleState, one: ModuleState, slot: Array, place: Array) -> Mo
         let starts: Vec<Array> = (0..all.ndim())
             .map(|dim| match dim {
                 _ if dim == axis => slot.clone(),
-                _ if dim == axis + 1 => place.clone(),
+                _ if dim == axis + 1 && has_places(path) => place.clone(),
                 _ => zero.clone(),
             })
             .collect();
@@ -350,6 +356,9 @@ fn insert(cache: ModuleState, one: ModuleState, slot: Array, place: Array) -> Mo
 /// Moves all places by a number, around the end.
 fn shifted(cache: ModuleState, places: Array) -> ModuleState {
     changed(&cache, |path, all| {
+        if !has_places(path) {
+            return all.clone();
+        }
         let axis = slot_axis(path, all) + 1;
         let room = all.shape()[axis as usize] as i32;
         let from = (arange(0..room) - &places + room) % room;

@@ -40,8 +40,8 @@ pub mod text;
 pub use adapter::Adapter;
 pub use batcher::{Batcher, End, NextToken, TextBounds};
 pub use decoder::{
-    Activation, Biases, Block, Decoder, DecoderConfig, ExpertsConfig, LatentAttention, LatentConfig, Mlp, Norm,
-    NormKind, Positions, QkNorm, Xielu,
+    Activation, Biases, Block, ConvConfig, Decoder, DecoderConfig, DeltaConfig, ExpertsConfig, GatedDelta,
+    LatentAttention, LatentConfig, Mlp, Norm, NormKind, Positions, QkNorm, ShortConv, Xielu,
 };
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};

@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::experts::{self, dropless};
-use super::{Activation, DecoderConfig, LatentAttention, NormKind, Positions, QkNorm};
+use super::{Activation, DecoderConfig, GatedDelta, LatentAttention, NormKind, Positions, QkNorm, ShortConv};
 
 /// One layer of a [`Decoder`](crate::Decoder): attention and an MLP, each added to its input.
 #[derive(Module, Clone, Debug)]
@@ -12,6 +12,10 @@ pub struct Block {
     pub norm: Option<Norm>,
     /// Attention of each position to those before it, unless there is latent attention.
     pub attention: Option<MultiHeadAttention>,
+    /// A convolution in the place of attention, if there is one.
+    pub conv: Option<ShortConv>,
+    /// Linear attention in the place of attention, if there is any.
+    pub delta: Option<GatedDelta>,
     /// Attention with latents of keys and values, if there is any.
     pub latent: Option<LatentAttention>,
     /// Normalizes the output of attention, see [`DecoderConfig::post_norms`].
@@ -34,6 +38,10 @@ pub struct Block {
     alibi_slopes: Option<Slopes>,
     /// The factor of rounded biases, for [`Positions::RoundedAlibi`](crate::Positions::RoundedAlibi).
     rounded_alibi: Option<f64>,
+    /// The number of positions in a chunk of attention.
+    #[tree(static)]
+    chunk: Option<usize>,
+    weighs_inputs: bool,
     sum_norms: bool,
     residual_scale: Option<f64>,
     parallel: bool,
@@ -205,7 +213,10 @@ impl Block {
             (Some(latent), Some(rope)) => Some(LatentAttention::new(config, latent, rope, rngs)),
             _ => None,
         };
-        let attention = latent.is_none().then(|| attention(config, layer, rngs));
+        let conv = config.conv_of(layer).map(|conv| ShortConv::new(features, conv, rngs));
+        let delta = config.delta_of(layer).map(|delta| GatedDelta::new(features, delta, config.epsilon, rngs));
+        let has_attention = latent.is_none() && conv.is_none() && delta.is_none();
+        let attention = has_attention.then(|| attention(config, layer, rngs));
         let post_attention_norm = norm(config.post_norms, rngs);
         let has_mlp_norm = config.pre_norms && !(config.parallel && config.shared_norm);
         let mlp_norm = norm(has_mlp_norm || config.sum_norms, rngs);
@@ -220,6 +231,8 @@ impl Block {
         Block {
             norm: first,
             attention,
+            conv,
+            delta,
             latent,
             post_attention_norm,
             mlp_norm,
@@ -233,6 +246,8 @@ impl Block {
                 Positions::RoundedAlibi(factor) => Some(factor),
                 _ => None,
             },
+            chunk: config.chunk.filter(|_| config.rope_of(layer).is_some()),
+            weighs_inputs: chosen.is_some_and(|chosen| chosen.weighs_inputs),
             sum_norms: config.sum_norms,
             residual_scale: config.residual_scale,
             parallel: config.parallel,
@@ -246,10 +261,16 @@ impl Block {
         self.around(x, |x| match (&self.attention, &self.latent) {
             (Some(attention), _) => {
                 let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
-                attention.attend(&x, &x, &x, self.with_alibi(AttentionOptions::new(), length))
+                let options = self.with_alibi(AttentionOptions::new(), length);
+                let places = arange(0..length as i32);
+                attention.attend(&x, &x, &x, self.with_chunk(options, &places, &places, None))
             }
             (None, Some(latent)) => latent.forward(x),
-            (None, None) => x,
+            (None, None) => match (&self.conv, &self.delta) {
+                (Some(conv), _) => conv.forward(x),
+                (None, Some(delta)) => delta.forward(x),
+                (None, None) => x,
+            },
         })
     }
 
@@ -263,17 +284,28 @@ impl Block {
         if let Some(latent) = &mut self.latent {
             latent.init_cache(shape);
         }
+        if let Some(conv) = &mut self.conv {
+            conv.init_cache(shape);
+        }
+        if let Some(delta) = &mut self.delta {
+            delta.init_cache(shape);
+        }
     }
 
     /// The number of positions in the cache, if there is one.
     pub fn cache_index(&self) -> Option<&Cache> {
         let attention = self.attention.as_ref().and_then(|attention| attention.cache_index.as_ref());
-        attention.or(self.latent.as_ref().and_then(|latent| latent.cache_index.as_ref()))
+        let latent = self.latent.as_ref().and_then(|latent| latent.cache_index.as_ref());
+        let conv = self.conv.as_ref().and_then(|conv| conv.cache_index.as_ref());
+        attention.or(latent).or(conv).or(self.delta.as_ref().and_then(|delta| delta.cache_index.as_ref()))
     }
 
     pub(super) fn set_cache_index(&mut self, index: Cache) {
         let attention = self.attention.as_mut().map(|attention| &mut attention.cache_index);
-        if let Some(place) = attention.or(self.latent.as_mut().map(|latent| &mut latent.cache_index)) {
+        let latent = self.latent.as_mut().map(|latent| &mut latent.cache_index);
+        let conv = self.conv.as_mut().map(|conv| &mut conv.cache_index);
+        let delta = self.delta.as_mut().map(|delta| &mut delta.cache_index);
+        if let Some(place) = attention.or(latent).or(conv).or(delta) {
             *place = Some(index);
         }
     }
@@ -284,19 +316,56 @@ impl Block {
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
         let (mut attention, mut latent) = (self.attention.clone(), self.latent.clone());
+        let (mut conv, mut delta) = (self.conv.clone(), self.delta.clone());
         let y = self.around(x, |x| match (&mut attention, &mut latent) {
             (Some(attention), _) => {
                 let options = positions.iter().fold(AttentionOptions::new(), |options, at| options.positions(*at));
                 let keys = attention.cached_key.as_ref().map(|keys| keys.shape());
                 let length = keys.and_then(|shape| shape.get(shape.len().checked_sub(3)?).copied()).unwrap_or(0);
                 let options = self.with_alibi(options, length);
-                attention.decode_with(x, mask.iter().fold(options, |options, mask| options.mask(*mask)))
+                let options = match (self.chunk, &attention.cache_index) {
+                    (Some(_), Some(index)) => {
+                        let new = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
+                        let (queries, keys) = (&**index + arange(0..new as i32), arange(0..length as i32));
+                        // A text that begins later than the cache has positions that lag behind the places in the cache.
+                        let places = positions.map_or((queries.clone(), keys.clone()), |positions| {
+                            let late = queries.get(0) - positions.get((.., ..1));
+                            ((*positions).clone(), keys - late)
+                        });
+                        self.with_chunk(options, &places.0, &places.1, mask)
+                    }
+                    _ => mask.iter().fold(options, |options, mask| options.mask(*mask)),
+                };
+                attention.decode_with(x, options)
             }
             (None, Some(latent)) => latent.decode(x, positions, mask),
-            (None, None) => x,
+            (None, None) => match (&mut conv, &mut delta) {
+                (Some(conv), _) => conv.decode(x, positions),
+                (None, Some(delta)) => delta.decode(x, mask),
+                (None, None) => x,
+            },
         });
-        (self.attention, self.latent) = (attention, latent);
+        (self.attention, self.latent, self.conv, self.delta) = (attention, latent, conv, delta);
         y
+    }
+
+    /// Lets queries see only keys of their chunk, which are at these places, `[..., length]`, and not masked.
+    fn with_chunk(
+        &self,
+        options: AttentionOptions,
+        queries: &Array,
+        keys: &Array,
+        mask: Option<&Array>,
+    ) -> AttentionOptions {
+        let Some(chunk) = self.chunk else { return options };
+        let of = |places: &Array| floor_divide(places, chunk as i32);
+        let is_same = of(queries).expand_dims(-1).equal(of(keys).expand_dims(-2));
+        // `[batch, heads, queries, keys]`
+        let is_same = if is_same.ndim() > 2 { is_same.expand_dims(1) } else { is_same };
+        options.mask(match mask {
+            Some(mask) => mask.astype(DType::Bool) & is_same,
+            None => is_same,
+        })
     }
 
     /// Adds the bias of each head, `[heads, 1, keys]`, to the scores.
@@ -353,7 +422,7 @@ impl Block {
             (None, Some(experts)) => {
                 let routed = match experts.capacity() {
                     Some(_) => experts.forward(&x).map(|routed| routed.y),
-                    None => dropless(experts, &x, &self.rules),
+                    None => dropless(experts, &x, &self.rules, self.weighs_inputs),
                 };
                 routed.unwrap_or_else(|error| Array::from_error(error, &x))
             }
@@ -408,7 +477,13 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     builder = rope.into_iter().fold(builder, MultiHeadAttentionBuilder::rope);
     builder = config.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
     builder = config.qkv_bound.into_iter().fold(builder, MultiHeadAttentionBuilder::qkv_bound);
-    builder = config.query_growth.clone().into_iter().fold(builder, MultiHeadAttentionBuilder::query_growth);
+    let grows = config.without_rope.is_empty() || config.rope_of(layer).is_none();
+    builder = config
+        .query_growth
+        .clone()
+        .filter(|_| grows)
+        .into_iter()
+        .fold(builder, MultiHeadAttentionBuilder::query_growth);
     builder = config.attention_soft_cap.into_iter().fold(builder, MultiHeadAttentionBuilder::soft_cap);
     let chosen = config.attention_implementation;
     builder = chosen.into_iter().fold(builder, MultiHeadAttentionBuilder::implementation);
@@ -425,6 +500,12 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     for (is_query, heads) in [(true, config.heads), (false, config.kv_heads)] {
         let (kind, features) = match config.qk_norm {
             QkNorm::None => continue,
+            QkNorm::HeadPlain => {
+                let norm = RmsNorm::builder(config.head_dim).use_scale(false).epsilon(config.epsilon).build(rngs);
+                let norm = Some(norm).filter(|_| config.rope_of(layer).is_some());
+                *(if is_query { &mut attention.query_norm } else { &mut attention.key_norm }) = norm;
+                continue;
+            }
             QkNorm::Head => (config.norm, config.head_dim),
             QkNorm::AllHeads => (config.norm, heads * config.head_dim),
             // The scales of heads follow the norm.
@@ -441,6 +522,14 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
             let scale = Some(ones_dtype([heads, config.head_dim], rngs.policy().param_dtype));
             *(if is_query { &mut attention.query_scale } else { &mut attention.key_scale }) = scale;
         }
+    }
+    if config.attention_gate {
+        attention.gate = Some(
+            LinearGeneral::builder([config.features], [config.heads, config.head_dim])
+                .use_bias(config.biases.qkv)
+                .kernel_axes([Some("embed"), Some("heads"), None])
+                .build(rngs),
+        );
     }
     if config.sinks {
         attention.sinks = Some(zeros_dtype([config.heads], rngs.policy().param_dtype));

@@ -50,6 +50,8 @@ pub struct DecoderConfig {
     pub local_rope: Option<Rope>,
     /// The window of each layer, in positions counting the query's own; empty if no layer has one.
     pub windows: Vec<Option<usize>>,
+    /// The number of positions in a chunk, if layers with rotary positions see only the chunk of the query's position.
+    pub chunk: Option<usize>,
     /// True for each layer without rotary positions; empty if all have them.
     pub without_rope: Vec<bool>,
     /// The kind of normalization.
@@ -89,7 +91,8 @@ pub struct DecoderConfig {
     pub qk_norm_after_rope: bool,
     /// The bound of the elements of queries, keys and values.
     pub qkv_bound: Option<f64>,
-    /// The factor of queries that grows with their position.
+    /// The factor of queries that grows with their position. If some layers have no rotary positions, only their queries
+    /// have it.
     pub query_growth: Option<QueryGrowth>,
     /// True if each head has a learned score that takes part in the softmax, see [`AttentionOptions::sinks`].
     pub sinks: bool,
@@ -107,6 +110,12 @@ pub struct DecoderConfig {
     pub shared_norm: bool,
     /// The experts in the place of an MLP, if there are any.
     pub experts: Option<ExpertsConfig>,
+    /// The convolutions in the place of attention, if some layers have them.
+    pub conv: Option<ConvConfig>,
+    /// The linear attention in the place of attention, if some layers have it.
+    pub delta: Option<DeltaConfig>,
+    /// True if the results of heads have learned factors, see [`MultiHeadAttention::gate`].
+    pub attention_gate: bool,
     /// The latents of attention, if keys and values are computed from some.
     pub latent: Option<LatentConfig>,
     /// True if the layers are one [`Stack`], compiled as a loop. Their windows must be equal.
@@ -149,6 +158,8 @@ pub struct ExpertsConfig {
     pub shared_hidden: Option<usize>,
     /// True if the output of that MLP is multiplied by the sigmoid of a linear layer.
     pub shared_gate: bool,
+    /// True if the weights of a token's experts are factors of the experts' inputs instead of their outputs.
+    pub weighs_inputs: bool,
     /// The capacity of each expert, as a multiple of a balanced load; `None` if no token is dropped.
     pub capacity_factor: Option<f64>,
     /// True for each layer that has one MLP instead of experts; empty if none has.
@@ -170,6 +181,7 @@ impl ExpertsConfig {
             biases: false,
             shared_hidden: None,
             shared_gate: false,
+            weighs_inputs: false,
             capacity_factor: Some(1.25),
             dense_layers: Vec::new(),
         }
@@ -191,6 +203,34 @@ pub struct LatentConfig {
     pub value_dim: usize,
 }
 
+/// The short convolutions of [`ShortConv`](crate::ShortConv).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ConvConfig {
+    /// The number of positions that a convolution reads.
+    pub width: usize,
+    /// True if its layers have biases.
+    pub use_bias: bool,
+    /// True for each layer that has a convolution in the place of attention.
+    pub layers: Vec<bool>,
+}
+
+/// The linear attention of [`GatedDelta`](crate::GatedDelta).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeltaConfig {
+    /// The heads of queries and keys.
+    pub key_heads: usize,
+    /// The heads of values, a multiple of the heads of keys.
+    pub value_heads: usize,
+    /// The features of a query and a key.
+    pub key_dim: usize,
+    /// The features of a value.
+    pub value_dim: usize,
+    /// The number of positions that the convolution reads.
+    pub width: usize,
+    /// True for each layer that has linear attention in the place of attention.
+    pub layers: Vec<bool>,
+}
+
 /// The norms of queries and keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -204,6 +244,8 @@ pub enum QkNorm {
     AllHeads,
     /// A norm of each head, with a scale of its own.
     EachHead,
+    /// An RMS norm of each head without a scale, in layers with rotary positions.
+    HeadPlain,
 }
 
 /// The encoding of positions.
@@ -331,6 +373,7 @@ impl DecoderConfig {
             first_position: 0,
             local_rope: None,
             windows: Vec::new(),
+            chunk: None,
             without_rope: Vec::new(),
             norm: NormKind::Rms,
             epsilon: 1e-6,
@@ -359,6 +402,9 @@ impl DecoderConfig {
             parallel: false,
             shared_norm: false,
             experts: None,
+            conv: None,
+            delta: None,
+            attention_gate: false,
             latent: None,
             scan_layers: false,
             checkpoint: None,
@@ -401,9 +447,12 @@ impl DecoderConfig {
             return Err(value_error(format!("a decoder's {name}, {a} by {b}, overflows"), "give smaller sizes"));
         }
         let dense = self.experts.as_ref().map_or(0, |experts| experts.dense_layers.len());
-        for (name, count) in
-            [("windows", self.windows.len()), ("without_rope", self.without_rope.len()), ("dense_layers", dense)]
-        {
+        for (name, count) in [
+            ("windows", self.windows.len()),
+            ("without_rope", self.without_rope.len()),
+            ("dense_layers", dense),
+            ("conv.layers", self.conv.as_ref().map_or(0, |conv| conv.layers.len())),
+        ] {
             if count > 0 && count != self.layers {
                 let what = format!("{name} has {count} entries for {} layers", self.layers);
                 return Err(value_error(what, "give one for each layer, or none at all"));
@@ -420,6 +469,28 @@ impl DecoderConfig {
         {
             let what = format!("a table of {length} positions has none from first_position {} on", self.first_position);
             return Err(value_error(what, "give a longer table"));
+        }
+        if self.experts.as_ref().is_some_and(|experts| experts.weighs_inputs && experts.capacity_factor.is_some()) {
+            let what = "experts with weighs_inputs have a capacity, and weights of inputs need experts without one";
+            return Err(value_error(what, "set capacity_factor to None"));
+        }
+        if self.conv.as_ref().is_some_and(|conv| conv.width == 0) {
+            return Err(value_error("a convolution of width 0 reads nothing", "give a width of 1 or more"));
+        }
+        if let Some(delta) = &self.delta {
+            let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, layers } = delta;
+            let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width];
+            let fits = !sizes.contains(&0) && value_heads.is_multiple_of(*key_heads) && layers.len() == self.layers;
+            if !fits || product(&[*value_heads, *key_dim, *value_dim, 8]).is_none() {
+                let what = format!("{delta:?} makes no linear attention of {} layers", self.layers);
+                return Err(value_error(
+                    what,
+                    "give positive sizes, key_heads that divide value_heads, and all layers",
+                ));
+            }
+        }
+        if self.chunk == Some(0) {
+            return Err(value_error("a chunk of 0 positions sees nothing", "give a chunk of 1 or more, or None"));
         }
         if self.windows.contains(&Some(0)) {
             return Err(value_error("a window of 0 positions sees nothing", "give a window of 1 or more, or None"));
@@ -461,7 +532,9 @@ impl DecoderConfig {
             entries.windows(2).all(|pair| pair[0] == pair[1])
         }
         let dense = self.experts.as_ref().map_or(&[][..], |experts| &experts.dense_layers);
-        equal(&self.windows) && equal(&self.without_rope) && equal(dense)
+        let convs = self.conv.as_ref().map_or(&[][..], |conv| &conv.layers);
+        let deltas = self.delta.as_ref().map_or(&[][..], |delta| &delta.layers);
+        equal(&self.windows) && equal(&self.without_rope) && equal(dense) && equal(convs) && equal(deltas)
     }
 
     /// The largest matrices, for bounds.
@@ -486,6 +559,16 @@ impl DecoderConfig {
             ("MLP kernel", self.features, self.hidden),
             ("kernel of experts", self.features, experts),
             ("kernel of latents", 1, latent),
+            (
+                "kernel of linear attention",
+                self.features,
+                self.delta.as_ref().map_or(0, |delta| delta.value_heads.saturating_mul(delta.value_dim)),
+            ),
+            (
+                "kernel of convolutions",
+                self.features,
+                self.conv.as_ref().map_or(0, |conv| conv.width.max(self.features)),
+            ),
         ]
     }
 
@@ -508,6 +591,16 @@ impl DecoderConfig {
         let second = (1..2 * lower).step_by(2).map(|index| (index, 2 * lower));
         let slopes = first.chain(second).map(|(index, heads)| (-max_bias * index as f64 / heads as f64).exp2() as f32);
         Some(slopes.take(self.heads).collect())
+    }
+
+    /// The convolution of this layer, if it has one.
+    pub(crate) fn conv_of(&self, layer: usize) -> Option<&ConvConfig> {
+        self.conv.as_ref().filter(|conv| conv.layers.get(layer).is_some_and(|has_conv| *has_conv))
+    }
+
+    /// The linear attention of this layer, if it has one.
+    pub(crate) fn delta_of(&self, layer: usize) -> Option<&DeltaConfig> {
+        self.delta.as_ref().filter(|delta| delta.layers.get(layer).is_some_and(|has_delta| *has_delta))
     }
 
     /// The experts of this layer, if it has any.

@@ -30,23 +30,24 @@ pub(super) fn build(config: &DecoderConfig, experts: &ExpertsConfig, rngs: &mut 
 /// Applies all experts of each token of `x`, `[..., features]`.
 ///
 /// If the rules split the experts over a mesh axis, each device has all tokens of its rows, computes the choices of its
-/// own experts, and the results are summed over the axis.
+/// own experts, and the results are summed over the axis. With `weighs_inputs` the weights are factors of the experts'
+/// inputs instead of their outputs.
 #[track_caller]
-pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules) -> Result<Array> {
+pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules, weighs_inputs: bool) -> Result<Array> {
     let typed = x.aval().sharding().cloned();
     let Some((mesh, axis)) = moe.expert_axis()? else {
         // Choices are sorted over all tokens, which no mesh axis can split.
         let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::replicated(typed.mesh(), typed.rank())));
         let chosen = moe.choose(&x)?;
-        let y = grouped(&moe.experts, &x, &chosen.weights, chosen.experts);
+        let y = grouped(&moe.experts, &x, (&chosen.weights, weighs_inputs), chosen.experts);
         return Ok(typed.iter().fold(y, reshard));
     };
     let rows = if x.ndim() > 2 { rules.spec([Some("batch")]) } else { P![] };
     let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::of_spec(typed.mesh(), &rows, typed.rank())));
     let chosen = moe.choose(&x)?;
-    let local = |experts: Stack<Mlp>, x: Array, weights: Array, chosen: Array| {
+    let local = move |experts: Stack<Mlp>, x: Array, weights: Array, chosen: Array| {
         let first = axis_index(axis) * experts.depth() as i32;
-        psum(grouped(&experts, &x, &weights, chosen - first), axis)
+        psum(grouped(&experts, &x, (&weights, weighs_inputs), chosen - first), axis)
     };
     let mut axes = rows.axes(0).to_vec();
     axes.push(axis);
@@ -65,7 +66,7 @@ const LARGEST_BLOCK: usize = 128;
 ///
 /// Choices are sorted by expert and cut into blocks of one expert each, so that the work grows with the number of
 /// choices, not with the number of experts.
-fn grouped(experts: &Stack<Mlp>, x: &Array, weights: &Array, chosen: Array) -> Array {
+fn grouped(experts: &Stack<Mlp>, x: &Array, (weights, weighs_inputs): (&Array, bool), chosen: Array) -> Array {
     let (count, features) = (experts.depth(), x.shape()[x.ndim() - 1]);
     let k = chosen.shape()[chosen.ndim() - 1];
     let tokens = x.reshape([-1, features as i32]);
@@ -89,12 +90,17 @@ fn grouped(experts: &Stack<Mlp>, x: &Array, weights: &Array, chosen: Array) -> A
     let expert_of = ends.less_equal(number.expand_dims(1)).astype(DType::I32).sum(1).minimum(count as i32 - 1);
     let first = starts.take(&expert_of, 0) + (number - first_blocks.take(&expert_of, 0)) * block as i32;
     let places = (first.expand_dims(1) + arange(0..block as i32)).clip(0, choices.saturating_sub(1) as i32);
-    let inputs = floor_divide(order.take(&places, 0), k as i32);
-    let through = |(), (expert, rows): (Array, Array)| -> Result<((), Array)> {
+    let sorted = order.take(&places, 0);
+    let inputs = floor_divide(&sorted, k as i32);
+    let weights = weights.reshape([choices]);
+    let factors = if weighs_inputs { weights.take(&sorted, 0) } else { ones_like(&places).astype(weights.dtype()) };
+    let through = |(), (expert, rows, factors): (Array, Array, Array)| -> Result<((), Array)> {
         let mlp = tree::map(|x| x.take(&expert, 0), experts.layers.clone())?;
-        Ok(((), mlp.forward(tokens.take(&rows, 0))))
+        let rows = tokens.take(&rows, 0);
+        let rows = if weighs_inputs { &rows * factors.astype(rows.dtype()).expand_dims(1) } else { rows };
+        Ok(((), mlp.forward(rows)))
     };
-    let outputs = match scan(through, (), (expert_of, inputs)) {
+    let outputs = match scan(through, (), (expert_of, inputs, factors)) {
         Ok(((), outputs)) => outputs,
         Err(error) => return Array::from_error(error, x),
     };
@@ -104,7 +110,8 @@ fn grouped(experts: &Stack<Mlp>, x: &Array, weights: &Array, chosen: Array) -> A
     let own = where_(&is_own, expert, 0);
     let slot = first_blocks.take(&own, 0) * block as i32 + rank - starts.take(&own, 0);
     let outputs = outputs.reshape([blocks * block, features]).take(where_(&is_own, slot, 0), 0);
-    let weights = where_(&is_own, weights.reshape([choices]), 0.0).astype(outputs.dtype());
+    let weights = if weighs_inputs { ones_like(&weights) } else { weights };
+    let weights = where_(&is_own, weights, 0.0).astype(outputs.dtype());
     let summed = (outputs * weights.expand_dims(1)).reshape([-1, k as i32, features as i32]).sum(1);
     summed.reshape(x.shape())
 }

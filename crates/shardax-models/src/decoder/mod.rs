@@ -2,11 +2,18 @@
 
 mod block;
 mod config;
+mod conv;
+mod delta;
 mod experts;
 mod latent;
 
 pub use block::{Block, Mlp, Norm, Xielu};
-pub use config::{Activation, Biases, DecoderConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm};
+pub use config::{
+    Activation, Biases, ConvConfig, DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions,
+    QkNorm,
+};
+pub use conv::ShortConv;
+pub use delta::GatedDelta;
 pub use latent::LatentAttention;
 
 use shardax::error::Result;

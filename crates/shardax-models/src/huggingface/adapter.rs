@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use shardax_nn::prelude::*;
 
+use super::adapter_experts::TargetParameters;
 use super::config::Fields;
 use super::layout::Raw;
 use super::save::{Named, flat_shape, write};
@@ -17,14 +18,18 @@ use crate::error::value_error;
 const CONFIG: &str = "adapter_config.json";
 const FILE: &str = "adapter_model.safetensors";
 /// The prefix of layers' names.
-const BEFORE: &str = "base_model.model.";
+pub(super) const BEFORE: &str = "base_model.model.";
 
 /// Fields that tell how an adapter was trained, or stand in the files' names.
-const WITHOUT_EFFECT: [&str; 13] = [
+const WITHOUT_EFFECT: [&str; 17] = [
     "auto_mapping",
     "base_model_name_or_path",
+    "eva_config",
+    "exclude_modules",
     "fan_in_fan_out",
     "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
     "lora_dropout",
     "megatron_core",
     "peft_type",
@@ -63,9 +68,29 @@ fn part_of(path: &str, name: &str) -> shardax::Error {
     value_error(message, "leave this layer out of the adapter, and adapt layers that the files store separately")
 }
 
+/// The ends of names of layers in classes of transformers 5, and the ends that files of models still have.
+const RENAMED: [(&str, &str); 6] = [
+    (".attention.q_proj", ".attention.attention.query"),
+    (".attention.k_proj", ".attention.attention.key"),
+    (".attention.v_proj", ".attention.attention.value"),
+    (".attention.o_proj", ".attention.output.dense"),
+    (".mlp.fc1", ".intermediate.dense"),
+    (".mlp.fc2", ".output.dense"),
+];
+
 /// The key path of the layer of this name, and its number among the experts of a layer.
 fn layer_of(keys: &KeyMap, name: &str) -> Result<(String, Option<usize>)> {
-    match keys.path_of_entry(&format!("{name}.weight")) {
+    let older = RENAMED.iter().find_map(|(new, old)| {
+        let start = name.strip_suffix(new)?;
+        let start = if start.contains("encoder.layer.") {
+            start.to_owned()
+        } else {
+            start.replacen("layers.", "encoder.layer.", 1)
+        };
+        Some(format!("{start}{old}.weight"))
+    });
+    let older = older.and_then(|name| keys.path_of_entry(&name));
+    match keys.path_of_entry(&format!("{name}.weight")).or(older) {
         Some((path, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. }, _)) => {
             Err(part_of(&path, name))
         }
@@ -101,6 +126,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     }
     let has_magnitudes = fields.flag("use_dora")?;
     let saved = saved_modules(&fields, config)?;
+    let targets = TargetParameters::read(&fields, config, experts, rank)?;
     fields.skip(&WITHOUT_EFFECT);
     fields.finish_but_empty()?;
     let weights = Weights::open(folder.join(FILE))?;
@@ -113,6 +139,13 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
             continue;
         };
         let second = format!("{BEFORE}{name}.lora_B.weight");
+        if let Some(targets) = &targets
+            && let Some(matrices) = targets.matrices(&weights, first)?
+        {
+            layers.extend(matrices);
+            used.extend([first.to_owned(), second]);
+            continue;
+        }
         let (path, expert) = layer_of(&keys, name)?;
         let layer_rank = match matching(&fields, &ranks, name)? {
             Some(rank) if rank >= 1.0 && rank.fract() == 0.0 => rank as usize,

@@ -31,6 +31,8 @@ pub struct KeyMap {
     aliases: Vec<(String, String)>,
     prefixes: Vec<(String, String)>,
     ignored: Vec<String>,
+    /// Arrays that files may lack, and the arrays and layouts in their place.
+    absent: Vec<(String, String, Layout)>,
     pub(super) tied: Vec<(String, String)>,
 }
 
@@ -70,6 +72,21 @@ impl KeyMap {
         self
     }
 
+    /// Reads the array `other` with this layout in files without the array `name`.
+    pub(super) fn absent(mut self, name: &str, other: &str, layout: Layout) -> Self {
+        self.absent.push((name.to_owned(), other.to_owned(), layout));
+        self
+    }
+
+    /// The name in these files, and the layout, of an array of this name.
+    pub(super) fn located(&self, weights: &Weights, name: &str, layout: Layout) -> Option<(String, Layout)> {
+        if let Some(name) = self.in_files(weights, name) {
+            return Some((name, layout));
+        }
+        let (_, other, layout) = self.absent.iter().find(|(absent, _, _)| absent == name)?;
+        Some((self.in_files(weights, other)?, *layout))
+    }
+
     /// Ignores copies of arrays, and this array.
     pub(super) fn without_copies(mut self, name: &str) -> Self {
         self.tied.clear();
@@ -82,6 +99,7 @@ impl KeyMap {
         self.aliases.extend(other.aliases);
         self.prefixes.extend(other.prefixes);
         self.ignored.extend(other.ignored);
+        self.absent.extend(other.absent);
         self.tied.extend(other.tied);
         self
     }

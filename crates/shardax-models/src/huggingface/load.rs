@@ -96,7 +96,7 @@ pub(super) fn located<'a, M: Tree>(
             let message = format!("no rule says which array of a file `{path}` is");
             return Err(value_error(message, "add one to the `KeyMap`"));
         };
-        let Some(name) = keys.in_files(weights, &name) else {
+        let Some((name, layout)) = keys.located(weights, &name, layout) else {
             let message = format!("{} has no array {name:?}, which `{path}` would be", weights.path().display());
             let help = "look whether the files are of such a model: `Weights::names` lists what they have";
             return Err(value_error(message, help));

@@ -24,6 +24,7 @@
 //! ```
 
 mod adapter;
+mod adapter_experts;
 mod bert;
 mod bert_files;
 mod clip;

@@ -5,7 +5,8 @@ use std::path::Path;
 use shardax_nn::prelude::*;
 
 use super::{
-    Bert, BertOptions, Config, Deberta, KeyMap, Layout, LoadOptions, ModernBert, Pretrained, Weights, filled, load, pretrained,
+    Bert, BertOptions, Config, Deberta, KeyMap, Layout, LoadOptions, ModernBert, Pretrained, Weights, filled, load,
+    pretrained,
 };
 use crate::Decoder;
 use crate::error::{read_small, value_error};
@@ -202,9 +203,7 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
         }
     }
     match (encoder, pooling) {
-        (Some(encoder), Some(pooling)) => {
-            Ok(SentenceEncoder { encoder, layers, activations, pooling, normalizes })
-        }
+        (Some(encoder), Some(pooling)) => Ok(SentenceEncoder { encoder, layers, activations, pooling, normalizes }),
         _ => {
             let message = format!("{} has no Transformer, or no Pooling", path.display());
             Err(value_error(message, "load only the encoder: `Bert::from_pretrained` or `ModernBert::from_pretrained`"))

@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 88] = [
+const DECODERS: [&str; 91] = [
     "gpt2",
     "llama",
     "llama3",
@@ -115,13 +115,26 @@ const DECODERS: [&str; 88] = [
     "falcon_alibi",
     "granite4",
     "granite4_experts",
+    "llama4",
+    "lfm2",
+    "qwen3_next",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text: keys in a cache are of the length at their time.
 const SCALED_BY_LENGTH: [&str; 2] = ["dynamic", "longrope"];
 
 /// Models of text and images, whose text is read, and rotary positions of Hunyuan's models.
-const TEXTS: [&str; 4] = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "hunyuan_alpha"];
+const TEXTS: [&str; 9] = [
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "hunyuan_alpha",
+    "llava_next",
+    "llava_onevision",
+    "internvl",
+    "aya_vision",
+    "smolvlm",
+];
 
 fn setup() {
     config::set_num_cpu_devices(4).expect("four CPU devices");

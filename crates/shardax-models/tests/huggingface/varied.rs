@@ -31,18 +31,8 @@ fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> 
     Ok(())
 }
 
-const BERTS: [&str; 10] = [
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "distilbert",
-    "mpnet",
-    "albert",
-    "electra",
-    "nomic_bert",
-    "gte",
-];
+const BERTS: [&str; 10] =
+    ["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "albert", "electra", "nomic_bert", "gte"];
 const PAIRS: [&str; 8] = ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100"];
 
 /// The largest difference of logits, relative to their size.

@@ -226,9 +226,11 @@ impl Rope {
             RopeScaling::Linear(factor) => speed / factor,
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
                 let rotations = original_max_position * speed / (2.0 * PI);
-                let ratio = (rotations - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                // 0 for low frequencies, 1 for high ones, linear between them.
-                let unscaled = ratio.clamp(0.0, 1.0);
+                // 0 for low frequencies, 1 for high ones, linear between them; Llama 4 has nothing between them.
+                let unscaled = match high_freq_factor > low_freq_factor {
+                    true => ((rotations - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0),
+                    false => f64::from(rotations > high_freq_factor),
+                };
                 unscaled * speed + (1.0 - unscaled) * speed / factor
             }
             _ => speed,
@@ -270,7 +272,7 @@ impl Rope {
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
                 within("Rope", "factor", factor, finite.clone())?;
                 within("Rope", "low_freq_factor", low_freq_factor, finite.clone())?;
-                within("Rope", "high_freq_factor", high_freq_factor, low_freq_factor + f64::EPSILON..f64::INFINITY)?;
+                within("Rope", "high_freq_factor", high_freq_factor, low_freq_factor..f64::INFINITY)?;
                 within("Rope", "original_max_position", original_max_position, finite)?;
             }
         }

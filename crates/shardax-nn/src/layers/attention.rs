@@ -62,6 +62,9 @@ pub struct MultiHeadAttention {
     pub query_scale: Option<Array>,
     /// `[key heads, depth]`: the factors of normalized keys. Default none; set this field if your model has one.
     pub key_scale: Option<Array>,
+    /// The projection from the inputs of queries to `[heads, depth]`, whose sigmoid is a factor of the heads' results. Default
+    /// none; set this field if your model has one.
+    pub gate: Option<LinearGeneral>,
     /// A score of each head, `[heads]`, that contributes to the softmax but adds nothing to the result, as in gpt-oss.
     /// Default none: a model that has them sets it.
     pub sinks: Option<Array>,
@@ -222,15 +225,20 @@ impl MultiHeadAttention {
         let inputs = [inputs_q.into_array(), inputs_k.into_array(), inputs_v.into_array()];
         let mut options = options.or(self.options());
         let rope = options.rope.take();
+        let gate = self.gate_of(&inputs[0]);
         let [query, key, value] = self.projected(inputs, rope, options.positions.as_ref(), None);
         // The sharding is for one batch dimension.
         if query.ndim() == 4 {
             options.out_sharding = options.out_sharding.or_else(|| self.out_sharding.clone());
         }
         match self.place() {
-            Ok(Place::Whole) => self.joined(&options, [query, key, value]),
-            Ok(Place::Manual(axis)) => self.out.forward(options.ring_attention(query, key, value, axis)),
-            Ok(Place::Auto(mesh, axis)) => self.out.forward(round(&options, [query, key, value], &mesh, axis)),
+            Ok(Place::Whole) => self.joined(&options, [query, key, value], gate),
+            Ok(Place::Manual(axis)) => {
+                self.out.forward(multiplied(options.ring_attention(query, key, value, axis), gate))
+            }
+            Ok(Place::Auto(mesh, axis)) => {
+                self.out.forward(multiplied(round(&options, [query, key, value], &mesh, axis), gate))
+            }
             Err(error) => Array::from_error(error, &query),
         }
     }
@@ -291,7 +299,8 @@ impl MultiHeadAttention {
         });
         let end = &**index + new as i32;
         let options = options.seen_from(index, new, length);
-        let y = self.joined(&options, [query.clone(), keys.astype(query.dtype()), values.astype(query.dtype())]);
+        let attended = [query.clone(), keys.astype(query.dtype()), values.astype(query.dtype())];
+        let y = self.joined(&options, attended, self.gate_of(&x));
         // An update beyond the end of the cache would overwrite its last positions. A traced position cannot be an error.
         let y = where_(end.greater(length as i32), f64::NAN, y);
         (self.cached_key, self.cached_value, self.cache_index) =
@@ -377,8 +386,14 @@ impl MultiHeadAttention {
     }
 
     #[track_caller]
-    fn joined(&self, options: &AttentionOptions, [query, key, value]: [Array; 3]) -> Array {
-        self.out.forward(options.dot_product_attention(query, key, value))
+    fn joined(&self, options: &AttentionOptions, [query, key, value]: [Array; 3], gate: Option<Array>) -> Array {
+        self.out.forward(multiplied(options.dot_product_attention(query, key, value), gate))
+    }
+
+    /// Returns the factors of the heads' results, if there is a gate.
+    #[track_caller]
+    fn gate_of(&self, x: &Array) -> Option<Array> {
+        self.gate.as_ref().map(|gate| shardax::nn::sigmoid(gate.forward(x)))
     }
 }
 
@@ -425,6 +440,12 @@ fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisNam
         Ok(y) => y,
         Err(error) => Array::from_error(error, &query),
     }
+}
+
+/// Multiplies the results of heads by a gate, if there is one.
+#[track_caller]
+fn multiplied(x: Array, gate: Option<Array>) -> Array {
+    gate.map_or_else(|| x.clone(), |gate| &x * gate.astype(x.dtype()))
 }
 
 /// Normalizes the features of each head of `x`, `[..., heads, depth]`, or of all heads together if the norm's scale has
@@ -588,6 +609,7 @@ impl MultiHeadAttentionBuilder {
             key_norm: None,
             query_scale: None,
             key_scale: None,
+            gate: None,
             sinks: None,
             cached_key,
             cached_value,

@@ -1,10 +1,10 @@
 //! Mixtures of experts.
 
-use shardax_nn::{ExpertGroups, RouterScores};
+use shardax_nn::{ExpertGroups, QueryGrowth, RouterScores};
 
 use super::llama::{attention_biases, granite_factors, only_silu};
 use super::*;
-use crate::{Activation, ExpertsConfig};
+use crate::{Activation, DeltaConfig, ExpertsConfig};
 
 /// The key paths of the experts of a layer.
 const ROUTER: &str = "blocks[*].experts.router";
@@ -20,6 +20,8 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "gpt_oss" => gpt_oss(fields),
         "glm4_moe" | "dots1" | "solar_open" | "sarvam_moe" => glm4(fields, kind),
         "minimax_m2" => minimax(fields),
+        "llama4_text" => llama4(fields),
+        "qwen3_next" => qwen_next(fields),
         "ernie4_5_moe" => ernie(fields),
         _ => qwen(fields, kind),
     }
@@ -41,6 +43,16 @@ fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]) -> KeyMap
         .linear(&format!("{EXPERTS}.gate"), &format!("{layer}.experts.#.{gate}"))
         .linear(&format!("{EXPERTS}.up"), &format!("{layer}.experts.#.{up}"))
         .linear(&format!("{EXPERTS}.down"), &format!("{layer}.experts.#.{down}"))
+}
+
+/// The names of experts whose gates and first layers are the halves of one array of all experts.
+fn joined_expert_keys(layer: &str, router: &str) -> KeyMap {
+    let joined = format!("{layer}.experts.gate_up_proj[#]");
+    KeyMap::new()
+        .linear(ROUTER, &format!("{layer}.{router}"))
+        .array(format!("{EXPERTS}.gate.kernel"), joined.as_str(), Layout::Part { index: 0, of: 2 })
+        .array(format!("{EXPERTS}.up.kernel"), joined.as_str(), Layout::Part { index: 1, of: 2 })
+        .array(format!("{EXPERTS}.down.kernel"), format!("{layer}.experts.down_proj[#]"), Layout::Same)
 }
 
 fn mixtral(fields: &Fields) -> Read {
@@ -211,6 +223,139 @@ fn granite_shared(hidden: Option<usize>) -> KeyMap {
         .weights("blocks[*].shared_expert.gate", "model.layers.*.shared_mlp.input_linear", shared_rows(hidden, 0))
         .weights("blocks[*].shared_expert.up", "model.layers.*.shared_mlp.input_linear", shared_rows(hidden, 1))
         .linear("blocks[*].shared_expert.down", "model.layers.*.shared_mlp.output_linear")
+}
+
+/// Llama 4, whose layers see a chunk of the text with rotary positions, or all of it without them.
+fn llama4(fields: &Fields) -> Read {
+    let sized = llama_sizes(fields)?;
+    let (layers, hidden) = (sized.layers, sized.hidden);
+    let with_rope = match fields.list_opt("no_rope_layers")?.filter(|list| !list.is_empty()) {
+        Some(list) if list.len() != layers => {
+            return Err(fields.error(format!("`no_rope_layers` has {} entries for {layers} layers", list.len())));
+        }
+        Some(list) => list.iter().map(|entry| entry.as_u64() != Some(0) && entry.as_bool() != Some(false)).collect(),
+        None => {
+            let interval = fields.size_opt("no_rope_layer_interval")?.unwrap_or(4);
+            (0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect::<Vec<bool>>()
+        }
+    };
+    fields.skip(&["no_rope_layer_interval"]);
+    // The class reads the list of types for masks, which agrees with the layers that have rotary positions.
+    if let Some(types) = fields.list_opt("layer_types")? {
+        let is_chunked = |entry: &serde_json::Value| entry.as_str() == Some("chunked_attention");
+        if types.len() != layers || types.iter().zip(&with_rope).any(|(entry, rope)| is_chunked(entry) != *rope) {
+            return Err(fields.error("`layer_types` and `no_rope_layers` differ"));
+        }
+    }
+    let step = fields.size("interleave_moe_layer_step")?;
+    let has_experts: Vec<bool> = match fields.list_opt("moe_layers")? {
+        Some(list) => (0..layers).map(|layer| list.iter().any(|entry| entry.as_u64() == Some(layer as u64))).collect(),
+        None => (0..layers).map(|layer| (layer + 1).is_multiple_of(step)).collect(),
+    };
+    let is_tuned = match fields.value("attn_temperature_tuning") {
+        Some(serde_json::Value::Bool(is_tuned)) => *is_tuned,
+        Some(number) => number.as_f64() != Some(0.0),
+        None => false,
+    };
+    let (rate, length) = (fields.number("attn_scale")?, fields.number("floor_scale")?);
+    let experts = ExpertsConfig {
+        scores: RouterScores::Sigmoid,
+        normalized: false,
+        shared_hidden: Some(hidden),
+        weighs_inputs: true,
+        dense_layers: has_experts.iter().map(|has| !has).collect(),
+        ..experts(fields, fields.size("num_local_experts")?, hidden)?
+    };
+    let mut config = DecoderConfig {
+        hidden: fields.size("intermediate_size_mlp")?,
+        biases: attention_biases(fields)?,
+        qk_norm: if fields.flag("use_qk_norm")? { QkNorm::HeadPlain } else { QkNorm::None },
+        qk_norm_after_rope: true,
+        chunk: fields.size_opt("attention_chunk_size")?,
+        without_rope: with_rope.iter().map(|has| !has).collect(),
+        query_growth: is_tuned.then_some(QueryGrowth { rate, length, offset: 1.0 }),
+        experts: Some(experts),
+        ..sized
+    };
+    rotary(&mut config, fields, None)?;
+    super::llama::interleave(&mut config);
+    fields.skip(&["for_llm_compression"]);
+    let layer = |name: &str| format!("model.layers.*.feed_forward.{name}");
+    let keys = joined_expert_keys("model.layers.*.feed_forward", "router")
+        .and(shared_keys(&layer("shared_expert")))
+        .linear("blocks[*].mlp.gate", &layer("gate_proj"))
+        .linear("blocks[*].mlp.up", &layer("up_proj"))
+        .linear("blocks[*].mlp.down", &layer("down_proj"));
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// Qwen3-Next, most of whose layers have linear attention, and the others gated attention.
+fn qwen_next(fields: &Fields) -> Read {
+    let sized = llama_sizes(fields)?;
+    only_silu(fields)?;
+    let layers = sized.layers;
+    let has_delta = match fields.list_opt("layer_types")? {
+        Some(types) if types.len() != layers => {
+            return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));
+        }
+        Some(types) => {
+            let has_delta = |entry: &serde_json::Value| match entry.as_str() {
+                Some("linear_attention") => Ok(true),
+                Some("full_attention") => Ok(false),
+                _ => Err(fields.error(format!("the layer type {entry} is not known"))),
+            };
+            types.iter().map(has_delta).collect::<Result<Vec<bool>>>()?
+        }
+        None => {
+            let interval = fields.size_opt("full_attention_interval")?.unwrap_or(4);
+            (0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect()
+        }
+    };
+    fields.skip(&["full_attention_interval"]);
+    let delta = DeltaConfig {
+        key_heads: fields.size("linear_num_key_heads")?,
+        value_heads: fields.size("linear_num_value_heads")?,
+        key_dim: fields.size("linear_key_head_dim")?,
+        value_dim: fields.size("linear_value_head_dim")?,
+        width: fields.size("linear_conv_kernel_dim")?,
+        layers: has_delta,
+    };
+    let experts = ExpertsConfig {
+        normalized: fields.flag("norm_topk_prob")?,
+        shared_hidden: Some(fields.size("shared_expert_intermediate_size")?),
+        shared_gate: true,
+        dense_layers: dense_layers(fields, layers)?,
+        ..experts(fields, fields.size("num_experts")?, fields.size("moe_intermediate_size")?)?
+    };
+    let mut config = DecoderConfig {
+        norm: NormKind::RmsOffset,
+        biases: attention_biases(fields)?,
+        qk_norm: QkNorm::Head,
+        attention_gate: true,
+        delta: Some(delta),
+        experts: Some(experts),
+        ..sized
+    };
+    rotary(&mut config, fields, Some(0.25))?;
+    let width = config.head_dim;
+    let both = "model.layers.*.self_attn.q_proj";
+    let rows = |start: usize| Layout::GroupedRows { groups: config.heads, start, end: start.saturating_add(width) };
+    let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
+    let keys = expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"])
+        .and(shared_keys("model.layers.*.mlp.shared_expert"))
+        .linear("blocks[*].shared_gate", "model.layers.*.mlp.shared_expert_gate")
+        .weights("blocks[*].attention.query", both, rows(0))
+        .weights("blocks[*].attention.gate", both, rows(width))
+        .linear("blocks[*].delta.input", &layer("in_proj_qkvz"))
+        .linear("blocks[*].delta.rates", &layer("in_proj_ba"))
+        .array("blocks[*].delta.kernel", layer("conv1d.weight"), Layout::Same)
+        .array("blocks[*].delta.rate_bias", layer("dt_bias"), Layout::Same)
+        .array("blocks[*].delta.log_speed", layer("A_log"), Layout::Same)
+        .scale("blocks[*].delta.norm", &layer("norm"))
+        .linear("blocks[*].delta.out", &layer("out_proj"))
+        // Predicts further tokens in training.
+        .ignore("mtp.**");
+    Ok((config, keys.and(llama_keys())))
 }
 
 /// EXAONE's experts, with the attention of EXAONE 4.

@@ -5,7 +5,7 @@ use shardax_nn::QueryGrowth;
 use super::super::config::rope_object;
 use super::gemma::ropes;
 use super::*;
-use crate::Activation;
+use crate::{Activation, ConvConfig};
 
 /// Reads the models that have Llama's blocks.
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
@@ -113,6 +113,7 @@ pub(super) fn read_variant(fields: &Fields, kind: &str) -> Read {
         "nemotron" | "jais2" => nemotron(fields, kind),
         "exaone4" => exaone4(fields),
         "apertus" => apertus(fields),
+        "lfm2" => lfm2(fields),
         "smollm3" => smollm3(fields),
         "olmo" => olmo(fields),
         "olmo2" | "olmo3" => olmo2(fields, kind),
@@ -235,6 +236,85 @@ fn apertus(fields: &Fields) -> Read {
     let keys = keys
         .scale("blocks[*].norm.0", "model.layers.*.attention_layernorm")
         .scale("blocks[*].mlp_norm.0", "model.layers.*.feedforward_layernorm");
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// LFM2, most of whose layers have a short convolution in the place of attention.
+fn lfm2(fields: &Fields) -> Read {
+    let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
+    fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
+    let kv_heads = fields.size("num_key_value_heads")?;
+    fields.divides(("num_key_value_heads", kv_heads), ("num_attention_heads", heads))?;
+    let layers = fields.layers("num_hidden_layers")?;
+    // Older names, which take precedence.
+    let named = |name, older| if fields.has(older) { older } else { name };
+    let mut hidden = fields.size(named("intermediate_size", "block_ff_dim"))?;
+    if fields.flag("block_auto_adjust_ff_dim")? {
+        let multiple = fields.size("block_multiple_of")?;
+        let scaled = hidden.saturating_mul(2) / 3;
+        hidden = match fields.number_opt("block_ffn_dim_multiplier")? {
+            Some(factor) => ((factor * scaled as f64) as usize).div_ceil(multiple).saturating_mul(multiple),
+            None => scaled,
+        };
+    }
+    fields.skip(&["block_multiple_of", "block_ffn_dim_multiplier", "intermediate_size"]);
+    // Ways of starting the training, and other names of sizes, which the class does not read.
+    fields.skip(&["block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu"]);
+    fields.skip(&[
+        "block_use_xavier_init",
+        "conv_dim",
+        "conv_dim_out",
+        "conv_use_xavier_init",
+        "num_heads",
+        "use_pos_enc",
+    ]);
+    let has_conv = match (fields.list_opt("layer_types")?, fields.list_opt("full_attn_idxs")?) {
+        (Some(types), _) if types.len() != layers => {
+            return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));
+        }
+        (Some(types), _) => {
+            let has_conv = |entry: &serde_json::Value| match entry.as_str() {
+                Some("conv") => Ok(true),
+                Some("full_attention") => Ok(false),
+                _ => Err(fields.error(format!("the layer type {entry} is not known"))),
+            };
+            types.iter().map(has_conv).collect::<Result<Vec<bool>>>()?
+        }
+        (None, Some(list)) => {
+            (0..layers).map(|layer| !list.iter().any(|entry| entry.as_u64() == Some(layer as u64))).collect()
+        }
+        (None, None) => vec![false; layers],
+    };
+    let mut config = DecoderConfig {
+        kv_heads,
+        hidden,
+        epsilon: fields.number("norm_eps")?,
+        qk_norm: QkNorm::Head,
+        tie_embeddings: fields.flag(named("tie_word_embeddings", "tie_embedding"))?,
+        conv: Some(ConvConfig {
+            width: fields.size("conv_L_cache")?,
+            use_bias: fields.flag("conv_bias")?,
+            layers: has_conv,
+        }),
+        ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
+    };
+    fields.skip(&["tie_word_embeddings"]);
+    rotary(&mut config, fields, None)?;
+    let layer = |name: &str| format!("model.layers.*.{name}");
+    let keys = KeyMap::new()
+        .scale("blocks[*].norm.0", &layer("operator_norm"))
+        .scale("blocks[*].mlp_norm.0", &layer("ffn_norm"))
+        .linear("blocks[*].attention.out", &layer("self_attn.out_proj"))
+        .scale("blocks[*].attention.query_norm", &layer("self_attn.q_layernorm"))
+        .scale("blocks[*].attention.key_norm", &layer("self_attn.k_layernorm"))
+        .linear("blocks[*].conv.input", &layer("conv.in_proj"))
+        .array("blocks[*].conv.kernel", layer("conv.conv.weight"), Layout::Same)
+        .array("blocks[*].conv.bias", layer("conv.conv.bias"), Layout::Same)
+        .linear("blocks[*].conv.out", &layer("conv.out_proj"))
+        .linear("blocks[*].mlp.gate", &layer("feed_forward.w1"))
+        .linear("blocks[*].mlp.up", &layer("feed_forward.w3"))
+        .linear("blocks[*].mlp.down", &layer("feed_forward.w2"))
+        .scale("norm.0", "model.embedding_norm");
     Ok((config, keys.and(llama_keys())))
 }
 

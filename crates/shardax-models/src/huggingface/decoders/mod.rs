@@ -27,7 +27,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
         llama::read_variant,
     ),
     (&["ministral3"], llama::read),
-    (&["nemotron", "jais2", "exaone4", "hyperclovax", "apertus"], llama::read_variant),
+    (&["nemotron", "jais2", "exaone4", "hyperclovax", "apertus", "lfm2"], llama::read_variant),
     (&["gemma", "gemma2", "gemma3_text", "vaultgemma"], gemma::read),
     (&["phi3", "glm", "glm4"], fused::read),
     (&["gpt2"], gpt::gpt2),
@@ -45,12 +45,26 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["mpt"], bloom::mpt),
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
     (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe"], experts::read),
-    (&["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe"], experts::read),
+    (&["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text", "qwen3_next"], experts::read),
     (&["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla"], latent::read),
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
-const WRAPPERS: [&str; 6] = ["gemma3", "mistral3", "llava", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"];
+const WRAPPERS: [&str; 13] = [
+    "gemma3",
+    "mistral3",
+    "llava",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "llava_next",
+    "llava_onevision",
+    "internvl",
+    "aya_vision",
+    "smolvlm",
+    "idefics3",
+    "llama4",
+];
 
 /// True if a model of this type is read.
 pub(super) fn is_known(kind: &str) -> bool {
@@ -92,21 +106,31 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
     };
     fields.skip(&["vision_config", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"]);
     fields.skip(&["spatial_merge_size", "vision_feature_layer", "vision_feature_select_strategy", "image_seq_length"]);
+    // The sizes and the order of patches.
+    fields.skip(&["image_grid_pinpoints", "vision_aspect_ratio", "use_image_newline_parameter", "downsample_ratio"]);
+    fields.skip(&["downsample_factor", "adapter_layer_norm_eps", "scale_factor", "projector_hidden_size"]);
     let kind = if kind.starts_with("qwen") { format!("{kind}_text") } else { text.text("model_type")?.to_owned() };
     text.skip(&["model_type"]);
     let (mut config, keys) = read_kind(&text, &kind)?;
     if fields.has("tie_word_embeddings") {
         config.tie_embeddings = fields.flag("tie_word_embeddings")?;
     }
+    if !matches!(kind.as_str(), "gemma3_text" | "qwen2_vl_text" | "qwen2_5_vl_text" | "qwen3_vl_text") {
+        // The classes of these models compute logits without the factors of the text's class.
+        (config.logits_scale, config.logits_soft_cap) = (None, None);
+    }
     text.finish()?;
     let keys = keys
+        // Most classes share the table of tokens, and use a layer of its own if the files have one.
+        .absent("lm_head.weight", "model.embed_tokens.weight", Layout::Transposed)
         .prefix_alias("model.", "language_model.model.")
         .prefix_alias("model.", "model.language_model.")
+        .prefix_alias("model.", "model.text_model.")
         .prefix_alias("lm_head.", "language_model.lm_head.");
-    let parts = ["vision_tower", "multi_modal_projector", "vision_model", "visual"];
+    let parts = ["vision_tower", "multi_modal_projector", "vision_model", "visual", "connector"];
     let keys =
         parts.iter().fold(keys, |keys, part| keys.ignore(&format!("{part}.**")).ignore(&format!("model.{part}.**")));
-    Ok((config, keys))
+    Ok((config, keys.ignore("image_newline").ignore("model.image_newline")))
 }
 
 /// The sizes that most decoders name alike.

@@ -1,0 +1,188 @@
+//! Linear attention by the gated delta rule, in the place of attention.
+
+use shardax_nn::prelude::*;
+
+use super::DeltaConfig;
+
+/// Linear attention whose state forgets by a gate, and corrects what it returns for a key
+/// ([Yang et al. 2024](https://arxiv.org/abs/2412.06464)), as in Qwen3-Next.
+///
+/// The cache has the state after the last position, and the last few inputs of the convolution.
+#[derive(Module, Clone, Debug)]
+pub struct GatedDelta {
+    /// The projection to queries, keys, values and gates of the result, grouped by heads of keys.
+    pub input: Linear,
+    /// The projection to the rates of writing and forgetting, grouped by heads of keys.
+    pub rates: Linear,
+    /// `[channels, 1, width]`: the convolution of queries, keys and values, of the earliest position first.
+    pub kernel: Array,
+    /// `[heads of values]`: added to the rates of forgetting.
+    pub rate_bias: Array,
+    /// `[heads of values]`: the logarithms of the speeds of forgetting.
+    pub log_speed: Array,
+    /// Normalizes the result of each head.
+    pub norm: RmsNorm,
+    /// The projection to the result.
+    pub out: Linear,
+    /// `[..., width - 1, channels]`: the last inputs of the convolution.
+    pub recent: Option<Cache>,
+    /// `[..., heads of values, features of keys, features of values]`
+    pub state: Option<Cache>,
+    /// The number of positions that the state has seen, int32.
+    pub cache_index: Option<Cache>,
+    #[tree(static)]
+    sizes: Sizes,
+}
+
+/// The heads and their features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Sizes {
+    key_heads: usize,
+    value_heads: usize,
+    key_dim: usize,
+    value_dim: usize,
+    width: usize,
+}
+
+impl Sizes {
+    fn channels(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+    }
+}
+
+impl GatedDelta {
+    #[track_caller]
+    pub(super) fn new(features: usize, config: &DeltaConfig, epsilon: f64, rngs: &mut Rngs) -> GatedDelta {
+        let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, .. } = *config;
+        let sizes = Sizes { key_heads, value_heads, key_dim, value_dim, width };
+        let values = value_heads * value_dim;
+        let linear = |from: usize, to: usize| Linear::builder(from, to).use_bias(false);
+        let dtype = rngs.policy().param_dtype;
+        GatedDelta {
+            input: linear(features, sizes.channels() + values).kernel_axes([Some("embed"), None]).build(rngs),
+            rates: linear(features, 2 * value_heads).kernel_axes([Some("embed"), None]).build(rngs),
+            kernel: (random::normal_dtype(rngs.params(), [sizes.channels(), 1, width], DType::F32) * 0.1).astype(dtype),
+            rate_bias: ones_dtype([value_heads], dtype),
+            log_speed: zeros_dtype([value_heads], dtype),
+            norm: RmsNorm::builder(value_dim).epsilon(epsilon).build(rngs),
+            out: linear(values, features).kernel_axes([None, Some("embed")]).build(rngs),
+            recent: None,
+            state: None,
+            cache_index: None,
+            sizes,
+        }
+    }
+
+    /// `x` is `[..., length, features]`, and so is the result.
+    #[track_caller]
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
+        let x = x.into_array();
+        if x.check().is_err() || x.ndim() < 2 {
+            return x;
+        }
+        let shape = x.shape().to_vec();
+        let rows = x.reshape([-1, shape[shape.len() - 2] as i32, shape[shape.len() - 1] as i32]);
+        let (recent, state) = self.empty(&[rows.shape()[0]]);
+        let (y, _, _) = self.advanced(rows, recent, state);
+        y.reshape(shape)
+    }
+
+    /// Creates an empty cache of this shape, `[..., length]`.
+    #[track_caller]
+    pub fn init_cache(&mut self, shape: &[usize]) {
+        let (recent, state) = self.empty(&shape[..shape.len().saturating_sub(1)]);
+        (self.recent, self.state) = (Some(recent.into()), Some(state.into()));
+        self.cache_index = Some(zeros_dtype((), DType::I32).into());
+    }
+
+    /// The inputs and the state before the first position.
+    fn empty(&self, shape: &[usize]) -> (Array, Array) {
+        let Sizes { value_heads, key_dim, value_dim, width, .. } = self.sizes;
+        let recent = zeros_dtype([shape, &[width - 1, self.sizes.channels()]].concat(), DType::F32);
+        (recent, zeros_dtype([shape, &[value_heads, key_dim, value_dim]].concat(), DType::F32))
+    }
+
+    /// Computes the next positions `x`, `[batch, length, features]`. A mask, `[batch, heads, length, length of the cache]`, is for
+    /// texts that do not begin at the cache's first position: what is masked before a text leaves its state unchanged.
+    #[track_caller]
+    pub fn decode(&mut self, x: Array, mask: Option<&Array>) -> Array {
+        let (Some(recent), Some(state), Some(index)) = (&self.recent, &self.state, &self.cache_index) else {
+            let error = Error::new(ErrorKind::Value, "GatedDelta: the cache is not initialized");
+            return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
+        };
+        let new = x.shape()[x.ndim() - 2] as i32;
+        let x = match mask {
+            Some(mask) => {
+                let places = &**index + arange(0..new);
+                let seen = mask.get((.., 0, 0)).take(places, -1);
+                where_(seen.astype(DType::Bool).expand_dims(-1), &x, 0.0)
+            }
+            None => x,
+        };
+        let end = &**index + new;
+        let (y, recent, state) = self.advanced(x, (**recent).clone(), (**state).clone());
+        (self.recent, self.state, self.cache_index) = (Some(recent.into()), Some(state.into()), Some(end.into()));
+        y
+    }
+
+    /// The results of `x`, `[batch, length, features]`, and the inputs and the state after it.
+    ///
+    /// The state is a matrix for each head. At each position it shrinks, and the difference between the position's value and what
+    /// the matrix returns for its key is written.
+    #[track_caller]
+    fn advanced(&self, x: Array, recent: Array, state: Array) -> (Array, Array, Array) {
+        let Sizes { key_heads, value_heads, key_dim, value_dim, width } = self.sizes;
+        let (batch, length) = (x.shape()[0], x.shape()[1]);
+        let shared = value_heads / key_heads;
+        // Each group has a query, a key, and the values, gates and rates of the heads that share the key.
+        let parts = self.input.forward(&x).reshape([batch, length, key_heads, 2 * (key_dim + shared * value_dim)]);
+        let split =
+            |from: usize, to: usize| parts.get((.., .., .., from..to)).reshape([batch as i32, length as i32, -1]);
+        let values_end = 2 * key_dim + shared * value_dim;
+        let mixed = [split(0, key_dim), split(key_dim, 2 * key_dim), split(2 * key_dim, values_end)];
+        let gates = split(values_end, values_end + shared * value_dim).reshape([batch, length, value_heads, value_dim]);
+        let rates = self.rates.forward(&x).astype(DType::F32).reshape([batch, length, key_heads, 2 * shared]);
+        let rate = |from: usize| rates.get((.., .., .., from..from + shared)).reshape([batch, length, value_heads]);
+
+        let inputs = concatenate(&[recent, concatenate(&mixed, -1).astype(DType::F32)], 1);
+        let kernel = self.kernel.astype(DType::F32);
+        let taps = (0..width).map(|tap| inputs.get((.., tap..tap + length)) * kernel.get((.., 0, tap)));
+        let mixed = taps.reduce(|sum, tap| sum + tap).map_or_else(|| x.clone(), silu);
+        let keys_end = key_heads * key_dim;
+        let heads = |from: usize, to: usize, count: usize| {
+            mixed.get((.., .., from..to)).reshape([batch as i32, length as i32, count as i32, -1])
+        };
+        let unit = |x: Array| &x * (x.square().sum_keepdims(-1) + 1e-6).rsqrt();
+        let repeated = |x: Array| {
+            let shape = [batch, length, key_heads, shared, key_dim];
+            unit(x).expand_dims(3).broadcast_to(shape).reshape([batch, length, value_heads, key_dim])
+        };
+        let query = repeated(heads(0, keys_end, key_heads)) * (key_dim as f64).sqrt().recip();
+        let key = repeated(heads(keys_end, 2 * keys_end, key_heads));
+        let value = heads(2 * keys_end, self.sizes.channels(), value_heads);
+        let written = sigmoid(rate(0));
+        let speed = self.log_speed.astype(DType::F32).exp();
+        let kept = (-speed * softplus(rate(shared) + self.rate_bias.astype(DType::F32))).exp();
+
+        let step = |state: Array, (query, key, value, written, kept): (Array, Array, Array, Array, Array)| {
+            let state = state * kept.expand_dims(-1).expand_dims(-1);
+            let found = einsum("bhkv,bhk->bhv", &[&state, &key]);
+            let change = (value - found) * written.expand_dims(-1);
+            let state = state + key.expand_dims(-1) * change.expand_dims(-2);
+            let y = einsum("bhkv,bhk->bhv", &[&state, &query]);
+            Ok::<_, Error>((state, y))
+        };
+        let over_time = |x: Array| x.moveaxis(1, 0);
+        let steps = (over_time(query), over_time(key), over_time(value), over_time(written), over_time(kept));
+        let (state, y) = match scan(step, state, steps) {
+            Ok(scanned) => scanned,
+            Err(error) => {
+                let failed = Array::from_error(error, &x);
+                return (failed.clone(), failed.clone(), failed);
+            }
+        };
+        let y = self.norm.forward(y.moveaxis(0, 1).astype(x.dtype())) * silu(gates);
+        let y = self.out.forward(y.reshape([batch, length, value_heads * value_dim]));
+        (y, inputs.get((.., length..)), state)
+    }
+}

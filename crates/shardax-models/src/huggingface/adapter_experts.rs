@@ -1,0 +1,114 @@
+//! Adapters of experts whose weights are one array in the model of `transformers`: `target_parameters` of `peft`.
+
+use shardax_nn::prelude::*;
+
+use super::adapter::BEFORE;
+use super::config::Fields;
+use super::{Config, Weights};
+use crate::error::value_error;
+
+/// The arrays of experts, in the order in which peft wraps them.
+const ARRAYS: [&str; 2] = ["gate_up_proj", "down_proj"];
+
+/// The parameters that `target_parameters` lists.
+pub(super) struct TargetParameters<'a> {
+    ends: Vec<&'a str>,
+    /// The number of experts of a layer.
+    experts: usize,
+    /// True if every second column of `gate_up_proj` is of the gate; otherwise the first half is.
+    is_interleaved: bool,
+    rank: usize,
+}
+
+impl<'a> TargetParameters<'a> {
+    /// Reads the list, if there is one.
+    pub fn read(fields: &Fields<'a>, config: &Config, experts: usize, rank: usize) -> Result<Option<Self>> {
+        let Some(list) = fields.list_opt("target_parameters")?.filter(|list| !list.is_empty()) else { return Ok(None) };
+        let ends: Option<Vec<&str>> = list.iter().map(|entry| entry.as_str()).collect();
+        let ends = ends.ok_or_else(|| fields.error("field `target_parameters` must be a list of names"))?;
+        if let Some(other) =
+            ends.iter().find(|end| !ARRAYS.iter().any(|array| is_end(end, &format!("experts.{array}"))))
+        {
+            return Err(fields.error(format!("`target_parameters` has {other:?}, which is no array of experts")));
+        }
+        if ["rank_pattern", "alpha_pattern"].iter().any(|name| {
+            fields.value(name).and_then(|value| value.as_object()).is_some_and(|pattern| !pattern.is_empty())
+        }) {
+            return Err(fields.error("it has patterns of ranks, and `target_parameters` have one rank"));
+        }
+        if experts < 2 {
+            return Err(fields.error("`target_parameters` has arrays of experts, and the model has none"));
+        }
+        let is_interleaved = config.get("model_type").and_then(|kind| kind.as_str()) == Some("gpt_oss");
+        Ok(Some(TargetParameters { ends, experts, is_interleaved, rank }))
+    }
+
+    /// The layers and matrices of the array of this name, which ends with `.lora_A.weight`; `None` if it is of another layer.
+    ///
+    /// peft wraps a module once for each of its arrays, so that the first one has the name of the module inside.
+    pub fn matrices(&self, weights: &Weights, first: &str) -> Result<Option<Vec<(String, LoRA)>>> {
+        let Some(name) = first.strip_prefix(BEFORE).and_then(|name| name.strip_suffix(".lora_A.weight")) else {
+            return Ok(None);
+        };
+        let (module, is_inner) = match name.strip_suffix(".base_layer") {
+            Some(module) => (module, true),
+            None => (name, false),
+        };
+        if !is_end(module, "experts") {
+            return Ok(None);
+        }
+        let is_target = |array: &&&str| self.ends.iter().any(|end| is_end(&format!("{module}.{array}"), end));
+        let targets: Vec<&&str> = ARRAYS.iter().filter(is_target).collect();
+        let array = match (targets[..].first(), targets.get(1), is_inner) {
+            (Some(first), Some(_), true) => **first,
+            (Some(_), Some(last), false) => **last,
+            (Some(only), None, false) => **only,
+            _ => {
+                let message =
+                    format!("the adapter has the array {first:?}, which is of no parameter of `target_parameters`");
+                return Err(value_error(message, "look whether adapter_config.json belongs to the file"));
+            }
+        };
+        let number = module.split('.').find(|part| part.parse::<usize>().is_ok()).unwrap_or("0");
+        let second = format!("{BEFORE}{name}.lora_B.weight");
+        let (a, b) = (weights.get(first)?, weights.get(&second)?);
+        let (count, rank) = (self.experts, self.rank);
+        let rows = count.saturating_mul(rank);
+        let is_even = b.ndim() == 2 && (array == "down_proj" || b.shape()[0].is_multiple_of(2));
+        if a.ndim() != 2 || !is_even || a.shape()[0] != rows || b.shape()[1] != rows {
+            let message = format!(
+                "the arrays {first:?} and {second:?} are {} and {}, which are no matrices of {count} experts of rank {rank}",
+                a.type_name(),
+                b.type_name()
+            );
+            return Err(value_error(message, "look whether adapter_config.json belongs to the file"));
+        }
+        let (inputs, outputs) = (a.shape()[1], b.shape()[0]);
+        let a = a.reshape([count, rank, inputs]).swapaxes(1, 2);
+        // The experts are the last dimension of the second matrices.
+        let b = b.reshape([outputs, rank, count]).transpose([2, 1, 0]);
+        let lora = |b: Array| {
+            let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
+            (lora.lora_a, lora.lora_b) = (a.clone().into(), b.into());
+            lora
+        };
+        let path = |layer: &str| format!("blocks[{number}].experts.experts.layers.{layer}");
+        if array == "down_proj" {
+            return Ok(Some(vec![(path("down"), lora(b))]));
+        }
+        let half = outputs / 2;
+        let [gate, up] = match self.is_interleaved {
+            true => {
+                let pairs = b.reshape([count, rank, half, 2]);
+                [pairs.get((.., .., .., 0)), pairs.get((.., .., .., 1))]
+            }
+            false => [b.get((.., .., ..half)), b.get((.., .., half..))],
+        };
+        Ok(Some(vec![(path("gate"), lora(gate)), (path("up"), lora(up))]))
+    }
+}
+
+/// True if a name ends with these parts.
+fn is_end(name: &str, end: &str) -> bool {
+    name.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'))
+}
