@@ -197,6 +197,8 @@ FAMILIES = [
                                       "position_embedding_type": "rope"}),
     ("granite4_experts", "GraniteMoeHybrid", {**KV, **GRANITE, **MAMBA, "num_local_experts": 4, "shared_intermediate_size": 20,
                                               "layer_types": ATTENTION}),
+    ("qwen3_5", "Qwen3_5Text", {**KV, "head_dim": 16, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+                                "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5}),
     ("qwen3_next", "Qwen3Next", {**KV, **SMALL_EXPERTS, "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 10,
                                  "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
                                  "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5}),
@@ -255,7 +257,7 @@ def families(names):
         torch.manual_seed(1)
         config = getattr(transformers, f"{kind}Config")(**{**sizes_of(kind), **fields})
         # Some configurations are of a class with another name.
-        class_name = {"Llama4Text": "Llama4"}.get(kind, kind)
+        class_name = {"Llama4Text": "Llama4", "Qwen3_5Text": "Qwen3_5"}.get(kind, kind)
         model = getattr(transformers, f"{class_name}ForCausalLM", transformers.AutoModelForCausalLM.from_config)
         decoder(name, model, config, max_shard_size="10GB")
 

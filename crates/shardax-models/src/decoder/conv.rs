@@ -13,7 +13,7 @@ pub struct ShortConv {
     /// The projection from inputs to both gates and the values.
     pub input: Linear,
     /// `[features, 1, width]`: the weights of each feature, of the earliest position first.
-    pub kernel: Array,
+    pub taps: Array,
     /// `[features]`
     pub bias: Option<Array>,
     /// The projection to the result.
@@ -33,7 +33,7 @@ impl ShortConv {
         let dtype = rngs.policy().param_dtype;
         ShortConv {
             input: input.kernel_axes([Some("embed"), None]).build(rngs),
-            kernel: random::normal_dtype(rngs.params(), [features, 1, width], DType::F32).astype(dtype) * 0.1,
+            taps: random::normal_dtype(rngs.params(), [features, 1, width], DType::F32).astype(dtype) * 0.1,
             bias: use_bias.then(|| zeros_dtype([features], dtype)),
             out: out.kernel_axes([None, Some("embed")]).build(rngs),
             cached: None,
@@ -54,7 +54,7 @@ impl ShortConv {
     #[track_caller]
     pub fn init_cache(&mut self, shape: &[usize]) {
         let features = self.out.kernel.shape().first().copied().unwrap_or(0);
-        self.cached = Some(zeros_dtype([shape, &[features]].concat(), self.kernel.dtype()).into());
+        self.cached = Some(zeros_dtype([shape, &[features]].concat(), self.taps.dtype()).into());
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
 
@@ -90,7 +90,7 @@ impl ShortConv {
     /// The result at these places of `values`, where texts have these positions. Before the first position are zeros.
     #[track_caller]
     fn mixed(&self, values: &Array, after: Array, places: &Array, positions: &Array) -> Array {
-        let kernel = self.kernel.astype(values.dtype());
+        let kernel = self.taps.astype(values.dtype());
         let width = kernel.shape().last().copied().unwrap_or(0);
         let mut y = match &self.bias {
             Some(bias) => bias.astype(values.dtype()),

@@ -10,12 +10,20 @@ use super::DeltaConfig;
 /// The cache has the state after the last position, and the last few inputs of the convolution.
 #[derive(Module, Clone, Debug)]
 pub struct GatedDelta {
-    /// The projection to queries, keys, values and gates of the result, grouped by heads of keys.
-    pub input: Linear,
-    /// The projection to the rates of writing and forgetting, grouped by heads of keys.
-    pub rates: Linear,
+    /// The projection to queries, `[heads of keys * features]`.
+    pub query: Linear,
+    /// The projection to keys.
+    pub key: Linear,
+    /// The projection to values, `[heads of values * features]`.
+    pub value: Linear,
+    /// The projection to the gates of the result.
+    pub gate: Linear,
+    /// The projection to the rates of writing, `[heads of values]`.
+    pub write: Linear,
+    /// The projection to the rates of forgetting, `[heads of values]`.
+    pub forget: Linear,
     /// `[channels, 1, width]`: the convolution of queries, keys and values, of the earliest position first.
-    pub kernel: Array,
+    pub taps: Array,
     /// `[heads of values]`: added to the rates of forgetting.
     pub rate_bias: Array,
     /// `[heads of values]`: the logarithms of the speeds of forgetting.
@@ -56,16 +64,23 @@ impl GatedDelta {
         let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, .. } = *config;
         let sizes = Sizes { key_heads, value_heads, key_dim, value_dim, width };
         let values = value_heads * value_dim;
-        let linear = |from: usize, to: usize| Linear::builder(from, to).use_bias(false);
+        let input = |to: usize, rngs: &mut Rngs| {
+            Linear::builder(features, to).use_bias(false).kernel_axes([Some("embed"), None]).build(rngs)
+        };
+        let out = Linear::builder(values, features).use_bias(false);
         let dtype = rngs.policy().param_dtype;
         GatedDelta {
-            input: linear(features, sizes.channels() + values).kernel_axes([Some("embed"), None]).build(rngs),
-            rates: linear(features, 2 * value_heads).kernel_axes([Some("embed"), None]).build(rngs),
-            kernel: (random::normal_dtype(rngs.params(), [sizes.channels(), 1, width], DType::F32) * 0.1).astype(dtype),
+            query: input(key_heads * key_dim, rngs),
+            key: input(key_heads * key_dim, rngs),
+            value: input(values, rngs),
+            gate: input(values, rngs),
+            write: input(value_heads, rngs),
+            forget: input(value_heads, rngs),
+            taps: (random::normal_dtype(rngs.params(), [sizes.channels(), 1, width], DType::F32) * 0.1).astype(dtype),
             rate_bias: ones_dtype([value_heads], dtype),
             log_speed: zeros_dtype([value_heads], dtype),
             norm: RmsNorm::builder(value_dim).epsilon(epsilon).build(rngs),
-            out: linear(values, features).kernel_axes([None, Some("embed")]).build(rngs),
+            out: out.kernel_axes([None, Some("embed")]).build(rngs),
             recent: None,
             state: None,
             cache_index: None,
@@ -134,18 +149,10 @@ impl GatedDelta {
         let Sizes { key_heads, value_heads, key_dim, value_dim, width } = self.sizes;
         let (batch, length) = (x.shape()[0], x.shape()[1]);
         let shared = value_heads / key_heads;
-        // Each group has a query, a key, and the values, gates and rates of the heads that share the key.
-        let parts = self.input.forward(&x).reshape([batch, length, key_heads, 2 * (key_dim + shared * value_dim)]);
-        let split =
-            |from: usize, to: usize| parts.get((.., .., .., from..to)).reshape([batch as i32, length as i32, -1]);
-        let values_end = 2 * key_dim + shared * value_dim;
-        let mixed = [split(0, key_dim), split(key_dim, 2 * key_dim), split(2 * key_dim, values_end)];
-        let gates = split(values_end, values_end + shared * value_dim).reshape([batch, length, value_heads, value_dim]);
-        let rates = self.rates.forward(&x).astype(DType::F32).reshape([batch, length, key_heads, 2 * shared]);
-        let rate = |from: usize| rates.get((.., .., .., from..from + shared)).reshape([batch, length, value_heads]);
-
+        let mixed = [&self.query, &self.key, &self.value].map(|layer| layer.forward(&x));
+        let gates = self.gate.forward(&x).reshape([batch, length, value_heads, value_dim]);
         let inputs = concatenate(&[recent, concatenate(&mixed, -1).astype(DType::F32)], 1);
-        let kernel = self.kernel.astype(DType::F32);
+        let kernel = self.taps.astype(DType::F32);
         let taps = (0..width).map(|tap| inputs.get((.., tap..tap + length)) * kernel.get((.., 0, tap)));
         let mixed = taps.reduce(|sum, tap| sum + tap).map_or_else(|| x.clone(), silu);
         let keys_end = key_heads * key_dim;
@@ -160,9 +167,10 @@ impl GatedDelta {
         let query = repeated(heads(0, keys_end, key_heads)) * (key_dim as f64).sqrt().recip();
         let key = repeated(heads(keys_end, 2 * keys_end, key_heads));
         let value = heads(2 * keys_end, self.sizes.channels(), value_heads);
-        let written = sigmoid(rate(0));
+        let written = sigmoid(self.write.forward(&x).astype(DType::F32));
         let speed = self.log_speed.astype(DType::F32).exp();
-        let kept = (-speed * softplus(rate(shared) + self.rate_bias.astype(DType::F32))).exp();
+        let kept =
+            (-speed * softplus(self.forget.forward(&x).astype(DType::F32) + self.rate_bias.astype(DType::F32))).exp();
 
         let step = |state: Array, (query, key, value, written, kept): (Array, Array, Array, Array, Array)| {
             let state = state * kept.expand_dims(-1).expand_dims(-1);

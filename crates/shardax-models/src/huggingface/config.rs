@@ -513,7 +513,7 @@ impl<'a> Fields<'a> {
 
 /// True if the rotary positions of this type have sections.
 fn has_sections(model_type: &str) -> bool {
-    model_type.starts_with("qwen") && (model_type.contains("_vl") || model_type.contains("_omni"))
+    model_type.starts_with("qwen") && ["_vl", "_omni", "qwen3_5"].iter().any(|part| model_type.contains(part))
 }
 
 /// True if two values are equal, where `1` and `1.0` are.

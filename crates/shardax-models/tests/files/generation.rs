@@ -12,7 +12,7 @@ use super::{golden, setup};
 #[test]
 fn batched_texts_are_those_of_texts_alone() -> Result<()> {
     setup();
-    for name in ["llama", "gpt2", "gemma3", "qwen2", "deepseek_v3"] {
+    for name in ["llama", "gpt2", "gemma3", "qwen2", "deepseek_v3", "lfm2", "qwen3_next"] {
         let model = Decoder::from_pretrained(golden(name))?;
         // Three lengths of prompts, because `generate` compiles each.
         let lengths = [(3, 5), (1, 6), (6, 2), (3, 1), (6, 6), (1, 3), (3, 6)];

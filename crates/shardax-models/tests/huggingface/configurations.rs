@@ -72,7 +72,9 @@ const WITHOUT_EFFECT: [&str; 21] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 22] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 23] = [
+    // The features inside MLPs are a multiple of both.
+    ("lfm2", "block_multiple_of"),
     // All heads have keys.
     ("deepseek_v3", "num_key_value_heads"),
     ("glm4_moe_lite", "num_key_value_heads"),

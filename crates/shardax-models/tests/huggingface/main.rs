@@ -417,8 +417,8 @@ fn save_all(to: &Path) -> Result<()> {
         save_again::<Decoder>(name, &to.join(name))?;
     }
     save_again::<Vit>("vit", &to.join("vit"))?;
-    for name in ["bert"].into_iter().chain(ENCODERS).filter(|name| *name != "bert_model") {
-        // A model without a head has no pooler here, which the file has.
+    // Files of models without a head have a pooler, which the models here lack.
+    for name in ["bert"].into_iter().chain(ENCODERS).filter(|name| !name.ends_with("_model")) {
         save_again::<Bert>(name, &to.join(name))?;
     }
     for name in MODERN.into_iter().filter(|name| *name != "modernbert_model") {

@@ -21,7 +21,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "glm4_moe" | "dots1" | "solar_open" | "sarvam_moe" => glm4(fields, kind),
         "minimax_m2" => minimax(fields),
         "llama4_text" => llama4(fields),
-        "qwen3_next" => qwen_next(fields),
+        "qwen3_next" | "qwen3_5_text" => qwen_next(fields, kind),
         "ernie4_5_moe" => ernie(fields),
         _ => qwen(fields, kind),
     }
@@ -289,8 +289,8 @@ fn llama4(fields: &Fields) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// Qwen3-Next, most of whose layers have linear attention, and the others gated attention.
-fn qwen_next(fields: &Fields) -> Read {
+/// Qwen3-Next and Qwen3.5, most of whose layers have linear attention, and the others gated attention.
+fn qwen_next(fields: &Fields, kind: &str) -> Read {
     let sized = llama_sizes(fields)?;
     only_silu(fields)?;
     let layers = sized.layers;
@@ -320,20 +320,23 @@ fn qwen_next(fields: &Fields) -> Read {
         width: fields.size("linear_conv_kernel_dim")?,
         layers: has_delta,
     };
-    let experts = ExpertsConfig {
-        normalized: fields.flag("norm_topk_prob")?,
-        shared_hidden: Some(fields.size("shared_expert_intermediate_size")?),
-        shared_gate: true,
-        dense_layers: dense_layers(fields, layers)?,
-        ..experts(fields, fields.size("num_experts")?, fields.size("moe_intermediate_size")?)?
+    let experts = match kind {
+        "qwen3_5_text" => None,
+        _ => Some(ExpertsConfig {
+            normalized: fields.flag("norm_topk_prob")?,
+            shared_hidden: Some(fields.size("shared_expert_intermediate_size")?),
+            shared_gate: true,
+            dense_layers: dense_layers(fields, layers)?,
+            ..experts(fields, fields.size("num_experts")?, fields.size("moe_intermediate_size")?)?
+        }),
     };
     let mut config = DecoderConfig {
         norm: NormKind::RmsOffset,
         biases: attention_biases(fields)?,
         qk_norm: QkNorm::Head,
         attention_gate: true,
-        delta: Some(delta),
-        experts: Some(experts),
+        delta: Some(delta.clone()),
+        experts,
         ..sized
     };
     rotary(&mut config, fields, Some(0.25))?;
@@ -346,9 +349,8 @@ fn qwen_next(fields: &Fields) -> Read {
         .linear("blocks[*].shared_gate", "model.layers.*.mlp.shared_expert_gate")
         .weights("blocks[*].attention.query", both, rows(0))
         .weights("blocks[*].attention.gate", both, rows(width))
-        .linear("blocks[*].delta.input", &layer("in_proj_qkvz"))
-        .linear("blocks[*].delta.rates", &layer("in_proj_ba"))
-        .array("blocks[*].delta.kernel", layer("conv1d.weight"), Layout::Same)
+        .and(if kind == "qwen3_next" { grouped_delta_keys(&delta) } else { delta_keys(&delta) })
+        .array("blocks[*].delta.taps", layer("conv1d.weight"), Layout::Same)
         .array("blocks[*].delta.rate_bias", layer("dt_bias"), Layout::Same)
         .array("blocks[*].delta.log_speed", layer("A_log"), Layout::Same)
         .scale("blocks[*].delta.norm", &layer("norm"))
@@ -356,6 +358,42 @@ fn qwen_next(fields: &Fields) -> Read {
         // Predicts further tokens in training.
         .ignore("mtp.**");
     Ok((config, keys.and(llama_keys())))
+}
+
+/// The names of the inputs of Qwen3.5's linear attention: queries, keys and values are one matrix, one after the other.
+fn delta_keys(delta: &DeltaConfig) -> KeyMap {
+    let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
+    let (keys, values) =
+        (delta.key_heads.saturating_mul(delta.key_dim), delta.value_heads.saturating_mul(delta.value_dim));
+    let of = keys.saturating_mul(2).saturating_add(values);
+    let rows = |start: usize, count: usize| Layout::Rows { start, end: start.saturating_add(count), of };
+    KeyMap::new()
+        .weights("blocks[*].delta.query", &layer("in_proj_qkv"), rows(0, keys))
+        .weights("blocks[*].delta.key", &layer("in_proj_qkv"), rows(keys, keys))
+        .weights("blocks[*].delta.value", &layer("in_proj_qkv"), rows(keys.saturating_mul(2), values))
+        .linear("blocks[*].delta.gate", &layer("in_proj_z"))
+        .linear("blocks[*].delta.write", &layer("in_proj_b"))
+        .linear("blocks[*].delta.forget", &layer("in_proj_a"))
+}
+
+/// The names of the inputs of Qwen3-Next's linear attention, where each head of keys has its rows together.
+fn grouped_delta_keys(delta: &DeltaConfig) -> KeyMap {
+    let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
+    let shared = delta.value_heads.checked_div(delta.key_heads).unwrap_or(1);
+    let (key, values) = (delta.key_dim, shared.saturating_mul(delta.value_dim));
+    let rows = |start: usize, count: usize| Layout::GroupedRows {
+        groups: delta.key_heads,
+        start,
+        end: start.saturating_add(count),
+    };
+    let keys_end = key.saturating_mul(2);
+    KeyMap::new()
+        .weights("blocks[*].delta.query", &layer("in_proj_qkvz"), rows(0, key))
+        .weights("blocks[*].delta.key", &layer("in_proj_qkvz"), rows(key, key))
+        .weights("blocks[*].delta.value", &layer("in_proj_qkvz"), rows(keys_end, values))
+        .weights("blocks[*].delta.gate", &layer("in_proj_qkvz"), rows(keys_end.saturating_add(values), values))
+        .weights("blocks[*].delta.write", &layer("in_proj_ba"), rows(0, shared))
+        .weights("blocks[*].delta.forget", &layer("in_proj_ba"), rows(shared, shared))
 }
 
 /// EXAONE's experts, with the attention of EXAONE 4.
@@ -375,7 +413,7 @@ fn exaone(fields: &Fields) -> Read {
     });
     super::llama::exaone_windows(&mut config, fields)?;
     let correction = "model.layers.*.mlp.e_score_correction_bias";
-    let keys = KeyMap::new().array("blocks[*].experts.correction", correction, Layout::Row);
+    let keys = KeyMap::new().array("blocks[*].experts.correction", correction, Layout::Same);
     Ok((config, keys.and(grouped_keys()).ignore("mtp.**").and(llama_keys())))
 }
 
@@ -483,7 +521,7 @@ fn sarvam_keys(config: &DecoderConfig) -> KeyMap {
         .linear("blocks[*].attention.out", "model.layers.*.attention.dense")
         .scale("blocks[*].attention.query_norm", "model.layers.*.attention.query_layernorm")
         .scale("blocks[*].attention.key_norm", "model.layers.*.attention.key_layernorm")
-        .array("blocks[*].experts.correction", "model.layers.*.mlp.gate.expert_bias", Layout::Row)
+        .array("blocks[*].experts.correction", "model.layers.*.mlp.gate.expert_bias", Layout::Same)
         .tied("lm_head.weight", "model.word_embeddings.weight")
 }
 

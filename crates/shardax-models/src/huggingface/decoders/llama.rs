@@ -308,7 +308,7 @@ fn lfm2(fields: &Fields) -> Read {
         .scale("blocks[*].attention.query_norm", &layer("self_attn.q_layernorm"))
         .scale("blocks[*].attention.key_norm", &layer("self_attn.k_layernorm"))
         .linear("blocks[*].conv.input", &layer("conv.in_proj"))
-        .array("blocks[*].conv.kernel", layer("conv.conv.weight"), Layout::Same)
+        .array("blocks[*].conv.taps", layer("conv.conv.weight"), Layout::Same)
         .array("blocks[*].conv.bias", layer("conv.conv.bias"), Layout::Same)
         .linear("blocks[*].conv.out", &layer("conv.out_proj"))
         .linear("blocks[*].mlp.gate", &layer("feed_forward.w1"))

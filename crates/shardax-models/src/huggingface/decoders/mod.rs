@@ -45,12 +45,15 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["mpt"], bloom::mpt),
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
     (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe"], experts::read),
-    (&["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text", "qwen3_next"], experts::read),
+    (
+        &["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text", "qwen3_next", "qwen3_5_text"],
+        experts::read,
+    ),
     (&["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla"], latent::read),
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
-const WRAPPERS: [&str; 13] = [
+const WRAPPERS: [&str; 14] = [
     "gemma3",
     "mistral3",
     "llava",
@@ -63,6 +66,7 @@ const WRAPPERS: [&str; 13] = [
     "aya_vision",
     "smolvlm",
     "idefics3",
+    "qwen3_5",
     "llama4",
 ];
 
@@ -115,7 +119,8 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
     if fields.has("tie_word_embeddings") {
         config.tie_embeddings = fields.flag("tie_word_embeddings")?;
     }
-    if !matches!(kind.as_str(), "gemma3_text" | "qwen2_vl_text" | "qwen2_5_vl_text" | "qwen3_vl_text") {
+    if !matches!(kind.as_str(), "gemma3_text" | "qwen2_vl_text" | "qwen2_5_vl_text" | "qwen3_vl_text" | "qwen3_5_text")
+    {
         // The classes of these models compute logits without the factors of the text's class.
         (config.logits_scale, config.logits_soft_cap) = (None, None);
     }
