@@ -237,7 +237,12 @@ pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike
         shape[axis] = count;
         let values = super::convert(&values, x.dtype(), x.weak_type()).broadcast_to(&shape);
         values.check()?;
-        let places = if single { vec![places[0]; count] } else { places };
+        if single {
+            let [before, after] = [(0, places[0]), (places[0], n)].map(|(a, b)| lax::slice_in_dim(&x, a, b, axis));
+            let mut parts = vec![before, values, after];
+            parts.retain(|part| part.shape()[axis] > 0);
+            return Ok(if parts.is_empty() { x } else { lax::concatenate(&parts, axis) });
+        }
         let mut order: Vec<usize> = (0..count).collect();
         order.sort_by_key(|&i| places[i]);
         let (mut parts, mut done) = (Vec::new(), 0);
