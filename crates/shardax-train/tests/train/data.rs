@@ -371,6 +371,7 @@ fn tables_of_numbers() -> Result<()> {
         csv(folder.write("few.csv", "a,b\n1,2\n3\n")),
         &["few.csv line 3, at byte 8: it has 1 columns, but the first line names 2"],
     );
+    fails(csv(folder.write("empty.csv", "")), &["empty.csv line 1, at byte 0: there is no line of column names"]);
     fails(csv(folder.write("odd.csv", "a,b\n1,x\n")), &["odd.csv line 2, at byte 4: \"x\", of \"b\", is not a number"]);
     fails(csv(folder.write("twice.csv", "a,a\n1,2\n")), &["two columns are called \"a\""]);
     let gaps = folder.write("gaps.csv", "a,b,c\n1,,x\n2,NA,y\n3,4,z\n");

@@ -185,7 +185,7 @@ fn positions_of_large_arrays_are_int64() -> Result<()> {
         jit(f).lower(shape_dtype_struct(&[n], DType::I8)).map(|lowered| lowered.as_text().to_owned())
     };
     type F = fn(Array) -> Array;
-    let functions: [F; 8] = [
+    let functions: [F; 9] = [
         |x| x.at(-1).set(7),
         |x| x.at(5).set(7),
         |x| x.at(s![1..;5]).set(7),
@@ -194,14 +194,64 @@ fn positions_of_large_arrays_are_int64() -> Result<()> {
         |x| x.argmax(0),
         |x| x.equal(0).sum(..),
         |x| x.searchsorted(array(3i8)),
+        |x| concatenate(&[x.clone(), x], 0).searchsorted(array(3i8)),
     ];
     for (i, f) in functions.into_iter().enumerate() {
         let text = text(f)?;
         assert!(text.contains("i64>"), "function {i}: {text}");
+        // Bisection begins with the largest power of two, which was negative in int32.
+        let steps = text.lines().filter(|line| line.contains("stablehlo.compare")).count();
+        assert!(i < 7 || steps > 32, "function {i}: {steps} comparisons");
         let int32 = text.lines().find(|line| line.contains("tensor<i32>") && !line.contains("convert"));
         assert!(int32.is_none(), "function {i}: {int32:?}");
     }
     Ok(())
+}
+
+/// Functions whose programs list all coefficients; collectives list the indices of a mapped axis.
+const UNROLLED: [&str; 3] = ["linalg::poly", "numpy::polyder", "numpy::polyint"];
+
+/// Every function of the table, traced for arrays of more elements than int32 counts: its program numbers no elements in int32.
+#[test]
+fn functions_number_large_arrays_in_int64() {
+    setup();
+    let n: usize = (1 << 31) + 1;
+    let only = std::env::var("SHARDAX_TEST_LARGE_ONLY").ok();
+    let every = if std::env::var_os("SHARDAX_TEST_LARGE").is_some() || only.is_some() { 1 } else { 7 };
+    let (mut count, mut failures) = (0, Vec::new());
+    for (t, (name, call)) in TABLE.iter().enumerate() {
+        if only.as_ref().map_or(!t.is_multiple_of(every), |only| !name.contains(only)) {
+            continue;
+        }
+        if UNROLLED.contains(name) || name.starts_with("spmd::") {
+            continue;
+        }
+        for dtype in [DType::I8, DType::F32] {
+            let f = move |x: Array, y: Array, mask: Array| {
+                let (places, key) = (array([0, 1]), random::key(0));
+                call(&Case { x, y, mask, places, key, dtype: DType::F32, i: 0, n: 2, f: 0.5 })
+            };
+            let [x, y, mask] = [dtype, dtype, DType::Bool].map(|dtype| shape_dtype_struct(&[n], dtype));
+            let lower = || jit(f).lower((x, y, mask)).map(|lowered| lowered.as_text().to_owned());
+            let text = match catch_unwind(AssertUnwindSafe(lower)) {
+                Ok(Ok(text)) => text,
+                Ok(Err(_)) => continue,
+                Err(_) => {
+                    failures.push(format!("{name} of {dtype} panicked"));
+                    continue;
+                }
+            };
+            count += 1;
+            let numbers = |line: &&str| line.contains("stablehlo.iota") && line.contains(&format!("{n}xi32>"));
+            let counts =
+                |line: &&str| line.contains("stablehlo.reduce(") && line.contains(&format!("(tensor<{n}xi32>"));
+            if let Some(line) = text.lines().find(|line| numbers(line) || counts(line)) {
+                failures.push(format!("{name} of {dtype}: {}", line.trim()));
+            }
+        }
+    }
+    eprintln!("positions of large arrays: {count} programs");
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
 /// The ranks of the slice that `cargo test` runs; with `SHARDAX_TEST_RANKS=all` all.

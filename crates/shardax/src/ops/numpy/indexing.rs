@@ -377,9 +377,10 @@ impl Array {
 fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
     let n = sorted.shape()[0];
     let mut count = super::filled(values.shape(), Scalar::Int(0), DType::of_indices(&[n]));
-    let mut step = if n == 0 { 0 } else { 1 << n.ilog2() };
+    // More than 2³¹ elements need 64 bits.
+    let mut step: i64 = if n == 0 { 0 } else { 1 << n.ilog2() };
     while step > 0 {
-        let more = &count + step;
+        let more = &count + Array::literal(Scalar::Int(step.into()), count.dtype(), true);
         let probe = sorted.get(&more - 1);
         let mut before = if or_equal { probe.less_equal(values) } else { probe.less(values) };
         if values.dtype().is_float() {

@@ -32,15 +32,17 @@ pub(crate) fn size_or_count(name: &str, given: Option<usize>, count: impl FnOnce
     }
 }
 
-/// The indices of the first `size` nonzero elements in the flat array, ascending, int32. If there are fewer, `fill_value` follows.
-pub(super) fn places(x: &Array, size: usize, fill_value: i32) -> Result<Array> {
+/// The indices of the first `size` nonzero elements in the flat array, ascending, int32, or int64 if int32 cannot count the elements. If
+/// there are fewer, `fill_value` follows.
+pub(super) fn places(x: &Array, size: usize, fill_value: i64) -> Result<Array> {
     let args = [if x.dtype() == DType::Bool { x.ravel() } else { x.ravel().not_equal(0) }];
     composite1("flatnonzero", (size, fill_value), &args, |&(size, fill_value), args| {
         let n = args[0].size();
-        let dtype = DType::of_indices(&[n]);
+        let dtype = DType::of_indices(&[n, size]);
         let before = args[0].astype(dtype).cumsum(0);
         // The k-th nonzero element is where the count reaches k.
         let index = before.searchsorted(lax::iota(dtype, &[size], 0) + 1);
+        let fill_value = Array::literal(Scalar::Int(fill_value.into()), dtype, false);
         Ok(vec![where_(index.less(n), index, fill_value)])
     })
 }

@@ -86,6 +86,7 @@ impl UniqueOptions {
             }
         };
         let n = lines.shape()[0];
+        let dtype = DType::of_indices(&[n]);
         if lines.size() == 0 {
             let size = size.unwrap_or(0);
             if size > 0 && self.fill_value.is_none() {
@@ -113,7 +114,7 @@ impl UniqueOptions {
         let is_first = mark_first(&sorted, self.equal_nan)?;
         let size = size_or_count("unique", size, || super::count_nonzero(&is_first, ..))?;
         let starts = places(&is_first, size, 0)?;
-        let is_entry = lax::iota(DType::I32, &[size], 0).less(super::count_nonzero(&is_first, ..));
+        let is_entry = lax::iota(DType::of_indices(&[size]), &[size], 0).less(super::count_nonzero(&is_first, ..));
         let mut values = sorted.get(&starts);
         if let Some(fill) = &self.fill_value {
             fill.check()?;
@@ -127,10 +128,10 @@ impl UniqueOptions {
                 lax::reshape(&values, &shape).moveaxis(0, axis as i32)
             }
         };
-        let rank = is_first.astype(DType::I32).cumsum(0) - 1;
+        let rank = is_first.astype(dtype).cumsum(0) - 1;
         let inverse = zero_indices(n).at(&order).set(rank);
         // A run of equal entries ends where the next run starts.
-        let ends = places(&is_first, size + 1, n as i32)?;
+        let ends = places(&is_first, size + 1, n as i64)?;
         let counts = lax::slice_in_dim(&ends, 1, size + 1, 0usize) - lax::slice_in_dim(&ends, 0, size, 0usize);
         let inverse_indices = if axis.is_some() { inverse } else { lax::reshape(&inverse, x.shape()) };
         Ok(Unique { values, indices: order.get(&starts), inverse_indices, counts })
@@ -253,7 +254,8 @@ pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNu
             keys.iter().rev().cloned().map(crate::ops::primitive::stop_gradient::stop_gradient).collect();
         composite1("lexsort", axis, &keys, |&dimension, keys| {
             // Sorts the positions with the keys; the last key of the list is the first to compare.
-            let places = lax::iota(DType::I32, keys[0].shape(), dimension);
+            let shape = keys[0].shape();
+            let places = lax::iota(DType::of_indices(&shape[dimension..=dimension]), shape, dimension);
             let sort = Sort { operands: keys.len() + 1, dimension, num_keys: keys.len(), is_stable: true };
             Ok(vec![sort.apply(&[keys, &[places]].concat())[keys.len()].clone()])
         })
@@ -332,5 +334,5 @@ pub fn setdiff1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 fn zero_indices(n: usize) -> Array {
-    filled(&[n], Scalar::Int(0), DType::I32)
+    filled(&[n], Scalar::Int(0), DType::of_indices(&[n]))
 }
