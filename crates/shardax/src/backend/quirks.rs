@@ -274,7 +274,7 @@ const TABLE: &[Quirk] = &[
         name: "sums-of-ynnpack",
         platforms: CPU,
         plugin: XLA_CPU,
-        problem: "YNNPACK's sums are one chain of additions, end the process for 15 dimensions or more, and lose terms of products with a constant matrix",
+        problem: "YNNPACK's sums race where several devices first run them, are one chain of additions, end the process for 15 dimensions or more, and lose terms of products with a constant matrix",
         file: "backend/options.rs",
         test: "no_sum_is_left_to_ynnpack",
     },
