@@ -1,5 +1,6 @@
 //! The configurations of BERT and of the encoders with its blocks, and the names of their arrays.
 
+use shardax_nn::Rope;
 use shardax_nn::prelude::*;
 
 use super::bert::{Bert, BertConfig, BertHead, DISTANCE_GROUPS, make};
@@ -49,7 +50,18 @@ impl Pretrained for Bert {
 
 fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     let is_distilled = kind == "distilbert";
-    let named = |name: &'static str, distilled: &'static str| if is_distilled { distilled } else { name };
+    let is_older_nomic = kind == "nomic_bert" && fields.has("n_embd");
+    if is_older_nomic {
+        check_older_nomic(fields)?;
+    }
+    let named = |name: &'static str, distilled: &'static str| match name {
+        "hidden_size" if is_older_nomic => "n_embd",
+        "intermediate_size" if is_older_nomic => "n_inner",
+        "num_hidden_layers" if is_older_nomic => "n_layer",
+        "num_attention_heads" if is_older_nomic => "n_head",
+        _ if is_distilled => distilled,
+        name => name,
+    };
     // The functions after the first layers of heads, of which some classes have one whatever the blocks have.
     let class_activation = match kind {
         "distilbert" => Some(Activation::Relu),
@@ -91,13 +103,20 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
             "gte" => fields.number("type_vocab_size")? as usize,
             _ => fields.size("type_vocab_size")?,
         },
-        layer_norm_eps: if is_distilled { 1e-12 } else { fields.number("layer_norm_eps")? },
+        layer_norm_eps: match is_distilled {
+            true => 1e-12,
+            false => fields.number(if is_older_nomic { "layer_norm_epsilon" } else { "layer_norm_eps" })?,
+        },
         hidden_act,
         is_gated: is_rotary,
         attention_bias: kind != "nomic_bert",
         mlp_bias: !is_rotary,
         mlp_out_bias: kind != "nomic_bert",
-        rope: if is_rotary { Some(rope(fields, features / heads, None)?) } else { None },
+        rope: match is_rotary {
+            true if is_older_nomic => Some(Rope::new(fields.number("rotary_emb_base")?)),
+            true => Some(rope(fields, features / heads, None)?),
+            false => None,
+        },
         has_distances: kind == "mpnet",
         head_act: match kind {
             "bert" | "distilbert" | "albert" | "nomic_bert" => hidden_act,
@@ -113,11 +132,55 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     if head == BertHead::MaskedTokens && !is_tied {
         return Err(fields.error("field `tie_word_embeddings` is false, and this model's last layer is its table"));
     }
+    if kind == "albert" {
+        // Fields of the first versions, which no class reads.
+        fields.skip(&["down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks", "layers_to_keep"]);
+    }
     if is_distilled {
         // Sines are the first values of the table, which the files hold.
         fields.skip(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"]);
     }
     Ok(read)
+}
+
+/// Fails for fields of nomic-embed's own code with other values than the published models have, for which its class in
+/// transformers is made.
+fn check_older_nomic(fields: &Fields) -> Result<()> {
+    const OFF: [&str; 10] = [
+        "causal",
+        "mlp_fc1_bias",
+        "mlp_fc2_bias",
+        "parallel_block",
+        "prenorm",
+        "qkv_proj_bias",
+        "rotary_emb_interleaved",
+        "rotary_scaling_factor",
+        "scale_attn_by_inverse_layer_idx",
+        "use_rms_norm",
+    ];
+    let is_off = |value: &serde_json::Value| value.is_null() || value.as_bool() == Some(false);
+    for name in OFF {
+        if let Some(value) = fields.value(name).filter(|value| !is_off(value)) {
+            return Err(fields.error(format!("field `{name}` is {value}, which this model does not have")));
+        }
+    }
+    match fields.text_opt("activation_function")? {
+        None | Some("swiglu") => {}
+        Some(other) => return Err(fields.error(format!("the activation {other:?} is not known"))),
+    }
+    if fields.number_or("rotary_emb_fraction", 1.0)? != 1.0 {
+        return Err(fields.error("field `rotary_emb_fraction` is not 1"));
+    }
+    // Ways of computing the same, and lengths.
+    fields.skip(&["dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "max_trained_positions", "n_positions"]);
+    fields.skip(&[
+        "pad_vocab_size_multiple",
+        "parallel_block_tied_norm",
+        "reorder_and_upcast_attn",
+        "rotary_emb_scale_base",
+    ]);
+    fields.skip(&["use_flash_attn", "use_xentropy", "scale_attn_weights"]);
+    Ok(())
 }
 
 /// The block of each of ALBERT's layers: layers of a group have the same blocks, which are applied one after the other.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use shardax_models::{Config, Decoder, Pretrained};
+use shardax_models::{Bert, Config, Decoder, Pretrained};
 use shardax_nn::prelude::*;
 
 use super::common::fails;
@@ -214,6 +214,33 @@ fn published_configurations_load_or_say_why() -> Result<()> {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     let missing: Vec<&str> = rows.iter().map(String::as_str).filter(|row| !PAGE.contains(*row)).collect();
     assert!(missing.is_empty(), "docs/models.md should have:\n{}", missing.join("\n"));
+    Ok(())
+}
+
+/// Configurations of encoders with fields of their first versions.
+#[test]
+fn configurations_of_encoders_load_or_say_why() -> Result<()> {
+    let read = |text: &str| Bert::read(&Config::from_json(text)?).map(|(config, _)| config);
+    let albert = read(
+        r#"{"model_type": "albert", "architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0,
+        "classifier_dropout_prob": 0.1, "down_scale_factor": 1, "embedding_size": 128, "gap_size": 0, "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0, "hidden_size": 768, "initializer_range": 0.02, "inner_group_num": 1, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "net_structure_type": 0, "num_attention_heads": 12,
+        "num_hidden_groups": 1, "num_hidden_layers": 12, "num_memory_blocks": 0, "type_vocab_size": 2, "vocab_size": 30000}"#,
+    )?;
+    assert_eq!((albert.num_hidden_layers, albert.block_order.len(), albert.embedding_size), (1, 12, 128));
+    let nomic = r#"{"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "activation_function": "swiglu",
+        "attn_pdrop": 0.0, "causal": false, "dense_seq_output": true, "embd_pdrop": 0.0, "fused_bias_fc": true,
+        "fused_dropout_add_ln": true, "initializer_range": 0.02, "layer_norm_epsilon": 1e-12, "max_trained_positions": 2048,
+        "mlp_fc1_bias": false, "mlp_fc2_bias": false, "n_embd": 384, "n_head": 12, "n_inner": 1536, "n_layer": 6,
+        "n_positions": 8192, "pad_vocab_size_multiple": 64, "parallel_block": false, "prenorm": false, "qkv_proj_bias": false,
+        "resid_pdrop": 0.0, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": false,
+        "rotary_scaling_factor": null, "scale_attn_weights": true, "summary_type": "cls_index", "type_vocab_size": 2,
+        "use_flash_attn": true, "use_rms_norm": false, "use_xentropy": true, "vocab_size": 30528}"#;
+    let small = read(nomic)?;
+    assert_eq!((small.hidden_size, small.num_hidden_layers, small.intermediate_size), (384, 6, 1536));
+    fails(read(&nomic.replace("\"prenorm\": false", "\"prenorm\": true")), &["field `prenorm` is true"]);
+    fails(read(r#"{"model_type": "mpnet", "relative_attention_num_buckets": 16}"#), &["must be 32"]);
     Ok(())
 }
 
