@@ -117,9 +117,9 @@ impl Adapter {
         for path in self.layers.keys() {
             let Some(kernel) = kernels.get(path) else { return Err(no_layer(path).at(location)) };
             let (None, [inputs, outputs]) = sizes(path, kernel.shape()) else {
-                let what =
+                let message =
                     format!("the layer {path:?} is of several experts, whose columns have no lengths in adapters");
-                return Err(value_error(what, "adapt other layers, such as those of attention").at(location));
+                return Err(value_error(message, "adapt other layers, such as those of attention").at(location));
             };
             let lengths = column_lengths(&kernel.reshape([inputs, outputs]));
             self.magnitudes.insert(path.clone(), lengths.into());

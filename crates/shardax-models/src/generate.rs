@@ -131,31 +131,36 @@ impl GenerateOptions {
 
     pub(crate) fn check(&self) -> Result<()> {
         // These numbers become operands of a compiled program, where they could only give NaN.
-        let fail = |what: String, help: &str| Err(value_error(what, help));
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return fail(format!("the temperature is {}", self.temperature), "give a finite number of at least 0");
+            return Err(value_error(
+                format!("the temperature is {}", self.temperature),
+                "pass a finite number of at least 0",
+            ));
         }
         if self.top_k == Some(0) {
-            return fail("top_k is 0, which leaves no token".to_owned(), "give at least 1");
+            return Err(value_error("top_k is 0, which leaves no token".to_owned(), "pass at least 1"));
         }
         if self.no_repeat_ngram == Some(0) {
-            return fail("no_repeat_ngram is 0, which leaves no token".to_owned(), "give at least 1");
+            return Err(value_error("no_repeat_ngram is 0, which leaves no token".to_owned(), "pass at least 1"));
         }
         if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
-            return fail(format!("the repetition penalty is {}", self.repetition_penalty), "give a positive number");
+            return Err(value_error(
+                format!("the repetition penalty is {}", self.repetition_penalty),
+                "pass a positive number",
+            ));
         }
         if let Some(penalty) =
             [self.presence_penalty, self.frequency_penalty].iter().find(|penalty| !penalty.is_finite())
         {
-            return fail(format!("a penalty is {penalty}"), "give a finite number");
+            return Err(value_error(format!("a penalty is {penalty}"), "pass a finite number"));
         }
         if let Some(p) = self.min_p.filter(|p| !(0.0..=1.0).contains(p)) {
-            return fail(format!("min_p is {p}"), "give a probability from 0 to 1");
+            return Err(value_error(format!("min_p is {p}"), "pass a probability from 0 to 1"));
         }
-        match self.top_p {
-            Some(p) if !(p > 0.0 && p <= 1.0) => fail(format!("top_p is {p}"), "give a probability above 0, at most 1"),
-            _ => Ok(()),
+        if let Some(p) = self.top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
+            return Err(value_error(format!("top_p is {p}"), "pass a probability above 0, at most 1"));
         }
+        Ok(())
     }
 }
 
@@ -260,8 +265,8 @@ fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &Generat
         return Err(value_error(format!("prompt {at} is empty"), "begin with the token that starts texts"));
     }
     let vocabulary = shapes.embed.embedding.shape().first().copied().unwrap_or(0);
-    let is_known = |token: &i32| usize::try_from(*token).is_ok_and(|token| token < vocabulary);
-    if let Some(token) = prompts.iter().flatten().find(|token| !is_known(token)) {
+    let mut tokens = prompts.iter().flatten();
+    if let Some(token) = tokens.find(|token| !usize::try_from(**token).is_ok_and(|token| token < vocabulary)) {
         let message = format!("a prompt has the token {token}, and the model knows {vocabulary} tokens");
         return Err(value_error(message, "encode the prompt with the model's own tokenizer"));
     }

@@ -102,17 +102,17 @@ impl Fields<'_> {
     }
 
     fn size(&self, name: &str) -> Result<Option<usize>> {
-        let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
-        self.get(name).map(|value| size(value).ok_or_else(|| self.error(name, "and not a size"))).transpose()
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let size = value.as_u64().and_then(|size| usize::try_from(size).ok());
+        size.map(Some).ok_or_else(|| self.error(name, "and not a size"))
     }
 
     /// A token or a list of tokens.
     fn tokens(&self, name: &str) -> Result<Vec<i32>> {
-        let token = |value: &Value| value.as_i64().and_then(|id| i32::try_from(id).ok());
         let tokens = match self.get(name) {
             None => Some(Vec::new()),
-            Some(Value::Array(list)) => list.iter().map(token).collect(),
-            Some(value) => token(value).map(|token| vec![token]),
+            Some(Value::Array(list)) => list.iter().map(as_token).collect(),
+            Some(value) => as_token(value).map(|token| vec![token]),
         };
         tokens.ok_or_else(|| self.error(name, "and not a token or a list of tokens"))
     }
@@ -162,4 +162,8 @@ impl Fields<'_> {
         options.check()?;
         Ok(options)
     }
+}
+
+fn as_token(value: &Value) -> Option<i32> {
+    value.as_i64().and_then(|id| i32::try_from(id).ok())
 }

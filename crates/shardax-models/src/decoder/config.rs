@@ -433,14 +433,14 @@ impl DecoderConfig {
             return Err(value_error(format!("a decoder's {name} must be positive, got 0"), "give a positive size"));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
-            let what = format!("kv_heads ({}) does not divide heads ({})", self.kv_heads, self.heads);
-            return Err(value_error(what, "each head of keys serves as many heads of queries"));
+            let message = format!("kv_heads ({}) does not divide heads ({})", self.kv_heads, self.heads);
+            return Err(value_error(message, "each head of keys serves as many heads of queries"));
         }
         if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim }) = &self.latent {
             let sizes = [query_rank.unwrap_or(1), *rank, *key_dim, *rope_dim, *value_dim];
             if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
-                let what = format!("{:?} with positions {:?} makes no attention", self.latent, self.positions);
-                return Err(value_error(what, "give positive sizes, an even rope_dim, and rotary positions"));
+                let message = format!("{:?} with positions {:?} makes no attention", self.latent, self.positions);
+                return Err(value_error(message, "give positive sizes, an even rope_dim, and rotary positions"));
             }
         }
         if let Some((name, a, b)) = self.extents().into_iter().find(|(_, a, b)| product(&[*a, *b, 8]).is_none()) {
@@ -454,21 +454,22 @@ impl DecoderConfig {
             ("conv.layers", self.conv.as_ref().map_or(0, |conv| conv.layers.len())),
         ] {
             if count > 0 && count != self.layers {
-                let what = format!("{name} has {count} entries for {} layers", self.layers);
-                return Err(value_error(what, "give one for each layer, or none at all"));
+                let message = format!("{name} has {count} entries for {} layers", self.layers);
+                return Err(value_error(message, "give one for each layer, or none at all"));
             }
         }
         if let Some(ExpertsConfig { count, per_token, hidden, .. }) = &self.experts
             && (*hidden == 0 || *per_token == 0 || per_token > count)
         {
-            let what = format!("{per_token} of {count} experts of {hidden} features do not fit each other");
-            return Err(value_error(what, "give experts of 1 or more features, and as many of a token or more"));
+            let message = format!("{per_token} of {count} experts of {hidden} features do not fit each other");
+            return Err(value_error(message, "give experts of 1 or more features, and as many of a token or more"));
         }
         if let Positions::Learned(length) = self.positions
             && self.first_position >= length
         {
-            let what = format!("a table of {length} positions has none from first_position {} on", self.first_position);
-            return Err(value_error(what, "give a longer table"));
+            let message =
+                format!("a table of {length} positions has none from first_position {} on", self.first_position);
+            return Err(value_error(message, "give a longer table"));
         }
         if self.experts.as_ref().is_some_and(|experts| experts.weighs_inputs && experts.capacity_factor.is_some()) {
             let what = "experts with weighs_inputs have a capacity, and weights of inputs need experts without one";
@@ -496,16 +497,16 @@ impl DecoderConfig {
             return Err(value_error("a window of 0 positions sees nothing", "give a window of 1 or more, or None"));
         }
         if self.scan_layers && !self.is_uniform() {
-            let what = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
-            return Err(value_error(what, "set scan_layers to false, or make all layers equal"));
+            let message = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
+            return Err(value_error(message, "set scan_layers to false, or make all layers equal"));
         }
         if self.sum_norms && (self.pre_norms || self.post_norms || self.parallel) {
-            let what = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms or parallel is set too";
-            return Err(value_error(what, "set the other fields to false"));
+            let message = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms or parallel is set too";
+            return Err(value_error(message, "set the other fields to false"));
         }
         if self.qk_norm != QkNorm::None && self.norm == NormKind::LayerOffset {
-            let what = "norms of queries and keys have no offset, and norm is NormKind::LayerOffset";
-            return Err(value_error(what, "set qk_norm to QkNorm::None, or choose another kind of norm"));
+            let message = "norms of queries and keys have no offset, and norm is NormKind::LayerOffset";
+            return Err(value_error(message, "set qk_norm to QkNorm::None, or choose another kind of norm"));
         }
         if self.qk_norm == QkNorm::EachHead && !matches!(self.norm, NormKind::Layer | NormKind::LayerScale) {
             return Err(value_error(
@@ -520,8 +521,8 @@ impl DecoderConfig {
             ));
         }
         if self.head_dim % 2 == 1 && matches!(&self.positions, Positions::Rotary(Rope { rotary_dim: None, .. })) {
-            let what = format!("rotary positions need an even head_dim, got {}", self.head_dim);
-            return Err(value_error(what, "choose features and heads that give an even head_dim"));
+            let message = format!("rotary positions need an even head_dim, got {}", self.head_dim);
+            return Err(value_error(message, "choose features and heads that give an even head_dim"));
         }
         Ok(())
     }

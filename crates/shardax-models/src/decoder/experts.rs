@@ -107,8 +107,8 @@ fn grouped(experts: &Stack<Mlp>, x: &Array, (weights, weighs_inputs): (&Array, b
 
     // The place of each choice among the results.
     let rank = order.argsort(0);
-    let own = where_(&is_own, expert, 0);
-    let slot = first_blocks.take(&own, 0) * block as i32 + rank - starts.take(&own, 0);
+    let local_expert = where_(&is_own, expert, 0);
+    let slot = first_blocks.take(&local_expert, 0) * block as i32 + rank - starts.take(&local_expert, 0);
     let outputs = outputs.reshape([blocks * block, features]).take(where_(&is_own, slot, 0), 0);
     let weights = if weighs_inputs { ones_like(&weights) } else { weights };
     let weights = where_(&is_own, weights, 0.0).astype(outputs.dtype());

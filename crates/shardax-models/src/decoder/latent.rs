@@ -121,12 +121,12 @@ impl LatentAttention {
         let query = concatenate(&[of_latent, query.get((Ellipsis, self.key_dim..))], -1);
         let keys = cached.astype(query.dtype()).expand_dims(-2);
         let values = keys.get((Ellipsis, ..self.rank));
-        let seen = location.expand_dims(1).greater_equal(arange(0..length));
-        let seen = match mask {
-            Some(mask) => mask.astype(DType::Bool) & seen,
-            None => seen,
+        let visible = location.expand_dims(1).greater_equal(arange(0..length));
+        let visible = match mask {
+            Some(mask) => mask.astype(DType::Bool) & visible,
+            None => visible,
         };
-        let options = AttentionOptions::new().scale(self.scale).mask(seen);
+        let options = AttentionOptions::new().scale(self.scale).mask(visible);
         let attended = options.dot_product_attention(query, keys, values);
         let y = self.out.forward(einsum("...qhr,rhd->...qhd", &[&attended, &value]));
         let y = where_(end.greater(length), f64::NAN, y);

@@ -276,9 +276,9 @@ pub(crate) fn check_tokens(model: &str, table: &Embed, tokens: &Array) -> Result
     // An operation on the tokens would be recorded by an enclosing trace, and its result would have no value.
     match tokens.to_f64_vec()?.into_iter().find(|token| !(0.0..count as f64).contains(token)) {
         Some(token) => {
-            let what =
+            let message =
                 format!("{model}: the token {token}, and the model has the tokens 0 to {}", count.saturating_sub(1));
-            Err(Error::new(ErrorKind::Value, what).help("encode the texts with the tokenizer of this model"))
+            Err(Error::new(ErrorKind::Value, message).help("encode the texts with the tokenizer of this model"))
         }
         None => Ok(()),
     }

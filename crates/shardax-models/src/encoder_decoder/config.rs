@@ -127,8 +127,8 @@ impl EncoderDecoderConfig {
         if let Some(heads) =
             heads.iter().find(|heads| self.head_dim.is_none() && !self.features.is_multiple_of(**heads))
         {
-            let what = format!("heads ({heads}) do not divide features ({})", self.features);
-            return Err(value_error(what, "set head_dim, or give heads that divide the features"));
+            let message = format!("heads ({heads}) do not divide features ({})", self.features);
+            return Err(value_error(message, "set head_dim, or give heads that divide the features"));
         }
         if let Some((name, a, b)) =
             self.extents().into_iter().find(|(_, a, b)| a.checked_mul(*b).is_none_or(|n| n > isize::MAX as usize / 8))
@@ -139,8 +139,8 @@ impl EncoderDecoderConfig {
             EncoderDecoderPositions::Relative { buckets, max_distance, .. }
                 if buckets < 4 || buckets % 2 == 1 || max_distance <= buckets / 2 =>
             {
-                let what = format!("{buckets} buckets do not divide distances up to {max_distance}");
-                Err(value_error(what, "give an even number of at least 4, and a distance of more than half of it"))
+                let message = format!("{buckets} buckets do not divide distances up to {max_distance}");
+                Err(value_error(message, "give an even number of at least 4, and a distance of more than half of it"))
             }
             EncoderDecoderPositions::Relative { .. } | EncoderDecoderPositions::Sines { .. }
                 if self.mel_bins.is_some() =>
@@ -157,14 +157,13 @@ impl EncoderDecoderConfig {
             EncoderDecoderPositions::Learned { encoder, decoder } => (encoder, decoder),
             EncoderDecoderPositions::Relative { .. } | EncoderDecoderPositions::Sines { .. } => (0, 0),
         };
-        let wide = |side: &Side| side.heads.saturating_mul(self.head_dim(side));
         let mut matrices = vec![
             ("token table", self.vocab_size, self.features),
             ("position table", encoder.max(decoder), self.features),
             ("kernel of sound", self.mel_bins.unwrap_or(0), self.features),
         ];
         for side in [&self.encoder, &self.decoder] {
-            matrices.push(("query kernel", wide(side), self.features));
+            matrices.push(("query kernel", side.heads.saturating_mul(self.head_dim(side)), self.features));
             matrices.push(("MLP kernel", side.hidden, self.features));
         }
         matrices

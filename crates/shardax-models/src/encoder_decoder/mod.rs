@@ -333,7 +333,6 @@ impl Stage {
     #[track_caller]
     fn new(config: &EncoderDecoderConfig, side: &Side, is_decoder: bool, rngs: &mut Rngs) -> Stage {
         let features = config.features;
-        let norm = |rngs: &mut Rngs| Norm::new(config.norm, features, config.epsilon, rngs);
         let mut distances_of_layer = None;
         let mut sines = None;
         let (positions, distances) = match config.positions {
@@ -353,30 +352,20 @@ impl Stage {
                 (None, Some(Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)))
             }
         };
-        let attention = |is_causal: bool, rngs: &mut Rngs| {
-            let builder = attention(side.heads, features).qkv_features(side.heads * config.head_dim(side));
-            let builder = config.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
-            let mut layer = builder.is_causal(is_causal).use_bias(config.biases).build(rngs);
-            if !config.key_biases {
-                // A bias of keys would add the same number to all scores of a query.
-                layer.key.bias = None;
-            }
-            layer
-        };
         let blocks = (0..side.layers).map(|_| Block {
-            norm: norm(rngs),
-            attention: attention(is_decoder, rngs),
+            norm: config.new_norm(rngs),
+            attention: config.new_attention(side, is_decoder, rngs),
             distances: distances_of_layer
                 .map(|buckets| Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)),
-            cross_norm: is_decoder.then(|| norm(rngs)),
-            cross: is_decoder.then(|| attention(false, rngs)),
-            mlp_norm: norm(rngs),
+            cross_norm: is_decoder.then(|| config.new_norm(rngs)),
+            cross: is_decoder.then(|| config.new_attention(side, false, rngs)),
+            mlp_norm: config.new_norm(rngs),
             mlp: Mlp::new(features, side.hidden, config.activation, config.gated, config.biases, rngs),
             sum_norms: config.sum_norms,
         });
         let blocks = blocks.collect();
-        let last_norm = if config.final_norm { norm(rngs) } else { Norm::Identity };
-        let embedding_norm = config.embedding_norm.then(|| norm(rngs));
+        let last_norm = if config.final_norm { config.new_norm(rngs) } else { Norm::Identity };
+        let embedding_norm = config.embedding_norm.then(|| config.new_norm(rngs));
         let first_position = config.first_position;
         Stage { positions, first_position, sines, embedding_norm, distances, blocks, norm: last_norm }
     }
@@ -385,13 +374,13 @@ impl Stage {
     #[track_caller]
     fn positioned(&self, x: Array, places: impl FnOnce() -> Array) -> std::result::Result<Array, Array> {
         let tokens = x.get((Ellipsis, 0));
-        let first = self.first_position;
+        let first_position = self.first_position;
         let x = match (&self.positions, &self.sines) {
-            (Some(table), _) => match check_positions("EncoderDecoder", table, first, &tokens) {
-                Ok(()) => x + table.forward(places() + first as i32),
+            (Some(table), _) => match check_positions("EncoderDecoder", table, first_position, &tokens) {
+                Ok(()) => x + table.forward(places() + first_position as i32),
                 Err(error) => return Err(Array::from_error(error, &x)),
             },
-            (None, Some(sines)) => match sines.table(first, &x) {
+            (None, Some(sines)) => match sines.table(first_position, &x) {
                 Ok(table) => &x + table.take(places(), 0).astype(x.dtype()),
                 Err(error) => return Err(Array::from_error(error, &x)),
             },
@@ -419,5 +408,22 @@ impl Sines {
             return Err(value_error(message, "cut the texts: `tokens.get((.., ..length))`"));
         }
         Array::from_vec(positions::sines(first, self.length, features, self.is_inclusive), &[self.length, features])
+    }
+}
+
+impl EncoderDecoderConfig {
+    fn new_norm(&self, rngs: &mut Rngs) -> Norm {
+        Norm::new(self.norm, self.features, self.epsilon, rngs)
+    }
+
+    fn new_attention(&self, side: &Side, is_causal: bool, rngs: &mut Rngs) -> MultiHeadAttention {
+        let builder = attention(side.heads, self.features).qkv_features(side.heads * self.head_dim(side));
+        let builder = self.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
+        let mut layer = builder.is_causal(is_causal).use_bias(self.biases).build(rngs);
+        if !self.key_biases {
+            // A bias of keys would add the same number to all scores of a query.
+            layer.key.bias = None;
+        }
+        layer
     }
 }

@@ -9,14 +9,14 @@ use shardax_nn::prelude::*;
 pub(super) fn groups(distances: usize, count: usize, max_distance: usize) -> Vec<i32> {
     let exact = count / 2;
     let range = (max_distance as f64 / exact as f64).ln() as f32;
-    let group = |distance: usize| match distance < exact {
+    let groups = (0..distances).map(|distance| match distance < exact {
         true => distance as i32,
         false => {
             let grown = (distance as f32 / exact as f32).ln() / range * (count - exact) as f32;
             (exact as i32 + grown as i32).min(count as i32 - 1)
         }
-    };
-    (0..distances).map(group).collect()
+    });
+    groups.collect()
 }
 
 /// The bias of each head, `[heads, queries, keys]`, of queries and keys at these places, of which no two are `distances` or
@@ -44,12 +44,13 @@ pub(crate) fn bias(
 pub(super) fn sines(first: usize, length: usize, features: usize, is_inclusive: bool) -> Vec<f32> {
     let half = features / 2;
     let last = if is_inclusive { half.saturating_sub(1) } else { half };
-    let speed = |pair: usize| 10_000f64.powf(-(pair as f64) / last.max(1) as f64);
-    let row = |position: usize| {
-        let angle = move |pair: usize| position as f64 * speed(pair);
-        (0..half).map(move |pair| angle(pair).sin() as f32).chain((0..half).map(move |pair| angle(pair).cos() as f32))
-    };
-    (first..first + length).flat_map(row).collect()
+    let speeds: Vec<f64> = (0..half).map(|pair| 10_000f64.powf(-(pair as f64) / last.max(1) as f64)).collect();
+    let mut rows = Vec::with_capacity(length * 2 * half);
+    for position in first..first + length {
+        rows.extend(speeds.iter().map(|speed| (position as f64 * speed).sin() as f32));
+        rows.extend(speeds.iter().map(|speed| (position as f64 * speed).cos() as f32));
+    }
+    rows
 }
 
 #[cfg(test)]
@@ -57,13 +58,11 @@ mod tests {
     /// The first distance of each group, by `T5Attention._relative_position_bucket` of transformers.
     #[test]
     fn groups_begin_where_those_of_t5_do() {
-        let starts = |count, max_distance| {
-            let groups = super::groups(200, count, max_distance);
+        for (count, expected) in [(16, &BIDIRECTIONAL[..]), (32, &CAUSAL)] {
+            let groups = super::groups(200, count, 128);
             let starts = groups.windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]);
-            starts.map(|(distance, _)| distance + 1).collect::<Vec<_>>()
-        };
-        assert_eq!(starts(16, 128), BIDIRECTIONAL);
-        assert_eq!(starts(32, 128), CAUSAL);
+            assert_eq!(starts.map(|(distance, _)| distance + 1).collect::<Vec<_>>(), expected);
+        }
     }
 
     const BIDIRECTIONAL: [usize; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91];

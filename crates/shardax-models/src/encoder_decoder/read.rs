@@ -93,23 +93,28 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let input = if gated { "wi_1" } else { "wi" };
     let mut keys = KeyMap::new().array("embed.embedding", "shared.weight", Layout::Same).linear("head", "lm_head");
     for (stage, mlp) in [("encoder", 1), ("decoder", 2)] {
-        let part = |layer: usize, name: &str| format!("{stage}.block.*.layer.{layer}.{name}");
+        let layer = format!("{stage}.block.*.layer");
         let block = format!("{stage}.blocks[*]");
         let table = format!("{stage}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
-        keys = attention_keys(keys, &format!("{block}.attention"), &part(0, "SelfAttention"), ["q", "k", "v", "o"])
-            .array(format!("{stage}.distances.embedding"), table, Layout::Same)
-            .array(
-                format!("{block}.distances.embedding"),
-                part(0, "SelfAttention.relative_attention_bias.weight"),
-                Layout::Same,
-            )
-            .scale(&format!("{block}.norm.0"), &part(0, "layer_norm"))
-            .scale(&format!("{block}.mlp_norm.0"), &part(mlp, "layer_norm"))
-            .linear(&format!("{block}.mlp.gate"), &part(mlp, "DenseReluDense.wi_0"))
-            .linear(&format!("{block}.mlp.up"), &part(mlp, &format!("DenseReluDense.{input}")))
-            .linear(&format!("{block}.mlp.down"), &part(mlp, "DenseReluDense.wo"))
-            .scale(&format!("{stage}.norm.0"), &format!("{stage}.final_layer_norm"))
-            .tied(&format!("{stage}.embed_tokens.weight"), "shared.weight");
+        keys = attention_keys(
+            keys,
+            &format!("{block}.attention"),
+            &format!("{layer}.0.SelfAttention"),
+            ["q", "k", "v", "o"],
+        )
+        .array(format!("{stage}.distances.embedding"), table, Layout::Same)
+        .array(
+            format!("{block}.distances.embedding"),
+            format!("{layer}.0.SelfAttention.relative_attention_bias.weight"),
+            Layout::Same,
+        )
+        .scale(&format!("{block}.norm.0"), &format!("{layer}.0.layer_norm"))
+        .scale(&format!("{block}.mlp_norm.0"), &format!("{layer}.{mlp}.layer_norm"))
+        .linear(&format!("{block}.mlp.gate"), &format!("{layer}.{mlp}.DenseReluDense.wi_0"))
+        .linear(&format!("{block}.mlp.up"), &format!("{layer}.{mlp}.DenseReluDense.{input}"))
+        .linear(&format!("{block}.mlp.down"), &format!("{layer}.{mlp}.DenseReluDense.wo"))
+        .scale(&format!("{stage}.norm.0"), &format!("{stage}.final_layer_norm"))
+        .tied(&format!("{stage}.embed_tokens.weight"), "shared.weight");
     }
     let cross = "decoder.block.*.layer.1.EncDecAttention";
     keys = attention_keys(keys, "decoder.blocks[*].cross", cross, ["q", "k", "v", "o"])
@@ -122,17 +127,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
 /// BART, and the models with its blocks: mBART, Marian, Pegasus, and M2M-100 with NLLB.
 fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
-    let side = |layers, heads, hidden| {
-        Ok::<_, Error>(Side {
-            layers: fields.layers(layers)?,
-            heads: fields.size(heads)?,
-            hidden: fields.size(hidden)?,
-        })
-    };
-    let encoder = side("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim")?;
-    let decoder = side("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim")?;
-    fields.divides(("encoder_attention_heads", encoder.heads), ("d_model", features))?;
-    fields.divides(("decoder_attention_heads", decoder.heads), ("d_model", features))?;
+    let (encoder, decoder) = sides(fields, features)?;
     let vocab_size = fields.size("vocab_size")?;
     if kind == "marian" {
         let is_other = fields.size_opt("decoder_vocab_size")?.is_some_and(|size| size != vocab_size);
@@ -187,13 +182,15 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         .array("logits_bias", "final_logits_bias", Layout::Row)
         .linear("head", "lm_head");
     for stage in ["encoder", "decoder"] {
-        let whole = |name: &str| format!("model.{stage}.{name}");
+        let path = format!("model.{stage}");
         keys = side_keys(keys, stage)
-            .norm(&format!("{stage}.embedding_norm.0"), &whole("layernorm_embedding"))
-            .tied(&whole("embed_tokens.weight"), "model.shared.weight");
+            .norm(&format!("{stage}.embedding_norm.0"), &format!("{path}.layernorm_embedding"))
+            .tied(&format!("{path}.embed_tokens.weight"), "model.shared.weight");
         if !is_learned {
             // Sines, which some files have.
-            keys = keys.ignore(&whole("embed_positions.weight")).ignore(&whole("embed_positions.weights"));
+            keys = keys
+                .ignore(&format!("{path}.embed_positions.weight"))
+                .ignore(&format!("{path}.embed_positions.weights"));
         }
     }
     let keys = cross_keys(keys).prefix_alias("model.", "");
@@ -203,27 +200,8 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
 /// The first row of BART's tables of positions that a token has.
 const BART_FIRST_POSITION: usize = 2;
 
-/// The names of an encoder's or decoder's layers.
-fn side_keys(keys: KeyMap, stage: &str) -> KeyMap {
-    let part = |name: &str| format!("model.{stage}.layers.*.{name}");
-    let block = format!("{stage}.blocks[*]");
-    attention_keys(keys, &format!("{block}.attention"), &part("self_attn"), PROJECTIONS)
-        .array(format!("{stage}.positions.embedding"), format!("model.{stage}.embed_positions.weight"), Layout::Same)
-        .norm(&format!("{block}.norm.0"), &part("self_attn_layer_norm"))
-        .norm(&format!("{block}.mlp_norm.0"), &part("final_layer_norm"))
-        .linear(&format!("{block}.mlp.up"), &part("fc1"))
-        .linear(&format!("{block}.mlp.down"), &part("fc2"))
-        .norm(&format!("{stage}.norm.0"), &format!("model.{stage}.layer_norm"))
-}
-
-/// The names of a decoder's attention to the encoded input.
-fn cross_keys(keys: KeyMap) -> KeyMap {
-    attention_keys(keys, "decoder.blocks[*].cross", "model.decoder.layers.*.encoder_attn", PROJECTIONS)
-        .norm("decoder.blocks[*].cross_norm.0", "model.decoder.layers.*.encoder_attn_layer_norm")
-}
-
-fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
-    let features = fields.size("d_model")?;
+/// The sizes of the encoder and of the decoder, under BART's names.
+fn sides(fields: &Fields, features: usize) -> Result<(Side, Side)> {
     let encoder = Side {
         layers: fields.layers("encoder_layers")?,
         heads: fields.size("encoder_attention_heads")?,
@@ -236,6 +214,31 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     };
     fields.divides(("encoder_attention_heads", encoder.heads), ("d_model", features))?;
     fields.divides(("decoder_attention_heads", decoder.heads), ("d_model", features))?;
+    Ok((encoder, decoder))
+}
+
+/// The names of an encoder's or decoder's layers.
+fn side_keys(keys: KeyMap, stage: &str) -> KeyMap {
+    let layer = format!("model.{stage}.layers.*");
+    let block = format!("{stage}.blocks[*]");
+    attention_keys(keys, &format!("{block}.attention"), &format!("{layer}.self_attn"), PROJECTIONS)
+        .array(format!("{stage}.positions.embedding"), format!("model.{stage}.embed_positions.weight"), Layout::Same)
+        .norm(&format!("{block}.norm.0"), &format!("{layer}.self_attn_layer_norm"))
+        .norm(&format!("{block}.mlp_norm.0"), &format!("{layer}.final_layer_norm"))
+        .linear(&format!("{block}.mlp.up"), &format!("{layer}.fc1"))
+        .linear(&format!("{block}.mlp.down"), &format!("{layer}.fc2"))
+        .norm(&format!("{stage}.norm.0"), &format!("model.{stage}.layer_norm"))
+}
+
+/// The names of a decoder's attention to the encoded input.
+fn cross_keys(keys: KeyMap) -> KeyMap {
+    attention_keys(keys, "decoder.blocks[*].cross", "model.decoder.layers.*.encoder_attn", PROJECTIONS)
+        .norm("decoder.blocks[*].cross_norm.0", "model.decoder.layers.*.encoder_attn_layer_norm")
+}
+
+fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
+    let features = fields.size("d_model")?;
+    let (encoder, decoder) = sides(fields, features)?;
     // Of training, of classes that classify sound, of times of words, and another name of `encoder_layers`.
     fields.skip(&["apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks"]);
     fields.skip(&["mask_feature_prob", "mask_feature_length", "mask_feature_min_masks", "encoder_layerdrop"]);

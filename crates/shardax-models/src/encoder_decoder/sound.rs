@@ -57,9 +57,8 @@ pub fn log_mel(sound: impl ArrayLike, bins: usize) -> Array {
 fn mel_filters(bins: usize) -> Result<Array> {
     // Linear below 1 kHz, logarithmic above it.
     let step = 6.4f64.ln() / 27.0;
-    let hertz = |mel: f64| if mel < 15.0 { mel * 200.0 / 3.0 } else { 1000.0 * ((mel - 15.0) * step).exp() };
     let highest = 15.0 + (RATE / 2.0 / 1000.0).ln() / step;
-    let edges: Vec<f64> = (0..bins + 2).map(|i| hertz(highest * i as f64 / (bins + 1) as f64)).collect();
+    let edges: Vec<f64> = (0..bins + 2).map(|i| hertz(highest * i as f64 / (bins + 1) as f64, step)).collect();
     let frequencies = FRAME / 2 + 1;
     let mut weights = Vec::with_capacity(frequencies * bins);
     for number in 0..frequencies {
@@ -71,4 +70,9 @@ fn mel_filters(bins: usize) -> Result<Array> {
         }
     }
     Array::from_vec(weights, &[frequencies, bins])
+}
+
+/// The frequency of a point of the mel scale, whose logarithm grows by `step` above 1 kHz.
+fn hertz(mel: f64, step: f64) -> f64 {
+    if mel < 15.0 { mel * 200.0 / 3.0 } else { 1000.0 * ((mel - 15.0) * step).exp() }
 }

@@ -48,13 +48,13 @@ pub(super) fn translate(architecture: &str, name: &str, heads: [usize; 2]) -> Op
     if architecture == "gpt2" {
         return gpt2(name);
     }
-    let other = match name {
+    let model_name = match name {
         "token_embd.weight" => Some("model.embed_tokens.weight".to_owned()),
         "output.weight" | "output.bias" => Some(name.replace("output", "lm_head")),
         _ => None,
     };
-    if let Some(other) = other {
-        return Some((other, Change::None));
+    if let Some(model_name) = model_name {
+        return Some((model_name, Change::None));
     }
     // llama.cpp stores Gemma's norms as `1 + weight`.
     let is_gemma = architecture.starts_with("gemma");
@@ -64,7 +64,7 @@ pub(super) fn translate(architecture: &str, name: &str, heads: [usize; 2]) -> Op
         return Some((format!("model.{norm}.{kind}"), norm_change));
     }
     let (layer, part, kind) = split(name)?;
-    let (other, change) = match part {
+    let (model_name, change) = match part {
         "attn_norm" => ("input_layernorm", norm_change),
         "attn_q" => ("self_attn.q_proj", rotated(architecture, heads[0])),
         "attn_k" => ("self_attn.k_proj", rotated(architecture, heads[1])),
@@ -88,7 +88,7 @@ pub(super) fn translate(architecture: &str, name: &str, heads: [usize; 2]) -> Op
         "ffn_gate_inp" => ("mlp.gate", Change::None),
         _ => return None,
     };
-    Some((format!("model.layers.{layer}.{other}.{kind}"), change))
+    Some((format!("model.layers.{layer}.{model_name}.{kind}"), change))
 }
 
 /// The name that `transformers` has for one expert of a tensor of all experts of a layer.
@@ -98,13 +98,13 @@ fn expert_name(architecture: &str, name: &str, expert: usize) -> Option<String> 
         "llama" => ["block_sparse_moe.experts", "w1", "w3", "w2"],
         _ => ["mlp.experts", "gate_proj", "up_proj", "down_proj"],
     };
-    let other = match part {
+    let model_name = match part {
         "ffn_gate_exps" => names[1],
         "ffn_up_exps" => names[2],
         "ffn_down_exps" => names[3],
         _ => return None,
     };
-    Some(format!("model.layers.{layer}.{}.{expert}.{other}.{kind}", names[0]))
+    Some(format!("model.layers.{layer}.{}.{expert}.{model_name}.{kind}", names[0]))
 }
 
 /// Queries and keys of Llama alone have rows in another order.

@@ -236,9 +236,9 @@ fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) 
     let Some(first) = matrices.values().next().cloned() else { return Err(part_of(path, path)) };
     let differs = matrices.values().any(|lora| shapes(lora) != shapes(&first));
     if differs || matrices.last_key_value().is_some_and(|(last, _)| *last >= experts) {
-        let what =
+        let message =
             format!("the matrices of the experts of {path:?} differ in shape, or are of more than {experts} experts");
-        return Err(value_error(what, "give the adapter of this model, of one rank for all experts of a layer"));
+        return Err(value_error(message, "give the adapter of this model, of one rank for all experts of a layer"));
     }
     let mut zeros = first.clone();
     let [a, b] = shapes(&first).map(|shape| zeros_dtype(shape, DType::F32));
@@ -348,8 +348,8 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
         };
         let raw = Raw::of(array)?;
         let shape = flat_shape(path, &raw.shape, layout);
-        let whole = !matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. });
-        let Some(raw) = raw.reshaped(&shape).written_as(layout).filter(|_| whole) else {
+        let is_whole_array = !matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. });
+        let Some(raw) = raw.reshaped(&shape).written_as(layout).filter(|_| is_whole_array) else {
             return Err(part_of(path, &name));
         };
         let name = keys.written(&name);

@@ -54,13 +54,11 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     if is_older_nomic {
         check_older_nomic(fields)?;
     }
-    let named = |name: &'static str, distilled: &'static str| match name {
-        "hidden_size" if is_older_nomic => "n_embd",
-        "intermediate_size" if is_older_nomic => "n_inner",
-        "num_hidden_layers" if is_older_nomic => "n_layer",
-        "num_attention_heads" if is_older_nomic => "n_head",
-        _ if is_distilled => distilled,
-        name => name,
+    // The fields of DistilBERT, and of nomic-embed's first configurations, have other names.
+    let [features_name, heads_name, layers_name, hidden_name, activation_name] = match kind {
+        "distilbert" => ["dim", "n_heads", "n_layers", "hidden_dim", "activation"],
+        _ if is_older_nomic => ["n_embd", "n_head", "n_layer", "n_inner", "hidden_act"],
+        _ => ["hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "hidden_act"],
     };
     // The functions after the first layers of heads, of which some classes have one whatever the blocks have.
     let class_activation = match kind {
@@ -69,11 +67,10 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         _ => None,
     };
     let head = head(fields, class_activation)?;
-    let hidden_act = fields.activation(named("hidden_act", "activation"))?;
-    let features = fields.size(named("hidden_size", "dim"))?;
-    let (heads_name, layers) = (named("num_attention_heads", "n_heads"), named("num_hidden_layers", "n_layers"));
-    let (heads, layers) = (fields.size(heads_name)?, fields.layers(layers)?);
-    fields.divides((heads_name, heads), (named("hidden_size", "dim"), features))?;
+    let hidden_act = fields.activation(activation_name)?;
+    let features = fields.size(features_name)?;
+    let (heads, layers) = (fields.size(heads_name)?, fields.layers(layers_name)?);
+    fields.divides((heads_name, heads), (features_name, features))?;
     let is_rotary = matches!(kind, "nomic_bert" | "gte");
     let embedding_size = match kind {
         "albert" | "electra" => fields.size("embedding_size")?,
@@ -88,7 +85,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         embedding_size,
         projects_embeddings: kind == "albert" || embedding_size != features,
         hidden_size: features,
-        intermediate_size: fields.size(named("intermediate_size", "hidden_dim"))?,
+        intermediate_size: fields.size(hidden_name)?,
         num_hidden_layers: block_order.iter().max().map_or(0, |last| last + 1),
         block_order,
         num_attention_heads: heads,
@@ -187,59 +184,63 @@ fn check_older_nomic(fields: &Fields) -> Result<()> {
 fn shared_blocks(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
     let (groups, inner) = (fields.size("num_hidden_groups")?, fields.size("inner_group_num")?);
     if groups.checked_mul(inner).is_none_or(|count| count > MOST_SHARED_BLOCKS) || groups > layers {
-        let what = format!("{groups} groups of {inner} blocks are too many for {layers} layers");
-        return Err(fields.error(what));
+        let message = format!("{groups} groups of {inner} blocks are too many for {layers} layers");
+        return Err(fields.error(message));
     }
-    // transformers divides in floating-point numbers.
-    let group_of = |layer: usize| (layer as f64 / (layers as f64 / groups as f64)) as usize;
-    Ok((0..layers).flat_map(|layer| (0..inner).map(move |block| group_of(layer) * inner + block)).collect())
+    let blocks = (0..layers).flat_map(|layer| {
+        // transformers divides in floating-point numbers.
+        let group = (layer as f64 / (layers as f64 / groups as f64)) as usize;
+        group * inner..(group + 1) * inner
+    });
+    Ok(blocks.collect())
 }
 
 /// The head that `architectures` names; without it, the one for masked tokens.
 pub(super) fn head(fields: &Fields, activation: Option<Activation>) -> Result<BertHead> {
     let list = fields.list_opt("architectures")?;
     let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForMaskedLM");
-    let count = || Ok::<_, Error>(fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2));
     Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
         "PreTraining" if name.starts_with("Electra") => BertHead::Replaced,
         "MaskedLM" | "PreTraining" => BertHead::MaskedTokens,
-        "SequenceClassification" => BertHead::Classes { count: count()?, activation },
-        "TokenClassification" => BertHead::TokenClasses(count()?),
+        "SequenceClassification" => BertHead::Classes { count: class_count(fields)?, activation },
+        "TokenClassification" => BertHead::TokenClasses(class_count(fields)?),
         name if name.ends_with("Model") => BertHead::None,
         other => return Err(fields.error(format!("the head {other:?} of `architectures` is not known"))),
     })
 }
 
-/// The names of arrays. A model without a head has no prefix in files, and others may lack it.
+fn class_count(fields: &Fields) -> Result<usize> {
+    Ok(fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2))
+}
+
+/// The names of arrays. A model without a head has no prefix in files, and others can lack it.
 fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     let base = match kind {
         "xlm-roberta" | "camembert" => "roberta.".to_owned(),
         kind => format!("{kind}."),
     };
     let prefix = if config.head == BertHead::None { String::new() } else { base.clone() };
-    let name = |name: &str| format!("{prefix}{name}");
+    let first_norm = if kind == "nomic_bert" { "emb_ln" } else { "embeddings.LayerNorm" };
+    let projection = if kind == "albert" { "encoder.embedding_hidden_mapping_in" } else { "embeddings_project" };
     let keys = match kind {
-        "distilbert" => distilled_blocks(&name),
-        "mpnet" => mpnet_blocks(&name),
-        "albert" => shared_block_keys(config, &name),
-        "nomic_bert" => nomic_blocks(config, &name),
-        "gte" => gte_blocks(config, &name),
-        _ => blocks(&name),
+        "distilbert" => distilled_blocks(&prefix),
+        "mpnet" => mpnet_blocks(&prefix),
+        "albert" => shared_block_keys(config, &prefix),
+        "nomic_bert" => nomic_blocks(config, &prefix),
+        "gte" => gte_blocks(config, &prefix),
+        _ => blocks(&prefix),
     };
     let keys = keys
         // Files from before 2020 have their names from TensorFlow.
         .alias("LayerNorm.weight", "LayerNorm.gamma")
         .alias("LayerNorm.bias", "LayerNorm.beta")
-        .array("tokens.embedding", name("embeddings.word_embeddings.weight"), Layout::Same)
-        .array("positions.embedding", name("embeddings.position_embeddings.weight"), Layout::Same)
-        .array("kinds.embedding", name("embeddings.token_type_embeddings.weight"), Layout::Same)
-        .array("distances.embedding", name("encoder.relative_attention_bias.weight"), Layout::Same)
-        .norm("norm", &name(if kind == "nomic_bert" { "emb_ln" } else { "embeddings.LayerNorm" }))
-        .linear(
-            "projection",
-            &name(if kind == "albert" { "encoder.embedding_hidden_mapping_in" } else { "embeddings_project" }),
-        )
-        .ignore(&name("embeddings.position_ids"))
+        .array("tokens.embedding", format!("{prefix}embeddings.word_embeddings.weight"), Layout::Same)
+        .array("positions.embedding", format!("{prefix}embeddings.position_embeddings.weight"), Layout::Same)
+        .array("kinds.embedding", format!("{prefix}embeddings.token_type_embeddings.weight"), Layout::Same)
+        .array("distances.embedding", format!("{prefix}encoder.relative_attention_bias.weight"), Layout::Same)
+        .norm("norm", &format!("{prefix}{first_norm}"))
+        .linear("projection", &format!("{prefix}{projection}"))
+        .ignore(&format!("{prefix}embeddings.position_ids"))
         .ignore("cls.seq_relationship.**")
         .ignore("sop_classifier.**");
     let keys = match config.head {
@@ -252,12 +253,12 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         ("gte", _) => keys.prefix_alias(&base, "new."),
         _ => keys,
     };
-    let keys = head_keys(keys, kind, config.head, &base, &name);
+    let keys = head_keys(keys, kind, config.head, &base, &prefix);
     // Layers that other heads have.
     match (kind, config.head) {
         ("bert" | "albert" | "nomic_bert" | "gte", BertHead::Classes { .. }) => keys,
         (_, BertHead::None) => HEADS.into_iter().fold(keys, |keys, other| keys.ignore(&format!("{other}.**"))),
-        _ => keys.ignore(&name("pooler.**")),
+        _ => keys.ignore(&format!("{prefix}pooler.**")),
     }
 }
 
@@ -277,105 +278,108 @@ const HEADS: [&str; 11] = [
 ];
 
 /// The names of BERT's blocks.
-fn blocks(name: &impl Fn(&str) -> String) -> KeyMap {
-    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+fn blocks(prefix: &str) -> KeyMap {
+    let layer = format!("{prefix}encoder.layer.*");
     KeyMap::new()
-        .linear("blocks[*].attention.query", &layer("attention.self.query"))
-        .linear("blocks[*].attention.key", &layer("attention.self.key"))
-        .linear("blocks[*].attention.value", &layer("attention.self.value"))
-        .linear("blocks[*].attention.out", &layer("attention.output.dense"))
-        .norm("blocks[*].norm", &layer("attention.output.LayerNorm"))
-        .linear("blocks[*].mlp.up", &layer("intermediate.dense"))
-        .linear("blocks[*].mlp.down", &layer("output.dense"))
-        .norm("blocks[*].mlp_norm", &layer("output.LayerNorm"))
+        .linear("blocks[*].attention.query", &format!("{layer}.attention.self.query"))
+        .linear("blocks[*].attention.key", &format!("{layer}.attention.self.key"))
+        .linear("blocks[*].attention.value", &format!("{layer}.attention.self.value"))
+        .linear("blocks[*].attention.out", &format!("{layer}.attention.output.dense"))
+        .norm("blocks[*].norm", &format!("{layer}.attention.output.LayerNorm"))
+        .linear("blocks[*].mlp.up", &format!("{layer}.intermediate.dense"))
+        .linear("blocks[*].mlp.down", &format!("{layer}.output.dense"))
+        .norm("blocks[*].mlp_norm", &format!("{layer}.output.LayerNorm"))
 }
 
 /// The names of MPNet's blocks.
-fn mpnet_blocks(name: &impl Fn(&str) -> String) -> KeyMap {
-    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+fn mpnet_blocks(prefix: &str) -> KeyMap {
+    let layer = format!("{prefix}encoder.layer.*");
     KeyMap::new()
-        .linear("blocks[*].attention.query", &layer("attention.attn.q"))
-        .linear("blocks[*].attention.key", &layer("attention.attn.k"))
-        .linear("blocks[*].attention.value", &layer("attention.attn.v"))
-        .linear("blocks[*].attention.out", &layer("attention.attn.o"))
-        .norm("blocks[*].norm", &layer("attention.LayerNorm"))
-        .and(blocks(name))
+        .linear("blocks[*].attention.query", &format!("{layer}.attention.attn.q"))
+        .linear("blocks[*].attention.key", &format!("{layer}.attention.attn.k"))
+        .linear("blocks[*].attention.value", &format!("{layer}.attention.attn.v"))
+        .linear("blocks[*].attention.out", &format!("{layer}.attention.attn.o"))
+        .norm("blocks[*].norm", &format!("{layer}.attention.LayerNorm"))
+        .and(blocks(prefix))
 }
 
 /// The names of DistilBERT's blocks.
-fn distilled_blocks(name: &impl Fn(&str) -> String) -> KeyMap {
-    let layer = |part: &str| name(&format!("transformer.layer.*.{part}"));
+fn distilled_blocks(prefix: &str) -> KeyMap {
+    let layer = format!("{prefix}transformer.layer.*");
     KeyMap::new()
-        .linear("blocks[*].attention.query", &layer("attention.q_lin"))
-        .linear("blocks[*].attention.key", &layer("attention.k_lin"))
-        .linear("blocks[*].attention.value", &layer("attention.v_lin"))
-        .linear("blocks[*].attention.out", &layer("attention.out_lin"))
-        .norm("blocks[*].norm", &layer("sa_layer_norm"))
-        .linear("blocks[*].mlp.up", &layer("ffn.lin1"))
-        .linear("blocks[*].mlp.down", &layer("ffn.lin2"))
-        .norm("blocks[*].mlp_norm", &layer("output_layer_norm"))
+        .linear("blocks[*].attention.query", &format!("{layer}.attention.q_lin"))
+        .linear("blocks[*].attention.key", &format!("{layer}.attention.k_lin"))
+        .linear("blocks[*].attention.value", &format!("{layer}.attention.v_lin"))
+        .linear("blocks[*].attention.out", &format!("{layer}.attention.out_lin"))
+        .norm("blocks[*].norm", &format!("{layer}.sa_layer_norm"))
+        .linear("blocks[*].mlp.up", &format!("{layer}.ffn.lin1"))
+        .linear("blocks[*].mlp.down", &format!("{layer}.ffn.lin2"))
+        .norm("blocks[*].mlp_norm", &format!("{layer}.output_layer_norm"))
 }
 
 /// The names of ALBERT's blocks, of which each has the number of its group and the number in the group.
-fn shared_block_keys(config: &BertConfig, name: &impl Fn(&str) -> String) -> KeyMap {
+fn shared_block_keys(config: &BertConfig, prefix: &str) -> KeyMap {
     let inner = config.block_order.iter().position(|block| *block == 0).map_or(1, |first| {
         let rest = &config.block_order[first + 1..];
         rest.iter().position(|block| *block == 0).map_or(config.num_hidden_layers, |distance| distance + 1)
     });
     (0..config.num_hidden_layers).fold(KeyMap::new(), |keys, block| {
         let (group, number) = (block / inner, block % inner);
-        let layer = |part: &str| name(&format!("encoder.albert_layer_groups.{group}.albert_layers.{number}.{part}"));
-        let path = |part: &str| format!("blocks[{block}].{part}");
-        keys.linear(&path("attention.query"), &layer("attention.query"))
-            .linear(&path("attention.key"), &layer("attention.key"))
-            .linear(&path("attention.value"), &layer("attention.value"))
-            .linear(&path("attention.out"), &layer("attention.dense"))
-            .norm(&path("norm"), &layer("attention.LayerNorm"))
-            .linear(&path("mlp.up"), &layer("ffn"))
-            .linear(&path("mlp.down"), &layer("ffn_output"))
-            .norm(&path("mlp_norm"), &layer("full_layer_layer_norm"))
+        let layer = format!("{prefix}encoder.albert_layer_groups.{group}.albert_layers.{number}");
+        let path = format!("blocks[{block}]");
+        keys.linear(&format!("{path}.attention.query"), &format!("{layer}.attention.query"))
+            .linear(&format!("{path}.attention.key"), &format!("{layer}.attention.key"))
+            .linear(&format!("{path}.attention.value"), &format!("{layer}.attention.value"))
+            .linear(&format!("{path}.attention.out"), &format!("{layer}.attention.dense"))
+            .norm(&format!("{path}.norm"), &format!("{layer}.attention.LayerNorm"))
+            .linear(&format!("{path}.mlp.up"), &format!("{layer}.ffn"))
+            .linear(&format!("{path}.mlp.down"), &format!("{layer}.ffn_output"))
+            .norm(&format!("{path}.mlp_norm"), &format!("{layer}.full_layer_layer_norm"))
     })
 }
 
 /// The names of attention whose queries, keys and values are one matrix, one after the other.
 fn joined_attention(features: usize, joined: &str, out: &str) -> KeyMap {
-    let rows = |index: usize| Layout::Rows {
-        start: features.saturating_mul(index),
-        end: features.saturating_mul(index + 1),
-        of: features.saturating_mul(3),
-    };
     KeyMap::new()
-        .weights("blocks[*].attention.query", joined, rows(0))
-        .weights("blocks[*].attention.key", joined, rows(1))
-        .weights("blocks[*].attention.value", joined, rows(2))
+        .weights("blocks[*].attention.query", joined, Layout::nth_rows(0, features, 3))
+        .weights("blocks[*].attention.key", joined, Layout::nth_rows(1, features, 3))
+        .weights("blocks[*].attention.value", joined, Layout::nth_rows(2, features, 3))
         .linear("blocks[*].attention.out", out)
 }
 
 /// The names of the blocks of nomic-embed.
-fn nomic_blocks(config: &BertConfig, name: &impl Fn(&str) -> String) -> KeyMap {
-    let layer = |part: &str| name(&format!("encoder.layers.*.{part}"));
-    joined_attention(config.hidden_size, &layer("attn.Wqkv"), &layer("attn.out_proj"))
-        .norm("blocks[*].norm", &layer("norm1"))
-        .linear("blocks[*].mlp.up", &layer("mlp.fc11"))
-        .linear("blocks[*].mlp.gate", &layer("mlp.fc12"))
-        .linear("blocks[*].mlp.down", &layer("mlp.fc2"))
-        .norm("blocks[*].mlp_norm", &layer("norm2"))
+fn nomic_blocks(config: &BertConfig, prefix: &str) -> KeyMap {
+    let layer = format!("{prefix}encoder.layers.*");
+    joined_attention(config.hidden_size, &format!("{layer}.attn.Wqkv"), &format!("{layer}.attn.out_proj"))
+        .norm("blocks[*].norm", &format!("{layer}.norm1"))
+        .linear("blocks[*].mlp.up", &format!("{layer}.mlp.fc11"))
+        .linear("blocks[*].mlp.gate", &format!("{layer}.mlp.fc12"))
+        .linear("blocks[*].mlp.down", &format!("{layer}.mlp.fc2"))
+        .norm("blocks[*].mlp_norm", &format!("{layer}.norm2"))
 }
 
 /// The names of gte's blocks.
-fn gte_blocks(config: &BertConfig, name: &impl Fn(&str) -> String) -> KeyMap {
-    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+fn gte_blocks(config: &BertConfig, prefix: &str) -> KeyMap {
+    let layer = format!("{prefix}encoder.layer.*");
     let (hidden, both) = (config.intermediate_size, config.intermediate_size.saturating_mul(2));
-    joined_attention(config.hidden_size, &layer("attention.qkv_proj"), &layer("attention.o_proj"))
-        .norm("blocks[*].norm", &layer("attn_ln"))
-        .weights("blocks[*].mlp.up", &layer("mlp.up_gate_proj"), Layout::Rows { start: 0, end: hidden, of: both })
-        .weights("blocks[*].mlp.gate", &layer("mlp.up_gate_proj"), Layout::Rows { start: hidden, end: both, of: both })
-        .linear("blocks[*].mlp.down", &layer("mlp.down_proj"))
-        .norm("blocks[*].mlp_norm", &layer("mlp_ln"))
+    joined_attention(config.hidden_size, &format!("{layer}.attention.qkv_proj"), &format!("{layer}.attention.o_proj"))
+        .norm("blocks[*].norm", &format!("{layer}.attn_ln"))
+        .weights(
+            "blocks[*].mlp.up",
+            &format!("{layer}.mlp.up_gate_proj"),
+            Layout::Rows { start: 0, end: hidden, of: both },
+        )
+        .weights(
+            "blocks[*].mlp.gate",
+            &format!("{layer}.mlp.up_gate_proj"),
+            Layout::Rows { start: hidden, end: both, of: both },
+        )
+        .linear("blocks[*].mlp.down", &format!("{layer}.mlp.down_proj"))
+        .norm("blocks[*].mlp_norm", &format!("{layer}.mlp_ln"))
 }
 
 /// The names of a head's layers, and the copies of the table of tokens.
-fn head_keys(keys: KeyMap, kind: &str, head: BertHead, base: &str, name: &impl Fn(&str) -> String) -> KeyMap {
+fn head_keys(keys: KeyMap, kind: &str, head: BertHead, base: &str, prefix: &str) -> KeyMap {
     let pooler = format!("{base}pooler.dense");
     // The layer before the last one, its norm, and the last one.
     let (dense, norm, last) = match (kind, head) {
@@ -416,7 +420,7 @@ fn head_keys(keys: KeyMap, kind: &str, head: BertHead, base: &str, name: &impl F
     };
     let keys = keys
         .array("bias", bias, Layout::Same)
-        .tied(&format!("{last}.weight"), &name("embeddings.word_embeddings.weight"));
+        .tied(&format!("{last}.weight"), &format!("{prefix}embeddings.word_embeddings.weight"));
     let copy = format!("{last}.bias");
     if copy == bias { keys } else { keys.tied(&copy, bias) }
 }

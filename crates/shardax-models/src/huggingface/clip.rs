@@ -187,7 +187,7 @@ pub(super) fn blocks(tower: &ClipTower, is_causal: bool, rngs: &mut Rngs) -> Vec
     (0..tower.num_hidden_layers).map(|_| EncoderBlock::new(&sizes, rngs)).collect()
 }
 
-fn tower_norm(tower: &ClipTower, rngs: &mut Rngs) -> LayerNorm {
+pub(super) fn tower_norm(tower: &ClipTower, rngs: &mut Rngs) -> LayerNorm {
     LayerNorm::builder(tower.hidden_size).epsilon(tower.layer_norm_eps).build(rngs)
 }
 

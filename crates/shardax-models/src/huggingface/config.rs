@@ -292,9 +292,9 @@ impl<'a> Fields<'a> {
 
     /// The error of a field.
     pub fn error(&self, what: impl std::fmt::Display) -> Error {
-        let of = if self.of.is_empty() { String::new() } else { format!("{:?} of ", self.of) };
-        let what = format!("{of}{} is not the configuration of a model that is known: {what}", self.file);
-        value_error(what, "convert the model, or load its weights into a model of your own with `KeyMap` and `load`")
+        let object = if self.of.is_empty() { String::new() } else { format!("{:?} of ", self.of) };
+        let message = format!("{object}{} is not the configuration of a model that is known: {what}", self.file);
+        value_error(message, "convert the model, or load its weights into a model of your own with `KeyMap` and `load`")
     }
 
     /// The value of this name, or the default of the model's class, unless it is missing or null.
@@ -475,8 +475,8 @@ impl<'a> Fields<'a> {
         match self.map.iter().find(|(name, value)| !self.is_understood(name, value)) {
             None => Ok(()),
             Some((name, value)) => {
-                let what = format!("field `{name}` is {}, which this model does not have", shown(value));
-                Err(self.error(what).help(format!(
+                let message = format!("field `{name}` is {}, which this model does not have", shown(value));
+                Err(self.error(message).help(format!(
                     "if it has no effect here, load without it: `LoadOptions::new().ignore_field({name:?})`, or \
                      `Config::open(folder)?.without({name:?})`"
                 )))

@@ -226,37 +226,36 @@ fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
 /// The names of arrays. A model without a head has no prefix in files, and others may lack it.
 fn keys(config: &DebertaConfig) -> KeyMap {
     let prefix = if config.head == BertHead::None { "" } else { "deberta." };
-    let name = |name: &str| format!("{prefix}{name}");
-    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+    let layer = format!("{prefix}encoder.layer.*");
     let keys = KeyMap::new()
-        .array("tokens.embedding", name("embeddings.word_embeddings.weight"), Layout::Same)
-        .array("positions.embedding", name("embeddings.position_embeddings.weight"), Layout::Same)
-        .array("kinds.embedding", name("embeddings.token_type_embeddings.weight"), Layout::Same)
-        .linear("projection", &name("embeddings.embed_proj"))
-        .norm("norm", &name("embeddings.LayerNorm"))
-        .array("distance_table.embedding", name("encoder.rel_embeddings.weight"), Layout::Same)
-        .norm("distance_norm", &name("encoder.LayerNorm"))
-        .conv("conv", &name("encoder.conv.conv"))
-        .norm("conv_norm", &name("encoder.conv.LayerNorm"))
-        .linear("blocks[*].attention.query", &layer("attention.self.query_proj"))
-        .linear("blocks[*].attention.key", &layer("attention.self.key_proj"))
-        .linear("blocks[*].attention.value", &layer("attention.self.value_proj"))
-        .linear("blocks[*].attention.out", &layer("attention.output.dense"))
-        .linear("blocks[*].distance_key", &layer("attention.self.pos_key_proj"))
-        .linear("blocks[*].distance_query", &layer("attention.self.pos_query_proj"))
-        .norm("blocks[*].norm", &layer("attention.output.LayerNorm"))
-        .linear("blocks[*].mlp.up", &layer("intermediate.dense"))
-        .linear("blocks[*].mlp.down", &layer("output.dense"))
-        .norm("blocks[*].mlp_norm", &layer("output.LayerNorm"))
+        .array("tokens.embedding", format!("{prefix}embeddings.word_embeddings.weight"), Layout::Same)
+        .array("positions.embedding", format!("{prefix}embeddings.position_embeddings.weight"), Layout::Same)
+        .array("kinds.embedding", format!("{prefix}embeddings.token_type_embeddings.weight"), Layout::Same)
+        .linear("projection", &format!("{prefix}embeddings.embed_proj"))
+        .norm("norm", &format!("{prefix}embeddings.LayerNorm"))
+        .array("distance_table.embedding", format!("{prefix}encoder.rel_embeddings.weight"), Layout::Same)
+        .norm("distance_norm", &format!("{prefix}encoder.LayerNorm"))
+        .conv("conv", &format!("{prefix}encoder.conv.conv"))
+        .norm("conv_norm", &format!("{prefix}encoder.conv.LayerNorm"))
+        .linear("blocks[*].attention.query", &format!("{layer}.attention.self.query_proj"))
+        .linear("blocks[*].attention.key", &format!("{layer}.attention.self.key_proj"))
+        .linear("blocks[*].attention.value", &format!("{layer}.attention.self.value_proj"))
+        .linear("blocks[*].attention.out", &format!("{layer}.attention.output.dense"))
+        .linear("blocks[*].distance_key", &format!("{layer}.attention.self.pos_key_proj"))
+        .linear("blocks[*].distance_query", &format!("{layer}.attention.self.pos_query_proj"))
+        .norm("blocks[*].norm", &format!("{layer}.attention.output.LayerNorm"))
+        .linear("blocks[*].mlp.up", &format!("{layer}.intermediate.dense"))
+        .linear("blocks[*].mlp.down", &format!("{layer}.output.dense"))
+        .norm("blocks[*].mlp_norm", &format!("{layer}.output.LayerNorm"))
         .linear("classifier", "classifier")
-        .ignore(&name("embeddings.position_ids"))
+        .ignore(&format!("{prefix}embeddings.position_ids"))
         .ignore("mask_predictions.**");
     // The class without positions ignores a table of them.
     let keys = match config.max_position_embeddings {
-        0 => keys.ignore(&name("embeddings.position_embeddings.weight")),
+        0 => keys.ignore(&format!("{prefix}embeddings.position_embeddings.weight")),
         _ => keys,
     };
-    let table = name("embeddings.word_embeddings.weight");
+    let table = format!("{prefix}embeddings.word_embeddings.weight");
     match (config.head, config.is_legacy) {
         (BertHead::None, _) => ["cls", "lm_predictions", "pooler", "classifier"]
             .into_iter()
@@ -275,29 +274,34 @@ fn keys(config: &DebertaConfig) -> KeyMap {
     }
 }
 
+fn layer_norm(features: usize, epsilon: f64, rngs: &mut Rngs) -> LayerNorm {
+    LayerNorm::builder(features).epsilon(epsilon).build(rngs)
+}
+
 fn make(config: &DebertaConfig, rngs: &mut Rngs) -> Deberta {
     let (features, embedded) = (config.hidden_size, config.embedding_size);
-    let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
+    let epsilon = config.layer_norm_eps;
     let tokens = Embed::builder(config.vocab_size, embedded).axes(["vocab", "embed"]).build(rngs);
-    let table = |count: usize, rngs: &mut Rngs| (count > 0).then(|| Embed::new(count, embedded, rngs));
-    let (positions, kinds) = (table(config.max_position_embeddings, rngs), table(config.type_vocab_size, rngs));
+    let [positions, kinds] = [config.max_position_embeddings, config.type_vocab_size]
+        .map(|count| (count > 0).then(|| Embed::new(count, embedded, rngs)));
     let projection = (embedded != features).then(|| Linear::builder(embedded, features).use_bias(false).build(rngs));
-    let first_norm = norm(rngs);
+    let first_norm = layer_norm(features, epsilon, rngs);
     let distance_table = config.distances.map(|distances| Embed::new(2 * distances.span, features, rngs));
-    let distance_norm = config.normalizes_distances.then(|| norm(rngs));
+    let distance_norm = config.normalizes_distances.then(|| layer_norm(features, epsilon, rngs));
     let conv =
         config.conv.map(|(width, _)| Conv::builder(features, features, [width]).padding(Padding::Same).build(rngs));
-    let conv_norm = config.conv.map(|_| norm(rngs));
+    let conv_norm = config.conv.map(|_| layer_norm(features, epsilon, rngs));
     let blocks = (0..config.num_hidden_layers).map(|_| {
-        let own = config.distances.filter(|distances| !distances.shares_kernels);
-        let kernel = |is_used: bool, rngs: &mut Rngs| is_used.then(|| Linear::new(features, features, rngs));
+        let distances = config.distances.filter(|distances| !distances.shares_kernels);
+        let has_key = distances.is_some_and(|distances| distances.content_to_position);
+        let has_query = distances.is_some_and(|distances| distances.position_to_content);
         Block {
             attention: attention(config.num_attention_heads, features).build(rngs),
-            distance_key: kernel(own.is_some_and(|distances| distances.content_to_position), rngs),
-            distance_query: kernel(own.is_some_and(|distances| distances.position_to_content), rngs),
-            norm: norm(rngs),
+            distance_key: has_key.then(|| Linear::new(features, features, rngs)),
+            distance_query: has_query.then(|| Linear::new(features, features, rngs)),
+            norm: layer_norm(features, epsilon, rngs),
             mlp: Mlp::new(features, config.intermediate_size, config.hidden_act, false, true, rngs),
-            mlp_norm: norm(rngs),
+            mlp_norm: layer_norm(features, epsilon, rngs),
         }
     });
     let blocks = blocks.collect();
@@ -348,7 +352,7 @@ impl Deberta {
         };
         let embedded = self.embed(tokens, options, &mask);
         // Padding sees no tokens, not even itself: `[batch, 1, queries, keys]`.
-        let seen = mask.expand_dims(1).expand_dims(1) & mask.expand_dims(1).expand_dims(-1);
+        let visible = mask.expand_dims(1).expand_dims(1) & mask.expand_dims(1).expand_dims(-1);
         let table = self.distance_features();
         let indices = self.distances.map(|distances| distance_indices(&distances, length));
         let mut x = embedded.clone();
@@ -357,7 +361,7 @@ impl Deberta {
                 (Some(distances), Some(table), Some(indices)) => block.distance_scores(&x, table, distances, indices),
                 _ => None,
             };
-            x = block.forward(x, bias, &seen, self.distances.as_ref());
+            x = block.forward(x, bias, &visible, self.distances.as_ref());
             if number == 0 {
                 x = self.convolved(&embedded, x, &mask);
             }
@@ -437,26 +441,13 @@ impl Block {
         distances: &Distances,
         [to_keys, to_queries]: &[Array; 2],
     ) -> Option<Array> {
-        let heads_of = |own: &Option<Linear>, shared: &LinearGeneral| match own {
-            Some(layer) => {
-                let shape = shared.kernel.shape();
-                let (heads, depth) = (shape[shape.len() - 2], shape[shape.len() - 1]);
-                layer.forward(table).reshape([-1, heads as i32, depth as i32])
-            }
-            None => shared.forward(table),
-        };
-        let scores = |tokens: Array, features: Array, indices: &Array| {
-            let scores = einsum("bqhd,rhd->bhqr", &[&tokens, &features]);
-            let shape = [&scores.shape()[..3], &indices.shape()[1..]].concat();
-            scores.take_along_axis(indices.broadcast_to(shape), -1)
-        };
         let query_scores = distances.content_to_position.then(|| {
-            let keys = heads_of(&self.distance_key, &self.attention.key);
-            scores(self.attention.query.forward(x), keys, to_keys)
+            let keys = distance_heads(&self.distance_key, &self.attention.key, table);
+            scores_at(self.attention.query.forward(x), keys, to_keys)
         });
         let key_scores = distances.position_to_content.then(|| {
-            let queries = heads_of(&self.distance_query, &self.attention.query);
-            scores(self.attention.key.forward(x), queries, to_queries).swapaxes(-1, -2)
+            let queries = distance_heads(&self.distance_query, &self.attention.query, table);
+            scores_at(self.attention.key.forward(x), queries, to_queries).swapaxes(-1, -2)
         });
         let sum = match (query_scores, key_scores) {
             (Some(a), Some(b)) => a + b,
@@ -466,16 +457,34 @@ impl Block {
     }
 }
 
+/// The heads' features of the table of distances, by a layer for distances or by the layer of tokens.
+fn distance_heads(layer: &Option<Linear>, tokens: &LinearGeneral, table: &Array) -> Array {
+    match layer {
+        Some(layer) => {
+            let shape = tokens.kernel.shape();
+            let (heads, depth) = (shape[shape.len() - 2], shape[shape.len() - 1]);
+            layer.forward(table).reshape([-1, heads as i32, depth as i32])
+        }
+        None => tokens.forward(table),
+    }
+}
+
+/// The scores of tokens and of distances at these indices.
+fn scores_at(tokens: Array, distances: Array, indices: &Array) -> Array {
+    let scores = einsum("bqhd,rhd->bhqr", &[&tokens, &distances]);
+    let shape = [&scores.shape()[..3], &indices.shape()[1..]].concat();
+    scores.take_along_axis(indices.broadcast_to(shape), -1)
+}
+
 /// The rows of the table of distances for each query and key, and for each key and query.
 fn distance_indices(distances: &Distances, length: usize) -> [Array; 2] {
     let (span, last) = (distances.span as i32, distances.span as i32 * 2 - 1);
-    let indices = |sign: i32| {
+    [1, -1].map(|sign| {
         let rows = (0..length as i32).flat_map(|row| (0..length as i32).map(move |column| (row, column)));
         let index = |(row, column): (i32, i32)| (sign * distances.group(row - column) + span).clamp(0, last);
         Array::from_vec(rows.map(index).collect::<Vec<i32>>(), &[length, length])
             .unwrap_or_else(|error| Array::from_error(error, &zeros_dtype([length, length], DType::I32)))
-    };
-    [indices(1), indices(-1)]
+    })
 }
 
 impl Distances {

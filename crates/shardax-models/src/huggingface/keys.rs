@@ -178,13 +178,15 @@ impl KeyMap {
 
     /// The name as these files have it.
     pub(super) fn in_files(&self, weights: &Weights, name: &str) -> Option<String> {
-        let other =
-            |(ending, other): &(String, String)| Some(format!("{}{other}", name.strip_suffix(ending.as_str())?));
-        let elsewhere =
-            |(start, other): &(String, String)| Some(format!("{other}{}", name.strip_prefix(start.as_str())?));
-        let names = std::iter::once(name.to_owned())
-            .chain(self.aliases.iter().filter_map(other))
-            .chain(self.prefixes.iter().filter_map(elsewhere));
+        let aliases = self
+            .aliases
+            .iter()
+            .filter_map(|(ending, other)| Some(format!("{}{other}", name.strip_suffix(ending.as_str())?)));
+        let prefixes = self
+            .prefixes
+            .iter()
+            .filter_map(|(start, other)| Some(format!("{other}{}", name.strip_prefix(start.as_str())?)));
+        let names = std::iter::once(name.to_owned()).chain(aliases).chain(prefixes);
         names.flat_map(|name| [format!("{}{name}", self.prefix), name]).find(|name| {
             let first_name = name.trim_end_matches("[#]").replace('#', "0");
             weights.contains(&first_name)

@@ -50,6 +50,17 @@ pub enum Layout {
     },
 }
 
+impl Layout {
+    /// The rows of one of several matrices of this size that files store as one.
+    pub(crate) fn nth_rows(index: usize, size: usize, parts: usize) -> Layout {
+        Layout::Rows {
+            start: size.saturating_mul(index),
+            end: size.saturating_mul(index + 1),
+            of: size.saturating_mul(parts),
+        }
+    }
+}
+
 /// Values on the host, in row-major order.
 #[derive(Clone)]
 pub(crate) struct Raw {

@@ -112,9 +112,9 @@ impl Pretrained for ModernBert {
             head,
         };
         if head == BertHead::MaskedTokens && !(fields.flag("decoder_bias")? && fields.flag("tie_word_embeddings")?) {
-            let what =
+            let message =
                 "this model's last layer is its table with a bias: `decoder_bias` and `tie_word_embeddings` are true";
-            return Err(fields.error(what));
+            return Err(fields.error(message));
         }
         // Fields of other implementations, of training, and of tokens.
         fields.skip(&["decoder_bias", "tie_word_embeddings", "deterministic_flash_attn", "reference_compile"]);
@@ -178,15 +178,6 @@ fn layers(fields: &Fields, head_dim: usize) -> Result<Vec<(Rope, Option<usize>)>
     layers.collect()
 }
 
-/// The rows of one of several matrices of this size that files store as one.
-fn part_of_rows(index: usize, size: usize, parts: usize) -> Layout {
-    Layout::Rows {
-        start: size.saturating_mul(index),
-        end: size.saturating_mul(index + 1),
-        of: size.saturating_mul(parts),
-    }
-}
-
 /// The names of arrays. Files of a model without a head have no prefix, and other files can lack it.
 fn keys(config: &ModernBertConfig) -> KeyMap {
     let prefix = if config.head == BertHead::None { "" } else { "model." };
@@ -197,13 +188,13 @@ fn keys(config: &ModernBertConfig) -> KeyMap {
         .array("tokens.embedding", format!("{prefix}embeddings.tok_embeddings.weight"), Layout::Same)
         .norm("norm.0", &format!("{prefix}embeddings.norm"))
         .norm("blocks[*].norm.0", &format!("{layer}.attn_norm"))
-        .weights("blocks[*].attention.query", &format!("{layer}.attn.Wqkv"), part_of_rows(0, features, 3))
-        .weights("blocks[*].attention.key", &format!("{layer}.attn.Wqkv"), part_of_rows(1, features, 3))
-        .weights("blocks[*].attention.value", &format!("{layer}.attn.Wqkv"), part_of_rows(2, features, 3))
+        .weights("blocks[*].attention.query", &format!("{layer}.attn.Wqkv"), Layout::nth_rows(0, features, 3))
+        .weights("blocks[*].attention.key", &format!("{layer}.attn.Wqkv"), Layout::nth_rows(1, features, 3))
+        .weights("blocks[*].attention.value", &format!("{layer}.attn.Wqkv"), Layout::nth_rows(2, features, 3))
         .linear("blocks[*].attention.out", &format!("{layer}.attn.Wo"))
         .norm("blocks[*].mlp_norm.0", &format!("{layer}.mlp_norm"))
-        .weights("blocks[*].mlp.gate", &format!("{layer}.mlp.Wi"), part_of_rows(0, hidden, 2))
-        .weights("blocks[*].mlp.up", &format!("{layer}.mlp.Wi"), part_of_rows(1, hidden, 2))
+        .weights("blocks[*].mlp.gate", &format!("{layer}.mlp.Wi"), Layout::nth_rows(0, hidden, 2))
+        .weights("blocks[*].mlp.up", &format!("{layer}.mlp.Wi"), Layout::nth_rows(1, hidden, 2))
         .linear("blocks[*].mlp.down", &format!("{layer}.mlp.Wo"))
         .norm("final_norm.0", &format!("{prefix}final_norm"))
         .linear("head", "head.dense")
@@ -272,7 +263,7 @@ fn make(config: &ModernBertConfig, rngs: &mut Rngs) -> ModernBert {
     let epsilon = config.norm_eps;
     let tokens = Embed::builder(config.vocab_size, features).axes(["vocab", "embed"]).build(rngs);
     let first_norm = Norm::new(kind, features, epsilon, rngs);
-    let block = |(index, (rope, window)): (usize, &(Rope, Option<usize>)), rngs: &mut Rngs| {
+    let blocks = config.layers.iter().enumerate().map(|(index, (rope, window))| {
         let builder =
             attention(config.num_attention_heads, features).use_bias(config.attention_bias).rope(rope.clone());
         let builder = window.iter().fold(builder, |builder, window| builder.local_window_size(*window, *window));
@@ -283,8 +274,8 @@ fn make(config: &ModernBertConfig, rngs: &mut Rngs) -> ModernBert {
             mlp_norm: Norm::new(kind, features, epsilon, rngs),
             mlp: Mlp::new(features, config.intermediate_size, config.hidden_activation, true, config.mlp_bias, rngs),
         }
-    };
-    let blocks = config.layers.iter().enumerate().map(|layer| block(layer, rngs)).collect();
+    });
+    let blocks = blocks.collect();
     let has_head = config.head != BertHead::None;
     ModernBert {
         tokens,

@@ -58,13 +58,12 @@ fn do_not_fit(name: &str) -> shardax::Error {
 
 /// The shape of an array whose heads of attention are joined.
 pub(super) fn flat_shape(path: &str, shape: &[usize], layout: Layout) -> Vec<usize> {
-    let elements = |dims: &[usize]| dims.iter().product::<usize>();
     match layout {
         Layout::Convolution => shape.to_vec(),
-        _ if path.ends_with(".bias") => vec![elements(shape)],
+        _ if path.ends_with(".bias") => vec![shape.iter().product()],
         _ if path.ends_with(".kernel") && shape.len() == 3 => {
             let inputs = input_dims(path, shape.len());
-            vec![elements(&shape[..inputs]), elements(&shape[inputs..])]
+            vec![shape[..inputs].iter().product(), shape[inputs..].iter().product()]
         }
         _ => shape.to_vec(),
     }

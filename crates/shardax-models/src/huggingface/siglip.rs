@@ -2,7 +2,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::clip::{blocks, tower, tower_keys};
+use super::clip::{blocks, tower, tower_keys, tower_norm};
 use super::encoder::{EncoderBlock, PatchSizes, Patches};
 use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention, of_type};
 use crate::Mlp;
@@ -77,8 +77,8 @@ impl Pretrained for Siglip {
         vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
         let features = text.size_opt("projection_size")?.unwrap_or(read.text.hidden_size);
         if features != read.vision.hidden_size {
-            let what = format!("texts have {features} features, and images {}", read.vision.hidden_size);
-            return Err(fields.error(what));
+            let message = format!("texts have {features} features, and images {}", read.vision.hidden_size);
+            return Err(fields.error(message));
         }
         if !vision.flag("vision_use_head")? {
             return Err(vision.error("field `vision_use_head` is false, and images have one vector here"));
@@ -91,9 +91,6 @@ impl Pretrained for Siglip {
     }
 
     fn make(config: &SiglipConfig, rngs: &mut Rngs) -> Result<Self> {
-        let norm = |tower: &ClipTower, rngs: &mut Rngs| {
-            LayerNorm::builder(tower.hidden_size).epsilon(tower.layer_norm_eps).build(rngs)
-        };
         let (text, vision) = (&config.text, &config.vision);
         let patches = PatchSizes {
             channels: config.num_channels,
@@ -111,15 +108,15 @@ impl Pretrained for Siglip {
             tokens: Embed::builder(config.vocab_size, text.hidden_size).axes(["vocab", "embed"]).build(rngs),
             positions: Embed::new(config.max_position_embeddings, text.hidden_size, rngs),
             text_blocks: blocks(text, false, rngs),
-            text_norm: norm(text, rngs),
+            text_norm: tower_norm(text, rngs),
             text_projection: projection.kernel_axes([Some("embed"), None]).build(rngs),
             patches: Patches::new(&patches, rngs)?,
             image_blocks: blocks(vision, false, rngs),
-            image_norm: norm(vision, rngs),
+            image_norm: tower_norm(vision, rngs),
             pooling: Pooling {
                 probe: zeros_dtype([1, 1, vision.hidden_size], rngs.policy().param_dtype),
                 attention: attention(vision.num_attention_heads, vision.hidden_size).build(rngs),
-                norm: norm(vision, rngs),
+                norm: tower_norm(vision, rngs),
                 mlp: Mlp::new(vision.hidden_size, vision.intermediate_size, vision.hidden_act, false, true, rngs),
             },
             // A factor of 10, and a bias for one pair among many.
@@ -147,18 +144,14 @@ impl Pretrained for Siglip {
 
 fn keys(config: &SiglipConfig) -> KeyMap {
     let features = config.vision.hidden_size;
-    let rows = |index: usize| Layout::Rows {
-        start: features.saturating_mul(index),
-        end: features.saturating_mul(index + 1),
-        of: features.saturating_mul(3),
-    };
     // PyTorch's attention has one matrix for queries, keys and values, whose name has no dot.
     let joined = ["query", "key", "value"].into_iter().enumerate().fold(KeyMap::new(), |keys, (index, layer)| {
         let path = format!("pooling.attention.{layer}");
-        keys.array(format!("{path}.kernel"), "vision_model.head.attention.in_proj_weight", rows(index)).array(
+        let rows = Layout::nth_rows(index, features, 3);
+        keys.array(format!("{path}.kernel"), "vision_model.head.attention.in_proj_weight", rows).array(
             format!("{path}.bias"),
             "vision_model.head.attention.in_proj_bias",
-            rows(index),
+            rows,
         )
     });
     joined

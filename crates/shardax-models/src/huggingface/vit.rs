@@ -190,36 +190,35 @@ fn head(fields: &Fields, is_dino: bool) -> Result<VitHead> {
 fn keys(kind: &str, config: &VitConfig) -> KeyMap {
     let base = format!("{kind}.");
     let prefix = if config.head == VitHead::None { "" } else { base.as_str() };
-    let name = |name: &str| format!("{prefix}{name}");
-    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+    let layer = format!("{prefix}encoder.layer.*");
     let attention = ["attention.query", "attention.key", "attention.value", "output.dense"];
-    let attention = attention.map(|part| layer(&format!("attention.{part}")));
+    let attention = attention.map(|part| format!("{layer}.attention.{part}"));
     let (norms, mlp) = match kind {
         "dinov2" => (["norm1", "norm2"], ["mlp.fc1", "mlp.fc2"]),
         _ => (["layernorm_before", "layernorm_after"], ["intermediate.dense", "output.dense"]),
     };
-    let (norms, mlp) = (norms.map(&layer), mlp.map(&layer));
+    let (norms, mlp) = (norms.map(|part| format!("{layer}.{part}")), mlp.map(|part| format!("{layer}.{part}")));
     let embeddings = ["patch_embeddings.projection", "cls_token", "position_embeddings"];
-    let embeddings = embeddings.map(|part| name(&format!("embeddings.{part}")));
+    let embeddings = embeddings.map(|part| format!("{prefix}embeddings.{part}"));
     let mut keys = patch_keys("patches", &embeddings);
     if config.is_gated {
         let (hidden, both) = (config.intermediate_size, config.intermediate_size.saturating_mul(2));
-        let joined = layer("mlp.weights_in");
+        let joined = format!("{layer}.mlp.weights_in");
         keys = keys
             .weights("blocks[*].mlp.gate", &joined, Layout::Rows { start: 0, end: hidden, of: both })
             .weights("blocks[*].mlp.up", &joined, Layout::Rows { start: hidden, end: both, of: both })
-            .linear("blocks[*].mlp.down", &layer("mlp.weights_out"));
+            .linear("blocks[*].mlp.down", &format!("{layer}.mlp.weights_out"));
     }
     let blocks = block_keys("blocks[*]", &attention, &norms, &mlp);
     let keys = keys
         .and(blocks)
-        .array("patches.mask", name("embeddings.mask_token"), Layout::Same)
-        .array("blocks[*].attention_scale", layer("layer_scale1.lambda1"), Layout::Same)
-        .array("blocks[*].mlp_scale", layer("layer_scale2.lambda1"), Layout::Same)
-        .norm("norm", &name("layernorm"))
+        .array("patches.mask", format!("{prefix}embeddings.mask_token"), Layout::Same)
+        .array("blocks[*].attention_scale", format!("{layer}.layer_scale1.lambda1"), Layout::Same)
+        .array("blocks[*].mlp_scale", format!("{layer}.layer_scale2.lambda1"), Layout::Same)
+        .norm("norm", &format!("{prefix}layernorm"))
         .linear("head", "classifier")
         // A layer of the class without a head, which the results do not go through.
-        .ignore(&name("pooler.**"));
+        .ignore(&format!("{prefix}pooler.**"));
     match config.head {
         VitHead::None => keys.prefix_alias("", &base).ignore(&format!("{base}pooler.**")).ignore("classifier.**"),
         _ => keys,

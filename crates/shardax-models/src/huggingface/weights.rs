@@ -277,9 +277,9 @@ impl Weights {
 
     /// The error of an array whose parts or rows do not fit each other.
     fn unfit(&self, name: &str) -> Error {
-        let what =
+        let message =
             format!("the parts or the heads of the array {name:?} of {} do not fit each other", self.path.display());
-        value_error(what, "look whether the configuration belongs to the files")
+        value_error(message, "look whether the configuration belongs to the files")
     }
 }
 

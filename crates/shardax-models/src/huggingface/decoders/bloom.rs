@@ -12,7 +12,7 @@ pub(super) fn opt(fields: &Fields, _: &str) -> Read {
     let is_removed = fields.flag("_remove_final_layer_norm")?;
     // Layers that are left out in training.
     fields.skip(&["layerdrop"]);
-    let all = fields.flag("enable_bias")?;
+    let has_bias = fields.flag("enable_bias")?;
     let layers = fields.layers("num_hidden_layers")?;
     let config = DecoderConfig {
         hidden: fields.size("ffn_dim")?,
@@ -25,7 +25,7 @@ pub(super) fn opt(fields: &Fields, _: &str) -> Read {
         epsilon: 1e-5,
         activation: fields.activation("activation_function")?,
         gated: false,
-        biases: Biases { qkv: all, out: all, mlp: all, head: false },
+        biases: Biases { qkv: has_bias, out: has_bias, mlp: has_bias, head: false },
         pre_norms: is_before,
         sum_norms: !is_before,
         final_norm: is_before && !is_removed,
@@ -93,8 +93,9 @@ const OPT_FIRST_POSITION: usize = 2;
 
 pub(super) fn bloom(fields: &Fields, _: &str) -> Read {
     // The names of the class, and of the published configurations.
-    let named = |name, other| if fields.has(other) { other } else { name };
-    let (heads_name, features_name) = (named("n_head", "num_attention_heads"), named("hidden_size", "n_embed"));
+    let [heads_name, features_name, layers_name] =
+        [("n_head", "num_attention_heads"), ("hidden_size", "n_embed"), ("n_layer", "num_hidden_layers")]
+            .map(|(name, other)| if fields.has(other) { other } else { name });
     let (features, heads) = (fields.size(features_name)?, fields.size(heads_name)?);
     fields.divides((heads_name, heads), (features_name, features))?;
     // Ways of computing the same.
@@ -109,12 +110,7 @@ pub(super) fn bloom(fields: &Fields, _: &str) -> Read {
         gated: false,
         biases: Biases { head: false, ..Biases::ALL },
         tie_embeddings: fields.flag("tie_word_embeddings")?,
-        ..DecoderConfig::new(
-            fields.size("vocab_size")?,
-            fields.layers(named("n_layer", "num_hidden_layers"))?,
-            features,
-            heads,
-        )
+        ..DecoderConfig::new(fields.size("vocab_size")?, fields.layers(layers_name)?, features, heads)
     };
     let keys = grouped_attention(&config, "h.*.self_attention.query_key_value")
         .prefix("transformer.")
@@ -154,18 +150,13 @@ pub(super) fn mpt(fields: &Fields, _: &str) -> Read {
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         ..DecoderConfig::new(fields.size("vocab_size")?, fields.layers("n_layers")?, features, heads)
     };
-    let rows = |index: usize| Layout::Rows {
-        start: features.saturating_mul(index),
-        end: features.saturating_mul(index + 1),
-        of: features.saturating_mul(3),
-    };
     let keys = KeyMap::new()
         .prefix("transformer.")
         .array("embed.embedding", "wte.weight", Layout::Same)
         .norm("blocks[*].norm.0", "blocks.*.norm_1")
-        .weights("blocks[*].attention.query", "blocks.*.attn.Wqkv", rows(0))
-        .weights("blocks[*].attention.key", "blocks.*.attn.Wqkv", rows(1))
-        .weights("blocks[*].attention.value", "blocks.*.attn.Wqkv", rows(2))
+        .weights("blocks[*].attention.query", "blocks.*.attn.Wqkv", Layout::nth_rows(0, features, 3))
+        .weights("blocks[*].attention.key", "blocks.*.attn.Wqkv", Layout::nth_rows(1, features, 3))
+        .weights("blocks[*].attention.value", "blocks.*.attn.Wqkv", Layout::nth_rows(2, features, 3))
         .linear("blocks[*].attention.out", "blocks.*.attn.out_proj")
         .norm("blocks[*].mlp_norm.0", "blocks.*.norm_2")
         .linear("blocks[*].mlp.up", "blocks.*.ffn.up_proj")

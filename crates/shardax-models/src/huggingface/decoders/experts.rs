@@ -204,12 +204,12 @@ fn granite_hybrid(fields: &Fields) -> Read {
 
 /// The names of the experts of Granite's models.
 fn granite_experts(hidden: usize) -> KeyMap {
-    let both = hidden.saturating_mul(2);
+    let joined_rows = hidden.saturating_mul(2);
     let input = "model.layers.*.block_sparse_moe.input_linear.weight[#]";
     KeyMap::new()
         .linear(ROUTER, "model.layers.*.block_sparse_moe.router.layer")
-        .array(format!("{EXPERTS}.gate.kernel"), input, Layout::Rows { start: 0, end: hidden, of: both })
-        .array(format!("{EXPERTS}.up.kernel"), input, Layout::Rows { start: hidden, end: both, of: both })
+        .array(format!("{EXPERTS}.gate.kernel"), input, Layout::Rows { start: 0, end: hidden, of: joined_rows })
+        .array(format!("{EXPERTS}.up.kernel"), input, Layout::Rows { start: hidden, end: joined_rows, of: joined_rows })
         .array(
             format!("{EXPERTS}.down.kernel"),
             "model.layers.*.block_sparse_moe.output_linear.weight[#]",
@@ -489,9 +489,9 @@ fn glm4(fields: &Fields, kind: &str) -> Read {
         config.qk_norm = QkNorm::Head;
     }
     if kind == "dots1" {
-        let first = fields.number_or("max_window_layers", 0.0)?;
+        let first_layer = fields.number_or("max_window_layers", 0.0)?;
         let window = fields.size_opt("sliding_window")?;
-        config.windows = windows(fields, config.layers, window, |layer| layer as f64 >= first)?;
+        config.windows = windows(fields, config.layers, window, |layer| layer as f64 >= first_layer)?;
     }
     let share = match kind {
         "glm4_moe" => Some(0.5),
@@ -508,10 +508,10 @@ fn glm4(fields: &Fields, kind: &str) -> Read {
 fn sarvam_keys(config: &DecoderConfig) -> KeyMap {
     let (wide, narrow) =
         (config.heads.saturating_mul(config.head_dim), config.kv_heads.saturating_mul(config.head_dim));
-    let of = wide.saturating_add(narrow.saturating_mul(2));
+    let joined_rows = wide.saturating_add(narrow.saturating_mul(2));
     // Queries, keys and values are the rows of one matrix.
     let [query, key, value] = [(0, wide), (wide, narrow), (wide.saturating_add(narrow), narrow)]
-        .map(|(start, count)| Layout::Rows { start, end: start.saturating_add(count), of });
+        .map(|(start, count)| Layout::Rows { start, end: start.saturating_add(count), of: joined_rows });
     let joined = "model.layers.*.attention.query_key_value";
     KeyMap::new()
         .array("embed.embedding", "model.word_embeddings.weight", Layout::Same)
@@ -555,8 +555,9 @@ pub(super) fn chosen_experts(fields: &Fields, layers: usize) -> Result<ExpertsCo
 /// The layers without experts: the first ones, or the layers that are listed as dense.
 fn first_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     let Some(types) = fields.list_opt("mlp_layer_types")? else {
-        let first = if fields.has_type("solar_open") { 0.0 } else { fields.number_or("first_k_dense_replace", 1.0)? };
-        return Ok((0..layers).map(|layer| (layer as f64) < first).collect());
+        let first_layer =
+            if fields.has_type("solar_open") { 0.0 } else { fields.number_or("first_k_dense_replace", 1.0)? };
+        return Ok((0..layers).map(|layer| (layer as f64) < first_layer).collect());
     };
     fields.skip(&["first_k_dense_replace"]);
     let dense = types.iter().map(|entry| match entry.as_str() {
@@ -599,10 +600,11 @@ fn ernie(fields: &Fields) -> Read {
     let mut config = llama_sizes(fields)?;
     let hidden = fields.size("moe_intermediate_size")?;
     let [first, interval] = [fields.number("moe_layer_start_index")?, fields.number("moe_layer_interval")?];
-    let last = Some(fields.number("moe_layer_end_index")?).filter(|last| *last >= 0.0).unwrap_or(f64::INFINITY);
+    let last_layer =
+        Some(fields.number("moe_layer_end_index")?).filter(|last_layer| *last_layer >= 0.0).unwrap_or(f64::INFINITY);
     let dense_layers = (0..config.layers).map(|layer| {
         let index = layer as f64;
-        (index + 1.0) % interval != 0.0 || index < first || index > last
+        (index + 1.0) % interval != 0.0 || index < first || index > last_layer
     });
     let dense_layers = dense_layers.collect();
     let count = fields.size(if fields.has("num_experts") { "num_experts" } else { "moe_num_experts" })?;
@@ -613,7 +615,7 @@ fn ernie(fields: &Fields) -> Read {
         return Err(fields.error(format!("field `moe_norm_min` is {bound}, and sums of weights have no bound here")));
     }
     let shared = fields.number("moe_num_shared_experts")? as usize;
-    let all = fields.flag("use_bias")?;
+    let has_bias = fields.flag("use_bias")?;
     config.experts = Some(ExpertsConfig {
         per_token,
         correction: true,
@@ -622,7 +624,7 @@ fn ernie(fields: &Fields) -> Read {
         capacity_factor: None,
         ..ExpertsConfig::new(count, hidden)
     });
-    config.biases = Biases { qkv: all, out: all, mlp: all, head: false };
+    config.biases = Biases { qkv: has_bias, out: has_bias, mlp: has_bias, head: false };
     rotary(&mut config, fields, None)?;
     super::llama::interleave(&mut config);
     let layer = "model.layers.*.mlp";

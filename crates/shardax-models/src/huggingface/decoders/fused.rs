@@ -17,12 +17,10 @@ fn rows(start: usize, count: usize, of: usize) -> Layout {
 
 /// The names of an MLP whose gate and first layer are one matrix.
 fn fused_mlp(hidden: usize) -> KeyMap {
-    let both = hidden.saturating_mul(2);
-    KeyMap::new().weights("blocks[*].mlp.gate", "model.layers.*.mlp.gate_up_proj", rows(0, hidden, both)).weights(
-        "blocks[*].mlp.up",
-        "model.layers.*.mlp.gate_up_proj",
-        rows(hidden, hidden, both),
-    )
+    let joined_rows = hidden.saturating_mul(2);
+    KeyMap::new()
+        .weights("blocks[*].mlp.gate", "model.layers.*.mlp.gate_up_proj", rows(0, hidden, joined_rows))
+        .weights("blocks[*].mlp.up", "model.layers.*.mlp.gate_up_proj", rows(hidden, hidden, joined_rows))
 }
 
 fn phi3(fields: &Fields) -> Read {
@@ -33,12 +31,12 @@ fn phi3(fields: &Fields) -> Read {
     fields.skip(&["original_max_position_embeddings"]);
     let (wide, narrow) =
         (config.heads.saturating_mul(config.head_dim), config.kv_heads.saturating_mul(config.head_dim));
-    let all = wide.saturating_add(narrow.saturating_mul(2));
+    let joined_rows = wide.saturating_add(narrow.saturating_mul(2));
     let qkv = "model.layers.*.self_attn.qkv_proj";
     let keys = fused_mlp(config.hidden)
-        .weights("blocks[*].attention.query", qkv, rows(0, wide, all))
-        .weights("blocks[*].attention.key", qkv, rows(wide, narrow, all))
-        .weights("blocks[*].attention.value", qkv, rows(wide.saturating_add(narrow), narrow, all));
+        .weights("blocks[*].attention.query", qkv, rows(0, wide, joined_rows))
+        .weights("blocks[*].attention.key", qkv, rows(wide, narrow, joined_rows))
+        .weights("blocks[*].attention.value", qkv, rows(wide.saturating_add(narrow), narrow, joined_rows));
     Ok((config, keys.and(llama_keys())))
 }
 

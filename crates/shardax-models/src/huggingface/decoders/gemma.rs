@@ -42,8 +42,9 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let pattern = if is_third { fields.size_opt("sliding_window_pattern")?.unwrap_or(6) } else { 2 };
     match fields.size_opt("_sliding_window_pattern")? {
         Some(other) if other != pattern && !fields.has("layer_types") => {
-            let what = format!("field `_sliding_window_pattern` is {other}, and transformers has windows by {pattern}");
-            return Err(fields.error(what));
+            let message =
+                format!("field `_sliding_window_pattern` is {other}, and transformers has windows by {pattern}");
+            return Err(fields.error(message));
         }
         _ => {}
     }
@@ -89,9 +90,9 @@ pub(super) fn ropes<'a>(
         }
         [None, global] => [global, None],
     };
-    let scaled = |about: &Option<Fields>, theta: f64| match about {
-        Some(about) => scaled_rope(fields, about, theta, head_dim, None),
-        None => Ok(Rope::new(theta)),
-    };
-    Ok([scaled(&about[0], theta[0])?, scaled(&about[1], theta[1])?])
+    let [local, global] = [0, 1].map(|kind| match &about[kind] {
+        Some(about) => scaled_rope(fields, about, theta[kind], head_dim, None),
+        None => Ok(Rope::new(theta[kind])),
+    });
+    Ok([local?, global?])
 }

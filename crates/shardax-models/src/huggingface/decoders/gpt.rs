@@ -188,9 +188,9 @@ pub(super) fn gptj(fields: &Fields, kind: &str) -> Read {
     fields.skip(&["n_positions"]);
     let features = fields.size_opt("rotary_dim")?.unwrap_or(config.features);
     if features > config.head_dim || features % 2 == 1 {
-        let what =
+        let message =
             format!("`rotary_dim` of {features} is odd, or more than the {} features of a head", config.head_dim);
-        return Err(fields.error(what));
+        return Err(fields.error(message));
     }
     config.positions = Positions::Rotary(Rope::new(10_000.0).rotary_dim(features));
     interleave(&mut config);
@@ -291,7 +291,7 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
     let parallel = is_new || fields.flag("parallel_attn")?;
     fields.skip(&["parallel_attn"]);
     let norms = fields.size_opt("num_ln_in_parallel_attn")?.unwrap_or(if is_new { 2 } else { 1 });
-    let all = fields.flag("bias")?;
+    let has_bias = fields.flag("bias")?;
     let layers = fields.layers("num_hidden_layers")?;
     let mut config = DecoderConfig {
         kv_heads,
@@ -300,7 +300,7 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
         epsilon: fields.number("layer_norm_epsilon")?,
         activation: fields.activation("activation")?,
         gated: false,
-        biases: Biases { qkv: all, out: all, mlp: all, head: false },
+        biases: Biases { qkv: has_bias, out: has_bias, mlp: has_bias, head: false },
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         parallel,
         shared_norm: parallel && norms != 2,

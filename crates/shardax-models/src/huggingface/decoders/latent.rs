@@ -42,18 +42,16 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     if is_second || fields.flag("rope_interleave")? {
         interleave(&mut config);
     }
-    let attention = |name: &str| format!("model.layers.*.self_attn.{name}");
+    let attention = "model.layers.*.self_attn";
+    let query = if config_has_query_latent(&config) { "q_b_proj" } else { "q_proj" };
     let keys = grouped_keys()
-        .linear("blocks[*].latent.query_down", &attention("q_a_proj"))
-        .scale("blocks[*].latent.query_norm", &attention("q_a_layernorm"))
-        .linear(
-            "blocks[*].latent.query",
-            &attention(if config_has_query_latent(&config) { "q_b_proj" } else { "q_proj" }),
-        )
-        .linear("blocks[*].latent.latent", &attention("kv_a_proj_with_mqa"))
-        .scale("blocks[*].latent.latent_norm", &attention("kv_a_layernorm"))
-        .linear("blocks[*].latent.key_value", &attention("kv_b_proj"))
-        .linear("blocks[*].latent.out", &attention("o_proj"))
+        .linear("blocks[*].latent.query_down", &format!("{attention}.q_a_proj"))
+        .scale("blocks[*].latent.query_norm", &format!("{attention}.q_a_layernorm"))
+        .linear("blocks[*].latent.query", &format!("{attention}.{query}"))
+        .linear("blocks[*].latent.latent", &format!("{attention}.kv_a_proj_with_mqa"))
+        .scale("blocks[*].latent.latent_norm", &format!("{attention}.kv_a_layernorm"))
+        .linear("blocks[*].latent.key_value", &format!("{attention}.kv_b_proj"))
+        .linear("blocks[*].latent.out", &format!("{attention}.o_proj"))
         // Predicts further tokens in training.
         .ignore(&format!("model.layers.{layers}.**"));
     Ok((config, keys.and(llama_keys())))

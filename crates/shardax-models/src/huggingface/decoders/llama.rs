@@ -22,8 +22,8 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "seed_oss" => Biases { out: fields.flag("attention_out_bias")?, ..biases(fields)? },
         "qwen3" | "hunyuan_v1_dense" => attention_biases(fields)?,
         "ernie4_5" => {
-            let all = fields.flag("use_bias")?;
-            Biases { qkv: all, out: all, mlp: all, head: false }
+            let has_bias = fields.flag("use_bias")?;
+            Biases { qkv: has_bias, out: has_bias, mlp: has_bias, head: false }
         }
         "qwen3_vl_text" => attention_biases(fields)?,
         "qwen2" | "qwen2_vl_text" | "qwen2_5_vl_text" => Biases { qkv: true, ..Biases::NONE },
@@ -324,8 +324,8 @@ fn smollm3(fields: &Fields) -> Read {
     let interval = fields.size("no_rope_layer_interval")?;
     let with_rope = fields.list_opt("no_rope_layers")?;
     if let Some(list) = with_rope.filter(|list| list.len() != config.layers) {
-        let what = format!("`no_rope_layers` has {} entries for {} layers", list.len(), config.layers);
-        return Err(fields.error(what));
+        let message = format!("`no_rope_layers` has {} entries for {} layers", list.len(), config.layers);
+        return Err(fields.error(message));
     }
     // The field's name notwithstanding, its entries are 1 for layers with rotary positions.
     let without = |layer: usize| match with_rope {
@@ -398,13 +398,13 @@ fn stablelm(fields: &Fields) -> Read {
 }
 
 fn starcoder2(fields: &Fields) -> Read {
-    let all = fields.flag("use_bias")?;
+    let has_bias = fields.flag("use_bias")?;
     let mut config = DecoderConfig {
         norm: NormKind::Layer,
         epsilon: fields.number("norm_epsilon")?,
         activation: fields.activation("hidden_act")?,
         gated: false,
-        biases: Biases { qkv: all, out: all, mlp: all, head: false },
+        biases: Biases { qkv: has_bias, out: has_bias, mlp: has_bias, head: false },
         ..sizes(fields)?
     };
     rotary(&mut config, fields, None)?;

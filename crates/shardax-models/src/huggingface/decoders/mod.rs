@@ -217,8 +217,8 @@ fn qwen_windows(fields: &Fields, layers: usize) -> Result<Vec<Option<usize>>> {
         true => fields.size_opt("sliding_window")?,
         false => None,
     };
-    let first = fields.number_or("max_window_layers", 0.0)?;
-    windows(fields, layers, window, |layer| layer as f64 >= first)
+    let first_layer = fields.number_or("max_window_layers", 0.0)?;
+    windows(fields, layers, window, |layer| layer as f64 >= first_layer)
 }
 
 /// The names of most decoders.
