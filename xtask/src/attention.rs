@@ -12,6 +12,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     let text = crate::read(&page)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let folder = target.join("attention");
+    // The kernels of JAX for TPUs are exported first, because the test compares other implementations with them.
     for kernel in ["flash", "splash"] {
         let out = crate::fuzz::path(&folder.join(kernel));
         let sizes = ["--batch", "8", "--length", "4096", "--heads", "32", "--depth", "128", "--causal"];

@@ -53,6 +53,7 @@ fn unknown_settings<'a>(root: &Path, pages: impl Iterator<Item = &'a PathBuf>) -
         let text = read(&root.join(page))?;
         for (at, _) in text.match_indices("SHARDAX_") {
             let name = text[at..].split(|c: char| !c.is_ascii_uppercase() && c != '_').next().unwrap_or_default();
+            // Rust reads a setting by its name in quotes, and scripts by `${NAME`.
             if !sources.contains(&format!("\"{name}\"")) && !sources.contains(&format!("${{{name}")) {
                 unknown.push(format!("{}: {name}: no source reads it", page.display()));
             }

@@ -32,6 +32,7 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
     if options.iter().any(|option| option.starts_with("--only") || *option == "--help") {
         return checked;
     }
+    // The rows are written even if a check fails, so that a report of a new machine is complete.
     let platform = options.first().filter(|option| !option.starts_with('-'));
     let accelerator_rows: &[&str] =
         if platform.is_some_and(|platform| *platform != "cpu") { &ON_ACCELERATORS } else { &[] };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The number of programs in a file. A process for each file limits the memory of both sides.
+/// The number of programs in a file. It is small because each file has its own process, whose memory should stay small.
 const AT_ONCE: usize = 250;
 
 const PYTHON: &str = "SHARDAX_TEST_GOLDEN_PYTHON";

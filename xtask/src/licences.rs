@@ -16,6 +16,7 @@ pub fn run(root: &Path) -> Result<(), String> {
         return Err(format!("cargo tree: {}", String::from_utf8_lossy(&tree.stderr)));
     }
     let text = String::from_utf8_lossy(&tree.stdout);
+    // Cargo marks crates that it has already listed.
     let lines = text.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty());
     let crates: BTreeSet<&str> = lines.collect();
     let rejected: Vec<String> = crates

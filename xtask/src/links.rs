@@ -77,7 +77,7 @@ pub fn pages(root: &Path) -> Result<BTreeMap<PathBuf, Page>, String> {
     Ok(pages)
 }
 
-/// The broken links, one line each. Pages of `book` must not link to files outside it, which readers do not have.
+/// The broken links, one line each. Pages of `book` must not link to files outside it, because readers do not have them.
 pub fn broken(root: &Path, pages: &BTreeMap<PathBuf, Page>, book: &Path) -> Vec<String> {
     let mut broken = Vec::new();
     for (from, page) in pages {

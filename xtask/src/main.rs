@@ -113,6 +113,7 @@ fn addition(family: Option<&str>) -> Result<(), String> {
             return Err(format!("no tests/golden.rs lists the family {family:?}"));
         }
     }
+    // All steps run after a failure too, so that one run reports everything that is missing.
     let mut failures: Vec<String> = steps.iter().filter_map(|step| cargo(step).err()).collect();
     failures.extend(docs(true).err());
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }

@@ -165,6 +165,7 @@ fn write(root: &Path, lines: &str) -> Result<(), String> {
     let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
     let middle = table.find(CASES).ok_or("docs/platforms.md: the table has no part about JAX's own cases")?;
     let examples_start = table.find(EXAMPLES_RUN).ok_or("docs/platforms.md: the table has no part about examples")?;
+    // A part without new rows keeps its text, because the parts are written by different commands.
     let programs = if has_rows(&rows, "program") { programs(&rows) } else { table[..examples_start].to_owned() };
     let examples = if has_rows(&rows, "example") { examples(&rows) } else { table[examples_start..middle].to_owned() };
     let cases = if has_rows(&rows, "case") { cases(&rows) } else { table[middle..operations_start].to_owned() };

@@ -38,7 +38,7 @@ pub fn run(root: &Path, tools: &[&Tool]) -> Result<(), String> {
     if failed { Err("see above".to_owned()) } else { Ok(()) }
 }
 
-/// Runs the tests with AddressSanitizer, without leak detection: the plugin never frees its statics.
+/// Runs the tests with AddressSanitizer, without leak detection, because the plugin never frees its statics.
 fn address(root: &Path) -> Result<String, Missing> {
     let test = sanitized(root, "address", &["--lib", "--tests"], &[]);
     tested(test.env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=0:detect_stack_use_after_return=1"))
@@ -65,7 +65,7 @@ fn thread(root: &Path) -> Result<String, Missing> {
     tested(test.env("TSAN_OPTIONS", options))
 }
 
-/// Runs the tests that do not need the plugin with Miri, which cannot load it.
+/// Runs the tests that do not need the plugin with Miri, because Miri cannot load it.
 fn miri(root: &Path) -> Result<String, Missing> {
     let has = Command::new("cargo").args(["+nightly", "miri", "--version"]).output();
     if !has.is_ok_and(|output| output.status.success()) {

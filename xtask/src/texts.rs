@@ -1,6 +1,6 @@
 //! `cargo xtask texts`: the StableHLO text of every reference case and random program, on every platform, as hashes.
 //!
-//! A change of structure must leave all of them as they are: write a file before it, and compare after it.
+//! A change of structure must leave all of them unchanged: you write a file before it, and compare after it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,6 +26,7 @@ pub fn run(root: &Path, file: &str) -> Result<(), String> {
     for kernels in KERNELS {
         for test in TESTS {
             let out = root.join("target/texts.txt");
+            // The test appends to the file.
             let _ = std::fs::remove_file(&out);
             std::fs::create_dir_all(root.join("target")).map_err(|e| e.to_string())?;
             hashes(root, test, kernels, &out)?;

@@ -44,7 +44,7 @@ const MIN_ROWS: usize = 32;
 /// ```
 ///
 /// # Errors
-/// The shapes do not fit, or a base dilation is 0.
+/// The shapes must agree with this description, and base dilations must be positive.
 pub fn convolution(
     of: &FilterWindow,
     base: [usize; SPATIAL],

@@ -167,7 +167,7 @@ integers!(i32 i64 u32 u64);
 /// ```
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes must agree with this description.
 pub fn cumulative<T: Accumulate>(
     x: View<'_, T>,
     operation: Cumulative,

@@ -36,7 +36,7 @@ const CHUNK_FEATURES: usize = 16;
 /// ```
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes must agree with this description.
 pub fn depthwise_filter_gradient(
     of: &FilterWindow,
     x: View<'_, f32>,

@@ -90,7 +90,7 @@ impl Weight for f16 {
 /// ```
 ///
 /// # Errors
-/// The shapes do not fit, or there are more rows.
+/// The shapes must agree with this description, and there must be no more rows.
 pub fn few_rows<W: Weight>(
     lhs: View<'_, f32>,
     rhs: View<'_, W>,

@@ -123,7 +123,7 @@ impl GroupNumbers<'_> {
 /// ```
 ///
 /// # Errors
-/// The shapes do not fit, or there are more rows.
+/// The shapes must agree with this description, and there must be no more rows.
 pub fn grouped_rows(lhs: View<'_, f32>, matrix: GroupedMatrix<'_>, out: &mut [f32], threads: usize) -> Result<()> {
     let ([rows, depth], [columns, groups, size]) = (lhs.dims("the rows")?, matrix.shape);
     if rows > MAX_GROUPED_ROWS || !matrix.integers.accepts_groups_of(size) {

@@ -20,7 +20,7 @@ const PANEL: usize = 32;
 /// product. The pivot is the largest element, or the first NaN. Allocates an eighth of a matrix for each thread.
 ///
 /// # Errors
-/// A result has another size.
+/// The results must have these sizes.
 pub fn lu<T: Real>(
     a: View<'_, T>,
     factors: &mut [T],

@@ -28,7 +28,7 @@ pub(crate) enum Before {
 /// rows or columns. Allocates at most 1,024 × 512 elements, and 512 × 768 of the right operand.
 ///
 /// # Panics
-/// The shapes do not fit.
+/// The shapes must agree with this description.
 pub(crate) fn product<T: Float>(
     a: &ArrayView2<'_, T>,
     b: &ArrayView2<'_, T>,

@@ -240,7 +240,7 @@ impl SortKey for u64 {}
 /// Sorts each row of `n` integers.
 ///
 /// # Errors
-/// The slices have different lengths, or the last row is incomplete.
+/// The slices must have the same length, and complete rows.
 pub fn sort_keys<T: SortKey>(n: usize, x: &[T], out: &mut [T], threads: usize) -> Result<()> {
     check("the elements of the result", out.len(), x.len())?;
     if x.is_empty() {

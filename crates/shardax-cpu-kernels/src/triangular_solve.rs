@@ -44,7 +44,7 @@ impl Triangle {
 /// Allocates two matrices of the size of `b` for each thread.
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes must agree with this description.
 pub fn triangular_solve<T: Real>(
     a: View<'_, T>,
     b: View<'_, T>,

@@ -173,7 +173,7 @@ impl<'a> Group<'a> {
         result
     }
 
-    /// Sends and receives in rounds. While the results of a round are processed, the next one is in flight. `send`
+    /// Sends and receives in rounds. While the results of a round are processed, the next one can be in flight. `send`
     /// returns the data of a round and its receivers; `expect` returns the number of bytes from a process.
     pub(crate) fn rounds<D>(
         &self,

@@ -144,7 +144,8 @@ impl Exchange {
         self.failure.get().map(String::as_str)
     }
 
-    /// Stops all exchanges; later calls fail with `why`, unless an earlier failure exists.
+    /// Stops all exchanges, so that threads which wait for other processes can end. Later calls fail with `why`, unless
+    /// an earlier failure exists.
     pub fn close(&self, why: &str) {
         let _ = self.failure.set(why.to_owned());
     }

@@ -80,7 +80,7 @@ pub struct Plan {
 impl Plan {
     /// Makes a plan for a function and arguments of these types and shardings ([`shape_dtype_struct_on`]).
     ///
-    /// Fails if the step cannot be traced or lowered for them.
+    /// Fails if the step cannot be traced or lowered for them, so that you can try another setup.
     #[track_caller]
     pub fn new<Args, F, A>(step: F, args: A) -> Result<Plan>
     where

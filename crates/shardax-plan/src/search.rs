@@ -105,7 +105,7 @@ pub struct Found {
     pub tried: usize,
     /// The number of setups whose estimate does not fit.
     pub too_large: usize,
-    /// Axes that split nothing in the step; meshes with them are skipped.
+    /// Axes that split nothing in the step. Meshes with them are skipped, because they would only repeat work.
     pub idle: Vec<String>,
     /// The options of setups that failed, with reasons: setups that do not fit or compile after all, and meshes that
     /// the step does not support.

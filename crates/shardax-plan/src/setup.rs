@@ -103,7 +103,7 @@ impl Setup {
 
     /// The value of a numeric option, or its default.
     ///
-    /// Fails if the value is not a number.
+    /// The value must be a number; otherwise the function fails.
     #[track_caller]
     pub fn number(&self, name: &str, default: usize) -> Result<usize> {
         match self.options.get(name) {

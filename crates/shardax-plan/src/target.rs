@@ -222,7 +222,7 @@ pub(crate) type Axes = Vec<(AxisName, usize)>;
 
 /// Parses a mesh in the format of the command line: `data=2,fsdp=4`.
 ///
-/// Fails if a part is not a name with a size.
+/// Each part must be a name with a size.
 #[track_caller]
 pub(crate) fn parse_axes(text: &str) -> Result<Axes> {
     let parts = text.split(',').filter(|part| !part.trim().is_empty());

@@ -25,7 +25,7 @@ type State = Optimizer<Cnn>;
 
 /// A step of Adam on images of 32×32 pixels. `data` splits the images.
 ///
-/// Fails if the number of images is not divisible by the devices.
+/// The number of devices must divide the number of images.
 #[track_caller]
 pub fn cnn(setup: &Setup) -> Result<Plan> {
     let batch = setup.micro_batch.unwrap_or(32 * setup.target.num_devices());
