@@ -43,7 +43,7 @@ impl At {
 
     /// The step of this launch, if the program is shared with other processes.
     fn step(&self, exchange: &Exchange) -> Option<Step> {
-        exchange.order.of_launch(self.launch, self.program)
+        exchange.order.step_of_launch(self.launch, self.program)
     }
 
     fn describe(&self, exchange: &Exchange) -> String {

@@ -100,7 +100,7 @@ impl Order {
     }
 
     /// The step of a launch, looked up by the calls of its devices.
-    pub(crate) fn of_launch(&self, launch: i64, program: u64) -> Option<Step> {
+    pub(crate) fn step_of_launch(&self, launch: i64, program: u64) -> Option<Step> {
         let mut state = self.state();
         if let Some((running, step)) = &state.running
             && *running == launch

@@ -53,20 +53,23 @@ impl GenerateOptions {
     pub fn from_pretrained(folder: impl AsRef<Path>, max_new_tokens: usize) -> Result<GenerateOptions> {
         let location = std::panic::Location::caller();
         let folder = folder.as_ref();
-        let options =
-            if Gguf::is_named(folder) { of_gguf(folder, max_new_tokens) } else { of_folder(folder, max_new_tokens) };
+        let options = if Gguf::is_named(folder) {
+            read_gguf(folder, max_new_tokens)
+        } else {
+            read_folder(folder, max_new_tokens)
+        };
         options.map_err(|error| error.at(location))
     }
 }
 
-fn of_gguf(path: &Path, max_new_tokens: usize) -> Result<GenerateOptions> {
+fn read_gguf(path: &Path, max_new_tokens: usize) -> Result<GenerateOptions> {
     let file = Gguf::open(path)?;
     let ends = ["eos", "eot", "eom"].map(|kind| file.metadata().get(&format!("tokenizer.ggml.{kind}_token_id")));
     let ends = ends.into_iter().flatten().filter_map(MetadataValue::as_usize).filter_map(|id| i32::try_from(id).ok());
     Ok(GenerateOptions::new(max_new_tokens).stop_tokens(ends))
 }
 
-fn of_folder(folder: &Path, max_new_tokens: usize) -> Result<GenerateOptions> {
+fn read_folder(folder: &Path, max_new_tokens: usize) -> Result<GenerateOptions> {
     let path = folder.join("generation_config.json");
     let is_there = path.exists();
     let path = if is_there { path } else { folder.join("config.json") };

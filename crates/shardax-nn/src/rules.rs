@@ -238,7 +238,7 @@ impl Rules {
         let x = match manual.is_empty() || explicit.len() > x.ndim() {
             true => reshard(x, &NamedSharding::new(mesh, explicit)),
             false => {
-                let target = Typed::of_spec(context, &explicit, x.ndim());
+                let target = Typed::from_spec(context, &explicit, x.ndim());
                 reshard(x, target)
             }
         };

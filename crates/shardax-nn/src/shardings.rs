@@ -124,7 +124,7 @@ pub(super) fn align_with(parameter: Array, y: &Array) -> Array {
     // A dimension of size 1 is broadcast, so it cannot be split.
     let dims = y_dims.iter().zip(sizes).map(|(y_dim, (m, n))| if m == n { y_dim.clone() } else { DimSpec::None });
     let spec = PartitionSpec::new(dims.collect::<Vec<_>>()).reduced(typed.reduced().iter());
-    reshard(parameter, Typed::of_spec(typed.mesh(), &spec, typed.rank()))
+    reshard(parameter, Typed::from_spec(typed.mesh(), &spec, typed.rank()))
 }
 
 /// Replicates `x` on every device.
@@ -146,7 +146,7 @@ pub(super) fn for_loop_over_layers<T: Tree>(layers: T) -> Result<T> {
             };
             let dims = [DimSpec::None].into_iter().chain(typed.dims()[1..].iter().cloned());
             let spec = PartitionSpec::new(dims).unreduced(typed.unreduced().iter()).reduced(typed.reduced().iter());
-            reshard_to(x.clone(), &Typed::of_spec(typed.mesh(), &spec, x.ndim()), &x)
+            reshard_to(x.clone(), &Typed::from_spec(typed.mesh(), &spec, x.ndim()), &x)
         },
         layers,
     )
@@ -164,7 +164,7 @@ pub(super) fn align_carry(carry: Array, x: &Array) -> Array {
         return carry;
     };
     let spec = PartitionSpec::new(typed.dims()[1..typed.rank() - 1].to_vec());
-    let target = Typed::of_spec(typed.mesh(), &spec, carry.ndim());
+    let target = Typed::from_spec(typed.mesh(), &spec, carry.ndim());
     reshard_to(carry, &target, x)
 }
 
@@ -189,7 +189,7 @@ pub(super) fn split_last_dims_like(x: Array, like: &Array, count: usize) -> Arra
     };
     let leading = std::iter::repeat_n(DimSpec::None, x.ndim() - count);
     let spec = PartitionSpec::new(leading.chain(typed.dims()[typed.rank() - count..].iter().cloned()));
-    let target = Typed::of_spec(typed.mesh(), &spec, x.ndim());
+    let target = Typed::from_spec(typed.mesh(), &spec, x.ndim());
     reshard_to(x, &target, like)
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn enter_shard_map(x: Array, spec: &PartitionSpec, manual: &[AxisName
     let free =
         typed.dims().iter().map(|dim| dim.axes().iter().filter(|axis| !manual.contains(axis)).copied().collect());
     let dims = spec.dims().iter().cloned().chain(free.skip(spec.len()));
-    let target = Typed::of_spec(typed.mesh(), &PartitionSpec::new(dims), typed.rank());
+    let target = Typed::from_spec(typed.mesh(), &PartitionSpec::new(dims), typed.rank());
     if target == *typed { x } else { reshard_to(x.clone(), &target, &x) }
 }
 

@@ -47,7 +47,7 @@ pub trait Metric: Tree {
 /// assert_eq!(loss.value()?, 1.5);
 ///
 /// // 5 right of 8, and 1 right of 2.
-/// let accuracy = Average::of_sum(array(5), array(8)).merge(&Average::of_sum(array(1), array(2)));
+/// let accuracy = Average::from_sum(array(5), array(8)).merge(&Average::from_sum(array(1), array(2)));
 /// assert_eq!(accuracy.value()?, 0.6000000238418579);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -59,7 +59,7 @@ pub struct Average {
 
 impl Default for Average {
     fn default() -> Self {
-        Average::of_sum(zeros_dtype((), DType::F32), zeros_dtype((), DType::I32))
+        Average::from_sum(zeros_dtype((), DType::F32), zeros_dtype((), DType::I32))
     }
 }
 
@@ -74,7 +74,7 @@ impl Average {
     pub fn of(values: impl ArrayLike) -> Self {
         let sums = jit(|values: Array| {
             let count = array(i64::try_from(values.size()).unwrap_or(i64::MAX));
-            Average { total: Sum::of_all(&values), count: Sum::of(&count) }
+            Average { total: Sum::from_values(&values), count: Sum::of(&count) }
         });
         sums.call(values.into_array()).unwrap_or_else(Average::failed)
     }
@@ -102,12 +102,12 @@ impl Average {
         let (values, mask) = (widened(&values), widened(&mask));
         // Masked values may be NaN, so multiplying them by 0 would not remove them.
         let chosen = where_(mask.not_equal(0), values * &mask, 0);
-        Average { total: Sum::of_all(&chosen), count: Sum::of_all(&mask) }
+        Average { total: Sum::from_values(&chosen), count: Sum::from_values(&mask) }
     }
 
     /// Averages `count` values whose sum is `sum`; both are scalars.
     #[track_caller]
-    pub fn of_sum(sum: impl ArrayLike, count: impl ArrayLike) -> Self {
+    pub fn from_sum(sum: impl ArrayLike, count: impl ArrayLike) -> Self {
         // One program, because the host waits if it is many small launches ahead of the device.
         let sums = jit(|sum: Array, count: Array| Average { total: Sum::of(&sum), count: Sum::of(&count) });
         sums.call((require_scalar(sum.into_array()), require_scalar(count.into_array())))
@@ -137,7 +137,7 @@ impl Average {
     /// Adds `count` values whose sum is `sum`; both are scalars.
     #[track_caller]
     pub fn add_sum(&mut self, sum: impl ArrayLike, count: impl ArrayLike) {
-        *self = self.merge(&Average::of_sum(sum, count));
+        *self = self.merge(&Average::from_sum(sum, count));
     }
 }
 
@@ -284,12 +284,12 @@ impl Std {
         let values = values.astype(DType::F64);
         let total = values.sum(..);
         let deviations = (values - &total / maximum(&count, 1.0)).square().sum(..);
-        Std::of_parts(&count, &total, &deviations, dtype)
+        Std::from_parts(&count, &total, &deviations, dtype)
     }
 
     /// The metric of `count` values with this sum and these squared deviations from their mean, all float64, kept in
     /// `dtype`.
-    fn of_parts(count: &Array, total: &Array, deviations: &Array, dtype: DType) -> Self {
+    fn from_parts(count: &Array, total: &Array, deviations: &Array, dtype: DType) -> Self {
         let [count, total, deviations] = [count, total, deviations].map(|x| Sum::in_dtype(x, dtype));
         let means = total.clone();
         let mut std = Std { count, total, deviations, means };
@@ -319,7 +319,7 @@ impl Metric for Std {
         let distance = self.total.value() / maximum(&n, 1.0) - other.total.value() / maximum(&m, 1.0);
         let between = distance.square() * (n * m / maximum(&count, 1.0));
         let deviations = self.all_deviations() + other.all_deviations() + between;
-        Std::of_parts(&count, &total, &deviations, self.total.merge(&other.total).dtype())
+        Std::from_parts(&count, &total, &deviations, self.total.merge(&other.total).dtype())
     }
 
     fn compute(&self) -> Array {

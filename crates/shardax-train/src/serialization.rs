@@ -263,7 +263,7 @@ fn restored(bytes: &[u8], path: &str) -> Result<Array> {
     let sizes: Vec<usize> = sizes.ok_or_else(|| damaged(path))?.into_iter().map(|n| n as usize).collect();
     let name = name.as_str().ok_or_else(|| damaged(path))?;
     // Keys are written as their words, and NumPy has no dtype of the name `float0`.
-    let dtype = DType::of_name(name).filter(|dtype| DType::ALL.contains(dtype));
+    let dtype = DType::from_name(name).filter(|dtype| DType::ALL.contains(dtype));
     let dtype = dtype.ok_or_else(|| fail(format!("the array {path:?} has the unknown dtype {name}")))?;
     Array::from_bytes(data.as_slice().ok_or_else(|| damaged(path))?, dtype, &sizes)
         .map_err(|e| e.context(format!("the array {path:?}")))

@@ -25,7 +25,7 @@ impl Sum {
 
     /// The sum of all elements of `values`, which is added up in float32 at least, or in int64.
     #[track_caller]
-    pub fn of_all(values: &Array) -> Self {
+    pub fn from_values(values: &Array) -> Self {
         Sum::of(&widened(values).sum(..))
     }
 

@@ -43,7 +43,7 @@ pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules, we
         return Ok(typed.iter().fold(y, reshard));
     };
     let rows = if x.ndim() > 2 { rules.spec([Some("batch")]) } else { P![] };
-    let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::of_spec(typed.mesh(), &rows, typed.rank())));
+    let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::from_spec(typed.mesh(), &rows, typed.rank())));
     let chosen = moe.choose(&x)?;
     let local = move |experts: Stack<Mlp>, x: Array, weights: Array, chosen: Array| {
         let first = axis_index(axis) * experts.depth() as i32;

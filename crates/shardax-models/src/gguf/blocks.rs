@@ -66,7 +66,7 @@ impl BlockType {
         }
     }
 
-    pub fn of_code(code: u32) -> Option<BlockType> {
+    pub fn from_code(code: u32) -> Option<BlockType> {
         BlockType::ALL.into_iter().find(|block| block.description().0 == code)
     }
 

@@ -189,7 +189,7 @@ impl Reader<'_> {
         // ggml writes the fastest dimension first.
         shape.reverse();
         let kind = self.u32("a tensor's type")?;
-        let block = BlockType::of_code(kind).ok_or_else(|| {
+        let block = BlockType::from_code(kind).ok_or_else(|| {
             let names = BlockType::ALL.map(BlockType::name).join(", ");
             self.error(format!("the tensor {name:?} is of ggml's type {kind}; the known types are {names}"))
         })?;

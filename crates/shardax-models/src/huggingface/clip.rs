@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::config::Fields;
 use super::encoder::{BlockSizes, EncoderBlock, PatchSizes, Patches, block_keys, patch_keys};
-use super::{Config, KeyMap, Layout, Pretrained, of_type};
+use super::{Config, KeyMap, Layout, Pretrained, check_type};
 use crate::Activation;
 use crate::decoder::check_positions;
 use crate::ranks::allow_any_ranks;
@@ -73,7 +73,7 @@ impl Pretrained for Clip {
 
     fn read(config: &Config) -> Result<(ClipConfig, KeyMap)> {
         let fields = config.fields();
-        of_type(&fields, "clip")?;
+        check_type(&fields, "clip")?;
         // If the older fields are present, they have all fields of a part.
         let parts = [
             ("text_config", "text_config_dict", "clip_text_model"),

@@ -178,7 +178,7 @@ impl Config {
     pub fn open(folder: impl AsRef<Path>) -> Result<Config> {
         let location = std::panic::Location::caller();
         let folder = folder.as_ref();
-        let config = if Gguf::is_named(folder) { of_gguf(folder) } else { open(&folder.join("config.json")) };
+        let config = if Gguf::is_named(folder) { read_gguf(folder) } else { open(&folder.join("config.json")) };
         config.map_err(|error| error.at(location))
     }
 
@@ -247,7 +247,7 @@ impl Config {
 /// The field that says how weights are quantized. `Config::quantization` reads it.
 const QUANTIZATION: &str = "quantization_config";
 
-fn of_gguf(path: &Path) -> Result<Config> {
+fn read_gguf(path: &Path) -> Result<Config> {
     let fields = Gguf::open(path)?.config()?;
     Ok(Config { name: path.display().to_string(), fields })
 }
@@ -416,7 +416,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns these fields, where an absent field has the default of another class.
-    pub fn of_class(&self, model_type: &str) -> Fields<'a> {
+    pub fn with_defaults_of(&self, model_type: &str) -> Fields<'a> {
         let has_sections = has_sections(model_type);
         Fields { defaults: defaults_of(model_type), has_sections, ..Fields::new(self.file, self.of, self.map) }
     }

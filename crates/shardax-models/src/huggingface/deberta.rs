@@ -5,7 +5,7 @@ use shardax_nn::prelude::*;
 use super::bert::{BertHead, logits};
 use super::bert_files::head;
 use super::config::Fields;
-use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, of_type};
+use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, check_type};
 use crate::decoder::{check_positions, check_tokens};
 use crate::ranks::allow_any_ranks;
 use crate::{Activation, Mlp};
@@ -114,7 +114,7 @@ impl Pretrained for Deberta {
 
     fn read(config: &Config) -> Result<(DebertaConfig, KeyMap)> {
         let fields = config.fields();
-        of_type(&fields, "deberta-v2")?;
+        check_type(&fields, "deberta-v2")?;
         let read = read(&fields)?;
         fields.finish()?;
         let keys = keys(&read);

@@ -258,7 +258,7 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
 }
 
 /// The configuration must be of this type of model.
-fn of_type(fields: &Fields, wanted: &str) -> Result<()> {
+fn check_type(fields: &Fields, wanted: &str) -> Result<()> {
     match fields.text("model_type")? {
         kind if kind == wanted => Ok(()),
         other => Err(fields.error(format!("the model_type is {other:?}, and this model's {wanted:?}"))),

@@ -6,7 +6,7 @@ use shardax_nn::prelude::*;
 use super::bert::{BertHead, logits};
 use super::bert_files::head;
 use super::config::{Fields, rope_object, scaled_rope};
-use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, of_type};
+use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, check_type};
 use crate::decoder::check_tokens;
 use crate::ranks::allow_any_ranks;
 use crate::{Activation, Mlp, Norm, NormKind};
@@ -87,7 +87,7 @@ impl Pretrained for ModernBert {
 
     fn read(config: &Config) -> Result<(ModernBertConfig, KeyMap)> {
         let fields = config.fields();
-        of_type(&fields, "modernbert")?;
+        check_type(&fields, "modernbert")?;
         let (heads, features) = (fields.size("num_attention_heads")?, fields.size("hidden_size")?);
         fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
         let head = head(&fields, None)?;

@@ -103,5 +103,5 @@ pub(super) fn write(folder: &Path, arrays: &Named, file: &str, (beside, text): (
 /// The dtype as the format has it.
 fn dtype_of(dtype: DType) -> Option<Dtype> {
     let (ty, _) = dtype.stored();
-    (DType::of_stored(ty) == Some(dtype)).then_some(ty)
+    (DType::from_safetensors(ty) == Some(dtype)).then_some(ty)
 }

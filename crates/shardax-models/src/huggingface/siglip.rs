@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::clip::{blocks, tower, tower_keys, tower_norm};
 use super::encoder::{EncoderBlock, PatchSizes, Patches};
-use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention, of_type};
+use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention, check_type};
 use crate::Mlp;
 use crate::decoder::check_positions;
 use crate::ranks::allow_any_ranks;
@@ -62,7 +62,7 @@ impl Pretrained for Siglip {
 
     fn read(config: &Config) -> Result<(SiglipConfig, KeyMap)> {
         let fields = config.fields();
-        of_type(&fields, "siglip")?;
+        check_type(&fields, "siglip")?;
         let text = fields.model("text_config", "siglip_text_model")?;
         let vision = fields.model("vision_config", "siglip_vision_model")?;
         let read = SiglipConfig {

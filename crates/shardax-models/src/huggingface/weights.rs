@@ -428,5 +428,5 @@ fn header(weights: &mut Weights, path: &Path) -> Result<()> {
 
 /// The dtype that the format calls so.
 fn dtype_of(name: &str) -> Option<DType> {
-    serde_json::from_value::<safetensors::Dtype>(name.into()).ok().and_then(DType::of_stored)
+    serde_json::from_value::<safetensors::Dtype>(name.into()).ok().and_then(DType::from_safetensors)
 }

@@ -35,7 +35,7 @@ impl Tokenizer {
     pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<Tokenizer> {
         let location = std::panic::Location::caller();
         let folder = folder.as_ref();
-        let tokenizer = if Gguf::is_named(folder) { of_gguf(folder) } else { of_folder(folder) };
+        let tokenizer = if Gguf::is_named(folder) { read_gguf(folder) } else { read_folder(folder) };
         tokenizer.map_err(|error| error.at(location))
     }
 
@@ -156,7 +156,7 @@ fn parse(name: &str, json: &[u8]) -> Result<Tokenizer> {
     Ok(Tokenizer { inner: Arc::new(inner), chat: None })
 }
 
-fn of_gguf(path: &Path) -> Result<Tokenizer> {
+fn read_gguf(path: &Path) -> Result<Tokenizer> {
     let file = Gguf::open(path)?;
     let mut tokenizer = parse(&path.display().to_string(), file.tokenizer_json()?.as_bytes())?;
     if let Some(text) = file.chat_template() {
@@ -167,7 +167,7 @@ fn of_gguf(path: &Path) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-fn of_folder(folder: &Path) -> Result<Tokenizer> {
+fn read_folder(folder: &Path) -> Result<Tokenizer> {
     let path = folder.join("tokenizer.json");
     let json =
         read_small(&path).map_err(|error| error.help("save the tokenizer with `AutoTokenizer.save_pretrained`"))?;

@@ -333,7 +333,7 @@ impl AttentionOptions {
         if let Some(lengths) = &self.query_seq_lengths {
             let rows = arange(0..shapes.queries as i32).reshape([shapes.queries, 1, 1]);
             let dtype = y.dtype();
-            y = y * rows.less(shapes.of_batch(lengths)).astype(dtype);
+            y = y * rows.less(shapes.per_example(lengths)).astype(dtype);
         }
         Ok((y, residual))
     }
@@ -469,10 +469,10 @@ impl AttentionOptions {
         let mut masks: Vec<Array> = self.mask.iter().map(|mask| mask.astype(DType::Bool)).collect();
         masks.extend(self.segment_ids.iter().map(|(queries, keys)| same_segment(queries, keys)));
         if let Some(lengths) = &self.query_seq_lengths {
-            masks.push(query.less(shapes.of_batch(lengths)));
+            masks.push(query.less(shapes.per_example(lengths)));
         }
         if let Some(lengths) = &self.key_value_seq_lengths {
-            masks.push(key.less(shapes.of_batch(lengths)));
+            masks.push(key.less(shapes.per_example(lengths)));
         }
         masks
     }

@@ -162,7 +162,7 @@ impl Ring {
                 let weights = (scores - max.expand_dims(-1)).exp();
                 let sum = softmax.sum * &decay + weights.sum(-1);
                 let new = shapes.values(&weights.astype(v.dtype()), &v, self.dot(&v));
-                (Softmax { max, sum }, sums * of_queries(&decay) + new)
+                (Softmax { max, sum }, sums * to_output_layout(&decay) + new)
             })
         };
         let state = add(&device, k.clone(), v.clone(), varying((softmax, sums), &axes)?)?;
@@ -174,7 +174,7 @@ impl Ring {
             },
             ((k, v), state),
         )?;
-        let y = (sums / of_queries(&softmax.sum)).astype(q.dtype());
+        let y = (sums / to_output_layout(&softmax.sum)).astype(q.dtype());
         Ok((y, softmax))
     }
 
@@ -213,8 +213,8 @@ impl Ring {
                 let slope = slope.astype(q.dtype());
                 (
                     dq + shapes.values(&slope, &k, self.dot(&k)),
-                    dk + shapes.of_keys(&slope, &q, self.options.dot()),
-                    dv + shapes.of_keys(&weights.astype(dy.dtype()), &dy, self.options.dot()),
+                    dk + shapes.sum_over_queries(&slope, &q, self.options.dot()),
+                    dv + shapes.sum_over_queries(&weights.astype(dy.dtype()), &dy, self.options.dot()),
                 )
             })
         };
@@ -287,6 +287,6 @@ fn split_like_queries(x: Array, queries: &Array) -> Array {
 }
 
 /// Reorders `[..., heads, queries]` to `[..., queries, heads, 1]`.
-fn of_queries(x: &Array) -> Array {
+fn to_output_layout(x: &Array) -> Array {
     x.swapaxes(-1, -2).expand_dims(-1)
 }

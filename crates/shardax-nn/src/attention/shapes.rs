@@ -33,7 +33,7 @@ impl Shapes {
     }
 
     /// Reshapes numbers, one for each example, so that they broadcast with scores.
-    pub fn of_batch(&self, numbers: &Array) -> Array {
+    pub fn per_example(&self, numbers: &Array) -> Array {
         numbers.reshape(self.with([1, 1, 1]))
     }
 
@@ -85,7 +85,7 @@ impl Shapes {
     /// Returns the weighted sums over the queries of `x`, `[..., queries, heads, depth]`, for each key: `[..., keys,
     /// key heads, depth]`, in float32 at least.
     #[track_caller]
-    pub fn of_keys(&self, weights: &Array, x: &Array, dot: DotOptions) -> Array {
+    pub fn sum_over_queries(&self, weights: &Array, x: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
         let (weights, x, summed) = (self.grouped_weights(weights), self.grouped(x), [n + 1, n + 2]);
         let dot = dot.preferred_element_type(wide(&x));

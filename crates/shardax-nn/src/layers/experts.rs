@@ -264,7 +264,7 @@ impl<E: Layer> MixtureOfExperts<E> {
         // If types have shardings, the rows are resharded to these axes, and the results back.
         let typed = x.aval().sharding().cloned();
         let rows_of_device =
-            typed.iter().fold(x, |x, typed| reshard(x, Typed::of_spec(typed.mesh(), &split, typed.rank())));
+            typed.iter().fold(x, |x, typed| reshard(x, Typed::from_spec(typed.mesh(), &split, typed.rank())));
         let routed: Routed = shard_map(
             |router: Linear, correction: Option<Array>, experts: Stack<E>, x: Array| {
                 let local = MixtureOfExperts { router, experts, correction, ..self.clone() };

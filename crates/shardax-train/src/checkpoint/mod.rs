@@ -253,7 +253,7 @@ impl Checkpoint {
         let infos = self.manifest.arrays.iter().map(|entry| ArrayInfo {
             path: entry.path.clone(),
             shape: entry.shape.clone(),
-            dtype: DType::of_name(&entry.dtype).unwrap_or(DType::Float0),
+            dtype: DType::from_name(&entry.dtype).unwrap_or(DType::Float0),
             sharding: entry.sharding.clone(),
         });
         infos.collect()

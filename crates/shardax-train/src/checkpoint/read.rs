@@ -121,7 +121,7 @@ fn check_places(path: &Path, manifest: &Manifest) -> Result<(), Fault> {
         if !paths.insert(&entry.path) {
             return Err(damaged(path, format!("it has `{}` twice", entry.path)));
         }
-        let dtype = DType::of_name(&entry.dtype)
+        let dtype = DType::from_name(&entry.dtype)
             .ok_or_else(|| damaged(path, format!("`{}` has the dtype {:?}", entry.path, entry.dtype)))?;
         let parts = entry.parts.iter().try_fold(0usize, |n, part| n.checked_add(byte_size(dtype, &part.shape)?));
         if parts.is_none() || parts != byte_size(dtype, &entry.shape) {
@@ -260,7 +260,7 @@ impl<'a> Files<'a> {
 
     /// Reads all of an array and checks it.
     pub fn verify(&mut self, entry: &Entry) -> Result<(), Fault> {
-        let element = DType::of_name(&entry.dtype).map_or(1, |dtype| dtype.byte_size());
+        let element = DType::from_name(&entry.dtype).map_or(1, |dtype| dtype.byte_size());
         for part in &entry.parts {
             let size = part.shape.iter().product::<usize>() * element;
             let mut buffer = vec![0; size.min(self.manifest.chunk)];

@@ -310,7 +310,7 @@ fn place(like: &Array, to: Option<&ShardingLike>) -> Result<Option<Sharding>> {
 /// Converts an entry of words to an entry of random keys, if the tree has keys there. Both have the same bytes. Keys
 /// are stored as words by versions without a dtype for keys, and if they were created by [`random::PRNGKey`].
 fn as_keys<'a>(entry: &'a Entry, like: &Array) -> Cow<'a, Entry> {
-    let is_words = DType::of_name(&entry.dtype) == Some(DType::U32)
+    let is_words = DType::from_name(&entry.dtype) == Some(DType::U32)
         && entry.shape.split_last() == Some((&2, like.shape()))
         && entry.parts.iter().all(|part| part.shape.last() == Some(&2));
     if !(like.dtype().is_key() && is_words) {
@@ -327,7 +327,7 @@ fn as_keys<'a>(entry: &'a Entry, like: &Array) -> Cow<'a, Entry> {
 
 /// Returns the saved dtype. Fails if converting it to the dtype of `like` would lose more than precision.
 fn check(folder: &Path, entry: &Entry, like: &Array) -> Result<DType> {
-    let saved = DType::of_name(&entry.dtype).unwrap_or(like.dtype());
+    let saved = DType::from_name(&entry.dtype).unwrap_or(like.dtype());
     let is_same_shape = entry.shape == like.shape();
     if is_same_shape && (saved == like.dtype() || is_convertible(saved, like.dtype())) {
         return Ok(saved);

@@ -166,13 +166,13 @@ fn value(field: &Field) -> Result<Option<HostArray>> {
         Field::Double(x) => HostArray::from_slice(&[*x], &[])?,
         Field::Str(text) => HostArray::from_slice(text.as_bytes(), &[text.len()])?,
         Field::Bytes(bytes) => HostArray::from_slice(bytes.data(), &[bytes.len()])?,
-        Field::ListInternal(list) => return of_list(list),
+        Field::ListInternal(list) => return list_array(list),
         _ => return Ok(None),
     }))
 }
 
 /// Converts a list of numbers of one type.
-fn of_list(list: &List) -> Result<Option<HostArray>> {
+fn list_array(list: &List) -> Result<Option<HostArray>> {
     let Some(items) = list.elements().iter().map(value).collect::<Result<Option<Vec<HostArray>>>>()? else {
         return Ok(None);
     };

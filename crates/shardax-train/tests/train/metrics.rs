@@ -78,7 +78,7 @@ fn a_metric_that_only_some_steps_have_stays() -> Result<()> {
 #[test]
 fn what_does_not_belong_together_is_an_error() -> Result<()> {
     setup();
-    fails(Average::of_sum(zeros([2]), 1).value(), &["an average accepts only scalars, got float32[2]"]);
+    fails(Average::from_sum(zeros([2]), 1).value(), &["an average accepts only scalars, got float32[2]"]);
     fails(Average::masked(zeros([2]), zeros([3])).value(), &["values are float32[2], but the mask is float32[3]"]);
     fails(Accuracy::of(zeros([2, 3]), zeros([2])).value(), &["logits are float32[2,3], but labels are float32[2]"]);
     let odd = AnyMetric::from(Average::new()).merge(&LastValue::of(1.0).into());
@@ -131,7 +131,7 @@ fn metrics_of_many_steps_are_those_of_float64() -> Result<()> {
 fn sums_and_counts_exceed_their_dtypes() -> Result<()> {
     setup();
     // 2³¹ − 1 examples, twice.
-    let mut many = Average::of_sum(array(1.0f32), array(i32::MAX));
+    let mut many = Average::from_sum(array(1.0f32), array(i32::MAX));
     many.add_sum(array(i32::MAX), array(i32::MAX));
     close(many.value()? * 2.0, 1.0);
     assert_eq!(Average::of(full(1000, 60000.0f32).astype(DType::F16)).value()?, 59_968.0 + 32.0);

@@ -60,7 +60,7 @@ impl Fused {
         outs: &[Aval],
     ) -> Result<Option<Vec<Value>>> {
         let out_forms = [Form::Output, Form::PerQuery, Form::PerQuery];
-        self.of_parts(of, self.on_one_device(of), cx, (args, &forms(of)), (outs, &out_forms[..outs.len()]))
+        self.call_on_parts(of, self.on_one_device(of), cx, (args, &forms(of)), (outs, &out_forms[..outs.len()]))
     }
 
     /// Lowers the gradient of attention in a program that the compiler splits.
@@ -77,7 +77,7 @@ impl Fused {
         let of_sum = gradient.of_sum.then_some(Form::PerQuery);
         let operand_forms: Vec<Form> = forms(attention).into_iter().chain(more).chain(of_sum).collect();
         let out_forms = [Form::Output, Form::Output, Form::Output, Form::Scores];
-        self.of_parts(attention, per_device, cx, (args, &operand_forms), (outs, &out_forms[..outs.len()]))
+        self.call_on_parts(attention, per_device, cx, (args, &operand_forms), (outs, &out_forms[..outs.len()]))
     }
 
     /// The attention of a device's part.
@@ -85,7 +85,7 @@ impl Fused {
         of.clone().sharding(None).implementation(Some(self.implementation))
     }
 
-    fn of_parts(
+    fn call_on_parts(
         &self,
         of: &Attention,
         alone: impl Primitive + Clone + 'static,

@@ -104,7 +104,7 @@ static PROCESS_OPTIONS: Mutex<BTreeMap<String, CompilerOption>> = Mutex::new(BTr
 pub(crate) struct CompilerOptions(BTreeMap<String, CompilerOption>);
 
 impl CompilerOptions {
-    pub fn of_process() -> CompilerOptions {
+    pub fn process_defaults() -> CompilerOptions {
         CompilerOptions(PROCESS_OPTIONS.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn index() -> DType {
 }
 
 /// The dtype of a plain number. It adopts the dtype of other operands, so it can be wide anywhere.
-pub(crate) fn of_number(narrow: DType) -> DType {
+pub(crate) fn for_number(narrow: DType) -> DType {
     match narrow {
         DType::F32 if is_x64() => DType::F64,
         DType::Complex64 if is_x64() => DType::Complex128,

@@ -127,7 +127,7 @@ impl ShardingLike {
     }
 
     /// The requested placement of an argument or a result, including its layout.
-    pub(crate) fn asked(&self, what: &str) -> Result<RequestedSharding> {
+    pub(crate) fn requested(&self, what: &str) -> Result<RequestedSharding> {
         match self {
             ShardingLike::Format(format) => {
                 format.check()?;

@@ -32,8 +32,8 @@ pub fn jet<Args: Tree, F: Function<Args, Output: Tree>, A: IntoArgs<Args>>(
     primals: impl IntoArgs<Args>,
     series: impl IntoIterator<Item = A>,
 ) -> Result<(F::Output, Vec<F::Output>)> {
-    let primals = Flat::of_arguments(&primals.into_args());
-    let series: Vec<Flat> = series.into_iter().map(|term| Flat::of_arguments(&term.into_args())).collect();
+    let primals = Flat::from_arguments(&primals.into_args());
+    let series: Vec<Flat> = series.into_iter().map(|term| Flat::from_arguments(&term.into_args())).collect();
     at_caller(|| {
         series.iter().try_for_each(|term| same_structure(&primals.def, &term.def))?;
         for (k, term) in series.iter().enumerate() {

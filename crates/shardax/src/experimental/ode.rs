@@ -97,7 +97,7 @@ impl OdeintOptions {
         A: Tree,
         R: IntoOutput<Output = Y>,
     {
-        let (y0, t, args) = (Flat::of(&y0), t.into_array(), Flat::of_arguments(&args));
+        let (y0, t, args) = (Flat::of(&y0), t.into_array(), Flat::from_arguments(&args));
         at_caller(|| {
             self.solve_flat(
                 &|inputs: &Flat| {

@@ -32,7 +32,7 @@ fn aval_json(aval: &Aval) -> Value {
 }
 
 fn aval_of(value: &Value) -> Option<Aval> {
-    let dtype = DType::of_name(value["dtype"].as_str()?)?;
+    let dtype = DType::from_name(value["dtype"].as_str()?)?;
     let shape =
         value["shape"].as_array()?.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect::<Option<Vec<_>>>()?;
     let mut aval = Aval::new(dtype, shape.as_slice());

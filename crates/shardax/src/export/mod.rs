@@ -52,7 +52,7 @@ use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{AtCaller, Error, Result, err};
 use crate::ops::control_flow::custom_vjp;
 use crate::ops::primitive::reshard::reshard;
-use crate::runtime::aot::of_type;
+use crate::runtime::aot::abstract_array;
 use crate::runtime::load::Request;
 use crate::source;
 use crate::transform::{Arg, jit, vjp};
@@ -176,7 +176,7 @@ impl ExportOptions {
         args: impl IntoArgs<Args>,
     ) -> Result<Exported<Args, F::Output>> {
         let _line = source::enter();
-        let flat = Flat::of_arguments(&args.into_args());
+        let flat = Flat::from_arguments(&args.into_args());
         let out_def = RefCell::new(TreeDef::default());
         // The structure of the result is known only after a trace.
         let trace = |args: Vec<Array>| -> Result<Traced> {
@@ -201,7 +201,7 @@ impl ExportOptions {
         let program = match self.specs.is_empty() {
             true => trace(flat.leaves.to_vec()).map(|(program, _)| program),
             false => Symbols::of(&self.specs, &self.constraints).and_then(|symbols| {
-                let sizes = symbols.of_arguments(&self.specs, &flat)?;
+                let sizes = symbols.argument_sizes(&self.specs, &flat)?;
                 symbolic::exported(&symbols, &sizes, &|values| {
                     trace(symbolic::arguments(&flat.leaves, &sizes, values)?)
                 })
@@ -223,7 +223,7 @@ impl ExportOptions {
         if order > 0 {
             let inexact: Vec<bool> = args.iter().map(|x| x.dtype().is_inexact()).collect();
             let cotangents = program.out_avals.iter().filter(|aval| aval.dtype.is_inexact());
-            let cotangents = cotangents.map(|aval| of_type(aval.clone().strip_weak_type()));
+            let cotangents = cotangents.map(|aval| abstract_array(aval.clone().strip_weak_type()));
             let vjp_args: Vec<Array> = args.into_iter().chain(cotangents).collect();
             // The derivative is exported like the function itself, so that it can have a derivative too.
             program.vjp = Some(Arc::new(self.exchanged(

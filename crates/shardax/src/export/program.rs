@@ -136,7 +136,7 @@ fn has_axes(axes: &[(AxisName, usize)], spec: &PartitionSpec) -> bool {
 }
 
 fn with_spec(aval: &Aval, mesh: &AbstractMesh, spec: &Option<PartitionSpec>) -> Aval {
-    aval.with_sharding(spec.as_ref().map(|spec| Typed::of_spec(mesh, spec, aval.rank())))
+    aval.with_sharding(spec.as_ref().map(|spec| Typed::from_spec(mesh, spec, aval.rank())))
 }
 
 impl Exchanged {
@@ -185,7 +185,7 @@ impl Exchanged {
             in_paths: Vec::new(),
             out_paths: Vec::new(),
             texts,
-            captures: lowered.convention.captures.iter().map(|c| Array::of_concrete(c.clone())).collect(),
+            captures: lowered.convention.captures.iter().map(|c| Array::from_shared(c.clone())).collect(),
             digest: String::new(),
             vjp: None,
             symbolic: None,

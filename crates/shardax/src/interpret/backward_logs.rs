@@ -140,7 +140,7 @@ pub(crate) fn nested<R>(pass: impl FnOnce() -> Result<R>) -> Result<(R, Layout, 
 
 /// Combines what the branches of a conditional logged. The entry of a key is a pair: the index of the branch that ran,
 /// and for each branch `None` or the value that it logged, which is zero unless the branch ran.
-pub(crate) fn of_branches(index: &Array, branches: &[Logs]) -> Logs {
+pub(crate) fn join_branches(index: &Array, branches: &[Logs]) -> Logs {
     let mut combined = Logs::new();
     for key in branches.iter().flat_map(Logs::keys) {
         if combined.contains_key(key) {

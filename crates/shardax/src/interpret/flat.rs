@@ -64,7 +64,7 @@ fn trace_with(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn make_program<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<Program> {
-    let flat = Flat::of_arguments(&args.into_args());
+    let flat = Flat::from_arguments(&args.into_args());
     Ok(trace_flat(&flat.def, &types_of(&flat)?, &flat_fn(&f))?.0.program)
 }
 

@@ -533,7 +533,7 @@ impl OneHotOptions {
         let Some(requested) = like.out_sharding("one_hot out_sharding", &shape, &[labels])? else { return Ok(None) };
         let mut dims = vec![DimSpec::None; shape.len()];
         dims[axis] = requested.dims()[axis].clone();
-        let classes = Typed::of_dims(requested.mesh(), dims.into());
+        let classes = Typed::from_dims(requested.mesh(), dims.into());
         let mut of_labels = requested.dims().to_vec();
         of_labels.remove(axis);
         let labels_dims = match labels.aval().sharding() {

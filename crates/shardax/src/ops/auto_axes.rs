@@ -105,7 +105,7 @@ impl<F, Args> AutoAxes<F, Args> {
                     .help("say how results are sharded: `auto_axes(f).out_sharding(P![..])`"));
             };
             leaf.check()?;
-            Ok(leaf.sharded_from(inner, &of_mesh(like, outer, leaf)?))
+            Ok(leaf.sharded_from(inner, &typed_over(like, outer, leaf)?))
         });
         Ok(Flat { leaves: leaves.collect::<Result<_>>()?, def: out.def })
     }
@@ -162,7 +162,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for AutoAxes<F, Args> {
 
     #[track_caller]
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let requested = match &self.out_sharding {
             Prefix::Leaf(Some(sharding)) => Some(sharding),
             _ => None,
@@ -189,7 +189,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
 
     #[track_caller]
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let Some(outer) = mesh_of(&flat) else {
             return Err(err!(
                 Value,
@@ -212,7 +212,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
                 .enumerate()
                 .map(|(i, x): (usize, &Array)| match &to[i] {
                     _ if x.is_number() => Ok(x.clone()),
-                    Some(like) => Ok(x.sharded_from(&outer, &of_mesh(like, &inner, x)?)),
+                    Some(like) => Ok(x.sharded_from(&outer, &typed_over(like, &inner, x)?)),
                     None => Err(err!(Type, "`in_sharding` is missing for an argument of type {}", x.type_name())
                         .help("say how arguments are sharded: `explicit_axes(f).in_sharding(P![..])`")),
                 })
@@ -239,7 +239,7 @@ pub(crate) fn with_auto_axes(args: &[&Array], like: &Aval, f: impl Fn(&[Array]) 
 }
 
 /// The requested sharding over this mesh.
-fn of_mesh(like: &ShardingLike, mesh: &AbstractMesh, x: &Array) -> Result<Typed> {
+fn typed_over(like: &ShardingLike, mesh: &AbstractMesh, x: &Array) -> Result<Typed> {
     let spec = match like {
         ShardingLike::Spec(spec) => spec.clone(),
         ShardingLike::Typed(typed) => typed.spec(),
@@ -251,7 +251,7 @@ fn of_mesh(like: &ShardingLike, mesh: &AbstractMesh, x: &Array) -> Result<Typed>
 /// Reshards `x` to the part of its sharding over the explicit axes of this mesh.
 fn over_mesh(x: &Array, mesh: &AbstractMesh) -> Array {
     match x.aval_ref().and_then(Aval::sharding) {
-        Some(typed) => x.sharded(&Typed::of_spec(mesh, &typed.spec(), typed.rank())),
+        Some(typed) => x.sharded(&Typed::from_spec(mesh, &typed.spec(), typed.rank())),
         None => x.clone(),
     }
 }
@@ -353,7 +353,7 @@ pub(crate) fn in_auto_axes(args: &[Array], out: &ShardingLike, f: impl Fn(&[Arra
         &|results: Flat| {
             let leaves = results.leaves.iter().map(|y| {
                 y.check()?;
-                let to = of_mesh(out, &outer, y)?;
+                let to = typed_over(out, &outer, y)?;
                 Ok(Reshard { to, mesh: mesh.clone(), from: Some(inner.clone()) }.apply(y))
             });
             Ok(Flat { leaves: leaves.collect::<Result<_>>()?, def: results.def })

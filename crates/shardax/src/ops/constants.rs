@@ -310,7 +310,7 @@ pub(crate) fn eye_offset_dtype(rows: usize, columns: usize, k: i32, dtype: DType
 /// Compares, for each element of the last two dimensions, its column with its row + `k`.
 pub(crate) fn band(shape: &[usize], k: i32, compare: impl Fn(&Array, Array) -> Array) -> Array {
     let rank = shape.len();
-    let [column, row] = [rank - 1, rank - 2].map(|dim| iota(DType::of_indices(shape), shape, dim));
+    let [column, row] = [rank - 1, rank - 2].map(|dim| iota(DType::for_indices(shape), shape, dim));
     compare(&column, row + k)
 }
 

@@ -47,7 +47,7 @@ macro_rules! number_operands {
     ($($t:ty => $dtype:ident),*) => {$(
         impl ArrayLike for $t {
             fn into_array(self) -> Array {
-                Array::literal(Element::to_scalar(self), default_dtype::of_number(DType::$dtype), true)
+                Array::literal(Element::to_scalar(self), default_dtype::for_number(DType::$dtype), true)
             }
         }
 

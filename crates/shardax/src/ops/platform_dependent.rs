@@ -62,7 +62,7 @@ fn select_branch<T: Tree, B: Branches<T>>(
     if let Some(unknown) = platforms.iter().find(|name| !platform_names.contains(name)) {
         return Err(err!(Value, "unknown platform {unknown:?}: the platforms are {platform_names:?}"));
     }
-    let flat = Flat::of_arguments(operands);
+    let flat = Flat::from_arguments(operands);
     // One program, so that the index is known where the branches are written.
     let (traced, def) = trace_flat(&flat.def, &avals_of(&flat)?, &|flat: &Flat| {
         let index = bind1(PlatformIndex(platforms.to_vec()), &[]);

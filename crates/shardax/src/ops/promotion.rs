@@ -130,7 +130,7 @@ fn common_sharding(args: &[Array], shape: &[usize]) -> Option<Typed> {
         });
         entry.unwrap_or_default()
     });
-    Some(Typed::of_dims(&mesh, dims.collect())).filter(|typed| !typed.is_replicated())
+    Some(Typed::from_dims(&mesh, dims.collect())).filter(|typed| !typed.is_replicated())
 }
 
 /// Broadcasts `a` to the sharding of the other operands, so that each device computes its part, and sums its part of the
@@ -154,12 +154,12 @@ fn broadcast_sharded(a: &Array, shape: &[usize], split: Option<&Typed>) -> Array
         }
     }
     let operand_dims = (leading..shape.len()).map(|d| if repeats[d] { DimSpec::None } else { entries[d].clone() });
-    let operand = Typed::of_dims(split.mesh(), operand_dims.collect());
+    let operand = Typed::from_dims(split.mesh(), operand_dims.collect());
     let a = match typed {
         Some(typed) if *typed != operand => a.sharded(&operand),
         _ => a.clone(),
     };
-    let out = Typed::of_dims(split.mesh(), entries.into_iter().collect());
+    let out = Typed::from_dims(split.mesh(), entries.into_iter().collect());
     a.broadcast_in_dim_as(shape, (leading..shape.len()).collect(), out)
 }
 

@@ -327,7 +327,7 @@ impl PermutationOptions {
 }
 
 fn permutation_traced(key: &Array, n: usize) -> Array {
-    sort_randomly(key, &lax::iota(DType::of_indices(&[n]), &[n], 0), 0)
+    sort_randomly(key, &lax::iota(DType::for_indices(&[n]), &[n], 0), 0)
 }
 
 /// Sorts by random 32-bit numbers, in enough rounds that ties are unlikely to matter.
@@ -510,7 +510,7 @@ impl ChoiceOptions {
 
 fn draw_with_replacement(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Result<Array> {
     let Some(p) = p else {
-        let dtype = DType::of_indices(&[n]);
+        let dtype = DType::for_indices(&[n]);
         return Ok(randint_traced(key, shape, dtype, &integer(0, dtype), &integer(n as i128, dtype)));
     };
     let sums = p.cumsum(0);

@@ -126,11 +126,11 @@ fn share_buffers(a: &Concrete, b: &Concrete) -> bool {
 /// Fails unless every argument can be used, including the arguments that the program ignores.
 pub(crate) fn check_all(flat: &Flat) -> Result<()> {
     let mut leaves = flat.leaves.iter().enumerate();
-    leaves.try_for_each(|(i, leaf)| check_usable(leaf).map_err(|e| of_argument(flat, i, e)))
+    leaves.try_for_each(|(i, leaf)| check_usable(leaf).map_err(|e| name_argument(flat, i, e)))
 }
 
 /// Adds the argument's name to an error, unless the error occurred before the call.
-fn of_argument(flat: &Flat, i: usize, error: Error) -> Error {
+fn name_argument(flat: &Flat, i: usize, error: Error) -> Error {
     if flat.leaves[i].error().is_some() {
         return error;
     }

@@ -221,7 +221,7 @@ pub(crate) fn request(
         out_layouts: Vec::new(),
         donated,
         effort: Effort::Full,
-        compiler_options: CompilerOptions::of_process(),
+        compiler_options: CompilerOptions::process_defaults(),
         input_names: InputNames::default(),
     })
 }

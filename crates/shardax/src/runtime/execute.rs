@@ -134,7 +134,7 @@ impl LoadedProgram {
         }
         let arrays =
             outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(|((buffers, aval), sharding)| {
-                Array::from_concrete(Concrete::of_type(aval.clone(), sharding.clone(), committed, buffers))
+                Array::from_concrete(Concrete::with_type(aval.clone(), sharding.clone(), committed, buffers))
             });
         Ok(arrays.collect())
     }

@@ -169,7 +169,7 @@ pub(super) fn requested_results(
 
 /// The layout of an argument or a result of a compiled program.
 pub(super) fn layout_at(layouts: Option<&[pjrt::Layout]>, at: usize) -> Option<Layout> {
-    layouts?.get(at).map(Layout::of_pjrt)
+    layouts?.get(at).map(Layout::from_pjrt)
 }
 
 impl Request {

@@ -129,7 +129,7 @@ fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers>
         out_layouts: want.layout().map(|known| Some(RequestedLayout::As(known))).into_iter().collect(),
         donated: vec![false],
         effort: Effort::Full,
-        compiler_options: CompilerOptions::of_process(),
+        compiler_options: CompilerOptions::process_defaults(),
         input_names: InputNames::default(),
     };
     let outs: Vec<Array> = request.load_cached()?.run(&[array], true)?;

@@ -136,7 +136,7 @@ fn stride_two(x: &Array, start: usize) -> Array {
 /// The norms of the transform's rows (`√(4N)` for the first, `√(2N)` for the others) to the power `2 * half`.
 fn scales(like: &Array, n: usize, half: f64) -> Array {
     let n = n as f64;
-    let is_first = lax::iota(DType::of_indices(&[n as usize]), &[n as usize], 0).equal(0);
+    let is_first = lax::iota(DType::for_indices(&[n as usize]), &[n as usize], 0).equal(0);
     crate::ops::numpy::where_(is_first, (4.0 * n).powf(half), (2.0 * n).powf(half)).astype(like.dtype())
 }
 

@@ -86,7 +86,7 @@ impl Layout {
         self.tiling.is_empty() && self.major_to_minor.iter().copied().eq(0..self.major_to_minor.len())
     }
 
-    pub(crate) fn of_pjrt(layout: &pjrt::Layout) -> Layout {
+    pub(crate) fn from_pjrt(layout: &pjrt::Layout) -> Layout {
         let major_to_minor: Vec<usize> = layout.minor_to_major.iter().rev().map(|&dim| dim as usize).collect();
         let tiles = layout.tiles.iter();
         Layout::new(major_to_minor)

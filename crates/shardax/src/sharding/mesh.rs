@@ -353,10 +353,10 @@ pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: Axis
 /// ```
 #[track_caller]
 pub fn make_mesh<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
-    of_first_devices(axes.into_iter().map(|(n, s)| (n.into(), s)).collect()).at_caller()
+    mesh_of_first_devices(axes.into_iter().map(|(n, s)| (n.into(), s)).collect()).at_caller()
 }
 
-fn of_first_devices(axes: Vec<(AxisName, usize)>) -> Result<Mesh> {
+fn mesh_of_first_devices(axes: Vec<(AxisName, usize)>) -> Result<Mesh> {
     let count = axes.iter().fold(1, |n: usize, (_, s)| n.saturating_mul(*s));
     let devices_of_process = devices()?;
     if devices_of_process.len() < count {

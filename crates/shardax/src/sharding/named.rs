@@ -160,7 +160,7 @@ impl NamedSharding {
     /// The part of this sharding that is in the type of an array; `None` if no axis of the mesh is of type `Explicit`.
     pub(crate) fn typed(&self, rank: usize) -> Option<Typed> {
         let mesh = self.0.mesh.abstract_mesh();
-        mesh.has_explicit().then(|| Typed::of_spec(mesh, &self.0.spec, rank))
+        mesh.has_explicit().then(|| Typed::from_spec(mesh, &self.0.spec, rank))
     }
 
     fn check_axes(&self) -> Result<()> {

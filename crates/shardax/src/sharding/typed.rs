@@ -26,10 +26,10 @@ pub struct Typed {
 impl Typed {
     /// The sharding of a replicated value of this rank.
     pub fn replicated(mesh: &AbstractMesh, rank: usize) -> Self {
-        Typed::of_dims(mesh, SmallVec::from_elem(DimSpec::None, rank))
+        Typed::from_dims(mesh, SmallVec::from_elem(DimSpec::None, rank))
     }
 
-    pub(crate) fn of_dims(mesh: &AbstractMesh, dims: SmallVec<[DimSpec; 4]>) -> Self {
+    pub(crate) fn from_dims(mesh: &AbstractMesh, dims: SmallVec<[DimSpec; 4]>) -> Self {
         Typed {
             mesh: mesh.clone(),
             dims,
@@ -46,12 +46,12 @@ impl Typed {
     /// # use shardax::prelude::*;
     /// use shardax::sharding::Typed;
     /// let mesh = AbstractMesh::new([("x", 2), ("y", 4)]).with_axis_types([AxisType::Explicit, AxisType::Auto])?;
-    /// assert_eq!(Typed::of_spec(&mesh, &P!["x", "y"], 3).spec(), P!["x", None, None]);
+    /// assert_eq!(Typed::from_spec(&mesh, &P!["x", "y"], 3).spec(), P!["x", None, None]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
-    pub fn of_spec(mesh: &AbstractMesh, spec: &PartitionSpec, rank: usize) -> Self {
+    pub fn from_spec(mesh: &AbstractMesh, spec: &PartitionSpec, rank: usize) -> Self {
         let dims = (0..rank).map(|d| entry(spec.axes(d).iter().copied().filter(|name| is_explicit(mesh, *name))));
-        Typed::of_dims(mesh, dims.collect()).with_kind(spec.kind()).with_partial(
+        Typed::from_dims(mesh, dims.collect()).with_kind(spec.kind()).with_partial(
             spec.unreduced_axes().iter().filter(|name| is_explicit(mesh, *name)).collect(),
             spec.reduced_axes().iter().filter(|name| is_explicit(mesh, *name)).collect(),
         )
@@ -91,7 +91,7 @@ impl Typed {
             .help(format!("give the spec at most {} entries", shape.len())));
         }
         // The remaining checks need the sharding, which is padded to the rank.
-        let typed = Typed::of_spec(mesh, spec, shape.len());
+        let typed = Typed::from_spec(mesh, spec, shape.len());
         typed.check_distinct()?;
         typed.check_divides(shape)?;
         Ok(typed)

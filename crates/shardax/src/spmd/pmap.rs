@@ -168,7 +168,7 @@ impl<F: Function<Args>, Args: Tree> Pmap<F, Args> {
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();
-        let flat = Flat::of_arguments(&args.into_args());
+        let flat = Flat::from_arguments(&args.into_args());
         self.options.lower(&flat, &flat_fn(&self.f)).and_then(Lowered::new).at_caller()
     }
 }
@@ -181,7 +181,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
     }
 
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let f = flat_fn(&self.f);
         let hosts = self.options.hosts(&self.hosts)?;
         if is_tracing() {

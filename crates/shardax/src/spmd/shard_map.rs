@@ -101,7 +101,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ShardMapped<F, Args> {
     }
 
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let (key, f) = ((self.f.identity(), &self.options), flat_fn(&self.f));
         implicit_jit::run_shared("shard_map", key, &flat, &|flat| self.options.map(flat, &f))?.build()
     }
@@ -300,7 +300,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Smapped<F, Args> {
     }
 
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let (key, f) = ((self.inner.f.identity(), &self.axes), flat_fn(&self.inner.f));
         implicit_jit::run_shared("smap", key, &flat, &|flat| self.axes.map(&self.inner.options, flat, &f))?.build()
     }

@@ -75,7 +75,7 @@ impl CheckGrads {
     /// See [`check_grads`].
     #[track_caller]
     pub fn check_grads<Args: Tree, F: Function<Args>>(&self, f: F, args: impl IntoArgs<Args>) -> Result<()> {
-        let flat = Flat::of_arguments(&args.into_args());
+        let flat = Flat::from_arguments(&args.into_args());
         let floats: Vec<usize> = (0..flat.leaves.len()).filter(|&i| flat.leaves[i].dtype().is_inexact()).collect();
         let xs: Vec<Array> = floats.iter().map(|&i| flat.leaves[i].clone()).collect();
         self.check(

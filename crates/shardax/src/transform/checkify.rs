@@ -53,7 +53,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkify<F, Args> {
 
     fn apply(&self, args: Args) -> Result<Self::Output> {
         let f = flat_fn(&self.f);
-        let args = Flat::of_arguments(&args);
+        let args = Flat::from_arguments(&args);
         implicit_jit::run_shared("checkify", (self.f.identity(), self.checks), &args, &|flat| {
             check(flat, self.checks, &f)
         })?

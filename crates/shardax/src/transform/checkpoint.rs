@@ -75,7 +75,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkpoint<F, Args> {
             return self.f.apply(args);
         }
         let (policy, prevent_cse) = (self.policy.clone(), self.prevent_cse);
-        let out = record(&Flat::of_arguments(&args), &flat_fn(&self.f), Location::caller(), |program, _, _| {
+        let out = record(&Flat::from_arguments(&args), &flat_fn(&self.f), Location::caller(), |program, _, _| {
             Ok(Arc::new(primitive::Checkpoint { program, policy, prevent_cse }))
         })?;
         out.build()

@@ -40,7 +40,7 @@ pub fn jvp<Args: Tree, F: Function<Args>>(
     tangents: impl IntoArgs<Args>,
 ) -> Result<(F::Output, F::Output)> {
     let _line = source::enter();
-    let pair = Flat::of_arguments(&(primals.into_args(), tangents.into_args()));
+    let pair = Flat::from_arguments(&(primals.into_args(), tangents.into_args()));
     push(&pair, f.identity(), &flat_fn(&f)).and_then(|out| out.build()).at_caller()
 }
 
@@ -157,7 +157,8 @@ pub fn vjp<Args: Tree, F: Function<Args>>(
     args: impl IntoArgs<Args>,
 ) -> Result<(F::Output, VjpFn<Args, F::Output>)> {
     let _line = source::enter();
-    let (out, at) = at_point(&Flat::of_arguments(&args.into_args()), f.identity(), false, &flat_fn(&f)).at_caller()?;
+    let (out, at) =
+        at_point(&Flat::from_arguments(&args.into_args()), f.identity(), false, &flat_fn(&f)).at_caller()?;
     Ok((out.build()?, VjpFn { at, types: PhantomData }))
 }
 
@@ -178,7 +179,7 @@ pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = 
     args: impl IntoArgs<Args>,
 ) -> Result<(Out, VjpFn<Args, Out>, Aux)> {
     let _line = source::enter();
-    let flat = Flat::of_arguments(&args.into_args());
+    let flat = Flat::from_arguments(&args.into_args());
     let (pair, at) = at_point(&flat, f.identity(), true, &flat_fn(&f)).at_caller()?;
     let (out, aux) = pair.halves()?;
     Ok((out.build()?, VjpFn { at, types: PhantomData }, aux.build()?))
@@ -200,7 +201,8 @@ pub fn linearize<Args: Tree, F: Function<Args>>(
     args: impl IntoArgs<Args>,
 ) -> Result<(F::Output, LinearFn<Args, F::Output>)> {
     let _line = source::enter();
-    let (out, at) = at_point(&Flat::of_arguments(&args.into_args()), f.identity(), false, &flat_fn(&f)).at_caller()?;
+    let (out, at) =
+        at_point(&Flat::from_arguments(&args.into_args()), f.identity(), false, &flat_fn(&f)).at_caller()?;
     Ok((out.build()?, LinearFn { at, types: PhantomData }))
 }
 
@@ -223,7 +225,7 @@ pub fn linear_transpose<Args: Tree, F: Function<Args>>(
     args: impl IntoArgs<Args>,
 ) -> Result<VjpFn<Args, F::Output>> {
     let _line = source::enter();
-    let linear = transposable(&Flat::of_arguments(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    let linear = transposable(&Flat::from_arguments(&args.into_args()), &flat_fn(&f)).at_caller()?;
     Ok(VjpFn { at: linear, types: PhantomData })
 }
 
@@ -400,7 +402,7 @@ impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     #[track_caller]
     pub fn call(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<Args> {
         let _line = source::enter();
-        let cts = self.at.apply("vjp", Flat::of_arguments(&ct.into_arg()), LinearMap::pull_back);
+        let cts = self.at.apply("vjp", Flat::from_arguments(&ct.into_arg()), LinearMap::pull_back);
         cts.and_then(|cts| self.at.return_cotangents(cts)).at_caller()?.build()
     }
 
@@ -425,7 +427,7 @@ impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     #[track_caller]
     pub fn with_logs(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<(Args, BTreeMap<String, Flat>)> {
         let _line = source::enter();
-        let ct = Flat::of_arguments(&ct.into_arg());
+        let ct = Flat::from_arguments(&ct.into_arg());
         let pair = self.at.apply("vjp_with_logs", ct, LinearMap::pull_back_with_logs);
         pair.and_then(|pair| self.at.return_cotangents(pair)).at_caller()?.build()
     }
@@ -436,6 +438,9 @@ impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
     #[track_caller]
     pub fn call(&self, tangents: impl IntoArgs<Args>) -> Result<Out> {
         let _line = source::enter();
-        self.at.apply("linear", Flat::of_arguments(&tangents.into_args()), LinearMap::push_forward).at_caller()?.build()
+        self.at
+            .apply("linear", Flat::from_arguments(&tangents.into_args()), LinearMap::push_forward)
+            .at_caller()?
+            .build()
     }
 }

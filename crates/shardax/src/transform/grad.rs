@@ -195,7 +195,7 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     options: Options,
     argnums: &N,
 ) -> Result<(F::Output, N::Gradient)> {
-    let flat = Flat::of_arguments(&args);
+    let flat = Flat::from_arguments(&args);
     let positions = argnums.positions()?;
     let key = (f.identity(), (&positions, options));
     let f = flat_fn::<Args, F>(f);

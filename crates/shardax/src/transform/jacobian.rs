@@ -190,7 +190,7 @@ fn blocks<F: Function<Args>, Args: Tree, M: Mode, N: Argnums<Args>>(
     has_aux: bool,
     argnums: &N,
 ) -> Result<(Flat, Blocks)> {
-    let flat = Flat::of_arguments(&args);
+    let flat = Flat::from_arguments(&args);
     let positions = argnums.positions()?;
     let key = (f.identity(), (&positions, has_aux));
     let f = flat_fn::<Args, F>(f);

@@ -231,7 +231,7 @@ impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();
-        let flat = Flat::of_arguments(&args.into_args());
+        let flat = Flat::from_arguments(&args.into_args());
         self.options.lower(&flat, &flat_fn(&self.f), None).and_then(Lowered::new).at_caller()
     }
 }
@@ -244,7 +244,7 @@ pub(crate) fn lower<Args: Tree, F: Function<Args>>(
     name: &'static str,
 ) -> Result<Lowered<Args, F::Output>> {
     let _line = source::enter();
-    Options::new(name).lower(&Flat::of_arguments(&args), &flat_fn(f), None).and_then(Lowered::new).at_caller()
+    Options::new(name).lower(&Flat::from_arguments(&args), &flat_fn(f), None).and_then(Lowered::new).at_caller()
 }
 
 impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
@@ -259,7 +259,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
         if is_jit_disabled() {
             return scoped(|| self.f.apply(args));
         }
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let f = flat_fn(&self.f);
         let cache = self.options.cache(&self.cache, self.f.identity());
         if is_tracing() {
@@ -388,7 +388,7 @@ fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<Reque
         .iter()
         .map(|like| {
             let Some(like) = like else { return Ok(RequestedSharding::default()) };
-            let requested = like.asked(what)?;
+            let requested = like.requested(what)?;
             requested.sharding.iter().try_for_each(|sharding| sharding.check_constrained(what))?;
             Ok(requested)
         })

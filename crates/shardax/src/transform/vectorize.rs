@@ -78,7 +78,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vectorize<F, Args> {
 
     #[track_caller]
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let cores: Vec<usize> = match &self.signature {
             None => vec![0; flat.leaves.len()],
             Some((inputs, _)) if inputs.len() == flat.leaves.len() => {

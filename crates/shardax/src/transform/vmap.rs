@@ -134,7 +134,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vmap<F, Args> {
     }
 
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let (key, f) = ((self.f.identity(), &self.options), flat_fn(&self.f));
         implicit_jit::run_shared("vmap", key, &flat, &|flat| self.options.map(flat, &f))?.build()
     }

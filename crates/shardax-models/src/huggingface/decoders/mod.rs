@@ -101,7 +101,7 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
         (Some(text), _) => text,
         // Older files have the fields of the text next to the object of images.
         (None, "qwen2_vl" | "qwen2_5_vl") => {
-            let text = fields.of_class(&format!("{kind}_text"));
+            let text = fields.with_defaults_of(&format!("{kind}_text"));
             text.skip(&["vision_config"]);
             fields.skip_all();
             text

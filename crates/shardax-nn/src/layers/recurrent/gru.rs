@@ -32,7 +32,7 @@ impl BuiltCell for GruCell {
 
     #[track_caller]
     fn make(options: &CellOptions, (): (), rngs: &mut Rngs) -> Self {
-        let (dense_i, dense_h) = (options.of_inputs(3, true, rngs), options.of_carry(3, false, rngs));
+        let (dense_i, dense_h) = (options.input_layer(3, true, rngs), options.carry_layer(3, false, rngs));
         GruCell { dense_i, dense_h, hidden_features: options.hidden_features, functions: options.functions() }
     }
 }

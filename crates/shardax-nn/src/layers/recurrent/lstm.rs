@@ -45,8 +45,8 @@ impl BuiltCell for LstmCell {
 
     #[track_caller]
     fn make(options: &CellOptions, (): (), rngs: &mut Rngs) -> Self {
-        let [ii, if_, ig, io] = [(); 4].map(|()| options.of_inputs(1, false, rngs));
-        let [hi, hf, hg, ho] = [(); 4].map(|()| options.of_carry(1, true, rngs));
+        let [ii, if_, ig, io] = [(); 4].map(|()| options.input_layer(1, false, rngs));
+        let [hi, hf, hg, ho] = [(); 4].map(|()| options.carry_layer(1, true, rngs));
         let (hidden_features, functions) = (options.hidden_features, options.functions());
         LstmCell { ii, if_, ig, io, hi, hf, hg, ho, hidden_features, functions }
     }
@@ -107,7 +107,7 @@ impl BuiltCell for OptimizedLstmCell {
 
     #[track_caller]
     fn make(options: &CellOptions, (): (), rngs: &mut Rngs) -> Self {
-        let (dense_i, dense_h) = (options.of_inputs(4, false, rngs), options.of_carry(4, true, rngs));
+        let (dense_i, dense_h) = (options.input_layer(4, false, rngs), options.carry_layer(4, true, rngs));
         let (hidden_features, functions) = (options.hidden_features, options.functions());
         OptimizedLstmCell { dense_i, dense_h, hidden_features, functions }
     }

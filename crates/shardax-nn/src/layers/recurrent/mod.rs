@@ -133,13 +133,13 @@ impl<C: BuiltCell> CellBuilder<C> {
 impl CellOptions {
     /// Creates the linear layer of the inputs, to `times` times the hidden features.
     #[track_caller]
-    fn of_inputs(&self, times: usize, use_bias: bool, rngs: &mut Rngs) -> Linear {
+    fn input_layer(&self, times: usize, use_bias: bool, rngs: &mut Rngs) -> Linear {
         self.linear(self.in_features, times, self.kernel_init, use_bias, rngs)
     }
 
     /// Creates the linear layer of the carry.
     #[track_caller]
-    fn of_carry(&self, times: usize, use_bias: bool, rngs: &mut Rngs) -> Linear {
+    fn carry_layer(&self, times: usize, use_bias: bool, rngs: &mut Rngs) -> Linear {
         self.linear(self.hidden_features, times, self.recurrent_kernel_init, use_bias, rngs)
     }
 

@@ -34,7 +34,7 @@ impl BuiltCell for SimpleCell {
     fn make(options: &CellOptions, residual: bool, rngs: &mut Rngs) -> Self {
         let dtype = options.dtype.or(rngs.policy().dtype).unwrap_or(DType::F32);
         let options = CellOptions { dtype: Some(dtype), ..options.clone() };
-        let (dense_h, dense_i) = (options.of_carry(1, false, rngs), options.of_inputs(1, true, rngs));
+        let (dense_h, dense_i) = (options.carry_layer(1, false, rngs), options.input_layer(1, true, rngs));
         let (hidden_features, functions) = (options.hidden_features, options.functions());
         SimpleCell { dense_h, dense_i, residual, hidden_features, functions }
     }

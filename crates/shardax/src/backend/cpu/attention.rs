@@ -15,7 +15,7 @@ use crate::ops::primitive::attention::derivative::AttentionGradient;
 use crate::ops::primitive::attention::unfused::positions;
 use crate::ops::primitive::attention::{Attention, Implementation};
 #[cfg(feature = "cpu-kernels")]
-use crate::ops::primitive::attention::{Operands, PresentOperands, of_each_query};
+use crate::ops::primitive::attention::{Operands, PresentOperands, per_query_aval};
 
 pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if of.implementation == Some(Implementation::Flash) {
@@ -50,7 +50,7 @@ fn by_kernel(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -
         return Ok(None);
     }
     let operands = cx.expand(args, |args| Ok(operands(of, &Operands::of(of.present, args))))?;
-    let rows = of_each_query(&cx.aval(args[0]));
+    let rows = per_query_aval(&cx.aval(args[0]));
     let wide = [Aval::new(DType::F32, outs[0].shape.clone()), rows.clone(), rows];
     let results = kernel::lower(of.window, cx, &operands, &wide);
     let dtype = outs[0].dtype;
@@ -62,7 +62,7 @@ fn by_kernel(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -
 #[cfg(feature = "cpu-kernels")]
 fn mask(x: &Operands) -> Option<Array> {
     let [query, key] = positions(x.queries(), x.keys());
-    x.of_mask().into_iter().chain(x.of_lengths(&query, &key)).reduce(|a, b| a & b)
+    x.combined_mask().into_iter().chain(x.length_mask(&query, &key)).reduce(|a, b| a & b)
 }
 
 #[cfg(feature = "cpu-kernels")]

@@ -255,7 +255,7 @@ impl Call {
         // JAX's numbers.
         let masked = if self.dtype == DType::Bf16 { -(2f64.powi(41)) } else { -(2f64.powi(15)) };
         let mask =
-            x.of_mask().map(|mask| where_(mask, zeros_dtype((), self.dtype), full_dtype((), masked, self.dtype)));
+            x.combined_mask().map(|mask| where_(mask, zeros_dtype((), self.dtype), full_dtype((), masked, self.dtype)));
         let bias = x.bias.as_ref().map(|bias| bias.astype(self.dtype));
         let bias = bias.into_iter().chain(mask).reduce(|a, b| a + b)?;
         let rank = bias.ndim();

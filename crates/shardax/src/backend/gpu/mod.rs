@@ -46,7 +46,7 @@ fn host_call(call: &HostCall, cx: &mut Lowering, args: &[Value], outs: &[Aval]) 
 fn conv(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Lowered {
     let dtype = cx.dtype(args[0]);
     if dtype.is_complex() {
-        return cx.expand(args, |xs| Ok(vec![conv.of_parts(&xs[0], &xs[1])])).map(Some);
+        return cx.expand(args, |xs| Ok(vec![conv.by_real_parts(&xs[0], &xs[1])])).map(Some);
     }
     if dtype.is_float() || dtype == DType::I8 {
         return Ok(None);

@@ -48,7 +48,7 @@ impl DType {
     }
 
     /// The dtype of positions in dimensions of these sizes: int32, or int64 if int32 does not hold every size.
-    pub(crate) fn of_indices(sizes: &[usize]) -> DType {
+    pub(crate) fn for_indices(sizes: &[usize]) -> DType {
         if sizes.iter().any(|size| *size > i32::MAX as usize) { DType::I64 } else { DType::I32 }
     }
 

@@ -141,24 +141,24 @@ dtypes! {
 
 impl DType {
     /// The dtype of this element type, if there is one.
-    pub(crate) fn of_element(ty: ElementType) -> Option<DType> {
+    pub(crate) fn from_element_type(ty: ElementType) -> Option<DType> {
         DType::ALL.into_iter().find(|dtype| dtype.element_type() == ty)
     }
 
     /// The dtype with this name in a file, such as `float32`.
     #[doc(hidden)]
-    pub fn of_name(name: &str) -> Option<DType> {
+    pub fn from_name(name: &str) -> Option<DType> {
         DType::TABLE.iter().copied().find(|dtype| dtype.name() == name)
     }
 
     /// The dtype for an element type of a safetensors file.
     #[doc(hidden)]
-    pub fn of_stored(ty: Dtype) -> Option<DType> {
+    pub fn from_safetensors(ty: Dtype) -> Option<DType> {
         DType::ALL.into_iter().find(|dtype| dtype.stored() == (ty, 1))
     }
 
     /// The dtype with this number in files of jax.export.
-    pub(crate) fn of_jax_number(number: u8) -> Option<DType> {
+    pub(crate) fn from_jax_number(number: u8) -> Option<DType> {
         DType::TABLE.iter().copied().find(|dtype| dtype.jax_number() == Some(number))
     }
 }

@@ -68,7 +68,7 @@ pub fn from_dlpack(tensor: Tensor) -> Result<Array> {
 
 fn import_tensor(tensor: Tensor) -> Result<Array> {
     let element = tensor.element_type()?;
-    let dtype = DType::of_element(element).ok_or_else(|| {
+    let dtype = DType::from_element_type(element).ok_or_else(|| {
         err!(Type, "a DLPack tensor of {} has no dtype", element.hlo_name())
             .help("convert the tensor to a type with a dtype, such as float32, before you pass it")
     })?;

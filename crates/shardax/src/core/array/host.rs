@@ -222,7 +222,7 @@ impl Array {
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Array> {
         let _line = source::enter();
-        bytes_of(elements, shape).and_then(|bytes| place(&bytes, Aval::of_host(T::DTYPE, shape))).at_caller()
+        bytes_of(elements, shape).and_then(|bytes| place(&bytes, Aval::for_host(T::DTYPE, shape))).at_caller()
     }
 
     /// Creates an array on a device or a sharding. Each device receives only its shard, straight from the host. The
@@ -245,7 +245,7 @@ impl Array {
     pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
         let _line = source::enter();
         let placed = bytes_of(elements, shape)
-            .and_then(|bytes| put_on("from_slice_on", &bytes, Aval::of_host(T::DTYPE, shape), to.into()));
+            .and_then(|bytes| put_on("from_slice_on", &bytes, Aval::for_host(T::DTYPE, shape), to.into()));
         placed.at_caller()
     }
 

@@ -89,7 +89,7 @@ pub(crate) fn all() -> Vec<Arc<Concrete>> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn live_arrays() -> Vec<Array> {
-    all().into_iter().map(Array::of_concrete).collect()
+    all().into_iter().map(Array::from_shared).collect()
 }
 
 #[cfg(test)]

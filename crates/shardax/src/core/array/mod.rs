@@ -114,11 +114,11 @@ impl Concrete {
     /// An array of this type. The sharding in its type is derived from `sharding`.
     pub fn new(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
         let aval = aval.placed_as(&sharding);
-        Concrete::of_type(aval, sharding, committed, buffers)
+        Concrete::with_type(aval, sharding, committed, buffers)
     }
 
     /// An array of exactly this type.
-    pub fn of_type(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
+    pub fn with_type(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
         Concrete { aval, sharding, committed, buffers, made_at: source::line(), taken: OnceLock::new() }
     }
 
@@ -176,7 +176,7 @@ impl Array {
         Array(Repr::Concrete(c))
     }
 
-    pub(crate) fn of_concrete(c: Arc<Concrete>) -> Self {
+    pub(crate) fn from_shared(c: Arc<Concrete>) -> Self {
         Array(Repr::Concrete(c))
     }
 

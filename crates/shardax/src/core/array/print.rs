@@ -162,7 +162,7 @@ fn traced(t: &Tracer) -> String {
 }
 
 /// The text of elements, read from their bytes.
-pub(crate) fn of_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> String {
+pub(crate) fn text_of_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> String {
     let width = dtype.byte_size();
     let shown = shown_elements(shape, dtype);
     let scalars: Vec<Scalar> = shown.iter().map(|i| Scalar::read(dtype, &bytes[i * width..][..width])).collect();

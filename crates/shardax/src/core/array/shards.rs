@@ -46,7 +46,7 @@ impl Concrete {
             return Ok(Some(Layout::row_major(self.aval.rank())));
         }
         match buffer.memory_layout() {
-            Ok(layout) => Ok(Some(Layout::of_pjrt(&layout))),
+            Ok(layout) => Ok(Some(Layout::from_pjrt(&layout))),
             Err(error) if error.code == pjrt::Code::Unimplemented => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -26,12 +26,12 @@ pub struct Flops {
 
 impl Flops {
     /// Counts only matmuls.
-    pub fn of_matmuls(matmuls: f64) -> Flops {
+    pub fn from_matmuls(matmuls: f64) -> Flops {
         Flops { matmuls, ..Flops::default() }
     }
 
     /// Counts one operation for each element of these types that is a floating-point or complex number.
-    pub fn of_elements<'a>(types: impl IntoIterator<Item = &'a Aval>) -> Flops {
+    pub fn from_elements<'a>(types: impl IntoIterator<Item = &'a Aval>) -> Flops {
         let inexact = types.into_iter().filter(|aval| aval.dtype.is_inexact());
         Flops { elementwise: inexact.map(|aval| aval.size() as f64).sum(), ..Flops::default() }
     }

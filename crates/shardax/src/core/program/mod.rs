@@ -47,7 +47,7 @@ impl Aval {
 
     /// The type of host data whose elements have this dtype. 64-bit floats are weakly typed, because Rust's literals
     /// have that type.
-    pub(crate) fn of_host(dtype: DType, shape: impl Into<Shape>) -> Self {
+    pub(crate) fn for_host(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { weak: dtype.is_wide(), ..Aval::new(dtype, shape) }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn joined<'t>(
         }
         dims.push(common);
     }
-    Some(Typed::of_dims(mesh, dims))
+    Some(Typed::from_dims(mesh, dims))
 }
 
 impl<'a> ShardingRule<'a> {
@@ -110,7 +110,7 @@ impl<'a> ShardingRule<'a> {
 
     /// One result with these entries.
     pub fn dims(&self, dims: impl IntoIterator<Item = DimSpec>) -> Result<TypedOuts> {
-        Ok(smallvec![Typed::of_dims(&self.mesh, dims.into_iter().collect())])
+        Ok(smallvec![Typed::from_dims(&self.mesh, dims.into_iter().collect())])
     }
 
     /// Replicated results.
@@ -155,7 +155,7 @@ impl<'a> ShardingRule<'a> {
     pub fn drop(&self, dims: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let entries = (0..typed.rank()).filter(|d| !dims.contains(d)).map(|d| typed.dims()[d].clone());
-        let entries = Typed::of_dims(&self.mesh, entries.collect());
+        let entries = Typed::from_dims(&self.mesh, entries.collect());
         Ok(smallvec![entries; self.outs.len()])
     }
 
@@ -209,7 +209,7 @@ impl<'a> ShardingRule<'a> {
         let mut shardings = TypedOuts::new();
         for out in self.outs {
             let dims = (0..out.rank()).map(|d| batch.get(d).cloned().unwrap_or_default()).collect();
-            shardings.push(Typed::of_dims(&self.mesh, dims));
+            shardings.push(Typed::from_dims(&self.mesh, dims));
         }
         Ok(shardings)
     }

@@ -95,7 +95,7 @@ impl Flat {
 
     /// Flattens the arguments of a call. A plain number next to arrays of 64 bits keeps its 64 bits, because the
     /// function can combine it with them.
-    pub(crate) fn of_arguments<T: Tree>(tree: &T) -> Self {
+    pub(crate) fn from_arguments<T: Tree>(tree: &T) -> Self {
         let mut flat = Flat::of(tree);
         if flat.leaves.iter().any(Array::is_number) {
             flat.widen_numbers();

@@ -225,7 +225,7 @@ fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<
 fn aval(table: &Table, name: &str) -> Result<(Aval, Vec<String>)> {
     let sizes = table.texts(1)?;
     let number = table.byte(2)?;
-    let dtype = DType::of_jax_number(number).ok_or_else(|| {
+    let dtype = DType::from_jax_number(number).ok_or_else(|| {
         let element = KEYS.iter().find(|(key, _)| *key == number).map_or("of an unknown number", |(_, name)| name);
         err!(NotImplemented, "{name} has arrays of JAX's element type {element}, which shardax lacks")
             .help("use keys of Threefry, JAX's default, or export a function of their `jax.random.key_data`")

@@ -374,7 +374,7 @@ impl<'a> Dictionary<'a> {
         matches!(self.attribute(attribute), Ok(Attribute::Choice(_, name)) if name == choice)
     }
 
-    pub fn of_name<'n>(&self, named: &'n Named<'a>, name: &str) -> Result<&'n Attribute<'a>> {
+    pub fn attribute_named<'n>(&self, named: &'n Named<'a>, name: &str) -> Result<&'n Attribute<'a>> {
         let attribute = named.iter().find(|(of, _)| *of == name).map(|(_, attribute)| attribute);
         attribute.ok_or_else(|| damaged(format!("its program does not say {name} of an operation")))
     }
@@ -387,7 +387,7 @@ impl<'a> Dictionary<'a> {
             if name.ends_with("batching_dims") && named.iter().all(|(of, _)| of != name) {
                 continue;
             }
-            let text = match self.of_name(named, name)? {
+            let text = match self.attribute_named(named, name)? {
                 Attribute::Int(_, value) => value.to_string(),
                 Attribute::Tensor(of, bytes) => {
                     let integers: Vec<_> = self.integers(*of, bytes)?.iter().map(i64::to_string).collect();

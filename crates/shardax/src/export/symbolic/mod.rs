@@ -251,7 +251,7 @@ fn merged_types(
     for (i, first) in avals_of(programs[0]).iter().enumerate() {
         let sizes = (0..first.rank()).map(|dim| {
             let values: Vec<i64> = programs.iter().map(|program| avals_of(program)[i].shape[dim] as i64).collect();
-            let size = Size::of_values(&symbols.corner(), &values);
+            let size = Size::from_values(&symbols.corner(), &values);
             size.ok_or_else(|| Difference::of(format!("{what} {i} has the sizes {values:?} along dimension {dim}")))
         });
         let sizes = sizes.collect::<Result<Vec<_>, _>>()?;

@@ -148,7 +148,7 @@ impl Size {
     ///
     /// It is Newton's polynomial: the sum over all steps of the difference of the step times `x (x - 1) / 2` for two
     /// steps of one symbol, or `x y z` for different symbols, counted from the corner.
-    pub fn of_values(corner: &[usize], values: &[i64]) -> Option<Size> {
+    pub fn from_values(corner: &[usize], values: &[i64]) -> Option<Size> {
         let grid_steps = Size::steps(corner.len());
         let mut sum = Size::default();
         for steps in &grid_steps {
@@ -201,21 +201,21 @@ mod tests {
                 let size = Size::parse(text, &names).expect(text);
                 assert_eq!(Size::parse(&size.text(&names), &names).as_ref(), Some(&size));
                 let values: Vec<i64> = Size::grid(&corner).iter().map(|at| size.at(at).expect("small")).collect();
-                assert_eq!(Size::of_values(&corner, &values), Some(size), "{text}");
+                assert_eq!(Size::from_values(&corner, &values), Some(size), "{text}");
             }
         }
         let names4 = ["a", "b", "c", "d"].map(str::to_owned);
         for text in ["a*b*c*d + 3*a*b*c - b*c*d", "2*a*b*d + c*c - 7", "a*c*d"] {
             let size = Size::parse(text, &names4).expect(text);
             let values: Vec<i64> = Size::grid(&[2, 5, 3, 9]).iter().map(|at| size.at(at).expect("small")).collect();
-            assert_eq!(Size::of_values(&[2, 5, 3, 9], &values), Some(size), "{text}");
+            assert_eq!(Size::from_values(&[2, 5, 3, 9], &values), Some(size), "{text}");
         }
         let size = Size::parse("2*b*s + 1", &names).expect("a size");
         assert_eq!((size.text(&names).as_str(), size.at(&[3, 4])), ("2*b*s + 1", Some(25)));
         assert_eq!(size.linear(&[Some(3), None]), Some((1, 6, 1)));
         assert_eq!((size.linear(&[None, None]), size.linear(&[Some(1), Some(1)])), (None, None));
         assert!(["", "b +", "b s", "2.5*b", "t", "b**2", "b/2"].iter().all(|text| Size::parse(text, &names).is_none()));
-        assert_eq!(Size::of_values(&[1], &[1, 3, 6]), None, "triangular numbers");
+        assert_eq!(Size::from_values(&[1], &[1, 3, 6]), None, "triangular numbers");
         assert_eq!(size.at(&[usize::MAX, 2]), None);
     }
 }

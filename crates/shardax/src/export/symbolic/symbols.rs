@@ -143,7 +143,7 @@ impl Symbols {
     }
 
     /// The sizes of all leaves of these arguments.
-    pub fn of_arguments(&self, specs: &[String], arguments: &Flat) -> Result<Vec<Vec<Size>>> {
+    pub fn argument_sizes(&self, specs: &[String], arguments: &Flat) -> Result<Vec<Vec<Size>>> {
         let paths = arguments.def.paths();
         let count = paths.iter().filter_map(|path| argument_number(path)).max().map_or(0, |last| last + 1);
         if specs.len() != count {

@@ -68,7 +68,7 @@ fn integer(value: f64) -> Option<i64> {
 
 /// The expression with these values on the grid.
 fn size_expression(symbols: &Symbols, values: impl Iterator<Item = Option<i64>>) -> Option<String> {
-    Some(Size::of_values(&symbols.corner(), &values.collect::<Option<Vec<_>>>()?)?.text(&symbols.names))
+    Some(Size::from_values(&symbols.corner(), &values.collect::<Option<Vec<_>>>()?)?.text(&symbols.names))
 }
 
 /// A piece of a line: a number, or the text between numbers.

@@ -265,7 +265,7 @@ impl<T: Tree> FfiCall<T> {
     fn callback(&self) -> Result<HostCallback<T>> {
         let (host, cuda) = self.functions()?;
         let kind = if self.has_side_effect { Kind::FfiWithEffect } else { Kind::Ffi };
-        let mut callback = HostCallback::of_function(host, &self.results, kind);
+        let mut callback = HostCallback::from_function(host, &self.results, kind);
         callback.call.vmap = self.vmap;
         callback.call.cuda = cuda;
         Ok(callback)

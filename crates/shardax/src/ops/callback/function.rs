@@ -234,7 +234,8 @@ pub(super) fn shape(dims: &[i64]) -> Shape {
 }
 
 pub(super) fn dtype(ty: shardax_pjrt::ElementType) -> Result<DType> {
-    DType::of_element(ty).ok_or_else(|| Error::from(shardax_pjrt::Error::invalid_argument(format!("no dtype {ty:?}"))))
+    DType::from_element_type(ty)
+        .ok_or_else(|| Error::from(shardax_pjrt::Error::invalid_argument(format!("no dtype {ty:?}"))))
 }
 
 #[cfg(test)]

@@ -93,10 +93,10 @@ impl<T: Tree> HostCallback<T> {
     where
         F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
     {
-        HostCallback::of_function(HostFunction::new(f), results, kind)
+        HostCallback::from_function(HostFunction::new(f), results, kind)
     }
 
-    fn of_function(function: Arc<HostFunction>, results: &T, kind: Kind) -> Self {
+    fn from_function(function: Arc<HostFunction>, results: &T, kind: Kind) -> Self {
         let results = Flat::of(results);
         let types = results.leaves.iter().map(|r| (r.dtype(), r.aval().shape)).collect();
         let call = HostCall { function, cuda: None, results: types, kind, vmap: None, ordered: false, token: false };

@@ -59,7 +59,7 @@ impl<'a> HostArg<'a> {
 /// Formatted as by NumPy.
 impl std::fmt::Display for HostArg<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&print::of_bytes(self.bytes, self.dtype, &self.shape))
+        f.write_str(&print::text_of_bytes(self.bytes, self.dtype, &self.shape))
     }
 }
 

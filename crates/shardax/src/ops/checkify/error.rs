@@ -79,7 +79,7 @@ struct Value {
 
 impl Value {
     /// Reads one entry of an array whose first `batch_rank` dimensions are a batch.
-    fn of_entry(array: &Array, batch_rank: usize, entry: usize) -> Result<Value> {
+    fn from_entry(array: &Array, batch_rank: usize, entry: usize) -> Result<Value> {
         let shape: Shape = array.shape()[batch_rank..].into();
         let bytes = array.to_bytes()?;
         let len = size(&shape) * array.dtype().byte_size();
@@ -96,7 +96,7 @@ impl Value {
 /// Formats the value as NumPy does.
 impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&print::of_bytes(&self.bytes, self.dtype, &self.shape))
+        f.write_str(&print::text_of_bytes(&self.bytes, self.dtype, &self.shape))
     }
 }
 
@@ -170,7 +170,7 @@ impl CheckError {
                 ));
             };
             let batch_rank = self.failed[kind].ndim();
-            let payload = self.payloads[kind].iter().map(|array| Value::of_entry(array, batch_rank, i));
+            let payload = self.payloads[kind].iter().map(|array| Value::from_entry(array, batch_rank, i));
             let text = message.text(&payload.collect::<Result<Vec<_>>>()?);
             failures.push(Failure { index: unravel(entry, batch), text, line: message.line });
         }

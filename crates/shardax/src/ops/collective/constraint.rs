@@ -181,7 +181,7 @@ pub(crate) fn constrain(
 /// Constrains an array to the sharding of `like`. Only `with_sharding_constraint` applies the layout; a nested `jit`
 /// ignores it.
 fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
-    let RequestedSharding { sharding, layout } = like.asked(what)?;
+    let RequestedSharding { sharding, layout } = like.requested(what)?;
     let x = match sharding {
         Some(sharding) => constrain_leaf(x, sharding, what)?,
         None => x.clone(),
@@ -223,7 +223,7 @@ fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Arra
             )
             .help("say how each dimension is split: `reshard(x, spec)`"));
         }
-        let want = Typed::of_spec(mesh, named.spec(), x.ndim());
+        let want = Typed::from_spec(mesh, named.spec(), x.ndim());
         if want == *typed {
             return Ok(x.clone());
         }
@@ -265,7 +265,7 @@ fn resharded(x: &Array, typed: &Typed, sharding: &Sharding, what: &str) -> Resul
             .help("pass shardings over one mesh to a jit and to those inside it"));
     };
     named.check_rank(x.ndim())?;
-    let want = Typed::of_spec(mesh, named.spec(), x.ndim());
+    let want = Typed::from_spec(mesh, named.spec(), x.ndim());
     want.check_divides(x.shape())?;
     let x = if want == *typed { x.clone() } else { x.sharded(&want) };
     if !named.spec().all_axes().any(|name| is_auto(mesh, name)) {

@@ -55,7 +55,7 @@ where
         pred.into_array(),
         &|flat: &Flat| Ok(Flat::of(&true_fun(flat.build()?).into_output()?)),
         &|flat: &Flat| Ok(Flat::of(&false_fun(flat.build()?).into_output()?)),
-        &Flat::of_arguments(&operands),
+        &Flat::from_arguments(&operands),
         location,
     )
     .map_err(|e| e.at(location))?
@@ -172,7 +172,7 @@ tuples_of_branches! {
 pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, operands: T) -> Result<B::Output> {
     let location = Location::caller();
     let _line = source::enter_at(location);
-    switch_flat(index.into_array(), &branches, &Flat::of_arguments(&operands), location)
+    switch_flat(index.into_array(), &branches, &Flat::from_arguments(&operands), location)
         .map_err(|e| e.at(location))?
         .build()
 }

@@ -167,7 +167,7 @@ where
         if !is_tracing() {
             return self.f.apply(args);
         }
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let (rule, def) = (self.rule.clone(), flat.def.clone());
         let id = RuleId::of(&self.rule, &flat.def);
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, _| {

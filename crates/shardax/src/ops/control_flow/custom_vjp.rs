@@ -117,7 +117,7 @@ where
         if !is_tracing() {
             return self.f.apply(args);
         }
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, out_def| {
             let rules = self.erased(&flat, out_def.clone());
             check_unwritten(&program, "custom_vjp")?;

@@ -95,7 +95,7 @@ where
         if !is_tracing() {
             return self.f.apply(args);
         }
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let id = RuleId::of(&self.rule, &flat.def);
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, out_def| {
             check_unwritten(&program, "custom_vmap")?;
@@ -161,7 +161,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for SequentialVmap<F, Args> {
         if !is_tracing() {
             return self.f.apply(args);
         }
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, _| {
             check_unwritten(&program, "sequential_vmap")?;
             Ok(Arc::new(Primitive { program, num_consts, rule: VmapRule::Sequential }))

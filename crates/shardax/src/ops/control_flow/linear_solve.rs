@@ -90,7 +90,7 @@ fn solve_implicitly<T: Tree>(
     transpose_solve: TransposeSolve<'_, T>,
     location: &'static Location<'static>,
 ) -> Result<T> {
-    let flat = Flat::of_arguments(b);
+    let flat = Flat::from_arguments(b);
     let avals: Vec<Aval> = avals_of(&flat)?.into_iter().map(Aval::strip_weak_type).collect();
     let (matvec_part, matvec_captures) = trace_part("matvec", &flat.def, &avals, matvec)?;
     let (vecmat, vecmat_captures) = match transpose_solve {
@@ -189,7 +189,7 @@ fn root<T: Tree>(
     tangent_solve: Solver<'_, T>,
     location: &'static Location<'static>,
 ) -> Result<T> {
-    let flat = Flat::of_arguments(initial_guess);
+    let flat = Flat::from_arguments(initial_guess);
     if !is_tracing() {
         return solve(f, flat.build()?);
     }

@@ -43,7 +43,7 @@ where
 {
     let location = Location::caller();
     let _line = source::enter_at(location);
-    let init = Flat::of_arguments(&init);
+    let init = Flat::from_arguments(&init);
     run_while(
         &Carry::new("while_loop", &init.def),
         &|carry: &Flat| Ok(Flat::of(&cond_fun(carry.build()?).into_output()?)),
@@ -176,7 +176,7 @@ where
     // A loop of a known number of steps is a scan, which can be differentiated in reverse mode.
     if let (Repr::Literal(start), Repr::Literal(end)) = (&lower.0, &upper.0) {
         let length = (end.value.to_i128() - start.value.to_i128()).clamp(0, u32::MAX as i128) as usize;
-        let args = Flat::of_arguments(&((lower, init), ()));
+        let args = Flat::from_arguments(&((lower, init), ()));
         let options = ScanOptions::default().length(length).unroll(unroll);
         let body: FlatFn<'_> = &|args| {
             let (carry, ()) = args.build::<((Array, C), ())>()?;
@@ -186,7 +186,7 @@ where
         let ((_, carry), ()) = out.build::<((Array, C), ())>()?;
         return Ok(carry);
     }
-    let init = Flat::of_arguments(&(lower, init));
+    let init = Flat::from_arguments(&(lower, init));
     let cond: FlatFn<'_> = &|carry| Ok(Flat::of(&carry.leaves[0].less(&upper)));
     let body: FlatFn<'_> = &|carry| Ok(Flat::of(&counted_step(&body_fun, carry.build()?)?));
     let carry = Carry { function: "fori_loop", def: &init.def, paths };

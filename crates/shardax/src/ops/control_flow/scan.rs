@@ -146,7 +146,7 @@ impl ScanOptions {
         Y: Tree,
         R: IntoOutput<Output = (C, Y)>,
     {
-        let args = Flat::of_arguments(&(init, xs));
+        let args = Flat::from_arguments(&(init, xs));
         let body: FlatFn<'_> = &|args| {
             let (carry, x) = args.build::<(C, X)>()?;
             Ok(Flat::of(&f(carry, x).into_output()?))

@@ -31,7 +31,7 @@ fn starts(name: &str, x: &Array, starts: &[Array]) -> Result<Vec<Array>> {
         )
         .help("use `dynamic_slice_in_dim` to slice a single dimension"));
     }
-    let dtype = DType::of_indices(x.shape());
+    let dtype = DType::for_indices(x.shape());
     starts.iter().zip(x.shape()).map(|(s, &n)| start(name, s, n, dtype)).collect()
 }
 

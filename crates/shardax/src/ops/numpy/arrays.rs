@@ -425,7 +425,7 @@ pub fn fill_diagonal(x: impl ArrayLike, values: impl ArrayLike) -> Array {
             )
             .help("pass a matrix, or an array whose dimensions have equal sizes"));
         }
-        let line = lax::iota(DType::of_indices(&[n]), &[n], 0);
+        let line = lax::iota(DType::for_indices(&[n]), &[n], 0);
         let places: Vec<crate::ops::index::IndexItem> =
             (0..x.ndim()).map(|_| crate::ops::index::IndexItem::Array(line.clone())).collect();
         let values = if values.ndim() == 0 { values } else { resize(values, [n]) };
@@ -551,7 +551,7 @@ pub fn put_along_axis(
         let indices = indices.broadcast_to(&shape);
         indices.check()?;
         let index: Vec<crate::ops::index::IndexItem> = (0..x.ndim())
-            .map(|d| if d == axis { indices.clone() } else { lax::iota(DType::of_indices(&shape), &shape, d) })
+            .map(|d| if d == axis { indices.clone() } else { lax::iota(DType::for_indices(&shape), &shape, d) })
             .map(crate::ops::index::IndexItem::Array)
             .collect();
         Ok(x.at(index).set(super::convert(&values, x.dtype(), x.weak_type()).broadcast_to(&shape)))

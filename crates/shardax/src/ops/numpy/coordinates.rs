@@ -132,7 +132,7 @@ fn grid<T: RangeNumber>(ranges: impl IntoIterator<Item = Range<T>>, sparse: bool
 pub fn indices(shape: &[usize]) -> Array {
     at_caller(|| match shape {
         [] => super::zeros_dtype([0], DType::I32),
-        _ => super::stack((0..shape.len()).map(|d| lax::iota(DType::of_indices(shape), shape, d)), 0),
+        _ => super::stack((0..shape.len()).map(|d| lax::iota(DType::for_indices(shape), shape, d)), 0),
     })
 }
 
@@ -148,7 +148,7 @@ pub fn indices(shape: &[usize]) -> Array {
 #[track_caller]
 pub fn fromfunction<R>(f: impl FnOnce(&[Array]) -> R, shape: &[usize]) -> R {
     let places: Vec<Array> =
-        at_caller(|| (0..shape.len()).map(|d| lax::iota(DType::of_indices(shape), shape, d)).collect());
+        at_caller(|| (0..shape.len()).map(|d| lax::iota(DType::for_indices(shape), shape, d)).collect());
     f(&places)
 }
 

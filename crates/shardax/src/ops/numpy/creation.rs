@@ -133,7 +133,7 @@ pub fn arange_step(range: impl IntoRange, step: f64) -> Array {
         Err(e) => return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false)),
     };
     constant_array(
-        &Aval::of_host(dtype, [n].as_slice()),
+        &Aval::for_host(dtype, [n].as_slice()),
         |bytes, n| {
             // The same operations as in the program, so that the values are equal: each is rounded to the dtype, except that integers
             // are computed in float64.

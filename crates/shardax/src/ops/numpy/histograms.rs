@@ -29,7 +29,7 @@ pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
         check_integers("bincount", x)?;
         composite1("bincount", length, std::slice::from_ref(x), |&length, args| {
             let index = args[0].ravel().maximum(0);
-            Ok(vec![filled(&[length], Scalar::Int(0), DType::of_indices(&[index.size()])).at(&index).add(1)])
+            Ok(vec![filled(&[length], Scalar::Int(0), DType::for_indices(&[index.size()])).at(&index).add(1)])
         })
     })
 }
@@ -68,7 +68,7 @@ pub fn bincount_sharded(x: impl ArrayLike, length: usize, sharding: impl Into<Sh
             .help("split the counts afterwards with `reshard(x, spec)`"));
         }
         let index = x.ravel().maximum(0);
-        Ok(filled(&[length], Scalar::Int(0), DType::of_indices(&[index.size()])).at(&index).out_sharding(out).add(1))
+        Ok(filled(&[length], Scalar::Int(0), DType::for_indices(&[index.size()])).at(&index).out_sharding(out).add(1))
     })
 }
 

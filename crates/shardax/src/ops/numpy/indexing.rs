@@ -88,7 +88,7 @@ impl Array {
             let mut items = vec![IndexItem::Slice(Slice::FULL); axis];
             items.push(match indices.into_index_item() {
                 IndexItem::At(i) => {
-                    let dtype = DType::of_indices(&[i.unsigned_abs() as usize]);
+                    let dtype = DType::for_indices(&[i.unsigned_abs() as usize]);
                     IndexItem::Array(Array::literal(Scalar::Int(i as i128), dtype, false))
                 }
                 other => other,
@@ -220,7 +220,7 @@ impl Array {
             composite1("argsort", (axis, descending), &[x], |&(dimension, descending), args| {
                 // Reversing before and after an ascending sort keeps the order of equal elements.
                 let dims: &[usize] = if descending { &[dimension] } else { &[] };
-                let index_dtype = DType::of_indices(&args[0].shape()[dimension..=dimension]);
+                let index_dtype = DType::for_indices(&args[0].shape()[dimension..=dimension]);
                 let indices = lax::iota(index_dtype, args[0].shape(), dimension);
                 let indices = reversed(&indices, dims).sharded_as(&args[0].aval());
                 let sort = Sort { operands: 2, dimension, num_keys: 1, is_stable: true };
@@ -280,7 +280,7 @@ impl Array {
     #[track_caller]
     fn accumulate(&self, axis: impl IntoAxis, kind: CumulativeKind) -> Array {
         self.along(axis, |x, axis| {
-            let counts = DType::of_indices(&x.shape()[axis..=axis]);
+            let counts = DType::for_indices(&x.shape()[axis..=axis]);
             let dtype = if x.dtype() == DType::Bool { counts } else { x.dtype() };
             let x = super::to_strong_type(x, dtype);
             Cumulative { kind, axis, reverse: false }.apply(&x)
@@ -376,7 +376,7 @@ impl Array {
 /// The number of elements of an ascending array that are less than each value, or equal to it, by bisection.
 fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
     let n = sorted.shape()[0];
-    let mut count = super::filled(values.shape(), Scalar::Int(0), DType::of_indices(&[n]));
+    let mut count = super::filled(values.shape(), Scalar::Int(0), DType::for_indices(&[n]));
     // More than 2³¹ elements need 64 bits.
     let mut step: i64 = if n == 0 { 0 } else { 1 << n.ilog2() };
     while step > 0 {
@@ -488,7 +488,7 @@ fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
                     if n == 0 {
                         continue;
                     }
-                    let by = by.get(index as i32).astype(DType::of_indices(&[n]));
+                    let by = by.get(index as i32).astype(DType::for_indices(&[n]));
                     let start = -super::remainder(by, n) + n;
                     let doubled = lax::concatenate(&[x.clone(), x], axis);
                     x = lax::dynamic_slice_in_dim(&doubled, start, n, axis as i32);

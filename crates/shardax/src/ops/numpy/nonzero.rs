@@ -38,7 +38,7 @@ pub(super) fn places(x: &Array, size: usize, fill_value: i64) -> Result<Array> {
     let args = [if x.dtype() == DType::Bool { x.ravel() } else { x.ravel().not_equal(0) }];
     composite1("flatnonzero", (size, fill_value), &args, |&(size, fill_value), args| {
         let n = args[0].size();
-        let dtype = DType::of_indices(&[n, size]);
+        let dtype = DType::for_indices(&[n, size]);
         let before = args[0].astype(dtype).cumsum(0);
         // The k-th nonzero element is where the count reaches k.
         let index = before.searchsorted(lax::iota(dtype, &[size], 0) + 1);
@@ -128,7 +128,7 @@ impl NonzeroOptions {
                 .help("pass one value, or one for each dimension"));
         }
         let size = size_or_count(name, size, || super::count_nonzero(x, ..))?;
-        let dtype = DType::of_indices(&[x.size()]);
+        let dtype = DType::for_indices(&[x.size()]);
         let args = [if x.dtype() == DType::Bool { x.clone() } else { x.not_equal(0) }, fill.astype(dtype)];
         let rank = x.ndim();
         crate::ops::primitive::composite::composite("nonzero", size, rank, &args, |&size, args| {

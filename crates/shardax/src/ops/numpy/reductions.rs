@@ -292,7 +292,7 @@ impl Array {
     fn arg_extreme(&self, axis: impl IntoAxis, min: bool) -> Array {
         match with_axis(self, axis) {
             Ok((x, axis)) => {
-                let index_dtype = DType::of_indices(&x.shape()[axis..=axis]);
+                let index_dtype = DType::for_indices(&x.shape()[axis..=axis]);
                 bind1(ArgMax { min, axis, index_dtype }, &[x])
             }
             Err(e) => Array::from_result(Err(e), self),
@@ -540,7 +540,7 @@ pub fn argmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
 /// Converts to the dtype for sums of `count` elements, because booleans and small integers would overflow.
 pub(super) fn widen(x: &Array, count: usize) -> Array {
     let dtype = match x.dtype() {
-        DType::Bool => DType::of_indices(&[count]),
+        DType::Bool => DType::for_indices(&[count]),
         DType::I2 | DType::I4 | DType::I8 | DType::I16 => DType::I32,
         DType::U2 | DType::U4 | DType::U8 | DType::U16 => DType::U32,
         d => d,

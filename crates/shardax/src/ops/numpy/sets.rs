@@ -86,7 +86,7 @@ impl UniqueOptions {
             }
         };
         let n = lines.shape()[0];
-        let dtype = DType::of_indices(&[n]);
+        let dtype = DType::for_indices(&[n]);
         if lines.size() == 0 {
             let size = size.unwrap_or(0);
             if size > 0 && self.fill_value.is_none() {
@@ -114,7 +114,7 @@ impl UniqueOptions {
         let is_first = mark_first(&sorted, self.equal_nan)?;
         let size = size_or_count("unique", size, || super::count_nonzero(&is_first, ..))?;
         let starts = places(&is_first, size, 0)?;
-        let is_entry = lax::iota(DType::of_indices(&[size]), &[size], 0).less(super::count_nonzero(&is_first, ..));
+        let is_entry = lax::iota(DType::for_indices(&[size]), &[size], 0).less(super::count_nonzero(&is_first, ..));
         let mut values = sorted.get(&starts);
         if let Some(fill) = &self.fill_value {
             fill.check()?;
@@ -255,7 +255,7 @@ pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNu
         composite1("lexsort", axis, &keys, |&dimension, keys| {
             // Sorts the positions with the keys; the last key of the list is the first to compare.
             let shape = keys[0].shape();
-            let places = lax::iota(DType::of_indices(&shape[dimension..=dimension]), shape, dimension);
+            let places = lax::iota(DType::for_indices(&shape[dimension..=dimension]), shape, dimension);
             let sort = Sort { operands: keys.len() + 1, dimension, num_keys: keys.len(), is_stable: true };
             Ok(vec![sort.apply(&[keys, &[places]].concat())[keys.len()].clone()])
         })
@@ -288,7 +288,7 @@ pub fn union1d(x: impl ArrayLike, y: impl ArrayLike, size: impl Into<Option<usiz
 /// ```
 #[track_caller]
 pub fn intersect1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
-    of_sets("intersect1d", x, y, |count| count.equal(2))
+    select_by_count("intersect1d", x, y, |count| count.equal(2))
 }
 
 /// The elements that exactly one of the arrays has, unique and ascending. The call waits for the values.
@@ -300,12 +300,17 @@ pub fn intersect1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 /// ```
 #[track_caller]
 pub fn setxor1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
-    of_sets("setxor1d", x, y, |count| count.equal(1))
+    select_by_count("setxor1d", x, y, |count| count.equal(1))
 }
 
 /// Selects unique elements by the number of arrays that have them.
 #[track_caller]
-fn of_sets(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, chosen: impl FnOnce(Array) -> Array) -> Array {
+fn select_by_count(
+    name: &'static str,
+    x: impl ArrayLike,
+    y: impl ArrayLike,
+    chosen: impl FnOnce(Array) -> Array,
+) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     checked_or_failed(&x, || {
         let args = super::promote_args_of(name, &[&x, &y])?;
@@ -334,5 +339,5 @@ pub fn setdiff1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 fn zero_indices(n: usize) -> Array {
-    filled(&[n], Scalar::Int(0), DType::of_indices(&[n]))
+    filled(&[n], Scalar::Int(0), DType::for_indices(&[n]))
 }

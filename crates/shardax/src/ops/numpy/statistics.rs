@@ -125,7 +125,7 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
     let (low, high) = (position.floor(), position.ceil());
     let fraction = &position - &low;
     let [low, high] =
-        [low, high].map(|position| sorted.take(position.astype(DType::of_indices(&[count])).clip(0, count - 1), -1));
+        [low, high].map(|position| sorted.take(position.astype(DType::for_indices(&[count])).clip(0, count - 1), -1));
     let quantiles = low * (1.0 - &fraction) + high * fraction;
     let has_nan = isnan(&lines).any(over(-1).keepdims(true));
     let quantiles = where_(has_nan, f64::NAN, quantiles);

@@ -160,7 +160,7 @@ impl Primitive for Kernel {
 
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         match self.cost {
-            Some(cost) => Flops { elementwise: cost.transcendentals as f64, ..Flops::of_matmuls(cost.flops as f64) },
+            Some(cost) => Flops { elementwise: cost.transcendentals as f64, ..Flops::from_matmuls(cost.flops as f64) },
             None => self.program.flops() * self.steps() as f64,
         }
     }

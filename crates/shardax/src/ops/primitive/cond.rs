@@ -351,7 +351,7 @@ impl Primitive for Cond {
         let mut results = Cond::run(back, index, &operands)?;
         let mut values = results.drain(results.len() - log_count..).collect::<Vec<_>>().into_iter();
         let logs: Vec<_> = layouts.iter().map(|layout: &Layout| layout.entries(values.by_ref())).collect();
-        backward_logs::record(backward_logs::of_branches(index, &logs))?;
+        backward_logs::record(backward_logs::join_branches(index, &logs))?;
         let mut in_cts = vec![None];
         in_cts.extend(spread_marked(results, &want));
         Ok(in_cts)

@@ -101,7 +101,7 @@ fn layout_text(spec: &Spec, names: [&str; 2]) -> String {
 }
 
 /// The sharding of the cotangent of `operand` that is computed from `ct`.
-fn of_cotangent(ct: &Array, operand: &Aval) -> Option<Arc<Typed>> {
+fn cotangent_sharding(ct: &Array, operand: &Aval) -> Option<Arc<Typed>> {
     let typed = ct.aval_ref()?.sharding()?;
     Some(operand.cotangent().sharding.unwrap_or_else(|| Arc::new(Typed::replicated(typed.mesh(), operand.rank()))))
 }
@@ -113,7 +113,7 @@ impl ConvGeneralDilated {
     }
 
     /// A convolution of complex numbers as four of their real and imaginary parts.
-    pub(crate) fn of_parts(&self, lhs: &Array, rhs: &Array) -> Array {
+    pub(crate) fn by_real_parts(&self, lhs: &Array, rhs: &Array) -> Array {
         let conv = ConvGeneralDilated { preferred: self.preferred.map(DType::real), ..self.clone() };
         let ([lr, li], [rr, ri]) = ([REAL, IMAG].map(|part| part.apply(lhs)), [REAL, IMAG].map(|part| part.apply(rhs)));
         let out = conv.apply(&lr, &rr) - conv.apply(&li, &ri);
@@ -185,7 +185,7 @@ impl ConvGeneralDilated {
             batch_group_count: 1,
             preferred: None,
             precision: self.precision,
-            out_sharding: of_cotangent(ct, lhs).filter(|_| self.batch_group_count == 1),
+            out_sharding: cotangent_sharding(ct, lhs).filter(|_| self.batch_group_count == 1),
         };
         let out = transposed.apply(ct, &kernel);
         if self.batch_group_count == 1 {
@@ -207,7 +207,7 @@ impl ConvGeneralDilated {
             batch_group_count: self.feature_group_count,
             preferred: None,
             precision: self.precision,
-            out_sharding: of_cotangent(ct, rhs),
+            out_sharding: cotangent_sharding(ct, rhs),
         }
         .apply(lhs, ct)
     }
@@ -324,7 +324,7 @@ impl Primitive for ConvGeneralDilated {
         let window_elements: f64 = self.rhs[1..].iter().map(|&d| args[1].shape[d] as f64).product();
         // A dilated operand has one element per this many positions.
         let gaps: f64 = self.window.iter().map(|w| w.base_dilation as f64).product();
-        Flops::of_matmuls(2.0 * window_elements * outs[0].size() as f64 / gaps * super::dot::parts(args[0].dtype))
+        Flops::from_matmuls(2.0 * window_elements * outs[0].size() as f64 / gaps * super::dot::parts(args[0].dtype))
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

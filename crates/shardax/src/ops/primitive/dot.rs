@@ -315,7 +315,7 @@ impl Primitive for DotGeneral {
     /// A multiply-add for each element of the result and of the contracted dimensions.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let contracted: f64 = self.lhs_contract.iter().map(|&d| args[0].shape[d] as f64).product();
-        Flops::of_matmuls(2.0 * contracted * outs[0].size() as f64 * parts(args[0].dtype))
+        Flops::from_matmuls(2.0 * contracted * outs[0].size() as f64 * parts(args[0].dtype))
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

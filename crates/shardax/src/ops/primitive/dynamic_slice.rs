@@ -70,7 +70,7 @@ fn stack_starts(axis: &BatchAxis, starts: &[Array], dims: &[Option<usize>]) -> A
 /// slice as they are given, and along a split dimension clamps them to each device's part.
 fn clamped(cx: &mut Lowering, starts: &[Value], shape: &[usize], sizes: &[usize]) -> Vec<Value> {
     let is_clamped_here = cx.has_quirk("slices-of-slices");
-    let wide = DType::of_indices(shape) == DType::I64;
+    let wide = DType::for_indices(shape) == DType::I64;
     let clamped = starts.iter().enumerate().map(|(d, &start)| {
         let mut aval = cx.aval(start);
         let mut start = start;

@@ -107,7 +107,7 @@ impl Primitive for Fft {
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let elements = args[0].size().max(outs[0].size()) as f64;
         let length: f64 = self.lengths.iter().map(|&n| n as f64).product();
-        Flops::of_matmuls(5.0 * elements * length.max(1.0).log2())
+        Flops::from_matmuls(5.0 * elements * length.max(1.0).log2())
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

@@ -382,14 +382,14 @@ pub(crate) fn wide(indices: &Array, sizes: &[usize]) -> Array {
     match indices.dtype() {
         DType::I64 | DType::U64 => indices.clone(),
         DType::U32 => indices.astype(DType::I64),
-        _ => indices.astype(DType::of_indices(sizes)),
+        _ => indices.astype(DType::for_indices(sizes)),
     }
 }
 
 /// Writes indices in a type that XLA can compare with the sizes of the dimensions that they index: it compares them in theirs.
 pub(super) fn comparable(cx: &mut Lowering, indices: Value, operand: Value) -> Value {
     let fits = matches!(cx.dtype(indices), DType::I64 | DType::U64);
-    if fits || DType::of_indices(cx.shape(operand)) == DType::I32 {
+    if fits || DType::for_indices(cx.shape(operand)) == DType::I32 {
         return indices;
     }
     let wide = Aval::new(DType::I64, cx.shape(indices).clone());

@@ -35,7 +35,7 @@ fn dims(name: &str, aval: &Aval) -> Result<(usize, usize)> {
 pub(super) fn matrices(aval: &Aval, one: fn(f64, f64) -> f64) -> Flops {
     let [.., m, n] = aval.shape[..] else { return Flops::default() };
     let count = aval.size() as f64 / (m * n).max(1) as f64;
-    Flops::of_matmuls(count * one(m as f64, n as f64) * super::dot::parts(aval.dtype))
+    Flops::from_matmuls(count * one(m as f64, n as f64) * super::dot::parts(aval.dtype))
 }
 
 /// The size of square matrices in a dtype that has decompositions.

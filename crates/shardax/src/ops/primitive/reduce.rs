@@ -54,7 +54,7 @@ impl Reducer {
     }
 
     /// The reduction that combines unreduced values of this kind.
-    pub fn of_kind(kind: UnreducedKind) -> Reducer {
+    pub fn for_kind(kind: UnreducedKind) -> Reducer {
         match kind {
             UnreducedKind::Sum => Reducer::Sum,
             UnreducedKind::Max => Reducer::Max,
@@ -228,7 +228,7 @@ impl Primitive for Reduce {
     }
 
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
-        Flops::of_elements(&args[..1])
+        Flops::from_elements(&args[..1])
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
@@ -365,7 +365,7 @@ impl Reduce {
         let dims = (0..from.rank()).filter(|d| !self.axes.contains(d)).map(|d| from.dims()[d].clone());
         let kind = self.reducer.unreduced_kind().unwrap_or_default();
         let parts =
-            Typed::of_dims(to.mesh(), dims.collect()).with_kind(kind).with_partial(unreduced, AxisSet::default());
+            Typed::from_dims(to.mesh(), dims.collect()).with_kind(kind).with_partial(unreduced, AxisSet::default());
         let aval = out.with_sharding(Some(parts.clone()));
         let plain = Reduce { out: None, ..self.clone() };
         let y = on_parts(cx, &[x], &[from], (&aval, &parts), |args| Ok(plain.apply(&args[0])))?;

@@ -266,7 +266,7 @@ impl Primitive for ReduceWindow {
     }
 
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
-        Flops::of_elements(outs) * self.window.iter().product::<usize>() as f64
+        Flops::from_elements(outs) * self.window.iter().product::<usize>() as f64
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

@@ -218,7 +218,7 @@ fn combined(cx: &mut Lowering, x: Value, from: &Typed, kept: &AxisSet) -> Result
         return Ok(x);
     }
     let to = from.clone().with_partial(kept.clone(), from.reduced().clone());
-    let reducer = Reducer::of_kind(from.kind());
+    let reducer = Reducer::for_kind(from.kind());
     let aval = cx.aval(x).with_sharding(Some(to.clone()));
     let axes = Axes::summed(over.iter().collect(), false);
     on_parts(cx, &[x], std::slice::from_ref(from), (&aval, &to), |args| Ok(AllReduce { reducer, axes }.apply(&args[0])))

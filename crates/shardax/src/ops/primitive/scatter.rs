@@ -112,7 +112,7 @@ impl Scatter {
         let rows: Vec<usize> = (0..updates.ndim()).filter(|d| !self.dims.update_window_dims.contains(d)).collect();
         let shape: Vec<usize> = rows.iter().map(|&d| updates.shape()[d]).collect();
         let count = shape.iter().product::<usize>();
-        let dtype = DType::of_indices(&[count]);
+        let dtype = DType::for_indices(&[count]);
         let numbers = (crate::ops::lax::iota(dtype, &[count], 0) + 1).reshape(shape.as_slice());
         let numbers = numbers.broadcast_in_dim(updates.shape(), &rows);
         let zeros = crate::ops::constants::filled(operand.shape(), Scalar::Int(0), dtype);

@@ -53,7 +53,7 @@ impl Primitive for Softmax {
 
     /// A maximum, a difference, an exponential, a sum and a quotient.
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
-        Flops::of_elements(outs) * 5.0
+        Flops::from_elements(outs) * 5.0
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

@@ -191,7 +191,7 @@ impl Primitive for Sort {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         // The source index of each element, sorted together.
         let shape = args[0].shape();
-        let dtype = DType::of_indices(&shape[self.dimension..=self.dimension]);
+        let dtype = DType::for_indices(&shape[self.dimension..=self.dimension]);
         let from = crate::ops::lax::iota(dtype, shape, self.dimension).sharded_as(&args[0].aval());
         let mut operands = args.to_vec();
         operands.push(from);

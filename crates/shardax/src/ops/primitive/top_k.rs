@@ -54,7 +54,7 @@ impl Primitive for TopK {
             )
             .help("take at most as many as the last dimension has"));
         }
-        if DType::of_indices(&[n]) != DType::I32 {
+        if DType::for_indices(&[n]) != DType::I32 {
             return Err(err!(Value, "top_k of {} has indices that do not fit int32", args[0]).help(
                 "take the first of a sort, or reshape the last dimension to parts of at most 2147483647 elements",
             ));

@@ -104,7 +104,7 @@ impl Primitive for TriangularSolve {
     /// Counts a multiply-add for each element of the right-hand side and half of the matrix's rows.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let rows = args[0].shape.last().copied().unwrap_or(0) as f64;
-        Flops::of_matmuls(rows * outs[0].size() as f64)
+        Flops::from_matmuls(rows * outs[0].size() as f64)
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

@@ -95,7 +95,7 @@ impl Primitive for Unary {
     }
 
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
-        Flops::of_elements(outs)
+        Flops::from_elements(outs)
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

@@ -72,7 +72,7 @@ impl ShardMap {
         let sharding = aval.sharding().and_then(|typed| {
             let mesh = with_manual(typed.mesh(), &manual.iter().copied().collect());
             let free = typed.dims().iter().map(|e| entry(e.axes().iter().copied().filter(|n| !manual.contains(n))));
-            let inside = Typed::of_dims(&mesh, free.collect());
+            let inside = Typed::from_dims(&mesh, free.collect());
             let inside = match checked {
                 true => inside
                     .with_kind(spec.kind())
@@ -114,7 +114,7 @@ impl ShardMap {
             entry(spec.axes(d).iter().chain(block_axes).copied())
         });
         let joined = PartitionSpec::new(dims).with_partial_of(spec);
-        let sharding = outer.has_explicit().then(|| Arc::new(Typed::of_spec(outer, &joined, block.rank())));
+        let sharding = outer.has_explicit().then(|| Arc::new(Typed::from_spec(outer, &joined, block.rank())));
         Ok(Aval { shape, vma, sharding, ..block.clone() })
     }
 

@@ -428,7 +428,7 @@ impl ShardMap {
         if self.checked {
             return Ok(ct.varying_as(&ct.vma().minus(&self.axes().collect()).union(&self.inside(spec))));
         }
-        let ct = self.of_sum(ct, spec)?;
+        let ct = self.sum_cotangent(ct, spec)?;
         let axes = self.unmentioned(spec);
         if axes.is_empty() {
             return Ok(ct);
@@ -437,7 +437,7 @@ impl ShardMap {
     }
 
     /// The cotangent of a sum: the mean of the cotangents of its addends, which are equal.
-    fn of_sum(&self, ct: Array, spec: &PartitionSpec) -> Result<Array> {
+    fn sum_cotangent(&self, ct: Array, spec: &PartitionSpec) -> Result<Array> {
         let addends: SmallVec<[AxisName; 2]> = spec.unreduced_axes().iter().collect();
         if addends.is_empty() {
             return Ok(ct);

@@ -67,7 +67,7 @@ impl Access {
     }
 
     /// All of the ref.
-    fn of_all(&self) -> Access {
+    fn entire_ref(&self) -> Access {
         Access { cell: self.cell.clone(), ..Access::entire(self.number, &self.of) }
     }
 
@@ -148,7 +148,7 @@ impl Primitive for Get {
 
     /// Each entry of the batch reads the same ref at a separate position.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let value = bind1(Get { access: self.access.of_all(), other: false }, &[]);
+        let value = bind1(Get { access: self.access.entire_ref(), other: false }, &[]);
         let entries = args.iter().zip(dims).map(|(arg, dim)| dim.map_or(arg.aval(), |d| arg.aval().without_dim(d)));
         let types: Vec<Aval> = [value.aval()].into_iter().chain(entries).collect();
         // The ref itself is not batched, so a batched index reads its entire value.

@@ -158,7 +158,7 @@ fn is_full(item: &IndexItem) -> bool {
 
 /// A constant index.
 pub(crate) fn number(n: usize) -> Array {
-    Array::literal(Scalar::Int(n as i128), DType::of_indices(&[n]), false)
+    Array::literal(Scalar::Int(n as i128), DType::for_indices(&[n]), false)
 }
 
 /// Returns the entries of a dimension of this size, and the operand.

@@ -170,7 +170,7 @@ impl Collectives {
                 results = if results > operands { results - operands } else { results };
             }
             let groups = groups(instruction, mesh);
-            let executions = runs.of_computation(computation);
+            let executions = runs.executions_of(computation);
             let between = overlap.with(instruction);
             let times = executions.unwrap_or(1);
             let work = between.unwrap_or_default();
@@ -249,7 +249,7 @@ pub(super) struct Runs<'a> {
 
 impl<'a> Runs<'a> {
     /// The number of executions; `None` if the number of iterations of a loop is unknown.
-    pub fn of_computation(&self, name: &str) -> Option<usize> {
+    pub fn executions_of(&self, name: &str) -> Option<usize> {
         self.runs.get(name).copied().unwrap_or(Some(1))
     }
 

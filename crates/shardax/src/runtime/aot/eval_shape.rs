@@ -32,8 +32,8 @@ const NO_TRACE: u64 = 0;
 #[track_caller]
 pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
     match shape_of(shape) {
-        Ok(shape) => of_type(Aval::new(dtype, shape)),
-        Err(e) => Array::from_result(Err(e), &of_type(Aval::scalar(dtype))),
+        Ok(shape) => abstract_array(Aval::new(dtype, shape)),
+        Err(e) => Array::from_result(Err(e), &abstract_array(Aval::scalar(dtype))),
     }
 }
 
@@ -61,21 +61,21 @@ pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl
         let sharding = match &like {
             ShardingLike::Format(format) => match format.placed(NAME)? {
                 Some(sharding) => layouts::canonical(&sharding),
-                None => return Ok(of_type(Aval::new(dtype, shape))),
+                None => return Ok(abstract_array(Aval::new(dtype, shape))),
             },
             // A mesh without devices exists in types only, so the type records the sharding.
             like @ (ShardingLike::Spec(_) | ShardingLike::Typed(_)) if get_mesh().is_none() && is_explicit() => {
                 let typed = like.typed(NAME, &shape)?.0;
-                return Ok(of_type(Aval::new(dtype, shape).with_sharding(Some(typed))));
+                return Ok(abstract_array(Aval::new(dtype, shape).with_sharding(Some(typed))));
             }
             like => like.resolve(NAME)?,
         };
         sharding.check_constrained(NAME)?;
         sharding.shard_shape(&shape)?;
         sharding.layout().map_or(Ok(()), |known| known.get().check(&shape))?;
-        Ok(of_type_on(Aval::new(dtype, shape).placed_as(&sharding), Some(Arc::new(sharding))))
+        Ok(abstract_array_on(Aval::new(dtype, shape).placed_as(&sharding), Some(Arc::new(sharding))))
     });
-    array.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))
+    array.unwrap_or_else(|e| Array::from_result(Err(e), &abstract_array(Aval::scalar(dtype))))
 }
 
 /// Computes the types of a function's results without running it, and returns them as a tree of arrays without values.
@@ -90,18 +90,18 @@ pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl
 #[track_caller]
 pub fn eval_shape<Args: Tree, F: Function<Args>, A: IntoArgs<Args>>(f: F, args: A) -> Result<F::Output> {
     let _line = source::enter();
-    let flat = Flat::of_arguments(&args.into_args());
+    let flat = Flat::from_arguments(&args.into_args());
     let (traced, def) = trace_flat(&flat.def, &types_of(&flat)?, &flat_fn(&f)).at_caller()?;
-    let leaves = traced.program.out_avals().into_iter().map(of_type).collect();
+    let leaves = traced.program.out_avals().into_iter().map(abstract_array).collect();
     Flat { leaves, def }.build()
 }
 
 /// An array of this type without values.
-pub(crate) fn of_type(aval: Aval) -> Array {
-    of_type_on(aval, None)
+pub(crate) fn abstract_array(aval: Aval) -> Array {
+    abstract_array_on(aval, None)
 }
 
-fn of_type_on(aval: Aval, sharding: Option<Arc<Sharding>>) -> Array {
+fn abstract_array_on(aval: Aval, sharding: Option<Arc<Sharding>>) -> Array {
     Array(Repr::Traced(Arc::new(Tracer { trace: NO_TRACE, var: Var(0), aval, sharding })))
 }
 

@@ -152,7 +152,7 @@ impl LowerOptions<'_> {
             auto_inputs,
             out_layouts,
             effort: Effort::Full,
-            compiler_options: CompilerOptions::of_process().and(&self.compiler_options),
+            compiler_options: CompilerOptions::process_defaults().and(&self.compiler_options),
         };
         request.check_donated_layouts()?;
         let convention = CallConvention {

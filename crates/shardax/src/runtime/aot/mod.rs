@@ -15,7 +15,7 @@ pub use crate::compiler_options::CompilerOption;
 pub use collectives::{Collective, CollectiveKind, Collectives};
 pub use concurrent::compile_all;
 pub use cross_compiled::CrossCompiled;
-pub(crate) use eval_shape::of_type;
+pub(crate) use eval_shape::abstract_array;
 pub use eval_shape::{eval_shape, shape_dtype_struct, shape_dtype_struct_on};
 pub use leaves::{ArgInfo, LeafTree};
 pub use shardax_pjrt::MemoryAnalysis;
@@ -162,7 +162,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn captures(&self) -> Vec<Array> {
-        self.lowered.convention.captures.iter().map(|c| Array::of_concrete(c.clone())).collect()
+        self.lowered.convention.captures.iter().map(|c| Array::from_shared(c.clone())).collect()
     }
 
     /// Returns the name of the function, which is the name of the compiled program.
@@ -333,7 +333,7 @@ impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
     type Output = Out;
 
     fn apply(&self, args: Args) -> Result<Out> {
-        let flat = Flat::of_arguments(&args);
+        let flat = Flat::from_arguments(&args);
         self.check(&flat)?;
         let convention = &self.lowered.convention;
         tree::rebuild(&convention.out_def, convention.call(&self.loaded, None, &flat)?)

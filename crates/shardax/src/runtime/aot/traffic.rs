@@ -98,7 +98,7 @@ pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
     let traffic = Traffic::of(instructions);
     let mut sum = 0usize;
     for (name, sequence) in traffic.in_order() {
-        let times = traffic.runs.of_computation(name).unwrap_or(1);
+        let times = traffic.runs.executions_of(name).unwrap_or(1);
         let Some(computation) = traffic.all.get(name) else { continue };
         let once: usize = sequence.iter().map(|i| accessed(i, computation, &traffic.all)).sum();
         sum = sum.saturating_add(once.saturating_mul(times));
@@ -111,7 +111,7 @@ pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
 pub(super) fn matmul_flops(instructions: &[HloInstruction]) -> f64 {
     let runs = Runs::of(instructions);
     let matmuls = instructions.iter().filter(|i| i.matmul_flops > 0.0);
-    matmuls.map(|i| i.matmul_flops * runs.of_computation(&i.computation).unwrap_or(1) as f64).sum()
+    matmuls.map(|i| i.matmul_flops * runs.executions_of(&i.computation).unwrap_or(1) as f64).sum()
 }
 
 fn is_control(opcode: &str) -> bool {

@@ -143,12 +143,7 @@ const SINGLE_PROCESS_HELP: &str = "One process alone computes with its own array
 
 impl Processes {
     /// Exchanges this process's configuration with the other processes.
-    fn of_world(
-        world: mpi::World,
-        platform: &str,
-        sum_order: SumOrder,
-        timeout_of_join: Duration,
-    ) -> Result<Processes> {
+    fn connect(world: mpi::World, platform: &str, sum_order: SumOrder, timeout_of_join: Duration) -> Result<Processes> {
         let (plugin, count) = match platform {
             "cpu" => (pjrt::Plugin::cpu(), config::num_cpu_devices()?),
             other => (pjrt::Plugin::find(other), 0),

@@ -198,7 +198,7 @@ impl Options {
             (Some(values), Some(place)) => mpi::World::join_store(launcher.as_ref(), values, place, timeout)?,
             _ => self.join_by_mpi(launcher.as_ref())?,
         };
-        let joined = Processes::of_world(world, &platform, sum_order, timeout)?;
+        let joined = Processes::connect(world, &platform, sum_order, timeout)?;
         if joined.exchanges() {
             config::freeze(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
         }

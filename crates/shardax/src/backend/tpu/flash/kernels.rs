@@ -67,7 +67,7 @@ fn query_block([b, h, i, _]: Grid<4>) -> [Array; 3] {
     [b, h, i]
 }
 
-/// The batch, key head and block of keys at a point of the grid of [`Call::of_keys`].
+/// The batch, key head and block of keys at a point of the grid of [`Call::key_value_cotangents`].
 fn key_block_of_keys([b, h, j, _, _]: Grid<5>) -> [Array; 3] {
     [b, h, j]
 }
@@ -343,7 +343,7 @@ impl Call {
 
     /// The cotangent of the queries. The operands are the masks, queries, keys, values, the output's cotangent, the
     /// logsumexp of each query, and the mean of its weights' cotangents.
-    pub fn of_queries(self, operands: &[Array]) -> Result<Array> {
+    pub fn query_cotangent(self, operands: &[Array]) -> Result<Array> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
         let last_block = self.counts()[1] - 1;
         let kernel = |refs: &[Ref]| {
@@ -380,9 +380,9 @@ impl Call {
         Ok(outputs[0].clone())
     }
 
-    /// The cotangents of keys and values, from the operands of [`of_queries`](Self::of_queries). After the blocks of
+    /// The cotangents of keys and values, from the operands of [`query_cotangent`](Self::query_cotangent). After the blocks of
     /// keys, the grid has the heads of queries that share a key head.
-    pub fn of_keys(self, operands: &[Array]) -> Result<[Array; 2]> {
+    pub fn key_value_cotangents(self, operands: &[Array]) -> Result<[Array; 2]> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
         let ([rows, columns], group) = (self.counts(), self.group());
         let kernel = |refs: &[Ref]| {

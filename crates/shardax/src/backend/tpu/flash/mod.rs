@@ -17,7 +17,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::constants::full_dtype;
 use crate::ops::lax;
-use crate::ops::primitive::attention::blockwise::{blind, of_output, padded, repeated};
+use crate::ops::primitive::attention::blockwise::{blind, padded, repeated, to_output_layout};
 use crate::ops::primitive::attention::derivative::AttentionGradient;
 use crate::ops::primitive::attention::unfused::Block;
 use crate::ops::primitive::attention::{Attention, HIDDEN, Implementation, Operands};
@@ -177,7 +177,7 @@ impl<'a> Sized<'a> {
     }
 
     /// A result of the kernels as `[..., positions, heads, depth]`, like `like`.
-    fn of_positions(&self, x: &Array, side: usize, like: &[usize]) -> Array {
+    fn to_positions(&self, x: &Array, side: usize, like: &[usize]) -> Array {
         let [heads, depth] = [like[like.len() - 2], like[like.len() - 1]];
         let x = match Call::is_packed(depth) {
             true => x.reshape([self.call.batch, self.call.sizes[side], heads, depth]),
@@ -215,7 +215,7 @@ impl<'a> Sized<'a> {
         let [y, lse] = self.call.forward(&self.operands(0))?;
         let (q, v) = (self.x.q.shape(), self.x.v.shape());
         let (batch, last) = q.split_at(q.len() - 3);
-        let mut y = self.of_positions(&y, 0, &[batch, &last[..2], &v[v.len() - 1..]].concat());
+        let mut y = self.to_positions(&y, 0, &[batch, &last[..2], &v[v.len() - 1..]].concat());
         let rows = [batch, &[last[1], last[0]]].concat();
         let lse = lax::slice_in_dim(&lse, 0, self.sizes[0], -1).reshape(rows.as_slice());
         let mut sum = full_dtype(rows.as_slice(), 1.0, DType::F32);
@@ -223,7 +223,7 @@ impl<'a> Sized<'a> {
             // A query that sees no key attends to all keys equally.
             let is_blind = lse.less_equal(HIDDEN);
             let mean = self.x.v.astype(DType::F32).mean_keepdims(-3).astype(y.dtype());
-            y = where_(of_output(&is_blind), repeated(&mean, &y), &y);
+            y = where_(to_output_layout(&is_blind), repeated(&mean, &y), &y);
             sum = where_(is_blind, self.sizes[1] as f64, sum);
         }
         Ok(vec![y, lse, sum])
@@ -239,14 +239,14 @@ impl<'a> Sized<'a> {
         let lse = if self.may_be_blind() { where_(is_blind.greater(0.0), 0.0, lse) } else { lse };
         let mut operands = self.operands(1);
         operands.extend([self.positions(ct, 0), self.per_query(&lse), self.per_query(&mean)]);
-        let dq = self.of_positions(&self.call.of_queries(&operands)?, 0, self.x.q.shape());
-        let [dk, dv] = self.call.of_keys(&operands)?;
-        let dk = self.of_positions(&dk, 1, self.x.k.shape());
-        let mut dv = self.of_positions(&dv, 1, self.x.v.shape());
+        let dq = self.to_positions(&self.call.query_cotangent(&operands)?, 0, self.x.q.shape());
+        let [dk, dv] = self.call.key_value_cotangents(&operands)?;
+        let dk = self.to_positions(&dk, 1, self.x.k.shape());
+        let mut dv = self.to_positions(&dv, 1, self.x.v.shape());
         if self.may_be_blind() {
             // A query that sees no key attends to all keys equally.
             let all_keys = Block::all(self.of, self.x.clone());
-            let of_blind = all_keys.of_keys(&(is_blind / self.sizes[1] as f64).expand_dims(-1), ct);
+            let of_blind = all_keys.sum_over_queries(&(is_blind / self.sizes[1] as f64).expand_dims(-1), ct);
             dv = (dv.astype(DType::F32) + of_blind).astype(dv.dtype());
         }
         Ok(vec![dq, dk, dv])

@@ -11,7 +11,7 @@ pub(super) const CHLO: &[&str] =
 
 impl<'a> Writer<'a> {
     /// Turns a call such as `mhlo.sinh` into the operation.
-    fn of_mhlo(&self, op: &mut Operation<'a>, name: &'a str) -> Result<()> {
+    fn replace_mhlo_call(&self, op: &mut Operation<'a>, name: &'a str) -> Result<()> {
         let name = if name == "topk" { "top_k" } else { name };
         if !CHLO.contains(&name) && name != "tan" {
             return Ok(());
@@ -37,9 +37,11 @@ impl<'a> Writer<'a> {
 
     /// Turns a call of LAPACK into a call of a function that is appended to the module; other calls stay.
     pub(super) fn routine(&mut self, op: &mut Operation<'a>) -> Result<()> {
-        let &Attribute::Text(target) = self.dictionary.of_name(&op.named, "call_target_name")? else { return Ok(()) };
+        let &Attribute::Text(target) = self.dictionary.attribute_named(&op.named, "call_target_name")? else {
+            return Ok(());
+        };
         if let Some(name) = target.strip_prefix("mhlo.") {
-            return self.of_mhlo(op, name);
+            return self.replace_mhlo_call(op, name);
         }
         let Some(routine) = lapack::routine(target) else { return Ok(()) };
         if let Some(known) = match routine {

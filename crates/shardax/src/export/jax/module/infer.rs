@@ -140,7 +140,7 @@ impl<'a> Writer<'a> {
             "fft" => {
                 let (mut sizes, lengths) = (self.shape(op, 0)?, self.numbers(op, "fft_length")?);
                 if let (Some(last), Some(length), Attribute::Choice(_, kind)) =
-                    (sizes.last_mut(), lengths.last(), self.dictionary.of_name(&op.named, "fft_type")?)
+                    (sizes.last_mut(), lengths.last(), self.dictionary.attribute_named(&op.named, "fft_type")?)
                 {
                     match *kind {
                         "RFFT" => *last = length / 2 + 1,

@@ -484,7 +484,7 @@ impl<'a> Writer<'a> {
                 let [(_, Attribute::Sharding("sharding", sharding))] = op.named.as_slice() else {
                     return Err(damaged("its program has a constraint without a sharding"));
                 };
-                let gives = self.given(&op)?;
+                let gives = self.result_types(&op)?;
                 return self.line(indent, &format!("{results}sdy.sharding_constraint {operands} {sharding} : {gives}"));
             }
             // The operation requests the sharding of other values, which XLA determines without it.
@@ -495,7 +495,7 @@ impl<'a> Writer<'a> {
             }
             ("sdy", "manual_computation") => {
                 let begin = format!("{results}sdy.manual_computation({operands})");
-                let types = format!("({takes}) -> {}", self.given(&op)?);
+                let types = format!("({takes}) -> {}", self.result_types(&op)?);
                 self.manual(r, &op, indent, &begin, &types)?;
                 return self.define_results(&op, &name, known);
             }
@@ -526,7 +526,7 @@ impl<'a> Writer<'a> {
         }
         let behind = format!("{} : ({takes}) -> ", braces("{", &attributes_kept, "}"));
         if op.regions == 0 {
-            let gives = self.given(&op)?;
+            let gives = self.result_types(&op)?;
             return self.line(indent, &format!("{begin}{behind}{gives}"));
         }
         self.line(indent, &format!("{begin} ({{"))?;
@@ -545,12 +545,12 @@ impl<'a> Writer<'a> {
             op.results = self.returned.iter().map(|value| value.of).collect();
         }
         self.define_results(&op, &name, known)?;
-        let gives = self.given(&op)?;
+        let gives = self.result_types(&op)?;
         self.line(indent, &format!("}}){behind}{gives}"))
     }
 
     /// The types of an operation's results.
-    fn given(&self, op: &Operation<'a>) -> Result<String> {
+    fn result_types(&self, op: &Operation<'a>) -> Result<String> {
         let gives = self.types(op.results.iter().copied())?;
         Ok(if let [one] = gives.as_slice() { one.clone() } else { format!("({})", gives.join(", ")) })
     }

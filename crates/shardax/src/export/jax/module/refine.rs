@@ -135,7 +135,7 @@ impl<'a> Writer<'a> {
         match called(op) {
             "call" => return self.call(op, "callee").map(Some),
             "composite" => return self.call(op, "decomposition").map(Some),
-            "custom_call" => match self.dictionary.of_name(&op.named, "call_target_name")? {
+            "custom_call" => match self.dictionary.attribute_named(&op.named, "call_target_name")? {
                 Attribute::Text("shape_assertion") => return self.asserted(op).map(|()| None),
                 Attribute::Text("stablehlo.dynamic_reduce_window") => {
                     return self.reduce_window(op, indent).map(|()| None);
@@ -218,7 +218,7 @@ impl<'a> Writer<'a> {
 
     /// The integers of an attribute.
     pub(super) fn numbers(&self, op: &Operation<'a>, name: &str) -> Result<Vec<i64>> {
-        match self.dictionary.of_name(&op.named, name)? {
+        match self.dictionary.attribute_named(&op.named, name)? {
             Attribute::Numbers(_, values) => Ok(values.clone()),
             Attribute::Tensor(of, bytes) => self.dictionary.integers(*of, bytes),
             Attribute::Int(_, value) => Ok(vec![*value]),
@@ -262,7 +262,7 @@ impl<'a> Writer<'a> {
     }
 
     fn call(&mut self, op: &mut Operation<'a>, attribute: &str) -> Result<Vec<Known>> {
-        let Attribute::Text(name) = self.dictionary.of_name(&op.named, attribute)? else {
+        let Attribute::Text(name) = self.dictionary.attribute_named(&op.named, attribute)? else {
             return Err(damaged("its program calls what is not a function"));
         };
         let (name, results) = self.specialized(name, &op.operands)?;
@@ -373,7 +373,7 @@ impl<'a> Writer<'a> {
         let mut named: Named<'a> = sizes.collect::<Result<_>>()?;
         let padding = self.sizes(op, 2 * inputs + 4)?;
         named.push(("padding", Attribute::Numbers(vec![(padding.len() / 2) as i64, 2], padding)));
-        let reducer = match self.dictionary.of_name(&op.named, "called_computations")? {
+        let reducer = match self.dictionary.attribute_named(&op.named, "called_computations")? {
             Attribute::Array(all) if all.len() == 1 => self.dictionary.string(all[0])?,
             _ => return Err(unread(op)),
         };
@@ -404,13 +404,13 @@ impl<'a> Writer<'a> {
         };
         let (result, before) = self.results_name(&call);
         let names: Vec<_> = args.iter().map(|value| value.name.as_str()).collect();
-        let gives = self.given(&call)?;
+        let gives = self.result_types(&call)?;
         let types = types.join(", ");
         self.line(indent + 2, &format!("{before}func.call @{function}({}) : ({types}) -> {gives}", names.join(", ")))?;
         let outs = self.types(call.results.iter().copied())?.join(", ");
         self.line(indent + 2, &format!("\"stablehlo.return\"({}) : ({outs}) -> ()", all_of(&result, results.len())))?;
         let takes = self.types(op.operands.iter().map(|value| value.of))?.join(", ");
-        let gives = self.given(op)?;
+        let gives = self.result_types(op)?;
         self.line(indent, &format!("}}) : ({takes}) -> {gives}"))?;
         self.define_results(op, &name, Vec::new())
     }

@@ -180,7 +180,7 @@ fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>>
     let columns = (0..sizes.len()).map(|d| {
         let (size, stride) = (sizes[d], sizes[d + 1..].iter().product::<usize>().max(1));
         let column: Vec<i64> = flat.iter().map(|i| (i / stride % size) as i64).collect();
-        array_of(column, DType::of_indices(&[size]))
+        array_of(column, DType::for_indices(&[size]))
     });
     Ok(columns.collect())
 }
@@ -197,7 +197,7 @@ fn check_places(a: &Array) -> Result<()> {
 /// Makes indices non-negative. Negative indices count from the end of a dimension of size `n`.
 pub(crate) fn from_front(places: &Array, n: usize) -> Array {
     let wide = matches!(places.dtype(), DType::U32 | DType::U64 | DType::I64);
-    let dtype = if wide { DType::I64 } else { DType::of_indices(&[n]) };
+    let dtype = if wide { DType::I64 } else { DType::for_indices(&[n]) };
     let unsigned = !places.dtype().is_signed();
     let places = match places.dtype() {
         // An index too large for a signed type is beyond the end in any case.
@@ -315,7 +315,7 @@ impl Plan {
             _ => None,
         });
         let mut places: Vec<Array> = axes.zip(raw).map(|(axis, p)| from_front(p, shape[axis])).collect();
-        if DType::of_indices(shape) == DType::I64 || places.iter().any(|p| p.dtype() == DType::I64) {
+        if DType::for_indices(shape) == DType::I64 || places.iter().any(|p| p.dtype() == DType::I64) {
             places.iter_mut().for_each(|p| *p = p.astype(DType::I64));
         }
         places
@@ -368,14 +368,14 @@ fn number(v: i64, dtype: DType) -> Array {
 /// Returns start scalars for the axes that are cut to a block.
 fn cut_starts(shape: &[usize], start: &[usize], sizes: &[usize]) -> Vec<Array> {
     let cut = (0..shape.len()).filter(|&d| sizes[d] < shape[d]);
-    let dtype = DType::of_indices(shape);
+    let dtype = DType::for_indices(shape);
     cut.map(|d| number(start[d] as i64, dtype)).collect()
 }
 
 /// Returns a start for every axis, from the starts of the axes that are cut, and the remaining operands.
 fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Array>, &'a [Array]) {
     let mut operands = args.iter();
-    let zero = number(0, DType::of_indices(shape));
+    let zero = number(0, DType::for_indices(shape));
     let starts = (0..shape.len()).map(|d| match sizes[d] < shape[d] {
         true => operands.next().cloned().unwrap_or_else(|| zero.clone()),
         false => zero.clone(),

@@ -126,7 +126,7 @@ impl UpdateDim {
 impl Plan {
     fn scatter(&self, x: &Array, kind: ScatterKind, value: &Array, raw: &[Array], options: &Options) -> Result<Array> {
         let numbers = self.places(x.shape(), raw);
-        let dtype = numbers.first().map_or(DType::of_indices(x.shape()), Array::dtype);
+        let dtype = numbers.first().map_or(DType::for_indices(x.shape()), Array::dtype);
         let dims: Vec<UpdateDim> = self.layout(
             || self.block.iter().map(|&n| UpdateDim::Block(n)).collect(),
             |e| match e {

@@ -108,12 +108,12 @@ impl<'a> Blocks<'a> {
         let query = at * queries as i32 + iota(DType::I32, &[queries, 1], 0);
         let keys_at = &first_key + iota(DType::I32, &[1, keys], 1);
         let end = (self.sizes[1] != self.x.keys()).then_some(self.sizes[1]);
-        Block::new(self.of, rows.of_keys(&first_key, keys), [query, keys_at], end)
+        Block::new(self.of, rows.slice_keys(&first_key, keys), [query, keys_at], end)
     }
 
     /// Returns the queries of a block, with all keys.
     fn queries(&self, at: &Array) -> Operands {
-        self.x.of_queries(&(at * self.block[0] as i32), self.block[0])
+        self.x.slice_queries(&(at * self.block[0] as i32), self.block[0])
     }
 
     /// Returns the indices of all blocks of queries.
@@ -133,7 +133,7 @@ impl<'a> Blocks<'a> {
 }
 
 /// Rearranges `[..., heads, queries]` to `[..., queries, heads, 1]`.
-pub(crate) fn of_output(x: &Array) -> Array {
+pub(crate) fn to_output_layout(x: &Array) -> Array {
     x.swapaxes(-1, -2).expand_dims(-1)
 }
 
@@ -165,8 +165,8 @@ pub(crate) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
                 let sum = &scaled_sum + weights.sum(-1);
                 // The running output is normalized, because sums of weights times values may be too large.
                 let part = 1.0 / where_(sum.greater(0.0), &sum, 1.0);
-                let y = y * of_output(&(scaled_sum * &part))
-                    + block.of_queries(&(weights * part.expand_dims(-1)), &block.x.v);
+                let y = y * to_output_layout(&(scaled_sum * &part))
+                    + block.sum_over_keys(&(weights * part.expand_dims(-1)), &block.x.v);
                 (new_max, sum, y)
             },
             start,
@@ -178,7 +178,7 @@ pub(crate) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
     // A query without visible keys attends to all keys equally.
     let blind = sum.equal(0.0);
     let sum = where_(&blind, blocks.sizes[1] as f64, sum);
-    let y = where_(of_output(&blind), repeated(&mean, &y), y);
+    let y = where_(to_output_layout(&blind), repeated(&mean, &y), y);
     Ok(vec![y.astype(x.q.dtype()), max, sum])
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
     let softmax = [blocks.rows(max, -1, 0.0), blocks.rows(sum, -1, 1.0)];
     let step = |(): (), at: Array| -> Result<((), (Array, Array))> {
         let rows = blocks.queries(&at);
-        let moved = moving.of_queries(&(&at * blocks.block[0] as i32), blocks.block[0]);
+        let moved = moving.slice_queries(&(&at * blocks.block[0] as i32), blocks.block[0]);
         let [max, sum] = [&softmax[0], &softmax[1]].map(|x| blocks.row_block(x, &at, -1));
         let mut output = rows.q.shape().to_vec();
         let depth = output.len() - 1;
@@ -227,11 +227,11 @@ pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
                 end,
                 |key: Array, (dy, mean): (Array, Array)| {
                     let block = blocks.block(&rows, &at, &key);
-                    let tangents = moved.of_keys(&(&key * blocks.block[1] as i32), blocks.block[1]);
+                    let tangents = moved.slice_keys(&(&key * blocks.block[1] as i32), blocks.block[1]);
                     let (weights, slope) = weights(&block, &max, &sum);
                     let scores = block.scores_tangent([&tangents.q, &tangents.k], tangents.bias.as_ref(), &slope);
                     let moved = &weights * scores;
-                    let dy = dy + block.of_queries(&moved, &block.x.v) + block.of_queries(&weights, &tangents.v);
+                    let dy = dy + block.sum_over_keys(&moved, &block.x.v) + block.sum_over_keys(&weights, &tangents.v);
                     (dy, mean + moved.sum(-1))
                 },
                 start,
@@ -240,8 +240,8 @@ pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
     };
     let ((), (dy, mean)) = scan(step, (), blocks.each())?;
     let (dy, mean) = (blocks.joined(&dy, -3), blocks.joined(&mean, -1));
-    let of_blind = of_output(&blind(max)) * repeated(&dv.astype(DType::F32).mean_keepdims(-3), y);
-    let dy = dy - of_output(&mean) * y.astype(DType::F32) + of_blind;
+    let of_blind = to_output_layout(&blind(max)) * repeated(&dv.astype(DType::F32).mean_keepdims(-3), y);
+    let dy = dy - to_output_layout(&mean) * y.astype(DType::F32) + of_blind;
     Ok(vec![dy.astype(y.dtype()), sum * mean])
 }
 
@@ -312,7 +312,7 @@ pub(crate) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<
     // Blind queries attend to all keys equally, so their cotangent reaches the values, but no score.
     let all_keys = Block::all(attention, Operands { bias: None, mask: None, ..x.clone() });
     let [dk, dv] = [&dk, &dv].map(|x| lax::slice_in_dim(x, 0, blocks.sizes[1], -3));
-    let dv = dv + all_keys.of_keys(&(blind(max) / blocks.sizes[1] as f64).expand_dims(-1), ct);
+    let dv = dv + all_keys.sum_over_queries(&(blind(max) / blocks.sizes[1] as f64).expand_dims(-1), ct);
     let dtype = x.q.dtype();
     let of_bias = dbias.zip(x.bias.as_ref()).map(|(dbias, bias)| {
         let [rows, columns] = [2, 1].map(|axis| bias.shape()[bias.ndim() - axis]);

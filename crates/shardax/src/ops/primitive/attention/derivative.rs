@@ -68,7 +68,7 @@ impl Primitive for AttentionTangent {
         let (keys, values) = (depth(&args[0]), depth(&args[2]));
         let recomputed = products(args, keys);
         let elementwise = 5.0 * products(args, 1);
-        Flops { recomputed, elementwise, ..Flops::of_matmuls(recomputed + products(args, 2 * keys + 2 * values)) }
+        Flops { recomputed, elementwise, ..Flops::from_matmuls(recomputed + products(args, 2 * keys + 2 * values)) }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
@@ -169,7 +169,7 @@ impl Primitive for AttentionGradient {
         let (keys, values) = (depth(&args[0]), depth(&args[2]));
         let recomputed = products(args, keys);
         let elementwise = 3.0 * products(args, 1);
-        Flops { recomputed, elementwise, ..Flops::of_matmuls(recomputed + products(args, 2 * keys + 2 * values)) }
+        Flops { recomputed, elementwise, ..Flops::from_matmuls(recomputed + products(args, 2 * keys + 2 * values)) }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

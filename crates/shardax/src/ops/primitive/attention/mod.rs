@@ -216,7 +216,7 @@ impl Attention {
         shape[rank - 1] = depth(v);
         let y = Aval::new(q.dtype, shape);
         Ok(match self.residual {
-            true => smallvec![y, of_each_query(q), of_each_query(q)],
+            true => smallvec![y, per_query_aval(q), per_query_aval(q)],
             false => smallvec![y],
         })
     }
@@ -227,7 +227,7 @@ fn shape_of(batch: &[usize], last: [usize; 2]) -> Shape {
 }
 
 /// Returns the type of a per-query value of the softmax.
-pub(crate) fn of_each_query(q: &Aval) -> Aval {
+pub(crate) fn per_query_aval(q: &Aval) -> Aval {
     let (batch, last) = q.shape.split_at(q.rank() - 3);
     Aval::new(DType::F32, shape_of(batch, [last[1], last[0]]))
 }
@@ -296,7 +296,7 @@ fn sharding_of(rule: &ShardingRule<'_>, like: impl IntoIterator<Item = Option<us
                 Some(i) => (0..rule.args()[i].rank()).map(|d| rule.entry(i, d)).collect(),
                 None => (0..rank - 3).chain([rank - 2, rank - 3]).map(|d| rule.entry(0, d)).collect(),
             };
-            Typed::of_dims(rule.mesh(), dims)
+            Typed::from_dims(rule.mesh(), dims)
         })
         .collect())
 }
@@ -321,7 +321,7 @@ impl Primitive for Attention {
     /// Counts the unfused implementation: a maximum, a difference, an exponential, a sum and a quotient per score.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         let elements = 5.0 * products(args, 1) / 2.0;
-        Flops { elementwise: elements, ..Flops::of_matmuls(products(args, depth(&args[0]) + depth(&args[2]))) }
+        Flops { elementwise: elements, ..Flops::from_matmuls(products(args, depth(&args[0]) + depth(&args[2]))) }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -160,7 +160,7 @@ impl Operands {
     }
 
     /// Slices the operands to these queries.
-    pub(crate) fn of_queries(&self, start: &Array, size: usize) -> Self {
+    pub(crate) fn slice_queries(&self, start: &Array, size: usize) -> Self {
         Operands {
             q: cut(&self.q, start, size, -3),
             bias: self.bias.as_ref().map(|x| cut(x, start, size, -2)),
@@ -171,7 +171,7 @@ impl Operands {
     }
 
     /// Slices the operands to these keys.
-    pub(crate) fn of_keys(&self, start: &Array, size: usize) -> Self {
+    pub(crate) fn slice_keys(&self, start: &Array, size: usize) -> Self {
         Operands {
             k: cut(&self.k, start, size, -3),
             v: cut(&self.v, start, size, -3),
@@ -183,7 +183,7 @@ impl Operands {
     }
 
     /// Returns the mask of the lengths, for positions `[queries, 1]` and `[1, keys]`.
-    pub(crate) fn of_lengths(&self, query: &Array, key: &Array) -> Option<Array> {
+    pub(crate) fn length_mask(&self, query: &Array, key: &Array) -> Option<Array> {
         let positions = [(query, &self.query_lengths), (key, &self.key_lengths)].into_iter();
         let masks = positions.filter_map(|(position, lengths)| {
             let lengths = lengths.as_ref()?;
@@ -193,7 +193,7 @@ impl Operands {
     }
 
     /// Combines the explicit mask and the mask of segments.
-    pub(crate) fn of_mask(&self) -> Option<Array> {
+    pub(crate) fn combined_mask(&self) -> Option<Array> {
         self.mask
             .iter()
             .cloned()

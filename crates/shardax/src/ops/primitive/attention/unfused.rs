@@ -33,7 +33,7 @@ impl<'a> Block<'a> {
         let before = before.map(|n| query.less_equal(&key + n));
         let after = after.map(|n| key.less_equal(&query + n));
         let end = end.map(|end| key.less(end as i32));
-        let masks = x.of_mask().into_iter().chain(x.of_lengths(&query, &key));
+        let masks = x.combined_mask().into_iter().chain(x.length_mask(&query, &key));
         let visible = masks.chain(before).chain(after).chain(end).reduce(|a, b| a & b);
         Block { of, x, seen: visible }
     }
@@ -66,14 +66,14 @@ impl<'a> Block<'a> {
     }
 
     /// Computes a weighted sum over keys for each query.
-    pub fn of_queries(&self, weights: &Array, x: &Array) -> Array {
+    pub fn sum_over_keys(&self, weights: &Array, x: &Array) -> Array {
         let weights = self.grouped(&weights.astype(x.dtype()), 3);
         Self::together(self.product("...hgqk,...khd->...qhgd", &weights, x), 2)
     }
 
     /// Computes a weighted sum over queries for each key. The smaller operand comes first, because the first operand is
     /// transposed.
-    pub fn of_keys(&self, weights: &Array, x: &Array) -> Array {
+    pub fn sum_over_queries(&self, weights: &Array, x: &Array) -> Array {
         let weights = self.grouped(&weights.astype(x.dtype()), 3);
         self.product("...qhgd,...hgqk->...khd", &self.grouped(x, 2), &weights)
     }
@@ -105,7 +105,7 @@ impl<'a> Block<'a> {
     }
 
     /// Converts a derivative of the scores to a derivative of the dot products.
-    pub fn of_dots(&self, scores: &Array, slope: &Option<Array>) -> Array {
+    pub fn dots_derivative(&self, scores: &Array, slope: &Option<Array>) -> Array {
         self.scaled(slope.as_ref().map_or(scores.clone(), |slope| scores * slope))
     }
 
@@ -120,14 +120,14 @@ impl<'a> Block<'a> {
         let max = scores.max_keepdims(-1);
         let exponentials = (scores - &max).exp();
         let sum = exponentials.sum_keepdims(-1);
-        let y = self.of_queries(&(exponentials / &sum), &self.x.v).astype(self.x.q.dtype());
+        let y = self.sum_over_keys(&(exponentials / &sum), &self.x.v).astype(self.x.q.dtype());
         vec![y, max.squeeze(-1), sum.squeeze(-1)]
     }
 
     /// Returns the tangent of the scores from the tangents of queries, keys and bias.
     pub fn scores_tangent(&self, [dq, dk]: [&Array; 2], dbias: Option<&Array>, slope: &Option<Array>) -> Array {
         let dots = self.dots(dq, &self.x.k) + self.dots(&self.x.q, dk);
-        let scores = self.of_dots(&dots, slope);
+        let scores = self.dots_derivative(&dots, slope);
         self.hidden(dbias.map_or(scores.clone(), |dbias| scores + dbias.astype(DType::F32)), 0.0)
     }
 
@@ -136,16 +136,16 @@ impl<'a> Block<'a> {
         let (weights, slope) = self.weights(max, sum);
         let scores = self.scores_tangent([dq, dk], dbias, &slope);
         let mean = (&weights * &scores).sum_keepdims(-1);
-        let dy = self.of_queries(&(&weights * (scores - &mean)), &self.x.v) + self.of_queries(&weights, dv);
+        let dy = self.sum_over_keys(&(&weights * (scores - &mean)), &self.x.v) + self.sum_over_keys(&weights, dv);
         vec![dy.astype(self.x.q.dtype()), sum * mean.squeeze(-1)]
     }
 
     /// Returns the cotangents of queries, keys, values and scores, in float32, from the weights.
     pub fn cotangents(&self, weights: &Array, slope: &Option<Array>, ct: &Array, mean: &Array) -> [Array; 4] {
         let scores = self.hidden(weights * (self.dots(ct, &self.x.v) - mean.expand_dims(-1)), 0.0);
-        let dots = self.of_dots(&scores, slope);
+        let dots = self.dots_derivative(&scores, slope);
         let (q, k) = (&self.x.q, &self.x.k);
-        [self.of_queries(&dots, k), self.of_keys(&dots, q), self.of_keys(weights, ct), scores]
+        [self.sum_over_keys(&dots, k), self.sum_over_queries(&dots, q), self.sum_over_queries(weights, ct), scores]
     }
 
     /// Returns the cotangents of queries, keys, values and bias.

@@ -237,7 +237,7 @@ impl Primitive for Scan {
         let mut sizes = vec![self.length];
         xs.iter().for_each(|v| sizes.extend(cx.shape(*v).iter()));
         stacked.iter().for_each(|aval| sizes.extend(aval.shape.iter()));
-        let index = Aval::scalar(DType::of_indices(&sizes));
+        let index = Aval::scalar(DType::for_indices(&sizes));
         let unroll = self.unroll.clamp(1, self.length.max(1));
         let mut done = 0;
         if self.length / unroll > 1 {

@@ -11,12 +11,12 @@ use crate::ops::primitive::unary::{ABS, FLOOR, ROUND};
 use crate::ops::select::where_;
 
 expanded! {
-    SIN_PI "sin_pi" Float, |x| of_half_turns(x, sine), |x, _, _, t| t * (COS_PI.apply(x) * PI);
-    COS_PI "cos_pi" Float, |x| of_half_turns(x, cosine), |x, _, _, t| t * (SIN_PI.apply(x) * -PI);
+    SIN_PI "sin_pi" Float, |x| apply_to_half_turns(x, sine), |x, _, _, t| t * (COS_PI.apply(x) * PI);
+    COS_PI "cos_pi" Float, |x| apply_to_half_turns(x, cosine), |x, _, _, t| t * (SIN_PI.apply(x) * -PI);
 }
 
 /// Applies `f` to the distance from the nearest integer, with the sign of the function at that integer.
-fn of_half_turns(x: &[Array], f: fn(&Array) -> Array) -> Array {
+fn apply_to_half_turns(x: &[Array], f: fn(&Array) -> Array) -> Array {
     widened(x, |x| {
         let nearest = ROUND.apply(&x[0]);
         let is_even = (FLOOR.apply(&(&nearest * 0.5)) * 2).equal(&nearest);
