@@ -1,6 +1,8 @@
 //! Adapters as the files of `peft` (`tools/huggingface/adapters.py`).
 
-use shardax_models::{Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, ExpertsConfig, Pretrained};
+use shardax_models::{
+    Adapter, Bert, BertOptions, Clip, Config, Decoder, DecoderConfig, EncoderDecoder, ExpertsConfig, Pretrained, Vit,
+};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -131,6 +133,50 @@ fn adapters_of_single_experts_are_those_of_peft() -> Result<()> {
     setup();
     let adapter = check_decoder("adapter_experts", "mixtral")?;
     assert_eq!(adapter.layers["blocks[0].experts.experts.layers.up"].lora_b.shape(), [4, 2, 24]);
+    Ok(())
+}
+
+/// Adapters of arrays of experts, in which peft has the matrices of all experts.
+#[test]
+fn adapters_of_arrays_of_experts_are_those_of_peft() -> Result<()> {
+    setup();
+    for (name, base) in [("adapter_arrays", "qwen3_moe"), ("adapter_arrays_interleaved", "gpt_oss")] {
+        let (case, config) = (case(name)?, Config::open(folder(base))?);
+        let model = Decoder::from_pretrained(folder(base))?;
+        let adapter = Adapter::from_pretrained(&config, folder(name))?;
+        let apply = jit(|adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
+            Ok(adapter.apply(&model)?.forward(tokens))
+        });
+        alike(name, &apply.call((&adapter, &model, case("input_ids")?))?, &case("logits")?)?;
+    }
+    Ok(())
+}
+
+/// Adapters of models of images, and of encoders with decoders.
+#[test]
+fn adapters_of_other_models_are_those_of_peft() -> Result<()> {
+    setup();
+    let read = |name: &str, base: &str| Adapter::from_pretrained(&Config::open(folder(base))?, folder(name));
+    let name = "adapter_vit";
+    let (vit, arrays) = (Vit::from_pretrained(folder("vit"))?, case(name)?);
+    let logits = read(name, "vit")?.apply(&vit)?.forward(arrays("pixel_values")?);
+    alike(name, &logits, &arrays("logits")?)?;
+
+    let name = "adapter_clip";
+    let (clip, arrays) = (Clip::from_pretrained(folder("clip"))?, case(name)?);
+    let logits = read(name, "clip")?.apply(&clip)?.forward(arrays("input_ids")?, arrays("pixel_values")?);
+    alike(name, &logits, &arrays("logits")?)?;
+
+    for (name, base) in [("adapter_t5", "t5"), ("adapter_whisper", "whisper")] {
+        let (model, arrays) = (EncoderDecoder::from_pretrained(folder(base))?, case(name)?);
+        let inputs = match base {
+            "t5" => arrays("input_ids")?,
+            _ => arrays("input_features")?.transpose([0, 2, 1]),
+        };
+        let adapted = read(name, base)?.apply(&model)?;
+        let logits = adapted.forward(inputs, arrays("decoder_input_ids")?, &BertOptions::new());
+        alike(name, &logits, &arrays("logits")?)?;
+    }
     Ok(())
 }
 

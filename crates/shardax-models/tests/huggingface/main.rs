@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 91] = [
+const DECODERS: [&str; 92] = [
     "gpt2",
     "llama",
     "llama3",
@@ -118,6 +118,7 @@ const DECODERS: [&str; 91] = [
     "llama4",
     "lfm2",
     "qwen3_next",
+    "qwen3_5",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text: keys in a cache are of the length at their time.
