@@ -258,7 +258,7 @@ pub enum Positions {
     /// Scores of attention fall with the distance, in each head by another slope, of which the smallest is two to the
     /// minus this number ([Press et al. 2021](https://arxiv.org/abs/2108.12409)).
     Alibi(f64),
-    /// The same with the slopes of 8, where slopes and biases are rounded to bfloat16 and then multiplied by this factor, as
+    /// ALiBi with the slopes of 8, where slopes and biases are rounded to bfloat16 and then multiplied by this factor, as
     /// in Falcon.
     RoundedAlibi(f64),
 }

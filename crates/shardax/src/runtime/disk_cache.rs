@@ -154,7 +154,7 @@ const TEMPORARY: &str = "tmp-";
 /// The file whose date is that of the last check of the folder's size, and whose text is the limit.
 const LAST_CHECK: &str = "last-check";
 
-/// How long the processes that start leave the folder's size to the last check.
+/// The time for which new processes rely on the last check of the size of the folder.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 fn create(path: &Path) -> io::Result<File> {

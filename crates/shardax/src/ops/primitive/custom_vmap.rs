@@ -22,7 +22,7 @@ use crate::ops::control_flow::each;
 /// flags.
 pub(crate) type BatchFn = dyn Fn(usize, &[bool], &[Array]) -> Result<(Vec<Array>, Vec<bool>)> + Send + Sync;
 
-/// How the program is batched.
+/// The way to batch the program.
 #[derive(Clone)]
 pub(crate) enum VmapRule {
     /// Applies the program to one entry of the batch after another.
