@@ -202,7 +202,7 @@ fn errors() {
     assert!(
         error_of(random::ChoiceOptions::default().p(&array([0.5f32])).choice(&key, 3, [4]))
             .message()
-            .contains("same size")
+            .contains("must be a vector of 3 numbers")
     );
     assert!(error_of(random::categorical(&key, &array([1, 2]), 0)).message().contains("floating dtype"));
     assert!(error_of(random::categorical(&key, &zeros([2, 2]), 2)).check_kind(ErrorKind::Index));

@@ -103,6 +103,7 @@ mod tests {
     /// The plugin counts so few operations in the second form that it runs on the calling thread, and the results are
     /// the same.
     #[test]
+    #[cfg(target_arch = "x86_64")]
     fn short_programs_run_on_the_calling_thread() -> Result<()> {
         fn short_program(x: Array) -> Array {
             (x * 2 + 1).exp() / 3

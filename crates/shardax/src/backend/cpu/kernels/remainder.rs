@@ -9,6 +9,7 @@ use super::{call, convert, is_enabled, is_worth, limits, number, numbers, number
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
+use crate::ops::primitive::elementwise_rules::spread;
 
 pub(super) const TARGET: &str = "shardax_remainder";
 
@@ -19,6 +20,7 @@ pub(crate) fn lower(cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Val
     if !is_known || !is_worth(out.size(), limits::REMAINDER) || !is_enabled(cx) {
         return None;
     }
+    let args = spread(cx, args, &out.shape);
     let args = [convert(cx, args[0], dtype), convert(cx, args[1], dtype)];
     let result = call(cx, TARGET, &args, &[], &[out.with_dtype(dtype)])[0];
     Some(convert(cx, result, out.dtype))
