@@ -79,7 +79,7 @@ pub enum EncoderDecoderPositions {
     Sines {
         /// The number of positions.
         length: usize,
-        /// True if the last frequency is that of the last position, as in M2M-100; otherwise it is one step before.
+        /// True if the last frequency belongs to the last position, as in M2M-100; otherwise to the position before it.
         is_inclusive: bool,
     },
     /// Each head has a bias for each group of distances.

@@ -311,7 +311,7 @@ impl EncoderDecoder {
 }
 
 impl Block {
-    /// Adds the result of a layer to its input, one of which is normalized: the layer's input, or the sum.
+    /// Adds the result of a layer to its input. Either the input or the sum is normalized.
     #[track_caller]
     fn added(&self, norm: &Norm, x: Array, layer: impl FnOnce(&Array) -> Array) -> Array {
         match self.sum_norms {

@@ -317,7 +317,7 @@ fn distilled_blocks(prefix: &str) -> KeyMap {
         .norm("blocks[*].mlp_norm", &format!("{layer}.output_layer_norm"))
 }
 
-/// The names of ALBERT's blocks, of which each has the number of its group and the number in the group.
+/// The names of ALBERT's blocks: each has the number of its group and its number in the group.
 fn shared_block_keys(config: &BertConfig, prefix: &str) -> KeyMap {
     let inner = config.block_order.iter().position(|block| *block == 0).map_or(1, |first| {
         let rest = &config.block_order[first + 1..];

@@ -421,7 +421,7 @@ impl Block {
         self.mlp_norm.forward(&x + self.mlp.forward(&x))
     }
 
-    /// The factor of scores, of which there are up to three kinds.
+    /// The factor of the scores, because up to three kinds of scores are added.
     fn scale(&self, distances: Option<&Distances>) -> f64 {
         let depth = self.attention.query.kernel.shape().last().copied().unwrap_or(1);
         let kinds = distances.map_or(0, |distances| {
@@ -432,8 +432,8 @@ impl Block {
 
     /// The scores `[batch, heads, queries, keys]` of tokens and the features of distances.
     ///
-    /// A query is compared with the features of the distance to the key, and a key with those of the distance to the query:
-    /// each row of scores has one entry for each distance, of which `indices` choose.
+    /// A query is compared with the features of its distance to the key, and a key with the features of its distance to the query:
+    /// each row of scores has one entry for each distance, and `indices` choose among them.
     fn distance_scores(
         &self,
         x: &Array,
