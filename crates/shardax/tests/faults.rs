@@ -27,7 +27,10 @@ fn a_precaution_that_the_plugin_does_not_know_is_warned_of() {
     let folder = child::Folder::new();
     let Some(plugin) = child::faulty_plugin(&folder.0) else { return };
     let warnings = |option: &str| {
-        let ended = child::run(child::command("multiplies").envs(plugin.clone()).env("FAULTY_OPTION", option));
+        // Only a compilation warns, and a program that is found on disk is not compiled.
+        let mut command = child::command("multiplies");
+        command.envs(plugin.clone()).env("FAULTY_OPTION", option).env("SHARDAX_COMPILATION_CACHE_DIR", "");
+        let ended = child::run(&mut command);
         ended
             .err
             .lines()
