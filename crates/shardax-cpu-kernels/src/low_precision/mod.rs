@@ -235,7 +235,7 @@ impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
     }
 }
 
-/// A packed block of the left operand: panels of [`ROWS`] rows, the last of which can have fewer.
+/// A packed block of the left operand: panels of [`ROWS`] rows. The last panel can have fewer rows.
 struct LeftBlock<'a> {
     words: &'a [u32],
     rows: usize,

@@ -159,10 +159,9 @@ impl GatedDelta {
         let heads = |from: usize, to: usize, count: usize| {
             mixed.get((.., .., from..to)).reshape([batch as i32, length as i32, count as i32, -1])
         };
-        let unit = |x: Array| &x * (x.square().sum_keepdims(-1) + 1e-6).rsqrt();
         let repeated = |x: Array| {
             let shape = [batch, length, key_heads, shared, key_dim];
-            unit(x).expand_dims(3).broadcast_to(shape).reshape([batch, length, value_heads, key_dim])
+            with_unit_length(&x).expand_dims(3).broadcast_to(shape).reshape([batch, length, value_heads, key_dim])
         };
         let query = repeated(heads(0, keys_end, key_heads)) * (key_dim as f64).sqrt().recip();
         let key = repeated(heads(keys_end, 2 * keys_end, key_heads));
@@ -172,17 +171,8 @@ impl GatedDelta {
         let kept =
             (-speed * softplus(self.forget.forward(&x).astype(DType::F32) + self.rate_bias.astype(DType::F32))).exp();
 
-        let step = |state: Array, (query, key, value, written, kept): (Array, Array, Array, Array, Array)| {
-            let state = state * kept.expand_dims(-1).expand_dims(-1);
-            let found = einsum("bhkv,bhk->bhv", &[&state, &key]);
-            let change = (value - found) * written.expand_dims(-1);
-            let state = state + key.expand_dims(-1) * change.expand_dims(-2);
-            let y = einsum("bhkv,bhk->bhv", &[&state, &query]);
-            Ok::<_, Error>((state, y))
-        };
-        let over_time = |x: Array| x.moveaxis(1, 0);
-        let steps = (over_time(query), over_time(key), over_time(value), over_time(written), over_time(kept));
-        let (state, y) = match scan(step, state, steps) {
+        let steps = [query, key, value, written, kept].map(|x| x.moveaxis(1, 0));
+        let (state, y) = match scan(update_state, state, steps) {
             Ok(scanned) => scanned,
             Err(error) => {
                 let failed = Array::from_error(error, &x);
@@ -193,4 +183,19 @@ impl GatedDelta {
         let y = self.out.forward(y.reshape([batch, length, value_heads * value_dim]));
         (y, inputs.get((.., length..)), state)
     }
+}
+
+/// Divides vectors along the last dimension by their lengths.
+fn with_unit_length(x: &Array) -> Array {
+    x * (x.square().sum_keepdims(-1) + 1e-6).rsqrt()
+}
+
+/// Replaces the value that the state has for a key, after it has forgotten a part, and reads the value for a query.
+fn update_state(state: Array, [query, key, value, written, kept]: [Array; 5]) -> Result<(Array, Array)> {
+    let state = state * kept.expand_dims(-1).expand_dims(-1);
+    let old_value = einsum("bhkv,bhk->bhv", &[&state, &key]);
+    let change = (value - old_value) * written.expand_dims(-1);
+    let state = state + key.expand_dims(-1) * change.expand_dims(-2);
+    let y = einsum("bhkv,bhk->bhv", &[&state, &query]);
+    Ok((state, y))
 }

@@ -151,7 +151,7 @@ fn write(folder: &Path, path: &Path, key: &Key, executable: &[u8]) -> io::Result
 
 const TEMPORARY: &str = "tmp-";
 
-/// The file whose date is that of the last check of the folder's size, and whose text is the limit.
+/// The file that records the last check of the folder's size: its date is the time of the check, its text is the limit.
 const LAST_CHECK: &str = "last-check";
 
 /// The time for which new processes rely on the last check of the size of the folder.

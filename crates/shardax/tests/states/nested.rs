@@ -1,5 +1,5 @@
-//! Linear functions made of nested transformations, with operands in every state: `jit` in loops, derivatives in loops, rules of one's own
-//! over refs, results of several parts. The numbers are those of one device.
+//! Linear functions made of nested transformations, with operands in every state: `jit` in loops, derivatives in loops, custom rules
+//! over refs, results of several parts. The numbers must equal the numbers of one device.
 //!
 //! `cargo test` runs a quarter of the functions, and all with the variable `CI`.
 

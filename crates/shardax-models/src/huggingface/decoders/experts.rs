@@ -161,7 +161,7 @@ fn granite(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// Granite 4, of which the models without Mamba's layers are read.
+/// Granite 4. Only models without Mamba's layers are read.
 fn granite_hybrid(fields: &Fields) -> Read {
     let layers = fields.layers("num_hidden_layers")?;
     let name = if fields.has("layer_types") { "layer_types" } else { "layers_block_type" };
@@ -417,7 +417,7 @@ fn exaone(fields: &Fields) -> Read {
     Ok((config, keys.and(grouped_keys()).ignore("mtp.**").and(llama_keys())))
 }
 
-/// Hunyuan's experts, all of which have the same number in each layer.
+/// Hunyuan's experts. Each layer must have the same number of experts.
 fn hunyuan(fields: &Fields) -> Read {
     let mut config = DecoderConfig {
         biases: attention_biases(fields)?,
