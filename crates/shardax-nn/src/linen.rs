@@ -1,9 +1,8 @@
 //! Random keys from paths, as in Flax Linen.
 
-use std::borrow::Borrow;
-
 use sha1::{Digest, Sha1};
 use shardax::prelude::*;
+use shardax::random::RandomKey;
 
 /// The key that a module of Flax Linen draws: `key` folded with a hash of the module's path and of a count.
 ///
@@ -21,7 +20,7 @@ use shardax::prelude::*;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn linen_key(key: impl Borrow<Array>, path: &[&str], count: u32) -> Array {
+pub fn linen_key(key: impl RandomKey, path: &[&str], count: u32) -> Array {
     let mut hash = Sha1::new();
     path.iter().for_each(|name| hash.update(name.as_bytes()));
     // The count is hashed in as many bytes as it needs, the highest first.

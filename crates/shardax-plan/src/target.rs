@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use shardax::prelude::*;
 use shardax::shape::AxisName;
+use shardax::sharding::MeshAxis;
 use shardax::{Device, Error, config, devices};
 
 use crate::device_spec::{DeviceSpec, Network};
@@ -154,8 +155,8 @@ impl Target {
     ///
     /// Fails if the sizes do not multiply to the number of devices.
     #[track_caller]
-    pub fn mesh<N: Into<AxisName>>(&self, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
-        let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
+    pub fn mesh(&self, axes: impl IntoIterator<Item = impl MeshAxis>) -> Result<Mesh> {
+        let axes: Vec<(AxisName, usize)> = axes.into_iter().map(MeshAxis::into_axis).collect();
         let count = axes.iter().fold(1usize, |n, (_, size)| n.saturating_mul(*size));
         if count != self.num_devices() {
             let mesh = axes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");

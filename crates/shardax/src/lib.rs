@@ -274,7 +274,7 @@ pub mod prelude {
         value_and_grad, visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg,
         vjp, vmap, while_loop, with_layout_constraint,
     };
-    pub use crate::{P, check, config, debug_print, lax, linalg, random, s};
+    pub use crate::{P, check, config, debug_print, fft, lax, linalg, nn, random, s};
     pub use shardax_macros::{Module, Tree, pmap};
 }
 

@@ -16,7 +16,7 @@ fn moments(x: &Array) -> Result<(f64, f64)> {
     Ok((mean, values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / values.len() as f64))
 }
 
-fn words(keys: impl std::borrow::Borrow<Array>) -> Result<Vec<u32>> {
+fn words(keys: impl random::RandomKey) -> Result<Vec<u32>> {
     random::key_data(keys).to_vec()
 }
 
@@ -357,4 +357,23 @@ fn words_of_the_device_s_generator() -> Result<()> {
     let short = error_of(lax::rng_bit_generator(&array([1u32]), &[2], DType::U32, lax::RandomAlgorithm::Default).1);
     assert!(short.message().contains("uint32[4] or uint64[2], got uint32[1]"), "{short}");
     Ok(())
+}
+
+#[test]
+fn numbers_of_a_failed_key_have_its_error() {
+    let failed = array([1.0f32, 2.0]).reshape([7]);
+    let one = array(1.0f32);
+    let draws = [
+        random::split(&failed, 2),
+        random::fold_in(&failed, 1),
+        random::normal(&failed, [2]),
+        random::gamma(&failed, &one, [2]),
+        random::beta(&failed, &one, &one, [2]),
+        random::poisson(&failed, &one, [2]),
+        random::permutation(&failed, 10),
+    ];
+    for numbers in draws {
+        let error = numbers.check().expect_err("the error of the key").to_string();
+        assert!(error.contains("cannot reshape array of shape (2,)"), "{error}");
+    }
 }

@@ -3,7 +3,7 @@
 use shardax::lax::Precision;
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
-use shardax::shape::AxisName;
+use shardax::shape::{AxisName, IntoSizes};
 use shardax::tree::AxisNames;
 
 use super::kernel::{KernelBuilder, KernelLayer};
@@ -257,8 +257,8 @@ impl MultiHeadAttention {
 
     /// Creates an empty cache of keys and values for inputs of this shape, `[..., length, features]`.
     #[track_caller]
-    pub fn init_cache(&mut self, input_shape: impl AsRef<[usize]>, dtype: DType) {
-        let input_shape = input_shape.as_ref();
+    pub fn init_cache(&mut self, input_shape: impl IntoSizes, dtype: DType) {
+        let input_shape = input_shape.into_sizes();
         let heads = self.key.out_features();
         let shape = [&input_shape[..input_shape.len().saturating_sub(1)], heads].concat();
         // Keys and values are two arrays, because a step that donates its state cannot donate one array twice.

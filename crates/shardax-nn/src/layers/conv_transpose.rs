@@ -2,6 +2,7 @@
 
 use shardax::lax::{ConvOptions, Padding, conv_transpose};
 use shardax::prelude::*;
+use shardax::shape::IntoSizes;
 
 use super::ConvPadding;
 use super::conv::in_batches;
@@ -66,8 +67,8 @@ impl KernelLayer for ConvTranspose {
 
 impl ConvTransposeBuilder {
     /// Sets the upsampling factor of each spatial dimension. Default 1.
-    pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
-        self.own.strides = strides.as_ref().into();
+    pub fn strides(mut self, strides: impl IntoSizes) -> Self {
+        self.own.strides = strides.into_sizes_of(self.own.kernel_size.len());
         self
     }
 
@@ -78,8 +79,8 @@ impl ConvTransposeBuilder {
     }
 
     /// Sets the distance between the kernel's elements in each spatial dimension. Default 1.
-    pub fn kernel_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
-        self.own.kernel_dilation = dilation.as_ref().into();
+    pub fn kernel_dilation(mut self, dilation: impl IntoSizes) -> Self {
+        self.own.kernel_dilation = dilation.into_sizes_of(self.own.kernel_size.len());
         self
     }
 
@@ -95,13 +96,13 @@ impl ConvTranspose {
     /// Creates a layer from `in_features` to `out_features` with a kernel of this size, stride 1 and padding SAME. The kernel
     /// is LeCun normal, the bias zero.
     #[track_caller]
-    pub fn new(in_features: usize, out_features: usize, kernel_size: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
+    pub fn new(in_features: usize, out_features: usize, kernel_size: impl IntoSizes, rngs: &mut Rngs) -> Self {
         ConvTranspose::builder(in_features, out_features, kernel_size).build(rngs)
     }
 
     /// Returns a builder of a layer.
-    pub fn builder(in_features: usize, out_features: usize, kernel_size: impl AsRef<[usize]>) -> ConvTransposeBuilder {
-        let kernel_size: Vec<usize> = kernel_size.as_ref().into();
+    pub fn builder(in_features: usize, out_features: usize, kernel_size: impl IntoSizes) -> ConvTransposeBuilder {
+        let kernel_size = kernel_size.into_sizes();
         let ones = vec![1; kernel_size.len()];
         KernelBuilder::new(ConvTransposeOwn {
             features: [in_features, out_features],

@@ -2,6 +2,7 @@
 
 use shardax::lax::DotOptions;
 use shardax::prelude::*;
+use shardax::shape::IntoSizes;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelOptions, KernelShape, with_bias};
 use crate::Rngs;
@@ -77,14 +78,14 @@ impl KernelLayer for Einsum {
 impl Einsum {
     /// Creates a layer without a bias. Its kernel has this shape, and is LeCun normal.
     #[track_caller]
-    pub fn new(einsum_str: &str, kernel_shape: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
+    pub fn new(einsum_str: &str, kernel_shape: impl IntoSizes, rngs: &mut Rngs) -> Self {
         Einsum::builder(einsum_str, kernel_shape).build(rngs)
     }
 
     /// Returns a builder of a layer.
-    pub fn builder(einsum_str: &str, kernel_shape: impl AsRef<[usize]>) -> EinsumBuilder {
+    pub fn builder(einsum_str: &str, kernel_shape: impl IntoSizes) -> EinsumBuilder {
         let spec = einsum_str.replace(' ', "");
-        KernelBuilder::new(EinsumOptions { spec, kernel_shape: kernel_shape.as_ref().into() }).use_bias(false)
+        KernelBuilder::new(EinsumOptions { spec, kernel_shape: kernel_shape.into_sizes() }).use_bias(false)
     }
 
     /// Returns the einsum of `x` and the kernel, plus the bias.

@@ -2,6 +2,7 @@
 
 use shardax::lax::DotOptions;
 use shardax::prelude::*;
+use shardax::shape::IntoSizes;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelOptions, KernelShape, with_bias};
 use crate::Rngs;
@@ -83,8 +84,8 @@ impl LinearGeneralBuilder {
     }
 
     /// Sets the sizes of the input's first dimensions that have a separate kernel for each index. Default none.
-    pub fn batch_sizes(mut self, sizes: impl AsRef<[usize]>) -> Self {
-        self.own.batch_sizes = sizes.as_ref().into();
+    pub fn batch_sizes(mut self, sizes: impl IntoSizes) -> Self {
+        self.own.batch_sizes = sizes.into_sizes();
         self
     }
 }
@@ -92,15 +93,15 @@ impl LinearGeneralBuilder {
 impl LinearGeneral {
     /// Creates a layer from last dimensions `in_features` to `out_features`. The kernel is LeCun normal, the bias zero.
     #[track_caller]
-    pub fn new(in_features: impl AsRef<[usize]>, out_features: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
+    pub fn new(in_features: impl IntoSizes, out_features: impl IntoSizes, rngs: &mut Rngs) -> Self {
         LinearGeneral::builder(in_features, out_features).build(rngs)
     }
 
     /// Returns a builder of a layer.
-    pub fn builder(in_features: impl AsRef<[usize]>, out_features: impl AsRef<[usize]>) -> LinearGeneralBuilder {
+    pub fn builder(in_features: impl IntoSizes, out_features: impl IntoSizes) -> LinearGeneralBuilder {
         KernelBuilder::new(LinearGeneralOptions {
-            in_features: in_features.as_ref().into(),
-            out_features: out_features.as_ref().into(),
+            in_features: in_features.into_sizes(),
+            out_features: out_features.into_sizes(),
             axis: None,
             batch_sizes: Vec::new(),
         })

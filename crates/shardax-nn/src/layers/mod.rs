@@ -1,6 +1,7 @@
 //! Layers, with Flax NNX's names, defaults and initial weights.
 
 mod attention;
+mod builder_hints;
 mod conv;
 mod conv_transpose;
 mod dropout;

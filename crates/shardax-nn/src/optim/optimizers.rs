@@ -77,6 +77,25 @@ pub fn sgd(learning_rate: impl Into<Schedule>) -> Sgd {
     (None, scale_by_learning_rate(learning_rate))
 }
 
+/// Sets the numbers of [`sgd`].
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let state = TrainState::create(ones([2]), sgd(0.1).momentum(0.9))?;
+/// assert_eq!(state.tx.0.map(|trace| trace.decay), Some(0.9));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub trait SgdOptions {
+    /// Sets the decay rate of the accumulated updates. Default: none are accumulated.
+    fn momentum(self, momentum: f64) -> Self;
+}
+
+impl SgdOptions for Sgd {
+    fn momentum(self, momentum: f64) -> Self {
+        (Some(trace(momentum, false)), self.1)
+    }
+}
+
 /// [`sgd`] with momentum, plain or Nesterov's.
 pub fn sgd_momentum(learning_rate: impl Into<Schedule>, momentum: f64, nesterov: bool) -> Sgd {
     (Some(trace(momentum, nesterov)), scale_by_learning_rate(learning_rate))

@@ -92,6 +92,12 @@ impl From<f32> for Schedule {
     }
 }
 
+impl From<i32> for Schedule {
+    fn from(value: i32) -> Self {
+        constant_schedule(value as f64)
+    }
+}
+
 impl From<Array> for Schedule {
     fn from(value: Array) -> Self {
         Schedule::Value { value }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use shardax::dtype::Element;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
+use shardax::shape::IntoSizes;
 use shardax::sharding::Sharding;
 
 use super::file::room;
@@ -34,9 +35,9 @@ pub type Example = BTreeMap<String, HostArray>;
 pub fn field<T: Element>(
     name: impl Into<String>,
     elements: &[T],
-    shape: impl AsRef<[usize]>,
+    shape: impl IntoSizes,
 ) -> Result<(String, HostArray)> {
-    Ok((name.into(), HostArray::from_slice(elements, shape.as_ref())?))
+    Ok((name.into(), HostArray::from_slice(elements, &shape.into_sizes())?))
 }
 
 /// The arrays of an example or a batch by their names, copied to the default device: see [`field`].

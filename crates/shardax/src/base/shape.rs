@@ -148,6 +148,74 @@ pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape> {
     Ok(dims.iter().map(|&d| d as usize).collect())
 }
 
+/// Sizes in each dimension, such as of a window, a kernel or its steps: `[3, 3]`, `(3, 3)`, a slice, a `Vec`, or a number.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a list of sizes",
+    label = "not sizes",
+    note = "sizes are `usize`: `[3, 3]`, `(3, 3)`, `vec![3, 3]`, a slice, or `3` for one dimension"
+)]
+pub trait IntoSizes: Sized {
+    /// Returns the sizes. A number is the size of one dimension.
+    fn into_sizes(self) -> Vec<usize>;
+
+    /// Returns the sizes of `rank` dimensions. A number is the size in each of them.
+    fn into_sizes_of(self, rank: usize) -> Vec<usize> {
+        let _ = rank;
+        self.into_sizes()
+    }
+}
+
+impl IntoSizes for usize {
+    fn into_sizes(self) -> Vec<usize> {
+        vec![self]
+    }
+    fn into_sizes_of(self, rank: usize) -> Vec<usize> {
+        vec![self; rank]
+    }
+}
+
+impl<const N: usize> IntoSizes for [usize; N] {
+    fn into_sizes(self) -> Vec<usize> {
+        self.into()
+    }
+}
+
+impl<const N: usize> IntoSizes for &[usize; N] {
+    fn into_sizes(self) -> Vec<usize> {
+        self.into()
+    }
+}
+
+macro_rules! lists_of_sizes {
+    ($($t:ty),*) => {$(
+        impl IntoSizes for $t {
+            fn into_sizes(self) -> Vec<usize> {
+                self.to_vec()
+            }
+        }
+    )*};
+}
+
+lists_of_sizes!(Vec<usize>, &Vec<usize>, &[usize], Box<[usize]>, Shape, &Shape);
+
+macro_rules! tuples_of_sizes {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl IntoSizes for ($($t,)+) {
+            fn into_sizes(self) -> Vec<usize> {
+                vec![$(self.$i),+]
+            }
+        }
+    )*};
+}
+
+tuples_of_sizes! {
+    (usize 0)
+    (usize 0, usize 1)
+    (usize 0, usize 1, usize 2)
+    (usize 0, usize 1, usize 2, usize 3)
+    (usize 0, usize 1, usize 2, usize 3, usize 4)
+}
+
 /// The number of an axis: `i32`, `i64`, `isize` or `usize`. Negative axes count from the end.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the number of an axis",

@@ -28,7 +28,7 @@ use crate::ops::numpy::{conj, convert, to_inexact};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::fft::{Fft, FftKind};
-use crate::shape::{AxisNumber, IntoAxes, normalize_axis};
+use crate::shape::{AxisNumber, IntoAxes, IntoSizes, normalize_axis};
 
 /// The normalization of a transform and its inverse. In each mode, the two invert each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -104,8 +104,8 @@ impl FftOptions {
     }
 
     /// Sets the sizes of the transformed axes; see [`n`](Self::n). If you set no axes, the last axes get these sizes.
-    pub fn s(mut self, s: impl AsRef<[usize]>) -> Self {
-        self.lengths = Some(s.as_ref().into());
+    pub fn s(mut self, s: impl IntoSizes) -> Self {
+        self.lengths = Some(s.into_sizes());
         self
     }
 

@@ -17,6 +17,7 @@ pub use scaled::{BlockScaleConfig, scaled_dot_general, scaled_matmul};
 use crate::core::array::Array;
 use crate::ops::lax::{ConvOptions, Padding, conv_general_dilated};
 use crate::ops::operators::ArrayLike;
+use crate::shape::IntoSizes;
 
 /// Convolution of channels-last inputs (`NHWC`, in any rank) with `HWIO` kernels; the result is channels-last too.
 ///
@@ -33,12 +34,7 @@ use crate::ops::operators::ArrayLike;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn conv(
-    x: impl ArrayLike,
-    kernel: impl ArrayLike,
-    strides: impl AsRef<[usize]>,
-    padding: impl Into<Padding>,
-) -> Array {
+pub fn conv(x: impl ArrayLike, kernel: impl ArrayLike, strides: impl IntoSizes, padding: impl Into<Padding>) -> Array {
     let (x, kernel) = (x.into_array(), kernel.into_array());
     let options = ConvOptions::new().channels_last(kernel.ndim().saturating_sub(2));
     conv_general_dilated(x, kernel, strides, padding, options)

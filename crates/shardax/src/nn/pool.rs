@@ -5,6 +5,7 @@ use crate::ops::lax::reduce_window::pooled;
 use crate::ops::lax::{Padding, Window};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
+use crate::shape::IntoSizes;
 
 /// A pooling window over the spatial dimensions of channels-last arrays.
 ///
@@ -27,14 +28,14 @@ pub struct Pool {
 
 impl Pool {
     /// Creates a window of these sizes, one for each spatial dimension, with stride 1 and no padding.
-    pub fn new(window: impl AsRef<[usize]>) -> Self {
-        let window: Vec<usize> = window.as_ref().into();
+    pub fn new(window: impl IntoSizes) -> Self {
+        let window = window.into_sizes();
         Pool { strides: vec![1; window.len()], window, padding: Padding::Valid, count_include_pad: true }
     }
 
     /// Sets the stride in each spatial dimension. Default 1.
-    pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
-        self.strides = strides.as_ref().into();
+    pub fn strides(mut self, strides: impl IntoSizes) -> Self {
+        self.strides = strides.into_sizes_of(self.window.len());
         self
     }
 
@@ -109,7 +110,7 @@ fn extended<T: Clone>(spatial: &[T], batch: usize, value: T) -> Vec<T> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn max_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
+pub fn max_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSizes) -> Array {
     Pool::new(window).strides(strides).max(x)
 }
 
@@ -122,7 +123,7 @@ pub fn max_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl As
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn min_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
+pub fn min_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSizes) -> Array {
     Pool::new(window).strides(strides).min(x)
 }
 
@@ -135,6 +136,6 @@ pub fn min_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl As
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn avg_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
+pub fn avg_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSizes) -> Array {
     Pool::new(window).strides(strides).avg(x)
 }

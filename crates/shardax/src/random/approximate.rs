@@ -1,9 +1,8 @@
 //! Samplers without loops, whose distribution is approximate.
 
-use std::borrow::Borrow;
-
 use super::continuous::{Float, check_broadcast, normal_traced, standard_exponential};
 use super::counts::integers;
+use super::keys::RandomKey;
 use super::parameters::parameter_samplers;
 use super::{sample, split_two};
 use crate::core::array::Array;
@@ -171,14 +170,14 @@ fn indicator_reaches(count: Array, z: &Array, mean: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn poisson_approximate(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl IntoShape) -> Array {
+pub fn poisson_approximate(key: impl RandomKey, lam: impl ArrayLike, shape: impl IntoShape) -> Array {
     poisson_approximate_dtype(key, lam, shape, DType::I32)
 }
 
 /// Like [`poisson_approximate`], of an integer dtype; fails for any other. With 64 bits, means above 2²⁴ have every digit.
 #[track_caller]
 pub fn poisson_approximate_dtype(
-    key: impl Borrow<Array>,
+    key: impl RandomKey,
     lam: impl ArrayLike,
     shape: impl IntoShape,
     dtype: DType,

@@ -1,8 +1,7 @@
 //! Samples of continuous distributions.
 
-use std::borrow::Borrow;
-
 use super::bits::random_bits;
+use super::keys::RandomKey;
 use super::{sample, split_two};
 use crate::core::array::Array;
 use crate::default_dtype;
@@ -130,7 +129,7 @@ pub(crate) fn check_broadcast_shape(name: &str, shape: &[usize], param: &[usize]
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn uniform(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+pub fn uniform(key: impl RandomKey, shape: impl IntoShape) -> Array {
     let key = key.borrow();
     let dtype = default_dtype::float();
     sample("uniform", key, shape, dtype, |shape| {
@@ -152,7 +151,7 @@ pub fn uniform(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
 /// ```
 #[track_caller]
 pub fn uniform_dtype(
-    key: impl Borrow<Array>,
+    key: impl RandomKey,
     shape: impl IntoShape,
     dtype: DType,
     minval: impl ArrayLike,
@@ -192,7 +191,7 @@ pub(super) fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Resul
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn normal(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+pub fn normal(key: impl RandomKey, shape: impl IntoShape) -> Array {
     let key = key.borrow();
     normal_dtype(key, shape, default_dtype::float())
 }
@@ -207,7 +206,7 @@ pub fn normal(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn normal_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn normal_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
     sample("normal", key, shape, dtype, |shape| {
         if !dtype.is_inexact() {
@@ -228,7 +227,7 @@ pub fn normal_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn orthogonal(key: impl Borrow<Array>, n: usize) -> Array {
+pub fn orthogonal(key: impl RandomKey, n: usize) -> Array {
     let key = key.borrow();
     orthogonal_dtype(key, [n, n], (), default_dtype::float())
 }
@@ -277,7 +276,7 @@ pub(crate) fn orthogonal_matrices(key: &Array, [n, m]: [usize; 2], shape: &[usiz
 /// ```
 #[track_caller]
 pub fn truncated_normal(
-    key: impl Borrow<Array>,
+    key: impl RandomKey,
     lower: impl ArrayLike,
     upper: impl ArrayLike,
     shape: impl IntoShape,
@@ -289,7 +288,7 @@ pub fn truncated_normal(
 /// Like [`truncated_normal`], of a floating point dtype.
 #[track_caller]
 pub fn truncated_normal_dtype(
-    key: impl Borrow<Array>,
+    key: impl RandomKey,
     lower: impl ArrayLike,
     upper: impl ArrayLike,
     shape: impl IntoShape,
@@ -330,7 +329,7 @@ macro_rules! standard_samplers {
         $(#[$doc])*
         /// Float32.
         #[track_caller]
-        pub fn $name(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+        pub fn $name(key: impl RandomKey, shape: impl IntoShape) -> Array {
     let key = key.borrow();
             $name_dtype(key, shape, $crate::default_dtype::float())
         }
@@ -338,7 +337,7 @@ macro_rules! standard_samplers {
         $(#[$doc])*
         /// Of a floating point dtype; fails for any other.
         #[track_caller]
-        pub fn $name_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+        pub fn $name_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
             sample($text, key, shape, dtype, |shape| {
                 Float::of($text, dtype)?;

@@ -1,9 +1,7 @@
 //! Distributions of event counts: Poisson, geometric, binomial.
 
-use std::borrow::Borrow;
-
 use super::continuous::{Float, check_broadcast, unit_uniform};
-use super::keys::key_at;
+use super::keys::{RandomKey, key_at};
 use super::parameters::parameter_samplers;
 use super::{or_failed, sample, split_traced, split_two, zero_of};
 use crate::core::array::Array;
@@ -92,13 +90,13 @@ fn poisson_by_rejection(key: &Array, lam: &Array) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn poisson(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl IntoShape) -> Array {
+pub fn poisson(key: impl RandomKey, lam: impl ArrayLike, shape: impl IntoShape) -> Array {
     poisson_dtype(key, lam, shape, DType::I32)
 }
 
 /// Like [`poisson`], of an integer dtype; fails for any other.
 #[track_caller]
-pub fn poisson_dtype(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn poisson_dtype(key: impl RandomKey, lam: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, lam) = (key.borrow(), lam.into_array());
     sample("poisson", key, shape, dtype, |shape| {
         integers("poisson", dtype)?;
@@ -127,13 +125,13 @@ pub(super) fn integers(name: &str, dtype: DType) -> Result<()> {
 /// Geometric: the number of trials up to the first success. The probability `p` of a success broadcasts to the shape.
 /// int32.
 #[track_caller]
-pub fn geometric(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoShape) -> Array {
+pub fn geometric(key: impl RandomKey, p: impl ArrayLike, shape: impl IntoShape) -> Array {
     geometric_dtype(key, p, shape, DType::I32)
 }
 
 /// Like [`geometric`], of an integer dtype; fails for any other.
 #[track_caller]
-pub fn geometric_dtype(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn geometric_dtype(key: impl RandomKey, p: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, p) = (key.borrow(), p.into_array());
     sample("geometric", key, shape, dtype, |shape| {
         integers("geometric", dtype)?;
@@ -260,7 +258,7 @@ parameter_samplers! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn multinomial(key: impl Borrow<Array>, n: impl ArrayLike, p: impl ArrayLike) -> Array {
+pub fn multinomial(key: impl RandomKey, n: impl ArrayLike, p: impl ArrayLike) -> Array {
     let (key, n, p) = (key.borrow(), n.into_array(), p.into_array());
     or_failed(
         || p.clone(),

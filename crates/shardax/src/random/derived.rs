@@ -1,8 +1,7 @@
 //! Distributions whose samples are functions of uniform, exponential or normal samples.
 
-use std::borrow::Borrow;
-
 use super::continuous::{Float, check_broadcast_shape, normal_traced, standard_exponential, unit_uniform};
+use super::keys::RandomKey;
 use super::parameters::parameter_samplers;
 use super::{check_key, like, or_failed, rademacher_dtype, sample, shape_of, split_two};
 use crate::core::array::Array;
@@ -69,13 +68,13 @@ parameter_samplers! {
 
 /// Maxwell with scale 1: the length of a vector of three normal samples. Float32.
 #[track_caller]
-pub fn maxwell(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+pub fn maxwell(key: impl RandomKey, shape: impl IntoShape) -> Array {
     maxwell_dtype(key, shape, crate::default_dtype::float())
 }
 
 /// Like [`maxwell`], of a floating point dtype; fails for any other.
 #[track_caller]
-pub fn maxwell_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn maxwell_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
     sample("maxwell", key, shape, dtype, |shape| {
         Float::of("maxwell", dtype)?;
@@ -101,7 +100,7 @@ pub fn maxwell_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DTyp
 /// ```
 #[track_caller]
 pub fn multivariate_normal(
-    key: impl Borrow<Array>,
+    key: impl RandomKey,
     mean: impl ArrayLike,
     cov: impl ArrayLike,
     shape: impl IntoShape,

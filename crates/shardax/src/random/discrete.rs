@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 
 use super::bits::random_bits;
 use super::continuous::{broadcast_array, check_broadcast, check_broadcast_shape, gumbel_traced, unit_uniform};
+use super::keys::RandomKey;
 use super::{check_key, like, or_failed, sample, shape_of, split_two};
 use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar};
@@ -27,12 +28,7 @@ use crate::shape::{AxisNumber, Shape, normalize_axis, size};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn randint(
-    key: impl Borrow<Array>,
-    shape: impl IntoShape,
-    minval: impl ArrayLike,
-    maxval: impl ArrayLike,
-) -> Array {
+pub fn randint(key: impl RandomKey, shape: impl IntoShape, minval: impl ArrayLike, maxval: impl ArrayLike) -> Array {
     let key = key.borrow();
     randint_dtype(key, shape, minval, maxval, DType::I32)
 }
@@ -51,7 +47,7 @@ pub fn randint(
 /// ```
 #[track_caller]
 pub fn randint_dtype(
-    key: impl Borrow<Array>,
+    key: impl RandomKey,
     shape: impl IntoShape,
     minval: impl ArrayLike,
     maxval: impl ArrayLike,
@@ -140,7 +136,7 @@ fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn bernoulli(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoShape) -> Array {
+pub fn bernoulli(key: impl RandomKey, p: impl ArrayLike, shape: impl IntoShape) -> Array {
     let key = key.borrow();
     let p = p.into_array();
     sample("bernoulli", key, shape, DType::Bool, |shape| {
@@ -167,7 +163,7 @@ pub fn bernoulli(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoSha
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn rademacher(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+pub fn rademacher(key: impl RandomKey, shape: impl IntoShape) -> Array {
     let key = key.borrow();
     rademacher_dtype(key, shape, DType::I32)
 }
@@ -175,7 +171,7 @@ pub fn rademacher(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
 /// -1 or 1 with equal probability. As in JAX, -1 wraps to the largest number of an unsigned dtype, and both values are true as
 /// booleans.
 #[track_caller]
-pub fn rademacher_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn rademacher_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
     let heads = bernoulli(key, 0.5, shape);
     if heads.error().is_some() {
@@ -194,7 +190,7 @@ pub fn rademacher_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: D
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn categorical(key: impl Borrow<Array>, logits: &Array, axis: impl AxisNumber) -> Array {
+pub fn categorical(key: impl RandomKey, logits: &Array, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
     let key = key.borrow();
     categorical_shape(key, logits, axis, None)
@@ -203,12 +199,7 @@ pub fn categorical(key: impl Borrow<Array>, logits: &Array, axis: impl AxisNumbe
 /// Like [`categorical`], with the shape of the result. The other dimensions of the logits must broadcast to it; `None` is their
 /// shape.
 #[track_caller]
-pub fn categorical_shape(
-    key: impl Borrow<Array>,
-    logits: &Array,
-    axis: impl AxisNumber,
-    shape: Option<&[usize]>,
-) -> Array {
+pub fn categorical_shape(key: impl RandomKey, logits: &Array, axis: impl AxisNumber, shape: Option<&[usize]>) -> Array {
     let axis = axis.axis_number();
     let key = key.borrow();
     or_failed(
@@ -256,7 +247,7 @@ pub fn categorical_shape(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn permutation(key: impl Borrow<Array>, a: impl Population) -> Array {
+pub fn permutation(key: impl RandomKey, a: impl Population) -> Array {
     PermutationOptions::default().permutation(key, a)
 }
 
@@ -291,7 +282,7 @@ impl PermutationOptions {
 
     /// See [`permutation`](permutation()). Fails for a scalar, and for an axis that is out of bounds.
     #[track_caller]
-    pub fn permutation(self, key: impl Borrow<Array>, a: impl Population) -> Array {
+    pub fn permutation(self, key: impl RandomKey, a: impl Population) -> Array {
         let key = key.borrow();
         // A number stands for the integers below it.
         let Some(x) = a.array() else {
@@ -407,7 +398,7 @@ impl Population for &Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn choice(key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape) -> Array {
+pub fn choice(key: impl RandomKey, a: impl Population, shape: impl IntoShape) -> Array {
     ChoiceOptions::default().choice(key, a, shape)
 }
 
@@ -456,7 +447,7 @@ impl ChoiceOptions {
     /// See [`choice`](choice()). Also fails for more draws than entries without replacement, for an axis that is out of
     /// bounds, and for a wrong number of probabilities.
     #[track_caller]
-    pub fn choice(self, key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape) -> Array {
+    pub fn choice(self, key: impl RandomKey, a: impl Population, shape: impl IntoShape) -> Array {
         or_failed(
             || a.array().cloned().unwrap_or_else(|| like([], DType::I32)),
             || self.draw(key.borrow(), &a, shape_of("choice", shape)?),

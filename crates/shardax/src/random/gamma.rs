@@ -1,9 +1,7 @@
 //! The gamma distribution and distributions derived from it.
 
-use std::borrow::Borrow;
-
 use super::continuous::{Float, check_broadcast_shape, normal_traced, standard_exponential, unit_uniform};
-use super::keys::key_at;
+use super::keys::{RandomKey, key_at};
 use super::parameters::parameter_samplers;
 use super::{check_key, like, or_failed, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
 use crate::core::array::Array;
@@ -191,13 +189,13 @@ fn scaled_chisquare(key: &Array, df: &Array) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dirichlet(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: impl IntoShape) -> Array {
+pub fn dirichlet(key: impl RandomKey, alpha: impl ArrayLike, shape: impl IntoShape) -> Array {
     dirichlet_dtype(key, alpha, shape, default_dtype::float())
 }
 
 /// Like [`dirichlet`], of a floating point dtype; fails for any other.
 #[track_caller]
-pub fn dirichlet_dtype(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn dirichlet_dtype(key: impl RandomKey, alpha: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, alpha) = (key.borrow(), alpha.into_array());
     or_failed(
         || like([], dtype),
@@ -225,13 +223,13 @@ pub fn dirichlet_dtype(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: im
 ///
 /// Fails where `p` is not positive.
 #[track_caller]
-pub fn generalized_normal(key: impl Borrow<Array>, p: f64, shape: impl IntoShape) -> Array {
+pub fn generalized_normal(key: impl RandomKey, p: f64, shape: impl IntoShape) -> Array {
     generalized_normal_dtype(key, p, shape, default_dtype::float())
 }
 
 /// Like [`generalized_normal`], of a floating point dtype; fails for any other.
 #[track_caller]
-pub fn generalized_normal_dtype(key: impl Borrow<Array>, p: f64, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn generalized_normal_dtype(key: impl RandomKey, p: f64, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
     super::sample("generalized_normal", key, shape, dtype, |shape| {
         Float::of("generalized_normal", dtype)?;
@@ -258,13 +256,13 @@ pub fn generalized_normal_dtype(key: impl Borrow<Array>, p: f64, shape: impl Int
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn ball(key: impl Borrow<Array>, d: usize, p: f64, shape: impl IntoShape) -> Array {
+pub fn ball(key: impl RandomKey, d: usize, p: f64, shape: impl IntoShape) -> Array {
     ball_dtype(key, d, p, shape, default_dtype::float())
 }
 
 /// Like [`ball`], of a floating point dtype; fails for any other.
 #[track_caller]
-pub fn ball_dtype(key: impl Borrow<Array>, d: usize, p: f64, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn ball_dtype(key: impl RandomKey, d: usize, p: f64, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
     super::sample("ball", key, shape, dtype, |shape| {
         Float::of("ball", dtype)?;

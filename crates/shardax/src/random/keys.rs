@@ -17,6 +17,18 @@ use crate::ops::lax;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::random_key::{RandomUnwrap, RandomWrap};
 
+/// A key of random numbers, or an array of keys, as a value or a reference.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a key of random numbers",
+    label = "not a key",
+    note = "random functions take a key first: `random::normal(&key, [2, 3])`",
+    note = "a key is created from a seed by `random::key(0)`, and further keys by `random::split(&key, 2)`"
+)]
+pub trait RandomKey: Borrow<Array> {}
+
+impl RandomKey for Array {}
+impl RandomKey for &Array {}
+
 /// The words of keys: a uint32 array with the keys' shape and a last dimension of 2, or of 4 for keys of `rbg`.
 ///
 /// You can print, store and compute with the words, and turn them into keys again with [`wrap_key_data`]. The words of a raw key
@@ -31,7 +43,7 @@ use crate::ops::primitive::random_key::{RandomUnwrap, RandomWrap};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn key_data(keys: impl Borrow<Array>) -> Array {
+pub fn key_data(keys: impl RandomKey) -> Array {
     let keys = keys.borrow();
     or_failed(
         || keys.clone(),
@@ -108,7 +120,7 @@ pub(super) fn wrapped(prng: PrngImpl, data: &Array) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn key_impl(keys: impl Borrow<Array>) -> Result<&'static str> {
+pub fn key_impl(keys: impl RandomKey) -> Result<&'static str> {
     let keys = keys.borrow();
     check_keys("key_impl", keys).map(|()| Kind::of(keys).prng().name()).at_caller()
 }
@@ -124,7 +136,7 @@ pub fn key_impl(keys: impl Borrow<Array>) -> Result<&'static str> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn clone(keys: impl Borrow<Array>) -> Array {
+pub fn clone(keys: impl RandomKey) -> Array {
     let keys = keys.borrow();
     or_failed(|| keys.clone(), || check_keys("clone", keys).map(|()| keys.clone()))
 }
@@ -197,7 +209,9 @@ pub(super) fn pairs(keys: &Array) -> SmallVec<[[Array; 2]; 2]> {
         let out = RandomUnwrap.apply(keys);
         return smallvec![[out[0].clone(), out[1].clone()]];
     }
-    let (lead, last) = (&keys.shape()[..keys.ndim() - 1], keys.ndim() - 1);
+    // Keys that failed have no dimensions, and their error is passed on.
+    let Some(last) = keys.ndim().checked_sub(1) else { return smallvec![[keys.clone(), keys.clone()]] };
+    let lead = &keys.shape()[..last];
     let words = (0..keys.shape()[last]).map(|i| lax::reshape(&lax::slice_in_dim(keys, i, i + 1, last), lead));
     words.collect::<Vec<_>>().chunks_exact(2).map(|pair| [pair[0].clone(), pair[1].clone()]).collect()
 }
@@ -215,7 +229,7 @@ pub(super) fn join_pairs(kind: Kind, pairs: &[[Array; 2]]) -> Array {
     lax::concatenate(&words, word_axis)
 }
 
-/// Key `i` of an array of keys.
+/// Key `i` of an array of keys. Keys that failed have no dimensions, and their error is passed on.
 pub(super) fn key_at(keys: &Array, i: usize) -> Array {
-    lax::reshape(&lax::slice_in_dim(keys, i, i + 1, 0), &keys.shape()[1..])
+    lax::reshape(&lax::slice_in_dim(keys, i, i + 1, 0), keys.shape().get(1..).unwrap_or_default())
 }

@@ -35,10 +35,8 @@ pub use counts::*;
 pub use derived::*;
 pub use discrete::*;
 pub use gamma::*;
-pub use keys::{clone, key_data, key_impl, wrap_key_data};
+pub use keys::{RandomKey, clone, key_data, key_impl, wrap_key_data};
 pub use prng::PrngImpl;
-
-use std::borrow::Borrow;
 
 use keys::{Kind, check_key, join_pairs, key_at, pairs};
 
@@ -117,7 +115,7 @@ fn seeded(seed: &Array, kind: Kind) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn split(key: impl Borrow<Array>, num: impl IntoShape) -> Array {
+pub fn split(key: impl RandomKey, num: impl IntoShape) -> Array {
     let key = key.borrow();
     or_failed(
         || key.clone(),
@@ -139,7 +137,7 @@ pub fn split(key: impl Borrow<Array>, num: impl IntoShape) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn split_n<const N: usize>(key: impl Borrow<Array>) -> [Array; N] {
+pub fn split_n<const N: usize>(key: impl RandomKey) -> [Array; N] {
     let keys = split(key, N);
     std::array::from_fn(|i| keys.get(i))
 }
@@ -155,7 +153,7 @@ pub fn split_n<const N: usize>(key: impl Borrow<Array>) -> [Array; N] {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn fold_in(key: impl Borrow<Array>, data: impl ArrayLike) -> Array {
+pub fn fold_in(key: impl RandomKey, data: impl ArrayLike) -> Array {
     let key = key.borrow();
     let data = data.into_array();
     or_failed(
@@ -193,7 +191,7 @@ pub fn fold_in(key: impl Borrow<Array>, data: impl ArrayLike) -> Array {
 
 /// Uniformly random bits, as unsigned integers of 32 bits.
 #[track_caller]
-pub fn bits(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+pub fn bits(key: impl RandomKey, shape: impl IntoShape) -> Array {
     let key = key.borrow();
     bits_dtype(key, shape, DType::U32)
 }
@@ -202,7 +200,7 @@ pub fn bits(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
 ///
 /// Fails for any other dtype.
 #[track_caller]
-pub fn bits_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn bits_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
     sample("bits", key, shape, dtype, |shape| {
         if !dtype.is_integer() || dtype.is_signed() || dtype.is_narrow() {

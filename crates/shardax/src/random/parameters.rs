@@ -6,7 +6,7 @@ macro_rules! parameter_samplers {
         $(#[$doc])*
         /// Parameters broadcast to the shape. Float32.
         #[track_caller]
-        pub fn $name(key: impl Borrow<Array>, $($p: impl ArrayLike,)* shape: impl IntoShape) -> Array {
+        pub fn $name(key: impl RandomKey, $($p: impl ArrayLike,)* shape: impl IntoShape) -> Array {
             $name_dtype(key, $($p,)* shape, $crate::default_dtype::float())
         }
 
@@ -14,7 +14,7 @@ macro_rules! parameter_samplers {
         /// Parameters broadcast to the shape. Fails for a dtype that is not floating point.
         #[track_caller]
         pub fn $name_dtype(
-            key: impl Borrow<Array>,
+            key: impl RandomKey,
             $($p: impl ArrayLike,)*
             shape: impl IntoShape,
             dtype: DType,

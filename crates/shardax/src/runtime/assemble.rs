@@ -10,6 +10,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{AtCaller, Error, Result, err};
 use crate::runtime::layouts;
+use crate::shape::IntoSizes;
 use crate::sharding::device::{Device, client};
 use crate::sharding::{Index, Sharding};
 
@@ -33,12 +34,12 @@ use crate::sharding::{Index, Sharding};
 /// its index or from `dtype`.
 #[track_caller]
 pub fn make_array_from_callback(
-    shape: impl AsRef<[usize]>,
+    shape: impl IntoSizes,
     dtype: DType,
     sharding: impl Into<Sharding>,
     mut part: impl FnMut(&Index) -> Result<Array>,
 ) -> Result<Array> {
-    from_callback(Aval::new(dtype, shape.as_ref()), sharding.into(), &mut part).at_caller()
+    from_callback(Aval::new(dtype, shape.into_sizes()), sharding.into(), &mut part).at_caller()
 }
 
 fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) -> Result<Array>) -> Result<Array> {
@@ -97,11 +98,11 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
 /// does not have the shape that the sharding requires for `shape`, or if the dtypes differ.
 #[track_caller]
 pub fn make_array_from_single_device_arrays(
-    shape: impl AsRef<[usize]>,
+    shape: impl IntoSizes,
     sharding: impl Into<Sharding>,
     parts: &[Array],
 ) -> Result<Array> {
-    from_parts(shape.as_ref(), sharding.into(), parts).at_caller()
+    from_parts(&shape.into_sizes(), sharding.into(), parts).at_caller()
 }
 
 fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Array> {

@@ -32,6 +32,23 @@ pub(crate) fn any_explicit() -> bool {
     EXPLICIT.load(Ordering::Relaxed)
 }
 
+/// An axis of a mesh: its name and its size.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an axis of a mesh",
+    label = "not a name with a size",
+    note = "each axis is its name with its size, a `usize`: `make_mesh([(\"data\", 2), (\"model\", 4)])`"
+)]
+pub trait MeshAxis {
+    /// Returns the name and the size.
+    fn into_axis(self) -> (AxisName, usize);
+}
+
+impl<N: Into<AxisName>> MeshAxis for (N, usize) {
+    fn into_axis(self) -> (AxisName, usize) {
+        (self.0.into(), self.1)
+    }
+}
+
 #[derive(PartialEq, Eq, Hash)]
 struct Inner {
     axes: Vec<(AxisName, usize)>,
@@ -41,8 +58,8 @@ struct Inner {
 
 impl AbstractMesh {
     /// Creates a mesh with these axes, major first, all of type `Auto`.
-    pub fn new<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Self {
-        let axes: Vec<_> = axes.into_iter().map(|(n, s)| (n.into(), s)).collect();
+    pub fn new(axes: impl IntoIterator<Item = impl MeshAxis>) -> Self {
+        let axes: Vec<_> = axes.into_iter().map(MeshAxis::into_axis).collect();
         let types = vec![AxisType::Auto; axes.len()];
         AbstractMesh::of(axes, types)
     }

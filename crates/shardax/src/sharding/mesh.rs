@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::abstract_mesh::{AbstractMesh, write_mesh};
+use super::abstract_mesh::{AbstractMesh, MeshAxis, write_mesh};
 use super::device::{Device, devices};
 use super::mesh_utils::{MeshOptions, create_device_mesh};
 use crate::error::{AtCaller, Result, err};
@@ -67,8 +67,8 @@ impl Mesh {
     /// Fails if an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number of
     /// devices.
     #[track_caller]
-    pub fn new<N: Into<AxisName>>(devices: Vec<Device>, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Self> {
-        Mesh::of(devices, axes.into_iter().map(|(n, s)| (n.into(), s)).collect()).at_caller()
+    pub fn new(devices: Vec<Device>, axes: impl IntoIterator<Item = impl MeshAxis>) -> Result<Self> {
+        Mesh::of(devices, axes.into_iter().map(MeshAxis::into_axis).collect()).at_caller()
     }
 
     fn of(devices: Vec<Device>, axes: Vec<(AxisName, usize)>) -> Result<Self> {
@@ -352,8 +352,8 @@ pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: Axis
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn make_mesh<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
-    mesh_of_first_devices(axes.into_iter().map(|(n, s)| (n.into(), s)).collect()).at_caller()
+pub fn make_mesh(axes: impl IntoIterator<Item = impl MeshAxis>) -> Result<Mesh> {
+    mesh_of_first_devices(axes.into_iter().map(MeshAxis::into_axis).collect()).at_caller()
 }
 
 fn mesh_of_first_devices(axes: Vec<(AxisName, usize)>) -> Result<Mesh> {

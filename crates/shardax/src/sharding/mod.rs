@@ -16,7 +16,7 @@ mod topology;
 pub(crate) mod typed;
 pub(crate) mod visualize;
 
-pub use abstract_mesh::AbstractMesh;
+pub use abstract_mesh::{AbstractMesh, MeshAxis};
 pub use context::{IntoMesh, MeshArg, MeshGuard, get_abstract_mesh, get_mesh, manual_axes};
 pub use device::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use layout::{AutoLayout, Format, Layout, LayoutOptions};

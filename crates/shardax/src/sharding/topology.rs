@@ -5,6 +5,7 @@ use std::fmt;
 use shardax_pjrt as pjrt;
 pub use shardax_pjrt::{GpuSpec, GpuTopology, TpuTopology};
 
+use super::abstract_mesh::MeshAxis;
 use super::device::Device;
 use super::mesh::Mesh;
 use super::mesh_utils::{self, MeshOptions};
@@ -76,8 +77,8 @@ impl Topology {
     ///
     /// Fails if the product of the sizes is not the number of devices.
     #[track_caller]
-    pub fn mesh<N: Into<AxisName>>(&self, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
-        let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
+    pub fn mesh(&self, axes: impl IntoIterator<Item = impl MeshAxis>) -> Result<Mesh> {
+        let axes: Vec<(AxisName, usize)> = axes.into_iter().map(MeshAxis::into_axis).collect();
         self.ordered(&axes.iter().map(|(_, size)| *size).collect::<Vec<_>>())
             .and_then(|devices| Mesh::new(devices, axes))
             .at_caller()

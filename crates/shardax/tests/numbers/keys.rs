@@ -1,9 +1,8 @@
 //! Random keys as values: what moves, maps over and compares them, with JAX's results (0.10.2).
 
-use std::borrow::Borrow;
-
 use shardax::control_flow::{cond, fori_loop, map, scan, scan_n, switch, while_loop};
 use shardax::prelude::*;
+use shardax::random::RandomKey;
 use shardax::{lax, make_program, numpy as np};
 
 use super::common::quick::setup;
@@ -12,7 +11,7 @@ use super::common::quick::setup;
 const WORDS: [[u32; 2]; 4] =
     [[1832780943, 270669613], [64467757, 2916123636], [2465931498, 255383827], [3134548294, 894150801]];
 
-fn words(keys: impl Borrow<Array>) -> Vec<u32> {
+fn words(keys: impl RandomKey) -> Vec<u32> {
     random::key_data(keys).to_vec().expect("the words of keys")
 }
 

@@ -113,6 +113,7 @@ macro_rules! methods_without_arguments {
         #[doc(hidden)]
         impl Array {
             $(
+                #[allow(clippy::len_without_is_empty)]
                 pub fn $name(&self) -> Array
                 where
                     for<'a> &'a Operator: $trait,
@@ -128,8 +129,23 @@ methods! {
     powi Powi "`Array` has no method `powi`: write `x.pow(2)`";
     powf Powf "`Array` has no method `powf`: write `x.pow(0.5)`";
     softmax Softmax "`Array` has no method `softmax`: write `nn::softmax(&x, axes)`";
+    log_softmax LogSoftmax "`Array` has no method `log_softmax`: write `nn::log_softmax(&x, axes)`";
     unsqueeze Unsqueeze "`Array` has no method `unsqueeze`: write `x.expand_dims(axis)`";
     permute Permute "`Array` has no method `permute`: write `x.transpose([1, 0])`";
+    mm Mm "`Array` has no method `mm`: write `x.matmul(&y)`";
+    bmm Bmm "`Array` has no method `bmm`: write `x.matmul(&y)`, which also multiplies batches";
+    to_dtype ToDtype "`Array` has no method `to_dtype`: write `x.astype(DType::F32)`";
+    slice Slice "`Array` has no method `slice`: write `x.get((.., 1..3))`, or `x.get(s![..; 2])` for steps";
+    narrow Narrow "`Array` has no method `narrow`: write `x.get((.., start..start + length))`";
+    select Select "`Array` has no method `select`: write `x.get(i)`, or `x.get((.., i))` for another axis";
+    index_select IndexSelect "`Array` has no method `index_select`: write `x.take(indices, axis)`";
+    index_axis IndexAxis "`Array` has no method `index_axis`: write `x.get(i)`, or `x.get((.., i))` for another axis";
+    sum_axis SumAxis "`Array` has no method `sum_axis`: write `x.sum(axis)`";
+    mean_axis MeanAxis "`Array` has no method `mean_axis`: write `x.mean(axis)`";
+    masked_fill MaskedFill "`Array` has no method `masked_fill`: write `where_(mask, value, &x)`";
+    mapv Mapv "`Array` has no method `mapv`: write the operations on the array, such as `x.exp() + 1`; they apply to each element";
+    broadcast_as BroadcastAs "`Array` has no method `broadcast_as`: write `x.broadcast_to(shape)`";
+    into_shape IntoShapeMethod "`Array` has no method `into_shape`: write `x.reshape(shape)`";
 }
 
 methods_without_arguments! {
@@ -137,6 +153,17 @@ methods_without_arguments! {
     relu Relu "`Array` has no method `relu`: write `nn::relu(&x)`";
     sigmoid Sigmoid "`Array` has no method `sigmoid`: write `nn::sigmoid(&x)`";
     gelu Gelu "`Array` has no method `gelu`: write `nn::gelu(&x)`";
-    detach Detach "`Array` has no method `detach`: write `stop_gradient(&x)`";
+    detach Detach "`Array` has no method `detach`: write `stop_gradient(x)`";
     backward Backward "`Array` has no method `backward`: write the loss as a function and differentiate it: `grad(loss).call(w)?`";
+    dims Dims "`Array` has no method `dims`: write `x.shape()`";
+    len Len "`Array` has no method `len`: write `x.shape()[0]` for the number of rows, or `x.size()` for the number of elements";
+    numel Numel "`Array` has no method `numel`: write `x.size()`";
+    sum_all SumAll "`Array` has no method `sum_all`: write `x.sum(..)`";
+    mean_all MeanAll "`Array` has no method `mean_all`: write `x.mean(..)`";
+    to_vec1 ToVec1 "`Array` has no method `to_vec1`: write `x.to_vec::<f32>()?`";
+    to_vec2 ToVec2 "`Array` has no method `to_vec2`: write `x.to_vec::<f32>()?`, whose rows are `chunks(x.shape()[1])`";
+    to_scalar ToScalar "`Array` has no method `to_scalar`: write `x.item::<f32>()?`";
+    tolist Tolist "`Array` has no method `tolist`: write `x.to_vec::<f32>()?`";
+    numpy Numpy "`Array` has no method `numpy`: write `x.to_vec::<f32>()?`, or `x.view::<f32>()?` without a copy";
+    contiguous Contiguous "`Array` has no method `contiguous`: arrays need none, because XLA chooses their layouts";
 }

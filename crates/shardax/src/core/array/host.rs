@@ -18,6 +18,13 @@ use crate::transfer_guard::{self, Direction};
 use super::{Array, Concrete, Literal};
 
 /// A host value that [`array()`] accepts: a number, or nested arrays, slices or `Vec`s of numbers.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not data that `array` accepts",
+    label = "not a number or a list of numbers",
+    note = "numbers, nested arrays, slices and `Vec`s are accepted; collect an iterator: `array(numbers.collect::<Vec<f32>>())`",
+    note = "numbers are `f32`, `f64`, `i32`, `i64`, `bool` and the other element types; convert `usize` to `i32` or `i64`",
+    note = "arrays are joined by `stack([x, y], 0)` and `concatenate([x, y], 0)`"
+)]
 pub trait IntoHostArray {
     /// The type of the numbers.
     type Element: Element;

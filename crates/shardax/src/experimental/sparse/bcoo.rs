@@ -12,6 +12,7 @@ use crate::ops::numpy::options::options;
 use crate::ops::numpy::{NonzeroOptions, count_nonzero, filled, iinfo, size_or_count, stack, where_};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
+use crate::shape::IntoSizes;
 
 /// A sparse array in coordinate format: the stored elements and their indices.
 ///
@@ -103,8 +104,8 @@ impl BCOO {
     ///
     /// Fails for indices that are not a matrix of integers, and for data whose shape does not fit.
     #[track_caller]
-    pub fn new(data: impl ArrayLike, indices: impl ArrayLike, shape: impl AsRef<[usize]>) -> Result<BCOO> {
-        let array = BCOO { data: data.into_array(), indices: indices.into_array(), shape: shape.as_ref().to_vec() };
+    pub fn new(data: impl ArrayLike, indices: impl ArrayLike, shape: impl IntoSizes) -> Result<BCOO> {
+        let array = BCOO { data: data.into_array(), indices: indices.into_array(), shape: shape.into_sizes() };
         array.check().at_caller()?;
         Ok(array)
     }

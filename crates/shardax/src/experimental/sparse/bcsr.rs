@@ -10,6 +10,7 @@ use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::stack;
 use crate::ops::operators::ArrayLike;
+use crate::shape::IntoSizes;
 
 /// A sparse matrix in the format of compressed rows: row `i` holds the elements `indptr[i]..indptr[i + 1]`, and `indices`
 /// are their columns.
@@ -43,13 +44,13 @@ impl BCSR {
         data: impl ArrayLike,
         indices: impl ArrayLike,
         indptr: impl ArrayLike,
-        shape: impl AsRef<[usize]>,
+        shape: impl IntoSizes,
     ) -> Result<BCSR> {
         let matrix = BCSR {
             data: data.into_array(),
             indices: indices.into_array(),
             indptr: indptr.into_array(),
-            shape: shape.as_ref().to_vec(),
+            shape: shape.into_sizes(),
         };
         matrix.check().at_caller()?;
         Ok(matrix)

@@ -20,6 +20,29 @@ use crate::ops::primitive::while_loop::While;
 use crate::ops::promotion::convert;
 use crate::source;
 
+/// What the condition of a loop returns: an array with one `bool`, or a `Result` of one.
+#[diagnostic::on_unimplemented(
+    message = "the condition of the loop returns `{Self}`, not an array",
+    label = "not an array with one `bool`",
+    note = "compare arrays by their methods, `i.less(10)`; a number of the carry is an array if it begins as `array(0)`"
+)]
+pub trait IntoPredicate {
+    /// Returns the array, or the function's error.
+    fn into_predicate(self) -> Result<Array>;
+}
+
+impl IntoPredicate for Array {
+    fn into_predicate(self) -> Result<Array> {
+        Ok(self)
+    }
+}
+
+impl IntoPredicate for Result<Array> {
+    fn into_predicate(self) -> Result<Array> {
+        self
+    }
+}
+
 /// Applies `body_fun` to the carry while `cond_fun(carry)`, a boolean scalar, is true.
 ///
 /// The number of steps can depend on the data, so only forward-mode differentiation works. For reverse mode, use
@@ -38,7 +61,7 @@ use crate::source;
 pub fn while_loop<C, P, R>(cond_fun: impl Fn(C) -> P, body_fun: impl Fn(C) -> R, init: C) -> Result<C>
 where
     C: Tree,
-    P: IntoOutput<Output = Array>,
+    P: IntoPredicate,
     R: IntoOutput<Output = C>,
 {
     let location = Location::caller();
@@ -46,7 +69,7 @@ where
     let init = Flat::from_arguments(&init);
     run_while(
         &Carry::new("while_loop", &init.def),
-        &|carry: &Flat| Ok(Flat::of(&cond_fun(carry.build()?).into_output()?)),
+        &|carry: &Flat| Ok(Flat::of(&cond_fun(carry.build()?).into_predicate()?)),
         &|carry: &Flat| Ok(Flat::of(&body_fun(carry.build()?).into_output()?)),
         &init,
         location,

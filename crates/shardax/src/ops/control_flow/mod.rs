@@ -23,7 +23,7 @@ pub use custom_vjp_logs::LoggingBwd;
 pub use custom_vjp_remat::{RematRules, RematVjp};
 pub use custom_vmap::{CustomVmap, IntoBatched, SequentialVmap, custom_vmap, sequential_vmap};
 pub use linear_solve::{MatVec, TransposeSolve, custom_linear_solve, custom_root};
-pub use loops::{fori_loop, while_loop};
+pub use loops::{IntoPredicate, fori_loop, while_loop};
 pub(crate) use scan::each;
 pub use scan::{AssociativeScanOptions, ScanOptions, associative_scan, map, scan, scan_n};
 pub use symbolic_zeros::{CustomVjpPrimal, JvpRule, SymbolicJvp, SymbolicVjp, VjpRules, WithZeros};

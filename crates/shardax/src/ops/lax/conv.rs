@@ -13,6 +13,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::conv::{ConvGeneralDilated, Spec};
 use crate::ops::primitive::window::WindowDim;
 use crate::precision::{self, Precision};
+use crate::shape::IntoSizes;
 
 /// The padding of a convolution's or a pooling's operand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -109,14 +110,14 @@ impl ConvOptions {
     }
 
     /// The distance between the input's elements in each spatial dimension, filled with zeros. Default 1.
-    pub fn lhs_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
-        self.lhs_dilation = Some(dilation.as_ref().into());
+    pub fn lhs_dilation(mut self, dilation: impl IntoSizes) -> Self {
+        self.lhs_dilation = Some(dilation.into_sizes());
         self
     }
 
     /// The distance between the kernel's elements in each spatial dimension. Default 1.
-    pub fn rhs_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
-        self.rhs_dilation = Some(dilation.as_ref().into());
+    pub fn rhs_dilation(mut self, dilation: impl IntoSizes) -> Self {
+        self.rhs_dilation = Some(dilation.into_sizes());
         self
     }
 
@@ -303,12 +304,12 @@ pub(crate) fn extent(n: usize, by: usize) -> usize {
 pub fn conv_general_dilated(
     lhs: impl ArrayLike,
     rhs: impl ArrayLike,
-    window_strides: impl AsRef<[usize]>,
+    window_strides: impl IntoSizes,
     padding: impl Into<Padding>,
     options: ConvOptions,
 ) -> Array {
     let (lhs, rhs) = (lhs.into_array(), rhs.into_array());
-    let primitive = options.primitive(&lhs, &rhs, window_strides.as_ref(), &padding.into());
+    let primitive = options.primitive(&lhs, &rhs, &window_strides.into_sizes(), &padding.into());
     match primitive {
         Ok(conv) => conv.apply(&lhs, &rhs),
         Err(error) => Array::from_result(Err(error), &lhs),
@@ -328,7 +329,7 @@ pub fn conv_general_dilated(
 pub fn conv(
     lhs: impl ArrayLike,
     rhs: impl ArrayLike,
-    window_strides: impl AsRef<[usize]>,
+    window_strides: impl IntoSizes,
     padding: impl Into<Padding>,
 ) -> Array {
     conv_general_dilated(lhs, rhs, window_strides, padding, ConvOptions::new())
@@ -360,12 +361,12 @@ fn transposed_padding(k: i64, s: i64, is_same: bool) -> (i64, i64) {
 pub fn conv_transpose(
     lhs: impl ArrayLike,
     rhs: impl ArrayLike,
-    strides: impl AsRef<[usize]>,
+    strides: impl IntoSizes,
     padding: impl Into<Padding>,
     mut options: ConvOptions,
 ) -> Array {
     let (lhs, rhs) = (lhs.into_array(), rhs.into_array());
-    let strides = strides.as_ref();
+    let strides = &strides.into_sizes();
     let spatial = lhs.ndim().saturating_sub(2);
     if options.layout.is_none() {
         options = options.channels_last(spatial);

@@ -9,6 +9,7 @@ use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax::{self, Precision};
 use crate::ops::operators::ArrayLike;
 use crate::ops::promotion::convert;
+use crate::shape::IntoSizes;
 
 /// Extracts the elements under a window of this shape at each position, as features. `NCHW` inputs with `C` features result in
 /// `C · product of filter_shape` features, grouped by input feature. The options are
@@ -28,12 +29,12 @@ use crate::ops::promotion::convert;
 #[track_caller]
 pub fn conv_general_dilated_patches(
     lhs: impl ArrayLike,
-    filter_shape: impl AsRef<[usize]>,
-    window_strides: impl AsRef<[usize]>,
+    filter_shape: impl IntoSizes,
+    window_strides: impl IntoSizes,
     padding: impl Into<Padding>,
     options: ConvOptions,
 ) -> Array {
-    let (lhs, filter) = (lhs.into_array(), filter_shape.as_ref());
+    let (lhs, filter) = (lhs.into_array(), &filter_shape.into_sizes());
     or_failed(&lhs, || {
         lhs.check()?;
         if lhs.ndim() != filter.len() + 2 {
@@ -54,13 +55,13 @@ pub fn conv_general_dilated_patches(
         // A convolution with one kernel per window element, which selects this element. Every input feature uses the same kernels.
         let selectors = convert(&eye_offset_dtype(elements, elements, 0, DType::F32), lhs.dtype(), false);
         let selectors = selectors.expand_dims(0).broadcast_to([channels, elements, elements]);
-        let kernel = lax::reshape(&selectors, &[&[channels * elements, 1], filter].concat());
+        let kernel = lax::reshape(&selectors, &[&[channels * elements, 1], filter.as_slice()].concat());
         let places: Vec<i32> = rhs_spec.iter().map(|&d| d as i32).collect();
         let mut order = vec![0; places.len()];
         places.iter().enumerate().for_each(|(i, &d)| order[d as usize] = i);
         let kernel = lax::transpose(&kernel, &order);
         let options = options.clone().feature_group_count(channels).precise(Precision::Highest);
-        Ok(conv_general_dilated(&lhs, kernel, window_strides.as_ref(), padding, options))
+        Ok(conv_general_dilated(&lhs, kernel, &window_strides.into_sizes(), padding, options))
     })
 }
 

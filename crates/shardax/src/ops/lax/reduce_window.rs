@@ -6,6 +6,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
 use crate::ops::primitive::reduce_window::ReduceWindow;
 use crate::ops::primitive::window::WindowDim;
+use crate::shape::IntoSizes;
 
 use super::conv::{Padding, extent};
 
@@ -36,9 +37,9 @@ impl<const N: usize> From<[usize; N]> for Window {
 
 impl Window {
     /// Creates a window of these sizes, with stride 1 and no padding.
-    pub fn new(dimensions: impl AsRef<[usize]>) -> Self {
+    pub fn new(dimensions: impl IntoSizes) -> Self {
         Window {
-            dimensions: dimensions.as_ref().into(),
+            dimensions: dimensions.into_sizes(),
             strides: None,
             padding: Padding::Valid,
             base_dilation: None,
@@ -47,8 +48,8 @@ impl Window {
     }
 
     /// The strides. Default 1.
-    pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
-        self.strides = Some(strides.as_ref().into());
+    pub fn strides(mut self, strides: impl IntoSizes) -> Self {
+        self.strides = Some(strides.into_sizes_of(self.dimensions.len()));
         self
     }
 
@@ -59,14 +60,14 @@ impl Window {
     }
 
     /// The distance between the operand's elements. Default 1.
-    pub fn base_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
-        self.base_dilation = Some(dilation.as_ref().into());
+    pub fn base_dilation(mut self, dilation: impl IntoSizes) -> Self {
+        self.base_dilation = Some(dilation.into_sizes_of(self.dimensions.len()));
         self
     }
 
     /// The distance between the window's elements. Default 1.
-    pub fn window_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
-        self.window_dilation = Some(dilation.as_ref().into());
+    pub fn window_dilation(mut self, dilation: impl IntoSizes) -> Self {
+        self.window_dilation = Some(dilation.into_sizes_of(self.dimensions.len()));
         self
     }
 

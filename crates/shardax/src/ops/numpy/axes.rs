@@ -99,7 +99,8 @@ impl Over {
     message = "`{Self}` does not name axes to reduce",
     label = "not axes",
     note = "write `..` for all axes, a number for one, such as `0` or `-1`, or several: `[0, 1]`",
-    note = "options are set on `over(axes)`: `x.sum(over(1).keepdims(true))`"
+    note = "options are set on `over(axes)`: `x.sum(over(1).keepdims(true))`",
+    note = "the larger and the smaller of two arrays or numbers are `maximum(&x, 0.0)` and `minimum(&x, &y)`"
 )]
 pub trait IntoReduction {
     /// Returns the axes with options.

@@ -126,7 +126,8 @@ pub fn arange(range: impl IntoRange) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn arange_step(range: impl IntoRange, step: f64) -> Array {
+pub fn arange_step(range: impl IntoRange, step: impl Into<f64>) -> Array {
+    let step = step.into();
     let NumberRange { start, end, dtype } = range.into_range();
     let n = match check_range(start, end, dtype).and_then(|()| range_length(start, end, step)) {
         Ok(n) => n,
