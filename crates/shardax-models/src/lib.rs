@@ -34,6 +34,7 @@ mod pytorch;
 mod quantized;
 mod ranks;
 mod sampling;
+mod shardings;
 #[cfg(feature = "text")]
 pub mod text;
 

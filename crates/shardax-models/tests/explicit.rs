@@ -5,10 +5,13 @@
 mod quick;
 
 use quick::QUICK;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
-use shardax_models::{Decoder, DecoderConfig, LoadOptions, Pretrained, QkNorm};
+use shardax_models::{
+    Bert, BertOptions, Clip, Config, Deberta, Decoder, DecoderConfig, EncoderDecoder, GenerateOptions, LoadOptions,
+    ModernBert, Pretrained, QkNorm, Siglip, Vit,
+};
 use shardax_nn::prelude::*;
 
 type State = Optimizer<Decoder>;
@@ -72,48 +75,239 @@ fn layers_in_a_scan_with_checkpoints() -> Result<()> {
     check(&DecoderConfig { scan_layers: true, checkpoint, qk_norm: QkNorm::Head, ..DecoderConfig::new(32, 2, 16, 4) })
 }
 
-/// Families with other blocks than Llama's, over devices that split rows, experts, heads and MLPs.
-#[test]
-fn families_over_eight_devices_have_the_logits_of_one() -> Result<()> {
+/// A model of any class, the arrays that a test calls it with, and the expected results.
+struct Case {
+    split_arrays: usize,
+    results: Vec<(Array, Array)>,
+}
+
+/// Loads the model of a folder by these rules, and computes its results for inputs whose rows are split.
+fn sharded<M: Pretrained + Clone>(
+    folder: &Path,
+    rules: &Rules,
+    compute: impl Fn(&M, &dyn Fn(&str) -> Result<Array>) -> Result<Vec<(&'static str, Array)>>,
+) -> Result<Case> {
+    let case = Weights::open(folder.join("case.safetensors"))?;
+    let model = M::from_pretrained_with(folder, &LoadOptions::new().rules(rules))?;
+    let is_split = |leaf: &Array| leaf.sharding().is_ok_and(|sharding| !sharding.is_fully_replicated());
+    let split_arrays = tree::leaves(&model).iter().filter(|leaf| is_split(leaf)).count();
+    let input = |name: &str| -> Result<Array> {
+        let x = case.get(name)?;
+        // A batch that the devices do not divide is replicated. Texts are padded, so that all devices have some positions.
+        let parts = |name: &str| rules.axis(name).ok().flatten().and_then(|axis| rules.mesh()?.axis_size(axis));
+        let (rows, positions) = (parts("batch").unwrap_or(1), parts("length").unwrap_or(1));
+        let (x, length) = match x.shape() {
+            &[_, length] => {
+                let missing = length.next_multiple_of(positions) - length;
+                (pad(&x, [(0, 0), (0, missing)], PadMode::Constant(0.0)), Some("length"))
+            }
+            _ => (x, None),
+        };
+        let batch = Some("batch").filter(|_| x.shape()[0].is_multiple_of(rows));
+        match rules.sharding([batch, length]) {
+            Some(sharding) => device_put(&x, &sharding),
+            None => Ok(x),
+        }
+    };
+    let results = compute(&model, &input)?;
+    let compared = |(name, have): (_, Array)| -> Result<(Array, Array)> {
+        let want = case.get(name)?;
+        // The results of the padding are not compared.
+        let have = Array::from_vec(have.to_vec::<f32>()?, have.shape())?;
+        Ok((have.get((.., ..want.shape()[1])), want))
+    };
+    let results = results.into_iter().map(compared).collect::<Result<_>>()?;
+    Ok(Case { split_arrays, results })
+}
+
+fn sharded_decoder(folder: &Path, rules: &Rules) -> Result<Case> {
+    sharded(folder, rules, |model: &Decoder, input| {
+        let forward = jit(|model: Decoder, tokens: Array| model.forward(tokens));
+        Ok(vec![("logits", forward.call((model, input("input_ids")?))?)])
+    })
+}
+
+/// Loads and computes the model in a folder, by the class that reads its configuration.
+fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
+    let config = Config::open(folder)?;
+    let masked =
+        |input: &dyn Fn(&str) -> Result<Array>| Ok::<_, Error>((input("input_ids")?, input("attention_mask")?));
+    if Vit::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &Vit, input| {
+            let forward = jit(|model: Vit, images: Array| model.forward(images));
+            let (images, logits) = match input("pixel_values") {
+                Ok(images) => (images, "logits"),
+                Err(_) => (input("pixel_values_1")?, "logits_1"),
+            };
+            Ok(vec![(logits, forward.call((model, images))?)])
+        });
+    }
+    if Clip::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &Clip, input| {
+            let forward = jit(|model: Clip, tokens: Array, images: Array| model.forward(tokens, images));
+            let logits = forward.call((model, input("input_ids")?, input("pixel_values")?))?;
+            Ok(vec![("logits_per_image", logits)])
+        });
+    }
+    if Siglip::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &Siglip, input| {
+            let forward = jit(|model: Siglip, tokens: Array, images: Array| model.forward(tokens, images));
+            let logits = forward.call((model, input("input_ids")?, input("pixel_values")?))?;
+            Ok(vec![("logits_per_image", logits)])
+        });
+    }
+    if EncoderDecoder::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &EncoderDecoder, input| {
+            let forward = jit(|model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array| {
+                let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
+                model.forward(inputs, targets, &options)
+            });
+            let inputs = match input("input_features") {
+                Ok(features) => features.transpose([0, 2, 1]),
+                Err(_) => input("input_ids")?,
+            };
+            let arguments = (model, inputs, input("attention_mask").ok(), input("decoder_input_ids")?);
+            Ok(vec![("logits", forward.call(arguments)?)])
+        });
+    }
+    if Bert::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &Bert, input| {
+            let forward = jit(|model: Bert, tokens: Array, mask: Array, kinds: Option<Array>| {
+                let options = BertOptions::new().attention_mask(mask);
+                model.forward(tokens, &kinds.into_iter().fold(options, BertOptions::token_type_ids))
+            });
+            let (tokens, mask) = masked(input)?;
+            Ok(vec![("logits", forward.call((model, tokens, mask, input("token_type_ids").ok()))?)])
+        });
+    }
+    if ModernBert::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &ModernBert, input| {
+            let forward = jit(|model: ModernBert, tokens: Array, mask: Array| {
+                model.forward(tokens, &BertOptions::new().attention_mask(mask))
+            });
+            let (tokens, mask) = masked(input)?;
+            Ok(vec![("logits", forward.call((model, tokens, mask))?)])
+        });
+    }
+    if Deberta::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &Deberta, input| {
+            let forward = jit(|model: Deberta, tokens: Array, mask: Array| {
+                model.forward(tokens, &BertOptions::new().attention_mask(mask))
+            });
+            let (tokens, mask) = masked(input)?;
+            Ok(vec![("logits", forward.call((model, tokens, mask))?)])
+        });
+    }
+    sharded_decoder(folder, rules)
+}
+
+/// The folders of models, in order.
+fn folders() -> Result<Vec<PathBuf>> {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let entries = std::fs::read_dir(golden).expect("the folder of models");
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    // Adapters, and models whose files or pooling other tests read, have no logits of a class of models.
+    folders.retain(|folder| {
+        let has = |name: &str| folder.join(name).is_file();
+        has("config.json") && has("case.safetensors") && !has("modules.json")
+    });
+    folders.sort();
+    Ok(folders)
+}
+
+/// Models whose results differ for texts with more padding: rotary positions that are scaled by the length, and DeBERTa's
+/// results for padding, which sees all tokens alike.
+const DEPEND_ON_LENGTH: [&str; 3] = ["dynamic", "deberta_v2", "deberta_v2_tokens"];
+
+/// Loads every model by these rules and compares its results with the results of one device. In CI each `every`-th model is
+/// compared, elsewhere fewer, and with `SHARDAX_TEST_MODELS` all whose names contain its value.
+///
+/// A model is only rejected if the mesh does not divide its heads or its MLPs; the message names the array.
+fn compare_all(rules: &Rules, every: usize) -> Result<()> {
+    let only = std::env::var("SHARDAX_TEST_MODELS").ok();
+    let every = if only.is_some() { 1 } else { every * quick::outside_of_ci(6) };
+    let (mut failures, mut compared, mut rejected) = (Vec::new(), 0, Vec::new());
+    for folder in folders()?.into_iter().step_by(every) {
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        if only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+            continue;
+        }
+        let case = match sharded_model(&folder, rules) {
+            Ok(case) => case,
+            Err(error) if error.kind() == ErrorKind::Indivisible && error.message().starts_with('`') => {
+                rejected.push(name);
+                continue;
+            }
+            Err(error) => {
+                failures.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        compared += 1;
+        if case.split_arrays < 4 {
+            failures.push(format!("{name}: the rules split {} arrays", case.split_arrays));
+        }
+        if rules.axis("length")?.is_some() && DEPEND_ON_LENGTH.contains(&name.as_str()) {
+            continue;
+        }
+        for (have, want) in case.results {
+            if !allclose(&have, &want, 1e-4, 1e-4)? {
+                failures.push(format!("{name}: {}", (have - &want).abs().max(..).item::<f32>()?));
+            }
+        }
+    }
+    println!("{compared} compared, {} rejected: {}", rejected.len(), rejected.join(", "));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+fn setup() -> Result<()> {
     shardax::config::set_num_cpu_devices(8)?;
     shardax::config::set_compiler_options(QUICK);
+    Ok(())
+}
+
+/// Every model that there are files of, over devices that split rows, experts, heads and MLPs.
+#[test]
+fn families_over_eight_devices_have_the_logits_of_one() -> Result<()> {
+    setup()?;
     let mesh = make_mesh([("data", 2), ("expert", 2), ("model", 2)])?;
     let rules = [("batch", "data"), ("expert", "expert"), ("heads", "model"), ("mlp", "model")];
-    let options = LoadOptions::new().rules(&Rules::new(&mesh, rules));
-    let forward = jit(|model: Decoder, tokens: Array| model.forward(tokens));
-    for name in [
-        "olmo2",
-        "cohere2",
-        "glm4",
-        "gpt_neox",
-        "falcon_new",
-        "gptj",
-        "granite",
-        "smollm3",
-        "starcoder2",
-        "mixtral",
-        "qwen2_moe",
-        "olmoe",
-        "glm4_moe",
-        "granitemoe",
-        "gpt_oss",
-        "deepseek_v3",
-        "deepseek_v2",
-        "opt",
-        "bloom",
-        "mpt",
-    ] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-        let case = Weights::open(folder.join("case.safetensors"))?;
-        let model = Decoder::from_pretrained_with(&folder, &options)?;
-        let split = tree::leaves(&model)
-            .iter()
-            .filter(|leaf| leaf.sharding().is_ok_and(|sharding| !sharding.is_fully_replicated()))
-            .count();
-        assert!(split > 4, "{name}: {split} arrays are split");
-        let tokens = device_put(&case.get("input_ids")?, &NamedSharding::new(&mesh, P!["data"]))?;
-        let (have, want) = (forward.call((&model, tokens))?, case.get("logits")?);
-        assert!(allclose(&have, &want, 1e-4, 1e-4)?, "{name}: {}", (have - &want).abs().max(..).item::<f32>()?);
+    compare_all(&Rules::new(&mesh, rules), 1)
+}
+
+/// More devices than the models have heads of keys.
+#[test]
+fn families_over_two_by_four_devices_have_the_logits_of_one() -> Result<()> {
+    setup()?;
+    let mesh = make_mesh([("data", 2), ("model", 4)])?;
+    let rules = [("batch", "data"), ("heads", "model"), ("mlp", "model")];
+    compare_all(&Rules::new(&mesh, rules), 4)
+}
+
+/// Texts whose positions are split too.
+#[test]
+fn families_over_split_positions_have_the_logits_of_one() -> Result<()> {
+    setup()?;
+    let mesh = make_mesh([("sequence", 4), ("expert", 2)])?;
+    let rules = [("length", "sequence"), ("expert", "expert"), ("mlp", "expert"), ("heads", "expert")];
+    compare_all(&Rules::new(&mesh, rules), 2)
+}
+
+/// Caches of keys, latents, states and convolutions over several devices.
+#[test]
+fn split_models_write_the_tokens_of_one_device() -> Result<()> {
+    setup()?;
+    let mesh = make_mesh([("expert", 2), ("model", 4)])?;
+    let rules = Rules::new(&mesh, [("expert", "expert"), ("heads", "model"), ("mlp", "expert")]);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let names = ["llama", "deepseek_v3", "qwen3_next", "lfm2", "gpt_oss", "llama4", "falcon", "gpt_bigcode"];
+    for name in names.into_iter().step_by(quick::outside_of_ci(4)) {
+        let folder = golden.join(name);
+        let (prompts, options) = ([vec![3, 1, 4, 1, 5], vec![9, 2]], GenerateOptions::new(5));
+        let expected = Decoder::from_pretrained(&folder)?.generate(&prompts, &options)?;
+        let model = Decoder::from_pretrained_with(&folder, &LoadOptions::new().rules(&rules))?;
+        assert_eq!(model.generate(&prompts, &options)?, expected, "{name}");
     }
     Ok(())
 }

@@ -165,6 +165,16 @@ impl Rules {
         axes.filter(|axis| !manual.contains(axis) && !used.contains(axis)).collect()
     }
 
+    /// Returns for each dimension of an array with these names whether the rules' axes divide its size.
+    pub(crate) fn divides<const N: usize>(&self, names: impl IntoAxisNames, shape: [usize; N]) -> [bool; N] {
+        let spec = self.spec(names);
+        std::array::from_fn(|d| {
+            let axes = spec.dims().get(d).map(DimSpec::axes).unwrap_or_default();
+            let sizes = axes.iter().filter_map(|axis| self.mesh.as_ref()?.axis_size(*axis));
+            shape[d].is_multiple_of(sizes.product())
+        })
+    }
+
     /// Returns how dimensions of this name are sharded.
     #[track_caller]
     pub(crate) fn place(&self, name: &str) -> Result<Place> {

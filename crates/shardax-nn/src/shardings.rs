@@ -127,6 +127,20 @@ pub(super) fn align_with(parameter: Array, y: &Array) -> Array {
     reshard(parameter, Typed::from_spec(typed.mesh(), &spec, typed.rank()))
 }
 
+/// Gathers the positions of keys or values `[..., length, heads, depth]`, because a device needs all keys of its queries.
+pub(crate) fn gather_positions(x: Array) -> Array {
+    let aval = x.aval();
+    let Some(typed) = aval.sharding().filter(|typed| x.check().is_ok() && typed.rank() >= 3) else { return x };
+    let length = typed.rank() - 3;
+    if typed.dims()[length] == DimSpec::None {
+        return x;
+    }
+    let mut dims = typed.dims().to_vec();
+    dims[length] = DimSpec::None;
+    let spec = PartitionSpec::new(dims).unreduced(typed.unreduced().iter()).reduced(typed.reduced().iter());
+    reshard_to(x.clone(), &Typed::from_spec(typed.mesh(), &spec, typed.rank()), &x)
+}
+
 /// Replicates `x` on every device.
 pub(crate) fn replicated(x: &Array) -> Array {
     match x.aval().sharding().filter(|typed| x.check().is_ok() && !typed.is_replicated()) {

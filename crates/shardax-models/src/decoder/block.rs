@@ -4,6 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::experts::{self, dropless};
 use super::{Activation, DecoderConfig, GatedDelta, LatentAttention, NormKind, Positions, QkNorm, ShortConv};
+use crate::shardings::{gather_positions, reshard_like};
 
 /// One layer of a [`Decoder`](crate::Decoder): attention and an MLP, each added to its input.
 #[derive(Module, Clone, Debug)]
@@ -267,8 +268,8 @@ impl Block {
             }
             (None, Some(latent)) => latent.forward(x),
             (None, None) => match (&self.conv, &self.delta) {
-                (Some(conv), _) => conv.forward(x),
-                (None, Some(delta)) => delta.forward(x),
+                (Some(conv), _) => reshard_like(conv.forward(gather_positions(x.clone())), &x),
+                (None, Some(delta)) => reshard_like(delta.forward(gather_positions(x.clone())), &x),
                 (None, None) => x,
             },
         })
@@ -399,10 +400,13 @@ impl Block {
         self.place(&x + self.scale(y))
     }
 
-    /// Splits the batch of `x` by the rules.
+    /// Splits the batch and the positions of `x` by the rules. A single position, as in decoding, is not split.
     fn place(&self, x: Array) -> Array {
-        match x.ndim() {
-            3 => self.rules.constrain(x, [Some("batch"), None, None]),
+        match x.shape() {
+            [_, length, _] => {
+                let length = (*length > 1).then_some("length");
+                self.rules.constrain(x, [Some("batch"), length, None])
+            }
             _ => x,
         }
     }

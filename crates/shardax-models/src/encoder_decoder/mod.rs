@@ -18,6 +18,7 @@ use crate::decoder::check_positions;
 use crate::error::value_error;
 use crate::huggingface::{BertOptions, attention};
 use crate::ranks::allow_any_ranks;
+use crate::shardings::{gather_mask, rows_at};
 use crate::{Mlp, Norm};
 
 /// A model that encodes an input, and writes a text one token after the other that attends to it: T5
@@ -381,7 +382,7 @@ impl Stage {
                 Err(error) => return Err(Array::from_error(error, &x)),
             },
             (None, Some(sines)) => match sines.table(first_position, &x) {
-                Ok(table) => &x + table.take(places(), 0).astype(x.dtype()),
+                Ok(table) => &x + rows_at(&table, &places()).astype(x.dtype()),
                 Err(error) => return Err(Array::from_error(error, &x)),
             },
             (None, None) => x,
@@ -392,7 +393,7 @@ impl Stage {
     /// The position of each token of an input. Models whose sines begin behind the padding token do not count padding.
     fn places_of(&self, length: usize, mask: Option<&Array>) -> Array {
         match mask.filter(|_| self.sines.is_some() && self.first_position > 0) {
-            Some(mask) => (mask.astype(DType::I32).cumsum(-1) - 1).maximum(0),
+            Some(mask) => (gather_mask(mask.astype(DType::I32)).cumsum(-1) - 1).maximum(0),
             None => arange(0..length as i32),
         }
     }

@@ -7,6 +7,7 @@ use super::attention;
 use crate::decoder::{check_positions, check_tokens};
 use crate::encoder_decoder::distance_bias;
 use crate::ranks::allow_any_ranks;
+use crate::shardings::{first_token, gather_mask};
 use crate::{Activation, Mlp};
 
 /// The architecture of a [`Bert`].
@@ -220,7 +221,7 @@ impl Bert {
             (_, 0) => arange(0..length),
             (None, first) => arange(0..length) + first as i32,
             (Some(mask), first) => {
-                let is_visible = mask.astype(DType::I32);
+                let is_visible = gather_mask(mask.astype(DType::I32));
                 is_visible.cumsum(-1) * is_visible + (first as i32 - 1)
             }
         }
@@ -234,7 +235,7 @@ impl Bert {
         let mut x = self.encode(tokens, options);
         if self.pools {
             // The first token is the one that stands for the text.
-            x = x.get((.., 0));
+            x = first_token(x);
         }
         if let Some(head) = &self.head {
             let y = head.forward(x);

@@ -8,6 +8,7 @@ use super::config::Fields;
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, check_type};
 use crate::decoder::{check_positions, check_tokens};
 use crate::ranks::allow_any_ranks;
+use crate::shardings::{first_token, gather_mask, gather_positions};
 use crate::{Activation, Mlp};
 
 /// The architecture of a [`Deberta`].
@@ -347,10 +348,11 @@ impl Deberta {
         }
         let length = tokens.shape().last().copied().unwrap_or(0);
         let mask = match options.mask() {
-            Some(mask) => mask.astype(DType::Bool),
+            Some(mask) => gather_mask(mask.astype(DType::Bool)),
             None => ones_dtype(tokens.shape(), DType::Bool),
         };
-        let embedded = self.embed(tokens, options, &mask);
+        // The scores of distances and the convolution need all positions.
+        let embedded = gather_positions(self.embed(tokens, options, &mask));
         // Padding sees no tokens, not even itself: `[batch, 1, queries, keys]`.
         let visible = mask.expand_dims(1).expand_dims(1) & mask.expand_dims(1).expand_dims(-1);
         let table = self.distance_features();
@@ -403,7 +405,7 @@ impl Deberta {
         let mut x = self.encode(tokens, options);
         if self.pools {
             // The first token is the one that stands for the text.
-            x = x.get((.., 0));
+            x = first_token(x);
         }
         if let Some(head) = &self.head {
             x = self.head_act.apply(head.forward(x));

@@ -4,6 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::{KeyMap, Layout, attention};
 use crate::error::value_error;
+use crate::shardings::reshard_like;
 use crate::{Activation, Mlp};
 
 /// The sizes of an [`EncoderBlock`].
@@ -128,7 +129,8 @@ impl Patches {
         let patches = x.reshape([batch as i32, -1, features as i32]);
         let Some(class) = &self.class else { return patches + positions };
         let class = class.astype(patches.dtype()).reshape([1, 1, features as i32]);
-        concatenate(&[class.broadcast_to([batch, 1, features]), patches], 1) + positions
+        let class = reshard_like(class.broadcast_to([batch, 1, features]), &patches);
+        concatenate(&[class, patches], 1) + positions
     }
 
     /// The positions of a grid of patches, `[1 + patches, features]`.

@@ -247,5 +247,6 @@ fn one(
         );
         return Err(value_error(message, "look whether `config.json` belongs to the files"));
     };
-    Ok(laid.reshaped(like.shape()).to_array(to)?.astype(like.dtype()))
+    let array = laid.reshaped(like.shape()).to_array(to).map_err(|error| error.context(format_args!("`{path}`")))?;
+    Ok(array.astype(like.dtype()))
 }

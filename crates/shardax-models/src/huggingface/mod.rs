@@ -94,7 +94,8 @@ impl LoadOptions {
         self
     }
 
-    /// The placement of arrays. The models name their dimensions `vocab`, `embed`, `heads`, `mlp` and `expert`.
+    /// The placement of arrays. The models name their dimensions `vocab`, `embed`, `heads`, `mlp` and `expert`, the rows of
+    /// texts `batch`, and the positions of decoders `length`.
     pub fn rules(mut self, rules: &Rules) -> Self {
         self.rules = rules.clone();
         self

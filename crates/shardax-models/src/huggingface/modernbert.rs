@@ -9,6 +9,7 @@ use super::config::{Fields, rope_object, scaled_rope};
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, check_type};
 use crate::decoder::check_tokens;
 use crate::ranks::allow_any_ranks;
+use crate::shardings::first_token;
 use crate::{Activation, Mlp, Norm, NormKind};
 
 /// The architecture of a [`ModernBert`].
@@ -243,7 +244,7 @@ impl ModernBert {
         }
         x = match (self.pooling, options.mask()) {
             (Pooling::EachToken, _) => x,
-            (Pooling::First, _) => x.get((.., 0)),
+            (Pooling::First, _) => first_token(x),
             (Pooling::Mean, None) => x.mean(1),
             (Pooling::Mean, Some(mask)) => {
                 let weights = mask.astype(x.dtype()).expand_dims(-1);

@@ -11,6 +11,7 @@ use super::{
 use crate::Decoder;
 use crate::error::{read_small, value_error};
 use crate::ranks::allow_any_ranks;
+use crate::shardings::first_token;
 
 /// An encoder whose features of tokens are pooled to one vector of a text, as `sentence-transformers` saves it.
 #[derive(Module, Clone, Debug)]
@@ -103,7 +104,7 @@ impl Pooling {
         let weights = mask.astype(x.dtype());
         let mean = |weights: Array| (x * &weights).sum(1) / weights.sum(1).maximum(1e-9);
         match self {
-            Pooling::First => x.get((.., 0)),
+            Pooling::First => first_token(x.clone()),
             Pooling::Max => where_(mask, x, f64::NEG_INFINITY).max(1),
             Pooling::Mean => mean(weights),
             Pooling::MeanOfRoot => (x * &weights).sum(1) / weights.sum(1).maximum(1e-9).sqrt(),

@@ -8,6 +8,7 @@ use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention, check_type
 use crate::Mlp;
 use crate::decoder::check_positions;
 use crate::ranks::allow_any_ranks;
+use crate::shardings::{gather_positions, reshard_like};
 
 /// The architecture of a [`Siglip`].
 #[derive(Clone, Debug, PartialEq)]
@@ -190,7 +191,7 @@ impl Siglip {
         let length = tokens.shape().last().copied().unwrap_or(0);
         let x = self.tokens.forward(&tokens) + self.positions.forward(arange(0..length as i32));
         let x = self.text_blocks.iter().fold(x, |x, block| block.forward(x));
-        self.text_projection.forward(self.text_norm.forward(x).get((.., -1)))
+        self.text_projection.forward(gather_positions(self.text_norm.forward(x)).get((.., -1)))
     }
 
     /// The features of images `[batch, rows, columns, channels]`: `[batch, features]`. Their lengths are not normalized.
@@ -205,6 +206,7 @@ impl Siglip {
         let x = self.image_norm.forward(x);
         let Pooling { probe, attention, norm, mlp } = &self.pooling;
         let probe = probe.astype(x.dtype()).broadcast_to([x.shape()[0], 1, x.shape()[2]]);
+        let probe = reshard_like(probe, &x);
         let x = attention.attend(probe, &x, &x, AttentionOptions::new());
         (&x + mlp.forward(norm.forward(&x))).get((.., 0))
     }

@@ -21,6 +21,7 @@ use self::shapes::Shapes;
 use crate::check::{FINITE, integer, same_shape, value_error, within};
 use crate::layers::promoted;
 use crate::ranks::allow_any_ranks;
+use crate::shardings::gather_positions;
 
 /// Scaled dot-product attention, `softmax(q kᵀ / sqrt(depth)) v` for each head. [`AttentionOptions`] adds masks and
 /// more.
@@ -308,6 +309,7 @@ impl AttentionOptions {
         let _ranks = allow_any_ranks();
         let [q, k, v] = promoted([query.clone(), key, value]);
         self.check("dot_product_attention", &q, &k, &v)?;
+        let [k, v] = [k, v].map(gather_positions);
         if let Some(rope) = &self.rope {
             // Positions are applied first, because fused kernels know nothing of them.
             let options = AttentionOptions { rope: None, ..self.clone() };

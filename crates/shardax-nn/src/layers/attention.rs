@@ -583,8 +583,7 @@ impl MultiHeadAttentionBuilder {
         let kv_features = self.in_kv_features.unwrap_or(self.in_features);
         // The order of these lines is the order in which Flax draws weights.
         let query = self.input_projection(self.in_features, heads, depth).build(rngs);
-        let key = self.input_projection(kv_features, key_heads, depth).build(rngs);
-        let value = self.input_projection(kv_features, key_heads, depth).build(rngs);
+        let [key, value] = [(); 2].map(|()| self.key_projection(kv_features, key_heads, depth, rngs));
         let query_ln = self.normalize_qk.then(|| self.head_norm(depth, rngs));
         let key_ln = self.normalize_qk.then(|| self.head_norm(depth, rngs));
         let out = LinearGeneral::builder([heads, depth], [self.out_features.unwrap_or(self.in_features)]);
@@ -624,6 +623,18 @@ impl MultiHeadAttentionBuilder {
     fn input_projection(&self, in_features: usize, heads: usize, depth: usize) -> KernelBuilder<LinearGeneral> {
         let builder = LinearGeneral::builder([in_features], [heads, depth]);
         self.with_shared_options(builder, self.kernel_init, self.bias_init, &self.kernel_axes)
+    }
+
+    /// Builds the projection of keys or values. If the rules split heads over more devices than there are key heads, as for
+    /// multi-query attention, every device has all of them.
+    #[track_caller]
+    fn key_projection(&self, in_features: usize, heads: usize, depth: usize, rngs: &mut Rngs) -> LinearGeneral {
+        let builder = self.input_projection(in_features, heads, depth);
+        let Some(axes) = self.kernel_axes.as_ref().filter(|axes| axes.len() == 3) else { return builder.build(rngs) };
+        match rngs.rules().divides(axes, [in_features, heads, depth])[1] {
+            true => builder.build(rngs),
+            false => builder.kernel_axes([axes[0], None, axes[2]]).build(rngs),
+        }
     }
 
     /// Builds the norm of each head's query or key.
