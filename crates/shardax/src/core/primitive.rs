@@ -248,6 +248,13 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         Vec::new()
     }
 
+    /// The program that the primitive is equivalent to, with the same operands and results, unless it is differentiated or
+    /// batched.
+    #[doc(hidden)]
+    fn equivalent_program(&self) -> Option<&Program> {
+        None
+    }
+
     /// The form for eager execution with an operand of this type, if calls with different parameters can share a
     /// program.
     #[doc(hidden)]

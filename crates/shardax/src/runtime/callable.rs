@@ -71,7 +71,8 @@ impl CallConvention {
         let numbers = self.kept.iter().map(|&i| &leaves[i]).filter(|leaf| leaf.concrete_ref().is_none());
         let sent: SmallVec<[Arc<Concrete>; 2]> = numbers.map(Array::concrete).collect::<Result<_>>()?;
         let mut sent = sent.iter().map(Arc::as_ref);
-        let _turns = self.refs.turns(!loaded.retained.is_empty());
+        let has_callbacks = stages.map_or(!loaded.retained.is_empty(), Stages::has_callbacks);
+        let _turns = self.refs.turns(has_callbacks);
         let refs: Vec<Arc<Concrete>> = self.refs.values().map(|value| value.concrete()).collect::<Result<_>>()?;
         let captured = self.captures.len() - refs.len();
         let mut args: SmallVec<[&Concrete; 32]> =

@@ -3,8 +3,13 @@
 use std::ops::Range;
 
 use super::placement::{Input, Place};
-use crate::core::program::{Atom, Eqn, Program, Var};
+use crate::core::array::Array;
+use crate::core::program::trace::{Traced, trace};
+use crate::core::program::{Atom, Aval, Env, Eqn, Program, Var};
+use crate::error::Result;
+use crate::interpret::eval::at_eqn;
 use crate::ops::collective::ShardingConstraint;
+use crate::ops::primitive::optimization_barrier::OptimizationBarrier;
 use crate::sharding::Sharding;
 
 /// Consecutive equations on the same devices.
@@ -57,6 +62,57 @@ pub(super) fn runs(program: &Program, inputs: &[Input]) -> Option<Vec<Run>> {
     }
     let of_eqns: Vec<usize> = of_eqns.into_iter().flatten().collect();
     Some(join(&of_eqns, &places))
+}
+
+/// Returns the program with equations whose operands can be on one set of devices: the equations of `checkpoint` and of
+/// functions with custom rules in their place, if they move values, and a barrier for each operand. `None` if all values are
+/// on the same devices.
+pub(super) fn divided(program: &Program, inputs: &[Input]) -> Result<Option<Program>> {
+    let mut places = Places::default();
+    for sharding in inputs.iter().filter_map(|input| input.committed.as_ref()) {
+        places.index(sharding);
+    }
+    for_each_move(program, &mut |to| {
+        places.index(&to.sharding);
+    });
+    if places.0.len() < 2 {
+        return Ok(None);
+    }
+    let avals: Vec<Aval> = program.in_avals().cloned().collect();
+    let Traced { program, .. } = trace(&avals, |args| eval_divided(program, args))?;
+    Ok(Some(program))
+}
+
+fn for_each_move(program: &Program, visit: &mut dyn FnMut(&ShardingConstraint)) {
+    for eqn in &program.eqns {
+        move_of(eqn).into_iter().for_each(&mut *visit);
+        eqn.primitive.equivalent_program().into_iter().for_each(|inner| for_each_move(inner, visit));
+    }
+}
+
+fn moves_values(program: &Program) -> bool {
+    let mut moves = false;
+    for_each_move(program, &mut |_| moves = true);
+    moves
+}
+
+/// Computes the outputs of `program` by equations whose operands can be on one set of devices.
+fn eval_divided(program: &Program, args: &[Array]) -> Result<Vec<Array>> {
+    let mut env = Env::new(program);
+    program.inputs.iter().zip(args).for_each(|(var, arg)| env.set(*var, arg.clone()));
+    for eqn in &program.eqns {
+        at_eqn(eqn, || {
+            let is_barrier = eqn.primitive.as_any().is::<OptimizationBarrier>();
+            let outs = match eqn.primitive.equivalent_program().filter(|inner| moves_values(inner)) {
+                Some(inner) => eval_divided(inner, &env.arrays(&eqn.inputs)?)?,
+                None if is_barrier => env.arrays(&eqn.inputs)?.chunks(1).flat_map(OptimizationBarrier::apply).collect(),
+                None => return env.apply(eqn),
+            };
+            eqn.outputs.iter().zip(outs).for_each(|(var, out)| env.set(*var, out));
+            Ok(())
+        })?;
+    }
+    env.arrays(&program.outputs)
 }
 
 /// The constraint that an equation applies, which may move its operand.

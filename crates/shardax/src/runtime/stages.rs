@@ -18,7 +18,7 @@ use super::execute::LoadedProgram;
 use super::input_names::InputNames;
 use super::load::Request;
 use super::placement::{Input, Place};
-use super::places::{Run, move_of, runs};
+use super::places::{Run, divided, move_of, runs};
 use super::{eager, reshard};
 use crate::core::array::{Array, Concrete};
 use crate::core::program::{Atom, Eqn, Program, Var};
@@ -117,6 +117,7 @@ impl Stages {
         inputs: &[Input],
         load: impl Fn(Request) -> Result<Arc<LoadedProgram>>,
     ) -> Result<Option<Stages>> {
+        let Some(program) = &divided(program, inputs)? else { return Ok(None) };
         let Some(mut runs) = runs(program, inputs) else { return Ok(None) };
         let copy_stages = copy_stages(program, inputs, &mut runs);
         let ranges: Vec<Range<usize>> = runs.iter().map(|run| run.eqns.clone()).collect();
@@ -146,6 +147,11 @@ impl Stages {
             loaded.push(Stage { program, inputs, outputs, last_read });
         }
         Ok(Some(Stages { stages: loaded, outputs, slots }))
+    }
+
+    /// Returns `true` if a stage calls host functions.
+    pub fn has_callbacks(&self) -> bool {
+        self.stages.iter().any(|stage| !stage.program.retained.is_empty())
     }
 
     /// Returns the program of the last stage too.

@@ -188,3 +188,24 @@ fn a_panic_whose_payload_panics_is_an_error() {
     fails(in_time(move || call().call(1.0f32)), "panicked: no message");
     fails(in_time(move || jit(move |x: Array| call().call(x)).call(1.0f32)?.item::<f32>()), "panicked: no message");
 }
+
+/// A call that writes a ref in the first stage of a program that writes it too, where no later stage has calls.
+#[test]
+fn calls_write_refs_of_programs_in_stages() {
+    in_time(|| -> Result<()> {
+        let total = new_ref(0.0f32)?;
+        let written = total.clone();
+        let f = move |x: Array| -> Result<Array> {
+            let inside = written.clone();
+            debug::callback_ordered(move |_| inside.set(5.0f32), &x)?;
+            written.set(written.get() + 1)?;
+            Ok((0..4000).fold(x, |y, _| y.sin()))
+        };
+        let (slope, counts) = shardax::count(|| grad(f).call(1.0f32));
+        slope?.item::<f32>()?;
+        assert!(counts.compilations > 2, "{counts:?}");
+        assert_eq!(total.get().item::<f32>()?, 1.0);
+        Ok(())
+    })
+    .unwrap();
+}

@@ -184,3 +184,47 @@ fn debug_callbacks_keep_their_order() -> Result<()> {
     assert_eq!(log.take(), [3.0, 4.0, 5.0, 13.0, 14.0, 15.0]);
     Ok(())
 }
+
+/// A program that is so long that it is compiled in stages, with calls in its first stages only.
+#[test]
+fn calls_keep_their_order_in_stages() -> Result<()> {
+    setup();
+    let _failures = crate::failures();
+    let log = Log::default();
+    let shown = log.clone();
+    let long = move |x: Array| -> Result<Array> {
+        debug::callback_ordered(shown.note(), &x)?;
+        let y = (0..1200).fold(x, |y, _| y.sin());
+        debug::callback_ordered(shown.note(), &y * 0 + 7)?;
+        Ok((0..3000).fold(y, |y, _| y.cos()))
+    };
+    let show = log.show();
+    let (slope, counts) = shardax::count(|| grad(long.clone()).call(1.0f32));
+    assert!(slope?.item::<f32>()?.is_finite());
+    assert!(counts.compilations > 2, "{counts:?}");
+    show.call(2.0f32)?;
+    assert_eq!(log.take(), [1.0, 7.0, 2.0]);
+    // Stages of several calls, started at once, on two devices.
+    let devices = devices()?;
+    for i in 0..6 {
+        let x = device_put(&Array::from(i as f32), &devices[i % 2])?;
+        let _ = grad(long.clone()).call(x)?;
+    }
+    show.call(9.0f32)?;
+    let want: Vec<f32> = (0..6).flat_map(|i| [i as f32, 7.0]).chain([9.0]).collect();
+    assert_eq!(log.take(), want);
+    // Values that move between devices divide a program too.
+    let (shown, second) = (log.clone(), devices[1].clone());
+    let moving = move |x: Array| -> Result<Array> {
+        debug::callback_ordered(shown.note(), &x)?;
+        let y = device_put(&(x * 2), &second)?;
+        debug::callback_ordered(shown.note(), &y)?;
+        Ok(y * 3)
+    };
+    let x = device_put(&Array::from(1.0f32), &devices[0])?;
+    assert_eq!(grad(moving.clone()).call(&x)?.item::<f32>()?, 6.0);
+    let _ = grad(moving).call(&x)?;
+    show.call(5.0f32)?;
+    assert_eq!(log.take(), [1.0, 2.0, 1.0, 2.0, 5.0]);
+    Ok(())
+}

@@ -327,6 +327,49 @@ fn gradients_go_through_device_put_to_other_devices() -> Result<()> {
     Ok(())
 }
 
+/// Functions with rules run on several sets of devices. JAX 0.12 runs `checkpoint` and `custom_jvp` like this too, but rejects the
+/// gradient of `checkpoint`.
+#[test]
+fn functions_with_rules_move_values_to_other_devices() -> Result<()> {
+    setup();
+    let (first, second) = (devices()?[0].clone(), devices()?[1].clone());
+    let x = device_put(&arange(0..4).astype(DType::F32), &first)?;
+    fn to_second(x: &Array) -> Result<Array> {
+        device_put(x, &devices()?[1])
+    }
+    fn cube(x: Array) -> Result<Array> {
+        let y = to_second(&x.sin())?;
+        Ok(&y * &y * y)
+    }
+    let total = |y: Array| y.sum(..);
+    #[track_caller]
+    fn check(result: &Array, expected: &Array, device: &Device) -> Result<()> {
+        assert!(
+            allclose(device_put(result, device)?, device_put(expected, device)?, 1e-5, 1e-6)?,
+            "{result} {expected}"
+        );
+        assert_eq!(result.sharding()?.devices(), std::slice::from_ref(device));
+        Ok(())
+    }
+    let (value, slope) = (cube(x.clone())?, x.sin().square() * x.cos() * 3.0f32);
+    let recomputed = checkpoint(cube);
+    check(&recomputed.call(&x)?, &value, &second)?;
+    check(&grad(|x: Array| recomputed.call(x).map(total)).call(&x)?, &slope, &first)?;
+    let (y, t) = jvp(|x: Array| recomputed.call(x), &x, ones(4))?;
+    check(&y, &value, &second)?;
+    check(&t, &slope, &second)?;
+    check(&vmap(|x: Array| recomputed.call(x)).call(x.reshape([1, 4]))?.get(0), &value, &second)?;
+    let curves = hessian(|x: Array| recomputed.call(x).map(total)).call(&x)?;
+    check(&curves, &hessian(|x: Array| cube(x).map(total)).call(&x)?, &first)?;
+
+    // The tangent is not the function's, so that the rule can be told from it.
+    let with_rule = custom_jvp(cube)
+        .defjvp(|(x,): (Array,), (t,): (Array,)| Ok::<_, shardax::Error>((cube(x)?, to_second(&(t * 2))?)));
+    check(&with_rule.call(&x)?, &value, &second)?;
+    check(&grad(|x: Array| with_rule.call(x).map(total)).call(&x)?, &full(4, 2.0f32), &first)?;
+    check(&vmap(|x: Array| with_rule.call(x)).call(x.reshape([1, 4]))?.get(0), &value, &second)
+}
+
 /// Results that no equation computes stay where they are.
 #[test]
 fn arguments_are_returned_from_transformations_over_several_devices() -> Result<()> {

@@ -39,6 +39,10 @@ macro_rules! in_place {
     ($this:ident => $part:expr) => {
         super::call::in_place!();
 
+        fn equivalent_program(&self) -> Option<&crate::core::program::Program> {
+            Some(&self.program)
+        }
+
         fn lower(
             &self,
             cx: &mut crate::core::lower::Lowering,
