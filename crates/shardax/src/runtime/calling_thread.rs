@@ -14,9 +14,10 @@ use super::execute::LoadedProgram;
 use crate::backend::on_calling_thread;
 use crate::error::Result;
 
-/// The number of calls after which a program is measured. It is measured again whenever the number has doubled, each time in
-/// [`MEASURED_CALLS`] calls, because other processes may delay some of them.
-const MIN_CALLS: u32 = 256;
+/// The number of calls after which a program is measured: until then, its wake-ups took as long as the compilation of a small
+/// program, so a program that is soon not called again loses at most that much. It is measured again whenever the number has
+/// doubled, each time in [`MEASURED_CALLS`] calls, because other processes may delay some of them.
+const MIN_CALLS: u32 = 1024;
 const MEASURED_CALLS: u32 = 4;
 
 /// A program that takes longer gains little, and would delay its caller, which could prepare the next call instead.
