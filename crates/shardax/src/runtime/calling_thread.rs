@@ -2,7 +2,7 @@
 //!
 //! A plugin may run every program on another thread, although waking this thread takes longer than the program
 //! (`backend/cpu/calling_thread.rs`). A short program that is called often is therefore compiled a second time, in a form that
-//! runs on the thread that calls it. The second compilation takes as long as the wake-ups of a few thousand calls.
+//! runs on the thread that calls it. The second compilation takes as long as the wake-ups of a thousand calls or more.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
