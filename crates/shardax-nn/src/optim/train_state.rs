@@ -350,6 +350,31 @@ impl<M: Module> Optimizer<M> {
     }
 }
 
+/// The message for calls of PyTorch's `optimizer.zero_grad()` and `optimizer.step()`. No type implements it; the lifetime defers
+/// the check of the bound to the call.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "an optimizer keeps no gradients, because gradients are values",
+    label = "not a method of the optimizer",
+    note = "`optimizer.minimize(|model| loss(model))?` differentiates and updates; `optimizer.update(grads)?` takes gradients of your own"
+)]
+pub trait KeepsGradients {}
+
+#[doc(hidden)]
+impl<M: Tree> Optimizer<M> {
+    pub fn zero_grad(&mut self)
+    where
+        for<'a> &'a (): KeepsGradients,
+    {
+    }
+
+    pub fn step(&mut self)
+    where
+        for<'a> &'a (): KeepsGradients,
+    {
+    }
+}
+
 /// Checks that there is a gradient for each variable, and no other.
 #[track_caller]
 fn same_keys(grads: &State, params: &State) -> Result<()> {

@@ -125,6 +125,30 @@ macro_rules! methods_without_arguments {
     };
 }
 
+/// Defines constructors of other libraries, each with the suggestion of what to write instead.
+macro_rules! constructors {
+    ($($name:ident $trait:ident $instead:literal;)*) => {
+        $(
+            #[doc(hidden)]
+            #[diagnostic::on_unimplemented(message = $instead, label = "not a constructor of arrays")]
+            pub trait $trait<T> {}
+        )*
+
+        #[doc(hidden)]
+        #[allow(clippy::new_ret_no_self)]
+        impl Array {
+            $(
+                pub fn $name<T>(_: T) -> Array
+                where
+                    Operator: $trait<T>,
+                {
+                    unreachable!("no type implements the trait")
+                }
+            )*
+        }
+    };
+}
+
 methods! {
     powi Powi "`Array` has no method `powi`: write `x.pow(2)`";
     powf Powf "`Array` has no method `powf`: write `x.pow(0.5)`";
@@ -166,4 +190,15 @@ methods_without_arguments! {
     tolist Tolist "`Array` has no method `tolist`: write `x.to_vec::<f32>()?`";
     numpy Numpy "`Array` has no method `numpy`: write `x.to_vec::<f32>()?`, or `x.view::<f32>()?` without a copy";
     contiguous Contiguous "`Array` has no method `contiguous`: arrays need none, because XLA chooses their layouts";
+}
+
+constructors! {
+    zeros Zeros "`Array` has no constructor `zeros`: write `zeros([2, 3])`";
+    ones Ones "`Array` has no constructor `ones`: write `ones([2, 3])`";
+    eye Eye "`Array` has no constructor `eye`: write `eye(3)`";
+    arange Arange "`Array` has no constructor `arange`: write `arange(0..10)`";
+    rand Rand "`Array` has no constructor `rand`: write `random::uniform(&key, [2, 3])` with a key, `random::key(0)`";
+    randn Randn "`Array` has no constructor `randn`: write `random::normal(&key, [2, 3])` with a key, `random::key(0)`";
+    new New "`Array` has no constructor `new`: write `array([1.0, 2.0])`, or `Array::from_slice(&numbers, &[2, 3])?` with a shape";
+    from_data FromData "`Array` has no constructor `from_data`: write `array([1.0, 2.0])`, or `Array::from_slice(&numbers, &[2, 3])?` with a shape";
 }
