@@ -14,7 +14,7 @@ OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface
 MODEL_TYPES = """
 albert bart camembert deberta-v2 electra gte m2m_100 marian mbart mpnet mt5 nomic_bert pegasus siglip siglip_text_model siglip_vision_model umt5
 apertus arcee bert biogpt bloom codegen cwm dots1 ernie4_5_moe exaone exaone4 exaone_moe flex_olmo glm4_moe_lite gpt_bigcode gpt_neo granitemoehybrid granitemoeshared
-hunyuan_v1_dense hunyuan_v1_moe hyperclovax internlm3 iquestcoder lfm2 llama4_text jais2 minimax_m2 ministral ministral3 nemotron openai-gpt persimmon qwen3_5_text qwen3_next sarvam_mla
+qwen3_5_moe_text qwen3_vl_moe_text lfm2_moe hunyuan_v1_dense hunyuan_v1_moe hyperclovax internlm3 iquestcoder lfm2 llama4_text jais2 minimax_m2 ministral ministral3 nemotron openai-gpt persimmon qwen3_5_text qwen3_next sarvam_mla
 sarvam_moe solar_open vaultgemma youtu clip clip_text_model clip_vision_model cohere cohere2 deepseek_v2 deepseek_v3 dinov2 distilbert ernie4_5 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe
 gpt2 gpt_neox gpt_oss gptj granite granitemoe helium llama mistral mixtral modernbert mpt olmo olmo2 olmo3 olmoe opt phi phi3 qwen2
 qwen2_5_vl_text qwen2_moe qwen2_vl_text qwen3 qwen3_moe qwen3_vl_text roberta seed_oss smollm3 stablelm starcoder2 t5 vit whisper xlm-roberta

@@ -202,6 +202,11 @@ FAMILIES = [
     ("qwen3_next", "Qwen3Next", {**KV, **SMALL_EXPERTS, "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 10,
                                  "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
                                  "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5}),
+    ("qwen3_5_moe", "Qwen3_5MoeText", {**KV, "head_dim": 16, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+                                       "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5, "num_experts": 4,
+                                       "num_experts_per_tok": 2, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 10}),
+    ("lfm2_moe", "Lfm2Moe", {**KV, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1, "moe_intermediate_size": 12, "num_experts": 4,
+                             "num_experts_per_tok": 2, "routed_scaling_factor": 1.5}),
     ("lfm2", "Lfm2", {**KV, "layer_types": ["conv", "full_attention"], "conv_bias": True, "block_multiple_of": 4}),
     # The second layer has experts and no rotary positions, and the first one chunks of 4 positions.
     ("llama4", "Llama4Text", {**KV, "head_dim": 8, "intermediate_size_mlp": 20, "num_local_experts": 4, "num_experts_per_tok": 2,
@@ -257,7 +262,7 @@ def families(names):
         torch.manual_seed(1)
         config = getattr(transformers, f"{kind}Config")(**{**sizes_of(kind), **fields})
         # Some configurations are of a class with another name.
-        class_name = {"Llama4Text": "Llama4", "Qwen3_5Text": "Qwen3_5"}.get(kind, kind)
+        class_name = {"Llama4Text": "Llama4", "Qwen3_5Text": "Qwen3_5", "Qwen3_5MoeText": "Qwen3_5Moe"}.get(kind, kind)
         model = getattr(transformers, f"{class_name}ForCausalLM", transformers.AutoModelForCausalLM.from_config)
         decoder(name, model, config, max_shard_size="10GB")
 
@@ -276,6 +281,11 @@ TEXTS = {
                  "text_config": {**TEXT, "head_dim": 8, "rope_scaling": {**MROPE, "mrope_interleaved": True, "type": "default"}},
                  "vision_config": {**TOWER, "out_hidden_size": 16, "intermediate_size": 16, "deepstack_visual_indexes": [],
                                    "num_position_embeddings": 16}},
+    "qwen3_vl_moe": {**IMAGES,
+                     "text_config": {**TEXT, **SMALL_EXPERTS, "num_experts": 4, "head_dim": 8,
+                                     "rope_scaling": {**MROPE, "mrope_interleaved": True, "type": "default"}},
+                     "vision_config": {**TOWER, "out_hidden_size": 16, "intermediate_size": 16, "deepstack_visual_indexes": [],
+                                       "num_position_embeddings": 16}},
     "llava_next": {"image_grid_pinpoints": [[8, 8]], "image_token_index": 30, "text_config": {**TEXT, "model_type": "mistral"},
                    "vision_config": {"model_type": "clip_vision_model", **SMALL_TOWER}},
     "llava_onevision": {"image_grid_pinpoints": [[8, 8]], "image_token_index": 30, "video_token_index": 31,

@@ -33,6 +33,8 @@ pub struct KeyMap {
     ignored: Vec<String>,
     /// Arrays that files may lack, and the arrays and layouts in their place.
     absent: Vec<(String, String, Layout)>,
+    /// Names and layouts, and the layout of arrays of this shape.
+    in_shape: Vec<(String, Layout, [usize; 3], Layout)>,
     pub(super) tied: Vec<(String, String)>,
 }
 
@@ -78,13 +80,25 @@ impl KeyMap {
         self
     }
 
+    /// Reads arrays of this name and layout in another layout if files have them in this shape.
+    pub(super) fn in_shape(mut self, name: &str, layout: Layout, shape: [usize; 3], other: Layout) -> Self {
+        self.in_shape.push((name.to_owned(), layout, shape, other));
+        self
+    }
+
     /// The name in these files, and the layout, of an array of this name.
     pub(super) fn located(&self, weights: &Weights, name: &str, layout: Layout) -> Option<(String, Layout)> {
-        if let Some(name) = self.in_files(weights, name) {
-            return Some((name, layout));
+        if let Some(found) = self.in_files(weights, name) {
+            let shape = weights.shape(found.trim_end_matches("[#]"));
+            let other = self.in_shape.iter().find(|(pattern, usual, other_shape, _)| {
+                *usual == layout && shape == Some(&other_shape[..]) && matched(pattern, name).is_some()
+            });
+            return Some((found, other.map_or(layout, |(.., other)| *other)));
         }
-        let (_, other, layout) = self.absent.iter().find(|(absent, _, _)| absent == name)?;
-        Some((self.in_files(weights, other)?, *layout))
+        self.absent.iter().find_map(|(absent, other, layout)| {
+            let other = other.replacen('*', matched(absent, name)?, 1);
+            Some((self.in_files(weights, &other)?, *layout))
+        })
     }
 
     /// Ignores copies of arrays, and this array.
@@ -100,6 +114,7 @@ impl KeyMap {
         self.prefixes.extend(other.prefixes);
         self.ignored.extend(other.ignored);
         self.absent.extend(other.absent);
+        self.in_shape.extend(other.in_shape);
         self.tied.extend(other.tied);
         self
     }

@@ -281,24 +281,33 @@ impl Raw {
     }
 }
 
-/// True if one shape is the other with some dimensions split into several, or the other way round.
+/// True if the shapes have the same dimensions, where a dimension of one may be split into several of the other.
 pub(super) fn splits(a: &[usize], b: &[usize]) -> bool {
-    let (mut a, mut b) = (a.iter().filter(|d| **d != 1).peekable(), b.iter().filter(|d| **d != 1).peekable());
+    let (mut a, mut b) = (a.iter().copied().filter(|d| *d != 1), b.iter().copied().filter(|d| *d != 1));
     loop {
-        match (a.next().copied(), b.next().copied()) {
+        let is_split = match (a.next(), b.next()) {
             (None, None) => return true,
-            (Some(mut left), Some(mut right)) => {
-                while left != right {
-                    let (less, more) = if left < right { (&mut left, a.next()) } else { (&mut right, b.next()) };
-                    match more.and_then(|more| less.checked_mul(*more)) {
-                        Some(product) => *less = product,
-                        None => return false,
-                    }
-                }
-            }
-            _ => return false,
+            (Some(left), Some(right)) if left < right => product_reaches(left, right, &mut a),
+            (Some(left), Some(right)) => product_reaches(right, left, &mut b),
+            _ => false,
+        };
+        if !is_split {
+            return false;
         }
     }
+}
+
+/// True if `first`, multiplied by dimensions one after the other, becomes `dim`. Otherwise parts of several dimensions would have
+/// to be joined, as for a transposed matrix.
+fn product_reaches(first: usize, dim: usize, others: &mut impl Iterator<Item = usize>) -> bool {
+    let mut product = first;
+    while product < dim {
+        match others.next().and_then(|other| product.checked_mul(other)) {
+            Some(larger) => product = larger,
+            None => return false,
+        }
+    }
+    product == dim
 }
 
 /// Elements of `size` bytes in row-major order of `shape`, which lie at these strides.

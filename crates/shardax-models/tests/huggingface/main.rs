@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 92] = [
+const DECODERS: [&str; 94] = [
     "gpt2",
     "llama",
     "llama3",
@@ -117,7 +117,9 @@ const DECODERS: [&str; 92] = [
     "granite4_experts",
     "llama4",
     "lfm2",
+    "lfm2_moe",
     "qwen3_next",
+    "qwen3_5_moe",
     "qwen3_5",
 ];
 
@@ -125,10 +127,11 @@ const DECODERS: [&str; 92] = [
 const SCALED_BY_LENGTH: [&str; 2] = ["dynamic", "longrope"];
 
 /// Models of text and images, whose text is read, and rotary positions of Hunyuan's models.
-const TEXTS: [&str; 9] = [
+const TEXTS: [&str; 10] = [
     "qwen2_vl",
     "qwen2_5_vl",
     "qwen3_vl",
+    "qwen3_vl_moe",
     "hunyuan_alpha",
     "llava_next",
     "llava_onevision",

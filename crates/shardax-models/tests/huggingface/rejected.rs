@@ -205,6 +205,49 @@ fn arrays_that_are_not_understood_are_rejected() -> Result<()> {
     Ok(())
 }
 
+/// A matrix with its dimensions in the other order has as many elements, and is not the model's.
+#[test]
+fn transposed_arrays_are_rejected() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    here.write("config.json", copy("mistral", "config.json"));
+    for name in ["mlp.up_proj.weight", "mlp.down_proj.weight", "self_attn.k_proj.weight", "embed_tokens.weight"] {
+        let transposed = changed(&copy("mistral", "model.safetensors"), |arrays| {
+            let array = arrays.iter_mut().find(|(path, ..)| path.ends_with(name)).expect("a matrix");
+            array.2.reverse();
+        });
+        here.write("model.safetensors", transposed);
+        fails(load_of("mistral", &here.0), &[name, "laid out as"]);
+    }
+    Ok(())
+}
+
+/// Published files of Qwen3-VL with experts have the inputs of all experts before their outputs; transformers saves new models
+/// in the other order.
+#[test]
+fn experts_in_either_order_are_the_same_model() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    here.write("config.json", copy("qwen3_vl_moe", "config.json"));
+    let swapped = changed(&copy("qwen3_vl_moe", "model.safetensors"), |arrays| {
+        for (_, _, shape, bytes) in arrays.iter_mut().filter(|(name, ..)| name.contains("mlp.experts.")) {
+            let [experts, rows, columns] = shape[..] else { panic!("{shape:?}") };
+            let place = |i: usize| {
+                let (expert, column, row) = (i / (rows * columns), i / rows % columns, i % rows);
+                4 * (expert * rows * columns + row * columns + column)
+            };
+            let values = (0..experts * rows * columns).flat_map(|i| bytes[place(i)..place(i) + 4].to_vec());
+            (*bytes, *shape) = (values.collect(), vec![experts, columns, rows]);
+        }
+    });
+    here.write("model.safetensors", swapped);
+    let [one, other] = [folder("qwen3_vl_moe"), here.0.clone()].map(Decoder::from_pretrained);
+    for ((path, a), b) in tree::leaves_with_path(&one?).iter().zip(tree::leaves(&other?)) {
+        assert_eq!(a.to_bytes()?, b.to_bytes()?, "{path}");
+    }
+    Ok(())
+}
+
 /// Errors name the file and the place in it.
 #[test]
 fn damaged_files_are_errors() -> Result<()> {

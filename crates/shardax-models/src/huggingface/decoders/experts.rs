@@ -21,8 +21,9 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "glm4_moe" | "dots1" | "solar_open" | "sarvam_moe" => glm4(fields, kind),
         "minimax_m2" => minimax(fields),
         "llama4_text" => llama4(fields),
-        "qwen3_next" | "qwen3_5_text" => qwen_next(fields, kind),
+        "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => qwen_next(fields, kind),
         "ernie4_5_moe" => ernie(fields),
+        "lfm2_moe" => lfm2(fields),
         _ => qwen(fields, kind),
     }
 }
@@ -43,6 +44,28 @@ fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]) -> KeyMap
         .linear(&format!("{EXPERTS}.gate"), &format!("{layer}.experts.#.{gate}"))
         .linear(&format!("{EXPERTS}.up"), &format!("{layer}.experts.#.{up}"))
         .linear(&format!("{EXPERTS}.down"), &format!("{layer}.experts.#.{down}"))
+}
+
+/// Allows files in which the experts of Qwen's names are two arrays, `[experts, outputs, inputs]`: gates with first layers, and
+/// last layers.
+fn with_stacked_experts(keys: KeyMap, layer: &str, hidden: usize) -> KeyMap {
+    let name = |part: &str| format!("{layer}.experts.#.{part}.weight");
+    let joined = format!("{layer}.experts.gate_up_proj[#]");
+    keys.absent(&name("gate_proj"), &joined, shared_rows(Some(hidden), 0))
+        .absent(&name("up_proj"), &joined, shared_rows(Some(hidden), 1))
+        .absent(&name("down_proj"), &format!("{layer}.experts.down_proj[#]"), Layout::Transposed)
+}
+
+/// Allows files in which arrays of all experts have the outputs before the inputs, which transformers recognizes by their shape.
+fn with_transposed_experts(keys: KeyMap, layer: &str, [count, hidden, features]: [usize; 3]) -> KeyMap {
+    let (joined, down) = (format!("{layer}.experts.gate_up_proj[#]"), format!("{layer}.experts.down_proj[#]"));
+    let rows = hidden.saturating_mul(2);
+    (0..2)
+        .fold(keys, |keys, index| {
+            let (usual, other) = (Layout::Part { index, of: 2 }, shared_rows(Some(hidden), index));
+            keys.in_shape(&joined, usual, [count, rows, features], other)
+        })
+        .in_shape(&down, Layout::Same, [count, features, hidden], Layout::Transposed)
 }
 
 /// The names of experts whose gates and first layers are the halves of one array of all experts.
@@ -68,12 +91,12 @@ fn mixtral(fields: &Fields) -> Read {
 /// Qwen's models, and OLMoE.
 fn qwen(fields: &Fields, kind: &str) -> Read {
     let sized = llama_sizes(fields)?;
-    let is_olmo = kind != "qwen2_moe" && kind != "qwen3_moe";
+    let is_olmo = matches!(kind, "olmoe" | "flex_olmo");
     let hidden = if is_olmo { sized.hidden } else { fields.size("moe_intermediate_size")? };
     // Newer versions write the number by the other name.
     let count = fields.size(if fields.has("num_local_experts") { "num_local_experts" } else { "num_experts" })?;
     let mut experts = experts(fields, count, hidden)?;
-    experts.normalized = fields.flag("norm_topk_prob")?;
+    experts.normalized = kind == "qwen3_vl_moe_text" || fields.flag("norm_topk_prob")?;
     if !is_olmo {
         experts.dense_layers = dense_layers(fields, sized.layers)?;
     }
@@ -93,11 +116,20 @@ fn qwen(fields: &Fields, kind: &str) -> Read {
         }
         _ => config.qk_norm = QkNorm::Head,
     }
-    if !is_olmo {
+    if matches!(kind, "qwen2_moe" | "qwen3_moe") {
         config.windows = qwen_windows(fields, kind, config.layers)?;
     }
     rotary(&mut config, fields, None)?;
     config.experts = Some(experts);
+    if kind == "qwen3_vl_moe_text" {
+        // The class normalizes all weights.
+        fields.skip(&["norm_topk_prob"]);
+        let keys = joined_expert_keys("model.layers.*.mlp", "gate").and(llama_keys());
+        return Ok((
+            config.clone(),
+            with_transposed_experts(keys, "model.layers.*.mlp", [count, hidden, config.features]),
+        ));
+    }
     let mut keys = KeyMap::new();
     if kind == "flex_olmo" {
         (config.pre_norms, config.post_norms) = (false, true);
@@ -109,7 +141,7 @@ fn qwen(fields: &Fields, kind: &str) -> Read {
         .and(expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"]))
         .and(shared_keys("model.layers.*.mlp.shared_expert"))
         .linear("blocks[*].shared_gate", "model.layers.*.mlp.shared_expert_gate");
-    Ok((config, keys.and(llama_keys())))
+    Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
 }
 
 /// The windows of Qwen's models with experts, if `use_sliding_window` is true: of every second layer before
@@ -312,6 +344,11 @@ fn qwen_next(fields: &Fields, kind: &str) -> Read {
         }
     };
     fields.skip(&["full_attention_interval"]);
+    if kind != "qwen3_next" {
+        // Properties that all models of these types have, which their classes do not read, and layers for training.
+        fields.skip(&["attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers", "norm_topk_prob"]);
+        fields.skip(&["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
+    }
     let delta = DeltaConfig {
         key_heads: fields.size("linear_num_key_heads")?,
         value_heads: fields.size("linear_num_value_heads")?,
@@ -323,10 +360,11 @@ fn qwen_next(fields: &Fields, kind: &str) -> Read {
     let experts = match kind {
         "qwen3_5_text" => None,
         _ => Some(ExpertsConfig {
-            normalized: fields.flag("norm_topk_prob")?,
+            normalized: kind == "qwen3_5_moe_text" || fields.flag("norm_topk_prob")?,
             shared_hidden: Some(fields.size("shared_expert_intermediate_size")?),
             shared_gate: true,
-            dense_layers: dense_layers(fields, layers)?,
+            // All layers of Qwen3.5's models have experts.
+            dense_layers: if kind == "qwen3_next" { dense_layers(fields, layers)? } else { Vec::new() },
             ..experts(fields, fields.size("num_experts")?, fields.size("moe_intermediate_size")?)?
         }),
     };
@@ -357,7 +395,8 @@ fn qwen_next(fields: &Fields, kind: &str) -> Read {
         .linear("blocks[*].delta.out", &layer("out_proj"))
         // Predicts further tokens in training.
         .ignore("mtp.**");
-    Ok((config, keys.and(llama_keys())))
+    let hidden = config.experts.as_ref().map_or(0, |experts| experts.hidden);
+    Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
 }
 
 /// The names of the inputs of Qwen3.5's linear attention: queries, keys and values are one matrix, one after the other.
@@ -461,6 +500,25 @@ fn uniform_size<'a>(fields: &Fields<'a>, name: &'a str) -> Result<usize> {
         Some(size) => Ok(size as usize),
         None => Err(fields.error(format!("the sizes of `{name}` differ between layers"))),
     }
+}
+
+/// LFM2 with experts in all layers but the first ones.
+fn lfm2(fields: &Fields) -> Read {
+    let (mut config, keys) = super::llama::lfm2(fields, "lfm2_moe")?;
+    let (count, hidden) = (fields.size("num_experts")?, fields.size("moe_intermediate_size")?);
+    let first_layer = fields.number("num_dense_layers")?;
+    config.experts = Some(ExpertsConfig {
+        scores: RouterScores::Sigmoid,
+        normalized: fields.flag("norm_topk_prob")?,
+        scale: fields.number("routed_scaling_factor")?,
+        correction: fields.flag("use_expert_bias")?,
+        dense_layers: (0..config.layers).map(|layer| (layer as f64) < first_layer).collect(),
+        ..experts(fields, count, hidden)?
+    });
+    let layer = "model.layers.*.feed_forward";
+    let names = expert_keys(layer, "gate", ["w1", "w3", "w2"]);
+    let names = names.array("blocks[*].experts.correction", format!("{layer}.expert_bias"), Layout::Same);
+    Ok((config, names.and(keys)))
 }
 
 /// The half of a matrix of a gate and the first layer of an MLP.

@@ -113,7 +113,7 @@ pub(super) fn read_variant(fields: &Fields, kind: &str) -> Read {
         "nemotron" | "jais2" => nemotron(fields, kind),
         "exaone4" => exaone4(fields),
         "apertus" => apertus(fields),
-        "lfm2" => lfm2(fields),
+        "lfm2" => lfm2(fields, kind),
         "smollm3" => smollm3(fields),
         "olmo" => olmo(fields),
         "olmo2" | "olmo3" => olmo2(fields, kind),
@@ -240,7 +240,7 @@ fn apertus(fields: &Fields) -> Read {
 }
 
 /// LFM2, most of whose layers have a short convolution in the place of attention.
-fn lfm2(fields: &Fields) -> Read {
+pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
     let kv_heads = fields.size("num_key_value_heads")?;
@@ -248,8 +248,10 @@ fn lfm2(fields: &Fields) -> Read {
     let layers = fields.layers("num_hidden_layers")?;
     // Older names, which take precedence.
     let named = |name, older| if fields.has(older) { older } else { name };
-    let mut hidden = fields.size(named("intermediate_size", "block_ff_dim"))?;
-    if fields.flag("block_auto_adjust_ff_dim")? {
+    let has_experts = kind == "lfm2_moe";
+    let mut hidden =
+        fields.size(if has_experts { "intermediate_size" } else { named("intermediate_size", "block_ff_dim") })?;
+    if !has_experts && fields.flag("block_auto_adjust_ff_dim")? {
         let multiple = fields.size("block_multiple_of")?;
         let scaled = hidden.saturating_mul(2) / 3;
         hidden = match fields.number_opt("block_ffn_dim_multiplier")? {

@@ -49,11 +49,12 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
         &["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text", "qwen3_next", "qwen3_5_text"],
         experts::read,
     ),
+    (&["qwen3_5_moe_text", "qwen3_vl_moe_text", "lfm2_moe"], experts::read),
     (&["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla"], latent::read),
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
-const WRAPPERS: [&str; 14] = [
+const WRAPPERS: [&str; 16] = [
     "gemma3",
     "mistral3",
     "llava",
@@ -67,6 +68,8 @@ const WRAPPERS: [&str; 14] = [
     "smolvlm",
     "idefics3",
     "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_vl_moe",
     "llama4",
 ];
 
@@ -116,11 +119,11 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
     let kind = if kind.starts_with("qwen") { format!("{kind}_text") } else { text.text("model_type")?.to_owned() };
     text.skip(&["model_type"]);
     let (mut config, keys) = read_kind(&text, &kind)?;
-    if fields.has("tie_word_embeddings") {
+    // The text of Qwen3-VL with experts has another default than the model.
+    if fields.has("tie_word_embeddings") || kind == "qwen3_vl_moe_text" {
         config.tie_embeddings = fields.flag("tie_word_embeddings")?;
     }
-    if !matches!(kind.as_str(), "gemma3_text" | "qwen2_vl_text" | "qwen2_5_vl_text" | "qwen3_vl_text" | "qwen3_5_text")
-    {
+    if kind != "gemma3_text" && !kind.starts_with("qwen") {
         // The classes of these models compute logits without the factors of the text's class.
         (config.logits_scale, config.logits_soft_cap) = (None, None);
     }
@@ -151,10 +154,11 @@ fn sizes(fields: &Fields) -> Result<DecoderConfig> {
     Ok(DecoderConfig {
         kv_heads,
         head_dim: head_dim.unwrap_or(features / heads),
-        hidden: match fields.has_type("solar_open") {
-            // All of its layers have experts.
-            true => fields.size_opt("intermediate_size")?.unwrap_or(features),
-            false => fields.size("intermediate_size")?,
+        hidden: match fields.size_opt("intermediate_size")? {
+            Some(hidden) => hidden,
+            // All layers of the type have experts.
+            None if fields.size_opt("moe_intermediate_size")?.is_some() => features,
+            None => fields.size("intermediate_size")?,
         },
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
