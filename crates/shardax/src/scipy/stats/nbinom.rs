@@ -8,13 +8,16 @@
 //! ```
 
 use crate::ops::numpy::where_;
-use crate::scipy::special::{gammaln, xlogy};
+use crate::scipy::special::{betaln, gammaln, xlogy};
 
 distribution! {
     /// The logarithm of the probability of `k`, shifted by `loc`.
     logpmf(k, n, p, loc) {
         let y = k - loc;
-        let choices = gammaln(&y + n) - gammaln(n) - gammaln(&y + 1);
+        // The logarithms of gamma functions are large, and their sum is not.
+        let choices = -betaln(n, &y + 1) - (&y + n).log();
+        // They are equal for 0.
+        let choices = where_(y.less(1), gammaln(&y + n) - gammaln(n) - gammaln(&y + 1), choices);
         let log = choices + (xlogy(n, p) + xlogy(&y, 1 - p));
         where_(k.less(loc), f64::NEG_INFINITY, log)
     };

@@ -7,8 +7,9 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
+use crate::core::array::Array;
 use crate::ops::numpy::where_;
-use crate::ops::primitive::special::distributions::LOG1MEXP;
+use crate::ops::primitive::special::distributions::{LOG1MEXP, POWER_BELOW};
 use crate::scipy::stats::{quantile, standardized};
 
 distribution! {
@@ -20,7 +21,7 @@ distribution! {
     /// The probability density.
     pdf(x, b, loc, scale) logpdf(x, b, loc, scale).exp();
     /// The cumulative distribution function.
-    cdf(x, b, loc, scale) where_(x.less(loc + scale), 0, -(-b * standardized(x, loc, scale).log()).expm1());
+    cdf(x, b, loc, scale) where_(x.less(loc + scale), 0, POWER_BELOW.apply(&[inside(x, loc, scale), b.clone()]));
     /// The logarithm of [`cdf`].
     logcdf(x, b, loc, scale) {
         let inside = x.greater(loc + scale);
@@ -30,7 +31,12 @@ distribution! {
     /// The logarithm of [`sf`].
     logsf(x, b, loc, scale) where_(x.less(loc + scale), 0, -(b * standardized(x, loc, scale).log()));
     /// The survival function, `1 - cdf`.
-    sf(x, b, loc, scale) logsf(x, b, loc, scale).exp();
+    sf(x, b, loc, scale) where_(x.less(loc + scale), 1, inside(x, loc, scale).pow(-b));
     /// The quantile function, inverse of [`cdf`]; NaN where `q` is not a probability.
     ppf(q, b, loc, scale) quantile(q, loc + scale * (-(-q).log1p() / b).exp());
+}
+
+/// The standardized variable, at least 1.
+fn inside(x: &Array, loc: &Array, scale: &Array) -> Array {
+    where_(x.less(loc + scale), 1, standardized(x, loc, scale))
 }

@@ -1,12 +1,32 @@
 //! The regularized incomplete beta function, by its continued fraction ([DLMF
 //! 8.17.22](https://dlmf.nist.gov/8.17.E22)).
 
-use super::{constant, eps, until_converged};
+use std::f64::consts::PI;
+
+use super::super::expanded::expanded;
+use super::products::{LOG_BETA, stirling_rest};
+use super::{constant, eps, until_converged, widened};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::primitive::unary::{ABS, EXP, LGAMMA, LOG, LOG1P};
+use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, LOG, LOG1P};
 use crate::ops::select::where_;
+
+expanded! {
+    // The density of the beta distribution, of operands a, b and x
+    BETA_DENSITY "beta_density" Float, |a| widened(a, |a| Ok(density(&a[0], &a[1], &a[2]))), |a, y, i, t| {
+        let (a, b, x) = (&a[0], &a[1], &a[2]);
+        t * y * match i {
+            0 => LOG.apply(x) - DIGAMMA.apply(a) + DIGAMMA.apply(&(a + b)),
+            1 => LOG1P.apply(&-x) - DIGAMMA.apply(b) + DIGAMMA.apply(&(a + b)),
+            // 0 · ∞ would be NaN where the density underflows.
+            _ => {
+                let x = where_(y.equal(0), 0.5, x);
+                (a - 1) / &x - (b - 1) / (1 - x)
+            }
+        }
+    };
+}
 
 /// `I(x; a, b)`.
 pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
@@ -21,17 +41,52 @@ pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
     // The fraction converges fast below the mean; above it, the symmetry relation is used.
     let below = x.less((a + 1) / (a + b + 2));
     let (p, q) = (where_(&below, a, b), where_(&below, b, a));
-    let (z, rest) = (where_(&below, x, 1 - x), where_(&below, 1 - x, x));
+    let z = where_(&below, x, 1 - x);
     let usable = !(&is_zero | &is_one | &outside);
     let sum = fraction(&p, &q, &z, &usable)?;
-    let log_beta = LGAMMA.apply(&p) + (LGAMMA.apply(&q) - LGAMMA.apply(&(&p + &q)));
-    // 1 - z is inaccurate for a small z.
-    let log_rest = where_(&below, LOG1P.apply(&-&z), LOG.apply(&rest));
-    let scale = EXP.apply(&(LOG.apply(&z) * &p + log_rest * &q - log_beta)) / p;
+    let scale = EXP.apply(&log_power(a, b, x)) / p;
     let y = sum * scale;
     let y = where_(below, &y, 1 - &y);
     let y = where_(is_one, constant(1.0, a), where_(is_zero, constant(0.0, a), y));
     Ok(where_(outside, constant(f64::NAN, a), y))
+}
+
+/// The logarithm of `xᵃ (1 - x)ᵇ / B(a, b)`. Its terms are large and cancel if the parameters are large. Close to the mean
+/// a / (a + b) it is computed from the distance to the mean, and by Stirling's series.
+fn log_power(a: &Array, b: &Array, x: &Array) -> Array {
+    let distance = (a + b) * x - a;
+    let is_close = a.greater(MIN_SERIES_PARAMETER)
+        & b.greater(MIN_SERIES_PARAMETER)
+        & ABS.apply(&distance).less(a.minimum(b) * 0.5);
+    let [a_near, b_near] = [a, b].map(|parameter| where_(&is_close, parameter, MIN_SERIES_PARAMETER));
+    let distance = where_(&is_close, distance, 0);
+    let sum = &a_near + &b_near;
+    let exponent = &a_near * excess(&(&distance / &a_near)) + &b_near * excess(&(-&distance / &b_near));
+    let rests = stirling_rest(&sum) - stirling_rest(&a_near) - stirling_rest(&b_near);
+    let near = LOG.apply(&(&a_near / sum * &b_near * (0.5 / PI))) * 0.5 + rests - exponent;
+    let far = a * LOG.apply(x) + b * LOG1P.apply(&-x) - LOG_BETA.apply(&[a.clone(), b.clone()]);
+    where_(is_close, near, far)
+}
+
+/// Above it, `stirling_rest` has all digits.
+const MIN_SERIES_PARAMETER: f64 = 8.0;
+
+/// `m - log(1 + m)` for `m` within ±1/2, by the series of `atanh`, since the terms cancel.
+fn excess(m: &Array) -> Array {
+    let terms = if m.dtype() == DType::F64 { 16 } else { 8 };
+    let z = m / (m + 2);
+    let square = &z * &z;
+    let sum = (0..terms).rev().fold(constant(0.0, m), |sum, j| sum * &square + 1.0 / f64::from(2 * j + 3));
+    m * &z - z * square * sum * 2
+}
+
+fn density(a: &Array, b: &Array, x: &Array) -> Array {
+    let is_large = a.greater(MIN_SERIES_PARAMETER) & b.greater(MIN_SERIES_PARAMETER);
+    let is_inside = x.greater(0) & x.less(1);
+    let inside = where_(&is_inside, x, 0.5);
+    let large = EXP.apply(&log_power(a, b, &inside)) / &inside / (1 - &inside);
+    let log = (a - 1) * LOG.apply(x) + (b - 1) * LOG1P.apply(&-x) - LOG_BETA.apply(&[a.clone(), b.clone()]);
+    where_(is_large & is_inside, large, EXP.apply(&log))
 }
 
 /// `1 / (1 + d₁ / (1 + d₂ / …))`, by Lentz's method, two terms at a time.

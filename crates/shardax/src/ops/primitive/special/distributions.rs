@@ -8,6 +8,7 @@ use super::zeta::BERNOULLI;
 use super::{QUOTIENT, XLOGY, constant, gamma_uniform, widened};
 use crate::core::array::Array;
 use crate::ops::lax::polygamma;
+use crate::ops::primitive::binary::POW;
 use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, EXPM1, LGAMMA, LOG, LOG1P};
 use crate::ops::select::where_;
 
@@ -30,6 +31,11 @@ expanded! {
         let (near, far) = (where_(&is_small, &x[0], 0.5), where_(&is_small, 1, &x[0]));
         where_(is_small, LOG.apply(&-EXPM1.apply(&-near)), LOG1P.apply(&-EXP.apply(&-far)))
     }, |x, _, _, t| t * decay_quotient(&x[0]);
+    // 1 - z⁻ᵇ. The power has more digits than exp(-b log(z)), whose logarithm is multiplied.
+    POWER_BELOW "power_below" Float, |a| widened(a, |a| Ok(-EXPM1.apply(&(-&a[1] * LOG.apply(&a[0]))))), |a, _, i, t| {
+        let above = POW.apply(&a[0], &-&a[1]);
+        t * above * if i == 0 { &a[1] / &a[0] } else { LOG.apply(&a[0]) }
+    };
     // The log density at x of the gamma distribution of shape a
     LOG_GAMMA_DENSITY "log_gamma_density" Float, |a| widened(a, |a| Ok(log_gamma_density(&a[0], &a[1]))),
         |a, _, i, t| {

@@ -4,9 +4,9 @@
 
 mod bessel;
 mod beta;
+mod dawson;
 mod dilogarithm;
 pub(crate) mod distributions;
-mod error;
 mod expint;
 mod exponential;
 mod gamma;
@@ -17,7 +17,9 @@ mod oscillating;
 mod owens;
 mod polygamma;
 pub(crate) mod products;
+mod scaled_error;
 pub(crate) mod slopes;
+pub(crate) mod truncated;
 pub(crate) mod turns;
 mod zeta;
 
@@ -28,12 +30,14 @@ pub(crate) use exponential::expm1;
 pub(crate) use log_gamma::{digamma, log_gamma};
 pub(crate) use normal::{cumulative, density, log_density};
 pub(super) use polygamma::polygamma;
+pub(crate) use scaled_error::ERFCX;
+use scaled_error::{ERFC_INV_SLOPE, NDTRI_SLOPE};
 pub(crate) use zeta::zeta_slope;
 
 use self::turns::{COS_PI, SIN_PI};
 use super::binary::ZETA;
 use super::expanded::expanded;
-use super::unary::{ABS, BESSEL_I1E, COS, EXP, LGAMMA, LOG, LOG1P, SIGN};
+use super::unary::{ABS, BESSEL_I1E, COS, LOG, LOG1P, SIGN};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
@@ -146,9 +150,7 @@ expanded! {
             if i < 2 {
                 return no_slope("betainc", "its parameters", out);
             }
-            let (a, b, x) = (&a[0], &a[1], &a[2]);
-            let log_beta = LGAMMA.apply(a) + LGAMMA.apply(b) - LGAMMA.apply(&(a + b));
-            t * EXP.apply(&((b - 1) * LOG1P.apply(&-x) + (a - 1) * LOG.apply(x) - log_beta))
+            t * beta::BETA_DENSITY.apply(a)
         };
     BESSEL_I0E "bessel_i0e" Float, |x| widened(x, |x| Ok(bessel::i0e(&x[0]))),
         |x, y, _, t| t * bessel::i0e_slope(&x[0], y);
@@ -158,9 +160,10 @@ expanded! {
         |x, _, _, t| t * BESSEL_I1_SLOPE.apply(x);
     BESSEL_I1_SLOPE "bessel_i1_slope" Float, |x| widened(x, |x| Ok(bessel::i1_slope(&x[0]))),
         |x, _, _, t| t * bessel::i1_curve(&x[0]);
-    NDTRI "ndtri" Float, |p| widened(p, |p| Ok(normal::quantile(&p[0]))), |_, y, _, t| t / density(y);
+    NDTRI "ndtri" Float, |p| widened(p, |p| Ok(normal::quantile(&p[0]))),
+        |p, _, _, t| t * NDTRI_SLOPE.apply(p);
     ERFC_INV "erfc_inv" Float, |y| widened(y, |y| Ok(normal::erfc_inv(&y[0]))),
-        |_, x, _, t| t * EXP.apply(&(x * x)) * (-1.0 / std::f64::consts::FRAC_2_SQRT_PI);
+        |y, _, _, t| t * ERFC_INV_SLOPE.apply(y);
     LOG_NDTR "log_ndtr" Float, |x| widened(x, |x| Ok(normal::log_cumulative(&x[0]))),
         |x, y, _, t| t * normal::log_cumulative_slope(&x[0], y);
     EXPN "expn" Float, |a| widened(a, |a| Ok(expint::expn(&a[0], &a[1]))), |a, out, i, t| match i {
@@ -172,9 +175,7 @@ expanded! {
         |x, _, _, t| t * grown(&x[0], &((&x[0] - 1) / &x[0] / &x[0]));
     SPENCE "spence" Float, |x| widened(x, |x| Ok(dilogarithm::spence(&x[0]))),
         |x, _, _, t| t * dilogarithm::slope(&x[0]);
-    ERFCX "erfcx" Float, |x| widened(x, |x| Ok(error::erfcx(&x[0]))),
-        |x, y, _, t| t * error::erfcx_slope(&x[0], y);
-    DAWSON "dawsn" Float, |x| widened(x, |x| Ok(error::dawson(&x[0]))), |x, y, _, t| t * error::dawson_slope(&x[0], y);
+    DAWSON "dawsn" Float, |x| widened(x, |x| Ok(dawson::dawson(&x[0]))), |x, y, _, t| t * dawson::dawson_slope(&x[0], y);
     SI "sine_integral" Float, |x| widened(x, |x| Ok(oscillating::si(&x[0]))),
         |x, _, _, t| t * oscillating::sine_ratio(&x[0]);
     CI "cosine_integral" Float, |x| widened(x, |x| Ok(oscillating::ci(&x[0]))),

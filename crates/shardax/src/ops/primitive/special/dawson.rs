@@ -1,38 +1,12 @@
-//! Scaled error functions: `erfcx`, and Dawson's integral.
+//! Dawson's integral.
 
-use std::f64::consts::{FRAC_2_SQRT_PI, PI};
+use std::f64::consts::PI;
 
-use super::oscillating::laplace_nodes;
 use super::{asymptotic_slope, constant};
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::primitive::unary::{ABS, ERFC, EXP};
+use crate::ops::primitive::unary::{ABS, EXP};
 use crate::ops::select::where_;
-
-/// `exp(x²) erfc(x)`; the asymptotic series ([DLMF 7.12.1](https://dlmf.nist.gov/7.12.E1)) where the factors would
-/// overflow and underflow.
-pub(super) fn erfcx(x: &Array) -> Array {
-    let limit = if x.dtype() == DType::F64 { 26.0 } else { 9.0 };
-    let large = x.greater(limit);
-    let near = where_(&large, 1, x);
-    let direct = EXP.apply(&(&near * &near)) * ERFC.apply(&near);
-    let far = where_(&large, x, limit);
-    let inverse = 1 / (&far * &far);
-    let series = (1..8).rev().fold(constant(1.0, x), |sum, k| 1 - sum * &inverse * (f64::from(2 * k - 1) / 2.0));
-    where_(large, series / (far * PI.sqrt()), direct)
-}
-
-/// The derivative of [`erfcx`], given its value `y`: from 1 on the integral `-4 / √π ∫ t exp(-t² - 2 x t)`, since the terms of
-/// `2 x y - 2 / √π` cancel there.
-pub(super) fn erfcx_slope(x: &Array, y: &Array) -> Array {
-    let is_large = x.greater(1);
-    let near = where_(&is_large, 0, x) * where_(&is_large, 0, y) * 2 - FRAC_2_SQRT_PI;
-    let inverse = 1 / where_(&is_large, x, 1);
-    let square = &inverse * &inverse * 0.25;
-    let terms = laplace_nodes(1.0, DType::F64).map(|(u, weight)| EXP.apply(&(&square * (-u * u))) * weight);
-    let integral = terms.reduce(|a, b| a + b).unwrap_or_else(|| constant(0.0, x));
-    where_(is_large, integral * square * (-2.0 * FRAC_2_SQRT_PI), near)
-}
 
 /// The distance of the points of the sum, and their number on each side: the error is `exp(-(π / 2h)²)`.
 const STEP: f64 = 0.2;
