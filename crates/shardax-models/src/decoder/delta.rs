@@ -2,7 +2,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::DeltaConfig;
+use super::{DeltaConfig, delta_chunks as chunks};
 
 /// Linear attention whose state forgets by a gate, and corrects what it returns for a key
 /// ([Yang et al. 2024](https://arxiv.org/abs/2412.06464)), as in Qwen3-Next.
@@ -168,18 +168,17 @@ impl GatedDelta {
         let value = heads(2 * keys_end, self.sizes.channels(), value_heads);
         let written = sigmoid(self.write.forward(&x).astype(DType::F32));
         let speed = self.log_speed.astype(DType::F32).exp();
-        let kept =
-            (-speed * softplus(self.forget.forward(&x).astype(DType::F32) + self.rate_bias.astype(DType::F32))).exp();
+        let log_kept =
+            -speed * softplus(self.forget.forward(&x).astype(DType::F32) + self.rate_bias.astype(DType::F32));
 
-        let steps = [query, key, value, written, kept].map(|x| x.moveaxis(1, 0));
-        let (state, y) = match scan(update_state, state, steps) {
+        let (state, y) = match chunks::scan_chunks(state, [query, key, value, written, log_kept]) {
             Ok(scanned) => scanned,
             Err(error) => {
                 let failed = Array::from_error(error, &x);
                 return (failed.clone(), failed.clone(), failed);
             }
         };
-        let y = self.norm.forward(y.moveaxis(0, 1).astype(x.dtype())) * silu(gates);
+        let y = self.norm.forward(y.astype(x.dtype())) * silu(gates);
         let y = self.out.forward(y.reshape([batch, length, value_heads * value_dim]));
         (y, inputs.get((.., length..)), state)
     }
@@ -188,14 +187,4 @@ impl GatedDelta {
 /// Divides vectors along the last dimension by their lengths.
 fn with_unit_length(x: &Array) -> Array {
     x * (x.square().sum_keepdims(-1) + 1e-6).rsqrt()
-}
-
-/// Replaces the value that the state has for a key, after it has forgotten a part, and reads the value for a query.
-fn update_state(state: Array, [query, key, value, written, kept]: [Array; 5]) -> Result<(Array, Array)> {
-    let state = state * kept.expand_dims(-1).expand_dims(-1);
-    let old_value = einsum("bhkv,bhk->bhv", &[&state, &key]);
-    let change = (value - old_value) * written.expand_dims(-1);
-    let state = state + key.expand_dims(-1) * change.expand_dims(-2);
-    let y = einsum("bhkv,bhk->bhv", &[&state, &query]);
-    Ok((state, y))
 }

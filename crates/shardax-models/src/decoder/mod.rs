@@ -4,6 +4,7 @@ mod block;
 mod config;
 mod conv;
 mod delta;
+mod delta_chunks;
 mod experts;
 mod latent;
 

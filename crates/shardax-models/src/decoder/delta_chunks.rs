@@ -1,0 +1,143 @@
+//! The gated delta rule over chunks of positions.
+//!
+//! At each position `t` the state is multiplied by `kept[t]`, and the value that it has for the key is replaced:
+//!
+//! ```text
+//! change[t] = written[t] * (value[t] - kept[t] * state[t - 1]^T key[t])
+//! state[t]  = kept[t] * state[t - 1] + key[t] change[t]^T
+//! y[t]      = state[t]^T query[t]
+//! ```
+//!
+//! Within a chunk, `state[t]` is a sum over the changes before `t`, so that the changes are the solution of a triangular system
+//! whose matrix does not depend on the state. It is solved for all chunks at once, and a loop over chunks then consists of matmuls only
+//! ([Yang et al. 2024](https://arxiv.org/abs/2406.06484)).
+
+use shardax_nn::prelude::*;
+
+/// The number of positions in a chunk. The systems of chunks take time that grows with it, and the loop over chunks gets shorter.
+const CHUNK: usize = 32;
+
+/// Returns the state after all positions, and the results `[batch, length, heads, features of values]`. Queries, keys and values
+/// are `[batch, length, heads, features]`, and the rates of writing and the logarithms of what is kept `[batch, length, heads]`.
+pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Array)> {
+    let length = inputs[0].shape()[1];
+    if length == 1 {
+        let (state, y) = update_state(state, inputs.map(|x| x.squeeze(1)));
+        return Ok((state, y.expand_dims(1)));
+    }
+    let chunk = length.next_power_of_two().min(CHUNK);
+    let count = length.div_ceil(chunk);
+    // Padding writes nothing and keeps the state, because its rates of writing and its logarithms are zeros.
+    let [query, key, value, written, log_kept] = inputs.map(|x| split(&x, count, chunk));
+
+    let log_decay = log_kept.cumsum(-1);
+    let decay = log_decay.exp().expand_dims(-1);
+    let from_first = arange(0..chunk as i32);
+    let is_past = from_first.expand_dims(1).greater_equal(&from_first);
+    // What later positions have of earlier ones. The exponents of pairs in the other order could overflow.
+    let differences = log_decay.expand_dims(-1) - log_decay.expand_dims(-2);
+    let between = where_(&is_past, where_(&is_past, differences, 0.0).exp(), 0.0);
+
+    let written = written.expand_dims(-1);
+    let products = einsum("nbhtk,nbhsk->nbhts", &[&key, &key]);
+    let solution = unit_lower_inverse(&(products * &between * &written), chunk);
+    let values = einsum("nbhts,nbhsv->nbhtv", &[&solution, &(&value * &written)]);
+    let keys = einsum("nbhts,nbhsk->nbhtk", &[&solution, &(&key * &written * &decay)]);
+
+    let scores = einsum("nbhtk,nbhsk->nbhts", &[&query, &key]) * &between;
+    let queries = query * &decay;
+    let last = log_decay.get((Ellipsis, chunk - 1..));
+    let remaining_keys = key * (&last - &log_decay).exp().expand_dims(-1);
+    let last = last.exp().expand_dims(-1);
+    let step = |state: Array, [values, keys, scores, queries, remaining_keys, last]: [Array; 6]| {
+        let changes = values - einsum("bhtk,bhkv->bhtv", &[&keys, &state]);
+        let y = einsum("bhtk,bhkv->bhtv", &[&queries, &state]) + einsum("bhts,bhsv->bhtv", &[&scores, &changes]);
+        let state = state * last + einsum("bhtk,bhtv->bhkv", &[&remaining_keys, &changes]);
+        Ok((state, y))
+    };
+    let (state, y) = scan(step, state, [values, keys, scores, queries, remaining_keys, last])?;
+    // From `[chunks, batch, heads, positions, features]`.
+    let y = y.transpose([1, 0, 3, 2, 4]);
+    let &[batch, _, _, heads, features] = y.shape() else { return Ok((state, y)) };
+    Ok((state, y.reshape([batch, count * chunk, heads, features]).get((.., ..length))))
+}
+
+/// The inverse of matrices `[..., size, size]` with a diagonal of ones and zeros above it, which are not read. The size is a
+/// power of 2.
+///
+/// Diagonal blocks are inverted first, and blocks of twice the size from them: the part below two inverted blocks `a` and `d` is
+/// `-d b a` for the part `b` of the matrix. In contrast to powers of the matrix, no number is larger than those of the inverse.
+fn unit_lower_inverse(matrix: &Array, size: usize) -> Array {
+    let places = arange(0..size as i32);
+    let [rows, columns] = [places.expand_dims(1), places.expand_dims(0)];
+    let mut inverse = rows.equal(&columns).astype(matrix.dtype()).broadcast_to(matrix.shape());
+    let mut block = 1;
+    while block < size {
+        let [row, column] = [&rows, &columns].map(|places| floor_divide(places, block as i32));
+        // The odd blocks of rows, below their neighbors on the diagonal.
+        let is_below = row.equal(&column + 1) & remainder(&row, 2).equal(1);
+        let below = where_(is_below, matrix, 0.0);
+        let product = einsum("...ts,...su->...tu", &[&below, &inverse]);
+        inverse = &inverse - einsum("...ts,...su->...tu", &[&inverse, &product]);
+        block *= 2;
+    }
+    inverse
+}
+
+/// Pads positions and splits them into chunks: `[chunks, batch, heads, positions, ...]` of `[batch, length, heads, ...]`.
+fn split(x: &Array, count: usize, chunk: usize) -> Array {
+    let shape = x.shape().to_vec();
+    let mut widths = vec![(0, 0); shape.len()];
+    widths[1] = (0, count * chunk - shape[1]);
+    let padded = pad(x, widths, PadMode::Constant(0.0));
+    let parts = padded.reshape([&[shape[0], count, chunk], &shape[2..]].concat());
+    match shape.len() {
+        3 => parts.transpose([1, 0, 3, 2]),
+        _ => parts.transpose([1, 0, 3, 2, 4]),
+    }
+}
+
+/// Replaces the value that the state has for a key, after it has forgotten a part, and reads the value for a query.
+fn update_state(state: Array, [query, key, value, written, log_kept]: [Array; 5]) -> (Array, Array) {
+    let state = state * log_kept.exp().expand_dims(-1).expand_dims(-1);
+    let old_value = einsum("bhkv,bhk->bhv", &[&state, &key]);
+    let change = (value - old_value) * written.expand_dims(-1);
+    let state = state + key.expand_dims(-1) * change.expand_dims(-2);
+    let y = einsum("bhkv,bhk->bhv", &[&state, &query]);
+    (state, y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Chunks compute what one position after the other does, also for keys that are nearly equal and states that forget at
+    /// once or never.
+    #[test]
+    fn chunks_equal_single_positions() -> Result<()> {
+        let [batch, heads, features] = [2, 3, 8];
+        for (seed, (length, spread, forgets)) in
+            [(9, 1.0, 0.1), (64, 0.01, 0.0), (150, 0.1, 30.0)].into_iter().enumerate()
+        {
+            let normal = |part: u32, shape: &[usize]| random::normal(random::key(10 * seed as u32 + part), shape);
+            let shape = [batch, length, heads, features];
+            let key = normal(0, &shape) * spread + 1.0;
+            let key = &key / key.square().sum_keepdims(-1).sqrt();
+            let rates = [batch, length, heads];
+            let written = sigmoid(normal(3, &rates) + 2.0);
+            let log_kept = -softplus(normal(4, &rates)) * forgets;
+            let inputs = [normal(1, &shape), key, normal(2, &shape), written, log_kept];
+            let state = normal(5, &[batch, heads, features, features]);
+
+            let one_by_one = jit(|state: Array, inputs: [Array; 5]| {
+                let step = |state: Array, inputs: [Array; 5]| Ok(update_state(state, inputs));
+                scan(step, state, inputs.map(|x| x.moveaxis(1, 0)))
+            });
+            let (expected_state, expected) = one_by_one.call((&state, &inputs))?;
+            let (state, y) = jit(scan_chunks).call((&state, &inputs))?;
+            assert!(allclose(&y, expected.moveaxis(0, 1), 1e-4, 1e-4)?, "{length} positions");
+            assert!(allclose(&state, &expected_state, 1e-4, 1e-4)?, "the state after {length} positions");
+        }
+        Ok(())
+    }
+}
