@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod consecutive;
 mod transforms;
 
 use common::quick::setup;

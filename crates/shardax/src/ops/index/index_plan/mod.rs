@@ -3,6 +3,7 @@
 //! In a trace, numbers and ranges are constants of the program. Outside of a trace, on a single device, the start of a
 //! block is an operand, so that a loop over batches or rows compiles only once.
 
+mod host_copy;
 mod update;
 
 use smallvec::{SmallVec, smallvec};
@@ -410,6 +411,9 @@ pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
     let mut entries = plan.entries.iter();
     if entries.all(|e| matches!(e, Entry::Part { axis, part } if part.step == 1 && part.len == shape[*axis])) {
         return Ok(x.clone());
+    }
+    if let Some(copy) = plan.copied_by_host(x) {
+        return Ok(copy);
     }
     let mut args = vec![x.clone()];
     args.extend(places);
