@@ -164,12 +164,18 @@ fn allowed(program: &Program, way: Way) -> bool {
         return false;
     }
     match way {
+        // An infinite slope times an addend that is zero is NaN, as in JAX.
+        Way::Reduced if program.mode != "jit" && has_infinite_results(program) => false,
         Way::Eager | Way::Compiled | Way::Split => true,
         // Tangents have the types of operands.
         _ if way.is_typed() => matches!(program.mode, "jit" | "grad" | "vmap"),
         // What reads values while it is traced runs eagerly alone.
         _ => program.mode != "eager",
     }
+}
+
+fn has_infinite_results(program: &Program) -> bool {
+    program.wanted().iter().any(|(_, want, _)| want.scalars().iter().any(|value| value.to_f64().is_infinite()))
 }
 
 /// The arguments of a program in the state of a way.

@@ -52,6 +52,35 @@ fn unreduced_indexed() -> Result<()> {
     Ok(())
 }
 
+/// Sums of half precision are computed in float32, and the conversions keep the addends.
+#[test]
+fn unreduced_in_half_precision() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    for dtype in [DType::Bf16, DType::F16] {
+        let a = device_put(&ones_dtype([4, 16], dtype), P![None, "x"])?;
+        let b = device_put(&ones_dtype([16, 4], dtype), P!["x", None])?;
+        let u = DotOptions::new().out_sharding(P![None, None].unreduced(["x"])).matmul(&a, &b);
+        let total = |x: Array| total(x.astype(DType::F32));
+        assert_eq!(total(u.clone()), [16.0; 16]);
+        assert_eq!(total(u.sum(1)), [64.0; 4]);
+        assert_eq!(total(jit(|u: Array| u.sum(..)).call(&u)?), [256.0]);
+        assert_eq!(total(u.cumsum(0).get(3)), [64.0; 4]);
+        assert_eq!(total(u.get((.., NewAxis)).broadcast_to([4, 2, 4]).sum(1)), [32.0; 16]);
+
+        // Gradients of parameters that are reduced over the axis that splits the batch.
+        let on = |x: &Array| device_put(x, P![].reduced(["x"]));
+        let (kernel, bias) = (on(&ones_dtype([4, 4], dtype))?, on(&ones_dtype([4, 1], dtype))?);
+        let x = device_put(&ones_dtype([8, 4], dtype), P!["x", None])?;
+        let of_kernel = |kernel: Array, x: Array| x.matmul(kernel).astype(DType::F32).sum(..);
+        let of_bias = |bias: Array| bias.broadcast_to([4, 3]).astype(DType::F32).sum(..);
+        assert_eq!(total(grad(of_kernel).call((&kernel, &x))?), [8.0; 16]);
+        assert_eq!(total(jit(grad(of_kernel)).call((&kernel, &x))?), [8.0; 16]);
+        assert_eq!(total(grad(of_bias).call(&bias)?), [3.0; 4]);
+        assert_eq!(total(jit(grad(of_bias)).call(&bias)?), [3.0; 4]);
+    }
+    Ok(())
+}
+
 #[test]
 fn constructed_unreduced() -> Result<()> {
     let (mesh, _guard) = mesh([("x", 2), ("y", 4)]);

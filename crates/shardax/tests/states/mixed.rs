@@ -54,7 +54,7 @@ fn functions_of_mixed_dtypes_are_the_same_without_jit() {
     let (every, part) = requested.as_deref().and_then(part_of).unwrap_or((EVERY * outside_of_ci(4), 0));
     let (mut equal, mut errors, mut failures) = (0, 0, Vec::new());
     for (p, pair) in PAIRS.iter().enumerate() {
-        let mut xs = operands([4, 8]);
+        let mut xs = operands([4, 8], DType::F32);
         for (x, (dtype, weak)) in xs.iter_mut().zip(pair) {
             *x = (&*x * 4.0f32).astype(*dtype).with_weak_type(*weak);
         }

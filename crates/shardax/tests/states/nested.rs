@@ -183,7 +183,7 @@ fn nested_transformations_of_values_in_every_state() {
     let (mut equal, mut rejected, mut failures) = (0, Vec::new(), Vec::new());
     for state in STATES.iter().filter(|state| state.shape == [4, 8]) {
         let mesh = make_mesh(state.axes.iter().copied()).unwrap();
-        let plain = &operands(state.shape)[..1];
+        let plain = &operands(state.shape, DType::F32)[..1];
         for (n, (name, f)) in NESTED.iter().enumerate() {
             if only.is_none() && !n.is_multiple_of(outside_of_ci(4)) {
                 continue;

@@ -3,6 +3,7 @@
 //!
 //! `cargo test` makes a slice; `SHARDAX_TEST_STATES_EVERY=1` makes all, `=16+3` the fourth of 16 parts, and
 //! `SHARDAX_TEST_STATES_ONLY` those whose description contains a text, such as `unreduced/scan` or `Array::cumsum`.
+//! Operands are float32, or of the dtype that `SHARDAX_TEST_STATES_DTYPE` names.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -132,18 +133,19 @@ pub(super) fn run_on_each_device(way: RunWay, f: Run, xs: &[Array], is_varying: 
 }
 
 /// The operands of all cases: positive numbers that are not all alike, of this shape.
-pub(super) fn operands([n, m]: [usize; 2]) -> Arrays {
+pub(super) fn operands([n, m]: [usize; 2], dtype: DType) -> Arrays {
     let number = |i: usize| 0.25 + (i * 7 % 11) as f32 * 0.125;
     let x: Vec<f32> = (0..n * m).map(number).collect();
     let y: Vec<f32> = (0..n * m).map(|i| number(i + 3)).collect();
     let mask: Vec<bool> = (0..n * m).map(|i| i % 3 != 1).collect();
-    let of = |values: Vec<f32>| Array::from_slice(&values, &[n, m]).unwrap();
+    let of = |values: Vec<f32>| Array::from_slice(&values, &[n, m]).unwrap().astype(dtype);
     vec![of(x), of(y), Array::from_slice(&mask, &[n, m]).unwrap(), array([0, 0]), random::key(0)]
 }
 
 pub(super) fn case(xs: &[Array], i: i32) -> Case {
     let [x, y, mask, places, key] = [0, 1, 2, 3, 4].map(|k| xs[k].clone());
-    Case { x, y, mask, places, key, dtype: DType::F32, i, n: 2, f: 0.5 }
+    let dtype = x.dtype();
+    Case { x, y, mask, places, key, dtype, i, n: 2, f: 0.5 }
 }
 
 /// Moves an array to all devices, if its type has a sharding. Without one there may be no mesh.
@@ -164,12 +166,19 @@ pub(super) fn values(ys: &[Array]) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>>
 }
 
 pub(super) fn close(have: &[(Vec<usize>, DType, Vec<f64>)], want: &[(Vec<usize>, DType, Vec<f64>)]) -> bool {
-    let near = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-4 * (1.0 + b.abs());
-    have.len() == want.len()
-        && have
-            .iter()
-            .zip(want)
-            .all(|(a, b)| (&a.0, a.1) == (&b.0, b.1) && a.2.len() == b.2.len() && a.2.iter().zip(&b.2).all(near))
+    let near = |(a, b): (&f64, &f64), tolerance: f64| {
+        a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * (1.0 + b.abs())
+    };
+    let alike = |a: &(Vec<usize>, DType, Vec<f64>), b: &(Vec<usize>, DType, Vec<f64>)| {
+        // Parts of sums are rounded on each device.
+        let tolerance = match a.1 {
+            DType::Bf16 => 0.04,
+            DType::F16 => 0.005,
+            _ => 1e-4,
+        };
+        (&a.0, a.1) == (&b.0, b.1) && a.2.len() == b.2.len() && a.2.iter().zip(&b.2).all(|pair| near(pair, tolerance))
+    };
+    have.len() == want.len() && have.iter().zip(want).all(|(a, b)| alike(a, b))
 }
 
 /// The result of a combination.
@@ -236,8 +245,8 @@ impl Found {
 }
 
 /// Runs one function with operands in one state in these ways.
-fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way], found: &mut Found) {
-    let plain = operands(state.shape);
+fn check(state: &'static State, mesh: &Mesh, dtype: DType, name: &str, call: Call, ways: &[Way], found: &mut Found) {
+    let plain = operands(state.shape, dtype);
     let i = if ["split", "weak"].contains(&state.name) { 1 } else { 0 };
     let eager = match run_one(call, WAYS[0].1, &plain, i, "on one device") {
         Ok(eager) => eager,
@@ -301,6 +310,8 @@ fn functions_in_every_state_and_way() {
     setup();
     let (every, part) = part_of_all().unwrap_or((EVERY * outside_of_ci(4), 0));
     let only = std::env::var("SHARDAX_TEST_STATES_ONLY").ok();
+    let dtype =
+        std::env::var("SHARDAX_TEST_STATES_DTYPE").map_or(DType::F32, |name| DType::from_name(&name).expect("a dtype"));
     let begin = Instant::now();
     let mut found = Found::default();
     for (s, state) in STATES.iter().enumerate() {
@@ -313,7 +324,7 @@ fn functions_in_every_state_and_way() {
             let ways: Vec<Way> =
                 WAYS.iter().enumerate().filter(|(w, way)| is_chosen(*w, way.0)).map(|(_, way)| *way).collect();
             if !ways.is_empty() {
-                check(state, &mesh, name, *call, &ways, &mut found);
+                check(state, &mesh, dtype, name, *call, &ways, &mut found);
             }
         }
     }

@@ -112,11 +112,6 @@ impl Lowering {
         self.platform_indices.iter().find(|(known, _)| *known == value).map(|(_, index)| *index)
     }
 
-    /// States that `value` is the result of converting `from`.
-    pub(crate) fn set_converted_from(&mut self, value: Value, from: Value) {
-        self.values[value.0 as usize].converted_from = Some(from);
-    }
-
     /// The value that was converted to this one.
     pub(crate) fn converted_from(&self, value: Value) -> Option<Value> {
         self.values[value.0 as usize].converted_from
@@ -214,7 +209,22 @@ impl Lowering {
     /// Writes an operation with one result: `cx.op("stablehlo.add", &[x, y], "", &out)`. `attrs` is the content of its
     /// attribute dictionary, as in MLIR's generic form.
     pub fn op(&mut self, name: &str, args: &[Value], attrs: &str, out: &Aval) -> Value {
-        self.op_with(name, args, attrs, Vec::new(), std::slice::from_ref(out))[0]
+        let value = self.op_with(name, args, attrs, Vec::new(), std::slice::from_ref(out))[0];
+        match name {
+            "stablehlo.convert" => self.addends_like(value, args[0]),
+            _ => value,
+        }
+    }
+
+    /// Addends of half precision stay addends when they are widened for a sum, because the compiler would otherwise add them up
+    /// before the conversion, and then once more.
+    fn addends_like(&mut self, converted: Value, from: Value) -> Value {
+        let result = match self.typed(from).filter(|typed| !typed.unreduced().is_empty()) {
+            Some(typed) => self.constrain(converted, &typed),
+            None => converted,
+        };
+        self.values[result.0 as usize].converted_from = Some(from);
+        result
     }
 
     /// Writes an operation with any number of results and regions.
@@ -486,7 +496,7 @@ impl Lowering {
             let values = values?;
             for ((var, mut value), out) in eqn.outputs.iter().zip(values).zip(&outs) {
                 if let Some(typed) = out.sharding() {
-                    value = self.constrain(value, typed);
+                    value = self.constrain_result(value, out, typed);
                 }
                 if materialized.get(var.index()).copied().unwrap_or(false) && self.is_read(value) {
                     value = self.materialize(value);
@@ -495,6 +505,21 @@ impl Lowering {
             }
         }
         program.outputs.iter().map(|a| self.atom(&env, a)).collect()
+    }
+
+    /// Constrains the result of an equation to the sharding of its type. A sum of half precision is computed in float32 and
+    /// rounded at the end; if its type is unreduced, the sum is constrained before it is rounded, for the reason of
+    /// [`addends_like`](Self::addends_like).
+    fn constrain_result(&mut self, value: Value, out: &Aval, typed: &Typed) -> Value {
+        let wide =
+            self.converted_from(value).filter(|from| !typed.unreduced().is_empty() && self.typed(*from).is_none());
+        match wide {
+            Some(wide) => {
+                let wide = self.constrain(wide, typed);
+                self.op("stablehlo.convert", &[wide], "", out)
+            }
+            None => self.constrain(value, typed),
+        }
     }
 
     fn atom(&mut self, env: &Env<Value>, atom: &Atom) -> Result<Value> {

@@ -541,9 +541,7 @@ impl Primitive for Convert {
             let real = Aval::new(from.real(), outs[0].shape.clone());
             v = cx.op("stablehlo.real", &[v], "", &real);
         }
-        let converted = cx.op("stablehlo.convert", &[v], "", &outs[0]);
-        cx.set_converted_from(converted, v);
-        Ok(vec![converted])
+        Ok(vec![cx.op("stablehlo.convert", &[v], "", &outs[0])])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
