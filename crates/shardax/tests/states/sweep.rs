@@ -3,7 +3,7 @@
 //!
 //! `cargo test` makes a slice; `SHARDAX_TEST_STATES_EVERY=1` makes all, `=16+3` the fourth of 16 parts, and
 //! `SHARDAX_TEST_STATES_ONLY` those whose description contains a text, such as `unreduced/scan` or `Array::cumsum`.
-//! Operands are float32, or of the dtype that `SHARDAX_TEST_STATES_DTYPE` names.
+//! Operands are float32, or of the dtype that `SHARDAX_TEST_STATES_DTYPE` names; in the slice, half of them are bfloat16.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -310,8 +310,9 @@ fn functions_in_every_state_and_way() {
     setup();
     let (every, part) = part_of_all().unwrap_or((EVERY * outside_of_ci(4), 0));
     let only = std::env::var("SHARDAX_TEST_STATES_ONLY").ok();
-    let dtype =
-        std::env::var("SHARDAX_TEST_STATES_DTYPE").map_or(DType::F32, |name| DType::from_name(&name).expect("a dtype"));
+    let is_slice = only.is_none() && part_of_all().is_none();
+    let requested =
+        std::env::var("SHARDAX_TEST_STATES_DTYPE").map(|name| DType::from_name(&name).expect("a dtype")).ok();
     let begin = Instant::now();
     let mut found = Found::default();
     for (s, state) in STATES.iter().enumerate() {
@@ -324,7 +325,8 @@ fn functions_in_every_state_and_way() {
             let ways: Vec<Way> =
                 WAYS.iter().enumerate().filter(|(w, way)| is_chosen(*w, way.0)).map(|(_, way)| *way).collect();
             if !ways.is_empty() {
-                check(state, &mesh, dtype, name, *call, &ways, &mut found);
+                let of_slice = if is_slice && t % 2 == 1 { DType::Bf16 } else { DType::F32 };
+                check(state, &mesh, requested.unwrap_or(of_slice), name, *call, &ways, &mut found);
             }
         }
     }
