@@ -245,6 +245,40 @@ fn refs_are_written_by_many_threads() -> Result<()> {
     Ok(())
 }
 
+/// Functions that write the same refs in another order do not wait for each other, and lose no write.
+#[test]
+fn refs_are_written_by_threads_in_every_order() -> Result<()> {
+    setup();
+    let (a, b) = (new_ref(0.0f32)?, new_ref(zeros([4]))?);
+    let forth = jit(|x: Array| a.add(&x).and_then(|()| b.at(1..3).add(b.get().get(0) * 0 + &x)));
+    let back = jit(|x: Array| b.at(1..3).add(&x).and_then(|()| a.add(a.get() * 0 + &x)));
+    let swapped = |x: f32| -> Result<()> {
+        // The exchanged value is added again, so that none is lost.
+        let old = b.at(3).swap(x);
+        b.at(0).add(old)
+    };
+    std::thread::scope(|scope| {
+        let work = |i: usize| -> Result<()> {
+            for _ in 0..50 {
+                match i % 4 {
+                    0 => forth.call(1.0f32)?,
+                    1 => back.call(1.0f32)?,
+                    2 => swapped(1.0)?,
+                    _ => scan_n(|()| a.add(1.0).and_then(|()| b.at(1..3).add(1.0)).map(|()| ((), ())), (), 1)
+                        .map(drop)?,
+                }
+                assert!(b.get().to_vec::<f32>()?.iter().all(|x| *x >= 0.0));
+            }
+            Ok(())
+        };
+        let threads: Vec<_> = (0..8).map(|i| scope.spawn(move || work(i))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })?;
+    assert_eq!(a.get().item::<f32>()?, 300.0);
+    assert_eq!(b.get().to_vec::<f32>()?, [99.0, 300.0, 300.0, 1.0]);
+    Ok(())
+}
+
 #[test]
 fn refs_have_their_values_in_memory_of_their_own() -> Result<()> {
     setup();

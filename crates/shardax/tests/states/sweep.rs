@@ -45,6 +45,22 @@ pub(super) static STATES: [State; 10] = [
     State { name: "varying", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P![]) },
 ];
 
+const THREE_AXES: &[(&str, usize)] = &[("x", 2), ("y", 2), ("z", 2)];
+const SIZE_ONE_OF_THREE: &[(&str, usize)] = &[("x", 1), ("y", 2), ("z", 4)];
+
+/// States over three axes, which `functions_over_three_axes` runs.
+static STATES_OVER_THREE_AXES: [State; 4] = [
+    State { name: "three axes", axes: THREE_AXES, shape: [4, 8], put: |x| device_put(x, P![("x", "z"), "y"]) },
+    State { name: "empty of three", axes: THREE_AXES, shape: [4, 0], put: |x| device_put(x, P![("x", "z"), "y"]) },
+    State {
+        name: "size 1 of three",
+        axes: SIZE_ONE_OF_THREE,
+        shape: [4, 8],
+        put: |x| device_put(x, P![("x", "y"), "z"]),
+    },
+    State { name: "size 1 alone", axes: SIZE_ONE_OF_THREE, shape: [1, 8], put: |x| device_put(x, P!["x", ("y", "z")]) },
+];
+
 /// Addends that differ from device to device, whose sums are `x`.
 fn unreduced(x: &Array) -> Result<Array> {
     let u = |x: &Array| device_put(x, P![].unreduced(["x"]));
@@ -307,15 +323,25 @@ pub(super) fn part_of(text: &str) -> Option<(usize, usize)> {
 
 #[test]
 fn functions_in_every_state_and_way() {
+    sweep(&STATES, EVERY * outside_of_ci(4));
+}
+
+#[test]
+fn functions_over_three_axes() {
+    sweep(&STATES_OVER_THREE_AXES, EVERY * outside_of_ci(4));
+}
+
+/// Runs a part of all combinations with these states, one of `default_every` unless the environment requests another part.
+fn sweep(states: &'static [State], default_every: usize) {
     setup();
-    let (every, part) = part_of_all().unwrap_or((EVERY * outside_of_ci(4), 0));
+    let (every, part) = part_of_all().unwrap_or((default_every, 0));
     let only = std::env::var("SHARDAX_TEST_STATES_ONLY").ok();
     let is_slice = only.is_none() && part_of_all().is_none();
     let requested =
         std::env::var("SHARDAX_TEST_STATES_DTYPE").map(|name| DType::from_name(&name).expect("a dtype")).ok();
     let begin = Instant::now();
     let mut found = Found::default();
-    for (s, state) in STATES.iter().enumerate() {
+    for (s, state) in states.iter().enumerate() {
         let mesh = make_mesh(state.axes.iter().copied()).unwrap();
         for (t, (name, call)) in TABLE.iter().enumerate() {
             let is_chosen = |w: usize, way: &str| match &only {
