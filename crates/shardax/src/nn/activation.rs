@@ -424,7 +424,7 @@ pub fn logmeanexp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
         let x = floating(&x);
         let axes = axes.into_reduction();
         let over = Reduction::new("logmeanexp", &x, axes.clone(), Options::None)?;
-        let count = over.count(&x).log();
+        let count = over.count(&x).log().astype(x.dtype());
         let count = if over.is_masked() { over.shaped(&x, count) } else { count };
         Ok(x.logsumexp(axes) - count)
     })

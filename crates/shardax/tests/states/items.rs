@@ -618,3 +618,18 @@ fn rotations(x: Array) -> (Array, Array) {
     let (tail, head) = (lax::pad(&x, &zero, &[(-1, 0, 0)]), lax::pad(&x, &zero, &[(0, -1, 0)]));
     (concatenate(&[tail.clone(), head.clone()], 0), concatenate(&[head, tail], 0))
 }
+
+/// JAX 0.12 returns bfloat16 with `where` too.
+#[test]
+fn masked_logmeanexp_keeps_the_dtype() -> Result<()> {
+    setup();
+    let x = arange(0..8).astype(DType::Bf16);
+    let mask = x.greater(3);
+    for dtype in [DType::Bf16, DType::F16, DType::F32] {
+        let y = shardax::nn::logmeanexp(x.astype(dtype), over(..).mask(&mask));
+        assert_eq!(y.dtype(), dtype);
+        // log((e⁴ + e⁵ + e⁶ + e⁷) / 4)
+        assert!((y.to_f64()? - 6.053_895_2).abs() < 0.05, "{y}");
+    }
+    Ok(())
+}
