@@ -633,3 +633,15 @@ fn masked_logmeanexp_keeps_the_dtype() -> Result<()> {
     }
     Ok(())
 }
+
+/// Functions of both parts of complex numbers did not end if a part could not be computed.
+#[test]
+fn complex_numbers_whose_parts_fail() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let u = device_put(&ones_dtype([4], DType::Complex64), P![].unreduced(["x"]))?;
+    for rejected in [isinf(&u), isfinite(&u), round(&u), around(&u, 1), around(&u, -1), nan_to_num(&u), log10(&u)] {
+        let error = rejected.check().expect_err("a sharding error").to_string();
+        assert!(error.contains("unreduced operands are not supported"), "{error}");
+    }
+    Ok(())
+}

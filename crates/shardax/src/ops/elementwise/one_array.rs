@@ -24,6 +24,17 @@ fn log_to_base(x: &Array, of_base: f64) -> Array {
     lax::complex(&(real(&y) / of_base), &(imag(&y) / of_base))
 }
 
+/// The complex numbers whose parts are `f` of the parts of `x`. A part that cannot be computed has the type of `x`, so that `f`
+/// would not end.
+#[track_caller]
+pub(crate) fn of_both_parts(x: &Array, f: impl Fn(&Array) -> Array) -> Array {
+    let parts = [real(x), imag(x)];
+    match parts.iter().find(|part| part.dtype().is_complex()) {
+        Some(failed) => failed.clone(),
+        None => lax::complex(&f(&parts[0]), &f(&parts[1])),
+    }
+}
+
 #[track_caller]
 fn float_op(op: Unary, x: &Array) -> Array {
     op.apply(&convert(x, to_inexact(x.dtype()), x.weak_type()))
@@ -226,7 +237,7 @@ unary_functions! {
     /// ```
     round => |x: &Array| match x.dtype().category() {
         Category::Unsigned | Category::Signed => x.clone(),
-        Category::Complex => lax::complex(&round(&real(x)), &round(&imag(x))),
+        Category::Complex => of_both_parts(x, |part| round(part)),
         _ => unary::ROUND.apply(x),
     };
     /// Rounds towards zero.
@@ -269,7 +280,7 @@ unary_functions! {
     /// ```
     isinf => |x: &Array| match x.dtype().category() {
         Category::Float => abs(x).equal(f64::INFINITY),
-        Category::Complex => isinf(&real(x)) | isinf(&imag(x)),
+        Category::Complex => abs(&real(x)).equal(f64::INFINITY) | abs(&imag(x)).equal(f64::INFINITY),
         _ => x.not_equal(x),
     };
     /// Inverts each bit, or boolean.
@@ -355,7 +366,7 @@ pub fn around(x: impl ArrayLike, decimals: i32) -> Array {
         return Array::from_result(Err(e), x);
     }
     if x.dtype().is_complex() {
-        return lax::complex(&around(&real(x), decimals), &around(&imag(x), decimals));
+        return of_both_parts(x, |part| around(part, decimals));
     }
     if decimals < -digits {
         return where_(isfinite(x), x * 0, x);

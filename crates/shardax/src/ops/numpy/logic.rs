@@ -5,6 +5,7 @@ use super::options::options;
 use super::{broadcast_args, checked_or_failed, isfinite, isnan, promote_args, where_};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
+use crate::ops::elementwise::of_both_parts;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
@@ -226,10 +227,7 @@ impl NanToNumOptions {
 
 fn replace_non_finite(x: &Array, values: &[Array]) -> Array {
     if x.dtype().is_complex() {
-        return super::complex(
-            replace_non_finite(&super::real(x), values),
-            replace_non_finite(&super::imag(x), values),
-        );
+        return of_both_parts(x, |part| replace_non_finite(part, values));
     }
     let x = where_(isnan(x), &values[0], x);
     let x = where_(x.equal(f64::INFINITY), &values[1], &x);
