@@ -276,6 +276,21 @@ fn families_over_eight_devices_have_the_logits_of_one() -> Result<()> {
     compare_all(&Rules::new(&mesh, rules), 1)
 }
 
+/// Rows that the axis of experts splits too, as in training.
+#[test]
+fn experts_over_an_axis_of_rows_have_the_logits_of_one_device() -> Result<()> {
+    setup()?;
+    let mesh = make_mesh([("expert", 2), ("model", 4)])?;
+    let rules = Rules::new(&mesh, [("batch", "expert"), ("expert", "expert")]);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for name in ["mixtral", "gpt_oss", "deepseek_v3"].into_iter().step_by(quick::outside_of_ci(3)) {
+        for (have, want) in sharded_model(&golden.join(name), &rules)?.results {
+            assert!(allclose(&have, &want, 1e-4, 1e-4)?, "{name}: {}", (have - &want).abs().max(..).item::<f32>()?);
+        }
+    }
+    Ok(())
+}
+
 /// More devices than the models have heads of keys.
 #[test]
 fn families_over_two_by_four_devices_have_the_logits_of_one() -> Result<()> {

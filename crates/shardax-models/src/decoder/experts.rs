@@ -1,7 +1,7 @@
 //! Experts that drop no token.
 
 use shardax::error::Result;
-use shardax::sharding::Typed;
+use shardax::sharding::{DimSpec, Typed};
 use shardax_nn::prelude::*;
 
 use super::{DecoderConfig, ExpertsConfig, Mlp};
@@ -42,7 +42,9 @@ pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules, we
         let y = grouped(&moe.experts, &x, (&chosen.weights, weighs_inputs), chosen.experts);
         return Ok(typed.iter().fold(y, reshard));
     };
-    let rows = if x.ndim() > 2 { rules.spec([Some("batch")]) } else { P![] };
+    // Results are summed over the axis of the experts, so that its devices must have the same rows.
+    let batch = if x.ndim() > 2 { rules.spec([Some("batch")]) } else { P![] };
+    let rows = PartitionSpec::new([batch.axes(0).iter().copied().filter(|other| *other != axis).collect::<DimSpec>()]);
     let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::from_spec(typed.mesh(), &rows, typed.rank())));
     let chosen = moe.choose(&x)?;
     let local = move |experts: Stack<Mlp>, x: Array, weights: Array, chosen: Array| {
