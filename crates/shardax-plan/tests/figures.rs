@@ -234,3 +234,24 @@ fn a_search_compiles_the_best_and_prints_the_rules() -> Result<()> {
     assert!(nothing.is_err_and(|e| e.message().contains("nothing is published of cpu:8")));
     Ok(())
 }
+
+/// Published shapes with few layers: weights in bfloat16, divided over experts and features.
+#[test]
+fn prompts_of_published_decoders_hold_their_weights() -> Result<()> {
+    // Weights that all layers have: the table of tokens, the last layer and norms are left out.
+    let experts = |count: usize, hidden: usize, features: usize| 3 * count * hidden * features;
+    for (name, layers, experts) in
+        [("gpt-oss-20b", 1, experts(32, 2880, 2880)), ("deepseek-v3", 4, experts(256, 2048, 7168))]
+    {
+        let options = [("layers", layers), ("length", 64)].map(|(name, value)| (name.to_owned(), value.to_string()));
+        let target = target("h100:8")?.by_cpu();
+        target.prepare()?;
+        let setup = Setup { axes: vec![("expert".into(), 8)], options: options.into(), ..Setup::new(target) };
+        let report = models::named(name, &setup)?.report(&setup.target)?;
+        let parameters = report.memory.bytes(Holder::Parameters);
+        let of_experts = 2.0 * experts as f64 / 8.0;
+        assert!(parameters > of_experts && parameters < 4.0 * of_experts + 10e9, "{name}: {parameters}, {of_experts}");
+        assert!(report.traffic.iter().any(|traffic| traffic.kind == CollectiveKind::AllReduce), "{report}");
+    }
+    Ok(())
+}

@@ -70,7 +70,7 @@ impl Sizes {
 }
 
 /// The implementation of attention that the option `attention` names.
-fn attention(setup: &Setup) -> Result<Option<Implementation>> {
+pub(super) fn attention(setup: &Setup) -> Result<Option<Implementation>> {
     Ok(match setup.options.get("attention").map(String::as_str) {
         None => None,
         Some("xla") => Some(Implementation::Xla),
@@ -103,10 +103,11 @@ fn config(sizes: Sizes, setup: &Setup) -> Result<DecoderConfig> {
 
 /// Rules for rows. With experts, the axis `expert` splits experts and sequences.
 const ROWS: (&str, &[&str]) = ("batch", &["data", "fsdp"]);
-const ROWS_AND_EXPERTS: [(&str, &[&str]); 2] = [("batch", &["expert", "data", "fsdp"]), ("expert", &["expert"])];
+pub(super) const ROWS_AND_EXPERTS: [(&str, &[&str]); 2] =
+    [("batch", &["expert", "data", "fsdp"]), ("expert", &["expert"])];
 
 /// FSDP along `fsdp`; tensor parallelism of heads and gated units along `model`.
-const LAYERS: [(&str, &[&str]); 4] =
+pub(super) const LAYERS: [(&str, &[&str]); 4] =
     [("embed", &["fsdp"]), ("heads", &["model"]), ("mlp", &["model"]), ("vocab", &["model"])];
 
 type State = Optimizer<Decoder>;

@@ -3,6 +3,7 @@
 mod cnn;
 mod decoder;
 mod mlp;
+mod prompts;
 
 use shardax::prelude::*;
 
@@ -12,9 +13,10 @@ use crate::{Plan, Setup};
 pub use cnn::cnn;
 pub use decoder::{Sizes, decoder};
 pub use mlp::mlp;
+pub use prompts::prompts;
 
 /// The names of the built-in steps.
-pub const NAMES: [&str; 6] = ["mlp", "cnn", "gpt", "moe", "decoder-7b", "decoder-70b"];
+pub const NAMES: [&str; 8] = ["mlp", "cnn", "gpt", "moe", "decoder-7b", "decoder-70b", "gpt-oss-20b", "deepseek-v3"];
 
 /// The built-in step with this name.
 ///
@@ -28,6 +30,8 @@ pub fn named(name: &str, setup: &Setup) -> Result<Plan> {
         "moe" => decoder(setup, Sizes { experts: 8, ..Sizes::SMALL }),
         "decoder-7b" => decoder(setup, Sizes::BILLIONS_7),
         "decoder-70b" => decoder(setup, Sizes::BILLIONS_70),
+        "gpt-oss-20b" => prompts::gpt_oss_20b(setup),
+        "deepseek-v3" => prompts::deepseek_v3(setup),
         _ => value_error(
             format!("{name:?} is none of {}", NAMES.join(", ")),
             "for a step of your own write a binary with `shardax_plan::main!`",
