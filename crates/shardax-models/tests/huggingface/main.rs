@@ -127,7 +127,7 @@ const DECODERS: [&str; 94] = [
 const SCALED_BY_LENGTH: [&str; 2] = ["dynamic", "longrope"];
 
 /// Models of text and images, whose text is read, and rotary positions of Hunyuan's models.
-const TEXTS: [&str; 10] = [
+const TEXTS: [&str; 17] = [
     "qwen2_vl",
     "qwen2_5_vl",
     "qwen3_vl",
@@ -138,6 +138,13 @@ const TEXTS: [&str; 10] = [
     "internvl",
     "aya_vision",
     "smolvlm",
+    "cohere2_vision",
+    "lfm2_vl",
+    "llava_next_video",
+    "vipllava",
+    "exaone4_5",
+    "lighton_ocr",
+    "got_ocr2",
 ];
 
 fn setup() {

@@ -54,7 +54,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
-const WRAPPERS: [&str; 16] = [
+const WRAPPERS: [&str; 23] = [
     "gemma3",
     "mistral3",
     "llava",
@@ -71,6 +71,13 @@ const WRAPPERS: [&str; 16] = [
     "qwen3_5_moe",
     "qwen3_vl_moe",
     "llama4",
+    "cohere2_vision",
+    "lfm2_vl",
+    "llava_next_video",
+    "vipllava",
+    "exaone4_5",
+    "lighton_ocr",
+    "got_ocr2",
 ];
 
 /// True if a model of this type is read.
@@ -116,6 +123,13 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
     // The sizes and the order of patches.
     fields.skip(&["image_grid_pinpoints", "vision_aspect_ratio", "use_image_newline_parameter", "downsample_ratio"]);
     fields.skip(&["downsample_factor", "adapter_layer_norm_eps", "scale_factor", "projector_hidden_size"]);
+    fields.skip(&[
+        "alignment_intermediate_size",
+        "projector_bias",
+        "projector_layernorm_eps",
+        "projector_use_layernorm",
+    ]);
+    fields.skip(&["spatial_pool_mode", "spatial_pool_stride", "video_seq_length", "vision_feature_layers"]);
     let kind = if kind.starts_with("qwen") { format!("{kind}_text") } else { text.text("model_type")?.to_owned() };
     text.skip(&["model_type"]);
     let (mut config, keys) = read_kind(&text, &kind)?;
@@ -135,7 +149,15 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
         .prefix_alias("model.", "model.language_model.")
         .prefix_alias("model.", "model.text_model.")
         .prefix_alias("lm_head.", "language_model.lm_head.");
-    let parts = ["vision_tower", "multi_modal_projector", "vision_model", "visual", "connector"];
+    let parts = [
+        "vision_tower",
+        "multi_modal_projector",
+        "vision_model",
+        "visual",
+        "connector",
+        "vision_encoder",
+        "vision_projection",
+    ];
     let keys =
         parts.iter().fold(keys, |keys, part| keys.ignore(&format!("{part}.**")).ignore(&format!("model.{part}.**")));
     Ok((config, keys.ignore("image_newline").ignore("model.image_newline")))
