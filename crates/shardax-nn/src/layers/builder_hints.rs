@@ -13,7 +13,8 @@ pub struct BuiltLayer<T>(PhantomData<T>);
 #[diagnostic::on_unimplemented(
     message = "the options of a layer are set before it is built",
     label = "not a method of the layer, but of its builder",
-    note = "`Linear::builder(3, 2).use_bias(false).build(&mut rngs)`, `Conv::builder(3, 16, [3, 3]).strides([2, 2]).build(&mut rngs)`"
+    note = "`Linear::builder(3, 2).use_bias(false).build(&mut rngs)`, `Conv::builder(3, 16, [3, 3]).strides([2, 2]).build(&mut rngs)`",
+    note = "`BatchNorm::builder(16).axis_name(\"batch\").build(&mut rngs)`"
 )]
 pub trait SetsOptions {}
 
@@ -41,5 +42,5 @@ options_of_builders! {
     Linear LinearGeneral Einsum: (use_bias param_dtype precision kernel_axes kernel_init bias_init);
     Conv ConvTranspose: (use_bias param_dtype precision kernel_axes kernel_init bias_init strides padding kernel_dilation);
     LayerNorm RmsNorm GroupNorm InstanceNorm: (use_bias use_scale param_dtype epsilon scale_init bias_init);
-    BatchNorm: (use_bias use_scale param_dtype epsilon scale_init bias_init momentum);
+    BatchNorm: (use_bias use_scale param_dtype epsilon scale_init bias_init momentum axis_name);
 }

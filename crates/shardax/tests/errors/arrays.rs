@@ -301,6 +301,14 @@ fn reads(t: &mut Table) {
         || at!(array([1, 2]).item::<i32>()),
     )
     .at_once_only();
+    t.row("to_vec: usize of numbers", Type, &["float32[2] cannot be read as usize", "read it as float32"], || {
+        at!(ones(2).to_vec::<usize>())
+    })
+    .at_once_only();
+    t.row("to_vec: usize of a negative number", Value, &["int32[2] has the element -1", "read it as int32"], || {
+        at!(array([3, -1]).to_vec::<usize>())
+    })
+    .at_once_only();
     t.row("item: none", Value, &["item needs an array of one element", "float32[0]"], || at!(zeros(0).item::<f32>()))
         .at_once_only();
     t.row("to_f64: many", Value, &["to_f64 needs an array of one element"], || at!(array([1, 2]).to_f64()))

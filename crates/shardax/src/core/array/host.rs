@@ -17,6 +17,31 @@ use crate::transfer_guard::{self, Direction};
 
 use super::{Array, Concrete, Literal};
 
+/// A type of numbers that [`Array::to_vec`] and [`Array::item`] return: the type of the elements, or `usize` for integers.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a type of array elements",
+    label = "not an element type",
+    note = "elements are `f32`, `f64`, `bf16`, `f16`, `i8` to `i64`, `u8` to `u64`, `bool`, `Complex<f32>` and `Complex<f64>`; integers can be read as `usize` too",
+    note = "`x.to_vec::<f32>()?` returns all elements in row-major order; its rows are `chunks(x.shape()[1])`"
+)]
+pub trait HostNumber: Copy {
+    /// Returns the elements of an array in row-major order.
+    #[doc(hidden)]
+    fn read_array(array: &Array) -> Result<Vec<Self>>;
+}
+
+impl<T: Element> HostNumber for T {
+    fn read_array(array: &Array) -> Result<Vec<T>> {
+        array.elements()
+    }
+}
+
+impl HostNumber for usize {
+    fn read_array(array: &Array) -> Result<Vec<usize>> {
+        array.indices()
+    }
+}
+
 /// A host value that [`array()`] accepts: a number, or nested arrays, slices or `Vec`s of numbers.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not data that `array` accepts",
@@ -394,32 +419,66 @@ impl Array {
     /// Returns the elements in row-major order. Waits for the values.
     ///
     /// Fails if `T` is not the array's dtype, and for random keys; [`random::key_data`](crate::random::key_data)
-    /// returns their words.
+    /// returns their words. Integers of any dtype can be read as `usize`, to index a slice, unless one is negative.
     ///
     /// ```
     /// # use shardax::prelude::*;
     /// let x = array([[1, 2], [3, 4]]);
     /// assert_eq!(x.to_vec::<i32>()?, [1, 2, 3, 4]);
     /// assert!(x.to_vec::<f32>().is_err());
+    ///
+    /// let names = ["cat", "dog"];
+    /// let classes = array([[0.1, 0.9], [0.8, 0.2]]).argmax(1).to_vec::<usize>()?;
+    /// assert_eq!(classes.iter().map(|class| names[*class]).collect::<Vec<_>>(), ["dog", "cat"]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+    pub fn to_vec<T: HostNumber>(&self) -> Result<Vec<T>> {
         self.check()?;
         self.check_no_key().at_caller()?;
+        T::read_array(self).at_caller()
+    }
+
+    /// Returns the elements, of this dtype.
+    fn elements<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype() {
-            let wrong = err!(Type, "an array of type {} cannot be read as {}", self.type_name(), T::DTYPE)
-                .help(format!("read it as {}, or convert it with `astype(DType::{:?})`", self.dtype(), T::DTYPE));
-            return Err(wrong).at_caller();
+            let wrong = err!(Type, "an array of type {} cannot be read as {}", self.type_name(), T::DTYPE);
+            return Err(wrong.help(format!(
+                "read it as {}, or convert it with `astype(DType::{:?})`",
+                self.dtype(),
+                T::DTYPE
+            )));
         }
-        let c = self.concrete_as(false).at_caller()?;
-        transfer_guard::check(Direction::DeviceToHost, false, &c.aval).at_caller()?;
-        T::filled(c.aval.size(), &mut |bytes| transfer::to_host_into(&c, bytes)).at_caller()
+        let c = self.concrete_as(false)?;
+        transfer_guard::check(Direction::DeviceToHost, false, &c.aval)?;
+        T::filled(c.aval.size(), &mut |bytes| transfer::to_host_into(&c, bytes))
+    }
+
+    /// Returns the elements, integers of any dtype.
+    fn indices(&self) -> Result<Vec<usize>> {
+        if !self.dtype().is_integer() {
+            let wrong = err!(Type, "an array of type {} cannot be read as usize", self.type_name());
+            return Err(wrong.help(format!("read it as {}; only integers can be read as usize", self.dtype())));
+        }
+        self.to_scalars()?.into_iter().map(|element| self.index(element)).collect()
+    }
+
+    /// Converts an element to an index.
+    fn index(&self, element: Scalar) -> Result<usize> {
+        let Scalar::Int(number) = element else {
+            return Err(err!(Runtime, "internal error: {element:?} in an array of integers; please report this"));
+        };
+        usize::try_from(number).map_err(|_| {
+            let wrong =
+                err!(Value, "an array of type {} has the element {number}, which is no usize", self.type_name());
+            wrong.help(format!("read it as {}", self.dtype()))
+        })
     }
 
     /// Returns the only element. Waits for the value.
     ///
-    /// Fails if there is not exactly one element, or if `T` is not the array's dtype.
+    /// Fails if there is not exactly one element, or if `T` is not the array's dtype. An integer of any dtype can be read as
+    /// `usize`, unless it is negative.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -428,7 +487,7 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn item<T: Element>(&self) -> Result<T> {
+    pub fn item<T: HostNumber>(&self) -> Result<T> {
         self.check()?;
         match self.to_vec::<T>()?.as_slice() {
             [value] => Ok(*value),

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
-pub use host::{IntoHostArray, array, array_of};
+pub use host::{HostNumber, IntoHostArray, array, array_of};
 pub use host_buffer::HostBuffer;
 pub use live::live_arrays;
 pub use shards::{

@@ -6,6 +6,7 @@
 mod at;
 mod index_plan;
 
+use std::convert::Infallible;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 pub use at::At;
@@ -117,7 +118,7 @@ pub trait IntoIndexItem {
     message = "`{Self}` is not an index of an array",
     label = "not an index",
     note = "one entry, or a tuple with one for each dimension: `x.get(0)`, `x.get((.., 1..3))`, `x.get(vec![0, 2])`, `x.get(s![..; 2])`",
-    note = "a new dimension is `NewAxis`: `x.get((.., NewAxis))`; steps are `s![0..4; 2]`, and `s![..; -1]` reverses"
+    note = "a new dimension is `NewAxis` or `None`: `x.get((.., NewAxis))`; steps are `s![0..4; 2]`, and `s![..; -1]` reverses"
 )]
 pub trait IntoIndex {
     /// Returns the entries, in order.
@@ -219,6 +220,13 @@ impl IntoIndexItem for Slice {
 }
 
 impl IntoIndexItem for NewAxis {
+    fn into_index_item(self) -> IndexItem {
+        IndexItem::NewAxis
+    }
+}
+
+/// `None` is a new dimension, as in NumPy: this type has no other value.
+impl IntoIndexItem for Option<Infallible> {
     fn into_index_item(self) -> IndexItem {
         IndexItem::NewAxis
     }
@@ -477,6 +485,15 @@ impl Iterator for Rows {
 }
 
 impl ExactSizeIterator for Rows {}
+
+impl IntoIterator for Array {
+    type Item = Array;
+    type IntoIter = Rows;
+    #[track_caller]
+    fn into_iter(self) -> Rows {
+        self.iter()
+    }
+}
 
 impl IntoIterator for &Array {
     type Item = Array;
