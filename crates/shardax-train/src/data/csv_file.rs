@@ -1,5 +1,6 @@
 //! CSV tables of numbers.
 
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::path::Path;
 
@@ -43,6 +44,7 @@ pub struct CsvOptions {
     columns: Option<Vec<String>>,
     names: Option<Vec<String>>,
     dates: Vec<String>,
+    categories: Vec<String>,
     missing: Missing,
     missing_texts: Vec<String>,
 }
@@ -55,6 +57,7 @@ impl Default for CsvOptions {
             columns: None,
             names: None,
             dates: Vec::new(),
+            categories: Vec::new(),
             missing: Missing::Error,
             missing_texts: missing_texts.map(str::to_owned).to_vec(),
         }
@@ -92,6 +95,24 @@ impl CsvOptions {
         self
     }
 
+    /// Declares columns of texts, such as names and ids: int32, the position of each text among the column's different texts
+    /// in alphabetical order, which [`InMemory::categories`] returns.
+    ///
+    /// ```
+    /// use shardax_train::data::CsvOptions;
+    /// # let path = std::env::temp_dir().join(format!("shardax-doc-csv-categories-{}", std::process::id()));
+    /// std::fs::write(&path, "user,rating\nwren,4.5\nada,3\nwren,5\n").expect("a file");
+    /// let table = CsvOptions::new().categories(["user"]).read(&path)?;
+    /// assert_eq!(table.fields()["user"].to_vec::<i32>()?, [1, 0, 1]);
+    /// assert_eq!(table.categories("user"), ["ada", "wren"]);
+    /// # std::fs::remove_file(&path).ok();
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn categories<N: Into<String>>(mut self, columns: impl IntoIterator<Item = N>) -> Self {
+        self.categories = columns.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// Sets the treatment of cells without a number. Default [`Missing::Error`].
     pub fn missing(mut self, missing: Missing) -> Self {
         self.missing = missing;
@@ -105,7 +126,8 @@ impl CsvOptions {
         self
     }
 
-    /// Reads the table, which can be a gzip file. An example has each column by its name, float32 `[]`.
+    /// Reads the table, which can be a gzip file. An example has each column by its name, float32 `[]`; dates are float64,
+    /// and texts int32.
     ///
     /// Fails, with the file, the line and its offset in bytes, if a line has a different number of columns, or a value is
     /// not a number; and for a chosen column that does not exist.
@@ -146,24 +168,34 @@ impl CsvOptions {
                          `Previous` or `SkipLine`",
                     )
                 }
-                Problem::Odd(what) => wrong(what),
+                Problem::Odd(what) => wrong(what).help(
+                    "declare a column of texts with `CsvOptions::categories`, and of dates with `CsvOptions::dates`, or \
+                     leave it out with `CsvOptions::columns`",
+                ),
             })?;
             // Only columns at their capacity will be reallocated, to twice their size.
             let full = columns.iter().filter(|column| column.values.len() == column.values.capacity());
             let bytes: usize = full.map(|column| column.values.len()).sum();
             room(16 * bytes as u64).map_err(|error| wrong(error.to_string()))?;
         }
-        let arrays = columns.into_iter().map(|column| {
-            let array = match column.is_date {
-                true => HostArray::from_slice(&column.values, &[column.values.len()]),
-                false => {
-                    let narrow: Vec<f32> = column.values.iter().map(|v| *v as f32).collect();
-                    HostArray::from_slice(&narrow, &[narrow.len()])
+        let (mut arrays, mut categories) = (Vec::new(), BTreeMap::new());
+        for column in columns {
+            let shape = [column.values.len()];
+            let array = match column.kind {
+                Kind::Date => HostArray::from_slice(&column.values, &shape),
+                Kind::Number => {
+                    let numbers: Vec<f32> = column.values.iter().map(|value| *value as f32).collect();
+                    HostArray::from_slice(&numbers, &shape)
+                }
+                Kind::Category => {
+                    let (positions, texts) = alphabetical(&column.values, column.codes);
+                    categories.insert(column.name.clone(), texts);
+                    HostArray::from_slice(&positions, &shape)
                 }
             };
-            Ok((column.name, array?))
-        });
-        InMemory::new(arrays.collect::<Result<Vec<_>>>()?)
+            arrays.push((column.name, array?));
+        }
+        Ok(InMemory::new(arrays)?.with_categories(categories))
     }
 
     /// The names of all columns of the table. A byte order mark, which some programs write, is not part of a name.
@@ -186,11 +218,16 @@ impl CsvOptions {
 
     /// The columns to read, each with its place in a line.
     fn chosen(&self, names: &[String]) -> Result<Vec<Column>> {
-        self.dates.iter().try_for_each(|name| place_of(names, name).map(drop))?;
+        self.dates.iter().chain(&self.categories).try_for_each(|name| place_of(names, name).map(drop))?;
         let mut columns = Vec::new();
         for name in self.columns.as_deref().unwrap_or(names) {
-            let (place, is_date) = (place_of(names, name)?, self.dates.contains(name));
-            columns.push(Column { name: name.clone(), place, is_date, values: Vec::new() });
+            let kind = match (self.categories.contains(name), self.dates.contains(name)) {
+                (true, _) => Kind::Category,
+                (_, true) => Kind::Date,
+                _ => Kind::Number,
+            };
+            let place = place_of(names, name)?;
+            columns.push(Column { name: name.clone(), place, kind, values: Vec::new(), codes: HashMap::new() });
         }
         Ok(columns)
     }
@@ -200,28 +237,31 @@ impl CsvOptions {
         for column in columns.iter() {
             let field = record.get(column.place).unwrap_or_default();
             let text = field.trim();
-            let number = match column.is_date {
-                true => days(text),
-                false => text.parse::<f32>().ok().map(f64::from),
-            };
-            // `nan` is a number and the text of a missing one.
             let is_missing = self.missing_texts.iter().any(|missing| missing == text);
+            let number = match column.kind {
+                Kind::Date => days(text),
+                // `nan` is a number and the text of a missing one.
+                Kind::Number => text.parse::<f32>().ok().map(f64::from),
+                Kind::Category => (!is_missing).then(|| column.code(text)),
+            };
             let value = match (number, is_missing, self.missing) {
                 (Some(number), is_missing, missing) if !is_missing || missing == Missing::Error => number,
                 (None, false, _) => {
-                    let kind = if column.is_date { "a date such as 2024-01-31" } else { "a number" };
+                    let kind = if column.kind == Kind::Date { "a date such as 2024-01-31" } else { "a number" };
                     return Err(Problem::Odd(format!("{field:?}, of {:?}, is not {kind}", column.name)));
                 }
-                (_, _, Missing::Value(value)) => f64::from(value),
+                (_, _, Missing::Value(value)) if column.kind != Kind::Category => f64::from(value),
                 (_, _, Missing::SkipLine) => return Ok(()),
                 (_, _, Missing::Previous) => {
                     *column.values.last().ok_or_else(|| Problem::Missing(column.name.clone()))?
                 }
-                (_, _, Missing::Error) => return Err(Problem::Missing(column.name.clone())),
+                (_, _, Missing::Error | Missing::Value(_)) => return Err(Problem::Missing(column.name.clone())),
             };
             values.push(value);
         }
-        columns.iter_mut().zip(values).for_each(|(column, value)| column.values.push(value));
+        for (column, value) in columns.iter_mut().zip(values) {
+            column.push(value, record.get(column.place).unwrap_or_default().trim());
+        }
         Ok(())
     }
 }
@@ -249,8 +289,48 @@ enum Problem {
 struct Column {
     name: String,
     place: usize,
-    is_date: bool,
+    kind: Kind,
+    /// Numbers, days, or codes of texts.
     values: Vec<f64>,
+    /// The different texts of a column of texts, numbered in the order in which they occur.
+    codes: HashMap<String, usize>,
+}
+
+/// The meaning of the cells of a column.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Number,
+    Date,
+    Category,
+}
+
+impl Column {
+    /// The code of a text, which is the next code if the text is new. [`Column::push`] adds it, because a line can still be
+    /// skipped.
+    fn code(&self, text: &str) -> f64 {
+        self.codes.get(text).copied().unwrap_or(self.codes.len()) as f64
+    }
+
+    fn push(&mut self, value: f64, text: &str) {
+        let next = self.codes.len();
+        if self.kind == Kind::Category && value == next as f64 {
+            self.codes.insert(text.to_owned(), next);
+        }
+        self.values.push(value);
+    }
+}
+
+/// Replaces codes in the order of occurrence by positions in alphabetical order, so that they do not depend on the order of
+/// the lines.
+fn alphabetical(codes: &[f64], texts: HashMap<String, usize>) -> (Vec<i32>, Vec<String>) {
+    let mut texts: Vec<(String, usize)> = texts.into_iter().collect();
+    texts.sort();
+    let mut positions = vec![0; texts.len()];
+    for (position, (_, code)) in texts.iter().enumerate() {
+        positions[*code] = position as i32;
+    }
+    let positions = codes.iter().map(|code| positions[*code as usize]).collect();
+    (positions, texts.into_iter().map(|(text, _)| text).collect())
 }
 
 /// The days from 1970-01-01 to a date or time, in the calendar of today.

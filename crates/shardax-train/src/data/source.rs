@@ -1,5 +1,6 @@
 //! Sources of examples with random access, and streams of them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -134,6 +135,8 @@ impl<T, F: Fn(usize) -> Result<T> + Send> Source for (usize, F) {
 pub struct InMemory {
     fields: Example,
     len: usize,
+    /// The texts of the columns of texts, by name.
+    categories: BTreeMap<String, Vec<String>>,
 }
 
 impl InMemory {
@@ -144,7 +147,7 @@ impl InMemory {
         let rows: Vec<Option<usize>> = fields.values().map(|x| x.shape().first().copied()).collect();
         let len = rows.first().copied().flatten();
         match len.filter(|len| rows.iter().all(|rows| *rows == Some(*len))) {
-            Some(len) => Ok(InMemory { fields, len }),
+            Some(len) => Ok(InMemory { fields, len, categories: BTreeMap::new() }),
             None => {
                 let have: Vec<String> =
                     fields.iter().map(|(name, x)| format!("{name}: {}{:?}", x.dtype(), x.shape())).collect();
@@ -158,6 +161,16 @@ impl InMemory {
     /// The complete arrays, by name.
     pub fn fields(&self) -> &Example {
         &self.fields
+    }
+
+    /// Returns the texts that the numbers of this column mean, in alphabetical order: the column is one of
+    /// [`CsvOptions::categories`](super::CsvOptions::categories). Other columns have none.
+    pub fn categories(&self, column: &str) -> &[String] {
+        self.categories.get(column).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    pub(super) fn with_categories(self, categories: BTreeMap<String, Vec<String>>) -> Self {
+        InMemory { categories, ..self }
     }
 }
 

@@ -401,6 +401,31 @@ fn tables_of_numbers() -> Result<()> {
 }
 
 #[test]
+fn tables_with_texts() -> Result<()> {
+    let folder = Folder::new();
+    let ratings =
+        folder.write("ratings.csv", "user,film,rating\nu9,Alien,4\nu10, Brazil ,NA\nu9,\"Cure, 1997\",5\nNA,Alien,1\n");
+    let options = CsvOptions::new().categories(["user", "film"]);
+    fails(options.read(&ratings), &["ratings.csv line 3", "column \"rating\" has no number"]);
+    fails(options.clone().missing(Missing::Value(0.0)).read(&ratings), &["line 5", "column \"user\" has no number"]);
+    // A line that is skipped adds no text.
+    let table = options.clone().missing(Missing::SkipLine).read(&ratings)?;
+    assert_eq!(
+        (table.categories("user"), table.categories("film")),
+        (&["u9".to_owned()][..], &["Alien", "Cure, 1997"].map(str::to_owned)[..])
+    );
+    assert_eq!(table.fields()["film"].to_vec::<i32>()?, [0, 1]);
+    let previous = options.missing(Missing::Previous).read(&ratings)?;
+    assert_eq!(previous.categories("user"), ["u10", "u9"]);
+    assert_eq!(previous.fields()["user"].to_vec::<i32>()?, [1, 0, 1, 1]);
+    assert_eq!(previous.fields()["rating"].to_vec::<f32>()?, [4.0, 4.0, 5.0, 1.0]);
+    assert!(previous.categories("rating").is_empty());
+    fails(CsvOptions::new().read(&ratings), &["\"u9\", of \"user\", is not a number", "CsvOptions::categories"]);
+    fails(CsvOptions::new().categories(["name"]).read(&ratings), &["no column \"name\""]);
+    Ok(())
+}
+
+#[test]
 fn text_in_windows() -> Result<()> {
     let folder = Folder::new();
     let path = folder.write("text", (0..=255u8).collect::<Vec<_>>());
