@@ -21,6 +21,22 @@ fn text_and_numbers(spec: &str, a: &Array, b: &Array) -> (String, Vec<f64>) {
     (f.lower((a, b)).unwrap().as_text().to_string(), floats(&f.call((a, b)).unwrap()))
 }
 
+/// A loop that multiplies a few rows by a transposed matrix transposes the matrix, so that XLA does so before the loop.
+fn products_of_steps() {
+    for (rows, is_transposed) in [(32, true), (100, false)] {
+        let [xs, w] = [whole::<f32>(&[4, rows, 200], 1), whole::<f32>(&[300, 200], 2)];
+        let f = jit(|xs: Array, w: Array| -> Result<Array> {
+            let start = zeros((xs.shape()[1], 300));
+            Ok(scan(|sum: Array, x: Array| (sum + einsum("ij,kj->ik", &[&x, &w]), ()), start, xs)?.0)
+        });
+        let text = f.lower((&xs, &w)).unwrap().as_text().to_string();
+        assert!(text.contains("shardax_dot"), "{text}");
+        assert_eq!(text.contains("stablehlo.transpose"), is_transposed, "{text}");
+        let exact = text_and_numbers("aij,kj->ik", &xs.astype(DType::F64), &w.astype(DType::F64)).1;
+        assert_eq!(floats(&f.call((&xs, &w)).unwrap()), exact, "{rows} rows");
+    }
+}
+
 /// Run in a process of its own, where the CPU kernels compute them whatever the build.
 #[test]
 #[ignore = "the test below runs it"]
@@ -66,6 +82,7 @@ fn in_a_process_with_cpu_kernels() {
         assert_eq!(text.contains("shardax_dot"), is_fast, "XLA is as fast otherwise:\n{text}");
     }
     low_precision();
+    products_of_steps();
     // Batches of small matrices, in each layout.
     for spec in ["bij,bjk->bik", "bji,bjk->bik", "bij,bkj->bik", "bji,bkj->bik"] {
         let [a, b] = [1, 2].map(|seed| whole::<f32>(&[90, 7, 7], seed));

@@ -48,6 +48,8 @@ struct ValueInfo {
     typed: Option<Arc<Typed>>,
     /// The value that was converted to this one.
     converted_from: Option<Value>,
+    /// `true` if the value is the same in all iterations of the loop that is being written.
+    invariant: bool,
     /// A record of the platform's rules about this value.
     #[allow(dead_code, reason = "only rules of optional kernels use it")]
     origin: Option<Arc<dyn Any + Send + Sync>>,
@@ -117,6 +119,18 @@ impl Lowering {
         self.values[value.0 as usize].converted_from
     }
 
+    /// States that these values are the same in all iterations of the loop that is being written.
+    pub(crate) fn set_invariant(&mut self, values: &[Value]) {
+        values.iter().for_each(|value| self.values[value.0 as usize].invariant = true);
+    }
+
+    /// Returns `true` for a value that is the same in all iterations of the loop that is being written, so that the
+    /// compiler moves operations on it out of the loop.
+    #[allow(dead_code, reason = "only rules of optional kernels use it")]
+    pub(crate) fn is_invariant(&self, value: Value) -> bool {
+        self.values[value.0 as usize].invariant
+    }
+
     /// Stores what a platform's rules know about a value, for the rules of operations that use it.
     #[allow(dead_code, reason = "only rules of optional kernels use it")]
     pub(crate) fn set_origin<T: Send + Sync + 'static>(&mut self, value: Value, origin: T) {
@@ -153,6 +167,7 @@ impl Lowering {
             shape: aval.shape.clone(),
             typed: None,
             converted_from: None,
+            invariant: false,
             origin: None,
         });
         Value(self.values.len() as u32 - 1)

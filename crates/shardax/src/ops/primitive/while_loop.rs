@@ -187,6 +187,7 @@ impl Primitive for While {
         })?;
         let body = cx.region(&types, |cx, v| {
             let v = cx.with_addends_of(args, v);
+            cx.set_invariant(&v[..self.num_consts()]);
             let body = Part::Name("while/body".into());
             let next_carry = cx.named(Some(body), |cx| cx.program(&self.body, &v[self.cond_consts..]))?;
             Ok([&v[..self.num_consts()], &next_carry].concat())

@@ -20,6 +20,11 @@ pub(super) const MATMUL_SIDE: usize = 8;
 pub(super) const FEW_ROWS: usize = 8;
 pub(super) const LARGE_MATRIX: usize = 1 << 22;
 
+/// The maximum number of rows that are multiplied in each iteration of a loop with a matrix that is transposed before the
+/// loop. Otherwise the kernel packs the transposed matrix in every iteration, which takes longer than the products of few
+/// rows.
+pub(super) const ROWS_OF_STEP: usize = 64;
+
 /// Products of few rows and a matrix of fewer bits, in elements of the matrix.
 pub(super) const NARROW_FEW_ROWS: usize = 1 << 14;
 

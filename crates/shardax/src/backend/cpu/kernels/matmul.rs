@@ -53,11 +53,20 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let [a, b] = [args[0], args[1]].map(|v| convert(cx, v, dtype));
     let (a, a_dim) = matrices(cx, a, parts[0], [batch, rows, depth]);
     let (b, b_dim) = matrices(cx, b, parts[1], [batch, columns, depth]);
+    let is_packed_again = b_dim == 2 && rows <= limits::ROWS_OF_STEP && cx.is_invariant(args[1]);
+    let (b, b_dim) = if is_packed_again { (transposed_before_loop(cx, b), 1) } else { (b, b_dim) };
     let product = Aval::new(dtype, Shape::from_slice(&[batch, rows, columns]));
     let numbers = [("lhs", a_dim as i64), ("rhs", b_dim as i64)];
     let product = call(cx, TARGET, &[a, b], &numbers, &[product])[0];
     let product = convert(cx, product, out.dtype);
     Some(reshape(cx, product, &out.shape))
+}
+
+/// Transposes matrices that are the same in all iterations of a loop. XLA moves a call out of a loop, and its operands
+/// with it, but no transposition alone.
+fn transposed_before_loop(cx: &mut Lowering, matrices: Value) -> Value {
+    let transposed = transpose(cx, matrices, &[0, 2, 1]);
+    cx.materialize(transposed)
 }
 
 /// The contracted dimension, 1 or 2, of an operand that is a batch of matrices in memory. `parts` are the batch, free

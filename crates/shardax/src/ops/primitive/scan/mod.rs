@@ -254,6 +254,7 @@ impl Primitive for Scan {
             })?;
             let body = cx.region(&types, |cx, v| {
                 let v = cx.with_addends_of(&operands, v);
+                cx.set_invariant(&v[..xs_start]);
                 let mut counter = v[counter_start];
                 let mut state = v[counter_start + 1..].to_vec();
                 let increment = cx.constant(Scalar::Int(1), &index);
