@@ -21,6 +21,7 @@ mod scaling;
 mod simulated;
 mod startup;
 mod sums;
+mod tokens;
 mod training;
 
 use std::path::{Path, PathBuf};
@@ -185,6 +186,9 @@ struct Options {
     /// --census; `bench/sums.py` measures them in JAX
     #[arg(long, value_name = "FOLDER")]
     sums: Option<PathBuf>,
+    /// Measure the tokens a second of the decoder in a GGUF file, which `bench/tokens.py` writes
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
     /// Times of single operations by XLA and by the CPU kernels, as a table; with --filter, of operations whose names contain NAME
     #[arg(long)]
     cpu_kernels: bool,
@@ -241,6 +245,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if let (Some(case), Some(size)) = (options.growth_case, options.growth_size) {
         shardax::config::set_compilation_cache_dir("")?;
         return growth::child(&case, size);
+    }
+    if let Some(file) = options.tokens {
+        return Ok(tokens::run(&file)?);
     }
     // More devices have more threads, among which XLA divides even short loops: JAX runs the census on one device.
     shardax::config::set_num_cpu_devices(if options.census.is_some() { 1 } else { DEVICES })?;
