@@ -65,11 +65,30 @@ pub struct Rngs {
     rules: Rules,
 }
 
+/// Returns the key of a seed. A typed key is returned as it is, as in Flax.
+#[track_caller]
+fn key_for(seed: impl ArrayLike) -> Array {
+    let seed = seed.into_array();
+    if seed.dtype().is_key() { seed } else { random::key(seed) }
+}
+
 impl Rngs {
-    /// Creates the default stream from a seed.
+    /// Creates the default stream from a seed, or from a typed key.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// // Four models with different weights.
+    /// let init = |key: Array| Linear::new(2, 3, &mut Rngs::new(key));
+    /// let models = vmap(init).call(random::split(random::key(0), 4))?;
+    /// assert_eq!(models.kernel.shape(), [4, 2, 3]);
+    ///
+    /// let same = Rngs::new(random::key(7)).next("params").equal(Rngs::new(7).next("params"));
+    /// assert!(same.item::<bool>()?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn new(seed: impl ArrayLike) -> Self {
-        Rngs::from_key(random::key(seed))
+        Rngs::from_key(key_for(seed))
     }
 
     /// Creates the default stream from a key.
@@ -83,10 +102,10 @@ impl Rngs {
         }
     }
 
-    /// Adds a stream of this name, from a seed.
+    /// Adds a stream of this name, from a seed or from a typed key.
     #[track_caller]
     pub fn with(mut self, name: &str, seed: impl ArrayLike) -> Self {
-        self.named.insert(name.to_owned(), RngStream::new(random::key(seed)));
+        self.named.insert(name.to_owned(), RngStream::new(key_for(seed)));
         self
     }
 
