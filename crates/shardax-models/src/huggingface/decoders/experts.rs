@@ -465,9 +465,10 @@ fn hunyuan(fields: &Fields) -> Read {
         ..llama_sizes(fields)?
     };
     let count = uniform_size(fields, "num_experts")?;
-    let is_other = fields.has("num_experts_per_tok") && !fields.has("moe_topk");
-    let top = if is_other { "num_experts_per_tok" } else { "moe_topk" };
+    // Both names are one attribute of the class, which the usual name sets last.
+    let top = if fields.has("num_experts_per_tok") { "num_experts_per_tok" } else { "moe_topk" };
     let per_token = uniform_size(fields, top)?;
+    fields.skip(&["moe_topk"]);
     config.experts = Some(ExpertsConfig {
         per_token,
         capacity_factor: None,
