@@ -235,15 +235,19 @@ mod tests {
         Ok(())
     }
 
+    /// The token that a model with the logits `[2.0, 1.9, -1.0, 0.5]` draws after this text.
+    fn next(options: GenerateOptions, prompt: &[i32], new: &[i32]) -> Result<i32> {
+        let (form, controls) = controls(&[Text { prompt, new, options: &options }], 4, 0)?;
+        Ok(draw(&array([[2.0f32, 1.9, -1.0, 0.5]]), &controls, form, || zeros([1, 4])).to_vec::<i32>()?[0])
+    }
+
+    fn greedy() -> GenerateOptions {
+        GenerateOptions::new(5)
+    }
+
     /// Each row has its own options. The formulas follow `transformers` and OpenAI's interface.
     #[test]
     fn penalties_change_the_likeliest_token() -> Result<()> {
-        let logits = array([[2.0f32, 1.9, -1.0, 0.5]]);
-        let next = |options: GenerateOptions, prompt: &[i32], new: &[i32]| -> Result<i32> {
-            let (form, controls) = controls(&[Text { prompt, new, options: &options }], 4, 0)?;
-            Ok(draw(&logits, &controls, form, || zeros([1, 4])).to_vec::<i32>()?[0])
-        };
-        let greedy = || GenerateOptions::new(5);
         assert_eq!(next(greedy(), &[0], &[0])?, 0);
         assert_eq!(next(greedy().repetition_penalty(1.5), &[0], &[])?, 1);
         assert_eq!(next(greedy().repetition_penalty(1.5), &[0, 1], &[])?, 0);

@@ -169,13 +169,12 @@ impl Mlp {
         use_bias: bool,
         rngs: &mut Rngs,
     ) -> Mlp {
-        let linear = |from: usize, to: usize, names: [&'static str; 2], rngs: &mut Rngs| {
-            Linear::builder(from, to).use_bias(use_bias).kernel_axes(names).build(rngs)
-        };
+        let input = Linear::builder(features, hidden).use_bias(use_bias).kernel_axes(["embed", "mlp"]);
+        let output = Linear::builder(hidden, features).use_bias(use_bias).kernel_axes(["mlp", "embed"]);
         Mlp {
-            gate: gated.then(|| linear(features, hidden, ["embed", "mlp"], rngs)),
-            up: linear(features, hidden, ["embed", "mlp"], rngs),
-            down: linear(hidden, features, ["mlp", "embed"], rngs),
+            gate: gated.then(|| input.clone().build(rngs)),
+            up: input.build(rngs),
+            down: output.build(rngs),
             xielu: (activation == Activation::Xielu).then(Xielu::default),
             activation,
         }
@@ -206,10 +205,9 @@ impl Block {
     /// Creates the layer of this index, which determines its window and its rotary positions.
     #[track_caller]
     pub fn new(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Block {
+        // Layers draw their weights from `rngs` in the order of these lines: another order changes every seed's model.
         let DecoderConfig { features, hidden, activation, gated, biases, .. } = *config;
-        let norm =
-            |is_used: bool, rngs: &mut Rngs| is_used.then(|| Norm::new(config.norm, features, config.epsilon, rngs));
-        let first = norm(config.pre_norms || config.sum_norms, rngs);
+        let attention_norm = norm_if(config.pre_norms || config.sum_norms, config, rngs);
         let latent = match (&config.latent, config.rope_of(layer)) {
             (Some(latent), Some(rope)) => Some(LatentAttention::new(config, latent, rope, rngs)),
             _ => None,
@@ -218,9 +216,9 @@ impl Block {
         let delta = config.delta_of(layer).map(|delta| GatedDelta::new(features, delta, config.epsilon, rngs));
         let has_attention = latent.is_none() && conv.is_none() && delta.is_none();
         let attention = has_attention.then(|| attention(config, layer, rngs));
-        let post_attention_norm = norm(config.post_norms, rngs);
+        let post_attention_norm = norm_if(config.post_norms, config, rngs);
         let has_mlp_norm = config.pre_norms && !(config.parallel && config.shared_norm);
-        let mlp_norm = norm(has_mlp_norm || config.sum_norms, rngs);
+        let mlp_norm = norm_if(has_mlp_norm || config.sum_norms, config, rngs);
         let chosen = config.experts_of(layer);
         let experts = chosen.and_then(|chosen| experts::build(config, chosen, rngs));
         let mlp = experts.is_none().then(|| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
@@ -228,9 +226,9 @@ impl Block {
         let shared_expert = shared_hidden.map(|hidden| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
         let has_gate = shared_expert.is_some() && chosen.is_some_and(|chosen| chosen.shared_gate);
         let shared_gate = has_gate.then(|| Linear::builder(features, 1).use_bias(false).build(rngs));
-        let post_mlp_norm = norm(config.post_norms, rngs);
+        let post_mlp_norm = norm_if(config.post_norms, config, rngs);
         Block {
-            norm: first,
+            norm: attention_norm,
             attention,
             conv,
             delta,
@@ -359,8 +357,8 @@ impl Block {
         mask: Option<&Array>,
     ) -> AttentionOptions {
         let Some(chunk) = self.chunk else { return options };
-        let of = |places: &Array| floor_divide(places, chunk as i32);
-        let is_same = of(queries).expand_dims(-1).equal(of(keys).expand_dims(-2));
+        let [query_chunks, key_chunks] = [queries, keys].map(|places| floor_divide(places, chunk as i32));
+        let is_same = query_chunks.expand_dims(-1).equal(key_chunks.expand_dims(-2));
         // `[batch, heads, queries, keys]`
         let is_same = if is_same.ndim() > 2 { is_same.expand_dims(1) } else { is_same };
         options.mask(match mask {
@@ -464,6 +462,11 @@ fn rounded(x: Array) -> Array {
 #[track_caller]
 fn normed(norm: &Option<Norm>, x: &Array) -> Array {
     norm.as_ref().map_or_else(|| x.clone(), |norm| norm.forward(x))
+}
+
+/// A norm as the configuration describes it, if the layer has one at this place.
+fn norm_if(is_used: bool, config: &DecoderConfig, rngs: &mut Rngs) -> Option<Norm> {
+    is_used.then(|| Norm::new(config.norm, config.features, config.epsilon, rngs))
 }
 
 #[track_caller]

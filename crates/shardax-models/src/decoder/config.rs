@@ -367,6 +367,7 @@ impl DecoderConfig {
             features,
             heads,
             kv_heads: heads,
+            // `check` reports sizes that do not fit; a constructor that cannot fail keeps struct updates short.
             head_dim: features.checked_div(heads).unwrap_or(0),
             hidden: features.saturating_mul(4),
             positions: Positions::Rotary(Rope::default()),
@@ -415,10 +416,20 @@ impl DecoderConfig {
     #[track_caller]
     pub fn check(&self) -> Result<()> {
         let location = std::panic::Location::caller();
-        self.checked().map_err(|error| error.at(location))
+        let checked = self
+            .check_sizes()
+            .and_then(|()| self.check_latent_attention())
+            .and_then(|()| self.check_overflow())
+            .and_then(|()| self.check_lists_of_layers())
+            .and_then(|()| self.check_experts_and_positions())
+            .and_then(|()| self.check_convolution_and_linear_attention())
+            .and_then(|()| self.check_windows())
+            .and_then(|()| self.check_norms())
+            .and_then(|()| self.check_rotary_features());
+        checked.map_err(|error| error.at(location))
     }
 
-    fn checked(&self) -> Result<()> {
+    fn check_sizes(&self) -> Result<()> {
         let sizes = [
             ("vocab_size", self.vocab_size),
             ("layers", self.layers),
@@ -436,6 +447,10 @@ impl DecoderConfig {
             let message = format!("kv_heads ({}) does not divide heads ({})", self.kv_heads, self.heads);
             return Err(value_error(message, "each head of keys serves as many heads of queries"));
         }
+        Ok(())
+    }
+
+    fn check_latent_attention(&self) -> Result<()> {
         if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim }) = &self.latent {
             let sizes = [query_rank.unwrap_or(1), *rank, *key_dim, *rope_dim, *value_dim];
             if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
@@ -443,9 +458,19 @@ impl DecoderConfig {
                 return Err(value_error(message, "give positive sizes, an even rope_dim, and rotary positions"));
             }
         }
+        Ok(())
+    }
+
+    /// Fails where a matrix would have more elements than fit in memory, before other checks multiply the sizes.
+    fn check_overflow(&self) -> Result<()> {
         if let Some((name, a, b)) = self.extents().into_iter().find(|(_, a, b)| product(&[*a, *b, 8]).is_none()) {
             return Err(value_error(format!("a decoder's {name}, {a} by {b}, overflows"), "give smaller sizes"));
         }
+        Ok(())
+    }
+
+    /// Lists with an entry for each layer are empty or complete.
+    fn check_lists_of_layers(&self) -> Result<()> {
         let dense = self.experts.as_ref().map_or(0, |experts| experts.dense_layers.len());
         for (name, count) in [
             ("windows", self.windows.len()),
@@ -458,6 +483,10 @@ impl DecoderConfig {
                 return Err(value_error(message, "give one for each layer, or none at all"));
             }
         }
+        Ok(())
+    }
+
+    fn check_experts_and_positions(&self) -> Result<()> {
         if let Some(ExpertsConfig { count, per_token, hidden, .. }) = &self.experts
             && (*hidden == 0 || *per_token == 0 || per_token > count)
         {
@@ -472,9 +501,13 @@ impl DecoderConfig {
             return Err(value_error(message, "give a longer table"));
         }
         if self.experts.as_ref().is_some_and(|experts| experts.weighs_inputs && experts.capacity_factor.is_some()) {
-            let what = "experts with weighs_inputs have a capacity, and weights of inputs need experts without one";
-            return Err(value_error(what, "set capacity_factor to None"));
+            let message = "experts with weighs_inputs have a capacity, and weights of inputs need experts without one";
+            return Err(value_error(message, "set capacity_factor to None"));
         }
+        Ok(())
+    }
+
+    fn check_convolution_and_linear_attention(&self) -> Result<()> {
         if self.conv.as_ref().is_some_and(|conv| conv.width == 0) {
             return Err(value_error("a convolution of width 0 reads nothing", "give a width of 1 or more"));
         }
@@ -483,19 +516,28 @@ impl DecoderConfig {
             let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width];
             let fits = !sizes.contains(&0) && value_heads.is_multiple_of(*key_heads) && layers.len() == self.layers;
             if !fits || product(&[*value_heads, *key_dim, *value_dim, 8]).is_none() {
-                let what = format!("{delta:?} makes no linear attention of {} layers", self.layers);
+                let message = format!("{delta:?} makes no linear attention of {} layers", self.layers);
                 return Err(value_error(
-                    what,
+                    message,
                     "give positive sizes, key_heads that divide value_heads, and all layers",
                 ));
             }
         }
+        Ok(())
+    }
+
+    fn check_windows(&self) -> Result<()> {
         if self.chunk == Some(0) {
             return Err(value_error("a chunk of 0 positions sees nothing", "give a chunk of 1 or more, or None"));
         }
         if self.windows.contains(&Some(0)) {
             return Err(value_error("a window of 0 positions sees nothing", "give a window of 1 or more, or None"));
         }
+        Ok(())
+    }
+
+    fn check_norms(&self) -> Result<()> {
+        // The body of a loop is traced once, so it has to fit every layer.
         if self.scan_layers && !self.is_uniform() {
             let message = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
             return Err(value_error(message, "set scan_layers to false, or make all layers equal"));
@@ -520,6 +562,11 @@ impl DecoderConfig {
                 "set norm to NormKind::Rms, or qk_norm to QkNorm::Head",
             ));
         }
+        Ok(())
+    }
+
+    /// Rotary positions turn pairs of features.
+    fn check_rotary_features(&self) -> Result<()> {
         if self.head_dim % 2 == 1 && matches!(&self.positions, Positions::Rotary(Rope { rotary_dim: None, .. })) {
             let message = format!("rotary positions need an even head_dim, got {}", self.head_dim);
             return Err(value_error(message, "choose features and heads that give an even head_dim"));
@@ -540,12 +587,12 @@ impl DecoderConfig {
 
     /// The largest matrices, for bounds.
     pub(crate) fn extents(&self) -> Vec<(&'static str, usize, usize)> {
-        let wide = |heads: usize| heads.saturating_mul(self.head_dim);
         let latent = self.latent.as_ref().map_or(0, |latent| {
             let depth = latent.key_dim.saturating_add(latent.rope_dim).saturating_add(latent.value_dim);
             self.heads.saturating_mul(depth).max(latent.rank).max(latent.query_rank.unwrap_or(0))
         });
-        let wide = |heads: usize| if self.latent.is_some() { 0 } else { wide(heads) };
+        // With latent attention there are no matrices from features to heads.
+        let head_dim = if self.latent.is_some() { 0 } else { self.head_dim };
         let experts = self.experts.as_ref().map_or(0, |experts| experts.count.saturating_mul(experts.hidden));
         let learned = match self.positions {
             Positions::Learned(length) => length,
@@ -554,8 +601,8 @@ impl DecoderConfig {
         vec![
             ("token table", self.vocab_size, self.embedding_features.unwrap_or(self.features)),
             ("position table", learned, self.features),
-            ("query kernel", self.features, wide(self.heads)),
-            ("key kernel", self.features, wide(self.kv_heads)),
+            ("query kernel", self.features, self.heads.saturating_mul(head_dim)),
+            ("key kernel", self.features, self.kv_heads.saturating_mul(head_dim)),
             ("projection of tokens", self.features, self.embedding_features.unwrap_or(0)),
             ("MLP kernel", self.features, self.hidden),
             ("kernel of experts", self.features, experts),

@@ -47,17 +47,19 @@ pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules, we
     let rows = PartitionSpec::new([batch.axes(0).iter().copied().filter(|other| *other != axis).collect::<DimSpec>()]);
     let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::from_spec(typed.mesh(), &rows, typed.rank())));
     let chosen = moe.choose(&x)?;
-    let local = move |experts: Stack<Mlp>, x: Array, weights: Array, chosen: Array| {
-        let first = axis_index(axis) * experts.depth() as i32;
-        psum(grouped(&experts, &x, (&weights, weighs_inputs), chosen - first), axis)
-    };
     let mut axes = rows.axes(0).to_vec();
     axes.push(axis);
-    let y: Array = shard_map(local, &mesh)
-        .axis_names(&axes[..])
-        .in_specs((P![axis], &rows, &rows, &rows))
-        .out_specs(&rows)
-        .call((&moe.experts, &x, &chosen.weights, &chosen.experts))?;
+    let y: Array = shard_map(
+        move |experts: Stack<Mlp>, x: Array, weights: Array, chosen: Array| {
+            let first_expert = axis_index(axis) * experts.depth() as i32;
+            psum(grouped(&experts, &x, (&weights, weighs_inputs), chosen - first_expert), axis)
+        },
+        &mesh,
+    )
+    .axis_names(&axes[..])
+    .in_specs((P![axis], &rows, &rows, &rows))
+    .out_specs(&rows)
+    .call((&moe.experts, &x, &chosen.weights, &chosen.experts))?;
     Ok(typed.iter().fold(y, reshard))
 }
 
@@ -90,19 +92,23 @@ fn grouped(experts: &Stack<Mlp>, x: &Array, (weights, weighs_inputs): (&Array, b
     // reads their results.
     let number = arange(0..blocks as i32);
     let expert_of = ends.less_equal(number.expand_dims(1)).astype(DType::I32).sum(1).minimum(count as i32 - 1);
-    let first = starts.take(&expert_of, 0) + (number - first_blocks.take(&expert_of, 0)) * block as i32;
-    let places = (first.expand_dims(1) + arange(0..block as i32)).clip(0, choices.saturating_sub(1) as i32);
+    let block_starts = starts.take(&expert_of, 0) + (number - first_blocks.take(&expert_of, 0)) * block as i32;
+    let places = (block_starts.expand_dims(1) + arange(0..block as i32)).clip(0, choices.saturating_sub(1) as i32);
     let sorted = order.take(&places, 0);
     let inputs = floor_divide(&sorted, k as i32);
     let weights = weights.reshape([choices]);
     let factors = if weighs_inputs { weights.take(&sorted, 0) } else { ones_like(&places).astype(weights.dtype()) };
-    let through = |(), (expert, rows, factors): (Array, Array, Array)| -> Result<((), Array)> {
-        let mlp = tree::map(|x| x.take(&expert, 0), experts.layers.clone())?;
-        let rows = tokens.take(&rows, 0);
-        let rows = if weighs_inputs { &rows * factors.astype(rows.dtype()).expand_dims(1) } else { rows };
-        Ok(((), mlp.forward(rows)))
-    };
-    let outputs = match scan(through, (), (expert_of, inputs, factors)) {
+    let scanned = scan(
+        |(), (expert, rows, factors): (Array, Array, Array)| -> Result<((), Array)> {
+            let mlp = tree::map(|x| x.take(&expert, 0), experts.layers.clone())?;
+            let rows = tokens.take(&rows, 0);
+            let rows = if weighs_inputs { &rows * factors.astype(rows.dtype()).expand_dims(1) } else { rows };
+            Ok(((), mlp.forward(rows)))
+        },
+        (),
+        (expert_of, inputs, factors),
+    );
+    let outputs = match scanned {
         Ok(((), outputs)) => outputs,
         Err(error) => return Array::from_error(error, x),
     };

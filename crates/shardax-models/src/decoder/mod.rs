@@ -83,12 +83,11 @@ impl Decoder {
         let DecoderConfig { vocab_size, layers, features, .. } = *config;
         let embedding_features = config.embedding_features.unwrap_or(features);
         let embed = Embed::builder(vocab_size, embedding_features).axes(["vocab", "embed"]).build(rngs);
-        let mut projection = |from: usize, to: usize| {
-            let layer = Linear::builder(from, to).use_bias(false);
-            config.embedding_features.map(|_| layer.kernel_axes([Some("embed"), None]).build(rngs))
-        };
-        let embedding_projection = projection(embedding_features, features);
-        let output_projection = projection(features, embedding_features);
+        let [embedding_projection, output_projection] =
+            [(embedding_features, features), (features, embedding_features)].map(|(from, to)| {
+                let layer = Linear::builder(from, to).use_bias(false);
+                config.embedding_features.map(|_| layer.kernel_axes([Some("embed"), None]).build(rngs))
+            });
         let positions = match config.positions {
             Positions::Learned(length) => {
                 Some(Embed::builder(length, features).axes([None, Some("embed")]).build(rngs))
@@ -260,8 +259,9 @@ impl Decoder {
 
     /// The most tokens of a text, if the model learned a table of positions.
     pub(crate) fn max_positions(&self) -> Option<usize> {
-        let length = |table: &Embed| table.embedding.shape().first().copied().unwrap_or(0);
-        self.positions.as_ref().map(|table| length(table).saturating_sub(self.first_position))
+        let table = self.positions.as_ref()?;
+        let length = table.embedding.shape().first().copied().unwrap_or(0);
+        Some(length.saturating_sub(self.first_position))
     }
 }
 

@@ -333,6 +333,7 @@ fn over_keys(mask: &Array) -> Array {
 impl Stage {
     #[track_caller]
     fn new(config: &EncoderDecoderConfig, side: &Side, is_decoder: bool, rngs: &mut Rngs) -> Stage {
+        // Layers draw their weights from `rngs` in the order of these lines: another order changes every seed's model.
         let features = config.features;
         let mut distances_of_layer = None;
         let mut sines = None;

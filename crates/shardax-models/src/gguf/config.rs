@@ -17,10 +17,14 @@ const WITHOUT_EFFECT: [&str; 3] = ["tensor_data_layout", "rope.scaling.finetuned
 impl Gguf {
     /// The numbers of heads of queries and of keys; 0 if unknown.
     pub(super) fn heads(&self) -> [usize; 2] {
-        let architecture = self.architecture().unwrap_or_default();
-        let size = |key: &str| self.metadata.get(&format!("{architecture}.{key}")).and_then(MetadataValue::as_usize);
-        let heads = size("attention.head_count").unwrap_or(0);
-        [heads, size("attention.head_count_kv").unwrap_or(heads)]
+        let heads = self.architecture_size("attention.head_count").unwrap_or(0);
+        [heads, self.architecture_size("attention.head_count_kv").unwrap_or(heads)]
+    }
+
+    /// The size under this key of the file's architecture.
+    fn architecture_size(&self, key: &str) -> Option<usize> {
+        let architecture = self.architecture().ok()?;
+        self.metadata.get(&format!("{architecture}.{key}")).and_then(MetadataValue::as_usize)
     }
 
     /// The fields of `config.json`.
@@ -254,37 +258,45 @@ fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, V
     Ok(())
 }
 
-/// Derives Llama 3's scaling of rotary positions from the factor of each frequency, which is what files contain.
+/// The constants of Llama 3's scaling, which files do not contain.
+const LLAMA3_LOW_FREQ_FACTOR: f64 = 1.0;
+const LLAMA3_HIGH_FREQ_FACTOR: f64 = 4.0;
+const LLAMA3_ORIGINAL_POSITIONS: f64 = 8192.0;
+
+/// Derives Llama 3's scaling of rotary positions from the factor of each frequency, because files contain only these
+/// factors. Returns `None` if the factors are not from this scaling.
 fn llama3_scaling(factors: &[f32], theta: f64, dimensions: usize) -> Option<Value> {
-    const LOW: f64 = 1.0;
-    const HIGH: f64 = 4.0;
-    const ORIGINAL: f64 = 8192.0;
     // The largest factor is the factor of the lowest frequency, which is scaled in full.
     let factor = f64::from(factors.iter().copied().fold(1.0, f32::max));
     if factors.len() * 2 != dimensions {
         return None;
     }
-    let expected = |i: usize| {
-        let length = 2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / dimensions as f64);
-        if length < ORIGINAL / HIGH {
-            1.0
-        } else if length > ORIGINAL / LOW {
-            factor
-        } else {
-            let smooth = (ORIGINAL / length - LOW) / (HIGH - LOW);
-            1.0 / ((1.0 - smooth) / factor + smooth)
-        }
-    };
-    let is_equal = factors.iter().enumerate().all(|(i, found)| (f64::from(*found) / expected(i) - 1.0).abs() < 1e-3);
+    let is_equal = factors.iter().enumerate().all(|(i, found)| {
+        let wavelength = 2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / dimensions as f64);
+        (f64::from(*found) / llama3_factor(wavelength, factor) - 1.0).abs() < 1e-3
+    });
     is_equal.then(|| {
         json!({
             "rope_type": "llama3",
             "factor": factor,
-            "low_freq_factor": LOW,
-            "high_freq_factor": HIGH,
-            "original_max_position_embeddings": ORIGINAL as usize,
+            "low_freq_factor": LLAMA3_LOW_FREQ_FACTOR,
+            "high_freq_factor": LLAMA3_HIGH_FREQ_FACTOR,
+            "original_max_position_embeddings": LLAMA3_ORIGINAL_POSITIONS as usize,
         })
     })
+}
+
+/// The factor that Llama 3's scaling applies to the frequency with this wavelength.
+fn llama3_factor(wavelength: f64, factor: f64) -> f64 {
+    let turns = LLAMA3_ORIGINAL_POSITIONS / wavelength;
+    if turns > LLAMA3_HIGH_FREQ_FACTOR {
+        1.0
+    } else if turns < LLAMA3_LOW_FREQ_FACTOR {
+        factor
+    } else {
+        let smooth = (turns - LLAMA3_LOW_FREQ_FACTOR) / (LLAMA3_HIGH_FREQ_FACTOR - LLAMA3_LOW_FREQ_FACTOR);
+        1.0 / ((1.0 - smooth) / factor + smooth)
+    }
 }
 
 /// The windows of layers: a pattern as a number, or a flag for each layer.

@@ -112,11 +112,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     let (rank, alpha) = (fields.size("r")?, fields.number_or("lora_alpha", 8.0)?);
     let is_rank_stabilized = fields.flag_or("use_rslora", false)?;
     let (ranks, alphas) = (pattern(&fields, "rank_pattern")?, pattern(&fields, "alpha_pattern")?);
-    let scale_of = |rank: usize, alpha: f64| {
-        let rank = rank as f64;
-        alpha / if is_rank_stabilized { rank.sqrt() } else { rank }
-    };
-    let scale = scale_of(rank, alpha);
+    let scale = lora_scale(rank, alpha, is_rank_stabilized);
     if scale == 0.0 && !alphas.is_empty() {
         return Err(fields.error("`lora_alpha` is 0, and `alpha_pattern` has other numbers"));
     }
@@ -152,7 +148,8 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
             Some(rank) => return Err(fields.error(format!("`rank_pattern` has the rank {rank}"))),
             None => rank,
         };
-        let layer_scale = scale_of(layer_rank, matching(&fields, &alphas, name)?.unwrap_or(alpha));
+        let layer_alpha = matching(&fields, &alphas, name)?.unwrap_or(alpha);
+        let layer_scale = lora_scale(layer_rank, layer_alpha, is_rank_stabilized);
         let (a, b) = (matrix(&weights, first, layer_rank, 0)?, matrix(&weights, &second, layer_rank, 1)?);
         // An adapter has one scale for all layers.
         let b = if layer_scale == scale { b } else { b * (layer_scale / scale) };
@@ -184,6 +181,12 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     let mut adapter = Adapter::of(layers, scale);
     (adapter.magnitudes, adapter.replaced) = (magnitudes, replaced);
     Ok(adapter)
+}
+
+/// The factor of the product of two matrices; rank-stabilized adapters divide by the root of the rank.
+fn lora_scale(rank: usize, alpha: f64, is_rank_stabilized: bool) -> f64 {
+    let rank = rank as f64;
+    alpha / if is_rank_stabilized { rank.sqrt() } else { rank }
 }
 
 /// The modules that are trained in full.

@@ -57,8 +57,7 @@ impl<'a> TargetParameters<'a> {
         if !is_end(module, "experts") {
             return Ok(None);
         }
-        let is_target = |array: &&&str| self.ends.iter().any(|end| is_end(&format!("{module}.{array}"), end));
-        let targets: Vec<&&str> = ARRAYS.iter().filter(is_target).collect();
+        let targets: Vec<&&str> = ARRAYS.iter().filter(|array| self.is_target(&format!("{module}.{array}"))).collect();
         let array = match (targets[..].first(), targets.get(1), is_inner) {
             (Some(first), Some(_), true) => **first,
             (Some(_), Some(last), false) => **last,
@@ -87,14 +86,9 @@ impl<'a> TargetParameters<'a> {
         let a = a.reshape([count, rank, inputs]).swapaxes(1, 2);
         // The experts are the last dimension of the second matrices.
         let b = b.reshape([outputs, rank, count]).transpose([2, 1, 0]);
-        let lora = |b: Array| {
-            let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
-            (lora.lora_a, lora.lora_b) = (a.clone().into(), b.into());
-            lora
-        };
-        let path = |layer: &str| format!("blocks[{number}].experts.experts.layers.{layer}");
+        let layers = format!("blocks[{number}].experts.experts.layers");
         if array == "down_proj" {
-            return Ok(Some(vec![(path("down"), lora(b))]));
+            return Ok(Some(vec![(format!("{layers}.down"), lora_of(&a, b))]));
         }
         let half = outputs / 2;
         let [gate, up] = match self.is_interleaved {
@@ -104,8 +98,20 @@ impl<'a> TargetParameters<'a> {
             }
             false => [b.get((.., .., ..half)), b.get((.., .., half..))],
         };
-        Ok(Some(vec![(path("gate"), lora(gate)), (path("up"), lora(up))]))
+        Ok(Some(vec![(format!("{layers}.gate"), lora_of(&a, gate)), (format!("{layers}.up"), lora_of(&a, up))]))
     }
+
+    /// True if `target_parameters` names this array.
+    fn is_target(&self, array: &str) -> bool {
+        self.ends.iter().any(|end| is_end(array, end))
+    }
+}
+
+/// A low-rank change with these matrices.
+fn lora_of(a: &Array, b: Array) -> LoRA {
+    let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
+    (lora.lora_a, lora.lora_b) = (a.clone().into(), b.into());
+    lora
 }
 
 /// True if a name ends with these parts.

@@ -155,9 +155,9 @@ fn check_older_nomic(fields: &Fields) -> Result<()> {
         "scale_attn_by_inverse_layer_idx",
         "use_rms_norm",
     ];
-    let is_off = |value: &serde_json::Value| value.is_null() || value.as_bool() == Some(false);
     for name in OFF {
-        if let Some(value) = fields.value(name).filter(|value| !is_off(value)) {
+        let value = fields.value(name).filter(|value| !value.is_null() && value.as_bool() != Some(false));
+        if let Some(value) = value {
             return Err(fields.error(format!("field `{name}` is {value}, which this model does not have")));
         }
     }

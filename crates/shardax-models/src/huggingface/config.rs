@@ -502,13 +502,17 @@ impl<'a> Fields<'a> {
             || name.ends_with("_token_index")
             || name.starts_with("summary_")
             || WITHOUT_EFFECT.contains(&name);
-        let absent = || ABSENT.iter().any(|(other, text)| *other == name && *text == value.to_string().as_str());
         without_effect
             || match self.defaults.and_then(|defaults| defaults.get(name)) {
                 Some(default) => is_equal(default, value),
-                None => is_off(value) || absent(),
+                None => is_off(value) || is_as_if_absent(name, value),
             }
     }
+}
+
+/// True if a field with this value has the effect of a missing one.
+fn is_as_if_absent(name: &str, value: &Value) -> bool {
+    ABSENT.iter().any(|(other, text)| *other == name && *text == value.to_string().as_str())
 }
 
 /// True if the rotary positions of this type have sections.
@@ -612,39 +616,27 @@ pub(super) fn scaled_rope(
 
 /// The scaling of this kind.
 fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
-    let longest = || model.number("max_position_embeddings");
-    // The length in the object, or in the model's fields, or the longest one.
-    let original = || match model.number_opt("original_max_position_embeddings")? {
-        Some(length) => {
-            about.skip(&["original_max_position_embeddings"]);
-            Ok(length)
-        }
-        None => match about.number_opt("original_max_position_embeddings")? {
-            Some(length) => Ok(length),
-            None => longest(),
-        },
-    };
-    let factor_or_ratio = |original: f64| match about.number_opt("factor")? {
-        Some(factor) => Ok::<f64, Error>(factor),
-        None => Ok(longest()? / original),
-    };
+    // Each kind reads only its own fields, because a field that nobody reads is an error.
     Ok(match kind {
         "default" => RopeScaling::None,
         "mrope" if model.has_sections => RopeScaling::None,
         "linear" => RopeScaling::Linear(about.number("factor")?),
-        "dynamic" => RopeScaling::Dynamic { factor: about.number("factor")?, original_max_position: longest()? },
+        "dynamic" => RopeScaling::Dynamic {
+            factor: about.number("factor")?,
+            original_max_position: model.number("max_position_embeddings")?,
+        },
         "llama3" => RopeScaling::Llama3 {
             factor: about.number("factor")?,
             low_freq_factor: about.number("low_freq_factor")?,
             high_freq_factor: about.number("high_freq_factor")?,
-            original_max_position: original()?,
+            original_max_position: original_positions(model, about)?,
         },
         "deepseek_yarn" if !model.has_type("sarvam_mla") => {
             return Err(about.error(format!("rotary positions of the kind {kind:?} are not known")));
         }
         "yarn" | "deepseek_yarn" => {
-            let original = original()?;
-            let factor: f64 = factor_or_ratio(original)?;
+            let original = original_positions(model, about)?;
+            let factor = factor_or_ratio(model, about, original)?;
             let scales = (about.number_opt("mscale")?, about.number_opt("mscale_all_dim")?);
             let default = match scales {
                 (Some(scale), Some(all)) if scale != 0.0 && all != 0.0 => {
@@ -662,8 +654,8 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
             }
         }
         "longrope" | "su" => {
-            let original = original()?;
-            let factor: f64 = factor_or_ratio(original)?;
+            let original = original_positions(model, about)?;
+            let factor = factor_or_ratio(model, about, original)?;
             let default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
             RopeScaling::LongRope {
                 short_factor: about.numbers("short_factor")?,
@@ -674,6 +666,27 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
         }
         other => return Err(about.error(format!("rotary positions of the kind {other:?} are not known"))),
     })
+}
+
+/// The length that the model was first trained with: a field of the model, or of the object of rotary positions, or
+/// otherwise the longest length.
+fn original_positions(model: &Fields, about: &Fields) -> Result<f64> {
+    if let Some(length) = model.number_opt("original_max_position_embeddings")? {
+        about.skip(&["original_max_position_embeddings"]);
+        return Ok(length);
+    }
+    match about.number_opt("original_max_position_embeddings")? {
+        Some(length) => Ok(length),
+        None => model.number("max_position_embeddings"),
+    }
+}
+
+/// The field `factor`, or otherwise the ratio of the longest length to the original one.
+fn factor_or_ratio(model: &Fields, about: &Fields, original: f64) -> Result<f64> {
+    match about.number_opt("factor")? {
+        Some(factor) => Ok(factor),
+        None => Ok(model.number("max_position_embeddings")? / original),
+    }
 }
 
 /// The factor of attention for texts that are this many times longer than the original length, in YaRN.

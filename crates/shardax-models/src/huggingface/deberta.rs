@@ -201,6 +201,7 @@ fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
     if let Some(other) = kinds.iter().find(|kind| !["c2p", "p2c"].contains(*kind)) {
         return Err(fields.error(format!("the kind {other:?} of `pos_att_type` is not known")));
     }
+    // Both fields are -1 where a model does not have them.
     let [buckets, longest] = ["position_buckets", "max_relative_positions"]
         .map(|name| Ok::<_, Error>(Some(fields.number_or(name, -1.0)? as usize).filter(|count| *count > 0)));
     let (buckets, longest) = (buckets?, longest?.unwrap_or(positions));
@@ -483,8 +484,8 @@ fn distance_indices(distances: &Distances, length: usize) -> [Array; 2] {
     let (span, last) = (distances.span as i32, distances.span as i32 * 2 - 1);
     [1, -1].map(|sign| {
         let rows = (0..length as i32).flat_map(|row| (0..length as i32).map(move |column| (row, column)));
-        let index = |(row, column): (i32, i32)| (sign * distances.group(row - column) + span).clamp(0, last);
-        Array::from_vec(rows.map(index).collect::<Vec<i32>>(), &[length, length])
+        let indices = rows.map(|(row, column)| (sign * distances.group(row - column) + span).clamp(0, last));
+        Array::from_vec(indices.collect::<Vec<i32>>(), &[length, length])
             .unwrap_or_else(|error| Array::from_error(error, &zeros_dtype([length, length], DType::I32)))
     })
 }

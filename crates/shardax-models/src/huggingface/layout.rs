@@ -51,6 +51,16 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// The bytes of a part that are next to each other in an array joined in this layout.
+    fn contiguous_bytes(&self, part: &Raw) -> usize {
+        match self {
+            Layout::Rows { .. } => part.bytes.len(),
+            Layout::GroupedRows { groups, .. } => part.bytes.len() / groups,
+            Layout::Interleaved { .. } => part.dtype.byte_size(),
+            _ => part.shape.last().map_or(0, |last| last * part.dtype.byte_size()),
+        }
+    }
+
     /// The rows of one of several matrices of this size that files store as one.
     pub(crate) fn nth_rows(index: usize, size: usize, parts: usize) -> Layout {
         Layout::Rows {
@@ -199,20 +209,16 @@ impl Raw {
             return Some(first.clone());
         }
         let along_rows = matches!(layout, Layout::Rows { .. } | Layout::GroupedRows { .. });
-        // The bytes of each part that are together in the file.
-        let row = |raw: &Raw| match layout {
-            Layout::Rows { .. } => raw.bytes.len(),
-            Layout::GroupedRows { groups, .. } => raw.bytes.len() / groups,
-            Layout::Interleaved { .. } => raw.dtype.byte_size(),
-            _ => raw.shape.last().map_or(0, |last| last * raw.dtype.byte_size()),
-        };
         let (dtype, mut shape) = (first.dtype, first.shape.clone());
         let axis = if along_rows { 0 } else { shape.len().checked_sub(1)? };
         shape[axis] = parts.iter().map(|(_, raw)| raw.shape.get(axis).copied().unwrap_or(0)).sum();
-        let rows = first.bytes.len().checked_div(row(first))?;
+        let rows = first.bytes.len().checked_div(layout.contiguous_bytes(first))?;
         let mut bytes = Vec::new();
         for i in 0..rows {
-            parts.iter().for_each(|(_, raw)| bytes.extend_from_slice(&raw.bytes[i * row(raw)..(i + 1) * row(raw)]));
+            for (_, raw) in &parts {
+                let size = layout.contiguous_bytes(raw);
+                bytes.extend_from_slice(&raw.bytes[i * size..(i + 1) * size]);
+            }
         }
         Some(Raw { dtype, shape, bytes })
     }

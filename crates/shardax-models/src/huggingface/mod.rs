@@ -213,20 +213,15 @@ fn shapes<M: Pretrained>(architecture: M::Architecture, policy: Policy, rules: &
 fn bounded<M: Pretrained>(architecture: &M::Architecture, weights: &Weights) -> Result<()> {
     let (layers, matrices) = M::extents(architecture);
     let (arrays, elements) = (weights.names().count(), weights.elements());
-    let too_large = |what: String| {
-        let message = format!(
-            "config.json has {what}, and {} has {arrays} arrays of {elements} elements",
-            weights.path().display()
-        );
-        value_error(message, "look whether `config.json` belongs to the files")
+    let largest_matrix = matrices.into_iter().find(|(_, a, b)| *a as u128 * *b as u128 > elements);
+    let excess = match largest_matrix {
+        _ if layers > arrays => format!("{layers} layers"),
+        Some((name, a, b)) => format!("a {name} of {a} by {b}"),
+        None => return Ok(()),
     };
-    if layers > arrays {
-        return Err(too_large(format!("{layers} layers")));
-    }
-    match matrices.into_iter().find(|(_, a, b)| *a as u128 * *b as u128 > elements) {
-        Some((name, a, b)) => Err(too_large(format!("a {name} of {a} by {b}"))),
-        None => Ok(()),
-    }
+    let path = weights.path().display();
+    let message = format!("config.json has {excess}, and {path} has {arrays} arrays of {elements} elements");
+    Err(value_error(message, "look whether `config.json` belongs to the files"))
 }
 
 fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()> {
@@ -236,19 +231,18 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
     }
     let (architecture, keys) = M::read(config)?;
     // The shapes are compared first, because files with another configuration could not be loaded again.
-    let types = |model: &M| -> Vec<(String, Vec<usize>)> {
-        let leaves = tree::leaves_with_path(model).into_iter();
-        leaves.map(|(path, leaf)| (path, leaf.shape().to_vec())).collect()
-    };
-    let (want, got) = (types(&shapes::<M>(architecture, Policy::default(), &Rules::default())?), types(model));
-    if let Some(((path, want), _)) = want.iter().zip(&got).find(|(want, got)| want != got) {
-        let what =
-            format!("the configuration is not that of the model: `{}` would be {want:?}", path.trim_start_matches('.'));
-        return Err(value_error(what, "give the `Config` that the model was made of, and a model without caches"));
+    let expected = leaf_shapes(&shapes::<M>(architecture, Policy::default(), &Rules::default())?);
+    let found = leaf_shapes(model);
+    let help = "pass the `Config` from which you created the model, and a model without caches";
+    if let Some(((path, expected), _)) = expected.iter().zip(&found).find(|(expected, found)| expected != found) {
+        let path = path.trim_start_matches('.');
+        let message = format!("the configuration does not describe this model: `{path}` would be {expected:?}");
+        return Err(value_error(message, help));
     }
-    if want.len() != got.len() {
-        let message = format!("the configuration is of {} arrays, and the model has {}", want.len(), got.len());
-        return Err(value_error(message, "give the `Config` that the model was made of, and a model without caches"));
+    if expected.len() != found.len() {
+        let (expected, found) = (expected.len(), found.len());
+        let message = format!("the configuration describes {expected} arrays, and the model has {found}");
+        return Err(value_error(message, help));
     }
     save::write(
         folder,
@@ -256,6 +250,11 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
         "model.safetensors",
         ("config.json", &config.without_quantization().to_json()),
     )
+}
+
+/// The key path and the shape of each array of a model.
+fn leaf_shapes<M: Pretrained>(model: &M) -> Vec<(String, Vec<usize>)> {
+    tree::leaves_with_path(model).into_iter().map(|(path, leaf)| (path, leaf.shape().to_vec())).collect()
 }
 
 /// The configuration must be of this type of model.

@@ -102,24 +102,28 @@ impl Pooling {
     /// The vector of each text, `[batch, features]`, of features and a mask `[batch, length, 1]`.
     fn pool(self, x: &Array, mask: &Array) -> Array {
         let weights = mask.astype(x.dtype());
-        let mean = |weights: Array| (x * &weights).sum(1) / weights.sum(1).maximum(1e-9);
         match self {
             Pooling::First => first_token(x.clone()),
             Pooling::Max => where_(mask, x, f64::NEG_INFINITY).max(1),
-            Pooling::Mean => mean(weights),
+            Pooling::Mean => weighted_mean(x, weights),
             Pooling::MeanOfRoot => (x * &weights).sum(1) / weights.sum(1).maximum(1e-9).sqrt(),
             Pooling::WeightedMean => {
                 let places = arange(1..x.shape()[1] as i32 + 1).astype(x.dtype());
-                mean(&weights * places.reshape([1, -1, 1]))
+                weighted_mean(x, &weights * places.reshape([1, -1, 1]))
             }
             Pooling::Last => {
                 let length = x.shape()[1];
                 let places = arange(0..length as i32).reshape([1, -1]);
-                let last = where_(mask.squeeze(-1), places, 0).argmax(-1);
-                (x * one_hot(last, length).astype(x.dtype()).expand_dims(-1)).sum(1)
+                let last_token = where_(mask.squeeze(-1), places, 0).argmax(-1);
+                (x * one_hot(last_token, length).astype(x.dtype()).expand_dims(-1)).sum(1)
             }
         }
     }
+}
+
+/// The mean over positions with a weight for each; a text without weight has zeros.
+fn weighted_mean(x: &Array, weights: Array) -> Array {
+    (x * &weights).sum(1) / weights.sum(1).maximum(1e-9)
 }
 
 /// The function after a linear layer.
@@ -185,10 +189,11 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
     let (mut encoder, mut pooling, mut normalizes) = (None, None, false);
     let (mut layers, mut activations) = (Vec::new(), Vec::new());
     for module in &modules {
-        let text = |name: &str| module.get(name).and_then(|value| value.as_str()).unwrap_or_default();
-        let inside = folder.join(text("path"));
+        let [path_of_module, class] =
+            ["path", "type"].map(|name| module.get(name).and_then(|value| value.as_str()).unwrap_or_default());
+        let inside = folder.join(path_of_module);
         // Types are paths of Python classes, whose modules were renamed between versions.
-        match text("type").rsplit('.').next().unwrap_or_default() {
+        match class.rsplit('.').next().unwrap_or_default() {
             "Transformer" => encoder = Some(read_encoder(&inside, options)?),
             "Pooling" => pooling = Some(read_pooling(&inside)?),
             "Dense" if pooling.is_some() && !normalizes => {

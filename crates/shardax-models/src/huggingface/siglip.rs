@@ -77,6 +77,7 @@ impl Pretrained for Siglip {
         };
         vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
         let features = text.size_opt("projection_size")?.unwrap_or(read.text.hidden_size);
+        // The loss compares both vectors, so that they must have the same size.
         if features != read.vision.hidden_size {
             let message = format!("texts have {features} features, and images {}", read.vision.hidden_size);
             return Err(fields.error(message));

@@ -164,10 +164,9 @@ impl Blocks {
     }
 
     fn widened(&self) -> Array {
-        let wide = |array: &Array| array.astype(DType::F32).expand_dims(-1);
-        let mut numbers = self.values.astype(DType::F32) * wide(&self.scales);
+        let mut numbers = self.values.astype(DType::F32) * self.scales.astype(DType::F32).expand_dims(-1);
         if let Some(minima) = &self.minima {
-            numbers = numbers - wide(minima);
+            numbers = numbers - minima.astype(DType::F32).expand_dims(-1);
         }
         let (rows, columns) = (self.values.shape()[0], self.values.shape()[1] * self.values.shape()[2]);
         let mut matrix = numbers.reshape([rows, columns]).astype(self.form.dtype);

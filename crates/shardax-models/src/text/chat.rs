@@ -83,13 +83,8 @@ impl ChatTemplate {
     #[track_caller]
     pub fn render_with(&self, messages: &str, variables: &str) -> Result<String> {
         let location = std::panic::Location::caller();
-        let parsed = |name: &str, text: &str| {
-            serde_json::from_str::<Value>(text).map_err(|error| {
-                let message = format!("the {name} of a conversation are no JSON: {error}");
-                value_error(message, "give a list of objects with `role` and `content`").at(location)
-            })
-        };
-        let (messages, more) = (parsed("messages", messages)?, parsed("variables", variables)?);
+        let messages = parse_json("messages", messages).map_err(|error| error.at(location))?;
+        let more = parse_json("variables", variables).map_err(|error| error.at(location))?;
         let mut context: BTreeMap<String, Value> =
             self.special_tokens.iter().map(|(name, text)| (name.clone(), text.as_str().into())).collect();
         context.insert("messages".to_owned(), messages);
@@ -109,6 +104,14 @@ impl ChatTemplate {
                 .at(location)
         })
     }
+}
+
+/// Parses an argument of `render_with`; `name` says which one.
+fn parse_json(name: &str, text: &str) -> Result<Value> {
+    serde_json::from_str::<Value>(text).map_err(|error| {
+        let message = format!("the {name} of a conversation are no JSON: {error}");
+        value_error(message, "pass a list of objects with `role` and `content`")
+    })
 }
 
 /// The template without the marks around the assistant's text, which only training reads: they become conditions that hold.

@@ -160,9 +160,9 @@ fn read_gguf(path: &Path) -> Result<Tokenizer> {
     let file = Gguf::open(path)?;
     let mut tokenizer = parse(&path.display().to_string(), file.tokenizer_json()?.as_bytes())?;
     if let Some(text) = file.chat_template() {
-        let token = |kind: &str| file.special_token(kind).unwrap_or_default().to_owned();
-        let template = ChatTemplate::new(text)?.special_token("bos_token", token("bos"));
-        tokenizer = tokenizer.with_chat_template(template.special_token("eos_token", token("eos")));
+        let [bos, eos] = ["bos", "eos"].map(|kind| file.special_token(kind).unwrap_or_default().to_owned());
+        let template = ChatTemplate::new(text)?.special_token("bos_token", bos);
+        tokenizer = tokenizer.with_chat_template(template.special_token("eos_token", eos));
     }
     Ok(tokenizer)
 }

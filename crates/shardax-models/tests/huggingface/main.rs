@@ -446,7 +446,7 @@ fn saved_models_are_the_files_of_transformers() -> Result<()> {
     save_all(&here.0)?;
     let model = Decoder::from_pretrained(folder("llama"))?;
     let other = Config::open(folder("qwen3"))?;
-    fails(model.save_pretrained(&other, here.join("x")), &["the configuration is not that of the model"]);
+    fails(model.save_pretrained(&other, here.join("x")), &["the configuration does not describe this model"]);
     let mut cached = model.clone();
     cached.init_cache(1, 4);
     fails(cached.save_pretrained(&Config::open(folder("llama"))?, here.join("x")), &["the configuration", "caches"]);

@@ -72,8 +72,12 @@ pub(super) fn ropes<'a>(
     head_dim: usize,
     (local, bases): (Option<&'a str>, [f64; 2]),
 ) -> Result<[Rope; 2]> {
-    let theta_of = |name, default| if fields.has(name) { fields.number(name) } else { Ok(default) };
-    let theta = [theta_of("rope_theta", bases[0])?, local.map_or(Ok(bases[1]), |name| theta_of(name, bases[1]))?];
+    let global_theta = if fields.has("rope_theta") { fields.number("rope_theta")? } else { bases[0] };
+    let local_theta = match local.filter(|name| fields.has(name)) {
+        Some(name) => fields.number(name)?,
+        None => bases[1],
+    };
+    let theta = [global_theta, local_theta];
     let objects = [fields.object_opt("rope_parameters")?, fields.object_opt("rope_scaling")?];
     let about = match objects.map(|object| object.filter(|object| !object.is_empty())) {
         [Some(_), Some(_)] => {

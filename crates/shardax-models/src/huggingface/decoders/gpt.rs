@@ -100,6 +100,7 @@ pub(super) fn gpt_neo(fields: &Fields, _: &str) -> Read {
         activation: fields.activation("activation_function")?,
         gated: false,
         biases: Biases { qkv: false, out: true, mlp: true, head: false },
+        // GPT-Neo's scores are not divided by the root of the head's size.
         attention_scale: Some(1.0),
         windows: gpt_neo_windows(fields, layers)?,
         tie_embeddings: fields.flag("tie_word_embeddings")?,
@@ -270,6 +271,7 @@ pub(super) fn gpt_neox(fields: &Fields, _: &str) -> Read {
         .norm("norm.0", "final_layer_norm")
         .linear("head", "embed_out")
         .tied("embed_out.weight", "embed_in.weight")
+        // Masks and frequencies, which older files contain and the model computes.
         .ignore("layers.*.attention.bias")
         .ignore("layers.*.attention.masked_bias")
         .ignore("layers.*.attention.rotary_emb.inv_freq");
@@ -282,6 +284,7 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
     let is_new = fields.flag("new_decoder_architecture")?;
     let is_multi_query = fields.flag("multi_query")?;
     let kv_heads = fields.size_opt("num_kv_heads")?.unwrap_or(heads);
+    // Before the new architecture, files have the field `num_kv_heads` without an effect.
     let kv_heads = match (is_new, is_multi_query) {
         (true, _) => kv_heads,
         (false, true) => 1,

@@ -213,16 +213,20 @@ fn windows(
     if let Some(types) = types.filter(|types| types.len() != layers) {
         return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));
     }
-    let window_of = |layer: usize| match types.map(|types| types[layer].as_str().unwrap_or_default()) {
-        Some("full_attention") => Ok(None),
-        Some("sliding_attention") => match window {
-            Some(window) => Ok(Some(window)),
-            None => Err(fields.error("`layer_types` has windows, and `sliding_window` says none")),
-        },
-        Some(other) => Err(fields.error(format!("the layer type {other:?} is not known"))),
-        None => Ok(window.filter(|_| is_local(layer))),
+    let Some(types) = types else {
+        return Ok((0..layers).map(|layer| window.filter(|_| is_local(layer))).collect());
     };
-    (0..layers).map(window_of).collect()
+    types
+        .iter()
+        .map(|entry| match entry.as_str().unwrap_or_default() {
+            "full_attention" => Ok(None),
+            "sliding_attention" => match window {
+                Some(window) => Ok(Some(window)),
+                None => Err(fields.error("`layer_types` has windows, and `sliding_window` says none")),
+            },
+            other => Err(fields.error(format!("the layer type {other:?} is not known"))),
+        })
+        .collect()
 }
 
 /// The window of all layers of a model that does not read `layer_types`. Fails if the list, which some files have, differs.
