@@ -34,11 +34,11 @@ const MIN_ROWS: usize = 32;
 /// use shardax_cpu_kernels::{FilterWindow, View, convolution};
 ///
 /// // Sums of two neighbours on a line.
-/// let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
+/// let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
 /// let x = View::new(&[1, 1, 1, 4, 1], &[1.0, 2.0, 3.0, 4.0])?;
 /// let filter = View::new(&[1, 1, 2, 1, 1], &[1.0, 1.0])?;
 /// let mut sums = [0.0; 3];
-/// convolution(&of, [1; 3], x, filter, [1, 1, 3], &mut sums, 1)?;
+/// convolution(&window, [1; 3], x, filter, [1, 1, 3], &mut sums, 1)?;
 /// assert_eq!(sums, [3.0, 5.0, 7.0]);
 /// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
 /// ```

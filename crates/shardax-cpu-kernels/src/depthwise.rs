@@ -26,11 +26,11 @@ const CHUNK_FEATURES: usize = 16;
 /// use shardax_cpu_kernels::{FilterWindow, View, depthwise_filter_gradient};
 ///
 /// // Two features on a line of two; the filter has as many elements, so that there is one result for each feature.
-/// let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
+/// let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
 /// let x = View::new(&[1, 1, 1, 2, 2], &[1.0, 2.0, 3.0, 4.0])?;
 /// let cotangent = View::new(&[1, 1, 1, 1, 2], &[10.0, 100.0])?;
 /// let mut gradient = [0.0; 4];
-/// depthwise_filter_gradient(&of, x, cotangent, &mut gradient, 1)?;
+/// depthwise_filter_gradient(&window, x, cotangent, &mut gradient, 1)?;
 /// assert_eq!(gradient, [10.0, 200.0, 30.0, 400.0]);
 /// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
 /// ```

@@ -48,11 +48,11 @@ struct Task<'a> {
 /// use shardax_cpu_kernels::{FilterWindow, View, filter_gradient};
 ///
 /// // A filter of two elements on a line of four; the loss is the sum of the three results.
-/// let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
+/// let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
 /// let x = View::new(&[1, 1, 1, 4, 1], &[1.0, 2.0, 3.0, 4.0])?;
 /// let cotangent = View::new(&[1, 1, 1, 3, 1], &[1.0; 3])?;
 /// let mut gradient = [0.0; 2];
-/// filter_gradient(&of, x, cotangent, &mut gradient, 1)?;
+/// filter_gradient(&window, x, cotangent, &mut gradient, 1)?;
 /// assert_eq!(gradient, [6.0, 9.0]);
 /// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
 /// ```

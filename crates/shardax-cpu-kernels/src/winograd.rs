@@ -56,12 +56,12 @@ const PARTS: usize = 4;
 /// use shardax_cpu_kernels::{FilterWindow, View, winograd_convolution};
 ///
 /// // 16 features, of which each filter sums up all.
-/// let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 1, 1], positions: [1, 3, 3] };
+/// let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 1, 1], positions: [1, 3, 3] };
 /// let x = [1.0; 4 * 4 * 16];
 /// let filter = [0.5; 9 * 16 * 16];
 /// let mut sums = [0.0; 4 * 4 * 16];
 /// let (x, filter) = (View::new(&[1, 1, 4, 4, 16], &x)?, View::new(&[1, 3, 3, 16, 16], &filter)?);
-/// winograd_convolution(&of, x, filter, [1, 4, 4], &mut sums, 1)?;
+/// winograd_convolution(&window, x, filter, [1, 4, 4], &mut sums, 1)?;
 /// // A corner meets four elements, an edge six.
 /// assert_eq!((sums[0], sums[16]), (32.0, 48.0));
 /// # Ok::<(), shardax_cpu_kernels::ShapeError>(())

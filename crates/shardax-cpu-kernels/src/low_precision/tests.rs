@@ -44,8 +44,8 @@ struct Operands<T> {
 
 impl<T: Copy> Operands<T> {
     fn new([batch, rows, columns, depth]: [usize; 4], contracted: [usize; 2], element: impl Fn(u32) -> T) -> Self {
-        let shape = |side, contracted| if contracted == 2 { [batch, side, depth] } else { [batch, depth, side] };
-        let shapes = [shape(rows, contracted[0]), shape(columns, contracted[1])];
+        let shapes = [(rows, contracted[0]), (columns, contracted[1])]
+            .map(|(side, contracted)| if contracted == 2 { [batch, side, depth] } else { [batch, depth, side] });
         let elements = [1, 2].map(|seed| {
             let size = shapes[seed as usize - 1].iter().product();
             noise(size, seed).map(&element).collect()
@@ -59,13 +59,15 @@ impl<T: Copy> Operands<T> {
 
     /// The elements that are multiplied for a result.
     fn pairs(&self, batch: usize, row: usize, column: usize) -> impl Iterator<Item = (T, T)> {
-        let element = move |operand: usize, side: usize, k: usize| {
-            let [_, height, width] = self.shapes[operand];
-            let (i, j) = if self.contracted[operand] == 2 { (side, k) } else { (k, side) };
-            self.elements[operand][(batch * height + i) * width + j]
-        };
         let depth = self.shapes[0][self.contracted[0]];
-        (0..depth).map(move |k| (element(0, row, k), element(1, column, k)))
+        (0..depth).map(move |k| (self.element(0, batch, [row, k]), self.element(1, batch, [column, k])))
+    }
+
+    /// The element of an operand in this row or column, at position `k` of the contracted dimension.
+    fn element(&self, operand: usize, batch: usize, [side, k]: [usize; 2]) -> T {
+        let [_, height, width] = self.shapes[operand];
+        let (i, j) = if self.contracted[operand] == 2 { (side, k) } else { (k, side) };
+        self.elements[operand][(batch * height + i) * width + j]
     }
 }
 
@@ -113,14 +115,17 @@ fn check_bf16<U: Unit<Element = bf16, Sum = f32>>(unit: U) {
     for (&sizes, contracted) in SIZES.iter().flat_map(|sizes| CONTRACTED.map(|contracted| (sizes, contracted))) {
         let [batch, rows, columns, _] = sizes;
         // From -1 to 1.
-        let element = |bits: u32| bf16::from_f32(bits as f32 / (1u64 << 31) as f32 - 1.0);
-        let operands = Operands::new(sizes, contracted, element);
+        let operands = Operands::new(sizes, contracted, |bits| bf16::from_f32(bits as f32 / (1u64 << 31) as f32 - 1.0));
         let sums = product(unit, &operands, batch * rows * columns, f32::NAN);
         let rounded = product(unit, &operands, sums.len(), bf16::ZERO);
         for (index, (sum, rounded)) in sums.into_iter().zip(rounded).enumerate().step_by(STEP) {
             let (batch, row, column) = (index / (rows * columns), index / columns % rows, index % columns);
-            let pairs = || operands.pairs(batch, row, column).map(|(x, y)| f64::from(x) * f64::from(y));
-            let (expected, bound) = (pairs().sum::<f64>(), 2e-7 * pairs().map(f64::abs).sum::<f64>());
+            let (mut expected, mut bound) = (0.0, 0.0);
+            for (x, y) in operands.pairs(batch, row, column) {
+                let product = f64::from(x) * f64::from(y);
+                expected += product;
+                bound += 2e-7 * product.abs();
+            }
             let error = (f64::from(sum) - expected).abs();
             assert!(error <= bound, "{sizes:?} over {contracted:?} at {index}: {sum}, not {expected}");
             assert_eq!(rounded, bf16::from_f32(sum));

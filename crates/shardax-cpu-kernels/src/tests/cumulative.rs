@@ -7,8 +7,11 @@ use crate::{Cumulative, cumulative, cumulative_logsumexp};
 fn combined(x: &[f64], [batch, rows, columns]: [usize; 3], is_reversed: bool, f: fn(f64, f64) -> f64) -> Vec<f64> {
     let mut out = x.to_vec();
     for (b, c) in (0..batch).flat_map(|b| (0..columns).map(move |c| (b, c))) {
-        let at = |r: usize| (b * rows + if is_reversed { rows - 1 - r } else { r }) * columns + c;
-        (1..rows).for_each(|r| out[at(r)] = f(out[at(r - 1)], x[at(r)]));
+        let mut column: Vec<usize> = (0..rows).map(|r| (b * rows + r) * columns + c).collect();
+        if is_reversed {
+            column.reverse();
+        }
+        column.windows(2).for_each(|pair| out[pair[1]] = f(out[pair[0]], x[pair[1]]));
     }
     out
 }

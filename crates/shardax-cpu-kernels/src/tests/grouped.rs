@@ -12,13 +12,24 @@ fn bytes(count: usize) -> Vec<u8> {
 
 /// The integers as numbers.
 fn widened(integers: GroupedIntegers<'_>) -> Vec<f64> {
-    let halves = |bytes: &[u8]| bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]).collect::<Vec<u8>>();
     match integers {
-        GroupedIntegers::Unsigned4(bytes) => halves(bytes).into_iter().map(f64::from).collect(),
+        GroupedIntegers::Unsigned4(bytes) => halves(bytes).map(f64::from).collect(),
         GroupedIntegers::Signed4(bytes) => {
-            halves(bytes).into_iter().map(|half| f64::from(half) - if half > 7 { 16.0 } else { 0.0 }).collect()
+            halves(bytes).map(|half| f64::from(half) - if half > 7 { 16.0 } else { 0.0 }).collect()
         }
         GroupedIntegers::Signed8(values) => values.iter().map(|value| f64::from(*value)).collect(),
+    }
+}
+
+/// The two integers of each byte, the lower half first.
+fn halves(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    bytes.iter().flat_map(|byte| [byte & 15, byte >> 4])
+}
+
+fn number(numbers: GroupNumbers<'_>, index: usize) -> f64 {
+    match numbers {
+        GroupNumbers::F16(numbers) => f64::from(numbers[index]),
+        GroupNumbers::F32(numbers) => f64::from(numbers[index]),
     }
 }
 
@@ -33,10 +44,6 @@ fn check_products(rows: usize, matrix: GroupedMatrix<'_>) {
         products.push(product);
     }
     assert_eq!(products[0], products[1]);
-    let number = |numbers: GroupNumbers<'_>, index: usize| match numbers {
-        GroupNumbers::F16(numbers) => f64::from(numbers[index]),
-        GroupNumbers::F32(numbers) => f64::from(numbers[index]),
-    };
     let integers = widened(matrix.integers);
     for (position, found) in products[0].iter().enumerate() {
         let (row, column) = (position / columns, position % columns);
@@ -49,6 +56,7 @@ fn check_products(rows: usize, matrix: GroupedMatrix<'_>) {
             );
             let x = f64::from(x[row * depth + k]);
             expected += x * (scaled - minimum);
+            // Both products are rounded, even where they cancel.
             bound += 1e-6 * (x * scaled).abs().max((x * minimum).abs());
         }
         assert!((f64::from(*found) - expected).abs() <= bound, "{rows} {:?}: {found}, not {expected}", matrix.shape);
@@ -63,9 +71,9 @@ fn grouped_rows_multiply_scaled_integers() {
         let (scales, packed) = (noise(count, 4), bytes(size / 2));
         let halves: Vec<f16> = noise(count, 5).into_iter().map(f16::from_f32).collect();
         let signed: Vec<i8> = bytes(size).into_iter().map(|byte| byte as i8).collect();
-        let all =
-            [GroupedIntegers::Signed4(&packed), GroupedIntegers::Unsigned4(&packed), GroupedIntegers::Signed8(&signed)];
-        for integers in all {
+        for integers in
+            [GroupedIntegers::Signed4(&packed), GroupedIntegers::Unsigned4(&packed), GroupedIntegers::Signed8(&signed)]
+        {
             let matrix = GroupedMatrix { shape, integers, scales: GroupNumbers::F32(&scales), minima: None };
             check_products(rows, matrix);
             let scales = GroupNumbers::F16(&halves);

@@ -18,11 +18,20 @@ use crate::{
 /// Numbers from -1 to 1, from a linear congruential generator.
 fn noise(n: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..n).map(next).collect()
+    (0..n)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+/// The results on one thread, which must be the same bits on several threads.
+#[track_caller]
+fn for_any_threads<T: PartialEq>(threads: usize, run: impl Fn(usize) -> T) -> T {
+    let result = run(1);
+    assert!(result == run(threads), "{threads} threads change no bits");
+    result
 }
 
 fn view<'a, T>(shape: &'a [usize], data: &'a [T]) -> View<'a, T> {
@@ -55,14 +64,12 @@ fn matmuls_with_either_operand_transposed() {
         let a_shape = if dims[0] == 2 { [batch, rows, depth] } else { [batch, depth, rows] };
         let b_shape = if dims[1] == 1 { [batch, depth, columns] } else { [batch, columns, depth] };
         let (a, b) = (noise(size(&a_shape), 1), noise(size(&b_shape), 2));
-        let at = |x: &[f32], shape: [usize; 3], i: usize, free: usize, d: usize, contracted: usize| {
-            let (r, c) = if contracted == 2 { (free, d) } else { (d, free) };
-            f64::from(x[(i * shape[1] + r) * shape[2] + c])
-        };
         let want: Vec<f64> = (0..batch * rows * columns)
             .map(|e| {
                 let (i, r, c) = (e / (rows * columns), e / columns % rows, e % columns);
-                (0..depth).map(|d| at(&a, a_shape, i, r, d, dims[0]) * at(&b, b_shape, i, c, d, dims[1])).sum()
+                (0..depth)
+                    .map(|d| factor(&a, a_shape, dims[0], [i, r, d]) * factor(&b, b_shape, dims[1], [i, c, d]))
+                    .sum()
             })
             .collect();
         let mut one_thread = vec![f32::NAN; want.len()];
@@ -79,6 +86,12 @@ fn matmuls_with_either_operand_transposed() {
     }
 }
 
+/// The element of an operand that is multiplied for row or column `side` at position `d` of the contracted dimension.
+fn factor(x: &[f32], shape: [usize; 3], contracted: usize, [batch, side, d]: [usize; 3]) -> f64 {
+    let (row, column) = if contracted == 2 { (side, d) } else { (d, side) };
+    f64::from(x[(batch * shape[1] + row) * shape[2] + column])
+}
+
 #[test]
 fn threads_change_no_bits_of_large_matmuls() {
     // Enough for several threads: rows that are divided, and columns of a transposed operand, into uneven parts.
@@ -87,14 +100,11 @@ fn threads_change_no_bits_of_large_matmuls() {
             let a_shape = if dims[0] == 2 { [1, rows, depth] } else { [1, depth, rows] };
             let b_shape = if dims[1] == 1 { [1, depth, columns] } else { [1, columns, depth] };
             let (a, b) = (noise(size(&a_shape), 1), noise(size(&b_shape), 2));
-            let run = |threads| {
+            for_any_threads(4, |threads| {
                 let mut out = vec![f32::NAN; rows * columns];
                 matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut out, threads).unwrap();
                 out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-            };
-            let (one, four) = (run(1), run(4));
-            let different = one.iter().zip(&four).position(|(x, y)| x != y);
-            assert_eq!(different, None, "{dims:?} of {rows} × {columns} × {depth}");
+            });
         }
     }
 }
@@ -134,11 +144,12 @@ fn matmuls_without_elements() {
 }
 
 /// An element of a five-dimensional array; 0 outside of its spatial dimensions.
-fn element(x: &[f32], shape: [usize; 5], image: usize, at: [i64; SPATIAL], last: usize) -> f64 {
-    let inside = (0..SPATIAL).all(|d| (0..shape[d + 1] as i64).contains(&at[d]));
-    let at = at.map(|i| i as usize);
-    let place = || (((image * shape[1] + at[0]) * shape[2] + at[1]) * shape[3] + at[2]) * shape[4] + last;
-    if inside { f64::from(x[place()]) } else { 0.0 }
+fn element(x: &[f32], shape: [usize; 5], image: usize, location: [i64; SPATIAL], last: usize) -> f64 {
+    if !(0..SPATIAL).all(|d| (0..shape[d + 1] as i64).contains(&location[d])) {
+        return 0.0;
+    }
+    let position = (0..SPATIAL).fold(image, |position, d| position * shape[d + 1] + location[d] as usize);
+    f64::from(x[position * shape[4] + last])
 }
 
 fn indices(sizes: [usize; SPATIAL]) -> impl Iterator<Item = [usize; SPATIAL]> {
@@ -147,9 +158,9 @@ fn indices(sizes: [usize; SPATIAL]) -> impl Iterator<Item = [usize; SPATIAL]> {
 }
 
 /// A gradient as sums; `outputs` is `None` for one filter for each feature.
-fn sums(of: &FilterWindow, [x, w]: [&[f32]; 2], [xs, ws]: [[usize; 5]; 2], outputs: Option<usize>) -> Vec<f64> {
+fn sums(window: &FilterWindow, [x, w]: [&[f32]; 2], [xs, ws]: [[usize; 5]; 2], outputs: Option<usize>) -> Vec<f64> {
     let mut out = Vec::new();
-    for p in indices(of.positions) {
+    for p in indices(window.positions) {
         for feature in 0..xs[4] {
             for output in 0..outputs.unwrap_or(1) {
                 let output = if outputs.is_some() { output } else { feature };
@@ -157,9 +168,7 @@ fn sums(of: &FilterWindow, [x, w]: [&[f32]; 2], [xs, ws]: [[usize; 5]; 2], outpu
                 out.push(
                     pairs
                         .map(|(image, e)| {
-                            let step = |d: usize| (e[d] * of.dilation[d] + p[d] * of.stride[d]) as i64 - of.low[d];
-                            let location = [step(0), step(1), step(2)];
-                            element(x, xs, image, location, feature)
+                            element(x, xs, image, location(window, e, p), feature)
                                 * element(w, ws, image, e.map(|i| i as i64), output)
                         })
                         .sum(),
@@ -168,6 +177,11 @@ fn sums(of: &FilterWindow, [x, w]: [&[f32]; 2], [xs, ws]: [[usize; 5]; 2], outpu
         }
     }
     out
+}
+
+/// Where position `p` of the filter meets the operand for position `e` of the window.
+fn location(window: &FilterWindow, e: [usize; SPATIAL], p: [usize; SPATIAL]) -> [i64; SPATIAL] {
+    [0, 1, 2].map(|d| (e[d] * window.dilation[d] + p[d] * window.stride[d]) as i64 - window.low[d])
 }
 
 /// Padding, strides, dilations and three dimensions; more patches than are multiplied together.
@@ -220,17 +234,16 @@ const BASE_DILATED: [(FilterWindow, [usize; 3], [usize; 5], [usize; 3]); 4] = [
 
 #[test]
 fn filter_gradients_are_sums_of_products() {
-    for (of, xs, spatial) in WINDOWS {
+    for (window, xs, spatial) in WINDOWS {
         let ws = [xs[0], spatial[0], spatial[1], spatial[2], 3];
         let (x, w) = (noise(size(&xs), 3), noise(size(&ws), 4));
-        let want = sums(&of, [&x, &w], [xs, ws], Some(3));
-        let run = |threads| {
+        let want = sums(&window, [&x, &w], [xs, ws], Some(3));
+        let found = for_any_threads(5, |threads| {
             let mut out = vec![f32::NAN; want.len()];
-            filter_gradient(&of, view(&xs, &x), view(&ws, &w), &mut out, threads).unwrap();
+            filter_gradient(&window, view(&xs, &x), view(&ws, &w), &mut out, threads).unwrap();
             out
-        };
-        assert_close(&run(1), &want);
-        assert_eq!(run(1), run(5), "threads change no bits");
+        });
+        assert_close(&found, &want);
     }
     let [(_, xs, spatial), ..] = WINDOWS;
     assert!(xs[0] * size(&spatial) > 2 * MIN_PATCHES);
@@ -241,91 +254,100 @@ fn convolutions_are_sums_of_products() {
     // Also a filter whose positions are contracted in several parts, with more features than columns of one part.
     let wide = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 1, 1], positions: [1, 3, 2] };
     let cases = WINDOWS.into_iter().chain([(wide, [1, 1, 3, 3, 500], [1, 3, 4])]);
-    let cases = cases.map(|(of, xs, spatial)| (of, [1; 3], xs, spatial));
-    for (of, base, xs, spatial) in cases.chain(BASE_DILATED) {
-        let [a, b, c] = of.positions;
+    let cases = cases.map(|(window, xs, spatial)| (window, [1; 3], xs, spatial));
+    for (window, base, xs, spatial) in cases.chain(BASE_DILATED) {
+        let [a, b, c] = window.positions;
         let (fs, outs) = ([a, b, c, xs[4], 7], [xs[0], spatial[0], spatial[1], spatial[2], 7]);
         let (x, filter) = (noise(size(&xs), 12), noise(size(&fs), 13));
         let mut want = Vec::new();
-        for (image, at, output) in
-            (0..xs[0]).flat_map(|i| indices(spatial).flat_map(move |at| (0..7).map(move |o| (i, at, o))))
+        for (image, e, output) in
+            (0..xs[0]).flat_map(|i| indices(spatial).flat_map(move |e| (0..7).map(move |o| (i, e, o))))
         {
-            let step = |d: usize, p: [usize; 3]| (at[d] * of.dilation[d] + p[d] * of.stride[d]) as i64 - of.low[d];
-            let meets = |p: &[usize; 3]| (0..SPATIAL).all(|d| step(d, *p) % base[d] as i64 == 0);
-            let terms = indices(of.positions).enumerate().filter(|(_, p)| meets(p)).flat_map(|(n, p)| {
-                let location = [0, 1, 2].map(|d| step(d, p) / base[d] as i64);
+            let terms = indices(window.positions).enumerate().flat_map(|(n, p)| {
+                let dilated = location(&window, e, p);
+                // Between the elements of a dilated image are zeros.
+                let is_element = (0..SPATIAL).all(|d| dilated[d] % base[d] as i64 == 0);
+                let location = [0, 1, 2].map(|d| dilated[d] / base[d] as i64);
                 let (x, filter) = (&x, &filter);
                 (0..xs[4])
+                    .filter(move |_| is_element)
                     .map(move |f| element(x, xs, image, location, f) * f64::from(filter[(n * xs[4] + f) * 7 + output]))
             });
             want.push(terms.sum());
         }
-        let run = |threads| {
+        let found = for_any_threads(5, |threads| {
             let mut out = vec![f32::NAN; size(&outs)];
-            convolution(&of, base, view(&xs, &x), view(&fs, &filter), spatial, &mut out, threads).unwrap();
+            convolution(&window, base, view(&xs, &x), view(&fs, &filter), spatial, &mut out, threads).unwrap();
             out
-        };
-        assert_close(&run(1), &want);
-        assert_eq!(run(1), run(5), "threads change no bits");
+        });
+        assert_close(&found, &want);
     }
 }
 
 #[test]
 fn convolutions_without_elements() {
-    let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
+    let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
     let mut out = [f32::NAN; 3];
-    convolution(&of, [1; 3], view(&[1, 1, 1, 4, 0], &[]), view(&[1, 1, 2, 0, 1], &[]), [1, 1, 3], &mut out, 2).unwrap();
+    convolution(&window, [1; 3], view(&[1, 1, 1, 4, 0], &[]), view(&[1, 1, 2, 0, 1], &[]), [1, 1, 3], &mut out, 2)
+        .unwrap();
     assert_eq!(out, [0.0; 3], "no features");
     out = [f32::NAN; 3];
-    convolution(&of, [1; 3], view(&[1, 1, 0, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2)
-        .unwrap();
+    convolution(
+        &window,
+        [1; 3],
+        view(&[1, 1, 0, 4, 1], &[]),
+        view(&[1, 1, 2, 1, 1], &[1.0; 2]),
+        [1, 1, 3],
+        &mut out,
+        2,
+    )
+    .unwrap();
     assert_eq!(out, [0.0; 3], "padding alone");
-    convolution(&of, [1; 3], view(&[0, 1, 1, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut [], 0)
+    convolution(&window, [1; 3], view(&[0, 1, 1, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut [], 0)
         .unwrap();
     let x = view(&[1, 1, 1, 4, 1], &[1.0; 4]);
-    let result = convolution(&of, [1; 3], x, view(&[1, 1, 1, 2, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
+    let result = convolution(&window, [1; 3], x, view(&[1, 1, 1, 2, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
     assert_error(result, "the positions of the filter: 1, expected 2");
-    let result = convolution(&of, [1; 3], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 4], &mut out, 2);
+    let result = convolution(&window, [1; 3], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 4], &mut out, 2);
     assert_error(result, "the elements of the result: 3, expected 4");
-    let result = convolution(&of, [1, 0, 1], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
+    let result = convolution(&window, [1, 0, 1], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
     assert_error(result, "the base dilation along dimension 1 is 0");
     // Outputs between the elements of the image meet nothing, not even an infinite filter; padding is multiplied with it.
     let infinite = view(&[1, 1, 1, 1, 1], &[f32::INFINITY]);
-    let of = FilterWindow { positions: [1; 3], ..of };
-    convolution(&of, [1, 1, 5], x, infinite, [1, 1, 3], &mut out, 2).unwrap();
+    let window = FilterWindow { positions: [1; 3], ..window };
+    convolution(&window, [1, 1, 5], x, infinite, [1, 1, 3], &mut out, 2).unwrap();
     assert_eq!(out, [f32::INFINITY, 0.0, 0.0]);
-    convolution(&FilterWindow { low: [0, 0, 2], ..of }, [1, 1, 2], x, infinite, [1, 1, 3], &mut out, 2).unwrap();
+    convolution(&FilterWindow { low: [0, 0, 2], ..window }, [1, 1, 2], x, infinite, [1, 1, 3], &mut out, 2).unwrap();
     assert!(out[0].is_nan() && out[1..] == [0.0, f32::INFINITY]);
 }
 
 #[test]
 fn depthwise_filter_gradients_are_sums_of_products() {
-    for (of, xs, spatial) in WINDOWS {
+    for (window, xs, spatial) in WINDOWS {
         let ws = [xs[0], spatial[0], spatial[1], spatial[2], xs[4]];
         let (x, w) = (noise(size(&xs), 5), noise(size(&ws), 6));
-        let want = sums(&of, [&x, &w], [xs, ws], None);
-        let run = |threads| {
+        let want = sums(&window, [&x, &w], [xs, ws], None);
+        let found = for_any_threads(5, |threads| {
             let mut out = vec![f32::NAN; want.len()];
-            depthwise_filter_gradient(&of, view(&xs, &x), view(&ws, &w), &mut out, threads).unwrap();
+            depthwise_filter_gradient(&window, view(&xs, &x), view(&ws, &w), &mut out, threads).unwrap();
             out
-        };
-        assert_close(&run(1), &want);
-        assert_eq!(run(1), run(5), "threads change no bits");
+        });
+        assert_close(&found, &want);
     }
 }
 
 #[test]
 fn filter_gradients_without_elements() {
-    let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
+    let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
     let gradients = [filter_gradient, depthwise_filter_gradient];
     for gradient in gradients {
         let mut out = [f32::NAN; 2];
-        gradient(&of, view(&[0, 1, 1, 4, 1], &[]), view(&[0, 1, 1, 3, 1], &[]), &mut out, 2).unwrap();
+        gradient(&window, view(&[0, 1, 1, 4, 1], &[]), view(&[0, 1, 1, 3, 1], &[]), &mut out, 2).unwrap();
         assert_eq!(out, [0.0; 2], "no images");
         out = [f32::NAN; 2];
-        gradient(&of, view(&[1, 0, 1, 1 << 40, 1], &[]), view(&[1, 1, 1, 3, 1], &[1.0; 3]), &mut out, 2).unwrap();
+        gradient(&window, view(&[1, 0, 1, 1 << 40, 1], &[]), view(&[1, 1, 1, 3, 1], &[1.0; 3]), &mut out, 2).unwrap();
         assert_eq!(out, [0.0; 2], "padding alone");
-        gradient(&of, view(&[1, 1, 1, 4, 0], &[]), view(&[1, 1, 1, 3, 0], &[]), &mut [], 0).unwrap();
+        gradient(&window, view(&[1, 1, 1, 4, 0], &[]), view(&[1, 1, 1, 3, 0], &[]), &mut [], 0).unwrap();
     }
 }
 
@@ -333,62 +355,69 @@ fn filter_gradients_without_elements() {
 struct Sizes([usize; 6]);
 
 /// Output, and gradients, of two examples as sums over all keys.
-fn attention_sums(of: &Attention<'_>, ct: &[f32], s: &Sizes) -> [Vec<f64>; 4] {
+fn attention_sums(operands: &Attention<'_>, ct: &[f32], s: &Sizes) -> [Vec<f64>; 4] {
     let Sizes([queries, keys, heads, key_heads, depth, features]) = *s;
-    let [q, k, v] = [of.q, of.k, of.v].map(|x| x.data());
+    let [q, k, v] = [operands.q, operands.k, operands.v].map(|x| x.data());
     let mut out = [vec![0.0; ct.len()], vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]];
     for (i, h, query) in (0..2 * heads * queries).map(|n| (n / (heads * queries), n / queries % heads, n % queries)) {
         let row = ((i * queries + query) * heads + h) * depth;
         let out_row = row / depth * features;
-        let key_row = |key: usize| (i * keys + key) * key_heads + h / (heads / key_heads);
-        let seen = |key: usize| {
-            let near = key.saturating_add(of.window.before) >= query && key <= query.saturating_add(of.window.after);
-            // The mask of these tests is `[queries, keys]`.
-            near && of.mask.is_none_or(|mask| mask.data()[query * keys + key] != 0)
-        };
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-        let none = !(0..keys).any(seen);
+        let key_rows: Vec<usize> =
+            (0..keys).map(|key| (i * keys + key) * key_heads + h / (heads / key_heads)).collect();
+        let is_visible: Vec<bool> = (0..keys).map(|key| sees(operands, query, key, keys)).collect();
+        let sees_nothing = !is_visible.contains(&true);
         let weights: Vec<f64> = (0..keys)
-            .map(|key| match (none, seen(key)) {
+            .map(|key| match (sees_nothing, is_visible[key]) {
                 (true, _) => 1.0,
                 (_, false) => 0.0,
-                _ => dot(&q[row..row + depth], &k[key_row(key) * depth..][..depth]).exp(),
+                _ => dot(&q[row..row + depth], &k[key_rows[key] * depth..][..depth]).exp(),
             })
             .collect();
         let sum: f64 = weights.iter().sum();
         let slopes: Vec<f64> =
-            (0..keys).map(|key| dot(&ct[out_row..][..features], &v[key_row(key) * features..][..features])).collect();
+            key_rows.iter().map(|row| dot(&ct[out_row..][..features], &v[row * features..][..features])).collect();
         let mean: f64 = weights.iter().zip(&slopes).map(|(w, x)| w / sum * x).sum();
         for key in 0..keys {
             let weight = weights[key] / sum;
             for f in 0..features {
-                out[0][out_row + f] += weight * f64::from(v[key_row(key) * features + f]);
-                out[3][key_row(key) * features + f] += weight * f64::from(ct[out_row + f]);
+                out[0][out_row + f] += weight * f64::from(v[key_rows[key] * features + f]);
+                out[3][key_rows[key] * features + f] += weight * f64::from(ct[out_row + f]);
             }
-            for d in (0..depth).filter(|_| !none) {
+            for d in (0..depth).filter(|_| !sees_nothing) {
                 let slope = weight * (slopes[key] - mean);
-                out[1][row + d] += slope * f64::from(k[key_row(key) * depth + d]);
-                out[2][key_row(key) * depth + d] += slope * f64::from(q[row + d]);
+                out[1][row + d] += slope * f64::from(k[key_rows[key] * depth + d]);
+                out[2][key_rows[key] * depth + d] += slope * f64::from(q[row + d]);
             }
         }
     }
     out
 }
 
+/// True if a key is in the window of a query and not masked. The mask of these tests is `[queries, keys]`.
+fn sees(operands: &Attention<'_>, query: usize, key: usize, keys: usize) -> bool {
+    let Window { before, after } = operands.window;
+    let is_near = key.saturating_add(before) >= query && key <= query.saturating_add(after);
+    is_near && operands.mask.is_none_or(|mask| mask.data()[query * keys + key] != 0)
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+}
+
 /// Output and gradients by the kernel.
-fn attention(of: &Attention<'_>, ct: &[f32], s: &Sizes, threads: usize) -> [Vec<f32>; 4] {
+fn attention(operands: &Attention<'_>, ct: &[f32], s: &Sizes, threads: usize) -> [Vec<f32>; 4] {
     let Sizes([queries, _, heads, _, _, features]) = *s;
     let mut y = vec![f32::NAN; ct.len()];
     let [mut max, mut sum] = [(); 2].map(|()| vec![f32::NAN; 2 * heads * queries]);
-    of.forward(&mut y, &mut max, &mut sum, threads).unwrap();
+    operands.forward(&mut y, &mut max, &mut sum, threads).unwrap();
     let mut mean = vec![0.0; max.len()];
     for (row, (y, ct)) in y.chunks(features).zip(ct.chunks(features)).enumerate() {
         let (i, query, h) = (row / (queries * heads), row / heads % queries, row % heads);
         mean[(i * heads + h) * queries + query] = y.iter().zip(ct).map(|(y, ct)| y * ct).sum();
     }
-    let [mut dq, mut dk, mut dv] = [of.q, of.k, of.v].map(|x| vec![f32::NAN; x.data().len()]);
+    let [mut dq, mut dk, mut dv] = [operands.q, operands.k, operands.v].map(|x| vec![f32::NAN; x.data().len()]);
     let backward = Backward { max: &max, sum: &sum, ct, mean: &mean };
-    of.gradient(&backward, [&mut dq, &mut dk, &mut dv], threads).unwrap();
+    operands.gradient(&backward, [&mut dq, &mut dk, &mut dv], threads).unwrap();
     [y, dq, dk, dv]
 }
 
@@ -410,7 +439,7 @@ fn attention_and_its_gradient() {
         let [q, k, v] = [0, 1, 2].map(|i| noise(size(&shapes[i]), 7 + i as u64));
         let mask: Vec<u8> = noise(queries * keys, 10).iter().map(|x| u8::from(*x > 0.0)).collect();
         let mask_shape = [queries, keys];
-        let of = Attention {
+        let operands = Attention {
             q: view(&shapes[0], &q),
             k: view(&shapes[1], &k),
             v: view(&shapes[2], &v),
@@ -418,11 +447,10 @@ fn attention_and_its_gradient() {
             window,
         };
         let ct = noise(2 * queries * heads * features, 11);
-        let results = attention(&of, &ct, &s, 1);
-        for (results, want) in results.iter().zip(attention_sums(&of, &ct, &s)) {
+        let results = for_any_threads(3, |threads| attention(&operands, &ct, &s, threads));
+        for (results, want) in results.iter().zip(attention_sums(&operands, &ct, &s)) {
             assert_close(results, &want);
         }
-        assert_eq!(results, attention(&of, &ct, &s, 3), "threads change no bits");
     }
 }
 
@@ -430,7 +458,7 @@ fn attention_and_its_gradient() {
 fn attention_without_elements() {
     let window = Window { before: 0, after: 0 };
     let (q, empty) = ([1.0; 2], []);
-    let of = Attention {
+    let operands = Attention {
         q: view(&[2, 1, 1], &q),
         k: view(&[0, 1, 1], &empty),
         v: view(&[0, 1, 1], &empty),
@@ -438,20 +466,21 @@ fn attention_without_elements() {
         window,
     };
     let (mut y, mut max, mut sum) = ([f32::NAN; 2], [0.0; 2], [0.0; 2]);
-    of.forward(&mut y, &mut max, &mut sum, 2).unwrap();
+    operands.forward(&mut y, &mut max, &mut sum, 2).unwrap();
     assert_eq!(y, [0.0; 2]);
     let backward = Backward { max: &max, sum: &sum, ct: &q, mean: &q };
-    of.gradient(&backward, [&mut y, &mut [], &mut []], 2).unwrap();
+    operands.gradient(&backward, [&mut y, &mut [], &mut []], 2).unwrap();
     assert_eq!(y, [0.0; 2]);
     let none = view(&[1 << 40, 0, 1, 1], &empty);
-    let of = Attention { q: none, k: none, v: none, mask: None, window };
-    of.forward(&mut [], &mut [], &mut [], 2).unwrap();
+    let operands = Attention { q: none, k: none, v: none, mask: None, window };
+    operands.forward(&mut [], &mut [], &mut [], 2).unwrap();
     let backward = Backward { max: &[], sum: &[], ct: &[], mean: &[] };
-    of.gradient(&backward, [&mut [], &mut [], &mut []], 2).unwrap();
+    operands.gradient(&backward, [&mut [], &mut [], &mut []], 2).unwrap();
 }
 
 #[test]
 fn shapes_that_do_not_fit_are_errors() {
+    // Views, products, gradients of filters, and attention, in this order.
     assert_error(View::new(&[2, 3], &[0.0; 5]), "5 elements for the shape [2, 3]");
     assert_error(View::new(&[usize::MAX, 2], &[0.0; 5]), &format!("5 elements for the shape [{}, 2]", usize::MAX));
     let x = [0.0f32; 12];
@@ -461,13 +490,13 @@ fn shapes_that_do_not_fit_are_errors() {
     assert_error(matmul(a, a, [0, 1], &mut [], 1), "the left operand is contracted over dimension 0: 1 or 2 expected");
     assert_error(matmul(a, a, [2, 2], &mut [], 1), "the elements of the result: 0, expected 9");
 
-    let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1; 3] };
+    let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1; 3] };
     let x5 = view(&[1, 1, 2, 2, 3], &x);
     for gradient in [filter_gradient, depthwise_filter_gradient] {
-        assert_error(gradient(&of, a, x5, &mut [], 1), "the operand has 3 dimensions, not 5: [1, 3, 4]");
+        assert_error(gradient(&window, a, x5, &mut [], 1), "the operand has 3 dimensions, not 5: [1, 3, 4]");
         let two = view(&[2, 1, 2, 1, 3], &x);
-        assert_error(gradient(&of, x5, two, &mut [], 1), "the images of the window: 2, expected 1");
-        let far = FilterWindow { dilation: [1, 1, usize::MAX], low: [0, 0, i64::MIN], ..of };
+        assert_error(gradient(&window, x5, two, &mut [], 1), "the images of the window: 2, expected 1");
+        let far = FilterWindow { dilation: [1, 1, usize::MAX], low: [0, 0, i64::MIN], ..window };
         let text = format!(
             "the window reaches too far along dimension 2: stride 1, dilation {}, low {}",
             usize::MAX,
@@ -475,28 +504,30 @@ fn shapes_that_do_not_fit_are_errors() {
         );
         assert_error(gradient(&far, x5, x5, &mut [], 1), &text);
     }
-    assert_error(filter_gradient(&of, x5, x5, &mut [], 1), "the elements of the result: 0, expected 9");
-    assert_error(depthwise_filter_gradient(&of, x5, x5, &mut [], 1), "the elements of the result: 0, expected 3");
-    let one = view(&[1, 1, 2, 2, 1], &x[..4]);
+    assert_error(filter_gradient(&window, x5, x5, &mut [], 1), "the elements of the result: 0, expected 9");
+    assert_error(depthwise_filter_gradient(&window, x5, x5, &mut [], 1), "the elements of the result: 0, expected 3");
+    let one_feature = view(&[1, 1, 2, 2, 1], &x[..4]);
     let text = "the features of the window: 1, expected 3";
-    assert_error(depthwise_filter_gradient(&of, x5, one, &mut [], 1), text);
+    assert_error(depthwise_filter_gradient(&window, x5, one_feature, &mut [], 1), text);
 
     let window = Window { before: 0, after: 0 };
-    let of = Attention { q: a, k: a, v: a, mask: None, window };
+    let operands = Attention { q: a, k: a, v: a, mask: None, window };
     let (mut y, mut rows) = ([0.0; 12], [0.0; 3]);
-    let mut run = |of: Attention<'_>| of.forward(&mut y, &mut rows, &mut [], 1);
-    assert_error(run(of), "the elements of the sums: 0, expected 3");
-    assert_error(run(Attention { q: b, ..of }), "the queries have too few dimensions: [3, 4]");
-    let text = "queries [1, 3, 4], keys [1, 3, 4] and values [1, 1, 3, 4] have different batches";
-    assert_error(run(Attention { v: view(&[1, 1, 3, 4], &x), ..of }), text);
-    let text = "3 heads of queries cannot share 2 heads of keys";
-    let two = [0.0; 8];
-    let keys = view(&[1, 2, 4], &two);
-    assert_error(run(Attention { k: keys, v: keys, ..of }), text);
+    let two_heads = [0.0; 8];
+    let keys = view(&[1, 2, 4], &two_heads);
     let mask = Some(view(&[2, 1, 1], &[1, 1]));
-    assert_error(run(Attention { mask, ..of }), "a mask of [2, 1, 1] for scores of [3, 1, 1]");
+    let different_batches = "queries [1, 3, 4], keys [1, 3, 4] and values [1, 1, 3, 4] have different batches";
+    for (operands, text) in [
+        (operands, "the elements of the sums: 0, expected 3"),
+        (Attention { q: b, ..operands }, "the queries have too few dimensions: [3, 4]"),
+        (Attention { v: view(&[1, 1, 3, 4], &x), ..operands }, different_batches),
+        (Attention { k: keys, v: keys, ..operands }, "3 heads of queries cannot share 2 heads of keys"),
+        (Attention { mask, ..operands }, "a mask of [2, 1, 1] for scores of [3, 1, 1]"),
+    ] {
+        assert_error(operands.forward(&mut y, &mut rows, &mut [], 1), text);
+    }
     let backward = Backward { max: &x[..3], sum: &x[..3], ct: &x, mean: &x };
-    let result = of.gradient(&backward, [&mut [0.0; 12], &mut [0.0; 12], &mut [0.0; 12]], 1);
+    let result = operands.gradient(&backward, [&mut [0.0; 12], &mut [0.0; 12], &mut [0.0; 12]], 1);
     assert_error(result, "the elements of the products: 12, expected 3");
 }
 
@@ -506,20 +537,6 @@ fn decompositions_multiply_to_the_matrices() {
     use crate::{cholesky, eigh, qr, svd};
     let [batch, m, n] = [3, 9, 6];
     let (a, shape) = (noise(batch * m * n, 5), [batch, m, n]);
-    // `l r` of each matrix of the batch.
-    let product = |l: &[f32], r: &[f32], [m, k, n]: [usize; 3]| -> Vec<f64> {
-        let at = |x: &[f32], i: usize| f64::from(x[i]);
-        (0..batch * m * n)
-            .map(|e| {
-                let (b, i, j) = (e / (m * n), e / n % m, e % n);
-                (0..k).map(|d| at(l, (b * m + i) * k + d) * at(r, (b * k + d) * n + j)).sum()
-            })
-            .collect()
-    };
-    let scaled = |x: &[f32], s: &[f32], k: usize| -> Vec<f32> {
-        let rows = x.len() / k / batch;
-        x.iter().enumerate().map(|(e, x)| x * s[e / (rows * k) * k + e % k]).collect()
-    };
     for threads in [1, 2] {
         for k in [n, m] {
             let (mut q, mut r) = (vec![0.0; batch * m * k], vec![0.0; batch * k * n]);
@@ -528,19 +545,17 @@ fn decompositions_multiply_to_the_matrices() {
         }
         let (mut u, mut s, mut vt) = (vec![0.0; batch * m * n], vec![0.0; batch * n], vec![0.0; batch * n * n]);
         svd(view(&shape, &a), false, &mut u, &mut s, &mut vt, threads).unwrap();
-        assert_close(&a, &product(&scaled(&u, &s, n), &vt, [m, n, n]));
+        assert_close(&a, &product(&scaled(&u, &s, [m, n]), &vt, [m, n, n]));
         assert!(s.chunks(n).all(|s| s.is_sorted_by(|a, b| a >= b)));
 
-        let transposed = |x: &[f32], [m, n]: [usize; 2]| -> Vec<f32> {
-            (0..x.len()).map(|e| x[e / (m * n) * m * n + e % m * n + e / m % n]).collect()
-        };
         let square: Vec<f32> = product(&transposed(&a, [m, n]), &a, [n, m, n]).iter().map(|x| *x as f32).collect();
         let (shape, mut l) = ([batch, n, n], vec![0.0; batch * n * n]);
         cholesky(view(&shape, &square), &mut l, threads).unwrap();
         assert_close(&square, &product(&l, &transposed(&l, [n, n]), [n, n, n]));
         let (mut v, mut w) = (vec![0.0; batch * n * n], vec![0.0; batch * n]);
         eigh(view(&shape, &square), &mut v, &mut w, threads).unwrap();
-        assert_close(&square, &product(&scaled(&v, &w, n), &transposed(&v, [n, n]), [n, n, n]));
+        // Columns of `v` are eigenvectors, so they are scaled.
+        assert_close(&square, &product(&scaled(&v, &w, [n, n]), &transposed(&v, [n, n]), [n, n, n]));
     }
     let negative = [-1.0f32, f32::NAN, 0.0, -1.0];
     let mut l = [0.0; 4];
@@ -548,6 +563,28 @@ fn decompositions_multiply_to_the_matrices() {
     assert!(l[0].is_nan() && l[1] == 0.0);
     assert_error(cholesky(view(&[1, 1, 4], &negative), &mut l, 1), "the columns of a square matrix: 4, expected 1");
     assert_error(cholesky(view(&[1, 2, 2], &negative), &mut l[..3], 1), "the elements of a result: 3, expected 4");
+}
+
+/// `l r` of each pair of matrices.
+#[cfg(feature = "decompositions")]
+fn product(l: &[f32], r: &[f32], [m, k, n]: [usize; 3]) -> Vec<f64> {
+    (0..l.len() / k * n)
+        .map(|e| {
+            let (b, i, j) = (e / (m * n), e / n % m, e % n);
+            (0..k).map(|d| f64::from(l[(b * m + i) * k + d]) * f64::from(r[(b * k + d) * n + j])).sum()
+        })
+        .collect()
+}
+
+/// Matrices of this many rows, whose columns are multiplied by the numbers of `s`, which has one for each column.
+#[cfg(feature = "decompositions")]
+fn scaled(x: &[f32], s: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
+    x.iter().enumerate().map(|(e, x)| x * s[e / (rows * columns) * columns + e % columns]).collect()
+}
+
+#[cfg(feature = "decompositions")]
+fn transposed(x: &[f32], [m, n]: [usize; 2]) -> Vec<f32> {
+    (0..x.len()).map(|e| x[e / (m * n) * m * n + e % m * n + e / m % n]).collect()
 }
 
 /// Windows of 3 × 3: same size, none and uneven padding, odd sizes, more tiles than are multiplied together, and more outputs.
@@ -566,93 +603,98 @@ fn tiled(low: [i64; 3]) -> FilterWindow {
 #[test]
 fn convolutions_by_tiles_are_sums_of_products() {
     for (low, xs, size, outputs) in TILED {
-        let of = tiled(low);
-        assert!(is_winograd(&of, size, xs[4], outputs), "{size:?}");
+        let window = tiled(low);
+        assert!(is_winograd(&window, size, xs[4], outputs), "{size:?}");
         let (fs, ws) = ([1, 3, 3, xs[4], outputs], [xs[0], size[0], size[1], size[2], outputs]);
         let (x, filter) = (noise(self::size(&xs), 20), noise(self::size(&fs), 21));
         let mut want = vec![f32::NAN; self::size(&ws)];
-        convolution(&of, [1; 3], view(&xs, &x), view(&fs, &filter), size, &mut want, 1).unwrap();
-        let run = |threads| {
+        convolution(&window, [1; 3], view(&xs, &x), view(&fs, &filter), size, &mut want, 1).unwrap();
+        let found = for_any_threads(3, |threads| {
             let mut out = vec![f32::NAN; want.len()];
-            winograd_convolution(&of, view(&xs, &x), view(&fs, &filter), size, &mut out, threads).unwrap();
+            winograd_convolution(&window, view(&xs, &x), view(&fs, &filter), size, &mut out, threads).unwrap();
             out
-        };
-        let is_near = |found: Vec<f32>, want: &[f32]| {
-            let largest = want.iter().fold(1.0f32, |a, x| a.max(x.abs()));
-            found.iter().zip(want).all(|(a, b)| (a - b).abs() <= 2e-6 * largest)
-        };
-        assert!(is_near(run(1), &want), "{size:?}");
-        assert_eq!(run(1), run(3), "threads change no bits");
+        });
+        assert!(is_near(&found, &want), "{size:?}");
 
         let mut gradient = vec![f32::NAN; filter.len()];
-        filter_gradient(&of, view(&xs, &x), view(&ws, &want), &mut gradient, 1).unwrap();
-        let run = |threads| {
+        filter_gradient(&window, view(&xs, &x), view(&ws, &want), &mut gradient, 1).unwrap();
+        let found = for_any_threads(3, |threads| {
             let mut out = vec![f32::NAN; filter.len()];
-            winograd_filter_gradient(&of, view(&xs, &x), view(&ws, &want), &mut out, threads).unwrap();
+            winograd_filter_gradient(&window, view(&xs, &x), view(&ws, &want), &mut out, threads).unwrap();
             out
-        };
-        assert!(is_near(run(1), &gradient), "{size:?}");
-        assert_eq!(run(1), run(3), "threads change no bits");
+        });
+        assert!(is_near(&found, &gradient), "{size:?}");
+    }
+}
+
+/// True if numbers differ by a few units in the last place of the largest one.
+fn is_near(found: &[f32], want: &[f32]) -> bool {
+    let largest = want.iter().fold(1.0f32, |a, x| a.max(x.abs()));
+    found.iter().zip(want).all(|(a, b)| (a - b).abs() <= 2e-6 * largest)
+}
+
+/// Infinities and NaN of both results have the same bits, where NaN are equal; both results have finite numbers too.
+#[track_caller]
+fn assert_same_infinities(found: &[f32], want: &[f32]) {
+    assert!(want.iter().any(|x| !x.is_finite()) && want.iter().any(|x| x.is_finite()));
+    for (i, (found, want)) in found.iter().zip(want).enumerate() {
+        let is_same = if want.is_finite() { (found - want).abs() < 1e-4 } else { found.to_bits() == want.to_bits() };
+        assert!(is_same || found.is_nan() && want.is_nan(), "{i}: {found}, not {want}");
     }
 }
 
 #[test]
 fn what_is_not_finite_reaches_no_other_outputs() {
-    let (of, xs, fs, size) = (tiled([0, 1, 1]), [2, 1, 6, 6, 16], [1, 3, 3, 16, 16], [1, 6, 6]);
-    let same = |found: &[f32], want: &[f32]| {
-        assert!(want.iter().any(|x| !x.is_finite()) && want.iter().any(|x| x.is_finite()));
-        for (i, (found, want)) in found.iter().zip(want).enumerate() {
-            let is_same =
-                if want.is_finite() { (found - want).abs() < 1e-4 } else { found.to_bits() == want.to_bits() };
-            assert!(is_same || found.is_nan() && want.is_nan(), "{i}: {found}, not {want}");
-        }
-    };
-    let at = |image: usize, row: usize, column: usize| ((image * 6 + row) * 6 + column) * 16;
+    let (window, xs, fs) = (tiled([0, 1, 1]), [2, 1, 6, 6, 16], [1, 3, 3, 16, 16]);
+    // The first feature of row 2 and column 3 of the second image.
+    let element = ((6 + 2) * 6 + 3) * 16;
     for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX] {
         let (mut x, mut filter) = (noise(self::size(&xs), 22), noise(self::size(&fs), 23));
-        let run = |x: &[f32], filter: &[f32]| {
-            let (x, filter) = (view(&xs, x), view(&fs, filter));
-            let mut outs = [vec![0.0; 2 * 36 * 16], vec![0.0; 2 * 36 * 16]];
-            winograd_convolution(&of, x, filter, size, &mut outs[0], 1).unwrap();
-            convolution(&of, [1; 3], x, filter, size, &mut outs[1], 1).unwrap();
-            outs
-        };
         // 2 and -2 make an infinity of the largest number.
         (filter[0], filter[1]) = (2.0, -2.0);
-        x[at(1, 2, 3)] = value;
-        let [found, want] = run(&x, &filter);
-        same(&found, &want);
-        let (xs, ws) = (view(&xs, &x), [2, 1, 6, 6, 16]);
-        let window: Vec<f32> = noise(self::size(&ws), 24).iter().map(|x| 4.0 * x).collect();
+        x[element] = value;
+        let [found, want] = both_convolutions(view(&xs, &x), view(&fs, &filter));
+        assert_same_infinities(&found, &want);
+        let (images, ws) = (view(&xs, &x), [2, 1, 6, 6, 16]);
+        let ct: Vec<f32> = noise(self::size(&ws), 24).iter().map(|x| 4.0 * x).collect();
         let mut outs = [vec![0.0; filter.len()], vec![0.0; filter.len()]];
-        winograd_filter_gradient(&of, xs, view(&ws, &window), &mut outs[0], 1).unwrap();
-        filter_gradient(&of, xs, view(&ws, &window), &mut outs[1], 1).unwrap();
-        same(&outs[0], &outs[1]);
+        winograd_filter_gradient(&window, images, view(&ws, &ct), &mut outs[0], 1).unwrap();
+        filter_gradient(&window, images, view(&ws, &ct), &mut outs[1], 1).unwrap();
+        assert_same_infinities(&outs[0], &outs[1]);
         // Of a filter: padding is multiplied with it.
-        x[at(1, 2, 3)] = 1.0;
+        x[element] = 1.0;
         if value != f32::MAX {
             filter[5] = value;
-            let [found, want] = run(&x, &filter);
-            same(&found, &want);
+            let [found, want] = both_convolutions(view(&xs, &x), view(&fs, &filter));
+            assert_same_infinities(&found, &want);
         }
     }
 }
 
+/// The convolution of two images of 6 × 6 by tiles, and as sums of products.
+fn both_convolutions(x: View<'_, f32>, filter: View<'_, f32>) -> [Vec<f32>; 2] {
+    let (window, size) = (tiled([0, 1, 1]), [1, 6, 6]);
+    let mut outs = [vec![0.0; 2 * 36 * 16], vec![0.0; 2 * 36 * 16]];
+    winograd_convolution(&window, x, filter, size, &mut outs[0], 1).unwrap();
+    convolution(&window, [1; 3], x, filter, size, &mut outs[1], 1).unwrap();
+    outs
+}
+
 #[test]
 fn other_windows_have_no_tiles() {
-    let of = tiled([0, 1, 1]);
-    assert!(is_winograd(&of, [1, 8, 8], 16, 16));
+    let window = tiled([0, 1, 1]);
+    assert!(is_winograd(&window, [1, 8, 8], 16, 16));
     for (features, outputs) in [(8, 16), (16, 24), (0, 16), (16, 0)] {
-        assert!(!is_winograd(&of, [1, 8, 8], features, outputs));
+        assert!(!is_winograd(&window, [1, 8, 8], features, outputs));
     }
     // Tiles of 2 × 2 cover a line twice.
-    assert!(!is_winograd(&of, [1, 1, 8], 16, 16) && !is_winograd(&of, [2, 8, 8], 16, 16));
-    assert!(!is_winograd(&of, [1, 0, 8], 16, 16) && !is_winograd(&of, [1, usize::MAX, usize::MAX], 16, 16));
+    assert!(!is_winograd(&window, [1, 1, 8], 16, 16) && !is_winograd(&window, [2, 8, 8], 16, 16));
+    assert!(!is_winograd(&window, [1, 0, 8], 16, 16) && !is_winograd(&window, [1, usize::MAX, usize::MAX], 16, 16));
     for other in [
-        FilterWindow { positions: [1, 3, 2], ..of },
-        FilterWindow { stride: [1, 1, 2], ..of },
-        FilterWindow { dilation: [1, 2, 1], ..of },
-        FilterWindow { low: [1, 0, 0], ..of },
+        FilterWindow { positions: [1, 3, 2], ..window },
+        FilterWindow { stride: [1, 1, 2], ..window },
+        FilterWindow { dilation: [1, 2, 1], ..window },
+        FilterWindow { low: [1, 0, 0], ..window },
     ] {
         assert!(!is_winograd(&other, [1, 8, 8], 16, 16));
     }
@@ -660,17 +702,17 @@ fn other_windows_have_no_tiles() {
     let (x, filter) = (noise(8 * 8 * 5, 25), noise(9 * 5 * 3, 26));
     let (x, filter) = (view(&[1, 1, 8, 8, 5], &x), view(&[1, 3, 3, 5, 3], &filter));
     let mut outs = [vec![0.0; 192], vec![1.0; 192]];
-    winograd_convolution(&of, x, filter, [1, 8, 8], &mut outs[0], 1).unwrap();
-    convolution(&of, [1; 3], x, filter, [1, 8, 8], &mut outs[1], 1).unwrap();
+    winograd_convolution(&window, x, filter, [1, 8, 8], &mut outs[0], 1).unwrap();
+    convolution(&window, [1; 3], x, filter, [1, 8, 8], &mut outs[1], 1).unwrap();
     assert_eq!(outs[0], outs[1]);
     // Without images or elements sums are 0.
     let mut out = [1.0; 9 * 256];
-    winograd_filter_gradient(&of, view(&[0, 1, 8, 8, 16], &[]), view(&[0, 1, 8, 8, 16], &[]), &mut out, 1).unwrap();
+    winograd_filter_gradient(&window, view(&[0, 1, 8, 8, 16], &[]), view(&[0, 1, 8, 8, 16], &[]), &mut out, 1).unwrap();
     assert_eq!(out, [0.0; 9 * 256]);
-    winograd_convolution(&of, view(&[0, 1, 8, 8, 16], &[]), view(&[1, 3, 3, 16, 16], &out), [1, 8, 8], &mut [], 2)
+    winograd_convolution(&window, view(&[0, 1, 8, 8, 16], &[]), view(&[1, 3, 3, 16, 16], &out), [1, 8, 8], &mut [], 2)
         .unwrap();
     assert_error(
-        winograd_convolution(&of, x, filter, [1, 8, 8], &mut outs[0][1..], 1),
+        winograd_convolution(&window, x, filter, [1, 8, 8], &mut outs[0][1..], 1),
         "the elements of the result: 191, expected 192",
     );
 }

@@ -1,6 +1,6 @@
 //! Batches of small matrices, and LU decompositions of any size, beside sums in f64.
 
-use super::{assert_error, noise, view};
+use super::{assert_error, for_any_threads, noise, view};
 use crate::{Triangle, cholesky, eigh, lu, svd, triangular_solve};
 
 /// `a b` of matrices in row order, in f64.
@@ -44,17 +44,15 @@ fn lu_decompositions_multiply_to_the_matrices() {
         [[20, 8, 8], [5, 3, 7], [17, 32, 32], [4, 9, 2], [1, 5, 5], [2, 33, 70], [1, 130, 97], [1, 64, 200], [3, 1, 1]];
     for [batch, m, n] in sizes {
         let (a, shape, k) = (noise(batch * m * n, 5), [batch, m, n], m.min(n));
-        let run = |threads| {
+        let (factors, pivots, order) = for_any_threads(3, |threads| {
             let (mut factors, mut pivots, mut order) = (vec![0.0; a.len()], vec![0; batch * k], vec![0; batch * m]);
             lu(view(&shape, &a), &mut factors, &mut pivots, &mut order, threads).unwrap();
             (factors, pivots, order)
-        };
-        let (factors, pivots, order) = run(1);
-        assert!(run(3) == (factors.clone(), pivots.clone(), order.clone()), "threads change no bits");
+        });
         for i in 0..batch {
-            let part = |x: &[f32]| wide(&x[i * m * n..(i + 1) * m * n]);
+            let [matrix, factors] = [&a, &factors].map(|x| wide(&x[i * m * n..(i + 1) * m * n]));
             let order = &order[i * m..(i + 1) * m];
-            assert!(lu_residual(&part(&a), &part(&factors), order, [m, n]) < 1e-5, "{shape:?}");
+            assert!(lu_residual(&matrix, &factors, order, [m, n]) < 1e-5, "{shape:?}");
             let mut exchanged: Vec<i32> = (0..m as i32).collect();
             (0..k).for_each(|row| exchanged.swap(row, pivots[i * k + row] as usize));
             assert_eq!(exchanged, order);
@@ -94,8 +92,8 @@ fn lu_decompositions_of_zeros_and_nan() {
 fn triangular_systems_are_solved() {
     for [batch, n, k] in [[20, 8, 3], [5, 1, 1], [6, 32, 1], [1, 9, 4], [2, 70, 1], [1, 100, 65]] {
         for flags in 0..16 {
-            let is = |bit: u32| flags >> bit & 1 == 1;
-            let triangle = Triangle { is_left: is(0), is_lower: is(1), transposes: is(2), has_unit_diagonal: is(3) };
+            let [is_left, is_lower, transposes, has_unit_diagonal] = [0, 1, 2, 3].map(|bit| flags >> bit & 1 == 1);
+            let triangle = Triangle { is_left, is_lower, transposes, has_unit_diagonal };
             // Small elements and a large diagonal: well conditioned.
             let a: Vec<f32> = noise(batch * n * n, 3)
                 .into_iter()
@@ -118,12 +116,12 @@ fn triangular_systems_are_solved() {
                     })
                     .collect();
                 let read = if triangle.transposes { transposed(&read, n) } else { read };
-                let part = |x: &[f32]| wide(&x[i * n * k..(i + 1) * n * k]);
+                let [x, b] = [&x, &b].map(|x| wide(&x[i * n * k..(i + 1) * n * k]));
                 let products = match triangle.is_left {
-                    true => product(&read, &part(&x), [n, n, k]),
-                    false => product(&part(&x), &read, [k, n, n]),
+                    true => product(&read, &x, [n, n, k]),
+                    false => product(&x, &read, [k, n, n]),
                 };
-                assert!(distance(&products, &part(&b)) < 1e-5, "{batch} × {n} × {k}, {triangle:?}");
+                assert!(distance(&products, &b) < 1e-5, "{batch} × {n} × {k}, {triangle:?}");
             }
         }
     }
@@ -171,21 +169,33 @@ fn eigenvectors_of_small_matrices() {
         eigh(view(&[batch, n, n], &a), &mut vectors, &mut values, 2).unwrap();
         let (mut wide_vectors, mut wide_values) = (vec![0.0f64; a.len()], vec![0.0f64; batch * n]);
         eigh(view(&[batch, n, n], &exact), &mut wide_vectors, &mut wide_values, 1).unwrap();
-        let check = |exact: &[f64], v: &[f64], w: &[f64], tolerance: f64| {
-            let norm = exact.iter().fold(0.0f64, |most, x| most.max(x.abs())).max(f64::MIN_POSITIVE);
-            let scaled: Vec<f64> = v.iter().enumerate().map(|(e, x)| x * w[e % n]).collect();
-            let products = product(&scaled, &transposed(v, n), [n, n, n]);
-            assert!(distance(&products, exact) <= tolerance * norm * n as f64, "{batch} × {n}: {exact:?} {w:?}");
-            let identity: Vec<f64> = (0..n * n).map(|e| f64::from(u8::from(e / n == e % n))).collect();
-            assert!(distance(&product(&transposed(v, n), v, [n, n, n]), &identity) <= tolerance * n as f64);
-            assert!(w.is_sorted());
-        };
         for i in 0..batch {
             let (matrix, row) = (i * n * n..(i + 1) * n * n, i * n..(i + 1) * n);
-            check(&exact[matrix.clone()], &wide(&vectors[matrix.clone()]), &wide(&values[row.clone()]), 1e-6);
-            check(&exact[matrix.clone()], &wide_vectors[matrix], &wide_values[row], 2e-15);
+            let (narrow_vectors, narrow_values) = (wide(&vectors[matrix.clone()]), wide(&values[row.clone()]));
+            assert_eigenvectors(&exact[matrix.clone()], &narrow_vectors, &narrow_values, 1e-6);
+            assert_eigenvectors(&exact[matrix.clone()], &wide_vectors[matrix], &wide_values[row], 2e-15);
         }
     }
+}
+
+/// Eigenvectors are orthogonal, in the order of their values, and multiply to the matrix.
+#[track_caller]
+fn assert_eigenvectors(exact: &[f64], v: &[f64], w: &[f64], tolerance: f64) {
+    let n = w.len();
+    let scaled: Vec<f64> = v.iter().enumerate().map(|(e, x)| x * w[e % n]).collect();
+    let products = product(&scaled, &transposed(v, n), [n, n, n]);
+    assert!(distance(&products, exact) <= tolerance * largest(exact) * n as f64, "{exact:?} {w:?}");
+    assert!(distance(&product(&transposed(v, n), v, [n, n, n]), &identity(n)) <= tolerance * n as f64);
+    assert!(w.is_sorted());
+}
+
+/// The largest absolute value, for relative errors.
+fn largest(x: &[f64]) -> f64 {
+    x.iter().fold(f64::MIN_POSITIVE, |most, x| most.max(x.abs()))
+}
+
+fn identity(n: usize) -> Vec<f64> {
+    (0..n * n).map(|e| f64::from(u8::from(e / n == e % n))).collect()
 }
 
 #[test]
@@ -203,47 +213,51 @@ fn singular_values_of_small_matrices() {
         let (mut wide_u, mut wide_s, mut wide_vt) =
             (vec![0.0; a.len()], vec![0.0; batch * n], vec![0.0; batch * n * n]);
         svd(view(&[batch, m, n], &exact), m == n, &mut wide_u, &mut wide_s, &mut wide_vt, 1).unwrap();
-        let check = |exact: &[f64], [u, s, vt]: [&[f64]; 3], tolerance: f64| {
-            let norm = exact.iter().fold(0.0f64, |most, x| most.max(x.abs())).max(f64::MIN_POSITIVE);
-            let scaled: Vec<f64> = u.iter().enumerate().map(|(e, x)| x * s[e % n]).collect();
-            assert!(distance(&product(&scaled, vt, [m, n, n]), exact) <= tolerance * norm * n as f64, "{s:?}");
-            let identity: Vec<f64> = (0..n * n).map(|e| f64::from(u8::from(e / n == e % n))).collect();
-            for (left, right) in [(transposed(u, n), u.to_vec()), (vt.to_vec(), transposed(vt, n))] {
-                let rows = left.len() / n;
-                assert!(distance(&product(&left, &right, [n, rows, n]), &identity) <= tolerance * m as f64);
-            }
-            assert!(s.is_sorted_by(|a, b| a >= b));
-        };
         for i in 0..batch {
             let (of_u, of_s, of_vt) = (i * m * n..(i + 1) * m * n, i * n..(i + 1) * n, i * n * n..(i + 1) * n * n);
             let narrow = [wide(&u[of_u.clone()]), wide(&s[of_s.clone()]), wide(&vt[of_vt.clone()])];
-            check(&exact[of_u.clone()], [&narrow[0], &narrow[1], &narrow[2]], 1e-6);
-            check(&exact[of_u.clone()], [&wide_u[of_u], &wide_s[of_s], &wide_vt[of_vt]], 2e-15);
+            assert_singular_values(&exact[of_u.clone()], [&narrow[0], &narrow[1], &narrow[2]], 1e-6);
+            assert_singular_values(&exact[of_u.clone()], [&wide_u[of_u], &wide_s[of_s], &wide_vt[of_vt]], 2e-15);
         }
     }
+}
+
+/// Singular vectors are orthogonal, in the order of their values, and multiply to the matrix.
+#[track_caller]
+fn assert_singular_values(exact: &[f64], [u, s, vt]: [&[f64]; 3], tolerance: f64) {
+    let (n, m) = (s.len(), u.len() / s.len());
+    let scaled: Vec<f64> = u.iter().enumerate().map(|(e, x)| x * s[e % n]).collect();
+    assert!(distance(&product(&scaled, vt, [m, n, n]), exact) <= tolerance * largest(exact) * n as f64, "{s:?}");
+    for (left, right) in [(transposed(u, n), u.to_vec()), (vt.to_vec(), transposed(vt, n))] {
+        let rows = left.len() / n;
+        assert!(distance(&product(&left, &right, [n, rows, n]), &identity(n)) <= tolerance * m as f64);
+    }
+    assert!(s.is_sorted_by(|a, b| a >= b));
 }
 
 #[test]
 fn small_matrices_do_not_depend_on_their_batch() {
     let n = 6;
     let a: Vec<f32> = symmetric(40, n).iter().map(|x| *x as f32).collect();
-    let run = |a: &[f32]| {
-        let batch = a.len() / (n * n);
-        let (mut l, mut v, mut w) = (vec![0.0; a.len()], vec![0.0; a.len()], vec![0.0; batch * n]);
-        cholesky(view(&[batch, n, n], a), &mut l, 2).unwrap();
-        eigh(view(&[batch, n, n], a), &mut v, &mut w, 2).unwrap();
-        let (mut u, mut s, mut vt) = (vec![0.0; a.len()], vec![0.0; batch * n], vec![0.0; a.len()]);
-        svd(view(&[batch, n, n], a), true, &mut u, &mut s, &mut vt, 2).unwrap();
-        [l, v, w, u, s, vt].map(|x| x.into_iter().map(f32::to_bits).collect::<Vec<_>>())
-    };
-    let batched = run(&a);
+    let batched = decomposition_bits(&a, n);
     for i in [0, 8, 30] {
-        let part = run(&a[i * n * n..(i + 5) * n * n]);
+        let part = decomposition_bits(&a[i * n * n..(i + 5) * n * n], n);
         for (batched, part) in batched.iter().zip(&part) {
             let size = batched.len() / 40;
             assert!(batched[i * size..(i + 5) * size] == part[..]);
         }
     }
+}
+
+/// The bits of all results of Cholesky decompositions, eigenvectors and singular values.
+fn decomposition_bits(a: &[f32], n: usize) -> [Vec<u32>; 6] {
+    let batch = a.len() / (n * n);
+    let (mut l, mut v, mut w) = (vec![0.0; a.len()], vec![0.0; a.len()], vec![0.0; batch * n]);
+    cholesky(view(&[batch, n, n], a), &mut l, 2).unwrap();
+    eigh(view(&[batch, n, n], a), &mut v, &mut w, 2).unwrap();
+    let (mut u, mut s, mut vt) = (vec![0.0; a.len()], vec![0.0; batch * n], vec![0.0; a.len()]);
+    svd(view(&[batch, n, n], a), true, &mut u, &mut s, &mut vt, 2).unwrap();
+    [l, v, w, u, s, vt].map(|x| x.into_iter().map(f32::to_bits).collect::<Vec<_>>())
 }
 
 #[test]

@@ -13,8 +13,10 @@ fn bytes<T: Copy, const W: usize>(x: &[T], to_bytes: fn(T) -> [u8; W]) -> Vec<u8
 fn odd(n: usize, seed: u64) -> Vec<f32> {
     let special =
         [0.0, -0.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7fc0_0123), 1e-40];
-    let value = |x: f32| if x > 0.5 { special[(x * 1e6) as usize % 8] } else { (x * 8.0).round() };
-    noise(n, seed).into_iter().map(value).collect()
+    noise(n, seed)
+        .into_iter()
+        .map(|x| if x > 0.5 { special[(x * 1e6) as usize % 8] } else { (x * 8.0).round() })
+        .collect()
 }
 
 /// The documented order of floats.
@@ -41,8 +43,22 @@ fn sorts_by_floats_are_stable_and_keep_bits() {
     }
 }
 
+/// Sorts by all operands but the last one, and returns the last one.
+fn sorted_payload(n: usize, operands: &[SortOperand<'_>], orders: &[KeyOrder]) -> Vec<u8> {
+    let mut results: Vec<Vec<u8>> = operands.iter().map(|operand| vec![0; operand.data.len()]).collect();
+    let mut slices: Vec<&mut [u8]> = results.iter_mut().map(|result| &mut result[..]).collect();
+    sort(n, operands, orders, &mut slices, 2).unwrap();
+    results.pop().unwrap()
+}
+
+/// The bytes of the payload in this order.
+fn permuted(payload: &[u128], order: &[usize]) -> Vec<u8> {
+    bytes(&order.iter().map(|i| payload[*i]).collect::<Vec<_>>(), u128::to_ne_bytes)
+}
+
 #[test]
 fn sorts_by_several_keys_of_all_widths() {
+    // Keys of 1, 2 and 8 bytes with many ties, and a payload of 16 bytes that shows the order.
     let n = 5000;
     let x = noise(n, 1);
     let small: Vec<i8> = x.iter().map(|x| (x * 3.0) as i8).collect();
@@ -56,23 +72,16 @@ fn sorts_by_several_keys_of_all_widths() {
         bytes(&wide, i64::to_ne_bytes),
         bytes(&payload, u128::to_ne_bytes),
     ];
-    let operand = |i: usize, width| SortOperand { data: &data[i], width };
-    let run = |operands: &[SortOperand<'_>], orders: &[KeyOrder]| {
-        let mut results: Vec<Vec<u8>> = operands.iter().map(|o| vec![0; o.data.len()]).collect();
-        let mut slices: Vec<&mut [u8]> = results.iter_mut().map(|r| &mut r[..]).collect();
-        sort(n, operands, orders, &mut slices, 2).unwrap();
-        results.pop().unwrap()
-    };
-    let moved = |order: &[usize]| bytes(&order.iter().map(|i| payload[*i]).collect::<Vec<_>>(), u128::to_ne_bytes);
+    let [small_key, middle_key, wide_key, last] =
+        [(0, 1), (1, 2), (2, 8), (3, 16)].map(|(i, width)| SortOperand { data: &data[i], width });
+    let orders = [KeyOrder::Signed, KeyOrder::Unsigned];
 
     order.sort_by_key(|i| (small[*i], middle[*i]));
-    let payloads = run(&[operand(0, 1), operand(1, 2), operand(3, 16)], &[KeyOrder::Signed, KeyOrder::Unsigned]);
-    assert!(payloads == moved(&order));
+    assert!(sorted_payload(n, &[small_key, middle_key, last], &orders) == permuted(&payload, &order));
 
     order.sort_unstable();
     order.sort_by_key(|i| (wide[*i], middle[*i]));
-    let payloads = run(&[operand(2, 8), operand(1, 2), operand(3, 16)], &[KeyOrder::Signed, KeyOrder::Unsigned]);
-    assert!(payloads == moved(&order));
+    assert!(sorted_payload(n, &[wide_key, middle_key, last], &orders) == permuted(&payload, &order));
 }
 
 #[test]
@@ -104,12 +113,12 @@ fn sorts_of_integers() {
 #[test]
 fn sorts_that_do_not_fit_are_errors() {
     let data = [0u8; 12];
-    let operand = |width| SortOperand { data: &data, width };
-    let result = sort(3, &[operand(4), operand(2)], &[KeyOrder::Signed], &mut [&mut [0; 12], &mut [0; 12]], 1);
+    let [two, three, four] = [2, 3, 4].map(|width| SortOperand { data: &data, width });
+    let result = sort(3, &[four, two], &[KeyOrder::Signed], &mut [&mut [0; 12], &mut [0; 12]], 1);
     assert_error(result, "the bytes of an operand: 12, expected 6");
-    let result = sort(2, &[operand(4)], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1);
+    let result = sort(2, &[four], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1);
     assert_error(result, "3 elements in rows of 2");
-    assert_error(sort(2, &[operand(4)], &[], &mut [&mut [0; 12]], 1), "1 operands for 0 keys");
-    assert_error(sort(4, &[operand(3)], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1), "an element of 3 bytes");
+    assert_error(sort(2, &[four], &[], &mut [&mut [0; 12]], 1), "1 operands for 0 keys");
+    assert_error(sort(4, &[three], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1), "an element of 3 bytes");
     sort(3, &[SortOperand { data: &[], width: 4 }], &[KeyOrder::Signed], &mut [&mut []], 1).unwrap();
 }
