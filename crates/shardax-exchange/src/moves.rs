@@ -223,26 +223,17 @@ impl Sum<'_> {
         let (group, unit) = (self.group, self.ty.byte_size());
         let (me, count) = (group.me, group.processes.len());
         let (rounds, _) = pieces(devices.size, unit, count * piece_size(group, group.max_devices()));
-        // A round has one slice for each process.
-        let (elements, slices) = (devices.size / unit, rounds * count);
-        let bound = move |slice: usize| elements * slice / slices * unit;
-        let slice = move |round: usize, process: usize| {
-            let slice = round * count + process;
-            bound(slice)..bound(slice + 1)
-        };
+        let slices = Slices { elements: devices.size / unit, rounds, processes: count, unit };
         let mut sums: VecDeque<(usize, Started)> = VecDeque::new();
-        let take_sums = |devices: &mut Devices<'_, '_, '_>, (round, started): (usize, Started)| {
-            group.finish(started, |received| {
-                group.peers().try_for_each(|peer| devices.write_to_all(slice(round, peer).start, &received[peer]))
-            })
-        };
         group.rounds(
             devices,
             rounds,
-            |devices, round| group.to_each(|peer| Ok(group.packed(&self.contributions(devices, &slice(round, peer))?))),
-            |round, peer| group.count(peer) * slice(round, me).len(),
+            |devices, round| {
+                group.to_each(|peer| Ok(group.packed(&self.contributions(devices, &slices.range(round, peer))?)))
+            },
+            |round, peer| group.count(peer) * slices.range(round, me).len(),
             |devices, round, received| {
-                let range = slice(round, me);
+                let range = slices.range(round, me);
                 let local = self.contributions(devices, &range)?;
                 let mut sum = group.buffer(range.len());
                 reduce(self.ty, self.op, &group.in_order(&local, received, range.len()), &mut sum)?;
@@ -251,14 +242,46 @@ impl Sum<'_> {
                     return Ok(());
                 }
                 let sends = group.to_all(sum);
-                sums.push_back((round, group.start(Stream::Sums, sends, |peer| slice(round, peer).len())?));
+                sums.push_back((round, group.start(Stream::Sums, sends, |peer| slices.range(round, peer).len())?));
                 match sums.len() > 1 {
-                    true => sums.pop_front().map_or(Ok(()), |first| take_sums(devices, first)),
+                    true => sums.pop_front().map_or(Ok(()), |oldest| self.receive_sums(devices, &slices, oldest)),
                     false => Ok(()),
                 }
             },
         )?;
-        sums.into_iter().try_for_each(|remaining| take_sums(devices, remaining))
+        sums.into_iter().try_for_each(|remaining| self.receive_sums(devices, &slices, remaining))
+    }
+
+    /// Waits for the other processes' sums of a round and writes them to all devices of this process.
+    fn receive_sums(
+        &self,
+        devices: &mut Devices<'_, '_, '_>,
+        slices: &Slices,
+        (round, started): (usize, Started),
+    ) -> Outcome<()> {
+        self.group.finish(started, |received| {
+            let mut peers = self.group.peers();
+            peers.try_for_each(|peer| devices.write_to_all(slices.range(round, peer).start, &received[peer]))
+        })
+    }
+}
+
+/// The slices of an array whose sums processes compute: a round has one slice for each process.
+struct Slices {
+    elements: usize,
+    rounds: usize,
+    processes: usize,
+    /// The bytes of an element.
+    unit: usize,
+}
+
+impl Slices {
+    /// The bytes of the slice that a process sums in a round. Slices differ by at most one element, so that no process
+    /// has more work than the others.
+    fn range(&self, round: usize, process: usize) -> Range<usize> {
+        let (slice, count) = (round * self.processes + process, self.rounds * self.processes);
+        let [start, end] = [slice, slice + 1].map(|slice| self.elements * slice / count * self.unit);
+        start..end
     }
 }
 

@@ -96,9 +96,17 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
     let (body_name, transformed_name) = (&body.sig.ident, format_ident!("__{name}_transformed"));
     let arguments = quote!((#(#types,)*));
     let transform = format_ident!("{}", transformation.name, span = name.span());
-    // Implements `Function` for a type without values instead of using a function pointer, because programs are shared by
-    // functions without captures.
-    let implement_function = |apply: TokenStream| {
+    let reference = match transformation.kept_type {
+        Some(_) => quote!(#transformed_name()),
+        None => quote!(&#transformed_name()),
+    };
+    // Two types without values implement `Function`, instead of function pointers, because programs are shared by
+    // functions without captures: an inner type that calls the body, and an outer one that calls the transformed function.
+    let [inner, outer] = [
+        quote!(::shardax::function::IntoOutput::into_output(#body_name(#(#names),*))),
+        quote!(::shardax::Function::apply(#reference, (#(#names,)*))),
+    ]
+    .map(|apply| {
         quote! {
             impl ::shardax::Function<#arguments> for #name {
                 type Output = <#result as ::shardax::function::IntoOutput>::Output;
@@ -106,13 +114,7 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
                 fn apply(&self, (#(#names,)*): #arguments) -> ::shardax::error::Result<Self::Output> { #apply }
             }
         }
-    };
-    let inner = implement_function(quote!(::shardax::function::IntoOutput::into_output(#body_name(#(#names),*))));
-    let reference = match transformation.kept_type {
-        Some(_) => quote!(#transformed_name()),
-        None => quote!(&#transformed_name()),
-    };
-    let outer = implement_function(quote!(::shardax::Function::apply(#reference, (#(#names,)*))));
+    });
     let transformed = match transformation.kept_type {
         Some(kept_type) => {
             let kept_type = format_ident!("{kept_type}");

@@ -220,12 +220,14 @@ impl Ring {
         };
         let [dq, dk, dv] = [&q, &k, &v].map(|x| reshard_like(zeros_dtype(x.shape(), dtype), x));
         let (dq, dk, dv) = add(&device, k.clone(), v.clone(), varying((dq, dk, dv), &axes)?)?;
-        let step = |(moving, dq): ((Array, Array, Array, Array), Array), hop: Array| -> Result<_> {
-            let (k, v, dk, dv) = pshift(moving, self.axis, 1);
-            let (dq, dk, dv) = add(&self.source(&device, &hop), k.clone(), v.clone(), (dq, dk, dv))?;
-            Ok((((k, v, dk, dv), dq), ()))
-        };
-        let (((_, _, dk, dv), dq), ()) = self.round(step, ((k.clone(), v.clone(), dk, dv), dq))?;
+        let (((_, _, dk, dv), dq), ()) = self.round(
+            |(moving, dq): ((Array, Array, Array, Array), Array), hop: Array| -> Result<_> {
+                let (k, v, dk, dv) = pshift(moving, self.axis, 1);
+                let (dq, dk, dv) = add(&self.source(&device, &hop), k.clone(), v.clone(), (dq, dk, dv))?;
+                Ok((((k, v, dk, dv), dq), ()))
+            },
+            ((k.clone(), v.clone(), dk, dv), dq),
+        )?;
         // One more step around the ring returns the gradients to the devices that own the keys and values.
         let (dk, dv) = if self.size > 1 { pshift((dk, dv), self.axis, 1) } else { (dk, dv) };
         Ok((dq.astype(q.dtype()), dk.astype(k.dtype()), dv.astype(v.dtype())))

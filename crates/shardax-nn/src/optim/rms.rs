@@ -283,6 +283,25 @@ impl ScaleByFactoredRms {
     fn square(&self, g: &Array) -> Array {
         abs_sq(g) + self.epsilon
     }
+
+    /// The new means over one of the two factored dimensions; arrays that are not factored keep their unused zeros.
+    fn means_over<P: Tree>(
+        &self,
+        dim: fn((usize, usize)) -> usize,
+        decay: &Array,
+        old: P,
+        (grads, params): (&P, &P),
+    ) -> Result<P> {
+        tree::map3(
+            |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
+                Some(dims) => average(decay, old, self.square(&g).mean(dim(dims) as i32), &p),
+                None => old,
+            },
+            grads.clone(),
+            old,
+            params.clone(),
+        )
+    }
 }
 
 impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
@@ -307,20 +326,8 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
         in_wide_dtypes(grads, params, |grads, params| {
             let step = (&state.count - self.step_offset + 1).astype(scalar_dtype(&grads));
             let decay = 1 - power(step, -self.decay_rate);
-            // The means of arrays that are factored over one of the two dimensions; the unused zeros of the other arrays.
-            let mean_over = |dim: fn((usize, usize)) -> usize, old: P| {
-                tree::map3(
-                    |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
-                        Some(dims) => average(&decay, old, self.square(&g).mean(dim(dims) as i32), &p),
-                        None => old,
-                    },
-                    grads.clone(),
-                    old,
-                    params.clone(),
-                )
-            };
-            let v_row = mean_over(|(_, d0)| d0, state.v_row)?;
-            let v_col = mean_over(|(d1, _)| d1, state.v_col)?;
+            let v_row = self.means_over(|(_, d0)| d0, &decay, state.v_row, (&grads, params))?;
+            let v_col = self.means_over(|(d1, _)| d1, &decay, state.v_col, (&grads, params))?;
             let v = tree::map3(
                 |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
                     Some(_) => old,

@@ -165,10 +165,6 @@ impl Pipeline {
                     Along::Rules(rules, _) => rules.row_axes(),
                     Along::Axis(_) => Vec::new(),
                 };
-                let loss_on_device = |params: (F, S, L), batch: (X, T)| -> Result<Array> {
-                    let loss = self.sharded_loss(model.clone(), axis, params, batch)?;
-                    Ok(if rows.is_empty() { loss } else { pmean(loss, &rows[..]) })
-                };
                 let axes: Vec<AxisName> = std::iter::once(axis).chain(rows.iter().copied()).collect();
                 let (replicated, by_stage, micro) = (P![], P![axis], P![None, &rows[..]]);
                 let params = (
@@ -177,11 +173,17 @@ impl Pipeline {
                     tree::map(|x| enter_shard_map(x, &replicated, &axes), params.2)?,
                 );
                 let batch = tree::map(|x| enter_shard_map(x, &micro, &axes), self.micro(batch)?)?;
-                shard_map(loss_on_device, &mesh)
-                    .axis_names(&axes[..])
-                    .in_specs(((&replicated, &by_stage, &replicated), &micro))
-                    .out_specs(P![])
-                    .call((params, batch))
+                shard_map(
+                    |params: (F, S, L), batch: (X, T)| -> Result<Array> {
+                        let loss = self.sharded_loss(model.clone(), axis, params, batch)?;
+                        Ok(if rows.is_empty() { loss } else { pmean(loss, &rows[..]) })
+                    },
+                    &mesh,
+                )
+                .axis_names(&axes[..])
+                .in_specs(((&replicated, &by_stage, &replicated), &micro))
+                .out_specs(P![])
+                .call((params, batch))
             }
         }
     }

@@ -78,12 +78,11 @@ impl Run {
                 let (value, (grads, dx)) =
                     value_and_grad(|((first, stage, last), x): (Params<M>, M::Hidden)| -> Result<Array> {
                         let y = model.stage(stage, enter(first, &micro, x)?)?;
-                        let loss = |(last, y): (M::Last, M::Hidden)| {
-                            varying(model.last(last, y, at(targets, &micro)?)?, &axes)
-                        };
                         cond(
                             self.is_last(),
-                            loss,
+                            |(last, y): (M::Last, M::Hidden)| {
+                                varying(model.last(last, y, at(targets, &micro)?)?, &axes)
+                            },
                             // The gradient of this dot product with respect to `y` is the gradient from the next stage.
                             |(_, y): (M::Last, M::Hidden)| {
                                 let pairs = tree::leaves(&y).into_iter().zip(tree::leaves(&state.gradient));

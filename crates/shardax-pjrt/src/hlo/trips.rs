@@ -55,21 +55,28 @@ impl<'a> Loops<'a> {
         let [body, condition] = instruction.called_computation_ids[..] else { return None };
         let (direction, left, right) = self.comparison(*self.roots.get(&condition)?, &Scope::Loop, DEPTH)?;
         // The body changes the counter. The limit may also be an element of the state, which the body leaves unchanged.
-        let step = |number: Number| {
-            let Some(k) = number.element else { return Some(0) };
-            let updated = self.number(*self.roots.get(&body)?, &mut vec![k], &Scope::Loop, DEPTH)?;
-            (updated.element == Some(k)).then_some(updated.offset)
-        };
-        let start = |number: Number| {
-            let Some(k) = number.element else { return Some(number.offset) };
-            let initial = self.number(*instruction.operand_ids.first()?, &mut vec![k], &Scope::Outside, DEPTH)?;
-            initial.element.is_none().then(|| initial.offset.checked_add(number.offset))?
-        };
-        match (step(left)?, step(right)?) {
-            (increment, 0) if increment != 0 => trips(start(left)?, increment, start(right)?, direction),
-            (0, increment) if increment != 0 => trips(start(right)?, increment, start(left)?, flipped(direction)?),
+        let increments = (self.increment(left, body)?, self.increment(right, body)?);
+        let initial_state = *instruction.operand_ids.first()?;
+        let (left, right) = (self.initial(left, initial_state)?, self.initial(right, initial_state)?);
+        match increments {
+            (increment, 0) if increment != 0 => trips(left, increment, right, direction),
+            (0, increment) if increment != 0 => trips(right, increment, left, flipped(direction)?),
             _ => None,
         }
+    }
+
+    /// What an iteration of the body adds to a number.
+    fn increment(&self, number: Number, body: i64) -> Option<i64> {
+        let Some(k) = number.element else { return Some(0) };
+        let updated = self.number(*self.roots.get(&body)?, &mut vec![k], &Scope::Loop, DEPTH)?;
+        (updated.element == Some(k)).then_some(updated.offset)
+    }
+
+    /// The value of a number before the first iteration.
+    fn initial(&self, number: Number, initial_state: i64) -> Option<i64> {
+        let Some(k) = number.element else { return Some(number.offset) };
+        let initial = self.number(initial_state, &mut vec![k], &Scope::Outside, DEPTH)?;
+        initial.element.is_none().then(|| initial.offset.checked_add(number.offset))?
     }
 
     /// The comparison that a condition returns.

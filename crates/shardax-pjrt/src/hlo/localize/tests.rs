@@ -64,16 +64,6 @@ fn no_collective_remains_and_each_computation_has_one_chain() {
     let mut chains = 0;
     for computation in after.all_bytes(module::COMPUTATIONS).map(|c| Computation::parse(c).unwrap()) {
         let by_id: HashMap<i64, &Instruction<'_>> = computation.instructions.iter().map(|i| (i.id, i)).collect();
-        // The call or loop that produces a value.
-        let source = |mut id: i64| loop {
-            let i = by_id[&id];
-            match i.opcode.as_str() {
-                "get-tuple-element" => id = i.operands[0],
-                "custom-call" if is_collective_call(i.wire.text(instruction::TARGET)) => return Some(id),
-                "while" => return Some(id),
-                _ => return None,
-            }
-        };
         let mut last_result = None;
         for i in &computation.instructions {
             if i.opcode == "custom-call" && is_collective_call(i.wire.text(instruction::TARGET)) || i.opcode == "while"
@@ -83,9 +73,9 @@ fn no_collective_remains_and_each_computation_has_one_chain() {
                     "while" => by_id[&i.operands[0]].operands.iter().find_map(|o| {
                         let after = by_id[o];
                         let is_after = after.wire.text(instruction::TARGET) == "shardax.after";
-                        is_after.then(|| source(after.operands[1])).flatten()
+                        is_after.then(|| source(&by_id, after.operands[1])).flatten()
                     }),
-                    _ => i.operands.last().and_then(|&id| source(id)),
+                    _ => i.operands.last().and_then(|&id| source(&by_id, id)),
                 };
                 assert_eq!(order, last_result, "{}", i.wire.text(instruction::NAME));
                 last_result = Some(i.id);
@@ -94,6 +84,19 @@ fn no_collective_remains_and_each_computation_has_one_chain() {
         }
     }
     assert_eq!(chains, 8, "two sums are one call");
+}
+
+/// The call or loop that produces a value.
+fn source(by_id: &HashMap<i64, &Instruction<'_>>, mut id: i64) -> Option<i64> {
+    loop {
+        let i = by_id[&id];
+        match i.opcode.as_str() {
+            "get-tuple-element" => id = i.operands[0],
+            "custom-call" if is_collective_call(i.wire.text(instruction::TARGET)) => return Some(id),
+            "while" => return Some(id),
+            _ => return None,
+        }
+    }
 }
 
 #[test]
