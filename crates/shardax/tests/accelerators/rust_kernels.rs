@@ -35,7 +35,7 @@ fn layer_norm(x: Array, w: Array) -> Result<Array> {
     };
     let rows = || BlockSpec::new([8, 128], |[i]| (i, 0));
     let call = pl::pallas_call(kernel, out([64, 128], DType::F32)).grid([8]).out_specs([rows()]);
-    call.in_specs([rows(), BlockSpec::whole()]).call([x, w])
+    call.in_specs([rows(), BlockSpec::full()]).call([x, w])
 }
 
 /// With a sum in float32 over a loop, and an epilogue.

@@ -338,12 +338,12 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         arrays: &[Aval],
         scalars: &[Aval],
     ) -> Result<Vec<Block>> {
-        let entire_arrays = vec![BlockSpec::whole(); if specs.is_some() { 0 } else { arrays.len() }];
+        let entire_arrays = vec![BlockSpec::full(); if specs.is_some() { 0 } else { arrays.len() }];
         let specs = specs.as_ref().unwrap_or(&entire_arrays);
         if specs.len() != arrays.len() {
             let function = if what == "input" { "in_specs" } else { "out_specs" };
             return Err(err!(Value, "{function} has {} specs, and there are {} {what}s", specs.len(), arrays.len())
-                .help(format!("pass one `BlockSpec` for each {what}; `BlockSpec::whole()` selects the entire array")));
+                .help(format!("pass one `BlockSpec` for each {what}; `BlockSpec::full()` selects the entire array")));
         }
         let mut blocks = Vec::with_capacity(arrays.len());
         for (i, (spec, array)) in specs.iter().zip(arrays).enumerate() {

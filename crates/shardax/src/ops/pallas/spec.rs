@@ -164,9 +164,24 @@ impl BlockSpec {
         }
     }
 
-    /// Makes a spec whose block is the entire array, at every position.
+    /// Makes a spec whose block is the entire array at every position of the grid, as `pl.BlockSpec()` does in JAX.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::experimental::pallas::{self as pl, BlockSpec, Ref};
+    ///
+    /// // Adds one row to all rows of a matrix, 8 rows at a time.
+    /// let out = shape_dtype_struct([16, 128], DType::F32);
+    /// let add = pl::pallas_call(|[x, row, out]: [Ref; 3]| out.set(x.get() + row.get()), out)
+    ///     .grid([2])
+    ///     .in_specs([BlockSpec::new([8, 128], |[i]| (i, 0)), BlockSpec::full()])
+    ///     .out_specs([BlockSpec::new([8, 128], |[i]| (i, 0))]);
+    /// let sum = add.call([ones([16, 128]), ones([1, 128])])?;
+    /// assert_eq!(sum.get((15, 127)).item::<f32>()?, 2.0);
+    /// # Ok::<(), shardax::error::Error>(())
+    /// ```
     #[track_caller]
-    pub fn whole() -> Self {
+    pub fn full() -> Self {
         BlockSpec { block: None, map: None, location: Location::caller() }
     }
 
