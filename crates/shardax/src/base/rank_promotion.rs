@@ -117,6 +117,7 @@ pub(crate) fn check<'a>(name: &str, shapes: impl Iterator<Item = &'a [usize]> + 
     if ranks.all(|rank| Some(rank) == rank_of_first) {
         return Ok(());
     }
+    // The rule is read only for shapes of different ranks, because this function runs before every eager operation.
     let rule = RankPromotion::current();
     if rule == RankPromotion::Allow {
         return Ok(());
@@ -128,7 +129,7 @@ pub(crate) fn check<'a>(name: &str, shapes: impl Iterator<Item = &'a [usize]> + 
         })
         .collect();
     let shapes = shapes.join(" ");
-    const HELP: &str = "give both the same number of dimensions, by `expand_dims` or `reshape`, or allow it: `config::set_numpy_rank_promotion(RankPromotion::Allow)`";
+    const HELP: &str = "give all operands the same number of dimensions with `expand_dims` or `reshape`, or allow promotion: `config::set_numpy_rank_promotion(RankPromotion::Allow)`";
     if rule == RankPromotion::Raise {
         let config = "and with the config option numpy_rank_promotion='raise'";
         return Err(

@@ -57,7 +57,7 @@ pub(crate) const NUM_PROCESSES: Setting<usize> =
     Setting::new("SHARDAX_NUM_PROCESSES", "a number of processes: a whole number of at least 1", |text| {
         text.trim().parse().ok().filter(|&n| n > 0)
     });
-/// The number of this process among those that join without MPI.
+/// The number of this process among the processes that join without MPI.
 pub(crate) const PROCESS_ID: Setting<usize> =
     Setting::new("SHARDAX_PROCESS_ID", "the number of a process, from 0", |text| text.trim().parse().ok());
 /// The order of sums over the devices of several processes.

@@ -120,6 +120,7 @@ macro_rules! tuples_into_shape {
 
 crate::tuples::each!(tuples_into_shape);
 
+// The shape of a scalar.
 impl IntoShape for () {
     fn into_dims(self) -> SmallVec<[i64; 4]> {
         Default::default()

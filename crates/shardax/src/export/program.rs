@@ -25,8 +25,9 @@ use crate::sharding::{
 #[derive(Clone)]
 pub(super) struct Exchanged {
     pub name: String,
-    /// The types of all arguments, and those that `main` uses, after the captured values.
+    /// The types of all arguments.
     pub in_avals: Vec<Aval>,
+    /// The arguments that `main` uses, which it receives after the captured values.
     pub kept: Vec<usize>,
     pub out_avals: Vec<Aval>,
     /// `true` if `main` takes random keys as words, as in JAX's files.

@@ -31,8 +31,8 @@ use crate::source;
 /// ```
 ///
 /// Fails when the branches' results differ in structure, dtypes or shapes, when there are not as many branches as
-/// platforms, and, as the program is compiled, when no branch is for its platform. [`vmap`](crate::vmap()) and the
-/// derivatives are those of the branches.
+/// platforms, and, as the program is compiled, when no branch is for its platform. [`vmap`](crate::vmap()) and
+/// derivatives apply to each branch.
 #[track_caller]
 pub fn platform_dependent<T: Tree, B: Branches<T>>(
     platforms: impl AsRef<[&'static str]>,

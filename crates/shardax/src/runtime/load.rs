@@ -317,12 +317,17 @@ impl Request {
         let mut shared = None;
         let compiled = match multi_process::processes_of(devices) {
             Some(processes) => {
-                let types: Vec<String> = self.program.in_avals().map(Aval::to_string).collect();
-                let (types, client) = (types.join(", "), &client.pjrt);
-                // Partitioning reads only the text, which must end with the function.
-                let (name, text, options) = (&self.name, &plain, &options);
-                let signature = &signature;
-                let job = multi_process::Job { client, name, types: &types, text, options, signature, own: calls_host };
+                let types = self.program.in_avals().map(Aval::to_string).collect::<Vec<_>>().join(", ");
+                let job = multi_process::Job {
+                    client: &client.pjrt,
+                    name: &self.name,
+                    types: &types,
+                    // Partitioning reads only the text, which must end with the function.
+                    text: &plain,
+                    options: &options,
+                    signature: &signature,
+                    own: calls_host,
+                };
                 job.compile(processes, devices)?.map(|compiled| {
                     shared = Some(compiled.shared);
                     (compiled.executable, Some(compiled.partitioned))

@@ -49,18 +49,7 @@ pub fn make_array_from_process_local_data_of_shape(
 fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -> Result<Array> {
     local.check()?;
     if sharding.is_fully_addressable() {
-        let fits = requested.len() == local.ndim()
-            && requested.iter().zip(local.shape()).all(|(a, d)| a.is_none_or(|a| a == *d));
-        if !fits {
-            return Err(err!(
-                Value,
-                "When calling `make_array_from_process_local_data` on a single process, the global shape must be unset or equal to the shape of the local data. Got the global shape {} and local data of type {}",
-                show(requested),
-                local.type_name()
-            )
-            .help("omit the shape, or pass `None` for sizes that follow from the local data"));
-        }
-        return device_put(local, sharding.clone());
+        return from_only_process(sharding, local, requested);
     }
     sharding.check_constrained("make_array_from_process_local_data")?;
     let global = complete_shape(sharding, local, requested)?;
@@ -78,17 +67,7 @@ fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -
         .map(|dim| held_shards.iter().map(|(_, index)| index[dim].start).collect::<BTreeSet<_>>().into_iter().collect())
         .collect();
     let have = local.shape();
-    for (dim, (&size, &global_size)) in have.iter().zip(&global).enumerate() {
-        let process_size = starts[dim].len() * part[dim];
-        if size != global_size && size != process_size {
-            return Err(err!(
-                Value,
-                "Invalid host data, each dimension should match either global or process shape. In dimension {dim}, the process data has {size} elements. Process addresses {process_size} elements and global_shape={:?}",
-                global.as_slice()
-            )
-            .help("pass the part of this process, which has the shards of its devices along each dimension"));
-        }
-    }
+    check_host_sizes(have, &global, &starts, &part)?;
     let (bytes, dtype) = (local.to_bytes()?, local.dtype());
     let dims: SmallVec<[i64; 4]> = part.iter().map(|&d| d as i64).collect();
     let mut buffers = Buffers::new();
@@ -118,6 +97,37 @@ fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -
         )?));
     }
     Ok(Array::from_concrete(Concrete::new(Aval::new(dtype, global), sharding.clone(), true, buffers)))
+}
+
+/// Places the data, which is complete, because all devices belong to this process.
+fn from_only_process(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -> Result<Array> {
+    let fits =
+        requested.len() == local.ndim() && requested.iter().zip(local.shape()).all(|(a, d)| a.is_none_or(|a| a == *d));
+    if !fits {
+        return Err(err!(
+            Value,
+            "When calling `make_array_from_process_local_data` on a single process, the global shape must be unset or equal to the shape of the local data. Got the global shape {} and local data of type {}",
+            show(requested),
+            local.type_name()
+        )
+        .help("omit the shape, or pass `None` for sizes that follow from the local data"));
+    }
+    device_put(local, sharding.clone())
+}
+
+/// Each dimension of the local data has either all elements, or the elements of this process's shards.
+fn check_host_sizes(have: &[usize], global: &[usize], starts: &[Vec<usize>], part: &[usize]) -> Result<()> {
+    for (dim, (&size, &global_size)) in have.iter().zip(global).enumerate() {
+        let process_size = starts[dim].len() * part[dim];
+        if size != global_size && size != process_size {
+            return Err(err!(
+                Value,
+                "Invalid host data, each dimension should match either global or process shape. In dimension {dim}, the process data has {size} elements. Process addresses {process_size} elements and global_shape={global:?}"
+            )
+            .help("pass the part of this process, which has the shards of its devices along each dimension"));
+        }
+    }
+    Ok(())
 }
 
 /// Completes the requested shape by the sizes that follow from the local data and the sharding.

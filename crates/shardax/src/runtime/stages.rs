@@ -222,16 +222,22 @@ fn copy_stages(program: &Program, inputs: &[Input], runs: &mut Vec<Run>) -> Hash
         place_of.extend(computed.map(|var| (*var, run.place.clone())));
     }
     let end = program.eqns.len();
-    let mut stage_of = |atom: &Atom| {
-        let Atom::Var(var) = atom else { return runs.len() - 1 };
-        let Some(place) = place_of.get(var) else { return runs.len() - 1 };
-        let last = runs.iter().rposition(|run| run.place.devices() == place.devices());
-        last.unwrap_or_else(|| {
-            runs.push(Run { eqns: end..end, place: place.clone() });
-            runs.len() - 1
-        })
-    };
-    program.outputs.iter().map(|atom| (*atom, stage_of(atom))).collect()
+    let mut stages = HashMap::new();
+    for atom in &program.outputs {
+        let place = if let Atom::Var(var) = atom { place_of.get(var) } else { None };
+        let stage = match place {
+            None => runs.len() - 1,
+            Some(place) => match runs.iter().rposition(|run| run.place.devices() == place.devices()) {
+                Some(stage) => stage,
+                None => {
+                    runs.push(Run { eqns: end..end, place: place.clone() });
+                    runs.len() - 1
+                }
+            },
+        };
+        stages.insert(*atom, stage);
+    }
+    stages
 }
 
 /// The equations that XLA compiles for an equation.
@@ -277,6 +283,7 @@ fn cut(
             stage_of_slot.push(Some(number));
         }
     }
+    // Each result has a slot of its own. The slots of copies follow the slots of variables.
     let variables = stage_of_slot.len();
     let (mut outputs, mut copied, mut is_output) = (Vec::new(), Vec::new(), HashSet::new());
     for output in &program.outputs {
@@ -293,82 +300,112 @@ fn cut(
         });
     }
 
-    // The last stage that reads each slot; results are never dropped.
-    let copied_in = |number: usize| -> Vec<(usize, Atom)> {
-        let copied = copied.iter().enumerate().filter(|(_, (_, stage))| *stage == number);
-        copied.map(|(i, (atom, _))| (variables + i, *atom)).collect()
-    };
-    let mut last_reader: Vec<Option<usize>> = vec![None; variables];
-    let atoms_of = |number: usize, range: &Range<usize>| -> Vec<Atom> {
-        let atoms = program.eqns[range.clone()].iter().flat_map(|eqn| eqn.inputs.iter().copied());
-        atoms.chain(copied_in(number).into_iter().map(|(_, atom)| atom)).collect()
-    };
-    for (number, range) in ranges.iter().enumerate() {
-        for atom in atoms_of(number, range) {
-            if let Atom::Var(var) = atom {
-                last_reader[slot_of[&var]] = Some(number);
-            }
+    let slots = variables + copied.len();
+    let mut cut =
+        Cut { program, ranges, slot_of, stage_of_slot, is_output, copied, last_reader: vec![None; variables] };
+    for number in 0..ranges.len() {
+        for var in cut.variables_read(number) {
+            cut.last_reader[cut.slot_of[&var]] = Some(number);
         }
     }
+    ((0..ranges.len()).map(|number| cut.stage(number)).collect(), outputs, slots)
+}
 
-    let mut stages = Vec::with_capacity(ranges.len());
-    for (number, range) in ranges.iter().enumerate() {
+/// A program, and the slots in which its values are stored between its stages.
+struct Cut<'a> {
+    program: &'a Program,
+    /// The equations of each stage.
+    ranges: &'a [Range<usize>],
+    slot_of: HashMap<Var, usize>,
+    /// The stage that computes each slot; `None` for the program's inputs.
+    stage_of_slot: Vec<Option<usize>>,
+    /// The slots of results, which are never dropped.
+    is_output: HashSet<usize>,
+    /// Results that are copies of values, and the stages that copy them.
+    copied: Vec<(Atom, usize)>,
+    /// The last stage that reads each slot.
+    last_reader: Vec<Option<usize>>,
+}
+
+impl Cut<'_> {
+    fn eqns(&self, number: usize) -> &[Eqn] {
+        &self.program.eqns[self.ranges[number].clone()]
+    }
+
+    /// The values that a stage copies, and the slots of the copies.
+    fn copied_in(&self, number: usize) -> impl Iterator<Item = (usize, Atom)> {
+        let first = self.stage_of_slot.len();
+        let copied = self.copied.iter().enumerate().filter(move |(_, (_, stage))| *stage == number);
+        copied.map(move |(i, (atom, _))| (first + i, *atom))
+    }
+
+    /// The variables that the equations and copies of a stage read, in order, with repetitions.
+    fn variables_read(&self, number: usize) -> Vec<Var> {
+        let atoms = self.eqns(number).iter().flat_map(|eqn| eqn.inputs.iter().copied());
+        let atoms = atoms.chain(self.copied_in(number).map(|(_, atom)| atom));
+        atoms.filter_map(|atom| if let Atom::Var(var) = atom { Some(var) } else { None }).collect()
+    }
+
+    /// The program of a stage: its inputs are the values of other stages that it reads, and its outputs are the values
+    /// that later stages read, the results that it computes, and copies.
+    fn stage(&self, number: usize) -> Stage<Program> {
         let mut stage = Program::default();
         let mut renamed: HashMap<Var, Var> = HashMap::new();
-        let mut define = |stage: &mut Program, var: Var| {
-            stage.avals.push(program.aval_of(var).clone());
-            let new = Var(stage.avals.len() as u32 - 1);
-            renamed.insert(var, new);
-            new
-        };
         let mut inputs = Vec::new();
-        let mut added = HashSet::new();
-        for atom in atoms_of(number, range) {
-            if let Atom::Var(var) = atom
-                && stage_of_slot[slot_of[&var]] != Some(number)
-                && added.insert(var)
-            {
-                let new = define(&mut stage, var);
+        for var in self.variables_read(number) {
+            let slot = self.slot_of[&var];
+            if self.stage_of_slot[slot] != Some(number) && !renamed.contains_key(&var) {
+                let new = self.define(var, &mut stage, &mut renamed);
                 stage.inputs.push(new);
-                inputs.push(slot_of[&var]);
+                inputs.push(slot);
             }
         }
-        let mut results = Vec::new();
-        for eqn in &program.eqns[range.clone()] {
-            for &var in &eqn.outputs {
-                define(&mut stage, var);
-                let slot = slot_of[&var];
-                if is_output.contains(&slot) || last_reader[slot].is_some_and(|reader| reader > number) {
-                    results.push((var, slot));
-                }
+        let mut outputs = Vec::new();
+        for &var in self.eqns(number).iter().flat_map(|eqn| &eqn.outputs) {
+            let new = self.define(var, &mut stage, &mut renamed);
+            let slot = self.slot_of[&var];
+            if self.is_output.contains(&slot) || self.last_reader[slot].is_some_and(|reader| reader > number) {
+                stage.outputs.push(Atom::Var(new));
+                outputs.push(slot);
             }
         }
-        let rename = |atom: &Atom| match atom {
-            Atom::Var(var) => Atom::Var(renamed[var]),
-            literal => *literal,
-        };
-        stage.eqns = program.eqns[range.clone()]
-            .iter()
-            .map(|eqn| Eqn {
-                inputs: eqn.inputs.iter().map(rename).collect(),
-                outputs: eqn.outputs.iter().map(|var| renamed[var]).collect(),
-                ..eqn.clone()
-            })
-            .collect();
-        stage.outputs = results.iter().map(|(var, _)| Atom::Var(renamed[var])).collect();
-        let mut outputs: Vec<usize> = results.iter().map(|(_, slot)| *slot).collect();
-        for (slot, atom) in copied_in(number) {
-            stage.outputs.push(rename(&atom));
+        stage.eqns = self.eqns(number).iter().map(|eqn| renamed_eqn(eqn, &renamed)).collect();
+        for (slot, atom) in self.copied_in(number) {
+            stage.outputs.push(renamed_atom(&atom, &renamed));
             outputs.push(slot);
         }
         let last_read = inputs
             .iter()
             .copied()
             .filter(|slot| {
-                last_reader[*slot] == Some(number) && !is_output.contains(slot) && stage_of_slot[*slot].is_some()
+                self.last_reader[*slot] == Some(number)
+                    && !self.is_output.contains(slot)
+                    && self.stage_of_slot[*slot].is_some()
             })
             .collect();
-        stages.push(Stage { program: stage, inputs, outputs, last_read });
+        Stage { program: stage, inputs, outputs, last_read }
     }
-    (stages, outputs, variables + copied.len())
+
+    /// Adds a variable of the program to a stage.
+    fn define(&self, var: Var, stage: &mut Program, renamed: &mut HashMap<Var, Var>) -> Var {
+        stage.avals.push(self.program.aval_of(var).clone());
+        let new = Var(stage.avals.len() as u32 - 1);
+        renamed.insert(var, new);
+        new
+    }
+}
+
+fn renamed_atom(atom: &Atom, renamed: &HashMap<Var, Var>) -> Atom {
+    match atom {
+        Atom::Var(var) => Atom::Var(renamed[var]),
+        literal => *literal,
+    }
+}
+
+fn renamed_eqn(eqn: &Eqn, renamed: &HashMap<Var, Var>) -> Eqn {
+    Eqn {
+        inputs: eqn.inputs.iter().map(|atom| renamed_atom(atom, renamed)).collect(),
+        outputs: eqn.outputs.iter().map(|var| renamed[var]).collect(),
+        ..eqn.clone()
+    }
 }

@@ -174,7 +174,7 @@ impl<F, Args> Jit<F, Args> {
         self.with(|o| o.keep_unused = keep)
     }
 
-    /// XLA options, by name, for this function's programs (JAX's `compiler_options`); they override those of
+    /// XLA options, by name, for this function's programs (JAX's `compiler_options`). They override the options of
     /// [`config::set_compiler_options`](crate::config::set_compiler_options). Names that begin with `xla_cpu_`,
     /// `xla_gpu_` or `xla_tpu_` are left out on other platforms; a name unknown to XLA is an error of the compilation.
     ///

@@ -47,6 +47,7 @@ use crate::ops::primitive::top_k::TopK;
 use crate::ops::primitive::while_loop::While;
 
 pub(super) fn add(rules: &mut Rules) {
+    // The type of a rule's first argument is the primitive that it replaces, so each primitive has at most one rule here.
     const CPU: Platform = Platform::Cpu;
     rules.add(CPU, attention::forward);
     rules.add(CPU, attention::backward);

@@ -105,16 +105,16 @@ fn position(axes: &[usize], text: &mut Text) -> Result<Vec<Val>> {
 
 /// The position on these axes for a number that counts along all of them.
 fn unraveled(number: &Val, axes: &[usize], text: &mut Text) -> Result<Vec<Val>> {
-    let (mut rest, mut all) = (number.clone(), Vec::new());
+    let (mut outer, mut position) = (number.clone(), Vec::new());
     for &size in axes[axes.len().min(1)..].iter().rev() {
         let size = text.number(size)?;
-        all.insert(0, text.same("arith.remsi", &[&rest, &size]));
-        rest = text.same("arith.divsi", &[&rest, &size]);
+        position.insert(0, text.same("arith.remsi", &[&outer, &size]));
+        outer = text.same("arith.divsi", &[&outer, &size]);
     }
     if !axes.is_empty() {
-        all.insert(0, rest);
+        position.insert(0, outer);
     }
-    Ok(all)
+    Ok(position)
 }
 
 /// The module with one function: the kernel.
@@ -128,43 +128,14 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
     let position = position(&kernel.grid[..carried.axis], &mut text)?;
     let loop_axes = &kernel.grid[carried.axis..];
     let zero = text.number(0)?;
-    let refs = |text: &mut Text, position: &[Val]| -> Result<Vec<Box<dyn Memory>>> {
-        let prefetched = || {
-            scalars.iter().map(|(block, pointer)| {
-                let starts = vec![zero.clone(); block.dims.len()];
-                Box::new(Pointer { pointer: pointer.clone(), block: block.clone(), starts }) as Box<dyn Memory>
-            })
-        };
-        let (index_refs, mut all): (Vec<_>, Vec<_>) = (prefetched().collect(), prefetched().collect());
-        for (block, pointer) in &blocks {
-            let index = Body { text: &mut *text, refs: &index_refs, ids: &[] }.program(&block.index, position)?;
-            let starts = starts(block, &index, text)?;
-            all.push(Box::new(Pointer { pointer: pointer.clone(), block: (*block).clone(), starts }));
-        }
-        Ok(all)
-    };
-    let run = |text: &mut Text, position: &[Val], state: &[Val]| -> Result<Vec<Val>> {
-        let refs = refs(text, position)?;
-        Body { text, refs: &refs, ids: &position[kernel.vmapped..] }.program(&carried.program, state)
-    };
-
-    // The values before the first position. An alias of an operand has the values of this operand.
     let first_position = [position.clone(), vec![zero.clone(); loop_axes.len()]].concat();
-    let first_refs = refs(&mut text, &first_position)?;
-    // The block of a carried ref, unless it is scratch memory.
-    let block_of = |number: usize| first_refs.get(number).filter(|_| number < kernel.prefetch() + kernel.blocks.len());
-    let mut state = Vec::new();
-    for (&number, aval) in carried.refs.iter().zip(&carried.types) {
-        let output = number.checked_sub(kernel.prefetch() + kernel.num_inputs());
-        let is_alias = output.is_some_and(|output| kernel.aliases.iter().any(|(_, to)| *to == output));
-        state.push(match block_of(number).filter(|_| is_alias) {
-            Some(block) => block.load(&mut text, &Access::entire(number, aval), &[], None)?,
-            None => uninitialized(&mut text, aval)?,
-        });
-    }
+    let body = KernelBody { kernel, carried, scalars, blocks, zero };
+
+    let first_refs = body.refs(&mut text, &first_position)?;
+    let state = body.first_values(&mut text, &first_refs)?;
     let steps: usize = loop_axes.iter().product();
     let end = match steps {
-        1 => run(&mut text, &first_position, &state)?,
+        1 => body.write(&mut text, &first_position, &state)?,
         _ => {
             let [zero, steps, one] = [0, steps, 1].map(|n| text.number(n));
             let (zero, steps, one) = (zero?, steps?, one?);
@@ -172,7 +143,7 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
             let step = text.fresh(DType::I32, &[])?;
             let region = text.region(&[std::slice::from_ref(&step), &inner].concat(), |text| {
                 let ids = unraveled(&step, loop_axes, text)?;
-                let outs = run(text, &[position.clone(), ids].concat(), &inner)?;
+                let outs = body.write(text, &[position.clone(), ids].concat(), &inner)?;
                 text.write("scf.yield", &outs.iter().collect::<Vec<_>>(), &[], "", &[]);
                 Ok(())
             })?;
@@ -180,8 +151,9 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
             text.write("scf.for", &operands, &[region], "", &state)
         }
     };
+    // The carried values are stored once, after the last position.
     for ((&number, aval), value) in carried.refs.iter().zip(&carried.types).zip(&end) {
-        if let Some(block) = block_of(number) {
+        if let Some(block) = body.block_of(&first_refs, number) {
             block.store(&mut text, &Access::entire(number, aval), value, &[], None)?;
         }
     }
@@ -189,6 +161,64 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
     // Writing to a string cannot fail.
     let _ = writeln!(module, "  tt.func public @{name}({}) {{", arguments.join(", "));
     Ok(module + &text.finish() + "    tt.return\n  }\n}\n")
+}
+
+/// A kernel whose operands have pointers.
+struct KernelBody<'a> {
+    kernel: &'a Kernel,
+    carried: &'a Carried,
+    /// The prefetched operands.
+    scalars: Vec<(Block, Val)>,
+    blocks: Vec<(&'a Block, Val)>,
+    zero: Val,
+}
+
+impl KernelBody<'_> {
+    /// The refs of the kernel at a position of the grid: prefetched operands, then the blocks of this position.
+    fn refs(&self, text: &mut Text, position: &[Val]) -> Result<Vec<Box<dyn Memory>>> {
+        let index_refs: Vec<Box<dyn Memory>> = self.prefetched().collect();
+        let mut refs: Vec<Box<dyn Memory>> = self.prefetched().collect();
+        for (block, pointer) in &self.blocks {
+            let index = Body { text: &mut *text, refs: &index_refs, ids: &[] }.program(&block.index, position)?;
+            let starts = starts(block, &index, text)?;
+            refs.push(Box::new(Pointer { pointer: pointer.clone(), block: (*block).clone(), starts }));
+        }
+        Ok(refs)
+    }
+
+    fn prefetched(&self) -> impl Iterator<Item = Box<dyn Memory>> {
+        self.scalars.iter().map(|(block, pointer)| {
+            let starts = vec![self.zero.clone(); block.dims.len()];
+            Box::new(Pointer { pointer: pointer.clone(), block: block.clone(), starts }) as Box<dyn Memory>
+        })
+    }
+
+    /// Writes the kernel's program for a position.
+    fn write(&self, text: &mut Text, position: &[Val], state: &[Val]) -> Result<Vec<Val>> {
+        let refs = self.refs(text, position)?;
+        Body { text, refs: &refs, ids: &position[self.kernel.vmapped..] }.program(&self.carried.program, state)
+    }
+
+    /// The block of a carried ref, unless it is scratch memory.
+    fn block_of<'r>(&self, refs: &'r [Box<dyn Memory>], number: usize) -> Option<&'r dyn Memory> {
+        let is_block = number < self.kernel.prefetch() + self.kernel.blocks.len();
+        refs.get(number).filter(|_| is_block).map(|memory| &**memory)
+    }
+
+    /// The values of carried refs before the first position. An alias of an operand has the values of this operand.
+    fn first_values(&self, text: &mut Text, refs: &[Box<dyn Memory>]) -> Result<Vec<Val>> {
+        let kernel = self.kernel;
+        let mut values = Vec::new();
+        for (&number, aval) in self.carried.refs.iter().zip(&self.carried.types) {
+            let output = number.checked_sub(kernel.prefetch() + kernel.num_inputs());
+            let is_alias = output.is_some_and(|output| kernel.aliases.iter().any(|(_, to)| *to == output));
+            values.push(match self.block_of(refs, number).filter(|_| is_alias) {
+                Some(block) => block.load(text, &Access::entire(number, aval), &[], None)?,
+                None => uninitialized(text, aval)?,
+            });
+        }
+        Ok(values)
+    }
 }
 
 /// A prefetched operand as one block.

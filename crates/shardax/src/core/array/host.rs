@@ -101,6 +101,7 @@ host_numbers!(
     dtype::F8E8M0Fnu
 );
 
+// An empty slice has no row that says its shape, so it has one dimension, as in NumPy.
 impl<T: IntoHostArray> IntoHostArray for [T] {
     type Element = T::Element;
     fn collect(&self, out: &mut Vec<T::Element>) -> Option<Shape> {

@@ -395,8 +395,8 @@ impl Lowering {
         (size == 1 && mesh.size() > 1) || parts.iter().any(|n| !size.is_multiple_of(*n))
     }
 
-    /// Replicates those of `dims` that the partitioner would otherwise pad. It would use the padding as elements of
-    /// windows.
+    /// Replicates the dimensions of `dims` that the partitioner would otherwise pad, because windows would read the padding
+    /// as elements.
     pub(crate) fn without_padding(&mut self, v: Value, dims: impl IntoIterator<Item = usize>) -> Value {
         if !self.has_quirk("padding-in-windows") {
             return v;

@@ -86,7 +86,31 @@ impl Module<'_> {
         cx.op_with("func.return", &outs, "", Vec::new(), &[]);
         let body = std::mem::take(&mut cx.text);
 
-        // The signature of `main`, whose attributes say how arguments and results are stored and sharded.
+        let main = self.signature(&mut cx);
+
+        let name: String = self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let mut text = format!(
+            "module @{name} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}} {{\n",
+            self.num_partitions
+        );
+        for (i, mesh) in cx.meshes.iter().enumerate() {
+            let names = mesh.iter().map(|(name, _)| *name);
+            let axes: Vec<_> = mesh.iter().map(|(n, s)| format!("{}={s}", axis_text(names.clone(), *n))).collect();
+            let suffix = if i == 0 { String::new() } else { format!("_{i}") };
+            let _ = writeln!(text, "  sdy.mesh @mesh{suffix} = <[{}]>", axes.join(", "));
+        }
+        text.push_str(&main);
+        text.push_str(&body);
+        text.push_str("  }\n");
+        cx.functions.texts().for_each(|function| text.push_str(function));
+        text.push_str("}\n");
+        PlatformRules::check_text(&cx, &text, self.num_partitions)?;
+        cx.locations.write(&mut text);
+        Ok(text)
+    }
+
+    /// Writes the signature of `main`, whose attributes say how arguments and results are stored and sharded.
+    fn signature(&self, cx: &mut Lowering) -> String {
         let mut main = String::from(MAIN);
         for (i, aval) in self.program.in_avals().enumerate() {
             let _ = write!(main, "{}%{i}: ", if i > 0 { ", " } else { "" });
@@ -123,26 +147,7 @@ impl Module<'_> {
             write_attrs(&mut main, &attrs);
         }
         main.push_str(") {\n");
-
-        let name: String = self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-        let mut text = format!(
-            "module @{name} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}} {{\n",
-            self.num_partitions
-        );
-        for (i, mesh) in cx.meshes.iter().enumerate() {
-            let names = mesh.iter().map(|(name, _)| *name);
-            let axes: Vec<_> = mesh.iter().map(|(n, s)| format!("{}={s}", axis_text(names.clone(), *n))).collect();
-            let suffix = if i == 0 { String::new() } else { format!("_{i}") };
-            let _ = writeln!(text, "  sdy.mesh @mesh{suffix} = <[{}]>", axes.join(", "));
-        }
-        text.push_str(&main);
-        text.push_str(&body);
-        text.push_str("  }\n");
-        cx.functions.texts().for_each(|function| text.push_str(function));
-        text.push_str("}\n");
-        PlatformRules::check_text(&cx, &text, self.num_partitions)?;
-        cx.locations.write(&mut text);
-        Ok(text)
+        main
     }
 }
 

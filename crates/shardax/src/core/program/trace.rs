@@ -178,7 +178,7 @@ pub(crate) fn is_tracing() -> bool {
     STACK.with_borrow(|stack| !stack.is_empty())
 }
 
-/// Returns `true` if the innermost trace records every operation, not only those that depend on tangents.
+/// Returns `true` if the innermost trace records every operation, not only operations that depend on tangents.
 pub(crate) fn is_recording() -> bool {
     STACK.with_borrow(|stack| stack.last().is_some_and(|frame| !frame.linear))
 }

@@ -53,15 +53,11 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
     if first_operand.is_none() && !context::is_explicit() && enters.is_none() && requested_mesh.is_none() {
         return Ok(());
     }
+    // The mesh of the operation: the one that it enters, then the context mesh, then the mesh of an operand.
     let context = context::get_abstract_mesh();
-    let mesh = match (&enters, &context, first_operand.and_then(Aval::sharding)) {
-        (Some(mesh), ..) => mesh.clone(),
-        (None, Some(mesh), _) => mesh.clone(),
-        (None, None, Some(typed)) => typed.mesh().clone(),
-        (None, None, None) => match requested_mesh {
-            Some(mesh) => mesh.clone(),
-            None => return Ok(()),
-        },
+    let operand_mesh = first_operand.and_then(Aval::sharding).map(Typed::mesh);
+    let Some(mesh) = enters.as_ref().or(context.as_ref()).or(operand_mesh).or(requested_mesh).cloned() else {
+        return Ok(());
     };
     if enters.is_none() && !context::adopts() {
         check_mesh(primitive.name(), args, &mesh, context.is_some())?;
@@ -77,14 +73,7 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
     let rule = ShardingRule { name: primitive.name(), mesh, args, outs };
     let mut shardings = primitive.sharding_rule(&rule)?;
     if partial && enters.is_none() {
-        let kind = rule.kind_of_operands(|kind| primitive.keeps_unreduced(kind) || !primitive.programs().is_empty())?;
-        let (unreduced, reduced) = primitive.partial_rule(&rule)?;
-        for typed in &mut shardings {
-            // A rule that got a sharding for the result has chosen its kind.
-            let kind = if typed.unreduced().is_empty() { kind } else { typed.kind() };
-            let (unreduced, reduced) = (typed.unreduced().union(&unreduced), typed.reduced().union(&reduced));
-            *typed = typed.clone().with_kind(kind).with_partial(unreduced, reduced);
-        }
+        add_partial_axes(primitive, &rule, &mut shardings)?;
     }
     // Operations inside of a sub-program are checked separately.
     if !manual && primitive.programs().is_empty() {
@@ -92,29 +81,41 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
         no_collectives::check_types(primitive.name(), operands, &shardings, primitive.name() == "reshard")?;
     }
     let operands = rule.types();
+    let name = primitive.name();
     for (out, typed) in outs.iter_mut().zip(shardings) {
         if typed.rank() != out.rank() {
             return Err(err!(
                 Type,
-                "the sharding rule of '{}' gave {} entries for a result of type {out}",
-                primitive.name(),
+                "the sharding rule of '{name}' gave {} entries for a result of type {out}",
                 typed.rank()
             )
-            .help("a sharding rule gives one entry for each dimension of a result"));
+            .help("return one entry for each dimension of a result from the sharding rule"));
         }
         let repeated = typed.repeats();
         out.sharding = (!manual || typed.is_partial()).then(|| Arc::new(typed));
         if repeated.is_some() {
             return Err(err!(
                 Sharding,
-                "{} operation with inputs: {operands} produces an illegally sharded result: {out}",
-                primitive.name()
+                "{name} operation with inputs: {operands} produces an illegally sharded result: {out}"
             )
             .help("an axis can split one dimension: give an operand another sharding with `reshard(x, spec)`"));
         }
         if let Some(typed) = out.sharding() {
-            typed.check_divides(&out.shape).map_err(|e| e.context(primitive.name()))?;
+            typed.check_divides(&out.shape).map_err(|e| e.context(name))?;
         }
+    }
+    Ok(())
+}
+
+/// Adds the unreduced and reduced axes of operands to the shardings of the results.
+fn add_partial_axes(primitive: &dyn Primitive, rule: &ShardingRule<'_>, shardings: &mut [Typed]) -> Result<()> {
+    let kind = rule.kind_of_operands(|kind| primitive.keeps_unreduced(kind) || !primitive.programs().is_empty())?;
+    let (unreduced, reduced) = primitive.partial_rule(rule)?;
+    for typed in shardings {
+        // A rule that got a sharding for the result has chosen its kind.
+        let kind = if typed.unreduced().is_empty() { kind } else { typed.kind() };
+        let (unreduced, reduced) = (typed.unreduced().union(&unreduced), typed.reduced().union(&reduced));
+        *typed = typed.clone().with_kind(kind).with_partial(unreduced, reduced);
     }
     Ok(())
 }

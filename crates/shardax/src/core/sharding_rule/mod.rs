@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 pub(crate) use self::assign::{agrees, assign, check_context};
 use super::program::Aval;
 use crate::error::{Error, Result, err};
-use crate::shape::AxisSet;
+use crate::shape::{AxisName, AxisSet};
 use crate::sharding::typed::entry;
 use crate::sharding::{AbstractMesh, DimSpec, Typed, UnreducedKind};
 
@@ -317,28 +317,7 @@ impl<'a> ShardingRule<'a> {
             match (olds, news) {
                 ([o], [n]) => out[*n] = typed.dims()[*o].clone(),
                 _ if entries.clone().all(|entry| *entry == DimSpec::None) => {}
-                ([o], news) => {
-                    let mut axes = typed.dims()[*o].axes();
-                    for &n in news {
-                        let mut part_size = shape[n];
-                        let mut part_axes: SmallVec<[_; 2]> = SmallVec::new();
-                        while let Some((&axis, inner_axes)) = axes.split_first() {
-                            let size = self.mesh.axis_size(axis).unwrap_or(1);
-                            if !part_size.is_multiple_of(size) {
-                                break;
-                            }
-                            part_axes.push(axis);
-                            (part_size, axes) = (part_size / size, inner_axes);
-                        }
-                        out[n] = entry(part_axes);
-                        if !axes.is_empty() && part_size != 1 {
-                            return Err(self.reshape_error(shape));
-                        }
-                    }
-                    if !axes.is_empty() {
-                        return Err(self.reshape_error(shape));
-                    }
-                }
+                ([o], news) => self.split_axes(typed.dims()[*o].axes(), shape, news, &mut out)?,
                 (_, [n]) => {
                     out[*n] = entry(entries.clone().flat_map(|entry| entry.axes().iter().copied()));
                     // An axis after an unsplit dimension would require moving data.
@@ -351,6 +330,28 @@ impl<'a> ShardingRule<'a> {
         }
         keep_ones(typed.dims(), &mut out, ones_before(&old, i, from.len()), ones_before(&new, j, shape.len()));
         self.dims(out)
+    }
+
+    /// Distributes the axes of a dimension over the dimensions `parts` that it is split into, outermost first.
+    fn split_axes(&self, mut axes: &[AxisName], shape: &[usize], parts: &[usize], out: &mut [DimSpec]) -> Result<()> {
+        for &n in parts {
+            let mut part_size = shape[n];
+            let mut part_axes: SmallVec<[_; 2]> = SmallVec::new();
+            while let Some((&axis, inner_axes)) = axes.split_first() {
+                let size = self.mesh.axis_size(axis).unwrap_or(1);
+                if !part_size.is_multiple_of(size) {
+                    break;
+                }
+                part_axes.push(axis);
+                (part_size, axes) = (part_size / size, inner_axes);
+            }
+            out[n] = entry(part_axes);
+            // Inner dimensions can be split only if the outer ones are split in full.
+            if !axes.is_empty() && part_size != 1 {
+                return Err(self.reshape_error(shape));
+            }
+        }
+        if axes.is_empty() { Ok(()) } else { Err(self.reshape_error(shape)) }
     }
 
     fn reshape_error(&self, shape: &[usize]) -> Error {

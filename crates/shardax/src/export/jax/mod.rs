@@ -76,12 +76,7 @@ pub(super) fn sized(bytes: &[u8], digest: &str, shapes: &[Vec<usize>]) -> Result
 /// Reads a function. If it has symbolic sizes, it is read for arguments of these shapes.
 fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result<Exchanged> {
     let name = table.text(field::NAME)?.to_owned();
-    for effects in [field::ORDERED_EFFECTS, field::UNORDERED_EFFECTS] {
-        if let Some(effect) = table.tables(effects)?.first() {
-            return Err(err!(NotImplemented, "{name} has the effect {}, which cannot leave JAX", effect.text(0)?)
-                .help("export a function without callbacks and prints, and call them around it"));
-        }
-    }
+    check_effects(&table, &name)?;
     let (mut in_avals, in_sizes) = avals(&table, field::IN_AVALS, &name)?;
     let (mut out_avals, out_sizes) = avals(&table, field::OUT_AVALS, &name)?;
     let symbolic = in_sizes.iter().chain(&out_sizes).flatten().any(|size| size.parse::<usize>().is_err());
@@ -110,11 +105,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         let module = Module::of(&code, &shapes, empty, number)
             .map_err(|e| e.context(format!("{name}, exported by JAX for {platform}")))?;
         if symbolic && module.result_shapes.len() == out_avals.len() {
-            for (aval, shape) in out_avals.iter_mut().zip(&module.result_shapes) {
-                // For keys, the dimension of their words is left out.
-                let sizes = shape.iter().take(aval.rank()).map(|&size| usize::try_from(size).map_err(damaged));
-                *aval = Aval::new(aval.dtype, sizes.collect::<Result<Vec<_>>>()?.as_slice());
-            }
+            set_result_sizes(&mut out_avals, &module.result_shapes)?;
         }
         let arguments = used.iter().map(|&i| &in_avals[i]).filter(|aval| aval.dtype != DType::Float0);
         check(&module.inputs, arguments, "arguments")?;
@@ -146,14 +137,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
     };
     sharded(&mut read, &table, devices, meshes, [takes, gives])?;
     read = read.typed();
-    if let Some(tree) = table.table(field::OUT_TREE)? {
-        let (steps, paths) = tree::structure(tree)?;
-        (read.out_tree, read.out_paths) = (steps, agreeing(paths, read.out_avals.len())?);
-    }
-    if let Some(tree) = table.table(field::IN_TREE)? {
-        let (steps, paths) = tree::arguments(tree)?;
-        (read.in_tree, read.in_paths) = (steps, agreeing(paths, read.in_avals.len())?);
-    }
+    read_trees(&mut read, &table)?;
     if let Some(vjp) = table.table(field::VJP)? {
         // The derivative takes the function's arguments, and a cotangent of each result.
         let vjp_shapes: Vec<Vec<usize>> =
@@ -162,6 +146,40 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         read.vjp = Some(Arc::new(derivative(grow(|| function(vjp, &format!("vjp.{digest}"), shapes))?)?));
     }
     Ok(read)
+}
+
+/// Fails for a function with effects, because they call Python.
+fn check_effects(table: &Table, name: &str) -> Result<()> {
+    for effects in [field::ORDERED_EFFECTS, field::UNORDERED_EFFECTS] {
+        if let Some(effect) = table.tables(effects)?.first() {
+            return Err(err!(NotImplemented, "{name} has the effect {}, which cannot leave JAX", effect.text(0)?)
+                .help("export a function without callbacks and prints, and call them around it"));
+        }
+    }
+    Ok(())
+}
+
+/// Replaces the symbolic sizes of results by the sizes that follow from the arguments.
+fn set_result_sizes(out_avals: &mut [Aval], shapes: &[Vec<i64>]) -> Result<()> {
+    for (aval, shape) in out_avals.iter_mut().zip(shapes) {
+        // For keys, the dimension of their words is left out.
+        let sizes = shape.iter().take(aval.rank()).map(|&size| usize::try_from(size).map_err(damaged));
+        *aval = Aval::new(aval.dtype, sizes.collect::<Result<Vec<_>>>()?.as_slice());
+    }
+    Ok(())
+}
+
+/// Reads the trees of arguments and results, and the paths of their leaves.
+fn read_trees(read: &mut Exchanged, table: &Table) -> Result<()> {
+    if let Some(tree) = table.table(field::OUT_TREE)? {
+        let (steps, paths) = tree::structure(tree)?;
+        (read.out_tree, read.out_paths) = (steps, agreeing(paths, read.out_avals.len())?);
+    }
+    if let Some(tree) = table.table(field::IN_TREE)? {
+        let (steps, paths) = tree::arguments(tree)?;
+        (read.in_tree, read.in_paths) = (steps, agreeing(paths, read.in_avals.len())?);
+    }
+    Ok(())
 }
 
 /// The type of a value in JAX's programs, which contain keys as words.
@@ -255,6 +273,13 @@ fn fits(spec: &Option<PartitionSpec>, aval: &Aval, meshes: &[Vec<(String, usize)
         && meshes.iter().any(|axes| names.clone().all(|name| axes.iter().any(|(axis, _)| axis == name.as_str())))
 }
 
+/// The number of the mesh that all shardings have.
+fn mesh_of_all(shardings: &[Table]) -> Option<usize> {
+    let mut meshes = shardings.iter().filter_map(|sharding| sharding.int(3).ok());
+    let mesh = meshes.next()?;
+    meshes.all(|other| other == mesh).then_some(mesh as usize)
+}
+
 /// The number of `AxisType.Explicit`.
 const EXPLICIT: u8 = 2;
 
@@ -285,15 +310,11 @@ fn sharded(
     let differs = named_sizes.any(|(name, size)| all_axes.iter().flatten().any(|(axis, n)| axis == name && n != size));
     let axes = match differs {
         false => all_axes.first().cloned().unwrap_or_default(),
-        true => {
-            let mut of_each = shardings.iter().filter_map(|sharding| sharding.int(3).ok());
-            let number = of_each.next().filter(|first| of_each.all(|other| other == *first));
-            number.and_then(|number| in_tables.get(number as usize)).cloned().ok_or_else(|| {
-                // If axes of one name have several sizes, a spec alone does not determine its mesh.
-                err!(NotImplemented, "{} has arguments and results on several of the meshes {all_axes:?}", read.name)
-                    .help("give and take arrays on one mesh, or name axes of other sizes otherwise")
-            })?
-        }
+        true => mesh_of_all(&shardings).and_then(|mesh| in_tables.get(mesh)).cloned().ok_or_else(|| {
+            // If axes of one name have several sizes, a spec alone does not determine its mesh.
+            err!(NotImplemented, "{} has arguments and results on several of the meshes {all_axes:?}", read.name)
+                .help("put all arguments and results on one mesh, or give axes of different sizes different names")
+        })?,
     };
     if all_axes.iter().any(|other| *other != axes) {
         read.meshes = all_axes.iter().map(|axes| named_axes(axes)).collect();
@@ -319,12 +340,18 @@ fn sharded(
     read.axes = named_axes(&axes);
     // The first mesh with axes is the mesh of arguments and results. Later meshes are from `auto_axes` inside the
     // program.
-    if let Some(mesh) = tables.iter().zip(&in_tables).find_map(|(mesh, of)| (*of == axes).then_some(mesh)) {
-        let types = mesh.bytes(2)?.iter().map(|&ty| if ty == EXPLICIT { AxisType::Explicit } else { AxisType::Auto });
-        read.axis_types = explicit_types(&types.collect::<Vec<_>>());
-        if !read.axis_types.is_empty() && read.explicit_mesh().is_none() {
-            return Err(damaged("it has a mesh of other axes than their types"));
-        }
+    match in_tables.iter().position(|axes_of_mesh| *axes_of_mesh == axes) {
+        Some(mesh) => read_axis_types(read, &tables[mesh]),
+        None => Ok(()),
+    }
+}
+
+/// Reads which axes of the mesh are explicit.
+fn read_axis_types(read: &mut Exchanged, mesh: &Table) -> Result<()> {
+    let types = mesh.bytes(2)?.iter().map(|&ty| if ty == EXPLICIT { AxisType::Explicit } else { AxisType::Auto });
+    read.axis_types = explicit_types(&types.collect::<Vec<_>>());
+    if !read.axis_types.is_empty() && read.explicit_mesh().is_none() {
+        return Err(damaged("it has a mesh of other axes than their types"));
     }
     Ok(())
 }

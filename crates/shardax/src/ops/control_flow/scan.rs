@@ -8,6 +8,7 @@ use super::{Carry, converted};
 use crate::core::array::Array;
 use crate::core::function::IntoOutput;
 use crate::core::primitive::{Outputs, Primitive};
+use crate::core::program::Aval;
 use crate::core::program::trace::{bind_at, check_usable, with_source};
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{Result, err};
@@ -108,6 +109,22 @@ pub struct ScanOptions {
     unroll: usize,
 }
 
+/// Replaces the types of arrays by the types of their entries. The first dimension must not be sharded, because every
+/// device runs every step.
+fn entry_types(function: &str, avals: &mut [Aval]) -> Result<()> {
+    for aval in avals {
+        if aval.sharding().is_some_and(|typed| typed.dims()[0] != DimSpec::None) {
+            return Err(err!(
+                Value,
+                "0th dimension of all xs should be replicated, and {function} got xs of type {aval}"
+            )
+            .help("gather it first with `reshard(xs, spec)`, whose first entry is `None`"));
+        }
+        *aval = aval.without_dim(0);
+    }
+    Ok(())
+}
+
 impl Default for ScanOptions {
     fn default() -> Self {
         ScanOptions { length: None, reverse: false, unroll: 1 }
@@ -174,32 +191,13 @@ impl ScanOptions {
         body: &dyn Fn(&Flat) -> Result<Flat>,
         location: &'static Location<'static>,
     ) -> Result<Flat> {
-        // Checks the arguments: the number of steps, and arrays whose first dimension is not sharded.
         let mut avals = avals_of(args)?;
         let (init, xs) = args.halves()?;
         let count = init.leaves.len();
         let mut carry = Carry::new(function, &init.def);
         carry.paths = paths.unwrap_or(carry.paths);
-        let length = self.steps(&xs)?;
-        if i32::try_from(length).is_err() {
-            return Err(err!(Value, "{function} counts its steps in int32: {length} are too many")
-                .help("divide the steps over two nested loops"));
-        }
-        if self.unroll == 0 {
-            return Err(
-                err!(Value, "scan unroll must be at least 1, got 0").help("pass 1 to run one step in each iteration")
-            );
-        }
-        for aval in &mut avals[count..] {
-            if aval.sharding().is_some_and(|typed| typed.dims()[0] != DimSpec::None) {
-                return Err(err!(
-                    Value,
-                    "0th dimension of all xs should be replicated, and {function} got xs of type {aval}"
-                )
-                .help("gather it first with `reshard(xs, spec)`, whose first entry is `None`"));
-            }
-            *aval = aval.without_dim(0);
-        }
+        let length = self.checked_steps(function, &xs)?;
+        entry_types(function, &mut avals[count..])?;
 
         // Traces the body, and once more if the first trace shows that the carry has to start from other types.
         let step: FlatFn<'_> = &|args| {
@@ -233,6 +231,21 @@ impl ScanOptions {
         let outs = bind_at(Arc::new(scan), &operands, location);
         outs.iter().try_for_each(check_usable)?;
         Ok(Flat { leaves: outs.into_iter().collect(), def })
+    }
+
+    /// Returns the number of steps, after checking that loops can count it.
+    fn checked_steps(self, function: &str, xs: &Flat) -> Result<usize> {
+        let length = self.steps(xs)?;
+        if i32::try_from(length).is_err() {
+            return Err(err!(Value, "{function} counts its steps in int32: {length} are too many")
+                .help("divide the steps over two nested loops"));
+        }
+        if self.unroll == 0 {
+            return Err(
+                err!(Value, "scan unroll must be at least 1, got 0").help("pass 1 to run one step in each iteration")
+            );
+        }
+        Ok(length)
     }
 
     /// Returns the number of steps. The arrays and the `length` option must agree on it.

@@ -63,12 +63,8 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
     let (inputs, output) = parse(spec, operands)?;
     let arrays = promote_args_of("einsum", operands)?;
     for (labels, array) in inputs.iter().zip(&arrays) {
-        for (b, l) in labels.iter().enumerate() {
-            let a = labels[..b].iter().position(|m| m == l);
-            if let Some(a) = a.filter(|&a| !sizes_fit(array.shape()[a], array.shape()[b])) {
-                let sizes = format!("{} and {}", array.shape()[b], array.shape()[a]);
-                return Err(mismatch(spec, *l, &sizes, operands));
-            }
+        if let Some((label, sizes)) = mismatch_within(labels, array.shape()) {
+            return Err(mismatch(spec, label, &sizes, operands));
         }
     }
     let terms: Vec<Term> = inputs
@@ -117,6 +113,14 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
     let [term] = terms.as_slice() else { bail!(Value, "einsum({spec:?}) needs at least one array") };
     let order: Vec<usize> = output.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect();
     Ok(options.returned(lax::transpose(&term.array, &order)))
+}
+
+/// A label that one operand has twice, for dimensions of different sizes, and these sizes.
+fn mismatch_within(labels: &[Label], shape: &[usize]) -> Option<(Label, String)> {
+    labels.iter().enumerate().find_map(|(b, label)| {
+        let a = labels[..b].iter().position(|other| other == label)?;
+        (!sizes_fit(shape[a], shape[b])).then(|| (*label, format!("{} and {}", shape[b], shape[a])))
+    })
 }
 
 /// Dimensions with the same label fit if their sizes are equal or 1.

@@ -88,25 +88,7 @@ impl UniqueOptions {
         let n = lines.shape()[0];
         let dtype = DType::for_indices(&[n]);
         if lines.size() == 0 {
-            let size = size.unwrap_or(0);
-            if size > 0 && self.fill_value.is_none() {
-                return Err(err!(Value, "unique of {}: there is no element to fill {size} places with", x.type_name())
-                    .help("pass size 0 or a `fill_value` if the array can be empty"));
-            }
-            let mut shape = x.shape_owned();
-            match axis {
-                Some(axis) => shape[axis] = size,
-                None => shape = [size].as_slice().into(),
-            }
-            let fill = self.fill_value.clone().unwrap_or_else(|| 0.into()).astype(x.dtype());
-            let inverse_indices =
-                if axis.is_some() { zero_indices(n) } else { lax::reshape(&zero_indices(0), x.shape()) };
-            return Ok(Unique {
-                values: fill.broadcast_to(&shape),
-                indices: zero_indices(size),
-                inverse_indices,
-                counts: zero_indices(size),
-            });
+            return self.find_in_empty(x, axis, n, size.unwrap_or(0));
         }
         let columns: Vec<Array> = (0..lines.shape()[1]).rev().map(|c| lines.get((.., c as i32))).collect();
         let order = lexsort(columns, 0);
@@ -135,6 +117,27 @@ impl UniqueOptions {
         let counts = lax::slice_in_dim(&ends, 1, size + 1, 0usize) - lax::slice_in_dim(&ends, 0, size, 0usize);
         let inverse_indices = if axis.is_some() { inverse } else { lax::reshape(&inverse, x.shape()) };
         Ok(Unique { values, indices: order.get(&starts), inverse_indices, counts })
+    }
+
+    /// Fills `size` entries, because an array without elements has none. `n` is the number of its lines along `axis`.
+    fn find_in_empty(&self, x: &Array, axis: Option<usize>, n: usize, size: usize) -> Result<Unique> {
+        if size > 0 && self.fill_value.is_none() {
+            return Err(err!(Value, "unique of {}: there is no element to fill {size} places with", x.type_name())
+                .help("pass size 0 or a `fill_value` if the array can be empty"));
+        }
+        let mut shape = x.shape_owned();
+        match axis {
+            Some(axis) => shape[axis] = size,
+            None => shape = [size].as_slice().into(),
+        }
+        let fill = self.fill_value.clone().unwrap_or_else(|| 0.into()).astype(x.dtype());
+        let inverse_indices = if axis.is_some() { zero_indices(n) } else { lax::reshape(&zero_indices(0), x.shape()) };
+        Ok(Unique {
+            values: fill.broadcast_to(&shape),
+            indices: zero_indices(size),
+            inverse_indices,
+            counts: zero_indices(size),
+        })
     }
 }
 

@@ -71,14 +71,14 @@ impl CheckpointPolicy {
         CheckpointPolicy::SaveAnyNamesButThese(owned(names))
     }
 
-    /// Saves all values except those that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    /// Saves all values that do not have one of these names from [`checkpoint_name`](crate::checkpoint_name).
     pub fn save_anything_except_these_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         CheckpointPolicy::SaveAnythingExceptTheseNames(owned(names))
     }
 
-    /// Saves the values that [`checkpoint_name`](crate::checkpoint_name) gave one of the first names, and offloads
-    /// those of the second names to memory of the kind `offload_dst`, for the gradient to bring back to `offload_src`.
-    /// On CPU, whose programs only know one memory, offloaded values are saved in place.
+    /// Saves the values that have one of the first names from [`checkpoint_name`](crate::checkpoint_name), and offloads
+    /// the values that have one of the second names to memory of the kind `offload_dst`. The gradient brings them back to
+    /// `offload_src`. Programs on CPU have only one memory, so offloaded values are saved in place.
     ///
     /// Fails for a name in both lists.
     ///

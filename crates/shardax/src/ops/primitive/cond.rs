@@ -125,6 +125,25 @@ fn zeros_of_all(avals: &[Vec<Aval>]) -> Vec<Array> {
     avals.iter().flatten().map(|aval| zeros(&aval.clone().strip_weak_type())).collect()
 }
 
+/// The types of slots for the residuals of all branches, and the slots of each branch. Residuals of one type share a slot
+/// among the results of the non-linear part, because only one branch runs.
+fn shared_slots(splits: &[Split]) -> (Vec<Aval>, Vec<Vec<usize>>) {
+    let mut slots: Vec<Aval> = Vec::new();
+    let mut filled: Vec<Vec<usize>> = Vec::new();
+    for split in splits {
+        let mut used: Vec<usize> = Vec::new();
+        for aval in &split.stored {
+            let free = (0..slots.len()).find(|slot| slots[*slot] == *aval && !used.contains(slot));
+            used.push(free.unwrap_or(slots.len()));
+            if free.is_none() {
+                slots.push(aval.clone());
+            }
+        }
+        filled.push(used);
+    }
+    (slots, filled)
+}
+
 impl Primitive for Cond {
     fn name(&self) -> &'static str {
         "cond"
@@ -242,20 +261,7 @@ impl Primitive for Cond {
         let splits: Vec<Split> =
             this.branches.iter().map(|b| Split::of(b, &nonzero, |_| true)).collect::<Result<_>>()?;
 
-        // Residuals of one type share a slot among the results of the non-linear part: only one branch runs.
-        let mut slots: Vec<Aval> = Vec::new();
-        let mut filled: Vec<Vec<usize>> = Vec::new();
-        for split in &splits {
-            let mut used: Vec<usize> = Vec::new();
-            for aval in &split.stored {
-                let free = (0..slots.len()).find(|s| slots[*s] == *aval && !used.contains(s));
-                used.push(free.unwrap_or(slots.len()));
-                if free.is_none() {
-                    slots.push(aval.clone());
-                }
-            }
-            filled.push(used);
-        }
+        let (slots, filled) = shared_slots(&splits);
         let known_branches = splits
             .iter()
             .zip(&filled)

@@ -20,7 +20,7 @@ use crate::sharding::{DimSpec, PartitionSpec, Typed};
 
 type Ints = SmallVec<[usize; 4]>;
 
-/// `dot_general`: batch dimensions first in the result, then the free ones of `lhs`, then those of `rhs`.
+/// `dot_general`: the result has the batch dimensions, then the free dimensions of `lhs`, then the free dimensions of `rhs`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DotGeneral {
     pub lhs_contract: Ints,

@@ -66,8 +66,8 @@ fn stack_starts(axis: &BatchAxis, starts: &[Array], dims: &[Option<usize>]) -> A
     crate::ops::lax::concatenate(&columns, 1)
 }
 
-/// The start indices, clamped so that the block lies inside. The operation clamps too, but XLA adds those of a slice of a
-/// slice as they are given, and along a split dimension clamps them to each device's part.
+/// The start indices, clamped so that the block is inside the array. The operation clamps too, but XLA adds the indices of
+/// a slice of a slice before it clamps them, and along a split dimension it clamps them to each device's part.
 fn clamped(cx: &mut Lowering, starts: &[Value], shape: &[usize], sizes: &[usize]) -> Vec<Value> {
     let is_clamped_here = cx.has_quirk("slices-of-slices");
     let wide = DType::for_indices(shape) == DType::I64;

@@ -1,5 +1,5 @@
-//! Elementwise functions whose derivative is not that of their expression: at ties, at infinity, at NaN. They are
-//! lowered to simpler operations; each is an entry of the table below.
+//! Elementwise functions whose derivative differs from the derivative of their expression at ties, infinities or NaN.
+//! They are lowered to simpler operations; each is an entry of the table below.
 
 use smallvec::{SmallVec, smallvec};
 

@@ -30,7 +30,7 @@ impl OptimizationBarrier {
     }
 }
 
-/// A barrier of those that are present.
+/// A barrier of the arrays that are present.
 fn barrier_of_some(arrays: &[Option<Array>]) -> Tangents {
     let marks: Vec<bool> = arrays.iter().map(Option::is_some).collect();
     let some: Vec<Array> = marked(arrays, &marks).into_iter().flatten().collect();

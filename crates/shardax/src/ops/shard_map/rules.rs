@@ -220,16 +220,8 @@ impl Primitive for ShardMap {
         let lin = linear
             .ok_or_else(|| err!(Runtime, "internal error: linearization recorded no linear map; please report this"))?;
         let computed: Vec<bool> = sources.iter().map(Option::is_none).collect();
-        // Residuals leave split along dimension 0 over every axis that they may vary over.
-        let varying = self.varying(&known, captures.len())?;
-        let types = known.out_avals();
-        let places = residual_specs.iter_mut().zip(&computed).filter(|(_, c)| **c);
-        for ((spec, _), (set, aval)) in places.zip(varying[count..].iter().zip(&types[count..])) {
-            *spec = self.stacked_over(set);
-            if let Some(typed) = aval.sharding().filter(|typed| typed.is_partial()) {
-                *spec = spec.clone().with_partial_of(&typed.spec());
-            }
-        }
+        let computed_specs = residual_specs.iter_mut().zip(&computed).filter(|(_, c)| **c).map(|(spec, _)| spec);
+        self.stack_residuals(computed_specs, &known, captures.len())?;
         let out_specs = self.out_specs.iter().cloned().chain(marked(&residual_specs, &computed)).collect();
         let call = self.with_body(known, captures.len(), self.in_specs.clone(), out_specs);
         let mut outs = call.apply(&captures, args.iter().cloned()).into_iter();
@@ -252,21 +244,7 @@ impl Primitive for ShardMap {
             .collect::<Result<_>>()?;
         let tangent_avals = blocks.iter().zip(&nonzero).filter(|(_, nz)| **nz).filter_map(|(a, _)| ad::tangent_aval(a));
         let avals: Vec<Aval> = residual_avals.iter().cloned().chain(tangent_avals).collect();
-        let out_avals: Vec<Aval> = self.body.out_avals();
-        let body = self.in_body(|| {
-            trace(&avals, |inputs| {
-                let (rs, ts) = inputs.split_at(residuals.len());
-                let rs: Vec<Array> = rs
-                    .iter()
-                    .zip(&lin.residuals)
-                    .map(|(r, own)| if own.ndim() == 0 && r.ndim() == 1 { r.squeeze(0) } else { r.clone() })
-                    .collect();
-                let args: Vec<Array> = rs.into_iter().chain(ts.iter().cloned()).collect();
-                let outs = crate::interpret::eval::eval(&lin.program, &args)?;
-                let avals_with_tangent = out_avals.iter().zip(&lin.nonzero_out).filter(|(_, nz)| **nz).map(|(a, _)| a);
-                Ok(outs.iter().zip(avals_with_tangent).map(|(o, a)| o.varying_as(&a.vma)).collect())
-            })
-        })?;
+        let body = self.linear_body(&lin, &avals)?;
         let in_specs = residual_specs.into_iter().chain(marked(&self.in_specs, &nonzero)).collect();
         let call =
             self.with_body(body.program, body.captures.len(), in_specs, marked(&self.out_specs, &lin.nonzero_out));
@@ -284,49 +262,27 @@ impl Primitive for ShardMap {
         // Cotangents enter with the sharding of the results, and the operands' leave with the sharding of the operands.
         let ct_specs: Vec<PartitionSpec> = marked(&self.out_specs, &has).iter().map(PartitionSpec::cotangent).collect();
         let back: Vec<PartitionSpec> = self.in_specs.iter().map(PartitionSpec::cotangent).collect();
-        let ct_avals: Vec<Aval> = marked(&outs, &has)
-            .iter()
-            .zip(&ct_specs)
-            .map(|(block, spec)| {
-                Ok(ShardMap::shard_aval(
-                    &self.mesh,
-                    &self.manual,
-                    spec,
-                    &self.unshard_aval(spec, block)?,
-                    self.checked,
-                )?
-                .strip_weak_type())
-            })
-            .collect::<Result<_>>()?;
+        let ct_avals = self.cotangent_avals(&marked(&outs, &has), &ct_specs)?;
         let avals: Vec<Aval> = marked(&blocks, &known_flags).into_iter().chain(ct_avals).collect();
 
         let (mut has_in_ct, mut layout) = (Vec::new(), Layout::default());
         let body = self.in_body(|| {
             trace(&avals, |inputs| {
                 let mut inputs = inputs.iter().cloned();
-                let mut next_input = || {
-                    inputs.next().ok_or_else(|| {
-                        err!(Runtime, "internal error: shard_map has too few operands; please report this")
-                    })
-                };
-                let operands: Vec<Operand> = linear
-                    .iter()
-                    .zip(&blocks)
-                    .map(
-                        |(l, aval)| {
-                            if *l { Ok(Operand::Linear(aval.clone())) } else { next_input().map(Operand::NonLinear) }
-                        },
-                    )
-                    .collect::<Result<_>>()?;
-                let cts: Tangents = has
-                    .iter()
-                    .zip(outs.iter().zip(&self.out_specs))
-                    .map(
-                        |(h, (aval, spec))| {
-                            if *h { next_input().map(|ct| Some(self.incoming(ct, aval, spec))) } else { Ok(None) }
-                        },
-                    )
-                    .collect::<Result<_>>()?;
+                let mut operands = Vec::with_capacity(blocks.len());
+                for (is_linear, aval) in linear.iter().zip(&blocks) {
+                    operands.push(match *is_linear {
+                        true => Operand::Linear(aval.clone()),
+                        false => Operand::NonLinear(next_operand(&mut inputs)?),
+                    });
+                }
+                let mut cts = Tangents::new();
+                for (has, (aval, spec)) in has.iter().zip(outs.iter().zip(&self.out_specs)) {
+                    cts.push(match *has {
+                        true => Some(self.incoming(next_operand(&mut inputs)?, aval, spec)),
+                        false => None,
+                    });
+                }
                 let (in_cts, logged, values) = backward_logs::nested(|| ad::backward(&self.body, &operands, &cts))?;
                 has_in_ct = in_cts.iter().map(Option::is_some).collect();
                 layout = logged;
@@ -396,7 +352,59 @@ impl Primitive for ShardMap {
     }
 }
 
+/// The next operand of a traced body.
+fn next_operand(operands: &mut impl Iterator<Item = Array>) -> Result<Array> {
+    operands.next().ok_or_else(|| err!(Runtime, "internal error: shard_map has too few operands; please report this"))
+}
+
 impl ShardMap {
+    /// Sets the specs of the residuals that `known` computes after its results: they leave split along dimension 0 over
+    /// every axis that they can vary over.
+    fn stack_residuals<'a>(
+        &self,
+        specs: impl Iterator<Item = &'a mut PartitionSpec>,
+        known: &Program,
+        captured: usize,
+    ) -> Result<()> {
+        let count = self.out_specs.len();
+        let varying = self.varying(known, captured)?;
+        let types = known.out_avals();
+        for (spec, (set, aval)) in specs.zip(varying[count..].iter().zip(&types[count..])) {
+            *spec = self.stacked_over(set);
+            if let Some(typed) = aval.sharding().filter(|typed| typed.is_partial()) {
+                *spec = spec.clone().with_partial_of(&typed.spec());
+            }
+        }
+        Ok(())
+    }
+
+    /// Traces the linear part for residuals and tangents of these types.
+    fn linear_body(&self, lin: &ad::Linearized, avals: &[Aval]) -> Result<Traced> {
+        let out_avals: Vec<Aval> = self.body.out_avals();
+        self.in_body(|| {
+            trace(avals, |inputs| {
+                let (residuals, tangents) = inputs.split_at(lin.residuals.len());
+                // Scalars were stacked along a dimension that they do not have.
+                let residuals = residuals.iter().zip(&lin.residuals).map(|(stacked, residual)| {
+                    if residual.ndim() == 0 && stacked.ndim() == 1 { stacked.squeeze(0) } else { stacked.clone() }
+                });
+                let args: Vec<Array> = residuals.chain(tangents.iter().cloned()).collect();
+                let outs = crate::interpret::eval::eval(&lin.program, &args)?;
+                let avals_with_tangent = out_avals.iter().zip(&lin.nonzero_out).filter(|(_, nz)| **nz).map(|(a, _)| a);
+                Ok(outs.iter().zip(avals_with_tangent).map(|(o, a)| o.varying_as(&a.vma)).collect())
+            })
+        })
+    }
+
+    /// The types of cotangents inside the body, which enter with these specs.
+    fn cotangent_avals(&self, outs: &[Aval], specs: &[PartitionSpec]) -> Result<Vec<Aval>> {
+        let blocks = outs.iter().zip(specs).map(|(block, spec)| {
+            let outside = self.unshard_aval(spec, block)?;
+            Ok(ShardMap::shard_aval(&self.mesh, &self.manual, spec, &outside, self.checked)?.strip_weak_type())
+        });
+        blocks.collect()
+    }
+
     /// The axes that each result of `body`, whose first inputs are captured, can vary over: as typed, or, if types
     /// do not track it, by analysis of the body.
     pub fn varying(&self, body: &Program, captured: usize) -> Result<Vec<AxisSet>> {

@@ -24,7 +24,7 @@ use crate::runtime::inner_traces::{InnerKey, InnerTraces};
 use crate::runtime::input_names::InputNames;
 use crate::runtime::layouts;
 use crate::runtime::load::Request;
-use crate::runtime::placement::{Input, Placed, Placing};
+use crate::runtime::placement::{Input, Place, Placed, Placing};
 use crate::sharding::context::mesh_for_key;
 use crate::sharding::device::client_number;
 use crate::sharding::layout::RequestedLayout;
@@ -124,16 +124,9 @@ impl LowerOptions<'_> {
         }
         .place()?;
         let Placed { place, mut in_shardings, out_shardings, committed } = placed;
-        let mut auto_inputs = Vec::new();
-        for (position, &i) in kept.iter().enumerate() {
-            let (input, name) = (captures.len() + position, || format!("argument{}", flat.def.path(i)));
-            let layout =
-                layouts::input_sharding(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
-            if layout == Some(RequestedLayout::Auto) {
-                auto_inputs.push(input);
-            }
-            in_shardings[input] = in_shardings[input].in_layout(layout.and_then(RequestedLayout::known));
-        }
+        let arguments = &mut in_shardings[captures.len()..];
+        let auto_arguments = self.set_layouts(flat, kept, &place, arguments)?;
+        let auto_inputs = auto_arguments.into_iter().map(|position| captures.len() + position).collect();
         let out_layouts = layouts::requested_results(&requested, &program.out_avals(), place.platform(), &output_name)?;
         // Captured arrays are never donated, because the function needs them in the next call.
         let donated = captures.iter().map(|_| false).chain(kept.iter().map(|&i| self.donated[i]));
@@ -169,6 +162,27 @@ impl LowerOptions<'_> {
             in_avals: in_avals.clone(),
             donated: self.donated,
         })
+    }
+
+    /// Sets the layouts of arguments. Returns the positions of arguments whose layouts the compiler chooses.
+    fn set_layouts(
+        &self,
+        flat: &Flat,
+        kept: &[usize],
+        place: &Place,
+        in_shardings: &mut [Sharding],
+    ) -> Result<Vec<usize>> {
+        let mut auto_arguments = Vec::new();
+        for (position, &i) in kept.iter().enumerate() {
+            let name = || format!("argument{}", flat.def.path(i));
+            let layout =
+                layouts::input_sharding(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
+            if layout == Some(RequestedLayout::Auto) {
+                auto_arguments.push(position);
+            }
+            in_shardings[position] = in_shardings[position].in_layout(layout.and_then(RequestedLayout::known));
+        }
+        Ok(auto_arguments)
     }
 
     /// Returns a cached trace for such arguments if there is one; otherwise traces `f`.

@@ -3,7 +3,7 @@
 //! ```
 //! # use shardax::prelude::*;
 //! use shardax::scipy::stats::wrapcauchy;
-//! // The density at 0 is (1 + c) / (1 - c) times that of the uniform distribution.
+//! // The density at 0 is (1 + c) / (1 - c) times the uniform density.
 //! let p = wrapcauchy::pdf(0.0, 0.5).item::<f32>()?;
 //! assert!((p - 1.5 / std::f32::consts::PI).abs() < 1e-5);
 //! # Ok::<(), shardax::Error>(())

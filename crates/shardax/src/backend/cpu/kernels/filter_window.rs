@@ -40,7 +40,7 @@ pub(super) fn lower(target: &str, of: &Conv<'_>, cx: &mut Lowering, args: &[Valu
     called(target, of, cx, &operands, &numbers, (&places, 0))
 }
 
-/// Lowers a convolution to a call of `target`, whose window is that of the filter's gradient.
+/// Lowers a convolution to a call of `target`, which has the same window as the filter's gradient.
 pub(super) fn lower_convolution(target: &str, of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
     let conv = of.conv;
     let filter = [&conv.rhs[2..], &[conv.rhs[1], conv.rhs[0]]].concat();

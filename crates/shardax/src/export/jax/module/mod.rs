@@ -46,7 +46,7 @@ impl Value {
     }
 }
 
-/// The values of an isolated region and of the regions inside it, numbered after those of the enclosing region.
+/// The values of an isolated region and of the regions inside it, numbered after the values of the enclosing region.
 #[derive(Default)]
 struct Scope {
     values: Vec<Option<Value>>,
@@ -347,7 +347,8 @@ impl<'a> Writer<'a> {
             if types != inputs {
                 return Err(damaged(format!("its program has a function {name} of other arguments")));
             }
-            let (mut texts, mut taken, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut texts, mut parameters, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+            // The first argument of `main` is the number of the platform if the file is for several platforms.
             let numbered = is_main && types.len() == me.inputs + 1;
             for (i, (&of, takes)) in types.iter().zip(&takes).enumerate() {
                 let mut value = match called {
@@ -359,22 +360,12 @@ impl<'a> Writer<'a> {
                 };
                 value.name = format!("%arg{i}");
                 let text = me.dictionary.type_text(value.of)?;
-                let constant = match numbered && i == 0 {
-                    // The number has 64 bits if JAX was set to compute with 64 bits.
-                    true => {
-                        value.known = Known::one(me.platform as i64);
-                        Some(me.platform.to_string())
-                    }
-                    false if is_main && me.empty.get(i - usize::from(numbered)) == Some(&true) => {
-                        Some("false".to_owned())
-                    }
-                    false => None,
-                };
+                let constant = if is_main { me.constant_argument(&mut value, numbered, i) } else { None };
                 if let Some(constant) = constant {
                     let value = format!("<{{value = dense<{constant}> : {text}}}> : () -> {text}");
                     constants.push(format!("%arg{i} = \"stablehlo.constant\"() {value}"));
                 } else {
-                    taken.push(format!("%arg{i}: {text}{takes}"));
+                    parameters.push(format!("%arg{i}: {text}{takes}"));
                     texts.push(text);
                 }
                 me.define(value)?;
@@ -398,7 +389,7 @@ impl<'a> Writer<'a> {
             let typed_results: Vec<_> =
                 results.iter().zip(&gives).map(|(of, sharding)| format!("{of}{sharding}")).collect();
             let visibility = if is_main { "public" } else { "private" };
-            let signature = format!("({}) -> ({})", taken.join(", "), typed_results.join(", "));
+            let signature = format!("({}) -> ({})", parameters.join(", "), typed_results.join(", "));
             let name = called.map_or_else(|| symbol(name), |(name, _)| format!("@{name}"));
             me.line(2, &format!("func.func {visibility} {name}{signature} {{"))?;
             me.module.text.push_str(&body);
@@ -409,6 +400,17 @@ impl<'a> Writer<'a> {
             }
             me.line(2, "}")
         })
+    }
+
+    /// The value of an argument of `main` that callers do not pass: the number of the platform, and arguments that have
+    /// no elements.
+    fn constant_argument(&self, value: &mut Value, numbered: bool, i: usize) -> Option<String> {
+        if numbered && i == 0 {
+            // The number has 64 bits if JAX was set to compute with 64 bits.
+            value.known = Known::one(self.platform as i64);
+            return Some(self.platform.to_string());
+        }
+        (self.empty.get(i - usize::from(numbered)) == Some(&true)).then(|| "false".to_owned())
     }
 
     /// Writes the operations of a block; the last is named `end`.
@@ -441,22 +443,32 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn inner(&mut self, r: &mut Bytes<'a>, indent: usize, end: &str) -> Result<()> {
-        let mut op = self.operation(r)?;
+    /// Defines the results of an operation that only renames its operands. Returns `false` for other operations.
+    fn forwards(&mut self, op: &Operation<'a>) -> Result<bool> {
         // A cast between VHLO's types and types of other dialects, which have the same text.
         if op.name == "unrealized_conversion_cast" {
             for (value, &ty) in op.operands.iter().zip(&op.results) {
                 let ty = if self.dictionary.is_symbolic(ty) { value.of } else { ty };
                 self.define(Value { of: ty, ..value.clone() })?;
             }
-            return Ok(());
+            return Ok(true);
         }
+        // A constraint over a mesh without axes.
         if let (("sdy", "sharding_constraint"), [(_, Attribute::Sharding(_, sharding))]) =
             ((op.dialect, op.name), op.named.as_slice())
             && self.axisless.iter().any(|mesh| sharding.starts_with(mesh.as_str()))
             && let [value] = op.operands.as_slice()
         {
-            return self.define(value.clone());
+            self.define(value.clone())?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn inner(&mut self, r: &mut Bytes<'a>, indent: usize, end: &str) -> Result<()> {
+        let mut op = self.operation(r)?;
+        if self.forwards(&op)? {
+            return Ok(());
         }
         let mut known = Vec::new();
         if self.symbolic.is_some() {
@@ -479,34 +491,8 @@ impl<'a> Writer<'a> {
         if called == "return" {
             self.returned = op.operands.clone();
         }
-        match (op.dialect, called) {
-            ("sdy", "sharding_constraint") => {
-                let [(_, Attribute::Sharding("sharding", sharding))] = op.named.as_slice() else {
-                    return Err(damaged("its program has a constraint without a sharding"));
-                };
-                let gives = self.result_types(&op)?;
-                return self.line(indent, &format!("{results}sdy.sharding_constraint {operands} {sharding} : {gives}"));
-            }
-            // The operation requests the sharding of other values, which XLA determines without it.
-            ("sdy", "sharding_group") => return Ok(()),
-            ("sdy", "return") => {
-                let types = if takes.is_empty() { String::new() } else { format!(" : {takes}") };
-                return self.line(indent, &format!("sdy.return {operands}{types}"));
-            }
-            ("sdy", "manual_computation") => {
-                let begin = format!("{results}sdy.manual_computation({operands})");
-                let types = format!("({takes}) -> {}", self.result_types(&op)?);
-                self.manual(r, &op, indent, &begin, &types)?;
-                return self.define_results(&op, &name, known);
-            }
-            ("vhlo", _) => {}
-            (dialect, name) => {
-                return Err(err!(
-                    NotImplemented,
-                    "the program has the operation {dialect}.{name}, which is not supported"
-                )
-                .help("write the function with `exchange.save` of `tools/export`, which stores its program as text"));
-            }
+        if op.dialect != "vhlo" {
+            return self.partitioning(r, &op, indent, [&results, &operands, &takes], (&name, known));
         }
         let operation = match called {
             "return" => end.to_owned(),
@@ -516,15 +502,7 @@ impl<'a> Writer<'a> {
         };
         let attributes = braces("<{", &self.dictionary.attributes(op.name, &op.named)?, "}>");
         let begin = format!("{results}\"{operation}\"({operands}){attributes}");
-        // Attributes of JAX itself, and hints for the partitioner, have no meaning in another program.
-        let mut attributes_kept = Vec::new();
-        for (name, value) in &op.attributes {
-            let dropped = name.starts_with("jax.") || *name == "sdy.sharding_rule";
-            if !(dropped || *name == "sdy.sharding" && self.is_axisless(*value)?) {
-                attributes_kept.push(foreign(name, &self.dictionary.text(*value)?));
-            }
-        }
-        let behind = format!("{} : ({takes}) -> ", braces("{", &attributes_kept, "}"));
+        let behind = format!("{} : ({takes}) -> ", braces("{", &self.foreign_attributes(&op)?, "}"));
         if op.regions == 0 {
             let gives = self.result_types(&op)?;
             return self.line(indent, &format!("{begin}{behind}{gives}"));
@@ -547,6 +525,57 @@ impl<'a> Writer<'a> {
         self.define_results(&op, &name, known)?;
         let gives = self.result_types(&op)?;
         self.line(indent, &format!("}}){behind}{gives}"))
+    }
+
+    /// Attributes that VHLO does not define. Attributes of JAX itself, and hints for the partitioner, have no meaning in
+    /// another program, so they are left out.
+    fn foreign_attributes(&self, op: &Operation<'a>) -> Result<Vec<String>> {
+        let mut attributes = Vec::new();
+        for (name, value) in &op.attributes {
+            let dropped = name.starts_with("jax.") || *name == "sdy.sharding_rule";
+            if !(dropped || *name == "sdy.sharding" && self.is_axisless(*value)?) {
+                attributes.push(foreign(name, &self.dictionary.text(*value)?));
+            }
+        }
+        Ok(attributes)
+    }
+
+    /// Writes an operation of Shardy's dialect, which says how values are partitioned.
+    fn partitioning(
+        &mut self,
+        r: &mut Bytes<'a>,
+        op: &Operation<'a>,
+        indent: usize,
+        [results, operands, takes]: [&str; 3],
+        (name, known): (&str, Vec<Known>),
+    ) -> Result<()> {
+        match (op.dialect, op.name.rsplit_once("_v").map_or(op.name, |(name, _)| name)) {
+            ("sdy", "sharding_constraint") => {
+                let [(_, Attribute::Sharding("sharding", sharding))] = op.named.as_slice() else {
+                    return Err(damaged("its program has a constraint without a sharding"));
+                };
+                let gives = self.result_types(op)?;
+                self.line(indent, &format!("{results}sdy.sharding_constraint {operands} {sharding} : {gives}"))
+            }
+            // The operation requests the sharding of other values, which XLA determines without it.
+            ("sdy", "sharding_group") => Ok(()),
+            ("sdy", "return") => {
+                let types = if takes.is_empty() { String::new() } else { format!(" : {takes}") };
+                self.line(indent, &format!("sdy.return {operands}{types}"))
+            }
+            ("sdy", "manual_computation") => {
+                let begin = format!("{results}sdy.manual_computation({operands})");
+                let types = format!("({takes}) -> {}", self.result_types(op)?);
+                self.manual(r, op, indent, &begin, &types)?;
+                self.define_results(op, name, known)
+            }
+            (dialect, name) => {
+                Err(err!(NotImplemented, "the program has the operation {dialect}.{name}, which is not supported")
+                    .help(
+                        "write the function with `exchange.save` of `tools/export`, which stores its program as text",
+                    ))
+            }
+        }
     }
 
     /// The types of an operation's results.

@@ -87,7 +87,7 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
     }
     if items.iter().filter(|i| matches!(i, IndexItem::Ellipsis)).count() > 1 {
         return Err(err!(Index, "an index can only have a single Ellipsis")
-            .help("write `..` for each dimension that is taken whole"));
+            .help("write `..` for each dimension whose elements are all selected"));
     }
     // Each item indexes the axes from `axis` on.
     let mut out = Vec::with_capacity(rank);
@@ -102,17 +102,7 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
                 axis = end;
             }
             IndexItem::At(i) => {
-                let n = shape[axis];
-                let position = if *i < 0 { i.saturating_add(n as i64) } else { *i };
-                if !(0..n as i64).contains(&position) {
-                    return Err(err!(Index, "index {i} is out of bounds for axis {axis} with size {n}").help(
-                        match n {
-                            0 => format!("the axis is empty (shape {shape:?})"),
-                            _ => format!("indices of this axis run from -{n} to {}", n - 1),
-                        },
-                    ));
-                }
-                out.push(Entry::Fixed { axis, at: position as usize });
+                out.push(Entry::Fixed { axis, at: fixed_position(*i, shape, axis)? });
                 axis += 1;
             }
             IndexItem::Slice(slice) => {
@@ -139,6 +129,20 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
     }
     out.extend((axis..rank).map(|axis| Entry::entire(axis, shape)));
     Ok((out, places))
+}
+
+/// The position on an axis that a number selects; negative numbers count from the end.
+fn fixed_position(i: i64, shape: &[usize], axis: usize) -> Result<usize> {
+    let n = shape[axis];
+    let position = if i < 0 { i.saturating_add(n as i64) } else { i };
+    if (0..n as i64).contains(&position) {
+        return Ok(position as usize);
+    }
+    let help = match n {
+        0 => format!("the axis is empty (shape {shape:?})"),
+        _ => format!("indices of this axis run from -{n} to {}", n - 1),
+    };
+    Err(err!(Index, "index {i} is out of bounds for axis {axis} with size {n}").help(help))
 }
 
 /// The number of axes that an item indexes.
@@ -461,22 +465,11 @@ impl Plan {
                 _ => None,
             })
             .collect();
-        let axes: Vec<usize> = (0..indexed.len()).filter(|&d| indexed[d]).collect();
         let sizes: Vec<usize> = cut.shape().iter().zip(&indexed).map(|(&n, &i)| if i { 1 } else { n }).collect();
         let out = if self.block.is_empty() && mode != GatherScatterMode::FillOrDrop {
-            // A single index is the start of a block.
-            let mut positions = places.iter();
-            let starts: Vec<Array> = indexed
-                .iter()
-                .map(|i| {
-                    let position = if *i { positions.next().cloned() } else { None };
-                    position.unwrap_or_else(|| number(0, places[0].dtype()))
-                })
-                .collect();
-            // This includes axes of size 1, so that `checkify` sees the position.
-            let operands: Vec<Array> = std::iter::once(cut).chain(starts).collect();
-            bind1(DynamicSlice { sizes: sizes.as_slice().into() }, &operands)
+            single_block(&cut, &places, &indexed, &sizes)
         } else {
+            let axes: Vec<usize> = (0..indexed.len()).filter(|&d| indexed[d]).collect();
             let block_dims: Vec<usize> = (0..self.block.len()).collect();
             let columns: Vec<Array> = places.iter().map(|p| column(p, &self.block, &block_dims)).collect();
             let gather = Gather {
@@ -508,6 +501,18 @@ impl Plan {
         let dims: Vec<Option<usize>> = is_new.iter().map(|new| if *new { None } else { remaining.next() }).collect();
         Ok(lax::with_dims(&out, &dims))
     }
+}
+
+/// Reads the block that a single index selects: the index is its start along the indexed axes.
+fn single_block(x: &Array, places: &[Array], indexed: &[bool], sizes: &[usize]) -> Array {
+    let mut positions = places.iter();
+    let starts = indexed.iter().map(|is_indexed| {
+        let position = if *is_indexed { positions.next().cloned() } else { None };
+        position.unwrap_or_else(|| number(0, places[0].dtype()))
+    });
+    // This includes axes of size 1, so that `checkify` sees the position.
+    let operands: Vec<Array> = std::iter::once(x.clone()).chain(starts).collect();
+    bind1(DynamicSlice { sizes: sizes.into() }, &operands)
 }
 
 /// Returns one column of an index matrix whose rows have shape `rows`. `dims` ends with the dimensions of `places`.

@@ -121,27 +121,33 @@ impl UpdateDim {
     fn is_window(&self) -> bool {
         matches!(self, UpdateDim::Window(_))
     }
+
+    fn size(&self) -> usize {
+        match *self {
+            UpdateDim::Block(n) | UpdateDim::Window(n) => n,
+            UpdateDim::Strided(part) => part.len,
+        }
+    }
 }
 
 impl Plan {
-    fn scatter(&self, x: &Array, kind: ScatterKind, value: &Array, raw: &[Array], options: &Options) -> Result<Array> {
-        let numbers = self.places(x.shape(), raw);
-        let dtype = numbers.first().map_or(DType::for_indices(x.shape()), Array::dtype);
-        let dims: Vec<UpdateDim> = self.layout(
+    /// The dimensions of the update, in the order of the entries.
+    fn update_dims(&self) -> Vec<UpdateDim> {
+        self.layout(
             || self.block.iter().map(|&n| UpdateDim::Block(n)).collect(),
-            |e| match e {
+            |entry| match entry {
                 Entry::Part { part, .. } if part.step == 1 => Some(UpdateDim::Window(part.len)),
                 Entry::Part { part, .. } => Some(UpdateDim::Strided(*part)),
                 _ => None,
             },
-        );
-        let shape: Vec<usize> = dims
-            .iter()
-            .map(|d| match *d {
-                UpdateDim::Block(n) | UpdateDim::Window(n) => n,
-                UpdateDim::Strided(part) => part.len,
-            })
-            .collect();
+        )
+    }
+
+    fn scatter(&self, x: &Array, kind: ScatterKind, value: &Array, raw: &[Array], options: &Options) -> Result<Array> {
+        let numbers = self.places(x.shape(), raw);
+        let dtype = numbers.first().map_or(DType::for_indices(x.shape()), Array::dtype);
+        let dims = self.update_dims();
+        let shape: Vec<usize> = dims.iter().map(UpdateDim::size).collect();
         // The rows of the index matrix cover all dimensions except windows.
         let rows: Vec<usize> = (0..dims.len()).filter(|&i| !dims[i].is_window()).map(|i| shape[i]).collect();
         let mut row_dims = dims.iter().filter(|d| !d.is_window()).enumerate();
@@ -149,10 +155,9 @@ impl Plan {
             row_dims.clone().filter(|(_, d)| matches!(d, UpdateDim::Block(_))).map(|(i, _)| i).collect();
         let mut strided_dims = row_dims.by_ref().filter(|(_, d)| matches!(d, UpdateDim::Strided(_))).map(|(i, _)| i);
 
+        // A column for each axis that is not updated in full: the start of a window, or the positions of its elements.
         let mut places = numbers.iter();
-        let mut columns = Vec::new();
-        let mut mapped = Vec::new();
-        let mut inserted = Vec::new();
+        let (mut columns, mut mapped, mut inserted) = (Vec::new(), Vec::new(), Vec::new());
         for entry in &self.entries {
             let (axis, component, component_dims) = match *entry {
                 Entry::New => continue,

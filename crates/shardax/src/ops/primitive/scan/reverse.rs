@@ -18,13 +18,7 @@ impl Scan {
         let (in_roles, nk) = (self.in_roles(), self.num_carry);
         let ins: Vec<Aval> = self.body.in_avals().cloned().collect();
         let outs = self.body.out_avals();
-        if let Some(aval) = outs[..nk].iter().find(|aval| tangent_aval(aval).is_none()) {
-            return Err(err!(
-                NotImplemented,
-                "reverse-mode differentiation of a scan that carries a value of type {aval} is not supported"
-            )
-            .help("carry floating point or complex values, and others outside of what is differentiated"));
-        }
+        check_carry(&outs[..nk])?;
         // A carry is linear throughout, even if it starts from zeros that are non-linear.
         let linear: Vec<bool> = args.iter().zip(&in_roles).map(|(a, role)| *role == Carry || a.is_linear()).collect();
         let known: Vec<bool> = linear.iter().map(|l| !l).collect();
@@ -62,22 +56,18 @@ impl Scan {
             // Results: the sums for constants, the cotangents of the carry, of the scanned operands, and logged values.
             let consts = marked(&in_cts, &sums);
             has_sum = consts.iter().map(Option::is_some).collect();
-            let mut outs: Vec<Array> = consts
-                .iter()
-                .zip(&inputs[at_sums..])
-                .map(|(ct, sum)| ct.as_ref().map(|ct| sum + ct).unwrap_or_else(|| sum.clone()))
-                .collect();
-            for ((ct, role), aval) in in_cts.iter().zip(&in_roles).zip(&ins) {
-                if *role == Carry {
-                    outs.push(tangent_or_zeros(ct, &aval.cotangent()));
-                }
-            }
+            let sums = consts.iter().zip(&inputs[at_sums..]);
+            let mut outs: Vec<Array> =
+                sums.map(|(ct, sum)| ct.as_ref().map_or_else(|| sum.clone(), |ct| sum + ct)).collect();
+            let carried = in_cts.iter().zip(&in_cotangents).zip(&in_roles).filter(|(_, role)| **role == Carry);
+            outs.extend(carried.map(|((ct, aval), _)| tangent_or_zeros(ct, aval)));
             has_xs = in_cts.iter().zip(&in_roles).map(|(ct, role)| *role == Scanned && ct.is_some()).collect();
             outs.extend(marked(&in_cts, &has_xs).into_iter().flatten());
             outs.extend(values);
             Ok(outs)
         })?;
 
+        // Runs the loop backwards: from known values, zeros for the sums, and the cotangents of the results.
         let mut operands: Vec<Array> =
             args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.value().cloned()).collect::<Result<_>>()?;
         operands.extend(marked(&in_cotangents, &sums).iter().map(|aval| zeros(&aval.clone().strip_weak_type())));
@@ -91,6 +81,8 @@ impl Scan {
         let back = Scan { reverse: !self.reverse, ..self.clone() };
         let mut results = back.run(body, &roles, &out_roles, operands)?.into_iter();
 
+        // Its results are in the order of the operands. An operand without a cotangent has a result too if it is a sum or
+        // a carry.
         let mut in_cts: Tangents = vec![None; args.len()];
         let mut has_sum = has_sum.into_iter();
         for (i, ct) in in_cts.iter_mut().enumerate() {
@@ -106,6 +98,20 @@ impl Scan {
         // The values that steps log are stacked like the cotangents of scanned operands.
         backward_logs::record(layout.entries(results))?;
         Ok(in_cts)
+    }
+}
+
+/// Fails for a carry without a tangent type.
+fn check_carry(types: &[Aval]) -> Result<()> {
+    match types.iter().find(|aval| tangent_aval(aval).is_none()) {
+        None => Ok(()),
+        Some(aval) => Err(err!(
+            NotImplemented,
+            "reverse-mode differentiation of a scan that carries a value of type {aval} is not supported"
+        )
+        .help(
+            "carry floating point or complex values, and compute other values outside of the differentiated function",
+        )),
     }
 }
 

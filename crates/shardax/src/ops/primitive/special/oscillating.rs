@@ -24,8 +24,8 @@ pub(super) fn laplace_nodes(power: f64, dtype: DType) -> impl Iterator<Item = (f
     })
 }
 
-/// `∫ exp(-u) uᵖ / (1 + z u²)` over positive u, for `z` up to 1 / 16: the error is that of the poles, which lie `π / 2` off
-/// the line.
+/// `∫ exp(-u) uᵖ / (1 + z u²)` over positive u, for `z` up to 1 / 16. The poles, at a distance of `π / 2` from the line,
+/// determine the error.
 fn laplace(power: f64, z: &Array) -> Array {
     let terms = laplace_nodes(power, z.dtype()).map(|(u, weight)| weight / (1 + z * (u * u)));
     terms.reduce(|a, b| a + b).unwrap_or_else(|| constant(0.0, z))
