@@ -507,7 +507,7 @@ fn memory_is_flat_over_many_shapes() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Outside of `jit`, a function of several operations is compiled once as one program, whose results are those of `jit`.
+/// Outside of `jit`, a function of several operations is compiled once as one program, whose results equal the results of `jit`.
 #[test]
 fn functions_of_several_operations_are_one_program() -> Result<()> {
     let _one = start();

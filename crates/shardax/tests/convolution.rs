@@ -128,7 +128,7 @@ fn convolutions_of_few_features_agree() -> Result<()> {
 }
 
 /// The CPU plugin's convolution (xla-cpu-pjrt 0.0.1) has wrong numbers for some negative paddings with a stride. Results and
-/// gradients equal those of the operand whose edges are cut off before.
+/// gradients equal the gradients of an operand whose edges are cut off before.
 #[test]
 fn convolutions_with_negative_padding() -> Result<()> {
     setup();

@@ -125,7 +125,7 @@ fn every_family_of_reference_values_is_compared() {
 const QUICKLY_SPLIT: [&str; 9] = ["unary", "binary", "select", "convert", "reduce", "dot", "shape", "index", "numpy"];
 
 /// Every primitive with operands that are split inside `jit`: a slice of the checks; with `SHARDAX_TEST_SPLIT_EVERY=1` all, with
-/// `SHARDAX_TEST_SPLIT_FAMILY` those of one family.
+/// `SHARDAX_TEST_SPLIT_FAMILY` only the cases of one family.
 #[test]
 fn operands_split_by_the_compiler() {
     setup();
@@ -143,7 +143,7 @@ fn operands_split_by_the_compiler() {
 }
 
 /// Every operation from a file, in a loop and recomputed: a slice of the checks; with `SHARDAX_TEST_WAYS_EVERY=1` all, with
-/// `SHARDAX_TEST_WAYS_FAMILY` those of one family.
+/// `SHARDAX_TEST_WAYS_FAMILY` only the cases of one family.
 #[test]
 fn operations_in_other_programs() {
     setup();

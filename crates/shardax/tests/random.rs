@@ -249,7 +249,7 @@ fn initializers_have_the_variance_of_their_name() -> Result<()> {
     Ok(())
 }
 
-/// Samples that are found by rejection, on devices with keys of their own, are those of each key alone.
+/// Samples that are found by rejection on devices with different keys equal the samples of each key alone.
 #[test]
 fn rejection_runs_on_each_device() -> Result<()> {
     setup();

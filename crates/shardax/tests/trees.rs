@@ -289,7 +289,7 @@ fn transposed_trees_keep_their_leaves() -> Result<()> {
     Ok(())
 }
 
-/// Neither numbers that are given nor those of a damaged file wrap around.
+/// Numbers that a caller passes do not wrap around, and neither do numbers of a damaged file.
 #[test]
 fn numbers_out_of_the_range_of_their_field_are_errors() -> Result<()> {
     #[derive(Tree, Clone, Debug, PartialEq)]

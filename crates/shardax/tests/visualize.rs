@@ -1,4 +1,4 @@
-//! Pictures of shardings, beside those that JAX draws (tools/golden/visualize.py).
+//! Pictures of shardings, compared with the pictures that JAX draws (tools/golden/visualize.py).
 
 mod common;
 

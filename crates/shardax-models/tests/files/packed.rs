@@ -188,7 +188,7 @@ fn experts_in_four_bits_have_the_logits_of_transformers() -> Result<()> {
     Ok(())
 }
 
-/// The kernels of GPTQ and AWQ, and of the experts of gpt-oss, are those of their definitions.
+/// The kernels of GPTQ and AWQ, and of the experts of gpt-oss, equal their definitions.
 #[test]
 fn kernels_of_parts_are_those_of_their_formats() -> Result<()> {
     setup();

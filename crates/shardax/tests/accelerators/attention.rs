@@ -12,7 +12,7 @@ fn loss(of: Attention) -> impl Fn(Array, Array, Array) -> Array + Clone {
     move |q, k, v| attention(&of, &Operands::new(&q, &k, &v))[0].astype(DType::F32).square().sum(..)
 }
 
-/// `target` is that of the platform's kernels, of which a gradient has `calls`.
+/// `target` is the name of the platform's kernels; a gradient must have this number of `calls` of it.
 pub fn all(topology: &Topology, target: &str, calls: usize) -> Result<()> {
     let causal = || Attention::default().window(Window { before: usize::MAX, after: 0 }).scale(0.088);
     let all = (Arg::<0>, Arg::<1>, Arg::<2>);

@@ -48,7 +48,7 @@ fn differentiate(f: Function, args: &[Array], partials: &[usize]) -> Result<Vec<
     Ok(results)
 }
 
-/// The largest errors of a function and of its first and second derivatives; none for those that are not implemented.
+/// The largest errors of a function and of its first and second derivatives; none for derivatives that are not implemented.
 fn worst(name: &str, f: Function, values: &Values, dtype: DType) -> [Option<Worst>; 3] {
     let limits = Limits::of(dtype);
     let columns: Vec<usize> =

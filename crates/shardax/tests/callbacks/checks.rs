@@ -1,4 +1,4 @@
-//! `check!` and `checkify`. Texts are those of JAX 0.10.2 for the same functions.
+//! `check!` and `checkify`. Texts equal JAX 0.10.2's for the same functions.
 
 use crate::common::quick::setup;
 use shardax::prelude::*;

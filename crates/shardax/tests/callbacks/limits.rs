@@ -19,7 +19,7 @@ fn in_time<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     done.recv_timeout(Duration::from_secs(60)).expect("it ends")
 }
 
-/// Counts its calls; fails in that of this number.
+/// Counts its calls, and fails in the call with this number.
 fn counted(fails_at: usize) -> (Arc<AtomicUsize>, HostCallback<Array>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let seen = calls.clone();

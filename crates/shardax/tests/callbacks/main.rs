@@ -14,7 +14,7 @@ mod ordered;
 mod scopes;
 mod transfers;
 
-/// A lock of the tests whose host functions fail and of those that call `effects_barrier`, which reports the failures of
+/// A lock of the tests whose host functions fail and of the tests that call `effects_barrier`, which reports the failures of
 /// all threads.
 fn failures() -> MutexGuard<'static, ()> {
     static FAILURES: Mutex<()> = Mutex::new(());

@@ -1,4 +1,4 @@
-//! Calls of the host in order. Orders and rejections are those of JAX 0.10.2 for the same functions.
+//! Calls of the host in order. Orders and rejections equal JAX 0.10.2's for the same functions.
 
 use std::sync::{Arc, Mutex};
 

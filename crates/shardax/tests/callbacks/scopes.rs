@@ -1,4 +1,4 @@
-//! Names and lines of operations. The names are those that JAX 0.10.2 gives the same functions.
+//! Names and lines of operations. JAX 0.10.2 has the same names for the same functions.
 
 use std::collections::BTreeSet;
 

@@ -43,7 +43,7 @@ fn values(dtype: DType) -> Array {
     }
 }
 
-/// Results of devices equal those of `vmap` on one device.
+/// Results of devices equal the results of `vmap` on one device.
 #[test]
 fn every_collective_on_every_dtype() -> Result<()> {
     setup();

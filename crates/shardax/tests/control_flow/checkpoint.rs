@@ -1,4 +1,4 @@
-//! Checkpoints: the values and gradients are those of the function; what differs is what is kept and computed again.
+//! Checkpoints: the values and gradients equal those without a checkpoint; only the stored and the recomputed values differ.
 
 use shardax::prelude::*;
 

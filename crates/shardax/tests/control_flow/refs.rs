@@ -28,7 +28,7 @@ fn nested(x: Array) -> Result<Array> {
     Ok(ys.sum(..) + r.get().square().sum(..) + old.sum(..) * c + n.freeze().astype(DType::F32))
 }
 
-/// The numbers are those of the same function of values in JAX.
+/// JAX computes the same numbers for the same function of values.
 #[test]
 fn refs_in_loops_and_branches() -> Result<()> {
     setup();

@@ -110,7 +110,7 @@ fn arrays_that_are_used_for_what_is_made() -> Result<()> {
     Ok(())
 }
 
-/// Functions whose `out_sharding` in JAX is an argument, and here that of the call.
+/// Functions whose `out_sharding` is an argument in JAX, and an option of the call here.
 #[test]
 fn functions_of_split_arrays() -> Result<()> {
     let (_, _mesh) = mesh(4);

@@ -21,7 +21,7 @@ fn avals<A, O>(of: &Exported<A, O>) -> Vec<String> {
     of.in_avals().chain(of.out_avals()).map(|(_, aval)| aval.to_string()).collect()
 }
 
-/// Checks a read function: types, values and gradients are those of `f`, for arguments of any sharding.
+/// Checks a read function: types, values and gradients equal the results of `f`, for arguments of any sharding.
 fn check(read: &Pair) -> Result<()> {
     assert_eq!(avals(read), TYPES);
     let (x, w) = arguments();

@@ -1,4 +1,4 @@
-//! `no_collectives`: types and errors are those of JAX 0.12.
+//! `no_collectives`: types and errors equal JAX 0.12's.
 
 use shardax::prelude::*;
 use shardax::{lax, no_collectives};

@@ -143,7 +143,7 @@ fn artifacts_of_earlier_versions() -> Result<()> {
     ["older", "middle"].into_iter().try_for_each(artifact)
 }
 
-/// Sizes that are symbols there are those of each call.
+/// Symbolic sizes get their values from each call.
 #[test]
 fn artifacts_of_jax_with_symbolic_sizes() -> Result<()> {
     ["rows@0", "rows@1", "rows@2", "sizes@0", "sizes@1", "sized"].into_iter().try_for_each(artifact)
@@ -211,7 +211,7 @@ fn artifacts_of_jax_with_small_elements_of(version: &str) -> Result<()> {
     Ok(())
 }
 
-/// Those for several platforms are for each; those that cannot run here say why and what to do.
+/// A file for several platforms runs on each of them; a file that cannot run here says why, and what to do.
 #[test]
 fn artifacts_of_jax_that_are_rejected() -> Result<()> {
     setup();
@@ -381,7 +381,7 @@ fn shardings_of_older_files() -> Result<()> {
     Ok(())
 }
 
-/// A program with a mesh runs on any devices of its number, in any order: those of the context mesh, or of its arguments.
+/// A program with a mesh runs on any devices of its number, in any order: the devices of the context mesh, or of its arguments.
 #[test]
 fn programs_run_on_the_devices_that_are_asked_for() -> Result<()> {
     setup();

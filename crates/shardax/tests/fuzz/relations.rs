@@ -117,7 +117,7 @@ pub fn programs() -> Vec<Case> {
 
 /// Runs the programs that these numbers stand for; returns the count of each way, and what differs.
 ///
-/// With `quick` they are compiled quickly, all but eager operations, and those that differ run once more as users have them:
+/// With `quick` they are compiled quickly, all but eager operations, and programs that differ run once more as users have them:
 /// a last bit decides in a few.
 pub fn check(
     cases: &[Case],

@@ -1,5 +1,5 @@
 //! Operands in states that few programs have: split, over axes of size 1, reduced and unreduced over axes of type `Explicit`,
-//! and the same or varying inside of `shard_map`. The results are those of one device, or the program is rejected for its
+//! and the same or varying inside of `shard_map`. The results equal the results of one device, or the program is rejected for its
 //! shardings.
 
 use shardax::prelude::*;

@@ -13,7 +13,7 @@ use shardax::prelude::*;
 use super::check::{Check, checks_of};
 use super::{Case, Fun, family};
 
-/// Checks in one program, and those that a line of the table's file is for: what is lost when a run is ended. Programs of
+/// Checks in one program, and checks for one line of the table's file: a run that is ended early loses only these. Programs of
 /// some families take the compilers long, and memory that grows faster than their number.
 fn sizes(family: &str) -> (usize, usize) {
     match family {
@@ -26,7 +26,7 @@ fn sizes(family: &str) -> (usize, usize) {
     }
 }
 
-/// Those of the table: one slice of small TPUs, one of large ones, and a host of GPUs.
+/// The platforms of the table: one slice of small TPUs, one of large ones, and a host of GPUs.
 const TOPOLOGIES: [&str; 3] = ["v5e:2x4", "v5p:2x2x2", "h100"];
 
 fn topology(name: &str) -> Result<Topology> {
@@ -121,7 +121,7 @@ pub fn table(of: &str, families: &[(&'static str, fn(&Case) -> Option<Fun>)]) ->
     Ok(())
 }
 
-/// The paths of those that do not compile, each with its reason.
+/// The paths of programs that do not compile, each with its reason.
 fn compile_chunk(checks: &[Check<'_>], topology: &Topology) -> Vec<(String, String)> {
     let types: Vec<Array> =
         checks.iter().flat_map(|c| &c.inputs).map(|x| shape_dtype_struct(x.shape(), x.dtype())).collect();

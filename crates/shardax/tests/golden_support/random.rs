@@ -5,7 +5,7 @@ use shardax::prelude::*;
 
 use super::{Case, Fun, many, one};
 
-/// The function with typed keys for JAX's words; those of `distributions` have the words themselves.
+/// The function with typed keys for JAX's words; functions of `distributions` receive the words themselves.
 pub fn function(case: &Case) -> Option<Fun> {
     let f = with_keys(case)?;
     Some(Box::new(move |xs| {

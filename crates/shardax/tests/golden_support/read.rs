@@ -84,7 +84,7 @@ impl Case {
     }
 }
 
-/// Known differences with their reasons: lines `name: reason` of a file; those that begin with `#` are comments.
+/// Known differences with their reasons: lines `name: reason` of a file; lines that begin with `#` are comments.
 pub fn known(path: &Path) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let lines = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty());

@@ -25,7 +25,7 @@ pub const WAYS: [(usize, usize, bool); 3] = [(0, 0, false), (1, 1, false), (0, 1
 type Family = (&'static str, fn(&Case) -> Option<Fun>);
 
 /// Functions whose gradient does not grow with the cotangent, so that cotangents of other sizes have other answers; and
-/// those that differ from JAX by their dtype alone, on one device as well.
+/// cases that differ from JAX only by their dtype, also on one device.
 const LEFT_OUT: [&str; 2] = ["transform/custom_vjp_clip_gradient", "sort/argsort_f64"];
 
 /// Compares one check in `every`, of these families, with what JAX has. `known` are beginnings of paths

@@ -30,7 +30,7 @@ fn with(
     attention::attention(&Attention::default().window(window).implementation(implementation), &operands)
 }
 
-/// The shapes of queries and keys, how deep values are, and that of a mask; which positions are near; and the
+/// The shapes of queries and keys, the features of values, and the shape of a mask; which positions are near; and the
 /// implementation.
 struct Case(&'static [usize], &'static [usize], usize, Option<&'static [usize]>, Near, Option<Implementation>);
 

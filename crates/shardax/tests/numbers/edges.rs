@@ -19,7 +19,7 @@ fn same(got: &Array, want: &[f64]) {
     assert!(got.len() == want.len() && got.iter().zip(want).all(equal), "{got:?}, want {want:?}");
 }
 
-/// The slopes of an elementwise function: in reverse mode, which must be those of forward mode.
+/// The slopes of an elementwise function: in reverse mode, which must equal the slopes of forward mode.
 fn slopes(f: fn(Array) -> Array, x: &Array) -> Array {
     let reverse = grad(move |x: Array| f(x).sum(..)).call(x).expect("a gradient");
     let (_, forward) = jvp(f, x.clone(), np::ones_like(x)).expect("a tangent");
@@ -453,7 +453,7 @@ fn incomplete_gamma_functions_of_large_numbers_that_are_close() -> Result<()> {
     Ok(())
 }
 
-/// XLA merges a slice of a slice, and then the position of one out of bounds is not that of its own operand (in JAX too).
+/// XLA merges a slice of a slice, and then a position out of bounds is clamped for another operand than its own (in JAX too).
 #[test]
 fn positions_out_of_bounds_of_a_slice_stay_in_it() -> Result<()> {
     setup();

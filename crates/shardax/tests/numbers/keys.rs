@@ -15,7 +15,7 @@ fn words(keys: impl RandomKey) -> Vec<u32> {
     random::key_data(keys).to_vec().expect("the words of keys")
 }
 
-/// The keys by number: those of `WORDS`, `key(42)` is 4, one of zeros 5, one of ones alone 6.
+/// The keys by number: first the keys of `WORDS`; then `key(42)` is 4, a key of zeros 5, and a key of ones 6.
 fn numbers(keys: Array) -> Vec<usize> {
     let mut known = WORDS.to_vec();
     known.extend([[0, 42], [0, 0], [u32::MAX, u32::MAX]]);
@@ -155,7 +155,7 @@ fn gradients_beside_keys() -> Result<()> {
     Ok(())
 }
 
-/// The sharding of keys is that of their shape.
+/// Keys are sharded like an array of their shape.
 #[test]
 fn keys_on_many_devices() -> Result<()> {
     setup();

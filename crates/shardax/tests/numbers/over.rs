@@ -1,4 +1,4 @@
-//! Reductions with options. (Values are those of `jax.numpy` 0.10.2 for the same calls.)
+//! Reductions with options. (`jax.numpy` 0.10.2 returns the same values for the same calls.)
 
 use shardax::prelude::*;
 

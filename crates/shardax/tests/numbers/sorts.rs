@@ -1,4 +1,4 @@
-//! Sorts that the CPU kernels compute for XLA. Expected orders are those of JAX 0.10.2.
+//! Sorts that the CPU kernels compute for XLA. JAX 0.10.2 returns the expected orders.
 
 use shardax::control_flow;
 use shardax::numpy::{lexsort, median};

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The numbers of `spec` with one query, and those of two queries, where the second is left out again.
+/// The numbers of `spec` with one query, and the numbers with two queries, without the second one.
 fn compared(spec: &str, vector: &[usize], matrix: &[usize], rows: usize, out_rows: i32, dtype: DType) {
     let x = (random::normal(random::key(1), vector)).astype(dtype);
     let w = (random::normal(random::key(2), matrix)).astype(dtype);

@@ -97,7 +97,7 @@ fn promotion_in_both_orders() -> Result<()> {
     Ok(())
 }
 
-/// The values are those of 64 bits until the other type is met.
+/// Values have 64 bits until they meet another type.
 #[test]
 fn sixty_four_bits_alone() -> Result<()> {
     let x = array([0.1, 0.2]);

@@ -194,7 +194,7 @@ fn what_cannot_be_is_an_error() -> Result<()> {
     Ok(())
 }
 
-/// Layouts are those of JAX in the same programs (`tools/golden/layouts.py`).
+/// JAX chooses the same layouts in the same programs (`tools/golden/layouts.py`).
 #[test]
 fn the_compiler_gets_the_layouts_that_jax_gives_it() -> Result<()> {
     setup();

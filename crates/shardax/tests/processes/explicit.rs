@@ -14,7 +14,7 @@ fn num(shape: &[usize], a: f32, b: f32, spec: PartitionSpec) -> Result<Array> {
     device_put(&array(values).reshape(shape), spec)
 }
 
-/// Types and numbers are those of one process.
+/// Types and numbers equal the results of one process.
 #[test]
 fn six_programs() {
     everywhere(|| {

@@ -14,7 +14,7 @@ fn ramp(shape: impl IntoShape) -> Array {
     x.reshape(shape)
 }
 
-/// Outside of the map, gradients do not depend on the check: those of the same function on one device.
+/// Outside of the map, gradients do not depend on the check: they equal the gradients of the same function on one device.
 #[test]
 fn outer_gradients() -> Result<()> {
     setup();
@@ -49,7 +49,7 @@ fn outer_gradients() -> Result<()> {
     Ok(())
 }
 
-/// Inside of the map they do: with the check, psum's gradient is 2x and that of a replicated argument is summed.
+/// Inside of the map they do: with the check, psum's gradient is 2x, and the gradient of a replicated argument is summed.
 #[test]
 fn inner_gradients() -> Result<()> {
     setup();

@@ -367,7 +367,7 @@ fn pmap_takes_float0() -> Result<()> {
     Ok(())
 }
 
-/// Random numbers on every device are those of its key.
+/// Each device has the random numbers of its key.
 ///
 /// JAX: `test_pmap_of_prng_key`.
 #[test]

@@ -1,4 +1,4 @@
-//! Every function of the table of public functions, with operands in each state, run in each way: the numbers are those of one
+//! Every function of the table of public functions, with operands in each state, run in each way: the numbers equal the results of one
 //! device, or it is an error that is the user's.
 //!
 //! `cargo test` makes a slice; `SHARDAX_TEST_STATES_EVERY=1` makes all, `=16+3` the fourth of 16 parts, and

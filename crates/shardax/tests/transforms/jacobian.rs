@@ -1,4 +1,4 @@
-//! Jacobians and Hessians of trees. (Shapes are those of JAX's `jacfwd`, `jacrev` and `hessian` for the same functions.)
+//! Jacobians and Hessians of trees. (JAX's `jacfwd`, `jacrev` and `hessian` return the same shapes for the same functions.)
 
 use shardax::prelude::*;
 
