@@ -1,4 +1,4 @@
-//! Batches of products of small matrices. A call of `gemm` takes longer than such a product.
+//! Batches of products of small matrices, which are multiplied without `gemm`, because a call of it takes longer than such a product.
 
 use gemm_common::pulp::{Arch, Simd, WithSimd};
 

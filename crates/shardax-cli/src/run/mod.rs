@@ -23,8 +23,8 @@ use progress::{available, latest_checkpoint};
 
 /// Runs a program in several processes, and restarts it from its last checkpoint when it fails.
 ///
-/// SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 reach the program as SIGUSR1, at which a `Trainer` saves and ends with status
-/// 75; so does this command then. A second signal ends everything at once.
+/// This command passes SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 on to the program as SIGUSR1, so that a `Trainer` saves and ends
+/// with status 75. This command then ends with status 75 too. A second signal ends all processes immediately.
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "shardax-run", version)]
 pub struct Options {
@@ -34,7 +34,7 @@ pub struct Options {
     /// The number of restarts after failures.
     #[arg(long, default_value_t = 3)]
     pub restarts: u32,
-    /// Seconds before the first restart; doubled for each further one without a new checkpoint, up to 60.
+    /// Seconds before the first restart. They are doubled for each further restart without a new checkpoint, up to 60.
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     pub backoff: f64,
     /// The folder of the program's checkpoints. Two attempts in a row without a new checkpoint end the run. Only one
@@ -44,7 +44,8 @@ pub struct Options {
     /// A shell command that prints the number of processes that can be started now. It runs before each attempt.
     #[arg(long, value_name = "COMMAND")]
     pub available: Option<String>,
-    /// The command that starts the processes: by default none for one process, `srun` in a Slurm allocation, `mpirun` elsewhere.
+    /// The command that starts the processes. By default a single process needs none; several processes are started by `srun` in
+    /// a Slurm allocation, and otherwise by `mpirun`.
     #[arg(long, value_enum, default_value_t = Launcher::Auto)]
     pub launcher: Launcher,
     /// An argument for the launcher, such as `--launcher-arg=--hostfile=hosts`. Can be repeated.

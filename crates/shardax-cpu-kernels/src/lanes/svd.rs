@@ -7,11 +7,11 @@ use crate::real::Real;
 /// Each sweep squares the deviation from orthogonal columns, so a few are enough for any matrix.
 const MAX_SWEEPS: usize = 30;
 
-/// Computes the decomposition of matrices of `m` rows and no more columns `n`. Left singular vectors replace the columns of `a`, and the right
-/// ones are the columns of `right`; `values` are in descending order. A matrix that is not finite gives NaN. `scaled` is memory for
-/// matrices.
+/// Computes the decomposition of matrices of `m` rows and at most as many columns `n`. The left singular vectors replace the columns of
+/// `a`, and the right singular vectors are the columns of `right`; `values` are in descending order. The results of a matrix that is not
+/// finite are NaN. `scaled` is memory for matrices.
 ///
-/// Returns the lanes with singular values of which the left vectors are not accurate, because they are too small.
+/// Returns the lanes that have singular values so small that their left singular vectors are not accurate.
 pub(crate) fn svd<T: Real>(
     a: &mut [Lanes<T>],
     n: usize,
@@ -97,7 +97,7 @@ fn orthogonalize<T: Real>(a: &mut [Lanes<T>], n: usize, right: &mut [Lanes<T>], 
         let lengths = square_p[lane].root() * square_q[lane].root();
         is_rotated[lane] = product[lane].magnitude() > tolerance * lengths;
         let (c, s) = rotation(square_p[lane], square_q[lane], product[lane]);
-        // A lane that is finished is rotated by nothing, so that its bits do not depend on the others.
+        // A finished lane is rotated by an angle of 0, so that its bits do not depend on the other lanes.
         cos[lane] = if is_rotated[lane] { c } else { T::ONE };
         sin[lane] = if is_rotated[lane] { s } else { T::ZERO };
     }

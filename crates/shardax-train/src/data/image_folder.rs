@@ -12,12 +12,12 @@ use shardax::prelude::*;
 use super::file::{room, unreadable, wrong};
 use super::{Example, HostArray, Source};
 
-/// Reads the images, JPEG or PNG, of a folder with a subfolder for each class: `cat/1.jpg`, `dog/7.png`. Requires the
+/// Reads the JPEG and PNG images of a folder with a subfolder for each class: `cat/1.jpg`, `dog/7.png`. Requires the
 /// cargo feature `image`.
 ///
 /// An example has `image`, uint8 `[rows, columns, 3]`, and `label`, int32: the index of its subfolder in the order of
-/// names. Images are read and decoded on demand; [`parallel_map`](super::Stream::parallel_map) over the numbers does so
-/// on several threads.
+/// names. Images are read and decoded when you take an example. If this is too slow, you can use
+/// [`parallel_map`](super::Stream::parallel_map) over the numbers, which decodes on several threads.
 ///
 /// ```no_run
 /// use shardax_train::data::{Source, Stream, image_folder};
@@ -75,10 +75,10 @@ impl Source for ImageFolder {
     }
 }
 
-/// Decodes the bytes of a JPEG or PNG file, such as a member of a tar file, to uint8 `[rows, columns, 3]`. `name` is
-/// for messages. Requires the cargo feature `image`.
+/// Decodes the bytes of a JPEG or PNG file, for example a member of a tar file, to uint8 `[rows, columns, 3]`. `name`
+/// identifies the file in errors. Requires the cargo feature `image`.
 ///
-/// Fails, with the offset, if it is damaged or of another format.
+/// Fails if the file is damaged or has another format. The error says at which offset.
 #[track_caller]
 pub fn decode_image(bytes: &[u8], name: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();

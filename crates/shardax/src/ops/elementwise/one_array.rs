@@ -14,7 +14,7 @@ use crate::ops::promotion::{convert, to_inexact, to_strong_type};
 use crate::ops::select::where_;
 use crate::source;
 
-/// The logarithm to the base whose natural logarithm is `of_base`; of complex numbers part by part.
+/// The logarithm to the base whose natural logarithm is `of_base`. The parts of complex numbers are computed separately.
 #[track_caller]
 fn log_to_base(x: &Array, of_base: f64) -> Array {
     let y = log(x);
@@ -121,7 +121,7 @@ unary_functions! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     reciprocal => |x: &Array| as_one_program("reciprocal", x, |x| divide(1, convert(x, to_inexact(x.dtype()), x.weak_type())));
-    /// e to the power `x`. Integers become float32, as for all functions of this kind.
+    /// e to the power `x`. Integers are converted to float32, as in all functions whose results are not integers.
     ///
     /// ```
     /// # use shardax::prelude::*;

@@ -42,7 +42,8 @@ impl Array {
         lax::slice(&flat, &starts, &limits, Some(&strides))
     }
 
-    /// The diagonal `offset` above the main diagonal of the matrices in `axis1` and `axis2`. It becomes the last dimension.
+    /// The diagonal `offset` entries above the main diagonal, of the matrices in the dimensions `axis1` and `axis2`. It is the last
+    /// dimension of the result.
     ///
     /// Fails for fewer than two dimensions, or equal axes.
     ///
@@ -200,7 +201,7 @@ pub fn diag(x: impl ArrayLike, k: i32) -> Array {
 
 fn vector_on_diagonal(x: &Array, k: i32) -> Array {
     let (n, shift) = (x.size() + k.unsigned_abs() as usize, k.unsigned_abs() as i64);
-    // Too large a size is an error, which must be reported before the array is padded to this length.
+    // A size that overflows must be reported before the array is padded to this length.
     if let Err(e) = Aval::new(x.dtype(), [n, n].as_slice()).byte_size() {
         return Array::from_result(Err(e.context("diag")), x);
     }

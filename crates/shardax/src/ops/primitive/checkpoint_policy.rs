@@ -28,15 +28,15 @@ pub enum CheckpointPolicy {
     DotsSaveable,
     /// Saves results of matrix multiplications without batch dimensions.
     DotsWithNoBatchDimsSaveable,
-    /// Saves values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    /// Saves values that have one of these names from [`checkpoint_name`](crate::checkpoint_name).
     SaveOnlyTheseNames(Vec<String>),
-    /// Saves values that [`checkpoint_name`](crate::checkpoint_name) gave any other name.
+    /// Saves values that have any other name from [`checkpoint_name`](crate::checkpoint_name).
     SaveAnyNamesButThese(Vec<String>),
-    /// Saves all values except values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    /// Saves all values that do not have one of these names from [`checkpoint_name`](crate::checkpoint_name).
     SaveAnythingExceptTheseNames(Vec<String>),
     /// Saves values that at least one of the two policies saves.
     SaveFromBothPolicies(Box<CheckpointPolicy>, Box<CheckpointPolicy>),
-    /// Saves values that [`checkpoint_name`](crate::checkpoint_name) gave certain names, and offloads some of them; see
+    /// Saves values with some names and offloads values with other names; see
     /// [`save_and_offload_only_these_names`](CheckpointPolicy::save_and_offload_only_these_names).
     SaveAndOffloadOnlyTheseNames {
         /// Names of values that are saved in place.
@@ -61,12 +61,12 @@ fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
 }
 
 impl CheckpointPolicy {
-    /// Saves the values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    /// Saves the values that have one of these names from [`checkpoint_name`](crate::checkpoint_name).
     pub fn save_only_these_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         CheckpointPolicy::SaveOnlyTheseNames(owned(names))
     }
 
-    /// Saves the values that [`checkpoint_name`](crate::checkpoint_name) gave any other name.
+    /// Saves the values that have any other name from [`checkpoint_name`](crate::checkpoint_name).
     pub fn save_any_names_but_these<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         CheckpointPolicy::SaveAnyNamesButThese(owned(names))
     }
@@ -113,14 +113,15 @@ impl CheckpointPolicy {
         })
     }
 
-    /// Like [`DotsWithNoBatchDimsSaveable`](CheckpointPolicy::DotsWithNoBatchDimsSaveable), with the results offloaded
-    /// to memory of the kind `offload_dst` (`"pinned_host"`), for the gradient to bring back to `offload_src`
-    /// (`"device"`).
+    /// Selects the same values as [`DotsWithNoBatchDimsSaveable`](CheckpointPolicy::DotsWithNoBatchDimsSaveable), but
+    /// offloads them to memory of the kind `offload_dst` (`"pinned_host"`) instead of saving them in place. The gradient
+    /// brings them back to `offload_src` (`"device"`).
     pub fn offload_dot_with_no_batch_dims(offload_src: &str, offload_dst: &str) -> Self {
         CheckpointPolicy::OffloadDotWithNoBatchDims(Offload::new(offload_src, offload_dst))
     }
 
-    /// Saves the values that either policy saves; in place if one of them does, else offloaded.
+    /// Saves the values that at least one of the two policies saves. A value is offloaded only if neither policy saves it
+    /// in place.
     pub fn save_from_both_policies(a: CheckpointPolicy, b: CheckpointPolicy) -> Self {
         CheckpointPolicy::SaveFromBothPolicies(Box::new(a), Box::new(b))
     }

@@ -14,7 +14,7 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
-//! The solutions are differentiated by the equations that they satisfy
+//! You can differentiate the solutions: gradients follow from the equations, not from the steps of the solver
 //! ([`custom_linear_solve`]).
 
 mod gmres;
@@ -51,13 +51,14 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
         Self::default()
     }
 
-    /// The relative tolerance: the largest norm of the residual, divided by the norm of the right side. Default 1e-5.
+    /// The relative tolerance: the solver stops when the norm of the residual, divided by the norm of the right side, is at most this
+    /// number. Default 1e-5.
     pub fn tol(mut self, tol: f64) -> Self {
         self.tol = tol;
         self
     }
 
-    /// The absolute tolerance: a residual of this norm is accepted even if the relative tolerance is smaller. Default 0.
+    /// The absolute tolerance: the solver also stops when the norm of the residual is at most this number. Default 0.
     pub fn atol(mut self, atol: f64) -> Self {
         self.atol = atol;
         self
@@ -306,8 +307,8 @@ fn biconjugate_gradients(problem: &Problem<'_>) -> Result<Vec<Array>> {
     type State = (Vec<Array>, Vec<Array>, Vec<Array>, Vec<Array>, [Array; 3], Array);
     let tolerance = problem.square_tolerance();
     let r0 = problem.residual()?;
-    // Computed from the residual, so that it has the type of an inner product, which may vary over manual mesh axes.
-    // Computed from the residual, so that it has the dtype and the sharding of inner products.
+    // Computed from the residual, so that it has the dtype and the sharding of inner products, which may vary over manual mesh
+    // axes.
     let one = inner(&r0, &r0) * 0 + 1;
     let condition =
         |(_, r, _, _, _, k): State| squares(&r).greater(&tolerance) & k.less(problem.maxiter) & k.greater_equal(0);
