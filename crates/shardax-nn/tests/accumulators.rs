@@ -41,7 +41,8 @@ fn kinds(shape: &[usize]) -> Vec<(&'static str, Array)> {
         ("zeros", zeros_dtype(shape, DType::F64)),
         ("noise", noise.clone()),
         ("a large mean", 500.0 + &noise),
-        ("a large range", (noise * 3.0).exp()),
+        // Up to 200, whose square float16 still has.
+        ("a large range", (noise * 2.3).exp().clip(0, 200)),
     ]
 }
 
@@ -118,6 +119,17 @@ const OPTIMIZERS: &[Row] = &[
     ("schedule_free_adamw", |c| last(schedule_free_adamw(0.1, 0.0), c), 64.0),
 ];
 
+/// How many units of float32 the updates may be off after 10⁴ steps. An average ends where a step changes it by less than half a
+/// unit, therefore it is off by up to `1 / (2 - 2 decay)` units: 500 for the decay 0.999, and half of the steps for the mean of all.
+fn units_of_float32(name: &str) -> f64 {
+    match name {
+        "ema" | "dadapt_adamw" => 512.0,
+        "adabelief" | "acprop" | "ademamix" | "adadelta" => 1024.0,
+        "schedule_free_sgd" | "schedule_free_adamw" => 5000.0,
+        _ => 256.0,
+    }
+}
+
 /// Each optimizer in each dtype takes the updates that it takes in float64 for the same, rounded, gradients.
 #[test]
 fn optimizers_in_every_dtype_are_those_of_float64() -> Result<()> {
@@ -142,13 +154,15 @@ fn optimizers_in_every_dtype_are_those_of_float64() -> Result<()> {
                 if scale > 1e30 {
                     continue;
                 }
-                let difference = (found.astype(DType::F64) - &expected).abs().max(..).to_f64()?;
+                // Estimates that grow for ever end as infinities, and as NaN where these are subtracted.
+                let (found, rounded) = (found.astype(DType::F64), expected.astype(dtype).astype(DType::F64));
+                let is_same = found.equal(&rounded) | (isnan(&found) & isnan(&rounded));
+                let difference = where_(is_same, 0.0, (&found - &expected).abs()).max(..).to_f64()?;
                 let off = difference / scale / unit(dtype);
                 if off > worst.0 {
                     worst = (off, format!("{name}, {kind}, {dtype}"));
                 }
-                // An average of float32 ends where a step changes it by less than half a unit.
-                let units = if dtype == DType::F32 { units.max(256.0) } else { *units };
+                let units = if dtype == DType::F32 { units_of_float32(name) } else { *units };
                 if off > units || off.is_nan() {
                     failures.push(format!("{name}, {kind}, {dtype}: {off:.3} units: {found} is not {expected}"));
                 }

@@ -65,7 +65,7 @@ impl<'a> Loops<'a> {
         }
     }
 
-    /// What an iteration of the body adds to a number.
+    /// The amount that an iteration of the body adds to a number.
     fn increment(&self, number: Number, body: i64) -> Option<i64> {
         let Some(k) = number.element else { return Some(0) };
         let updated = self.number(*self.roots.get(&body)?, &mut vec![k], &Scope::Loop, DEPTH)?;

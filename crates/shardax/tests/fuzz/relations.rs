@@ -86,8 +86,9 @@ impl Way {
 const MESHES: [&[(&str, usize)]; 3] = [&[("a", 2), ("b", 4)], &[("a", 2), ("b", 3)], &[("a", 8)]];
 
 /// Programs that differ in a way, and why.
-const DIFFERENT: [(&str, Way, &str); 2] = [
+const DIFFERENT: [(&str, Way, &str); 3] = [
     ("jit_00361", Way::Split, "a product of numbers near both ends, whose order decides between -0 and a number"),
+    ("jvp_00598", Way::Split, "a sum of bfloat16 products near 30 that cancel, whose parts are rounded on each device"),
     ("grad_00428", Way::Batched, "XLA multiplies the infinite kernels of other entries by 0, with JAX too"),
 ];
 

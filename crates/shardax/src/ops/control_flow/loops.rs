@@ -20,7 +20,7 @@ use crate::ops::primitive::while_loop::While;
 use crate::ops::promotion::convert;
 use crate::source;
 
-/// What the condition of a loop returns: an array with one `bool`, or a `Result` of one.
+/// The result of the condition of a loop: an array with one `bool`, or a `Result` of one.
 #[diagnostic::on_unimplemented(
     message = "the condition of the loop returns `{Self}`, not an array",
     label = "not an array with one `bool`",
