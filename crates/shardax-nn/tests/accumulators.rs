@@ -119,7 +119,7 @@ const OPTIMIZERS: &[Row] = &[
     ("schedule_free_adamw", |c| last(schedule_free_adamw(0.1, 0.0), c), 64.0),
 ];
 
-/// How many units of float32 the updates may be off after 10⁴ steps. An average ends where a step changes it by less than half a
+/// The units of float32 that the updates may be off after 10⁴ steps. An average ends where a step changes it by less than half a
 /// unit, therefore it is off by up to `1 / (2 - 2 decay)` units: 500 for the decay 0.999, and half of the steps for the mean of all.
 fn units_of_float32(name: &str) -> f64 {
     match name {
