@@ -86,8 +86,7 @@ impl Lowering {
             None => {
                 let number = self.functions.reserve(key);
                 let inputs: Vec<Aval> = program.in_avals().cloned().collect();
-                let body =
-                    self.function_body(&inputs, |cx, args| cx.named_in_function(|cx| cx.program(program, args)))?;
+                let body = self.function_body(&inputs, |cx, args| cx.program(program, args))?;
                 self.functions.define(number, body.function(&symbol(name, number), &program.out_avals()));
                 number
             }
@@ -99,8 +98,7 @@ impl Lowering {
     /// Writes the operations of `body` as a separate function, and a call of it with these attributes. Returns `None`,
     /// and writes no call, if `accepts` returns `false` for the operations.
     ///
-    /// `body` must not refer to values other than its arguments. Its operations have the names of the call before theirs,
-    /// because the compiler only adds them where it moves the operations back into the caller.
+    /// `body` must not refer to values other than its arguments.
     pub(crate) fn outline(
         &mut self,
         (name, attrs): (&str, &str),
@@ -145,7 +143,7 @@ impl Lowering {
             let _ = write!(parameters, "{}%{name}: ", if i > 0 { ", " } else { "" });
             attr::write_type(&mut parameters, aval.dtype, &aval.shape);
         }
-        let values = body(self, &args);
+        let values = self.named_in_function(|cx| body(cx, &args));
         if let Ok(values) = &values {
             self.op_with("func.return", values, "", Vec::new(), &[]);
         }
