@@ -238,14 +238,6 @@ const TABLE: &[Quirk] = &[
         test: "positions_out_of_bounds_of_a_slice_stay_in_it",
     },
     Quirk {
-        name: "slow-small-loops",
-        platforms: CPU,
-        plugin: XLA_CPU,
-        problem: "each operation of each iteration of a loop runs separately, even if its arrays have a few elements",
-        file: "backend/cpu/small_loops.rs",
-        test: "small_loops_are_one_function",
-    },
-    Quirk {
         name: "split-convolutions",
         platforms: ALL,
         plugin: XLA_CPU,

@@ -10,7 +10,6 @@ mod errors;
 mod nested;
 mod platform_dependent;
 mod refs;
-mod small_loops;
 mod spmd;
 mod symbolic_zeros;
 

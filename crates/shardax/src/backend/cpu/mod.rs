@@ -24,7 +24,6 @@ pub(super) mod materialize;
 mod ordered;
 mod reduce_window;
 mod scatter;
-mod small_loops;
 mod sums;
 mod triangular_solve;
 mod unary;
@@ -39,12 +38,10 @@ use crate::ops::callback::primitive::HostCall;
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::cumulative::Cumulative;
 use crate::ops::primitive::reduce::{Reduce, Reducer};
-use crate::ops::primitive::scan::Scan;
 use crate::ops::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::sort::Sort;
 use crate::ops::primitive::top_k::TopK;
-use crate::ops::primitive::while_loop::While;
 
 pub(super) fn add(rules: &mut Rules) {
     // The type of a rule's first argument is the primitive that it replaces, so each primitive has at most one rule here.
@@ -66,8 +63,6 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(CPU, bfloat16::move_bits::<Concatenate>);
     rules.add(CPU, bfloat16::move_bits::<Reverse>);
     rules.add(CPU, argmax::lower);
-    rules.add(CPU, small_loops::lower::<Scan>);
-    rules.add(CPU, small_loops::lower::<While>);
     rules.add(CPU, bfloat16::compare_in_float32::<TopK>);
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |sort: &Sort, cx, args, outs| Ok(kernels::sort::lower(sort, cx, args, outs)));

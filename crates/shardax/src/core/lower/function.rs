@@ -38,14 +38,8 @@ impl Functions {
 
     /// Reserves the next number for a function that is defined later.
     pub fn reserve(&mut self, key: String) -> usize {
-        let number = self.reserve_next();
-        self.numbers.insert(key, number);
-        number
-    }
-
-    /// Reserves the next number for a function that is called once, so that it needs no key.
-    fn reserve_next(&mut self) -> usize {
         self.texts.push(String::new());
+        self.numbers.insert(key, self.texts.len() - 1);
         self.texts.len() - 1
     }
 
@@ -85,9 +79,8 @@ impl Lowering {
             Some(number) => number,
             None => {
                 let number = self.functions.reserve(key);
-                let inputs: Vec<Aval> = program.in_avals().cloned().collect();
-                let body = self.function_body(&inputs, |cx, args| cx.program(program, args))?;
-                self.functions.define(number, body.function(&symbol(name, number), &program.out_avals()));
+                let text = self.function_text(&symbol(name, number), program)?;
+                self.functions.define(number, text);
                 number
             }
         };
@@ -95,82 +88,37 @@ impl Lowering {
         Ok(Some(self.op_with("func.call", args, &attrs, Vec::new(), outs)))
     }
 
-    /// Writes the operations of `body` as a separate function, and a call of it with these attributes. Returns `None`,
-    /// and writes no call, if `accepts` returns `false` for the operations.
-    ///
-    /// `body` must not refer to values other than its arguments.
-    pub(crate) fn outline(
-        &mut self,
-        (name, attrs): (&str, &str),
-        args: &[Value],
-        outs: &[Aval],
-        body: impl FnOnce(&mut Lowering, &[Value]) -> Result<Vec<Value>>,
-        accepts: impl FnOnce(&str) -> bool,
-    ) -> Result<Option<Vec<Value>>> {
-        let inputs: Vec<Aval> = args.iter().map(|arg| self.aval(*arg)).collect();
-        let outer = std::mem::replace(&mut self.outlining, true);
-        let body = self.function_body(&inputs, body);
-        self.outlining = outer;
-        let body = body?;
-        if !accepts(&body.text) {
-            return Ok(None);
-        }
-        let number = self.functions.reserve_next();
-        let symbol = symbol(name, number);
-        self.functions.define(number, body.function(&symbol, outs));
-        let attrs = format!("callee = @{symbol}, {attrs}");
-        Ok(Some(self.op_with("func.call", args, &attrs, Vec::new(), outs)))
-    }
-
-    /// Returns `true` while the operations of a function are written by [`outline`](Self::outline).
-    pub(crate) fn is_outlining(&self) -> bool {
-        self.outlining
-    }
-
-    /// Writes the operations of a function with inputs of these types.
-    fn function_body(
-        &mut self,
-        inputs: &[Aval],
-        body: impl FnOnce(&mut Lowering, &[Value]) -> Result<Vec<Value>>,
-    ) -> Result<FunctionBody> {
+    /// The text of a private function that computes the program.
+    fn function_text(&mut self, symbol: &str, program: &Program) -> Result<String> {
         // The function's operations are at the top level of the module, wherever the first call is.
         let (outer, indent) = (std::mem::take(&mut self.text), std::mem::replace(&mut self.indent, 2));
-        let mut args = Vec::with_capacity(inputs.len());
-        let mut parameters = String::new();
-        for (i, aval) in inputs.iter().enumerate() {
+        let mut args = Vec::with_capacity(program.inputs.len());
+        for aval in program.in_avals() {
             let name = self.fresh();
             args.push(self.define(name, None, aval));
-            let _ = write!(parameters, "{}%{name}: ", if i > 0 { ", " } else { "" });
-            attr::write_type(&mut parameters, aval.dtype, &aval.shape);
         }
-        let values = self.named_in_function(|cx| body(cx, &args));
+        let values = self.named_in_function(|cx| cx.program(program, &args));
         if let Ok(values) = &values {
             self.op_with("func.return", values, "", Vec::new(), &[]);
         }
         self.indent = indent;
-        let text = std::mem::replace(&mut self.text, outer);
-        values.map(|_| FunctionBody { parameters, text })
-    }
-}
+        let body = std::mem::replace(&mut self.text, outer);
+        values?;
 
-/// The text of a function's parameters and operations.
-struct FunctionBody {
-    parameters: String,
-    text: String,
-}
-
-impl FunctionBody {
-    /// Returns the text of a private function with this body.
-    fn function(&self, symbol: &str, outs: &[Aval]) -> String {
-        let mut text = format!("  func.func private @{symbol}({}) -> (", self.parameters);
-        for (i, aval) in outs.iter().enumerate() {
+        let mut text = format!("  func.func private @{symbol}(");
+        for (i, (arg, aval)) in args.iter().zip(program.in_avals()).enumerate() {
+            let _ = write!(text, "{}%{}: ", if i > 0 { ", " } else { "" }, self.values[arg.0 as usize].name);
+            attr::write_type(&mut text, aval.dtype, &aval.shape);
+        }
+        text.push_str(") -> (");
+        for (i, aval) in program.out_avals().iter().enumerate() {
             text.push_str(if i > 0 { ", " } else { "" });
             attr::write_type(&mut text, aval.dtype, &aval.shape);
         }
         text.push_str(") {\n");
-        text.push_str(&self.text);
+        text.push_str(&body);
         text.push_str("  }\n");
-        text
+        Ok(text)
     }
 }
 

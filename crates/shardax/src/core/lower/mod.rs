@@ -85,8 +85,6 @@ pub struct Lowering {
     locations: Locations,
     /// The functions next to `main`.
     functions: function::Functions,
-    /// `true` while the operations of a function are written that is called once.
-    outlining: bool,
     /// The indices of the platform. Conditional branches for other platforms are not written.
     platform_indices: Vec<(Value, usize)>,
 }
