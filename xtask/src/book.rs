@@ -29,9 +29,15 @@ pub fn run(root: &Path, links_only: bool) -> Result<(), String> {
         if inside.is_some_and(|inside| !chapters.links.iter().any(|link| Path::new(link) == inside)) {
             faults.push(format!("{}: not a chapter of docs/SUMMARY.md", path.display()));
         }
-        if page.has_programs && !programs.contains(&format!("\"../../../{}\"", path.display())) {
+        if !page.programs.is_empty() && !programs.contains(&format!("\"../../../{}\"", path.display())) {
             faults.push(format!("{}: its programs are not run: add it to {PROGRAMS}", path.display()));
         }
+        faults.extend(
+            page.programs
+                .iter()
+                .filter_map(|program| incomplete(program))
+                .map(|fault| format!("{}: {fault}", path.display())),
+        );
     }
     if !faults.is_empty() {
         return Err(faults.join("\n"));
@@ -39,6 +45,19 @@ pub fn run(root: &Path, links_only: bool) -> Result<(), String> {
     let links: usize = pages.values().map(|page| page.links.len()).sum();
     println!("{} pages, {links} links", pages.len());
     if links_only { Ok(()) } else { build(root) }
+}
+
+/// Returns the fault of a program that does not compile when a reader copies it. GitHub shows the lines that rustdoc hides.
+fn incomplete(program: &str) -> Option<String> {
+    let is_hidden = |line: &&str| line.trim_start().starts_with("# ");
+    let has_main = program.contains("fn main(") || program.contains("mod names_");
+    match program.lines().find(is_hidden) {
+        Some(line) => Some(format!("the program line {line:?} is not Rust: write it without \"# \"")),
+        None if !has_main => {
+            Some(format!("a program has no `fn main`: {:?}", program.lines().next().unwrap_or_default()))
+        }
+        None => None,
+    }
 }
 
 /// The settings (`SHARDAX_…`) on a page that no source reads.

@@ -16,13 +16,13 @@ pub struct Page {
     pub links: Vec<String>,
     /// Inline `code` of its text.
     pub code: Vec<String>,
-    /// True if it has programs that `cargo test` can run.
-    pub has_programs: bool,
+    /// The programs that `cargo test` can run.
+    pub programs: Vec<String>,
 }
 
 impl Page {
     pub fn parse(text: &str) -> Page {
-        let (mut page, mut heading) = (Page::default(), None::<String>);
+        let (mut page, mut heading, mut in_program) = (Page::default(), None::<String>, false);
         for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
             match event {
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
@@ -41,7 +41,14 @@ impl Page {
                     page.links.push(dest_url.into_string());
                 }
                 Event::Start(Tag::CodeBlock(pulldown_cmark::CodeBlockKind::Fenced(language))) => {
-                    page.has_programs |= language.split(',').any(|word| word == "rust");
+                    in_program = language.split(',').any(|word| word == "rust");
+                    if in_program {
+                        page.programs.push(String::new());
+                    }
+                }
+                Event::End(TagEnd::CodeBlock) => in_program = false,
+                Event::Text(text) if in_program => {
+                    page.programs.last_mut().into_iter().for_each(|program| *program += &text)
                 }
                 _ => {}
             }
@@ -144,7 +151,7 @@ mod unit {
     fn headings_have_names() {
         let page = page("# What `jit` *does*, and why\n\n## Part\n\n## Part\n\n```text\n# no heading\n```\n");
         assert_eq!(page.anchors.into_iter().collect::<Vec<_>>(), ["part", "part-1", "what-jit-does-and-why"]);
-        assert!(!page.has_programs);
+        assert!(page.programs.is_empty());
     }
 
     #[test]
@@ -152,7 +159,7 @@ mod unit {
         let page = page("[a](b.md#c), `[no](link)` and ![p](d.svg) [e]\n\n[e]: f.md\n\n```rust\n// [no](link)\n```\n");
         assert_eq!(page.links, ["b.md#c", "d.svg", "f.md"]);
         assert_eq!(page.code, ["[no](link)"]);
-        assert!(page.has_programs);
+        assert_eq!(page.programs, ["// [no](link)\n"]);
     }
 
     #[test]

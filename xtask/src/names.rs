@@ -72,7 +72,7 @@ pub fn page(root: &Path, rows: &str) -> Result<String, String> {
     Ok(format!(
         "{HEAD}{body}\n## As a program\n\nThis program imports every path above; `cargo test` compiles it.\n\n\
          <details>\n<summary>The program</summary>\n\n\
-         ```rust\n# #![allow(unused_imports)]\n{program}```\n\n</details>\n"
+         ```rust\n#![allow(unused_imports)]\n{program}```\n\n</details>\n"
     ))
 }
 
