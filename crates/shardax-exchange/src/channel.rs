@@ -30,15 +30,15 @@ pub(crate) struct Channel {
 
 /// The call and program of an exchange.
 #[derive(Clone, Copy)]
-pub(crate) struct At {
+pub(crate) struct CallId {
     launch: i64,
     program: u64,
     number: i64,
 }
 
-impl At {
-    pub(crate) fn of(call: &Call<'_>) -> At {
-        At { launch: call.launch, program: call.program, number: call.number }
+impl CallId {
+    pub(crate) fn of(call: &Call<'_>) -> CallId {
+        CallId { launch: call.launch, program: call.program, number: call.number }
     }
 
     /// The step of this launch, if the program is shared with other processes.
@@ -61,8 +61,8 @@ impl At {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> At {
-        At { launch: 0, program: read_u64(bytes, 0), number: read_u64(bytes, 8) as i64 }
+    fn from_bytes(bytes: &[u8]) -> CallId {
+        CallId { launch: 0, program: read_u64(bytes, 0), number: read_u64(bytes, 8) as i64 }
     }
 }
 
@@ -82,16 +82,16 @@ pub(crate) fn different_position(process: usize, other: &str, this: &str) -> Str
 impl Channel {
     /// Creates the channel in all processes of the group. Because creating the communicator has no deadline, all of
     /// them first announce that they are about to create it.
-    pub(crate) fn make(
+    pub(crate) fn create(
         (exchange, world): (&Exchange, &World),
         devices: &[usize],
         processes: &[usize],
-        at: At,
+        call: CallId,
     ) -> Outcome<Channel> {
         let name = format!("shardax.group/{devices:?}");
-        let gathered = exchange.exchange_at(at.step(exchange).as_ref(), (&name, processes), &[], exchange.timeout());
-        gathered.map_err(|error| format!("{} (at {})", error.message, at.describe(exchange)))?;
-        // Threads of one process may create several groups concurrently.
+        let gathered = exchange.exchange_at(call.step(exchange).as_ref(), (&name, processes), &[], exchange.timeout());
+        gathered.map_err(|error| format!("{} (at {})", error.message, call.describe(exchange)))?;
+        // Threads of one process may create several groups concurrently, so the messages of each need their own tag.
         let tag = devices.iter().fold(17u32, |hash, &d| hash.wrapping_mul(31).wrapping_add(d as u32)) as u16;
         let comm = world.data().and_then(|data| data.group(processes, tag)).map_err(|error| error.message)?;
         let (processes, devices) = (processes.to_vec(), devices.to_vec());
@@ -100,71 +100,78 @@ impl Channel {
 
     pub(crate) fn all_gather(
         &self,
-        (exchange, at): (&Exchange, At),
+        (exchange, call): (&Exchange, CallId),
         data: Vec<u8>,
         counts: &[usize],
     ) -> Outcome<Vec<u8>> {
-        self.agree(exchange, at)?;
-        Ok(self.wait(exchange, at, self.comm.all_gather(data, counts))?.into_buffers().1.pop().unwrap_or_default())
+        self.agree(exchange, call)?;
+        Ok(self.wait(exchange, call, self.comm.all_gather(data, counts))?.into_buffers().1.pop().unwrap_or_default())
     }
 
     /// Starts messages between the processes. Each process must finish its messages in the order in which it started
     /// them.
-    pub(crate) fn start(&self, (exchange, at): (&Exchange, At), tag: u16, messages: Messages) -> Outcome<Request> {
-        self.agree(exchange, at)?;
-        self.comm.exchange(tag, messages).map_err(|error| self.failed(exchange, at, &error))
+    pub(crate) fn start(
+        &self,
+        (exchange, call): (&Exchange, CallId),
+        tag: u16,
+        messages: Messages,
+    ) -> Outcome<Request> {
+        self.agree(exchange, call)?;
+        self.comm.exchange(tag, messages).map_err(|error| self.failed(exchange, call, &error))
     }
 
     /// Waits for messages and returns their buffers: sent and received ones.
     pub(crate) fn finish(
         &self,
-        (exchange, at): (&Exchange, At),
+        (exchange, call): (&Exchange, CallId),
         request: Request,
     ) -> Outcome<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
-        Ok(self.wait(exchange, at, Ok(request))?.into_buffers())
+        Ok(self.wait(exchange, call, Ok(request))?.into_buffers())
     }
 
     /// Compares the program with the other processes, at the first exchange of a launch. Fails on all of them if a host
     /// function of the launch has failed here, because the values to send can be computed from its zeros.
-    fn agree(&self, exchange: &Exchange, at: At) -> Outcome<()> {
-        if let Some(error) = failure_of_run(at.launch) {
+    fn agree(&self, exchange: &Exchange, call: CallId) -> Outcome<()> {
+        if let Some(error) = failure_of_run(call.launch) {
             return Err(exchange.report(&error.message));
         }
         let mut agreed = lock(&self.agreed);
-        if *agreed == at.launch || at.program == 0 {
+        if *agreed == call.launch || call.program == 0 {
             return Ok(());
         }
-        at.step(exchange);
-        let position = at.bytes().to_vec();
+        // Looking the step up marks the launch as running, also if nobody asks for the step later.
+        call.step(exchange);
+        let position = call.bytes().to_vec();
         let counts = vec![position.len(); self.processes.len()];
         let gathered = self.comm.all_gather(position.clone(), &counts);
-        let (_, positions) = self.wait(exchange, at, gathered)?.into_buffers();
+        let (_, positions) = self.wait(exchange, call, gathered)?.into_buffers();
         for (process, other) in self.processes.iter().zip(positions[0].chunks_exact(position.len())) {
             if other != position {
-                let (other, this) = (At::from_bytes(other).describe(exchange), at.describe(exchange));
+                let (other, this) = (CallId::from_bytes(other).describe(exchange), call.describe(exchange));
                 return Err(different_position(*process, &other, &this));
             }
         }
-        *agreed = at.launch;
+        *agreed = call.launch;
         Ok(())
     }
 
-    fn failed(&self, exchange: &Exchange, at: At, error: &shardax_mpi::Error) -> String {
+    fn failed(&self, exchange: &Exchange, call: CallId, error: &shardax_mpi::Error) -> String {
         let peers: Vec<usize> = self.processes.iter().copied().filter(|&p| p != exchange.rank).collect();
-        format!("{} (at {}, with processes {peers:?})", error.message, at.describe(exchange))
+        format!("{} (at {}, with processes {peers:?})", error.message, call.describe(exchange))
     }
 
     /// Waits until a request is done. While it waits, it announces that it waits, warns, and looks for failures and
     /// positions of other processes, each when it is due.
-    fn wait(&self, exchange: &Exchange, at: At, request: shardax_mpi::Result<Request>) -> Outcome<Request> {
+    fn wait(&self, exchange: &Exchange, call: CallId, request: shardax_mpi::Result<Request>) -> Outcome<Request> {
         let _span =
-            tracing::debug_span!("collective", at = at.describe(exchange), processes = ?self.processes).entered();
+            tracing::debug_span!("collective", at = call.describe(exchange), processes = ?self.processes).entered();
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        let mut request = request.map_err(|error| self.failed(exchange, at, &error))?;
+        let mut request = request.map_err(|error| self.failed(exchange, call, &error))?;
         let timeout = exchange.timeout();
         let warn = exchange.warn_after().min(timeout);
         let end = deadline(timeout);
-        // Waiting processes announce themselves before any of them reports missing ones.
+        // Waiting processes announce themselves before any of them reports missing ones. Otherwise a report could name
+        // processes that are waiting too.
         let mut announcement = Some(deadline(warn / 2));
         let mut warning = (warn < timeout).then(|| deadline(warn));
         let mut comparison = deadline(COMPARE_AFTER);
@@ -172,7 +179,7 @@ impl Channel {
             let moments = [announcement, warning, Some(comparison)];
             if request
                 .wait_until(moments.into_iter().flatten().fold(end, Instant::min))
-                .map_err(|error| self.failed(exchange, at, &error))?
+                .map_err(|error| self.failed(exchange, call, &error))?
             {
                 return Ok(request);
             }
@@ -187,7 +194,7 @@ impl Channel {
                 exchange.warn(&format!(
                     "{} have not reached {} for {} s",
                     self.missing(exchange, turn),
-                    at.describe(exchange),
+                    call.describe(exchange),
                     warn.as_secs_f64()
                 ));
             }
@@ -195,7 +202,7 @@ impl Channel {
                 if let Some(error) = exchange.reported() {
                     return Err(error);
                 }
-                if let Some(error) = at.step(exchange).and_then(|step| exchange.check_position(&step)) {
+                if let Some(error) = call.step(exchange).and_then(|step| exchange.check_position(&step)) {
                     return Err(error);
                 }
                 comparison = time + COMPARE_INTERVAL;
@@ -205,7 +212,7 @@ impl Channel {
             "process {} timed out waiting for the others: within {timeout:?} {} have not reached {}",
             exchange.rank,
             self.missing(exchange, turn),
-            at.describe(exchange)
+            call.describe(exchange)
         ))
     }
 

@@ -46,6 +46,7 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
             }
             start += arg.data.len();
         }
+        // The range crosses from one argument into the next, so it must be copied.
         let mut bytes = vec![0; range.len()];
         self.copy(device, range, &mut bytes);
         Cow::Owned(bytes)
@@ -58,24 +59,24 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
             let end = start + arg.data.len();
             let (from, until) = (range.start.max(start), range.end.min(end));
             if from < until {
-                let (part, rest) = to.split_at_mut(until - from);
+                let (part, remaining) = to.split_at_mut(until - from);
                 part.copy_from_slice(&arg.data[from - start..until - start]);
-                to = rest;
+                to = remaining;
             }
             start = end;
         }
     }
 
     /// Writes `bytes` to a device's results at an offset.
-    pub(crate) fn write(&mut self, device: usize, at: usize, mut bytes: &[u8]) -> Outcome<()> {
+    pub(crate) fn write(&mut self, device: usize, offset: usize, mut bytes: &[u8]) -> Outcome<()> {
         let rets = &mut self.members[device].rets;
         let (mut start, count) = (0, rets.len() - 1);
         for ret in &mut rets[..count] {
-            let (from, end) = (at.max(start), start + ret.byte_len());
+            let (from, end) = (offset.max(start), start + ret.byte_len());
             if from < end {
-                let (part, rest) = bytes.split_at(bytes.len().min(end - from));
+                let (part, remaining) = bytes.split_at(bytes.len().min(end - from));
                 ret.write(from - start, part);
-                bytes = rest;
+                bytes = remaining;
             }
             start = end;
         }
@@ -88,7 +89,7 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
     }
 
     /// Writes the same bytes to the results of all devices.
-    pub(crate) fn write_to_all(&mut self, at: usize, bytes: &[u8]) -> Outcome<()> {
-        (0..self.count()).try_for_each(|device| self.write(device, at, bytes))
+    pub(crate) fn write_to_all(&mut self, offset: usize, bytes: &[u8]) -> Outcome<()> {
+        (0..self.count()).try_for_each(|device| self.write(device, offset, bytes))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use shardax_mpi::{Messages, Request};
 
 use crate::call::Call;
-use crate::channel::{At, Channel};
+use crate::channel::{CallId, Channel};
 use crate::{Exchange, Outcome, lock};
 
 /// The number of rounds that are started before the previous one is awaited.
@@ -31,7 +31,7 @@ pub(crate) struct Places {
 pub(crate) struct Group<'a> {
     exchange: &'a Exchange,
     /// The call that uses the group.
-    at: At,
+    call: CallId,
     places: Arc<Places>,
 }
 
@@ -84,7 +84,7 @@ impl Places {
     /// The other processes.
     pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let (me, count) = (self.me, self.processes.len());
-        // Starting with the next process, so that not all send to the same one first.
+        // Each process starts with the next one, because otherwise all would send to the same one first.
         (1..count).map(move |step| (me + step) % count)
     }
 }
@@ -106,7 +106,7 @@ impl<'a> Group<'a> {
     ) -> Outcome<Group<'a>> {
         let key = (call.program, call.number, call.device);
         let cached = lock(&exchange.groups).get(&key).cloned();
-        // Calls of other programs may have the same number, or none, so the groups are compared.
+        // The key alone is not enough, because calls of other programs may have the same number, or none.
         let places = match cached.filter(|(encoded, _)| call.has_groups(encoded)) {
             Some((_, places)) => places,
             None => {
@@ -115,7 +115,7 @@ impl<'a> Group<'a> {
                 places
             }
         };
-        Ok(Group { exchange, at: At::of(call), places })
+        Ok(Group { exchange, call: CallId::of(call), places })
     }
 
     /// The group with one member for each process, which contributes for all of its devices.
@@ -128,7 +128,7 @@ impl<'a> Group<'a> {
             count: self.processes.len(),
             channel: self.channel.clone(),
         };
-        Group { exchange: self.exchange, at: self.at, places: Arc::new(places) }
+        Group { exchange: self.exchange, call: self.call, places: Arc::new(places) }
     }
 
     fn channel(&self) -> Outcome<Arc<Channel>> {
@@ -136,13 +136,13 @@ impl<'a> Group<'a> {
             return Ok(channel.clone());
         }
         let ranks: Vec<usize> = self.processes.iter().map(|(process, _)| *process).collect();
-        let channel = self.exchange.channel(&self.devices, &ranks, self.at)?;
+        let channel = self.exchange.channel(&self.devices, &ranks, self.call)?;
         Ok(self.channel.get_or_init(|| channel).clone())
     }
 
     /// Gathers the data of all processes in one exchange.
     pub(crate) fn all_gather(&self, data: Vec<u8>, counts: &[usize]) -> Outcome<Vec<u8>> {
-        self.channel()?.all_gather((self.exchange, self.at), data, counts)
+        self.channel()?.all_gather((self.exchange, self.call), data, counts)
     }
 
     /// A buffer of this length with arbitrary contents.
@@ -159,17 +159,17 @@ impl<'a> Group<'a> {
     ) -> Outcome<Started> {
         let channel = self.channel()?;
         let receives = self.peers().map(|peer| (peer, self.buffer(expect(peer)))).collect();
-        let request = channel.start((self.exchange, self.at), stream as u16, Messages { sent, sends, receives })?;
+        let request = channel.start((self.exchange, self.call), stream as u16, Messages { sent, sends, receives })?;
         Ok(Started { channel, request })
     }
 
     /// Waits for messages, and passes the received buffers to `take`, by process. The buffer of this process is empty.
     pub(crate) fn finish<T>(&self, started: Started, take: impl FnOnce(&[Vec<u8>]) -> Outcome<T>) -> Outcome<T> {
-        let (sent, received) = started.channel.finish((self.exchange, self.at), started.request)?;
+        let (sent, received) = started.channel.finish((self.exchange, self.call), started.request)?;
         let mut by_process = vec![Vec::new(); self.processes.len()];
         self.peers().zip(received).for_each(|(peer, bytes)| by_process[peer] = bytes);
         let result = take(&by_process);
-        self.exchange.buffers.give(sent.into_iter().chain(by_process));
+        self.exchange.buffers.put_back(sent.into_iter().chain(by_process));
         result
     }
 
@@ -189,10 +189,11 @@ impl<'a> Group<'a> {
                 let sends = send(state, round)?;
                 started.push_back(self.start(Stream::Rounds, sends, |peer| expect(round, peer))?);
             }
-            let Some(done) = round.checked_sub(ROUNDS_AHEAD) else { continue };
+            // The first round has no predecessor, and the last iteration only finishes one.
+            let Some(previous) = round.checked_sub(ROUNDS_AHEAD) else { continue };
             match started.pop_front() {
-                Some(first) => self.finish(first, |received| take(state, done, received))?,
-                None => take(state, done, &[Vec::new()])?,
+                Some(messages) => self.finish(messages, |received| take(state, previous, received))?,
+                None => take(state, previous, &[Vec::new()])?,
             }
         }
         Ok(())
@@ -217,13 +218,19 @@ impl<'a> Group<'a> {
         bytes
     }
 
-    /// The parts of all devices, each of `len` bytes, in the group's order: this process's own, and those received,
-    /// which are sorted by process.
-    pub(crate) fn in_order<'b>(&self, own: &'b [Cow<'_, [u8]>], received: &'b [Vec<u8>], len: usize) -> Vec<&'b [u8]> {
+    /// The parts of all devices, each of `len` bytes, in the group's order. `local` has the parts of this process's
+    /// devices, and `received` the parts of the others, sorted by process.
+    pub(crate) fn in_order<'b>(
+        &self,
+        local: &'b [Cow<'_, [u8]>],
+        received: &'b [Vec<u8>],
+        len: usize,
+    ) -> Vec<&'b [u8]> {
         let mut ordered: Vec<&[u8]> = vec![&[]; self.places.count];
         for (process, (_, places)) in self.processes.iter().enumerate() {
             for (k, &place) in places.iter().enumerate() {
-                ordered[place] = if process == self.me { &own[k] } else { &received[process][k * len..(k + 1) * len] };
+                ordered[place] =
+                    if process == self.me { &local[k] } else { &received[process][k * len..(k + 1) * len] };
             }
         }
         ordered

@@ -35,7 +35,7 @@ use shardax_pjrt::{Plugin, Result};
 
 use crate::buffers::Buffers;
 use crate::call::{Call, EncodedGroups};
-use crate::channel::{At, Channel};
+use crate::channel::{CallId, Channel};
 use crate::group::Places;
 use crate::order::Order;
 pub use crate::order::{Shared, Step};
@@ -54,8 +54,8 @@ fn millis(time: Duration) -> AtomicU64 {
 /// The result of a call, with a message for the user.
 type Outcome<T> = std::result::Result<T, String>;
 
-/// The number of calls that a program can make after a failure. A loop that waits for a value from another process
-/// would never end.
+/// The number of calls that a program can make after a failure. Without this limit, a loop that waits for a value from
+/// another process would never end, because the value never arrives.
 const CALLS_AFTER_FAILURE: u32 = 10_000;
 
 /// The order of a sum over the devices of several processes.
@@ -95,8 +95,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Creates an exchange. `owners` has the process of each device, by id. Without a world, this process is the only
-    /// one. The order of sums must be the same on all processes.
+    /// Creates an exchange. `owners` has the process of each device, by id. If you pass no world, this process is the
+    /// only one. You must pass the same order of sums in all processes, because each of them chooses its messages by it.
     pub fn new(world: Option<World>, owners: Vec<usize>, timeout: Duration, sum_order: SumOrder) -> Arc<Exchange> {
         let rank = world.as_ref().map_or(0, World::rank);
         Arc::new(Exchange {
@@ -124,7 +124,8 @@ impl Exchange {
         }
     }
 
-    /// Sets the function that receives reports of missing processes. Only the first call has an effect.
+    /// Sets the function that receives reports of missing processes. Only the first call has an effect. Without such a
+    /// function, reports are written to standard error.
     pub fn set_warning_hook(&self, hook: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.hook.set(Box::new(hook));
     }
@@ -134,8 +135,10 @@ impl Exchange {
         self.sum_order
     }
 
-    /// Sets the name of a program that was [localized](shardax_pjrt::Partitioned::localize_as) under a number.
+    /// Sets the name of a program that was [localized](shardax_pjrt::Partitioned::localize_as) under a number, so that
+    /// errors and warnings can name it.
     pub fn name_program(&self, number: u64, name: &str) {
+        // Calls carry a number without its lowest bit, so that it fits into a signed attribute.
         lock(&self.names).insert(number >> 1, name.to_owned());
     }
 
@@ -169,10 +172,11 @@ impl Exchange {
         }
     }
 
-    /// Registers the functions with a plugin. Once in a process.
+    /// Registers the functions with a plugin. You can do this once in a process, because the plugin keeps the functions
+    /// for its lifetime.
     ///
     /// # Errors
-    /// They are already registered, or the plugin cannot call host functions.
+    /// The functions are already registered, or the plugin cannot call host functions.
     pub fn register(self: &Arc<Exchange>, plugin: &Plugin) -> Result<()> {
         type Function = fn(&Exchange, Call<'_>, &mut CallFrame<'_>) -> Outcome<()>;
         const FUNCTIONS: [(&str, Function); 5] = [
@@ -190,6 +194,7 @@ impl Exchange {
         ffi::register(plugin, "shardax.after", after)
     }
 
+    /// Runs a collective for one device, unless the exchange has failed. Its error becomes the failure of the exchange.
     fn enter(
         &self,
         name: &str,
@@ -197,6 +202,8 @@ impl Exchange {
         function: fn(&Exchange, Call<'_>, &mut CallFrame<'_>) -> Outcome<()>,
     ) -> Outcome<()> {
         if let Some(failure) = self.failure.get() {
+            // The plugin cannot cancel a launch. A program that loops on a result of this call can therefore only be
+            // stopped by ending the process.
             if self.calls_after_failure.fetch_add(1, Ordering::Relaxed) > CALLS_AFTER_FAILURE {
                 eprintln!("shardax: a program keeps communicating after a failure: {failure}");
                 match &self.world {
@@ -241,14 +248,14 @@ impl Exchange {
     }
 
     /// The channel of a group of devices and their processes.
-    fn channel(&self, devices: &[usize], processes: &[usize], at: At) -> Outcome<Arc<Channel>> {
+    fn channel(&self, devices: &[usize], processes: &[usize], call: CallId) -> Outcome<Arc<Channel>> {
         let world =
             self.world.as_ref().ok_or("the group has devices of other processes, but this is the only process")?;
-        if let Some(known) = lock(&self.channels).get(devices) {
-            return Ok(known.clone());
+        if let Some(channel) = lock(&self.channels).get(devices) {
+            return Ok(channel.clone());
         }
-        // The lock is not held meanwhile, because creating a channel waits for other processes.
-        let channel = Arc::new(Channel::make((self, world), devices, processes, at)?);
+        // The lock is released here, because creating a channel waits for other processes.
+        let channel = Arc::new(Channel::create((self, world), devices, processes, call)?);
         lock(&self.channels).insert(devices.to_vec(), channel.clone());
         Ok(channel)
     }
@@ -271,7 +278,7 @@ fn partition_id(frame: &mut CallFrame<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// Returns its first argument, after the second is available.
+/// Returns its first argument after the second is available, so that a program can order calls that share no data.
 fn after(frame: &mut CallFrame<'_>) -> Outcome<()> {
     let (args, rets) = frame.split();
     rets[0].data().copy_from_slice(args[0].data);

@@ -23,7 +23,7 @@ const ROUND_BYTES: usize = 512 << 10;
 const MIN_MESSAGE: usize = 16 << 10;
 
 impl Exchange {
-    /// Makes the devices of this process in a group rendezvous; the last to arrive works for all.
+    /// Makes the devices of this process in a group rendezvous. The last to arrive runs `work` for all of them.
     fn rendezvous(
         &self,
         call: &Call<'_>,
@@ -66,9 +66,10 @@ impl Exchange {
         let group = Group::of(self, &call, Call::group)?;
         self.rendezvous(&call, &group, frame, |devices| {
             let size = devices.size;
-            // MPI's own operation has the lowest latency; large arrays go in pieces, so that copies overlap with messages.
+            // MPI's own operation has the lowest latency. Large arrays are sent in pieces instead, so that copies
+            // overlap with messages.
             if !group.is_local() && size * group.devices.len() <= MAX_GATHERED_BYTES {
-                let gathered = gathered(&group, &own_parts(devices, &(0..size)))?;
+                let gathered = gathered(&group, &local_parts(devices, &(0..size)))?;
                 let places = group.processes.iter().flat_map(|(_, places)| places);
                 return places
                     .zip(gathered.chunks_exact(size.max(1)))
@@ -78,11 +79,11 @@ impl Exchange {
             group.rounds(
                 devices,
                 rounds,
-                |devices, round| Ok(group.to_all(group.packed(&own_parts(devices, &range(round))))),
+                |devices, round| Ok(group.to_all(group.packed(&local_parts(devices, &range(round))))),
                 |round, peer| group.count(peer) * range(round).len(),
                 |devices, round, received| {
                     let range = range(round);
-                    let local = own_parts(devices, &range);
+                    let local = local_parts(devices, &range);
                     let ordered = group.in_order(&local, received, range.len());
                     ordered
                         .into_iter()
@@ -96,11 +97,11 @@ impl Exchange {
     pub(crate) fn reduce_scatter(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
         let (group, op, ty) = (Group::of(self, &call, Call::group)?, call.op()?, call.ty);
         self.rendezvous(&call, &group, frame, |devices| {
-            trade(&group, devices, ty.byte_size(), |devices, target, at, parts| {
+            trade(&group, devices, ty.byte_size(), |devices, target, offset, parts| {
                 let mut sum = group.buffer(parts.first().map_or(0, |part| part.len()));
                 reduce(ty, op, parts, &mut sum)?;
-                devices.write(target, at, &sum)?;
-                self.buffers.give([sum]);
+                devices.write(target, offset, &sum)?;
+                self.buffers.put_back([sum]);
                 Ok(())
             })
         })
@@ -110,8 +111,9 @@ impl Exchange {
         let group = Group::of(self, &call, Call::group)?;
         self.rendezvous(&call, &group, frame, |devices| {
             let part = devices.size / group.devices.len();
-            trade(&group, devices, 1, |devices, target, at, parts| {
-                parts.iter().enumerate().try_for_each(|(place, bytes)| devices.write(target, place * part + at, bytes))
+            trade(&group, devices, 1, |devices, target, offset, parts| {
+                let mut parts = parts.iter().enumerate();
+                parts.try_for_each(|(place, bytes)| devices.write(target, place * part + offset, bytes))
             })
         })
     }
@@ -123,6 +125,7 @@ impl Exchange {
         let pairs = pairs.collect::<Outcome<Vec<_>>>()?;
         let me = group.me;
         self.rendezvous(&call, &group, frame, |devices| {
+            // A device that is no target receives zeros, as in `lax::ppermute`.
             for device in 0..devices.count() {
                 if !pairs.iter().any(|&(_, target)| target == (me, device)) {
                     devices.clear(device);
@@ -145,6 +148,8 @@ impl Exchange {
                 |round, peer| between(&pairs, peer, me).count() * range(round).len(),
                 |devices, round, received| {
                     let range = range(round);
+                    // Both sides list the pairs between two processes in the same order, so the k-th piece of a
+                    // message belongs to the k-th pair. Pairs within this process need no message.
                     for (process, bytes) in received.iter().enumerate() {
                         for (k, &((_, source), (_, target))) in between(&pairs, process, me).enumerate() {
                             if process == me {
@@ -162,26 +167,28 @@ impl Exchange {
     }
 }
 
-/// The size of a piece, if a process sends `each` pieces to each of the others in a round.
-fn piece_size(group: &Group<'_>, each: usize) -> usize {
-    (ROUND_BYTES / (each * group.processes.len().saturating_sub(1).max(1))).max(MIN_MESSAGE / each)
+/// The size of a piece in bytes, if a process sends `pieces` of them to each of the others in a round.
+fn piece_size(group: &Group<'_>, pieces: usize) -> usize {
+    (ROUND_BYTES / (pieces * group.processes.len().saturating_sub(1).max(1))).max(MIN_MESSAGE / pieces)
 }
 
-/// Divides `size` bytes into pieces of about `about` bytes without splitting units: returns their number and ranges.
-fn pieces(size: usize, unit: usize, about: usize) -> (usize, impl Fn(usize) -> Range<usize>) {
-    let (count, units) = (size.div_ceil(about.max(unit)).max(1), size / unit);
+/// Divides `size` bytes into pieces of about `target` bytes without splitting units. Returns the number of pieces, and
+/// a function that computes the range of a piece.
+fn pieces(size: usize, unit: usize, target: usize) -> (usize, impl Fn(usize) -> Range<usize>) {
+    let (count, units) = (size.div_ceil(target.max(unit)).max(1), size / unit);
     (count, move |piece: usize| unit * (units * piece / count)..unit * (units * (piece + 1) / count))
 }
 
-fn own_parts<'m>(devices: &Devices<'_, 'm, '_>, range: &Range<usize>) -> Vec<Cow<'m, [u8]>> {
+/// A range of the arguments of each device of this process.
+fn local_parts<'m>(devices: &Devices<'_, 'm, '_>, range: &Range<usize>) -> Vec<Cow<'m, [u8]>> {
     (0..devices.count()).map(|device| devices.part(device, range.clone())).collect()
 }
 
-/// Parts of equal length of all devices, ordered by process.
-fn gathered(group: &Group<'_>, own: &[Cow<'_, [u8]>]) -> Outcome<Vec<u8>> {
-    let len = own.first().map_or(0, |part| part.len());
+/// Gathers parts of equal length from all devices, ordered by process.
+fn gathered(group: &Group<'_>, local: &[Cow<'_, [u8]>]) -> Outcome<Vec<u8>> {
+    let len = local.first().map_or(0, |part| part.len());
     let counts: Vec<usize> = (0..group.processes.len()).map(|process| group.count(process) * len).collect();
-    group.all_gather(own.concat(), &counts)
+    group.all_gather(local.concat(), &counts)
 }
 
 /// A reduction over the arrays of a group.
@@ -196,7 +203,7 @@ struct Sum<'s> {
 impl Sum<'_> {
     /// The contributions of this process to a range.
     fn contributions<'m>(&self, devices: &Devices<'_, 'm, '_>, range: &Range<usize>) -> Outcome<Vec<Cow<'m, [u8]>>> {
-        let parts = own_parts(devices, range);
+        let parts = local_parts(devices, range);
         if !self.by_process || parts.len() < 2 {
             return Ok(parts);
         }
@@ -228,11 +235,13 @@ impl Sum<'_> {
         group.rounds(
             devices,
             rounds,
+            // Send to each process this process's contributions to the slice that the other one sums.
             |devices, round| {
                 group.to_each(|peer| Ok(group.packed(&self.contributions(devices, &slices.range(round, peer))?)))
             },
             |round, peer| group.count(peer) * slices.range(round, me).len(),
             |devices, round, received| {
+                // Sum this process's slice from all contributions, in the group's order.
                 let range = slices.range(round, me);
                 let local = self.contributions(devices, &range)?;
                 let mut sum = group.buffer(range.len());
@@ -241,6 +250,7 @@ impl Sum<'_> {
                 if group.is_local() {
                     return Ok(());
                 }
+                // Start to send the sum, and wait only for the previous round's, which had time to arrive.
                 let sends = group.to_all(sum);
                 sums.push_back((round, group.start(Stream::Sums, sends, |peer| slices.range(round, peer).len())?));
                 match sums.len() > 1 {
@@ -311,7 +321,7 @@ fn trade(
             group.to_each(|peer| {
                 let places = &group.processes[peer].1;
                 let mut bytes = group.buffer(devices.count() * places.len() * range.len());
-                // From each device, the parts of all devices of that process.
+                // From each local device, the parts for all devices of the peer.
                 let pairs = (0..devices.count()).flat_map(|device| places.iter().map(move |&place| (device, place)));
                 pairs
                     .zip(bytes.chunks_exact_mut(range.len().max(1)))
@@ -323,7 +333,7 @@ fn trade(
         |devices, round, received| {
             let range = range(round);
             for (target, &place) in group.local_places().iter().enumerate() {
-                let local = own_parts(devices, &shifted(&range, place * part));
+                let local = local_parts(devices, &shifted(&range, place * part));
                 let mut parts: Vec<&[u8]> = vec![&[]; group.devices.len()];
                 for (process, (_, sources)) in group.processes.iter().enumerate() {
                     for (k, &source) in sources.iter().enumerate() {
@@ -349,6 +359,6 @@ fn between(pairs: &[(Position, Position)], from: usize, to: usize) -> impl Itera
     pairs.iter().filter(move |(source, target)| (source.0, target.0) == (from, to))
 }
 
-fn shifted(range: &Range<usize>, by: usize) -> Range<usize> {
-    by + range.start..by + range.end
+fn shifted(range: &Range<usize>, offset: usize) -> Range<usize> {
+    offset + range.start..offset + range.end
 }

@@ -36,7 +36,7 @@ pub struct Shared {
 #[derive(Clone, Debug)]
 pub struct Step {
     shared: Arc<Shared>,
-    /// Its number among the computations shared with each of its processes.
+    /// For each process that takes part, the number of this computation among all that are shared with that process.
     numbers: Arc<[u64]>,
 }
 
@@ -99,7 +99,7 @@ impl Order {
         state.starting.push_back(step);
     }
 
-    /// The step of a launch, looked up by the calls of its devices.
+    /// The step of a launch, or `None` if it runs only in this process. The calls of the launch's devices look it up.
     pub(crate) fn step_of_launch(&self, launch: i64, program: u64) -> Option<Step> {
         let mut state = self.state();
         if let Some((running, step)) = &state.running
@@ -122,10 +122,10 @@ impl Exchange {
         self.order.step(shared)
     }
 
-    /// Records that this process launches a program that communicates with other processes; `launch` launches it.
+    /// Records that this process launches a program that communicates with other processes, and calls `launch`.
     ///
     /// # Errors
-    /// An error of `launch`, which must not have started anything then.
+    /// The error of `launch`. In this case `launch` must not have started anything, because the record is removed.
     pub fn launch<T, E>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.receive();
         let step = self.order.step(shared);
@@ -137,7 +137,7 @@ impl Exchange {
     fn receive(&self) {
         let Some(world) = &self.world else { return };
         {
-            // The lock is released before the store is read, because that may ask another machine.
+            // The lock is released before the store is read, because reading may wait for another machine.
             let received = &mut self.order.state().received;
             if received.is_some_and(|last| last.elapsed() <= COMPARE_AFTER) {
                 return;
@@ -160,8 +160,8 @@ impl Exchange {
         timeout: Duration,
     ) -> shardax_mpi::Result<Vec<Vec<u8>>> {
         let world = self.world.as_ref().ok_or_else(|| Error::new(Kind::InvalidArgument, "this process is alone"))?;
-        let (begun, end) = (Instant::now(), deadline(timeout));
-        // The store is asked in short waits, so that an error of another process is reported before the timeout.
+        let (start, end) = (Instant::now(), deadline(timeout));
+        // Wait for the store in short intervals, so that an error of another process is reported before the timeout.
         let mut wait = COMPARE_AFTER;
         let mut warned = false;
         loop {
@@ -177,7 +177,7 @@ impl Exchange {
                     if remaining <= wait {
                         return Err(error);
                     }
-                    let waited = begun.elapsed();
+                    let waited = start.elapsed();
                     if waited >= self.warn_after() && !std::mem::replace(&mut warned, true) {
                         let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
                         let description = step.map_or_else(|| name.to_owned(), |step| step.describe(self));
@@ -214,15 +214,16 @@ impl Exchange {
             return;
         }
         state.published = state.steps;
-        let mut to: HashMap<usize, String> = HashMap::new();
+        let mut texts: HashMap<usize, String> = HashMap::new();
         for step in &state.recent {
             let description = step.describe(self);
             for (process, number) in step.with_numbers().filter(|(process, _)| *process != self.rank) {
-                to.entry(process).or_default().push_str(&format!("{number}\t{}\t{description}\n", step.shared.program));
+                let line = format!("{number}\t{}\t{description}\n", step.shared.program);
+                texts.entry(process).or_default().push_str(&line);
             }
         }
-        drop(state);
-        for (process, text) in to {
+        drop(state); // publishing may wait for another machine
+        for (process, text) in texts {
             let _ = world.store().publish(&key(self.rank), text.as_bytes(), &[process]);
         }
     }
@@ -239,7 +240,7 @@ impl Step {
             Some(name) => format!("`{name}`"),
             None => self.shared.what.clone(),
         };
-        // On one line.
+        // A published position has one line for each step.
         description.replace('\n', " ")
     }
 }

@@ -109,7 +109,7 @@ pub(crate) fn reduce(ty: E, op: &str, parts: &[&[u8]], out: &mut [u8]) -> Outcom
     if parts.iter().any(|part| part.len() != out.len()) {
         return Err("the devices pass arrays of different sizes".into());
     }
-    let done = match ty {
+    let result = match ty {
         E::F32 => f32::combine(op, Exact { parts, out }),
         E::F64 => f64::combine(op, Exact { parts, out }),
         E::S8 => i8::combine(op, Exact { parts, out }),
@@ -122,7 +122,7 @@ pub(crate) fn reduce(ty: E, op: &str, parts: &[&[u8]], out: &mut [u8]) -> Outcom
         E::U64 => u64::combine(op, Exact { parts, out }),
         E::C64 => Complex::<f32>::combine(op, Exact { parts, out }),
         E::C128 => Complex::<f64>::combine(op, Exact { parts, out }),
-        // A byte that is 0 or 1.
+        // A boolean is a byte that is 0 or 1, so that logical operations are bitwise ones.
         E::Pred => {
             let op = match op {
                 "add" | "maximum" => "or",
@@ -136,7 +136,7 @@ pub(crate) fn reduce(ty: E, op: &str, parts: &[&[u8]], out: &mut [u8]) -> Outcom
         E::F16 => f32::combine(op, Widened { parts, out, number: f16::ZERO, rounds: true }),
         _ => None,
     };
-    done.ok_or_else(|| format!("arrays of {ty} cannot be reduced by {op:?} between processes"))
+    result.ok_or_else(|| format!("arrays of {ty} cannot be reduced by {op:?} between processes"))
 }
 
 /// A reduction in the type of the arrays.
@@ -147,6 +147,7 @@ struct Exact<'a> {
 
 impl<T: Number> Fold<T> for Exact<'_> {
     fn by(self, start: T, function: impl Fn(T, T) -> T) {
+        // All parts are added to one block before the next block starts, so that the sums stay in the cache.
         let mut sums = vec![start; BLOCK];
         for (block, out) in self.out.chunks_mut(BLOCK * T::SIZE).enumerate() {
             let offset = block * BLOCK * T::SIZE;
@@ -165,7 +166,7 @@ impl<T: Number> Fold<T> for Exact<'_> {
 struct Widened<'a, H> {
     parts: &'a [&'a [u8]],
     out: &'a mut [u8],
-    /// Any value of their type.
+    /// Any value, which determines the type.
     number: H,
     rounds: bool,
 }

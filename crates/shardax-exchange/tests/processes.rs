@@ -29,13 +29,13 @@ struct Case {
 
 /// `op` over the devices of each group, with `n` elements on each device.
 fn reduction(name: &'static str, ty: ElementType, op: &str, n: i64, groups: &str) -> Case {
-    let (t, whole) = (ty.mlir_name(), n * DEVICES as i64);
+    let (t, total) = (ty.mlir_name(), n * DEVICES as i64);
     let rank = if groups.contains("], [") { "2x2" } else { "1x4" };
     let text = format!(
         "module attributes {{mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32}} {{
         sdy.mesh @mesh = <[\"i\"=4]>
-        func.func @main(%x: tensor<{whole}x{t}> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}})
-            -> (tensor<{whole}x{t}> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}}) {{
+        func.func @main(%x: tensor<{total}x{t}> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}})
+            -> (tensor<{total}x{t}> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}}) {{
           %r = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{\"i\"}}]>] out_shardings=[<@mesh, [{{\"i\"}}]>]
               manual_axes={{\"i\"}} (%s: tensor<{n}x{t}>) {{
             %t = \"stablehlo.all_reduce\"(%s) <{{replica_groups = dense<{groups}> : tensor<{rank}xi64>,
@@ -45,8 +45,8 @@ fn reduction(name: &'static str, ty: ElementType, op: &str, n: i64, groups: &str
                 stablehlo.return %c : tensor<{t}>
               }}) : (tensor<{n}x{t}>) -> tensor<{n}x{t}>
             sdy.return %t : tensor<{n}x{t}>
-          }} : (tensor<{whole}x{t}>) -> tensor<{whole}x{t}>
-          return %r : tensor<{whole}x{t}>
+          }} : (tensor<{total}x{t}>) -> tensor<{total}x{t}>
+          return %r : tensor<{total}x{t}>
         }}
         }}"
     );
@@ -55,39 +55,45 @@ fn reduction(name: &'static str, ty: ElementType, op: &str, n: i64, groups: &str
 
 fn cases() -> Vec<Case> {
     use ElementType::*;
-    let all = "[[0, 1, 2, 3]]";
+    let one_group = "[[0, 1, 2, 3]]";
     vec![
         Case { name: "many", text: MANY.to_owned(), ty: F32, dims: vec![4, 8] },
-        reduction("sum_f32", F32, "add", 1000, all),
-        // Above the size that is sent whole, and not divisible.
-        reduction("sum_large", F32, "add", 50_021, all),
+        reduction("sum_f32", F32, "add", 1000, one_group),
+        // Larger than the limit for sums in every process, and not divisible by the number of devices.
+        reduction("sum_large", F32, "add", 50_021, one_group),
         // Several rounds.
-        reduction("sum_larger", F32, "add", 400_009, all),
+        reduction("sum_larger", F32, "add", 400_009, one_group),
         reduction("sum_in_another_order", F32, "add", 1000, "[[2, 0, 3, 1]]"),
-        reduction("product_f64", F64, "multiply", 777, all),
-        reduction("sum_bf16", Bf16, "add", 1000, all),
-        reduction("sum_f16", F16, "add", 1000, all),
-        reduction("sum_s32", S32, "add", 1000, all),
-        reduction("product_u8", U8, "multiply", 1000, all),
-        reduction("maximum_f32", F32, "maximum", 1000, all),
+        reduction("product_f64", F64, "multiply", 777, one_group),
+        reduction("sum_bf16", Bf16, "add", 1000, one_group),
+        reduction("sum_f16", F16, "add", 1000, one_group),
+        reduction("sum_s32", S32, "add", 1000, one_group),
+        reduction("product_u8", U8, "multiply", 1000, one_group),
+        reduction("maximum_f32", F32, "maximum", 1000, one_group),
         reduction("minimum_in_pairs", F32, "minimum", 1000, "[[0, 3], [1, 2]]"),
         reduction("or_pred", Pred, "or", 1000, "[[0, 1], [2, 3]]"),
     ]
 }
 
+/// The generator of the inputs: xorshift.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
 /// The input of a device: numbers of many magnitudes, with zeros of both signs and infinities.
 fn input(case: &Case, device: usize) -> Vec<u8> {
     let count = case.dims.iter().product::<i64>() as usize;
-    let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ (device as u64 + 1) << 32;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut generator = Random(0x9e37_79b9_7f4a_7c15u64 ^ (device as u64 + 1) << 32);
     let mut bytes = Vec::new();
     for i in 0..count {
-        let random = next();
+        let random = generator.next();
         let magnitude = [1e-3f32, 1.0, 37.0, 1e4][(random % 4) as usize];
         let mut x = ((random >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * magnitude;
         match i % 50 {
@@ -114,21 +120,23 @@ fn signature(case: &Case) -> Signature {
     Signature { parameters: vec![ParameterSpec::new(case.ty, case.dims.clone())] }
 }
 
-/// Runs a program on this client's own devices and returns the concatenated results of each.
+/// Runs a program on this client's devices and returns the concatenated results of each.
 fn run(client: &Client, program: &Executable, case: &Case) -> Vec<(usize, Vec<u8>)> {
-    let put =
-        |device: &Device| client.buffer_from_host(&input(case, device.id()), case.ty, &case.dims, device).unwrap();
-    let inputs: Vec<Buffer> = program.devices().iter().map(put).collect();
+    let inputs: Vec<Buffer> = program
+        .devices()
+        .iter()
+        .map(|device| client.buffer_from_host(&input(case, device.id()), case.ty, &case.dims, device).unwrap())
+        .collect();
     let results = program.execute(&inputs.iter().collect::<Vec<_>>()).unwrap();
-    let read = |buffers: &Vec<Buffer>| {
-        let bytes = |buffer: &Buffer| {
-            let mut bytes = vec![0; buffer.byte_size()];
-            buffer.to_host(&mut bytes).unwrap();
-            bytes
-        };
-        buffers.iter().flat_map(bytes).collect()
-    };
-    program.device_ids().iter().copied().zip(results.iter().map(read)).collect()
+    let bytes = results.iter().map(|buffers| buffers.iter().flat_map(host_bytes).collect());
+    program.device_ids().iter().copied().zip(bytes).collect()
+}
+
+/// Copies a buffer to the host.
+fn host_bytes(buffer: &Buffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.byte_size()];
+    buffer.to_host(&mut bytes).unwrap();
+    bytes
 }
 
 fn options() -> CompileOptions {
@@ -151,9 +159,9 @@ fn member(rank: usize, size: usize) -> (Client, Vec<usize>) {
 
 /// Compiles the case with the exchange, on the devices of this process.
 fn localized(client: &Client, case: &Case) -> Executable {
-    let own: Vec<usize> = client.addressable_devices().iter().map(Device::id).collect();
+    let local: Vec<usize> = client.addressable_devices().iter().map(Device::id).collect();
     let module = client.partition(&case.text, &options()).unwrap().localize().unwrap();
-    let options = CompileOptions { num_replicas: own.len(), device_ids: own, ..Default::default() };
+    let options = CompileOptions { num_replicas: local.len(), device_ids: local, ..Default::default() };
     client.compile_hlo(&module, &options, signature(case)).unwrap()
 }
 
@@ -161,7 +169,7 @@ fn file(folder: &Path, case: &str, device: usize) -> PathBuf {
     folder.join(format!("{case}.{device}"))
 }
 
-/// Notes the fields of the spans of collectives.
+/// Collects the fields of the spans of collectives.
 struct Waits(Arc<Mutex<Vec<String>>>);
 
 struct Text<'a>(&'a mut String);
@@ -204,7 +212,7 @@ fn child() {
             let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
             for case in cases() {
                 let program = localized(&client, &case);
-                // Repeated launches each have a rendezvous of their own.
+                // Each launch has its own rendezvous, so later ones must not find data of the first.
                 let mut results = run(&client, &program, &case);
                 for _ in 0..3 {
                     results = run(&client, &program, &case);
@@ -224,8 +232,8 @@ fn child() {
             let waits = waits.lock().unwrap().clone();
             assert!(waits.contains(&"at=\"call 0\" processes=[0, 1, 2, 3] ".to_owned()), "{waits:?}");
             if world.rank() == 0 {
-                let own = &client.addressable_devices()[0];
-                let x = client.buffer_from_host(&input(case, own.id()), case.ty, &case.dims, own).unwrap();
+                let device = &client.addressable_devices()[0];
+                let x = client.buffer_from_host(&input(case, device.id()), case.ty, &case.dims, device).unwrap();
                 let inputs: Vec<&Buffer> = program.devices().iter().map(|_| &x).collect();
                 let results = program.execute(&inputs).unwrap();
                 let error = results[0][0].block_until_ready().unwrap_err();
