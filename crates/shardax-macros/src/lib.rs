@@ -11,10 +11,11 @@ use quote::{format_ident, quote};
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Data, DeriveInput, Error, Fields, Result, Token, parse_macro_input, parse_quote};
 
-/// Derives `shardax::Tree` for a struct or an enum: its fields are its children, in order. The trait's page
-/// has an example.
+/// Derives `shardax::Tree` for a struct or an enum: its fields are its children, in order. You can then pass values of
+/// the type to functions such as `jit` and `grad`. The trait's page has an example.
 ///
-/// A field marked `#[tree(static)]` is part of the tree's structure instead; its type must be
+/// A field marked `#[tree(static)]` is part of the tree's structure instead, so that a program is compiled again if the
+/// field changes; its type must be
 /// `Clone + Eq + Hash + Debug + Send + Sync + 'static`. A field marked `#[tree(axis_names = names)]` is an array or an
 /// optional array whose dimensions have the logical names in the field `names`, an `Option<AxisNames>`. The names can also be
 /// in a field of a field: `#[tree(axis_names = options.names)]`.
@@ -25,7 +26,7 @@ pub fn derive_tree(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 }
 
 /// Derives `shardax_nn::Module` for a struct: a tree (see [`Tree`](macro@Tree)) with the methods of a neural network's
-/// module.
+/// module. You should not derive `Tree` as well, because this derive does.
 #[proc_macro_derive(Module, attributes(tree))]
 pub fn derive_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -48,21 +49,22 @@ pub fn derive_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream 
 /// Derives `shardax_train::data::Record` for a struct: its fields are the arrays of an example, by their names. The trait's
 /// page has an example.
 ///
-/// A field marked `#[record(shape = [48, 6])]` is a list of elements with this shape.
+/// A field marked `#[record(shape = [48, 6])]` is a list of elements with this shape. You need the attribute because the
+/// type of a list does not determine a shape.
 #[proc_macro_derive(Record, attributes(record))]
 pub fn derive_record(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     record::expand(&input).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Compiles the function when it is first called, as the function `jit` does.
+/// Compiles the function when you first call it, as the function `jit` does.
 ///
 /// The attribute's options are methods of `Jit`, such as `keep_unused = true`. `donate` and `static_args` name arguments:
 /// `#[jit(donate = [state])]`.
 ///
-/// The function then takes each argument by value or by reference, and returns a `Result`. Other transformations take it by
-/// its name, or as `name {}` where its argument types cannot be inferred. `name::lower` lowers it ahead of time. The page of the
-/// function `jit` has an example.
+/// You can then pass each argument by value or by reference, and the function returns a `Result`. You can pass the function
+/// to other transformations by its name, or as `name {}` if its argument types cannot be inferred. `name::lower` lowers it
+/// ahead of time. The page of the function `jit` has an example.
 #[proc_macro_attribute]
 pub fn jit(options: proc_macro::TokenStream, function: proc_macro::TokenStream) -> proc_macro::TokenStream {
     attribute(&transformed::JIT, options, function)
@@ -86,7 +88,8 @@ pub fn vmap(options: proc_macro::TokenStream, function: proc_macro::TokenStream)
     attribute(&transformed::VMAP, options, function)
 }
 
-/// Computes the intermediate values of the function again for its gradient, as the function `checkpoint` does.
+/// Recomputes the intermediate values of the function for its gradient instead of storing them, as the function
+/// `checkpoint` does.
 ///
 /// The attribute's options are methods of `Checkpoint`. See [`jit`](macro@jit) for the ways to use the function; there is no
 /// `lower`.
@@ -95,18 +98,18 @@ pub fn checkpoint(options: proc_macro::TokenStream, function: proc_macro::TokenS
     attribute(&transformed::CHECKPOINT, options, function)
 }
 
-/// Gives the function a rule for its gradient, as the function `custom_vjp` does.
+/// Defines a rule for the gradient of the function, as the function `custom_vjp` does.
 ///
-/// The options `fwd` and `bwd` name the functions that `defvjp` takes: `#[custom_vjp(fwd = f_fwd, bwd = f_bwd)]`. See
+/// The options `fwd` and `bwd` name the functions to pass to `defvjp`: `#[custom_vjp(fwd = f_fwd, bwd = f_bwd)]`. See
 /// [`jit`](macro@jit) for the ways to use the function; there is no `lower`.
 #[proc_macro_attribute]
 pub fn custom_vjp(options: proc_macro::TokenStream, function: proc_macro::TokenStream) -> proc_macro::TokenStream {
     attribute(&transformed::CUSTOM_VJP, options, function)
 }
 
-/// Gives the function a rule for its derivative, as the function `custom_jvp` does.
+/// Defines a rule for the derivative of the function, as the function `custom_jvp` does.
 ///
-/// The option `rule` names the function that `defjvp` takes: `#[custom_jvp(rule = f_jvp)]`. See [`jit`](macro@jit) for the
+/// The option `rule` names the function to pass to `defjvp`: `#[custom_jvp(rule = f_jvp)]`. See [`jit`](macro@jit) for the
 /// ways to use the function; there is no `lower`.
 #[proc_macro_attribute]
 pub fn custom_jvp(options: proc_macro::TokenStream, function: proc_macro::TokenStream) -> proc_macro::TokenStream {
@@ -161,7 +164,7 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
         }
         Data::Union(_) => return Err(Error::new_spanned(name, "a union cannot be a tree")),
     };
-    // Unlikely to collide with a type parameter of the user.
+    // The underscores make a collision with a type parameter of the user unlikely.
     let part = format_ident!("__Part");
     let mut composed = generics.clone();
     composed.params.push(parse_quote!(#part: ::shardax::Tree));
@@ -187,7 +190,7 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
 struct Shape {
     fields: Vec<Field>,
     kind: Kind,
-    /// The node that it is flattened to.
+    /// The node that describes the struct or variant in a flattened tree.
     node: TokenStream,
 }
 
@@ -221,9 +224,10 @@ impl Shape {
             .iter()
             .map(|f| Ok(Field { ident: f.ident.clone(), options: options(&f.attrs)? }))
             .collect::<Result<_>>()?;
+        // An unknown name would otherwise be reported in generated code, which the user cannot see.
         for names in fields.iter().filter_map(|f| f.options.axis_names.as_ref()) {
             if !fields.iter().any(|f| f.ident.as_ref() == names.first()) {
-                return Err(Error::new_spanned(names, "no field has this name"));
+                return Err(Error::new_spanned(names, "no field of this struct has this name"));
             }
         }
         let names = fields.iter().enumerate().map(|(i, f)| match &f.ident {
@@ -294,7 +298,7 @@ fn options(attrs: &[Attribute]) -> Result<Options> {
                 options.axis_names = Some(Punctuated::parse_separated_nonempty(meta.value()?)?);
                 return Ok(());
             }
-            Err(meta.error("unknown option: `#[tree(static)]` and `#[tree(axis_names = field)]` are the options"))
+            Err(meta.error("unknown option: write `#[tree(static)]` or `#[tree(axis_names = field)]`"))
         })?;
     }
     Ok(options)

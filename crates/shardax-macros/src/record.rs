@@ -78,7 +78,8 @@ fn shape(attrs: &[Attribute]) -> Result<Option<Expr>> {
                 shape = Some(meta.value()?.parse()?);
                 return Ok(());
             }
-            Err(meta.error("unknown option: `#[record(shape = [48, 6])]` is the option"))
+            Err(meta
+                .error("unknown option: write the shape of the field's elements, such as `#[record(shape = [48, 6])]`"))
         })?;
     }
     Ok(shape)

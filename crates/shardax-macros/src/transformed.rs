@@ -76,6 +76,8 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
     let parameters = parameters(transformation, &function)?;
     let methods = methods(transformation, &options, &parameters)?;
 
+    // The parts of the user's function that the expansion needs: names and types of parameters, and the result. The
+    // function returns a `Result` in any case, because a transformed function can fail.
     let (visibility, name) = (&function.vis, &function.sig.ident);
     let (names, types): (Vec<_>, Vec<_>) = parameters.iter().map(|parameter| (&parameter.name, &parameter.ty)).unzip();
     let attributes = &function.attrs;
@@ -87,6 +89,7 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
         true => quote!(#result),
         false => quote!(::shardax::error::Result<#result>),
     };
+    // The user's function under another name, without attributes except for lints, which concern its body.
     let body = ItemFn {
         attrs: function.attrs.iter().filter(|attribute| is_lint(attribute)).cloned().collect(),
         vis: syn::Visibility::Inherited,
@@ -115,6 +118,8 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
             }
         }
     });
+    // A function that returns the transformed one. A `static` keeps it if its programs are compiled once; the other
+    // transformations are cheap to create, and are created for each call.
     let transformed = match transformation.kept_type {
         Some(kept_type) => {
             let kept_type = format_ident!("{kept_type}");
@@ -141,6 +146,7 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
             }
         },
     };
+    // A single argument is passed without a tuple.
     let call_arguments = match &*names {
         [single] => quote!(#single),
         _ => quote!((#(#names),*)),
@@ -264,9 +270,10 @@ fn methods(
 /// Returns the value of the option for a derivative rule, which must be present.
 fn rule_option<'a>(options: &'a Punctuated<OptionValue, Token![,]>, rule: &str) -> Result<&'a Expr> {
     let option = options.iter().find(|option| option.name == rule);
-    option
-        .map(|option| &option.value)
-        .ok_or_else(|| Error::new(Span::call_site(), format!("give the function `{rule}`: `{rule} = …`")))
+    option.map(|option| &option.value).ok_or_else(|| {
+        let message = format!("the option `{rule}` is missing: write `{rule} = name`, with the name of a function");
+        Error::new(Span::call_site(), message)
+    })
 }
 
 /// Returns the positions of arguments that an option names, such as `[state, batch]`.
@@ -288,7 +295,7 @@ fn position(expression: &Expr, parameters: &[Parameter]) -> Result<i32> {
     let position = name.and_then(|name| parameters.iter().position(|parameter| parameter.name == *name));
     position.map(|position| position as i32).ok_or_else(|| {
         let names: Vec<String> = parameters.iter().map(|parameter| parameter.name.to_string()).collect();
-        let message = format!("expected names of arguments: some of {}", names.join(", "));
+        let message = format!("this is not an argument of the function, whose arguments are {}", names.join(", "));
         Error::new(expression.span(), message)
     })
 }
