@@ -1,6 +1,6 @@
 //! Commands around training runs: `shardax-run`, `shardax-top` and `shardax-doctor`.
 //!
-//! The library contains their parts for tests. You normally use the commands.
+//! You normally use the commands. The library exists so that tests can call their parts.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -265,9 +265,9 @@ fn a_folder_has_one_supervisor() {
     let steps = folder.0.join("steps");
     let arguments = ["--checkpoints", steps.to_str().expect("a path")];
     let program = [program.to_str().expect("a path")];
-    let first = Running::start(&folder, &arguments, &program);
+    let running = Running::start(&folder, &arguments, &program);
     wait_for("program", || folder.0.join("ready").exists().then_some(()));
-    let process = first.0.id().to_string();
+    let process = running.0.id().to_string();
     let (status, text) = Running::start(&folder, &arguments, &program).end(20);
     assert_eq!(status.code(), Some(2), "{text}");
     says(
@@ -275,7 +275,7 @@ fn a_folder_has_one_supervisor() {
         &["steps belongs to a run that has not ended: process ", &process, ", since ", "choose another folder"],
     );
     std::fs::write(folder.0.join("go"), "").expect("a file");
-    assert_eq!(first.end(20).0.code(), Some(0));
+    assert_eq!(running.end(20).0.code(), Some(0));
     assert_eq!(Running::start(&folder, &arguments, &program).end(20).0.code(), Some(0));
 }
 
@@ -382,14 +382,14 @@ fn a_job_that_loses_a_process_resumes_from_its_last_checkpoint() {
     let steps = steps.to_str().expect("a path").to_owned();
     let arguments =
         ["-n", "2:4", "--restarts", "3", "--backoff", "0.1", "--available", &available, "--checkpoints", &steps];
-    let last = |rank: usize| folder.read(&format!("last-{rank}")).parse::<u64>().ok();
+    let last_step = |rank: usize| folder.read(&format!("last-{rank}")).parse::<u64>().ok();
     let running = Running::start(&folder, &arguments, &program);
-    wait_for("checkpoint", || last(2).filter(|step| *step > 25));
+    wait_for("checkpoint", || last_step(2).filter(|step| *step > 25));
     std::fs::write(&count, "2").expect("a file");
     send("KILL", &folder.read("pid-1"));
     wait_for("restart", || running.text().contains("restarts 2 processes from step ").then_some(()));
-    let killed_at = last(0).expect("a step");
-    wait_for("progress", || last(0).filter(|step| *step > killed_at + 15));
+    let killed_at = last_step(0).expect("a step");
+    wait_for("progress", || last_step(0).filter(|step| *step > killed_at + 15));
     send("TERM", &running.0.id().to_string());
     let (status, text) = running.end(60);
     assert_eq!(status.code(), Some(75), "{text}");
@@ -425,8 +425,8 @@ fn soak() {
         assert!(std::env::var_os("CI").is_none(), "CI must have mpirun");
         return println!("skipped: no mpirun");
     }
-    let given = std::env::var("SHARDAX_TEST_SOAK").ok().and_then(|text| text.parse::<f64>().ok());
-    let (minutes, longest_pause) = given.map_or((0.2, 500), |minutes| (minutes, 4000));
+    let minutes_of_variable = std::env::var("SHARDAX_TEST_SOAK").ok().and_then(|text| text.parse::<f64>().ok());
+    let (minutes, longest_pause) = minutes_of_variable.map_or((0.2, 500), |minutes| (minutes, 4000));
     let folder = Folder::new();
     let folder_of_steps = folder.0.join("steps");
     let disk = Disk::mount(folder_of_steps.clone());
@@ -434,22 +434,22 @@ fn soak() {
     let total = (minutes * 60.0 * 15.0) as u64;
     let program = std::env::current_exe().expect("this program has a path");
     let program = ["env", &format!("SHARDAX_TEST_STEPS={total}"), program.to_str().expect("a path")].map(str::to_owned);
-    let rest = ["child", "--exact", "--nocapture", "--test-threads=1", "-q"].map(str::to_owned);
-    let program: Vec<&str> = program.iter().chain(&rest).map(String::as_str).collect();
+    let test_arguments = ["child", "--exact", "--nocapture", "--test-threads=1", "-q"].map(str::to_owned);
+    let program: Vec<&str> = program.iter().chain(&test_arguments).map(String::as_str).collect();
     let steps = folder_of_steps.to_str().expect("a path").to_owned();
     let arguments = ["-n", "4", "--restarts", "100000", "--backoff", "0.1", "--checkpoints", &steps];
     let mut running = Running::start(&folder, &arguments, &program);
-    let last = || folder.read("last-0").parse::<u64>().unwrap_or(0);
+    let last_step = || folder.read("last-0").parse::<u64>().unwrap_or(0);
     let (mut random, mut counts) = (fastrand::Rng::with_seed(total), [0; 4]);
     let mut draw = |below: u64| random.u64(0..below);
-    let mut seen = 0;
+    let mut fault_step = 0;
     while running.0.try_wait().expect("it is a child of ours").is_none() {
         // Each fault meets a run that has come on since the one before.
         std::thread::sleep(Duration::from_millis(300 + draw(longest_pause)));
-        if last() < seen + 25 || last() + 100 > total {
+        if last_step() < fault_step + 25 || last_step() + 100 > total {
             continue;
         }
-        seen = last();
+        fault_step = last_step();
         let process = folder.read(&format!("pid-{}", draw(4)));
         let kind = draw(4) as usize;
         counts[kind] += 1;

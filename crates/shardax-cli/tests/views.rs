@@ -50,8 +50,8 @@ fn a_run_is_drawn_from_its_folder() {
     // A run whose last step is logged is finished, however long ago; one that is only quiet is not.
     assert!(!drawn.contains("finished") && !run.is_finished());
     let log = folder.join("metrics.jsonl");
-    let last = line(101).replace("7300.0", "0.0");
-    std::fs::write(&log, (1..=100).map(line).chain([last]).collect::<String>()).expect("a log");
+    let finished_line = line(101).replace("7300.0", "0.0");
+    std::fs::write(&log, (1..=100).map(line).chain([finished_line]).collect::<String>()).expect("a log");
     let drawn = text(&Run::read(&folder).expect("a run"), "loss", 100, 28).expect("a picture");
     assert!(drawn.contains("step 101   finished   12.5000 steps/s"), "{drawn}");
     // Any size is drawn.
@@ -75,8 +75,8 @@ fn the_doctor_finds_a_cpu_in_order() {
     let flags = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false";
     doctor.args(["cpu", "--report"]).arg(&report).env("SHARDAX_NUM_CPU_DEVICES", "4").env("XLA_FLAGS", flags);
     let output = doctor.output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
     let report = std::fs::read_to_string(&report).expect("a report");
     assert!(
         report.contains("| collectives | ok | psum, ppermute, all_gather, psum_scatter, all_to_all over 4 devices |"),
@@ -98,15 +98,15 @@ fn the_doctor_says_what_is_wrong() {
     let output =
         doctor.args(["cuda", "--report"]).arg(&report).env("SHARDAX_CUDA_PLUGIN", "/nowhere/plugin.so").output();
     let output = output.expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("plugin       FAILED") && said.contains("/nowhere/plugin.so"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    assert!(stdout.contains("plugin       FAILED") && stdout.contains("/nowhere/plugin.so"), "{stdout}");
     assert!(std::fs::read_to_string(&report).expect("a report").contains("| plugin | **failed** |"));
     // No check is done in no time.
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_shardax-doctor"));
     let output = doctor.args(["cpu", "--limit", "0", "--report"]).arg(&report).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.code() == Some(1) && said.contains("it ran past 0 s and was ended"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && stdout.contains("it ran past 0 s and was ended"), "{stdout}");
     let _ = std::fs::remove_dir_all(&folder);
 }
 

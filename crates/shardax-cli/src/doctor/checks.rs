@@ -46,13 +46,13 @@ fn wrong(what: impl Into<String>) -> Error {
 }
 
 /// Fails unless each value is within `tolerance` of the expected one, relative to values above 1.
-pub fn close(got: &[f32], want: impl IntoIterator<Item = f64>, tolerance: f64) -> Result<f64> {
+pub fn check_close(got: &[f32], want: impl IntoIterator<Item = f64>, tolerance: f64) -> Result<f64> {
     let mut worst = 0.0f64;
-    for (at, (got, want)) in got.iter().zip(want).enumerate() {
+    for (index, (got, want)) in got.iter().zip(want).enumerate() {
         let error = (f64::from(*got) - want).abs() / want.abs().max(1.0);
-        // NaN is not below either.
+        // The comparison is negated so that an error of NaN fails too.
         if !(error <= tolerance) {
-            return Err(wrong(format!("element {at} is {got}, but should be {want} within {tolerance:e}")));
+            return Err(wrong(format!("element {index} is {got}, but should be {want} within {tolerance:e}")));
         }
         worst = worst.max(error);
     }
@@ -93,30 +93,37 @@ fn arithmetic() -> Result<String> {
     let f = jit(|x: Array| x.sin() * x.exp() + x.tanh());
     let got = f.call(array(x.clone()))?.to_vec::<f32>()?;
     let want = x.iter().map(|x| f64::from(*x)).map(|x| x.sin() * x.exp() + x.tanh());
-    Ok(format!("largest error {:.1e}", close(&got, want, 1e-4)?))
+    Ok(format!("largest error {:.1e}", check_close(&got, want, 1e-4)?))
 }
 
 fn dtypes() -> Result<String> {
-    let (mut work, mut not) = (Vec::new(), Vec::new());
-    // float8_e8m0fnu has no 0.
+    let (mut supported, mut unsupported) = (Vec::new(), Vec::new());
+    // float8_e8m0fnu is left out because it cannot represent 0.
     for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_complex() && *dtype != DType::F8E8M0Fnu) {
-        // Every bit of integers of 2 bits.
+        // The values use every bit of integers of 2 bits.
         let values = match dtype {
             DType::Bool => [0.0, 1.0, 1.0],
             _ if dtype.is_signed() => [0.0, 1.0, -1.0],
             _ => [0.0, 1.0, 2.0],
         };
-        let same = jit(move |x: Array| (x * ones_dtype((), dtype)).astype(DType::F32));
-        let products = block_until_ready(array(values).astype(dtype)).and_then(|x| same.call(x)?.to_vec::<f32>());
+        let times_one = jit(move |x: Array| (x * ones_dtype((), dtype)).astype(DType::F32));
+        let products = block_until_ready(array(values).astype(dtype)).and_then(|x| times_one.call(x)?.to_vec::<f32>());
         match products {
-            Ok(got) if got == values => work.push(dtype.to_string()),
+            Ok(got) if got == values => supported.push(dtype.to_string()),
             Ok(got) => return Err(wrong(format!("{dtype}: {values:?} times 1 is {got:?}"))),
-            Err(error) => not.push(format!("{dtype} ({})", error.message().lines().next().unwrap_or_default())),
+            Err(error) => {
+                let reason = error.message().lines().next().unwrap_or_default();
+                unsupported.push(format!("{dtype} ({reason})"));
+            }
         }
     }
-    let failures = if not.is_empty() { String::new() } else { format!("; not: {}", not.join(", ")) };
-    match work.contains(&DType::F32.to_string()) {
-        true => Ok(format!("{}{failures}", work.join(", "))),
+    let failures = match unsupported.is_empty() {
+        true => String::new(),
+        false => format!("; not: {}", unsupported.join(", ")),
+    };
+    // A platform may lack narrow types, but programs need float32.
+    match supported.contains(&DType::F32.to_string()) {
+        true => Ok(format!("{}{failures}", supported.join(", "))),
         false => Err(wrong(format!("float32 does not work{failures}"))),
     }
 }
@@ -128,7 +135,10 @@ fn matmul() -> Result<String> {
     let b = Array::from_vec(indices.clone().map(|(i, j)| matmul_value(j, i) as f32).collect(), &[N, N])?;
     let product = jit(|(a, b): (Array, Array)| a.matmul(&b)).call((a, b))?.to_vec::<f32>()?;
     let expected = indices.map(|(i, j)| (0..N).map(|k| matmul_value(i, k) * matmul_value(j, k)).sum());
-    Ok(format!("{N} × {N}, float32: largest error {:.1e}", close(&product, expected, reference::PRODUCT.here()?)?))
+    Ok(format!(
+        "{N} × {N}, float32: largest error {:.1e}",
+        check_close(&product, expected, reference::PRODUCT.here()?)?
+    ))
 }
 
 /// An element of the left matrix, and of the transposed right one.
@@ -309,9 +319,9 @@ fn shortest_time(times: usize, mut run: impl FnMut() -> Result<()>) -> Result<f6
     run()?;
     let mut best = f64::INFINITY;
     for _ in 0..times {
-        let begun = Instant::now();
+        let start = Instant::now();
         run()?;
-        best = best.min(begun.elapsed().as_secs_f64());
+        best = best.min(start.elapsed().as_secs_f64());
     }
     Ok(best)
 }

@@ -5,7 +5,7 @@ use shardax::experimental::pallas::{self as pl, BlockSpec, Ref};
 use shardax::prelude::*;
 use shardax_nn::{AttentionOptions, Implementation};
 
-use super::checks::close;
+use super::checks::check_close;
 
 /// The implementation of attention by the platform's kernels.
 fn fused() -> Result<Option<Implementation>> {
@@ -22,7 +22,7 @@ pub fn attention() -> Result<String> {
     // Plain operations in bfloat16, which are the default in debug builds, round the scores and the weights too: their
     // gradients are up to 0.06 off.
     let plain = attention_with_gradient(Some(Implementation::Xla), DType::F32)?;
-    let worst = close(&attention_with_gradient(fused, DType::Bf16)?, plain.iter().map(|&x| f64::from(x)), 1e-1)?;
+    let worst = check_close(&attention_with_gradient(fused, DType::Bf16)?, plain.iter().map(|&x| f64::from(x)), 1e-1)?;
     let name = fused.map_or_else(|| "the default".to_owned(), |fused| format!("{fused:?}"));
     Ok(format!("by {name}, with gradient: {worst:.1e} from plain operations in float32"))
 }
@@ -78,5 +78,5 @@ pub fn kernels() -> Result<String> {
 /// The largest error of a kernel's result. Fails if it is above the tolerance.
 fn largest_error(result: Array, expected: Array, tolerance: f64) -> Result<f64> {
     let expected = expected.to_vec::<f32>()?;
-    close(&result.to_vec::<f32>()?, expected.iter().map(|&x| f64::from(x)), tolerance)
+    check_close(&result.to_vec::<f32>()?, expected.iter().map(|&x| f64::from(x)), tolerance)
 }

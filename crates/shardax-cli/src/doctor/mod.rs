@@ -48,8 +48,8 @@ struct Outcome {
 /// Fails if the checks cannot be started or the report cannot be written.
 pub fn examine(options: &Options) -> Result<bool, String> {
     if let Some(name) = &options.check {
-        return checks::run(name).map(|found| {
-            println!("{found}");
+        return checks::run(name).map(|findings| {
+            println!("{findings}");
             true
         });
     }
@@ -60,7 +60,7 @@ pub fn examine(options: &Options) -> Result<bool, String> {
     if let Some(unknown) = options.only.iter().find(|name| !check_names.contains(&name.as_str())) {
         return Err(format!("there is no check {unknown:?}; the checks are {}", check_names.join(", ")));
     }
-    // Each check runs in a process of its own, because a fault in a plugin ends the process.
+    // Each check runs in a separate process, because a fault in a plugin ends the process.
     let mut outcomes = Vec::new();
     for name in
         check_names.into_iter().filter(|name| options.only.is_empty() || options.only.iter().any(|only| only == name))
@@ -71,7 +71,8 @@ pub fn examine(options: &Options) -> Result<bool, String> {
         let is_fatal = !outcome.passed && matches!(outcome.name, "plugin" | "devices");
         outcomes.push(outcome);
         if is_fatal {
-            println!("the remaining checks need it, and are skipped");
+            // Without a plugin or devices, all other checks would fail for the same reason.
+            println!("the remaining checks are skipped, because they need the check {name:?} to pass");
             break;
         }
     }
@@ -89,8 +90,8 @@ pub fn examine(options: &Options) -> Result<bool, String> {
 
 /// Runs a check in a separate process.
 fn run_apart(name: &'static str, platform: &str, options: &Options) -> Result<Outcome, String> {
-    let program = std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
-    let begun = Instant::now();
+    let program = std::env::current_exe().map_err(|error| format!("the path of this program is unknown: {error}"))?;
+    let start = Instant::now();
     let mut command = Command::new(program);
     command.args(["--check", name]).env("SHARDAX_PLATFORM", platform);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -102,7 +103,7 @@ fn run_apart(name: &'static str, platform: &str, options: &Options) -> Result<Ou
     let status = loop {
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) => break Some(status),
-            None if begun.elapsed() > limit => {
+            None if start.elapsed() > limit => {
                 let _ = child.kill();
                 let _ = child.wait();
                 break None;
@@ -118,7 +119,7 @@ fn run_apart(name: &'static str, platform: &str, options: &Options) -> Result<Ou
         Some(status) => (false, format!("{}\n({status})", ends(&err))),
         None => (false, format!("{}\n(it ran past {} s and was ended)", ends(&err), options.limit)),
     };
-    Ok(Outcome { name, passed, text, took: begun.elapsed() })
+    Ok(Outcome { name, passed, text, took: start.elapsed() })
 }
 
 /// Reads a stream to its end on a thread, which returns the text without surrounding space.

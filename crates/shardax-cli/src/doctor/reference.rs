@@ -185,7 +185,7 @@ impl Case {
                 format!("{} results instead of at least {}", got.len(), want.len()),
             ));
         }
-        super::checks::close(&got, want, self.tolerance.here()?)
+        super::checks::check_close(&got, want, self.tolerance.here()?)
     }
 }
 

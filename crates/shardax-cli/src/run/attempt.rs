@@ -25,10 +25,11 @@ impl Attempt {
     pub fn start(options: &Options, processes: usize, restart: u32) -> Result<Attempt, String> {
         let mut command = options.launcher.command(options, processes)?;
         command.env("SHARDAX_RESTART", restart.to_string());
-        // A separate process group, so that only this command receives the terminal's signals, which it passes on.
+        // Start the program in a separate process group, so that only this command receives the terminal's signals and
+        // can decide which of them to pass on.
         command.process_group(0);
-        let started = command.spawn();
-        started.map(Attempt).map_err(|error| format!("cannot start {}: {error}", command.get_program().display()))
+        let child = command.spawn();
+        child.map(Attempt).map_err(|error| format!("cannot start {}: {error}", command.get_program().display()))
     }
 
     /// The end of the attempt, if it has ended.
@@ -36,8 +37,8 @@ impl Attempt {
         self.0.try_wait().ok().flatten().map(end_of)
     }
 
-    /// Notifies the program of a preemption. The signal is SIGUSR1, because launchers pass it on, whereas at SIGTERM
-    /// they end their processes within a second.
+    /// Notifies the program of a preemption. The signal is SIGUSR1 because launchers pass it on. At SIGTERM they would
+    /// end their processes within a second instead, and a program could not save.
     pub fn preempt(&self) {
         self.send(|pid| kill_process(pid, Signal::USR1));
     }
@@ -61,9 +62,9 @@ impl Attempt {
         if !exists(group) {
             return;
         }
-        let begun = Instant::now();
+        let start = Instant::now();
         self.terminate();
-        while exists(group) && begun.elapsed() < grace {
+        while exists(group) && start.elapsed() < grace {
             std::thread::sleep(super::POLL);
         }
         self.kill();

@@ -90,7 +90,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "write seconds of at least 0, such as `2.5`".to_owned())
 }
 
-/// A time that may be too long to be counted.
+/// Converts seconds to a duration. A time that is too long for a duration becomes the longest one.
 fn duration(seconds: f64) -> Duration {
     // Negative numbers and NaN come only from programs that build the options themselves.
     let longest = if seconds > 0.0 { Duration::MAX } else { Duration::ZERO };
@@ -139,6 +139,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn run(&mut self) -> Result<u8, String> {
+        // Each round starts an attempt, waits for its end, and decides whether another one could succeed.
         loop {
             let Some(processes) = self.wait_for_hosts()? else { return Ok(preemption_status()) };
             let before = self.latest();
@@ -162,7 +163,8 @@ impl Run<'_> {
                 End::Done => return Ok(0),
                 End::Preempted if self.stopping => return Ok(preemption_status()),
                 End::Preempted => {
-                    // Progress cannot be seen without the folder.
+                    // Without the folder the progress is unknown, so a preemption counts as a failure. Otherwise a
+                    // program that always reports a preemption would be restarted forever.
                     if self.options.checkpoints.is_none() {
                         self.failures += 1;
                     }
@@ -182,6 +184,7 @@ impl Run<'_> {
                 print_line(&format!("ends, after {} restarts", self.attempts - 1));
                 return Ok(status);
             }
+            // A program that fails twice at the same step would probably fail there again.
             if self.options.checkpoints.is_some() && self.stalled >= MAX_STALLED_ATTEMPTS {
                 let progress =
                     after.map_or_else(|| "without any checkpoint".to_owned(), |step| format!("at step {step}"));
@@ -260,7 +263,7 @@ impl Run<'_> {
                 }
                 true => {
                     attempt.terminate();
-                    // `None` for a time that never comes.
+                    // `None` if the time is beyond what an `Instant` can represent, so that nothing is killed.
                     kill_at = Instant::now().checked_add(duration(self.options.grace));
                 }
             }
