@@ -122,7 +122,7 @@ fn print(line: impl Display) {
 }
 
 fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, options: &Options, setup: &Setup) -> Result<()> {
-    let begun = std::time::Instant::now();
+    let start = std::time::Instant::now();
     let (report, search) = match options.search {
         false => (planned(plan, setup)?, None),
         true => {
@@ -131,7 +131,7 @@ fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, options: &Options, setup: &Setu
             (result.best().clone(), Some(result))
         }
     };
-    print(format_args!("{report}\nplanned in {:.1} s", begun.elapsed().as_secs_f64()));
+    print(format_args!("{report}\nplanned in {:.1} s", start.elapsed().as_secs_f64()));
     if let Some(file) = &options.json {
         write(file, search.map_or_else(|| report.to_json(), |search| search.to_json()))?;
     }

@@ -202,7 +202,7 @@ impl DeviceSpec {
     /// A torus has `"torus"`, `2` or `3` dimensions, and the bandwidth of a `"link"` in one direction, instead of
     /// `"switch"`. `"source"` is optional.
     ///
-    /// Fails if the file cannot be read. It must be JSON and have all other figures, because the estimates need them.
+    /// Fails if the file cannot be read or is not JSON. You must state all other figures, because the estimates need them.
     #[track_caller]
     pub fn from_file(path: impl AsRef<Path>) -> Result<DeviceSpec> {
         // Every figure is required: with a default, a planner would report wrong times without notice.

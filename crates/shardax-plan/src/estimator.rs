@@ -32,7 +32,7 @@ struct Sample {
     /// The bytes of the rows of a device, or of a group of devices that share rows.
     rows: f64,
     /// Each device has all parameters.
-    whole_parameters: bool,
+    replicated_parameters: bool,
 }
 
 /// The samples for one `remat`.
@@ -70,8 +70,8 @@ impl Sample {
         let sizes = [(main, devices / other.1), other];
         let setup = Setup { axes: mesh_axes(sizes), micro_batch: Some(rows * devices), ..setup.clone() };
         let plan = plan(&setup)?;
-        let whole_parameters = plan.has_whole_parameters();
-        Ok(Sample { rows: rows_of(&plan), whole_parameters, report: plan.report(&setup.target)? })
+        let replicated_parameters = plan.has_replicated_parameters();
+        Ok(Sample { rows: rows_of(&plan), replicated_parameters, report: plan.report(&setup.target)? })
     }
 }
 
@@ -106,7 +106,7 @@ impl Estimator {
         let mut along = Vec::new();
         for &axis in axes.iter().filter(|axis| **axis != main && **axis != "data") {
             let Some(part) = part else { continue };
-            // The step may not support this axis. The search then skips meshes with it, because `knows` is false.
+            // The step may not support this axis. The search then skips meshes with it, because `covers` is false.
             let Ok(sample) = Sample::compile(plan, &setup, main, (axis, part), rows) else { continue };
             let splits_rows = sample.rows < 1.5 * few_rows.rows;
             along.push((axis, part, splits_rows, sample));
@@ -177,7 +177,7 @@ impl Estimator {
         // Traffic along the main axis: parameters for all rows, and data in proportion to the rows.
         for t in self.few_rows.report.traffic.iter().filter(|t| t.axes == [self.main]) {
             let mut axes = t.axes.clone();
-            if self.few_rows.whole_parameters && self.main != "data" {
+            if self.few_rows.replicated_parameters && self.main != "data" {
                 // Gradients are summed over both axes at once.
                 axes.push("data".to_owned());
             }
@@ -195,7 +195,7 @@ impl Estimator {
             }
         }
         // Gradients of a device's shards of the parameters.
-        if self.main != "data" && !self.few_rows.whole_parameters {
+        if self.main != "data" && !self.few_rows.replicated_parameters {
             let sum = (CollectiveKind::AllReduce, parameters, 1);
             collectives.extend(collective(setup, &mesh, &["data".to_owned()], sum));
         }

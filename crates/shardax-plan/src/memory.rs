@@ -72,7 +72,7 @@ impl Memory {
         Memory { by, limit, donated, aliased: m.aliased as f64 }
     }
 
-    /// The sum.
+    /// The bytes for all purposes together.
     pub fn total(&self) -> f64 {
         self.by.iter().map(|(_, bytes)| bytes).sum()
     }

@@ -22,7 +22,7 @@ pub(crate) struct Argument {
     /// The bytes on one device; 0 for an argument that the program does not use.
     pub bytes: f64,
     /// The bytes of the entire array.
-    pub whole: f64,
+    pub unsharded: f64,
     pub donated: bool,
 }
 
@@ -52,12 +52,12 @@ type Compile = Arc<dyn Fn(&Target) -> Result<Facts> + Send + Sync>;
 /// target.prepare()?;
 /// let mesh = target.mesh([("data", 8)])?;
 /// let rows = NamedSharding::new(&mesh, P!["data"]);
-/// let whole = NamedSharding::new(&mesh, P![]);
+/// let replicated = NamedSharding::new(&mesh, P![]);
 /// let step = |w: Array, x: Array| -> Result<Array> {
 ///     let loss = |w: Array| x.dot(&w).square().mean(..);
 ///     Ok(&w - grad(loss).call(&w)? * 0.1)
 /// };
-/// let w = shape_dtype_struct_on([64, 64], DType::F32, &whole);
+/// let w = shape_dtype_struct_on([64, 64], DType::F32, &replicated);
 /// let x = shape_dtype_struct_on([128, 64], DType::F32, &rows);
 /// let report = Plan::new(step, (w, x))?.holds(Holder::Parameters, "[0]").report(&target)?;
 /// assert_eq!(report.memory.bytes(Holder::Parameters), 64.0 * 64.0 * 4.0);
@@ -134,10 +134,10 @@ impl Plan {
     }
 
     /// Returns true if each device has all parameters.
-    pub(crate) fn has_whole_parameters(&self) -> bool {
+    pub(crate) fn has_replicated_parameters(&self) -> bool {
         let mut parameters =
             self.arguments.iter().filter(|a| a.bytes > 0.0 && holder_of(self, a) == Holder::Parameters);
-        parameters.all(|a| a.bytes >= a.whole)
+        parameters.all(|a| a.bytes >= a.unsharded)
     }
 
     /// Returns true if an argument, a result, or an intermediate value is split along this axis.
@@ -185,8 +185,8 @@ fn arguments(info: &LeafTree<ArgInfo>, shardings: &LeafTree<Option<Sharding>>) -
             }
             None => 0.0,
         };
-        let whole = (info.shape().iter().product::<usize>() * info.dtype().byte_size()) as f64;
-        Ok(Argument { path, bytes, whole, donated: info.donated })
+        let unsharded = (info.shape().iter().product::<usize>() * info.dtype().byte_size()) as f64;
+        Ok(Argument { path, bytes, unsharded, donated: info.donated })
     });
     arguments.collect()
 }
@@ -198,8 +198,8 @@ fn axes_of_shardings(text: &str) -> BTreeSet<String> {
     for line in text.lines().filter(|line| line.contains("#sdy")) {
         let mut only_listed = false;
         // Every other part is in quotes. Other quoted words are not names of axes.
-        for (at, part) in line.split('"').enumerate() {
-            if at % 2 == 1 {
+        for (index, part) in line.split('"').enumerate() {
+            if index % 2 == 1 {
                 axes.extend((!only_listed).then(|| part.to_owned()));
             } else if let Some(last) = part.rfind(['{', '}']) {
                 only_listed = ["manual_axes{", "replicated={"].iter().any(|list| part[..=last].ends_with(list));

@@ -68,15 +68,15 @@ impl Report {
         let matmul_flops_per_device = if hidden { plan.flops.matmuls / sharing } else { facts.matmul_flops };
         let repeats = matmul_flops_per_device * devices as f64 / plan.flops.matmuls;
         if hidden {
-            notes.push("the compiled program does not show all of its matmuls: a device is assumed to do its even share of them".to_owned());
+            notes.push("some matmuls are not visible in the compiled program: each device is assumed to compute an even share of them".to_owned());
         } else if idle.is_empty() && repeats > 1.1 {
             notes.push(format!(
-                "a device does {repeats:.1} times its even share of the matmuls: some work is not split over all axes"
+                "a device computes {repeats:.1} times its even share of the matmuls, because some work is not split over all axes"
             ));
         }
         if let (Some(_), Some(why)) = (spec, target.without_compiler()) {
             notes.push(format!(
-                "compiled by the CPU's compiler in the place of the platform's own ({why}): it fuses less, so that temporaries and bytes are more, and may widen bfloat16 to float32 in temporaries and collectives, up to twice the bytes"
+                "compiled by the CPU's compiler instead of the platform's own ({why}): it fuses less, so temporaries and memory traffic are larger, and it may widen bfloat16 to float32 in temporaries and collectives, which doubles their bytes"
             ));
         }
         if plan.flops.unbounded_loops > 0 {
@@ -118,11 +118,19 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The sections in order: the step, memory, FLOPs, collectives, the roofline with its assumptions.
         writeln!(f, "{} on {} ({} devices, {})", self.step, self.target, self.devices, self.mesh_text())?;
         writeln!(f, "compiled by {}", self.compiler)?;
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
+        self.write_memory(f)?;
+        self.write_flops(f)?;
+        self.write_collectives(f)?;
+        self.roofline.as_ref().map_or(Ok(()), |roofline| self.write_roofline(roofline, f))
+    }
+}
 
+/// The sections of the text, in its order.
+impl Report {
+    fn write_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nmemory of one device")?;
         for (holder, size) in &self.memory.by {
             writeln!(f, "  {holder:<26}{:>12}", bytes(*size))?;
@@ -152,7 +160,10 @@ impl fmt::Display for Report {
                 bytes(self.memory.aliased)
             )?;
         }
+        Ok(())
+    }
 
+    fn write_flops(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nFLOPs of one step: {}", self.flops)?;
         writeln!(
             f,
@@ -163,7 +174,10 @@ impl fmt::Display for Report {
         if self.flops.recomputed > 0.0 {
             writeln!(f, "  {:.0}% of the matmuls are recomputed", 100.0 * self.flops.recomputed / self.flops.matmuls)?;
         }
+        Ok(())
+    }
 
+    fn write_collectives(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\ncollectives of one step, on one device")?;
         if self.traffic.is_empty() {
             writeln!(f, "  none")?;
@@ -177,10 +191,11 @@ impl fmt::Display for Report {
         if self.traffic.iter().any(|t| t.hidden.is_some()) {
             writeln!(
                 f,
-                "  async: collectives of the program that start and end; hidden: work that is scheduled in between, as far as the collectives take"
+                "  async: collectives with a separate start and end; hidden: the part of their time during which other work is scheduled"
             )?;
         }
         for t in &self.traffic {
+            // Collectives over devices that no mesh axis joins are between the slices of a topology.
             let axes = match t.axes.is_empty() {
                 true => "between slices".to_owned(),
                 false => format!("{} ({})", t.axes.join("+"), t.participants),
@@ -198,9 +213,11 @@ impl fmt::Display for Report {
                 t.link
             )?;
         }
+        Ok(())
+    }
 
-        let Some(r) = &self.roofline else { return Ok(()) };
-        writeln!(f, "\nroofline of one step: no run is faster where the assumptions hold")?;
+    fn write_roofline(&self, r: &Roofline, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nroofline of one step: no run is faster if the assumptions hold")?;
         writeln!(
             f,
             "  compute {}, memory {}, communication {}",

@@ -70,7 +70,7 @@ impl Candidate {
     pub fn program(&self) -> String {
         let axes = self.setup.axes.iter().map(|(name, size)| format!("({:?}, {size})", name.to_string()));
         let mut text = format!("let mesh = make_mesh([{}])?.auto();", axes.collect::<Vec<_>>().join(", "));
-        let (split, whole): (Vec<_>, Vec<_>) = self.rules.iter().partition(|(_, axes)| !axes.is_empty());
+        let (split, replicated): (Vec<_>, Vec<_>) = self.rules.iter().partition(|(_, axes)| !axes.is_empty());
         for (i, (name, axes)) in split.iter().enumerate() {
             let axes: Vec<String> = axes.iter().map(|axis| format!("{axis:?}")).collect();
             let axes = if let [axis] = &axes[..] { axis.clone() } else { format!("({})", axes.join(", ")) };
@@ -79,10 +79,10 @@ impl Candidate {
                 _ => format!("\n    .and({name:?}, {axes})"),
             };
         }
-        if split.is_empty() && !whole.is_empty() {
+        if split.is_empty() && !replicated.is_empty() {
             text += "\nlet rules = Rules::default()";
         }
-        whole.iter().for_each(|(name, _)| text += &format!("\n    .replicated({name:?})"));
+        replicated.iter().for_each(|(name, _)| text += &format!("\n    .replicated({name:?})"));
         if !self.rules.is_empty() {
             text.push(';');
         }
@@ -119,6 +119,16 @@ struct EstimatedSetup {
     estimate: Estimate,
 }
 
+/// The estimates of a search.
+struct Estimates {
+    /// The setups whose estimate fits.
+    fitting: Vec<EstimatedSetup>,
+    /// The number of estimated setups.
+    tried: usize,
+    /// The number of setups whose estimate does not fit.
+    too_large: usize,
+}
+
 impl EstimatedSetup {
     fn time_per_row(&self) -> f64 {
         self.estimate.step / self.setup.micro_batch.unwrap_or(1) as f64
@@ -136,79 +146,24 @@ impl Search {
     /// use shardax_plan::{Search, Setup, Target, models};
     /// let setup = Setup::new(Target::new("h100:1x8")?);
     /// setup.target.prepare()?;
-    /// let found = Search::default().run(&models::mlp, &setup)?;
-    /// println!("{found}"); // a table, with the mesh and the rules of the fastest
+    /// let result = Search::default().run(&models::mlp, &setup)?;
+    /// println!("{result}"); // a table, with the mesh and the rules of the fastest
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn run(&self, plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Found> {
         let Some(spec) = setup.target.spec() else {
             return value_error(
-                format!("nothing is published of {}", setup.target),
-                "search for devices of a kind that `--help` lists, or described by a file",
+                format!("the speeds of {} are unknown, because nothing is published about them", setup.target),
+                "search for devices of a kind that `--help` lists, or describe yours in a file",
             );
         };
         setup.target.prepare()?;
-        let devices = setup.target.num_devices();
         let mut failed: Vec<(String, String)> = Vec::new();
-        let mut idle: BTreeSet<&'static str> = BTreeSet::new();
-        let mut lowered: Vec<(Setup, Plan)> = Vec::new();
-        for sizes in meshes(devices, most_along_model(setup, spec)) {
-            let axes = mesh_axes(AXES.into_iter().zip(sizes));
-            // `model` alone does not split rows.
-            let groups = devices / sizes[2];
-            for rows in self.rows.iter().take(if setup.micro_batch.is_some() { 1 } else { usize::MAX }) {
-                let micro_batch = setup.micro_batch.or(Some(rows * groups));
-                let candidate = Setup { axes: axes.clone(), micro_batch, ..setup.clone() };
-                if idle.iter().any(|axis| spans(&axes, axis)) {
-                    break;
-                }
-                match plan(&candidate) {
-                    Ok(plan) => {
-                        // Devices along an axis that splits nothing would repeat the work of others.
-                        let unused = AXES.into_iter().filter(|axis| spans(&axes, axis) && !plan.splits_along(axis));
-                        idle.extend(unused);
-                        lowered.push((candidate, plan));
-                    }
-                    // The step does not support this mesh, because sizes are not divisible.
-                    Err(error) => failed.push((options(&candidate), reason(&error))),
-                }
-            }
-        }
-        lowered.retain(|(setup, _)| !idle.iter().any(|axis| setup.axis(axis) > 1));
+        let (lowered, idle) = self.lower_all(plan, setup, spec, &mut failed);
+        let Estimates { mut fitting, tried, too_large } =
+            self.estimate_all(plan, setup, spec, &lowered, &mut failed)?;
 
-        let used_axes = AXES.into_iter().filter(|axis| lowered.iter().any(|(setup, _)| setup.axis(axis) > 1));
-        let axes: Vec<&'static str> = used_axes.collect();
-        let rows = match setup.micro_batch {
-            Some(batch) => (batch / devices).max(1),
-            None => self.rows.iter().copied().min().unwrap_or(1),
-        };
-        let (mut fitting, mut estimators) = (Vec::new(), Vec::<Estimator>::new());
-        let (mut tried, mut too_large) = (0, 0);
-        for &remat in &self.remats {
-            let estimator = match Estimator::new(plan, setup, remat, &axes, rows) {
-                Ok(estimator) => estimator,
-                Err(error) => {
-                    failed.push((format!("--remat {}", remat.name()), reason(&error)));
-                    continue;
-                }
-            };
-            // Steps without layers to recompute are equal for every `remat`.
-            if estimators.iter().any(|other| estimator.equals(other)) {
-                continue;
-            }
-            for (setup, lowered) in lowered.iter().filter(|(setup, _)| estimator.covers(setup)) {
-                tried += 1;
-                let setup = Setup { remat, ..setup.clone() };
-                let estimate = estimator.estimate(spec, lowered, &setup)?;
-                match estimate.memory <= estimator.limit().unwrap_or(spec.memory) {
-                    true => fitting.push(EstimatedSetup { setup, estimate }),
-                    false => too_large += 1,
-                }
-            }
-            estimators.push(estimator);
-        }
-
-        // Compiles the fastest setups first, then the smallest ones that remain.
+        // Compile the fastest setups first, then the smallest ones that remain.
         let mut compiled: Vec<Candidate> = Vec::new();
         fitting.sort_by(|a, b| a.time_per_row().total_cmp(&b.time_per_row()));
         compile_first(plan, self.compile.max(1), &mut fitting, &mut compiled, &mut failed)?;
@@ -229,6 +184,88 @@ impl Search {
             );
         };
         Ok(Found { compiled, tried, too_large, idle: idle.into_iter().map(str::to_owned).collect(), failed, best })
+    }
+
+    /// Lowers the step for all meshes and micro-batches that it supports. Returns the plans, and the axes that split
+    /// nothing, which the meshes of the plans do not have.
+    fn lower_all(
+        &self,
+        plan: &dyn Fn(&Setup) -> Result<Plan>,
+        setup: &Setup,
+        spec: &DeviceSpec,
+        failed: &mut Vec<(String, String)>,
+    ) -> (Vec<(Setup, Plan)>, BTreeSet<&'static str>) {
+        let devices = setup.target.num_devices();
+        let mut idle: BTreeSet<&'static str> = BTreeSet::new();
+        let mut lowered: Vec<(Setup, Plan)> = Vec::new();
+        for sizes in meshes(devices, most_along_model(setup, spec)) {
+            let axes = mesh_axes(AXES.into_iter().zip(sizes));
+            // Devices along `model` share their rows; all other axes split rows.
+            let groups = devices / sizes[2];
+            for rows in self.rows.iter().take(if setup.micro_batch.is_some() { 1 } else { usize::MAX }) {
+                let micro_batch = setup.micro_batch.or(Some(rows * groups));
+                let candidate = Setup { axes: axes.clone(), micro_batch, ..setup.clone() };
+                if idle.iter().any(|axis| spans(&axes, axis)) {
+                    break;
+                }
+                match plan(&candidate) {
+                    Ok(plan) => {
+                        // Devices along an axis that splits nothing would repeat the work of others.
+                        let unused = AXES.into_iter().filter(|axis| spans(&axes, axis) && !plan.splits_along(axis));
+                        idle.extend(unused);
+                        lowered.push((candidate, plan));
+                    }
+                    // The step does not support this mesh, because sizes are not divisible.
+                    Err(error) => failed.push((options(&candidate), reason(&error))),
+                }
+            }
+        }
+        // Some plans were lowered before their axis was known to be idle.
+        lowered.retain(|(setup, _)| !idle.iter().any(|axis| setup.axis(axis) > 1));
+        (lowered, idle)
+    }
+
+    /// Estimates all lowered plans with each `remat`, from a few samples that are compiled for each `remat`.
+    fn estimate_all(
+        &self,
+        plan: &dyn Fn(&Setup) -> Result<Plan>,
+        setup: &Setup,
+        spec: &DeviceSpec,
+        lowered: &[(Setup, Plan)],
+        failed: &mut Vec<(String, String)>,
+    ) -> Result<Estimates> {
+        let used_axes = AXES.into_iter().filter(|axis| lowered.iter().any(|(setup, _)| setup.axis(axis) > 1));
+        let axes: Vec<&'static str> = used_axes.collect();
+        let rows = match setup.micro_batch {
+            Some(batch) => (batch / setup.target.num_devices()).max(1),
+            None => self.rows.iter().copied().min().unwrap_or(1),
+        };
+        let mut estimates = Estimates { fitting: Vec::new(), tried: 0, too_large: 0 };
+        let mut estimators: Vec<Estimator> = Vec::new();
+        for &remat in &self.remats {
+            let estimator = match Estimator::new(plan, setup, remat, &axes, rows) {
+                Ok(estimator) => estimator,
+                Err(error) => {
+                    failed.push((format!("--remat {}", remat.name()), reason(&error)));
+                    continue;
+                }
+            };
+            // Steps without layers to recompute are equal for every `remat`.
+            if estimators.iter().any(|other| estimator.equals(other)) {
+                continue;
+            }
+            for (setup, lowered) in lowered.iter().filter(|(setup, _)| estimator.covers(setup)) {
+                estimates.tried += 1;
+                let setup = Setup { remat, ..setup.clone() };
+                let estimate = estimator.estimate(spec, lowered, &setup)?;
+                match estimate.memory <= estimator.limit().unwrap_or(spec.memory) {
+                    true => estimates.fitting.push(EstimatedSetup { setup, estimate }),
+                    false => estimates.too_large += 1,
+                }
+            }
+            estimators.push(estimator);
+        }
+        Ok(estimates)
     }
 }
 
@@ -320,9 +357,9 @@ impl fmt::Display for Found {
             let step = seconds(row * c.rows());
             writeln!(f, "{mark} {:<62}{:>10}{step:>12}{:>12}{mfu:>7.1}%", c.options(), bytes(memory), seconds(row))?;
         }
-        writeln!(f, "* less memory, or less time for a row, than every other")?;
+        writeln!(f, "* no other setup needs both less memory and less time for a row")?;
         for axis in idle {
-            writeln!(f, "no mesh has the axis {axis:?}: it splits nothing of this step")?;
+            writeln!(f, "no mesh has the axis {axis:?}, because it splits nothing in this step")?;
         }
         for (what, why) in failed {
             writeln!(f, "not planned: {what}: {why}")?;

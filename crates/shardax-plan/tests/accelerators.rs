@@ -28,13 +28,17 @@ fn planned(variable: &str, member: &str, target: &str, step: &[&str]) -> Option<
     };
     let name = format!("shardax-plan-{variable}-{}-{}.json", step.concat(), std::process::id());
     let json = std::env::temp_dir().join(name);
-    let alone = ["unshare", "--map-root-user", "--net"];
-    let allowed = Command::new(alone[0]).args(&alone[1..]).arg("true").output().is_ok_and(|o| o.status.success());
+    let without_network = ["unshare", "--map-root-user", "--net"];
+    let allowed = Command::new(without_network[0])
+        .args(&without_network[1..])
+        .arg("true")
+        .output()
+        .is_ok_and(|o| o.status.success());
     // An abort inside libtpu hangs.
     let mut command = Command::new("timeout");
     command.arg("120");
     if allowed {
-        command.args(alone);
+        command.args(without_network);
     }
     command.arg(env!("CARGO_BIN_EXE_shardax-plan")).args(step).args(["--target", target, "--mesh", "fsdp=8"]);
     command.arg("--json").arg(&json).env(variable, path);
@@ -52,7 +56,7 @@ fn check(report: &serde_json::Value, compiler: &str, link: &str) {
     let parameters = 4.0 * f64::from(1024 * 4096 + 4096 * 4096 + 4096 * 1024) / 8.0;
     let bytes = report["memory"]["held"]["parameters"].as_f64().expect("parameters are held");
     assert!(bytes >= parameters && bytes < parameters * 1.05, "{bytes} for {parameters}");
-    let flops = |what: &str| report["flops"][what].as_f64();
+    let flops = |name: &str| report["flops"][name].as_f64();
     assert_eq!(flops("products_per_device"), flops("products").map(|all| all / 8.0), "{report:#}");
     let collectives = report["collectives"].as_array().expect("a list");
     assert!(collectives.iter().any(|c| c["link"] == link && c["axes"][0] == "fsdp"), "{report:#}");
@@ -78,7 +82,7 @@ fn an_mlp_on_gpus() {
         let hidden = |c: &serde_json::Value| Some(c["hidden"].as_f64()? <= c["seconds"].as_f64()?);
         assert!(collectives.iter().all(|c| hidden(c) == Some(true)), "{report:#}");
         assert!(collectives.iter().any(|c| c["hidden"].as_f64() > Some(0.0)), "{report:#}");
-        let memory = |what: &str| report["memory"][what].as_f64().expect("a number");
+        let memory = |name: &str| report["memory"][name].as_f64().expect("a number");
         assert!(memory("donated") > 0.0 && memory("aliased") >= memory("donated"), "{report:#}");
     }
 }
@@ -88,7 +92,7 @@ fn an_mlp_on_gpus() {
 fn fused_attention_on_gpus() {
     let decoder = ["gpt", "--micro-batch", "64", "--set", "length=512", "--set", "attention=cudnn"];
     let Some(report) = planned(GPU.0, GPU.1, "h100:8", &decoder) else { return };
-    let products = |what: &str| report["flops"][what].as_f64().expect("a number");
+    let products = |name: &str| report["flops"][name].as_f64().expect("a number");
     let share = products("products_per_device") / products("products") * 8.0;
     assert!((share - 1.0).abs() < 0.01, "{share} in {report:#}");
 }

@@ -51,9 +51,9 @@ fn fsdp_splits_the_state_of_a_decoder() -> Result<()> {
     let Sizes { layers, features, .. } = Sizes::SMALL;
     let norms = (2 * layers + 1) * features;
     // Norms are replicated, kernels are split.
-    let each = 4.0 * ((Sizes::SMALL.parameters() - norms) as f64 / 8.0 + norms as f64);
-    assert_eq!(report.memory.bytes(Holder::Parameters), each);
-    assert_eq!(report.memory.bytes(Holder::OptimizerState), 2.0 * each + 8.0);
+    let parameter_bytes = 4.0 * ((Sizes::SMALL.parameters() - norms) as f64 / 8.0 + norms as f64);
+    assert_eq!(report.memory.bytes(Holder::Parameters), parameter_bytes);
+    assert_eq!(report.memory.bytes(Holder::OptimizerState), 2.0 * parameter_bytes + 8.0);
     // Each kernel is gathered for the forward pass and again for the gradients.
     let gathered: f64 = report.traffic.iter().filter(|t| t.kind == CollectiveKind::AllGather).map(|t| t.bytes).sum();
     assert!(gathered >= 2.0 * 4.0 * (Sizes::SMALL.parameters() - norms) as f64 * 0.8, "{report}");
@@ -78,8 +78,8 @@ fn sums_are_the_compiler_s() -> Result<()> {
     let compiled = lowered()?.compile()?;
     let (memory, collectives) = (compiled.memory_analysis()?, compiled.collectives()?);
     let report = Plan::from_lowered(lowered()?)?.holds(Holder::Parameters, "[0]").report(&target)?;
-    let all = memory.arguments + memory.outputs - memory.aliased + memory.temporaries + memory.generated_code;
-    assert_eq!(report.memory.total(), all as f64);
+    let total = memory.arguments + memory.outputs - memory.aliased + memory.temporaries + memory.generated_code;
+    assert_eq!(report.memory.total(), total as f64);
     assert_eq!(report.memory.bytes(Holder::Parameters), 6.0 * 64.0 * 16.0 * 4.0);
     assert_eq!(report.traffic.iter().map(|t| t.bytes).sum::<f64>(), collectives.bytes() as f64);
     assert_eq!(
@@ -161,17 +161,20 @@ fn a_device_that_a_file_describes() -> Result<()> {
 #[test]
 fn a_search_leaves_out_axes_that_split_nothing() -> Result<()> {
     let setup = Setup { micro_batch: Some(16), ..Setup::new(target("h100:8")?.by_cpu()) };
-    let found = Search { compile: 1, remats: vec![Remat::None], ..Search::default() }.run(&models::cnn, &setup)?;
+    let result = Search { compile: 1, remats: vec![Remat::None], ..Search::default() }.run(&models::cnn, &setup)?;
     // Four meshes of `data` and `fsdp`.
-    assert_eq!((found.tried, &found.idle[..]), (4, &["expert".to_owned(), "model".to_owned()][..]));
-    assert!(found.to_string().contains("no mesh has the axis \"model\": it splits nothing of this step"), "{found}");
+    assert_eq!((result.tried, &result.idle[..]), (4, &["expert".to_owned(), "model".to_owned()][..]));
+    assert!(
+        result.to_string().contains("no mesh has the axis \"model\", because it splits nothing in this step"),
+        "{result}"
+    );
     Ok(())
 }
 
 // All meshes of eight devices, estimated and compiled.
 #[test]
 fn estimates_are_close_to_the_compiler() -> Result<()> {
-    let options = |given: &[(&str, &str)]| given.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    let options = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
     // The tolerances of memory and traffic. A decoder compiles slowly, so only a few meshes are compared.
     for (name, options, batch, compile, memory, sent) in [
         ("mlp", options(&[("features", "256"), ("hidden", "512")]), 64, 10, 0.3, 0.1),
@@ -180,15 +183,15 @@ fn estimates_are_close_to_the_compiler() -> Result<()> {
         let target = target("h100:8")?.by_cpu();
         let setup = Setup { micro_batch: Some(batch), options, ..Setup::new(target) };
         let search = Search { compile, remats: vec![Remat::Full], ..Search::default() };
-        let found = search.run(&|setup| models::named(name, setup), &setup)?;
-        assert_eq!(found.compiled.len(), (compile + compile.div_ceil(2)).min(found.tried), "{found}");
-        for c in &found.compiled {
+        let result = search.run(&|setup| models::named(name, setup), &setup)?;
+        assert_eq!(result.compiled.len(), (compile + compile.div_ceil(2)).min(result.tried), "{result}");
+        for c in &result.compiled {
             let compiled: f64 = c.report.traffic.iter().map(|t| t.sent).sum();
-            let off = |theory: f64, compiled: f64| (theory / compiled - 1.0).abs();
+            let relative_error = |theory: f64, compiled: f64| (theory / compiled - 1.0).abs();
             let comparison =
                 || format!("{name} {}: {} estimated, {} sent, and\n{}", c.options(), c.memory, c.sent, c.report);
-            assert!(off(c.memory, c.report.memory.total()) < memory, "memory of {}", comparison());
-            assert!(off(c.sent, compiled) < sent, "{compiled} sent by {}", comparison());
+            assert!(relative_error(c.memory, c.report.memory.total()) < memory, "memory of {}", comparison());
+            assert!(relative_error(c.sent, compiled) < sent, "{compiled} sent by {}", comparison());
         }
     }
     Ok(())
@@ -201,10 +204,11 @@ fn failures_of_a_search_are_reported() -> Result<()> {
         (4, 2) => Err(shardax::Error::new(shardax::ErrorKind::Value, "four by two is not a mesh of mine")),
         _ => models::mlp(setup),
     };
-    let found = Search { compile: 1, remats: vec![Remat::None], ..Search::default() }.run(&fails, &setup)?;
-    let text = found.to_string();
-    let wanted = "not planned: --mesh data=4,model=2 --remat full --micro-batch 16: four by two is not a mesh of mine";
-    assert!(text.contains(wanted) && found.to_json().contains("four by two"), "{text}");
+    let result = Search { compile: 1, remats: vec![Remat::None], ..Search::default() }.run(&fails, &setup)?;
+    let text = result.to_string();
+    let expected =
+        "not planned: --mesh data=4,model=2 --remat full --micro-batch 16: four by two is not a mesh of mine";
+    assert!(text.contains(expected) && result.to_json().contains("four by two"), "{text}");
     Ok(())
 }
 
@@ -214,24 +218,24 @@ fn a_search_compiles_the_best_and_prints_the_rules() -> Result<()> {
     let mut setup = Setup { micro_batch: Some(64), ..Setup::new(target) };
     setup.options = [("features", "64"), ("hidden", "256")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     let search = Search { compile: 2, remats: vec![Remat::None, Remat::Full], ..Search::default() };
-    let found = search.run(&models::mlp, &setup)?;
+    let result = search.run(&models::mlp, &setup)?;
     // Ten meshes of eight devices with one micro-batch; `remat` makes no difference. Two of the fastest and one of the
     // smallest are compiled.
-    assert_eq!((found.tried, found.too_large, found.compiled.len()), (10, 0, 3), "{found}");
-    assert!(found.compiled[0].on_frontier && found.idle == ["expert"]);
+    assert_eq!((result.tried, result.too_large, result.compiled.len()), (10, 0, 3), "{result}");
+    assert!(result.compiled[0].on_frontier && result.idle == ["expert"]);
     let step = |c: &Candidate| c.report.roofline.as_ref().map(|r| r.step);
-    assert!(found.compiled.is_sorted_by(|a, b| step(a) <= step(b)));
-    let text = found.to_string();
+    assert!(result.compiled.is_sorted_by(|a, b| step(a) <= step(b)));
+    let text = result.to_string();
     assert!(text.contains("let rules = Rules::new(&mesh, [(\"batch\", ") && text.contains("(\"out\""), "{text}");
     // The JSON has all of it, with the lines of a program.
-    let json: serde_json::Value = serde_json::from_str(&found.to_json()).expect("JSON");
-    let first = &json["candidates"][0];
-    assert_eq!(first["options"], found.compiled[0].options());
-    assert_eq!(first["report"]["memory"]["total"].as_f64(), Some(found.compiled[0].report.memory.total()));
-    assert_eq!(first["program"].as_str(), Some(&found.compiled[0].program()[..]));
+    let json: serde_json::Value = serde_json::from_str(&result.to_json()).expect("JSON");
+    let fastest = &json["candidates"][0];
+    assert_eq!(fastest["options"], result.compiled[0].options());
+    assert_eq!(fastest["report"]["memory"]["total"].as_f64(), Some(result.compiled[0].report.memory.total()));
+    assert_eq!(fastest["program"].as_str(), Some(&result.compiled[0].program()[..]));
     assert_eq!(json["candidates"].as_array().map(Vec::len), Some(3));
     let nothing = search.run(&models::mlp, &Setup::new(Target::new("cpu:8")?));
-    assert!(nothing.is_err_and(|e| e.message().contains("nothing is published of cpu:8")));
+    assert!(nothing.is_err_and(|e| e.message().contains("the speeds of cpu:8 are unknown")));
     Ok(())
 }
 

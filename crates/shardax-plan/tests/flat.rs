@@ -14,9 +14,9 @@ fn plan_lower_8_and_1024() -> Result<()> {
         let setup = Setup { axes, ..Setup::new(target(n)?) };
         let begun = Instant::now();
         let plan = models::named("gpt", &setup)?;
-        let taken = begun.elapsed();
+        let elapsed = begun.elapsed();
         assert!(plan.flops().matmuls > 0.0);
-        Ok(taken)
+        Ok(elapsed)
     };
     // Alternating, so that other load affects both; the minimum of many runs is the time without other load.
     let (mut few, mut many) = (Duration::MAX, Duration::MAX);

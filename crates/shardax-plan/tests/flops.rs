@@ -23,10 +23,10 @@ fn an_mlp() -> Result<()> {
 #[test]
 fn a_cnn() -> Result<()> {
     let plan = models::cnn(&setup(Remat::None)?)?;
-    let first = 32.0 * 32.0 * 32.0 * (3.0 * 9.0);
+    let first_layer = 32.0 * 32.0 * 32.0 * (3.0 * 9.0);
     let second = 16.0 * 16.0 * 64.0 * (32.0 * 9.0);
     let dense = 64.0 * 8.0 * 8.0 * 10.0;
-    assert_eq!(plan.flops().matmuls, 2.0 * 16.0 * (2.0 * first + 3.0 * second + 3.0 * dense));
+    assert_eq!(plan.flops().matmuls, 2.0 * 16.0 * (2.0 * first_layer + 3.0 * second + 3.0 * dense));
     Ok(())
 }
 
