@@ -1,4 +1,5 @@
-//! Benchmarks of a size for GPUs and TPUs: attention, and a training step of GPT-2. On CPU they run only if they are named.
+//! Benchmarks that are sized for GPUs and TPUs: attention, and a training step of GPT-2. On CPU they run only if you name
+//! them, because they take minutes there.
 
 use shardax_models::{Activation, Biases, Decoder, DecoderConfig, NormKind, Positions};
 use shardax_nn::optim::{adamw, tree_utils};
@@ -46,6 +47,8 @@ fn token_rows(shift: usize) -> Vec<i32> {
 pub fn gpt2_step() -> Result<Timing> {
     let tokens = Array::from_vec(token_rows(0), &[ROWS, LENGTH])?;
     let targets = Array::from_vec(token_rows(1), &[ROWS, LENGTH])?;
+    // Matrices are cast to bfloat16 for the products. The optimizer keeps them in float32, because small updates would
+    // be lost otherwise.
     let loss = |model: Decoder, tokens: Array, targets: Array| -> Result<Array> {
         let logits = tree_utils::cast(&model, Some(DType::Bf16))?.forward(tokens).astype(DType::F32);
         Ok(softmax_cross_entropy_with_integer_labels(logits, targets).mean(..))

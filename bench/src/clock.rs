@@ -71,6 +71,7 @@ pub fn measure_steps(mut step: impl FnMut() -> Result<Array>) -> Result<Timing> 
 }
 
 fn measure_warm<R>(warm_up: usize, mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
+    // The first calls compile, fill caches and start threads.
     for _ in 0..warm_up {
         call()?;
     }

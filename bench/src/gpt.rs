@@ -207,6 +207,8 @@ pub fn gpt_decode(batch: usize) -> Result<Timing> {
     let mut model = model(LAYERS, &Rules::default())?;
     model.init_cache(batch, LENGTH);
     let first_token = zeros_dtype([batch, 1], DType::I32);
+    // The loop over tokens is a part of the program, so that the host starts only one program for the text. The carry
+    // has only the cache, because the parameters do not change.
     let generate = jit(|model: Decoder, first: Array| -> Result<Array> {
         let cache = model.state_of(Filter::of::<Cache>());
         Ok(scan(

@@ -1,4 +1,5 @@
-//! The benchmarks of shardax. `bench/README.md` defines the rows; `bench/jax_bench.py` runs them in JAX.
+//! The benchmarks of shardax. `bench/README.md` defines the rows, and `bench/jax_bench.py` runs them in JAX, so that you
+//! can compare both on your machine.
 
 #![forbid(unsafe_code)]
 
@@ -271,14 +272,24 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if let Some(number) = options.kernel {
         return Ok(kernels::child(number)?);
     }
-    let is_exact_name = ROWS.iter().chain(ON_ACCELERATORS).any(|(name, _)| *name == options.filter);
+    run_rows(&options.filter, options.list, options.json)
+}
+
+/// Runs the rows that the filter selects, or lists them. A filter that is the name of a row selects only that row.
+fn run_rows(
+    filter: &str,
+    only_list: bool,
+    json: Option<PathBuf>,
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let is_exact_name = ROWS.iter().chain(ON_ACCELERATORS).any(|(name, _)| *name == filter);
+    // Rows of a size for accelerators take minutes on CPU, so you must name them there.
     let on_cpu = std::env::var("SHARDAX_PLATFORM").map_or(true, |platform| platform == "cpu");
     let accelerator_rows = if is_exact_name || !on_cpu { ON_ACCELERATORS } else { &[] };
     let rows = ROWS
         .iter()
         .chain(accelerator_rows)
-        .filter(|(name, _)| if is_exact_name { *name == options.filter } else { name.contains(&options.filter) });
-    if options.list {
+        .filter(|(name, _)| if is_exact_name { *name == filter } else { name.contains(filter) });
+    if only_list {
         rows.for_each(|(name, _)| println!("{name}"));
         return Ok(());
     }
@@ -290,9 +301,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         measured.push(Measured::new(name, timing));
     }
     if measured.is_empty() {
-        return Err(format!("no row's name contains {:?}", options.filter).into());
+        return Err(format!("no row's name contains {filter:?}").into());
     }
-    write(&measured, options.json)
+    write(&measured, json)
 }
 
 /// The models and batches of training rows, which other sides read so that their first losses are the same.

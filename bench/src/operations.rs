@@ -1,4 +1,4 @@
-//! Benchmarks of single operations on one device, most of which reorder, look up or factorize.
+//! Benchmarks of single operations on one device. Most of them reorder, look up or factorize.
 
 use shardax::experimental::sparse::BCOO;
 use shardax::prelude::*;

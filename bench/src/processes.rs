@@ -66,8 +66,8 @@ fn scale() -> Result<Timing> {
 /// The time from starting the launcher to having the devices of all processes.
 fn start() -> Option<Timing> {
     let began: f64 = std::env::var(BEGAN).ok()?.parse().ok()?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
-    Some(Timing::of(vec![(now - began) * 1e6]))
+    let end = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
+    Some(Timing::of(vec![(end - began) * 1e6]))
 }
 
 /// Joins the other processes and runs the named rows, or all; the first process returns the times.
@@ -75,20 +75,23 @@ pub fn run(names: &str) -> Result<Vec<Measured>> {
     distributed::initialize()?;
     devices()?;
     let mut measured = Vec::new();
-    let mut record = |name, timing: Timing| {
-        if process_index() == 0 {
-            let (processes, each) = (process_count(), local_device_count());
-            let (median, min, runs) = (timing.median_us, timing.min_us, timing.runs);
-            eprintln!("{name:20} {processes} × {each} {median:12.1} µs  (min {min:.1}, {runs} runs)");
-            measured.push(Measured::new(name, timing));
-        }
-    };
     if let Some(timing) = start() {
-        record("mp_start", timing);
+        record(&mut measured, "mp_start", timing);
     }
     for &(name, run) in ROWS.iter().filter(|(name, _)| names.is_empty() || names.split(',').any(|n| n == *name)) {
+        // The processes start a row together. Otherwise the first runs would include the wait for the slowest one.
         multihost::sync_global_devices(name)?;
-        record(name, run()?);
+        record(&mut measured, name, run()?);
     }
     Ok(measured)
+}
+
+/// Adds a row to the results and prints it. Only the first process does, so that each row appears once.
+fn record(measured: &mut Vec<Measured>, name: &'static str, timing: Timing) {
+    if process_index() == 0 {
+        let (processes, devices) = (process_count(), local_device_count());
+        let (median, min, runs) = (timing.median_us, timing.min_us, timing.runs);
+        eprintln!("{name:20} {processes} × {devices} {median:12.1} µs  (min {min:.1}, {runs} runs)");
+        measured.push(Measured::new(name, timing));
+    }
 }

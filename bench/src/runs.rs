@@ -166,6 +166,7 @@ pub fn data_prefetch(is_ahead: bool) -> Result<Timing> {
             .shuffled(0)
             .batch(256)
             .map(move |batch: Example| batch["tokens"].to_array_on(&rows));
+        // With prefetching, batches are read on another thread while the step runs, which is a pause here.
         let mut data: Box<dyn Stream<Item = Array>> =
             if is_ahead { Box::new(data.prefetch(4)) } else { Box::new(data) };
         measure(|| {
@@ -193,6 +194,8 @@ pub fn read_tree(at_once: bool) -> Result<Timing> {
 pub fn init_sharded() -> Result<Timing> {
     let rows = NamedSharding::new(&line(DEVICES, "x")?, P!["x"]);
     let side = [bytes() / ARRAYS / 4096, 1024];
+    // Each device should compute only its own rows. The printed memory shows it, because a device that computed entire
+    // arrays would need more for other data than for results.
     let init = jit(move || -> Vec<Array> {
         (0..ARRAYS as i32).map(|i| random::normal(random::fold_in(random::key(0), i), side)).collect()
     })

@@ -96,6 +96,7 @@ pub fn run(picture: &Path, filter: &str) -> std::result::Result<(), Box<dyn Erro
             let mut times = [0.0; 3];
             for (time_of, &size) in times.iter_mut().zip(sizes) {
                 *time_of = time(make(size, n)?)?;
+                // Programs of other sizes would otherwise stay in memory until the end.
                 shardax::clear_caches();
             }
             let [a, b, c] = times.map(digits);

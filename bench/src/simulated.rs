@@ -23,7 +23,7 @@ fn failed(error: shardax_pjrt::Error) -> Error {
 /// StableHLO, partitioned, and localized; peak MiB before and after partitioning.
 pub fn run(n: usize) -> Result<()> {
     config::set_num_cpu_devices(n)?;
-    // Compiles the initialization of the model.
+    // The first call compiles the initialization of the model, which is not part of the measured times.
     cnn::text(n)?;
     let mut begin = Instant::now();
     let mut lap = || {

@@ -35,32 +35,40 @@ pub fn with_cache<R>(f: impl FnOnce(&Path) -> Result<R>) -> Result<R> {
     result
 }
 
+/// Times child processes until their first line of output.
 fn first(child: &str, cache: &Path) -> Result<Timing> {
+    spawn(child, cache)?; // fills the file system's caches
     let mut spawned_mib = 0.0f64;
-    let mut spawn = || -> std::io::Result<Duration> {
-        let start = Instant::now();
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["--child", child])
-            .env("SHARDAX_COMPILATION_CACHE_DIR", cache)
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (mut line, mut peak) = (String::new(), String::new());
-        let mut out = child.stdout.take().map(BufReader::new).ok_or_else(|| std::io::Error::other("no output"))?;
-        out.read_line(&mut line)?;
-        let time = start.elapsed();
-        out.read_line(&mut peak)?;
-        match (child.wait()?.success() && !line.is_empty(), peak.trim().parse::<f64>()) {
-            (true, Ok(mib)) => {
-                spawned_mib = spawned_mib.max(mib);
-                Ok(time)
-            }
-            _ => Err(std::io::Error::other("the child process failed")),
-        }
-    };
-    let mut spawn = || spawn().map_err(|e| Error::new(ErrorKind::Runtime, e.to_string()));
-    spawn()?; // fills the file system's caches
-    let timing = measure_parts(MIN_RUNS, spawn)?;
+    let timing = measure_parts(MIN_RUNS, || {
+        let (time, mib) = spawn(child, cache)?;
+        spawned_mib = spawned_mib.max(mib);
+        Ok(time)
+    })?;
     Ok(Timing { spawned_mib, ..timing })
+}
+
+/// Runs a child process. Returns the time until its first line of output, and its peak memory in MiB.
+fn spawn(child: &str, cache: &Path) -> Result<(Duration, f64)> {
+    read_child(child, cache).map_err(|e| Error::new(ErrorKind::Runtime, e.to_string()))
+}
+
+fn read_child(child: &str, cache: &Path) -> std::io::Result<(Duration, f64)> {
+    let start = Instant::now();
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["--child", child])
+        .env("SHARDAX_COMPILATION_CACHE_DIR", cache)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let (mut line, mut peak) = (String::new(), String::new());
+    let mut out = child.stdout.take().map(BufReader::new).ok_or_else(|| std::io::Error::other("no output"))?;
+    out.read_line(&mut line)?;
+    // The clock stops before the child ends, because a user sees the first line then.
+    let time = start.elapsed();
+    out.read_line(&mut peak)?;
+    match (child.wait()?.success() && !line.is_empty(), peak.trim().parse::<f64>()) {
+        (true, Ok(mib)) => Ok((time, mib)),
+        _ => Err(std::io::Error::other("the child process failed")),
+    }
 }
 
 /// The child processes of these rows: a GPT's first step, or `pmap` of `scale` on host values; prints the peak memory.

@@ -78,6 +78,7 @@ pub fn run(folder: &Path, filter: &str) -> std::result::Result<(), Box<dyn std::
             for (producer_name, producer) in PRODUCERS {
                 for (axes_name, axes) in axes_of(shape) {
                     let name = format!("{reduction_name}\t{producer_name}\t{shape:?}\t{axes_name}");
+                    // The norm is of rows, so the first axis would repeat the last one.
                     let is_defined = reduction_name != "norm" || axes_name != "first";
                     if measured.contains(&name) || !name.contains(filter) || !is_defined {
                         continue;

@@ -96,6 +96,8 @@ impl<M: Model, O: Optimizer<M>> Training<M, O> {
     /// The step, which passes its state on.
     fn stepping(self) -> impl FnMut() -> Result<Array> {
         let Training { optimizer, mut state, batch: (x, y) } = self;
+        // Each device computes the gradients of its rows. Their mean is equal on all devices, so the state stays equal
+        // too, and one copy of it can be the result.
         let step = pmap(move |(model, state): (M, O::State), x: Array, y: Array| {
             let ((loss, accuracy), grads) = value_and_grad(loss_and_accuracy::<M>).has_aux().call((&model, x, y))?;
             let grads = pmean(grads, "batch");

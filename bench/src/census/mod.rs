@@ -122,6 +122,7 @@ impl Kind {
 pub fn run(folder: &Path, filter: &str) -> std::result::Result<(), Box<dyn std::error::Error>> {
     create_dir_all(folder)?;
     let path = folder.join("shardax.tsv");
+    // A row is appended when it has been measured, so that you can interrupt the census and start it again.
     let measured: HashSet<String> = match path.exists() {
         true => read_to_string(&path)?.lines().map(|line| key(line).to_owned()).collect(),
         false => HashSet::new(),
@@ -135,6 +136,7 @@ pub fn run(folder: &Path, filter: &str) -> std::result::Result<(), Box<dyn std::
             }
             let times = match measure_row(row, way, size) {
                 Ok((first_us, timing)) => format!("{:.2}\t{first_us:.0}", timing.median_us),
+                // A function that fails is a row too, because the table would not show otherwise that it is missing.
                 Err(error) => format!("error: {}", error.to_string().replace(['\n', '\t'], " ")),
             };
             writeln!(file, "{name}\t{times}")?;

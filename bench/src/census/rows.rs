@@ -144,6 +144,7 @@ fn orders_and_moves(rows: &mut Vec<Row>) {
 }
 
 fn products(rows: &mut Vec<Row>) {
+    // Transposed operands have rows of their own, because XLA can choose another kernel for them.
     others!(rows, Product {
         "x @ y" => |x| x[0].matmul(&x[1]);
         "x.T @ y" => |x| x[0].t().matmul(&x[1]);

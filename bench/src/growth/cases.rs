@@ -185,6 +185,7 @@ where
 }
 
 fn leaves(n: usize, phases: &mut Phases) -> Result<()> {
+    // AdamW on many small parameters: the work for each leaf is small, so the cost of a leaf is visible.
     let state = || vec![ones([4]); n];
     program(
         |parameters: Vec<Array>, gradients: Vec<Array>, first: Vec<Array>, second: Vec<Array>| {
@@ -602,6 +603,7 @@ fn error_texts(n: usize, phases: &mut Phases) -> Result<()> {
     }
     shardax::config::set_num_cpu_devices(8)?;
     let xs = || vec![ones([4]); n];
+    // Only one leaf is wrong. The length of an error's text must not grow with the number of the others.
     let mut other_arguments = xs();
     other_arguments[n / 2] = ones([3]);
     phases.count("structure", length(shardax::tree::map2(|x, y| x + y, xs(), vec![ones([4]); n + 1])));

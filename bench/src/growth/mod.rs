@@ -1,7 +1,7 @@
 //! The growth of costs with everything that can grow: a table with fitted powers, and a picture.
 //!
-//! Each case and size is a process of its own, with limits of time and memory. Results are appended to a file as they
-//! come, so that a run that was interrupted continues where it ended. JAX runs the same cases if its Python is named.
+//! Each case and size runs in a separate process with limits of time and memory. Results are appended to a file
+//! immediately, so that you can interrupt a run and continue it later. JAX runs the same cases if you name its Python.
 
 mod cases;
 mod nesting;
@@ -50,6 +50,7 @@ const SHORT: Duration = Duration::from_secs(6);
 
 /// Measures the cases whose names contain `filter`, and writes the table and the picture.
 pub fn run(picture: &Path, filter: &str, python: Option<&Path>) -> Result<(), Box<dyn Error>> {
+    // Results of earlier runs are read first, because only missing ones are measured.
     let mut results = Results::open(&picture.with_extension("jsonl"))?;
     let chosen: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(filter)).collect();
     for case in &chosen {
@@ -65,6 +66,7 @@ pub fn run(picture: &Path, filter: &str, python: Option<&Path>) -> Result<(), Bo
                     eprintln!("{:24} {:8} {size:10} {}", case.name, side.name(), record.summary());
                     results.add(record)?;
                 }
+                // A size that ran out of time or memory ends the row, because larger sizes would too.
                 if results.find(case.name, side, size).is_some_and(|record| record.outcome != Outcome::Measured) {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! Cases whose size is the depth of functions in each other.
+//! Cases whose size is the depth of nesting: functions, loops and trees inside of each other.
 
 use std::sync::Arc;
 

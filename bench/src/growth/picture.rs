@@ -1,4 +1,5 @@
-//! A panel for each phase of each case: cost over size on logarithmic axes, of both sides.
+//! The picture of the growth: for each phase of each case, a panel with the costs of shardax and JAX over the size, on
+//! logarithmic axes.
 
 use std::error::Error;
 
