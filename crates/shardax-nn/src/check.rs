@@ -31,6 +31,7 @@ pub(crate) fn within(owner: &str, name: &str, value: f64, range: impl RangeBound
     if range.contains(&value) {
         return Ok(());
     }
+    // The message states the range in words, because the notation of ranges differs between fields.
     let bounds = [
         match range.start_bound() {
             Bound::Included(low) => Some(format!("at least {low}")),

@@ -69,6 +69,7 @@ fn rows<M: Module>(model: &M) -> Vec<Row> {
         let path = key(&leaf.path);
         let (path, name) = path.rsplit_once('.').unwrap_or(("", path));
         let (owner, kind) = (leaf.owner.unwrap_or_default(), leaf.kind.unwrap_or(kind::Param::NAME));
+        // Leaves are in the order of the tree, so the arrays of a module with the same kind are adjacent.
         let new = !rows.last().is_some_and(|row| row.path == path && row.kind == kind);
         if new {
             rows.push(Row { path: path.to_owned(), owner, kind, arrays: Vec::new(), elements: 0, bytes: 0 });

@@ -319,6 +319,8 @@ impl MultiHeadAttention {
     ) -> [Array; 3] {
         let [q, k, v] = inputs;
         let (query, key, value) = (self.query.forward(q), self.key.forward(k), self.bounded(self.value.forward(v)));
+        // Models differ in whether they normalize queries and keys before or after the rotation. The projections are
+        // clipped before the rotation in both cases.
         let [query, key] = if self.own.normalize_after_rope {
             let bounded = [query, key].map(|x| self.bounded(x));
             self.normalized(self.rotated(bounded, rope, positions, start))
@@ -423,6 +425,8 @@ impl Own {
 fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisName) -> Array {
     let [query, key, value] = qkv;
     let spec = PartitionSpec::default().insert(query.ndim().saturating_sub(3), &[axis]);
+    // Segment ids are arrays, so they must be arguments of the mapped function. It would otherwise capture them without
+    // a sharding.
     let ids = options.segment_ids.clone();
     let ring = shard_map(
         |(q, k, v): (Array, Array, Array), segment_ids: Option<(Array, Array)>| {

@@ -222,6 +222,7 @@ where
     let stored = (state.1.value.clone(), state.1.grad.clone());
     let dtype = state.1.value.dtype();
     let finite = state.1.value.isfinite();
+    // A line search stores the value and gradient of its last point. Before the first search the value is infinite.
     type Both<P> = (P, (Array, P));
     cond(
         finite,

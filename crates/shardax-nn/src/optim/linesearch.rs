@@ -129,6 +129,7 @@ impl ScaleByZoomLinesearch {
             within(owner, name, value, NOT_NEGATIVE)?;
         }
         let dtype = scalar_dtype(params);
+        // An infinite value marks a state without a previous search.
         let infinite = full_dtype((), f64::INFINITY, dtype);
         Ok(ZoomLinesearchState {
             learning_rate: ones_dtype((), dtype),

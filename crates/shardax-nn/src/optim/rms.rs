@@ -328,6 +328,8 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
             let decay = 1 - power(step, -self.decay_rate);
             let v_row = self.means_over(|(_, d0)| d0, &decay, state.v_row, (&grads, params))?;
             let v_col = self.means_over(|(d1, _)| d1, &decay, state.v_col, (&grads, params))?;
+            // Matrices have factored second moments, which are means over rows and columns. All other parameters have a
+            // second moment for each element.
             let v = tree::map3(
                 |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
                     Some(_) => old,
@@ -338,6 +340,8 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
                 params.clone(),
             )?;
 
+            // The gradients are divided by the factor of the row first, and by the factor of the column, or by the
+            // root of the full moment, second.
             let rows = tree::map3(
                 |g, row, p| match self.factored_dims(p.shape()) {
                     Some((d1, d0)) => {

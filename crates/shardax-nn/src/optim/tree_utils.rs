@@ -163,6 +163,7 @@ impl MixedDtype {
         let types: Vec<DType> = tree::leaves(tree).iter().map(Array::dtype).collect();
         let mut remaining = types.iter().copied();
         let promoted = remaining.next().map_or(Ok(DType::F32), |first| remaining.try_fold(first, promote_two))?;
+        // The promoted type of two leaves can be a third type, so the highest and the lowest type need not exist.
         let chosen = match self {
             MixedDtype::Promote => Some(promoted),
             MixedDtype::Highest => types.iter().copied().find(|dtype| *dtype == promoted),
