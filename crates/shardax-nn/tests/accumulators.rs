@@ -319,13 +319,13 @@ fn reductions_and_losses_in_every_dtype_are_those_of_float64() -> Result<()> {
                     continue;
                 }
                 count += 1;
-                let found = reduce(&x).to_f64()?;
-                let off = (found - expected).abs() / expected.abs().max(f64::MIN_POSITIVE) / unit(dtype);
+                let result = reduce(&x).to_f64()?;
+                let off = (result - expected).abs() / expected.abs().max(f64::MIN_POSITIVE) / unit(dtype);
                 // Sums of float64 and float32 are not computed in a wider dtype.
                 let units = if dtype.byte_size() >= 4 { 100.0 * units } else { *units };
                 let negligible = 8.0 * unit(dtype) * x.abs().max(..).to_f64()?;
-                if !(off <= units) && (found - expected).abs() > negligible {
-                    failures.push(format!("{name}, {kind}, {dtype}: {off:.1} units: {found} is not {expected}"));
+                if !(off <= units) && (result - expected).abs() > negligible {
+                    failures.push(format!("{name}, {kind}, {dtype}: {off:.1} units: {result} is not {expected}"));
                 }
             }
         }

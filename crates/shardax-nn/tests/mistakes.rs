@@ -76,15 +76,15 @@ fn expectation_of(text: &str) -> Expectation {
 fn libraries(name: &str) -> Vec<PathBuf> {
     let deps = std::env::current_exe().expect("the test's path").parent().expect("a folder").to_owned();
     let prefix = format!("lib{name}-");
-    let mut found: Vec<PathBuf> = std::fs::read_dir(&deps)
+    let mut built_libraries: Vec<PathBuf> = std::fs::read_dir(&deps)
         .expect("the folder of libraries")
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|e| e == "rlib"))
         .filter(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(&prefix)))
         .collect();
-    found.sort_by_key(|path| std::cmp::Reverse(path.metadata().and_then(|m| m.modified()).ok()));
-    assert!(!found.is_empty(), "{} has no library {name}", deps.display());
-    found
+    built_libraries.sort_by_key(|path| std::cmp::Reverse(path.metadata().and_then(|m| m.modified()).ok()));
+    assert!(!built_libraries.is_empty(), "{} has no library {name}", deps.display());
+    built_libraries
 }
 
 /// The library of the crate whose catalogue this is, besides `shardax` and `shardax_nn`.
@@ -115,6 +115,8 @@ fn rustc(folder: &Path) -> Command {
         }
         command
     };
+    // Cargo keeps libraries of several feature sets in a folder. Only libraries that belong together compile this
+    // program.
     let mut probe = "pub fn same(x: shardax::Array) -> shardax_nn::prelude::Array { x } fn main() {}".to_owned();
     if train.is_some() {
         probe.push_str("pub fn average() -> impl shardax::Tree { shardax_train::Average::new() }");
@@ -177,11 +179,13 @@ fn message(json: &serde_json::Value) -> Option<Message> {
     }
     let text = without_lines(&text);
     // A macro's error is at the line of its call.
-    let mut at = first;
-    while at["expansion"]["span"].is_object() && at["file_name"].as_str().is_none_or(|f| !f.ends_with("mistakes.rs")) {
-        at = &at["expansion"]["span"];
+    let mut innermost = first;
+    while innermost["expansion"]["span"].is_object()
+        && innermost["file_name"].as_str().is_none_or(|f| !f.ends_with("mistakes.rs"))
+    {
+        innermost = &innermost["expansion"]["span"];
     }
-    Some(Message { level, line: at["line_start"].as_u64()? as usize, text })
+    Some(Message { level, line: innermost["line_start"].as_u64()? as usize, text })
 }
 
 /// The text with `mistakes.rs` in place of `mistakes.rs:12:34: 12:56`.
@@ -189,10 +193,13 @@ fn without_lines(text: &str) -> String {
     let mut parts = text.split("mistakes.rs:");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ':');
-        let rest = rest.strip_prefix(' ').unwrap_or(rest).trim_start_matches(|c: char| c.is_ascii_digit() || c == ':');
+        let remaining = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ':');
+        let remaining = remaining
+            .strip_prefix(' ')
+            .unwrap_or(remaining)
+            .trim_start_matches(|c: char| c.is_ascii_digit() || c == ':');
         out.push_str("mistakes.rs");
-        out.push_str(rest);
+        out.push_str(remaining);
     }
     out
 }
@@ -200,13 +207,13 @@ fn without_lines(text: &str) -> String {
 /// The messages by mistake.
 fn by_mistake(mistakes: &[&Mistake], name: &str) -> BTreeMap<usize, Vec<Message>> {
     let (program, starts) = program(mistakes);
-    let mut found: BTreeMap<usize, Vec<Message>> = BTreeMap::new();
+    let mut by_mistake: BTreeMap<usize, Vec<Message>> = BTreeMap::new();
     for message in messages(&program, name) {
         let mistake = starts.partition_point(|start| *start <= message.line);
         assert!(mistake > 0, "rustc could not check the catalogue:\n{}", message.text);
-        found.entry(mistake - 1).or_default().push(message);
+        by_mistake.entry(mistake - 1).or_default().push(message);
     }
-    found
+    by_mistake
 }
 
 fn texts(messages: Option<&Vec<Message>>, level: &str) -> String {
@@ -217,10 +224,11 @@ fn texts(messages: Option<&Vec<Message>>, level: &str) -> String {
 fn messages_lead_to_the_fix() {
     let mistakes = catalogue();
     let failing: Vec<&Mistake> = mistakes.iter().filter(|m| m.fails()).collect();
-    let found = by_mistake(&failing, "failing");
+    let failures = by_mistake(&failing, "failing");
     let (mut wrong, mut all) = (Vec::new(), String::new());
+    // All texts are compared with a snapshot too, so that a changed message is seen in a review.
     for (i, mistake) in failing.iter().enumerate() {
-        let text = texts(found.get(&i), "error");
+        let text = texts(failures.get(&i), "error");
         all.push_str(&format!("== {}\n{text}\n", mistake.name));
         for expectation in &mistake.expectations {
             let is_met = match expectation {
@@ -229,12 +237,12 @@ fn messages_lead_to_the_fix() {
                 _ => true,
             };
             if !is_met {
-                let wanted = match expectation {
+                let expected = match expectation {
                     Expectation::Says(words) => format!("the message must have {words:?}"),
                     Expectation::Book(page, words) => format!("docs/{page} must have {words:?}"),
                     _ => String::new(),
                 };
-                wrong.push(format!("{}: {wanted}; rustc says\n{text}", mistake.name));
+                wrong.push(format!("{}: {expected}; rustc says\n{text}", mistake.name));
             }
         }
     }
@@ -257,10 +265,10 @@ fn snapshot(all: &str) {
         std::fs::write(&path, text).expect("the snapshot can be written");
         return;
     }
-    let known = std::fs::read_to_string(&path).unwrap_or_default();
-    if known.lines().next() == Some(version.as_str()) {
+    let stored = std::fs::read_to_string(&path).unwrap_or_default();
+    if stored.lines().next() == Some(version.as_str()) {
         assert!(
-            known == text,
+            stored == text,
             "{} differs; it would be\n{text}\n(SHARDAX_TEST_UPDATE_SNAPSHOTS=1 writes it)",
             path.display()
         );
@@ -271,10 +279,10 @@ fn snapshot(all: &str) {
 fn habits_compile_and_unused_results_warn() {
     let mistakes = catalogue();
     let compiling: Vec<&Mistake> = mistakes.iter().filter(|m| !m.fails()).collect();
-    let found = by_mistake(&compiling, "compiling");
+    let compiled = by_mistake(&compiling, "compiling");
     let mut wrong = Vec::new();
     for (i, mistake) in compiling.iter().enumerate() {
-        let (errors, warnings) = (texts(found.get(&i), "error"), texts(found.get(&i), "warning"));
+        let (errors, warnings) = (texts(compiled.get(&i), "error"), texts(compiled.get(&i), "warning"));
         let mut expects_warnings = false;
         for expectation in &mistake.expectations {
             if let Expectation::Warns(words) = expectation {

@@ -69,6 +69,7 @@ fn kinds_follow_from_types_and_filters_choose_them() -> Result<()> {
     assert!(model.state_of(Filter::nothing()).is_empty());
     assert_eq!(model.state_of(Filter::everything()).len(), Flat::of(&model).leaves.len());
 
+    // The first filter that matches an array decides.
     let (structure, [params, stats, rest]) =
         model.split_by([Filter::of::<Param>(), Filter::of::<BatchStat>(), Filter::everything()])?;
     assert_eq!((params.len(), stats.len(), rest.len()), (4, 2, 4));
@@ -108,8 +109,8 @@ fn optimizers_leave_what_is_no_parameter() -> Result<()> {
         assert!(!same(key)?, "{key} stayed");
     }
     assert_eq!(two.model.steps.item::<i32>()?, 2);
-    let held = tree::structure(&two.opt_state).paths();
-    assert!(!held.iter().any(|path| path.contains("mean") || path.contains("frozen")), "{held:?}");
+    let paths = tree::structure(&two.opt_state).paths();
+    assert!(!paths.iter().any(|path| path.contains("mean") || path.contains("frozen")), "{paths:?}");
 
     // A low-rank adaptation: only its matrix.
     let mut adapted = Optimizer::wrt(start.model.clone(), sgd(0.1), Filter::of::<LoRAParam>())?;
@@ -173,15 +174,15 @@ fn layers_without_scale_or_bias_normalize_alone() -> Result<()> {
     let x = random::normal(random::key(3), [4, 6, 6, 8]) * 2 + 5;
     let mut rngs = Rngs::new(0);
     let plain = LayerNorm::builder(8).use_scale(false).use_bias(false).build(&mut rngs).forward(&x);
-    let whole = LayerNorm::new(8, &mut rngs).forward(&x);
-    assert!(allclose(plain, whole, 1e-6, 1e-6)?);
+    let expected = LayerNorm::new(8, &mut rngs).forward(&x);
+    assert!(allclose(plain, expected, 1e-6, 1e-6)?);
     let plain = GroupNorm::builder(8, 2).use_bias(false).build(&mut rngs);
     assert_eq!(plain.state().keys().collect::<Vec<_>>(), ["scale"]);
     assert!(allclose(plain.forward(&x), GroupNorm::new(8, 2, &mut rngs).forward(&x), 1e-6, 1e-6)?);
     // With as many groups as features it is the same as for each feature.
-    let each = InstanceNorm::new(8, &mut rngs).forward(&x);
-    assert!(allclose(&each, GroupNorm::new(8, 8, &mut rngs).forward(&x), 1e-5, 1e-5)?);
-    assert!(allclose(each.mean([1, 2]), zeros([4, 8]), 0.0, 1e-5)?);
+    let per_instance = InstanceNorm::new(8, &mut rngs).forward(&x);
+    assert!(allclose(&per_instance, GroupNorm::new(8, 8, &mut rngs).forward(&x), 1e-5, 1e-5)?);
+    assert!(allclose(per_instance.mean([1, 2]), zeros([4, 8]), 0.0, 1e-5)?);
     Ok(())
 }
 
@@ -196,8 +197,8 @@ fn a_policy_is_every_layers() -> Result<()> {
     assert_eq!(dtypes(norm.forward(&x), norm.state()), (DType::Bf16, vec![DType::F32; 2]));
     let embed = Embed::new(4, 2, &mut rngs);
     assert_eq!(dtypes(embed.forward(array([1, 2])), embed.state()), (DType::Bf16, vec![DType::F32]));
-    let own = Linear::builder(4, 4).dtype(DType::F32).build(&mut rngs);
-    assert_eq!(own.forward(&x).dtype(), DType::F32);
+    let custom = Linear::builder(4, 4).dtype(DType::F32).build(&mut rngs);
+    assert_eq!(custom.forward(&x).dtype(), DType::F32);
     // The carry of a recurrent network has the dtype of its parameters.
     let rnn = Rnn::new(GruCell::new(4, 4, &mut rngs));
     let (carry, y) = rnn.run(ones([2, 6, 4]), None, Some(&array([6, 2])))?;
@@ -241,9 +242,9 @@ fn rules_decide_how_a_model_lies() -> Result<()> {
     let mesh = make_mesh([("data", 2), ("model", 4)])?;
     let x = random::normal(random::key(1), [32, 16]);
     let losses = |rules: &Rules| -> Result<(Optimizer<Mlp>, Vec<f32>)> {
-        let own = rules.clone();
+        let captured = rules.clone();
         let mut state =
-            rules.init(move || Optimizer::new(Mlp::new(&mut Rngs::new(0).with_rules(&own)), adamw(1e-2, 1e-2)))?;
+            rules.init(move || Optimizer::new(Mlp::new(&mut Rngs::new(0).with_rules(&captured)), adamw(1e-2, 1e-2)))?;
         let step = jit(|mut optimizer: Optimizer<Mlp>, x: Array| -> Result<_> {
             let loss = |model: Mlp| (model.forward(x.clone()) - 1).square().mean(..);
             let (loss, grads) = value_and_grad(loss).call(optimizer.model.clone())?;
@@ -254,26 +255,26 @@ fn rules_decide_how_a_model_lies() -> Result<()> {
             Some(sharding) => device_put(&x, &sharding)?,
             None => x.clone(),
         };
-        let mut all = Vec::new();
+        let mut losses = Vec::new();
         for _ in 0..10 {
             let (next, loss) = step.call((state, &x))?;
-            all.push(loss.item::<f32>()?);
+            losses.push(loss.item::<f32>()?);
             state = next;
         }
-        Ok((state, all))
+        Ok((state, losses))
     };
     let (alone, want) = losses(&Rules::default())?;
     assert!(want[9] < want[0]);
     let data = Rules::new(&mesh, [("batch", ("data", "model"))]);
     let fsdp = Rules::new(&mesh, [("batch", "data")]).and("embed", "data");
     let tensor = Rules::new(&mesh, [("batch", "data"), ("mlp", "model")]);
-    let both = tensor.clone().and("embed", "data");
+    let combined_rules = tensor.clone().and("embed", "data");
     // The kernel's spec, and the elements of it that a device has.
     for (rules, spec, held) in [
         (&data, P![], 1024),
         (&fsdp, P!["data"], 512),
         (&tensor, P![None, "model"], 256),
-        (&both, P!["data", "model"], 128),
+        (&combined_rules, P!["data", "model"], 128),
     ] {
         let (state, got) = losses(rules)?;
         for (g, w) in got.iter().zip(&want) {

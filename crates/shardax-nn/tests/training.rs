@@ -55,8 +55,8 @@ fn split_and_merge() -> Result<()> {
     assert_eq!(model.with_state(&state)?.forward(x).to_vec::<f32>()?, [0.0; 3]);
 
     let removed = state.remove("dense.kernel");
-    let kept = model.with_state(&state)?.forward(ones([1, 32, 32, 3]));
-    assert_eq!(kept.to_vec::<f32>()?, same.forward(ones([1, 32, 32, 3])).to_vec::<f32>()?);
+    let restored = model.with_state(&state)?.forward(ones([1, 32, 32, 3]));
+    assert_eq!(restored.to_vec::<f32>()?, same.forward(ones([1, 32, 32, 3])).to_vec::<f32>()?);
     let message = merge::<Cnn>(&structure, &state).unwrap_err().to_string();
     assert!(message.contains("no array \"dense.kernel\""), "{message}");
     state.insert("dense.weight", removed.expect("an array"));
@@ -150,7 +150,7 @@ fn eight_devices_train_as_one() -> Result<()> {
     let x = random::normal(&random::key(1), [32, 8, 8, 1]);
     let labels = random::randint(&random::key(2), [32], 0, 3);
 
-    let alone = jit(|mut state: State, x: Array, labels: Array| -> Result<State> {
+    let single = jit(|mut state: State, x: Array, labels: Array| -> Result<State> {
         let grads = grad(|m: Small| m.loss(&x, &labels)).call(state.model.clone())?;
         state.update(grads)?;
         Ok(state)
@@ -167,7 +167,7 @@ fn eight_devices_train_as_one() -> Result<()> {
     let (mut one, mut eight) = (start.clone(), start);
     let shards = (x.reshape([8, 4, 8, 8, 1]), labels.reshape([8, 4]));
     for _ in 0..5 {
-        one = alone.call((one, &x, &labels))?;
+        one = single.call((one, &x, &labels))?;
         eight = together.call((eight, &shards.0, &shards.1))?;
     }
     // In shard_map the mean over the axis is part of the loss.
@@ -178,9 +178,9 @@ fn eight_devices_train_as_one() -> Result<()> {
     )
     .in_specs((P![], P!["batch"], P!["batch"]))
     .out_specs(P![]));
-    let whole = grad(|m: Small| m.loss(&x, &labels)).call(one.model.clone())?;
+    let expected = grad(|m: Small| m.loss(&x, &labels)).call(one.model.clone())?;
     let parts = sharded.call((one.model.clone(), &x, &labels))?;
-    for ((path, a), b) in tree::leaves_with_path(&whole).into_iter().zip(tree::leaves(&parts)) {
+    for ((path, a), b) in tree::leaves_with_path(&expected).into_iter().zip(tree::leaves(&parts)) {
         assert!(allclose(&a, &b, 1e-4, 1e-6)?, "gradient {path}: {a} {b}");
     }
 
@@ -343,14 +343,14 @@ fn layers_reject_parameters_out_of_their_range() {
     }
     assert!(rejected(Dropout::without_rngs(0.5).forward(&x)).contains("the layer has no keys"));
     for epsilon in [f64::NAN, -1.0, f64::INFINITY] {
-        let what = "epsilon must be at least 0 and finite";
-        assert!(rejected(LayerNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
-        assert!(rejected(RmsNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
-        assert!(rejected(GroupNorm::builder(6, 2).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
+        let message = "epsilon must be at least 0 and finite";
+        assert!(rejected(LayerNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(message));
+        assert!(rejected(RmsNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(message));
+        assert!(rejected(GroupNorm::builder(6, 2).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(message));
         let mut norm = BatchNorm::builder(6).epsilon(epsilon).build(&mut rngs);
-        assert!(rejected(norm.forward(&x)).contains(what));
+        assert!(rejected(norm.forward(&x)).contains(message));
         norm.eval();
-        assert!(rejected(norm.forward(&x)).contains(what));
+        assert!(rejected(norm.forward(&x)).contains(message));
     }
     let mut norm = BatchNorm::builder(6).momentum(1.5).build(&mut rngs);
     assert!(rejected(norm.forward(&x)).contains("momentum must be at least 0 and at most 1"));
@@ -375,6 +375,7 @@ fn optimizers_reject_numbers_out_of_their_range() {
     assert!(message(sgd(f64::NAN)).contains("learning_rate: the value must be finite, got NaN"));
     assert!(message(adamw(0.1, f64::INFINITY)).contains("weight_decay: the value must be finite"));
     assert!(message(sgd_momentum(0.1, 1.5, false)).contains("trace: decay must be"));
+    // A decay of 1 would never forget the first step, and the correction of the bias would divide by 0.
     for b in [f64::NAN, -0.1, 1.0] {
         let rate = || scale_by_learning_rate(0.1);
         assert!(
@@ -460,16 +461,16 @@ fn an_injected_learning_rate_is_read_and_set_without_a_new_program() -> Result<(
         state.apply_gradients(grad)
     });
     let mut state = TrainState::create(array([1.0f32]), tx)?;
-    let mut seen = Vec::new();
+    let mut values = Vec::new();
     for (rate, wanted) in [(0.5f32, 0.5f32), (0.25, 0.25), (0.125, 0.125)] {
         assert!(state.opt_state.hyperparams["learning_rate"].item::<f32>()? > 0.0);
         state.opt_state.hyperparams.insert("learning_rate", array(rate));
         state = step.call((state, ones([1])))?;
         assert_eq!(state.params.to_vec::<f32>()?, [wanted]);
-        seen.push(traces.get());
+        values.push(traces.get());
     }
     // The first result is placed where the first arguments were not yet; from then on nothing changes.
-    assert_eq!(seen[1], seen[2], "{seen:?}");
+    assert_eq!(values[1], values[2], "{values:?}");
     Ok(())
 }
 

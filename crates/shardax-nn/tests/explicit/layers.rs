@@ -8,8 +8,8 @@ fn losses<L: Layer + Module + Clone>(
     make: impl Fn(&mut Rngs) -> L + Clone,
     x: &Array,
 ) -> Result<Vec<f32>> {
-    let own = rules.clone();
-    let build = move || Optimizer::new(make(&mut Rngs::new(0).with_rules(&own)), sgd_momentum(0.05, 0.9, false));
+    let captured = rules.clone();
+    let build = move || Optimizer::new(make(&mut Rngs::new(0).with_rules(&captured)), sgd_momentum(0.05, 0.9, false));
     let mut state = rules.device_put(&build()?)?;
     let names = (0..x.ndim()).map(|d| (d == 0).then_some("batch")).collect();
     let x = match rules.sharding(&names) {
@@ -20,16 +20,18 @@ fn losses<L: Layer + Module + Clone>(
         let loss = state.minimize(|layer: &mut L| layer.forward(x.clone()).square().mean(..))?;
         Ok((state, loss))
     });
+    // Compiled with quick options, because several layers and rules are compared.
     let step = step.lower((&state, &x))?.compile_with_options(&QUICK)?;
-    let mut found = Vec::new();
+    let mut result = Vec::new();
     for _ in 0..3 {
+        // The types of a state, with their shardings, must stay equal, so that the step is not compiled again.
         let before = types(&state.model);
         let loss;
         (state, loss) = step.call((state, &x))?;
         assert_eq!(types(&state.model), before);
-        found.push(loss.item::<f32>()?);
+        result.push(loss.item::<f32>()?);
     }
-    Ok(found)
+    Ok(result)
 }
 
 /// The layer on one device and split by rules, with and without a context mesh.
@@ -42,8 +44,8 @@ fn check<L: Layer + Module + Clone>(shape: &[usize], make: impl Fn(&mut Rngs) ->
 fn check_near<L: Layer + Module + Clone>(shape: &[usize], tolerance: f32, make: impl Fn(&mut Rngs) -> L + Clone) {
     setup();
     let x = random::normal(random::key(3), shape);
-    let alone = losses(&Rules::default(), make.clone(), &x).expect("one device");
-    assert!(alone[2] < alone[0], "{alone:?}");
+    let single = losses(&Rules::default(), make.clone(), &x).expect("one device");
+    assert!(single[2] < single[0], "{single:?}");
     let mesh = mesh(AxisType::Explicit);
     // Tensor parallelism, and all parameters split, also over the axis of the rows.
     let tensor = Rules::new(&mesh, [("batch", "data"), ("out", "model")]);
@@ -51,10 +53,10 @@ fn check_near<L: Layer + Module + Clone>(shape: &[usize], tolerance: f32, make: 
     let rows = Rules::new(&mesh, [("batch", "data"), ("out", "data"), ("in", "model")]);
     for (what, rules, set) in [("tensor", tensor, false), ("fully", fully, true), ("rows", rows, false)] {
         let _mesh = set.then(|| set_mesh(&mesh).expect("no trace"));
-        let found = losses(&rules, make.clone(), &x).unwrap_or_else(|e| panic!("{what}: {e}"));
-        for (have, want) in found.iter().zip(&alone) {
+        let result = losses(&rules, make.clone(), &x).unwrap_or_else(|e| panic!("{what}: {e}"));
+        for (have, want) in result.iter().zip(&single) {
             let near = (have - want).abs() <= tolerance * want.abs().max(1e-2);
-            assert!(near, "{what}: {found:?}, want {alone:?}");
+            assert!(near, "{what}: {result:?}, want {single:?}");
         }
     }
 }
@@ -157,10 +159,15 @@ fn tables_of_split_rows() -> Result<()> {
     let table = Table { embed: Embed::builder(32, 16).axes(["vocab", "embed"]).build(&mut Rngs::new(0)) };
     let (want, slope) = jit(value_and_grad(loss)).call((&table, &tokens))?;
     let mesh = mesh(AxisType::Explicit);
-    let both = [("batch", "data"), ("vocab", "model"), ("embed", "data")];
-    let all =
-        [&both[..2], &[("batch", "data"), ("embed", "model")], &both[..], &[("batch", "data"), ("vocab", "data")]];
-    for (i, rules) in all.into_iter().enumerate() {
+    let rules_of_both = [("batch", "data"), ("vocab", "model"), ("embed", "data")];
+    let entries = [
+        &rules_of_both[..2],
+        &[("batch", "data"), ("embed", "model")],
+        &rules_of_both[..],
+        &[("batch", "data"), ("vocab", "data")],
+    ];
+    // Rows split, features split, both split, and rows split over the axis of the batch.
+    for (i, rules) in entries.into_iter().enumerate() {
         let rules = Rules::new(&mesh, rules.iter().copied());
         let table = rules.device_put(&table)?;
         let rows = NamedSharding::new(&mesh, rules.spec(["batch"]));

@@ -6,17 +6,20 @@ use super::*;
 
 type Params = (Array, Array);
 
+fn draw(i: u32, shape: &[usize]) -> Array {
+    random::normal(random::key(i), shape)
+}
+
 fn steps<T: GradientTransformation<Params>>(
     optimizer: &T,
     place: impl Fn(Array, PartitionSpec) -> Result<Array>,
 ) -> Result<Params> {
-    let draw = |i: u32, shape: &[usize]| random::normal(random::key(i), shape);
     let specs = || (P!["data", "model"], P!["model"]);
-    let put = |w: Array, b: Array| -> Result<Params> { Ok((place(w, specs().0)?, place(b, specs().1)?)) };
-    let mut params = put(draw(0, &[8, 16]), draw(1, &[16]))?;
+    let place_params = |w: Array, b: Array| -> Result<Params> { Ok((place(w, specs().0)?, place(b, specs().1)?)) };
+    let mut params = place_params(draw(0, &[8, 16]), draw(1, &[16]))?;
     let mut state = optimizer.init(&params)?;
     for i in 0..3 {
-        let grads = put(draw(2 + i, &[8, 16]), draw(9 + i, &[16]))?;
+        let grads = place_params(draw(2 + i, &[8, 16]), draw(9 + i, &[16]))?;
         let updates;
         (updates, state) = optimizer.update(grads, state, &params)?;
         let before = types(&params);
@@ -33,10 +36,10 @@ fn check<T: GradientTransformation<Params>>(name: &str, optimizer: T) {
     let mesh = mesh(AxisType::Explicit);
     for set in [false, true] {
         let _mesh = set.then(|| set_mesh(&mesh).expect("no trace"));
-        let found = steps(&optimizer, |x, spec| device_put(&x, &NamedSharding::new(&mesh, spec)));
-        let found = found.unwrap_or_else(|e| panic!("{name} set={set}: {e}"));
-        equal(&found.0, &want.0, 1e-4, name);
-        equal(&found.1, &want.1, 1e-4, name);
+        let result = steps(&optimizer, |x, spec| device_put(&x, &NamedSharding::new(&mesh, spec)));
+        let result = result.unwrap_or_else(|e| panic!("{name} set={set}: {e}"));
+        equal(&result.0, &want.0, 1e-4, name);
+        equal(&result.1, &want.1, 1e-4, name);
     }
 }
 
@@ -71,14 +74,14 @@ fn of_matrices() -> Result<()> {
     setup();
     let mesh = mesh(AxisType::Explicit);
     let x = random::normal(random::key(0), [8, 16]);
-    let one = |x: &Array| -> Result<Array> {
+    let step_size = |x: &Array| -> Result<Array> {
         let optimizer = scale_by_muon();
         let state = GradientTransformation::<Array>::init(&optimizer, x)?;
         Ok(optimizer.update(x.clone(), state, x)?.0)
     };
-    let want = one(&x)?;
+    let want = step_size(&x)?;
     let split = device_put(&x, &NamedSharding::new(&mesh, P!["data", "model"]))?;
-    let have = one(&split)?;
+    let have = step_size(&split)?;
     assert_eq!(have.type_name(), "float32[8@data,16@model]");
     equal(&have, &want, 1e-4, "muon");
     Ok(())

@@ -35,13 +35,13 @@ fn run(config: &Config) -> Result<(Vec<f32>, ModuleState)> {
 fn check(axes: &[(&'static str, usize)], rules: &[(&'static str, &'static str)], experts: bool) -> Result<()> {
     setup();
     let mesh = make_mesh(axes.iter().copied())?.with_axis_types(vec![AxisType::Explicit; axes.len()])?;
-    let alone = run(&Config { experts, ..Config::default() })?;
+    let single = run(&Config { experts, ..Config::default() })?;
     let config = Config { rules: Rules::new(&mesh, rules.iter().copied()), experts, ..Config::default() };
-    let found = run(&config)?;
-    for (have, want) in found.0.iter().zip(&alone.0) {
-        assert!((have - want).abs() <= 2e-5 * want, "losses {:?}, want {:?}", found.0, alone.0);
+    let result = run(&config)?;
+    for (have, want) in result.0.iter().zip(&single.0) {
+        assert!((have - want).abs() <= 2e-5 * want, "losses {:?}, want {:?}", result.0, single.0);
     }
-    for ((path, have), (_, want)) in found.1.iter().zip(alone.1.iter()) {
+    for ((path, have), (_, want)) in result.1.iter().zip(single.1.iter()) {
         equal(have, want, 1e-5, path);
     }
     Ok(())
@@ -97,15 +97,18 @@ fn types_between_layers() -> Result<()> {
     Ok(())
 }
 
+fn mesh_of(types: [AxisType; 2]) -> Result<Mesh> {
+    make_mesh([("x", 2), ("y", 4)])?.with_axis_types(types)
+}
+
 #[test]
 fn rules_constrain_by_the_types_of_axes() -> Result<()> {
     setup();
-    let of = |types: [AxisType; 2]| make_mesh([("x", 2), ("y", 4)])?.with_axis_types(types);
     let (auto, explicit) = (AxisType::Auto, AxisType::Explicit);
     for (types, want) in
         [([auto; 2], "float32[8,8]"), ([explicit, auto], "float32[8@x,8]"), ([explicit; 2], "float32[8@x,8@y]")]
     {
-        let mesh = of(types)?;
+        let mesh = mesh_of(types)?;
         let rules = Rules::new(&mesh, [("a", "x"), ("b", "y")]);
         let x = device_put(&ones([8, 8]), &NamedSharding::new(&mesh, P![]))?;
         let y = jit(move |x: Array| rules.constrain(x * 2, ["a", "b"])).call(&x)?;

@@ -20,6 +20,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 }
 
 fn steps(case: &Case, run: Run) -> Option<Fun> {
+    // The numbers of the constructors are the ones in the generator of the reference cases.
     match case.op.as_str() {
         "acprop" => run.ten(acprop(0.1)),
         "ademamix" => run.ten(ademamix(0.1)),
@@ -63,8 +64,8 @@ fn loss(case: &Case) -> Option<Fun> {
             };
             let step = |state: ReduceOnPlateauState, loss: Array| -> Result<_> {
                 let (updates, state) = plateau.update_with_value(ones(2), state, loss)?;
-                let seen = vec![updates.get(0), state.plateau_count.clone()];
-                Ok((state, seen))
+                let observed = vec![updates.get(0), state.plateau_count.clone()];
+                Ok((state, observed))
             };
             Ok(scan(step, plateau.init(&ones(2))?, xs[0].clone())?.1)
         }),

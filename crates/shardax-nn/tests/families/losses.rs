@@ -73,14 +73,14 @@ fn fp8(op: &str) -> Option<Fun> {
         return None;
     }
     many(|xs| {
-        let of = |i: usize| OverwriteWithGradient::new(xs[i].clone());
+        let overwritten = |i: usize| OverwriteWithGradient::new(xs[i].clone());
         let dot_general = Fp8DotGeneral {
-            input_amax_history: of(2),
-            kernel_amax_history: of(3),
-            output_grad_amax_history: of(4),
-            input_scale: of(5),
-            kernel_scale: of(6),
-            output_grad_scale: of(7),
+            input_amax_history: overwritten(2),
+            kernel_amax_history: overwritten(3),
+            output_grad_amax_history: overwritten(4),
+            input_scale: overwritten(5),
+            kernel_scale: overwritten(6),
+            output_grad_scale: overwritten(7),
         };
         Ok(vec![dot_general.dot(&xs[0], &xs[1])])
     })
@@ -89,6 +89,8 @@ fn fp8(op: &str) -> Option<Fun> {
 /// Weights of layers made in turn, with layers between them that draw keys only.
 fn streams(op: &str) -> Option<Fun> {
     match op {
+        // Each layer must draw from the stream in Flax's order. The normalizations draw nothing that is compared, but
+        // move the stream.
         "nnx_streams" => many(|_| {
             let mut rngs = Rngs::new(0).with("dropout", 5);
             let mut kernels = vec![Linear::new(3, 4, &mut rngs).kernel];

@@ -33,6 +33,7 @@ fn loss(case: &Case) -> Option<Fun> {
 }
 
 fn layer(case: &Case) -> Option<Fun> {
+    // Weights and statistics come from the case, so only the computation is compared.
     fn batch_norm(x: &[Array]) -> BatchNorm {
         let layer = BatchNorm::builder(x[1].size()).momentum(0.9).build(&mut Rngs::new(0));
         given(layer, [("scale", &x[1]), ("bias", &x[2]), ("mean", &x[3]), ("var", &x[4])])
@@ -64,13 +65,14 @@ fn layer(case: &Case) -> Option<Fun> {
     }
 }
 
+fn four_keys(mut r: Rngs) -> [Array; 4] {
+    [r.params(), r.params(), r.dropout(), r.params()].map(random::key_data)
+}
+
 /// The initial weights of layers, which are compared with Flax.
 fn weights(case: &Case) -> Option<Fun> {
-    let made: fn() -> Vec<Array> = match case.op.as_str() {
-        "nnx_rngs" => || {
-            let four = |mut r: Rngs| [r.params(), r.params(), r.dropout(), r.params()].map(random::key_data);
-            [four(Rngs::new(0)), four(Rngs::new(42))].concat()
-        },
+    let function: fn() -> Vec<Array> = match case.op.as_str() {
+        "nnx_rngs" => || [four_keys(Rngs::new(0)), four_keys(Rngs::new(42))].concat(),
         "nnx_rngs_named" => || {
             let mut r = Rngs::new(1).with("params", 2).with("dropout", 3);
             [r.params(), r.dropout(), r.dropout(), r.next("other")].map(random::key_data).to_vec()
@@ -82,6 +84,7 @@ fn weights(case: &Case) -> Option<Fun> {
             vec![Linear::new(2, 3, &mut rngs).kernel, Linear::new(3, 2, &mut rngs).kernel]
         },
         "nnx_embed_init" => || vec![Embed::new(5, 3, &mut Rngs::new(0)).embedding],
+        // Large kernels are compared by their first elements and by sums.
         "nnx_cnn_init" => || {
             let mut rngs = Rngs::new(0);
             let kernels = [
@@ -94,5 +97,5 @@ fn weights(case: &Case) -> Option<Fun> {
         },
         _ => return None,
     };
-    many(move |_| Ok(made()))
+    many(move |_| Ok(function()))
 }

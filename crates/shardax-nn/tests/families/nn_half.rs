@@ -44,15 +44,17 @@ fn rngs() -> Rngs {
 
 /// The arguments; see the family's Python file.
 pub fn numbers(offset: &Array, arguments: Arguments, dtype: DType) -> Vec<Array> {
-    let made = |(salt, &(shape, shift)): (usize, &(&[usize], i32))| {
+    let inputs = |(salt, &(shape, shift)): (usize, &(&[usize], i32))| {
         let i = arange(0..shape.iter().product::<usize>() as i32);
         let centred: Array = remainder(i * 7919 + (offset + salt) * 101, 251) - 125;
         (centred.astype(DType::F32) / 64 + shift).astype(dtype).reshape(shape)
     };
-    arguments.iter().enumerate().map(made).collect()
+    arguments.iter().enumerate().map(inputs).collect()
 }
 
 fn layer(op: &str) -> Option<(Arguments<'static>, Body)> {
+    // The sizes are large enough for a sum in half precision to lose digits, so a kernel that accumulates in it
+    // fails.
     Some(match op {
         "linear" => (&[(&[4, 4096], 0), (&[4096, 8], 0), (&[8], 0)], |x| {
             let mut layer = Linear::new(1, 1, &mut rngs());
@@ -93,6 +95,7 @@ fn first_classes(logits: &Array) -> Array {
 }
 
 fn loss(op: &str) -> Option<(Arguments<'static>, Body)> {
+    // Sums of thousands of terms, which a reduction in half precision would get wrong.
     const ROWS: Arguments<'static> = &[(&[2, WIDE], 0)];
     const PAIR: Arguments<'static> = &[(&[WIDE], 0), (&[WIDE], 0)];
     const TARGETS: Arguments<'static> = &[(&[2, WIDE], 0), (&[2, WIDE], 2)];

@@ -65,11 +65,11 @@ impl Run {
             if self.given {
                 let params = layer.state_of(wrt.clone());
                 let shapes: Vec<(&[usize], i32)> = params.values().map(|p| (p.shape(), 0)).collect();
-                let given = numbers(&(&inputs[0] + x.len() as i32), &shapes, self.policy.param_dtype);
-                let named = params.keys().zip(given).map(|(key, p)| (key.to_owned(), p / 8));
+                let parameters = numbers(&(&inputs[0] + x.len() as i32), &shapes, self.policy.param_dtype);
+                let named = params.keys().zip(parameters).map(|(key, p)| (key.to_owned(), p / 8));
                 layer.update(&named.collect())?;
             }
-            let mut found = call(layer.clone(), &x)?;
+            let mut result = call(layer.clone(), &x)?;
             if self.gradients {
                 let objective = |params: State, x: Vec<Array>| -> Result<Array> {
                     let y = call(layer.with_state(&params)?, &x)?.swap_remove(0);
@@ -79,15 +79,16 @@ impl Run {
                 let (params, x) = grad(objective).argnums((Arg::<0>, Arg::<1>)).call((params, x))?;
                 // A bias of the keys moves all scores of a query alike: its gradient is rounding.
                 let params = params.into_iter().filter(|(path, _)| !path.ends_with("key.bias"));
-                found.extend(x.into_iter().chain(params.map(|(_, g)| g)));
+                result.extend(x.into_iter().chain(params.map(|(_, g)| g)));
             }
-            Ok(found.iter().map(some).collect())
+            Ok(result.iter().map(some).collect())
         })
     }
 }
 
 fn linear(case: &Case) -> Option<Fun> {
     let run = Run::of(case)?;
+    // `layer` compares the result of `forward` for an input of this shape; `calls` compares several results.
     match case.op.as_str() {
         "linear_general" => run.layer(&[4, 8], |r| LinearGeneral::new([8], [2, 3], r)),
         "linear_general_axes" => {
@@ -172,6 +173,7 @@ fn norm(case: &Case) -> Option<Fun> {
         "rms_norm" => run.layer(SHAPE, |r| RmsNorm::new(6, r)),
         "group_norm" => run.layer(SHAPE, |r| GroupNorm::new(6, 3, r)),
         "instance_norm" => run.layer(SHAPE, |r| InstanceNorm::new(6, r)),
+        // A training step, the running statistics after it, and the evaluation with them.
         "batch_norm" => run.calls(
             &[&[7, 4, 6]],
             |r| BatchNorm::builder(6).momentum(0.9).build(r),
@@ -299,6 +301,7 @@ fn with_stream(layer: MultiHeadAttention, rngs: &mut Rngs) -> WithStream {
 pub fn attention(case: &Case) -> Option<Fun> {
     match case.op.as_str() {
         "attention" => {
+            // A list of sizes among the parameters, or `None`.
             let lengths = |name: &str| -> Option<Vec<i32>> {
                 Some(case.param(name).as_array()?.iter().filter_map(|n| n.as_i64()).map(|n| n as i32).collect())
             };
@@ -329,13 +332,13 @@ pub fn attention(case: &Case) -> Option<Fun> {
         }),
         "masks" => many(|x| {
             let (q, k) = (&x[0], &x[1]);
-            let own = make_attention_mask(q, q, multiply);
-            let both = combine_masks([Some(make_causal_mask(q)), None, Some(own)])?.expect("two masks");
+            let padding = make_attention_mask(q, q, multiply);
+            let combined = combine_masks([Some(make_causal_mask(q)), None, Some(padding)])?.expect("two masks");
             Ok(vec![
                 make_attention_mask(q, k, multiply),
                 make_attention_mask(q, k, |q, k| q.greater_equal(k)),
                 make_causal_mask(q),
-                both,
+                combined,
             ])
         }),
         "rope" => two(|x, p| Rope::default().apply(x, p)),

@@ -32,7 +32,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 fn first_weights(dtype: DType) -> Vec<Array> {
     let r = &mut Rngs::new(0).with_policy(Policy { param_dtype: dtype, dtype: Some(dtype) });
     // In the order in which they are made.
-    let made = [
+    let parameters = [
         Linear::new(3, 4, r).state(),
         LinearGeneral::new([4], [2, 3], r).state(),
         Einsum::builder("nta,hab->nthb", [8, 2, 4]).use_bias(true).build(r).state(),
@@ -51,7 +51,7 @@ fn first_weights(dtype: DType) -> Vec<Array> {
             builder.bias_init(initializers::normal(0.5)).build(r).state()
         },
     ];
-    made.iter().flat_map(|state| state.values().map(some)).collect()
+    parameters.iter().flat_map(|state| state.values().map(some)).collect()
 }
 
 /// JAX has no orthogonal matrices of half precision.
@@ -85,14 +85,14 @@ impl Run {
             let optimizer = Optimizer::new(model, tx.clone())?;
             let first = optimizer.params();
             let step = |mut optimizer: Optimizer<M>, i: Array| -> Result<(Optimizer<M>, Array)> {
-                let at = Step { i: i + &inputs[0], dtype: self.dtype };
-                let loss = optimizer.minimize(|model| loss(model, &at).astype(DType::F32))?;
+                let step = Step { i: i + &inputs[0], dtype: self.dtype };
+                let loss = optimizer.minimize(|model| loss(model, &step).astype(DType::F32))?;
                 Ok((optimizer, loss))
             };
             let (optimizer, losses) = scan(step, optimizer, arange(0..10))?;
             let stats = optimizer.model.state_of(Filter::of::<BatchStat>());
-            let seen = [first, optimizer.params(), stats];
-            Ok([losses].into_iter().chain(seen.iter().flat_map(|state| state.values().map(some))).collect())
+            let values = [first, optimizer.params(), stats];
+            Ok([losses].into_iter().chain(values.iter().flat_map(|state| state.values().map(some))).collect())
         })
     }
 }
@@ -146,14 +146,17 @@ struct Cnn {
     head: Linear,
 }
 
+fn batch_norm(features: usize, rngs: &mut Rngs) -> BatchNorm {
+    BatchNorm::builder(features).momentum(0.9).build(rngs)
+}
+
 impl Cnn {
     fn new(rngs: &mut Rngs) -> Self {
-        let norm = |features, rngs: &mut Rngs| BatchNorm::builder(features).momentum(0.9).build(rngs);
         Cnn {
             conv: Conv::builder(3, 4, [3, 3]).use_bias(false).build(rngs),
-            norm: norm(4, rngs),
+            norm: batch_norm(4, rngs),
             second: Conv::builder(4, 6, [3, 3]).strides([2, 2]).use_bias(false).build(rngs),
-            second_norm: norm(6, rngs),
+            second_norm: batch_norm(6, rngs),
             head: Linear::new(6, 5, rngs),
         }
     }

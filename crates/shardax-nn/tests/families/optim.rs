@@ -12,6 +12,7 @@ pub fn function(case: &Case) -> Option<Fun> {
     if case.name.starts_with("schedule_") {
         return schedule_of(schedule(case)?);
     }
+    // Options of the case; a case without one does not use it.
     let number = |name: &str| case.param(name).as_f64();
     let rate = number("learning_rate");
     match case.op.as_str() {
@@ -64,6 +65,7 @@ fn run<T: GradientTransformation<Params> + 'static>(optimizer: T) -> Option<Fun>
 fn schedule(case: &Case) -> Option<Schedule> {
     let number = |name: &str| case.param(name).as_f64();
     let steps = |name: &str| case.param(name).as_u64().map(|n| n as usize);
+    // The exponential part, which is also the second phase of a warmup.
     let exponential = |first: &str| {
         Some(ExponentialDecay {
             staircase: case.flag("staircase"),

@@ -9,6 +9,10 @@ use crate::golden_support::{Case, Fun, many};
 
 type Params = (Array, Array);
 
+fn largest_update(u: &Params) -> Array {
+    maximum(u.0.abs().max(..), u.1.abs().max(..))
+}
+
 pub fn function(case: &Case) -> Option<Fun> {
     match case.op.as_str() {
         "projection" => return projection(case.param("name").as_str()?),
@@ -17,6 +21,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         _ => {}
     }
     let run = Run::of(case)?;
+    // A condition on the step, so that some updates are skipped.
     let third = |step: &Array| remainder(step, 3).not_equal(1);
     match case.op.as_str() {
         "muon" => run.ten(muon(0.1)),
@@ -30,8 +35,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         "conditionally_mask" => run.ten(conditionally_mask(sgd_momentum(0.1, 0.9, false), third)),
         "flatten" => run.ten(flatten(adam(0.1))),
         "monitor" => {
-            let largest = |u: &Params| maximum(u.0.abs().max(..), u.1.abs().max(..));
-            run.ten((snapshot("norm", |u: &Params| global_norm(u)), sgd(0.1), snapshot("largest", largest)))
+            run.ten((snapshot("norm", |u: &Params| global_norm(u)), sgd(0.1), snapshot("largest", largest_update)))
         }
         "skip_not_finite" => run.ten(MultiSteps { should_skip: Some(skip_not_finite()), ..multi_steps(sgd(0.1), 3) }),
         "skip_large_updates" => {
@@ -56,8 +60,8 @@ fn looking(run: Run, optimizer: Lookahead<Adam>) -> Option<Fun> {
             let slow = tree_utils::zeros_like(&fast)?;
             let (updates, state) = optimizer.update(LookaheadParams { fast, slow }, state, &params)?;
             let params = apply_updates(params, updates)?;
-            let seen = tree::leaves(&params).iter().map(some).collect();
-            Ok(((params, state), seen))
+            let values = tree::leaves(&params).iter().map(some).collect();
+            Ok(((params, state), values))
         };
         Ok(scan(step, (params, state), arange(0..10))?.1)
     })
@@ -73,8 +77,8 @@ fn followed(run: Run) -> Option<Fun> {
             let params = apply_updates(params, updates)?;
             let slow = incremental_update(params.clone(), slow, 0.1)?;
             let copied = periodic_update(params.clone(), copied, i, 3)?;
-            let seen: Vec<Array> = tree::leaves(&(slow.clone(), copied.clone())).iter().map(some).collect();
-            Ok(((params, slow, copied), seen))
+            let values: Vec<Array> = tree::leaves(&(slow.clone(), copied.clone())).iter().map(some).collect();
+            Ok(((params, slow, copied), values))
         };
         Ok(scan(step, (params, slow, copied), arange(0..10))?.1)
     })
@@ -99,8 +103,8 @@ fn scaled(offset: &Array) -> Result<Vec<Array>> {
         let (updates, state) = tx.update(grads, state, &params)?;
         let params = apply_updates(params, updates)?;
         let (scale, steps) = (dynamic_scale.scale.clone(), dynamic_scale.fin_steps.clone());
-        let seen = vec![loss, scale, steps, is_finite, some(&params.0), some(&params.1)];
-        Ok(((params, state, dynamic_scale), seen))
+        let values = vec![loss, scale, steps, is_finite, some(&params.0), some(&params.1)];
+        Ok(((params, state, dynamic_scale), values))
     };
     let scale = DynamicScale { growth_interval: 3, scale: array(131072.0f32), ..DynamicScale::new() };
     Ok(scan(step, (params.clone(), tx.init(&params)?, scale), arange(0..10))?.1)
@@ -112,8 +116,8 @@ fn searched(offset: &Array) -> Result<Vec<Array>> {
     let params = run.tree(&array(100), offset);
     let value_fn = |(b, w): Params| -> Array {
         let (ahead, behind) = (b.get(1..), b.get(..-1));
-        let rest: Array = 1 - &behind;
-        let valley = ((ahead - behind.square()).square() * 2 + rest.square()).sum(..);
+        let remainder: Array = 1 - &behind;
+        let valley = ((ahead - behind.square()).square() * 2 + remainder.square()).sum(..);
         valley + (w.square() * 0.5 + (w + 1).cos()).sum(..)
     };
     let solver = lbfgs_linesearch();
@@ -122,8 +126,8 @@ fn searched(offset: &Array) -> Result<Vec<Array>> {
         let (updates, state) = solver.update_with(grad, state, &params, value.clone(), value_fn)?;
         let params = apply_updates(params, updates)?;
         let (rate, steps) = (state.1.learning_rate.clone(), state.1.num_linesearch_steps.clone());
-        let seen = vec![some(&params.0), some(&params.1), value, rate, steps];
-        Ok(((params, state), seen))
+        let values = vec![some(&params.0), some(&params.1), value, rate, steps];
+        Ok(((params, state), values))
     };
     let state = solver.init(&params)?;
     Ok(scan(step, (params, state), arange(0..10))?.1)

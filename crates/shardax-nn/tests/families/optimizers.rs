@@ -169,8 +169,8 @@ impl Run {
             let step = |(params, state): (Params, T::State), i: Array| -> Result<((Params, T::State), Params)> {
                 let (updates, state) = optimizer.update(self.gradients(&i, offset)?, state, &params)?;
                 let params = apply_updates(params, updates)?;
-                let seen = (some(&params.0), some(&params.1));
-                Ok(((params, state), seen))
+                let observed = (some(&params.0), some(&params.1));
+                Ok(((params, state), observed))
             };
             let ((_, state), path) = scan(step, (params, state), arange(0..10))?;
             let leaves = if self.state { tree::leaves(&state) } else { Vec::new() };

@@ -18,7 +18,7 @@ fn decoding_equals_the_whole_pass() -> Result<()> {
     ];
     for (n, builder) in builders.into_iter().enumerate() {
         let layer = builder.build(&mut Rngs::new(0));
-        let whole = jit(|layer: MultiHeadAttention, x: Array| layer.forward(x)).call((&layer, &x))?;
+        let expected = jit(|layer: MultiHeadAttention, x: Array| layer.forward(x)).call((&layer, &x))?;
         let step = jit(|mut layer: MultiHeadAttention, x: Array| {
             let y = layer.decode(x);
             (layer, y)
@@ -32,7 +32,7 @@ fn decoding_equals_the_whole_pass() -> Result<()> {
                 (decoder, start) = (next, start + piece);
                 found.push(y);
             }
-            assert!(allclose(concatenate(&found, 1), &whole, 1e-4, 1e-5)?, "options {n}");
+            assert!(allclose(concatenate(&found, 1), &expected, 1e-4, 1e-5)?, "options {n}");
             assert_eq!(decoder.cache_index.as_ref().map(|i| i.item::<i32>()).transpose()?, Some(9));
             // The cache is full.
             let beyond = decoder.decode(x.get((.., ..1)));
@@ -50,8 +50,8 @@ fn windows_and_caps() -> Result<()> {
     let scores = einsum("bqhd,bkhd->bhqk", &[&q, &k]) / 2.0;
     let capped = (&scores / 5.0).tanh() * 5.0;
     let (row, column) = (arange(0..6).expand_dims(1), arange(0..6));
-    let seen = row.greater_equal(&column) & (&column + 2).greater_equal(&row);
-    let weights = softmax(where_(seen, capped, f64::NEG_INFINITY), -1);
+    let visible = row.greater_equal(&column) & (&column + 2).greater_equal(&row);
+    let weights = softmax(where_(visible, capped, f64::NEG_INFINITY), -1);
     let want = einsum("bhqk,bkhd->bqhd", &[&weights, &v]);
     let options = AttentionOptions::new().is_causal(true).local_window_size(2, 0).soft_cap(5.0);
     assert!(allclose(options.dot_product_attention(&q, &k, &v), want, 1e-5, 1e-5)?);
@@ -72,8 +72,8 @@ fn masks_of_any_rank_and_no_keys() -> Result<()> {
         let options = AttentionOptions::new().mask(causal.reshape(shape));
         assert!(allclose(options.dot_product_attention(&q, &k, &v), &want, 1e-6, 1e-6)?, "{shape:?}");
     }
-    let alone = AttentionOptions::new().mask(&causal).dot_product_attention(q.get(0), k.get(0), v.get(0));
-    assert!(allclose(alone, want.get(0), 1e-6, 1e-6)?);
+    let single = AttentionOptions::new().mask(&causal).dot_product_attention(q.get(0), k.get(0), v.get(0));
+    assert!(allclose(single, want.get(0), 1e-6, 1e-6)?);
     let none = zeros([2, 0, 2, 4]);
     assert_eq!(dot_product_attention(&q, &none, &none).sum(..).item::<f32>()?, 0.0);
     Ok(())
@@ -102,8 +102,8 @@ fn rope_of_attention_is_the_one_of_flax() -> Result<()> {
         (arange(0..count as i32).astype(DType::F32) * step + start).sin().reshape(shape)
     };
     let close = |y: Array, want: &[f32]| -> Result<()> {
-        let found = y.ravel().get(..want.len());
-        assert!(allclose(&found, array(want), 2e-5, 2e-6)?, "{found:?} against {want:?}");
+        let result = y.ravel().get(..want.len());
+        assert!(allclose(&result, array(want), 2e-5, 2e-6)?, "{result:?} against {want:?}");
         Ok(())
     };
     let [q, k, v] = [ramp(&[1, 3, 2, 4], 0.7, 0.0), ramp(&[1, 3, 2, 4], 1.1, 1.0), ramp(&[1, 3, 2, 4], 0.3, 2.0)];
@@ -138,25 +138,34 @@ fn rope_of_attention_is_the_one_of_flax() -> Result<()> {
     Ok(())
 }
 
+/// The error of an operation.
+fn message(y: Array) -> String {
+    y.check().err().map(|e| e.to_string()).unwrap_or_default()
+}
+
+fn attention_error(q: &[usize], k: &[usize], v: &[usize]) -> String {
+    message(dot_product_attention(ones(q), ones(k), ones(v)))
+}
+
 #[test]
 fn attention_says_what_does_not_fit() {
     setup();
-    let message = |y: Array| y.check().err().map(|e| e.to_string()).unwrap_or_default();
-    let attend = |q: &[usize], k: &[usize], v: &[usize]| message(dot_product_attention(ones(q), ones(k), ones(v)));
     for (found, want) in [
-        (attend(&[2, 3, 4, 8], &[3, 4, 8], &[3, 4, 8]), "same rank"),
-        (attend(&[2, 3, 4, 8], &[1, 3, 4, 8], &[1, 3, 4, 8]), "batch dims must match"),
-        (attend(&[2, 3, 4, 8], &[2, 5, 3, 8], &[2, 5, 3, 8]), "must be a multiple"),
-        (attend(&[2, 3, 4, 8], &[2, 5, 4, 6], &[2, 5, 4, 6]), "depths must match"),
-        (attend(&[2, 3, 4, 8], &[2, 5, 4, 8], &[2, 6, 4, 8]), "lengths and heads must match"),
+        (attention_error(&[2, 3, 4, 8], &[3, 4, 8], &[3, 4, 8]), "same rank"),
+        (attention_error(&[2, 3, 4, 8], &[1, 3, 4, 8], &[1, 3, 4, 8]), "batch dims must match"),
+        (attention_error(&[2, 3, 4, 8], &[2, 5, 3, 8], &[2, 5, 3, 8]), "must be a multiple"),
+        (attention_error(&[2, 3, 4, 8], &[2, 5, 4, 6], &[2, 5, 4, 6]), "depths must match"),
+        (attention_error(&[2, 3, 4, 8], &[2, 5, 4, 8], &[2, 6, 4, 8]), "lengths and heads must match"),
     ] {
         assert!(found.contains(want), "{found}");
     }
+    // Masks with a wrong size, too few dimensions and too many.
     for shape in [&[2, 4, 4, 5][..], &[3, 4], &[2, 2, 4, 3, 5]] {
         let options = AttentionOptions::new().mask(ones(shape));
-        let found = message(options.dot_product_attention(ones([2, 3, 4, 8]), ones([2, 5, 4, 8]), ones([2, 5, 4, 8])));
-        assert!(found.contains("does not broadcast to the scores, [2, 4, 3, 5]"), "{found}");
-        assert!(found.contains("attention.rs"), "{found}");
+        let message =
+            message(options.dot_product_attention(ones([2, 3, 4, 8]), ones([2, 5, 4, 8]), ones([2, 5, 4, 8])));
+        assert!(message.contains("does not broadcast to the scores, [2, 4, 3, 5]"), "{message}");
+        assert!(message.contains("attention.rs"), "{message}");
     }
     let mut rngs = Rngs::new(0);
     let layer = MultiHeadAttention::new(3, 8, &mut rngs);
@@ -193,16 +202,23 @@ fn heads_have_names() {
     assert_eq!(infos[1].axis_names, named(&["out"]));
 }
 
+fn random_array(seed: i32, shape: &[usize]) -> Array {
+    random::normal(random::key(seed as u64), shape)
+}
+
 /// Every option in blocks, and all but a bias by the kernels of TPUs, against plain operations: results, logsumexps,
 /// gradients with respect to everything.
 #[test]
 fn blockwise_attention_takes_every_option() -> Result<()> {
     setup();
-    let made = |seed: i32, shape: &[usize]| random::normal(random::key(seed as u64), shape);
     let (queries, keys) = (530, 1040);
-    let x =
-        [made(0, &[2, 530, 2, 8]), made(1, &[2, 1040, 1, 8]), made(2, &[2, 1040, 1, 8]), made(3, &[1, 2, 530, 1040])];
-    let wide = made(4, &[2, 1, 1, 1040]);
+    let x = [
+        random_array(0, &[2, 530, 2, 8]),
+        random_array(1, &[2, 1040, 1, 8]),
+        random_array(2, &[2, 1040, 1, 8]),
+        random_array(3, &[1, 2, 530, 1040]),
+    ];
+    let wide = random_array(4, &[2, 1, 1, 1040]);
     let ids = |n: usize, parts: usize| {
         stack(&[floor_divide(arange(0..n as i32), (n / parts) as i32), arange(0..n as i32) % 3], 0)
     };
@@ -263,11 +279,11 @@ fn calls_of_cudnn_are_those_of_jax() -> Result<()> {
     let want = std::fs::read_to_string(path).expect("the reference calls");
     for name in ["plain", "causal", "window", "gqa", "bias", "seqlens", "f16", "mask"] {
         let dtype = if name == "f16" { DType::F16 } else { DType::Bf16 };
-        let of = |shape: &[usize]| zeros_dtype(shape, dtype);
-        let key = of(&[2, 256, if name == "gqa" { 2 } else { 4 }, 64]);
-        let mut x = vec![of(&[2, 256, 4, 64]), key.clone(), key];
+        let zeros_of = |shape: &[usize]| zeros_dtype(shape, dtype);
+        let key = zeros_of(&[2, 256, if name == "gqa" { 2 } else { 4 }, 64]);
+        let mut x = vec![zeros_of(&[2, 256, 4, 64]), key.clone(), key];
         match name {
-            "bias" => x.push(of(&[1, 4, 256, 256])),
+            "bias" => x.push(zeros_of(&[1, 4, 256, 256])),
             "mask" => x.push(zeros_dtype([1, 1, 256, 256], DType::Bool)),
             "seqlens" => x.extend([zeros_dtype([2], DType::I32), zeros_dtype([2], DType::I32)]),
             _ => {}
@@ -284,23 +300,24 @@ fn calls_of_cudnn_are_those_of_jax() -> Result<()> {
             };
             options.dot_product_attention(&x[0], &x[1], &x[2])
         };
+        // The operands that are differentiated: query, key, value, and the bias.
         let n = if name == "bias" { 4 } else { 3 };
         let gradient = move |given: Vec<Array>| -> Result<Vec<Array>> {
             let (ct, x) = (given[0].clone(), given[1..].to_vec());
-            let rest = x[n..].to_vec();
-            let loss = move |y: Vec<Array>| (attend(&[y, rest.clone()].concat()) * &ct).astype(DType::F32).sum(..);
+            let tail = x[n..].to_vec();
+            let loss = move |y: Vec<Array>| (attend(&[y, tail.clone()].concat()) * &ct).astype(DType::F32).sum(..);
             grad(loss).call(x[..n].to_vec())
         };
         let cuda = || shardax::export::ExportOptions::new().platforms(["cuda"]);
-        let with_ct: Vec<Array> = [of(&[2, 256, 4, 64])].into_iter().chain(x.clone()).collect();
+        let with_ct: Vec<Array> = [zeros_of(&[2, 256, 4, 64])].into_iter().chain(x.clone()).collect();
         let forward = cuda().export(move |x: Vec<Array>| attend(&x), x)?;
         let backward = cuda().export(gradient, with_ct)?;
         let texts = [forward.mlir_module("cuda"), backward.mlir_module("cuda")];
-        let found = texts.map(|text| text.map(cudnn_calls).unwrap_or_default());
-        for (what, found) in ["forward", "backward"].into_iter().zip(found) {
+        let calls = texts.map(|text| text.map(cudnn_calls).unwrap_or_default());
+        for (what, calls) in ["forward", "backward"].into_iter().zip(calls) {
             let start = format!("{name}_{what}\t");
             let want: Vec<&str> = want.lines().filter_map(|line| line.strip_prefix(&start)).collect();
-            assert_eq!(found, want, "{name} {what}");
+            assert_eq!(calls, want, "{name} {what}");
         }
     }
     Ok(())
@@ -318,11 +335,11 @@ fn cudnn_calls(text: &str) -> Vec<String> {
     let arguments = arguments.matches(": tensor<").count()
         - arguments.split(") -> (").nth(1).unwrap_or_default().matches(": tensor<").count();
     // The operation, its operands and its target, by the name of the result.
-    let mut made: Vec<(String, String, Vec<String>, String)> = Vec::new();
+    let mut definitions: Vec<(String, String, Vec<String>, String)> = Vec::new();
     let mut calls = Vec::new();
-    fn source(value: &str, arguments: usize, made: &[(String, String, Vec<String>, String)]) -> Option<String> {
+    fn source(value: &str, arguments: usize, definitions: &[(String, String, Vec<String>, String)]) -> Option<String> {
         let (base, result) = value.split_once('#').unwrap_or((value, ""));
-        let Some((_, op, operands, target)) = made.iter().find(|op| op.0 == base) else {
+        let Some((_, op, operands, target)) = definitions.iter().find(|op| op.0 == base) else {
             let number: usize = base.trim_start_matches('%').parse().ok()?;
             return (number < arguments).then(|| format!("argument{number}"));
         };
@@ -331,7 +348,7 @@ fn cudnn_calls(text: &str) -> Vec<String> {
         }
         // A choice depends on what is chosen first.
         let last = usize::from(op == "stablehlo.select");
-        operands[last..].iter().chain(&operands[..last]).find_map(|operand| source(operand, arguments, made))
+        operands[last..].iter().chain(&operands[..last]).find_map(|operand| source(operand, arguments, definitions))
     }
     for line in text.lines().map(str::trim) {
         let Some((name, rest)) = line.split_once(" = \"") else { continue };
@@ -340,8 +357,10 @@ fn cudnn_calls(text: &str) -> Vec<String> {
         let operands: Vec<String> = operands.split(", ").filter(|x| x.starts_with('%')).map(Into::into).collect();
         let target = between(line, "call_target_name = \"", "\"");
         if op == "stablehlo.custom_call" {
-            let sources: Vec<String> =
-                operands.iter().map(|x| source(x, arguments, &made).unwrap_or_else(|| "nothing".into())).collect();
+            let sources: Vec<String> = operands
+                .iter()
+                .map(|x| source(x, arguments, &definitions).unwrap_or_else(|| "nothing".into()))
+                .collect();
             let config = between(line, "backend_config = \"", "}}\"").replace("\\\"", "\"") + "}}";
             let (types, results) = (between(line, "]} : (", ") -> ("), between(line, ") -> (", ")"));
             let layouts = ["operand", "result"].map(|side| {
@@ -355,9 +374,13 @@ fn cudnn_calls(text: &str) -> Vec<String> {
             );
         }
         let base = name.split(':').next().unwrap_or_default();
-        made.push((base.into(), op.into(), operands, target));
+        definitions.push((base.into(), op.into(), operands, target));
     }
     calls
+}
+
+fn bf16_zeros(shape: [usize; 4]) -> Array {
+    zeros_dtype(shape, DType::Bf16)
 }
 
 /// Attention that cuDNN does not support is an error with the reason, if cuDNN was requested.
@@ -365,11 +388,10 @@ fn cudnn_calls(text: &str) -> Vec<String> {
 fn what_cudnn_does_not_take_says_why() -> Result<()> {
     setup();
     let options = || AttentionOptions::new().implementation(Implementation::Cudnn);
-    let bf16 = |shape: [usize; 4]| zeros_dtype(shape, DType::Bf16);
-    let x = bf16([1, 64, 2, 16]);
+    let x = bf16_zeros([1, 64, 2, 16]);
     let cases: Vec<(AttentionOptions, Array, &str)> = vec![
         (options(), zeros([1, 64, 2, 16]), "bfloat16 and float16"),
-        (options(), bf16([1, 64, 2, 12]), "multiple of 8"),
+        (options(), bf16_zeros([1, 64, 2, 12]), "multiple of 8"),
         (options().soft_cap(3.0), x.clone(), "no soft cap"),
         (options().local_window_size(3, 2), x.clone(), "own position"),
     ];
@@ -392,17 +414,18 @@ fn what_cudnn_does_not_take_says_why() -> Result<()> {
 #[test]
 fn attention_over_devices_equals_that_of_one() -> Result<()> {
     setup();
-    let made = |seed: u64, heads: usize| random::normal(random::key(seed), [4, 24, heads, 8]).astype(DType::Bf16);
-    let x = (made(0, 4), made(1, 2), made(2, 2));
+    let random_array =
+        |seed: u64, heads: usize| random::normal(random::key(seed), [4, 24, heads, 8]).astype(DType::Bf16);
+    let x = (random_array(0, 4), random_array(1, 2), random_array(2, 2));
     let wide = |(q, k, v): (Array, Array, Array)| [q, k, v].map(|x| x.astype(DType::F32));
     for implementation in [Implementation::Xla, Implementation::Blockwise] {
         let attend = move |q: Array, k: Array, v: Array| {
             let options = AttentionOptions::new().is_causal(true).implementation(implementation);
             options.soft_cap(4.0).dot_product_attention(q, k, v)
         };
-        let all = (Arg::<0>, Arg::<1>, Arg::<2>);
+        let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
         let loss = move |q: Array, k: Array, v: Array| attend(q, k, v).astype(DType::F32).square().sum(..);
-        let want = wide(jit(grad(loss).argnums(all)).call(x.clone())?);
+        let want = wide(jit(grad(loss).argnums(argnums)).call(x.clone())?);
         let near = |found: (Array, Array, Array)| -> Result<()> {
             for (found, want) in wide(found).iter().zip(&want) {
                 assert!(allclose(found, want, 3e-2, 3e-2)?, "{implementation:?}");
@@ -410,20 +433,21 @@ fn attention_over_devices_equals_that_of_one() -> Result<()> {
             Ok(())
         };
         let spec = P!["data", None, "model"];
+        // Split by the compiler, then by types.
         for explicit in [false, true] {
             let axes = [("data", 4), ("model", 2)];
             let types = if explicit { AxisType::Explicit } else { AxisType::Auto };
             let mesh = make_mesh(axes)?.with_axis_types([types; 2])?;
             let split = NamedSharding::new(&mesh, spec.clone());
             let placed = device_put(&x, &split)?;
-            near(jit(grad(loss).argnums(all)).call(placed)?)?;
+            near(jit(grad(loss).argnums(argnums)).call(placed)?)?;
         }
         let mesh = make_mesh([("data", 4), ("model", 2)])?;
         let mapped = shard_map(attend, &mesh).in_specs((&spec, &spec, &spec)).out_specs(&spec);
         let loss = move |q: Array, k: Array, v: Array| -> Result<Array> {
             Ok(mapped.call((q, k, v))?.astype(DType::F32).square().sum(..))
         };
-        near(jit(grad(loss).argnums(all)).call(x.clone())?)?;
+        near(jit(grad(loss).argnums(argnums)).call(x.clone())?)?;
     }
     Ok(())
 }

@@ -6,8 +6,11 @@ use super::setup;
 
 type Experts = MixtureOfExperts<Sequential<(Linear, Apply, Linear)>>;
 
+fn expert(rngs: &mut Rngs) -> Sequential<(Linear, Apply, Linear)> {
+    Sequential((Linear::new(6, 12, rngs), Apply(relu), Linear::new(12, 6, rngs)))
+}
+
 fn experts(k: usize) -> Result<Experts> {
-    let expert = |rngs: &mut Rngs| Sequential((Linear::new(6, 12, rngs), Apply(relu), Linear::new(12, 6, rngs)));
     MixtureOfExperts::new(8, k, 6, &mut Rngs::new(0), expert)
 }
 
@@ -25,8 +28,8 @@ fn experts_equal_the_dense_sum() -> Result<()> {
         let least = weights.get((Ellipsis, k as i64 - 1)).expand_dims(-1);
         let chosen = where_(probabilities.greater_equal(least), &probabilities, 0);
         let weights = &chosen / chosen.sum_keepdims(-1);
-        let each: Vec<Array> = (0..8).map(|e| Ok(moe.experts.layer(e)?.forward(&x))).collect::<Result<_>>()?;
-        let want = einsum("gte,egtd->gtd", &[&weights, &stack(&each, 0)]);
+        let per_expert: Vec<Array> = (0..8).map(|e| Ok(moe.experts.layer(e)?.forward(&x))).collect::<Result<_>>()?;
+        let want = einsum("gte,egtd->gtd", &[&weights, &stack(&per_expert, 0)]);
         assert!(allclose(&routed.y, want, 1e-4, 1e-5)?, "k = {k}");
         let shares = probabilities.greater_equal(probabilities.max_keepdims(-1)).astype(DType::F32).mean(1);
         if k == 1 {
@@ -52,6 +55,10 @@ fn experts_have_so_much_room() -> Result<()> {
     Ok(())
 }
 
+fn objective(routed: Routed) -> (Array, Array) {
+    (routed.y.square().mean(..) + routed.balance_loss * 0.1, routed.y)
+}
+
 /// Experts sharded over devices give the same results, gradients and losses as on one device.
 #[test]
 fn experts_over_devices_equal_one_device() -> Result<()> {
@@ -59,9 +66,8 @@ fn experts_over_devices_equal_one_device() -> Result<()> {
     let mesh = make_mesh([("expert", 4)])?;
     let moe = experts(2)?;
     let x = random::normal(random::key(1), [4, 10, 6]);
-    let objective = |routed: Routed| (routed.y.square().mean(..) + routed.balance_loss * 0.1, routed.y);
-    let alone = |moe: Experts, x: Array| Ok(objective(moe.forward(x)?));
-    let ((want, want_y), want_grads) = jit(value_and_grad(alone).has_aux()).call((&moe, &x))?;
+    let on_one = |moe: Experts, x: Array| Ok(objective(moe.forward(x)?));
+    let ((want, want_y), want_grads) = jit(value_and_grad(on_one).has_aux()).call((&moe, &x))?;
 
     // The router whole on each device, the experts and the rows of x split.
     let rules = Rules::new(&mesh, [("expert", "expert")]);

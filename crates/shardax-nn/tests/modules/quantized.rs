@@ -66,10 +66,10 @@ fn scales_are_of_the_whole_batch() -> Result<()> {
         let _ = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
         Ok(optimizer.model.dot_general)
     };
-    let one = step(x.clone())?;
+    let single_step = step(x.clone())?;
     let split = device_put(&x, &NamedSharding::new(&make_mesh([("data", 4)])?, P!["data"]))?;
     let many = step(split)?;
-    for (a, b) in tree::leaves(&one).iter().zip(tree::leaves(&many)) {
+    for (a, b) in tree::leaves(&single_step).iter().zip(tree::leaves(&many)) {
         assert!(allclose(a, &b, 1e-5, 1e-7)?, "{a} and {b}");
     }
     Ok(())

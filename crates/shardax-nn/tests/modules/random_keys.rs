@@ -16,10 +16,10 @@ fn warnings() -> &'static Mutex<Vec<String>> {
 fn warnings_of(f: impl FnOnce() -> Result<()>) -> Result<Vec<String>> {
     let before = warnings().lock().expect("warnings").len();
     f()?;
-    let all = warnings().lock().expect("warnings");
+    let list = warnings().lock().expect("warnings");
     let is_ours =
         |text: &&String| ["forgets draws", "returns draws", "pmap draws"].iter().any(|name| text.contains(name));
-    Ok(all[before..].iter().filter(is_ours).cloned().collect())
+    Ok(list[before..].iter().filter(is_ours).cloned().collect())
 }
 
 fn noise() -> Dropout {

@@ -98,11 +98,14 @@ fn transformations_say_what_is_out_of_range() {
 fn an_optimizer_of_nothing_is_rejected() {
     setup();
     let model = Linear::new(2, 3, &mut Rngs::new(0));
-    let found = rejection(Optimizer::wrt(model.clone(), sgd(0.1), "**.kernal"));
-    assert!(found.contains("no variable of the model matches"), "{found}");
-    assert!(found.contains("kernal") && found.contains("kernel (Param)") && found.contains("rejected.rs"), "{found}");
-    let found = rejection(Optimizer::new(Frozen::new(model), sgd(0.1)));
-    assert!(found.contains("kernel (Frozen)"), "{found}");
+    let message = rejection(Optimizer::wrt(model.clone(), sgd(0.1), "**.kernal"));
+    assert!(message.contains("no variable of the model matches"), "{message}");
+    assert!(
+        message.contains("kernal") && message.contains("kernel (Param)") && message.contains("rejected.rs"),
+        "{message}"
+    );
+    let message = rejection(Optimizer::new(Frozen::new(model), sgd(0.1)));
+    assert!(message.contains("kernel (Frozen)"), "{message}");
 }
 
 #[test]
@@ -110,10 +113,10 @@ fn gradients_of_other_variables_are_rejected() -> Result<()> {
     setup();
     let model = Linear::new(2, 3, &mut Rngs::new(0));
     let mut optimizer = Optimizer::wrt(model.clone(), sgd(0.1), "kernel")?;
-    let found = rejection(optimizer.update(model.state()));
-    assert!(found.contains("a gradient of bias, which the optimizer does not move"), "{found}");
-    let found = rejection(optimizer.update(model.state_of("bias")));
-    assert!(found.contains("there is no gradient of kernel") && found.contains("rejected.rs"), "{found}");
+    let message = rejection(optimizer.update(model.state()));
+    assert!(message.contains("a gradient of bias, which the optimizer does not move"), "{message}");
+    let message = rejection(optimizer.update(model.state_of("bias")));
+    assert!(message.contains("there is no gradient of kernel") && message.contains("rejected.rs"), "{message}");
     // Of the whole model, those that it moves are taken.
     optimizer.update(model)
 }
@@ -126,10 +129,10 @@ fn rules_for_axes_that_the_mesh_has_not_are_rejected() -> Result<()> {
     let rules = Rules::new(&mesh, [("length", "sequnce")]);
     let rngs = &mut Rngs::new(0).with_rules(&rules);
     let layer = MultiHeadAttention::builder(2, 8).sequence_axis("length").build(rngs);
-    let found = message(layer.forward(ones([1, 4, 8])));
+    let message = message(layer.forward(ones([1, 4, 8])));
     assert!(
-        found.contains("\"length\" is sharded over the axis sequnce, which is not in Mesh('sequence': 4"),
-        "{found}"
+        message.contains("\"length\" is sharded over the axis sequnce, which is not in Mesh('sequence': 4"),
+        "{message}"
     );
     Ok(())
 }
@@ -150,8 +153,8 @@ fn a_loss_that_leaves_values_aside_names_capture() -> Result<()> {
         model.seen.sow(&y);
         y.square().mean(..)
     };
-    let said = rejection(optimizer.minimize(loss));
-    assert!(said.contains("no array \"seen[0]\"") && said.contains("with `capture` first"), "{said}");
+    let message = rejection(optimizer.minimize(loss));
+    assert!(message.contains("no array \"seen[0]\"") && message.contains("with `capture` first"), "{message}");
     let captured = |model: &mut Sower| Ok::<_, shardax::Error>(capture(model, loss)?.0);
     optimizer.minimize(captured).map(drop)
 }

@@ -68,19 +68,20 @@ fn a_stack_is_its_layers() -> Result<()> {
         let (got, got_grads) = jit(value_and_grad(loss)).call((blocks, &x))?;
         assert!(allclose(got, &value, 1e-5, 0.0)?, "{policy:?}");
         for (i, want) in grads.iter().enumerate() {
-            let found = got_grads.layer(i)?;
-            for (found, want) in tree::leaves(&found).iter().zip(tree::leaves(want)) {
-                assert!(allclose(found, want, 1e-3, 1e-4)?, "{policy:?}");
+            let layer_grads = got_grads.layer(i)?;
+            for (layer_grads, want) in tree::leaves(&layer_grads).iter().zip(tree::leaves(want)) {
+                assert!(allclose(layer_grads, want, 1e-3, 1e-4)?, "{policy:?}");
             }
         }
     }
     let message = blocks.layer(3).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(message.contains("there is no layer 3 of 3"), "{message}");
-    let other = [
+    // Layers of different structure have no stack, and neither has an empty list.
+    let variants = [
         layers[0].clone(),
         Block { norm: LayerNorm::builder(8).use_bias(false).build(&mut Rngs::new(0)), ..layers[1].clone() },
     ];
-    assert!(Stack::from_layers(&other).is_err() && Stack::<Block>::from_layers(&[]).is_err());
+    assert!(Stack::from_layers(&variants).is_err() && Stack::<Block>::from_layers(&[]).is_err());
     Ok(())
 }
 
@@ -104,14 +105,17 @@ fn rules_place_a_stack() -> Result<()> {
     Ok(())
 }
 
+fn causal_attention(rngs: &mut Rngs) -> MultiHeadAttention {
+    MultiHeadAttention::builder(2, 8).is_causal(true).build(rngs)
+}
+
 /// Decoding updates the caches of a stack of layers.
 #[test]
 fn layers_with_caches_change_in_a_stack() -> Result<()> {
     setup();
-    let make = |rngs: &mut Rngs| MultiHeadAttention::builder(2, 8).is_causal(true).build(rngs);
-    let mut layers = Stack::new(3, &mut Rngs::new(0), make)?;
+    let mut layers = Stack::new(3, &mut Rngs::new(0), causal_attention)?;
     let x = random::normal(random::key(1), [2, 5, 8]);
-    let whole = layers.forward(&x);
+    let expected = layers.forward(&x);
     layers = Stack::from_layers(
         &(0..3)
             .map(|i| {
@@ -123,7 +127,7 @@ fn layers_with_caches_change_in_a_stack() -> Result<()> {
     )?;
     for i in 0..5 {
         let y = layers.update_each(|layer, x: Array| layer.decode(x), x.get((.., i..i + 1)))?;
-        assert!(allclose(y.get((.., 0)), whole.get((.., i)), 1e-4, 1e-5)?, "position {i}");
+        assert!(allclose(y.get((.., 0)), expected.get((.., i)), 1e-4, 1e-5)?, "position {i}");
     }
     assert_eq!(layers.layers.cache_index.as_ref().expect("a cache").to_vec::<i32>()?, [5; 3]);
     Ok(())

@@ -88,8 +88,8 @@ impl Sent {
         let mut lines = BTreeMap::new();
         for c in compiled.collectives()?.iter() {
             let axes: Vec<&str> = c.axes.iter().map(|axis| axis.as_str()).collect();
-            let what = format!("{} {}{}", c.kind, axes.join(","), if c.in_loop { " loop" } else { "" });
-            *lines.entry(what).or_default() += c.bytes * c.count;
+            let description = format!("{} {}{}", c.kind, axes.join(","), if c.in_loop { " loop" } else { "" });
+            *lines.entry(description).or_default() += c.bytes * c.count;
         }
         Ok(Sent(lines))
     }
@@ -261,8 +261,8 @@ fn experts_split() -> Result<()> {
     setup();
     let exchanged = EXPERTS * ROWS * places() * FEATURES;
     let router = FEATURES * EXPERTS;
-    let both = rules(&[("expert", 4)], &[("expert", "expert"), ("batch", "expert")])?;
-    by_rules(&Config { rules: both, experts: true, ..Config::default() })?.is([
+    let combined = rules(&[("expert", 4)], &[("expert", "expert"), ("batch", "expert")])?;
+    by_rules(&Config { rules: combined, experts: true, ..Config::default() })?.is([
         ("all-to-all expert", 4 * exchanged / 4),
         ("all-reduce expert loop", BLOCK),
         ("all-reduce expert", TABLE + LAST + router + 2),

@@ -122,9 +122,10 @@ impl Lm {
     /// The mean loss of `[rows, length]` tokens, each with the one after it. How it is computed is the rules' affair.
     pub fn loss(self, tokens: Array, targets: Array) -> Result<Array> {
         let rules = self.rules.clone();
-        let own = rules.clone();
+        // The first and the last function run on their own stages only; between them, each stage runs its blocks.
+        let captured = rules.clone();
         let first = move |embed: Embed, tokens: Array| {
-            own.constrain(embed.forward(tokens), [Some("batch"), Some("length"), None])
+            captured.constrain(embed.forward(tokens), [Some("batch"), Some("length"), None])
         };
         let stage = |blocks: Stack<Block>, x: Array| -> Result<Array> {
             let (x, ()) = blocks.scan(|block, x: Array| (block.forward(x), ()), x)?;

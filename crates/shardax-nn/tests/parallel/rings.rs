@@ -39,19 +39,20 @@ fn a_ring_equals_one_device() -> Result<()> {
         let make = |seed: u32, length: usize, heads: usize| {
             random::normal(random::key(seed), [2, length, heads, 8]).astype(dtype)
         };
-        let given =
+        let inputs =
             [make(0, queries, heads), make(1, keys, kv_heads), make(2, keys, kv_heads), make(3, queries, heads)];
-        let alone = |given: [Array; 4]| with_gradients(|q, k, v| Ok(options(n).dot_product_attention(q, k, v)), given);
-        let (want, want_grads) = jit(alone).call(given.clone())?;
-        let around = |given: [Array; 4]| {
+        let on_one =
+            |inputs: [Array; 4]| with_gradients(|q, k, v| Ok(options(n).dot_product_attention(q, k, v)), inputs);
+        let (want, want_grads) = jit(on_one).call(inputs.clone())?;
+        let around = |inputs: [Array; 4]| {
             let ring = |q: Array, k: Array, v: Array| options(n).ring_attention(q, k, v, "sequence");
             let ring = shard_map(ring, &mesh).in_specs((&split, &split, &split)).out_specs(&split);
-            with_gradients(|q, k, v| ring.call((q, k, v)), given)
+            with_gradients(|q, k, v| ring.call((q, k, v)), inputs)
         };
-        let (got, got_grads) = jit(around).call(given.clone())?;
+        let (got, got_grads) = jit(around).call(inputs.clone())?;
         let names = ["y", "dq", "dk", "dv"];
-        let all = |y: Array, (dq, dk, dv): (Array, Array, Array)| [y, dq, dk, dv];
-        for ((name, got), want) in names.iter().zip(all(got, got_grads)).zip(all(want, want_grads)) {
+        let outputs = |y: Array, (dq, dk, dv): (Array, Array, Array)| [y, dq, dk, dv];
+        for ((name, got), want) in names.iter().zip(outputs(got, got_grads)).zip(outputs(want, want_grads)) {
             assert_eq!((got.dtype(), got.shape()), (dtype, want.shape()), "{name}");
             let (got, want) = (got.astype(DType::F32), want.astype(DType::F32));
             assert!(
@@ -64,6 +65,10 @@ fn a_ring_equals_one_device() -> Result<()> {
     Ok(())
 }
 
+fn random_heads(seed: u32, heads: usize) -> Array {
+    random::normal(random::key(seed), [2, 16, heads, 8])
+}
+
 /// Packed sequences and padding across shard borders, and in a layer whose rules split the sequence.
 #[test]
 fn a_ring_keeps_segments_apart() -> Result<()> {
@@ -71,29 +76,28 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
     let mesh = make_mesh([("data", 2), ("sequence", 4)])?;
     let split = P!["data", "sequence"];
     let ids = array([[1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0], [3; 16]]);
-    let make = |seed: u32, heads: usize| random::normal(random::key(seed), [2, 16, heads, 8]);
-    let given = [make(0, 4), make(1, 2), make(2, 2), make(3, 4)];
+    let inputs = [random_heads(0, 4), random_heads(1, 2), random_heads(2, 2), random_heads(3, 4)];
     let options = |causal: bool, ids: &Array| AttentionOptions::new().is_causal(causal).segment_ids(ids, ids);
     for causal in [false, true] {
-        let alone = |given: [Array; 4]| {
-            with_gradients(|q, k, v| Ok(options(causal, &ids).dot_product_attention(q, k, v)), given)
+        let on_one = |inputs: [Array; 4]| {
+            with_gradients(|q, k, v| Ok(options(causal, &ids).dot_product_attention(q, k, v)), inputs)
         };
-        let (want, want_grads) = jit(alone).call(given.clone())?;
-        let around = |given: [Array; 4]| {
+        let (want, want_grads) = jit(on_one).call(inputs.clone())?;
+        let around = |inputs: [Array; 4]| {
             let ring =
                 |q: Array, k: Array, v: Array, ids: Array| options(causal, &ids).ring_attention(q, k, v, "sequence");
             let ring = shard_map(ring, &mesh).in_specs((&split, &split, &split, &split)).out_specs(&split);
-            with_gradients(|q, k, v| ring.call((q, k, v, ids.clone())), given)
+            with_gradients(|q, k, v| ring.call((q, k, v, ids.clone())), inputs)
         };
-        let (got, got_grads) = jit(around).call(given.clone())?;
-        let all = |y: Array, (dq, dk, dv): (Array, Array, Array)| [y, dq, dk, dv];
-        for (n, (got, want)) in all(got, got_grads).iter().zip(all(want.clone(), want_grads)).enumerate() {
+        let (got, got_grads) = jit(around).call(inputs.clone())?;
+        let outputs = |y: Array, (dq, dk, dv): (Array, Array, Array)| [y, dq, dk, dv];
+        for (n, (got, want)) in outputs(got, got_grads).iter().zip(outputs(want.clone(), want_grads)).enumerate() {
             assert!(allclose(got, &want, 2e-5, 2e-5)?, "causal {causal}, {n}: {}", (got - want).abs().max(..));
         }
         // The second sequence alone gives the same result.
         let second = |x: &Array| x.get((..1, 5..13));
         let text = AttentionOptions::new().is_causal(causal);
-        let text = text.dot_product_attention(second(&given[0]), second(&given[1]), second(&given[2]));
+        let text = text.dot_product_attention(second(&inputs[0]), second(&inputs[1]), second(&inputs[2]));
         assert!(allclose(text, second(&want), 1e-5, 1e-5)?);
     }
 
@@ -122,9 +126,9 @@ fn a_ring_sends_and_stores_shards() -> Result<()> {
     let ring = shard_map(ring, &mesh).in_specs((&split, &split, &split)).out_specs(&split);
     let loss = |q: Array, k: Array, v: Array| -> Result<Array> { Ok(ring.call((q, k, v))?.square().sum(..)) };
     let (length, depth) = (256, 8);
-    let given = |heads: usize| zeros([1, length, heads, depth]);
+    let input = |heads: usize| zeros([1, length, heads, depth]);
     let step = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
-    let compiled = step.lower((given(4), given(2), given(2)))?.compile()?;
+    let compiled = step.lower((input(4), input(2), input(2)))?.compile()?;
     let block = 4 * length / 8 * 2 * depth;
     let sent = compiled.collectives()?;
     let bytes = |in_loop| sent.iter().filter(|c| c.in_loop == in_loop).map(|c| c.bytes * c.count).sum::<usize>();
@@ -147,6 +151,8 @@ fn invalid_arguments_of_rings_are_errors() -> Result<()> {
         let ring = shard_map(ring, &mesh).in_specs(&split).out_specs(&split);
         ring.call(&x).err().map(|error| error.to_string()).unwrap_or_default()
     };
+    // Options that need the entire sequence, segment ids of other types and sizes, an unknown axis, and heads that do
+    // not divide.
     let text = error_text(AttentionOptions::new().mask(ones([8, 8])), "sequence");
     assert!(
         text.contains("ring_attention: a mask applies to the whole sequence") && text.contains("rings.rs"),
