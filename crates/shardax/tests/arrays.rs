@@ -23,9 +23,9 @@ fn shards_of_an_array() -> Result<()> {
         assert_eq!(ints(&shard.data), (i as i32 * 12..i as i32 * 12 + 12).collect::<Vec<_>>());
     }
     assert!(x.is_fully_addressable() && !x.is_fully_replicated() && x.committed());
-    let whole = device_put(&x, &NamedSharding::new(&mesh, P![]))?;
-    assert!(whole.is_fully_replicated());
-    assert_eq!(whole.addressable_shards()?[7].replica_id, 7);
+    let replicated = device_put(&x, &NamedSharding::new(&mesh, P![]))?;
+    assert!(replicated.is_fully_replicated());
+    assert_eq!(replicated.addressable_shards()?[7].replica_id, 7);
     // The same sharding gives the same array back.
     assert_eq!(device_put(&x, x.sharding()?)?.sharding()?, x.sharding()?);
     Ok(())
@@ -36,17 +36,17 @@ fn indexing_keeps_what_it_can() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 8)])?.auto();
     let x = arange(0..8 * 8 * 4).reshape([8, 8, 4]);
-    let put = |spec| device_put(&x, &NamedSharding::new(&mesh, spec));
+    let place = |spec| device_put(&x, &NamedSharding::new(&mesh, spec));
     let first = ints(&x)[..32].to_vec();
 
-    let replicated = put(P![])?.get(0);
+    let replicated = place(P![])?.get(0);
     assert_eq!((replicated.shape(), ints(&replicated)), (&[8, 4][..], first.clone()));
     assert_eq!(spec(&replicated)?, P![]);
 
-    let inner = put(P![None, "x", None])?.get(0);
+    let inner = place(P![None, "x", None])?.get(0);
     assert_eq!((spec(&inner)?, ints(&inner)), (P!["x"], first.clone()));
 
-    let leading = put(P!["x", None, None])?.get(0);
+    let leading = place(P!["x", None, None])?.get(0);
     assert_eq!((spec(&leading)?, ints(&leading)), (P![], first));
     assert!(leading.committed());
     Ok(())
@@ -79,15 +79,15 @@ fn copy_keeps_the_sharding_in_its_own_buffers() -> Result<()> {
 #[test]
 fn copies_for_devices() -> Result<()> {
     setup();
-    let all = devices()?;
+    let all_devices = devices()?;
     let parts: Vec<Array> = (0..8).map(|i| arange(i..i + 3)).collect();
-    let x = device_put_sharded(&parts, &all)?;
+    let x = device_put_sharded(&parts, &all_devices)?;
     assert_eq!((x.shape(), ints(&x.addressable_data(5)?)), (&[8, 3][..], vec![5, 6, 7]));
     let (w, b) = replicate(&(arange(0..5), array(7)))?;
     assert_eq!((w.shape(), b.shape()), (&[8, 5][..], &[8][..]));
     let (w0, b0) = unreplicate(&(w, b))?;
     assert_eq!((ints(&w0), ints(&b0)), ((0..5).collect(), vec![7]));
-    assert!(device_put_sharded(&parts[..3], &all).is_err());
+    assert!(device_put_sharded(&parts[..3], &all_devices).is_err());
     Ok(())
 }
 
@@ -143,13 +143,14 @@ impl Random {
 fn ten_thousand_reshards() -> Result<()> {
     setup();
     let mut random = Random(7);
-    let all = devices()?;
+    let all_devices = devices()?;
+    // Meshes of one to three axes, with devices in reversed order, and with only some of the devices.
     let meshes = [
         make_mesh([("a", 8)])?.auto(),
         make_mesh([("a", 4), ("b", 2)])?.auto(),
         make_mesh([("a", 2), ("b", 2), ("c", 2)])?.auto(),
-        Mesh::new(all.iter().rev().cloned().collect(), [("a", 2), ("b", 4)])?,
-        Mesh::new(all[2..6].to_vec(), [("a", 4)])?,
+        Mesh::new(all_devices.iter().rev().cloned().collect(), [("a", 2), ("b", 4)])?,
+        Mesh::new(all_devices[2..6].to_vec(), [("a", 4)])?,
     ];
     for round in 0..20 {
         let shape: Vec<usize> = (0..1 + random.below(3)).map(|_| [8, 4, 16, 2, 0, 1][random.below(6)]).collect();
@@ -158,7 +159,7 @@ fn ten_thousand_reshards() -> Result<()> {
         let mut x = Array::from_vec(want.clone(), &shape)?;
         for step in 0..500 {
             let to: Sharding = match random.below(8) {
-                0 => (&all[random.below(8)]).into(),
+                0 => (&all_devices[random.below(8)]).into(),
                 _ => {
                     let mesh = &meshes[random.below(meshes.len())];
                     NamedSharding::new(mesh, random.spec(mesh, &shape)).into()
@@ -166,6 +167,7 @@ fn ten_thousand_reshards() -> Result<()> {
             };
             x = device_put(&x, &to)?;
             assert_eq!(x.sharding()?, to);
+            // Reading all values takes longer than moving them.
             if step % 10 == 0 {
                 assert_eq!(ints(&x), want, "round {round} step {step} {to}");
             }
@@ -302,6 +304,11 @@ impl dlpack::HostBytes for Matrix {
     }
 }
 
+/// The address of a tensor's bytes.
+fn address(t: &dlpack::Tensor) -> Option<usize> {
+    t.bytes_in_place().map(|bytes| bytes.as_ptr() as usize)
+}
+
 #[test]
 fn arrays_go_to_other_libraries_and_back() -> Result<()> {
     setup();
@@ -329,7 +336,6 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
 
     // The memory is shared, and kept: neither dropped nor donated while the tensor exists.
     let x = ones([64, 64]);
-    let address = |t: &dlpack::Tensor| t.bytes_in_place().map(|bytes| bytes.as_ptr() as usize);
     let (one, two) = (dlpack::to_dlpack(&x)?, dlpack::to_dlpack(&x)?);
     assert_eq!((address(&one), one.is_read_only()), (address(&two), true));
     let y = dlpack::from_dlpack(one)?;

@@ -27,10 +27,10 @@ fn the_first_devices_are_used() -> Result<()> {
 #[test]
 fn pmap_on_a_named_platform() -> Result<()> {
     setup();
-    let all = devices()?;
+    let all_devices = devices()?;
     for name in ["cpu", "CPU"] {
-        let y = pmap(|x: Array| x + 1).backend(name).devices(&all[2..6]).call(arange(0..4))?;
-        assert_eq!((y.to_vec::<i32>()?, y.devices()?), (vec![1, 2, 3, 4], all[2..6].to_vec()));
+        let y = pmap(|x: Array| x + 1).backend(name).devices(&all_devices[2..6]).call(arange(0..4))?;
+        assert_eq!((y.to_vec::<i32>()?, y.devices()?), (vec![1, 2, 3, 4], all_devices[2..6].to_vec()));
     }
     for name in ["cuda", "gpu", "tpu", "no_such_platform"] {
         let f = pmap(|x: Array| x + 1).backend(name);
@@ -66,10 +66,10 @@ fn meshes_and_shardings() -> Result<()> {
     let mesh = Mesh::new(devices()?, [("x", 8)])?;
     assert_eq!(mesh.explicit(), make_mesh([("x", 8)])?);
     assert_eq!(mesh, mesh.explicit().auto());
-    let whole = Sharding::from(NamedSharding::new(&mesh, P![]));
+    let replicated = Sharding::from(NamedSharding::new(&mesh, P![]));
     let gaps = Sharding::from(NamedSharding::new(&mesh, P![None, None]));
-    assert_ne!(whole, gaps);
-    assert!(whole.is_equivalent_to(&gaps, 2) && gaps.is_fully_replicated());
+    assert_ne!(replicated, gaps);
+    assert!(replicated.is_equivalent_to(&gaps, 2) && gaps.is_fully_replicated());
     assert_eq!(P![("x",)], P!["x"]);
     assert_ne!(P!["x"], P!["x", None]);
     assert!(matches!(arange(0..4).sharding()?, Sharding::Single(_)));
@@ -218,8 +218,8 @@ fn accumulation_and_masks() -> Result<()> {
     .in_axes((None, 0))
     .out_axes(None);
     let (w, x) = (array(2.0f32), arange(0..64).astype(DType::F32).reshape([8, 8]));
-    let whole = grad(f).call((&w, &x))?;
-    assert!(allclose(accumulated.call((&w, &x))?, whole, 1e-5, 0.0)?);
+    let expected = grad(f).call((&w, &x))?;
+    assert!(allclose(accumulated.call((&w, &x))?, expected, 1e-5, 0.0)?);
 
     // The mean over all real examples is psum(sum) / psum(count), not the mean of means.
     let masked = pmap(|x: Array, m: Array| psum((x * &m).sum(..), "i") / psum(m.sum(..), "i").maximum(1))
@@ -234,10 +234,10 @@ fn accumulation_and_masks() -> Result<()> {
 #[test]
 fn mapped_functions_can_be_debugged() -> Result<()> {
     setup();
-    let seen = std::sync::Mutex::new(Vec::new());
+    let log = std::sync::Mutex::new(Vec::new());
     let f = pmap(|x: Array| -> Result<Array> {
         let doubled = x * 2;
-        seen.lock().expect("text").push(doubled.to_string());
+        log.lock().expect("text").push(doubled.to_string());
         let total = psum(doubled.sum(..), "i");
         // What is the same everywhere can be read, and decides.
         Ok(if total.item::<i32>()? > 5 { doubled } else { total })
@@ -247,13 +247,18 @@ fn mapped_functions_can_be_debugged() -> Result<()> {
         let _values = disable_jit();
         assert_eq!(f.call(arange(0..4).reshape([2, 2]))?.to_vec::<i32>()?, [0, 2, 4, 6]);
     }
-    let text = seen.lock().expect("text").remove(0);
+    let text = log.lock().expect("text").remove(0);
     assert!(text.contains("On devices at mesh coordinates (i=0):\n[0 2]"), "{text}");
     assert!(text.contains("On devices at mesh coordinates (i=1):\n[4 6]"), "{text}");
     // Compiled, the value is not known while the function is traced, and the error says what to do.
     let message = f.call(arange(0..4).reshape([2, 2])).unwrap_err().to_string();
     assert!(message.contains("disable_jit") && message.contains("basics.rs"), "{message}");
     Ok(())
+}
+
+/// The message of an array that could not be read.
+fn read_error(read: Result<Vec<i32>>) -> Option<String> {
+    read.err().map(|e| e.message().to_owned())
 }
 
 #[test]
@@ -263,11 +268,10 @@ fn transfers_are_guarded() -> Result<()> {
     setup();
     let x = arange(0..4);
     let f = jit(|x: Array| x + 1);
-    let there = device_put(&x, &devices()?[1])?;
-    let message = |read: Result<Vec<i32>>| read.err().map(|e| e.message().to_owned());
+    let moved = device_put(&x, &devices()?[1])?;
     {
         let _guard = transfer_guard(Disallow);
-        assert_eq!(message(x.to_vec::<i32>()).as_deref(), Some("Disallowed device-to-host transfer: int32[4]"));
+        assert_eq!(read_error(x.to_vec::<i32>()).as_deref(), Some("Disallowed device-to-host transfer: int32[4]"));
         // A plain number that is an argument goes to the device.
         let error = f.call(1).err().map(|e| e.message().to_owned());
         assert_eq!(error.as_deref(), Some("Disallowed host-to-device transfer: int32[]~"));
@@ -286,9 +290,9 @@ fn transfers_are_guarded() -> Result<()> {
     }
     assert_eq!(x.to_vec::<i32>()?, [0, 1, 2, 3]);
     let _guard = transfer_guard_device_to_device(DisallowExplicit);
-    assert!(device_put(&there, &devices()?[0]).is_err());
+    assert!(device_put(&moved, &devices()?[0]).is_err());
     // Guards are of a thread.
-    let read = std::thread::spawn(move || device_put(&there, &devices()?[0])?.to_vec::<i32>());
+    let read = std::thread::spawn(move || device_put(&moved, &devices()?[0])?.to_vec::<i32>());
     assert_eq!(read.join().expect("no panic")?, [0, 1, 2, 3]);
     let error = config::update("jax_transfer_guard", "sometimes").err().map(|e| e.message().to_owned());
     assert!(error.is_some_and(|e| e.contains("allow, log, disallow")));
@@ -436,6 +440,7 @@ fn prefixes_of_structs() -> Result<()> {
     let f = |p: Params, x: Array| x * p.w * p.rate + p.b;
     let x = array([3.0f32, 4.0]);
     let expected = [3.0, 5.0];
+    // By position, with and without entries for the fields that have no arrays; by name; and by leaf.
     assert_eq!(vmap(f).in_axes(([None, Some(0)], 0)).call((params(), &x))?.to_vec::<f32>()?, expected);
     assert_eq!(vmap(f).in_axes(([None, None, None, Some(0)], 0)).call((params(), &x))?.to_vec::<f32>()?, expected);
     let by_name = Prefix::named([("b", Some(0)), ("w", None)]);

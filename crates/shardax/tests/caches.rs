@@ -97,7 +97,7 @@ fn scaled(x: Vec<Array>, by: i32) -> Array {
 fn misses_are_explained() -> Result<()> {
     let _one = start();
     let (two, three) = (ones(2), ones(3));
-    let whole = array([1, 2, 3]);
+    let integers = array([1, 2, 3]);
     let split = device_put(&ones(8), &NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P!["i"]))?;
     let eight = ones(8);
     config::set_explain_cache_misses(true);
@@ -108,9 +108,11 @@ fn misses_are_explained() -> Result<()> {
         reports.push(said().join("\n"));
         Ok(())
     };
+    // Each call differs from the one before in one property, which its report must name. The last two calls are a
+    // hit, and a call after the reports were turned off.
     call(vec![two.clone()], 1)?;
     call(vec![three.clone()], 1)?;
-    call(vec![whole], 1)?;
+    call(vec![integers], 1)?;
     call(vec![three.clone(), two.clone()], 1)?;
     call(vec![three.clone()], 5)?;
     call(vec![eight], 5)?;
@@ -118,15 +120,15 @@ fn misses_are_explained() -> Result<()> {
     call(vec![two], 1)?;
     config::set_explain_cache_misses(false);
     call(vec![ones(99)], 1)?;
-    let at = |i: usize, part: &str| assert!(reports[i].contains(part), "{i}: {}", reports[i]);
-    at(0, "TRACING CACHE MISS at ");
-    at(0, "caches.rs:");
-    at(0, "never seen function:\n    scaled");
-    at(1, "different input types:\n  * at argument[0][0], now float32[3] and before float32[2]");
-    at(2, "now int32[3] and before float32");
-    at(3, "different input pytree");
-    at(4, "different plain numbers:\n  * at argument[1], now 5 and before 1");
-    at(6, "different input shardings:\n  * at argument[0][0], now NamedSharding(");
+    let assert_report = |i: usize, part: &str| assert!(reports[i].contains(part), "{i}: {}", reports[i]);
+    assert_report(0, "TRACING CACHE MISS at ");
+    assert_report(0, "caches.rs:");
+    assert_report(0, "never seen function:\n    scaled");
+    assert_report(1, "different input types:\n  * at argument[0][0], now float32[3] and before float32[2]");
+    assert_report(2, "now int32[3] and before float32");
+    assert_report(3, "different input pytree");
+    assert_report(4, "different plain numbers:\n  * at argument[1], now 5 and before 1");
+    assert_report(6, "different input shardings:\n  * at argument[0][0], now NamedSharding(");
     assert!(reports[7].is_empty() && reports[8].is_empty(), "{reports:?}");
     Ok(())
 }
@@ -205,38 +207,38 @@ fn clear_caches_reaches_every_program() -> Result<()> {
     let f = jit(|x: Array| x - 7.5);
     let p = pmap(|x: Array| x - 7.25);
     let (x, y) = (ones(19), ones([8, 19]));
-    let all = || -> Result<()> {
+    let compile_all = || -> Result<()> {
         let _ = f.call(&x)?;
         let _ = p.call(&y)?;
         (&x - 7.0).check()?;
         let _ = grad(|x: Array| (x - 6.5).sum(..)).call(&x)?;
         Ok(())
     };
-    assert_eq!(compilations(all)?, 4);
-    assert_eq!(compilations(all)?, 0);
+    assert_eq!(compilations(compile_all)?, 4);
+    assert_eq!(compilations(compile_all)?, 0);
     clear_caches();
-    assert_eq!(compilations(all)?, 4);
-    assert_eq!(compilations(all)?, 0);
+    assert_eq!(compilations(compile_all)?, 4);
+    assert_eq!(compilations(compile_all)?, 0);
     Ok(())
 }
 
 #[test]
 fn the_programs_not_used_for_longest_make_room() -> Result<()> {
     let _one = start();
-    let all: Vec<Array> = (1..60).map(ones).collect();
+    let arrays: Vec<Array> = (1..60).map(ones).collect();
     clear_caches();
     config::set_max_compiled_programs(16)?;
     let f = jit(|x: Array| x * 1.75);
     let bounded = || -> Result<()> {
-        for x in &all {
+        for x in &arrays {
             let _ = f.call(x)?;
             // Used all the time.
-            let _ = f.call(&all[0])?;
+            let _ = f.call(&arrays[0])?;
         }
-        assert_eq!(compilations(|| f.call(&all[0]))?, 0);
-        assert_eq!(compilations(|| f.call(&all[58]))?, 0);
-        assert_eq!(compilations(|| f.call(&all[1]))?, 1);
-        let again = compilations(|| all.iter().rev().try_for_each(|x| f.call(x).map(drop)))?;
+        assert_eq!(compilations(|| f.call(&arrays[0]))?, 0);
+        assert_eq!(compilations(|| f.call(&arrays[58]))?, 0);
+        assert_eq!(compilations(|| f.call(&arrays[1]))?, 1);
+        let again = compilations(|| arrays.iter().rev().try_for_each(|x| f.call(x).map(drop)))?;
         assert!((43..58).contains(&again), "{again}");
         Ok(())
     };
@@ -306,9 +308,9 @@ fn transformations_outside_of_jit_are_traced_once() -> Result<()> {
     )?;
     let vjp_of = |v: f32| -> Result<Vec<f32>> {
         let (y, back) = vjp(|x: Array| &x * &x * 0.75, x(v)?)?;
-        let mut all = back.call(&y)?.0.to_vec::<f32>()?;
-        all.push(back.call(x(1.0)?)?.0.to_vec::<f32>()?[0]);
-        Ok(all)
+        let mut values = back.call(&y)?.0.to_vec::<f32>()?;
+        values.push(back.call(x(1.0)?)?.0.to_vec::<f32>()?[0]);
+        Ok(values)
     };
     once("vjp", &vjp_of, &|v| [vec![1.125 * v * v * v; 8], vec![1.5 * v]].concat())?;
     let linear = |v: f32| linearize(|x: Array| &x * &x * 0.5, x(v)?)?.1.call(x(3.0)?)?.to_vec();
@@ -465,8 +467,8 @@ fn threads_that_ask_for_one_program_compile_it_once() -> Result<()> {
             compiled.fetch_add(counts.compilations, std::sync::atomic::Ordering::Relaxed);
             result?.item()
         };
-        let all: Vec<_> = (0..8).map(|_| threads.spawn(run)).collect();
-        all.into_iter().for_each(|thread| assert_eq!(thread.join().expect("no panic").expect("a sum"), 3.0));
+        let handles: Vec<_> = (0..8).map(|_| threads.spawn(run)).collect();
+        handles.into_iter().for_each(|thread| assert_eq!(thread.join().expect("no panic").expect("a sum"), 3.0));
     });
     // Beside it there are the constants of the arguments, which come from the host.
     assert_eq!(compiled.into_inner(), 1);

@@ -50,34 +50,39 @@ fn every_way_to_pool_agrees() -> Result<()> {
     // A large window that overlaps, forward and backward, against one output at a time.
     let x = numbers(&[1, 12, 12, 1], 4);
     let weights = numbers(&[1, 4, 4, 1], 5);
-    let all = weighted_grad(|x| min_pool(x, [9, 9], [1, 1]), &x, &weights)?;
+    let expected = weighted_grad(|x| min_pool(x, [9, 9], [1, 1]), &x, &weights)?;
     let mut sum = vec![0.0; 144];
     for i in 0..4usize {
         for j in 0..4usize {
-            let one = weighted_grad(
+            let gradient = weighted_grad(
                 |x| {
-                    let one = part(x, &[0, i, j, 0], &[1, i + 9, j + 9, 1]);
-                    min_pool(one, [9, 9], [9, 9])
+                    let gradient = part(x, &[0, i, j, 0], &[1, i + 9, j + 9, 1]);
+                    min_pool(gradient, [9, 9], [9, 9])
                 },
                 &x,
                 &part(&weights, &[0, i, j, 0], &[1, i + 1, j + 1, 1]),
             )?;
-            sum.iter_mut().zip(one).for_each(|(s, o)| *s += o);
+            sum.iter_mut().zip(gradient).for_each(|(s, o)| *s += o);
         }
     }
-    assert_eq!(all, sum);
+    assert_eq!(expected, sum);
     let push = |x: Array, t: Array| jvp(|x: Array| min_pool(x, [9, 9], [1, 1]), x, t).map(|(_, t)| t);
     let t = numbers(&[1, 12, 12, 1], 6);
     let forward = (push(x.clone(), t.clone())? * &weights).sum(..).item::<f32>()?;
-    let backward: f32 = all.iter().zip(t.to_vec::<f32>()?).map(|(a, b)| a * b).sum();
+    let backward: f32 = expected.iter().zip(t.to_vec::<f32>()?).map(|(a, b)| a * b).sum();
     assert_eq!(forward, backward);
     Ok(())
+}
+
+/// Padding of `n` dimensions, all with these widths.
+fn equal_padding(n: usize, pad: (i64, i64)) -> Padding {
+    Padding::Explicit(vec![pad; n])
 }
 
 /// Convolutions from `inputs` to `outputs` features with the channels last, and in the layout that has them first.
 fn layouts_agree(inputs: usize, outputs: usize, groups: usize) -> Result<()> {
     setup();
-    let pads = |n: usize, pad: (i64, i64)| Padding::Explicit(vec![pad; n]);
+    // One to three spatial dimensions, and a filter of size 1, which XLA computes as a matmul.
     for (spatial, kernel, specs, first) in [
         (&[11][..], &[3][..], ("NWC", "WIO", "NWC"), ("NCW", "OIW", "NCW")),
         (&[9, 8], &[3, 2], ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")),
@@ -94,7 +99,7 @@ fn layouts_agree(inputs: usize, outputs: usize, groups: usize) -> Result<()> {
             let conv = |x: &Array, k: &Array, s: (&str, &str, &str)| {
                 let options = ConvOptions::new().dimension_numbers(s.0, s.1, s.2).rhs_dilation(vec![dilation; n]);
                 let options = options.feature_group_count(groups);
-                lax::conv_general_dilated(x, k, vec![stride; n], pads(n, pad), options)
+                lax::conv_general_dilated(x, k, vec![stride; n], equal_padding(n, pad), options)
             };
             let last = |x: Array, k: Array| conv(&x, &k, specs);
             let feature_first = |x: Array, k: Array| {
@@ -107,11 +112,12 @@ fn layouts_agree(inputs: usize, outputs: usize, groups: usize) -> Result<()> {
                 (b.shape(), b.to_vec()?),
                 "{specs:?} {stride} {pad:?} {dilation}"
             );
+            // The gradients are equal bit by bit too, because the reductions have the same order in both layouts.
             let weights = numbers(b.shape(), 7);
-            let both = (Arg::<0>, Arg::<1>);
+            let argnums = (Arg::<0>, Arg::<1>);
             let (da, db) = (
-                jit(grad(|k: Array, x: Array| (last(x, k) * &weights).sum(..)).argnums(both)).call((&k, &x))?,
-                jit(grad(|k: Array, x: Array| (feature_first(x, k) * &weights).sum(..)).argnums(both))
+                jit(grad(|k: Array, x: Array| (last(x, k) * &weights).sum(..)).argnums(argnums)).call((&k, &x))?,
+                jit(grad(|k: Array, x: Array| (feature_first(x, k) * &weights).sum(..)).argnums(argnums))
                     .call((&k, &x))?,
             );
             assert_eq!(da.0.to_vec::<f32>()?, db.0.to_vec::<f32>()?);
@@ -140,6 +146,7 @@ fn convolutions_with_negative_padding() -> Result<()> {
             };
             let padded_by_conv =
                 |x: Array, k: Array| lax::conv_general_dilated(x, k, [stride; 2], [pad; 2], options(lhs_dilation));
+            // The same padding before the convolution, where it only cuts or adds elements.
             let padded_before = |x: Array, k: Array| {
                 let spatial = (pad.0, pad.1, lhs_dilation as i64 - 1);
                 let x = lax::pad(&x, &0.0f32.into(), &[(0, 0, 0), (0, 0, 0), spatial, spatial]);
@@ -190,9 +197,9 @@ fn derivatives_nest() -> Result<()> {
     let xs = stack(&[x.clone(), &x + 1, &x * 2], 0);
     let batched = vmap(slope).call(&xs)?;
     for i in 0..3usize {
-        let one = part(&xs, &[i, 0, 0, 0, 0], &[i + 1, 1, 6, 6, 2]).squeeze(0);
+        let image = part(&xs, &[i, 0, 0, 0, 0], &[i + 1, 1, 6, 6, 2]).squeeze(0);
         let row = part(&batched, &[i, 0, 0, 0, 0], &[i + 1, 1, 6, 6, 2]).squeeze(0);
-        assert!(allclose(slope(one)?, row, 1e-5, 1e-4)?);
+        assert!(allclose(slope(image)?, row, 1e-5, 1e-4)?);
     }
     Ok(())
 }
@@ -217,6 +224,8 @@ fn errors_name_operands_and_the_fix() {
     let conv =
         |kernel: Array, options: ConvOptions| lax::conv_general_dilated(&x, kernel, [1, 1], Padding::Same, options);
 
+    // Sizes that do not fit, layouts that are not permutations, strides and windows of size 0, and sizes that
+    // overflow.
     let text = message(conv(ones([3, 3, 4, 5]), nhwc()));
     assert!(
         text.contains("3 / 1 != 4") && text.contains("float32[2,8,8,3]") && text.contains("float32[3,3,4,5]"),

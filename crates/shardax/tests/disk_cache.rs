@@ -128,8 +128,8 @@ fn damaged_and_swapped_files_are_not_run() -> std::io::Result<()> {
             1 => bytes.clear(),
             2 => bytes.push(0),
             _ => {
-                let at = [0, 60, 131, bytes.len() / 2, bytes.len() - 1][round - 3];
-                bytes[at] ^= 1 << (round % 8);
+                let length = [0, 60, 131, bytes.len() / 2, bytes.len() - 1][round - 3];
+                bytes[length] ^= 1 << (round % 8);
             }
         }
         bytes
@@ -191,8 +191,8 @@ fn a_full_disk_costs_a_line() -> std::io::Result<()> {
     let ended = child::run(&mut limited);
     assert_eq!(complaints(&ended), 1, "{}", ended.err);
     assert!(ended.err.contains("cannot write"), "{}", ended.err);
-    let left = contents(&cache);
-    assert!(left.len() < 4 && left.iter().all(|bytes| bytes.len() < 4096), "halves are taken away");
+    let remaining = contents(&cache);
+    assert!(remaining.len() < 4 && remaining.iter().all(|bytes| bytes.len() < 4096), "halves are taken away");
 
     let disk = folder.0.join("disk");
     fs::create_dir(&disk)?;
@@ -202,11 +202,11 @@ fn a_full_disk_costs_a_line() -> std::io::Result<()> {
         return Ok(());
     }
     let ended = child::wait(child::start(&mut command(&disk)));
-    let left = files(&disk);
+    let remaining = files(&disk);
     let unmounted = Command::new("umount").arg(&disk).status()?;
     assert!(ended.status.success() && complaints(&ended) == 1, "{}", ended.err);
     assert!(ended.err.contains("No space left"), "{}", ended.err);
-    assert!(left.iter().all(|file| !file.to_string_lossy().contains("tmp-")), "{left:?}");
+    assert!(remaining.iter().all(|file| !file.to_string_lossy().contains("tmp-")), "{remaining:?}");
     assert!(unmounted.success());
     Ok(())
 }
@@ -223,13 +223,13 @@ fn processes_share_a_folder_that_does_not_grow_beyond_its_size() -> std::io::Res
         assert!(ended.status.success() && complaints(&ended) == 0, "{}", ended.err);
     }
     assert!(files(&cache).iter().all(|file| !file.to_string_lossy().contains("tmp-")));
-    let whole = size();
+    let full_size = size();
 
     // The folder is not read again by a process that starts within a minute of another's check.
-    fs::write(cache.join("last-check"), (whole / 2).to_string())?;
+    fs::write(cache.join("last-check"), (full_size / 2).to_string())?;
     fs::remove_file(&files(&cache)[1])?;
-    let ended = child::wait(start(whole / 2));
-    assert!(ended.status.success() && size() == whole, "{} of {whole} bytes, {}", size(), ended.err);
+    let ended = child::wait(start(full_size / 2));
+    assert!(ended.status.success() && size() == full_size, "{} of {full_size} bytes, {}", size(), ended.err);
     fs::remove_file(cache.join("last-check"))?;
 
     // Half as much room: the oldest go, what others put there stays, and all of it while others read and write.
@@ -237,13 +237,13 @@ fn processes_share_a_folder_that_does_not_grow_beyond_its_size() -> std::io::Res
     let oldest = files(&cache)[0].clone();
     fs::File::options().write(true).open(&oldest)?.set_modified(std::time::UNIX_EPOCH)?;
     fs::remove_file(&files(&cache)[1])?;
-    let children: Vec<_> = (0..4).map(|_| start(whole / 2)).collect();
+    let children: Vec<_> = (0..4).map(|_| start(full_size / 2)).collect();
     for child in children {
         let ended = child::wait(child);
         assert!(ended.status.success() && complaints(&ended) == 0, "{}", ended.err);
     }
     assert!(cache.join("README").exists());
     let ours = size() - (1 << 20);
-    assert!(ours > 0 && ours <= whole / 2 + whole / 8, "{ours} of {whole} bytes");
+    assert!(ours > 0 && ours <= full_size / 2 + full_size / 8, "{ours} of {full_size} bytes");
     Ok(())
 }

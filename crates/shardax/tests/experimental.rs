@@ -114,8 +114,8 @@ fn equations_that_do_not_fit() -> Result<()> {
     rejected(odeint(still, ones(2), zeros([0]), ()), "vector of ascending times");
     rejected(odeint(|y: Array, _t: Array, ()| y.sum(..), ones(2), &times, ()), "got float32[] for float32[2]");
     rejected(odeint(|_y: Array, _t: Array, ()| zeros(3), ones(2), &times, ()), "return the derivative");
-    let alone = OdeintOptions::new().mxstep(0).odeint(still, ones(2), array([0.5f32]), ())?;
-    assert_eq!(alone.to_vec::<f32>()?, [1.0, 1.0]);
+    let without_steps = OdeintOptions::new().mxstep(0).odeint(still, ones(2), array([0.5f32]), ())?;
+    assert_eq!(without_steps.to_vec::<f32>()?, [1.0, 1.0]);
     // Plain numbers of the host: a solution of float64.
     let y = odeint(|y: Array, _t: Array, ()| -y, array([1.0]), array([0.0, 1.0]), ())?;
     assert!((y.to_vec::<f64>()?[1] - (-1.0f64).exp()).abs() < 1e-7);

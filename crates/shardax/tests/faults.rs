@@ -38,11 +38,14 @@ fn a_precaution_that_the_plugin_does_not_know_is_warned_of() {
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    let said = warnings("xla_cpu_use_xnnpack");
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("matrix products may use the old contents of an array that was changed"), "{said:?}");
-    let said = warnings("xla_cpu_enable_fast_min_max");
-    assert!(said.len() == 1 && said[0].contains("may drop a NaN"), "{said:?}");
+    let messages = warnings("xla_cpu_use_xnnpack");
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    assert!(
+        messages[0].contains("matrix products may use the old contents of an array that was changed"),
+        "{messages:?}"
+    );
+    let messages = warnings("xla_cpu_enable_fast_min_max");
+    assert!(messages.len() == 1 && messages[0].contains("may drop a NaN"), "{messages:?}");
     // What only costs time is left out without a word.
     for option in ["xla_cpu_experimental_ynn_fusion_type", "xla_cpu_use_fusion_emitters", "no_such_option"] {
         assert_eq!(warnings(option), [""; 0], "{option}");

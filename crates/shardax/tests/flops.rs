@@ -18,13 +18,13 @@ fn float(shape: &[usize]) -> Array {
 fn products_are_counted_exactly() -> Result<()> {
     setup();
     let (b, m, k, n) = (3.0, 4.0, 5.0, 6.0);
-    let both = (float(&[3, 4, 5]), float(&[3, 5, 6]));
+    let shapes = (float(&[3, 4, 5]), float(&[3, 5, 6]));
     let dot = |x: Array, y: Array| einsum("bmk,bkn->bmn", &[&x, &y]);
-    assert_eq!(flops(dot, both.clone())?.matmuls, 2.0 * b * m * k * n);
+    assert_eq!(flops(dot, shapes.clone())?.matmuls, 2.0 * b * m * k * n);
     // Both cotangents are products of the same size.
     let loss = move |x: Array, y: Array| dot(x, y).square().sum(..);
-    let all = grad(loss).argnums((Arg::<0>, Arg::<1>));
-    assert_eq!(flops(all, both)?.matmuls, 3.0 * 2.0 * b * m * k * n);
+    let gradients = grad(loss).argnums((Arg::<0>, Arg::<1>));
+    assert_eq!(flops(gradients, shapes)?.matmuls, 3.0 * 2.0 * b * m * k * n);
     // Of complex numbers four products each.
     let z = shape_dtype_struct([2, 2], DType::Complex64);
     assert_eq!(flops(|z: Array| z.dot(&z), z)?.matmuls, 4.0 * 16.0);
@@ -52,6 +52,8 @@ fn loops_branches_and_devices() -> Result<()> {
     let layers = |w: Array, x: Array| -> Result<Array> {
         Ok(scan(|x: Array, w: Array| -> Result<(Array, ())> { Ok((x.dot(w), ())) }, x, w)?.0)
     };
+    // A scan counts its body for each step, a branch the more expensive side, a loop of unknown length one run, and
+    // `shard_map` the work of all devices.
     let once = 2.0 * 4.0 * 8.0 * 8.0;
     assert_eq!(flops(layers, (w, x.clone()))?.matmuls, 7.0 * once);
 
@@ -68,8 +70,8 @@ fn loops_branches_and_devices() -> Result<()> {
     assert_eq!((counted.matmuls, counted.unbounded_loops), (once, 1));
 
     let mesh = make_mesh([("i", 8)])?;
-    let each = shard_map(|x: Array, w: Array| x.dot(w), &mesh).in_specs((P!["i"], P![])).out_specs(P!["i"]);
-    assert_eq!(flops(each, (float(&[32, 8]), float(&[8, 8])))?.matmuls, 8.0 * once);
+    let per_device = shard_map(|x: Array, w: Array| x.dot(w), &mesh).in_specs((P!["i"], P![])).out_specs(P!["i"]);
+    assert_eq!(flops(per_device, (float(&[32, 8]), float(&[8, 8])))?.matmuls, 8.0 * once);
     Ok(())
 }
 
@@ -87,11 +89,11 @@ fn flops_that_checkpoint_repeats_are_reported() -> Result<()> {
     };
     let args = || (float(&[5, 8, 8]), float(&[4, 8]));
     let once = 5.0 * 2.0 * 4.0 * 8.0 * 8.0;
-    let kept = flops(grad(loss(false)), args())?;
+    let with_policy = flops(grad(loss(false)), args())?;
     let recomputed = flops(grad(loss(true)), args())?;
-    assert_eq!((kept.matmuls, kept.recomputed), (3.0 * once, 0.0));
+    assert_eq!((with_policy.matmuls, with_policy.recomputed), (3.0 * once, 0.0));
     assert_eq!((recomputed.matmuls, recomputed.recomputed), (4.0 * once, once));
-    assert_eq!(recomputed.model(), kept.matmuls);
+    assert_eq!(recomputed.model(), with_policy.matmuls);
     Ok(())
 }
 

@@ -138,8 +138,8 @@ fn operands_split_by_the_compiler() {
     let families: Vec<_> = FAMILIES.iter().copied().filter(|(name, _)| chosen(name)).collect();
     let every = every.unwrap_or(199);
     // What the compiler's partitioner is known to get wrong.
-    let known = golden_support::read::known(&golden_support::golden_dir().join("split_known.txt"));
-    golden_support::split::check_split(&families, every, &known);
+    let known_failures = golden_support::read::known(&golden_support::golden_dir().join("split_known.txt"));
+    golden_support::split::check_split(&families, every, &known_failures);
 }
 
 /// Every operation from a file, in a loop and recomputed: a slice of the checks; with `SHARDAX_TEST_WAYS_EVERY=1` all, with

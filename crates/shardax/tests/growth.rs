@@ -147,8 +147,8 @@ fn nested_loops_apply_each_rule_once_a_pass() -> Result<()> {
     assert_linear("forward mode of while", 4, |depth| rules(|| tangent(nested_while, depth)))?;
     assert_linear("batches of while", 4, |depth| rules(|| make_program(vmap(loops(depth)), rows())))?;
     let slope = jit(grad(scans(3))).call(Array::from(0.5f32))?.item::<f32>()?;
-    let at = |x: f32| -> Result<f32> { nested_scan(3, Array::from(x))?.item::<f32>() };
-    let difference = (at(0.5 + 1e-3)? - at(0.5 - 1e-3)?) / 2e-3;
+    let value_at = |x: f32| -> Result<f32> { nested_scan(3, Array::from(x))?.item::<f32>() };
+    let difference = (value_at(0.5 + 1e-3)? - value_at(0.5 - 1e-3)?) / 2e-3;
     assert!((slope / difference - 1.0).abs() < 1e-2, "{slope} {difference}");
     Ok(())
 }
@@ -263,8 +263,8 @@ fn transformed_calls_compute_the_derivatives_of_what_they_call() -> Result<()> {
     let slopes = || grad(sum.clone()).argnums((Arg::<0>, Arg::<1>)).call(args());
     let tangents = || {
         let f = sum.clone();
-        let at = move |x: Array, y: Array| f(x, y, Array::from(2));
-        jvp(at, (args().0, args().1), (array([1.0f32, 0.5]), array([0.25f32, 2.0])))
+        let twice = move |x: Array, y: Array| f(x, y, Array::from(2));
+        jvp(twice, (args().0, args().1), (array([1.0f32, 0.5]), array([0.25f32, 2.0])))
     };
     let second = || {
         let f = sum.clone();
@@ -276,8 +276,8 @@ fn transformed_calls_compute_the_derivatives_of_what_they_call() -> Result<()> {
         (slopes()?, tangents()?, second()?, batched()?)
     });
     let values = |((a, b), (c, d), e, f): &((Array, Array), (Array, Array), Array, Array)| -> Result<Vec<f32>> {
-        let all: Vec<Vec<f32>> = [a, b, c, d, e, f].iter().map(|x| x.to_vec::<f32>()).collect::<Result<_>>()?;
-        Ok(all.concat())
+        let results: Vec<Vec<f32>> = [a, b, c, d, e, f].iter().map(|x| x.to_vec::<f32>()).collect::<Result<_>>()?;
+        Ok(results.concat())
     };
     let (calls, in_place) = (values(&calls)?, values(&in_place)?);
     for (a, b) in calls.iter().zip(&in_place) {
@@ -291,10 +291,17 @@ fn compiled_text<F: Function<(Array,)> + 'static>(f: F) -> Result<String> {
     jit(f).lower(shape_dtype_struct(4, DType::F32))?.compile()?.as_text()
 }
 
+fn count_operations(text: &str) -> usize {
+    text.matches(" = ").count()
+}
+
+fn count_operands(function: &str) -> usize {
+    function.matches(" parameter(").count()
+}
+
 #[test]
 fn compiled_loops_are_bounded() -> Result<()> {
     setup();
-    let operations = |text: &str| text.matches(" = ").count();
     // Without bounds, the loop of each result computes all values before it again.
     let results = |n: usize| {
         move |x: Array| {
@@ -302,13 +309,12 @@ fn compiled_loops_are_bounded() -> Result<()> {
             (0..n).scan(x, step).collect::<Vec<_>>()
         }
     };
-    assert_linear("operations of results", 100, |n| Ok(operations(&compiled_text(results(n))?)))?;
+    assert_linear("operations of results", 100, |n| Ok(count_operations(&compiled_text(results(n))?)))?;
     let captured: Vec<Array> = (0..400).map(|i| ones(4) * i as f32).collect();
     let sum = move |x: Array| captured.iter().fold(x, |x, c| x * 0.5 + c);
     let text = compiled_text(sum.clone())?;
-    let operands = |function: &str| function.matches(" parameter(").count();
     let functions = text.split("\n}\n").filter(|function| !function.contains("ENTRY"));
-    let most = functions.map(operands).max().unwrap_or(0);
+    let most = functions.map(count_operands).max().unwrap_or(0);
     assert!((32..=64).contains(&most), "{most} operands");
     let value = jit(sum.clone()).call(ones(4))?.to_vec::<f32>()?;
     assert_eq!(value, sum(ones(4)).to_vec::<f32>()?);
@@ -400,9 +406,9 @@ fn slices_of_a_size_share_a_program() -> Result<()> {
     let mesh = make_mesh([("x", 8)])?.auto();
     let rows = device_put(&arange(0..16), NamedSharding::new(&mesh, P!["x"]))?;
     assert_eq!(rows.get(3..9).to_vec::<i32>()?, [3, 4, 5, 6, 7, 8]);
-    let there = device_put(&arange(0..16), &local_devices()?[3])?;
-    let part = there.get(3..9);
-    assert_eq!((part.to_vec::<i32>()?, part.sharding()?), (vec![3, 4, 5, 6, 7, 8], there.sharding()?));
+    let moved = device_put(&arange(0..16), &local_devices()?[3])?;
+    let part = moved.get(3..9);
+    assert_eq!((part.to_vec::<i32>()?, part.sharding()?), (vec![3, 4, 5, 6, 7, 8], moved.sharding()?));
     Ok(())
 }
 
@@ -448,8 +454,8 @@ fn long_programs_outside_of_jit_are_compiled_in_stages() -> Result<()> {
     let (outs, _) = jvp(f, args.clone(), (ones(()), zeros(())))?;
     let expected = jit(f).call(args)?;
     let values = |outs: (Array, Array, Array, Array, Array, Array)| -> Result<Vec<f32>> {
-        let all = [outs.0, outs.1, outs.2.sum(..), outs.3, outs.4, outs.5];
-        all.iter().map(|x| x.item::<f32>()).collect()
+        let arrays = [outs.0, outs.1, outs.2.sum(..), outs.3, outs.4, outs.5];
+        arrays.iter().map(|x| x.item::<f32>()).collect()
     };
     for (a, b) in values(outs)?.iter().zip(values(expected)?) {
         assert!((a - b).abs() < 1e-6, "{a} {b}");

@@ -112,9 +112,10 @@ fn in_and_out_shardings() -> Result<()> {
     assert_eq!((y.get(3).item::<f32>()?, total.item::<f32>()?), (10.0, 120.0));
     assert!(y.committed() && total.committed());
     let compiled = f.lower((&p, float_range(16)))?.compile()?;
-    let taken = compiled.input_shardings();
-    let taken: Vec<_> = taken.iter().map(|(path, s)| (path, s.as_ref().map(|s| s.is_fully_replicated()))).collect();
-    assert_eq!(taken, [("[0].w".into(), Some(false)), ("[0].b".into(), Some(true)), ("[1]".into(), Some(true))]);
+    let shardings = compiled.input_shardings();
+    let shardings: Vec<_> =
+        shardings.iter().map(|(path, s)| (path, s.as_ref().map(|s| s.is_fully_replicated()))).collect();
+    assert_eq!(shardings, [("[0].w".into(), Some(false)), ("[0].b".into(), Some(true)), ("[1]".into(), Some(true))]);
 
     // A committed array that lies otherwise.
     let wrong = error(f.call((&p, device_put(&float_range(16), &rows)?)));
@@ -178,15 +179,15 @@ fn result_shardings() -> Result<()> {
     assert_eq!(spec(jit(|x: Array| x.swapaxes(0, 1)).call(&y)?)?, "P('b', 'a')");
     assert!(!spec(jit(|x: Array| x.reshape(64)).call(&y)?)?.is_empty());
     // Two meshes over the same devices.
-    let both = jit(|x: Array, y: Array| x + y).call((&x, &y))?;
-    assert_eq!(both.to_vec::<f32>()?[63], 126.0);
+    let sum = jit(|x: Array, y: Array| x + y).call((&x, &y))?;
+    assert_eq!(sum.to_vec::<f32>()?[63], 126.0);
     // A mesh of one device.
-    let one = make_mesh([("i", 1)])?.auto();
-    let x = device_put(&float_range(4), split(&one, P!["i"]))?;
+    let other_mesh = make_mesh([("i", 1)])?.auto();
+    let x = device_put(&float_range(4), split(&other_mesh, P!["i"]))?;
     let y = jit(|x: Array| x * 2).call(&x)?;
     assert_eq!((y.to_vec::<f32>()?, y.devices()?.len()), (vec![0.0, 2.0, 4.0, 6.0], 1));
-    let y = jit(|x: Array| x * 2).out_shardings(split(&one, P!["i"])).call(float_range(4))?;
-    assert_eq!(y.sharding()?, split(&one, P!["i"]).into());
+    let y = jit(|x: Array| x * 2).out_shardings(split(&other_mesh, P!["i"])).call(float_range(4))?;
+    assert_eq!(y.sharding()?, split(&other_mesh, P!["i"]).into());
     Ok(())
 }
 
@@ -360,6 +361,7 @@ fn static_arguments() -> Result<()> {
         if *name == "half" { y / 2 } else { y }
     })
     .static_argnums([1, 2]);
+    // Another value of an array needs no trace, another static value does.
     assert_eq!(f.call((3.0f32, 2u32, Static("whole")))?.item::<f32>()?, 9.0);
     assert_eq!(f.call((4.0f32, 2u32, Static("whole")))?.item::<f32>()?, 16.0);
     assert_eq!(count(), 1);
@@ -377,8 +379,8 @@ fn static_arguments() -> Result<()> {
             "`Static`",
         ],
     );
-    let both = jit(|x: Array, n: i32| x + n).static_argnums([1]).donate_argnums([1]);
-    assert_says(&error(both.call((&x, 1))), &["static_argnums and donate_argnums cannot intersect"]);
+    let conflicting = jit(|x: Array, n: i32| x + n).static_argnums([1]).donate_argnums([1]);
+    assert_says(&error(conflicting.call((&x, 1))), &["static_argnums and donate_argnums cannot intersect"]);
     let beyond = jit(|x: Array| x).static_argnums([5]);
     assert_says(&error(beyond.call(&x)), &["static_argnums names argument 5", "only accepts 1 positional arguments"]);
     let wrong = error(pmap(|x: Array, y: Array| x + y).static_broadcasted_argnums([1]).call((&x, &x)));
@@ -511,9 +513,9 @@ fn a_function_called_many_times_inside_another_is_traced_once() -> Result<()> {
         Ok(x)
     };
     let (x, w) = (float_range(4).reshape([2, 2]), eye(2) * 0.5);
-    let whole = jit(layers).call((&x, &w))?;
+    let expected = jit(layers).call((&x, &w))?;
     assert_eq!(traced(), 1);
-    assert!(allclose(&whole, layers(x.clone(), w.clone())?, 1e-6, 0.0)?);
+    assert!(allclose(&expected, layers(x.clone(), w.clone())?, 1e-6, 0.0)?);
     assert_eq!(traced(), 0, "outside of a trace it is compiled from the same trace");
 
     // Other types, names of axes, and precisions are other traces.

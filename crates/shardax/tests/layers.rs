@@ -34,7 +34,7 @@ fn modules() -> BTreeMap<Vec<String>, PathBuf> {
     }
     let mut files = Vec::new();
     walk(&source(), &mut files);
-    let of = |file: PathBuf| {
+    let imports_of = |file: PathBuf| {
         let inside = file.strip_prefix(source()).expect("below src").with_extension("");
         let mut module: Vec<String> = inside.iter().map(|s| s.to_string_lossy().into_owned()).collect();
         if matches!(module.last().map(String::as_str), Some("mod" | "lib")) {
@@ -42,7 +42,7 @@ fn modules() -> BTreeMap<Vec<String>, PathBuf> {
         }
         (module, file)
     };
-    files.into_iter().map(of).collect()
+    files.into_iter().map(imports_of).collect()
 }
 
 fn floor(module: &[String]) -> usize {
@@ -60,16 +60,16 @@ fn code(file: &Path) -> String {
 
 /// The paths that begin with `crate` or `super`, with lists in braces written out.
 fn paths(code: &str) -> Vec<Vec<String>> {
-    let mut found = Vec::new();
+    let mut paths_found = Vec::new();
     for start in ["crate::", "super::"] {
         for (at, _) in code.match_indices(start) {
             let inside = code[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || "_:$".contains(c));
             if !inside {
-                expand(&code[at..], Vec::new(), &mut found);
+                expand(&code[at..], Vec::new(), &mut paths_found);
             }
         }
     }
-    found
+    paths_found
 }
 
 /// Reads one path, or tree of paths, and returns what is behind it.
@@ -82,14 +82,18 @@ fn expand<'a>(mut text: &'a str, mut path: Vec<String>, found: &mut Vec<Vec<Stri
                 if let Some(rest) = list.strip_prefix('}') {
                     return rest;
                 }
-                let rest = expand(list, path.clone(), found).trim_start();
+                let remaining = expand(list, path.clone(), found).trim_start();
                 // Something that is not a path: the text goes on as code.
-                if rest.len() == list.len() {
-                    return rest;
+                if remaining.len() == list.len() {
+                    return remaining;
                 }
                 // `as` gives another name to what was found.
-                let next = if rest.starts_with("as ") { rest.find([',', '}']).unwrap_or(rest.len()) } else { 0 };
-                list = rest[next..].strip_prefix(',').unwrap_or(&rest[next..]);
+                let next = if remaining.starts_with("as ") {
+                    remaining.find([',', '}']).unwrap_or(remaining.len())
+                } else {
+                    0
+                };
+                list = remaining[next..].strip_prefix(',').unwrap_or(&remaining[next..]);
             }
         }
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
@@ -116,8 +120,8 @@ fn arrows() -> BTreeSet<(Vec<String>, Vec<String>)> {
                 0 => Vec::new(),
                 n => module[..module.len().saturating_sub(n)].to_vec(),
             };
-            let rest = path.iter().skip(up.max(1)).cloned();
-            let mut target: Vec<String> = base.into_iter().chain(rest).collect();
+            let remaining = path.iter().skip(up.max(1)).cloned();
+            let mut target: Vec<String> = base.into_iter().chain(remaining).collect();
             // The root re-exports the modules of `base`.
             let of_base: Vec<String> = ["base".to_owned()].into_iter().chain(target.first().cloned()).collect();
             if modules.contains_key(&of_base) {
@@ -151,23 +155,35 @@ fn arrows_point_down() {
 /// The file of `core` and `ops` that knows platforms: the definition of their names.
 const KNOW_PLATFORMS: [&str; 1] = ["core::lower::platform"];
 
+fn is_below_backend(module: &[String]) -> bool {
+    matches!(module.first().map(String::as_str), Some("core" | "ops"))
+}
+
 #[test]
 fn platforms_are_known_in_backend_alone() {
     let words = ["Platform::", ".on_cpu(", "fn on_cpu(", "\"cpu-kernels\"", "\"decompositions\""];
-    let is_below = |module: &[String]| matches!(module.first().map(String::as_str), Some("core" | "ops"));
-    let found: Vec<String> = modules()
+    let violations: Vec<String> = modules()
         .iter()
-        .filter(|(module, _)| is_below(module))
+        .filter(|(module, _)| is_below_backend(module))
         .filter(|(_, file)| words.iter().any(|word| code(file).contains(word)))
         .map(|(module, _)| module.join("::"))
         .collect();
-    assert_eq!(found, KNOW_PLATFORMS, "rules for platforms belong to src/backend, and defects to backend/quirks.rs");
+    assert_eq!(
+        violations, KNOW_PLATFORMS,
+        "rules for platforms belong to src/backend, and defects to backend/quirks.rs"
+    );
+}
+
+/// Returns true if a module is in this folder of `ops`.
+fn is_in_folder(module: &[String], folder: &str) -> bool {
+    module.len() > 1 && module[0] == "ops" && module[1] == folder
 }
 
 /// The files of `ops`, outside of the folder `to`, that use it, as `folder::file`.
 fn users(arrows: &BTreeSet<(Vec<String>, Vec<String>)>, to: &str) -> BTreeSet<String> {
-    let is_in = |module: &[String], folder: &str| module.len() > 1 && module[0] == "ops" && module[1] == folder;
-    let uses = |(a, b): &&(Vec<String>, Vec<String>)| a.len() > 1 && a[0] == "ops" && !is_in(a, to) && is_in(b, to);
+    let uses = |(a, b): &&(Vec<String>, Vec<String>)| {
+        a.len() > 1 && a[0] == "ops" && !is_in_folder(a, to) && is_in_folder(b, to)
+    };
     arrows.iter().filter(uses).map(|(a, _)| a[1..].join("::")).collect()
 }
 
@@ -219,7 +235,7 @@ fn few_rules_of_primitives_are_loops() {
 #[test]
 fn the_reader_of_paths_sees_lists_and_nesting() {
     let text = "use crate::a::{self, b::{C, d}, E as F};\nlet x = super::g::h(1); $crate::no::yes()";
-    let found: Vec<String> = paths(text).iter().map(|p| p.join("::")).collect();
+    let found_paths: Vec<String> = paths(text).iter().map(|p| p.join("::")).collect();
     let want = ["crate::a::self", "crate::a::b::C", "crate::a::b::d", "crate::a::E", "super::g::h"];
-    assert_eq!(found, want);
+    assert_eq!(found_paths, want);
 }

@@ -37,11 +37,11 @@ fn axis_names_of_any_characters() -> Result<()> {
         assert_eq!(total.call(&x)?.to_vec::<i32>()?, [28; 8], "{name:?}");
 
         // Beside an axis that has the name which stands in for others.
-        let other = if name == "axis_0" { "größe" } else { "axis_0" };
-        let mesh = make_mesh([(name, 4), (other, 2)])?;
+        let other_name = if name == "axis_0" { "größe" } else { "axis_0" };
+        let mesh = make_mesh([(name, 4), (other_name, 2)])?;
         let f = || {
-            shard_map(move |x: Array| psum(x.square(), (name, other)).sum(..), &mesh)
-                .in_specs(P![(name, other)])
+            shard_map(move |x: Array| psum(x.square(), (name, other_name)).sum(..), &mesh)
+                .in_specs(P![(name, other_name)])
                 .out_specs(P![])
         };
         assert_eq!(jit(f()).call(&x)?.item::<i32>()?, 140, "{name:?}");
@@ -147,24 +147,27 @@ fn on_main_stack(f: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> 
     std::thread::Builder::new().stack_size(8 << 20).spawn(f).expect("a thread").join().expect("it does not panic")
 }
 
+fn second_element(list: Node) -> Array {
+    list.next.map_or(array(0.0f32), |next| next.x) * 3.0
+}
+
 #[test]
 fn a_list_of_ten_thousand_nodes() -> Result<()> {
     setup();
     on_main_stack(|| {
-        let one = array(1.0f32);
-        let list = (0..10_000).fold(None, |next, _| Some(Box::new(Node { x: one.clone(), next })));
+        let scalar = array(1.0f32);
+        let list = (0..10_000).fold(None, |next, _| Some(Box::new(Node { x: scalar.clone(), next })));
         let list = *list.expect("nodes");
         let twice = tree::map(|x| x, list.clone())?;
         assert_eq!(tree::leaves(&twice).len(), 10_000);
         let paths = tree::leaves_with_path(&twice);
         assert_eq!((paths[0].0.as_str(), paths[2].0.as_str()), (".x", ".next.next.x"));
-        let second = |list: Node| list.next.map_or(array(0.0f32), |next| next.x) * 3.0;
-        assert_eq!(jit(second).call(&list)?.item::<f32>()?, 3.0);
-        let mut other = list.clone();
-        if let Some(next) = &mut other.next {
+        assert_eq!(jit(second_element).call(&list)?.item::<f32>()?, 3.0);
+        let mut other_list = list.clone();
+        if let Some(next) = &mut other_list.next {
             next.next = None;
         }
-        let error = tree::map2(|a, _| a, list, other).err().expect("other structures");
+        let error = tree::map2(|a, _| a, list, other_list).err().expect("other structures");
         assert!(error.message().contains("`.next.next`"), "{}", &error.message()[..200]);
         Ok(())
     })
@@ -196,6 +199,7 @@ fn nothing_waits_for_a_function_that_is_being_traced() -> Result<()> {
     let (entered, is_inside) = channel();
     let (go_on, wait) = sync_channel::<()>(1);
     let wait = std::sync::Mutex::new(wait);
+    // The function waits in its trace for a message, but only for arguments of size 3.
     let slow = std::sync::Arc::new(jit(move |x: Array| {
         if x.shape() == [3] {
             let _ = entered.send(());
@@ -208,6 +212,7 @@ fn nothing_waits_for_a_function_that_is_being_traced() -> Result<()> {
         std::thread::spawn(move || slow.call(ones(3))?.to_vec::<f32>())
     };
     is_inside.recv_timeout(Duration::from_secs(60)).expect("it is traced");
+    // The work runs on a thread of its own, so that a lock that is held would fail the test instead of blocking it.
     let (done, is_done) = channel();
     std::thread::spawn(move || {
         let work = || -> Result<f32> {
@@ -251,9 +256,9 @@ fn a_gradient_of_250_scalars() -> Result<()> {
     let xs: Vec<Array> = (0..250).map(|i| array(1.0 + i as f32 / 1e4)).collect();
     let product = |xs: Vec<Array>| xs.into_iter().fold(array(1.0f32), |y, x| y * x);
     let slopes = grad(product).call(&xs)?;
-    let all = (0..250).map(|i| 1.0 + f64::from(i) / 1e4).product::<f64>();
+    let expected = (0..250).map(|i| 1.0 + f64::from(i) / 1e4).product::<f64>();
     for i in [0, 1, 100, 249] {
-        let (slope, want) = (f64::from(slopes[i].item::<f32>()?), all / (1.0 + i as f64 / 1e4));
+        let (slope, want) = (f64::from(slopes[i].item::<f32>()?), expected / (1.0 + i as f64 / 1e4));
         assert!((slope / want - 1.0).abs() < 1e-4, "{i}: {slope}, not {want}");
     }
     Ok(())

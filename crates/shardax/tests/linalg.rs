@@ -41,9 +41,10 @@ fn one_matrix_a_device_as_all_on_one() -> Result<()> {
     let mesh = make_mesh([("i", 8)])?;
     let [x, s, b] = operands();
     for (name, f) in FUNCTIONS {
+        // The same batch of matrices on one device, split by the compiler, in `shard_map` and in `pmap`.
         let want = f(x.clone(), s.clone(), b.clone());
-        let put = |a: &Array| device_put(a, NamedSharding::new(&mesh, P!["i"]));
-        let got = jit(f).call((put(&x)?, put(&s)?, put(&b)?))?;
+        let place = |a: &Array| device_put(a, NamedSharding::new(&mesh, P!["i"]));
+        let got = jit(f).call((place(&x)?, place(&s)?, place(&b)?))?;
         assert!(close(&got, &want)?, "{name}, jit");
         let specs = (P!["i"], P!["i"], P!["i"]);
         let mapped = shard_map(f, &mesh).in_specs(specs.clone()).out_specs(P!["i"]);
@@ -69,10 +70,10 @@ fn a_stack_is_its_matrices() -> Result<()> {
     setup();
     let [x, s, b] = operands();
     for (name, f) in FUNCTIONS {
-        let all = f(x.clone(), s.clone(), b.clone());
+        let batched = f(x.clone(), s.clone(), b.clone());
         let mapped = vmap(f).call((x.clone(), s.clone(), b.clone()))?;
-        assert!(close(&all, &mapped)?, "{name}");
-        assert!(close(&all.get(3), &f(x.get(3), s.get(3), b.get(3)))?, "{name}");
+        assert!(close(&batched, &mapped)?, "{name}");
+        assert!(close(&batched.get(3), &f(x.get(3), s.get(3), b.get(3)))?, "{name}");
     }
     Ok(())
 }

@@ -176,7 +176,7 @@ fn mapped(t: &mut Table) {
 
 fn collectives(t: &mut Table) {
     type Collective = fn(Array, i32) -> Array;
-    let all: [(&str, i32, Collective); 11] = [
+    let collectives: [(&str, i32, Collective); 11] = [
         ("all_gather", 3, |x, a| all_gather(x, "i", a)),
         ("all_gather_tiled", 2, |x, a| all_gather_tiled(x, "i", a)),
         ("all_gather_invariant", 2, |x, a| all_gather_invariant(x, "i", a)),
@@ -189,7 +189,7 @@ fn collectives(t: &mut Table) {
         ("all_to_all_tiled: concat", 2, |x, a| all_to_all_tiled(x, "i", 0, a)),
         ("pswapaxes", 2, |x, a| pswapaxes(x, "i", a)),
     ];
-    for (name, axes, f) in all {
+    for (name, axes, f) in collectives {
         // The results differ from device to device, or not; none loses its place.
         t.row(&format!("{name} in pmap"), axes, move |a| pmap(move |x: Array| f(x, a)).axis_name("i").call(cube()));
         t.row(&format!("{name} in shard_map"), axes, move |a| {
@@ -214,20 +214,28 @@ fn table() -> Table {
     t
 }
 
+fn type_texts(list: &[(String, Vec<u8>)]) -> Vec<String> {
+    list.iter().map(|x| x.0.clone()).collect::<Vec<_>>()
+}
+
 #[test]
 fn negative_axes_count_from_the_end_everywhere() {
     setup();
     let mut wrong = Vec::new();
     for Row { name, axes, run } in table().0 {
         for axis in 0..axes {
-            let of = |axis: i32| -> Result<Vec<(String, Vec<u8>)>> {
+            let results_for = |axis: i32| -> Result<Vec<(String, Vec<u8>)>> {
                 run(axis)?.iter().map(|x| Ok((x.type_name(), x.to_bytes()?))).collect()
             };
-            match (of(axis), of(axis - axes)) {
+            match (results_for(axis), results_for(axis - axes)) {
                 (Ok(a), Ok(b)) if a == b => {}
                 (Ok(a), Ok(b)) => {
-                    let types = |list: &[(String, Vec<u8>)]| list.iter().map(|x| x.0.clone()).collect::<Vec<_>>();
-                    wrong.push(format!("{name}: {axis} gives {:?}, {} gives {:?}", types(&a), axis - axes, types(&b)));
+                    wrong.push(format!(
+                        "{name}: {axis} gives {:?}, {} gives {:?}",
+                        type_texts(&a),
+                        axis - axes,
+                        type_texts(&b)
+                    ));
                 }
                 (a, b) => wrong.push(format!("{name}: {axis}, {}: {:?} {:?}", axis - axes, a.err(), b.err())),
             }

@@ -26,6 +26,10 @@ fn halve(x: Array) -> Array {
 /// Tests that record a profile, and those whose work would be in it, run one after the other.
 static ALONE: Mutex<()> = Mutex::new(());
 
+fn number_in(e: &Value, key: &str) -> f64 {
+    e[key].as_f64().expect("a time")
+}
+
 #[test]
 fn profiles_show_calls_and_devices() -> Result<()> {
     setup();
@@ -59,11 +63,13 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     assert_eq!(runs.len(), 3 * 9);
     // On a device one program runs after the other.
     let of_device = |pid: i64| runs.iter().filter(move |e| e["pid"] == pid);
-    let time = |e: &Value, key: &str| e[key].as_f64().expect("a time");
     for pid in 2..10 {
         let runs: Vec<&&Value> = of_device(pid).collect();
         for pair in runs.windows(2) {
-            assert!(time(pair[0], "ts") + time(pair[0], "dur") <= time(pair[1], "ts") + 1e-2, "{pair:?}");
+            assert!(
+                number_in(pair[0], "ts") + number_in(pair[0], "dur") <= number_in(pair[1], "ts") + 1e-2,
+                "{pair:?}"
+            );
         }
     }
     let devices: Vec<&Value> =
@@ -141,9 +147,9 @@ fn profiled(recorder: &str, first: bool) -> Option<(Value, Vec<u8>, String)> {
         command.env(LATE, "yes");
     }
     let ended = child::run(&mut command);
-    let made =
+    let result =
         std::fs::read_dir(out.join("plugins/profile")).expect("profiles").next().expect("one").expect("a folder");
-    let files = std::fs::read_dir(made.path()).expect("files").map(|f| f.expect("a file").path());
+    let files = std::fs::read_dir(result.path()).expect("files").map(|f| f.expect("a file").path());
     let files: Vec<PathBuf> = files.collect();
     let space = files.iter().find(|f| f.to_string_lossy().ends_with(".xplane.pb")).expect("the planes");
     Some((unpacked(&files), std::fs::read(space).expect("the file"), ended.err))
@@ -235,19 +241,23 @@ fn samples(packed: &[u8]) -> Vec<(String, Vec<String>, Vec<i64>)> {
     flate2::read::GzDecoder::new(packed).read_to_end(&mut raw).expect("gzip");
     let profile = <pprof::Profile as prost::Message>::decode(raw.as_slice()).expect("a profile");
     let text = |at: i64| profile.strings[usize::try_from(at).expect("a number")].clone();
-    let of = |sample: &pprof::Sample| {
+    let location_of = |sample: &pprof::Sample| {
         let location = profile.locations.iter().find(|l| l.id == sample.locations[0]).expect("a location");
         let function = profile.functions.iter().find(|f| f.first == location.lines[0].first).expect("a function");
         let labels = sample.labels.iter().map(|l| format!("{}={}", text(l.first), text(l.second))).collect();
         (text(function.second), labels, sample.values.clone())
     };
-    profile.samples.iter().map(of).collect()
+    profile.samples.iter().map(location_of).collect()
 }
 
 #[test]
 fn memory_is_counted_by_line_device_and_program() -> Result<()> {
     setup();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    fn labels_of_device(i: usize) -> Vec<String> {
+        vec!["kind=buffer".to_owned(), format!("device=cpu:{i}")]
+    }
+
     fn squared(x: Array) -> Array {
         x.matmul(&x)
     }
@@ -257,24 +267,23 @@ fn memory_is_counted_by_line_device_and_program() -> Result<()> {
     let ys = [f.call(&x)?, f.call(&x)?];
     let z = device_put(&x, &split)?;
     let same = x.with_weak_type(true);
-    let found = samples(&profiler::device_memory_profile()?);
-    let at = |offset: u32| {
+    let result = samples(&profiler::device_memory_profile()?);
+    let line_at = |offset: u32| {
         let name = format!("profiler.rs:{}", before + offset);
-        let mut found: Vec<_> = found.iter().filter(|(place, ..)| place.ends_with(&name)).collect();
-        found.sort_by_key(|(_, labels, _)| labels.clone());
-        found
+        let mut result: Vec<_> = result.iter().filter(|(place, ..)| place.ends_with(&name)).collect();
+        result.sort_by_key(|(_, labels, _)| labels.clone());
+        result
     };
-    let of_device = |i: usize| vec!["kind=buffer".to_owned(), format!("device=cpu:{i}")];
     // Memory that `x` and `same` share counts once.
-    let (name, labels, values) = at(1)[0];
-    assert_eq!((labels, &values[..]), (&of_device(0), &[1, 64 * 64 * 4][..]), "{name}");
-    assert_eq!(at(2).iter().map(|(_, _, v)| &v[..]).collect::<Vec<_>>(), [[2, 2 * 64 * 64 * 4]]);
-    let shards = at(3);
+    let (name, labels, values) = line_at(1)[0];
+    assert_eq!((labels, &values[..]), (&labels_of_device(0), &[1, 64 * 64 * 4][..]), "{name}");
+    assert_eq!(line_at(2).iter().map(|(_, _, v)| &v[..]).collect::<Vec<_>>(), [[2, 2 * 64 * 64 * 4]]);
+    let shards = line_at(3);
     assert_eq!(shards.len(), 8);
     for (i, (_, labels, values)) in shards.into_iter().enumerate() {
-        assert_eq!((labels, &values[..]), (&of_device(i), &[1, 8 * 64 * 4][..]));
+        assert_eq!((labels, &values[..]), (&labels_of_device(i), &[1, 8 * 64 * 4][..]));
     }
-    let program = found.iter().find(|(name, ..)| name == "jit_squared" || name == "squared").expect("the program");
+    let program = result.iter().find(|(name, ..)| name == "jit_squared" || name == "squared").expect("the program");
     assert_eq!(program.1, ["kind=executable"]);
 
     let file = std::env::temp_dir().join(format!("shardax-memory-test-{}.prof", std::process::id()));

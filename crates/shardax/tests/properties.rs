@@ -64,6 +64,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
+    // A failing program is shrunk towards the first of these.
     use Step::*;
     let axis = 0..2i32;
     prop_oneof![
@@ -103,6 +104,7 @@ fn fixed(m: usize, n: usize) -> Array {
 
 fn apply(step: Step, x: &Array, earlier: &Array) -> Result<Array> {
     let [m, n] = [x.shape()[0], x.shape()[1]];
+    // Each step keeps the magnitude of the values near 1, so that the numerical gradient is accurate.
     Ok(match step {
         Step::Sin => x.sin(),
         Step::Tanh => (x * 1.5).tanh(),
@@ -125,8 +127,8 @@ fn apply(step: Step, x: &Array, earlier: &Array) -> Result<Array> {
         Step::Matmul => x.matmul(fixed(n, n)).tanh(),
         Step::Einsum => np::einsum("ij,ik,kj->ij", &[x, &fixed(m, m), x]).tanh(),
         Step::ConcatenateAndCut(axis) => {
-            let both = np::concatenate(&[x.sin(), x.clone()], axis);
-            if axis == 0 { both.get(1..1 + m as i64) } else { both.get((.., 1..1 + n as i64)) }
+            let extended = np::concatenate(&[x.sin(), x.clone()], axis);
+            if axis == 0 { extended.get(1..1 + m as i64) } else { extended.get((.., 1..1 + n as i64)) }
         }
         Step::PadAndCut => np::pad(x, &[(1, 1), (0, 2)], np::PadMode::Reflect).get((2.., 2..)),
         Step::Sort(axis) => x.sort(axis),
@@ -171,7 +173,7 @@ fn derivatives_are_those_of_finite_differences() {
         let slope = |x: Array| -> Result<Array> { grad(f).call(x) };
         let v = fixed(n, m).t() + 0.1;
         // Everything in one program: differences, gradient, tangent, and the same of the gradient.
-        let all = jit(|x: Array, v: Array| -> Result<Vec<Array>> {
+        let forms = jit(|x: Array, v: Array| -> Result<Vec<Array>> {
             let eps = 1e-6;
             let central = |g: &dyn Fn(Array) -> Result<Array>| -> Result<Array> {
                 Ok((g(&x + &v * eps)? - g(&x - &v * eps)?) / (2.0 * eps))
@@ -189,12 +191,12 @@ fn derivatives_are_those_of_finite_differences() {
                 reverse_of_reverse,
             ])
         });
-        let found = all.call((fixed(m, n) * 1.3, v)).map_err(fail)?;
-        let found: Vec<Vec<f64>> = found.iter().map(Array::to_f64_vec).collect::<Result<_>>().map_err(fail)?;
-        close("gradient and differences", &found[1], &found[0], 1e-6)?;
-        close("tangent and gradient", &found[2], &found[1], 1e-9)?;
-        close("second derivative and differences", &found[4], &found[3], 1e-6)?;
-        close("forward over reverse and reverse over reverse", &found[4], &found[5], 1e-9)
+        let result = forms.call((fixed(m, n) * 1.3, v)).map_err(fail)?;
+        let result: Vec<Vec<f64>> = result.iter().map(Array::to_f64_vec).collect::<Result<_>>().map_err(fail)?;
+        close("gradient and differences", &result[1], &result[0], 1e-6)?;
+        close("tangent and gradient", &result[2], &result[1], 1e-9)?;
+        close("second derivative and differences", &result[4], &result[3], 1e-6)?;
+        close("forward over reverse and reverse over reverse", &result[4], &result[5], 1e-9)
     });
 }
 
@@ -203,7 +205,7 @@ fn vmap_is_a_loop() {
     check(24, (program(), 0..3i32, -3..3i32), |((steps, m, n), in_axis, out_axis)| {
         let (f, slope) = (|x: Array| run(&steps, x), |x: Array| grad(|x: Array| scalar(&steps, x)).call(x));
         let xs = fixed(3 * m, n).reshape([3, m as i32, n as i32]);
-        let both = jit(|xs: Array| -> Result<Vec<Array>> {
+        let loops = jit(|xs: Array| -> Result<Vec<Array>> {
             let moved = xs.moveaxis(0, in_axis);
             let mapped = vmap(f).in_axes(in_axis).out_axes(out_axis).call(&moved)?.moveaxis(out_axis, 0);
             let slopes = vmap(slope).in_axes(in_axis).call(&moved)?;
@@ -212,11 +214,11 @@ fn vmap_is_a_loop() {
             let slopes_looped = rows.iter().map(|x| slope(x.clone())).collect::<Result<Vec<_>>>()?;
             Ok(vec![mapped, np::stack(&looped, 0), slopes, np::stack(&slopes_looped, 0)])
         });
-        let found = both.call(xs).map_err(fail)?;
-        prop_assert_eq!(found[0].shape(), found[1].shape());
-        let found: Vec<Vec<f64>> = found.iter().map(Array::to_f64_vec).collect::<Result<_>>().map_err(fail)?;
-        close("vmap and loop", &found[0], &found[1], 1e-12)?;
-        close("vmap and loop of the gradient", &found[2], &found[3], 1e-12)
+        let result = loops.call(xs).map_err(fail)?;
+        prop_assert_eq!(result[0].shape(), result[1].shape());
+        let result: Vec<Vec<f64>> = result.iter().map(Array::to_f64_vec).collect::<Result<_>>().map_err(fail)?;
+        close("vmap and loop", &result[0], &result[1], 1e-12)?;
+        close("vmap and loop of the gradient", &result[2], &result[3], 1e-12)
     });
 }
 
@@ -280,26 +282,34 @@ fn broadcasting_is_that_of_numpy() {
 fn reductions_are_loops() {
     check(16, (prop::collection::vec(1..4usize, 1..4), any::<[bool; 3]>()), |(shape, reduced)| {
         let axes: Vec<i32> = (0..shape.len()).filter(|&d| reduced[d]).map(|d| d as i32).collect();
-        let kept: Vec<usize> = (0..shape.len()).filter(|&d| !reduced[d]).collect();
+        let kept_dims: Vec<usize> = (0..shape.len()).filter(|&d| !reduced[d]).collect();
         let xs = numbers(&shape, 4);
-        let out: Vec<usize> = kept.iter().map(|&d| shape[d]).collect();
+        let out: Vec<usize> = kept_dims.iter().map(|&d| shape[d]).collect();
+        // The elements that each result reduces, collected one by one.
         let groups: Vec<Vec<i32>> = indices(&out)
             .iter()
             .map(|o| {
-                let fits = |i: &&Vec<usize>| kept.iter().zip(o).all(|(&d, &j)| i[d] == j);
+                let fits = |i: &&Vec<usize>| kept_dims.iter().zip(o).all(|(&d, &j)| i[d] == j);
                 indices(&shape).iter().filter(fits).map(|i| xs[place(&shape, i)]).collect()
             })
             .collect();
-        let found = jit(|x: Array| (x.sum(axes.as_slice()), x.max(axes.as_slice()), x.prod(axes.as_slice())))
+        let result = jit(|x: Array| (x.sum(axes.as_slice()), x.max(axes.as_slice()), x.prod(axes.as_slice())))
             .call(on_device(&xs, &shape)?)
             .map_err(fail)?;
-        let of = |f: fn(&Vec<i32>) -> i32| groups.iter().map(f).collect::<Vec<i32>>();
-        prop_assert_eq!(found.0.shape(), out.as_slice());
-        prop_assert_eq!(found.0.to_vec::<i32>().map_err(fail)?, of(|g| g.iter().sum()));
-        prop_assert_eq!(found.1.to_vec::<i32>().map_err(fail)?, of(|g| *g.iter().max().expect("an element")));
-        prop_assert_eq!(found.2.to_vec::<i32>().map_err(fail)?, of(|g| g.iter().fold(1, |p, x| p.wrapping_mul(*x))));
+        let by_group = |f: fn(&Vec<i32>) -> i32| groups.iter().map(f).collect::<Vec<i32>>();
+        prop_assert_eq!(result.0.shape(), out.as_slice());
+        prop_assert_eq!(result.0.to_vec::<i32>().map_err(fail)?, by_group(|g| g.iter().sum()));
+        prop_assert_eq!(result.1.to_vec::<i32>().map_err(fail)?, by_group(|g| *g.iter().max().expect("an element")));
+        prop_assert_eq!(
+            result.2.to_vec::<i32>().map_err(fail)?,
+            by_group(|g| g.iter().fold(1, |p, x| p.wrapping_mul(*x)))
+        );
         Ok(())
     });
+}
+
+fn dim_letter(l: &usize) -> char {
+    char::from(b'i' + *l as u8)
 }
 
 #[test]
@@ -307,10 +317,9 @@ fn einsum_is_a_sum_over_all_indices() {
     let labels = || prop::collection::vec(0..4usize, 0..4);
     let operands = prop::collection::vec(labels(), 1..4);
     check(24, (operands, prop::array::uniform4(1..4usize), any::<[bool; 4]>()), |(operands, sizes, wanted)| {
-        let letter = |l: &usize| char::from(b'i' + *l as u8);
         let output: Vec<usize> =
             (0..4).rev().filter(|l| wanted[*l] && operands.iter().any(|o| o.contains(l))).collect();
-        let word = |ls: &Vec<usize>| ls.iter().map(letter).collect::<String>();
+        let word = |ls: &Vec<usize>| ls.iter().map(dim_letter).collect::<String>();
         let spec = format!("{}->{}", operands.iter().map(word).collect::<Vec<_>>().join(","), word(&output));
 
         let shapes: Vec<Vec<usize>> = operands.iter().map(|o| o.iter().map(|&l| sizes[l]).collect()).collect();
@@ -318,21 +327,22 @@ fn einsum_is_a_sum_over_all_indices() {
         let shape: Vec<usize> = output.iter().map(|&l| sizes[l]).collect();
         let mut want = vec![0i32; shape.iter().product()];
         // Labels that nothing has do not count.
-        let all: Vec<usize> =
+        let label_sizes: Vec<usize> =
             (0..4).map(|l| if operands.iter().any(|o| o.contains(&l)) { sizes[l] } else { 1 }).collect();
-        for index in indices(&all) {
-            let at =
-                |labels: &[usize], shape: &[usize]| labels.iter().zip(shape).fold(0, |at, (&l, &n)| at * n + index[l]);
-            let terms = operands.iter().zip(&shapes).zip(&values).map(|((o, s), v)| v[at(o, s)]);
-            want[at(&output, &shape)] += terms.product::<i32>();
+        for index in indices(&label_sizes) {
+            let position = |labels: &[usize], shape: &[usize]| {
+                labels.iter().zip(shape).fold(0, |position, (&l, &n)| position * n + index[l])
+            };
+            let terms = operands.iter().zip(&shapes).zip(&values).map(|((o, s), v)| v[position(o, s)]);
+            want[position(&output, &shape)] += terms.product::<i32>();
         }
 
         let arrays: Vec<Array> =
             values.iter().zip(&shapes).map(|(v, s)| on_device(v, s)).collect::<Result<_, TestCaseError>>()?;
-        let found =
+        let result =
             jit(|xs: Vec<Array>| np::einsum(&spec, &xs.iter().collect::<Vec<_>>())).call(arrays).map_err(fail)?;
-        prop_assert_eq!(found.shape(), shape.as_slice(), "{}", spec);
-        prop_assert_eq!(found.to_vec::<i32>().map_err(fail)?, want, "{} of {:?}", spec, shapes);
+        prop_assert_eq!(result.shape(), shape.as_slice(), "{}", spec);
+        prop_assert_eq!(result.to_vec::<i32>().map_err(fail)?, want, "{} of {:?}", spec, shapes);
         Ok(())
     });
 }

@@ -174,6 +174,7 @@ fn gradients_reach_the_parameters() -> Result<()> {
 fn errors() {
     setup();
     let key = random::key(0);
+    // Arrays that are no keys, several keys, seeds, shapes and types that a distribution does not have.
     let e = error_of(random::normal(&array([1.0f32, 2.0]), [2]));
     assert!(e.kind() == ErrorKind::Type && e.help_text().is_some_and(|h| h.contains("random::key")), "{e}");
     assert!(e.location().is_some_and(|at| at.file().ends_with("random.rs")), "{e}");
@@ -232,6 +233,7 @@ fn initializers_have_the_variance_of_their_name() -> Result<()> {
         );
         Ok(())
     };
+    // The expected variance is the scale over the fan, which includes the spatial size of a filter.
     let (dense, conv): (&[usize], &[usize]) = (&[100, 80], &[3, 3, 20, 40]);
     check("lecun_normal", initializers::lecun_normal(), dense, 1.0 / 100.0)?;
     check("he_normal", initializers::he_normal(), conv, 2.0 / 180.0)?;
@@ -256,8 +258,8 @@ fn rejection_runs_on_each_device() -> Result<()> {
     let draw = |key: &Array| stack(&[random::gamma(key, 2.0, 2), random::poisson(key, 4.0, 2).astype(DType::F32)], 0);
     let keys = random::split(random::key(5), 2);
     let mesh = make_mesh([("i", 2)])?;
-    let each = shard_map(move |keys: Array| draw(&keys.get(0)).expand_dims(0), &mesh);
-    let apart = each.in_specs(P!["i"]).out_specs(P!["i"]).call(&keys)?;
+    let per_device = shard_map(move |keys: Array| draw(&keys.get(0)).expand_dims(0), &mesh);
+    let apart = per_device.in_specs(P!["i"]).out_specs(P!["i"]).call(&keys)?;
     let together = vmap(move |key: Array| draw(&key)).call(&keys)?;
     assert!(allclose(&apart, &together, 1e-5, 1e-5)?, "{apart}\n{together}");
     Ok(())
@@ -280,8 +282,8 @@ fn keys_of_the_device_s_generator() -> Result<()> {
 
     assert_eq!(random::bits_dtype(&key, [5], DType::U8).to_vec::<u8>()?, [210, 89, 227, 186, 234]);
     assert_eq!(random::bits_dtype(&key, [3], DType::U16).to_vec::<u16>()?, [14546, 58969, 995]);
-    let all = [2620864722, 2991908441, 282133475, 2589630650, 1779689962, 1069940430];
-    assert_eq!(random::bits(&key, [2, 3]).to_vec::<u32>()?, all);
+    let expected = [2620864722, 2991908441, 282133475, 2589630650, 1779689962, 1069940430];
+    assert_eq!(random::bits(&key, [2, 3]).to_vec::<u32>()?, expected);
     assert_eq!(
         random::bits_dtype(&key, [3], DType::U64).to_vec::<u64>()?,
         [12850148909342210258, 11122378950751355875, 4595359157297867242]
@@ -301,18 +303,18 @@ fn keys_of_the_device_s_generator() -> Result<()> {
     // Each key of a batch draws its own; JAX does so in `lax.map`, and draws all with the first key in `vmap`.
     let keys = random::split(&key, 3);
     let draw = |k: Array| random::bits(&k, [2]);
-    let each = [1826589366, 4083436224, 4032995965, 691517416, 3001746292, 1410656114];
-    assert_eq!(vmap(draw).call(&keys)?.to_vec::<u32>()?, each);
-    assert_eq!(shardax::control_flow::map(draw, keys.clone())?.to_vec::<u32>()?, each);
+    let words = [1826589366, 4083436224, 4032995965, 691517416, 3001746292, 1410656114];
+    assert_eq!(vmap(draw).call(&keys)?.to_vec::<u32>()?, words);
+    assert_eq!(shardax::control_flow::map(draw, keys.clone())?.to_vec::<u32>()?, words);
     // The same whole, split, and on the devices of a mesh each with its own key.
     let mesh = make_mesh([("x", 8)])?;
     let split = jit(|k: Array| random::normal(&k, [16])).out_shardings(NamedSharding::new(&mesh, P!["x"]));
     assert_eq!(split.call(&key)?.to_vec::<f32>()?, random::normal(&key, [16]).to_vec::<f32>()?);
     let keys = random::split(&key, 8);
-    let own =
+    let custom =
         shard_map(|k: Array| random::bits(k.get(0), [2]), &mesh).in_specs(P!["x"]).out_specs(P!["x"]).call(&keys)?;
     let one_by_one = shardax::control_flow::map(draw, keys.clone())?;
-    assert_eq!(own.to_vec::<u32>()?, one_by_one.to_vec::<u32>()?);
+    assert_eq!(custom.to_vec::<u32>()?, one_by_one.to_vec::<u32>()?);
     // Loops, branches and the moves of keys.
     let last = fori_loop(0, 3, |i: Array, k: Array| random::fold_in(&k, i), key.clone())?;
     assert_eq!(last.type_name(), "key<rbg>[]");
@@ -326,6 +328,7 @@ fn words_of_the_device_s_generator() -> Result<()> {
     let prng = random::PrngImpl::Rbg;
     assert_eq!(prng.raw_key(7).to_vec::<u32>()?, [0, 7, 0, 7]);
     assert!(prng.wrap_key_data(prng.raw_key(7)).equal(prng.key(7)).item::<bool>()?);
+    // The words are JAX's on CPU.
     let raw = array([1u32, 2, 3, 4]);
     let split = [629071667, 2343584484, 1144503774, 142997786, 629003988, 1317161160, 1441834994, 695621559];
     assert_eq!(random::split(&raw, 2).to_vec::<u32>()?, split);
@@ -347,6 +350,7 @@ fn words_of_the_device_s_generator() -> Result<()> {
     assert_eq!(states.to_vec::<u32>()?, [1, 2, 4, 4, 5, 6, 8, 8]);
     assert_eq!(bits.get(0).to_vec::<u32>()?, [512747620, 1298009047]);
 
+    // Words that are no key of this generator, and keys of two generators in one operation.
     let refused = error_of(prng.wrap_key_data(&raw));
     assert!(refused.message().contains("the words [1, 2, 3, 4] of rbg are not twice the same two"), "{refused}");
     let traced =
@@ -362,14 +366,14 @@ fn words_of_the_device_s_generator() -> Result<()> {
 #[test]
 fn numbers_of_a_failed_key_have_its_error() {
     let failed = array([1.0f32, 2.0]).reshape([7]);
-    let one = array(1.0f32);
+    let scalar = array(1.0f32);
     let draws = [
         random::split(&failed, 2),
         random::fold_in(&failed, 1),
         random::normal(&failed, [2]),
-        random::gamma(&failed, &one, [2]),
-        random::beta(&failed, &one, &one, [2]),
-        random::poisson(&failed, &one, [2]),
+        random::gamma(&failed, &scalar, [2]),
+        random::beta(&failed, &scalar, &scalar, [2]),
+        random::poisson(&failed, &scalar, [2]),
         random::permutation(&failed, 10),
     ];
     for numbers in draws {

@@ -87,6 +87,7 @@ fn programs_see_operands_that_changed_in_place() -> Result<()> {
         let halve = jit(|w: Array| w * 0.5).donate_argnums([0]);
         let (x, mut w) = (ones([rows, n]), ones([n, n]) * 1);
         let mut expected = (rows * n * n) as f32;
+        // The donated weights have new values in the same memory.
         for _ in 0..4 {
             assert_eq!(product.call((&x, &w))?.item::<f32>()?, expected);
             w = block_until_ready(halve.call(&w)?)?;

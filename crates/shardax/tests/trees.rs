@@ -64,9 +64,9 @@ fn derived_trees_round_trip() -> Result<()> {
 #[test]
 fn differences_are_named() {
     setup();
-    let mut other = model();
-    other.layers.pop();
-    let error = tree::map2(|a, b| a + b, model(), other).err().expect("different lengths").to_string();
+    let mut other_model = model();
+    other_model.layers.pop();
+    let error = tree::map2(|a, b| a + b, model(), other_model).err().expect("different lengths").to_string();
     assert!(error.contains("layers") && error.contains('4') && error.contains('3'), "{error}");
     let mut renamed = model();
     if let Layer::Dense(dense) = &mut renamed.layers[0] {
@@ -220,8 +220,8 @@ fn trees_of_unlike_types_are_mapped_together() -> Result<()> {
     let scaled = tree::map(|(x, s): (Array, f32)| x * s, tree::zip((params.clone(), scales)).is_leaf())?;
     assert_eq!(scaled.1.item::<f32>()?, 6.0);
     let p = || params.clone();
-    let all = tree::zip((p(), p(), p(), p(), p(), p(), p(), p()));
-    let total = tree::map(|(a, b, c, d, e, f, g, h)| a + b + c + d + e + f + g + h, all)?;
+    let zipped = tree::zip((p(), p(), p(), p(), p(), p(), p(), p()));
+    let total = tree::map(|(a, b, c, d, e, f, g, h)| a + b + c + d + e + f + g + h, zipped)?;
     assert_eq!(total.1.item::<f32>()?, 16.0);
     // Functions may fail.
     let fails = |x: Array| -> Result<Array> { x.reshape(7).check().map(|()| x) };
@@ -230,20 +230,23 @@ fn trees_of_unlike_types_are_mapped_together() -> Result<()> {
     Ok(())
 }
 
+fn error_text(e: shardax::Error) -> String {
+    e.to_string()
+}
+
 #[test]
 fn structures_that_differ_are_errors_of_zip() {
     setup();
-    let error = |e: shardax::Error| e.to_string();
     let three = || vec![ones(1), ones(1), ones(1)];
-    let short = tree::map(|(x, y)| x + y, tree::zip((three(), vec![ones(1)]))).map_err(error).unwrap_err();
+    let short = tree::map(|(x, y)| x + y, tree::zip((three(), vec![ones(1)]))).map_err(error_text).unwrap_err();
     assert!(short.contains("a list of 3") && short.contains("a list of 1"), "{short}");
     let deep = tree::map(|(x, y)| x + y, tree::zip((three(), vec![vec![ones(1)], vec![], vec![]])));
-    let deep = deep.map_err(error).unwrap_err();
+    let deep = deep.map_err(error_text).unwrap_err();
     assert!(deep.contains("leaf[0]"), "{deep}");
     let kinds =
-        tree::map(|(x, y)| x + y, tree::zip((three(), (ones(1), ones(1), ones(1))))).map_err(error).unwrap_err();
+        tree::map(|(x, y)| x + y, tree::zip((three(), (ones(1), ones(1), ones(1))))).map_err(error_text).unwrap_err();
     assert!(kinds.contains("a tuple of 3"), "{kinds}");
-    let none = tree::map(|(x, y)| x + y, tree::zip((vec![Some(ones(1))], vec![None::<Array>]))).map_err(error);
+    let none = tree::map(|(x, y)| x + y, tree::zip((vec![Some(ones(1))], vec![None::<Array>]))).map_err(error_text);
     assert!(none.unwrap_err().contains("None"));
 }
 
@@ -262,9 +265,9 @@ fn subtrees_are_leaves() -> Result<()> {
     let Layer::Dense(last) = &named.layers[3] else { panic!("the last layer is dense") };
     assert_eq!(last.name, ".layers[3].0");
     // A leaf that is the whole tree, and a tree without such leaves.
-    let whole =
+    let model_tree =
         tree::map(|x: Vec<Array>| x.into_iter().rev().collect::<Vec<_>>(), tree::is_leaf(vec![ones(1), ones(2)]))?;
-    assert_eq!(whole[0].shape(), [2]);
+    assert_eq!(model_tree[0].shape(), [2]);
     assert_eq!(tree::subtrees_with_path::<Dense, _>(&vec![ones(1)])?.len(), 0);
     Ok(())
 }
@@ -301,9 +304,13 @@ fn numbers_out_of_the_range_of_their_field_are_errors() -> Result<()> {
     }
     let config = Config { rate: (0.5, 0.5), small: (1, 2, 3, 4), large: (5, 6, 7, 8, 9), on: true };
     let def = tree::structure(&config);
-    let own = def.numbers();
+    let array_numbers = def.numbers();
+    // Replaces one number of the structure, as a caller of `with_numbers` or a damaged file could.
     let set = |at: usize, value: Scalar| {
-        let numbers = own.iter().enumerate().map(|(i, (_, own))| if i == at { value } else { *own });
+        let numbers = array_numbers
+            .iter()
+            .enumerate()
+            .map(|(i, (_, array_numbers))| if i == at { value } else { *array_numbers });
         def.with_numbers(numbers).and_then(|def| tree::unflatten::<Config>(&def, &[]))
     };
     let ranges: [(usize, &str, i128, i128); 9] = [
@@ -319,11 +326,12 @@ fn numbers_out_of_the_range_of_their_field_are_errors() -> Result<()> {
     ];
     let says = |at: usize, of: &str, value: Scalar| {
         let error = set(at, value).expect_err("it does not fit");
-        let path = &own[at].0;
+        let path = &array_numbers[at].0;
         assert_eq!(error.message(), format!("the number `{path}` is of type {of}, which cannot hold {value:?}"));
         assert!(error.to_string().contains(file!()), "{error}");
     };
     for (at, of, low, high) in ranges {
+        // The limits are accepted, the numbers next to them are not, and neither are other kinds of numbers.
         for value in [low, high] {
             let numbers = tree::structure(&set(at, Scalar::Int(value))?).numbers();
             assert_eq!(numbers[at].1, Scalar::Int(value), "{of}");

@@ -22,6 +22,8 @@ fn entries(spec: &PartitionSpec) -> String {
 #[test]
 fn boxes_are_those_of_jax() -> Result<()> {
     setup();
+    // One and two dimensions, split over none, one and both axes in either order, and shapes that are too wide for a
+    // line.
     let cases: [(&[usize], PartitionSpec, &[usize]); 20] = [
         (&[8], P!["i"], &[8]),
         (&[8], P![], &[8]),
@@ -66,8 +68,8 @@ fn wide_arrays_keep_the_names_of_devices() -> Result<()> {
         assert!(visualize_sharding(shape, over(&[2], P![])?)?.contains("CPU 0,1"), "{shape:?}");
         assert!(visualize_sharding_svg(shape, over(&[2], P![])?)?.contains("CPU 0,1"), "{shape:?}");
     }
-    let one = visualize_sharding(&[4], &devices()?[5])?;
-    assert_eq!(one, "┌───────┐\n│ CPU 5 │\n└───────┘\n");
+    let single = visualize_sharding(&[4], &devices()?[5])?;
+    assert_eq!(single, "┌───────┐\n│ CPU 5 │\n└───────┘\n");
     Ok(())
 }
 

@@ -41,8 +41,8 @@ fn donations_in_vain() -> Result<()> {
         let _ = f.call(ones(8))?;
     }
     // Once for each compilation.
-    let said = warnings_of("total");
-    let [text] = said.as_slice() else { panic!("{said:?}") };
+    let messages = warnings_of("total");
+    let [text] = messages.as_slice() else { panic!("{messages:?}") };
     assert!(text.starts_with("Some donated buffers were not usable: float32[8] (argument[0] of total)."), "{text}");
     assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
     assert!(
@@ -76,13 +76,16 @@ fn the_conditions_of_jax() -> Result<()> {
     let sharding = NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P!["i"]);
     let x = device_put(&ones([8, 4]), &sharding)?;
     let _ = pmap(rows).donate_argnums([0]).call(&x)?;
-    let said = warnings_of("pmap_rows");
-    assert!(said.len() == 1 && said[0].contains("not usable: float32[8,4] (argument[0] of pmap_rows)"), "{said:?}");
+    let messages = warnings_of("pmap_rows");
+    assert!(
+        messages.len() == 1 && messages[0].contains("not usable: float32[8,4] (argument[0] of pmap_rows)"),
+        "{messages:?}"
+    );
     // Of two donated arguments of a type one result takes one.
     let _ = jit(both).donate_argnums([0, 1]).call(((ones(4), ones(4)), ones(3)))?;
-    let said = warnings_of("both");
+    let messages = warnings_of("both");
     let text = "not usable: float32[4], float32[3] (argument[0][1], argument[1] of both)";
-    assert!(said.len() == 1 && said[0].contains(text), "{said:?}");
+    assert!(messages.len() == 1 && messages[0].contains(text), "{messages:?}");
     // What the program does not take at all is not spoken of.
     let _ = jit(second).donate_argnums([0]).call((ones(3), ones(4)))?;
     assert!(warnings_of("second").is_empty());
@@ -124,8 +127,8 @@ fn donations_that_are_moved_first() -> Result<()> {
     let _ = f.call(&x)?;
     assert!(x.is_deleted());
     let _ = f.call(ones([8, 4]))?;
-    let said = warnings_of("pmap_step");
-    let [text] = said.as_slice() else { panic!("once: {said:?}") };
+    let messages = warnings_of("pmap_step");
+    let [text] = messages.as_slice() else { panic!("once: {messages:?}") };
     for words in [
         "Donated pmap argument required resharding. This causes a brief 2x memory spike before the original is freed.",
         "of type float32[8,4], was at SingleDeviceSharding(device=CpuDevice(id=0)), and is taken at NamedSharding(",
@@ -179,14 +182,19 @@ fn forgetful(axis: &'static str) -> impl Fn(Array, Array) -> Result<(Array, Arra
     }
 }
 
+/// Said once for each compilation, not for each call; and not where it is meant, or where something is reduced.
+fn assert_no_warnings(axis: &str) {
+    assert_eq!(warnings_of(axis), Vec::<String>::new())
+}
+
 #[test]
 fn gradients_that_nothing_reduces() -> Result<()> {
     start();
     let (w, x) = (ones([8, 3]), arange(0..24).astype(DType::F32).reshape([8, 3]));
     let line = line!() + 1;
     let (diverged, _) = pmap(forgetful("lonely")).axis_name("lonely").call((&w, &x))?;
-    let said = warnings_of("lonely");
-    let [text] = said.as_slice() else { panic!("{said:?}") };
+    let messages = warnings_of("lonely");
+    let [text] = messages.as_slice() else { panic!("{messages:?}") };
     assert!(
         text.contains("takes gradients, and argument[0], if it is equal on all devices, comes back different on each"),
         "{text}"
@@ -195,21 +203,20 @@ fn gradients_that_nothing_reduces() -> Result<()> {
     assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
     assert!(!allclose(diverged.get(0), diverged.get(1), 1e-6, 1e-6)?);
 
-    // Said once for each compilation, not for each call; and not where it is meant, or where something is reduced.
-    let calm = |axis: &str| assert_eq!(warnings_of(axis), Vec::<String>::new());
-    let meant = pmap(forgetful("meant")).axis_name("meant").check_replication(false);
-    let _ = meant.call((&w, &x))?;
-    calm("meant");
+    // No warning: the caller turned the check off, the gradients are reduced, or there are none.
+    let intended = pmap(forgetful("meant")).axis_name("meant").check_replication(false);
+    let _ = intended.call((&w, &x))?;
+    assert_no_warnings("meant");
     let reduced = |w: Array, x: Array| -> Result<Array> { Ok(&w - pmean(grad(loss).call((&w, x))?, "reduced") * 0.1) };
     let _ = pmap(reduced).axis_name("reduced").call((&w, &x))?;
-    calm("reduced");
+    assert_no_warnings("reduced");
     let _ = pmap(grad(|x: Array| x.sin().sum(..))).call(&x)?;
     let _ = pmap(|w: Array, x: Array| w * x).axis_name("forward").call((&w, &x))?;
-    calm("forward");
+    assert_no_warnings("forward");
     let _ = pmap(|w: Array, x: Array| grad(|w: Array| loss(w, x.clone()).square()).call(w).map(|g| g.sum(..)))
         .axis_name("others")
         .call((&w, &x))?;
-    calm("others");
+    assert_no_warnings("others");
     Ok(())
 }
 
@@ -217,19 +224,19 @@ fn gradients_that_nothing_reduces() -> Result<()> {
 #[test]
 fn gradients_that_nothing_can_reduce() -> Result<()> {
     start();
-    let said = || {
-        let all = all().lock().expect("warnings");
-        all.iter().filter(|text| text.contains("name the axis, `.axis_name(\"batch\")`")).cloned().collect::<Vec<_>>()
+    let take_warnings = || {
+        let list = all().lock().expect("warnings");
+        list.iter().filter(|text| text.contains("name the axis, `.axis_name(\"batch\")`")).cloned().collect::<Vec<_>>()
     };
     let step = |w: Array, x: Array| -> Result<Array> { Ok(&w - grad(loss).call((&w, x))? * 0.1) };
     let (w, x) = (ones([8, 3]), arange(0..24).astype(DType::F32).reshape([8, 3]));
     let _ = pmap(step).check_replication(false).call((&w, &x))?;
     let _ = pmap(grad(loss)).call((&w, &x))?;
-    assert_eq!(said(), Vec::<String>::new());
+    assert_eq!(take_warnings(), Vec::<String>::new());
     let line = line!() + 1;
     let _ = pmap(step).call((&w, &x))?;
-    let said = said();
-    let [text] = said.as_slice() else { panic!("{said:?}") };
+    let take_warnings = take_warnings();
+    let [text] = take_warnings.as_slice() else { panic!("{take_warnings:?}") };
     assert!(text.contains("argument[0], if it is equal on all devices, comes back different on each"), "{text}");
     assert!(text.contains("`let grads = pmean(grads, \"batch\")`"), "{text}");
     assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
@@ -239,17 +246,17 @@ fn gradients_that_nothing_can_reduce() -> Result<()> {
 #[test]
 fn failed_results_that_nothing_reads() -> Result<()> {
     start();
-    let said = |shape: &str| {
-        let all = all().lock().expect("warnings");
-        all.iter().filter(|text| text.contains(shape)).cloned().collect::<Vec<_>>()
+    let warnings_for = |shape: &str| {
+        let list = all().lock().expect("warnings");
+        list.iter().filter(|text| text.contains(shape)).cloned().collect::<Vec<_>>()
     };
     let line = line!() + 1;
     let failed = ones(301) + ones(302);
     let copy = (&failed * 2).sum(..);
     drop(failed);
-    assert!(said("float32[301]").is_empty(), "a copy is still there");
+    assert!(warnings_for("float32[301]").is_empty(), "a copy is still there");
     drop(copy);
-    let warnings = said("float32[301]");
+    let warnings = warnings_for("float32[301]");
     let [text] = warnings.as_slice() else { panic!("{warnings:?}") };
     assert!(
         text.starts_with("an operation failed, and nothing read its result: value error: add got incompatible shapes"),
@@ -261,7 +268,7 @@ fn failed_results_that_nothing_reads() -> Result<()> {
     let printed = ones(303) + ones(304);
     assert!(format!("{printed}").starts_with("<value error: add got incompatible shapes"));
     drop(printed);
-    assert_eq!(said("float32[303]").len(), 1);
+    assert_eq!(warnings_for("float32[303]").len(), 1);
 
     // What a call or a read returns is known.
     assert!((ones(305) + ones(306)).to_vec::<f32>().is_err());
@@ -276,6 +283,6 @@ fn failed_results_that_nothing_reads() -> Result<()> {
         .is_err()
     );
     assert!(jit(|x: Array| x * 2).call(ones(305) + ones(310)).is_err());
-    assert_eq!(said("float32[305]"), Vec::<String>::new());
+    assert_eq!(warnings_for("float32[305]"), Vec::<String>::new());
     Ok(())
 }

@@ -55,8 +55,8 @@ fn member() -> Result<()> {
     match case.as_str() {
         "works" => works(rank)?,
         "killed" if rank == 1 => {
-            let own = std::process::id().to_string();
-            Command::new("kill").args(["-9", &own]).status().expect("kill");
+            let process_id = std::process::id().to_string();
+            Command::new("kill").args(["-9", &process_id]).status().expect("kill");
         }
         "fails" if rank == 1 => std::process::exit(3),
         "killed" | "fails" => std::thread::sleep(Duration::from_secs(60)),
@@ -103,8 +103,8 @@ fn works(rank: usize) -> Result<()> {
 fn processes_join_by_a_folder() {
     let folder = child::Folder::new();
     for _ in 0..2 {
-        let all = job(&folder.0, "works", 3);
-        for (rank, ended) in all.iter().enumerate() {
+        let entries = job(&folder.0, "works", 3);
+        for (rank, ended) in entries.iter().enumerate() {
             assert!(ended.status.success(), "{rank}: {ended:?}");
             says(
                 ended,
@@ -116,12 +116,15 @@ fn processes_join_by_a_folder() {
             );
             says(ended, &["a notice"]);
         }
-        says(&all[1], &["2 of 3 processes reached the barrier \"late\" within 100ms; missing: processes [0]"]);
+        says(&entries[1], &["2 of 3 processes reached the barrier \"late\" within 100ms; missing: processes [0]"]);
         let stops = |ended: &Ended| {
             ended.out.split("[stops after ").nth(1).and_then(|text| text.split(':').next()).map(str::to_owned)
         };
-        assert!(stops(&all[0]).is_some() && all.iter().all(|ended| stops(ended) == stops(&all[0])), "{all:?}");
-        says(&all[0], &[": a notice, process 1]"]);
+        assert!(
+            stops(&entries[0]).is_some() && entries.iter().all(|ended| stops(ended) == stops(&entries[0])),
+            "{entries:?}"
+        );
+        says(&entries[0], &[": a notice, process 1]"]);
         let files: Vec<String> = std::fs::read_dir(&folder.0)
             .expect("the folder")
             .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
@@ -140,44 +143,47 @@ fn a_process_that_dies_or_fails_ends_the_others() {
         ("fails", ["process 1 on ", " has failed with status 3", "ends, because process 1 on "]),
     ] {
         let begun = Instant::now();
-        let all = job(&folder.0, case, 3);
+        let values = job(&folder.0, case, 3);
         assert!(begun.elapsed() < Duration::from_secs(30), "{case} took {:?}", begun.elapsed());
         for rank in [0, 2] {
-            assert_eq!(all[rank].status.code(), Some(1), "{case}: {:?}", all[rank]);
+            assert_eq!(values[rank].status.code(), Some(1), "{case}: {:?}", values[rank]);
         }
         // The next process watches it.
-        says(&all[2], &texts);
-        says(&all[0], &texts[2..]);
+        says(&values[2], &texts);
+        says(&values[0], &texts[2..]);
     }
+}
+
+fn with_address(address: &str) -> Options {
+    Options::default().coordinator_address(address)
 }
 
 #[test]
 fn processes_that_cannot_join_say_why() {
     let folder = child::Folder::new();
-    let alone = |size| child::wait(child::start(&mut command(&folder.0, "missing", (0, size))));
-    let ended = alone(3);
+    let start_alone = |size| child::wait(child::start(&mut command(&folder.0, "missing", (0, size))));
+    let ended = start_alone(3);
     assert_eq!(ended.status.code(), Some(7));
     says(&ended, &["[", "processes [1, 2] of 3 did not join within 300ms"]);
-    let other = child::wait(child::start(&mut command(&folder.0, "missing", (1, 2))));
-    says(&other, &["process 1 of 2 waited for 300ms, and process 0 did not answer"]);
+    let second = child::wait(child::start(&mut command(&folder.0, "missing", (1, 2))));
+    says(&second, &["process 1 of 2 waited for 300ms, and process 0 did not answer"]);
     // Two with the same number.
-    let all: Vec<Child> = [0, 1, 1].map(|rank| child::start(&mut command(&folder.0, "missing", (rank, 3)))).into();
-    let all: Vec<Ended> = all.into_iter().map(child::wait).collect();
-    assert!(all.iter().all(|ended| ended.status.code() == Some(7)), "{all:?}");
+    let children: Vec<Child> = [0, 1, 1].map(|rank| child::start(&mut command(&folder.0, "missing", (rank, 3)))).into();
+    let children: Vec<Ended> = children.into_iter().map(child::wait).collect();
+    assert!(children.iter().all(|ended| ended.status.code() == Some(7)), "{children:?}");
 
     let fails = |options: Options, text: &str| {
         let error = options.initialize().expect_err("it is rejected").to_string();
         assert!(error.contains(text) && error.contains("help: "), "{text:?} is not in, or no help: {error}");
     };
-    let given = |address: &str| Options::default().coordinator_address(address);
-    let two = |address: &str| given(address).num_processes(2).process_id(0);
+    let two = |address: &str| with_address(address).num_processes(2).process_id(0);
     fails(two("10.0.0.1:1234"), "invalid address \"10.0.0.1:1234\" of the coordinator: expected `file:`");
     fails(two("file:here"), "expected `file:` and the path of a folder");
-    fails(given("file:/tmp").process_id(0), "num_processes is not set");
-    fails(given("file:/tmp").num_processes(2), "process_id is not set");
-    fails(given("file:/tmp").num_processes(2).process_id(2), "process_id is 2, and there are 2 processes");
-    fails(given("file:/tmp").num_processes(usize::MAX).process_id(0), "and at most 1048576 processes join");
+    fails(with_address("file:/tmp").process_id(0), "num_processes is not set");
+    fails(with_address("file:/tmp").num_processes(2), "process_id is not set");
+    fails(with_address("file:/tmp").num_processes(2).process_id(2), "process_id is 2, and there are 2 processes");
+    fails(with_address("file:/tmp").num_processes(usize::MAX).process_id(0), "and at most 1048576 processes join");
     fails(Options::default().num_processes(2), "without coordinator_address");
     fails(two("file:/proc/none"), "cannot make the shared folder /proc/none of the processes");
-    assert!(!given("file:/tmp").num_processes(1).process_id(0).initialize().expect("one is alone"));
+    assert!(!with_address("file:/tmp").num_processes(1).process_id(0).initialize().expect("one is alone"));
 }

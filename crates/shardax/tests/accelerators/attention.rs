@@ -15,24 +15,24 @@ fn loss(of: Attention) -> impl Fn(Array, Array, Array) -> Array + Clone {
 /// `target` is the name of the platform's kernels; a gradient must have this number of `calls` of it.
 pub fn all(topology: &Topology, target: &str, calls: usize) -> Result<()> {
     let causal = || Attention::default().window(Window { before: usize::MAX, after: 0 }).scale(0.088);
-    let all = (Arg::<0>, Arg::<1>, Arg::<2>);
+    let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
     let device = topology.devices().swap_remove(0);
     let x = shape_dtype_struct_on(SHAPE, DType::Bf16, &device);
 
     // A gradient without a wish for an implementation: kernels, and nothing of the scores' size.
-    let fused = jit(grad(loss(causal())).argnums(all)).lower((&x, &x, &x))?;
+    let fused = jit(grad(loss(causal())).argnums(argnums)).lower((&x, &x, &x))?;
     assert_eq!(fused.as_text().matches(target).count(), calls, "{}", fused.as_text());
     let memory = fused.compile_for(topology)?.memory_analysis()?;
     assert!((memory.temporaries as u64) < SCORES / 8, "{memory:?}");
 
     // In blocks: a block of scores. By plain operations: several tensors of their size.
-    let of = |implementation| {
+    let lower = |implementation| {
         let chosen = causal().implementation(Some(implementation));
-        jit(grad(loss(chosen)).argnums(all)).lower((&x, &x, &x))?.compile_for(topology)?.memory_analysis()
+        jit(grad(loss(chosen)).argnums(argnums)).lower((&x, &x, &x))?.compile_for(topology)?.memory_analysis()
     };
-    let blocks = of(Implementation::Blockwise)?;
+    let blocks = lower(Implementation::Blockwise)?;
     assert!((blocks.temporaries as u64) < SCORES / 4, "{blocks:?}");
-    let plain = of(Implementation::Xla)?;
+    let plain = lower(Implementation::Xla)?;
     assert!((plain.temporaries as u64) > SCORES / 2, "{plain:?}");
     eprintln!(
         "temporaries of a gradient: {target} {}, blocks {}, plain {}",
@@ -43,8 +43,8 @@ pub fn all(topology: &Topology, target: &str, calls: usize) -> Result<()> {
     let mesh = topology.mesh([("data", 4), ("model", 2)])?;
     let spec = NamedSharding::new(&mesh, P!["data", None, "model"]);
     let x = shape_dtype_struct_on(SHAPE, DType::Bf16, &spec);
-    let known = causal().sharding(Some(spec.clone()));
-    let lowered = jit(grad(loss(known)).argnums(all)).lower((&x, &x, &x))?;
+    let sharded = causal().sharding(Some(spec.clone()));
+    let lowered = jit(grad(loss(sharded)).argnums(argnums)).lower((&x, &x, &x))?;
     assert_eq!(lowered.as_text().matches(target).count(), calls, "{}", lowered.as_text());
     let compiled = lowered.compile_for(topology)?;
     let report = compiled.collectives()?;
@@ -52,7 +52,7 @@ pub fn all(topology: &Topology, target: &str, calls: usize) -> Result<()> {
     assert!(compiled.memory_analysis()?.temporaries as u64 <= memory.temporaries as u64);
 
     // Where it is not known how they are split, the compiler has operations that it can split.
-    let unknown = jit(grad(loss(causal())).argnums(all)).lower((&x, &x, &x))?;
+    let unknown = jit(grad(loss(causal())).argnums(argnums)).lower((&x, &x, &x))?;
     assert!(!unknown.as_text().contains(target), "{}", unknown.as_text());
     Ok(())
 }
@@ -62,7 +62,7 @@ pub fn all(topology: &Topology, target: &str, calls: usize) -> Result<()> {
 pub fn masks(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
     let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
-    let of = |q: Array, k: Array, lengths: Array, segments: Array| -> Result<Array> {
+    let attend = |q: Array, k: Array, lengths: Array, segments: Array| -> Result<Array> {
         let keys = segments.get((.., ..1100));
         let near = Window { before: 700, after: 0 };
         let chosen = Attention::default().window(near).soft_cap(Some(30.0)).implementation(Some(Implementation::Flash));
@@ -77,7 +77,7 @@ pub fn masks(topology: &Topology) -> Result<()> {
     for (depth, dtype) in [(64, DType::Bf16), (128, DType::F32)] {
         let (q, k) = (on(&[2, 1200, 4, depth], dtype), on(&[2, 1100, 2, depth], dtype));
         let (lengths, segments) = (on(&[2], DType::I32), on(&[2, 1200], DType::I32));
-        let lowered = jit(grad(of).argnums((Arg::<0>, Arg::<1>))).lower((&q, &k, &lengths, &segments))?;
+        let lowered = jit(grad(attend).argnums((Arg::<0>, Arg::<1>))).lower((&q, &k, &lengths, &segments))?;
         assert_eq!(lowered.as_text().matches("tpu_custom_call").count(), 3, "{}", lowered.as_text());
         lowered.compile_for(topology)?;
     }

@@ -3,6 +3,11 @@
 use shardax::prelude::*;
 use shardax::{Format, Layout};
 
+/// The order of a format's dimensions, if the compiler chose a layout.
+fn layout_order(format: &Format) -> Option<Vec<usize>> {
+    format.layout().map(|layout| layout.major_to_minor().to_vec())
+}
+
 pub fn all(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
     let x = shape_dtype_struct_on([256, 512], DType::F32, &device);
@@ -25,15 +30,14 @@ pub fn all(topology: &Topology) -> Result<()> {
     }
     // What it chose is taken, and is not moved.
     let formats: Vec<Format> = inputs.leaves().iter().flatten().cloned().collect();
-    let given = jit(product).in_shardings((&formats[0], &formats[1])).out_shardings(&outputs);
-    let given =
-        given.lower((shape_dtype_struct([512, 384], DType::F32), shape_dtype_struct([256, 512], DType::F32)))?;
-    let given = given.compile_for(topology)?;
-    assert_eq!((given.input_formats(), given.output_formats()), (inputs, outputs));
+    let with_formats = jit(product).in_shardings((&formats[0], &formats[1])).out_shardings(&outputs);
+    let with_formats =
+        with_formats.lower((shape_dtype_struct([512, 384], DType::F32), shape_dtype_struct([256, 512], DType::F32)))?;
+    let with_formats = with_formats.compile_for(topology)?;
+    assert_eq!((with_formats.input_formats(), with_formats.output_formats()), (inputs, outputs));
 
     // Layouts that are given: of an argument, of a result, of a value inside.
     let columns = Format::new(Layout::new([1, 0]), &device);
-    let order = |format: &Format| format.layout().map(|layout| layout.major_to_minor().to_vec());
     let f = jit(|x: Array| (x.sin(), with_layout_constraint(x.cos(), Layout::new([1, 0]))));
     let typed = shape_dtype_struct_on([256, 512], DType::F32, &columns);
     let lowered = f.out_shardings((&columns, &device)).lower(&typed)?;
@@ -41,7 +45,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     let compiled = lowered.compile_for(topology)?;
     let (inputs, outputs) = (compiled.input_formats(), compiled.output_formats());
     for format in inputs.leaves().iter().flatten().chain(outputs.leaves()) {
-        assert_eq!(order(format), Some(vec![1, 0]), "{format}");
+        assert_eq!(layout_order(format), Some(vec![1, 0]), "{format}");
     }
     assert!(compiled.serialize()?.len() > 1000);
 
@@ -52,7 +56,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     let x = shape_dtype_struct_on([1024, 512], DType::F32, &format);
     let compiled = jit(|x: Array| x * 2.0).out_shardings(&format).lower(&x)?.compile_for(topology)?;
     let out = &compiled.output_formats().leaves()[0].clone();
-    assert_eq!((order(out), out.sharding()), (Some(vec![1, 0]), Some(&Sharding::from(&split))));
+    assert_eq!((layout_order(out), out.sharding()), (Some(vec![1, 0]), Some(&Sharding::from(&split))));
     assert_eq!(compiled.output_shardings().leaves(), [Sharding::from(&split)]);
 
     // A value that is split is constrained where it lies, on a TPU as it is, elsewhere in a `shard_map`.
@@ -62,7 +66,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     assert_eq!(mapped.as_text().matches("\"LayoutConstraint\"").count(), 1, "{}", mapped.as_text());
     assert_eq!(mapped.compile_for(topology)?.collectives()?.count(), 0);
     let constrained = jit(twice).lower(&y)?.compile_for(topology)?;
-    assert_eq!(order(&constrained.output_formats().leaves()[0]), Some(vec![1, 0]));
+    assert_eq!(layout_order(&constrained.output_formats().leaves()[0]), Some(vec![1, 0]));
     if tiled {
         assert_eq!(constrained.collectives()?.count(), 0, "{}", constrained.collectives()?);
     }
@@ -75,9 +79,13 @@ pub fn all(topology: &Topology) -> Result<()> {
     assert_eq!(format.layout().map(|layout| !layout.tiling().is_empty()), Some(tiled), "{format}");
     if tiled {
         let tiles = Layout::new([1, 0]).with_tiling([[8, 128]]);
-        let given = jit(|x: Array| x * 2.0).out_shardings(Format::new(&tiles, &device)).lower(&w)?;
-        assert!(given.as_text().contains(r#"mhlo.layout_mode = "{0,1:T(8,128)}""#), "{}", given.as_text());
-        assert_eq!(given.compile_for(topology)?.output_formats().leaves()[0].layout(), Some(&tiles));
+        let with_formats = jit(|x: Array| x * 2.0).out_shardings(Format::new(&tiles, &device)).lower(&w)?;
+        assert!(
+            with_formats.as_text().contains(r#"mhlo.layout_mode = "{0,1:T(8,128)}""#),
+            "{}",
+            with_formats.as_text()
+        );
+        assert_eq!(with_formats.compile_for(topology)?.output_formats().leaves()[0].layout(), Some(&tiles));
     }
     Ok(())
 }

@@ -52,12 +52,16 @@ fn apart(test: &str, plugins: &[(&str, &str)], variables: &[(&str, &str)]) {
     }
     let program = std::env::current_exe().expect("this program has a path");
     // A network of its own, with nothing in it.
-    let alone = ["unshare", "--map-root-user", "--net"];
-    let allowed = Command::new(alone[0]).args(&alone[1..]).arg("true").output().is_ok_and(|o| o.status.success());
+    let without_network = ["unshare", "--map-root-user", "--net"];
+    let allowed = Command::new(without_network[0])
+        .args(&without_network[1..])
+        .arg("true")
+        .output()
+        .is_ok_and(|o| o.status.success());
     let mut command = match allowed {
         true => {
-            let mut command = Command::new(alone[0]);
-            command.args(&alone[1..]).arg(program);
+            let mut command = Command::new(without_network[0]);
+            command.args(&without_network[1..]).arg(program);
             command
         }
         false => Command::new(program),
@@ -220,6 +224,11 @@ fn on_all_three() -> Result<()> {
     programs::on_all_three(&[Topology::tpu("v5e:2x4")?, Topology::gpu(GpuSpec::H100)?])
 }
 
+/// Returns true if two chips of a torus have a common link.
+fn are_neighbours(a: &[usize; 3], b: &[usize; 3]) -> bool {
+    a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).sum::<usize>() == 1
+}
+
 #[test]
 #[ignore = "run by other tests, where the plugin is"]
 fn on_tpus() -> Result<()> {
@@ -233,8 +242,7 @@ fn on_tpus() -> Result<()> {
     // The ring through the slice.
     let ring: Vec<_> =
         Topology::tpu("v5e:4x2")?.mesh([("x", 8)])?.devices().iter().filter_map(Device::coords).collect();
-    let near = |a: &[usize; 3], b: &[usize; 3]| a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).sum::<usize>() == 1;
-    assert!(ring.windows(2).all(|pair| near(&pair[0], &pair[1])), "{ring:?}");
+    assert!(ring.windows(2).all(|pair| are_neighbours(&pair[0], &pair[1])), "{ring:?}");
 
     programs::all(&topology)?;
     programs::rejected(&topology)?;
@@ -256,8 +264,8 @@ fn on_tpus() -> Result<()> {
     // Slices, joined by the data centre's network.
     let slices = Topology::tpu(TpuTopology { num_slices: 2, ..TpuTopology::new("v5p:2x2x1") })?;
     let mesh = slices.mesh([("data", 4), ("model", 2)])?;
-    let of: Vec<_> = mesh.devices().iter().filter_map(Device::slice_index).collect();
-    assert_eq!(of, [0, 0, 0, 0, 1, 1, 1, 1]);
+    let slice_indices: Vec<_> = mesh.devices().iter().filter_map(Device::slice_index).collect();
+    assert_eq!(slice_indices, [0, 0, 0, 0, 1, 1, 1, 1]);
     programs::data_parallel(&slices, &mesh)?;
 
     // The options of training programs, those of other platforms left out.

@@ -26,8 +26,8 @@ fn arguments_and_results(topology: &Topology, split: &NamedSharding) -> Result<(
     let on = |sharding: &NamedSharding| shape_dtype_struct_on([8, 1 << 16], DType::F32, sharding);
 
     let from_host = || {
-        let here = here.clone();
-        jit(move |x: Array| Ok(device_put(&x, &here)?.sin()))
+        let device = here.clone();
+        jit(move |x: Array| Ok(device_put(&x, &device)?.sin()))
     };
     for lowered in [from_host().lower(on(&host))?, from_host().in_shardings(&host).lower(on(&host))?] {
         let text = lowered.as_text();
@@ -42,9 +42,9 @@ fn arguments_and_results(topology: &Topology, split: &NamedSharding) -> Result<(
         let host = host.clone();
         move |x: Array| device_put(&x.sin(), &host)
     });
-    let asked = jit(|x: Array| x.sin()).out_shardings(&host);
+    let requested = jit(|x: Array| x.sin()).out_shardings(&host);
     let space = jit(|x: Array| device_put(&x.sin(), Space::Host));
-    for lowered in [to_host.lower(on(split))?, asked.lower(on(split))?, space.lower(on(split))?] {
+    for lowered in [to_host.lower(on(split))?, requested.lower(on(split))?, space.lower(on(split))?] {
         let text = lowered.as_text();
         assert_eq!(text.matches(PUT_TO_HOST).count(), 1, "{text}");
         assert!(text.contains(r#"(%0: tensor<8x65536xf32> {mhlo.memory_kind = "device", sdy.sharding"#), "{text}");
@@ -77,8 +77,8 @@ fn arguments_and_results(topology: &Topology, split: &NamedSharding) -> Result<(
 fn one_device(topology: &Topology, device: &Device) -> Result<()> {
     let host = SingleDeviceSharding::new(device).with_memory_kind("pinned_host");
     let x = shape_dtype_struct_on([1 << 16], DType::F32, device);
-    let asked = jit(|x: Array| x.sin()).out_shardings(&host).lower(&x)?;
-    let compiled = asked.compile_for(topology)?;
+    let requested = jit(|x: Array| x.sin()).out_shardings(&host).lower(&x)?;
+    let compiled = requested.compile_for(topology)?;
     assert_eq!(compiled.memory_analysis()?.host_outputs, 4 << 16);
     assert_eq!(compiled.output_shardings().leaves()[0].memory_kind(), Some("pinned_host"));
     Ok(())
@@ -111,8 +111,8 @@ fn offloaded(topology: &Topology, split: &NamedSharding) -> Result<()> {
         let loss = move |ws: Array, x: Array| -> Result<Array> {
             let policy = policy.clone();
             let layer = move |x: Array, w: Array| -> Result<(Array, ())> {
-                let one = |x: Array, w: Array| checkpoint_name(x.dot(w).sin(), "hidden").sin();
-                Ok((checkpoint(one).policy(policy.clone()).prevent_cse(false).call((x, w))?, ()))
+                let layer = |x: Array, w: Array| checkpoint_name(x.dot(w).sin(), "hidden").sin();
+                Ok((checkpoint(layer).policy(policy.clone()).prevent_cse(false).call((x, w))?, ()))
             };
             Ok(scan(layer, x, ws)?.0.sum(..))
         };
@@ -123,17 +123,18 @@ fn offloaded(topology: &Topology, split: &NamedSharding) -> Result<()> {
     let x = shape_dtype_struct_on([8 * 512, 256], DType::F32, split);
     let names = CheckpointPolicy::save_and_offload_only_these_names([], ["hidden"], "device", "pinned_host")?;
     let dots = CheckpointPolicy::offload_dot_with_no_batch_dims("device", "pinned_host");
-    let kept = gradient(CheckpointPolicy::save_only_these_names(["hidden"])).lower((&ws, &x))?.compile_for(topology)?;
-    let kept = kept.memory_analysis()?;
-    assert_eq!(kept.host_temporaries, 0, "{kept:?}");
+    let saved =
+        gradient(CheckpointPolicy::save_only_these_names(["hidden"])).lower((&ws, &x))?.compile_for(topology)?;
+    let saved = saved.memory_analysis()?;
+    assert_eq!(saved.host_temporaries, 0, "{saved:?}");
     for policy in [names, dots] {
         let lowered = gradient(policy).lower((&ws, &x))?;
         assert_eq!(lowered.as_text().matches(PUT_TO_HOST).count(), 1, "{}", lowered.as_text());
         let memory = lowered.compile_for(topology)?.memory_analysis()?;
         // One value of each layer, on each device.
         let values = (LAYERS * 512 * 256 * 4) as i64;
-        assert!(memory.host_temporaries >= values, "{memory:?}, and kept on the device {kept:?}");
-        assert!(memory.peak <= kept.peak - values / 2, "{memory:?}, and kept on the device {kept:?}");
+        assert!(memory.host_temporaries >= values, "{memory:?}, and kept on the device {saved:?}");
+        assert!(memory.peak <= saved.peak - values / 2, "{memory:?}, and kept on the device {saved:?}");
     }
     Ok(())
 }

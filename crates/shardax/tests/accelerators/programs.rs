@@ -15,14 +15,18 @@ fn on(mesh: &Mesh, shape: &[usize], spec: PartitionSpec) -> Array {
     shape_dtype_struct_on(shape, DType::F32, split(mesh, spec))
 }
 
+/// The names of a collective's axes.
+fn axis_names(c: &Collective) -> Vec<String> {
+    c.axes.iter().map(|axis| axis.to_string()).collect()
+}
+
 /// The collectives with the axes that they run over, each once.
 fn over(compiled: &CrossCompiled<impl Tree, impl Tree>) -> Result<Vec<(CollectiveKind, Vec<String>)>> {
     let report = compiled.collectives()?;
-    let axes = |c: &Collective| c.axes.iter().map(|axis| axis.to_string()).collect();
-    let mut all: Vec<_> = report.iter().map(|c| (c.kind, axes(c))).collect();
-    all.sort();
-    all.dedup();
-    Ok(all)
+    let mut collectives: Vec<_> = report.iter().map(|c| (c.kind, axis_names(c))).collect();
+    collectives.sort();
+    collectives.dedup();
+    Ok(collectives)
 }
 
 /// A training step of a small network, its batch over `data`.
@@ -41,16 +45,16 @@ pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
     // Over slices a TPU goes in steps of its own.
     if mesh.devices().iter().all(|d| d.slice_index() == mesh.devices()[0].slice_index()) {
         let reduced = report.iter().find(|c| c.kind == CollectiveKind::AllReduce);
-        let found = reduced.map(|c| (c.axes.clone(), c.participants, c.runs));
+        let reduction = reduced.map(|c| (c.axes.clone(), c.participants, c.runs));
         let expected = (vec!["data".into()], mesh.axis_size("data").unwrap_or(1), Some(1));
-        assert_eq!(found, Some(expected), "{report}");
+        assert_eq!(reduction, Some(expected), "{report}");
     }
     // Both parameters' memory is taken over.
     let memory = compiled.memory_analysis()?;
     assert!(memory.aliased >= 4 * (640 + 10) && memory.arguments >= 4 * (640 + 10 + 8 * 64), "{memory:?}");
     // Newer plugins tell more; what there is of it agrees with the rest.
-    let whole = memory.total_allocation.zip(memory.peak_unpadded_heap).expect("figures of C API 0.104");
-    assert!(whole.0 >= whole.1 && whole.1 >= memory.arguments / 2, "{memory:?}");
+    let total_and_peak = memory.total_allocation.zip(memory.peak_unpadded_heap).expect("figures of C API 0.104");
+    assert!(total_and_peak.0 >= total_and_peak.1 && total_and_peak.1 >= memory.arguments / 2, "{memory:?}");
     assert_eq!(compiled.output_shardings().leaves()[0].num_devices(), mesh.size());
     assert!(compiled.output_shardings().leaves().iter().all(|s| s.is_fully_replicated()));
     Ok(())
@@ -71,10 +75,11 @@ pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
     let compiled = step.lower((weights, on(&mesh, &[512, 1024], P!["fsdp"])))?.compile_for(topology)?;
     assert!(compiled.as_text()?.contains("AsyncCollectiveStart"), "nothing runs beside: look for another program");
     let report = compiled.collectives()?;
-    let of = |kind, bytes| report.iter().filter(|c| (c.kind, c.bytes) == (kind, bytes)).map(|c| c.count).sum::<usize>();
+    let count_of =
+        |kind, bytes| report.iter().filter(|c| (c.kind, c.bytes) == (kind, bytes)).map(|c| c.count).sum::<usize>();
     // 4,194,304 weights each: gradients of float32, gathered as bfloat16, which is what TPUs multiply.
-    assert_eq!(of(CollectiveKind::ReduceScatter, 4 << 22), 1, "{report}");
-    assert_eq!(of(CollectiveKind::AllGather, 2 << 22), 2, "{report}");
+    assert_eq!(count_of(CollectiveKind::ReduceScatter, 4 << 22), 1, "{report}");
+    assert_eq!(count_of(CollectiveKind::AllGather, 2 << 22), 2, "{report}");
     assert_eq!(report.count_of(CollectiveKind::AllReduce), 0, "{report}");
     Ok(())
 }
@@ -90,6 +95,11 @@ pub fn explicit(topology: &Topology) -> Result<()> {
         assert!(compiled.output_shardings().leaves().iter().all(Sharding::is_fully_replicated), "{}", program.name);
     }
     Ok(())
+}
+
+/// The specs of named shardings.
+fn specs_of(all: &[Sharding]) -> Vec<Option<PartitionSpec>> {
+    all.iter().map(|s| s.as_named().map(|s| s.spec().clone())).collect::<Vec<_>>()
 }
 
 /// A training step that names no platform: run on the CPU, and the same lowering compiled for each topology. Parameters
@@ -113,6 +123,7 @@ pub fn on_all_three(topologies: &[Topology]) -> Result<()> {
     let (x, y) = device_put(&(normal(3, [64, 16]), normal(4, [64, 4])), split(&mesh, P!["data"]))?;
 
     let lowered = step.lower((&p, &x, &y))?;
+    // Run it on the CPU first: a program that does not learn could still compile.
     let (mut now, mut values) = (p, Vec::new());
     for _ in 0..5 {
         let (next, value) = step.call((&now, &x, &y))?;
@@ -121,7 +132,8 @@ pub fn on_all_three(topologies: &[Topology]) -> Result<()> {
     }
     assert!(values.windows(2).all(|pair| pair[1] < pair[0]), "it does not learn: {values:?}");
 
-    let here = lowered.compile()?.output_shardings();
+    // Every topology must communicate over both axes and place the results like the CPU.
+    let local_shardings = lowered.compile()?.output_shardings();
     for topology in topologies {
         let compiled = lowered.compile_for(topology)?;
         let report = compiled.collectives()?;
@@ -129,8 +141,11 @@ pub fn on_all_three(topologies: &[Topology]) -> Result<()> {
         for axis in ["data", "model"] {
             assert!(over.iter().any(|(_, axes)| axes.contains(&axis.to_owned())), "nothing over {axis}: {report}");
         }
-        let specs = |all: &[Sharding]| all.iter().map(|s| s.as_named().map(|s| s.spec().clone())).collect::<Vec<_>>();
-        assert_eq!(specs(compiled.output_shardings().leaves()), specs(here.leaves()), "for {topology}");
+        assert_eq!(
+            specs_of(compiled.output_shardings().leaves()),
+            specs_of(local_shardings.leaves()),
+            "for {topology}"
+        );
         assert!(compiled.serialize()?.len() > 1000);
     }
     Ok(())
@@ -187,9 +202,12 @@ pub fn all(topology: &Topology) -> Result<()> {
     let collectives = jit(f).lower(&x)?;
     // The maximum is one, not that of integers in its place.
     assert!(collectives.as_text().contains("stablehlo.maximum") && !collectives.as_text().contains("bitcast_convert"));
-    let all = over(&collectives.compile_for(topology)?)?;
+    let counts = over(&collectives.compile_for(topology)?)?;
     let has = |kind, axes: &[&str]| {
-        assert!(all.contains(&(kind, axes.iter().map(|a| (*a).to_owned()).collect())), "{kind} over {axes:?}: {all:?}");
+        assert!(
+            counts.contains(&(kind, axes.iter().map(|a| (*a).to_owned()).collect())),
+            "{kind} over {axes:?}: {counts:?}"
+        );
     };
     has(CollectiveKind::AllGather, &["data"]);
     has(CollectiveKind::ReduceScatter, &["model"]);
@@ -239,14 +257,14 @@ fn lowered_for_others(topology: &Topology) -> Result<()> {
     let x = on(&mesh, &[64, 64], P!["x", "y"]);
     let f = jit(|x: Array| x.max(1));
     let small = f.lower(&x)?;
-    let other = match topology.platform() {
+    let other_topology = match topology.platform() {
         "tpu" => Topology::tpu("v5e:4x4")?,
         _ => Topology::gpu(GpuTopology { gpus_per_host: 16, ..GpuTopology::new(GpuSpec::A100) })?,
     };
-    let moved = small.compile_for(&other)?;
+    let moved = small.compile_for(&other_topology)?;
     let devices = moved.mesh().map(|mesh| mesh.devices().to_vec()).unwrap_or_default();
-    assert!(devices.len() == 8 && devices.iter().all(|d| other.devices().contains(d)), "{devices:?}");
-    let large = f.lower(on(&other.mesh([("x", 16)])?, &[64, 64], P!["x"]))?;
+    assert!(devices.len() == 8 && devices.iter().all(|d| other_topology.devices().contains(d)), "{devices:?}");
+    let large = f.lower(on(&other_topology.mesh([("x", 16)])?, &[64, 64], P!["x"]))?;
     let error = large.compile_for(topology).err().expect("too many");
     assert!(
         error.message().contains("is for 16 devices, and Topology(") && error.message().contains("has 8"),
@@ -344,14 +362,14 @@ pub fn nothing_runs_there(topology: &Topology) -> Result<()> {
 pub fn elsewhere() -> Result<()> {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     config::set_warning_hook(|text| SAID.lock().expect("lines").push(text.to_owned()));
-    let said = || std::mem::take(&mut *SAID.lock().expect("lines"));
+    let take_lines = || std::mem::take(&mut *SAID.lock().expect("lines"));
 
     let x = arange(0..8).astype(DType::F32);
-    said();
+    take_lines();
     let (y, counts) = shardax::count(|| jit(|x: Array| x.sin()).call(&x));
     y?.block_until_ready()?;
     assert_eq!(counts.compilations, 1);
-    let lines = said();
+    let lines = take_lines();
     assert_eq!(lines[..2], ["lambda compiles for v5e:2x4", "lambda compiles for h100:1x1x8"]);
     assert!(lines[2].starts_with("lambda does not compile for abacus: ") && lines.len() == 3, "{lines:?}");
 
@@ -359,16 +377,16 @@ pub fn elsewhere() -> Result<()> {
     let mesh = make_mesh([("x", 8)])?;
     let mapped = pmap(|x: Array| x * 2).call(&x)?;
     let split = device_put(&x, NamedSharding::new(&mesh, P!["x"]))?;
-    said();
+    take_lines();
     jit(|x: Array, y: Array| x + y).call((&mapped, &split))?.block_until_ready()?;
-    assert!(said().iter().all(|line| line.contains(" compiles for ") || line.contains("abacus")));
+    assert!(take_lines().iter().all(|line| line.contains(" compiles for ") || line.contains("abacus")));
 
     // What a TPU lacks.
     let groups = [vec![0, 1], vec![2, 3, 4, 5, 6, 7]];
     let sum = pmap(move |x: Array| psum(x, axis_index_groups("i", groups.clone()))).axis_name("i");
-    said();
+    take_lines();
     assert_eq!(sum.call(&x)?.to_vec::<f32>()?, [1.0, 1.0, 27.0, 27.0, 27.0, 27.0, 27.0, 27.0]);
-    let lines = said();
+    let lines = take_lines();
     let lacks = "does not compile for v5e:2x4: psum over groups of different sizes is not implemented on TPU";
     assert!(lines.iter().any(|line| line.contains(lacks)), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains(" compiles for h100")), "{lines:?}");

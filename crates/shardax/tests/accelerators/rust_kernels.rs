@@ -42,8 +42,8 @@ fn layer_norm(x: Array, w: Array) -> Result<Array> {
 fn matmul(x: Array, y: Array, b: Array) -> Result<Array> {
     let kernel = |[x, y, b, o]: [Ref; 4]| {
         let step = |k: Array, sum: Array| {
-            let at = || ds(&k * 32, 32);
-            sum + pl::dot(&x.at((.., at())).get(), &y.at((at(), ..)).get())
+            let block = || ds(&k * 32, 32);
+            sum + pl::dot(&x.at((.., block())).get(), &y.at((block(), ..)).get())
         };
         let sum = fori_loop(0, 4, step, zeros([64, 64]))?;
         pl::when(pl::program_id(0).equal(0), || o.set(0.0))?;

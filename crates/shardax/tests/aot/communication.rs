@@ -76,6 +76,7 @@ fn one_all_reduce_in_a_data_parallel_step() -> Result<()> {
 fn gradient_accumulation_communicates_once() -> Result<()> {
     setup();
     let p = Params { w: zeros(5), b: zeros(()) };
+    // The two forms differ only in the place of the mean: after the loop, or in every iteration.
     let accumulate = |once: bool| {
         pmap(move |p: Params, x: Array, y: Array| -> Result<Params> {
             let zero = Params { w: zeros(5), b: zeros(()) };
@@ -120,6 +121,7 @@ fn collectives_name_their_axes() -> Result<()> {
     .in_specs(P![("i", "j")])
     .out_specs(P![]);
     let report = f.lower(float_range(64))?.compile()?.collectives()?;
+    // The order of independent collectives is the compiler's, so the lines are sorted.
     let mut lines: Vec<String> = report.iter().map(|c| c.to_string()).collect();
     lines.sort();
     assert_eq!(
@@ -149,8 +151,8 @@ fn shards_are_sliced_without_a_gather() -> Result<()> {
     assert_eq!(compiled.call(&x)?[7].sharding()?.spec()?, &P!["x"]);
 
     // Whole on every device first: then the first row is there.
-    let whole = device_put(&x, split(&mesh, P![]))?;
-    assert!(collectives_of_row(&whole)?.is_empty());
+    let replicated_x = device_put(&x, split(&mesh, P![]))?;
+    assert!(collectives_of_row(&replicated_x)?.is_empty());
     let replicated = pmap(|x: Array| pmean(x, "i")).axis_name("i").out_axes(None).call(ones([8, 8, 4]))?;
     assert!(replicated.is_fully_replicated() && replicated.shape() == [8, 4]);
     Ok(())

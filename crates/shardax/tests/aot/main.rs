@@ -183,6 +183,11 @@ fn the_peak_of_memory_holds_all_that_a_call_needs() -> Result<()> {
     Ok(())
 }
 
+/// The number of fusions in a program's text.
+fn count_fusions(text: &str) -> usize {
+    text.matches("fusion(").count()
+}
+
 #[test]
 fn compiled_programs_describe_themselves() -> Result<()> {
     setup();
@@ -217,20 +222,19 @@ fn compiled_programs_describe_themselves() -> Result<()> {
     let fused = jit(f).lower(ones([64, 64]))?.compile()?.as_text()?;
     let options = [("xla_disable_hlo_passes", "fusion"), ("xla_tpu_no_such_option", "1")];
     let apart = jit(f).compiler_options(options).lower(ones([64, 64]))?.compile()?.as_text()?;
-    let loops = |text: &str| text.matches("fusion(").count();
-    assert!(loops(&fused) == 1 && loops(&apart) > 1, "{fused}\n{apart}");
+    assert!(count_fusions(&fused) == 1 && count_fusions(&apart) > 1, "{fused}\n{apart}");
     let unknown = error(jit(f).compiler_options([("xla_no_such_option", true)]).call(ones(3)));
     assert_says(&unknown, &["xla_no_such_option", "its name must be a flag"]);
     let inner = jit(f).compiler_options(options);
     let nested = error(jit(|x: Array| inner.call(x)).call(ones(3)));
     assert_says(&nested, &["`compiler_options` can only be passed to top-level `jit`", "xla_disable_hlo_passes"]);
 
-    let kept = jit(|x: Array, unused: Array| {
+    let with_unused = jit(|x: Array, unused: Array| {
         let _ = unused;
         x.sin() * 2
     })
     .keep_unused(true);
-    let compiled = kept.lower((&x, &x))?.compile()?;
+    let compiled = with_unused.lower((&x, &x))?.compile()?;
     assert_eq!(compiled.memory_analysis()?.arguments, 1024);
     assert!(compiled.input_shardings().get("[1]").is_some_and(Option::is_some));
     assert_eq!(compiled.call((&x, &x))?.shape(), [1024]);
@@ -241,19 +245,23 @@ fn loss(p: Params, x: Array, y: Array) -> Array {
     (x.dot(&p.w) + p.b - y).square().mean(..)
 }
 
+/// The name in the first line of a lowered program.
+fn module_name(lowered: &str) -> Option<String> {
+    lowered.split(' ').nth(1).map(str::to_owned)
+}
+
 /// A transformed function is called as the one it was made from.
 #[test]
 fn names_of_programs() -> Result<()> {
     setup();
     let args = (Params { w: zeros(5), b: zeros(()) }, ones([16, 5]), ones(16));
-    let name = |lowered: &str| lowered.split(' ').nth(1).map(str::to_owned);
-    assert_eq!(name(jit(loss).lower(args.clone())?.as_text()).as_deref(), Some("@loss"));
-    assert_eq!(name(jit(value_and_grad(&loss)).lower(args.clone())?.as_text()).as_deref(), Some("@loss"));
-    assert_eq!(name(jit(|p: Params| p.w).lower(args.0.clone())?.as_text()).as_deref(), Some("@lambda"));
+    assert_eq!(module_name(jit(loss).lower(args.clone())?.as_text()).as_deref(), Some("@loss"));
+    assert_eq!(module_name(jit(value_and_grad(&loss)).lower(args.clone())?.as_text()).as_deref(), Some("@loss"));
+    assert_eq!(module_name(jit(|p: Params| p.w).lower(args.0.clone())?.as_text()).as_deref(), Some("@lambda"));
     let pointer: fn(Params, Array, Array) -> Array = loss;
-    assert_eq!(name(jit(grad(pointer)).lower(args)?.as_text()).as_deref(), Some("@lambda"));
+    assert_eq!(module_name(jit(grad(pointer)).lower(args)?.as_text()).as_deref(), Some("@lambda"));
     let mapped = pmap(vmap(|x: Array| x.sin()));
-    assert_eq!(name(mapped.lower(ones([8, 2]))?.as_text()).as_deref(), Some("@pmap_lambda"));
+    assert_eq!(module_name(mapped.lower(ones([8, 2]))?.as_text()).as_deref(), Some("@pmap_lambda"));
     Ok(())
 }
 
@@ -268,8 +276,8 @@ fn donation_in_the_lowered_program() -> Result<()> {
     // How the result lies is the compiler's choice: it finds the one that takes the memory over.
     assert!(lowered.as_text().contains("jax.buffer_donor = true"), "{}", lowered.as_text());
     assert_eq!(lowered.compile()?.memory_analysis()?.aliased, 512);
-    let one = f.lower((float_range(1024), ones([2, 8])))?;
-    assert!(one.as_text().contains("tf.aliasing_output = 0 : i32"), "{}", one.as_text());
+    let single = f.lower((float_range(1024), ones([2, 8])))?;
+    assert!(single.as_text().contains("tf.aliasing_output = 0 : i32"), "{}", single.as_text());
     Ok(())
 }
 
@@ -320,8 +328,8 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
         &error(Compiled::load(&lowered, &damaged)),
         &["these bytes are not a compiled program, or are damaged"],
     );
-    let other = sums.lower(shape_dtype_struct_on([32, 4], DType::F32, split(&mesh, P!["i"])))?;
-    let wrong = error(Compiled::load(&other, &bytes));
+    let other_types = sums.lower(shape_dtype_struct_on([32, 4], DType::F32, split(&mesh, P!["i"])))?;
+    let wrong = error(Compiled::load(&other_types, &bytes));
     assert_says(&wrong, &["the compiled program takes (f32[2,4] donated), but the signature is (f32[4,4] donated)"]);
     // Of the same types: only its constant differs.
     let thrice = jit(|x: Array| (x.sum(0), &x * 3)).donate_argnums([0]).lower(rows())?;

@@ -9,10 +9,10 @@ type Seen = Arc<Mutex<Vec<(usize, Vec<bool>, Vec<Vec<usize>>)>>>;
 
 /// `x * y`, ten times that under `vmap`, so that the rule can be told from the function.
 fn times(seen: &Seen) -> impl Fn(Array, Array) -> Result<Array> + Clone + use<> {
-    let seen = seen.clone();
+    let recorder = seen.clone();
     let rule = move |size: usize, batched: &[bool], (x, y): (Array, Array)| {
         let shapes = vec![x.shape().to_vec(), y.shape().to_vec()];
-        seen.lock().expect("no panic").push((size, batched.to_vec(), shapes));
+        recorder.lock().expect("no panic").push((size, batched.to_vec(), shapes));
         Ok((x * y * 10, true))
     };
     let f = Arc::new(custom_vmap(|x: Array, y: Array| x * y).def_vmap(rule));
@@ -30,29 +30,26 @@ fn values(y: Result<Array>) -> Result<Vec<f32>> {
 #[test]
 fn the_rule_is_used_under_vmap_alone() -> Result<()> {
     setup();
-    let seen = Seen::default();
-    let f = times(&seen);
+    let log = Seen::default();
+    let f = times(&log);
     assert_eq!(values(f(1.0f32.into(), 2.0f32.into()))?, [2.0]);
     assert_eq!(values(jit(f.clone()).call((1.0f32, 2.0f32)))?, [2.0]);
-    assert_eq!(seen.lock().expect("no panic").len(), 0);
+    assert_eq!(log.lock().expect("no panic").len(), 0);
     assert_eq!(values(vmap(f.clone()).call((x(), x())))?, [0.0, 10.0, 40.0]);
     assert_eq!(values(jit(vmap(f.clone())).call((x(), x())))?, [0.0, 10.0, 40.0]);
     assert_eq!(values(vmap(f.clone()).in_axes((0, None)).call((x(), 2.0f32)))?, [0.0, 20.0, 40.0]);
-    let all = std::mem::take(&mut *seen.lock().expect("no panic"));
-    assert_eq!(all[0], (3, vec![true, true], vec![vec![3], vec![3]]));
-    assert_eq!(all[2], (3, vec![true, false], vec![vec![3], vec![]]));
+    let entries = std::mem::take(&mut *log.lock().expect("no panic"));
+    assert_eq!(entries[0], (3, vec![true, true], vec![vec![3], vec![3]]));
+    assert_eq!(entries[2], (3, vec![true, false], vec![vec![3], vec![]]));
     // The batch is in front, whichever axis it was.
     let g = f.clone();
     let columns = vmap(move |x: Array| g(x, 1.0f32.into())).in_axes((1,));
     assert_eq!(columns.call(ones([2, 3]))?.shape(), [3, 2]);
-    assert_eq!(
-        seen.lock().expect("no panic").pop().map(|(n, _, shapes)| (n, shapes[0].clone())),
-        Some((3, vec![3, 2]))
-    );
+    assert_eq!(log.lock().expect("no panic").pop().map(|(n, _, shapes)| (n, shapes[0].clone())), Some((3, vec![3, 2])));
     // The outer map maps what the rule does.
     let g = f.clone();
-    let both = vmap(vmap(move |x: Array, y: Array| g(x, y)));
-    assert_eq!(values(both.call((ones([2, 3]), ones([2, 3]))))?, [10.0; 6]);
+    let combined = vmap(vmap(move |x: Array, y: Array| g(x, y)));
+    assert_eq!(values(combined.call((ones([2, 3]), ones([2, 3]))))?, [10.0; 6]);
     let g = f.clone();
     let looped = vmap(move |x: Array| {
         Ok::<_, shardax::Error>(scan_n(|c: Array| Ok::<_, shardax::Error>((g(c, 2.0f32.into())?, ())), x, 2)?.0)
@@ -93,18 +90,18 @@ fn rules_that_do_not_fit_are_errors() -> Result<()> {
     assert_eq!((y.to_vec::<f32>()?, z.to_vec::<f32>()?), (vec![0.0, 3.0, 6.0], vec![7.0]));
     let text = |y: Result<Array>| y.err().map(|e| e.message().to_owned()).unwrap_or_default();
     let flags = custom_vmap(|x: Array| x).def_vmap(|_, _, (x,): (Array,)| Ok((x, [true, false])));
-    let found = text(vmap(move |x: Array| flags.call(x)).call(x()));
-    assert!(found.starts_with("structure of output value and output batching specification"), "{found}");
+    let message = text(vmap(move |x: Array| flags.call(x)).call(x()));
+    assert!(message.starts_with("structure of output value and output batching specification"), "{message}");
     let short = custom_vmap(|x: Array| x).def_vmap(|_, _, (x,): (Array,)| Ok((x.get(s![..2]), true)));
-    let found = text(vmap(move |x: Array| short.call(x)).call(x()));
-    assert!(found.contains("expected float32[3] but got float32[2]"), "{found}");
+    let message = text(vmap(move |x: Array| short.call(x)).call(x()));
+    assert!(message.contains("expected float32[3] but got float32[2]"), "{message}");
     let captured = vmap(|x: Array| {
         let z = x.clone();
         let f = custom_vmap(move |y: Array| y * &z).def_vmap(|_, _, (y,): (Array,)| Ok((y, true)));
         f.call(x)
     });
-    let found = text(captured.call(x()));
-    assert!(found.contains("captured a value of the function being mapped"), "{found}");
+    let message = text(captured.call(x()));
+    assert!(message.contains("captured a value of the function being mapped"), "{message}");
     Ok(())
 }
 

@@ -67,15 +67,15 @@ fn mistakes_in_checks_are_errors() {
 #[test]
 fn errors_travel_through_every_transformation() -> Result<()> {
     setup();
-    let one = says("-1.0", "-2.0");
-    assert_eq!(user(positive, -1.0f32), one);
-    assert_eq!(user(jit(positive), -1.0f32), one);
-    assert_eq!(user(grad(positive), -1.0f32), one);
-    assert_eq!(user(checkpoint(positive), -1.0f32), one);
-    assert_eq!(user(grad(checkpoint(|x: Array| Ok::<_, shardax::Error>(positive(x)?.sin()))), -1.0f32), one);
+    let single_check = says("-1.0", "-2.0");
+    assert_eq!(user(positive, -1.0f32), single_check);
+    assert_eq!(user(jit(positive), -1.0f32), single_check);
+    assert_eq!(user(grad(positive), -1.0f32), single_check);
+    assert_eq!(user(checkpoint(positive), -1.0f32), single_check);
+    assert_eq!(user(grad(checkpoint(|x: Array| Ok::<_, shardax::Error>(positive(x)?.sin()))), -1.0f32), single_check);
     assert_eq!(user(positive, 1.0f32), "");
     let (error, y) = jit(checkify(positive)).call(-1.0f32)?;
-    assert_eq!((error.get()?, y.item::<f32>()?), (Some(one.clone()), 0.0));
+    assert_eq!((error.get()?, y.item::<f32>()?), (Some(single_check.clone()), 0.0));
     // The last entry that fails.
     assert_eq!(user(vmap(positive), array([1.0f32, -2.0, -3.0, 4.0])), says("-3.0", "-6.0"));
     let (error, y) = vmap(checkify(positive)).call(array([1.0f32, -2.0, -3.0]))?;
@@ -98,8 +98,8 @@ fn errors_travel_through_every_transformation() -> Result<()> {
         error.throw()?;
         Ok(y)
     };
-    assert_eq!(user(again, -1.0f32), one);
-    assert_eq!(message(again((-1.0f32).into())), one);
+    assert_eq!(user(again, -1.0f32), single_check);
+    assert_eq!(message(again((-1.0f32).into())), single_check);
     let matrix = |x: Array| check!(x.sum(..).greater(100), "arr {x}", x);
     assert_eq!(
         user(matrix, arange(0..6).astype(DType::F32).reshape([2, 3])),
@@ -142,8 +142,8 @@ fn errors_travel_through_loops_and_branches() -> Result<()> {
     let steps =
         |x: Array| while_loop(|c: Array| c.greater(-2), |c: Array| Ok::<_, shardax::Error>(positive(c)? - 2), x);
     assert_eq!(user(vmap(steps), array([1.0f32, 2.5])), says("0.0", "0.0"));
-    let other = |x: Array| cond(x.less(0), |x: Array| x, positive, x);
-    assert_eq!(user(vmap(other), array([1.0f32, -2.0, 3.0])), "");
+    let branch = |x: Array| cond(x.less(0), |x: Array| x, positive, x);
+    assert_eq!(user(vmap(branch), array([1.0f32, -2.0, 3.0])), "");
     // A value of one type in the first step and one of another in the second: the message that stands first.
     let mixed = |x: Array| {
         let body = |c: Array| -> Result<(Array, ())> {
@@ -168,9 +168,9 @@ fn errors_of_devices_are_distinguished() -> Result<()> {
     let want = |k: usize, text: &str| format!("at mapped index {k}: block [{text}] (`check` failed)");
     let f = shard_map(block, &mesh).in_specs((P!["i"],)).out_specs(P!["i"]);
     let (error, y) = jit(checkify(|x: Array| f.call(x))).call(arange(0..8).astype(DType::F32) - 5)?;
-    let all: Vec<String> =
+    let errors: Vec<String> =
         ["-5.", "-4.", "-3.", "-2.", "-1.", "0."].iter().enumerate().map(|(k, t)| want(k, t)).collect();
-    assert_eq!(error.get()?.unwrap_or_default(), all.join("\n"));
+    assert_eq!(error.get()?.unwrap_or_default(), errors.join("\n"));
     assert_eq!(message(error.throw()), "block [0.] (`check` failed)");
     assert_eq!(y.to_vec::<f32>()?, [-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0]);
     let (error, _) = checkify(pmap(positive)).call(arange(0..8).astype(DType::F32) - 1)?;
@@ -241,9 +241,9 @@ fn mistakes_of_numbers_are_found() -> Result<()> {
     assert_eq!(error_of(|x: Array| (&x - &x) / (&x - &x), -1.0f32, Checks::NAN), nan("div"));
     assert_eq!(error_of(|x: Array| &x / (&x - &x), -1.0f32, Checks::NAN), None);
     // Only what is asked for: the check of the user's is left out here.
-    let both = |x: Array| Ok::<_, shardax::Error>((positive(x.clone())?, x.log()));
-    assert_eq!(error_of(both, -1.0f32, Checks::AUTOMATIC), nan("log"));
-    assert_eq!(error_of(both, -1.0f32, Checks::ALL), Some(says("-1.0", "-2.0")));
+    let with_log = |x: Array| Ok::<_, shardax::Error>((positive(x.clone())?, x.log()));
+    assert_eq!(error_of(with_log, -1.0f32, Checks::AUTOMATIC), nan("log"));
+    assert_eq!(error_of(with_log, -1.0f32, Checks::ALL), Some(says("-1.0", "-2.0")));
     Ok(())
 }
 
@@ -256,28 +256,29 @@ fn indices_out_of_bounds_are_found() -> Result<()> {
         )
     };
     let three = || arange(0..3).astype(DType::F32);
-    let of = |f: &dyn Fn(Array) -> Array, i: Array| error_of(|i: Array| f(i), i, Checks::INDEX).unwrap_or_default();
+    let error_for =
+        |f: &dyn Fn(Array) -> Array, i: Array| error_of(|i: Array| f(i), i, Checks::INDEX).unwrap_or_default();
     let five = || Array::from(5);
     let want = says("(3,)", 5, 0, 3);
-    assert_eq!(of(&|i| three().get(i), five()), want);
-    assert_eq!(of(&|i| three().get(i), array([1, 5, -7])), want);
-    assert_eq!(of(&|i| ones([2, 3]).get((array([1, 1, 1]), i)), array([1, 5, -7])), says("(2, 3)", 5, 1, 3));
-    assert_eq!(of(&|i| three().at(i).set(1), five()), want);
-    assert_eq!(of(&|i| three().at(i).add(1), array([0, 5])), want);
-    assert_eq!(of(&|i| lax::dynamic_slice(&three(), &[i], &[2]), five()), want);
-    assert_eq!(of(&|i| lax::dynamic_update_slice(&three(), &ones([2]), &[i]), five()), want);
+    assert_eq!(error_for(&|i| three().get(i), five()), want);
+    assert_eq!(error_for(&|i| three().get(i), array([1, 5, -7])), want);
+    assert_eq!(error_for(&|i| ones([2, 3]).get((array([1, 1, 1]), i)), array([1, 5, -7])), says("(2, 3)", 5, 1, 3));
+    assert_eq!(error_for(&|i| three().at(i).set(1), five()), want);
+    assert_eq!(error_for(&|i| three().at(i).add(1), array([0, 5])), want);
+    assert_eq!(error_for(&|i| lax::dynamic_slice(&three(), &[i], &[2]), five()), want);
+    assert_eq!(error_for(&|i| lax::dynamic_update_slice(&three(), &ones([2]), &[i]), five()), want);
     // An axis of size 1.
-    let one = || ones([1, 4]);
+    let row = || ones([1, 4]);
     let want_one = says("(1, 4)", 5, 0, 1);
-    assert_eq!(of(&|i| one().get(i), five()), want_one);
-    assert_eq!(of(&|i| one().get((i, 0)), five()), says("(1,)", 5, 0, 1));
-    assert_eq!(of(&|i| one().get((i, ..)), array([0, 5])), want_one);
-    assert_eq!(of(&|i| one().at(i).set(1), five()), want_one);
-    assert_eq!(of(&|i| one().at(i).add(1), five()), want_one);
-    assert_eq!(of(&|i| lax::dynamic_index_in_dim(&one(), i, 0), five()), want_one);
-    assert_eq!(of(&|i| one().get(i), array([0, -1])), "");
-    assert_eq!(of(&|i| three().get(i), array([0, 2, -1])), "");
-    assert_eq!(of(&|i| three().at(i).add(1), array([0, -1])), "");
+    assert_eq!(error_for(&|i| row().get(i), five()), want_one);
+    assert_eq!(error_for(&|i| row().get((i, 0)), five()), says("(1,)", 5, 0, 1));
+    assert_eq!(error_for(&|i| row().get((i, ..)), array([0, 5])), want_one);
+    assert_eq!(error_for(&|i| row().at(i).set(1), five()), want_one);
+    assert_eq!(error_for(&|i| row().at(i).add(1), five()), want_one);
+    assert_eq!(error_for(&|i| lax::dynamic_index_in_dim(&row(), i, 0), five()), want_one);
+    assert_eq!(error_for(&|i| row().get(i), array([0, -1])), "");
+    assert_eq!(error_for(&|i| three().get(i), array([0, 2, -1])), "");
+    assert_eq!(error_for(&|i| three().at(i).add(1), array([0, -1])), "");
     let batched = |i: Array| vmap(|i: Array| three().get(i)).call(i);
     assert_eq!(error_of(batched, array([0, 5]), Checks::INDEX), Some(want));
     Ok(())

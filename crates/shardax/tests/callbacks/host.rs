@@ -41,7 +41,7 @@ fn a_pure_callback_runs_at_once_and_in_programs() -> Result<()> {
 #[test]
 fn arguments_and_results_are_row_major() -> Result<()> {
     setup();
-    let seen = pure_callback(
+    let callback = pure_callback(
         |args, results| {
             assert_eq!((args[0].shape(), args[0].dtype()), (&[3, 2][..], DType::F32));
             results[0].write(args[0].to_vec::<f32>()?)?;
@@ -50,13 +50,17 @@ fn arguments_and_results_are_row_major() -> Result<()> {
         (shape_dtype_struct([3, 2], DType::F32), shape_dtype_struct([1], DType::I32)),
     );
     let f = jit(move |x: Array| -> Result<(Array, Array)> {
-        let (y, n) = seen.call(x.dot(array([[1.0f32, 0.0, 0.0], [0.0, 1.0, 0.0]])).t())?;
+        let (y, n) = callback.call(x.dot(array([[1.0f32, 0.0, 0.0], [0.0, 1.0, 0.0]])).t())?;
         Ok((y.t(), n))
     });
     let (y, n) = f.call(array([[1.0f32, 2.0], [3.0, 4.0]]))?;
     assert_eq!(y.to_vec::<f32>()?, [1.0, 2.0, 0.0, 3.0, 4.0, 0.0]);
     assert_eq!(n.to_vec::<i32>()?, [6]);
     Ok(())
+}
+
+fn error_text(r: Result<Vec<f32>>) -> String {
+    r.err().map(|e| e.to_string()).unwrap_or_default()
 }
 
 #[test]
@@ -76,10 +80,9 @@ fn errors_and_panics_are_errors_of_the_call() -> Result<()> {
         (long(), "has 2 elements, but more were written"),
     ];
     for (f, phrase) in cases {
-        let text = |r: Result<Vec<f32>>| r.err().map(|e| e.to_string()).unwrap_or_default();
-        let eager = text(f.call(ones([2])).and_then(|y| y.to_vec::<f32>()));
+        let eager = error_text(f.call(ones([2])).and_then(|y| y.to_vec::<f32>()));
         assert!(eager.contains(phrase), "{eager}");
-        let compiled = text(jit(move |x: Array| f.call(x)).call(ones([2])).and_then(|y| y.to_vec::<f32>()));
+        let compiled = error_text(jit(move |x: Array| f.call(x)).call(ones([2])).and_then(|y| y.to_vec::<f32>()));
         assert!(compiled.contains(phrase), "{compiled}");
     }
     assert_eq!(jit(|x: Array| x + 1).call(ones([2]))?.to_vec::<f32>()?, [2.0; 2]);
@@ -103,8 +106,8 @@ fn vmap_calls_by_its_method() -> Result<()> {
         (VmapMethod::ExpandDims, [vec![3, 2], vec![1]]),
         (VmapMethod::BroadcastAll, [vec![3, 2], vec![3]]),
     ] {
-        let seen = Arc::new(Mutex::new([vec![], vec![]]));
-        let note = seen.clone();
+        let log = Arc::new(Mutex::new([vec![], vec![]]));
+        let note = log.clone();
         let f = pure_callback(
             move |args, results| {
                 *note.lock().expect("no panic") = [args[0].shape().to_vec(), args[1].shape().to_vec()];
@@ -115,7 +118,7 @@ fn vmap_calls_by_its_method() -> Result<()> {
         .vmap_method(method);
         let mapped = vmap(move |x: Array, y: Array| f.call((x, y))).in_axes((0, None));
         assert_eq!(mapped.call((&xs, 7.0f32))?.to_vec::<f32>()?, xs.to_vec::<f32>()?);
-        assert_eq!(*seen.lock().expect("no panic"), shapes, "{method:?}");
+        assert_eq!(*log.lock().expect("no panic"), shapes, "{method:?}");
     }
     let f = affine(vector(2), &Arc::default());
     let error = vmap(move |x: Array| f.call(x)).call(&xs).err().map(|e| e.to_string()).unwrap_or_default();
@@ -178,8 +181,8 @@ fn several_devices_call_it_with_the_whole_or_each_with_its_block() -> Result<()>
 #[test]
 fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
     setup();
-    let seen: Arc<Mutex<Vec<f32>>> = Arc::default();
-    let note = seen.clone();
+    let log: Arc<Mutex<Vec<f32>>> = Arc::default();
+    let note = log.clone();
     let show = io_callback(
         move |args, _| {
             note.lock().expect("no panic").push(args[0].item::<f32>()?);
@@ -187,26 +190,29 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
         },
         (),
     );
+    // Unordered callbacks may run in any order, so the values are sorted.
     let take = || {
-        let mut all = std::mem::take(&mut *seen.lock().expect("no panic"));
-        all.sort_by(f32::total_cmp);
-        all
+        let mut entries = std::mem::take(&mut *log.lock().expect("no panic"));
+        entries.sort_by(f32::total_cmp);
+        entries
     };
-    let each = show.clone();
+    let callback = show.clone();
+    // Two equal calls are two effects, although the compiler merges equal operations.
     let doubled = jit(move |x: Array| -> Result<Array> {
-        each.call(&x)?;
-        each.call(&x)?;
+        callback.call(&x)?;
+        callback.call(&x)?;
         Ok(x * 2)
     });
     doubled.call(3.0f32)?.item::<f32>()?;
     assert_eq!(take(), [3.0, 3.0]);
-    let each = show.clone();
+    let callback = show.clone();
+    // Once for each iteration of a loop.
     let looped = jit(move |x: Array| {
         fori_loop(
             0,
             4,
             |i: Array, x: Array| -> Result<Array> {
-                each.call(i.astype(DType::F32))?;
+                callback.call(i.astype(DType::F32))?;
                 Ok(x + 1)
             },
             x,
@@ -214,19 +220,21 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
     });
     assert_eq!(looped.call(0.0f32)?.item::<f32>()?, 4.0);
     assert_eq!(take(), [0.0, 1.0, 2.0, 3.0]);
-    let each = show.clone();
+    let callback = show.clone();
+    // Only in the branch that is taken.
     let branch = jit(move |x: Array| -> Result<Array> {
         let shown = |x: Array| -> Result<Array> {
-            each.call(&x)?;
+            callback.call(&x)?;
             Ok(x)
         };
         cond(x.greater(0), shown, |x: Array| -x, x)
     });
     assert_eq!((branch.call(2.0f32)?.item::<f32>()?, branch.call(-2.0f32)?.item::<f32>()?), (2.0, 2.0));
     assert_eq!(take(), [2.0]);
-    let each = show.clone();
+    let callback = show.clone();
+    // Once for each entry of a batch.
     let batch = jit(vmap(move |x: Array| -> Result<Array> {
-        each.call(&x)?;
+        callback.call(&x)?;
         Ok(x + 1)
     }));
     assert_eq!(batch.call(array([5.0f32, 6.0, 7.0]))?.to_vec::<f32>()?, [6.0, 7.0, 8.0]);
@@ -238,8 +246,8 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
 #[test]
 fn debug_callbacks_see_values_under_grad() -> Result<()> {
     setup();
-    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
-    let note = seen.clone();
+    let log: Arc<Mutex<Vec<String>>> = Arc::default();
+    let note = log.clone();
     let f = move |x: Array| -> Result<Array> {
         let note = note.clone();
         debug::callback(
@@ -252,13 +260,14 @@ fn debug_callbacks_see_values_under_grad() -> Result<()> {
         Ok(x.square().sum(..))
     };
     for round in 1..3 {
+        // First without `jit`, then compiled.
         let g = if round == 1 {
             grad(f.clone()).call(array([1.0f32, 2.0]))?
         } else {
             jit(grad(f.clone())).call(array([1.0f32, 2.0]))?
         };
         assert_eq!(g.to_vec::<f32>()?, [2.0, 4.0]);
-        assert_eq!(*seen.lock().expect("no panic"), vec!["[3. 6.]"; round]);
+        assert_eq!(*log.lock().expect("no panic"), vec!["[3. 6.]"; round]);
     }
     Ok(())
 }
@@ -267,10 +276,10 @@ fn debug_callbacks_see_values_under_grad() -> Result<()> {
 #[test]
 fn a_function_outlives_the_program_that_calls_it() -> Result<()> {
     setup();
-    let held = Arc::new(AtomicUsize::new(0));
-    let mut made = Vec::new();
+    let live = Arc::new(AtomicUsize::new(0));
+    let mut callbacks = Vec::new();
     for i in 0..20 {
-        let count = held.clone();
+        let count = live.clone();
         let slow = pure_callback(
             move |args, results| {
                 std::thread::sleep(std::time::Duration::from_millis(5));
@@ -279,13 +288,13 @@ fn a_function_outlives_the_program_that_calls_it() -> Result<()> {
             },
             vector(1000),
         );
-        made.push(jit(move |x: Array| slow.call(x + i)).call(zeros([1000]))?);
+        callbacks.push(jit(move |x: Array| slow.call(x + i)).call(zeros([1000]))?);
         shardax::clear_caches();
     }
-    for (i, y) in made.iter().enumerate() {
+    for (i, y) in callbacks.iter().enumerate() {
         assert_eq!(y.to_vec::<f32>()?, [i as f32; 1000]);
     }
-    assert_eq!(held.load(Ordering::SeqCst), 20);
+    assert_eq!(live.load(Ordering::SeqCst), 20);
     Ok(())
 }
 
@@ -296,9 +305,9 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
     let split = device_put(&arange(0..16), &NamedSharding::new(&mesh, P!["i"]))?;
-    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
-    let take = || std::mem::take(&mut *seen.lock().expect("no panic"));
-    let note = seen.clone();
+    let log: Arc<Mutex<Vec<String>>> = Arc::default();
+    let take = || std::mem::take(&mut *log.lock().expect("no panic"));
+    let note = log.clone();
     let shown = jit(move |x: Array| -> Result<Array> {
         let note = note.clone();
         debug::callback(
@@ -313,7 +322,7 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
     assert_eq!(shown.call(&split)?.to_vec::<i32>()?, (1..17).collect::<Vec<i32>>());
     assert_eq!(take(), ["[ 0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15]"]);
     let odd = [-0.0f32, f32::NAN, f32::NEG_INFINITY, 1e-45];
-    let given = move |r: &mut [shardax::HostResult<'_>]| -> Result<()> {
+    let write_result = move |r: &mut [shardax::HostResult<'_>]| -> Result<()> {
         r[0].write(odd)?;
         r[1].write([true, false])?;
         r[2].write([half::bf16::from_f32(-0.0)])?;
@@ -328,7 +337,7 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
         shape_dtype_struct([1], DType::I64),
     );
     for ordered in [false, true] {
-        let f = io_callback(move |_, r| given(r), types.clone());
+        let f = io_callback(move |_, r| write_result(r), types.clone());
         let f = if ordered { f.ordered() } else { f };
         let (a, b, c, d, e) = jit(move |x: Array| f.call(x)).call(&split)?;
         assert_eq!(a.to_vec::<f32>()?.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), odd.map(f32::to_bits));
@@ -338,7 +347,7 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
         assert_eq!(e.to_vec::<i64>()?, [i64::MIN]);
     }
     // In a loop, as often as it runs.
-    let note = seen.clone();
+    let note = log.clone();
     let count = io_callback(
         move |args, _| {
             note.lock().expect("no panic").push(args[0].to_string());
@@ -383,10 +392,10 @@ fn effects_barrier_waits_for_programs_without_results() -> Result<()> {
 
     // Inside of a host function it would wait for itself.
     let inside = Arc::new(Mutex::new(None));
-    let seen = inside.clone();
+    let recorder = inside.clone();
     let nested = io_callback(
         move |_, _| {
-            *seen.lock().unwrap() = Some(shardax::effects_barrier().is_err());
+            *recorder.lock().unwrap() = Some(shardax::effects_barrier().is_err());
             Ok(())
         },
         (),
@@ -443,16 +452,16 @@ fn functions_are_called_by_name() -> Result<()> {
 
     let error = |call: Result<Array>| call.and_then(|y| y.to_vec::<f32>()).unwrap_err().to_string();
     let f = jit(|x: Array| ffi_call("test.nowhere", shape_dtype_struct([2], DType::F32)).call(x));
-    let said = error(f.call(&x));
+    let message = error(f.call(&x));
     assert!(
-        said.contains("no function is registered as the FFI target \"test.nowhere\"") && said.contains("host.rs"),
-        "{said}"
+        message.contains("no function is registered as the FFI target \"test.nowhere\"") && message.contains("host.rs"),
+        "{message}"
     );
-    let said = error(ffi_call("test.scale", shape_dtype_struct([2], DType::F32)).attribute("of", "all").call(&x));
-    assert!(said.contains("the attribute \"by\" of an FFI call must be a floating point number"), "{said}");
-    assert!(said.contains("of = Text(\"all\")") && said.contains("test.scale"), "{said}");
-    let said = error(grad(move |x: Array| scaled(x, 2.0).map(|y| y.sum(..))).call(&x));
-    assert!(said.contains("The FFI call to test.scale cannot be differentiated"), "{said}");
+    let message = error(ffi_call("test.scale", shape_dtype_struct([2], DType::F32)).attribute("of", "all").call(&x));
+    assert!(message.contains("the attribute \"by\" of an FFI call must be a floating point number"), "{message}");
+    assert!(message.contains("of = Text(\"all\")") && message.contains("test.scale"), "{message}");
+    let message = error(grad(move |x: Array| scaled(x, 2.0).map(|y| y.sum(..))).call(&x));
+    assert!(message.contains("The FFI call to test.scale cannot be differentiated"), "{message}");
     let nested = Attributes::new().with("inner", Attributes::new().with("on", true)).with("sizes", vec![1i64, 2]);
     assert_eq!((nested.ints("sizes")?, nested.iter().count()), (&[1, 2][..], 2));
     assert!(nested.bool("on").is_err());

@@ -22,9 +22,9 @@ fn in_time<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
 /// Counts its calls, and fails in the call with this number.
 fn counted(fails_at: usize) -> (Arc<AtomicUsize>, HostCallback<Array>) {
     let calls = Arc::new(AtomicUsize::new(0));
-    let seen = calls.clone();
+    let recorder = calls.clone();
     let call = io_callback(
-        move |args, results| match seen.fetch_add(1, Ordering::SeqCst) {
+        move |args, results| match recorder.fetch_add(1, Ordering::SeqCst) {
             n if n == fails_at => Err(shardax::Error::new(shardax::ErrorKind::Value, "the disk is full")),
             _ => results[0].write(args[0].values::<f32>()?),
         },
@@ -100,10 +100,10 @@ fn ordered_calls_inside_of_ordered_calls_come_in_their_place() {
         )
         .ordered();
         outer.call(1.0f32)?;
-        let each = outer.clone();
+        let callback = outer.clone();
         let f = jit(move |x: Array| -> Result<Array> {
-            each.call(&x)?;
-            each.call(&x + 1)?;
+            callback.call(&x)?;
+            callback.call(&x + 1)?;
             Ok(x)
         });
         let _ = f.call(2.0f32)?;
@@ -147,10 +147,10 @@ fn a_host_function_that_runs_programs_is_an_error() {
     // On four devices, each waiting for all.
     let on_four = || -> Result<Vec<f32>> {
         let mesh = Mesh::new(devices()?[..4].to_vec(), [("i", 4)])?;
-        let whole = mesh.clone();
+        let captured_mesh = mesh.clone();
         let sum = pure_callback(
             move |_, results| {
-                let sum = shard_map(|x: Array| psum(x, "i"), &whole).in_specs(P!["i"]).out_specs(P![]);
+                let sum = shard_map(|x: Array| psum(x, "i"), &captured_mesh).in_specs(P!["i"]).out_specs(P![]);
                 results[0].write(jit(sum).call(ones([4]))?.to_vec::<f32>()?)
             },
             ones([1]),

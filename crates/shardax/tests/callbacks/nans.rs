@@ -22,10 +22,10 @@ fn says<T>(result: Result<T>, text: &str) {
     let error = result.err().unwrap_or_else(|| panic!("no error that says {text}"));
     assert_eq!(error.kind(), shardax::ErrorKind::FloatingPoint, "{error}");
     assert!(error.message().starts_with(text), "{error}");
-    let at = error.location().map(|at| (at.file().to_owned(), at.line() as usize));
+    let location = error.location().map(|location| (location.file().to_owned(), location.line() as usize));
     let line = 1 + include_str!("nans.rs").lines().position(|l| l.ends_with("// LOG")).expect("the line is marked");
     if text.ends_with("log") {
-        assert_eq!(at, Some((file!().to_owned(), line)), "{error}");
+        assert_eq!(location, Some((file!().to_owned(), line)), "{error}");
     }
 }
 

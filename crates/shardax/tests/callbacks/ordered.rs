@@ -54,30 +54,32 @@ fn calls_keep_their_order_in_programs() -> Result<()> {
     let f = twice(&show);
     let run = |y: Array| y.item::<f32>().map(|_| log.take());
     assert_eq!(run(jit(f.clone()).call(1.0f32)?)?, [1.0, 2.0]);
+    // In the bodies of loops, in the condition of a loop, in branches, in nested programs and in custom rules, the
+    // order is the order of the program.
     let body = f.clone();
     let scanned = jit(move |x: Array| scan_n(|c: Array| Ok::<_, shardax::Error>((body(c)?, ())), x, 3));
     assert_eq!(run(scanned.call(1.0f32)?.0)?, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0]);
     let body = f.clone();
     let looped = jit(move |x: Array| while_loop(|c: Array| c.less(5), &body, x));
     assert_eq!(run(looped.call(1.0f32)?)?, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0]);
-    let each = show.clone();
-    let asked = jit(move |x: Array| {
+    let callback = show.clone();
+    let program = jit(move |x: Array| {
         let more = |c: Array| -> Result<Array> {
-            each.call(&c)?;
+            callback.call(&c)?;
             Ok(c.less(5))
         };
         while_loop(more, |c: Array| c * 2, x)
     });
-    assert_eq!(run(asked.call(1.0f32)?)?, [1.0, 2.0, 4.0, 8.0]);
+    assert_eq!(run(program.call(1.0f32)?)?, [1.0, 2.0, 4.0, 8.0]);
     let body = f.clone();
     let branch = jit(move |x: Array| cond(x.greater(0), &body, |x: Array| x, x));
     assert_eq!(run(branch.call(1.0f32)?)?, [1.0, 2.0]);
     assert_eq!(run(branch.call(-1.0f32)?)?, Vec::<f32>::new());
     let inner = jit(f.clone());
-    let each = show.clone();
+    let callback = show.clone();
     let nested = jit(move |x: Array| -> Result<Array> {
         let y = inner.call(&x)?;
-        each.call(0.0f32)?;
+        callback.call(0.0f32)?;
         inner.call(y)
     });
     assert_eq!(run(nested.call(1.0f32)?)?, [1.0, 2.0, 0.0, 2.0, 3.0]);
@@ -94,17 +96,17 @@ fn calls_keep_their_order_over_programs() -> Result<()> {
     let _failures = crate::failures();
     let log = Log::default();
     let show = log.show();
-    let each = show.clone();
-    let silent = jit(move |x: Array| each.call(x));
-    let each = show.clone();
-    let other = jit(move |x: Array| each.call(&x).map(|()| x + 1));
+    let callback = show.clone();
+    let silent = jit(move |x: Array| callback.call(x));
+    let callback = show.clone();
+    let second_program = jit(move |x: Array| callback.call(&x).map(|()| x + 1));
     let devices = devices()?;
     let mut results = Vec::new();
     for i in 0..12 {
         let x = device_put(&Array::from(i as f32), &devices[i % devices.len()])?;
         match i % 3 {
             0 => silent.call(&x)?,
-            1 => results.push(other.call(&x)?),
+            1 => results.push(second_program.call(&x)?),
             _ => show.call(&x)?,
         }
     }
@@ -115,7 +117,7 @@ fn calls_keep_their_order_over_programs() -> Result<()> {
     let fails = io_callback(|_, _| Err(shardax::Error::new(shardax::ErrorKind::Value, "no")), ()).ordered();
     let failed = jit(move |x: Array| fails.call(&x).map(|()| x + 1)).call(1.0f32).and_then(|y| y.item::<f32>());
     assert!(failed.is_err());
-    assert_eq!((other.call(5.0f32)?.item::<f32>()?, log.take()), (6.0, vec![5.0]));
+    assert_eq!((second_program.call(5.0f32)?.item::<f32>()?, log.take()), (6.0, vec![5.0]));
     Ok(())
 }
 
@@ -127,8 +129,8 @@ fn what_cannot_be_ordered_is_rejected() -> Result<()> {
     let f = twice(&show);
     assert_eq!(rejection(vmap(f.clone()).call(ones([3]))), "Cannot `vmap` ordered IO callback.");
     assert!(rejection(grad(f.clone()).call(1.0f32)).starts_with("IO callbacks do not support JVP."));
-    let each = show.clone();
-    let apart = vmap(move |y: Array| each.call(7.0f32).map(|()| y)).call(ones([3]))?;
+    let callback = show.clone();
+    let apart = vmap(move |y: Array| callback.call(7.0f32).map(|()| y)).call(ones([3]))?;
     assert_eq!((apart.to_vec::<f32>()?, log.take()), (vec![1.0; 3], vec![7.0]));
     let pure = pure_callback(|_, r| r[0].write([0.0f32]), shape_dtype_struct([1], DType::F32)).ordered();
     assert!(rejection(pure.call(1.0f32)).contains("no effects"));
@@ -146,20 +148,20 @@ fn each_device_keeps_its_order() -> Result<()> {
     let log = Log::default();
     let show = log.show();
     let mesh = make_mesh([("i", 8)])?;
-    let each = show.clone();
+    let callback = show.clone();
     let blocks = move |x: Array| -> Result<Array> {
-        each.call(&x)?;
-        each.call(&x + 100)?;
+        callback.call(&x)?;
+        callback.call(&x + 100)?;
         Ok(x)
     };
     let f = jit(shard_map(blocks, &mesh).in_specs((P!["i"],)).out_specs(P!["i"]));
     f.call(arange(0..8).astype(DType::F32))?.to_vec::<f32>()?;
     show.call(-1.0f32)?;
-    let seen = log.take();
-    assert_eq!((seen.len(), seen[16]), (17, -1.0));
+    let values = log.take();
+    assert_eq!((values.len(), values[16]), (17, -1.0));
     for i in 0..8 {
-        let at = |x: f32| seen.iter().position(|s| *s == x).expect("it was shown");
-        assert!(at(i as f32) < at(i as f32 + 100.0), "{seen:?}");
+        let index_of = |x: f32| values.iter().position(|s| *s == x).expect("it was shown");
+        assert!(index_of(i as f32) < index_of(i as f32 + 100.0), "{values:?}");
     }
     Ok(())
 }

@@ -7,13 +7,13 @@ use shardax::prelude::*;
 
 /// The names in a lowered text, with the lines that they stand beside.
 fn locations(text: &str) -> Vec<(String, u32)> {
-    let of = |line: &str| {
+    let scope_of = |line: &str| {
         let (_, rest) = line.split_once("= loc(\"")?;
         let (name, place) = rest.split_once("\"(\"")?;
         let line = place.trim_end_matches(')').split(':').nth(1)?;
         Some((name.to_owned(), line.parse().ok()?))
     };
-    text.lines().filter_map(of).collect()
+    text.lines().filter_map(scope_of).collect()
 }
 
 fn names(text: &str) -> BTreeSet<String> {
@@ -38,9 +38,9 @@ fn total(x: Array) -> Array {
 #[track_caller]
 fn check<F: Function<(Array,)>>(f: F, x: Array, want: &[&str]) {
     let text = jit(f).lower(x).and_then(|l| l.as_text_with_debug_info()).expect("it can be lowered");
-    let found = names(&text);
+    let message = names(&text);
     for name in want {
-        assert!(found.contains(*name), "{name} is not among {found:#?}");
+        assert!(message.contains(*name), "{name} is not among {message:#?}");
     }
 }
 
@@ -49,6 +49,7 @@ fn names_are_jaxs_under_every_transformation() -> Result<()> {
     setup();
     let x = || arange(0..4).astype(DType::F32);
     let rows = || ones([3, 4]);
+    // The expected names are those that JAX writes for the same program.
     check(scoped, x(), &["jit(scoped)/outer/inner/sin", "jit(scoped)/outer/mul", "jit(scoped)/add"]);
     check(
         grad(total),
@@ -104,6 +105,7 @@ fn looped(x: Array) -> Result<Array> {
 fn names_go_into_loops_branches_and_devices() -> Result<()> {
     setup();
     let x = || arange(0..8).astype(DType::F32);
+    // The expected names are those that JAX writes for the same program.
     check(
         looped,
         x(),
@@ -176,6 +178,7 @@ fn names_and_lines_do_not_compile_again() -> Result<()> {
         let lowered = jit(f).lower(ones([5]))?;
         Ok::<_, shardax::Error>((lowered.as_text().to_owned(), lowered.as_text_with_debug_info()?))
     };
+    // Without debug information the texts are equal, so the compilation cache finds the same program.
     let (one, one_named) = text("one")?;
     let (two, two_named) = text("a \"strange\" \\ näme\n")?;
     assert_eq!(one, two);
@@ -187,6 +190,7 @@ fn names_and_lines_do_not_compile_again() -> Result<()> {
             x.tanh() * 43
         })
     };
+    // The second function is traced, because it is another closure, but not compiled.
     let (first, second) = (run("one"), run("a \"strange\" \\ näme\n"));
     let _ = first.call(ones([6]))?;
     let (result, counts) = shardax::count(|| second.call(ones([6])));
@@ -204,8 +208,8 @@ fn a_forgotten_scope_ends_with_its_function() -> Result<()> {
         x.sin()
     });
     let g = jit(move |x: Array| Ok::<_, shardax::Error>(f.call(x)?.cos()));
-    let found = names(&g.lower(ones([2]))?.as_text_with_debug_info()?);
-    assert!(found.contains("jit(lambda)/jit(lambda)/forgotten/sin"), "{found:?}");
-    assert!(found.contains("jit(lambda)/cos"), "{found:?}");
+    let message = names(&g.lower(ones([2]))?.as_text_with_debug_info()?);
+    assert!(message.contains("jit(lambda)/jit(lambda)/forgotten/sin"), "{message:?}");
+    assert!(message.contains("jit(lambda)/cos"), "{message:?}");
     Ok(())
 }

@@ -11,9 +11,9 @@ use shardax::prelude::*;
 
 /// A vector that begins at a multiple of 64 bytes, and one that does not.
 fn vectors() -> [Vec<f32>; 2] {
-    let all: Vec<Vec<f32>> = (0..64).map(|i| (0..2048 + i).map(|x| x as f32).collect()).collect();
+    let arrays: Vec<Vec<f32>> = (0..64).map(|i| (0..2048 + i).map(|x| x as f32).collect()).collect();
     let (mut aligned, mut other): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|v| v.as_ptr().addr().is_multiple_of(64));
+        arrays.into_iter().partition(|v| v.as_ptr().addr().is_multiple_of(64));
     [aligned.pop().expect("one of many is aligned"), other.pop().expect("one of many is not")]
 }
 
@@ -24,11 +24,11 @@ fn aligned_vectors_are_taken_over_and_read_in_place() -> Result<()> {
         let (n, at) = (elements.len(), elements.as_ptr());
         let want = elements.clone();
         let x = Array::from_vec(elements, &[n])?;
-        let seen = x.view::<f32>()?;
-        assert!(seen.is_in_place());
-        assert_eq!(seen[..], want);
-        assert_eq!(seen.as_ptr() == at, aligned);
-        drop(seen);
+        let view = x.view::<f32>()?;
+        assert!(view.is_in_place());
+        assert_eq!(view[..], want);
+        assert_eq!(view.as_ptr() == at, aligned);
+        drop(view);
         // Computing with it, and giving its memory away, changes nothing of what was there.
         assert_eq!(jit(|x: Array| x + 1).call(&x)?.item_at(n - 1)?, n as f32);
         let y = jit(|x: Array| x * 2).donate_argnums([0]).call(x)?;
@@ -75,17 +75,17 @@ fn views_read_every_kind_of_array() -> Result<()> {
     assert_eq!(zeros([0, 3]).view::<f32>()?.len(), 0);
     let rows = NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]);
     let split = device_put(&arange(0..16), &rows)?;
-    let seen = split.view::<i32>()?;
-    assert!(!seen.is_in_place());
-    assert_eq!(seen[..], (0..16).collect::<Vec<i32>>());
+    let view = split.view::<i32>()?;
+    assert!(!view.is_in_place());
+    assert_eq!(view[..], (0..16).collect::<Vec<i32>>());
     let text = array([1.0f32]).view::<f64>().err().map(|e| e.message().to_owned()).unwrap_or_default();
     assert!(text.contains("cannot be read as float64"), "{text}");
     // It cannot be deleted meanwhile, which is said at once.
     let x = arange(0..8);
-    let seen = x.view::<i32>()?;
+    let view = x.view::<i32>()?;
     assert!(x.delete().is_err());
-    assert_eq!(seen[7], 7);
-    drop(seen);
+    assert_eq!(view[7], 7);
+    drop(view);
     x.delete()?;
     assert!(x.view::<i32>().is_err());
     Ok(())
@@ -147,8 +147,8 @@ fn arrays_are_awaited_without_a_thread() -> Result<()> {
     assert!(pending >= 1 && opened.is_none());
     assert!(y.is_ready()?);
     // Several devices, one that is awaited by value, and errors.
-    let all = pmap(|x: Array| x * 2).call(ones([8, 4]))?;
-    assert_eq!(block_on(all.into_future()).0?.sum(..).item::<f32>()?, 64.0);
+    let doubled = pmap(|x: Array| x * 2).call(ones([8, 4]))?;
+    assert_eq!(block_on(doubled.into_future()).0?.sum(..).item::<f32>()?, 64.0);
     let fails = pure_callback(
         |_, _| Err(shardax::Error::new(shardax::ErrorKind::Value, "never")),
         shape_dtype_struct([2], DType::F32),

@@ -189,8 +189,8 @@ fn rule_30_exchanges_edges() -> Result<()> {
         let first = shardax::lax::slice_in_dim(&cells, 0, 1, 0);
         let left = ppermute(last, "i", (0..8).map(|i| (i, (i + 1) % 8)).collect::<Vec<_>>());
         let right = ppermute(first, "i", (0..8).map(|i| ((i + 1) % 8, i)).collect::<Vec<_>>());
-        let whole = concatenate(&[left, cells, right], 0);
-        let part = |k: usize| shardax::lax::slice_in_dim(&whole, k, k + 4, 0);
+        let extended = concatenate(&[left, cells, right], 0);
+        let part = |k: usize| shardax::lax::slice_in_dim(&extended, k, k + 4, 0);
         part(0) ^ (part(1) | part(2))
     })
     .axis_name("i");
@@ -260,14 +260,14 @@ fn all_gather_over_one_and_two_mesh_axes() -> Result<()> {
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
     let x = ramp([8, 8]);
     for check in [true, false] {
-        let one =
+        let single_axis =
             shard_map(|x: Array| all_gather_tiled(x, "j", 1), &mesh).in_specs(P!["i", "j"]).out_specs(P!["i", "j"]);
-        let y = jit(one.check_vma(check)).call(&x)?;
+        let y = jit(single_axis.check_vma(check)).call(&x)?;
         assert_eq!(y.shape(), [8, 16]);
-        let both = shard_map(|x: Array| all_gather_tiled(x, ("i", "j"), 0), &mesh)
+        let two_axes = shard_map(|x: Array| all_gather_tiled(x, ("i", "j"), 0), &mesh)
             .in_specs(P![("i", "j")])
             .out_specs(P![("i", "j")]);
-        let y = jit(both.check_vma(check)).call(&x)?;
+        let y = jit(two_axes.check_vma(check)).call(&x)?;
         assert_eq!(ints(&y), ints(&concatenate(&vec![x.clone(); 8], 0)));
     }
     Ok(())

@@ -29,11 +29,15 @@ const SUMS: [(&str, Body); 4] = [
 
 const EXTREMES: [(&str, Body); 2] = [("pmax", |x| pmax(x, "i")), ("pmin", |x| pmin(x, "i"))];
 
+/// Types of fewer than 16 bits that the collectives widen.
+fn is_narrow(dtype: DType) -> bool {
+    dtype.bits() < 8 || dtype.to_string().starts_with("float8")
+}
+
 /// All, but of the narrow ones three: `numbers/narrow` has the others.
 fn dtypes() -> impl Iterator<Item = DType> {
     let chosen = [DType::F8E4M3Fn, DType::F8E5M2, DType::I4];
-    let narrow = |dtype: DType| dtype.bits() < 8 || dtype.to_string().starts_with("float8");
-    DType::ALL.into_iter().filter(move |&dtype| !narrow(dtype) || chosen.contains(&dtype))
+    DType::ALL.into_iter().filter(move |&dtype| !is_narrow(dtype) || chosen.contains(&dtype))
 }
 
 fn values(dtype: DType) -> Array {
@@ -54,19 +58,20 @@ fn every_collective_on_every_dtype() -> Result<()> {
             _ => values(dtype),
         };
         // All in one program.
-        let all = move |x: Array| -> Vec<Array> {
+        let collectives = move |x: Array| -> Vec<Array> {
             let moves = MOVES.iter().map(|(_, f)| f);
             let sums =
                 SUMS.iter().filter(|(name, _)| dtype != DType::Bool || !name.contains("scatter")).map(|(_, f)| f);
             let extremes = EXTREMES.iter().filter(|_| !dtype.is_complex()).map(|(_, f)| f);
             moves.chain(sums).chain(extremes).map(|f| f(x.clone())).collect()
         };
-        let mapped = pmap(all).axis_name("i").call(&x)?;
-        let one = vmap(all).axis_name("i").call(&x)?;
-        mapped.iter().zip(&one).for_each(|(a, b)| same(a, b));
-        let blocks = move |x: Array| all(x.squeeze(0)).into_iter().map(|y| y.expand_dims(0)).collect::<Vec<Array>>();
+        let mapped = pmap(collectives).axis_name("i").call(&x)?;
+        let by_vmap = vmap(collectives).axis_name("i").call(&x)?;
+        mapped.iter().zip(&by_vmap).for_each(|(a, b)| same(a, b));
+        let blocks =
+            move |x: Array| collectives(x.squeeze(0)).into_iter().map(|y| y.expand_dims(0)).collect::<Vec<Array>>();
         let f = shard_map(blocks, &mesh).in_specs(P!["i"]).out_specs(P!["i"]);
-        f.call(&x)?.iter().zip(&one).for_each(|(a, b)| same(a, b));
+        f.call(&x)?.iter().zip(&by_vmap).for_each(|(a, b)| same(a, b));
     }
     Ok(())
 }
@@ -109,14 +114,19 @@ fn extremes_keep_nan() -> Result<()> {
                     assert_eq!(y.dtype(), dtype);
                     assert!(y.to_f64_vec()?.iter().all(|v| v.is_nan()), "{name} {dtype} {place}: {y}");
                 }
+                // With groups, only the group that has the NaN returns it.
                 let groups = move |x: Array| match name {
                     "pmax" => pmax(x, axis_index_groups("i", [[0, 1], [2, 3]])),
                     _ => pmin(x, axis_index_groups("i", [[0, 1], [2, 3]])),
                 };
                 let y = pmap(groups).axis_name("i").call(&x)?.to_f64_vec()?;
                 let nans: Vec<bool> = y.iter().map(|v| v.is_nan()).collect();
-                let first = place < 2;
-                assert_eq!(nans, [first, first, first, first, !first, !first, !first, !first], "{name} {dtype}");
+                let is_first = place < 2;
+                assert_eq!(
+                    nans,
+                    [is_first, is_first, is_first, is_first, !is_first, !is_first, !is_first, !is_first],
+                    "{name} {dtype}"
+                );
             }
         }
     }

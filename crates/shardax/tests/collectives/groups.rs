@@ -48,7 +48,7 @@ fn a_group_is_an_axis() -> Result<()> {
         same(&y, &vmap(body).axis_name("i").call(&x)?);
         same(&y, &vmap(body).in_axes(1).out_axes(-1).axis_name("i").call(x.moveaxis(0, 1))?.moveaxis(-1, 0));
         // The same on one group, whose members are an axis of their own.
-        let whole: Option<Body> = match name {
+        let full_group: Option<Body> = match name {
             "psum" => Some(|x| psum(x, "i")),
             "pmean" => Some(|x| pmean(x, "i")),
             "pmax" => Some(|x| pmax(x, "i")),
@@ -61,11 +61,11 @@ fn a_group_is_an_axis() -> Result<()> {
             "pbroadcast" => Some(|x| pbroadcast(x, "i", 1)),
             _ => None,
         };
-        let Some(whole) = whole else { continue };
+        let Some(full_group) = full_group else { continue };
         let (x, y) = (rows(&x), device_get(&y)?);
         for group in EVEN {
             let members: Vec<Array> = group.iter().map(|&m| x[m].clone()).collect();
-            let want = pmap(whole).axis_name("i").call(stack(&members, 0))?;
+            let want = pmap(full_group).axis_name("i").call(stack(&members, 0))?;
             for (place, &member) in group.iter().enumerate() {
                 assert!(
                     allclose(&y.get(member as i32), device_get(&want)?.get(place as i32), 1e-6, 1e-6)?,
@@ -100,10 +100,10 @@ fn total(map: impl Fn(Array) -> Result<Vec<Array>>, x: Array) -> Result<Array> {
 fn gradients_in_groups() -> Result<()> {
     setup();
     let x = (ramp([8, 4, 8], DType::F32) * 0.37).sin();
-    let all = |x: Array| BODIES.iter().map(|(_, body)| body(x.clone())).collect::<Vec<Array>>();
-    let devices = |x: Array| total(|x| pmap(all).axis_name("i").call(x), x);
-    let one = |x: Array| total(|x| vmap(all).axis_name("i").call(x), x);
-    let (a, b) = (grad(devices).call(&x)?, grad(one).call(&x)?);
+    let collectives = |x: Array| BODIES.iter().map(|(_, body)| body(x.clone())).collect::<Vec<Array>>();
+    let devices = |x: Array| total(|x| pmap(collectives).axis_name("i").call(x), x);
+    let by_vmap = |x: Array| total(|x| vmap(collectives).axis_name("i").call(x), x);
+    let (a, b) = (grad(devices).call(&x)?, grad(by_vmap).call(&x)?);
     assert!(allclose(&a, &b, 1e-4, 1e-3)?, "{a}\nis not\n{b}");
     Ok(())
 }

@@ -65,9 +65,9 @@ fn gradients_in_nests() -> Result<()> {
     let total = |ys: Vec<Array>| {
         ys.iter().enumerate().map(|(i, y)| weighted(y) * (i + 1)).fold(zeros(()), |a: Array, b: Array| a + b)
     };
-    let one = |x: Array| -> Result<Array> { Ok(total(vmap(vmap(all).axis_name("j")).axis_name("i").call(x)?)) };
+    let by_vmap = |x: Array| -> Result<Array> { Ok(total(vmap(vmap(all).axis_name("j")).axis_name("i").call(x)?)) };
     let mixed = |x: Array| -> Result<Array> { Ok(total(pmap(vmap(all).axis_name("j")).axis_name("i").call(x)?)) };
-    let (a, b) = (grad(one).call(&x)?, grad(mixed).call(&x)?);
+    let (a, b) = (grad(by_vmap).call(&x)?, grad(mixed).call(&x)?);
     assert!(allclose(&a, &b, 1e-3, 1e-2)?);
     Ok(())
 }
@@ -92,6 +92,7 @@ fn batched_over_another_axis() -> Result<()> {
         for axis in 0..3 {
             println!("{name} {axis}");
             let x = x.moveaxis(1, axis + 1);
+            // The batched axis is inside of the devices, outside of them, and a vmapped axis instead of the devices.
             let inner = move |x: Array| vmap(body).in_axes(axis).out_axes(-1).call(x);
             let devices = pmap(inner).axis_name("i").call(&x)?;
             same(&devices, &vmap(inner).axis_name("i").call(&x)?);

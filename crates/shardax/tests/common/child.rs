@@ -25,6 +25,10 @@ pub fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started")
 }
 
+fn utf8(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
 /// Waits for it; fails when it takes longer than two minutes.
 pub fn wait(mut child: Child) -> Ended {
     let start = Instant::now();
@@ -36,8 +40,7 @@ pub fn wait(mut child: Child) -> Ended {
         std::thread::sleep(Duration::from_millis(5));
     }
     let output = child.wait_with_output().expect("it has ended");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ended { status: output.status, out: text(&output.stdout), err: text(&output.stderr) }
+    Ended { status: output.status, out: utf8(&output.stdout), err: utf8(&output.stderr) }
 }
 
 /// Runs it; fails unless it ends well.

@@ -116,8 +116,8 @@ fn attention(p: &[Array]) -> Result<Array> {
     let head = |w: &Array| einsum("btd,dhk->bthk", &[&p[0], w]);
     let (q, k, v) = (head(&p[1]), head(&p[2]), head(&p[3]));
     let s = einsum("bthk,bshk->bhts", &[&q, &k]) / 2f32.sqrt();
-    let seen = tril(&ones([6, 6]), 0).greater(0.0).reshape([1, 1, 6, 6]);
-    let o = einsum("bhts,bshk->bthk", &[&shardax::nn::softmax(&where_(seen, &s, -1e9), -1), &v]);
+    let visible = tril(&ones([6, 6]), 0).greater(0.0).reshape([1, 1, 6, 6]);
+    let o = einsum("bhts,bshk->bthk", &[&shardax::nn::softmax(&where_(visible, &s, -1e9), -1), &v]);
     assert_eq!(o.type_name(), "float32[4@x,6,4@y,2]");
     Ok(to(P!["x", None, None]).einsum("bthk,hkd->btd", &[&o, &p[4]]))
 }
@@ -135,8 +135,8 @@ fn routed(p: Vec<Array>) -> Result<Array> {
 fn experts(p: &[Array]) -> Result<Array> {
     let chosen = shardax::nn::softmax(&p[0].matmul(&p[2]), -1);
     let experts = |x: Array, we: Array, chosen: Array| {
-        let own = lax::dynamic_slice_in_dim(&chosen, &axis_index("y"), 1, 1);
-        psum(einsum("nd,edf->nf", &[&(x * own), &we]), "y")
+        let local_rows = lax::dynamic_slice_in_dim(&chosen, &axis_index("y"), 1, 1);
+        psum(einsum("nd,edf->nf", &[&(x * local_rows), &we]), "y")
     };
     shard_map(experts, None).out_specs(P!["x", None]).call((p[0].clone(), p[1].clone(), chosen))
 }

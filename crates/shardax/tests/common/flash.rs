@@ -79,9 +79,11 @@ fn forward<const B: usize>(q: &Array, k: &Array, v: &Array) -> Result<(Array, Ar
 
 fn backward<const B: usize>([q, k, v, o, lse]: [Array; 5], ct: Array) -> Result<(Array, Array, Array)> {
     let (h, t, d) = (q.shape()[0], q.shape()[1], q.shape()[2]);
+    // The correction term of the softmax gradient: one number for each query.
     let delta = (o.astype(DType::F32) * ct.astype(DType::F32)).sum_keepdims(2);
     let operands = [&q, &k, &v, &ct, &lse, &delta];
     let scale = (d as f32).sqrt().recip();
+    // Gradients of queries: each block of queries visits the keys up to its own, because attention is causal.
     let dq = |[q, k, v, ct, lse, delta, dq]: [Ref; 7]| {
         let (i, query, ct, lse, delta) = (pl::program_id(1), q.get(), ct.get(), lse.get(), delta.get());
         let step = |j: Array, sum: Array| {
@@ -98,6 +100,8 @@ fn backward<const B: usize>([q, k, v, o, lse]: [Array; 5], ct: Array) -> Result<
         .cost_estimate(cost::<B>(3, &q))
         .out_specs([block::<B>(d)])
         .call(operands)?;
+    // Gradients of keys and values: each block of keys visits the queries from its own on. The probabilities are
+    // computed again in both kernels, because storing them would need memory for all pairs.
     let dkv = |[q, k, v, ct, lse, delta, dk, dv]: [Ref; 8]| {
         let (j, keys, values) = (pl::program_id(1), k.get(), v.get());
         let step = |i: Array, (dk, dv): (Array, Array)| {
@@ -111,8 +115,8 @@ fn backward<const B: usize>([q, k, v, o, lse]: [Array; 5], ct: Array) -> Result<
         dk.set(keys.astype(dk.dtype()))?;
         dv.set(values.astype(dv.dtype()))
     };
-    let of = |x: &Array| shape_dtype_struct([h, t, d], x.dtype());
-    let (dk, dv) = pl::pallas_call(dkv, (of(&k), of(&v)))
+    let type_of = |x: &Array| shape_dtype_struct([h, t, d], x.dtype());
+    let (dk, dv) = pl::pallas_call(dkv, (type_of(&k), type_of(&v)))
         .grid([h, t / B])
         .in_specs([whole(t, d), block::<B>(d), block::<B>(d), whole(t, d), whole(t, 1), whole(t, 1)])
         .cost_estimate(cost::<B>(4, &q))

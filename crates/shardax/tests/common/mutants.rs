@@ -51,8 +51,8 @@ impl<'a> Format<'a> {
     }
 
     fn mutant(&self, seed: u64) -> Vec<u8> {
-        let own = self.name.bytes().fold(0u64, |hash, byte| hash.wrapping_mul(131).wrapping_add(byte.into()));
-        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ own);
+        let name_hash = self.name.bytes().fold(0u64, |hash, byte| hash.wrapping_mul(131).wrapping_add(byte.into()));
+        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ name_hash);
         let mut bytes = self.seeds[rng.usize(..self.seeds.len())].clone();
         mutate(&mut rng, &mut bytes, self.part);
         match self.repair {
@@ -94,40 +94,40 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>, part: fn(&[u8]) -> Range<usize>) {
         if part.start >= last {
             return bytes.push(rng.u8(..));
         }
-        let at = rng.usize(part.start..last);
-        let end = (at + rng.usize(1..64)).min(last);
+        let index = rng.usize(part.start..last);
+        let end = (index + rng.usize(1..64)).min(last);
         match rng.u8(..11) {
-            0 => bytes[at] ^= 1 << rng.u8(..8),
-            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff, b'0', b'9', b'-'][rng.usize(..8)],
-            2 => bytes[at] = rng.u8(..),
-            3 => bytes.truncate(at),
+            0 => bytes[index] ^= 1 << rng.u8(..8),
+            1 => bytes[index] = [0, 1, 0x7f, 0x80, 0xff, b'0', b'9', b'-'][rng.usize(..8)],
+            2 => bytes[index] = rng.u8(..),
+            3 => bytes.truncate(index),
             4 | 5 => {
                 // A number of several bytes, at one of the ends of its range.
                 let width = [2, 4, 8][rng.usize(..3)];
                 let value = [0, 1, u64::MAX, u64::MAX >> 1, 1 << 31, 1 << 40, 1 << 63][rng.usize(..7)];
                 let number = if rng.bool() { value.to_le_bytes() } else { (value << (64 - 8 * width)).to_be_bytes() };
-                let end = (at + width).min(last);
-                bytes[at..end].copy_from_slice(&number[..end - at]);
+                let end = (index + width).min(last);
+                bytes[index..end].copy_from_slice(&number[..end - index]);
             }
             6 => {
                 // The next number of a text.
-                let Some(from) = (at..last).find(|i| bytes[*i].is_ascii_digit()) else { continue };
+                let Some(from) = (index..last).find(|i| bytes[*i].is_ascii_digit()) else { continue };
                 let to = (from..last).find(|i| !bytes[*i].is_ascii_digit()).unwrap_or(last);
                 bytes.splice(from..to, VALUES[rng.usize(..VALUES.len())].bytes());
             }
             7 => {
-                let copied = bytes[at..end].to_vec();
+                let copied = bytes[index..end].to_vec();
                 let to = rng.usize(part.start..last);
                 bytes.splice(to..to, copied);
             }
             8 => {
                 // The value behind the next colon.
-                let Some(from) = (at..last).find(|i| bytes[*i] == b':').map(|i| i + 1) else { continue };
+                let Some(from) = (index..last).find(|i| bytes[*i] == b':').map(|i| i + 1) else { continue };
                 let to = (from..last).find(|i| b",}]".contains(&bytes[*i])).unwrap_or(last);
                 bytes.splice(from..to, VALUES[rng.usize(..VALUES.len())].bytes());
             }
-            9 => drop(bytes.drain(at..end)),
-            _ => bytes.splice(at..at, (0..rng.usize(1..300)).map(|_| b'[')).for_each(drop),
+            9 => drop(bytes.drain(index..end)),
+            _ => bytes.splice(index..index, (0..rng.usize(1..300)).map(|_| b'[')).for_each(drop),
         }
     }
 }
@@ -159,13 +159,13 @@ pub fn read(formats: &[Format], folder: &Path) {
             line(format!("\nmutant\t{}\t{seed}\n", format.name));
             let begin = Instant::now();
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (format.read)(&path)));
-            let what = match result {
+            let outcome_name = match result {
                 Ok(Ok(())) => "read",
                 Ok(Err(error)) if error.to_string().is_empty() => "an error without a text",
                 Ok(Err(_)) => "error",
                 Err(_) => "panic",
             };
-            line(format!("\nresult\t{what}\t{}\n", begin.elapsed().as_millis()));
+            line(format!("\nresult\t{outcome_name}\t{}\n", begin.elapsed().as_millis()));
         }
     }
 }
@@ -190,6 +190,8 @@ pub fn run(test: &str, formats: &[Format], folder: &Path, count: u64) {
     for memory in chosen.clone().map(|format| format.memory).collect::<BTreeSet<_>>() {
         let of_process = chosen.clone().filter(|format| format.memory == memory);
         let mut jobs: Vec<(&str, u64)> = of_process.map(|format| (format.name, from)).collect();
+        // A process reads mutants until one of them ends it. The next process continues with the mutant after that
+        // one.
         while !jobs.is_empty() && findings.len() < MOST_FINDINGS {
             let Some((name, seed, what)) = process(test, &jobs, to, memory, folder, &mut figures) else { break };
             jobs.drain(..jobs.iter().position(|(job, _)| *job == name).expect("one of the jobs"));
@@ -211,6 +213,10 @@ pub fn run(test: &str, formats: &[Format], folder: &Path, count: u64) {
     assert!(findings.is_empty(), "mutants:\n{}", findings.join("\n"));
 }
 
+fn parse_number(text: &str) -> u64 {
+    text.parse::<u64>().expect("a number")
+}
+
 /// Runs a process for these jobs; returns the mutant that ended it, and how.
 fn process(
     test: &str,
@@ -221,6 +227,8 @@ fn process(
     figures: &mut BTreeMap<String, Figures>,
 ) -> Option<(String, u64, String)> {
     let jobs: Vec<String> = jobs.iter().map(|(name, from)| format!("{name}\t{from}\t{to}")).collect();
+    // The shell limits the memory of the process, so that a reader that trusts a length in the file fails here and
+    // not on the user's machine.
     let mut child = Command::new("sh")
         .args(["-c", &format!("ulimit -d {} && exec \"$0\" \"$@\"", memory << 10)])
         .arg(std::env::current_exe().expect("this program has a path"))
@@ -234,6 +242,7 @@ fn process(
         .expect("it can be started");
     let output = BufReader::new(child.stdout.take().expect("its output"));
     let (send, lines) = mpsc::channel();
+    // Lines are read on a thread, because a mutant that hangs must not make this loop wait forever.
     std::thread::spawn(move || output.split(b'\n').map_while(|line| line.ok()).try_for_each(|line| send.send(line)));
     let mut current: Option<(String, u64)> = None;
     let end = loop {
@@ -242,15 +251,15 @@ fn process(
             Err(mpsc::RecvTimeoutError::Timeout) => break Some(format!("takes longer than {LONGEST:?}")),
             Err(mpsc::RecvTimeoutError::Disconnected) => break None,
         };
-        let number = |text: &str| text.parse::<u64>().expect("a number");
+        // `mutant` announces the mutant that is read next; `result` says how it ended.
         match *line.split('\t').collect::<Vec<_>>() {
-            ["mutant", name, seed] => current = Some((name.to_owned(), number(seed))),
+            ["mutant", name, seed] => current = Some((name.to_owned(), parse_number(seed))),
             ["result", what, millis] => {
                 let Some((name, _)) = &current else { continue };
-                let of = figures.entry(name.clone()).or_default();
-                of.mutants += 1;
-                of.read += u64::from(what == "read");
-                of.slowest = of.slowest.max(number(millis));
+                let entry = figures.entry(name.clone()).or_default();
+                entry.mutants += 1;
+                entry.read += u64::from(what == "read");
+                entry.slowest = entry.slowest.max(parse_number(millis));
                 if what != "read" && what != "error" {
                     break Some(what.to_owned());
                 }
@@ -263,11 +272,11 @@ fn process(
         child.kill().expect("it can be ended");
     }
     let status = child.wait().expect("it can be waited for");
-    let what = end.unwrap_or_else(|| format!("{status}, with at most {memory} MiB of memory"));
+    let end_text = end.unwrap_or_else(|| format!("{status}, with at most {memory} MiB of memory"));
     match current {
-        Some((name, seed)) => Some((name, seed, what)),
+        Some((name, seed)) => Some((name, seed, end_text)),
         None => {
-            assert!(status.success(), "the process that reads mutants of {jobs:?}: {what}");
+            assert!(status.success(), "the process that reads mutants of {jobs:?}: {end_text}");
             None
         }
     }

@@ -8,6 +8,6 @@ pub fn snapshot(name: &str, text: &str) {
         std::fs::write(&path, text).expect("the snapshot can be written");
         return;
     }
-    let known = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(known == text, "{path} differs; it would be\n{text}\n(SHARDAX_TEST_UPDATE_SNAPSHOTS=1 writes it)");
+    let stored = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(stored == text, "{path} differs; it would be\n{text}\n(SHARDAX_TEST_UPDATE_SNAPSHOTS=1 writes it)");
 }

@@ -109,9 +109,9 @@ fn with_logs_passes_through_jit_checkpoint_loops_and_vmap() -> Result<()> {
     close(&slope, &[0.87758255, 1.0806046, -1.2484405]);
     logged(&logs, "ct", &[3], &[1.0, 2.0, 3.0]);
     logged(&logs, "ct_norm", &[3], &[0.5, 2.0, 6.0]);
-    let each =
+    let per_device =
         vmap(|x: Array, ct: Array| -> Result<Array> { logs_of(|x: Array| f.call(x), &x, &ct)?.1["ct_norm"].build() });
-    close(&each.call((values(), cts))?, &[0.5, 2.0, 6.0]);
+    close(&per_device.call((values(), cts))?, &[0.5, 2.0, 6.0]);
     Ok(())
 }
 
@@ -120,8 +120,8 @@ fn with_logs_says_which_branch_logged() -> Result<()> {
     setup();
     let (f, g) = (&logging_sine("ct"), &logging_sine("b"));
     let branches = |x: Array| {
-        let then = |x: Array| -> Result<Array> { Ok(f.call(x)? * 3.0) };
-        cond(x.get(0).greater(0.0), then, |x: Array| g.call(x), x)
+        let tripled = |x: Array| -> Result<Array> { Ok(f.call(x)? * 3.0) };
+        cond(x.get(0).greater(0.0), tripled, |x: Array| g.call(x), x)
     };
     let (slope, logs) = logs_of(branches, &values(), &ones(3))?;
     close(&slope, &[2.6327477, 1.6209068, -1.2484405]);

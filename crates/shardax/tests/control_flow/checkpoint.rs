@@ -45,26 +45,26 @@ fn values_and_gradients_are_those_of_the_function() -> Result<()> {
     let (w, x) = (weights(), inputs());
     let plain = network(None);
     for policy in policies() {
-        let kept = network(Some(policy.clone()));
-        same(&kept(w.clone(), x.clone())?, &plain(w.clone(), x.clone())?);
-        let (got, want) = (value_and_grad(&kept).call((&w, &x))?, value_and_grad(&plain).call((&w, &x))?);
+        let with_policy = network(Some(policy.clone()));
+        same(&with_policy(w.clone(), x.clone())?, &plain(w.clone(), x.clone())?);
+        let (got, want) = (value_and_grad(&with_policy).call((&w, &x))?, value_and_grad(&plain).call((&w, &x))?);
         same(&got.0, &want.0);
         same(&got.1, &want.1);
-        same(&jit(grad(&kept)).call((&w, &x))?, &want.1);
-        check_gradient(|w| kept(w, x.clone()), &w)?;
+        same(&jit(grad(&with_policy)).call((&w, &x))?, &want.1);
+        check_gradient(|w| with_policy(w, x.clone()), &w)?;
         // Forward, second order, mapped.
         let along = |f: &dyn Fn(Array) -> Result<Array>| jvp(|x: Array| f(x), &x, &ones([2, 3]));
-        let (got, want) = (along(&|x| kept(w.clone(), x))?, along(&|x| plain(w.clone(), x))?);
+        let (got, want) = (along(&|x| with_policy(w.clone(), x))?, along(&|x| plain(w.clone(), x))?);
         same(&got.1, &want.1);
         let curve = |f: &dyn Fn(Array, Array) -> Result<Array>| {
             grad(|x: Array| -> Result<Array> { Ok(grad(|x: Array| f(w.clone(), x)).call(x)?.square().sum(..)) })
                 .call(&x)
         };
-        same(&curve(&kept)?, &curve(&plain)?);
+        same(&curve(&with_policy)?, &curve(&plain)?);
         let rows = |f: &dyn Fn(Array, Array) -> Result<Array>| {
             vmap(grad(|w: Array, x: Array| f(w, x.expand_dims(0)))).in_axes((None, 0)).call((&w, &x))
         };
-        same(&rows(&kept)?, &rows(&plain)?);
+        same(&rows(&with_policy)?, &rows(&plain)?);
     }
     Ok(())
 }
@@ -108,17 +108,21 @@ fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
         let text = make_program(grad(checkpoint(named).policy(policy)), 0.5f32)?.to_string();
         Ok((text.matches("= erf").count(), text.matches("= sin").count()))
     };
-    let own = || Policy::save_if(|op| op.name() == "sin" && op.outputs()[0].size() == 1 && op.inputs().len() == 1);
+    let custom_policy =
+        || Policy::save_if(|op| op.name() == "sin" && op.outputs()[0].size() == 1 && op.inputs().len() == 1);
     assert_eq!(counts(Policy::save_any_names_but_these(["another"]))?, (1, 2));
     assert_eq!(counts(Policy::save_any_names_but_these(["hidden"]))?, (2, 2));
     assert_eq!(counts(Policy::save_anything_except_these_names(["hidden"]))?, (1, 1));
-    assert_eq!(counts(own())?, (2, 1));
-    assert_eq!(counts(Policy::save_from_both_policies(Policy::save_only_these_names(["hidden"]), own()))?, (1, 1));
+    assert_eq!(counts(custom_policy())?, (2, 1));
+    assert_eq!(
+        counts(Policy::save_from_both_policies(Policy::save_only_these_names(["hidden"]), custom_policy()))?,
+        (1, 1)
+    );
     let twice = Policy::save_if(|op| op.params() == "name=hidden");
-    assert_eq!((twice.clone() == twice, twice == own()), (true, false));
+    assert_eq!((twice.clone() == twice, twice == custom_policy()), (true, false));
     assert_eq!(counts(twice)?, (1, 2));
     let slope = |policy| grad(checkpoint(named).policy(policy)).call(0.5f32)?.item::<f32>();
-    assert_eq!(slope(own())?, grad(named).call(0.5f32)?.item::<f32>()?);
+    assert_eq!(slope(custom_policy())?, grad(named).call(0.5f32)?.item::<f32>()?);
     Ok(())
 }
 
@@ -142,10 +146,10 @@ fn policies_that_offload() -> Result<()> {
     assert_eq!(counts(names(&["hidden"], &[])?)?, [1, 2, 0, 0]);
     assert_eq!(counts(names(&[], &["another"])?)?, [2, 2, 0, 0]);
     // One of them keeps it where it is.
-    let both = Policy::save_from_both_policies(names(&[], &["hidden"])?, Policy::save_only_these_names(["hidden"]));
-    assert_eq!(counts(both)?, [1, 2, 0, 0]);
-    let both = Policy::save_from_both_policies(Policy::NothingSaveable, names(&[], &["hidden", "last"])?);
-    assert_eq!(counts(both)?, [1, 1, 2, 2]);
+    let combined = Policy::save_from_both_policies(names(&[], &["hidden"])?, Policy::save_only_these_names(["hidden"]));
+    assert_eq!(counts(combined)?, [1, 2, 0, 0]);
+    let combined = Policy::save_from_both_policies(Policy::NothingSaveable, names(&[], &["hidden", "last"])?);
+    assert_eq!(counts(combined)?, [1, 1, 2, 2]);
     for policy in [names(&["hidden"], &["last"])?, names(&[], &["hidden"])?] {
         let slope = jit(grad(checkpoint(named).policy(policy))).call(0.5f32)?.item::<f32>()?;
         assert_eq!(slope, jit(grad(named)).call(0.5f32)?.item::<f32>()?);
@@ -161,9 +165,9 @@ fn a_loop_needs_less_memory() -> Result<()> {
     let temporary = |checkpointed: bool| -> Result<i64> {
         let layers = |w: Array, x: Array| (0..8).fold(x, |x, _| x.matmul(&w).tanh());
         let f = move |w: Array, x: Array| -> Result<Array> {
-            let kept = checkpoint(layers);
+            let recomputed = checkpoint(layers);
             let step = |x: Array| match checkpointed {
-                true => Ok((kept.call((&w, x))?, ())),
+                true => Ok((recomputed.call((&w, x))?, ())),
                 false => Ok((layers(w.clone(), x), ())),
             };
             Ok(scan_n(step, x, 16)?.0.sum(..))
@@ -212,15 +216,15 @@ fn gradients_inside_and_outside_of_shard_map() -> Result<()> {
     let plain = network(None);
     let want = grad(&plain).call((&w, &x))?;
     for check in [true, false] {
-        let kept = network(Some(CheckpointPolicy::NothingSaveable));
-        let sharded = shard_map(move |w: Array, x: Array| Ok(psum(kept(w, x)?, "i")), &mesh)
+        let with_policy = network(Some(CheckpointPolicy::NothingSaveable));
+        let sharded = shard_map(move |w: Array, x: Array| Ok(psum(with_policy(w, x)?, "i")), &mesh)
             .in_specs((P![], P!["i"]))
             .out_specs(P![])
             .check_vma(check);
         same(&grad(sharded).call((&w, &x))?, &want);
-        let kept = network(Some(CheckpointPolicy::DotsSaveable));
+        let with_policy = network(Some(CheckpointPolicy::DotsSaveable));
         let inside = move |w: Array, x: Array| -> Result<Array> {
-            let g = grad(|w: Array| kept(w, x.clone())).call(w)?;
+            let g = grad(|w: Array| with_policy(w, x.clone())).call(w)?;
             Ok(if check { g } else { psum(g, "i") })
         };
         let inside = shard_map(inside, &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);

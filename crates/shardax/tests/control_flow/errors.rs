@@ -14,8 +14,8 @@ fn says<T>(result: Result<T>, kind: ErrorKind, phrases: &[&str]) -> Error {
     for phrase in phrases {
         assert!(text.contains(phrase), "{phrase:?} is not in: {text}");
     }
-    let at = error.location().unwrap_or_else(|| panic!("no line: {error}"));
-    assert!(at.file().ends_with("control_flow/errors.rs"), "{error}");
+    let location = error.location().unwrap_or_else(|| panic!("no line: {error}"));
+    assert!(location.file().ends_with("control_flow/errors.rs"), "{error}");
     error
 }
 
@@ -56,9 +56,14 @@ impl Tree for State {
     }
 }
 
+fn with_wrong_shape(s: State) -> State {
+    State { position: s.position.reshape([3, 1]), ..s }
+}
+
 #[test]
 fn carry_types() {
     setup();
+    // The message names the leaf by its path, with both types, because a carry can have many leaves.
     let state = || State { position: zeros(3), speed: zeros(2) };
     let step = |s: State, x: Array| (State { speed: s.speed.astype(DType::I32), ..s }, x);
     says(
@@ -71,9 +76,8 @@ fn carry_types() {
             "help: convert the output with `astype`",
         ],
     );
-    let body = |s: State| State { position: s.position.reshape([3, 1]), ..s };
     says(
-        while_loop(|s: State| s.speed.sum(..).less(1), body, state()),
+        while_loop(|s: State| s.speed.sum(..).less(1), with_wrong_shape, state()),
         ErrorKind::Type,
         &["body_fun output and input must have identical types", "carry.position has type float32[3]", "shapes"],
     );
@@ -145,6 +149,7 @@ fn fori_bounds() {
 fn branches() {
     setup();
     let x = || array(1.0f32);
+    // Branches must have results of the same types and structure; the message names the first that differs.
     says(
         cond(true, |x: Array| x, |x| x.astype(DType::I32), x()),
         ErrorKind::Type,
@@ -179,8 +184,8 @@ fn errors_of_closures_come_out() {
     says(while_loop(|c: Array| c.less(bad().sum(..)), |c| c, zeros(())), ErrorKind::Value, &["broadcasting"]);
     says(cond(true, |x: Array| x + bad(), |x| x, zeros(3)), ErrorKind::Value, &["broadcasting"]);
     says(map(|x: Array| x + bad(), zeros(2)), ErrorKind::Value, &["broadcasting"]);
-    let own = |_: Array, _: Array| -> Result<(Array, Array)> { Err(Error::new(ErrorKind::Value, "my own")) };
-    says(scan(own, Array::from(0), zeros(2)), ErrorKind::Value, &["my own"]);
+    let failing = |_: Array, _: Array| -> Result<(Array, Array)> { Err(Error::new(ErrorKind::Value, "my own")) };
+    says(scan(failing, Array::from(0), zeros(2)), ErrorKind::Value, &["my own"]);
     let deep = |x: Array| scan(|c: Array, ()| (c + bad(), ()), x, ()).map(|(c, ())| c);
     says(jit(deep).call(zeros(3)), ErrorKind::Value, &["scan got no values"]);
 }
@@ -188,6 +193,7 @@ fn errors_of_closures_come_out() {
 #[test]
 fn custom_rules() {
     setup();
+    // A rule whose results have other types than the function would otherwise fail far from the rule.
     let f = custom_vjp(|x: Array| x).defvjp(|x: Array| (x, ()), |(), ct: Array| (ct.reshape([1]),));
     says(
         grad(|x: Array| f.call(x)).call(1.0f32),

@@ -39,12 +39,12 @@ fn check_gradient(f: impl Fn(Array) -> Result<Array>, x: &Array) -> Result<()> {
     let eps = 1e-2f32;
     let slopes: Vec<f64> = (0..values.len())
         .map(|i| {
-            let at = |d: f32| -> Result<f64> {
+            let loss_at = |d: f32| -> Result<f64> {
                 let mut moved = values.clone();
                 moved[i] += d;
                 f(Array::from_vec(moved, x.shape())?)?.to_f64()
             };
-            Ok((at(eps)? - at(-eps)?) / (2.0 * eps as f64))
+            Ok((loss_at(eps)? - loss_at(-eps)?) / (2.0 * eps as f64))
         })
         .collect::<Result<_>>()?;
     close_by(&grad(|x: Array| f(x)).call(x)?, &slopes, 5e-3);

@@ -34,8 +34,8 @@ fn gradients_of_scan() -> Result<()> {
     check_gradient(|w| rnn_loss(w, h.clone(), xs.clone()), &w)?;
     check_gradient(|h| rnn_loss(w.clone(), h, xs.clone()), &h)?;
     check_gradient(|xs| rnn_loss(w.clone(), h.clone(), xs), &xs)?;
-    let all = grad(rnn_loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>));
-    let (gw, gh, gx) = all.call((&w, &h, &xs))?;
+    let gradients = grad(rnn_loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>));
+    let (gw, gh, gx) = gradients.call((&w, &h, &xs))?;
     // The same steps, written out.
     let unrolled = |w: Array, mut h: Array, xs: Array| -> Result<Array> {
         let mut sum = Array::from(0.0);
@@ -49,7 +49,7 @@ fn gradients_of_scan() -> Result<()> {
     same(&gw, &uw);
     same(&gh, &uh);
     same(&gx, &ux);
-    let (jw, _, jx) = jit(all).call((&w, &h, &xs))?;
+    let (jw, _, jx) = jit(gradients).call((&w, &h, &xs))?;
     same(&jw, &uw);
     same(&jx, &ux);
     Ok(())
@@ -80,8 +80,8 @@ fn vmap_and_grad_of_scan_commute() -> Result<()> {
     let per_example = vmap(grad(rnn_loss)).in_axes((None, 0, None)).call((&w, &hs, &xs))?;
     assert_eq!(per_example.shape(), [3, 3, 3]);
     for (i, h) in hs.split(3, 0)?.into_iter().enumerate() {
-        let alone = grad(rnn_loss).call((&w, h.reshape(3), &xs))?;
-        same(&per_example.split(3, 0)?[i].squeeze(0), &alone);
+        let single = grad(rnn_loss).call((&w, h.reshape(3), &xs))?;
+        same(&per_example.split(3, 0)?[i].squeeze(0), &single);
     }
     let total =
         |w: Array| -> Result<Array> { Ok(vmap(rnn_loss).in_axes((None, 0, None)).call((w, &hs, &xs))?.sum(..)) };
@@ -136,9 +136,9 @@ fn branches_with_weights() -> Result<()> {
     same(&tangent, &grad(|w: Array| f(w, xs.clone())).call(&w)?);
     // Each example its own branches.
     let ws = array([0.8f32, -0.3]);
-    let both = vmap(grad(f)).in_axes((0, None)).call((&ws, &xs))?;
-    let alone = |w: f32| -> Result<f64> { grad(f).call((w, &xs))?.to_f64() };
-    close(&both, &[alone(0.8)?, alone(-0.3)?]);
+    let batched = vmap(grad(f)).in_axes((0, None)).call((&ws, &xs))?;
+    let for_weight = |w: f32| -> Result<f64> { grad(f).call((w, &xs))?.to_f64() };
+    close(&batched, &[for_weight(0.8)?, for_weight(-0.3)?]);
     Ok(())
 }
 
@@ -160,8 +160,8 @@ fn branches_that_keep_different_things() -> Result<()> {
         check_gradient(|x| Ok(grad(|x: Array| f(Array::from(i), x)).call(x)?.square().sum(..)), &x)?;
     }
     let indices = array([2, 0, 1]);
-    let each = vmap(grad(f).argnums(Arg::<1>)).in_axes((0, None)).call((&indices, &x))?;
-    let rows = each.split(3, 0)?;
+    let per_index = vmap(grad(f).argnums(Arg::<1>)).in_axes((0, None)).call((&indices, &x))?;
+    let rows = per_index.split(3, 0)?;
     for (row, i) in rows.iter().zip([2, 0, 1]) {
         same(&row.reshape(2), &grad(f).argnums(Arg::<1>).call((i, &x))?);
     }
@@ -335,8 +335,8 @@ fn custom_vjp_under_vmap_keeps_its_rule() -> Result<()> {
     same(&gx, &(xs.cos() * 2 * &y));
     same(&gy, &(xs.sin().sum(..) * 3));
     // vmap of grad, vmap of vmap of grad, grad of vmap of vmap.
-    let each = vmap(grad(odd)).in_axes((0, None)).call((&xs, &y))?;
-    same(&each, &gx);
+    let per_row = vmap(grad(odd)).in_axes((0, None)).call((&xs, &y))?;
+    same(&per_row, &gx);
     let ys = array([0.7f32, 2.0]);
     let twice = |xs: Array, ys: Array| -> Result<Array> {
         let inner = |x: Array, ys: Array| vmap(odd).in_axes((None, 0)).call((x, ys));
@@ -411,8 +411,8 @@ fn custom_functions_of_plain_values_just_run() -> Result<()> {
         Err(shardax::Error::new(shardax::ErrorKind::Value, "asked"))
     });
     close(&jit(|x: Array| never.call(x)).call(3.0f32)?, &[6.0]);
-    let asked = grad(|x: Array| never.call(x)).call(3.0f32);
-    assert!(asked.err().is_some_and(|e| e.message() == "asked"));
+    let gradient = grad(|x: Array| never.call(x)).call(3.0f32);
+    assert!(gradient.err().is_some_and(|e| e.message() == "asked"));
     Ok(())
 }
 

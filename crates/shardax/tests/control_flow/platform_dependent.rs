@@ -21,8 +21,8 @@ fn the_branch_of_the_platform_is_computed() -> Result<()> {
     near(chosen(x.clone())?, x.sin())?;
     near(jit(chosen).call(&x)?, x.sin())?;
     let text = jit(chosen).lower(&x)?.as_text().to_string();
-    let others = ["exponential", "tanh", "stablehlo.case"];
-    assert!(text.contains("sine") && others.iter().all(|other| !text.contains(other)), "{text}");
+    let other_operations = ["exponential", "tanh", "stablehlo.case"];
+    assert!(text.contains("sine") && other_operations.iter().all(|other| !text.contains(other)), "{text}");
     let slope = |x: Array| -> Result<Array> { Ok(chosen(x)?.sum(..)) };
     near(grad(slope).call(&x)?, x.cos())?;
     near(grad(jit(slope)).call(&x)?, x.cos())?;
@@ -50,7 +50,7 @@ fn texts_for_other_platforms_have_their_branches() -> Result<()> {
 #[test]
 fn what_fits_no_platform_is_an_error() {
     setup();
-    let of = |names: &[&'static str]| {
+    let has_only = |names: &[&'static str]| {
         let branches: [fn(Array) -> Array; 2] = [|x| x.sin(), |x| x.cos()];
         platform_dependent(names, branches, ones([2])).expect_err("no branch").to_string()
     };
@@ -59,7 +59,7 @@ fn what_fits_no_platform_is_an_error() {
         (&["tpu", "abacus"], "unknown platform \"abacus\""),
         (&["cpu"], "2 branches for the platforms [\"cpu\"]"),
     ] {
-        let error = of(names);
+        let error = has_only(names);
         assert!(error.contains(words) && error.contains("platform_dependent.rs"), "{error}");
     }
 }

@@ -37,8 +37,8 @@ fn refs_in_loops_and_branches() -> Result<()> {
     close(&jit(nested).call(&x)?, &[22.83407]);
     close(&grad(nested).jit().call(&x)?, &slopes);
     close(&jvp(nested, &x, ones(4))?.1, &[17.26554]);
-    let both = stack([&x, &-&x], 0);
-    let rows = vmap(grad(nested)).call(&both)?;
+    let stacked = stack([&x, &-&x], 0);
+    let rows = vmap(grad(nested)).call(&stacked)?;
     close(&rows, &[&slopes[..], &[-0.08402571, 3.985704, -0.08638549, 0.4488394]].concat());
     // Without a trace around it: the refs have their values in memory, and each loop is a program.
     close(&nested(x)?, &[22.83407]);
@@ -197,8 +197,8 @@ fn says<T>(result: Result<T>, kind: ErrorKind, phrases: &[&str]) -> Error {
     for phrase in phrases {
         assert!(text.contains(phrase), "{phrase:?} is not in: {text}");
     }
-    let at = error.location().unwrap_or_else(|| panic!("no line: {error}"));
-    assert!(at.file().ends_with("control_flow/refs.rs"), "{error}");
+    let location = error.location().unwrap_or_else(|| panic!("no line: {error}"));
+    assert!(location.file().ends_with("control_flow/refs.rs"), "{error}");
     error
 }
 

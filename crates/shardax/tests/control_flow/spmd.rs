@@ -61,12 +61,12 @@ fn gradients_of_loops_with_collectives() -> Result<()> {
         Ok(vmap(body).in_axes((None, 0)).axis_name("i").call((w, x))?.sum(..) / 8)
     };
     same(&sharded(w.clone(), values())?, &mapped(w.clone(), values())?);
-    let both = (Arg::<0>, Arg::<1>);
-    let (gw, gx) = grad(sharded).argnums(both).call((&w, values()))?;
-    let (vw, vx) = grad(mapped).argnums(both).call((&w, values()))?;
+    let argnums = (Arg::<0>, Arg::<1>);
+    let (gw, gx) = grad(sharded).argnums(argnums).call((&w, values()))?;
+    let (vw, vx) = grad(mapped).argnums(argnums).call((&w, values()))?;
     same(&gw, &vw);
     same(&gx, &vx);
-    let (gw, gx) = jit(grad(sharded).argnums(both)).call((&w, values()))?;
+    let (gw, gx) = jit(grad(sharded).argnums(argnums)).call((&w, values()))?;
     same(&gw, &vw);
     same(&gx, &vx);
     let tangent = jvp(|w: Array| sharded(w, values()), &w, 1.0f32)?.1;
@@ -90,14 +90,14 @@ fn each_device_takes_its_branch() -> Result<()> {
         let y = cond(x.sum(..).greater(0), on_true, |w| (&w * &w).sum(..) + x.sum(..) * 0, w)?;
         Ok(y.reshape(1))
     };
-    let each = shard_map(body, &mesh).in_specs((P![], P!["i"])).out_specs(P!["i"]);
+    let per_device = shard_map(body, &mesh).in_specs((P![], P!["i"])).out_specs(P!["i"]);
     let reference = vmap(body).in_axes((None, 0));
-    same(&each.call((&w, values()))?, &reference.call((&w, values()))?.reshape(8));
-    let sharded = |w: Array, x: Array| -> Result<Array> { Ok(each.call((w, x))?.sum(..)) };
+    same(&per_device.call((&w, values()))?, &reference.call((&w, values()))?.reshape(8));
+    let sharded = |w: Array, x: Array| -> Result<Array> { Ok(per_device.call((w, x))?.sum(..)) };
     let mapped = |w: Array, x: Array| -> Result<Array> { Ok(reference.call((w, x))?.sum(..)) };
-    let both = (Arg::<0>, Arg::<1>);
-    let (gw, gx) = jit(grad(sharded).argnums(both)).call((&w, values()))?;
-    let (vw, vx) = grad(mapped).argnums(both).call((&w, values()))?;
+    let argnums = (Arg::<0>, Arg::<1>);
+    let (gw, gx) = jit(grad(sharded).argnums(argnums)).call((&w, values()))?;
+    let (vw, vx) = grad(mapped).argnums(argnums).call((&w, values()))?;
     same(&gw, &vw);
     same(&gx, &vx);
 
@@ -139,15 +139,15 @@ fn steps_of_training_in_a_pmap() -> Result<()> {
     let ys = xs.sum(3);
     let many = pmap(train).axis_name("batch").in_axes((None, 0, 0)).out_axes((None, None));
     let (w, losses) = many.call((zeros(2), &xs, &ys))?;
-    let one = |w: Array, xs: Array, ys: Array| {
+    let layer = |w: Array, xs: Array, ys: Array| {
         let step = |w: Array, (x, y): (Array, Array)| -> Result<(Array, Array)> {
             let (loss, g) = value_and_grad(|w: Array| ((x.dot(w) - &y).square()).mean(..)).call(&w)?;
             Ok((w - g * 0.1, loss))
         };
         scan(step, w, (xs, ys))
     };
-    let all = |a: &Array, rest: &[usize]| a.swapaxes(0, 1).reshape([&[5, 24], rest].concat());
-    let (w1, losses1) = one(zeros(2), all(&xs, &[2]), all(&ys, &[]))?;
+    let merge_devices = |a: &Array, rest: &[usize]| a.swapaxes(0, 1).reshape([&[5, 24], rest].concat());
+    let (w1, losses1) = layer(zeros(2), merge_devices(&xs, &[2]), merge_devices(&ys, &[]))?;
     same(&w, &w1);
     same(&losses, &losses1);
     Ok(())
@@ -171,6 +171,7 @@ fn scans_over_sharded_arrays() -> Result<()> {
     };
     let (c, ys) = run(w.clone(), xs.clone())?;
     let slope = grad(loss).call((&w, &xs))?;
+    // Sharded along the batch, along the axis of the scan, along both, and along features.
     for spec in [P![None, "i"], P!["i"], P!["j", "i"], P![None, None, "j"]] {
         let sharded = device_put(&xs, NamedSharding::new(&mesh, spec))?;
         let (got, rows) = run(w.clone(), sharded.clone())?;

@@ -26,11 +26,11 @@ impl Received {
 fn tangents_that_are_zero() -> Result<()> {
     setup();
     let received = Received::default();
-    let seen = received.clone();
+    let recorder = received.clone();
     let wave = |x: &Array, y: &Array| (x * y.sin(), x.clone());
     let f = custom_jvp(move |x: Array, y: Array| wave(&x, &y)).symbolic_zeros().defjvp(
         move |(x, y): (Array, Array), (dx, dy): (Option<Array>, Option<Array>)| {
-            seen.push([dx.is_none(), dy.is_none()]);
+            recorder.push([dx.is_none(), dy.is_none()]);
             let terms = [dx.as_ref().map(|dx| dx * y.sin()), dy.map(|dy| &x * y.cos() * dy)];
             let slope = terms.into_iter().flatten().reduce(|a, b| a + b).expect("one is differentiated");
             (wave(&x, &y), (slope, dx.unwrap_or(zeros_like(&x))))
@@ -89,20 +89,22 @@ fn cotangents_that_are_zero() -> Result<()> {
     let (x, y) = (array(2.0f32), array(0.5f32));
     let first = [[true, false], [false, true]];
 
+    // The first pair of flags says which primals are perturbed, the second which cotangents are zero.
     close(&grad(product).call((&x, &y))?, &[0.5]);
     assert_eq!(received.take(), first);
     close(&grad(sum).argnums(Arg::<1>).call((&x, &y))?, &[1.0]);
     assert_eq!(received.take(), [[false, true], [true, false]]);
-    let both = |x: Array, y: Array| -> Result<Array> {
+    let with_both = |x: Array, y: Array| -> Result<Array> {
         let (a, b) = h.call((x, y))?;
         Ok(a + b)
     };
-    let (dx, dy) = grad(both).argnums((Arg::<0>, Arg::<1>)).call((&x, &y))?;
+    let (dx, dy) = grad(with_both).argnums((Arg::<0>, Arg::<1>)).call((&x, &y))?;
     close(&stack(&[dx, dy], 0), &[1.5, 3.0]);
     assert_eq!(received.take(), [[true; 2], [false; 2]]);
     close(&jit(grad(product)).call((&x, &y))?, &[0.5]);
     assert_eq!(received.take(), first);
 
+    // The flags are the same if the rule is batched, in both orders of the transformations.
     let pair = stack(&[&x, &x], 0);
     close(&vmap(grad(product)).in_axes((0, None)).call((&pair, &y))?, &[0.5; 2]);
     assert_eq!(received.take(), first);

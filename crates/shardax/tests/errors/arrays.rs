@@ -47,6 +47,7 @@ fn creation(t: &mut Table) {
 }
 
 fn elementwise(t: &mut Table) {
+    // Each row is a call that must fail, with the words that its message must have: the values and the fix.
     t.row("add: shapes", Value, &["add got incompatible shapes for broadcasting", "float32[3]", "float32[4]"], || {
         at!(ones(3) + ones(4))
     });
@@ -96,12 +97,13 @@ fn elementwise(t: &mut Table) {
     });
     t.row("the first error is kept", Value, &["float32[3]", "float32[4]"], || {
         let bad = at!(ones(3) + ones(4));
-        let other = ones(5) * ones(6);
-        (bad * other).sum(0).reshape([7, 7])
+        let another_error = ones(5) * ones(6);
+        (bad * another_error).sum(0).reshape([7, 7])
     });
 }
 
 fn shapes(t: &mut Table) {
+    // The message names the sizes that do not fit together.
     t.row("reshape: size", Type, &["cannot reshape array of shape (6,) (size 6) into shape (4,2) (size 8)"], || {
         at!(arange(0..6).reshape([4, 2]))
     });
@@ -159,6 +161,7 @@ fn shapes(t: &mut Table) {
 }
 
 fn reductions(t: &mut Table) {
+    // An axis is reported as the caller wrote it, also if it counts from the end.
     t.row("sum: axis", Index, &["axis 2 is out of bounds for an array of rank 2"], || at!(ones([2, 3]).sum(2)));
     t.row("sum: axis of a scalar", Index, &["axis 0 is out of bounds", "rank 0"], || at!(zeros(()).sum(0)));
     t.row("sum: one axis twice", Value, &["name one axis twice", "[0, -2]"], || at!(ones([2, 3]).sum([0, -2])));
@@ -190,6 +193,7 @@ fn reductions(t: &mut Table) {
 }
 
 fn products(t: &mut Table) {
+    // Both operand types are in the message.
     t.row("dot: vectors", Type, &["dot requires contracting dimensions to have equal shapes", "got 3 and 4"], || {
         at!(ones(3).dot(ones(4)))
     });
@@ -240,6 +244,7 @@ fn joins(t: &mut Table) {
 }
 
 fn indexing(t: &mut Table) {
+    // Positions known on the host are checked at the call, and other positions never.
     t.row("get: number", Index, &["index 3 is out of bounds for axis 0 with size 3"], || at!(arange(0..3).get(3)));
     t.row("get: negative number", Index, &["index -4 is out of bounds"], || at!(arange(0..3).get(-4)));
     t.row("get: of nothing", Index, &["index 0 is out of bounds for axis 0 with size 0"], || at!(zeros(0).get(0)));
@@ -290,6 +295,7 @@ fn indexing(t: &mut Table) {
 }
 
 fn reads(t: &mut Table) {
+    // Reading is strict: it converts neither the type nor the shape.
     t.row("to_vec: dtype", Type, &["int32[2] cannot be read as float32", "astype"], || {
         at!(array([1, 2]).to_vec::<f32>())
     })
@@ -346,6 +352,7 @@ fn params(layers: usize, b: Option<Array>) -> Params {
 }
 
 fn trees(t: &mut Table) {
+    // The message names the first part in which the trees differ.
     t.row("map2: lengths", Type, &["trees of different structure", "`.w`", "a list of 1", "a list of 2"], || {
         at!(tree::map2(|a, b| a + b, params(1, None), params(2, None)))
     });
@@ -392,6 +399,7 @@ fn windows(t: &mut Table) {
 }
 
 fn contractions(t: &mut Table) {
+    // The message contains the subscripts.
     t.row("einsum: operands", Value, &["einsum(\"ij,jk->ik\")", "2 arrays", "1 were given"], || {
         at!(einsum("ij,jk->ik", &[&ones([2, 3])]))
     });
@@ -419,6 +427,7 @@ fn contractions(t: &mut Table) {
 }
 
 fn parts(t: &mut Table) {
+    // Functions that cut, pad and repeat.
     let x = || ones([2, 3]);
     t.row("pad: pairs", Value, &["2 pairs of widths", "got 3"], move || {
         at!(pad(&x(), &[(1, 1), (1, 1), (1, 1)], PadMode::Edge))
@@ -474,6 +483,7 @@ fn parts(t: &mut Table) {
 }
 
 fn choices(t: &mut Table) {
+    // Functions that choose elements by a predicate or by ranges.
     t.row("lax::select: predicate", Type, &["boolean predicate", "int32[3]"], || {
         at!(lax::select(&arange(0..3), &ones(3), &ones(3)))
     });

@@ -7,6 +7,7 @@ use shardax::prelude::*;
 use crate::{Table, at};
 
 pub(crate) fn rows(t: &mut Table) {
+    // Each collective outside of a map, over an unknown axis, and with sizes or groups that do not fit the axis.
     t.row(
         "psum: outside",
         Name,

@@ -6,6 +6,7 @@ use shardax::prelude::*;
 use crate::{Table, at};
 
 pub(crate) fn rows(t: &mut Table) {
+    // The message names the leaf of a carry or a branch whose types differ.
     t.row("cond: predicate", Type, &["Pred must be a scalar", "bool[2]"], || {
         at!(cond(array([true, false]), |x: Array| x, |x| -x, ones(2)))
     });

@@ -65,6 +65,7 @@ fn of_axis() -> Vec<Named> {
 }
 
 fn of_one_more() -> Vec<Named> {
+    // The flag says whether the function has a second operand.
     functions! { false:
         "softmax" |x, _| Ok(nn::softmax(x, -1));
         "one_hot" |x, _| Ok(nn::one_hot(x, 3));
@@ -107,6 +108,7 @@ fn nn_padding() -> lax::Padding {
 }
 
 fn of_two() -> Vec<Named> {
+    // The flag says whether the function has a second operand.
     functions! { true:
         "add" |x, y| Ok(x + y);
         "subtract" |x, y| Ok(x - y);
@@ -180,7 +182,7 @@ fn problem(how: &str, f: impl FnOnce() -> Result<Array>) -> Option<String> {
 /// The fault of `f`'s trace; every operation it records must be at the user's line.
 fn traced(f: &impl Fn(Array, Array) -> Result<Array>, x: &Array, y: &Array) -> Option<String> {
     let mut strange = None;
-    let found = problem("traced", || {
+    let problem = problem("traced", || {
         make_program(f, (x, y))?.for_each_eqn(&mut |eqn| {
             if !eqn.source.file().contains("tests/errors/grid.rs") {
                 strange
@@ -189,7 +191,7 @@ fn traced(f: &impl Fn(Array, Array) -> Result<Array>, x: &Array, y: &Array) -> O
         });
         Ok(y.clone())
     });
-    found.or(strange)
+    problem.or(strange)
 }
 
 #[test]
@@ -206,19 +208,19 @@ fn every_function_on_every_kind_of_array() {
         }
     };
     let mut count = 0;
-    let one = Array::from(1);
+    let scalar = Array::from(1);
     for f in of_one().iter().chain(&of_one_more()).chain(&of_axis()).chain(&of_two()) {
-        let others = if f.takes_two { arrays.as_slice() } else { std::slice::from_ref(&one) };
-        for (x, y) in arrays.iter().flat_map(|x| others.iter().map(move |y| (x, y))) {
+        let second_arguments = if f.takes_two { arrays.as_slice() } else { std::slice::from_ref(&scalar) };
+        for (x, y) in arrays.iter().flat_map(|x| second_arguments.iter().map(move |y| (x, y))) {
             count += 1;
             note(f.name, x, y, traced(&|x: Array, y: Array| (f.call)(&x, &y), x, y));
         }
         // Compiling takes its time: a few are run.
         for x in [ones([2, 3]), arange(0..3)] {
-            note(f.name, &x, &one, problem("at once", || block_until_ready((f.call)(&x, &one)?)));
+            note(f.name, &x, &scalar, problem("at once", || block_until_ready((f.call)(&x, &scalar)?)));
         }
     }
     println!("{count} calls");
-    let all: Vec<String> = problems.into_values().collect();
-    assert!(all.is_empty(), "{} problems\n{}", all.len(), all.join("\n"));
+    let problems_found: Vec<String> = problems.into_values().collect();
+    assert!(problems_found.is_empty(), "{} problems\n{}", problems_found.len(), problems_found.join("\n"));
 }

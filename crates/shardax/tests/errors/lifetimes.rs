@@ -19,6 +19,7 @@ fn eight() -> Array {
 }
 
 fn deleted(t: &mut Table) {
+    // An array whose memory was freed by `delete`; every use must say so.
     let gone = || -> Result<Array> {
         let x = eight();
         x.delete()?;
@@ -99,6 +100,7 @@ fn deleted(t: &mut Table) {
 }
 
 fn donated(t: &mut Table) {
+    // An array that a call donated; the message names the call's line.
     fn step(x: Array) -> Array {
         x + 1
     }
@@ -170,13 +172,13 @@ fn donated(t: &mut Table) {
 fn leaked(t: &mut Table) {
     /// A value of a function whose tracing is over.
     fn leak() -> Result<Array> {
-        let kept = Mutex::new(None);
+        let leaked = Mutex::new(None);
         let _ = jit(|x: Array| {
-            *kept.lock().expect("no panic while it is held") = Some(&x * 2);
+            *leaked.lock().expect("no panic while it is held") = Some(&x * 2);
             x
         })
         .call(arange(0..3))?;
-        Ok(kept.into_inner().expect("no panic").expect("it was traced"))
+        Ok(leaked.into_inner().expect("no panic").expect("it was traced"))
     }
     t.row("leak: operator", Leak, &["UnexpectedTracerError", "int32[3]"], || {
         let x = leak()?;
@@ -213,36 +215,36 @@ fn leaked(t: &mut Table) {
     })
     .at_once_only();
     t.row("leak: vmap", Leak, &["UnexpectedTracerError"], || {
-        let kept = Mutex::new(None);
+        let leaked = Mutex::new(None);
         let _ = vmap(|x: Array| {
-            *kept.lock().expect("no panic while it is held") = Some(&x * 2);
+            *leaked.lock().expect("no panic while it is held") = Some(&x * 2);
             x
         })
         .call(arange(0..3))?;
-        let x: Array = kept.into_inner().expect("no panic").expect("it was traced");
+        let x: Array = leaked.into_inner().expect("no panic").expect("it was traced");
         at!(x + 1).check()
     });
     t.row("leak: from an inner function to the outer", Leak, &["UnexpectedTracerError"], || {
         jit(|y: Array| -> Result<Array> {
-            let kept = Mutex::new(None);
+            let leaked = Mutex::new(None);
             let _ = grad(|x: Array| {
-                *kept.lock().expect("no panic while it is held") = Some(&x * 2);
+                *leaked.lock().expect("no panic while it is held") = Some(&x * 2);
                 x.sum(..)
             })
             .call(&y)?;
-            let x: Array = kept.into_inner().expect("no panic").expect("it was traced");
+            let x: Array = leaked.into_inner().expect("no panic").expect("it was traced");
             Ok(at!(x + y))
         })
         .call(ones(3))
     });
     t.row("leak: to another thread", Leak, &["UnexpectedTracerError"], || {
-        let there = |x: Array| -> Result<Array> {
+        let inside = |x: Array| -> Result<Array> {
             let line = line!() + 1;
             let sent = std::thread::scope(|s| s.spawn(|| (&x + 1).check()).join());
             crate::mark(line);
             sent.expect("no panic").map(|()| x)
         };
-        jit(there).call(ones(3))
+        jit(inside).call(ones(3))
     });
     t.row("leak: device_put", Leak, &["UnexpectedTracerError"], || {
         let x = leak()?;

@@ -15,6 +15,7 @@ pub(crate) fn rows(t: &mut Table) {
 }
 
 fn shapes(t: &mut Table) {
+    // Functions of square matrices, with matrices that are not.
     t.row("cholesky: square", Value, &["cholesky needs square matrices", "float32[2,3]"], || {
         at!(linalg::cholesky(ones([2, 3])))
     });
@@ -50,6 +51,7 @@ fn shapes(t: &mut Table) {
 }
 
 fn solves(t: &mut Table) {
+    // Right sides whose sizes do not fit the matrix.
     t.row("solve: square", Value, &["solve needs square matrices"], || at!(linalg::solve(ones([2, 3]), ones(2))));
     t.row("solve: vector", Value, &["float32[2,2]", "float32[3]", "right-hand sides"], || {
         at!(linalg::solve(ones([2, 2]), ones(3)))

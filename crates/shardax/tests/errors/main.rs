@@ -131,13 +131,13 @@ fn quietly(f: impl FnOnce() -> Option<Error>) -> Result<Option<Error>, String> {
 
 /// The process still computes, compiles, and runs on all devices.
 pub(crate) fn works() -> Result<(), String> {
-    let all = || -> Result<bool> {
+    let all_finished = || -> Result<bool> {
         let eager = (arange(0..3) + 1).to_vec::<i32>()? == [1, 2, 3];
         let compiled = jit(|x: Array| x * 2 + 1).call(arange(0..3))?.to_vec::<i32>()? == [1, 3, 5];
         let mapped = pmap(|x: Array| psum(x, "i")).axis_name("i").call(arange(0..8))?.to_vec::<i32>()? == [28; 8];
         Ok(eager && compiled && mapped)
     };
-    match catch_unwind(AssertUnwindSafe(all)) {
+    match catch_unwind(AssertUnwindSafe(all_finished)) {
         Ok(Ok(true)) => Ok(()),
         Ok(Ok(false)) => Err("afterwards the numbers are wrong".into()),
         Ok(Err(e)) => Err(format!("afterwards nothing works: {e}")),
@@ -167,7 +167,7 @@ fn check(row: &Row) -> Result<(), String> {
 fn every_mistake_is_an_error_that_names_the_users_line() {
     common::quick::setup();
     let only = std::env::var("ERRORS_ONLY").unwrap_or_default();
-    let all = only.is_empty();
+    let is_unfiltered = only.is_empty();
     let (report, reports) = mpsc::channel();
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -211,7 +211,7 @@ fn every_mistake_is_an_error_that_names_the_users_line() {
     }
     println!("{count} rows");
     assert!(failures.is_empty(), "{} of {count} rows fail\n\n{}", failures.len(), failures.join("\n\n"));
-    assert!(!all || count >= 450, "only {count} rows ran");
+    assert!(!is_unfiltered || count >= 450, "only {count} rows ran");
 }
 
 /// Every error on the page has an example, a cause and a fix.

@@ -44,6 +44,7 @@ fn command(home: &Path) -> Result<Command, String> {
 }
 
 fn run(case: &Case, home: &Path) -> Result<(), String> {
+    // The case runs in a child process, because a wrong plugin or setting affects the entire process.
     let mut command = command(home)?;
     let mut child = command
         .envs(case.variables.iter().cloned())
@@ -68,9 +69,9 @@ fn run(case: &Case, home: &Path) -> Result<(), String> {
         return Err(format!("it advises to delete a file that is not shardax's:\n{text}"));
     }
     let kind = format!("kind: {}", case.kind);
-    let wanted =
+    let expected =
         case.phrases.iter().map(String::as_str).chain([kind.as_str(), "again: ", "jit: ", "pmap: ", "count: 0 1"]);
-    let lacking: Vec<&str> = wanted.filter(|phrase| !text.contains(phrase)).collect();
+    let lacking: Vec<&str> = expected.filter(|phrase| !text.contains(phrase)).collect();
     let ours = text.matches("tests/errors/processes.rs:").count();
     match (lacking.as_slice(), ours) {
         ([], 4..) => Ok(()),
@@ -88,6 +89,15 @@ fn setting(name: &'static str, value: &str, expected: &str) -> Case {
     Case { name, variables: vec![(name, value.into())], kind: "Value", phrases }
 }
 
+/// The variable that selects a plugin.
+fn plugin_variable(path: &Path) -> Vec<(&'static str, PathBuf)> {
+    vec![("SHARDAX_CPU_PLUGIN", path.to_owned())]
+}
+
+fn path_text(path: &Path) -> String {
+    path.display().to_string()
+}
+
 #[test]
 fn a_process_without_a_plugin_reports_it() {
     let home = std::env::temp_dir().join(format!("shardax-errors-{}", std::process::id()));
@@ -103,8 +113,6 @@ fn a_process_without_a_plugin_reports_it() {
     std::fs::write(&half, &bytes[..bytes.len() / 2]).expect("a file for the test");
     let missing = home.join("missing.so");
 
-    let plugin = |path: &Path| vec![("SHARDAX_CPU_PLUGIN", path.to_owned())];
-    let text = |path: &Path| path.display().to_string();
     let cases = [
         Case {
             name: "plugin: nowhere",
@@ -114,15 +122,40 @@ fn a_process_without_a_plugin_reports_it() {
         },
         Case {
             name: "plugin: no such file",
-            variables: plugin(&missing),
+            variables: plugin_variable(&missing),
             kind: "Plugin",
-            phrases: vec![text(&missing), "there is no such file".into()],
+            phrases: vec![path_text(&missing), "there is no such file".into()],
         },
-        Case { name: "plugin: a folder", variables: plugin(&home), kind: "Plugin", phrases: vec![text(&home)] },
-        Case { name: "plugin: garbage", variables: plugin(&garbage), kind: "Plugin", phrases: vec![text(&garbage)] },
-        Case { name: "plugin: empty", variables: plugin(&empty), kind: "Plugin", phrases: vec![text(&empty)] },
-        Case { name: "plugin: cut short", variables: plugin(&half), kind: "Plugin", phrases: vec![text(&half)] },
-        Case { name: "plugin: a program", variables: plugin(&library), kind: "Plugin", phrases: vec![text(&library)] },
+        Case {
+            name: "plugin: a folder",
+            variables: plugin_variable(&home),
+            kind: "Plugin",
+            phrases: vec![path_text(&home)],
+        },
+        Case {
+            name: "plugin: garbage",
+            variables: plugin_variable(&garbage),
+            kind: "Plugin",
+            phrases: vec![path_text(&garbage)],
+        },
+        Case {
+            name: "plugin: empty",
+            variables: plugin_variable(&empty),
+            kind: "Plugin",
+            phrases: vec![path_text(&empty)],
+        },
+        Case {
+            name: "plugin: cut short",
+            variables: plugin_variable(&half),
+            kind: "Plugin",
+            phrases: vec![path_text(&half)],
+        },
+        Case {
+            name: "plugin: a program",
+            variables: plugin_variable(&library),
+            kind: "Plugin",
+            phrases: vec![path_text(&library)],
+        },
         Case {
             name: "platform: unknown",
             variables: vec![("SHARDAX_PLATFORM", "abacus".into())],
@@ -159,7 +192,7 @@ fn a_process_without_a_plugin_reports_it() {
         setting("SHARDAX_CPU_KERNELS", "mkl", "`auto`, `xla` or, with the feature `cpu-kernels`, `all`"),
         Case {
             name: "plugin: a file of the system",
-            variables: plugin(Path::new("/etc/passwd")),
+            variables: plugin_variable(Path::new("/etc/passwd")),
             kind: "Plugin",
             phrases: vec!["SHARDAX_CPU_PLUGIN names that file, /etc/passwd".into(), "unset it".into()],
         },

@@ -7,6 +7,7 @@ use shardax::prelude::*;
 use crate::{Table, at};
 
 pub(crate) fn rows(t: &mut Table) {
+    // Arrays that are not keys, several keys at once, and parameters that a distribution does not have.
     t.row("normal: no key", Type, &["normal", "unexpected PRNG key type"], || at!(random::normal(&ones(2), [3])));
     t.row("split: several keys", Value, &["accepts a single key"], || {
         at!(random::split(&random::split(&random::key(0), 2), 2))

@@ -6,6 +6,7 @@ use shardax::prelude::*;
 use crate::{Table, at};
 
 pub(crate) fn rows(t: &mut Table) {
+    // Meshes of too many devices, specs of too many dimensions, unknown axes and sizes that do not divide.
     t.row("make_mesh: too many", Value, &["Number of devices 8 must be >= the product of mesh_shape [16]"], || {
         at!(make_mesh([("i", 16)]))
     });
@@ -17,8 +18,8 @@ pub(crate) fn rows(t: &mut Table) {
         at!(make_mesh([("i", 2), ("i", 2)]))
     });
     t.row("Mesh: count", Value, &["hold 4 devices, but 8 devices were given"], || {
-        let all = devices()?;
-        at!(Mesh::new(all, [("i", 4)]))
+        let all_devices = devices()?;
+        at!(Mesh::new(all_devices, [("i", 4)]))
     });
     t.row("Mesh: one device twice", Value, &["occurs twice in the mesh"], || {
         let d = devices()?[0].clone();

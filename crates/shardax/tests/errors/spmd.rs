@@ -17,6 +17,7 @@ fn double(x: Array) -> Array {
 }
 
 fn pmaps(t: &mut Table) {
+    // Sizes that differ from the number of devices, results that vary, and options that contradict each other.
     t.row("pmap: batch not divisible", Value, &["100", "8 devices", "must be divisible by num_devices"], || {
         at!(pmap(double).call(ones([100, 3])))
     });
@@ -136,6 +137,7 @@ fn pmaps(t: &mut Table) {
 }
 
 fn placement(t: &mut Table) {
+    // Arguments committed to other devices than the program's.
     t.row(
         "pmap: committed otherwise",
         Value,
@@ -178,9 +180,9 @@ fn placement(t: &mut Table) {
     )
     .at_once_only();
     t.row("jit: another order of devices", Value, &["Received incompatible devices"], || {
-        let all = devices()?;
-        let back = all.iter().rev().cloned().collect();
-        let (a, b) = (Mesh::new(all, [("x", 8)])?, Mesh::new(back, [("x", 8)])?);
+        let all_devices = devices()?;
+        let back = all_devices.iter().rev().cloned().collect();
+        let (a, b) = (Mesh::new(all_devices, [("x", 8)])?, Mesh::new(back, [("x", 8)])?);
         let x = device_put(&ones(8), &NamedSharding::new(&a, P!["x"]))?;
         let y = device_put(&ones(8), &NamedSharding::new(&b, P!["x"]))?;
         at!(jit(|x: Array, y: Array| x * y).call((x, y)))
@@ -236,6 +238,7 @@ fn placement(t: &mut Table) {
 
 fn shard_maps(t: &mut Table) {
     let mesh = || make_mesh([("i", 4), ("j", 2)]).map(|mesh| mesh.auto());
+    // Specs that do not fit the arguments or results, and results that vary where the spec says they do not.
     t.row(
         "shard_map: not divisible",
         Value,
@@ -425,6 +428,7 @@ fn shard_maps(t: &mut Table) {
 
 fn varying(t: &mut Table) {
     let mesh = || make_mesh([("i", 8)]);
+    // The checks of varying values; the message suggests `pcast` or a reduction.
     t.row(
         "shard_map: out_specs of what varies",
         Value,

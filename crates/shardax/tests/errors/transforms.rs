@@ -72,6 +72,7 @@ fn jits(t: &mut Table) {
 }
 
 fn vmaps(t: &mut Table) {
+    // Sizes of the batch that differ, and axes that the arguments do not have.
     t.row(
         "vmap: sizes",
         Value,
@@ -129,6 +130,7 @@ fn vmaps(t: &mut Table) {
 }
 
 fn gradients(t: &mut Table) {
+    // Results that are not scalars, and arguments that are not floating point.
     t.row(
         "grad: vector",
         Value,
@@ -181,6 +183,7 @@ fn gradients(t: &mut Table) {
 }
 
 fn derivatives(t: &mut Table) {
+    // Tangents and cotangents of other types than the primals.
     t.row(
         "jvp: tangent shape",
         Type,
@@ -211,6 +214,7 @@ fn derivatives(t: &mut Table) {
 }
 
 fn nested(t: &mut Table) {
+    // The error of an inner function reaches the caller with its own line, whatever is around it.
     t.row("jit of vmap of grad: inside", Type, &["dot requires contracting dimensions"], || {
         jit(vmap(grad(|x: Array| at!(x.dot(ones(4)))))).call(ones([2, 3]))
     });

@@ -47,11 +47,11 @@ fn return_output_different_context() -> Result<()> {
 fn abstract_mesh_changing_names_sizes_grad() -> Result<()> {
     let (mesh, _guard) = mesh(2);
     let x = num(&[8, 2], 0.3, 0.0, P!["x", "y"]);
-    let other = AbstractMesh::new([("a", 4), ("b", 1)]).with_axis_types([AxisType::Explicit; 2])?;
-    assert_eq!(mesh.abstract_mesh().size(), other.size());
+    let another = AbstractMesh::new([("a", 4), ("b", 1)]).with_axis_types([AxisType::Explicit; 2])?;
+    assert_eq!(mesh.abstract_mesh().size(), another.size());
     let f = move |x: Array| {
         let x = x.sin();
-        let inner = use_abstract_mesh(&other, || {
+        let inner = use_abstract_mesh(&another, || {
             let y = reshard(x, P![("a", "b"), None]) * 2;
             assert_eq!(y.type_name(), "float32[8@(a,b),2]");
             y
@@ -93,21 +93,21 @@ fn abstract_mesh_context_trace() -> Result<()> {
 fn compilation_cache_miss_when_devices_change() -> Result<()> {
     setup();
     let types = [AxisType::Explicit; 2];
-    let one = make_mesh([("x", 2), ("y", 2)])?.with_axis_types(types)?;
-    let reversed = one.devices().iter().rev().cloned().collect();
+    let single = make_mesh([("x", 2), ("y", 2)])?.with_axis_types(types)?;
+    let reversed = single.devices().iter().rev().cloned().collect();
     let two = Mesh::new(reversed, [("x", 2), ("y", 2)])?.with_axis_types(types)?;
     let data = array((0..16).map(|i| i as f32).collect::<Vec<_>>()).reshape([8, 2]);
     let on = |mesh: &Mesh| device_put(&data, &NamedSharding::new(mesh, P!["x", "y"]));
-    let (a, b) = (on(&one)?, on(&two)?);
+    let (a, b) = (on(&single)?, on(&two)?);
     let f = jit(|x: Array| x * 3);
     let (outs, counts) = count(|| {
-        let first = shardax::set_mesh(&one).and_then(|_mesh| f.call(&a));
+        let first = shardax::set_mesh(&single).and_then(|_mesh| f.call(&a));
         let second = shardax::set_mesh(&two).and_then(|_mesh| f.call(&b));
         first.and_then(|first| Ok((first, second?)))
     });
     let (first, second) = outs?;
     assert_eq!((counts.traces, counts.compilations), (1, 2), "{counts:?}");
-    assert_eq!(first.sharding()?.as_named().map(NamedSharding::mesh), Some(&one));
+    assert_eq!(first.sharding()?.as_named().map(NamedSharding::mesh), Some(&single));
     assert_eq!(second.sharding()?.as_named().map(NamedSharding::mesh), Some(&two));
     assert_eq!(host(&first), host(&second));
     Ok(())
@@ -215,9 +215,9 @@ fn axes_api_error_manual_to_auto_explicit() -> Result<()> {
 fn use_abstract_mesh_override() -> Result<()> {
     let (mesh, _guard) = mesh(4);
     let x = ramp(&[8, 8], P!["x", "y"]);
-    let other = AbstractMesh::new([("a", 4), ("b", 2)]).with_axis_types([AxisType::Explicit; 2])?;
+    let another = AbstractMesh::new([("a", 4), ("b", 2)]).with_axis_types([AxisType::Explicit; 2])?;
     let f = move |x: Array| {
-        let y = use_abstract_mesh(&other, || reshard(x, P!["a", "b"]) * 2)?;
+        let y = use_abstract_mesh(&another, || reshard(x, P!["a", "b"]) * 2)?;
         assert_eq!(y.type_name(), "float32[8@a,8@b]");
         Ok::<_, shardax::Error>(reshard(y, P!["y", None]).sum(..))
     };

@@ -17,13 +17,13 @@ fn broadcasted_iota_with_sharding() -> Result<()> {
     let hot = jit(|x: Array| shardax::nn::one_hot(&x, 4)).call(&x)?;
     assert_eq!(typed(&hot), "float32[4@x,4]");
     same(&hot, &host(&eye(4)));
-    let made = jit(|x: Array| {
+    let result = jit(|x: Array| {
         let x = x * 2;
         (x, out_sharding(P!["x", "y"], || lax::broadcasted_iota(DType::I32, [8, 2], 0)))
     });
-    let (_, made) = made.call(&x)?;
-    assert_eq!(typed(&made), "int32[8@x,2@y]");
-    assert_eq!(made.to_vec::<i32>()?, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]);
+    let (_, result) = result.call(&x)?;
+    assert_eq!(typed(&result), "int32[8@x,2@y]");
+    assert_eq!(result.to_vec::<i32>()?, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]);
     Ok(())
 }
 
@@ -33,6 +33,7 @@ type Made = (&'static str, fn() -> Array, PartitionSpec, &'static str);
 #[test]
 fn what_is_made_with_a_sharding_has_the_values_of_one_device() -> Result<()> {
     let (_, _mesh) = mesh(4);
+    // A generator must not draw other numbers because its result is sharded.
     fn key() -> Array {
         random::key(3)
     }
@@ -66,8 +67,8 @@ fn what_is_made_with_a_sharding_has_the_values_of_one_device() -> Result<()> {
         let bits: Vec<u32> = plain(|| jit(make).call(()).unwrap()).iter().map(|v| v.to_bits()).collect();
         let eager = out_sharding(spec.clone(), make);
         assert_eq!(typed(&eager), want, "{name}");
-        let asked = spec.clone();
-        let traced = jit(move || out_sharding(asked.clone(), make)).call(())?;
+        let requested_spec = spec.clone();
+        let traced = jit(move || out_sharding(requested_spec.clone(), make)).call(())?;
         assert_eq!(typed(&traced), want, "{name}");
         for made in [eager, traced] {
             assert!(!made.sharding()?.is_fully_replicated(), "{name}");
@@ -177,8 +178,8 @@ fn bincount() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let a = out_sharding(P!["x"], || ones_dtype(4, DType::I32));
     let count = |spec: PartitionSpec| jit(move |a: Array| bincount_sharded(a, 2, spec.clone()));
-    let whole = count(P![]).call(&a)?;
-    assert_eq!((typed(&whole), whole.to_vec::<i32>()?), ("int32[2]".into(), vec![0, 4]));
+    let replicated_x = count(P![]).call(&a)?;
+    assert_eq!((typed(&replicated_x), replicated_x.to_vec::<i32>()?), ("int32[2]".into(), vec![0, 4]));
     let f = count(P![].unreduced(["x"]));
     let apart = f.call(&a)?;
     assert_eq!(typed(&apart), "int32[2]{U:x}");
@@ -190,8 +191,8 @@ fn bincount() -> Result<()> {
     let text = rejected(&bincount_sharded(&a, 2, P!["x"]));
     assert!(text.contains("only be fully replicated or fully unreduced") && text.contains("int32[4@x]"), "{text}");
     // Whole input, and axes that do not split it.
-    let whole = reshard(a, P![]);
-    let apart = bincount_sharded(&whole, 2, P![].unreduced(["x", "y"]));
+    let replicated_x = reshard(a, P![]);
+    let apart = bincount_sharded(&replicated_x, 2, P![].unreduced(["x", "y"]));
     assert_eq!(reshard(apart, P![]).to_vec::<i32>()?, [0, 4]);
     Ok(())
 }
@@ -201,6 +202,7 @@ fn bincount() -> Result<()> {
 #[test]
 fn one_hot_with_sharding() -> Result<()> {
     let (_, _mesh) = mesh(4);
+    // The spec of the result has an entry for the new axis of the classes, wherever it is inserted.
     let hot = |axis: i32, spec: PartitionSpec, x: &Array| {
         shardax::nn::OneHotOptions::new().axis(axis).out_sharding(spec).one_hot(x, 4)
     };
@@ -213,12 +215,12 @@ fn one_hot_with_sharding() -> Result<()> {
         (&square, -1, P!["x", "y", None], "float32[4@x,8@y,4]"),
     ];
     for (labels, axis, spec, want) in cases {
-        let one = plain(|| shardax::nn::OneHotOptions::new().axis(axis).one_hot(whole(labels), 4));
+        let unsharded = plain(|| shardax::nn::OneHotOptions::new().axis(axis).one_hot(whole(labels), 4));
         let (labels, asked) = (labels.clone(), spec.clone());
         let traced = jit(move |x: Array| hot(axis, asked.clone(), &x)).call(&labels)?;
         for result in [hot(axis, spec, &labels), traced] {
             assert_eq!(typed(&result), want);
-            assert_eq!(host(&result), one, "{want}");
+            assert_eq!(host(&result), unsharded, "{want}");
         }
     }
     assert_eq!(typed(&hot(-1, P!["y"], &array(3))), "float32[4@y]");

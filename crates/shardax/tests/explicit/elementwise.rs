@@ -51,23 +51,23 @@ fn select() -> Result<()> {
     let (x, y) = (ramp(&[8, 8], P!["x", "y"]), ramp(&[8, 8], P!["x", "y"]));
     let f = jit(|p: Array, x: Array, y: Array| where_(p, x, y));
     assert_eq!(typed(&f.call((x.greater(3), &x, &y))?), "float32[8@x,8@y]");
-    let whole = ramp(&[8, 8], P![]);
-    let wrong = f.call((x.greater(3), &x, &whole)).unwrap_err().to_string();
+    let replicated = ramp(&[8, 8], P![]);
+    let wrong = f.call((x.greater(3), &x, &replicated)).unwrap_err().to_string();
     assert!(wrong.contains("select cases must have the same sharding"), "{wrong}");
     assert!(wrong.contains("float32[8,8]") && wrong.contains("float32[8@x,8@y]"), "{wrong}");
     let wrong = f.call((ramp(&[8, 8], P!["y", "x"]).greater(3), &x, &y)).unwrap_err().to_string();
     assert!(wrong.contains("which must be scalar or have the same shardings as cases"), "{wrong}");
     // A predicate that all devices have whole goes with any cases.
-    assert_eq!(typed(&f.call((whole.greater(3), &x, &y))?), "float32[8@x,8@y]");
+    assert_eq!(typed(&f.call((replicated.greater(3), &x, &y))?), "float32[8@x,8@y]");
     Ok(())
 }
 
 #[test]
 fn broadcasting_nary_error() -> Result<()> {
     setup();
-    let one = make_mesh([("x", 4), ("y", 2)])?.with_axis_types([AxisType::Explicit; 2])?;
+    let other_mesh = make_mesh([("x", 4), ("y", 2)])?.with_axis_types([AxisType::Explicit; 2])?;
     let two = make_mesh([("a", 4), ("b", 2)])?.with_axis_types([AxisType::Explicit; 2])?;
-    let x = device_put(&array([1.0f32; 8]), &NamedSharding::new(&one, P!["x"]))?;
+    let x = device_put(&array([1.0f32; 8]), &NamedSharding::new(&other_mesh, P!["x"]))?;
     let y = device_put(&array([1.0f32; 8]), &NamedSharding::new(&two, P!["a"]))?;
     let text = jit(|x: Array, y: Array| x + y).call((&x, &y)).unwrap_err().to_string();
     assert!(text.contains("float32[8@a]") && text.contains("which is not that of another operand"), "{text}");
@@ -78,6 +78,7 @@ fn broadcasting_nary_error() -> Result<()> {
 #[test]
 fn numpy_functions_of_two_operands_broadcast() -> Result<()> {
     use shardax::numpy as np;
+    // The result must be sharded like the operand that is not broadcast.
     type Function = fn(&Array, &Array) -> Array;
     let (_, _guard) = mesh(4);
     let floats: [(&str, Function); 22] = [

@@ -26,9 +26,9 @@ fn check(read: &Pair) -> Result<()> {
     assert_eq!(avals(read), TYPES);
     let (x, w) = arguments();
     let want = jit(f).call((&x, &w))?;
-    let own = read.clone();
+    let captured = read.clone();
     let typed_inside = jit(move |x: Array, w: Array| {
-        let (y, z) = own.call((x, w))?;
+        let (y, z) = captured.call((x, w))?;
         assert_eq!([y.type_name(), z.type_name()], TYPES[2..]);
         Ok::<_, shardax::Error>((y, z))
     });
@@ -53,22 +53,26 @@ fn check(read: &Pair) -> Result<()> {
     same(&have.0, &host(&want_slope.0));
     same(&have.1, &host(&want_slope.1));
     // Moved to another sharding, the operand gets its gradient there.
-    let other = |x: Array| -> Result<Array> { Ok(read.call((x, w.clone()))?.1.sin().sum(..)) };
-    assert_eq!(typed(&grad(other).call(reshard(x.clone(), P!["y"]))?), "float32[8@y,4]");
+    let loss = |x: Array| -> Result<Array> { Ok(read.call((x, w.clone()))?.1.sin().sum(..)) };
+    assert_eq!(typed(&grad(loss).call(reshard(x.clone(), P!["y"]))?), "float32[8@y,4]");
     Ok(())
 }
 
 #[test]
 fn types_of_an_exported_function() -> Result<()> {
     let (_, _guard) = mesh(4);
-    let made = ExportOptions::new().vjp_order(1).export(f, arguments())?;
-    check(&made)?;
-    let bytes = made.serialize()?;
+    let exported = ExportOptions::new().vjp_order(1).export(f, arguments())?;
+    check(&exported)?;
+    let bytes = exported.serialize()?;
     let read = Pair::deserialize(&bytes)?;
     check(&read)?;
     assert_eq!(read.serialize()?, bytes);
     assert!(format!("{read:?}").contains("float32[8@x,4@y]"), "{read:?}");
     Ok(())
+}
+
+fn constant(n: usize, m: usize) -> Array {
+    full([n, m], 0.5)
 }
 
 /// Without a context mesh the types of the results are over the mesh of the file; over an Auto mesh there are none.
@@ -79,8 +83,7 @@ fn where_the_context_has_another_mesh() -> Result<()> {
         export(f, arguments())?.serialize()?
     };
     let read = Pair::deserialize(&bytes)?;
-    let plain = |n: usize, m: usize| full([n, m], 0.5);
-    let (y, z) = read.call((plain(8, 4), plain(4, 6)))?;
+    let (y, z) = read.call((constant(8, 4), constant(4, 6)))?;
     assert_eq!([typed(&y), typed(&z)], TYPES[2..]);
     same(&z, &[8.0; 4]);
     let auto = make_mesh([("a", 8)])?;
@@ -90,7 +93,7 @@ fn where_the_context_has_another_mesh() -> Result<()> {
         assert_eq!([y.type_name(), z.type_name()], ["float32[8,6]", "float32[4]"]);
         Ok::<_, shardax::Error>((y, z))
     };
-    let (_, z) = jit(inside).call((plain(8, 4), plain(4, 6)))?;
+    let (_, z) = jit(inside).call((constant(8, 4), constant(4, 6)))?;
     same(&z, &[8.0; 4]);
     Ok(())
 }
@@ -133,14 +136,14 @@ fn functions_that_jax_exported() -> Result<()> {
 fn damaged_types_of_axes() -> Result<()> {
     let (_, _guard) = mesh(4);
     let bytes = export(f, arguments())?.serialize()?;
-    let at = bytes.windows(8).position(|part| part == b"Explicit").expect("its types");
+    let position = bytes.windows(8).position(|part| part == b"Explicit").expect("its types");
     let mut damaged = bytes.clone();
-    damaged[at] = b'X';
+    damaged[position] = b'X';
     assert!(Pair::deserialize(&damaged).unwrap_err().to_string().contains("not an exported function"));
     let file = std::fs::read(exported("explicit.jax")).expect("the artifact");
-    for at in (0..file.len()).step_by(7) {
+    for position in (0..file.len()).step_by(7) {
         let mut damaged = file.clone();
-        damaged[at] ^= 0x41;
+        damaged[position] ^= 0x41;
         // An error or another function, never a panic.
         let _ = Pair::deserialize(&damaged).map(|read| avals(&read));
     }

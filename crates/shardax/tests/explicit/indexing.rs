@@ -60,13 +60,13 @@ fn dynamic_slice() -> Result<()> {
 fn scatter_of_whole_dimensions() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 8], P![None, "y"]);
-    let at = array([1, 3]);
-    let out = jit(|x: Array, at: Array| x.at(&at).add(1.0)).call((&x, &at))?;
+    let indices = array([1, 3]);
+    let out = jit(|x: Array, indices: Array| x.at(&indices).add(1.0)).call((&x, &indices))?;
     assert_eq!(typed(&out), "float32[8,8@y]");
     assert_eq!(host(&out)[8], 9.0);
-    let text = rejected(&ramp(&[8, 8], P!["x"]).at(&at).add(1.0));
+    let text = rejected(&ramp(&[8, 8], P!["x"]).at(&indices).add(1.0));
     assert!(text.contains("out_sharding(spec).set(value)"), "{text}");
-    let out = ramp(&[8, 8], P!["x"]).at(&at).out_sharding(P!["x"]).add(1.0);
+    let out = ramp(&[8, 8], P!["x"]).at(&indices).out_sharding(P!["x"]).add(1.0);
     assert_eq!(typed(&out), "float32[8@x,8]");
     assert_eq!(host(&out)[8], 9.0);
     Ok(())
@@ -157,6 +157,7 @@ fn at_add_lower_to_scatter_add() -> Result<()> {
 fn scatter_sharding_rule() -> Result<()> {
     let (_, _mesh) = mesh(2);
     type Update = fn(Array, Array, Array) -> Array;
+    // Every kind of update has the same rule: the result is sharded like the operand.
     let updates: [Update; 6] = [
         |x, i, v| x.at(&i).set(v),
         |x, i, v| x.at(&i).add(v),
@@ -172,10 +173,10 @@ fn scatter_sharding_rule() -> Result<()> {
         for (n, update) in updates.into_iter().enumerate() {
             let out = jit(vmap(update)).call((&operand, &indices, &values))?;
             assert_eq!(typed(&out), typed(&operand), "update {n}");
-            let whole = |x: &Array| device_put(x, &devices().unwrap()[0]).unwrap();
+            let on_one_device = |x: &Array| device_put(x, &devices().unwrap()[0]).unwrap();
             let plain = {
                 let _none = shardax::set_mesh(None)?;
-                vmap(update).call((&whole(&operand), &whole(&indices), &whole(&values)))?
+                vmap(update).call((&on_one_device(&operand), &on_one_device(&indices), &on_one_device(&values)))?
             };
             assert_eq!(host(&out), host(&plain), "update {n}");
             let g = grad(move |x: Array, i: Array, v: Array| vmap(update).call((x, i, v)).map(|y| y.sum(..)));
@@ -210,6 +211,7 @@ fn linalg_slogdet_and_solve() -> Result<()> {
 #[test]
 fn linalg_of_split_batches_has_the_values_of_one_device() -> Result<()> {
     let (_, _mesh) = mesh(4);
+    // A batch of positive definite matrices, because some functions need them.
     let a = num(&[4, 3, 3], 1.3, 0.0, P![]);
     let a = a.matmul(a.mt()) + eye(3);
     let split = reshard(a.clone(), P!["x"]);
@@ -254,8 +256,8 @@ fn pooling_of_split_dimensions() -> Result<()> {
         assert_eq!(typed(&g), typed(&x));
         let plain = {
             let _none = shardax::set_mesh(None)?;
-            let whole = device_put(&x, &devices()?[0])?;
-            value_and_grad(move |x: Array| pool(x).sin().sum(..)).call(&whole)?
+            let replicated = device_put(&x, &devices()?[0])?;
+            value_and_grad(move |x: Array| pool(x).sin().sum(..)).call(&replicated)?
         };
         near(value.item::<f32>()?.into(), plain.0.item::<f32>()?.into(), 1e-5);
         same(&g, &host(&plain.1));

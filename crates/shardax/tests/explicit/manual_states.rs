@@ -65,6 +65,7 @@ fn states_of_values_inside() -> Result<()> {
 fn what_is_rejected_inside() {
     let (_, _mesh) = mesh(4);
     let (addends, reduced) = (reshard(ramp(&[8], P![]), u(&["x"])), ramp(&[8], r(&["x"])));
+    // The argument, the function, the spec of its result, and the error.
     type Part = fn(Array) -> Array;
     let parts: [(&Array, Part, PartitionSpec, &str); 14] = [
         (
@@ -111,11 +112,11 @@ fn casts_between_states() -> Result<()> {
     ] {
         for (from, x) in &states {
             let f = shard_map(move |x: Array| pcast_to(x, "x", to), None).out_specs(out.clone());
-            let made = jit(move |x: Array| f.call(x)).call(x);
+            let result = jit(move |x: Array| f.call(x)).call(x);
             match known.contains(from) {
-                true => assert!(made.is_ok(), "{from} to {to:?}: {}", made.unwrap_err()),
+                true => assert!(result.is_ok(), "{from} to {to:?}: {}", result.unwrap_err()),
                 false => {
-                    let text = made.unwrap_err().to_string();
+                    let text = result.unwrap_err().to_string();
                     let to = format!("{to:?}").to_lowercase();
                     assert!(text.contains(&format!("Unsupported pcast from={from}, to='{to}'")), "{text}");
                 }
@@ -125,9 +126,10 @@ fn casts_between_states() -> Result<()> {
     // Rounded addends are not those of the rounded sum.
     for (dtype, known) in [(DType::Bf16, true), (DType::Complex64, true), (DType::I32, false), (DType::Bool, false)] {
         let f = move |x: Array| pcast_to(x, "x", CastTo::Unreduced).astype(dtype);
-        let made = shard_map(f, None).out_specs(u(&["x"])).call(&states[3].1);
-        assert_eq!(made.is_ok(), known, "{dtype}");
-        made.err()
+        let result = shard_map(f, None).out_specs(u(&["x"])).call(&states[3].1);
+        assert_eq!(result.is_ok(), known, "{dtype}");
+        result
+            .err()
             .into_iter()
             .for_each(|e| assert!(e.to_string().contains("unreduced operands are not supported"), "{e}"));
     }
@@ -184,9 +186,9 @@ fn accumulation_inside() -> Result<()> {
     assert_eq!(typed(&sum), "float32[4]");
     let text = f.lower((&w, &xs))?.compile()?.as_text()?;
     assert_eq!(text.matches(" all-reduce(").count(), 1, "{text}");
-    let whole = |w: Array, xs: Array| grad(|w: Array| xs.reshape([24, 4]).matmul(w).tanh().sum(..)).call(w);
+    let gradient = |w: Array, xs: Array| grad(|w: Array| xs.reshape([24, 4]).matmul(w).tanh().sum(..)).call(w);
     let _none = shardax::set_mesh(None)?;
     let [w, xs] = [w, xs].map(|x| device_put(&x, &devices().unwrap()[0]).unwrap());
-    same(&sum, &host(&whole(w, xs)?));
+    same(&sum, &host(&gradient(w, xs)?));
     Ok(())
 }

@@ -7,6 +7,7 @@ use shardax::nn::attention::{Attention, Operands, Window, attention};
 #[test]
 fn dot_general() -> Result<()> {
     let (_, _mesh) = mesh(4);
+    // The specs of both operands, and the type of the product.
     let cases = [
         (P!["x", None], P![None, "y"], "float32[8@x,8@y]"),
         (P![None, "x"], P![None, "y"], "float32[8,8@y]"),
@@ -181,9 +182,9 @@ fn batches_split_in_either_operand_stay_split() -> Result<()> {
         (P![None, "y"], P!["x"], "float32[4@x,8@y,8]"),
         (P![None, "x"], P!["x"], "float32[4,8@x,8]"),
     ] {
-        let made = product(&a(left), &b(right));
-        assert_eq!(typed(&made), of);
-        same(&made, &want);
+        let result = product(&a(left), &b(right));
+        assert_eq!(typed(&result), of);
+        same(&result, &want);
         let slope = |spec| jit(grad(move |b: Array| product(&a(P![]), &b).square().sum(..))).call(b(spec));
         assert_eq!(typed(&slope(P!["x"])?), "float32[4@x,2,8]");
         same(&slope(P!["x"])?, &host(&slope(P![])?));
@@ -194,9 +195,9 @@ fn batches_split_in_either_operand_stay_split() -> Result<()> {
 #[test]
 fn intermediate_einsum() -> Result<()> {
     let (_, _mesh) = mesh(4);
-    let at = |spec| num(&[8, 8], 0.1, 0.0, spec);
+    let matrix = |spec| num(&[8, 8], 0.1, 0.0, spec);
     let to = DotOptions::new().out_sharding(P![None, "x"]);
-    let operands = [at(P!["x", "y"]), at(P!["y", "x"]), at(P!["x", "y"])];
+    let operands = [matrix(P!["x", "y"]), matrix(P!["y", "x"]), matrix(P!["x", "y"])];
     let f = move |[a, b, c]: [Array; 3]| to.einsum("ij,jk,kl->il", &[&a, &b, &c]);
     let out = jit(f).call(operands.clone())?;
     assert_eq!(typed(&out), "float32[8,8@x]");

@@ -10,6 +10,7 @@ fn einsum_to(spec: &str, x: &Array, y: &Array, out: PartitionSpec) -> Array {
 #[test]
 fn model_with_data_and_tensor_parallel_parts() -> Result<()> {
     let (_, _mesh) = mesh(4);
+    // The second matrix is split by columns and the third by rows, so that hidden features stay on their devices.
     let params = vec![
         num(&[16, 8], 0.3, 0.0, P![None, "y"]),
         num(&[8, 16], 0.2, 0.0, P![None, "y"]),
@@ -48,6 +49,7 @@ fn model_with_data_and_tensor_parallel_parts() -> Result<()> {
 #[test]
 fn attention_of_split_heads() -> Result<()> {
     let (_, _mesh) = mesh(4);
+    // Heads are split over `y`; only the output projection sums over devices.
     let x = num(&[4, 6, 8], 0.15, 0.0, P!["x"]);
     let w = |i: f32| num(&[8, 4, 2], 0.2, i, P![None, "y", None]);
     let wo = num(&[4, 2, 8], 0.3, 0.0, P!["y", None, None]);
@@ -67,8 +69,8 @@ fn attention_of_split_heads() -> Result<()> {
     let y = jit(attend).call(args.clone())?;
     assert_eq!(typed(&y), "float32[4@x,6,8]");
     near(total(&y), 13.53504, 1e-4);
-    let at = (6 + 2) * 8;
-    for (have, want) in host(&y)[at..at + 4].iter().zip([0.160119, 0.216915, 0.254334, 0.269035]) {
+    let bytes = (6 + 2) * 8;
+    for (have, want) in host(&y)[bytes..bytes + 4].iter().zip([0.160119, 0.216915, 0.254334, 0.269035]) {
         near((*have).into(), want, 1e-4);
     }
     let loss = move |x: Array, q: Array, k: Array, v: Array, o: Array| {

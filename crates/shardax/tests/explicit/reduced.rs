@@ -43,12 +43,12 @@ fn scalar_to_unreduced() -> Result<()> {
 fn gather_reduced_fwd_unreduced_bwd() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let table = num(&[8, 2], 0.3, 0.0, P![].reduced(["x"]));
-    let at = device_put(&arange(0..4), P![])?;
-    let f = |table: Array, at: Array| table.get(&at);
-    let out = jit(f).call((&table, &at))?;
+    let indices = device_put(&arange(0..4), P![])?;
+    let f = |table: Array, indices: Array| table.get(&indices);
+    let out = jit(f).call((&table, &indices))?;
     assert_eq!(typed(&out), "float32[4,2]{R:x}");
     assert_eq!(host(&out), host(&table)[..8]);
-    let g = jit(grad(move |table: Array, at: Array| f(table, at).sin().sum(..))).call((&table, &at))?;
+    let g = jit(grad(move |table: Array, indices: Array| f(table, indices).sin().sum(..))).call((&table, &indices))?;
     assert_eq!(typed(&g), "float32[8,2]{U:x}");
     let want: Vec<f32> = host(&table).iter().enumerate().map(|(i, v)| if i < 8 { v.cos() } else { 0.0 }).collect();
     same(&reshard(g, P![]), &want);
@@ -59,16 +59,16 @@ fn gather_reduced_fwd_unreduced_bwd() -> Result<()> {
 fn scatter_unreduced_fwd_reduced_bwd() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, v) = (reshard(zeros([8, 2]), u(&["x"])), reshard(ramp(&[3, 2], P![]), u(&["x"])));
-    let at = device_put(&array([1, 3, 5]), P![])?;
-    let f = |x: Array, at: Array, v: Array| x.at(&at).add(v);
-    let out = jit(f).call((&x, &at, &v))?;
+    let indices = device_put(&array([1, 3, 5]), P![])?;
+    let f = |x: Array, indices: Array, v: Array| x.at(&indices).add(v);
+    let out = jit(f).call((&x, &indices, &v))?;
     assert_eq!(typed(&out), "float32[8,2]{U:x}");
     assert_eq!(host(&reshard(out, P![])), [0., 0., 0., 1., 0., 0., 2., 3., 0., 0., 4., 5., 0., 0., 0., 0.]);
-    let loss = move |x: Array, at: Array, v: Array| reshard(f(x, at, v), P![]).sum(..);
-    let (gx, gv) = jit(grad(loss).argnums((Arg::<0>, Arg::<2>))).call((&x, &at, &v))?;
+    let loss = move |x: Array, indices: Array, v: Array| reshard(f(x, indices, v), P![]).sum(..);
+    let (gx, gv) = jit(grad(loss).argnums((Arg::<0>, Arg::<2>))).call((&x, &indices, &v))?;
     assert_eq!((typed(&gx), typed(&gv)), ("float32[8,2]{R:x}".into(), "float32[3,2]{R:x}".into()));
     assert_eq!((host(&gx), host(&gv)), (vec![1.0; 16], vec![1.0; 6]));
-    let text = rejected(&(x.at(&at).multiply(&v)));
+    let text = rejected(&(x.at(&indices).multiply(&v)));
     assert!(text.contains("unreduced operands are not supported") && text.contains("float32[8,2]{U:x}"), "{text}");
     Ok(())
 }
@@ -77,6 +77,7 @@ fn scatter_unreduced_fwd_reduced_bwd() -> Result<()> {
 fn slices_and_selections_of_reduced_values() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = num(&[4, 4], 0.3, 0.0, P![].reduced(["x"]));
+    // Operations whose results stay reduced.
     type Part = fn(Array) -> Array;
     let parts: [(&str, Part); 8] = [
         ("slice", |x| x.get((.., 0..3))),
@@ -128,18 +129,18 @@ fn broadcast_reduced_inp_unreduced_out() -> Result<()> {
 fn cond_fori_reduced_fwd() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let k = num(&[8], 0.3, 0.0, P!["x"]);
-    let kept = reshard(k.clone(), P![].reduced(["x"]));
-    let f = |p: Array, kept: Array, k: Array| {
+    let reduced_k = reshard(k.clone(), P![].reduced(["x"]));
+    let f = |p: Array, reduced_k: Array, k: Array| {
         let body = move |_: Array, store: Array| {
             let k = k.clone();
             cond(p.clone(), move |_: Array| reshard(k.clone(), P![].reduced(["x"])), |s: Array| s, store)
         };
-        fori_loop(0, 4, body, kept)
+        fori_loop(0, 4, body, reduced_k)
     };
     let p = array(true);
-    assert_eq!(typed(&jit(f).call((&p, &kept, &k))?), "float32[8]{R:x}");
-    let loss = move |p: Array, kept: Array, k: Array| f(p, kept, k).map(|y| y.sum(..));
-    let (gs, gk) = jit(grad(loss).argnums((Arg::<1>, Arg::<2>))).call((&p, &kept, &k))?;
+    assert_eq!(typed(&jit(f).call((&p, &reduced_k, &k))?), "float32[8]{R:x}");
+    let loss = move |p: Array, reduced_k: Array, k: Array| f(p, reduced_k, k).map(|y| y.sum(..));
+    let (gs, gk) = jit(grad(loss).argnums((Arg::<1>, Arg::<2>))).call((&p, &reduced_k, &k))?;
     assert_eq!((typed(&gs), typed(&gk)), ("float32[8]{U:x}".into(), "float32[8@x]".into()));
     assert_eq!((host(&reshard(gs, P![])), host(&gk)), (vec![0.0; 8], vec![1.0; 8]));
     Ok(())

@@ -32,11 +32,11 @@ struct Rejections(String, Vec<String>);
 impl Rejections {
     #[track_caller]
     fn row(&mut self, name: &str, rejected: impl Rejected) {
-        let at = Location::caller();
+        let caller = Location::caller();
         let Some(text) = rejected.message() else {
-            return self.1.push(format!("{name} is not rejected (line {})", at.line()));
+            return self.1.push(format!("{name} is not rejected (line {})", caller.line()));
         };
-        let line = format!("{}:{}:", at.file(), at.line());
+        let line = format!("{}:{}:", caller.file(), caller.line());
         let column = text.split_once(&line).and_then(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
         match column {
             Some(column) => {
@@ -123,6 +123,7 @@ fn elementwise_and_products(t: &mut Rejections) {
 #[rustfmt::skip]
 fn shapes(t: &mut Rejections) {
     let (_, _mesh) = mesh(4);
+    // Operations that would have to choose a sharding for the result ask for it instead.
     let x = at(P!["x", "y"]);
     let column = ramp(&[8], P!["x"]);
     t.row("17 concatenate", concatenate(&[at(P!["x"]), at(P![None, "y"])], 0));
@@ -154,9 +155,9 @@ fn meshes(t: &mut Rejections) -> Result<()> {
     let types = [AxisType::Explicit; 2];
     let (_, guard) = mesh(4);
     let x = at(P!["x"]);
-    let other = make_mesh([("a", 2), ("b", 4)])?.with_axis_types(types)?;
-    t.row("36 out_sharding of another mesh", to(P![]).matmul(&x, out_of(&other)));
-    t.row("36 out_sharding over another mesh", DotOptions::new().out_sharding(NamedSharding::new(&other, P![])).matmul(&x, &x));
+    let other_mesh = make_mesh([("a", 2), ("b", 4)])?.with_axis_types(types)?;
+    t.row("36 out_sharding of another mesh", to(P![]).matmul(&x, out_of(&other_mesh)));
+    t.row("36 out_sharding over another mesh", DotOptions::new().out_sharding(NamedSharding::new(&other_mesh, P![])).matmul(&x, &x));
     t.row("45 an axis both unreduced and reduced", reshard(x.clone(), u(&["x"]).reduced(["x"])));
     t.row("45 an unknown axis", reshard(x.clone(), u(&["z"])));
     t.row("45 an axis twice", reshard(x.clone(), P!["x"].unreduced(["x"])));
@@ -166,7 +167,7 @@ fn meshes(t: &mut Rejections) -> Result<()> {
     t.row("50 an abstract mesh of another size", use_abstract_mesh(&AbstractMesh::new([("a", 4)]), || ()));
     drop(guard);
     t.row("38 a spec without a mesh", reshard(ones(8), P!["x"]));
-    let _mesh = set_mesh(&other)?;
+    let _mesh = set_mesh(&other_mesh)?;
     t.row("35 an operand of another mesh", &x * 2);
     let mixed = make_mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit, AxisType::Auto])?;
     let _mesh = set_mesh(&mixed)?;

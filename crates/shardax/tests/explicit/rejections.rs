@@ -18,16 +18,16 @@ fn elementwise_of_two_shardings() {
 #[test]
 fn dot_general_error() {
     let (_, _mesh) = mesh(4);
-    let at = |spec| ramp(&[8, 8], spec);
-    let text = rejected(&at(P!["x", "y"]).matmul(at(P!["y", None])));
+    let with_spec = |spec| ramp(&[8, 8], spec);
+    let text = rejected(&with_spec(P!["x", "y"]).matmul(with_spec(P!["y", None])));
     assert!(text.contains("ambiguous how the output should be sharded, got lhs_contracting_spec=P('y',) and rhs_contracting_spec=P('y',)"), "{text}");
     assert!(text.contains("DotOptions::new().out_sharding(spec)"), "{text}");
-    let text = rejected(&at(P!["x", "y"]).matmul(at(P!["x", "y"])));
+    let text = rejected(&with_spec(P!["x", "y"]).matmul(with_spec(P!["x", "y"])));
     assert!(
         text.contains("consistent sharding, got lhs_contracting_spec=P('y',) and rhs_contracting_spec=P('x',)"),
         "{text}"
     );
-    let text = rejected(&at(P!["x", None]).matmul(at(P![None, "x"])));
+    let text = rejected(&with_spec(P!["x", None]).matmul(with_spec(P![None, "x"])));
     assert!(text.contains("dot_general operation with inputs: float32[8@x,8], float32[8,8@x] produces an illegally sharded result: float32[8@x,8@x]"), "{text}");
     let batch = |spec| ramp(&[8, 4, 4], spec);
     let text = rejected(&batch(P!["x"]).matmul(batch(P!["y"])));

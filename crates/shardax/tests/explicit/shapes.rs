@@ -116,8 +116,8 @@ fn pad() -> Result<()> {
     let g = jit(grad(move |x: Array| wider(x).sin().sum(..))).call(&x)?;
     assert_eq!(typed(&g), "float32[8@x]");
     same(&g, &(0..8).map(|i| (i as f32).cos()).collect::<Vec<_>>());
-    let both = lax::pad(&ramp(&[2, 8], P![None, "x"]), &Array::from(0.0f32), &[(0, 0, 0), (2, 2, 0)]);
-    assert_eq!(typed(&both), "float32[2,12@x]");
+    let padded = lax::pad(&ramp(&[2, 8], P![None, "x"]), &Array::from(0.0f32), &[(0, 0, 0), (2, 2, 0)]);
+    assert_eq!(typed(&padded), "float32[2,12@x]");
     for (amount, size) in [((0, 3, 0), 11), ((1, 0, 0), 9), ((0, 0, 1), 15)] {
         let text = rejected(&lax::pad(&x, &Array::from(0.0f32), &[amount]));
         assert!(text.contains(&format!("out dim ({size}) is not divisible by mesh axes (2) with spec (x)")), "{text}");
@@ -222,11 +222,11 @@ fn reshape() -> Result<()> {
 fn concat_vmap() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, y) = (ramp(&[8, 4, 3, 2], P!["x", "y"]), ramp(&[2], P![]));
-    let one = |x: Array, y: Array| {
+    let combined = |x: Array, y: Array| {
         assert_eq!((x.type_name(), y.type_name()), ("float32[2]".into(), "float32[2]".into()));
         concatenate(&[x, y], 0)
     };
-    let two = move |x: Array, y: Array| vmap(one).in_axes((0, None)).call((x, y));
+    let two = move |x: Array, y: Array| vmap(combined).in_axes((0, None)).call((x, y));
     let three = move |x: Array, y: Array| vmap(two).in_axes((0, None)).call((x, y));
     let f = vmap(three).in_axes((0, None));
     let out = jit(move |x: Array, y: Array| f.call((x, y))).call((&x, &y))?;
@@ -264,6 +264,7 @@ fn bitcast_convert_type() {
 fn operations_keep_shardings_of_other_dimensions() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = num(&[8, 4, 2], 0.3, 0.0, P!["x", None, None]);
+    // The operations work along the last dimensions; the first one stays split.
     type Part = fn(&Array) -> Array;
     let parts: [(&str, Part, &str); 12] = [
         ("triu", |x| triu(x, 1), "float32[8@x,4,2]"),

@@ -62,9 +62,9 @@ fn part_of_the_axes() -> Result<()> {
     let g = jit(grad(move |x: Array| Ok::<_, shardax::Error>(joined(x)?.sum(..)))).call(&x)?;
     assert_eq!(typed(&g), "float32[8@x,8@y]");
     same(&g, &[2.0; 64]);
-    let both = ramp(&[8], P![("x", "y")]);
+    let over_both = ramp(&[8], P![("x", "y")]);
     let text = jit(|x: Array| shard_map(|a: Array| a * 2, None).axis_names("y").out_specs(P!["y"]).call(x));
-    let text = text.call(&both).unwrap_err().to_string();
+    let text = text.call(&over_both).unwrap_err().to_string();
     assert!(text.contains("Invalid spec"), "{text}");
     Ok(())
 }
@@ -73,6 +73,7 @@ fn part_of_the_axes() -> Result<()> {
 fn captured_values_and_modes_are_rejected_inside() {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8], P!["x"]);
+    // A captured array has no spec, so its shard inside is undefined.
     let outer = x.clone();
     let f = move |x: Array| {
         shard_map(
@@ -102,6 +103,7 @@ fn captured_values_and_modes_are_rejected_inside() {
 fn experts() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, we) = (num(&[8, 4], 0.3, 0.0, P!["x"]), num(&[4, 4, 4], 0.2, 0.0, P!["y", None, None]));
+    // The gate is replicated, the experts are split over `y`, and the tokens over `x`.
     let gate = num(&[4, 4], 0.5, 0.0, P![]);
     let moe = |x: Array, we: Array, gate: Array| {
         let pr = shardax::nn::softmax(&x.matmul(gate), -1);

@@ -43,16 +43,16 @@ fn triangular_solves_split_what_they_do_not_sum_over() -> Result<()> {
             let solve = move |a: Array, b: Array| lax::triangular_solve(&a, &b, options);
             let spec_a = if left_side == transpose_a { P![None, "x"] } else { P!["x", None] };
             let spec_b = if left_side { P![None, "y"] } else { P!["y", None] };
-            let whole = jit(solve).call((a(P![]), num(&[8, 8], 0.2, 0.5, P![])))?;
+            let expected = jit(solve).call((a(P![]), num(&[8, 8], 0.2, 0.5, P![])))?;
             let split = jit(solve).call((a(spec_a), num(&[8, 8], 0.2, 0.5, spec_b)))?;
             let want = if left_side { "float32[8@x,8@y]" } else { "float32[8@y,8@x]" };
             assert_eq!(typed(&split), want, "left_side {left_side}, transpose_a {transpose_a}");
-            same(&split, &host(&whole));
+            same(&split, &host(&expected));
         }
     }
     let options = Triangular { left_side: true, lower: true, ..Triangular::default() };
-    let both = lax::triangular_solve(&a(P!["x", None]), &num(&[8, 8], 0.2, 0.5, P![None, "x"]), options);
-    let text = rejected(&both);
+    let pair = lax::triangular_solve(&a(P!["x", None]), &num(&[8, 8], 0.2, 0.5, P![None, "x"]), options);
+    let text = rejected(&pair);
     assert!(text.contains("both dimensions of the result would be sharded over 'x'"), "{text}");
     Ok(())
 }
@@ -62,9 +62,9 @@ fn paddings_by_own_elements_keep_the_sharding() -> Result<()> {
     let (_, _guard) = mesh(4);
     for mode in [PadMode::Wrap, PadMode::Edge, PadMode::Reflect, PadMode::Symmetric] {
         let f = move |x: Array| shardax::numpy::pad(&x, [(0, 0), (3, 6)], mode);
-        let whole = f(num(&[4, 4], 0.9, 0.0, P![]));
+        let expected = f(num(&[4, 4], 0.9, 0.0, P![]));
         let split = f(num(&[4, 4], 0.9, 0.0, P!["x"]));
-        assert_eq!((typed(&split), host(&split)), ("float32[4@x,13]".into(), host(&whole)), "{mode:?}");
+        assert_eq!((typed(&split), host(&split)), ("float32[4@x,13]".into(), host(&expected)), "{mode:?}");
         let slope =
             |spec| {
                 grad(move |x: Array| (f(x) * device_put(&num(&[4, 13], 0.3, 0.1, P![]), P![]).unwrap()).sum(..))
@@ -117,7 +117,7 @@ fn where_of_other_shapes_takes_the_sharding_of_all() -> Result<()> {
     let condition = |spec| num(&[4], 1.0, 0.0, spec).greater(0);
     let chosen = where_(condition(P![]), num(&[1, 4], 0.3, 0.0, P![]), num(&[4, 4], 0.7, 0.0, P!["y", "x"]));
     assert_eq!(typed(&chosen), "float32[4@y,4@x]");
-    let whole = where_(condition(P![]), num(&[1, 4], 0.3, 0.0, P![]), num(&[4, 4], 0.7, 0.0, P![]));
-    assert_eq!(host(&chosen), host(&whole));
+    let expected = where_(condition(P![]), num(&[1, 4], 0.3, 0.0, P![]), num(&[4, 4], 0.7, 0.0, P![]));
+    assert_eq!(host(&chosen), host(&expected));
     Ok(())
 }

@@ -57,9 +57,9 @@ fn six_programs_in_every_way() -> Result<()> {
     for program in PROGRAMS {
         let arguments = (program.arguments)(&|shape, a, b, spec| Ok(num(shape, a, b, spec)))?;
         let check = |way: &str, found: Result<Vec<Array>>| {
-            let found = found.unwrap_or_else(|e| panic!("{} {way}: {e}", program.name));
-            assert_eq!(found.len(), program.wanted.len(), "{} {way}", program.name);
-            for (have, want) in found.iter().zip(program.wanted) {
+            let result = found.unwrap_or_else(|e| panic!("{} {way}: {e}", program.name));
+            assert_eq!(result.len(), program.wanted.len(), "{} {way}", program.name);
+            for (have, want) in result.iter().zip(program.wanted) {
                 assert_eq!(typed(have), "float32[]");
                 let have = f64::from(host(have)[0]);
                 assert!(

@@ -25,13 +25,13 @@ fn identity_jit_out_unreduced() -> Result<()> {
     let out = f.call(&device_put(&data, P!["x"])?)?;
     assert_eq!(shards(&out)[0], [0.0, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0]);
     assert_eq!(shards(&out)[7], [0.0, 0.0, 0.0, 0.0, 4.0, 5.0, 6.0, 7.0]);
-    let put = device_put(&data, &NamedSharding::new(&mesh, u(&["x"])))?;
-    assert_eq!(typed(&put), "float32[8]{U:x}");
-    for read in [put.to_vec::<f32>().map(drop), put.copy_to_host_async()] {
+    let unreduced = device_put(&data, &NamedSharding::new(&mesh, u(&["x"])))?;
+    assert_eq!(typed(&unreduced), "float32[8]{U:x}");
+    for read in [unreduced.to_vec::<f32>().map(drop), unreduced.copy_to_host_async()] {
         let text = read.unwrap_err().to_string();
         assert!(text.contains("float32[8]{U:x} has no values yet"), "{text}");
     }
-    assert_eq!(host(&reshard(put, P![])), host(&x));
+    assert_eq!(host(&reshard(unreduced, P![])), host(&x));
     Ok(())
 }
 
@@ -67,6 +67,11 @@ fn sharded_unreduced_roundtrip() -> Result<()> {
     Ok(())
 }
 
+/// The derivative of `2 sin(x)`.
+fn slope(x: f32) -> f32 {
+    2.0 * x.cos()
+}
+
 #[test]
 fn unreduced_einsum_add_basic() -> Result<()> {
     let (_, _mesh) = mesh(4);
@@ -88,9 +93,8 @@ fn unreduced_einsum_add_basic() -> Result<()> {
     let g = jit(grad(move |a: Array, b: Array| f(a, b).sin().sum(..)).argnums((Arg::<0>, Arg::<1>)));
     let (ga, gb) = g.call((&a, &b))?;
     assert_eq!((typed(&ga), typed(&gb)), (typed(&a), typed(&b)));
-    let slope = |x: f32| 2.0 * x.cos();
-    let at = |i: usize, k: usize| (0..8).map(|j| slope(want[i * 8 + j]) * hb[k * 8 + j]).sum::<f32>();
-    same(&ga, &(0..64).map(|n| at(n / 8, n % 8)).collect::<Vec<_>>());
+    let expected_at = |i: usize, k: usize| (0..8).map(|j| slope(want[i * 8 + j]) * hb[k * 8 + j]).sum::<f32>();
+    same(&ga, &(0..64).map(|n| expected_at(n / 8, n % 8)).collect::<Vec<_>>());
     // Returned and summed by another program.
     let parts = jit(move |a: Array, b: Array| product(&a, &b)).call((&a, &b))?;
     assert_eq!(typed(&parts), "float32[8@x,8]{U:y}");
@@ -98,26 +102,30 @@ fn unreduced_einsum_add_basic() -> Result<()> {
     Ok(())
 }
 
+fn dot_with_out_sharding(spec: PartitionSpec) -> DotOptions {
+    DotOptions::new().out_sharding(spec)
+}
+
 #[test]
 fn dot_general_unreduced_error() {
     let (_, _mesh) = mesh(4);
-    let at = |spec| ramp(&[8, 8], spec);
-    let to = |spec: PartitionSpec| DotOptions::new().out_sharding(spec);
-    let text = rejected(&to(u(&["x", "y"])).matmul(at(P![None, "y"]), at(P!["y", None])));
+    let with_spec = |spec| ramp(&[8, 8], spec);
+    let text =
+        rejected(&dot_with_out_sharding(u(&["x", "y"])).matmul(with_spec(P![None, "y"]), with_spec(P!["y", None])));
     assert!(text.contains("unreduced axes of out_sharding must be those of the contracting dimensions"), "{text}");
-    let text = rejected(&to(u(&["y"])).matmul(at(P![None, "y"]), at(P![])));
+    let text = rejected(&dot_with_out_sharding(u(&["y"])).matmul(with_spec(P![None, "y"]), with_spec(P![])));
     assert!(text.contains("sharded identically"), "{text}");
-    let text = rejected(&at(u(&["x"])).matmul(at(P![])));
+    let text = rejected(&with_spec(u(&["x"])).matmul(with_spec(P![])));
     assert!(text.contains("unreduced operands are not supported") && text.contains("float32[8,8]{U:x}"), "{text}");
-    let text = rejected(&(at(u(&["x"])) + at(u(&["y"]))));
+    let text = rejected(&(with_spec(u(&["x"])) + with_spec(u(&["y"]))));
     assert!(text.contains("float32[8,8]{U:x}, float32[8,8]{U:y}"), "{text}");
     for wrong in [
-        at(u(&["x"])) + at(P![]),
-        at(u(&["x"])) + 1.0,
-        at(u(&["x"])).max(0),
-        at(u(&["x"])) * 2.0,
-        at(u(&["x"])).sin(),
-        at(u(&["x"])) - at(P![]),
+        with_spec(u(&["x"])) + with_spec(P![]),
+        with_spec(u(&["x"])) + 1.0,
+        with_spec(u(&["x"])).max(0),
+        with_spec(u(&["x"])) * 2.0,
+        with_spec(u(&["x"])).sin(),
+        with_spec(u(&["x"])) - with_spec(P![]),
     ] {
         assert!(rejected(&wrong).contains("reshard(x"), "{}", rejected(&wrong));
     }
@@ -261,13 +269,13 @@ fn one_input_reduced_another_replicated() {
 fn reduced_at_get_out_sharding() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let table = num(&[16, 8], 0.3, 0.0, P![None, None].reduced(["x"]));
-    let at = device_put(&array((0..16).map(|i| i * 5 % 16).collect::<Vec<i32>>()).reshape([4, 4]), P!["x", None])?;
-    let f = |table: Array, at: Array| table.at(&at).out_sharding(P!["x", None, None]).get();
-    let out = jit(f).call((&table, &at))?;
+    let indices = device_put(&array((0..16).map(|i| i * 5 % 16).collect::<Vec<i32>>()).reshape([4, 4]), P!["x", None])?;
+    let f = |table: Array, indices: Array| table.at(&indices).out_sharding(P!["x", None, None]).get();
+    let out = jit(f).call((&table, &indices))?;
     assert_eq!(typed(&out), "float32[4@x,4,8]");
-    let (h, ids) = (host(&table), at.to_vec::<i32>()?);
+    let (h, ids) = (host(&table), indices.to_vec::<i32>()?);
     same(&out, &ids.iter().flat_map(|r| h[*r as usize * 8..][..8].to_vec()).collect::<Vec<_>>());
-    let g = jit(grad(move |table: Array, at: Array| (f(table, at) * 3).sum(..))).call((&table, &at))?;
+    let g = jit(grad(move |table: Array, indices: Array| (f(table, indices) * 3).sum(..))).call((&table, &indices))?;
     assert_eq!(typed(&g), "float32[16,8]{U:x}");
     assert_eq!(host(&reshard(g, P![])), vec![3.0; 128]);
     Ok(())
@@ -310,8 +318,8 @@ fn reduced_mul_scalar_fwd() -> Result<()> {
     let x = device_put(&arange(0..4), P![].reduced(["x"]))?;
     let out = jit(|x: Array| x * 2).call(&x)?;
     assert_eq!((typed(&out), out.to_vec::<i32>()?), ("int32[4]{R:x}".into(), vec![0, 2, 4, 6]));
-    let whole = device_put(&arange(0..4), P![])?;
-    let text = jit(|x: Array, y: Array| x * y).call((&x, &whole)).unwrap_err().to_string();
+    let replicated = device_put(&arange(0..4), P![])?;
+    let text = jit(|x: Array, y: Array| x * y).call((&x, &replicated)).unwrap_err().to_string();
     assert!(text.contains("reduced over the same axes") && text.contains("int32[4]{R:x}, int32[4]"), "{text}");
     Ok(())
 }
@@ -400,8 +408,8 @@ fn sums_that_stay_addends() -> Result<()> {
     ] {
         let options = over(axes).keepdims(keep).out_sharding(spec);
         let plain = over(axes).keepdims(keep);
-        let asked = options.clone();
-        let f = jit(move |x: Array| x.sum(asked.clone()));
+        let requested = options.clone();
+        let f = jit(move |x: Array| x.sum(requested.clone()));
         let sums = f.call(&x)?;
         assert_eq!(typed(&sums), want);
         same(&reshard(sums, whole.clone()), &host(&x.sum(plain)));
@@ -418,6 +426,7 @@ fn sums_that_stay_addends() -> Result<()> {
 #[test]
 fn every_operation_of_addends_gives_that_of_their_sum() -> Result<()> {
     let (_, _mesh) = mesh(4);
+    // Operations that are linear in the value, one of each family.
     type Part = fn(Array) -> Array;
     let parts: [(&str, Part); 18] = [
         ("add", |x| &x + &x),
@@ -442,15 +451,15 @@ fn every_operation_of_addends_gives_that_of_their_sum() -> Result<()> {
         ("select", |x| where_(Array::from(true), &x, &-&x)),
     ];
     for axes in [&["x"][..], &["x", "y"], &["y"]] {
-        let whole = num(&[4, 4], 0.7, 0.3, P![]);
+        let replicated = num(&[4, 4], 0.7, 0.3, P![]);
         for (name, part) in parts {
             let f = jit(move |x: Array| {
                 let y = part(reshard(x, u(axes)));
                 assert!(y.type_name().contains("{U:"), "{name}: {}", y.type_name());
                 reshard(y, P![])
             });
-            let want = part_of(part, name, &whole);
-            same(&f.call(&whole)?, &want);
+            let want = part_of(part, name, &replicated);
+            same(&f.call(&replicated)?, &want);
         }
     }
     Ok(())

@@ -49,9 +49,9 @@ fn unreduced_maxima_and_minima_are_combined_by_reshard() -> Result<()> {
 #[test]
 fn unreduced_maxima_are_reduced_further() -> Result<()> {
     let (_, _mesh) = mesh(2);
-    let all = largest().max(..);
-    assert_eq!(typed(&all), "float32[]{U_max:x}");
-    assert_eq!(host(&reshard(all, P![])), [14.0]);
+    let maximum = largest().max(..);
+    assert_eq!(typed(&maximum), "float32[]{U_max:x}");
+    assert_eq!(host(&reshard(maximum, P![])), [14.0]);
     let parts = largest().max(over(0).out_sharding(P![].unreduced(["x", "y"]).unreduced_kind(UnreducedKind::Max)));
     assert_eq!(typed(&parts), "float32[]{U_max:(x,y)}");
     let over_y = reshard(parts.clone(), P![].unreduced(["y"]).unreduced_kind(UnreducedKind::Max));
@@ -88,14 +88,14 @@ fn pmax_of_unreduced_maxima_is_equal_on_all_devices() -> Result<()> {
     let (mesh, _mesh) = mesh(2);
     let most = shard_map(|v: Array| pmax(v, "x"), &mesh).in_specs(spec(UnreducedKind::Max)).out_specs(P!["y"]);
     assert_eq!(host(&most.call(&largest())?), COLUMNS);
-    let kept = shard_map(|v: Array| v, &mesh).in_specs(spec(UnreducedKind::Max)).out_specs(spec(UnreducedKind::Max));
-    let kept = kept.call(&largest())?;
-    assert_eq!((typed(&kept), host(&reshard(kept, P![]))), ("float32[4@y]{U_max:x}".into(), COLUMNS.to_vec()));
+    let passed = shard_map(|v: Array| v, &mesh).in_specs(spec(UnreducedKind::Max)).out_specs(spec(UnreducedKind::Max));
+    let passed = passed.call(&largest())?;
+    assert_eq!((typed(&passed), host(&reshard(passed, P![]))), ("float32[4@y]{U_max:x}".into(), COLUMNS.to_vec()));
     let sum = shard_map(|v: Array| psum(v, "x"), &mesh).in_specs(spec(UnreducedKind::Max)).out_specs(P!["y"]);
     let text = sum.call(&largest()).unwrap_err().to_string();
     assert!(text.contains("operands with the unreduced_kind max are not supported"), "{text}");
-    let other = shard_map(|v: Array| v, &mesh).in_specs(P!["y"].unreduced(["x"])).out_specs(P!["y"].unreduced(["x"]));
-    let text = other.call(&largest()).unwrap_err().to_string();
+    let another = shard_map(|v: Array| v, &mesh).in_specs(P!["y"].unreduced(["x"])).out_specs(P!["y"].unreduced(["x"]));
+    let text = another.call(&largest()).unwrap_err().to_string();
     assert!(text.contains("does not match the specs of the input"), "{text}");
     let wrong = shard_map(|v: Array| v, &mesh).in_specs(spec(UnreducedKind::Max)).out_specs(spec(UnreducedKind::Min));
     let text = wrong.call(&largest()).unwrap_err().to_string();
@@ -119,6 +119,7 @@ fn nan_stays_in_unreduced_maxima() -> Result<()> {
 fn kinds_that_do_not_fit_are_errors() -> Result<()> {
     let (mesh, _mesh) = mesh(2);
     let (max, min) = (UnreducedKind::Max, UnreducedKind::Min);
+    // A maximum of addends is not the addend of a maximum, and so on for the other pairs.
     for (got, text) in [
         (rows().max(over(0).out_sharding(P!["y"].unreduced(["x"]))), "out_sharding must have the unreduced_kind max"),
         (rows().max(over(0).out_sharding(spec(min))), "out_sharding must have the unreduced_kind max"),

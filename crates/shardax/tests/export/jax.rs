@@ -57,6 +57,7 @@ fn functions_that_jax_exported_of(version: &str) -> Result<()> {
     assert!(allclose(&out["y"], &v["y"], 1e-6, 1e-6)?);
     assert!(allclose(&out["sum"], &v["sum"], 1e-5, 1e-6)?);
     same(&out["sorted"], &v["sorted"]);
+    // Arguments as leaves are in JAX's order, which sorts the keys of a dictionary.
     let leaves = mlp.call_leaves(&[v["b"].clone(), v["w"].clone(), v["x"].clone()])?;
     let paths: Vec<_> = mlp.out_avals().map(|(path, _)| path).collect();
     assert_eq!(paths, [r#"["sorted"]"#, r#"["sum"]"#, r#"["y"]"#]);
@@ -65,6 +66,7 @@ fn functions_that_jax_exported_of(version: &str) -> Result<()> {
     let slope = jit(grad(loss)).call(p.clone())?;
     assert!(allclose(&slope["w"], &v["slope.w"], 1e-5, 1e-6)?);
     assert!(allclose(&slope["b"], &v["slope.b"], 1e-5, 1e-6)?);
+    // A program with a loop, batched here, although JAX exported it without a batch.
     let steps = Exported::<(Array, Array), (Array, Array)>::load(exported(&format!("{version}steps.safetensors")))?;
     let twice = stack(&[v["x"].clone(), v["x"].clone()], 0);
     let (last, sums) = jit(vmap(steps).in_axes((0, None))).call((twice, arange(0..5)))?;
@@ -86,38 +88,41 @@ fn artifact_of(version: &str, name: &str) -> Result<()> {
     let v = values_of(version);
     let file = name.split('@').next().unwrap_or(name);
     let read = Exported::<(Array,), Array>::load(exported(&format!("{version}{file}.jax")))?;
-    let of = |kind: &str| -> Vec<(usize, Array)> {
+    let tensors_of = |kind: &str| -> Vec<(usize, Array)> {
         let prefix = format!("{name}.{kind}");
-        let found = v.iter().filter_map(|(key, x)| Some((key.strip_prefix(&prefix)?.parse().ok()?, x.clone())));
-        found.collect()
+        let tensors = v.iter().filter_map(|(key, x)| Some((key.strip_prefix(&prefix)?.parse().ok()?, x.clone())));
+        tensors.collect()
     };
+    // Types must be equal; values may differ as much as those of another compiler version.
     let close = |got: &Array, want: &Array, what: &str| -> Result<()> {
         assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{name}: {what}");
         let wide = |x: &Array| if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
         assert!(allclose(wide(got), wide(want), 1e-5, 1e-5)?, "{name}: {what}\n{got}\n{want}");
         Ok(())
     };
-    let ins: Vec<Array> = of("in").into_iter().map(|(_, x)| x).collect();
-    let outs = of("out");
+    let ins: Vec<Array> = tensors_of("in").into_iter().map(|(_, x)| x).collect();
+    let outs = tensors_of("out");
     for (got, (i, want)) in read.call_leaves(&ins)?.iter().zip(&outs) {
         close(got, want, &format!("result {i}"))?;
     }
+    // The function called inside of another program.
     let within = jit(|ins: Vec<Array>| Ok(read.call_leaves(&ins)?.into_iter().chain(ins).collect::<Vec<_>>()));
     for (got, (i, want)) in within.call(ins.clone())?.iter().zip(&outs) {
         close(got, want, &format!("result {i} within another program"))?;
     }
-    let slopes = of("slope");
+    let slopes = tensors_of("slope");
     assert_eq!((read.has_vjp(), outs.is_empty()), (!slopes.is_empty(), false), "{name}");
     if slopes.is_empty() {
         return Ok(());
     }
     let moving: Vec<Array> = slopes.iter().map(|(i, _)| ins[*i].clone()).collect();
+    // Gradients with respect to the arguments for which JAX wrote them: the sum of all floating-point results.
     let loss = |moving: Vec<Array>| -> Result<Array> {
-        let mut all = ins.clone();
-        slopes.iter().zip(moving).for_each(|((i, _), x)| all[*i] = x);
-        let outs = read.call_leaves(&all)?;
+        let mut arguments = ins.clone();
+        slopes.iter().zip(moving).for_each(|((i, _), x)| arguments[*i] = x);
+        let outs = read.call_leaves(&arguments)?;
         let sums = outs.into_iter().filter(|x| x.dtype().is_inexact()).map(|x| x.astype(DType::F32).sum(..));
-        Ok(sums.fold(array(0.0f32), |all, one| all + one))
+        Ok(sums.fold(array(0.0f32), |arguments, one| arguments + one))
     };
     for (got, (i, want)) in jit(grad(loss)).call(moving)?.iter().zip(&slopes) {
         close(got, want, &format!("slope of argument {i}"))?;
@@ -175,6 +180,7 @@ fn artifacts_of_jax_as_functions() -> Result<()> {
     let again = Exported::<(Dict, Array), Dict>::deserialize(&mlp.serialize()?)?;
     same(&again.call((p, &v["x"]))?["y"], &out["y"]);
 
+    // Lists, tuples, dictionaries and `None` become Rust's structures with the same children.
     type State = BTreeMap<String, Option<(Array, Vec<Array>)>>;
     type Out = (Vec<Leaf>, (Array, Option<Array>, Array));
     #[derive(Clone, Tree)]
@@ -300,14 +306,16 @@ fn symbolic_sizes_are_checked_of(version: &str) -> Result<()> {
         let args = [ones([b, c]), ones([bc]), arange(0..b as i32)];
         read.call_leaves(&args).err().map_or_else(String::new, |e| e.to_string())
     };
+    // Sizes that violate each of the constraints of the file: a quotient with a remainder, and two lower bounds. The
+    // versions of JAX word them differently.
     for ([b, c, bc], parts) in [
         ([3, 3, 8], ["division had remainder", "args[1]"]),
         ([7, 3, 21], ["2*c - b", "but found -1"]),
         ([1, 3, 3], ["b - 2", "found -1"]),
     ] {
         let error = call(b, c, bc);
-        let known = parts.iter().any(|part| error.to_lowercase().contains(&part.to_lowercase()));
-        assert!(known && lines(&error) == 1 && !error.contains("src/"), "{error}");
+        let is_expected = parts.iter().any(|part| error.to_lowercase().contains(&part.to_lowercase()));
+        assert!(is_expected && lines(&error) == 1 && !error.contains("src/"), "{error}");
     }
     let error = read.call((ones([3]), ones([9]), arange(0..3))).err().expect("other rank").to_string();
     assert!(error.contains("argument[0] must have type float32[b,c], got float32[3]") && lines(&error) == 1, "{error}");
@@ -339,6 +347,7 @@ fn parts_by_name() -> Result<()> {
         || Dict::from([("first".to_owned(), ones([3])), ("second".to_owned(), arange(0..2).astype(DType::F32))]);
     let bounds = Bounds { high: ones([2]), low: arange(0..3).astype(DType::F32) };
     let scale = || Dict::from([("scale".to_owned(), array(2.0f32))]);
+    // Children are found by their names, so their order in the struct does not matter.
     let read = Exported::<(Bounds, Dict, Dict), (Pair, Dict)>::load(exported("named.jax"))?;
     let (pair, rest) = read.call((bounds.clone(), parts(), scale()))?;
     for version in &VERSIONS[1..] {
@@ -348,12 +357,18 @@ fn parts_by_name() -> Result<()> {
     assert_eq!((pair.low.to_vec::<f32>()?, pair.high.to_vec::<f32>()?), (vec![0.0, 2.0, 4.0], vec![-1.0, -1.0]));
     assert_eq!((rest["z"].item::<f32>()?, rest["a"].to_vec::<f32>()?), (3.0, vec![0.0, 2.0]));
     let paths: Vec<_> = read.in_avals().map(|(path, _)| path).collect();
-    let all = [r#"[0]["low"]"#, r#"[0]["high"]"#, r#"[1]["second"]"#, r#"[1]["first"]"#, r#"[2]["scale"]"#];
-    assert_eq!(paths, all);
+    let leaf_paths = [r#"[0]["low"]"#, r#"[0]["high"]"#, r#"[1]["second"]"#, r#"[1]["first"]"#, r#"[2]["scale"]"#];
+    assert_eq!(paths, leaf_paths);
+    // A struct with the same number of children but other names is rejected.
     let wrong = Exported::<(Dict, Dict, Options), (Pair, Dict)>::load(exported("named.jax"))?;
     let error = wrong.call((parts(), parts(), Options { scale: 2.0 })).err().expect("other names").to_string();
     assert!(error.contains("different structure"), "{error}");
     Ok(())
+}
+
+/// A little-endian number in a file.
+fn word_at(bytes: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize
 }
 
 /// Files of JAX before 0.10.1 say shardings in their programs alone: here the tables of a later one are taken out.
@@ -361,9 +376,8 @@ fn parts_by_name() -> Result<()> {
 fn shardings_of_older_files() -> Result<()> {
     setup();
     let mut bytes = std::fs::read(exported("sharded.jax")).expect("the artifact");
-    let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
-    let root = word(&bytes, 0);
-    let fields = root - word(&bytes, root);
+    let root = word_at(&bytes, 0);
+    let fields = root - word_at(&bytes, root);
     for field in [20, 21, 24, 25] {
         let slot = fields + 4 + 2 * field;
         bytes[slot..slot + 2].fill(0);
@@ -390,21 +404,22 @@ fn programs_run_on_the_devices_that_are_asked_for() -> Result<()> {
     let want = read.call((&x, &w))?;
     let devices: Vec<_> = devices()?.into_iter().rev().collect();
     let mesh = Mesh::new(devices.clone(), [("data", 4), ("model", 2)])?;
-    let other = Mesh::new(devices, [("rows", 8)])?;
+    let other_mesh = Mesh::new(devices, [("rows", 8)])?;
+    // The context mesh decides, if there is one, and otherwise the devices of the first argument.
     {
         let _mesh = set_mesh(&mesh)?;
         let got = read.call((&x, &w))?;
         assert_eq!(got.sharding()?.as_named().map(|s| s.mesh().clone()), Some(mesh.clone()));
         same(&got, &want);
     }
-    for placed in [NamedSharding::new(&mesh, P!["data"]), NamedSharding::new(&other, P!["rows"])] {
+    for placed in [NamedSharding::new(&mesh, P!["data"]), NamedSharding::new(&other_mesh, P!["rows"])] {
         let got = read.call((device_put(&x, &placed)?, &w))?;
         assert_eq!(got.sharding()?.devices().first(), mesh.devices().first());
         same(&got, &want);
     }
-    let alone = Exported::<(Array,), Array>::load(exported("alone.jax"))?;
+    let single = Exported::<(Array,), Array>::load(exported("alone.jax"))?;
     let x = device_put(&arange(0..4).astype(DType::F32), &mesh.devices()[1].clone())?;
-    let got = alone.call(&x)?;
+    let got = single.call(&x)?;
     assert_eq!(got.to_vec::<f32>()?, [0.0, 2.0, 4.0, 6.0]);
     assert_eq!(got.sharding()?.devices(), x.sharding()?.devices());
     Ok(())
@@ -620,10 +635,10 @@ fn kernels_of(version: &str) -> Result<()> {
     };
     let want = grad(|x: Array| (&x * nn::sigmoid(&x)).square().sum(..)).call(&x)?;
     assert!(allclose(gradient.call(&x)?, want, 1e-5, 1e-5)?);
-    let others = ExportOptions::new().platforms(["cpu", "tpu", "cuda"]).export(silu, &x)?;
+    let for_three_platforms = ExportOptions::new().platforms(["cpu", "tpu", "cuda"]).export(silu, &x)?;
     for (platform, target) in [("cpu", None), ("tpu", Some("tpu_custom_call")), ("cuda", Some("__gpu$xla.gpu.triton"))]
     {
-        let text = others.mlir_module(platform).unwrap_or_default();
+        let text = for_three_platforms.mlir_module(platform).unwrap_or_default();
         for known in ["tpu_custom_call", "__gpu$xla.gpu.triton"] {
             assert_eq!(text.contains(known), target == Some(known), "{platform}: {text}");
         }
@@ -636,17 +651,17 @@ fn kernels_of(version: &str) -> Result<()> {
 fn kernels_of_programs_on_split_arrays_warn() -> Result<()> {
     use std::sync::{Arc, Mutex};
     setup();
-    let said = Arc::new(Mutex::new(String::new()));
-    let log = said.clone();
+    let output = Arc::new(Mutex::new(String::new()));
+    let log = output.clone();
     config::set_warning_hook(move |text| log.lock().expect("the log").push_str(text));
     let x = random::normal(random::key(0), [8, 4, 4]);
     let mesh = make_mesh([("data", 8)])?;
     let f = export(|x: Array| linalg::qr(x).1.abs(), &x)?;
     let want = f.call(&x)?;
-    assert!(!said.lock().expect("the log").contains("kernels"));
+    assert!(!output.lock().expect("the log").contains("kernels"));
     let got = f.call(device_put(&x, &NamedSharding::new(&mesh, P!["data"]))?)?;
     assert!(allclose(got, want, 1e-5, 1e-5)?);
-    let text = said.lock().expect("the log").clone();
+    let text = output.lock().expect("the log").clone();
     assert!(text.contains("kernels Qr") && text.contains("shard_map") && text.contains("jax.rs"), "{text}");
     Ok(())
 }
@@ -669,8 +684,8 @@ fn errors_of_calls_name_the_users_line() -> Result<()> {
     ];
     for error in errors {
         let error = error.expect("an error").to_string();
-        let at: Vec<_> = error.lines().filter(|line| line.trim_start().starts_with("at ")).collect();
-        assert!(at.len() == 1 && at[0].contains("tests/export/jax.rs"), "{error}");
+        let locations: Vec<_> = error.lines().filter(|line| line.trim_start().starts_with("at ")).collect();
+        assert!(locations.len() == 1 && locations[0].contains("tests/export/jax.rs"), "{error}");
     }
     Ok(())
 }

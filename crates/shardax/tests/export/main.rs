@@ -41,16 +41,16 @@ fn model() -> Model {
 
 fn forward(model: Model, x: Array) -> (Array, BTreeMap<String, Array>) {
     let mut x = x * model.scale;
-    let mut seen = BTreeMap::new();
+    let mut activations = BTreeMap::new();
     for layer in model.layers {
         x = x.matmul(layer.kernel);
         if let Some(bias) = layer.bias {
             x = x + bias;
         }
-        seen.insert(layer.name, x.clone());
+        activations.insert(layer.name, x.clone());
         x = nn::gelu(x);
     }
-    (x, seen)
+    (x, activations)
 }
 
 fn same(a: &Array, b: &Array) {
@@ -111,9 +111,10 @@ fn gradients_of_any_order_that_was_asked_for() -> Result<()> {
         let bytes = ExportOptions::new().vjp_order(order).export(&f, args())?.serialize()?;
         let g = Exported::<(Array, Array), Array>::deserialize(&bytes)?;
         assert_eq!(g.has_vjp(), order > 0);
-        let of = |x: Array| -> Result<Array> { Ok(g.call((x, n.clone()))?.sum(..)) };
-        let first = grad(of).call(args().0);
-        let second = jacrev(grad(of)).call(args().0);
+        let total = |x: Array| -> Result<Array> { Ok(g.call((x, n.clone()))?.sum(..)) };
+        // A derivative exists up to the order that was exported, and not beyond it.
+        let first = grad(total).call(args().0);
+        let second = jacrev(grad(total)).call(args().0);
         assert_eq!((first.is_ok(), second.is_ok()), (order > 0, order > 1), "{order}: {first:?} {second:?}");
         if let Ok(first) = first {
             assert!(allclose(first, grad(loss).call(args().0)?, 1e-5, 1e-6)?);
@@ -158,14 +159,15 @@ fn programs_over_many_devices() -> Result<()> {
     let (want, total) = (jitted.call((&x, &w))?, mapped.call((&x, &w))?);
 
     let bytes = (export(jitted, (&x, &w))?.serialize()?, export(mapped, (&x, &w))?.serialize()?);
-    let one = Exported::<(Array, Array), Array>::deserialize(&bytes.0)?;
+    let single = Exported::<(Array, Array), Array>::deserialize(&bytes.0)?;
     let two = Exported::<(Array, Array), Array>::deserialize(&bytes.1)?;
-    assert_eq!((one.device_count(), two.device_count()), (8, 8));
-    assert!(allclose(one.call((&x, &w))?, &want, 1e-6, 1e-6)?);
-    assert_eq!(one.call((&x, &w))?.sharding()?, want.sharding()?);
+    assert_eq!((single.device_count(), two.device_count()), (8, 8));
+    assert!(allclose(single.call((&x, &w))?, &want, 1e-6, 1e-6)?);
+    assert_eq!(single.call((&x, &w))?.sharding()?, want.sharding()?);
     assert!(allclose(two.call((&x, &w))?, &total, 1e-6, 1e-6)?);
-    let both = jit(|x: Array, w: Array| Ok((one.call((&x, &w))?.sum(0) + two.call((&x, &w))?) + two.call((x * 2, w))?));
-    let got = both.call((&x, &w))?;
+    let combined =
+        jit(|x: Array, w: Array| Ok((single.call((&x, &w))?.sum(0) + two.call((&x, &w))?) + two.call((x * 2, w))?));
+    let got = combined.call((&x, &w))?;
     assert!(allclose(got, want.sum(0) + &total * 3, 1e-5, 1e-5)?);
     Ok(())
 }
@@ -204,9 +206,9 @@ fn deep_sums() -> Result<()> {
         (0..4).fold(x, layer)
     };
     let (w, x) = (random::normal(random::key(0), [64, 64]) * 0.1, random::normal(random::key(1), [1, 64, 64]));
-    let made = export(f, (&w, &x))?;
-    assert!(made.mlir_module("cpu").is_some_and(|text| text.contains("inlineable")));
-    let read = Exported::<(Array, Array), Array>::deserialize(&made.serialize()?)?;
+    let exported = export(f, (&w, &x))?;
+    assert!(exported.mlir_module("cpu").is_some_and(|text| text.contains("inlineable")));
+    let read = Exported::<(Array, Array), Array>::deserialize(&exported.serialize()?)?;
     // Twice in one program, beside values that are kept here.
     let twice = jit(|w: Array, x: Array| -> Result<Array> { read.call((&w, f(w.clone(), read.call((&w, x))?))) });
     let want = jit(|w: Array, x: Array| f(w.clone(), f(w.clone(), f(w, x)))).call((&w, &x))?;
@@ -236,10 +238,10 @@ fn every_dtype() -> Result<()> {
 fn other_platforms() -> Result<()> {
     setup();
     let f = |x: Array| x.sin() * 2;
-    let both = ExportOptions::new().platforms(["cpu", "tpu", "cuda"]).export(f, ones([2]))?;
-    assert_eq!(both.platforms().collect::<Vec<_>>(), ["cpu", "cuda", "tpu"]);
-    assert!(both.mlir_module("tpu").unwrap().contains("stablehlo.sine"));
-    same(&both.call(ones([2]))?, &jit(f).call(ones([2]))?);
+    let for_three_platforms = ExportOptions::new().platforms(["cpu", "tpu", "cuda"]).export(f, ones([2]))?;
+    assert_eq!(for_three_platforms.platforms().collect::<Vec<_>>(), ["cpu", "cuda", "tpu"]);
+    assert!(for_three_platforms.mlir_module("tpu").unwrap().contains("stablehlo.sine"));
+    same(&for_three_platforms.call(ones([2]))?, &jit(f).call(ones([2]))?);
     let tpu = ExportOptions::new().platforms(["tpu"]).export(f, ones([2]))?;
     let error = tpu.call(ones([2])).err().expect("not for CPU").to_string();
     assert!(error.contains("was exported for tpu, and is called on CPU"), "{error}");
@@ -257,12 +259,12 @@ fn mistakes_are_reported() -> Result<()> {
         parts.iter().for_each(|part| assert!(error.contains(part), "{error}\nlacks {part}"));
     };
     fails(exported.call((model(), ones([6, 4]))), &["argument[1] must have type float32[5,4], got float32[6,4]"]);
-    let mut other = model();
-    other.layers[0].bias = None;
-    fails(exported.call((other, ones([5, 4]))), &["different structure", "[0].layers[0].bias"]);
-    let mut other = model();
-    other.scale = 2.0;
-    fails(exported.call((other, ones([5, 4]))), &["different structure", "scale"]);
+    let mut other_model = model();
+    other_model.layers[0].bias = None;
+    fails(exported.call((other_model, ones([5, 4]))), &["different structure", "[0].layers[0].bias"]);
+    let mut other_model = model();
+    other_model.scale = 2.0;
+    fails(exported.call((other_model, ones([5, 4]))), &["different structure", "scale"]);
     let printed = |x: Array| {
         shardax::debug_print!("{x}");
         x
@@ -274,18 +276,21 @@ fn mistakes_are_reported() -> Result<()> {
     Ok(())
 }
 
+/// The function after it was written and read again.
+fn reloaded(exported: &Exported<(Array,), Array>) -> Result<Exported<(Array,), Array>> {
+    Exported::deserialize(&exported.serialize()?)
+}
+
 /// Derivatives of several functions in one program, of the first and the second order, before and after they were read.
 #[test]
 fn derivatives_of_several_functions_are_their_own() -> Result<()> {
     setup();
-    type F = Exported<(Array,), Array>;
     let x = random::normal(random::key(0), [3]);
     for open in [false, true] {
         let options = ExportOptions::new().vjp_order(2).symbolic_args_specs(open.then_some("b"));
         let f = options.clone().export(|x: Array| x.sin(), &x)?;
         let g = options.export(|x: Array| x.exp(), &x)?;
-        let read = |of: &F| F::deserialize(&of.serialize()?);
-        for (f, g) in [(read(&f)?, read(&g)?), (f, g)] {
+        for (f, g) in [(reloaded(&f)?, reloaded(&g)?), (f, g)] {
             let sum = |x: Array| Ok::<_, shardax::Error>((f.call(&x)? * g.call(&x)?).sum(..));
             let slope = |x: Array| Ok::<_, shardax::Error>(grad(sum).call(x)?.sum(..));
             assert!(allclose(grad(sum).call(&x)?, (x.sin() + x.cos()) * x.exp(), 1e-5, 1e-6)?, "{open}");

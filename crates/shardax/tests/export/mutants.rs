@@ -23,13 +23,13 @@ fn formats() -> Result<Vec<Format<'static>>> {
     };
     let options = ExportOptions::new().vjp_order(1).symbolic_args_specs(["b, s"]);
     let open = options.export(|x: Array| (x.mean(0), x.reshape([-1]).sin()), shape_dtype_struct([2, 2], DType::F32))?;
-    let mut own = files("safetensors");
-    own.push(open.serialize()?);
+    let mut local_files = files("safetensors");
+    local_files.push(open.serialize()?);
     let lowered = jit(|x: Array| x * 2).lower(shape_dtype_struct([4], DType::I32))?;
     let compiled = lowered.compile()?.serialize()?;
     let load = move |path: &Path| Compiled::load(&lowered, &std::fs::read(path).expect("the mutant")).map(drop);
     Ok(vec![
-        Format::new("exports", own, read).repaired(digested).memory(PLUGIN),
+        Format::new("exports", local_files, read).repaired(digested).memory(PLUGIN),
         Format::new("exports of JAX", files("jax"), read).memory(PLUGIN),
         Format::new("compiled programs", vec![compiled], load).memory(PLUGIN),
     ])
@@ -59,18 +59,18 @@ fn digested(bytes: Vec<u8>) -> Vec<u8> {
 fn repaired(bytes: &[u8]) -> Option<Vec<u8>> {
     let size = usize::try_from(u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?)).ok()?;
     let mut header: Value = serde_json::from_slice(bytes.get(8..size.checked_add(8)?)?).ok()?;
-    let mut said: Value = serde_json::from_str(header["__metadata__"]["shardax.export"].as_str()?).ok()?;
+    let mut metadata: Value = serde_json::from_str(header["__metadata__"]["shardax.export"].as_str()?).ok()?;
     let tensors = SafeTensors::deserialize(bytes).ok()?;
-    let mut all = tensors.tensors();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut digest = Sha256::new_with_prefix(said["function"].to_string());
-    for (name, tensor) in &all {
+    let mut entries = tensors.tensors();
+    entries.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut digest = Sha256::new_with_prefix(metadata["function"].to_string());
+    for (name, tensor) in &entries {
         digest.update(name);
         digest.update(tensor.data());
     }
     let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    said["sha256"] = digest.into();
-    header["__metadata__"]["shardax.export"] = said.to_string().into();
+    metadata["sha256"] = digest.into();
+    header["__metadata__"]["shardax.export"] = metadata.to_string().into();
     let header = header.to_string();
     Some([&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes[8 + size..]].concat())
 }

@@ -31,10 +31,10 @@ fn a_function_of_open_sizes_is_that_of_each_size() -> Result<()> {
         (padded.mean(1), rows.var(..), arange(0..b as i32))
     };
     let options = ExportOptions::new().vjp_order(1).symbolic_args_specs(["b, s, ...", "..."]);
-    let made = options.symbolic_constraints(["s <= 300"]).export(&f, (types(&[1, 1, 6]), types(&[])))?;
-    let text = format!("{made:?}");
+    let bounded = options.symbolic_constraints(["s <= 300"]).export(&f, (types(&[1, 1, 6]), types(&[])))?;
+    let text = format!("{bounded:?}");
     assert!(text.contains("argument[0]: float32[b,s,6]") && text.contains("result[0]: float32[b,6]"), "{text}");
-    let bytes = made.serialize()?;
+    let bytes = bounded.serialize()?;
     type Read = Exported<(Array, Array), (Array, Array, Array)>;
     let read = Read::deserialize(&bytes)?;
     assert_eq!(read.serialize()?, bytes);
@@ -67,15 +67,16 @@ fn sizes_are_sums_and_products_of_symbols() -> Result<()> {
     let f = |(x, y): (Array, Array), n: Array| (x.reshape([2, -1]).sum(0) + y.get(..-1), n.sum(..));
     let specs = ["n + 1", "4*n"];
     let args = || ((types(&[6]), types(&[4])), shape_dtype_struct([4], DType::I32));
+    // The size of the first argument must determine `n`: these types require two different values of it.
     let mixed = ExportOptions::new().symbolic_args_specs(specs).export(f, args()).unwrap_err();
     assert!(mixed.to_string().contains("n = 2"), "{mixed}");
     let g = |x: Array, y: Array, n: Array| (x.reshape([2, -1]).sum(0) + y.get(..-1), n.sum(..));
     let args = (types(&[6]), types(&[4]), shape_dtype_struct([4], DType::I32));
-    let made = ExportOptions::new().symbolic_args_specs(["2*n", "n + 1", "4*n"]).export(g, args)?;
+    let exported = ExportOptions::new().symbolic_args_specs(["2*n", "n + 1", "4*n"]).export(g, args)?;
     for n in [1usize, 5, 1000] {
         let [x, y] = [2 * n, n + 1].map(|size| random::normal(random::key(0), [size]));
         let ints = arange(0..4 * n as i32);
-        let (want, got) = (g(x.clone(), y.clone(), ints.clone()), made.call((x, y, ints))?);
+        let (want, got) = (g(x.clone(), y.clone(), ints.clone()), exported.call((x, y, ints))?);
         assert!(allclose(got.0, want.0, 1e-6, 1e-6)?);
         same(&got.1, &want.1);
     }
@@ -85,9 +86,10 @@ fn sizes_are_sums_and_products_of_symbols() -> Result<()> {
     let (mean, flat) = cube.call(&x)?;
     assert!(allclose(mean, x.mean(..), 1e-6, 1e-6)?);
     same(&flat, &x.reshape([60]));
-    let error = made.call((types_of(7), types_of(5), zeros([12]).astype(DType::I32))).unwrap_err();
+    // The message states the value that the sizes imply, and the argument that contradicts it.
+    let error = exported.call((types_of(7), types_of(5), zeros([12]).astype(DType::I32))).unwrap_err();
     assert!(error.to_string().contains("7 where the function takes 2*n"), "{error}");
-    let error = made.call((types_of(8), types_of(6), zeros([16]).astype(DType::I32))).unwrap_err();
+    let error = exported.call((types_of(8), types_of(6), zeros([16]).astype(DType::I32))).unwrap_err();
     assert!(error.to_string().contains("n = 4") && error.to_string().contains("6 where"), "{error}");
     Ok(())
 }
@@ -106,21 +108,24 @@ fn open_sizes_over_devices() -> Result<()> {
     let f =
         move |x: Array| with_sharding_constraint(x.matmul(&w).tanh(), &NamedSharding::new(&mesh, P!["data"])).sum(0);
     let x = shape_dtype_struct_on([8, 4], DType::F32, &over);
-    let made = ExportOptions::new().symbolic_args_specs(["4*b, _"]).export(&f, x)?;
+    let exported = ExportOptions::new().symbolic_args_specs(["4*b, _"]).export(&f, x)?;
     for rows in [4, 64] {
         let x = device_put(&random::normal(random::key(2), [rows, 4]), &over)?;
-        assert!(allclose(made.call(&x)?, jit(&f).call(&x)?, 1e-5, 1e-6)?);
+        assert!(allclose(exported.call(&x)?, jit(&f).call(&x)?, 1e-5, 1e-6)?);
     }
     Ok(())
+}
+
+fn with_specs(spec: &str) -> ExportOptions {
+    ExportOptions::new().symbolic_args_specs([spec])
 }
 
 /// Functions that are not one program of all sizes are rejected with the user's line, and so are sizes that nothing was traced for.
 #[test]
 fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
     setup();
-    let options = |spec: &str| ExportOptions::new().symbolic_args_specs([spec]);
     let rejected = |f: &dyn Fn(Array) -> Array, spec: &str| {
-        let error = options(spec).export(f, types(&[4, 4])).expect_err(spec);
+        let error = with_specs(spec).export(f, types(&[4, 4])).expect_err(spec);
         let text = error.to_string();
         assert!(text.contains("tests/export/sizes.rs") && text.contains("help:"), "{text}");
         (error.location().map(|at| at.line()), text)
@@ -146,7 +151,7 @@ fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
     assert!(rejected(&squeezed, "b, _").1.contains("b = 1"));
     let table = ones([4]);
     let shifted = move |x: Array| x + &table;
-    assert_eq!(options("b, _").export(&shifted, types(&[1, 4]))?.call(ones([7, 4]))?.shape(), [7, 4]);
+    assert_eq!(with_specs("b, _").export(&shifted, types(&[1, 4]))?.call(ones([7, 4]))?.shape(), [7, 4]);
     for (specs, constraints, said) in [
         (vec!["b"], vec![], "has 1 sizes"),
         (vec!["b, _", "_"], vec![], "2 specs"),
@@ -161,12 +166,12 @@ fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
         (vec!["b, _"], vec!["b <= 4"], "1 to 4"),
         (vec!["a*b*c*d*e, _"], vec![], "5 symbols"),
     ] {
-        let options = ExportOptions::new().symbolic_args_specs(specs).symbolic_constraints(constraints);
-        let error = options.export(|x: Array| x.sin(), types(&[4, 4])).unwrap_err();
+        let with_specs = ExportOptions::new().symbolic_args_specs(specs).symbolic_constraints(constraints);
+        let error = with_specs.export(|x: Array| x.sin(), types(&[4, 4])).unwrap_err();
         assert!(error.to_string().contains(said) && error.help_text().is_some(), "{said}: {error}");
     }
-    let made =
-        options("b, _").symbolic_constraints(["b >= 2", "b <= 64"]).export(|x: Array| x.sin(), types(&[4, 4]))?;
+    let result =
+        with_specs("b, _").symbolic_constraints(["b >= 2", "b <= 64"]).export(|x: Array| x.sin(), types(&[4, 4]))?;
     for (shape, said) in [
         (vec![1, 4], "b is 1"),
         (vec![65, 4], "b is 65"),
@@ -174,7 +179,7 @@ fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
         (vec![4, 5], "float32[b,4]"),
         (vec![4], "float32[b,4]"),
     ] {
-        let error = made.call(zeros(shape)).unwrap_err();
+        let error = result.call(zeros(shape)).unwrap_err();
         assert!(error.to_string().contains(said), "{error}");
     }
     Ok(())

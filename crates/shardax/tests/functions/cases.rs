@@ -107,8 +107,12 @@ fn new_array(ty: Type, shape: &[usize]) -> Array {
 /// The operands and parameters of one of all cases, which `number` counts.
 fn case(ty: Type, shape: &[usize], number: usize) -> Case {
     let (i, n, f) = PARAMETERS[number % PARAMETERS.len()];
-    let other = types()[number * 7 % types().len()];
-    let y = if number.is_multiple_of(2) { array_of(ty, shape) } else { array_of(other, SHAPES[number % SHAPES.len()]) };
+    let other_type = types()[number * 7 % types().len()];
+    let y = if number.is_multiple_of(2) {
+        array_of(ty, shape)
+    } else {
+        array_of(other_type, SHAPES[number % SHAPES.len()])
+    };
     let places: DType = [DType::I32, DType::I64, DType::U8, DType::U32, DType::I8, DType::U64][number % 6];
     let place: &[usize] = [&[] as &[usize], &[2], shape][number % 3];
     Case {
@@ -117,7 +121,7 @@ fn case(ty: Type, shape: &[usize], number: usize) -> Case {
         mask: array_of(Type { dtype: DType::Bool, weak: false }, shape),
         places: array_of(Type { dtype: places, weak: false }, place),
         key: random::key(0),
-        dtype: other.dtype,
+        dtype: other_type.dtype,
         i,
         n,
         f,
@@ -172,22 +176,22 @@ fn silence_counted_panics() {
 impl Calls {
     fn new() -> Self {
         silence_counted_panics();
-        let now = std::sync::Arc::new(Mutex::new(None::<(String, Instant)>));
-        let watched = std::sync::Arc::downgrade(&now);
+        let current = std::sync::Arc::new(Mutex::new(None::<(String, Instant)>));
+        let watched = std::sync::Arc::downgrade(&current);
         std::thread::spawn(move || {
-            while let Some(now) = watched.upgrade() {
-                if let Some((what, since)) = &*now.lock().expect("a call")
+            while let Some(current) = watched.upgrade() {
+                if let Some((what, since)) = &*current.lock().expect("a call")
                     && since.elapsed() > PATIENCE
                 {
                     // Not by `eprintln`, which is kept for a report that will not come.
                     let _ = writeln!(std::io::stderr(), "does not end: {what}");
                     std::process::abort();
                 }
-                drop(now);
+                drop(current);
                 std::thread::sleep(Duration::from_millis(200));
             }
         });
-        Calls { now, failures: Vec::new(), count: 0, slowest: Default::default() }
+        Calls { now: current, failures: Vec::new(), count: 0, slowest: Default::default() }
     }
 
     fn call<R>(&mut self, what: &dyn Fn() -> String, f: impl FnOnce() -> R) -> Option<R> {
@@ -214,9 +218,9 @@ impl Calls {
 
     /// One line a function, with its first failure.
     fn report(mut self) {
-        let all = self.failures.len();
+        let count = self.failures.len();
         self.failures.dedup_by_key(|line| line.split('(').next().map(str::to_owned));
-        assert!(all == 0, "{all} of {} calls failed:\n{}", self.count, self.failures.join("\n"));
+        assert!(count == 0, "{count} of {} calls failed:\n{}", self.count, self.failures.join("\n"));
         println!("{} calls of {} functions, the slowest {:?}", self.count, TABLE.len(), self.slowest);
     }
 }
@@ -243,17 +247,17 @@ pub fn traced() {
 
 /// The types of a function's results, each of which must be of a size that can be addressed.
 fn traced_types(case: &Case, call: Call) -> Result<Vec<(Vec<usize>, DType, bool)>> {
-    let found = Mutex::new(Vec::new());
+    let failures = Mutex::new(Vec::new());
     eval_shape(
         |x: Array, y: Array, mask: Array, places: Array, key: Array| -> Result<()> {
             let results = call(&with_arrays(case, [x, y, mask, places, key]))?;
-            *found.lock().expect("types") =
+            *failures.lock().expect("types") =
                 results.iter().map(|y| (y.shape().to_vec(), y.dtype(), y.weak_type())).collect();
             Ok(())
         },
         arrays(case),
     )?;
-    Ok(found.into_inner().expect("types"))
+    Ok(failures.into_inner().expect("types"))
 }
 
 /// A scalar to be differentiated: the sum of all results that are floating point.
@@ -268,10 +272,13 @@ fn total(results: &[Array]) -> Result<Array> {
 /// Each function differentiated and mapped over an axis.
 pub fn transformed() {
     let (mut calls, every) = (Calls::new(), every());
-    let of = |dtype| Type { dtype, weak: false };
+    let strong = |dtype| Type { dtype, weak: false };
     let mut number = 0;
-    for ty in [of(DType::F32), of(DType::Bf16), of(DType::Complex128), of(DType::I8), of(DType::Bool)] {
+    for ty in
+        [strong(DType::F32), strong(DType::Bf16), strong(DType::Complex128), strong(DType::I8), strong(DType::Bool)]
+    {
         for (s, shape) in SHAPES.iter().enumerate() {
+            // A third of the parameters for each shape, because all combinations would take minutes.
             for p in (0..PARAMETERS.len()).filter(|p| (p + s).is_multiple_of(3)) {
                 let case = case(ty, shape, p + PARAMETERS.len() * s);
                 number += 1;
@@ -307,8 +314,8 @@ pub fn executed() {
             let (ty, shape) = (types[k % types.len()], SHAPES[(k / 3 + round) % SHAPES.len()]);
             let p = (0..PARAMETERS.len()).map(|p| (p + k) % PARAMETERS.len()).find(|p| sane(*p)).unwrap_or(0);
             let case = case(ty, shape, p + PARAMETERS.len() * k);
-            let what = || format!("{} while it is traced", describe(name, &case));
-            let Some(traced) = calls.call(&what, || traced_types(&case, *call)) else { continue };
+            let context = || format!("{} while it is traced", describe(name, &case));
+            let Some(traced) = calls.call(&context, || traced_types(&case, *call)) else { continue };
             let ran = calls.call(&|| describe(name, &case), || {
                 let results = call(&case)?;
                 results

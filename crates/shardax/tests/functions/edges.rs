@@ -143,7 +143,7 @@ fn the_first_error_wins() {
     let kind = |x: &Array| x.error().map(|e| e.kind());
     assert_ne!(kind(&first), kind(&second));
     for (a, b) in [(&first, &second), (&second, &first)] {
-        let made = [
+        let constructors = [
             where_(a, b, 0),
             where_(a, 0, b),
             where_(true, a, b),
@@ -152,7 +152,7 @@ fn the_first_error_wins() {
             x.at(1).set(a) + b,
             lax::dynamic_update_slice(&x, a, std::slice::from_ref(b)),
         ];
-        for failed in made {
+        for failed in constructors {
             assert_eq!(kind(&failed), kind(a));
         }
     }
@@ -161,14 +161,14 @@ fn the_first_error_wins() {
 #[test]
 fn tracers_of_a_live_trace_say_that_they_have_a_thread() {
     setup();
-    let seen = std::sync::Mutex::new(None);
+    let log = std::sync::Mutex::new(None);
     let _ = jit(|x: Array| {
         let e = std::thread::scope(|s| s.spawn(|| (&x + 1).check().expect_err("another thread")).join());
-        *seen.lock().expect("an error") = e.ok();
+        *log.lock().expect("an error") = e.ok();
         x
     })
     .call(array(1.0f32));
-    let e = seen.into_inner().expect("an error").expect("an error");
+    let e = log.into_inner().expect("an error").expect("an error");
     assert_eq!(e.kind(), ErrorKind::Leak);
     assert!(e.message().contains("another thread") && e.message().contains("UnexpectedTracerError"), "{e}");
     assert!(e.help_text().is_some_and(|help| help.contains("traced on one thread")));
@@ -237,6 +237,7 @@ fn ranges_in_a_trace_are_computed_where_they_are_used() -> Result<()> {
 fn ranges_are_the_same_traced_and_at_once() -> Result<()> {
     setup();
     let traced = |make: fn() -> Array| jit(move |_: Array| make()).call(&array(0.0f32));
+    // These must be equal bit by bit.
     let same: [fn() -> Array; 11] = [
         || arange(2..5),
         || arange(250u8..255),
@@ -255,6 +256,7 @@ fn ranges_are_the_same_traced_and_at_once() -> Result<()> {
         assert_eq!(now.type_name(), traced.type_name(), "{k}");
         assert_eq!(now.to_bytes()?, traced.to_bytes()?, "{k}");
     }
+    // These may differ in the last bits, because the compiler contracts products and sums.
     let near: [fn() -> Array; 5] = [
         || linspace(-1.0, 2.0, 1001),
         || linspace(3.0, 3.5, 1),

@@ -67,24 +67,27 @@ fn collect_macros<'a>(lines: &[&'a str], macros: &mut Macros<'a>) {
     }
 }
 
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
 /// The names that the reference cases' functions call: `a::name`, `.name` and `name(`.
 pub fn called_by_golden_cases() -> BTreeSet<String> {
     let mut out = BTreeSet::new();
     for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden_support")) {
         let text = std::fs::read_to_string(&path).expect("a source");
         for line in text.lines().map(|line| line.split("//").next().unwrap_or_default()) {
-            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            let mut rest = line;
-            while let Some(start) = rest.find(is_name) {
-                let before = rest[..start].chars().next_back();
-                let word: String = rest[start..].chars().take_while(|c| is_name(*c)).collect();
-                let after = rest[start + word.len()..].chars().next();
+            let mut remaining = line;
+            while let Some(start) = remaining.find(is_name_char) {
+                let before = remaining[..start].chars().next_back();
+                let word: String = remaining[start..].chars().take_while(|c| is_name_char(*c)).collect();
+                let after = remaining[start + word.len()..].chars().next();
                 if matches!(before, Some(':' | '.')) || after == Some('(') {
                     out.insert(word.clone());
                 }
-                rest = &rest[start + word.len()..];
+                remaining = &remaining[start + word.len()..];
                 // So that the next word sees what stands before it.
-                if rest.is_empty() {
+                if remaining.is_empty() {
                     break;
                 }
             }
@@ -160,9 +163,13 @@ fn declared<'a>(block: &[&'a str]) -> Vec<(&'a str, Option<&'a str>)> {
             owner = None;
         }
         if text.starts_with("impl") && !text.contains(" for ") {
-            let rest = text.trim_start_matches("impl").trim_start();
-            let rest = if rest.starts_with('<') { rest.split_once("> ").map_or("", |(_, rest)| rest) } else { rest };
-            owner = Some((rest.split(['<', ' ', '{']).next().unwrap_or_default(), indent));
+            let remaining = text.trim_start_matches("impl").trim_start();
+            let remaining = if remaining.starts_with('<') {
+                remaining.split_once("> ").map_or("", |(_, remaining)| remaining)
+            } else {
+                remaining
+            };
+            owner = Some((remaining.split(['<', ' ', '{']).next().unwrap_or_default(), indent));
         }
         if let Some(name) = text.strip_prefix("pub fn ") {
             out.push((name.split(['(', '<']).next().unwrap_or_default(), owner.map(|(owner, _)| owner)));
@@ -171,22 +178,25 @@ fn declared<'a>(block: &[&'a str]) -> Vec<(&'a str, Option<&'a str>)> {
     out
 }
 
+fn is_word_char(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
 /// The names that begin the entries of a macro's call, which end with `;`; all words, where there is no `;`.
 fn entries(block: &[&str]) -> Vec<String> {
     let text = block.join("\n");
     let inside = text.split_once(['{', '(']).map_or("", |(_, rest)| rest);
     let inside = inside.trim_end().trim_end_matches(';').trim_end_matches(['}', ')']);
-    let word = |c: char| c.is_alphanumeric() || c == '_';
     let mut out = Vec::new();
     let mut depth = 0i32;
     let mut at_start = true;
     let plain = !inside.contains(';');
-    for token in inside.split_inclusive(|c: char| !word(c)) {
-        let name: String = token.chars().filter(|c| word(*c)).collect();
+    for token in inside.split_inclusive(|c: char| !is_word_char(c)) {
+        let name: String = token.chars().filter(|c| is_word_char(*c)).collect();
         if !name.is_empty() && at_start && depth == 0 {
             out.push(name.clone());
         }
-        let end = token.chars().last().filter(|c| !word(*c));
+        let end = token.chars().last().filter(|c| !is_word_char(*c));
         match end {
             Some('{' | '(' | '[') => {
                 depth += 1;

@@ -57,8 +57,8 @@ impl Case {
     fn index(&self) -> Vec<IndexItem> {
         use shardax::IntoIndexItem;
         let slice = Slice::new(i64::from(self.i), self.n as i64, i64::from(self.i));
-        let all = [slice.into_index_item(), (&self.places).into_index_item(), self.i.into_index_item()];
-        all.into_iter().take(self.x.ndim().max(1)).collect()
+        let items = [slice.into_index_item(), (&self.places).into_index_item(), self.i.into_index_item()];
+        items.into_iter().take(self.x.ndim().max(1)).collect()
     }
 
     fn permutation(&self) -> Vec<i32> {
@@ -156,8 +156,8 @@ macro_rules! table {
 /// Several functions of the same parameters.
 macro_rules! same {
     ($c:ident; $($call:expr),*) => {{
-        let all: Vec<Result<Vec<Array>>> = vec![$(Outcome::results($call)),*];
-        all.into_iter().collect::<Result<Vec<_>>>().map(|all| all.concat())
+        let results: Vec<Result<Vec<Array>>> = vec![$(Outcome::results($call)),*];
+        results.into_iter().collect::<Result<Vec<_>>>().map(|results| results.concat())
     }};
 }
 
@@ -655,12 +655,12 @@ table! {
         let mask = (c.n % 2 == 0).then_some(&c.y);
         let window = nn::attention::Window { before: c.n, after: c.n };
         let options = nn::attention::Attention::default().window(window);
-        let of = |k: &Array, v: &Array| {
+        let attend = |k: &Array, v: &Array| {
             let operands = nn::attention::Operands::new(&c.x, k, v);
             let added = nn::attention::Operands { mask: mask.cloned(), bias: Some(c.y.clone()), ..operands.clone() };
             [nn::attention::attention(&options, &operands), nn::attention::attention(&options, &added)].concat()
         };
-        [of(&c.y, &c.x), of(&c.x, &c.x)].concat()
+        [attend(&c.y, &c.x), attend(&c.x, &c.x)].concat()
     };
     "nn::avg_pool" => |c| nn::avg_pool(&c.x, [c.n], [1]);
     "nn::celu" => |c| nn::celu(&c.x, c.f);
@@ -1039,8 +1039,8 @@ table! {
     "numpy::union1d" => |c| np::union1d(&c.x, &c.y, c.n);
     "numpy::unique" => |c| np::unique(&c.x, c.n);
     "numpy::unique_all" => |c| {
-        let found = np::UniqueOptions::new().axis(c.i).fill_value(c.f).unique_all(&c.x, c.n);
-        same!(c; found.values, found.indices, found.inverse_indices, found.counts)
+        let result = np::UniqueOptions::new().axis(c.i).fill_value(c.f).unique_all(&c.x, c.n);
+        same!(c; result.values, result.indices, result.inverse_indices, result.counts)
     };
     "numpy::unique_counts" => |c| np::unique_counts(&c.x, c.n);
     "numpy::unique_inverse" => |c| np::unique_inverse(&c.x, c.n);
@@ -1229,8 +1229,8 @@ table! {
     "spmd::psum_scatter_tiled" => |c| c.mapped(|x| psum_scatter_tiled(x, "i", c.i));
     "spmd::pswapaxes" => |c| c.mapped(|x| pswapaxes(x, "i", c.i));
     "spmd::ragged_all_to_all" => |c| c.mapped(|x| {
-        let at = &c.places;
-        let slices = RaggedSlices { input_offsets: at, send_sizes: at, output_offsets: at, recv_sizes: at };
+        let places = &c.places;
+        let slices = RaggedSlices { input_offsets: places, send_sizes: places, output_offsets: places, recv_sizes: places };
         ragged_all_to_all(x.clone(), x, slices, "i")
     });
 }

@@ -104,14 +104,14 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
     // conversions to narrow types otherwise; and with all quick options a CNN's losses leave JAX's at the third step, which they
     // do neither without the fusion emitters alone nor with the other two. They also decide where products and sums are joined,
     // and so whether a sum of huge products overflows.
-    let whole = std::env::var_os("SHARDAX_TEST_GOLDEN_EVERY").is_some() || matches!(name, "narrow" | "edges");
+    let runs_all = std::env::var_os("SHARDAX_TEST_GOLDEN_EVERY").is_some() || matches!(name, "narrow" | "edges");
     for (i, chunk) in ready.chunks(CHUNK).enumerate() {
-        if whole {
+        if runs_all {
             let (done, seconds) = (i * CHUNK, start.elapsed().as_secs_f64());
             eprintln!("{name}: {done} of {} checks in {seconds:.1} s, next {}", ready.len(), chunk[0].path());
         }
         let options = match name {
-            _ if whole => Vec::new(),
+            _ if runs_all => Vec::new(),
             "nn_train" => QUICK[1..].to_vec(),
             _ => mostly_quick(i),
         };
@@ -249,15 +249,16 @@ fn blind(check: &Check<'_>) -> Vec<String> {
 /// The differences found by these checks, compiled as one program with these options of XLA.
 pub fn run(checks: &[Check<'_>], options: &[(&'static str, CompilerOption)]) -> Vec<String> {
     let inputs: Vec<Array> = checks.iter().flat_map(|c| c.inputs.iter().cloned()).collect();
+    // One program for many checks, because compiling takes longer than running.
     let program = jit(|xs: Vec<Array>| -> Result<Vec<Array>> {
         let (mut outs, mut at) = (Vec::new(), 0);
         for check in checks {
-            let found = (check.run)(&xs[at..at + check.inputs.len()])?;
+            let entry_results = (check.run)(&xs[at..at + check.inputs.len()])?;
             at += check.inputs.len();
-            if found.len() != check.wanted.len() {
-                panic!("{} results, but JAX has {}", found.len(), check.wanted.len());
+            if entry_results.len() != check.wanted.len() {
+                panic!("{} results, but JAX has {}", entry_results.len(), check.wanted.len());
             }
-            outs.extend(found);
+            outs.extend(entry_results);
         }
         Ok(outs)
     })
@@ -269,8 +270,8 @@ pub fn run(checks: &[Check<'_>], options: &[(&'static str, CompilerOption)]) -> 
             let mut failures = Vec::new();
             for check in checks {
                 for (key, want) in &check.wanted {
-                    let found = outs.next().map_or(Err("no result".to_owned()), |out| differ(&out, want, check.tol));
-                    failures.extend(found.err().map(|e| format!("{}/{key}: {e}", check.case.path())));
+                    let outputs = outs.next().map_or(Err("no result".to_owned()), |out| differ(&out, want, check.tol));
+                    failures.extend(outputs.err().map(|e| format!("{}/{key}: {e}", check.case.path())));
                 }
             }
             return failures;

@@ -29,11 +29,11 @@ pub fn differ(got: &Array, want: &Host, tol: f64) -> Result<(), String> {
 /// Returns true if zeros would pass for JAX's other values: a comparison that cannot fail.
 pub fn is_blind(want: &Host, tol: f64) -> bool {
     let zeros = scalars(want.dtype, &vec![0; want.bytes.len()]);
-    let wanted = want.scalars();
-    let scale = scale(&wanted);
+    let expected = want.scalars();
+    let scale = scale(&expected);
     let range = Range::of(want.dtype);
     let is_zero = |w: &Scalar| w.to_f64().abs().max(w.imag().abs()) < range.tiny;
-    !wanted.iter().all(is_zero) && zeros.iter().zip(&wanted).all(|(z, w)| close(*z, *w, tol, scale, range))
+    !expected.iter().all(is_zero) && zeros.iter().zip(&expected).all(|(z, w)| close(*z, *w, tol, scale, range))
 }
 
 impl Host {

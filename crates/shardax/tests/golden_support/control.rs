@@ -33,6 +33,7 @@ fn rnn_step(a: &[Array]) -> impl Fn(Array, Array) -> (Array, Array) {
 }
 
 fn scans(name: &str) -> Option<Fun> {
+    // The names are in the generator of the reference cases, with the same functions in JAX.
     match name {
         "scan_sum" | "scan_length_1" | "scan_length_0" | "scan_i32" => {
             many(|a| leaves(scan(sum_step, a[0].clone(), a[1].clone())))
@@ -99,6 +100,7 @@ fn scans(name: &str) -> Option<Fun> {
 }
 
 fn loops(name: &str) -> Option<Fun> {
+    // The names are in the generator of the reference cases, with the same functions in JAX.
     match name {
         "map_square" => many(|a| leaves(control_flow::map(|x: Array| &x * x.sum(..), a[0].clone()))),
         "while_double" => many(|a| {
@@ -143,6 +145,7 @@ fn loops(name: &str) -> Option<Fun> {
 }
 
 fn conditionals(name: &str) -> Option<Fun> {
+    // The names are in the generator of the reference cases, with the same functions in JAX.
     match name {
         "cond_true" | "cond_false" | "cond_i32_predicate" => many(|a| {
             let on_true = |(x, y): (Array, Array)| x.sin() * y;

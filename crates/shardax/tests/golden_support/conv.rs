@@ -6,13 +6,16 @@ use shardax::numpy as np;
 
 use super::{Case, Fun, one, two};
 
+fn pair_of(p: &Value) -> Option<(i64, i64)> {
+    Some((p[0].as_i64()?, p[1].as_i64()?))
+}
+
 /// A padding among the parameters: `"SAME"`, `"VALID"` or pairs.
 pub fn padding(value: &Value) -> Padding {
-    let pair = |p: &Value| Some((p[0].as_i64()?, p[1].as_i64()?));
     match value.as_str() {
         Some("SAME") => Padding::Same,
         Some(_) => Padding::Valid,
-        None => Padding::Explicit(value.as_array().into_iter().flatten().filter_map(pair).collect()),
+        None => Padding::Explicit(value.as_array().into_iter().flatten().filter_map(pair_of).collect()),
     }
 }
 
@@ -21,11 +24,14 @@ pub fn sizes(case: &Case, name: &str) -> Option<Vec<usize>> {
     case.param(name).as_array().map(|l| l.iter().filter_map(|v| Some(v.as_u64()? as usize)).collect())
 }
 
+fn text_of(v: &Value) -> String {
+    v.as_str().unwrap_or_default().to_owned()
+}
+
 fn options(case: &Case) -> ConvOptions {
     let mut options = ConvOptions::new();
     if let Some([lhs, rhs, out]) = case.param("layout").as_array().map(Vec::as_slice) {
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-        options = options.dimension_numbers(&text(lhs), &text(rhs), &text(out));
+        options = options.dimension_numbers(&text_of(lhs), &text_of(rhs), &text_of(out));
     }
     if let Some(d) = sizes(case, "lhs_dilation") {
         options = options.lhs_dilation(d);

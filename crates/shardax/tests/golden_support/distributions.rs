@@ -5,6 +5,7 @@ use shardax::prelude::*;
 use super::{Case, Fun, many};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // Parameters of the case; arrays among the inputs replace numbers.
     let shape: Vec<usize> = case.ints("shape").into_iter().map(|i| i as usize).collect();
     let dtype = case.dtype("dtype").unwrap_or(DType::F32);
     let number = |name: &str| case.param(name).as_f64().unwrap_or(f64::NAN);
@@ -21,8 +22,8 @@ pub fn function(case: &Case) -> Option<Fun> {
         "gamma" => drawn!(|k, p, s| random::gamma_dtype(k, &p[0], s, dtype)),
         "loggamma" => drawn!(|k, p, s| random::loggamma_dtype(k, &p[0], s, dtype)),
         "gamma_vmapped" => many(|xs| {
-            let each = vmap(|k: Array, a: Array| random::gamma(k, a, [2]));
-            Ok(vec![each.call((random::split(&xs[0], 3), xs[1].clone()))?])
+            let per_key = vmap(|k: Array, a: Array| random::gamma(k, a, [2]));
+            Ok(vec![per_key.call((random::split(&xs[0], 3), xs[1].clone()))?])
         }),
         "beta" => drawn!(|k, p, s| random::beta_dtype(k, &p[0], &p[1], s, dtype)),
         "chisquare" => drawn!(|k, p, s| random::chisquare_dtype(k, &p[0], s, dtype)),

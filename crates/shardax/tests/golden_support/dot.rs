@@ -8,13 +8,14 @@ use super::read::ints;
 use super::{Case, Fun, many, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // A case without these parameters uses the defaults.
     let precision = Precision::from_name(case.text("precision")).ok();
     let options = DotOptions::new().precision(precision).preferred_element_type(case.dtype("preferred"));
     match case.op.as_str() {
         "dot_general" => {
             let pair = |name: &str| {
-                let of = |i: usize| ints(&case.param(name)[i]).iter().map(|&d| d as usize).collect::<Vec<_>>();
-                (of(0), of(1))
+                let dimensions = |i: usize| ints(&case.param(name)[i]).iter().map(|&d| d as usize).collect::<Vec<_>>();
+                (dimensions(0), dimensions(1))
             };
             let (contract, batch, preferred) = (pair("contracting"), pair("batch"), case.dtype("preferred"));
             two(move |x, y| lax::dot_general(x, y, (&contract.0, &contract.1), (&batch.0, &batch.1), preferred))

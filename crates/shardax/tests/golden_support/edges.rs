@@ -55,6 +55,7 @@ pub fn named(op: &str) -> Option<Fun> {
 }
 
 fn with_parameters(case: &Case) -> Option<Fun> {
+    // Functions that have a number or an option besides the operands.
     match case.op.as_str() {
         "integer_pow" => {
             let n = case.int("n") as i32;
@@ -69,8 +70,8 @@ fn with_parameters(case: &Case) -> Option<Fun> {
             one(move |x| x.astype(dtype))
         }
         "get" => {
-            let at = places(case);
-            one(move |x| x.get(&at))
+            let indices = places(case);
+            one(move |x| x.get(&indices))
         }
         "take" => {
             let (at, mode) = (places(case), mode(case));
@@ -100,8 +101,8 @@ fn with_parameters(case: &Case) -> Option<Fun> {
 }
 
 fn places(case: &Case) -> Array {
-    let at: Vec<i32> = case.ints("at").into_iter().map(|i| i as i32).collect();
-    Array::from_slice(&at, &[at.len()]).expect("places")
+    let indices: Vec<i32> = case.ints("at").into_iter().map(|i| i as i32).collect();
+    Array::from_slice(&indices, &[indices.len()]).expect("places")
 }
 
 fn mode(case: &Case) -> GatherScatterMode {
@@ -133,6 +134,7 @@ fn rows(case: &Case, op: &str) -> Option<Fun> {
 
 /// The function of this name along the last of two axes.
 pub fn row(op: &str, x: &Array) -> Option<Array> {
+    // The functions of rows for which special values are compared.
     Some(match op {
         "sum" => x.sum(1),
         "prod" => x.prod(1),

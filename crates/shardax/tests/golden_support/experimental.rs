@@ -52,6 +52,7 @@ fn curvature(y: &Array, t: &Array) -> Result<Array> {
 }
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // The number of stored elements, if the case fixes it.
     let nse = case.param("nse").as_u64().map(|n| n as usize);
     match case.op.as_str() {
         "fromdense" => {
@@ -76,8 +77,8 @@ pub fn function(case: &Case) -> Option<Fun> {
         "add" | "subtract" => {
             let is_sum = case.op == "add";
             of_sparse(case, move |m, xs| {
-                let other = BCOO::new(&xs[0], &xs[1], m.shape())?;
-                Ok(vec![if is_sum { m + &other } else { m - &other }.todense()])
+                let sparse = BCOO::new(&xs[0], &xs[1], m.shape())?;
+                Ok(vec![if is_sum { m + &sparse } else { m - &sparse }.todense()])
             })
         }
         "product" => of_sparse(case, |m, xs| Ok(vec![m.matmul(&xs[0])])),
@@ -88,8 +89,8 @@ pub fn function(case: &Case) -> Option<Fun> {
             of_sparse(case, move |m, xs| Ok(vec![bcoo_dot_general(m, &xs[0], (&lhs, &rhs))]))
         }
         "sparse_grad" => of_sparse(case, |m, xs| {
-            let of = |m: BCOO, x: Array| m.matmul(x).sin().sum(..);
-            Ok(both(sparse::grad(of).call((m, &xs[0]))?))
+            let loss = |m: BCOO, x: Array| m.matmul(x).sin().sum(..);
+            Ok(both(sparse::grad(loss).call((m, &xs[0]))?))
         }),
         "bcsr" => many(move |xs| {
             let m = BCSR::fromdense(&xs[0], nse)?;

@@ -6,6 +6,7 @@ use shardax::prelude::*;
 use super::{Case, Fun, many, one};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // The length of the transform and the sample spacing, if the case has them.
     let (n, d) = (case.param("n").as_u64().map(|n| n as usize), case.param("d").as_f64().unwrap_or(1.0));
     let axes = case.param("axes").is_array().then(|| case.axes("axes"));
     match case.op.as_str() {

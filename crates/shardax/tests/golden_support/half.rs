@@ -37,6 +37,7 @@ fn row_function(op: &str, x: &Array) -> Result<Array> {
 
 /// 120,000 numbers of about a hundredth, from a key.
 fn large(key: &Array, dtype: DType) -> Result<Vec<Array>> {
+    // Sums of many small numbers, which half precision gets wrong unless it accumulates in float32.
     let x = (random::uniform(key, &[120_000]) * 0.02).astype(dtype);
     let rows = x.reshape([4, -1]);
     let near_one = (random::uniform(key, &[1000]) * 0.008 + 1).astype(dtype);

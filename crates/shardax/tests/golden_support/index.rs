@@ -17,8 +17,8 @@ fn mode(case: &Case) -> GatherScatterMode {
 fn at_places(case: &Case) -> impl Fn(&Array) -> shardax::At + 'static {
     let (places, is_unique) = (case.axes("places"), case.flag("unique"));
     move |x| {
-        let at = x.at(array(places.clone()));
-        if is_unique { at.unique_indices() } else { at }
+        let target = x.at(array(places.clone()));
+        if is_unique { target.unique_indices() } else { target }
     }
 }
 

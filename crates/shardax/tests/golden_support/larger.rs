@@ -29,6 +29,7 @@ fn matmul(x: &[Array]) -> Result<Vec<Array>> {
 
 pub fn programs() -> Vec<Sized> {
     let mut programs: Vec<Sized> = Vec::new();
+    // Sizes at which the plugin and this crate's kernels use other code than for small operands.
     for (dtype, names) in [
         (DType::F32, ["matmul_f32", "matvec_f32", "few_rows_f32", "batched_f32", "transposed_f32"]),
         (DType::F64, ["matmul_f64", "matvec_f64", "few_rows_f64", "batched_f64", "transposed_f64"]),

@@ -10,6 +10,7 @@ fn adjoint(x: &Array) -> Array {
 }
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // Factors are unique only up to signs, so products or absolute values are compared.
     match case.op.as_str() {
         "svdvals" => one(|x| linalg::svdvals(x)),
         "svd_weighted" => one(|x| {

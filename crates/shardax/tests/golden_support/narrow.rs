@@ -14,8 +14,9 @@ pub fn function(case: &Case) -> Option<Fun> {
             let names: Vec<String> =
                 case.param("functions").as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect();
             many(move |xs| {
-                let of = |name: &String| operation(name, &xs[0], &xs[1]).unwrap_or_else(|| panic!("operation {name}"));
-                Ok(names.iter().map(of).collect())
+                let result_of =
+                    |name: &String| operation(name, &xs[0], &xs[1]).unwrap_or_else(|| panic!("operation {name}"));
+                Ok(names.iter().map(result_of).collect())
             })
         }
         "dot" => many(move |xs| Ok(vec![DotOptions::new().preferred_element_type(to).dot(&xs[0], &xs[1])])),
@@ -32,6 +33,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 }
 
 fn operation(name: &str, x: &Array, y: &Array) -> Option<Array> {
+    // Operations that types of 8 and fewer bits support.
     Some(match name {
         "add" => x + y,
         "subtract" => x - y,

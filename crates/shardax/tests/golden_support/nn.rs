@@ -6,6 +6,7 @@ use shardax::prelude::*;
 use super::{Case, Fun, one};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // The names are JAX's.
     match case.op.as_str() {
         "relu" => one(|x| nn::relu(x)),
         "relu6" => one(|x| nn::relu6(x)),

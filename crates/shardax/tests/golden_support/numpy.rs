@@ -6,6 +6,7 @@ use shardax::prelude::*;
 use super::{Case, Fun, many, one, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // Parameters that several functions share.
     let size = |name: &str| case.param(name).as_u64().map(|n| n as usize);
     let axes = case.param("axes").is_array().then(|| case.axes("axes"));
     let reduction = |f: fn(&Array, Option<&[i32]>) -> Array| {

@@ -37,8 +37,8 @@ fn curvature(f: impl Fn(Array) -> Array + Copy + 'static) -> Option<Fun> {
 }
 
 fn unique(options: UniqueOptions, x: &Array, size: usize) -> Result<Vec<Array>> {
-    let found = options.unique_all(x, size);
-    Ok(vec![found.values, found.indices, found.inverse_indices, found.counts])
+    let result = options.unique_all(x, size);
+    Ok(vec![result.values, result.indices, result.inverse_indices, result.counts])
 }
 
 pub fn function(case: &Case) -> Option<Fun> {
@@ -46,6 +46,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 }
 
 fn padding(case: &Case) -> Option<Fun> {
+    // Each name is a combination of options in the generator of the reference cases.
     let options = PadOptions::new();
     let constant = PadMode::Constant(0.0);
     match case.op.as_str() {
@@ -73,6 +74,7 @@ fn padding(case: &Case) -> Option<Fun> {
 }
 
 fn shapes(case: &Case) -> Option<Fun> {
+    // Each name is a combination of options in the generator of the reference cases.
     let line = LinspaceOptions::new;
     let (k, m) = (case.param("k").as_i64().unwrap_or(0) as i32, case.param("m").as_u64().unwrap_or(0) as usize);
     let grid = |options: MeshgridOptions| many(move |xs| Ok(options.meshgrid(xs)));
@@ -114,12 +116,12 @@ fn shapes(case: &Case) -> Option<Fun> {
         "choose_clip" => many(|xs| Ok(vec![np::choose(&xs[0], &xs[1..], IndexMode::Clip)])),
         "choose_wrap" => many(|xs| Ok(vec![np::choose(&xs[0], &xs[1..], IndexMode::Wrap)])),
         "triangles_from" => many(|xs| {
-            let at = |(i, j): (Array, Array)| xs[0].get((&i, &j));
-            Ok(vec![at(np::tril_indices_from(&xs[0], 1)), at(np::triu_indices_from(&xs[0], -1))])
+            let element = |(i, j): (Array, Array)| xs[0].get((&i, &j));
+            Ok(vec![element(np::tril_indices_from(&xs[0], 1)), element(np::triu_indices_from(&xs[0], -1))])
         }),
         "diag_indices_from" => one(|x| {
-            let at = np::diag_indices_from(x);
-            x.get((&at[0], &at[1], &at[2]))
+            let indices = np::diag_indices_from(x);
+            x.get((&indices[0], &indices[1], &indices[2]))
         }),
         "polynomial" => many(|xs| {
             Ok(vec![match xs {
@@ -165,6 +167,7 @@ fn shapes(case: &Case) -> Option<Fun> {
 }
 
 fn elements(case: &Case) -> Option<Fun> {
+    // Each name is a combination of options in the generator of the reference cases.
     match case.op.as_str() {
         "nan_to_num_values" => one(|x| NanToNumOptions::new().nan(2.5).posinf(7).neginf(-8).nan_to_num(x)),
         "nan_to_num_traced" => two(|x, n| NanToNumOptions::new().nan(n).nan_to_num(x)),
@@ -214,8 +217,12 @@ fn elements(case: &Case) -> Option<Fun> {
     }
 }
 
+fn with_fill_value(value: i32) -> NonzeroOptions {
+    NonzeroOptions::new().fill_value(value)
+}
+
 fn sets(case: &Case) -> Option<Fun> {
-    let fill = |value: i32| NonzeroOptions::new().fill_value(value);
+    // Sets have a fixed size in programs; smaller ones are filled.
     let size = if case.name == "unique_all_i32" {
         5
     } else if case.name == "unique_all_long" {
@@ -224,14 +231,14 @@ fn sets(case: &Case) -> Option<Fun> {
         9
     };
     match case.op.as_str() {
-        "nonzero_fill" => many(move |xs| Ok(fill(-7).nonzero(&xs[0], 14))),
+        "nonzero_fill" => many(move |xs| Ok(with_fill_value(-7).nonzero(&xs[0], 14))),
         "nonzero_fills" => many(|xs| Ok(NonzeroOptions::new().fill_value(array([-7, 9])).nonzero(&xs[0], 14))),
-        "flatnonzero_fill" => one(move |x| fill(99).flatnonzero(x, 14)),
-        "argwhere_fill" => one(move |x| fill(-1).argwhere(x, 14)),
+        "flatnonzero_fill" => one(move |x| with_fill_value(99).flatnonzero(x, 14)),
+        "argwhere_fill" => one(move |x| with_fill_value(-1).argwhere(x, 14)),
         "unique_fill" => one(|x| UniqueOptions::new().fill_value(-1).unique(x, 14)),
         "unique_all" => many(move |xs| {
-            let found = np::unique_all(&xs[0], size);
-            Ok(vec![found.values, found.indices, found.inverse_indices, found.counts])
+            let result = np::unique_all(&xs[0], size);
+            Ok(vec![result.values, result.indices, result.inverse_indices, result.counts])
         }),
         "unique_rows" => many(|xs| unique(UniqueOptions::new().axis(0), &xs[0], 4)),
         "unique_columns" => one(|x| UniqueOptions::new().axis(1).fill_value(0).unique(x, 3)),
@@ -245,6 +252,7 @@ fn sets(case: &Case) -> Option<Fun> {
 }
 
 fn more(case: &Case) -> Option<Fun> {
+    // The mode of a convolution or correlation.
     let sliding = |name: &str| match name {
         "full" => ConvolveMode::Full,
         "same" => ConvolveMode::Same,

@@ -45,9 +45,13 @@ struct Wanted {
     out: PathBuf,
 }
 
+/// A variable of the tests of platforms.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(format!("SHARDAX_TEST_PLATFORMS_{name}")).ok()
+}
+
 impl Wanted {
     fn read() -> Wanted {
-        let variable = |name: &str| std::env::var(format!("SHARDAX_TEST_PLATFORMS_{name}")).ok();
         let share = variable("SHARE").and_then(|share| {
             let (mine, of) = share.split_once('/')?;
             Some((mine.parse().ok()?, of.parse().ok()?))
@@ -66,28 +70,28 @@ impl Wanted {
 /// Compiles the families' checks, part by part, and adds to the file a line for each part and topology, and one for each
 /// reason why some do not compile. `of` goes before their names. A part that the file has is left out: a run that was ended goes on.
 pub fn table(of: &str, families: &[(&'static str, fn(&Case) -> Option<Fun>)]) -> Result<()> {
-    let wanted = Wanted::read();
-    let known = std::fs::read_to_string(&wanted.out).unwrap_or_default();
-    let topologies = wanted.on.iter().map(|name| topology(name)).collect::<Result<Vec<_>>>()?;
+    let request = Wanted::read();
+    let previous = std::fs::read_to_string(&request.out).unwrap_or_default();
+    let topologies = request.on.iter().map(|name| topology(name)).collect::<Result<Vec<_>>>()?;
     let begun = Instant::now();
     let mut number = 0;
     for (family_name, function) in families {
-        if wanted.only.as_ref().is_some_and(|only| only != family_name) {
+        if request.only.as_ref().is_some_and(|only| only != family_name) {
             continue;
         }
         let cases = family(family_name);
         let functions: Vec<Option<Fun>> =
             cases.iter().map(|case| catch_unwind(AssertUnwindSafe(|| function(case))).ok().flatten()).collect();
-        let all = cases.iter().zip(&functions).filter_map(|(case, f)| Some((case, f.as_ref()?)));
-        let checks: Vec<Check<'_>> = all.flat_map(|(case, f)| checks_of(case, f)).step_by(wanted.every).collect();
+        let runnable = cases.iter().zip(&functions).filter_map(|(case, f)| Some((case, f.as_ref()?)));
+        let checks: Vec<Check<'_>> = runnable.flat_map(|(case, f)| checks_of(case, f)).step_by(request.every).collect();
         for ((part, checks), topology) in checks
             .chunks(sizes(family_name).1)
             .enumerate()
             .flat_map(|part| topologies.iter().map(move |topology| (part, topology)))
         {
             number += 1;
-            let head = format!("golden|{of}{family_name}|{}|{}|{part}|", topology.name(), wanted.every);
-            if number % wanted.share.1 != wanted.share.0 || known.lines().any(|line| line.starts_with(&head)) {
+            let head = format!("golden|{of}{family_name}|{}|{}|{part}|", topology.name(), request.every);
+            if number % request.share.1 != request.share.0 || previous.lines().any(|line| line.starts_with(&head)) {
                 continue;
             }
             let mut rejected = BTreeMap::<String, Vec<String>>::new();
@@ -98,18 +102,18 @@ pub fn table(of: &str, families: &[(&'static str, fn(&Case) -> Option<Fun>)]) ->
             let count: usize = rejected.values().map(Vec::len).sum();
             let mut lines = String::new();
             for (why, paths) in &rejected {
-                let at = topology.name();
+                let platform = topology.name();
                 let _ = writeln!(
                     lines,
-                    "rejected|{of}{family_name}|{at}|{}|{why}|{}|{}",
-                    wanted.every,
+                    "rejected|{of}{family_name}|{platform}|{}|{why}|{}|{}",
+                    request.every,
                     paths.len(),
                     paths[0]
                 );
             }
             // Last, as it says that the part is done.
             let _ = writeln!(lines, "{head}{}|{}", checks.len() - count, checks.len());
-            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&wanted.out).expect("a file");
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&request.out).expect("a file");
             file.write_all(lines.as_bytes()).expect("the lines can be written");
             eprintln!(
                 "{:>5.0} s  {family_name} {part} for {topology}: {} checks, {count} rejected",

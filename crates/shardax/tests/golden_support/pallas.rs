@@ -74,9 +74,10 @@ fn column(x: Array) -> Array {
 }
 
 fn layer_norm(xs: &[Array]) -> Result<Vec<Array>> {
+    // A block of rows, the entire weights, and a number for each row.
     let rows = || BlockSpec::new([8, 12], |[i]| (i, 0));
-    let all = || BlockSpec::new([12], |[_i]| [0]);
-    let one = || BlockSpec::new([8], |[i]| [i]);
+    let full = || BlockSpec::new([12], |[_i]| [0]);
+    let block = || BlockSpec::new([8], |[i]| [i]);
     let forward = move |x: Array, w: Array, b: Array| -> Result<(Array, Array, Array)> {
         let kernel = |[x, w, b, o, mean, rstd]: [Ref; 6]| {
             mean.set(x.get().mean(1))?;
@@ -86,8 +87,8 @@ fn layer_norm(xs: &[Array]) -> Result<Vec<Array>> {
         };
         pl::pallas_call(kernel, (out([24, 12]), out([24]), out([24])))
             .grid([3])
-            .in_specs([rows(), all(), all()])
-            .out_specs([rows(), one(), one()])
+            .in_specs([rows(), full(), full()])
+            .out_specs([rows(), block(), block()])
             .call([x, w, b])
     };
     let backward =
@@ -106,8 +107,8 @@ fn layer_norm(xs: &[Array]) -> Result<Vec<Array>> {
             };
             pl::pallas_call(kernel, (out([24, 12]), out([12]), out([12])))
                 .grid([3])
-                .in_specs([rows(), all(), one(), one(), rows()])
-                .out_specs([rows(), all(), all()])
+                .in_specs([rows(), full(), block(), block(), rows()])
+                .out_specs([rows(), full(), full()])
                 .call([x, w, mean, rstd, ct])
         };
     let f = custom_vjp(move |x: Array, w: Array, b: Array| Ok(forward(x, w, b)?.0)).defvjp(
@@ -152,12 +153,12 @@ fn flash_forward(q: &Array, k: &Array, v: &Array) -> Result<(Array, Array)> {
     let kernel = |[q, k, v, o, lse]: [Ref; 5]| {
         let i = pl::program_id(0);
         let step = |j: Array, (acc, m, l): (Array, Array, Array)| {
-            let at = || (ds(&j * B, B), ..);
-            let s = scores(&q.get(), &k.at(at()).get(), &i, &j);
+            let block = || (ds(&j * B, B), ..);
+            let s = scores(&q.get(), &k.at(block()).get(), &i, &j);
             let most = m.maximum(s.max(1));
             let p = (s - column(most.clone())).exp();
             let a = (m - &most).exp();
-            let acc = acc * column(a.clone()) + pl::dot(&p, &v.at(at()).get());
+            let acc = acc * column(a.clone()) + pl::dot(&p, &v.at(block()).get());
             (acc, most, l * a + p.sum(1))
         };
         let start = (zeros([B, D]), full([B], NEG), zeros([B]));
@@ -174,6 +175,7 @@ fn flash_forward(q: &Array, k: &Array, v: &Array) -> Result<(Array, Array)> {
 
 fn flash_backward(residuals: [Array; 5], ct: Array) -> Result<(Array, Array, Array)> {
     let [q, k, v, o, lse] = residuals;
+    // The correction term of the softmax gradient.
     let delta = (o * &ct).sum(1);
     let operands = [&q, &k, &v, &ct, &lse, &delta];
     let dq = |[q, k, v, ct, lse, delta, dq]: [Ref; 7]| {
@@ -249,10 +251,10 @@ fn masked(xs: &[Array]) -> Result<Vec<Array>> {
             0,
             3,
             |i, ()| {
-                let at = || ds(&i * 8, 8);
+                let rows = || ds(&i * 8, 8);
                 let mask = (&i * 8 + arange(0..8)).less(20);
-                o.at(at()).store(2 * x.at(at()).load(&mask, 7.0), &mask)?;
-                moved.at(at()).add(x.at(at()).get())
+                o.at(rows()).store(2 * x.at(rows()).load(&mask, 7.0), &mask)?;
+                moved.at(rows()).add(x.at(rows()).get())
             },
             (),
         )
@@ -276,11 +278,11 @@ fn uninitialized(xs: &[Array]) -> Result<Vec<Array>> {
 }
 
 fn aliased(xs: &[Array]) -> Result<Vec<Array>> {
-    let at = || BlockSpec::new([4], |[i]| [i * 2]);
+    let block = || BlockSpec::new([4], |[i]| [i * 2]);
     pl::pallas_call(|[x, y, o]| o.set(o.get() * 10 + x.get() + y.get()), vec![out([16])])
         .grid([2])
-        .in_specs([at(), BlockSpec::new([4], |[_i]| [0])])
-        .out_specs([at()])
+        .in_specs([block(), BlockSpec::new([4], |[_i]| [0])])
+        .out_specs([block()])
         .input_output_aliases([(0, 0)])
         .call(xs)
 }
@@ -302,8 +304,8 @@ fn stencil(xs: &[Array]) -> Result<Vec<Array>> {
         let x = where_(x.get().equal(x.get()), x.get(), 0);
         o.set(x.get(..4) + x.get(1..5) + x.get(2..))
     };
-    let at = BlockSpec::new((BlockDim::Element { size: 6, padding: (1, 1) },), |[i]| [i * 4]);
-    pl::pallas_call(kernel, vec![out([16])]).grid([4]).in_specs([at]).out_specs([tile(4)]).call(xs)
+    let block = BlockSpec::new((BlockDim::Element { size: 6, padding: (1, 1) },), |[i]| [i * 4]);
+    pl::pallas_call(kernel, vec![out([16])]).grid([4]).in_specs([block]).out_specs([tile(4)]).call(xs)
 }
 
 fn parts(xs: &[Array]) -> Result<Vec<Array>> {
@@ -327,9 +329,14 @@ fn collatz(xs: &[Array]) -> Result<Vec<Array>> {
         o.set(0)?;
         seen.set(n.get())?;
         let step = |i: Array| -> Result<Array> {
-            let now = seen.at(&i).get();
-            let even = (&now % 2).equal(0);
-            cond(even, |()| seen.at(&i).set(lax::div(&now, &Array::from(2))), |()| seen.at(&i).set(3 * &now + 1), ())?;
+            let count = seen.at(&i).get();
+            let even = (&count % 2).equal(0);
+            cond(
+                even,
+                |()| seen.at(&i).set(lax::div(&count, &Array::from(2))),
+                |()| seen.at(&i).set(3 * &count + 1),
+                (),
+            )?;
             o.at(&i).add(1)?;
             Ok(where_(seen.at(&i).get().equal(1), &i + 1, &i))
         };

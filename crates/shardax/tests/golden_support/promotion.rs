@@ -30,8 +30,9 @@ fn type_named(name: &str) -> Type {
 
 /// Deliberate differences: the results' types of a function of these types, and the reason.
 fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'static str)> {
+    // Groups of functions that share a reason.
     let named = |names: &str| names.split(' ').any(|name| name == function);
-    let of = |category: &[Category]| operands.iter().any(|name| category.contains(&type_named(name).0.category()));
+    let has_any = |category: &[Category]| operands.iter().any(|name| category.contains(&type_named(name).0.category()));
     let (first, second) = (type_named(operands[0]), type_named(operands[operands.len() - 1]));
     let exact = matches!(first.0.category(), Category::Signed | Category::Unsigned);
     let narrow = |name: &&str| ["i8", "i16", "u8", "u16"].contains(name);
@@ -48,7 +49,7 @@ fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'
     }
     let result = |dtype, weak, why| Some((Some(vec![(dtype, weak)]), why));
     match function {
-        _ if ordered.split_whitespace().any(|name| name == function) && of(&[Category::Complex]) => {
+        _ if ordered.split_whitespace().any(|name| name == function) && has_any(&[Category::Complex]) => {
             Some((None, "complex numbers have no order"))
         }
         _ if named("argmax argmin argsort") && first.0.byte_size() >= 8 => {
@@ -326,7 +327,7 @@ functions! {
 /// A random function's dtype argument.
 fn random_of(name: &str, dtype: DType) -> Option<Result<Vec<Array>>> {
     let key = random::key(0);
-    let made = match name {
+    let result = match name {
         "bits_dtype" => random::bits_dtype(&key, 2, dtype),
         "uniform_dtype" => random::uniform_dtype(&key, 2, dtype, 0.0, 1.0),
         "normal_dtype" => random::normal_dtype(&key, 2, dtype),
@@ -341,21 +342,21 @@ fn random_of(name: &str, dtype: DType) -> Option<Result<Vec<Array>>> {
         "orthogonal_dtype" => random::orthogonal_dtype(&key, [2, 2], (), dtype),
         _ => return None,
     };
-    Some(made.results())
+    Some(result.results())
 }
 
 /// The types of results; nothing where the call is rejected. Nothing is computed.
 fn types_of(f: impl Fn() -> Option<Result<Vec<Array>>>) -> Option<Vec<Type>> {
-    let found = RefCell::new(None);
+    let observed = RefCell::new(None);
     let traced = eval_shape(
         |x: Array| -> Result<Array> {
             let results = f().expect("a function of this name")?;
-            *found.borrow_mut() = Some(results.iter().map(|y| (y.dtype(), y.weak_type())).collect());
+            *observed.borrow_mut() = Some(results.iter().map(|y| (y.dtype(), y.weak_type())).collect());
             Ok(x)
         },
         zeros(1),
     );
-    traced.ok().and_then(|_| found.into_inner())
+    traced.ok().and_then(|_| observed.into_inner())
 }
 
 /// JAX's types, in shardax's widths.
@@ -366,25 +367,28 @@ fn wanted(entry: &Value) -> Option<Vec<Type>> {
         DType::Complex128 => DType::Complex64,
         d => d,
     };
-    let one = |entry: &Value| -> Option<Type> {
+    let type_of = |entry: &Value| -> Option<Type> {
         let (name, weak) = (entry[0].as_str()?, entry[1].as_bool()?);
         Some(if weak { (narrow(dtype(name)), true) } else { (dtype(name), false) })
     };
     match entry.get(0)?.is_array() {
-        true => entry.as_array()?.iter().map(one).collect(),
-        false => Some(vec![one(entry)?]),
+        true => entry.as_array()?.iter().map(type_of).collect(),
+        false => Some(vec![type_of(entry)?]),
     }
+}
+
+/// A uint32 with a signed integer is an int64, as in the 64-bit mode.
+fn is_signed(name: &str) -> bool {
+    ["i8", "i16", "i32"].contains(&name)
 }
 
 pub fn check() {
     let text = std::fs::read_to_string(golden_dir().join("promotion.json")).expect("promotion.json");
     let tables: Value = serde_json::from_str(&text).expect("promotion.json");
     let types: Vec<&str> = tables["x64"]["types"].as_array().expect("types").iter().filter_map(Value::as_str).collect();
-    // A uint32 with a signed integer is an int64, as in the 64-bit mode.
-    let signed = |name: &str| ["i8", "i16", "i32"].contains(&name);
     let mode = |operands: &[&str]| {
         let narrow = operands.iter().all(|name| tables["x32"]["functions"]["sum"].get(name).is_some());
-        let wide = operands.contains(&"u32") && operands.iter().any(|name| signed(name));
+        let wide = operands.contains(&"u32") && operands.iter().any(|name| is_signed(name));
         if narrow && !wide { "x32" } else { "x64" }
     };
     let mut failures = Vec::new();

@@ -19,6 +19,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 }
 
 fn with_keys(case: &Case) -> Option<Fun> {
+    // Parameters that several distributions share.
     let sizes = |name: &str| -> Vec<usize> { case.ints(name).into_iter().map(|i| i as usize).collect() };
     let shape = sizes("shape");
     let dtype = case.dtype("dtype").unwrap_or(DType::F32);
@@ -115,7 +116,7 @@ fn with_keys(case: &Case) -> Option<Fun> {
             }
         }
         (op, _) => {
-            let made = match op.strip_prefix("initializers.")? {
+            let result = match op.strip_prefix("initializers.")? {
                 "lecun_normal" => initializers::lecun_normal(),
                 "lecun_uniform" => initializers::lecun_uniform(),
                 "he_normal" => initializers::he_normal(),
@@ -128,7 +129,7 @@ fn with_keys(case: &Case) -> Option<Fun> {
                 "truncated_normal" => initializers::truncated_normal(0.02),
                 _ => return None,
             };
-            one(move |k| made.init(k, &shape, dtype))
+            one(move |k| result.init(k, &shape, dtype))
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{Case, Fun, family};
 /// `operands`: those cases apply elementwise functions to operands of different ranks, as a program would.
 pub fn check_ranks(families: &[(&'static str, fn(&Case) -> Option<Fun>)], every: usize, operands: &[&str]) {
     let (mut number, mut met, mut failures) = (0, Vec::new(), Vec::new());
+    // The check only traces, so nothing is compiled.
     for (name, function) in families {
         for case in &family(name) {
             let Some(f) = catch_unwind(AssertUnwindSafe(|| function(case))).ok().flatten() else { continue };

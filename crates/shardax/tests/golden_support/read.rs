@@ -84,12 +84,17 @@ impl Case {
     }
 }
 
+fn name_and_reason(line: &str) -> Option<(String, String)> {
+    line.split_once(": ").map(|(name, why)| (name.to_owned(), why.to_owned()))
+}
+
 /// Known differences with their reasons: lines `name: reason` of a file; lines that begin with `#` are comments.
 pub fn known(path: &Path) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let lines = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty());
-    let entry = |line: &str| line.split_once(": ").map(|(name, why)| (name.to_owned(), why.to_owned()));
-    lines.map(|line| entry(line).unwrap_or_else(|| panic!("{}: {line:?} has no reason", path.display()))).collect()
+    lines
+        .map(|line| name_and_reason(line).unwrap_or_else(|| panic!("{}: {line:?} has no reason", path.display())))
+        .collect()
 }
 
 /// A JSON list of integers; nothing for null.
@@ -114,6 +119,7 @@ pub fn family(name: &'static str) -> Vec<Case> {
 
 /// The cases of any file in this format.
 pub fn cases(path: &Path, name: &'static str) -> Vec<Case> {
+    // The header describes the cases; the tensors are their inputs and JAX's results.
     let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let (_, header) = SafeTensors::read_metadata(&bytes).expect("a safetensors header");
     let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");

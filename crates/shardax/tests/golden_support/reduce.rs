@@ -64,13 +64,13 @@ fn arg_extreme(case: &Case) -> Option<Fun> {
     let (max, keep) = (case.op == "argmax", case.flag("keepdims"));
     let axis = case.param("axis").as_i64().map(|a| a as i32);
     one(move |x| {
-        let found = match axis {
+        let result = match axis {
             None if max => x.argmax(..),
             None => x.argmin(..),
             Some(a) if max => x.argmax(a),
             Some(a) => x.argmin(a),
         };
-        if keep { found.expand_dims(axis.expect("an axis to keep")) } else { found }
+        if keep { result.expand_dims(axis.expect("an axis to keep")) } else { result }
     })
 }
 

@@ -58,6 +58,7 @@ fn boundary(case: &Case) -> Boundary {
 }
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // Eigenvalues are sorted, because their order is not defined.
     match case.op.as_str() {
         "eigvals" => many(|xs| Ok(vec![ordered(&linalg::eigvals(&xs[0])?)])),
         "eig" => many(|xs| eig(&xs[0])),
@@ -83,8 +84,8 @@ pub fn function(case: &Case) -> Option<Fun> {
             cq.matmul(r)
         }),
         "minimize" => many(|xs| {
-            let found = MinimizeOptions::new().gtol(1e-6).minimize(rosenbrock, &xs[0])?;
-            Ok(vec![found.x, found.fun, found.success])
+            let result = MinimizeOptions::new().gtol(1e-6).minimize(rosenbrock, &xs[0])?;
+            Ok(vec![result.x, result.fun, result.success])
         }),
         "minimize_bowl" => many(|xs| {
             let (a, b) = (xs[0].matmul(xs[0].t()) + eye(4), &xs[1]);
@@ -145,8 +146,8 @@ pub fn function(case: &Case) -> Option<Fun> {
         }
         "multi_dot" => many(|xs| Ok(vec![linalg::multi_dot(xs)])),
         "cond" => many(|xs| {
-            let of = |p: linalg::NormOrder| linalg::cond(&xs[0], p);
-            Ok(vec![linalg::cond(&xs[0], None), of(linalg::NormOrder::Fro), of(1.into())])
+            let condition = |p: linalg::NormOrder| linalg::cond(&xs[0], p);
+            Ok(vec![linalg::cond(&xs[0], None), condition(linalg::NormOrder::Fro), condition(1.into())])
         }),
         "tensorinv" => one(|x| linalg::tensorinv(x, 2)),
         "tensorsolve" => two(|a, b| linalg::tensorsolve(a, b)),

@@ -19,6 +19,7 @@ fn trans(case: &Case) -> Trans {
 }
 
 fn solver(case: &Case) -> Option<Fun> {
+    // `slopes` differentiates the solver that the case names.
     let name = case.op.clone();
     let name = if name == "slopes" { case.text("of").to_owned() } else { name };
     let tol = case.param("tol").as_f64()?;
@@ -57,6 +58,7 @@ fn root(a: &Array, b: &Array) -> Result<Array> {
 }
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // The names are SciPy's.
     match case.op.as_str() {
         "expi" => one(|x| sp::expi(x)),
         "exp1" => one(|x| sp::exp1(x)),
@@ -193,6 +195,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 /// The spectra of segments, with the options of a case.
 fn spectra(case: &Case) -> Option<Fun> {
     let mut options = SpectralOptions::new();
+    // Options that the case does not mention keep their defaults.
     for (name, value) in case.meta["params"].as_object().into_iter().flatten() {
         let n = value.as_u64().unwrap_or(0) as usize;
         options = match (name.as_str(), value.as_str()) {

@@ -8,6 +8,7 @@ use super::read::ints;
 use super::{Case, Fun, many, one, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // A list of sizes among the parameters.
     let sizes = |name: &str| case.ints(name).into_iter().map(|d| d as usize).collect::<Vec<_>>();
     match case.op.as_str() {
         "reshape" => {
@@ -151,7 +152,8 @@ fn pad(case: &Case) -> Option<Fun> {
 /// Arrays out of nothing.
 fn creation(case: &Case) -> Option<Fun> {
     let number = |name: &str| case.param(name).as_f64().unwrap_or_default();
-    let made: Box<dyn Fn() -> Array> = match case.op.as_str() {
+    // These functions have no operands, so they are compared as constants.
+    let function: Box<dyn Fn() -> Array> = match case.op.as_str() {
         "iota" => {
             let (dtype, shape, axis) = (case.dtype("dtype")?, case.ints("shape"), case.int("axis") as usize);
             Box::new(move || lax::broadcasted_iota(dtype, shape.as_slice(), axis))
@@ -181,5 +183,5 @@ fn creation(case: &Case) -> Option<Fun> {
         }
         _ => return None,
     };
-    many(move |_| Ok(vec![made()]))
+    many(move |_| Ok(vec![function()]))
 }

@@ -15,6 +15,7 @@ fn pair(f: impl Fn(&Array) -> (Array, Array) + 'static) -> Option<Fun> {
 }
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // Options of sorts; a case without them uses the defaults.
     let axis = case.param("axis").as_i64().map(|a| a as i32);
     let keys = case.param("num_keys").as_u64();
     let descending = case.flag("descending");

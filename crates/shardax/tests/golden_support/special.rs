@@ -6,6 +6,7 @@ use shardax::scipy::stats::norm;
 use super::{Case, Fun, one, three, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // The names are SciPy's.
     match case.op.as_str() {
         "logit" => one(|x| sp::logit(x)),
         "expit" => one(|x| sp::expit(x)),

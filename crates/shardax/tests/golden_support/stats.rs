@@ -22,6 +22,7 @@ macro_rules! functions {
 type Distribution = fn(&[Array]) -> Array;
 
 fn distribution(op: &str) -> Option<Distribution> {
+    // The number after the slash is the number of operands.
     functions! { op;
         bernoulli: logpmf pmf / 3;
         bernoulli: cdf ppf / 2;
@@ -65,9 +66,9 @@ pub fn function(case: &Case) -> Option<Fun> {
             many(move |xs| {
                 let (last, middle) = (xs.len() - 1, xs.to_vec());
                 let sum = move |x: Array, y: Array| {
-                    let mut all = middle.clone();
-                    (all[0], all[last]) = (x, y);
-                    f(&all).sum(..)
+                    let mut shape = middle.clone();
+                    (shape[0], shape[last]) = (x, y);
+                    f(&shape).sum(..)
                 };
                 let (x, y) = grad(sum).argnums((Arg::<0>, Arg::<1>)).call((&xs[0], &xs[last]))?;
                 Ok(vec![x, y])
@@ -89,11 +90,11 @@ pub fn function(case: &Case) -> Option<Fun> {
         "mode" => {
             let axis = case.param("axis").as_i64();
             many(move |xs| {
-                let found = match axis {
+                let result = match axis {
                     Some(axis) => stats::mode(&xs[0], axis as i32)?,
                     None => stats::mode(&xs[0], ..)?,
                 };
-                Ok(vec![found.mode, found.count])
+                Ok(vec![result.mode, result.count])
             })
         }
         "sem" => {
@@ -117,8 +118,8 @@ pub fn function(case: &Case) -> Option<Fun> {
         }
         "kde_integrals" => many(|xs| {
             let k = stats::gaussian_kde(&xs[0], Bandwidth::Scott, None)?;
-            let other = stats::gaussian_kde(&xs[1], Bandwidth::Scott, None)?;
-            Ok(vec![k.integrate_gaussian(&xs[2], &xs[3]), k.integrate_kde(&other)])
+            let other_kde = stats::gaussian_kde(&xs[1], Bandwidth::Scott, None)?;
+            Ok(vec![k.integrate_gaussian(&xs[2], &xs[3]), k.integrate_kde(&other_kde)])
         }),
         "kde_box" => many(|xs| {
             let k = stats::gaussian_kde(&xs[0], Bandwidth::Scott, None)?;

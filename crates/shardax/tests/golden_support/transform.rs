@@ -90,16 +90,16 @@ fn derivatives(f: impl Fn(Array) -> Array + Clone + 'static, count: usize) -> Op
     many(move |a| {
         let f = f.clone();
         let mut g: Scalar = Rc::new(move |x| Ok(f(x)));
-        let mut found = Vec::new();
+        let mut results = Vec::new();
         for _ in 0..count {
             let inner = g.clone();
             g = Rc::new(move |x| {
                 let inner = inner.clone();
                 grad(move |x: Array| inner(x)).call(x)
             });
-            found.push(g(a[0].clone())?);
+            results.push(g(a[0].clone())?);
         }
-        Ok(found)
+        Ok(results)
     })
 }
 
@@ -120,6 +120,7 @@ fn higher(name: &str) -> Option<Fun> {
 }
 
 fn first_order(name: &str) -> Option<Fun> {
+    // The names are in the generator of the reference cases, with the same functions in JAX.
     match name {
         "rosenbrock" => one(|x| rosenbrock(x.clone())),
         "grad_argnums" => many(|a| {
@@ -135,8 +136,8 @@ fn first_order(name: &str) -> Option<Fun> {
         }),
         "per_example_gradients" => many(|a| {
             let f = |w: Array, b: Array, x: Array| mlp(w, b, x).square().sum(..);
-            let both = grad(f).argnums((Arg::<0>, Arg::<1>));
-            leaves(vmap(both).in_axes((None, None, 0)).call((&a[0], &a[1], &a[2])))
+            let gradients = grad(f).argnums((Arg::<0>, Arg::<1>));
+            leaves(vmap(gradients).in_axes((None, None, 0)).call((&a[0], &a[1], &a[2])))
         }),
         "grad_of_vmap" => many(|a| {
             let row = |r: Array| r.sin().dot(&r);
@@ -229,6 +230,7 @@ fn babylonian(a: Array) -> Result<Array> {
 }
 
 fn custom(name: &str) -> Option<Fun> {
+    // The rules differ from the true derivatives, so that a test can tell whether a rule was used.
     match name {
         "custom_jvp" => many(|a| leaves(tripled(a[0].clone()))),
         "custom_jvp_grad_of_grad" => many(|a| {
@@ -244,8 +246,8 @@ fn custom(name: &str) -> Option<Fun> {
         "custom_vjp" => many(|a| leaves(doubled(a[0].clone(), a[1].clone()))),
         "custom_vjp_vmap_of_grad" => many(|a| {
             let f = |x: Array, y: Array| -> Result<Array> { Ok(doubled(x, y)?.sum(..)) };
-            let both = grad(f).argnums((Arg::<0>, Arg::<1>));
-            leaves(vmap(both).in_axes((0, None)).call((&a[0], &a[1])))
+            let gradients = grad(f).argnums((Arg::<0>, Arg::<1>));
+            leaves(vmap(gradients).in_axes((0, None)).call((&a[0], &a[1])))
         }),
         "custom_vjp_grad_of_grad" => many(|a| {
             let f = |x: Array| doubled(x.clone(), x);

@@ -5,6 +5,7 @@ use shardax::{lax, numpy as np};
 use super::{Case, Fun, one};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // The names are JAX's.
     match case.op.as_str() {
         "neg" => one(|x| np::negative(x)),
         "abs" => one(|x| np::abs(x)),

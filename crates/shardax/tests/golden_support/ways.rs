@@ -23,8 +23,8 @@ const WAYS: [(&str, fn(Run, &[Array]) -> Result<Vec<Array>>); 3] =
 
 fn exported(f: Run, xs: &[Array]) -> Result<Vec<Array>> {
     let types = |x: &Array| shape_dtype_struct(x.shape(), x.dtype());
-    let made = export(|xs: Vec<Array>| f(&xs), xs.iter().map(types).collect::<Vec<_>>())?;
-    Exported::<(Vec<Array>,), Vec<Array>>::deserialize(&made.serialize()?)?.call(xs.to_vec())
+    let exported = export(|xs: Vec<Array>| f(&xs), xs.iter().map(types).collect::<Vec<_>>())?;
+    Exported::<(Vec<Array>,), Vec<Array>>::deserialize(&exported.serialize()?)?.call(xs.to_vec())
 }
 
 /// The last of three rounds with the same values.
@@ -42,6 +42,7 @@ fn recomputed(f: Run, xs: &[Array]) -> Result<Vec<Array>> {
 pub fn check_ways(families: &[Family], every: usize, pending: &[(&str, &str)], known: &[(&str, &str)]) {
     let begin = Instant::now();
     let (mut count, mut differ) = (0, Vec::new());
+    // Each way runs another part of the checks, unless all are chosen.
     for (name, function) in families {
         let cases = cases(&golden_dir().join(format!("{name}.safetensors")), name);
         let functions: Vec<_> = cases.iter().map(|case| (case, function(case))).collect();

@@ -7,6 +7,7 @@ use super::conv::{padding, sizes};
 use super::{Case, Fun, one};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    // The one case with a function as the reduction.
     if case.name == "reduce_window_f32" {
         let window = Window::new([2, 3]).strides([1, 2]).padding(Padding::Same);
         return one(move |x| lax::reduce_window(x, 1.0, |a, b| a * b, window.clone()));

@@ -46,8 +46,8 @@ fn copies_are_equal_to_results_of_programs() -> Result<()> {
 #[test]
 fn copies_are_where_the_array_is() -> Result<()> {
     setup();
-    let all = devices()?;
-    let last = all.last().expect("a device");
+    let all_devices = devices()?;
+    let last = all_devices.last().expect("a device");
     let x = device_put(&arange(6), last)?;
     let sum = x.get(1) + x.get(2);
     assert_eq!((x.get(1).devices()?, sum.devices()?), (x.devices()?, x.devices()?));

@@ -92,8 +92,8 @@ fn integer_arrays_follow_numpy() -> Result<()> {
 fn model(shape: &[usize], items: &[IndexItem]) -> Option<(Vec<usize>, Vec<i32>)> {
     let mut parts: Vec<Vec<usize>> = Vec::new();
     let (mut out, mut axis) = (Vec::new(), 0);
-    let taken = items.iter().filter(|i| !matches!(i, IndexItem::NewAxis | IndexItem::Ellipsis)).count();
-    shape.len().checked_sub(taken)?;
+    let consumed = items.iter().filter(|i| !matches!(i, IndexItem::NewAxis | IndexItem::Ellipsis)).count();
+    shape.len().checked_sub(consumed)?;
     let mut items = items.to_vec();
     if !items.iter().any(|i| matches!(i, IndexItem::Ellipsis)) {
         items.push(IndexItem::Ellipsis);
@@ -102,7 +102,7 @@ fn model(shape: &[usize], items: &[IndexItem]) -> Option<(Vec<usize>, Vec<i32>)>
         match item {
             IndexItem::NewAxis => out.push(1),
             IndexItem::Ellipsis => {
-                for _ in 0..shape.len().checked_sub(taken)? {
+                for _ in 0..shape.len().checked_sub(consumed)? {
                     parts.push((0..shape[axis]).collect());
                     out.push(shape[axis]);
                     axis += 1;
@@ -171,9 +171,9 @@ fn constant_indices_agree_with_a_model() {
                 }
                 // What is written there is read there, and nothing else changes.
                 let written = x.at(items.as_slice()).add(100);
-                let mut all: Vec<i32> = (0..n as i32).collect();
-                values.iter().for_each(|v| all[*v as usize] += 100);
-                prop_assert_eq!(ints(&written), all);
+                let mut entries: Vec<i32> = (0..n as i32).collect();
+                values.iter().for_each(|v| entries[*v as usize] += 100);
+                prop_assert_eq!(ints(&written), entries);
             }
         }
         Ok(())
@@ -189,12 +189,12 @@ fn errors_name_index_axis_and_size() {
     let e = error_of(x.get((0, 3)));
     assert_eq!(e.kind(), ErrorKind::Index);
     assert!(e.message().contains("index 3 is out of bounds for axis 1 with size 3"), "{e}");
-    let at = e.location().expect("a source line");
-    assert!(at.file() == file!() && at.line() == line, "{e}");
+    let location = e.location().expect("a source line");
+    assert!(location.file() == file!() && location.line() == line, "{e}");
     // The same inside of a program, as `Err` of the call.
     let e = jit(|x: Array| x.get(-3)).call(cube()).expect_err("an index out of range");
     assert!(e.message().contains("index -3 is out of bounds for axis 0 with size 2"), "{e}");
-    assert!(e.location().is_some_and(|at| at.file() == file!()), "{e}");
+    assert!(e.location().is_some_and(|location| location.file() == file!()), "{e}");
 
     let e = error_of(x.get((0, 0, 0, 0)));
     assert!(e.message().contains("too many indices") && e.message().contains("3-dimensional"), "{e}");

@@ -28,12 +28,14 @@ fn check_gradient(name: &str, f: impl Fn(Array) -> Array + Clone, x: &Array) -> 
     let want: Vec<f64> = {
         let values = floats(x);
         let eps = 1e-2;
-        let at = |i: usize, d: f32| -> Result<f64> {
+        let value_at = |i: usize, d: f32| -> Result<f64> {
             let mut v = values.clone();
             v[i] += d;
             loss(Array::from_vec(v, x.shape())?).to_f64()
         };
-        (0..values.len()).map(|i| Ok((at(i, eps)? - at(i, -eps)?) / (2.0 * eps as f64))).collect::<Result<_>>()?
+        (0..values.len())
+            .map(|i| Ok((value_at(i, eps)? - value_at(i, -eps)?) / (2.0 * eps as f64)))
+            .collect::<Result<_>>()?
     };
     let eager = grad(loss).call(x)?;
     let compiled = jit(grad(loss)).call(x)?;
@@ -68,8 +70,8 @@ fn gradients() -> Result<()> {
     check_gradient("min", |x| x.at([0, 1]).min(x.get([1, 0])), &x)?;
     check_gradient("max", |x| x.at((.., 0)).max(x.get((.., 1))), &x)?;
     check_gradient("steps", |x| x.at(s![.., ..;2]).set(x.get(s![.., ..;-2]) * 2.0), &x)?;
-    let at = array(1);
-    check_gradient("dynamic_slice", move |x| lax::dynamic_slice(&x, &[at.clone(), array(-2)], &[1, 2]), &x)?;
+    let indices = array(1);
+    check_gradient("dynamic_slice", move |x| lax::dynamic_slice(&x, &[indices.clone(), array(-2)], &[1, 2]), &x)?;
     check_gradient(
         "dynamic_update_slice",
         |x| lax::dynamic_update_slice(&x, &(x.get((..1, ..2)) * 3.0), &[array(1), array(0)]),
@@ -98,9 +100,9 @@ fn gradients() -> Result<()> {
 /// `vmap` of a function against a loop over its batch.
 fn check_batch(name: &str, f: impl Fn(Array, Array) -> Array + Clone, xs: &Array, ys: &Array) -> Result<()> {
     let n = xs.shape()[0];
-    let both: Vec<Array> = (0..n).map(|i| f(xs.get(i), ys.get(i))).collect();
+    let per_row: Vec<Array> = (0..n).map(|i| f(xs.get(i), ys.get(i))).collect();
     let got = vmap(f.clone()).call((xs, ys))?;
-    assert_eq!(got.to_f64_vec()?, stack(&both, 0).to_f64_vec()?, "{name}: both");
+    assert_eq!(got.to_f64_vec()?, stack(&per_row, 0).to_f64_vec()?, "{name}: both");
     let first: Vec<Array> = (0..n).map(|i| f(xs.get(i), ys.get(0))).collect();
     let got = vmap(f.clone()).in_axes((0, None)).call((xs, ys.get(0)))?;
     assert_eq!(got.to_f64_vec()?, stack(&first, 0).to_f64_vec()?, "{name}: the first");
@@ -114,19 +116,20 @@ fn check_batch(name: &str, f: impl Fn(Array, Array) -> Array + Clone, xs: &Array
 fn batches_agree_with_loops() -> Result<()> {
     setup();
     let xs = (arange(0..36).reshape([3, 3, 4]) * 7 % 11).astype(DType::F32);
-    let at = array([0, 5, -1]);
+    // Some positions are negative and some are out of bounds.
+    let indices = array([0, 5, -1]);
     let places = array([[0, 2], [1, 1], [-1, 9]]);
-    check_batch("one place", |x, i| x.get(i), &xs, &at)?;
+    check_batch("one place", |x, i| x.get(i), &xs, &indices)?;
     check_batch("places", |x, i| x.get((.., i)), &xs, &places)?;
     check_batch("set", |x, i| x.at((i, 1..3)).set(-1.0), &xs, &array([[0, 2], [1, 0], [-1, 1]]))?;
     check_batch("add", |x, i| x.at((.., i)).add(1.5), &xs, &places)?;
-    check_batch("max", |x, i| x.at((i, 0)).max(4.0), &xs, &at)?;
-    check_batch("dynamic_slice", |x, i| lax::dynamic_slice(&x, &[i, Array::from(1)], &[2, 2]), &xs, &at)?;
+    check_batch("max", |x, i| x.at((i, 0)).max(4.0), &xs, &indices)?;
+    check_batch("dynamic_slice", |x, i| lax::dynamic_slice(&x, &[i, Array::from(1)], &[2, 2]), &xs, &indices)?;
     check_batch(
         "dynamic_update_slice",
         |x, i| lax::dynamic_update_slice(&x, &(x.get((..2, ..1)) + 100.0), &[i, Array::from(2)]),
         &xs,
-        &at,
+        &indices,
     )?;
     check_batch("take", |x, i| x.take(i, 1), &xs, &array([[0, 2], [1, 1], [-1, 3]]))?;
     check_batch(
@@ -188,9 +191,9 @@ fn sorting() -> Result<()> {
     // Numbers are found where they would be put.
     assert_eq!(ints(&array([1.0f32, 2.0, nan]).searchsorted(array([0.5f32, 2.0, 9.0, nan]))), [0, 1, 2, 2]);
     let squares: Vec<i32> = (0..37).map(|i| i * i).collect();
-    let found = Array::from_slice(&squares, &[37])?.searchsorted(arange(-1..1400));
+    let result = Array::from_slice(&squares, &[37])?.searchsorted(arange(-1..1400));
     let want: Vec<i32> = (-1..1400).map(|v| squares.iter().filter(|s| **s < v).count() as i32).collect();
-    assert_eq!(ints(&found), want);
+    assert_eq!(ints(&result), want);
     assert_eq!(ints(&zeros([0]).searchsorted(array([1.0f32]))), [0]);
     assert!(zeros([1, 1]).searchsorted(1).check().is_err());
     Ok(())
@@ -199,6 +202,7 @@ fn sorting() -> Result<()> {
 #[test]
 fn accumulating_and_moving() -> Result<()> {
     setup();
+    // Sizes around powers of two, because cumulative operations are computed in blocks.
     for n in [1usize, 2, 3, 7, 64, 1000] {
         let values: Vec<i32> = (0..n as i32).map(|i| i * 7 % 13 - 6).collect();
         let mut sum = 0;
@@ -220,6 +224,7 @@ fn accumulating_and_moving() -> Result<()> {
     }
     assert_eq!(ints(&array([true, true, false]).cumsum(0)), [1, 2, 2]);
     assert_eq!(ints(&array([[1, 2], [3, 4]]).cumprod(..)), [1, 2, 6, 24]);
+    // Large differences and infinities must not overflow in `exp`.
     let x = [0.5f32, -100.0, 3.0, f32::NEG_INFINITY, 2.0];
     let mut sum = 0.0f64;
     for (got, v) in floats(&lax::cumlogsumexp(&array(x), 0)).into_iter().zip(x) {
@@ -230,11 +235,13 @@ fn accumulating_and_moving() -> Result<()> {
         floats(&lax::CumulativeOptions::default().reverse(true).cumlogsumexp(&array([f32::NEG_INFINITY; 2]), 0)),
         [f32::NEG_INFINITY; 2]
     );
+    // The sum of 1,000 eighths is 125 only if it is accumulated in float32.
     let halves = full_like(&zeros([1000]).astype(DType::Bf16), 0.125).cumsum(0);
     assert_eq!(halves.get(-1).to_f64()?, 125.0);
     assert_eq!(array([0i32; 0]).cumsum(0).shape(), [0]);
     assert!(array([1]).cumsum(1).check().is_err());
 
+    // Moving elements: `roll`, `flip` and `take`, with axes from the end and positions out of bounds.
     let x = array([[1, 2, 3], [4, 5, 6]]);
     assert_eq!(ints(&x.roll(-1, 1)), [2, 3, 1, 5, 6, 4]);
     assert_eq!(ints(&x.roll(8, ..)), [5, 6, 1, 2, 3, 4]);
@@ -297,8 +304,8 @@ fn inside_of_shard_map() -> Result<()> {
     let draw = shard_map(|key: Array| random::uniform(&random::fold_in(&key, axis_index("i")), [1]), &mesh);
     let drawn = draw.in_specs(P![]).out_specs(P!["i"]).call(random::key(0))?;
     for i in 0..8 {
-        let one = random::uniform(&random::fold_in(&random::key(0), i), [1]);
-        assert_eq!(floats(&drawn.get(i..i + 1)), floats(&one));
+        let sample = random::uniform(&random::fold_in(&random::key(0), i), [1]);
+        assert_eq!(floats(&drawn.get(i..i + 1)), floats(&sample));
     }
     Ok(())
 }

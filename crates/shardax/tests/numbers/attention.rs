@@ -68,8 +68,8 @@ const BY_FLASH: [Case; 3] = [
 impl Case {
     fn arrays(&self) -> [Array; 3] {
         let v = [&self.1[..self.1.len() - 1], &[self.2]].concat();
-        let made = |seed, shape: &[usize]| random::normal(random::key(seed), shape);
-        [made(1, self.0) / (self.2 as f64).sqrt(), made(2, self.1), made(3, &v)]
+        let random_array = |seed, shape: &[usize]| random::normal(random::key(seed), shape);
+        [random_array(1, self.0) / (self.2 as f64).sqrt(), random_array(2, self.1), random_array(3, &v)]
     }
 
     /// A query of the second example of each head, or of all, sees nothing.
@@ -93,9 +93,9 @@ impl Case {
         let (rows, columns) = (q.shape()[q.ndim() - 3] as i32, k.shape()[k.ndim() - 3] as i32);
         let (row, column) = (arange(0..rows).expand_dims(1), arange(0..columns));
         let [before, after] = [self.4.0, self.4.1].map(|n| n.min(1 << 20) as i32);
-        let seen = row.less_equal(&column + before) & column.less_equal(row + after);
-        let seen = self.mask().map_or(seen.clone(), |mask| mask & seen);
-        let scores = where_(seen, scores, HIDDEN);
+        let visible = row.less_equal(&column + before) & column.less_equal(row + after);
+        let visible = self.mask().map_or(visible.clone(), |mask| mask & visible);
+        let scores = where_(visible, scores, HIDDEN);
         let max = stop_gradient(scores.max_keepdims(-1));
         let exponentials = (scores - &max).exp();
         let sum = exponentials.sum_keepdims(-1);
@@ -120,39 +120,39 @@ fn assert_near(found: &Array, want: &Array, tolerance: f64, what: &str) {
 }
 
 fn first_derivatives(case: &Case, what: &str) -> Result<()> {
-    let given = case.arrays();
-    let (plain, exact) = (given.clone(), given.clone().map(|x| x.astype(DType::F64)));
-    let of = |f: fn(&Case, [Array; 3]) -> [Array; 3]| move |q: Array, k: Array, v: Array| f(case, [q, k, v]);
+    let arguments = case.arrays();
+    let (plain, exact) = (arguments.clone(), arguments.clone().map(|x| x.astype(DType::F64)));
+    let with_case = |f: fn(&Case, [Array; 3]) -> [Array; 3]| move |q: Array, k: Array, v: Array| f(case, [q, k, v]);
     let args = |[q, k, v]: [Array; 3]| (q, k, v);
-    let (ours, formula) = (of(Case::attend), of(Case::formula));
+    let (ours, formula) = (with_case(Case::attend), with_case(Case::formula));
     let pairs = |a: (Array, Array, Array), b: (Array, Array, Array), tolerance, name: &str| {
-        for ((x, y), of) in [(a.0, b.0), (a.1, b.1), (a.2, b.2)].into_iter().zip(["q", "k", "v"]) {
-            assert_near(&x, &y, tolerance, &format!("{what}: {name} of {of}"));
+        for ((x, y), with_case) in [(a.0, b.0), (a.1, b.1), (a.2, b.2)].into_iter().zip(["q", "k", "v"]) {
+            assert_near(&x, &y, tolerance, &format!("{what}: {name} of {with_case}"));
         }
     };
 
     // To which score the sums are relative is left to the implementation.
     let logsumexp = |[y, max, sum]: [Array; 3]| (y, max + sum.log());
     let number = |f: &dyn Fn(Array, Array, Array) -> [Array; 3], q, k, v| mixed(f(q, k, v));
-    let all = (Arg::<0>, Arg::<1>, Arg::<2>);
+    let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
     let along = |x: &Array| x.cos();
     type Gradients = (Array, Array, Array);
 
     // One program for all that the formula computes: alone, each of its operations would be compiled.
     let reference = jit(move |q: Array, k: Array, v: Array| -> Result<(Array, Array, Gradients, Array)> {
         let (y, sums) = logsumexp(formula(q.clone(), k.clone(), v.clone()));
-        let gradient = grad(|q, k, v| number(&formula, q, k, v)).argnums(all).call((&q, &k, &v))?;
+        let gradient = grad(|q, k, v| number(&formula, q, k, v)).argnums(argnums).call((&q, &k, &v))?;
         let output = |q: Array, k: Array| formula(q, k, v.clone())[0].clone();
         let (_, tangent) = jvp(output, (&q, &k), (along(&q), along(&k)))?;
         Ok((y, sums, gradient, tangent))
     });
     let (y, sums, gradient, tangent) = reference.call(args(exact))?;
 
-    let found = jit(move |q, k, v| -> (Array, Array) { logsumexp(ours(q, k, v)) }).call(args(plain.clone()))?;
-    assert_near(&found.0, &y, 2e-6, &format!("{what}: output"));
-    assert_near(&found.1, &sums, 2e-6, &format!("{what}: logsumexp"));
-    let found = jit(grad(move |q, k, v| number(&ours, q, k, v)).argnums(all)).call(args(plain.clone()))?;
-    pairs(found, gradient, 5e-6, "gradient");
+    let result = jit(move |q, k, v| -> (Array, Array) { logsumexp(ours(q, k, v)) }).call(args(plain.clone()))?;
+    assert_near(&result.0, &y, 2e-6, &format!("{what}: output"));
+    assert_near(&result.1, &sums, 2e-6, &format!("{what}: logsumexp"));
+    let result = jit(grad(move |q, k, v| number(&ours, q, k, v)).argnums(argnums)).call(args(plain.clone()))?;
+    pairs(result, gradient, 5e-6, "gradient");
 
     // Of the queries alone, and forward; and the gradient as a linear function of its cotangent, turned round: the tangent.
     let tangents = jit(move |q: Array, k: Array, v: Array| -> Result<(Array, Array)> {
@@ -194,10 +194,10 @@ fn batches(case: &Case) -> Result<()> {
     let [q, k, v] = case.arrays();
     let stacked = stack(&[q.clone(), &q * 0.5, -&q], 1);
     let attend = |q: Array, k: Array, v: Array| case.attend([q, k, v])[0].clone();
-    let found = jit(vmap(attend).in_axes((1, None, None))).call((&stacked, &k, &v))?;
+    let result = jit(vmap(attend).in_axes((1, None, None))).call((&stacked, &k, &v))?;
     for i in 0..3 {
-        let alone = attend(stacked.get((.., i)), k.clone(), v.clone());
-        assert_near(&found.get(i), &alone, 1e-6, "a batch");
+        let single = attend(stacked.get((.., i)), k.clone(), v.clone());
+        assert_near(&result.get(i), &single, 1e-6, "a batch");
     }
     Ok(())
 }
@@ -294,8 +294,9 @@ fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
     let mapped = jit(shard_map(attend, &mesh).in_specs((&spec, &spec, &spec)).out_specs(&spec));
     assert!(mapped.lower((&ql, &kl, &vl))?.as_text().to_string().contains("shardax_attention"));
     assert_near(&mapped.call((&ql, &kl, &vl))?, &jit(attend).call((&ql, &kl, &vl))?, 1e-6, "shard_map");
-    let here = NamedSharding::new(&mesh, P!["x"]);
-    let split = jit(attend).call((device_put(&q, &here)?, device_put(&k, &here)?, device_put(&v, &here)?))?;
+    let sharding = NamedSharding::new(&mesh, P!["x"]);
+    let split =
+        jit(attend).call((device_put(&q, &sharding)?, device_put(&k, &sharding)?, device_put(&v, &sharding)?))?;
     assert_near(&split, &want, 1e-6, "split by the compiler");
 
     // Up to four queries are computed one by one. A few more, and programs that others are to run, have the plain operations.

@@ -140,8 +140,8 @@ fn print(what: &str, x: &Array) {
 fn odd(random: &mut Random, x: &Array) -> Array {
     let mut values = x.to_vec::<f32>().unwrap();
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let at = random.within(0, values.len() as i64 - 1) as usize;
-        values[at] = value;
+        let index = random.within(0, values.len() as i64 - 1) as usize;
+        values[index] = value;
     }
     Array::from_vec(values, x.shape()).unwrap()
 }
@@ -159,10 +159,10 @@ fn prints_convolutions_of_whole_numbers() {
         let f = |x: Array, w: Array| case.apply(&x, &w);
         let result = eval_shape(f, (&x, &w)).unwrap();
         let ct = random.whole(result.shape());
-        let both = (Arg::<0>, Arg::<1>);
+        let argnums = (Arg::<0>, Arg::<1>);
         let loss = |x: Array, w: Array, ct: Array| (f(x, w) * ct).sum(..);
         let passes = jit(|x: Array, w: Array, ct: Array| -> Result<(Array, Array, Array)> {
-            let (dx, dw) = grad(loss).argnums(both).call((&x, &w, ct))?;
+            let (dx, dw) = grad(loss).argnums(argnums).call((&x, &w, ct))?;
             Ok((f(x, w), dx, dw))
         });
         let (y, dx, dw) = passes.call((&x, &w, &ct)).unwrap();
@@ -174,7 +174,7 @@ fn prints_convolutions_of_whole_numbers() {
             let f = |x: Array, w: Array| case.padded(&x, &w);
             print("odd image", &jit(f).call((&odd(random, &x), &w)).unwrap());
             print("odd filter", &jit(f).call((&x, &odd(random, &w))).unwrap());
-            let gradients = jit(grad(|x: Array, w: Array, ct: Array| (f(x, w) * ct).sum(..)).argnums(both));
+            let gradients = jit(grad(|x: Array, w: Array, ct: Array| (f(x, w) * ct).sum(..)).argnums(argnums));
             let (dx, dw) = gradients.call((&x, &w, &odd(random, &ct))).unwrap();
             print("odd dx", &dx);
             // With groups it is XLA's in both processes, which leaves out padding.
@@ -192,8 +192,8 @@ fn prints_convolutions_of_whole_numbers() {
             print("images", &jit(vmap(|x: Array| f(x, w.clone()))).call(&xs).unwrap());
             print("filters", &jit(vmap(|w: Array| f(x.clone(), w))).call(&ws).unwrap());
             print("both", &jit(vmap(f)).call((&xs, &ws)).unwrap());
-            let each = grad(|w: Array, x: Array| (f(x, w) * &ct).sum(..));
-            print("dw of each", &jit(vmap(each)).call((&ws, &xs)).unwrap());
+            let gradient = grad(|w: Array, x: Array| (f(x, w) * &ct).sum(..));
+            print("dw of each", &jit(vmap(gradient)).call((&ws, &xs)).unwrap());
         }
     }
 }
@@ -254,17 +254,18 @@ fn in_a_process_with_the_kernels() {
         for devices in [2, 4, 8] {
             let mesh = Mesh::new(shardax::devices().unwrap()[..devices].to_vec(), [("i", devices)]).unwrap();
             let add = |x: Array| x.expand_dims(0);
-            let each = shard_map(
+            let per_device = shard_map(
                 |x: Array, w: Array, ct: Array| {
                     let (y, dx, dw) = all_passes(groups)(x, w, ct);
                     (add(y), add(dx), add(dw))
                 },
                 &mesh,
             );
-            let each = jit(each.in_specs((P![], P![], P![])).out_specs((P!["i"], P!["i"], P!["i"])).check_vma(false));
-            let found = bits(each.call((&x, &w, &ct)).unwrap());
-            for (found, once) in found.iter().zip(&once) {
-                assert!(found.chunks(once.len()).all(|part| part == once), "{features} features, {devices} devices");
+            let per_device =
+                jit(per_device.in_specs((P![], P![], P![])).out_specs((P!["i"], P!["i"], P!["i"])).check_vma(false));
+            let result = bits(per_device.call((&x, &w, &ct)).unwrap());
+            for (result, once) in result.iter().zip(&once) {
+                assert!(result.chunks(once.len()).all(|part| part == once), "{features} features, {devices} devices");
             }
         }
         // Operands that are split: the compiler partitions XLA's convolution.
@@ -309,10 +310,10 @@ fn in_a_process_with_the_kernels() {
     let dw = gradient.call((&w_64, &x_64, &ct_64)).unwrap();
     for dtype in [DType::F16, DType::Bf16, DType::F64] {
         let [w, x, ct] = [&w, &x, &ct].map(|x| x.astype(dtype));
-        let found = f.call((&x, &w)).unwrap();
-        assert_eq!((found.dtype(), floats(&found)), (dtype, floats(&exact.call((&x, &w)).unwrap().astype(dtype))));
-        let found = gradient.call((&w, &x, &ct)).unwrap();
-        assert_eq!((found.dtype(), floats(&found)), (dtype, floats(&dw.astype(dtype))));
+        let result = f.call((&x, &w)).unwrap();
+        assert_eq!((result.dtype(), floats(&result)), (dtype, floats(&exact.call((&x, &w)).unwrap().astype(dtype))));
+        let result = gradient.call((&w, &x, &ct)).unwrap();
+        assert_eq!((result.dtype(), floats(&result)), (dtype, floats(&dw.astype(dtype))));
     }
     assert_eq!(want, floats(&exact.call((&x, &w)).unwrap()));
     // Other programs than this one's do not know the calls.

@@ -34,9 +34,9 @@ fn factors(a: &Array) -> Result<Vec<Array>> {
         errors.push(distance(&r, &r.triu(0)));
         let (u, s, vt) = if full { linalg::svd_full(a) } else { linalg::svd(a) };
         let k = s.shape()[s.ndim() - 1];
-        let left = lax::slice_in_dim(&u, 0, k, -1);
+        let leading = lax::slice_in_dim(&u, 0, k, -1);
         let vt_part = lax::slice_in_dim(&vt, 0, k, -2);
-        errors.push(distance(&(left * s.expand_dims(-2)).matmul(vt_part), a));
+        errors.push(distance(&(leading * s.expand_dims(-2)).matmul(vt_part), a));
     }
     let definite = a.matmul(a.mt()) + eye(a.shape()[a.ndim() - 2]).astype(a.dtype());
     let l = linalg::cholesky(&definite);
@@ -71,8 +71,8 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
         let (q, r) = linalg::qr(&a);
         let (u, s, vt) = linalg::svd(&a);
         let (w, v) = linalg::eigh(&a);
-        let others = [q, r, u, s, vt, w, v].map(|x| x.isnan().all(..));
-        for x in others {
+        let are_nan = [q, r, u, s, vt, w, v].map(|x| x.isnan().all(..));
+        for x in are_nan {
             assert_eq!(x.item::<bool>()?, what == "not finite");
         }
         assert!(linalg::cholesky(&a).at(s![1]).get().isnan().any(..).item::<bool>()?, "{what}");

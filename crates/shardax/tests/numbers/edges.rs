@@ -201,8 +201,8 @@ fn triangular_solves_keep_nan_in_its_place() {
         let solve = |b: Array| lax::triangular_solve(&a, &b, options);
         same(&solve(b.clone()), want);
         // What is not in the triangle is not read.
-        let other = if lower { (ones([3, 3]) * NAN).triu(1) } else { (ones([3, 3]) * NAN).tril(-1) };
-        same(&lax::triangular_solve(&where_(other.isnan(), &other, &a), &b, options), want);
+        let other_triangle = if lower { (ones([3, 3]) * NAN).triu(1) } else { (ones([3, 3]) * NAN).tril(-1) };
+        same(&lax::triangular_solve(&where_(other_triangle.isnan(), &other_triangle, &a), &b, options), want);
         let batched = vmap(solve).call(np::stack(&[ones([3, 3]), b.clone()], 0)).expect("solutions");
         same(&batched.get(1), want);
         assert!(np::isfinite(&batched.get(0)).all(..).item::<bool>().expect("a value"));
@@ -213,11 +213,11 @@ fn triangular_solves_keep_nan_in_its_place() {
 fn singular_systems_solve_to_infinity() {
     setup();
     let inf = f64::INFINITY;
-    let left = |lower, transpose_a| Triangular { left_side: true, lower, transpose_a, ..Default::default() };
+    let solve_left = |lower, transpose_a| Triangular { left_side: true, lower, transpose_a, ..Default::default() };
     let b = array([[1.0f32, 0.0], [3.0, 4.0]]);
-    let x = lax::triangular_solve(&array([[1.0f32, 0.0], [2.0, 0.0]]), &b, left(true, false));
+    let x = lax::triangular_solve(&array([[1.0f32, 0.0], [2.0, 0.0]]), &b, solve_left(true, false));
     same(&x, &[1.0, 0.0, inf, inf]);
-    let x = lax::triangular_solve(&array([[0.0f32, 0.0], [2.0, 3.0]]), &b, left(true, true));
+    let x = lax::triangular_solve(&array([[0.0f32, 0.0], [2.0, 3.0]]), &b, solve_left(true, true));
     same(&x, &[-inf, -inf, 1.0, 4.0 / 3.0]);
     let singular = array([[1.0f32, 2.0], [2.0, 4.0]]);
     same(&linalg::solve(&singular, array([1.0f32, 3.0])), &[inf, -inf]);
@@ -347,16 +347,16 @@ fn exp_of_a_chosen_nan_is_nan() -> Result<()> {
     let out_of_bounds = [2, 4, 6, 7];
     for dtype in [DType::F32, DType::Bf16] {
         let x = x.astype(dtype);
-        let all = move |(x, places): (Array, Array)| -> Result<Vec<Array>> {
-            let mut found = Vec::new();
+        let gathers = move |(x, places): (Array, Array)| -> Result<Vec<Array>> {
+            let mut results = Vec::new();
             for f in BY_EXPONENT {
-                let taken = |x: Array| f(&x.take(&places, 1));
-                let (y, t) = jvp(taken, x.clone(), ones_like(&x))?;
-                found.extend([y.reshape([3, 9]), t.reshape([3, 9])]);
+                let take = |x: Array| f(&x.take(&places, 1));
+                let (y, t) = jvp(take, x.clone(), ones_like(&x))?;
+                results.extend([y.reshape([3, 9]), t.reshape([3, 9])]);
             }
-            Ok(found)
+            Ok(results)
         };
-        let f = jit(all).compiler_options(DEFAULT_OPTIONS);
+        let f = jit(gathers).compiler_options(DEFAULT_OPTIONS);
         for pair in f.call((x, places.clone()))?.chunks(2) {
             let (y, t) = (pair[0].take(out_of_bounds, 1), pair[1].take([1, 8], 1));
             assert!(np::isnan(&y).all(..).item::<bool>()?, "{y:?}");
@@ -428,6 +428,7 @@ fn incomplete_gamma_functions_of_large_numbers_that_are_close() -> Result<()> {
     setup();
     use shardax::scipy::special;
     let (a, x) = ([1e10, 1e6, 1e6, 1e4, 1e4, 300.0], [1e10, 1e6, 1.001e6, 1e4, 1.01e4, 310.0]);
+    // Computed with mpmath.
     let upper = [
         0.4999986701923987,
         0.4998670192391274,
@@ -442,9 +443,9 @@ fn incomplete_gamma_functions_of_large_numbers_that_are_close() -> Result<()> {
     };
     let lower = upper.map(|q| 1.0 - q);
     for (dtype, to) in [(DType::F64, 1e-11), (DType::F32, 2e-5)] {
-        let of = |v: &[f64]| array_of(v, dtype);
-        close(special::gammaincc(of(&a), of(&x)), &upper, to);
-        close(special::gammainc(of(&a), of(&x)), &lower, to);
+        let with_dtype = |v: &[f64]| array_of(v, dtype);
+        close(special::gammaincc(with_dtype(&a), with_dtype(&x)), &upper, to);
+        close(special::gammainc(with_dtype(&a), with_dtype(&x)), &lower, to);
     }
     let density = grad(|x: Array| special::gammainc(array_of(&a[..], DType::F64), x).sum(..))
         .call(array_of(&x[..], DType::F64))?;
@@ -470,16 +471,16 @@ fn positions_out_of_bounds_of_a_slice_stay_in_it() -> Result<()> {
         for i in -9..10i32 {
             let args = || (&x, array(p), array(i));
             // Negative positions count from the end.
-            let own = if i < 0 { i + 4 } else { i };
-            let near = part[own.clamp(0, 3) as usize];
+            let row = if i < 0 { i + 4 } else { i };
+            let near = part[row.clamp(0, 3) as usize];
             assert_eq!(slice.call(args())?.to_vec::<f32>()?, [near], "p {p}, i {i}");
             assert_eq!(clipped.call(args())?.item::<f32>()?, near, "p {p}, i {i}");
-            let at = usize::try_from(own).ok().filter(|at| *at < 4);
+            let index = usize::try_from(row).ok().filter(|index| *index < 4);
             let got = filled.call(args())?.item::<f32>()?;
-            assert!(at.map_or(got.is_nan(), |at| got == part[at]), "p {p}, i {i}: {got}");
+            assert!(index.map_or(got.is_nan(), |index| got == part[index]), "p {p}, i {i}: {got}");
             let changed = |f: &dyn Fn(f32) -> f32| {
                 let mut part = part.clone();
-                at.into_iter().for_each(|at| part[at] = f(part[at]));
+                index.into_iter().for_each(|index| part[index] = f(part[index]));
                 part
             };
             assert_eq!(set.call(args())?.to_vec::<f32>()?, changed(&|_| 9.0), "p {p}, i {i}");

@@ -51,15 +51,15 @@ fn extremes_of_all_numbers_of_half_precision() -> Result<()> {
     setup();
     for dtype in [DType::Bf16, DType::F16] {
         // Without NaN, in the order of the bits.
-        let all = lax::bitcast_convert_type(&arange(0..65536).astype(DType::U16), dtype);
-        let all = where_(all.isnan(), 0, all).reshape([256, 256]);
-        let numbers = floats(&all);
+        let every_value = lax::bitcast_convert_type(&arange(0..65536).astype(DType::U16), dtype);
+        let every_value = where_(every_value.isnan(), 0, every_value).reshape([256, 256]);
+        let numbers = floats(&every_value);
         let rows: Vec<f64> =
             numbers.chunks(256).map(|row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max)).collect();
-        assert_eq!(floats(&jit(|x: Array| x.max(1)).call(&all)?), rows);
+        assert_eq!(floats(&jit(|x: Array| x.max(1)).call(&every_value)?), rows);
         let columns: Vec<f64> =
             (0..256).map(|i| numbers[i..].iter().step_by(256).copied().fold(f64::INFINITY, f64::min)).collect();
-        assert_eq!(floats(&jit(|x: Array| x.min(0)).call(&all)?), columns);
+        assert_eq!(floats(&jit(|x: Array| x.min(0)).call(&every_value)?), columns);
     }
     Ok(())
 }

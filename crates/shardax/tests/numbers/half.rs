@@ -23,8 +23,8 @@ type Fun = fn(&Array) -> Array;
 /// Compares functions of `x` with the same functions of its numbers in float32, within the rounding of a result and so
 /// many roundings more.
 fn same_as_wide(x: &Array, eps: f64, functions: &[(&str, f64, Fun)]) {
-    let all = |x: Array| functions.iter().map(|(_, _, f)| f(&x)).collect::<Vec<_>>();
-    let (got, want) = (jit(all).call(x), jit(all).call(x.astype(DType::F32)));
+    let apply_all = |x: Array| functions.iter().map(|(_, _, f)| f(&x)).collect::<Vec<_>>();
+    let (got, want) = (jit(apply_all).call(x), jit(apply_all).call(x.astype(DType::F32)));
     let (got, want) = (got.expect("results"), want.expect("results"));
     for ((got, want), (name, more, _)) in got.iter().zip(&want).zip(functions) {
         assert_eq!(got.dtype(), x.dtype(), "{name}");
@@ -153,6 +153,7 @@ fn bfloat16_moves_like_float32() -> Result<()> {
         assert!(half.dtype() == DType::Bf16 || half.dtype() == full.dtype(), "{name}");
         let [half, full] = [half, full].map(|result| result.to_f64_vec());
         let (half, full) = (half?, full?);
+        // Signs of zeros count, because a move must not change any bit.
         let is_same =
             |(x, y): (&f64, &f64)| x.is_nan() && y.is_nan() || x == y && x.is_sign_negative() == y.is_sign_negative();
         assert!(half.len() == full.len() && half.iter().zip(&full).all(is_same), "{name}: {half:?}, {full:?}");

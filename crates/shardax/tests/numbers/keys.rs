@@ -17,9 +17,11 @@ fn words(keys: impl RandomKey) -> Vec<u32> {
 
 /// The keys by number: first the keys of `WORDS`; then `key(42)` is 4, a key of zeros 5, and a key of ones 6.
 fn numbers(keys: Array) -> Vec<usize> {
-    let mut known = WORDS.to_vec();
-    known.extend([[0, 42], [0, 0], [u32::MAX, u32::MAX]]);
-    let number = |words: &[u32]| known.iter().position(|known| known == words).unwrap_or_else(|| panic!("{words:?}"));
+    let mut known_words = WORDS.to_vec();
+    known_words.extend([[0, 42], [0, 0], [u32::MAX, u32::MAX]]);
+    let number = |words: &[u32]| {
+        known_words.iter().position(|known_words| known_words == words).unwrap_or_else(|| panic!("{words:?}"))
+    };
     words(keys).chunks(2).map(number).collect()
 }
 
@@ -98,8 +100,8 @@ fn programs_over_keys() -> Result<()> {
     setup();
     let (k, ks) = keys();
     let fold = |key: Array| random::fold_in(key, 1);
-    let made = eval_shape(|k: Array| random::split(k, 3), shape_dtype_struct((), DType::Key))?;
-    assert_eq!(made.type_name(), "key<fry>[3]");
+    let types = eval_shape(|k: Array| random::split(k, 3), shape_dtype_struct((), DType::Key))?;
+    assert_eq!(types.type_name(), "key<fry>[3]");
     let program = make_program(|k: Array| random::key_data(k), &k)?.to_string();
     assert!(program.contains("key<fry>[]") && program.contains("random_unwrap"), "{program}");
     assert_eq!(words(jit(|k: Array| random::split(k, [2, 2])).call(&k)?), WORDS.as_flattened());
@@ -127,9 +129,9 @@ fn programs_over_keys() -> Result<()> {
     assert_eq!(numbers(switch(1, (|k: Array| k, fold), k.clone())?), [1]);
     assert_eq!(words(map(fold, ks.clone())?)[..4], [1705926158, 899080142, 2350016172, 1168365246]);
     // A donated key is gone.
-    let given = random::key(1);
-    assert_eq!(words(jit(fold).donate_argnums(0).call(&given)?), [1948878966, 4237131848]);
-    assert!(random::key_data(&given).check().is_err());
+    let key = random::key(1);
+    assert_eq!(words(jit(fold).donate_argnums(0).call(&key)?), [1948878966, 4237131848]);
+    assert!(random::key_data(&key).check().is_err());
     Ok(())
 }
 
@@ -165,6 +167,7 @@ fn keys_on_many_devices() -> Result<()> {
     let placed = device_put(&ks, &rows)?;
     assert_eq!(numbers(placed.addressable_data(1)?), [2, 3]);
     assert_eq!(numbers(placed.clone()), [0, 1, 2, 3]);
+    // Collectives move keys like any other elements.
     let over = |f: fn(Array) -> Array| shard_map(f, &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
     let drawn =
         over(|k| vmap(|k: Array| random::normal(k, ())).call(k).unwrap_or_else(|e| panic!("{e}"))).call(&placed)?;
@@ -172,12 +175,12 @@ fn keys_on_many_devices() -> Result<()> {
     assert_eq!(numbers(over(|k| k).call(&ks)?), [0, 1, 2, 3]);
     assert_eq!(numbers(over(|k| ppermute(k, "x", [(0, 1), (1, 0)])).call(&ks)?), [2, 3, 0, 1]);
     assert_eq!(numbers(over(|k| all_to_all(k, "x", 0, 0)).call(&ks)?), [0, 2, 1, 3]);
-    let whole =
+    let expected =
         shard_map(|k: Array| all_gather_tiled(k, "x", 0), &mesh).in_specs(P!["x"]).out_specs(P![]).check_vma(false);
-    assert_eq!(numbers(whole.call(&ks)?), [0, 1, 2, 3]);
-    let own = |k: Array| random::split(random::fold_in(k, axis_index("x")), 1);
-    let own = shard_map(own, &mesh).in_specs(P![]).out_specs(P!["x"]).call(&k)?;
-    assert_eq!(words(own), [1012194634, 3152801799, 3187376881, 129218101]);
+    assert_eq!(numbers(expected.call(&ks)?), [0, 1, 2, 3]);
+    let per_device = |k: Array| random::split(random::fold_in(k, axis_index("x")), 1);
+    let per_device = shard_map(per_device, &mesh).in_specs(P![]).out_specs(P!["x"]).call(&k)?;
+    assert_eq!(words(per_device), [1012194634, 3152801799, 3187376881, 129218101]);
     let folded = pmap(|k: Array| random::fold_in(k, 1)).call(ks.get(..2))?;
     assert_eq!(words(folded), [1705926158, 899080142, 2350016172, 1168365246]);
     let constrained = jit(move |k: Array| with_sharding_constraint(k, &rows)).call(&ks)?;

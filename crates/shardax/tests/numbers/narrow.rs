@@ -28,12 +28,12 @@ fn host_and_device_convert_alike() -> Result<()> {
     setup();
     let mut odd = Vec::new();
     for dtype in narrow() {
-        let all = codes(dtype);
-        let host = all.to_f64_vec()?;
-        let device = all.astype(DType::F32).to_f64_vec()?;
+        let every_code = codes(dtype);
+        let host = every_code.to_f64_vec()?;
+        let device = every_code.astype(DType::F32).to_f64_vec()?;
         // The plugin (xla-cpu-pjrt 0.0.1) makes NaN of float8_e8m0fnu infinite.
-        let known = if dtype == DType::F8E8M0Fnu { 255 } else { host.len() };
-        assert!(same(&host[..known], &device[..known]), "{dtype}\n{host:?}\n{device:?}");
+        let count = if dtype == DType::F8E8M0Fnu { 255 } else { host.len() };
+        assert!(same(&host[..count], &device[..count]), "{dtype}\n{host:?}\n{device:?}");
         // Numbers between two neighbours, halfway and nearby, and those that are too large.
         let mut numbers: Vec<f32> = host.iter().filter(|v| v.is_finite()).map(|v| *v as f32).collect();
         numbers.sort_by(f32::total_cmp);
@@ -108,8 +108,8 @@ fn no_implicit_promotion() -> Result<()> {
     setup();
     let x = ones_dtype([2], DType::F8E4M3Fn);
     let error = (&x + ones([2])).check().err().expect("rejected").to_string();
-    let said = "float8_e4m3fn and float32 have no implicit promotion: floats of 8 bits and fewer take part in none";
-    assert!(error.contains(said) && error.contains("`x.astype(DType::F32)`"), "{error}");
+    let message = "float8_e4m3fn and float32 have no implicit promotion: floats of 8 bits and fewer take part in none";
+    assert!(error.contains(message) && error.contains("`x.astype(DType::F32)`"), "{error}");
     assert_eq!((&x * 2.0 + 1).dtype(), DType::F8E4M3Fn);
     assert_eq!((&x + arange(0..2)).dtype(), DType::F8E4M3Fn);
     let n = ones_dtype([2], DType::I4);
@@ -167,8 +167,8 @@ fn products() -> Result<()> {
     // As it is written for GPUs, where int8 is widened; the CPU widens all.
     let on_gpu = |f: &dyn Fn(Array, Array) -> Array, x: &Array, y: &Array| -> Result<String> {
         let options = shardax::export::ExportOptions::new().platforms(["cuda"]);
-        let made = options.export(|x: Array, y: Array| f(x, y), (x, y))?;
-        Ok(made.mlir_module("cuda").unwrap_or_default().to_owned())
+        let exported = options.export(|x: Array, y: Array| f(x, y), (x, y))?;
+        Ok(exported.mlir_module("cuda").unwrap_or_default().to_owned())
     };
     let text = on_gpu(&move |x, y| wide(DType::I32).dot(x, y), &x, &x)?;
     assert!(text.contains("(tensor<2x2xi32>, tensor<2x2xi32>) -> tensor<2x2xi32>"), "{text}");
@@ -217,9 +217,9 @@ fn over_devices() -> Result<()> {
                 ppermute(x, "i", [(0, 1), (1, 0)]),
             )
         };
-        let one = vmap(f).axis_name("i").call(&x)?;
+        let mapped = vmap(f).axis_name("i").call(&x)?;
         let many = pmap(f).axis_name("i").call(&x)?;
-        for (a, b) in [(&one.0, &many.0), (&one.1, &many.1), (&one.2, &many.2), (&one.3, &many.3)] {
+        for (a, b) in [(&mapped.0, &many.0), (&mapped.1, &many.1), (&mapped.2, &many.2), (&mapped.3, &many.3)] {
             assert_eq!((a.dtype(), a.to_f64_vec()?), (b.dtype(), b.to_f64_vec()?), "{dtype}");
         }
         let split = device_put(&x, &NamedSharding::new(&mesh, P!["i"]))?;
@@ -227,8 +227,8 @@ fn over_devices() -> Result<()> {
         assert_eq!(split.addressable_data(1)?.to_f64_vec()?, x.get(1).to_f64_vec()?);
         assert_eq!(device_put(&split, &devices()?[0])?.to_bytes()?, x.to_bytes()?);
         // By the compiler's own collectives.
-        let whole = jit(|x: Array| x).out_shardings(NamedSharding::new(&mesh, P![])).call(&split)?;
-        assert_eq!(whole.addressable_data(3)?.to_bytes()?, x.to_bytes()?);
+        let replicated = jit(|x: Array| x).out_shardings(NamedSharding::new(&mesh, P![])).call(&split)?;
+        assert_eq!(replicated.addressable_data(3)?.to_bytes()?, x.to_bytes()?);
         assert_eq!(jit(|x: Array| x.cumsum(0)).call(&split)?.to_f64_vec()?, x.cumsum(0).to_f64_vec()?);
     }
     Ok(())
@@ -250,13 +250,16 @@ fn functions_of_bits() -> Result<()> {
     Ok(())
 }
 
+fn matrix_of(values: [i32; 4], dtype: DType) -> Array {
+    array(values).astype(dtype).reshape([2, 2])
+}
+
 /// Operations whose elements the plugin packs into bytes, each by itself.
 #[test]
 fn packed_elements() -> Result<()> {
     setup();
-    let of = |values: [i32; 4], dtype: DType| array(values).astype(dtype).reshape([2, 2]);
     for dtype in [DType::I2, DType::I4, DType::F4E2M1Fn] {
-        let x = of([1, 0, 1, 1], dtype);
+        let x = matrix_of([1, 0, 1, 1], dtype);
         let padded = shardax::numpy::pad(&x, &[(1, 1), (0, 0)], shardax::numpy::PadMode::Constant(0.0));
         assert_eq!(padded.to_f64_vec()?, [0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0], "{dtype}");
         assert_eq!(x.sort(-1).to_f64_vec()?, [0.0, 1.0, 1.0, 1.0], "{dtype}");
@@ -269,7 +272,7 @@ fn packed_elements() -> Result<()> {
         );
     }
     // With another use beside it, the plugin would transpose packed elements, and abort.
-    let x = of([1, 2, 3, 0], DType::I4);
+    let x = matrix_of([1, 2, 3, 0], DType::I4);
     let (turned, negative) = jit(|x: Array| (x.t(), -x)).call(&x)?;
     assert_eq!((turned.to_f64_vec()?, negative.to_f64_vec()?), (vec![1.0, 3.0, 2.0, 0.0], vec![-1.0, -2.0, -3.0, 0.0]));
     assert_eq!(x.dot(&x).to_f64_vec()?, [7.0, 2.0, 3.0, 6.0]);

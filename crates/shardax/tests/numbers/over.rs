@@ -18,8 +18,8 @@ fn sums_and_products() -> Result<()> {
     assert_eq!(arange(1..4).prod(over(..).initial(2)).item::<i32>()?, 12);
     assert_eq!(arange(1..4).prod(over(..).mask(mask())).item::<i32>()?, 3);
     let x = arange(0..6).reshape([2, 3]);
-    let kept = x.sum(over(-1).keepdims(true).mask(mask()));
-    assert_eq!((kept.shape(), kept.to_vec::<i32>()?), (&[2, 1][..], vec![2, 8]));
+    let with_dims = x.sum(over(-1).keepdims(true).mask(mask()));
+    assert_eq!((with_dims.shape(), with_dims.to_vec::<i32>()?), (&[2, 1][..], vec![2, 8]));
     assert_eq!(numpy_sum(&x), 15);
     Ok(())
 }

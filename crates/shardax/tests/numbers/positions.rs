@@ -40,13 +40,13 @@ fn positions_of_ties_zeros_infinities_and_nan() -> Result<()> {
         let (max, min) = jit(|x: Array| (x.argmax(1), x.argmin(1))).call(&x)?;
         let transposed = jit(|x: Array| x.argmax(0)).call(x.t())?;
         for (row, values) in numbers.chunks(columns).enumerate() {
-            let what = format!("{dtype}, row {row}: {values:?}");
-            assert_eq!(max.to_vec::<i32>()?[row], expected(values, true), "{what}");
-            assert_eq!(transposed.to_vec::<i32>()?[row], expected(values, true), "{what}");
-            assert_eq!(min.to_vec::<i32>()?[row], expected(values, false), "{what}");
+            let context = format!("{dtype}, row {row}: {values:?}");
+            assert_eq!(max.to_vec::<i32>()?[row], expected(values, true), "{context}");
+            assert_eq!(transposed.to_vec::<i32>()?[row], expected(values, true), "{context}");
+            assert_eq!(min.to_vec::<i32>()?[row], expected(values, false), "{context}");
         }
-        let all = jit(|x: Array| x.argmin(..)).call(&x)?;
-        assert_eq!(all.item::<i32>()?, expected(&numbers, false), "{dtype}");
+        let position = jit(|x: Array| x.argmin(..)).call(&x)?;
+        assert_eq!(position.item::<i32>()?, expected(&numbers, false), "{dtype}");
     }
     Ok(())
 }

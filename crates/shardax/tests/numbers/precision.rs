@@ -61,8 +61,8 @@ fn a_default_holds_while_its_guard_lives() {
         let _highest = default_matmul_precision(Precision::Highest);
         assert_eq!(count(&text().expect("a program")), [0, 0, 2]);
         // What is asked for comes first.
-        let own = jit(|x: Array| DotOptions::new().precision(Precision::Default).dot(&x, &x));
-        assert_eq!(count(own.lower(&x).expect("a program").as_text()), [2, 0, 0]);
+        let with_default = jit(|x: Array| DotOptions::new().precision(Precision::Default).dot(&x, &x));
+        assert_eq!(count(with_default.lower(&x).expect("a program").as_text()), [2, 0, 0]);
     }
     assert_eq!(count(&text().expect("a program")), [0, 2, 0]);
     drop(high);
@@ -91,7 +91,7 @@ fn names_of_precisions_are_jax_s() {
 #[test]
 fn what_products_accumulate_in_holds_their_operands() {
     super::common::quick::setup();
-    let made = |from: DType, to: DType| {
+    let converted = |from: DType, to: DType| {
         let x = ones([2, 2]).astype(from);
         let y = DotOptions::new().preferred_element_type(to).dot(&x, &x);
         y.check().map(|()| y.dtype()).map_err(|e| e.to_string())
@@ -107,11 +107,11 @@ fn what_products_accumulate_in_holds_their_operands() {
         (DType::I8, DType::F32),
         (DType::U8, DType::I32),
     ] {
-        assert_eq!(made(from, to), Ok(to), "{from} in {to}");
+        assert_eq!(converted(from, to), Ok(to), "{from} in {to}");
     }
     // Of integers nothing may be lost, nor of a complex number its imaginary part.
-    assert!(made(DType::I32, DType::I8).is_err_and(|e| e.contains("must not be narrower")));
-    assert!(made(DType::Complex64, DType::F32).is_err());
+    assert!(converted(DType::I32, DType::I8).is_err_and(|e| e.contains("must not be narrower")));
+    assert!(converted(DType::Complex64, DType::F32).is_err());
 }
 
 /// Numbers of JAX 0.10.2 on CPU.
@@ -127,12 +127,14 @@ fn algorithms_of_products() -> Result<()> {
         let z = product(x.clone());
         assert_eq!(z.dtype(), DType::F32);
         assert!(allclose(z.ravel(), array(want), tol, tol)?, "{name}: {z}");
+        // Only the algorithm that accumulates in float16 has results that float16 can represent.
         let rounded = z.astype(DType::F16).astype(DType::F32);
         assert_eq!(z.equal(rounded).all(..).item::<bool>()?, name == "F16_F16_F16", "{name}");
         let slope = grad(|x: Array| product(x).sum(..)).call(&x)?;
         let row = array([-2.285714, -1.0285714, 0.2285716, 1.4857144]);
         assert!(allclose(slope.get(0), row, tol, tol)?, "{name}: {slope}");
     }
+    // Algorithms that CPUs do not have, and operands for which there is none.
     let tf32 = Precision::Algorithm(lax::DotAlgorithmPreset::Tf32Tf32F32X3);
     let product = move |x: Array| DotOptions::new().precision(tf32).matmul(&x, x.t());
     let error = product(x.clone()).check().expect_err("no such algorithm on CPU").to_string();

@@ -107,9 +107,9 @@ fn in_a_process_with_cpu_kernels() {
     (odd[3 * 128 + 5], odd[7 * 128]) = (f64::NAN, f64::INFINITY);
     let (odd, ones) = (Array::from_vec(odd, &[128, 128]).unwrap(), Array::from_vec(vec![1.0; 128 * 128], &[128, 128]));
     let product = jit(|x: Array, y: Array| x.matmul(y));
-    let found = floats(&product.call((&odd, ones.unwrap())).unwrap());
-    assert!((0..128).all(|i| found[3 * 128 + i].is_nan() && found[7 * 128 + i] == f64::INFINITY));
-    assert_eq!(found.iter().filter(|x| !x.is_finite()).count(), 256);
+    let result = floats(&product.call((&odd, ones.unwrap())).unwrap());
+    assert!((0..128).all(|i| result[3 * 128 + i].is_nan() && result[7 * 128 + i] == f64::INFINITY));
+    assert_eq!(result.iter().filter(|x| !x.is_finite()).count(), 256);
     let noise = (0..300 * 300).map(|i| (i as f64).sin() / 3.0).collect();
     let noise = Array::from_vec(noise, &[300, 300]).unwrap();
     let again = || floats(&product.call((&noise, &noise)).unwrap());
@@ -129,13 +129,13 @@ fn in_a_process_with_cpu_kernels() {
     let rows: Vec<f64> = numbers.chunks(128).map(|row| row.iter().sum()).collect();
     assert!(dx.iter().enumerate().all(|(i, d)| *d == rows[i % 128]));
     let stacked = whole::<f64>(&[8, 128, 128], 5);
-    let each = floats(&pmap(|x: Array| x.matmul(&x)).call(&stacked).unwrap());
-    assert_eq!(each, text_and_numbers("bij,bjk->bik", &stacked, &stacked).1);
+    let per_device = floats(&pmap(|x: Array| x.matmul(&x)).call(&stacked).unwrap());
+    assert_eq!(per_device, text_and_numbers("bij,bjk->bik", &stacked, &stacked).1);
     let mesh = make_mesh([("x", 8)]).unwrap();
-    let whole = whole::<f64>(&[256, 128], 6);
-    let split = device_put(&whole, &NamedSharding::new(&mesh, P!["x"])).unwrap();
+    let values = whole::<f64>(&[256, 128], 6);
+    let split = device_put(&values, &NamedSharding::new(&mesh, P!["x"])).unwrap();
     let sharded = floats(&product.call((&split, &square)).unwrap());
-    assert_eq!(sharded, floats(&product.call((&whole, &square)).unwrap()));
+    assert_eq!(sharded, floats(&product.call((&values, &square)).unwrap()));
 }
 
 fn has_bf16_instructions() -> bool {
@@ -193,8 +193,8 @@ fn low_precision() {
     assert_eq!(floats(&dw.call((&w, &x)).unwrap()), floats(&exact));
     // Each device computes its own part.
     let stacked = whole::<f32>(&[8, 64, 64], 5).astype(DType::Bf16);
-    let each = floats(&pmap(|x: Array| x.matmul(&x)).call(&stacked).unwrap());
-    assert_eq!(each, text_and_numbers("bij,bjk->bik", &stacked, &stacked).1);
+    let per_device = floats(&pmap(|x: Array| x.matmul(&x)).call(&stacked).unwrap());
+    assert_eq!(per_device, text_and_numbers("bij,bjk->bik", &stacked, &stacked).1);
 }
 
 /// The numbers of an einsum, in float64.
@@ -206,8 +206,10 @@ fn exact(spec: &str, a: &Array, b: &Array) -> Vec<f64> {
 /// Few rows and weights that are stored in fewer bits.
 fn few_rows() {
     for dtype in [DType::I8, DType::U8, DType::Bf16, DType::F16] {
-        let of = |shape: &[usize], seed| whole::<f32>(shape, seed);
-        let weights = |shape: &[usize]| if dtype == DType::U8 { of(shape, 2) + 9 } else { of(shape, 2) }.astype(dtype);
+        let operand_of = |shape: &[usize], seed| whole::<f32>(shape, seed);
+        let weights = |shape: &[usize]| {
+            if dtype == DType::U8 { operand_of(shape, 2) + 9 } else { operand_of(shape, 2) }.astype(dtype)
+        };
         // As in a program: `w.astype(DType::F32)` of integers, and half precision as it is.
         let is_half = dtype.is_float();
         let cast = |x: Array| if is_half { x.astype(dtype) } else { x };
@@ -222,7 +224,7 @@ fn few_rows() {
             ("ij,lkj->ilk", &[1, 200], &[9, 10, 200]),
         ];
         for (spec, a, b) in cases {
-            let (a, b) = (cast(of(a, 1)), weights(b));
+            let (a, b) = (cast(operand_of(a, 1)), weights(b));
             let (text, found) = text_and_numbers(spec, &a, &b);
             assert!(text.contains("shardax_few_rows"), "{dtype}, {spec}:\n{text}");
             let want = exact(spec, &a, &b).into_iter();
@@ -230,16 +232,16 @@ fn few_rows() {
             assert_eq!(found, want.collect::<Vec<_>>(), "{dtype}, {spec}");
         }
         // The matrix may be the left operand of a vector; more rows, and weights that were rounded to fewer bits, are XLA's.
-        let (text, found) = text_and_numbers("kj,j->k", &weights(&[90, 200]), &cast(of(&[200], 1)));
+        let (text, found) = text_and_numbers("kj,j->k", &weights(&[90, 200]), &cast(operand_of(&[200], 1)));
         assert!(text.contains("shardax_few_rows") && found.len() == 90, "{text}");
-        let (text, _) = text_and_numbers("ij,jk->ik", &cast(of(&[9, 200], 1)), &weights(&[200, 90]));
+        let (text, _) = text_and_numbers("ij,jk->ik", &cast(operand_of(&[9, 200], 1)), &weights(&[200, 90]));
         assert!(!text.contains("shardax_few_rows"), "{text}");
     }
     let rounded = jit(|x: Array, w: Array| x.dot(w.astype(DType::Bf16).astype(DType::F32)));
     let (x, w) = (whole::<f32>(&[1, 200], 1), whole::<f32>(&[200, 90], 2) / 7);
-    let found = floats(&rounded.call((&x, &w)).unwrap());
+    let result = floats(&rounded.call((&x, &w)).unwrap());
     let want = exact("ij,jk->ik", &x, &w.astype(DType::Bf16));
-    assert!(found.iter().zip(&want).all(|(x, y)| (x - y).abs() < 1e-4 * y.abs().max(1.0)), "{found:?}, not {want:?}");
+    assert!(result.iter().zip(&want).all(|(x, y)| (x - y).abs() < 1e-4 * y.abs().max(1.0)), "{result:?}, not {want:?}");
     // In a loop that reads the weights from outside, and the gradient with respect to the row.
     let w = whole::<f32>(&[128, 128], 3).astype(DType::I8);
     let product = |x: &Array, w: &Array| x.dot(w.astype(DType::F32)).tanh();
@@ -287,13 +289,13 @@ fn products_of_integers_in_groups() {
             assert_eq!(floats(&some), floats(&take(&wide, [4, 0, 77], 0)));
         }
         // Without minima, as the left operand of a vector, and with a gradient that multiplies with the other dimension.
-        let alone = jit(|w: Array, scales: Array, x: Array| scaled(&w, &scales).reshape([90, 192]).dot(x));
+        let reference = jit(|w: Array, scales: Array, x: Array| scaled(&w, &scales).reshape([90, 192]).dot(x));
         let (w, scales, _) = &packed;
         let x = whole::<f32>(&[192], 5);
-        let text = alone.lower((w, scales, &x)).unwrap().as_text().to_string();
+        let text = reference.lower((w, scales, &x)).unwrap().as_text().to_string();
         assert!(text.contains("shardax_grouped_rows"), "{text}");
         let plain = scaled(&integers, scales).reshape([90, 192]);
-        assert_eq!(floats(&alone.call((w, scales, &x)).unwrap()), exact("kj,j->k", &plain, &x));
+        assert_eq!(floats(&reference.call((w, scales, &x)).unwrap()), exact("kj,j->k", &plain, &x));
         let slope =
             jit(grad(|x: Array, w: Array, scales: Array| scaled(&w, &scales).reshape([90, 192]).dot(x).sum(..)));
         assert_eq!(floats(&slope.call((&x, w, scales)).unwrap()), exact("k,kj->j", &ones([90]), &plain));

@@ -21,13 +21,13 @@ fn minimizers_take_every_number_of_steps() -> Result<()> {
     setup();
     let bowl = |x: Array| (x - 3.0).square().sum(..);
     let most = MinimizeOptions::new().maxiter(usize::MAX).line_search_maxiter(usize::MAX);
-    let found = most.minimize(bowl, zeros([2]))?;
-    assert!(found.success.item::<bool>()? && allclose(found.x, array([3.0f32, 3.0]), 1e-4, 1e-4)?);
-    let found = MinimizeOptions::new().maxiter(1 << 40).minimize(bowl, zeros([2]))?;
-    assert!(found.success.item::<bool>()?);
+    let result = most.minimize(bowl, zeros([2]))?;
+    assert!(result.success.item::<bool>()? && allclose(result.x, array([3.0f32, 3.0]), 1e-4, 1e-4)?);
+    let result = MinimizeOptions::new().maxiter(1 << 40).minimize(bowl, zeros([2]))?;
+    assert!(result.success.item::<bool>()?);
     // Nothing to vary, as in JAX.
-    let found = minimize(|x: Array| x.square().sum(..), zeros([0]))?;
-    assert_eq!((found.x.shape(), found.success.item::<bool>()?, found.nit.item::<i32>()?), (&[0][..], true, 0));
+    let result = minimize(|x: Array| x.square().sum(..), zeros([0]))?;
+    assert_eq!((result.x.shape(), result.success.item::<bool>()?, result.nit.item::<i32>()?), (&[0][..], true, 0));
     // NaN is never the end of a search.
     assert!(!minimize(|x: Array| (x * f32::NAN).sum(..), zeros([2]))?.success.item::<bool>()?);
     let complex = minimize(|x: Array| x.abs().sum(..), ones([2]).astype(DType::Complex64));
@@ -39,8 +39,8 @@ fn minimizers_take_every_number_of_steps() -> Result<()> {
 fn terms_of_taylor_series_have_the_shapes_of_arguments() {
     setup();
     for (x, term) in [([1], [3]), ([3], [1])] {
-        let made = jet(|x: Array| x.sin(), ones(x), [zeros(x), ones(term)]);
-        says(made.err().expect("another shape"), &["series[1] has", "for an argument of type"]);
+        let jets = jet(|x: Array| x.sin(), ones(x), [zeros(x), ones(term)]);
+        says(jets.err().expect("another shape"), &["series[1] has", "for an argument of type"]);
     }
 }
 
@@ -72,8 +72,8 @@ fn scaled_products_of_zeros_are_zero() -> Result<()> {
             assert!((product(&half, &y)?[0] - 32.0).abs() < 2.5, "{config:?} of {dtype}");
         }
     }
-    let one = ones([1, 1, 1]);
-    let complex = scaled_matmul(ones([1, 1, 2]).astype(DType::Complex64), ones([1, 1, 2]), &one, &one, None);
+    let unit = ones([1, 1, 1]);
+    let complex = scaled_matmul(ones([1, 1, 2]).astype(DType::Complex64), ones([1, 1, 2]), &unit, &unit, None);
     says(complex.check().expect_err("complex"), &["takes real operands and scales, got complex64[1,1,2]"]);
     Ok(())
 }

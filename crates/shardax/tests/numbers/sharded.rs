@@ -14,17 +14,17 @@ fn a_convolution_of_split_images_is_the_same() -> Result<()> {
     setup();
     let mesh = make_mesh([("a", 2), ("b", 3)])?.auto();
     let (x, w) = (random::normal(&random::key(0), &[1, 6, 6, 6]), random::normal(&random::key(1), &[3, 3, 6, 6]));
-    let all = |x: Array, w: Array| {
+    let products = |x: Array, w: Array| {
         let f = |x: Array, w: Array| nn::conv(x, w, [1, 1], Padding::Valid);
         let loss = move |x: Array, w: Array| f(x, w).square().sum(..);
         let (dx, dw) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((x.clone(), w.clone()))?;
         Ok((f(x, w), dx, dw))
     };
-    let (y, dx, dw) = jit(all).call((x.clone(), w.clone()))?;
+    let (y, dx, dw) = jit(products).call((x.clone(), w.clone()))?;
     for (of_x, of_w) in [(P![None, "b"], P![]), (P![None, "b"], P![None, None, "a"]), (P![], P![None, None, "a"])] {
         let split = |v: &Array, spec: &PartitionSpec| device_put(v, &NamedSharding::new(&mesh, spec.clone()));
-        let found = jit(all).call((split(&x, &of_x)?, split(&w, &of_w)?))?;
-        for (got, want) in [(&found.0, &y), (&found.1, &dx), (&found.2, &dw)] {
+        let result = jit(products).call((split(&x, &of_x)?, split(&w, &of_w)?))?;
+        for (got, want) in [(&result.0, &y), (&result.1, &dx), (&result.2, &dw)] {
             let off = floats(got).iter().zip(floats(want)).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
             assert!(off < 1e-2, "{of_x} {of_w}: off by {off}");
         }
@@ -62,19 +62,19 @@ fn updates_at_split_positions_are_the_same() -> Result<()> {
     setup();
     let x = random::normal(&random::key(0), &[8, 4, 3]);
     let u = random::normal(&random::key(1), &[8, 4, 3]);
-    let at = random::randint(&random::key(2), &[8, 4], 0, 4);
-    let all = |x: Array, at: Array, u: Array| {
-        vmap(|x: Array, at: Array, u: Array| {
-            let at = || x.at(&at);
-            [at().add(&u), at().max(&u), at().min(&u)].to_vec()
+    let indices = random::randint(&random::key(2), &[8, 4], 0, 4);
+    let updates = |x: Array, indices: Array, u: Array| {
+        vmap(|x: Array, indices: Array, u: Array| {
+            let indices = || x.at(&indices);
+            [indices().add(&u), indices().max(&u), indices().min(&u)].to_vec()
         })
-        .call((x, at, u))
+        .call((x, indices, u))
     };
-    let want = jit(all).call((x.clone(), at.clone(), u.clone()))?;
+    let want = jit(updates).call((x.clone(), indices.clone(), u.clone()))?;
     for sizes in [[2, 4], [4, 2], [2, 2]] {
         let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
         let split = |v: &Array| device_put(v, &NamedSharding::new(&mesh, P!["a", "b"]));
-        let got = jit(all).call((split(&x)?, split(&at)?, split(&u)?))?;
+        let got = jit(updates).call((split(&x)?, split(&indices)?, split(&u)?))?;
         for (got, want) in got.iter().zip(&want) {
             let off = floats(got).iter().zip(floats(want)).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
             assert!(off < 1e-5, "{sizes:?}: off by {off}");
@@ -90,15 +90,16 @@ fn updates_at_split_positions_are_the_same() -> Result<()> {
 fn updates_of_rows_named_twice_are_the_same() -> Result<()> {
     setup();
     let mesh = make_mesh([("a", 2), ("b", 3)])?.auto();
-    let all = |x: Array, w: Array| {
-        let at = || x.at([3, 3, 23]);
-        [at().add(&w), at().max(&w), at().min(&w), at().unique_indices().multiply(&w)].to_vec()
+    let updates = |x: Array, w: Array| {
+        let target = || x.at([3, 3, 23]);
+        [target().add(&w), target().max(&w), target().min(&w), target().unique_indices().multiply(&w)].to_vec()
     };
     let slopes = |x: Array, w: Array| {
         let loss = |(x, w): (Array, Array)| (x.at([3, 3, 23]).add(&w).square() + x.at([3, 3, 23]).max(&w)).sum(..);
         let (dx, dw) = grad(loss).call((x, w))?;
         Ok([dx, dw].to_vec())
     };
+    // The shape of the operand, the sharding of the updates, and the shardings of the operand.
     let cases: [(&[usize], PartitionSpec, &[PartitionSpec]); 2] = [
         (&[24, 6], P![None, "a"], &[P![], P!["a"], P!["b"], P![None, "a"], P!["b", "a"], P![("a", "b")]]),
         (&[24, 6, 4], P!["b", None, "a"], &[P![None, "b"], P!["a", "b"]]),
@@ -106,11 +107,11 @@ fn updates_of_rows_named_twice_are_the_same() -> Result<()> {
     for (shape, of_w, ways) in cases {
         let x = random::normal(&random::key(0), shape);
         let w = random::normal(&random::key(1), &[&[3], &shape[1..]].concat()[..]);
-        let (want, slope) = (jit(all).call((x.clone(), w.clone()))?, jit(slopes).call((x.clone(), w.clone()))?);
+        let (want, slope) = (jit(updates).call((x.clone(), w.clone()))?, jit(slopes).call((x.clone(), w.clone()))?);
         let split = |v: &Array, spec: &PartitionSpec| device_put(v, &NamedSharding::new(&mesh, spec.clone()));
         for of_x in ways {
             let (sx, sw) = (split(&x, of_x)?, split(&w, &of_w)?);
-            let got = jit(all).call((sx.clone(), sw.clone()))?;
+            let got = jit(updates).call((sx.clone(), sw.clone()))?;
             let got_slope = jit(slopes).call((sx, sw))?;
             for (k, (got, want)) in got.iter().zip(&want).chain(got_slope.iter().zip(&slope)).enumerate() {
                 let off = floats(got).iter().zip(floats(want)).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
@@ -128,15 +129,15 @@ fn edges_cut_between_spread_elements_are_the_same() -> Result<()> {
     setup();
     let x = random::normal(&random::key(0), &[8, 12]);
     for config in [[(-1, 2, 2), (0, 0, 0)], [(2, -3, 1), (-7, 9, 1)]] {
-        let all = move |x: Array| {
+        let reductions = move |x: Array| {
             let f = move |x: Array| lax::pad(&x, &array(1.5f32), &config);
             let slope = grad(move |x: Array| f(x).square().sum(..)).call(x.clone())?;
             Ok((f(x), slope))
         };
-        let (want, slope) = jit(all).call(&x)?;
+        let (want, slope) = jit(reductions).call(&x)?;
         for (sizes, spec) in [([2, 4], P!["a", "b"]), ([2, 3], P!["a", "b"]), ([4, 2], P![("a", "b")])] {
             let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
-            let (got, its_slope) = jit(all).call(device_put(&x, &NamedSharding::new(&mesh, spec))?)?;
+            let (got, its_slope) = jit(reductions).call(device_put(&x, &NamedSharding::new(&mesh, spec))?)?;
             assert_eq!(floats(&got), floats(&want), "{config:?} over {mesh}");
             assert_eq!(floats(&its_slope), floats(&slope), "{config:?} over {mesh}");
         }
@@ -152,20 +153,27 @@ fn updates_from_unequal_parts_are_the_same() -> Result<()> {
     let (x, w) = (arange(0..24 * 12).astype(DType::F32).reshape([24, 12]), ones([24, 12]) * 2.5f32);
     for n in [1usize, 3, 5, 6] {
         let rows: Vec<i32> = (0..n as i32).map(|i| [3, 3, 23, 0, 7, 3][i as usize]).collect();
-        let at = array(rows);
-        let all = |x: Array, w: Array| {
-            let columns = x.at((.., &at)).add(w.get((.., ..n)).sum(0));
-            let (w, at) = (w.get(..n), || x.at(&at));
-            vec![at().add(&w), at().max(&w), at().min(&w), at().unique_indices().multiply(&w), columns]
+        let indices = array(rows);
+        let gathers = |x: Array, w: Array| {
+            // Updates of columns by a sum of padded rows, whose padding must not be counted.
+            let columns = x.at((.., &indices)).add(w.get((.., ..n)).sum(0));
+            let (w, indices) = (w.get(..n), || x.at(&indices));
+            vec![
+                indices().add(&w),
+                indices().max(&w),
+                indices().min(&w),
+                indices().unique_indices().multiply(&w),
+                columns,
+            ]
         };
-        let want = jit(all).call((x.clone(), w.clone()))?;
+        let want = jit(gathers).call((x.clone(), w.clone()))?;
         for (sizes, of_w) in
             [([2, 3], P!["a"]), ([2, 3], P!["b"]), ([2, 4], P!["b"]), ([8, 1], P!["a"]), ([2, 4], P![("b", "a")])]
         {
             let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
             let split = |v: &Array, spec: PartitionSpec| device_put(v, &NamedSharding::new(&mesh, spec));
             for of_x in [P![], P!["a"]] {
-                let got = jit(all).call((split(&x, of_x.clone())?, split(&w, of_w.clone())?))?;
+                let got = jit(gathers).call((split(&x, of_x.clone())?, split(&w, of_w.clone())?))?;
                 for (k, (got, want)) in got.iter().zip(&want).enumerate() {
                     assert_eq!(floats(got), floats(want), "{n} rows, {sizes:?}, {of_x} {of_w}, result {k}");
                 }
@@ -181,7 +189,7 @@ fn operations_on_unequal_parts_are_the_same() -> Result<()> {
     setup();
     let w = random::normal(&random::key(0), &[24, 6]) + 3;
     for n in [3usize, 5] {
-        let all = |w: Array| {
+        let slices = |w: Array| {
             let w = w.get(..n);
             let segments = shardax::numpy::floor_divide(arange(0..n as i32), 2);
             let list = vec![
@@ -210,14 +218,15 @@ fn operations_on_unequal_parts_are_the_same() -> Result<()> {
                 nn::Pool::new([2, 2]).strides([1, 1]).max(w.reshape([1, n, 6, 1])),
                 nn::conv(w.reshape([1, n, 6, 1]), ones([2, 2, 1, 1]), [1, 1], Padding::Same),
             ];
+            // The transposed operations pad as well.
             let slope = grad(|w: Array| w.get(array([0, 0])).square().sum(..) + w.cumsum(0).max(..)).call(&w)?;
             let pooled = |w: Array| nn::Pool::new([2, 2]).strides([1, 1]).max(w.reshape([1, n, 6, 1])).square().sum(..);
             Ok([list, vec![slope, grad(pooled).call(&w)?]].concat())
         };
-        let want = jit(all).call(w.clone())?;
+        let want = jit(slices).call(w.clone())?;
         for (sizes, spec) in [([2, 3], P!["a"]), ([2, 3], P!["b"]), ([2, 4], P!["b"])] {
             let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
-            let got = jit(all).call(device_put(&w, &NamedSharding::new(&mesh, spec.clone()))?)?;
+            let got = jit(slices).call(device_put(&w, &NamedSharding::new(&mesh, spec.clone()))?)?;
             for (k, (got, want)) in got.iter().zip(&want).enumerate() {
                 let off = floats(got)
                     .iter()

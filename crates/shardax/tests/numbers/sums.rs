@@ -135,8 +135,8 @@ fn statistics_of_many_elements() -> Result<()> {
     setup();
     let x = uniform(&[16, 16, 32, 32, 64]);
     let statistics = jit(|x: Array| {
-        let of = |x: &Array| vec![x.mean(..), x.var(..), x.std(..), x.square().sum(..).sqrt(), x.logsumexp(..)];
-        (of(&x), of(&x.astype(DType::F64)))
+        let sums_of = |x: &Array| vec![x.mean(..), x.var(..), x.std(..), x.square().sum(..).sqrt(), x.logsumexp(..)];
+        (sums_of(&x), sums_of(&x.astype(DType::F64)))
     });
     let (results, expected) = statistics.call(&x)?;
     for (result, expected) in results.iter().zip(&expected) {
@@ -152,7 +152,7 @@ fn products_of_long_vectors() -> Result<()> {
     let x = uniform(&[ELEMENTS]);
     let (n, y) = (x.size(), random::uniform(random::key(4), x.shape()));
     let products = jit(move |x: Array, y: Array| {
-        let of = |x: &Array, y: &Array| {
+        let dots_of = |x: &Array, y: &Array| {
             let quarter = y.get(0..n as i32 / 4);
             vec![
                 x.dot(y),
@@ -163,7 +163,7 @@ fn products_of_long_vectors() -> Result<()> {
                 x.reshape([1, -1]).matmul(&y.reshape([-1, 1])),
             ]
         };
-        (of(&x, &y), of(&x.astype(DType::F64), &y.astype(DType::F64)))
+        (dots_of(&x, &y), dots_of(&x.astype(DType::F64), &y.astype(DType::F64)))
     });
     let (results, expected) = products.call((&x, &y))?;
     for (result, expected) in results.iter().zip(&expected) {

@@ -8,17 +8,17 @@ fn compared(spec: &str, vector: &[usize], matrix: &[usize], rows: usize, out_row
     let w = (random::normal(random::key(2), matrix)).astype(dtype);
     let spec = spec.to_owned();
     let (one, wide) = (spec.clone(), spec);
-    let alone = jit(move |x: Array, w: Array| einsum(&one, &[&x, &w]));
-    let text = alone.lower((&x, &w)).unwrap().as_text().to_string();
+    let single = jit(move |x: Array, w: Array| einsum(&one, &[&x, &w]));
+    let text = single.lower((&x, &w)).unwrap().as_text().to_string();
     assert!(text.contains("inlineable"), "{wide}: the plain product\n{text}");
-    let found = floats(&alone.call((&x, &w)).unwrap());
+    let result = floats(&single.call((&x, &w)).unwrap());
     let among = jit(move |x: Array, w: Array| {
         let x = x.astype(DType::F64);
         let two = concatenate(&[x.clone(), &x * 2.0], rows as i32);
         lax::slice_in_dim(&einsum(&wide, &[&two, &w.astype(DType::F64)]), 0, 1, out_rows)
     });
-    let wanted = floats(&among.call((&x, &w)).unwrap());
-    assert_eq!(found.len(), wanted.len());
+    let expected = floats(&among.call((&x, &w)).unwrap());
+    assert_eq!(result.len(), expected.len());
     // Sums of some hundred numbers of size one, rounded at the end.
     let tolerance = match dtype {
         DType::F64 => 1e-12,
@@ -26,8 +26,8 @@ fn compared(spec: &str, vector: &[usize], matrix: &[usize], rows: usize, out_row
         DType::F16 => 3e-2,
         _ => 3e-1,
     };
-    for (found, wanted) in found.iter().zip(&wanted) {
-        assert!((found - wanted).abs() <= tolerance, "{dtype}: {found} instead of {wanted}");
+    for (result, expected) in result.iter().zip(&expected) {
+        assert!((result - expected).abs() <= tolerance, "{dtype}: {result} instead of {expected}");
     }
 }
 
@@ -54,10 +54,10 @@ fn what_is_not_finite_stays_in_its_row() {
     let (x, w) = (ones([1, 1, 8, 16]), random::normal(random::key(2), [1, 64, 8, 16]));
     let w = w.at((0, 3, 5, 2)).set(f32::NAN).at((0, 7, 1, 0)).set(f32::INFINITY);
     let scores = jit(|x: Array, w: Array| einsum("bqhd,bkhd->bhqk", &[&x, &w]));
-    let found = floats(&scores.call((&x, &w)).unwrap());
-    let odd: Vec<usize> = (0..found.len()).filter(|&i| !found[i].is_finite()).collect();
+    let result = floats(&scores.call((&x, &w)).unwrap());
+    let odd: Vec<usize> = (0..result.len()).filter(|&i| !result[i].is_finite()).collect();
     assert_eq!(odd, [64 + 7, 5 * 64 + 3]);
-    assert_eq!(found[64 + 7], f64::INFINITY);
+    assert_eq!(result[64 + 7], f64::INFINITY);
 }
 
 #[test]
@@ -66,8 +66,8 @@ fn gradients_through_one_row_are_those_of_sums() {
     let product = |x: &Array, w: &Array| einsum("bqhd,bkhd->bhqk", &[x, w]);
     let sums = |x: &Array, w: &Array| (x * w).sum(-1).transpose([0, 2, 1]).reshape([1, 8, 1, 64]);
     let gradients = |f: fn(&Array, &Array) -> Array| {
-        let of = move |x: Array, w: Array| f(&x, &w).tanh().sum(..);
-        let (dx, dw) = jit(grad(of).argnums((Arg::<0>, Arg::<1>))).call((&x, &w)).unwrap();
+        let loss = move |x: Array, w: Array| f(&x, &w).tanh().sum(..);
+        let (dx, dw) = jit(grad(loss).argnums((Arg::<0>, Arg::<1>))).call((&x, &w)).unwrap();
         [floats(&dx), floats(&dw)].concat()
     };
     let (found, wanted) = (gradients(product), gradients(sums));

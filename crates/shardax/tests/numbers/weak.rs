@@ -68,6 +68,7 @@ fn promotion_in_both_orders() -> Result<()> {
         (ones_dtype(2, DType::F64), "float64"),
         (ones_dtype(2, DType::Complex64), "complex64"),
         (ones_dtype(2, DType::Complex128), "complex128"),
+        // `~` marks a weak type: integers and booleans take the type of the Rust number.
         (ones_dtype(2, DType::I32), "float64~"),
         (ones_dtype(2, DType::U64), "float64~"),
         (ones_dtype(2, DType::Bool), "float64~"),

@@ -177,12 +177,12 @@ fn what_gpus_and_tpus_cannot_run_says_why_and_what_helps() {
     for (platform, rows) in [("cuda", &ON_GPUS[..]), ("tpu", &ON_TPUS[..])] {
         for (name, shape, call) in ON_BOTH.iter().chain(rows) {
             let error = text(platform, *call, &zeros(*shape)).err();
-            let said = error.map_or_else(|| "no error".to_owned(), |e| e.to_string());
-            let complete = ["on ", "tests/pallas/devices.rs:", "help:"].iter().all(|word| said.contains(word));
+            let message = error.map_or_else(|| "no error".to_owned(), |e| e.to_string());
+            let complete = ["on ", "tests/pallas/devices.rs:", "help:"].iter().all(|word| message.contains(word));
             if !complete {
-                wrong.push(format!("{platform}, {name}: {said}"));
+                wrong.push(format!("{platform}, {name}: {message}"));
             }
-            let lines = said.lines().map(|line| match line.trim_start().starts_with("at ") {
+            let lines = message.lines().map(|line| match line.trim_start().starts_with("at ") {
                 true => "  at devices.rs",
                 false => line,
             });

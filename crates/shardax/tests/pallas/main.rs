@@ -131,8 +131,8 @@ fn refs_belong_to_their_kernel() -> Result<()> {
     let read = stolen.get();
     says(read.check(), &words);
     says(stolen.set(0.0), &words);
-    let other = pl::pallas_call(|[_x, o]: [Ref; 2]| o.set(stolen.get()), of([8])).call([ones([8])]);
-    says(other, &words);
+    let stolen_read = pl::pallas_call(|[_x, o]: [Ref; 2]| o.set(stolen.get()), of([8])).call([ones([8])]);
+    says(stolen_read, &words);
     says(pl::program_id(0).check(), &["program_id(0) was called outside of a kernel"]);
     says(jit(|_x: Array| stolen.get()).call(ones([8])), &words);
     Ok(())
@@ -160,17 +160,17 @@ fn flash_attention_has_the_numbers_of_attention() -> Result<()> {
     let x = |n| random::normal(random::key(n), [2, 32, 8]);
     let plain = |q: Array, k: Array, v: Array| -> Array {
         let scores = q.matmul(&k.swapaxes(1, 2)) / (8f32).sqrt();
-        let seen = arange(0..32).expand_dims(1).greater_equal(arange(0..32));
-        shardax::nn::softmax(where_(seen, scores, f32::NEG_INFINITY), -1).matmul(v)
+        let visible = arange(0..32).expand_dims(1).greater_equal(arange(0..32));
+        shardax::nn::softmax(where_(visible, scores, f32::NEG_INFINITY), -1).matmul(v)
     };
     let flash = |q: Array, k: Array, v: Array| flash::attention::<8>(q, k, v).map(|o| o.sin().sum(..));
     let expected = move |q: Array, k: Array, v: Array| plain(q, k, v).sin().sum(..);
-    let all = (Arg::<0>, Arg::<1>, Arg::<2>);
-    let got = jit(value_and_grad(flash).argnums(all)).call((x(0), x(1), x(2)))?;
-    let known = jit(value_and_grad(expected).argnums(all)).call((x(0), x(1), x(2)))?;
+    let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
+    let got = jit(value_and_grad(flash).argnums(argnums)).call((x(0), x(1), x(2)))?;
+    let reference = jit(value_and_grad(expected).argnums(argnums)).call((x(0), x(1), x(2)))?;
     let close = |a: &Array, b: &Array| allclose(a, b, 1e-4, 1e-5);
-    assert!(close(&got.0, &known.0)? && close(&got.1.0, &known.1.0)?);
-    assert!(close(&got.1.1, &known.1.1)? && close(&got.1.2, &known.1.2)?);
+    assert!(close(&got.0, &reference.0)? && close(&got.1.0, &reference.1.0)?);
+    assert!(close(&got.1.1, &reference.1.1)? && close(&got.1.2, &reference.1.2)?);
     Ok(())
 }
 
@@ -238,9 +238,9 @@ fn empty_grids_and_batches() -> Result<()> {
     // A block of one entry for each dimension, and a scalar.
     let scalar = pl::pallas_call(copy, shape_dtype_struct((), DType::F32)).call([Array::from(2.0f32)])?;
     assert_eq!(scalar.item::<f32>()?, 2.0);
-    let one = || BlockSpec::new((SQUEEZED, SQUEEZED), |[i, j]| (i, j));
+    let element = || BlockSpec::new((SQUEEZED, SQUEEZED), |[i, j]| (i, j));
     let call = pl::pallas_call(|[x, o]| o.set(x.get() + pl::program_id(1)), shape_dtype_struct([2, 3], DType::I32));
-    let y = call.grid([2, 3]).in_specs([one()]).out_specs([one()]).call([array([[0, 0, 0], [10, 10, 10]])])?;
+    let y = call.grid([2, 3]).in_specs([element()]).out_specs([element()]).call([array([[0, 0, 0], [10, 10, 10]])])?;
     assert_eq!(y.to_vec::<i32>()?, [0, 1, 2, 10, 11, 12]);
     Ok(())
 }

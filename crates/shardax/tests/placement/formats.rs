@@ -72,7 +72,7 @@ fn what_cannot_be_is_an_error() -> Result<()> {
     let device = &devices()?[0];
     let columns = here(COLUMNS)?;
     let x = cube();
-    let put = device_put(&x, device)?;
+    let placed = device_put(&x, device)?;
     let wrong = |order: &[usize]| Format::new(Layout::new(order), device);
     let rank = [
         "Length of major_to_minor and the rank of the value should match. Got major_to_minor=(1, 0) and shape=(2, 3, 4)",
@@ -121,7 +121,7 @@ fn what_cannot_be_is_an_error() -> Result<()> {
     });
     fails(f.call(&x), ErrorKind::Value, &["with_sharding_constraint takes a layout or none, and got Layout.AUTO"]);
     let error = fails(
-        jit(|x: Array| x).in_shardings(&auto).call(&put),
+        jit(|x: Array| x).in_shardings(&auto).call(&placed),
         ErrorKind::Value,
         &[
             "Layout passed to jit does not match the layout on the respective arg. Got jit layout: AUTO, arg layout: Layout(major_to_minor=(0, 1, 2)",
@@ -133,15 +133,15 @@ fn what_cannot_be_is_an_error() -> Result<()> {
     // Where an array was put, it stays.
     let f = jit(|x: Array| x).in_shardings(&columns);
     fails(
-        f.call(&put),
+        f.call(&placed),
         ErrorKind::Value,
         &["Got jit layout: Layout(major_to_minor=(2, 1, 0)", "arg layout: Layout(major_to_minor=(0, 1, 2)"],
     );
-    let other = device_put(&x, here([1, 0, 2])?)?;
-    fails(f.call(&other), ErrorKind::Value, &["arg layout: Layout(major_to_minor=(1, 0, 2)"]);
+    let other_format = device_put(&x, here([1, 0, 2])?)?;
+    fails(f.call(&other_format), ErrorKind::Value, &["arg layout: Layout(major_to_minor=(1, 0, 2)"]);
     let compiled = f.lower(&x)?.compile()?;
     fails(
-        compiled.call(&other),
+        compiled.call(&other_format),
         ErrorKind::Value,
         &[
             "Computation was compiled for input layouts that disagree with the layouts of arguments passed to it",
@@ -149,10 +149,10 @@ fn what_cannot_be_is_an_error() -> Result<()> {
             "required layout Layout(major_to_minor=(2, 1, 0)",
         ],
     );
-    fails(compiled.call(&put), ErrorKind::Value, &["passed layout Layout(major_to_minor=(0, 1, 2)"]);
+    fails(compiled.call(&placed), ErrorKind::Value, &["passed layout Layout(major_to_minor=(0, 1, 2)"]);
     assert_eq!(compiled.call(&x)?.to_vec::<f32>()?, floats(0..24));
     fails(
-        jit(|x: Array| x).lower(&x)?.compile()?.call(&other),
+        jit(|x: Array| x).lower(&x)?.compile()?.call(&other_format),
         ErrorKind::Value,
         &["required layout Layout(major_to_minor=(0, 1, 2)"],
     );
@@ -182,8 +182,8 @@ fn what_cannot_be_is_an_error() -> Result<()> {
     }
     let host = SingleDeviceSharding::new(device).with_memory_kind("pinned_host");
     for layout in [Layout::new(COLUMNS).into(), LayoutOptions::Auto] {
-        let asked = jit(|x: Array| x * 2.0).out_shardings(Format::new(layout, &host));
-        fails(asked.call(&x), ErrorKind::NotImplemented, &["a layout in other memory than the device's, Layout"]);
+        let requested = jit(|x: Array| x * 2.0).out_shardings(Format::new(layout, &host));
+        fails(requested.call(&x), ErrorKind::NotImplemented, &["a layout in other memory than the device's, Layout"]);
     }
     let on_host = Format::new(Layout::new(COLUMNS), &host);
     fails(device_put(&x, &on_host), ErrorKind::NotImplemented, &["a layout in other memory than the device's, Layout"]);
@@ -203,28 +203,29 @@ fn the_compiler_gets_the_layouts_that_jax_gives_it() -> Result<()> {
     let (columns, rows) = (Layout::new(COLUMNS), Layout::new([0, 1, 2]));
     let (given, auto) = (Format::new(&columns, device), Format::new(Layout::AUTO, device));
     let x = shape_dtype_struct([2, 3, 4], DType::F32);
-    let put = device_put(&cube(), &given)?;
+    let placed = device_put(&cube(), &given)?;
     let f = |x: Array| x + 1.0;
-    let both = |format: &Format| jit(f).in_shardings(format).out_shardings(format);
+    let with_format = |format: &Format| jit(f).in_shardings(format).out_shardings(format);
     let text = |lowered: Lowered<(Array,), Array>| lowered.as_text().to_owned();
     let constrained = |x: Array| with_layout_constraint(x * 2.0, Layout::new(COLUMNS));
     let by_format = {
-        let given = given.clone();
-        move |x: Array| with_sharding_constraint(x * 2.0, &given)
+        let captured = given.clone();
+        move |x: Array| with_sharding_constraint(x * 2.0, &captured)
     };
     let squared = |x: Array| with_layout_constraint(x, Layout::new(COLUMNS)).square().sum(..);
     let tiles = Format::new(rows.clone().with_tiling([[8, 128], [2, 1]]), device);
+    // The text of each program is summed up in a line, because the remaining text differs from JAX's.
     let cases = [
-        ("given", text(both(&given).lower(&x)?)),
-        ("default", text(both(&Format::new(&rows, device)).lower(&x)?)),
-        ("auto", text(both(&auto).lower(&x)?)),
-        ("auto without a sharding", text(both(&Format::from(Layout::AUTO)).lower(&x)?)),
-        ("split", text(both(&Format::new(&columns, &split)).lower(&x)?)),
+        ("given", text(with_format(&given).lower(&x)?)),
+        ("default", text(with_format(&Format::new(&rows, device)).lower(&x)?)),
+        ("auto", text(with_format(&auto).lower(&x)?)),
+        ("auto without a sharding", text(with_format(&Format::from(Layout::AUTO)).lower(&x)?)),
+        ("split", text(with_format(&Format::new(&columns, &split)).lower(&x)?)),
         ("tiles", text(jit(f).in_shardings(tiles).lower(&x)?)),
-        ("passed", text(jit(f).lower(&put)?)),
-        ("passed, sharding given", text(jit(f).in_shardings(device).lower(&put)?)),
-        ("donated", text(both(&given).donate_argnums([0]).lower(&x)?)),
-        ("donated, auto", text(both(&auto).donate_argnums([0]).lower(&x)?)),
+        ("passed", text(jit(f).lower(&placed)?)),
+        ("passed, sharding given", text(jit(f).in_shardings(device).lower(&placed)?)),
+        ("donated", text(with_format(&given).donate_argnums([0]).lower(&x)?)),
+        ("donated, auto", text(with_format(&auto).donate_argnums([0]).lower(&x)?)),
         ("constrained", text(jit(constrained).lower(&x)?)),
         ("constrained inside", text(jit(move |x: Array| constrained(x) + 1.0).lower(&x)?)),
         ("constrained by a format", text(jit(by_format).lower(&x)?)),
@@ -247,6 +248,7 @@ fn the_compiler_gets_the_layouts_that_jax_gives_it() -> Result<()> {
 fn summary(text: &str) -> String {
     let main = text.lines().find(|line| line.contains("@main(")).expect("a main");
     let (arguments, results) = main.split_once(") -> (").expect("results");
+    // Layouts of arguments and results are attributes; constraints inside of the program are custom calls.
     let mode = |part: &str| {
         let mode = part.split_once("mhlo.layout_mode = \"").and_then(|(_, rest)| rest.split_once('"'));
         mode.map_or("-".to_owned(), |(mode, _)| mode.to_owned())

@@ -59,11 +59,11 @@ fn arrays_read_alike_in_any_layout() -> Result<()> {
     let view = x.view::<f32>()?;
     assert!(!view.is_in_place() && view[..] == floats(0..24)[..]);
     assert!(device_put(&plain, here([0, 1, 2])?)?.view::<f32>()?.is_in_place());
-    let held = x.retain()?;
+    let retained = x.retain()?;
     let mut bytes = Vec::new();
-    held.copy_to(&mut bytes)?;
+    retained.copy_to(&mut bytes)?;
     assert_eq!(bytes, plain.to_bytes()?);
-    drop(held);
+    drop(retained);
 
     // The sharding says nothing of it.
     assert_eq!(x.sharding()?, SingleDeviceSharding::new(&devices()?[0]).into());
@@ -80,8 +80,8 @@ fn arrays_read_alike_in_any_layout() -> Result<()> {
     // Elements of all sizes; none at all.
     for dtype in [DType::Bool, DType::I8, DType::Bf16, DType::F64, DType::Complex64, DType::Complex128] {
         let y = plain.astype(dtype);
-        let put = device_put(&y, here(COLUMNS)?)?;
-        assert_eq!((order(&put)?, put.to_bytes()?), (COLUMNS.to_vec(), y.to_bytes()?), "{dtype}");
+        let placed = device_put(&y, here(COLUMNS)?)?;
+        assert_eq!((order(&placed)?, placed.to_bytes()?), (COLUMNS.to_vec(), y.to_bytes()?), "{dtype}");
     }
     let none = device_put(&zeros([0, 3, 2]), here(COLUMNS)?)?;
     assert_eq!(none.to_vec::<f32>()?, [0.0; 0]);
@@ -130,28 +130,28 @@ fn operations_take_any_layout_and_give_the_default() -> Result<()> {
     // Searched for NaN.
     config::set_debug_nans(true);
     let f = jit(|x: Array| x * 3.0).in_shardings(here(COLUMNS)?).donate_argnums([0]).out_shardings(here(COLUMNS)?);
-    let found = f.call(device_put(&plain, here(COLUMNS)?)?);
+    let result = f.call(device_put(&plain, here(COLUMNS)?)?);
     config::set_debug_nans(false);
-    assert_eq!(found?.to_vec::<f32>()?, (&plain * 3.0).to_vec::<f32>()?);
+    assert_eq!(result?.to_vec::<f32>()?, (&plain * 3.0).to_vec::<f32>()?);
     Ok(())
 }
 
 #[test]
 fn arrays_move_with_their_layouts() -> Result<()> {
     setup();
-    let all = devices()?;
+    let all_devices = devices()?;
     let (plain, columns) = (cube(), Layout::new(COLUMNS));
     let x = device_put(&plain, here(COLUMNS)?)?;
     // A whole array keeps it, one that is cut does not; a format says it.
     for (y, want) in [
-        (device_put(&x, &all[0])?, COLUMNS),
-        (device_put(&x, &all[1])?, COLUMNS),
+        (device_put(&x, &all_devices[0])?, COLUMNS),
+        (device_put(&x, &all_devices[1])?, COLUMNS),
         (device_put(&x, None)?, COLUMNS),
-        (device_put(&x, Format::new(LayoutOptions::Unspecified, &all[2]))?, COLUMNS),
+        (device_put(&x, Format::new(LayoutOptions::Unspecified, &all_devices[2]))?, COLUMNS),
         (device_put(&x, Format::default())?, COLUMNS),
-        (device_put(&x, Format::new(Layout::new([0, 1, 2]), &all[1]))?, [0, 1, 2]),
-        (device_put(&x, Format::new(Layout::new([1, 0, 2]), &all[1]))?, [1, 0, 2]),
-        (PutOptions::default().may_alias(false).device_put(&x, &all[0])?, COLUMNS),
+        (device_put(&x, Format::new(Layout::new([0, 1, 2]), &all_devices[1]))?, [0, 1, 2]),
+        (device_put(&x, Format::new(Layout::new([1, 0, 2]), &all_devices[1]))?, [1, 0, 2]),
+        (PutOptions::default().may_alias(false).device_put(&x, &all_devices[0])?, COLUMNS),
         (device_put(&x, &shardings()?.1)?, [0, 1, 2]),
         (device_put(&x, Format::new(&columns, &shardings()?.1))?, COLUMNS),
     ] {
@@ -180,10 +180,10 @@ fn arrays_move_with_their_layouts() -> Result<()> {
     assert_eq!(order(&(&y + 1.0))?, [0, 1, 2]);
     let mapped = shard_map(|x: Array| psum(x.sum(..), "x"), split.mesh()).in_specs(P!["x"]).out_specs(P![]);
     assert_eq!(mapped.call(&y)?.item::<f32>()?, big.sum(..).item::<f32>()?);
-    assert_eq!(device_put(&y, &all[0])?.to_vec::<f32>()?, floats(0..96));
-    let mixed = [&parts[..7], &[device_put(&parts[7], Format::new(Layout::new([0, 1, 2]), &all[7]))?]].concat();
-    let made = make_array_from_single_device_arrays([16, 3, 2], &split, &mixed);
-    fails(made, ErrorKind::Value, &["must have one layout in memory"]);
+    assert_eq!(device_put(&y, &all_devices[0])?.to_vec::<f32>()?, floats(0..96));
+    let mixed = [&parts[..7], &[device_put(&parts[7], Format::new(Layout::new([0, 1, 2]), &all_devices[7]))?]].concat();
+    let result = make_array_from_single_device_arrays([16, 3, 2], &split, &mixed);
+    fails(result, ErrorKind::Value, &["must have one layout in memory"]);
 
     // Given away.
     let gone = PutOptions::default().donate(true).device_put(&y, &split)?;
@@ -208,14 +208,14 @@ fn donated_memory_is_taken_over_in_one_layout() -> Result<()> {
     assert!(x.is_deleted());
     assert_eq!((order(&y)?, y.to_vec::<f32>()?), (COLUMNS.to_vec(), floats(1..25)));
     // Not into another.
-    let other = jit(|x: Array| x + 1.0).donate_argnums([0]).in_shardings(&columns).lower(&y)?;
-    assert_eq!(other.unused_donations(), ["argument[0] of type float32[2,3,4]"]);
-    assert_eq!(other.compile()?.call(&y)?.to_vec::<f32>()?, floats(2..26));
+    let in_columns = jit(|x: Array| x + 1.0).donate_argnums([0]).in_shardings(&columns).lower(&y)?;
+    assert_eq!(in_columns.unused_donations(), ["argument[0] of type float32[2,3,4]"]);
+    assert_eq!(in_columns.compile()?.call(&y)?.to_vec::<f32>()?, floats(2..26));
     assert!(!y.is_deleted());
     let auto = Format::from(Layout::AUTO);
     let x = shape_dtype_struct([2, 3, 4], DType::F32);
-    let both = jit(|x: Array| x + 1.0).donate_argnums([0]).in_shardings(&auto).out_shardings(&auto).lower(&x)?;
-    assert_eq!(both.compile()?.memory_analysis()?.aliased, 96);
+    let automatic = jit(|x: Array| x + 1.0).donate_argnums([0]).in_shardings(&auto).out_shardings(&auto).lower(&x)?;
+    assert_eq!(automatic.compile()?.memory_analysis()?.aliased, 96);
     let error = jit(|x: Array| x + 1.0).donate_argnums([0]).in_shardings(&auto).lower(&x);
     fails(
         error,
@@ -277,8 +277,8 @@ fn values_inside_of_programs_are_constrained() -> Result<()> {
     let compiled = jit(move |x: Array| with_sharding_constraint(x * 2.0, &format)).lower(&x)?.compile()?;
     assert_eq!(compiled.collectives()?.count(), 0);
     assert_eq!((spec(&compiled.call(&x)?)?, compiled.call(&x)?.to_vec::<f32>()?), (P!["x"], (&x * 2.0).to_vec()?));
-    let one = here(COLUMNS)?;
-    let y = jit(move |x: Array| with_sharding_constraint(x * 2.0, &one)).call(cube())?;
+    let in_columns = here(COLUMNS)?;
+    let y = jit(move |x: Array| with_sharding_constraint(x * 2.0, &in_columns)).call(cube())?;
     assert_eq!((order(&y)?, y.to_vec::<f32>()?), (COLUMNS.to_vec(), (cube() * 2.0).to_vec()?));
     // Within another jit a format says where, and of the layout nothing.
     let inner = jit(|x: Array| x * 2.0).in_shardings(here(COLUMNS)?).out_shardings(here(COLUMNS)?);

@@ -45,43 +45,43 @@ fn is_same_memory(a: Array, b: &Array) -> Result<bool> {
 #[test]
 fn to_a_device_a_sharding_a_spec_or_nowhere() -> Result<()> {
     let (split, _) = shardings()?;
-    let all = devices()?;
+    let all_devices = devices()?;
     let x = arange(0..16);
     assert!(!x.committed());
-    let there = device_put(&x, &all[3])?;
-    assert_eq!((there.devices()?, there.committed()), (all[3..4].to_vec(), true));
+    let moved = device_put(&x, &all_devices[3])?;
+    assert_eq!((moved.devices()?, moved.committed()), (all_devices[3..4].to_vec(), true));
     assert_eq!(spec(&device_put(&x, &split)?)?, P!["x"]);
     assert_eq!(spec(&device_put(&x, Sharding::from(&split))?)?, P!["x"]);
-    assert_eq!(device_put(&x, SingleDeviceSharding::new(&all[1]))?.devices()?, all[1..2]);
+    assert_eq!(device_put(&x, SingleDeviceSharding::new(&all_devices[1]))?.devices()?, all_devices[1..2]);
     fails(device_put(&x, P!["x"]), ErrorKind::Value, &["device_put requires a non-empty mesh", "P('x',)"]);
     let _mesh = set_mesh(split.mesh());
     assert_eq!(spec(&device_put(&x, P!["x"])?)?, P!["x"]);
 
     // Nowhere in particular: what is placed stays as it is, what is not is on the default device.
     assert!(!device_put(&x, None)?.committed());
-    assert_eq!(device_put(&there, None)?.devices()?, all[3..4]);
+    assert_eq!(device_put(&moved, None)?.devices()?, all_devices[3..4]);
     let number = device_put(&Array::from(7), None)?;
-    assert_eq!((number.devices()?, number.committed(), number.item::<i32>()?), (all[..1].to_vec(), false, 7));
-    assert!(device_put(&Array::from(7), &all[0])?.committed());
+    assert_eq!((number.devices()?, number.committed(), number.item::<i32>()?), (all_devices[..1].to_vec(), false, 7));
+    assert!(device_put(&Array::from(7), &all_devices[0])?.committed());
     Ok(())
 }
 
 #[test]
 fn what_lies_right_is_not_copied() -> Result<()> {
     let (split, whole) = shardings()?;
-    let all = devices()?;
+    let all_devices = devices()?;
     let x = device_put(&arange(0..16), &split)?;
     assert!(is_same_memory(device_put(&x, &split)?, &x)?);
     // Also where the array was not committed, and where another sharding means the same.
     let x = arange(0..16);
-    let y = device_put(&x, &all[0])?;
+    let y = device_put(&x, &all_devices[0])?;
     assert!(!x.committed() && y.committed());
     assert!(is_same_memory(y, &x)?);
     let x = device_put(&arange(0..16), &split)?;
     assert!(is_same_memory(device_put(&x, &NamedSharding::new(split.mesh(), P![("x",)]))?, &x)?);
     // One device's copy of what is replicated.
     let x = device_put(&arange(0..16), &whole)?;
-    assert!(is_same_memory(device_put(&x, &all[5])?, &x)?);
+    assert!(is_same_memory(device_put(&x, &all_devices[5])?, &x)?);
     // Another layout is another array.
     let x = device_put(&arange(0..16), &split)?;
     assert!(!is_same_memory(device_put(&x, &whole)?, &x)?);
@@ -120,33 +120,36 @@ fn copies_to_the_host_begin_before_they_are_read() -> Result<()> {
     Ok(())
 }
 
+fn assert_message(error: Error, words: &str) {
+    assert!(error.to_string().contains(words), "{words:?} is not in: {error}")
+}
+
 #[test]
 fn trees_of_shardings() -> Result<()> {
     let (split, whole) = shardings()?;
-    let all = devices()?;
+    let all_devices = devices()?;
     let tree = || (arange(0..8), vec![arange(0..16), ones(24)], 3);
     let (a, list, number) = device_put(&tree(), (&split, &whole, None))?;
     assert_eq!((spec(&a)?, spec(&list[0])?, spec(&list[1])?, number), (P!["x"], P![], P![], 3));
     // Of kinds that differ, in lists of lists; `None` leaves a part alone.
-    let (a, list, _) = device_put(&tree(), (&all[2], vec![Some(ShardingLike::from(&split)), None], None))?;
-    assert_eq!((a.devices()?, spec(&list[0])?, list[1].committed()), (all[2..3].to_vec(), P!["x"], false));
+    let (a, list, _) = device_put(&tree(), (&all_devices[2], vec![Some(ShardingLike::from(&split)), None], None))?;
+    assert_eq!((a.devices()?, spec(&list[0])?, list[1].committed()), (all_devices[2..3].to_vec(), P!["x"], false));
 
     let batch = BTreeMap::from([("image".to_owned(), ones([8, 4])), ("label".to_owned(), arange(0..8))]);
-    let put = device_put(&batch, BTreeMap::from([("label", &split), ("image", &whole)]))?;
-    assert_eq!((spec(&put["image"])?, spec(&put["label"])?), (P![], P!["x"]));
+    let placed = device_put(&batch, BTreeMap::from([("label", &split), ("image", &whole)]))?;
+    assert_eq!((spec(&placed["image"])?, spec(&placed["label"])?), (P![], P!["x"]));
     let dense = Dense { w: ones([8, 2]), b: Some(zeros(2)) };
-    let put = device_put(&dense, BTreeMap::from([("w", &split), ("b", &whole)]))?;
-    assert_eq!((spec(&put.w)?, put.b.map(|b| spec(&b)).transpose()?), (P!["x"], Some(P![])));
-    let put = device_put(&Dense { b: None, ..dense.clone() }, BTreeMap::from([("w", &split), ("b", &whole)]))?;
-    assert!(put.b.is_none());
+    let placed = device_put(&dense, BTreeMap::from([("w", &split), ("b", &whole)]))?;
+    assert_eq!((spec(&placed.w)?, placed.b.map(|b| spec(&b)).transpose()?), (P!["x"], Some(P![])));
+    let placed = device_put(&Dense { b: None, ..dense.clone() }, BTreeMap::from([("w", &split), ("b", &whole)]))?;
+    assert!(placed.b.is_none());
 
-    let says = |error: Error, words: &str| assert!(error.to_string().contains(words), "{words:?} is not in: {error}");
     let error = fails(
         device_put(&tree(), (&split, vec![&whole; 3], None)),
         ErrorKind::Value,
         &["device_put device tree prefix error: device_put device[1] has 3 entries", "2 children"],
     );
-    says(error, "one entry for each part");
+    assert_message(error, "one entry for each part");
     fails(device_put(&arange(0..8), (&split, &split)), ErrorKind::Value, &["no children (it is an array)"]);
     fails(
         device_put(&batch, BTreeMap::from([("image", &split)])),
@@ -184,9 +187,10 @@ fn the_shardings_of_a_compiled_function_place_its_arguments() -> Result<()> {
 #[test]
 fn donated_arrays_are_given_away() -> Result<()> {
     let (split, whole) = shardings()?;
-    let all = devices()?;
+    let all_devices = devices()?;
     let donate = PutOptions::default().donate(true);
-    let targets = || -> [Sharding; 4] { [(&split).into(), (&whole).into(), (&all[0]).into(), (&all[1]).into()] };
+    let targets =
+        || -> [Sharding; 4] { [(&split).into(), (&whole).into(), (&all_devices[0]).into(), (&all_devices[1]).into()] };
     for from in targets() {
         for to in targets() {
             let x = device_put(&arange(0..16), &from)?;
@@ -203,10 +207,10 @@ fn donated_arrays_are_given_away() -> Result<()> {
     }
     // What another array shares stays with it.
     let x = device_put(&arange(0..16), &whole)?;
-    let one = device_put(&x, &all[4])?;
+    let on_one = device_put(&x, &all_devices[4])?;
     let y = donate.device_put(&x, &split)?;
     assert!(x.is_deleted());
-    assert_eq!((ints(&one), ints(&y)), ((0..16).collect(), (0..16).collect()));
+    assert_eq!((ints(&on_one), ints(&y)), ((0..16).collect(), (0..16).collect()));
 
     // Of a tree everything or nothing.
     let (good, bad) = (arange(0..8), arange(0..9));
@@ -236,9 +240,9 @@ fn an_array_that_was_taken_over_is_rejected_on_the_hot_path() -> Result<()> {
 #[test]
 fn memory_is_shared_only_where_it_may_be() -> Result<()> {
     let (split, whole) = shardings()?;
-    let all = devices()?;
+    let all_devices = devices()?;
     let copy = PutOptions::default().may_alias(false);
-    for to in [Sharding::from(&split), (&whole).into(), (&all[0]).into()] {
+    for to in [Sharding::from(&split), (&whole).into(), (&all_devices[0]).into()] {
         let x = device_put(&arange(0..16), &to)?;
         let y = copy.device_put(&x, &to)?;
         assert_eq!((y.sharding()?, y.committed()), (to.clone(), true));
@@ -248,7 +252,7 @@ fn memory_is_shared_only_where_it_may_be() -> Result<()> {
         assert!(is_same_memory(PutOptions::default().may_alias(true).device_put(&x, &to)?, &x)?, "{to}");
     }
     // Part by part: what one device has whole already.
-    let x = device_put(&arange(0..16), &all[2])?;
+    let x = device_put(&arange(0..16), &all_devices[2])?;
     assert!(!is_same_memory(copy.device_put(&x, &whole)?, &x)?);
     // A copy is committed as its original is.
     let x = ones(4);
@@ -279,12 +283,12 @@ fn inside_a_compiled_function_nothing_is_moved() -> Result<()> {
     // Where each device has its own block there is nowhere to put it.
     let (mesh, device) = (split.mesh().clone(), devices()?[1].clone());
     let says: &[_] = &["device_put with explicit device not allowed within shard_map", "CpuDevice(id=1)"];
-    let put = move |x: Array| device_put(&x, &device);
-    let mapped = shard_map(put.clone(), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+    let place = move |x: Array| device_put(&x, &device);
+    let mapped = shard_map(place.clone(), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
     fails(mapped.call(arange(0..8)), ErrorKind::Value, says);
     fails(jit(mapped).call(arange(0..8)), ErrorKind::Value, says);
-    fails(pmap(put.clone()).call(arange(0..8)), ErrorKind::Value, says);
-    assert_eq!(ints(&vmap(put).call(arange(0..8))?)[7], 7);
+    fails(pmap(place.clone()).call(arange(0..8)), ErrorKind::Value, says);
+    assert_eq!(ints(&vmap(place).call(arange(0..8))?)[7], 7);
     assert_eq!(ints(&pmap(|x: Array| device_put(&x, None)).call(arange(0..8))?)[7], 7);
     Ok(())
 }
@@ -325,16 +329,16 @@ fn which_axes_are_manual() -> Result<()> {
     let mesh = make_mesh([("x", 4), ("y", 2)])?.auto();
     assert!(manual_axes().is_empty());
     let names = || manual_axes().iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
-    let seen = std::cell::RefCell::new(Vec::new());
+    let shapes = std::cell::RefCell::new(Vec::new());
     let look = |x: Array| {
-        seen.borrow_mut().push(names());
+        shapes.borrow_mut().push(names());
         x
     };
     let _ = jit(shard_map(look, &mesh).axis_names(["y"]).in_specs(P!["y"]).out_specs(P!["y"])).call(ones(8))?;
     let _ = shard_map(look, &mesh).in_specs(P!["y"]).out_specs(P!["y"]).call(ones(8))?;
     let _ = pmap(look).axis_name("i").call(ones([8, 1]))?;
     let _ = vmap(look).axis_name("i").call(ones([8, 1]))?;
-    assert_eq!(seen.take(), [vec!["y"], vec!["x", "y"], vec!["i"], vec![]]);
+    assert_eq!(shapes.take(), [vec!["y"], vec!["x", "y"], vec!["i"], vec![]]);
     assert!(manual_axes().is_empty());
     Ok(())
 }
@@ -383,28 +387,32 @@ fn what_is_known_of_a_place() -> Result<()> {
     assert_eq!(about(&(&rows + 1)), (true, false, true));
     assert_eq!(about(&(&on_one + 1)), (true, true, false));
     // Replicated over an axis of one device is whole, whatever its spec says.
-    let one = NamedSharding::new(&make_mesh([("x", 1)])?.auto(), P!["x"]);
-    assert!(device_put(&on_one, &one)?.is_fully_replicated());
+    let over_one = NamedSharding::new(&make_mesh([("x", 1)])?.auto(), P!["x"]);
+    assert!(device_put(&on_one, &over_one)?.is_fully_replicated());
     Ok(())
 }
 
 #[test]
 fn what_is_known_of_devices() -> Result<()> {
     let (split, whole) = shardings()?;
-    let all = devices()?;
-    let there = Sharding::from(&all[3]);
+    let all_devices = devices()?;
+    let moved = Sharding::from(&all_devices[3]);
     for sharding in [Sharding::from(&split), (&whole).into()] {
-        assert_eq!((sharding.num_devices(), sharding.addressable_devices()), (8, all.clone()));
+        assert_eq!((sharding.num_devices(), sharding.addressable_devices()), (8, all_devices.clone()));
         assert!(sharding.is_fully_addressable());
     }
-    assert_eq!((there.num_devices(), there.addressable_devices()), (1, vec![all[3].clone()]));
-    assert_eq!(split.mesh().local_devices(), all);
-    assert!(!split.mesh().is_multi_process() && all.iter().all(Device::is_addressable));
+    assert_eq!((moved.num_devices(), moved.addressable_devices()), (1, vec![all_devices[3].clone()]));
+    assert_eq!(split.mesh().local_devices(), all_devices);
+    assert!(!split.mesh().is_multi_process() && all_devices.iter().all(Device::is_addressable));
     let x = device_put(&ones([8, 3]), &whole)?;
     assert_eq!((x.nbytes(), Array::from(1).nbytes(), ones([8, 0]).nbytes()), (96, 4, 0));
     x.block_until_ready()?;
     assert!(x.is_ready()?);
     Ok(())
+}
+
+fn unconstrained_error(what: &str) -> String {
+    format!("Unconstrained dims are not allowed when passed to {what}")
 }
 
 /// Only constraints can leave a dimension to the compiler: an array has to lie somewhere.
@@ -413,15 +421,27 @@ fn unconstrained_dimensions_are_for_constraints() -> Result<()> {
     let (split, _) = shardings()?;
     let open = NamedSharding::new(split.mesh(), P![DimSpec::Unconstrained]);
     let x = arange(0..8);
-    let says = |what: &str| format!("Unconstrained dims are not allowed when passed to {what}");
-    fails(device_put(&x, &open), ErrorKind::Value, &[&says("device_put"), "P(UNCONSTRAINED,)"]);
-    fails(jit(|x: Array| x).in_shardings(&open).call(&x), ErrorKind::Value, &[&says("jit in_shardings")]);
-    fails(jit(|x: Array| x).out_shardings(&open).call(&x), ErrorKind::Value, &[&says("jit out_shardings")]);
-    let made = make_array_from_callback([8], DType::I32, &open, |_| Ok(arange(0..8)));
-    fails(made, ErrorKind::Value, &[&says("make_array_from_callback")]);
-    let made = make_array_from_single_device_arrays([8], &open, std::slice::from_ref(&x));
-    fails(made, ErrorKind::Value, &[&says("make_array_from_single_device_arrays")]);
-    fails(Array::from_slice_on(&[0; 8], &[8], &open), ErrorKind::Value, &[&says("an array of host data")]);
+    fails(device_put(&x, &open), ErrorKind::Value, &[&unconstrained_error("device_put"), "P(UNCONSTRAINED,)"]);
+    fails(
+        jit(|x: Array| x).in_shardings(&open).call(&x),
+        ErrorKind::Value,
+        &[&unconstrained_error("jit in_shardings")],
+    );
+    fails(
+        jit(|x: Array| x).out_shardings(&open).call(&x),
+        ErrorKind::Value,
+        &[&unconstrained_error("jit out_shardings")],
+    );
+    let result = make_array_from_callback([8], DType::I32, &open, |_| Ok(arange(0..8)));
+    fails(result, ErrorKind::Value, &[&unconstrained_error("make_array_from_callback")]);
+    let result = make_array_from_single_device_arrays([8], &open, std::slice::from_ref(&x));
+    fails(result, ErrorKind::Value, &[&unconstrained_error("make_array_from_single_device_arrays")]);
+    fails(
+        Array::from_slice_on(&[0; 8], &[8], &open),
+        ErrorKind::Value,
+        &[&unconstrained_error("an array of host data")],
+    );
+    // The constraint keeps the sharding that the compiler chooses.
     let f = jit(move |x: Array| with_sharding_constraint(x * 2, &open));
     assert_eq!(ints(&f.call(device_put(&x, &split)?)?)[7], 14);
     Ok(())
@@ -478,22 +498,22 @@ fn inside_of_transformations_outside_of_jit_values_are_placed() -> Result<()> {
     let mesh = make_mesh([("i", 8)])?.auto();
     let split = NamedSharding::new(&mesh, P!["i"]);
     let x = arange(0..8).astype(DType::F32);
-    let put = |x: Array| device_put(&(x * 2), &split);
-    let (y, tangent) = jvp(put, &x, ones_like(&x))?;
-    let (z, pull_back) = vjp(put, &x)?;
+    let place = |x: Array| device_put(&(x * 2), &split);
+    let (y, tangent) = jvp(place, &x, ones_like(&x))?;
+    let (z, pull_back) = vjp(place, &x)?;
     for (what, y) in [("jvp", y), ("its tangent", tangent), ("vjp", z)] {
         assert_eq!(y.sharding()?, split.clone().into(), "{what}");
     }
     assert_eq!(pull_back.call(ones([8]))?.0.to_vec::<f32>()?, [2.0; 8]);
-    let rows = vmap(put).call(stack(&[x.clone(), x.clone()], 0))?;
+    let rows = vmap(place).call(stack(&[x.clone(), x.clone()], 0))?;
     assert_eq!((rows.sharding()?.devices().len(), rows.committed()), (8, true));
-    let loss = |x: Array| Ok(put(x)?.square().sum(..));
+    let loss = |x: Array| Ok(place(x)?.square().sum(..));
     assert_eq!(grad(loss).call(&x)?.sharding()?.devices().len(), 8);
     // On one device, also of an argument that is committed to another.
     let third = devices()?[3].clone();
-    let there = |x: Array| device_put(&(x * 2), &third);
+    let on_third = |x: Array| device_put(&(x * 2), &third);
     for x in [x.clone(), device_put(&x, &devices()?[0])?] {
-        assert_eq!(vjp(there, &x)?.0.sharding()?.devices(), std::slice::from_ref(&third));
+        assert_eq!(vjp(on_third, &x)?.0.sharding()?.devices(), std::slice::from_ref(&third));
     }
     Ok(())
 }

@@ -10,10 +10,13 @@ const KINDS: [&str; 3] = ["device", "pinned_host", "unpinned_host"];
 fn devices_list_their_memories() -> Result<()> {
     setup();
     for device in local_devices()? {
-        let all = device.addressable_memories()?;
-        assert_eq!(all.iter().map(Memory::kind).collect::<Vec<_>>(), KINDS);
-        assert_eq!((device.default_memory()?, device.memory("pinned_host")?), (all[0].clone(), all[1].clone()));
-        assert_eq!((all[1].device(), all[1].to_string()), (&device, format!("pinned_host of {device}")));
+        let memories = device.addressable_memories()?;
+        assert_eq!(memories.iter().map(Memory::kind).collect::<Vec<_>>(), KINDS);
+        assert_eq!(
+            (device.default_memory()?, device.memory("pinned_host")?),
+            (memories[0].clone(), memories[1].clone())
+        );
+        assert_eq!((memories[1].device(), memories[1].to_string()), (&device, format!("pinned_host of {device}")));
         let error = device.memory("drum").expect_err("no such memory");
         assert!(
             error.message().ends_with("kinds: device, pinned_host, unpinned_host. Got memory kind: drum"),
@@ -30,13 +33,13 @@ fn arrays_go_to_other_memory_and_back() -> Result<()> {
     assert_eq!((split.memory_kind(), split.to_string().contains("memory_kind")), (None, false));
     for kind in KINDS {
         for sharding in [&split, &whole] {
-            let there = sharding.with_memory_kind(kind);
-            assert_eq!(there.memory_kind(), Some(kind));
-            assert!(there.to_string().ends_with(&format!(", memory_kind={kind})")), "{there}");
+            let in_memory = sharding.with_memory_kind(kind);
+            assert_eq!(in_memory.memory_kind(), Some(kind));
+            assert!(in_memory.to_string().ends_with(&format!(", memory_kind={kind})")), "{in_memory}");
             // From the host, from the same parts elsewhere, and from other parts.
             for x in [arange(0..16), device_put(&arange(0..16), &split)?, device_put(&arange(0..16), &whole)?] {
-                let y = device_put(&x, &there)?;
-                assert_eq!((y.sharding()?, y.committed()), (there.clone().into(), true));
+                let y = device_put(&x, &in_memory)?;
+                assert_eq!((y.sharding()?, y.committed()), (in_memory.clone().into(), true));
                 assert_eq!(ints(&y), (0..16).collect::<Vec<_>>());
                 // Results lie where nothing is said.
                 let doubled = jit(|x: Array| x * 2).call(&y)?;
@@ -74,26 +77,26 @@ fn programs_put_values_into_other_memory() -> Result<()> {
 fn put_into_other_memory(split: &NamedSharding) -> Result<()> {
     let host = split.with_memory_kind("pinned_host");
     let x = device_put(&arange(0..8), split)?;
-    let put = jit({
+    let to_host = jit({
         let host = host.clone();
         move |x: Array| device_put(&(x * 2), &host)
     });
-    let asked = jit(|x: Array| x * 2).out_shardings(&host);
-    for y in [put.call(&x)?, asked.call(&x)?] {
+    let requested = jit(|x: Array| x * 2).out_shardings(&host);
+    for y in [to_host.call(&x)?, requested.call(&x)?] {
         assert_eq!((y.sharding()?, ints(&y)[7]), (host.clone().into(), 14));
     }
     // Taken from there: as the argument lies, and as `in_shardings` says; back by `Space`.
-    let y = put.call(&x)?;
+    let y = to_host.call(&x)?;
     let back = |x: Array| device_put(&x, Space::Device);
     for z in [jit(back).call(&y)?, jit(back).in_shardings(&host).call(&y)?] {
         assert_eq!((z.sharding()?.memory_kind(), ints(&z)[7]), (None, 14));
     }
     // In `vmap`, `grad` and `shard_map`.
-    let there = |x: Array| device_put(&x.sin(), Space::Host);
-    let slope = grad(move |x: Array| Ok(there(x)?.sum(..))).call(zeros(4))?;
+    let to_host = |x: Array| device_put(&x.sin(), Space::Host);
+    let slope = grad(move |x: Array| Ok(to_host(x)?.sum(..))).call(zeros(4))?;
     assert_eq!(slope.to_vec::<f32>()?, [1.0; 4]);
-    assert_eq!(jit(vmap(there)).call(zeros([2, 4]))?.sharding()?.memory_kind(), Some("pinned_host"));
-    let mapped = shard_map(there, split.mesh()).in_specs(P!["x"]).out_specs(P!["x"]);
+    assert_eq!(jit(vmap(to_host)).call(zeros([2, 4]))?.sharding()?.memory_kind(), Some("pinned_host"));
+    let mapped = shard_map(to_host, split.mesh()).in_specs(P!["x"]).out_specs(P!["x"]);
     assert_eq!(jit(mapped).call(zeros(8))?.to_vec::<f32>()?, [0.0; 8]);
     Ok(())
 }
@@ -105,9 +108,9 @@ fn the_gradient_of_an_argument_on_the_host_is_on_the_device() -> Result<()> {
     let host = split.with_memory_kind("pinned_host");
     let x = device_put(&arange(0..8).astype(DType::F32), &host)?;
     let loss = |x: Array| -> Result<Array> { Ok(device_put(&x, Space::Device)?.square().sum(..)) };
-    let there = jit(grad(loss)).out_shardings(&host);
+    let gradient = jit(grad(loss)).out_shardings(&host);
     for (slope, kind) in
-        [(grad(loss).call(&x)?, None), (jit(grad(loss)).call(&x)?, None), (there.call(&x)?, Some("pinned_host"))]
+        [(grad(loss).call(&x)?, None), (jit(grad(loss)).call(&x)?, None), (gradient.call(&x)?, Some("pinned_host"))]
     {
         assert_eq!(slope.sharding()?.memory_kind(), kind);
         assert_eq!(slope.to_vec::<f32>()?, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]);
@@ -124,6 +127,7 @@ fn what_cannot_be_is_an_error() -> Result<()> {
         let drum = drum.clone();
         move |x: Array| device_put(&x, &drum)
     });
+    // A memory that does not exist is reported in the same way by every function that accepts a memory kind.
     let errors = [
         device_put(&x, &drum).err(),
         device_put(&arange(0..8), &drum).err(),

@@ -4,16 +4,20 @@ use shardax::prelude::*;
 
 use super::*;
 
+/// A callback that returns the same part for every index.
+fn constant_part(n: i32) -> impl Fn(&shardax::sharding::Index) -> Result<Array> {
+    move |_: &shardax::sharding::Index| Ok(arange(0..n))
+}
+
 #[test]
 fn callbacks_give_parts() -> Result<()> {
     let (split, whole) = shardings()?;
-    let part = |n: i32| move |_: &shardax::sharding::Index| Ok(arange(0..n));
-    let x = make_array_from_callback([5], DType::I32, &whole, part(5))?;
+    let x = make_array_from_callback([5], DType::I32, &whole, constant_part(5))?;
     assert_eq!((ints(&x), x.is_fully_replicated(), x.committed()), ((0..5).collect(), true, true));
     let empty = make_array_from_callback([0, 3], DType::F32, &split, |_| Ok(zeros([0, 3])))?;
     assert_eq!(empty.shape(), [0, 3]);
     fails(
-        make_array_from_callback([8], DType::I32, &split, part(3)),
+        make_array_from_callback([8], DType::I32, &split, constant_part(3)),
         ErrorKind::Value,
         &["Expected shard shape [1] doesn't match the single device array shape [3]", "int32[8]", "P('x',)", "[0..1]"],
     );
@@ -22,7 +26,7 @@ fn callbacks_give_parts() -> Result<()> {
         ErrorKind::Type,
         &["must match the dtype of the addressable shards", "dtype=int32", "dtype=float32"],
     );
-    let indivisible = make_array_from_callback([9], DType::I32, &split, part(1));
+    let indivisible = make_array_from_callback([9], DType::I32, &split, constant_part(1));
     fails(indivisible, ErrorKind::Indivisible, &["partitioned 8 times, but the dimension size is 9"]);
     // What the callback could not do, at the line where it could not.
     let line = line!() + 1;
@@ -34,8 +38,8 @@ fn callbacks_give_parts() -> Result<()> {
 #[test]
 fn parts_make_an_array() -> Result<()> {
     let (split, _) = shardings()?;
-    let all = devices()?;
-    let part = |d: usize, x: Array| device_put(&x, &all[d]);
+    let all_devices = devices()?;
+    let part = |d: usize, x: Array| device_put(&x, &all_devices[d]);
     let parts = || (0..8).map(|d| part(d, array([d as i32]))).collect::<Result<Vec<_>>>();
     let make = |parts: &[Array]| make_array_from_single_device_arrays([8], &split, parts);
 
@@ -98,8 +102,11 @@ fn parts_make_an_array() -> Result<()> {
 fn the_part_of_one_process_is_the_whole() -> Result<()> {
     let (split, whole) = shardings()?;
     let x = arange(0..16);
-    let made = make_array_from_process_local_data(&split, &x)?;
-    assert_eq!((made.shape(), spec(&made)?, made.committed(), ints(&made)), (&[16][..], P!["x"], true, ints(&x)));
+    let result = make_array_from_process_local_data(&split, &x)?;
+    assert_eq!(
+        (result.shape(), spec(&result)?, result.committed(), ints(&result)),
+        (&[16][..], P!["x"], true, ints(&x))
+    );
     assert_eq!(make_array_from_process_local_data(&whole, &arange(0..5))?.shape(), [5]);
     let of_shape = |shape: &[Option<usize>]| make_array_from_process_local_data_of_shape(&split, &x, shape);
     assert_eq!(of_shape(&[Some(16)])?.shape(), [16]);
@@ -116,32 +123,36 @@ fn the_part_of_one_process_is_the_whole() -> Result<()> {
 #[test]
 fn stacks_for_devices_are_n_times_the_memory_one_copy_on_each() -> Result<()> {
     setup();
-    let all = devices()?;
+    let all_devices = devices()?;
     let x = arange(0..3);
-    let copies = device_put_replicated(&x, &all)?;
+    let copies = device_put_replicated(&x, &all_devices)?;
     assert_eq!((copies.shape(), copies.size()), (&[8, 3][..], 8 * x.size()));
     let rows: Vec<Array> =
-        (0..8).map(|d| device_put(&arange(d..d + 3), &all[7 - d as usize])).collect::<Result<_>>()?;
-    let stacked = device_put_sharded(&rows, &all)?;
+        (0..8).map(|d| device_put(&arange(d..d + 3), &all_devices[7 - d as usize])).collect::<Result<_>>()?;
+    let stacked = device_put_sharded(&rows, &all_devices)?;
     for (d, (copy, row)) in copies.addressable_shards()?.iter().zip(stacked.addressable_shards()?).enumerate() {
-        assert_eq!((&copy.device, &row.device), (&all[d], &all[d]));
+        assert_eq!((&copy.device, &row.device), (&all_devices[d], &all_devices[d]));
         assert_eq!((copy.data.shape(), ints(&copy.data)), (&[1, 3][..], vec![0, 1, 2]));
         assert_eq!(ints(&row.data), (d as i32..d as i32 + 3).collect::<Vec<_>>());
     }
     // The fix: replicated without the axis is one logical array, of the size that it had.
-    let whole = device_put(&x, &NamedSharding::new(&make_mesh([("x", 8)])?.auto(), P![]))?;
-    assert_eq!((whole.shape(), whole.is_fully_replicated()), (&[3][..], true));
+    let replicated = device_put(&x, &NamedSharding::new(&make_mesh([("x", 8)])?.auto(), P![]))?;
+    assert_eq!((replicated.shape(), replicated.is_fully_replicated()), (&[3][..], true));
 
-    fails(device_put_sharded(&rows[..3], &all), ErrorKind::Value, &["got 3 values for 8 devices"]);
+    fails(device_put_sharded(&rows[..3], &all_devices), ErrorKind::Value, &["got 3 values for 8 devices"]);
     fails(device_put_sharded::<Array>(&[], &[]), ErrorKind::Value, &["got 0 values"]);
     fails(device_put_replicated(&x, &[]), ErrorKind::Value, &["must be a non-empty sequence"]);
     let mixed = [(arange(0..3), ones(2)), (arange(0..3), ones(3))];
     fails(
-        device_put_sharded(&mixed, &all[..2]),
+        device_put_sharded(&mixed, &all_devices[..2]),
         ErrorKind::Value,
         &["must have consistent shape and dtype", "value[1] is float32[2] for device 0 and float32[3] for device 1"],
     );
-    fails(device_put_sharded(&[ones(2), arange(0..2)], &all[..2]), ErrorKind::Value, &["float32[2]", "int32[2]"]);
+    fails(
+        device_put_sharded(&[ones(2), arange(0..2)], &all_devices[..2]),
+        ErrorKind::Value,
+        &["float32[2]", "int32[2]"],
+    );
     fails(unreplicate(&array(1.0f32)), ErrorKind::Index, &[]);
     Ok(())
 }
@@ -149,7 +160,7 @@ fn stacks_for_devices_are_n_times_the_memory_one_copy_on_each() -> Result<()> {
 #[test]
 fn host_data_is_stacked_on_the_host_device_data_on_its_devices() -> Result<()> {
     let (split, whole) = shardings()?;
-    let all = devices()?;
+    let all_devices = devices()?;
     // Rows of the host are one slice, which goes to the devices in parts.
     let rows: Vec<Vec<i32>> = (0..8).map(|i| (i * 3..i * 3 + 3).collect()).collect();
     let x = Array::from_slice_on(&rows.concat(), &[8, 3], &split)?;
@@ -157,15 +168,15 @@ fn host_data_is_stacked_on_the_host_device_data_on_its_devices() -> Result<()> {
     for (row, shard) in rows.iter().zip(x.addressable_shards()?) {
         assert_eq!(*row, ints(&shard.data));
     }
-    assert_eq!(Array::from_slice_on(&[1, 2], &[2], &all[6])?.devices()?, all[6..7]);
+    assert_eq!(Array::from_slice_on(&[1, 2], &[2], &all_devices[6])?.devices()?, all_devices[6..7]);
     assert!(Array::from_slice_on(&[1, 2], &[2], &whole)?.is_fully_replicated());
     fails(Array::from_slice_on(&[0; 9], &[9], &split), ErrorKind::Indivisible, &["the dimension size is 9"]);
     fails(Array::from_slice_on(&[0; 9], &[8], &split), ErrorKind::Value, &["has 8 elements, but 9 were given"]);
 
     // What lies on a device is stacked there, and what is split stays split: nothing moves.
-    let parts = (0..4).map(|i| device_put(&arange(i..i + 3), &all[5])).collect::<Result<Vec<_>>>()?;
+    let parts = (0..4).map(|i| device_put(&arange(i..i + 3), &all_devices[5])).collect::<Result<Vec<_>>>()?;
     let stacked = stack(&parts, 0);
-    assert_eq!((stacked.devices()?, ints(&stacked)[3..6].to_vec()), (all[5..6].to_vec(), vec![1, 2, 3]));
+    assert_eq!((stacked.devices()?, ints(&stacked)[3..6].to_vec()), (all_devices[5..6].to_vec(), vec![1, 2, 3]));
     let parts = (0..2).map(|i| device_put(&arange(i..i + 8), &split)).collect::<Result<Vec<_>>>()?;
     let stacked = stack(&parts, 0);
     assert_eq!((spec(&stacked)?, stacked.committed()), (P![None, "x"], true));

@@ -51,6 +51,7 @@ fn index_copy_and_shape_of_shards() {
         ] {
             let shape = [shape[0] * d, shape[1] * p];
             let sharding = NamedSharding::new(&mesh, spec.clone());
+            // The elements state their global row and column.
             let x = make_array_from_callback(shape, DType::I32, &sharding, |index| {
                 let rows: Vec<i32> =
                     index[0].clone().flat_map(|r| index[1].clone().map(move |c| (r * 1000 + c) as i32)).collect();
@@ -58,14 +59,15 @@ fn index_copy_and_shape_of_shards() {
             })?;
             let part = [shape[0] / parts.0, shape[1] / parts.1];
             let replicas = device_count() / (parts.0 * parts.1);
-            let all = x.global_shards()?;
+            let shards = x.global_shards()?;
             for shard in x.addressable_shards()? {
                 assert_eq!(shard.data.shape(), part, "{spec}");
                 let first = (shard.index[0].start * 1000 + shard.index[1].start) as i32;
                 assert_eq!(shard.data.get((0, 0)).item::<i32>()?, first, "{spec}");
                 assert!(shard.replica_id < replicas);
+                // Replicas are numbered in the order of the devices.
                 let before =
-                    all.iter().take_while(|s| s.device != shard.device).filter(|s| s.index == shard.index).count();
+                    shards.iter().take_while(|s| s.device != shard.device).filter(|s| s.index == shard.index).count();
                 assert_eq!(shard.replica_id, before, "{spec}");
             }
         }
@@ -85,9 +87,9 @@ fn only_replicated_arrays_are_read() {
         fails(x.get(0).item::<f64>(), &["float64"]);
         assert_eq!(read(&x)?[..3], [0.0, 1.0, 2.0]);
         // What every process has whole can be read.
-        let whole = device_put(&arange(0..4), &NamedSharding::new(&line()?, P![]))?;
-        assert!(whole.is_fully_replicated() && !whole.is_fully_addressable());
-        assert_eq!(whole.to_vec::<i32>()?, [0, 1, 2, 3]);
+        let replicated = device_put(&arange(0..4), &NamedSharding::new(&line()?, P![]))?;
+        assert!(replicated.is_fully_replicated() && !replicated.is_fully_addressable());
+        assert_eq!(replicated.to_vec::<i32>()?, [0, 1, 2, 3]);
         Ok(())
     });
 }
@@ -99,8 +101,8 @@ fn global_arrays_print_shape_and_dtype() {
         let x = counted(2 * device_count())?;
         let shape = format!("Array(shape=[{}], dtype=float32)", 2 * device_count());
         assert_eq!((format!("{x:?}"), format!("{x}")), (shape.clone(), shape));
-        let whole = device_put(&arange(0..3), &NamedSharding::new(&line()?, P![]))?;
-        assert_eq!(format!("{whole:?}"), "Array([0 1 2], dtype=int32)");
+        let replicated = device_put(&arange(0..3), &NamedSharding::new(&line()?, P![]))?;
+        assert_eq!(format!("{replicated:?}"), "Array([0 1 2], dtype=int32)");
         Ok(())
     });
 }
@@ -109,10 +111,10 @@ fn global_arrays_print_shape_and_dtype() {
 #[test]
 fn device_put_of_different_scalars_is_an_error() {
     everywhere(|| {
-        let whole = NamedSharding::new(&line()?, P![]);
-        let own = Array::from(process_index() as i32);
-        fails(device_put(&own, &whole), &["int32[] passed to device_put is not the same on each process"]);
-        assert_eq!(device_put(&Array::from(7), &whole)?.item::<i32>()?, 7);
+        let replicated = NamedSharding::new(&line()?, P![]);
+        let rank = Array::from(process_index() as i32);
+        fails(device_put(&rank, &replicated), &["int32[] passed to device_put is not the same on each process"]);
+        assert_eq!(device_put(&Array::from(7), &replicated)?.item::<i32>()?, 7);
         Ok(())
     });
 }
@@ -128,9 +130,9 @@ fn layouts_over_processes_are_rejected() {
         fails(jit(|x: Array| x * 2.0).out_shardings(&columns).call(&x), &says);
         fails(jit(|x: Array| x.t()).out_shardings(shardax::Format::from(shardax::Layout::AUTO)).call(&x), &says);
         // This process's own devices have them.
-        let own = shardax::Format::new(shardax::Layout::new([1, 0]), &local_devices()?[0]);
-        let y = device_put(&ones([2, 3]), &own)?;
-        assert_eq!((y.format()?, y.to_vec::<f32>()?), (own, vec![1.0; 6]));
+        let format = shardax::Format::new(shardax::Layout::new([1, 0]), &local_devices()?[0]);
+        let y = device_put(&ones([2, 3]), &format)?;
+        assert_eq!((y.format()?, y.to_vec::<f32>()?), (format, vec![1.0; 6]));
         Ok(())
     });
 }
@@ -169,14 +171,14 @@ fn process_local_data_is_stitched() {
 fn local_data_of_another_shape_is_an_error_there_alone() {
     everywhere(|| {
         let sharding = NamedSharding::new(&line()?, P!["x"]);
-        let whole = [Some(4 * device_count()), None];
+        let global_shape = [Some(4 * device_count()), None];
         let odd = process_index() == process_count() - 1;
         let rows = 4 * each() - usize::from(odd);
-        let made = make_array_from_process_local_data_of_shape(&sharding, &ones([rows, 3]), whole);
-        assert_eq!(made.is_err(), odd);
+        let result = make_array_from_process_local_data_of_shape(&sharding, &ones([rows, 3]), global_shape);
+        assert_eq!(result.is_err(), odd);
         if odd {
             fails(
-                made,
+                result,
                 &["Invalid host data", "In dimension 0", &format!("Process addresses {} elements", 4 * each())],
             );
         }
@@ -198,10 +200,10 @@ fn shapes_follow_from_shardings() {
         assert_eq!(stitch(P![("p", "d")], [s, s])?.shape(), [p * s, s]);
         // All of a dimension may be given: each process takes its own.
         let sharding = NamedSharding::new(&mesh, P!["p"]);
-        let all = arange(0..(2 * p) as i32);
-        let x = make_array_from_process_local_data_of_shape(&sharding, &all, [Some(2 * p)])?;
-        let own = 2 * process_index() as i32;
-        assert_eq!(x.addressable_data(0)?.to_vec::<i32>()?, [own, own + 1]);
+        let values = arange(0..(2 * p) as i32);
+        let x = make_array_from_process_local_data_of_shape(&sharding, &values, [Some(2 * p)])?;
+        let rank = 2 * process_index() as i32;
+        assert_eq!(x.addressable_data(0)?.to_vec::<i32>()?, [rank, rank + 1]);
         // Processes whose parts overlap in some other way say nothing of the whole.
         if d == 2 {
             let mut order = devices()?;
@@ -211,8 +213,8 @@ fn shapes_follow_from_shardings() {
             let mixed = Mesh::new(order[..4].to_vec(), [("a", 2), ("b", 2)])?;
             let spread = NamedSharding::new(&mixed, P!["a", "b"]);
             if process_index() < 2 {
-                let made = make_array_from_process_local_data(&spread, &ones([4, 4]));
-                assert!(made.is_ok() || made.is_err_and(|e| e.to_string().contains("non-uniform sharding")));
+                let result = make_array_from_process_local_data(&spread, &ones([4, 4]));
+                assert!(result.is_ok() || result.is_err_and(|e| e.to_string().contains("non-uniform sharding")));
             }
         }
         Ok(())
@@ -243,19 +245,19 @@ fn arrays_are_resharded() {
         let x = counted(n * n)?;
         let rows = NamedSharding::new(&mesh, P![("p", "d")]);
         let over_hosts = NamedSharding::new(&mesh, P!["p"]);
-        let whole = NamedSharding::new(&mesh, P![]);
-        let y = device_put(&device_put(&x, &over_hosts)?, &whole)?;
+        let replicated = NamedSharding::new(&mesh, P![]);
+        let y = device_put(&device_put(&x, &over_hosts)?, &replicated)?;
         let expected: Vec<f32> = (0..n * n).map(|i| i as f32).collect();
         assert_eq!(y.to_vec::<f32>()?, expected);
         // And split again, without a word to the others.
         assert_eq!(read(&device_put(&y, &rows)?)?, expected);
         // A part lies on a device of its own.
-        let here = device_put(&y, &local_devices()?[0])?;
-        assert_eq!(here.to_vec::<f32>()?, expected);
+        let local = device_put(&y, &local_devices()?[0])?;
+        assert_eq!(local.to_vec::<f32>()?, expected);
         let mut order = devices()?;
         order.reverse();
-        let other = NamedSharding::new(&Mesh::new(order, [("x", n)])?, P!["x"]);
-        fails(device_put(&x, &other), &["should have the same set of devices"]);
+        let other_sharding = NamedSharding::new(&Mesh::new(order, [("x", n)])?, P!["x"]);
+        fails(device_put(&x, &other_sharding), &["should have the same set of devices"]);
         Ok(())
     });
 }

@@ -12,8 +12,8 @@ use crate::*;
 #[test]
 fn process_allgather_stacks_one_entry_per_process() {
     everywhere(|| {
-        let own = process_index() as i32;
-        let (x, scalar, flag) = process_allgather(&(array([own, own + 10]), Array::from(own), array([own == 1])))?;
+        let rank = process_index() as i32;
+        let (x, scalar, flag) = process_allgather(&(array([rank, rank + 10]), Array::from(rank), array([rank == 1])))?;
         assert_eq!((x.shape(), scalar.shape()), (&[process_count(), 2][..], &[process_count()][..]));
         assert_eq!(x.to_vec::<i32>()?, (0..process_count() as i32).flat_map(|p| [p, p + 10]).collect::<Vec<_>>());
         assert_eq!(scalar.to_vec::<i32>()?, (0..process_count() as i32).collect::<Vec<_>>());
@@ -29,14 +29,14 @@ fn process_allgather_stacks_one_entry_per_process() {
 #[test]
 fn gathered_one_after_the_other() {
     everywhere(|| {
-        let own = process_index() as f32;
-        let x = process_allgather_tiled(&array([[own, -own]]))?;
+        let rank = process_index() as f32;
+        let x = process_allgather_tiled(&array([[rank, -rank]]))?;
         assert_eq!(x.shape(), [process_count(), 2]);
         assert_eq!(x.to_vec::<f32>()?, (0..process_count()).flat_map(|p| [p as f32, -(p as f32)]).collect::<Vec<_>>());
-        assert_eq!(process_allgather_tiled(&Array::from(own))?.shape(), [process_count()]);
-        let whole = process_allgather_tiled(&counted(2 * device_count())?)?;
-        assert!(whole.is_fully_addressable());
-        assert_eq!(whole.to_vec::<f32>()?, (0..2 * device_count()).map(|i| i as f32).collect::<Vec<_>>());
+        assert_eq!(process_allgather_tiled(&Array::from(rank))?.shape(), [process_count()]);
+        let expected = process_allgather_tiled(&counted(2 * device_count())?)?;
+        assert!(expected.is_fully_addressable());
+        assert_eq!(expected.to_vec::<f32>()?, (0..2 * device_count()).map(|i| i as f32).collect::<Vec<_>>());
         Ok(())
     });
 }
@@ -45,13 +45,13 @@ fn gathered_one_after_the_other() {
 #[test]
 fn process_0_broadcasts_a_tree() {
     everywhere(|| {
-        let own = process_index();
-        let tree = (array([own as f32, -0.0]), array([own == 0]), array([own as u8 + 200]));
+        let rank = process_index();
+        let tree = (array([rank as f32, -0.0]), array([rank == 0]), array([rank as u8 + 200]));
         let (x, flag, byte) = broadcast_one_to_all(&tree)?;
         assert_eq!(x.to_vec::<f32>()?.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), [0, 0x8000_0000]);
         assert_eq!((flag.to_vec::<bool>()?, byte.to_vec::<u8>()?), (vec![true], vec![200]));
         let last = process_count() - 1;
-        assert_eq!(broadcast_one_to_all_from(&array([own as i32]), own == last)?.to_vec::<i32>()?, [last as i32]);
+        assert_eq!(broadcast_one_to_all_from(&array([rank as i32]), rank == last)?.to_vec::<i32>()?, [last as i32]);
         fails(broadcast_one_to_all_from(&array([1]), true), &["needs one source"]);
         Ok(())
     });
@@ -96,11 +96,11 @@ fn array_with_the_right_sharding_is_not_copied() {
 #[test]
 fn split_over_hosts_and_replicated_within() {
     everywhere(|| {
-        let own = process_index() as f32;
-        let global = host_local_array_to_global_array(&array([own, own + 0.5]), &grid()?, P!["p"])?;
+        let rank = process_index() as f32;
+        let global = host_local_array_to_global_array(&array([rank, rank + 0.5]), &grid()?, P!["p"])?;
         assert_eq!(global.shape(), [2 * process_count()]);
         for shard in global.addressable_shards()? {
-            assert_eq!(shard.data.to_vec::<f32>()?, [own, own + 0.5]);
+            assert_eq!(shard.data.to_vec::<f32>()?, [rank, rank + 0.5]);
         }
         assert_eq!(read(&global)?, (0..process_count()).flat_map(|p| [p as f32, p as f32 + 0.5]).collect::<Vec<_>>());
         Ok(())
@@ -126,10 +126,10 @@ fn local_part_of_a_global_array() {
             let mut order = devices()?;
             order.rotate_left(1);
             let odd = Mesh::new(order, [("x", device_count())])?;
-            let made = host_local_array_to_global_array(&ones(2), &odd, P!["x"]);
-            assert_eq!(made.is_err(), process_index() == 0);
+            let result = host_local_array_to_global_array(&ones(2), &odd, P!["x"]);
+            assert_eq!(result.is_err(), process_index() == 0);
             if process_index() == 0 {
-                fails(made, &["must form a contiguous subcube of the global device mesh"]);
+                fails(result, &["must form a contiguous subcube of the global device mesh"]);
             }
         }
         Ok(())
@@ -158,8 +158,8 @@ fn conversion_without_a_spec_is_an_error() {
 fn unequal_trees_are_reported() {
     everywhere(|| {
         assert_equal(&(arange(0..3), Array::from(1.0f32)), "they are equal")?;
-        let own = array([1, i32::from(process_index() == 1)]);
-        fails(assert_equal(&(ones(2), own), "the seeds differ"), &["the seeds differ. Expected: [[1 0]\n [1 1]"]);
+        let rank = array([1, i32::from(process_index() == 1)]);
+        fails(assert_equal(&(ones(2), rank), "the seeds differ"), &["the seeds differ. Expected: [[1 0]\n [1 1]"]);
         Ok(())
     });
 }

@@ -5,15 +5,18 @@ use std::sync::OnceLock;
 
 use crate::*;
 
+fn sharding_on(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
+    NamedSharding::new(mesh, spec)
+}
+
 /// The results of programs of many kinds on all devices.
 fn results() -> Result<Vec<(String, Array)>> {
     let n = device_count();
     let mesh = make_mesh([("x", n)])?.auto();
     let two = make_mesh([("a", n / 2), ("b", 2)])?.auto();
-    let on = |mesh: &Mesh, spec: PartitionSpec| NamedSharding::new(mesh, spec);
     let random = |seed: u32, shape: &[usize], sharding: &NamedSharding| {
-        let whole = random::normal(&random::key(seed), shape.to_vec());
-        let bytes = whole.to_vec::<f32>()?;
+        let values = random::normal(&random::key(seed), shape.to_vec());
+        let bytes = values.to_vec::<f32>()?;
         let shape = shape.to_vec();
         make_array_from_callback(shape.clone(), DType::F32, sharding, |index| {
             let parts: Vec<_> = index.iter().map(|r| r.start as i32..r.end as i32).collect();
@@ -24,23 +27,26 @@ fn results() -> Result<Vec<(String, Array)>> {
             Ok(x)
         })
     };
-    let x = random(1, &[8 * n, 24], &on(&mesh, P!["x"]))?;
-    let w = random(2, &[24, 16], &on(&mesh, P![]))?;
-    let square = random(3, &[4 * n, 4 * n], &on(&two, P!["a", "b"]))?;
-    let each = random(4, &[n, 1000], &on(&mesh, P!["x"]))?;
+    let x = random(1, &[8 * n, 24], &sharding_on(&mesh, P!["x"]))?;
+    let w = random(2, &[24, 16], &sharding_on(&mesh, P![]))?;
+    let square = random(3, &[4 * n, 4 * n], &sharding_on(&two, P!["a", "b"]))?;
+    let per_process = random(4, &[n, 1000], &sharding_on(&mesh, P!["x"]))?;
 
     let mut out: Vec<(String, Array)> = Vec::new();
     let mut keep = |name: &str, y: Array| out.push((name.to_owned(), y));
     let map = |f: fn(Array) -> Array, x: &Array| {
         shard_map(f, &mesh).in_specs(P!["x"]).out_specs(P!["x"]).check_vma(false).call(x)
     };
-    keep("psum", map(|x| psum(x, "x"), &each)?);
-    keep("pmax, pmin", map(|x| pmax(x.clone(), "x") - pmin(x, "x"), &each)?);
-    keep("pmean in half precision", map(|x| pmean(x.astype(DType::Bf16), "x"), &each)?);
-    keep("all_gather", map(|x| all_gather(x, "x", 0).sum(0), &each)?);
-    keep("psum_scatter", map(|x| psum_scatter_tiled(x.reshape([1000]).get(0..992).reshape([992, 1]), "x", 0), &each)?);
-    keep("a chain", map(|x| (0..5).fold(x, |x, _| psum(x.sin(), "x") * 0.1), &each)?);
-    keep("axis_index", map(|x| x + axis_index("x").astype(DType::F32), &each)?);
+    keep("psum", map(|x| psum(x, "x"), &per_process)?);
+    keep("pmax, pmin", map(|x| pmax(x.clone(), "x") - pmin(x, "x"), &per_process)?);
+    keep("pmean in half precision", map(|x| pmean(x.astype(DType::Bf16), "x"), &per_process)?);
+    keep("all_gather", map(|x| all_gather(x, "x", 0).sum(0), &per_process)?);
+    keep(
+        "psum_scatter",
+        map(|x| psum_scatter_tiled(x.reshape([1000]).get(0..992).reshape([992, 1]), "x", 0), &per_process)?,
+    );
+    keep("a chain", map(|x| (0..5).fold(x, |x, _| psum(x.sin(), "x") * 0.1), &per_process)?);
+    keep("axis_index", map(|x| x + axis_index("x").astype(DType::F32), &per_process)?);
     keep(
         "a loop with a sum",
         map(
@@ -48,7 +54,7 @@ fn results() -> Result<Vec<(String, Array)>> {
                 fori_loop(0, 4, |_: Array, x: Array| psum(x.cos(), "x") / 3.0, x)
                     .unwrap_or_else(|e| Array::from_error(e, &ones(1)))
             },
-            &each,
+            &per_process,
         )?,
     );
     keep(
@@ -59,14 +65,14 @@ fn results() -> Result<Vec<(String, Array)>> {
                 let counted = counted.unwrap_or_else(|e| Array::from_error(e, &ones(1)));
                 all_gather(x * counted.astype(DType::F32), "x", 1).sum(1)
             },
-            &each,
+            &per_process,
         )?,
     );
     let ring: Vec<(usize, usize)> = (0..n).map(|i| (i, (i + 1) % n)).collect();
     let turned = shard_map(move |x: Array| ppermute(x, "x", ring.clone()), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
-    keep("ppermute", turned.call(&each)?);
+    keep("ppermute", turned.call(&per_process)?);
     // Enough to be exchanged piece by piece.
-    let large = random(5, &[n, 20_000 * n], &on(&mesh, P!["x"]))?;
+    let large = random(5, &[n, 20_000 * n], &sharding_on(&mesh, P!["x"]))?;
     keep("a large sum", map(|x| psum(x, "x"), &large)?);
     keep("a large sum in halves", map(|x| psum(x.astype(DType::Bf16), "x"), &large)?);
     keep("a large all_gather", map(|x| all_gather(x, "x", 0).cumsum(0).get(-1), &large)?);
@@ -81,7 +87,7 @@ fn results() -> Result<Vec<(String, Array)>> {
     keep("cumulated", jit(|x: Array| x.cumsum(0)).call(&x)?);
     keep("means", jit(|x: Array| (x.mean(0), x.clone() - x.mean(1).expand_dims(1))).call(&x)?.1);
     keep("random numbers", jit(|x: Array| x + random::normal(&random::key(9), [8 * device_count(), 24])).call(&x)?);
-    keep("transposed", jit(|x: Array| x.t() * 2.0).out_shardings(&on(&two, P!["b", "a"])).call(&square)?);
+    keep("transposed", jit(|x: Array| x.t() * 2.0).out_shardings(&sharding_on(&two, P!["b", "a"])).call(&square)?);
     keep("an entry", jit(|x: Array| x.get(5)).call(&x)?);
     Ok(out)
 }
@@ -97,6 +103,7 @@ fn training() -> Result<Vec<(String, Array)>> {
     })?;
     let weights = |seed: u32, shape: [usize; 2]| device_put(&(random::normal(&random::key(seed), shape) * 0.3), &whole);
     let mut params = (weights(1, [11, 32])?, weights(2, [32, 1])?);
+    // The gradients are averaged explicitly in `shard_map`, so that the order of the sum is the exchange's.
     let loss = |(a, b): (Array, Array), batch: Array| {
         let (x, y) = (batch.get((.., 0..11)), batch.get((.., 11..12)));
         (x.matmul(a).tanh().matmul(b) - y).square().mean(..)
@@ -156,8 +163,8 @@ pub fn expected(devices: usize) -> &'static Made {
         match outcome.status.success() {
             true => Ok(folder),
             false => {
-                let said = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-                Err(format!("{}\n{}", outcome.status, said.concat()))
+                let message = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+                Err(format!("{}\n{}", outcome.status, message.concat()))
             }
         }
     })

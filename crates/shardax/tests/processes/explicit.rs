@@ -20,9 +20,9 @@ fn six_programs() {
     everywhere(|| {
         let _mesh = set_mesh(&explicit()?)?;
         for program in PROGRAMS.iter().filter(|program| !program.needs_four || device_count() == 8) {
-            let found = jit(program.run).call((program.arguments)(&num)?).map_err(|e| e.context(program.name))?;
-            assert_eq!(found.len(), program.wanted.len(), "{}", program.name);
-            for (have, want) in found.iter().zip(program.wanted) {
+            let result = jit(program.run).call((program.arguments)(&num)?).map_err(|e| e.context(program.name))?;
+            assert_eq!(result.len(), program.wanted.len(), "{}", program.name);
+            for (have, want) in result.iter().zip(program.wanted) {
                 let have = f64::from(have.item::<f32>()?);
                 assert!((have - want).abs() <= 1e-3 * want.abs().max(1.0), "{}: {have} is not {want}", program.name);
             }
@@ -59,10 +59,10 @@ fn two_processes_of_four_devices() {
         return;
     }
     for launcher in launchers() {
-        let said = start(&launcher, 2, 4, Some("explicit::"));
+        let outputs = start(&launcher, 2, 4, Some("explicit::"));
         for case in ["explicit::six_programs", "explicit::values_move_by_their_types"] {
-            let found = said.get(case).cloned().unwrap_or_default();
-            assert_eq!(found, ["ok", "ok"], "{case} under {}: {:?}", launcher.display(), OUTPUT.get());
+            let result = outputs.get(case).cloned().unwrap_or_default();
+            assert_eq!(result, ["ok", "ok"], "{case} under {}: {:?}", launcher.display(), OUTPUT.get());
         }
     }
 }

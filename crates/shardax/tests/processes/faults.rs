@@ -64,8 +64,8 @@ pub fn child(what: &str) -> Result<()> {
         "killed" => {
             if rank == 1 {
                 // As by the system, when memory is short.
-                let own = std::process::id().to_string();
-                std::process::Command::new("kill").args(["-9", &own]).status().unwrap();
+                let process_id = std::process::id().to_string();
+                std::process::Command::new("kill").args(["-9", &process_id]).status().unwrap();
             }
             sum()?.block_until_ready()?;
         }
@@ -95,18 +95,18 @@ pub fn child(what: &str) -> Result<()> {
         }
         "apart" | "compiles" => {
             let x = counted(device_count())?;
-            let all = jit(|x: Array| x.sum(..));
+            let sum = jit(|x: Array| x.sum(..));
             let groups = jit(shard_map(|x: Array| psum(x, "p"), &grid()?).in_specs(P![("p", "d")]).out_specs(P!["d"]));
             let x = device_put(&x, &NamedSharding::new(&grid()?, P![("p", "d")]))?;
             groups.call(&x)?.block_until_ready()?;
             for _ in 0..40 {
-                let _ = all.call(&x)?;
+                let _ = sum.call(&x)?;
             }
             let _ = groups.call(&x)?;
-            all.call(&x)?.block_until_ready()?;
+            sum.call(&x)?.block_until_ready()?;
             let begun = Instant::now();
             let error = match (rank, what) {
-                (0, _) => all.call(&x),
+                (0, _) => sum.call(&x),
                 (_, "apart") => groups.call(&x),
                 (_, _) => jit(|x: Array| x.max(..)).call(&x),
             };
@@ -129,7 +129,7 @@ pub fn child(what: &str) -> Result<()> {
                 },
                 (),
             );
-            let then = move |x: Array| -> Result<Array> {
+            let continued = move |x: Array| -> Result<Array> {
                 let sum = psum(x, "x");
                 writes.call(&sum)?;
                 Ok(sum)
@@ -138,17 +138,18 @@ pub fn child(what: &str) -> Result<()> {
             let x = counted(device_count())?;
             let begun = Instant::now();
             let y = if what == "callback" {
-                let f = move |x: Array| then(reads.call(x)?);
+                let f = move |x: Array| continued(reads.call(x)?);
                 jit(shard_map(f, &mesh).in_specs(P!["x"]).out_specs(P![])).call(&x)
             } else if what == "callback_of_own" {
-                let own = jit(move |x: Array| reads.call(x)).call(array([2.0f32]))?;
-                jit(|x: Array, own: Array| (x * own).sum(..)).call((&x, &own))
+                let local_result = jit(move |x: Array| reads.call(x)).call(array([2.0f32]))?;
+                jit(|x: Array, local_result: Array| (x * local_result).sum(..)).call((&x, &local_result))
             } else {
-                let own = jit(shard_map(move |x: Array| reads.call(x), &mesh).in_specs(P!["x"]).out_specs(P!["x"]));
-                let y = own.call(&x)?;
+                let local_result =
+                    jit(shard_map(move |x: Array| reads.call(x), &mesh).in_specs(P!["x"]).out_specs(P!["x"]));
+                let y = local_result.call(&x)?;
                 let failed = y.block_until_ready();
                 assert_eq!(failed.is_err(), rank == 1, "only the process itself knows: {failed:?}");
-                jit(shard_map(then, &mesh).in_specs(P!["x"]).out_specs(P![])).call(&y)
+                jit(shard_map(continued, &mesh).in_specs(P!["x"]).out_specs(P![])).call(&y)
             };
             let error = y.and_then(|y| y.block_until_ready()).unwrap_err();
             println!("[{rank} after {} s: {error}]", begun.elapsed().as_secs() / 15 * 15);
@@ -206,9 +207,9 @@ pub fn child(what: &str) -> Result<()> {
             })?;
             println!("[{rank} has {:?}]", f.call(&x)?.to_vec::<f32>()?);
             for n in [100, 200_003] {
-                let own = random::normal(&random::key(7), [4, n]);
-                let all = device_put(&own, &NamedSharding::new(&mesh, P!["x"]))?;
-                let (got, close) = (f.call(&all)?.squeeze(0), own.sum(0));
+                let values = random::normal(&random::key(7), [4, n]);
+                let split = device_put(&values, &NamedSharding::new(&mesh, P!["x"]))?;
+                let (got, close) = (f.call(&split)?.squeeze(0), values.sum(0));
                 assert!((got.addressable_data(0)? - close).abs().max(..).item::<f32>()? < 1e-5);
             }
         }
@@ -218,10 +219,10 @@ pub fn child(what: &str) -> Result<()> {
             f.call(&x)?.block_until_ready()?;
             shardax::distributed::shutdown()?;
             shardax::distributed::shutdown()?;
-            let left = "this process has left the others";
-            fails(f.call(&x).and_then(|y| y.block_until_ready()), &[left]);
-            fails(shardax::distributed::wait_at_barrier("late", Duration::from_secs(1)), &[left]);
-            fails(sum().and_then(|y| y.block_until_ready()), &[left]);
+            let expected = "this process has left the others";
+            fails(f.call(&x).and_then(|y| y.block_until_ready()), &[expected]);
+            fails(shardax::distributed::wait_at_barrier("late", Duration::from_secs(1)), &[expected]);
+            fails(sum().and_then(|y| y.block_until_ready()), &[expected]);
             assert_eq!(arange(0..4).sum(..).item::<i32>()?, 6);
             println!("[{rank} is right]");
         }

@@ -21,8 +21,8 @@ const STEPS: usize = 8;
 
 /// The programs to run.
 fn numbers() -> Range<u64> {
-    let given = std::env::var("SHARDAX_TEST_RANDOM_PROGRAMS").ok();
-    let range = given.as_deref().and_then(|text| text.split_once(".."));
+    let variable = std::env::var("SHARDAX_TEST_RANDOM_PROGRAMS").ok();
+    let range = variable.as_deref().and_then(|text| text.split_once(".."));
     range.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?)).unwrap_or(0..10)
 }
 
@@ -263,10 +263,10 @@ fn collective(draw: &mut Draw, x: &Array) -> Result<Array> {
         }
         11 => {
             // The condition is of all devices, and so the same on each.
-            let rest = |c: &Array| psum(c.sum(..), ("a", "b"));
+            let total_of = |c: &Array| psum(c.sum(..), ("a", "b"));
             let start = tame(x).astype(DType::F32).square();
-            let limit = rest(&start) * 0.3;
-            while_loop(move |c: Array| rest(&c).greater(&limit), |c: Array| c * 0.7, start)?
+            let limit = total_of(&start) * 0.3;
+            while_loop(move |c: Array| total_of(&c).greater(&limit), |c: Array| c * 0.7, start)?
         }
         12 => {
             let positive = psum(float(x).astype(DType::F32).sum(..), ("a", "b")).greater(0);
@@ -302,13 +302,13 @@ pub fn results() -> Result<Vec<(String, Array)>> {
     for group in numbers.chunk_by(|a, b| a / TOGETHER == b / TOGETHER) {
         let draw = &mut Draw::new((group[0] / TOGETHER) ^ 0x5eed);
         let inputs: Vec<Array> = DTYPES.iter().map(|&dtype| input(draw, dtype)).collect::<Result<_>>()?;
-        let all = jit(|inputs: Vec<Array>| -> Result<Vec<Vec<Array>>> {
+        let programs = jit(|inputs: Vec<Array>| -> Result<Vec<Vec<Array>>> {
             let run =
                 |&number: &u64| program(number, &inputs).map_err(|e| e.context(format!("random program {number}")));
             group.iter().map(run).collect()
         });
-        let all = all.lower(&inputs)?.compile_with_options(&[("xla_cpu_max_isa", "AVX".into())])?;
-        for (number, made) in group.iter().zip(all.call(&inputs)?) {
+        let programs = programs.lower(&inputs)?.compile_with_options(&[("xla_cpu_max_isa", "AVX".into())])?;
+        for (number, made) in group.iter().zip(programs.call(&inputs)?) {
             out.extend(made.into_iter().enumerate().map(|(k, array)| (format!("random {number} {k}"), array)));
         }
     }
@@ -322,25 +322,25 @@ fn with_own_values() -> Result<()> {
         let draw = &mut Draw::new(number ^ 0x0a46);
         let inputs: Vec<Array> = DTYPES.iter().map(|&dtype| input(draw, dtype)).collect::<Result<_>>()?;
         let (kind, odd, dtype) = (draw.below(3), draw.below(process_count()), draw.of(&DTYPES));
-        let own = move |value: i32| match kind {
+        let with_kind = move |value: i32| match kind {
             0 => Array::from(value),
             1 => (arange(0..2) + value).astype(dtype),
             _ => array([value, 1]).astype(dtype),
         };
-        let run = move |mut inputs: Vec<Array>, own: Array| -> Result<Vec<Array>> {
-            let own = float(&own).astype(DType::F32).sum(..) * 0.01;
-            inputs[0] = &inputs[0] + &own;
+        let run = move |mut inputs: Vec<Array>, contribution: Array| -> Result<Vec<Array>> {
+            let contribution = float(&contribution).astype(DType::F32).sum(..) * 0.01;
+            inputs[0] = &inputs[0] + &contribution;
             let mut outs = program(number, &inputs)?;
             // What no result depends on is not an input of the program.
-            outs.push(own);
+            outs.push(contribution);
             Ok(outs)
         };
         let by_argument = jit(run);
         let call = |value: i32| -> Result<Vec<Vec<u8>>> {
-            let own = own(value);
+            let contribution = with_kind(value);
             let outs = match kind {
-                2 => jit(move |inputs: Vec<Array>| run(inputs, own.clone())).call(&inputs),
-                _ => by_argument.call((&inputs, own)),
+                2 => jit(move |inputs: Vec<Array>| run(inputs, contribution.clone())).call(&inputs),
+                _ => by_argument.call((&inputs, contribution)),
             };
             let shards = outs?.iter().map(Array::addressable_shards).collect::<Result<Vec<_>>>()?;
             shards.iter().flatten().map(|shard| shard.data.to_bytes()).collect()

@@ -109,8 +109,8 @@ impl Drop for Network {
     fn drop(&mut self) {
         for name in &self.names {
             // What still runs there, such as the launcher's daemon behind a link that was cut.
-            let found = Command::new("ip").args(["netns", "pids", name]).output();
-            for pid in found.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default().lines() {
+            let output = Command::new("ip").args(["netns", "pids", name]).output();
+            for pid in output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default().lines() {
                 let _ = Command::new("kill").args(["-9", pid]).status();
             }
             ip(&format!("netns del {name}"));

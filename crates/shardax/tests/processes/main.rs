@@ -69,14 +69,15 @@ fn everywhere<F: FnOnce() -> Result<()> + UnwindSafe>(case: F) {
 #[track_caller]
 fn passes(case: &str) {
     static RUNS: OnceLock<Vec<Vec<(PathBuf, Said)>>> = OnceLock::new();
+    // The jobs run once for all tests, and concurrently, because each test needs all of them.
     let runs = RUNS.get_or_init(|| {
         let only = std::env::var("SHARDAX_TEST_JOB_CASE").ok();
         let only = only.as_deref();
         let runs = std::thread::scope(|scope| {
             let jobs = JOBS.map(|(processes, devices)| {
                 scope.spawn(move || {
-                    let one = |l: PathBuf| (l.clone(), start(&l, processes, devices, only));
-                    launchers().into_iter().map(one).collect()
+                    let run_with = |l: PathBuf| (l.clone(), start(&l, processes, devices, only));
+                    launchers().into_iter().map(run_with).collect()
                 })
             });
             jobs.map(|job| job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).into()
@@ -88,10 +89,12 @@ fn passes(case: &str) {
     });
     for (run, (processes, devices)) in runs.iter().zip(JOBS) {
         for (launcher, said) in run {
-            let said = said.get(case).cloned().unwrap_or_default();
+            let outputs = said.get(case).cloned().unwrap_or_default();
             let wrong: Vec<String> = (0..processes)
-                .filter(|&rank| said.get(rank).map(String::as_str) != Some("ok"))
-                .map(|rank| format!("process {rank}: {}", said.get(rank).map_or("did not come so far", String::as_str)))
+                .filter(|&rank| outputs.get(rank).map(String::as_str) != Some("ok"))
+                .map(|rank| {
+                    format!("process {rank}: {}", outputs.get(rank).map_or("did not come so far", String::as_str))
+                })
                 .collect();
             assert!(
                 wrong.is_empty(),
@@ -151,17 +154,17 @@ fn try_start(
     // One case alone has as much time as it needs: of many launches, or many programs.
     program.extend(only);
     let outcome = run(launcher, &format!("{processes}x{devices}"), &program, processes, &variables);
-    let mut said = Said::new();
+    let mut outputs = Said::new();
     for rank in 0..processes {
         for line in std::fs::read_to_string(folder.join(rank.to_string())).unwrap_or_default().lines() {
             let (case, what) = line.split_once('\t').unwrap_or((line, ""));
-            let all = said.entry(case.to_owned()).or_default();
-            all.resize(rank, "did not come so far".to_owned());
-            all.push(what.replace("\\n", "\n"));
+            let entry = outputs.entry(case.to_owned()).or_default();
+            entry.resize(rank, "did not come so far".to_owned());
+            entry.push(what.replace("\\n", "\n"));
         }
     }
     let _ = std::fs::remove_dir_all(&folder);
-    if outcome.success { Ok(said) } else { Err(format!("{}\nits output:\n{}", outcome.end, outcome.text)) }
+    if outcome.success { Ok(outputs) } else { Err(format!("{}\nits output:\n{}", outcome.end, outcome.text)) }
 }
 
 /// The program of a process whose job has a fault; nothing when the tests run.

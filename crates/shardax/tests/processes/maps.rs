@@ -134,8 +134,8 @@ fn pmap_takes_and_returns_host_local_arrays() {
         let sum = (0..process_count()).sum::<usize>() * d;
         assert_eq!(w.to_vec::<f32>()?, vec![sum as f32; 2 * d]);
         // Devices of this process alone: nobody else takes part.
-        let alone = pmap(|x: Array| psum(x, "i")).axis_name("i").devices(local_devices()?).call(&ones(d))?;
-        assert_eq!(alone.to_vec::<f32>()?, vec![d as f32; d]);
+        let single = pmap(|x: Array| psum(x, "i")).axis_name("i").devices(local_devices()?).call(&ones(d))?;
+        assert_eq!(single.to_vec::<f32>()?, vec![d as f32; d]);
         Ok(())
     });
 }

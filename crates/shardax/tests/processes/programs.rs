@@ -140,6 +140,7 @@ fn donation_and_gradients() {
         let mut losses = Vec::new();
         for _ in 0..20 {
             let (next, value) = step.call((&w, &batch))?;
+            // The memory of the weights is reused, in every process.
             assert!(w.is_deleted());
             w = next;
             losses.push(value.item::<f32>()?);
@@ -194,14 +195,15 @@ fn many_launches_keep_their_order() {
 fn processes_that_do_not_agree_are_reported() {
     everywhere(|| {
         let (x, odd) = (counted(4 * device_count())?, process_index() == 1);
-        let other = move |x: Array| if odd { x.max(..) } else { x.sum(..) };
-        fails(jit(other).call(&x), &["compiles another program than this one as `lambda` (float32["]);
+        let reduction = move |x: Array| if odd { x.max(..) } else { x.sum(..) };
+        fails(jit(reduction).call(&x), &["compiles another program than this one as `lambda` (float32["]);
         fn smallest(x: Array) -> Array {
             x.min(..)
         }
         fn largest(x: Array) -> Array {
             x.max(..)
         }
+        // Programs of different names, then equal programs with different constants, then different shapes.
         let named = if odd { jit(smallest).call(&x) } else { jit(largest).call(&x) };
         fails(named, &["process ", " is at the compilation of `", "where this one is at the compilation of `"]);
         let constant = process_index() as f32;
@@ -216,6 +218,7 @@ fn processes_that_do_not_agree_are_reported() {
             jit(|x: Array| x.tanh().sum(..)).call(&y),
             &["process ", "where this one is at the compilation of `lambda` (float32["],
         );
+        // After the errors the processes still agree.
         assert_eq!(jit(|x: Array| x.sum(..) * 0.0).call(&x)?.item::<f32>()?, 0.0);
         Ok(())
     });

@@ -68,14 +68,14 @@ fn host_data_is_the_whole_on_each_process() {
     everywhere(|| {
         let n = 2 * device_count();
         let rows = NamedSharding::new(&line()?, P!["x"]);
-        let all: Vec<f32> = (0..n).map(|i| i as f32).collect();
-        let x = Array::from_slice_on(&all, &[n], &rows)?;
-        assert_eq!((x.shape(), read(&x)?), (&[n][..], all.clone()));
-        let own = vec![process_index() as f32; n];
-        fails(Array::from_slice_on(&own, &[n], &rows), &["passed to from_slice_on is not the same on each process"]);
-        let bytes: Vec<u8> = own.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let expected: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        let x = Array::from_slice_on(&expected, &[n], &rows)?;
+        assert_eq!((x.shape(), read(&x)?), (&[n][..], expected.clone()));
+        let local = vec![process_index() as f32; n];
+        fails(Array::from_slice_on(&local, &[n], &rows), &["passed to from_slice_on is not the same on each process"]);
+        let bytes: Vec<u8> = local.iter().flat_map(|x| x.to_ne_bytes()).collect();
         fails(Array::from_bytes_on(&bytes, DType::F32, &[n], &rows), &["passed to from_bytes_on is not the same"]);
-        assert_eq!(read(&Array::from_slice_on(&all, &[n], &rows)?)?, all);
+        assert_eq!(read(&Array::from_slice_on(&expected, &[n], &rows)?)?, expected);
         Ok(())
     });
 }
@@ -98,8 +98,8 @@ fn processes_do_not_meet_inside_of_host_functions() {
         let begun = Instant::now();
         let gathers = pure_callback(
             |_, results| {
-                let all = shardax::multihost::process_allgather(&array(1.0f32))?;
-                results[0].write([all.to_vec::<f32>()?.iter().sum::<f32>()])
+                let values = shardax::multihost::process_allgather(&array(1.0f32))?;
+                results[0].write([values.to_vec::<f32>()?.iter().sum::<f32>()])
             },
             shape_dtype_struct((), DType::F32),
         );

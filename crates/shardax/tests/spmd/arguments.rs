@@ -15,9 +15,9 @@ fn mesh8() -> Result<Mesh> {
 #[test]
 fn single_device_arrays() -> Result<()> {
     let mesh = mesh8()?;
-    let here = device_put(&ramp(3), &devices()?[2])?;
+    let on_third = device_put(&ramp(3), &devices()?[2])?;
     let f = pmap(|x: Array, w: Array| x * w).in_axes((0, None));
-    close(&f.call((ramp([8, 3]), &here))?, &(ramp([8, 3]) * ramp(3)));
+    close(&f.call((ramp([8, 3]), &on_third))?, &(ramp([8, 3]) * ramp(3)));
     let replicated = device_put(&ramp(3), NamedSharding::new(&mesh, P![]))?;
     close(&f.call((ramp([8, 3]), &replicated))?, &(ramp([8, 3]) * ramp(3)));
     let split = device_put(&ramp(8), NamedSharding::new(&mesh, P!["x"]))?;

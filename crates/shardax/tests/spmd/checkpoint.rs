@@ -25,9 +25,9 @@ fn derivatives_are_the_same() -> Result<()> {
         let f = checkpoint(layer);
         Ok(f.call((w.clone(), f.call((w, x))?))?.square().sum(..))
     };
-    let both = (Arg::<0>, Arg::<1>);
-    let (v, (gw, gx)) = value_and_grad(saved).argnums(both).call((&w, &x))?;
-    let (pv, (pw, px)) = value_and_grad(plain).argnums(both).call((&w, &x))?;
+    let argnums = (Arg::<0>, Arg::<1>);
+    let (v, (gw, gx)) = value_and_grad(saved).argnums(argnums).call((&w, &x))?;
+    let (pv, (pw, px)) = value_and_grad(plain).argnums(argnums).call((&w, &x))?;
     close(&v, &pv);
     close(&gw, &pw);
     close(&gx, &px);
@@ -135,13 +135,13 @@ fn checkpoint_inside_and_around_shard_map() -> Result<()> {
             Ok(f.call((w, x))?.square().sum(..))
         };
         let around = |w: Array, x: Array| checkpoint(plain).call((w, x));
-        let both = (Arg::<0>, Arg::<1>);
-        let want = grad(|w: Array, x: Array| layer(w, x).sum(0).square().sum(..)).argnums(both).call((&w, &x))?;
+        let argnums = (Arg::<0>, Arg::<1>);
+        let want = grad(|w: Array, x: Array| layer(w, x).sum(0).square().sum(..)).argnums(argnums).call((&w, &x))?;
         for got in [
-            grad(plain).argnums(both).call((&w, &x))?,
-            grad(inside).argnums(both).call((&w, &x))?,
-            grad(around).argnums(both).call((&w, &x))?,
-            jit(grad(inside).argnums(both)).call((&w, &x))?,
+            grad(plain).argnums(argnums).call((&w, &x))?,
+            grad(inside).argnums(argnums).call((&w, &x))?,
+            grad(around).argnums(argnums).call((&w, &x))?,
+            jit(grad(inside).argnums(argnums)).call((&w, &x))?,
         ] {
             close(&got.0, &want.0);
             close(&got.1, &want.1);

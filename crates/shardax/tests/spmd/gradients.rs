@@ -119,8 +119,8 @@ fn collectives_under_grad() -> Result<()> {
         assert!((t.to_f64()? - exact).abs() < 1e-3 * exact.abs().max(1.0), "{name}: jvp {t} and {exact}");
         // Mapped once more, and compiled.
         let stacked = stack(&[x.clone(), &x * 2.0], 0);
-        let both = jit(vmap(mapped)).call(&stacked)?;
-        assert!((both.to_f64_vec()?[0] - v.to_f64()?).abs() < 1e-3 * v.to_f64()?.abs(), "{name}: under vmap");
+        let combined = jit(vmap(mapped)).call(&stacked)?;
+        assert!((combined.to_f64_vec()?[0] - v.to_f64()?).abs() < 1e-3 * v.to_f64()?.abs(), "{name}: under vmap");
     }
     Ok(())
 }
@@ -171,8 +171,8 @@ fn rules_vary_as_what_they_stand_for() -> Result<()> {
     let none =
         custom_vjp(|x: Array| x.square()).defvjp(|x: Array| (x.square(), x), |x: Array, _: Array| (zeros_like(&x),));
     let loss = |x: Array| -> Result<Array> { Ok(psum(none.call(x)?.sum(..), "i")) };
-    let found = grad(|x: Array| shard_map(&loss, &mesh).in_specs(P!["i"]).out_specs(P![]).call(x)).call(&x)?;
-    close(&found, &zeros_like(&x))?;
+    let result = grad(|x: Array| shard_map(&loss, &mesh).in_specs(P!["i"]).out_specs(P![]).call(x)).call(&x)?;
+    close(&result, &zeros_like(&x))?;
     // A tangent that varies, of a value that does not.
     let f = custom_jvp(|w: Array| w * 2).defjvp(|(w,): (Array,), (t,): (Array,)| (w * 2, pcast(t * 2, "i")));
     let loss = |w: Array| -> Result<Array> { Ok(psum(f.call(w)?.sum(..), "i")) };

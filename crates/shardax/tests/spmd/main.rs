@@ -94,16 +94,17 @@ fn data_parallel_training_step() -> Result<()> {
     let y = (&x * 2.0).sum(2);
     let mut p = Params { w: zeros(5), b: zeros(()) };
     let mut single = p.clone();
-    let one = jit(train_step_single);
+    let single_step = jit(train_step_single);
     for _ in 0..5 {
         let (next, loss) = step.call((&p, &x, &y, 0.1f32))?;
-        let (next_single, single_loss) = one.call((&single, x.reshape([16, 5]), y.reshape(16), 0.1f32))?;
+        let (next_single, single_loss) = single_step.call((&single, x.reshape([16, 5]), y.reshape(16), 0.1f32))?;
         assert!((loss.item::<f32>()? - single_loss.item::<f32>()?).abs() < 1e-5);
         (p, single) = (next, next_single);
     }
     assert!(allclose(&p.w, &single.w, 1e-5, 1e-6)?);
     assert!(p.w.is_fully_replicated());
 
+    // Without the mean, each device would have other parameters.
     let forgot = pmap(|p: Params, x: Array, y: Array| -> Result<Params> {
         let grads = grad(mse).call((p.clone(), x, y))?;
         tree::map2(|p, g| p - g * 0.1, p, grads)
@@ -132,6 +133,7 @@ fn partial_manual() -> Result<()> {
     let auto = shard_map(|x: Array| psum((x * 2).sum(0), "i"), &mesh).axis_names("i").in_specs(P!["i"]).out_specs(P![]);
     assert_eq!(jit(auto).call(&x)?.to_vec::<i32>()?, want.to_vec::<i32>()?);
 
+    // An inner map of the axis that the outer one leaves to the compiler.
     let nested = shard_map(
         |x: Array| -> Result<Array> {
             assert_eq!(x.shape(), [2, 6]);
@@ -155,6 +157,7 @@ fn partial_manual() -> Result<()> {
     assert_eq!(jit(index).call(arange(0..8))?.to_vec::<i32>()?, [0, 0, 1, 1, 2, 2, 3, 3]);
 
     let _context = set_mesh(&mesh)?;
+    // The same with `smap`, which reads the mesh from the context.
     let total = smap(
         |x: Array| -> Result<Array> {
             smap(
@@ -203,8 +206,8 @@ fn groups_and_permutations() -> Result<()> {
 fn one_device_runs_collectives() -> Result<()> {
     setup();
     let f = pmap(|x: Array| {
-        let all = all_gather(psum(&x + axis_index("i"), "i"), "i", 0);
-        psum_scatter(all, "i", 0) + ppermute(pmax(x, "i"), "i", [(0, 0)])
+        let gathered = all_gather(psum(&x + axis_index("i"), "i"), "i", 0);
+        psum_scatter(gathered, "i", 0) + ppermute(pmax(x, "i"), "i", [(0, 0)])
     })
     .axis_name("i");
     assert_eq!(f.call(array([[1, 2]]))?.to_vec::<i32>()?, [2, 4]);

@@ -383,11 +383,11 @@ fn each_device_draws_with_its_own_key() -> Result<()> {
     close(&a, &x);
     assert_eq!(b.to_vec::<i32>()?, y.to_vec::<i32>()?);
     assert_eq!(c.to_vec::<i32>()?, z.to_vec::<i32>()?);
-    let here = |k: Array| random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [16]);
-    let coins = pmap(here).axis_name("i").in_axes(None).call(random::key(0));
+    let dropout = |k: Array| random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [16]);
+    let coins = pmap(dropout).axis_name("i").in_axes(None).call(random::key(0));
     assert!(message(coins).contains("at least one argument with a mapped axis"));
-    let coins = pmap(here).axis_name("i").call(&keys)?;
-    assert_eq!(coins.to_vec::<bool>()?, vmap(here).axis_name("i").call(&keys)?.to_vec::<bool>()?);
+    let coins = pmap(dropout).axis_name("i").call(&keys)?;
+    assert_eq!(coins.to_vec::<bool>()?, vmap(dropout).axis_name("i").call(&keys)?.to_vec::<bool>()?);
     Ok(())
 }
 

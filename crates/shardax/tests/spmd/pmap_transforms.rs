@@ -81,8 +81,8 @@ fn gradients_of_two_arguments_through_psum() -> Result<()> {
     let mapped = move |x: Array, y: Array| -> Result<Array> { Ok(pmap(f).axis_name("i").call((x, y))?.sum(..)) };
     let plain = move |x: Array, y: Array| -> Result<Array> { Ok(vmap(f).axis_name("i").call((x, y))?.sum(..)) };
     let (x, y) = (noise([8, 3]), noise([8, 3]) + 0.5);
-    let both = (Arg::<0>, Arg::<1>);
-    let (a, b) = (grad(mapped).argnums(both).call((&x, &y))?, grad(plain).argnums(both).call((&x, &y))?);
+    let argnums = (Arg::<0>, Arg::<1>);
+    let (a, b) = (grad(mapped).argnums(argnums).call((&x, &y))?, grad(plain).argnums(argnums).call((&x, &y))?);
     close(&a.0, &b.0);
     close(&a.1, &b.1);
     Ok(())
@@ -271,9 +271,9 @@ fn collectives_over_two_axes_in_any_nesting() -> Result<()> {
     for collective in [|x: Array| psum(x, ("i", "j")), |x: Array| pmean(x, ("j", "i")), |x: Array| pmax(x, ("i", "j"))]
     {
         let f = move |x: Array, y: Array| &x + collective(x.dot(y));
-        let one = vmap(vmap(f).axis_name("j")).axis_name("i").call((&x, &x))?;
-        close(&pmap(vmap(f).axis_name("j")).axis_name("i").call((&x, &x))?, &one);
-        close(&vmap(pmap(f).axis_name("j")).axis_name("i").call((&x, &x))?, &one);
+        let by_vmap = vmap(vmap(f).axis_name("j")).axis_name("i").call((&x, &x))?;
+        close(&pmap(vmap(f).axis_name("j")).axis_name("i").call((&x, &x))?, &by_vmap);
+        close(&vmap(pmap(f).axis_name("j")).axis_name("i").call((&x, &x))?, &by_vmap);
     }
     Ok(())
 }
@@ -314,16 +314,17 @@ fn gradients_for_all_kinds_of_axes() -> Result<()> {
     setup();
     let body = |x: Array, y: Array, z: Array| (x + y).sin() * z;
     for (axes, out) in [((0, 0, 0), 0), ((2, 1, 0), 1), ((-1, -2, -3), -1), ((1, 0, 2), 2)] {
-        let at = |x: Array, axis: i32| x.moveaxis(0, axis);
-        let args = (at(noise([8, 3, 4]), axes.0), at(noise([8, 3, 1]), axes.1), at(noise([8, 1, 4]), axes.2));
+        let at_axis = |x: Array, axis: i32| x.moveaxis(0, axis);
+        let args =
+            (at_axis(noise([8, 3, 4]), axes.0), at_axis(noise([8, 3, 1]), axes.1), at_axis(noise([8, 1, 4]), axes.2));
         let devices = |x: Array, y: Array, z: Array| -> Result<Array> {
             Ok(pmap(body).in_axes(axes).out_axes(out).call((x, y, z))?.square().sum(..))
         };
-        let one = |x: Array, y: Array, z: Array| -> Result<Array> {
+        let for_axis = |x: Array, y: Array, z: Array| -> Result<Array> {
             Ok(vmap(body).in_axes(axes).out_axes(out).call((x, y, z))?.square().sum(..))
         };
-        let all = (Arg::<0>, Arg::<1>, Arg::<2>);
-        let (a, b) = (grad(devices).argnums(all).call(args.clone())?, grad(one).argnums(all).call(args)?);
+        let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
+        let (a, b) = (grad(devices).argnums(argnums).call(args.clone())?, grad(for_axis).argnums(argnums).call(args)?);
         close(&a.0, &b.0);
         close(&a.1, &b.1);
         close(&a.2, &b.2);

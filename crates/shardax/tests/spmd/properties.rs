@@ -66,6 +66,8 @@ fn own(w: &Array, axes: &[AxisName], dim: i32) -> Result<Array> {
 
 fn apply(step: Step, split: &Split, x: &Array, earlier: &Array, w: &Array) -> Result<Array> {
     let columns = split[1].as_slice();
+    // Without a split, a step is the plain operation; with one, it is the same computation on parts, with a
+    // collective.
     Ok(match step {
         Step::Sin => (x * 1.3).sin(),
         Step::Square => x.square() * 0.5 + 0.1,
@@ -92,9 +94,9 @@ fn apply(step: Step, split: &Split, x: &Array, earlier: &Array, w: &Array) -> Re
         Step::AroundAndBack => match split[0].as_slice() {
             [axis] => {
                 let n = axis_size(*axis)?;
-                let there: Vec<_> = (0..n).map(|i| (i, (i + 1) % n)).collect();
-                let back: Vec<_> = there.iter().map(|(i, j)| (*j, *i)).collect();
-                ppermute(ppermute(x.clone(), *axis, there).sin(), *axis, back)
+                let forward: Vec<_> = (0..n).map(|i| (i, (i + 1) % n)).collect();
+                let back: Vec<_> = forward.iter().map(|(i, j)| (*j, *i)).collect();
+                ppermute(ppermute(x.clone(), *axis, forward).sin(), *axis, back)
             }
             _ => x.sin(),
         },
@@ -158,13 +160,14 @@ fn body(steps: &[Step], split: &Split, inside: Inside, x: Array, w: Array) -> Re
 /// A function of the matrix and the weights, with what is around it outside.
 fn outside(nest: &Nest, f: impl Fn(Array, Array) -> Result<Array>, x: &Array, w: &Array) -> Result<Vec<Array>> {
     let total = |x: Array, w: Array| -> Result<Array> { Ok((f(x, w)? * 0.3).sin().sum(..)) };
-    let both = |x: Array, w: Array| grad(total).argnums((Arg::<0>, Arg::<1>)).call((x, w));
+    let gradients = |x: Array, w: Array| grad(total).argnums((Arg::<0>, Arg::<1>)).call((x, w));
     let curve = |x: Array, w: Array| -> Result<Array> {
-        let (gx, gw) = both(x, w)?;
+        let (gx, gw) = gradients(x, w)?;
         Ok(gx.square().sum(..) + gw.square().sum(..))
     };
     let two = |x: &Array| stack(&[x.clone(), x * 0.8], 0);
     let pair = |g: (Array, Array)| vec![g.0, g.1];
+    // A macro, because the functions have different types.
     macro_rules! call {
         ($f:expr, $args:expr) => {
             if nest.jit { jit($f).call($args)? } else { Function::call(&$f, $args)? }
@@ -172,14 +175,14 @@ fn outside(nest: &Nest, f: impl Fn(Array, Array) -> Result<Array>, x: &Array, w:
     }
     Ok(match nest.outside {
         Outside::Plain => vec![call!(|x: Array, w: Array| f(x, w), (x, w))],
-        Outside::Grad => pair(call!(|x: Array, w: Array| both(x, w), (x, w))),
+        Outside::Grad => pair(call!(|x: Array, w: Array| gradients(x, w), (x, w))),
         Outside::GradOfGrad => pair(call!(grad(curve).argnums((Arg::<0>, Arg::<1>)), (x, w))),
         Outside::Jvp => {
             let along = |x: Array, w: Array| jvp(|x: Array| f(x, w.clone()), &x, &x.cos());
             pair(call!(along, (x, w)))
         }
         Outside::Vmap => vec![call!(vmap(|x: Array, w: Array| f(x, w)).in_axes((0, None)), (two(x), w))],
-        Outside::VmapOfGrad => pair(call!(vmap(both).in_axes((0, None)), (two(x), w))),
+        Outside::VmapOfGrad => pair(call!(vmap(gradients).in_axes((0, None)), (two(x), w))),
     })
 }
 
@@ -237,17 +240,17 @@ fn however_it_is_split_and_nested_it_is_what_one_device_computes() {
     let test = |(shape, places, steps, nest): (Vec<usize>, [usize; 3], Vec<Step>, Nest)| {
         let names: Vec<&str> = ["i", "j", "k"].into_iter().take(shape.len()).collect();
         let mesh = make_mesh(names.iter().copied().zip(shape)).map_err(fail)?;
-        let of = |dim: usize| -> Vec<AxisName> {
+        let axes_of = |dim: usize| -> Vec<AxisName> {
             names.iter().zip(places).filter(|(_, place)| *place == dim).map(|(name, _)| AxisName::new(name)).collect()
         };
-        let split = [of(0), of(1)];
+        let split = [axes_of(0), axes_of(1)];
         let spec = || PartitionSpec::new(split.iter().map(|axes| DimSpec::from_iter(axes.iter().copied())));
         let sharded = shard_map(|x: Array, w: Array| body(&steps, &split, nest.inside, x, w), &mesh)
             .in_specs((spec(), P![]))
             .out_specs(spec())
             .check_vma(nest.check_vma);
-        let alone = |x: Array, w: Array| body(&steps, &Split::default(), nest.inside, x, w);
-        let want = outside(&Nest { jit: true, ..nest.clone() }, alone, &x, &w).map_err(fail)?;
+        let unsplit = |x: Array, w: Array| body(&steps, &Split::default(), nest.inside, x, w);
+        let want = outside(&Nest { jit: true, ..nest.clone() }, unsplit, &x, &w).map_err(fail)?;
         let got = outside(&nest, |x, w| sharded.call((x, w)), &x, &w).map_err(fail)?;
         close(&got, &want)
     };

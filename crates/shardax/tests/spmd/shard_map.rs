@@ -427,9 +427,10 @@ fn partially_manual_shard_map() -> Result<()> {
 #[test]
 fn other_mesh_inside_partially_manual_is_an_error() -> Result<()> {
     let mesh = mesh42()?;
-    let other = make_mesh([("i", 2), ("j", 4)])?.auto();
-    let inner =
-        move |x: Array| shard_map(|x: Array| x, &other).axis_names("j").in_specs(P!["j"]).out_specs(P!["j"]).call(x);
+    let other_mesh = make_mesh([("i", 2), ("j", 4)])?.auto();
+    let inner = move |x: Array| {
+        shard_map(|x: Array| x, &other_mesh).axis_names("j").in_specs(P!["j"]).out_specs(P!["j"]).call(x)
+    };
     let f = shard_map(inner, &mesh).axis_names("i").in_specs(P!["i"]).out_specs(P!["i"]);
     assert!(message(f.call(ramp([8, 8]))).contains("should match the mesh passed to shard_map"));
     Ok(())

@@ -228,6 +228,7 @@ fn transposes() -> Result<()> {
             };
             let x = noise(16);
             let d = (ramp(16) * 0.3).cos();
+            // Reverse mode against finite differences, and forward mode against reverse mode.
             let exact = (grad(f).call(&x)? * &d).sum(..).to_f64()?;
             let numeric = (f(&x + &d * 1e-2)?.to_f64()? - f(&x - &d * 1e-2)?.to_f64()?) / 2e-2;
             assert!((exact - numeric).abs() < 1e-2 * (1.0 + exact.abs()), "{name} {check}: {exact} and {numeric}");
@@ -333,16 +334,20 @@ fn sums_in_groups_are_checked() -> Result<()> {
     Ok(())
 }
 
+/// The pairs of a rotation by one device.
+fn to_next(n: usize) -> Vec<(usize, usize)> {
+    (0..n).map(|j| (j, (j + 1) % n)).collect::<Vec<_>>()
+}
+
 /// JAX: `test_collective_permute_with_multiple_axis_names`.
 #[test]
 fn ppermute_over_pairs_of_axes() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?.auto();
     let x = ramp([4, 16]);
-    let next = |n: usize| (0..n).map(|j| (j, (j + 1) % n)).collect::<Vec<_>>();
     let f = move |x: Array| -> Result<(Array, Array)> {
         assert_eq!(axis_size(("x", "y"))?, 4);
-        Ok((ppermute(x.clone(), ("x", "y"), next(4)), ppermute(x, ("y", "z"), next(4))))
+        Ok((ppermute(x.clone(), ("x", "y"), to_next(4)), ppermute(x, ("y", "z"), to_next(4))))
     };
     let spec = || P!["x", ("y", "z")];
     let (c, d) = jit(shard_map(f, &mesh).in_specs(spec()).out_specs(spec())).call(&x)?;

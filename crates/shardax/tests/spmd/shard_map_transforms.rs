@@ -35,8 +35,8 @@ fn functions_without_arguments() -> Result<()> {
 #[test]
 fn axis_index_along_two_axes_without_arguments() -> Result<()> {
     let mesh = mesh42()?;
-    let each = || stack(&[axis_index("i"), axis_index("j")], 0);
-    let y = shard_map(each, &mesh).in_specs(None).out_specs(P![("i", "j")]).call(())?;
+    let position = || stack(&[axis_index("i"), axis_index("j")], 0);
+    let y = shard_map(position, &mesh).in_specs(None).out_specs(P![("i", "j")]).call(())?;
     assert_eq!(y.to_vec::<i32>()?, [0, 0, 0, 1, 1, 0, 1, 1, 2, 0, 2, 1, 3, 0, 3, 1]);
     Ok(())
 }
@@ -88,16 +88,16 @@ fn gradients_of_a_batch_split_over_the_mesh() -> Result<()> {
         shard_map(|x: Array| x.sum(..).sin(), &mesh).in_specs(P!["j"]).out_specs(P![]).check_vma(false).call(x)
     };
     let x = ramp([4, 4]);
-    let put = device_put(&x, NamedSharding::new(&mesh, P!["i", "j"]))?;
-    close(&vmap(grad(f)).spmd_axis_name("i").call(&put)?, &vmap(grad(f)).call(&x)?);
+    let placed = device_put(&x, NamedSharding::new(&mesh, P!["i", "j"]))?;
+    close(&vmap(grad(f)).spmd_axis_name("i").call(&placed)?, &vmap(grad(f)).call(&x)?);
     // Devices along "i" hold different entries, whose gradients are not summed.
     let linear = |x: Array| {
         shard_map(|x: Array| psum(x.sum(..), "j"), &mesh).in_specs(P!["j"]).out_specs(P![]).check_vma(false).call(x)
     };
-    close(&vmap(grad(linear)).spmd_axis_name("i").call(&put)?, &ones([4, 4]));
-    let whole =
+    close(&vmap(grad(linear)).spmd_axis_name("i").call(&placed)?, &ones([4, 4]));
+    let expected =
         |x: Array| shard_map(|x: Array| x.sum(..), &mesh).in_specs(P![]).out_specs(P![]).check_vma(false).call(x);
-    close(&vmap(grad(whole)).spmd_axis_name("i").call(&put)?, &ones([4, 4]));
+    close(&vmap(grad(expected)).spmd_axis_name("i").call(&placed)?, &ones([4, 4]));
     Ok(())
 }
 
@@ -214,9 +214,9 @@ fn varying_axes_of_a_cond_result() -> Result<()> {
     let plain: F = |x, y| cond(true, |(x, _): (Array, Array)| x, |(x, _)| x + 1, (x, y));
     let _ = mapped(plain, P!["x"])?;
     assert!(message(mapped(plain, P![])).contains("require replication"));
-    let both: F = |x, y| cond(true, |(x, _): (Array, Array)| pcast(x, "y"), |(_, y)| pcast(y, "x"), (x, y));
-    let _ = mapped(both, P![("x", "y")])?;
-    assert!(message(mapped(both, P!["x"])).contains("require replication"));
+    let combined: F = |x, y| cond(true, |(x, _): (Array, Array)| pcast(x, "y"), |(_, y)| pcast(y, "x"), (x, y));
+    let _ = mapped(combined, P![("x", "y")])?;
+    assert!(message(mapped(combined, P!["x"])).contains("require replication"));
     let by_x: F = |x, y| cond(x.greater(0).any(..), |(x, _): (Array, Array)| x, |(x, _)| x + 1, (x, y));
     let _ = mapped(by_x, P!["x"])?;
     assert!(message(mapped(by_x, P![])).contains("require replication"));
@@ -285,8 +285,8 @@ fn draws_with_equal_and_different_keys() -> Result<()> {
     };
     let keys = random::split(&random::key(1), 8);
     for check in [true, false] {
-        let each = move |k: Array| draw(k.squeeze(0));
-        let f = shard_map(each, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(check);
+        let draw_local = move |k: Array| draw(k.squeeze(0));
+        let f = shard_map(draw_local, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(check);
         for (a, b) in f.call(&keys)?.iter().zip(vmap(draw).call(&keys)?) {
             close(a, &b.reshape(32));
         }
@@ -397,7 +397,7 @@ fn ppermute_beside_an_automatic_axis() -> Result<()> {
 #[test]
 fn partial_auto_collectives() -> Result<()> {
     let mesh = mesh42()?;
-    let all = |x: Array| -> Vec<Array> {
+    let collectives = |x: Array| -> Vec<Array> {
         vec![
             psum(x.clone(), "i"),
             pmax(x.clone(), "i"),
@@ -412,9 +412,10 @@ fn partial_auto_collectives() -> Result<()> {
     let x = noise([16, 6]);
     for check in [true, false] {
         let f = |axes: &[&str]| {
-            let f = shard_map(all, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(check);
+            let f = shard_map(collectives, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(check);
             jit(f.axis_names(axes)).call(&x)
         };
+        // Whether `j` is manual or left to the compiler must not change any result.
         for (part, whole) in f(&["i"])?.iter().zip(f(&["i", "j"])?) {
             close(part, &whole);
         }

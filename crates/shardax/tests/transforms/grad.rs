@@ -20,8 +20,8 @@ fn integers_have_float0_gradients() -> Result<()> {
     let (v, g) = jit(value_and_grad(f).argnums(Arg::<1>).allow_int()).call((noise(3), n.clone()))?;
     assert_eq!((v.shape().len(), g.0.dtype()), (0, DType::Float0));
     let mapped = pmap(grad(f).argnums(Arg::<1>).allow_int()).in_axes((None, 0));
-    let both = mapped.call((noise(3), (arange(0..24).reshape([8, 3]), ones([8, 2]).greater(0))))?;
-    assert_eq!((both.0.dtype(), both.0.shape()), (DType::Float0, &[8, 3][..]));
+    let gradients = mapped.call((noise(3), (arange(0..24).reshape([8, 3]), ones([8, 2]).greater(0))))?;
+    assert_eq!((gradients.0.dtype(), gradients.0.shape()), (DType::Float0, &[8, 3][..]));
     assert!(message(grad(f).argnums(Arg::<1>).call((noise(3), n))).contains("allow_int"));
     Ok(())
 }

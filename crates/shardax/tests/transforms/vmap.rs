@@ -74,9 +74,10 @@ fn constants_under_collectives() -> Result<()> {
         ])
     };
     let (x, w) = (noise([4, 2]), ramp(2));
-    let one = vmap(f).in_axes((0, None)).axis_name("i").call((&x, &w))?;
+    // `vmap` and `pmap` treat the unbatched value as equal on all members of the axis.
+    let batched = vmap(f).in_axes((0, None)).axis_name("i").call((&x, &w))?;
     let devices = pmap(f).in_axes((0, None)).axis_name("i").call((&x, &w))?;
-    one.iter().zip(&devices).for_each(|(a, b)| close(a, b));
+    batched.iter().zip(&devices).for_each(|(a, b)| close(a, b));
     let total = |x: Array, w: Array| -> Result<Array> {
         Ok(vmap(f)
             .in_axes((0, None))
