@@ -213,6 +213,7 @@ fn returns_to(constraint: &ShardingConstraint, place: &Place) -> bool {
 /// The stage that copies each result that no equation computes: the last on its devices. Adds a stage without equations for
 /// devices that have none.
 fn copy_stages(program: &Program, inputs: &[Input], runs: &mut Vec<Run>) -> HashMap<Atom, usize> {
+    // The devices of a value: of the committed argument, or of the stage that computes it.
     let mut place_of: HashMap<Var, Place> = HashMap::new();
     for (var, input) in program.inputs.iter().zip(inputs) {
         place_of.extend(input.committed.as_ref().map(|sharding| (*var, Place::of(sharding))));
@@ -226,6 +227,7 @@ fn copy_stages(program: &Program, inputs: &[Input], runs: &mut Vec<Run>) -> Hash
     for atom in &program.outputs {
         let place = if let Atom::Var(var) = atom { place_of.get(var) } else { None };
         let stage = match place {
+            // An uncommitted value can be copied by any stage.
             None => runs.len() - 1,
             Some(place) => match runs.iter().rposition(|run| run.place.devices() == place.devices()) {
                 Some(stage) => stage,
@@ -374,6 +376,7 @@ impl Cut<'_> {
             stage.outputs.push(renamed_atom(&atom, &renamed));
             outputs.push(slot);
         }
+        // A stage can free a value of another stage after the last read, unless the caller receives the value.
         let last_read = inputs
             .iter()
             .copied()

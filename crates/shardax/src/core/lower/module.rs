@@ -112,6 +112,7 @@ impl Module<'_> {
     /// Writes the signature of `main`, whose attributes say how arguments and results are stored and sharded.
     fn signature(&self, cx: &mut Lowering) -> String {
         let mut main = String::from(MAIN);
+        // The attributes of an argument are its donation, layout, memory kind and sharding; a result has no donation.
         for (i, aval) in self.program.in_avals().enumerate() {
             let _ = write!(main, "{}%{i}: ", if i > 0 { ", " } else { "" });
             attr::write_type(&mut main, aval.dtype, &aval.shape);

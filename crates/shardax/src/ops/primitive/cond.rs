@@ -261,6 +261,8 @@ impl Primitive for Cond {
         let splits: Vec<Split> =
             this.branches.iter().map(|b| Split::of(b, &nonzero, |_| true)).collect::<Result<_>>()?;
 
+        // Branches must have equal result types. Therefore the residuals of all branches share slots, and a branch
+        // fills the slots that it does not use with zeros.
         let (slots, filled) = shared_slots(&splits);
         let known_branches = splits
             .iter()
@@ -280,6 +282,8 @@ impl Primitive for Cond {
         let mut results = Cond::run(known_branches, index, &args)?;
         let stored: Vec<Array> = results.drain(count..).collect();
 
+        // The linear branches run as a second `cond` with the same index. A tangent that is nonzero in any branch is a
+        // result of all of them.
         let any = any_of(&splits.iter().map(|s| s.linear.nonzero_out.clone()).collect::<Vec<_>>());
         let linear_operands = marked_tangents(&tangents[1..], &args, &nonzero);
         let operands = [&args[..], &stored, &linear_operands].concat();

@@ -465,11 +465,14 @@ impl<'a> Writer<'a> {
         Ok(false)
     }
 
+    /// Reads an operation inside of a function, and writes it as StableHLO text.
     fn inner(&mut self, r: &mut Bytes<'a>, indent: usize, end: &str) -> Result<()> {
         let mut op = self.operation(r)?;
         if self.forwards(&op)? {
             return Ok(());
         }
+        // With symbolic sizes, result types depend on the sizes of this call, and operations that only compute sizes are
+        // not written.
         let mut known = Vec::new();
         if self.symbolic.is_some() {
             known = match self.refine(&mut op, indent)? {
@@ -482,6 +485,7 @@ impl<'a> Writer<'a> {
         }
         self.flatten_groups(&mut op)?;
         let (name, results) = self.results_name(&op);
+        // The results of an operation with regions are defined after its regions, which can determine their types.
         if op.regions == 0 {
             self.define_results(&op, &name, take(&mut known))?;
         }
