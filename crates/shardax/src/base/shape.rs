@@ -160,8 +160,7 @@ pub trait IntoSizes: Sized {
     fn into_sizes(self) -> Vec<usize>;
 
     /// Returns the sizes of `rank` dimensions. A number is the size in each of them.
-    fn into_sizes_of(self, rank: usize) -> Vec<usize> {
-        let _ = rank;
+    fn into_sizes_of(self, _rank: usize) -> Vec<usize> {
         self.into_sizes()
     }
 }

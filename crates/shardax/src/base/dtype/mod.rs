@@ -134,8 +134,7 @@ impl DType {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a type of array elements",
     label = "not an element type",
-    note = "elements are `f32`, `f64`, `bf16`, `f16`, `i8` to `i64`, `u8` to `u64`, `bool`, `Complex<f32>` and `Complex<f64>`; convert `usize` to one of them",
-    note = "`x.to_vec::<f32>()?` returns all elements in row-major order; its rows are `chunks(x.shape()[1])`"
+    note = "elements are `f32`, `f64`, `bf16`, `f16`, `i8` to `i64`, `u8` to `u64`, `bool`, `Complex<f32>` and `Complex<f64>`; convert `usize` to one of them"
 )]
 pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The dtype of arrays of this type.

@@ -78,6 +78,30 @@ where
     }
 }
 
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "an array is no number: read its element by `x.item::<f32>()?`",
+    label = "reading an element can fail, so `into` and `from` do not do it",
+    note = "all elements: `x.to_vec::<f32>()?`; another dtype on the device: `x.astype(DType::F32)`"
+)]
+pub trait ReadsByInto {}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {$(
+        #[doc(hidden)]
+        impl From<Array> for $number
+        where
+            for<'a> &'a Operator: ReadsByInto,
+        {
+            fn from(_: Array) -> $number {
+                <$number>::default()
+            }
+        }
+    )*};
+}
+
+numbers! { f32 f64 i32 i64 usize bool }
+
 /// Defines methods of other libraries, each with the suggestion of what to write instead.
 macro_rules! methods {
     ($($name:ident $trait:ident $instead:literal;)*) => {
@@ -125,13 +149,16 @@ macro_rules! methods_without_arguments {
     };
 }
 
-/// Defines constructors of other libraries, each with the suggestion of what to write instead.
+/// Defines constructors of other libraries, each with the suggestion of what to write instead. The traits have a function,
+/// because a constructor has no array that it could return.
 macro_rules! constructors {
     ($($name:ident $trait:ident $instead:literal;)*) => {
         $(
             #[doc(hidden)]
             #[diagnostic::on_unimplemented(message = $instead, label = "not a constructor of arrays")]
-            pub trait $trait<T> {}
+            pub trait $trait<T> {
+                fn construct() -> Array;
+            }
         )*
 
         #[doc(hidden)]
@@ -142,7 +169,7 @@ macro_rules! constructors {
                 where
                     Operator: $trait<T>,
                 {
-                    unreachable!("no type implements the trait")
+                    <Operator as $trait<T>>::construct()
                 }
             )*
         }

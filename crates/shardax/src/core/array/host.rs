@@ -461,7 +461,7 @@ impl Array {
             let wrong = err!(Type, "an array of type {} cannot be read as usize", self.type_name());
             return Err(wrong.help(format!("read it as {}; only integers can be read as usize", self.dtype())));
         }
-        self.to_scalars()?.into_iter().map(|element| self.index(element)).collect()
+        self.convert_elements(|element| self.index(element))
     }
 
     /// Converts an element to an index.
@@ -499,9 +499,15 @@ impl Array {
     /// Returns the elements as host numbers of any dtype.
     #[track_caller]
     pub(crate) fn to_scalars(&self) -> Result<Vec<Scalar>> {
+        self.convert_elements(Ok)
+    }
+
+    /// Converts each element. A `Scalar` has 32 bytes, so a list of them would be larger than the array.
+    #[track_caller]
+    fn convert_elements<T>(&self, convert: impl Fn(Scalar) -> Result<T>) -> Result<Vec<T>> {
         self.check_no_key()?;
         let dtype = self.dtype();
-        Ok(self.to_bytes()?.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect())
+        self.to_bytes()?.chunks_exact(dtype.byte_size()).map(|bytes| convert(Scalar::read(dtype, bytes))).collect()
     }
 
     /// Fails for random keys, which are not numbers.
@@ -523,7 +529,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
-        Ok(self.to_scalars().at_caller()?.into_iter().map(Scalar::to_f64).collect())
+        self.convert_elements(|element| Ok(element.to_f64())).at_caller()
     }
 
     /// Returns the only element as `f64`, whatever the dtype. Waits for the value.
