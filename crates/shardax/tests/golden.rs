@@ -191,7 +191,7 @@ const OPERANDS_OF_DIFFERENT_RANKS: &[&str] = &[
 #[test]
 fn functions_where_rank_promotion_is_an_error() {
     setup();
-    golden_support::ranks::check_ranks(FAMILIES, outside_of_ci(5), OPERANDS_OF_DIFFERENT_RANKS);
+    golden_support::ranks::check_ranks(FAMILIES, outside_of_ci(15), OPERANDS_OF_DIFFERENT_RANKS);
 }
 
 /// `cargo xtask platforms` runs it, in several processes: see `golden_support::other_platforms`.

@@ -6,11 +6,16 @@ use shardax::export::{ExportOptions, Exported, export};
 use shardax::prelude::*;
 use shardax::{config, control_flow, nn};
 
-use crate::common::quick::setup;
+use crate::common::quick::{outside_of_ci, setup};
 use crate::same;
 
-/// The folders of files of JAX 0.10.2, 0.11 and 0.12.
-const VERSIONS: [&str; 3] = ["", "jax_0_11/", "jax_0_12/"];
+/// The folders of files of JAX 0.12, 0.11 and 0.10.2.
+const VERSIONS: [&str; 3] = ["jax_0_12/", "jax_0_11/", ""];
+
+/// The versions whose files are read: outside of CI only the newest.
+fn versions() -> impl Iterator<Item = &'static str> {
+    VERSIONS.into_iter().step_by(outside_of_ci(VERSIONS.len()))
+}
 
 /// Arrays that JAX 0.10.2 computed, by name.
 fn values() -> BTreeMap<String, Array> {
@@ -43,8 +48,7 @@ type Dict = BTreeMap<String, Array>;
 /// Files of JAX's `export` (`tools/export`): called, compiled into others, mapped over rows, and differentiated.
 #[test]
 fn functions_that_jax_exported() -> Result<()> {
-    VERSIONS
-        .into_iter()
+    versions()
         .try_for_each(|version| functions_that_jax_exported_of(version).map_err(|e| e.context(version.to_owned())))
 }
 
@@ -80,7 +84,7 @@ fn functions_that_jax_exported_of(version: &str) -> Result<()> {
 /// Files of `jax.export` give JAX's numbers, leaf by leaf: called, within another program, and differentiated. The part
 /// that follows an `@` numbers the arguments.
 fn artifact(name: &str) -> Result<()> {
-    VERSIONS.into_iter().try_for_each(|version| artifact_of(version, name).map_err(|e| e.context(version.to_owned())))
+    versions().try_for_each(|version| artifact_of(version, name).map_err(|e| e.context(version.to_owned())))
 }
 
 fn artifact_of(version: &str, name: &str) -> Result<()> {
@@ -196,7 +200,7 @@ fn artifacts_of_jax_as_functions() -> Result<()> {
 /// Elements of 8 bits and fewer, each as JAX numbers it.
 #[test]
 fn artifacts_of_jax_with_small_elements() -> Result<()> {
-    VERSIONS.into_iter().try_for_each(|version| {
+    versions().try_for_each(|version| {
         artifacts_of_jax_with_small_elements_of(version).map_err(|e| e.context(version.to_owned()))
     })
 }
@@ -221,7 +225,7 @@ fn artifacts_of_jax_with_small_elements_of(version: &str) -> Result<()> {
 #[test]
 fn artifacts_of_jax_that_are_rejected() -> Result<()> {
     setup();
-    for version in VERSIONS {
+    for version in versions() {
         let place = Exported::<(Array,), Array>::load(exported(&format!("{version}where.jax")))?;
         assert_eq!(place.platforms().collect::<Vec<_>>(), ["cpu", "tpu"]);
         assert_ne!(place.mlir_module("cpu"), place.mlir_module("tpu"));
@@ -241,9 +245,7 @@ fn artifacts_of_jax_that_are_rejected() -> Result<()> {
 /// JAX's programs take and give keys as their words: the functions, keys.
 #[test]
 fn functions_of_keys() -> Result<()> {
-    VERSIONS
-        .into_iter()
-        .try_for_each(|version| functions_of_keys_of(version).map_err(|e| e.context(version.to_owned())))
+    versions().try_for_each(|version| functions_of_keys_of(version).map_err(|e| e.context(version.to_owned())))
 }
 
 fn functions_of_keys_of(version: &str) -> Result<()> {
@@ -267,9 +269,7 @@ fn functions_of_keys_of(version: &str) -> Result<()> {
 /// A function of sizes that are symbols travels for one size.
 #[test]
 fn symbols_become_numbers() -> Result<()> {
-    VERSIONS
-        .into_iter()
-        .try_for_each(|version| symbols_become_numbers_of(version).map_err(|e| e.context(version.to_owned())))
+    versions().try_for_each(|version| symbols_become_numbers_of(version).map_err(|e| e.context(version.to_owned())))
 }
 
 fn symbols_become_numbers_of(version: &str) -> Result<()> {
@@ -291,9 +291,7 @@ fn lines(error: &str) -> usize {
 /// Constraints of symbolic sizes are checked for the sizes of a call; one file serves all sizes that fit.
 #[test]
 fn symbolic_sizes_are_checked() -> Result<()> {
-    VERSIONS
-        .into_iter()
-        .try_for_each(|version| symbolic_sizes_are_checked_of(version).map_err(|e| e.context(version.to_owned())))
+    versions().try_for_each(|version| symbolic_sizes_are_checked_of(version).map_err(|e| e.context(version.to_owned())))
 }
 
 fn symbolic_sizes_are_checked_of(version: &str) -> Result<()> {
@@ -350,7 +348,7 @@ fn parts_by_name() -> Result<()> {
     // Children are found by their names, so their order in the struct does not matter.
     let read = Exported::<(Bounds, Dict, Dict), (Pair, Dict)>::load(exported("named.jax"))?;
     let (pair, rest) = read.call((bounds.clone(), parts(), scale()))?;
-    for version in &VERSIONS[1..] {
+    for version in versions().filter(|version| !version.is_empty()) {
         let newer = Exported::<(Bounds, Dict, Dict), (Pair, Dict)>::load(exported(&format!("{version}named.jax")))?;
         same(&newer.call((bounds.clone(), parts(), scale()))?.0.low, &pair.low);
     }
@@ -428,7 +426,7 @@ fn programs_run_on_the_devices_that_are_asked_for() -> Result<()> {
 /// Where JAX computes with 64 bits the platform's number has them too.
 #[test]
 fn programs_for_several_platforms_with_64_bits() -> Result<()> {
-    VERSIONS.into_iter().try_for_each(|version| {
+    versions().try_for_each(|version| {
         programs_for_several_platforms_with_64_bits_of(version).map_err(|e| e.context(version.to_owned()))
     })
 }
@@ -496,7 +494,7 @@ fn damaged_artifacts_of_jax() -> Result<()> {
 /// Functions that JAX exported for eight devices, as files of `tools/export`: by shardings and by `shard_map`.
 #[test]
 fn functions_that_jax_exported_for_many_devices() -> Result<()> {
-    VERSIONS.into_iter().try_for_each(functions_for_many_devices_of)
+    versions().try_for_each(functions_for_many_devices_of)
 }
 
 fn functions_for_many_devices_of(version: &str) -> Result<()> {
@@ -611,7 +609,7 @@ fn attributes_of_vhlo_are_those_of_mlir() {
 /// Kernels of Pallas are calls with strings of bytes, for one platform each; another platform has its own branch.
 #[test]
 fn kernels_of_pallas_and_their_stand_ins() -> Result<()> {
-    VERSIONS.into_iter().try_for_each(kernels_of)
+    versions().try_for_each(kernels_of)
 }
 
 fn kernels_of(version: &str) -> Result<()> {

@@ -53,7 +53,7 @@ fn known() -> Vec<(String, String)> {
 fn random_programs_are_what_jax_computes() {
     setup();
     let other = std::env::var_os("SHARDAX_TEST_FUZZ_FILE").map(PathBuf::from);
-    let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), outside_of_ci(6)) };
+    let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), outside_of_ci(12)) };
     let cases: Vec<Case> = cases(&other.unwrap_or_else(committed), "fuzz").into_iter().step_by(every).collect();
     known.retain(|(name, _)| every == 1 || cases.iter().any(|case| case.name == *name));
     let start = Instant::now();
@@ -82,10 +82,12 @@ fn random_programs_are_what_jax_computes() {
 #[test]
 fn random_programs_of_explicit_types_are_what_jax_computes() {
     setup();
-    let cases = cases(&committed().with_file_name("explicit.safetensors"), "fuzz");
+    let mut cases = cases(&committed().with_file_name("explicit.safetensors"), "fuzz");
     assert!(cases.len() >= 200 && cases.iter().all(|case| case.op == "explicit"));
+    cases = cases.into_iter().step_by(outside_of_ci(4)).collect();
     let failures = run_all(&cases);
     let known = golden_support::read::known(&committed().with_file_name("known_explicit.txt"));
+    let known: Vec<_> = known.into_iter().filter(|(name, _)| cases.iter().any(|case| case.name == *name)).collect();
     let wrong: Vec<String> = failures
         .iter()
         .filter(|f| !known.iter().any(|(name, _)| f.program.name == *name))
