@@ -67,7 +67,7 @@ impl Axes {
     pub fn even_size(&self, operation: &str) -> Result<usize> {
         match self.size {
             0 => Err(err!(Value, "{operation} needs axis_index_groups of one size, got {:?}", self.groups)
-                .help("give all groups as many members: the shape of the result depends on it")),
+                .help("use groups of equal size, because the shape of the result depends on it")),
             n => Ok(n),
         }
     }
