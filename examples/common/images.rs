@@ -19,7 +19,7 @@ pub struct Images {
 pub fn cifar(folder: &Path) -> Result<Images> {
     let entries = std::fs::read_dir(folder).map_err(|error| {
         Error::new(ErrorKind::Value, format!("cannot read the folder {}: {error}", folder.display()))
-            .help("give the folder of CIFAR-10's binary version, with data_batch_1.bin and test_batch.bin")
+            .help("pass the folder of CIFAR-10's binary version, with data_batch_1.bin and test_batch.bin")
     })?;
     let mut batches: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     batches.retain(|path| {
@@ -29,7 +29,7 @@ pub fn cifar(folder: &Path) -> Result<Images> {
     batches.sort();
     if batches.is_empty() {
         let message = format!("{} has no data_batch_1.bin", folder.display());
-        return Err(Error::new(ErrorKind::Value, message).help("give the folder of CIFAR-10's binary version"));
+        return Err(Error::new(ErrorKind::Value, message).help("pass the folder of CIFAR-10's binary version"));
     }
     let (train, test) = (cifar10(&batches)?, cifar10(&[folder.join("test_batch.bin")])?);
     Ok(Images { train: with_labels(train)?, test: with_labels(test)?, shape: [32, 32, 3] })

@@ -124,7 +124,8 @@ fn windows(cli: &Cli, tokenizer: &Tokenizer) -> Result<Windows> {
         return Ok(Arc::new(text_windows(&cli.text, cli.length)?));
     }
     let text = std::fs::read_to_string(&cli.text).map_err(|error| {
-        Error::new(ErrorKind::Value, format!("cannot read {}: {error}", cli.text.display())).help("give a text file")
+        Error::new(ErrorKind::Value, format!("cannot read {}: {error}", cli.text.display()))
+            .help("pass the path of a text file")
     })?;
     Ok(Arc::new(token_windows(tokenizer.encode(&text)?, cli.length)?))
 }

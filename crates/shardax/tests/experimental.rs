@@ -27,7 +27,7 @@ fn sparse_arrays_of_parts_that_do_not_fit() -> Result<()> {
     let data = array([1.0f32, 2.0]);
     rejected(BCOO::new(&data, array([0, 1]), [2]), "cannot have indices int32[2]");
     rejected(BCOO::new(&data, array([[0.5f32], [1.0]]), [2]), "cannot have indices float32[2,1]");
-    rejected(BCOO::new(&data, array([[0], [1], [2]]), [2]), "give data of shape [3]");
+    rejected(BCOO::new(&data, array([[0], [1], [2]]), [2]), "pass data of shape [3]");
     rejected(BCOO::new(&data, array([[0, 0], [1, 0]]), [2]), "[nse, n_sparse]");
     rejected(BCOO::new(&data, array([[0], [1]]), [usize::MAX]), "too many");
     rejected(BCSR::new(&data, array([0, 1]), array([0, 1]), [2, 2]), "indptr int32[2]");

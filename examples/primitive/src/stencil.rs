@@ -37,7 +37,7 @@ impl Primitive for Stencil {
         let (x, w) = (&args[0], &args[1]);
         if x.rank() == 0 || w.shape.as_slice() != [3] {
             return Err(Error::new(ErrorKind::Type, format!("stencil got values {x} and weights {w}"))
-                .help("give values of at least one dimension, and three weights"));
+                .help("pass values of at least one dimension, and three weights"));
         }
         if !x.dtype.is_float() || x.dtype != w.dtype {
             return Err(Error::new(ErrorKind::Type, format!("stencil got values {x} and weights {w}"))

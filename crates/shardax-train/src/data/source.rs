@@ -292,7 +292,7 @@ impl<S: Source> Stream for SourceStream<S> {
                 self.source.len(),
                 self.seed
             );
-            return Err(Error::new(ErrorKind::Value, message).help("give the same data and the same seed as before"));
+            return Err(Error::new(ErrorKind::Value, message).help("pass the same data and the same seed as before"));
         }
         (self.round, self.epoch, self.next) = (round_of(position), epoch, next);
         self.order.clear();

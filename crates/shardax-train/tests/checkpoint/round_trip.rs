@@ -59,7 +59,7 @@ fn every_dtype_and_shape_comes_back_bit_by_bit() -> Result<()> {
     Ok(())
 }
 
-/// Files are row by row, however an array lies in memory.
+/// Files are row-major, whatever the layout of an array in memory.
 #[test]
 fn layouts_make_no_difference() -> Result<()> {
     setup();

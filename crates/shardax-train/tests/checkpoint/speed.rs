@@ -1,4 +1,4 @@
-//! The time to save and restore a gibibyte, beside the disk's own, and the time that steps wait for data.
+//! The time to save and restore a gibibyte, compared with the disk's, and the time that steps wait for data.
 //!
 //! `cargo test --release -p shardax-train --test checkpoint speed -- --include-ignored --nocapture` prints the table;
 //! `TMPDIR` says which disk.
@@ -87,7 +87,7 @@ fn a_gibibyte() -> Result<()> {
 }
 
 /// The cost of a save for a training whose steps donate their state: the call, and the time that steps lose while it is
-/// copied and written, beside plain copies of as much memory.
+/// copied and written, compared with plain copies of as much memory.
 #[test]
 #[ignore = "writes several GiB"]
 fn a_gibibyte_that_the_next_step_donates() -> Result<()> {
@@ -96,7 +96,7 @@ fn a_gibibyte_that_the_next_step_donates() -> Result<()> {
     let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
     let make = |seed: u32| device_put(&random::bits(random::key(seed), [1 << 12, 1 << 12]), &rows);
     let mut state = block_until_ready((0..16).map(make).collect::<Result<Vec<_>>>()?)?;
-    // A step of some time, of which the threads of a copy take a part.
+    // A step that takes some time, part of which the threads of a copy use.
     let step = jit(|state: Vec<Array>| tree::map(|x| x + 1, state)).donate_argnums([0]);
     let ms = |begin: Instant| begin.elapsed().as_secs_f64() * 1e3;
     let one_step = |state: &mut Vec<Array>| -> Result<f64> {

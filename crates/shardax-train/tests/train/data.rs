@@ -469,13 +469,13 @@ fn repeated_epochs_have_orders_of_their_own() -> Result<()> {
     }
     check(plain(), plain())?;
     check(buffered(), buffered())?;
-    // The first order is that of a stream that is not repeated.
+    // The first order equals the order of a stream that is not repeated.
     let once: Vec<usize> = (50usize, Ok).stream().shuffled(3).epochs(1).items().collect::<Result<_>>()?;
     assert_eq!(plain().items().take(50).collect::<Result<Vec<usize>>>()?, once);
     Ok(())
 }
 
-/// macOS adds `._NAME` beside each file; a hidden file is no example either.
+/// macOS adds `._NAME` next to each file; a hidden file is no example either.
 #[test]
 fn hidden_members_of_tar_files_are_no_examples() -> Result<()> {
     let folder = Folder::new();

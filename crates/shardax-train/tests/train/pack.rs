@@ -45,7 +45,7 @@ fn rows_have_each_token_with_its_next_once() -> Result<()> {
                     let same = at > 0 && segments[at] == segments[at - 1];
                     assert!(!same || tokens[at] == targets[at - 1], "a segment is one text");
                     assert!(at == 0 || same || segments[at] == segments[at - 1] + 1);
-                    // A text that is whole in its row begins at 0.
+                    // A text that is not divided over rows begins at 0.
                     assert!(split || at == 0 || same || positions[at] == 0);
                     found.push((tokens[at], targets[at]));
                 }

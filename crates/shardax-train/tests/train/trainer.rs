@@ -16,7 +16,7 @@ use super::{Folder, fails, setup};
 
 type State = (TrainState<Linear, AdamW>, RngStream);
 
-/// Points of a line with some noise, of which each process and each run has the same.
+/// Points of a line with some noise, equal in each process and each run.
 fn data() -> impl Stream<Item = (Array, Array)> {
     let point = |i: usize| {
         let x = [(i % 7) as f32 / 7.0, (i % 5) as f32 / 5.0];

@@ -129,7 +129,7 @@ pub(crate) fn check<'a>(name: &str, shapes: impl Iterator<Item = &'a [usize]> + 
         })
         .collect();
     let shapes = shapes.join(" ");
-    const HELP: &str = "give all operands the same number of dimensions with `expand_dims` or `reshape`, or allow promotion: `config::set_numpy_rank_promotion(RankPromotion::Allow)`";
+    const HELP: &str = "expand all operands to the same number of dimensions with `expand_dims` or `reshape`, or allow promotion: `config::set_numpy_rank_promotion(RankPromotion::Allow)`";
     if rule == RankPromotion::Raise {
         let config = "and with the config option numpy_rank_promotion='raise'";
         return Err(

@@ -239,7 +239,7 @@ pub(crate) fn mapped_size(
         "{function} got inconsistent sizes for array axes to be mapped: {}",
         inconsistent_sizes(requested, sizes)
     )
-    .help("give all mapped arguments one size, and in_axes None to those that are the same for all"))
+    .help("pass mapped arguments of equal size, and set in_axes to None for arguments that are the same for all"))
 }
 
 /// All mapped axes of one size.

@@ -1,7 +1,7 @@
 //! Values that the rules of `custom_vjp` functions log during a backward pass.
 //!
 //! A rule records its entries in the innermost backward pass of the thread. A primitive that transposes its program in a
-//! trace of its own returns the arrays of the entries from this trace ([`nested`]), and records them again outside.
+//! separate trace returns the arrays of the entries from this trace ([`nested`]), and records them again outside.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -52,7 +52,7 @@ pub(crate) fn are_received() -> bool {
     PASSES.with_borrow(|passes| passes.last().is_some_and(|pass| pass.wanted))
 }
 
-/// Records entries in the current backward pass. Fails for a key that the pass has already.
+/// Records entries in the current backward pass. Fails if the pass already has an entry with the same key.
 pub(crate) fn record(logs: Logs) -> Result<()> {
     PASSES.with_borrow_mut(|passes| {
         let Some(pass) = passes.last_mut() else { return Ok(()) };
@@ -65,7 +65,7 @@ pub(crate) fn record(logs: Logs) -> Result<()> {
                         "Duplicate backward-pass log key {:?}. Each key must be unique within a backward pass.",
                         entry.key()
                     )
-                    .help("give each call of the function its own key, or log in a loop or in `vmap`, which stack the values"));
+                    .help("use a separate key for each call of the function, or log in a loop or in `vmap`, which stack the values"));
                 }
             };
         }

@@ -117,7 +117,7 @@ pub(crate) fn check_broadcast_shape(name: &str, shape: &[usize], param: &[usize]
     Err(err!(
         Value,
         "{name} parameter shapes must be broadcast-compatible with shape argument, and the result of broadcasting the shapes must equal the shape argument, but got a parameter of shape {param:?} for shape {shape:?}"
-    ).help("give the shape that the parameters broadcast to, or reshape them"))
+    ).help("pass the shape that the parameters broadcast to, or reshape the parameters"))
 }
 
 /// Uniform in `[0, 1)`, float32.

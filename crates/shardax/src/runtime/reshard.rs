@@ -152,7 +152,7 @@ pub(crate) fn check_argument(array: &Concrete, want: &Sharding) -> Result<()> {
             array.aval,
             array.sharding
         )
-        .help("give it the sharding P![] where all processes have the same value, or make it a global array with `make_array_from_process_local_data`, `make_array_from_callback` or `device_put`"));
+        .help("use the sharding P![] if all processes have the same value, or make it a global array with `make_array_from_process_local_data`, `make_array_from_callback` or `device_put`"));
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ impl Mesh {
         for (i, (name, size)) in axes.iter().enumerate() {
             if axes[..i].iter().any(|(n, _)| n == name) {
                 return Err(err!(Value, "mesh axis names must be unique, got {name:?} twice in {axes:?}")
-                    .help("give each axis a name of its own"));
+                    .help("use a different name for each axis"));
             }
             if *size == 0 {
                 return Err(err!(Value, "mesh axis {name:?} has size 0: every axis needs at least one device")

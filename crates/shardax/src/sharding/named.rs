@@ -227,7 +227,7 @@ impl NamedSharding {
         )
         .help(match rank {
             0 => "a scalar can only have the spec P![]".to_owned(),
-            n => format!("give the spec at most {n} entries, or the value more dimensions"),
+            n => format!("write a spec of at most {n} entries, or add dimensions to the value"),
         }))
     }
 

@@ -88,7 +88,7 @@ impl Typed {
                 spec.len(),
                 shape.len()
             )
-            .help(format!("give the spec at most {} entries", shape.len())));
+            .help(format!("write a spec of at most {} entries", shape.len())));
         }
         // The remaining checks need the sharding, which is padded to the rank.
         let typed = Typed::from_spec(mesh, spec, shape.len());

@@ -97,7 +97,7 @@ pub(super) fn same_draws(args: &TreeDef, is_used_by_all: impl Fn(usize) -> bool)
             "pmap draws random numbers by argument{}, which is the same on all devices: each draws the same numbers for its part of the batch",
             leaf.path
         ),
-        "give each device a key of its own: make the layer by `Dropout::without_rngs(rate)`, and call `forward_with(x, &key)` with `random::fold_in(&key, axis_index(\"batch\"))`; `.check_replication(false)` if equal numbers are meant",
+        "use a different key on each device: make the layer by `Dropout::without_rngs(rate)`, and call `forward_with(x, &key)` with `random::fold_in(&key, axis_index(\"batch\"))`; `.check_replication(false)` if equal numbers are meant",
     );
 }
 

@@ -94,7 +94,7 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
             aval.clone().strip_weak_type(),
             t.type_name()
         )
-        .help("give it the sharding of the value with `reshard(t, x.aval().sharding())`"));
+        .help("reshard it to the sharding of the value with `reshard(t, x.aval().sharding())`"));
     }
     Ok(Some(crate::ops::numpy::convert(t, aval.dtype, aval.clone().strip_weak_type().weak)))
 }

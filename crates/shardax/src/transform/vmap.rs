@@ -150,7 +150,7 @@ impl Options {
                 Value,
                 "Mapped away dimension of inputs passed to vmap should be sharded the same. Got inconsistent axis specs: {first} and {other}"
             )
-            .help("give the mapped dimensions one sharding with `reshard(x, spec)`"));
+            .help("reshard the mapped dimensions to one sharding with `reshard(x, spec)`"));
         }
         let spmd: DimSpec = crate::sharding::typed::entry(self.spmd_axis_name.iter().copied());
         if entry != DimSpec::None && spmd != DimSpec::None && spmd != entry {
@@ -206,7 +206,9 @@ impl Options {
                     "at vmap out_axes, got axis spec None but output was batched on axis {}",
                     dim.unwrap_or(0)
                 )
-                .help("give the output an axis, or reduce it over the mapped axis with a collective (`axis_name`)")),
+                .help(
+                    "choose an axis for the output, or reduce it over the mapped axis with a collective (`axis_name`)",
+                )),
                 (Some(want), dim) => {
                     let rank = out.ndim() + dim.is_none() as usize;
                     let to = normalize_axis(want as isize, rank).map_err(|e| e.context("vmap out_axes"))?;

@@ -88,7 +88,7 @@ pub fn draw() -> Result<String> {
         for operand in &step.operands {
             let from = corner(&values[*operand]);
             let start = (from.0 + SIDE + 6, from.1 + SIDE / 2);
-            // An operand below joins the one beside the result, left of the result's type.
+            // An operand below joins the one next to the result, left of the result's type.
             let bend = end.0 - 50;
             let _ = writeln!(
                 out,

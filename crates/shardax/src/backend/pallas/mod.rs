@@ -75,7 +75,7 @@ fn call(
     Ok(Some(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs)))
 }
 
-const HELP: &str = "give this platform another function with `platform_dependent`, or run the kernel as a loop with `.interpret(true)`";
+const HELP: &str = "use another function on this platform with `platform_dependent`, or run the kernel as a loop with `.interpret(true)`";
 
 fn row_major(rank: usize) -> String {
     match rank {

@@ -40,7 +40,7 @@ fn fft(fft: &Fft, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
 fn all_reduce(of: &AllReduce, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Lowered {
     if of.axes.groups.is_some() && of.axes.size == 0 {
         let operation = format!("{} over groups of different sizes", of.name());
-        return Err(cx.platform.lacks(&operation, "give all groups as many members, or fill them up with zeros"));
+        return Err(cx.platform.lacks(&operation, "use groups of equal size, or fill them up with zeros"));
     }
     if of.reducer != Reducer::Sum && outs[0].dtype.bits() == 64 {
         let operation = format!("{} of {}", of.name(), outs[0].dtype);

@@ -568,7 +568,7 @@ fn bytes_of<'a, T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Cow<'a
             size(shape),
             elements.len()
         )
-        .help("give as many elements as the product of the shape"));
+        .help("pass as many elements as the product of the shape"));
     }
     if let Some(bytes) = T::as_bytes(elements) {
         return Ok(Cow::Borrowed(bytes));
@@ -605,7 +605,7 @@ pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
     let need = aval.byte_size()?;
     if bytes.len() != need {
         return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
-            .help("give as many elements as the product of the shape, in the machine's byte order"));
+            .help("pass as many elements as the product of the shape, in the machine's byte order"));
     }
     // The largest valid byte, and the first byte that represents a negative number: its sign bit fills the bits above.
     let (highest, negative) = match aval.dtype {

@@ -413,7 +413,7 @@ pub(crate) fn check_keys(primitive: &dyn Primitive, args: &[Aval]) -> Result<()>
     match args.iter().find(|aval| aval.dtype.is_key()) {
         Some(key) if !primitive.accepts_keys() => {
             Err(err!(Type, "{} does not accept dtype {}, got {key}", primitive.name(), key.dtype).help(
-                "give keys to the functions of `random`; `random::key_data` reads their words, as uint32 of [..., 2]",
+                "pass keys to the functions of `random`; `random::key_data` reads their words, as uint32 of [..., 2]",
             ))
         }
         _ => Ok(()),

@@ -145,7 +145,7 @@ impl<'a> ShardingRule<'a> {
                         specs.join(" and "),
                         self.types()
                     ),
-                    "give the operands one sharding with `reshard(x, spec)`",
+                    "reshard the operands to one sharding with `reshard(x, spec)`",
                 ))
             }
         }
@@ -239,7 +239,7 @@ impl<'a> ShardingRule<'a> {
                 if *known != DimSpec::None && entry != DimSpec::None && *known != entry {
                     return Err(self.error(
                         format_args!("batch dimensions must be sharded alike, got {}", self.types()),
-                        "give the operands one sharding with `reshard(x, spec)`",
+                        "reshard the operands to one sharding with `reshard(x, spec)`",
                     ));
                 }
                 if entry != DimSpec::None {
@@ -258,7 +258,7 @@ impl<'a> ShardingRule<'a> {
         if let Some(other) = sharded.find(|a| a.sharding() != operand.sharding()) {
             return Err(self.error(
                 format_args!("{what} must have the same sharding, got {operand} and {other}"),
-                "give the operands one sharding with `reshard(x, spec)`",
+                "reshard the operands to one sharding with `reshard(x, spec)`",
             ));
         }
         Ok(typed(&self.mesh, operand).without_partial())
@@ -419,7 +419,7 @@ impl<'a> ShardingRule<'a> {
                 Some(other) if *other != partial_axes => {
                     return Err(self.error(
                         format_args!("operands must be unreduced and reduced over the same axes, got {}", self.types()),
-                        "give the operands the same unreduced and reduced axes with `reshard(x, spec)`, or inside of `shard_map` with `pcast_to`",
+                        "reshard the operands to the same unreduced and reduced axes with `reshard(x, spec)`, or inside of `shard_map` with `pcast_to`",
                     ));
                 }
                 _ => common_axes = Some(partial_axes),

@@ -433,7 +433,7 @@ pub fn transpose<Out: Tree, T: Tree>(outer: &TreeDef, inner: &TreeDef, tree: T) 
     let flat = Flat::of(&tree);
     if flat.def != compose(outer, inner) {
         return Err(err!(Type, "trees of different structure: {}", compose(outer, inner).difference(&flat.def))
-            .help("give the outer structure, and the structure of what is in place of its leaves"))
+            .help("pass the outer structure, and the structure of the trees in place of its leaves"))
         .at_caller();
     }
     let (n, m) = (outer.leaf_count(), inner.leaf_count());

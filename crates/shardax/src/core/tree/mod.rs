@@ -252,7 +252,7 @@ pub fn unexpected(name: &str, node: &Node) -> crate::error::Error {
 
 fn mismatch(expected: &str, found: Option<&Token>) -> crate::error::Error {
     err!(Type, "tree structure mismatch: expected {expected}, found {found:?}")
-        .help("give the structure and all leaves of one tree of this type")
+        .help("pass the structure and all leaves of one tree of this type")
 }
 
 /// Rebuilds a tree of type `T`.
@@ -267,7 +267,7 @@ pub(crate) fn rebuild<T: Tree>(def: &TreeDef, leaves: SmallVec<[Array; 8]>) -> R
     let tree = T::unflatten(&mut from)?;
     if from.tokens.next().is_some() || from.leaves.next().is_some() {
         return Err(err!(Type, "tree structure mismatch: the structure has more nodes or leaves than the type takes")
-            .help("give the leaves of one tree of this type, as `tree::leaves` does"));
+            .help("pass the leaves of one tree of this type, as `tree::leaves` returns them"));
     }
     Ok(tree)
 }

@@ -205,7 +205,7 @@ impl BCOO {
                 data.type_name(),
                 indices.type_name()
             )
-            .help(format!("give data of shape {expected:?}")));
+            .help(format!("pass data of shape {expected:?}")));
         }
         Ok(())
     }

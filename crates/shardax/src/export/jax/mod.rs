@@ -375,7 +375,7 @@ fn written(text: &str) -> Result<Option<PartitionSpec>> {
     let Some((_, dims)) = text.split_once(", [") else { return Ok(None) };
     if text.contains("unreduced=") || text.contains("\":(") {
         return Err(err!(NotImplemented, "an argument or a result has the sharding{text}")
-            .help("give and take arrays that are split by whole axes, and reduced"));
+            .help("use arguments and results that are split by entire axes, and reduced"));
     }
     let dims = dims.split(']').next().unwrap_or_default().split('{').skip(1);
     // Every second piece between quotes is a name.

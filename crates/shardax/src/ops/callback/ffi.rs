@@ -139,7 +139,7 @@ impl Attributes {
             let attributes: Vec<String> = self.iter().map(|(name, value)| format!("{name} = {value:?}")).collect();
             let attributes = if attributes.is_empty() { "none".to_owned() } else { attributes.join(", ") };
             err!(Value, "the attribute {name:?} of an FFI call must be {what}; its attributes are {attributes}")
-                .help(format!("give it where the function is called: `.attribute({name:?}, ..)`"))
+                .help(format!("set it where the function is called: `.attribute({name:?}, ..)`"))
         })
     }
 }

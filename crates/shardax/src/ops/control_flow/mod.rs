@@ -103,7 +103,10 @@ impl<'a> Carry<'a> {
             } else if old.shape != new.shape {
                 ("shapes", "return a carry of the shape that the body was given".to_owned())
             } else if !agrees(old, new) {
-                ("shardings", format!("give the output the sharding of the input: `reshard(.., {})`", spec_text(old)))
+                (
+                    "shardings",
+                    format!("reshard the output to the sharding of the input: `reshard(.., {})`", spec_text(old)),
+                )
             } else {
                 let hint = cast_hint(&new.vma.minus(&old.vma), &format!("the initial value of {path}"));
                 ("manual axis types", format!("start from a value that varies over the same axes: {hint}"))

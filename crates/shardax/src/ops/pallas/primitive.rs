@@ -46,8 +46,8 @@ pub(crate) struct Block {
     pub dims: Vec<BlockDim>,
     /// The type of the array.
     pub array: Aval,
-    /// The index map. It takes the position in the grid and returns the index of the block in each dimension. Its refs are
-    /// the prefetched operands.
+    /// The index map. It receives the position in the grid and returns the index of the block in each dimension. Its refs
+    /// are the prefetched operands.
     pub index: Program,
 }
 

@@ -157,7 +157,7 @@ impl BlockSpec {
                         "the index map takes {N} indices, and the grid has {} dimensions",
                         indices.len()
                     )
-                    .help("give the index map one index for each dimension of the grid")),
+                    .help("write an index map with one index for each dimension of the grid")),
                 }
             })),
             location: Location::caller(),

@@ -448,7 +448,7 @@ impl Primitive for Select {
         }
         Err(rule.error(
             format_args!("which must be scalar or have the same shardings as cases, got {}", rule.types()),
-            "give the predicate the sharding of the cases with `reshard(which, spec)`",
+            "reshard the predicate to the sharding of the cases with `reshard(which, spec)`",
         ))
     }
 

@@ -121,7 +121,7 @@ pub(crate) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Resul
     for (i, (array, aval)) in arrays.iter().zip(avals).enumerate() {
         if (array.dtype(), array.shape()) != (aval.dtype, aval.shape.as_slice()) {
             return Err(err!(Type, "{what}: expected {} but got {} (array {i})", aval, array.type_name())
-                .help("give every output of the rule the shape and dtype of what it stands for"));
+                .help("return outputs with the shape and dtype of the values that they stand for"));
         }
         if !agrees(&array.aval(), aval) {
             return Err(err!(
@@ -129,7 +129,7 @@ pub(crate) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Resul
                 "{what}: expected {aval} but got {}, of another sharding (array {i})",
                 array.type_name()
             )
-            .help("give every output of the rule the sharding of what it stands for, with `reshard(x, spec)`"));
+            .help("reshard every output of the rule to the sharding of the value that it stands for, with `reshard(x, spec)`"));
         }
     }
     Ok(())

@@ -133,7 +133,7 @@ impl DotGeneral {
                         spec_of_dims(&r, &self.rhs_batch),
                         rule.types()
                     ),
-                    "give them one sharding with `reshard(x, spec)`",
+                    "reshard them to one sharding with `reshard(x, spec)`",
                 ));
             }
             dims.push(a.clone());
@@ -144,7 +144,7 @@ impl DotGeneral {
                     "contracting dimensions need to have consistent sharding, got lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
                     rule.types()
                 ),
-                "give them one sharding with `reshard(x, spec)`, or say the result's: `DotOptions::new().out_sharding(spec)`",
+                "reshard them to one sharding with `reshard(x, spec)`, or state the result's: `DotOptions::new().out_sharding(spec)`",
             ));
         }
         if !sharded_on_both_sides.is_empty() {

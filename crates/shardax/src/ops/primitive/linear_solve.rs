@@ -158,7 +158,7 @@ impl Primitive for LinearSolve {
                 NotImplemented,
                 "transpose_solve required for backwards mode automatic differentiation of custom_linear_solve"
             )
-            .help("give it the solver of the transposed equations, or say that the matrix is symmetric"));
+            .help("pass the solver of the transposed equations, or state that the matrix is symmetric"));
         };
         let values: Vec<Array> = args[..args.len() - self.output_count()]
             .iter()

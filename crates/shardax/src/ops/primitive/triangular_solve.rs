@@ -121,7 +121,7 @@ impl Primitive for TriangularSolve {
         if let Some(axis) = from_a.axes().iter().find(|axis| from_b.axes().contains(axis)) {
             return Err(rule.error(
                 format_args!("both dimensions of the result would be sharded over {axis:?}, for {}", rule.types()),
-                "give the operands shardings over different axes with `reshard(x, spec)`",
+                "reshard the operands over different axes with `reshard(x, spec)`",
             ));
         }
         let matrix = if self.left_side { [from_a, from_b] } else { [from_b, from_a] };

@@ -294,7 +294,7 @@ impl RefPart {
             value.sharding().is_none_or(|typed| *typed == Typed::replicated(typed.mesh(), value.rank()));
         if value.sharding() != part.sharding() && !(part.sharding().is_none() && is_replicated) {
             return Err(err!(Sharding, "a value of type {value} was written to a part of type {part} of a ref")
-                .help("give the value the sharding of the part with `reshard`"));
+                .help("reshard the value to the sharding of the part with `reshard`"));
         }
         Ok(())
     }

@@ -244,7 +244,7 @@ impl Options {
         let id = id.ok_or_else(|| unset(&address, "process_id", "`process_id` or SHARDAX_PROCESS_ID"))?;
         if count > MAX_PROCESSES {
             return Err(err!(Value, "num_processes is {count}, and at most {MAX_PROCESSES} processes join")
-                .help("give the number of processes that were started"));
+                .help("pass the number of processes that were started"));
         }
         match id < count {
             true => Ok(Some((id, count))),

@@ -99,7 +99,7 @@ fn hybrid(shape: &[usize], dcn_shape: &[usize], devices: &[Device], options: Mes
             Value,
             "mesh shape {shape:?} and dcn_mesh_shape {dcn_shape:?} differ in their number of axes"
         )
-        .help("give each axis a size in both; 1 where it does not go over slices, or only over them"));
+        .help("pass a size for each axis in both lists: 1 if the axis is not split over slices, or only over them"));
     }
     let slices = slices(devices);
     if slices.len() != dcn_shape.iter().product::<usize>() {

@@ -39,7 +39,8 @@ impl Plan {
     /// Returns the position of the first selected element in row-major order, if the selected elements are consecutive.
     fn first_of_run(&self, shape: &[usize]) -> Option<usize> {
         let mut first = 0;
-        // `true` after an axis of which several entries are selected: all entries of the following axes must be.
+        // `true` after an axis with several selected entries. The elements are then consecutive only if all entries of the
+        // following axes are selected.
         let mut must_be_entire = false;
         for entry in &self.entries {
             let (axis, start, len) = match *entry {

@@ -284,7 +284,7 @@ fn sharding_of(rule: &ShardingRule<'_>, like: impl IntoIterator<Item = Option<us
                         "the batch dimensions and heads of queries, keys and values must be sharded alike, got {}",
                         rule.types()
                     ),
-                    "give them one sharding with `reshard(x, spec)`",
+                    "reshard them to one sharding with `reshard(x, spec)`",
                 ));
             }
         }
