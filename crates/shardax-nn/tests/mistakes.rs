@@ -72,7 +72,7 @@ fn expectation_of(text: &str) -> Expectation {
     }
 }
 
-/// The libraries of this name beside the test program, the newest first.
+/// The libraries of this name next to the test program, the newest first.
 fn libraries(name: &str) -> Vec<PathBuf> {
     let deps = std::env::current_exe().expect("the test's path").parent().expect("a folder").to_owned();
     let prefix = format!("lib{name}-");

@@ -37,6 +37,36 @@ pub(crate) fn svd<T: Real>(
             break;
         }
     }
+    let is_inaccurate = divide_by_lengths(a, n, values, is_finite);
+    sort_columns(values, [&mut *a, &mut *right], |x, y| x > y);
+    // Rounding errors of many rotations add up. The quotients correct the values to the accuracy of a single product.
+    normalize_columns(a, n);
+    normalize_columns(right, n);
+    rayleigh_quotients(scaled, a, right, values);
+    let mut smallest = values[0];
+    for value in values.iter_mut() {
+        for lane in 0..LANES {
+            // Corrected values that are almost equal may have changed their order.
+            smallest[lane] = if value[lane] > smallest[lane] { smallest[lane] } else { value[lane] };
+            value[lane] = smallest[lane].magnitude() * powers[lane];
+        }
+    }
+    for element in values.iter_mut().chain(a).chain(right) {
+        for lane in 0..LANES {
+            element[lane] = if is_finite[lane] { element[lane] } else { T::NAN };
+        }
+    }
+    is_inaccurate
+}
+
+/// Divides orthogonal columns by their lengths, which are the singular values. Returns the lanes that have lengths so small
+/// that the divided columns are not accurate.
+fn divide_by_lengths<T: Real>(
+    a: &mut [Lanes<T>],
+    n: usize,
+    values: &mut [Lanes<T>],
+    is_finite: [bool; LANES],
+) -> [bool; LANES] {
     let mut is_inaccurate = [false; LANES];
     // Squares of smaller numbers are no longer accurate.
     let smallest = (T::MIN_POSITIVE / T::EPSILON).root();
@@ -57,23 +87,6 @@ pub(crate) fn svd<T: Real>(
             }
         }
         *value = lengths;
-    }
-    sort_columns(values, [&mut *a, &mut *right], |x, y| x > y);
-    normalize_columns(a, n);
-    normalize_columns(right, n);
-    rayleigh_quotients(scaled, a, right, values);
-    let mut smallest = values[0];
-    for value in values.iter_mut() {
-        for lane in 0..LANES {
-            // Corrected values that are almost equal may have changed their order.
-            smallest[lane] = if value[lane] > smallest[lane] { smallest[lane] } else { value[lane] };
-            value[lane] = smallest[lane].magnitude() * powers[lane];
-        }
-    }
-    for element in values.iter_mut().chain(a).chain(right) {
-        for lane in 0..LANES {
-            element[lane] = if is_finite[lane] { element[lane] } else { T::NAN };
-        }
     }
     is_inaccurate
 }

@@ -1,4 +1,4 @@
-//! Cumulative operations beside loops in f64.
+//! Cumulative operations compared with loops in f64.
 
 use super::{assert_error, noise, size, view};
 use crate::{Cumulative, cumulative, cumulative_logsumexp};

@@ -1,4 +1,4 @@
-//! The kernels beside sums written out in f64.
+//! The kernels compared with plain sums in f64.
 
 #[cfg(feature = "decompositions")]
 mod accuracy;
@@ -365,6 +365,7 @@ fn attention_sums(operands: &Attention<'_>, ct: &[f32], s: &Sizes) -> [Vec<f64>;
         let key_rows: Vec<usize> =
             (0..keys).map(|key| (i * keys + key) * key_heads + h / (heads / key_heads)).collect();
         let is_visible: Vec<bool> = (0..keys).map(|key| sees(operands, query, key, keys)).collect();
+        // A query without visible keys has equal weights, which do not depend on any operand, so its gradients are 0.
         let sees_nothing = !is_visible.contains(&true);
         let weights: Vec<f64> = (0..keys)
             .map(|key| match (sees_nothing, is_visible[key]) {

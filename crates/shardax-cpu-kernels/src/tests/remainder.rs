@@ -1,4 +1,4 @@
-//! Remainders beside the standard library's, which are exact.
+//! Remainders compared with the standard library's, which are exact.
 
 use crate::remainder;
 

@@ -1,4 +1,4 @@
-//! Batches of small matrices, and LU decompositions of any size, beside sums in f64.
+//! Batches of small matrices, and LU decompositions of any size, compared with sums in f64.
 
 use super::{assert_error, for_any_threads, noise, view};
 use crate::{Triangle, cholesky, eigh, lu, svd, triangular_solve};

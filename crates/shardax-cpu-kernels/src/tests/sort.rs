@@ -1,4 +1,4 @@
-//! Sorts beside the stable sort of the standard library.
+//! Sorts compared with the stable sort of the standard library.
 
 use super::{assert_error, noise};
 use crate::{KeyOrder, SortOperand, sort, sort_keys};

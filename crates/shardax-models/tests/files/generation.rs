@@ -8,7 +8,7 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::{golden, setup};
 
-/// Texts of several lengths in few slots and little room, of which each is as if it were alone.
+/// Texts of several lengths in few slots and little memory; each has the result of a text that is generated alone.
 #[test]
 fn batched_texts_are_those_of_texts_alone() -> Result<()> {
     setup();

@@ -6,7 +6,7 @@ use shardax_nn::prelude::*;
 use super::quick::outside_of_ci;
 use super::setup;
 
-/// Decoding through the cache, one position after the other and several at once, gives what the whole pass gives.
+/// Decoding through the cache, one position after the other and several at once, has the result of one pass over all positions.
 #[test]
 fn decoding_equals_the_whole_pass() -> Result<()> {
     setup();

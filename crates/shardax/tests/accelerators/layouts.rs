@@ -14,7 +14,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     let w = shape_dtype_struct_on([512, 384], DType::F32, &device);
     let tiled = topology.platform() == "tpu";
 
-    // What the compiler chooses. A TPU's arrays lie in tiles.
+    // The layout that the compiler chooses. A TPU stores arrays in tiles.
     let auto = Format::new(Layout::AUTO, &device);
     let product = |x: Array, w: Array| x.t().dot(w.t());
     let lowered = jit(product).in_shardings(&auto).out_shardings(&auto).lower((&w, &x))?;

@@ -56,7 +56,7 @@ fn arguments_and_results(topology: &Topology, split: &NamedSharding) -> Result<(
         assert_eq!(compiled.output_shardings().leaves()[0].memory_kind(), Some("pinned_host"));
     }
 
-    // Where all lies in the devices' own memory, nothing is said of it.
+    // If everything is in the devices' memory, the program does not mention memory kinds.
     let text = jit(move |x: Array| device_put(&x, &here)).lower(on(split))?.as_text().to_owned();
     assert!(!text.contains("annotate_device_placement") && !text.contains("memory_kind"), "{text}");
 

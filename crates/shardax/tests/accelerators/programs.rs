@@ -61,7 +61,7 @@ pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
 }
 
 /// TPUs write asynchronous collectives several times, and a reduce-scatter as an all-reduce: here one large gradient
-/// is scattered, and each of two weights gathered, one of them beside the product with the other.
+/// is scattered, and each of two weights gathered, one of them during the product with the other.
 pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("fsdp", 8)])?;
     let loss = |(up, down): (Array, Array), x: Array| x.matmul(&up).tanh().matmul(&down).square().sum(..);
@@ -73,7 +73,10 @@ pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
     let weights = (on(&mesh, &[1024, 4096], P!["fsdp"]), on(&mesh, &[4096, 1024], P!["fsdp"]));
     let step = step.out_shardings((rows(), rows()));
     let compiled = step.lower((weights, on(&mesh, &[512, 1024], P!["fsdp"])))?.compile_for(topology)?;
-    assert!(compiled.as_text()?.contains("AsyncCollectiveStart"), "nothing runs beside: look for another program");
+    assert!(
+        compiled.as_text()?.contains("AsyncCollectiveStart"),
+        "no collective runs during another operation: look for another program"
+    );
     let report = compiled.collectives()?;
     let count_of =
         |kind, bytes| report.iter().filter(|c| (c.kind, c.bytes) == (kind, bytes)).map(|c| c.count).sum::<usize>();

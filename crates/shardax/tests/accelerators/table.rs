@@ -19,7 +19,7 @@ fn by(implementation: Implementation, q: Array, k: Array, v: Array) -> Result<Ar
     Ok(attend(&causal.implementation(Some(implementation)), &Operands::new(&q, &k, &v))[0].clone())
 }
 
-/// The kernel that JAX exported, of this name, beside the file of the table.
+/// The kernel that JAX exported, of this name, in the folder of the table.
 fn by_jax(name: &str, q: Array, k: Array, v: Array) -> Result<Array> {
     let out = std::env::var_os("SHARDAX_TEST_ATTENTION_OUT").map(PathBuf::from).unwrap_or_default();
     config::set_attention_kernels(out.with_file_name(name));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::common::quick::setup;
 use shardax::prelude::*;
 
-/// The names in a lowered text, with the lines that they stand beside.
+/// The names in a lowered text, with the lines that they annotate.
 fn locations(text: &str) -> Vec<(String, u32)> {
     let scope_of = |line: &str| {
         let (_, rest) = line.split_once("= loc(\"")?;

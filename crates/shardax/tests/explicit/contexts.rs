@@ -179,7 +179,7 @@ fn eval_shape() -> Result<()> {
         out.aval().sharding().map(|typed| (typed.mesh().clone(), typed.spec())),
         Some((mesh.abstract_mesh().clone(), P!["x", "y"]))
     );
-    // What has a type and no values is an argument of `lower` that lies so.
+    // An abstract array is an argument of `lower` with this sharding.
     let text = jit(|x: Array| x.sin()).lower(&out)?.as_text().to_owned();
     assert!(text.lines().any(|line| line.contains("@main") && line.contains("[{\"x\"}, {\"y\"}]")), "{text}");
     Ok(())

@@ -1,5 +1,5 @@
 //! Explicit sharding: shardings in types. The cases are named after the cases of JAX's `ShardingInTypesTest` that they follow;
-//! types and numbers beside them are what JAX 0.10.2 gives. `cases.txt` lists 100 of them with the file that has each.
+//! types and numbers in them are what JAX 0.10.2 gives. `cases.txt` lists 100 of them with the file that has each.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -465,7 +465,7 @@ fn every_operation_of_addends_gives_that_of_their_sum() -> Result<()> {
     Ok(())
 }
 
-/// The operation of a value; the factor of a product is reduced beside addends alone.
+/// The operation of a value; the factor of a product is reduced only if the other factor is unreduced.
 fn part_of(part: fn(Array) -> Array, name: &str, x: &Array) -> Vec<f32> {
     match name {
         "mul" => host(&(x * ramp(&[4, 4], P![]))),

@@ -542,7 +542,7 @@ fn jax_runs_what_is_exported_here() -> Result<()> {
     let of_w = grad(loss).call(&w)?;
     ExportOptions::new().vjp_order(1).export(sharded, (&y, &w))?.save(folder.join("sharded"))?;
     ExportOptions::new().vjp_order(1).export(mapped, (&y, &w))?.save(folder.join("mapped"))?;
-    // Rows of which there may be any number.
+    // Any number of rows.
     let open = |x: Array, n: Array| (x.mean(0) * n, concatenate([&x, &x], 0).reshape([-1]));
     let types = (shape_dtype_struct([2, 3], DType::F32), shape_dtype_struct([3], DType::I32));
     let options = ExportOptions::new().vjp_order(1).symbolic_args_specs(["b, _", "..."]);

@@ -209,7 +209,7 @@ fn deep_sums() -> Result<()> {
     let exported = export(f, (&w, &x))?;
     assert!(exported.mlir_module("cpu").is_some_and(|text| text.contains("inlineable")));
     let read = Exported::<(Array, Array), Array>::deserialize(&exported.serialize()?)?;
-    // Twice in one program, beside values that are kept here.
+    // Twice in one program, next to values that the program stores.
     let twice = jit(|w: Array, x: Array| -> Result<Array> { read.call((&w, f(w.clone(), read.call((&w, x))?))) });
     let want = jit(|w: Array, x: Array| f(w.clone(), f(w.clone(), f(w, x)))).call((&w, &x))?;
     assert!(want.isfinite().all(..).item::<bool>()? && allclose(twice.call((&w, &x))?, &want, 1e-4, 1e-4)?);

@@ -14,7 +14,7 @@ fn both(m: BCOO) -> Vec<Array> {
     vec![m.data, m.indices]
 }
 
-/// A function of a sparse array, of which the first two arrays are the data and the indices, and of the others.
+/// A function of a sparse array, whose data and indices are the first two arrays, and of the other arrays.
 #[track_caller]
 fn of_sparse(case: &Case, f: impl Fn(BCOO, &[Array]) -> Result<Vec<Array>> + 'static) -> Option<Fun> {
     let shape = sizes(case);

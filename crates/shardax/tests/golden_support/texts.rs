@@ -16,7 +16,7 @@ use super::{Case, Fun, family};
 
 const PLATFORMS: [&str; 4] = ["cpu", "cuda", "tpu", "cpu portable"];
 
-/// A program that is lowered beside the checks: its name, the types of its arguments, and the function.
+/// A program that is lowered in addition to the checks: its name, the types of its arguments, and the function.
 pub type Sized = (&'static str, Vec<(Vec<usize>, DType)>, fn(&[Array]) -> Result<Vec<Array>>);
 
 /// The lines of a run, and the program whose texts are printed (`SHARDAX_TEST_TEXTS_SHOW`).

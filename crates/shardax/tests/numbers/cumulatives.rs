@@ -57,7 +57,7 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
     assert!(products[1] == f64::INFINITY && products[2].is_nan() && products[3].is_nan());
     let sums = floats(&array([3e38f32, 3e38, -3e38]).cumsum(0));
     assert!(sums[1] == f64::INFINITY && sums[2] == f64::INFINITY);
-    // Sums of f32 are exact up to the last rounding: 2²⁴ ones, of which the last would be lost.
+    // Sums of f32 are exact up to the last rounding: the last of 2²⁴ ones would be lost.
     let ones = ones([1 << 14, 1]) * 1025.5;
     let last = ones.cumsum(0).at(s![-1, 0]).get();
     assert_eq!(floats(&last), [f64::from(1025.5f32 * 16384.0)]);

@@ -1,5 +1,5 @@
-//! Elements of 8 bits and fewer: the host's conversions beside the device's, arrays over several devices, and what is an
-//! error. (Values beside JAX's are in the golden family `narrow`.)
+//! Elements of 8 bits and fewer: the host's conversions compared with the device's, arrays over several devices, and what is an
+//! error. (The golden family `narrow` compares values with JAX's.)
 
 use shardax::dtype::{Element, F4E2M1Fn, F8E4M3Fn, F8E5M2, I2, I4, U4, promote};
 use shardax::lax::{DotOptions, bitcast_convert_type};
@@ -271,7 +271,7 @@ fn packed_elements() -> Result<()> {
             "{dtype}"
         );
     }
-    // With another use beside it, the plugin would transpose packed elements, and abort.
+    // With another use in the same program, the plugin would transpose packed elements, and abort.
     let x = matrix_of([1, 2, 3, 0], DType::I4);
     let (turned, negative) = jit(|x: Array| (x.t(), -x)).call(&x)?;
     assert_eq!((turned.to_f64_vec()?, negative.to_f64_vec()?), (vec![1.0, 3.0, 2.0, 0.0], vec![-1.0, -2.0, -3.0, 0.0]));

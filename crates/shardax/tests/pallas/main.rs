@@ -1,4 +1,4 @@
-//! Kernels in Rust beside their numbers, which `golden.rs` compares with JAX's: errors, transformations, devices, programs,
+//! Kernels in Rust, apart from their numbers, which `golden.rs` compares with JAX's: errors, transformations, devices, programs,
 //! and their texts for GPUs and TPUs.
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! The device that new arrays lie on.
+//! The device of new arrays.
 
 use shardax::default_device;
 

@@ -1,4 +1,4 @@
-//! Layouts: how the elements of arrays lie in memory.
+//! Layouts: the order of the elements of arrays in memory.
 
 use shardax::{ErrorKind, Format, Layout, LayoutOptions};
 

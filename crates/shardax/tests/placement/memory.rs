@@ -1,4 +1,4 @@
-//! Memory kinds: which memory of its devices an array lies in.
+//! Memory kinds: the memory of its devices that stores an array.
 
 use shardax::{ErrorKind, Memory};
 

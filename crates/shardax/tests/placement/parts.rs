@@ -173,7 +173,7 @@ fn host_data_is_stacked_on_the_host_device_data_on_its_devices() -> Result<()> {
     fails(Array::from_slice_on(&[0; 9], &[9], &split), ErrorKind::Indivisible, &["the dimension size is 9"]);
     fails(Array::from_slice_on(&[0; 9], &[8], &split), ErrorKind::Value, &["has 8 elements, but 9 were given"]);
 
-    // What lies on a device is stacked there, and what is split stays split: nothing moves.
+    // Arrays on a device are stacked there, and split arrays stay split, so nothing moves.
     let parts = (0..4).map(|i| device_put(&arange(i..i + 3), &all_devices[5])).collect::<Result<Vec<_>>>()?;
     let stacked = stack(&parts, 0);
     assert_eq!((stacked.devices()?, ints(&stacked)[3..6].to_vec()), (all_devices[5..6].to_vec(), vec![1, 2, 3]));

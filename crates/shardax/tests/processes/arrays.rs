@@ -251,7 +251,7 @@ fn arrays_are_resharded() {
         assert_eq!(y.to_vec::<f32>()?, expected);
         // And split again, without a word to the others.
         assert_eq!(read(&device_put(&y, &rows)?)?, expected);
-        // A part lies on a device of its own.
+        // Each part is on a separate device.
         let local = device_put(&y, &local_devices()?[0])?;
         assert_eq!(local.to_vec::<f32>()?, expected);
         let mut order = devices()?;

@@ -44,7 +44,7 @@ fn captured_arrays() -> Result<()> {
         let total = |x: Array| -> Result<Array> { Ok(pmap(body).call(x)?.sum(..)) };
         match w.devices()?.len() {
             1 if w.committed() => {
-                // Inside of another transformation all lies on the devices of the map.
+                // Inside of another transformation all values are on the devices of the map.
                 assert!(message(grad(total).call(ramp([8, 2]))).contains("Received incompatible devices"));
             }
             _ => close(&grad(total).call(ramp([8, 2]))?, &ones([8, 2])),

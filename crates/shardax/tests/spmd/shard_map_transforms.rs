@@ -393,7 +393,7 @@ fn ppermute_beside_an_automatic_axis() -> Result<()> {
     Ok(())
 }
 
-/// Every collective over a manual axis, beside one that is left to the compiler.
+/// Every collective over a manual axis, while the compiler splits another one.
 #[test]
 fn partial_auto_collectives() -> Result<()> {
     let mesh = mesh42()?;
