@@ -49,8 +49,11 @@ fn replicate(y: Array) -> Array {
 pub fn accepts(way: Way, f: &dyn Fn(Vec<Array>) -> Result<Vec<Array>>, xs: Vec<Array>) -> bool {
     let is_about_shardings = |error: &Error| match error.kind() {
         ErrorKind::Sharding | ErrorKind::NotImplemented | ErrorKind::Indivisible => true,
-        // The types of a loop's carry differ in what is reduced.
-        ErrorKind::Type => ["{R:", "{U:"].iter().any(|part| error.message().contains(part)),
+        // The shardings of a loop's carry differ in what is reduced.
+        ErrorKind::Type => {
+            let parts = ["carry input and carry output must have equal types", "the shardings do not match"];
+            parts.iter().all(|part| error.message().contains(part))
+        }
         ErrorKind::Value => ["shard", "should be replicated"].iter().any(|part| error.message().contains(part)),
         _ => false,
     };

@@ -226,7 +226,10 @@ pub(super) fn is_rejection(error: &shardax::Error, state: &str) -> bool {
         ErrorKind::Value if ["shard", "should be replicated"].iter().any(|w| error.message().contains(w)) => true,
         // A result's type cannot be read as numbers, or an operand's sums are not known.
         _ => match state {
-            "unreduced" => error.to_string().contains("{U:x}"),
+            "unreduced" => {
+                let texts = ["the shardings do not match", "has no values yet", "while its function is traced"];
+                texts.iter().any(|text| error.message().contains(text)) && error.message().contains("{U:x}")
+            }
             "varying" if error.message().contains("has no single value to read") => true,
             // `shard_map` traces its function, in each way.
             "manual" | "varying" => {
