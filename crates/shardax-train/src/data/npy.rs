@@ -27,6 +27,7 @@ fn read(path: &Path) -> Result<HostArray> {
     let (len, file) = file.map_err(|error| unreadable(path, &error))?;
     match parse(path, "", len, &mut BufReader::new(file))? {
         Parsed::Array(array) => Ok(array),
+        Parsed::Foreign => Err(Location { path, entry: "" }.error(0, NO_HEADER)),
         Parsed::Other(descr) => {
             let message = format!("{} has no numbers: its dtype is {descr:?}", path.display());
             Err(Error::new(ErrorKind::Type, message).help("save numbers, such as indices into a list of texts"))
@@ -34,7 +35,8 @@ fn read(path: &Path) -> Result<HostArray> {
     }
 }
 
-/// Reads the arrays in a `.npz` file by name. Entries of texts or objects are skipped, with a warning.
+/// Reads the arrays in a `.npz` file by name. Entries of texts or objects, and files that are no arrays, are skipped with a
+/// warning; folders and hidden files, such as the ones that macOS adds to zip files, without one.
 #[track_caller]
 pub fn npz(path: impl AsRef<Path>) -> Result<Example> {
     let location = std::panic::Location::caller();
@@ -57,11 +59,21 @@ fn unpack(path: &Path) -> Result<Example> {
         let mut entry =
             archive.by_index(index).map_err(|error| wrong(path, 0, format!("it is not a zip file: {error}")))?;
         let (name, len) = (entry.name().to_owned(), entry.size());
-        let array = parse(path, &format!(" of the entry {name:?}"), len, &mut entry)?;
-        match array {
+        if entry.is_dir() || name.rsplit('/').next().is_some_and(|file| file.starts_with('.')) {
+            continue;
+        }
+        let described = format!(" of the entry {name:?}");
+        match parse(path, &described, len, &mut entry)? {
             Parsed::Array(array) => {
                 out.insert(name.strip_suffix(".npy").unwrap_or(&name).to_owned(), array);
             }
+            Parsed::Foreign if name.ends_with(".npy") => {
+                return Err(Location { path, entry: &described }.error(0, NO_HEADER));
+            }
+            Parsed::Foreign => warn(
+                &format!("{}: skipping the entry {name:?}, which is no array", path.display()),
+                "save other files next to the arrays' file",
+            ),
             Parsed::Other(descr) => warn(
                 &format!(
                     "{}: skipping the entry {name:?}, which has no numbers: its dtype is {descr:?}",
@@ -74,9 +86,13 @@ fn unpack(path: &Path) -> Result<Example> {
     Ok(out)
 }
 
+const NO_HEADER: &str = "there is no header of NumPy's format";
+
 /// The contents of a file.
 enum Parsed {
     Array(HostArray),
+    /// Bytes of another format.
+    Foreign,
     /// Texts, objects or records of this dtype.
     Other(String),
 }
@@ -115,7 +131,7 @@ fn parse(path: &Path, entry: &str, len: u64, reader: &mut impl Read) -> Result<P
     let location = Location { path, entry };
     let magic = location.read(reader, 0, 8)?;
     if !magic.starts_with(b"\x93NUMPY") {
-        return Err(location.error(0, "there is no header of NumPy's format"));
+        return Ok(Parsed::Foreign);
     }
     if magic.len() < 8 {
         return Err(location.error(magic.len(), "the header ends"));
@@ -132,7 +148,6 @@ fn parse(path: &Path, entry: &str, len: u64, reader: &mut impl Read) -> Result<P
     let header = String::from_utf8_lossy(&header);
     let invalid = || location.error(start, format!("the header is {:?}", header.trim()));
     let Header { descr, fortran, shape } = Header::parse(&header).ok_or_else(invalid)?;
-    let (order, _) = descr.split_at_checked(1).unwrap_or(("", &descr));
     let Some(dtype) = parse_dtype(&descr, location, start)? else { return Ok(Parsed::Other(descr)) };
     let size = dtype.byte_size();
     let expected = shape.iter().try_fold(size, |n, d| n.checked_mul(*d)).ok_or_else(invalid)?;
@@ -151,7 +166,7 @@ fn parse(path: &Path, entry: &str, len: u64, reader: &mut impl Read) -> Result<P
     if !location.read(reader, data + expected, 1)?.is_empty() {
         return Err(location.error(data + expected, "bytes follow that do not belong to it,"));
     }
-    if order == ">" {
+    if descr.starts_with('>') {
         let part = if dtype.is_complex() { size / 2 } else { size };
         values.chunks_exact_mut(part).for_each(<[u8]>::reverse);
     }
@@ -166,9 +181,10 @@ fn parse(path: &Path, entry: &str, len: u64, reader: &mut impl Read) -> Result<P
     HostArray::from_bytes(values, dtype, &shape).map(Parsed::Array)
 }
 
-/// The dtype that a header names, after the byte order; `None` for texts, objects and records.
+/// The dtype that a header names; `None` for texts, objects and records.
 fn parse_dtype(descr: &str, location: Location<'_>, offset: usize) -> Result<Option<DType>> {
-    let (_, kind) = descr.split_at_checked(1).unwrap_or(("", descr));
+    // Without a byte order, numbers have the machine's.
+    let kind = descr.strip_prefix(['<', '>', '|', '=']).unwrap_or(descr);
     Ok(Some(match kind {
         "b1" => DType::Bool,
         "i1" => DType::I8,

@@ -113,6 +113,8 @@ fn numpy_files() -> Result<()> {
         "{\"descr\": \"<f4\", \"fortran_order\": False, \"shape\": (2L, 3L)}",
         "{'shape': (7,), 'descr': '<f4', 'shape': (2, 3), 'fortran_order': True, 'fortran_order': False}",
         "{ 'shape':(2,3) , 'fortran_order':False, 'descr':'<f4' }",
+        "{'descr': 'f4', 'fortran_order': False, 'shape': (2, 3), }",
+        "{'descr': '=f4', 'fortran_order': False, 'shape': (2, 3), }",
     ] {
         assert_eq!(npy(at("h", header, &floats))?.shape(), [2, 3], "{header}");
     }
@@ -138,12 +140,23 @@ fn numpy_files() -> Result<()> {
         let header = format!("{{'descr': {header}, 'fortran_order': False, 'shape': (1,), }}");
         zip.write_all(&npy_bytes(&header, &[0; 8])).expect("an entry");
     }
+    // macOS adds folders and hidden files, and NumPy ignores files that are no arrays.
+    zip.add_directory("rows/", zip::write::SimpleFileOptions::default()).expect("a folder");
+    for name in ["__MACOSX/._a.npy", ".DS_Store", "README.txt"] {
+        zip.start_file(name, zip::write::SimpleFileOptions::default()).expect("an entry");
+        zip.write_all(b"no array").expect("an entry");
+    }
     zip.finish().expect("a zip file");
     let both = npz(folder.join("z.npz"))?;
     assert_eq!((both.len(), both["a"].bytes(), both["b"].bytes()), (2, floats.as_slice(), floats.as_slice()));
     let mut bytes = std::fs::read(folder.join("z.npz")).expect("the file");
     bytes[170] ^= 1;
     fails(npz(folder.write("odd.npz", &bytes)), &["odd.npz is damaged", "at byte 152", "a.npy"]);
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(folder.join("text.npz")).expect("a file"));
+    zip.start_file("a.npy", zip::write::SimpleFileOptions::default()).expect("an entry");
+    zip.write_all(b"no array").expect("an entry");
+    zip.finish().expect("a zip file");
+    fails(npz(folder.join("text.npz")), &["text.npz is damaged", "there is no header of NumPy's format", "a.npy"]);
     fails(npz(folder.write("half.npz", &bytes[..100])), &["half.npz is damaged", "not a zip file"]);
     Ok(())
 }
