@@ -78,8 +78,12 @@ pub fn sweep(root: &Path, options: &[&str]) -> Result<(), String> {
 }
 
 /// The packages whose tests read mutants, the test binaries, and the features that add formats.
-const READERS: [(&str, &str, &str); 3] =
-    [("shardax-train", "train", "image,parquet"), ("shardax-models", "huggingface", ""), ("shardax", "export", "")];
+const READERS: [(&str, &str, &str); 4] = [
+    ("shardax-train", "train", "image,parquet"),
+    ("shardax-models", "huggingface", ""),
+    ("shardax-models", "files", ""),
+    ("shardax", "export", ""),
+];
 
 /// Mutants of each format in one run of a test binary.
 const MUTANTS_AT_ONCE: usize = 1000;
@@ -98,7 +102,7 @@ pub fn mutants(root: &Path, options: &[&str]) -> Result<(), String> {
     let mut faults = Vec::new();
     let chosen = READERS.into_iter().filter(|(package, ..)| only.is_none_or(|only| only == *package));
     for (package, binary, features) in chosen {
-        let mut progress = Progress::of(&root.join("target/fuzz"), &format!("mutants_{package}"))?;
+        let mut progress = Progress::of(&root.join("target/fuzz"), &format!("mutants_{package}_{binary}"))?;
         let report = progress.file.with_extension("report");
         while progress.done < count {
             let size = MUTANTS_AT_ONCE.min(count - progress.done);
@@ -108,7 +112,7 @@ pub fn mutants(root: &Path, options: &[&str]) -> Result<(), String> {
                 .env("SHARDAX_TEST_MUTANTS", size.to_string());
             let outcome = reported(test, &report)?;
             progress.add(size, outcome.failures.len(), &outcome.modes, &outcome.blamed)?;
-            println!("{} mutants of each format of {package}, {} findings", progress.done, progress.differ);
+            println!("{} mutants of each format of {package}/{binary}, {} findings", progress.done, progress.differ);
         }
         print(&progress.modes);
         faults.extend(progress.end("mutants of a format were neither read nor an error").err());
