@@ -83,8 +83,8 @@ pub struct ScaleByStddev {
 pub struct StddevState<P> {
     /// The mean of the gradients.
     pub mu: P,
-    /// The mean of the squared gradients.
-    pub nu: P,
+    /// The mean of the squared deviations from the mean.
+    pub variance: P,
 }
 
 /// Divides by the standard deviation of the gradients: RMSProp, centered.
@@ -100,15 +100,17 @@ impl<P: Tree> GradientTransformation<P> for ScaleByStddev {
         within("scale_by_stddev", "decay", self.decay, DECAY)?;
         within("scale_by_stddev", "eps", self.eps, NOT_NEGATIVE)?;
         within("scale_by_stddev", "initial_scale", self.initial_scale, NOT_NEGATIVE)?;
-        Ok(StddevState { mu: zeros_in(params, None)?, nu: full_in(params, self.initial_scale)? })
+        Ok(StddevState { mu: zeros_in(params, None)?, variance: full_in(params, self.initial_scale)? })
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, _params| {
+            // The mean of squares less the square of the mean would lose the digits of a variance next to a large mean.
+            let squares = tree::map2(|g, m| abs_sq(&(g - m)) * (1.0 - self.decay), grads.clone(), state.mu.clone())?;
+            let variance = tree::map2(|v, square| (v + square) * self.decay, state.variance, squares)?;
             let mu = update_moment(&grads, &state.mu, self.decay, 1)?;
-            let nu = update_moment_per_elem_norm(&grads, &state.nu, self.decay, 2)?;
-            let inverse = tree::map2(|m, n| (n - abs_sq(&m) + self.eps).rsqrt(), mu.clone(), nu.clone())?;
-            Ok((mul(&inverse, &grads)?, StddevState { mu, nu }))
+            let updates = tree::map2(|v, g| (v + self.eps).rsqrt() * g, variance.clone(), grads)?;
+            Ok((updates, StddevState { mu, variance }))
         })
     }
 }
