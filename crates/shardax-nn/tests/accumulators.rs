@@ -23,9 +23,10 @@ fn unit(dtype: DType) -> f64 {
     }
 }
 
-/// The number of steps: a slice of the sweep unless it is asked for.
+/// The number of steps: a slice of the sweep unless it is asked for, by a number of steps or as 10,000.
 fn steps() -> usize {
-    if is_whole() { 10_000 } else { 300 }
+    let requested = std::env::var("SHARDAX_TEST_ACCUMULATORS").ok();
+    requested.map_or(300, |text| text.parse().unwrap_or(10_000))
 }
 
 fn is_whole() -> bool {
@@ -82,6 +83,7 @@ const OPTIMIZERS: &[Row] = &[
     ("adamw", |c| last(adamw(1.0, 0.1), c), 4.0),
     ("adam_schedule", |c| last(adam(cosine_decay_schedule(1.0, 20_000, 0.1)), c), 8.0),
     ("adabelief", |c| last(scale_by_belief(), c), 4.0),
+    ("yogi", |c| last(scale_by_yogi(), c), 4.0),
     ("amsgrad", |c| last(scale_by_amsgrad(), c), 4.0),
     ("adamax", |c| last(scale_by_adamax(), c), 4.0),
     ("adan", |c| last(scale_by_adan(), c), 4.0),
@@ -90,16 +92,28 @@ const OPTIMIZERS: &[Row] = &[
     ("lion", |c| last(scale_by_lion(0.9, 0.99), c), 4.0),
     ("rmsprop", |c| last(scale_by_rms(0.9, 1e-8), c), 4.0),
     ("rmsprop_corrected", |c| last(ScaleByRms { bias_correction: true, ..scale_by_rms(0.999, 1e-8) }, c), 4.0),
+    ("rmsprop_centered", |c| last(scale_by_stddev(), c), 64.0),
     ("adagrad", |c| last(scale_by_rss(0.1, 1e-7), c), 64.0),
     ("adadelta", |c| last(scale_by_adadelta(), c), 512.0),
     ("adafactor", |c| last(scale_by_factored_rms(), c), 16.0),
     ("sm3", |c| last(scale_by_sm3(), c), 64.0),
+    ("rprop", |c| last(rprop(0.01), c), 4.0),
+    ("signum", |c| last(signum(1.0, 0.9), c), 4.0),
+    ("fromage", |c| last(fromage(0.01), c), 8.0),
+    ("optimistic_gradient", |c| last(scale_by_optimistic_gradient(), c), 4.0),
+    ("optimistic_adam", |c| last(optimistic_adam(1.0), c), 8.0),
     ("momentum", |c| last(shardax_nn::optim::trace(0.9, true), c), 4.0),
     ("ema", |c| last(ema(0.999, true), c), 4.0),
     ("lamb", |c| last(lamb(1.0, 0.01), c), 8.0),
     ("lars", |c| last(lars(1.0, 0.01), c), 8.0),
     ("clip_by_global_norm", |c| last(clip_by_global_norm(1.0), c), 4.0),
     ("clip_to_nothing", |c| last(clip_by_global_norm(0.0), c), 4.0),
+    ("adaptive_grad_clip", |c| last(adaptive_grad_clip(0.01), c), 4.0),
+    ("centralize", |c| last(centralize(), c), 4.0),
+    ("apply_every", |c| last(apply_every(10), c), 4.0),
+    ("param_block_norm", |c| last(scale_by_param_block_norm(), c), 4.0),
+    ("param_block_rms", |c| last(scale_by_param_block_rms(), c), 4.0),
+    ("mechanize", |c| last(mechanize(shardax_nn::optim::scale(-0.1)), c), 64.0),
     ("clip_by_block_rms", |c| last(clip_by_block_rms(1.0), c), 4.0),
     ("normalize", |c| last(normalize(), c), 4.0),
     ("normalize_by_update_norm", |c| last(normalize_by_update_norm(), c), 4.0),
@@ -123,8 +137,8 @@ const OPTIMIZERS: &[Row] = &[
 /// unit, therefore it is off by up to `1 / (2 - 2 decay)` units: 500 for the decay 0.999, and half of the steps for the mean of all.
 fn units_of_float32(name: &str) -> f64 {
     match name {
-        "ema" | "dadapt_adamw" => 512.0,
-        "adabelief" | "acprop" | "ademamix" | "adadelta" => 1024.0,
+        "ema" | "dadapt_adamw" | "adadelta" => 512.0,
+        "adabelief" | "acprop" | "ademamix" => 1024.0,
         "schedule_free_sgd" | "schedule_free_adamw" => 5000.0,
         _ => 256.0,
     }
@@ -171,6 +185,37 @@ fn optimizers_in_every_dtype_are_those_of_float64() -> Result<()> {
     }
     eprintln!("{count} runs of {} steps, the largest error is {:.1} units: {}", steps(), worst.0, worst.1);
     assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
+    Ok(())
+}
+
+/// A schedule of 100,000 steps, and the same in float64.
+type TrueSchedule = (Schedule, fn(f64) -> f64);
+
+/// Schedules keep their digits to the last of many steps, whose number is the difference of two counts.
+#[test]
+fn schedules_of_many_steps_are_those_of_float64() -> Result<()> {
+    setup();
+    use std::f64::consts::PI;
+    let schedules: [TrueSchedule; 5] = [
+        (linear_schedule(0.5, 0.0, 100_000), |t| 0.5 * (1.0 - t)),
+        (polynomial_schedule(2.0, 0.0, 3.0, 100_000), |t| 2.0 * (1.0 - t).powi(3)),
+        (cosine_decay_schedule(0.1, 100_000, 0.0), |t| 0.1 * (PI * (1.0 - t) / 2.0).sin().powi(2)),
+        (warmup_cosine_decay_schedule(0.0, 0.1, 50_000, 100_000, 0.0), |t| match t < 0.5 {
+            true => 0.2 * t,
+            false => 0.1 * (PI * (1.0 - t)).sin().powi(2),
+        }),
+        (exponential_decay(0.1, 1000, 0.96).into(), |t| 0.1 * 0.96f64.powf(100.0 * t)),
+    ];
+    for (i, (schedule, expected)) in schedules.iter().enumerate() {
+        for step in [0, 1, 7, 1000, 49_999, 50_000, 77_777, 99_990, 99_998, 99_999, 100_000] {
+            let expected = expected(f64::from(step) / 1e5);
+            let found = schedule.at(step).to_f64()?;
+            assert!(
+                (found - expected).abs() <= 2e-6 * expected.abs() + 1e-16,
+                "schedule {i}, step {step}: {found:e} is not {expected:e}"
+            );
+        }
+    }
     Ok(())
 }
 

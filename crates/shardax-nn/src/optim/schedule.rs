@@ -421,15 +421,19 @@ impl Schedule {
                 if transition_steps == 0 {
                     return full_dtype((), init_value, dtype);
                 }
-                let done = (step - transition_begin).clip(0, transition_steps).astype(dtype);
-                let remaining = 1 - done / transition_steps;
-                let remaining = if exponent == 1.0 { remaining } else { power(remaining, exponent) };
-                remaining * (init_value - end_value) + end_value
+                // The steps that remain are counted, since a difference from 1 would lose the digits of the last steps.
+                let done = (step - transition_begin).clip(0, transition_steps);
+                let remaining = (-&done + transition_steps).astype(dtype) / transition_steps;
+                if exponent == 1.0 {
+                    return remaining * init_value + done.astype(dtype) / transition_steps * end_value;
+                }
+                power(remaining, exponent) * (init_value - end_value) + end_value
             }
             Schedule::Exponential(decay) => decay.at_in(step, dtype),
             &Schedule::Cosine { init_value, decay_steps, alpha, exponent } => {
-                let done = minimum(step, decay_steps).astype(dtype) / decay_steps;
-                let cosine = ((done * std::f64::consts::PI).cos() + 1) * 0.5;
+                // (1 + cos(π t)) / 2 is sin²(π (1 - t) / 2), which keeps the digits of the last steps.
+                let remaining = (-minimum(step, decay_steps) + decay_steps).astype(dtype) / decay_steps;
+                let cosine = (remaining * std::f64::consts::FRAC_PI_2).sin().square();
                 let cosine = if exponent == 1.0 { cosine } else { power(cosine, exponent) };
                 (cosine * (1.0 - alpha) + alpha) * init_value
             }
@@ -475,7 +479,9 @@ impl ExponentialDecay {
         let steps = step - self.transition_begin;
         let periods = steps.astype(dtype) / self.transition_steps;
         let periods = if self.staircase { periods.floor() } else { periods };
-        let decayed = where_(steps.less_equal(0), self.init_value, power(self.decay_rate, periods) * self.init_value);
+        // A power would multiply the rounding error of the rate by the number of periods.
+        let decay = (periods * self.decay_rate.ln()).exp();
+        let decayed = where_(steps.less_equal(0), self.init_value, decay * self.init_value);
         match self.end_value {
             Some(end) if self.decay_rate < 1.0 => maximum(decayed, end),
             Some(end) => minimum(decayed, end),
