@@ -223,7 +223,7 @@ impl ExportOptions {
         if order > 0 {
             let inexact: Vec<bool> = args.iter().map(|x| x.dtype().is_inexact()).collect();
             let cotangents = program.out_avals.iter().filter(|aval| aval.dtype.is_inexact());
-            let cotangents = cotangents.map(|aval| abstract_array(aval.clone().strip_weak_type()));
+            let cotangents = cotangents.map(|aval| abstract_array(aval.cotangent().strip_weak_type()));
             let vjp_args: Vec<Array> = args.into_iter().chain(cotangents).collect();
             // The derivative is exported like the function itself, so that it can have a derivative too.
             program.vjp = Some(Arc::new(self.exchanged(
