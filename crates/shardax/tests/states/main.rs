@@ -1,6 +1,7 @@
 //! Values in states that few programs have (unreduced, reduced, empty, axes of size 1, weak, uncommitted): every way to run an
 //! operation computes what one device computes.
 
+mod collectives;
 #[path = "../common/mod.rs"]
 mod common;
 mod constructors;

@@ -8,7 +8,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
 
-/// Lowers a collective with `write`, in another dtype if the platform cannot exchange the operand's.
+/// Lowers a collective with `write`, if there are elements, in another dtype if the platform cannot exchange the operand's.
 pub(super) fn exchanged(
     cx: &mut Lowering,
     x: Value,
@@ -16,6 +16,10 @@ pub(super) fn exchanged(
     combines: bool,
     write: impl FnOnce(&mut Lowering, Value, &Aval) -> Result<Value>,
 ) -> Result<Vec<Value>> {
+    // StableHLO rejects some exchanges of arrays without elements.
+    if out.shape.contains(&0) {
+        return Ok(vec![cx.op("stablehlo.reshape", &[x], "", out)]);
+    }
     let dtype = out.dtype;
     let carrier = match (dtype.is_narrow(), dtype.is_float()) {
         (false, _) => return Ok(vec![write(cx, x, out)?]),
