@@ -111,6 +111,17 @@ const CHECKS: &[(&str, Check)] = &[
         let f = |x: Array| concatenate(&[x.get(6..), array([9i8])], 0);
         writes(run(c, f, x)?, &[(n - 7, 3), (n - 6, 9)])
     }),
+    ("sort", |x, n, c| writes(run(c, |x| sort(&x, 0), x)?, &[(n - 2, 1), (n - 1, 3)])),
+    ("cumsum", |x, n, c| {
+        let y = run(c, |x| x.cumsum(0), x)?;
+        assert_eq!([4, n - 2, n - 1].map(|place| one(&y.get(place))), [0, 1, 4]);
+        Ok(())
+    }),
+    ("cummax", |x, n, c| {
+        let y = run(c, |x| lax::cummax(&x, 0), x)?;
+        assert_eq!([4, n - 2, n - 1].map(|place| one(&y.get(place))), [0, 1, 3]);
+        Ok(())
+    }),
     ("reshape", |x, n, c| {
         let rows = if n % 2 == 0 { 2 } else { 1 };
         let y = run(c, move |x| x.reshape([rows, n / rows]).get((-1, -1)), x)?;
