@@ -38,6 +38,10 @@ fn unary(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Low
             };
             cx.expand(args, |x| Ok(vec![widened_unary(&x[0], function)])).map(Some)
         }
+        "cbrt" if result.bits() >= 32 && cx.has_quirk("digits-of-cube-roots") => {
+            let root = cx.op(unary.operation(), args, "", &outs[0]);
+            cx.expand(&[args[0], root], |x| Ok(vec![refine_cube_root(&x[0], &x[1])])).map(Some)
+        }
         // XLA's series of rational functions is slower, and has larger errors.
         "bessel_i1e" => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::i1e)])).map(Some),
         _ => Ok(None),
@@ -63,6 +67,13 @@ fn infinite_size(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Aval]
         let is_infinite = is_infinite(&REAL.apply(&x[0])) | is_infinite(&IMAG.apply(&x[0]));
         Ok(vec![where_(is_infinite, f64::INFINITY, &x[1]).astype(x[1].dtype())])
     })
+}
+
+/// A step of Newton's method, after which a cube root has all digits. Zeros and infinities have theirs.
+fn refine_cube_root(x: &Array, root: &Array) -> Array {
+    let is_final = root.equal(0) | is_infinite(root);
+    let y = where_(&is_final, 1, root).astype(root.dtype());
+    where_(is_final, root, &y - (&y - x / (&y * &y)) * (1.0 / 3.0))
 }
 
 /// Counts bits of elements of fewer than 8 bits in bytes.

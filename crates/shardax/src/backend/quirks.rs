@@ -94,6 +94,14 @@ const TABLE: &[Quirk] = &[
         test: "expm1_keeps_its_digits",
     },
     Quirk {
+        name: "digits-of-cube-roots",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "`cbrt` is a power of 1 / 3, which loses digits",
+        file: "backend/elementwise.rs",
+        test: "cube_roots_have_their_digits",
+    },
+    Quirk {
         name: "effects-lose-sharding",
         platforms: ALL,
         plugin: XLA_CPU,

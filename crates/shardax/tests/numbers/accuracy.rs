@@ -132,6 +132,22 @@ fn digamma_keeps_its_digits_next_to_its_root_and_is_infinite_at_0() {
 }
 
 #[test]
+fn cube_roots_have_their_digits() {
+    setup();
+    let numbers = array([-7.0f64, -0.1, 1e-30, 1.0, 3.0, 1e-3, 1e30]);
+    for (dtype, units) in [(DType::F32, 1.5 * f64::from(f32::EPSILON)), (DType::F64, 1.5 * f64::EPSILON)] {
+        let numbers = numbers.astype(dtype);
+        let (found, expected) = (floats(&numbers.cbrt()), floats(&numbers).into_iter().map(f64::cbrt));
+        for (found, expected) in found.into_iter().zip(expected) {
+            assert!((found / expected - 1.0).abs() <= units, "{dtype}: {found:e} is not {expected:e}");
+        }
+    }
+    let edges = floats(&array([0.0f32, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN]).cbrt());
+    assert_eq!(edges[..4], [0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY]);
+    assert!(edges[1].is_sign_negative() && edges[4].is_nan());
+}
+
+#[test]
 fn expm1_keeps_its_digits() {
     setup();
     within("expm1", |x| x.expm1(), &EXPM1, 2.0);

@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::binary::IntegerPow;
 use super::elementwise_rules::{self, Accepts};
 use super::special;
+use super::special::scaled_error::{ERF_INV_SLOPE, GAUSSIAN};
 use super::special::slopes::{ASIN_SLOPE, ASINH_SLOPE, ATAN_SLOPE, ATANH_SLOPE, LOGISTIC_SLOPE, TANH_SLOPE};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -192,11 +193,11 @@ unary! {
         false => t * ATANH_SLOPE.apply(std::slice::from_ref(x)),
     });
     ERF "erf" "chlo.erf" Float same_dtype,
-        Factor(|x, _| std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
+        Factor(|x, _| std::f64::consts::FRAC_2_SQRT_PI * GAUSSIAN.apply(std::slice::from_ref(x)));
     ERFC "erfc" "chlo.erfc" Float same_dtype,
-        Factor(|x, _| -std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
+        Factor(|x, _| -std::f64::consts::FRAC_2_SQRT_PI * GAUSSIAN.apply(std::slice::from_ref(x)));
     ERF_INV "erf_inv" "chlo.erf_inv" Float same_dtype,
-        Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
+        Factor(|x, _| ERF_INV_SLOPE.apply(std::slice::from_ref(x)));
     // Normal numbers have JAX's bits, so that no platform may compute this one by a series of its own.
     ERF_INV_OF_XLA "erf_inv_of_xla" "chlo.erf_inv" Float same_dtype,
         Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));

@@ -10,7 +10,7 @@ use super::super::expanded::expanded;
 use super::{ERFC_INV, NDTRI, chebyshev, widened_unary};
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::primitive::unary::{ABS, EXP, ROUND};
+use crate::ops::primitive::unary::{ABS, ERF_INV, EXP, ROUND};
 use crate::ops::select::where_;
 
 expanded! {
@@ -18,9 +18,13 @@ expanded! {
     ERFCX_SLOPE "erfcx_slope" Float, |x| widened_unary(&x[0], erfcx_slope), |x, _, _, t| t * ERFCX_CURVE.apply(x);
     ERFCX_CURVE "erfcx_curve" Float, |x| widened_unary(&x[0], erfcx_curve),
         |x, y, _, t| t * (ERFCX_SLOPE.apply(x) * 4 + &x[0] * y * 2);
+    // exp(-x²)
+    GAUSSIAN "gaussian" Float, |x| widened_unary(&x[0], |x| exp_of_square(x, -1.0)), |x, y, _, t| t * (&x[0] * y * -2);
     // The derivative of an inverse is 1 / f'(x). The exponential of f' is erfc(x) / erfcx(x), where erfc(x) is the argument.
     ERFC_INV_SLOPE "erfc_inv_slope" Float, |y| widened_unary(&y[0], erfc_inv_slope),
         |y, slope, _, t| t * (ERFC_INV.apply(y) * 2 * slope) * slope;
+    ERF_INV_SLOPE "erf_inv_slope" Float, |x| widened_unary(&x[0], erf_inv_slope),
+        |x, slope, _, t| t * (ERF_INV.apply(&x[0]) * 2 * slope) * slope;
     NDTRI_SLOPE "ndtri_slope" Float, |p| widened_unary(&p[0], ndtri_slope),
         |p, slope, _, t| t * (NDTRI.apply(p) * slope) * slope;
 }
@@ -33,7 +37,7 @@ fn series_argument(x: &Array) -> Array {
 fn erfcx(x: &Array) -> Array {
     let size = ABS.apply(x);
     let above = chebyshev(&series_argument(&size), &SCALED) / (size * 2 + 1);
-    where_(x.less(0), exp_square(x) * 2 - &above, above)
+    where_(x.less(0), exp_of_square(x, 1.0) * 2 - &above, above)
 }
 
 fn erfcx_slope(x: &Array) -> Array {
@@ -52,13 +56,20 @@ fn erfcx_curve(x: &Array) -> Array {
     where_(x.less(0), below, above)
 }
 
-/// `exp(x²)`: the rounding error of the square would be an error of the result, so the square of the first digits is exact.
-fn exp_square(x: &Array) -> Array {
-    // A power of two, whose product with x has half of the digits of the dtype, and a number whose result is infinite.
+/// `exp(sign x²)`: the rounding error of the square would be an error of the result, so the square of the first digits is
+/// exact.
+fn exp_of_square(x: &Array, sign: f64) -> Array {
+    // A power of two, whose product with x has half of the digits of the dtype, and a number whose result is infinite or 0.
     let (scale, limit) = if x.dtype() == DType::F64 { (1024.0, 30.0) } else { (64.0, 10.0) };
     let x = x.maximum(-limit).minimum(limit);
     let first = ROUND.apply(&(&x * scale)) * (1.0 / scale);
-    EXP.apply(&(&first * &first)) * EXP.apply(&((&x - &first) * (&x + &first)))
+    EXP.apply(&(&first * &first * sign)) * EXP.apply(&((&x - &first) * (&x + &first) * sign))
+}
+
+fn erf_inv_slope(x: &Array) -> Array {
+    let tail = 1 - ABS.apply(x);
+    let slope = ERFCX.apply(&[ABS.apply(&ERF_INV.apply(x))]) / &tail * (1.0 / FRAC_2_SQRT_PI);
+    where_(tail.equal(0), f64::INFINITY, slope)
 }
 
 fn erfc_inv_slope(y: &Array) -> Array {
