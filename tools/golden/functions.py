@@ -1,4 +1,4 @@
-"""True values of the functions of one and two numbers, and of their first and second derivatives.
+"""True values of functions of one to three numbers, and of their first and second derivatives.
 
 Writes `crates/shardax/tests/accuracy/values.safetensors`, which the test of the same folder compares shardax with:
 
@@ -9,7 +9,7 @@ Needs mpmath, scipy and JAX. The values have 700 bits or more before they are ro
 float32 numbers where they are in its range, so that one value is the truth of both dtypes. JAX is run on the same
 arguments, and its largest errors are stored next to the values.
 
-A function of one number has the rows f, f', f''; a function f(x, y) of two numbers has f, f_x, f_y, f_xx, f_yy. NaN marks
+A function of one number has the rows f, f', f''; a function f(x, y) of two numbers has f, f_x, f_y, f_xx, f_yy, and so on. NaN marks
 values that are not compared: arguments outside of the domain, poles and kinks.
 """
 
@@ -575,6 +575,91 @@ for a, b in TRUNCATED:
     one(f"truncnorm_{a:g}_{b:g}.cdf", inside, lambda x, a=a, b=b: normal_mass(mpf(a), x) / normal_mass(mpf(a), mpf(b)))
     one(f"truncnorm_{a:g}_{b:g}.logsf", inside, lambda x, a=a, b=b: mp.log(normal_mass(x, mpf(b)) / normal_mass(mpf(a), mpf(b))))
     one(f"truncnorm_{a:g}_{b:g}.sf", inside, lambda x, a=a, b=b: normal_mass(x, mpf(b)) / normal_mass(mpf(a), mpf(b)))
+
+
+# Functions of three numbers, with derivatives with respect to each. The last operands are differentiated.
+def triples(xs, ys, zs):
+    return [(x, *pair) for x in float32s(xs) for pair in pairs(ys, zs)]
+
+
+def three(name, grid, f, slopes=None, partials=(0, 1, 2), **more):
+    Function(name, grid, f, slopes, partials=partials, **more)
+
+
+SCALED = triples([-20.5, -3.0, 0.125, 7.0, 1000.0], [-2.0, 0.5, 96.0], [0.0625, 0.8125, 3.0, 500.0, 1e4])
+
+
+def scaled(name, log_density):
+    three(f"{name}_scaled", SCALED, lambda x, loc, scale: log_density((x - loc) / scale) - mp.log(scale))
+
+
+scaled("norm.logpdf", log_normal_density)
+scaled("cauchy.logpdf", lambda z: -mp.log(mp.pi) - mp.log1p(z * z))
+scaled("laplace.logpdf", lambda z: -abs(z) - mp.log(2))
+scaled("logistic.logpdf", lambda z: -softplus(z) - softplus(-z))
+three("gumbel_r.logpdf_scaled", [p for p in SCALED if abs(p[0] - p[1]) < 80 * p[2]], lambda x, loc, scale: (
+    log_gumbel((x - loc) / scale) - mp.log(scale)))
+three("norm.logcdf_scaled", SCALED, lambda x, loc, scale: log_upper((loc - x) / scale))
+three("norm.cdf_scaled", SCALED, lambda x, loc, scale: upper_normal((loc - x) / scale))
+three("gamma.logpdf_scaled", triples([2e-5, 0.02, 0.75, 7.0, 300.0], SHAPES[::3], [0.0625, 3.0, 500.0]),
+    lambda x, a, scale: log_gamma_density(x / scale, a) - mp.log(scale))
+three("pareto.logpdf_scaled", triples([1.25, 7.0, 300.0, 1e10], SHAPES[::3], [1e-6, 0.0625, 1.0]),
+    lambda x, b, scale: mp.log(b) - (b + 1) * mp.log(x / scale) - mp.log(scale))
+three("t.logpdf_scaled", triples([-20.5, 0.125, 7.0, 1000.0], [0.01, 0.5, 1.5, 5.5, 100.0], [0.0625, 3.0, 500.0]),
+    lambda x, k, scale: (mp.loggamma((k + 1) / 2) - mp.loggamma(k / 2) - mp.log(k * mp.pi) / 2
+        - (k + 1) / 2 * mp.log1p((x / scale) ** 2 / k) - mp.log(scale)))
+three("beta.logpdf", triples([3e-10, 1e-3, 0.125, 0.7, 0.9990234375], SHAPES[::2], SHAPES[1::2]), lambda x, a, b: (
+    (a - 1) * mp.log(x) + (b - 1) * mp.log1p(-x) - log_beta(a, b)))
+three("betabinom_20.logpmf", triples([0.0, 1.0, 7.0, 20.0], SHAPES[4:12], SHAPES[5:13:2]), lambda k, a, b: (
+    mp.log(mp.binomial(20, k)) + log_beta(k + a, 20 - k + b) - log_beta(a, b)), partials=(1, 2))
+three("nbinom.logpmf", triples(COUNTS[:9], SHAPES[2:], PROBABILITIES[2::3]), lambda k, n, p: (
+    mp.loggamma(k + n) - mp.loggamma(n) - mp.loggamma(k + 1) + n * mp.log(p) + k * mp.log1p(-p)), partials=(1, 2))
+three("binom.logpmf", [(k, n, p) for k, n, p in triples(COUNTS, COUNTS[1:], PROBABILITIES[2:]) if k <= n and abs(k - n * p) > 1e-3 * k], lambda k, n, p: (
+    mp.log(mp.binomial(n, k)) + k * mp.log(p) + (n - k) * mp.log1p(-p)), partials=(2,))
+TRUNCATIONS = [(x, a, b) for x, a, b in triples(
+    [-25.5, -7.0, -2.0, -0.375, 0.125, 1.75, 4.5, 12.0], [-30.0, -8.0, -2.5, -0.5, 1.0, 4.0, 11.5], [-25.0, -6.5, -0.25, 0.5, 2.0, 5.0, 14.0])
+    if a < x < b]
+three("truncnorm.logpdf", TRUNCATIONS, lambda x, a, b: log_normal_density(x) - mp.log(normal_mass(a, b)))
+three("truncnorm.logcdf", TRUNCATIONS, lambda x, a, b: mp.log(normal_mass(a, x) / normal_mass(a, b)))
+three("truncnorm.cdf", TRUNCATIONS, lambda x, a, b: normal_mass(a, x) / normal_mass(a, b))
+
+
+def log_of_part(part, rest):
+    """The logarithm of a probability, with the digits of the smaller of it and its complement."""
+    return mp.log(part) if part < 0.5 else mp.log1p(-rest)
+
+
+def beta_slopes(a, b, x, y):
+    density = beta_density(a, b, x)
+    return density, density * ((a - 1) / x - (b - 1) / (1 - x))
+
+
+def log_slopes(density, rise, log, sign):
+    """The slopes of the logarithm of a probability, whose density has a logarithm with this slope."""
+    rate = sign * density * mp.exp(-log)
+    return rate, rate * (rise - rate)
+
+
+def log_beta_slopes(sign):
+    return lambda a, b, x, y: log_slopes(beta_density(a, b, x), (a - 1) / x - (b - 1) / (1 - x), y, sign)
+
+
+def log_gamma_slopes(sign):
+    return lambda a, x, y: log_slopes(mp.exp(log_gamma_density(x, a)), (a - 1) / x - 1, y, sign)
+
+
+BETA_GRID = [(a, b, x) for a, b, x in triples(SHAPES[1:-1:2], SHAPES[:-1:2], [1e-10, 1e-3, 0.0625, 0.3, 0.7, 0.9, 0.9990234375])
+    if abs((a - 1) / x - (b - 1) / (1 - x)) > 1e-3 * ((a + 1) / x)]
+three("betainc", BETA_GRID, betainc, beta_slopes, partials=(2,))
+three("beta.logcdf", BETA_GRID, lambda a, b, x: log_of_part(betainc(a, b, x), betainc(b, a, 1 - x)), log_beta_slopes(1), partials=(2,))
+three("beta.logsf", BETA_GRID, lambda a, b, x: log_of_part(betainc(b, a, 1 - x), betainc(a, b, x)), log_beta_slopes(-1), partials=(2,))
+
+# Logarithms of incomplete gamma functions.
+two("gamma.logcdf", GAMMA_GRID, lambda a, x: log_of_part(lower_gamma(a, x), upper_gamma(a, x)), log_gamma_slopes(1), partials=(1,))
+two("gamma.logsf", GAMMA_GRID, lambda a, x: log_of_part(upper_gamma(a, x), lower_gamma(a, x)), log_gamma_slopes(-1), partials=(1,))
+two("gennorm.cdf", pairs([0.3, 0.5, 1.5, 2.0, 5.0], [x for x in SIGNED if abs(x) < 1e3]), lambda b, x: (
+    1 - upper_gamma(1 / b, x**b) / 2 if x > 0 else upper_gamma(1 / b, (-x) ** b) / 2), partials=(1,))
+two("poisson.cdf", pairs(COUNTS[:9], X_OF_SHAPES[:-3]), lambda k, mu: upper_gamma(k + 1, mu), partials=(1,))
 
 
 # Derivatives by central differences of so many bits that their error is far below that of float64.

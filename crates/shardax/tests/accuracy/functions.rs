@@ -211,4 +211,28 @@ functions! {
     "truncnorm_-30_-20.cdf" |x| stats::truncnorm::cdf(x, -30.0, -20.0, 0.0, 1.0);
     "truncnorm_-30_-20.logsf" |x| stats::truncnorm::logsf(x, -30.0, -20.0, 0.0, 1.0);
     "truncnorm_-30_-20.sf" |x| stats::truncnorm::sf(x, -30.0, -20.0, 0.0, 1.0);
+    "norm.logpdf_scaled" |x, loc, scale| stats::norm::logpdf(x, loc, scale);
+    "cauchy.logpdf_scaled" |x, loc, scale| stats::cauchy::logpdf(x, loc, scale);
+    "laplace.logpdf_scaled" |x, loc, scale| stats::laplace::logpdf(x, loc, scale);
+    "logistic.logpdf_scaled" |x, loc, scale| stats::logistic::logpdf(x, loc, scale);
+    "gumbel_r.logpdf_scaled" |x, loc, scale| stats::gumbel_r::logpdf(x, loc, scale);
+    "norm.logcdf_scaled" |x, loc, scale| stats::norm::logcdf(x, loc, scale);
+    "norm.cdf_scaled" |x, loc, scale| stats::norm::cdf(x, loc, scale);
+    "gamma.logpdf_scaled" |x, a, scale| stats::gamma::logpdf(x, a, 0.0, scale);
+    "pareto.logpdf_scaled" |x, b, scale| stats::pareto::logpdf(x, b, 0.0, scale);
+    "t.logpdf_scaled" |x, k, scale| stats::t::logpdf(x, k, 0.0, scale);
+    "beta.logpdf" |x, a, b| stats::beta::logpdf(x, a, b, 0.0, 1.0);
+    "betabinom_20.logpmf" |k, a, b| stats::betabinom::logpmf(k, 20, a, b, 0);
+    "nbinom.logpmf" |k, n, p| stats::nbinom::logpmf(k, n, p, 0);
+    "binom.logpmf" |k, n, p| stats::binom::logpmf(k, n, p, 0);
+    "truncnorm.logpdf" |x, a, b| stats::truncnorm::logpdf(x, a, b, 0.0, 1.0);
+    "truncnorm.logcdf" |x, a, b| stats::truncnorm::logcdf(x, a, b, 0.0, 1.0);
+    "truncnorm.cdf" |x, a, b| stats::truncnorm::cdf(x, a, b, 0.0, 1.0);
+    "betainc" |a, b, x| special::betainc(a, b, x);
+    "beta.logcdf" |a, b, x| stats::beta::logcdf(x, a, b, 0.0, 1.0);
+    "beta.logsf" |a, b, x| stats::beta::logsf(x, a, b, 0.0, 1.0);
+    "gamma.logcdf" |a, x| stats::gamma::logcdf(x, a, 0.0, 1.0);
+    "gamma.logsf" |a, x| stats::gamma::logsf(x, a, 0.0, 1.0);
+    "gennorm.cdf" |b, x| stats::gennorm::cdf(x, b);
+    "poisson.cdf" |k, mu| stats::poisson::cdf(k, mu, 0);
 }

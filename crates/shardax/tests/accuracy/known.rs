@@ -4,6 +4,8 @@ const DIVISION: &str = "XLA computes -(x / y) / y as -x / y², whose denominator
 const POWER: &str = "x^(y - 2) overflows where y (y - 1) x^(y - 2) does not, for y below 1e-20";
 const ZERO: &str = "the grid has a point next to a zero of the derivative, whose terms are 10,000 times larger or more";
 
+const SMALL_PARAMETER: &str = "with a parameter below 1e-4, the part next to the other end is a difference from 1";
+
 /// Names of functions, the orders of their derivatives, and the reasons.
 const KNOWN: &[(&str, &[usize], &str)] = &[
     ("divide", &[1, 2], DIVISION),
@@ -12,11 +14,17 @@ const KNOWN: &[(&str, &[usize], &str)] = &[
     // 1 / p - 9 / (1 - p) at 0.1.
     ("geom.logpmf", &[1], ZERO),
     ("binom_10.logpmf", &[1], ZERO),
-    ("binom_10.logpmf", &[0], "log(1) of the coefficient of no success is a difference of log(10!), 2e-15 in float64"),
     // With respect to 10,000 degrees of freedom, (z⁴ - 2 z² - 1) / 4 k², of terms z² / 2 k.
     ("t.logpdf", &[1, 2], ZERO),
     // With respect to shapes a below 0.01.
     ("gamma.pdf", &[2], "p (l'² + l'') of l = log(p) is p (1 / a² - 1 / a²) and smaller terms"),
+    // With respect to the scale s, (z - 1) / s - (a - 1) / s - 1 / s, for shapes a of 1e-6.
+    ("gamma.logpdf_scaled", &[1, 2], ZERO),
+    ("pareto.logpdf_scaled", &[2], DIVISION),
+    // h (h - 1 + (a - 1) / x) of the hazard h.
+    ("gamma.logsf", &[2], "the hazard of a tail is 1 - (a - 1) / x and smaller terms: a difference leaves few digits"),
+    // n / p - k / (1 - p) at k (1 / p - 1).
+    ("nbinom.logpmf", &[1], ZERO),
     // With respect to c, 4 (c cos(3 x) - sin²(x)) at c and x of 1e-10, of terms 2.
     ("wrapcauchy.logpdf", &[2], ZERO),
     // h (z - h) of the hazard h, where z is 20.001 and h is 20.05.
@@ -25,6 +33,16 @@ const KNOWN: &[(&str, &[usize], &str)] = &[
         &[2],
         "the hazard of a tail is its argument and 1 / 20: a difference loses 9 of 24 bits",
     ),
+    ("betainc", &[0], SMALL_PARAMETER),
+    ("beta.logcdf", &[0, 1, 2], SMALL_PARAMETER),
+    ("beta.logsf", &[0, 1, 2], SMALL_PARAMETER),
+    (
+        "gennorm.cdf",
+        &[0, 1, 2],
+        "tails are differences from 1, and powers of small numbers leave the range of the dtype",
+    ),
+    // With respect to the mean, at the mean.
+    ("poisson.cdf", &[2], ZERO),
     // Next to a bound, where l = log(sf) has slopes of 1e4 and -1e8.
     ("truncnorm_3_4.logsf", &[2], "sf (l'' + l'²) loses 17 of 24 bits"),
 ];

@@ -11,6 +11,7 @@
 use crate::core::array::Array;
 use crate::ops::lax;
 use crate::ops::numpy::where_;
+use crate::ops::primitive::special::{LOG_BETAINC, LOG_BETAINCC};
 use crate::scipy::special::{betainc, betaln, xlog1py, xlogy};
 use crate::scipy::stats::{standardized, where_or};
 
@@ -27,11 +28,11 @@ distribution! {
     /// The cumulative distribution function; only differentiable with respect to `x`, `loc` and `scale`.
     cdf(x, a, b, loc, scale) betainc(a, b, inside(x, loc, scale));
     /// The logarithm of [`cdf`].
-    logcdf(x, a, b, loc, scale) cdf(x, a, b, loc, scale).log();
+    logcdf(x, a, b, loc, scale) LOG_BETAINC.apply(&[a.clone(), b.clone(), inside(x, loc, scale)]);
     /// The survival function, `1 - cdf`.
     sf(x, a, b, loc, scale) betainc(b, a, 1 - inside(x, loc, scale));
     /// The logarithm of [`sf`].
-    logsf(x, a, b, loc, scale) sf(x, a, b, loc, scale).log();
+    logsf(x, a, b, loc, scale) LOG_BETAINCC.apply(&[a.clone(), b.clone(), inside(x, loc, scale)]);
 }
 
 /// The standardized variable, within the interval.

@@ -8,14 +8,16 @@
 //! ```
 
 use crate::ops::numpy::where_;
-use crate::scipy::special::{gammaln, xlog1py, xlogy};
+use crate::scipy::special::{betaln, xlog1py, xlogy};
 use crate::scipy::stats::where_or;
 
 distribution! {
     /// The logarithm of the probability of `k`, shifted by `loc`.
     logpmf(k, n, p, loc) {
         let y = k - loc;
-        let choices = gammaln(n + 1) - (gammaln(&y + 1) + gammaln(n - &y + 1));
+        // The logarithms of gamma functions are large, and their sum is not. One outcome alone has one choice.
+        let is_all = y.equal(0) | y.equal(n);
+        let choices = where_(is_all, 0, -betaln(&y + 1, n - &y + 1) - (n + 1).log());
         let log = xlogy(&y, p) + xlog1py(n - &y, -p);
         let certain = (y.equal(0) & n.equal(0)) | log.equal(0);
         let log = where_(certain, 0, choices + log);

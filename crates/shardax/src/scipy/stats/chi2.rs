@@ -13,6 +13,7 @@ use crate::core::array::Array;
 use crate::ops::lax;
 use crate::ops::numpy::where_;
 use crate::ops::primitive::special::distributions::LOG_GAMMA_DENSITY;
+use crate::ops::primitive::special::{LOG_IGAMMA, LOG_IGAMMAC};
 use crate::scipy::special::{gammainc, gammaincc};
 use crate::scipy::stats::standardized;
 
@@ -27,11 +28,11 @@ distribution! {
     /// The cumulative distribution function.
     cdf(x, df, loc, scale) gammainc(df / 2, half(x, loc, scale));
     /// The logarithm of [`cdf`].
-    logcdf(x, df, loc, scale) cdf(x, df, loc, scale).log();
+    logcdf(x, df, loc, scale) LOG_IGAMMA.apply(&[df / 2, half(x, loc, scale)]);
     /// The survival function, `1 - cdf`.
     sf(x, df, loc, scale) gammaincc(df / 2, half(x, loc, scale));
     /// The logarithm of [`sf`].
-    logsf(x, df, loc, scale) sf(x, df, loc, scale).log();
+    logsf(x, df, loc, scale) LOG_IGAMMAC.apply(&[df / 2, half(x, loc, scale)]);
 }
 
 /// Half of the standardized variable, at least 0.

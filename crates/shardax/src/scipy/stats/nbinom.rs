@@ -8,6 +8,7 @@
 //! ```
 
 use crate::ops::numpy::where_;
+use crate::ops::primitive::special::products::LOG_RISE;
 use crate::scipy::special::{betaln, gammaln, xlogy};
 
 distribution! {
@@ -17,7 +18,7 @@ distribution! {
         // The logarithms of gamma functions are large, and their sum is not.
         let choices = -betaln(n, &y + 1) - (&y + n).log();
         // They are equal for 0.
-        let choices = where_(y.less(1), gammaln(&y + n) - gammaln(n) - gammaln(&y + 1), choices);
+        let choices = where_(y.less(1), LOG_RISE.apply(&[n.clone(), y.clone()]) - gammaln(&y + 1), choices);
         let log = choices + (xlogy(n, p) + xlogy(&y, 1 - p));
         where_(k.less(loc), f64::NEG_INFINITY, log)
     };

@@ -15,7 +15,8 @@ use crate::scipy::stats::{quantile, standardized};
 distribution! {
     /// The logarithm of the probability density.
     logpdf(x, b, loc, scale) {
-        let log = -((scale / b).log() + (b + 1) * standardized(x, loc, scale).log());
+        // Without the logarithm of the scale alone, whose slope would cancel.
+        let log = b.log() - b * standardized(x, loc, scale).log() - (x - loc).log();
         where_(x.less(loc + scale), f64::NEG_INFINITY, log)
     };
     /// The probability density.

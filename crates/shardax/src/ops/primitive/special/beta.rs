@@ -4,8 +4,9 @@
 use std::f64::consts::PI;
 
 use super::super::expanded::expanded;
+use super::distributions::LOG1MEXP;
 use super::products::{LOG_BETA, stirling_rest};
-use super::{constant, eps, until_converged, widened};
+use super::{constant, eps, no_slope, until_converged, widened};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -30,6 +31,62 @@ expanded! {
 
 /// `I(x; a, b)`.
 pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
+    let Parts { is_zero, is_one, outside, is_below, scale_parameter, sum } = parts(a, b, x)?;
+    let y = sum * (EXP.apply(&log_power(a, b, x)) / scale_parameter);
+    let y = where_(is_below, &y, 1 - &y);
+    let y = where_(is_one, constant(1.0, a), where_(is_zero, constant(0.0, a), y));
+    Ok(where_(outside, constant(f64::NAN, a), y))
+}
+
+/// The logarithm of `I(x; a, b)`, or of `1 - I(x; a, b)` if `upper` is set, which is a number where the function underflows, and
+/// small where the function is next to 1.
+pub(super) fn log_regularized(a: &Array, b: &Array, x: &Array, upper: bool) -> Result<Array> {
+    let Parts { is_zero, is_one, outside, is_below, scale_parameter, sum } = parts(a, b, x)?;
+    let direct = (log_power(a, b, x) + LOG.apply(&(sum / scale_parameter))).minimum(0);
+    let rest = LOG1MEXP.apply(&[-&direct]);
+    let y = if upper { where_(is_below, rest, &direct) } else { where_(is_below, &direct, rest) };
+    let (at_zero, at_one) = if upper { (0.0, f64::NEG_INFINITY) } else { (f64::NEG_INFINITY, 0.0) };
+    let y = where_(is_one, constant(at_one, a), where_(is_zero, constant(at_zero, a), y));
+    Ok(where_(outside, constant(f64::NAN, a), y))
+}
+
+/// The quotient of the density and of `I(x; a, b)`, or of `1 - I(x; a, b)` if `upper` is set. The power that the fraction is
+/// multiplied with cancels, so the quotient has all digits where both are small.
+pub(super) fn rate(a: &Array, b: &Array, x: &Array, upper: bool) -> Result<Array> {
+    let Parts { is_zero, is_one, outside, is_below, scale_parameter, sum } = parts(a, b, x)?;
+    let is_inside = !(is_zero | is_one | outside);
+    let inside = where_(&is_inside, x, 0.5);
+    let direct = scale_parameter / (&inside * (1 - &inside) * sum);
+    let log_density = log_power(a, b, &inside) - LOG.apply(&inside) - LOG1P.apply(&-inside);
+    let log = log_regularized(a, b, x, upper)?;
+    let turned = EXP.apply(&(log_density - where_(&is_inside, &log, 0)));
+    let by_direct = if upper { !is_below } else { is_below };
+    let at_ends = density(a, b, x) / EXP.apply(&log);
+    Ok(where_(is_inside, where_(by_direct, direct, turned), at_ends))
+}
+
+/// The tangent of [`rate`] for an operand: the logarithm of the rate has the slope of the log density, and plus or minus the rate.
+pub(super) fn rate_slope(args: &[Array], rate: &Array, operand: usize, tangent: &Array, sign: f64) -> Array {
+    let (a, b, x) = (&args[0], &args[1], &args[2]);
+    match operand {
+        2 => tangent * (rate * ((a - 1) / x - (b - 1) / (1 - x) + rate * sign)),
+        _ => no_slope("the incomplete beta function", "its parameters", rate),
+    }
+}
+
+/// The continued fraction, and where it is not used.
+struct Parts {
+    is_zero: Array,
+    is_one: Array,
+    outside: Array,
+    /// The fraction is of `x`, not of `1 - x`, whose parameters are exchanged.
+    is_below: Array,
+    /// The parameter that the fraction is divided by.
+    scale_parameter: Array,
+    sum: Array,
+}
+
+fn parts(a: &Array, b: &Array, x: &Array) -> Result<Parts> {
     let (no_a, no_b) = (a.equal(0) | b.equal(f64::INFINITY), b.equal(0) | a.equal(f64::INFINITY));
     let (first, last) = (x.equal(0), x.equal(1));
     let is_zero = (&no_b & !&last) | (&no_a & &first) | &first;
@@ -39,16 +96,17 @@ pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
     let outside = outside | a.not_equal(a) | b.not_equal(b) | x.not_equal(x);
 
     // The fraction converges fast below the mean; above it, the symmetry relation is used.
-    let below = x.less((a + 1) / (a + b + 2));
-    let (p, q) = (where_(&below, a, b), where_(&below, b, a));
-    let z = where_(&below, x, 1 - x);
+    // With a small parameter one of the function and its complement is small almost everywhere, and a difference from 1 would lose
+    // its digits. It is computed if the fraction converges in time.
+    let is_below = x.less((a + 1) / (a + b + 2));
+    let is_small = b.less(SMALL_PARAMETER) & b.less_equal(a) & x.less(0.999);
+    let is_large = a.less(SMALL_PARAMETER) & a.less(b) & x.greater(0.001);
+    let is_below = (is_below | is_small) & !is_large;
+    let (p, q) = (where_(&is_below, a, b), where_(&is_below, b, a));
+    let z = where_(&is_below, x, 1 - x);
     let usable = !(&is_zero | &is_one | &outside);
     let sum = fraction(&p, &q, &z, &usable)?;
-    let scale = EXP.apply(&log_power(a, b, x)) / p;
-    let y = sum * scale;
-    let y = where_(below, &y, 1 - &y);
-    let y = where_(is_one, constant(1.0, a), where_(is_zero, constant(0.0, a), y));
-    Ok(where_(outside, constant(f64::NAN, a), y))
+    Ok(Parts { is_zero, is_one, outside, is_below, scale_parameter: p, sum })
 }
 
 /// The logarithm of `xᵃ (1 - x)ᵇ / B(a, b)`. Its terms are large and cancel if the parameters are large. Close to the mean
@@ -67,6 +125,9 @@ fn log_power(a: &Array, b: &Array, x: &Array) -> Array {
     let far = a * LOG.apply(x) + b * LOG1P.apply(&-x) - LOG_BETA.apply(&[a.clone(), b.clone()]);
     where_(is_close, near, far)
 }
+
+/// Below it, the beta distribution is almost all at one end.
+const SMALL_PARAMETER: f64 = 0.05;
 
 /// Above it, `stirling_rest` has all digits.
 const MIN_SERIES_PARAMETER: f64 = 8.0;

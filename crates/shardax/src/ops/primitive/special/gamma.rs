@@ -2,11 +2,12 @@
 //! expansion where both are large and close
 //! ([DLMF 8.7.1](https://dlmf.nist.gov/8.7.E1), [8.9.2](https://dlmf.nist.gov/8.9.E2)).
 
-use super::{constant, eps, gamma_uniform, until_converged};
+use super::distributions::{LOG_GAMMA_DENSITY, LOG1MEXP};
+use super::{constant, eps, gamma_uniform, no_slope, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, EXPM1, LGAMMA, LOG};
+use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, EXPM1, LGAMMA, LOG, LOG1P};
 use crate::ops::select::where_;
 
 /// A sum and its derivative with respect to `a`.
@@ -140,6 +141,69 @@ fn regularized(a: &Array, x: &Array, upper: bool) -> Result<Array> {
     let (at_nothing, at_all) = if upper { (1.0, 0.0) } else { (0.0, 1.0) };
     let y = where_(nothing, constant(at_nothing, a), y);
     Ok(nan_where(&outside, where_(all, constant(at_all, a), y)))
+}
+
+/// The logarithm of `P`, or of `Q` if `upper` is set, which is a number where the function underflows, and small where the
+/// function is next to 1.
+pub(super) fn log_regularized(a: &Array, x: &Array, upper: bool) -> Result<Array> {
+    let outside = is_outside(a, x);
+    let (nothing, all) = (x.equal(0), x.equal(f64::INFINITY) | a.equal(0));
+    let by_fraction = x.greater_equal(1) & x.greater(a);
+    let close = gamma_uniform::is_close(a, x);
+    let usable = !(&outside | &nothing | &all | &close);
+    let parts = parts(a, x, &by_fraction, &usable, false)?;
+    // The fraction is Q, the series is P. One is 1 without the other.
+    let part = where_(&by_fraction, parts.fraction.value, parts.series.value / a);
+    let direct = (log_scale(a, x) + LOG.apply(&part)).minimum(0);
+    let rest = LOG1MEXP.apply(&[-&direct]);
+    let y = if upper { where_(&by_fraction, &direct, rest) } else { where_(&by_fraction, rest, &direct) };
+    let small = upper_of_small_shape(a, x);
+    let y = where_(is_small_shape(a, x), if upper { LOG.apply(&small) } else { LOG1P.apply(&-small) }, y);
+    let near = gamma_uniform::regularized(a, x, upper);
+    let complement = gamma_uniform::regularized(a, x, !upper);
+    let near = where_(near.less(0.5), LOG.apply(&near), LOG1P.apply(&-complement));
+    let y = where_(close, near, y);
+    let (at_nothing, at_all) = if upper { (0.0, f64::NEG_INFINITY) } else { (f64::NEG_INFINITY, 0.0) };
+    let y = where_(nothing, constant(at_nothing, a), y);
+    Ok(nan_where(&outside, where_(all, constant(at_all, a), y)))
+}
+
+/// The quotient of the density and of `P`, or of `Q` if `upper` is set. The common factor of series and fraction cancels, so the
+/// quotient has all digits where both are small.
+pub(super) fn rate(a: &Array, x: &Array, upper: bool) -> Result<Array> {
+    let by_fraction = x.greater_equal(1) & x.greater(a);
+    let usable = !(is_outside(a, x) | x.equal(0) | x.equal(f64::INFINITY) | a.equal(0));
+    let parts = parts(a, x, &by_fraction, &usable, false)?;
+    let direct = 1 / (x * where_(&by_fraction, parts.fraction.value, parts.series.value / a));
+    let log = log_regularized(a, x, upper)?;
+    let turned = EXP.apply(&(LOG_GAMMA_DENSITY.apply(&[x.clone(), a.clone()]) - log));
+    let by_direct = if upper { by_fraction } else { !by_fraction };
+    Ok(where_(usable & by_direct, direct, turned))
+}
+
+/// The tangent of [`rate`] for an operand: the logarithm of the rate has the slope of the log density, and plus or minus the rate.
+pub(super) fn rate_slope(a: &[Array], rate: &Array, operand: usize, tangent: &Array, sign: f64) -> Array {
+    match operand {
+        0 => no_slope("the derivative of the incomplete gamma function", "its operands", rate),
+        _ => tangent * (rate * ((&a[0] - 1) / &a[1] - 1 + rate * sign)),
+    }
+}
+
+/// The derivative of [`log_regularized`] with respect to `a`.
+pub(super) fn log_slope(a: &Array, x: &Array, upper: bool) -> Result<Array> {
+    let outside = is_outside(a, x) | a.equal(0);
+    let by_fraction = x.greater_equal(1) & x.greater(a);
+    let usable = !(&outside | x.equal(0) | x.equal(f64::INFINITY));
+    let parts = parts(a, x, &by_fraction, &usable, true)?;
+    let log_x = LOG.apply(x);
+    let of_series = parts.series.slope / parts.series.value - DIGAMMA.apply(&(a + 1));
+    let of_fraction = parts.fraction.slope / parts.fraction.value - DIGAMMA.apply(a);
+    let direct = where_(&by_fraction, of_fraction, of_series) + log_x;
+    // P and Q have opposite slopes.
+    let change = log_regularized(a, x, !upper)? - log_regularized(a, x, upper)?;
+    let turned = -&direct * EXP.apply(&change);
+    let y = if upper { where_(by_fraction, direct, turned) } else { where_(by_fraction, turned, direct) };
+    Ok(nan_where(&outside, y))
 }
 
 fn is_small_shape(a: &Array, x: &Array) -> Array {

@@ -17,7 +17,7 @@ mod oscillating;
 mod owens;
 mod polygamma;
 pub(crate) mod products;
-mod scaled_error;
+pub(crate) mod scaled_error;
 pub(crate) mod slopes;
 pub(crate) mod truncated;
 pub(crate) mod turns;
@@ -139,6 +139,24 @@ expanded! {
     };
     IGAMMA_GRAD_A "igamma_grad_a" Float, |a| widened(a, |a| gamma::lower_slope(&a[0], &a[1])),
         |_, out, _, _| no_slope("the derivative of the incomplete gamma function", "its operands", out);
+    // The logarithms of both functions
+    LOG_IGAMMA "log_igamma" Float, |a| widened(a, |a| gamma::log_regularized(&a[0], &a[1], false)), |a, _, i, t| match i {
+        0 => t * LOG_IGAMMA_GRAD_A.apply(a),
+        _ => t * IGAMMA_RATE.apply(a),
+    };
+    LOG_IGAMMAC "log_igammac" Float, |a| widened(a, |a| gamma::log_regularized(&a[0], &a[1], true)), |a, _, i, t| match i {
+        0 => t * LOG_IGAMMAC_GRAD_A.apply(a),
+        _ => -t * IGAMMAC_RATE.apply(a),
+    };
+    // The quotients of the density and of each function
+    IGAMMA_RATE "igamma_rate" Float, |a| widened(a, |a| gamma::rate(&a[0], &a[1], false)),
+        |a, rate, i, t| gamma::rate_slope(a, rate, i, t, -1.0);
+    IGAMMAC_RATE "igammac_rate" Float, |a| widened(a, |a| gamma::rate(&a[0], &a[1], true)),
+        |a, rate, i, t| gamma::rate_slope(a, rate, i, t, 1.0);
+    LOG_IGAMMA_GRAD_A "log_igamma_grad_a" Float, |a| widened(a, |a| gamma::log_slope(&a[0], &a[1], false)),
+        |_, out, _, _| no_slope("the derivative of the incomplete gamma function", "its operands", out);
+    LOG_IGAMMAC_GRAD_A "log_igammac_grad_a" Float, |a| widened(a, |a| gamma::log_slope(&a[0], &a[1], true)),
+        |_, out, _, _| no_slope("the derivative of the incomplete gamma function", "its operands", out);
     RANDOM_GAMMA_GRAD "random_gamma_grad" Float, |a| widened(a, |a| gamma::sample_slope(&a[0], &a[1])),
         |_, out, _, _| no_slope("the derivative of a gamma sample", "its operands", out);
     // Horner's rule, for at least two coefficients.
@@ -152,6 +170,22 @@ expanded! {
             }
             t * beta::BETA_DENSITY.apply(a)
         };
+    // The logarithms of the function and of its complement
+    LOG_BETAINC "log_betainc" Float, |a| widened(a, |a| beta::log_regularized(&a[0], &a[1], &a[2], false)),
+        |a, y, i, t| match i {
+            2 => t * BETAINC_RATE.apply(a),
+            _ => no_slope("the incomplete beta function", "its parameters", y),
+        };
+    LOG_BETAINCC "log_betaincc" Float, |a| widened(a, |a| beta::log_regularized(&a[0], &a[1], &a[2], true)),
+        |a, y, i, t| match i {
+            2 => -t * BETAINCC_RATE.apply(a),
+            _ => no_slope("the incomplete beta function", "its parameters", y),
+        };
+    // The quotients of the density and of each function
+    BETAINC_RATE "betainc_rate" Float, |a| widened(a, |a| beta::rate(&a[0], &a[1], &a[2], false)),
+        |a, rate, i, t| beta::rate_slope(a, rate, i, t, -1.0);
+    BETAINCC_RATE "betaincc_rate" Float, |a| widened(a, |a| beta::rate(&a[0], &a[1], &a[2], true)),
+        |a, rate, i, t| beta::rate_slope(a, rate, i, t, 1.0);
     BESSEL_I0E "bessel_i0e" Float, |x| widened(x, |x| Ok(bessel::i0e(&x[0]))),
         |x, y, _, t| t * bessel::i0e_slope(&x[0], y);
     BESSEL_I0 "bessel_i0" Float, |x| widened(x, |x| Ok(bessel::unscaled(&x[0], &BESSEL_I0E.apply(x)))),

@@ -14,7 +14,8 @@ expanded! {
     TRUNCATED_BELOW "truncated_below" Float, |a| widened(a, |a| Ok(log_below(&a[0], &a[1], &a[2]).exp())), |a, y, i, t| {
         t * match i {
             0 => TRUNCATED_DENSITY.apply(a),
-            1 => density_at(&a[1], a) * (y - 1),
+            // The probability above x, which has digits where the one below is next to 1.
+            1 => -density_at(&a[1], a) * TRUNCATED_BELOW.apply(&[-&a[0], -&a[2], -&a[1]]),
             _ => -density_at(&a[2], a) * y,
         }
     };
