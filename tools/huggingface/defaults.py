@@ -12,6 +12,8 @@ from transformers import CONFIG_MAPPING
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
+data2vec-text deberta deit dinov2_with_registers ernie esm ijepa jina_embeddings_v3 roberta-prelayernorm roformer vit_msn
+afmoe axk1 cohere2_moe flint gpt-sw3 granite_swa granitemoe_swa hy_v3 mellum minicpm3 mistral4 modernbert-decoder nanochat phimoe
 albert bart camembert deberta-v2 electra gte m2m_100 marian mbart mpnet mt5 nomic_bert pegasus siglip siglip_text_model siglip_vision_model umt5
 apertus arcee bert biogpt bloom codegen cwm dots1 ernie4_5_moe exaone exaone4 exaone_moe flex_olmo glm4_moe_lite gpt_bigcode gpt_neo granitemoehybrid granitemoeshared
 qwen3_5_moe_text qwen3_vl_moe_text lfm2_moe hunyuan_v1_dense hunyuan_v1_moe hyperclovax internlm3 iquestcoder lfm2 llama4_text jais2 minimax_m2 ministral ministral3 nemotron openai-gpt persimmon qwen3_5_text qwen3_next sarvam_mla
@@ -36,6 +38,9 @@ def defaults(model_type):
 def default_rope(kind):
     """The rotary positions of a class that scales them by default, without the base if a field of the file replaces it."""
     rope = kind(rope_theta=123.0).rope_parameters
+    if rope and kind.model_type == "mistral4":
+        # It is the ratio of two other fields.
+        rope.pop("partial_rotary_factor", None)
     if not rope or rope.get("rope_type", "default") == "default":
         return None
     return {name: value for name, value in rope.items() if (name, value) != ("rope_theta", 123.0)}

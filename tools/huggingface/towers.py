@@ -51,7 +51,8 @@ def dinov2(name="dinov2", kind="Dinov2ForImageClassification", **options):
     t = transformers
     sizes = {key: value for key, value in SIZES.items() if key != "intermediate_size"}
     labels = {i: str(i) for i in range(5)}
-    config = t.Dinov2Config(image_size=12, patch_size=4, id2label=labels, label2id={v: k for k, v in labels.items()}, **sizes, **options)
+    config = getattr(t, kind.split("For")[0].removesuffix("Model") + "Config")
+    config = config(image_size=12, patch_size=4, id2label=labels, label2id={v: k for k, v in labels.items()}, **sizes, **options)
     model = getattr(t, kind)(config)
     randomize(model)
     arrays = {}
@@ -62,6 +63,19 @@ def dinov2(name="dinov2", kind="Dinov2ForImageClassification", **options):
         arrays[f"pixel_values_{number}"] = images
         arrays[f"logits_{number}"] = output.logits if "logits" in output else output.last_hidden_state
     written(name, model, arrays)
+
+
+def deit(name, kind):
+    """With a class token and others, for images of one size."""
+    labels = {i: str(i) for i in range(5)}
+    config = getattr(transformers, kind.split("For")[0].removesuffix("Model") + "Config")
+    config = config(image_size=8, patch_size=4, id2label=labels, label2id={v: k for k, v in labels.items()}, **SIZES)
+    model = getattr(transformers, kind)(config)
+    randomize(model)
+    images = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        output = model(images)
+    written(name, model, {"pixel_values": images, "logits": output.logits if "logits" in output else output.last_hidden_state})
 
 
 def greedy(model, inputs, start, length):
@@ -168,6 +182,11 @@ CASES = {
     "clip_largest": lambda: clip("clip_largest", end=2),
     "dinov2": dinov2,
     "dinov2_model": lambda: dinov2("dinov2_model", "Dinov2Model", use_swiglu_ffn=True, qkv_bias=False),
+    "dinov2_registers": lambda: dinov2("dinov2_registers", "Dinov2WithRegistersForImageClassification", num_register_tokens=3),
+    "deit": lambda: deit("deit", "DeiTForImageClassification"),
+    "deit_teacher": lambda: deit("deit_teacher", "DeiTForImageClassificationWithTeacher"),
+    "vit_msn": lambda: deit("vit_msn", "ViTMSNForImageClassification"),
+    "ijepa": lambda: deit("ijepa", "IJepaModel"),
     "t5": t5,
     "t5_gated": lambda: t5("t5_gated", tied=False, feed_forward_proj="gated-gelu"),
     "mt5": lambda: t5("mt5", tied=False, kind="MT5"),

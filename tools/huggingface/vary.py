@@ -46,11 +46,15 @@ T5 = {**TEXTS, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads
 # Types that are no decoders, and their classes.
 OTHERS = {
     AutoModelForMaskedLM: {
-        **{kind: ENCODER for kind in ["bert", "roberta", "xlm-roberta", "camembert", "mpnet", "nomic_bert", "gte"]},
+        **{kind: ENCODER for kind in ["bert", "ernie", "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "mpnet",
+                                       "roformer", "nomic_bert", "gte", "jina_embeddings_v3"]},
         "distilbert": {**TEXTS, **DISTILLED, "max_position_embeddings": 12},
         "albert": {**ENCODER, "embedding_size": 6},
         "electra": {**ENCODER, "embedding_size": 6},
-        "deberta-v2": {**ENCODER, **DISTANCES},
+        # Without the class, published files of these types have another head.
+        "deberta": {**ENCODER, **DISTANCES, "architectures": ["DebertaForMaskedLM"]},
+        "deberta-v2": {**ENCODER, **DISTANCES, "architectures": ["DebertaV2ForMaskedLM"]},
+        "esm": {**ENCODER, "position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 32},
         "modernbert": {**TEXTS, **MODERN},
     },
     AutoModelForSeq2SeqLM: {

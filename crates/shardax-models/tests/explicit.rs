@@ -217,7 +217,7 @@ fn folders() -> Result<Vec<PathBuf>> {
 
 /// Models whose results differ for texts with more padding: rotary positions that are scaled by the length, and DeBERTa's
 /// results for padding, which sees all tokens alike.
-const DEPEND_ON_LENGTH: [&str; 3] = ["dynamic", "deberta_v2", "deberta_v2_tokens"];
+const DEPEND_ON_LENGTH: [&str; 4] = ["dynamic", "deberta", "deberta_v2", "deberta_v2_tokens"];
 
 /// Loads every model by these rules and compares its results with the results of one device. In CI each `every`-th model is
 /// compared, elsewhere fewer, and with `SHARDAX_TEST_MODELS` all whose names contain its value.

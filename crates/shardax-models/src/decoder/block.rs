@@ -43,6 +43,7 @@ pub struct Block {
     #[tree(static)]
     chunk: Option<usize>,
     weighs_inputs: bool,
+    averages_shared: bool,
     sum_norms: bool,
     residual_scale: Option<f64>,
     parallel: bool,
@@ -133,6 +134,7 @@ impl Norm {
             NormKind::LayerScale => Norm::Layer(layer.use_bias(false).build(rngs)),
             NormKind::LayerPlain => Norm::Layer(layer.use_bias(false).use_scale(false).build(rngs)),
             NormKind::Rms => Norm::Rms(rms.build(rngs)),
+            NormKind::RmsPlain => Norm::Rms(rms.use_scale(false).build(rngs)),
             NormKind::RmsOffset => {
                 Norm::Rms(rms.scale_offset(1.0).scale_init(shardax::nn::initializers::zeros()).build(rngs))
             }
@@ -207,7 +209,8 @@ impl Block {
     pub fn new(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Block {
         // Layers draw their weights from `rngs` in the order of these lines: another order changes every seed's model.
         let DecoderConfig { features, hidden, activation, gated, biases, .. } = *config;
-        let attention_norm = norm_if(config.pre_norms || config.sum_norms, config, rngs);
+        let is_normalized = config.first_norm || layer > 0;
+        let attention_norm = norm_if((config.pre_norms && is_normalized) || config.sum_norms, config, rngs);
         let latent = match (&config.latent, config.rope_of(layer)) {
             (Some(latent), Some(rope)) => Some(LatentAttention::new(config, latent, rope, rngs)),
             _ => None,
@@ -226,7 +229,8 @@ impl Block {
         let shared_expert = shared_hidden.map(|hidden| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
         let has_gate = shared_expert.is_some() && chosen.is_some_and(|chosen| chosen.shared_gate);
         let shared_gate = has_gate.then(|| Linear::builder(features, 1).use_bias(false).build(rngs));
-        let post_mlp_norm = norm_if(config.post_norms, config, rngs);
+        let normalizes_experts = chosen.is_some_and(|chosen| chosen.post_norms);
+        let post_mlp_norm = norm_if(config.post_norms || normalizes_experts, config, rngs);
         Block {
             norm: attention_norm,
             attention,
@@ -247,6 +251,7 @@ impl Block {
             },
             chunk: config.chunk.filter(|_| config.rope_of(layer).is_some()),
             weighs_inputs: chosen.is_some_and(|chosen| chosen.weighs_inputs),
+            averages_shared: chosen.is_some_and(|chosen| chosen.averages_shared),
             sum_norms: config.sum_norms,
             residual_scale: config.residual_scale,
             parallel: config.parallel,
@@ -433,6 +438,7 @@ impl Block {
         let Some(shared) = &self.shared_expert else { return y };
         match &self.shared_gate {
             Some(gate) => y + sigmoid(gate.forward(&x)) * shared.forward(x),
+            None if self.averages_shared => (y + shared.forward(x)) * 0.5,
             None => y + shared.forward(x),
         }
     }

@@ -102,8 +102,13 @@ pub struct DecoderConfig {
     pub post_norms: bool,
     /// True if the sums of inputs and outputs of attention and MLP are normalized, as in the first GPT.
     pub sum_norms: bool,
+    /// True if the input of attention is normalized in the first layer too. Otherwise the norm of embeddings is in its place.
+    pub first_norm: bool,
     /// True if the output of the last layer is normalized.
     pub final_norm: bool,
+    /// The function of a linear layer between the final norm and the layer that gives logits, and true if this layer has a
+    /// bias. A norm follows the function.
+    pub head_activation: Option<(Activation, bool)>,
     /// True if attention and MLP have the same input.
     pub parallel: bool,
     /// True if attention and MLP, having the same input, share its norm.
@@ -158,6 +163,12 @@ pub struct ExpertsConfig {
     pub shared_hidden: Option<usize>,
     /// True if the output of that MLP is multiplied by the sigmoid of a linear layer.
     pub shared_gate: bool,
+    /// True if the result is the mean of the experts' output and the output of that MLP, instead of their sum.
+    pub averages_shared: bool,
+    /// True if the outputs of layers with experts are normalized before they are added.
+    pub post_norms: bool,
+    /// The bound of [`RouterScores::SparseMixer`], see [`MixtureOfExperts::jitter`].
+    pub jitter: f64,
     /// True if the weights of a token's experts are factors of the experts' inputs instead of their outputs.
     pub weighs_inputs: bool,
     /// The capacity of each expert, as a multiple of a balanced load; `None` if no token is dropped.
@@ -181,6 +192,9 @@ impl ExpertsConfig {
             biases: false,
             shared_hidden: None,
             shared_gate: false,
+            averages_shared: false,
+            post_norms: false,
+            jitter: 0.01,
             weighs_inputs: false,
             capacity_factor: Some(1.25),
             dense_layers: Vec::new(),
@@ -279,6 +293,8 @@ pub enum NormKind {
     Rms,
     /// [`RmsNorm`] with 1 added to its scale, as in Gemma.
     RmsOffset,
+    /// [`RmsNorm`] without parameters.
+    RmsPlain,
 }
 
 /// The function in MLPs.
@@ -399,7 +415,9 @@ impl DecoderConfig {
             pre_norms: true,
             post_norms: false,
             sum_norms: false,
+            first_norm: true,
             final_norm: true,
+            head_activation: None,
             parallel: false,
             shared_norm: false,
             experts: None,
@@ -582,7 +600,12 @@ impl DecoderConfig {
         let dense = self.experts.as_ref().map_or(&[][..], |experts| &experts.dense_layers);
         let convs = self.conv.as_ref().map_or(&[][..], |conv| &conv.layers);
         let deltas = self.delta.as_ref().map_or(&[][..], |delta| &delta.layers);
-        equal(&self.windows) && equal(&self.without_rope) && equal(dense) && equal(convs) && equal(deltas)
+        self.first_norm
+            && equal(&self.windows)
+            && equal(&self.without_rope)
+            && equal(dense)
+            && equal(convs)
+            && equal(deltas)
     }
 
     /// The largest matrices, for bounds.

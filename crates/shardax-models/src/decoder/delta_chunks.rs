@@ -49,24 +49,30 @@ pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Ar
     let last = log_decay.get((Ellipsis, chunk - 1..));
     let remaining_keys = key * (&last - &log_decay).exp().expand_dims(-1);
     let last = last.exp().expand_dims(-1);
-    let step = |state: Array, [values, keys, scores, queries, remaining_keys, last]: [Array; 6]| {
-        let changes = values - einsum("bhtk,bhkv->bhtv", &[&keys, &state]);
-        let y = einsum("bhtk,bhkv->bhtv", &[&queries, &state]) + einsum("bhts,bhsv->bhtv", &[&scores, &changes]);
-        let state = state * last + einsum("bhtk,bhtv->bhkv", &[&remaining_keys, &changes]);
-        Ok((state, y))
-    };
-    let (state, y) = scan(step, state, [values, keys, scores, queries, remaining_keys, last])?;
+    let (state, y) = scan(chunk_step, state, [values, keys, scores, queries, remaining_keys, last])?;
     // From `[chunks, batch, heads, positions, features]`.
     let y = y.transpose([1, 0, 3, 2, 4]);
     let &[batch, _, _, heads, features] = y.shape() else { return Ok((state, y)) };
     Ok((state, y.reshape([batch, count * chunk, heads, features]).get((.., ..length))))
 }
 
+/// The state after one chunk, and the outputs at its positions, of the state before it.
+fn chunk_step(
+    state: Array,
+    [values, keys, scores, queries, remaining_keys, last]: [Array; 6],
+) -> Result<(Array, Array)> {
+    let changes = values - einsum("bhtk,bhkv->bhtv", &[&keys, &state]);
+    let y = einsum("bhtk,bhkv->bhtv", &[&queries, &state]) + einsum("bhts,bhsv->bhtv", &[&scores, &changes]);
+    let state = state * last + einsum("bhtk,bhtv->bhkv", &[&remaining_keys, &changes]);
+    Ok((state, y))
+}
+
 /// The inverse of matrices `[..., size, size]` with a diagonal of ones and zeros above it, which are not read. The size is a
 /// power of 2.
 ///
 /// Diagonal blocks are inverted first, and blocks of twice the size from them: the part below two inverted blocks `a` and `d` is
-/// `-d b a` for the part `b` of the matrix. In contrast to powers of the matrix, no number is larger than those of the inverse.
+/// `-d b a` for the part `b` of the matrix. Every intermediate result is a block of the inverse, or the product of such a block and a
+/// part of the matrix. A sum of powers of the matrix would have much larger terms, which cancel.
 fn unit_lower_inverse(matrix: &Array, size: usize) -> Array {
     let places = arange(0..size as i32);
     let [rows, columns] = [places.expand_dims(1), places.expand_dims(0)];

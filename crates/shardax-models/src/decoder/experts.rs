@@ -19,6 +19,7 @@ pub(super) fn build(config: &DecoderConfig, experts: &ExpertsConfig, rngs: &mut 
         .normalized(experts.normalized)
         .scale(experts.scale)
         .scores(experts.scores)
+        .jitter(experts.jitter)
         .groups(experts.groups);
     layer.correction = experts.correction.then(|| zeros_dtype([experts.count], DType::F32));
     if experts.biases {

@@ -1,5 +1,6 @@
 //! Latent attention.
 
+use shardax_nn::QueryGrowth;
 use shardax_nn::prelude::*;
 
 use super::{DecoderConfig, LatentConfig};
@@ -29,6 +30,7 @@ pub struct LatentAttention {
     /// The number of positions in the cache, int32.
     pub cache_index: Option<Cache>,
     rope: Rope,
+    query_growth: Option<QueryGrowth>,
     scale: f64,
     rank: usize,
     key_dim: usize,
@@ -56,6 +58,7 @@ impl LatentAttention {
             cached: None,
             cache_index: None,
             rope,
+            query_growth: config.query_growth.clone(),
             scale: config.attention_scale.unwrap_or_else(|| ((key_dim + rope_dim) as f64).sqrt().recip()),
             rank,
             key_dim,
@@ -143,7 +146,11 @@ impl LatentAttention {
         };
         let query = self.query.forward(latent);
         let rotated = self.rope.apply(query.get((Ellipsis, self.key_dim..)), positions);
-        concatenate(&[query.get((Ellipsis, ..self.key_dim)), rotated], -1)
+        let query = concatenate(&[query.get((Ellipsis, ..self.key_dim)), rotated], -1);
+        match &self.query_growth {
+            Some(growth) => (&query * growth.factors(positions)).astype(query.dtype()),
+            None => query,
+        }
     }
 
     /// The normalized latent and the rotated key of each position.

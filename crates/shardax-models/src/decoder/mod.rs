@@ -63,8 +63,16 @@ pub struct Decoder {
     pub norm: Norm,
     /// Converts the output of the last layer to the features of the table of tokens.
     pub output_projection: Option<Linear>,
+    /// The linear layer before the layer that gives logits, see [`DecoderConfig::head_activation`].
+    pub head_dense: Option<Linear>,
+    /// Normalizes the output of this layer.
+    pub head_norm: Option<Norm>,
     /// The layer that gives logits; `None` where it is the table of tokens.
     pub head: Option<Linear>,
+    /// `[vocabulary]`: added to logits that the table of tokens gives.
+    pub head_bias: Option<Array>,
+    #[tree(static)]
+    head_activation: Option<Activation>,
     first_position: usize,
     embedding_scale: Option<f64>,
     logits_scale: Option<f64>,
@@ -107,6 +115,13 @@ impl Decoder {
             true => Norm::new(config.norm, features, config.epsilon, rngs),
             false => Norm::Identity,
         };
+        let head_dense = config.head_activation.map(|(_, use_bias)| {
+            let layer = Linear::builder(features, features).use_bias(use_bias);
+            layer.kernel_axes([Some("embed"), None]).build(rngs)
+        });
+        let head_norm = config.head_activation.map(|_| Norm::new(config.norm, features, config.epsilon, rngs));
+        let has_bias = config.tie_embeddings && config.biases.head;
+        let head_bias = has_bias.then(|| zeros_dtype([vocab_size], rngs.policy().param_dtype));
         let head = (!config.tie_embeddings).then(|| {
             let builder = Linear::builder(embedding_features, vocab_size).use_bias(config.biases.head);
             builder.kernel_axes(["embed", "vocab"]).build(rngs)
@@ -120,7 +135,11 @@ impl Decoder {
             stack,
             norm,
             output_projection,
+            head_dense,
+            head_norm,
             head,
+            head_bias,
+            head_activation: config.head_activation.map(|(activation, _)| activation),
             first_position: config.first_position,
             embedding_scale: config.embedding_scale,
             logits_scale: config.logits_scale,
@@ -182,10 +201,16 @@ impl Decoder {
     pub fn logits(&self, x: Array) -> Array {
         let x = self.norm.forward(x);
         let x = self.output_projection.iter().fold(x, |x, layer| layer.forward(x));
+        let x = match (&self.head_dense, self.head_activation) {
+            (Some(layer), Some(activation)) => activation.apply(layer.forward(x)),
+            _ => x,
+        };
+        let x = self.head_norm.iter().fold(x, |x, norm| norm.forward(x));
         let logits = match &self.head {
             Some(head) => head.forward(x),
             None => self.embed.attend(x),
         };
+        let logits = self.head_bias.iter().fold(logits, |logits, bias| &logits + bias.astype(logits.dtype()));
         let logits = match self.logits_scale {
             Some(scale) => logits * scale,
             None => logits,

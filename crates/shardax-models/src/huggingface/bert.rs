@@ -35,6 +35,16 @@ pub struct BertConfig {
     pub first_position: usize,
     /// The number of token types, such as first and second sentence; 0 if the model has no token types.
     pub type_vocab_size: usize,
+    /// The number of tasks, whose first one all tokens have; 0 if the model has no tasks.
+    pub task_type_vocab_size: usize,
+    /// True if the features of the tables are normalized.
+    pub has_first_norm: bool,
+    /// True if the inputs of attention and MLPs are normalized, and the output of the last block, instead of the sums.
+    pub pre_norms: bool,
+    /// True if the features of padding are zero before the first block.
+    pub hides_padding: bool,
+    /// The token whose features are zero; the other features are scaled as in training, where some tokens are such ones.
+    pub masked_token: Option<i32>,
     /// Added to the variance in norms.
     pub layer_norm_eps: f64,
     /// The function in MLPs.
@@ -90,14 +100,17 @@ impl BertHead {
 /// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)) and the encoders with its blocks, which predict masked
 /// tokens, classify texts or tokens, or encode them.
 ///
-/// The model type is `bert`, `roberta`, `xlm-roberta`, `camembert`, `distilbert`, `mpnet`, `albert`, `electra`, `nomic_bert` or
-/// `gte`; the field `architectures` chooses the [head](BertHead).
+/// The model type is `bert`, `ernie`, `roberta`, `xlm-roberta`, `camembert`, `data2vec-text`, `roberta-prelayernorm`,
+/// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3` or `esm`; the field `architectures` chooses the [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Bert {
     tokens: Embed,
     positions: Option<Embed>,
     kinds: Option<Embed>,
-    norm: LayerNorm,
+    tasks: Option<Embed>,
+    norm: Option<LayerNorm>,
+    /// Normalizes the output of the last block.
+    final_norm: Option<LayerNorm>,
     /// Converts the features of the tables to the features of the blocks.
     projection: Option<Linear>,
     /// `[groups of distances, heads]`: the biases of attention.
@@ -113,6 +126,10 @@ pub struct Bert {
     /// The last layer of heads for classes.
     classifier: Option<Linear>,
     first_position: usize,
+    #[tree(static)]
+    masked_token: Option<i32>,
+    pre_norms: bool,
+    hides_padding: bool,
     pools: bool,
     /// True if the head has one logit, whose dimension is dropped.
     has_one_logit: bool,
@@ -171,6 +188,22 @@ impl BertOptions {
     }
 }
 
+/// The share of tokens that ESM's training did not mask.
+const UNMASKED_IN_TRAINING: f64 = 0.88;
+
+impl Block {
+    /// Attention and an MLP: their inputs or the sums are normalized.
+    fn forward(&self, x: Array, options: AttentionOptions, pre_norms: bool) -> Array {
+        if pre_norms {
+            let y = self.norm.forward(&x);
+            let x = &x + self.attention.attend(&y, &y, &y, options);
+            return &x + self.mlp.forward(self.mlp_norm.forward(&x));
+        }
+        let x = self.norm.forward(&x + self.attention.attend(&x, &x, &x, options));
+        self.mlp_norm.forward(&x + self.mlp.forward(&x))
+    }
+}
+
 impl Bert {
     /// The encoding of each token of `[batch, length]`: `[batch, length, features]`. Fails for more tokens than the model has
     /// positions, and for unknown tokens if their values are known.
@@ -188,7 +221,7 @@ impl Bert {
         let length = tokens.shape().last().copied().unwrap_or(0);
         let positions = self.positions.as_ref().map(|table| table.forward(self.positions_of(&tokens, options)));
         let kinds = options.token_type_ids.clone().unwrap_or_else(|| zeros_dtype(tokens.shape(), DType::I32));
-        let x = self.tokens.forward(tokens);
+        let x = self.masked(self.tokens.forward(&tokens), &tokens, options);
         let x = match positions {
             Some(positions) => x + positions,
             None => x,
@@ -197,7 +230,10 @@ impl Bert {
             Some(table) => x + table.forward(kinds),
             None => x,
         };
-        let x = self.norm.forward(x);
+        let x = self.tasks.iter().fold(x, |x, table| x + table.embedding.get(0));
+        let x = self.norm.iter().fold(x, |x, norm| norm.forward(x));
+        let visible = options.mask().filter(|_| self.hides_padding);
+        let x = visible.iter().fold(x, |x, mask| &x * mask.astype(x.dtype()).expand_dims(-1));
         let mut x = self.projection.iter().fold(x, |x, layer| layer.forward(x));
         let bias = self.distances.as_ref().map(|table| {
             let places = arange(0..length as i32);
@@ -208,10 +244,23 @@ impl Bert {
         for block in self.block_order.iter().filter_map(|index| self.blocks.get(*index)) {
             let options = bias.iter().fold(AttentionOptions::new(), |options, bias| options.bias(bias));
             let options = mask.iter().fold(options, |options, mask| options.mask(mask));
-            x = block.norm.forward(&x + block.attention.attend(&x, &x, &x, options));
-            x = block.mlp_norm.forward(&x + block.mlp.forward(&x));
+            x = block.forward(x, options, self.pre_norms);
         }
-        x
+        self.final_norm.iter().fold(x, |x, norm| norm.forward(x))
+    }
+
+    /// Sets the features of masked tokens to zero, and scales the others by the share of tokens that are not masked, in
+    /// training and in each text.
+    fn masked(&self, x: Array, tokens: &Array, options: &BertOptions) -> Array {
+        let Some(token) = self.masked_token else { return x };
+        let is_masked = tokens.equal(token);
+        let length = match options.mask() {
+            Some(mask) => mask.astype(DType::F32).sum_keepdims(-1),
+            None => full((), tokens.shape().last().copied().unwrap_or(1) as f32),
+        };
+        let share = is_masked.astype(DType::F32).sum_keepdims(-1) / length;
+        let scale = (UNMASKED_IN_TRAINING / (1.0 - share)).expand_dims(-1);
+        where_(is_masked.expand_dims(-1), 0.0, &x * scale.astype(x.dtype()))
     }
 
     /// The position of each token: RoBERTa does not count padding, which has the last position before the first one.
@@ -288,7 +337,9 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
         }
     });
     let blocks = blocks.collect();
-    let first_norm = norm(embedded, rngs);
+    let tasks = (config.task_type_vocab_size > 0).then(|| Embed::new(config.task_type_vocab_size, embedded, rngs));
+    let first_norm = config.has_first_norm.then(|| norm(embedded, rngs));
+    let final_norm = config.pre_norms.then(|| norm(features, rngs));
     let projection = config.projects_embeddings.then(|| Linear::new(embedded, features, rngs));
     let heads = config.num_attention_heads;
     let distances = config.has_distances.then(|| Embed::new(DISTANCE_GROUPS, heads, rngs));
@@ -312,7 +363,9 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
         tokens,
         positions,
         kinds,
+        tasks,
         norm: first_norm,
+        final_norm,
         projection,
         distances,
         blocks,
@@ -322,6 +375,9 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
         bias,
         classifier,
         first_position: config.first_position,
+        masked_token: config.masked_token,
+        pre_norms: config.pre_norms,
+        hides_padding: config.hides_padding,
         pools,
         has_one_logit,
         activation,

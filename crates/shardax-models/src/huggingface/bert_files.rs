@@ -9,8 +9,24 @@ use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
 
 /// The model types that have BERT's blocks.
-pub(super) const KNOWN: [&str; 10] =
-    ["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "albert", "electra", "nomic_bert", "gte"];
+pub(super) const KNOWN: [&str; 16] = [
+    "bert",
+    "ernie",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "data2vec-text",
+    "roberta-prelayernorm",
+    "distilbert",
+    "mpnet",
+    "albert",
+    "electra",
+    "roformer",
+    "nomic_bert",
+    "gte",
+    "jina_embeddings_v3",
+    "esm",
+];
 
 /// Blocks that an ALBERT applies in turn; no published model has more than one.
 const MOST_SHARED_BLOCKS: usize = 1000;
@@ -66,14 +82,28 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         "electra" => Some(Activation::Gelu),
         _ => None,
     };
+    let hidden_act = match kind {
+        // Its class does not read the field.
+        "esm" => Activation::Gelu,
+        _ => fields.activation(activation_name)?,
+    };
+    let class_activation = if kind == "roformer" { Some(hidden_act) } else { class_activation };
     let head = head(fields, class_activation)?;
-    let hidden_act = fields.activation(activation_name)?;
     let features = fields.size(features_name)?;
     let (heads, layers) = (fields.size(heads_name)?, fields.layers(layers_name)?);
     fields.divides((heads_name, heads), (features_name, features))?;
-    let is_rotary = matches!(kind, "nomic_bert" | "gte");
+    let is_rotary = match kind {
+        "nomic_bert" | "gte" | "roformer" | "jina_embeddings_v3" => true,
+        "esm" => is_rotary_esm(fields)?,
+        _ => false,
+    };
+    if kind == "roformer" && fields.flag("rotary_value")? {
+        return Err(fields.error("field `rotary_value` is true, and this model's values are not rotated"));
+    }
+    let is_gated = matches!(kind, "nomic_bert" | "gte");
     let embedding_size = match kind {
         "albert" | "electra" => fields.size("embedding_size")?,
+        "roformer" => fields.size_opt("embedding_size")?.unwrap_or(features),
         _ => features,
     };
     let block_order = if kind == "albert" { shared_blocks(fields, layers)? } else { (0..layers).collect() };
@@ -91,32 +121,49 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         num_attention_heads: heads,
         max_position_embeddings: if is_rotary { 0 } else { fields.size("max_position_embeddings")? },
         first_position: match kind {
-            "roberta" | "xlm-roberta" | "camembert" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
+            "esm" if is_rotary => 0,
+            "roberta" | "xlm-roberta" | "camembert" | "data2vec-text" | "roberta-prelayernorm" | "esm" => {
+                fields.number_or("pad_token_id", 1.0)? as usize + 1
+            }
             "mpnet" => 2,
             _ => 0,
         },
         type_vocab_size: match kind {
-            "distilbert" | "mpnet" => 0,
+            "distilbert" | "mpnet" | "esm" => 0,
             "gte" => fields.number("type_vocab_size")? as usize,
             _ => fields.size("type_vocab_size")?,
+        },
+        task_type_vocab_size: match kind {
+            "ernie" if fields.flag("use_task_id")? => fields.size("task_type_vocab_size")?,
+            _ => 0,
+        },
+        has_first_norm: kind != "esm" || fields.flag("emb_layer_norm_before")?,
+        pre_norms: matches!(kind, "esm" | "roberta-prelayernorm"),
+        hides_padding: kind == "esm",
+        masked_token: match kind {
+            "esm" if fields.flag("token_dropout")? => Some(fields.number("mask_token_id")? as i32),
+            _ => None,
         },
         layer_norm_eps: match is_distilled {
             true => 1e-12,
             false => fields.number(if is_older_nomic { "layer_norm_epsilon" } else { "layer_norm_eps" })?,
         },
         hidden_act,
-        is_gated: is_rotary,
+        is_gated,
         attention_bias: kind != "nomic_bert",
-        mlp_bias: !is_rotary,
+        mlp_bias: !is_gated,
         mlp_out_bias: kind != "nomic_bert",
         rope: match is_rotary {
             true if is_older_nomic => Some(Rope::new(fields.number("rotary_emb_base")?)),
+            // These classes do not read the object of rotary positions, and RoFormer's has no field for the base.
+            true if kind == "esm" => Some(Rope::new(fields.number("rope_theta")?)),
+            true if kind == "roformer" => Some(Rope::default().interleaved(true)),
             true => Some(rope(fields, features / heads, None)?),
             false => None,
         },
         has_distances: kind == "mpnet",
         head_act: match kind {
-            "bert" | "distilbert" | "albert" | "nomic_bert" => hidden_act,
+            "bert" | "ernie" | "distilbert" | "albert" | "roformer" | "nomic_bert" => hidden_act,
             _ => Activation::Gelu,
         },
         head,
@@ -133,11 +180,26 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         // Fields of the first versions, which no class reads.
         fields.skip(&["down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks", "layers_to_keep"]);
     }
+    if kind == "ernie" {
+        fields.skip(&["task_type_vocab_size"]);
+    }
     if is_distilled {
         // Sines are the first values of the table, which the files hold.
         fields.skip(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"]);
     }
     Ok(read)
+}
+
+/// True if an ESM has rotary positions instead of a table of positions.
+fn is_rotary_esm(fields: &Fields) -> Result<bool> {
+    if fields.flag("is_folding_model")? {
+        return Err(fields.error("field `is_folding_model` is true, and the structure of proteins is not computed"));
+    }
+    match fields.text("position_embedding_type")? {
+        "rotary" => Ok(true),
+        "absolute" => Ok(false),
+        other => Err(fields.error(format!("`position_embedding_type` {other:?} is not known"))),
+    }
 }
 
 /// Fails for fields of nomic-embed's own code with other values than the published models have, for which its class in
@@ -216,11 +278,17 @@ fn class_count(fields: &Fields) -> Result<usize> {
 /// The names of arrays. A model without a head has no prefix in files, and others can lack it.
 fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     let base = match kind {
-        "xlm-roberta" | "camembert" => "roberta.".to_owned(),
+        "xlm-roberta" | "camembert" | "jina_embeddings_v3" => "roberta.".to_owned(),
+        "data2vec-text" => "data2vec_text.".to_owned(),
+        "roberta-prelayernorm" => "roberta_prelayernorm.".to_owned(),
         kind => format!("{kind}."),
     };
     let prefix = if config.head == BertHead::None { String::new() } else { base.clone() };
-    let first_norm = if kind == "nomic_bert" { "emb_ln" } else { "embeddings.LayerNorm" };
+    let (first_norm, final_norm) = match kind {
+        "nomic_bert" | "jina_embeddings_v3" => ("emb_ln", ""),
+        "esm" => ("embeddings.layer_norm", "encoder.emb_layer_norm_after"),
+        _ => ("embeddings.LayerNorm", "LayerNorm"),
+    };
     let projection = if kind == "albert" { "encoder.embedding_hidden_mapping_in" } else { "embeddings_project" };
     let keys = match kind {
         "distilbert" => distilled_blocks(&prefix),
@@ -228,6 +296,9 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         "albert" => shared_block_keys(config, &prefix),
         "nomic_bert" => nomic_blocks(config, &prefix),
         "gte" => gte_blocks(config, &prefix),
+        "jina_embeddings_v3" => jina_blocks(config, &prefix),
+        "esm" => normed_blocks(&prefix, "LayerNorm"),
+        "roberta-prelayernorm" => normed_blocks(&prefix, "intermediate.LayerNorm"),
         _ => blocks(&prefix),
     };
     let keys = keys
@@ -238,9 +309,16 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         .array("positions.embedding", format!("{prefix}embeddings.position_embeddings.weight"), Layout::Same)
         .array("kinds.embedding", format!("{prefix}embeddings.token_type_embeddings.weight"), Layout::Same)
         .array("distances.embedding", format!("{prefix}encoder.relative_attention_bias.weight"), Layout::Same)
+        .array("tasks.embedding", format!("{prefix}embeddings.task_type_embeddings.weight"), Layout::Same)
         .norm("norm", &format!("{prefix}{first_norm}"))
+        .norm("final_norm", &format!("{prefix}{final_norm}"))
         .linear("projection", &format!("{prefix}{projection}"))
         .ignore(&format!("{prefix}embeddings.position_ids"))
+        // Sines and cosines, and a head for the structure of proteins.
+        .ignore(&format!("{prefix}encoder.embed_positions.weight"))
+        .ignore(&format!("{prefix}encoder.layer.*.attention.self.rotary_embeddings.inv_freq"))
+        .ignore(&format!("{prefix}encoder.layer.*.attention.self.rotary_embeddings**"))
+        .ignore(&format!("{prefix}contact_head.**"))
         .ignore("cls.seq_relationship.**")
         .ignore("sop_classifier.**");
     let keys = match config.head {
@@ -256,7 +334,7 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     let keys = head_keys(keys, kind, config.head, &base, &prefix);
     // Layers that other heads have.
     match (kind, config.head) {
-        ("bert" | "albert" | "nomic_bert" | "gte", BertHead::Classes { .. }) => keys,
+        ("bert" | "ernie" | "albert" | "nomic_bert" | "gte", BertHead::Classes { .. }) => keys,
         (_, BertHead::None) => HEADS.into_iter().fold(keys, |keys, other| keys.ignore(&format!("{other}.**"))),
         _ => keys.ignore(&format!("{prefix}pooler.**")),
     }
@@ -289,6 +367,25 @@ fn blocks(prefix: &str) -> KeyMap {
         .linear("blocks[*].mlp.up", &format!("{layer}.intermediate.dense"))
         .linear("blocks[*].mlp.down", &format!("{layer}.output.dense"))
         .norm("blocks[*].mlp_norm", &format!("{layer}.output.LayerNorm"))
+}
+
+/// The names of blocks whose inputs are normalized.
+fn normed_blocks(prefix: &str, mlp_norm: &str) -> KeyMap {
+    let layer = format!("{prefix}encoder.layer.*");
+    KeyMap::new()
+        .norm("blocks[*].norm", &format!("{layer}.attention.LayerNorm"))
+        .norm("blocks[*].mlp_norm", &format!("{layer}.{mlp_norm}"))
+        .and(blocks(prefix))
+}
+
+/// The names of Jina's blocks.
+fn jina_blocks(config: &BertConfig, prefix: &str) -> KeyMap {
+    let layer = format!("{prefix}encoder.layers.*");
+    joined_attention(config.hidden_size, &format!("{layer}.mixer.Wqkv"), &format!("{layer}.mixer.out_proj"))
+        .norm("blocks[*].norm", &format!("{layer}.norm1"))
+        .linear("blocks[*].mlp.up", &format!("{layer}.mlp.fc1"))
+        .linear("blocks[*].mlp.down", &format!("{layer}.mlp.fc2"))
+        .norm("blocks[*].mlp_norm", &format!("{layer}.norm2"))
 }
 
 /// The names of MPNet's blocks.
@@ -388,11 +485,11 @@ fn head_keys(keys: KeyMap, kind: &str, head: BertHead, base: &str, prefix: &str)
         (_, BertHead::Replaced) => {
             ("discriminator_predictions.dense", "", "discriminator_predictions.dense_prediction")
         }
-        ("bert" | "nomic_bert" | "gte", BertHead::Classes { .. }) => (pooler.as_str(), "", "classifier"),
+        ("bert" | "ernie" | "nomic_bert" | "gte", BertHead::Classes { .. }) => (pooler.as_str(), "", "classifier"),
         ("albert", BertHead::Classes { .. }) => ("albert.pooler", "", "classifier"),
         ("distilbert", BertHead::Classes { .. }) => ("pre_classifier", "", "classifier"),
         (_, BertHead::Classes { .. }) => ("classifier.dense", "", "classifier.out_proj"),
-        ("bert", BertHead::MaskedTokens) => {
+        ("bert" | "ernie" | "roformer", BertHead::MaskedTokens) => {
             ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder")
         }
         ("nomic_bert", BertHead::MaskedTokens) => {
@@ -411,7 +508,7 @@ fn head_keys(keys: KeyMap, kind: &str, head: BertHead, base: &str, prefix: &str)
         return keys;
     }
     let bias = match kind {
-        "bert" | "nomic_bert" => "cls.predictions.bias",
+        "bert" | "ernie" | "roformer" | "nomic_bert" => "cls.predictions.bias",
         "distilbert" => "vocab_projector.bias",
         "albert" => "predictions.bias",
         "electra" => "generator_lm_head.bias",

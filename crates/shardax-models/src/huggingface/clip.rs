@@ -115,9 +115,12 @@ impl Pretrained for Clip {
             patch: config.patch_size,
             conv_bias: false,
             has_class: true,
+            has_distillation: false,
+            registers: 0,
             is_flat: true,
             has_mask: false,
             interpolates: false,
+            filters: false,
         };
         Ok(Clip {
             tokens: Embed::builder(config.vocab_size, text.hidden_size).axes(["vocab", "embed"]).build(rngs),

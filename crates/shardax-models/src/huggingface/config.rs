@@ -598,7 +598,7 @@ pub(super) fn scaled_rope(
         // The positions of a text without images are equal in all of these sections.
         about.skip(&["mrope_section", "mrope_interleaved"]);
     }
-    if model.has_type("ministral3") {
+    if model.has_type("ministral3") || model.has_type("mistral4") {
         // A factor of queries, and the length of `yarn`, which it does not need.
         about.skip(&["llama_4_scaling_beta", "max_position_embeddings"]);
     }
@@ -656,12 +656,25 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
         "longrope" | "su" => {
             let original = original_positions(model, about)?;
             let factor = factor_or_ratio(model, about, original)?;
-            let default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+            let mut default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+            let (short_factor, mut long_factor) = (about.numbers("short_factor")?, about.numbers("long_factor")?);
+            if model.has_type("phimoe") {
+                let [short, long] = [about.number("short_mscale")?, about.number("long_mscale")?];
+                if short != long {
+                    return Err(about.error(format!("`short_mscale` is {short}, and `long_mscale` is {long}")));
+                }
+                // The class uses the factors of short texts for texts of all lengths.
+                (default, long_factor) = (short, short_factor.clone());
+                about.skip(&["attention_factor"]);
+            }
             RopeScaling::LongRope {
-                short_factor: about.numbers("short_factor")?,
-                long_factor: about.numbers("long_factor")?,
+                short_factor,
+                long_factor,
                 original_max_position: original,
-                attention_factor: about.number_or("attention_factor", default)?,
+                attention_factor: match model.has_type("phimoe") {
+                    true => default,
+                    false => about.number_or("attention_factor", default)?,
+                },
             }
         }
         other => return Err(about.error(format!("rotary positions of the kind {other:?} are not known"))),

@@ -1,4 +1,4 @@
-//! DeBERTa's second and third versions.
+//! DeBERTa.
 
 use shardax_nn::prelude::*;
 
@@ -47,6 +47,8 @@ pub struct DebertaConfig {
     pub head: BertHead,
     /// True if the head for masked tokens has the names of the first versions.
     pub is_legacy: bool,
+    /// True for the first version, whose keys have no biases.
+    pub is_first: bool,
 }
 
 /// The distances that a [`Deberta`] learns features of.
@@ -66,8 +68,8 @@ pub struct Distances {
     pub shares_kernels: bool,
 }
 
-/// DeBERTa ([He et al. 2020](https://arxiv.org/abs/2006.03654)) of the model type `deberta-v2`, which versions 2 and 3 have: an encoder
-/// whose attention compares tokens with learned features of distances. The field `architectures` chooses the
+/// DeBERTa ([He et al. 2020](https://arxiv.org/abs/2006.03654)) of the model types `deberta` and `deberta-v2`, which versions 2 and 3
+/// have: an encoder whose attention compares tokens with learned features of distances. The field `architectures` chooses the
 /// [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Deberta {
@@ -115,8 +117,9 @@ impl Pretrained for Deberta {
 
     fn read(config: &Config) -> Result<(DebertaConfig, KeyMap)> {
         let fields = config.fields();
-        check_type(&fields, "deberta-v2")?;
-        let read = read(&fields)?;
+        let is_first = fields.has_type("deberta");
+        check_type(&fields, if is_first { "deberta" } else { "deberta-v2" })?;
+        let read = DebertaConfig { is_first, ..read(&fields)? };
         fields.finish()?;
         let keys = keys(&read);
         Ok((read, keys))
@@ -188,6 +191,7 @@ fn read(fields: &Fields) -> Result<DebertaConfig> {
         conv,
         head,
         is_legacy: fields.flag_or("legacy", true)?,
+        is_first: false,
     })
 }
 
@@ -201,7 +205,7 @@ fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
     if let Some(other) = kinds.iter().find(|kind| !["c2p", "p2c"].contains(*kind)) {
         return Err(fields.error(format!("the kind {other:?} of `pos_att_type` is not known")));
     }
-    // Both fields are -1 where a model does not have them.
+    // Numbers below 1 mean that distances have no groups, and that the longest distance is the number of positions.
     let [buckets, longest] = ["position_buckets", "max_relative_positions"]
         .map(|name| Ok::<_, Error>(Some(fields.number_or(name, -1.0)? as usize).filter(|count| *count > 0)));
     let (buckets, longest) = (buckets?, longest?.unwrap_or(positions));
@@ -229,7 +233,8 @@ fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
 fn keys(config: &DebertaConfig) -> KeyMap {
     let prefix = if config.head == BertHead::None { "" } else { "deberta." };
     let layer = format!("{prefix}encoder.layer.*");
-    let keys = KeyMap::new()
+    let first = if config.is_first { first_attention_keys(config, &layer) } else { KeyMap::new() };
+    let keys = first
         .array("tokens.embedding", format!("{prefix}embeddings.word_embeddings.weight"), Layout::Same)
         .array("positions.embedding", format!("{prefix}embeddings.position_embeddings.weight"), Layout::Same)
         .array("kinds.embedding", format!("{prefix}embeddings.token_type_embeddings.weight"), Layout::Same)
@@ -276,6 +281,26 @@ fn keys(config: &DebertaConfig) -> KeyMap {
     }
 }
 
+/// The names of the first version's attention: each head has its rows of queries, keys and values together, and the biases of
+/// queries and values are separate.
+fn first_attention_keys(config: &DebertaConfig, layer: &str) -> KeyMap {
+    let depth = config.hidden_size.checked_div(config.num_attention_heads).unwrap_or(0);
+    let rows = |index: usize| Layout::GroupedRows {
+        groups: config.num_attention_heads,
+        start: depth.saturating_mul(index),
+        end: depth.saturating_mul(index + 1),
+    };
+    let name = |part: &str| format!("{layer}.attention.self.{part}");
+    KeyMap::new()
+        .array("blocks[*].attention.query.kernel", name("in_proj.weight"), rows(0))
+        .array("blocks[*].attention.key.kernel", name("in_proj.weight"), rows(1))
+        .array("blocks[*].attention.value.kernel", name("in_proj.weight"), rows(2))
+        .array("blocks[*].attention.query.bias", name("q_bias"), Layout::Same)
+        .array("blocks[*].attention.value.bias", name("v_bias"), Layout::Same)
+        .linear("blocks[*].distance_key", &name("pos_proj"))
+        .linear("blocks[*].distance_query", &name("pos_q_proj"))
+}
+
 fn layer_norm(features: usize, epsilon: f64, rngs: &mut Rngs) -> LayerNorm {
     LayerNorm::builder(features).epsilon(epsilon).build(rngs)
 }
@@ -297,9 +322,14 @@ fn make(config: &DebertaConfig, rngs: &mut Rngs) -> Deberta {
         let distances = config.distances.filter(|distances| !distances.shares_kernels);
         let has_key = distances.is_some_and(|distances| distances.content_to_position);
         let has_query = distances.is_some_and(|distances| distances.position_to_content);
+        let mut attention = attention(config.num_attention_heads, features).build(rngs);
+        if config.is_first {
+            attention.key.bias = None;
+        }
+        let distance_key = Linear::builder(features, features).use_bias(!config.is_first);
         Block {
-            attention: attention(config.num_attention_heads, features).build(rngs),
-            distance_key: has_key.then(|| Linear::new(features, features, rngs)),
+            attention,
+            distance_key: has_key.then(|| distance_key.build(rngs)),
             distance_query: has_query.then(|| Linear::new(features, features, rngs)),
             norm: layer_norm(features, epsilon, rngs),
             mlp: Mlp::new(features, config.intermediate_size, config.hidden_act, false, true, rngs),

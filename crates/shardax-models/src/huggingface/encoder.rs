@@ -69,12 +69,18 @@ pub(super) struct Patches {
     conv: Conv,
     /// The entry before the patches, if there is one.
     class: Option<Array>,
-    /// The positions of the entry and of the patches.
+    /// The second entry, if there is one.
+    distillation: Option<Array>,
+    /// Entries without positions after the first one, if there are any.
+    registers: Option<Array>,
+    /// The positions of the entries and of the patches.
     positions: Array,
     /// The entry that takes the place of patches in training, which stays a part of the files.
     mask: Option<Array>,
     /// True if positions are interpolated for images of other sizes; otherwise their images are errors.
     interpolates: bool,
+    /// True if this interpolation is filtered.
+    filters: bool,
 }
 
 /// The sizes of [`Patches`].
@@ -87,10 +93,15 @@ pub(super) struct PatchSizes {
     pub conv_bias: bool,
     /// True if there is an entry before the patches.
     pub has_class: bool,
+    /// True if there is a second entry with a position.
+    pub has_distillation: bool,
+    /// The number of entries without positions.
+    pub registers: usize,
     /// True if the arrays of files have no dimensions for batch and position.
     pub is_flat: bool,
     pub has_mask: bool,
     pub interpolates: bool,
+    pub filters: bool,
 }
 
 impl Patches {
@@ -103,40 +114,56 @@ impl Patches {
         }
         let conv = Conv::builder(channels, features, [patch, patch]).strides([patch, patch]);
         let conv = conv.padding(Padding::Valid).use_bias(sizes.conv_bias).build(rngs);
-        let count = usize::from(sizes.has_class) + (image / patch).pow(2);
+        let count = usize::from(sizes.has_class) + usize::from(sizes.has_distillation) + (image / patch).pow(2);
         let class_shape = if sizes.is_flat { vec![features] } else { vec![1, 1, features] };
         let class = sizes.has_class.then(|| small_normal(&class_shape, rngs));
+        let distillation = sizes.has_distillation.then(|| small_normal(&[1, 1, features], rngs));
+        let registers = (sizes.registers > 0).then(|| small_normal(&[1, sizes.registers, features], rngs));
         let positions = match sizes.is_flat {
             true => small_normal(&[count, features], rngs),
             false => small_normal(&[1, count, features], rngs),
         };
         let mask = sizes.has_mask.then(|| small_normal(&[1, features], rngs));
-        Ok(Patches { conv, class, positions, mask, interpolates: sizes.interpolates })
+        Ok(Patches {
+            conv,
+            class,
+            distillation,
+            registers,
+            positions,
+            mask,
+            interpolates: sizes.interpolates,
+            filters: sizes.filters,
+        })
     }
 
     /// `[batch, 1 + patches, features]`, or without an entry before them `[batch, patches, features]`, of images `[batch, rows, columns, channels]`.
     #[track_caller]
     pub fn forward(&self, images: impl ArrayLike) -> Array {
         let x = self.conv.forward(images);
-        let (batch, rows, columns, features) = match (x.check(), x.shape()) {
-            (Ok(()), &[batch, rows, columns, features]) => (batch, rows, columns, features),
+        let (rows, columns, features) = match (x.check(), x.shape()) {
+            (Ok(()), &[_, rows, columns, features]) => (rows, columns, features),
             _ => return x,
         };
         let positions = match self.positions_of([rows, columns], features) {
             Ok(positions) => positions.astype(x.dtype()),
             Err(error) => return Array::from_error(error, &x),
         };
-        let patches = x.reshape([batch as i32, -1, features as i32]);
+        let patches = x.reshape([x.shape()[0] as i32, -1, features as i32]);
         let Some(class) = &self.class else { return patches + positions };
-        let class = class.astype(patches.dtype()).reshape([1, 1, features as i32]);
-        let class = reshard_like(class.broadcast_to([batch, 1, features]), &patches);
-        concatenate(&[class, patches], 1) + positions
+        let mut parts = vec![for_each_image(class, &patches)];
+        parts.extend(self.distillation.as_ref().map(|entry| for_each_image(entry, &patches)));
+        parts.push(patches.clone());
+        let x = concatenate(&parts, 1) + positions;
+        match &self.registers {
+            Some(entries) => concatenate(&[x.get((.., ..1)), for_each_image(entries, &patches), x.get((.., 1..))], 1),
+            None => x,
+        }
     }
 
     /// The positions of a grid of patches, `[1 + patches, features]`.
     fn positions_of(&self, grid: [usize; 2], features: usize) -> Result<Array> {
         let positions = self.positions.reshape([-1, features as i32]);
-        let entries = usize::from(self.class.is_some());
+        let entries = usize::from(self.class.is_some()) + usize::from(self.distillation.is_some());
         let learned = (positions.shape()[0] - entries).isqrt();
         if grid == [learned; 2] {
             return Ok(positions);
@@ -146,9 +173,46 @@ impl Patches {
             return Err(value_error(message, "resize the images to `image_size` of the configuration"));
         }
         let table = positions.get(entries..).reshape([learned, learned, features]).astype(DType::F32);
-        let [rows, columns] = grid.map(|size| bicubic_weights(learned, size));
+        let weights = if self.filters { filtered_weights } else { bicubic_weights };
+        let [rows, columns] = grid.map(|size| weights(learned, size));
         let table = einsum("ia,jb,abf->ijf", &[&rows?, &columns?, &table]).reshape([-1, features as i32]);
         Ok(concatenate(&[positions.get(..entries).astype(DType::F32), table], 0))
+    }
+}
+
+/// Repeats entries for each image of `patches`, `[batch, patches, features]`: `[batch, entries, features]`.
+fn for_each_image(entries: &Array, patches: &Array) -> Array {
+    let (batch, features) = (patches.shape()[0], patches.shape()[2]);
+    let entries = entries.astype(patches.dtype()).reshape([1, -1, features as i32]);
+    let count = entries.shape()[1];
+    reshard_like(entries.broadcast_to([batch, count, features]), patches)
+}
+
+/// The weights `[to, from]` of bicubic interpolation with a filter that is as wide as a new entry: PyTorch's `interpolate` with
+/// `antialias`, whose cubic function is smoother than without.
+fn filtered_weights(from: usize, to: usize) -> Result<Array> {
+    let mut weights = vec![0.0f32; to * from];
+    let scale = from as f64 / to as f64;
+    let width = scale.max(1.0);
+    for row in 0..to {
+        let center = scale * (row as f64 + 0.5);
+        let first = (center - 2.0 * width + 0.5).max(0.0) as usize;
+        let end = ((center + 2.0 * width + 0.5) as usize).min(from);
+        let cubic: Vec<f64> = (first..end).map(|column| smooth_cubic((column as f64 - center + 0.5) / width)).collect();
+        let sum: f64 = cubic.iter().sum();
+        for (column, weight) in (first..end).zip(cubic) {
+            weights[row * from + column] = (weight / sum) as f32;
+        }
+    }
+    Array::from_vec(weights, &[to, from])
+}
+
+/// The cubic function of filtered interpolation, at a distance from the center.
+fn smooth_cubic(distance: f64) -> f64 {
+    match distance.abs() {
+        t if t < 1.0 => (1.5 * t - 2.5) * t * t + 1.0,
+        t if t < 2.0 => ((-0.5 * t + 2.5) * t - 4.0) * t + 2.0,
+        _ => 0.0,
     }
 }
 

@@ -294,9 +294,9 @@ fn keys_of(config: &Config) -> Result<(KeyMap, usize)> {
     let kind = config.get("model_type").and_then(|kind| kind.as_str()).unwrap_or_default();
     Ok(match kind {
         kind if bert_files::KNOWN.contains(&kind) => (Bert::read(config)?.1, 0),
-        "deberta-v2" => (Deberta::read(config)?.1, 0),
+        "deberta" | "deberta-v2" => (Deberta::read(config)?.1, 0),
         "modernbert" => (ModernBert::read(config)?.1, 0),
-        "vit" | "dinov2" => (Vit::read(config)?.1, 0),
+        kind if vit::KNOWN.contains(&kind) => (Vit::read(config)?.1, 0),
         "siglip" => (Siglip::read(config)?.1, 0),
         "clip" => (Clip::read(config)?.1, 0),
         kind if crate::encoder_decoder::KNOWN.contains(&kind) => (EncoderDecoder::read(config)?.1, 0),

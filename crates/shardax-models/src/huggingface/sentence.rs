@@ -222,7 +222,7 @@ fn read_encoder(folder: &Path, options: &LoadOptions) -> Result<TokenEncoder> {
     let config = options.ignored.iter().fold(Config::open(folder)?, |config, name| config.without(name));
     match config.get("model_type").and_then(|kind| kind.as_str()) {
         Some("modernbert") => Ok(TokenEncoder::ModernBert(pretrained(folder, options)?)),
-        Some("deberta-v2") => Ok(TokenEncoder::Deberta(pretrained(folder, options)?)),
+        Some("deberta" | "deberta-v2") => Ok(TokenEncoder::Deberta(pretrained(folder, options)?)),
         Some(kind) if !super::bert_files::KNOWN.contains(&kind) && super::decoders::is_known(kind) => {
             // Only the features are used, so that the last layer may be absent.
             let config = config.with_flag("tie_word_embeddings", true);

@@ -77,7 +77,7 @@ impl Pretrained for Siglip {
         };
         vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
         let features = text.size_opt("projection_size")?.unwrap_or(read.text.hidden_size);
-        // The loss compares both vectors, so that they must have the same size.
+        // Logits are cosines of both vectors, so that they must have the same size.
         if features != read.vision.hidden_size {
             let message = format!("texts have {features} features, and images {}", read.vision.hidden_size);
             return Err(fields.error(message));
@@ -101,9 +101,12 @@ impl Pretrained for Siglip {
             patch: config.patch_size,
             conv_bias: true,
             has_class: false,
+            has_distillation: false,
+            registers: 0,
             is_flat: true,
             has_mask: false,
             interpolates: false,
+            filters: false,
         };
         let projection = Linear::builder(text.hidden_size, vision.hidden_size);
         Ok(Siglip {

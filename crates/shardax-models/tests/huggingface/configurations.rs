@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are no decoders.
-const OTHERS: [&str; 29] = [
+const OTHERS: [&str; 40] = [
     "albert",
     "bart",
     "bert",
@@ -22,11 +22,19 @@ const OTHERS: [&str; 29] = [
     "clip",
     "clip_text_model",
     "clip_vision_model",
+    "data2vec-text",
+    "deberta",
     "deberta-v2",
+    "deit",
     "dinov2",
+    "dinov2_with_registers",
     "distilbert",
     "electra",
+    "ernie",
+    "esm",
     "gte",
+    "ijepa",
+    "jina_embeddings_v3",
     "m2m_100",
     "marian",
     "mbart",
@@ -36,12 +44,15 @@ const OTHERS: [&str; 29] = [
     "nomic_bert",
     "pegasus",
     "roberta",
+    "roberta-prelayernorm",
+    "roformer",
     "siglip",
     "siglip_text_model",
     "siglip_vision_model",
     "t5",
     "umt5",
     "vit",
+    "vit_msn",
     "whisper",
     "xlm-roberta",
 ];
@@ -72,7 +83,21 @@ const WITHOUT_EFFECT: [&str; 21] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 23] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 34] = [
+    ("axk1", "num_key_value_heads"),
+    ("minicpm3", "num_key_value_heads"),
+    ("mistral4", "num_key_value_heads"),
+    ("mistral4", "topk_group"),
+    ("mistral4", "rope_theta"),
+    // A softmax over the chosen experts is normalized, and no layer is dense.
+    ("cohere2_moe", "norm_topk_prob"),
+    ("cohere2_moe", "prefix_dense_sliding_window_pattern"),
+    // The dtype of a sum, and numbers for training.
+    ("hy_v3", "enable_moe_fp32_combine"),
+    ("modernbert-decoder", "initializer_cutoff_factor"),
+    ("phimoe", "input_jitter_noise"),
+    // The class does not read this name.
+    ("mellum", "rope_theta"),
     // The features inside MLPs are a multiple of both.
     ("lfm2", "block_multiple_of"),
     // All heads have keys.

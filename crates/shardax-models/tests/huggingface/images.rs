@@ -50,7 +50,7 @@ fn siglip_has_the_logits_of_transformers() -> Result<()> {
 fn dinov2_has_the_results_of_transformers_for_images_of_any_size() -> Result<()> {
     setup();
     let forward = jit(|model: Vit, images: Array| model.forward(images));
-    for name in ["dinov2", "dinov2_model"] {
+    for name in ["dinov2", "dinov2_model", "dinov2_registers"] {
         let (case, model) = (case(name)?, Vit::from_pretrained(folder(name))?);
         for number in 0..2 {
             let logits = forward.call((&model, case(&format!("pixel_values_{number}"))?))?;

@@ -31,8 +31,24 @@ fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> 
     Ok(())
 }
 
-const BERTS: [&str; 10] =
-    ["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "albert", "electra", "nomic_bert", "gte"];
+const BERTS: [&str; 16] = [
+    "bert",
+    "ernie",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "data2vec-text",
+    "roberta-prelayernorm",
+    "distilbert",
+    "mpnet",
+    "albert",
+    "electra",
+    "roformer",
+    "nomic_bert",
+    "gte",
+    "jina_embeddings_v3",
+    "esm",
+];
 const PAIRS: [&str; 8] = ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100"];
 
 /// The largest difference of logits, relative to their size.
@@ -48,7 +64,7 @@ fn difference(folder: &Path) -> Result<f32> {
             let model = ModernBert::from_pretrained(folder)?;
             jit(|model: ModernBert, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))?
         }
-        "deberta-v2" => {
+        "deberta" | "deberta-v2" => {
             let model = Deberta::from_pretrained(folder)?;
             jit(|model: Deberta, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))?
         }

@@ -34,6 +34,8 @@ pub struct Rope {
     pub rotary_dim: Option<usize>,
     /// True if a pair is two neighboring features, as in GPT-J and GLM. Default false.
     pub interleaved: bool,
+    /// True if pairs rotate in the opposite direction, as in nanochat. Default false.
+    pub reversed: bool,
 }
 
 /// The scaling of the angles of a [`Rope`] for longer texts.
@@ -102,7 +104,7 @@ impl Default for Rope {
 impl Rope {
     /// Creates an embedding whose frequencies go from 1 to nearly `1 / base` per position.
     pub fn new(base: f64) -> Self {
-        Rope { base, scaling: RopeScaling::None, rotary_dim: None, interleaved: false }
+        Rope { base, scaling: RopeScaling::None, rotary_dim: None, interleaved: false, reversed: false }
     }
 
     /// Sets the scaling for longer texts.
@@ -124,6 +126,12 @@ impl Rope {
         self
     }
 
+    /// Sets whether pairs rotate in the opposite direction. Default false.
+    pub fn reversed(mut self, reversed: bool) -> Self {
+        self.reversed = reversed;
+        self
+    }
+
     /// Rotates `x`, `[..., length, heads, depth]` with an even depth. `positions` must broadcast to `[..., length]`.
     #[track_caller]
     pub fn apply(&self, x: impl ArrayLike, positions: impl ArrayLike) -> Array {
@@ -134,7 +142,7 @@ impl Rope {
         let rotated = self.rotary_dim.unwrap_or(depth);
         let speeds = self.speeds(rotated, &positions);
         let angles = positions.astype(DType::F32).expand_dims(-1) * speeds;
-        let angles = angles.expand_dims(-2);
+        let angles = if self.reversed { -angles } else { angles }.expand_dims(-2);
         let (mut cos, mut sin) = (angles.cos(), angles.sin());
         let factor = self.attention_factor();
         if factor != 1.0 {

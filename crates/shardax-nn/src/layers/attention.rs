@@ -131,7 +131,7 @@ pub struct QueryGrowth {
 
 impl QueryGrowth {
     /// Returns the factors at positions `[..., length]`: `[..., length, 1, 1]`, float32.
-    fn factors(&self, positions: &Array) -> Array {
+    pub fn factors(&self, positions: &Array) -> Array {
         let steps = ((positions.astype(DType::F32) + self.offset) / self.length).floor();
         ((steps + 1.0).log() * self.rate + 1.0).expand_dims(-1).expand_dims(-1)
     }

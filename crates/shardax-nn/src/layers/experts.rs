@@ -48,6 +48,7 @@ pub struct MixtureOfExperts<E> {
     capacity_factor: Option<f64>,
     normalized: bool,
     scale: f64,
+    jitter: f64,
     #[tree(static)]
     scores: RouterScores,
     #[tree(static)]
@@ -65,6 +66,9 @@ pub enum RouterScores {
     Softmax,
     /// The sigmoid of each logit.
     Sigmoid,
+    /// For each choice, the softmax over the experts that are not chosen yet and whose logits are close to the best one, see
+    /// [`MixtureOfExperts::jitter`] ([Liu et al. 2024](https://arxiv.org/abs/2409.12136)).
+    SparseMixer,
 }
 
 /// The groups of experts. The experts of each token come from a few of them.
@@ -147,6 +151,7 @@ impl<E: Layer> MixtureOfExperts<E> {
             capacity_factor: Some(1.25),
             normalized: true,
             scale: 1.0,
+            jitter: 0.01,
             scores: RouterScores::Softmax,
             groups: None,
             rules: rngs.rules(),
@@ -178,6 +183,13 @@ impl<E: Layer> MixtureOfExperts<E> {
         self
     }
 
+    /// Sets which logits are close to the best one for [`RouterScores::SparseMixer`]: those whose distance from it is at most
+    /// twice this share of the larger absolute value. Default 0.01.
+    pub fn jitter(mut self, jitter: f64) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
     /// Restricts the experts of each token to a few groups. Default none.
     pub fn groups(mut self, groups: impl Into<Option<ExpertGroups>>) -> Self {
         self.groups = groups.into();
@@ -205,6 +217,7 @@ impl<E: Layer> MixtureOfExperts<E> {
         let logits = self.router.forward(x);
         logits.check()?;
         let scores = match self.scores {
+            RouterScores::SparseMixer => return Ok(self.mixed(logits)),
             RouterScores::Softmax => softmax(&logits, -1),
             RouterScores::Sigmoid => sigmoid(&logits),
         };
@@ -235,6 +248,28 @@ impl<E: Layer> MixtureOfExperts<E> {
         };
         let weights = if self.scale == 1.0 { weights } else { weights * self.scale };
         Ok(ChosenExperts { experts, weights, scores })
+    }
+
+    /// Chooses the experts with the best logits one after the other, each with its softmax weight among the remaining experts
+    /// that are close to it.
+    #[track_caller]
+    fn mixed(&self, logits: Array) -> ChosenExperts {
+        let count = logits.shape().last().copied().unwrap_or(0);
+        let (mut remaining, mut experts, mut weights) = (logits.clone(), Vec::new(), Vec::new());
+        for _ in 0..self.k {
+            let (best, expert) = lax::top_k(&remaining, 1);
+            let is_far = ((&best - &logits) / logits.abs().maximum(&best)).greater(2.0 * self.jitter);
+            let gates = softmax(where_(is_far, f64::NEG_INFINITY, &remaining), -1);
+            weights.push(gates.take_along_axis(&expert, -1));
+            let is_chosen = one_hot(expert.squeeze(-1), count).greater(0.5);
+            remaining = where_(is_chosen, f64::NEG_INFINITY, remaining);
+            experts.push(expert);
+        }
+        ChosenExperts {
+            experts: concatenate(&experts, -1),
+            weights: concatenate(&weights, -1) * self.scale,
+            scores: softmax(&logits, -1),
+        }
     }
 
     /// Applies the layer. `x` is `[..., tokens, features]`; its first dimension is sharded like the experts.

@@ -7,8 +7,8 @@ use super::*;
 use crate::{Activation, DeltaConfig, ExpertsConfig};
 
 /// The key paths of the experts of a layer.
-const ROUTER: &str = "blocks[*].experts.router";
-const EXPERTS: &str = "blocks[*].experts.experts.layers";
+pub(super) const ROUTER: &str = "blocks[*].experts.router";
+pub(super) const EXPERTS: &str = "blocks[*].experts.experts.layers";
 
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     match kind {
@@ -29,7 +29,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
 }
 
 /// Experts that drop no token. The field names of their number and of their hidden size differ between models.
-fn experts(fields: &Fields, count: usize, hidden: usize) -> Result<ExpertsConfig> {
+pub(super) fn experts(fields: &Fields, count: usize, hidden: usize) -> Result<ExpertsConfig> {
     Ok(ExpertsConfig {
         per_token: fields.size("num_experts_per_tok")?,
         capacity_factor: None,
@@ -38,7 +38,7 @@ fn experts(fields: &Fields, count: usize, hidden: usize) -> Result<ExpertsConfig
 }
 
 /// The names of experts whose layers are separate arrays in files.
-fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]) -> KeyMap {
+pub(super) fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]) -> KeyMap {
     KeyMap::new()
         .linear(ROUTER, &format!("{layer}.{router}"))
         .linear(&format!("{EXPERTS}.gate"), &format!("{layer}.experts.#.{gate}"))
@@ -48,7 +48,7 @@ fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]) -> KeyMap
 
 /// Allows files in which the experts of Qwen's names are two arrays, `[experts, outputs, inputs]`: gates with first layers, and
 /// last layers.
-fn with_stacked_experts(keys: KeyMap, layer: &str, hidden: usize) -> KeyMap {
+pub(super) fn with_stacked_experts(keys: KeyMap, layer: &str, hidden: usize) -> KeyMap {
     let name = |part: &str| format!("{layer}.experts.#.{part}.weight");
     let joined = format!("{layer}.experts.gate_up_proj[#]");
     keys.absent(&name("gate_proj"), &joined, shared_rows(Some(hidden), 0))
@@ -83,6 +83,32 @@ fn mixtral(fields: &Fields) -> Read {
     let count = fields.size("num_local_experts")?;
     let mut config = DecoderConfig { experts: Some(experts(fields, count, sized.hidden)?), ..sized };
     rotary(&mut config, fields, None)?;
+    config.windows = window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?;
+    let keys = expert_keys("model.layers.*.block_sparse_moe", "gate", ["w1", "w3", "w2"]);
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// Phi-3.5's experts, which are chosen one after the other.
+pub(super) fn phimoe(fields: &Fields, _: &str) -> Read {
+    let sized = llama_sizes(fields)?;
+    let count = fields.size("num_local_experts")?;
+    if fields.size("num_experts_per_tok")? != 2 {
+        return Err(fields.error("`num_experts_per_tok` is not 2, and the router of this model chooses two"));
+    }
+    let chosen = ExpertsConfig {
+        scores: RouterScores::SparseMixer,
+        jitter: fields.number("router_jitter_noise")?,
+        ..experts(fields, count, sized.hidden)?
+    };
+    let mut config = DecoderConfig {
+        norm: NormKind::Layer,
+        biases: Biases { head: fields.flag("lm_head_bias")?, ..attention_biases(fields)? },
+        experts: Some(chosen),
+        ..sized
+    };
+    rotary(&mut config, fields, None)?;
+    // Noise for training, and the length before long contexts, which the object of rotary positions has too.
+    fields.skip(&["input_jitter_noise", "original_max_position_embeddings"]);
     config.windows = window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?;
     let keys = expert_keys("model.layers.*.block_sparse_moe", "gate", ["w1", "w3", "w2"]);
     Ok((config, keys.and(llama_keys())))
@@ -157,7 +183,7 @@ fn qwen_windows(fields: &Fields, kind: &str, layers: usize) -> Result<Vec<Option
 }
 
 /// The names of the MLP that all tokens go through.
-fn shared_keys(name: &str) -> KeyMap {
+pub(super) fn shared_keys(name: &str) -> KeyMap {
     KeyMap::new()
         .linear("blocks[*].shared_expert.gate", &format!("{name}.gate_proj"))
         .linear("blocks[*].shared_expert.up", &format!("{name}.up_proj"))
@@ -165,7 +191,7 @@ fn shared_keys(name: &str) -> KeyMap {
 }
 
 /// The layers without experts: `mlp_only_layers`, and all but every `decoder_sparse_step`-th one.
-fn dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
+pub(super) fn dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     let step = fields.size("decoder_sparse_step")?;
     let only = fields.list_opt("mlp_only_layers")?;
     let dense = (0..layers).map(|layer| {
@@ -250,7 +276,7 @@ fn granite_experts(hidden: usize) -> KeyMap {
 }
 
 /// The names of the MLP of Granite's models that all tokens go through.
-fn granite_shared(hidden: Option<usize>) -> KeyMap {
+pub(super) fn granite_shared(hidden: Option<usize>) -> KeyMap {
     KeyMap::new()
         .weights("blocks[*].shared_expert.gate", "model.layers.*.shared_mlp.input_linear", shared_rows(hidden, 0))
         .weights("blocks[*].shared_expert.up", "model.layers.*.shared_mlp.input_linear", shared_rows(hidden, 1))
@@ -523,7 +549,7 @@ fn lfm2(fields: &Fields) -> Read {
 }
 
 /// The half of a matrix of a gate and the first layer of an MLP.
-fn shared_rows(hidden: Option<usize>, half: usize) -> Layout {
+pub(super) fn shared_rows(hidden: Option<usize>, half: usize) -> Layout {
     let hidden = hidden.unwrap_or(0);
     let start = hidden.saturating_mul(half);
     Layout::Rows { start, end: start.saturating_add(hidden), of: hidden.saturating_mul(2) }
@@ -612,7 +638,7 @@ pub(super) fn chosen_experts(fields: &Fields, layers: usize) -> Result<ExpertsCo
 }
 
 /// The layers without experts: the first ones, or the layers that are listed as dense.
-fn first_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
+pub(super) fn first_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     let Some(types) = fields.list_opt("mlp_layer_types")? else {
         let first_layer =
             if fields.has_type("solar_open") { 0.0 } else { fields.number_or("first_k_dense_replace", 1.0)? };

@@ -50,7 +50,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     }
     config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?;
     if is_third {
-        let theta = (Some("rope_local_base_freq"), [1_000_000.0, 10_000.0]);
+        let theta = ([Some("rope_theta"), Some("rope_local_base_freq")], [1_000_000.0, 10_000.0]);
         let [global, local] = ropes(fields, config.head_dim, theta)?;
         (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
     } else {
@@ -65,19 +65,20 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
 }
 
 /// The rotary positions of layers without and with a window: of an object for each in `rope_parameters`, or of older
-/// fields. `rope_theta` and `rope_scaling` are for layers without a window, and the field of this name is the base of
-/// layers with one. The bases are the defaults.
+/// fields, where `rope_scaling` is for layers without a window. The fields of these names have the bases of layers without and
+/// with a window, which are these numbers by default.
 pub(super) fn ropes<'a>(
     fields: &Fields<'a>,
     head_dim: usize,
-    (local, bases): (Option<&'a str>, [f64; 2]),
+    (names, bases): ([Option<&'a str>; 2], [f64; 2]),
 ) -> Result<[Rope; 2]> {
-    let global_theta = if fields.has("rope_theta") { fields.number("rope_theta")? } else { bases[0] };
-    let local_theta = match local.filter(|name| fields.has(name)) {
-        Some(name) => fields.number(name)?,
-        None => bases[1],
-    };
-    let theta = [global_theta, local_theta];
+    let mut theta = bases;
+    for (theta, name) in theta.iter_mut().zip(names) {
+        // A default of the class is not one of this field.
+        if let Some(name) = name.filter(|name| fields.has(name)) {
+            *theta = fields.number(name)?;
+        }
+    }
     let objects = [fields.object_opt("rope_parameters")?, fields.object_opt("rope_scaling")?];
     let about = match objects.map(|object| object.filter(|object| !object.is_empty())) {
         [Some(_), Some(_)] => {

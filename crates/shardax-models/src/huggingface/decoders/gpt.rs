@@ -271,7 +271,7 @@ pub(super) fn gpt_neox(fields: &Fields, _: &str) -> Read {
         .norm("norm.0", "final_layer_norm")
         .linear("head", "embed_out")
         .tied("embed_out.weight", "embed_in.weight")
-        // Masks and frequencies, which older files contain and the model computes.
+        // Causal masks, the score of masked positions, and the frequencies of rotary positions, which older files contain.
         .ignore("layers.*.attention.bias")
         .ignore("layers.*.attention.masked_bias")
         .ignore("layers.*.attention.rotary_emb.inv_freq");
@@ -284,7 +284,8 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
     let is_new = fields.flag("new_decoder_architecture")?;
     let is_multi_query = fields.flag("multi_query")?;
     let kv_heads = fields.size_opt("num_kv_heads")?.unwrap_or(heads);
-    // Before the new architecture, files have the field `num_kv_heads` without an effect.
+    // Without the new architecture, models with one head of keys do not read `num_kv_heads`, and for the others transformers fails
+    // if it is not the number of heads.
     let kv_heads = match (is_new, is_multi_query) {
         (true, _) => kv_heads,
         (false, true) => 1,

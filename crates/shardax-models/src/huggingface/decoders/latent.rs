@@ -1,25 +1,31 @@
 //! DeepSeek's models, with latent attention.
 
-use shardax_nn::ExpertGroups;
+use shardax_nn::{ExpertGroups, RouterScores};
 
 use super::super::config::{rope_object, yarn_scale};
-use super::experts::{chosen_experts, grouped_experts, grouped_keys};
-use super::llama::{attention_biases, interleave};
+use super::experts::{chosen_experts, grouped_experts, grouped_keys, with_stacked_experts};
+use super::llama::{attention_biases, interleave, ministral_growth};
 use super::*;
 use crate::{ExpertsConfig, LatentConfig};
 
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let is_second = kind == "deepseek_v2";
+    let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let latent = LatentConfig {
         query_rank: fields.size_opt("q_lora_rank")?,
         rank: fields.size("kv_lora_rank")?,
         key_dim: fields.size("qk_nope_head_dim")?,
         rope_dim: fields.size("qk_rope_head_dim")?,
-        value_dim: fields.size("v_head_dim")?,
+        value_dim: match fields.size_opt("v_head_dim")? {
+            Some(size) => size,
+            None => {
+                fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
+                features / heads
+            }
+        },
     };
     // All heads have keys, and the rotated features are a head's for rotary positions.
     fields.skip(&["num_key_value_heads", "head_dim", "qk_head_dim"]);
-    let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let layers = fields.layers("num_hidden_layers")?;
     let depth = latent.key_dim.saturating_add(latent.rope_dim);
     let mut config = DecoderConfig {
@@ -27,10 +33,20 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         hidden: fields.size("intermediate_size")?,
         epsilon: fields.number("rms_norm_eps")?,
         activation: fields.activation("hidden_act")?,
-        biases: Biases { mlp: is_second && fields.flag("mlp_bias")?, ..attention_biases(fields)? },
+        biases: Biases {
+            mlp: matches!(kind, "deepseek_v2" | "minicpm3") && fields.flag("mlp_bias")?,
+            ..attention_biases(fields)?
+        },
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         experts: match kind {
-            "youtu" => None,
+            "youtu" | "minicpm3" => None,
+            // Its routed scores are a softmax, and no correction is added to them.
+            "mistral4" => Some(ExpertsConfig {
+                scores: RouterScores::Softmax,
+                correction: false,
+                ..grouped_experts(fields, layers)?
+            }),
+            "axk1" => Some(ExpertsConfig { post_norms: true, ..grouped_experts(fields, layers)? }),
             "deepseek_v2" => Some(softmax_experts(fields, layers)?),
             _ => Some(grouped_experts(fields, layers)?),
         },
@@ -38,8 +54,14 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         latent: Some(latent),
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
     };
-    rotary(&mut config, fields, None)?;
-    if is_second || fields.flag("rope_interleave")? {
+    match kind {
+        "mistral4" => mistral4_positions(&mut config, fields, depth)?,
+        _ => rotary(&mut config, fields, None)?,
+    }
+    if kind == "minicpm3" {
+        minicpm_factors(&mut config, fields)?;
+    }
+    if is_second || (kind != "minicpm3" && fields.flag("rope_interleave")?) {
         interleave(&mut config);
     }
     let attention = "model.layers.*.self_attn";
@@ -54,7 +76,43 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         .linear("blocks[*].latent.out", &format!("{attention}.o_proj"))
         // Predicts further tokens in training.
         .ignore(&format!("model.layers.{layers}.**"));
+    let keys = match kind {
+        // Dense layers have a norm in files that nothing reads.
+        "axk1" => (0..layers)
+            .filter(|layer| config.experts_of(*layer).is_none())
+            .fold(keys, |keys, layer| keys.ignore(&format!("model.layers.{layer}.post_mlp_layernorm.weight"))),
+        "mistral4" => stacked_keys(keys, &config),
+        _ => keys,
+    };
+    let keys = keys.scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_mlp_layernorm");
     Ok((config, keys.and(llama_keys())))
+}
+
+/// Sets the factors of MiniCPM3, which are 1 where the fields are null.
+fn minicpm_factors(config: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+    config.embedding_scale = Some(fields.number("scale_emb")?);
+    config.residual_scale = fields.number_opt("scale_depth")?.map(|scale| scale / (config.layers as f64).sqrt());
+    config.logits_scale = fields.number_opt("dim_model_base")?.map(|base| base / config.features as f64);
+    Ok(())
+}
+
+/// Sets the rotary positions of Mistral 4, whose object has the share of the rotated features among all of a head, and the
+/// growth of queries.
+fn mistral4_positions(config: &mut DecoderConfig, fields: &Fields, depth: usize) -> Result<()> {
+    let rope_dim = config.head_dim;
+    let rope = rope(fields, depth, Some(rope_dim as f64 / depth as f64))?;
+    if rope.rotary_dim.unwrap_or(depth) != rope_dim {
+        return Err(fields.error(format!("`partial_rotary_factor` does not rotate {rope_dim} of {depth} features")));
+    }
+    config.positions = Positions::Rotary(rope);
+    config.query_growth = Some(ministral_growth(fields)?);
+    Ok(())
+}
+
+/// The names of experts that are two arrays for each layer.
+fn stacked_keys(keys: KeyMap, config: &DecoderConfig) -> KeyMap {
+    let hidden = config.experts.as_ref().map_or(0, |experts| experts.hidden);
+    with_stacked_experts(keys, "model.layers.*.mlp", hidden)
 }
 
 /// The experts of DeepSeek-V2: the best ones by softmax, or the best ones of the groups with the best experts.

@@ -62,7 +62,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
 }
 
 /// The factor of queries of Ministral 3, which is a part of the object of rotary positions.
-fn ministral_growth(fields: &Fields) -> Result<QueryGrowth> {
+pub(super) fn ministral_growth(fields: &Fields) -> Result<QueryGrowth> {
     let Some(about) = rope_object(fields)? else {
         return Err(fields.error("missing field `rope_parameters`"));
     };
@@ -239,6 +239,25 @@ fn apertus(fields: &Fields) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
+/// nanochat, whose norms have no parameters, and whose features rotate in the opposite direction.
+pub(super) fn nanochat(fields: &Fields, _: &str) -> Read {
+    let mut config = DecoderConfig {
+        norm: NormKind::RmsPlain,
+        gated: false,
+        embedding_norm: true,
+        qk_norm: QkNorm::HeadPlain,
+        qk_norm_after_rope: true,
+        biases: attention_biases(fields)?,
+        logits_soft_cap: fields.number_opt("final_logit_softcapping")?,
+        ..llama_sizes(fields)?
+    };
+    config.positions = Positions::Rotary(rope(fields, config.head_dim, None)?.reversed(true));
+    let keys = KeyMap::new()
+        .linear("blocks[*].mlp.up", "model.layers.*.mlp.fc1")
+        .linear("blocks[*].mlp.down", "model.layers.*.mlp.fc2");
+    Ok((config, keys.and(llama_keys())))
+}
+
 /// LFM2, most of whose layers have a short convolution in the place of attention.
 pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
@@ -366,7 +385,7 @@ fn olmo2(fields: &Fields, kind: &str) -> Read {
     if kind == "olmo3" {
         let window = fields.size_opt("sliding_window")?;
         config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(4))?;
-        let [global, local] = ropes(fields, config.head_dim, (None, [500_000.0; 2]))?;
+        let [global, local] = ropes(fields, config.head_dim, ([Some("rope_theta"), None], [500_000.0; 2]))?;
         (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
     } else {
         rotary(&mut config, fields, None)?;

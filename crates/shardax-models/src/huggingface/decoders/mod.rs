@@ -7,6 +7,7 @@ mod gemma;
 mod gpt;
 mod latent;
 mod llama;
+mod windowed;
 
 use shardax::error::Result;
 
@@ -27,10 +28,16 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
         llama::read_variant,
     ),
     (&["ministral3"], llama::read),
+    (&["nanochat"], llama::nanochat),
     (&["nemotron", "jais2", "exaone4", "hyperclovax", "apertus", "lfm2"], llama::read_variant),
     (&["gemma", "gemma2", "gemma3_text", "vaultgemma"], gemma::read),
     (&["phi3", "glm", "glm4"], fused::read),
-    (&["gpt2"], gpt::gpt2),
+    (&["granite_swa", "granitemoe_swa"], windowed::granite),
+    (&["modernbert-decoder"], windowed::modern_bert),
+    (&["mellum", "flint", "afmoe", "hy_v3"], windowed::experts),
+    (&["cohere2_moe"], windowed::cohere_experts),
+    (&["phimoe"], experts::phimoe),
+    (&["gpt2", "gpt-sw3"], gpt::gpt2),
     (&["gpt_bigcode"], gpt::gpt_bigcode),
     (&["gpt_neo"], gpt::gpt_neo),
     (&["openai-gpt"], gpt::openai_gpt),
@@ -50,11 +57,14 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
         experts::read,
     ),
     (&["qwen3_5_moe_text", "qwen3_vl_moe_text", "lfm2_moe"], experts::read),
-    (&["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla"], latent::read),
+    (
+        &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla", "minicpm3", "axk1", "mistral4"],
+        latent::read,
+    ),
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
-const WRAPPERS: [&str; 23] = [
+const WRAPPERS: [&str; 28] = [
     "gemma3",
     "mistral3",
     "llava",
@@ -78,6 +88,11 @@ const WRAPPERS: [&str; 23] = [
     "exaone4_5",
     "lighton_ocr",
     "got_ocr2",
+    "idefics2",
+    "video_llava",
+    "ovis2",
+    "video_llama_3",
+    "deepseek_vl",
 ];
 
 /// True if a model of this type is read.
@@ -129,6 +144,8 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
         "projector_layernorm_eps",
         "projector_use_layernorm",
     ]);
+    // The sizes of tokens of images, and the tokens that mark images.
+    fields.skip(&["perceiver_config", "visual_indicator_token_ids", "hidden_size", "vocab_size"]);
     fields.skip(&["spatial_pool_mode", "spatial_pool_stride", "video_seq_length", "vision_feature_layers"]);
     let kind = if kind.starts_with("qwen") { format!("{kind}_text") } else { text.text("model_type")?.to_owned() };
     text.skip(&["model_type"]);
@@ -150,6 +167,11 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
         .prefix_alias("model.", "model.text_model.")
         .prefix_alias("lm_head.", "language_model.lm_head.");
     let parts = [
+        "image_tower",
+        "video_tower",
+        "visual_embeddings_table",
+        "projector",
+        "aligner",
         "vision_tower",
         "multi_modal_projector",
         "vision_model",
@@ -270,6 +292,7 @@ fn projections(keys: KeyMap) -> KeyMap {
         .linear("blocks[*].attention.out", "model.layers.*.self_attn.o_proj")
         .linear("blocks[*].mlp.down", "model.layers.*.mlp.down_proj")
         .linear("head", "lm_head")
+        .array("head_bias", "lm_head.bias", Layout::Same)
         .tied("lm_head.weight", "model.embed_tokens.weight")
 }
 

@@ -1,0 +1,277 @@
+//! Models whose layers with and without a window have other rotary positions.
+
+use shardax_nn::RouterScores;
+
+use super::experts::{
+    EXPERTS, ROUTER, dense_layers, expert_keys, experts as sized_experts, first_dense_layers, granite_shared,
+    shared_keys, shared_rows, with_stacked_experts,
+};
+use super::gemma::ropes;
+use super::llama::{attention_biases, granite_factors, interleave};
+use super::*;
+use crate::ExpertsConfig;
+
+/// Granite's models with windows, sinks, and a base of rotary positions for each layer.
+pub(super) fn granite(fields: &Fields, kind: &str) -> Read {
+    let mut config = DecoderConfig { biases: attention_biases(fields)?, sinks: true, ..llama_sizes(fields)? };
+    granite_factors(&mut config, fields)?;
+    let layers = config.layers;
+    let window = fields.size_opt("sliding_window")?;
+    config.windows = windows(fields, layers, window, |layer| !layer.is_multiple_of(4))?;
+    rotary(&mut config, fields, None)?;
+    if let Some(list) = fields.list_opt("layer_rope_theta")? {
+        set_bases(&mut config, fields, list)?;
+    }
+    let sinks = KeyMap::new().array("blocks[*].attention.sinks", "model.layers.*.self_attn.sinks", Layout::Same);
+    if kind == "granite_swa" {
+        config.biases.mlp = fields.flag("mlp_bias")?;
+        return Ok((config, sinks.and(llama_keys())));
+    }
+    let shared = Some(fields.number("shared_intermediate_size")? as usize).filter(|hidden| *hidden > 0);
+    let chosen = sized_experts(fields, fields.size("num_local_experts")?, config.hidden)?;
+    config.experts = Some(ExpertsConfig { shared_hidden: shared, ..chosen });
+    let layer = "model.layers.*.block_sparse_moe";
+    let both = format!("{layer}.experts.gate_up_proj[#]");
+    let keys = sinks
+        .linear(ROUTER, &format!("{layer}.router"))
+        .array(format!("{EXPERTS}.gate.kernel"), both.as_str(), shared_rows(Some(config.hidden), 0))
+        .array(format!("{EXPERTS}.up.kernel"), both.as_str(), shared_rows(Some(config.hidden), 1))
+        .array(format!("{EXPERTS}.down.kernel"), format!("{layer}.experts.down_proj[#]"), Layout::Transposed)
+        .and(granite_shared(shared));
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// Sets the bases of rotary positions: 0 for layers without them, one for the other layers with a window, and one for those
+/// without.
+fn set_bases(config: &mut DecoderConfig, fields: &Fields, list: &[serde_json::Value]) -> Result<()> {
+    let Positions::Rotary(rope) = config.positions.clone() else { return Ok(()) };
+    let bases: Option<Vec<f64>> = list.iter().map(serde_json::Value::as_f64).collect();
+    let Some(bases) = bases.filter(|bases| bases.len() == config.layers) else {
+        return Err(fields.error(format!("`layer_rope_theta` has no number for each of {} layers", config.layers)));
+    };
+    config.without_rope = bases.iter().map(|base| *base == 0.0).collect();
+    let [global, local] = [false, true].map(|is_local| {
+        let layers = (0..config.layers).filter(|layer| config.window(*layer).is_some() == is_local);
+        let mut used = layers.map(|layer| bases[layer]).filter(|base| *base != 0.0);
+        let first = used.next();
+        match used.all(|base| Some(base) == first) {
+            true => Ok(shardax_nn::Rope { base: first.unwrap_or(rope.base), ..rope.clone() }),
+            false => Err(fields.error("`layer_rope_theta` has several bases for layers of one type")),
+        }
+    });
+    (config.positions, config.local_rope) = (Positions::Rotary(global?), Some(local?));
+    Ok(())
+}
+
+/// ModernBERT's decoder.
+pub(super) fn modern_bert(fields: &Fields, _: &str) -> Read {
+    let attention = fields.flag("attention_bias")?;
+    let mut config = DecoderConfig {
+        norm: if fields.flag("norm_bias")? { NormKind::Layer } else { NormKind::LayerScale },
+        epsilon: fields.number("norm_eps")?,
+        activation: fields.activation("hidden_activation")?,
+        biases: Biases {
+            qkv: attention,
+            out: attention,
+            mlp: fields.flag("mlp_bias")?,
+            head: fields.flag("decoder_bias")?,
+        },
+        embedding_norm: true,
+        first_norm: false,
+        head_activation: Some((fields.activation("classifier_activation")?, fields.flag("classifier_bias")?)),
+        ..sizes(fields)?
+    };
+    let interval = fields.size_opt("global_attn_every_n_layers")?.unwrap_or(3);
+    let window = fields.size_opt("local_attention")?.map(|length| length / 2).filter(|length| *length > 0);
+    config.windows = windows(fields, config.layers, window, |layer| !layer.is_multiple_of(interval))?;
+    let names = [Some("global_rope_theta"), Some("local_rope_theta")];
+    let [global, local] = ropes(fields, config.head_dim, (names, [160_000.0, 10_000.0]))?;
+    // The older object describes all layers.
+    let local = match fields.object_opt("rope_scaling")?.filter(|about| !about.is_empty()) {
+        Some(about) if about.has("rope_theta") => global.clone(),
+        Some(_) => shardax_nn::Rope { base: local.base, ..global.clone() },
+        None => local,
+    };
+    (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
+    fields.skip(&["embedding_dropout", "mlp_dropout", "initializer_cutoff_factor", "sliding_window"]);
+    let layer = |name: &str| format!("model.layers.*.{name}");
+    let keys = KeyMap::new()
+        .array("embed.embedding", "model.embeddings.tok_embeddings.weight", Layout::Same)
+        .norm("embedding_norm.0", "model.embeddings.norm")
+        .norm("blocks[*].norm.0", &layer("attn_norm"))
+        .linear("blocks[*].attention.query", &layer("attn.q_proj"))
+        .linear("blocks[*].attention.key", &layer("attn.k_proj"))
+        .linear("blocks[*].attention.value", &layer("attn.v_proj"))
+        .linear("blocks[*].attention.out", &layer("attn.Wo"))
+        .norm("blocks[*].mlp_norm.0", &layer("mlp_norm"))
+        .weights("blocks[*].mlp.gate", &layer("mlp.Wi"), shared_rows(Some(config.hidden), 0))
+        .weights("blocks[*].mlp.up", &layer("mlp.Wi"), shared_rows(Some(config.hidden), 1))
+        .linear("blocks[*].mlp.down", &layer("mlp.Wo"))
+        .norm("norm.0", "model.final_norm")
+        .linear("head_dense", "lm_head.dense")
+        .norm("head_norm.0", "lm_head.norm")
+        .linear("head", "decoder")
+        .array("head_bias", "decoder.bias", Layout::Same)
+        .tied("decoder.weight", "model.embeddings.tok_embeddings.weight");
+    Ok((config, keys))
+}
+
+/// Mixtures of experts with norms of queries and keys, and windows in some layers.
+pub(super) fn experts(fields: &Fields, kind: &str) -> Read {
+    let sized = llama_sizes(fields)?;
+    let (layers, hidden) = (sized.layers, fields.size("moe_intermediate_size")?);
+    // Newer versions write the number by the other name.
+    let count = fields.size(if fields.has("num_local_experts") { "num_local_experts" } else { "num_experts" })?;
+    let mut chosen = sized_experts(fields, count, hidden)?;
+    chosen.scores = if kind == "mellum" { RouterScores::Softmax } else { RouterScores::Sigmoid };
+    chosen.normalized = match kind {
+        "mellum" | "flint" => fields.flag("norm_topk_prob")?,
+        _ => true,
+    };
+    chosen.correction = matches!(kind, "afmoe" | "hy_v3");
+    let mut config = DecoderConfig { biases: attention_biases(fields)?, qk_norm: QkNorm::Head, ..sized };
+    match kind {
+        "flint" => {
+            chosen.shared_hidden = Some(fields.size("shared_expert_intermediate_size")?);
+            chosen.dense_layers = match fields.has("mlp_only_layers") {
+                true => dense_layers(fields, layers)?,
+                false => (0..layers).map(|layer| layer < 2).collect(),
+            };
+            config.sinks = true;
+        }
+        "mellum" => chosen.dense_layers = listed_dense_layers(fields, layers, 0)?,
+        "hy_v3" => {
+            chosen.dense_layers = listed_dense_layers(fields, layers, 1)?;
+            chosen.shared_hidden = Some(hidden.saturating_mul(fields.size("num_shared_experts")?));
+            chosen.scale = fields.number("router_scaling_factor")?;
+            config.biases.mlp = fields.flag("mlp_bias")?;
+            // The dtype of a sum.
+            fields.skip(&["enable_moe_fp32_combine"]);
+        }
+        _ => {
+            let first = fields.number("num_dense_layers")?;
+            chosen.dense_layers = (0..layers).map(|layer| (layer as f64) < first).collect();
+            chosen.shared_hidden = Some(hidden.saturating_mul(fields.size("num_shared_experts")?));
+            chosen.scale = fields.number("route_scale")?;
+            config.attention_gate = true;
+            config.post_norms = true;
+            config.embedding_scale = fields.flag("mup_enabled")?.then(|| (config.features as f64).sqrt());
+        }
+    }
+    config.experts = Some(chosen);
+    let window = fields.size_opt("sliding_window")?;
+    match kind {
+        "hy_v3" => rotary(&mut config, fields, None)?,
+        "mellum" => {
+            config.windows = windows(fields, layers, window, |_| false)?;
+            // The class does not read the older name of the base.
+            fields.skip(&["rope_theta"]);
+            let [global, local] = ropes(fields, config.head_dim, ([None, None], [500_000.0, 10_000.0]))?;
+            (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
+        }
+        _ => {
+            let interval = fields.size_opt("global_attn_every_n_layers")?.unwrap_or(4);
+            config.windows = windows(fields, layers, window, |layer| match kind {
+                "flint" => layer >= 2 && layer % 4 != 1 && layer + 1 != layers,
+                _ => !(layer + 1).is_multiple_of(interval),
+            })?;
+            rotary(&mut config, fields, None)?;
+            config.without_rope = config.windows.iter().map(Option::is_none).collect();
+        }
+    }
+    let layer = "model.layers.*.mlp";
+    let (router, shared) = match kind {
+        "afmoe" => ("router.gate", "shared_experts"),
+        "hy_v3" => ("router.gate", "shared_mlp"),
+        _ => ("gate", "shared_expert"),
+    };
+    let attention = "model.layers.*.self_attn";
+    let keys = expert_keys(layer, router, ["gate_proj", "up_proj", "down_proj"])
+        .and(shared_keys(&format!("{layer}.{shared}")))
+        .array("blocks[*].experts.correction", format!("{layer}.expert_bias"), Layout::Same)
+        .array("blocks[*].attention.sinks", format!("{attention}.softmax_offset"), Layout::Same)
+        .alias("softmax_offset", "sinks")
+        .linear("blocks[*].attention.gate", &format!("{attention}.gate_proj"));
+    let keys = match kind {
+        "afmoe" => keys
+            .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_attention_layernorm")
+            .scale("blocks[*].mlp_norm.0", "model.layers.*.pre_mlp_layernorm")
+            .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_mlp_layernorm"),
+        _ => keys.ignore("mtp.**").ignore("model.mtp.**").ignore(&format!("model.layers.{layers}.**")),
+    };
+    Ok((config, with_stacked_experts(keys, layer, hidden).and(llama_keys())))
+}
+
+/// The layers without experts, of `mlp_layer_types`; without the list, the first ones.
+fn listed_dense_layers(fields: &Fields, layers: usize, first: usize) -> Result<Vec<bool>> {
+    match fields.list_opt("mlp_layer_types")? {
+        Some(types) if types.len() != layers => {
+            Err(fields.error(format!("`mlp_layer_types` has {} entries for {layers} layers", types.len())))
+        }
+        Some(_) => first_dense_layers(fields, layers),
+        None => Ok((0..layers).map(|layer| layer < first).collect()),
+    }
+}
+
+/// Cohere's mixture of experts.
+pub(super) fn cohere_experts(fields: &Fields, _: &str) -> Read {
+    let sized = DecoderConfig { activation: fields.activation("hidden_act")?, ..sizes(fields)? };
+    let (layers, hidden) = (sized.layers, sized.hidden);
+    let first = fields.number_or("first_k_dense_replace", 0.0)? as usize;
+    let shared = fields.number("num_shared_experts")? as usize;
+    let scores = match fields.text("expert_selection_fn")? {
+        "softmax" => RouterScores::Softmax,
+        "sigmoid" => RouterScores::Sigmoid,
+        other => return Err(fields.error(format!("`expert_selection_fn` is {other:?}, which is not known"))),
+    };
+    let averages = match fields.text("shared_expert_combination_strategy")? {
+        "average" => true,
+        "sum" => false,
+        other => {
+            return Err(fields.error(format!("`shared_expert_combination_strategy` is {other:?}, which is not known")));
+        }
+    };
+    let normalizes = fields.flag("norm_topk_prob")?;
+    let chosen = ExpertsConfig {
+        scores,
+        // The softmax is over the chosen experts.
+        normalized: normalizes || scores == RouterScores::Softmax,
+        shared_hidden: Some(hidden.saturating_mul(shared)).filter(|_| shared > 0),
+        averages_shared: averages && shared > 0,
+        dense_layers: listed_dense_layers(fields, layers, first)?,
+        ..sized_experts(fields, fields.size("num_experts")?, hidden)?
+    };
+    if fields.object_opt("rope_scaling")?.is_some_and(|about| !about.is_empty()) {
+        return Err(
+            fields.error("field `rope_scaling` is set, and the class of this model reads `rope_parameters` alone")
+        );
+    }
+    let rms = fields.number_opt("rms_norm_eps")?;
+    let mut config = DecoderConfig {
+        norm: if rms.is_some() { NormKind::Rms } else { NormKind::LayerScale },
+        epsilon: rms.unwrap_or(fields.number("layer_norm_eps")?),
+        hidden: fields.size_opt("prefix_dense_intermediate_size")?.unwrap_or(hidden),
+        biases: attention_biases(fields)?,
+        logits_scale: Some(fields.number("logit_scale")?),
+        parallel: true,
+        shared_norm: true,
+        ..sized
+    };
+    rotary(&mut config, fields, None)?;
+    interleave(&mut config);
+    let (interval, prefix) =
+        (fields.size("sliding_window_pattern")?, fields.size("prefix_dense_sliding_window_pattern")?);
+    let window = fields.size_opt("sliding_window")?;
+    config.windows = windows(fields, layers, window, |layer| match layer < first {
+        true => !(layer + 1).is_multiple_of(prefix),
+        false => !(layer - first + 1).is_multiple_of(interval),
+    })?;
+    // Dense layers have rotary positions without a window too if all of them are without one.
+    let is_rotated = |layer: usize| config.window(layer).is_some() || (prefix == 1 && chosen.dense_layers[layer]);
+    config.without_rope = (0..layers).map(|layer| !is_rotated(layer)).collect();
+    config.experts = Some(chosen);
+    let layer = "model.layers.*.mlp";
+    let keys = expert_keys(layer, "gate", ["gate_proj", "up_proj", "down_proj"])
+        .and(shared_keys(&format!("{layer}.shared_experts")));
+    Ok((config, with_stacked_experts(keys, layer, hidden).and(llama_keys())))
+}
