@@ -317,7 +317,7 @@ fn last_logits(model: &mut Decoder, tokens: Array, starts: &Array, room: usize) 
     let places = model.cached() + arange(0..length);
     let positions = maximum(places - &starts, 0);
     let mask = arange(0..room as i32).greater_equal(starts).expand_dims(1).expand_dims(1);
-    model.decode_at(tokens, Some(&positions), Some(&mask)).get((.., -1)).astype(DType::F32)
+    model.decode_last(tokens, &positions, &mask).astype(DType::F32)
 }
 
 /// The cache of one prompt, and the token after it.

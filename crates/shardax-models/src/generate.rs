@@ -362,8 +362,7 @@ fn step<M: TextModel>(
     let positions = maximum(places - &padding, 0);
     // `[batch, heads, queries, keys]`
     let mask = arange(0..room as i32).greater_equal(padding).expand_dims(1).expand_dims(1);
-    let logits = model.decode_at(tokens, Some(&positions), Some(&mask));
-    let logits = logits.get((.., -1)).astype(DType::F32);
+    let logits = model.decode_last(tokens, &positions, &mask).astype(DType::F32);
     let cache = model.state_of(Filter::of::<Cache>());
     let [now, key] = random::split_n(&key);
     let tokens = sampling::draw(&logits, &controls, form.0, || random::gumbel_dtype(now, logits.shape(), DType::F32));

@@ -238,13 +238,25 @@ impl Decoder {
     /// You must call `init_cache` first.
     #[track_caller]
     pub fn decode(&mut self, tokens: impl ArrayLike) -> Array {
-        self.decode_at(tokens.into_array(), None, None)
+        let _ranks = allow_any_ranks();
+        let x = self.decode_hidden(tokens.into_array(), None, None);
+        self.logits(x)
     }
 
-    /// Decodes at given positions, `[batch, length]`, with a mask of the cache.
+    /// The logits of the token after the last one, `[batch, vocabulary]`, decoded at given positions, `[batch, length]`, with a mask of
+    /// the cache.
+    ///
+    /// The logits of the other tokens are not computed, because they would take memory and time for each token of a prompt.
     #[track_caller]
-    pub(crate) fn decode_at(&mut self, tokens: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
+    pub(crate) fn decode_last(&mut self, tokens: Array, positions: &Array, mask: &Array) -> Array {
         let _ranks = allow_any_ranks();
+        let x = self.decode_hidden(tokens, Some(positions), Some(mask));
+        self.logits(x.get((.., -1..))).get((.., 0))
+    }
+
+    /// The output of the last layer for tokens that are appended to the cache.
+    #[track_caller]
+    fn decode_hidden(&mut self, tokens: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;
         let cached = self.cached();
         let mut x = self.embed_at(tokens, || positions.cloned().unwrap_or_else(|| cached + arange(0..length)));
@@ -255,7 +267,7 @@ impl Decoder {
             let decoded = stack.update_each(|block: &mut Block, x: Array| block.decode(x, positions, mask), x.clone());
             x = decoded.unwrap_or_else(|error| Array::from_error(error, &x));
         }
-        self.logits(x)
+        x
     }
 
     /// The number of tokens in the cache, a scalar; 0 without a cache.
@@ -320,4 +332,33 @@ pub(crate) fn check_positions(model: &str, table: &Embed, first: usize, tokens: 
     }
     let message = format!("{model}: texts of {length} tokens, and the model has {positions} positions");
     Err(Error::new(ErrorKind::Value, message).help("cut the texts: `tokens.get((.., ..length))`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last token of a prompt has the logits that `decode` gives it, from a program without the others' logits.
+    #[test]
+    fn last_logits_are_the_only_ones_computed() -> Result<()> {
+        const LENGTH: usize = 5;
+        const VOCABULARY: usize = 67;
+        let config = DecoderConfig { kv_heads: 2, ..DecoderConfig::new(VOCABULARY, 2, 32, 4) };
+        let model = Decoder::new(&config, &mut Rngs::new(0))?;
+        let tokens = array([[3, 1, 4, 1, 5]]);
+        let last = jit(|mut model: Decoder, tokens: Array| {
+            model.init_cache(1, LENGTH);
+            let positions = arange(0..LENGTH as i32).expand_dims(0);
+            let mask = ones_dtype([1, 1, 1, LENGTH], DType::Bool);
+            model.decode_last(tokens, &positions, &mask)
+        });
+        let mut decoder = model.clone();
+        decoder.init_cache(1, LENGTH);
+        let expected = decoder.decode(&tokens).get((.., -1));
+        assert!(allclose(last.call((&model, &tokens))?, expected, 1e-5, 1e-6)?);
+        let text = last.lower((&model, &tokens))?.as_text().to_string();
+        assert!(text.contains(&format!("1x{VOCABULARY}xf32")), "{text}");
+        assert!(!text.contains(&format!("{LENGTH}x{VOCABULARY}xf32")), "{text}");
+        Ok(())
+    }
 }

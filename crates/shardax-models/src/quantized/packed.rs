@@ -124,7 +124,7 @@ fn read(place: &Place<'_>) -> Result<Weight> {
     }
     let form = Form { matrices: place.matrices(), is_transposed, shape, dtype: place.like.dtype() };
     let sharding = place.sharding_of_groups(is_transposed, [groups.shape[0], groups.groups_per_row()])?;
-    Blocks::new(&groups, form, sharding).map(Weight::Blocks)
+    Blocks::new(groups, form, sharding).map(Weight::Blocks)
 }
 
 impl Weight {
@@ -138,7 +138,7 @@ impl Weight {
 
 impl Blocks {
     /// Moves groups to the device.
-    fn new(groups: &Groups, form: Form, sharding: Option<[Sharding; 2]>) -> Result<Blocks> {
+    fn new(groups: Groups, form: Form, sharding: Option<[Sharding; 2]>) -> Result<Blocks> {
         let (rows, per_row) = (groups.shape[0], groups.groups_per_row());
         let dtype = match groups.integers {
             Integers::Signed4 => DType::I4,
@@ -149,7 +149,8 @@ impl Blocks {
             Some([values, scales]) => [Some(values), Some(scales)],
             None => [None, None],
         };
-        let bytes = groups.values.iter().map(|value| *value as u8).collect();
+        // In place: a copy of the largest matrix would be the peak of memory.
+        let bytes = groups.values.into_iter().map(i8::cast_unsigned).collect();
         let values = Raw { dtype, shape: vec![rows, per_row, groups.group], bytes }.to_array(of_values)?;
         let numbers =
             |numbers: &[f32]| narrowed(&[rows, per_row], numbers).to_array(of_scales.clone()).map(Frozen::new);
