@@ -1,4 +1,4 @@
-//! Low-rank adapters beside a model.
+//! Low-rank adapters (LoRA and DoRA).
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use shardax_nn::prelude::*;
 use crate::error::value_error;
 use crate::huggingface::input_dims;
 
-/// Low-rank updates of some kernels of a model, stored apart from it ([Hu et al.
-/// 2021](https://arxiv.org/abs/2106.09685)): `kernel + alpha / rank * a · b`.
+/// Low-rank updates for some kernels of a model (LoRA, [Hu et al. 2021](https://arxiv.org/abs/2106.09685)).
 ///
-/// It is a tree of its own, so that it is trained, saved and exchanged without the model.
+/// The adapted kernel is `kernel + alpha / rank * a · b`. The adapter is a separate tree, so that you can train, save
+/// and exchange it without the model.
 ///
 /// ```
 /// use shardax_models::{Adapter, Decoder, DecoderConfig};
@@ -36,26 +36,26 @@ use crate::huggingface::input_dims;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// An adapter can also have the lengths of the columns of the changed kernels (DoRA,
-/// [Liu et al. 2024](https://arxiv.org/abs/2402.09353)), and arrays that replace the model's.
+/// An adapter can also contain the lengths of the columns of each adapted kernel (DoRA,
+/// [Liu et al. 2024](https://arxiv.org/abs/2402.09353)), and arrays that replace arrays of the model.
 #[derive(Module, Clone, Debug)]
 pub struct Adapter {
-    /// The matrices by the key paths of the layers that they change, such as `blocks[0].attention.query`. The matrices of
-    /// a layer of experts have a first dimension for the experts.
+    /// The pair of matrices for each adapted layer, by key path, such as `blocks[0].attention.query`. For a layer of
+    /// experts, the first dimension of both matrices is the expert.
     pub layers: BTreeMap<String, LoRA>,
-    /// The lengths of the columns of kernels, `[outputs]`, by the key paths of their layers; see
+    /// The lengths of the columns of each adapted kernel, `[outputs]`, by the key path of the layer; see
     /// [`with_magnitudes`](Adapter::with_magnitudes).
     pub magnitudes: BTreeMap<String, LoRAParam>,
-    /// Arrays in the place of the model's, by their key paths; see [`with_copies`](Adapter::with_copies).
+    /// Arrays that replace arrays of the model, by key path; see [`with_copies`](Adapter::with_copies).
     pub replaced: BTreeMap<String, LoRAParam>,
     scale: f64,
 }
 
 impl Adapter {
-    /// Creates matrices of this rank for every layer whose key path ends with one of `targets`. The second ones are
-    /// zeros, so that the model is unchanged at first.
+    /// Creates an adapter for every layer whose key path ends with one of `targets`. The second matrix of each pair
+    /// is zero, so that the adapter does not change the model before it is trained.
     ///
-    /// Every target must be a layer of the model, and the rank must be positive.
+    /// Every target must match a layer of the model, and the rank must be positive.
     #[track_caller]
     pub fn new<'a, M: Module>(
         model: &M,
@@ -66,8 +66,8 @@ impl Adapter {
     ) -> Result<Adapter> {
         let location = std::panic::Location::caller();
         if rank == 0 || !alpha.is_finite() {
-            let message = format!("an adapter of rank {rank} and alpha {alpha} changes nothing");
-            return Err(value_error(message, "give a rank of at least 1 and a finite alpha").at(location));
+            let message = format!("an adapter needs a positive rank and a finite alpha, got {rank} and {alpha}");
+            return Err(value_error(message, "pass a rank of at least 1 and a finite alpha").at(location));
         }
         // A misspelled target must be an error, because the layer would silently keep its weights.
         let kernels = kernels(model);
@@ -78,9 +78,8 @@ impl Adapter {
             if matches.is_empty() {
                 let message = format!("the model has no layer {target:?} with a kernel");
                 let names: Vec<&str> = kernels.keys().map(String::as_str).take(8).collect();
-                return Err(
-                    value_error(message, format!("give the end of a key path, such as of {names:?}")).at(location)
-                );
+                let help = format!("pass the last part of a key path of the model, which has {names:?} and others");
+                return Err(value_error(message, help).at(location));
             }
             for (path, kernel) in matches {
                 let (experts, [inputs, outputs]) = sizes(path, kernel.shape());
@@ -91,15 +90,16 @@ impl Adapter {
         Ok(Adapter::of(layers, alpha / rank as f64))
     }
 
-    /// Matrices that exist, by the key paths of their layers.
+    /// Creates an adapter from existing matrices, by the key paths of their layers.
     pub(crate) fn of(layers: BTreeMap<String, LoRA>, scale: f64) -> Adapter {
         Adapter { layers, magnitudes: BTreeMap::new(), replaced: BTreeMap::new(), scale }
     }
 
-    /// Adds the lengths of the columns of all changed kernels, so that training changes directions and lengths apart. The
-    /// model is unchanged at first.
+    /// Adds the lengths of the columns of all adapted kernels (DoRA), so that training can change the direction and
+    /// the length of a column separately. This does not change the model before the adapter is trained.
     ///
-    /// The model must have every layer of the adapter; layers of experts cannot be adapted.
+    /// The model must have every layer of the adapter. A layer of experts is an error, because DoRA defines no
+    /// lengths for it.
     ///
     /// ```
     /// use shardax_models::{Adapter, Decoder, DecoderConfig};
@@ -117,9 +117,8 @@ impl Adapter {
         for path in self.layers.keys() {
             let Some(kernel) = kernels.get(path) else { return Err(no_layer(path).at(location)) };
             let (None, [inputs, outputs]) = sizes(path, kernel.shape()) else {
-                let message =
-                    format!("the layer {path:?} is of several experts, whose columns have no lengths in adapters");
-                return Err(value_error(message, "adapt other layers, such as those of attention").at(location));
+                let message = format!("magnitudes are not supported for the layer {path:?}, which has several experts");
+                return Err(value_error(message, "adapt only other layers, such as `attention.query`").at(location));
             };
             let lengths = column_lengths(&kernel.reshape([inputs, outputs]));
             self.magnitudes.insert(path.clone(), lengths.into());
@@ -127,9 +126,9 @@ impl Adapter {
         Ok(self)
     }
 
-    /// Adds copies of the arrays of some layers, which are trained in full: peft's `modules_to_save`.
+    /// Adds copies of all arrays of some layers, which are then trained in full (`modules_to_save` in peft).
     ///
-    /// Every target must be the end of the key path of a layer.
+    /// The key path of at least one layer must end with each target.
     ///
     /// ```
     /// use shardax_models::{Adapter, Decoder, DecoderConfig};
@@ -163,14 +162,14 @@ impl Adapter {
         Ok(self)
     }
 
-    /// The factor of the product of two matrices: `alpha / rank`.
+    /// Returns the factor of the low-rank product, `alpha / rank`.
     pub fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// The model with the changed kernels. Gradients reach both.
+    /// Returns the model with the adapted kernels. The result is differentiable in both the adapter and the model.
     ///
-    /// The model must have every layer of the adapter, of the same size.
+    /// The model must have every layer of the adapter, with the same sizes.
     #[track_caller]
     pub fn apply<M: Module>(&self, model: &M) -> Result<M> {
         let location = std::panic::Location::caller();
@@ -184,20 +183,24 @@ impl Adapter {
             let Some(kernel) = kernels.get(path) else { return Err(no_layer(path)) };
             let (a, b) = (&*lora.lora_a, &*lora.lora_b);
             let (experts, [inputs, outputs]) = sizes(path, kernel.shape());
-            let (before, b_shape) = (experts.as_slice(), b.shape());
-            let fits = a.shape().split_last().is_some_and(|(_, dims)| *dims == [before, &[inputs]].concat())
+            // `a` is `[experts, inputs, rank]` and `b` is `[experts, rank, outputs]`, without `experts` for other layers.
+            let (batch_dims, b_shape) = (experts.as_slice(), b.shape());
+            let fits = a.shape().split_last().is_some_and(|(_, dims)| *dims == [batch_dims, &[inputs]].concat())
                 && b_shape.last() == Some(&outputs)
-                && b_shape.len() == before.len() + 2;
+                && b_shape.len() == batch_dims.len() + 2;
             if !fits {
-                let ends = [a.shape().first(), b.shape().last()].map(|size| size.copied().unwrap_or(0));
-                let message = format!("the adapter of {path:?} is of {ends:?}, and the layer of {:?}", kernel.shape());
-                return Err(value_error(message, "apply the adapter to its own model"));
+                let adapted = [a.shape().first(), b.shape().last()].map(|size| size.copied().unwrap_or(0));
+                let message = format!(
+                    "the adapter of {path:?} is for a kernel of {adapted:?}, but the kernel has the shape {:?}",
+                    kernel.shape()
+                );
+                return Err(value_error(message, OTHER_MODEL));
             }
             let change = (a.matmul(b) * self.scale).reshape(kernel.shape()).astype(kernel.dtype());
             let mut kernel = kernel + change;
             if let Some(magnitude) = self.magnitudes.get(path) {
                 let columns = kernel.reshape([inputs, outputs]);
-                // As in peft, gradients do not reach the lengths.
+                // Like peft, do not differentiate the length of the adapted column.
                 let scale = &**magnitude / lax::stop_gradient(column_lengths(&columns));
                 kernel = (&columns * scale.astype(columns.dtype())).reshape(kernel.shape());
             }
@@ -207,9 +210,12 @@ impl Adapter {
         for (path, array) in &self.replaced {
             let Some(old) = state.get(path) else { return Err(no_layer(path)) };
             if old.size() != array.size() {
-                let what =
-                    format!("the adapter has {path:?} of {:?}, and the model of {:?}", array.shape(), old.shape());
-                return Err(value_error(what, "apply the adapter to its own model"));
+                let message = format!(
+                    "the adapter has {path:?} with the shape {:?}, but the model's has the shape {:?}",
+                    array.shape(),
+                    old.shape()
+                );
+                return Err(value_error(message, OTHER_MODEL));
             }
             changed.insert(path.clone(), array.reshape(old.shape()).astype(old.dtype()));
         }
@@ -217,7 +223,10 @@ impl Adapter {
     }
 }
 
-/// The kernels of a model by the key paths of their layers.
+/// The help for an adapter that does not fit the model.
+const OTHER_MODEL: &str = "apply the adapter to the model that it was created for";
+
+/// Returns the kernels of a model, by the key paths of their layers.
 fn kernels<M: Module>(model: &M) -> BTreeMap<String, Array> {
     model
         .state()
@@ -226,7 +235,8 @@ fn kernels<M: Module>(model: &M) -> BTreeMap<String, Array> {
         .collect()
 }
 
-/// The number of experts, if the layer is of several, and the inputs and the outputs of a layer whose kernel has this shape.
+/// Returns the sizes of a layer from the shape of its kernel: the number of experts, if the layer has several, and
+/// the numbers of inputs and outputs.
 fn sizes(path: &str, shape: &[usize]) -> (Option<usize>, [usize; 2]) {
     if let ([experts, inputs, outputs], true) = (shape, path.contains(".experts.layers.")) {
         return (Some(*experts), [*inputs, *outputs]);
@@ -235,7 +245,7 @@ fn sizes(path: &str, shape: &[usize]) -> (Option<usize>, [usize; 2]) {
     (None, [shape[..inputs].iter().product(), shape[inputs..].iter().product()])
 }
 
-/// The matrices of experts as one pair of arrays, or the only pair.
+/// Stacks the matrices of experts as one pair of arrays. If `is_stacked` is false, returns the only pair.
 pub(crate) fn stacked(is_stacked: bool, matrices: Vec<LoRA>) -> LoRA {
     let (a, b): (Vec<Array>, Vec<Array>) =
         matrices.iter().map(|lora| ((*lora.lora_a).clone(), (*lora.lora_b).clone())).unzip();
@@ -246,12 +256,12 @@ pub(crate) fn stacked(is_stacked: bool, matrices: Vec<LoRA>) -> LoRA {
     lora
 }
 
-/// The length of each column of a matrix.
+/// Returns the length of each column of a matrix.
 fn column_lengths(kernel: &Array) -> Array {
     kernel.astype(DType::F32).square().sum(0).sqrt()
 }
 
-/// The error of a layer that the model does not have.
+/// Returns the error for a layer that the model does not have.
 fn no_layer(path: &str) -> Error {
-    value_error(format!("the model has no layer {path:?}"), "apply the adapter to its own model")
+    value_error(format!("the model has no layer {path:?}"), OTHER_MODEL)
 }

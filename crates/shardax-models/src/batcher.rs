@@ -1,4 +1,4 @@
-//! Many texts at a time, which begin and end at different times.
+//! Continuous batching: texts are added to a batch and removed from it while others continue.
 
 use shardax::error::Result;
 use shardax_nn::prelude::*;
@@ -7,11 +7,15 @@ use crate::error::value_error;
 use crate::sampling::{self, Controls, Form, NOT_A_TOKEN, Text};
 use crate::{Decoder, GenerateOptions, TextModel};
 
-/// Continues many texts at a time. Texts are added and end while others continue, so that a server computes one token for all of them in
-/// each step (continuous batching).
+/// Continues many texts at a time (continuous batching).
 ///
-/// Each text has a slot of one cache. All slots share the place where the next tokens are written, and each has a place of its own where
-/// its text begins. A new text is computed alone, and put before that place; where the cache ends, all texts move to its begin.
+/// You can add a text while others continue, and each text ends by itself, so that a server can compute one token for
+/// all of its texts in each step.
+///
+/// All texts share one cache, and each text has a slot in it. The next tokens of all slots are written at the same
+/// position, so each slot records the position at which its text starts. The prompt of a new text is computed alone,
+/// and its keys and values are then inserted just before the shared position. When the shared position reaches the end of
+/// the cache, all texts are moved to the start.
 ///
 /// ```
 /// use shardax_models::{Batcher, Decoder, DecoderConfig, GenerateOptions};
@@ -20,7 +24,7 @@ use crate::{Decoder, GenerateOptions, TextModel};
 /// let mut batcher = Batcher::new(model, 2, 32)?;
 /// let first = batcher.add(&[1, 2, 3], &GenerateOptions::new(4))?;
 /// batcher.step()?;
-/// // It begins while the first one continues.
+/// // The second text starts while the first one continues.
 /// let second = batcher.add(&[4], &GenerateOptions::new(4))?;
 /// while batcher.active() > 0 {
 ///     for token in batcher.step()? {
@@ -32,11 +36,12 @@ use crate::{Decoder, GenerateOptions, TextModel};
 /// ```
 pub struct Batcher<M: TextModel = Decoder> {
     model: M,
-    /// `[slots, room, ...]` of each layer.
+    /// The caches of all layers, `[slots, room, ...]`.
     cache: ModuleState,
     slots: Vec<Option<Slot>>,
-    /// The place of the next tokens.
+    /// The position in the cache at which the next tokens are written.
     position: usize,
+    /// The number of positions in the cache.
     room: usize,
     vocabulary: usize,
     next_text: u64,
@@ -44,45 +49,50 @@ pub struct Batcher<M: TextModel = Decoder> {
 
 /// A text in the cache.
 struct Slot {
+    /// The number of the text, see [`NextToken::text`].
     text: u64,
     prompt: Vec<i32>,
     new: Vec<i32>,
     options: GenerateOptions,
-    /// The place of its first token.
+    /// The position in the cache of the text's first token.
     start: usize,
 }
 
 /// The next token of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextToken {
-    /// The text's number, which no other text of the batcher has.
+    /// The number of the text, which is unique in its batcher.
     pub text: u64,
     /// The token.
     pub token: i32,
-    /// Why the text ends with this token, if it does.
+    /// The reason why the text ends with this token, or `None` if it continues.
     pub end: Option<End>,
 }
 
-/// Why a text ends.
+/// The reason why a text ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The token is one of the stop tokens.
     Stop,
-    /// The text has as many tokens as its options allow.
+    /// The text has the maximal number of new tokens.
     Length,
 }
 
 /// Limits of the texts of a [`Batcher`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextBounds {
-    /// The number of tokens that the model knows.
+    /// The number of tokens in the vocabulary of the model.
     pub vocabulary: usize,
-    /// The number of tokens of a text, with its prompt.
+    /// The maximal number of tokens of a text, including the prompt.
     pub room: usize,
 }
 
 impl TextBounds {
-    /// The prompt must not be empty, its tokens must be known, options must be in range, and the text must fit in the room.
+    /// Checks a prompt and its options against these limits.
+    ///
+    /// # Errors
+    /// Returns an error if the prompt is empty or has a token that is not in the vocabulary, if an option is out of
+    /// range, or if the prompt and its new tokens need more than `room` tokens.
     #[track_caller]
     pub fn check(&self, prompt: &[i32], options: &GenerateOptions) -> Result<()> {
         options.check()?;
@@ -91,27 +101,33 @@ impl TextBounds {
         let message = if prompt.is_empty() {
             "the prompt is empty".to_owned()
         } else if prompt.len() >= room || new > room - prompt.len() {
-            format!("{} tokens and {new} new ones, and texts have at most {room}", prompt.len())
+            format!(
+                "a prompt of {} tokens and {new} new tokens do not fit in a text of at most {room} tokens",
+                prompt.len()
+            )
         } else if new == 0 {
-            "a text of no new tokens".to_owned()
+            "the maximal number of new tokens is 0".to_owned()
         } else if let Some(token) =
             prompt.iter().find(|token| !usize::try_from(**token).is_ok_and(|token| token < vocabulary))
         {
-            format!("the prompt has the token {token}, and the model knows {vocabulary} tokens")
+            format!("the prompt has the token {token}, but the vocabulary of the model has {vocabulary} tokens")
         } else {
             return Ok(());
         };
-        Err(value_error(message, "give a shorter prompt of the model's tokenizer, and ask for fewer tokens"))
+        let help =
+            "encode the prompt with the model's own tokenizer, and pass a shorter prompt or ask for fewer tokens";
+        Err(value_error(message, help))
     }
 }
 
-/// Prompts are computed in lengths of powers of two from this one on, so that few programs are compiled.
-const MIN_PROMPT: usize = 16;
+/// The smallest length that a prompt is padded to. Prompts are padded to powers of two, so that few programs are compiled.
+const MIN_PROMPT_LENGTH: usize = 16;
 
 impl<M: TextModel> Batcher<M> {
-    /// Makes an empty cache for `slots` texts of at most `room` tokens, prompts included.
+    /// Creates a batcher for `slots` texts of at most `room` tokens each, including the prompt.
     ///
-    /// You must pass at least one slot and some room, and the room must not exceed the model's positions.
+    /// You must pass at least one slot and a room of at least two tokens, and the room must not exceed the number of
+    /// positions of the model.
     #[track_caller]
     pub fn new(model: M, slots: usize, room: usize) -> Result<Self> {
         let location = std::panic::Location::caller();
@@ -120,33 +136,34 @@ impl<M: TextModel> Batcher<M> {
         Ok(Batcher { model, cache, slots, position: 0, room, vocabulary, next_text: 0 })
     }
 
-    /// The number of texts that continue.
+    /// Returns the number of texts that have not ended.
     pub fn active(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 
-    /// True if no further text fits.
+    /// Returns `true` if all slots have a text.
     pub fn is_full(&self) -> bool {
         self.slots.iter().all(Option::is_some)
     }
 
-    /// Begins a text and returns its first token.
+    /// Adds a text and returns its first new token.
     ///
-    /// One slot must be free. The prompt must not be empty, its tokens must be known, options must be in range, and the text must fit in the room.
+    /// # Errors
+    /// Returns an error if all slots have a text, or if [`TextBounds::check`] rejects the prompt or its options.
     #[track_caller]
     pub fn add(&mut self, prompt: &[i32], options: &GenerateOptions) -> Result<NextToken> {
         let location = std::panic::Location::caller();
         self.begin(prompt, options).map_err(|error| error.at(location))
     }
 
-    /// Computes the next token of each text.
+    /// Computes the next token of every text. Returns an empty list if there are no texts.
     #[track_caller]
     pub fn step(&mut self) -> Result<Vec<NextToken>> {
         let location = std::panic::Location::caller();
         self.advance().map_err(|error| error.at(location))
     }
 
-    /// Ends a text before its time.
+    /// Removes a text before it ends, for example when a client disconnects.
     pub fn remove(&mut self, text: u64) {
         for slot in &mut self.slots {
             if slot.as_ref().is_some_and(|slot| slot.text == text) {
@@ -163,13 +180,14 @@ impl<M: TextModel> Batcher<M> {
     fn begin(&mut self, prompt: &[i32], options: &GenerateOptions) -> Result<NextToken> {
         self.bounds().check(prompt, options)?;
         let Some(free) = self.slots.iter().position(Option::is_none) else {
-            return Err(value_error("every slot has a text", "add it when another text has ended"));
+            let message = format!("all {} slots have a text", self.slots.len());
+            return Err(value_error(message, "call `step` until a text ends, and then add this one"));
         };
-        let width = prompt.len().next_power_of_two().max(MIN_PROMPT).min(self.room);
+        // The padded prompt must fit before the shared position.
+        let width = prompt.len().next_power_of_two().max(MIN_PROMPT_LENGTH).min(self.room);
         if self.position < width {
             self.shift(width as i64 - self.position as i64)?;
         }
-        // Lengths are powers of two, so that few programs are compiled.
         let padding = width - prompt.len();
         let padded: Vec<i32> = std::iter::repeat_n(0, padding).chain(prompt.iter().copied()).collect();
         let tokens = Array::from_vec(padded, &[1, width])?;
@@ -177,16 +195,17 @@ impl<M: TextModel> Batcher<M> {
         let (form, controls) = sampling::controls(&[text], self.vocabulary, width)?;
         let draws = Array::from_vec(vec![options.seed, 0], &[1, 2])?;
         let arguments = (&self.model, tokens, array([padding as i32]), draws, controls, Static(form));
-        let (one, next) = jit(first::<M>).call(arguments)?;
-        let place = (array(free as i32), array((self.position - width) as i32));
-        self.cache = jit(insert).donate_argnums([0]).call((std::mem::take(&mut self.cache), one, place.0, place.1))?;
+        let (text_cache, next) = jit(first::<M>).call(arguments)?;
+        let (slot_index, start) = (array(free as i32), array((self.position - width) as i32));
+        let cache = std::mem::take(&mut self.cache);
+        self.cache = jit(insert).donate_argnums([0]).call((cache, text_cache, slot_index, start))?;
         let token = next.to_vec::<i32>()?.first().copied().unwrap_or(NOT_A_TOKEN);
         let text = self.next_text;
         self.next_text += 1;
         let start = self.position - prompt.len();
         let slot = Slot { text, prompt: prompt.to_vec(), new: Vec::new(), options: options.clone(), start };
         self.slots[free] = Some(slot);
-        self.written(free, token)
+        self.push_token(free, token)
     }
 
     fn advance(&mut self) -> Result<Vec<NextToken>> {
@@ -194,7 +213,8 @@ impl<M: TextModel> Batcher<M> {
             return Ok(Vec::new());
         }
         if self.position >= self.room {
-            // The text that begins first has a token left to write: it does not begin at the first place.
+            // At the end of the cache, move the earliest text to the start. It has not reached its limit of `room`
+            // tokens, because it would have ended, so it does not start at position 0 and the move makes room.
             let earliest = self.slots.iter().flatten().map(|slot| slot.start).min().unwrap_or(0);
             self.shift(-(earliest as i64))?;
         }
@@ -209,7 +229,7 @@ impl<M: TextModel> Batcher<M> {
                     draws.extend([options.seed, new.len() as u32]);
                     texts.push(Text { prompt, new, options });
                 }
-                // A free slot computes a token that nobody reads, from itself alone.
+                // A free slot computes a token that is never read. It attends only to its own position.
                 None => {
                     tokens.push(0);
                     starts.push(self.position as i32);
@@ -231,11 +251,11 @@ impl<M: TextModel> Batcher<M> {
         self.position += 1;
         let tokens = next.to_vec::<i32>()?;
         let active: Vec<usize> = (0..count).filter(|slot| self.slots[*slot].is_some()).collect();
-        active.into_iter().map(|slot| self.written(slot, tokens[slot])).collect()
+        active.into_iter().map(|slot| self.push_token(slot, tokens[slot])).collect()
     }
 
-    /// Adds a token to a slot's text, and frees the slot if the text ends.
-    fn written(&mut self, slot: usize, token: i32) -> Result<NextToken> {
+    /// Appends a token to the text of a slot, and frees the slot if the text ends.
+    fn push_token(&mut self, slot: usize, token: i32) -> Result<NextToken> {
         let entry = &mut self.slots[slot];
         let Some(Slot { text, new, options, .. }) = entry else {
             return Err(value_error("internal error: a free slot has a token", "please report this"));
@@ -243,7 +263,7 @@ impl<M: TextModel> Batcher<M> {
         if token == NOT_A_TOKEN {
             let message = format!("the model's logits for text {text} are NaN");
             *entry = None;
-            return Err(value_error(message, "look for NaN in the model's weights"));
+            return Err(value_error(message, "check that the weights of the model contain no NaN"));
         }
         new.push(token);
         let end = match () {
@@ -251,42 +271,43 @@ impl<M: TextModel> Batcher<M> {
             _ if new.len() >= options.max_new_tokens => Some(End::Length),
             _ => None,
         };
-        let token_of_text = NextToken { text: *text, token, end };
+        let next = NextToken { text: *text, token, end };
         if end.is_some() {
             *entry = None;
         }
-        Ok(token_of_text)
+        Ok(next)
     }
 
-    /// Moves all texts by a number of places.
-    fn shift(&mut self, places: i64) -> Result<()> {
-        if self.active() > 0 && places != 0 {
+    /// Moves all texts by a number of positions.
+    fn shift(&mut self, offset: i64) -> Result<()> {
+        if self.active() > 0 && offset != 0 {
             let cache = std::mem::take(&mut self.cache);
-            self.cache = jit(shifted).donate_argnums([0]).call((cache, array(places as i32)))?;
+            self.cache = jit(shifted).donate_argnums([0]).call((cache, array(offset as i32)))?;
         }
-        self.slots.iter_mut().flatten().for_each(|slot| slot.start = moved(slot.start, places));
-        self.position = moved(self.position, places);
+        self.slots.iter_mut().flatten().for_each(|slot| slot.start = offset_position(slot.start, offset));
+        self.position = offset_position(self.position, offset);
         Ok(())
     }
 }
 
-/// The key paths of caches end with this for the number of tokens, which the batcher counts itself.
+/// The suffix of the key paths of the numbers of cached tokens. The batcher counts the tokens itself.
 const INDEX: &str = "cache_index";
 
-/// The dimension of slots: keys and values end with places, heads and features, latents and values of convolutions with places and
-/// features. Stacked layers come first.
+/// Returns the dimension of the slots in a cache. In caches of keys and values the positions, heads and features
+/// follow it; in caches of latents and convolutions only the positions and features do. If layers are stacked, their
+/// dimension is the first one.
 fn slot_axis(path: &str, cache: &Array) -> i32 {
     let is_flat = ["latent.cached", "conv.cached", "delta.recent"].iter().any(|end| path.ends_with(end));
     cache.ndim() as i32 - if is_flat { 3 } else { 4 }
 }
 
-/// True for caches that have an entry for each place. States of linear attention have none.
-fn has_places(path: &str) -> bool {
+/// Returns `true` for caches with an entry for each position. The states of linear attention have no positions.
+fn has_positions(path: &str) -> bool {
     !path.ends_with("delta.recent") && !path.ends_with("delta.state")
 }
 
-/// The cache with other arrays in the place of keys and values.
-fn changed(cache: &ModuleState, change: impl Fn(&str, &Array) -> Array) -> ModuleState {
+/// Applies `change` to every array of a cache, except the numbers of cached tokens.
+fn map_cache(cache: &ModuleState, change: impl Fn(&str, &Array) -> Array) -> ModuleState {
     let mut result = ModuleState::new();
     for (path, array) in cache.iter() {
         let array = if path.ends_with(INDEX) { array.clone() } else { change(path, array) };
@@ -295,13 +316,15 @@ fn changed(cache: &ModuleState, change: impl Fn(&str, &Array) -> Array) -> Modul
     result
 }
 
+/// Creates an empty cache for a number of slots and a number of positions.
 fn empty<M: TextModel>(model: M, sizes: Static<(usize, usize)>) -> Result<ModuleState> {
     let mut model = model.decoder()?;
     model.init_cache(sizes.0.0, sizes.0.1);
     Ok(model.state_of(Filter::of::<Cache>()))
 }
 
-/// Noise of Gumbel's distribution for each text, by its seed and its number of tokens.
+/// Samples Gumbel noise for each text. The key depends only on the text's seed and its number of tokens, so that the
+/// sample does not depend on the other texts.
 fn noise(draws: &Array, vocabulary: usize) -> Array {
     vmap(move |draw: Array| {
         random::gumbel_dtype(random::fold_in(random::key(draw.get(0)), draw.get(1)), [vocabulary], DType::F32)
@@ -310,17 +333,18 @@ fn noise(draws: &Array, vocabulary: usize) -> Array {
     .unwrap_or_else(|error| Array::from_error(error, draws))
 }
 
-/// The logits of the last tokens, which are at these positions and see the places from `starts` on.
+/// Decodes the tokens and returns the logits after the last one. A text attends to the cache from its entry in
+/// `starts` on, and its positions are counted from there.
 fn last_logits(model: &mut Decoder, tokens: Array, starts: &Array, room: usize) -> Array {
     let length = tokens.shape()[1] as i32;
     let starts = starts.expand_dims(1);
-    let places = model.cached() + arange(0..length);
-    let positions = maximum(places - &starts, 0);
+    let cache_positions = model.cached() + arange(0..length);
+    let positions = maximum(cache_positions - &starts, 0);
     let mask = arange(0..room as i32).greater_equal(starts).expand_dims(1).expand_dims(1);
     model.decode_last(tokens, &positions, &mask).astype(DType::F32)
 }
 
-/// The cache of one prompt, and the token after it.
+/// Computes the cache of one prompt and the token after it.
 fn first<M: TextModel>(
     model: M,
     tokens: Array,
@@ -336,16 +360,16 @@ fn first<M: TextModel>(
     Ok((model.state_of(Filter::of::<Cache>()), tokens))
 }
 
-/// Puts the cache of one text into a slot.
-fn insert(cache: ModuleState, one: ModuleState, slot: Array, place: Array) -> ModuleState {
-    changed(&cache, |path, all| {
-        let Some(new) = one.get(path) else { return all.clone() };
+/// Inserts the cache of one text into a slot, at a position.
+fn insert(cache: ModuleState, text_cache: ModuleState, slot: Array, position: Array) -> ModuleState {
+    map_cache(&cache, |path, all| {
+        let Some(new) = text_cache.get(path) else { return all.clone() };
         let axis = slot_axis(path, all) as usize;
         let zero = zeros_dtype((), DType::I32);
         let starts: Vec<Array> = (0..all.ndim())
             .map(|dim| match dim {
                 _ if dim == axis => slot.clone(),
-                _ if dim == axis + 1 && has_places(path) => place.clone(),
+                _ if dim == axis + 1 && has_positions(path) => position.clone(),
                 _ => zero.clone(),
             })
             .collect();
@@ -353,20 +377,20 @@ fn insert(cache: ModuleState, one: ModuleState, slot: Array, place: Array) -> Mo
     })
 }
 
-/// Moves all places by a number, around the end.
-fn shifted(cache: ModuleState, places: Array) -> ModuleState {
-    changed(&cache, |path, all| {
-        if !has_places(path) {
+/// Rotates all positions of a cache by an offset.
+fn shifted(cache: ModuleState, offset: Array) -> ModuleState {
+    map_cache(&cache, |path, all| {
+        if !has_positions(path) {
             return all.clone();
         }
         let axis = slot_axis(path, all) + 1;
         let room = all.shape()[axis as usize] as i32;
-        let from = (arange(0..room) - &places + room) % room;
-        take(all, from, axis)
+        let sources = (arange(0..room) - &offset + room) % room;
+        take(all, sources, axis)
     })
 }
 
-/// The next token of each slot.
+/// Computes the next token of each slot.
 #[allow(clippy::too_many_arguments)] // The arguments of a program.
 fn step<M: TextModel>(
     model: M,
@@ -392,17 +416,24 @@ fn step<M: TextModel>(
     Ok((model.state_of(Filter::of::<Cache>()), tokens))
 }
 
-fn moved(place: usize, places: i64) -> usize {
-    (place as i64 + places).max(0) as usize
+/// Adds an offset to a position. Returns 0 if the sum is negative.
+fn offset_position(position: usize, offset: i64) -> usize {
+    (position as i64 + offset).max(0) as usize
 }
 
-/// Creates the cache of the slots. Also returns the number of tokens that the model knows.
+/// Creates the cache of the slots. Also returns the size of the model's vocabulary.
 fn new_cache<M: TextModel>(model: &M, slots: usize, room: usize) -> Result<(ModuleState, usize)> {
     let shapes = eval_shape(|model: M| model.decoder(), model)?;
     let positions = shapes.max_positions();
-    if slots == 0 || room < 2 || i32::try_from(room).is_err() || positions.is_some_and(|most| room > most) {
-        let message = format!("{slots} slots of {room} tokens, and the model has {positions:?} positions");
-        return Err(value_error(message, "pass at least one slot, and room for a prompt and a token"));
+    if slots == 0 || room < 2 || i32::try_from(room).is_err() || positions.is_some_and(|positions| room > positions) {
+        let limit = positions.unwrap_or(i32::MAX as usize);
+        let message = format!(
+            "a batcher needs at least 1 slot and a room of 2 to {limit} tokens, got {slots} slots and a room of {room}"
+        );
+        return Err(value_error(
+            message,
+            "change the number of slots or the room; each text needs a prompt and a new token",
+        ));
     }
     let cache = jit(empty::<M>).call((model, Static((slots, room))))?;
     Ok((cache, shapes.embed.embedding.shape().first().copied().unwrap_or(0)))

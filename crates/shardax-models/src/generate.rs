@@ -1,4 +1,4 @@
-//! Continuing texts with a decoder.
+//! Text generation with a decoder.
 
 use shardax::error::Result;
 use shardax_nn::prelude::*;
@@ -7,7 +7,8 @@ use crate::error::value_error;
 use crate::sampling::{self, Controls, Form, NOT_A_TOKEN, Text};
 use crate::{Decoder, Packed};
 
-/// Options for continuing texts. By default the next token is the likeliest one; with a temperature it is a sample.
+/// Options for text generation. By default, the next token is the most likely one. If you set a
+/// [`temperature`](GenerateOptions::temperature), it is sampled.
 ///
 /// ```
 /// use shardax_models::GenerateOptions;
@@ -32,7 +33,7 @@ pub struct GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// Greedy decoding of at most this many tokens.
+    /// Options for greedy decoding of at most `max_new_tokens` tokens.
     pub fn new(max_new_tokens: usize) -> Self {
         GenerateOptions {
             max_new_tokens,
@@ -51,120 +52,128 @@ impl GenerateOptions {
         }
     }
 
-    /// Samples from the softmax of the logits divided by `temperature`; 0 takes the likeliest token.
+    /// Samples from the softmax of the logits divided by `temperature`. With a temperature of 0, the default, the most
+    /// likely token is chosen.
     pub fn temperature(mut self, temperature: f64) -> Self {
         self.temperature = temperature;
         self
     }
 
-    /// Samples from the `k` likeliest tokens alone.
+    /// Samples only from the `k` most likely tokens.
     pub fn top_k(mut self, k: usize) -> Self {
         self.top_k = Some(k);
         self
     }
 
-    /// Samples from the likeliest tokens alone: the fewest whose probabilities sum to `p`.
+    /// Samples only from the smallest set of most likely tokens whose probabilities sum to at least `p` (nucleus
+    /// sampling).
     pub fn top_p(mut self, p: f64) -> Self {
         self.top_p = Some(p);
         self
     }
 
-    /// Samples only from tokens that are at least `p` times as likely as the likeliest one.
+    /// Samples only from tokens that are at least `p` times as likely as the most likely token.
     pub fn min_p(mut self, p: f64) -> Self {
         self.min_p = Some(p);
         self
     }
 
-    /// Divides the positive logits of tokens that the prompt or the text has by `penalty`, and multiplies the negative ones. Default 1.
+    /// Makes tokens that occur in the prompt or the new text less likely: positive logits are divided by `penalty`,
+    /// negative logits are multiplied by it. Default 1.
     pub fn repetition_penalty(mut self, penalty: f64) -> Self {
         self.repetition_penalty = penalty;
         self
     }
 
-    /// Subtracts `penalty` from the logits of tokens that the new text has. Default 0.
+    /// Subtracts `penalty` from the logit of each token that occurs in the new text. Default 0.
     pub fn presence_penalty(mut self, penalty: f64) -> Self {
         self.presence_penalty = penalty;
         self
     }
 
-    /// Subtracts `penalty` from the logit of a token for each time that the new text has it. Default 0.
+    /// Subtracts `penalty` from the logit of a token once for each occurrence in the new text. Default 0.
     pub fn frequency_penalty(mut self, penalty: f64) -> Self {
         self.frequency_penalty = penalty;
         self
     }
 
-    /// Never writes the same `length` tokens in a row twice.
+    /// Prevents any sequence of `length` tokens from occurring twice.
     pub fn no_repeat_ngram(mut self, length: usize) -> Self {
         self.no_repeat_ngram = Some(length);
         self
     }
 
-    /// Adds terms to the logits of tokens; negative infinity excludes one.
+    /// Adds a term to the logit of each of these tokens. Negative infinity excludes a token.
     pub fn logit_bias(mut self, terms: impl IntoIterator<Item = (i32, f32)>) -> Self {
         self.logit_bias.extend(terms);
         self
     }
 
-    /// Writes at least this many tokens before a stop token. Default 0.
+    /// Excludes the stop tokens until the text has this many new tokens. Default 0.
     pub fn min_new_tokens(mut self, min_new_tokens: usize) -> Self {
         self.min_new_tokens = min_new_tokens;
         self
     }
 
-    /// Writes at most this many tokens.
+    /// Sets the maximal number of new tokens.
     pub fn max_new_tokens(mut self, max_new_tokens: usize) -> Self {
         self.max_new_tokens = max_new_tokens;
         self
     }
 
-    /// Ends a text after any of these tokens, which is its last one.
+    /// Ends a text after any of these tokens. The stop token is part of the result.
     pub fn stop_tokens(mut self, tokens: impl IntoIterator<Item = i32>) -> Self {
         self.stop_tokens = tokens.into_iter().collect();
         self
     }
 
-    /// The seed of sampling. Default 0.
+    /// Sets the seed for sampling. Default 0.
     pub fn seed(mut self, seed: u32) -> Self {
         self.seed = seed;
         self
     }
 
+    /// Returns an error if an option is out of range. The options are operands of a compiled program, which could not
+    /// report an invalid value and would compute NaN instead.
     pub(crate) fn check(&self) -> Result<()> {
-        // These numbers become operands of a compiled program, where they could only give NaN.
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return Err(value_error(
                 format!("the temperature is {}", self.temperature),
-                "pass a finite number of at least 0",
+                "pass a finite temperature of at least 0",
             ));
         }
         if self.top_k == Some(0) {
-            return Err(value_error("top_k is 0, which leaves no token".to_owned(), "pass at least 1"));
+            return Err(value_error("top_k is 0, which excludes every token", "pass a top_k of at least 1"));
         }
         if self.no_repeat_ngram == Some(0) {
-            return Err(value_error("no_repeat_ngram is 0, which leaves no token".to_owned(), "pass at least 1"));
+            return Err(value_error(
+                "no_repeat_ngram is 0, which excludes every token",
+                "pass a no_repeat_ngram of at least 1",
+            ));
         }
         if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
             return Err(value_error(
                 format!("the repetition penalty is {}", self.repetition_penalty),
-                "pass a positive number",
+                "pass a finite, positive penalty; a penalty of 1 has no effect",
             ));
         }
-        if let Some(penalty) =
-            [self.presence_penalty, self.frequency_penalty].iter().find(|penalty| !penalty.is_finite())
-        {
-            return Err(value_error(format!("a penalty is {penalty}"), "pass a finite number"));
+        for (name, penalty) in [("presence", self.presence_penalty), ("frequency", self.frequency_penalty)] {
+            if !penalty.is_finite() {
+                let help = "pass a finite penalty; a penalty of 0 has no effect";
+                return Err(value_error(format!("the {name} penalty is {penalty}"), help));
+            }
         }
         if let Some(p) = self.min_p.filter(|p| !(0.0..=1.0).contains(p)) {
             return Err(value_error(format!("min_p is {p}"), "pass a probability from 0 to 1"));
         }
         if let Some(p) = self.top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
-            return Err(value_error(format!("top_p is {p}"), "pass a probability above 0, at most 1"));
+            return Err(value_error(format!("top_p is {p}"), "pass a probability above 0 and at most 1"));
         }
         Ok(())
     }
 }
 
-/// The texts of a batch as they grow: an iterator over their next tokens, `None` for a text that has ended.
+/// An iterator over the next tokens of a batch of texts. The token of a text that has ended is `None`.
 ///
 /// ```
 /// use shardax_models::{Decoder, DecoderConfig, GenerateOptions};
@@ -179,11 +188,11 @@ impl GenerateOptions {
 /// ```
 pub struct Generation<'a, M = Decoder> {
     model: &'a M,
-    /// The keys and values of the tokens so far, placed as the first step places them.
+    /// The keys and values of the tokens that the model has processed; `None` before the first step.
     cache: Option<ModuleState>,
-    /// The tokens that the model has not seen, `[batch, length]`.
+    /// The tokens that the model has not processed yet, `[batch, length]`.
     tokens: Array,
-    /// The places before each prompt, `[batch]`: shorter prompts begin later.
+    /// The number of padding tokens before each prompt, `[batch]`.
     padding: Array,
     key: Array,
     prompts: Vec<Vec<i32>>,
@@ -191,15 +200,17 @@ pub struct Generation<'a, M = Decoder> {
     texts: Vec<Vec<i32>>,
     options: GenerateOptions,
     vocabulary: usize,
-    /// Tokens that the cache has room for.
+    /// The number of positions in the cache.
     room: usize,
     ended: Vec<bool>,
-    left: usize,
+    /// The number of steps until every text has the maximal number of new tokens.
+    remaining: usize,
 }
 
-/// A model that continues texts: a [`Decoder`], or one whose weights are in few bits.
+/// A model that can generate text: a [`Decoder`], or a [`Packed`] decoder with quantized weights.
 pub trait TextModel: Module {
-    /// Returns the decoder, within a program.
+    /// Converts the model to a decoder. This is called while a program is traced, so a quantized model should unpack
+    /// its weights here.
     fn decoder(self) -> Result<Decoder>;
 }
 
@@ -216,14 +227,14 @@ impl TextModel for Packed<Decoder> {
 }
 
 impl Packed<Decoder> {
-    /// Continues each of these texts, as [`Decoder::generate`] does.
+    /// Continues each prompt and returns its new tokens, like [`Decoder::generate`].
     #[track_caller]
     pub fn generate(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
         let location = std::panic::Location::caller();
-        all(self, prompts, options).map_err(|error| error.at(location))
+        generate_all(self, prompts, options).map_err(|error| error.at(location))
     }
 
-    /// Continues each of these texts, as an iterator over their next tokens.
+    /// Continues each prompt. Returns an iterator over the next tokens of all texts.
     #[track_caller]
     pub fn stream(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'_, Packed<Decoder>>> {
         let location = std::panic::Location::caller();
@@ -231,8 +242,8 @@ impl Packed<Decoder> {
     }
 }
 
-/// The new tokens of each text.
-fn all<M: TextModel>(model: &M, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
+/// Runs a generation to its end and collects the new tokens of each text.
+fn generate_all<M: TextModel>(model: &M, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
     let mut texts = vec![Vec::new(); prompts.len()];
     for tokens in start(model, prompts, options)? {
         texts.iter_mut().zip(tokens?).for_each(|(text, token)| text.extend(token));
@@ -241,16 +252,18 @@ fn all<M: TextModel>(model: &M, prompts: &[Vec<i32>], options: &GenerateOptions)
 }
 
 impl Decoder {
-    /// Continues each of these texts as if it were alone, and returns the new tokens of each.
+    /// Continues each prompt and returns its new tokens. The result for a prompt does not depend on the other prompts.
     ///
-    /// The prompt must not be empty, options must be in range, and the text must fit in a table of positions.
+    /// # Errors
+    /// Returns an error if a prompt is empty or has a token that is not in the vocabulary, if an option is out of
+    /// range, or if a text would need more positions than the model has.
     #[track_caller]
     pub fn generate(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
         let location = std::panic::Location::caller();
-        all(self, prompts, options).map_err(|error| error.at(location))
+        generate_all(self, prompts, options).map_err(|error| error.at(location))
     }
 
-    /// Continues each of these texts, as an iterator over their next tokens.
+    /// Continues each prompt. Returns an iterator over the next tokens of all texts.
     #[track_caller]
     pub fn stream(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'_>> {
         let location = std::panic::Location::caller();
@@ -261,22 +274,27 @@ impl Decoder {
 fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'a, M>> {
     options.check()?;
     let shapes = eval_shape(|model: M| model.decoder(), model)?;
-    if let Some(at) = prompts.iter().position(Vec::is_empty) {
-        return Err(value_error(format!("prompt {at} is empty"), "begin with the token that starts texts"));
+    if let Some(index) = prompts.iter().position(Vec::is_empty) {
+        let help = "pass at least one token, for example the model's start-of-text token";
+        return Err(value_error(format!("prompt {index} is empty"), help));
     }
     let vocabulary = shapes.embed.embedding.shape().first().copied().unwrap_or(0);
     let mut tokens = prompts.iter().flatten();
     if let Some(token) = tokens.find(|token| !usize::try_from(**token).is_ok_and(|token| token < vocabulary)) {
-        let message = format!("a prompt has the token {token}, and the model knows {vocabulary} tokens");
+        let message =
+            format!("a prompt has the token {token}, but the vocabulary of the model has {vocabulary} tokens");
         return Err(value_error(message, "encode the prompt with the model's own tokenizer"));
     }
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let room = longest.checked_add(options.max_new_tokens).filter(|room| i32::try_from(*room).is_ok());
     let positions = shapes.max_positions();
     let Some(room) = room.filter(|room| positions.is_none_or(|positions| *room <= positions.saturating_add(1))) else {
-        let message = format!("texts of {longest} and {} tokens are too long", options.max_new_tokens);
-        let most = positions.map_or(i32::MAX as usize, |positions| positions);
-        return Err(value_error(message, format!("ask for fewer tokens: the model has {most} positions")));
+        let limit = positions.unwrap_or(i32::MAX as usize);
+        let message = format!(
+            "a prompt of {longest} tokens and {} new tokens do not fit in the model's {limit} positions",
+            options.max_new_tokens
+        );
+        return Err(value_error(message, "pass a shorter prompt or a smaller `max_new_tokens`"));
     };
     // Prompts are padded on the left, so that all texts continue at the same position of the cache.
     let batch = prompts.len();
@@ -295,7 +313,7 @@ fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &Generat
         vocabulary,
         room,
         ended: vec![false; batch],
-        left: if batch == 0 { 0 } else { options.max_new_tokens },
+        remaining: if batch == 0 { 0 } else { options.max_new_tokens },
     })
 }
 
@@ -303,13 +321,13 @@ impl<M: TextModel> Iterator for Generation<'_, M> {
     type Item = Result<Vec<Option<i32>>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.left == 0 || self.ended.iter().all(|ended| *ended) {
+        if self.remaining == 0 || self.ended.iter().all(|ended| *ended) {
             return None;
         }
-        self.left -= 1;
+        self.remaining -= 1;
         let token = self.advance();
         if token.is_err() {
-            self.left = 0;
+            self.remaining = 0;
         }
         Some(token)
     }
@@ -328,7 +346,7 @@ impl<M: TextModel> Generation<'_, M> {
         let drawn: Vec<i32> = self.tokens.to_vec()?;
         if let Some(text) = drawn.iter().zip(&self.ended).position(|(token, ended)| *token == NOT_A_TOKEN && !*ended) {
             let message = format!("the model's logits for text {text} are NaN");
-            return Err(value_error(message, "look for NaN in the model's weights"));
+            return Err(value_error(message, "check that the weights of the model contain no NaN"));
         }
         let mut tokens = Vec::with_capacity(drawn.len());
         for ((token, ended), text) in drawn.into_iter().zip(&mut self.ended).zip(&mut self.texts) {
@@ -340,7 +358,8 @@ impl<M: TextModel> Generation<'_, M> {
     }
 }
 
-/// The next token of each text, `[batch, 1]`, and the cache with the given ones; without a cache they are the first.
+/// Computes the next token of each text, `[batch, 1]`. Also returns the cache, extended by `tokens`, and the next random key.
+/// Without a cache, the tokens are the prompts.
 fn step<M: TextModel>(
     model: M,
     cache: Option<ModuleState>,
@@ -358,13 +377,14 @@ fn step<M: TextModel>(
         model.update(cache)?;
     }
     let padding = padding.expand_dims(1);
-    let places = model.cached() + arange(0..length as i32);
-    let positions = maximum(places - &padding, 0);
-    // `[batch, heads, queries, keys]`
+    let cache_positions = model.cached() + arange(0..length as i32);
+    let positions = maximum(cache_positions - &padding, 0);
+    // The mask excludes the padding; its shape is `[batch, heads, queries, keys]`.
     let mask = arange(0..room as i32).greater_equal(padding).expand_dims(1).expand_dims(1);
     let logits = model.decode_last(tokens, &positions, &mask).astype(DType::F32);
     let cache = model.state_of(Filter::of::<Cache>());
-    let [now, key] = random::split_n(&key);
-    let tokens = sampling::draw(&logits, &controls, form.0, || random::gumbel_dtype(now, logits.shape(), DType::F32));
+    let [step_key, key] = random::split_n(&key);
+    let noise = || random::gumbel_dtype(step_key, logits.shape(), DType::F32);
+    let tokens = sampling::draw(&logits, &controls, form.0, noise);
     Ok((cache, tokens.expand_dims(1), key))
 }

@@ -1,4 +1,4 @@
-//! `generation_config.json`: how a model's authors continue texts.
+//! Generation options from `generation_config.json`.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::GenerateOptions;
 use crate::error::{read_small, value_error};
 use crate::gguf::{Gguf, MetadataValue};
 
-/// Fields that change no token.
+/// Fields that do not change the generated tokens.
 const WITHOUT_EFFECT: [&str; 12] = [
     "_from_model_config",
     "bos_token_id",
@@ -25,8 +25,8 @@ const WITHOUT_EFFECT: [&str; 12] = [
     "max_length",
 ];
 
-/// Fields of other ways to continue texts, with the values that switch them off.
-const OFF: [(&str, &[f64]); 14] = [
+/// Fields of unsupported generation methods, with the values that disable them.
+const DISABLED: [(&str, &[f64]); 14] = [
     ("num_beams", &[1.0]),
     ("num_beam_groups", &[1.0]),
     ("num_return_sequences", &[1.0]),
@@ -44,11 +44,14 @@ const OFF: [(&str, &[f64]); 14] = [
 ];
 
 impl GenerateOptions {
-    /// The options in a folder's `generation_config.json`, or in a GGUF file: the tokens that end texts, and with `do_sample` the
-    /// temperature and the tokens that are drawn from.
+    /// Reads the options from `generation_config.json` in a folder, or from a GGUF file.
     ///
-    /// `max_new_tokens` replaces the file's value. Without a file, `config.json` names the tokens that end texts. Fails for
-    /// unknown fields that would change the tokens, such as `num_beams`.
+    /// The file contains the stop tokens and, with `do_sample`, the options of sampling. `max_new_tokens` replaces the
+    /// value in the file. If the folder has no `generation_config.json`, the stop tokens are read from `config.json`.
+    ///
+    /// # Errors
+    /// Returns an error if a file is missing or damaged, or if it has an unsupported field that would change the
+    /// tokens, such as `num_beams`.
     #[track_caller]
     pub fn from_pretrained(folder: impl AsRef<Path>, max_new_tokens: usize) -> Result<GenerateOptions> {
         let location = std::panic::Location::caller();
@@ -71,25 +74,27 @@ fn read_gguf(path: &Path, max_new_tokens: usize) -> Result<GenerateOptions> {
 
 fn read_folder(folder: &Path, max_new_tokens: usize) -> Result<GenerateOptions> {
     let path = folder.join("generation_config.json");
-    let is_there = path.exists();
-    let path = if is_there { path } else { folder.join("config.json") };
-    let fields: Map<String, Value> = serde_json::from_slice(&read_small(&path)?)
-        .map_err(|error| value_error(format!("{} is no JSON object: {error}", path.display()), "get the file again"))?;
+    let exists = path.exists();
+    let path = if exists { path } else { folder.join("config.json") };
+    let fields: Map<String, Value> = serde_json::from_slice(&read_small(&path)?).map_err(|error| {
+        value_error(format!("{} is not a JSON object: {error}", path.display()), "download the file again")
+    })?;
     let fields = Fields { path: &path, fields };
     let ends = fields.tokens("eos_token_id")?;
-    match is_there {
+    match exists {
         true => fields.options(GenerateOptions::new(max_new_tokens).stop_tokens(ends)),
         false => Ok(GenerateOptions::new(max_new_tokens).stop_tokens(ends)),
     }
 }
 
+/// The fields of a JSON file.
 struct Fields<'a> {
     path: &'a Path,
     fields: Map<String, Value>,
 }
 
 impl Fields<'_> {
-    /// The value of this name, unless it is missing or null.
+    /// Returns the value of a field, or `None` if it is missing or null.
     fn get(&self, name: &str) -> Option<&Value> {
         self.fields.get(name).filter(|value| !value.is_null())
     }
@@ -97,31 +102,32 @@ impl Fields<'_> {
     fn error(&self, name: &str, what: &str) -> shardax::Error {
         let value = self.fields.get(name).map(Value::to_string).unwrap_or_default();
         let message = format!("field `{name}` of {} is {value}, {what}", self.path.display());
-        value_error(message, "remove the field, and set other options in the program")
+        value_error(message, "remove the field from the file, and set the options with `GenerateOptions` instead")
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>> {
-        self.get(name).map(|value| value.as_f64().ok_or_else(|| self.error(name, "and not a number"))).transpose()
+        self.get(name).map(|value| value.as_f64().ok_or_else(|| self.error(name, "which is not a number"))).transpose()
     }
 
     fn size(&self, name: &str) -> Result<Option<usize>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let size = value.as_u64().and_then(|size| usize::try_from(size).ok());
-        size.map(Some).ok_or_else(|| self.error(name, "and not a size"))
+        size.map(Some).ok_or_else(|| self.error(name, "which is not a size"))
     }
 
-    /// A token or a list of tokens.
+    /// Returns the tokens of a field, which is a token or a list of tokens.
     fn tokens(&self, name: &str) -> Result<Vec<i32>> {
         let tokens = match self.get(name) {
             None => Some(Vec::new()),
             Some(Value::Array(list)) => list.iter().map(as_token).collect(),
             Some(value) => as_token(value).map(|token| vec![token]),
         };
-        tokens.ok_or_else(|| self.error(name, "and not a token or a list of tokens"))
+        tokens.ok_or_else(|| self.error(name, "which is not a token or a list of tokens"))
     }
 
+    /// Sets the options that the file has. Fields that are false or null are disabled features and have no effect.
     fn options(&self, mut options: GenerateOptions) -> Result<GenerateOptions> {
-        const READ: [&str; 12] = [
+        const SUPPORTED: [&str; 12] = [
             "eos_token_id",
             "do_sample",
             "temperature",
@@ -137,7 +143,7 @@ impl Fields<'_> {
         ];
         if self.get("do_sample").and_then(Value::as_bool) == Some(true) {
             options = options.temperature(self.number("temperature")?.unwrap_or(1.0));
-            // The default of `transformers`.
+            // 50 is the default of `transformers`, where 0 disables the limit.
             let top_k = self.size("top_k")?.unwrap_or(50);
             options = if top_k > 0 { options.top_k(top_k) } else { options };
             options = self.number("top_p")?.into_iter().fold(options, GenerateOptions::top_p);
@@ -151,15 +157,15 @@ impl Fields<'_> {
             options = options.no_repeat_ngram(length);
         }
         for (name, value) in &self.fields {
-            let is_known = READ.contains(&name.as_str()) || WITHOUT_EFFECT.contains(&name.as_str());
-            let is_off = match OFF.iter().find(|(other, _)| other == name) {
-                Some((_, off)) => {
-                    value.as_bool() == Some(false) || value.as_f64().is_some_and(|value| off.contains(&value))
+            let is_known = SUPPORTED.contains(&name.as_str()) || WITHOUT_EFFECT.contains(&name.as_str());
+            let is_disabled = match DISABLED.iter().find(|(other, _)| other == name) {
+                Some((_, disabled)) => {
+                    value.as_bool() == Some(false) || value.as_f64().is_some_and(|value| disabled.contains(&value))
                 }
                 None => matches!(value, Value::Bool(false)),
             };
-            if !is_known && !is_off && !value.is_null() {
-                return Err(self.error(name, "which changes the tokens in a way that is not known"));
+            if !is_known && !is_disabled && !value.is_null() {
+                return Err(self.error(name, "which is not supported and would change the tokens"));
             }
         }
         options.check()?;

@@ -1,9 +1,9 @@
-//! Models: a configurable [`Decoder`], text generation, LoRA adapters, and the files of Hugging Face's `transformers`
-//! and `peft`.
+//! Pretrained models: a configurable [`Decoder`], encoders, text generation, LoRA adapters, and the files of Hugging Face's
+//! `transformers` and `peft`.
 //!
-//! You can load a pretrained model with `from_pretrained` ([`Pretrained`]), or create one with random weights, as in this
-//! example. Both are modules, so that `jit`, `grad`, sharding rules and optimizers work on them. For a batch of texts that begin
-//! and end at different times you should use a [`Batcher`] instead of `generate`.
+//! You can load a pretrained model with `from_pretrained` ([`Pretrained`]), or create a model with random weights, as in
+//! this example. Models are modules, so you can use them with `jit`, `grad`, sharding rules and optimizers. If texts
+//! start and end at different times, for example in a server, you should use a [`Batcher`] instead of `generate`.
 //!
 //! ```
 //! use shardax_models::{Decoder, DecoderConfig, GenerateOptions};

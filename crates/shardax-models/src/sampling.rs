@@ -1,47 +1,48 @@
-//! The choice of the next token.
+//! Sampling of the next token.
 
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
 use crate::GenerateOptions;
 
-/// The part of the options that a compiled program depends on.
+/// The part of the options that is static in a compiled program. A different form compiles another program, so it only
+/// says which steps are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Form {
     pub is_greedy: bool,
-    /// The most tokens that any text is drawn from.
+    /// The largest `top_k` of the texts, rounded up; `None` if a text can have any token of the vocabulary.
     pub top_k: Option<usize>,
     pub has_top_p: bool,
     pub has_min_p: bool,
-    /// Tokens that the cache has room for.
+    /// The number of positions in the cache.
     pub room: usize,
 }
 
-/// Inputs of the choice of a token, with one row for each text: the options' numbers, a term that is added to the logits,
-/// and the tokens that the repetition penalty applies to.
+/// The part of the options that a compiled program receives as operands, with one row for each text: the numbers, a term
+/// to add to the logits, and a mask of the tokens that the repetition penalty applies to.
 pub(crate) type Controls = (Array, Option<Array>, Option<Array>);
 
-/// Columns of the numbers.
+// The columns of the numbers in `Controls`.
 const TEMPERATURE: i32 = 0;
 const TOP_P: i32 = 1;
 const MIN_P: i32 = 2;
 const REPETITION: i32 = 3;
 const TOP_K: i32 = 4;
 
-/// A text and its options.
+/// A text that needs a next token, and its options.
 pub(crate) struct Text<'a> {
     pub prompt: &'a [i32],
     pub new: &'a [i32],
     pub options: &'a GenerateOptions,
 }
 
-/// The controls of the next tokens of these texts, and the form of the program.
+/// Computes the operands for the next tokens of these texts, and the form of the program.
 pub(crate) fn controls(texts: &[Text<'_>], vocabulary: usize, room: usize) -> Result<(Form, Controls)> {
     let options: Vec<&GenerateOptions> = texts.iter().map(|text| text.options).collect();
     let largest = options.iter().map(|options| options.top_k.unwrap_or(vocabulary)).max();
     let form = Form {
         is_greedy: options.iter().all(|options| options.temperature == 0.0),
-        // A power of two, so that few programs are compiled.
+        // Rounded up to a power of two, so that few programs are compiled.
         top_k: largest.map(usize::next_power_of_two).filter(|k| *k < vocabulary),
         has_top_p: options.iter().any(|options| options.top_p.is_some_and(|p| p < 1.0)),
         has_min_p: options.iter().any(|options| options.min_p.is_some_and(|p| p > 0.0)),
@@ -74,18 +75,19 @@ pub(crate) fn controls(texts: &[Text<'_>], vocabulary: usize, room: usize) -> Re
 }
 
 impl Text<'_> {
+    /// Returns `true` if an option changes the logits by adding a term.
     fn has_bias(&self) -> bool {
         let GenerateOptions { presence_penalty, frequency_penalty, logit_bias, .. } = self.options;
         let has_penalty = (*presence_penalty != 0.0 || *frequency_penalty != 0.0) && !self.new.is_empty();
         has_penalty || !logit_bias.is_empty() || self.is_too_short() || self.options.no_repeat_ngram.is_some()
     }
 
-    /// True while the text must not end.
+    /// Returns `true` while a stop token is excluded.
     fn is_too_short(&self) -> bool {
         self.new.len() < self.options.min_new_tokens
     }
 
-    /// The term that is added to each logit.
+    /// Computes the term to add to each logit.
     fn bias(&self, vocabulary: usize) -> Vec<f32> {
         let mut bias = vec![0.0; vocabulary];
         let mut counts = std::collections::BTreeMap::new();
@@ -104,7 +106,7 @@ impl Text<'_> {
         bias
     }
 
-    /// The tokens that would make the last `length` tokens a sequence that the text already has.
+    /// Returns the tokens that would repeat a sequence of `length` tokens.
     fn endings_of_repeats(&self, length: usize) -> Vec<i32> {
         let tokens = [self.prompt, self.new].concat();
         let Some(start) = (tokens.len() + 1).checked_sub(length) else { return Vec::new() };
@@ -116,7 +118,7 @@ impl Text<'_> {
             .collect()
     }
 
-    /// The tokens that the text has.
+    /// Returns a mask of the tokens that occur in the text, for the repetition penalty.
     fn repeated(&self, vocabulary: usize) -> Vec<bool> {
         let mut is_repeated = vec![false; vocabulary];
         if self.options.repetition_penalty != 1.0 {
@@ -130,10 +132,11 @@ impl Text<'_> {
     }
 }
 
-/// Stands for the next token where the logits are NaN.
+/// Returned instead of a token if the logits are NaN, because a compiled program cannot return an error.
 pub(crate) const NOT_A_TOKEN: i32 = -1;
 
-/// The next token of each text, `[batch]`, from logits `[batch, vocabulary]` and noise of Gumbel's distribution.
+/// Chooses the next token of each text, `[batch]`, from logits `[batch, vocabulary]`. `noise` must return Gumbel noise of the
+/// same shape; the most likely token after adding it is a sample of the softmax.
 pub(crate) fn draw(
     logits: &Array,
     (numbers, bias, repeated): &Controls,
@@ -144,8 +147,8 @@ pub(crate) fn draw(
     let mut logits = logits.clone();
     if let Some(repeated) = repeated {
         let penalty = column(numbers, REPETITION);
-        let less = where_(logits.less(0), &logits * &penalty, &logits / &penalty);
-        logits = where_(repeated, less, &logits);
+        let penalized = where_(logits.less(0), &logits * &penalty, &logits / &penalty);
+        logits = where_(repeated, penalized, &logits);
     }
     if let Some(bias) = bias {
         logits = logits + bias;
@@ -155,17 +158,17 @@ pub(crate) fn draw(
         likeliest
     } else {
         let temperature = numbers.get((.., TEMPERATURE));
-        // Rows of temperature 0 are not drawn.
+        // Rows with temperature 0 are greedy. They are divided by 1, so that no NaN is computed.
         let divisor = where_(temperature.equal(0), 1, &temperature).expand_dims(1);
-        let visible = hide_undrawn(logits / divisor, form, numbers);
-        let drawn = (visible + noise()).argmax(-1).astype(DType::I32);
-        where_(temperature.equal(0), likeliest, drawn)
+        let filtered = filter_logits(logits / divisor, form, numbers);
+        let sampled = (filtered + noise()).argmax(-1).astype(DType::I32);
+        where_(temperature.equal(0), likeliest, sampled)
     };
     where_(is_nan, NOT_A_TOKEN, token)
 }
 
-/// The logits, negative infinity for tokens that are not drawn.
-fn hide_undrawn(logits: Array, form: Form, numbers: &Array) -> Array {
+/// Sets the logits of tokens that `top_k`, `top_p` or `min_p` excludes to negative infinity.
+fn filter_logits(logits: Array, form: Form, numbers: &Array) -> Array {
     let mut logits = logits;
     if let Some(k) = form.top_k {
         let (largest, _) = lax::top_k(&logits, k);
@@ -173,33 +176,36 @@ fn hide_undrawn(logits: Array, form: Form, numbers: &Array) -> Array {
         logits = hide_below(&logits, take_along_axis(&largest, &last, -1));
     }
     if form.has_top_p {
-        // By rank, so that among equally likely tokens only as many are kept as are needed.
+        // Tokens are compared by rank instead of by probability, so that among equally likely tokens only as many are
+        // kept as the sum needs.
         let order = logits.argsort_descending(-1);
-        let share = softmax(take_along_axis(&logits, &order, -1), -1);
-        let before = share.cumsum(-1) - share;
-        let is_kept = take_along_axis(before.less(column(numbers, TOP_P)), &order.argsort(-1), -1);
+        let probabilities = softmax(take_along_axis(&logits, &order, -1), -1);
+        let preceding_sum = probabilities.cumsum(-1) - probabilities;
+        let is_kept = take_along_axis(preceding_sum.less(column(numbers, TOP_P)), &order.argsort(-1), -1);
         logits = where_(is_kept, logits, f64::NEG_INFINITY);
     }
     if form.has_min_p {
-        let least = logits.max_keepdims(-1) + column(numbers, MIN_P).log();
-        logits = hide_below(&logits, least);
+        let threshold = logits.max_keepdims(-1) + column(numbers, MIN_P).log();
+        logits = hide_below(&logits, threshold);
     }
     logits
 }
 
-/// Adds a term to the bias of a token, if the vocabulary has it.
+/// Adds a term to the bias of a token. Tokens that are not in the vocabulary are ignored.
 fn add_bias(bias: &mut [f32], token: i32, term: f32) {
     if let Some(entry) = usize::try_from(token).ok().and_then(|token| bias.get_mut(token)) {
         *entry += term;
     }
 }
 
+/// Returns a column of the numbers, `[batch, 1]`.
 fn column(numbers: &Array, column: i32) -> Array {
     numbers.get((.., column)).expand_dims(1)
 }
 
-fn hide_below(logits: &Array, least: Array) -> Array {
-    where_(logits.less(least), f64::NEG_INFINITY, logits)
+/// Sets logits below a threshold to negative infinity.
+fn hide_below(logits: &Array, threshold: Array) -> Array {
+    where_(logits.less(threshold), f64::NEG_INFINITY, logits)
 }
 
 #[cfg(test)]
@@ -207,35 +213,36 @@ mod tests {
     use super::*;
     use crate::huggingface::Weights;
 
-    fn controlled(options: &GenerateOptions, rows: usize, vocabulary: usize) -> Result<(Form, Controls)> {
+    /// Returns the controls of `rows` empty texts with these options.
+    fn controls_for(options: &GenerateOptions, rows: usize, vocabulary: usize) -> Result<(Form, Controls)> {
         let texts: Vec<Text<'_>> = (0..rows).map(|_| Text { prompt: &[], new: &[], options }).collect();
         controls(&texts, vocabulary, 0)
     }
 
-    /// `transformers`' `TopKLogitsWarper(5)` and `TopPLogitsWarper(0.7)`.
+    /// The expected masks are from `TopKLogitsWarper(5)` and `TopPLogitsWarper(0.7)` of `transformers`.
     #[test]
     fn top_k_and_top_p_keep_the_tokens_of_transformers() -> Result<()> {
         let case = Weights::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sampling.safetensors"))?;
         let options = GenerateOptions::new(1).temperature(1.0);
         for (name, options) in [("top_k", options.clone().top_k(5)), ("top_p", options.top_p(0.7))] {
             let logits = case.get("logits")?;
-            let (form, (numbers, ..)) = controlled(&options, logits.shape()[0], logits.shape()[1])?;
-            let visible = hide_undrawn(logits, form, &numbers);
-            assert_eq!(isfinite(&visible).to_vec::<bool>()?, case.get(name)?.to_vec::<bool>()?, "{name}");
+            let (form, (numbers, ..)) = controls_for(&options, logits.shape()[0], logits.shape()[1])?;
+            let filtered = filter_logits(logits, form, &numbers);
+            assert_eq!(isfinite(&filtered).to_vec::<bool>()?, case.get(name)?.to_vec::<bool>()?, "{name}");
         }
         Ok(())
     }
 
-    /// Ten tokens that are equally likely: three of them have a probability of 0.25 together.
+    /// With ten equally likely tokens, three are needed for a probability of 0.25.
     #[test]
-    fn top_p_keeps_as_few_equal_tokens_as_it_needs() -> Result<()> {
-        let (form, (numbers, ..)) = controlled(&GenerateOptions::new(1).temperature(1.0).top_p(0.25), 2, 10)?;
-        let visible = hide_undrawn(zeros([2, 10]), form, &numbers);
-        assert_eq!(isfinite(&visible).sum(-1).to_vec::<i32>()?, [3, 3]);
+    fn top_p_keeps_the_fewest_of_equally_likely_tokens() -> Result<()> {
+        let (form, (numbers, ..)) = controls_for(&GenerateOptions::new(1).temperature(1.0).top_p(0.25), 2, 10)?;
+        let filtered = filter_logits(zeros([2, 10]), form, &numbers);
+        assert_eq!(isfinite(&filtered).sum(-1).to_vec::<i32>()?, [3, 3]);
         Ok(())
     }
 
-    /// The token that a model with the logits `[2.0, 1.9, -1.0, 0.5]` draws after this text.
+    /// Returns the next token after this text for the logits `[2.0, 1.9, -1.0, 0.5]`.
     fn next(options: GenerateOptions, prompt: &[i32], new: &[i32]) -> Result<i32> {
         let (form, controls) = controls(&[Text { prompt, new, options: &options }], 4, 0)?;
         Ok(draw(&array([[2.0f32, 1.9, -1.0, 0.5]]), &controls, form, || zeros([1, 4])).to_vec::<i32>()?[0])

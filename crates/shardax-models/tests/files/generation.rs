@@ -83,13 +83,13 @@ fn batched_texts_have_options_of_their_own() -> Result<()> {
 
     let text = batcher.add(&[3], &greedy)?.text;
     batcher.add(&[4], &greedy)?;
-    fails(batcher.add(&[5], &greedy), &["every slot has a text"]);
+    fails(batcher.add(&[5], &greedy), &["all 2 slots have a text"]);
     batcher.remove(text);
     assert_eq!((batcher.active(), batcher.is_full()), (1, false));
     fails(batcher.add(&[], &greedy), &["the prompt is empty"]);
     fails(batcher.add(&[33], &greedy), &["the token 33", "33 tokens"]);
-    fails(batcher.add(&[3; 60], &greedy), &["60 tokens and 12 new ones", "at most 64"]);
-    fails(Batcher::new(Decoder::from_pretrained(golden("gpt2"))?, 1, 13).map(drop), &["13 tokens", "12"]);
+    fails(batcher.add(&[3; 60], &greedy), &["a prompt of 60 tokens and 12 new tokens", "at most 64"]);
+    fails(Batcher::new(Decoder::from_pretrained(golden("gpt2"))?, 1, 13).map(drop), &["a room of 13", "2 to 12"]);
     Ok(())
 }
 
@@ -112,9 +112,9 @@ fn generation_config_is_honoured() -> Result<()> {
     assert_eq!(options(r#"{"do_sample": true, "top_k": 0, "min_p": 0.1}"#)?, greedy.temperature(1.0).min_p(0.1));
     fails(options(r#"{"num_beams": 4}"#), &["field `num_beams` of", "is 4"]);
     fails(options(r#"{"forced_eos_token_id": 2}"#), &["field `forced_eos_token_id`"]);
-    fails(options(r#"{"do_sample": true, "temperature": "hot"}"#), &["`temperature`", "and not a number"]);
+    fails(options(r#"{"do_sample": true, "temperature": "hot"}"#), &["`temperature`", "which is not a number"]);
     fails(options(r#"{"do_sample": true, "top_p": 2}"#), &["top_p is 2"]);
-    fails(options("["), &["generation_config.json is no JSON object"]);
+    fails(options("["), &["generation_config.json is not a JSON object"]);
     std::fs::remove_file(here.join("generation_config.json")).expect("a file");
     fails(GenerateOptions::from_pretrained(&here.0, 9), &["cannot read", "config.json"]);
     here.write("config.json", r#"{"eos_token_id": 7, "model_type": "llama"}"#);

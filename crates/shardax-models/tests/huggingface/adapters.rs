@@ -35,7 +35,7 @@ fn adapters_are_those_of_peft() -> Result<()> {
 
     let mut rngs = Rngs::new(0);
     fails(Adapter::new(&model, ["attention.key", "nothing"], 2, 1.0, &mut rngs), &["no layer \"nothing\"", "key path"]);
-    fails(Adapter::new(&model, ["head"], 0, 1.0, &mut rngs), &["rank 0"]);
+    fails(Adapter::new(&model, ["head"], 0, 1.0, &mut rngs), &["a positive rank", "got 0 and 1"]);
     let experts = ExpertsConfig { capacity_factor: None, ..ExpertsConfig::new(4, 16) };
     let mixture = DecoderConfig { experts: Some(experts), ..DecoderConfig::new(32, 1, 16, 2) };
     let mixture = Decoder::new(&mixture, &mut rngs)?;
@@ -43,7 +43,7 @@ fn adapters_are_those_of_peft() -> Result<()> {
     assert_eq!(of_experts.layers["blocks[0].experts.experts.layers.gate"].lora_a.shape(), [4, 16, 2]);
     fails(of_experts.with_magnitudes(&mixture), &["several experts", "attention"]);
     let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
-    fails(adapter.apply(&gpt2), &["\"blocks[0].mlp.up\" is of [16, 24]", "[16, 64]"]);
+    fails(adapter.apply(&gpt2), &["\"blocks[0].mlp.up\" is for a kernel of [16, 24]", "[16, 64]"]);
     let fused = Adapter::new(&gpt2, ["attention.query"], 2, 1.0, &mut rngs)?;
     fails(
         fused.save_pretrained(&Config::open(folder("gpt2"))?, here.join("b")),
@@ -118,7 +118,10 @@ fn adapters_with_modules_that_are_trained_in_full_are_those_of_peft() -> Result<
     let new = Adapter::new(&model, ["attention.query"], 2, 3.0, &mut Rngs::new(0))?;
     fails(new.clone().with_copies(&model, ["nothing"]), &["no layer \"nothing\""]);
     let other = Decoder::from_pretrained(folder("qwen3"))?;
-    fails(new.with_copies(&model, ["head"])?.apply(&other), &["\"blocks[0].attention.query\" is of [16, 16]"]);
+    fails(
+        new.with_copies(&model, ["head"])?.apply(&other),
+        &["\"blocks[0].attention.query\" is for a kernel of [16, 16]"],
+    );
     // The table of tokens of a model that uses it twice.
     let about = std::fs::read_to_string(folder("adapter_saved").join("adapter_config.json")).expect("a file");
     let here = Folder::new();
