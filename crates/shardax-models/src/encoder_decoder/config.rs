@@ -1,4 +1,4 @@
-//! The architecture of a model with an encoder and a decoder.
+//! The configuration of encoder-decoder models.
 
 use shardax_nn::prelude::*;
 
@@ -8,49 +8,49 @@ use crate::{Activation, NormKind};
 /// The architecture of an [`EncoderDecoder`](crate::EncoderDecoder).
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderDecoderConfig {
-    /// The number of tokens.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// The features of a token.
+    /// The number of features of a token.
     pub features: usize,
-    /// The features of a head. Default the features divided by the heads.
+    /// The number of features of a head. Default `features / heads`.
     pub head_dim: Option<usize>,
     /// The encoder.
     pub encoder: Side,
     /// The decoder.
     pub decoder: Side,
-    /// The bands of the features of sound, if the encoder reads sound.
+    /// The number of mel bands, if the encoder reads sound.
     pub mel_bins: Option<usize>,
-    /// The encoding of positions.
+    /// The position encoding.
     pub positions: EncoderDecoderPositions,
     /// The kind of normalization.
     pub norm: NormKind,
-    /// Added to the variance or the mean square in norms.
+    /// The number that norms add to the variance or the mean square.
     pub epsilon: f64,
-    /// The function in MLPs.
+    /// The activation function of MLPs.
     pub activation: Activation,
     /// True if MLPs have a gate.
     pub gated: bool,
     /// True if linear layers have biases, except for keys.
     pub biases: bool,
-    /// True if the layers of keys have biases too.
+    /// True if the key layers have biases.
     pub key_biases: bool,
     /// True if logits have biases.
     pub logits_bias: bool,
-    /// The number of entries at the start of tables of positions that no token has.
+    /// The number of rows at the start of position embeddings that are not used.
     pub first_position: usize,
     /// The factor of token embeddings.
     pub embedding_scale: Option<f64>,
     /// True if embeddings are normalized before the first layer.
     pub embedding_norm: bool,
-    /// True if the sums of inputs and outputs of layers are normalized, instead of the inputs.
+    /// True if a layer normalizes the sum of its input and its output, instead of its input.
     pub sum_norms: bool,
-    /// True if the outputs of the last layers are normalized.
+    /// True if the outputs of the encoder and of the decoder are normalized.
     pub final_norm: bool,
     /// The factor of attention scores. Default `1 / sqrt(head_dim)`.
     pub attention_scale: Option<f64>,
-    /// True if the table of tokens is the last layer too.
+    /// True if the token embedding is also the last layer.
     pub tie_embeddings: bool,
-    /// The factor of the features that logits are computed from.
+    /// The factor of the input of the last layer.
     pub logits_scale: Option<f64>,
 }
 
@@ -59,47 +59,50 @@ pub struct EncoderDecoderConfig {
 pub struct Side {
     /// The number of blocks.
     pub layers: usize,
-    /// The heads of attention.
+    /// The number of attention heads.
     pub heads: usize,
-    /// The features inside an MLP.
+    /// The number of hidden features of an MLP.
     pub hidden: usize,
 }
 
-/// The encoding of positions in an [`EncoderDecoder`](crate::EncoderDecoder).
+/// The position encoding of an [`EncoderDecoder`](crate::EncoderDecoder).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncoderDecoderPositions {
-    /// Tables of these lengths are added to the first features.
+    /// Learned position embeddings, which are added to the token embeddings.
     Learned {
-        /// The length of the encoder's table.
+        /// The number of positions of the encoder.
         encoder: usize,
-        /// The length of the decoder's table.
+        /// The number of positions of the decoder.
         decoder: usize,
     },
-    /// Sines and cosines are added to the first features, up to this length.
+    /// Sinusoidal positions, which are added to the token embeddings.
     Sines {
         /// The number of positions.
         length: usize,
-        /// True if the last frequency belongs to the last position, as in M2M-100; otherwise to the position before it.
+        /// True if the frequencies include `1 / 10000`, as in M2M-100. Otherwise the lowest frequency is one step higher.
         is_inclusive: bool,
     },
-    /// Each head has a bias for each group of distances.
+    /// Relative positions: each head has a learned bias for each bucket of distances.
     Relative {
-        /// The number of groups, an even number.
+        /// The number of buckets, which must be even.
         buckets: usize,
-        /// The distance from which on all are in one group.
+        /// The smallest distance in the last bucket.
         max_distance: usize,
-        /// True if each layer has biases of its own.
+        /// True if each layer has separate biases. Otherwise the first layer's biases are shared.
         per_layer: bool,
     },
 }
 
 impl EncoderDecoderConfig {
-    /// The features of a head.
+    /// Returns the number of features of a head.
     pub(super) fn head_dim(&self, side: &Side) -> usize {
         self.head_dim.unwrap_or_else(|| self.features.checked_div(side.heads).unwrap_or(0))
     }
 
-    /// All sizes must be positive and must fit each other.
+    /// Checks the configuration.
+    ///
+    /// # Errors
+    /// Returns an error if a size is 0, if sizes do not divide each other, or if a matrix would be too large.
     #[track_caller]
     pub fn check(&self) -> Result<()> {
         let location = std::panic::Location::caller();
@@ -121,37 +124,40 @@ impl EncoderDecoderConfig {
             ("decoder.hidden", decoder.hidden),
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(value_error(format!("a model's {name} must be positive, got 0"), "give a positive size"));
+            return Err(value_error(format!("a model's {name} must be positive, got 0"), "set it to a positive size"));
         }
         let heads = [encoder.heads, decoder.heads];
         if let Some(heads) =
             heads.iter().find(|heads| self.head_dim.is_none() && !self.features.is_multiple_of(**heads))
         {
             let message = format!("heads ({heads}) do not divide features ({})", self.features);
-            return Err(value_error(message, "set head_dim, or give heads that divide the features"));
+            return Err(value_error(message, "set head_dim, or choose a number of heads that divides features"));
         }
         if let Some((name, a, b)) =
             self.extents().into_iter().find(|(_, a, b)| a.checked_mul(*b).is_none_or(|n| n > isize::MAX as usize / 8))
         {
-            return Err(value_error(format!("a model's {name}, {a} by {b}, overflows"), "give smaller sizes"));
+            return Err(value_error(format!("a model's {name}, {a} by {b}, is too large"), "choose smaller sizes"));
         }
         match self.positions {
             EncoderDecoderPositions::Relative { buckets, max_distance, .. }
                 if buckets < 4 || buckets % 2 == 1 || max_distance <= buckets / 2 =>
             {
-                let message = format!("{buckets} buckets do not divide distances up to {max_distance}");
-                Err(value_error(message, "give an even number of at least 4, and a distance of more than half of it"))
+                let message =
+                    format!("relative positions cannot have {buckets} buckets and max_distance {max_distance}");
+                let help = "choose an even number of at least 4 buckets, and a max_distance of more than half of them";
+                Err(value_error(message, help))
             }
             EncoderDecoderPositions::Relative { .. } | EncoderDecoderPositions::Sines { .. }
                 if self.mel_bins.is_some() =>
             {
-                Err(value_error("a model of sound has no table of positions", "use EncoderDecoderPositions::Learned"))
+                let message = format!("a model that reads sound cannot have the positions {:?}", self.positions);
+                Err(value_error(message, "use EncoderDecoderPositions::Learned"))
             }
             _ => Ok(()),
         }
     }
 
-    /// The largest matrices, for bounds.
+    /// Returns the names and sizes of the largest matrices.
     pub(super) fn extents(&self) -> Vec<(&'static str, usize, usize)> {
         let (encoder, decoder) = match self.positions {
             EncoderDecoderPositions::Learned { encoder, decoder } => (encoder, decoder),

@@ -21,9 +21,11 @@ use crate::ranks::allow_any_ranks;
 use crate::shardings::{gather_mask, rows_at};
 use crate::{Mlp, Norm};
 
-/// A model that encodes an input, and writes a text one token after the other that attends to it: T5
-/// ([Raffel et al. 2019](https://arxiv.org/abs/1910.10683)) and BART ([Lewis et al. 2019](https://arxiv.org/abs/1910.13461)) from
-/// text, and Whisper ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) from sound.
+/// An encoder-decoder model. The encoder reads the entire input, and the decoder generates a text that attends to it.
+///
+/// T5 ([Raffel et al. 2019](https://arxiv.org/abs/1910.10683)) and BART
+/// ([Lewis et al. 2019](https://arxiv.org/abs/1910.13461)) read text, Whisper
+/// ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) reads sound.
 ///
 /// Dimensions are named `vocab`, `embed`, `heads` and `mlp`, see [`Rules`].
 ///
@@ -31,7 +33,7 @@ use crate::{Mlp, Norm};
 /// use shardax_models::{EncoderDecoder, GenerateOptions, Pretrained};
 /// use shardax_nn::prelude::*;
 /// let model = EncoderDecoder::from_pretrained("whisper-tiny")?;
-/// // Ten seconds of sound at 16 kHz; transcribe it in English, without times.
+/// // Ten seconds of sound at 16 kHz. The prompt asks for an English transcript without timestamps.
 /// let sound = zeros([1, 160_000]);
 /// let features = model.sound_features(&sound);
 /// let prompt = [50258, 50259, 50359, 50363];
@@ -41,15 +43,15 @@ use crate::{Mlp, Norm};
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct EncoderDecoder {
-    /// The table of tokens.
+    /// The token embedding.
     pub embed: Embed,
-    /// The layers from features of sound to the first features of the encoder, if it reads sound.
+    /// The convolutions at the start of an encoder that reads sound.
     sound: Option<[Conv; 2]>,
     encoder: Stage,
     decoder: Stage,
-    /// The layer that gives logits; `None` where it is the table of tokens.
+    /// The layer that computes the logits, or `None` if the token embedding computes them.
     pub head: Option<Linear>,
-    /// `[vocabulary]`: added to the logits.
+    /// The bias of the logits, `[vocabulary]`.
     logits_bias: Option<Array>,
     embedding_scale: Option<f64>,
     logits_scale: Option<f64>,
@@ -60,13 +62,13 @@ pub struct EncoderDecoder {
 /// The encoder or the decoder.
 #[derive(Module, Clone, Debug)]
 struct Stage {
-    /// The table of positions that are added to the first features.
+    /// The learned embedding of positions.
     positions: Option<Embed>,
-    /// The first entry of the table that a token has.
+    /// The row of the position embedding for position 0.
     first_position: usize,
     #[tree(static)]
     sines: Option<Sines>,
-    /// Normalizes the first features.
+    /// Normalizes the sum of the token and position embeddings.
     embedding_norm: Option<Norm>,
     /// The bias of each head for distances, `[buckets, heads]`.
     distances: Option<Embed>,
@@ -74,7 +76,7 @@ struct Stage {
     norm: Norm,
 }
 
-/// Positions that are sines.
+/// Sinusoidal positions, see [`EncoderDecoderPositions::Sines`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Sines {
     length: usize,
@@ -85,7 +87,7 @@ struct Sines {
 struct Block {
     norm: Norm,
     attention: MultiHeadAttention,
-    /// The bias of each head for distances, if layers have biases of their own.
+    /// The bias of each head for distances, if each layer has separate biases.
     distances: Option<Embed>,
     /// Normalizes the input of `cross`.
     cross_norm: Option<Norm>,
@@ -96,7 +98,7 @@ struct Block {
     sum_norms: bool,
 }
 
-/// The keys and values of an encoded input in each layer of the decoder, and the mask of the input.
+/// An encoded input: its keys and values in each layer of the decoder, and its mask.
 #[derive(Tree, Clone, Debug)]
 pub struct EncodedInput {
     layers: Vec<(Array, Array)>,
@@ -104,16 +106,17 @@ pub struct EncodedInput {
 }
 
 impl EncoderDecoder {
-    /// A model with random weights.
+    /// Creates a model with random weights.
     ///
-    /// All sizes must be positive and must fit each other.
+    /// # Errors
+    /// Returns an error if [`EncoderDecoderConfig::check`] rejects the configuration.
     #[track_caller]
     pub fn new(config: &EncoderDecoderConfig, rngs: &mut Rngs) -> Result<EncoderDecoder> {
         config.check()?;
         let features = config.features;
         let sound = config.mel_bins.map(|bins| {
-            [(bins, 1), (features, 2)].map(|(from, stride)| {
-                Conv::builder(from, features, [3]).strides([stride]).padding([(1, 1)]).build(rngs)
+            [(bins, 1), (features, 2)].map(|(inputs, stride)| {
+                Conv::builder(inputs, features, [3]).strides([stride]).padding([(1, 1)]).build(rngs)
             })
         });
         // The order of these calls is the order in which random numbers are drawn.
@@ -139,31 +142,36 @@ impl EncoderDecoder {
         })
     }
 
-    /// The features that the encoder reads, of sound at 16 kHz `[batch, samples]`, which silence prolongs to the length that
-    /// the model was trained with: `[batch, frames, bins]`, see [`log_mel`].
+    /// Computes the input features of the encoder, `[batch, frames, bins]`, from sound at 16 kHz, `[batch, samples]`.
     ///
-    /// The model must have an encoder of sound, and the sound must not be longer than that.
+    /// The sound is padded with silence to the length that the model was trained with, for Whisper 30 seconds, and must
+    /// not be longer. The model must read sound. See [`log_mel`] for the features.
     #[track_caller]
     pub fn sound_features(&self, sound: impl ArrayLike) -> Array {
         let sound = sound.into_array();
         let samples = sound.shape().last().copied().unwrap_or(0);
         let (Some([first, _]), Some(table)) = (&self.sound, &self.encoder.positions) else {
-            let error = value_error("the model reads texts", "give the numbers of tokens to `encode`");
+            let error = value_error("the model reads texts, not sound", "pass tokens to `encode` instead");
             return Array::from_error(error, &sound);
         };
-        let most = table.embedding.shape().first().copied().unwrap_or(0) * 2 * sound::HOP;
-        if sound.ndim() != 2 || samples > most {
-            let message = format!("sound_features: sound is {:?}, and the model reads {most} samples", sound.shape());
-            let error = value_error(message, "give sound `[batch, samples]`, in parts that are short enough");
+        let max_samples = table.embedding.shape().first().copied().unwrap_or(0) * 2 * sound::HOP;
+        if sound.ndim() != 2 || samples > max_samples {
+            let message = format!(
+                "sound_features: expected a shape of [batch, samples] with at most {max_samples} samples, got {:?}",
+                sound.shape()
+            );
+            let error = value_error(message, "split longer sound into parts, and pass each part as one row");
             return Array::from_error(error, &sound);
         }
-        let silence = zeros_dtype([sound.shape()[0], most - samples], sound.dtype());
+        let silence = zeros_dtype([sound.shape()[0], max_samples - samples], sound.dtype());
         let bins = first.kernel.shape().get(1).copied().unwrap_or(0);
         log_mel(concatenate(&[sound, silence], 1), bins)
     }
 
-    /// The features of the input, `[batch, length, features]`: of tokens `[batch, length]`, or of sound
-    /// `[batch, frames, bins]`, which is twice as long as the result. The options have the mask of tokens.
+    /// Encodes the input, which is tokens, `[batch, length]`, or features of sound, `[batch, frames, bins]`.
+    ///
+    /// The result is `[batch, length, features]`. For sound, `length` is half the number of frames. If texts are
+    /// padded, you must pass their mask in the options.
     #[track_caller]
     pub fn encode(&self, inputs: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
@@ -191,7 +199,7 @@ impl EncoderDecoder {
         self.encoder.norm.forward(x)
     }
 
-    /// The keys and values of encoded inputs in each layer of the decoder.
+    /// Computes the keys and values of encoded inputs in each layer of the decoder.
     #[track_caller]
     pub fn attend_to(&self, encoded: impl ArrayLike, options: &BertOptions) -> EncodedInput {
         let encoded = encoded.into_array();
@@ -200,8 +208,10 @@ impl EncoderDecoder {
         EncodedInput { layers, mask: options.mask().map(over_keys) }
     }
 
-    /// Logits `[batch, length, vocabulary]` of the tokens that follow each of `targets`, `[batch, length]`, for these inputs
-    /// (see [`encode`](EncoderDecoder::encode)).
+    /// Computes the logits for the token after each token of `targets`, `[batch, length]`.
+    ///
+    /// `inputs` and the options are passed to [`encode`](EncoderDecoder::encode). The result is
+    /// `[batch, length, vocabulary]`.
     #[track_caller]
     pub fn forward(&self, inputs: impl ArrayLike, targets: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
@@ -232,7 +242,7 @@ impl EncoderDecoder {
         }
     }
 
-    /// Appends tokens, `[batch, length]`, to those in the cache, and returns the logits of the token after each.
+    /// Appends tokens, `[batch, length]`, to the cache and returns the logits for the token after each of them.
     ///
     /// You must call `init_cache` first.
     #[track_caller]
@@ -260,7 +270,7 @@ impl EncoderDecoder {
         self.logits(x)
     }
 
-    /// The parts of a decoder's block after its attention to the text.
+    /// Applies the layers of a decoder block that follow its self-attention: attention to the input, and the MLP.
     #[track_caller]
     fn rest(&self, block: &Block, x: Array, (keys, values): &(Array, Array), mask: &Option<Array>) -> Array {
         let x = match (&block.cross_norm, &block.cross) {
@@ -276,7 +286,7 @@ impl EncoderDecoder {
         block.added(&block.mlp_norm, x, |x| block.mlp.forward(x))
     }
 
-    /// The features of tokens, before positions.
+    /// Embeds tokens, without positions.
     #[track_caller]
     fn embedded(&self, tokens: impl ArrayLike) -> Array {
         let x = self.embed.forward(tokens);
@@ -286,13 +296,14 @@ impl EncoderDecoder {
         }
     }
 
-    /// The bias of queries at these places over as many keys, if positions are distances.
+    /// Returns the attention bias of a decoder block, if the model has relative positions. The queries have the positions
+    /// `places`, the keys the positions `0..keys`.
     fn bias_of_decoder(&self, block: &Block, places: &Array, keys: usize) -> Option<Array> {
         let table = block.distances.as_ref().or(self.decoder.distances.as_ref())?;
         Some(positions::bias(table, places, &arange(0..keys as i32), (false, self.max_distance), keys))
     }
 
-    /// Logits `[..., vocabulary]` of the output of the last layer.
+    /// Computes the logits, `[..., vocabulary]`, from the output of the last block.
     #[track_caller]
     fn logits(&self, x: Array) -> Array {
         let x = self.decoder.norm.forward(x);
@@ -312,7 +323,8 @@ impl EncoderDecoder {
 }
 
 impl Block {
-    /// Adds the result of a layer to its input. Either the input or the sum is normalized.
+    /// Adds the result of a layer to its input. The norm is applied to the sum if `sum_norms` is set, otherwise to the
+    /// input of the layer.
     #[track_caller]
     fn added(&self, norm: &Norm, x: Array, layer: impl FnOnce(&Array) -> Array) -> Array {
         match self.sum_norms {
@@ -325,7 +337,7 @@ impl Block {
     }
 }
 
-/// A mask of keys, `[batch, keys]`, for all heads and queries.
+/// Expands a mask of keys, `[batch, keys]`, to the shape of attention masks, `[batch, 1, 1, keys]`.
 fn over_keys(mask: &Array) -> Array {
     mask.expand_dims(1).expand_dims(1)
 }
@@ -372,7 +384,8 @@ impl Stage {
         Stage { positions, first_position, sines, embedding_norm, distances, blocks, norm: last_norm }
     }
 
-    /// Adds the positions of features `[batch, length, features]`. The error is an array that has one.
+    /// Adds the position encoding to features, `[batch, length, features]`. The `Err` value is an array with an error, which
+    /// the caller should return.
     #[track_caller]
     fn positioned(&self, x: Array, places: impl FnOnce() -> Array) -> std::result::Result<Array, Array> {
         let tokens = x.get((Ellipsis, 0));
@@ -391,7 +404,8 @@ impl Stage {
         Ok(self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x)))
     }
 
-    /// The position of each token of an input. Models whose sines begin behind the padding token do not count padding.
+    /// Returns the position of each token of an input. Padding is not counted if the sinusoidal positions start after
+    /// the padding token, as in M2M-100.
     fn places_of(&self, length: usize, mask: Option<&Array>) -> Array {
         match mask.filter(|_| self.sines.is_some() && self.first_position > 0) {
             Some(mask) => (gather_mask(mask.astype(DType::I32)).cumsum(-1) - 1).maximum(0),
@@ -401,13 +415,16 @@ impl Stage {
 }
 
 impl Sines {
-    /// The sines of all positions, `[length, features]`. Fails for more tokens than there are positions.
+    /// Returns the sinusoidal positions of a text, `[length, features]`.
+    ///
+    /// # Errors
+    /// Returns an error if the text has more tokens than the model has positions.
     fn table(&self, first: usize, x: &Array) -> Result<Array> {
         let (length, features) = (x.shape()[x.ndim() - 2], x.shape()[x.ndim() - 1]);
         if length > self.length {
             let message =
-                format!("EncoderDecoder: texts of {length} tokens, and the model has {} positions", self.length);
-            return Err(value_error(message, "cut the texts: `tokens.get((.., ..length))`"));
+                format!("EncoderDecoder: a text has {length} tokens, but the model has {} positions", self.length);
+            return Err(value_error(message, "shorten the texts, for example with `tokens.get((.., ..length))`"));
         }
         Array::from_vec(positions::sines(first, self.length, features, self.is_inclusive), &[self.length, features])
     }
@@ -423,7 +440,7 @@ impl EncoderDecoderConfig {
         let builder = self.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
         let mut layer = builder.is_causal(is_causal).use_bias(self.biases).build(rngs);
         if !self.key_biases {
-            // A bias of keys would add the same number to all scores of a query.
+            // Whisper has no key biases: they would add the same number to all scores of a query.
             layer.key.bias = None;
         }
         layer

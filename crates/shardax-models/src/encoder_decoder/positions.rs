@@ -1,11 +1,11 @@
-//! Positions as biases of distances, which T5 learns for groups of distances.
+//! Relative positions (T5) and sinusoidal positions (M2M-100, Marian and Pegasus).
 
 use shardax_nn::prelude::*;
 
-/// The group of each distance from 0 on. Half of the groups are single distances; the others grow up to `max_distance`,
-/// from which on all distances are in the last one.
+/// Returns the group of each distance below `distances`. The first half of the groups contain a single distance each; the
+/// others grow exponentially, and the last one contains all distances from `max_distance` on.
 ///
-/// The logarithms are in float32, as in T5, so that distances at the borders of groups are in the same ones.
+/// Logarithms are computed in float32 like in T5, because rounding decides the group of a distance at a border.
 pub(super) fn groups(distances: usize, count: usize, max_distance: usize) -> Vec<i32> {
     let exact = count / 2;
     let range = (max_distance as f64 / exact as f64).ln() as f32;
@@ -19,8 +19,8 @@ pub(super) fn groups(distances: usize, count: usize, max_distance: usize) -> Vec
     groups.collect()
 }
 
-/// The bias of each head, `[heads, queries, keys]`, of queries and keys at these places, of which no two are `distances` or
-/// more apart. If keys can come after queries, both directions have half of the groups.
+/// Returns the attention bias, `[heads, queries, keys]`, for queries and keys at these positions. All distances must be
+/// less than `distances`. If attention is bidirectional, each direction has half of the groups.
 pub(crate) fn bias(
     table: &Embed,
     queries: &Array,
@@ -34,13 +34,14 @@ pub(crate) fn bias(
     let groups = array(groups(distances.max(1), count, max_distance));
     let group = match is_bidirectional {
         true => groups.take(after.abs(), 0) + after.greater(0).astype(DType::I32) * count as i32,
-        // Later keys are masked.
+        // Keys after the query are masked, so their group does not matter.
         false => groups.take((-after).maximum(0), 0),
     };
     table.forward(group).transpose([2, 0, 1])
 }
 
-/// Sines and cosines `[length, features]` of positions from `first` on: the first half of the features are sines.
+/// Returns sinusoidal positions, `[length, features]`, from the position `first` on. The first half of the features are
+/// sines, the second half cosines.
 pub(super) fn sines(first: usize, length: usize, features: usize, is_inclusive: bool) -> Vec<f32> {
     let half = features / 2;
     let last = if is_inclusive { half.saturating_sub(1) } else { half };
@@ -55,9 +56,9 @@ pub(super) fn sines(first: usize, length: usize, features: usize, is_inclusive: 
 
 #[cfg(test)]
 mod tests {
-    /// The first distance of each group, by `T5Attention._relative_position_bucket` of transformers.
+    /// The expected starts are from `T5Attention._relative_position_bucket` of transformers.
     #[test]
-    fn groups_begin_where_those_of_t5_do() {
+    fn groups_start_at_the_distances_of_t5() {
         for (count, expected) in [(16, &BIDIRECTIONAL[..]), (32, &CAUSAL)] {
             let groups = super::groups(200, count, 128);
             let starts = groups.windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]);

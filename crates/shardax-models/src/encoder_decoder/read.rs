@@ -1,4 +1,4 @@
-//! The configurations of T5, BART, Whisper and the models that follow them, and the names of their arrays.
+//! Configurations and array names of T5, BART, Whisper and similar models.
 
 use shardax_nn::prelude::*;
 
@@ -14,7 +14,7 @@ impl Pretrained for EncoderDecoder {
         let list = fields.list_opt("architectures")?;
         let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("WithLMHeadModel");
         if !["ForConditionalGeneration", "WithLMHeadModel", "MTModel"].iter().any(|end| name.ends_with(end)) {
-            return Err(fields.error(format!("the class {name:?} of `architectures` is none that writes texts")));
+            return Err(fields.error(format!("the class {name:?} of `architectures` does not generate text")));
         }
         let (read, keys) = match fields.text("model_type")? {
             kind @ ("t5" | "mt5" | "umt5") => t5(&fields, kind)?,
@@ -36,9 +36,10 @@ impl Pretrained for EncoderDecoder {
     }
 }
 
-/// The model types that are known.
+/// The supported model types.
 pub(crate) const KNOWN: [&str; 9] = ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "whisper"];
 
+/// T5, mT5 and umT5.
 fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
     let layers = fields.layers("num_layers")?;
@@ -50,14 +51,14 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         None => (false, projection),
     };
     let activation = match (gated, name) {
-        // The only gate of this name is the approximation by tanh.
+        // In gated MLPs, T5 means the tanh approximation of GELU.
         (true, "gelu") => Activation::GeluTanh,
         _ => fields.activation_named(name)?,
     };
-    // T5 shares its table with the last layer, and scales the features of logits; version 1.1 does neither.
+    // T5's token embedding is also the last layer, and the input of the last layer is scaled. Version 1.1 does neither.
     let is_tied = fields.flag_or("tie_word_embeddings", true)?;
     let is_scaled = kind != "mt5" && fields.flag_or("scale_decoder_outputs", is_tied)?;
-    // Follow from `feed_forward_proj`, or bound texts in other programs.
+    // These fields follow from `feed_forward_proj`, or are limits that the model does not have.
     fields.skip(&["dense_act_fn", "is_gated_act", "n_positions"]);
     let config = EncoderDecoderConfig {
         vocab_size: fields.size("vocab_size")?,
@@ -119,12 +120,12 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let cross = "decoder.block.*.layer.1.EncDecAttention";
     keys = attention_keys(keys, "decoder.blocks[*].cross", cross, ["q", "k", "v", "o"])
         .scale("decoder.blocks[*].cross_norm.0", "decoder.block.*.layer.1.layer_norm")
-        // Older files have it, and no model uses it.
+        // Older files have this array, but no model uses it.
         .ignore("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight");
     Ok((config, if is_tied { keys.tied("lm_head.weight", "shared.weight") } else { keys }))
 }
 
-/// BART, and the models with its blocks: mBART, Marian, Pegasus, and M2M-100 with NLLB.
+/// BART, and the models with the same blocks: mBART, Marian, Pegasus, M2M-100 and NLLB.
 fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
     let (encoder, decoder) = sides(fields, features)?;
@@ -132,10 +133,10 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     if kind == "marian" {
         let is_other = fields.size_opt("decoder_vocab_size")?.is_some_and(|size| size != vocab_size);
         if is_other || !fields.flag_or("share_encoder_decoder_embeddings", true)? {
-            return Err(fields.error("the encoder and the decoder have tables of their own"));
+            return Err(fields.error("the encoder and the decoder have separate token embeddings"));
         }
     }
-    // Of training, another name of `encoder_layers`, and fields of the first versions that no class reads.
+    // Options of training, another name of `encoder_layers`, and fields of the first versions that no class reads.
     fields.skip(&["encoder_layerdrop", "decoder_layerdrop", "num_hidden_layers", "classif_dropout"]);
     fields.skip(&["add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding"]);
     fields.skip(&["static_position_embeddings", "extra_pos_embeddings", "force_bos_token_to_be_generated"]);
@@ -187,7 +188,7 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
             .norm(&format!("{stage}.embedding_norm.0"), &format!("{path}.layernorm_embedding"))
             .tied(&format!("{path}.embed_tokens.weight"), "model.shared.weight");
         if !is_learned {
-            // Sines, which some files have.
+            // Some files contain the sinusoidal positions, which are computed here.
             keys = keys
                 .ignore(&format!("{path}.embed_positions.weight"))
                 .ignore(&format!("{path}.embed_positions.weights"));
@@ -197,10 +198,10 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     Ok((config, if is_tied { keys.tied("lm_head.weight", "model.shared.weight") } else { keys }))
 }
 
-/// The first row of BART's tables of positions that a token has.
+/// The row of BART's position embedding for position 0.
 const BART_FIRST_POSITION: usize = 2;
 
-/// The sizes of the encoder and of the decoder, under BART's names.
+/// Reads the sizes of the encoder and of the decoder from the fields that BART uses.
 fn sides(fields: &Fields, features: usize) -> Result<(Side, Side)> {
     let encoder = Side {
         layers: fields.layers("encoder_layers")?,
@@ -217,7 +218,7 @@ fn sides(fields: &Fields, features: usize) -> Result<(Side, Side)> {
     Ok((encoder, decoder))
 }
 
-/// The names of an encoder's or decoder's layers.
+/// Adds the array names of the encoder or of the decoder.
 fn side_keys(keys: KeyMap, stage: &str) -> KeyMap {
     let layer = format!("model.{stage}.layers.*");
     let block = format!("{stage}.blocks[*]");
@@ -230,16 +231,17 @@ fn side_keys(keys: KeyMap, stage: &str) -> KeyMap {
         .norm(&format!("{stage}.norm.0"), &format!("model.{stage}.layer_norm"))
 }
 
-/// The names of a decoder's attention to the encoded input.
+/// Adds the array names of the decoder's attention to the encoded input.
 fn cross_keys(keys: KeyMap) -> KeyMap {
     attention_keys(keys, "decoder.blocks[*].cross", "model.decoder.layers.*.encoder_attn", PROJECTIONS)
         .norm("decoder.blocks[*].cross_norm.0", "model.decoder.layers.*.encoder_attn_layer_norm")
 }
 
+/// Whisper.
 fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
     let (encoder, decoder) = sides(fields, features)?;
-    // Of training, of classes that classify sound, of times of words, and another name of `encoder_layers`.
+    // Options of training, of sound classification and of word timestamps, and another name of `encoder_layers`.
     fields.skip(&["apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks"]);
     fields.skip(&["mask_feature_prob", "mask_feature_length", "mask_feature_min_masks", "encoder_layerdrop"]);
     fields.skip(&["decoder_layerdrop", "use_weighted_layer_sum", "classifier_proj_size", "median_filter_width"]);
@@ -281,15 +283,15 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     }
     let keys = cross_keys(keys)
         .tied("proj_out.weight", "model.decoder.embed_tokens.weight")
-        // Files without the last layer have no prefix.
+        // The names in files without the last layer have no prefix.
         .prefix_alias("model.", "");
     Ok((config, keys))
 }
 
-/// The names of queries, keys, values and outputs.
+/// The names of the query, key, value and output layers.
 const PROJECTIONS: [&str; 4] = ["q_proj", "k_proj", "v_proj", "out_proj"];
 
-/// The names of the layers of attention.
+/// Adds the array names of an attention layer.
 fn attention_keys(keys: KeyMap, path: &str, name: &str, parts: [&str; 4]) -> KeyMap {
     let layers = ["query", "key", "value", "out"].into_iter().zip(parts);
     layers.fold(keys, |keys, (layer, part)| keys.linear(&format!("{path}.{layer}"), &format!("{name}.{part}")))

@@ -1,20 +1,22 @@
-//! The features of sound that Whisper reads.
+//! Log-mel features of sound, the input of Whisper.
 
 use shardax::fft::rfft;
 use shardax_nn::prelude::*;
 
 use crate::error::value_error;
 
-/// Samples of a second.
+/// The number of samples per second.
 const RATE: f64 = 16_000.0;
-/// Samples of a frame, and from one frame to the next.
+/// The number of samples in a frame.
 const FRAME: usize = 400;
+/// The number of samples between the starts of two frames.
 pub(super) const HOP: usize = 160;
 
-/// The logarithms of the energy of sound in `bins` bands of the mel scale, `[..., samples / 160, bins]`, of sound at 16 kHz
-/// `[..., samples]`: the features that Whisper reads. The last 8 powers of ten below the loudest band are kept.
+/// Computes the log-mel features that Whisper reads.
 ///
-/// You must pass at least 201 samples.
+/// `sound` is `[..., samples]` at 16 kHz, with at least 201 samples. The result is `[..., samples / 160, bins]`: for each
+/// frame, the logarithm of the energy in `bins` bands of the mel scale. Energies of less than `1e-8` of the loudest
+/// band are set to that limit.
 ///
 /// ```
 /// use shardax_models::log_mel;
@@ -31,10 +33,11 @@ pub fn log_mel(sound: impl ArrayLike, bins: usize) -> Array {
         return sound;
     }
     if samples <= FRAME / 2 || bins == 0 {
-        let message = format!("log_mel: {bins} bands of {samples} samples; frames have {FRAME} samples");
-        return Array::from_error(value_error(message, "give more than 200 samples, and at least one band"), &sound);
+        let message = format!("log_mel: cannot compute {bins} bands from {samples} samples");
+        let help = format!("pass more than {} samples, and at least one band", FRAME / 2);
+        return Array::from_error(value_error(message, help), &sound);
     }
-    // Frames are centered at every 160th sample; beyond the ends the sound is reflected.
+    // Frames are centered at every 160th sample. The sound is reflected at both ends.
     let last_sample = (samples - 1) as i32;
     let starts = arange(0..(samples / HOP) as i32) * HOP as i32 - FRAME as i32 / 2;
     let places = (starts.expand_dims(1) + arange(0..FRAME as i32)).abs();
@@ -52,10 +55,10 @@ pub fn log_mel(sound: impl ArrayLike, bins: usize) -> Array {
     (maximum(log, loudest - 8.0) + 4.0) / 4.0
 }
 
-/// The weights of frequencies in triangular bands of equal area, whose centers are equidistant in Slaney's mel scale:
-/// `[frequencies, bins]`.
+/// Returns the weights of frequencies in bands, `[frequencies, bins]`. The bands are triangles of equal area, and their
+/// centers are equidistant in Slaney's mel scale.
 fn mel_filters(bins: usize) -> Result<Array> {
-    // Linear below 1 kHz, logarithmic above it.
+    // The scale is linear below 1 kHz, which is 15 mel, and logarithmic above.
     let step = 6.4f64.ln() / 27.0;
     let highest = 15.0 + (RATE / 2.0 / 1000.0).ln() / step;
     let edges: Vec<f64> = (0..bins + 2).map(|i| hertz(highest * i as f64 / (bins + 1) as f64, step)).collect();
@@ -72,7 +75,7 @@ fn mel_filters(bins: usize) -> Result<Array> {
     Array::from_vec(weights, &[frequencies, bins])
 }
 
-/// The frequency of a point of the mel scale, whose logarithm grows by `step` above 1 kHz.
+/// Converts mel to hertz. Above 1 kHz, the logarithm of the frequency grows by `step` per mel.
 fn hertz(mel: f64, step: f64) -> f64 {
     if mel < 15.0 { mel * 200.0 / 3.0 } else { 1000.0 * ((mel - 15.0) * step).exp() }
 }

@@ -1,7 +1,8 @@
-//! ggml's types of blocks, taken apart into integers, scales and minima.
+//! The block formats of ggml.
 //!
-//! A block has 32 or 256 elements of a row. In all types an element is `scale * integer - minimum`, where groups of 16 or 32 elements share
-//! a scale and a minimum, which float32 holds exactly. So one form ([`Groups`]) serves all of them.
+//! A block contains 32 or 256 elements of a row. In every format an element is `scale * integer - minimum`, where groups
+//! of 16 or 32 elements share a scale and a minimum, and float32 can represent both exactly. So all formats are
+//! unpacked to the same representation, [`Groups`].
 
 use crate::quantized::{Groups, Integers};
 
@@ -25,7 +26,7 @@ pub(crate) enum BlockType {
     MXFP4,
 }
 
-/// The elements of a block of the `K` types.
+/// The number of elements in a block of the `K` types.
 const SUPER: usize = 256;
 
 impl BlockType {
@@ -46,7 +47,8 @@ impl BlockType {
         BlockType::MXFP4,
     ];
 
-    /// The number in files, the name, the elements and the bytes of a block, and the elements of a group.
+    /// Returns the number of the type in files, its name, the numbers of elements and bytes in a block, and the number of
+    /// elements in a group.
     const fn description(self) -> (u32, &'static str, usize, usize, usize) {
         match self {
             BlockType::F32 => (0, "F32", 1, 4, 1),
@@ -74,22 +76,22 @@ impl BlockType {
         self.description().1
     }
 
-    /// The number of elements of a block.
+    /// Returns the number of elements in a block.
     pub fn elements(self) -> usize {
         self.description().2
     }
 
-    /// The number of bytes of a block.
+    /// Returns the number of bytes in a block.
     pub fn bytes(self) -> usize {
         self.description().3
     }
 
-    /// The number of elements that share a scale.
+    /// Returns the number of elements that share a scale.
     pub fn group(self) -> usize {
         self.description().4
     }
 
-    /// The bytes of a tensor of this shape; `None` if rows do not end with a block, or if the number overflows.
+    /// Returns the size of a tensor in bytes, or `None` if its rows do not consist of entire blocks or the size overflows.
     pub fn bytes_of(self, shape: &[usize]) -> Option<u64> {
         let columns = shape.last().copied().unwrap_or(1);
         if !columns.is_multiple_of(self.elements()) {
@@ -99,7 +101,7 @@ impl BlockType {
         (elements / self.elements() as u64).checked_mul(self.bytes() as u64)
     }
 
-    /// The elements of blocks as groups. `shape` is the tensor's, and `bytes` has as many blocks.
+    /// Unpacks the blocks of a tensor. `bytes` must contain all blocks for `shape`.
     pub fn groups(self, shape: &[usize], bytes: &[u8]) -> Groups {
         let mut groups = Groups::with_capacity(shape, self.group(), self.integers(), self.has_minima());
         for block in bytes.chunks_exact(self.bytes()) {
@@ -108,7 +110,7 @@ impl BlockType {
         groups
     }
 
-    /// The range of the integers.
+    /// Returns the range of the integers.
     fn integers(self) -> Integers {
         match self {
             BlockType::Q4_0 | BlockType::Q3_K | BlockType::Q2_K => Integers::Signed4,
@@ -117,7 +119,7 @@ impl BlockType {
         }
     }
 
-    /// True for types whose elements are numbers of their own.
+    /// Returns `true` for floating-point types, which have no blocks.
     pub fn is_plain(self) -> bool {
         matches!(self, BlockType::F32 | BlockType::F16 | BlockType::BF16)
     }
@@ -128,7 +130,8 @@ impl BlockType {
 
     /// Appends the groups of one block.
     fn push_block(self, block: &[u8], groups: &mut Groups) {
-        // The byte ranges are the fields of ggml's structs. A minimum is subtracted there and added here, hence the sign.
+        // The byte ranges are the fields of ggml's structs. Minima change their sign, because ggml subtracts them and
+        // `Groups` adds them.
         match self {
             BlockType::F32 | BlockType::F16 | BlockType::BF16 => {}
             BlockType::Q4_0 => {
@@ -180,37 +183,38 @@ impl BlockType {
     }
 }
 
-/// The lower halves of the bytes, then the upper halves.
+/// Returns the lower four bits of all bytes, then the upper four bits.
 fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
     bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4))
 }
 
-/// 32 numbers of 5 bits, whose highest bits are in `high`.
+/// Returns 32 integers of 5 bits. `high` contains the highest bits, `low` the others.
 fn five_bits(high: &[u8], low: &[u8]) -> impl Iterator<Item = u8> {
     nibbles(low).enumerate().map(|(i, nibble)| nibble | (high[i / 8] >> (i % 8) & 1) << 4)
 }
 
+/// Reads the float16 number at an offset of a block.
 fn half_at(block: &[u8], offset: usize) -> f32 {
     half::f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
 }
 
-/// Twice the number that four bits are in the format e2m1, which is an integer.
+/// Decodes four bits in the format e2m1. Returns twice the number, because that is an integer.
 pub(crate) fn doubled_e2m1(bits: u8) -> i8 {
     const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
     let magnitude = MAGNITUDES[usize::from(bits & 7)];
     if bits & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// 2^(exponent - 128), half of the number that a byte is in the format e8m0.
+/// Decodes a byte in the format e8m0. Returns half of the number, `2^(exponent - 128)`.
 pub(crate) fn half_of_power(exponent: u8) -> f32 {
     match exponent {
-        // Subnormal numbers.
+        // The results 2^-128 and 2^-127 are subnormal.
         0 | 1 => f32::from_bits(0x0020_0000 << exponent),
         _ => f32::from_bits(u32::from(exponent - 1) << 23),
     }
 }
 
-/// The scales and minima of `Q4_K` and `Q5_K`: eight pairs of 6 bits in twelve bytes.
+/// Appends the scales and minima of a `Q4_K` or `Q5_K` block, which are eight pairs of 6-bit integers in twelve bytes.
 fn push_scales_and_minima(block: &[u8], groups: &mut Groups) {
     let (scale, minimum, packed) = (half_at(block, 0), half_at(block, 2), &block[4..16]);
     for i in 0..8 {

@@ -1,4 +1,4 @@
-//! The fields of `config.json` from the metadata of a GGUF file.
+//! Conversion of a GGUF file's metadata to the fields of `config.json`.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -11,26 +11,27 @@ use shardax::error::Result;
 use super::{Gguf, MetadataValue};
 use crate::error::io_error;
 
-/// Metadata of an architecture that changes no result.
+/// Metadata keys of an architecture that do not change the results of the model.
 const WITHOUT_EFFECT: [&str; 3] = ["tensor_data_layout", "rope.scaling.finetuned", "context_length"];
 
 impl Gguf {
-    /// The numbers of heads of queries and of keys; 0 if unknown.
+    /// Returns the numbers of query heads and of key heads, or 0 if the file does not state them.
     pub(super) fn heads(&self) -> [usize; 2] {
         let heads = self.architecture_size("attention.head_count").unwrap_or(0);
         [heads, self.architecture_size("attention.head_count_kv").unwrap_or(heads)]
     }
 
-    /// The size under this key of the file's architecture.
+    /// Returns a size from the metadata of the architecture.
     fn architecture_size(&self, key: &str) -> Option<usize> {
         let architecture = self.architecture().ok()?;
         self.metadata.get(&format!("{architecture}.{key}")).and_then(MetadataValue::as_usize)
     }
 
-    /// The fields of `config.json`.
+    /// Returns the fields of `config.json`.
     ///
-    /// Fails for an architecture that is not known, for metadata that is missing, and for metadata of the architecture that may have an
-    /// effect and is not known.
+    /// # Errors
+    /// Returns an error if the architecture is not supported, if metadata is missing, or if the architecture has unknown
+    /// metadata, because that could change the results of the model.
     pub(crate) fn config(&self) -> Result<Map<String, Value>> {
         let architecture = self.architecture()?;
         let keys = Keys { file: self, architecture, read: RefCell::default() };
@@ -39,7 +40,7 @@ impl Gguf {
             "llama" | "qwen2" | "qwen3" | "qwen3moe" | "gemma" | "gemma2" | "gemma3" | "phi2" | "phi3" => llama(&keys)?,
             other => {
                 let message = format!(
-                    "its architecture is {other:?}, and gpt2, llama, qwen2, qwen3, qwen3moe, gemma, gemma2, gemma3, phi2 and phi3 are known"
+                    "its architecture is {other:?}, but only gpt2, llama, qwen2, qwen3, qwen3moe, gemma, gemma2, gemma3, phi2 and phi3 are supported"
                 );
                 return Err(self.error(message));
             }
@@ -55,21 +56,25 @@ impl Gguf {
         Ok(fields)
     }
 
-    /// The rows of the table of tokens.
+    /// Returns the size of the vocabulary, which is the number of rows of the embedding.
     fn vocabulary(&self) -> Result<usize> {
         let table = self.tensors().find(|(name, _)| *name == "token_embd.weight");
         match table {
             Some((_, &[rows, _])) => Ok(rows),
-            _ => Err(self.error("it has no matrix `token_embd.weight`")),
+            _ => Err(self.error("it has no tensor `token_embd.weight` with two dimensions")),
         }
     }
 
-    /// The elements of a small tensor of float32.
+    /// Reads the elements of a small float32 tensor. Returns `None` if the file has no such tensor.
     fn read_f32(&self, name: &str) -> Result<Option<Vec<f32>>> {
         const MAX_BYTES: u64 = 1 << 20;
         let Some(tensor) = self.tensor_list().iter().find(|tensor| tensor.name == name) else { return Ok(None) };
         if tensor.block != super::BlockType::F32 || tensor.bytes > MAX_BYTES {
-            return Err(self.error(format!("the tensor {name:?} is {} of {:?}", tensor.block.name(), tensor.shape)));
+            return Err(self.error(format!(
+                "the tensor {name:?} should be a small F32 tensor, but is {} of {:?}",
+                tensor.block.name(),
+                tensor.shape
+            )));
         }
         let mut bytes = vec![0; tensor.bytes as usize];
         let mut file = File::open(&self.path).map_err(|error| io_error("read", &self.path, &error))?;
@@ -79,7 +84,7 @@ impl Gguf {
     }
 }
 
-/// The metadata of the architecture. Records which keys were read, so that unknown ones are errors.
+/// The metadata of the architecture. It records which keys were read, so that unknown keys can be reported.
 struct Keys<'a> {
     file: &'a Gguf,
     architecture: &'a str,
@@ -97,19 +102,19 @@ impl Keys<'_> {
         value
             .as_usize()
             .map(Some)
-            .ok_or_else(|| self.file.error(format!("`{}.{key}` is {value:?}, and not a size", self.architecture)))
+            .ok_or_else(|| self.file.error(format!("`{}.{key}` is {value:?}, which is not a size", self.architecture)))
     }
 
     fn size(&self, key: &str) -> Result<usize> {
-        self.size_opt(key)?.ok_or_else(|| self.file.error(format!("it has no `{}.{key}`", self.architecture)))
+        self.size_opt(key)?.ok_or_else(|| self.file.error(format!("its metadata has no `{}.{key}`", self.architecture)))
     }
 
     fn number(&self, key: &str) -> Option<f64> {
-        // Float32 in the file: 1e-5 should not become 9.999999747378752e-06.
+        // The file contains float32. Without the conversion through text, 1e-5 would become 9.999999747378752e-06.
         self.get(key).and_then(MetadataValue::as_f64).map(|value| (value as f32).to_string().parse().unwrap_or(value))
     }
 
-    /// Fails for a key that was not read.
+    /// Returns an error if a key was not read.
     fn finish(&self) -> Result<()> {
         let read = self.read.borrow();
         let prefix = format!("{}.", self.architecture);
@@ -118,7 +123,9 @@ impl Keys<'_> {
         });
         match unknown {
             None => Ok(()),
-            Some((key, value)) => Err(self.file.error(format!("`{key}` is {value:?}, which is not known"))),
+            Some((key, value)) => Err(self
+                .file
+                .error(format!("`{key}` is {value:?}, which is not supported and could change the results"))),
         }
     }
 }
@@ -138,7 +145,7 @@ fn gpt2(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     Ok(fields)
 }
 
-/// All architectures but GPT-2, which name most sizes alike.
+/// Converts the metadata of all architectures except GPT-2, because they have most keys in common.
 fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     let Keys { file, architecture, .. } = keys;
     let (features, heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
@@ -147,16 +154,16 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
         None => features.checked_div(heads).unwrap_or(0),
     };
     if let Some(length) = keys.size_opt("attention.value_length")?.filter(|length| *length != head_dim) {
-        return Err(file.error(format!("heads have keys of {head_dim} features and values of {length}")));
+        return Err(file.error(format!("its heads have keys of {head_dim} features but values of {length} features")));
     }
     let experts = keys.size_opt("expert_count")?.filter(|experts| *experts > 0);
     let per_token = keys.size_opt("expert_used_count")?;
     if let Some(experts) = experts.filter(|_| !matches!(*architecture, "llama" | "qwen3moe")) {
-        return Err(file.error(format!("it has {experts} experts, which are not read for {architecture}")));
+        return Err(file.error(format!("it has {experts} experts, which are not supported for {architecture}")));
     }
     let vocabulary = file.vocabulary()?;
     if let Some(size) = keys.size_opt("vocab_size")?.filter(|size| *size != vocabulary) {
-        return Err(file.error(format!("`vocab_size` is {size}, and the table of tokens has {vocabulary} rows")));
+        return Err(file.error(format!("`vocab_size` is {size}, but `token_embd.weight` has {vocabulary} rows")));
     }
     let model_type = match *architecture {
         "phi2" => "phi",
@@ -176,7 +183,7 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
         "num_key_value_heads": keys.size_opt("attention.head_count_kv")?.unwrap_or(heads),
         "tie_word_embeddings": !file.has_tensor("output.weight"),
     }));
-    // Phi has no such field.
+    // The configurations of Phi have no field `head_dim`.
     if *architecture != "phi2" && *architecture != "phi3" {
         fields.insert("head_dim".to_owned(), head_dim.into());
     }
@@ -201,7 +208,8 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     rotary_positions(keys, head_dim, &mut fields)?;
     windows(keys, layers, &mut fields)?;
     if matches!(*architecture, "gemma2" | "gemma3") {
-        // llama.cpp knows the scale by the number of layers: the models of 27 billion weights use features / heads.
+        // The file does not contain the scale of queries. Like llama.cpp, recognize the models with 27 billion weights,
+        // which use features / heads, by their number of layers.
         let is_largest = matches!((*architecture, layers), ("gemma2", 46) | ("gemma3", 62));
         let scalar = if is_largest { features.checked_div(heads).unwrap_or(0) } else { head_dim };
         fields.insert("query_pre_attn_scalar".to_owned(), scalar.into());
@@ -215,14 +223,16 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     Ok(fields)
 }
 
-/// Rotary positions, as the older fields of `config.json` have them.
+/// Adds the fields of rotary positions, with the names of older versions of `transformers`.
 fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, Value>) -> Result<()> {
     let Keys { file, architecture, .. } = keys;
     let theta = keys.number("rope.freq_base").unwrap_or(10_000.0);
     fields.insert("rope_theta".to_owned(), theta.into());
     let dimensions = keys.size_opt("rope.dimension_count")?.unwrap_or(head_dim);
     if dimensions != head_dim && !matches!(*architecture, "phi2" | "phi3") {
-        return Err(file.error(format!("rotary positions turn {dimensions} features of {head_dim}")));
+        return Err(file.error(format!(
+            "rotary positions apply to {dimensions} of {head_dim} features, which {architecture} does not support"
+        )));
     }
     if dimensions != head_dim || *architecture == "phi2" {
         fields.insert("partial_rotary_factor".to_owned(), (dimensions as f64 / head_dim as f64).into());
@@ -232,9 +242,9 @@ fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, V
     }
     let factor = keys.number("rope.scaling.factor");
     let original = keys.size_opt("rope.scaling.original_context_length")?;
-    // llama.cpp's older key.
-    let older = keys.number("rope.scale_linear");
-    match (keys.get("rope.scaling.type").and_then(MetadataValue::as_str), factor.or(older)) {
+    // Older versions of llama.cpp wrote this key.
+    let linear_factor = keys.number("rope.scale_linear");
+    match (keys.get("rope.scaling.type").and_then(MetadataValue::as_str), factor.or(linear_factor)) {
         (Some("none"), _) | (None, None) => {}
         (Some("linear") | None, Some(factor)) => {
             fields.insert("rope_scaling".to_owned(), json!({"rope_type": "linear", "factor": factor}));
@@ -244,14 +254,14 @@ fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, V
             fields.insert("rope_scaling".to_owned(), scaling);
         }
         (kind, factor) => {
-            return Err(
-                file.error(format!("rotary positions are scaled as {kind:?} by {factor:?}, which is not known"))
-            );
+            return Err(file.error(format!(
+                "its scaling of rotary positions is {kind:?} with the factor {factor:?}, which is not supported"
+            )));
         }
     }
     if let Some(factors) = file.read_f32("rope_freqs.weight")? {
         let Some(scaling) = llama3_scaling(&factors, theta, dimensions) else {
-            return Err(file.error("the factors `rope_freqs.weight` are not Llama 3's"));
+            return Err(file.error("its frequency factors `rope_freqs.weight` are not from Llama 3's scaling"));
         };
         fields.insert("rope_scaling".to_owned(), scaling);
     }
@@ -299,10 +309,10 @@ fn llama3_factor(wavelength: f64, factor: f64) -> f64 {
     }
 }
 
-/// The windows of layers: a pattern as a number, or a flag for each layer.
+/// Adds the fields of sliding windows. The pattern in the metadata is a period, or a flag for each layer.
 fn windows(keys: &Keys<'_>, layers: usize, fields: &mut Map<String, Value>) -> Result<()> {
     let Some(window) = keys.size_opt("attention.sliding_window")?.filter(|window| *window > 0) else {
-        // `null` is no window; a missing field has the default of `transformers`.
+        // `null` means no window. Without the field, `transformers` would use a default window.
         if matches!(keys.architecture, "phi3") {
             fields.insert("sliding_window".to_owned(), Value::Null);
         }
@@ -318,22 +328,27 @@ fn windows(keys: &Keys<'_>, layers: usize, fields: &mut Map<String, Value>) -> R
         (None, "gemma2") => (0..layers).map(|layer| !(layer + 1).is_multiple_of(2)).collect(),
         (None, "gemma3") => (0..layers).map(|layer| !(layer + 1).is_multiple_of(6)).collect(),
         (None, "llama") => {
-            // A Mistral.
+            // Only Mistral's models have the architecture `llama` and a window.
             fields.insert("model_type".to_owned(), "mistral".into());
             fields.remove("attention_bias");
             return Ok(());
         }
         (None, "phi3") => return Ok(()),
-        (None, other) => return Err(keys.file.error(format!("{other} has a window of {window} in layers unknown"))),
+        (None, other) => {
+            return Err(keys
+                .file
+                .error(format!("its window is {window}, but the layers with a window are unknown for {other}")));
+        }
     };
     if is_local.len() != layers {
-        return Err(keys.file.error(format!("windows of {} layers are given for {layers}", is_local.len())));
+        return Err(keys.file.error(format!("its window pattern has {} entries for {layers} layers", is_local.len())));
     }
     let types = is_local.iter().map(|local| if *local { "sliding_attention" } else { "full_attention" });
     fields.insert("layer_types".to_owned(), types.collect::<Vec<_>>().into());
     Ok(())
 }
 
+/// Returns the fields of an object that are not null.
 fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map.into_iter().filter(|(_, value)| !value.is_null()).collect(),
@@ -341,6 +356,7 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
+/// Inserts a field if it has a value.
 fn insert(fields: &mut Map<String, Value>, name: &str, value: Option<f64>) {
     if let Some(value) = value {
         fields.insert(name.to_owned(), value.into());

@@ -1,8 +1,10 @@
-//! Files of llama.cpp: one GGUF file with the configuration, the tokenizer and the weights, most of them in blocks of few bits.
+//! GGUF files, the format of llama.cpp.
 //!
-//! [`Config::open`](crate::Config::open) and [`Weights::open`](crate::huggingface::Weights::open) read such a file as if it were a
-//! folder of `transformers`: the configuration has the fields of `config.json`, and the arrays have the names and the order of rows that
-//! `transformers` gives them. So every function that loads a folder loads a GGUF file too:
+//! A GGUF file contains the configuration, the tokenizer and the weights of a model. Most weights are quantized in blocks.
+//!
+//! You can pass a GGUF file to every function that loads a folder of `transformers`, because
+//! [`Config::open`](crate::Config::open) converts the metadata to the fields of `config.json`, and
+//! [`Weights::open`](crate::huggingface::Weights::open) converts the names and the row order of the tensors:
 //!
 //! ```no_run
 //! use shardax_models::{Decoder, GenerateOptions, Pretrained};
@@ -14,7 +16,8 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
-//! This makes float32 arrays of the weights. [`Packed`](crate::Packed) keeps the blocks in memory and widens them in the program.
+//! A [`Decoder`](crate::Decoder) stores the weights as float32 arrays. If you need less memory, load a
+//! [`Packed`](crate::Packed) decoder instead, which keeps the weights quantized and dequantizes them in the program.
 
 mod blocks;
 mod config;
@@ -33,7 +36,7 @@ pub(crate) use names::{Change, Translated};
 
 use crate::error::value_error;
 
-/// A GGUF file: its metadata, and where its tensors are.
+/// An opened GGUF file: the metadata, and the names, shapes and offsets of the tensors.
 ///
 /// ```no_run
 /// use shardax_models::gguf::Gguf;
@@ -44,13 +47,13 @@ use crate::error::value_error;
 #[derive(Clone, Debug)]
 pub struct Gguf {
     path: PathBuf,
-    /// The files of the tensors, of which `path` is the first one.
+    /// All files of the model. The first one is `path`.
     files: Vec<PathBuf>,
     metadata: BTreeMap<String, MetadataValue>,
     tensors: Vec<Tensor>,
 }
 
-/// A value of a GGUF file's metadata.
+/// A metadata value of a GGUF file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetadataValue {
     /// An integer of any width.
@@ -59,31 +62,35 @@ pub enum MetadataValue {
     Float(f64),
     /// `true` or `false`.
     Bool(bool),
-    /// A text; bytes that are not UTF-8 are replaced.
+    /// A string. Bytes that are not UTF-8 are replaced.
     Text(String),
-    /// Values of one type.
+    /// A list of values of the same type.
     List(Vec<MetadataValue>),
 }
 
-/// A tensor's name, type, shape and place.
+/// The description of a tensor in a GGUF file.
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
     pub name: String,
-    /// The index of the tensor's file.
+    /// The index of the tensor's file in [`Gguf::files`].
     pub file: usize,
     pub block: BlockType,
-    /// Row-major, as `transformers` has it: the file lists the dimensions in the opposite order.
+    /// The row-major shape, like in `transformers`. The file lists the dimensions in the opposite order.
     pub shape: Vec<usize>,
+    /// The position of the first byte in the file.
     pub offset: u64,
     pub bytes: u64,
 }
 
 impl Gguf {
-    /// Opens a file and reads everything but its tensors' values. If it is the first one of several
-    /// (`model-00001-of-00003.gguf`), the others next to it are opened too.
+    /// Opens a file and reads its metadata and the descriptions of its tensors, but not the values of the tensors.
     ///
-    /// Fails, with the file and the position in it, if a file is damaged or of another version than 2 and 3, and if a file
-    /// of several is missing.
+    /// If a model has several files, you must pass the first one (`model-00001-of-00003.gguf`). The other files in its
+    /// folder are opened too.
+    ///
+    /// # Errors
+    /// Returns an error if a file is missing or damaged, or if its version is neither 2 nor 3. The message contains the
+    /// path and the byte offset.
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf> {
         let location = std::panic::Location::caller();
@@ -95,26 +102,26 @@ impl Gguf {
         path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
     }
 
-    /// The metadata by key.
+    /// Returns the metadata by key.
     pub fn metadata(&self) -> &BTreeMap<String, MetadataValue> {
         &self.metadata
     }
 
-    /// The names and shapes of the tensors, row-major, in the file's order.
+    /// Returns the names and the row-major shapes of the tensors, in the order of the file.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &[usize])> {
         self.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice()))
     }
 
-    /// The architecture, such as `llama` or `qwen3`.
+    /// Returns the architecture, such as `llama` or `qwen3`.
     #[track_caller]
     pub fn architecture(&self) -> Result<&str> {
         match self.metadata.get("general.architecture") {
             Some(MetadataValue::Text(name)) => Ok(name),
-            _ => Err(self.error("it has no text `general.architecture`")),
+            _ => Err(self.error("its metadata has no string `general.architecture`")),
         }
     }
 
-    /// The files that the tensors' `file` counts.
+    /// Returns the paths of all files of the model. [`Tensor::file`] is an index into them.
     pub(crate) fn files(&self) -> &[PathBuf] {
         &self.files
     }
@@ -127,7 +134,7 @@ impl Gguf {
         self.tensors.iter().any(|tensor| tensor.name == name)
     }
 
-    /// An error of the file's contents.
+    /// Returns the error for contents of the file that are not supported.
     fn error(&self, what: impl std::fmt::Display) -> Error {
         let message = format!("{} cannot be used: {what}", self.path.display());
         value_error(message, "use a file that llama.cpp's `convert_hf_to_gguf.py` or `llama-quantize` wrote")
@@ -135,7 +142,7 @@ impl Gguf {
 }
 
 impl MetadataValue {
-    /// The integer, if it is one that fits `usize`.
+    /// Returns the value if it is an integer that fits in a `usize`.
     pub fn as_usize(&self) -> Option<usize> {
         match self {
             MetadataValue::Integer(value) => usize::try_from(*value).ok(),
@@ -143,7 +150,7 @@ impl MetadataValue {
         }
     }
 
-    /// The number.
+    /// Returns the value if it is an integer or a floating-point number.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             MetadataValue::Integer(value) => Some(*value as f64),
@@ -152,7 +159,7 @@ impl MetadataValue {
         }
     }
 
-    /// The flag.
+    /// Returns the value if it is a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             MetadataValue::Bool(value) => Some(*value),
@@ -160,7 +167,7 @@ impl MetadataValue {
         }
     }
 
-    /// The text.
+    /// Returns the value if it is a string.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             MetadataValue::Text(text) => Some(text),
@@ -168,7 +175,7 @@ impl MetadataValue {
         }
     }
 
-    /// The values of a list.
+    /// Returns the values if it is a list.
     pub fn as_list(&self) -> Option<&[MetadataValue]> {
         match self {
             MetadataValue::List(values) => Some(values),

@@ -1,31 +1,33 @@
-//! The names that `transformers` has for the tensors of GGUF files, and how their values differ.
+//! Conversion of the names and the row order of GGUF tensors to those of `transformers`.
 
 use super::{Gguf, Tensor};
 
-/// The difference between a tensor's values and the array of `transformers`.
+/// The difference between the values of a GGUF tensor and of the array of `transformers`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Change {
-    /// They are equal.
+    /// The values are equal.
     #[default]
     None,
-    /// The rows are in another order.
+    /// The rows are in a different order.
     Rows(RowOrder),
-    /// This number was added: norms whose scale is `1 + weight`.
+    /// The file contains the weights plus this number, because the norm multiplies by `1 + weight`.
     Added(f32),
-    /// `transformers` has the transposed matrix.
+    /// The matrix is transposed.
     Transposed,
 }
 
-/// The order of rows of queries and keys in files of Llama: the two features of each rotation are neighbours, and
-/// `transformers` has all first features of a head before all second ones.
+/// The row order of query and key matrices in Llama's GGUF files.
+///
+/// In the file, the two features of each rotation are neighbors. In `transformers`, the first features of all rotations
+/// of a head come before the second features.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RowOrder {
-    /// The number of heads, which divides the rows.
+    /// The number of heads.
     pub heads: usize,
 }
 
 impl RowOrder {
-    /// The rows of the file in the order of `transformers`; `None` if heads have no pairs of rows.
+    /// Returns the row numbers of the file in the order of `transformers`, or `None` if the rows of a head are not pairs.
     pub fn rows(self, count: usize) -> Option<Vec<usize>> {
         let RowOrder { heads } = self;
         if heads == 0 || !count.is_multiple_of(heads.checked_mul(2)?) {
@@ -91,7 +93,7 @@ pub(super) fn translate(architecture: &str, name: &str, heads: [usize; 2]) -> Op
     Some((format!("model.layers.{layer}.{model_name}.{kind}"), change))
 }
 
-/// The name that `transformers` has for one expert of a tensor of all experts of a layer.
+/// Returns the name in `transformers` of one expert. `name` is the GGUF tensor that contains all experts of a layer.
 fn expert_name(architecture: &str, name: &str, expert: usize) -> Option<String> {
     let (layer, part, kind) = split(name)?;
     let names = match architecture {
@@ -107,7 +109,7 @@ fn expert_name(architecture: &str, name: &str, expert: usize) -> Option<String> 
     Some(format!("model.layers.{layer}.{}.{expert}.{model_name}.{kind}", names[0]))
 }
 
-/// Queries and keys of Llama alone have rows in another order.
+/// Returns the change of query and key matrices. Only Llama's files have a different row order.
 fn rotated(architecture: &str, heads: usize) -> Change {
     if architecture == "llama" { Change::Rows(RowOrder { heads }) } else { Change::None }
 }
@@ -136,14 +138,14 @@ fn gpt2(name: &str) -> Option<(String, Change)> {
     Some((other, change))
 }
 
-/// The layer, the part and the kind of `blk.3.attn_q.weight`.
+/// Splits a name such as `blk.3.attn_q.weight` into the layer, the part and the kind.
 fn split(name: &str) -> Option<(usize, &str, &str)> {
-    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-    let (part, kind) = rest.split_once('.')?;
+    let (layer, part_and_kind) = name.strip_prefix("blk.")?.split_once('.')?;
+    let (part, kind) = part_and_kind.split_once('.')?;
     matches!(kind, "weight" | "bias").then_some((layer.parse().ok()?, part, kind))
 }
 
-/// A tensor as an array of `transformers`, or one expert of it.
+/// A GGUF tensor, or one expert of it, with its name in `transformers`.
 pub(crate) struct Translated {
     pub name: String,
     pub change: Change,
@@ -151,7 +153,7 @@ pub(crate) struct Translated {
 }
 
 impl Gguf {
-    /// Returns the tensors with the names of `transformers`. Each expert is a tensor of its own.
+    /// Returns the tensors with the names of `transformers`. Each expert becomes a separate tensor.
     ///
     /// Tensors that `transformers` does not have keep their names, so that loading a model can report them.
     pub(crate) fn arrays(&self) -> Vec<Translated> {
@@ -159,7 +161,7 @@ impl Gguf {
         let heads = self.heads();
         let mut arrays = Vec::new();
         for tensor in self.tensor_list() {
-            // The factors of rotary positions are in the configuration.
+            // `config` converts the factors of rotary positions to fields of the configuration.
             if tensor.name == "rope_freqs.weight" {
                 continue;
             }
@@ -175,11 +177,11 @@ impl Gguf {
     }
 }
 
-/// The experts of a tensor `[experts, outputs, inputs]`; `None` for other tensors.
+/// Splits a tensor `[experts, outputs, inputs]` into its experts. Returns `None` for other tensors.
 fn experts_of(architecture: &str, tensor: &Tensor) -> Option<Vec<Translated>> {
     expert_name(architecture, &tensor.name, 0)?;
     let &[experts, outputs, inputs] = tensor.shape.as_slice() else { return None };
-    // A name and a description for each: no model has so many.
+    // Each expert needs memory for its name and description, so a damaged file must not state millions of them.
     let bytes = tensor.bytes.checked_div(experts as u64).filter(|_| experts <= 1 << 16)?;
     (0..experts)
         .map(|expert| {

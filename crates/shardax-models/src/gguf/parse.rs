@@ -1,4 +1,7 @@
-//! Reading a GGUF file's header. Every count is compared with the bytes that follow before memory is reserved.
+//! The parser for the header of a GGUF file.
+//!
+//! Files are untrusted input, so every count is compared with the remaining bytes of the file before memory is
+//! allocated for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -17,7 +20,9 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 const MAX_DIMENSIONS: u64 = 4;
 /// The format can contain lists of lists, but no known writer uses them.
 const MAX_NESTING: usize = 4;
-/// The bytes of the smallest tensor description: an empty name, no dimensions, a type and an offset.
+/// The size of the smallest metadata pair: an empty key, a type and one byte.
+const MIN_PAIR_BYTES: u64 = 8 + 4 + 1;
+/// The size of the smallest tensor description: an empty name, no dimensions, a type and an offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
 /// Reads the header of the file at `path`.
@@ -30,11 +35,10 @@ pub(super) fn parse(path: &Path) -> Result<Gguf> {
     }
     let version = reader.u32("the version")?;
     if !(2..=3).contains(&version) {
-        return Err(damaged(path, 4, format!("the version is {version}, and versions 2 and 3 are known")));
+        return Err(damaged(path, 4, format!("the version is {version}, but only versions 2 and 3 are supported")));
     }
     let tensor_count = reader.count("tensors", MIN_TENSOR_BYTES)?;
-    // A key of no letters, a type and one byte.
-    let pair_count = reader.count("metadata pairs", 8 + 4 + 1)?;
+    let pair_count = reader.count("metadata pairs", MIN_PAIR_BYTES)?;
     let mut metadata = BTreeMap::new();
     for _ in 0..pair_count {
         let position = reader.position;
@@ -42,7 +46,7 @@ pub(super) fn parse(path: &Path) -> Result<Gguf> {
         let kind = reader.u32("a metadata type")?;
         let value = reader.value(kind, 0)?;
         if metadata.insert(key.clone(), value).is_some() {
-            return Err(damaged(path, position, format!("the metadata key {key:?} is there twice")));
+            return Err(damaged(path, position, format!("the metadata key {key:?} occurs twice")));
         }
     }
     let mut tensors = Vec::new();
@@ -53,13 +57,16 @@ pub(super) fn parse(path: &Path) -> Result<Gguf> {
         None => DEFAULT_ALIGNMENT,
         Some(value) => (value.as_usize().map(|value| value as u64))
             .filter(|value| value.is_power_of_two() && *value <= 1 << 20)
-            .ok_or_else(|| damaged(path, 0, format!("`general.alignment` is {value:?}, and not a power of two")))?,
+            .ok_or_else(|| {
+                damaged(path, 0, format!("`general.alignment` is {value:?}, which is not a power of two"))
+            })?,
     };
     place_tensors(path, &mut tensors, reader.position.next_multiple_of(alignment), (alignment, size))?;
     Ok(Gguf { path: path.to_owned(), files: vec![path.to_owned()], metadata, tensors })
 }
 
-/// Makes the tensors' offsets positions in the file. Fails if a tensor is outside of the file or overlaps another.
+/// Converts the offsets of the tensors to positions in the file. Returns an error if a tensor is outside of the file or
+/// overlaps another one, or if two tensors have the same name.
 fn place_tensors(path: &Path, tensors: &mut [Tensor], start: u64, (alignment, size): (u64, u64)) -> Result<()> {
     let mut names = BTreeSet::new();
     for tensor in tensors.iter_mut() {
@@ -68,23 +75,23 @@ fn place_tensors(path: &Path, tensors: &mut [Tensor], start: u64, (alignment, si
         if !tensor.offset.is_multiple_of(alignment) || end.is_none_or(|end| end > size) {
             let Tensor { offset, bytes, .. } = tensor;
             let message =
-                format!("the tensor {name:?} has {bytes} bytes at {offset} after byte {start}, of {size} bytes");
+                format!("the tensor {name:?} has {bytes} bytes at {start} + {offset}, but the file has {size} bytes");
             return Err(damaged(path, start, message));
         }
         if !names.insert(name.clone()) {
-            return Err(damaged(path, start, format!("the tensor {name:?} is there twice")));
+            return Err(damaged(path, start, format!("the tensor {name:?} occurs twice")));
         }
         tensor.offset += start;
     }
-    let mut places: Vec<(u64, u64)> = tensors.iter().map(|tensor| (tensor.offset, tensor.bytes)).collect();
-    places.sort_unstable();
-    match places.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+    let mut ranges: Vec<(u64, u64)> = tensors.iter().map(|tensor| (tensor.offset, tensor.bytes)).collect();
+    ranges.sort_unstable();
+    match ranges.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
         None => Ok(()),
         Some(pair) => Err(damaged(path, pair[1].0, "two tensors overlap")),
     }
 }
 
-/// The bytes of a file that are not read yet.
+/// Reads a file sequentially and knows how many bytes remain.
 struct Reader<'a> {
     path: &'a Path,
     file: BufReader<File>,
@@ -104,7 +111,9 @@ impl Reader<'_> {
     fn bytes(&mut self, count: u64, what: &str) -> Result<Vec<u8>> {
         let fits = usize::try_from(count).ok().filter(|_| count <= self.remaining());
         let Some(length) = fits else {
-            return Err(self.error(format!("{what} of {count} bytes should follow, and {} bytes do", self.remaining())));
+            return Err(
+                self.error(format!("{what} should have {count} bytes, but only {} bytes remain", self.remaining()))
+            );
         };
         let mut bytes = vec![0; length];
         self.file.read_exact(&mut bytes).map_err(|error| io_error("read", self.path, &error))?;
@@ -125,25 +134,27 @@ impl Reader<'_> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A number of things that have at least `least` bytes each.
-    fn count(&mut self, what: &str, least: u64) -> Result<u64> {
+    /// Reads the number of items that follow. Returns an error if the file is too short for items of `min_bytes` each.
+    fn count(&mut self, what: &str, min_bytes: u64) -> Result<u64> {
         let count = self.u64(&format!("the number of {what}"))?;
-        match count.checked_mul(least).is_some_and(|bytes| bytes <= self.remaining()) {
+        match count.checked_mul(min_bytes).is_some_and(|bytes| bytes <= self.remaining()) {
             true => Ok(count),
-            false => Err(self.error(format!("{count} {what} should follow, and {} bytes do", self.remaining()))),
+            false => {
+                Err(self.error(format!("{count} {what} should follow, but only {} bytes remain", self.remaining())))
+            }
         }
     }
 
     fn text(&mut self, what: &str) -> Result<String> {
         let length = self.u64("the length of a text")?;
         let bytes = self.bytes(length, what)?;
-        // Vocabularies have pieces of characters.
+        // A token of a vocabulary can be a part of a UTF-8 character, so invalid bytes are replaced.
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    /// Reads a metadata value. `kind` is its type, numbered as in the GGUF specification.
     fn value(&mut self, kind: u32, depth: usize) -> Result<MetadataValue> {
         use MetadataValue::{Bool, Float, Integer, List, Text};
-        // The numbers of types are those of the GGUF specification.
         let field = "a metadata value";
         Ok(match kind {
             0 => Integer(u8::from_le_bytes(self.array(field)?).into()),
@@ -161,14 +172,14 @@ impl Reader<'_> {
             8 => Text(self.text("a metadata text")?),
             9 if depth < MAX_NESTING => {
                 let element = self.u32("the type of a list")?;
-                let count = self.count("list elements", smallest(element))?;
+                let count = self.count("list elements", min_value_bytes(element))?;
                 List((0..count).map(|_| self.value(element, depth + 1)).collect::<Result<_>>()?)
             }
-            9 => return Err(self.error(format!("lists are nested more than {MAX_NESTING} times"))),
+            9 => return Err(self.error(format!("lists are nested more than {MAX_NESTING} levels deep"))),
             10 => Integer(u64::from_le_bytes(self.array(field)?).into()),
             11 => Integer(i64::from_le_bytes(self.array(field)?).into()),
             12 => Float(f64::from_le_bytes(self.array(field)?)),
-            other => return Err(self.error(format!("the metadata type {other} is not known"))),
+            other => return Err(self.error(format!("the metadata type {other} is unknown"))),
         })
     }
 
@@ -176,9 +187,9 @@ impl Reader<'_> {
         let name = self.text("a tensor's name")?;
         let rank = u64::from(self.u32("a tensor's rank")?);
         if rank > MAX_DIMENSIONS {
-            return Err(
-                self.error(format!("the tensor {name:?} has {rank} dimensions, and at most {MAX_DIMENSIONS} exist"))
-            );
+            return Err(self.error(format!(
+                "the tensor {name:?} has {rank} dimensions, but at most {MAX_DIMENSIONS} are allowed"
+            )));
         }
         let mut shape = Vec::new();
         for _ in 0..rank {
@@ -191,19 +202,20 @@ impl Reader<'_> {
         let kind = self.u32("a tensor's type")?;
         let block = BlockType::from_code(kind).ok_or_else(|| {
             let names = BlockType::ALL.map(BlockType::name).join(", ");
-            self.error(format!("the tensor {name:?} is of ggml's type {kind}; the known types are {names}"))
+            self.error(format!("the tensor {name:?} has the ggml type {kind}, but only {names} are supported"))
         })?;
         let offset = self.u64("a tensor's offset")?;
         let bytes = block.bytes_of(&shape).ok_or_else(|| {
-            let message = format!("the tensor {name:?} of {shape:?} has no rows of entire {} blocks", block.name());
+            let message =
+                format!("the tensor {name:?} of {shape:?} does not consist of entire {} blocks", block.name());
             self.error(message)
         })?;
         Ok(Tensor { name, file: 0, block, shape, offset, bytes })
     }
 }
 
-/// The least number of bytes of a value of this type. Lists have a type and a count.
-fn smallest(kind: u32) -> u64 {
+/// Returns the size of the smallest value of a type. A list has at least a type and a count.
+fn min_value_bytes(kind: u32) -> u64 {
     match kind {
         0 | 1 | 7 => 1,
         2 | 3 => 2,

@@ -1,4 +1,4 @@
-//! The tokenizer of a GGUF file as the `tokenizer.json` of Hugging Face's `tokenizers`.
+//! Conversion of a GGUF file's tokenizer to the `tokenizer.json` of Hugging Face's `tokenizers`.
 
 use std::collections::HashMap;
 
@@ -7,41 +7,46 @@ use shardax::error::Result;
 
 use super::{Gguf, MetadataValue};
 
-/// Pieces of text that byte pairs never cross, of Llama 3 with groups of digits, and of Qwen with single digits.
+// Regular expressions that split a text before byte-pair encoding. Llama 3 keeps up to three digits together, Qwen
+// splits numbers into single digits.
 const LLAMA3_PIECES: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2_PIECES: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Types of tokens in `tokenizer.ggml.token_type`.
+// Types of tokens in `tokenizer.ggml.token_type`.
 const UNKNOWN: i128 = 2;
 const CONTROL: i128 = 3;
 const USER_DEFINED: i128 = 4;
 
-/// SentencePiece's spelling of a space.
+/// The character that SentencePiece writes for a space.
 const SPACE: &str = "\u{2581}";
 
 impl Gguf {
-    /// The tokenizer in the format of `tokenizer.json`.
+    /// Converts the tokenizer to the format of `tokenizer.json`.
     ///
-    /// Fails without a tokenizer, and for kinds other than byte pairs (`gpt2`, with the pieces of GPT-2, Llama 3, Qwen 2 and SmolLM) and
-    /// SentencePiece's (`llama`).
+    /// The supported kinds are `gpt2` (byte-pair encoding, with the pre-tokenizers of GPT-2, Llama 3, Qwen 2 and
+    /// SmolLM) and `llama` (SentencePiece).
+    ///
+    /// # Errors
+    /// Returns an error if the file has no tokenizer, or if its kind or its pre-tokenizer is not supported.
     #[track_caller]
     pub fn tokenizer_json(&self) -> Result<String> {
         let location = std::panic::Location::caller();
         self.tokenizer().map(|json| json.to_string()).map_err(|error| error.at(location))
     }
 
-    /// The template of a conversation, if the file has one.
+    /// Returns the chat template, if the file has one.
     pub fn chat_template(&self) -> Option<&str> {
         self.metadata.get("tokenizer.chat_template").and_then(MetadataValue::as_str)
     }
 
-    /// The text of a token that the metadata names, such as `bos`.
+    /// Returns the text of a special token, such as `bos`.
     pub(crate) fn special_token(&self, kind: &str) -> Option<&str> {
         let id = self.metadata.get(&format!("tokenizer.ggml.{kind}_token_id")).and_then(MetadataValue::as_usize)?;
         self.list("tokens").get(id).and_then(MetadataValue::as_str)
     }
 
+    /// Returns a list of the tokenizer's metadata, or an empty list if it is missing.
     fn list(&self, key: &str) -> &[MetadataValue] {
         self.metadata.get(&format!("tokenizer.ggml.{key}")).and_then(MetadataValue::as_list).unwrap_or_default()
     }
@@ -53,16 +58,18 @@ impl Gguf {
     fn tokenizer(&self) -> Result<Value> {
         if let Some(text) = self.metadata.get("tokenizer.huggingface.json").and_then(MetadataValue::as_str) {
             return serde_json::from_str(text)
-                .map_err(|error| self.error(format!("its tokenizer is no JSON: {error}")));
+                .map_err(|error| self.error(format!("its `tokenizer.huggingface.json` is not valid JSON: {error}")));
         }
         let tokens: Option<Vec<&str>> = self.list("tokens").iter().map(MetadataValue::as_str).collect();
         let tokens = tokens.filter(|tokens| !tokens.is_empty());
-        let tokens = tokens.ok_or_else(|| self.error("it has no texts `tokenizer.ggml.tokens`"))?;
+        let tokens = tokens.ok_or_else(|| self.error("its metadata has no list of strings `tokenizer.ggml.tokens`"))?;
         match self.text("model") {
             Some("gpt2") => self.byte_pairs(&tokens, self.text("pre").unwrap_or("default")),
             Some("llama") => self.sentence_pieces(&tokens),
             other => {
-                Err(self.error(format!("its tokenizer is of the kind {other:?}, and \"gpt2\" and \"llama\" are known")))
+                let message =
+                    format!("its tokenizer has the kind {other:?}, but only \"gpt2\" and \"llama\" are supported");
+                Err(self.error(message))
             }
         }
     }
@@ -71,18 +78,20 @@ impl Gguf {
         self.metadata.get(&format!("tokenizer.ggml.{key}")).and_then(MetadataValue::as_str)
     }
 
-    fn byte_pairs(&self, tokens: &[&str], pieces: &str) -> Result<Value> {
-        let (first, adds_start) = match pieces {
+    /// Returns a byte-pair tokenizer.
+    fn byte_pairs(&self, tokens: &[&str], pre_tokenizer: &str) -> Result<Value> {
+        // A file contains the name of its pre-tokenizer, not the regular expression.
+        let (pre_tokenizers, adds_start) = match pre_tokenizer {
             "gpt-2" | "gpt2" => (vec![byte_level(true)], false),
             "llama-bpe" | "llama3" | "llama-v3" => (vec![split_by(LLAMA3_PIECES), byte_level(false)], true),
             "qwen2" | "deepseek-r1-qwen" => (vec![split_by(QWEN2_PIECES), byte_level(false)], false),
             "smollm" => (vec![json!({"type": "Digits", "individual_digits": true}), byte_level(true)], false),
             other => {
                 let names = "\"gpt-2\", \"llama-bpe\", \"qwen2\" and \"smollm\"";
-                return Err(self.error(format!("its tokenizer has the pieces {other:?}, and {names} are known")));
+                let message = format!("its tokenizer has the pre-tokenizer {other:?}, but only {names} are supported");
+                return Err(self.error(message));
             }
         };
-        // Files contain the name of a regular expression, not the expression itself.
         let merges: Option<Vec<Value>> = self
             .list("merges")
             .iter()
@@ -91,14 +100,16 @@ impl Gguf {
                 Some(json!([left, right]))
             })
             .collect();
-        let merges = merges.ok_or_else(|| self.error("`tokenizer.ggml.merges` has a merge that is not two texts"))?;
+        let merges = merges.ok_or_else(|| {
+            self.error("an entry of `tokenizer.ggml.merges` is not two strings with a space between them")
+        })?;
         Ok(json!({
             "version": "1.0",
             "truncation": null,
             "padding": null,
             "added_tokens": self.added_tokens(tokens),
-            "normalizer": if pieces.contains("qwen") { json!({"type": "NFC"}) } else { Value::Null },
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": first},
+            "normalizer": if pre_tokenizer.contains("qwen") { json!({"type": "NFC"}) } else { Value::Null },
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": pre_tokenizers},
             "post_processor": self.start_and_end(tokens, adds_start),
             "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
             "model": {
@@ -116,10 +127,13 @@ impl Gguf {
         }))
     }
 
+    /// Returns a SentencePiece tokenizer. `tokenizers` has no such model, so it becomes a byte-pair tokenizer with byte
+    /// fallback and the same results.
     fn sentence_pieces(&self, tokens: &[&str]) -> Result<Value> {
         let scores: Option<Vec<f64>> = self.list("scores").iter().map(MetadataValue::as_f64).collect();
         let scores = scores.filter(|scores| scores.len() == tokens.len());
-        let scores = scores.ok_or_else(|| self.error("`tokenizer.ggml.scores` has no number for each token"))?;
+        let scores =
+            scores.ok_or_else(|| self.error("`tokenizer.ggml.scores` does not have one number for each token"))?;
         let adds_space = self.flag("add_space_prefix", true);
         let mut normalizers = vec![replacement(" ", SPACE)];
         let mut decoders = vec![replacement(SPACE, " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
@@ -127,7 +141,7 @@ impl Gguf {
             normalizers.insert(0, json!({"type": "Prepend", "prepend": SPACE}));
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
-        // The unknown token is the one with this type, whatever its text.
+        // The unknown token is known by its type, because its text differs between models.
         let types = self.list("token_type");
         let unknown = types.iter().position(|kind| *kind == MetadataValue::Integer(UNKNOWN));
         Ok(json!({
@@ -154,7 +168,7 @@ impl Gguf {
         }))
     }
 
-    /// Tokens that are never split.
+    /// Returns the added tokens, which are never split.
     fn added_tokens(&self, tokens: &[&str]) -> Vec<Value> {
         let kinds = self.list("token_type").iter().zip(tokens).enumerate();
         kinds
@@ -172,7 +186,7 @@ impl Gguf {
             .collect()
     }
 
-    /// The tokens that begin and end every text.
+    /// Returns the post-processor, which adds the tokens at the start and the end of a text.
     fn start_and_end(&self, tokens: &[&str], adds_start: bool) -> Value {
         let [start, end] = ["bos", "eos"].map(|kind| self.special_token(kind).filter(|token| tokens.contains(token)));
         let start = start.filter(|_| self.flag("add_bos_token", adds_start));
@@ -195,7 +209,8 @@ fn vocabulary(tokens: &[&str]) -> Map<String, Value> {
     tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect()
 }
 
-/// The merges that correspond to SentencePiece's scores: every pair of tokens that forms another token, high scores first.
+/// Converts SentencePiece's scores to merges. Every pair of tokens that forms another token is a merge; those with
+/// high scores come first.
 fn merges(tokens: &[&str], scores: &[f64]) -> Vec<Value> {
     let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
     let mut merges = Vec::new();
@@ -219,8 +234,8 @@ fn byte_level(use_regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }
 
-fn replacement(from: &str, to: &str) -> Value {
-    json!({"type": "Replace", "pattern": {"String": from}, "content": to})
+fn replacement(pattern: &str, content: &str) -> Value {
+    json!({"type": "Replace", "pattern": {"String": pattern}, "content": content})
 }
 
 /// Returns the template of a sequence between the tokens that start and end a text.

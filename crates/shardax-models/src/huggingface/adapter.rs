@@ -1,4 +1,4 @@
-//! Adapters as the files of `peft`: `adapter_config.json` and `adapter_model.safetensors`.
+//! Loading and saving of adapters in the format of `peft`: `adapter_config.json` and `adapter_model.safetensors`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::error::value_error;
 
 const CONFIG: &str = "adapter_config.json";
 const FILE: &str = "adapter_model.safetensors";
-/// The prefix of layers' names.
+/// The prefix of all layer names.
 pub(super) const BEFORE: &str = "base_model.model.";
 
-/// Fields that tell how an adapter was trained, or stand in the files' names.
+/// Fields that only describe the training of an adapter, or that the names of the arrays also contain.
 const WITHOUT_EFFECT: [&str; 17] = [
     "auto_mapping",
     "base_model_name_or_path",
@@ -42,19 +42,21 @@ const WITHOUT_EFFECT: [&str; 17] = [
 ];
 
 impl Adapter {
-    /// The adapter in a folder of `peft`, for the model that `config` describes.
+    /// Loads an adapter from a folder of `peft`, for the model that `config` describes.
     ///
-    /// Fails when a file is missing or damaged, when it is no LoRA, and when it has something else that is not
-    /// understood.
+    /// # Errors
+    /// Returns an error if a file is missing or damaged, if the adapter is not a LoRA, or if it has an option or an array
+    /// that is not supported.
     #[track_caller]
     pub fn from_pretrained(config: &Config, folder: impl AsRef<Path>) -> Result<Adapter> {
         let location = std::panic::Location::caller();
         read(config, folder.as_ref()).map_err(|error| error.at(location))
     }
 
-    /// Writes a folder that `peft` reads, for the model that `config` describes.
+    /// Saves the adapter to a folder that `peft` can load, for the model that `config` describes.
     ///
-    /// Fails for layers that are several in the model and one in the files, and when a file cannot be written.
+    /// # Errors
+    /// Returns an error if the files join an adapted layer with other layers, or if a file cannot be written.
     #[track_caller]
     pub fn save_pretrained(&self, config: &Config, folder: impl AsRef<Path>) -> Result<()> {
         let location = std::panic::Location::caller();
@@ -62,13 +64,13 @@ impl Adapter {
     }
 }
 
-/// The error of a layer that is a part of a layer of the files.
+/// Returns the error for a layer that the files join with other layers.
 fn part_of(path: &str, name: &str) -> shardax::Error {
     let message = format!("`{path}` is a part of the layer {name:?} of the files, which has one adapter for all parts");
     value_error(message, "leave this layer out of the adapter, and adapt layers that the files store separately")
 }
 
-/// The ends of names of layers in classes of transformers 5, and the ends that files of models still have.
+/// Suffixes of layer names that transformers 5 renamed, with the old suffixes, which the files of models still have.
 const RENAMED: [(&str, &str); 6] = [
     (".attention.q_proj", ".attention.attention.query"),
     (".attention.k_proj", ".attention.attention.key"),
@@ -78,7 +80,7 @@ const RENAMED: [(&str, &str); 6] = [
     (".mlp.fc2", ".output.dense"),
 ];
 
-/// The key path of the layer of this name, and its number among the experts of a layer.
+/// Returns the key path of a layer by its name and, for experts, the number of the expert.
 fn layer_of(keys: &KeyMap, name: &str) -> Result<(String, Option<usize>)> {
     let older = RENAMED.iter().find_map(|(new, old)| {
         let start = name.strip_suffix(new)?;
@@ -97,7 +99,7 @@ fn layer_of(keys: &KeyMap, name: &str) -> Result<(String, Option<usize>)> {
         Some((path, _, entry)) => Ok((path.trim_end_matches(".kernel").to_owned(), entry)),
         None => Err(value_error(
             format!("the adapter is for a layer {name:?}, which the model does not have"),
-            "look whether it is of this model",
+            "check that the adapter was trained for this model",
         )),
     }
 }
@@ -107,14 +109,14 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     let about = Config::open_file(&folder.join(CONFIG))?;
     let fields = about.fields();
     if fields.text("peft_type")? != "LORA" {
-        return Err(fields.error("it is no LoRA"));
+        return Err(fields.error("it is not a LoRA"));
     }
     let (rank, alpha) = (fields.size("r")?, fields.number_or("lora_alpha", 8.0)?);
     let is_rank_stabilized = fields.flag_or("use_rslora", false)?;
     let (ranks, alphas) = (pattern(&fields, "rank_pattern")?, pattern(&fields, "alpha_pattern")?);
     let scale = lora_scale(rank, alpha, is_rank_stabilized);
     if scale == 0.0 && !alphas.is_empty() {
-        return Err(fields.error("`lora_alpha` is 0, and `alpha_pattern` has other numbers"));
+        return Err(fields.error("`lora_alpha` is 0, but `alpha_pattern` has other numbers"));
     }
     init_is_identity(&fields)?;
     if !matches!(fields.text_opt("bias")?, None | Some("none")) {

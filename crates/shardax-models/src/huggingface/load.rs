@@ -1,4 +1,4 @@
-//! Reading the arrays of a model from files.
+//! Loading the arrays of a model from files.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,15 @@ use super::{KeyMap, Layout, Weights};
 use crate::error::value_error;
 use crate::quantized::Groups;
 
-/// Reads the arrays of a model from files. `like` gives their types, and need not have values (`eval_shape`); the rules
-/// place them. The host holds one array at a time. Other arrays of the files are left out.
+/// Loads the arrays of a model from files.
 ///
-/// Fails when no rule of `keys` is for an array, when the files do not have the one it names, and when that has another
-/// shape, or integers in the place of floating-point numbers; the message names both.
+/// `like` determines the shapes and dtypes; it can be the result of `eval_shape`, because its values are not used. `keys`
+/// maps key paths to the names in the files, and `rules` determines the shardings. Arrays of the files that the model
+/// does not have are ignored. Only one array at a time is in the memory of the host.
+///
+/// # Errors
+/// Returns an error if `keys` has no name for an array, if the files have no array with that name, or if the array has
+/// another shape, or integers where the model has floating-point numbers.
 #[track_caller]
 pub fn load<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) -> Result<M> {
     let location = std::panic::Location::caller();
@@ -23,30 +27,31 @@ pub fn load<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) 
     model.map_err(|error| error.at(location))
 }
 
-/// Reads a model, and fails when the files have an array that it does not have.
+/// Loads a model. Returns an error if the files have an array that the model does not have.
 pub(super) fn all_of<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) -> Result<M> {
     let places = located(weights, like, keys, rules)?;
     check_left(weights, keys, &places)?;
     read_all(like, &places)
 }
 
-/// Fails when the files have an array that is at none of these places.
+/// Returns an error if the files have an array that none of these places uses.
 pub(super) fn check_left(weights: &Weights, keys: &KeyMap, places: &[Place<'_>]) -> Result<()> {
     let used: BTreeSet<String> = places.iter().flat_map(|place| names_of(&place.name, &place.like)).collect();
     let mut unused: Vec<&str> = weights.names().filter(|name| !used.contains(*name) && !keys.ignores(name)).collect();
     // Some files contain a copy of tied weights, which is only allowed if it is equal.
     for (copy, name) in &keys.tied {
-        if let (Some(at), Some(name)) = (unused.iter().position(|unused| unused == copy), keys.in_files(weights, name))
-        {
-            let (one, other) = (weights.read(copy)?, weights.read(&name)?);
-            if (one.dtype, one.shape, one.bytes) != (other.dtype, other.shape, other.bytes) {
+        let index = unused.iter().position(|unused| unused == copy);
+        if let (Some(index), Some(name)) = (index, keys.in_files(weights, name)) {
+            let (tied, original) = (weights.read(copy)?, weights.read(&name)?);
+            if (tied.dtype, tied.shape, tied.bytes) != (original.dtype, original.shape, original.bytes) {
                 let message = format!(
-                    "the arrays {copy:?} and {name:?} of {} differ, and config.json says that they are one",
+                    "the arrays {copy:?} and {name:?} of {} differ, but config.json says that they are tied",
                     weights.path().display()
                 );
-                return Err(value_error(message, "set \"tie_word_embeddings\" to false if they are two"));
+                let help = "set \"tie_word_embeddings\" to false in config.json if the model has both arrays";
+                return Err(value_error(message, help));
             }
-            unused.remove(at);
+            unused.remove(index);
         }
     }
     match unused[..] {
@@ -57,25 +62,26 @@ pub(super) fn check_left(weights: &Weights, keys: &KeyMap, places: &[Place<'_>])
                 weights.path().display(),
                 unused.len()
             );
-            let help = "look whether `config.json` belongs to the files; `load` with a `KeyMap` takes a part of them";
+            let help =
+                "check that `config.json` belongs to the files, or call `load` with a `KeyMap` to load only a part";
             Err(value_error(message, help))
         }
     }
 }
 
-/// One array of a model, and the array of files that it is read from.
+/// An array of a model, and the array of the files that contains it.
 pub(crate) struct Place<'a> {
     weights: &'a Weights,
     /// The key path in the model.
     pub path: String,
-    /// The array's type.
+    /// An array with the shape and dtype in the model.
     pub like: Array,
     name: String,
     layout: Layout,
     to: Option<NamedSharding>,
 }
 
-/// The places of all arrays of a model.
+/// Finds all arrays of a model in the files.
 pub(super) fn located<'a, M: Tree>(
     weights: &'a Weights,
     like: &M,
@@ -93,12 +99,12 @@ pub(super) fn located<'a, M: Tree>(
         let to = named.or_else(|| rules.mesh().map(|mesh| NamedSharding::new(mesh, P![])));
         let path = path.strip_prefix('.').unwrap_or(&path).to_owned();
         let Some((name, layout)) = keys.find(&path) else {
-            let message = format!("no rule says which array of a file `{path}` is");
-            return Err(value_error(message, "add one to the `KeyMap`"));
+            let message = format!("the `KeyMap` has no array name for `{path}`");
+            return Err(value_error(message, "add an entry for this key path to the `KeyMap`"));
         };
         let Some((name, layout)) = keys.located(weights, &name, layout) else {
-            let message = format!("{} has no array {name:?}, which `{path}` would be", weights.path().display());
-            let help = "look whether the files are of such a model: `Weights::names` lists what they have";
+            let message = format!("{} has no array {name:?}, which contains `{path}`", weights.path().display());
+            let help = "check that the files contain this model; `Weights::names` lists their arrays";
             return Err(value_error(message, help));
         };
         places.push(Place { weights, path, like: leaf, name, layout, to });
@@ -106,15 +112,15 @@ pub(super) fn located<'a, M: Tree>(
     Ok(places)
 }
 
-/// Reads every array.
+/// Reads all arrays of a model.
 fn read_all<M: Tree>(like: &M, places: &[Place<'_>]) -> Result<M> {
     let arrays: Vec<Array> = places.iter().map(Place::array).collect::<Result<_>>()?;
     tree::unflatten(&tree::structure(like), &arrays)
 }
 
 impl Place<'_> {
-    /// The array in few bits, as rows of inputs, and whether the model has the inputs first; `None` if the file has it in full, and for
-    /// layouts that no rows have.
+    /// Reads a quantized array without dequantizing it. Also returns whether the model stores the inputs before the
+    /// outputs. Returns `None` if the array is not quantized, or if the layout cannot be expressed by rows.
     pub fn groups(&self) -> Result<Option<(Groups, bool)>> {
         if let Some(name) = self.name.strip_suffix("[#]") {
             return Ok(self.weights.groups(name)?.and_then(|groups| stacked_rows(&groups, self.layout)));
@@ -133,19 +139,25 @@ impl Place<'_> {
         Ok(Groups::stacked(&experts).map(|groups| (groups, true)))
     }
 
-    /// The number of matrices that the array has: of a layer of experts several.
+    /// Returns the number of matrices in the array, which is the number of experts in a layer of experts.
     pub fn matrices(&self) -> usize {
         if self.name.contains('#') { self.like.shape().first().copied().unwrap_or(1) } else { 1 }
     }
 
-    /// The array.
+    /// Reads the array.
     pub fn array(&self) -> Result<Array> {
-        one(self.weights, (&self.path, &self.like), (&self.name, self.layout), self.to.clone().map(Sharding::from))
+        read_array(
+            self.weights,
+            (&self.path, &self.like),
+            (&self.name, self.layout),
+            self.to.clone().map(Sharding::from),
+        )
     }
 
-    /// The sharding of the rows and the groups of a matrix in few bits, from the model's sharding of outputs and inputs.
+    /// Derives the shardings of a quantized matrix, of its values and of its scales, from the model's sharding of inputs and
+    /// outputs.
     ///
-    /// Groups that the devices do not divide are replicated.
+    /// Dimensions that are not divisible by the number of devices are replicated.
     pub fn sharding_of_groups(&self, is_transposed: bool, [rows, groups]: [usize; 2]) -> Result<Option<[Sharding; 2]>> {
         let Some(sharding) = &self.to else { return Ok(None) };
         let (mesh, spec) = (sharding.mesh(), sharding.spec());
@@ -153,7 +165,7 @@ impl Place<'_> {
         let mut dims = spec.dims().to_vec();
         dims.resize(dims.len().max(inputs + 1).max(2), DimSpec::default());
         let [mut of_rows, mut of_groups] = match is_transposed {
-            // The rows of all experts: a device has all rows of some experts.
+            // The rows of all experts are one dimension, so that each device has all rows of some experts.
             _ if self.name.contains('#') => [dims[0].clone(), DimSpec::None],
             true => [dims[inputs].clone(), dims[0].clone()],
             false => [dims[0].clone(), dims[1].clone()],
@@ -171,7 +183,7 @@ impl Place<'_> {
     }
 }
 
-/// The rows of a matrix that a model has in this layout, and whether the model has the inputs first.
+/// Selects the rows of a matrix for a layout. Also returns whether the model stores the inputs before the outputs.
 fn rows(groups: Groups, layout: Layout) -> Option<(Groups, bool)> {
     let &[count, _] = groups.shape.as_slice() else { return None };
     match layout {
@@ -184,7 +196,8 @@ fn rows(groups: Groups, layout: Layout) -> Option<(Groups, bool)> {
     }
 }
 
-/// The rows of the experts of an array `[experts, inputs, outputs]`, which is stored as `[experts, outputs, inputs]`.
+/// Selects the rows for a layout from all experts. The files store `[experts, outputs, inputs]`, the model
+/// `[experts, inputs, outputs]`.
 fn stacked_rows(groups: &Groups, layout: Layout) -> Option<(Groups, bool)> {
     let &[experts, outputs, _] = groups.shape.as_slice() else { return None };
     let all = experts.checked_mul(outputs)?;
@@ -196,7 +209,7 @@ fn stacked_rows(groups: &Groups, layout: Layout) -> Option<(Groups, bool)> {
     Some((groups.select_rows(&rows), true))
 }
 
-/// The names of the arrays of the files that an array of a model is read from: several if the name has a `#`.
+/// Returns the names of the arrays in the files for an array of a model. A name with a `#` stands for several arrays.
 fn names_of(name: &str, like: &Array) -> Vec<String> {
     let name = name.trim_end_matches("[#]");
     match name.contains('#') {
@@ -207,7 +220,8 @@ fn names_of(name: &str, like: &Array) -> Vec<String> {
     }
 }
 
-/// The dtype of the arrays of this name, and their values in the layout of the model; `None` if they do not fit it.
+/// Reads the arrays with a name and converts them to the layout of the model. Returns the dtype in the files, and `None`
+/// as the values if the layout does not fit.
 fn laid_out(weights: &Weights, name: &str, layout: Layout, like: &Array) -> Result<(DType, Option<Raw>)> {
     if !name.contains('#') {
         let raw = weights.read(name)?;
@@ -225,8 +239,8 @@ fn laid_out(weights: &Weights, name: &str, layout: Layout, like: &Array) -> Resu
     Ok((dtype, laid.and_then(Raw::stacked)))
 }
 
-/// The array at this key path, from the one of this name.
-fn one(
+/// Reads the array for a key path from the array with a name.
+fn read_array(
     weights: &Weights,
     (path, like): (&str, &Array),
     (name, layout): (&str, Layout),
@@ -235,17 +249,18 @@ fn one(
     let (dtype, laid) = laid_out(weights, name, layout, like)?;
     let file = weights.path().display();
     if like.dtype().is_float() && !dtype.is_float() {
-        let message = format!("the array {name:?} of {file} holds {dtype}, and `{path}` is {}", like.dtype());
-        return Err(value_error(message, "quantized weights are not read: save the model as F32, F16 or BF16"));
+        let message = format!("the array {name:?} of {file} has the dtype {dtype}, but `{path}` is {}", like.dtype());
+        let help = "save the model as F32, F16 or BF16, because this quantization is not supported";
+        return Err(value_error(message, help));
     }
     let Some(laid) = laid.filter(|laid| splits(like.shape(), &laid.shape)) else {
         let names = names_of(name, like);
         let shape = names.first().and_then(|name| weights.shape(name)).unwrap_or_default();
         let message = format!(
-            "the array {name:?} of {file} is {shape:?}, which laid out as {layout:?} does not make `{path}`, {:?}",
+            "the array {name:?} of {file} has the shape {shape:?}, which with the layout {layout:?} does not fit `{path}` of {:?}",
             like.shape()
         );
-        return Err(value_error(message, "look whether `config.json` belongs to the files"));
+        return Err(value_error(message, "check that `config.json` belongs to the files"));
     };
     let array = laid.reshaped(like.shape()).to_array(to).map_err(|error| error.context(format_args!("`{path}`")))?;
     Ok(array.astype(like.dtype()))

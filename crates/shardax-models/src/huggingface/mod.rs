@@ -102,32 +102,35 @@ impl LoadOptions {
     }
 }
 
-/// A model of `transformers` that is loaded from its files.
+/// A model that you can load from the files of `transformers`.
 pub trait Pretrained: Module {
-    /// The architecture.
+    /// The type that describes the architecture of the model.
     type Architecture: Send + Sync + 'static;
 
-    /// The architecture of a configuration, and the names of the model's arrays in files.
+    /// Reads the architecture from a configuration. Also returns the names of the model's arrays in files.
     ///
-    /// Fails where the configuration has a field that may have an effect and is not understood.
+    /// # Errors
+    /// Returns an error if the configuration has an unknown field that could change the results of the model.
     fn read(config: &Config) -> Result<(Self::Architecture, KeyMap)>;
 
-    /// A model with random weights.
+    /// Creates a model with random weights from an architecture.
     fn make(architecture: &Self::Architecture, rngs: &mut Rngs) -> Result<Self>;
 
-    /// True if the model is only a part of the configuration's.
+    /// Returns `true` if the model is only a part of the model that the configuration describes.
     #[doc(hidden)]
     fn is_part_of(_: &Config) -> bool {
         false
     }
 
-    /// The number of layers, and the matrices, which the files bound.
+    /// Returns the number of layers and the sizes of the largest matrices, which are compared with the files.
     #[doc(hidden)]
     fn extents(architecture: &Self::Architecture) -> (usize, Vec<(&'static str, usize, usize)>);
 
-    /// A model with random weights.
+    /// Creates a model with random weights from a configuration.
     ///
-    /// Fails when sizes of the configuration do not divide each other, and for fields that are not understood.
+    /// # Errors
+    /// Returns an error if sizes in the configuration do not divide each other, or if it has an unknown field that could
+    /// change the results of the model.
     #[track_caller]
     fn from_config(config: &Config, rngs: &mut Rngs) -> Result<Self> {
         let location = std::panic::Location::caller();
@@ -135,26 +138,28 @@ pub trait Pretrained: Module {
         Self::make(&architecture, rngs).map_err(|error| error.at(location))
     }
 
-    /// The model in a folder that `save_pretrained` wrote.
+    /// Loads a model from a folder of `transformers`.
     ///
-    /// Fails when a file is missing or damaged, and when the configuration or the files have something that the model
-    /// does not.
+    /// # Errors
+    /// Returns an error if a file is missing or damaged, if the configuration has an unknown field that could change the
+    /// results of the model, or if the files have an array that the model does not have.
     #[track_caller]
     fn from_pretrained(folder: impl AsRef<Path>) -> Result<Self> {
         Self::from_pretrained_with(folder, &LoadOptions::new())
     }
 
-    /// Loads the model in a folder with the given dtypes and shardings.
+    /// Loads a model from a folder, with options for dtypes and shardings.
     #[track_caller]
     fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<Self> {
         let location = std::panic::Location::caller();
         pretrained(folder.as_ref(), options).map_err(|error| error.at(location))
     }
 
-    /// Writes a folder that `transformers` reads: `config.json` and `model.safetensors`, which takes the host's memory
-    /// for the whole model.
+    /// Saves the model to a folder as `config.json` and `model.safetensors`, which `transformers` can load. This needs
+    /// enough memory on the host for the entire model.
     ///
-    /// Fails if the configuration belongs to another model, or if a file cannot be written.
+    /// # Errors
+    /// Returns an error if the configuration belongs to another model, or if a file cannot be written.
     #[track_caller]
     fn save_pretrained(&self, config: &Config, folder: impl AsRef<Path>) -> Result<()> {
         let location = std::panic::Location::caller();
@@ -162,14 +167,14 @@ pub trait Pretrained: Module {
     }
 }
 
-/// A model with the weights in this folder in the place of first ones, which are never computed.
+/// Loads a model from a folder. Initial weights are never computed.
 fn pretrained<M: Pretrained>(folder: &Path, options: &LoadOptions) -> Result<M> {
     let config = options.ignored.iter().fold(Config::open(folder)?, |config, name| config.without(name));
     let (architecture, keys) = M::read(&config)?;
     filled::<M>(folder, &config, (architecture, &keys), options)
 }
 
-/// A model of this architecture with the weights in a folder.
+/// Creates a model with this architecture and the weights in a folder.
 fn filled<M: Pretrained>(
     folder: &Path,
     config: &Config,
@@ -182,7 +187,7 @@ fn filled<M: Pretrained>(
     load::all_of(&weights, &like, keys, &options.rules)
 }
 
-/// A model in few bits: each array is read by `read` from its place.
+/// Reads each array of a model with `read`, for models that keep their weights quantized.
 pub(crate) fn read_each<M: Pretrained, T>(
     folder: &Path,
     options: &LoadOptions,
@@ -198,18 +203,19 @@ pub(crate) fn read_each<M: Pretrained, T>(
     Ok((places.iter().map(read).collect::<Result<_>>()?, tree::structure(&like)))
 }
 
-/// The files of a folder, whose quantized kernels are arrays as all others.
+/// Opens the files of a folder and combines the parts of quantized kernels.
 fn opened(folder: &Path, config: &Config) -> Result<Weights> {
     Weights::open(folder)?.quantized(config)
 }
 
-/// The model's types, without values.
+/// Computes the types of the model's arrays, without values.
 fn shapes<M: Pretrained>(architecture: M::Architecture, policy: Policy, rules: &Rules) -> Result<M> {
     let (architecture, rules) = (Arc::new(architecture), rules.clone());
     eval_shape(move || M::make(&architecture, &mut Rngs::new(0).with_policy(policy).with_rules(&rules)), ())
 }
 
-/// Fails where a configuration has more than its files can hold.
+/// Returns an error if a configuration describes more layers or larger matrices than the files contain. Otherwise a
+/// damaged configuration could require any amount of memory.
 fn bounded<M: Pretrained>(architecture: &M::Architecture, weights: &Weights) -> Result<()> {
     let (layers, matrices) = M::extents(architecture);
     let (arrays, elements) = (weights.names().count(), weights.elements());
@@ -220,14 +226,14 @@ fn bounded<M: Pretrained>(architecture: &M::Architecture, weights: &Weights) -> 
         None => return Ok(()),
     };
     let path = weights.path().display();
-    let message = format!("config.json has {excess}, and {path} has {arrays} arrays of {elements} elements");
-    Err(value_error(message, "look whether `config.json` belongs to the files"))
+    let message = format!("config.json has {excess}, but {path} has only {arrays} arrays with {elements} elements");
+    Err(value_error(message, "check that `config.json` belongs to the files"))
 }
 
 fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()> {
     if M::is_part_of(config) {
-        let message = "the configuration is of a model of text and images, and this model is its text alone";
-        return Err(value_error(message, "save with a `Config` of the fields of `text_config`"));
+        let message = "the configuration describes a model of text and images, but this model is only its text decoder";
+        return Err(value_error(message, "save the model with a `Config` that has the fields of `text_config`"));
     }
     let (architecture, keys) = M::read(config)?;
     // The shapes are compared first, because files with another configuration could not be loaded again.
@@ -241,7 +247,7 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
     }
     if expected.len() != found.len() {
         let (expected, found) = (expected.len(), found.len());
-        let message = format!("the configuration describes {expected} arrays, and the model has {found}");
+        let message = format!("the configuration describes {expected} arrays, but the model has {found}");
         return Err(value_error(message, help));
     }
     save::write(
@@ -252,16 +258,16 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
     )
 }
 
-/// The key path and the shape of each array of a model.
+/// Returns the key path and the shape of each array of a model.
 fn leaf_shapes<M: Pretrained>(model: &M) -> Vec<(String, Vec<usize>)> {
     tree::leaves_with_path(model).into_iter().map(|(path, leaf)| (path, leaf.shape().to_vec())).collect()
 }
 
-/// The configuration must be of this type of model.
-fn check_type(fields: &Fields, wanted: &str) -> Result<()> {
+/// Returns an error if the configuration has another model type.
+fn check_type(fields: &Fields, expected: &str) -> Result<()> {
     match fields.text("model_type")? {
-        kind if kind == wanted => Ok(()),
-        other => Err(fields.error(format!("the model_type is {other:?}, and this model's {wanted:?}"))),
+        kind if kind == expected => Ok(()),
+        other => Err(fields.error(format!("the model_type is {other:?}, but should be {expected:?}"))),
     }
 }
 
@@ -289,7 +295,7 @@ impl Pretrained for Decoder {
     }
 }
 
-/// The names of the arrays of the model that a configuration describes, and the number of its experts.
+/// Returns the array names of the model that a configuration describes, and the number of its experts.
 fn keys_of(config: &Config) -> Result<(KeyMap, usize)> {
     let kind = config.get("model_type").and_then(|kind| kind.as_str()).unwrap_or_default();
     Ok(match kind {
@@ -307,7 +313,7 @@ fn keys_of(config: &Config) -> Result<(KeyMap, usize)> {
     })
 }
 
-/// Attention whose dimensions have names.
+/// Returns a builder for attention with named dimensions, so that sharding rules apply to them.
 pub(crate) fn attention(heads: usize, features: usize) -> MultiHeadAttentionBuilder {
     let builder = MultiHeadAttention::builder(heads, features);
     builder.kernel_axes([Some("embed"), Some("heads"), None]).out_kernel_axes([Some("heads"), None, Some("embed")])

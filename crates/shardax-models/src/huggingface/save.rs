@@ -1,4 +1,4 @@
-//! Writing the arrays of a model as `transformers` reads them.
+//! Saving the arrays of a model with the names and layouts of `transformers`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -11,18 +11,22 @@ use super::layout::Raw;
 use super::{KeyMap, Layout};
 use crate::error::{io_error, value_error};
 
-/// Arrays by the names of a file.
+/// The arrays of a file, by name.
 pub(super) type Named = BTreeMap<String, Raw>;
 
-/// The arrays of a model as a file has them.
+/// Converts the arrays of a model to the arrays of a file.
 pub(super) fn arrays<M: Tree>(model: &M, keys: &KeyMap) -> Result<Named> {
-    // The parts of each array of the file, by its name and, of a name with a `#`, its entry.
+    // An array of the file can consist of several arrays of the model. First collect the parts of each array, by its name
+    // and, if the name has a `#`, the number of the entry.
     let mut parts: BTreeMap<(String, usize), Vec<(Layout, Raw)>> = BTreeMap::new();
     for (path, leaf) in tree::leaves_with_path(model) {
         let path = path.strip_prefix('.').unwrap_or(&path);
         let Some((name, layout)) = keys.find(path) else {
-            let message = format!("no rule says which array of a file `{path}` is");
-            return Err(value_error(message, "save models without caches, and of the kind of their `Config`"));
+            let message = format!("the model has `{path}`, which has no array name for files");
+            return Err(value_error(
+                message,
+                "save a model without caches, with the `Config` that it was created from",
+            ));
         };
         let raw = Raw::of(&leaf)?;
         let entries = if name.contains('#') { raw.entries() } else { vec![raw] };
@@ -30,11 +34,12 @@ pub(super) fn arrays<M: Tree>(model: &M, keys: &KeyMap) -> Result<Named> {
             let shape = flat_shape(path, &raw.shape, layout);
             let Some(written) = raw.reshaped(&shape).written_as(layout) else {
                 let message = format!("`{path}`, {shape:?}, cannot be laid out as {layout:?}");
-                return Err(value_error(message, "look whether the `Config` is that of the model"));
+                return Err(value_error(message, "pass the `Config` from which you created the model"));
             };
             parts.entry((keys.written(&name), entry)).or_default().push((layout, written));
         }
     }
+    // Then join the parts, and stack the entries of arrays that contain all experts.
     let mut named = Named::new();
     let mut stacks: BTreeMap<String, Vec<Raw>> = BTreeMap::new();
     for ((name, entry), parts) in parts {
@@ -51,12 +56,13 @@ pub(super) fn arrays<M: Tree>(model: &M, keys: &KeyMap) -> Result<Named> {
     Ok(named)
 }
 
-/// The error of parts of one array that do not make one.
+/// Returns the error for parts of an array that do not fit together.
 fn do_not_fit(name: &str) -> shardax::Error {
-    value_error(format!("the parts of {name:?} do not fit together"), "save a model of one structure")
+    let help = "save a model whose layers have equal shapes, with the `Config` that it was created from";
+    value_error(format!("the parts of {name:?} do not fit together"), help)
 }
 
-/// The shape of an array whose heads of attention are joined.
+/// Returns the shape of an array in files, where attention heads and their features are one dimension.
 pub(super) fn flat_shape(path: &str, shape: &[usize], layout: Layout) -> Vec<usize> {
     match layout {
         Layout::Convolution => shape.to_vec(),
@@ -69,19 +75,19 @@ pub(super) fn flat_shape(path: &str, shape: &[usize], layout: Layout) -> Vec<usi
     }
 }
 
-/// The number of dimensions of a kernel's input: all but the last for the layer that joins heads.
+/// Returns the number of input dimensions of a kernel. The layer that joins heads has several.
 pub(crate) fn input_dims(path: &str, rank: usize) -> usize {
     if path.ends_with("out.kernel") { rank.saturating_sub(1) } else { 1.min(rank) }
 }
 
-/// Writes a folder with these arrays in one file, and a text beside them.
-pub(super) fn write(folder: &Path, arrays: &Named, file: &str, (beside, text): (&str, &str)) -> Result<()> {
+/// Writes a folder with the arrays in one file and the configuration in another.
+pub(super) fn write(folder: &Path, arrays: &Named, file: &str, (config_file, text): (&str, &str)) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| io_error("make the folder", folder, &error))?;
     fn view<'a>(name: &'a str, raw: &'a Raw) -> Result<(&'a str, TensorView<'a>)> {
         let dtype = dtype_of(raw.dtype).ok_or_else(|| {
             value_error(
-                format!("{name:?} has elements {}, which the format does not have", raw.dtype),
-                "convert them first",
+                format!("{name:?} has the dtype {}, which safetensors does not support", raw.dtype),
+                "convert the array to F32, F16 or BF16 with `astype` before you save it",
             )
         })?;
         let view = TensorView::new(dtype, raw.shape.clone(), &raw.bytes)
@@ -89,18 +95,18 @@ pub(super) fn write(folder: &Path, arrays: &Named, file: &str, (beside, text): (
         Ok((name, view))
     }
     let views: Vec<_> = arrays.iter().map(|(name, raw)| view(name, raw)).collect::<Result<_>>()?;
-    // `transformers` rejects files that do not say so.
-    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    // `transformers` rejects files without this metadata.
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let path = folder.join(file);
-    let bytes = safetensors::serialize(views, Some(about)).map_err(|error| {
+    let bytes = safetensors::serialize(views, Some(metadata)).map_err(|error| {
         value_error(format!("{} cannot be written: {error}", path.display()), "save concrete arrays")
     })?;
     fs::write(&path, bytes).map_err(|error| io_error("write", &path, &error))?;
-    let path = folder.join(beside);
+    let path = folder.join(config_file);
     fs::write(&path, text).map_err(|error| io_error("write", &path, &error))
 }
 
-/// The dtype as the format has it.
+/// Returns the safetensors dtype, if the format supports it.
 fn dtype_of(dtype: DType) -> Option<Dtype> {
     let (ty, _) = dtype.stored();
     (DType::from_safetensors(ty) == Some(dtype)).then_some(ty)

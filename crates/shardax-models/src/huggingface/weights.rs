@@ -1,4 +1,4 @@
-//! The arrays of files: safetensors, PyTorch's and GGUF, and several of the first two with an index.
+//! Access to the arrays in safetensors, PyTorch and GGUF files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,14 +11,15 @@ use shardax::prelude::*;
 
 use super::Config;
 use super::layout::Raw;
-use crate::error::{damaged as wrong, file_size, io_error, read_small, value_error};
+use crate::error::{damaged, file_size, io_error, read_small, value_error};
 use crate::gguf::{BlockType, Change, Gguf, Translated};
 use crate::pytorch;
 use crate::quantized::{Groups, Method};
 
-/// The arrays of a file, or of several with an index, by their names. Their values are read on demand.
+/// The named arrays of a file, or of several files with an index. The values of an array are read when you need them.
 ///
-/// The format is safetensors, PyTorch's (`.bin`, `.pt`, `.pth`) or GGUF (`.gguf`), see [`gguf`](crate::gguf).
+/// The extension of a file determines its format: PyTorch (`.bin`, `.pt`, `.pth`), GGUF (`.gguf`, see
+/// [`gguf`](crate::gguf)), otherwise safetensors.
 ///
 /// ```
 /// use shardax_models::huggingface::Weights;
@@ -37,17 +38,19 @@ use crate::quantized::{Groups, Method};
 pub struct Weights {
     path: PathBuf,
     files: Vec<PathBuf>,
-    arrays: BTreeMap<String, Entry>,
-    /// The arrays that are parts of others.
+    arrays: BTreeMap<String, ArrayEntry>,
+    /// The names of arrays that are parts of quantized arrays. [`names`](Weights::names) leaves them out.
     parts: BTreeSet<String>,
 }
 
-/// Where an array is.
+/// The description of an array.
 #[derive(Clone, Debug)]
-struct Entry {
+struct ArrayEntry {
+    /// The index of the file that contains the array.
     file: usize,
     elements: Elements,
     shape: Vec<usize>,
+    /// The position of the first byte in the file.
     offset: u64,
     bytes: u64,
 }
@@ -55,69 +58,74 @@ struct Entry {
 /// The format in which an array's elements are stored.
 #[derive(Clone, Debug)]
 enum Elements {
-    /// Row-major, of the dtype that safetensors calls so.
+    /// Row-major elements of a safetensors dtype, by name.
     Named(String),
-    /// With strides, in elements.
+    /// Elements with strides, which are counted in elements.
     Strided(DType, Vec<usize>),
     /// Blocks of a GGUF file.
     Blocks(BlockType, Change),
-    /// In the other arrays of these names.
+    /// A quantized array, which consists of the arrays with these names.
     Parts(Method, Vec<String>),
 }
 
-/// An array in a file's header.
+/// The description of an array in the header of a safetensors file.
 #[derive(Deserialize)]
-struct About {
+struct TensorHeader {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: [u64; 2],
 }
 
-/// Headers are no longer, as in the format's own reader.
-const LONGEST_HEADER: u64 = 100_000_000;
+/// The maximal size of a safetensors header. The reader of the `safetensors` library has the same limit.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// The files of a folder, in the order of preference.
+/// The files that are searched in a folder, in the order of preference.
 const FILES: [&str; 4] =
     ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"];
 
 impl Weights {
-    /// Opens a file of safetensors, of PyTorch or of llama.cpp; an index of several (`model.safetensors.index.json`); or a folder with one
-    /// of `model.safetensors`, `pytorch_model.bin` and their indices.
+    /// Opens a file, an index of several files, or a folder.
     ///
-    /// Fails, with the file and the place in it, where a header does not fit its file, and for an index that names
-    /// files or arrays that are not there.
+    /// An index is a file such as `model.safetensors.index.json`. In a folder, the first existing file of
+    /// `model.safetensors`, `model.safetensors.index.json`, `pytorch_model.bin` and `pytorch_model.bin.index.json` is
+    /// opened.
+    ///
+    /// # Errors
+    /// Returns an error if a file is missing, if its header is damaged or does not match its size, or if an index lists an
+    /// array that its file does not have. The message contains the path and the byte offset.
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<Weights> {
         let location = std::panic::Location::caller();
         open(path.as_ref()).map_err(|error| error.at(location))
     }
 
-    /// The names of the arrays.
+    /// Returns the names of the arrays.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.arrays.keys().map(String::as_str).filter(|name| !self.parts.contains(*name))
     }
 
-    /// True if there is an array of this name.
+    /// Returns `true` if there is an array with this name.
     pub fn contains(&self, name: &str) -> bool {
         self.arrays.contains_key(name)
     }
 
-    /// The sizes of the array of this name.
+    /// Returns the shape of an array, or `None` if there is no array with this name.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         Some(&self.arrays.get(name)?.shape)
     }
 
-    /// The array of this name, as it is in the file.
+    /// Reads an array.
     ///
-    /// Fails when there is none, when its elements are of a type that is not known here, and where the file cannot be
-    /// read.
+    /// # Errors
+    /// Returns an error if there is no array with this name, if the type of its elements is not supported, or if the file
+    /// cannot be read.
     #[track_caller]
     pub fn get(&self, name: &str) -> Result<Array> {
         let location = std::panic::Location::caller();
         self.read(name).and_then(|raw| raw.to_array(None)).map_err(|error| error.at(location))
     }
 
-    /// The number of elements of all arrays.
+    /// Returns the number of elements of all arrays together.
     pub(super) fn elements(&self) -> u128 {
         self.arrays
             .values()
@@ -125,20 +133,21 @@ impl Weights {
             .fold(0, u128::saturating_add)
     }
 
-    /// The file, or the folder, for messages.
+    /// Returns the path of the file or folder, for messages.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads an array, of blocks in float32.
+    /// Reads an array. Quantized arrays are dequantized to float32.
     pub(super) fn read(&self, name: &str) -> Result<Raw> {
         let entry = self.entry(name)?;
         let shape = entry.shape.clone();
         match &entry.elements {
             Elements::Named(text) => {
                 let Some(dtype) = dtype_of(text) else {
-                    let message = format!("the array {name:?} of {} has elements {text}", self.path.display());
-                    return Err(value_error(message, "save it as F32, F16 or BF16"));
+                    let message =
+                        format!("the array {name:?} of {} has the unsupported dtype {text}", self.path.display());
+                    return Err(value_error(message, "save the array with the dtype F32, F16 or BF16"));
                 };
                 Ok(Raw { dtype, shape, bytes: self.bytes(name, entry)? })
             }
@@ -152,7 +161,7 @@ impl Weights {
                 self.check_memory(name, entry)?;
                 let stored = Raw::of_f32(groups.shape.clone(), &groups.widened());
                 match method {
-                    // Experts have their inputs first.
+                    // The model stores the kernels of experts with the inputs before the outputs.
                     Method::Mxfp4 => stored.last_two_swapped().ok_or_else(|| self.unfit(name)),
                     Method::Gptq { .. } | Method::Awq => Ok(stored),
                 }
@@ -160,7 +169,8 @@ impl Weights {
         }
     }
 
-    /// Reads an array that is stored in few bits as it is, in rows of inputs; `None` for other arrays.
+    /// Reads a quantized array without dequantizing it. Each row has the weights of one output. Returns `None` for arrays
+    /// that are not quantized.
     pub(crate) fn groups(&self, name: &str) -> Result<Option<Groups>> {
         let entry = self.entry(name)?;
         match &entry.elements {
@@ -180,9 +190,12 @@ impl Weights {
         }
     }
 
-    /// Replaces the parts of quantized kernels by the kernels, if the configuration says that there are any: of GPTQ, AWQ, and gpt-oss.
+    /// Combines the parts of quantized kernels to single arrays, if the configuration has a `quantization_config`.
     ///
-    /// Fails for other formats, and when a part is missing.
+    /// The supported methods are GPTQ, AWQ and MXFP4.
+    ///
+    /// # Errors
+    /// Returns an error if the method is not supported, or if a part is missing.
     #[track_caller]
     pub fn quantized(self, config: &Config) -> Result<Weights> {
         let location = std::panic::Location::caller();
@@ -194,54 +207,60 @@ impl Weights {
     }
 
     fn with_method(mut self, method: Method) -> Result<Weights> {
-        let (first, ending, others) = method.endings();
-        let starts: Vec<String> = self.names().filter_map(|name| name.strip_suffix(first).map(str::to_owned)).collect();
-        for start in starts {
+        // Every array whose name ends with the suffix of the first part is a quantized kernel. Its other parts have
+        // the same prefix.
+        let (first, suffix, others) = method.endings();
+        let prefixes: Vec<String> =
+            self.names().filter_map(|name| name.strip_suffix(first).map(str::to_owned)).collect();
+        for prefix in prefixes {
             let parts: Vec<String> =
-                std::iter::once(&first).chain(others).map(|part| format!("{start}{part}")).collect();
-            let name = format!("{start}{ending}");
+                std::iter::once(&first).chain(others).map(|part| format!("{prefix}{part}")).collect();
+            let name = format!("{prefix}{suffix}");
             let shape =
                 self.shape(&parts[0]).and_then(|shape| method.shape(shape)).ok_or_else(|| self.unfit(&parts[0]))?;
             if let Some(missing) = parts.iter().find(|part| !self.contains(part)) {
                 let message =
                     format!("{} has no array {missing:?}, which belongs to {:?}", self.path.display(), parts[0]);
-                return Err(value_error(
-                    message,
-                    "look whether `quantization_config` of config.json belongs to the files",
-                ));
+                let help = "check that `quantization_config` in config.json belongs to the files";
+                return Err(value_error(message, help));
             }
             self.parts.extend(parts.iter().cloned());
-            let entry = Entry { file: 0, elements: Elements::Parts(method, parts), shape, offset: 0, bytes: 0 };
+            let entry = ArrayEntry { file: 0, elements: Elements::Parts(method, parts), shape, offset: 0, bytes: 0 };
             self.arrays.insert(name, entry);
         }
         Ok(self)
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry> {
+    /// Returns the description of an array, or an error if there is no array with this name.
+    fn entry(&self, name: &str) -> Result<&ArrayEntry> {
         self.arrays.get(name).ok_or_else(|| {
             let message = format!("{} has no array {name:?}", self.path.display());
-            value_error(message, "`names` lists those that it has")
+            value_error(message, "call `names` to list the arrays of the files")
         })
     }
 
-    /// The bytes of an array in its file.
-    fn bytes(&self, name: &str, entry: &Entry) -> Result<Vec<u8>> {
+    /// Reads the bytes of an array.
+    fn bytes(&self, name: &str, entry: &ArrayEntry) -> Result<Vec<u8>> {
         let path = &self.files[entry.file];
         let mut file = fs::File::open(path).map_err(|error| io_error("read", path, &error))?;
         let mut bytes = Vec::new();
         let size = usize::try_from(entry.bytes).ok().filter(|size| bytes.try_reserve_exact(*size).is_ok());
         let Some(size) = size else {
-            let message = format!("the array {name:?} of {} takes {} bytes", self.path.display(), entry.bytes);
-            return Err(value_error(message, "it does not fit in memory: load the model on a host with more memory"));
+            let message = format!(
+                "the array {name:?} of {} has {} bytes, which do not fit in memory",
+                self.path.display(),
+                entry.bytes
+            );
+            return Err(value_error(message, "load the model on a host with more memory"));
         };
         bytes.resize(size, 0);
         let read = file.seek(SeekFrom::Start(entry.offset)).and_then(|_| file.read_exact(&mut bytes));
-        read.map_err(|error| wrong(path, entry.offset, format!("the array {name:?} could not be read: {error}")))?;
+        read.map_err(|error| damaged(path, entry.offset, format!("the array {name:?} could not be read: {error}")))?;
         Ok(bytes)
     }
 
-    /// A tensor of a GGUF file as `transformers` has it.
-    fn blocks(&self, name: &str, entry: &Entry, block: BlockType, change: Change) -> Result<Raw> {
+    /// Reads a tensor of a GGUF file with the row order and the values that `transformers` expects.
+    fn blocks(&self, name: &str, entry: &ArrayEntry, block: BlockType, change: Change) -> Result<Raw> {
         let shape = entry.shape.clone();
         let raw = match block {
             BlockType::F32 => Raw { dtype: DType::F32, shape, bytes: self.bytes(name, entry)? },
@@ -265,24 +284,29 @@ impl Weights {
         changed.ok_or_else(|| self.unfit(name))
     }
 
-    /// Fails if an array of float32 does not fit in memory, before its blocks are read.
-    fn check_memory(&self, name: &str, entry: &Entry) -> Result<()> {
+    /// Returns an error if an array does not fit in memory as float32. Call this before its blocks are read.
+    fn check_memory(&self, name: &str, entry: &ArrayEntry) -> Result<()> {
         let bytes = entry.shape.iter().try_fold(4usize, |product, size| product.checked_mul(*size));
         if bytes.is_some_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok()) {
             return Ok(());
         }
-        let message = format!("the array {name:?} of {} is {:?} in float32", self.path.display(), entry.shape);
-        Err(value_error(message, "it does not fit in memory: `Packed` keeps it in few bits"))
+        let message = format!(
+            "the array {name:?} of {} with the shape {:?} does not fit in memory as float32",
+            self.path.display(),
+            entry.shape
+        );
+        Err(value_error(message, "load a `Packed` model, which keeps the weights quantized"))
     }
 
-    /// The error of an array whose parts or rows do not fit each other.
+    /// Returns the error for an array whose parts do not match each other, or whose rows do not match the heads.
     fn unfit(&self, name: &str) -> Error {
         let message =
             format!("the parts or the heads of the array {name:?} of {} do not fit each other", self.path.display());
-        value_error(message, "look whether the configuration belongs to the files")
+        value_error(message, "check that the configuration belongs to the files")
     }
 }
 
+/// Opens a file, an index or a folder.
 fn open(path: &Path) -> Result<Weights> {
     let mut weights =
         Weights { path: path.to_owned(), files: Vec::new(), arrays: BTreeMap::new(), parts: BTreeSet::new() };
@@ -291,28 +315,29 @@ fn open(path: &Path) -> Result<Weights> {
         false => path.to_owned(),
     };
     match file.extension().is_some_and(|extension| extension == "json") {
-        true => indexed(&mut weights, &file)?,
-        false => one_file(&mut weights, &file)?,
+        true => add_index(&mut weights, &file)?,
+        false => add_file(&mut weights, &file)?,
     }
     Ok(weights)
 }
 
-/// The arrays of one more file, in the format that its name ends with.
-fn one_file(weights: &mut Weights, path: &Path) -> Result<()> {
+/// Adds the arrays of a file. The extension of the file determines its format.
+fn add_file(weights: &mut Weights, path: &Path) -> Result<()> {
     if Gguf::is_named(path) {
-        return gguf(weights, path);
+        return add_gguf(weights, path);
     }
     match pytorch::is_named(path) {
-        true => torch(weights, path),
-        false => header(weights, path),
+        true => add_pytorch(weights, path),
+        false => add_safetensors(weights, path),
     }
 }
 
-fn gguf(weights: &mut Weights, path: &Path) -> Result<()> {
+/// Adds the arrays of a GGUF file.
+fn add_gguf(weights: &mut Weights, path: &Path) -> Result<()> {
     let (file, number) = (Gguf::open(path)?, weights.files.len());
     for Translated { name, change, tensor } in file.arrays() {
         let elements = Elements::Blocks(tensor.block, change);
-        let entry = Entry {
+        let entry = ArrayEntry {
             file: number + tensor.file,
             elements,
             shape: tensor.shape.clone(),
@@ -320,82 +345,90 @@ fn gguf(weights: &mut Weights, path: &Path) -> Result<()> {
             bytes: tensor.bytes,
         };
         if weights.arrays.insert(name.clone(), entry).is_some() {
-            return Err(wrong(path, 0, format!("two tensors are the array {name:?}")));
+            return Err(damaged(path, 0, format!("two tensors correspond to the array {name:?}")));
         }
     }
     weights.files.extend_from_slice(file.files());
     Ok(())
 }
 
-fn torch(weights: &mut Weights, path: &Path) -> Result<()> {
+/// Adds the arrays of a PyTorch file.
+fn add_pytorch(weights: &mut Weights, path: &Path) -> Result<()> {
     let number = weights.files.len();
     for tensor in pytorch::tensors(path)? {
         let pytorch::Tensor { name, dtype, shape, strides, offset, bytes } = tensor;
-        let entry = Entry { file: number, elements: Elements::Strided(dtype, strides), shape, offset, bytes };
+        let entry = ArrayEntry { file: number, elements: Elements::Strided(dtype, strides), shape, offset, bytes };
         if weights.arrays.insert(name.clone(), entry).is_some() {
-            return Err(wrong(path, 0, format!("the tensor {name:?} is there twice")));
+            return Err(damaged(path, 0, format!("the tensor {name:?} occurs twice")));
         }
     }
     weights.files.push(path.to_owned());
     Ok(())
 }
 
-/// The arrays of all files that an index names.
-fn indexed(weights: &mut Weights, index: &Path) -> Result<()> {
+/// Adds the arrays of all files that an index lists.
+fn add_index(weights: &mut Weights, index: &Path) -> Result<()> {
     #[derive(Deserialize)]
     struct Index {
         weight_map: BTreeMap<String, String>,
     }
     let text = read_small(index)?;
     let Index { weight_map } = serde_json::from_slice(&text)
-        .map_err(|error| wrong(index, 0, format!("it is not an index of files: {error}")))?;
+        .map_err(|error| damaged(index, 0, format!("it is not an index of files: {error}")))?;
     let mut files: Vec<&String> = weight_map.values().collect();
     files.sort();
     files.dedup();
     for name in files {
-        // Beside the index, and nowhere else.
+        // An index must not refer to files outside of its folder.
         if Path::new(name).file_name().is_none_or(|last| last != name.as_str()) {
-            return Err(wrong(index, 0, format!("{name:?} is not the name of a file beside it")));
+            return Err(damaged(index, 0, format!("{name:?} is not the name of a file in the same folder")));
         }
-        one_file(weights, &index.with_file_name(name))?;
+        add_file(weights, &index.with_file_name(name))?;
     }
     match weight_map.iter().find(|(name, _)| !weights.arrays.contains_key(*name)) {
         None => Ok(()),
-        Some((name, file)) => Err(wrong(index, 0, format!("the array {name:?} should be in {file}, and is not"))),
+        Some((name, file)) => Err(damaged(index, 0, format!("the array {name:?} should be in {file}, but is not"))),
     }
 }
 
-/// The arrays of one more file.
-fn header(weights: &mut Weights, path: &Path) -> Result<()> {
+/// Adds the arrays of a safetensors file.
+///
+/// Files are untrusted input, so every size in the header is compared with the size of the file.
+fn add_safetensors(weights: &mut Weights, path: &Path) -> Result<()> {
     let size = file_size(path)?;
     let mut file = fs::File::open(path).map_err(|error| io_error("read", path, &error))?;
     let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(|_| wrong(path, 0, format!("8 bytes should follow, and {size} do")))?;
+    file.read_exact(&mut length)
+        .map_err(|_| damaged(path, 0, format!("8 bytes should follow, but only {size} bytes remain")))?;
     let length = u64::from_le_bytes(length);
-    if length > size - 8 || length > LONGEST_HEADER {
-        return Err(wrong(path, 0, format!("a header of {length} bytes should follow, and {} bytes do", size - 8)));
+    if length > size - 8 || length > MAX_HEADER_BYTES {
+        return Err(damaged(
+            path,
+            0,
+            format!("a header of {length} bytes should follow, but only {} bytes remain", size - 8),
+        ));
     }
     let mut text = vec![0; length as usize];
     file.read_exact(&mut text).map_err(|error| io_error("read", path, &error))?;
-    let head: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(&text).map_err(|error| wrong(path, 8, format!("the header is no JSON: {error}")))?;
+    let head: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&text)
+        .map_err(|error| damaged(path, 8, format!("the header is not valid JSON: {error}")))?;
     let number = weights.files.len();
-    let mut places = Vec::with_capacity(head.len());
-    for (name, about) in head.into_iter().filter(|(name, _)| name != "__metadata__") {
-        let odd = |what: String| wrong(path, 8, format!("the header's array {name:?} {what}"));
-        let About { dtype, shape, data_offsets: [begin, end] } =
-            serde_json::from_value(about).map_err(|error| odd(format!("is described otherwise: {error}")))?;
-        let room = size - 8 - length;
-        if begin > end || end > room {
-            return Err(odd(format!("is at {begin}..{end} of {room} bytes")));
+    let mut ranges = Vec::with_capacity(head.len());
+    for (name, description) in head.into_iter().filter(|(name, _)| name != "__metadata__") {
+        let invalid = |what: String| damaged(path, 8, format!("the header's array {name:?} {what}"));
+        let TensorHeader { dtype, shape, data_offsets: [begin, end] } = serde_json::from_value(description)
+            .map_err(|error| invalid(format!("has an invalid description: {error}")))?;
+        let data_bytes = size - 8 - length;
+        if begin > end || end > data_bytes {
+            return Err(invalid(format!("is at {begin}..{end} of {data_bytes} bytes")));
         }
         let expected_len = dtype_of(&dtype)
             .map(|dtype| shape.iter().try_fold(dtype.byte_size() as u64, |n, d| n.checked_mul(*d as u64)));
         if expected_len.is_some_and(|expected_len| expected_len != Some(end - begin)) {
-            return Err(odd(format!("has {} bytes, and is {dtype}{shape:?}", end - begin)));
+            return Err(invalid(format!("has {} bytes, which is not the size of {dtype}{shape:?}", end - begin)));
         }
-        places.push([begin, end]);
-        let entry = Entry {
+        ranges.push([begin, end]);
+        let entry = ArrayEntry {
             file: number,
             elements: Elements::Named(dtype),
             shape,
@@ -403,30 +436,35 @@ fn header(weights: &mut Weights, path: &Path) -> Result<()> {
             bytes: end - begin,
         };
         if weights.arrays.insert(name.clone(), entry).is_some() {
-            return Err(odd("is in another file too".to_owned()));
+            return Err(invalid("is also in another file".to_owned()));
         }
     }
-    // Arrays lie one after the other: those that overlap, or leave gaps, would be read without an error.
-    places.sort_unstable();
+    // Arrays must be contiguous. Overlapping arrays and gaps are errors, because a damaged header could otherwise be
+    // read without one.
+    ranges.sort_unstable();
     let mut offset = 0;
-    for [begin, end] in places {
+    for [begin, end] in ranges {
         if begin != offset {
-            return Err(wrong(path, 8, format!("an array begins at {begin}, and the one before it ends at {offset}")));
+            return Err(damaged(
+                path,
+                8,
+                format!("an array starts at {begin}, but the previous array ends at {offset}"),
+            ));
         }
         offset = end;
     }
     if offset != size - 8 - length {
-        return Err(wrong(
+        return Err(damaged(
             path,
             8,
-            format!("its arrays have {offset} bytes, and {} follow the header", size - 8 - length),
+            format!("its arrays have {offset} bytes, but {} bytes follow the header", size - 8 - length),
         ));
     }
     weights.files.push(path.to_owned());
     Ok(())
 }
 
-/// The dtype that the format calls so.
+/// Returns the dtype with this safetensors name, if it is supported.
 fn dtype_of(name: &str) -> Option<DType> {
     serde_json::from_value::<safetensors::Dtype>(name.into()).ok().and_then(DType::from_safetensors)
 }

@@ -1,7 +1,7 @@
-//! PyTorch's own files (`.bin`, `.pt`, `.pth`): a zip archive with a pickle and the bytes of each tensor's storage.
+//! PyTorch files (`.bin`, `.pt`, `.pth`): zip archives that contain a pickle and the storage of each tensor.
 //!
-//! A pickle is a program that can call any function of Python. The reader here knows the calls that rebuild tensors, and stops with an
-//! error at any other.
+//! A pickle is a program that can call any Python function. This reader only supports the calls that rebuild tensors,
+//! and returns an error for every other call, so that a file cannot run code.
 
 mod pickle;
 
@@ -16,38 +16,42 @@ use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{damaged, file_size, io_error, value_error};
 
-/// A tensor, and where its elements are.
+/// The description of a tensor in a PyTorch file.
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
     pub name: String,
     pub dtype: DType,
     pub shape: Vec<usize>,
-    /// In elements.
+    /// The strides, in elements.
     pub strides: Vec<usize>,
     /// The position of the first element in the file.
     pub offset: u64,
-    /// The bytes from the first element to the last.
+    /// The number of bytes from the first to the last element.
     pub bytes: u64,
 }
 
-/// Pickles are no longer.
-const MAX_PICKLE: u64 = 100_000_000;
+/// The maximal size of a pickle. Pickles are small, because they do not contain the elements of tensors.
+const MAX_PICKLE_BYTES: u64 = 100_000_000;
 
-/// True for the endings of PyTorch's files.
+/// Returns `true` if a path has an extension of PyTorch files.
 pub(crate) fn is_named(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "bin" || extension == "pt" || extension == "pth")
 }
 
-/// Lists the tensors of a file. Dictionaries in dictionaries have names with dots.
+/// Lists the tensors of a file. The keys of nested dictionaries are joined with dots.
 ///
-/// Fails if the file is damaged, and if its pickle does anything but rebuild tensors.
+/// # Errors
+/// Returns an error if the file is damaged, or if its pickle does something other than rebuild tensors.
 pub(crate) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
     file_size(path)?;
     let mut file = BufReader::new(File::open(path).map_err(|error| io_error("read", path, &error))?);
     let mut archive = match ZipArchive::new(&mut file) {
         Ok(archive) => archive,
         Err(error) => {
-            let message = format!("{} is no zip archive, as PyTorch writes since version 1.6: {error}", path.display());
+            let message = format!(
+                "{} is not a zip archive, which PyTorch has written since version 1.6: {error}",
+                path.display()
+            );
             let help = "load it in Python and save it again: `torch.save(torch.load(path), path)`";
             return Err(value_error(message, help));
         }
@@ -56,7 +60,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
     let Some(prefix) = names.iter().find_map(|name| name.strip_suffix("data.pkl")) else {
         return Err(damaged(path, 0, "the archive has no data.pkl"));
     };
-    // Only the positions of storages are kept, so that tensors are read when a model asks for them.
+    // Record only the positions of the storages. The elements of a tensor are read when a model needs them.
     let mut parts = BTreeMap::new();
     let (mut pickle, mut order) = (Vec::new(), Vec::new());
     for index in 0..archive.len() {
@@ -64,7 +68,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
             archive.by_index(index).map_err(|error| damaged(path, 0, format!("an entry is damaged: {error}")))?;
         let name = part.name().strip_prefix(prefix).unwrap_or_default().to_owned();
         if name == "data.pkl" {
-            part.take(MAX_PICKLE).read_to_end(&mut pickle).map_err(|error| io_error("read", path, &error))?;
+            part.take(MAX_PICKLE_BYTES).read_to_end(&mut pickle).map_err(|error| io_error("read", path, &error))?;
         } else if name == "byteorder" {
             part.take(16).read_to_end(&mut order).map_err(|error| io_error("read", path, &error))?;
         } else if let Some(key) = name.strip_prefix("data/") {
@@ -76,18 +80,18 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
     }
     if order == b"big" {
         return Err(value_error(
-            format!("{} has numbers in the order big-endian", path.display()),
-            "save it on another machine",
+            format!("{} contains big-endian numbers, which are not supported", path.display()),
+            "load the file in Python and save it again on a little-endian machine",
         ));
     }
     let parsed = pickle::tensors(&pickle).map_err(|what| {
-        let message = format!("{} is not read: {what}", path.display());
+        let message = format!("cannot read the tensors of {}: {what}", path.display());
         value_error(message, "save a dictionary of tensors: `torch.save(model.state_dict(), path)`, or use safetensors")
     })?;
     parsed.into_iter().map(|tensor| placed(path, tensor, &parts)).collect()
 }
 
-/// The tensor's place in the file.
+/// Locates a tensor in the file and checks that it is inside of its storage.
 fn placed(path: &Path, tensor: pickle::Rebuilt, parts: &BTreeMap<String, (u64, u64)>) -> Result<Tensor> {
     let pickle::Rebuilt { name, dtype, storage, offset, shape, strides } = tensor;
     let Some((start, size)) = parts.get(&storage).copied() else {
@@ -107,7 +111,8 @@ fn placed(path: &Path, tensor: pickle::Rebuilt, parts: &BTreeMap<String, (u64, u
     })();
     let begin = (offset as u64).checked_mul(element);
     let end = begin.and_then(|begin| begin.checked_add(bytes?));
-    // An expanded tensor has more elements than its storage: bounded, so that none takes more memory than a file can ask for.
+    // An expanded tensor can have more elements than its storage. It is an error, because a small file could otherwise
+    // require any amount of memory.
     let elements = shape.iter().try_fold(element, |product, size| product.checked_mul(*size as u64));
     match (begin, bytes, end) {
         (Some(begin), Some(bytes), Some(end)) if end <= size && elements.is_some_and(|elements| elements <= size) => {
@@ -115,7 +120,7 @@ fn placed(path: &Path, tensor: pickle::Rebuilt, parts: &BTreeMap<String, (u64, u
         }
         _ => {
             let message = format!(
-                "the tensor {name:?} of {shape:?} with strides {strides:?} at element {offset} is not in its storage of {size} bytes"
+                "the tensor {name:?} of {shape:?} with strides {strides:?} at element {offset} exceeds its storage of {size} bytes"
             );
             Err(damaged(path, start, message))
         }

@@ -1,37 +1,37 @@
-//! The part of pickle's language that `torch.save` writes for dictionaries of tensors.
+//! An interpreter for the pickle instructions that `torch.save` writes for dictionaries of tensors.
 
 use std::collections::HashMap;
 
 use shardax::prelude::*;
 
-/// A tensor as a pickle rebuilds it.
+/// A tensor that a pickle rebuilds.
 #[derive(Clone, Debug)]
 pub(super) struct Rebuilt {
     pub name: String,
     pub dtype: DType,
-    /// The storage's key in the archive.
+    /// The key of the storage in the archive.
     pub storage: String,
-    /// The first element in the storage.
+    /// The index of the first element in the storage.
     pub offset: usize,
     pub shape: Vec<usize>,
     pub strides: Vec<usize>,
 }
 
-/// A value's place among all values: pickles share them.
+/// The index of a value. Values are referred to by index, because a pickle can use the same value several times.
 type Id = usize;
 
 #[derive(Clone, Debug)]
 enum Value {
-    /// Begins a list of arguments.
+    /// The start of a list of arguments.
     Mark,
-    /// A value that no tensor depends on: none, a boolean, a number.
+    /// A value that tensors do not depend on, such as none, a boolean or a float.
     Other,
     Integer(i64),
     Text(String),
     Tuple(Vec<Id>),
     List(Vec<Id>),
     Dict(Vec<(Id, Id)>),
-    /// A class or function that is known.
+    /// A supported class or function.
     Known(Function),
     Storage {
         dtype: DType,
@@ -46,23 +46,24 @@ enum Value {
     },
 }
 
-/// The functions that pickles of tensors can call.
+/// The supported functions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Function {
     OrderedDict,
     RebuildTensor,
     RebuildParameter,
-    /// A class of storages of this dtype.
+    /// The class of storages with a dtype.
     StorageOf(DType),
-    /// A dtype by itself.
+    /// A dtype object.
     Dtype,
 }
 
-/// Dictionaries in dictionaries are no deeper.
+/// The maximal depth of nested dictionaries.
 const MAX_DEPTH: usize = 8;
-/// No model has more arrays.
+/// The maximal number of values, which is more than any model has.
 const MAX_VALUES: usize = 1_000_000;
 
+/// Returns a function by name, or `None` if it is not supported.
 fn known(module: &str, name: &str) -> Option<Function> {
     Some(match (module, name) {
         ("collections", "OrderedDict") => Function::OrderedDict,
@@ -83,7 +84,10 @@ fn known(module: &str, name: &str) -> Option<Function> {
     })
 }
 
-/// Runs a pickle and lists the tensors of the dictionary that it builds. Errors say what it does otherwise.
+/// Runs a pickle and lists the tensors of the dictionary that it builds.
+///
+/// # Errors
+/// Returns a description of the first instruction that is not supported.
 pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<Rebuilt>, String> {
     let mut machine =
         Machine { input: pickle, position: 0, values: Vec::new(), stack: Vec::new(), memo: HashMap::new() };
@@ -96,7 +100,7 @@ pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<Rebuilt>, String> {
     }
 }
 
-/// The state of a pickle as it runs.
+/// The state of a running pickle.
 struct Machine<'a> {
     input: &'a [u8],
     position: usize,
@@ -106,7 +110,7 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// Runs to the end and returns the value on the stack.
+    /// Runs all instructions and returns the value on the stack.
     fn run(&mut self) -> Result<Id, String> {
         loop {
             let start = self.position;
@@ -118,9 +122,10 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// Runs one instruction. The codes are defined in Python's `pickletools`.
     fn step(&mut self, code: u8) -> Result<(), String> {
         match code {
-            // The version, and lengths of frames.
+            // The version of the protocol, and the length of a frame.
             0x80 => self.take(1).map(drop),
             0x95 => self.take(8).map(drop),
             b'(' => self.push(Value::Mark),
@@ -205,18 +210,19 @@ impl<'a> Machine<'a> {
             }
             b'Q' => self.persistent(),
             b'R' => self.call(),
-            // The attributes of a dictionary, such as `_metadata` of `state_dict`.
+            // Attributes of a dictionary, such as `_metadata` of a `state_dict`, are ignored.
             b'b' => {
                 let (_, target) = (self.pop()?, self.last()?);
                 match self.values[target] {
                     Value::Dict(_) => Ok(()),
-                    _ => Err("it sets attributes of a value that is no dictionary".to_owned()),
+                    _ => Err("it sets attributes of a value that is not a dictionary".to_owned()),
                 }
             }
             b'0' => self.pop().map(drop),
-            other => {
-                Err(format!("it has the instruction {:?}, which no dictionary of tensors needs", char::from(other)))
-            }
+            other => Err(format!(
+                "it has the instruction {:?}, which is not supported because a dictionary of tensors does not need it",
+                char::from(other)
+            )),
         }
     }
 
@@ -234,7 +240,7 @@ impl<'a> Machine<'a> {
 
     fn line(&mut self) -> Result<&'a str, String> {
         let remaining = self.input.get(self.position..).unwrap_or_default();
-        let length = remaining.iter().position(|byte| *byte == b'\n').ok_or("a name has no end")?;
+        let length = remaining.iter().position(|byte| *byte == b'\n').ok_or("a name has no newline at its end")?;
         let line = std::str::from_utf8(self.take(length)?).map_err(|_| "a name is not UTF-8")?;
         self.take(1)?;
         Ok(line)
@@ -273,7 +279,11 @@ impl<'a> Machine<'a> {
     }
 
     fn recall(&mut self, index: u32) -> Result<(), String> {
-        let id = self.memo.get(&index).copied().ok_or_else(|| format!("it reads the memo {index}, which is empty"))?;
+        let id = self
+            .memo
+            .get(&index)
+            .copied()
+            .ok_or_else(|| format!("it reads entry {index} of the memo, which is empty"))?;
         self.stack.push(id);
         Ok(())
     }
@@ -283,7 +293,7 @@ impl<'a> Machine<'a> {
         self.push(Value::Text(text.to_owned()))
     }
 
-    /// An integer with a given number of bytes. More than eight bytes are a value that tensors do not need.
+    /// Reads an integer that is preceded by its number of bytes. Tensors do not need integers of more than eight bytes.
     fn long(&mut self) -> Result<(), String> {
         let [length] = self.bytes::<1>()?;
         let bytes = self.take(length.into())?;
@@ -296,7 +306,9 @@ impl<'a> Machine<'a> {
     fn global(&mut self, module: &str, name: &str) -> Result<(), String> {
         match known(module, name) {
             Some(function) => self.push(Value::Known(function)),
-            None => Err(format!("it calls {module}.{name}, which no dictionary of tensors needs")),
+            None => Err(format!(
+                "it calls {module}.{name}, which is not supported because a dictionary of tensors does not need it"
+            )),
         }
     }
 
@@ -307,7 +319,7 @@ impl<'a> Machine<'a> {
                 values.extend(items);
                 Ok(())
             }
-            _ => Err("it appends to a value that is no list".to_owned()),
+            _ => Err("it appends to a value that is not a list".to_owned()),
         }
     }
 
@@ -318,11 +330,11 @@ impl<'a> Machine<'a> {
                 pairs.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
                 Ok(())
             }
-            _ => Err("it sets items of a value that is no dictionary".to_owned()),
+            _ => Err("it sets items of a value that is not a dictionary".to_owned()),
         }
     }
 
-    /// A storage: `('storage', class, key, device, size)`.
+    /// Reads a reference to a storage, which is the tuple `('storage', class, key, device, size)`.
     fn persistent(&mut self) -> Result<(), String> {
         let id = self.pop()?;
         let parts = self.as_tuple(id)?;
@@ -340,7 +352,7 @@ impl<'a> Machine<'a> {
         let (arguments, function) = (self.pop()?, self.pop()?);
         let arguments = self.as_tuple(arguments)?.to_vec();
         let Value::Known(function) = self.values[function] else {
-            return Err("it calls a value that is no function".to_owned());
+            return Err("it calls a value that is not a function".to_owned());
         };
         match (function, arguments.as_slice()) {
             (Function::OrderedDict, []) => self.push(Value::Dict(Vec::new())),
@@ -363,7 +375,7 @@ impl<'a> Machine<'a> {
     fn size(&self, id: Id) -> Result<usize, String> {
         match &self.values[id] {
             Value::Integer(value) => usize::try_from(*value).map_err(|_| format!("a size is {value}")),
-            _ => Err("a size is no integer".to_owned()),
+            _ => Err("a size is not an integer".to_owned()),
         }
     }
 
@@ -374,20 +386,21 @@ impl<'a> Machine<'a> {
     fn as_tuple(&self, id: Id) -> Result<&[Id], String> {
         match &self.values[id] {
             Value::Tuple(items) => Ok(items),
-            _ => Err("a tuple is expected".to_owned()),
+            _ => Err("a value should be a tuple, but is not".to_owned()),
         }
     }
 
     fn as_text(&self, id: Id) -> Result<&str, String> {
         match &self.values[id] {
             Value::Text(text) => Ok(text),
-            _ => Err("a text is expected".to_owned()),
+            _ => Err("a value should be a string, but is not".to_owned()),
         }
     }
 
-    /// Adds the tensors of a value, with names of the dictionaries around them.
+    /// Collects the tensors in a value. The name of a tensor is the path of keys that leads to it.
     ///
-    /// Dictionaries can be shared, so that a short pickle can describe more values than memory holds: visits are counted.
+    /// Visits are counted, because dictionaries can share values, so that a short pickle can describe more values than
+    /// fit in memory.
     fn collect(
         &self,
         id: Id,
@@ -409,10 +422,12 @@ impl<'a> Machine<'a> {
                 });
                 Ok(())
             }
-            Value::Dict(_) if depth >= MAX_DEPTH => Err(format!("dictionaries are nested more than {MAX_DEPTH} times")),
+            Value::Dict(_) if depth >= MAX_DEPTH => {
+                Err(format!("dictionaries are nested more than {MAX_DEPTH} levels deep"))
+            }
             Value::Dict(pairs) => {
                 for (key, value) in pairs {
-                    // Others are numbered values, such as an optimizer's state.
+                    // Entries with other keys are not tensors of a model, but for example the state of an optimizer.
                     if let Value::Text(key) = &self.values[*key] {
                         let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
                         self.collect(*value, &name, depth + 1, (&mut *tensors, &mut *visits))?;

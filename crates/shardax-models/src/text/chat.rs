@@ -1,4 +1,4 @@
-//! Conversations as texts: the templates that models are trained with.
+//! Chat templates.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,10 +11,11 @@ use shardax::error::Result;
 use super::json;
 use crate::error::value_error;
 
-/// A chat template: a program in Jinja that writes a conversation as the text that a model was trained with.
+/// A chat template: a Jinja program that converts a conversation to the text format that a model was trained with.
 ///
-/// It has the functions that `transformers` gives to templates: `raise_exception`, `strftime_now`, `tojson`, the methods of Python's
-/// texts, lists and dictionaries, and `break` and `continue`. The date is in UTC.
+/// A template can use the same extensions as in `transformers`: the functions `raise_exception` and `strftime_now`, the
+/// filter `tojson`, the methods of Python's strings, lists and dictionaries, and the statements `break` and `continue`.
+/// Dates are in UTC.
 ///
 /// ```
 /// use shardax_models::text::ChatTemplate;
@@ -31,8 +32,8 @@ pub struct ChatTemplate {
 
 /// The name of the only template of an environment.
 const NAME: &str = "chat_template";
-/// Steps of a template: more are a loop without an end.
-const FUEL: u64 = 10_000_000;
+/// The maximal number of steps of a template, so that an endless loop becomes an error.
+const MAX_STEPS: u64 = 10_000_000;
 
 impl ChatTemplate {
     /// Parses a template.
@@ -44,8 +45,8 @@ impl ChatTemplate {
         environment.set_syntax(syntax.map_err(|error| {
             value_error(format!("internal error: {error}"), "please report this, with the version of shardax-models")
         })?);
-        // A template is a program of whoever wrote the files, so its steps are limited.
-        environment.set_fuel(Some(FUEL));
+        // A template comes from a downloaded file and can loop forever, so its steps are limited.
+        environment.set_fuel(Some(MAX_STEPS));
         environment.set_formatter(|out, _, value| {
             let mut text = String::new();
             python_text(value, &mut text);
@@ -57,9 +58,8 @@ impl ChatTemplate {
         environment.add_filter("tojson", tojson);
         environment.add_test("iterable", is_iterable);
         environment.add_template_owned(NAME, without_marks(template)).map_err(|error| {
-            let message = format!("the chat template is not read: {}", described(&error));
-            value_error(message, "look at the template in `tokenizer_config.json` or `chat_template.jinja`")
-                .at(location)
+            let message = format!("cannot parse the chat template: {}", described(&error));
+            value_error(message, "check the template in `tokenizer_config.json` or `chat_template.jinja`").at(location)
         })?;
         Ok(ChatTemplate { environment, special_tokens: BTreeMap::new() })
     }
@@ -70,16 +70,19 @@ impl ChatTemplate {
         self
     }
 
-    /// Writes a conversation up to the beginning of the assistant's next message. `messages` is a list in JSON.
+    /// Renders a conversation up to the start of the assistant's next message. `messages` is a JSON list of objects, each
+    /// with a `role` and a `content`.
     ///
-    /// Fails for other JSON, and where the template raises an exception.
+    /// # Errors
+    /// Returns an error if `messages` is not JSON, or if the template raises an exception.
     #[track_caller]
     pub fn render(&self, messages: &str) -> Result<String> {
         self.render_with(messages, "{}")
     }
 
-    /// Writes a conversation with more variables. You pass them as an object in JSON: `tools`, `documents`, `add_generation_prompt`
-    /// (default `true`) and variables of the template, such as `enable_thinking`.
+    /// Renders a conversation with additional variables. `variables` is a JSON object, which can have `tools`,
+    /// `documents`, `add_generation_prompt` (default `true`) and variables that the template defines, such as
+    /// `enable_thinking`.
     #[track_caller]
     pub fn render_with(&self, messages: &str, variables: &str) -> Result<String> {
         let location = std::panic::Location::caller();
@@ -89,7 +92,7 @@ impl ChatTemplate {
             self.special_tokens.iter().map(|(name, text)| (name.clone(), text.as_str().into())).collect();
         context.insert("messages".to_owned(), messages);
         context.insert("add_generation_prompt".to_owned(), true.into());
-        // Templates ask whether they are none.
+        // Templates compare these variables with `none`, which fails for undefined variables.
         context.insert("tools".to_owned(), ().into());
         context.insert("documents".to_owned(), ().into());
         for name in more.try_iter().into_iter().flatten() {
@@ -100,21 +103,25 @@ impl ChatTemplate {
         let template = self.environment.get_template(NAME);
         template.and_then(|template| template.render(context)).map_err(|error| {
             let message = format!("the chat template rejects the conversation: {}", described(&error));
-            value_error(message, "look at the order of the roles, and at the fields that the template reads")
-                .at(location)
+            let help = "check the order of the roles, and that the messages have the fields that the template reads";
+            value_error(message, help).at(location)
         })
     }
 }
 
-/// Parses an argument of `render_with`; `name` says which one.
+/// Parses an argument of `render_with`. `name` is the argument's name.
 fn parse_json(name: &str, text: &str) -> Result<Value> {
     serde_json::from_str::<Value>(text).map_err(|error| {
-        let message = format!("the {name} of a conversation are no JSON: {error}");
-        value_error(message, "pass a list of objects with `role` and `content`")
+        let message = format!("the {name} of a conversation are not valid JSON: {error}");
+        value_error(
+            message,
+            "pass the messages as a list of objects with `role` and `content`, and the variables as an object",
+        )
     })
 }
 
-/// The template without the marks around the assistant's text, which only training reads: they become conditions that hold.
+/// Replaces the `generation` tags around the assistant's text, which only training uses, by conditions that are always
+/// true.
 fn without_marks(template: &str) -> String {
     let mut text = template.to_owned();
     for (mark, condition) in [("generation", "if true"), ("endgeneration", "endif")] {
@@ -125,7 +132,7 @@ fn without_marks(template: &str) -> String {
     text
 }
 
-/// The message of an error, and the line of the template.
+/// Formats an error with its line in the template.
 fn described(error: &minijinja::Error) -> String {
     let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     error.line().map_or_else(|| message.clone(), |line| format!("{message} (line {line})"))
@@ -135,12 +142,12 @@ fn raise_exception(message: String) -> std::result::Result<Value, minijinja::Err
     Err(minijinja::Error::new(JinjaErrorKind::InvalidOperation, message))
 }
 
-/// True for values that Python iterates over, which none is not.
+/// Returns `true` for values that Python can iterate over. Unlike in `minijinja`, `none` is not iterable.
 fn is_iterable(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
 }
 
-/// JSON as Python writes it.
+/// The filter `tojson`, which formats JSON like Python.
 fn tojson(value: Value, options: Kwargs) -> std::result::Result<Value, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
     let _ascii: Option<bool> = options.get("ensure_ascii")?;
@@ -150,7 +157,7 @@ fn tojson(value: Value, options: Kwargs) -> std::result::Result<Value, minijinja
         .map_err(|error| minijinja::Error::new(JinjaErrorKind::BadSerialization, error.to_string()))
 }
 
-/// A value as Python's `str` writes it: templates of a few models write lists and dictionaries.
+/// Formats a value like Python's `str`, because some templates print lists and dictionaries.
 fn python_text(value: &Value, out: &mut String) {
     match value.kind() {
         ValueKind::None => out.push_str("None"),
@@ -171,7 +178,7 @@ fn python_text(value: &Value, out: &mut String) {
     }
 }
 
-/// A value inside of a list or dictionary, where texts have quotes.
+/// Formats a value like Python's `repr`, which puts strings in quotes.
 fn python_repr(value: &Value, out: &mut String) {
     match value.as_str() {
         Some(text) => {
@@ -185,7 +192,7 @@ fn python_repr(value: &Value, out: &mut String) {
     }
 }
 
-/// Values between brackets, with commas.
+/// Writes values between brackets, separated by commas.
 fn separated(
     [open, close]: [char; 2],
     values: impl Iterator<Item = Value>,
@@ -202,7 +209,7 @@ fn separated(
     out.push(close);
 }
 
-/// The date and time in a format of `strftime`.
+/// The function `strftime_now`: formats the current date and time.
 fn strftime_now(format: String) -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     strftime(&format, seconds)
@@ -222,10 +229,10 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-/// From the day of 1 January 1970 on.
+/// The weekdays, starting with 1 January 1970.
 const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// A time after 1970, in seconds, in a format of `strftime`. Codes that are not known stay.
+/// Formats a time, in seconds after 1970, like `strftime`. Unknown codes are copied.
 fn strftime(format: &str, seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
@@ -237,7 +244,7 @@ fn strftime(format: &str, seconds: u64) -> String {
             out.push(letter);
             continue;
         }
-        // Only the codes that templates of chats use.
+        // These are the codes that published chat templates use.
         out.push_str(&match letters.next() {
             Some('Y') => format!("{year:04}"),
             Some('y') => format!("{:02}", year % 100),
@@ -263,9 +270,10 @@ fn strftime(format: &str, seconds: u64) -> String {
     out
 }
 
-/// The year, the month and the day of a number of days after 1 January 1970.
+/// Returns the year, the month and the day of a number of days after 1 January 1970.
 ///
-/// Years begin in March here, so that leap days are the last days of years, and 400 years have 146,097 days.
+/// The computation starts each year in March, so that a leap day is the last day of its year. 400 years have 146,097
+/// days.
 fn civil(days: u64) -> (u64, usize, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -282,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strftime_has_the_texts_of_python() {
+    fn strftime_formats_like_python() {
         // `datetime.fromtimestamp(seconds, UTC).strftime(...)`
         for (seconds, expected) in [
             (0, "01 Jan 1970 Thursday 00:00:00"),

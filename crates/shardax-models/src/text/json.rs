@@ -1,4 +1,4 @@
-//! JSON as Python's `json.dumps` writes it, which texts of training have.
+//! JSON formatted like Python's `json.dumps`, because models were trained with such texts.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use minijinja::value::Value;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// Writes a value in one line with spaces after colons and commas, or indented.
+/// Formats a value in one line with spaces after colons and commas, or indented.
 pub(super) fn written(value: &Value, indent: Option<usize>) -> serde_json::Result<String> {
     let mut out = Vec::new();
     match indent {
@@ -19,7 +19,7 @@ pub(super) fn written(value: &Value, indent: Option<usize>) -> serde_json::Resul
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// A space after each comma and colon.
+/// A JSON formatter that writes one line, with a space after each comma and colon.
 struct OneLine;
 
 impl Formatter for OneLine {

@@ -1,4 +1,4 @@
-//! Texts: the tokenizer and the chat template that belong to a model.
+//! Tokenizers and chat templates.
 //!
 //! ```no_run
 //! use shardax_models::text::Tokenizer;

@@ -1,4 +1,4 @@
-//! Texts as tokens.
+//! Tokenizers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::ChatTemplate;
 use crate::error::{read_small, value_error};
 use crate::gguf::Gguf;
 
-/// The tokenizer of a model, with its chat template if it has one. Clones share them.
+/// The tokenizer of a model, with its chat template if it has one. Cloning a tokenizer is cheap.
 ///
 /// ```
 /// use shardax_models::text::Tokenizer;
@@ -27,10 +27,13 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a folder of `transformers` or of a GGUF file.
+    /// Reads the tokenizer from a folder of `transformers`, or from a GGUF file.
     ///
-    /// A folder has `tokenizer.json`, and the chat template in `chat_template.jinja` or in `tokenizer_config.json`. Fails when the
-    /// tokenizer is missing or damaged, and for a template that is no template.
+    /// A folder must contain `tokenizer.json`. The chat template is read from `chat_template.jinja` or
+    /// `tokenizer_config.json`, if one of them exists.
+    ///
+    /// # Errors
+    /// Returns an error if the tokenizer is missing or damaged, or if the chat template cannot be parsed.
     #[track_caller]
     pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<Tokenizer> {
         let location = std::panic::Location::caller();
@@ -39,7 +42,7 @@ impl Tokenizer {
         tokenizer.map_err(|error| error.at(location))
     }
 
-    /// Reads a tokenizer in the format of `tokenizer.json`.
+    /// Parses a tokenizer in the format of `tokenizer.json`.
     #[track_caller]
     pub fn from_json(json: &str) -> Result<Tokenizer> {
         let location = std::panic::Location::caller();
@@ -52,38 +55,40 @@ impl Tokenizer {
         self
     }
 
-    /// The chat template, if there is one.
+    /// Returns the chat template, if the tokenizer has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat.as_deref()
     }
 
-    /// The tokens of a text, with the special tokens that begin and end every text.
+    /// Encodes a text as tokens, including the special tokens at its start and end.
     #[track_caller]
     pub fn encode(&self, text: &str) -> Result<Vec<i32>> {
         self.tokens(text, true)
     }
 
-    /// The tokens of a text without special tokens around it.
+    /// Encodes a part of a text as tokens, without special tokens at its start and end.
     #[track_caller]
     pub fn encode_part(&self, text: &str) -> Result<Vec<i32>> {
         self.tokens(text, false)
     }
 
-    /// The tokens of a conversation, which ask for the assistant's next message: a list of messages in JSON, each with a `role` and a
-    /// `content`.
+    /// Encodes a conversation as the prompt for the assistant's next message. `messages` is a JSON list of objects, each
+    /// with a `role` and a `content`.
     ///
-    /// The tokenizer must have a chat template, and the template must accept the messages.
+    /// # Errors
+    /// Returns an error if the tokenizer has no chat template, or if the template rejects the messages.
     #[track_caller]
     pub fn encode_chat(&self, messages: &str) -> Result<Vec<i32>> {
         let Some(template) = &self.chat else {
             let message = "the model has no chat template";
-            return Err(value_error(message, "encode the text itself, or set one: `with_chat_template`"));
+            let help = "set a template with `with_chat_template`, or encode the text with `encode` instead";
+            return Err(value_error(message, help));
         };
-        // The template writes the special tokens.
+        // The rendered text contains the special tokens.
         self.tokens(&template.render(messages)?, false)
     }
 
-    /// The text of tokens, without special tokens.
+    /// Decodes tokens to a text. Special tokens are left out.
     #[track_caller]
     pub fn decode(&self, tokens: &[i32]) -> Result<String> {
         let location = std::panic::Location::caller();
@@ -91,17 +96,17 @@ impl Tokenizer {
         self.inner.decode(&ids, true).map_err(|error| failed(&error).at(location))
     }
 
-    /// Decodes tokens as they come.
+    /// Creates a stream that decodes tokens as they are generated.
     pub fn stream(&self) -> TextStream {
         TextStream { tokenizer: self.clone(), tokens: Vec::new(), shown: String::new(), first: 0 }
     }
 
-    /// The token of this text, if there is one.
+    /// Returns the token with this text, if the vocabulary has one.
     pub fn token(&self, text: &str) -> Option<i32> {
         self.inner.token_to_id(text).and_then(|id| i32::try_from(id).ok())
     }
 
-    /// The number of tokens, with added ones.
+    /// Returns the number of tokens in the vocabulary, including added tokens.
     pub fn vocabulary(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
@@ -114,20 +119,21 @@ impl Tokenizer {
     }
 }
 
-/// A text that grows token by token, see [`Tokenizer::stream`].
+/// Decodes a text token by token, see [`Tokenizer::stream`].
 pub struct TextStream {
     tokenizer: Tokenizer,
     tokens: Vec<i32>,
-    /// The text of the tokens from `first` on that was returned.
+    /// The text of the tokens from `first` on, which `push` has returned.
     shown: String,
     first: usize,
 }
 
-/// Tokens before the new ones that a text is decoded with: decoders join neighbours.
+/// The number of tokens before a new token that are decoded with it, because decoders join neighboring tokens.
 const CONTEXT: usize = 8;
 
 impl TextStream {
-    /// Adds a token, and returns the text that it completes. It is empty while the last character lacks bytes.
+    /// Adds a token and returns the text that it completes. The result is empty while bytes of the last character are
+    /// missing.
     #[track_caller]
     pub fn push(&mut self, token: i32) -> Result<String> {
         self.tokens.push(token);
@@ -146,12 +152,13 @@ impl TextStream {
 }
 
 fn failed(error: &tokenizers::Error) -> Error {
-    Error::new(ErrorKind::Value, format!("the tokenizer failed: {error}")).help("look whether it belongs to the model")
+    let message = format!("the tokenizer returned an error: {error}");
+    Error::new(ErrorKind::Value, message).help("check that the tokenizer belongs to the model")
 }
 
 fn parse(name: &str, json: &[u8]) -> Result<Tokenizer> {
     let inner = tokenizers::Tokenizer::from_bytes(json).map_err(|error| {
-        value_error(format!("{name} is not a tokenizer: {error}"), "give the `tokenizer.json` of the model")
+        value_error(format!("{name} is not a tokenizer: {error}"), "pass the `tokenizer.json` of the model")
     })?;
     Ok(Tokenizer { inner: Arc::new(inner), chat: None })
 }
@@ -173,21 +180,22 @@ fn read_folder(folder: &Path) -> Result<Tokenizer> {
         read_small(&path).map_err(|error| error.help("save the tokenizer with `AutoTokenizer.save_pretrained`"))?;
     let mut tokenizer = parse(&path.display().to_string(), &json)?;
     let path = folder.join("tokenizer_config.json");
-    let about: Value = match path.exists() {
-        true => serde_json::from_slice(&read_small(&path)?)
-            .map_err(|error| value_error(format!("{} is no JSON: {error}", path.display()), "get the file again"))?,
+    let config: Value = match path.exists() {
+        true => serde_json::from_slice(&read_small(&path)?).map_err(|error| {
+            value_error(format!("{} is not valid JSON: {error}", path.display()), "download the file again")
+        })?,
         false => Value::Null,
     };
     let path = folder.join("chat_template.jinja");
     let text = match path.exists() {
         true => Some(String::from_utf8_lossy(&read_small(&path)?).into_owned()),
-        false => template_of(&about),
+        false => configured_template(&config),
     };
     if let Some(text) = text {
         let mut template = ChatTemplate::new(&text)?;
         for name in ["bos_token", "eos_token", "pad_token", "unk_token"] {
-            // A text, or an object with the text and its properties.
-            let token = about.get(name).and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
+            // A token is a string, or an object with the string as its `content`.
+            let token = config.get(name).and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
             if let Some(token) = token {
                 template = template.special_token(name, token.to_owned());
             }
@@ -197,9 +205,10 @@ fn read_folder(folder: &Path) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// The template of `tokenizer_config.json`: a text, or the one called `default` of several.
-fn template_of(about: &Value) -> Option<String> {
-    let template = about.get("chat_template")?;
+/// Returns the chat template in `tokenizer_config.json`. If it has several named templates, returns the one named
+/// `default`.
+fn configured_template(config: &Value) -> Option<String> {
+    let template = config.get("chat_template")?;
     if let Some(text) = template.as_str() {
         return Some(text.to_owned());
     }

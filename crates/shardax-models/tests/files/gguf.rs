@@ -132,9 +132,9 @@ fn damaged_files_are_errors() -> Result<()> {
     let open = |bytes: &[u8]| Gguf::open(here.write("a.gguf", bytes)).map(drop);
     let file = std::fs::read(golden("gguf/llama.gguf")).expect("a file");
     open(&file)?;
-    fails(open(b"GGU"), &["a.gguf is damaged", "the letters \"GGUF\" of 4 bytes should follow, and 3 bytes do"]);
+    fails(open(b"GGU"), &["a.gguf is damaged", "the letters \"GGUF\" should have 4 bytes, but only 3 bytes remain"]);
     fails(open(b"GGML\0\0\0\0"), &["at byte 0, the letters \"GGUF\" are missing"]);
-    fails(open(b"GGUF\x01\0\0\0"), &["the version is 1, and versions 2 and 3 are known"]);
+    fails(open(b"GGUF\x01\0\0\0"), &["the version is 1, but only versions 2 and 3 are supported"]);
     for end in [4, 8, 16, 24, 100, 500, 700, file.len() - 1] {
         fails(open(&file[..end]), &["a.gguf is damaged"]);
     }
@@ -143,12 +143,12 @@ fn damaged_files_are_errors() -> Result<()> {
     fails(open(&many), &["tensors should follow"]);
 
     let tensor = |kind: u32, shape: &'static [usize], bytes: usize| written(&[], &[("a", kind, shape, vec![0; bytes])]);
-    fails(open(&tensor(99, &[2], 8)), &["the tensor \"a\" is of ggml's type 99; the known types are F32, F16"]);
-    fails(open(&tensor(8, &[2, 31], 64)), &["of [2, 31] has no rows of entire Q8_0 blocks"]);
-    fails(open(&tensor(0, &[1 << 40, 1 << 40], 8)), &["has no rows of entire F32 blocks"]);
-    fails(open(&tensor(0, &[64], 8)), &["the tensor \"a\" has 256 bytes at 0"]);
-    fails(open(&written(&[], &[("a", 0, &[1], vec![0; 4]), ("a", 0, &[1], vec![0; 4])])), &["is there twice"]);
-    fails(open(&written(&[("x", Value::U32(1)), ("x", Value::U32(1))], &[])), &["metadata key \"x\" is there twice"]);
+    fails(open(&tensor(99, &[2], 8)), &["the tensor \"a\" has the ggml type 99, but only F32, F16"]);
+    fails(open(&tensor(8, &[2, 31], 64)), &["of [2, 31] does not consist of entire Q8_0 blocks"]);
+    fails(open(&tensor(0, &[1 << 40, 1 << 40], 8)), &["does not consist of entire F32 blocks"]);
+    fails(open(&tensor(0, &[64], 8)), &["the tensor \"a\" has 256 bytes at"]);
+    fails(open(&written(&[], &[("a", 0, &[1], vec![0; 4]), ("a", 0, &[1], vec![0; 4])])), &["occurs twice"]);
+    fails(open(&written(&[("x", Value::U32(1)), ("x", Value::U32(1))], &[])), &["metadata key \"x\" occurs twice"]);
     fails(open(&written(&[("general.alignment", Value::U32(3))], &[])), &["not a power of two"]);
     let mut boolean = written(&[("x", Value::Bool(true))], &[]);
     *boolean.last_mut().expect("a byte") = 2;
@@ -196,11 +196,14 @@ fn metadata_that_is_not_understood_is_an_error() -> Result<()> {
     );
     fails(
         config(&[("llama.block_count", Value::Text("one"))]),
-        &["`llama.block_count` is Text(\"one\"), and not a size"],
+        &["`llama.block_count` is Text(\"one\"), which is not a size"],
     );
-    fails(config(&[("llama.rope.dimension_count", Value::U32(4))]), &["rotary positions turn 4 features of 8"]);
-    fails(config(&[("llama.vocab_size", Value::U32(6))]), &["`vocab_size` is 6, and the table of tokens has 5 rows"]);
-    fails(config(&[("llama.rope.scaling.type", Value::Text("odd"))]), &["scaled as Some(\"odd\")"]);
+    fails(config(&[("llama.rope.dimension_count", Value::U32(4))]), &["rotary positions apply to 4 of 8 features"]);
+    fails(config(&[("llama.vocab_size", Value::U32(6))]), &["`vocab_size` is 6, but `token_embd.weight` has 5 rows"]);
+    fails(
+        config(&[("llama.rope.scaling.type", Value::Text("odd"))]),
+        &["scaling of rotary positions is Some(\"odd\")"],
+    );
 
     let file = Gguf::open(golden("gguf/llama.gguf"))?;
     assert_eq!(file.architecture()?, "llama");

@@ -87,9 +87,9 @@ fn split_files_are_one_model() -> Result<()> {
     for ((path, left), right) in tree::leaves_with_path(&model).iter().zip(tree::leaves(&whole)) {
         assert_eq!(left.to_bytes()?, right.to_bytes()?, "{path}");
     }
-    fails(Decoder::from_pretrained(&second).map(drop), &["it is file 2 of 2: open the first one"]);
+    fails(Decoder::from_pretrained(&second).map(drop), &["it is file 2 of 2, but you must open the first file"]);
     here.write("tiny-00002-of-00002.gguf", written(&split(1, 2), &rest[1..]));
-    fails(Decoder::from_pretrained(&first).map(drop), &["10 tensors of 10 names, and should have 11"]);
+    fails(Decoder::from_pretrained(&first).map(drop), &["10 tensors with 10 different names, but should have 11"]);
     let other = here.write("other.gguf", written(&metadata, &tensors));
     fails(Decoder::from_pretrained(&other).map(drop), &["does not end with -00001-of-00002.gguf"]);
     Ok(())

@@ -9,7 +9,7 @@ use super::common::{Folder, fails};
 use super::gguf::{Value, written};
 use super::golden;
 
-/// A conversation, and what `transformers` makes of it (`tools/huggingface/text.py`).
+/// A conversation, and the text that `transformers` renders (`tools/huggingface/text.py`).
 #[derive(Deserialize)]
 struct Case {
     name: String,
@@ -44,10 +44,10 @@ fn chat_templates_write_the_texts_of_transformers() -> Result<()> {
 
 #[test]
 fn chat_templates_that_raise_or_run_forever_are_errors() -> Result<()> {
-    fails(ChatTemplate::new("{% for %}"), &["the chat template is not read", "line 1"]);
+    fails(ChatTemplate::new("{% for %}"), &["cannot parse the chat template", "line 1"]);
     let raises = ChatTemplate::new("\n{{ raise_exception('Roles must alternate') }}")?;
     fails(raises.render("[]"), &["rejects the conversation", "Roles must alternate", "line 2"]);
-    fails(raises.render("{"), &["the messages of a conversation are no JSON"]);
+    fails(raises.render("{"), &["the messages of a conversation are not valid JSON"]);
     let long = ChatTemplate::new("{% for i in range(10000) %}{% for j in range(10000) %}x{% endfor %}{% endfor %}")?;
     fails(long.render("[]"), &["rejects the conversation"]);
     let dated = ChatTemplate::new("{{ strftime_now('%Y') }}")?;
@@ -57,7 +57,7 @@ fn chat_templates_that_raise_or_run_forever_are_errors() -> Result<()> {
 
 /// The tokenizers of GGUF files: byte pairs with merges, and SentencePiece's with scores.
 #[test]
-fn tokenizers_of_gguf_files_split_as_their_models() -> Result<()> {
+fn tokenizers_of_gguf_files_split_texts_like_their_models() -> Result<()> {
     let here = Folder::new();
     let tokens =
         ["<unk>", "<s>", "</s>", "<0x0A>", "\u{2581}", "a", "b", "c", "ab", "\u{2581}ab", "abc", "<0xC3>", "<0xA9>"];
@@ -79,7 +79,7 @@ fn tokenizers_of_gguf_files_split_as_their_models() -> Result<()> {
     assert_eq!(tokenizer.encode_part("c\n\u{e9}")?, [4, 7, 3, 11, 12]);
     assert_eq!(tokenizer.decode(&[1, 9, 9, 7, 2])?, "ab abc");
     assert_eq!(tokenizer.encode_chat(r#"[{"role": "user", "content": "ab"}]"#)?, [1, 9, 2]);
-    // Bytes of one character come one after the other.
+    // The bytes of a character are separate tokens.
     let mut stream = tokenizer.stream();
     let pushed: Vec<String> = [9, 11, 12, 7].into_iter().map(|token| stream.push(token)).collect::<Result<_>>()?;
     assert_eq!(pushed, ["ab", "", "\u{e9}", "c"]);
@@ -108,8 +108,8 @@ fn tokenizers_of_gguf_files_split_as_their_models() -> Result<()> {
         ];
         Gguf::open(here.write("c.gguf", written(&metadata, &[])))?.tokenizer_json()
     };
-    fails(other("bert", ""), &["of the kind Some(\"bert\")", "\"gpt2\" and \"llama\" are known"]);
-    fails(other("gpt2", "odd"), &["the pieces \"odd\"", "\"qwen2\""]);
+    fails(other("bert", ""), &["has the kind Some(\"bert\")", "\"gpt2\" and \"llama\" are supported"]);
+    fails(other("gpt2", "odd"), &["the pre-tokenizer \"odd\"", "\"qwen2\""]);
     fails(other("llama", ""), &["tokenizer.ggml.scores"]);
     Ok(())
 }

@@ -260,9 +260,9 @@ fn texts_end_at_stop_tokens_and_streams_say_so() -> Result<()> {
     fails(one(GenerateOptions::new(3).temperature(f64::NAN)), &["the temperature is NaN"]);
     fails(one(GenerateOptions::new(3).top_k(0)), &["top_k is 0"]);
     fails(one(GenerateOptions::new(3).top_p(1.5)), &["top_p is 1.5"]);
-    fails(one(GenerateOptions::new(usize::MAX)), &["too long"]);
+    fails(one(GenerateOptions::new(usize::MAX)), &["do not fit"]);
     let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
-    fails(gpt2.generate(&[vec![3; 10]], &GenerateOptions::new(4)), &["too long", "12 positions"]);
+    fails(gpt2.generate(&[vec![3; 10]], &GenerateOptions::new(4)), &["do not fit", "12 positions"]);
     assert_eq!(gpt2.generate(&[vec![3; 10]], &GenerateOptions::new(3))?[0].len(), 3);
     Ok(())
 }
