@@ -1,4 +1,4 @@
-//! One layer of a decoder.
+//! The blocks of a decoder.
 
 use shardax_nn::prelude::*;
 
@@ -6,31 +6,34 @@ use super::experts::{self, dropless};
 use super::{Activation, DecoderConfig, GatedDelta, LatentAttention, NormKind, Positions, QkNorm, ShortConv};
 use crate::shardings::{gather_positions, reshard_like};
 
-/// One layer of a [`Decoder`](crate::Decoder): attention and an MLP, each added to its input.
+/// A block of a [`Decoder`](crate::Decoder): attention and an MLP, each added to its input.
+///
+/// Instead of attention a block can have a convolution, linear attention or latent attention, and instead of an MLP it can
+/// have experts. The fields of layers that the block does not have are `None`.
 #[derive(Module, Clone, Debug)]
 pub struct Block {
     /// Normalizes the input of attention, see [`DecoderConfig::pre_norms`].
     pub norm: Option<Norm>,
-    /// Attention of each position to those before it, unless there is latent attention.
+    /// Causal attention.
     pub attention: Option<MultiHeadAttention>,
-    /// A convolution in the place of attention, if there is one.
+    /// A convolution instead of attention.
     pub conv: Option<ShortConv>,
-    /// Linear attention in the place of attention, if there is any.
+    /// Linear attention.
     pub delta: Option<GatedDelta>,
-    /// Attention with latents of keys and values, if there is any.
+    /// Attention with latent keys and values.
     pub latent: Option<LatentAttention>,
     /// Normalizes the output of attention, see [`DecoderConfig::post_norms`].
     pub post_attention_norm: Option<Norm>,
-    /// Normalizes the input of the MLP; `None` if the MLP takes the input of attention, and without
-    /// [`DecoderConfig::pre_norms`].
+    /// Normalizes the input of the MLP. It is `None` without [`DecoderConfig::pre_norms`], and if the MLP has the same
+    /// input as attention.
     pub mlp_norm: Option<Norm>,
-    /// The MLP, unless there are experts.
+    /// The MLP.
     pub mlp: Option<Mlp>,
-    /// The experts, if there are any.
+    /// The experts.
     pub experts: Option<MixtureOfExperts<Mlp>>,
-    /// The MLP that all tokens go through in a layer with experts, if there is one.
+    /// The shared expert, an MLP that processes all tokens.
     pub shared_expert: Option<Mlp>,
-    /// The gate of that MLP, if there is one.
+    /// The gate of the shared expert.
     pub shared_gate: Option<Linear>,
     /// Normalizes the output of the MLP, see [`DecoderConfig::post_norms`].
     pub post_mlp_norm: Option<Norm>,
@@ -51,23 +54,23 @@ pub struct Block {
     rules: Rules,
 }
 
-/// A norm of one of the [kinds](NormKind).
+/// A normalization layer, see [`NormKind`].
 #[derive(Module, Clone, Debug)]
 pub enum Norm {
-    /// Mean 0 and variance 1.
+    /// Normalizes to mean 0 and variance 1.
     Layer(LayerNorm),
-    /// Mean 0 and variance 1, with 1 added to the scale.
+    /// Normalizes to mean 0 and variance 1, with 1 added to the scale.
     LayerOffset(LayerNorm),
-    /// Mean square 1.
+    /// Normalizes to mean square 1.
     Rms(RmsNorm),
-    /// None.
+    /// Returns its input.
     Identity,
 }
 
-/// Two linear layers with a function between them, or three with a gate.
+/// A multilayer perceptron: two linear layers with an activation function between them, or three layers with a gate.
 #[derive(Module, Clone, Debug)]
 pub struct Mlp {
-    /// The gate, if there is one.
+    /// The gate, if the MLP has one.
     pub gate: Option<Linear>,
     /// The first layer.
     pub up: Linear,
@@ -148,7 +151,7 @@ impl Norm {
         match self {
             Norm::Layer(norm) => norm.forward(x),
             Norm::LayerOffset(norm) => {
-                // In float32, because a scale near 1 has few bits of its own in bfloat16.
+                // Add 1 in float32, because in bfloat16 the sum would lose most bits of a small scale.
                 let scale = norm.scale.as_ref().map(|scale| scale.astype(DType::F32) + 1.0);
                 let mut norm = norm.clone();
                 norm.scale = scale;
@@ -161,7 +164,7 @@ impl Norm {
 }
 
 impl Mlp {
-    /// An MLP from and to `features`, with `hidden` between.
+    /// Creates an MLP with `features` inputs and outputs, and `hidden` features between the layers.
     #[track_caller]
     pub fn new(
         features: usize,
@@ -204,10 +207,11 @@ impl Layer for Mlp {
 }
 
 impl Block {
-    /// Creates the layer of this index, which determines its window and its rotary positions.
+    /// Creates the block with this index. The index determines its window and its rotary positions.
     #[track_caller]
     pub fn new(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Block {
-        // Layers draw their weights from `rngs` in the order of these lines: another order changes every seed's model.
+        // Do not change the order of these calls: layers draw their weights from `rngs`, so that another order would
+        // change the model of every seed.
         let DecoderConfig { features, hidden, activation, gated, biases, .. } = *config;
         let is_normalized = config.first_norm || layer > 0;
         let attention_norm = norm_if((config.pre_norms && is_normalized) || config.sum_norms, config, rngs);
@@ -296,7 +300,7 @@ impl Block {
         }
     }
 
-    /// The number of positions in the cache, if there is one.
+    /// Returns the number of positions in the cache, or `None` if there is no cache.
     pub fn cache_index(&self) -> Option<&Cache> {
         let attention = self.attention.as_ref().and_then(|attention| attention.cache_index.as_ref());
         let latent = self.latent.as_ref().and_then(|latent| latent.cache_index.as_ref());
@@ -314,9 +318,10 @@ impl Block {
         }
     }
 
-    /// The next positions of `x`, which see the positions in the cache. `positions`, `[batch, length]`, and a mask,
-    /// broadcastable to `[batch, heads, length, length of the cache]`, are for texts that do not begin at the cache's
-    /// first position.
+    /// Computes the next positions `x`, which attend to the positions in the cache.
+    ///
+    /// If texts do not start at the first position of the cache, you must pass their `positions`, `[batch, length]`, and a
+    /// mask that broadcasts to `[batch, heads, length, length of the cache]`.
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
         let (mut attention, mut latent) = (self.attention.clone(), self.latent.clone());
@@ -331,7 +336,7 @@ impl Block {
                     (Some(_), Some(index)) => {
                         let new = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
                         let (queries, keys) = (&**index + arange(0..new as i32), arange(0..length as i32));
-                        // A text that begins later than the cache has positions that lag behind the places in the cache.
+                        // If a text starts later than the cache, its positions are less than the positions in the cache.
                         let places = positions.map_or((queries.clone(), keys.clone()), |positions| {
                             let late = queries.get(0) - positions.get((.., ..1));
                             ((*positions).clone(), keys - late)
@@ -353,7 +358,8 @@ impl Block {
         y
     }
 
-    /// Lets queries see only keys of their chunk, which are at these places, `[..., length]`, and not masked.
+    /// Restricts attention to keys in the chunk of the query. `queries` and `keys` are their positions, `[..., length]`.
+    /// `mask` is applied too.
     fn with_chunk(
         &self,
         options: AttentionOptions,
@@ -374,8 +380,8 @@ impl Block {
 
     /// Adds the bias of each head, `[heads, 1, keys]`, to the scores.
     ///
-    /// It grows with the position of the key, not with the distance: both differ by a number that is equal for all keys
-    /// of a query, which the softmax ignores.
+    /// The bias is computed from the position of the key instead of the distance. For each query, both differ by a constant,
+    /// which does not change the softmax.
     fn with_alibi(&self, options: AttentionOptions, keys: usize) -> AttentionOptions {
         let Some(slopes) = &self.alibi_slopes else { return options };
         let (slopes, places) = (slopes.to_array().reshape([-1, 1, 1]), arange(0..keys as i32));
@@ -403,7 +409,7 @@ impl Block {
         self.place(&x + self.scale(y))
     }
 
-    /// Splits the batch and the positions of `x` by the rules. A single position, as in decoding, is not split.
+    /// Shards the batch and the positions of `x` by the rules. A single position, for example in decoding, is not sharded.
     fn place(&self, x: Array) -> Array {
         match x.shape() {
             [_, length, _] => {
@@ -414,7 +420,7 @@ impl Block {
         }
     }
 
-    /// Multiplies what is added to the residual stream by its factor, if there is one.
+    /// Multiplies the output of a layer by the residual factor, if the model has one.
     fn scale(&self, x: Array) -> Array {
         match self.residual_scale {
             Some(scale) => x * scale,
@@ -444,13 +450,13 @@ impl Block {
     }
 }
 
-/// Numbers of heads that are no parameters.
+/// A constant number for each head.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Slopes(Vec<u32>);
 
 impl Slopes {
     fn new(slopes: Vec<f32>) -> Slopes {
-        // A static part of a tree is compared and hashed, which floating-point numbers are not.
+        // The bits are compared and hashed, because static parts of a tree need `Eq` and `Hash`, which floats do not have.
         Slopes(slopes.into_iter().map(f32::to_bits).collect())
     }
 
@@ -459,18 +465,18 @@ impl Slopes {
     }
 }
 
-/// Rounds to bfloat16's numbers.
+/// Rounds to bfloat16.
 fn rounded(x: Array) -> Array {
     lax::reduce_precision(&x, 8, 7)
 }
 
-/// Applies a norm, if there is one.
+/// Applies a norm. Without a norm, returns `x`.
 #[track_caller]
 fn normed(norm: &Option<Norm>, x: &Array) -> Array {
     norm.as_ref().map_or_else(|| x.clone(), |norm| norm.forward(x))
 }
 
-/// A norm as the configuration describes it, if the layer has one at this place.
+/// Creates the norm of the configuration if `is_used` is true.
 fn norm_if(is_used: bool, config: &DecoderConfig, rngs: &mut Rngs) -> Option<Norm> {
     is_used.then(|| Norm::new(config.norm, config.features, config.epsilon, rngs))
 }

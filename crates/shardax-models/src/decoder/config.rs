@@ -1,4 +1,4 @@
-//! The architecture of a decoder.
+//! The configuration of decoders.
 
 use shardax::error::Result;
 use shardax_nn::prelude::*;
@@ -7,8 +7,9 @@ use shardax_nn::{Implementation, QueryGrowth};
 use super::block::Xielu;
 use crate::error::value_error;
 
-/// The architecture of a [`Decoder`](crate::Decoder): [`new`](DecoderConfig::new) gives Llama's, other models change
-/// fields.
+/// The architecture of a [`Decoder`](crate::Decoder).
+///
+/// [`new`](DecoderConfig::new) returns the architecture of Llama. For other models, you can change the fields:
 ///
 /// ```
 /// use shardax_models::{Activation, Biases, DecoderConfig, NormKind, Positions};
@@ -28,47 +29,47 @@ use crate::error::value_error;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderConfig {
-    /// The number of tokens.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
     /// The number of blocks.
     pub layers: usize,
-    /// The features of a token.
+    /// The number of features of a token.
     pub features: usize,
-    /// The heads of queries.
+    /// The number of query heads.
     pub heads: usize,
     /// The number of key and value heads. It must divide the number of query heads.
     pub kv_heads: usize,
-    /// The features of a head.
+    /// The number of features of a head.
     pub head_dim: usize,
-    /// The features inside an MLP.
+    /// The number of hidden features of an MLP.
     pub hidden: usize,
     /// The encoding of positions.
     pub positions: Positions,
-    /// The number of entries at the start of a learned table that no token has: OPT's table has 2.
+    /// The number of unused rows at the start of a learned position embedding. OPT has 2.
     pub first_position: usize,
     /// The rotary positions of layers with a window, if they differ from the rotary positions of the other layers.
     pub local_rope: Option<Rope>,
     /// The window of each layer, in positions counting the query's own; empty if no layer has one.
     pub windows: Vec<Option<usize>>,
-    /// The number of positions in a chunk, if layers with rotary positions see only the chunk of the query's position.
+    /// The number of positions in a chunk, if layers with rotary positions attend only to the chunk of the query.
     pub chunk: Option<usize>,
     /// True for each layer without rotary positions; empty if all have them.
     pub without_rope: Vec<bool>,
     /// The kind of normalization.
     pub norm: NormKind,
-    /// Added to the variance or the mean square in norms.
+    /// The number that norms add to the variance or the mean square.
     pub epsilon: f64,
-    /// The function in MLPs.
+    /// The activation function of MLPs.
     pub activation: Activation,
     /// True if MLPs have a gate: `down(activation(gate(x)) * up(x))`.
     pub gated: bool,
     /// The linear layers that have biases.
     pub biases: Biases,
-    /// True if the table of tokens is the last layer too.
+    /// True if the token embedding is also the last layer.
     pub tie_embeddings: bool,
     /// True if token embeddings are normalized before the first layer.
     pub embedding_norm: bool,
-    /// The features of the table of tokens, if linear layers convert them to the features of the model and back.
+    /// The number of features of the token embedding, if linear layers convert them to the features of the model and back.
     pub embedding_features: Option<usize>,
     /// The factor of token embeddings.
     pub embedding_scale: Option<f64>,
@@ -91,10 +92,10 @@ pub struct DecoderConfig {
     pub qk_norm_after_rope: bool,
     /// The bound of the elements of queries, keys and values.
     pub qkv_bound: Option<f64>,
-    /// The factor of queries that grows with their position. If some layers have no rotary positions, only their queries
-    /// have it.
+    /// The factor of queries, which grows with their position. If some layers have no rotary positions, it applies only to
+    /// those layers.
     pub query_growth: Option<QueryGrowth>,
-    /// True if each head has a learned score that takes part in the softmax, see [`AttentionOptions::sinks`].
+    /// True if the softmax of each head includes a learned score, see [`AttentionOptions::sinks`].
     pub sinks: bool,
     /// True if the inputs of attention and MLP are normalized.
     pub pre_norms: bool,
@@ -111,21 +112,21 @@ pub struct DecoderConfig {
     pub head_activation: Option<(Activation, bool)>,
     /// True if attention and MLP have the same input.
     pub parallel: bool,
-    /// True if attention and MLP, having the same input, share its norm.
+    /// True if attention and MLP share the norm of their input.
     pub shared_norm: bool,
-    /// The experts in the place of an MLP, if there are any.
+    /// The experts, if the model has experts instead of an MLP.
     pub experts: Option<ExpertsConfig>,
-    /// The convolutions in the place of attention, if some layers have them.
+    /// The convolutions, if some layers have one instead of attention.
     pub conv: Option<ConvConfig>,
-    /// The linear attention in the place of attention, if some layers have it.
+    /// The linear attention, if some layers have it.
     pub delta: Option<DeltaConfig>,
     /// True if the results of heads have learned factors, see [`MultiHeadAttention::gate`].
     pub attention_gate: bool,
-    /// The latents of attention, if keys and values are computed from some.
+    /// The sizes of latent attention, if keys and values are computed from a latent.
     pub latent: Option<LatentConfig>,
     /// True if the layers are one [`Stack`], compiled as a loop. Their windows must be equal.
     pub scan_layers: bool,
-    /// The intermediate values of a layer that are kept for the gradient. Default all.
+    /// The intermediate values of a layer that are stored for the gradient. Default: all of them.
     pub checkpoint: Option<CheckpointPolicy>,
 }
 
@@ -143,9 +144,9 @@ pub struct DecoderConfig {
 pub struct ExpertsConfig {
     /// The number of experts.
     pub count: usize,
-    /// The number of experts of a token.
+    /// The number of experts that process each token.
     pub per_token: usize,
-    /// The features inside an expert.
+    /// The number of hidden features of an expert.
     pub hidden: usize,
     /// The scores of the router.
     pub scores: RouterScores,
@@ -159,9 +160,9 @@ pub struct ExpertsConfig {
     pub correction: bool,
     /// True if the router and the experts have biases.
     pub biases: bool,
-    /// The features inside the MLP that all tokens go through too, if there is one.
+    /// The number of hidden features of the shared expert, which processes all tokens, if there is one.
     pub shared_hidden: Option<usize>,
-    /// True if the output of that MLP is multiplied by the sigmoid of a linear layer.
+    /// True if the output of the shared expert is multiplied by the sigmoid of a linear layer.
     pub shared_gate: bool,
     /// True if the result is the mean of the experts' output and the output of that MLP, instead of their sum.
     pub averages_shared: bool,
@@ -173,7 +174,7 @@ pub struct ExpertsConfig {
     pub weighs_inputs: bool,
     /// The capacity of each expert, as a multiple of a balanced load; `None` if no token is dropped.
     pub capacity_factor: Option<f64>,
-    /// True for each layer that has one MLP instead of experts; empty if none has.
+    /// True for each layer that has an MLP instead of experts. The list is empty if all layers have experts.
     pub dense_layers: Vec<bool>,
 }
 
@@ -256,7 +257,7 @@ pub enum QkNorm {
     Head,
     /// An RMS norm of all heads together.
     AllHeads,
-    /// A norm of each head, with a scale of its own.
+    /// A norm of each head, with a separate scale for each head.
     EachHead,
     /// An RMS norm of each head without a scale, in layers with rotary positions.
     HeadPlain,
@@ -269,8 +270,8 @@ pub enum Positions {
     Rotary(Rope),
     /// A learned table of this many positions is added to token embeddings.
     Learned(usize),
-    /// Scores of attention fall with the distance, in each head by another slope, of which the smallest is two to the
-    /// minus this number ([Press et al. 2021](https://arxiv.org/abs/2108.12409)).
+    /// Attention scores decrease with the distance ([ALiBi](https://arxiv.org/abs/2108.12409)). Each head has another
+    /// slope; the smallest one is two to the minus this number.
     Alibi(f64),
     /// ALiBi with the slopes of 8, where slopes and biases are rounded to bfloat16 and then multiplied by this factor, as
     /// in Falcon.
@@ -362,7 +363,7 @@ impl Activation {
         }
     }
 
-    /// The product of a gate and the layer beside it.
+    /// Computes the product of the activated gate and `up`.
     pub(crate) fn gated(self, gate: Array, up: Array) -> Array {
         match self {
             Activation::ClampedSwiglu => self.apply(gate) * (up.clip(-SWIGLU_BOUND, SWIGLU_BOUND) + 1.0),
@@ -383,7 +384,7 @@ impl DecoderConfig {
             features,
             heads,
             kv_heads: heads,
-            // `check` reports sizes that do not fit; a constructor that cannot fail keeps struct updates short.
+            // This constructor returns no error, so that it can be used in a struct update. `check` reports invalid sizes.
             head_dim: features.checked_div(heads).unwrap_or(0),
             hidden: features.saturating_mul(4),
             positions: Positions::Rotary(Rope::default()),
@@ -430,7 +431,11 @@ impl DecoderConfig {
         }
     }
 
-    /// All sizes must be positive, must fit each other, and must not overflow.
+    /// Checks the configuration.
+    ///
+    /// # Errors
+    /// Returns an error if a size is 0, if sizes do not divide each other, if options exclude each other, or if a matrix
+    /// would be too large.
     #[track_caller]
     pub fn check(&self) -> Result<()> {
         let location = std::panic::Location::caller();
@@ -459,11 +464,14 @@ impl DecoderConfig {
             ("embedding_features", self.embedding_features.unwrap_or(1)),
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(value_error(format!("a decoder's {name} must be positive, got 0"), "give a positive size"));
+            return Err(value_error(
+                format!("a decoder's {name} must be positive, got 0"),
+                "set it to a positive size",
+            ));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let message = format!("kv_heads ({}) does not divide heads ({})", self.kv_heads, self.heads);
-            return Err(value_error(message, "each head of keys serves as many heads of queries"));
+            return Err(value_error(message, "choose a number of heads that is a multiple of kv_heads"));
         }
         Ok(())
     }
@@ -479,7 +487,7 @@ impl DecoderConfig {
         Ok(())
     }
 
-    /// Fails where a matrix would have more elements than fit in memory, before other checks multiply the sizes.
+    /// Returns an error if a matrix would be too large. This check comes first, because the others multiply sizes.
     fn check_overflow(&self) -> Result<()> {
         if let Some((name, a, b)) = self.extents().into_iter().find(|(_, a, b)| product(&[*a, *b, 8]).is_none()) {
             return Err(value_error(format!("a decoder's {name}, {a} by {b}, overflows"), "give smaller sizes"));
@@ -498,7 +506,7 @@ impl DecoderConfig {
         ] {
             if count > 0 && count != self.layers {
                 let message = format!("{name} has {count} entries for {} layers", self.layers);
-                return Err(value_error(message, "give one for each layer, or none at all"));
+                return Err(value_error(message, "pass one entry for each layer, or an empty list"));
             }
         }
         Ok(())
@@ -516,7 +524,7 @@ impl DecoderConfig {
         {
             let message =
                 format!("a table of {length} positions has none from first_position {} on", self.first_position);
-            return Err(value_error(message, "give a longer table"));
+            return Err(value_error(message, "use a longer table, or a smaller first_position"));
         }
         if self.experts.as_ref().is_some_and(|experts| experts.weighs_inputs && experts.capacity_factor.is_some()) {
             let message = "experts with weighs_inputs have a capacity, and weights of inputs need experts without one";
@@ -527,7 +535,7 @@ impl DecoderConfig {
 
     fn check_convolution_and_linear_attention(&self) -> Result<()> {
         if self.conv.as_ref().is_some_and(|conv| conv.width == 0) {
-            return Err(value_error("a convolution of width 0 reads nothing", "give a width of 1 or more"));
+            return Err(value_error("the width of a convolution is 0", "set the width to at least 1"));
         }
         if let Some(delta) = &self.delta {
             let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, layers } = delta;
@@ -546,16 +554,16 @@ impl DecoderConfig {
 
     fn check_windows(&self) -> Result<()> {
         if self.chunk == Some(0) {
-            return Err(value_error("a chunk of 0 positions sees nothing", "give a chunk of 1 or more, or None"));
+            return Err(value_error("a chunk has 0 positions", "set the chunk to at least 1 position, or to None"));
         }
         if self.windows.contains(&Some(0)) {
-            return Err(value_error("a window of 0 positions sees nothing", "give a window of 1 or more, or None"));
+            return Err(value_error("a window has 0 positions", "set the window to at least 1 position, or to None"));
         }
         Ok(())
     }
 
     fn check_norms(&self) -> Result<()> {
-        // The body of a loop is traced once, so it has to fit every layer.
+        // The body of a loop is traced once, so all layers must have the same structure.
         if self.scan_layers && !self.is_uniform() {
             let message = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
             return Err(value_error(message, "set scan_layers to false, or make all layers equal"));

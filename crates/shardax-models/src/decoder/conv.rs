@@ -1,4 +1,4 @@
-//! Short convolutions in the place of attention.
+//! Short convolutions, which some models use instead of attention.
 
 use shardax_nn::prelude::*;
 
@@ -6,13 +6,13 @@ use super::ConvConfig;
 
 /// A convolution over the last few positions, with gates before and after it, as in LFM2.
 ///
-/// The cache has the inputs of all positions, like the cache of keys and values, so that texts that begin at different
-/// positions share it.
+/// The cache contains the inputs of all positions, like a cache of keys and values, so that texts with different start
+/// positions can share it.
 #[derive(Module, Clone, Debug)]
 pub struct ShortConv {
     /// The projection from inputs to both gates and the values.
     pub input: Linear,
-    /// `[features, 1, width]`: the weights of each feature, of the earliest position first.
+    /// The weights of the convolution, `[features, 1, width]`. The earliest position is the first one.
     pub taps: Array,
     /// `[features]`
     pub bias: Option<Array>,
@@ -58,8 +58,9 @@ impl ShortConv {
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
 
-    /// Computes the next positions `x`, `[batch, length, features]`, from the positions in the cache. Results are NaN beyond
-    /// the cache's length. `positions`, `[batch, length]`, are for texts that do not begin at the cache's first position.
+    /// Computes the next positions `x`, `[batch, length, features]`, from the positions in the cache. Results beyond the
+    /// length of the cache are NaN. If texts do not start at the first position of the cache, you must pass their
+    /// `positions`, `[batch, length]`.
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>) -> Array {
         let (Some(cached), Some(index)) = (&self.cached, &self.cache_index) else {
@@ -78,7 +79,7 @@ impl ShortConv {
         y
     }
 
-    /// The values that the convolution reads, and the gates after it.
+    /// Returns the input of the convolution and the gates after it.
     #[track_caller]
     fn gated(&self, x: &Array) -> [Array; 2] {
         let parts = self.input.forward(x);
@@ -87,7 +88,7 @@ impl ShortConv {
         [gate * rest.get((Ellipsis, features..)), rest.get((Ellipsis, ..features))]
     }
 
-    /// The result at these places of `values`, where texts have these positions. Before the first position are zeros.
+    /// Computes the convolution of `values` at these places. Values before the first position of a text are zero.
     #[track_caller]
     fn mixed(&self, values: &Array, after: Array, places: &Array, positions: &Array) -> Array {
         let kernel = self.taps.astype(values.dtype());

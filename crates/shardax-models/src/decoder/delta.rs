@@ -1,13 +1,13 @@
-//! Linear attention by the gated delta rule, in the place of attention.
+//! Linear attention with the gated delta rule.
 
 use shardax_nn::prelude::*;
 
 use super::{DeltaConfig, delta_chunks as chunks};
 
-/// Linear attention whose state forgets by a gate, and corrects what it returns for a key
-/// ([Yang et al. 2024](https://arxiv.org/abs/2412.06464)), as in Qwen3-Next.
+/// Linear attention with the gated delta rule ([Yang et al. 2024](https://arxiv.org/abs/2412.06464)), as in Qwen3-Next.
 ///
-/// The cache has the state after the last position, and the last few inputs of the convolution.
+/// The state maps keys to values. At each position a gate makes it decay, and the value that it returns for the
+/// position's key is corrected. The cache contains the state and the last inputs of the convolution.
 #[derive(Module, Clone, Debug)]
 pub struct GatedDelta {
     /// The projection to queries, `[heads of keys * features]`.
@@ -118,7 +118,7 @@ impl GatedDelta {
     }
 
     /// Computes the next positions `x`, `[batch, length, features]`. A mask, `[batch, heads, length, length of the cache]`, is for
-    /// texts that do not begin at the cache's first position: what is masked before a text leaves its state unchanged.
+    /// texts that do not start at the first position of the cache: masked positions do not change the state of a text.
     #[track_caller]
     pub fn decode(&mut self, x: Array, mask: Option<&Array>) -> Array {
         let (Some(recent), Some(state), Some(index)) = (&self.recent, &self.state, &self.cache_index) else {
