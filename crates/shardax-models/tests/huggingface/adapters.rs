@@ -55,7 +55,7 @@ fn adapters_are_those_of_peft() -> Result<()> {
         .expect("a copy");
     for (from, to, said) in [
         ("\"use_dora\": false", "\"use_dora\": true", "lora_magnitude_vector"),
-        ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "no LoRA"),
+        ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "not a LoRA"),
         ("\"bias\": \"none\"", "\"bias\": \"all\"", "changes biases"),
         ("\"r\": 2", "\"r\": 3", "not a matrix of rank 3"),
         (
