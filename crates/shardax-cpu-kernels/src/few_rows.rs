@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use gemm_common::pulp::{Arch, Simd, WithSimd};
 use half::{bf16, f16};
 use ndarray::{ArrayViewMut2, Axis};
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::tasks::run_tasks;
 use crate::view::check;

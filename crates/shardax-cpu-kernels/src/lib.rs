@@ -83,7 +83,7 @@ pub use depthwise::depthwise_filter_gradient;
 pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};
 pub use filter_window::{FilterWindow, SPATIAL};
-pub use grouped::{GroupNumbers, GroupedIntegers, GroupedMatrix, MAX_GROUPED_ROWS, grouped_rows};
+pub use grouped::{GroupNumbers, GroupedIntegers, GroupedMatrix, grouped_rows};
 pub use low_precision::{Bf16Sum, has_bf16_instructions, matmul_bf16, matmul_i8};
 #[cfg(feature = "decompositions")]
 pub use lu::lu;

@@ -1,6 +1,6 @@
 //! Batches of products of small matrices, which are multiplied without `gemm`, because a call of it takes longer than such a product.
 
-use gemm_common::pulp::{Arch, Simd, WithSimd};
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::Float;
 use crate::tasks::run_tasks;

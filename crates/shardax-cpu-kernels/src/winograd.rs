@@ -12,8 +12,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use gemm_common::pulp::{Arch, Simd, WithSimd};
 use ndarray::{ArrayView2, ArrayViewMut2};
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::filter_window::{Operands, Window};
 use crate::patches::Patches;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use gemm_common::pulp::{Arch, Simd, WithSimd};
 use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, Slice};
+use pulp::{Arch, Simd, WithSimd};
 
 use super::exp::{exp, exponentials, largest};
 use super::{MASKED_SCORE, Window};

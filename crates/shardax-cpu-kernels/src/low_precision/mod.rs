@@ -11,9 +11,9 @@ mod pack;
 mod tests;
 mod tile;
 
-use gemm_common::pulp::{Arch, Simd, WithSimd};
 use half::bf16;
 use ndarray::{ArrayViewMut2, ArrayViewMut3, Axis, s};
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::tasks::run_tasks;
 use crate::view::check;

@@ -3,7 +3,8 @@
 use half::f16;
 
 use super::{assert_error, noise, view};
-use crate::{GroupNumbers, GroupedIntegers, GroupedMatrix, MAX_GROUPED_ROWS, grouped_rows};
+use crate::grouped::ROWS;
+use crate::{GroupNumbers, GroupedIntegers, GroupedMatrix, grouped_rows};
 
 /// Bytes from a linear congruential generator.
 fn bytes(count: usize) -> Vec<u8> {
@@ -65,8 +66,22 @@ fn check_products(rows: usize, matrix: GroupedMatrix<'_>) {
 
 #[test]
 fn grouped_rows_multiply_scaled_integers() {
-    // Every path of rows, several tasks, groups of one vector and of several.
-    for (rows, shape) in [(1, [70, 3, 32]), (3, [5, 2, 64]), (8, [66, 5, 32]), (13, [3, 1, 128]), (32, [2, 4, 96])] {
+    // Every number of rows that is computed differently, several tasks, pairs of columns and a single one, rows that end within a
+    // block of words, groups of a few words and of several blocks, several panels.
+    for (rows, shape) in [
+        (1, [70, 3, 32]),
+        (1, [131, 4, 32]),
+        (2, [3, 1, 256]),
+        (3, [5, 2, 64]),
+        (4, [1, 7, 32]),
+        (5, [9, 1, 32]),
+        (8, [66, 5, 32]),
+        (9, [33, 21, 32]),
+        (13, [3, 1, 128]),
+        (32, [2, 4, 96]),
+        (40, [140, 2, 544]),
+        (ROWS + 3, [2, 1, 32]),
+    ] {
         let (count, size) = (shape[0] * shape[1], shape.iter().product::<usize>());
         let (scales, packed) = (noise(count, 4), bytes(size / 2));
         let halves: Vec<f16> = noise(count, 5).into_iter().map(f16::from_f32).collect();
@@ -84,12 +99,43 @@ fn grouped_rows_multiply_scaled_integers() {
         }
     }
     // Groups of 16 have integers of 8 bits only.
-    let values = [1i8; 48];
+    let values: Vec<i8> = bytes(48).into_iter().map(|byte| byte as i8).collect();
     let integers = GroupedIntegers::Signed8(&values);
-    check_products(
-        1,
-        GroupedMatrix { shape: [1, 3, 16], integers, scales: GroupNumbers::F32(&[1.0, 2.0, 3.0]), minima: None },
-    );
+    let scales = GroupNumbers::F32(&[1.0, 2.0, 3.0]);
+    for rows in [1, 4, 20] {
+        for minima in [None, Some(GroupNumbers::F32(&[0.5, -1.0, 2.0]))] {
+            check_products(rows, GroupedMatrix { shape: [1, 3, 16], integers, scales, minima });
+        }
+    }
+}
+
+/// Integers at every position of a word, with all values, times one element that is not zero.
+#[test]
+fn grouped_rows_widen_integers_exactly() {
+    let packed: Vec<u8> = (0..=255).collect();
+    let signed: Vec<i8> = (-128..=127).collect();
+    for integers in
+        [GroupedIntegers::Signed4(&packed), GroupedIntegers::Unsigned4(&packed), GroupedIntegers::Signed8(&signed)]
+    {
+        let expected = widened(integers);
+        let depth = expected.len();
+        let matrix = GroupedMatrix {
+            shape: [1, depth / 32, 32],
+            integers,
+            scales: GroupNumbers::F32(&[1.0].repeat(depth / 32)),
+            minima: None,
+        };
+        for rows in [1, 2, 16] {
+            for first in (0..depth).step_by(rows) {
+                let mut x = vec![0.0; rows * depth];
+                (0..rows).for_each(|row| x[row * depth + first + row] = 1.0);
+                let mut product = vec![f32::NAN; rows];
+                grouped_rows(view(&[rows, depth], &x), matrix, &mut product, 1).unwrap();
+                let product: Vec<f64> = product.into_iter().map(f64::from).collect();
+                assert_eq!(product, expected[first..first + rows], "{integers:?}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -100,14 +146,13 @@ fn grouped_rows_that_do_not_fit() {
         scales: GroupNumbers::F32(&[1.0]),
         minima: None,
     };
-    let many = [1.0; 32 * (MAX_GROUPED_ROWS + 1)];
-    let mut out = [0.0; MAX_GROUPED_ROWS + 1];
-    let error = grouped_rows(view(&[MAX_GROUPED_ROWS + 1, 32], &many), matrix, &mut out, 1);
-    assert_error(error, "33 rows, and groups of 32: at most 32 rows, and groups of a multiple of 32 expected");
+    let many = [1.0; 32];
+    let mut out = [0.0; 1];
+    let odd = GroupedMatrix { shape: [1, 2, 16], ..matrix };
+    let error = grouped_rows(view(&[1, 32], &many), odd, &mut out, 1);
+    assert_error(error, "groups of 16: a multiple of 32 expected");
     let error = grouped_rows(view(&[1, 16], &many[..16]), matrix, &mut out[..1], 1);
     assert_error(error, "the contracted dimension of the rows: 16, expected 32");
-    let small = GroupedMatrix { shape: [1, 2, 16], ..matrix };
-    assert!(grouped_rows(view(&[1, 32], &many[..32]), small, &mut out[..1], 1).is_err());
     let few = GroupedMatrix { scales: GroupNumbers::F16(&[]), ..matrix };
     let error = grouped_rows(view(&[1, 32], &many[..32]), few, &mut out[..1], 1);
     assert_error(error, "the scales of the matrix: 0, expected 1");

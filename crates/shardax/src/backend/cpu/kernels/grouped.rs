@@ -1,12 +1,12 @@
-//! Products of few rows and a matrix of integers of 4 or 8 bits in groups, such as a few tokens and a decoder's weights in the formats
-//! of GGUF, GPTQ and AWQ: `scale * integer - minimum`, with the scale and the minimum of each group. XLA (xla-cpu-pjrt 0.0.1) writes the
-//! matrix in f32 first, and reads integers of 4 bits one at a time.
+//! Products of rows and a matrix of integers of 4 or 8 bits in groups, such as tokens and a decoder's weights in the formats of GGUF, GPTQ
+//! and AWQ: `scale * integer - minimum`, with the scale and the minimum of each group. XLA (xla-cpu-pjrt 0.0.1) writes the matrix in f32
+//! first, and reads integers of 4 bits one at a time.
 //!
 //! No primitive stands for such a matrix. [`follow`] recognizes it by the operations that compute it: a conversion, a multiplication, a
 //! subtraction, and operations that move the elements. The compiler removes these operations if only products use the matrix.
 
 use half::f16;
-use shardax_cpu_kernels::{self as kernels, GroupNumbers, GroupedIntegers, GroupedMatrix, MAX_GROUPED_ROWS};
+use shardax_cpu_kernels::{self as kernels, GroupNumbers, GroupedIntegers, GroupedMatrix};
 use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Arg, CallFrame};
 
@@ -126,13 +126,13 @@ fn without_minima(cx: &Lowering, matrix: Value, minima: Value) -> Option<Origin>
     fits.then_some(Origin::Matrix(Matrix { minima: Some(*minima), ..*matrix }))
 }
 
-/// Lowers the product to a kernel, if one operand is a matrix of integers in groups and the other has few rows.
+/// Lowers the product to a kernel, if one operand is a matrix of integers in groups.
 pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     if !dot.lhs_batch.is_empty() || !matches!(out.dtype, DType::F32 | DType::Bf16 | DType::F16) {
         return None;
     }
     let sides = [(args[0], &*dot.lhs_contract), (args[1], &*dot.rhs_contract)];
-    let product_of_rows = product(cx, sides, MAX_GROUPED_ROWS, out);
+    let product_of_rows = product(cx, sides, usize::MAX, out);
     // With exchanged operands the result is transposed. A single row can be transposed without moving elements.
     product_of_rows.or_else(|| product(cx, [sides[1], sides[0]], 1, out))
 }
