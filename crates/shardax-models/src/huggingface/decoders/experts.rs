@@ -56,6 +56,16 @@ pub(super) fn with_stacked_experts(keys: KeyMap, layer: &str, hidden: usize) -> 
         .absent(&name("down_proj"), &format!("{layer}.experts.down_proj[#]"), Layout::Transposed)
 }
 
+/// The names of experts that are two arrays, `[experts, outputs, inputs]`: gates with first layers, and last layers.
+pub(super) fn stacked_expert_keys(layer: &str, router: &str, hidden: usize) -> KeyMap {
+    let joined = format!("{layer}.experts.gate_up_proj[#]");
+    KeyMap::new()
+        .linear(ROUTER, &format!("{layer}.{router}"))
+        .array(format!("{EXPERTS}.gate.kernel"), joined.as_str(), shared_rows(Some(hidden), 0))
+        .array(format!("{EXPERTS}.up.kernel"), joined.as_str(), shared_rows(Some(hidden), 1))
+        .array(format!("{EXPERTS}.down.kernel"), format!("{layer}.experts.down_proj[#]"), Layout::Transposed)
+}
+
 /// Allows files in which arrays of all experts have the outputs before the inputs, which transformers recognizes by their shape.
 fn with_transposed_experts(keys: KeyMap, layer: &str, [count, hidden, features]: [usize; 3]) -> KeyMap {
     let (joined, down) = (format!("{layer}.experts.gate_up_proj[#]"), format!("{layer}.experts.down_proj[#]"));

@@ -3,7 +3,7 @@
 use shardax_nn::{ExpertGroups, RouterScores};
 
 use super::super::config::{rope_object, yarn_scale};
-use super::experts::{chosen_experts, grouped_experts, grouped_keys, with_stacked_experts};
+use super::experts::{chosen_experts, grouped_experts, grouped_keys, shared_keys, stacked_expert_keys};
 use super::llama::{attention_biases, interleave, ministral_growth};
 use super::*;
 use crate::{ExpertsConfig, LatentConfig};
@@ -66,7 +66,11 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     }
     let attention = "model.layers.*.self_attn";
     let query = if config_has_query_latent(&config) { "q_b_proj" } else { "q_proj" };
-    let keys = grouped_keys()
+    let expert_keys = match kind {
+        "mistral4" => mistral4_expert_keys(&config),
+        _ => grouped_keys(),
+    };
+    let keys = expert_keys
         .linear("blocks[*].latent.query_down", &format!("{attention}.q_a_proj"))
         .scale("blocks[*].latent.query_norm", &format!("{attention}.q_a_layernorm"))
         .linear("blocks[*].latent.query", &format!("{attention}.{query}"))
@@ -81,7 +85,6 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "axk1" => (0..layers)
             .filter(|layer| config.experts_of(*layer).is_none())
             .fold(keys, |keys, layer| keys.ignore(&format!("model.layers.{layer}.post_mlp_layernorm.weight"))),
-        "mistral4" => stacked_keys(keys, &config),
         _ => keys,
     };
     let keys = keys.scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_mlp_layernorm");
@@ -109,10 +112,10 @@ fn mistral4_positions(config: &mut DecoderConfig, fields: &Fields, depth: usize)
     Ok(())
 }
 
-/// The names of experts that are two arrays for each layer.
-fn stacked_keys(keys: KeyMap, config: &DecoderConfig) -> KeyMap {
+/// The names of Mistral 4's experts, which are two arrays in each layer.
+fn mistral4_expert_keys(config: &DecoderConfig) -> KeyMap {
     let hidden = config.experts.as_ref().map_or(0, |experts| experts.hidden);
-    with_stacked_experts(keys, "model.layers.*.mlp", hidden)
+    stacked_expert_keys("model.layers.*.mlp", "gate", hidden).and(shared_keys("model.layers.*.mlp.shared_experts"))
 }
 
 /// The experts of DeepSeek-V2: the best ones by softmax, or the best ones of the groups with the best experts.
