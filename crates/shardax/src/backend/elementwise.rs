@@ -69,9 +69,10 @@ fn infinite_size(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Aval]
     })
 }
 
-/// A step of Newton's method, after which a cube root has all digits. Zeros and infinities have theirs.
+/// A step of Newton's method, after which a cube root has all digits. Zeros and infinities have theirs. A subnormal number counts as
+/// zero in the step, but not in XLA's power, so its root is not refined.
 fn refine_cube_root(x: &Array, root: &Array) -> Array {
-    let is_final = root.equal(0) | is_infinite(root);
+    let is_final = x.equal(0) | is_infinite(root);
     let y = where_(&is_final, 1, root).astype(root.dtype());
     where_(is_final, root, &y - (&y - x / (&y * &y)) * (1.0 / 3.0))
 }
