@@ -152,7 +152,7 @@ fn requests_that_cannot_be_answered_are_errors() -> Result<()> {
     fails("/v1/completions", json!({"prompt": 3}), "`prompt` is not a text");
     fails("/v1/completions", json!({"prompt": ""}), "the prompt is empty");
     fails("/v1/completions", json!({"prompt": [77]}), "the token 77");
-    fails("/v1/completions", json!({"prompt": "b", "max_tokens": 64}), "1 tokens and 64 new ones");
+    fails("/v1/completions", json!({"prompt": "b", "max_tokens": 64}), "1 tokens and 64 new tokens");
     fails("/v1/completions", json!({"prompt": "b", "temperature": -1}), "the temperature is -1");
     fails("/v1/completions", json!({"prompt": "b", "n": 2}), "`n` is not served");
     fails("/v1/completions", json!({"prompt": "b", "logit_bias": {"x": 1}}), "`logit_bias` has \"x\"");

@@ -428,6 +428,9 @@ fn tokens_outside_of_the_vocabulary_are_errors() -> Result<()> {
 }
 
 /// Adds a folder with what was read of a model, saved again.
+/// The arrays of files that are not saved, because models compute them: tables of sines, which transformers initializes.
+const NOT_SAVED: [&str; 1] = ["roformer.encoder.embed_positions.weight"];
+
 fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
     let (model, config) = (M::from_pretrained(folder(name))?, Config::open(folder(name))?);
     model.save_pretrained(&config, to)?;
@@ -436,8 +439,9 @@ fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
         assert_eq!(a.to_bytes()?, b.to_bytes()?, "{name}: {path}");
     }
     let (old, new) = (Weights::open(folder(name))?, Weights::open(to)?);
-    assert_eq!(old.names().collect::<Vec<_>>(), new.names().collect::<Vec<_>>(), "{name}");
-    for array in old.names() {
+    let names: Vec<_> = old.names().filter(|array| !NOT_SAVED.contains(array)).collect();
+    assert_eq!(names, new.names().collect::<Vec<_>>(), "{name}");
+    for array in names {
         assert_eq!(old.shape(array), new.shape(array), "{name}: {array}");
         assert_eq!(old.get(array)?.to_bytes()?, new.get(array)?.to_bytes()?, "{name}: {array}");
     }
@@ -450,8 +454,13 @@ fn save_all(to: &Path) -> Result<()> {
         save_again::<Decoder>(name, &to.join(name))?;
     }
     save_again::<Vit>("vit", &to.join("vit"))?;
-    // Files of models without a head have a pooler, which the models here lack.
-    for name in ["bert"].into_iter().chain(ENCODERS).filter(|name| !name.ends_with("_model")) {
+    // Files of models without a head have a pooler, which the models here lack. Those of ESM have a head of contacts
+    // and older names of norms.
+    for name in ["bert"]
+        .into_iter()
+        .chain(ENCODERS)
+        .filter(|name| !name.ends_with("_model") && *name != "jina_v3" && !name.starts_with("esm"))
+    {
         save_again::<Bert>(name, &to.join(name))?;
     }
     for name in MODERN.into_iter().filter(|name| *name != "modernbert_model") {

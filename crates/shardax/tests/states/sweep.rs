@@ -230,6 +230,11 @@ pub(super) fn is_rejection(error: &shardax::Error, state: &str) -> bool {
                 let texts = ["the shardings do not match", "has no values yet", "while its function is traced"];
                 texts.iter().any(|text| error.message().contains(text)) && error.message().contains("{U:x}")
             }
+            // What is added to a loop's carry is reduced, and the carry is not.
+            "reduced" => {
+                let texts = ["carry input and carry output must have equal types", "the shardings do not match"];
+                texts.iter().all(|text| error.message().contains(text))
+            }
             "varying" if error.message().contains("has no single value to read") => true,
             // `shard_map` traces its function, in each way.
             "manual" | "varying" => {
