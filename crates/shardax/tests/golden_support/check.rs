@@ -3,7 +3,6 @@
 //! Compiling costs more than running, so the checks of many cases are compiled as one program. Where that fails, it is
 //! halved until the checks at fault are alone.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Instant;
@@ -19,9 +18,9 @@ use super::{Case, Fun, Host, family, outside_of_ci};
 /// Checks in one program: with more of them what the compiler does grows faster than their number.
 const CHUNK: usize = 8;
 
-/// Families whose programs take the compiler long, and by how much fewer of their checks are compared. CI compares all results
-/// and every second gradient, tangent and batch of the other families; `cargo test` elsewhere compares every third result and
-/// every seventh of the others. `SHARDAX_TEST_GOLDEN_EVERY=1` compares everything.
+/// Families whose programs take the compiler long, and of how many of their gradients, tangents and batches one is chosen. Of
+/// those, CI compares a half, and `cargo test` elsewhere a fifth. Of the results of these families every third is compared, of
+/// other families all, and outside of CI a half of these. `SHARDAX_TEST_GOLDEN_EVERY=1` compares everything.
 const SLOW: [(&str, usize); 11] = [
     ("linalg", 3),
     ("special", 3),
@@ -39,19 +38,12 @@ const SLOW: [(&str, usize); 11] = [
 /// The checks of a family that are compared.
 fn slice<'a>(name: &str, checks: Vec<Check<'a>>) -> Vec<Check<'a>> {
     let slow = SLOW.iter().find(|(slow, _)| *slow == name).map(|(_, every)| *every);
-    let (results, others) = match std::env::var("SHARDAX_TEST_GOLDEN_EVERY") {
+    let (results, every) = match std::env::var("SHARDAX_TEST_GOLDEN_EVERY") {
         Ok(every) => (1, every.parse().expect("a number")),
-        Err(_) => (outside_of_ci(3) * if slow.is_some() { 3 } else { 1 }, outside_of_ci(7).max(2) * slow.unwrap_or(1)),
+        Err(_) => (outside_of_ci(2) * if slow.is_some() { 3 } else { 1 }, outside_of_ci(5).max(2) * slow.unwrap_or(1)),
     };
-    // Each kind is counted separately, because most cases have the same kinds in the same order: of every fourth check in the
-    // list, all would be of one kind.
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    let is_chosen = |check: &Check<'a>| {
-        let count = counts.entry(check.what.clone()).or_default();
-        *count += 1;
-        (*count - 1).is_multiple_of(if check.what == "out" { results } else { others })
-    };
-    checks.into_iter().filter(is_chosen).collect()
+    let is_chosen = |(i, check): &(usize, Check<'a>)| i % if check.what == "out" { results } else { every } == 0;
+    checks.into_iter().enumerate().filter(is_chosen).map(|(_, check)| check).collect()
 }
 
 /// One thing to compute, and what JAX has for it.
@@ -112,14 +104,14 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
     // conversions to narrow types otherwise; and with all quick options a CNN's losses leave JAX's at the third step, which they
     // do neither without the fusion emitters alone nor with the other two. They also decide where products and sums are joined,
     // and so whether a sum of huge products overflows.
-    let runs_all = std::env::var_os("SHARDAX_TEST_GOLDEN_EVERY").is_some() || matches!(name, "narrow" | "edges");
+    let whole = std::env::var_os("SHARDAX_TEST_GOLDEN_EVERY").is_some() || matches!(name, "narrow" | "edges");
     for (i, chunk) in ready.chunks(CHUNK).enumerate() {
-        if runs_all {
+        if whole {
             let (done, seconds) = (i * CHUNK, start.elapsed().as_secs_f64());
             eprintln!("{name}: {done} of {} checks in {seconds:.1} s, next {}", ready.len(), chunk[0].path());
         }
         let options = match name {
-            _ if runs_all => Vec::new(),
+            _ if whole => Vec::new(),
             "nn_train" => QUICK[1..].to_vec(),
             _ => mostly_quick(i),
         };
@@ -257,16 +249,15 @@ fn blind(check: &Check<'_>) -> Vec<String> {
 /// The differences found by these checks, compiled as one program with these options of XLA.
 pub fn run(checks: &[Check<'_>], options: &[(&'static str, CompilerOption)]) -> Vec<String> {
     let inputs: Vec<Array> = checks.iter().flat_map(|c| c.inputs.iter().cloned()).collect();
-    // One program for many checks, because compiling takes longer than running.
     let program = jit(|xs: Vec<Array>| -> Result<Vec<Array>> {
         let (mut outs, mut at) = (Vec::new(), 0);
         for check in checks {
-            let entry_results = (check.run)(&xs[at..at + check.inputs.len()])?;
+            let found = (check.run)(&xs[at..at + check.inputs.len()])?;
             at += check.inputs.len();
-            if entry_results.len() != check.wanted.len() {
-                panic!("{} results, but JAX has {}", entry_results.len(), check.wanted.len());
+            if found.len() != check.wanted.len() {
+                panic!("{} results, but JAX has {}", found.len(), check.wanted.len());
             }
-            outs.extend(entry_results);
+            outs.extend(found);
         }
         Ok(outs)
     })
@@ -278,8 +269,8 @@ pub fn run(checks: &[Check<'_>], options: &[(&'static str, CompilerOption)]) -> 
             let mut failures = Vec::new();
             for check in checks {
                 for (key, want) in &check.wanted {
-                    let outputs = outs.next().map_or(Err("no result".to_owned()), |out| differ(&out, want, check.tol));
-                    failures.extend(outputs.err().map(|e| format!("{}/{key}: {e}", check.case.path())));
+                    let found = outs.next().map_or(Err("no result".to_owned()), |out| differ(&out, want, check.tol));
+                    failures.extend(found.err().map(|e| format!("{}/{key}: {e}", check.case.path())));
                 }
             }
             return failures;
