@@ -42,7 +42,13 @@ pub fn function(case: &Case) -> Option<Fun> {
             run.ten((scale_by_adam(), decay, scale_by_learning_rate(0.1)))
         }
         "rmsprop" => run.ten(rmsprop(0.1)),
-        "rmsprop_centered" => run.ten(rmsprop_centered(0.1, None)),
+        "rmsprop_centered" => run.ten_with(rmsprop_centered(0.1, None), |mut leaves| {
+            // Optax's state has the mean of squares, which is the variance and the square of the mean.
+            for parameter in 0..2 {
+                leaves[2 + parameter] = &leaves[2 + parameter] + leaves[parameter].square();
+            }
+            leaves
+        }),
         "rmsprop_momentum" => run.ten(rmsprop_momentum(0.1, 0.5, false)),
         "adagrad" => run.ten(adagrad(0.5)),
         "adadelta" => run.ten(adadelta(10.0)),
@@ -161,6 +167,14 @@ impl Run {
 
     /// The parameters of every step, then the leaves of the state after the last.
     pub fn ten<T: GradientTransformation<Params> + 'static>(self, optimizer: T) -> Option<Fun> {
+        self.ten_with(optimizer, |leaves| leaves)
+    }
+
+    /// Like [`ten`](Self::ten), with the leaves of the state converted to Optax's.
+    fn ten_with<T>(self, optimizer: T, convert: fn(Vec<Array>) -> Vec<Array>) -> Option<Fun>
+    where
+        T: GradientTransformation<Params> + 'static,
+    {
         many(move |inputs| {
             let offset = &inputs[0];
             let params = self.tree(&array(100), offset);
@@ -173,7 +187,7 @@ impl Run {
                 Ok(((params, state), observed))
             };
             let ((_, state), path) = scan(step, (params, state), arange(0..10))?;
-            let leaves = if self.state { tree::leaves(&state) } else { Vec::new() };
+            let leaves = if self.state { convert(tree::leaves(&state)) } else { Vec::new() };
             let results = [path.0, path.1].into_iter().chain(leaves.iter().map(some)).enumerate();
             let is_half = self.dtype.byte_size() < 4;
             let as_optax =
