@@ -17,7 +17,7 @@ use crate::error::value_error;
 
 const CONFIG: &str = "adapter_config.json";
 const FILE: &str = "adapter_model.safetensors";
-/// The prefix of all layer names.
+/// The prefix that peft adds to all layer names.
 pub(super) const BEFORE: &str = "base_model.model.";
 
 /// Fields that only describe the training of an adapter, or that the names of the arrays also contain.
@@ -185,15 +185,16 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     Ok(adapter)
 }
 
-/// The factor of the product of two matrices; rank-stabilized adapters divide by the root of the rank.
+/// Returns the factor of the product of the two matrices. Rank-stabilized adapters divide by the square root of the
+/// rank.
 fn lora_scale(rank: usize, alpha: f64, is_rank_stabilized: bool) -> f64 {
     let rank = rank as f64;
     alpha / if is_rank_stabilized { rank.sqrt() } else { rank }
 }
 
-/// The modules that are trained in full.
+/// Returns the names of the modules that are trained in full.
 ///
-/// Fails for a table of tokens that is the last layer too, since peft replaces only one of them.
+/// Returns an error for a token table that is also the last layer, because peft replaces only one of the two uses.
 fn saved_modules(fields: &Fields, config: &Config) -> Result<Vec<String>> {
     let Some(list) = fields.list_opt("modules_to_save")? else { return Ok(Vec::new()) };
     let names: Option<Vec<String>> = list.iter().map(|name| name.as_str().map(str::to_owned)).collect();
@@ -207,7 +208,7 @@ fn saved_modules(fields: &Fields, config: &Config) -> Result<Vec<String>> {
     }
 }
 
-/// The module of `modules_to_save` that the array of this name in the files belongs to.
+/// Returns the module of `modules_to_save` that contains the array with this name.
 fn saved_module<'a>(saved: &'a [String], name: &str) -> Option<&'a String> {
     let module = name.strip_prefix(BEFORE)?.rsplit_once('.')?.0;
     let is_module =
@@ -215,7 +216,8 @@ fn saved_module<'a>(saved: &'a [String], name: &str) -> Option<&'a String> {
     saved.iter().find(is_module)
 }
 
-/// The key path and the values of an array that replaces the model's; `None` if it belongs to no module that is saved.
+/// Returns the key path and the values of an array that replaces an array of the model, or `None` if no saved module
+/// contains it.
 fn saved_array(weights: &Weights, keys: &KeyMap, saved: &[String], name: &str) -> Result<Option<(String, Array)>> {
     if saved_module(saved, name).is_none() {
         return Ok(None);
@@ -236,7 +238,7 @@ fn saved_array(weights: &Weights, keys: &KeyMap, saved: &[String], name: &str) -
     Ok(Some((path, raw.to_array(None)?)))
 }
 
-/// The matrices of all experts of a layer; zeros for those without any.
+/// Stacks the matrices of all experts of a layer. Experts without an adapter get zeros.
 fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) -> Result<LoRA> {
     let Some(first) = matrices.values().next().cloned() else { return Err(part_of(path, path)) };
     let differs = matrices.values().any(|lora| shapes(lora) != shapes(&first));
@@ -251,9 +253,8 @@ fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) 
     Ok(stacked(true, (0..experts).map(|expert| matrices.remove(&expert).unwrap_or_else(|| zeros.clone())).collect()))
 }
 
-/// The numbers of layers, by the ends of their names.
-///
-/// Names cannot be regular expressions.
+/// Returns a number for each entry of a pattern field. Entries are suffixes of layer names; regular expressions are not
+/// supported.
 fn pattern<'a>(fields: &Fields<'a>, field: &'a str) -> Result<Vec<(&'a str, f64)>> {
     let Some(map) = fields.value(field).and_then(Value::as_object) else { return Ok(Vec::new()) };
     let entries = map.iter().map(|(name, number)| {
@@ -267,7 +268,7 @@ fn pattern<'a>(fields: &Fields<'a>, field: &'a str) -> Result<Vec<(&'a str, f64)
     entries.collect()
 }
 
-/// The number of a pattern for the layer of this name, if there is one.
+/// Returns the number that a pattern has for the layer with this name, if there is one.
 fn matching(fields: &Fields, pattern: &[(&str, f64)], name: &str) -> Result<Option<f64>> {
     let numbers: Vec<f64> = pattern.iter().filter(|(end, _)| is_end_of(end, name)).map(|(_, number)| *number).collect();
     match numbers[..] {
@@ -277,7 +278,8 @@ fn matching(fields: &Fields, pattern: &[(&str, f64)], name: &str) -> Result<Opti
     }
 }
 
-/// Fails for initializations that peft also applies when it loads an adapter, where it changes the weights of the model.
+/// Returns an error for initializations that change the weights of the model, because peft would also apply them when
+/// it loads the adapter.
 fn init_is_identity(fields: &Fields) -> Result<()> {
     const KEEPS_WEIGHTS: [&str; 3] = ["gaussian", "orthogonal", "eva"];
     let changes_weights = match fields.value("init_lora_weights") {
@@ -297,7 +299,7 @@ fn init_is_identity(fields: &Fields) -> Result<()> {
         ))
 }
 
-/// A matrix of this rank along a dimension.
+/// Reads a matrix whose size along `dimension` must be the rank.
 fn matrix(weights: &Weights, name: &str, rank: usize, dimension: usize) -> Result<Array> {
     let raw = weights.read(name)?;
     if raw.shape.len() != 2 || raw.shape[dimension] != rank || !raw.dtype.is_float() {

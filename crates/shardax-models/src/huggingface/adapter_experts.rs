@@ -1,4 +1,5 @@
-//! Adapters of experts whose weights are one array in the model of `transformers`: `target_parameters` of `peft`.
+//! Adapters for experts whose weights are a single array in the model of `transformers` (`target_parameters` of
+//! `peft`).
 
 use shardax_nn::prelude::*;
 
@@ -10,18 +11,19 @@ use crate::error::value_error;
 /// The arrays of experts, in the order in which peft wraps them.
 const ARRAYS: [&str; 2] = ["gate_up_proj", "down_proj"];
 
-/// The parameters that `target_parameters` lists.
+/// The parameters that the field `target_parameters` lists.
 pub(super) struct TargetParameters<'a> {
     ends: Vec<&'a str>,
     /// The number of experts of a layer.
     experts: usize,
-    /// True if every second column of `gate_up_proj` is of the gate; otherwise the first half is.
+    /// True if the columns of `gate_up_proj` alternate between the gate and the first layer. Otherwise the first half
+    /// is the gate.
     is_interleaved: bool,
     rank: usize,
 }
 
 impl<'a> TargetParameters<'a> {
-    /// Reads the list, if there is one.
+    /// Reads the field, if it is present.
     pub fn read(fields: &Fields<'a>, config: &Config, experts: usize, rank: usize) -> Result<Option<Self>> {
         let Some(list) = fields.list_opt("target_parameters")?.filter(|list| !list.is_empty()) else { return Ok(None) };
         let ends: Option<Vec<&str>> = list.iter().map(|entry| entry.as_str()).collect();
@@ -43,9 +45,11 @@ impl<'a> TargetParameters<'a> {
         Ok(Some(TargetParameters { ends, experts, is_interleaved, rank }))
     }
 
-    /// The layers and matrices of the array of this name, which ends with `.lora_A.weight`; `None` if it is of another layer.
+    /// Returns the layers and their matrices for the array with this name, which ends with `.lora_A.weight`. Returns
+    /// `None` if the array does not belong to these parameters.
     ///
-    /// peft wraps a module once for each of its arrays, so that the first one has the name of the module inside.
+    /// peft wraps a module once for each of its arrays, so the wrapper of the first array is the base layer of the
+    /// second one.
     pub fn matrices(&self, weights: &Weights, first: &str) -> Result<Option<Vec<(String, LoRA)>>> {
         let Some(name) = first.strip_prefix(BEFORE).and_then(|name| name.strip_suffix(".lora_A.weight")) else {
             return Ok(None);
@@ -84,7 +88,7 @@ impl<'a> TargetParameters<'a> {
         }
         let (inputs, outputs) = (a.shape()[1], b.shape()[0]);
         let a = a.reshape([count, rank, inputs]).swapaxes(1, 2);
-        // The experts are the last dimension of the second matrices.
+        // In the second matrices, the experts are the last dimension.
         let b = b.reshape([outputs, rank, count]).transpose([2, 1, 0]);
         let layers = format!("blocks[{number}].experts.experts.layers");
         if array == "down_proj" {
@@ -101,20 +105,20 @@ impl<'a> TargetParameters<'a> {
         Ok(Some(vec![(format!("{layers}.gate"), lora_of(&a, gate)), (format!("{layers}.up"), lora_of(&a, up))]))
     }
 
-    /// True if `target_parameters` names this array.
+    /// Returns `true` if `target_parameters` names this array.
     fn is_target(&self, array: &str) -> bool {
         self.ends.iter().any(|end| is_end(array, end))
     }
 }
 
-/// A low-rank change with these matrices.
+/// Creates a low-rank update from its two matrices.
 fn lora_of(a: &Array, b: Array) -> LoRA {
     let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
     (lora.lora_a, lora.lora_b) = (a.clone().into(), b.into());
     lora
 }
 
-/// True if a name ends with these parts.
+/// Returns `true` if a name ends with these parts.
 fn is_end(name: &str, end: &str) -> bool {
     name.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'))
 }

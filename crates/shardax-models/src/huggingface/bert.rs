@@ -1,4 +1,4 @@
-//! BERT, and the encoders with its blocks, such as RoBERTa, DistilBERT, ALBERT and MPNet.
+//! BERT and related encoders, such as RoBERTa, DistilBERT, ALBERT and MPNet.
 
 use shardax_nn::Rope;
 use shardax_nn::prelude::*;
@@ -15,9 +15,9 @@ use crate::{Activation, Mlp};
 pub struct BertConfig {
     /// The number of tokens.
     pub vocab_size: usize,
-    /// The features of the tables of tokens, positions and kinds.
+    /// The size of the embeddings of tokens, positions and token types.
     pub embedding_size: usize,
-    /// True if a linear layer converts these features to the features of the blocks.
+    /// True if a linear layer converts the embeddings to `hidden_size` features.
     pub projects_embeddings: bool,
     /// The features of a token in the blocks.
     pub hidden_size: usize,
@@ -25,70 +25,73 @@ pub struct BertConfig {
     pub intermediate_size: usize,
     /// The number of blocks.
     pub num_hidden_layers: usize,
-    /// The block of each layer: ALBERT applies a block several times.
+    /// The index of the block that each layer uses, because ALBERT applies the same block in several layers.
     pub block_order: Vec<usize>,
-    /// The heads of attention, which divide the features.
+    /// The number of attention heads. It must divide `hidden_size`.
     pub num_attention_heads: usize,
     /// The length of the table of positions; 0 if there is none.
     pub max_position_embeddings: usize,
-    /// The first positions of the table that no token of a text has: RoBERTa counts from the padding token's number plus 1.
+    /// The number of rows at the start of the position table that no token uses. RoBERTa counts positions from the
+    /// padding token's number plus 1.
     pub first_position: usize,
     /// The number of token types, such as first and second sentence; 0 if the model has no token types.
     pub type_vocab_size: usize,
-    /// The number of tasks, whose first one all tokens have; 0 if the model has no tasks.
+    /// The number of task types; 0 if the model has none. All tokens have the first one.
     pub task_type_vocab_size: usize,
-    /// True if the features of the tables are normalized.
+    /// True if the embeddings are normalized.
     pub has_first_norm: bool,
-    /// True if the inputs of attention and MLPs are normalized, and the output of the last block, instead of the sums.
+    /// True if each block normalizes the inputs of attention and MLP, and the model the output of the last block.
+    /// Otherwise the sums are normalized.
     pub pre_norms: bool,
-    /// True if the features of padding are zero before the first block.
+    /// True if the embeddings of padding are set to zero before the first block.
     pub hides_padding: bool,
-    /// The token whose features are zero; the other features are scaled as in training, where some tokens are such ones.
+    /// The token whose embedding is set to zero, because training masks some tokens like this. The other embeddings are
+    /// scaled to compensate.
     pub masked_token: Option<i32>,
     /// Added to the variance in norms.
     pub layer_norm_eps: f64,
-    /// The function in MLPs.
+    /// The activation of the MLPs.
     pub hidden_act: Activation,
     /// True if MLPs have a gate.
     pub is_gated: bool,
-    /// True if the layers of attention have biases.
+    /// True if the linear layers of attention have biases.
     pub attention_bias: bool,
     /// True if the first layers of MLPs have biases.
     pub mlp_bias: bool,
     /// True if the last layers of MLPs have biases.
     pub mlp_out_bias: bool,
-    /// The rotary positions, if there are any.
+    /// The rotary positions, if the model uses them.
     pub rope: Option<Rope>,
-    /// True if attention has learned biases of distances.
+    /// True if attention adds learned biases that depend on the distance of two tokens.
     pub has_distances: bool,
-    /// The function in the head for masked tokens.
+    /// The activation of the head for masked tokens.
     pub head_act: Activation,
-    /// The layers after the blocks.
+    /// The head, which is applied to the output of the blocks.
     pub head: BertHead,
 }
 
-/// The layers of a [`Bert`] after its blocks, which the field `architectures` names.
+/// The head of a [`Bert`]. The field `architectures` chooses it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BertHead {
-    /// None: the results are features, `BertModel`.
+    /// No head: the results are features (`BertModel`).
     None,
-    /// Logits of each token: `BertForMaskedLM`.
+    /// Logits for each token (`BertForMaskedLM`).
     MaskedTokens,
-    /// Logits of this many classes of a text: `BertForSequenceClassification`.
+    /// Logits for the classes of a text (`BertForSequenceClassification`).
     Classes {
         /// The number of classes.
         count: usize,
-        /// The function after the first layer. Default tanh.
+        /// The activation after the first layer. Default: tanh.
         activation: Option<Activation>,
     },
-    /// Logits of this many classes of each token: `BertForTokenClassification`.
+    /// Logits for the classes of each token (`BertForTokenClassification`).
     TokenClasses(usize),
-    /// A logit of each token, which is positive if another model has replaced the token: `ElectraForPreTraining`.
+    /// One logit for each token, which is positive if another model has replaced the token (`ElectraForPreTraining`).
     Replaced,
 }
 
 impl BertHead {
-    /// The number of classes, if there are any.
+    /// Returns the number of classes, if the head has classes.
     pub(super) fn classes(self) -> Option<usize> {
         match self {
             BertHead::Classes { count, .. } | BertHead::TokenClasses(count) => Some(count),
@@ -97,8 +100,8 @@ impl BertHead {
     }
 }
 
-/// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)) and the encoders with its blocks, which predict masked
-/// tokens, classify texts or tokens, or encode them.
+/// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)) and related encoders, which predict masked tokens,
+/// classify texts or tokens, or compute features.
 ///
 /// The model type is `bert`, `ernie`, `roberta`, `xlm-roberta`, `camembert`, `data2vec-text`, `roberta-prelayernorm`,
 /// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3` or `esm`; the field `architectures` chooses the [head](BertHead).
@@ -111,19 +114,19 @@ pub struct Bert {
     norm: Option<LayerNorm>,
     /// Normalizes the output of the last block.
     final_norm: Option<LayerNorm>,
-    /// Converts the features of the tables to the features of the blocks.
+    /// Converts the embeddings to the features of the blocks.
     projection: Option<Linear>,
-    /// `[groups of distances, heads]`: the biases of attention.
+    /// `[groups of distances, heads]`: the biases that attention adds.
     distances: Option<Embed>,
     blocks: Vec<Block>,
     #[tree(static)]
     block_order: Vec<usize>,
-    /// The layer before the last one of a head.
+    /// The first layer of the head.
     head: Option<Linear>,
     head_norm: Option<LayerNorm>,
-    /// `[vocabulary]`: added to the logits of tokens.
+    /// `[vocabulary]`: added to the logits of the tokens.
     bias: Option<Array>,
-    /// The last layer of heads for classes.
+    /// The last layer of a head for classes.
     classifier: Option<Linear>,
     first_position: usize,
     #[tree(static)]
@@ -131,13 +134,13 @@ pub struct Bert {
     pre_norms: bool,
     hides_padding: bool,
     pools: bool,
-    /// True if the head has one logit, whose dimension is dropped.
+    /// True if the head has a single logit. Its dimension is removed.
     has_one_logit: bool,
     #[tree(static)]
     activation: HeadActivation,
 }
 
-/// The function in a head.
+/// The activation of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HeadActivation {
     Tanh,
@@ -152,7 +155,7 @@ struct Block {
     mlp_norm: LayerNorm,
 }
 
-/// Kinds and a mask of the tokens of a [`Bert`].
+/// Token types and a mask for the tokens of a [`Bert`].
 #[derive(Clone, Debug, Default)]
 pub struct BertOptions {
     token_type_ids: Option<Array>,
@@ -160,39 +163,40 @@ pub struct BertOptions {
 }
 
 impl BertOptions {
-    /// The defaults: all tokens are of the first kind, and visible.
+    /// Creates the default options: all tokens have the first type and are visible.
     pub fn new() -> Self {
         BertOptions::default()
     }
 
-    /// The kind of each token, integers `[batch, length]`.
+    /// Sets the type of each token, integers `[batch, length]`.
     pub fn token_type_ids(mut self, ids: impl ArrayLike) -> Self {
         self.token_type_ids = Some(ids.into_array());
         self
     }
 
-    /// The mask of visible tokens, `[batch, length]`; the others are padding.
+    /// Sets the mask of visible tokens, `[batch, length]`. You should mask padding, because attention otherwise
+    /// includes it.
     pub fn attention_mask(mut self, mask: impl ArrayLike) -> Self {
         self.attention_mask = Some(mask.into_array());
         self
     }
 
-    /// The kind of each token, if they are set.
+    /// Returns the token types, if they are set.
     pub(super) fn kinds(&self) -> Option<&Array> {
         self.token_type_ids.as_ref()
     }
 
-    /// The mask of visible tokens, if there is one.
+    /// Returns the mask of visible tokens, if it is set.
     pub(crate) fn mask(&self) -> Option<&Array> {
         self.attention_mask.as_ref()
     }
 }
 
-/// The share of tokens that ESM's training did not mask.
+/// The fraction of tokens that were not masked when ESM was trained.
 const UNMASKED_IN_TRAINING: f64 = 0.88;
 
 impl Block {
-    /// Attention and an MLP: their inputs or the sums are normalized.
+    /// A transformer block, which normalizes either its inputs or its sums.
     fn forward(&self, x: Array, options: AttentionOptions, pre_norms: bool) -> Array {
         if pre_norms {
             let y = self.norm.forward(&x);
@@ -205,8 +209,8 @@ impl Block {
 }
 
 impl Bert {
-    /// The encoding of each token of `[batch, length]`: `[batch, length, features]`. Fails for more tokens than the model has
-    /// positions, and for unknown tokens if their values are known.
+    /// Computes features, `[batch, length, features]`, for each token of `[batch, length]`. Returns an error for texts
+    /// that are longer than the position table, and for unknown tokens if their values are known.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
@@ -249,8 +253,8 @@ impl Bert {
         self.final_norm.iter().fold(x, |x, norm| norm.forward(x))
     }
 
-    /// Sets the features of masked tokens to zero, and scales the others by the share of tokens that are not masked, in
-    /// training and in each text.
+    /// Sets the embeddings of masked tokens to zero. The other embeddings are scaled by the ratio between the fraction
+    /// of unmasked tokens in training and in the text.
     fn masked(&self, x: Array, tokens: &Array, options: &BertOptions) -> Array {
         let Some(token) = self.masked_token else { return x };
         let is_masked = tokens.equal(token);
@@ -263,7 +267,7 @@ impl Bert {
         where_(is_masked.expand_dims(-1), 0.0, &x * scale.astype(x.dtype()))
     }
 
-    /// The position of each token: RoBERTa does not count padding, which has the last position before the first one.
+    /// Returns the position of each token. RoBERTa does not count padding, which gets the last unused position.
     fn positions_of(&self, tokens: &Array, options: &BertOptions) -> Array {
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;
         match (&options.attention_mask, self.first_position) {
@@ -276,14 +280,14 @@ impl Bert {
         }
     }
 
-    /// The results of the [head](BertHead): logits of each token, `[batch, length, vocabulary]` or `[batch, length,
-    /// classes]`, of each text, `[batch, classes]`, or without a head the encodings.
+    /// Applies the [head](BertHead). The result has logits for each token, `[batch, length, vocabulary]` or `[batch,
+    /// length, classes]`, or for each text, `[batch, classes]`. Without a head, it has the features.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
         let mut x = self.encode(tokens, options);
         if self.pools {
-            // The first token is the one that stands for the text.
+            // The features of the first token represent the text.
             x = first_token(x);
         }
         if let Some(head) = &self.head {
@@ -301,7 +305,8 @@ impl Bert {
     }
 }
 
-/// The result of an encoder's head: the classes, the tokens with a bias, or `x` without a head.
+/// Applies the last layer of a head: a layer for classes, or the token table and a bias. Returns `x` unchanged without
+/// a head.
 pub(super) fn logits(x: Array, classifier: Option<&Linear>, tokens: &Embed, bias: Option<&Array>) -> Array {
     match (classifier, bias) {
         (Some(classifier), _) => classifier.forward(x),
@@ -313,12 +318,12 @@ pub(super) fn logits(x: Array, classifier: Option<&Linear>, tokens: &Embed, bias
     }
 }
 
-/// The distance from which on all distances have one bias.
+/// Larger distances share the bias of this one.
 const MAX_DISTANCE: usize = 128;
-/// The groups of distances.
+/// The number of groups of distances.
 pub(super) const DISTANCE_GROUPS: usize = 32;
 
-/// An encoder with random weights.
+/// Creates an encoder with random weights.
 pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
     let (features, embedded) = (config.hidden_size, config.embedding_size);
     let norm =
@@ -351,7 +356,7 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
         BertHead::Replaced => (Some(1), HeadActivation::Mlp(config.hidden_act)),
         BertHead::MaskedTokens | BertHead::None => (None, HeadActivation::Mlp(config.head_act)),
     };
-    // Heads for masked tokens have a transformation of each token; classifiers of texts pool the first token.
+    // A head for masked tokens transforms each token first. A classifier of texts pools the first token.
     let pools = matches!(config.head, BertHead::Classes { .. });
     let has_one_logit = config.head == BertHead::Replaced;
     let head_features = if masks { embedded } else { features };
@@ -384,7 +389,7 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
     }
 }
 
-/// The MLP of a block.
+/// Creates the MLP of a block.
 fn make_mlp(config: &BertConfig, rngs: &mut Rngs) -> Mlp {
     let has_biases = config.mlp_bias || config.mlp_out_bias;
     let (features, hidden) = (config.hidden_size, config.intermediate_size);

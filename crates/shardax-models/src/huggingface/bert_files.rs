@@ -1,4 +1,4 @@
-//! The configurations of BERT and of the encoders with its blocks, and the names of their arrays.
+//! The configurations of BERT and related encoders, and the names of their arrays.
 
 use shardax_nn::Rope;
 use shardax_nn::prelude::*;
@@ -8,7 +8,7 @@ use super::config::{Fields, rope};
 use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
 
-/// The model types that have BERT's blocks.
+/// The supported model types.
 pub(super) const KNOWN: [&str; 16] = [
     "bert",
     "ernie",
@@ -28,7 +28,7 @@ pub(super) const KNOWN: [&str; 16] = [
     "esm",
 ];
 
-/// Blocks that an ALBERT applies in turn; no published model has more than one.
+/// The maximal number of blocks in a group of an ALBERT model. No published model has more than one.
 const MOST_SHARED_BLOCKS: usize = 1000;
 
 impl Pretrained for Bert {
@@ -70,20 +70,20 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     if is_older_nomic {
         check_older_nomic(fields)?;
     }
-    // The fields of DistilBERT, and of nomic-embed's first configurations, have other names.
+    // DistilBERT and the first configurations of nomic-embed have other field names.
     let [features_name, heads_name, layers_name, hidden_name, activation_name] = match kind {
         "distilbert" => ["dim", "n_heads", "n_layers", "hidden_dim", "activation"],
         _ if is_older_nomic => ["n_embd", "n_head", "n_layer", "n_inner", "hidden_act"],
         _ => ["hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "hidden_act"],
     };
-    // The functions after the first layers of heads, of which some classes have one whatever the blocks have.
+    // Some classes have a fixed activation in their head, which does not depend on the blocks.
     let class_activation = match kind {
         "distilbert" => Some(Activation::Relu),
         "electra" => Some(Activation::Gelu),
         _ => None,
     };
     let hidden_act = match kind {
-        // Its class does not read the field.
+        // The class ignores the field.
         "esm" => Activation::Gelu,
         _ => fields.activation(activation_name)?,
     };
@@ -155,7 +155,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         mlp_out_bias: kind != "nomic_bert",
         rope: match is_rotary {
             true if is_older_nomic => Some(Rope::new(fields.number("rotary_emb_base")?)),
-            // These classes do not read the object of rotary positions, and RoFormer's has no field for the base.
+            // The class of ESM ignores `rope_parameters`, and RoFormer has no field for the base.
             true if kind == "esm" => Some(Rope::new(fields.number("rope_theta")?)),
             true if kind == "roformer" => Some(Rope::default().interleaved(true)),
             true => Some(rope(fields, features / heads, None)?),
@@ -171,26 +171,26 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     if kind == "mpnet" && fields.size("relative_attention_num_buckets")? != DISTANCE_GROUPS {
         return Err(fields.error(format!("`relative_attention_num_buckets` must be {DISTANCE_GROUPS}")));
     }
-    // The class of nomic-embed has the default outside of its fields.
+    // The default of nomic-embed is not part of the fields of its class.
     let is_tied = fields.flag_or("tie_word_embeddings", kind == "nomic_bert")?;
     if head == BertHead::MaskedTokens && !is_tied {
         return Err(fields.error("field `tie_word_embeddings` is false, and this model's last layer is its table"));
     }
     if kind == "albert" {
-        // Fields of the first versions, which no class reads.
+        // Fields of early versions, which no class reads.
         fields.skip(&["down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks", "layers_to_keep"]);
     }
     if kind == "ernie" {
         fields.skip(&["task_type_vocab_size"]);
     }
     if is_distilled {
-        // Sines are the first values of the table, which the files hold.
+        // The sines initialize the position table, which the files contain.
         fields.skip(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"]);
     }
     Ok(read)
 }
 
-/// True if an ESM has rotary positions instead of a table of positions.
+/// Returns `true` if an ESM model has rotary positions instead of a position table.
 fn is_rotary_esm(fields: &Fields) -> Result<bool> {
     if fields.flag("is_folding_model")? {
         return Err(fields.error("field `is_folding_model` is true, and the structure of proteins is not computed"));
@@ -202,8 +202,8 @@ fn is_rotary_esm(fields: &Fields) -> Result<bool> {
     }
 }
 
-/// Fails for fields of nomic-embed's own code with other values than the published models have, for which its class in
-/// transformers is made.
+/// Returns an error if fields of nomic-embed's original code differ from the published models, because the class in
+/// transformers supports only these.
 fn check_older_nomic(fields: &Fields) -> Result<()> {
     const OFF: [&str; 10] = [
         "causal",
@@ -230,7 +230,7 @@ fn check_older_nomic(fields: &Fields) -> Result<()> {
     if fields.number_or("rotary_emb_fraction", 1.0)? != 1.0 {
         return Err(fields.error("field `rotary_emb_fraction` is not 1"));
     }
-    // Ways of computing the same, and lengths.
+    // Fields that select another way to compute the same result, and lengths.
     fields.skip(&["dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "max_trained_positions", "n_positions"]);
     fields.skip(&[
         "pad_vocab_size_multiple",
@@ -242,7 +242,8 @@ fn check_older_nomic(fields: &Fields) -> Result<()> {
     Ok(())
 }
 
-/// The block of each of ALBERT's layers: layers of a group have the same blocks, which are applied one after the other.
+/// Returns the block that each layer of an ALBERT model uses. All layers of a group apply the blocks of the group one
+/// after the other.
 fn shared_blocks(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
     let (groups, inner) = (fields.size("num_hidden_groups")?, fields.size("inner_group_num")?);
     if groups.checked_mul(inner).is_none_or(|count| count > MOST_SHARED_BLOCKS) || groups > layers {
@@ -250,14 +251,14 @@ fn shared_blocks(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
         return Err(fields.error(message));
     }
     let blocks = (0..layers).flat_map(|layer| {
-        // transformers divides in floating-point numbers.
+        // transformers divides floating-point numbers here.
         let group = (layer as f64 / (layers as f64 / groups as f64)) as usize;
         group * inner..(group + 1) * inner
     });
     Ok(blocks.collect())
 }
 
-/// The head that `architectures` names; without it, the one for masked tokens.
+/// Returns the head that `architectures` names. The default is the head for masked tokens.
 pub(super) fn head(fields: &Fields, activation: Option<Activation>) -> Result<BertHead> {
     let list = fields.list_opt("architectures")?;
     let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForMaskedLM");
@@ -275,7 +276,7 @@ fn class_count(fields: &Fields) -> Result<usize> {
     Ok(fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2))
 }
 
-/// The names of arrays. A model without a head has no prefix in files, and others can lack it.
+/// Returns the names of the arrays. Files of a model without a head have no prefix, and other files may omit it.
 fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     let base = match kind {
         "xlm-roberta" | "camembert" | "jina_embeddings_v3" => "roberta.".to_owned(),
@@ -302,7 +303,7 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         _ => blocks(&prefix),
     };
     let keys = keys
-        // Files from before 2020 have their names from TensorFlow.
+        // Files from before 2020 use the names of TensorFlow.
         .alias("LayerNorm.weight", "LayerNorm.gamma")
         .alias("LayerNorm.bias", "LayerNorm.beta")
         .array("tokens.embedding", format!("{prefix}embeddings.word_embeddings.weight"), Layout::Same)
@@ -314,7 +315,7 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         .norm("final_norm", &format!("{prefix}{final_norm}"))
         .linear("projection", &format!("{prefix}{projection}"))
         .ignore(&format!("{prefix}embeddings.position_ids"))
-        // Sines and cosines, and a head for the structure of proteins.
+        // Tables of sines and cosines, and a head for the structure of proteins.
         .ignore(&format!("{prefix}encoder.embed_positions.weight"))
         .ignore(&format!("{prefix}encoder.layer.*.attention.self.rotary_embeddings.inv_freq"))
         .ignore(&format!("{prefix}encoder.layer.*.attention.self.rotary_embeddings**"))
@@ -325,14 +326,14 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         BertHead::None => keys.prefix_alias("", &base).ignore(&format!("{base}pooler.**")),
         _ => keys.prefix_alias(&base, ""),
     };
-    // The prefix of gte's files before transformers had its class.
+    // The prefix in files of gte from before transformers had a class for it.
     let keys = match (kind, config.head) {
         ("gte", BertHead::None) => keys.prefix_alias("", "new.").ignore("new.pooler.**"),
         ("gte", _) => keys.prefix_alias(&base, "new."),
         _ => keys,
     };
     let keys = head_keys(keys, kind, config.head, &base, &prefix);
-    // Layers that other heads have.
+    // Layers of other heads.
     match (kind, config.head) {
         ("bert" | "ernie" | "albert" | "nomic_bert" | "gte", BertHead::Classes { .. }) => keys,
         (_, BertHead::None) => HEADS.into_iter().fold(keys, |keys, other| keys.ignore(&format!("{other}.**"))),
@@ -340,7 +341,7 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     }
 }
 
-/// The names of layers that only models with a head have.
+/// Returns the names of the layers that only models with a head have.
 const HEADS: [&str; 11] = [
     "pooler",
     "cls",
@@ -355,7 +356,7 @@ const HEADS: [&str; 11] = [
     "discriminator_predictions",
 ];
 
-/// The names of BERT's blocks.
+/// Returns the names of BERT's blocks.
 fn blocks(prefix: &str) -> KeyMap {
     let layer = format!("{prefix}encoder.layer.*");
     KeyMap::new()
@@ -369,7 +370,7 @@ fn blocks(prefix: &str) -> KeyMap {
         .norm("blocks[*].mlp_norm", &format!("{layer}.output.LayerNorm"))
 }
 
-/// The names of blocks whose inputs are normalized.
+/// Returns the names of blocks that normalize their inputs.
 fn normed_blocks(prefix: &str, mlp_norm: &str) -> KeyMap {
     let layer = format!("{prefix}encoder.layer.*");
     KeyMap::new()
@@ -378,7 +379,7 @@ fn normed_blocks(prefix: &str, mlp_norm: &str) -> KeyMap {
         .and(blocks(prefix))
 }
 
-/// The names of Jina's blocks.
+/// Returns the names of Jina's blocks.
 fn jina_blocks(config: &BertConfig, prefix: &str) -> KeyMap {
     let layer = format!("{prefix}encoder.layers.*");
     joined_attention(config.hidden_size, &format!("{layer}.mixer.Wqkv"), &format!("{layer}.mixer.out_proj"))
@@ -388,7 +389,7 @@ fn jina_blocks(config: &BertConfig, prefix: &str) -> KeyMap {
         .norm("blocks[*].mlp_norm", &format!("{layer}.norm2"))
 }
 
-/// The names of MPNet's blocks.
+/// Returns the names of MPNet's blocks.
 fn mpnet_blocks(prefix: &str) -> KeyMap {
     let layer = format!("{prefix}encoder.layer.*");
     KeyMap::new()
@@ -400,7 +401,7 @@ fn mpnet_blocks(prefix: &str) -> KeyMap {
         .and(blocks(prefix))
 }
 
-/// The names of DistilBERT's blocks.
+/// Returns the names of DistilBERT's blocks.
 fn distilled_blocks(prefix: &str) -> KeyMap {
     let layer = format!("{prefix}transformer.layer.*");
     KeyMap::new()
@@ -414,7 +415,8 @@ fn distilled_blocks(prefix: &str) -> KeyMap {
         .norm("blocks[*].mlp_norm", &format!("{layer}.output_layer_norm"))
 }
 
-/// The names of ALBERT's blocks: each has the number of its group and its number in the group.
+/// Returns the names of ALBERT's blocks, which contain the number of the group and the number of the block in the
+/// group.
 fn shared_block_keys(config: &BertConfig, prefix: &str) -> KeyMap {
     let inner = config.block_order.iter().position(|block| *block == 0).map_or(1, |first| {
         let rest = &config.block_order[first + 1..];
@@ -435,7 +437,7 @@ fn shared_block_keys(config: &BertConfig, prefix: &str) -> KeyMap {
     })
 }
 
-/// The names of attention whose queries, keys and values are one matrix, one after the other.
+/// Returns the names of attention with a single matrix for queries, keys and values.
 fn joined_attention(features: usize, joined: &str, out: &str) -> KeyMap {
     KeyMap::new()
         .weights("blocks[*].attention.query", joined, Layout::nth_rows(0, features, 3))
@@ -444,7 +446,7 @@ fn joined_attention(features: usize, joined: &str, out: &str) -> KeyMap {
         .linear("blocks[*].attention.out", out)
 }
 
-/// The names of the blocks of nomic-embed.
+/// Returns the names of nomic-embed's blocks.
 fn nomic_blocks(config: &BertConfig, prefix: &str) -> KeyMap {
     let layer = format!("{prefix}encoder.layers.*");
     joined_attention(config.hidden_size, &format!("{layer}.attn.Wqkv"), &format!("{layer}.attn.out_proj"))
@@ -455,7 +457,7 @@ fn nomic_blocks(config: &BertConfig, prefix: &str) -> KeyMap {
         .norm("blocks[*].mlp_norm", &format!("{layer}.norm2"))
 }
 
-/// The names of gte's blocks.
+/// Returns the names of gte's blocks.
 fn gte_blocks(config: &BertConfig, prefix: &str) -> KeyMap {
     let layer = format!("{prefix}encoder.layer.*");
     let (hidden, both) = (config.intermediate_size, config.intermediate_size.saturating_mul(2));
@@ -475,10 +477,10 @@ fn gte_blocks(config: &BertConfig, prefix: &str) -> KeyMap {
         .norm("blocks[*].mlp_norm", &format!("{layer}.mlp_ln"))
 }
 
-/// The names of a head's layers, and the copies of the table of tokens.
+/// Returns the names of a head's layers and of the copies of the token table.
 fn head_keys(keys: KeyMap, kind: &str, head: BertHead, base: &str, prefix: &str) -> KeyMap {
     let pooler = format!("{base}pooler.dense");
-    // The layer before the last one, its norm, and the last one.
+    // The first layer, its norm, and the last layer.
     let (dense, norm, last) = match (kind, head) {
         (_, BertHead::None) => return keys,
         (_, BertHead::TokenClasses(_)) => ("", "", "classifier"),

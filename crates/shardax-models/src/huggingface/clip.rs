@@ -16,19 +16,19 @@ pub struct ClipConfig {
     pub text: ClipTower,
     /// The encoder of images.
     pub vision: ClipTower,
-    /// The number of tokens.
+    /// The number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The most tokens of a text.
+    /// The maximal number of tokens of a text.
     pub max_position_embeddings: usize,
-    /// The token whose first place has the features of a text; `None` for the place of the largest token.
+    /// The token whose first position has the features of a text. `None` selects the position of the largest token.
     pub end_token: Option<i32>,
     /// The rows and columns of an image.
     pub image_size: usize,
     /// The rows and columns of a patch. They must divide the rows and columns of an image.
     pub patch_size: usize,
-    /// The colours of an image.
+    /// The number of color channels.
     pub num_channels: usize,
-    /// The features that texts and images have in common.
+    /// The number of features of the results, for texts and for images.
     pub projection_dim: usize,
 }
 
@@ -41,11 +41,11 @@ pub struct ClipTower {
     pub intermediate_size: usize,
     /// The number of blocks.
     pub num_hidden_layers: usize,
-    /// The heads of attention, which divide the features.
+    /// The number of attention heads. It must divide the features.
     pub num_attention_heads: usize,
     /// Added to the variance in norms.
     pub layer_norm_eps: f64,
-    /// The function in MLPs.
+    /// The activation of the MLPs.
     pub hidden_act: Activation,
 }
 
@@ -62,7 +62,7 @@ pub struct Clip {
     image_blocks: Vec<EncoderBlock>,
     image_norm: LayerNorm,
     image_projection: Linear,
-    /// The logarithm of the factor of logits, a scalar.
+    /// The logarithm of the factor of the logits, a scalar.
     logit_scale: Array,
     #[tree(static)]
     end_token: Option<i32>,
@@ -74,7 +74,7 @@ impl Pretrained for Clip {
     fn read(config: &Config) -> Result<(ClipConfig, KeyMap)> {
         let fields = config.fields();
         check_type(&fields, "clip")?;
-        // If the older fields are present, they have all fields of a part.
+        // If the older fields are present, they contain all fields of an encoder.
         let parts = [
             ("text_config", "text_config_dict", "clip_text_model"),
             ("vision_config", "vision_config_dict", "clip_vision_model"),
@@ -90,7 +90,7 @@ impl Pretrained for Clip {
             vision: tower(&vision)?,
             vocab_size: text.size("vocab_size")?,
             max_position_embeddings: text.size("max_position_embeddings")?,
-            // Configurations with this number are from before the class read it.
+            // Configurations with this number are older than the support for the field.
             end_token: Some(text.number("eos_token_id")? as i32).filter(|end| *end != 2),
             image_size: vision.size("image_size")?,
             patch_size: vision.size("patch_size")?,
@@ -98,7 +98,7 @@ impl Pretrained for Clip {
             projection_dim: fields.size("projection_dim")?,
         };
         vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
-        // The value at the start of training.
+        // The initial value for training.
         fields.skip(&["logit_scale_init_value"]);
         fields.finish()?;
         text.finish()?;
@@ -133,7 +133,7 @@ impl Pretrained for Clip {
             image_blocks: blocks(vision, false, rngs),
             image_norm: tower_norm(vision, rngs),
             image_projection: projection(vision, config.projection_dim, rngs),
-            // A factor of 1 / 0.07.
+            // The logarithm of 1 / 0.07.
             logit_scale: array((1.0f32 / 0.07).ln()).astype(rngs.policy().param_dtype),
             end_token: config.end_token,
         })
@@ -157,7 +157,7 @@ impl Pretrained for Clip {
     }
 }
 
-/// The sizes that both encoders name alike.
+/// Reads the sizes that have the same names for both encoders.
 pub(super) fn tower(fields: &Fields) -> Result<ClipTower> {
     let tower = ClipTower {
         hidden_size: fields.size("hidden_size")?,
@@ -168,12 +168,12 @@ pub(super) fn tower(fields: &Fields) -> Result<ClipTower> {
         hidden_act: fields.activation("hidden_act")?,
     };
     fields.divides(("num_attention_heads", tower.num_attention_heads), ("hidden_size", tower.hidden_size))?;
-    // Of the classes of one encoder, and what all configurations had in older versions.
+    // Fields of the classes for a single encoder, and fields that older versions wrote to every configuration.
     fields.skip(&["projection_dim", "tie_word_embeddings", "remove_invalid_values", "tie_encoder_decoder"]);
     Ok(tower)
 }
 
-/// The blocks of an encoder.
+/// Creates the blocks of an encoder.
 #[track_caller]
 pub(super) fn blocks(tower: &ClipTower, is_causal: bool, rngs: &mut Rngs) -> Vec<EncoderBlock> {
     let sizes = BlockSizes {
@@ -198,7 +198,7 @@ fn projection(tower: &ClipTower, features: usize, rngs: &mut Rngs) -> Linear {
     Linear::builder(tower.hidden_size, features).use_bias(false).kernel_axes([Some("embed"), None]).build(rngs)
 }
 
-/// The names of an encoder's blocks at a key path.
+/// Returns the names of an encoder's blocks at a key path.
 pub(super) fn tower_keys(path: &str, model: &str) -> KeyMap {
     let layer = format!("{model}.encoder.layers.*");
     let attention = ["q_proj", "k_proj", "v_proj", "out_proj"].map(|part| format!("{layer}.self_attn.{part}"));
@@ -206,7 +206,7 @@ pub(super) fn tower_keys(path: &str, model: &str) -> KeyMap {
     block_keys(path, &attention, &norms, &["mlp.fc1", "mlp.fc2"].map(|part| format!("{layer}.{part}")))
 }
 
-/// The names of arrays.
+/// Returns the names of the arrays.
 fn keys() -> KeyMap {
     let embeddings = ["patch_embedding", "class_embedding", "position_embedding.weight"];
     let embeddings = embeddings.map(|part| format!("vision_model.embeddings.{part}"));
@@ -227,10 +227,10 @@ fn keys() -> KeyMap {
 }
 
 impl Clip {
-    /// The features of texts, `[batch, projected features]`, of their tokens `[batch, length]`, which end with the token
-    /// for it. Their lengths are not normalized.
+    /// Computes the features of texts, `[batch, projected features]`, from their tokens `[batch, length]`. Each text
+    /// must end with the end token. The features are not normalized.
     ///
-    /// You cannot pass more tokens than the model has positions.
+    /// A text can have at most as many tokens as the model has positions.
     #[track_caller]
     pub fn text_features(&self, tokens: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
@@ -250,8 +250,8 @@ impl Clip {
         self.text_projection.forward(x)
     }
 
-    /// The features of images `[batch, rows, columns, channels]`: `[batch, projected features]`. Their lengths are not
-    /// normalized.
+    /// Computes the features of images, `[batch, projected features]`, from `[batch, rows, columns, channels]`. The
+    /// features are not normalized.
     #[track_caller]
     pub fn image_features(&self, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
@@ -263,7 +263,8 @@ impl Clip {
         self.image_projection.forward(self.image_norm.forward(x.get((.., 0))))
     }
 
-    /// Logits `[images, texts]`: the cosine of the features of each image and each text, times the learned factor.
+    /// Computes logits `[images, texts]`: the cosine similarity of the features of each image and each text, times the
+    /// learned factor.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();

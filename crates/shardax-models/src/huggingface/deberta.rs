@@ -16,8 +16,8 @@ use crate::{Activation, Mlp};
 pub struct DebertaConfig {
     /// The number of tokens.
     pub vocab_size: usize,
-    /// The features of the tables of tokens, positions and kinds; a linear layer converts them if they differ from the features
-    /// of the blocks.
+    /// The size of the embeddings of tokens, positions and token types. If it differs from `hidden_size`, a linear
+    /// layer converts the embeddings.
     pub embedding_size: usize,
     /// The features of a token in the blocks.
     pub hidden_size: usize,
@@ -25,7 +25,7 @@ pub struct DebertaConfig {
     pub intermediate_size: usize,
     /// The number of blocks.
     pub num_hidden_layers: usize,
-    /// The heads of attention, which divide the features.
+    /// The number of attention heads. It must divide the features.
     pub num_attention_heads: usize,
     /// The length of the table of positions; 0 if there is none.
     pub max_position_embeddings: usize,
@@ -33,43 +33,45 @@ pub struct DebertaConfig {
     pub type_vocab_size: usize,
     /// Added to the variance in norms.
     pub layer_norm_eps: f64,
-    /// The function in MLPs.
+    /// The activation of the MLPs.
     pub hidden_act: Activation,
-    /// The function in the head for classes.
+    /// The activation of the head for classes.
     pub pooler_act: Activation,
-    /// The distances of tokens, if attention reads them.
+    /// The relative positions, if attention uses them.
     pub distances: Option<Distances>,
-    /// True if the features of distances are normalized.
+    /// True if the features of the relative positions are normalized.
     pub normalizes_distances: bool,
-    /// The width and the function of a convolution beside the first block, if there is one.
+    /// The width and the activation of a convolution next to the first block, if there is one.
     pub conv: Option<(usize, Activation)>,
-    /// The layers after the blocks.
+    /// The head, which is applied to the output of the blocks.
     pub head: BertHead,
-    /// True if the head for masked tokens has the names of the first versions.
+    /// True if the head for masked tokens has the array names of early versions.
     pub is_legacy: bool,
     /// True for the first version, whose keys have no biases.
     pub is_first: bool,
 }
 
-/// The distances that a [`Deberta`] learns features of.
+/// The relative positions for which a [`Deberta`] learns features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Distances {
-    /// The number of distances in each direction.
+    /// The number of relative positions in each direction.
     pub span: usize,
-    /// True if distances of more than half of the span are in groups that grow.
+    /// True if distances of more than half of the span share features in groups of increasing size.
     pub is_grouped: bool,
     /// The largest distance.
     pub longest: usize,
-    /// True if queries are compared with the features of distances.
+    /// True if the scores compare queries with the features of relative positions.
     pub content_to_position: bool,
-    /// True if keys are compared with the features of distances.
+    /// True if the scores compare keys with the features of relative positions.
     pub position_to_content: bool,
-    /// True if the kernels of queries and keys convert the features of distances too.
+    /// True if the kernels of queries and keys also convert the features of relative positions.
     pub shares_kernels: bool,
 }
 
-/// DeBERTa ([He et al. 2020](https://arxiv.org/abs/2006.03654)) of the model types `deberta` and `deberta-v2`, which versions 2 and 3
-/// have: an encoder whose attention compares tokens with learned features of distances. The field `architectures` chooses the
+/// DeBERTa ([He et al. 2020](https://arxiv.org/abs/2006.03654)), an encoder whose attention compares tokens with
+/// learned features of relative positions.
+///
+/// The model type is `deberta`, or `deberta-v2` for versions 2 and 3. The field `architectures` chooses the
 /// [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Deberta {
@@ -84,12 +86,12 @@ pub struct Deberta {
     conv: Option<Conv>,
     conv_norm: Option<LayerNorm>,
     blocks: Vec<Block>,
-    /// The layer before the last one of a head.
+    /// The first layer of the head.
     head: Option<Linear>,
     head_norm: Option<LayerNorm>,
-    /// `[vocabulary]`: added to the logits of tokens.
+    /// `[vocabulary]`: added to the logits of the tokens.
     bias: Option<Array>,
-    /// The last layer of heads for classes.
+    /// The last layer of a head for classes.
     classifier: Option<Linear>,
     pools: bool,
     #[tree(static)]
@@ -103,9 +105,9 @@ pub struct Deberta {
 #[derive(Module, Clone, Debug)]
 struct Block {
     attention: MultiHeadAttention,
-    /// Converts the features of distances to keys, unless the kernels are shared.
+    /// Converts the features of relative positions to keys, unless the kernels are shared.
     distance_key: Option<Linear>,
-    /// Converts the features of distances to queries, unless the kernels are shared.
+    /// Converts the features of relative positions to queries, unless the kernels are shared.
     distance_query: Option<Linear>,
     norm: LayerNorm,
     mlp: Mlp,
@@ -154,7 +156,7 @@ fn read(fields: &Fields) -> Result<DebertaConfig> {
         }
     }
     let pooler_act = fields.activation("pooler_hidden_act")?;
-    // The published files without the field have a head that the class does not read.
+    // Published files without the field have a head that the class ignores.
     let head = match fields.has("architectures") {
         true => head(fields, Some(pooler_act))?,
         false => BertHead::None,
@@ -195,7 +197,7 @@ fn read(fields: &Fields) -> Result<DebertaConfig> {
     })
 }
 
-/// The distances that attention reads, if it does.
+/// Reads the relative positions, if attention uses them.
 fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
     let kinds: Vec<&str> = match fields.value("pos_att_type") {
         Some(serde_json::Value::String(text)) => text.split('|').map(str::trim).collect(),
@@ -205,7 +207,7 @@ fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
     if let Some(other) = kinds.iter().find(|kind| !["c2p", "p2c"].contains(*kind)) {
         return Err(fields.error(format!("the kind {other:?} of `pos_att_type` is not known")));
     }
-    // Numbers below 1 mean that distances have no groups, and that the longest distance is the number of positions.
+    // Numbers below 1 mean that distances have no groups, and that the largest distance is the number of positions.
     let [buckets, longest] = ["position_buckets", "max_relative_positions"]
         .map(|name| Ok::<_, Error>(Some(fields.number_or(name, -1.0)? as usize).filter(|count| *count > 0)));
     let (buckets, longest) = (buckets?, longest?.unwrap_or(positions));
@@ -229,7 +231,7 @@ fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
     }))
 }
 
-/// The names of arrays. A model without a head has no prefix in files, and others may lack it.
+/// Returns the names of the arrays. Files of a model without a head have no prefix, and other files may omit it.
 fn keys(config: &DebertaConfig) -> KeyMap {
     let prefix = if config.head == BertHead::None { "" } else { "deberta." };
     let layer = format!("{prefix}encoder.layer.*");
@@ -257,7 +259,7 @@ fn keys(config: &DebertaConfig) -> KeyMap {
         .linear("classifier", "classifier")
         .ignore(&format!("{prefix}embeddings.position_ids"))
         .ignore("mask_predictions.**");
-    // The class without positions ignores a table of them.
+    // The class ignores the position table of a model without positions.
     let keys = match config.max_position_embeddings {
         0 => keys.ignore(&format!("{prefix}embeddings.position_embeddings.weight")),
         _ => keys,
@@ -281,8 +283,8 @@ fn keys(config: &DebertaConfig) -> KeyMap {
     }
 }
 
-/// The names of the first version's attention: each head has its rows of queries, keys and values together, and the biases of
-/// queries and values are separate.
+/// Returns the names of attention in the first version. The rows of queries, keys and values are grouped by head, and
+/// the biases of queries and values are separate arrays.
 fn first_attention_keys(config: &DebertaConfig, layer: &str) -> KeyMap {
     let depth = config.hidden_size.checked_div(config.num_attention_heads).unwrap_or(0);
     let rows = |index: usize| Layout::GroupedRows {
@@ -339,7 +341,7 @@ fn make(config: &DebertaConfig, rngs: &mut Rngs) -> Deberta {
     let blocks = blocks.collect();
     let masks = config.head == BertHead::MaskedTokens;
     let pools = matches!(config.head, BertHead::Classes { .. });
-    // The first versions predict masked tokens from the features of the table.
+    // Early versions predict masked tokens from the embeddings.
     let head_features = if masks && config.is_legacy { embedded } else { features };
     Deberta {
         tokens,
@@ -364,8 +366,8 @@ fn make(config: &DebertaConfig, rngs: &mut Rngs) -> Deberta {
 }
 
 impl Deberta {
-    /// The encoding of each token of `[batch, length]`: `[batch, length, features]`. Fails for more tokens than the model has
-    /// positions, and for unknown tokens if their values are known.
+    /// Computes features, `[batch, length, features]`, for each token of `[batch, length]`. Returns an error for texts
+    /// that are longer than the position table, and for unknown tokens if their values are known.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
@@ -382,9 +384,9 @@ impl Deberta {
             Some(mask) => gather_mask(mask.astype(DType::Bool)),
             None => ones_dtype(tokens.shape(), DType::Bool),
         };
-        // The scores of distances and the convolution need all positions.
+        // Relative positions and the convolution need all positions on each device.
         let embedded = gather_positions(self.embed(tokens, options, &mask));
-        // Padding sees no tokens, not even itself: `[batch, 1, queries, keys]`.
+        // Padding attends to no token, not even to itself: `[batch, 1, queries, keys]`.
         let visible = mask.expand_dims(1).expand_dims(1) & mask.expand_dims(1).expand_dims(-1);
         let table = self.distance_features();
         let indices = self.distances.map(|distances| distance_indices(&distances, length));
@@ -402,7 +404,7 @@ impl Deberta {
         x
     }
 
-    /// The features of tokens, positions and kinds, which are zero for padding.
+    /// Computes the embeddings, which are zero for padding.
     fn embed(&self, tokens: Array, options: &BertOptions, mask: &Array) -> Array {
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;
         let kinds = options.kinds().cloned().unwrap_or_else(|| zeros_dtype(tokens.shape(), DType::I32));
@@ -413,13 +415,13 @@ impl Deberta {
         &x * mask.astype(x.dtype()).expand_dims(-1)
     }
 
-    /// The features of distances, `[2 * span, features]`.
+    /// Returns the features of the relative positions, `[2 * span, features]`.
     fn distance_features(&self) -> Option<Array> {
         let table = self.distance_table.as_ref()?.embedding.clone();
         Some(self.distance_norm.iter().fold(table, |table, norm| norm.forward(table)))
     }
 
-    /// Adds a convolution of the first features to the output of the first block.
+    /// Adds a convolution of the embeddings to the output of the first block.
     fn convolved(&self, embedded: &Array, x: Array, mask: &Array) -> Array {
         let (Some(conv), Some(norm)) = (&self.conv, &self.conv_norm) else { return x };
         let mask = mask.expand_dims(-1);
@@ -428,14 +430,14 @@ impl Deberta {
         &y * mask.astype(y.dtype())
     }
 
-    /// The results of the [head](BertHead): logits of each token, `[batch, length, vocabulary]` or `[batch, length,
-    /// classes]`, of each text, `[batch, classes]`, or without a head the encodings.
+    /// Applies the [head](BertHead). The result has logits for each token, `[batch, length, vocabulary]` or `[batch,
+    /// length, classes]`, or for each text, `[batch, classes]`. Without a head, it has the features.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
         let mut x = self.encode(tokens, options);
         if self.pools {
-            // The first token is the one that stands for the text.
+            // The features of the first token represent the text.
             x = first_token(x);
         }
         if let Some(head) = &self.head {
@@ -454,7 +456,7 @@ impl Block {
         self.mlp_norm.forward(&x + self.mlp.forward(&x))
     }
 
-    /// The factor of the scores, because up to three kinds of scores are added.
+    /// Returns the factor of the scores. It is smaller if several kinds of scores are added.
     fn scale(&self, distances: Option<&Distances>) -> f64 {
         let depth = self.attention.query.kernel.shape().last().copied().unwrap_or(1);
         let kinds = distances.map_or(0, |distances| {
@@ -463,10 +465,11 @@ impl Block {
         ((depth * (1 + kinds)) as f64).sqrt().recip()
     }
 
-    /// The scores `[batch, heads, queries, keys]` of tokens and the features of distances.
+    /// Computes scores `[batch, heads, queries, keys]` from the tokens and the relative positions.
     ///
-    /// A query is compared with the features of its distance to the key, and a key with the features of its distance to the query:
-    /// each row of scores has one entry for each distance, and `indices` choose among them.
+    /// A query is compared with the features of its relative position to the key, and a key with the features of its
+    /// relative position to the query. Each row of scores has one entry for each relative position, and `indices`
+    /// selects from them.
     fn distance_scores(
         &self,
         x: &Array,
@@ -490,7 +493,7 @@ impl Block {
     }
 }
 
-/// The heads' features of the table of distances, by a layer for distances or by the layer of tokens.
+/// Computes the features of the relative positions for each head, with their own layer or with the layer of the tokens.
 fn distance_heads(layer: &Option<Linear>, tokens: &LinearGeneral, table: &Array) -> Array {
     match layer {
         Some(layer) => {
@@ -502,14 +505,14 @@ fn distance_heads(layer: &Option<Linear>, tokens: &LinearGeneral, table: &Array)
     }
 }
 
-/// The scores of tokens and of distances at these indices.
+/// Selects the scores at these indices.
 fn scores_at(tokens: Array, distances: Array, indices: &Array) -> Array {
     let scores = einsum("bqhd,rhd->bhqr", &[&tokens, &distances]);
     let shape = [&scores.shape()[..3], &indices.shape()[1..]].concat();
     scores.take_along_axis(indices.broadcast_to(shape), -1)
 }
 
-/// The rows of the table of distances for each query and key, and for each key and query.
+/// Returns the row of the table for each query and key, and for each key and query.
 fn distance_indices(distances: &Distances, length: usize) -> [Array; 2] {
     let (span, last) = (distances.span as i32, distances.span as i32 * 2 - 1);
     [1, -1].map(|sign| {
@@ -521,9 +524,11 @@ fn distance_indices(distances: &Distances, length: usize) -> [Array; 2] {
 }
 
 impl Distances {
-    /// The group of a distance: the distance itself up to half of the span; longer ones grow up to the longest.
+    /// Returns the group of a distance. Distances up to half of the span have their own group, and larger ones share
+    /// groups of increasing size.
     ///
-    /// The logarithms are in float32, as in DeBERTa, so that distances at the borders of groups are in the same ones.
+    /// The logarithms are in float32 as in DeBERTa, because distances at the border of two groups must be in the same
+    /// group.
     fn group(&self, distance: i32) -> i32 {
         let middle = self.span as i32 / 2;
         if !self.is_grouped || distance.abs() <= middle {

@@ -1,4 +1,4 @@
-//! Parts of encoders that several models have: a block whose inputs are normalized, and the patches of images.
+//! Parts that several encoders share: a transformer block that normalizes its inputs, and the patches of images.
 
 use shardax_nn::prelude::*;
 
@@ -18,20 +18,20 @@ pub(super) struct BlockSizes {
     pub is_gated: bool,
     pub is_causal: bool,
     pub qkv_bias: bool,
-    /// True if the outputs of attention and MLP have learned factors.
+    /// True if learned factors scale the outputs of attention and MLP.
     pub has_scales: bool,
 }
 
-/// Attention and an MLP, whose inputs are normalized, and whose outputs are added to the input.
+/// A transformer block that normalizes its inputs.
 #[derive(Module, Clone, Debug)]
 pub(super) struct EncoderBlock {
     norm: LayerNorm,
     pub attention: MultiHeadAttention,
-    /// `[features]`: the factors of the output of attention.
+    /// `[features]`: the factors for the output of attention.
     attention_scale: Option<Array>,
     mlp_norm: LayerNorm,
     mlp: Mlp,
-    /// `[features]`: the factors of the output of the MLP.
+    /// `[features]`: the factors for the output of the MLP.
     mlp_scale: Option<Array>,
 }
 
@@ -55,7 +55,7 @@ impl EncoderBlock {
         }
     }
 
-    /// `x` is `[batch, length, features]`, and so is the result.
+    /// Applies the block to `x`, `[batch, length, features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
         let x = &x + scale_if_present(&self.attention_scale, self.attention.forward(self.norm.forward(&x)));
@@ -63,23 +63,23 @@ impl EncoderBlock {
     }
 }
 
-/// The patches of images after a learned entry, with learned positions.
+/// The embeddings of an image: its patches, and learned entries before them.
 #[derive(Module, Clone, Debug)]
 pub(super) struct Patches {
     conv: Conv,
-    /// The entry before the patches, if there is one.
+    /// The learned entry before the patches, if there is one.
     class: Option<Array>,
-    /// The second entry, if there is one.
+    /// The second learned entry, if there is one.
     distillation: Option<Array>,
-    /// Entries without positions after the first one, if there are any.
+    /// The learned entries without positions after the first one, if there are any.
     registers: Option<Array>,
-    /// The positions of the entries and of the patches.
+    /// The learned positions of the entries and the patches.
     positions: Array,
-    /// The entry that takes the place of patches in training, which stays a part of the files.
+    /// The entry that replaces patches during training. It is only stored because the files contain it.
     mask: Option<Array>,
-    /// True if positions are interpolated for images of other sizes; otherwise their images are errors.
+    /// True if positions are interpolated for images of other sizes. Otherwise such images are errors.
     interpolates: bool,
-    /// True if this interpolation is filtered.
+    /// True if the interpolation uses an antialiasing filter.
     filters: bool,
 }
 
@@ -91,13 +91,13 @@ pub(super) struct PatchSizes {
     pub image: usize,
     pub patch: usize,
     pub conv_bias: bool,
-    /// True if there is an entry before the patches.
+    /// True if there is a learned entry before the patches.
     pub has_class: bool,
-    /// True if there is a second entry with a position.
+    /// True if there is a second learned entry, which has a position.
     pub has_distillation: bool,
-    /// The number of entries without positions.
+    /// The number of learned entries without positions.
     pub registers: usize,
-    /// True if the arrays of files have no dimensions for batch and position.
+    /// True if the arrays in files have no dimensions for batch and position.
     pub is_flat: bool,
     pub has_mask: bool,
     pub interpolates: bool,
@@ -105,7 +105,7 @@ pub(super) struct PatchSizes {
 }
 
 impl Patches {
-    /// Patches must divide the images.
+    /// Creates the parameters. The size of the patches must divide the size of the images.
     pub fn new(sizes: &PatchSizes, rngs: &mut Rngs) -> Result<Patches> {
         let PatchSizes { channels, features, image, patch, .. } = *sizes;
         if patch == 0 || !image.is_multiple_of(patch) {
@@ -136,7 +136,7 @@ impl Patches {
         })
     }
 
-    /// `[batch, 1 + patches, features]`, or without an entry before them `[batch, patches, features]`, of images `[batch, rows, columns, channels]`.
+    /// Computes `[batch, entries + patches, features]` from images `[batch, rows, columns, channels]`.
     #[track_caller]
     pub fn forward(&self, images: impl ArrayLike) -> Array {
         let x = self.conv.forward(images);
@@ -160,7 +160,7 @@ impl Patches {
         }
     }
 
-    /// The positions of a grid of patches, `[1 + patches, features]`.
+    /// Returns the positions for a grid of patches, `[1 + patches, features]`.
     fn positions_of(&self, grid: [usize; 2], features: usize) -> Result<Array> {
         let positions = self.positions.reshape([-1, features as i32]);
         let entries = usize::from(self.class.is_some()) + usize::from(self.distillation.is_some());
@@ -180,7 +180,8 @@ impl Patches {
     }
 }
 
-/// Repeats entries for each image of `patches`, `[batch, patches, features]`: `[batch, entries, features]`.
+/// Repeats entries for each image of `patches`, `[batch, patches, features]`. The result has the shape `[batch,
+/// entries, features]`.
 fn for_each_image(entries: &Array, patches: &Array) -> Array {
     let (batch, features) = (patches.shape()[0], patches.shape()[2]);
     let entries = entries.astype(patches.dtype()).reshape([1, -1, features as i32]);
@@ -188,8 +189,8 @@ fn for_each_image(entries: &Array, patches: &Array) -> Array {
     reshard_like(entries.broadcast_to([batch, count, features]), patches)
 }
 
-/// The weights `[to, from]` of bicubic interpolation with a filter that is as wide as a new entry: PyTorch's `interpolate` with
-/// `antialias`, whose cubic function is smoother than without.
+/// Returns the weights `[to, from]` of bicubic interpolation with antialiasing, as in PyTorch's `interpolate`. The
+/// filter is as wide as a new entry, and its cubic function is smoother than the one without antialiasing.
 fn filtered_weights(from: usize, to: usize) -> Result<Array> {
     let mut weights = vec![0.0f32; to * from];
     let scale = from as f64 / to as f64;
@@ -207,7 +208,7 @@ fn filtered_weights(from: usize, to: usize) -> Result<Array> {
     Array::from_vec(weights, &[to, from])
 }
 
-/// The cubic function of filtered interpolation, at a distance from the center.
+/// The cubic function of interpolation with antialiasing, at a distance from the center.
 fn smooth_cubic(distance: f64) -> f64 {
     match distance.abs() {
         t if t < 1.0 => (1.5 * t - 2.5) * t * t + 1.0,
@@ -216,7 +217,8 @@ fn smooth_cubic(distance: f64) -> f64 {
     }
 }
 
-/// The weights `[to, from]` of bicubic interpolation, whose border entries repeat: PyTorch's `interpolate`.
+/// Returns the weights `[to, from]` of bicubic interpolation, as in PyTorch's `interpolate`. Entries at the border are
+/// repeated.
 fn bicubic_weights(from: usize, to: usize) -> Result<Array> {
     let mut weights = vec![0.0f32; to * from];
     for row in 0..to {
@@ -232,7 +234,7 @@ fn bicubic_weights(from: usize, to: usize) -> Result<Array> {
     Array::from_vec(weights, &[to, from])
 }
 
-/// The names of [`Patches`] at a key path: the convolution, the entry before the patches, and the positions.
+/// Returns the names of [`Patches`] at a key path: the convolution, the learned entry, and the positions.
 pub(super) fn patch_keys(path: &str, [conv, class, positions]: &[String; 3]) -> KeyMap {
     KeyMap::new().conv(&format!("{path}.conv"), conv).array(format!("{path}.class"), class, Layout::Same).array(
         format!("{path}.positions"),
@@ -241,7 +243,7 @@ pub(super) fn patch_keys(path: &str, [conv, class, positions]: &[String; 3]) -> 
     )
 }
 
-/// The names of blocks at a key path: queries, keys, values and outputs of attention, the norms, and the MLP.
+/// Returns the names of blocks at a key path: queries, keys, values and outputs of attention, the norms, and the MLP.
 pub(super) fn block_keys(path: &str, attention: &[String; 4], norms: &[String; 2], mlp: &[String; 2]) -> KeyMap {
     let layers = ["query", "key", "value", "out"].iter().zip(attention);
     let keys =
@@ -252,7 +254,7 @@ pub(super) fn block_keys(path: &str, attention: &[String; 4], norms: &[String; 2
         .linear(&format!("{path}.mlp.down"), &mlp[1])
 }
 
-/// The scale that a new block starts with, if it has scales.
+/// The initial value of the learned factors of a block.
 fn first_scale(sizes: &BlockSizes, rngs: &Rngs) -> Option<Array> {
     sizes.has_scales.then(|| ones_dtype([sizes.features], rngs.policy().param_dtype))
 }
@@ -268,15 +270,15 @@ fn small_normal(shape: &[usize], rngs: &mut Rngs) -> Array {
     (random::normal_dtype(rngs.params(), shape, DType::F32) * 0.02).astype(rngs.policy().param_dtype)
 }
 
-/// The parameter of cubic interpolation, as in PyTorch.
+/// The parameter of cubic interpolation in PyTorch.
 const CUBIC_SHARPNESS: f64 = -0.75;
 
-/// The weight of a point at a distance of at most 1.
+/// Returns the weight of a point at a distance of at most 1.
 fn cubic_near(t: f64) -> f64 {
     ((CUBIC_SHARPNESS + 2.0) * t - (CUBIC_SHARPNESS + 3.0)) * t * t + 1.0
 }
 
-/// The weight of a point at a distance between 1 and 2.
+/// Returns the weight of a point at a distance between 1 and 2.
 fn cubic_far(t: f64) -> f64 {
     ((CUBIC_SHARPNESS * t - 5.0 * CUBIC_SHARPNESS) * t + 8.0 * CUBIC_SHARPNESS) * t - 4.0 * CUBIC_SHARPNESS
 }

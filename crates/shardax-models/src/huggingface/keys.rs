@@ -2,12 +2,12 @@
 
 use super::{Layout, Weights};
 
-/// The names and layouts of a model's arrays in files: pairs of a key path and a name, in which `*` stands for the same
-/// number.
+/// Maps the key paths of a model's arrays to names and layouts in files. A `*` in a key path and in its name matches
+/// the same number.
 ///
-/// A `#` in a name stands for each entry of the array's first dimension, such as the experts of a layer, whose arrays are
-/// separate in files: `experts.#.up_proj.weight`. A name that ends with `[#]` is one array of all entries, and each entry
-/// has the layout.
+/// A `#` in a name stands for the index of each entry along the array's first dimension. For example,
+/// `experts.#.up_proj.weight` names the separate arrays for the experts of a layer. If a name ends with `[#]`, a single
+/// array has all entries, and the layout applies to each entry.
 ///
 /// ```
 /// use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
@@ -31,9 +31,9 @@ pub struct KeyMap {
     aliases: Vec<(String, String)>,
     prefixes: Vec<(String, String)>,
     ignored: Vec<String>,
-    /// Arrays that files may lack, and the arrays and layouts in their place.
+    /// Arrays that files may omit, and the names and layouts of their replacements.
     absent: Vec<(String, String, Layout)>,
-    /// Names and layouts, and the layout of arrays of this shape.
+    /// Names, and the layout that applies if the array has this shape.
     in_shape: Vec<(String, Layout, [usize; 3], Layout)>,
     pub(super) tied: Vec<(String, String)>,
 }
@@ -44,49 +44,49 @@ impl KeyMap {
         KeyMap::default()
     }
 
-    /// Adds a prefix that all names can have.
+    /// Adds a prefix that all names may have.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.to_owned();
         self
     }
 
-    /// Lets names that end with `ending` end with `other` instead.
+    /// Also accepts `other` in place of `ending` at the end of names.
     pub fn alias(mut self, ending: &str, other: &str) -> Self {
         self.aliases.push((ending.to_owned(), other.to_owned()));
         self
     }
 
-    /// Lets names that start with `start` start with `other` instead.
+    /// Also accepts `other` in place of `start` at the start of names.
     pub fn prefix_alias(mut self, start: &str, other: &str) -> Self {
         self.prefixes.push((start.to_owned(), other.to_owned()));
         self
     }
 
-    /// Ignores arrays of this name in files; `**` at its end stands for any text.
+    /// Ignores arrays with this name in files. A `**` at the end matches any text.
     pub fn ignore(mut self, name: &str) -> Self {
         self.ignored.push(name.to_owned());
         self
     }
 
-    /// Allows files to have the array `copy` of the array `name`; both must be equal.
+    /// Accepts files with a copy of the array `name` under the name `copy`. Both must be equal.
     pub fn tied(mut self, copy: &str, name: &str) -> Self {
         self.tied.push((copy.to_owned(), name.to_owned()));
         self
     }
 
-    /// Reads the array `other` with this layout in files without the array `name`.
+    /// Reads the array `other` with this layout if the files do not have the array `name`.
     pub(super) fn absent(mut self, name: &str, other: &str, layout: Layout) -> Self {
         self.absent.push((name.to_owned(), other.to_owned(), layout));
         self
     }
 
-    /// Reads arrays of this name and layout in another layout if files have them in this shape.
+    /// Reads the array with this name in another layout if the files have it in this shape.
     pub(super) fn in_shape(mut self, name: &str, layout: Layout, shape: [usize; 3], other: Layout) -> Self {
         self.in_shape.push((name.to_owned(), layout, shape, other));
         self
     }
 
-    /// The name in these files, and the layout, of an array of this name.
+    /// Returns the name and the layout in these files for the array with this name.
     pub(super) fn located(&self, weights: &Weights, name: &str, layout: Layout) -> Option<(String, Layout)> {
         if let Some(found) = self.in_files(weights, name) {
             let shape = weights.shape(found.trim_end_matches("[#]"));
@@ -101,13 +101,13 @@ impl KeyMap {
         })
     }
 
-    /// Ignores copies of arrays, and this array.
+    /// Ignores all copies of arrays, and also this array.
     pub(super) fn without_copies(mut self, name: &str) -> Self {
         self.tied.clear();
         self.ignore(name)
     }
 
-    /// Joins two maps; the first one takes precedence.
+    /// Merges two maps. Entries of the first map take precedence.
     pub fn and(mut self, other: KeyMap) -> Self {
         self.rules.extend(other.rules);
         self.aliases.extend(other.aliases);
@@ -119,23 +119,23 @@ impl KeyMap {
         self
     }
 
-    /// Names the array at this key path.
+    /// Sets the name of the array at this key path.
     pub fn array(mut self, path: impl Into<String>, name: impl Into<String>, layout: Layout) -> Self {
         self.rules.push((path.into(), name.into(), layout));
         self
     }
 
-    /// A linear layer of PyTorch, and its bias.
+    /// Sets the names of the kernel and the bias of a `Linear` layer of PyTorch.
     pub fn linear(self, path: &str, name: &str) -> Self {
         self.weights(path, name, Layout::Transposed)
     }
 
-    /// A convolution, and its bias.
+    /// Sets the names of the kernel and the bias of a convolution.
     pub fn conv(self, path: &str, name: &str) -> Self {
         self.weights(path, name, Layout::Convolution)
     }
 
-    /// A layer with a kernel of this layout, and its bias.
+    /// Sets the names of a bias and of a kernel with this layout.
     pub fn weights(self, path: &str, name: &str, layout: Layout) -> Self {
         let bias = match layout {
             Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. } => layout,
@@ -148,17 +148,17 @@ impl KeyMap {
         )
     }
 
-    /// A norm with its scale and its bias.
+    /// Sets the names of a norm's scale and bias.
     pub fn norm(self, path: &str, name: &str) -> Self {
         self.scale(path, name).array(format!("{path}.bias"), format!("{name}.bias"), Layout::Same)
     }
 
-    /// A norm with a scale alone.
+    /// Sets the name of the scale of a norm without a bias.
     pub fn scale(self, path: &str, name: &str) -> Self {
         self.array(format!("{path}.scale"), format!("{name}.weight"), Layout::Same)
     }
 
-    /// The name, and the layout, of the array at this key path.
+    /// Returns the name and the layout of the array at this key path.
     pub(super) fn find(&self, path: &str) -> Option<(String, Layout)> {
         self.rules.iter().find_map(|(pattern, name, layout)| {
             let number = matched(pattern, path)?;
@@ -166,7 +166,7 @@ impl KeyMap {
         })
     }
 
-    /// The key path of the array of this name, which is without a prefix.
+    /// Returns the key path for the array with this name, which has no prefix.
     pub(super) fn path_of(&self, name: &str) -> Option<(String, Layout)> {
         self.rules.iter().find_map(|(path, pattern, layout)| {
             let number = matched(pattern, name)?;
@@ -174,8 +174,8 @@ impl KeyMap {
         })
     }
 
-    /// The key path of the array of this name, and the entry of the array's first dimension, where each is an array of its
-    /// own in files.
+    /// Returns the key path for the array with this name. Also returns the index of the entry if each entry of the
+    /// first dimension is a separate array in the files.
     pub(super) fn path_of_entry(&self, name: &str) -> Option<(String, Layout, Option<usize>)> {
         let bare = name.strip_prefix(self.prefix.as_str()).unwrap_or(name);
         if let Some((path, layout)) = self.path_of(name).or_else(|| self.path_of(bare)) {
@@ -191,7 +191,7 @@ impl KeyMap {
         })
     }
 
-    /// The name as these files have it.
+    /// Returns the name that these files use for the array.
     pub(super) fn in_files(&self, weights: &Weights, name: &str) -> Option<String> {
         let aliases = self
             .aliases
@@ -208,9 +208,9 @@ impl KeyMap {
         })
     }
 
-    /// The name as `transformers` writes it.
+    /// Returns the name that `transformers` writes.
     pub(super) fn written(&self, name: &str) -> String {
-        // The last layer is beside the model that the prefix names.
+        // The last layer is not a part of the submodel that the prefix names.
         if name.starts_with("lm_head.") || name.starts_with("embed_out.") {
             name.to_owned()
         } else {
@@ -218,7 +218,7 @@ impl KeyMap {
         }
     }
 
-    /// True if no model needs the array of this name.
+    /// Returns `true` if models do not need the array with this name.
     pub(super) fn ignores(&self, name: &str) -> bool {
         let bare = name.strip_prefix(self.prefix.as_str()).unwrap_or(name);
         self.ignored.iter().any(|pattern| match pattern.strip_suffix("**") {
@@ -228,7 +228,8 @@ impl KeyMap {
     }
 }
 
-/// The number that `*` stands for in `pattern`, the empty text where there is none; `None` if `text` differs.
+/// Returns the number that `*` matches in `pattern`, or the empty text if the pattern has no `*`. Returns `None` if
+/// `text` does not match.
 fn matched<'a>(pattern: &str, text: &'a str) -> Option<&'a str> {
     let Some((before, after)) = pattern.split_once('*') else { return (pattern == text).then_some("") };
     let number = text.strip_prefix(before)?.strip_suffix(after)?;

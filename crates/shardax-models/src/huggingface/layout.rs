@@ -3,55 +3,55 @@
 use shardax::sharding::Sharding;
 use shardax_nn::prelude::*;
 
-/// The layout of an array in a file, compared with its layout in a model. You do not need to describe dimensions that the model
-/// splits or joins, such as heads of attention, because arrays are reshaped.
+/// The layout of an array in a file, compared with the layout in the model. You do not need to describe dimensions that
+/// the model splits or joins, such as attention heads, because arrays are reshaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// The model's own.
+    /// The layout of the model.
     Same,
-    /// The model's own, after a dimension of size 1.
+    /// The layout of the model after a dimension of size 1.
     Row,
-    /// The last dimension first: PyTorch's `Linear` has `[out, in]`.
+    /// The last dimension comes first, as in PyTorch's `Linear`: `[out, in]`.
     Transposed,
-    /// PyTorch's convolutions have `[out, in, spatial dimensions]`.
+    /// The layout of PyTorch's convolutions, `[out, in, spatial dimensions]`.
     Convolution,
-    /// One of `of` equal parts of the last dimension: queries, keys and values in one matrix.
+    /// One of several equal parts of the last dimension, for example of a single matrix for queries, keys and values.
     Part {
-        /// Which of them, counted from 0.
+        /// The index of the part.
         index: usize,
         /// The number of parts.
         of: usize,
     },
-    /// Rows of the first dimension, `start..end` of `of`, transposed: parts of a `Linear` of PyTorch.
+    /// The rows `start..end` of a matrix with `of` rows, transposed, for example a part of a `Linear` of PyTorch.
     Rows {
         /// The first row.
         start: usize,
-        /// The row behind the last one.
+        /// The end of the rows, exclusive.
         end: usize,
-        /// The rows of the array in the file.
+        /// The number of rows of the array in the file.
         of: usize,
     },
-    /// Rows `start..end` of each of `groups` equal groups of rows, transposed. Fused queries, keys and values have this
-    /// layout if the file groups them by head.
+    /// The rows `start..end` of each of `groups` equal groups of rows, transposed. A single matrix for queries, keys
+    /// and values has this layout if its rows are grouped by head.
     GroupedRows {
         /// The number of groups.
         groups: usize,
         /// The first row of a group.
         start: usize,
-        /// The row of a group behind the last one.
+        /// The end of the rows in a group, exclusive.
         end: usize,
     },
-    /// Every `of`-th entry of the last dimension, from `index` on.
+    /// Every `of`-th entry of the last dimension, starting with `index`.
     Interleaved {
         /// The first entry.
         index: usize,
-        /// The distance of entries.
+        /// The distance between two entries.
         of: usize,
     },
 }
 
 impl Layout {
-    /// The bytes of a part that are next to each other in an array joined in this layout.
+    /// Returns the number of contiguous bytes of a part in an array that joins parts in this layout.
     fn contiguous_bytes(&self, part: &Raw) -> usize {
         match self {
             Layout::Rows { .. } => part.bytes.len(),
@@ -61,7 +61,7 @@ impl Layout {
         }
     }
 
-    /// The rows of one of several matrices of this size that files store as one.
+    /// Returns the layout for one of several matrices of equal size that a file stores as one.
     pub(crate) fn nth_rows(index: usize, size: usize, parts: usize) -> Layout {
         Layout::Rows {
             start: size.saturating_mul(index),
@@ -80,18 +80,18 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// The values of an array.
+    /// Copies the values of an array to the host.
     pub fn of(array: &Array) -> Result<Raw> {
         Ok(Raw { dtype: array.dtype(), shape: array.shape().to_vec(), bytes: array.to_bytes()? })
     }
 
-    /// Numbers in float32.
+    /// Creates an array of float32 numbers.
     pub fn of_f32(shape: Vec<usize>, values: &[f32]) -> Raw {
         let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         Raw { dtype: DType::F32, shape, bytes }
     }
 
-    /// Values that are stored with these strides, in elements, and end with the last one.
+    /// Copies values that are stored with these strides, in elements. The data ends with the last value.
     pub fn strided(dtype: DType, shape: Vec<usize>, strides: &[usize], stored: Vec<u8>) -> Raw {
         let size = dtype.byte_size();
         let count: usize = shape.iter().product();
@@ -109,7 +109,7 @@ impl Raw {
         Raw { dtype, shape, bytes }
     }
 
-    /// The entries of the first dimension, in another order.
+    /// Reorders the entries of the first dimension.
     pub fn select_rows(&self, rows: &[usize]) -> Raw {
         let size = self.bytes.len() / self.shape.first().copied().unwrap_or(1).max(1);
         let bytes = rows.iter().flat_map(|row| &self.bytes[row * size..(row + 1) * size]).copied().collect();
@@ -117,13 +117,13 @@ impl Raw {
         Raw { dtype: self.dtype, shape: [&[rows.len()], entry_shape].concat(), bytes }
     }
 
-    /// The values less a number; `None` unless they are in float32.
+    /// Subtracts a number. Returns `None` unless the values are in float32.
     pub fn minus(&self, number: f32) -> Option<Raw> {
         let values = self.bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]) - number);
         (self.dtype == DType::F32).then(|| Raw::of_f32(self.shape.clone(), &values.collect::<Vec<_>>()))
     }
 
-    /// The last two dimensions in the opposite order; `None` for fewer dimensions.
+    /// Swaps the last two dimensions. Returns `None` for fewer dimensions.
     pub fn last_two_swapped(&self) -> Option<Raw> {
         let mut order: Vec<usize> = (0..self.shape.len()).collect();
         let last = order.len().checked_sub(2)?;
@@ -131,7 +131,7 @@ impl Raw {
         self.transposed(&order)
     }
 
-    /// The array on the default device, or as a sharding says. Every process has all of the values.
+    /// Creates an array on the default device, or with the sharding. Every process must have all values.
     pub fn to_array(&self, to: Option<Sharding>) -> Result<Array> {
         match to {
             Some(sharding) => Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, sharding),
@@ -139,7 +139,7 @@ impl Raw {
         }
     }
 
-    /// Converts the values of a file to the layout of the model. Returns `None` if their shape does not fit.
+    /// Converts the values of a file to the layout of the model. Returns `None` if the shape does not fit.
     pub fn read_as(self, layout: Layout) -> Option<Raw> {
         let rank = self.shape.len();
         let backwards: Vec<usize> = (0..rank).rev().collect();
@@ -164,7 +164,7 @@ impl Raw {
                 let shape = [&[groups * (end - start)], rest].concat();
                 Raw { dtype: self.dtype, shape, bytes }.transposed(&backwards)
             }
-            // Neighbouring columns belong to different parts, so that the parts are first moved apart.
+            // Neighboring columns belong to different parts, so the parts are separated first.
             Layout::Interleaved { index, of } => {
                 let last = *self.shape.last()?;
                 let count = last.checked_div(of).filter(|count| count * of == last && index < of)?;
@@ -178,7 +178,8 @@ impl Raw {
         }
     }
 
-    /// The values of a model as a file has them; of a part of an array, that part.
+    /// Converts the values of a model to the layout of a file. If the file's array has several parts, the result is one
+    /// of them.
     pub fn written_as(self, layout: Layout) -> Option<Raw> {
         let rank = self.shape.len();
         let backwards: Vec<usize> = (0..rank).rev().collect();
@@ -196,7 +197,7 @@ impl Raw {
         }
     }
 
-    /// The array that parts make together, along the first or the last dimension.
+    /// Joins the parts of an array along the first or the last dimension.
     pub fn joined(mut parts: Vec<(Layout, Raw)>) -> Option<Raw> {
         parts.sort_by_key(|(layout, _)| match layout {
             Layout::Part { index, .. } => *index,
@@ -223,7 +224,7 @@ impl Raw {
         Some(Raw { dtype, shape, bytes })
     }
 
-    /// The entries of the first dimension, each without it.
+    /// Returns the entries of the first dimension.
     pub fn entries(self) -> Vec<Raw> {
         let Some((count, rest)) = self.shape.split_first() else { return vec![self] };
         let size = self.bytes.len().checked_div(*count).unwrap_or(0);
@@ -233,7 +234,7 @@ impl Raw {
             .collect()
     }
 
-    /// One array of these entries of a new first dimension; `None` if they differ in shape or dtype.
+    /// Stacks entries along a new first dimension. Returns `None` if their shapes or dtypes differ.
     pub fn stacked(entries: Vec<Raw>) -> Option<Raw> {
         let Raw { dtype, shape, .. } = entries.first()?.clone();
         let is_alike = entries.iter().all(|entry| entry.dtype == dtype && entry.shape == shape);
@@ -241,12 +242,12 @@ impl Raw {
         is_alike.then(|| Raw { dtype, shape, bytes: entries.into_iter().flat_map(|entry| entry.bytes).collect() })
     }
 
-    /// These values in another shape of as many elements.
+    /// Reshapes the values. The number of elements must not change.
     pub fn reshaped(self, shape: &[usize]) -> Raw {
         Raw { shape: shape.to_vec(), ..self }
     }
 
-    /// The dimensions in this order.
+    /// Transposes the dimensions to this order.
     fn transposed(&self, order: &[usize]) -> Option<Raw> {
         let size = self.dtype.byte_size();
         let mut strides = vec![size; order.len()];
@@ -262,7 +263,7 @@ impl Raw {
         Some(Raw { dtype: self.dtype, shape, bytes })
     }
 
-    /// One of several equal parts of the last dimension.
+    /// Returns one of several equal parts of the last dimension.
     fn part(&self, index: usize, of: usize) -> Option<Raw> {
         let (last, before) = self.shape.split_last()?;
         if of == 0 || index >= of || !last.is_multiple_of(of) {
@@ -275,7 +276,7 @@ impl Raw {
         Some(Raw { dtype: self.dtype, shape: [before, &[part]].concat(), bytes })
     }
 
-    /// Some of the entries of the first dimension.
+    /// Selects entries of the first dimension.
     fn rows(&self, start: usize, end: usize, of: usize) -> Option<Raw> {
         let (count, rest) = self.shape.split_first()?;
         if *count != of || start > end || end > of || of == 0 {
@@ -287,7 +288,7 @@ impl Raw {
     }
 }
 
-/// True if the shapes have the same dimensions, where a dimension of one may be split into several of the other.
+/// Returns `true` if the shapes are equal after some dimensions of one are split into several dimensions of the other.
 pub(super) fn splits(a: &[usize], b: &[usize]) -> bool {
     let (mut a, mut b) = (a.iter().copied().filter(|d| *d != 1), b.iter().copied().filter(|d| *d != 1));
     loop {
@@ -303,8 +304,8 @@ pub(super) fn splits(a: &[usize], b: &[usize]) -> bool {
     }
 }
 
-/// True if `first`, multiplied by dimensions one after the other, becomes `dim`. Otherwise parts of several dimensions would have
-/// to be joined, as for a transposed matrix.
+/// Returns `true` if the product of some leading dimensions of `first` is `dim`. Otherwise the reshape would join parts
+/// of several dimensions, which a transposed matrix does not allow.
 fn product_reaches(first: usize, dim: usize, others: &mut impl Iterator<Item = usize>) -> bool {
     let mut product = first;
     while product < dim {
@@ -316,7 +317,7 @@ fn product_reaches(first: usize, dim: usize, others: &mut impl Iterator<Item = u
     product == dim
 }
 
-/// Elements of `size` bytes in row-major order of `shape`, which lie at these strides.
+/// Copies elements of `size` bytes with these strides to row-major order.
 fn gather(bytes: &[u8], shape: &[usize], strides: &[usize], size: usize, out: &mut Vec<u8>) {
     match (shape, strides) {
         ([count, shape @ ..], [stride, strides @ ..]) => {

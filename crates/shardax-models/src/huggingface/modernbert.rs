@@ -15,15 +15,16 @@ use crate::{Activation, Mlp, Norm, NormKind};
 /// The architecture of a [`ModernBert`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModernBertConfig {
-    /// The number of tokens.
+    /// The number of tokens in the vocabulary.
     pub vocab_size: usize,
     /// The features of a token.
     pub hidden_size: usize,
     /// The features inside an MLP.
     pub intermediate_size: usize,
-    /// The heads of attention, which divide the features.
+    /// The number of attention heads. It must divide the features.
     pub num_attention_heads: usize,
-    /// The rotary positions of each block, and how many tokens to each side it sees, if not all.
+    /// The rotary positions of each block, and its window: how many tokens to each side it attends to, or `None` for
+    /// all.
     pub layers: Vec<(Rope, Option<usize>)>,
     /// Added to the variance in norms.
     pub norm_eps: f64,
@@ -33,32 +34,32 @@ pub struct ModernBertConfig {
     pub attention_bias: bool,
     /// True if MLPs have biases.
     pub mlp_bias: bool,
-    /// True if the first layer of a head has a bias.
+    /// True if the first layer of the head has a bias.
     pub classifier_bias: bool,
-    /// The function in MLPs.
+    /// The activation of the MLPs.
     pub hidden_activation: Activation,
-    /// The function in a head.
+    /// The activation of the head.
     pub classifier_activation: Activation,
-    /// True if the features of a text are the mean of its tokens' instead of the first token's.
+    /// True if the features of a text are the mean over its tokens. Otherwise they are the features of the first token.
     pub pools_mean: bool,
-    /// The layers after the blocks.
+    /// The head, which is applied to the output of the blocks.
     pub head: BertHead,
 }
 
-/// ModernBERT ([Warner et al. 2024](https://arxiv.org/abs/2412.13663)), an encoder with rotary positions and windows, which predicts
-/// masked tokens, classifies texts or tokens, or encodes them. The field `architectures` chooses the [head](BertHead).
+/// ModernBERT ([Warner et al. 2024](https://arxiv.org/abs/2412.13663)), an encoder with rotary positions and windowed
+/// attention. The field `architectures` chooses the [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct ModernBert {
     tokens: Embed,
     norm: Norm,
     blocks: Vec<Block>,
     final_norm: Norm,
-    /// The layer before the last one of a head.
+    /// The first layer of the head.
     head: Option<Linear>,
     head_norm: Option<Norm>,
-    /// `[vocabulary]`: added to the logits of tokens.
+    /// `[vocabulary]`: added to the logits of the tokens.
     bias: Option<Array>,
-    /// The last layer of heads for classes.
+    /// The last layer of a head for classes.
     classifier: Option<Linear>,
     #[tree(static)]
     activation: Activation,
@@ -66,7 +67,7 @@ pub struct ModernBert {
     pooling: Pooling,
 }
 
-/// The features that a head receives.
+/// Pools the features if the head classifies texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Pooling {
     EachToken,
@@ -76,7 +77,7 @@ enum Pooling {
 
 #[derive(Module, Clone, Debug)]
 struct Block {
-    /// The first block has none, because the features are normalized.
+    /// The first block has no norm before its attention, because the embeddings are already normalized.
     norm: Option<Norm>,
     attention: MultiHeadAttention,
     mlp_norm: Norm,
@@ -117,7 +118,7 @@ impl Pretrained for ModernBert {
                 "this model's last layer is its table with a bias: `decoder_bias` and `tie_word_embeddings` are true";
             return Err(fields.error(message));
         }
-        // Fields of other implementations, of training, and of tokens.
+        // Fields for other implementations, for training and for tokenization.
         fields.skip(&["decoder_bias", "tie_word_embeddings", "deterministic_flash_attn", "reference_compile"]);
         fields.skip(&["repad_logits_with_grad", "sparse_pred_ignore_index", "sparse_prediction", "layer_norm_eps"]);
         fields.skip(&["embedding_dropout", "mlp_dropout", "initializer_cutoff_factor", "cls_token_id", "sep_token_id"]);
@@ -143,10 +144,10 @@ impl Pretrained for ModernBert {
     }
 }
 
-/// The rotary positions and the window of each layer.
+/// Returns the rotary positions and the window of each layer.
 fn layers(fields: &Fields, head_dim: usize) -> Result<Vec<(Rope, Option<usize>)>> {
     let count = fields.layers("num_hidden_layers")?;
-    // The older fields of the bases.
+    // The bases are in older fields if there is no object of rotary positions.
     let theta = [fields.number_or("global_rope_theta", 160_000.0)?, fields.number_or("local_rope_theta", 10_000.0)?];
     let about = match rope_object(fields)? {
         Some(types) => {
@@ -179,12 +180,12 @@ fn layers(fields: &Fields, head_dim: usize) -> Result<Vec<(Rope, Option<usize>)>
     layers.collect()
 }
 
-/// The names of arrays. Files of a model without a head have no prefix, and other files can lack it.
+/// Returns the names of the arrays. Files of a model without a head have no prefix, and other files may omit it.
 fn keys(config: &ModernBertConfig) -> KeyMap {
     let prefix = if config.head == BertHead::None { "" } else { "model." };
     let layer = format!("{prefix}layers.*");
     let (features, hidden) = (config.hidden_size, config.intermediate_size);
-    // Files store queries, keys and values (and the two halves of the MLP) as one matrix.
+    // The files store queries, keys and values as one matrix, and also the two halves of the MLP.
     let keys = KeyMap::new()
         .array("tokens.embedding", format!("{prefix}embeddings.tok_embeddings.weight"), Layout::Same)
         .norm("norm.0", &format!("{prefix}embeddings.norm"))
@@ -214,7 +215,7 @@ fn keys(config: &ModernBertConfig) -> KeyMap {
 }
 
 impl ModernBert {
-    /// The encoding of each token of `[batch, length]`: `[batch, length, features]`. Kinds of tokens have no effect.
+    /// Computes features, `[batch, length, features]`, for each token of `[batch, length]`. Token types have no effect.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
@@ -234,7 +235,7 @@ impl ModernBert {
         self.final_norm.forward(x)
     }
 
-    /// The results of the [head](BertHead), as of [`Bert::forward`](super::Bert::forward).
+    /// Applies the [head](BertHead), with results as in [`Bert::forward`](super::Bert::forward).
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
@@ -269,7 +270,7 @@ fn make(config: &ModernBertConfig, rngs: &mut Rngs) -> ModernBert {
             attention(config.num_attention_heads, features).use_bias(config.attention_bias).rope(rope.clone());
         let builder = window.iter().fold(builder, |builder, window| builder.local_window_size(*window, *window));
         Block {
-            // The norm after the embeddings serves as the first norm of layer 0.
+            // The norm of the embeddings also serves as the first norm of block 0.
             norm: (index > 0).then(|| Norm::new(kind, features, epsilon, rngs)),
             attention: builder.build(rngs),
             mlp_norm: Norm::new(kind, features, epsilon, rngs),

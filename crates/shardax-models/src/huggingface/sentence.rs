@@ -1,4 +1,4 @@
-//! The folders of `sentence-transformers`: an encoder, pooling, linear layers and normalization.
+//! Models of `sentence-transformers`: an encoder, pooling, linear layers and normalization.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::error::{read_small, value_error};
 use crate::ranks::allow_any_ranks;
 use crate::shardings::first_token;
 
-/// An encoder whose features of tokens are pooled to one vector of a text, as `sentence-transformers` saves it.
+/// An encoder and a pooling of its features to one vector for each text, as saved by `sentence-transformers`.
 #[derive(Module, Clone, Debug)]
 pub struct SentenceEncoder {
     /// The encoder of tokens.
@@ -29,7 +29,7 @@ pub struct SentenceEncoder {
 
 /// The encoder of a [`SentenceEncoder`].
 #[derive(Module, Clone, Debug)]
-// There is one of them in a model.
+// A model has only one encoder, so its size does not matter.
 #[allow(clippy::large_enum_variant)]
 pub enum TokenEncoder {
     /// BERT, or an encoder with its blocks.
@@ -38,12 +38,12 @@ pub enum TokenEncoder {
     ModernBert(ModernBert),
     /// DeBERTa.
     Deberta(Deberta),
-    /// A decoder without the layer that gives logits, such as Qwen3-Embedding. Padding must come after the texts.
+    /// A decoder without the last layer, such as Qwen3-Embedding. You must pad texts at the end.
     Decoder(Decoder),
 }
 
 impl TokenEncoder {
-    /// The encoding of each token of `[batch, length]`: `[batch, length, features]`.
+    /// Computes features, `[batch, length, features]`, for each token of `[batch, length]`.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         match self {
@@ -51,7 +51,7 @@ impl TokenEncoder {
             TokenEncoder::ModernBert(encoder) => encoder.encode(tokens, options),
             TokenEncoder::Deberta(encoder) => encoder.encode(tokens, options),
             TokenEncoder::Decoder(decoder) => match check_padding(options) {
-                // No token sees the padding after it.
+                // Causal attention hides the padding at the end.
                 Ok(()) => decoder.encode(tokens),
                 Err(error) => Array::from_error(error, &tokens.into_array()),
             },
@@ -59,7 +59,7 @@ impl TokenEncoder {
     }
 }
 
-/// Fails for padding before a text, if the mask is known.
+/// Returns an error if a text starts with padding and the values of the mask are known.
 #[track_caller]
 fn check_padding(options: &BertOptions) -> Result<()> {
     let Some(mask) = options.mask() else { return Ok(()) };
@@ -75,7 +75,7 @@ fn check_padding(options: &BertOptions) -> Result<()> {
     Err(value_error("a text begins with padding, which a decoder would see", "put the padding after the texts"))
 }
 
-/// The vector of a text from the features of its tokens.
+/// A way to compute the vector of a text from the features of its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Pooling {
     First,
@@ -83,12 +83,12 @@ enum Pooling {
     Mean,
     /// The sum divided by the square root of the number of tokens.
     MeanOfRoot,
-    /// The mean in which the weight of a token is its place, counted from 1.
+    /// The weighted mean, where the weight of a token is its position, counted from 1.
     WeightedMean,
     Last,
 }
 
-/// The modes of a pooling module, in the order in which several of them are joined.
+/// The names of the pooling modes in configurations, in the order in which their results are joined.
 const MODES: [(&str, &str, Pooling); 6] = [
     ("pooling_mode_cls_token", "cls", Pooling::First),
     ("pooling_mode_max_tokens", "max", Pooling::Max),
@@ -99,7 +99,7 @@ const MODES: [(&str, &str, Pooling); 6] = [
 ];
 
 impl Pooling {
-    /// The vector of each text, `[batch, features]`, of features and a mask `[batch, length, 1]`.
+    /// Computes the vector of each text, `[batch, features]`, from the features and a mask `[batch, length, 1]`.
     fn pool(self, x: &Array, mask: &Array) -> Array {
         let weights = mask.astype(x.dtype());
         match self {
@@ -121,12 +121,12 @@ impl Pooling {
     }
 }
 
-/// The mean over positions with a weight for each; a text without weight has zeros.
+/// Computes the mean over positions with the given weights. The mean of a text whose weights are all zero is zero.
 fn weighted_mean(x: &Array, weights: Array) -> Array {
     (x * &weights).sum(1) / weights.sum(1).maximum(1e-9)
 }
 
-/// The function after a linear layer.
+/// The activation after a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum DenseActivation {
     Identity,
@@ -136,22 +136,22 @@ enum DenseActivation {
 }
 
 impl SentenceEncoder {
-    /// The encoder in a folder with a `modules.json`.
+    /// Loads the encoder from a folder with a `modules.json`.
     ///
-    /// Fails when a file is missing or damaged, and for modules and modes of pooling that are not known.
+    /// Returns an error if a file is missing or damaged, and for unknown modules and pooling modes.
     #[track_caller]
     pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<SentenceEncoder> {
         SentenceEncoder::from_pretrained_with(folder, &LoadOptions::new())
     }
 
-    /// Loads the encoder in a folder with the given dtypes and shardings.
+    /// Loads the encoder from a folder, with options for dtypes and shardings.
     #[track_caller]
     pub fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<SentenceEncoder> {
         let location = std::panic::Location::caller();
         read(folder.as_ref(), options).map_err(|error| error.at(location))
     }
 
-    /// The vectors of texts, `[batch, features]`, of their tokens `[batch, length]`.
+    /// Computes the vectors of texts, `[batch, features]`, from their tokens `[batch, length]`.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
@@ -192,7 +192,7 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
         let [path_of_module, class] =
             ["path", "type"].map(|name| module.get(name).and_then(|value| value.as_str()).unwrap_or_default());
         let inside = folder.join(path_of_module);
-        // Types are paths of Python classes, whose modules were renamed between versions.
+        // The types are paths of Python classes, whose modules have been renamed between versions.
         match class.rsplit('.').next().unwrap_or_default() {
             "Transformer" => encoder = Some(read_encoder(&inside, options)?),
             "Pooling" => pooling = Some(read_pooling(&inside)?),
@@ -217,14 +217,14 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
     }
 }
 
-/// The encoder of the type that the folder's configuration names.
+/// Loads the encoder of the model type in the folder's configuration.
 fn read_encoder(folder: &Path, options: &LoadOptions) -> Result<TokenEncoder> {
     let config = options.ignored.iter().fold(Config::open(folder)?, |config, name| config.without(name));
     match config.get("model_type").and_then(|kind| kind.as_str()) {
         Some("modernbert") => Ok(TokenEncoder::ModernBert(pretrained(folder, options)?)),
         Some("deberta" | "deberta-v2") => Ok(TokenEncoder::Deberta(pretrained(folder, options)?)),
         Some(kind) if !super::bert_files::KNOWN.contains(&kind) && super::decoders::is_known(kind) => {
-            // Only the features are used, so that the last layer may be absent.
+            // The encoder only computes features, so the files may omit the last layer.
             let config = config.with_flag("tie_word_embeddings", true);
             let (architecture, keys) = Decoder::read(&config)?;
             let keys = keys.without_copies("lm_head.weight").prefix_alias("model.", "");
@@ -234,13 +234,13 @@ fn read_encoder(folder: &Path, options: &LoadOptions) -> Result<TokenEncoder> {
     }
 }
 
-/// A linear layer, and the function after it.
+/// Loads a linear layer and the activation after it.
 fn read_dense(folder: &Path, options: &LoadOptions) -> Result<(Linear, DenseActivation)> {
     let config = Config::open(folder)?;
     let fields = config.fields();
     let (from, to) = (fields.size("in_features")?, fields.size("out_features")?);
     let has_bias = fields.flag_or("bias", true)?;
-    // The name is a path of a class of PyTorch.
+    // The field contains the path of a PyTorch class.
     let name = fields.text_opt("activation_function")?.unwrap_or("Tanh");
     let activation = match name.rsplit('.').next().unwrap_or_default() {
         "Tanh" => DenseActivation::Tanh,
@@ -261,11 +261,11 @@ fn read_dense(folder: &Path, options: &LoadOptions) -> Result<(Linear, DenseActi
     Ok((layer, activation))
 }
 
-/// The modes of a pooling module.
+/// Reads the modes of a pooling module.
 fn read_pooling(folder: &Path) -> Result<Vec<Pooling>> {
     let config = Config::open(folder)?;
     let fields = config.fields();
-    // Newer files have the names of the modes, older ones a flag for each mode.
+    // New files list the names of the modes, and old files have a flag for each mode.
     let named: Vec<&str> = match fields.value("pooling_mode") {
         Some(serde_json::Value::String(name)) => vec![name],
         Some(serde_json::Value::Array(names)) => names.iter().filter_map(|name| name.as_str()).collect(),
@@ -280,7 +280,7 @@ fn read_pooling(folder: &Path) -> Result<Vec<Pooling>> {
             modes.push(mode);
         }
     }
-    // The prompt counts as text, as by default.
+    // By default, the tokens of the prompt are pooled too.
     fields.skip(&["word_embedding_dimension", "embedding_dimension"]);
     if fields.flag_or("include_prompt", true)? {
         fields.finish_but_empty()?;

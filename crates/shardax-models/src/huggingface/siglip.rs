@@ -15,22 +15,22 @@ use crate::shardings::{gather_positions, reshard_like};
 pub struct SiglipConfig {
     /// The encoder of texts.
     pub text: ClipTower,
-    /// The encoder of images, whose results have as many features as the encoder's of texts.
+    /// The encoder of images. Its features must have the size of the text features.
     pub vision: ClipTower,
-    /// The number of tokens.
+    /// The number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The most tokens of a text.
+    /// The maximal number of tokens of a text.
     pub max_position_embeddings: usize,
     /// The rows and columns of an image.
     pub image_size: usize,
     /// The rows and columns of a patch. They must divide the rows and columns of an image.
     pub patch_size: usize,
-    /// The colours of an image.
+    /// The number of color channels.
     pub num_channels: usize,
 }
 
-/// SigLIP ([Zhai et al. 2023](https://arxiv.org/abs/2303.15343)), which compares texts with images: `SiglipModel`, also with the weights of
-/// SigLIP 2 for images of one size.
+/// SigLIP ([Zhai et al. 2023](https://arxiv.org/abs/2303.15343)), which compares texts with images (`SiglipModel`). It
+/// also supports the weights of SigLIP 2 for images of a fixed size.
 #[derive(Module, Clone, Debug)]
 pub struct Siglip {
     tokens: Embed,
@@ -42,13 +42,13 @@ pub struct Siglip {
     image_blocks: Vec<EncoderBlock>,
     image_norm: LayerNorm,
     pooling: Pooling,
-    /// `[1]`: the logarithm of the factor of logits.
+    /// `[1]`: the logarithm of the factor for the logits.
     logit_scale: Array,
-    /// `[1]`: added to logits.
+    /// `[1]`: added to the logits.
     logit_bias: Array,
 }
 
-/// Attention of one learned query to all patches, and an MLP.
+/// Pools the patches by attention with a single learned query, followed by an MLP.
 #[derive(Module, Clone, Debug)]
 struct Pooling {
     /// `[1, 1, features]`
@@ -77,7 +77,7 @@ impl Pretrained for Siglip {
         };
         vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
         let features = text.size_opt("projection_size")?.unwrap_or(read.text.hidden_size);
-        // Logits are cosines of both vectors, so that they must have the same size.
+        // Logits are cosine similarities, so the vectors of texts and images must have the same size.
         if features != read.vision.hidden_size {
             let message = format!("texts have {features} features, and images {}", read.vision.hidden_size);
             return Err(fields.error(message));
@@ -124,7 +124,7 @@ impl Pretrained for Siglip {
                 norm: tower_norm(vision, rngs),
                 mlp: Mlp::new(vision.hidden_size, vision.intermediate_size, vision.hidden_act, false, true, rngs),
             },
-            // A factor of 10, and a bias for one pair among many.
+            // The initial factor is 10, and the initial bias assumes that few pairs of a batch match.
             logit_scale: array([10f32.ln()]).astype(rngs.policy().param_dtype),
             logit_bias: array([-10f32]).astype(rngs.policy().param_dtype),
         })
@@ -149,7 +149,7 @@ impl Pretrained for Siglip {
 
 fn keys(config: &SiglipConfig) -> KeyMap {
     let features = config.vision.hidden_size;
-    // PyTorch's attention has one matrix for queries, keys and values, whose name has no dot.
+    // PyTorch stores one matrix for queries, keys and values. Its name has no dot.
     let joined = ["query", "key", "value"].into_iter().enumerate().fold(KeyMap::new(), |keys, (index, layer)| {
         let path = format!("pooling.attention.{layer}");
         let rows = Layout::nth_rows(index, features, 3);
@@ -181,10 +181,11 @@ fn keys(config: &SiglipConfig) -> KeyMap {
 }
 
 impl Siglip {
-    /// The features of texts, `[batch, features]`, of their tokens `[batch, length]`: SigLIP's texts are padded to the most
-    /// tokens, and the last place has the features. Their lengths are not normalized.
+    /// Computes the features of texts, `[batch, features]`, from their tokens `[batch, length]`. The features are not
+    /// normalized.
     ///
-    /// Fails for more tokens than the model has positions.
+    /// You should pad texts to the maximal length, as in training, because the features of the last position represent
+    /// the text. A text can have at most as many tokens as the model has positions.
     #[track_caller]
     pub fn text_features(&self, tokens: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
@@ -198,7 +199,8 @@ impl Siglip {
         self.text_projection.forward(gather_positions(self.text_norm.forward(x)).get((.., -1)))
     }
 
-    /// The features of images `[batch, rows, columns, channels]`: `[batch, features]`. Their lengths are not normalized.
+    /// Computes the features of images, `[batch, features]`, from `[batch, rows, columns, channels]`. The features are
+    /// not normalized.
     #[track_caller]
     pub fn image_features(&self, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
@@ -215,8 +217,8 @@ impl Siglip {
         (&x + mlp.forward(norm.forward(&x))).get((.., 0))
     }
 
-    /// Logits `[images, texts]`: the cosine of the features of each image and each text, times the learned factor, plus the
-    /// learned number. Their sigmoid is the probability that image and text belong together.
+    /// Computes logits `[images, texts]`: the cosine similarity of the features of each image and each text, times the
+    /// learned factor, plus the learned bias. The sigmoid of a logit is the probability that image and text match.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();

@@ -1,4 +1,4 @@
-//! ViT, and the encoders of images with its blocks.
+//! ViT and related encoders of images.
 
 use shardax_nn::prelude::*;
 
@@ -17,69 +17,70 @@ pub struct VitConfig {
     pub intermediate_size: usize,
     /// The number of blocks.
     pub num_hidden_layers: usize,
-    /// The heads of attention, which divide the features.
+    /// The number of attention heads. It must divide the features.
     pub num_attention_heads: usize,
     /// The rows and columns of an image.
     pub image_size: usize,
     /// The rows and columns of a patch. They must divide the rows and columns of an image.
     pub patch_size: usize,
-    /// The colours of an image.
+    /// The number of color channels.
     pub num_channels: usize,
     /// Added to the variance in norms.
     pub layer_norm_eps: f64,
-    /// True if queries, keys and values have biases.
+    /// True if the projections to queries, keys and values have biases.
     pub qkv_bias: bool,
-    /// The function in MLPs.
+    /// The activation of the MLPs.
     pub hidden_act: Activation,
     /// True if MLPs have a gate.
     pub is_gated: bool,
-    /// True if the outputs of attention and MLPs have learned factors.
+    /// True if learned factors scale the outputs of attention and MLPs.
     pub has_scales: bool,
-    /// True if the files have an entry for masked patches.
+    /// True if the files contain the entry for masked patches.
     pub has_mask: bool,
-    /// True if there is an entry before the patches that stands for the image.
+    /// True if a learned entry before the patches represents the image.
     pub has_class: bool,
-    /// True if there is a second entry with a position, as in DeiT.
+    /// True if there is a second learned entry with a position, as in DeiT.
     pub has_distillation: bool,
-    /// The number of entries without positions between the first entry and the patches.
+    /// The number of learned entries without positions between the first entry and the patches.
     pub registers: usize,
-    /// True if positions are interpolated for images of other sizes, which are errors otherwise.
+    /// True if positions are interpolated for images of other sizes. Otherwise such images are errors.
     pub interpolates: bool,
-    /// The last layer.
+    /// The head, which is applied to the output of the blocks.
     pub head: VitHead,
 }
 
-/// The last layer of a [`Vit`], which the field `architectures` names.
+/// The head of a [`Vit`]. The field `architectures` chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VitHead {
-    /// None: the results are features, `[batch, entries and patches, features]`.
+    /// No head: the results are features, `[batch, entries and patches, features]`.
     None,
-    /// Logits of this many classes, from the features of the entry before the patches.
+    /// Logits for the classes, computed from the features of the first entry.
     Classes(usize),
-    /// Logits of this many classes, from those features and the mean of the patches'.
+    /// Logits for the classes, computed from the features of the first entry and the mean over the patches.
     ClassesWithMean(usize),
-    /// The mean of the logits of this many classes, from the features of the first two entries.
+    /// The mean of two heads' logits, computed from the features of the first two entries.
     ClassesOfTwo(usize),
 }
 
-/// An encoder of images: ViT ([Dosovitskiy et al. 2020](https://arxiv.org/abs/2010.11929)), DINOv2
-/// ([Oquab et al. 2023](https://arxiv.org/abs/2304.07193)), and others with their blocks.
+/// ViT ([Dosovitskiy et al. 2020](https://arxiv.org/abs/2010.11929)), DINOv2 ([Oquab et al.
+/// 2023](https://arxiv.org/abs/2304.07193)) and related encoders of images.
 ///
-/// The model type is `vit`, `deit`, `vit_msn`, `ijepa`, `dinov2` or `dinov2_with_registers`; the field `architectures` chooses the [head](VitHead).
+/// The model type is `vit`, `deit`, `vit_msn`, `ijepa`, `dinov2` or `dinov2_with_registers`. The field `architectures`
+/// chooses the [head](VitHead).
 #[derive(Module, Clone, Debug)]
 pub struct Vit {
     patches: Patches,
     blocks: Vec<EncoderBlock>,
     norm: LayerNorm,
     head: Option<Linear>,
-    /// The last layer of the second entry.
+    /// The last layer for the second entry.
     second_head: Option<Linear>,
     joins_mean: bool,
-    /// The number of entries before the patches.
+    /// The number of learned entries before the patches.
     entries: usize,
 }
 
-/// The model types that have ViT's blocks.
+/// The supported model types.
 pub(super) const KNOWN: [&str; 6] = ["vit", "deit", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers"];
 
 impl Pretrained for Vit {
@@ -123,7 +124,8 @@ impl Pretrained for Vit {
         fields.divides(("num_attention_heads", read.num_attention_heads), ("hidden_size", features))?;
         fields.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
         if is_dino {
-            // How training starts and drops layers, and options of a class that returns the features of several layers.
+            // Options for initialization and for dropped layers, and options of a class that returns the features of
+            // several layers.
             fields.skip(&["apply_layernorm", "drop_path_rate", "hidden_act", "layerscale_value"]);
             fields.skip(&["out_features", "out_indices", "reshape_hidden_states", "stage_names"]);
         }
@@ -165,7 +167,7 @@ impl Pretrained for Vit {
         let head = match config.head {
             VitHead::None => None,
             VitHead::Classes(count) | VitHead::ClassesOfTwo(count) => Some(Linear::new(features, count, rngs)),
-            // DINOv2 classifies the class token and the mean of the patches, next to each other.
+            // DINOv2 classifies the first entry and the mean of the patches, concatenated.
             VitHead::ClassesWithMean(count) => Some(Linear::new(features.saturating_mul(2), count, rngs)),
         };
         let second_head = match config.head {
@@ -194,19 +196,19 @@ impl Pretrained for Vit {
     }
 }
 
-/// The features inside DINOv2's MLP: with a gate two thirds of them, rounded up to a multiple of 8.
+/// Returns the size of DINOv2's MLP. With a gate it is two thirds of the usual size, rounded up to a multiple of 8.
 fn dino_hidden(hidden: usize, is_gated: bool) -> usize {
     if is_gated { (hidden.saturating_mul(2) / 3).div_ceil(8).saturating_mul(8) } else { hidden }
 }
 
-/// The head that `architectures` names; without it, the one for classes.
+/// Returns the head that `architectures` names. The default is the head for classes.
 fn head(fields: &Fields, kind: &str) -> Result<VitHead> {
     let list = fields.list_opt("architectures")?;
     let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForImageClassification");
     let count = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
     Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
         "ImageClassification" if kind.starts_with("dinov2") => VitHead::ClassesWithMean(count),
-        // Its class takes the mean of all patches.
+        // The class of I-JEPA uses the mean over all patches, because the model has no learned entries.
         other if kind == "ijepa" && !name.ends_with("Model") => {
             return Err(fields.error(format!("the head {other:?} of `architectures` is not known")));
         }
@@ -217,7 +219,7 @@ fn head(fields: &Fields, kind: &str) -> Result<VitHead> {
     })
 }
 
-/// The names of arrays. A model without a head has no prefix in files, and others can lack it.
+/// Returns the names of the arrays. Files of a model without a head have no prefix, and other files may omit it.
 fn keys(kind: &str, config: &VitConfig) -> KeyMap {
     let base = match kind {
         "vit_msn" => "vit.".to_owned(),
@@ -254,10 +256,10 @@ fn keys(kind: &str, config: &VitConfig) -> KeyMap {
         .norm("norm", &format!("{prefix}layernorm"))
         .linear("head", if matches!(config.head, VitHead::ClassesOfTwo(_)) { "cls_classifier" } else { "classifier" })
         .linear("second_head", "distillation_classifier")
-        // A layer of the class without a head, which the results do not go through.
+        // The class without a head has a pooling layer that does not contribute to the features.
         .ignore(&format!("{prefix}pooler.**"));
     match config.head {
-        // transformers writes the blocks of this model without the prefix.
+        // transformers writes the names of this model's blocks without the prefix.
         _ if kind == "vit_msn" => keys.prefix_alias("vit.encoder.", "encoder."),
         VitHead::None => keys.prefix_alias("", &base).ignore(&format!("{base}pooler.**")).ignore("classifier.**"),
         _ => keys,
@@ -265,10 +267,11 @@ fn keys(kind: &str, config: &VitConfig) -> KeyMap {
 }
 
 impl Vit {
-    /// The features of images `[batch, rows, columns, channels]`, which `transformers` takes with the channels first:
-    /// `[batch, entries and patches, features]`. The first entry stands for the image, except for `ijepa`, which has no entries.
+    /// Computes features, `[batch, entries and patches, features]`, from images `[batch, rows, columns, channels]`.
+    /// `transformers` expects the channels first instead. The first entry represents the image, except for `ijepa`,
+    /// which has no entries.
     ///
-    /// Images of another size than the configuration's are an error except for DINOv2.
+    /// You can pass images of another size than in the configuration only to DINOv2. Otherwise they are an error.
     #[track_caller]
     pub fn encode(&self, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
@@ -279,7 +282,8 @@ impl Vit {
         self.norm.forward(self.blocks.iter().fold(x, |x, block| block.forward(x)))
     }
 
-    /// Logits `[batch, classes]` of images `[batch, rows, columns, channels]`, or without a head the features.
+    /// Computes logits `[batch, classes]` from images `[batch, rows, columns, channels]`. Without a head, the results
+    /// are features.
     #[track_caller]
     pub fn forward(&self, images: impl ArrayLike) -> Array {
         let x = self.encode(images);

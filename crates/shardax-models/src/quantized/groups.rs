@@ -1,23 +1,23 @@
-//! Weights of few bits on the host, in the one form that all formats of files are read into.
+//! Quantized weights on the host, in the common form that all file formats are converted to.
 
-/// Rows of integers in groups: an element is `scale * integer - minimum`, with the scale and the minimum of its group.
+/// A quantized matrix. An element is `scale * integer - minimum`, with the scale and the minimum of its group.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Groups {
-    /// The shape of the array. Groups divide its last dimension.
+    /// The shape of the array. The size of a group divides its last dimension.
     pub shape: Vec<usize>,
-    /// The number of elements of a group.
+    /// The number of elements in a group.
     pub group: usize,
     pub integers: Integers,
     pub values: Vec<i8>,
-    /// One for each group.
+    /// One scale for each group.
     pub scales: Vec<f32>,
-    /// One for each group, or none at all.
+    /// One minimum for each group. Empty if all minima are zero.
     pub minima: Vec<f32>,
-    /// The position among the stored elements of each element of a row, where groups are not of neighbours.
+    /// The stored position of each element of a row, if the elements of a group are not neighbors in the row.
     pub order: Option<Vec<i32>>,
 }
 
-/// The integers' range.
+/// The range of the integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Integers {
     /// -8 to 7.
@@ -29,7 +29,7 @@ pub(crate) enum Integers {
 }
 
 impl Groups {
-    /// Groups without values, with room for as many as the shape has.
+    /// Creates groups without values and reserves memory for the values of this shape.
     pub fn with_capacity(shape: &[usize], group: usize, integers: Integers, has_minima: bool) -> Groups {
         let elements: usize = shape.iter().product();
         let count = elements / group.max(1);
@@ -44,7 +44,7 @@ impl Groups {
         }
     }
 
-    /// The elements in float32.
+    /// Dequantizes the elements to float32.
     pub fn widened(&self) -> Vec<f32> {
         let mut stored = Vec::with_capacity(self.values.len());
         for (i, group) in self.values.chunks(self.group.max(1)).enumerate() {
@@ -60,7 +60,7 @@ impl Groups {
         }
     }
 
-    /// The rows of these numbers, in this order, as a matrix. All dimensions but the last count rows.
+    /// Selects rows, in the given order, as a matrix. All dimensions except the last one count as rows.
     pub fn select_rows(&self, rows: &[usize]) -> Groups {
         let width = self.shape.last().copied().unwrap_or(1);
         let per_row = width / self.group.max(1);
@@ -75,7 +75,7 @@ impl Groups {
         }
     }
 
-    /// The rows of several matrices, one after the other; `None` if they differ in form.
+    /// Concatenates the rows of several matrices. Returns `None` if their forms differ.
     pub fn stacked(matrices: &[Groups]) -> Option<Groups> {
         let mut result = matrices.first()?.clone();
         for next in &matrices[1..] {
@@ -95,13 +95,13 @@ impl Groups {
         Some(result)
     }
 
-    /// The number of groups of a row.
+    /// Returns the number of groups in a row.
     pub fn groups_per_row(&self) -> usize {
         self.shape.last().copied().unwrap_or(0) / self.group.max(1)
     }
 }
 
-/// Rows of `width` elements each.
+/// Selects rows of `width` elements each.
 fn select<T: Copy>(values: &[T], rows: &[usize], width: usize) -> Vec<T> {
     rows.iter().flat_map(|row| &values[row * width..(row + 1) * width]).copied().collect()
 }

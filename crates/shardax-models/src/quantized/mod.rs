@@ -1,4 +1,4 @@
-//! Weights of few bits: how files store them, and models that keep them so in memory.
+//! Quantized weights: their formats in files, and models that keep them quantized in memory.
 
 mod groups;
 mod packed;

@@ -1,4 +1,4 @@
-//! Models whose weights stay in few bits in memory.
+//! Models that keep their quantized weights quantized in memory.
 
 use std::marker::PhantomData;
 use std::path::Path;
@@ -12,11 +12,14 @@ use super::{Groups, Integers};
 use crate::error::value_error;
 use crate::huggingface::{LoadOptions, Place, Pretrained, Raw, read_each};
 
-/// A model whose quantized weights stay in few bits in memory. The program widens each weight where it is used.
+/// A model that keeps its quantized weights quantized in memory. Programs dequantize each weight where they use it.
 ///
-/// It is loaded from a GGUF file, or from a folder whose weights are quantized by GPTQ or AWQ. Weights that the file has in 16 or 32
-/// bits are ordinary arrays. [`unpack`](Packed::unpack) returns the model, within a program so that the compiler places the widening
-/// before each product: memory holds the weights in few bits, and one of them in the dtype of computing.
+/// You can load it from a GGUF file, or from a folder whose weights are quantized with GPTQ or AWQ. Weights that the
+/// file stores in 16 or 32 bits are ordinary arrays.
+///
+/// [`unpack`](Packed::unpack) returns the model with dequantized weights. You should call it inside of a program, so
+/// that the compiler can dequantize each weight just before the product that uses it. Otherwise all dequantized weights
+/// are in memory at the same time.
 ///
 /// ```no_run
 /// use shardax_models::{Decoder, GenerateOptions, Packed};
@@ -41,32 +44,32 @@ pub struct Packed<M: Module + 'static> {
 /// The type of a model.
 struct Of<M>(PhantomData<fn() -> M>);
 
-/// One array of a model.
+/// An array of the model.
 #[derive(Module, Clone, Debug)]
 enum Weight {
     Plain(Array),
     Blocks(Blocks),
 }
 
-/// A matrix of integers in groups, each with a scale.
+/// A quantized matrix.
 #[derive(Module, Clone, Debug)]
 struct Blocks {
-    /// `[rows, groups, group]`, int4, uint4 or int8.
+    /// The integers, `[rows, groups, group]`, int4, uint4 or int8.
     values: Frozen,
-    /// `[rows, groups]`, float16 if that is exact, otherwise float32.
+    /// The scales, `[rows, groups]`, in float16 if that is exact, otherwise in float32.
     scales: Frozen,
-    /// `[rows, groups]`
+    /// The minima, `[rows, groups]`.
     minima: Option<Frozen>,
-    /// `[columns]`, the stored position of each column.
+    /// The stored position of each column, `[columns]`.
     order: Option<Frozen>,
     #[tree(static)]
     form: Form,
 }
 
-/// The array that blocks become.
+/// The shape and the dtype of the dequantized array.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Form {
-    /// The rows are of so many matrices: the experts of a layer.
+    /// The number of matrices whose rows are concatenated: the experts of a layer, otherwise 1.
     matrices: usize,
     is_transposed: bool,
     shape: Vec<usize>,
@@ -74,16 +77,16 @@ struct Form {
 }
 
 impl<M: Pretrained + 'static> Packed<M> {
-    /// Loads the model in a GGUF file, or in a folder of `transformers`.
+    /// Loads the model from a GGUF file or from a folder of `transformers`.
     ///
-    /// Fails as [`Pretrained::from_pretrained`] does, for example if a file is damaged.
+    /// Returns the same errors as [`Pretrained::from_pretrained`], for example if a file is damaged.
     #[track_caller]
     pub fn from_pretrained(path: impl AsRef<Path>) -> Result<Self> {
         Self::from_pretrained_with(path, &LoadOptions::new())
     }
 
-    /// Loads the model with the given dtypes and shardings. A matrix is split by rows and by groups, as the rules split its outputs and
-    /// inputs.
+    /// Loads the model with options for dtypes and shardings. If the rules split the outputs or the inputs of a kernel,
+    /// the quantized matrix is split by rows or by groups.
     #[track_caller]
     pub fn from_pretrained_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Self> {
         let location = std::panic::Location::caller();
@@ -92,16 +95,16 @@ impl<M: Pretrained + 'static> Packed<M> {
 }
 
 impl<M: Module + 'static> Packed<M> {
-    /// The model with all weights in the dtype of computing.
+    /// Returns the model with all weights dequantized to the compute dtype.
     ///
-    /// Call it within a program: outside of one all weights are widened in memory.
+    /// You should call this inside of a program, because otherwise all dequantized weights are in memory.
     #[track_caller]
     pub fn unpack(&self) -> Result<M> {
         let arrays: Vec<Array> = self.weights.iter().map(Weight::widened).collect();
         tree::unflatten(&self.structure, &arrays)
     }
 
-    /// The number of weights that are stored in few bits, of all.
+    /// Returns the number of weights that are stored quantized, and the number of all weights.
     pub fn packed_count(&self) -> (usize, usize) {
         let packed = self.weights.iter().filter(|weight| matches!(weight, Weight::Blocks(_))).count();
         (packed, self.weights.len())
@@ -113,7 +116,7 @@ fn load<M: Pretrained + 'static>(path: &Path, options: &LoadOptions) -> Result<P
     Ok(Packed { weights, structure, model: Of(PhantomData) })
 }
 
-/// Reads one array, in few bits if its file has it so.
+/// Reads an array. It stays quantized if the file stores it quantized.
 fn read(place: &Place<'_>) -> Result<Weight> {
     let groups = if place.like.ndim() >= 2 { place.groups()? } else { None };
     let Some((groups, is_transposed)) = groups else { return place.array().map(Weight::Plain) };
@@ -137,7 +140,7 @@ impl Weight {
 }
 
 impl Blocks {
-    /// Moves groups to the device.
+    /// Copies groups to the device.
     fn new(groups: Groups, form: Form, sharding: Option<[Sharding; 2]>) -> Result<Blocks> {
         let (rows, per_row) = (groups.shape[0], groups.groups_per_row());
         let dtype = match groups.integers {
@@ -149,7 +152,7 @@ impl Blocks {
             Some([values, scales]) => [Some(values), Some(scales)],
             None => [None, None],
         };
-        // In place: a copy of the largest matrix would be the peak of memory.
+        // The conversion reuses the memory, because a copy of the largest matrix would determine the peak of memory.
         let bytes = groups.values.into_iter().map(i8::cast_unsigned).collect();
         let values = Raw { dtype, shape: vec![rows, per_row, groups.group], bytes }.to_array(of_values)?;
         let numbers =
@@ -176,7 +179,7 @@ impl Blocks {
         }
         let shape = self.form.shape.as_slice();
         if self.form.matrices > 1 {
-            // Experts have their inputs first.
+            // The kernels of experts have the inputs first.
             let count = self.form.matrices;
             return matrix.reshape([count, rows / count, columns]).swapaxes(1, 2).reshape(shape);
         }
@@ -187,7 +190,7 @@ impl Blocks {
     }
 }
 
-/// The numbers in float16 if that changes none, otherwise in float32.
+/// Converts the numbers to float16 if all of them are exact, otherwise to float32.
 fn narrowed(shape: &[usize], numbers: &[f32]) -> Raw {
     let halves: Vec<half::f16> = numbers.iter().map(|number| half::f16::from_f32(*number)).collect();
     if halves.iter().zip(numbers).any(|(half, number)| half.to_f32() != *number) {

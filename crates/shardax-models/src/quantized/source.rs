@@ -1,4 +1,4 @@
-//! Kernels that files of `transformers` have as several arrays: GPTQ, AWQ, and the experts of gpt-oss.
+//! Kernels that files of `transformers` store as several arrays: GPTQ, AWQ, and the experts of gpt-oss.
 
 use serde_json::Value;
 use shardax::error::Result;
@@ -9,28 +9,28 @@ use crate::error::value_error;
 use crate::gguf::{doubled_e2m1, half_of_power};
 use crate::huggingface::Raw;
 
-/// A kind of kernel that is stored as several arrays.
+/// A quantization method that stores a kernel as several arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// Integers of 4 or 8 bits along the inputs.
+    /// Integers of 4 or 8 bits, packed along the inputs.
     Gptq {
         bits: usize,
-        /// Added to stored zero points: 1 in the first version of the format.
+        /// The number that is added to stored zero points: 1 in the first version of the format.
         zero_offset: i32,
     },
-    /// Integers of 4 bits along the outputs, in an order of their own.
+    /// Integers of 4 bits, packed along the outputs in a special order.
     Awq,
-    /// Blocks of 32 numbers in the format e2m1.
+    /// Blocks of 32 numbers in the e2m1 format.
     Mxfp4,
 }
 
-/// The position among eight outputs of each integer in an `int32`.
+/// The output, among eight, that each integer of an `int32` belongs to.
 const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
 impl Method {
-    /// The method that a `quantization_config` describes.
+    /// Reads the method from a `quantization_config`.
     ///
-    /// Fails for other methods, and for forms of a known method that are not read.
+    /// Returns an error for unknown methods, and for variants of a method that are not supported.
     pub fn of(about: &Value) -> Result<Method> {
         let bits = about.get("bits").and_then(Value::as_u64).unwrap_or(4);
         match text_of(about, "quant_method") {
@@ -52,7 +52,8 @@ impl Method {
         }
     }
 
-    /// The ending of the array that stands for all parts, the ending of the kernel's name, and the endings of the others.
+    /// Returns the suffix of the array that represents all parts, the suffix of the kernel's name, and the suffixes of
+    /// the other parts.
     pub fn endings(self) -> (&'static str, &'static str, &'static [&'static str]) {
         match self {
             Method::Gptq { .. } => (".qweight", ".weight", &[".qzeros", ".scales", ".g_idx"]),
@@ -61,18 +62,19 @@ impl Method {
         }
     }
 
-    /// The kernel's shape in files without quantization, from the shape of the first part.
+    /// Returns the shape of the kernel without quantization, given the shape of the first part.
     pub fn shape(self, first: &[usize]) -> Option<Vec<usize>> {
         match (self, first) {
             (Method::Gptq { bits, .. }, &[words, outputs]) => Some(vec![outputs, words.checked_mul(32 / bits)?]),
             (Method::Awq, &[inputs, words]) => Some(vec![words.checked_mul(8)?, inputs]),
-            // `transformers` has the inputs first.
+            // `transformers` stores the inputs first.
             (Method::Mxfp4, &[experts, outputs, blocks, 16]) => Some(vec![experts, blocks.checked_mul(32)?, outputs]),
             _ => None,
         }
     }
 
-    /// The kernel as groups, with rows of inputs, from its parts; `None` if these do not fit each other.
+    /// Combines the parts of a kernel, with one row for each output. Returns `None` if the parts do not match each
+    /// other.
     pub fn groups(self, parts: &[Raw]) -> Option<Groups> {
         match (self, parts) {
             (Method::Gptq { bits, zero_offset }, [weights, zeros, scales, group_of]) => {
@@ -85,13 +87,13 @@ impl Method {
     }
 }
 
-/// The 32-bit words of an array.
+/// Returns the 32-bit words of an array.
 fn words(raw: &Raw) -> Option<Vec<u32>> {
     let is_words = matches!(raw.dtype, DType::I32 | DType::U32);
     is_words.then(|| raw.bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }
 
-/// The numbers of an array of floating-point numbers.
+/// Returns the numbers of a floating-point array.
 fn floats(raw: &Raw) -> Option<Vec<f32>> {
     let pairs = raw.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
     match raw.dtype {
@@ -102,14 +104,16 @@ fn floats(raw: &Raw) -> Option<Vec<f32>> {
     }
 }
 
-/// Some bits of a word.
+/// Extracts the integer at an index from a word.
 fn bits_of(word: u32, index: usize, bits: usize) -> i32 {
     (word >> (index * bits) & ((1 << bits) - 1)) as i32
 }
 
-/// Places the integers of a kernel `[inputs, outputs]` in rows of inputs, so that the inputs of a group are neighbours.
+/// Converts the integers of a kernel `[inputs, outputs]` to one row for each output, in which the inputs of a group are
+/// neighbors.
 ///
-/// `group_of` is the group of each input, and `integer` the integer at an input and an output. Integers of 8 bits are stored minus 128.
+/// `group_of` contains the group of each input, and `integer` returns the integer at an input and an output. Integers
+/// of 8 bits are stored with an offset of -128.
 fn rows_of_inputs(
     (inputs, outputs, groups): (usize, usize, usize),
     bits: usize,
@@ -118,7 +122,7 @@ fn rows_of_inputs(
     scale_and_zero: impl Fn(usize, usize) -> (f32, i32),
 ) -> Option<Groups> {
     let group = inputs.checked_div(groups).filter(|group| group * groups == inputs && *group > 0)?;
-    // Inputs in the order of their groups. A stable sort keeps neighbours where they are.
+    // Sort the inputs by group. The sort is stable, so inputs that are already in order stay in place.
     let mut sorted: Vec<usize> = (0..inputs).collect();
     sorted.sort_by_key(|input| group_of[*input]);
     if sorted.iter().enumerate().any(|(position, input)| group_of[*input] != position / group) {
@@ -131,7 +135,7 @@ fn rows_of_inputs(
         for group in 0..groups {
             let (scale, zero) = scale_and_zero(group, output);
             result.scales.push(scale);
-            // Exact in float32: scales have at most 11 significant bits, zero points 8.
+            // The product is exact in float32, because scales have at most 11 significant bits and zero points 8.
             result.minima.push(scale * (zero - offset) as f32);
         }
     }
