@@ -3,6 +3,7 @@
 //! Compiling costs more than running, so the checks of many cases are compiled as one program. Where that fails, it is
 //! halved until the checks at fault are alone.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Instant;
@@ -18,9 +19,9 @@ use super::{Case, Fun, Host, family, outside_of_ci};
 /// Checks in one program: with more of them what the compiler does grows faster than their number.
 const CHUNK: usize = 8;
 
-/// Families whose programs take the compiler long, and of how many of their gradients, tangents and batches one is chosen. Of
-/// those, CI compares a half, and `cargo test` elsewhere a fifth. Of the results of these families every third is compared, of
-/// other families all, and outside of CI a half of these. `SHARDAX_TEST_GOLDEN_EVERY=1` compares everything.
+/// Families whose programs take the compiler long, and by how much fewer of their checks are compared. CI compares all results
+/// and every second gradient, tangent and batch of the other families; `cargo test` elsewhere compares every third result and
+/// every seventh of the others. `SHARDAX_TEST_GOLDEN_EVERY=1` compares everything.
 const SLOW: [(&str, usize); 11] = [
     ("linalg", 3),
     ("special", 3),
@@ -38,12 +39,19 @@ const SLOW: [(&str, usize); 11] = [
 /// The checks of a family that are compared.
 fn slice<'a>(name: &str, checks: Vec<Check<'a>>) -> Vec<Check<'a>> {
     let slow = SLOW.iter().find(|(slow, _)| *slow == name).map(|(_, every)| *every);
-    let (results, every) = match std::env::var("SHARDAX_TEST_GOLDEN_EVERY") {
+    let (results, others) = match std::env::var("SHARDAX_TEST_GOLDEN_EVERY") {
         Ok(every) => (1, every.parse().expect("a number")),
-        Err(_) => (outside_of_ci(2) * if slow.is_some() { 3 } else { 1 }, outside_of_ci(5).max(2) * slow.unwrap_or(1)),
+        Err(_) => (outside_of_ci(3) * if slow.is_some() { 3 } else { 1 }, outside_of_ci(7).max(2) * slow.unwrap_or(1)),
     };
-    let is_chosen = |(i, check): &(usize, Check<'a>)| i % if check.what == "out" { results } else { every } == 0;
-    checks.into_iter().enumerate().filter(is_chosen).map(|(_, check)| check).collect()
+    // Each kind is counted separately, because most cases have the same kinds in the same order: of every fourth check in the
+    // list, all would be of one kind.
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let is_chosen = |check: &Check<'a>| {
+        let count = counts.entry(check.what.clone()).or_default();
+        *count += 1;
+        (*count - 1).is_multiple_of(if check.what == "out" { results } else { others })
+    };
+    checks.into_iter().filter(is_chosen).collect()
 }
 
 /// One thing to compute, and what JAX has for it.
