@@ -225,7 +225,7 @@ const DEPEND_ON_LENGTH: [&str; 4] = ["dynamic", "deberta", "deberta_v2", "debert
 /// A model is only rejected if the mesh does not divide its heads or its MLPs; the message names the array.
 fn compare_all(rules: &Rules, every: usize) -> Result<()> {
     let only = std::env::var("SHARDAX_TEST_MODELS").ok();
-    let every = if only.is_some() { 1 } else { every * quick::outside_of_ci(6) };
+    let every = if only.is_some() { 1 } else { every * quick::one_of(6) };
     let (mut failures, mut compared, mut rejected) = (Vec::new(), 0, Vec::new());
     for folder in folders()?.into_iter().step_by(every) {
         let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
@@ -283,7 +283,7 @@ fn experts_over_an_axis_of_rows_have_the_logits_of_one_device() -> Result<()> {
     let mesh = make_mesh([("expert", 2), ("model", 4)])?;
     let rules = Rules::new(&mesh, [("batch", "expert"), ("expert", "expert")]);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    for name in ["mixtral", "gpt_oss", "deepseek_v3"].into_iter().step_by(quick::outside_of_ci(3)) {
+    for name in ["mixtral", "gpt_oss", "deepseek_v3"].into_iter().step_by(quick::one_of(3)) {
         for (have, want) in sharded_model(&golden.join(name), &rules)?.results {
             assert!(allclose(&have, &want, 1e-4, 1e-4)?, "{name}: {}", (have - &want).abs().max(..).item::<f32>()?);
         }
@@ -317,7 +317,7 @@ fn split_models_write_the_tokens_of_one_device() -> Result<()> {
     let rules = Rules::new(&mesh, [("expert", "expert"), ("heads", "model"), ("mlp", "expert")]);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let names = ["llama", "deepseek_v3", "qwen3_next", "lfm2", "gpt_oss", "llama4", "falcon", "gpt_bigcode"];
-    for name in names.into_iter().step_by(quick::outside_of_ci(4)) {
+    for name in names.into_iter().step_by(quick::one_of(4)) {
         let folder = golden.join(name);
         let (prompts, options) = ([vec![3, 1, 4, 1, 5], vec![9, 2]], GenerateOptions::new(5));
         let expected = Decoder::from_pretrained(&folder)?.generate(&prompts, &options)?;

@@ -19,10 +19,10 @@ pub fn example(name: &str) -> PathBuf {
 const QUICK: &str = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 \
     --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1";
 
-/// Has an example compile quickly, unless it runs longer than it compiles, or CI, where the variable `CI` is, or `cargo xtask
+/// Has an example compile quickly, unless it runs longer than it compiles, or a complete run of the tests or `cargo xtask
 /// platforms` compiles what users compile.
 pub fn compile_quickly(name: &str, args: &[&str], command: &mut Command) {
-    let as_users = ["CI", "SHARDAX_COMPILE_ALSO_FOR", "XLA_FLAGS"];
+    let as_users = ["SHARDAX_TEST_SLICES", "SHARDAX_COMPILE_ALSO_FOR", "XLA_FLAGS"];
     // The small network of `cifar10` takes many steps; ResNet-18 takes few, and compiles long.
     let runs_long = name == "cifar10" && !args.contains(&"resnet18");
     if !runs_long && as_users.iter().all(|variable| std::env::var_os(variable).is_none()) {

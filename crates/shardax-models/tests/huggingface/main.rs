@@ -192,15 +192,15 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
         let first = model.decode(tokens.get((.., ..3)));
         (first, model.decode(tokens.get((.., 3..))))
     });
-    // Outside of CI, every fourth decoder also writes with a cache; the next test takes others.
-    // Outside of CI, the other half of the decoders is left to the next test.
+    // Unless all are requested, every fourth decoder also writes with a cache; the next test takes others.
+    // The other half of the decoders is left to the next test.
     let texts = texts();
     let names = DECODERS.into_iter().chain(texts.iter().map(String::as_str)).chain(SCALED_BY_LENGTH).enumerate();
-    for (i, name) in names.step_by(quick::outside_of_ci(2)) {
+    for (i, name) in names.step_by(quick::one_of(2)) {
         let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
         let (tokens, want) = (case("input_ids")?, case("logits")?);
         alike(name, &forward.call((&model, &tokens))?, &want)?;
-        if SCALED_BY_LENGTH.contains(&name) || !(i + 2).is_multiple_of(quick::outside_of_ci(4)) {
+        if SCALED_BY_LENGTH.contains(&name) || !(i + 2).is_multiple_of(quick::one_of(4)) {
             continue;
         }
         let mut decoder = model.clone();
@@ -215,7 +215,7 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
 #[test]
 fn decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
-    for name in DECODERS.into_iter().skip(quick::outside_of_ci(2) - 1).step_by(quick::outside_of_ci(4)) {
+    for name in DECODERS.into_iter().skip(quick::one_of(2) - 1).step_by(quick::one_of(4)) {
         let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
         let lengths = case("lengths")?.to_vec::<i32>()?;
         let prompts: Vec<Vec<i32>> = rows(&case("prompts")?)?
@@ -359,7 +359,7 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
     setup();
     let forward =
         jit(|model: Bert, tokens: Array, mask: Array| model.forward(tokens, &BertOptions::new().attention_mask(mask)));
-    for name in ENCODERS.into_iter().step_by(quick::outside_of_ci(2)) {
+    for name in ENCODERS.into_iter().step_by(quick::one_of(2)) {
         let (case, model) = (case(name)?, Bert::from_pretrained(folder(name))?);
         let (have, want) = (forward.call((&model, case("input_ids")?, case("attention_mask")?))?, case("logits")?);
         alike(name, &have, &want)?;

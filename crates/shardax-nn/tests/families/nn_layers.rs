@@ -67,7 +67,8 @@ impl Run {
                 let shapes: Vec<(&[usize], i32)> = params.values().map(|p| (p.shape(), 0)).collect();
                 let parameters = numbers(&(&inputs[0] + x.len() as i32), &shapes, DType::F32);
                 // A parameter keeps its dtype: the lengths of WeightNorm are float32 whatever the policy says.
-                let named = params.iter().zip(parameters).map(|((key, old), p)| (key.to_owned(), p.astype(old.dtype()) / 8));
+                let named =
+                    params.iter().zip(parameters).map(|((key, old), p)| (key.to_owned(), p.astype(old.dtype()) / 8));
                 layer.update(&named.collect())?;
             }
             let mut result = call(layer.clone(), &x)?;

@@ -3,7 +3,7 @@
 use shardax_nn::Implementation;
 use shardax_nn::prelude::*;
 
-use super::quick::outside_of_ci;
+use super::quick::one_of;
 use super::setup;
 
 /// Decoding through the cache, one position after the other and several at once, has the result of one pass over all positions.
@@ -236,7 +236,7 @@ fn blockwise_attention_takes_every_option() -> Result<()> {
     for dtype in [DType::F32, DType::Bf16] {
         let tolerance = if dtype == DType::F32 { 2e-5 } else { 2e-2 };
         // What differs by dtype differs in every option.
-        let every = if dtype == DType::F32 { 1 } else { outside_of_ci(options.len()) };
+        let every = if dtype == DType::F32 { 1 } else { one_of(options.len()) };
         for (name, options, n) in options.iter().step_by(every) {
             let run = |implementation: Implementation| {
                 let options = options.clone().implementation(implementation);

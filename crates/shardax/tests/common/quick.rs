@@ -11,9 +11,14 @@ pub const QUICK: [(&str, CompilerOption); 4] = [
     ("xla_cpu_parallel_codegen_split_count", CompilerOption::Int(1)),
 ];
 
-/// Of so many checks `cargo test` makes one, to be quick; CI, which has the variable `CI`, makes all.
-pub fn outside_of_ci(every: usize) -> usize {
-    if std::env::var_os("CI").is_some() { 1 } else { every }
+/// Returns true if all checks of the long lists are requested, by `SHARDAX_TEST_SLICES=all`.
+pub fn is_complete() -> bool {
+    std::env::var("SHARDAX_TEST_SLICES").is_ok_and(|value| value == "all")
+}
+
+/// Of so many checks `cargo test` makes one, to be quick; `.ci/run sweeps` makes all.
+pub fn one_of(every: usize) -> usize {
+    if is_complete() { 1 } else { every }
 }
 
 /// The options of program `i` of a list: every eighth is compiled as users' programs are.

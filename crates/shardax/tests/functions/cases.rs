@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use shardax::prelude::*;
 
 use super::table::{Call, Case, TABLE};
-use crate::common::quick::outside_of_ci;
+use crate::common::quick::{is_complete, one_of};
 
 const SHAPES: [&[usize]; 8] = [&[], &[3], &[0], &[2, 3], &[3, 0], &[1, 1], &[3, 3], &[2, 3, 3]];
 
@@ -40,9 +40,9 @@ fn chosen(case: usize, function: usize, every: usize) -> bool {
     all() || (case + 7 * function).is_multiple_of(every)
 }
 
-/// The slice has one of so many cases: more in CI, which has the variable `CI`.
+/// The slice has one of so many cases: more if all slices are complete.
 fn every() -> usize {
-    if std::env::var_os("CI").is_some() { 13 } else { 73 }
+    if is_complete() { 13 } else { 73 }
 }
 
 /// The number of cases of each function where all are asked for.
@@ -301,13 +301,13 @@ pub fn transformed() {
     calls.report();
 }
 
-/// A few cases of each function (outside of CI of every eighth one), run: the results have the types that were traced, and as many bytes as those say.
+/// A few cases of every eighth function (in complete runs of every one), run: the results have the types that were traced, and as many bytes as those say.
 pub fn executed() {
     let mut calls = Calls::new();
     let types = types();
     // What does not fit in memory is rejected at once; what nearly does would be made.
     let sane = |p: usize| PARAMETERS[p].1 <= 3 || PARAMETERS[p].1 == usize::MAX;
-    let every = if all() { 1 } else { outside_of_ci(8) };
+    let every = if all() { 1 } else { one_of(8) };
     for (number, (name, call)) in TABLE.iter().enumerate().step_by(every) {
         for round in 0..if all() { ROUNDS } else { 1 } {
             let k = number * 5 + round * 11;

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use super::common::quick::{outside_of_ci, setup};
+use super::common::quick::{one_of, setup};
 use super::floats;
 
 /// The error that a sum may have, relative to the sum of the magnitudes.
@@ -20,9 +20,9 @@ const PRODUCERS: [(&str, Producer); 5] = [
     ("cast", |x| x.astype(DType::F64).astype(DType::F32)),
 ];
 
-/// The producers of case `i`: the first `count` in CI; elsewhere one of them, in turn, because each takes a second.
+/// The producers of case `i`: the first `count` in a complete run; otherwise one of them, in turn, because each takes a second.
 fn producers(i: usize, count: usize) -> impl Iterator<Item = (&'static str, Producer)> {
-    let every = outside_of_ci(count);
+    let every = one_of(count);
     PRODUCERS
         .into_iter()
         .take(count)
@@ -31,11 +31,11 @@ fn producers(i: usize, count: usize) -> impl Iterator<Item = (&'static str, Prod
         .map(|(_, producer)| producer)
 }
 
-/// Uniform numbers between 0 and 1. Outside of CI the largest dimensions are halved until 2²⁰ elements remain, because a
+/// Uniform numbers between 0 and 1. Unless all are requested, the largest dimensions are halved until 2²⁰ elements remain, because a
 /// chain of additions is off by 2e-5 there too.
 fn uniform(shape: &[usize]) -> Array {
     let mut shape = shape.to_vec();
-    while outside_of_ci(2) == 2 && shape.iter().product::<usize>() > 1 << 20 {
+    while one_of(2) == 2 && shape.iter().product::<usize>() > 1 << 20 {
         let largest = shape.iter_mut().max().expect("dimensions");
         *largest = largest.div_ceil(2);
     }

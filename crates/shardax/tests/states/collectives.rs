@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::sweep::{close, values};
 use super::*;
-use crate::common::quick::outside_of_ci;
+use crate::common::quick::one_of;
 
 /// A function of the part of a device, of shape `[8, 3]` or `[8, 0]`, and of the number of devices.
 type Body = fn(Array, usize) -> Result<Array>;
@@ -99,7 +99,7 @@ fn collectives_are_those_of_batches() {
                 number += 1;
                 let is_chosen = match &only {
                     Some(only) => path.contains(only),
-                    None => usize::is_multiple_of(number, 23 * outside_of_ci(4)),
+                    None => usize::is_multiple_of(number, 23 * one_of(4)),
                 };
                 if !is_chosen {
                     continue;

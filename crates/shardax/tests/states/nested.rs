@@ -8,7 +8,7 @@ use shardax::export::export;
 
 use super::sweep::{Run, STATES, WAYS, close, is_rejection, operands, replicate, run_on_each_device, values};
 use super::*;
-use crate::common::quick::outside_of_ci;
+use crate::common::quick::one_of;
 
 /// A function that is linear, so that it has a result for addends too.
 type Linear = fn(Array) -> Result<Vec<Array>>;
@@ -188,7 +188,7 @@ fn nested_transformations_of_values_in_every_state() {
         let mesh = make_mesh(state.axes.iter().copied()).unwrap();
         let plain = &operands(state.shape, DType::F32)[..1];
         for (n, (name, f)) in NESTED.iter().enumerate() {
-            if only.is_none() && !n.is_multiple_of(outside_of_ci(4)) {
+            if only.is_none() && !n.is_multiple_of(one_of(4)) {
                 continue;
             }
             for (way, run) in ways() {
@@ -399,7 +399,7 @@ fn nested_derivatives_of_values_in_every_state() {
                 let path = format!("{}/{way}/{name}", state.name);
                 let is_chosen = match &only {
                     Some(only) => path.contains(only),
-                    None => (5 * n + w).is_multiple_of(8 * outside_of_ci(4)),
+                    None => (5 * n + w).is_multiple_of(8 * one_of(4)),
                 };
                 if !is_chosen || *way == "grad" {
                     continue;

@@ -15,7 +15,7 @@ use shardax::export::{Exported, export};
 
 use super::table::{Call, Case, TABLE};
 use super::*;
-use crate::common::quick::outside_of_ci;
+use crate::common::quick::one_of;
 
 /// Of so many combinations `cargo test` makes one. It shares no factor with the numbers of states and ways.
 const EVERY: usize = 1009;
@@ -331,12 +331,12 @@ pub(super) fn part_of(text: &str) -> Option<(usize, usize)> {
 
 #[test]
 fn functions_in_every_state_and_way() {
-    sweep(&STATES, EVERY * outside_of_ci(4));
+    sweep(&STATES, EVERY * one_of(4));
 }
 
 #[test]
 fn functions_over_three_axes() {
-    sweep(&STATES_OVER_THREE_AXES, EVERY * outside_of_ci(4));
+    sweep(&STATES_OVER_THREE_AXES, EVERY * one_of(4));
 }
 
 /// Runs a part of all combinations with these states, one of `default_every` unless the environment requests another part.
