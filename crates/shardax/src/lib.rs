@@ -206,7 +206,8 @@ pub use ops::state::{Ref, RefPart, ds, new_ref};
 pub use precision::{PrecisionGuard, default_matmul_precision};
 pub use rank_promotion::{RankPromotion, RankPromotionGuard, numpy_rank_promotion};
 pub use runtime::aot::{
-    Compiled, CrossCompiled, Lowered, compile_all, eval_shape, shape_dtype_struct, shape_dtype_struct_on,
+    Compiled, CrossCompiled, Lowered, ShapeDtypeStruct, compile_all, eval_shape, shape_dtype_struct,
+    shape_dtype_struct_on,
 };
 pub use runtime::counts::{Counts, count};
 pub use runtime::execute::effects_barrier;
@@ -258,8 +259,8 @@ pub mod prelude {
     };
     pub use crate::spmd::*;
     pub use crate::stages::{
-        Collective, CollectiveKind, Compiled, CrossCompiled, Lowered, compile_all, eval_shape, shape_dtype_struct,
-        shape_dtype_struct_on,
+        Collective, CollectiveKind, Compiled, CrossCompiled, Lowered, ShapeDtypeStruct, compile_all, eval_shape,
+        shape_dtype_struct, shape_dtype_struct_on,
     };
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{

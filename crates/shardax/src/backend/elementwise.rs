@@ -98,9 +98,15 @@ fn power(binary: &Binary, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> L
     Ok(Some(vec![cx.op("stablehlo.select", &[is_nan, nan, power], "", &outs[0])]))
 }
 
-/// Rounds small negative numbers to 0 in formats without -0: XLA would round them to -0, whose bits are NaN there.
+/// Rounds small negative numbers to 0 in formats without -0: XLA would round them to -0, whose bits are NaN there. Converts elements
+/// of formats without infinities to integers by way of float32: XLA would take the largest number for infinity.
 fn convert(convert: &Convert, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     let from = cx.dtype(args[0]);
+    if from == DType::F4E2M1Fn && convert.dtype.is_integer() && cx.has_quirk("largest-float4-is-infinite") {
+        let wide = cx.aval(args[0]).with_dtype(DType::F32);
+        let x = cx.op("stablehlo.convert", args, "", &wide);
+        return Ok(Some(vec![cx.op("stablehlo.convert", &[x], "", &outs[0])]));
+    }
     let rounds_to_zero = Format::of(convert.dtype).and_then(Format::rounds_to_unsigned_zero);
     let Some(limit) = rounds_to_zero.filter(|_| from.is_float() && from != convert.dtype) else { return Ok(None) };
     if !cx.has_quirk("negative-zero-of-narrow-floats") {

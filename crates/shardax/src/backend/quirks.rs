@@ -142,6 +142,14 @@ const TABLE: &[Quirk] = &[
         test: "edges_cut_between_spread_elements_are_the_same",
     },
     Quirk {
+        name: "largest-float4-is-infinite",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "the largest number of float4_e2m1fn, 6, is converted to the largest integer, as if it were infinite",
+        file: "backend/elementwise.rs",
+        test: "narrow::narrow_floats_are_integers",
+    },
+    Quirk {
         name: "layout-constraint-gathers-shards",
         platforms: CPU,
         plugin: XLA_CPU,

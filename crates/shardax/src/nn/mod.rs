@@ -10,7 +10,7 @@ mod scaled;
 
 pub use activation::*;
 // JAX also has them in `jax.nn`.
-pub use crate::ops::numpy::{LogsumexpOptions, logsumexp};
+pub use crate::ops::numpy::{LogsumexpOptions, logsumexp, tanh};
 pub use pool::{Pool, avg_pool, max_pool, min_pool};
 pub use scaled::{BlockScaleConfig, scaled_dot_general, scaled_matmul};
 

@@ -237,7 +237,8 @@ pub fn orthogonal(key: impl RandomKey, n: usize) -> Array {
 ///
 /// Fails for a dtype that is neither floating point nor complex, and for half precision.
 #[track_caller]
-pub fn orthogonal_dtype(key: &Array, sides: [usize; 2], shape: impl IntoShape, dtype: DType) -> Array {
+pub fn orthogonal_dtype(key: impl RandomKey, sides: [usize; 2], shape: impl IntoShape, dtype: DType) -> Array {
+    let key = key.borrow();
     sample("orthogonal", key, shape, dtype, |shape| {
         if !dtype.is_inexact() || dtype.byte_size() < 4 {
             return Err(err!(

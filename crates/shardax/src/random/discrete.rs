@@ -190,7 +190,7 @@ pub fn rademacher_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn categorical(key: impl RandomKey, logits: &Array, axis: impl AxisNumber) -> Array {
+pub fn categorical(key: impl RandomKey, logits: impl ArrayLike, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
     let key = key.borrow();
     categorical_shape(key, logits, axis, None)
@@ -199,9 +199,14 @@ pub fn categorical(key: impl RandomKey, logits: &Array, axis: impl AxisNumber) -
 /// Like [`categorical`], with the shape of the result. The other dimensions of the logits must broadcast to it; `None` is their
 /// shape.
 #[track_caller]
-pub fn categorical_shape(key: impl RandomKey, logits: &Array, axis: impl AxisNumber, shape: Option<&[usize]>) -> Array {
+pub fn categorical_shape(
+    key: impl RandomKey,
+    logits: impl ArrayLike,
+    axis: impl AxisNumber,
+    shape: Option<&[usize]>,
+) -> Array {
     let axis = axis.axis_number();
-    let key = key.borrow();
+    let (key, logits) = (key.borrow(), logits.into_array());
     or_failed(
         || like([], DType::I32),
         || {

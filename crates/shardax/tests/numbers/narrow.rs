@@ -47,7 +47,7 @@ fn host_and_device_convert_alike() -> Result<()> {
             between.chain(numbers.iter().copied()).filter(|v| *v == 0.0 || v.is_normal()).collect();
         if dtype.is_float() && dtype != DType::F8E8M0Fnu {
             let largest = numbers[numbers.len() - 1];
-            points.extend([1.03f32, 1.0625, 1.07, 1.5, 2.0].map(|by| largest * by));
+            points.extend([1.03f32, 1.0625, 1.07, 1.11, 1.14, 1.5, 2.0].map(|by| largest * by));
             points.extend([1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY]);
             if dtype != DType::F4E2M1Fn {
                 points.push(f32::NAN);
@@ -61,6 +61,22 @@ fn host_and_device_convert_alike() -> Result<()> {
         );
     }
     assert!(odd.is_empty(), "{}", odd.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn narrow_floats_are_integers() -> Result<()> {
+    setup();
+    for dtype in narrow().filter(|dtype| dtype.is_float()) {
+        let values = codes(dtype).to_f64_vec()?.into_iter().filter(|v| v.abs() < 100.0).collect::<Vec<_>>();
+        let expected: Vec<f64> = values.iter().map(|v| v.trunc() + 0.0).collect();
+        let x = array_of(values, dtype);
+        for integer in [DType::I8, DType::I32, DType::I64] {
+            let compiled = jit(move |x: Array| x.astype(integer)).call(&x)?;
+            assert_eq!(x.astype(integer).to_f64_vec()?, expected, "{dtype} to {integer}");
+            assert_eq!(compiled.to_f64_vec()?, expected, "{dtype} to {integer} in jit");
+        }
+    }
     Ok(())
 }
 

@@ -524,7 +524,7 @@ pub fn take(x: impl ArrayLike, indices: impl crate::ops::index::IntoIndexItem, a
 
 /// See [`Array::take_along_axis`].
 #[track_caller]
-pub fn take_along_axis(x: impl ArrayLike, indices: &Array, axis: impl IntoAxis) -> Array {
+pub fn take_along_axis(x: impl ArrayLike, indices: impl ArrayLike, axis: impl IntoAxis) -> Array {
     x.into_array().take_along_axis(indices, axis)
 }
 
@@ -542,8 +542,8 @@ pub fn roll(x: impl ArrayLike, shift: impl IntoShift, axis: impl super::IntoAxes
 
 /// See [`Array::searchsorted`].
 #[track_caller]
-pub fn searchsorted(sorted: &Array, values: impl ArrayLike) -> Array {
-    sorted.searchsorted(values)
+pub fn searchsorted(sorted: impl ArrayLike, values: impl ArrayLike) -> Array {
+    sorted.into_array().searchsorted(values)
 }
 
 /// Returns the number of rolls for `count` shifts, which broadcast against the axes.

@@ -37,6 +37,24 @@ pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
     }
 }
 
+/// The name of JAX's class, for [`shape_dtype_struct`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(ShapeDtypeStruct::new((2, 3), DType::F32).shape(), [2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub struct ShapeDtypeStruct;
+
+impl ShapeDtypeStruct {
+    /// Calls [`shape_dtype_struct`].
+    #[allow(clippy::new_ret_no_self)]
+    #[track_caller]
+    pub fn new(shape: impl IntoShape, dtype: DType) -> Array {
+        shape_dtype_struct(shape, dtype)
+    }
+}
+
 /// Like [`shape_dtype_struct`] with the sharding of the argument (JAX's `ShapeDtypeStruct(shape, dtype, sharding=…)`).
 /// You can use the devices of a [`Topology`](crate::Topology) too.
 ///

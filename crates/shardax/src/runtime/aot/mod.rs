@@ -16,7 +16,7 @@ pub use collectives::{Collective, CollectiveKind, Collectives};
 pub use concurrent::compile_all;
 pub use cross_compiled::CrossCompiled;
 pub(crate) use eval_shape::abstract_array;
-pub use eval_shape::{eval_shape, shape_dtype_struct, shape_dtype_struct_on};
+pub use eval_shape::{ShapeDtypeStruct, eval_shape, shape_dtype_struct, shape_dtype_struct_on};
 pub use leaves::{ArgInfo, LeafTree};
 pub use shardax_pjrt::MemoryAnalysis;
 

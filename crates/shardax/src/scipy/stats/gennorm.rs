@@ -8,13 +8,13 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-use crate::scipy::special::{gammainc, gammaln};
+use crate::ops::primitive::special::distributions::{GENNORM_BELOW, LOG_GENNORM_DENSITY};
 
 distribution! {
     /// The logarithm of the probability density.
-    logpdf(x, beta) (beta * 0.5).log() - gammaln(1 / beta) - x.abs().pow(beta);
+    logpdf(x, beta) LOG_GENNORM_DENSITY.apply(&[x.clone(), beta.clone()]);
     /// The probability density.
     pdf(x, beta) logpdf(x, beta).exp();
     /// The cumulative distribution function.
-    cdf(x, beta) (1 + x.sign() * gammainc(1 / beta, x.abs().pow(beta))) * 0.5;
+    cdf(x, beta) GENNORM_BELOW.apply(&[x.clone(), beta.clone()]);
 }

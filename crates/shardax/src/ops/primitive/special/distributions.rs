@@ -5,11 +5,11 @@ use std::f64::consts::{LN_2, PI};
 use super::super::expanded::expanded;
 use super::products::{LOG1P_SQUARE, stirling_rest};
 use super::zeta::BERNOULLI;
-use super::{QUOTIENT, XLOGY, constant, gamma_uniform, widened};
+use super::{IGAMMA_GRAD_A, IGAMMAC, QUOTIENT, XLOGY, constant, eps, gamma_uniform, widened};
 use crate::core::array::Array;
 use crate::ops::lax::polygamma;
 use crate::ops::primitive::binary::POW;
-use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, EXPM1, LGAMMA, LOG, LOG1P};
+use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, EXPM1, LGAMMA, LOG, LOG1P, SIGN};
 use crate::ops::select::where_;
 
 expanded! {
@@ -71,6 +71,16 @@ expanded! {
     // log(1 + z² / k) of a positive k
     LOG1P_SQUARE_OVER "log1p_square_over" Float, |a| widened(a, |a| Ok(log1p_square_over(&a[0], &a[1]))),
         |a, _, i, t| t * log1p_square_over_slope(&a[0], &a[1], i);
+    // The log density and the distribution function at x of the generalized normal distribution of shape β
+    LOG_GENNORM_DENSITY "log_gennorm_density" Float,
+        |a| widened(a, |a| Ok(LOG.apply(&(&a[1] * 0.5)) - LGAMMA.apply(&(1 / &a[1])) - POW.apply(&ABS.apply(&a[0]), &a[1]))),
+        |a, _, i, t| t * log_gennorm_density_slope(&a[0], &a[1], i);
+    GENNORM_BELOW "gennorm_below" Float, |a| widened(a, |a| Ok(gennorm_below(&a[0], &a[1]))), |a, _, i, t| match i {
+        // The derivatives of the power of x and of the incomplete gamma function are infinite or 0 next to 0, and their
+        // product is the density.
+        0 => t * EXP.apply(&LOG_GENNORM_DENSITY.apply(a)),
+        _ => t * gennorm_below_slope(&a[0], &a[1]),
+    };
 }
 
 /// The second derivative of the gamma density with respect to x: `density` times (power / x - 1)² - power / x².
@@ -200,4 +210,42 @@ fn log1p_square_over_slope(z: &Array, k: &Array, operand: usize) -> Array {
             -part / k
         }
     }
+}
+
+fn log_gennorm_density_slope(x: &Array, beta: &Array, operand: usize) -> Array {
+    let size = ABS.apply(x);
+    match operand {
+        0 => -beta * POW.apply(&size, &(beta - 1)) * SIGN.apply(x),
+        _ => {
+            let inverse = 1 / beta;
+            let power = POW.apply(&size, beta);
+            &inverse + DIGAMMA.apply(&inverse) * &inverse * &inverse - XLOGY.apply(&[power, size])
+        }
+    }
+}
+
+/// `x / Γ(1 + 1 / β) / 2`, the distance of the distribution function from its center where `|x|^β` is negligible, and where
+/// it is.
+fn gennorm_center(x: &Array, beta: &Array) -> (Array, Array) {
+    let is_near = POW.apply(&ABS.apply(x), beta).less(eps(x.dtype()));
+    (EXP.apply(&-LGAMMA.apply(&(1 / beta + 1))) * where_(&is_near, x, 0) * 0.5, is_near)
+}
+
+/// The lower tail is half of the upper incomplete gamma function, without a difference from 1.
+fn gennorm_below(x: &Array, beta: &Array) -> Array {
+    let (center, is_near) = gennorm_center(x, beta);
+    let tail = IGAMMAC.apply(&[1 / beta, POW.apply(&ABS.apply(x), beta)]) * 0.5;
+    where_(is_near, center + 0.5, where_(x.less(0), &tail, 1 - &tail))
+}
+
+/// The derivative with respect to the shape, by the parameter and by the argument of the incomplete gamma function.
+fn gennorm_below_slope(x: &Array, beta: &Array) -> Array {
+    let (center, is_near) = gennorm_center(x, beta);
+    let inverse = 1 / beta;
+    let near = center * DIGAMMA.apply(&(&inverse + 1)) * &inverse * &inverse;
+    let (far, size) = (where_(&is_near, 1, x), where_(&is_near, 1, ABS.apply(x)));
+    let by_parameter = IGAMMA_GRAD_A.apply(&[inverse.clone(), POW.apply(&size, beta)]) * &inverse * &inverse * -0.5;
+    let density = EXP.apply(&LOG_GENNORM_DENSITY.apply(&[far.clone(), beta.clone()]));
+    let by_argument = QUOTIENT.apply(&[density * &size, beta.clone()]) * LOG.apply(&size);
+    where_(is_near, near, SIGN.apply(&far) * (by_parameter + by_argument))
 }
