@@ -149,3 +149,14 @@ fn a_mesh_of_one_device() -> Result<()> {
     clear_caches();
     Ok(())
 }
+
+/// Small operations outside of `jit` are compiled with other options, with which XLA rounds numbers from 496 to 512 to -0.
+#[test]
+fn small_arrays_convert_to_float8_as_large_ones_do() -> Result<()> {
+    common::setup();
+    let numbers: Vec<f32> = (0..64).map(|i| 400.0 + 4.0 * i as f32).collect();
+    let narrow = array(&numbers[..]).astype(DType::F8E4M3Fn).to_f64_vec()?;
+    // 464 is halfway between 448, the largest number, and 480, which would be the next.
+    assert!(narrow.iter().zip(&numbers).all(|(narrow, number)| narrow.is_nan() == (*number > 464.0)), "{narrow:?}");
+    Ok(())
+}

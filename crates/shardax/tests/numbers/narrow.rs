@@ -47,7 +47,7 @@ fn host_and_device_convert_alike() -> Result<()> {
             between.chain(numbers.iter().copied()).filter(|v| *v == 0.0 || v.is_normal()).collect();
         if dtype.is_float() && dtype != DType::F8E8M0Fnu {
             let largest = numbers[numbers.len() - 1];
-            points.extend([1.03f32, 1.0625, 1.07, 1.11, 1.14, 1.5, 2.0].map(|by| largest * by));
+            points.extend([1.03f32, 1.0625, 1.07, 1.5, 2.0].map(|by| largest * by));
             points.extend([1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY]);
             if dtype != DType::F4E2M1Fn {
                 points.push(f32::NAN);
