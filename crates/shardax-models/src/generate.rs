@@ -384,7 +384,7 @@ fn step<M: TextModel>(
     let logits = model.decode_last(tokens, &positions, &mask).astype(DType::F32);
     let cache = model.state_of(Filter::of::<Cache>());
     let [step_key, key] = random::split_n(&key);
-    let noise = || random::gumbel_dtype(step_key, logits.shape(), DType::F32);
-    let tokens = sampling::draw(&logits, &controls, form.0, noise);
+    let tokens =
+        sampling::draw(&logits, &controls, form.0, || random::gumbel_dtype(step_key, logits.shape(), DType::F32));
     Ok((cache, tokens.expand_dims(1), key))
 }

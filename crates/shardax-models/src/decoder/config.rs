@@ -480,8 +480,9 @@ impl DecoderConfig {
         if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim }) = &self.latent {
             let sizes = [query_rank.unwrap_or(1), *rank, *key_dim, *rope_dim, *value_dim];
             if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
-                let message = format!("{:?} with positions {:?} makes no attention", self.latent, self.positions);
-                return Err(value_error(message, "give positive sizes, an even rope_dim, and rotary positions"));
+                let message =
+                    format!("{:?} with positions {:?} do not describe an attention layer", self.latent, self.positions);
+                return Err(value_error(message, "use positive sizes, an even rope_dim, and Positions::Rotary"));
             }
         }
         Ok(())
@@ -490,7 +491,7 @@ impl DecoderConfig {
     /// Returns an error if a matrix would be too large. This check comes first, because the others multiply sizes.
     fn check_overflow(&self) -> Result<()> {
         if let Some((name, a, b)) = self.extents().into_iter().find(|(_, a, b)| product(&[*a, *b, 8]).is_none()) {
-            return Err(value_error(format!("a decoder's {name}, {a} by {b}, overflows"), "give smaller sizes"));
+            return Err(value_error(format!("a decoder's {name}, {a} by {b}, overflows"), "use smaller sizes"));
         }
         Ok(())
     }
@@ -517,7 +518,7 @@ impl DecoderConfig {
             && (*hidden == 0 || *per_token == 0 || per_token > count)
         {
             let message = format!("{per_token} of {count} experts of {hidden} features do not fit each other");
-            return Err(value_error(message, "give experts of 1 or more features, and as many of a token or more"));
+            return Err(value_error(message, "set hidden to at least 1, and per_token to a number from 1 to count"));
         }
         if let Positions::Learned(length) = self.positions
             && self.first_position >= length
@@ -527,7 +528,7 @@ impl DecoderConfig {
             return Err(value_error(message, "use a longer table, or a smaller first_position"));
         }
         if self.experts.as_ref().is_some_and(|experts| experts.weighs_inputs && experts.capacity_factor.is_some()) {
-            let message = "experts with weighs_inputs have a capacity, and weights of inputs need experts without one";
+            let message = "experts with weighs_inputs cannot have a capacity_factor";
             return Err(value_error(message, "set capacity_factor to None"));
         }
         Ok(())
@@ -542,10 +543,10 @@ impl DecoderConfig {
             let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width];
             let fits = !sizes.contains(&0) && value_heads.is_multiple_of(*key_heads) && layers.len() == self.layers;
             if !fits || product(&[*value_heads, *key_dim, *value_dim, 8]).is_none() {
-                let message = format!("{delta:?} makes no linear attention of {} layers", self.layers);
+                let message = format!("{delta:?} does not describe linear attention in {} layers", self.layers);
                 return Err(value_error(
                     message,
-                    "give positive sizes, key_heads that divide value_heads, and all layers",
+                    "use positive sizes, a value_heads that is a multiple of key_heads, and one entry in layers for each layer",
                 ));
             }
         }
@@ -565,26 +566,27 @@ impl DecoderConfig {
     fn check_norms(&self) -> Result<()> {
         // The body of a loop is traced once, so all layers must have the same structure.
         if self.scan_layers && !self.is_uniform() {
-            let message = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
+            let message =
+                "scan_layers requires layers with the same structure, but their windows, positions or experts differ";
             return Err(value_error(message, "set scan_layers to false, or make all layers equal"));
         }
         if self.sum_norms && (self.pre_norms || self.post_norms || self.parallel) {
-            let message = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms or parallel is set too";
+            let message = "sum_norms cannot be combined with pre_norms, post_norms or parallel";
             return Err(value_error(message, "set the other fields to false"));
         }
         if self.qk_norm != QkNorm::None && self.norm == NormKind::LayerOffset {
-            let message = "norms of queries and keys have no offset, and norm is NormKind::LayerOffset";
+            let message = "NormKind::LayerOffset does not support norms of queries and keys";
             return Err(value_error(message, "set qk_norm to QkNorm::None, or choose another kind of norm"));
         }
         if self.qk_norm == QkNorm::EachHead && !matches!(self.norm, NormKind::Layer | NormKind::LayerScale) {
             return Err(value_error(
-                format!("QkNorm::EachHead is a layer norm with scales, and norm is NormKind::{:?}", self.norm),
+                format!("QkNorm::EachHead requires a layer norm with scales, but norm is NormKind::{:?}", self.norm),
                 "set norm to NormKind::Layer or NormKind::LayerScale, or qk_norm to QkNorm::Head",
             ));
         }
         if self.qk_norm == QkNorm::AllHeads && !matches!(self.norm, NormKind::Rms | NormKind::RmsOffset) {
             return Err(value_error(
-                format!("QkNorm::AllHeads is an RMS norm, and norm is NormKind::{:?}", self.norm),
+                format!("QkNorm::AllHeads requires an RMS norm, but norm is NormKind::{:?}", self.norm),
                 "set norm to NormKind::Rms, or qk_norm to QkNorm::Head",
             ));
         }
@@ -595,7 +597,10 @@ impl DecoderConfig {
     fn check_rotary_features(&self) -> Result<()> {
         if self.head_dim % 2 == 1 && matches!(&self.positions, Positions::Rotary(Rope { rotary_dim: None, .. })) {
             let message = format!("rotary positions need an even head_dim, got {}", self.head_dim);
-            return Err(value_error(message, "choose features and heads that give an even head_dim"));
+            return Err(value_error(
+                message,
+                "set head_dim to an even number, or choose features and heads whose ratio is even",
+            ));
         }
         Ok(())
     }

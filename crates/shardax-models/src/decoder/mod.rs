@@ -314,8 +314,10 @@ pub(crate) fn check_tokens(model: &str, table: &Embed, tokens: &Array) -> Result
     // An operation on the tokens would be recorded by an enclosing trace, and its result would have no value.
     match tokens.to_f64_vec()?.into_iter().find(|token| !(0.0..count as f64).contains(token)) {
         Some(token) => {
-            let message =
-                format!("{model}: the token {token}, and the model has the tokens 0 to {}", count.saturating_sub(1));
+            let message = format!(
+                "{model}: the token {token} is not in the vocabulary, which has the tokens 0 to {}",
+                count.saturating_sub(1)
+            );
             Err(Error::new(ErrorKind::Value, message).help("encode the texts with the tokenizer of this model"))
         }
         None => Ok(()),
@@ -330,8 +332,8 @@ pub(crate) fn check_positions(model: &str, table: &Embed, first: usize, tokens: 
     if length <= positions {
         return Ok(());
     }
-    let message = format!("{model}: texts of {length} tokens, and the model has {positions} positions");
-    Err(Error::new(ErrorKind::Value, message).help("cut the texts: `tokens.get((.., ..length))`"))
+    let message = format!("{model}: texts of {length} tokens are too long for the {positions} positions of the model");
+    Err(Error::new(ErrorKind::Value, message).help("truncate the texts, for example with `tokens.get((.., ..length))`"))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ impl Pretrained for EncoderDecoder {
             kind @ ("t5" | "mt5" | "umt5") => t5(&fields, kind)?,
             kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
-            other => return Err(fields.error(format!("the model_type {other:?} is none of {}", KNOWN.join(", ")))),
+            other => return Err(fields.error(format!("the model_type {other:?} is not one of {}", KNOWN.join(", ")))),
         };
         fields.finish()?;
         read.check()?;

@@ -109,18 +109,18 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     let about = Config::open_file(&folder.join(CONFIG))?;
     let fields = about.fields();
     if fields.text("peft_type")? != "LORA" {
-        return Err(fields.error("it is not a LoRA"));
+        return Err(fields.error("the `peft_type` is not \"LORA\""));
     }
     let (rank, alpha) = (fields.size("r")?, fields.number_or("lora_alpha", 8.0)?);
     let is_rank_stabilized = fields.flag_or("use_rslora", false)?;
     let (ranks, alphas) = (pattern(&fields, "rank_pattern")?, pattern(&fields, "alpha_pattern")?);
     let scale = lora_scale(rank, alpha, is_rank_stabilized);
     if scale == 0.0 && !alphas.is_empty() {
-        return Err(fields.error("`lora_alpha` is 0, but `alpha_pattern` has other numbers"));
+        return Err(fields.error("`lora_alpha` is 0, but `alpha_pattern` sets other numbers for some layers"));
     }
     init_is_identity(&fields)?;
     if !matches!(fields.text_opt("bias")?, None | Some("none")) {
-        return Err(fields.error("it changes biases"));
+        return Err(fields.error("field `bias` is not \"none\", but adapters cannot change biases"));
     }
     let has_magnitudes = fields.flag("use_dora")?;
     let saved = saved_modules(&fields, config)?;
@@ -147,7 +147,9 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
         let (path, expert) = layer_of(&keys, name)?;
         let layer_rank = match matching(&fields, &ranks, name)? {
             Some(rank) if rank >= 1.0 && rank.fract() == 0.0 => rank as usize,
-            Some(rank) => return Err(fields.error(format!("`rank_pattern` has the rank {rank}"))),
+            Some(rank) => {
+                return Err(fields.error(format!("`rank_pattern` has the rank {rank}, which is not a positive integer")));
+            }
             None => rank,
         };
         let layer_alpha = matching(&fields, &alphas, name)?.unwrap_or(alpha);
@@ -178,7 +180,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     used.extend(weights.names().filter(|name| saved_module(&saved, name).is_some()).map(str::to_owned));
     if let Some(left) = weights.names().find(|name| !used.contains(*name)) {
         let message = format!("{} has the array {left:?}, which is not part of a LoRA", folder.join(FILE).display());
-        return Err(value_error(message, "save it by `peft` without other changes to the model"));
+        return Err(value_error(message, "save an adapter that contains only LoRA matrices with `peft`"));
     }
     let mut adapter = Adapter::of(layers, scale);
     (adapter.magnitudes, adapter.replaced) = (magnitudes, replaced);
@@ -202,7 +204,7 @@ fn saved_modules(fields: &Fields, config: &Config) -> Result<Vec<String>> {
     const TABLES: [&str; 6] = ["embed_tokens", "lm_head", "wte", "shared", "word_embeddings", "embed_in"];
     match names.iter().find(|name| TABLES.iter().any(|table| name.ends_with(table))) {
         Some(name) if config.fields().flag("tie_word_embeddings")? => Err(fields.error(format!(
-            "`modules_to_save` has {name:?}, which is one of two uses of the table of tokens in this model"
+            "`modules_to_save` has {name:?}, but this model uses its token table as the last layer too, and only one of them would be replaced"
         ))),
         _ => Ok(names),
     }
@@ -224,8 +226,8 @@ fn saved_array(weights: &Weights, keys: &KeyMap, saved: &[String], name: &str) -
     }
     let bare = name.strip_prefix(BEFORE).unwrap_or(name);
     let Some((path, layout, None)) = keys.path_of_entry(bare) else {
-        let message = format!("the adapter replaces {bare:?}, which is no array of the model");
-        return Err(value_error(message, "look whether it is of this model"));
+        let message = format!("the adapter replaces {bare:?}, which is not an array of the model");
+        return Err(value_error(message, "check that the adapter was trained for this model"));
     };
     if matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. }) {
         return Err(part_of(&path, bare));
@@ -233,7 +235,7 @@ fn saved_array(weights: &Weights, keys: &KeyMap, saved: &[String], name: &str) -
     let raw = weights.read(name)?.read_as(layout);
     let Some(raw) = raw else {
         let message = format!("the array {name:?} cannot be laid out as {layout:?}");
-        return Err(value_error(message, "look whether the adapter is of this model"));
+        return Err(value_error(message, "check that the adapter was trained for this model"));
     };
     Ok(Some((path, raw.to_array(None)?)))
 }
@@ -245,7 +247,10 @@ fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) 
     if differs || matrices.last_key_value().is_some_and(|(last, _)| *last >= experts) {
         let message =
             format!("the matrices of the experts of {path:?} differ in shape, or are of more than {experts} experts");
-        return Err(value_error(message, "give the adapter of this model, of one rank for all experts of a layer"));
+        return Err(value_error(
+            message,
+            "check that the adapter was trained for this model, and that all experts of a layer have the same rank",
+        ));
     }
     let mut zeros = first.clone();
     let [a, b] = shapes(&first).map(|shape| zeros_dtype(shape, DType::F32));
@@ -257,14 +262,16 @@ fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) 
 /// supported.
 fn pattern<'a>(fields: &Fields<'a>, field: &'a str) -> Result<Vec<(&'a str, f64)>> {
     let Some(map) = fields.value(field).and_then(Value::as_object) else { return Ok(Vec::new()) };
-    let entries = map.iter().map(|(name, number)| {
-        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
-        match number.as_f64() {
-            Some(number) if is_name => Ok((name.as_str(), number)),
-            Some(_) => Err(fields.error(format!("`{field}` has the expression {name:?}, which is no end of a name"))),
-            None => Err(fields.error(format!("`{field}` has {number} for {name:?}"))),
-        }
-    });
+    let entries =
+        map.iter().map(|(name, number)| {
+            let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+            match number.as_f64() {
+                Some(number) if is_name => Ok((name.as_str(), number)),
+                Some(_) => Err(fields
+                    .error(format!("`{field}` has the expression {name:?}, which is not the end of a layer's name"))),
+                None => Err(fields.error(format!("`{field}` has {number} for {name:?}, which is not a number"))),
+            }
+        });
     entries.collect()
 }
 
@@ -274,7 +281,7 @@ fn matching(fields: &Fields, pattern: &[(&str, f64)], name: &str) -> Result<Opti
     match numbers[..] {
         [] => Ok(None),
         [number] => Ok(Some(number)),
-        _ => Err(fields.error(format!("several patterns are for the layer {name:?}"))),
+        _ => Err(fields.error(format!("several entries of a pattern match the layer {name:?}"))),
     }
 }
 
@@ -290,13 +297,11 @@ fn init_is_identity(fields: &Fields) -> Result<()> {
         return Ok(());
     }
     let init = fields.text("init_lora_weights")?;
-    Err(fields
-        .error(format!("`init_lora_weights` is {init:?}, for which peft changes the weights of the model too"))
-        .help(
-            "convert it to an adapter that leaves the model as it is: \
+    Err(fields.error(format!("`init_lora_weights` is {init:?}, which also changes the weights of the model")).help(
+        "convert it to an adapter that leaves the model as it is: \
          `save_pretrained(folder, path_initial_model_for_weight_conversion=first_adapter)` of peft, or merge it by \
          `merge_and_unload`",
-        ))
+    ))
 }
 
 /// Reads a matrix whose size along `dimension` must be the rank.
@@ -305,7 +310,7 @@ fn matrix(weights: &Weights, name: &str, rank: usize, dimension: usize) -> Resul
     if raw.shape.len() != 2 || raw.shape[dimension] != rank || !raw.dtype.is_float() {
         let message =
             format!("the array {name:?} is {}{:?}, which is not a matrix of rank {rank}", raw.dtype, raw.shape);
-        return Err(value_error(message, "look whether adapter_config.json belongs to the file"));
+        return Err(value_error(message, "check that adapter_config.json and the file belong to the same adapter"));
     }
     raw.to_array(None)
 }
@@ -341,8 +346,8 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
         match adapter.magnitudes.get(path) {
             Some(lengths) => drop(arrays.insert(format!("{BEFORE}{name}.lora_magnitude_vector"), Raw::of(lengths)?)),
             None if !adapter.magnitudes.is_empty() => {
-                let message = format!("the layer {path:?} has no lengths of columns, and others have");
-                return Err(value_error(message, "save adapters whose layers all have lengths, or none"));
+                let message = format!("the layer {path:?} has no magnitudes, but other layers have");
+                return Err(value_error(message, "save an adapter in which all layers use DoRA, or none"));
             }
             None => {}
         }
@@ -365,7 +370,10 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
     }
     let ranks: Vec<usize> = ranks.into_iter().collect();
     let [rank] = ranks[..] else {
-        return Err(value_error(format!("the adapter has matrices of ranks {ranks:?}"), "save adapters of one rank"));
+        return Err(value_error(
+            format!("the adapter has matrices of the ranks {ranks:?}"),
+            "use the same rank for all layers",
+        ));
     };
     let about = json!({
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": adapter.scale() * rank as f64,

@@ -31,15 +31,15 @@ impl<'a> TargetParameters<'a> {
         if let Some(other) =
             ends.iter().find(|end| !ARRAYS.iter().any(|array| is_end(end, &format!("experts.{array}"))))
         {
-            return Err(fields.error(format!("`target_parameters` has {other:?}, which is no array of experts")));
+            return Err(fields.error(format!("`target_parameters` has {other:?}, which is not an array of experts")));
         }
         if ["rank_pattern", "alpha_pattern"].iter().any(|name| {
             fields.value(name).and_then(|value| value.as_object()).is_some_and(|pattern| !pattern.is_empty())
         }) {
-            return Err(fields.error("it has patterns of ranks, and `target_parameters` have one rank"));
+            return Err(fields.error("patterns of ranks cannot be combined with `target_parameters`"));
         }
         if experts < 2 {
-            return Err(fields.error("`target_parameters` has arrays of experts, and the model has none"));
+            return Err(fields.error("`target_parameters` has arrays of experts, but the model has no experts"));
         }
         let is_interleaved = config.get("model_type").and_then(|kind| kind.as_str()) == Some("gpt_oss");
         Ok(Some(TargetParameters { ends, experts, is_interleaved, rank }))
@@ -68,8 +68,11 @@ impl<'a> TargetParameters<'a> {
             (Some(only), None, false) => **only,
             _ => {
                 let message =
-                    format!("the adapter has the array {first:?}, which is of no parameter of `target_parameters`");
-                return Err(value_error(message, "look whether adapter_config.json belongs to the file"));
+                    format!("the adapter has the array {first:?}, which belongs to no entry of `target_parameters`");
+                return Err(value_error(
+                    message,
+                    "check that adapter_config.json and the file belong to the same adapter",
+                ));
             }
         };
         let number = module.split('.').find(|part| part.parse::<usize>().is_ok()).unwrap_or("0");
@@ -80,11 +83,11 @@ impl<'a> TargetParameters<'a> {
         let is_even = b.ndim() == 2 && (array == "down_proj" || b.shape()[0].is_multiple_of(2));
         if a.ndim() != 2 || !is_even || a.shape()[0] != rows || b.shape()[1] != rows {
             let message = format!(
-                "the arrays {first:?} and {second:?} are {} and {}, which are no matrices of {count} experts of rank {rank}",
+                "the arrays {first:?} and {second:?} are {} and {}, which are not matrices for {count} experts with rank {rank}",
                 a.type_name(),
                 b.type_name()
             );
-            return Err(value_error(message, "look whether adapter_config.json belongs to the file"));
+            return Err(value_error(message, "check that adapter_config.json and the file belong to the same adapter"));
         }
         let (inputs, outputs) = (a.shape()[1], b.shape()[0]);
         let a = a.reshape([count, rank, inputs]).swapaxes(1, 2);

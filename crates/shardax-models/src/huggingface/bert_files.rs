@@ -38,7 +38,7 @@ impl Pretrained for Bert {
         let fields = config.fields();
         let kind = fields.text("model_type")?;
         if !KNOWN.contains(&kind) {
-            return Err(fields.error(format!("the model_type {kind:?} is none of {}", KNOWN.join(", "))));
+            return Err(fields.error(format!("the model_type {kind:?} is not one of {}", KNOWN.join(", "))));
         }
         let read = read(&fields, kind)?;
         fields.finish()?;
@@ -98,7 +98,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         _ => false,
     };
     if kind == "roformer" && fields.flag("rotary_value")? {
-        return Err(fields.error("field `rotary_value` is true, and this model's values are not rotated"));
+        return Err(fields.error("field `rotary_value` is true, but rotated values are not supported"));
     }
     let is_gated = matches!(kind, "nomic_bert" | "gte");
     let embedding_size = match kind {
@@ -108,7 +108,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     };
     let block_order = if kind == "albert" { shared_blocks(fields, layers)? } else { (0..layers).collect() };
     if kind == "nomic_bert" && fields.size_opt("head_dim")?.is_some_and(|size| size != features / heads) {
-        return Err(fields.error("`head_dim` is not `hidden_size` divided by `num_attention_heads`"));
+        return Err(fields.error("`head_dim` must be `hidden_size` divided by `num_attention_heads`"));
     }
     let read = BertConfig {
         vocab_size: fields.size("vocab_size")?,
@@ -174,7 +174,9 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     // The default of nomic-embed is not part of the fields of its class.
     let is_tied = fields.flag_or("tie_word_embeddings", kind == "nomic_bert")?;
     if head == BertHead::MaskedTokens && !is_tied {
-        return Err(fields.error("field `tie_word_embeddings` is false, and this model's last layer is its table"));
+        return Err(fields.error(
+            "field `tie_word_embeddings` is false, but this model always uses its token table as the last layer",
+        ));
     }
     if kind == "albert" {
         // Fields of early versions, which no class reads.
@@ -193,12 +195,12 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
 /// Returns `true` if an ESM model has rotary positions instead of a position table.
 fn is_rotary_esm(fields: &Fields) -> Result<bool> {
     if fields.flag("is_folding_model")? {
-        return Err(fields.error("field `is_folding_model` is true, and the structure of proteins is not computed"));
+        return Err(fields.error("field `is_folding_model` is true, but folding models are not supported"));
     }
     match fields.text("position_embedding_type")? {
         "rotary" => Ok(true),
         "absolute" => Ok(false),
-        other => Err(fields.error(format!("`position_embedding_type` {other:?} is not known"))),
+        other => Err(fields.error(format!("`position_embedding_type` {other:?} is not supported"))),
     }
 }
 
@@ -225,10 +227,10 @@ fn check_older_nomic(fields: &Fields) -> Result<()> {
     }
     match fields.text_opt("activation_function")? {
         None | Some("swiglu") => {}
-        Some(other) => return Err(fields.error(format!("the activation {other:?} is not known"))),
+        Some(other) => return Err(fields.error(format!("the activation {other:?} is not supported"))),
     }
     if fields.number_or("rotary_emb_fraction", 1.0)? != 1.0 {
-        return Err(fields.error("field `rotary_emb_fraction` is not 1"));
+        return Err(fields.error("field `rotary_emb_fraction` must be 1"));
     }
     // Fields that select another way to compute the same result, and lengths.
     fields.skip(&["dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "max_trained_positions", "n_positions"]);
@@ -268,7 +270,7 @@ pub(super) fn head(fields: &Fields, activation: Option<Activation>) -> Result<Be
         "SequenceClassification" => BertHead::Classes { count: class_count(fields)?, activation },
         "TokenClassification" => BertHead::TokenClasses(class_count(fields)?),
         name if name.ends_with("Model") => BertHead::None,
-        other => return Err(fields.error(format!("the head {other:?} of `architectures` is not known"))),
+        other => return Err(fields.error(format!("the head {other:?} of `architectures` is not supported"))),
     })
 }
 

@@ -34,7 +34,7 @@ pub struct Config {
 }
 
 /// More layers are no model; the files bound them further.
-const MOST_LAYERS: usize = 100_000;
+const MAX_LAYERS: usize = 100_000;
 
 /// Fields that change no result of a trained model.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -253,7 +253,8 @@ fn read_gguf(path: &Path) -> Result<Config> {
 }
 
 fn open(path: &Path) -> Result<Config> {
-    let text = read_small(path).map_err(|error| error.help("give the folder that `save_pretrained` wrote"))?;
+    let text =
+        read_small(path).map_err(|error| error.help("pass the path of a folder that `save_pretrained` wrote"))?;
     parse(path.display().to_string(), &text)
 }
 
@@ -261,7 +262,7 @@ fn parse(name: String, text: &[u8]) -> Result<Config> {
     let fields = serde_json::from_slice(text).map_err(|error| {
         value_error(
             format!("{name} is not a configuration: {error}"),
-            "give a JSON object, as `save_pretrained` wrote it",
+            "use a JSON object, such as the `config.json` that `save_pretrained` writes",
         )
     })?;
     Ok(Config { name, fields })
@@ -293,8 +294,11 @@ impl<'a> Fields<'a> {
     /// The error of a field.
     pub fn error(&self, what: impl std::fmt::Display) -> Error {
         let object = if self.of.is_empty() { String::new() } else { format!("{:?} of ", self.of) };
-        let message = format!("{object}{} is not the configuration of a model that is known: {what}", self.file);
-        value_error(message, "convert the model, or load its weights into a model of your own with `KeyMap` and `load`")
+        let message = format!("{object}{} is not the configuration of a supported model: {what}", self.file);
+        value_error(
+            message,
+            "convert the model to a supported type, or load its weights into your own model with `KeyMap` and `load`",
+        )
     }
 
     /// The value of this name, or the default of the model's class, unless it is missing or null.
@@ -347,8 +351,8 @@ impl<'a> Fields<'a> {
     /// A number of layers, which is bounded.
     pub fn layers(&self, name: &'a str) -> Result<usize> {
         match self.size(name)? {
-            layers if layers > MOST_LAYERS => {
-                Err(self.error(format!("field `{name}` is {layers}, and no model has more than {MOST_LAYERS} layers")))
+            layers if layers > MAX_LAYERS => {
+                Err(self.error(format!("field `{name}` is {layers}, but a model can have at most {MAX_LAYERS} layers")))
             }
             layers => Ok(layers),
         }
@@ -446,7 +450,7 @@ impl<'a> Fields<'a> {
             "relu" => Activation::Relu,
             "relu2" => Activation::ReluSquared,
             "xielu" => Activation::Xielu,
-            other => return Err(self.error(format!("the activation {other:?} is not known"))),
+            other => return Err(self.error(format!("the activation {other:?} is not supported"))),
         })
     }
 
@@ -632,7 +636,7 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
             original_max_position: original_positions(model, about)?,
         },
         "deepseek_yarn" if !model.has_type("sarvam_mla") => {
-            return Err(about.error(format!("rotary positions of the kind {kind:?} are not known")));
+            return Err(about.error(format!("rotary positions of the kind {kind:?} are not supported")));
         }
         "yarn" | "deepseek_yarn" => {
             let original = original_positions(model, about)?;
@@ -661,7 +665,8 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
             if model.has_type("phimoe") {
                 let [short, long] = [about.number("short_mscale")?, about.number("long_mscale")?];
                 if short != long {
-                    return Err(about.error(format!("`short_mscale` is {short}, and `long_mscale` is {long}")));
+                    return Err(about
+                        .error(format!("`short_mscale` is {short}, but `long_mscale` is {long}: both must be equal")));
                 }
                 // The class uses the factors of short texts for texts of all lengths.
                 (default, long_factor) = (short, short_factor.clone());
@@ -677,7 +682,7 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
                 },
             }
         }
-        other => return Err(about.error(format!("rotary positions of the kind {other:?} are not known"))),
+        other => return Err(about.error(format!("rotary positions of the kind {other:?} are not supported"))),
     })
 }
 
@@ -714,6 +719,6 @@ fn turned(about: &Fields, rope: Rope, head_dim: usize, partial: Option<f64>) -> 
     match share {
         1.0 => Ok(rope),
         _ if share > 0.0 && share < 1.0 && features > 0 && features.is_multiple_of(2) => Ok(rope.rotary_dim(features)),
-        _ => Err(about.error(format!("`partial_rotary_factor` of {share} turns {features} features of {head_dim}"))),
+        _ => Err(about.error(format!("`partial_rotary_factor` of {share} rotates {features} features of {head_dim}"))),
     }
 }

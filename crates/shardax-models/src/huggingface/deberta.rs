@@ -152,7 +152,7 @@ fn read(fields: &Fields) -> Result<DebertaConfig> {
     fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
     for (name, size) in [("attention_head_size", features / heads), ("pooler_hidden_size", features)] {
         if let Some(other) = fields.size_opt(name)?.filter(|other| *other != size) {
-            return Err(fields.error(format!("`{name}` is {other}, and this model's is {size}")));
+            return Err(fields.error(format!("`{name}` is {other}, but this model requires {size}")));
         }
     }
     let pooler_act = fields.activation("pooler_hidden_act")?;
@@ -162,17 +162,19 @@ fn read(fields: &Fields) -> Result<DebertaConfig> {
         false => BertHead::None,
     };
     if head == BertHead::MaskedTokens && !fields.flag("tie_word_embeddings")? {
-        return Err(fields.error("field `tie_word_embeddings` is false, and this model's last layer is its table"));
+        return Err(fields.error(
+            "field `tie_word_embeddings` is false, but this model always uses its token table as the last layer",
+        ));
     }
     fields.skip(&["tie_word_embeddings", "pooler_dropout", "cls_dropout"]);
     let conv = match fields.number_or("conv_kernel_size", 0.0)? as usize {
         0 => None,
-        width if width % 2 == 0 => return Err(fields.error(format!("`conv_kernel_size` of {width} is even"))),
+        width if width % 2 == 0 => return Err(fields.error(format!("`conv_kernel_size` is {width}, but must be odd"))),
         width => Some((width, fields.activation_named(fields.text_opt("conv_act")?.unwrap_or("tanh"))?)),
     };
     fields.skip(&["conv_act"]);
     if fields.number_or("conv_groups", 1.0)? != 1.0 {
-        return Err(fields.error("field `conv_groups` is more than 1"));
+        return Err(fields.error("field `conv_groups` must be 1"));
     }
     let normalized = fields.text_opt("norm_rel_ebd")?.unwrap_or("none").to_lowercase();
     let positions = fields.size("max_position_embeddings")?;
@@ -205,7 +207,7 @@ fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
         _ => Vec::new(),
     };
     if let Some(other) = kinds.iter().find(|kind| !["c2p", "p2c"].contains(*kind)) {
-        return Err(fields.error(format!("the kind {other:?} of `pos_att_type` is not known")));
+        return Err(fields.error(format!("the kind {other:?} of `pos_att_type` is not supported")));
     }
     // Numbers below 1 mean that distances have no groups, and that the largest distance is the number of positions.
     let [buckets, longest] = ["position_buckets", "max_relative_positions"]
@@ -215,11 +217,11 @@ fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
     if !fields.flag("relative_attention")? {
         return match kinds.is_empty() {
             true => Ok(None),
-            false => Err(fields.error("`pos_att_type` is set, and `relative_attention` is false")),
+            false => Err(fields.error("`pos_att_type` is set, but `relative_attention` is false")),
         };
     }
     if buckets.is_some_and(|buckets| buckets < 4 || longest <= buckets / 2 + 1) {
-        return Err(fields.error(format!("`position_buckets` does not divide distances up to {longest}")));
+        return Err(fields.error(format!("`position_buckets` does not fit distances up to {longest}")));
     }
     Ok(Some(Distances {
         span: buckets.unwrap_or(longest),
@@ -286,21 +288,29 @@ fn keys(config: &DebertaConfig) -> KeyMap {
 /// Returns the names of attention in the first version. The rows of queries, keys and values are grouped by head, and
 /// the biases of queries and values are separate arrays.
 fn first_attention_keys(config: &DebertaConfig, layer: &str) -> KeyMap {
+    let prefix = format!("{layer}.attention.self");
+    let mut keys = KeyMap::new();
+    for (index, part) in ["query", "key", "value"].into_iter().enumerate() {
+        keys = keys.array(
+            format!("blocks[*].attention.{part}.kernel"),
+            format!("{prefix}.in_proj.weight"),
+            grouped_rows(config, index),
+        );
+    }
+    keys.array("blocks[*].attention.query.bias", format!("{prefix}.q_bias"), Layout::Same)
+        .array("blocks[*].attention.value.bias", format!("{prefix}.v_bias"), Layout::Same)
+        .linear("blocks[*].distance_key", &format!("{prefix}.pos_proj"))
+        .linear("blocks[*].distance_query", &format!("{prefix}.pos_q_proj"))
+}
+
+/// Returns the rows of the queries (`index` 0), keys (1) or values (2) of each head in their common matrix.
+fn grouped_rows(config: &DebertaConfig, index: usize) -> Layout {
     let depth = config.hidden_size.checked_div(config.num_attention_heads).unwrap_or(0);
-    let rows = |index: usize| Layout::GroupedRows {
+    Layout::GroupedRows {
         groups: config.num_attention_heads,
         start: depth.saturating_mul(index),
         end: depth.saturating_mul(index + 1),
-    };
-    let name = |part: &str| format!("{layer}.attention.self.{part}");
-    KeyMap::new()
-        .array("blocks[*].attention.query.kernel", name("in_proj.weight"), rows(0))
-        .array("blocks[*].attention.key.kernel", name("in_proj.weight"), rows(1))
-        .array("blocks[*].attention.value.kernel", name("in_proj.weight"), rows(2))
-        .array("blocks[*].attention.query.bias", name("q_bias"), Layout::Same)
-        .array("blocks[*].attention.value.bias", name("v_bias"), Layout::Same)
-        .linear("blocks[*].distance_key", &name("pos_proj"))
-        .linear("blocks[*].distance_query", &name("pos_q_proj"))
+    }
 }
 
 fn layer_norm(features: usize, epsilon: f64, rngs: &mut Rngs) -> LayerNorm {

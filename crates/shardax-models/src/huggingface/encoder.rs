@@ -110,7 +110,7 @@ impl Patches {
         let PatchSizes { channels, features, image, patch, .. } = *sizes;
         if patch == 0 || !image.is_multiple_of(patch) {
             let message = format!("patch_size ({patch}) does not divide image_size ({image})");
-            return Err(value_error(message, "give a positive patch_size that divides image_size"));
+            return Err(value_error(message, "set patch_size to a positive number that divides image_size"));
         }
         let conv = Conv::builder(channels, features, [patch, patch]).strides([patch, patch]);
         let conv = conv.padding(Padding::Valid).use_bias(sizes.conv_bias).build(rngs);
@@ -169,7 +169,8 @@ impl Patches {
             return Ok(positions);
         }
         if !self.interpolates {
-            let message = format!("images of {grid:?} patches, and the model has {learned} by {learned} of them");
+            let message =
+                format!("images of {grid:?} patches do not fit the model, which has {learned} by {learned} patches");
             return Err(value_error(message, "resize the images to `image_size` of the configuration"));
         }
         let table = positions.get(entries..).reshape([learned, learned, features]).astype(DType::F32);

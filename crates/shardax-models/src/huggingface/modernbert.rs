@@ -109,7 +109,7 @@ impl Pretrained for ModernBert {
             pools_mean: match fields.text("classifier_pooling")? {
                 "cls" => false,
                 "mean" => true,
-                other => return Err(fields.error(format!("the `classifier_pooling` {other:?} is not known"))),
+                other => return Err(fields.error(format!("the `classifier_pooling` {other:?} is not supported"))),
             },
             head,
         };
@@ -172,7 +172,7 @@ fn layers(fields: &Fields, head_dim: usize) -> Result<Vec<(Rope, Option<usize>)>
         let is_global = match types.map(|types| types[index].as_str().unwrap_or_default()) {
             Some("full_attention") => true,
             Some("sliding_attention") => false,
-            Some(other) => return Err(fields.error(format!("the layer type {other:?} is not known"))),
+            Some(other) => return Err(fields.error(format!("the layer type {other:?} is not supported"))),
             None => index.is_multiple_of(interval),
         };
         Ok(if is_global { (global.clone(), None) } else { (local.clone(), Some(half)) })

@@ -90,8 +90,12 @@ pub(super) fn write(folder: &Path, arrays: &Named, file: &str, (config_file, tex
                 "convert the array to F32, F16 or BF16 with `astype` before you save it",
             )
         })?;
-        let view = TensorView::new(dtype, raw.shape.clone(), &raw.bytes)
-            .map_err(|error| value_error(format!("{name:?} cannot be written: {error}"), "save concrete arrays"))?;
+        let view = TensorView::new(dtype, raw.shape.clone(), &raw.bytes).map_err(|error| {
+            value_error(
+                format!("{name:?} cannot be written: {error}"),
+                "save the model outside of `jit`, because traced arrays have no values",
+            )
+        })?;
         Ok((name, view))
     }
     let views: Vec<_> = arrays.iter().map(|(name, raw)| view(name, raw)).collect::<Result<_>>()?;
@@ -99,7 +103,10 @@ pub(super) fn write(folder: &Path, arrays: &Named, file: &str, (config_file, tex
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let path = folder.join(file);
     let bytes = safetensors::serialize(views, Some(metadata)).map_err(|error| {
-        value_error(format!("{} cannot be written: {error}", path.display()), "save concrete arrays")
+        value_error(
+            format!("{} cannot be written: {error}", path.display()),
+            "save the model outside of `jit`, because traced arrays have no values",
+        )
     })?;
     fs::write(&path, bytes).map_err(|error| io_error("write", &path, &error))?;
     let path = folder.join(config_file);

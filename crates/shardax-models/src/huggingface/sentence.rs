@@ -72,7 +72,10 @@ fn check_padding(options: &BertOptions) -> Result<()> {
     if values.chunks(length).all(|row| row.first() != Some(&0.0)) {
         return Ok(());
     }
-    Err(value_error("a text begins with padding, which a decoder would see", "put the padding after the texts"))
+    Err(value_error(
+        "a text begins with padding, to which a decoder would attend",
+        "put the padding at the end of each text",
+    ))
 }
 
 /// A way to compute the vector of a text from the features of its tokens.
@@ -184,7 +187,10 @@ impl SentenceEncoder {
 fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
     let path = folder.join("modules.json");
     let modules: Vec<serde_json::Value> = serde_json::from_slice(&read_small(&path)?).map_err(|error| {
-        value_error(format!("{} is not a list of modules: {error}", path.display()), "save it again")
+        value_error(
+            format!("{} is not a list of modules: {error}", path.display()),
+            "save the model again with `sentence-transformers`",
+        )
     })?;
     let (mut encoder, mut pooling, mut normalizes) = (None, None, false);
     let (mut layers, mut activations) = (Vec::new(), Vec::new());
@@ -203,8 +209,12 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
             }
             "Normalize" => normalizes = true,
             other => {
-                let message = format!("{} has the module {other:?}, which is not known there", path.display());
-                return Err(value_error(message, "use a model of a Transformer, Pooling, Dense layers and Normalize"));
+                let message =
+                    format!("{} has the module {other:?}, which is not supported at this place", path.display());
+                return Err(value_error(
+                    message,
+                    "use a model that consists of the modules Transformer, Pooling, Dense and Normalize",
+                ));
             }
         }
     }
@@ -247,12 +257,12 @@ fn read_dense(folder: &Path, options: &LoadOptions) -> Result<(Linear, DenseActi
         "Identity" => DenseActivation::Identity,
         "ReLU" => DenseActivation::Relu,
         "GELU" => DenseActivation::Gelu,
-        _ => return Err(fields.error(format!("the function {name:?} is not known"))),
+        _ => return Err(fields.error(format!("the activation function {name:?} is not supported"))),
     };
     fields.finish_but_empty()?;
     let weights = Weights::open(folder)?;
     if weights.elements() < from as u128 * to as u128 {
-        return Err(fields.error(format!("a layer of {from} by {to} is larger than its file")));
+        return Err(fields.error(format!("a layer of {from} by {to} does not fit in its file")));
     }
     let mut rngs = Rngs::new(0).with_policy(options.policy);
     let like = Linear::builder(from, to).use_bias(has_bias).build(&mut rngs);
@@ -272,7 +282,7 @@ fn read_pooling(folder: &Path) -> Result<Vec<Pooling>> {
         _ => Vec::new(),
     };
     if let Some(other) = named.iter().find(|name| !MODES.iter().any(|(_, mode, _)| mode == *name)) {
-        return Err(fields.error(format!("the mode of pooling {other:?} is not known")));
+        return Err(fields.error(format!("the pooling mode {other:?} is not supported")));
     }
     let mut modes = Vec::new();
     for (flag, name, mode) in MODES {
@@ -286,7 +296,7 @@ fn read_pooling(folder: &Path) -> Result<Vec<Pooling>> {
         fields.finish_but_empty()?;
     }
     match modes.is_empty() {
-        true => Err(fields.error("no mode of pooling that is known is set")),
+        true => Err(fields.error("no supported pooling mode is set")),
         false => Ok(modes),
     }
 }

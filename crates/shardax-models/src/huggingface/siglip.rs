@@ -83,7 +83,9 @@ impl Pretrained for Siglip {
             return Err(fields.error(message));
         }
         if !vision.flag("vision_use_head")? {
-            return Err(vision.error("field `vision_use_head` is false, and images have one vector here"));
+            return Err(
+                vision.error("field `vision_use_head` is false, but only models with a head for images are supported")
+            );
         }
         fields.finish()?;
         text.finish()?;

@@ -90,7 +90,7 @@ impl Pretrained for Vit {
         let fields = config.fields();
         let kind = fields.text("model_type")?;
         if !KNOWN.contains(&kind) {
-            return Err(fields.error(format!("the model_type {kind:?} is none of {}", KNOWN.join(", "))));
+            return Err(fields.error(format!("the model_type {kind:?} is not one of {}", KNOWN.join(", "))));
         }
         let is_dino = matches!(kind, "dinov2" | "dinov2_with_registers");
         let is_gated = is_dino && fields.flag("use_swiglu_ffn")?;
@@ -210,12 +210,12 @@ fn head(fields: &Fields, kind: &str) -> Result<VitHead> {
         "ImageClassification" if kind.starts_with("dinov2") => VitHead::ClassesWithMean(count),
         // The class of I-JEPA uses the mean over all patches, because the model has no learned entries.
         other if kind == "ijepa" && !name.ends_with("Model") => {
-            return Err(fields.error(format!("the head {other:?} of `architectures` is not known")));
+            return Err(fields.error(format!("the head {other:?} of `architectures` is not supported")));
         }
         "ImageClassificationWithTeacher" if kind == "deit" => VitHead::ClassesOfTwo(count),
         "ImageClassification" => VitHead::Classes(count),
         name if name.ends_with("Model") => VitHead::None,
-        other => return Err(fields.error(format!("the head {other:?} of `architectures` is not known"))),
+        other => return Err(fields.error(format!("the head {other:?} of `architectures` is not supported"))),
     })
 }
 

@@ -415,32 +415,40 @@ fn add_safetensors(weights: &mut Weights, path: &Path) -> Result<()> {
     let number = weights.files.len();
     let mut ranges = Vec::with_capacity(head.len());
     for (name, description) in head.into_iter().filter(|(name, _)| name != "__metadata__") {
-        let invalid = |what: String| damaged(path, 8, format!("the header's array {name:?} {what}"));
         let TensorHeader { dtype, shape, data_offsets: [begin, end] } = serde_json::from_value(description)
-            .map_err(|error| invalid(format!("has an invalid description: {error}")))?;
+            .map_err(|error| damaged_array(path, &name, format_args!("has an invalid description: {error}")))?;
         let data_bytes = size - 8 - length;
         if begin > end || end > data_bytes {
-            return Err(invalid(format!("is at {begin}..{end} of {data_bytes} bytes")));
+            return Err(damaged_array(path, &name, format_args!("is at {begin}..{end} of {data_bytes} bytes")));
         }
+        let bytes = end - begin;
         let expected_len = dtype_of(&dtype)
             .map(|dtype| shape.iter().try_fold(dtype.byte_size() as u64, |n, d| n.checked_mul(*d as u64)));
-        if expected_len.is_some_and(|expected_len| expected_len != Some(end - begin)) {
-            return Err(invalid(format!("has {} bytes, which is not the size of {dtype}{shape:?}", end - begin)));
+        if expected_len.is_some_and(|expected_len| expected_len != Some(bytes)) {
+            let problem = format_args!("has {bytes} bytes, which is not the size of {dtype}{shape:?}");
+            return Err(damaged_array(path, &name, problem));
         }
         ranges.push([begin, end]);
-        let entry = ArrayEntry {
-            file: number,
-            elements: Elements::Named(dtype),
-            shape,
-            offset: 8 + length + begin,
-            bytes: end - begin,
-        };
+        let entry =
+            ArrayEntry { file: number, elements: Elements::Named(dtype), shape, offset: 8 + length + begin, bytes };
         if weights.arrays.insert(name.clone(), entry).is_some() {
-            return Err(invalid("is also in another file".to_owned()));
+            return Err(damaged_array(path, &name, format_args!("is also in another file")));
         }
     }
-    // Arrays must be contiguous. Overlapping arrays and gaps are errors, because a damaged header could otherwise be
-    // read without one.
+    check_contiguous(path, ranges, size - 8 - length)?;
+    weights.files.push(path.to_owned());
+    Ok(())
+}
+
+/// Returns the error for an array that the header of a safetensors file describes wrongly.
+fn damaged_array(path: &Path, name: &str, problem: std::fmt::Arguments<'_>) -> Error {
+    damaged(path, 8, format!("the header's array {name:?} {problem}"))
+}
+
+/// Returns an error unless the arrays cover all bytes of the data without gaps and overlaps.
+///
+/// A damaged header could otherwise be read without an error.
+fn check_contiguous(path: &Path, mut ranges: Vec<[u64; 2]>, data_bytes: u64) -> Result<()> {
     ranges.sort_unstable();
     let mut offset = 0;
     for [begin, end] in ranges {
@@ -453,14 +461,13 @@ fn add_safetensors(weights: &mut Weights, path: &Path) -> Result<()> {
         }
         offset = end;
     }
-    if offset != size - 8 - length {
+    if offset != data_bytes {
         return Err(damaged(
             path,
             8,
-            format!("its arrays have {offset} bytes, but {} bytes follow the header", size - 8 - length),
+            format!("its arrays have {offset} bytes, but {data_bytes} bytes follow the header"),
         ));
     }
-    weights.files.push(path.to_owned());
     Ok(())
 }
 

@@ -122,8 +122,9 @@ fn read(place: &Place<'_>) -> Result<Weight> {
     let Some((groups, is_transposed)) = groups else { return place.array().map(Weight::Plain) };
     let shape = place.like.shape().to_vec();
     if groups.shape.iter().product::<usize>() != shape.iter().product::<usize>() {
-        let message = format!("`{}` is {shape:?}, and the file has {:?}", place.path, groups.shape);
-        return Err(value_error(message, "look whether the configuration belongs to the files"));
+        let message =
+            format!("`{}` has the shape {shape:?}, but the array in the file has {:?}", place.path, groups.shape);
+        return Err(value_error(message, "check that the configuration and the files belong to the same model"));
     }
     let form = Form { matrices: place.matrices(), is_transposed, shape, dtype: place.like.dtype() };
     let sharding = place.sharding_of_groups(is_transposed, [groups.shape[0], groups.groups_per_row()])?;

@@ -37,18 +37,18 @@ impl Method {
             Some("gptq") => match (bits, text_of(about, "checkpoint_format").unwrap_or("gptq")) {
                 (4 | 8, "gptq") => Ok(Method::Gptq { bits: bits as usize, zero_offset: 1 }),
                 (4 | 8, "gptq_v2") => Ok(Method::Gptq { bits: bits as usize, zero_offset: 0 }),
-                (_, format) => {
-                    not_read(format!("is GPTQ of {bits} bits in the format {format:?}, and 4 and 8 bits are read"))
-                }
+                (_, format) => not_read(format!(
+                    "is GPTQ with {bits} bits in the format {format:?}, but only 4 and 8 bits in the formats \"gptq\" and \"gptq_v2\" are supported"
+                )),
             },
             Some("awq") => match (bits, text_of(about, "version").unwrap_or("gemm").to_lowercase().as_str()) {
                 (4, "gemm") => Ok(Method::Awq),
-                (_, version) => {
-                    not_read(format!("is AWQ of {bits} bits, version {version:?}, and 4 bits of \"gemm\" are read"))
-                }
+                (_, version) => not_read(format!(
+                    "is AWQ with {bits} bits in the version {version:?}, but only 4 bits in the version \"gemm\" are supported"
+                )),
             },
             Some("mxfp4") => Ok(Method::Mxfp4),
-            other => not_read(format!("has the quant_method {other:?}, and gptq, awq and mxfp4 are read")),
+            other => not_read(format!("has the quant_method {other:?}, but only gptq, awq and mxfp4 are supported")),
         }
     }
 
@@ -214,6 +214,6 @@ fn text_of<'a>(about: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 fn not_read(what: String) -> Result<Method> {
-    let help = "`transformers` can load the model, dequantize it and save it with `save_pretrained`";
+    let help = "load the model with `transformers`, dequantize it and save it with `save_pretrained`";
     Err(value_error(format!("`quantization_config` of config.json {what}"), help))
 }

@@ -65,7 +65,7 @@ fn adapters_are_those_of_peft() -> Result<()> {
         ),
         ("\"init_lora_weights\": true", "\"init_lora_weights\": \"olora\"", "`init_lora_weights` is \"olora\""),
         ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "not a matrix of rank 4"),
-        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_.*\": 4}", "which is no end of a name"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_.*\": 4}", "which is not the end of a layer's name"),
     ] {
         assert!(about.contains(from), "{from}");
         here.write("adapter_config.json", about.replace(from, to));

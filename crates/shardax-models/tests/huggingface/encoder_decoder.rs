@@ -156,7 +156,7 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
     )?;
     assert_eq!((tiny.mel_bins, tiny.decoder.layers, tiny.vocab_size), (Some(80), 4, 51_865));
     fails(read(r#"{"model_type": "whisper", "scale_embedding": true}"#), &["field `scale_embedding` is true"]);
-    fails(read(r#"{"model_type": "t5", "feed_forward_proj": "gated-nonsense"}"#), &["\"nonsense\" is not known"]);
+    fails(read(r#"{"model_type": "t5", "feed_forward_proj": "gated-nonsense"}"#), &["\"nonsense\" is not supported"]);
     fails(
         read(r#"{"model_type": "t5", "architectures": ["T5EncoderModel"]}"#),
         &["\"T5EncoderModel\"", "does not generate text"],

@@ -398,7 +398,7 @@ fn texts_longer_than_the_positions_are_errors() -> Result<()> {
     let (bert, gpt2) = (Bert::from_pretrained(folder("bert"))?, Decoder::from_pretrained(folder("gpt2"))?);
     for logits in [bert.forward(&tokens, &BertOptions::new()), gpt2.forward(&tokens)] {
         let error = logits.check().expect_err("too many tokens");
-        assert!(error.message().contains("texts of 5000 tokens, and the model has"), "{error}");
+        assert!(error.message().contains("texts of 5000 tokens are too long for"), "{error}");
     }
     Ok(())
 }
@@ -414,7 +414,9 @@ fn tokens_outside_of_the_vocabulary_are_errors() -> Result<()> {
         for logits in [bert.forward(&tokens, &options), modern.forward(&tokens, &options), gpt2.forward(&tokens)] {
             let error = logits.check().expect_err("an unknown token");
             assert!(
-                error.message().contains(&format!("the token {token}, and the model has the tokens 0 to")),
+                error
+                    .message()
+                    .contains(&format!("the token {token} is not in the vocabulary, which has the tokens 0 to")),
                 "{error}"
             );
             assert!(error.location().is_some_and(|line| line.file().ends_with("main.rs")), "{error}");

@@ -7,10 +7,10 @@ use crate::Activation;
 pub(super) fn opt(fields: &Fields, _: &str) -> Read {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
-    // Only the model of 350 million parameters normalizes sums.
+    // Only the model with 350 million parameters normalizes sums instead of inputs.
     let is_before = fields.flag("do_layer_norm_before")?;
     let is_removed = fields.flag("_remove_final_layer_norm")?;
-    // Layers that are left out in training.
+    // The probability of skipping a layer in training.
     fields.skip(&["layerdrop"]);
     let has_bias = fields.flag("enable_bias")?;
     let layers = fields.layers("num_hidden_layers")?;
@@ -53,7 +53,7 @@ pub(super) fn opt(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// BioGPT, which has OPT's blocks.
+/// Reads BioGPT, which has the same blocks as OPT.
 pub(super) fn biogpt(fields: &Fields, _: &str) -> Read {
     let sized = sizes(fields)?;
     fields.skip(&["layerdrop"]);
@@ -88,17 +88,17 @@ pub(super) fn biogpt(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// The first row of OPT's table of positions that a token has.
+/// The row of OPT's position table that the first token of a text uses.
 const OPT_FIRST_POSITION: usize = 2;
 
 pub(super) fn bloom(fields: &Fields, _: &str) -> Read {
-    // The names of the class, and of the published configurations.
+    // The class and the published configurations use different names.
     let [heads_name, features_name, layers_name] =
         [("n_head", "num_attention_heads"), ("hidden_size", "n_embed"), ("n_layer", "num_hidden_layers")]
             .map(|(name, other)| if fields.has(other) { other } else { name });
     let (features, heads) = (fields.size(features_name)?, fields.size(heads_name)?);
     fields.divides((heads_name, heads), (features_name, features))?;
-    // Ways of computing the same.
+    // Fields that select another way to compute the same result.
     fields.skip(&["attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi"]);
     fields.skip(&["skip_bias_add", "skip_bias_add_qkv", "slow_but_exact"]);
     let config = DecoderConfig {
@@ -133,7 +133,7 @@ const MAX_BIAS: f64 = 8.0;
 pub(super) fn mpt(fields: &Fields, _: &str) -> Read {
     let (features, heads) = (fields.size("d_model")?, fields.size("n_heads")?);
     fields.divides(("n_heads", heads), ("d_model", features))?;
-    // How training starts, and the length that the class prepares biases for.
+    // Fields for initialization, and the length for which the class precomputes biases.
     fields.skip(&["init_config", "init_device", "verbose", "max_seq_len", "tokenizer_name"]);
     let (attention_scale, qkv_bound) = match fields.object_opt("attn_config")? {
         Some(about) => mpt_attention(&about)?,
@@ -171,17 +171,19 @@ pub(super) fn mpt(fields: &Fields, _: &str) -> Read {
 fn mpt_attention(about: &Fields) -> Result<(Option<f64>, Option<f64>)> {
     about.skip(&["attn_impl", "attn_pdrop", "model_type"]);
     if !about.flag_or("alibi", true)? {
-        return Err(about.error("field `alibi` is false, and positions must be biases of attention"));
+        return Err(about.error("field `alibi` is false, but only models with ALiBi are supported"));
     }
-    // Python takes 0 for no bound.
+    // The class treats 0 as no bound.
     let bound = about.number_opt("clip_qkv")?.filter(|bound| *bound != 0.0);
     let max_bias = about.number_or("alibi_bias_max", MAX_BIAS)?;
     if max_bias != MAX_BIAS {
-        return Err(about.error(format!("field `alibi_bias_max` is {max_bias}, and transformers computes {MAX_BIAS}")));
+        return Err(
+            about.error(format!("field `alibi_bias_max` is {max_bias}, but transformers always uses {MAX_BIAS}"))
+        );
     }
     match about.text_opt("attn_type")? {
         None | Some("multihead_attention") => {}
-        Some(other) => return Err(about.error(format!("the attention {other:?} is not known"))),
+        Some(other) => return Err(about.error(format!("the attention {other:?} is not supported"))),
     }
     let scale = about.number_opt("softmax_scale")?;
     about.finish_but_empty()?;

@@ -103,7 +103,9 @@ pub(super) fn phimoe(fields: &Fields, _: &str) -> Read {
     let sized = llama_sizes(fields)?;
     let count = fields.size("num_local_experts")?;
     if fields.size("num_experts_per_tok")? != 2 {
-        return Err(fields.error("`num_experts_per_tok` is not 2, and the router of this model chooses two"));
+        return Err(
+            fields.error("`num_experts_per_tok` must be 2, because the router of this model chooses two experts")
+        );
     }
     let chosen = ExpertsConfig {
         scores: RouterScores::SparseMixer,
@@ -236,7 +238,7 @@ fn granite_hybrid(fields: &Fields) -> Read {
     let types = fields.list_opt(name)?.filter(|types| types.len() == layers);
     let mut names = types.into_iter().flatten().map(|entry| entry.as_str());
     if types.is_none() || !names.all(|name| matches!(name, Some("attention" | "full_attention"))) {
-        return Err(fields.error(format!("`{name}` has layers that are no attention, and Mamba's are not supported")));
+        return Err(fields.error(format!("`{name}` has layers other than attention, which are not supported")));
     }
     let sized = llama_sizes(fields)?;
     let shared = fields.size("shared_intermediate_size")?;
@@ -246,7 +248,7 @@ fn granite_hybrid(fields: &Fields) -> Read {
     match fields.text_opt("position_embedding_type")? {
         Some("rope") => {}
         None | Some("nope") => config.without_rope = vec![true; layers],
-        Some(other) => return Err(fields.error(format!("`position_embedding_type` {other:?} is not known"))),
+        Some(other) => return Err(fields.error(format!("`position_embedding_type` {other:?} is not supported"))),
     }
     granite_factors(&mut config, fields)?;
     // Sizes of the layers that are absent.
@@ -370,7 +372,7 @@ fn qwen_next(fields: &Fields, kind: &str) -> Read {
             let has_delta = |entry: &serde_json::Value| match entry.as_str() {
                 Some("linear_attention") => Ok(true),
                 Some("full_attention") => Ok(false),
-                _ => Err(fields.error(format!("the layer type {entry} is not known"))),
+                _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
             };
             types.iter().map(has_delta).collect::<Result<Vec<bool>>>()?
         }
@@ -658,7 +660,7 @@ pub(super) fn first_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<b
     let dense = types.iter().map(|entry| match entry.as_str() {
         Some("dense") => Ok(true),
         Some("sparse") => Ok(false),
-        _ => Err(fields.error(format!("the entry {entry} of `mlp_layer_types` is not known"))),
+        _ => Err(fields.error(format!("the entry {entry} of `mlp_layer_types` is not supported"))),
     });
     dense.collect()
 }
@@ -707,7 +709,9 @@ fn ernie(fields: &Fields) -> Read {
     // The best scores of a softmax sum to at least their share of the experts, so that a smaller bound has no effect.
     let bound = fields.number("moe_norm_min")?;
     if bound > per_token as f64 / count as f64 {
-        return Err(fields.error(format!("field `moe_norm_min` is {bound}, and sums of weights have no bound here")));
+        return Err(fields.error(format!(
+            "field `moe_norm_min` is {bound}, but a lower bound for the sum of weights is not supported"
+        )));
     }
     let shared = fields.number("moe_num_shared_experts")? as usize;
     let has_bias = fields.flag("use_bias")?;

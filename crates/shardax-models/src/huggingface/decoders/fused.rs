@@ -1,4 +1,4 @@
-//! Models with Llama's blocks, some of whose matrices are one in files.
+//! Models with Llama's blocks whose files store several matrices as one.
 
 use super::llama::interleave;
 use super::*;
@@ -10,12 +10,12 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     }
 }
 
-/// Rows of a matrix that several matrices make together.
+/// Returns the layout for some rows of a matrix that consists of several matrices.
 fn rows(start: usize, count: usize, of: usize) -> Layout {
     Layout::Rows { start, end: start.saturating_add(count), of }
 }
 
-/// The names of an MLP whose gate and first layer are one matrix.
+/// Returns the names of an MLP whose gate and first layer are stored as one matrix.
 fn fused_mlp(hidden: usize) -> KeyMap {
     let joined_rows = hidden.saturating_mul(2);
     KeyMap::new()
@@ -27,7 +27,7 @@ fn phi3(fields: &Fields) -> Read {
     let mut config = llama_sizes(fields)?;
     config.windows = window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?;
     rotary(&mut config, fields, Some(1.0))?;
-    // The length before long contexts, which scaled rotary positions alone use.
+    // The length before the extension to long contexts, which only scaled rotary positions use.
     fields.skip(&["original_max_position_embeddings"]);
     let (wide, narrow) =
         (config.heads.saturating_mul(config.head_dim), config.kv_heads.saturating_mul(config.head_dim));

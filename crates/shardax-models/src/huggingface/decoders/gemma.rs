@@ -15,7 +15,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         biases: Biases { qkv: attention, out: attention, ..Biases::NONE },
         ..sized
     };
-    // Of Gemma both names were read at a time; later models read the newer one alone.
+    // The class of Gemma has used both names of the activation. Later models use only the newer one.
     config.activation = match kind {
         "gemma" if !fields.has("hidden_activation") => fields.activation("hidden_act")?,
         _ => {
@@ -38,7 +38,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     }
     config.logits_soft_cap = fields.number_opt("final_logit_softcapping")?;
     let window = fields.size_opt("sliding_window")?;
-    // Newer versions write the pattern beside `layer_types`, and read the list alone.
+    // Newer versions write both the pattern and `layer_types`, but read only the list.
     let pattern = if is_third { fields.size_opt("sliding_window_pattern")?.unwrap_or(6) } else { 2 };
     match fields.size_opt("_sliding_window_pattern")? {
         Some(other) if other != pattern && !fields.has("layer_types") => {
@@ -56,7 +56,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     } else {
         rotary(&mut config, fields, None)?;
     }
-    // Without norms of outputs a block has the newer name of the norm before the MLP all the same.
+    // Blocks without norms of outputs also have the newer name for the norm before the MLP.
     let keys = KeyMap::new()
         .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_attention_layernorm")
         .scale("blocks[*].mlp_norm.0", "model.layers.*.pre_feedforward_layernorm")
@@ -74,7 +74,7 @@ pub(super) fn ropes<'a>(
 ) -> Result<[Rope; 2]> {
     let mut theta = bases;
     for (theta, name) in theta.iter_mut().zip(names) {
-        // A default of the class is not one of this field.
+        // The defaults of the class do not apply to this field.
         if let Some(name) = name.filter(|name| fields.has(name)) {
             *theta = fields.number(name)?;
         }
@@ -89,7 +89,7 @@ pub(super) fn ropes<'a>(
             types.finish()?;
             ropes
         }
-        // transformers reads the older name of the kind for other models alone, and would not scale.
+        // transformers does not read the older name of the field for this model, so it would not scale positions.
         [None, Some(global)] if !global.has("rope_type") => {
             return Err(global.error("missing field `rope_type`"));
         }

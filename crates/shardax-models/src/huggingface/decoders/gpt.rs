@@ -1,4 +1,4 @@
-//! GPT-2, and the models whose names and blocks are of its time.
+//! GPT-2 and contemporary models.
 
 use shardax_nn::Rope;
 
@@ -6,7 +6,7 @@ use super::llama::interleave;
 use super::*;
 use crate::Activation;
 
-/// The sizes by GPT-2's names.
+/// Reads the sizes with GPT-2's field names.
 fn gpt_sizes(fields: &Fields) -> Result<DecoderConfig> {
     let (features, heads) = (fields.size("n_embd")?, fields.size("n_head")?);
     fields.divides(("n_head", heads), ("n_embd", features))?;
@@ -54,11 +54,11 @@ fn joined_keys(tokens: &str, positions: &str) -> KeyMap {
         .ignore("h.*.attn.masked_bias")
 }
 
-/// StarCoder's first models, whose heads share keys and values.
+/// Reads the first StarCoder models, whose heads share keys and values.
 pub(super) fn gpt_bigcode(fields: &Fields, _: &str) -> Read {
     // Follows from `multi_query`.
     fields.skip(&["num_key_value_heads"]);
-    // Ways of computing the same.
+    // Fields that select another way to compute the same result.
     fields.skip(&["attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner"]);
     fields.skip(&["max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache"]);
     fields.skip(&["validate_runner_input", "runner_max_sequence_length"]);
@@ -87,7 +87,7 @@ pub(super) fn gpt_bigcode(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// GPT-Neo, whose layers see a window or all positions in turn.
+/// Reads GPT-Neo, in which layers with and without a window alternate.
 pub(super) fn gpt_neo(fields: &Fields, _: &str) -> Read {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_heads")?);
     fields.divides(("num_heads", heads), ("hidden_size", features))?;
@@ -100,7 +100,7 @@ pub(super) fn gpt_neo(fields: &Fields, _: &str) -> Read {
         activation: fields.activation("activation_function")?,
         gated: false,
         biases: Biases { qkv: false, out: true, mlp: true, head: false },
-        // GPT-Neo's scores are not divided by the root of the head's size.
+        // GPT-Neo does not scale the attention scores.
         attention_scale: Some(1.0),
         windows: gpt_neo_windows(fields, layers)?,
         tie_embeddings: fields.flag("tie_word_embeddings")?,
@@ -126,35 +126,40 @@ pub(super) fn gpt_neo(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// The windows of GPT-Neo's layers, from lists of kinds and how often each list repeats: `[[["global", "local"], 12]]`.
+/// Reads the windows of GPT-Neo's layers. The field contains lists of kinds and the number of times that each list is
+/// repeated: `[[["global", "local"], 12]]`.
 fn gpt_neo_windows(fields: &Fields, layers: usize) -> Result<Vec<Option<usize>>> {
-    // The same list, repeated, which the files have too.
+    // The files also contain the expanded list.
     fields.skip(&["attention_layers"]);
     let window = fields.size("window_size")?;
     let default = serde_json::json!([[["global", "local"], 12]]);
     let lists = fields.value("attention_types").unwrap_or(&default);
-    let unknown = || fields.error(format!("`attention_types` is {lists}, which does not give {layers} layers"));
+    repeated_windows(lists, window, layers)
+        .ok_or_else(|| fields.error(format!("`attention_types` is {lists}, which does not describe {layers} layers")))
+}
+
+/// Expands the lists. Returns `None` if they are malformed, or if they do not have one entry for each layer.
+fn repeated_windows(lists: &serde_json::Value, window: usize, layers: usize) -> Option<Vec<Option<usize>>> {
     let mut windows = Vec::new();
-    for list in lists.as_array().ok_or_else(unknown)? {
-        let (kinds, count) = (list.get(0).and_then(|kinds| kinds.as_array()), list.get(1).and_then(|n| n.as_u64()));
-        let (Some(kinds), Some(count)) = (kinds, count.filter(|count| *count <= layers as u64)) else {
-            return Err(unknown());
-        };
+    for list in lists.as_array()? {
+        let kinds = list.get(0)?.as_array()?;
+        let count = list.get(1)?.as_u64().filter(|count| *count <= layers as u64)?;
         for kind in (0..count).flat_map(|_| kinds) {
-            windows.push(match kind.as_str() {
-                Some("global") => None,
-                Some("local") => Some(window),
-                _ => return Err(unknown()),
+            windows.push(match kind.as_str()? {
+                "global" => None,
+                "local" => Some(window),
+                _ => return None,
             });
+            // A count in the file must not determine how much memory is used.
             if windows.len() > layers {
-                return Err(unknown());
+                return None;
             }
         }
     }
-    if windows.len() == layers { Ok(windows) } else { Err(unknown()) }
+    (windows.len() == layers).then_some(windows)
 }
 
-/// The first GPT, which normalizes sums.
+/// Reads the first GPT, which normalizes sums instead of inputs.
 pub(super) fn openai_gpt(fields: &Fields, _: &str) -> Read {
     let (features, heads) = (fields.size("n_embd")?, fields.size("n_head")?);
     fields.divides(("n_head", heads), ("n_embd", features))?;
@@ -163,7 +168,7 @@ pub(super) fn openai_gpt(fields: &Fields, _: &str) -> Read {
         norm: NormKind::Layer,
         epsilon: fields.number("layer_norm_epsilon")?,
         activation: match fields.text("afn")? {
-            // The approximation by tanh, under another name than in later models.
+            // Later models call this approximation with tanh differently.
             "gelu" => Activation::GeluTanh,
             name => fields.activation_named(name)?,
         },
@@ -185,7 +190,7 @@ pub(super) fn gptj(fields: &Fields, kind: &str) -> Read {
         shared_norm: true,
         ..gpt_sizes(fields)?
     };
-    // The length of the table of sines, which is no parameter.
+    // The length of the table of sines, which is not a parameter.
     fields.skip(&["n_positions"]);
     let features = fields.size_opt("rotary_dim")?.unwrap_or(config.features);
     if features > config.head_dim || features % 2 == 1 {
@@ -195,7 +200,7 @@ pub(super) fn gptj(fields: &Fields, kind: &str) -> Read {
     }
     config.positions = Positions::Rotary(Rope::new(10_000.0).rotary_dim(features));
     interleave(&mut config);
-    // CodeGen's queries, values and keys are one matrix, in parts for the four devices that it was trained on.
+    // CodeGen stores queries, values and keys as one matrix, in parts for the four devices that it was trained on.
     let keys = match kind {
         "codegen" => {
             fields.divides(("the 4 parts of `qkv_proj`", CODEGEN_PARTS), ("n_embd", config.features))?;
@@ -231,7 +236,7 @@ pub(super) fn gptj(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys))
 }
 
-/// The devices that CodeGen was trained on.
+/// The number of devices that CodeGen was trained on.
 const CODEGEN_PARTS: usize = 4;
 
 /// The names of attention whose queries, keys and values are one matrix, in which the heads that share a key are
@@ -271,7 +276,7 @@ pub(super) fn gpt_neox(fields: &Fields, _: &str) -> Read {
         .norm("norm.0", "final_layer_norm")
         .linear("head", "embed_out")
         .tied("embed_out.weight", "embed_in.weight")
-        // Causal masks, the score of masked positions, and the frequencies of rotary positions, which older files contain.
+        // Older files contain causal masks, the score of masked positions, and the frequencies of rotary positions.
         .ignore("layers.*.attention.bias")
         .ignore("layers.*.attention.masked_bias")
         .ignore("layers.*.attention.rotary_emb.inv_freq");

@@ -24,7 +24,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
             }
         },
     };
-    // All heads have keys, and the rotated features are a head's for rotary positions.
+    // Each head has its own key, and rotary positions apply to a part of its features.
     fields.skip(&["num_key_value_heads", "head_dim", "qk_head_dim"]);
     let layers = fields.layers("num_hidden_layers")?;
     let depth = latent.key_dim.saturating_add(latent.rope_dim);
@@ -40,7 +40,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         experts: match kind {
             "youtu" | "minicpm3" => None,
-            // Its routed scores are a softmax, and no correction is added to them.
+            // The router applies a softmax and adds no correction.
             "mistral4" => Some(ExpertsConfig {
                 scores: RouterScores::Softmax,
                 correction: false,
@@ -78,10 +78,10 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         .scale("blocks[*].latent.latent_norm", &format!("{attention}.kv_a_layernorm"))
         .linear("blocks[*].latent.key_value", &format!("{attention}.kv_b_proj"))
         .linear("blocks[*].latent.out", &format!("{attention}.o_proj"))
-        // Predicts further tokens in training.
+        // Layers that predict additional tokens in training.
         .ignore(&format!("model.layers.{layers}.**"));
     let keys = match kind {
-        // Dense layers have a norm in files that nothing reads.
+        // The files contain an unused norm for dense layers.
         "axk1" => (0..layers)
             .filter(|layer| config.experts_of(*layer).is_none())
             .fold(keys, |keys, layer| keys.ignore(&format!("model.layers.{layer}.post_mlp_layernorm.weight"))),
@@ -91,7 +91,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// Sets the factors of MiniCPM3, which are 1 where the fields are null.
+/// Sets the factors of MiniCPM3. A field that is null means a factor of 1.
 fn minicpm_factors(config: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     config.embedding_scale = Some(fields.number("scale_emb")?);
     config.residual_scale = fields.number_opt("scale_depth")?.map(|scale| scale / (config.layers as f64).sqrt());
@@ -112,39 +112,42 @@ fn mistral4_positions(config: &mut DecoderConfig, fields: &Fields, depth: usize)
     Ok(())
 }
 
-/// The names of Mistral 4's experts, which are two arrays in each layer.
+/// Returns the names of Mistral 4's experts, which files store as two arrays for each layer.
 fn mistral4_expert_keys(config: &DecoderConfig) -> KeyMap {
     let hidden = config.experts.as_ref().map_or(0, |experts| experts.hidden);
     stacked_expert_keys("model.layers.*.mlp", "gate", hidden).and(shared_keys("model.layers.*.mlp.shared_experts"))
 }
 
-/// The experts of DeepSeek-V2: the best ones by softmax, or the best ones of the groups with the best experts.
+/// Reads the experts of DeepSeek-V2. The router chooses the best experts by softmax, either from all experts or from the
+/// groups with the best experts.
 fn softmax_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
     let groups = match fields.text("topk_method")? {
         "greedy" => {
-            // Groups are of another method.
+            // This method has no groups.
             fields.skip(&["n_group", "topk_group"]);
             None
         }
         "group_limited_greedy" => {
             Some(ExpertGroups { count: fields.size("n_group")?, kept: fields.size("topk_group")?, ranked_by: 1 })
         }
-        other => return Err(fields.error(format!("`topk_method` is {other:?}, which is not known"))),
+        other => return Err(fields.error(format!("`topk_method` is {other:?}, which is not supported"))),
     };
     match fields.text_opt("scoring_func")? {
         None | Some("softmax") => {}
-        Some(other) => return Err(fields.error(format!("`scoring_func` is {other:?}, and this model's is softmax"))),
+        Some(other) => {
+            return Err(fields.error(format!("`scoring_func` is {other:?}, but this model supports only softmax")));
+        }
     }
     let experts = chosen_experts(fields, layers)?;
     Ok(ExpertsConfig { groups: groups.filter(|groups| groups.count > 1), ..experts })
 }
 
-/// True if queries are computed from a latent.
+/// Returns `true` if queries are computed from a latent vector.
 fn config_has_query_latent(config: &DecoderConfig) -> bool {
     config.latent.as_ref().is_some_and(|latent| latent.query_rank.is_some())
 }
 
-/// The factor of attention scores for longer texts.
+/// Returns the factor for attention scores in texts beyond the original length.
 fn attention_growth(fields: &Fields) -> Result<f64> {
     let Some(about) = rope_object(fields)? else { return Ok(1.0) };
     let kind = about.text_opt("rope_type")?.or(about.text_opt("type")?).unwrap_or("default");

@@ -1,4 +1,4 @@
-//! Llama, and the models that differ from it by a few fields.
+//! Llama, and models that differ from it in a few fields.
 
 use shardax_nn::QueryGrowth;
 
@@ -11,7 +11,7 @@ use crate::{Activation, ConvConfig};
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let mut config = if kind == "exaone" { exaone_sizes(fields)? } else { llama_sizes(fields)? };
     if kind == "hunyuan_v1_dense" {
-        // Fields of the first versions of its code, which the class does not read.
+        // Fields of early versions of the model's code, which the class ignores.
         fields.skip(&["attention_head_dim", "cla_share_factor", "class_num", "dense_list", "org_vocab_size"]);
     }
     rotary(&mut config, fields, None)?;
@@ -61,7 +61,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// The factor of queries of Ministral 3, which is a part of the object of rotary positions.
+/// Reads the factor of Ministral 3's queries, which is a part of `rope_parameters`.
 pub(super) fn ministral_growth(fields: &Fields) -> Result<QueryGrowth> {
     let Some(about) = rope_object(fields)? else {
         return Err(fields.error("missing field `rope_parameters`"));
@@ -70,17 +70,19 @@ pub(super) fn ministral_growth(fields: &Fields) -> Result<QueryGrowth> {
     Ok(QueryGrowth { rate, length, offset: 0.0 })
 }
 
-/// The biases of InternLM3, whose files have older names.
+/// Reads the biases of InternLM3, whose files have older field names.
 fn internlm_biases(fields: &Fields) -> Result<Biases> {
     let attention = fields.flag(older_name(fields, "attention_bias", "qkv_bias"))?;
     let mlp = fields.flag(older_name(fields, "mlp_bias", "bias"))?;
     match attention == mlp {
         true => Ok(Biases { head: false, qkv: attention, out: attention, mlp }),
-        false => Err(fields.error(format!("`qkv_bias` is {attention} and `bias` {mlp}, which transformers rejects"))),
+        false => {
+            Err(fields.error(format!("`qkv_bias` is {attention} and `bias` is {mlp}, which transformers rejects")))
+        }
     }
 }
 
-/// The sizes of EXAONE's models, whose files have names of their time.
+/// Reads the sizes of EXAONE models, whose files have older field names.
 fn exaone_sizes(fields: &Fields) -> Result<DecoderConfig> {
     let layers = fields.layers(older_name(fields, "num_hidden_layers", "num_layers"))?;
     let epsilon = fields.number(older_name(fields, "rms_norm_eps", "layer_norm_epsilon"))?;
@@ -88,7 +90,7 @@ fn exaone_sizes(fields: &Fields) -> Result<DecoderConfig> {
     Ok(DecoderConfig { layers, epsilon, activation, ..sizes(fields)? })
 }
 
-/// The names of EXAONE's arrays.
+/// Returns the names of EXAONE's arrays.
 fn exaone_keys() -> KeyMap {
     KeyMap::new()
         .array("embed.embedding", "transformer.wte.weight", Layout::Same)
@@ -106,7 +108,7 @@ fn exaone_keys() -> KeyMap {
         .ignore("transformer.h.*.attn.attention.rotary.inv_freq")
 }
 
-/// Reads the models that have Llama's names, and other blocks.
+/// Reads models that use Llama's names for different blocks.
 pub(super) fn read_variant(fields: &Fields, kind: &str) -> Read {
     match kind {
         "granite" | "hyperclovax" => granite(fields, kind),
@@ -123,19 +125,19 @@ pub(super) fn read_variant(fields: &Fields, kind: &str) -> Read {
     }
 }
 
-/// Turns pairs of neighboring features.
+/// Rotates pairs of neighboring features instead of pairs from the two halves.
 pub(super) fn interleave(config: &mut DecoderConfig) {
     if let Positions::Rotary(rope) = &mut config.positions {
         rope.interleaved = true;
     }
 }
 
-/// The biases of attention and of MLPs, by the fields of these names.
+/// Reads whether attention and MLPs have biases.
 fn biases(fields: &Fields) -> Result<Biases> {
     Ok(Biases { mlp: fields.flag("mlp_bias")?, ..attention_biases(fields)? })
 }
 
-/// The biases of attention, by the field of this name.
+/// Reads whether attention has biases, from the field with this name.
 pub(super) fn attention_biases(fields: &Fields) -> Result<Biases> {
     let attention = fields.flag("attention_bias")?;
     Ok(Biases { qkv: attention, out: attention, ..Biases::NONE })
@@ -150,7 +152,7 @@ pub(super) fn granite_factors(config: &mut DecoderConfig, fields: &Fields) -> Re
     Ok(())
 }
 
-/// The factor of this name, unless it is 1.
+/// Reads the factor with this name. Returns `None` for a factor of 1.
 fn factor<'a>(fields: &Fields<'a>, name: &'a str) -> Result<Option<f64>> {
     Ok(Some(fields.number(name)?).filter(|factor| *factor != 1.0))
 }
@@ -173,7 +175,7 @@ fn granite(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// Models with layer norms, and MLPs without a gate.
+/// Reads models with layer norms and with MLPs without a gate.
 fn nemotron(fields: &Fields, kind: &str) -> Read {
     let is_nemotron = kind == "nemotron";
     let mut config = DecoderConfig {
@@ -214,14 +216,14 @@ pub(super) fn exaone_windows(config: &mut DecoderConfig, fields: &Fields) -> Res
             windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?
         }
     };
-    // Where some layers have windows, the others have no positions.
+    // If some layers have windows, the others have no rotary positions.
     if window.is_some() {
         config.without_rope = config.windows.iter().map(Option::is_none).collect();
     }
     Ok(())
 }
 
-/// Apertus, whose MLPs have no gate and learn their activation.
+/// Reads Apertus, whose MLPs have no gate and a learned activation.
 fn apertus(fields: &Fields) -> Read {
     let mut config = DecoderConfig {
         gated: false,
@@ -239,7 +241,7 @@ fn apertus(fields: &Fields) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// nanochat, whose norms have no parameters, and whose features rotate in the opposite direction.
+/// Reads nanochat, whose norms have no parameters and whose rotary positions turn in the opposite direction.
 pub(super) fn nanochat(fields: &Fields, _: &str) -> Read {
     let mut config = DecoderConfig {
         norm: NormKind::RmsPlain,
@@ -258,18 +260,20 @@ pub(super) fn nanochat(fields: &Fields, _: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// LFM2, most of whose layers have a short convolution in the place of attention.
+/// Reads LFM2, in which most layers have a short convolution instead of attention.
 pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
     let kv_heads = fields.size("num_key_value_heads")?;
     fields.divides(("num_key_value_heads", kv_heads), ("num_attention_heads", heads))?;
     let layers = fields.layers("num_hidden_layers")?;
-    // Older names, which take precedence.
-    let named = |name, older| if fields.has(older) { older } else { name };
+
     let has_experts = kind == "lfm2_moe";
-    let mut hidden =
-        fields.size(if has_experts { "intermediate_size" } else { named("intermediate_size", "block_ff_dim") })?;
+    let mut hidden = fields.size(if has_experts {
+        "intermediate_size"
+    } else {
+        older_name(fields, "intermediate_size", "block_ff_dim")
+    })?;
     if !has_experts && fields.flag("block_auto_adjust_ff_dim")? {
         let multiple = fields.size("block_multiple_of")?;
         let scaled = hidden.saturating_mul(2) / 3;
@@ -279,7 +283,7 @@ pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
         };
     }
     fields.skip(&["block_multiple_of", "block_ffn_dim_multiplier", "intermediate_size"]);
-    // Ways of starting the training, and other names of sizes, which the class does not read.
+    // Fields for initialization and alternative names of sizes, which the class ignores.
     fields.skip(&["block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu"]);
     fields.skip(&[
         "block_use_xavier_init",
@@ -297,7 +301,7 @@ pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
             let has_conv = |entry: &serde_json::Value| match entry.as_str() {
                 Some("conv") => Ok(true),
                 Some("full_attention") => Ok(false),
-                _ => Err(fields.error(format!("the layer type {entry} is not known"))),
+                _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
             };
             types.iter().map(has_conv).collect::<Result<Vec<bool>>>()?
         }
@@ -311,7 +315,7 @@ pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
         hidden,
         epsilon: fields.number("norm_eps")?,
         qk_norm: QkNorm::Head,
-        tie_embeddings: fields.flag(named("tie_word_embeddings", "tie_embedding"))?,
+        tie_embeddings: fields.flag(older_name(fields, "tie_word_embeddings", "tie_embedding"))?,
         conv: Some(ConvConfig {
             width: fields.size("conv_L_cache")?,
             use_bias: fields.flag("conv_bias")?,
@@ -348,7 +352,7 @@ fn smollm3(fields: &Fields) -> Read {
         let message = format!("`no_rope_layers` has {} entries for {} layers", list.len(), config.layers);
         return Err(fields.error(message));
     }
-    // The field's name notwithstanding, its entries are 1 for layers with rotary positions.
+    // Despite the field's name, its entries are 1 for layers with rotary positions.
     let without = |layer: usize| match with_rope {
         Some(list) => list[layer].as_u64() == Some(0),
         None => (layer + 1).is_multiple_of(interval),
@@ -450,7 +454,7 @@ fn cohere(fields: &Fields, kind: &str) -> Read {
     rotary(&mut config, fields, None)?;
     interleave(&mut config);
     if kind == "cohere2" {
-        // What all models of this type have, which the first ones say.
+        // Early configurations contain these fields, whose values are the same in all models of this type.
         fields.skip(&["layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"]);
         fields.skip(&["use_embedding_sharing", "use_gated_activation", "use_parallel_block"]);
         let pattern = fields.size_opt("sliding_window_pattern")?.unwrap_or(4);
@@ -467,11 +471,11 @@ fn cohere(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// The activation of a configuration, if it is the only one that a model computes.
+/// Returns an error unless the activation is silu, for models that support no other one.
 pub(super) fn only_silu(fields: &Fields) -> Result<()> {
     match fields.activation("hidden_act")? {
         Activation::Silu => Ok(()),
-        other => Err(fields.error(format!("`hidden_act` is {other:?}, and this model's gate is of silu"))),
+        other => Err(fields.error(format!("`hidden_act` is {other:?}, but this model supports only silu"))),
     }
 }
 

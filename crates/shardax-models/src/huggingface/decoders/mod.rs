@@ -114,7 +114,7 @@ fn read_kind(fields: &Fields, kind: &str) -> Read {
         Some((_, read)) => read(fields, kind),
         None => {
             let known: Vec<&str> = FAMILIES.iter().flat_map(|(kinds, _)| *kinds).copied().chain(WRAPPERS).collect();
-            Err(fields.error(format!("the model_type {kind:?} is none of {}", known.join(", "))))
+            Err(fields.error(format!("the model_type {kind:?} is not one of {}", known.join(", "))))
         }
     }
 }
@@ -244,9 +244,9 @@ fn windows(
             "full_attention" => Ok(None),
             "sliding_attention" => match window {
                 Some(window) => Ok(Some(window)),
-                None => Err(fields.error("`layer_types` has windows, and `sliding_window` says none")),
+                None => Err(fields.error("`layer_types` has layers with windows, but `sliding_window` is missing")),
             },
-            other => Err(fields.error(format!("the layer type {other:?} is not known"))),
+            other => Err(fields.error(format!("the layer type {other:?} is not supported"))),
         })
         .collect()
 }
@@ -256,7 +256,7 @@ fn window_of_all(fields: &Fields, layers: usize, window: Option<usize>) -> Resul
     let kind = if window.is_some() { "sliding_attention" } else { "full_attention" };
     match fields.list_opt("layer_types")?.and_then(|types| types.iter().find(|entry| entry.as_str() != Some(kind))) {
         Some(other) => {
-            Err(fields.error(format!("`layer_types` has {other}, and all layers of this model are \"{kind}\"")))
+            Err(fields.error(format!("`layer_types` has {other}, but all layers of this model must be \"{kind}\"")))
         }
         None => Ok(vec![window; layers]),
     }

@@ -1,4 +1,4 @@
-//! Models whose layers with and without a window have other rotary positions.
+//! Models whose layers have different rotary positions with and without a window.
 
 use shardax_nn::RouterScores;
 
@@ -11,7 +11,7 @@ use super::llama::{attention_biases, granite_factors, interleave};
 use super::*;
 use crate::ExpertsConfig;
 
-/// Granite's models with windows, sinks, and a base of rotary positions for each layer.
+/// Reads Granite models with windows, attention sinks, and a separate base of rotary positions for each layer.
 pub(super) fn granite(fields: &Fields, kind: &str) -> Read {
     let mut config = DecoderConfig { biases: attention_biases(fields)?, sinks: true, ..llama_sizes(fields)? };
     granite_factors(&mut config, fields)?;
@@ -47,7 +47,9 @@ fn set_bases(config: &mut DecoderConfig, fields: &Fields, list: &[serde_json::Va
     let Positions::Rotary(rope) = config.positions.clone() else { return Ok(()) };
     let bases: Option<Vec<f64>> = list.iter().map(serde_json::Value::as_f64).collect();
     let Some(bases) = bases.filter(|bases| bases.len() == config.layers) else {
-        return Err(fields.error(format!("`layer_rope_theta` has no number for each of {} layers", config.layers)));
+        return Err(
+            fields.error(format!("`layer_rope_theta` must have one number for each of {} layers", config.layers))
+        );
     };
     config.without_rope = bases.iter().map(|base| *base == 0.0).collect();
     let [global, local] = [false, true].map(|is_local| {
@@ -56,14 +58,14 @@ fn set_bases(config: &mut DecoderConfig, fields: &Fields, list: &[serde_json::Va
         let first = used.next();
         match used.all(|base| Some(base) == first) {
             true => Ok(shardax_nn::Rope { base: first.unwrap_or(rope.base), ..rope.clone() }),
-            false => Err(fields.error("`layer_rope_theta` has several bases for layers of one type")),
+            false => Err(fields.error("`layer_rope_theta` has different numbers for layers of the same type")),
         }
     });
     (config.positions, config.local_rope) = (Positions::Rotary(global?), Some(local?));
     Ok(())
 }
 
-/// ModernBERT's decoder.
+/// Reads ModernBERT's decoder.
 pub(super) fn modern_bert(fields: &Fields, _: &str) -> Read {
     let attention = fields.flag("attention_bias")?;
     let mut config = DecoderConfig {
@@ -86,7 +88,7 @@ pub(super) fn modern_bert(fields: &Fields, _: &str) -> Read {
     config.windows = windows(fields, config.layers, window, |layer| !layer.is_multiple_of(interval))?;
     let names = [Some("global_rope_theta"), Some("local_rope_theta")];
     let [global, local] = ropes(fields, config.head_dim, (names, [160_000.0, 10_000.0]))?;
-    // The older object describes all layers.
+    // The older object applies to all layers.
     let local = match fields.object_opt("rope_scaling")?.filter(|about| !about.is_empty()) {
         Some(about) if about.has("rope_theta") => global.clone(),
         Some(_) => shardax_nn::Rope { base: local.base, ..global.clone() },
@@ -116,11 +118,11 @@ pub(super) fn modern_bert(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// Mixtures of experts with norms of queries and keys, and windows in some layers.
+/// Reads mixtures of experts with norms of queries and keys, and with windows in some layers.
 pub(super) fn experts(fields: &Fields, kind: &str) -> Read {
     let sized = llama_sizes(fields)?;
     let (layers, hidden) = (sized.layers, fields.size("moe_intermediate_size")?);
-    // Newer versions write the number by the other name.
+    // Newer versions have renamed the field.
     let count = fields.size(if fields.has("num_local_experts") { "num_local_experts" } else { "num_experts" })?;
     let mut chosen = sized_experts(fields, count, hidden)?;
     chosen.scores = if kind == "mellum" { RouterScores::Softmax } else { RouterScores::Sigmoid };
@@ -164,7 +166,7 @@ pub(super) fn experts(fields: &Fields, kind: &str) -> Read {
         "hy_v3" => rotary(&mut config, fields, None)?,
         "mellum" => {
             config.windows = windows(fields, layers, window, |_| false)?;
-            // The class does not read the older name of the base.
+            // The class ignores the older name of the base.
             fields.skip(&["rope_theta"]);
             let [global, local] = ropes(fields, config.head_dim, ([None, None], [500_000.0, 10_000.0]))?;
             (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
@@ -202,7 +204,7 @@ pub(super) fn experts(fields: &Fields, kind: &str) -> Read {
     Ok((config, with_stacked_experts(keys, layer, hidden).and(llama_keys())))
 }
 
-/// The layers without experts, of `mlp_layer_types`; without the list, the first ones.
+/// Returns the layers without experts. They are listed in `mlp_layer_types`; otherwise they are the first layers.
 fn listed_dense_layers(fields: &Fields, layers: usize, first: usize) -> Result<Vec<bool>> {
     match fields.list_opt("mlp_layer_types")? {
         Some(types) if types.len() != layers => {
@@ -213,7 +215,7 @@ fn listed_dense_layers(fields: &Fields, layers: usize, first: usize) -> Result<V
     }
 }
 
-/// Cohere's mixture of experts.
+/// Reads Cohere's mixture of experts.
 pub(super) fn cohere_experts(fields: &Fields, _: &str) -> Read {
     let sized = DecoderConfig { activation: fields.activation("hidden_act")?, ..sizes(fields)? };
     let (layers, hidden) = (sized.layers, sized.hidden);
@@ -222,19 +224,21 @@ pub(super) fn cohere_experts(fields: &Fields, _: &str) -> Read {
     let scores = match fields.text("expert_selection_fn")? {
         "softmax" => RouterScores::Softmax,
         "sigmoid" => RouterScores::Sigmoid,
-        other => return Err(fields.error(format!("`expert_selection_fn` is {other:?}, which is not known"))),
+        other => return Err(fields.error(format!("`expert_selection_fn` is {other:?}, which is not supported"))),
     };
     let averages = match fields.text("shared_expert_combination_strategy")? {
         "average" => true,
         "sum" => false,
         other => {
-            return Err(fields.error(format!("`shared_expert_combination_strategy` is {other:?}, which is not known")));
+            return Err(
+                fields.error(format!("`shared_expert_combination_strategy` is {other:?}, which is not supported"))
+            );
         }
     };
     let normalizes = fields.flag("norm_topk_prob")?;
     let chosen = ExpertsConfig {
         scores,
-        // The softmax is over the chosen experts.
+        // The softmax is only over the chosen experts.
         normalized: normalizes || scores == RouterScores::Softmax,
         shared_hidden: Some(hidden.saturating_mul(shared)).filter(|_| shared > 0),
         averages_shared: averages && shared > 0,
@@ -242,9 +246,7 @@ pub(super) fn cohere_experts(fields: &Fields, _: &str) -> Read {
         ..sized_experts(fields, fields.size("num_experts")?, hidden)?
     };
     if fields.object_opt("rope_scaling")?.is_some_and(|about| !about.is_empty()) {
-        return Err(
-            fields.error("field `rope_scaling` is set, and the class of this model reads `rope_parameters` alone")
-        );
+        return Err(fields.error("field `rope_scaling` is set, but this model reads only `rope_parameters`"));
     }
     let rms = fields.number_opt("rms_norm_eps")?;
     let mut config = DecoderConfig {
@@ -266,9 +268,10 @@ pub(super) fn cohere_experts(fields: &Fields, _: &str) -> Read {
         true => !(layer + 1).is_multiple_of(prefix),
         false => !(layer - first + 1).is_multiple_of(interval),
     })?;
-    // Dense layers have rotary positions without a window too if all of them are without one.
-    let is_rotated = |layer: usize| config.window(layer).is_some() || (prefix == 1 && chosen.dense_layers[layer]);
-    config.without_rope = (0..layers).map(|layer| !is_rotated(layer)).collect();
+    // If no dense layer has a window, the dense layers still have rotary positions.
+    config.without_rope = (0..layers)
+        .map(|layer| config.window(layer).is_none() && !(prefix == 1 && chosen.dense_layers[layer]))
+        .collect();
     config.experts = Some(chosen);
     let layer = "model.layers.*.mlp";
     let keys = expert_keys(layer, "gate", ["gate_proj", "up_proj", "down_proj"])
