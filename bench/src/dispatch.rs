@@ -26,7 +26,7 @@ pub fn jit_64_args() -> Result<Timing> {
     measure(|| block_until_ready(f.call(&xs)?))
 }
 
-/// A state of many small arrays, of which the program reads one.
+/// A state of many small arrays. The program reads only one of them.
 pub fn args_10k_dispatch() -> Result<Timing> {
     let xs: Vec<Array> = (0..10_000).map(|i| array([i as f32; 4])).collect();
     let f = jit(|xs: Vec<Array>| &xs[0] + 1).keep_unused(true);

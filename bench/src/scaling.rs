@@ -11,7 +11,7 @@ use crate::data::{line, split, uniform};
 use crate::{cnn, gpt, training};
 
 const DEVICES: [usize; 4] = [1, 2, 4, 8];
-/// The calls of a point, of which the median counts, and one before to compile.
+/// The number of timed calls for each point, whose median is reported. An additional call before them compiles.
 const CALLS: usize = 5;
 const COLORS: [RGBColor; 4] =
     [RGBColor(37, 99, 235), RGBColor(234, 88, 12), RGBColor(5, 150, 105), RGBColor(147, 51, 234)];
@@ -122,12 +122,12 @@ fn counted(size: usize) -> String {
     }
 }
 
-/// A panel for each row, with a curve for each number of devices, on logarithmic axes.
-/// Labels of the axes of times, 1, 2 and 5 of each power of ten: more of them overlap.
+/// Returns the labels of the time axes: 1, 2 and 5 of each power of ten, because more labels would overlap.
 fn round_times() -> Vec<f64> {
     (-3..6).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power))).collect()
 }
 
+/// Draws a panel for each row, with a curve for each number of devices, on logarithmic axes.
 fn draw(measured: &[(&Row, Vec<[f64; 3]>)]) -> std::result::Result<String, Box<dyn Error>> {
     let mut svg = String::new();
     let rows = measured.len().div_ceil(COLUMNS).max(1);

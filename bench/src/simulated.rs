@@ -1,5 +1,5 @@
 //! The cost of preparing a program for many processes, measured in one process: the training step of the convolutional
-//! network is partitioned over `n` devices, one of which belongs to this process, localized, and compiled.
+//! network is partitioned over `n` devices, localized for the single device of this process, and compiled.
 
 use std::time::Instant;
 

@@ -45,7 +45,7 @@ struct Cli {
     requests: usize,
 }
 
-/// Sends requests from `clients` concurrent clients, each of which waits for its answers; returns the latencies.
+/// Sends requests from `clients` concurrent clients and returns the latencies. Each client waits for its answers.
 async fn ask(client: &Client, clients: usize, requests: usize, features: usize) -> Result<Vec<Duration>> {
     // All clients ask at the same time, because the server joins their requests into batches.
     let tasks: Vec<_> = (0..clients)

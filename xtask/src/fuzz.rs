@@ -142,7 +142,10 @@ impl Progress {
         };
         let Found { modes, blamed, done, differ, .. } = resumed;
         if done > 0 {
-            println!("resumes after {done}, of which {differ} differ; delete {} to start again", file.display());
+            println!(
+                "resumes after {done} results, {differ} of them different; delete {} to start again",
+                file.display()
+            );
         }
         Ok(Progress { file, done, differ, modes, blamed })
     }

@@ -20,7 +20,7 @@ const MIN_ROWS: usize = 32;
 /// Computes a convolution.
 ///
 /// The image `x` is `[images, depth, height, width, features]`, the filter is `[depth, height, width, features, outputs]`, and
-/// the result is `[images, depth, height, width, outputs]`, of which `size` are the spatial dimensions.
+/// the result is `[images, depth, height, width, outputs]`, and `size` is its spatial dimensions.
 ///
 /// `of` is the window of the filter's gradient: its `dilation` is the stride of the convolution, its `stride` is the dilation of
 /// the filter, and its `positions` are the filter's spatial dimensions. `base` is the distance between the elements of the

@@ -33,7 +33,7 @@ impl Float for f64 {}
 
 /// Multiplies batches of matrices.
 ///
-/// `lhs` and `rhs` must have three dimensions, the first of which is the batch. `contracted` are the dimensions (1 or 2) of
+/// `lhs` and `rhs` must have three dimensions, and the first one is the batch. `contracted` are the dimensions (1 or 2) of
 /// `lhs` and `rhs` that are summed over, so that you can multiply transposed matrices without copying them. The other
 /// dimensions are the rows and the columns of the result, `[batch, rows, columns]`. Sums over no elements are 0.
 ///

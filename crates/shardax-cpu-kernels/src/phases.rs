@@ -1,5 +1,5 @@
 //! Convolutions over an image whose elements lie apart (base dilation), as gradients of strided ones with respect to the
-//! image are: divided into phases, each of which is a convolution of the image itself.
+//! image are: divided into phases, and each phase is a convolution of the image itself.
 //!
 //! Outputs at a distance that is a multiple of the base dilation meet the same elements of the filter: with a base dilation
 //! of 2 along two dimensions there are four phases, and a filter of 3 × 3 has 1, 2, 2 and 4 elements in them. Nothing is

@@ -55,7 +55,7 @@ const PARTS: usize = 4;
 /// ```
 /// use shardax_cpu_kernels::{FilterWindow, View, winograd_convolution};
 ///
-/// // 16 features, of which each filter sums up all.
+/// // 16 features, and each filter sums over all of them.
 /// let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 1, 1], positions: [1, 3, 3] };
 /// let x = [1.0; 4 * 4 * 16];
 /// let filter = [0.5; 9 * 16 * 16];

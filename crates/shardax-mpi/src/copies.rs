@@ -39,7 +39,7 @@ impl Copies {
         Copies { comm, state: Mutex::default() }
     }
 
-    /// Cancels the receives from the other processes, all of which have left.
+    /// Cancels the receives from the other processes, because all of them have left.
     pub fn close(&self) -> Result<()> {
         let incoming = std::mem::take(&mut self.state().incoming);
         incoming.into_iter().try_for_each(|(_, expected)| match expected {

@@ -15,8 +15,8 @@ const PENDING: &[(&str, &str)] = &[
     ("nn_half/embed_f16/out", "gradients of repeated rows are added in float32, where JAX rounds each sum"),
     ("nn_half/global_norm_f16/out", "a norm that float16 has, where the sum of squares overflows in JAX"),
     ("nn_half/embed_bf16/out", "gradients of repeated rows are added in float32, where JAX's stop at 1024"),
-    ("optimizers/amsgrad_f32/out", "the exact bias correction, of which Optax loses digits in float32"),
-    ("optimizers/radam_f32/out", "the exact bias correction, of which Optax loses digits in float32"),
+    ("optimizers/amsgrad_f32/out", "the bias correction, which is exact here, but loses digits in Optax in float32"),
+    ("optimizers/radam_f32/out", "the bias correction, which is exact here, but loses digits in Optax in float32"),
 ];
 
 macro_rules! families {

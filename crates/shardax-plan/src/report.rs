@@ -155,7 +155,7 @@ impl Report {
         if self.memory.donated > 0.0 || self.memory.aliased > 0.0 {
             writeln!(
                 f,
-                "  {} of arguments are donated, of which results reuse {}",
+                "  {} of arguments are donated, and results reuse {} of this",
                 bytes(self.memory.donated),
                 bytes(self.memory.aliased)
             )?;

@@ -347,7 +347,7 @@ impl fmt::Display for Found {
         let count = compiled.len();
         writeln!(
             f,
-            "{tried} setups estimated, of which {too_large} do not fit; {count} compiled, the fastest and the smallest:"
+            "{tried} setups estimated, {too_large} do not fit; {count} compiled, the fastest and the smallest:"
         )?;
         writeln!(f, "  {:<62}{:>10}{:>12}{:>12}{:>8}", "setup", "memory", "step", "for a row", "MFU")?;
         for c in compiled {

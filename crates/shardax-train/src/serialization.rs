@@ -173,7 +173,10 @@ impl Packed {
         let mut level = self;
         for name in path {
             if level.array.is_some() {
-                return Err(fail(format!("the key path {:?} begins with that of another array", path.join("."))));
+                return Err(fail(format!(
+                    "the key path {:?} begins with the key path of another array",
+                    path.join(".")
+                )));
             }
             let end = level.entries.len();
             let position = *level.positions.entry(name.clone()).or_insert(end);

@@ -47,7 +47,7 @@ impl Primitive for Split {
         Ok(vec![cx.op("sdy.sharding_constraint", args, &attrs, &outs[0])])
     }
 
-    // Placement: the devices of the program, the sharding of an uncommitted operand, and that of the result.
+    // Placement: the devices of the program, the sharding of an uncommitted operand, and the sharding of the result.
     fn placed_on(&self) -> Option<Sharding> {
         Some(self.sharding.clone().into())
     }

@@ -17,7 +17,7 @@ const COLUMNS: usize = 128;
 /// The maximum number of contracted elements of a panel.
 const DEPTH: usize = 512;
 
-/// The minimum number of columns of a task, each of which packs all rows again.
+/// The minimum number of columns of a task. Smaller tasks would not pay, because every task packs all rows.
 const MIN_COLUMNS: usize = 32;
 
 /// Multiplies rows with a matrix.

@@ -148,7 +148,9 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
         let layer_rank = match matching(&fields, &ranks, name)? {
             Some(rank) if rank >= 1.0 && rank.fract() == 0.0 => rank as usize,
             Some(rank) => {
-                return Err(fields.error(format!("`rank_pattern` has the rank {rank}, which is not a positive integer")));
+                return Err(
+                    fields.error(format!("`rank_pattern` has the rank {rank}, which is not a positive integer"))
+                );
             }
             None => rank,
         };

@@ -1,4 +1,4 @@
-//! `config.json`, of which every field must be understood.
+//! The reader of `config.json`, which rejects fields that it does not understand.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -218,7 +218,7 @@ impl Config {
         serde_json::to_string_pretty(&self.fields).unwrap_or_default() + "\n"
     }
 
-    /// The fields, each of which must be read or be without effect.
+    /// Returns the fields. You must read each of them, unless it has no effect.
     pub(crate) fn fields(&self) -> Fields<'_> {
         Fields::new(&self.name, "", &self.fields)
     }
@@ -370,7 +370,7 @@ impl<'a> Fields<'a> {
         Ok(self.number_opt(name)?.unwrap_or(default))
     }
 
-    /// Numbers, all of which must be positive.
+    /// Reads a list of positive numbers.
     pub fn numbers(&self, name: &'a str) -> Result<Vec<f64>> {
         let list = self.required(name, self.list_opt(name)?)?;
         let numbers: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();

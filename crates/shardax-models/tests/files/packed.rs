@@ -216,7 +216,7 @@ fn kernels_of_parts_are_those_of_their_formats() -> Result<()> {
     assert_eq!(loaded.kernel.t().to_vec::<f32>()?, weights.get("expected")?.to_vec::<f32>()?);
 
     let other = |json: &str| Config::from_json(json).and_then(|config| weights.clone().quantized(&config));
-    fails(other(r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#), &["GPTQ of 3 bits"]);
+    fails(other(r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#), &["GPTQ with 3 bits"]);
     fails(other(r#"{"quantization_config": {"quant_method": "awq", "version": "gemv"}}"#), &["version \"gemv\""]);
     fails(
         other(r#"{"quantization_config": {"quant_method": "fp8"}}"#),

@@ -162,7 +162,7 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
         &["\"T5EncoderModel\"", "does not generate text"],
     );
     fails(read(r#"{"model_type": "t5", "num_heads": 0}"#), &["`num_heads` must be a positive integer"]);
-    fails(read(r#"{"model_type": "led"}"#), &["\"led\" is none of t5, mt5"]);
+    fails(read(r#"{"model_type": "led"}"#), &["\"led\" is not one of t5, mt5"]);
     fails(read(r#"{"model_type": "marian", "decoder_vocab_size": 7}"#), &["separate token embeddings"]);
     let bart = read(
         r#"{"_num_labels": 3, "activation_dropout": 0.0, "activation_function": "gelu", "add_final_layer_norm": false,

@@ -599,7 +599,7 @@ fn pad_end(x: &Array, axis: usize) -> Array {
     concatenate(&[x.clone(), zeros_dtype(shape, x.dtype())], axis as i32)
 }
 
-/// Returns `x`, broadcastable to `[..., heads, queries, keys]`, with at least three dimensions, of which the last one has
+/// Returns `x`, broadcastable to `[..., heads, queries, keys]`, with at least three dimensions. The last one has
 /// `keys` entries.
 fn broadcast_keys(x: &Array, keys: usize) -> Array {
     let missing = 3usize.saturating_sub(x.ndim());

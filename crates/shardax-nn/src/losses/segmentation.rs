@@ -97,7 +97,7 @@ impl DiceOptions {
             (true, 1) => sigmoid(predictions),
             (true, _) => softmax(predictions, -1),
         };
-        // Areas are sums over the spatial dimensions, of which there may be none.
+        // Areas are sums over the spatial dimensions. There may be no spatial dimension.
         let spatial: Vec<i32> = (1..probabilities.ndim() as i32 - 1).collect();
         let [overlap, predicted, expected] = [&probabilities * &targets, probabilities, targets]
             .map(|x| if spatial.is_empty() { x } else { x.sum(spatial.as_slice()) });

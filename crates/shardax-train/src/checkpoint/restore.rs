@@ -274,7 +274,7 @@ fn numbers(folder: &Path, manifest: &Manifest, def: &TreeDef, options: &RestoreO
             }
             (Some(text), _) => match number_of(text, &number) {
                 Some(saved) => numbers.push(saved),
-                None => return Err(other_number(folder, &path, text, &format!("is that of {number:?}"))),
+                None => return Err(other_number(folder, &path, text, &format!("is the type of {number:?}"))),
             },
         }
     }

@@ -13,7 +13,7 @@ use shardax::error::{Error, ErrorKind, Result};
 pub(crate) fn wrong(path: &Path, offset: u64, what: impl Display) -> Error {
     let message = format!("{} is damaged, or of another format: at byte {offset}, {what}", path.display());
     Error::new(ErrorKind::Value, message)
-        .help("get the file again; in a gzip file, the offset is in the decompressed bytes")
+        .help("replace the file with an undamaged copy; in a gzip file, the offset counts decompressed bytes")
 }
 
 /// The error of a file that cannot be read.

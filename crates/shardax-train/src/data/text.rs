@@ -81,7 +81,7 @@ impl Source for TextWindows {
     }
 }
 
-/// An example of consecutive tokens, the last of which is only a target.
+/// An example of consecutive tokens. The last token is only a target.
 fn window(tokens: &[i32]) -> Result<Example> {
     let length = tokens.len().saturating_sub(1);
     let (tokens, targets) = (&tokens[..length], &tokens[tokens.len() - length..]);

@@ -120,7 +120,7 @@ mod bpe {
     }
 
     impl BpeOptions {
-        /// Sets the size of the vocabulary, of which 256 tokens are the bytes.
+        /// Sets the size of the vocabulary. The first 256 tokens are the bytes.
         pub fn new(vocab_size: usize) -> Self {
             BpeOptions { vocab_size, special_tokens: Vec::new() }
         }

@@ -13,7 +13,7 @@ fn tree() -> (Array, Array) {
     (arange(0..3_000_000), ones([5]))
 }
 
-/// A checkpoint, of which something is changed.
+/// A checkpoint that the tests damage.
 fn with(change: impl FnOnce(&Path)) -> Result<(Folder, PathBuf)> {
     setup();
     let folder = Folder::new();

@@ -175,7 +175,7 @@ fn plain_numbers_are_the_programs_or_the_checkpoints() -> Result<()> {
     let all = || RestoreOptions::new().restore_numbers();
     fails(
         saved.restore_with(&(zeros([2]), 7i32, 1i64), &all()),
-        &["the number `[1]` was saved as 0.5 in", "the tree's type is that of 7", "keep_numbers"],
+        &["the number `[1]` was saved as 0.5 in", "the tree's type is the type of 7", "keep_numbers"],
     );
     fails(
         saved.restore_with(&(zeros([2]), 7f64, 1i32), &all()),

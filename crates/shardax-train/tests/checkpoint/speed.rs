@@ -96,7 +96,7 @@ fn a_gibibyte_that_the_next_step_donates() -> Result<()> {
     let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
     let make = |seed: u32| device_put(&random::bits(random::key(seed), [1 << 12, 1 << 12]), &rows);
     let mut state = block_until_ready((0..16).map(make).collect::<Result<Vec<_>>>()?)?;
-    // A step that takes some time, part of which the threads of a copy use.
+    // A step that takes long enough for the threads of a copy to run at the same time.
     let step = jit(|state: Vec<Array>| tree::map(|x| x + 1, state)).donate_argnums([0]);
     let ms = |begin: Instant| begin.elapsed().as_secs_f64() * 1e3;
     let one_step = |state: &mut Vec<Array>| -> Result<f64> {

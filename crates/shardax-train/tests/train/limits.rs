@@ -236,7 +236,7 @@ fn every_size_of_a_stream_may_be_the_largest_number() -> Result<()> {
     Ok(())
 }
 
-/// Numbers as examples, of which some are errors.
+/// Examples that are numbers. Some of them are errors.
 fn with_errors(len: usize, wrong: &'static [usize]) -> impl Stream<Item = Example> {
     let example = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as i32], &[])?)]));
     let get = move |i: usize| match wrong.contains(&i) {

@@ -112,7 +112,7 @@ fn pax() -> Vec<u8> {
     summed(header)
 }
 
-/// A member of 4096 bytes of which 512 are in the file.
+/// A member of 4096 bytes in a file that ends after 512 of them.
 fn sparse() -> Vec<u8> {
     let mut sparse = member("1.bin", &[5; 512]);
     sparse[386..398].copy_from_slice(b"00000001000\0");

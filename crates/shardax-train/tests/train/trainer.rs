@@ -47,7 +47,7 @@ fn bits<T: Tree>(tree: &T) -> Result<Vec<Vec<u8>>> {
     tree::leaves(tree).iter().map(Array::to_bytes).collect()
 }
 
-/// Twenty steps at once, and in three runs of which two are stopped: the same bits, the same numbers in the log.
+/// Twenty steps in a single run have the same bits and logs as in three runs, two of them stopped early.
 #[test]
 fn a_run_that_is_stopped_resumes_bit_for_bit() -> Result<()> {
     setup();

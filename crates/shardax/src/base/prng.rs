@@ -58,7 +58,7 @@ impl PrngImpl {
     pub fn from_name(name: &str) -> Result<PrngImpl> {
         PrngImpl::ALL.into_iter().find(|prng| prng.name() == name).ok_or_else(|| {
             err!(Value, "the PRNG implementation must be threefry2x32 or rbg, got {name:?}")
-                .help("JAX's unsafe_rbg has no counterpart: its keys are hashed less well than those of rbg")
+                .help("JAX's unsafe_rbg has no counterpart: its keys are hashed less well than the keys of rbg")
         })
     }
 

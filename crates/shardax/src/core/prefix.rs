@@ -274,7 +274,7 @@ fn inconsistent_sizes(requested: Option<usize>, mut sizes: Vec<AxesOfSize>) -> S
 
 /// Types accepted as a prefix: a value, or a tuple, list or map of prefixes.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no value, nor a tuple, list or map of values, of which `{T}` is made",
+    message = "`{Self}` is neither a value nor a tuple, list or map of values that can be converted to `{T}`",
     label = "not what is wanted here",
     note = "write the value or a reference to it, `&sharding`, where there is one, not `Some(&sharding)`; and `None` for an argument that has none"
 )]

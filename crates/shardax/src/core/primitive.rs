@@ -180,7 +180,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         ))
     }
 
-    /// Computes the results for operands, some of which have a batch axis, and the batch axes of the results.
+    /// Computes the results if some operands have a batch axis, and returns the batch axes of the results.
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         Err(err!(NotImplemented, "Batching rule for '{}' not implemented", self.name()))
     }

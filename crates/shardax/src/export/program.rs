@@ -163,7 +163,7 @@ impl Exchanged {
         let texts: BTreeMap<String, Arc<str>> = texts.collect::<Result<_>>()?;
         if texts.values().any(|text| text.contains("sdy.mesh @mesh_1 ")) {
             return Err(err!(NotImplemented, "{} is over several meshes, and cannot be exported", request.name)
-                .help("use one mesh, whose axes are those of all"));
+                .help("use a single mesh that has the axes of all meshes"));
         }
         let in_specs = request.in_shardings.iter().map(|sharding| Some(sharding.as_named()?.spec().clone())).collect();
         let (axes, axis_types) = match &request.place {

@@ -323,7 +323,7 @@ transforms! {
     irfftn => Irfft, None;
 }
 
-/// Fourier transform of a Hermitian signal, of which you pass the first half. The result has `2 (m - 1)` real numbers for
+/// Fourier transform of a Hermitian signal. You pass only the first half of the signal. The result has `2 (m - 1)` real numbers for
 /// `m` elements, unless you set a size.
 ///
 /// Fails for an axis that is out of bounds or has no elements. [`FftOptions`] has options.

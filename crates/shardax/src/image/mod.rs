@@ -175,7 +175,7 @@ fn scalar_at(x: &Array, i: usize) -> Array {
     lax::reshape(&lax::slice_in_dim(x, i, i + 1, 0), &[])
 }
 
-/// Resamples dimension `d` to `n` elements, each of which is the nearest element of `x`.
+/// Resamples dimension `d` to `n` elements. Each of them is the nearest element of `x`.
 fn resample_nearest(x: &Array, d: usize, n: usize) -> Array {
     let source = ((indices(n, DType::F32) + 0.5) * x.shape()[d] as f64 / n as f64).floor().astype(DType::I32);
     x.take(source, d as i32)

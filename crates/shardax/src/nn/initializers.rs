@@ -134,7 +134,7 @@ pub fn orthogonal(scale: f64) -> Initializer {
 
 /// Kernel of a convolution with an [`orthogonal`] matrix, multiplied by `scale`, in the middle, and zeros elsewhere. With
 /// `scale` 1 the convolution preserves lengths. The shape must be one to three spatial dimensions, then the inputs, then the
-/// outputs, of which there must be at least as many as inputs.
+/// outputs. There must be at least as many outputs as inputs.
 ///
 /// Source: [Xiao et al. 2018](https://arxiv.org/abs/1806.05393).
 ///

@@ -205,7 +205,7 @@ fn sharding_in_stage(program: &Program, input: Var, have: Option<&Sharding>, pla
     target.cloned().unwrap_or_else(|| place.replicated())
 }
 
-/// Returns `true` if the constraint stands for the return from other devices to `place`.
+/// Returns `true` if the constraint represents the return from other devices to `place`.
 fn returns_to(constraint: &ShardingConstraint, place: &Place) -> bool {
     constraint.is_transposed && constraint.sharding.devices() != place.devices()
 }

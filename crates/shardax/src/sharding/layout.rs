@@ -149,7 +149,7 @@ impl Layout {
         match self.tiling.iter().find(|tile| tile.is_empty() || tile.contains(&0)) {
             Some(tile) => {
                 Err(err!(Value, "a tile has at least one dimension, of at least one element. Got {}", tuple(tile))
-                    .help(format!("use sizes of up to {largest} dimensions, the last of which is the minor one")))
+                    .help(format!("use sizes of up to {largest} dimensions, with the minor dimension last")))
             }
             None => Ok(()),
         }

@@ -72,7 +72,7 @@ pub struct Forward;
 pub struct Reverse;
 /// The function returns only the result that is differentiated.
 pub struct Plain;
-/// The function returns a pair, the first of which is differentiated; see [`Jacobian::has_aux`].
+/// The function returns a pair, and only the first element is differentiated; see [`Jacobian::has_aux`].
 pub struct WithAux;
 
 /// The Jacobian of a function; see [`jacfwd`] and [`jacrev`].

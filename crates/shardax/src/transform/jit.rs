@@ -352,7 +352,7 @@ impl Options {
             let leaves = constrain(&out, &self.out_shardings, "jit out_shardings")?;
             Ok(Flat { leaves, def: out.def })
         };
-        // A call with operands of which only some depend on tangents could not be transposed, so it is inlined.
+        // A call could not be transposed if only some of its operands depend on tangents, so it is inlined.
         if self.inline == Inline::JaxEarly || !is_recording() {
             return scoped(|| constrained(flat));
         }

@@ -108,7 +108,7 @@ fn draw(panels: &[Panel]) -> Result<String> {
         let size = if picture.contains("width=\"400\"") { 23 } else { 16 };
         let picture = picture.replacen("font-size=\"14\"", &format!("font-size=\"{size}\""), 1);
         let place = format!("<svg x=\"{x}\" y=\"{CAPTION}\" width=\"{SIDE}\" height=\"{SIDE}\" ");
-        // Replaces the size of the image by that of the panel.
+        // Replaces the size of the image by the size of the panel.
         out += &place;
         out += picture.find("viewBox").map_or(&picture, |at| &picture[at..]);
     }

@@ -84,7 +84,7 @@ fn rows(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: S
     if aval.dtype.byte_size() < 4 || matrix.1 != [last] || matrix.2.iter().copied().eq(0..matrix.2.len()) {
         return None;
     }
-    // The dimension of the matrix for each of the vector's dimensions, except that of one row.
+    // The dimension of the matrix for each of the vector's dimensions, except the dimension of the single row.
     let shape = cx.shape(vector.0).clone();
     let places: Vec<usize> = (0..shape.len())
         .filter_map(|d: usize| match vector.2.iter().position(|&b| b == d) {

@@ -69,7 +69,7 @@ fn rows(x: &Array, places: impl IntoIterator<Item = usize>) -> Array {
     x.take(array(places), 0)
 }
 
-/// Batches `ppermute` over several axes, one of which is mapped, by computing what each row sends to every other row.
+/// Batches `ppermute` over several axes, including the mapped one, by computing which values each row sends to each other row.
 pub(crate) fn permute(
     axes: &Axes,
     perm: &[(usize, usize)],

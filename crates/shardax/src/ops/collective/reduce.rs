@@ -204,7 +204,7 @@ impl Primitive for Pcast {
     }
 }
 
-/// Reduces elementwise over all participants, each of which receives the result: `psum`, `pmax`, `pmin`.
+/// Reduces elementwise over all participants. Each of them receives the result: `psum`, `pmax`, `pmin`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AllReduce {
     pub reducer: Reducer,

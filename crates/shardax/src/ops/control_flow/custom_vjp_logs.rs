@@ -28,7 +28,7 @@ where
 }
 
 impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
-    /// Sets rules of which `bwd` also logs values (JAX's `defvjp_with_logs`): it returns a pair, the cotangents and a map
+    /// Sets rules whose `bwd` also logs values (JAX's `defvjp_with_logs`): it returns a pair, the cotangents and a map
     /// or a struct of the values, or `()`. [`VjpFn::with_logs`](crate::VjpFn::with_logs) returns the values by key. Other
     /// derivatives, such as `grad`, drop the values, and a compiled program does not compute them.
     ///
@@ -86,7 +86,7 @@ impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffVjp<F, Args, N> {
-    /// Sets rules of which `bwd` also logs values; see [`CustomVjp::defvjp_with_logs`].
+    /// Sets rules whose `bwd` also logs values; see [`CustomVjp::defvjp_with_logs`].
     pub fn defvjp_with_logs<Fwd, Bwd, Res, Cts, Logs>(
         self,
         fwd: Fwd,
@@ -104,7 +104,7 @@ impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffVjp<F, Args, N> {
 }
 
 impl<F: Function<Args>, Args: Compose<CustomVjpPrimal>> SymbolicVjp<F, Args> {
-    /// Sets rules of which `bwd` also logs values; see [`CustomVjp::defvjp_with_logs`].
+    /// Sets rules whose `bwd` also logs values; see [`CustomVjp::defvjp_with_logs`].
     pub fn defvjp_with_logs<Fwd, Bwd, Res, Cts, Logs>(
         self,
         fwd: Fwd,

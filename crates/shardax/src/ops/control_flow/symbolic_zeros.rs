@@ -13,7 +13,7 @@ use crate::error::{Result, err};
 /// tangents are passed as `None` or as arrays of zeros.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the rule of a custom_jvp function of the arguments `{Args}`",
-    note = "set one with `defjvp`: it takes the tuple of arguments and that of their tangents, and returns the result and its tangent"
+    note = "set one with `defjvp`: the rule receives the tuple of arguments and the tuple of their tangents, and returns the result and its tangent"
 )]
 pub trait JvpRule<Args: Tree, Out: Tree>: Send + Sync + 'static {
     /// Runs the rule. `zeros` marks the leaves of `tangents` that are symbolic zeros.

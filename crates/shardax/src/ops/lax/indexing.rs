@@ -200,7 +200,7 @@ pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayL
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::lax::{GatherDimensionNumbers, GatherScatterMode};
-/// // Rows 2 and 0 of a matrix: blocks of 1 × 2, of which dimension 1 stays.
+/// // Rows 2 and 0 of a matrix: blocks of 1 × 2 whose dimension 1 remains.
 /// let numbers = GatherDimensionNumbers {
 ///     offset_dims: vec![1],
 ///     collapsed_slice_dims: vec![0],

@@ -499,7 +499,7 @@ fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
     }
 }
 
-/// The index into a list of which a single entry stands for all.
+/// Returns the index into a list. A list with a single entry applies to all dimensions.
 fn broadcast_index(len: usize, i: usize) -> usize {
     if len == 1 { 0 } else { i }
 }

@@ -51,7 +51,7 @@ pub enum ReflectType {
 
 /// Widths of padding: a number for all ends, a pair (before, after) for all dimensions, or a pair for each dimension.
 pub trait IntoPadWidth {
-    /// The pairs; a single pair stands for all dimensions.
+    /// The pairs. A single pair applies to all dimensions.
     fn into_pad_width(self) -> Vec<(usize, usize)>;
 }
 

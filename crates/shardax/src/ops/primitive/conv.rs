@@ -172,7 +172,7 @@ impl ConvGeneralDilated {
             if long.is_empty() { rhs.clone() } else { bind1(Reverse { dims: long }, std::slice::from_ref(rhs)) };
         let groups = self.feature_group_count.max(self.batch_group_count);
         if groups > 1 {
-            // The groups of the output features become those of the new output features, the old input ones.
+            // The groups of the output features become groups of the new output features, which are the old input features.
             let (split, axis) = unfold(&kernel, self.rhs[0], 1, groups);
             kernel = fold(&split, axis, self.rhs[1], 1);
         }

@@ -196,7 +196,7 @@ impl DotGeneral {
         let batch = self.lhs_batch.len();
         let this_free = free(this.rank(), this_contract, this_batch);
         let other_free = free(other_operand.ndim(), other_contract, other_batch);
-        // In the cotangent the free dimensions of `lhs` come before those of `rhs`.
+        // In the cotangent, the free dimensions of `lhs` come before the free dimensions of `rhs`.
         let other_start = if is_lhs { batch + this_free.len() } else { batch };
         // If the result is wider than the operands, so are computations from its cotangent.
         let other_operand =

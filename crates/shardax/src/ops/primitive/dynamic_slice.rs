@@ -55,7 +55,7 @@ fn check_block(name: &str, x: &Aval, sizes: &[usize]) -> Result<()> {
             "{name} block of sizes {sizes:?} is larger than the operand of shape {:?} in dimension {d}",
             x.shape.as_slice()
         )
-        .help("sizes are those of the result; starts are clamped so that it fits")),
+        .help("pass the sizes of the result; starts are clamped so that the slice fits")),
     }
 }
 

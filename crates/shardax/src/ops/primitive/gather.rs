@@ -316,7 +316,7 @@ impl Primitive for Gather {
             self.indices_are_sorted,
             ints(&self.slice_sizes)
         );
-        // The operation itself clamps positions, but XLA adds that of one row to the position of a slice as it is given.
+        // The operation itself clamps positions, but XLA adds the position of a single row to the position of a slice without clamping it.
         let mut args = args.to_vec();
         args[1] = comparable(cx, args[1], args[0]);
         if self.mode == GatherScatterMode::Clip && cx.has_quirk("slices-of-slices") {

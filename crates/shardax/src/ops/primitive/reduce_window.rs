@@ -285,7 +285,7 @@ impl Primitive for ReduceWindow {
             Some(t) if self.reducer == Reducer::Sum => Some(self.apply(t)),
             Some(_) if y.size() == 0 => None,
             Some(t) if self.tiles() => Some(self.tiled_tangent(x, &y, t)),
-            // Padding changes the sizes of dimensions, of which the windows' may be split.
+            // Padding changes the sizes of dimensions, and the dimensions with windows may be split.
             Some(t) => Some(with_auto_axes(&[x, &y, t], &y.aval(), |args| self.tangent(&args[0], &args[1], &args[2]))?),
         };
         Ok((smallvec![y], vec![tangent]))

@@ -275,7 +275,7 @@ impl Primitive for Concatenate {
                     Type,
                     "Cannot concatenate arrays with shapes that differ in dimensions other than the one being concatenated: concatenating along dimension {} for {first} and {arg}",
                     self.dimension
-                ).help("all sizes but that of the joined dimension must be equal"));
+                ).help("use arrays whose sizes are equal in all dimensions except the joined one"));
             }
             shape[self.dimension] += arg.shape[self.dimension];
         }

@@ -47,7 +47,7 @@ macro_rules! operations {
 }
 
 operations! {
-    /// The convolution of two arrays of the same number of dimensions, one of which is the smaller along every axis.
+    /// Convolves two arrays with the same number of dimensions. One of the arrays must be the smaller one along every axis.
     ///
     /// Fails for other shapes, and for empty arrays.
     ///

@@ -50,6 +50,6 @@ fn summed(mu: &Array, count: usize, limit: &Array) -> Array {
     let shape = [&[count][..], mu.shape()].concat();
     let k = lax::iota(mu.dtype(), &shape, 0);
     let p = pmf(&k, mu, 0);
-    // A probability of 1 adds nothing either, and has a slope; that of 0 is infinite.
+    // A probability of 1 adds nothing either, but has a slope. The slope at 0 is infinite.
     entr(where_(k.less(limit) & p.greater(0), p, 1)).sum(0)
 }

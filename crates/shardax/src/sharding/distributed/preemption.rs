@@ -162,7 +162,7 @@ fn signal_mask(status: &str, name: &str) -> u64 {
     text.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The dispositions of signals before this module handled them. Bit `n - 1` of each mask stands for signal `n`.
+/// The dispositions of signals before this module handled them. Bit `n - 1` of each mask represents signal `n`.
 struct Dispositions {
     ignored: u64,
     handled: u64,

@@ -2,7 +2,7 @@
 //! and AWQ: `scale * integer - minimum`, with the scale and the minimum of each group. XLA (xla-cpu-pjrt 0.0.1) writes the matrix in f32
 //! first, and reads integers of 4 bits one at a time.
 //!
-//! No primitive stands for such a matrix. [`follow`] recognizes it by the operations that compute it: a conversion, a multiplication, a
+//! No primitive represents such a matrix. [`follow`] recognizes it by the operations that compute it: a conversion, a multiplication, a
 //! subtraction, and operations that move the elements. The compiler removes these operations if only products use the matrix.
 
 use half::f16;

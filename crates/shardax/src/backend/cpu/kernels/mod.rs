@@ -157,7 +157,7 @@ fn numbers<'a, T: FromBytes + Immutable>(arg: &Arg<'a>) -> std::result::Result<&
     <[T]>::ref_from_bytes(arg.data).map_err(|e| e.to_string())
 }
 
-/// The elements of a result, all of which must be written.
+/// The elements of a result. A kernel must write all of them.
 fn numbers_mut<'a, T: FromBytes + IntoBytes>(ret: &'a mut Ret<'_>) -> std::result::Result<&'a mut [T], String> {
     <[T]>::mut_from_bytes(ret.data_to_overwrite()).map_err(|e| e.to_string())
 }

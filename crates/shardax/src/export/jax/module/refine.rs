@@ -69,7 +69,7 @@ impl<'a> Writer<'a> {
     /// Stores a function until it is called.
     pub(super) fn remember(&mut self, r: &mut Bytes<'a>, op: Operation<'a>) -> Result<()> {
         let Some((_, Attribute::Text(name))) = op.named.get(3) else {
-            return Err(damaged("its program has a function of which nothing is said"));
+            return Err(damaged("its program has a function without a type"));
         };
         let (name, body) = (*name, *r);
         if op.isolated && self.dictionary.code.version < SECTIONS {

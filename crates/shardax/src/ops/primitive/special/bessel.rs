@@ -78,7 +78,7 @@ pub(crate) fn i1e(x: &Array) -> Array {
 }
 
 /// `exp(-x) I(x)` of order 0 or 1 for positive numbers. Small ones use the power series
-/// ([DLMF 10.25.2](https://dlmf.nist.gov/10.25.E2)), all terms of which are positive.
+/// ([DLMF 10.25.2](https://dlmf.nist.gov/10.25.E2)), whose terms are all positive.
 fn scaled(order: i32, x: &Array, far: &[f64]) -> Array {
     let small = x.minimum(MAX_SERIES_ARGUMENT);
     let half = &small * 0.5;

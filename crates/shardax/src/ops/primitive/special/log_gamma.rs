@@ -107,7 +107,7 @@ fn terms(dtype: DType) -> usize {
     if dtype == DType::F64 { STIRLING.len() } else { 3 }
 }
 
-/// The distance to the nearest integer, of which `sin(π x)` and `cos(π x)` are computed without a loss of digits.
+/// Returns the distance to the nearest integer. `sin(π x)` and `cos(π x)` are computed from it without a loss of digits.
 fn fraction(x: &Array) -> Array {
     x - ROUND.apply(x)
 }
@@ -159,7 +159,7 @@ pub(crate) fn digamma(x: &Array) -> Array {
         sum = where_(above, &sum + 1 / &shifted, sum);
         base = shifted;
     }
-    // The root in two parts, of which the first is exact in the dtype. They are subtracted apart, with the factor between
+    // The root in two parts. The first part is exact in the dtype. The parts are subtracted separately, with the factor between
     // them, because XLA adds two constants in a row.
     let (root, rest) = match x.dtype() {
         DType::F64 => (1.461_632_144_968_362_2, 9.549_995_429_965_697e-17),
