@@ -109,10 +109,10 @@ impl Operation {
     fn name(&self) -> String {
         match self {
             Matmul([batch, m, n, k], [ta, tb], dtype) => {
-                let left = if *ta { " left transposed" } else { "" };
+                let lhs_transposed = if *ta { " left transposed" } else { "" };
                 let right = if *tb { " right transposed" } else { "" };
                 let batch = if *batch > 1 { format!("{batch} × ") } else { String::new() };
-                format!("matmul {batch}{m} × {n} × {k} {dtype}{left}{right}")
+                format!("matmul {batch}{m} × {n} × {k} {dtype}{lhs_transposed}{right}")
             }
             Conv([images, size, inputs, outputs, kernel, stride, groups], pass) => {
                 let pass = match pass {

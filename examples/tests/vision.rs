@@ -85,9 +85,12 @@ fn cifar10() {
     let more = ["--augment", augmentations, "--threads", "3", "--accumulate", "2", "--run", &run];
     let first_loss = numbers(&cifar10(&[&two[..], &["--epochs", "1"], &more].concat()), ", loss ")[0];
     // The same images in one part on one device give the same loss.
-    let alone = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", augmentations];
-    let alone = numbers(&cifar10(&alone), ", loss ")[0];
-    assert!((alone - first_loss).abs() < 1e-3 * first_loss, "{alone} on one device, {first_loss} on two");
+    let arguments = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", augmentations];
+    let single_device_loss = numbers(&cifar10(&arguments), ", loss ")[0];
+    assert!(
+        (single_device_loss - first_loss).abs() < 1e-3 * first_loss,
+        "{single_device_loss} on one device, {first_loss} on two"
+    );
     let resumed = cifar10(&[&two[..], &["--epochs", "2"], &more].concat());
     assert!(resumed.contains("step 16: ") && !resumed.contains("step 8: "), "{resumed}");
     let log = std::fs::read_to_string(folder.path("run/metrics.jsonl")).expect("the log");
@@ -157,10 +160,10 @@ fn vae() {
         let small = ["--steps", "60", "--log-every", "20", "--hidden", "64", "--batch-size", "32"];
         output("vae", &[&small, more].concat())
     };
-    let alone = vae(&[]);
-    let losses = numbers(&alone, "test/loss ");
-    assert!(losses.len() == 3 && losses[2] < 0.9 * losses[0], "{alone}");
-    assert!(alone.lines().filter(|line| line.contains("##")).count() > 3, "{alone}");
+    let printed = vae(&[]);
+    let losses = numbers(&printed, "test/loss ");
+    assert!(losses.len() == 3 && losses[2] < 0.9 * losses[0], "{printed}");
+    assert!(printed.lines().filter(|line| line.contains("##")).count() > 3, "{printed}");
     let split = vae(&["--devices", "4", "--run", &run, "--samples", &picture, "--plot", &plot]);
     for (a, b) in losses.iter().zip(numbers(&split, "test/loss ")) {
         assert!((a - b).abs() < 2e-3 * a, "{a} alone, {b} on devices");

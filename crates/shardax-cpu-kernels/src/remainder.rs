@@ -42,8 +42,8 @@ impl Sealed for f32 {
     fn by_one_division(self, divisor: f32) -> (f32, bool) {
         let (x, y) = (f64::from(self), f64::from(divisor));
         let quotient = x / y;
-        let rest = x - (quotient + ROUND - ROUND) * y;
-        (with_sign(rest, x, y) as f32, is_small(quotient, y))
+        let remainder = x - (quotient + ROUND - ROUND) * y;
+        (with_sign(remainder, x, y) as f32, is_small(quotient, y))
     }
 
     fn by_library(self, divisor: f32) -> f32 {
@@ -60,8 +60,8 @@ impl Sealed for f64 {
         let quotient = self / divisor;
         let rounded = quotient + ROUND - ROUND;
         let high = f64::from_bits(divisor.to_bits() & !((1 << 27) - 1));
-        let rest = (self - rounded * high) - rounded * (divisor - high);
-        (with_sign(rest, self, divisor), is_small(quotient, divisor))
+        let remainder = (self - rounded * high) - rounded * (divisor - high);
+        (with_sign(remainder, self, divisor), is_small(quotient, divisor))
     }
 
     fn by_library(self, divisor: f64) -> f64 {
@@ -73,8 +73,8 @@ impl Sealed for f64 {
 #[inline]
 fn with_sign(rest: f64, x: f64, y: f64) -> f64 {
     let is_other_side = (rest < 0.0) != (x < 0.0) && rest != 0.0;
-    let rest = if is_other_side { rest.abs() - y.abs() } else { rest };
-    rest.abs().copysign(x)
+    let remainder = if is_other_side { remainder.abs() - y.abs() } else { remainder };
+    remainder.abs().copysign(x)
 }
 
 /// Returns true if the products of this quotient and the divisor are exact: the quotient has at most 24 bits, and no product

@@ -209,10 +209,10 @@ fn schedules_of_many_steps_are_those_of_float64() -> Result<()> {
     for (i, (schedule, expected)) in schedules.iter().enumerate() {
         for step in [0, 1, 7, 1000, 49_999, 50_000, 77_777, 99_990, 99_998, 99_999, 100_000] {
             let expected = expected(f64::from(step) / 1e5);
-            let found = schedule.at(step).to_f64()?;
+            let value = schedule.at(step).to_f64()?;
             assert!(
-                (found - expected).abs() <= 2e-6 * expected.abs() + 1e-16,
-                "schedule {i}, step {step}: {found:e} is not {expected:e}"
+                (value - expected).abs() <= 2e-6 * expected.abs() + 1e-16,
+                "schedule {i}, step {step}: {value:e} is not {expected:e}"
             );
         }
     }

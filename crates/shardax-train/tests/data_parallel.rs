@@ -105,9 +105,9 @@ fn any_model_trains_in_the_same_loop() -> Result<()> {
         let (first, last) = (history[0], history[59]);
         assert!(last.0 < 0.5 * first.0 && last.1 > at_least, "{first:?} to {last:?}");
         // One copy of it goes on alone.
-        let alone = unreplicate(&state)?;
+        let single_copy = unreplicate(&state)?;
         let (x, labels) = data(100 * DEVICES);
-        assert!(loss_and_accuracy(alone.model, x, labels).1.item::<f32>()? > at_least);
+        assert!(loss_and_accuracy(single_copy.model, x, labels).1.item::<f32>()? > at_least);
         Ok(())
     }
     learns::<Line>(0.85)?;

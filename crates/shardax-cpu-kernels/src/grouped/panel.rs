@@ -37,7 +37,7 @@ pub(super) fn multiply<U: Unit>(
         unassigned = following;
     }
     tasks.reverse();
-    let left = ArrayView2::from_shape((count, rows.depth), rows.elements())?;
+    let lhs = ArrayView2::from_shape((count, rows.depth), rows.elements())?;
     // Panels end with a block of words.
     let block = LANES * U::PER_WORD;
     let blocks = rows.depth / block;
@@ -51,9 +51,9 @@ pub(super) fn multiply<U: Unit>(
             Arch::new().dispatch(Widen { packed, start, first, numbers, panel, count });
             // The panel has this size, so that it always has this shape.
             let Ok(panel) = ArrayView2::from_shape((columns, count * block), &*panel) else { return };
-            let left = left.slice(s![.., first * block..(first + count) * block]);
+            let lhs = lhs.slice(s![.., first * block..(first + count) * block]);
             let before = if first == 0 { Before::Ignored } else { Before::Added };
-            product(&left, &panel.t(), before, &mut out);
+            product(&lhs, &panel.t(), before, &mut out);
         }
     });
     Ok(())

@@ -238,12 +238,12 @@ fn filter_gradients_are_sums_of_products() {
         let ws = [xs[0], spatial[0], spatial[1], spatial[2], 3];
         let (x, w) = (noise(size(&xs), 3), noise(size(&ws), 4));
         let want = sums(&window, [&x, &w], [xs, ws], Some(3));
-        let found = for_any_threads(5, |threads| {
+        let result = for_any_threads(5, |threads| {
             let mut out = vec![f32::NAN; want.len()];
             filter_gradient(&window, view(&xs, &x), view(&ws, &w), &mut out, threads).unwrap();
             out
         });
-        assert_close(&found, &want);
+        assert_close(&result, &want);
     }
     let [(_, xs, spatial), ..] = WINDOWS;
     assert!(xs[0] * size(&spatial) > 2 * MIN_PATCHES);
@@ -275,12 +275,12 @@ fn convolutions_are_sums_of_products() {
             });
             want.push(terms.sum());
         }
-        let found = for_any_threads(5, |threads| {
+        let result = for_any_threads(5, |threads| {
             let mut out = vec![f32::NAN; size(&outs)];
             convolution(&window, base, view(&xs, &x), view(&fs, &filter), spatial, &mut out, threads).unwrap();
             out
         });
-        assert_close(&found, &want);
+        assert_close(&result, &want);
     }
 }
 
@@ -327,12 +327,12 @@ fn depthwise_filter_gradients_are_sums_of_products() {
         let ws = [xs[0], spatial[0], spatial[1], spatial[2], xs[4]];
         let (x, w) = (noise(size(&xs), 5), noise(size(&ws), 6));
         let want = sums(&window, [&x, &w], [xs, ws], None);
-        let found = for_any_threads(5, |threads| {
+        let result = for_any_threads(5, |threads| {
             let mut out = vec![f32::NAN; want.len()];
             depthwise_filter_gradient(&window, view(&xs, &x), view(&ws, &w), &mut out, threads).unwrap();
             out
         });
-        assert_close(&found, &want);
+        assert_close(&result, &want);
     }
 }
 
@@ -610,21 +610,21 @@ fn convolutions_by_tiles_are_sums_of_products() {
         let (x, filter) = (noise(self::size(&xs), 20), noise(self::size(&fs), 21));
         let mut want = vec![f32::NAN; self::size(&ws)];
         convolution(&window, [1; 3], view(&xs, &x), view(&fs, &filter), size, &mut want, 1).unwrap();
-        let found = for_any_threads(3, |threads| {
+        let result = for_any_threads(3, |threads| {
             let mut out = vec![f32::NAN; want.len()];
             winograd_convolution(&window, view(&xs, &x), view(&fs, &filter), size, &mut out, threads).unwrap();
             out
         });
-        assert!(is_near(&found, &want), "{size:?}");
+        assert!(is_near(&result, &want), "{size:?}");
 
         let mut gradient = vec![f32::NAN; filter.len()];
         filter_gradient(&window, view(&xs, &x), view(&ws, &want), &mut gradient, 1).unwrap();
-        let found = for_any_threads(3, |threads| {
+        let result = for_any_threads(3, |threads| {
             let mut out = vec![f32::NAN; filter.len()];
             winograd_filter_gradient(&window, view(&xs, &x), view(&ws, &want), &mut out, threads).unwrap();
             out
         });
-        assert!(is_near(&found, &gradient), "{size:?}");
+        assert!(is_near(&result, &gradient), "{size:?}");
     }
 }
 

@@ -421,8 +421,8 @@ fn distilled_blocks(prefix: &str) -> KeyMap {
 /// group.
 fn shared_block_keys(config: &BertConfig, prefix: &str) -> KeyMap {
     let inner = config.block_order.iter().position(|block| *block == 0).map_or(1, |first| {
-        let rest = &config.block_order[first + 1..];
-        rest.iter().position(|block| *block == 0).map_or(config.num_hidden_layers, |distance| distance + 1)
+        let later_layers = &config.block_order[first + 1..];
+        later_layers.iter().position(|block| *block == 0).map_or(config.num_hidden_layers, |distance| distance + 1)
     });
     (0..config.num_hidden_layers).fold(KeyMap::new(), |keys, block| {
         let (group, number) = (block / inner, block % inner);

@@ -238,16 +238,16 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
     let (architecture, keys) = M::read(config)?;
     // The shapes are compared first, because files with another configuration could not be loaded again.
     let expected = leaf_shapes(&shapes::<M>(architecture, Policy::default(), &Rules::default())?);
-    let found = leaf_shapes(model);
+    let shapes = leaf_shapes(model);
     let help = "pass the `Config` from which you created the model, and a model without caches";
-    if let Some(((path, expected), _)) = expected.iter().zip(&found).find(|(expected, found)| expected != found) {
+    if let Some(((path, expected), _)) = expected.iter().zip(&shapes).find(|(expected, shapes)| expected != shapes) {
         let path = path.trim_start_matches('.');
         let message = format!("the configuration does not describe this model: `{path}` would be {expected:?}");
         return Err(value_error(message, help));
     }
-    if expected.len() != found.len() {
-        let (expected, found) = (expected.len(), found.len());
-        let message = format!("the configuration describes {expected} arrays, but the model has {found}");
+    if expected.len() != shapes.len() {
+        let (expected, shapes) = (expected.len(), shapes.len());
+        let message = format!("the configuration describes {expected} arrays, but the model has {shapes}");
         return Err(value_error(message, help));
     }
     save::write(

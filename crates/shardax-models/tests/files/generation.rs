@@ -39,8 +39,8 @@ fn batched_texts_are_those_of_texts_alone() -> Result<()> {
             }
         }
         for ((prompt, _), written) in texts.iter().zip(written.values()) {
-            let alone = &model.generate(std::slice::from_ref(prompt), &GenerateOptions::new(6))?[0];
-            assert_eq!(*written, alone[..written.len()], "{name} {prompt:?}");
+            let single = &model.generate(std::slice::from_ref(prompt), &GenerateOptions::new(6))?[0];
+            assert_eq!(*written, single[..written.len()], "{name} {prompt:?}");
         }
         assert!(written.values().map(Vec::len).eq(lengths.map(|(_, new)| new)), "{name}: {written:?}");
     }
@@ -67,17 +67,17 @@ fn batched_texts_have_options_of_their_own() -> Result<()> {
     };
     let drawn = GenerateOptions::new(12).temperature(2.0).seed(5);
     let greedy = GenerateOptions::new(12);
-    let both = run(&mut batcher, &[drawn.clone(), greedy.clone()])?;
-    assert_eq!(both[1], model.generate(&[vec![3, 1, 4]], &greedy)?[0]);
-    assert_ne!(both[0], both[1]);
+    let results = run(&mut batcher, &[drawn.clone(), greedy.clone()])?;
+    assert_eq!(results[1], model.generate(&[vec![3, 1, 4]], &greedy)?[0]);
+    assert_ne!(results[0], results[1]);
     // What is drawn depends on the seed alone, not on the other texts.
-    assert_eq!(run(&mut batcher, &[greedy.clone(), drawn.clone()])?[1], both[0]);
-    assert_ne!(run(&mut batcher, &[drawn.seed(6)])?[0], both[0]);
+    assert_eq!(run(&mut batcher, &[greedy.clone(), drawn.clone()])?[1], results[0]);
+    assert_ne!(run(&mut batcher, &[drawn.seed(6)])?[0], results[0]);
 
-    let stop = both[1][2];
-    let first = both[1].iter().position(|token| *token == stop).expect("a token");
+    let stop = results[1][2];
+    let first = results[1].iter().position(|token| *token == stop).expect("a token");
     let stopped = run(&mut batcher, &[GenerateOptions::new(12).stop_tokens([stop])])?;
-    assert_eq!(stopped[0], both[1][..=first]);
+    assert_eq!(stopped[0], results[1][..=first]);
     let once = batcher.add(&[3], &GenerateOptions::new(1))?;
     assert_eq!((once.end, batcher.active()), (Some(End::Length), 0));
 

@@ -74,7 +74,7 @@ fn llama_parts() -> (Vec<(&'static str, Value<'static>)>, Tensors) {
 fn split_files_are_one_model() -> Result<()> {
     setup();
     let here = Folder::new();
-    let whole = Decoder::from_pretrained(here.write("llama.gguf", llama()))?;
+    let single_file = Decoder::from_pretrained(here.write("llama.gguf", llama()))?;
     let split = |number: u32, count: u32| vec![("split.no", Value::U32(number)), ("split.count", Value::U32(count))];
     let (mut metadata, mut tensors) = llama_parts();
     let rest = tensors.split_off(5);
@@ -84,7 +84,7 @@ fn split_files_are_one_model() -> Result<()> {
     fails(Decoder::from_pretrained(&first).map(drop), &["tiny-00002-of-00002.gguf"]);
     let second = here.write("tiny-00002-of-00002.gguf", written(&split(1, 2), &rest));
     let model = Decoder::from_pretrained(&first)?;
-    for ((path, left), right) in tree::leaves_with_path(&model).iter().zip(tree::leaves(&whole)) {
+    for ((path, left), right) in tree::leaves_with_path(&model).iter().zip(tree::leaves(&single_file)) {
         assert_eq!(left.to_bytes()?, right.to_bytes()?, "{path}");
     }
     fails(Decoder::from_pretrained(&second).map(drop), &["it is file 2 of 2, but you must open the first file"]);
@@ -161,10 +161,10 @@ fn packed_models_are_split_over_a_mesh() -> Result<()> {
     let split = Packed::<Decoder>::from_pretrained_with(&path, &LoadOptions::new().rules(&rules))?;
     let is_split = |leaf: &Array| leaf.sharding().is_ok_and(|sharding| !sharding.is_fully_replicated());
     assert_eq!(tree::leaves(&split).iter().filter(|leaf| leaf.ndim() == 3 && is_split(leaf)).count(), 8);
-    let alone = Packed::<Decoder>::from_pretrained(&path)?;
+    let packed = Packed::<Decoder>::from_pretrained(&path)?;
     let tokens = array([[3, 1, 4, 1, 5]]);
     let forward = jit(|model: Packed<Decoder>, tokens: Array| -> Result<Array> { Ok(model.unpack()?.forward(tokens)) });
-    let (found, expected) = (forward.call((&split, &tokens))?, forward.call((&alone, &tokens))?);
+    let (found, expected) = (forward.call((&split, &tokens))?, forward.call((&packed, &tokens))?);
     let (found, expected) = (found.to_vec::<f32>()?, expected.to_vec::<f32>()?);
     assert!(
         found.iter().zip(&expected).all(|(found, expected)| (found - expected).abs() < 1e-5 + 1e-4 * expected.abs())
@@ -204,9 +204,9 @@ fn kernels_of_parts_are_those_of_their_formats() -> Result<()> {
         let expected = weights.get("expected")?;
         let kernel = if name == "mxfp4" { "experts.up" } else { "layer.weight" };
         assert_eq!(weights.names().collect::<Vec<_>>().len(), 2, "{name}");
-        let found = weights.get(kernel)?;
-        assert_eq!(found.shape(), expected.shape(), "{name}");
-        assert_eq!(found.to_vec::<f32>()?, expected.to_vec::<f32>()?, "{name}");
+        let dequantized = weights.get(kernel)?;
+        assert_eq!(dequantized.shape(), expected.shape(), "{name}");
+        assert_eq!(dequantized.to_vec::<f32>()?, expected.to_vec::<f32>()?, "{name}");
     }
     let keys = KeyMap::new().array("kernel", "layer.weight", Layout::Transposed);
     let layer = Linear::builder(64, 16).use_bias(false).build(&mut Rngs::new(0));

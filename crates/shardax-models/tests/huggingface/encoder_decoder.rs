@@ -125,8 +125,8 @@ fn features_of_sound_are_those_of_transformers() -> Result<()> {
         let features =
             jit(move |sound: Array| log_mel(sound, bins)).call(Array::from_vec(sound.clone(), &[1, 32_000])?)?;
         assert_eq!(features.shape(), [1, 200, bins]);
-        let found = features.transpose([0, 2, 1]).take(arange(0..20) * 10, 2);
-        alike("mel", &found, &case(&format!("features_{bins}"))?)?;
+        let sampled = features.transpose([0, 2, 1]).take(arange(0..20) * 10, 2);
+        alike("mel", &sampled, &case(&format!("features_{bins}"))?)?;
     }
     let model = EncoderDecoder::from_pretrained(folder("whisper"))?;
     assert_eq!(model.sound_features(zeros([2, 1000])).shape(), [2, 20, 8]);

@@ -309,8 +309,8 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
     let forward = jit(|model: Bert, tokens: Array, mask: Array, kinds: Array| {
         model.forward(tokens, &BertOptions::new().attention_mask(mask).token_type_ids(kinds))
     });
-    let given = (&model, case("input_ids")?, case("attention_mask")?, case("token_type_ids")?);
-    alike("bert", &forward.call(given)?, &case("logits")?)
+    let arguments = (&model, case("input_ids")?, case("attention_mask")?, case("token_type_ids")?);
+    alike("bert", &forward.call(arguments)?, &case("logits")?)
 }
 
 /// Encoders with BERT's blocks, and their heads; padding is masked.
@@ -369,16 +369,16 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
     });
     for name in MODERN {
         let (case, model) = (case(name)?, ModernBert::from_pretrained(folder(name))?);
-        let found = modern.call((&model, case("input_ids")?, case("attention_mask")?))?;
-        alike(name, &found, &case("logits")?)?;
+        let features = modern.call((&model, case("input_ids")?, case("attention_mask")?))?;
+        alike(name, &features, &case("logits")?)?;
     }
     let deberta = jit(|model: Deberta, tokens: Array, mask: Array| {
         model.forward(tokens, &BertOptions::new().attention_mask(mask))
     });
     for name in DEBERTA {
         let (case, model) = (case(name)?, Deberta::from_pretrained(folder(name))?);
-        let found = deberta.call((&model, case("input_ids")?, case("attention_mask")?))?;
-        alike(name, &found, &case("logits")?)?;
+        let features = deberta.call((&model, case("input_ids")?, case("attention_mask")?))?;
+        alike(name, &features, &case("logits")?)?;
     }
     for name in ["sentence", "sentence_modern", "sentence_last"] {
         let (case, model) = (case(name)?, SentenceEncoder::from_pretrained(folder(name))?);
@@ -386,8 +386,8 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         alike(name, &model.forward(case("input_ids")?, &mask), &case("logits")?)?;
     }
     let decoder = SentenceEncoder::from_pretrained(folder("sentence_last"))?;
-    let left = BertOptions::new().attention_mask(array([[0, 1, 1]]));
-    fails(decoder.forward(array([[1, 2, 3]]), &left).check(), &["begins with padding", "after the texts"]);
+    let padded_start = BertOptions::new().attention_mask(array([[0, 1, 1]]));
+    fails(decoder.forward(array([[1, 2, 3]]), &padded_start).check(), &["begins with padding", "after the texts"]);
     Ok(())
 }
 

@@ -41,8 +41,8 @@ pub struct MixtureOfExperts<E> {
     pub router: Linear,
     /// The experts: the first dimension of each array is the index of the expert.
     pub experts: Stack<E>,
-    /// Added to the scores of the experts before they are chosen, `[experts]`. It does not change the weights. Default none.
-    /// Models such as DeepSeek-V3 balance their experts by it.
+    /// `[experts]`: added to the scores before the experts are chosen. It does not change the weights, so you can use
+    /// it to balance the load, as DeepSeek-V3 does. Default none.
     pub correction: Option<Array>,
     k: usize,
     capacity_factor: Option<f64>,
@@ -101,11 +101,12 @@ const EXPERT: &str = "expert";
 pub struct Routed {
     /// `[..., tokens, features]`
     pub y: Array,
-    /// The load-balancing loss: the number of experts times the sum over experts of the share of choices times the mean
-    /// probability, averaged over the rows. It is 1 if the load is balanced. Add it to the loss with a small factor,
-    /// such as 0.01. A scalar, float32.
+    /// The load-balancing loss, a float32 scalar: the number of experts times the sum over experts of the share of
+    /// choices times the mean probability, averaged over the rows. It is 1 if the load is balanced. You should add it
+    /// to the loss with a small factor, such as 0.01, because otherwise the router may send most tokens to a few
+    /// experts.
     pub balance_loss: Array,
-    /// The share of dropped choices, a scalar, float32.
+    /// The share of dropped choices, a float32 scalar. If it stays large, you can increase the capacity.
     pub dropped: Array,
 }
 
@@ -158,8 +159,8 @@ impl<E: Layer> MixtureOfExperts<E> {
         })
     }
 
-    /// Sets the capacity of each expert as a multiple of a balanced load. With `None`, no token is ever dropped. Default
-    /// 1.25.
+    /// Sets the capacity of each expert as a multiple of a balanced load. You can set `None` if no token must be
+    /// dropped. Default 1.25.
     pub fn capacity_factor(mut self, factor: impl Into<Option<f64>>) -> Self {
         self.capacity_factor = factor.into();
         self
@@ -190,7 +191,7 @@ impl<E: Layer> MixtureOfExperts<E> {
         self
     }
 
-    /// Restricts the experts of each token to a few groups. Default none.
+    /// Restricts the experts of each token to a few groups, as in DeepSeek-V3. Default none.
     pub fn groups(mut self, groups: impl Into<Option<ExpertGroups>>) -> Self {
         self.groups = groups.into();
         self
@@ -211,7 +212,7 @@ impl<E: Layer> MixtureOfExperts<E> {
 
     /// Chooses the experts of tokens, `[..., tokens, features]`.
     ///
-    /// The groups must fit the experts.
+    /// The groups must divide the experts.
     #[track_caller]
     pub fn choose(&self, x: impl ArrayLike) -> Result<ChosenExperts> {
         let logits = self.router.forward(x);
@@ -320,7 +321,7 @@ impl<E: Layer> MixtureOfExperts<E> {
     /// its shard of the experts (their first dimension). Two `all_to_all` collectives send tokens to the devices of their
     /// experts and back.
     ///
-    /// The losses only count the device's rows.
+    /// The losses count only the rows of this device, so you must average them over the devices.
     #[track_caller]
     pub fn forward_over(&self, x: impl ArrayLike, axis_name: impl Into<AxisName>) -> Result<Routed> {
         let axis = axis_name.into();

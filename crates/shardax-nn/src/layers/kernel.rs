@@ -98,7 +98,7 @@ impl<L: KernelLayer> KernelBuilder<L> {
         self
     }
 
-    /// Sets the precision of the matmuls on accelerators. Default:
+    /// Sets the precision of the matmuls on accelerators. You can set it for one layer; otherwise the layer uses
     /// [`default_matmul_precision`](shardax::default_matmul_precision).
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = Some(precision);
@@ -124,8 +124,8 @@ impl<L: KernelLayer> KernelBuilder<L> {
         self
     }
 
-    /// Builds the layer. Its weights are drawn from the stream `params`. If options contradict each other, the layer's results
-    /// are an error.
+    /// Builds the layer. Its weights are drawn from the stream `params`. If options contradict each other, the layer's
+    /// results are an error.
     #[track_caller]
     pub fn build(self, rngs: &mut Rngs) -> L {
         let policy = rngs.policy();

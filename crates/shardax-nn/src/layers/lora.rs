@@ -10,8 +10,8 @@ use crate::{LoRAParam, Rngs};
 
 /// A product of two small matrices that adapts a layer, while the layer's weights stay frozen.
 ///
-/// The matrices are of the kind [`LoRAParam`]: `Optimizer::wrt(model, adam(1e-3), Filter::of::<LoRAParam>())` updates
-/// only them.
+/// The matrices are of the kind [`LoRAParam`], so you can train only them with `Optimizer::wrt(model, adam(1e-3),
+/// Filter::of::<LoRAParam>())`.
 ///
 /// Source: [Hu et al. 2021](https://arxiv.org/abs/2106.09685).
 ///
@@ -72,7 +72,7 @@ impl LoRABuilder {
         self
     }
 
-    /// Builds the matrices, drawn from the stream `params`.
+    /// Builds the matrices. Their initial values are drawn from the stream `params`.
     #[track_caller]
     pub fn build(self, rngs: &mut Rngs) -> LoRA {
         let policy = rngs.policy();
@@ -84,7 +84,7 @@ impl LoRABuilder {
 }
 
 impl LoRA {
-    /// Matrices from `in_features` to `out_features` of this rank.
+    /// Creates matrices of this rank from `in_features` to `out_features`. The rank should be much smaller than both.
     #[track_caller]
     pub fn new(in_features: usize, lora_rank: usize, out_features: usize, rngs: &mut Rngs) -> Self {
         LoRA::builder(in_features, lora_rank, out_features).build(rngs)
@@ -101,7 +101,8 @@ impl LoRA {
         }
     }
 
-    /// Adds the product to the output of `base_module`.
+    /// Adds the product to the output of `base_module`. You can wrap any layer that maps `in_features` to
+    /// `out_features`.
     pub fn around<B: Layer>(self, base_module: B) -> LoRA<B> {
         LoRA { lora_a: self.lora_a, lora_b: self.lora_b, base_module, dtype: self.dtype }
     }
@@ -164,7 +165,7 @@ pub struct LoRALinear {
 }
 
 impl LoRALinear {
-    /// Creates a layer from `in_features` to `out_features`, which matrices of this rank adapt.
+    /// Creates a layer from `in_features` to `out_features`, and matrices of this rank that adapt it.
     #[track_caller]
     pub fn new(in_features: usize, out_features: usize, lora_rank: usize, rngs: &mut Rngs) -> Self {
         let linear = Linear::new(in_features, out_features, rngs);

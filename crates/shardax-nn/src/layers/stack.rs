@@ -10,8 +10,9 @@ use crate::shardings::{for_loop_over_layers, reshard_like};
 use crate::variable::{Kind, kind};
 use crate::{Module, Rngs};
 
-/// Several layers of the same type and shape as one layer: each array contains the arrays of all layers, along a new first
-/// dimension. A program runs the layers in one loop, so that compile time does not depend on their number.
+/// Several layers of the same type and shape as one layer: each array contains the arrays of all layers, along a new
+/// first dimension. You should use a stack for deep models, because a program runs the layers in one loop, so that
+/// compile time does not depend on their number.
 ///
 /// In Flax, this is `nnx.vmap` of a constructor and `nnx.scan` of a layer, with the same first weights.
 ///
@@ -50,7 +51,7 @@ impl<L: Module> Stack<L> {
         Ok(Stack::around(layers))
     }
 
-    /// Stacks layers, which must have the same structure and shapes.
+    /// Stacks layers. They must have the same structure and shapes.
     #[track_caller]
     pub fn from_layers(layers: &[L]) -> Result<Self> {
         let flats: Vec<Flat> = layers.iter().map(Flat::of).collect();
@@ -69,20 +70,22 @@ impl<L: Module> Stack<L> {
         Stack { layers, options: Options { checkpoint: None, unroll: 1, axis_name: None } }
     }
 
-    /// Checkpoints each layer: only the values between layers, and the residuals of the policy inside them, are stored. All other
-    /// residuals are recomputed for the gradient. By default, all residuals are stored.
+    /// Checkpoints each layer. Only the values between layers, and the residuals that the policy selects inside them,
+    /// are stored, and everything else is recomputed for the gradient. You can use this if the residuals of all layers,
+    /// which are stored by default, do not fit in memory.
     pub fn checkpoint(mut self, policy: CheckpointPolicy) -> Self {
         self.options.checkpoint = Some(policy);
         self
     }
 
-    /// Sets the number of layers per iteration of the compiled loop. Default 1.
+    /// Sets the number of layers in each iteration of the compiled loop. A larger number can be faster, but takes
+    /// longer to compile. Default 1.
     pub fn unroll(mut self, layers: usize) -> Self {
         self.options.unroll = layers;
         self
     }
 
-    /// Sets the logical name of the dimension of layers. See [`Rules`](crate::Rules).
+    /// Sets the logical name of the dimension of layers, so that [`Rules`](crate::Rules) can shard it.
     pub fn axis_name(mut self, name: &'static str) -> Self {
         self.options.axis_name = Some(name);
         self
@@ -135,7 +138,8 @@ impl<L: Module> Stack<L> {
         options.scan(|carry: C, layer: L| Function::<(L, C)>::apply(&apply, (layer, carry)), carry, layers)
     }
 
-    /// Scans over layers with state, such as running statistics or caches: `f` changes its layer in place.
+    /// Scans over layers with state, such as running statistics or caches. Instead of a copy, `f` receives a mutable
+    /// reference to each layer.
     ///
     /// ```
     /// use shardax_nn::prelude::*;

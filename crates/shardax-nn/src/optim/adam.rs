@@ -45,15 +45,15 @@ pub struct ScaleByAdam {
     pub eps: f64,
     /// Added inside of the square root. Default 0.
     pub eps_root: f64,
-    /// Uses Nesterov's momentum.
+    /// True for Nesterov's momentum.
     pub nesterov: bool,
     /// The dtype of the mean of the gradients. Default: the dtype of the parameters.
     #[tree(static)]
     pub mu_dtype: Option<DType>,
 }
 
-/// Sets the numbers of [`adam`](super::adam), [`adamw`](super::adamw), [`lamb`](super::lamb) and other chains that begin with a
-/// [`ScaleByAdam`].
+/// Sets the numbers of [`adam`](super::adam), [`adamw`](super::adamw), [`lamb`](super::lamb) and other chains that
+/// begin with a [`ScaleByAdam`]. You can call these methods on the chain.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -83,13 +83,15 @@ pub trait AdamOptions: Sized {
         self
     }
 
-    /// Sets the number that is added inside of the square root. Default 0.
+    /// Sets the number that is added inside of the square root. You need it if you differentiate through the updates,
+    /// because the slope of the root is infinite at 0. Default 0.
     fn eps_root(mut self, eps_root: f64) -> Self {
         self.scale_by_adam().eps_root = eps_root;
         self
     }
 
-    /// Sets the dtype of the mean of the gradients. Default: the dtype of the parameters.
+    /// Sets the dtype of the mean of the gradients. You can save memory with bfloat16. Default: the dtype of the
+    /// parameters.
     fn mu_dtype(mut self, mu_dtype: DType) -> Self {
         self.scale_by_adam().mu_dtype = Some(mu_dtype);
         self

@@ -72,7 +72,8 @@ pub struct ClipByGlobalNorm {
     pub max_norm: f64,
 }
 
-/// Scales all gradients together so that their [`global_norm`] is at most `max_norm`.
+/// Scales all gradients together so that their [`global_norm`] is at most `max_norm`. The direction of the update does
+/// not change, so you should prefer it to [`clip`] for large models.
 ///
 /// Source: [Pascanu et al. 2012](https://arxiv.org/abs/1211.5063).
 pub fn clip_by_global_norm(max_norm: f64) -> ClipByGlobalNorm {
@@ -108,7 +109,7 @@ pub struct AdaptiveGradClip {
 /// Scales the gradient of each unit (the weights into one output) so that its length is at most `clipping` times the length
 /// of the unit's parameters.
 ///
-/// Arrays must have at most five dimensions. The last is the index of the unit.
+/// The arrays can have at most five dimensions. The last dimension is the index of the unit.
 ///
 /// Source: [Brock et al. 2021](https://arxiv.org/abs/2102.06171).
 pub fn adaptive_grad_clip(clipping: f64) -> AdaptiveGradClip {
@@ -197,7 +198,8 @@ stateless!(Centralize, |_this| Ok(()), |_this, updates, _params| tree::map(
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct KeepParamsNonnegative {}
 
-/// Changes updates that would make a parameter negative, so that the parameter becomes 0. Put it last in a chain.
+/// Changes updates that would make a parameter negative, so that the parameter becomes 0. You must put it last in a
+/// chain, because later transformations would change the updates again.
 pub fn keep_params_nonnegative() -> KeepParamsNonnegative {
     KeepParamsNonnegative {}
 }

@@ -29,9 +29,11 @@ pub struct ApplyIfFiniteState<S> {
     pub inner_state: S,
 }
 
-/// Skips the steps whose gradients have a NaN or an infinity: updates are zero, and the optimizer's state does not change.
-/// After more than `max_consecutive_errors` such steps in a row, it no longer skips them, as in Optax: the parameters and
-/// the state are NaN from then on.
+/// Skips the steps whose gradients have a NaN or an infinity: updates are zero, and the optimizer's state does not
+/// change.
+///
+/// After more than `max_consecutive_errors` such steps in a row, it no longer skips them, as in Optax. The parameters
+/// and the state are NaN from then on, so you should stop the run.
 ///
 /// ```
 /// use shardax_nn::optim::apply_if_finite;
@@ -98,7 +100,7 @@ pub struct ConditionallyState<S> {
 
 /// Applies `inner` at the steps for which `should_transform` returns true. At other steps, the updates do not change.
 ///
-/// Create it once, because programs are compiled again for every transformation that is created this way.
+/// You should create it once, because programs are compiled again for every transformation that is created this way.
 ///
 /// ```
 /// use shardax_nn::optim::conditionally_transform;

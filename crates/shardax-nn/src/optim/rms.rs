@@ -208,14 +208,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdadelta {
 /// See [`scale_by_factored_rms`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByFactoredRms {
-    /// Stores only the means of rows and columns for large matrices. Default true.
+    /// True if only the means of rows and columns are stored for large matrices. Default true.
     pub factored: bool,
     /// The step `t` keeps `1 - (t + 1)^-decay_rate` of the means. Default 0.8.
     pub decay_rate: f64,
-    /// Subtracted from the count of steps, as in Optax, for a state whose count continues an earlier training. Before this
-    /// step, the decay is NaN. Default 0.
+    /// Subtracted from the number of steps, for a state that continues an earlier training. It must not exceed that
+    /// number, because otherwise the decay is NaN, as in Optax. Default 0.
     pub step_offset: usize,
-    /// The least size of the second largest dimension at which an array is factored. Default 128.
+    /// The minimum size of the second largest dimension of a factored array. You can lower it to save memory for
+    /// smaller matrices. Default 128.
     pub min_dim_size_to_factor: usize,
     /// Added to the squares. Default 1e-30.
     pub epsilon: f64,
@@ -235,7 +236,8 @@ pub struct FactoredState<P> {
     pub v: P,
 }
 
-/// Divides by the root mean square of the gradients, as Adafactor does: the means are stored for rows and columns only.
+/// Divides by the root mean square of the gradients, as Adafactor does. Because the means are stored only for rows and
+/// columns, the state is much smaller than Adam's.
 ///
 /// Source: [Shazeer and Stern 2018](https://arxiv.org/abs/1804.04235).
 pub fn scale_by_factored_rms() -> ScaleByFactoredRms {
@@ -391,7 +393,8 @@ pub struct Sm3State<P> {
     pub nu: P,
 }
 
-/// Divides by the root of accumulated squares. Only the largest squares along each dimension are stored.
+/// Divides by the root of accumulated squares. The state is small, because only the largest squares along each
+/// dimension are stored.
 ///
 /// Source: [Anil et al. 2019](https://arxiv.org/abs/1901.11150).
 pub fn scale_by_sm3() -> ScaleBySm3 {

@@ -51,14 +51,14 @@ fn a_file_that_was_cut_off_is_named() -> Result<()> {
 fn a_wrong_byte_is_named() -> Result<()> {
     let (_folder, path) = with(|_| ())?;
     let file = path.join(FILE);
-    let whole = fs::read(&file).expect("the file");
-    let header = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight bytes")) as usize;
+    let intact = fs::read(&file).expect("the file");
+    let header = 8 + u64::from_le_bytes(intact[..8].try_into().expect("eight bytes")) as usize;
     let like = tree();
     let mid = 1 << 22;
     let cases = [
         (header, format!("bytes {header}..{}, of `[0]`, have changed", header + mid)),
         (header + 2 * mid + 5, format!("bytes {}..{}, of `[0]`, have changed", header + 2 * mid, header + 12_000_000)),
-        (whole.len() - 1, format!("bytes {}..{}, of `[1]`, have changed", header + 12_000_000, whole.len())),
+        (intact.len() - 1, format!("bytes {}..{}, of `[1]`, have changed", header + 12_000_000, intact.len())),
         (0, format!("its header, bytes 0..{header}, has changed")),
         (20, format!("its header, bytes 0..{header}, has changed")),
     ];
@@ -66,7 +66,7 @@ fn a_wrong_byte_is_named() -> Result<()> {
         change(&file, |bytes| bytes[at] ^= 0x10);
         fails(checkpoint::restore(&path, &like), &["x/device-00000.safetensors is damaged", &want]);
         fails(Checkpoint::open(&path)?.verify(), &[&want]);
-        fs::write(&file, &whole).expect("the file");
+        fs::write(&file, &intact).expect("the file");
     }
     for (name, at) in [("manifest.json", 200), ("commit", 0)] {
         let before = fs::read(path.join(name)).expect("the file");
@@ -185,9 +185,9 @@ fn metadata_comes_back_as_it_was_or_is_not_saved() -> Result<()> {
     let metrics = numbers.iter().enumerate().map(|(i, x)| (i.to_string(), *x));
     let args = args(serde_json::json!(numbers)).metrics(metrics);
     checkpoint::save_with(folder.join("numbers"), &ones([2]), &args)?;
-    let found = Checkpoint::open(folder.join("numbers"))?;
-    assert_eq!(*found.metadata(), serde_json::json!(numbers));
-    assert!(numbers.iter().enumerate().all(|(i, x)| found.metrics()[&i.to_string()] == *x));
+    let opened = Checkpoint::open(folder.join("numbers"))?;
+    assert_eq!(*opened.metadata(), serde_json::json!(numbers));
+    assert!(numbers.iter().enumerate().all(|(i, x)| opened.metrics()[&i.to_string()] == *x));
     Ok(())
 }
 

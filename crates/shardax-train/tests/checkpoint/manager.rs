@@ -129,9 +129,13 @@ fn the_last_whole_one_is_restored() -> Result<()> {
     config::set_warning_hook(move |text| drop(send.try_send(text.to_owned())));
     let last = checkpoints.restore_latest(&value(0.0))?.expect("a checkpoint");
     assert_eq!((last.step, of(&last.tree)), (2, 2.0));
-    let said: Vec<String> = warnings.try_iter().filter(|text| text.contains(&*folder.0.to_string_lossy())).collect();
-    assert!(said[0].contains("step 4 is passed over") && said[1].contains("step 3 is passed over"), "{said:?}");
-    assert!(said[1].contains("it is missing"), "{said:?}");
+    let messages: Vec<String> =
+        warnings.try_iter().filter(|text| text.contains(&*folder.0.to_string_lossy())).collect();
+    assert!(
+        messages[0].contains("step 4 is passed over") && messages[1].contains("step 3 is passed over"),
+        "{messages:?}"
+    );
+    assert!(messages[1].contains("it is missing"), "{messages:?}");
     assert_eq!(names(&folder.0), [".lock", "1", "2", "3.damaged", "4.damaged"]);
     // They are out of the way of the steps that are made again.
     assert!(checkpoints.save(3, &value(3.5))?);
@@ -214,9 +218,9 @@ fn several_that_replace_one_checkpoint_leave_one_of_theirs_whole() -> Result<()>
             threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
         });
         all.into_iter().collect::<Result<Vec<()>>>()?;
-        let found = checkpoint::Checkpoint::open(&path)?;
-        found.verify()?;
-        let first: Vec<f32> = found.restore(&tree(0.0))?.iter().map(|x| x.get(0).item()).collect::<Result<_>>()?;
+        let opened = checkpoint::Checkpoint::open(&path)?;
+        opened.verify()?;
+        let first: Vec<f32> = opened.restore(&tree(0.0))?.iter().map(|x| x.get(0).item()).collect::<Result<_>>()?;
         assert!(first.iter().enumerate().all(|(i, x)| *x == first[0] + i as f32), "round {round}: {first:?}");
         assert_eq!(names(&folder.0), ["x"], "round {round}");
     }

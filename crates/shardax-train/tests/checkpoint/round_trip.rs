@@ -125,9 +125,9 @@ fn models_optimizers_and_keys_come_back() -> Result<()> {
     checkpoint::save(folder.join("state"), &saved)?;
     assert_ne!(bits(&saved)?, bits(&other)?);
     assert_eq!(bits(&saved)?, bits(&checkpoint::restore(folder.join("state"), &other)?)?);
-    let found = Checkpoint::open(folder.join("state"))?;
-    found.verify()?;
-    let paths: Vec<String> = found.arrays().into_iter().map(|array| array.path).collect();
+    let opened = Checkpoint::open(folder.join("state"))?;
+    opened.verify()?;
+    let paths: Vec<String> = opened.arrays().into_iter().map(|array| array.path).collect();
     assert!(paths.contains(&"[0].model.layers[1].kernel".to_owned()), "{paths:?}");
     Ok(())
 }

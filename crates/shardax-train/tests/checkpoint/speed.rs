@@ -162,12 +162,12 @@ fn a_step_does_not_wait_for_its_data() -> Result<()> {
         Ok(text_windows(&path, 4 << 10)?.stream().shuffled(0).batch(ROWS).map(place))
     };
     let ahead = waits(80, &mut batches()?.prefetch(4))?;
-    let alone = waits(20, &mut batches()?)?;
+    let without_saving = waits(20, &mut batches()?)?;
     println!(
-        "the share of time that steps of 20 ms wait for data, in windows of ten: {ahead:.4?}, in turns {alone:.4?}"
+        "the share of time that steps of 20 ms wait for data, in windows of ten: {ahead:.4?}, in turns {without_saving:.4?}"
     );
     let least = |waits: &[f64]| waits.iter().copied().fold(1.0, f64::min);
-    assert!(least(&ahead) < 0.01 && least(&alone) > 0.03, "{ahead:.4?}, {alone:.4?}");
+    assert!(least(&ahead) < 0.01 && least(&without_saving) > 0.03, "{ahead:.4?}, {without_saving:.4?}");
     Ok(())
 }
 

@@ -27,14 +27,14 @@ fn threads_change_nothing_but_the_time() -> Result<()> {
     // Each time an image comes it looks different.
     assert!(want[..7].iter().all(|first| want[7..].iter().all(|later| later != first)));
     // From each position it goes on as if it had not stopped.
-    let mut whole = make(2);
+    let mut uninterrupted = make(2);
     for at in 0..20 {
-        let position: Value = serde_json::from_str(&whole.position().to_string()).expect("JSON");
-        let mut rest = make(3);
-        rest.next_item();
-        rest.seek(&position)?;
-        assert_eq!(rest.items().take(3).collect::<Result<Vec<_>>>()?, want[at..at + 3], "from {at}");
-        whole.next_item();
+        let position: Value = serde_json::from_str(&uninterrupted.position().to_string()).expect("JSON");
+        let mut resumed = make(3);
+        resumed.next_item();
+        resumed.seek(&position)?;
+        assert_eq!(resumed.items().take(3).collect::<Result<Vec<_>>>()?, want[at..at + 3], "from {at}");
+        uninterrupted.next_item();
     }
     // What ends, ends; it may be sent back to its beginning.
     let begin = images().epochs(1).position();

@@ -241,23 +241,23 @@ pub fn goes_on<S: Stream>(make: impl Fn() -> S, len: usize)
 where
     S::Item: PartialEq + std::fmt::Debug,
 {
-    let mut whole = make();
-    let (mut items, mut positions) = (Vec::new(), vec![whole.position()]);
+    let mut uninterrupted = make();
+    let (mut items, mut positions) = (Vec::new(), vec![uninterrupted.position()]);
     for _ in 0..len {
-        let Some(item) = whole.next_item() else { break };
+        let Some(item) = uninterrupted.next_item() else { break };
         items.push(item.expect("an item"));
-        positions.push(whole.position());
+        positions.push(uninterrupted.position());
     }
     assert!(items.len() > 5, "there is something to see: {}", items.len());
     for (at, position) in positions.iter().enumerate() {
-        let mut rest = make();
+        let mut resumed = make();
         // As it comes out of a file; and from a stream that is somewhere else.
         if at % 2 == 1 {
-            rest.next_item();
+            resumed.next_item();
         }
         let position: Value = serde_json::from_str(&position.to_string()).expect("JSON");
-        rest.seek(&position).expect("a position");
-        let left: Vec<S::Item> = rest.items().take(items.len() - at).map(|item| item.expect("an item")).collect();
+        resumed.seek(&position).expect("a position");
+        let left: Vec<S::Item> = resumed.items().take(items.len() - at).map(|item| item.expect("an item")).collect();
         assert_eq!(left, items[at..], "from {at}: {position}");
     }
 }
@@ -331,8 +331,8 @@ fn processes_read_different_examples_and_are_at_one_position() -> Result<()> {
     // Two processes go on where three were.
     let mut two = numbers(11).shuffled(2).epochs(1).shard(0, 2);
     two.seek(&all[0].position())?;
-    let rest: Vec<i32> = two.items().flat_map(|x| values(&x.expect("an item"))).collect();
-    assert!(rest.len() == 2 && rest.iter().all(|x| !read.concat().contains(x)));
+    let remaining: Vec<i32> = two.items().flat_map(|x| values(&x.expect("an item"))).collect();
+    assert!(remaining.len() == 2 && remaining.iter().all(|x| !read.concat().contains(x)));
     Ok(())
 }
 

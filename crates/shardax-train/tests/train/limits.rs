@@ -260,8 +260,8 @@ fn an_error_within_a_batch_loses_no_examples() -> Result<()> {
         // From the position before it, too, and from a batch of batches.
         let mut again = make();
         again.seek(&stream.position())?;
-        let rest: Vec<String> = (at..want.len()).map(|_| read(&mut again)).collect();
-        assert_eq!(rest, want[at..]);
+        let remaining: Vec<String> = (at..want.len()).map(|_| read(&mut again)).collect();
+        assert_eq!(remaining, want[at..]);
         assert_eq!(read(&mut stream), want[at]);
     }
     let nested = || with_errors(20, &[2, 9]).batch(2).batch(2);
@@ -276,8 +276,8 @@ fn an_error_within_a_batch_loses_no_examples() -> Result<()> {
     for (at, position) in positions.iter().enumerate() {
         let mut again = nested();
         again.seek(position)?;
-        let rest: Vec<_> = again.items().map(|item| item.map_err(|error| error.message().to_owned())).collect();
-        assert_eq!(rest, all[at..], "from {at}: {position}");
+        let remaining: Vec<_> = again.items().map(|item| item.map_err(|error| error.message().to_owned())).collect();
+        assert_eq!(remaining, all[at..], "from {at}: {position}");
     }
     Ok(())
 }

@@ -153,9 +153,9 @@ fn restore(mutant: &Path) -> Result<()> {
     let text = std::fs::read(mutant).expect("the mutant");
     std::fs::write(path.join("manifest.json"), &text).expect("the manifest");
     std::fs::write(path.join("commit"), format!("{:08x}\n", crc32fast::hash(&text))).expect("the commit");
-    let found = Checkpoint::open(&path)?;
-    found.verify()?;
-    found.restore_with(&tree(), &RestoreOptions::new().restore_numbers()).map(drop)
+    let opened = Checkpoint::open(&path)?;
+    opened.verify()?;
+    opened.restore_with(&tree(), &RestoreOptions::new().restore_numbers()).map(drop)
 }
 
 #[test]

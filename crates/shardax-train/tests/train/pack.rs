@@ -63,18 +63,18 @@ fn rows_go_on_from_every_position() -> Result<()> {
             let texts = texts().shuffled(2);
             if split { texts.concat_then_split(5) } else { texts.pack(5) }
         };
-        let mut whole = make();
-        let (mut rows, mut positions) = (Vec::new(), vec![whole.position()]);
+        let mut uninterrupted = make();
+        let (mut rows, mut positions) = (Vec::new(), vec![uninterrupted.position()]);
         for _ in 0..40 {
-            rows.push(whole.next_item().expect("a row")?);
-            positions.push(whole.position());
+            rows.push(uninterrupted.next_item().expect("a row")?);
+            positions.push(uninterrupted.position());
         }
         for (at, position) in positions[..30].iter().enumerate() {
             let position: Value = serde_json::from_str(&position.to_string()).expect("JSON");
-            let mut rest = make();
-            rest.next_item();
-            rest.seek(&position)?;
-            assert_eq!(rest.items().take(10).collect::<Result<Vec<_>>>()?, rows[at..at + 10], "from {at}");
+            let mut resumed = make();
+            resumed.next_item();
+            resumed.seek(&position)?;
+            assert_eq!(resumed.items().take(10).collect::<Result<Vec<_>>>()?, rows[at..at + 10], "from {at}");
         }
     }
     fails(texts().pack(0).next_item().expect("an error"), &["a length of 0"]);

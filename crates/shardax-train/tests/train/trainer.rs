@@ -113,9 +113,9 @@ fn accumulated_gradients_are_reduced_once() -> Result<()> {
         .in_axes((None, 0))
         .out_axes(None)
     };
-    let whole = grad(loss).call((&w, x.reshape([96, 6])))?;
+    let expected = grad(loss).call((&w, x.reshape([96, 6])))?;
     for parts in [1, 3, 4, 12] {
-        assert!(allclose(gradient(parts).call((&w, &x))?, &whole, 1e-5, 1e-6)?, "{parts} parts");
+        assert!(allclose(gradient(parts).call((&w, &x))?, &expected, 1e-5, 1e-6)?, "{parts} parts");
     }
     let sent = |parts: usize| -> Result<Vec<(usize, usize)>> {
         let collectives = gradient(parts).lower((&w, &x))?.compile()?.collectives()?;
@@ -135,7 +135,7 @@ fn accumulated_gradients_are_reduced_once() -> Result<()> {
     )
     .in_specs((P![], P!["batch"]))
     .out_specs(P![]);
-    assert!(allclose(sharded.call((&w, x.reshape([96, 6])))?, &whole, 1e-5, 1e-6)?);
+    assert!(allclose(sharded.call((&w, x.reshape([96, 6])))?, &expected, 1e-5, 1e-6)?);
     fails(gradient(5).call((&w, &x)), &["cannot be split into 5 parts", "float32[12,6]"]);
     fails(accumulate(0, |x: Array| Ok(x), ones([2])), &["into 0 parts"]);
     Ok(())

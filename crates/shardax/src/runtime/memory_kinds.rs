@@ -184,7 +184,7 @@ mod tests {
         let on_device = SingleDeviceSharding::new(device);
         let host = on_device.with_memory_kind("pinned_host");
         let x = device_put(&arange(0..4), &on_device)?;
-        let put = {
+        let moved = {
             let host = host.clone();
             jit(move |x: Array| device_put(&(x + 1), &host))
         };
@@ -193,7 +193,7 @@ mod tests {
         let with_out_shardings = jit(|x: Array| x + 1).out_shardings(&host);
         let on_host = device_put(&x, &host)?;
         for y in [
-            put.call(&x)?,
+            moved.call(&x)?,
             space.call(&x)?,
             with_out_shardings.call(&x)?,
             on_host.clone(),

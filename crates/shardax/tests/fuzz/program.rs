@@ -33,11 +33,11 @@ pub struct Program<'a> {
 impl Step {
     fn new(json: &Value, count: usize) -> Step {
         let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-        let rest = &json[3];
+        let options = &json[3];
         let op = text(&json[1]);
-        let name = rest["name"].as_str().map_or_else(|| op.clone(), str::to_owned);
+        let name = options["name"].as_str().map_or_else(|| op.clone(), str::to_owned);
         let family = FAMILIES.iter().map(|(name, _)| *name).find(|f| json[0] == **f).unwrap_or("spmd");
-        let case = Case { family, name, op, meta: rest.clone(), tensors: BTreeMap::new() };
+        let case = Case { family, name, op, meta: options.clone(), tensors: BTreeMap::new() };
         Step { case, operands: ints(&json[2]).into_iter().map(|i| i as usize).collect(), count }
     }
 
@@ -128,8 +128,8 @@ impl<'a> Program<'a> {
 
     /// The operation to blame for result `k`, as far as it is known: of what is differentiated, all.
     pub fn blamed(&self, k: usize) -> String {
-        let made = self.results.get(k).and_then(|v| self.owner(*v));
-        match made {
+        let owner = self.results.get(k).and_then(|v| self.owner(*v));
+        match owner {
             Some(step) if self.wrt.is_empty() => step.name(),
             _ => self.steps.iter().map(Step::name).collect::<Vec<_>>().join(" "),
         }

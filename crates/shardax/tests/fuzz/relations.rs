@@ -199,9 +199,9 @@ fn results(group: &[&Program], way: Way, random: &mut Random) -> Result<Vec<Arra
     let all = |xs: Vec<Array>| -> Result<Vec<Array>> {
         let (mut outs, mut at) = (Vec::new(), 0);
         for (program, args) in group.iter().zip(&arguments) {
-            let made = program.run_recomputed(&xs[at..at + args.len()], way == Way::Recomputed)?;
+            let results = program.run_recomputed(&xs[at..at + args.len()], way == Way::Recomputed)?;
             at += args.len();
-            outs.extend(program.wanted().into_iter().map(|(k, ..)| made[k].clone()));
+            outs.extend(program.wanted().into_iter().map(|(k, ..)| results[k].clone()));
         }
         Ok(outs)
     };

@@ -31,11 +31,11 @@ pub(super) fn granite(fields: &Fields, kind: &str) -> Read {
     let chosen = sized_experts(fields, fields.size("num_local_experts")?, config.hidden)?;
     config.experts = Some(ExpertsConfig { shared_hidden: shared, ..chosen });
     let layer = "model.layers.*.block_sparse_moe";
-    let both = format!("{layer}.experts.gate_up_proj[#]");
+    let gate_up = format!("{layer}.experts.gate_up_proj[#]");
     let keys = sinks
         .linear(ROUTER, &format!("{layer}.router"))
-        .array(format!("{EXPERTS}.gate.kernel"), both.as_str(), shared_rows(Some(config.hidden), 0))
-        .array(format!("{EXPERTS}.up.kernel"), both.as_str(), shared_rows(Some(config.hidden), 1))
+        .array(format!("{EXPERTS}.gate.kernel"), gate_up.as_str(), shared_rows(Some(config.hidden), 0))
+        .array(format!("{EXPERTS}.up.kernel"), gate_up.as_str(), shared_rows(Some(config.hidden), 1))
         .array(format!("{EXPERTS}.down.kernel"), format!("{layer}.experts.down_proj[#]"), Layout::Transposed)
         .and(granite_shared(shared));
     Ok((config, keys.and(llama_keys())))

@@ -11,9 +11,11 @@ use crate::{BatchStat, Rngs};
 
 /// Normalizes each feature over the batch, then scales and shifts it.
 ///
-/// In training mode, `x` is normalized with its own mean and variance, and the running statistics move towards them. In
-/// evaluation mode ([`Module::eval`](crate::Module::eval)), `x` is normalized with the running statistics. These are of the
-/// kind [`BatchStat`], which no [`Optimizer`](crate::Optimizer) trains;
+/// In training mode, `x` is normalized with its own mean and variance, and the running statistics move towards them.
+/// For inference you must call [`Module::eval`](crate::Module::eval), because otherwise the result depends on the other
+/// examples of the batch.
+///
+/// The running statistics are of the kind [`BatchStat`], which no [`Optimizer`](crate::Optimizer) trains;
 /// [`Optimizer::value_and_grad`](crate::Optimizer::value_and_grad) stores their new values.
 ///
 /// Source: [Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167).
@@ -75,13 +77,15 @@ impl NormLayer for BatchNorm {
 }
 
 impl<L: NormLayer<Own = BatchOptions>> NormBuilder<L> {
-    /// Sets the share of the old running statistics that each batch keeps, between 0 and 1. Default 0.99.
+    /// Sets the share of the old running statistics that each batch keeps, between 0 and 1. You can choose a smaller
+    /// number if a run has few steps. Default 0.99.
     pub fn momentum(mut self, momentum: f64) -> Self {
         self.own.momentum = momentum;
         self
     }
 
-    /// Sets the mapped axis over which the batch is also split.
+    /// Sets the mapped axis over which the batch is also split. You should set it inside `pmap` and `shard_map`,
+    /// because otherwise each device normalizes only with its own examples.
     pub fn axis_name(mut self, axis_name: &'static str) -> Self {
         self.own.axis_name = Some(axis_name);
         self

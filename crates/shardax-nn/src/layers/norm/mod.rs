@@ -25,8 +25,8 @@ use crate::ranks::allow_any_ranks;
 use crate::shardings::align_with;
 use crate::{Filter, IntoAxisNames, Param, Rngs};
 
-/// Applies `normalized`, which is `layer` with other parameters, to `x`. Changes of its other variables, such as running
-/// statistics, are stored in `layer`.
+/// Applies `normalized`, which is `layer` with other parameters, to `x`. Changes of its other variables, such as
+/// running statistics, are stored in `layer`.
 #[track_caller]
 pub(super) fn forward_as<L: Layer>(layer: &mut L, mut normalized: L, x: &Array) -> Result<Array> {
     let y = normalized.forward(x.clone());
@@ -118,8 +118,8 @@ impl<L: NormLayer> NormBuilder<L> {
         self
     }
 
-    /// Sets the dtype of the result. Default: the policy's, or the promoted dtype of input and parameters. Statistics are
-    /// computed in float32 at least.
+    /// Sets the dtype of the result. Default: the policy's, or the promoted dtype of input and parameters. Statistics
+    /// are always computed in float32 at least, so that you can normalize bfloat16 without a loss of accuracy.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
         self
@@ -143,9 +143,10 @@ impl<L: NormLayer> NormBuilder<L> {
         self
     }
 
-    /// Sets whether the variance is computed as the mean of squares minus the square of the mean, as in Flax by default. This
-    /// reads `x` once instead of twice, and sums over devices once, but it is wrong for features whose mean is a hundred
-    /// times their deviation. [`RmsNorm`] has no variance. Default false.
+    /// Sets whether the variance is computed as the mean of squares minus the square of the mean, which is Flax's
+    /// default. This reads `x` once instead of twice, and sums over devices once. You should not use it for features
+    /// whose mean is a hundred times their deviation or more, because the difference loses all digits. [`RmsNorm`] has
+    /// no variance. Default false.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -160,7 +161,7 @@ impl<L: NormLayer> NormBuilder<L> {
         self
     }
 
-    /// Sets the logical name of the features. See [`Rules`](crate::Rules).
+    /// Sets the logical name of the features, so that [`Rules`](crate::Rules) can shard the parameters.
     pub fn axes(mut self, names: impl IntoAxisNames) -> Self {
         self.axes = Some(names.into_axis_names());
         self

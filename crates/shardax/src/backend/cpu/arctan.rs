@@ -113,14 +113,14 @@ fn angle(y: &Array, x: &Array) -> Array {
     let error = where_(small.greater(least) & is_infinite.not_equal(true), error, 0);
     let square = &t * &t;
     let sum = coefficients.iter().rev().fold(&square * 0, |sum, coefficient| sum * &square + *coefficient);
-    let rest = sum * &square * &t + error;
+    let correction = sum * &square * &t + error;
 
     let is_negative = |number: &Array| bitcast_convert_type(number, integer).less(0);
     let is_left = is_negative(x);
     // The multiple of π/2: 1 for steep angles, otherwise 2 for negative x.
     let turns = where_(&is_steep, 1.0, where_(&is_left, 2.0, 0.0)).astype(x.dtype());
     let is_subtracted = is_steep.not_equal(&is_left);
-    let (t, rest) = (where_(&is_subtracted, -&t, &t), where_(&is_subtracted, -&rest, &rest));
-    let result = (&turns * std::f64::consts::FRAC_PI_2 + t) + (turns * rest_of_half_pi + rest);
+    let (t, correction) = (where_(&is_subtracted, -&t, &t), where_(&is_subtracted, -&correction, &correction));
+    let result = (&turns * std::f64::consts::FRAC_PI_2 + t) + (turns * rest_of_half_pi + correction);
     where_(is_negative(y), -&result, result)
 }

@@ -47,6 +47,6 @@ pub(crate) fn on_calling_thread(platform: Platform, api_version: (i32, i32), tex
         return None;
     }
     // The first return is the return of `main`, the module's first function.
-    let at = text[..text.find("\"func.return\"")?].rfind('\n')? + 1;
-    Some([&text[..at], LOOP, &text[at..]].concat())
+    let line_start = text[..text.find("\"func.return\"")?].rfind('\n')? + 1;
+    Some([&text[..line_start], LOOP, &text[line_start..]].concat())
 }

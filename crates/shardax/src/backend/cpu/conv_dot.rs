@@ -79,8 +79,8 @@ fn patches(conv: &ConvGeneralDilated, cx: &mut Lowering, x: Value, kernel: &[usi
             parts.push(cx.slice(joined, &starts, &limits, &strides));
         }
         shape[last] *= kernel[i];
-        let whole = Aval::new(DType::F32, shape.clone());
-        joined = cx.op("stablehlo.concatenate", &parts, &format!("dimension = {last} : i64"), &whole);
+        let full_type = Aval::new(DType::F32, shape.clone());
+        joined = cx.op("stablehlo.concatenate", &parts, &format!("dimension = {last} : i64"), &full_type);
     }
     joined
 }

@@ -115,11 +115,11 @@ fn log1p(x: &Array) -> Array {
     // Divided by 1 + f, up to terms of f².
     let error = &error - &error * &f;
 
-    let rest = format.coefficients.iter().rev().fold(&f * 0, |sum, coefficient| (sum * &f) + *coefficient);
+    let polynomial = format.coefficients.iter().rev().fold(&f * 0, |sum, coefficient| (sum * &f) + *coefficient);
     let square = &f * &f;
     let exponent = k.astype(dtype);
     // f is added last, so that the errors of the other terms are small next to it.
-    let small = &f * &square * rest + (&exponent * format.log_2[1] + error);
+    let small = &f * &square * polynomial + (&exponent * format.log_2[1] + error);
     let y = exponent * format.log_2[0] - ((square * 0.5 - small) - f);
 
     // Infinities, NaN, and zeros, whose sign the sums lose.

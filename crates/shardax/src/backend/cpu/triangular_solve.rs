@@ -56,14 +56,14 @@ fn by_blocks(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
     let solve =
         |rows: &std::ops::Range<usize>, b: &Array| by_blocks(&part(a, rows.clone(), rows.clone()), b, lower, unit);
     let x = solve(&first, &part(b, first.clone(), 0..columns))?;
-    let rest = part(b, second.clone(), 0..columns) - product(&part(a, second.clone(), first), &x);
-    let y = solve(&second, &rest)?;
+    let remaining = part(b, second.clone(), 0..columns) - product(&part(a, second.clone(), first), &x);
+    let y = solve(&second, &remaining)?;
     Ok(lax::concatenate(&if lower { [x, y] } else { [y, x] }, -2))
 }
 
 /// Solves `a x = b` row by row.
 fn by_rows(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
-    let others = if lower { a.tril(-1) } else { a.triu(1) };
+    let off_diagonal = if lower { a.tril(-1) } else { a.triu(1) };
     let diagonal = a.last_diagonal(0).expand_dims(-1);
     let last = b.shape()[b.ndim() - 2] as i32 - 1;
     fori_loop(
@@ -71,7 +71,7 @@ fn by_rows(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
         last + 1,
         |k: Array, x: Array| {
             let i = if lower { k } else { last - k };
-            let remainder = row(b, &i) - product(&row(&others, &i), &x);
+            let remainder = row(b, &i) - product(&row(&off_diagonal, &i), &x);
             let solved = match (unit, b.dtype().is_complex()) {
                 (true, _) => remainder,
                 (false, false) => remainder / row(&diagonal, &i),

@@ -40,13 +40,13 @@ pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
     }
     let Some(target) = of.target() else { return Ok(None) };
     let args = [args[0], args[1]].map(|v| convert(cx, v, DType::F32));
-    let made = match target {
+    let result = match target {
         filter_window::CONVOLUTION | filter_window::WINOGRAD => {
             filter_window::lower_convolution(target, &of, cx, &args)
         }
         target => filter_window::lower(target, &of, cx, &args),
     };
-    Ok(Some(convert(cx, made, out.dtype)))
+    Ok(Some(convert(cx, result, out.dtype)))
 }
 
 impl Conv<'_> {

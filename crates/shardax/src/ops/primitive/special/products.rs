@@ -18,8 +18,8 @@ expanded! {
     LOGADDEXP2 "logaddexp2" Float, |a| {
         let gap = &a[0] - &a[1];
         let larger = a[0].maximum(&a[1]);
-        let rest = LOG1P.apply(&EXP.apply(&(ABS.apply(&gap) * -LN_2))) / LN_2;
-        where_(gap.not_equal(&gap), &a[0] + &a[1], larger + rest)
+        let correction = LOG1P.apply(&EXP.apply(&(ABS.apply(&gap) * -LN_2))) / LN_2;
+        where_(gap.not_equal(&gap), &a[0] + &a[1], larger + correction)
     }, |a, _, i, t| {
         // An infinite operand has the entire share.
         let gap = where_(a[i].equal(f64::INFINITY), &a[i], (&a[i] - &a[1 - i]) * LN_2);
