@@ -85,16 +85,20 @@ fn measure_warm<R>(warm_up: usize, mut call: impl FnMut() -> Result<R>) -> Resul
 /// Times calls for this many seconds, and at least three calls, unless they take two seconds.
 pub fn measure_for<R>(seconds: f64, mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
     let (begin, mut times) = (now(), Vec::new());
-    let is_enough = |runs: usize| match (now() - begin).as_secs_f64() {
-        spent if runs < MIN_RUNS => runs > 0 && spent > 2.0,
-        spent => spent > seconds || runs >= MAX_RUNS,
-    };
-    while !is_enough(times.len()) {
+    while !is_enough(times.len(), (now() - begin).as_secs_f64(), seconds) {
         let start = now();
         drop(call()?);
         times.push((now() - start).as_secs_f64() * 1e6);
     }
     Ok(Timing::of(times))
+}
+
+/// Returns `true` if no further call is needed after this many runs, in `spent` of the `seconds` for them.
+fn is_enough(runs: usize, spent: f64, seconds: f64) -> bool {
+    match runs < MIN_RUNS {
+        true => runs > 0 && spent > 2.0,
+        false => spent > seconds || runs >= MAX_RUNS,
+    }
 }
 
 /// Times a fixed number of calls, for several processes that must call equally often.

@@ -111,9 +111,9 @@ macro_rules! mapped {
 fn mapped_arguments(n: usize, layers: usize, rows: usize) -> Result<(State, (Array, Array))> {
     let mesh = line(n, "batch")?;
     let (tokens, targets) = batch_of(rows)?;
-    let split_rows = |x: Array| x.reshape([n, rows / n, LENGTH]);
+    let [tokens, targets] = [tokens, targets].map(|x| x.reshape([n, rows / n, LENGTH]));
     let state = replicated(start(layers, &Rules::default())?, &mesh)?;
-    Ok((state, split((split_rows(tokens), split_rows(targets)), &mesh, "batch")?))
+    Ok((state, split((tokens, targets), &mesh, "batch")?))
 }
 
 /// The step on `n` devices with this many rows in all.

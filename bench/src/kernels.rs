@@ -128,14 +128,10 @@ impl Operation {
     fn measure(&self) -> Result<Timing> {
         match *self {
             Matmul([batch, m, n, k], [ta, tb], dtype) => {
-                let shape = |is_transposed: bool, rows: usize, columns: usize| match is_transposed {
-                    true => [batch, columns, rows],
-                    false => [batch, rows, columns],
-                };
                 let is_int8 = dtype == DType::I8;
                 let scale = if is_int8 { 100.0 } else { 1.0 };
-                let x = (uniform(&shape(ta, m, k), 0)? * scale).astype(dtype);
-                let y = (uniform(&shape(tb, k, n), 1)? * scale).astype(dtype);
+                let x = (uniform(&operand_shape(batch, ta, m, k), 0)? * scale).astype(dtype);
+                let y = (uniform(&operand_shape(batch, tb, k, n), 1)? * scale).astype(dtype);
                 let contract = ([if ta { 1 } else { 2 }], [if tb { 2 } else { 1 }]);
                 let f = jit(move |x: Array, y: Array| {
                     lax::dot_general(&x, &y, (&contract.0, &contract.1), (&[0], &[0]), is_int8.then_some(DType::I32))
@@ -169,6 +165,14 @@ impl Operation {
                 }
             }
         }
+    }
+}
+
+/// The shape of an operand of a matmul, which has its columns first if it is transposed.
+fn operand_shape(batch: usize, is_transposed: bool, rows: usize, columns: usize) -> [usize; 3] {
+    match is_transposed {
+        true => [batch, columns, rows],
+        false => [batch, rows, columns],
     }
 }
 

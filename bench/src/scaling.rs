@@ -134,8 +134,8 @@ fn draw(measured: &[(&Row, Vec<[f64; 3]>)]) -> std::result::Result<String, Box<d
     let area = SVGBackend::with_string(&mut svg, (PANEL.0 * COLUMNS as u32, PANEL.1 * rows as u32)).into_drawing_area();
     area.fill(&WHITE)?;
     for (((name, counts, sizes, _), of_devices), area) in measured.iter().zip(area.split_evenly((rows, COLUMNS))) {
-        let all = || of_devices.iter().flatten().copied();
-        let (least, most) = all().fold((f64::INFINITY, 0.0f64), |(low, high), ms| (low.min(ms), high.max(ms)));
+        let times = of_devices.iter().flatten().copied();
+        let (least, most) = times.fold((f64::INFINITY, 0.0f64), |(low, high), ms| (low.min(ms), high.max(ms)));
         let mut chart = ChartBuilder::on(&area)
             .caption(format!("{name}, ms"), ("sans-serif", 15))
             .margin(12)

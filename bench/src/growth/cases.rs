@@ -382,16 +382,20 @@ fn branches(n: usize, phases: &mut Phases) -> Result<()> {
         let branches: Vec<_> = (0..n).map(|i| move |x: Array| x.sin() * i as f32).collect();
         switch(index, branches, x)
     };
-    let index = || shape_dtype_struct((), DType::I32);
-    phases.time("trace", || make_program(f, (index(), row())))?;
+    phases.time("trace", || make_program(f, (branch_index(), row())))?;
     phases.time("gradient", || {
         make_program(
             grad(move |x: Array, index: Array| -> Result<Array> { Ok(f(index, x)?.sum(..)) }),
-            (row(), index()),
+            (row(), branch_index()),
         )
     })?;
-    phases.time("lower", || jit(f).lower((index(), row())))?;
+    phases.time("lower", || jit(f).lower((branch_index(), row())))?;
     Ok(())
+}
+
+/// The type of the index of a branch.
+fn branch_index() -> Array {
+    shape_dtype_struct((), DType::I32)
 }
 
 fn constant_bytes(n: usize, phases: &mut Phases) -> Result<()> {
@@ -558,9 +562,13 @@ fn stacked(n: usize, phases: &mut Phases) -> Result<()> {
 }
 
 fn updates(n: usize, phases: &mut Phases) -> Result<()> {
-    let update = || block_until_ready((0..n).fold(zeros([n]), |x, i| x.at(i).set(1.0)));
-    let _ = phases.time("first call", update)?;
-    phases.repeat("call", 3, update)
+    let _ = phases.time("first call", || update_each(n))?;
+    phases.repeat("call", 3, || update_each(n))
+}
+
+/// Sets each of `n` elements by an update of its own.
+fn update_each(n: usize) -> Result<Array> {
+    block_until_ready((0..n).fold(zeros([n]), |x, i| x.at(i).set(1.0)))
 }
 
 /// The name of a dimension in the text of an einsum.
@@ -583,9 +591,13 @@ fn einsum_operands(n: usize, phases: &mut Phases) -> Result<()> {
 
 fn powers(n: usize, phases: &mut Phases) -> Result<()> {
     let x = ones([4]);
-    let all = || block_until_ready((0..n as i32).map(|i| x.pow(i)).collect::<Vec<_>>());
-    phases.time("first call", all)?;
-    phases.repeat("call", 3, all)
+    phases.time("first call", || first_powers(&x, n))?;
+    phases.repeat("call", 3, || first_powers(&x, n))
+}
+
+/// Computes the powers 0 to `n - 1` of `x`.
+fn first_powers(x: &Array, n: usize) -> Result<Vec<Array>> {
+    block_until_ready((0..n as i32).map(|i| x.pow(i)).collect())
 }
 
 fn error_characters(n: usize, phases: &mut Phases) -> Result<()> {

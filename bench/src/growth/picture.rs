@@ -60,8 +60,9 @@ fn draw_legend(area: &Area<'_>) -> Result<(), Box<dyn Error>> {
 fn draw_panel(results: &Results, case: &Case, phase: &str, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
     let sides = [(Side::Shardax, OURS), (Side::Jax, JAX)];
     let curves = sides.map(|(side, color)| (results.costs(case, side, phase), color));
-    let costs = || curves.iter().flat_map(|(costs, _)| costs).map(|(_, cost)| cost.max(1e-3));
-    let (least, most) = costs().fold((f64::INFINITY, 0.0f64), |(low, high), cost| (low.min(cost), high.max(cost)));
+    // A logarithmic axis cannot show a cost of 0.
+    let costs = curves.iter().flat_map(|(costs, _)| costs).map(|(_, cost)| cost.max(1e-3));
+    let (least, most) = costs.fold((f64::INFINITY, 0.0f64), |(low, high), cost| (low.min(cost), high.max(cost)));
     let (low, high) = (least / 1.6, (most * 1.6).max(least * 4.0));
     let sizes: Vec<f64> = case.sizes.iter().map(|size| *size as f64).collect();
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);

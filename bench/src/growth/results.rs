@@ -95,6 +95,18 @@ impl Results {
             .collect()
     }
 
+    /// Returns the texts of the costs of one side, and of their power.
+    fn cells(&self, case: &Case, side: Side, costs: &[(f64, f64)]) -> (String, String) {
+        let mut texts: Vec<String> = costs.iter().map(|(_, cost)| digits(*cost)).collect();
+        // If a size was not measured, its outcome says why.
+        let stopped = case
+            .sizes
+            .iter()
+            .find_map(|size| self.find(case.name, side, *size).filter(|record| record.outcome != Outcome::Measured));
+        texts.extend(stopped.map(|record| record.outcome.text().to_owned()));
+        (texts.join(", "), power(costs).map_or(String::new(), |power| format!("{power:.2}")))
+    }
+
     /// A row for each phase of each case.
     pub fn table(&self, cases: &[&Case]) -> String {
         let mut text = String::from("| what grows | phase | sizes | shardax | power | JAX | power | peak MiB |\n");
@@ -102,15 +114,8 @@ impl Results {
         for case in cases {
             for (i, phase) in self.phases(case).into_iter().enumerate() {
                 let [ours, jax] = [Side::Shardax, Side::Jax].map(|side| (side, self.costs(case, side, phase)));
-                let cells = |(side, costs): &(Side, Vec<(f64, f64)>)| {
-                    let mut texts: Vec<String> = costs.iter().map(|(_, cost)| digits(*cost)).collect();
-                    let stopped = case.sizes.iter().find_map(|size| {
-                        self.find(case.name, *side, *size).filter(|record| record.outcome != Outcome::Measured)
-                    });
-                    texts.extend(stopped.map(|record| record.outcome.text().to_owned()));
-                    (texts.join(", "), power(costs).map_or(String::new(), |power| format!("{power:.2}")))
-                };
-                let ((ours_text, ours_power), (jax_text, jax_power)) = (cells(&ours), cells(&jax));
+                let [(ours_text, ours_power), (jax_text, jax_power)] =
+                    [ours, jax].map(|(side, costs)| self.cells(case, side, &costs));
                 let peak = case.sizes.iter().rev().find_map(|size| self.find(case.name, Side::Shardax, *size));
                 let sizes: Vec<String> = case.sizes.iter().map(|size| counted(*size)).collect();
                 let (name, sizes, peak) = match i {

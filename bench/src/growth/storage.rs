@@ -111,14 +111,13 @@ fn number_example(i: usize) -> Result<Example> {
 
 pub fn examples(n: usize, phases: &mut Phases) -> Result<()> {
     let mut batches = (n, number_example).stream().shuffled(7).batch(8);
-    let mut take = |count: usize| (0..count).try_for_each(|_| batches.next_item().transpose().map(drop));
-    phases.time("first batch", || take(1))?;
-    phases.time("1,000 batches", || take(1000))?;
+    phases.time("first batch", || batches.next_item().transpose())?;
+    phases.time("1,000 batches", || (0..1000).try_for_each(|_| batches.next_item().transpose().map(drop)))?;
     let position = batches.position();
-    let mut again = (n, number_example).stream().shuffled(7).batch(8);
+    let mut resumed = (n, number_example).stream().shuffled(7).batch(8);
     phases.time("seek", || {
-        again.seek(&position)?;
-        again.next_item().transpose()
+        resumed.seek(&position)?;
+        resumed.next_item().transpose()
     })?;
     Ok(())
 }

@@ -142,6 +142,7 @@ impl GenerateOptions {
                 "pass a finite temperature of at least 0",
             ));
         }
+        // A filter that excludes every token would leave nothing to sample from.
         if self.top_k == Some(0) {
             return Err(value_error("top_k is 0, which excludes every token", "pass a top_k of at least 1"));
         }

@@ -161,6 +161,7 @@ mod tests {
         for (i, key) in keys.iter().enumerate() {
             assert_eq!(store.get(key).unwrap(), Some(vec![i as u8; i * 100]), "{key:?}");
         }
+        // Removing a key again is not an error, because another process may have removed it.
         store.set("a", b"new", &[]).unwrap();
         assert_eq!(store.get("a").unwrap(), Some(b"new".to_vec()));
         store.remove_all("a/").unwrap();

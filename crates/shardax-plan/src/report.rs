@@ -141,6 +141,7 @@ impl Report {
             Some(limit) => {
                 let share = 100.0 * total / limit;
                 writeln!(f, "  {:<26}{:>12} of {} ({share:.0}%)", "all", bytes(total), bytes(limit))?;
+                // Each piece of advice has its own estimate, so that the reader can choose the smallest change that fits.
                 if total > limit {
                     writeln!(f, "  It does not fit. What would help:")?;
                     for Advice { what, needs, compiled } in &self.helps {

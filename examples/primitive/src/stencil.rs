@@ -51,20 +51,20 @@ impl Primitive for Stencil {
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let out = &outs[0];
         let (rank, last) = (out.rank(), out.rank() - 1);
-        let at_last = |n: usize| -> Vec<usize> { (0..rank).map(|d| if d == last { n } else { 0 }).collect() };
-
+        // Pad the last dimension by one element on each side.
         let zero = cx.constant(shardax::dtype::Scalar::float(0.0), &Aval::scalar(out.dtype));
         let mut shape = out.shape.clone();
         shape[last] += 2;
-        let ones = ints(&at_last(1));
-        let none = ints(&at_last(0));
+        let ones = ints(&only_last(rank, 1));
+        let none = ints(&only_last(rank, 0));
         let attrs = format!("edge_padding_low = {ones}, edge_padding_high = {ones}, interior_padding = {none}");
         let padded = cx.op("stablehlo.pad", &[args[0], zero], &attrs, &out.with_shape(shape));
 
+        // Add the three neighbors of each element, each times its weight.
         let mut sum = None;
         for k in 0..3 {
             let limit: Vec<usize> = (0..rank).map(|d| out.shape[d] + if d == last { k } else { 0 }).collect();
-            let x = slice(cx, padded, &at_last(k), &limit, out);
+            let x = slice(cx, padded, &only_last(rank, k), &limit, out);
             let w = slice(cx, args[1], &[k], &[k + 1], &out.with_shape(&[1][..]));
             let w = cx.op("stablehlo.reshape", &[w], "", &Aval::scalar(out.dtype));
             let w = cx.broadcast_in_dim(w, &[], out);
@@ -121,6 +121,15 @@ impl Primitive for Stencil {
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(smallvec![args[0].union(&args[1])])
     }
+}
+
+/// Returns `n` for the last dimension, and 0 for the others.
+fn only_last(rank: usize, n: usize) -> Vec<usize> {
+    let mut sizes = vec![0; rank];
+    if let Some(last) = sizes.last_mut() {
+        *last = n;
+    }
+    sizes
 }
 
 fn slice(cx: &mut Lowering, x: Value, start: &[usize], limit: &[usize], out: &Aval) -> Value {

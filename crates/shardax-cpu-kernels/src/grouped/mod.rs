@@ -148,6 +148,7 @@ pub fn grouped_rows(lhs: View<'_, f32>, matrix: GroupedMatrix<'_>, out: &mut [f3
         out.fill(0.0);
         return Ok(());
     }
+    // Small matrices use fewer threads, because waking a thread takes longer than its part of the product.
     let threads = threads.min(elements / THREAD).max(1);
     let out = ArrayViewMut2::from_shape((rows, columns), out)?;
     match matrix.integers {

@@ -91,6 +91,7 @@ impl<U: Unit> WithSimd for Widen<'_, '_, U> {
         for (offset, wide) in panel.chunks_exact_mut(count * U::PER_WORD).enumerate() {
             let column = start + offset;
             let range = column * groups..(column + 1) * groups;
+            // Each word of integers needs its group's scale and minimum in every lane.
             packed.matrix.scales.widen(range.clone(), &mut numbers.scales);
             packed.repeat_for_words(&numbers.scales, size, &mut numbers.scales_of_words);
             if let Some(minima) = packed.matrix.minima {

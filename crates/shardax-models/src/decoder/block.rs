@@ -481,6 +481,7 @@ fn norm_if(is_used: bool, config: &DecoderConfig, rngs: &mut Rngs) -> Option<Nor
     is_used.then(|| Norm::new(config.norm, config.features, config.epsilon, rngs))
 }
 
+/// Creates the attention of a layer.
 #[track_caller]
 fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHeadAttention {
     let window = config.window(layer);
@@ -516,6 +517,23 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     if !config.biases.out {
         attention.out.bias = None;
     }
+    add_qk_norms(&mut attention, config, layer, rngs);
+    if config.attention_gate {
+        attention.gate = Some(
+            LinearGeneral::builder([config.features], [config.heads, config.head_dim])
+                .use_bias(config.biases.qkv)
+                .kernel_axes([Some("embed"), Some("heads"), None])
+                .build(rngs),
+        );
+    }
+    if config.sinks {
+        attention.sinks = Some(zeros_dtype([config.heads], rngs.policy().param_dtype));
+    }
+    attention
+}
+
+/// Adds the norms of queries and keys that the configuration describes.
+fn add_qk_norms(attention: &mut MultiHeadAttention, config: &DecoderConfig, layer: usize, rngs: &mut Rngs) {
     for (is_query, heads) in [(true, config.heads), (false, config.kv_heads)] {
         let (kind, features) = match config.qk_norm {
             QkNorm::None => continue,
@@ -542,16 +560,4 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
             *(if is_query { &mut attention.query_scale } else { &mut attention.key_scale }) = scale;
         }
     }
-    if config.attention_gate {
-        attention.gate = Some(
-            LinearGeneral::builder([config.features], [config.heads, config.head_dim])
-                .use_bias(config.biases.qkv)
-                .kernel_axes([Some("embed"), Some("heads"), None])
-                .build(rngs),
-        );
-    }
-    if config.sinks {
-        attention.sinks = Some(zeros_dtype([config.heads], rngs.policy().param_dtype));
-    }
-    attention
 }

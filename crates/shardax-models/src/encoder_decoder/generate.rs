@@ -55,19 +55,7 @@ fn generate_all(
         let help = "pass the tokens that start a text, such as `decoder_start_token_id` of `config.json`";
         return Err(value_error(message, help));
     }
-    let learned = model.decoder.positions.as_ref().map(|table| table.embedding.shape()[0]);
-    let learned = learned.map(|length| length.saturating_sub(model.decoder.first_position));
-    let positions = learned.or(model.decoder.sines.map(|sines| sines.length));
-    let room = prompt.len().checked_add(options.max_new_tokens).filter(|room| i32::try_from(*room).is_ok());
-    let Some(room) = room.filter(|room| positions.is_none_or(|positions| *room <= positions.saturating_add(1))) else {
-        let limit = positions.unwrap_or(i32::MAX as usize);
-        let message = format!(
-            "a prompt of {} tokens and {} new tokens do not fit in the model's {limit} positions",
-            prompt.len(),
-            options.max_new_tokens
-        );
-        return Err(value_error(message, "pass a shorter prompt or a smaller `max_new_tokens`"));
-    };
+    let room = room_of(model, prompt, options)?;
     let input = jit(encoded).call((model, &inputs, mask))?;
     let mut tokens = Array::from_vec(prompt.repeat(batch), &[batch, prompt.len()])?;
     let (mut cache, mut key) = (None, random::key(options.seed));
@@ -102,6 +90,24 @@ fn generate_all(
             text
         })
         .collect())
+}
+
+/// Returns the number of positions for the prompt and the new tokens. Returns an error if the model has fewer positions.
+fn room_of(model: &EncoderDecoder, prompt: &[i32], options: &GenerateOptions) -> Result<usize> {
+    let learned = model.decoder.positions.as_ref().map(|table| table.embedding.shape()[0]);
+    let learned = learned.map(|length| length.saturating_sub(model.decoder.first_position));
+    let positions = learned.or(model.decoder.sines.map(|sines| sines.length));
+    let room = prompt.len().checked_add(options.max_new_tokens).filter(|room| i32::try_from(*room).is_ok());
+    // The last token is never an input, so it needs no position.
+    room.filter(|room| positions.is_none_or(|positions| *room <= positions.saturating_add(1))).ok_or_else(|| {
+        let limit = positions.unwrap_or(i32::MAX as usize);
+        let message = format!(
+            "a prompt of {} tokens and {} new tokens do not fit in the model's {limit} positions",
+            prompt.len(),
+            options.max_new_tokens
+        );
+        value_error(message, "pass a shorter prompt or a smaller `max_new_tokens`")
+    })
 }
 
 /// Encodes the inputs and computes their keys and values.

@@ -91,6 +91,11 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         tie_embeddings: is_tied,
         logits_scale: is_scaled.then(|| (features as f64).sqrt().recip()),
     };
+    Ok((config, t5_keys(gated, is_tied)))
+}
+
+/// Returns the names of T5's arrays.
+fn t5_keys(gated: bool, is_tied: bool) -> KeyMap {
     let input = if gated { "wi_1" } else { "wi" };
     let mut keys = KeyMap::new().array("embed.embedding", "shared.weight", Layout::Same).linear("head", "lm_head");
     for (stage, mlp) in [("encoder", 1), ("decoder", 2)] {
@@ -122,7 +127,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         .scale("decoder.blocks[*].cross_norm.0", "decoder.block.*.layer.1.layer_norm")
         // Older files have this array, but no model uses it.
         .ignore("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight");
-    Ok((config, if is_tied { keys.tied("lm_head.weight", "shared.weight") } else { keys }))
+    if is_tied { keys.tied("lm_head.weight", "shared.weight") } else { keys }
 }
 
 /// BART, and the models with the same blocks: mBART, Marian, Pegasus, M2M-100 and NLLB.
@@ -178,6 +183,11 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         tie_embeddings: is_tied,
         logits_scale: None,
     };
+    Ok((config, bart_keys(is_learned, is_tied)))
+}
+
+/// Returns the names of the arrays of BART and of models with the same blocks.
+fn bart_keys(is_learned: bool, is_tied: bool) -> KeyMap {
     let mut keys = KeyMap::new()
         .array("embed.embedding", "model.shared.weight", Layout::Same)
         .array("logits_bias", "final_logits_bias", Layout::Row)
@@ -195,7 +205,7 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         }
     }
     let keys = cross_keys(keys).prefix_alias("model.", "");
-    Ok((config, if is_tied { keys.tied("lm_head.weight", "model.shared.weight") } else { keys }))
+    if is_tied { keys.tied("lm_head.weight", "model.shared.weight") } else { keys }
 }
 
 /// The row of BART's position embedding for position 0.

@@ -37,6 +37,7 @@ pub(super) fn parse(path: &Path) -> Result<Gguf> {
     if !(2..=3).contains(&version) {
         return Err(damaged(path, 4, format!("the version is {version}, but only versions 2 and 3 are supported")));
     }
+    // Files are untrusted input. `count` rejects counts that the remaining bytes cannot contain, before memory is reserved.
     let tensor_count = reader.count("tensors", MIN_TENSOR_BYTES)?;
     let pair_count = reader.count("metadata pairs", MIN_PAIR_BYTES)?;
     let mut metadata = BTreeMap::new();
@@ -170,6 +171,7 @@ impl Reader<'_> {
                 [other] => return Err(self.error(format!("a boolean is {other}"))),
             },
             8 => Text(self.text("a metadata text")?),
+            // Lists of lists recurse, and a file must not be able to overflow the stack.
             9 if depth < MAX_NESTING => {
                 let element = self.u32("the type of a list")?;
                 let count = self.count("list elements", min_value_bytes(element))?;

@@ -104,6 +104,7 @@ fn layer_of(keys: &KeyMap, name: &str) -> Result<(String, Option<usize>)> {
     }
 }
 
+/// Reads the adapter: its configuration first, then the matrices of each layer, then the arrays that it replaces.
 fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     let (keys, experts) = keys_of(config)?;
     let about = Config::open_file(&folder.join(CONFIG))?;
@@ -132,6 +133,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     let mut of_experts: BTreeMap<String, BTreeMap<usize, LoRA>> = BTreeMap::new();
     let (mut magnitudes, mut replaced) = (BTreeMap::new(), BTreeMap::new());
     let mut used = BTreeSet::new();
+    // Each layer has two matrices. `first` is the name of the first one.
     for first in weights.names() {
         let Some(name) = first.strip_prefix(BEFORE).and_then(|name| name.strip_suffix(".lora_A.weight")) else {
             continue;
@@ -172,6 +174,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
             None => drop(layers.insert(path, lora)),
         }
     }
+    // The matrices of single experts become stacks, as in the model.
     for (path, matrices) in of_experts {
         layers.insert(path.clone(), all_experts(&path, matrices, experts)?);
     }
@@ -180,8 +183,9 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
         replaced.insert(path, array.into());
     }
     used.extend(weights.names().filter(|name| saved_module(&saved, name).is_some()).map(str::to_owned));
-    if let Some(left) = weights.names().find(|name| !used.contains(*name)) {
-        let message = format!("{} has the array {left:?}, which is not part of a LoRA", folder.join(FILE).display());
+    // An array that nothing has read would change the results.
+    if let Some(unused) = weights.names().find(|name| !used.contains(*name)) {
+        let message = format!("{} has the array {unused:?}, which is not part of a LoRA", folder.join(FILE).display());
         return Err(value_error(message, "save an adapter that contains only LoRA matrices with `peft`"));
     }
     let mut adapter = Adapter::of(layers, scale);
@@ -317,6 +321,7 @@ fn matrix(weights: &Weights, name: &str, rank: usize, dimension: usize) -> Resul
     raw.to_array(None)
 }
 
+/// Saves the matrices of each layer, then the replaced arrays, and describes both in the configuration.
 fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
     let (keys, _) = keys_of(config)?;
     let mut arrays = Named::new();
@@ -354,22 +359,7 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
             None => {}
         }
     }
-    let mut saved = BTreeSet::new();
-    for (path, array) in &adapter.replaced {
-        let Some((name, layout)) = keys.find(path).filter(|(name, _)| !name.contains('#')) else {
-            let message = format!("the model of the configuration has no array {path:?} of its own in files");
-            return Err(value_error(message, "pass the configuration of the model that the adapter belongs to"));
-        };
-        let raw = Raw::of(array)?;
-        let shape = flat_shape(path, &raw.shape, layout);
-        let is_whole_array = !matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. });
-        let Some(raw) = raw.reshaped(&shape).written_as(layout).filter(|_| is_whole_array) else {
-            return Err(part_of(path, &name));
-        };
-        let name = keys.written(&name);
-        saved.insert(name.rsplit_once('.').map_or(name.as_str(), |(module, _)| module).to_owned());
-        arrays.insert(format!("{BEFORE}{name}"), raw);
-    }
+    let saved = insert_replaced(adapter, &keys, &mut arrays)?;
     let ranks: Vec<usize> = ranks.into_iter().collect();
     let [rank] = ranks[..] else {
         return Err(value_error(
@@ -385,6 +375,27 @@ fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
     });
     let text = serde_json::to_string_pretty(&about).unwrap_or_default() + "\n";
     write(folder, &arrays, FILE, (CONFIG, &text))
+}
+
+/// Inserts the arrays that replace arrays of the model. Returns the names of their modules.
+fn insert_replaced(adapter: &Adapter, keys: &KeyMap, arrays: &mut Named) -> Result<BTreeSet<String>> {
+    let mut modules = BTreeSet::new();
+    for (path, array) in &adapter.replaced {
+        let Some((name, layout)) = keys.find(path).filter(|(name, _)| !name.contains('#')) else {
+            let message = format!("the model of the configuration does not store {path:?} as a separate array");
+            return Err(value_error(message, "pass the configuration of the model that the adapter belongs to"));
+        };
+        let raw = Raw::of(array)?;
+        let shape = flat_shape(path, &raw.shape, layout);
+        let is_entire_array = !matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. });
+        let Some(raw) = raw.reshaped(&shape).written_as(layout).filter(|_| is_entire_array) else {
+            return Err(part_of(path, &name));
+        };
+        let name = keys.written(&name);
+        modules.insert(name.rsplit_once('.').map_or(name.as_str(), |(module, _)| module).to_owned());
+        arrays.insert(format!("{BEFORE}{name}"), raw);
+    }
+    Ok(modules)
 }
 
 fn shapes(lora: &LoRA) -> [Vec<usize>; 2] {

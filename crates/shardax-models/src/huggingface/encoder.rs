@@ -115,6 +115,7 @@ impl Patches {
         let conv = Conv::builder(channels, features, [patch, patch]).strides([patch, patch]);
         let conv = conv.padding(Padding::Valid).use_bias(sizes.conv_bias).build(rngs);
         let count = usize::from(sizes.has_class) + usize::from(sizes.has_distillation) + (image / patch).pow(2);
+        // Some files store the entries without the dimensions for batch and position.
         let class_shape = if sizes.is_flat { vec![features] } else { vec![1, 1, features] };
         let class = sizes.has_class.then(|| small_normal(&class_shape, rngs));
         let distillation = sizes.has_distillation.then(|| small_normal(&[1, 1, features], rngs));

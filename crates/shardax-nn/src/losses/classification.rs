@@ -6,9 +6,11 @@ use shardax::prelude::*;
 use crate::check::{FINITE, NOT_NEGATIVE, floating, integer, require, same_shape, within};
 use crate::ranks::allow_any_ranks;
 
-/// The cross entropy between the softmax of `logits` and `labels`, which are probabilities: one-hot, or soft.
+/// The cross entropy between the softmax of `logits` and `labels`. The labels must be probabilities, for example
+/// one-hot labels.
 ///
-/// Both are `[..., classes]`, and `labels` can be broadcast; the result is `[...]`. Logits must have a floating-point dtype.
+/// Both are `[..., classes]`, and `labels` can be broadcast; the result is `[...]`. Logits must have a floating-point
+/// dtype.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -41,7 +43,7 @@ fn not_indices(logits: &Array, labels: &Array) -> Result<()> {
     ))
 }
 
-/// Labels must be class indices: one-hot labels are an error.
+/// Labels must be class indices. If you pass one-hot labels, the result is an error.
 fn not_one_hot(name: &str, logits: &Array, labels: &Array) -> Result<()> {
     labels.check()?;
     if labels.shape() != logits.shape() {
@@ -60,7 +62,9 @@ fn not_one_hot(name: &str, logits: &Array, labels: &Array) -> Result<()> {
 /// The cross entropy between the softmax of `logits` and integer labels.
 ///
 /// `logits` are `[..., classes]` with a floating-point dtype, `labels` are integers `[...]`, and the result is `[...]`;
-/// anything else is an error. The loss of a label that is not a class, such as -100 or -1, is NaN, so mask it. (In Optax,
+/// anything else is an error.
+///
+/// The loss of a label that is not a class, such as -100 or -1, is NaN, so you must mask such labels. (In Optax,
 /// negative labels count from the last class.)
 ///
 /// ```

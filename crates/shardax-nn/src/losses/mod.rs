@@ -1,8 +1,9 @@
-//! Losses. Each function returns one loss for every example, which you reduce with `.mean(..)`. Names, formulas and checks are
-//! Optax's.
+//! Losses. Each function returns one loss for every example, so that you can mask or weight examples before you reduce
+//! them with `.mean(..)`. Names, formulas and checks are Optax's.
 //!
-//! Predictions and logits must have a floating-point dtype. If an array has integers instead, or if shapes do not match, the
-//! result carries an error; shapes are never broadcast silently.
+//! Predictions and logits must have a floating-point dtype. If an array has integers instead, or if shapes do not
+//! match, the result carries an error. Shapes are never broadcast silently, because a loss of `[batch, batch]` would
+//! otherwise go unnoticed.
 
 mod classification;
 mod ctc;

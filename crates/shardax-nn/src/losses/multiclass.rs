@@ -85,8 +85,9 @@ pub fn sparsemax_loss(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     sparse_plus(where_(labels.not_equal(0), -&logits, &logits))
 }
 
-/// The cross entropy between the relevance of items and the softmax of their scores, for each list. The result is `[...]` for
-/// logits and labels `[..., items]`. Optax also computes the mean over lists; call `.mean(..)` for this.
+/// The cross entropy between the relevance of items and the softmax of their scores, for each list. The result is
+/// `[...]` for logits and labels `[..., items]`. If you want the mean over lists, as in Optax, you must call
+/// `.mean(..)`.
 ///
 /// `mask` is true for items that exist. Source: [Ai et al. 2019](https://arxiv.org/abs/1811.04415).
 #[track_caller]

@@ -78,8 +78,8 @@ pub fn log_cosh(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
 
 /// The cosine of the angle between vectors along the last axis. Both arrays must have a floating-point dtype.
 ///
-/// The squared length of a vector counts as at least `epsilon`. Optax's default is 0, with which the cosine of a zero
-/// vector is NaN.
+/// The squared length of a vector counts as at least `epsilon`. You should set it above 0 if vectors can be zero,
+/// because their cosine is NaN with Optax's default of 0.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

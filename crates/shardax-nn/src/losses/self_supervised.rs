@@ -8,8 +8,8 @@ use crate::check::{floating, require, same_shape, within};
 /// The normalized temperature-scaled cross entropy, a scalar: for every pair of examples with equal labels, minus the logarithm
 /// of the softmax of their similarity among all pairs with different labels. Optax's default `temperature` is 0.07.
 ///
-/// `embeddings` are `[batch, features]` with a floating-point dtype, and `labels` are `[batch]`. The batch must have at least
-/// one pair of equal labels; otherwise the result is NaN.
+/// `embeddings` are `[batch, features]` with a floating-point dtype, and `labels` are `[batch]`. The batch must have at
+/// least one pair of equal labels, because otherwise the result is NaN.
 ///
 /// Source: [Chen et al. 2020](https://arxiv.org/abs/2002.05709).
 ///

@@ -124,8 +124,9 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
 /// See [`lbfgs`].
 pub type Lbfgs = (ScaleByLbfgs, ScaleByLearningRate);
 
-/// L-BFGS with a fixed or scheduled step size, as Optax's `lbfgs` with `linesearch=None`. [`lbfgs_linesearch`] searches for
-/// the step size. Use it to minimize smooth functions whose gradients have no noise.
+/// L-BFGS with a fixed or scheduled step size, as Optax's `lbfgs` with `linesearch=None`. You should use it only for
+/// smooth functions whose gradients have no noise. If you do not know a good step size, [`lbfgs_linesearch`] searches
+/// for it.
 ///
 /// ```
 /// use shardax_nn::optim::lbfgs;
@@ -155,8 +156,8 @@ pub struct LbfgsLinesearch {
 /// The state of [`LbfgsLinesearch`]: the states of both parts.
 pub type LbfgsLinesearchState<P> = (LbfgsState<P>, ZoomLinesearchState<P>);
 
-/// L-BFGS with a zoom line search, Optax's default: function values determine the step size. Use it to minimize smooth
-/// functions whose gradients have no noise.
+/// L-BFGS with a zoom line search, Optax's default: function values determine the step size. You should use it only for
+/// smooth functions whose gradients have no noise.
 ///
 /// ```
 /// use shardax_nn::optim::lbfgs_linesearch;
@@ -210,8 +211,9 @@ impl LbfgsLinesearch {
     }
 }
 
-/// Returns the value and the gradient of a scalar function at `params`, from the last line search if possible. The
-/// function is evaluated only before the first step, and after a search that found no finite value.
+/// Returns the value and the gradient of a scalar function at `params`. They come from the last line search if
+/// possible, so that the function is evaluated only before the first step, and after a search that found no finite
+/// value.
 #[track_caller]
 pub fn value_and_grad_from_state<P, F, R>(value_fn: F, params: P, state: &LbfgsLinesearchState<P>) -> Result<(Array, P)>
 where

@@ -312,7 +312,7 @@ impl Request {
         let donations = self.donations();
         let options = self.options_here(xla_options)?;
         let signature = self.signature(&donations)?;
-        // Host functions have numbers that are valid in this process only.
+        // Host functions have numbers that are valid only in this process, so such a program is not stored on disk.
         let calls_host = !self.retained().is_empty();
         let mut shared = None;
         let compiled = match multi_process::processes_of(devices) {
@@ -340,6 +340,7 @@ impl Request {
         let (executable, partitioned) = match compiled {
             Ok(compiled) => compiled,
             Err(error) => {
+                // Another version of the plugin may not know an option that shardax sets. Compile again without it.
                 if let Some(option) = self.unknown_option(&error, xla_options) {
                     forget_option(option);
                     return self.compile(xla_options);
@@ -349,6 +350,8 @@ impl Request {
             }
         };
         counts::compiled(&self.name, begun);
+        // Only the executable knows the shardings that the compiler has chosen. If it does not report one of them, a second
+        // compilation replicates this result.
         let out_shardings = self.result_shardings(&executable, partitioned.as_ref())?;
         if let Some(replicated) = self.with_replicated(&out_shardings) {
             return replicated.compile(xla_options);

@@ -23,6 +23,7 @@ pub(super) fn granite(fields: &Fields, kind: &str) -> Read {
         set_bases(&mut config, fields, list)?;
     }
     let sinks = KeyMap::new().array("blocks[*].attention.sinks", "model.layers.*.self_attn.sinks", Layout::Same);
+    // `granite_swa` has dense MLPs. The other type has experts.
     if kind == "granite_swa" {
         config.biases.mlp = fields.flag("mlp_bias")?;
         return Ok((config, sinks.and(llama_keys())));

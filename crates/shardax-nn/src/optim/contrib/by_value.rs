@@ -23,7 +23,7 @@ pub struct ReduceOnPlateau {
     pub cooldown: usize,
     /// The number of values that are averaged to one. Default 1.
     pub accumulation_size: usize,
-    /// The least scale. Default 0.
+    /// The minimum of the scale. Default 0.
     pub min_scale: f64,
 }
 
@@ -44,7 +44,8 @@ pub struct ReduceOnPlateauState {
     pub avg_value: Array,
 }
 
-/// Scales updates by a factor, and reduces the factor when the loss stagnates.
+/// Scales updates by a factor, and reduces the factor when the loss stagnates. You must pass the loss to
+/// [`update_with_value`](ReduceOnPlateau::update_with_value).
 ///
 /// ```
 /// use shardax_nn::optim::contrib::{ReduceOnPlateau, reduce_on_plateau};
@@ -129,7 +130,7 @@ impl ReduceOnPlateau {
 /// See [`scale_by_polyak`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByPolyak {
-    /// The least value of the loss. Default 0.
+    /// The minimum of the loss, if you know it. Default 0.
     pub f_min: f64,
     /// The largest learning rate. Default 1.
     pub max_learning_rate: f64,

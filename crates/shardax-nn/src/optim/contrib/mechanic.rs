@@ -40,8 +40,8 @@ pub struct MechanicState<S, P> {
     pub x0: P,
 }
 
-/// Learns the scale of an optimizer's updates. Set the learning rate of the optimizer to 1, or to a schedule whose largest
-/// value is 1.
+/// Learns the scale of an optimizer's updates. You should set the learning rate of the optimizer to 1, or to a schedule
+/// whose largest value is 1.
 ///
 /// Source: [Cutkosky et al. 2023](https://arxiv.org/abs/2306.00144).
 pub fn mechanize<T>(base_optimizer: T) -> Mechanize<T> {

@@ -94,7 +94,8 @@ transformation! {
         betas: [f64; 2] = [0.9, 0.999],
         /// Added to roots. Default 1e-8.
         eps: f64 = 1e-8,
-        /// The first estimate. Choose it too small rather than too large. Default 1e-6.
+        /// The initial estimate. You should rather choose it too small than too large, because the estimate never
+        /// decreases. Default 1e-6.
         estim_lr0: f64 = 1e-6,
         /// The weight decay. Default 0.
         weight_decay: f64 = 0.0,
@@ -164,7 +165,8 @@ transformation! {
         beta3: Option<f64> = None,
         /// Added to roots. Default 1e-8.
         eps: f64 = 1e-8,
-        /// The first estimate. Choose it too small rather than too large. Default 1e-6.
+        /// The initial estimate. You should rather choose it too small than too large, because the estimate never
+        /// decreases. Default 1e-6.
         estim_lr0: f64 = 1e-6,
         /// The factor of estimates. Default 1.
         estim_lr_coef: f64 = 1.0,

@@ -113,6 +113,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         texts.insert(platform.to_owned(), Arc::from(module.text));
         (meshes, takes, gives) = (module.meshes, module.takes, module.gives);
     }
+    // Shardings, trees and paths come from other fields of the file, and are set below.
     let mut read = Exchanged {
         name,
         in_specs: Vec::new(),
