@@ -55,13 +55,13 @@ fn adapters_are_those_of_peft() -> Result<()> {
         .expect("a copy");
     for (from, to, said) in [
         ("\"use_dora\": false", "\"use_dora\": true", "lora_magnitude_vector"),
-        ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "not a LoRA"),
-        ("\"bias\": \"none\"", "\"bias\": \"all\"", "changes biases"),
+        ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "`peft_type` is not \"LORA\""),
+        ("\"bias\": \"none\"", "\"bias\": \"all\"", "adapters cannot change biases"),
         ("\"r\": 2", "\"r\": 3", "not a matrix of rank 3"),
         (
             "\"init_lora_weights\": true",
             "\"init_lora_weights\": \"pissa\"",
-            "peft changes the weights of the model too",
+            "which also changes the weights of the model",
         ),
         ("\"init_lora_weights\": true", "\"init_lora_weights\": \"olora\"", "`init_lora_weights` is \"olora\""),
         ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "not a matrix of rank 4"),
@@ -127,7 +127,7 @@ fn adapters_with_modules_that_are_trained_in_full_are_those_of_peft() -> Result<
     let here = Folder::new();
     here.write("adapter_config.json", about);
     let tied = Config::open(folder("qwen3"))?;
-    fails(Adapter::from_pretrained(&tied, &here.0), &["`modules_to_save` has \"lm_head\"", "one of two uses"]);
+    fails(Adapter::from_pretrained(&tied, &here.0), &["`modules_to_save` has \"lm_head\"", "as the last layer too"]);
     Ok(())
 }
 
