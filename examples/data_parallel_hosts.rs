@@ -57,6 +57,14 @@ fn train_step(mut state: State, batch: Batch) -> Result<(State, Array)> {
     Ok((state, pmean(loss, "batch")))
 }
 
+/// Selects this process's rows of a batch, and splits them over its devices.
+fn local_rows(batch: Batch, batch_size: usize) -> Result<Batch> {
+    let count = batch_size / process_count();
+    let start = process_index() * count;
+    let rows = tree::map(|x| x.get(start as i32..(start + count) as i32), batch)?;
+    shard_batch(&rows, local_device_count())
+}
+
 fn main() -> Result<()> {
     let cli = Cli::parse();
     config::set_num_cpu_devices(cli.devices)?;
@@ -64,15 +72,7 @@ fn main() -> Result<()> {
     let is_first_process = process_index() == 0;
     let (train, _) = digits()?.shuffle(0).split(1500);
 
-    // The number of rows of a batch for this process.
-    let local_batch = cli.batch_size / process_count();
-    let offset = process_index() * local_batch;
-    let own = |batch: Batch| {
-        let rows = tree::map(|x| x.get(offset as i32..(offset + local_batch) as i32), batch)?;
-        shard_batch(&rows, local_device_count())
-    };
-
-    // Every device has the whole state, which each step donates.
+    // Every device has the entire state, which each step donates.
     let mesh = Mesh::new(local_devices()?, [("batch", local_device_count())])?;
     let mut state = State::new(Cnn::new(&mut Rngs::new(0)), adam(1e-3))?;
     state = device_put(&state, &NamedSharding::new(&mesh, P![]))?;
@@ -80,7 +80,7 @@ fn main() -> Result<()> {
     for epoch in 1..=cli.epochs {
         let mut loss = Average::new();
         for batch in train.batches(cli.batch_size).shuffle(epoch).drop_last() {
-            let (next, step_loss) = train_step.call((state, own(batch?)?))?;
+            let (next, step_loss) = train_step.call((state, local_rows(batch?, cli.batch_size)?))?;
             state = next;
             loss.add(step_loss);
         }

@@ -97,7 +97,7 @@ fn main() -> Result<()> {
     let n = device_count();
     let (train, test) = digits()?.shuffle(cli.seed.into()).split(1500);
 
-    // Every device has the whole state and its share of the batch. Each step donates the state.
+    // Every device has the entire state and its share of the batch. Each step donates the state.
     let replicated = NamedSharding::new(&make_mesh([("batch", n)])?, P![]);
     let mut state = State::new(Cnn::new(&mut Rngs::new(cli.seed)), adam(cli.learning_rate))?;
     state = device_put(&state, &replicated)?;

@@ -123,13 +123,18 @@ fn main() -> Result<()> {
     let expert: Option<&str> = Some("expert").filter(has);
     let rules = Rules::new(&mesh, [("batch", batch)]).and("expert", expert);
 
-    let (own, seed) = (rules.clone(), cli.run.seed);
+    let (model_rules, seed) = (rules.clone(), cli.run.seed);
     let Cli { experts, k, capacity_factor, hidden, learning_rate, .. } = cli;
     let state = rules.init(move || {
-        let model =
-            MixtureOfExperts::new(experts, k, FEATURES, &mut Rngs::new(seed).with_rules(&own), |rngs: &mut Rngs| {
+        let model = MixtureOfExperts::new(
+            experts,
+            k,
+            FEATURES,
+            &mut Rngs::new(seed).with_rules(&model_rules),
+            |rngs: &mut Rngs| {
                 Sequential((Linear::new(FEATURES, hidden, rngs), Apply(relu), Linear::new(hidden, FEATURES, rngs)))
-            })?;
+            },
+        )?;
         State::new(model.capacity_factor(capacity_factor), adam(learning_rate))
     })?;
     let kernel = &state.model.experts.layers.0.0.kernel;

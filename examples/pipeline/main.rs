@@ -129,29 +129,32 @@ fn train_step(mut state: State, (images, labels): Batch) -> Result<(State, Multi
     Ok((state, MultiMetric::new().with("loss", Average::of(loss))))
 }
 
+/// Returns the pixels of all images of a data set.
+fn pixels(images: &shardax_train::Dataset) -> Vec<f32> {
+    (0..images.len()).flat_map(|i| images.image(i).unwrap_or_default().to_vec()).collect()
+}
+
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let Cli { stages, data, layers, features, micro_batches, learning_rate, schedule, .. } = cli;
     if stages == 0 || data == 0 || layers == 0 || layers % stages != 0 {
         return Err(Error::new(ErrorKind::Value, format!("{layers} layers do not divide into {stages} stages"))
-            .help("the stages divide the layers"));
+            .help("pass a number of --layers that is a multiple of --stages"));
     }
     config::set_num_cpu_devices(data * stages)?;
     let mesh = make_mesh([("data", data), ("stage", stages)])?;
     let rules = Rules::new(&mesh, [("batch", "data"), ("layers", "stage")]);
 
     // The model is initialized in shards: each stage only stores its own layers.
-    let (own, seed) = (rules.clone(), cli.run.seed);
+    let (model_rules, seed) = (rules.clone(), cli.run.seed);
     let state = rules.init(move || {
-        let pipeline = Pipeline::of(&own, "layers", micro_batches).schedule(schedule.into());
+        let pipeline = Pipeline::of(&model_rules, "layers", micro_batches).schedule(schedule.into());
         State::new(Deep::new(layers, features, pipeline, &mut Rngs::new(seed))?, adamw(learning_rate, 1e-4))
     })?;
     println!("{} parameters, {} layers on each of {stages} stages", state.model.parameter_count(), layers / stages);
 
     let (train, test) = digits()?.shuffle(seed.into()).split(1500);
-    let pixels = |from: &shardax_train::Dataset| -> Vec<f32> {
-        (0..from.len()).flat_map(|i| from.image(i).unwrap_or_default().to_vec()).collect()
-    };
+
     let split = NamedSharding::new(&mesh, rules.spec(["batch"]));
     let examples = InMemory::new([
         ("images", HostArray::from_slice(&pixels(&train), &[train.len(), 64])?),

@@ -87,13 +87,13 @@ fn train_step(mut state: State, (tokens, needles): Batch) -> Result<(State, Mult
     Ok((state, MultiMetric::new().with("loss", Average::of(loss)).with("accuracy", Average::of(accuracy))))
 }
 
-/// A sequence of values below 16, where 16 is added to the marked one.
+/// Creates a sequence of values below 16. To mark one of them, 16 is added to it.
 fn sequence(seed: u64, i: usize, length: usize) -> Result<Example> {
-    let drawn = |at: usize| mixed(seed ^ (i as u64) << 20, at as u64);
-    let place = drawn(length) as usize % length;
-    let value = |at: usize| (drawn(at) % VALUES as u64) as i32;
-    let tokens: Vec<i32> = (0..length).map(|at| value(at) + if at == place { VALUES as i32 } else { 0 }).collect();
-    let needle = HostArray::from_slice(&[value(place)], &[])?;
+    let seed = seed ^ (i as u64) << 20;
+    let marked = mixed(seed, length as u64) as usize % length;
+    let mut tokens: Vec<i32> = (0..length as u64).map(|k| (mixed(seed, k) % VALUES as u64) as i32).collect();
+    let needle = HostArray::from_slice(&[tokens[marked]], &[])?;
+    tokens[marked] += VALUES as i32;
     Ok(Example::from([("tokens".into(), HostArray::from_slice(&tokens, &[length])?), ("needle".into(), needle)]))
 }
 
@@ -107,9 +107,12 @@ fn main() -> Result<()> {
     let rules = Rules::new(&mesh, [("length", "sequence")]);
 
     let Cli { length, features, heads, learning_rate, .. } = cli;
-    let (own, seed) = (rules.clone(), cli.run.seed);
+    let (model_rules, seed) = (rules.clone(), cli.run.seed);
     let state = rules.init(move || {
-        State::new(Finder::new(features, heads, &mut Rngs::new(seed).with_rules(&own)), adamw(learning_rate, 1e-4))
+        State::new(
+            Finder::new(features, heads, &mut Rngs::new(seed).with_rules(&model_rules)),
+            adamw(learning_rate, 1e-4),
+        )
     })?;
     let split = NamedSharding::new(&mesh, P![None, "sequence"]);
     let examples = (10_000, move |i| sequence(seed.into(), i, length));

@@ -66,10 +66,10 @@ async fn ask(client: &Client, clients: usize, requests: usize, features: usize) 
             })
         })
         .collect();
-    let failed = |what: String| Error::new(ErrorKind::Runtime, what);
     let mut times = Vec::new();
     for task in tasks {
-        times.extend(task.await.map_err(|e| failed(e.to_string()))?.map_err(failed)?);
+        let answered = task.await.map_err(|error| error.to_string()).flatten();
+        times.extend(answered.map_err(|message| Error::new(ErrorKind::Runtime, message))?);
     }
     times.sort();
     Ok(times)

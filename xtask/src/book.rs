@@ -7,7 +7,7 @@ use crate::links;
 use crate::read;
 
 const DOCS: &str = "docs";
-/// The crate whose documentation tests are the programs of the pages.
+/// The crate whose documentation tests run the programs of the pages.
 const PROGRAMS: &str = "examples/book/src/lib.rs";
 /// The command that installs mdBook.
 const INSTALL: &str = "cargo install mdbook --version 0.5.4 --locked --no-default-features";
@@ -47,7 +47,8 @@ pub fn run(root: &Path, links_only: bool) -> Result<(), String> {
     if links_only { Ok(()) } else { build(root) }
 }
 
-/// Returns the fault of a program that does not compile when a reader copies it. GitHub shows the lines that rustdoc hides.
+/// Returns the problem of a program that would not compile after a reader copies it. GitHub shows the lines that
+/// rustdoc hides.
 fn incomplete(program: &str) -> Option<String> {
     let is_hidden = |line: &&str| line.trim_start().starts_with("# ");
     let has_main = program.contains("fn main(") || program.contains("mod names_");
@@ -60,7 +61,7 @@ fn incomplete(program: &str) -> Option<String> {
     }
 }
 
-/// The settings (`SHARDAX_…`) on a page that no source reads.
+/// Returns the settings (`SHARDAX_…`) on a page that no source file reads.
 fn unknown_settings<'a>(root: &Path, pages: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<String>, String> {
     let mut sources = String::new();
     for path in crate::tests::sources(root)? {
@@ -72,7 +73,7 @@ fn unknown_settings<'a>(root: &Path, pages: impl Iterator<Item = &'a PathBuf>) -
         let text = read(&root.join(page))?;
         for (at, _) in text.match_indices("SHARDAX_") {
             let name = text[at..].split(|c: char| !c.is_ascii_uppercase() && c != '_').next().unwrap_or_default();
-            // Rust reads a setting by its name in quotes, and scripts by `${NAME`.
+            // Rust sources contain a setting as a quoted name, and scripts as `${NAME`.
             if !sources.contains(&format!("\"{name}\"")) && !sources.contains(&format!("${{{name}")) {
                 unknown.push(format!("{}: {name}: no source reads it", page.display()));
             }

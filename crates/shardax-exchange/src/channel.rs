@@ -19,7 +19,7 @@ const ANNOUNCEMENT_WAIT: Duration = Duration::from_millis(200);
 /// concurrently, so each group has its own.
 pub(crate) struct Channel {
     comm: Communicator,
-    /// The process of each rank.
+    /// The process index of each rank.
     processes: Vec<usize>,
     devices: Vec<usize>,
     /// The number of exchanges so far, which is equal on all members.
@@ -70,7 +70,7 @@ fn read_u64(bytes: &[u8], offset: usize) -> u64 {
     u64::from_ne_bytes(bytes[offset..offset + 8].try_into().unwrap_or_default())
 }
 
-/// The error of processes that are at different computations.
+/// Describes that two processes are at different computations.
 pub(crate) fn different_position(process: usize, other: &str, this: &str) -> String {
     let another = if other == this { " (another program of that name)" } else { "" };
     format!(
@@ -120,7 +120,7 @@ impl Channel {
         self.comm.exchange(tag, messages).map_err(|error| self.failed(exchange, call, &error))
     }
 
-    /// Waits for messages and returns their buffers: sent and received ones.
+    /// Waits for messages, and returns the sent and the received buffers.
     pub(crate) fn finish(
         &self,
         (exchange, call): (&Exchange, CallId),
@@ -129,8 +129,9 @@ impl Channel {
         Ok(self.wait(exchange, call, Ok(request))?.into_buffers())
     }
 
-    /// Compares the program with the other processes, at the first exchange of a launch. Fails on all of them if a host
-    /// function of the launch has failed here, because the values to send can be computed from its zeros.
+    /// Compares the program with the other processes at the first exchange of a launch. Returns an error on all
+    /// processes if a host function of the launch has failed on this one, because the values to send may have been
+    /// computed from the zeros that it returned.
     fn agree(&self, exchange: &Exchange, call: CallId) -> Outcome<()> {
         if let Some(error) = failure_of_run(call.launch) {
             return Err(exchange.report(&error.message));
@@ -139,7 +140,7 @@ impl Channel {
         if *agreed == call.launch || call.program == 0 {
             return Ok(());
         }
-        // Looking the step up marks the launch as running, also if nobody asks for the step later.
+        // Looking up the step marks the launch as running, even if nobody asks for the step later.
         call.step(exchange);
         let position = call.bytes().to_vec();
         let counts = vec![position.len(); self.processes.len()];
@@ -160,8 +161,8 @@ impl Channel {
         format!("{} (at {}, with processes {peers:?})", error.message, call.describe(exchange))
     }
 
-    /// Waits until a request is done. While it waits, it announces that it waits, warns, and looks for failures and
-    /// positions of other processes, each when it is due.
+    /// Waits until a request is done. Meanwhile, it announces that this process waits, warns, and looks for failures
+    /// and positions of other processes, each at its own interval.
     fn wait(&self, exchange: &Exchange, call: CallId, request: shardax_mpi::Result<Request>) -> Outcome<Request> {
         let _span =
             tracing::debug_span!("collective", at = call.describe(exchange), processes = ?self.processes).entered();
@@ -228,7 +229,7 @@ impl Channel {
         }
     }
 
-    /// The processes that have not announced that they are waiting for this exchange.
+    /// Returns the processes that have not announced that they wait for this exchange.
     fn missing(&self, exchange: &Exchange, turn: u64) -> String {
         let Some(world) = &exchange.world else { return "others".into() };
         let mut missing = self.processes.clone();

@@ -53,12 +53,12 @@ fn it_is_differentiated_in_both_operands_and_twice() -> Result<()> {
     setup();
     let (x, w) = values();
     let loss = |f: fn(Array, Array) -> Array| move |x: Array, w: Array| (f(x, w).sin() * 3).sum(..);
-    let both = |f| grad(loss(f)).argnums((Arg::<0>, Arg::<1>)).call((&x, &w));
-    let (got, want) = (both(ours)?, both(reference)?);
+    let gradients = |f| grad(loss(f)).argnums((Arg::<0>, Arg::<1>)).call((&x, &w));
+    let (got, want) = (gradients(ours)?, gradients(reference)?);
     same(&got.0, &want.0);
     same(&got.1, &want.1);
-    let both = |f| jit(grad(loss(f)).argnums((Arg::<0>, Arg::<1>))).call((&x, &w));
-    same(&both(ours)?.1, &want.1);
+    let compiled_gradients = |f| jit(grad(loss(f)).argnums((Arg::<0>, Arg::<1>))).call((&x, &w));
+    same(&compiled_gradients(ours)?.1, &want.1);
     let forward = |f: fn(Array, Array) -> Array| jvp(f, (&x, &w), (&x * 2, &w + 1));
     same(&forward(ours)?.1, &forward(reference)?.1);
     let twice = |f: fn(Array, Array) -> Array| {

@@ -90,15 +90,13 @@ impl Request {
 
     /// The texts that end an answer.
     pub fn stops(&self) -> Result<Vec<String>, String> {
-        let wrong = || "`stop` is not a text or a list of texts".to_owned();
-        let stops = match &self.stop {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::String(stop)) => vec![stop.clone()],
-            Some(Value::Array(stops)) => {
-                stops.iter().map(|stop| stop.as_str().map(str::to_owned)).collect::<Option<_>>().ok_or_else(wrong)?
-            }
-            Some(_) => return Err(wrong()),
+        let stops: Option<Vec<String>> = match &self.stop {
+            None | Some(Value::Null) => Some(Vec::new()),
+            Some(Value::String(stop)) => Some(vec![stop.clone()]),
+            Some(Value::Array(stops)) => stops.iter().map(|stop| stop.as_str().map(str::to_owned)).collect(),
+            Some(_) => None,
         };
+        let stops = stops.ok_or_else(|| "`stop` is not a text or a list of texts".to_owned())?;
         Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
     }
 }

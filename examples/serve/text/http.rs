@@ -171,10 +171,14 @@ async fn models(State(model): State<Model>) -> Json<Value> {
     Json(json!({"object": "list", "data": [{"id": model.name(), "object": "model", "owned_by": "shardax"}]}))
 }
 
-/// Counts in the text format of Prometheus.
+/// Returns a counter of microseconds in seconds.
+fn seconds(micros: &AtomicU64) -> f64 {
+    micros.load(Relaxed) as f64 / 1e6
+}
+
+/// Returns the counters in the text format of Prometheus.
 async fn metrics(State(model): State<Model>) -> Response {
     let metrics = model.metrics();
-    let seconds = |micros: &AtomicU64| micros.load(Relaxed) as f64 / 1e6;
     let lines = [
         ("requests_total", "counter", metrics.requests.load(Relaxed) as f64),
         ("rejected_total", "counter", metrics.rejected.load(Relaxed) as f64),

@@ -1,5 +1,5 @@
-//! Products of many rows: a panel of the matrix is widened into scratch memory that fits the cache, and multiplied there. So no more
-//! than a panel of the matrix is ever in 32 bits.
+//! Products with many rows. A panel of the matrix is dequantized to scratch memory that fits in the cache, and
+//! multiplied from there. Therefore only one panel for each thread is in 32 bits at any time.
 
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, s};
 use pulp::{Arch, Simd, WithSimd};
@@ -38,7 +38,7 @@ pub(super) fn multiply<U: Unit>(
     }
     tasks.reverse();
     let lhs = ArrayView2::from_shape((count, rows.depth), rows.elements())?;
-    // Panels end with a block of words.
+    // A panel consists of entire blocks of words.
     let block = LANES * U::PER_WORD;
     let blocks = rows.depth / block;
     let per_panel = blocks.div_ceil(rows.depth.div_ceil(DEPTH));
@@ -49,7 +49,7 @@ pub(super) fn multiply<U: Unit>(
             let count = per_panel.min(blocks - first);
             let panel = &mut memory[..columns * count * block];
             Arch::new().dispatch(Widen { packed, start, first, numbers, panel, count });
-            // The panel has this size, so that it always has this shape.
+            // The panel has this many elements, so the conversion to this shape cannot fail.
             let Ok(panel) = ArrayView2::from_shape((columns, count * block), &*panel) else { return };
             let lhs = lhs.slice(s![.., first * block..(first + count) * block]);
             let before = if first == 0 { Before::Ignored } else { Before::Added };
@@ -59,7 +59,7 @@ pub(super) fn multiply<U: Unit>(
     Ok(())
 }
 
-/// The numbers of one column's groups, and of the groups of its words.
+/// The scales and minima of a column: one for each group, and repeated for each word.
 #[derive(Default)]
 struct Numbers {
     scales: Vec<f32>,
@@ -68,7 +68,7 @@ struct Numbers {
     minima_of_words: Vec<Lanes>,
 }
 
-/// Widens blocks `first..first + count` of the columns from `start` on.
+/// Dequantizes the blocks `first..first + count` of the columns that begin with `start`.
 struct Widen<'a, 'b, U> {
     packed: Packed<'a, U>,
     start: usize,

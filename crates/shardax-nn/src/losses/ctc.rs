@@ -6,8 +6,8 @@ use shardax::{Error, ErrorKind};
 
 use crate::check::{FINITE, floating, integer, same_shape, within};
 
-/// The CTC loss of each sequence: minus the logarithm of the probability of `labels`, summed over all alignments with
-/// `logits`.
+/// The connectionist temporal classification (CTC) loss of each sequence: minus the logarithm of the probability of
+/// `labels`, summed over all alignments with `logits`.
 ///
 /// | argument | type |
 /// |---|---|
@@ -18,7 +18,7 @@ use crate::check::{FINITE, floating, integer, same_shape, within};
 /// | `blank_id` | the class that means no label; Optax's default is 0 |
 /// | `log_epsilon` | the number that replaces the logarithm of 0; Optax's default is -1e5 |
 ///
-/// The result is `[batch]`. It is an error if the shapes do not match.
+/// The result is `[batch]`. If the shapes do not match, the result is an error.
 ///
 /// Source: [Graves et al. 2006](https://dl.acm.org/doi/abs/10.1145/1143844.1143891).
 ///
@@ -41,8 +41,9 @@ pub fn ctc_loss(
     ctc_loss_with_forward_probs(logits, logit_paddings, labels, label_paddings, blank_id, log_epsilon).0
 }
 
-/// Computes [`ctc_loss`], and the logarithms of the forward probabilities: `[time, batch, labels + 1]` for the blanks between
-/// labels, and `[time, batch, labels]` for the labels.
+/// Computes [`ctc_loss`] and the logarithms of the forward probabilities. You can use them to decode an alignment.
+/// Their shapes are `[time, batch, labels + 1]` for the blanks between labels, and `[time, batch, labels]` for the
+/// labels.
 #[track_caller]
 pub fn ctc_loss_with_forward_probs(
     logits: impl ArrayLike,
@@ -104,8 +105,8 @@ fn forward(
     let log_labels = einsum("btk,bnk->tbn", &[&logs, &one_hot(&labels, classes)]);
     let nothing = zeros_dtype([batch, longest + 1], DType::F32) + log_epsilon;
     let start = (nothing.at((.., 0)).set(0.0), zeros_dtype([batch, longest], DType::F32) + log_epsilon);
-    // A step either emits a label, after the blank before it or the label itself, or a blank. The blank after a label can be
-    // skipped unless the next label is the same.
+    // A step emits either a label or a blank. A label follows the blank before it or itself. The blank after a label
+    // can be skipped unless the next label is the same.
     let (_, (blanks, emits)) = scan(
         |(blanks, emits): (Array, Array), (log_label, log_blank, padding): (Array, Array, Array)| {
             let before = add_to_blanks(&blanks, &emits + &repeat * log_epsilon);
@@ -126,7 +127,7 @@ fn forward(
     Ok((loss, blanks, emits))
 }
 
-/// Adds the probabilities of labels to the probabilities of the blanks after them; both are logarithms.
+/// Adds the probabilities of labels to the probabilities of the blanks that follow them. Both arguments are logarithms.
 fn add_to_blanks(blanks: &Array, labels: Array) -> Array {
     concatenate(&[blanks.get((.., ..1)), logaddexp(blanks.get((.., 1..)), labels)], -1)
 }

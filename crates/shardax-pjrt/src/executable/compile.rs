@@ -11,8 +11,8 @@ use crate::options::{CompileOptions, Signature};
 use crate::raw::*;
 use crate::topology::Topology;
 
-/// XLA and LLVM recurse deeply on large programs, and spawned threads have 2 MiB of stack by default. Chains of 20,000
-/// operations compile with this size.
+/// The stack size of threads that compile. XLA and LLVM recurse deeply on large programs, but spawned threads have only
+/// 2 MiB of stack by default. With this size, chains of 20,000 operations compile.
 const COMPILE_STACK: usize = 64 << 20;
 
 impl Client {
@@ -58,13 +58,14 @@ impl Client {
                 compile_options_size: encoded.len(),
                 ..Default::default()
             };
-            // SAFETY: program and options live through the call.
+            // SAFETY: the program and the options outlive the call.
             unsafe { self.api().call(&mut args)? };
             Ok(Loaded(args.executable))
         })
     }
 
-    /// Rejects devices of other processes: a plugin that does not know them would run their part here.
+    /// Returns an error for devices of other processes, because a plugin that does not know them would run their part
+    /// on this process.
     fn check_local_devices(&self, options: &CompileOptions) -> Result<()> {
         if !self.has_owners() {
             return Ok(());
@@ -98,7 +99,7 @@ impl Client {
                 overridden_options_size: encoded.len(),
                 ..Default::default()
             };
-            // SAFETY: bytes and options live through the call.
+            // SAFETY: the bytes and the options outlive the call.
             unsafe { self.api().call(&mut args)? };
             Ok(Loaded(args.loaded))
         })?;
@@ -129,13 +130,13 @@ impl Client {
                 return Err(error);
             }
         };
-        // Host functions are registered for host memory only.
+        // Host functions are only registered for host memory.
         program.calls_host &= self.inner.is_cpu;
         let donated = match program.parameters.iter().any(|p| p.donated) {
             true => program.parameters.iter().map(|p| p.donated).collect(),
             false => Vec::new(),
         };
-        // From here on, dropping `executable` cleans up.
+        // From here on, dropping `executable` releases the loaded program.
         let mut executable = Executable {
             program,
             loaded,
@@ -152,7 +153,7 @@ impl Client {
 
     fn destroy(&self, loaded: NonNull<RawLoaded>) {
         let mut args = LoadedDestroy { executable: loaded.as_ptr(), ..Default::default() };
-        // SAFETY: this function owns it, and it is not used again.
+        // SAFETY: this function owns the pointer, and does not use it again.
         let _ = unsafe { self.api().call(&mut args) };
     }
 }
@@ -184,7 +185,7 @@ impl Topology {
                 compile_options_size: encoded.len(),
                 ..Default::default()
             };
-            // SAFETY: the topology is live; program and options live through the call.
+            // SAFETY: the topology is live, and the program and the options outlive the call.
             unsafe { self.plugin().api().call(&mut args)? };
             Ok(CrossCompiled(args.executable))
         })?;
@@ -239,7 +240,8 @@ mod tests {
         Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [len, 4])] }
     }
 
-    /// The plugin is not asked for the program that it loads: the entry's outline says what the checks need.
+    /// Does not ask the plugin for the program that it has loaded, because the outline of the entry contains everything
+    /// that the checks need.
     #[test]
     fn a_program_is_loaded_by_its_outline() {
         let client = Client::new(&Plugin::cpu().unwrap(), &[("cpu_device_count", Value::Int(4))]).unwrap();
@@ -284,7 +286,7 @@ mod tests {
         let entry = |outline| cache_entry::encode(ids[0], &signature(2).parameters, Stored { outline, ..stored });
         let error = client.deserialize(&entry(other.outline), &options, signature(2)).unwrap_err();
         assert!(error.message.contains("the compiled program takes f32[3,4]"), "{error}");
-        // Without an outline, the plugin is asked.
+        // Without an outline, the checks ask the plugin.
         let loaded = client.deserialize(&entry(&[]), &options, signature(2)).unwrap();
         assert_eq!(loaded.has_collectives(), Some(true));
     }

@@ -1,4 +1,4 @@
-//! The training that the tests disturb: exact numbers, so that a lost, repeated or half step shows.
+//! The training that the tests interrupt. Its numbers are exact, so a lost, repeated or partial step is visible.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,10 +13,10 @@ use shardax_train::{Average, Control, MultiMetric, OnPreemption, Trainer};
 
 use super::Folder;
 
-/// The folder of a run; without it, `child` does nothing.
+/// The folder of the run. `child` does nothing if it is not set.
 const FOLDER: &str = "SHARDAX_TEST_RUN";
 const STEPS: &str = "SHARDAX_TEST_STEPS";
-/// Milliseconds that a step takes at least.
+/// The minimum duration of a step in milliseconds.
 const PACE: &str = "SHARDAX_TEST_PACE";
 const EVERY: &str = "SHARDAX_TEST_EVERY";
 const THEN: &str = "SHARDAX_TEST_THEN";
@@ -26,7 +26,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 fn step_of(state: Array, x: Array) -> (Array, MultiMetric) {
-    // Over all devices, in integers that wrap around.
+    // The sum is over all devices, in integers that wrap around.
     let next = &state * 1_664_525 + state.sum(..) + x;
     let loss = Average::of((next.get(0) % 1000).astype(DType::F32));
     (next, MultiMetric::new().with("loss", loss))
@@ -44,7 +44,7 @@ fn data() -> impl Stream<Item = Array> {
     (64usize, |i: usize| Ok(array(i as i32))).stream().shuffled(5).repeat()
 }
 
-/// The program of a disturbed process.
+/// The program of a process that the tests interrupt.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -106,7 +106,7 @@ fn run(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The weights after so many steps of an undisturbed run.
+/// Returns the weights after this many steps of an uninterrupted run.
 pub fn expected(steps: u64) -> Vec<i32> {
     let (mut state, mut data) = ((0..8).collect::<Vec<i32>>(), data());
     for _ in 0..steps {
@@ -117,7 +117,7 @@ pub fn expected(steps: u64) -> Vec<i32> {
     state
 }
 
-/// A run in a folder of its own.
+/// A run in its own folder.
 pub struct Run {
     pub folder: Folder,
     variables: Vec<(String, String)>,
@@ -157,14 +157,14 @@ impl Run {
         ["training::child", "--exact", "--nocapture", "--test-threads=1", "-q"]
     }
 
-    /// The command of one process.
+    /// Returns the command for a single process.
     pub fn alone(&self) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
         self.finish(command.args(Self::arguments()));
         command
     }
 
-    /// The command of several processes; `None` without a launcher.
+    /// Returns the command for several processes, or `None` without a launcher.
     pub fn processes(&self, count: usize) -> Option<Command> {
         let launcher = super::launch::launchers().pop()?;
         let mut command = Command::new(launcher);
@@ -187,12 +187,12 @@ impl Run {
         std::fs::read_to_string(self.folder.join(name)).ok()
     }
 
-    /// The process of a rank, once it is there.
+    /// Waits for the process of a rank, and returns its id.
     pub fn pid(&self, rank: usize) -> String {
         super::wait_for("process", || self.read(&format!("pid-{rank}")))
     }
 
-    /// The last step of a rank.
+    /// Returns the last step of a rank.
     pub fn last(&self, rank: usize) -> Option<u64> {
         self.read(&format!("last-{rank}"))?.parse().ok()
     }
@@ -205,7 +205,7 @@ impl Run {
         self.folder.join("checkpoints")
     }
 
-    /// The steps that are on disk, whose files are whole.
+    /// Returns the steps on disk whose files are complete.
     pub fn saved(&self) -> Vec<u64> {
         let options = CheckpointManagerOptions::new().read_only(true);
         let checkpoints = CheckpointManager::new(self.checkpoints(), options).expect("checkpoints");
@@ -216,7 +216,7 @@ impl Run {
         steps
     }
 
-    /// The state that was saved at a step.
+    /// Returns the state that was saved at a step.
     pub fn state_at(&self, step: u64) -> Vec<i32> {
         let options = CheckpointManagerOptions::new().read_only(true);
         let checkpoints = CheckpointManager::new(self.checkpoints(), options).expect("checkpoints");

@@ -34,7 +34,7 @@ fn a_batch_that_does_not_divide_is_an_error() {
     assert!(shard_batch(&zeros(3), 0).is_err());
     let error = shard_batch(&(zeros([8, 2]), zeros(())), 8).unwrap_err().to_string();
     assert!(error.contains("`[1]` is a scalar"), "{error}");
-    // An operation that failed before is what the error is about.
+    // An operation that failed earlier determines the error.
     let error = shard_batch(&(zeros(3) + zeros(4)), 8).unwrap_err().to_string();
     assert!(error.contains("broadcasting"), "{error}");
 }
@@ -160,7 +160,7 @@ fn a_plot_names_its_curves_and_takes_any_values() -> Result<()> {
         assert!(svg.contains(text), "{text}");
     }
     assert!(!svg.contains("NaN") && !svg.contains("inf"));
-    // Each of these hung, or made an axis without end.
+    // Earlier versions hung on each of these, or drew an axis without an end.
     let hostile: [&[f64]; 9] = [
         &[1e308, -1e308],
         &[f64::MAX, f64::MIN, 1.0],
@@ -177,7 +177,7 @@ fn a_plot_names_its_curves_and_takes_any_values() -> Result<()> {
         assert!(svg.len() < 20_000, "{values:?}: {} bytes", svg.len());
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{values:?}");
     }
-    // Numbers by their steps, wherever these are.
+    // Points are ordered by their steps, not by their positions in the log.
     for steps in [[100.0, 200.0], [5.0, 5.0], [1e16, 1e16 + 2.0], [f64::NAN, 1e300], [-1e100, 1e100]] {
         let points = steps.map(|x| (x, x / 3.0));
         let svg = Plot::new().panel(Panel::new("points", "step").points("loss", points)).to_svg()?;

@@ -43,10 +43,10 @@ pub(crate) struct LoadedProgram {
     pub donated: Vec<bool>,
     /// `true` if the program has ordered host calls. Its results are then followed by a token.
     pub ordered: bool,
-    /// Objects that must outlive the execution: the host functions that the program calls.
+    /// Objects that must outlive the execution, such as the host functions that the program calls.
     pub retained: Vec<Arc<dyn Any + Send + Sync>>,
-    /// The results that are moved to the memory of their shardings after the execution, because the program cannot
-    /// place them there.
+    /// The results that are moved to the memory of their shardings after the execution, because the program itself
+    /// cannot place them there.
     pub moved: Vec<usize>,
     /// `true` if the program is launched on each device separately, which is faster if there is little work.
     pub per_device: bool,
@@ -62,9 +62,9 @@ pub(crate) struct LoadedProgram {
     pub calling_thread: CallingThread,
 }
 
-/// If a program has fewer floating-point operations than this, the CPU plugin (xla-cpu-pjrt 0.0.1) runs it on the
-/// calling thread when it is for one device. A launch on several devices uses other threads, which costs more than the
-/// work.
+/// The minimum number of floating-point operations for a joint launch on all devices. The CPU plugin (xla-cpu-pjrt
+/// 0.0.1) runs a smaller program for one device on the calling thread, while a joint launch uses other threads, which
+/// costs more than the work.
 const MIN_FLOPS_FOR_JOINT_LAUNCH: f64 = 1000.0;
 
 impl LoadedProgram {
@@ -74,14 +74,14 @@ impl LoadedProgram {
     pub fn runs_per_device(executable: &pjrt::Executable) -> bool {
         executable.device_ids().len() > 1
             && executable.has_collectives() == Some(false)
-            // The cost of a host call is unknown.
+            // The duration of a host call is unknown.
             && !executable.calls_host()
             && !executable.parameters().iter().any(|p| p.donated)
             && flops(executable).is_some_and(|flops| flops < MIN_FLOPS_FOR_JOINT_LAUNCH)
     }
 
-    /// The optimized instructions of each device. For a program of several processes, returns the instructions before
-    /// optimization.
+    /// Returns the optimized instructions for each device. For a program of several processes, returns the instructions
+    /// before optimization.
     pub fn instructions(&self) -> Result<Vec<pjrt::HloInstruction>> {
         Ok(match &self.partitioned {
             Some(partitioned) => partitioned.instructions()?,
@@ -89,7 +89,7 @@ impl LoadedProgram {
         })
     }
 
-    /// Runs on all devices; returns immediately, with arrays whose values are still being computed.
+    /// Runs on all devices. Returns immediately, with arrays whose values are still being computed.
     ///
     /// `committed` sets whether the results are committed.
     pub fn run<A, C>(&self, args: &[A], committed: bool) -> Result<C>
@@ -139,7 +139,7 @@ impl LoadedProgram {
         Ok(arrays.collect())
     }
 
-    /// Checks the arguments, and moves those to the program's shardings that have other ones. Returns the position and
+    /// Checks the arguments, and moves arguments whose sharding differs from the program's. Returns the position and
     /// the buffers of each argument that moved.
     fn move_arguments<A: Borrow<Concrete>>(&self, args: &[A]) -> Result<SmallVec<[(usize, Buffers); 2]>> {
         // All arguments are checked before any argument moves, because a move may free a donated array.
@@ -202,8 +202,8 @@ impl LoadedProgram {
         Ok(outs)
     }
 
-    /// Fails on all processes if a value that each process passes separately, as a plain number or a local array, is
-    /// not equal on all of them.
+    /// Returns an error on all processes if a value is not equal on all of them. This applies to values that each
+    /// process passes separately, such as plain numbers and local arrays.
     fn check_same_values<A: Borrow<Concrete>>(&self, args: &[A], moved: &[(usize, Buffers)]) -> Result<()> {
         let (Some(shared), Some(processes)) = (&self.shared, processes()) else { return Ok(()) };
         let indices: SmallVec<[usize; 4]> = moved
@@ -291,7 +291,8 @@ impl LoadedProgram {
 /// Waits until all programs that call host functions have ended. This includes callbacks and debug prints, ordered or
 /// not, and programs without results.
 ///
-/// Fails with the first error of a host function since the last call. Always fails inside of a host function.
+/// Returns the first error of a host function since the last call. Inside of a host function, it always returns an
+/// error.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -313,7 +314,7 @@ impl LoadedProgram {
 pub fn effects_barrier() -> Result<()> {
     match latest() {
         Some(client) => client.pjrt.wait_for_host_calls().map_err(Into::into).at_caller(),
-        // No program has run.
+        // No program has been run.
         None => Ok(()),
     }
 }

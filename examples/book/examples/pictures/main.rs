@@ -120,9 +120,9 @@ fn draw(panels: &[Panel]) -> Result<String> {
 fn drawn() -> Result<Vec<(PathBuf, String)>> {
     config::set_num_cpu_devices(8)?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
-    let at = |name: &str| folder.join(name).with_extension("svg");
-    let shardings = pictures()?.into_iter().map(|(name, panels)| Ok((at(name), draw(&panels)?)));
-    shardings.chain([program::draw().map(|text| (at("types"), text))]).collect()
+    let shardings =
+        pictures()?.into_iter().map(|(name, panels)| Ok((folder.join(name).with_extension("svg"), draw(&panels)?)));
+    shardings.chain([program::draw().map(|text| (folder.join("types.svg"), text))]).collect()
 }
 
 fn main() -> Result<()> {

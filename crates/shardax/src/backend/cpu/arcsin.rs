@@ -73,8 +73,8 @@ impl Half {
         let square = where_(&is_large, (1 - &size) * 0.5, x * x);
         let root = where_(&is_large, SQRT.apply(&square), size);
         let sum = coefficients.iter().rev().fold(&square * 0, |sum, coefficient| sum * &square + *coefficient);
-        let polynomial = &root * (sum * square);
-        Half { is_large, root, polynomial, rest_of_half_pi }
+        let rest = &root * (sum * square);
+        Half { is_large, root, rest, rest_of_half_pi }
     }
 }
 

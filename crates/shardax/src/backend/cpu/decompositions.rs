@@ -1,4 +1,4 @@
-//! Decompositions of matrices by kernels in Rust.
+//! Rules that compute matrix decompositions with kernels in Rust.
 
 use super::kernels::decompositions::{CHOLESKY, EIGH, LU, QR, SVD, lower};
 use crate::backend::rules::{Lowered, Rules};

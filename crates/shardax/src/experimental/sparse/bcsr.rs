@@ -1,4 +1,4 @@
-//! The format of compressed rows.
+//! Sparse matrices in compressed sparse row (CSR) format.
 
 use std::fmt;
 
@@ -12,8 +12,9 @@ use crate::ops::numpy::stack;
 use crate::ops::operators::ArrayLike;
 use crate::shape::IntoSizes;
 
-/// A sparse matrix in the format of compressed rows: row `i` holds the elements `indptr[i]..indptr[i + 1]`, and `indices`
-/// are their columns.
+/// A sparse matrix in compressed sparse row (CSR) format. Row `i` has the elements `indptr[i]..indptr[i + 1]`, and
+/// `indices` contains their columns. You can use it if you read entire rows; otherwise [`BCOO`] supports more
+/// operations.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -29,16 +30,17 @@ pub struct BCSR {
     pub data: Array,
     /// The column of each stored element.
     pub indices: Array,
-    /// The position of the first element of each row, and the number of elements.
+    /// The position of the first element of each row, followed by the number of elements.
     pub indptr: Array,
     #[tree(static)]
     shape: Vec<usize>,
 }
 
 impl BCSR {
-    /// Makes a sparse matrix from its parts. `data` and `indices` must have shape `[nse]`, and `indptr` shape `[rows + 1]`.
+    /// Creates a sparse matrix from its parts. `data` and `indices` must have the shape `[nse]`, and `indptr` the shape
+    /// `[rows + 1]`.
     ///
-    /// Fails for other shapes, and for indices that are not integers.
+    /// Returns an error for other shapes, and for indices that are not integers.
     #[track_caller]
     pub fn new(
         data: impl ArrayLike,
@@ -62,7 +64,7 @@ impl BCSR {
         BCSR::from_bcoo(&BCOO::fromdense(x, nse)?)
     }
 
-    /// Converts a matrix from coordinate format. Elements of one row keep their order.
+    /// Converts a matrix from coordinate format. The elements of a row keep their order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -72,7 +74,7 @@ impl BCSR {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for sparse arrays that are not matrices of scalars.
+    /// Returns an error for sparse arrays that are not matrices of scalars.
     #[track_caller]
     pub fn from_bcoo(m: &BCOO) -> Result<BCSR> {
         at_caller(|| {
@@ -92,7 +94,7 @@ impl BCSR {
 
     /// Converts the matrix to coordinate format.
     ///
-    /// Fails if the shapes of the parts do not fit each other.
+    /// Returns an error if the shapes of the parts do not match each other.
     #[track_caller]
     pub fn to_bcoo(&self) -> Result<BCOO> {
         at_caller(|| {
@@ -107,29 +109,29 @@ impl BCSR {
         .at_caller()
     }
 
-    /// Converts to a dense matrix. Elements out of range are dropped.
+    /// Converts to a dense matrix. Elements whose indices are out of range are dropped.
     #[track_caller]
     pub fn todense(&self) -> Array {
         Array::from_result(self.to_bcoo().map(|m| m.todense()), &self.data)
     }
 
-    /// Multiplies by a dense vector or matrix; the result is dense. See [`BCOO::matmul`].
+    /// Multiplies by a dense vector or matrix. The result is dense. See [`BCOO::matmul`].
     #[track_caller]
     pub fn matmul(&self, x: impl ArrayLike) -> Array {
         Array::from_result(self.to_bcoo().map(|m| m.matmul(x)), &self.data)
     }
 
-    /// The shape of the matrix.
+    /// Returns the shape of the matrix.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The dtype of the elements.
+    /// Returns the dtype of the elements.
     pub fn dtype(&self) -> DType {
         self.data.dtype()
     }
 
-    /// The number of stored elements.
+    /// Returns the number of stored elements.
     pub fn nse(&self) -> usize {
         self.indices.size()
     }

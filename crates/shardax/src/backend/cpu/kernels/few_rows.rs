@@ -23,9 +23,9 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
         return None;
     }
     let sides = [(args[0], &*dot.lhs_contract), (args[1], &*dot.rhs_contract)];
-    let made = product(cx, sides, MAX_ROWS, out);
+    let with_few_rows = product(cx, sides, MAX_ROWS, out);
     // With exchanged operands the result is transposed. A single row can be transposed without moving elements.
-    made.or_else(|| product(cx, [sides[1], sides[0]], 1, out))
+    with_few_rows.or_else(|| product(cx, [sides[1], sides[0]], 1, out))
 }
 
 /// Multiplies the rows of an operand with a matrix of fewer bits. Each side is an operand and its contracted
