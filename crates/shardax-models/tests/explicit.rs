@@ -24,7 +24,7 @@ fn step(mut state: State, tokens: Array) -> Result<(State, Array)> {
     Ok((state, loss))
 }
 
-/// The losses of three steps, and the types of the parameters, which stay.
+/// Trains for three steps, and returns the losses and the types of the parameters, which must not change.
 fn run(config: &DecoderConfig, rules: &Rules) -> Result<(Vec<f32>, Vec<String>)> {
     let model = rules.init({
         let (config, rules) = (config.clone(), rules.clone());
@@ -75,13 +75,13 @@ fn layers_in_a_scan_with_checkpoints() -> Result<()> {
     check(&DecoderConfig { scan_layers: true, checkpoint, qk_norm: QkNorm::Head, ..DecoderConfig::new(32, 2, 16, 4) })
 }
 
-/// A model of any class, the arrays that a test calls it with, and the expected results.
+/// A model of any class, the arrays that a test passes to it, and the expected results.
 struct Case {
     split_arrays: usize,
     results: Vec<(Array, Array)>,
 }
 
-/// Loads the model of a folder by these rules, and computes its results for inputs whose rows are split.
+/// Loads the model of a folder with these rules, and computes its results for inputs with split rows.
 fn sharded<M: Pretrained + Clone>(
     folder: &Path,
     rules: &Rules,
@@ -93,7 +93,8 @@ fn sharded<M: Pretrained + Clone>(
     let split_arrays = tree::leaves(&model).iter().filter(|leaf| is_split(leaf)).count();
     let input = |name: &str| -> Result<Array> {
         let x = case.get(name)?;
-        // A batch that the devices do not divide is replicated. Texts are padded, so that all devices have some positions.
+        // A batch is replicated if the devices do not divide it. Texts are padded so that every device has some
+        // positions.
         let parts = |name: &str| rules.axis(name).ok().flatten().and_then(|axis| rules.mesh()?.axis_size(axis));
         let (rows, positions) = (parts("batch").unwrap_or(1), parts("length").unwrap_or(1));
         let (x, length) = match x.shape() {
@@ -112,7 +113,7 @@ fn sharded<M: Pretrained + Clone>(
     let results = compute(&model, &input)?;
     let compared = |(name, have): (_, Array)| -> Result<(Array, Array)> {
         let want = case.get(name)?;
-        // The results of the padding are not compared.
+        // The results for padding are not compared.
         let have = Array::from_vec(have.to_vec::<f32>()?, have.shape())?;
         Ok((have.get((.., ..want.shape()[1])), want))
     };
@@ -127,7 +128,7 @@ fn sharded_decoder(folder: &Path, rules: &Rules) -> Result<Case> {
     })
 }
 
-/// Loads and computes the model in a folder, by the class that reads its configuration.
+/// Loads the model of a folder with the class of its type, and computes its results.
 fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     let config = Config::open(folder)?;
     let masked =
@@ -201,12 +202,12 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     sharded_decoder(folder, rules)
 }
 
-/// The folders of models, in order.
+/// Returns the folders of all models, in order.
 fn folders() -> Result<Vec<PathBuf>> {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let entries = std::fs::read_dir(golden).expect("the folder of models");
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    // Adapters, and models whose files or pooling other tests read, have no logits of a class of models.
+    // Adapters have no logits of their own, and other tests read some of the models.
     folders.retain(|folder| {
         let has = |name: &str| folder.join(name).is_file();
         has("config.json") && has("case.safetensors") && !has("modules.json")
@@ -215,14 +216,15 @@ fn folders() -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// Models whose results differ for texts with more padding: rotary positions that are scaled by the length, and DeBERTa's
-/// results for padding, which sees all tokens alike.
+/// Models whose results depend on the amount of padding: rotary positions that are scaled by the length, and DeBERTa,
+/// in which padding attends to all tokens.
 const DEPEND_ON_LENGTH: [&str; 4] = ["dynamic", "deberta", "deberta_v2", "deberta_v2_tokens"];
 
-/// Loads every model by these rules and compares its results with the results of one device. In CI each `every`-th model is
-/// compared, elsewhere fewer, and with `SHARDAX_TEST_MODELS` all whose names contain its value.
+/// Loads every model with these rules, and compares its results with the results of one device. In CI, one of `every`
+/// models is compared, and elsewhere fewer. If you set `SHARDAX_TEST_MODELS`, all models whose name contains its value
+/// are compared.
 ///
-/// A model is only rejected if the mesh does not divide its heads or its MLPs; the message names the array.
+/// A model can only be rejected if the mesh does not divide its heads or its MLPs. The message must name the array.
 fn compare_all(rules: &Rules, every: usize) -> Result<()> {
     let only = std::env::var("SHARDAX_TEST_MODELS").ok();
     let every = if only.is_some() { 1 } else { every * quick::one_of(6) };
@@ -267,7 +269,7 @@ fn setup() -> Result<()> {
     Ok(())
 }
 
-/// Every model that there are files of, over devices that split rows, experts, heads and MLPs.
+/// Devices split rows, experts, heads and MLPs of every model.
 #[test]
 fn families_over_eight_devices_have_the_logits_of_one() -> Result<()> {
     setup()?;
@@ -276,7 +278,7 @@ fn families_over_eight_devices_have_the_logits_of_one() -> Result<()> {
     compare_all(&Rules::new(&mesh, rules), 1)
 }
 
-/// Rows that the axis of experts splits too, as in training.
+/// The axis of experts also splits rows, as in training.
 #[test]
 fn experts_over_an_axis_of_rows_have_the_logits_of_one_device() -> Result<()> {
     setup()?;
@@ -291,7 +293,7 @@ fn experts_over_an_axis_of_rows_have_the_logits_of_one_device() -> Result<()> {
     Ok(())
 }
 
-/// More devices than the models have heads of keys.
+/// There are more devices than key heads.
 #[test]
 fn families_over_two_by_four_devices_have_the_logits_of_one() -> Result<()> {
     setup()?;
@@ -300,7 +302,7 @@ fn families_over_two_by_four_devices_have_the_logits_of_one() -> Result<()> {
     compare_all(&Rules::new(&mesh, rules), 4)
 }
 
-/// Texts whose positions are split too.
+/// Devices also split the positions of texts.
 #[test]
 fn families_over_split_positions_have_the_logits_of_one() -> Result<()> {
     setup()?;
@@ -309,7 +311,7 @@ fn families_over_split_positions_have_the_logits_of_one() -> Result<()> {
     compare_all(&Rules::new(&mesh, rules), 2)
 }
 
-/// Caches of keys, latents, states and convolutions over several devices.
+/// Devices split caches of keys, latent vectors, states and convolutions.
 #[test]
 fn split_models_write_the_tokens_of_one_device() -> Result<()> {
     setup()?;

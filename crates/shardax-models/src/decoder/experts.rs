@@ -1,4 +1,4 @@
-//! Experts that drop no token.
+//! Mixtures of experts without a capacity, so that no token is dropped.
 
 use shardax::error::Result;
 use shardax::sharding::{DimSpec, Typed};
@@ -6,7 +6,7 @@ use shardax_nn::prelude::*;
 
 use super::{DecoderConfig, ExpertsConfig, Mlp};
 
-/// Creates the experts of a layer; `None` for sizes that [`DecoderConfig::check`] rejects.
+/// Creates the experts of a layer. Returns `None` for sizes that [`DecoderConfig::check`] rejects.
 #[track_caller]
 pub(super) fn build(config: &DecoderConfig, experts: &ExpertsConfig, rngs: &mut Rngs) -> Option<MixtureOfExperts<Mlp>> {
     let DecoderConfig { features, activation, gated, .. } = *config;
@@ -28,22 +28,22 @@ pub(super) fn build(config: &DecoderConfig, experts: &ExpertsConfig, rngs: &mut 
     Some(layer)
 }
 
-/// Applies all experts of each token of `x`, `[..., features]`.
+/// Applies the chosen experts to each token of `x`, `[..., features]`.
 ///
-/// If the rules split the experts over a mesh axis, each device has all tokens of its rows, computes the choices of its
-/// own experts, and the results are summed over the axis. With `weighs_inputs` the weights are factors of the experts'
-/// inputs instead of their outputs.
+/// If the rules split the experts over a mesh axis, each device applies its experts to the tokens of its rows that have
+/// chosen them, and the results are summed over the axis. With `weighs_inputs`, the weights multiply the inputs of the
+/// experts instead of the outputs.
 #[track_caller]
 pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules, weighs_inputs: bool) -> Result<Array> {
     let typed = x.aval().sharding().cloned();
     let Some((mesh, axis)) = moe.expert_axis()? else {
-        // Choices are sorted over all tokens, which no mesh axis can split.
+        // The choices of all tokens are sorted together, so the tokens must not be split over a mesh axis.
         let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::replicated(typed.mesh(), typed.rank())));
         let chosen = moe.choose(&x)?;
         let y = grouped(&moe.experts, &x, (&chosen.weights, weighs_inputs), chosen.experts);
         return Ok(typed.iter().fold(y, reshard));
     };
-    // Results are summed over the axis of the experts, so that its devices must have the same rows.
+    // The results are summed over the axis of the experts, so all devices along this axis must have the same rows.
     let batch = if x.ndim() > 2 { rules.spec([Some("batch")]) } else { P![] };
     let rows = PartitionSpec::new([batch.axes(0).iter().copied().filter(|other| *other != axis).collect::<DimSpec>()]);
     let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::from_spec(typed.mesh(), &rows, typed.rank())));
@@ -64,19 +64,19 @@ pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules, we
     Ok(typed.iter().fold(y, reshard))
 }
 
-/// The largest number of tokens that go through an expert together.
-const LARGEST_BLOCK: usize = 128;
+/// The maximal number of tokens in a block that an expert processes at once.
+const MAX_BLOCK: usize = 128;
 
-/// The weighted sum of the chosen experts of each token. Choices outside of these experts add nothing.
+/// Computes the weighted sum of the chosen experts for each token. Choices of other experts contribute nothing.
 ///
-/// Choices are sorted by expert and cut into blocks of one expert each, so that the work grows with the number of
-/// choices, not with the number of experts.
+/// The choices are sorted by expert and divided into blocks with a single expert. Therefore the work grows with the number
+/// of choices, but not with the number of experts.
 fn grouped(experts: &Stack<Mlp>, x: &Array, (weights, weighs_inputs): (&Array, bool), chosen: Array) -> Array {
     let (count, features) = (experts.depth(), x.shape()[x.ndim() - 1]);
     let k = chosen.shape()[chosen.ndim() - 1];
     let tokens = x.reshape([-1, features as i32]);
     let choices = tokens.shape()[0] * k;
-    let block = choices.div_ceil(count.max(1)).next_power_of_two().min(LARGEST_BLOCK);
+    let block = choices.div_ceil(count.max(1)).next_power_of_two().min(MAX_BLOCK);
     let blocks = choices.min(choices / block + count);
 
     let expert = chosen.reshape([choices]);
@@ -89,8 +89,8 @@ fn grouped(experts: &Stack<Mlp>, x: &Array, (weights, weighs_inputs): (&Array, b
     let ends = blocks_of.cumsum(0);
     let first_blocks = &ends - &blocks_of;
 
-    // The expert of each block, and the sorted choices in it. Places that are not taken repeat some choice: nothing
-    // reads their results.
+    // The expert of each block, and the sorted choices in it. Unused positions of a block repeat a choice, because every
+    // block must have the same size; nothing reads their results.
     let number = arange(0..blocks as i32);
     let expert_of = ends.less_equal(number.expand_dims(1)).astype(DType::I32).sum(1).minimum(count as i32 - 1);
     let block_starts = starts.take(&expert_of, 0) + (number - first_blocks.take(&expert_of, 0)) * block as i32;
@@ -114,7 +114,7 @@ fn grouped(experts: &Stack<Mlp>, x: &Array, (weights, weighs_inputs): (&Array, b
         Err(error) => return Array::from_error(error, x),
     };
 
-    // The place of each choice among the results.
+    // The position of each choice among the results.
     let rank = order.argsort(0);
     let local_expert = where_(&is_own, expert, 0);
     let slot = first_blocks.take(&local_expert, 0) * block as i32 + rank - starts.take(&local_expert, 0);

@@ -1,31 +1,32 @@
-//! Latent attention.
+//! Multi-head latent attention.
 
 use shardax_nn::QueryGrowth;
 use shardax_nn::prelude::*;
 
 use super::{DecoderConfig, LatentConfig};
 
-/// Attention whose keys and values are computed from a few features of each position, its latent, which is all that a
-/// cache holds of it ([DeepSeek-V2](https://arxiv.org/abs/2405.04434)).
+/// Multi-head latent attention ([DeepSeek-V2](https://arxiv.org/abs/2405.04434)). Keys and values are computed from a
+/// latent vector of few features for each position, so that the cache is small: it stores only the latent vectors.
 ///
-/// Each head has features without rotary positions, and features with them. All heads share the rotated key.
+/// Each head has features without rotary positions, followed by features with rotary positions. All heads share the
+/// rotated features of the key.
 #[derive(Module, Clone, Debug)]
 pub struct LatentAttention {
-    /// From features to the latent of queries, if they have one.
+    /// Projects features to the latent vector of queries, if queries have one.
     pub query_down: Option<Linear>,
-    /// Normalizes the latent of queries.
+    /// Normalizes the latent vector of queries.
     pub query_norm: Option<RmsNorm>,
-    /// To queries, `[heads, depth]`.
+    /// Projects the latent vector, or otherwise the features, to queries `[heads, depth]`.
     pub query: LinearGeneral,
-    /// From features to the latent of keys and values, followed by the rotated key.
+    /// Projects features to the latent vector of keys and values, followed by the rotated features of the key.
     pub latent: Linear,
-    /// Normalizes the latent of keys and values.
+    /// Normalizes the latent vector of keys and values.
     pub latent_norm: RmsNorm,
-    /// From the latent to keys, followed by values, `[heads, depth of both]`.
+    /// Projects the latent vector to keys, followed by values, `[heads, depth of both]`.
     pub key_value: LinearGeneral,
-    /// From values, `[heads, depth]`, to features.
+    /// Projects values, `[heads, depth]`, to features.
     pub out: LinearGeneral,
-    /// The normalized latents and the rotated keys of positions before, `[batch, length, features of both]`.
+    /// The normalized latent vectors and the rotated keys of earlier positions, `[batch, length, features of both]`.
     pub cached: Option<Cache>,
     /// The number of positions in the cache, int32.
     pub cache_index: Option<Cache>,
@@ -36,16 +37,16 @@ pub struct LatentAttention {
     key_dim: usize,
 }
 
-/// Added to the mean square in the norms of latents. DeepSeek's models do not use the number of their other norms here.
+/// Added to the mean square in the norms of latent vectors. DeepSeek's other norms use a number from the configuration.
 const LATENT_EPSILON: f64 = 1e-6;
 
 impl LatentAttention {
-    /// Creates the attention of a decoder's layer, with all dimensions but the latents' sharded by heads.
+    /// Creates the attention of a decoder's layer. All dimensions except the latent ones are sharded by heads.
     #[track_caller]
     pub(super) fn new(config: &DecoderConfig, latent: &LatentConfig, rope: Rope, rngs: &mut Rngs) -> Self {
         let DecoderConfig { features, heads, biases, .. } = *config;
         let LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim } = *latent;
-        // Latents are shared by all heads, so only the dimensions after them can be sharded by heads.
+        // All heads share the latent vectors, so only the projections from them can be sharded by heads.
         let out = LinearGeneral::builder([heads, value_dim], [features]).use_bias(biases.out);
         LatentAttention {
             query_down: query_rank.map(|rank| down(features, rank, biases.qkv, rngs)),
@@ -65,7 +66,7 @@ impl LatentAttention {
         }
     }
 
-    /// `x` is `[..., length, features]`, and so is the result.
+    /// Applies causal attention to `x`, `[..., length, features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -80,7 +81,7 @@ impl LatentAttention {
         if let (Some(last), Some(depth)) = (shape.last_mut(), rotated.shape().last()) {
             *last = *depth;
         }
-        // Where types have shardings, heads are sharded like the other part of the key.
+        // If types have shardings, the heads of both parts of the key must be sharded in the same way.
         let sharding = key.aval().sharding().cloned();
         let rotated = sharding.iter().fold(rotated.broadcast_to(shape), reshard);
         let key = concatenate(&[key, rotated], -1);
@@ -96,11 +97,11 @@ impl LatentAttention {
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
 
-    /// Computes the next positions `x`, `[batch, length, features]`, which attend to the positions in the cache. Results are NaN
-    /// beyond the cache's length. `positions`, `[batch, length]`, and a mask, broadcastable to `[batch, heads, length, length of the
-    /// cache]`, are for texts that do not begin at the cache's first position.
+    /// Computes the next positions `x`, `[batch, length, features]`, which also attend to the positions in the cache. You must call
+    /// `init_cache` first. Results beyond the length of the cache are NaN.
     ///
-    /// Queries are mapped to the space of latents, so that keys and values of earlier positions are not computed again.
+    /// If texts do not begin at the first position of the cache, you must pass their `positions`, `[batch, length]`, and a mask that
+    /// broadcasts to `[batch, heads, length, length of the cache]`.
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
         let (Some(cached), Some(index)) = (&self.cached, &self.cache_index) else {
@@ -120,8 +121,8 @@ impl LatentAttention {
         // positions in the cache.
         let kernel = self.key_value.kernel.astype(query.dtype());
         let (key, value) = (kernel.get((Ellipsis, ..self.key_dim)), kernel.get((Ellipsis, self.key_dim..)));
-        let of_latent = einsum("...qhd,rhd->...qhr", &[&query.get((Ellipsis, ..self.key_dim)), &key]);
-        let query = concatenate(&[of_latent, query.get((Ellipsis, self.key_dim..))], -1);
+        let latent_query = einsum("...qhd,rhd->...qhr", &[&query.get((Ellipsis, ..self.key_dim)), &key]);
+        let query = concatenate(&[latent_query, query.get((Ellipsis, self.key_dim..))], -1);
         let keys = cached.astype(query.dtype()).expand_dims(-2);
         let values = keys.get((Ellipsis, ..self.rank));
         let visible = location.expand_dims(1).greater_equal(arange(0..length));
@@ -137,7 +138,7 @@ impl LatentAttention {
         y
     }
 
-    /// Queries, `[..., length, heads, depth]`, whose last features are rotated.
+    /// Computes queries, `[..., length, heads, depth]`, whose last features are rotated.
     #[track_caller]
     fn queries(&self, x: &Array, positions: &Array) -> Array {
         let latent = match (&self.query_down, &self.query_norm) {
@@ -153,7 +154,7 @@ impl LatentAttention {
         }
     }
 
-    /// The normalized latent and the rotated key of each position.
+    /// Computes the normalized latent vector and the rotated key of each position.
     #[track_caller]
     fn latents(&self, x: &Array, positions: &Array) -> Array {
         let compressed = self.latent.forward(x);
@@ -163,17 +164,18 @@ impl LatentAttention {
     }
 }
 
+/// Creates the norm of a latent vector.
 fn norm(features: usize, rngs: &mut Rngs) -> RmsNorm {
     RmsNorm::builder(features).epsilon(LATENT_EPSILON).build(rngs)
 }
 
-/// Projects features to the heads.
+/// Creates a projection of features to the heads.
 fn to_heads(from: usize, heads_and_depth: [usize; 2], rngs: &mut Rngs) -> LinearGeneral {
     let builder = LinearGeneral::builder([from], heads_and_depth).use_bias(false);
     builder.kernel_axes([None, Some("heads"), None]).build(rngs)
 }
 
-/// Projects features to a latent vector.
+/// Creates a projection of features to a latent vector.
 fn down(features: usize, to: usize, use_bias: bool, rngs: &mut Rngs) -> Linear {
     Linear::builder(features, to).use_bias(use_bias).kernel_axes([Some("embed"), None]).build(rngs)
 }

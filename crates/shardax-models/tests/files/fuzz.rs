@@ -11,10 +11,10 @@ use super::common::Folder;
 use super::mutating::{self, Format};
 use super::{golden, setup};
 
-/// Memory of a process that also has the plugin, in MiB.
+/// The memory limit in MiB for a process that also loads the plugin.
 const PLUGIN: u64 = 3 << 10;
 
-/// A file that `load` reads under a name with the format's ending.
+/// Writes a file with the format's extension, and reads it with `load`.
 fn format<'a>(
     name: &'static str,
     (file, ending): (&str, &'static str),

@@ -8,13 +8,14 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::{golden, setup};
 
-/// Texts of several lengths in few slots and little memory; each has the result of a text that is generated alone.
+/// Generates texts of several lengths with few slots and little memory. Each result must equal the text that is
+/// generated alone.
 #[test]
 fn batched_texts_are_those_of_texts_alone() -> Result<()> {
     setup();
     for name in ["llama", "gpt2", "gemma3", "qwen2", "deepseek_v3", "lfm2", "qwen3_next"] {
         let model = Decoder::from_pretrained(golden(name))?;
-        // Three lengths of prompts, because `generate` compiles each.
+        // There are only three lengths of prompts, because `generate` compiles a program for each length.
         let lengths = [(3, 5), (1, 6), (6, 2), (3, 1), (6, 6), (1, 3), (3, 6)];
         let prompt = |length: usize, text: usize| (0..length).map(|i| ((text * 7 + i * 5) % 30 + 3) as i32).collect();
         let texts: Vec<(Vec<i32>, GenerateOptions)> = (lengths.into_iter().enumerate())
@@ -24,7 +25,7 @@ fn batched_texts_are_those_of_texts_alone() -> Result<()> {
         let mut written: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
         let mut waiting = texts.iter();
         loop {
-            // One text begins in each step, if a slot is free.
+            // A new text begins in each step in which a slot is free.
             if !batcher.is_full()
                 && let Some((prompt, options)) = waiting.next()
             {
@@ -70,7 +71,7 @@ fn batched_texts_have_options_of_their_own() -> Result<()> {
     let results = run(&mut batcher, &[drawn.clone(), greedy.clone()])?;
     assert_eq!(results[1], model.generate(&[vec![3, 1, 4]], &greedy)?[0]);
     assert_ne!(results[0], results[1]);
-    // What is drawn depends on the seed alone, not on the other texts.
+    // Sampled tokens depend only on the seed, not on the other texts.
     assert_eq!(run(&mut batcher, &[greedy.clone(), drawn.clone()])?[1], results[0]);
     assert_ne!(run(&mut batcher, &[drawn.seed(6)])?[0], results[0]);
 
@@ -103,7 +104,7 @@ fn generation_config_is_honoured() -> Result<()> {
     let greedy = GenerateOptions::new(9);
     assert_eq!(options("{}")?, greedy);
     assert_eq!(options(r#"{"eos_token_id": [5, 6], "bos_token_id": 1}"#)?, greedy.clone().stop_tokens([5, 6]));
-    // Without `do_sample` the numbers of sampling have no effect.
+    // Without `do_sample`, the options of sampling have no effect.
     assert_eq!(options(r#"{"temperature": 0.6, "top_p": 0.9, "eos_token_id": 5}"#)?, greedy.clone().stop_tokens([5]));
     let drawn = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1, "num_beams": 1}"#;
     let expected = greedy.clone().temperature(0.6).top_k(20).top_p(0.9).repetition_penalty(1.1);
@@ -122,7 +123,7 @@ fn generation_config_is_honoured() -> Result<()> {
     Ok(())
 }
 
-/// A network that has diverged writes no text, and not token 0.
+/// A model whose logits are NaN must return an error instead of token 0.
 #[test]
 fn texts_of_weights_that_are_nan_are_errors() -> Result<()> {
     setup();

@@ -8,14 +8,14 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::{golden, same_arrays, setup};
 
-/// Random bits in every type, and the numbers that llama.cpp's Python package makes of them.
+/// Random bits in every type decode to the same numbers as in llama.cpp's Python package.
 #[test]
 fn blocks_are_the_numbers_of_ggml() -> Result<()> {
     setup();
     same_arrays(&Weights::open(golden("gguf/blocks.safetensors"))?, &Weights::open(golden("gguf/blocks.gguf"))?)
 }
 
-/// The folder with fields of `config.json` replaced, because the format has no place for them.
+/// Copies the folder and replaces fields of `config.json` that the format cannot store.
 fn folder_with(name: &str, fields: &[(&str, &str)]) -> Folder {
     let here = Folder::new();
     let text = std::fs::read(golden(name).join("config.json")).expect("a file");
@@ -34,7 +34,7 @@ fn folder_with(name: &str, fields: &[(&str, &str)]) -> Folder {
     here
 }
 
-/// llama.cpp's names, order of rows, norms and transposed kernels give the logits of the folder.
+/// Files with llama.cpp's names, row order, norms and transposed kernels have the logits of the folder.
 #[test]
 fn models_have_the_logits_of_their_folders() -> Result<()> {
     setup();
@@ -43,7 +43,7 @@ fn models_have_the_logits_of_their_folders() -> Result<()> {
     for name in ["gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi", "phi3"] {
         let fields: &[(&str, &str)] = match name {
             "gemma2" | "gemma3" => &[("query_pre_attn_scalar", "8")],
-            // The format has no windows of some layers.
+            // The format cannot store windows of single layers.
             "qwen2" => &[("use_sliding_window", "false"), ("layer_types", "null")],
             _ => &[],
         };
@@ -58,7 +58,7 @@ fn models_have_the_logits_of_their_folders() -> Result<()> {
     Ok(())
 }
 
-/// A value of metadata.
+/// Writes a metadata value.
 #[allow(dead_code)] // Tests of texts use them all.
 pub enum Value<'a> {
     U32(u32),
@@ -75,7 +75,8 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// A GGUF file of version 3: metadata, and tensors with their types' numbers, row-major shapes and bytes.
+/// Writes a GGUF file of version 3 from metadata and tensors. A tensor has the number of its type, a row-major shape,
+/// and bytes.
 pub fn written(metadata: &[(&str, Value<'_>)], tensors: &[(&str, u32, &[usize], Vec<u8>)]) -> Vec<u8> {
     let mut out = b"GGUF\x03\0\0\0".to_vec();
     out.extend((tensors.len() as u64).to_le_bytes());

@@ -30,7 +30,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Every array of one file is in the other, with the same bits.
+/// Checks that both files have the same arrays with the same bits.
 fn same_arrays(expected: &Weights, found: &Weights) -> Result<()> {
     for name in expected.names() {
         let (expected, found) = (expected.get(name)?, found.get(name)?);

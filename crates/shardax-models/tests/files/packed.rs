@@ -8,9 +8,9 @@ use super::common::{Folder, fails};
 use super::gguf::{Value, written};
 use super::{golden, setup};
 
-/// Rows of `width` elements in blocks of this type, of small numbers.
+/// Creates rows of `width` small numbers in blocks of this type.
 fn blocks(rng: &mut fastrand::Rng, kind: u32, rows: usize, width: usize) -> Vec<u8> {
-    // The elements and the bytes of a block, and where it has numbers in float16.
+    // The number of elements and bytes in a block, and the positions of its float16 numbers.
     let (elements, size, halves): (usize, usize, &[usize]) = match kind {
         2 => (32, 18, &[0]),
         3 => (32, 20, &[0, 2]),
@@ -22,7 +22,7 @@ fn blocks(rng: &mut fastrand::Rng, kind: u32, rows: usize, width: usize) -> Vec<
     for _ in 0..rows * width / elements {
         let mut block: Vec<u8> = (0..size).map(|_| rng.u8(..)).collect();
         for at in halves {
-            // About 0.001.
+            // About 0.001 in float16.
             block[*at..at + 2].copy_from_slice(&[rng.u8(..), 0x14]);
         }
         bytes.extend(block);
@@ -30,7 +30,7 @@ fn blocks(rng: &mut fastrand::Rng, kind: u32, rows: usize, width: usize) -> Vec<
     bytes
 }
 
-/// A Llama with matrices of several types.
+/// Returns a Llama with matrices of several types.
 fn llama() -> Vec<u8> {
     let (metadata, tensors) = llama_parts();
     written(&metadata, &tensors)
@@ -69,7 +69,7 @@ fn llama_parts() -> (Vec<(&'static str, Value<'static>)>, Tensors) {
     (metadata, tensors)
 }
 
-/// Several files are one model, which is opened by the first one.
+/// A model in several files is opened by its first file.
 #[test]
 fn split_files_are_one_model() -> Result<()> {
     setup();
@@ -95,7 +95,7 @@ fn split_files_are_one_model() -> Result<()> {
     Ok(())
 }
 
-/// QLoRA: only the adapter has gradients, and they are equal to the gradients with widened weights.
+/// QLoRA: only the adapter has gradients, and they equal the gradients with dequantized weights.
 #[test]
 fn adapters_of_packed_models_have_the_gradients_of_widened_ones() -> Result<()> {
     setup();
@@ -104,7 +104,7 @@ fn adapters_of_packed_models_have_the_gradients_of_widened_ones() -> Result<()> 
     let (packed, wide) = (Packed::<Decoder>::from_pretrained(&path)?, Decoder::from_pretrained(&path)?);
     let layers = ["attention.query", "attention.out", "mlp.up", "mlp.down"];
     let adapter = Adapter::new(&wide, layers, 4, 8.0, &mut Rngs::new(0))?;
-    // The second matrices start at zero, and the gradients of the first ones with them.
+    // The second matrices start as zeros, so the gradients of the first ones are zeros too.
     let adapter = tree::map(|x| x + 0.01, adapter)?;
     let tokens = array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]);
     let loss_of = |model: Decoder, tokens: &Array| -> Result<Array> {
@@ -150,7 +150,7 @@ fn packed_models_compute_as_widened_ones() -> Result<()> {
     Ok(())
 }
 
-/// Rows and groups are split as the rules split outputs and inputs.
+/// The rules split rows and groups like outputs and inputs.
 #[test]
 fn packed_models_are_split_over_a_mesh() -> Result<()> {
     setup();
@@ -172,7 +172,7 @@ fn packed_models_are_split_over_a_mesh() -> Result<()> {
     Ok(())
 }
 
-/// The experts of gpt-oss in four bits, with the logits of `transformers` for the numbers that they are.
+/// The experts of gpt-oss in four bits have the logits of `transformers` with the dequantized numbers.
 #[test]
 fn experts_in_four_bits_have_the_logits_of_transformers() -> Result<()> {
     setup();
@@ -188,7 +188,7 @@ fn experts_in_four_bits_have_the_logits_of_transformers() -> Result<()> {
     Ok(())
 }
 
-/// The kernels of GPTQ and AWQ, and of the experts of gpt-oss, equal their definitions.
+/// The kernels of GPTQ, AWQ and the experts of gpt-oss decode according to their definitions.
 #[test]
 fn kernels_of_parts_are_those_of_their_formats() -> Result<()> {
     setup();

@@ -7,7 +7,7 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::{golden, same_arrays, setup};
 
-/// Strides, parts of storages, all dtypes, parameters, and dictionaries in dictionaries.
+/// Strides, parts of storages, all dtypes, parameters, and nested dictionaries.
 #[test]
 fn pytorch_files_have_the_tensors_of_torch_load() -> Result<()> {
     setup();
@@ -32,7 +32,7 @@ fn pytorch_folders_are_models() -> Result<()> {
     Ok(())
 }
 
-/// Pickles are programs: nothing is called that is not known.
+/// A pickle is a program, and must not call unknown functions.
 #[test]
 fn pickles_that_call_other_functions_are_errors() -> Result<()> {
     setup();

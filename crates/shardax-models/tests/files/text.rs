@@ -9,12 +9,12 @@ use super::common::{Folder, fails};
 use super::gguf::{Value, written};
 use super::golden;
 
-/// A conversation, and the text that `transformers` renders (`tools/huggingface/text.py`).
+/// A conversation, and the text that `transformers` renders for it (`tools/huggingface/text.py`).
 #[derive(Deserialize)]
 struct Case {
     name: String,
     template: String,
-    /// JSON, as a text: the order of keys matters.
+    /// JSON text, because the order of its keys matters.
     messages: String,
     tools: Option<String>,
     variables: Option<String>,
@@ -55,7 +55,7 @@ fn chat_templates_that_raise_or_run_forever_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// The tokenizers of GGUF files: byte pairs with merges, and SentencePiece's with scores.
+/// The tokenizers of GGUF files: byte pairs with merges, and SentencePiece with scores.
 #[test]
 fn tokenizers_of_gguf_files_split_texts_like_their_models() -> Result<()> {
     let here = Folder::new();

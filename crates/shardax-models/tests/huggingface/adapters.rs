@@ -74,7 +74,7 @@ fn adapters_are_those_of_peft() -> Result<()> {
     Ok(())
 }
 
-/// The logits of a decoder with an adapter, read from `peft`'s files and from files that were written here.
+/// Compares the logits of a decoder whose adapter is read from `peft`'s files, and from files that were saved here.
 fn check_decoder(name: &str, base: &str) -> Result<Adapter> {
     let (case, config) = (case(name)?, Config::open(folder(base))?);
     let model = Decoder::from_pretrained(folder(base))?;
@@ -95,7 +95,7 @@ fn adapters_with_lengths_of_columns_are_those_of_peft() -> Result<()> {
     setup();
     let adapter = check_decoder("adapter_dora", "llama")?;
     assert_eq!(adapter.magnitudes.len(), 6);
-    // Gradients reach the lengths, and a new adapter leaves the model unchanged.
+    // The column lengths receive gradients, and a new adapter does not change the model.
     let model = Decoder::from_pretrained(folder("llama"))?;
     let fresh = Adapter::new(&model, ["attention.query"], 2, 3.0, &mut Rngs::new(0))?.with_magnitudes(&model)?;
     let tokens = array([[3, 1, 4]]);
@@ -122,7 +122,7 @@ fn adapters_with_modules_that_are_trained_in_full_are_those_of_peft() -> Result<
         new.with_copies(&model, ["head"])?.apply(&other),
         &["\"blocks[0].attention.query\" is for a kernel of [16, 16]"],
     );
-    // The table of tokens of a model that uses it twice.
+    // The model uses its token table also as the last layer.
     let about = std::fs::read_to_string(folder("adapter_saved").join("adapter_config.json")).expect("a file");
     let here = Folder::new();
     here.write("adapter_config.json", about);
@@ -139,7 +139,7 @@ fn adapters_of_single_experts_are_those_of_peft() -> Result<()> {
     Ok(())
 }
 
-/// Adapters of arrays of experts, in which peft has the matrices of all experts.
+/// Adapters of arrays of experts: peft stores the matrices of all experts as one.
 #[test]
 fn adapters_of_arrays_of_experts_are_those_of_peft() -> Result<()> {
     setup();

@@ -9,11 +9,11 @@ use shardax_nn::prelude::*;
 use super::common::fails;
 
 const DEFAULTS: &str = include_str!("../../src/huggingface/defaults.json");
-/// Fields of published models that change sizes, positions and blocks, and the words of the refusal, if there is one.
+/// Fields of published models that change sizes, positions and blocks, and the message if the model is rejected.
 const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
-/// Classes of models that are no decoders.
+/// Classes of models that are not decoders.
 const OTHERS: [&str; 40] = [
     "albert",
     "bart",
@@ -57,7 +57,7 @@ const OTHERS: [&str; 40] = [
     "xlm-roberta",
 ];
 
-/// Fields that change no logits.
+/// Fields that do not change logits.
 const WITHOUT_EFFECT: [&str; 21] = [
     "init_device",
     "init_std",
@@ -82,25 +82,25 @@ const WITHOUT_EFFECT: [&str; 21] = [
     "hidden_act",
 ];
 
-/// Fields that change no logits of one class where the other fields have their defaults.
+/// Fields that do not change logits of a class if the other fields have their defaults.
 const WITHOUT_EFFECT_ALONE: [(&str, &str); 34] = [
     ("axk1", "num_key_value_heads"),
     ("minicpm3", "num_key_value_heads"),
     ("mistral4", "num_key_value_heads"),
     ("mistral4", "topk_group"),
     ("mistral4", "rope_theta"),
-    // A softmax over the chosen experts is normalized, and no layer is dense.
+    // A softmax over the chosen experts is already normalized, and no layer is dense.
     ("cohere2_moe", "norm_topk_prob"),
     ("cohere2_moe", "prefix_dense_sliding_window_pattern"),
-    // The dtype of a sum, and numbers for training.
+    // The dtype of a sum, and options of training.
     ("hy_v3", "enable_moe_fp32_combine"),
     ("modernbert-decoder", "initializer_cutoff_factor"),
     ("phimoe", "input_jitter_noise"),
-    // The class does not read this name.
+    // The class ignores this name.
     ("mellum", "rope_theta"),
-    // The features inside MLPs are a multiple of both.
+    // The size of the MLPs must be a multiple of both.
     ("lfm2", "block_multiple_of"),
-    // All heads have keys.
+    // Each head has its own key.
     ("deepseek_v3", "num_key_value_heads"),
     ("glm4_moe_lite", "num_key_value_heads"),
     ("youtu", "num_key_value_heads"),
@@ -112,7 +112,7 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 34] = [
     ("sarvam_mla", "topk_group"),
     ("sarvam_moe", "topk_group"),
     ("solar_open", "topk_group"),
-    // Layers with windows begin beyond the last one, or windows have no size.
+    // The windows begin after the last layer, or have no size.
     ("qwen2_moe", "use_sliding_window"),
     ("smollm3", "use_sliding_window"),
     ("qwen2_vl_text", "use_sliding_window"),
@@ -121,12 +121,12 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 34] = [
     ("apertus", "rope_theta"),
     ("cwm", "rope_theta"),
     ("ministral3", "rope_theta"),
-    // The class does not read it, or it bounds texts in other programs.
+    // The class ignores the field, or the field limits texts only in other programs.
     ("biogpt", "layer_norm_eps"),
     ("codegen", "n_ctx"),
-    // The other value is the same one.
+    // Both values have the same meaning.
     ("ernie4_5_moe", "moe_layer_end_index"),
-    // Ways of computing the same.
+    // Fields that select another way to compute the same result.
     ("gpt_bigcode", "attention_softmax_in_fp32"),
     ("gpt_bigcode", "scale_attention_softmax_in_fp32"),
 ];
@@ -135,12 +135,12 @@ fn config_of(fields: &Map<String, Value>) -> Result<Config> {
     Config::from_json(&Value::Object(fields.clone()).to_string())
 }
 
-/// The architecture and the names of arrays, as text.
+/// Returns the architecture and the names of the arrays as text.
 fn read(fields: &Map<String, Value>) -> Result<String> {
     Ok(format!("{:?}", Decoder::read(&config_of(fields)?)?))
 }
 
-/// The classes of decoders with fields for which they can be read.
+/// Lists the classes of decoders, with the fields that they need.
 fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
     let all: BTreeMap<String, Map<String, Value>> = serde_json::from_str(DEFAULTS).expect("JSON");
     let decoders = all.into_iter().filter(|(kind, _)| !OTHERS.contains(&kind.as_str()));
@@ -166,7 +166,7 @@ fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
     decoders.map(class).collect()
 }
 
-/// Another value of a field, which a model that does not read it would ignore.
+/// Returns another value for a field, which a model that ignores the field would accept.
 fn other(value: &Value) -> Option<Value> {
     Some(match value {
         Value::Bool(on) => json!(!on),
@@ -177,8 +177,8 @@ fn other(value: &Value) -> Option<Value> {
     })
 }
 
-/// A field with its default is one that is absent; with another value it changes the model, is rejected, or has no effect
-/// by its name.
+/// A field with its default has no effect. Any other value must change the model, be rejected, or have no effect
+/// according to its name.
 #[test]
 fn every_field_of_the_classes_is_read_or_refused() {
     let mut faults = Vec::new();
@@ -242,7 +242,7 @@ fn published_configurations_load_or_say_why() -> Result<()> {
     Ok(())
 }
 
-/// Configurations of encoders with fields of their first versions.
+/// Configurations of encoders that have the fields of early versions.
 #[test]
 fn configurations_of_encoders_load_or_say_why() -> Result<()> {
     let read = |text: &str| Bert::read(&Config::from_json(text)?).map(|(config, _)| config);
@@ -275,7 +275,7 @@ fn absent_fields_are_the_defaults_of_transformers() -> Result<()> {
     let mistral = read(r#"{"model_type": "mistral"}"#)?;
     assert_eq!((mistral.windows[0], mistral.kv_heads), (Some(4096), 8));
     assert_eq!(read(r#"{"model_type": "mistral", "sliding_window": null}"#)?.windows[0], None);
-    // The older name counts if both are there.
+    // The older name takes precedence.
     let both = r#"{"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 9.0},
         "rope_scaling": {"type": "linear", "factor": 2.0}}"#;
     let older = r#"{"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}}"#;

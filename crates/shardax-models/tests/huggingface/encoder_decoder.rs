@@ -6,16 +6,16 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::{alike, case, folder, quick, rows, save_again, setup};
 
-/// The inputs of a case, as the model reads them, and the options with the mask of tokens.
+/// Returns the inputs of a case in the layout of the model, and the options with the mask of tokens.
 fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)> {
     Ok(match case("attention_mask") {
         Ok(mask) => (case("input_ids")?, BertOptions::new().attention_mask(mask)),
-        // transformers has the bands before the frames.
+        // transformers stores the bands before the frames.
         Err(_) => (case("input_features")?.transpose([0, 2, 1]), BertOptions::new()),
     })
 }
 
-/// Models of texts, and the token that a text starts with.
+/// Compares models of texts. Each case has the token that starts a text.
 const TEXTS: [(&str, i32); 9] = [
     ("t5", 0),
     ("t5_gated", 0),
@@ -110,7 +110,7 @@ fn encoder_decoders_are_split_as_they_are_read() -> Result<()> {
     Ok(())
 }
 
-/// The sound of `towers.py`, and its features in transformers.
+/// Returns the sound of `towers.py`, and its features in transformers.
 #[test]
 fn features_of_sound_are_those_of_transformers() -> Result<()> {
     setup();

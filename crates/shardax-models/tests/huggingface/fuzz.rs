@@ -11,15 +11,15 @@ use super::mutating::{self, Format};
 use super::rejected::copy;
 use super::{Weights, folder, setup};
 
-/// Memory of a process that also has the plugin, in MiB.
+/// The memory limit in MiB for a process that also loads the plugin.
 const PLUGIN: u64 = 3 << 10;
 
-/// The length and the text at the begin of a safetensors file.
+/// Returns the length and the header of a safetensors file.
 fn header(bytes: &[u8]) -> Range<usize> {
     0..8 + u64::from_le_bytes(std::array::from_fn(|i| bytes[i])) as usize
 }
 
-/// The file with the length of the text that it begins with.
+/// Returns the file with the correct length of its header.
 fn measured(mut bytes: Vec<u8>) -> Vec<u8> {
     let Some(text) = bytes.get(8..) else { return bytes };
     let mut values = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();
@@ -30,7 +30,7 @@ fn measured(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A file that is replaced in a copy of a folder, which is then loaded.
+/// Replaces a file in a copy of a folder, and loads the folder.
 fn format<'a>(
     name: &'static str,
     (from, file): (&'static str, &'static str),

@@ -91,7 +91,7 @@ fn models_of_images_are_split_as_they_are_read() -> Result<()> {
     alike("dinov2", &logits, &dino("logits_1")?)
 }
 
-/// Configurations of published models, which load, or are rejected with these words.
+/// The configurations of published models load, or are rejected with this message.
 #[test]
 fn configurations_of_images_load_or_say_why() -> Result<()> {
     let clip = |text: &str| Clip::read(&Config::from_json(text)?).map(|(clip, _)| clip);

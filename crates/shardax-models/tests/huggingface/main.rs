@@ -25,7 +25,7 @@ use shardax_models::{
 };
 use shardax_nn::prelude::*;
 
-/// Every decoder that there are files of.
+/// Compares every decoder for which there are files.
 const DECODERS: [&str; 107] = [
     "gpt2",
     "llama",
@@ -136,11 +136,12 @@ const DECODERS: [&str; 107] = [
     "modernbert_decoder",
 ];
 
-/// Decoders whose rotary positions depend on the length of the text: keys in a cache are of the length at their time.
+/// Decoders whose rotary positions depend on the length of the text. The keys in a cache keep the scale of the length
+/// at which they were computed.
 const SCALED_BY_LENGTH: [&str; 2] = ["dynamic", "longrope"];
 
-/// Models of text and images, whose text is read: all folders whose configuration has the object of images, and that the decoder
-/// reads. One folder has rotary positions of Hunyuan's models.
+/// Models of text and images, of which the decoder reads the text: all folders whose configuration has an object for
+/// images. One folder has the rotary positions of Hunyuan models.
 fn texts() -> Vec<String> {
     let entries = std::fs::read_dir(folder("")).expect("the folder of models");
     let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
@@ -150,7 +151,7 @@ fn texts() -> Vec<String> {
     };
     let mut names: Vec<String> = names.filter(has_text).chain(["hunyuan_alpha".to_owned()]).collect();
     names.sort();
-    // The older files of Qwen's models have the fields of the text next to the object of images.
+    // Older files of Qwen models have the fields of the text next to the object of images.
     assert!(names.len() > 20 && names.contains(&"qwen2_vl".to_owned()), "{names:?}");
     names
 }
@@ -164,7 +165,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// A model's inputs, and its logits.
+/// Returns the inputs of a model, and its logits.
 fn case(name: &str) -> Result<impl Fn(&str) -> Result<Array>> {
     let case = Weights::open(folder(name).join("case.safetensors"))?;
     Ok(move |name: &str| case.get(name))
@@ -174,7 +175,7 @@ fn case(name: &str) -> Result<impl Fn(&str) -> Result<Array>> {
 fn alike(name: &str, got: &Array, want: &Array) -> Result<()> {
     assert_eq!(got.shape(), want.shape(), "{name}");
     assert!(allclose(got, want, 1e-4, 1e-4)?, "{name}: {}", (got - want).abs().max(..).item::<f32>()?);
-    // Zeros would pass otherwise.
+    // Logits that are all zero would pass the comparison.
     assert!(want.abs().max(..).item::<f32>()? > 0.1, "{name}");
     Ok(())
 }
@@ -192,8 +193,8 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
         let first = model.decode(tokens.get((.., ..3)));
         (first, model.decode(tokens.get((.., 3..))))
     });
-    // Unless all are requested, every fourth decoder also writes with a cache; the next test takes others.
-    // The other half of the decoders is left to the next test.
+    // Unless all decoders are requested, this test compares half of them, every fourth one also with a cache. The next test
+    // compares the other half.
     let texts = texts();
     let names = DECODERS.into_iter().chain(texts.iter().map(String::as_str)).chain(SCALED_BY_LENGTH).enumerate();
     for (i, name) in names.step_by(quick::one_of(2)) {
@@ -211,7 +212,7 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
     Ok(())
 }
 
-/// Prompts of several lengths in one batch, greedily.
+/// Generates greedily from prompts of several lengths in one batch.
 #[test]
 fn decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
@@ -244,7 +245,7 @@ fn texts_end_at_stop_tokens_and_streams_say_so() -> Result<()> {
     assert_eq!(streamed[0], [Some(want[0][0]), Some(want[1][0])]);
     assert!(streamed.iter().skip(until(&want[0]).len()).all(|tokens| tokens[0].is_none()));
 
-    // Drawn tokens follow the seed, and come from those that are kept.
+    // Sampled tokens depend on the seed, and are among the tokens that the filters keep.
     let drawn = |seed, k| model.generate(&prompts, &GenerateOptions::new(5).temperature(2.0).top_k(k).seed(seed));
     assert_eq!(drawn(0, 20)?, drawn(0, 20)?);
     assert_ne!(drawn(0, 20)?, drawn(1, 20)?);
@@ -313,7 +314,7 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
     alike("bert", &forward.call(arguments)?, &case("logits")?)
 }
 
-/// Encoders with BERT's blocks, and their heads; padding is masked.
+/// Encoders with BERT's blocks and their heads. The inputs contain masked padding.
 const ENCODERS: [&str; 31] = [
     "bert_model",
     "bert_classes",
@@ -348,10 +349,10 @@ const ENCODERS: [&str; 31] = [
     "roberta_prelayernorm",
 ];
 
-/// ModernBERT and its heads; padding is masked.
+/// ModernBERT and its heads. The inputs contain masked padding.
 const MODERN: [&str; 4] = ["modernbert", "modernbert_model", "modernbert_classes", "modernbert_tokens"];
 
-/// DeBERTa and its heads; padding is masked.
+/// DeBERTa and its heads. The inputs contain masked padding.
 const DEBERTA: [&str; 5] = ["deberta", "deberta_classes", "deberta_v2", "deberta_v2_classes", "deberta_v2_tokens"];
 
 #[test]
@@ -423,16 +424,16 @@ fn tokens_outside_of_the_vocabulary_are_errors() -> Result<()> {
         }
     }
     bert.forward(array([[1u8, 2]]), &options).check()?;
-    // The values of a traced function are unknown.
+    // A traced function does not know the values.
     let traced = jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&gpt2, array([[1, 1 << 20]])))?;
     assert!(traced.get((0, 1, 0)).item::<f32>()?.is_nan());
     Ok(())
 }
 
-/// Adds a folder with what was read of a model, saved again.
-/// The arrays of files that are not saved, because models compute them: tables of sines, which transformers initializes.
+/// The arrays of files that are not saved, because the models compute them: tables of sines.
 const NOT_SAVED: [&str; 1] = ["roformer.encoder.embed_positions.weight"];
 
+/// Saves the model of a folder, loads it again, and compares the arrays.
 fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
     let (model, config) = (M::from_pretrained(folder(name))?, Config::open(folder(name))?);
     model.save_pretrained(&config, to)?;
@@ -450,14 +451,14 @@ fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Folders as `tools/huggingface/check.py` reads them by `transformers` and `peft`.
+/// Saves folders that `tools/huggingface/check.py` reads with `transformers` and `peft`.
 fn save_all(to: &Path) -> Result<()> {
     for name in DECODERS {
         save_again::<Decoder>(name, &to.join(name))?;
     }
     save_again::<Vit>("vit", &to.join("vit"))?;
-    // Files of models without a head have a pooler, which the models here lack. Those of ESM have a head of contacts
-    // and older names of norms.
+    // Files without a head contain a pooler, which the models do not have here. Files of ESM contain a head for
+    // contacts and older names of norms.
     for name in ["bert"]
         .into_iter()
         .chain(ENCODERS)
@@ -486,7 +487,7 @@ fn saved_models_are_the_files_of_transformers() -> Result<()> {
     Ok(())
 }
 
-/// For `tools/huggingface/check.py`.
+/// Run `tools/huggingface/check.py` after this test.
 #[test]
 #[ignore = "writes folders for another program"]
 fn saved_folders() -> Result<()> {
@@ -494,7 +495,7 @@ fn saved_folders() -> Result<()> {
     save_all(Path::new(&std::env::var("SAVED").expect("SAVED names a folder")))
 }
 
-/// Layers in one loop, and layers computed again for the gradient, give what others give.
+/// A loop over the layers, and recomputing layers for the gradient, do not change the results.
 #[test]
 fn scanned_and_recomputed_layers_are_the_same_model() -> Result<()> {
     setup();

@@ -14,7 +14,7 @@ pub fn copy(from: &str, name: &str) -> Vec<u8> {
     std::fs::read(folder(from).join(name)).expect("a file")
 }
 
-/// The error of a model in this folder.
+/// Loads the model in this folder with its class.
 fn load_of(kind: &str, folder: &Path) -> Result<()> {
     match kind {
         "vit" => Vit::from_pretrained(folder).map(drop),
@@ -23,7 +23,7 @@ fn load_of(kind: &str, folder: &Path) -> Result<()> {
     }
 }
 
-/// A field that changes what `transformers` computes is rejected where the model here would not follow it.
+/// A field that changes the results of `transformers` is rejected if this crate does not support it.
 #[test]
 fn fields_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
@@ -114,7 +114,7 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
     Ok(())
 }
 
-/// Configurations of older versions of `transformers`, with fields of published checkpoints.
+/// Configurations of older versions of `transformers`, with the fields of published checkpoints.
 #[test]
 fn older_configurations_are_the_same_models() -> Result<()> {
     for (kind, without, with) in [
@@ -148,7 +148,7 @@ fn older_configurations_are_the_same_models() -> Result<()> {
     Ok(())
 }
 
-/// A safetensors file with its arrays changed.
+/// Changes the arrays of a safetensors file.
 fn changed(file: &[u8], change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>)) -> Vec<u8> {
     let read = SafeTensors::deserialize(file).expect("a file");
     let of = |(name, view): (String, TensorView<'_>)| (name, view.dtype(), view.shape().to_vec(), view.data().to_vec());
@@ -160,7 +160,7 @@ fn changed(file: &[u8], change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>,
     safetensors::serialize(views, None).expect("a file")
 }
 
-/// Arrays that the model does not have are not left out in silence.
+/// Arrays that the model does not have must not be ignored.
 #[test]
 fn arrays_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
@@ -184,11 +184,11 @@ fn arrays_that_are_not_understood_are_rejected() -> Result<()> {
     ] {
         fails(add(kind, name, &[16], 0.0), &["1 arrays that the model of config.json does not have", name]);
     }
-    // Buffers of older files, and heads of other models.
+    // Buffers of older files, and heads of other models, are ignored.
     add("gpt2", "transformer.h.0.attn.bias", &[1, 1, 12, 12], 1.0)?;
     add("mistral", "model.layers.0.self_attn.rotary_emb.inv_freq", &[2], 1.0)?;
     add("bert", "bert.pooler.dense.weight", &[16, 16], 1.0)?;
-    // A copy of the table of tokens must be one.
+    // The copy of a token table must have the same values.
     fails(
         add("qwen3", "lm_head.weight", &[33, 16], 1.0),
         &["\"lm_head.weight\" and \"model.embed_tokens.weight\"", "differ"],
@@ -202,7 +202,7 @@ fn arrays_that_are_not_understood_are_rejected() -> Result<()> {
     here.write("model.safetensors", changed(&copy("qwen3", "model.safetensors"), table));
     load_of("qwen3", &here.0)?;
 
-    // Eight bits without their scales.
+    // An array of int8 without scales.
     let quantized = changed(&copy("mistral", "model.safetensors"), |arrays| {
         let one = arrays.iter_mut().find(|(name, ..)| name.ends_with("up_proj.weight")).expect("a kernel");
         (one.1, one.3) = (Dtype::I8, vec![1; one.2.iter().product()]);
@@ -230,8 +230,8 @@ fn transposed_arrays_are_rejected() -> Result<()> {
     Ok(())
 }
 
-/// Published files of Qwen3-VL with experts have the inputs of all experts before their outputs; transformers saves new models
-/// in the other order.
+/// Published files of Qwen3-VL with experts store the inputs of all experts before the outputs. transformers saves new
+/// models in the opposite order.
 #[test]
 fn experts_in_either_order_load_the_same_model() -> Result<()> {
     setup();
@@ -256,7 +256,7 @@ fn experts_in_either_order_load_the_same_model() -> Result<()> {
     Ok(())
 }
 
-/// Errors name the file and the place in it.
+/// Errors name the file and the position in it.
 #[test]
 fn damaged_files_are_errors() -> Result<()> {
     setup();
@@ -288,7 +288,7 @@ fn damaged_files_are_errors() -> Result<()> {
     write("config.json", String::from_utf8_lossy(&copy("gpt2", "config.json")).replace("33", "34").as_bytes());
     fails(gpt2(), &["wte.weight", "has the shape [33, 16]", "does not fit `embed.embedding` of [34, 16]"]);
 
-    // Two arrays in one place.
+    // Two arrays at the same position.
     let header = br#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     write("one.safetensors", &[&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat());
     fails(Weights::open(here.join("one.safetensors")), &["an array starts at 0, but the previous array ends at 4"]);
@@ -316,7 +316,7 @@ fn damaged_files_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// A file of 8 TB that takes no room on the disk, and a pipe that nobody writes to.
+/// A sparse file of 8 TB, and a pipe without a writer.
 #[test]
 #[cfg(unix)]
 fn files_of_any_size_and_kind_are_errors() -> Result<()> {

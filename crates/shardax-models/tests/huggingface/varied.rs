@@ -8,7 +8,7 @@ use shardax_nn::prelude::*;
 
 use super::setup;
 
-/// A model is loaded with the logits of transformers, or refused.
+/// Loads a model and compares its logits with transformers, unless the model is rejected.
 #[test]
 #[ignore = "reads folders that another program wrote"]
 fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> {
@@ -51,7 +51,7 @@ const BERTS: [&str; 16] = [
 ];
 const PAIRS: [&str; 8] = ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100"];
 
-/// The largest difference of logits, relative to their size.
+/// Returns the largest difference of logits, relative to the largest logit.
 fn difference(folder: &Path) -> Result<f32> {
     let case = Weights::open(folder.join("case.safetensors"))?;
     let (config, tokens) = (Config::open(folder)?, case.get("input_ids")?);
