@@ -73,8 +73,8 @@ impl Sealed for f64 {
 #[inline]
 fn with_sign(rest: f64, x: f64, y: f64) -> f64 {
     let is_other_side = (rest < 0.0) != (x < 0.0) && rest != 0.0;
-    let remainder = if is_other_side { remainder.abs() - y.abs() } else { remainder };
-    remainder.abs().copysign(x)
+    let nearest = if is_other_side { rest.abs() - y.abs() } else { rest };
+    nearest.abs().copysign(x)
 }
 
 /// Returns true if the products of this quotient and the divisor are exact: the quotient has at most 24 bits, and no product

@@ -497,6 +497,7 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     builder = rope.into_iter().fold(builder, MultiHeadAttentionBuilder::rope);
     builder = config.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
     builder = config.qkv_bound.into_iter().fold(builder, MultiHeadAttentionBuilder::qkv_bound);
+    // If some layers have no rotary positions, only their queries grow with the position.
     let grows = config.without_rope.is_empty() || config.rope_of(layer).is_none();
     builder = config
         .query_growth
