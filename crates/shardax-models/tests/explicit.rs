@@ -220,9 +220,8 @@ fn folders() -> Result<Vec<PathBuf>> {
 /// in which padding attends to all tokens.
 const DEPEND_ON_LENGTH: [&str; 4] = ["dynamic", "deberta", "deberta_v2", "deberta_v2_tokens"];
 
-/// Loads every model with these rules, and compares its results with the results of one device. In CI, one of `every`
-/// models is compared, and elsewhere fewer. If you set `SHARDAX_TEST_MODELS`, all models whose name contains its value
-/// are compared.
+/// Loads every model with these rules, and compares its results with the results of one device. By default, one of
+/// `6 * every` models is compared. If you set `SHARDAX_TEST_MODELS`, all models whose name contains its value are compared.
 ///
 /// A model can only be rejected if the mesh does not divide its heads or its MLPs. The message must name the array.
 fn compare_all(rules: &Rules, every: usize) -> Result<()> {
