@@ -388,7 +388,10 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
     }
     let decoder = SentenceEncoder::from_pretrained(folder("sentence_last"))?;
     let padded_start = BertOptions::new().attention_mask(array([[0, 1, 1]]));
-    fails(decoder.forward(array([[1, 2, 3]]), &padded_start).check(), &["begins with padding", "at the end of each text"]);
+    fails(
+        decoder.forward(array([[1, 2, 3]]), &padded_start).check(),
+        &["begins with padding", "at the end of each text"],
+    );
     Ok(())
 }
 
