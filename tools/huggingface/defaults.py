@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
 data2vec-text deberta deit dinov2_with_registers ernie esm ijepa jina_embeddings_v3 roberta-prelayernorm roformer vit_msn
+bamba falcon_h1 falcon_mamba jamba mamba mamba2 nemotron_h
 afmoe axk1 cohere2_moe flint gpt-sw3 granite_swa granitemoe_swa hy_v3 mellum minicpm3 mistral4 modernbert-decoder nanochat phimoe
 albert bart camembert deberta-v2 electra gte m2m_100 marian mbart mpnet mt5 nomic_bert pegasus siglip siglip_text_model siglip_vision_model umt5
 apertus arcee bert biogpt bloom codegen cwm dots1 ernie4_5_moe exaone exaone4 exaone_moe flex_olmo glm4_moe_lite gpt_bigcode gpt_neo granitemoehybrid granitemoeshared

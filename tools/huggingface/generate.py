@@ -123,6 +123,11 @@ ATTENTION = ["full_attention", "full_attention"]
 MAMBA = {"mamba_n_heads": 4}
 MINISTRAL = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
              "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5}
+SPACE = {"hidden_size": 16, "num_hidden_layers": 2, "conv_kernel": 3}
+SMALL_SPACE = {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_n_groups": 2, "mamba_d_conv": 3, "mamba_chunk_size": 4}
+FALCON = {"lm_head_multiplier": 0.5, "embedding_multiplier": 3.0, "mlp_multipliers": [0.7, 1.3], "key_multiplier": 1.7,
+          "attention_out_multiplier": 1.2, "attention_in_multiplier": 0.8, "ssm_multipliers": [0.9, 1.1, 1.3, 0.7, 1.5],
+          "ssm_in_multiplier": 1.4, "ssm_out_multiplier": 0.6}
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0}
 
 # The folder, the class, and fields beside those of DECODER.
@@ -197,6 +202,21 @@ FAMILIES = [
                                       "position_embedding_type": "rope"}),
     ("granite4_experts", "GraniteMoeHybrid", {**KV, **GRANITE, **MAMBA, "num_local_experts": 4, "shared_intermediate_size": 20,
                                               "layer_types": ATTENTION}),
+    # Groups of heads, biases of projections, and a chunk that is shorter than the text.
+    ("mamba2", "Mamba2", {**SPACE, "num_heads": 4, "head_dim": 8, "state_size": 6, "n_groups": 2, "use_bias": True, "chunk_size": 4}),
+    ("bamba", "Bamba", {**KV, **SMALL_SPACE, "attn_layer_indices": [1], "tie_word_embeddings": True, "mamba_conv_bias": False}),
+    ("granite4_hybrid", "GraniteMoeHybrid", {**KV, **GRANITE, **SMALL_SPACE, "num_local_experts": 4, "shared_intermediate_size": 20,
+                                             "layer_types": ["linear_attention", "full_attention"]}),
+    ("nemotron_h", "NemotronH", {**KV, "head_dim": 8, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+                                 "ssm_state_size": 6, "mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "n_routed_experts": 4,
+                                 "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 10, "routed_scaling_factor": 1.5}),
+    ("falcon_h1", "FalconH1", {**KV, **SMALL_SPACE, **FALCON, "mamba_d_ssm": 24, "mamba_d_head": 6}),
+    # The norm of the state space.
+    ("falcon_h1_norm", "FalconH1", {**KV, **SMALL_SPACE, "mamba_d_ssm": 32, "mamba_rms_norm": True, "projectors_bias": True}),
+    ("mamba", "Mamba", {**SPACE, "state_size": 6, "use_bias": True, "time_step_rank": 3}),
+    ("falcon_mamba", "FalconMamba", {**SPACE, "state_size": 6, "use_conv_bias": False}),
+    ("jamba", "Jamba", {**KV, "mamba_d_state": 6, "mamba_d_conv": 3, "mamba_dt_rank": 3, "attn_layer_period": 2, "attn_layer_offset": 1,
+                        "num_experts": 4, "expert_layer_offset": 0}),
     ("qwen3_5", "Qwen3_5Text", {**KV, "head_dim": 16, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
                                 "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5}),
     ("qwen3_next", "Qwen3Next", {**KV, **SMALL_EXPERTS, "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 10,
@@ -274,6 +294,10 @@ def sizes_of(kind):
         "OPT": ["intermediate_size"],
         "Bloom": ["intermediate_size", "num_hidden_layers", "num_attention_heads"],
         "Mpt": SIZES,
+        "Mamba": SIZES,
+        "FalconMamba": SIZES,
+        "Mamba2": SIZES,
+        "NemotronH": ["num_hidden_layers"],
     }.get(kind, [])
     return {key: value for key, value in DECODER.items() if key not in other}
 

@@ -297,13 +297,23 @@ const INDEX: &str = "cache_index";
 /// follow it; in caches of latents and convolutions only the positions and features do. If layers are stacked, their
 /// dimension is the first one.
 fn slot_axis(path: &str, cache: &Array) -> i32 {
-    let is_flat = ["latent.cached", "conv.cached", "delta.recent"].iter().any(|end| path.ends_with(end));
+    let is_flat = [
+        "latent.cached",
+        "conv.cached",
+        "delta.recent",
+        "state_space.recent_keys",
+        "selective.recent",
+        "selective.state",
+    ];
+    let is_flat = is_flat.iter().any(|end| path.ends_with(end));
     cache.ndim() as i32 - if is_flat { 3 } else { 4 }
 }
 
-/// Returns `true` for caches with an entry for each position. The states of linear attention have no positions.
+/// Returns `true` for caches with an entry for each position. The states of linear attention and of state spaces have no
+/// positions.
 fn has_positions(path: &str) -> bool {
-    !path.ends_with("delta.recent") && !path.ends_with("delta.state")
+    let layer = path.rsplit('.').nth(1);
+    !matches!(layer, Some("delta" | "state_space" | "selective"))
 }
 
 /// Applies `change` to every array of a cache, except the numbers of cached tokens.

@@ -42,7 +42,8 @@ pub use adapter::Adapter;
 pub use batcher::{Batcher, End, NextToken, TextBounds};
 pub use decoder::{
     Activation, Biases, Block, ConvConfig, Decoder, DecoderConfig, DeltaConfig, ExpertsConfig, GatedDelta,
-    LatentAttention, LatentConfig, Mlp, Norm, NormKind, Positions, QkNorm, ShortConv, Xielu,
+    LatentAttention, LatentConfig, LayerParts, Mlp, Norm, NormKind, Positions, QkNorm, SelectiveConfig, SelectiveState,
+    ShortConv, StateSpace, StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Xielu,
 };
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};

@@ -13,6 +13,11 @@ pub(crate) fn gather_mask(mask: Array) -> Array {
     gather_dim(mask, 1)
 }
 
+/// Gathers the last dimension, for functions of all heads.
+pub(crate) fn gather_last(x: Array) -> Array {
+    gather_dim(x, 1)
+}
+
 /// Returns the features of the first token, `[batch, features]`, of `x`, `[batch, length, features]`.
 pub(crate) fn first_token(x: Array) -> Array {
     gather_positions(x).get((.., 0))

@@ -3,8 +3,11 @@
 #[path = "../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;
+#[path = "files/sharded.rs"]
+mod sharded;
 
 use quick::QUICK;
+use sharded::is_split;
 use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
@@ -89,7 +92,6 @@ fn sharded<M: Pretrained + Clone>(
 ) -> Result<Case> {
     let case = Weights::open(folder.join("case.safetensors"))?;
     let model = M::from_pretrained_with(folder, &LoadOptions::new().rules(rules))?;
-    let is_split = |leaf: &Array| leaf.sharding().is_ok_and(|sharding| !sharding.is_fully_replicated());
     let split_arrays = tree::leaves(&model).iter().filter(|leaf| is_split(leaf)).count();
     let input = |name: &str| -> Result<Array> {
         let x = case.get(name)?;
@@ -317,7 +319,18 @@ fn split_models_write_the_tokens_of_one_device() -> Result<()> {
     let mesh = make_mesh([("expert", 2), ("model", 4)])?;
     let rules = Rules::new(&mesh, [("expert", "expert"), ("heads", "model"), ("mlp", "expert")]);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let names = ["llama", "deepseek_v3", "qwen3_next", "lfm2", "gpt_oss", "llama4", "falcon", "gpt_bigcode"];
+    let names = [
+        "llama",
+        "deepseek_v3",
+        "qwen3_next",
+        "lfm2",
+        "gpt_oss",
+        "llama4",
+        "falcon",
+        "gpt_bigcode",
+        "falcon_h1",
+        "jamba",
+    ];
     for name in names.into_iter().step_by(quick::one_of(4)) {
         let folder = golden.join(name);
         let (prompts, options) = ([vec![3, 1, 4, 1, 5], vec![9, 2]], GenerateOptions::new(5));

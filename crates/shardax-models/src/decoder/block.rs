@@ -3,7 +3,10 @@
 use shardax_nn::prelude::*;
 
 use super::experts::{self, dropless};
-use super::{Activation, DecoderConfig, GatedDelta, LatentAttention, NormKind, Positions, QkNorm, ShortConv};
+use super::{
+    Activation, DecoderConfig, GatedDelta, LatentAttention, LayerParts, NormKind, Positions, QkNorm, SelectiveState,
+    ShortConv, StateSpace,
+};
 use crate::shardings::{gather_positions, reshard_like};
 
 /// A block of a [`Decoder`](crate::Decoder): attention and an MLP, each added to its input.
@@ -20,6 +23,10 @@ pub struct Block {
     pub conv: Option<ShortConv>,
     /// Linear attention.
     pub delta: Option<GatedDelta>,
+    /// A state-space layer.
+    pub state_space: Option<StateSpace>,
+    /// A state-space layer of the first form of Mamba.
+    pub selective: Option<SelectiveState>,
     /// Attention with latent keys and values.
     pub latent: Option<LatentAttention>,
     /// Normalizes the output of attention, see [`DecoderConfig::post_norms`].
@@ -49,6 +56,8 @@ pub struct Block {
     averages_shared: bool,
     sum_norms: bool,
     residual_scale: Option<f64>,
+    attention_input_scale: Option<f64>,
+    attention_output_scale: Option<f64>,
     parallel: bool,
     #[tree(static)]
     rules: Rules,
@@ -80,6 +89,8 @@ pub struct Mlp {
     pub xielu: Option<Xielu>,
     #[tree(static)]
     activation: Activation,
+    gate_scale: Option<f64>,
+    output_scale: Option<f64>,
 }
 
 /// The factors of [`Activation::Xielu`].
@@ -182,7 +193,15 @@ impl Mlp {
             down: output.build(rngs),
             xielu: (activation == Activation::Xielu).then(Xielu::default),
             activation,
+            gate_scale: None,
+            output_scale: None,
         }
+    }
+
+    /// Sets the factors of gates and outputs.
+    fn scales(mut self, config: &DecoderConfig) -> Mlp {
+        (self.gate_scale, self.output_scale) = (config.gate_scale, config.mlp_scale);
+        self
     }
 
     /// `x` is `[..., features]`, and so is the result.
@@ -192,10 +211,11 @@ impl Mlp {
         if let Some(xielu) = &self.xielu {
             return self.down.forward(xielu.apply(&self.up.forward(x)));
         }
-        match &self.gate {
-            Some(gate) => self.down.forward(self.activation.gated(gate.forward(&x), self.up.forward(x))),
-            None => self.down.forward(self.activation.apply(self.up.forward(x))),
-        }
+        let hidden = match &self.gate {
+            Some(gate) => self.activation.gated(scaled(gate.forward(&x), self.gate_scale), self.up.forward(x)),
+            None => self.activation.apply(self.up.forward(x)),
+        };
+        scaled(self.down.forward(hidden), self.output_scale)
     }
 }
 
@@ -214,21 +234,33 @@ impl Block {
         // change the model of every seed.
         let DecoderConfig { features, hidden, activation, gated, biases, .. } = *config;
         let is_normalized = config.first_norm || layer > 0;
-        let attention_norm = norm_if((config.pre_norms && is_normalized) || config.sum_norms, config, rngs);
+        let has_norm = (config.pre_norms && is_normalized) || config.sum_norms;
+        let attention_norm = norm_if(has_norm && config.parts_of(layer) != LayerParts::Mlp, config, rngs);
         let latent = match (&config.latent, config.rope_of(layer)) {
             (Some(latent), Some(rope)) => Some(LatentAttention::new(config, latent, rope, rngs)),
             _ => None,
         };
         let conv = config.conv_of(layer).map(|conv| ShortConv::new(features, conv, rngs));
         let delta = config.delta_of(layer).map(|delta| GatedDelta::new(features, delta, config.epsilon, rngs));
-        let has_attention = latent.is_none() && conv.is_none() && delta.is_none();
+        let parts = config.parts_of(layer);
+        let space = config.state_space_of(layer);
+        let state_space = space.map(|space| StateSpace::new(features, space, config.epsilon, rngs));
+        let selective = config.selective_of(layer).map(|space| SelectiveState::new(features, space, rngs));
+        let has_attention = parts != LayerParts::Mlp
+            && latent.is_none()
+            && conv.is_none()
+            && delta.is_none()
+            && selective.is_none()
+            && space.is_none_or(|space| space.beside_attention);
         let attention = has_attention.then(|| attention(config, layer, rngs));
         let post_attention_norm = norm_if(config.post_norms, config, rngs);
         let has_mlp_norm = config.pre_norms && !(config.parallel && config.shared_norm);
-        let mlp_norm = norm_if(has_mlp_norm || config.sum_norms, config, rngs);
-        let chosen = config.experts_of(layer);
+        let has_mlp = parts != LayerParts::Mixer;
+        let mlp_norm = norm_if((has_mlp_norm || config.sum_norms) && has_mlp, config, rngs);
+        let chosen = config.experts_of(layer).filter(|_| has_mlp);
         let experts = chosen.and_then(|chosen| experts::build(config, chosen, rngs));
-        let mlp = experts.is_none().then(|| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
+        let mlp = (experts.is_none() && has_mlp)
+            .then(|| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs).scales(config));
         let shared_hidden = chosen.and_then(|chosen| chosen.shared_hidden);
         let shared_expert = shared_hidden.map(|hidden| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
         let has_gate = shared_expert.is_some() && chosen.is_some_and(|chosen| chosen.shared_gate);
@@ -240,6 +272,8 @@ impl Block {
             attention,
             conv,
             delta,
+            state_space,
+            selective,
             latent,
             post_attention_norm,
             mlp_norm,
@@ -258,6 +292,8 @@ impl Block {
             averages_shared: chosen.is_some_and(|chosen| chosen.averages_shared),
             sum_norms: config.sum_norms,
             residual_scale: config.residual_scale,
+            attention_input_scale: config.attention_input_scale,
+            attention_output_scale: config.attention_output_scale,
             parallel: config.parallel,
             rules: rngs.rules(),
         }
@@ -266,19 +302,23 @@ impl Block {
     /// `x` is `[..., length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
-        self.around(x, |x| match (&self.attention, &self.latent) {
-            (Some(attention), _) => {
+        self.around(x, |x| {
+            // A layer with a state needs all positions in order.
+            let recurrent = |y: Array| reshard_like(y, &x);
+            let attended = self.attention.as_ref().map(|attention| {
+                let x = scaled(x.clone(), self.attention_input_scale);
                 let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
                 let options = self.with_alibi(AttentionOptions::new(), length);
                 let places = arange(0..length as i32);
-                attention.attend(&x, &x, &x, self.with_chunk(options, &places, &places, None))
-            }
-            (None, Some(latent)) => latent.forward(x),
-            (None, None) => match (&self.conv, &self.delta) {
-                (Some(conv), _) => reshard_like(conv.forward(gather_positions(x.clone())), &x),
-                (None, Some(delta)) => reshard_like(delta.forward(gather_positions(x.clone())), &x),
-                (None, None) => x,
-            },
+                let y = attention.attend(&x, &x, &x, self.with_chunk(options, &places, &places, None));
+                scaled(y, self.attention_output_scale)
+            });
+            let latent = self.latent.as_ref().map(|latent| latent.forward(x.clone()));
+            let conv = self.conv.as_ref().map(|conv| recurrent(conv.forward(gather_positions(x.clone()))));
+            let delta = self.delta.as_ref().map(|delta| recurrent(delta.forward(gather_positions(x.clone()))));
+            let space = self.state_space.as_ref().map(|space| recurrent(space.forward(gather_positions(x.clone()))));
+            let selective = self.selective.as_ref().map(|space| recurrent(space.forward(gather_positions(x.clone()))));
+            sum_of([attended, latent, conv, delta, space, selective])
         })
     }
 
@@ -298,6 +338,12 @@ impl Block {
         if let Some(delta) = &mut self.delta {
             delta.init_cache(shape);
         }
+        if let Some(space) = &mut self.state_space {
+            space.init_cache(shape);
+        }
+        if let Some(space) = &mut self.selective {
+            space.init_cache(shape);
+        }
     }
 
     /// Returns the number of positions in the cache, or `None` if there is no cache.
@@ -305,7 +351,10 @@ impl Block {
         let attention = self.attention.as_ref().and_then(|attention| attention.cache_index.as_ref());
         let latent = self.latent.as_ref().and_then(|latent| latent.cache_index.as_ref());
         let conv = self.conv.as_ref().and_then(|conv| conv.cache_index.as_ref());
-        attention.or(latent).or(conv).or(self.delta.as_ref().and_then(|delta| delta.cache_index.as_ref()))
+        let delta = self.delta.as_ref().and_then(|delta| delta.cache_index.as_ref());
+        let space = self.state_space.as_ref().and_then(|space| space.cache_index.as_ref());
+        let selective = self.selective.as_ref().and_then(|space| space.cache_index.as_ref());
+        attention.or(latent).or(conv).or(delta).or(space).or(selective)
     }
 
     pub(super) fn set_cache_index(&mut self, index: Cache) {
@@ -313,8 +362,11 @@ impl Block {
         let latent = self.latent.as_mut().map(|latent| &mut latent.cache_index);
         let conv = self.conv.as_mut().map(|conv| &mut conv.cache_index);
         let delta = self.delta.as_mut().map(|delta| &mut delta.cache_index);
-        if let Some(place) = attention.or(latent).or(conv).or(delta) {
-            *place = Some(index);
+        let space = self.state_space.as_mut().map(|space| &mut space.cache_index);
+        // A layer can have attention next to a state space.
+        let selective = self.selective.as_mut().map(|space| &mut space.cache_index);
+        for place in [attention, latent, conv, delta, space, selective].into_iter().flatten() {
+            *place = Some(index.clone());
         }
     }
 
@@ -325,37 +377,56 @@ impl Block {
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
         let (mut attention, mut latent) = (self.attention.clone(), self.latent.clone());
-        let (mut conv, mut delta) = (self.conv.clone(), self.delta.clone());
-        let y = self.around(x, |x| match (&mut attention, &mut latent) {
-            (Some(attention), _) => {
-                let options = positions.iter().fold(AttentionOptions::new(), |options, at| options.positions(*at));
-                let keys = attention.cached_key.as_ref().map(|keys| keys.shape());
-                let length = keys.and_then(|shape| shape.get(shape.len().checked_sub(3)?).copied()).unwrap_or(0);
-                let options = self.with_alibi(options, length);
-                let options = match (self.chunk, &attention.cache_index) {
-                    (Some(_), Some(index)) => {
-                        let new = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
-                        let (queries, keys) = (&**index + arange(0..new as i32), arange(0..length as i32));
-                        // If a text starts later than the cache, its positions are less than the positions in the cache.
-                        let places = positions.map_or((queries.clone(), keys.clone()), |positions| {
-                            let late = queries.get(0) - positions.get((.., ..1));
-                            ((*positions).clone(), keys - late)
-                        });
-                        self.with_chunk(options, &places.0, &places.1, mask)
-                    }
-                    _ => mask.iter().fold(options, |options, mask| options.mask(*mask)),
-                };
-                attention.decode_with(x, options)
-            }
-            (None, Some(latent)) => latent.decode(x, positions, mask),
-            (None, None) => match (&mut conv, &mut delta) {
-                (Some(conv), _) => conv.decode(x, positions),
-                (None, Some(delta)) => delta.decode(x, mask),
-                (None, None) => x,
-            },
+        let (mut conv, mut delta, mut space) = (self.conv.clone(), self.delta.clone(), self.state_space.clone());
+        let mut selective = self.selective.clone();
+        let y = self.around(x, |x| {
+            let attended = attention.as_mut().map(|attention| self.decode_attention(attention, &x, positions, mask));
+            let latent = latent.as_mut().map(|latent| latent.decode(x.clone(), positions, mask));
+            let conv = conv.as_mut().map(|conv| conv.decode(x.clone(), positions));
+            let delta = delta.as_mut().map(|delta| delta.decode(x.clone(), mask));
+            let space = space.as_mut().map(|space| {
+                let y = space.decode(gather_positions(x.clone()), mask);
+                reshard_like(y, &x)
+            });
+            let selective = selective.as_mut().map(|space| {
+                let y = space.decode(gather_positions(x.clone()), mask);
+                reshard_like(y, &x)
+            });
+            sum_of([attended, latent, conv, delta, space, selective])
         });
-        (self.attention, self.latent, self.conv, self.delta) = (attention, latent, conv, delta);
+        (self.attention, self.latent) = (attention, latent);
+        (self.conv, self.delta, self.state_space, self.selective) = (conv, delta, space, selective);
         y
+    }
+
+    /// Attends from the next positions `x` to the positions in the cache of `attention`.
+    #[track_caller]
+    fn decode_attention(
+        &self,
+        attention: &mut MultiHeadAttention,
+        x: &Array,
+        positions: Option<&Array>,
+        mask: Option<&Array>,
+    ) -> Array {
+        let options = positions.iter().fold(AttentionOptions::new(), |options, at| options.positions(*at));
+        let keys = attention.cached_key.as_ref().map(|keys| keys.shape());
+        let length = keys.and_then(|shape| shape.get(shape.len().checked_sub(3)?).copied()).unwrap_or(0);
+        let options = self.with_alibi(options, length);
+        let options = match (self.chunk, &attention.cache_index) {
+            (Some(_), Some(index)) => {
+                let new = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
+                let (queries, keys) = (&**index + arange(0..new as i32), arange(0..length as i32));
+                // If a text starts later than the cache, its positions are less than the positions in the cache.
+                let places = positions.map_or((queries.clone(), keys.clone()), |positions| {
+                    let late = queries.get(0) - positions.get((.., ..1));
+                    ((*positions).clone(), keys - late)
+                });
+                self.with_chunk(options, &places.0, &places.1, mask)
+            }
+            _ => mask.iter().fold(options, |options, mask| options.mask(*mask)),
+        };
+        let x = scaled(x.clone(), self.attention_input_scale);
+        scaled(attention.decode_with(x, options), self.attention_output_scale)
     }
 
     /// Restricts attention to keys in the chunk of the query. `queries` and `keys` are their positions, `[..., length]`.
@@ -391,14 +462,26 @@ impl Block {
         })
     }
 
+    /// Adds the outputs of the block's layers to `x`. `attend` computes attention, or the layers in its place; it returns `None`
+    /// if the block has no such layer.
     #[track_caller]
-    fn around(&self, x: Array, attend: impl FnOnce(Array) -> Array) -> Array {
+    fn around(&self, x: Array, attend: impl FnOnce(Array) -> Option<Array>) -> Array {
+        if self.mlp.is_none() && self.experts.is_none() {
+            let attended = attend(normed(&self.norm, &x));
+            let attended = attended.map(|y| self.scale(normed(&self.post_attention_norm, &y)));
+            return attended.map_or_else(|| x.clone(), |y| self.place(&x + y));
+        }
         if self.sum_norms {
-            let x = self.place(normed(&self.norm, &(&x + self.scale(attend(x.clone())))));
+            let attended = attend(x.clone()).map_or_else(|| x.clone(), |y| &x + self.scale(y));
+            let x = self.place(normed(&self.norm, &attended));
             return self.place(normed(&self.mlp_norm, &(&x + self.scale(self.feed_forward(x.clone())))));
         }
         let input = normed(&self.norm, &x);
-        let attended = self.scale(normed(&self.post_attention_norm, &attend(input.clone())));
+        let Some(attended) = attend(input.clone()) else {
+            let y = normed(&self.post_mlp_norm, &self.feed_forward(normed(&self.mlp_norm, &x)));
+            return self.place(&x + self.scale(y));
+        };
+        let attended = self.scale(normed(&self.post_attention_norm, &attended));
         if self.parallel {
             let input = self.mlp_norm.as_ref().map_or(input, |norm| norm.forward(&x));
             let y = normed(&self.post_mlp_norm, &self.feed_forward(input));
@@ -422,10 +505,7 @@ impl Block {
 
     /// Multiplies the output of a layer by the residual factor, if the model has one.
     fn scale(&self, x: Array) -> Array {
-        match self.residual_scale {
-            Some(scale) => x * scale,
-            None => x,
-        }
+        scaled(x, self.residual_scale)
     }
 
     #[track_caller]
@@ -468,6 +548,19 @@ impl Slopes {
 /// Rounds to bfloat16.
 fn rounded(x: Array) -> Array {
     lax::reduce_precision(&x, 8, 7)
+}
+
+/// Returns the sum of the results that there are.
+fn sum_of(results: [Option<Array>; 6]) -> Option<Array> {
+    results.into_iter().flatten().reduce(|sum, result| sum + result)
+}
+
+/// Multiplies `x` by a factor, if there is one.
+fn scaled(x: Array, factor: Option<f64>) -> Array {
+    match factor {
+        Some(factor) => x * factor,
+        None => x,
+    }
 }
 
 /// Applies a norm. Without a norm, returns `x`.

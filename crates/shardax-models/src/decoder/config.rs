@@ -1,11 +1,10 @@
 //! The configuration of decoders.
 
-use shardax::error::Result;
 use shardax_nn::prelude::*;
 use shardax_nn::{Implementation, QueryGrowth};
 
 use super::block::Xielu;
-use crate::error::value_error;
+use super::mixers::{ConvConfig, DeltaConfig, LatentConfig, SelectiveConfig, StateSpaceConfig};
 
 /// The architecture of a [`Decoder`](crate::Decoder).
 ///
@@ -77,6 +76,14 @@ pub struct DecoderConfig {
     pub residual_scale: Option<f64>,
     /// The factor of logits.
     pub logits_scale: Option<f64>,
+    /// The factor of the input of attention.
+    pub attention_input_scale: Option<f64>,
+    /// The factor of the output of attention.
+    pub attention_output_scale: Option<f64>,
+    /// The factor of gates of MLPs, before the activation function.
+    pub gate_scale: Option<f64>,
+    /// The factor of outputs of MLPs.
+    pub mlp_scale: Option<f64>,
     /// The factor of attention scores. Default `1 / sqrt(head_dim)`.
     pub attention_scale: Option<f64>,
     /// The bound of attention scores, see [`AttentionOptions::soft_cap`].
@@ -120,6 +127,12 @@ pub struct DecoderConfig {
     pub conv: Option<ConvConfig>,
     /// The linear attention, if some layers have it.
     pub delta: Option<DeltaConfig>,
+    /// The state-space layers, if some layers have them.
+    pub state_space: Option<StateSpaceConfig>,
+    /// The state-space layers of the first form of Mamba, if some layers have them.
+    pub selective: Option<SelectiveConfig>,
+    /// The parts of each layer; empty if all layers have attention, or a layer in its place, and an MLP.
+    pub parts: Vec<LayerParts>,
     /// True if the results of heads have learned factors, see [`MultiHeadAttention::gate`].
     pub attention_gate: bool,
     /// The sizes of latent attention, if keys and values are computed from a latent.
@@ -203,47 +216,16 @@ impl ExpertsConfig {
     }
 }
 
-/// The sizes of [`LatentAttention`](crate::LatentAttention). All heads have keys and values, and `head_dim` is not used.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LatentConfig {
-    /// The features of the latent of queries; `None` if queries have none.
-    pub query_rank: Option<usize>,
-    /// The features of the latent of keys and values.
-    pub rank: usize,
-    /// The features of a head's key that are not rotated.
-    pub key_dim: usize,
-    /// The features of a head's key that are rotated, an even number.
-    pub rope_dim: usize,
-    /// The features of a head's value.
-    pub value_dim: usize,
-}
-
-/// The short convolutions of [`ShortConv`](crate::ShortConv).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ConvConfig {
-    /// The number of positions that a convolution reads.
-    pub width: usize,
-    /// True if its layers have biases.
-    pub use_bias: bool,
-    /// True for each layer that has a convolution in the place of attention.
-    pub layers: Vec<bool>,
-}
-
-/// The linear attention of [`GatedDelta`](crate::GatedDelta).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct DeltaConfig {
-    /// The heads of queries and keys.
-    pub key_heads: usize,
-    /// The heads of values, a multiple of the heads of keys.
-    pub value_heads: usize,
-    /// The features of a query and a key.
-    pub key_dim: usize,
-    /// The features of a value.
-    pub value_dim: usize,
-    /// The number of positions that the convolution reads.
-    pub width: usize,
-    /// True for each layer that has linear attention in the place of attention.
-    pub layers: Vec<bool>,
+/// The parts of a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LayerParts {
+    /// Attention, or a layer in its place, and then an MLP or experts.
+    #[default]
+    Both,
+    /// Attention, or a layer in its place.
+    Mixer,
+    /// An MLP or experts.
+    Mlp,
 }
 
 /// The norms of queries and keys.
@@ -404,6 +386,10 @@ impl DecoderConfig {
             embedding_scale: None,
             residual_scale: None,
             logits_scale: None,
+            attention_input_scale: None,
+            attention_output_scale: None,
+            gate_scale: None,
+            mlp_scale: None,
             attention_scale: None,
             attention_soft_cap: None,
             attention_implementation: None,
@@ -424,236 +410,14 @@ impl DecoderConfig {
             experts: None,
             conv: None,
             delta: None,
+            state_space: None,
+            selective: None,
+            parts: Vec::new(),
             attention_gate: false,
             latent: None,
             scan_layers: false,
             checkpoint: None,
         }
-    }
-
-    /// Checks the configuration.
-    ///
-    /// # Errors
-    /// Returns an error if a size is 0, if sizes do not divide each other, if options exclude each other, or if a matrix
-    /// would be too large.
-    #[track_caller]
-    pub fn check(&self) -> Result<()> {
-        let location = std::panic::Location::caller();
-        let checked = self
-            .check_sizes()
-            .and_then(|()| self.check_latent_attention())
-            .and_then(|()| self.check_overflow())
-            .and_then(|()| self.check_lists_of_layers())
-            .and_then(|()| self.check_experts_and_positions())
-            .and_then(|()| self.check_convolution_and_linear_attention())
-            .and_then(|()| self.check_windows())
-            .and_then(|()| self.check_norms())
-            .and_then(|()| self.check_rotary_features());
-        checked.map_err(|error| error.at(location))
-    }
-
-    fn check_sizes(&self) -> Result<()> {
-        let sizes = [
-            ("vocab_size", self.vocab_size),
-            ("layers", self.layers),
-            ("features", self.features),
-            ("heads", self.heads),
-            ("kv_heads", self.kv_heads),
-            ("head_dim", self.head_dim),
-            ("hidden", self.hidden),
-            ("embedding_features", self.embedding_features.unwrap_or(1)),
-        ];
-        if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(value_error(
-                format!("a decoder's {name} must be positive, got 0"),
-                "set it to a positive size",
-            ));
-        }
-        if !self.heads.is_multiple_of(self.kv_heads) {
-            let message = format!("kv_heads ({}) does not divide heads ({})", self.kv_heads, self.heads);
-            return Err(value_error(message, "choose a number of heads that is a multiple of kv_heads"));
-        }
-        Ok(())
-    }
-
-    fn check_latent_attention(&self) -> Result<()> {
-        if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim }) = &self.latent {
-            let sizes = [query_rank.unwrap_or(1), *rank, *key_dim, *rope_dim, *value_dim];
-            if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
-                let message =
-                    format!("{:?} with positions {:?} do not describe an attention layer", self.latent, self.positions);
-                return Err(value_error(message, "use positive sizes, an even rope_dim, and Positions::Rotary"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns an error if a matrix would be too large. This check comes first, because the others multiply sizes.
-    fn check_overflow(&self) -> Result<()> {
-        if let Some((name, a, b)) = self.extents().into_iter().find(|(_, a, b)| product(&[*a, *b, 8]).is_none()) {
-            return Err(value_error(format!("a decoder's {name}, {a} by {b}, overflows"), "use smaller sizes"));
-        }
-        Ok(())
-    }
-
-    /// Lists with an entry for each layer are empty or complete.
-    fn check_lists_of_layers(&self) -> Result<()> {
-        let dense = self.experts.as_ref().map_or(0, |experts| experts.dense_layers.len());
-        for (name, count) in [
-            ("windows", self.windows.len()),
-            ("without_rope", self.without_rope.len()),
-            ("dense_layers", dense),
-            ("conv.layers", self.conv.as_ref().map_or(0, |conv| conv.layers.len())),
-        ] {
-            if count > 0 && count != self.layers {
-                let message = format!("{name} has {count} entries for {} layers", self.layers);
-                return Err(value_error(message, "pass one entry for each layer, or an empty list"));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_experts_and_positions(&self) -> Result<()> {
-        if let Some(ExpertsConfig { count, per_token, hidden, .. }) = &self.experts
-            && (*hidden == 0 || *per_token == 0 || per_token > count)
-        {
-            let message = format!("{per_token} of {count} experts of {hidden} features do not fit each other");
-            return Err(value_error(message, "set hidden to at least 1, and per_token to a number from 1 to count"));
-        }
-        if let Positions::Learned(length) = self.positions
-            && self.first_position >= length
-        {
-            let message =
-                format!("a table of {length} positions has none from first_position {} on", self.first_position);
-            return Err(value_error(message, "use a longer table, or a smaller first_position"));
-        }
-        if self.experts.as_ref().is_some_and(|experts| experts.weighs_inputs && experts.capacity_factor.is_some()) {
-            let message = "experts with weighs_inputs cannot have a capacity_factor";
-            return Err(value_error(message, "set capacity_factor to None"));
-        }
-        Ok(())
-    }
-
-    fn check_convolution_and_linear_attention(&self) -> Result<()> {
-        if self.conv.as_ref().is_some_and(|conv| conv.width == 0) {
-            return Err(value_error("the width of a convolution is 0", "set the width to at least 1"));
-        }
-        if let Some(delta) = &self.delta {
-            let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, layers } = delta;
-            let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width];
-            let fits = !sizes.contains(&0) && value_heads.is_multiple_of(*key_heads) && layers.len() == self.layers;
-            if !fits || product(&[*value_heads, *key_dim, *value_dim, 8]).is_none() {
-                let message = format!("{delta:?} does not describe linear attention in {} layers", self.layers);
-                return Err(value_error(
-                    message,
-                    "use positive sizes, a value_heads that is a multiple of key_heads, and one entry in layers for each layer",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_windows(&self) -> Result<()> {
-        if self.chunk == Some(0) {
-            return Err(value_error("a chunk has 0 positions", "set the chunk to at least 1 position, or to None"));
-        }
-        if self.windows.contains(&Some(0)) {
-            return Err(value_error("a window has 0 positions", "set the window to at least 1 position, or to None"));
-        }
-        Ok(())
-    }
-
-    fn check_norms(&self) -> Result<()> {
-        // The body of a loop is traced once, so all layers must have the same structure.
-        if self.scan_layers && !self.is_uniform() {
-            let message =
-                "scan_layers requires layers with the same structure, but their windows, positions or experts differ";
-            return Err(value_error(message, "set scan_layers to false, or make all layers equal"));
-        }
-        if self.sum_norms && (self.pre_norms || self.post_norms || self.parallel) {
-            let message = "sum_norms cannot be combined with pre_norms, post_norms or parallel";
-            return Err(value_error(message, "set the other fields to false"));
-        }
-        if self.qk_norm != QkNorm::None && self.norm == NormKind::LayerOffset {
-            let message = "NormKind::LayerOffset does not support norms of queries and keys";
-            return Err(value_error(message, "set qk_norm to QkNorm::None, or choose another kind of norm"));
-        }
-        if self.qk_norm == QkNorm::EachHead && !matches!(self.norm, NormKind::Layer | NormKind::LayerScale) {
-            return Err(value_error(
-                format!("QkNorm::EachHead requires a layer norm with scales, but norm is NormKind::{:?}", self.norm),
-                "set norm to NormKind::Layer or NormKind::LayerScale, or qk_norm to QkNorm::Head",
-            ));
-        }
-        if self.qk_norm == QkNorm::AllHeads && !matches!(self.norm, NormKind::Rms | NormKind::RmsOffset) {
-            return Err(value_error(
-                format!("QkNorm::AllHeads requires an RMS norm, but norm is NormKind::{:?}", self.norm),
-                "set norm to NormKind::Rms, or qk_norm to QkNorm::Head",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Rotary positions turn pairs of features.
-    fn check_rotary_features(&self) -> Result<()> {
-        if self.head_dim % 2 == 1 && matches!(&self.positions, Positions::Rotary(Rope { rotary_dim: None, .. })) {
-            let message = format!("rotary positions need an even head_dim, got {}", self.head_dim);
-            return Err(value_error(
-                message,
-                "set head_dim to an even number, or choose features and heads whose ratio is even",
-            ));
-        }
-        Ok(())
-    }
-
-    /// True if all layers have one structure.
-    fn is_uniform(&self) -> bool {
-        fn equal<T: PartialEq>(entries: &[T]) -> bool {
-            entries.windows(2).all(|pair| pair[0] == pair[1])
-        }
-        let dense = self.experts.as_ref().map_or(&[][..], |experts| &experts.dense_layers);
-        let convs = self.conv.as_ref().map_or(&[][..], |conv| &conv.layers);
-        let deltas = self.delta.as_ref().map_or(&[][..], |delta| &delta.layers);
-        self.first_norm
-            && equal(&self.windows)
-            && equal(&self.without_rope)
-            && equal(dense)
-            && equal(convs)
-            && equal(deltas)
-    }
-
-    /// The largest matrices, for bounds.
-    pub(crate) fn extents(&self) -> Vec<(&'static str, usize, usize)> {
-        let latent = self.latent.as_ref().map_or(0, |latent| {
-            let depth = latent.key_dim.saturating_add(latent.rope_dim).saturating_add(latent.value_dim);
-            self.heads.saturating_mul(depth).max(latent.rank).max(latent.query_rank.unwrap_or(0))
-        });
-        // With latent attention there are no matrices from features to heads.
-        let head_dim = if self.latent.is_some() { 0 } else { self.head_dim };
-        let experts = self.experts.as_ref().map_or(0, |experts| experts.count.saturating_mul(experts.hidden));
-        let learned = match self.positions {
-            Positions::Learned(length) => length,
-            Positions::Rotary(_) | Positions::Alibi(_) | Positions::RoundedAlibi(_) => 0,
-        };
-        vec![
-            ("token table", self.vocab_size, self.embedding_features.unwrap_or(self.features)),
-            ("position table", learned, self.features),
-            ("query kernel", self.features, self.heads.saturating_mul(head_dim)),
-            ("key kernel", self.features, self.kv_heads.saturating_mul(head_dim)),
-            ("projection of tokens", self.features, self.embedding_features.unwrap_or(0)),
-            ("MLP kernel", self.features, self.hidden),
-            ("kernel of experts", self.features, experts),
-            ("kernel of latents", 1, latent),
-            (
-                "kernel of linear attention",
-                self.features,
-                self.delta.as_ref().map_or(0, |delta| delta.value_heads.saturating_mul(delta.value_dim)),
-            ),
-            (
-                "kernel of convolutions",
-                self.features,
-                self.conv.as_ref().map_or(0, |conv| conv.width.max(self.features)),
-            ),
-        ]
     }
 
     /// The window of this layer.
@@ -687,6 +451,21 @@ impl DecoderConfig {
         self.delta.as_ref().filter(|delta| delta.layers.get(layer).is_some_and(|has_delta| *has_delta))
     }
 
+    /// The state-space layer of this layer, if it has one.
+    pub(crate) fn state_space_of(&self, layer: usize) -> Option<&StateSpaceConfig> {
+        self.state_space.as_ref().filter(|space| space.layers.get(layer).is_some_and(|has_space| *has_space))
+    }
+
+    /// The state-space layer of the first form in this layer, if it has one.
+    pub(crate) fn selective_of(&self, layer: usize) -> Option<&SelectiveConfig> {
+        self.selective.as_ref().filter(|space| space.layers.get(layer).is_some_and(|has_space| *has_space))
+    }
+
+    /// The parts of this layer.
+    pub(crate) fn parts_of(&self, layer: usize) -> LayerParts {
+        self.parts.get(layer).copied().unwrap_or_default()
+    }
+
     /// The experts of this layer, if it has any.
     pub(crate) fn experts_of(&self, layer: usize) -> Option<&ExpertsConfig> {
         self.experts.as_ref().filter(|experts| !experts.dense_layers.get(layer).is_some_and(|is_dense| *is_dense))
@@ -700,9 +479,4 @@ impl DecoderConfig {
         }
         Some(self.window(layer).and(self.local_rope.clone()).unwrap_or_else(|| rope.clone()))
     }
-}
-
-/// The product of sizes, unless it overflows.
-fn product(sizes: &[usize]) -> Option<usize> {
-    sizes.iter().try_fold(1usize, |n, size| n.checked_mul(*size)).filter(|n| isize::try_from(*n).is_ok())
 }

@@ -2,6 +2,7 @@
 
 use shardax_nn::prelude::*;
 
+use super::recurrence::{seen_positions, zero_unseen};
 use super::{DeltaConfig, delta_chunks as chunks};
 
 /// Linear attention with the gated delta rule ([Yang et al. 2024](https://arxiv.org/abs/2412.06464)), as in Qwen3-Next.
@@ -126,14 +127,8 @@ impl GatedDelta {
             return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
         };
         let new = x.shape()[x.ndim() - 2] as i32;
-        let x = match mask {
-            Some(mask) => {
-                let places = &**index + arange(0..new);
-                let seen = mask.get((.., 0, 0)).take(places, -1);
-                where_(seen.astype(DType::Bool).expand_dims(-1), &x, 0.0)
-            }
-            None => x,
-        };
+        let seen = mask.map(|mask| seen_positions(mask, index, new as usize));
+        let x = zero_unseen(x, seen.as_ref());
         let end = &**index + new;
         let (y, recent, state) = self.advanced(x, (**recent).clone(), (**state).clone());
         (self.recent, self.state, self.cache_index) = (Some(recent.into()), Some(state.into()), Some(end.into()));

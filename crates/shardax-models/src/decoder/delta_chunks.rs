@@ -15,7 +15,7 @@
 use shardax_nn::prelude::*;
 
 /// The number of positions in a chunk. The systems of chunks take time that grows with it, and the loop over chunks gets shorter.
-const CHUNK: usize = 32;
+pub(super) const CHUNK: usize = 32;
 
 /// Returns the state after all positions, and the results `[batch, length, heads, features of values]`. Queries, keys and values
 /// are `[batch, length, heads, features]`, and the rates of writing and the logarithms of what is kept `[batch, length, heads]`.
@@ -32,11 +32,7 @@ pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Ar
 
     let log_decay = log_kept.cumsum(-1);
     let decay = log_decay.exp().expand_dims(-1);
-    let from_first = arange(0..chunk as i32);
-    let is_past = from_first.expand_dims(1).greater_equal(&from_first);
-    // What later positions have of earlier ones. The exponents of pairs in the other order could overflow.
-    let differences = log_decay.expand_dims(-1) - log_decay.expand_dims(-2);
-    let between = where_(&is_past, where_(&is_past, differences, 0.0).exp(), 0.0);
+    let between = decay_between(&log_decay, chunk);
 
     let written = written.expand_dims(-1);
     let products = einsum("nbhtk,nbhsk->nbhts", &[&key, &key]);
@@ -54,6 +50,16 @@ pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Ar
     let y = y.transpose([1, 0, 3, 2, 4]);
     let &[batch, _, _, heads, features] = y.shape() else { return Ok((state, y)) };
     Ok((state, y.reshape([batch, count * chunk, heads, features]).get((.., ..length))))
+}
+
+/// What later positions of a chunk have of earlier ones: `[..., positions, positions]` of the logarithms of what is kept since
+/// the start of the chunk, `[..., positions]`.
+pub(super) fn decay_between(log_decay: &Array, chunk: usize) -> Array {
+    let from_first = arange(0..chunk as i32);
+    let is_past = from_first.expand_dims(1).greater_equal(&from_first);
+    // The exponents of pairs in the other order could overflow.
+    let differences = log_decay.expand_dims(-1) - log_decay.expand_dims(-2);
+    where_(&is_past, where_(&is_past, differences, 0.0).exp(), 0.0)
 }
 
 /// The state after one chunk, and the outputs at its positions, of the state before it.
@@ -91,7 +97,7 @@ fn unit_lower_inverse(matrix: &Array, size: usize) -> Array {
 }
 
 /// Pads positions and splits them into chunks: `[chunks, batch, heads, positions, ...]` of `[batch, length, heads, ...]`.
-fn split(x: &Array, count: usize, chunk: usize) -> Array {
+pub(super) fn split(x: &Array, count: usize, chunk: usize) -> Array {
     let shape = x.shape().to_vec();
     let mut widths = vec![(0, 0); shape.len()];
     widths[1] = (0, count * chunk - shape[1]);

@@ -1,21 +1,29 @@
 //! A transformer that predicts the next token, in the forms of many models.
 
 mod block;
+mod checks;
 mod config;
 mod conv;
 mod delta;
 mod delta_chunks;
 mod experts;
 mod latent;
+mod mixers;
+mod recurrence;
+mod selective;
+mod state_chunks;
+mod state_space;
 
 pub use block::{Block, Mlp, Norm, Xielu};
-pub use config::{
-    Activation, Biases, ConvConfig, DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions,
-    QkNorm,
-};
+pub use config::{Activation, Biases, DecoderConfig, ExpertsConfig, LayerParts, NormKind, Positions, QkNorm};
 pub use conv::ShortConv;
 pub use delta::GatedDelta;
 pub use latent::LatentAttention;
+pub use mixers::{
+    ConvConfig, DeltaConfig, LatentConfig, SelectiveConfig, StateSpaceConfig, StateSpaceNorm, StateSpaceScales,
+};
+pub use selective::SelectiveState;
+pub use state_space::StateSpace;
 
 use shardax::error::Result;
 use shardax_nn::prelude::*;

@@ -259,13 +259,25 @@ fn open(path: &Path) -> Result<Config> {
 }
 
 fn parse(name: String, text: &[u8]) -> Result<Config> {
-    let fields = serde_json::from_slice(text).map_err(|error| {
-        value_error(
-            format!("{name} is not a configuration: {error}"),
-            "use a JSON object, such as the `config.json` that `save_pretrained` writes",
-        )
-    })?;
+    let fields =
+        serde_json::from_slice(text).or_else(|error| without_infinity(text).ok_or(error)).map_err(|error| {
+            value_error(
+                format!("{name} is not a configuration: {error}"),
+                "use a JSON object, such as the `config.json` that `save_pretrained` writes",
+            )
+        })?;
     Ok(Config { name, fields })
+}
+
+/// Reads a file with the number `Infinity`, which Python writes and JSON does not have, as newer versions of transformers write it.
+fn without_infinity(text: &[u8]) -> Option<Map<String, Value>> {
+    let text = std::str::from_utf8(text).ok()?;
+    // Every second part is inside of quotes, unless a text has a quote itself, which no name or value with infinity has.
+    let parts = text.split('"').enumerate().map(|(index, part)| match index % 2 {
+        0 => part.replace("Infinity", r#"{"__float__": "Infinity"}"#),
+        _ => part.to_owned(),
+    });
+    serde_json::from_str(&parts.collect::<Vec<_>>().join("\"")).ok()
 }
 
 /// The fields of an object. Each field that is read is noted.

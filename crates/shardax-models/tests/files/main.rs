@@ -13,6 +13,7 @@ mod pytorch;
 #[path = "../../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;
+mod sharded;
 #[cfg(feature = "text")]
 mod text;
 

@@ -6,6 +6,7 @@ use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
 use super::gguf::{Value, written};
+use super::sharded::is_split;
 use super::{golden, setup};
 
 /// Creates rows of `width` small numbers in blocks of this type.
@@ -159,7 +160,6 @@ fn packed_models_are_split_over_a_mesh() -> Result<()> {
     let mesh = make_mesh([("model", 2)])?;
     let rules = Rules::new(&mesh, [("heads", "model"), ("mlp", "model"), ("vocab", "model")]);
     let split = Packed::<Decoder>::from_pretrained_with(&path, &LoadOptions::new().rules(&rules))?;
-    let is_split = |leaf: &Array| leaf.sharding().is_ok_and(|sharding| !sharding.is_fully_replicated());
     assert_eq!(tree::leaves(&split).iter().filter(|leaf| leaf.ndim() == 3 && is_split(leaf)).count(), 8);
     let packed = Packed::<Decoder>::from_pretrained(&path)?;
     let tokens = array([[3, 1, 4, 1, 5]]);

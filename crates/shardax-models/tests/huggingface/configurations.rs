@@ -57,8 +57,21 @@ const OTHERS: [&str; 40] = [
     "xlm-roberta",
 ];
 
-/// Fields that do not change logits.
-const WITHOUT_EFFECT: [&str; 21] = [
+/// Fields that change no logits.
+const WITHOUT_EFFECT: [&str; 34] = [
+    "time_step_init_scheme",
+    "time_step_min",
+    "time_step_scale",
+    "use_associative_scan",
+    "use_mambapy",
+    "chunk_size",
+    "mamba_chunk_size",
+    "num_logits_to_keep",
+    "rescale_prenorm_residual",
+    "residual_in_fp32",
+    "time_step_floor",
+    "time_step_max",
+    "use_mamba_kernels",
     "init_device",
     "init_std",
     "initializer_range",
@@ -82,8 +95,25 @@ const WITHOUT_EFFECT: [&str; 21] = [
     "hidden_act",
 ];
 
-/// Fields that do not change logits of a class if the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 34] = [
+/// Fields that change no logits of one class where the other fields have their defaults.
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 47] = [
+    // The class does not read these fields, and there is one group of experts.
+    ("nemotron_h", "attention_bias"),
+    ("nemotron_h", "expand"),
+    ("nemotron_h", "mamba_proj_bias"),
+    ("nemotron_h", "mamba_ssm_cache_dtype"),
+    ("nemotron_h", "moe_shared_expert_overlap"),
+    ("nemotron_h", "n_shared_experts"),
+    ("nemotron_h", "num_nextn_predict_layers"),
+    ("nemotron_h", "tie_word_embeddings"),
+    ("nemotron_h", "topk_group"),
+    // It changes the loss.
+    ("bamba", "z_loss_coefficient"),
+    // Steps have an own field for their bounds.
+    ("mamba2", "time_step_rank"),
+    // There is no norm, and another field has the size.
+    ("falcon_h1", "mamba_norm_before_gate"),
+    ("falcon_h1", "mamba_expand"),
     ("axk1", "num_key_value_heads"),
     ("minicpm3", "num_key_value_heads"),
     ("mistral4", "num_key_value_heads"),
@@ -155,7 +185,7 @@ fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
             }
         }
         if kind == "granitemoehybrid" {
-            fields.insert("layer_types".to_owned(), json!(vec!["attention"; 32]));
+            fields.insert("layer_types".to_owned(), json!([vec!["mamba"; 31], vec!["attention"]].concat()));
         }
         if kind == "glm4_moe" {
             // Its default heads do not divide its default features.
@@ -204,8 +234,7 @@ fn every_field_of_the_classes_is_read_or_refused() {
                 || name.contains("dropout")
                 || name.ends_with("_pdrop")
                 || name.ends_with("_token_id")
-                || name.starts_with("summary_")
-                || name.starts_with("mamba_");
+                || name.starts_with("summary_");
             let Some(value) = other(default) else { continue };
             if !is_harmless && with(value.clone()).is_ok_and(|read| read == absent) {
                 faults.push(format!("{kind}: {name} is {value}, which is ignored"));

@@ -25,8 +25,8 @@ use shardax_models::{
 };
 use shardax_nn::prelude::*;
 
-/// Compares every decoder for which there are files.
-const DECODERS: [&str; 107] = [
+/// Every decoder that there are files of.
+const DECODERS: [&str; 116] = [
     "gpt2",
     "llama",
     "llama3",
@@ -134,6 +134,15 @@ const DECODERS: [&str; 107] = [
     "cohere2_moe",
     "axk1",
     "modernbert_decoder",
+    "mamba2",
+    "bamba",
+    "granite4_hybrid",
+    "nemotron_h",
+    "falcon_h1",
+    "falcon_h1_norm",
+    "mamba",
+    "falcon_mamba",
+    "jamba",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text. The keys in a cache keep the scale of the length
@@ -154,6 +163,15 @@ fn texts() -> Vec<String> {
     // Older files of Qwen models have the fields of the text next to the object of images.
     assert!(names.len() > 20 && names.contains(&"qwen2_vl".to_owned()), "{names:?}");
     names
+}
+
+/// The text in the names of the models that `SHARDAX_TEST_MODELS` chooses, all of which are then compared, and the distance of
+/// the models that are compared.
+fn chosen_models() -> (String, usize) {
+    match std::env::var("SHARDAX_TEST_MODELS") {
+        Ok(only) => (only, 1),
+        Err(_) => (String::new(), quick::one_of(4)),
+    }
 }
 
 fn setup() {
@@ -196,12 +214,13 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
     // Unless all decoders are requested, this test compares half of them, every fourth one also with a cache. The next test
     // compares the other half.
     let texts = texts();
-    let names = DECODERS.into_iter().chain(texts.iter().map(String::as_str)).chain(SCALED_BY_LENGTH).enumerate();
-    for (i, name) in names.step_by(quick::one_of(2)) {
+    let names = DECODERS.into_iter().chain(texts.iter().map(String::as_str)).chain(SCALED_BY_LENGTH);
+    let (only, every) = chosen_models();
+    for (i, name) in names.enumerate().filter(|(_, name)| name.contains(&only)).step_by(every.min(2)) {
         let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
         let (tokens, want) = (case("input_ids")?, case("logits")?);
         alike(name, &forward.call((&model, &tokens))?, &want)?;
-        if SCALED_BY_LENGTH.contains(&name) || !(i + 2).is_multiple_of(quick::one_of(4)) {
+        if SCALED_BY_LENGTH.contains(&name) || !(i + 2).is_multiple_of(every) {
             continue;
         }
         let mut decoder = model.clone();
@@ -216,7 +235,8 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
 #[test]
 fn decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
-    for name in DECODERS.into_iter().skip(quick::one_of(2) - 1).step_by(quick::one_of(4)) {
+    let (only, every) = chosen_models();
+    for name in DECODERS.into_iter().filter(|name| name.contains(&only)).skip(every.min(2) - 1).step_by(every) {
         let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
         let lengths = case("lengths")?.to_vec::<i32>()?;
         let prompts: Vec<Vec<i32>> = rows(&case("prompts")?)?
@@ -289,6 +309,14 @@ fn a_decoder_is_split_as_it_is_read_and_has_other_dtypes() -> Result<()> {
     assert!(tree::leaves(&half).iter().all(|leaf| leaf.dtype() == DType::Bf16));
     let logits = forward.call((&half, &tokens))?.astype(DType::F32);
     assert!(allclose(&logits, &want, 0.1, 0.1)?, "{}", (logits - want).abs().max(..).item::<f32>()?);
+    // The states of state spaces are float32 in half precision too.
+    for name in ["granite4_hybrid", "falcon_h1"] {
+        let case = self::case(name)?;
+        let half = Decoder::from_pretrained_with(folder(name), &LoadOptions::new().policy(Policy::bf16()))?;
+        let logits = forward.call((&half, case("input_ids")?))?.astype(DType::F32);
+        let difference = (logits - case("logits")?).abs().max(..).item::<f32>()?;
+        assert!(difference < 0.05, "{name}: {difference}");
+    }
     Ok(())
 }
 

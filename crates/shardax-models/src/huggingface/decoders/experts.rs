@@ -14,7 +14,6 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     match kind {
         "mixtral" => mixtral(fields),
         "granitemoe" | "granitemoeshared" => granite(fields, kind),
-        "granitemoehybrid" => granite_hybrid(fields),
         "exaone_moe" => exaone(fields),
         "hunyuan_v1_moe" => hunyuan(fields),
         "gpt_oss" => gpt_oss(fields),
@@ -231,49 +230,8 @@ fn granite(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// Granite 4. Only models without Mamba's layers are read.
-fn granite_hybrid(fields: &Fields) -> Read {
-    let layers = fields.layers("num_hidden_layers")?;
-    let name = if fields.has("layer_types") { "layer_types" } else { "layers_block_type" };
-    let types = fields.list_opt(name)?.filter(|types| types.len() == layers);
-    let mut names = types.into_iter().flatten().map(|entry| entry.as_str());
-    if types.is_none() || !names.all(|name| matches!(name, Some("attention" | "full_attention"))) {
-        return Err(fields.error(format!("`{name}` has layers other than attention, which are not supported")));
-    }
-    let sized = llama_sizes(fields)?;
-    let shared = fields.size("shared_intermediate_size")?;
-    let count = fields.number("num_local_experts")? as usize;
-    let mut config = DecoderConfig { biases: attention_biases(fields)?, ..sized };
-    rotary(&mut config, fields, None)?;
-    match fields.text_opt("position_embedding_type")? {
-        Some("rope") => {}
-        None | Some("nope") => config.without_rope = vec![true; layers],
-        Some(other) => return Err(fields.error(format!("`position_embedding_type` {other:?} is not supported"))),
-    }
-    granite_factors(&mut config, fields)?;
-    // Sizes of the layers that are absent.
-    fields.skip(&["mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_d_conv", "mamba_expand"]);
-    fields.skip(&["mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias", "time_step_limit"]);
-    let keys = match count {
-        0 => {
-            fields.skip(&["num_experts_per_tok", "intermediate_size"]);
-            config.hidden = shared;
-            KeyMap::new()
-                .weights("blocks[*].mlp.gate", "model.layers.*.shared_mlp.input_linear", shared_rows(Some(shared), 0))
-                .weights("blocks[*].mlp.up", "model.layers.*.shared_mlp.input_linear", shared_rows(Some(shared), 1))
-                .linear("blocks[*].mlp.down", "model.layers.*.shared_mlp.output_linear")
-        }
-        count => {
-            let experts = experts(fields, count, config.hidden)?;
-            config.experts = Some(ExpertsConfig { shared_hidden: Some(shared), ..experts });
-            granite_experts(config.hidden).and(granite_shared(Some(shared)))
-        }
-    };
-    Ok((config, keys.and(llama_keys())))
-}
-
 /// The names of the experts of Granite's models.
-fn granite_experts(hidden: usize) -> KeyMap {
+pub(super) fn granite_experts(hidden: usize) -> KeyMap {
     let joined_rows = hidden.saturating_mul(2);
     let input = "model.layers.*.block_sparse_moe.input_linear.weight[#]";
     KeyMap::new()

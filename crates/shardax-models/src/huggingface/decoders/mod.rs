@@ -7,6 +7,7 @@ mod gemma;
 mod gpt;
 mod latent;
 mod llama;
+mod state_space;
 mod windowed;
 
 use shardax::error::Result;
@@ -37,6 +38,13 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["mellum", "flint", "afmoe", "hy_v3"], windowed::experts),
     (&["cohere2_moe"], windowed::cohere_experts),
     (&["phimoe"], experts::phimoe),
+    (&["mamba2"], state_space::mamba2),
+    (&["mamba", "falcon_mamba"], state_space::mamba),
+    (&["jamba"], state_space::jamba),
+    (&["bamba"], state_space::bamba),
+    (&["granitemoehybrid"], state_space::granite),
+    (&["nemotron_h"], state_space::nemotron),
+    (&["falcon_h1"], state_space::falcon),
     (&["gpt2", "gpt-sw3"], gpt::gpt2),
     (&["gpt_bigcode"], gpt::gpt_bigcode),
     (&["gpt_neo"], gpt::gpt_neo),
@@ -51,7 +59,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["bloom"], bloom::bloom),
     (&["mpt"], bloom::mpt),
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
-    (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe"], experts::read),
+    (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "ernie4_5_moe"], experts::read),
     (
         &["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text", "qwen3_next", "qwen3_5_text"],
         experts::read,

@@ -1,0 +1,273 @@
+//! Checks of the configuration of decoders.
+
+use shardax::error::Result;
+use shardax_nn::prelude::*;
+
+use super::{DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm, StateSpaceConfig};
+use crate::error::value_error;
+
+impl DecoderConfig {
+    /// Checks the configuration.
+    ///
+    /// # Errors
+    /// Returns an error if a size is 0, if sizes do not divide each other, if options exclude each other, or if a matrix
+    /// would be too large.
+    #[track_caller]
+    pub fn check(&self) -> Result<()> {
+        let location = std::panic::Location::caller();
+        let checked = self
+            .check_sizes()
+            .and_then(|()| self.check_latent_attention())
+            .and_then(|()| self.check_overflow())
+            .and_then(|()| self.check_lists_of_layers())
+            .and_then(|()| self.check_experts_and_positions())
+            .and_then(|()| self.check_convolution_and_linear_attention())
+            .and_then(|()| self.check_windows())
+            .and_then(|()| self.check_norms())
+            .and_then(|()| self.check_rotary_features());
+        checked.map_err(|error| error.at(location))
+    }
+
+    fn check_sizes(&self) -> Result<()> {
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("layers", self.layers),
+            ("features", self.features),
+            ("heads", self.heads),
+            ("kv_heads", self.kv_heads),
+            ("head_dim", self.head_dim),
+            ("hidden", self.hidden),
+            ("embedding_features", self.embedding_features.unwrap_or(1)),
+        ];
+        if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return Err(value_error(
+                format!("a decoder's {name} must be positive, got 0"),
+                "set it to a positive size",
+            ));
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let message = format!("kv_heads ({}) does not divide heads ({})", self.kv_heads, self.heads);
+            return Err(value_error(message, "choose a number of heads that is a multiple of kv_heads"));
+        }
+        Ok(())
+    }
+
+    fn check_latent_attention(&self) -> Result<()> {
+        if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim }) = &self.latent {
+            let sizes = [query_rank.unwrap_or(1), *rank, *key_dim, *rope_dim, *value_dim];
+            if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
+                let message = format!("{:?} with positions {:?} makes no attention", self.latent, self.positions);
+                return Err(value_error(message, "give positive sizes, an even rope_dim, and rotary positions"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an error if a matrix would be too large. This check comes first, because the others multiply sizes.
+    fn check_overflow(&self) -> Result<()> {
+        if let Some((name, a, b)) = self.extents().into_iter().find(|(_, a, b)| product(&[*a, *b, 8]).is_none()) {
+            return Err(value_error(format!("a decoder's {name}, {a} by {b}, overflows"), "give smaller sizes"));
+        }
+        Ok(())
+    }
+
+    /// Lists with an entry for each layer are empty or complete.
+    fn check_lists_of_layers(&self) -> Result<()> {
+        let dense = self.experts.as_ref().map_or(0, |experts| experts.dense_layers.len());
+        for (name, count) in [
+            ("windows", self.windows.len()),
+            ("without_rope", self.without_rope.len()),
+            ("dense_layers", dense),
+            ("conv.layers", self.conv.as_ref().map_or(0, |conv| conv.layers.len())),
+            ("state_space.layers", self.state_space.as_ref().map_or(0, |space| space.layers.len())),
+            ("selective.layers", self.selective.as_ref().map_or(0, |space| space.layers.len())),
+            ("parts", self.parts.len()),
+        ] {
+            if count > 0 && count != self.layers {
+                let message = format!("{name} has {count} entries for {} layers", self.layers);
+                return Err(value_error(message, "pass one entry for each layer, or an empty list"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_experts_and_positions(&self) -> Result<()> {
+        if let Some(ExpertsConfig { count, per_token, hidden, .. }) = &self.experts
+            && (*hidden == 0 || *per_token == 0 || per_token > count)
+        {
+            let message = format!("{per_token} of {count} experts of {hidden} features do not fit each other");
+            return Err(value_error(message, "give experts of 1 or more features, and as many of a token or more"));
+        }
+        if let Positions::Learned(length) = self.positions
+            && self.first_position >= length
+        {
+            let message =
+                format!("a table of {length} positions has none from first_position {} on", self.first_position);
+            return Err(value_error(message, "use a longer table, or a smaller first_position"));
+        }
+        if self.experts.as_ref().is_some_and(|experts| experts.weighs_inputs && experts.capacity_factor.is_some()) {
+            let message = "experts with weighs_inputs have a capacity, and weights of inputs need experts without one";
+            return Err(value_error(message, "set capacity_factor to None"));
+        }
+        Ok(())
+    }
+
+    fn check_convolution_and_linear_attention(&self) -> Result<()> {
+        if self.conv.as_ref().is_some_and(|conv| conv.width == 0) {
+            return Err(value_error("the width of a convolution is 0", "set the width to at least 1"));
+        }
+        if let Some(delta) = &self.delta {
+            let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, layers } = delta;
+            let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width];
+            let fits = !sizes.contains(&0) && value_heads.is_multiple_of(*key_heads) && layers.len() == self.layers;
+            if !fits || product(&[*value_heads, *key_dim, *value_dim, 8]).is_none() {
+                let message = format!("{delta:?} makes no linear attention of {} layers", self.layers);
+                return Err(value_error(
+                    message,
+                    "give positive sizes, key_heads that divide value_heads, and all layers",
+                ));
+            }
+        }
+        if let Some(space) = &self.state_space {
+            let StateSpaceConfig { heads, head_dim, groups, state_dim, width, .. } = space;
+            let sizes = [*heads, *head_dim, *groups, *state_dim, *width];
+            let is_positive = !sizes.contains(&0);
+            let steps_fit = space.min_step >= 0.0 && space.min_step <= space.max_step;
+            if !is_positive || !heads.is_multiple_of(*groups) || !steps_fit || product(&sizes).is_none() {
+                let message = format!("{space:?} makes no state space");
+                return Err(value_error(
+                    message,
+                    "give positive sizes, groups that divide heads, and min_step <= max_step",
+                ));
+            }
+        }
+        if let Some(space) = &self.selective {
+            let sizes = [space.channels, space.state_dim, space.width, space.rank];
+            if sizes.contains(&0) || product(&sizes).is_none() {
+                return Err(value_error(format!("{space:?} makes no state space"), "give positive sizes"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_windows(&self) -> Result<()> {
+        if self.chunk == Some(0) {
+            return Err(value_error("a chunk has 0 positions", "set the chunk to at least 1 position, or to None"));
+        }
+        if self.windows.contains(&Some(0)) {
+            return Err(value_error("a window has 0 positions", "set the window to at least 1 position, or to None"));
+        }
+        Ok(())
+    }
+
+    fn check_norms(&self) -> Result<()> {
+        // The body of a loop is traced once, so all layers must have the same structure.
+        if self.scan_layers && !self.is_uniform() {
+            let message = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
+            return Err(value_error(message, "set scan_layers to false, or make all layers equal"));
+        }
+        if self.sum_norms && (self.pre_norms || self.post_norms || self.parallel) {
+            let message = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms or parallel is set too";
+            return Err(value_error(message, "set the other fields to false"));
+        }
+        if self.qk_norm != QkNorm::None && self.norm == NormKind::LayerOffset {
+            let message = "norms of queries and keys have no offset, and norm is NormKind::LayerOffset";
+            return Err(value_error(message, "set qk_norm to QkNorm::None, or choose another kind of norm"));
+        }
+        if self.qk_norm == QkNorm::EachHead && !matches!(self.norm, NormKind::Layer | NormKind::LayerScale) {
+            return Err(value_error(
+                format!("QkNorm::EachHead is a layer norm with scales, and norm is NormKind::{:?}", self.norm),
+                "set norm to NormKind::Layer or NormKind::LayerScale, or qk_norm to QkNorm::Head",
+            ));
+        }
+        if self.qk_norm == QkNorm::AllHeads && !matches!(self.norm, NormKind::Rms | NormKind::RmsOffset) {
+            return Err(value_error(
+                format!("QkNorm::AllHeads is an RMS norm, and norm is NormKind::{:?}", self.norm),
+                "set norm to NormKind::Rms, or qk_norm to QkNorm::Head",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Rotary positions turn pairs of features.
+    fn check_rotary_features(&self) -> Result<()> {
+        if self.head_dim % 2 == 1 && matches!(&self.positions, Positions::Rotary(Rope { rotary_dim: None, .. })) {
+            let message = format!("rotary positions need an even head_dim, got {}", self.head_dim);
+            return Err(value_error(message, "choose features and heads that give an even head_dim"));
+        }
+        Ok(())
+    }
+
+    /// True if all layers have one structure.
+    fn is_uniform(&self) -> bool {
+        fn equal<T: PartialEq>(entries: &[T]) -> bool {
+            entries.windows(2).all(|pair| pair[0] == pair[1])
+        }
+        let dense = self.experts.as_ref().map_or(&[][..], |experts| &experts.dense_layers);
+        let convs = self.conv.as_ref().map_or(&[][..], |conv| &conv.layers);
+        let deltas = self.delta.as_ref().map_or(&[][..], |delta| &delta.layers);
+        self.first_norm
+            && equal(&self.windows)
+            && equal(&self.without_rope)
+            && equal(dense)
+            && equal(convs)
+            && equal(deltas)
+            && equal(self.state_space.as_ref().map_or(&[][..], |space| &space.layers))
+            && equal(self.selective.as_ref().map_or(&[][..], |space| &space.layers))
+            && equal(&self.parts)
+    }
+
+    /// The largest matrices, for bounds.
+    pub(crate) fn extents(&self) -> Vec<(&'static str, usize, usize)> {
+        let latent = self.latent.as_ref().map_or(0, |latent| {
+            let depth = latent.key_dim.saturating_add(latent.rope_dim).saturating_add(latent.value_dim);
+            self.heads.saturating_mul(depth).max(latent.rank).max(latent.query_rank.unwrap_or(0))
+        });
+        // With latent attention there are no matrices from features to heads.
+        let head_dim = if self.latent.is_some() { 0 } else { self.head_dim };
+        let experts = self.experts.as_ref().map_or(0, |experts| experts.count.saturating_mul(experts.hidden));
+        let learned = match self.positions {
+            Positions::Learned(length) => length,
+            Positions::Rotary(_) | Positions::Alibi(_) | Positions::RoundedAlibi(_) => 0,
+        };
+        vec![
+            ("token table", self.vocab_size, self.embedding_features.unwrap_or(self.features)),
+            ("position table", learned, self.features),
+            ("query kernel", self.features, self.heads.saturating_mul(head_dim)),
+            ("key kernel", self.features, self.kv_heads.saturating_mul(head_dim)),
+            ("projection of tokens", self.features, self.embedding_features.unwrap_or(0)),
+            ("MLP kernel", self.features, self.hidden),
+            ("kernel of experts", self.features, experts),
+            ("kernel of latents", 1, latent),
+            (
+                "kernel of linear attention",
+                self.features,
+                self.delta.as_ref().map_or(0, |delta| delta.value_heads.saturating_mul(delta.value_dim)),
+            ),
+            (
+                "kernel of state spaces",
+                self.features,
+                self.state_space.as_ref().map_or(0, |space| {
+                    let keys = space.groups.saturating_mul(space.state_dim).saturating_mul(2);
+                    space.heads.saturating_mul(space.head_dim).max(keys)
+                }),
+            ),
+            ("kernel of channels", self.features, self.selective.as_ref().map_or(0, |space| space.channels)),
+            (
+                "rates of channels",
+                self.selective.as_ref().map_or(0, |space| space.channels),
+                self.selective.as_ref().map_or(0, |space| space.state_dim.max(space.rank)),
+            ),
+            (
+                "kernel of convolutions",
+                self.features,
+                self.conv.as_ref().map_or(0, |conv| conv.width.max(self.features)),
+            ),
+        ]
+    }
+}
+
+/// The product of sizes, unless it overflows.
+fn product(sizes: &[usize]) -> Option<usize> {
+    sizes.iter().try_fold(1usize, |n, size| n.checked_mul(*size)).filter(|n| isize::try_from(*n).is_ok())
+}

@@ -1,0 +1,143 @@
+//! The sizes of the layers that some models have in the place of attention.
+
+use shardax_nn::prelude::*;
+
+use super::Activation;
+
+/// The sizes of [`LatentAttention`](crate::LatentAttention). All heads have keys and values, and `head_dim` is not used.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LatentConfig {
+    /// The features of the latent of queries; `None` if queries have none.
+    pub query_rank: Option<usize>,
+    /// The features of the latent of keys and values.
+    pub rank: usize,
+    /// The features of a head's key that are not rotated.
+    pub key_dim: usize,
+    /// The features of a head's key that are rotated, an even number.
+    pub rope_dim: usize,
+    /// The features of a head's value.
+    pub value_dim: usize,
+}
+
+/// The short convolutions of [`ShortConv`](crate::ShortConv).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ConvConfig {
+    /// The number of positions that a convolution reads.
+    pub width: usize,
+    /// True if its layers have biases.
+    pub use_bias: bool,
+    /// True for each layer that has a convolution in the place of attention.
+    pub layers: Vec<bool>,
+}
+
+/// The linear attention of [`GatedDelta`](crate::GatedDelta).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeltaConfig {
+    /// The heads of queries and keys.
+    pub key_heads: usize,
+    /// The heads of values, a multiple of the heads of keys.
+    pub value_heads: usize,
+    /// The features of a query and a key.
+    pub key_dim: usize,
+    /// The features of a value.
+    pub value_dim: usize,
+    /// The number of positions that the convolution reads.
+    pub width: usize,
+    /// True for each layer that has linear attention in the place of attention.
+    pub layers: Vec<bool>,
+}
+
+/// The layers of [`StateSpace`](crate::StateSpace).
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateSpaceConfig {
+    /// The number of heads, each of which has a state.
+    pub heads: usize,
+    /// The features of a head's values.
+    pub head_dim: usize,
+    /// The number of groups of heads that share keys and queries. It must divide the number of heads.
+    pub groups: usize,
+    /// The features of a key and of a query.
+    pub state_dim: usize,
+    /// The number of positions that the convolution reads.
+    pub width: usize,
+    /// The function after the convolution.
+    pub activation: Activation,
+    /// The norm of the result.
+    pub norm: StateSpaceNorm,
+    /// True if the projections of the input have biases.
+    pub use_bias: bool,
+    /// True if the projection to the result has a bias.
+    pub out_bias: bool,
+    /// True if the convolution has a bias.
+    pub conv_bias: bool,
+    /// The shortest step.
+    pub min_step: f64,
+    /// The longest step; it can be infinite.
+    pub max_step: f64,
+    /// Constant factors of the parts of the layer.
+    pub scales: Option<StateSpaceScales>,
+    /// True for each layer that has a state space.
+    pub layers: Vec<bool>,
+    /// True if these layers have attention too, and the results are added.
+    pub beside_attention: bool,
+}
+
+/// The norm of the result of a state-space layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StateSpaceNorm {
+    /// No norm.
+    None,
+    /// An RMS norm of each group of heads, after they are multiplied by their gates.
+    AfterGate,
+    /// An RMS norm of each group of heads, before they are multiplied by their gates.
+    BeforeGate,
+}
+
+/// The constant factors of a state-space layer's parts, as in Falcon H1.
+#[derive(Module, Clone, Debug, PartialEq)]
+pub struct StateSpaceScales {
+    /// The factor of the input.
+    pub input: f64,
+    /// The factor of gates.
+    pub gate: f64,
+    /// The factor of values.
+    pub value: f64,
+    /// The factor of keys.
+    pub key: f64,
+    /// The factor of queries.
+    pub query: f64,
+    /// The factor of steps.
+    pub step: f64,
+    /// The factor of the result.
+    pub output: f64,
+}
+
+impl Default for StateSpaceScales {
+    fn default() -> Self {
+        StateSpaceScales { input: 1.0, gate: 1.0, value: 1.0, key: 1.0, query: 1.0, step: 1.0, output: 1.0 }
+    }
+}
+
+/// The layers of [`SelectiveState`](crate::SelectiveState).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelectiveConfig {
+    /// The number of channels, each of which has a state.
+    pub channels: usize,
+    /// The features of a key and of a query.
+    pub state_dim: usize,
+    /// The number of positions that the convolution reads.
+    pub width: usize,
+    /// The number of features from which the lengths of steps are computed.
+    pub rank: usize,
+    /// The function after the convolution.
+    pub activation: Activation,
+    /// True if the projections of the input and to the result have biases.
+    pub use_bias: bool,
+    /// True if the convolution has a bias.
+    pub conv_bias: bool,
+    /// The RMS norms of steps, keys and queries: true if they have scales, and the number that they add to the mean square.
+    pub norms: Option<(bool, f64)>,
+    /// True for each layer that has such a state in the place of attention.
+    pub layers: Vec<bool>,
+}
