@@ -29,7 +29,7 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
     let here = Folder::new();
     for (kind, field, said) in [
-        ("llama", r#""model_type": "mamba""#, "the model_type \"mamba\" is not one of llama, mistral"),
+        ("llama", r#""model_type": "rwkv""#, "the model_type \"rwkv\" is not one of llama, mistral"),
         ("llama", r#""sliding_window": 4"#, "field `sliding_window` is 4"),
         ("llama", r#""attn_logit_softcapping": 50.0"#, "field `attn_logit_softcapping` is 50.0"),
         ("llama", r#""final_logit_softcapping": 30.0"#, "field `final_logit_softcapping` is 30.0"),
