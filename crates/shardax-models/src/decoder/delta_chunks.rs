@@ -52,7 +52,7 @@ pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Ar
     Ok((state, y.reshape([batch, count * chunk, heads, features]).get((.., ..length))))
 }
 
-/// What later positions of a chunk have of earlier ones: `[..., positions, positions]` of the logarithms of what is kept since
+/// The decay between positions of a chunk: `[..., positions, positions]` of the logarithms of what is kept since
 /// the start of the chunk, `[..., positions]`.
 pub(super) fn decay_between(log_decay: &Array, chunk: usize) -> Array {
     let from_first = arange(0..chunk as i32);

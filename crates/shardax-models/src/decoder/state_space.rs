@@ -64,7 +64,7 @@ struct Sizes {
     norm: StateSpaceNorm,
 }
 
-/// What a layer knows of earlier positions: the last values, the last keys and queries, and the state.
+/// The memory of earlier positions: the last values, the last keys and queries, and the state.
 type Past = [Array; 3];
 
 impl StateSpace {
