@@ -4,7 +4,8 @@ use shardax_nn::Rope;
 use shardax_nn::prelude::*;
 
 use super::bert::{Bert, BertConfig, BertHead, DISTANCE_GROUPS, make};
-use super::config::{Fields, rope};
+use super::config::Fields;
+use super::rope::rope;
 use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
 

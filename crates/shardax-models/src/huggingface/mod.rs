@@ -36,6 +36,7 @@ mod keys;
 mod layout;
 mod load;
 mod modernbert;
+mod rope;
 mod save;
 mod sentence;
 mod siglip;

@@ -2,7 +2,7 @@
 
 use shardax_nn::Rope;
 
-use super::super::config::scaled_rope;
+use super::super::rope::scaled_rope;
 use super::*;
 
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {

@@ -2,7 +2,7 @@
 
 use shardax_nn::{ExpertGroups, RouterScores};
 
-use super::super::config::{rope_object, yarn_scale};
+use super::super::rope::{rope_object, yarn_scale};
 use super::experts::{chosen_experts, grouped_experts, grouped_keys, shared_keys, stacked_expert_keys};
 use super::llama::{attention_biases, interleave, ministral_growth};
 use super::*;

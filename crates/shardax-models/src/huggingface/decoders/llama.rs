@@ -2,7 +2,7 @@
 
 use shardax_nn::QueryGrowth;
 
-use super::super::config::rope_object;
+use super::super::rope::rope_object;
 use super::gemma::ropes;
 use super::*;
 use crate::{Activation, ConvConfig};

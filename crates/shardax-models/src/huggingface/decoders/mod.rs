@@ -12,7 +12,8 @@ mod windowed;
 
 use shardax::error::Result;
 
-use super::config::{Fields, rope, rope_named};
+use super::config::Fields;
+use super::rope::{rope, rope_named};
 use super::{KeyMap, Layout};
 use crate::{Biases, DecoderConfig, NormKind, Positions, QkNorm};
 
