@@ -480,8 +480,8 @@ fn threads_that_ask_for_one_program_compile_it_once() -> Result<()> {
 #[ignore = "run by another test"]
 fn serves_many_shapes() -> Result<()> {
     setup();
-    config::set_max_compiled_programs(32)?;
-    let shapes: usize = std::env::var("SHARDAX_TEST_SHAPES").ok().and_then(|n| n.parse().ok()).unwrap_or(240);
+    config::set_max_compiled_programs(16)?;
+    let shapes: usize = std::env::var("SHARDAX_TEST_SHAPES").ok().and_then(|n| n.parse().ok()).unwrap_or(120);
     let serve = jit(|x: Array| (x.sin() * 2 + 1).sum(..));
     let mut sizes = Vec::new();
     for n in 1..=shapes {

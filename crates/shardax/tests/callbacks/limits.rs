@@ -199,7 +199,7 @@ fn calls_write_refs_of_programs_in_stages() {
             let inside = written.clone();
             debug::callback_ordered(move |_| inside.set(5.0f32), &x)?;
             written.set(written.get() + 1)?;
-            Ok((0..4000).fold(x, |y, _| y.sin()))
+            Ok((0..1500).fold(x, |y, _| y.sin()))
         };
         let (slope, counts) = shardax::count(|| grad(f).call(1.0f32));
         slope?.item::<f32>()?;

@@ -196,9 +196,9 @@ fn calls_keep_their_order_in_stages() -> Result<()> {
     let shown = log.clone();
     let long = move |x: Array| -> Result<Array> {
         debug::callback_ordered(shown.note(), &x)?;
-        let y = (0..1200).fold(x, |y, _| y.sin());
+        let y = (0..700).fold(x, |y, _| y.sin());
         debug::callback_ordered(shown.note(), &y * 0 + 7)?;
-        Ok((0..3000).fold(y, |y, _| y.cos()))
+        Ok((0..800).fold(y, |y, _| y.cos()))
     };
     let show = log.show();
     let (slope, counts) = shardax::count(|| grad(long.clone()).call(1.0f32));
