@@ -70,6 +70,7 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("llama", r#""intermediate_size": 4000000000"#, "config.json has a MLP kernel of 16 by 4000000000"),
         ("llama", r#""head_dim": 4000000000"#, "config.json has a query kernel of 16 by 16000000000"),
         ("mistral", r#""attention_bias": true"#, "field `attention_bias` is true"),
+        ("afmoe", r#""attention_bias": true"#, "field `attention_bias` is true"),
         ("qwen2", r#""layer_types": ["full_attention", "chunked_attention"]"#, "layer type \"chunked_attention\""),
         ("gemma3", r#""use_bidirectional_attention": true"#, "field `use_bidirectional_attention` is true"),
         (

@@ -132,7 +132,12 @@ pub(super) fn experts(fields: &Fields, kind: &str) -> Read {
         _ => true,
     };
     chosen.correction = matches!(kind, "afmoe" | "hy_v3");
-    let mut config = DecoderConfig { biases: attention_biases(fields)?, qk_norm: QkNorm::Head, ..sized };
+    let biases = match kind {
+        // Gates share the biases of queries here, but have none in this class. The field is not read, so true is rejected.
+        "afmoe" => Biases::NONE,
+        _ => attention_biases(fields)?,
+    };
+    let mut config = DecoderConfig { biases, qk_norm: QkNorm::Head, ..sized };
     match kind {
         "flint" => {
             chosen.shared_hidden = Some(fields.size("shared_expert_intermediate_size")?);
