@@ -220,7 +220,7 @@ fn attention_by_plain_operations_is_the_formula() -> Result<()> {
 #[test]
 fn attention_in_blocks_is_the_formula() -> Result<()> {
     common::quick::setup();
-    for (i, case) in IN_BLOCKS.iter().enumerate().step_by(one_of(2)) {
+    for (i, case) in IN_BLOCKS.iter().enumerate().step_by(one_of(4)) {
         first_derivatives(case, &format!("case {i}"))?;
     }
     second_derivatives(&IN_BLOCKS[3])?;
@@ -255,7 +255,7 @@ fn attention_in_blocks_stores_no_scores() -> Result<()> {
 #[ignore = "the test below runs it"]
 fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
     common::quick::setup();
-    every_rule(&CASES, one_of(2))?;
+    every_rule(&CASES, one_of(4))?;
     large_values_stay_finite()?;
     let [q, k, v] = CASES[0].arrays();
     let attend = |q: Array, k: Array, v: Array| attention(&q, &k, &v, None, CAUSAL)[0].clone();

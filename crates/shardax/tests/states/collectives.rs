@@ -99,7 +99,7 @@ fn collectives_are_those_of_batches() {
                 number += 1;
                 let is_chosen = match &only {
                     Some(only) => path.contains(only),
-                    None => usize::is_multiple_of(number, 23 * one_of(4)),
+                    None => usize::is_multiple_of(number, 23 * one_of(8)),
                 };
                 if !is_chosen {
                     continue;

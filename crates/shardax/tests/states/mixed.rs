@@ -51,7 +51,7 @@ fn compare(name: &str, eager: &Array, jitted: &Array) -> Option<String> {
 fn functions_of_mixed_dtypes_are_the_same_without_jit() {
     setup();
     let requested = std::env::var("SHARDAX_TEST_MIXED_EVERY").ok();
-    let (every, part) = requested.as_deref().and_then(part_of).unwrap_or((EVERY * one_of(4), 0));
+    let (every, part) = requested.as_deref().and_then(part_of).unwrap_or((EVERY * one_of(8), 0));
     let (mut equal, mut errors, mut failures) = (0, 0, Vec::new());
     for (p, pair) in PAIRS.iter().enumerate() {
         let mut xs = operands([4, 8], DType::F32);

@@ -188,7 +188,7 @@ fn nested_transformations_of_values_in_every_state() {
         let mesh = make_mesh(state.axes.iter().copied()).unwrap();
         let plain = &operands(state.shape, DType::F32)[..1];
         for (n, (name, f)) in NESTED.iter().enumerate() {
-            if only.is_none() && !n.is_multiple_of(one_of(4)) {
+            if only.is_none() && !n.is_multiple_of(one_of(8)) {
                 continue;
             }
             for (way, run) in ways() {
@@ -399,7 +399,7 @@ fn nested_derivatives_of_values_in_every_state() {
                 let path = format!("{}/{way}/{name}", state.name);
                 let is_chosen = match &only {
                     Some(only) => path.contains(only),
-                    None => (5 * n + w).is_multiple_of(8 * one_of(4)),
+                    None => (5 * n + w).is_multiple_of(8 * one_of(8)),
                 };
                 if !is_chosen || *way == "grad" {
                     continue;

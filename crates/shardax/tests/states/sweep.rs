@@ -331,12 +331,12 @@ pub(super) fn part_of(text: &str) -> Option<(usize, usize)> {
 
 #[test]
 fn functions_in_every_state_and_way() {
-    sweep(&STATES, EVERY * one_of(4));
+    sweep(&STATES, EVERY * one_of(8));
 }
 
 #[test]
 fn functions_over_three_axes() {
-    sweep(&STATES_OVER_THREE_AXES, EVERY * one_of(4));
+    sweep(&STATES_OVER_THREE_AXES, EVERY * one_of(8));
 }
 
 /// Runs a part of all combinations with these states, one of `default_every` unless the environment requests another part.
