@@ -64,7 +64,7 @@ const WINDOWS: [(FilterWindow, [usize; 5], [usize; 3]); 3] = [
 ];
 
 /// Convolutions over images whose elements lie apart: gradients of strided convolutions with more outputs than are multiplied
-/// together, one of which meets a single element of the filter; strides and dilations that share a divisor with the distance.
+/// together, where one output meets a single element of the filter; strides and dilations that share a divisor with the distance.
 const BASE_DILATED: [(FilterWindow, [usize; 3], [usize; 5], [usize; 3]); 4] = [
     (
         FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 2, 1], positions: [1, 3, 3] },

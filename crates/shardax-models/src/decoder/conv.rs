@@ -3,6 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::ConvConfig;
+use super::recurrence::rank_error;
 
 /// A convolution over the last few positions, with gates before and after it, as in LFM2.
 ///
@@ -67,8 +68,9 @@ impl ShortConv {
             let error = Error::new(ErrorKind::Value, "ShortConv: the cache is not initialized");
             return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
         };
-        let axis = x.ndim() as i32 - 2;
-        let (new, room) = (x.shape()[axis as usize] as i32, cached.shape()[axis as usize] as i32);
+        let &[.., new, _] = x.shape() else { return rank_error("ShortConv", &x) };
+        let (axis, new) = (x.ndim() as i32 - 2, new as i32);
+        let room = cached.shape().get(axis as usize).copied().unwrap_or(0) as i32;
         let [before, after] = self.gated(&x);
         let cached = lax::dynamic_update_slice_in_dim(cached, &before.astype(cached.dtype()), &**index, axis);
         let (places, end) = (&**index + arange(0..new), &**index + new);

@@ -2,7 +2,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::recurrence::{seen_positions, zero_unseen};
+use super::recurrence::{convolve, in_rows, rank_error, seen_positions, zero_unseen};
 use super::{DeltaConfig, delta_chunks as chunks};
 
 /// Linear attention with the gated delta rule ([Yang et al. 2024](https://arxiv.org/abs/2412.06464)), as in Qwen3-Next.
@@ -92,15 +92,10 @@ impl GatedDelta {
     /// `x` is `[..., length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let x = x.into_array();
-        if x.check().is_err() || x.ndim() < 2 {
-            return x;
-        }
-        let shape = x.shape().to_vec();
-        let rows = x.reshape([-1, shape[shape.len() - 2] as i32, shape[shape.len() - 1] as i32]);
-        let (recent, state) = self.empty(&[rows.shape()[0]]);
-        let (y, _, _) = self.advanced(rows, recent, state);
-        y.reshape(shape)
+        in_rows("GatedDelta", x.into_array(), |rows| {
+            let (recent, state) = self.empty(&rows.shape()[..1]);
+            self.advanced(rows, recent, state).0
+        })
     }
 
     /// Creates an empty cache of this shape, `[..., length]`.
@@ -126,10 +121,10 @@ impl GatedDelta {
             let error = Error::new(ErrorKind::Value, "GatedDelta: the cache is not initialized");
             return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
         };
-        let new = x.shape()[x.ndim() - 2] as i32;
-        let seen = mask.map(|mask| seen_positions(mask, index, new as usize));
+        let &[_, new, _] = x.shape() else { return rank_error("GatedDelta", &x) };
+        let seen = mask.map(|mask| seen_positions(mask, index, new));
         let x = zero_unseen(x, seen.as_ref());
-        let end = &**index + new;
+        let end = &**index + new as i32;
         let (y, recent, state) = self.advanced(x, (**recent).clone(), (**state).clone());
         (self.recent, self.state, self.cache_index) = (Some(recent.into()), Some(state.into()), Some(end.into()));
         y
@@ -141,15 +136,14 @@ impl GatedDelta {
     /// the matrix returns for its key is written.
     #[track_caller]
     fn advanced(&self, x: Array, recent: Array, state: Array) -> (Array, Array, Array) {
-        let Sizes { key_heads, value_heads, key_dim, value_dim, width } = self.sizes;
+        let Sizes { key_heads, value_heads, key_dim, value_dim, .. } = self.sizes;
         let (batch, length) = (x.shape()[0], x.shape()[1]);
         let shared = value_heads / key_heads;
         let mixed = [&self.query, &self.key, &self.value].map(|layer| layer.forward(&x));
         let gates = self.gate.forward(&x).reshape([batch, length, value_heads, value_dim]);
         let inputs = concatenate(&[recent, concatenate(&mixed, -1).astype(DType::F32)], 1);
-        let kernel = self.taps.astype(DType::F32);
-        let taps = (0..width).map(|tap| inputs.get((.., tap..tap + length)) * kernel.get((.., 0, tap)));
-        let mixed = taps.reduce(|sum, tap| sum + tap).map_or_else(|| x.clone(), silu);
+        let taps = self.taps.astype(DType::F32).squeeze(1).transpose([1, 0]);
+        let mixed = silu(convolve(&inputs, &taps, length));
         let keys_end = key_heads * key_dim;
         let heads = |from: usize, to: usize, count: usize| {
             mixed.get((.., .., from..to)).reshape([batch as i32, length as i32, count as i32, -1])

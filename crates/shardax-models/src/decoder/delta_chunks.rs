@@ -46,10 +46,7 @@ pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Ar
     let remaining_keys = key * (&last - &log_decay).exp().expand_dims(-1);
     let last = last.exp().expand_dims(-1);
     let (state, y) = scan(chunk_step, state, [values, keys, scores, queries, remaining_keys, last])?;
-    // From `[chunks, batch, heads, positions, features]`.
-    let y = y.transpose([1, 0, 3, 2, 4]);
-    let &[batch, _, _, heads, features] = y.shape() else { return Ok((state, y)) };
-    Ok((state, y.reshape([batch, count * chunk, heads, features]).get((.., ..length))))
+    Ok((state, join(&y, length)))
 }
 
 /// The decay between positions of a chunk: `[..., positions, positions]` of the logarithms of what is kept since
@@ -109,6 +106,14 @@ pub(super) fn split(x: &Array, count: usize, chunk: usize) -> Array {
     }
 }
 
+/// Joins the results of chunks: `[batch, length, heads, features]` of `[chunks, batch, heads, positions, features]`, without the
+/// positions of the padding.
+pub(super) fn join(chunks: &Array, length: usize) -> Array {
+    let chunks = chunks.transpose([1, 0, 3, 2, 4]);
+    let &[batch, count, chunk, heads, features] = chunks.shape() else { return chunks };
+    chunks.reshape([batch, count * chunk, heads, features]).get((.., ..length))
+}
+
 /// Replaces the value that the state has for a key, after it has forgotten a part, and reads the value for a query.
 fn update_state(state: Array, [query, key, value, written, log_kept]: [Array; 5]) -> (Array, Array) {
     let state = state * log_kept.exp().expand_dims(-1).expand_dims(-1);
@@ -142,8 +147,7 @@ mod tests {
             let state = normal(5, &[batch, heads, features, features]);
 
             let one_by_one = jit(|state: Array, inputs: [Array; 5]| {
-                let step = |state: Array, inputs: [Array; 5]| Ok(update_state(state, inputs));
-                scan(step, state, inputs.map(|x| x.moveaxis(1, 0)))
+                scan(|state, inputs| Ok(update_state(state, inputs)), state, inputs.map(|x| x.moveaxis(1, 0)))
             });
             let (expected_state, expected) = one_by_one.call((&state, &inputs))?;
             let (state, y) = jit(scan_chunks).call((&state, &inputs))?;

@@ -3,6 +3,7 @@
 use shardax_nn::QueryGrowth;
 use shardax_nn::prelude::*;
 
+use super::recurrence::rank_error;
 use super::{DecoderConfig, LatentConfig};
 
 /// Multi-head latent attention ([DeepSeek-V2](https://arxiv.org/abs/2405.04434)). Keys and values are computed from a
@@ -108,8 +109,9 @@ impl LatentAttention {
             let error = Error::new(ErrorKind::Value, "LatentAttention: the cache is not initialized");
             return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
         };
-        let axis = x.ndim() as i32 - 2;
-        let (new, length) = (x.shape()[axis as usize] as i32, cached.shape()[axis as usize] as i32);
+        let &[.., new, _] = x.shape() else { return rank_error("LatentAttention", &x) };
+        let (axis, new) = (x.ndim() as i32 - 2, new as i32);
+        let length = cached.shape().get(axis as usize).copied().unwrap_or(0) as i32;
         let location = &**index + arange(0..new);
         let positions = positions.cloned().unwrap_or_else(|| location.clone());
         let query = self.queries(&x, &positions);

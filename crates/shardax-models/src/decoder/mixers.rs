@@ -50,7 +50,7 @@ pub struct DeltaConfig {
 /// The layers of [`StateSpace`](crate::StateSpace).
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateSpaceConfig {
-    /// The number of heads, each of which has a state.
+    /// The number of heads. Each head has a state.
     pub heads: usize,
     /// The features of a head's values.
     pub head_dim: usize,
@@ -122,7 +122,7 @@ impl Default for StateSpaceScales {
 /// The layers of [`SelectiveState`](crate::SelectiveState).
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelectiveConfig {
-    /// The number of channels, each of which has a state.
+    /// The number of channels. Each channel has a state.
     pub channels: usize,
     /// The features of a key and of a query.
     pub state_dim: usize,

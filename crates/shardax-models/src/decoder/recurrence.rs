@@ -2,6 +2,25 @@
 
 use shardax_nn::prelude::*;
 
+/// Applies a layer that takes `[batch, length, features]` to `x`, `[..., length, features]`.
+#[track_caller]
+pub(super) fn in_rows(layer: &str, x: Array, run: impl FnOnce(Array) -> Array) -> Array {
+    let [batch @ .., length, features] = x.shape() else { return rank_error(layer, &x) };
+    let rows = [batch.iter().product(), *length, *features];
+    run(x.reshape(rows)).reshape(x.shape())
+}
+
+/// The result of a layer for an array without a dimension of positions.
+#[track_caller]
+pub(super) fn rank_error(layer: &str, x: &Array) -> Array {
+    if x.check().is_err() {
+        return x.clone();
+    }
+    let message = format!("{layer} requires an array of [batch, length, features], got {}", x.type_name());
+    let help = "add the missing dimensions with `expand_dims`, or reshape the array";
+    Array::from_error(Error::new(ErrorKind::Value, message).help(help), x)
+}
+
 /// The sum of the last positions, each multiplied by its factors.
 ///
 /// `inputs` are `[batch, width - 1 + length, ...]`, with the positions before the first one, and `taps` are `[width, ...]`.

@@ -2,13 +2,13 @@
 
 use shardax_nn::prelude::*;
 
-use super::recurrence::{convolve, seen_positions, zero_unseen};
+use super::recurrence::{convolve, in_rows, rank_error, seen_positions, zero_unseen};
 use super::{Activation, SelectiveConfig};
 use crate::shardings::reshard_like;
 
 /// A state-space layer of the first form of Mamba ([Gu and Dao 2023](https://arxiv.org/abs/2312.00752)).
 ///
-/// Each channel has a state of several numbers, each of which decays at its own rate. Steps, keys and queries are computed from
+/// Each channel has a state of several numbers, and each number decays at its own rate. Steps, keys and queries are computed from
 /// the channels after the convolution. Positions are computed one after the other. The cache contains the state and the last
 /// inputs of the convolution.
 #[derive(Module, Clone, Debug)]
@@ -57,10 +57,6 @@ impl SelectiveState {
         let SelectiveConfig { channels, state_dim, width, rank, activation, use_bias, .. } = *config;
         let input = Linear::builder(features, channels).use_bias(use_bias).kernel_axes(["embed", "heads"]);
         let inner = |to: usize| Linear::builder(channels, to).use_bias(false).kernel_axes([Some("heads"), None]);
-        let norm = |features: usize, rngs: &mut Rngs| {
-            let (has_scale, epsilon) = config.norms?;
-            Some(RmsNorm::builder(features).use_scale(has_scale).epsilon(epsilon).build(rngs))
-        };
         let dtype = rngs.policy().param_dtype;
         SelectiveState {
             value: input.clone().build(rngs),
@@ -70,9 +66,9 @@ impl SelectiveState {
             step_input: inner(rank).build(rngs),
             key: inner(state_dim).build(rngs),
             query: inner(state_dim).build(rngs),
-            step_norm: norm(rank, rngs),
-            key_norm: norm(state_dim, rngs),
-            query_norm: norm(state_dim, rngs),
+            step_norm: norm(rank, config, rngs),
+            key_norm: norm(state_dim, config, rngs),
+            query_norm: norm(state_dim, config, rngs),
             step: Linear::builder(rank, channels).kernel_axes([None, Some("heads")]).build(rngs),
             log_rate: zeros_dtype([channels, state_dim], dtype),
             skip: ones_dtype([channels], dtype),
@@ -87,14 +83,7 @@ impl SelectiveState {
     /// `x` is `[..., length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let x = x.into_array();
-        if x.check().is_err() || x.ndim() < 2 {
-            return x;
-        }
-        let shape = x.shape().to_vec();
-        let rows = x.reshape([-1, shape[shape.len() - 2] as i32, shape[shape.len() - 1] as i32]);
-        let past = self.empty(&[rows.shape()[0]]);
-        self.advanced(&rows, None, past).0.reshape(shape)
+        in_rows("SelectiveState", x.into_array(), |rows| self.advanced(&rows, None, self.empty(&rows.shape()[..1])).0)
     }
 
     /// Creates an empty cache of this shape, `[..., length]`.
@@ -108,8 +97,7 @@ impl SelectiveState {
     /// The inputs and the state before the first position.
     fn empty(&self, shape: &[usize]) -> [Array; 2] {
         let (width, state) = (self.taps.shape()[0], self.log_rate.shape());
-        let zeros = |rest: &[usize]| zeros_dtype([shape, rest].concat(), DType::F32);
-        [zeros(&[width - 1, state[0]]), zeros(state)]
+        [&[width - 1, state[0]], state].map(|sizes| zeros_dtype([shape, sizes].concat(), DType::F32))
     }
 
     /// Computes the next positions `x`, `[batch, length, features]`. A mask, `[batch, heads, length, length of the cache]`, is for
@@ -120,7 +108,7 @@ impl SelectiveState {
             let error = Error::new(ErrorKind::Value, "SelectiveState: the cache is not initialized");
             return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
         };
-        let new = x.shape()[x.ndim() - 2];
+        let &[_, new, _] = x.shape() else { return rank_error("SelectiveState", &x) };
         let seen = mask.map(|mask| seen_positions(mask, index, new));
         let end = &**index + new as i32;
         let past = [recent, state].map(|cache| (**cache).clone());
@@ -153,8 +141,8 @@ impl SelectiveState {
         let by_position = [step.clone(), &value * step, key, query].map(|x| x.moveaxis(1, 0));
         let scanned = scan(
             |state: Array, [step, written, key, query]: [Array; 4]| -> Result<(Array, Array)> {
-                let kept = (step.expand_dims(-1) * &rates).exp();
-                let state = state * kept + written.expand_dims(-1) * key.expand_dims(1);
+                let decay = (step.expand_dims(-1) * &rates).exp();
+                let state = state * decay + written.expand_dims(-1) * key.expand_dims(1);
                 let y = (&state * query.expand_dims(1)).sum(-1);
                 Ok((state, y))
             },
@@ -171,4 +159,10 @@ impl SelectiveState {
         let y = (y + value * self.skip.astype(DType::F32)) * gate;
         (self.out.forward(y.astype(x.dtype())), [inputs.get((.., length..)), state])
     }
+}
+
+/// The norm of steps, keys or queries, if the model has these norms.
+fn norm(features: usize, config: &SelectiveConfig, rngs: &mut Rngs) -> Option<RmsNorm> {
+    let (has_scale, epsilon) = config.norms?;
+    Some(RmsNorm::builder(features).use_scale(has_scale).epsilon(epsilon).build(rngs))
 }

@@ -12,7 +12,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::delta_chunks::{CHUNK, decay_between, split};
+use super::delta_chunks::{CHUNK, decay_between, join, split};
 
 /// Returns the state after all positions, and the results `[batch, length, heads, features of values]`.
 ///
@@ -40,10 +40,7 @@ pub(super) fn scan_chunks(state: Array, inputs: [Array; 4]) -> Result<(Array, Ar
     let keys = repeat_groups(&key, 2, shared) * (&last - &log_decay).exp().expand_dims(-1);
     let written = einsum("nbhsv,nbhsk->nbhvk", &[&value, &keys]);
     let (state, before) = scan(chunk_step, state, [queries, written, last.exp().expand_dims(-1)])?;
-    // From `[chunks, batch, heads, positions, features]`.
-    let y = (within + before).transpose([1, 0, 3, 2, 4]);
-    let &[batch, _, _, heads, features] = y.shape() else { return Ok((state, y)) };
-    Ok((state, y.reshape([batch, count * chunk, heads, features]).get((.., ..length))))
+    Ok((state, join(&(within + before), length)))
 }
 
 /// The state after one chunk, and what the outputs at its positions have of the state before it.
@@ -66,8 +63,8 @@ fn repeat_groups(x: &Array, axis: usize, shared: usize) -> Array {
 fn update_state(state: Array, [query, key, value, log_kept]: [Array; 4]) -> (Array, Array) {
     let shared = value.shape()[1] / query.shape()[1];
     let [query, key] = [query, key].map(|x| repeat_groups(&x, 1, shared));
-    let kept = log_kept.exp().expand_dims(-1).expand_dims(-1);
-    let state = state * kept + value.expand_dims(-1) * key.expand_dims(-2);
+    let decay = log_kept.exp().expand_dims(-1).expand_dims(-1);
+    let state = state * decay + value.expand_dims(-1) * key.expand_dims(-2);
     let y = einsum("bhvk,bhk->bhv", &[&state, &query]);
     (state, y)
 }
@@ -89,8 +86,7 @@ mod tests {
             let state = normal(4, &[batch, heads, features, features]);
 
             let one_by_one = jit(|state: Array, inputs: [Array; 4]| {
-                let step = |state: Array, inputs: [Array; 4]| Ok(update_state(state, inputs));
-                scan(step, state, inputs.map(|x| x.moveaxis(1, 0)))
+                scan(|state, inputs| Ok(update_state(state, inputs)), state, inputs.map(|x| x.moveaxis(1, 0)))
             });
             let (expected_state, expected) = one_by_one.call((&state, &inputs))?;
             let (state, y) = jit(scan_chunks).call((&state, &inputs))?;

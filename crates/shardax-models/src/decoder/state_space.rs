@@ -2,7 +2,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::recurrence::{convolve, seen_positions, zero_unseen};
+use super::recurrence::{convolve, in_rows, rank_error, seen_positions, zero_unseen};
 use super::state_chunks::scan_chunks;
 use super::{Activation, StateSpaceConfig, StateSpaceNorm, StateSpaceScales};
 use crate::shardings::{gather_last, reshard_like};
@@ -111,15 +111,7 @@ impl StateSpace {
     /// `x` is `[..., length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let x = x.into_array();
-        if x.check().is_err() || x.ndim() < 2 {
-            return x;
-        }
-        let shape = x.shape().to_vec();
-        let rows = x.reshape([-1, shape[shape.len() - 2] as i32, shape[shape.len() - 1] as i32]);
-        let past = self.empty(&[rows.shape()[0]]);
-        let (y, _) = self.advanced(&rows, None, past);
-        y.reshape(shape)
+        in_rows("StateSpace", x.into_array(), |rows| self.advanced(&rows, None, self.empty(&rows.shape()[..1])).0)
     }
 
     /// Creates an empty cache of this shape, `[..., length]`.
@@ -133,12 +125,9 @@ impl StateSpace {
     /// The inputs and the state before the first position.
     fn empty(&self, shape: &[usize]) -> Past {
         let Sizes { heads, head_dim, groups, state_dim, width, .. } = self.sizes;
-        let zeros = |rest: &[usize]| zeros_dtype([shape, rest].concat(), DType::F32);
-        [
-            zeros(&[width - 1, heads, head_dim]),
-            zeros(&[width - 1, 2 * groups * state_dim]),
-            zeros(&[heads, head_dim, state_dim]),
-        ]
+        let sizes: [&[usize]; 3] =
+            [&[width - 1, heads, head_dim], &[width - 1, 2 * groups * state_dim], &[heads, head_dim, state_dim]];
+        sizes.map(|sizes| zeros_dtype([shape, sizes].concat(), DType::F32))
     }
 
     /// Computes the next positions `x`, `[batch, length, features]`. A mask, `[batch, heads, length, length of the cache]`, is for
@@ -151,7 +140,7 @@ impl StateSpace {
             let error = Error::new(ErrorKind::Value, "StateSpace: the cache is not initialized");
             return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
         };
-        let new = x.shape()[x.ndim() - 2];
+        let &[_, new, _] = x.shape() else { return rank_error("StateSpace", &x) };
         let seen = mask.map(|mask| seen_positions(mask, index, new));
         let end = &**index + new as i32;
         let past = [values, keys, state].map(|cache| (**cache).clone());

@@ -149,7 +149,7 @@ const DECODERS: [&str; 116] = [
 /// at which they were computed.
 const SCALED_BY_LENGTH: [&str; 2] = ["dynamic", "longrope"];
 
-/// Models of text and images, of which the decoder reads the text: all folders whose configuration has an object for
+/// Models of text and images whose text the decoder reads: all folders whose configuration has an object for
 /// images. One folder has the rotary positions of Hunyuan models.
 fn texts() -> Vec<String> {
     let entries = std::fs::read_dir(folder("")).expect("the folder of models");
@@ -165,8 +165,8 @@ fn texts() -> Vec<String> {
     names
 }
 
-/// The text in the names of the models that `SHARDAX_TEST_MODELS` chooses, all of which are then compared, and the distance of
-/// the models that are compared.
+/// The text in the names of the models to compare, which `SHARDAX_TEST_MODELS` sets, and the distance in the list between models
+/// that are compared. If the variable is set, the distance is 1.
 fn chosen_models() -> (String, usize) {
     match std::env::var("SHARDAX_TEST_MODELS") {
         Ok(only) => (only, 1),

@@ -337,3 +337,54 @@ fn files_of_any_size_and_kind_are_errors() -> Result<()> {
     }
     Ok(())
 }
+
+/// Layers that are called for an array without a dimension of positions, by the name of the layer.
+#[test]
+fn arrays_without_positions_are_rejected() -> Result<()> {
+    setup();
+    let (mut layers, x) = (Vec::new(), ones([16]));
+    for name in ["lfm2", "qwen3_next", "mamba2", "mamba", "deepseek_v3"] {
+        let mut decoder = Decoder::from_pretrained(folder(name))?;
+        decoder.init_cache(1, 4);
+        for block in &mut decoder.blocks {
+            let results = [
+                block.conv.as_mut().map(|layer| ("ShortConv", layer.decode(x.clone(), None))),
+                block.delta.as_ref().map(|layer| ("GatedDelta", layer.forward(&x))),
+                block.delta.as_mut().map(|layer| ("GatedDelta", layer.decode(x.clone(), None))),
+                block.state_space.as_ref().map(|layer| ("StateSpace", layer.forward(&x))),
+                block.state_space.as_mut().map(|layer| ("StateSpace", layer.decode(x.clone(), None))),
+                block.selective.as_ref().map(|layer| ("SelectiveState", layer.forward(&x))),
+                block.selective.as_mut().map(|layer| ("SelectiveState", layer.decode(x.clone(), None))),
+                block.latent.as_mut().map(|layer| ("LatentAttention", layer.decode(x.clone(), None, None))),
+            ];
+            for (layer, result) in results.into_iter().flatten() {
+                layers.push(layer);
+                fails(result.check(), &[layer, "[batch, length, features]", "float32[16]"]);
+            }
+        }
+    }
+    layers.sort();
+    layers.dedup();
+    assert_eq!(layers, ["GatedDelta", "LatentAttention", "SelectiveState", "ShortConv", "StateSpace"]);
+    Ok(())
+}
+
+/// Older versions of transformers wrote the number `Infinity`, which JSON does not have.
+#[test]
+fn infinities_are_read_as_python_writes_them() -> Result<()> {
+    setup();
+    let config = String::from_utf8(copy("mamba2", "config.json")).expect("a text");
+    let mut fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&config).expect("JSON");
+    fields.insert("time_step_limit".to_owned(), "LIMIT".into());
+    fields.insert("_name_or_path".to_owned(), "Infinity".into());
+    let config_with =
+        |limit: &str| Config::from_json(&serde_json::to_string(&fields).expect("JSON").replace("\"LIMIT\"", limit));
+    let expected = Decoder::read(&config_with(r#"[0.5, {"__float__": "Infinity"}]"#)?)?.0;
+    let config = config_with("[0.5, Infinity]")?;
+    assert_eq!(Decoder::read(&config)?.0, expected);
+    assert_eq!(config.get("_name_or_path").and_then(|name| name.as_str()), Some("Infinity"));
+    for limit in ["[0.5, -Infinity]", "[0.5, NaN]", "[0.5, Infinite]"] {
+        fails(config_with(limit), &["is not a configuration"]);
+    }
+    Ok(())
+}

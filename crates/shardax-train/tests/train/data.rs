@@ -257,8 +257,9 @@ where
         }
         let position: Value = serde_json::from_str(&position.to_string()).expect("JSON");
         resumed.seek(&position).expect("a position");
-        let left: Vec<S::Item> = resumed.items().take(items.len() - at).map(|item| item.expect("an item")).collect();
-        assert_eq!(left, items[at..], "from {at}: {position}");
+        let remaining: Vec<S::Item> =
+            resumed.items().take(items.len() - at).map(|item| item.expect("an item")).collect();
+        assert_eq!(remaining, items[at..], "from {at}: {position}");
     }
 }
 

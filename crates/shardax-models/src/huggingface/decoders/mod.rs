@@ -6,6 +6,7 @@ mod fused;
 mod gemma;
 mod gpt;
 mod latent;
+mod linear;
 mod llama;
 mod state_space;
 mod windowed;
@@ -61,11 +62,9 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["mpt"], bloom::mpt),
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
     (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "ernie4_5_moe"], experts::read),
-    (
-        &["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text", "qwen3_next", "qwen3_5_text"],
-        experts::read,
-    ),
-    (&["qwen3_5_moe_text", "qwen3_vl_moe_text", "lfm2_moe"], experts::read),
+    (&["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text"], experts::read),
+    (&["qwen3_vl_moe_text", "lfm2_moe"], experts::read),
+    (&["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"], linear::qwen),
     (
         &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla", "minicpm3", "axk1", "mistral4"],
         latent::read,

@@ -112,7 +112,7 @@ pub(super) fn jamba(fields: &Fields, _: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// The rank of steps, of which there is one for every 16 features by default.
+/// The rank of steps. By default it is a sixteenth of the number of features, rounded up.
 fn rank<'a>(fields: &Fields<'a>, name: &'a str, features: usize) -> Result<usize> {
     match fields.value(name).and_then(Value::as_str) {
         Some("auto") => Ok(features.div_ceil(16)),
@@ -124,15 +124,15 @@ fn rank<'a>(fields: &Fields<'a>, name: &'a str, features: usize) -> Result<usize
 fn selective_keys(layer: &str, space: Option<&SelectiveConfig>) -> KeyMap {
     let Some(space) = space else { return KeyMap::new() };
     let keys_end = space.rank.saturating_add(space.state_dim);
-    let of = keys_end.saturating_add(space.state_dim);
-    let rows = |start: usize, end: usize| Layout::Rows { start, end, of };
+    let queries_end = keys_end.saturating_add(space.state_dim);
+    let rows = |start: usize, end: usize| Layout::Rows { start, end, of: queries_end };
     let inner = format!("{layer}.x_proj");
     KeyMap::new()
         .weights("blocks[*].selective.value", &format!("{layer}.in_proj"), Layout::nth_rows(0, space.channels, 2))
         .weights("blocks[*].selective.gate", &format!("{layer}.in_proj"), Layout::nth_rows(1, space.channels, 2))
         .weights("blocks[*].selective.step_input", &inner, rows(0, space.rank))
         .weights("blocks[*].selective.key", &inner, rows(space.rank, keys_end))
-        .weights("blocks[*].selective.query", &inner, rows(keys_end, of))
+        .weights("blocks[*].selective.query", &inner, rows(keys_end, queries_end))
         .linear("blocks[*].selective.step", &format!("{layer}.dt_proj"))
         .array("blocks[*].selective.taps", format!("{layer}.conv1d.weight"), Layout::Transposed)
         .array("blocks[*].selective.taps_bias", format!("{layer}.conv1d.bias"), Layout::Same)

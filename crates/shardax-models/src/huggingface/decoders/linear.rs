@@ -1,0 +1,120 @@
+//! Decoders with linear attention.
+
+use super::experts::{dense_layers, expert_keys, experts, shared_keys, with_stacked_experts};
+use super::llama::{attention_biases, only_silu};
+use super::*;
+use crate::{DeltaConfig, ExpertsConfig};
+
+/// Qwen3-Next and Qwen3.5, most of whose layers have linear attention, and the others gated attention.
+pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
+    let sized = llama_sizes(fields)?;
+    only_silu(fields)?;
+    let layers = sized.layers;
+    let has_delta = match fields.list_opt("layer_types")? {
+        Some(types) if types.len() != layers => {
+            return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));
+        }
+        Some(types) => {
+            let has_delta = |entry: &serde_json::Value| match entry.as_str() {
+                Some("linear_attention") => Ok(true),
+                Some("full_attention") => Ok(false),
+                _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
+            };
+            types.iter().map(has_delta).collect::<Result<Vec<bool>>>()?
+        }
+        None => {
+            let interval = fields.size_opt("full_attention_interval")?.unwrap_or(4);
+            (0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect()
+        }
+    };
+    fields.skip(&["full_attention_interval"]);
+    if kind != "qwen3_next" {
+        // Properties that all models of these types have, which their classes do not read, and layers for training.
+        fields.skip(&["attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers", "norm_topk_prob"]);
+        fields.skip(&["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
+    }
+    let delta = DeltaConfig {
+        key_heads: fields.size("linear_num_key_heads")?,
+        value_heads: fields.size("linear_num_value_heads")?,
+        key_dim: fields.size("linear_key_head_dim")?,
+        value_dim: fields.size("linear_value_head_dim")?,
+        width: fields.size("linear_conv_kernel_dim")?,
+        layers: has_delta,
+    };
+    let experts = match kind {
+        "qwen3_5_text" => None,
+        _ => Some(ExpertsConfig {
+            normalized: kind == "qwen3_5_moe_text" || fields.flag("norm_topk_prob")?,
+            shared_hidden: Some(fields.size("shared_expert_intermediate_size")?),
+            shared_gate: true,
+            // All layers of Qwen3.5's models have experts.
+            dense_layers: if kind == "qwen3_next" { dense_layers(fields, layers)? } else { Vec::new() },
+            ..experts(fields, fields.size("num_experts")?, fields.size("moe_intermediate_size")?)?
+        }),
+    };
+    let mut config = DecoderConfig {
+        norm: NormKind::RmsOffset,
+        biases: attention_biases(fields)?,
+        qk_norm: QkNorm::Head,
+        attention_gate: true,
+        delta: Some(delta.clone()),
+        experts,
+        ..sized
+    };
+    rotary(&mut config, fields, Some(0.25))?;
+    let width = config.head_dim;
+    let both = "model.layers.*.self_attn.q_proj";
+    let rows = |start: usize| Layout::GroupedRows { groups: config.heads, start, end: start.saturating_add(width) };
+    let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
+    let keys = expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"])
+        .and(shared_keys("model.layers.*.mlp.shared_expert"))
+        .linear("blocks[*].shared_gate", "model.layers.*.mlp.shared_expert_gate")
+        .weights("blocks[*].attention.query", both, rows(0))
+        .weights("blocks[*].attention.gate", both, rows(width))
+        .and(if kind == "qwen3_next" { grouped_delta_keys(&delta) } else { delta_keys(&delta) })
+        .array("blocks[*].delta.taps", layer("conv1d.weight"), Layout::Same)
+        .array("blocks[*].delta.rate_bias", layer("dt_bias"), Layout::Same)
+        .array("blocks[*].delta.log_speed", layer("A_log"), Layout::Same)
+        .scale("blocks[*].delta.norm", &layer("norm"))
+        .linear("blocks[*].delta.out", &layer("out_proj"))
+        // Predicts further tokens in training.
+        .ignore("mtp.**");
+    let hidden = config.experts.as_ref().map_or(0, |experts| experts.hidden);
+    Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
+}
+
+/// The names of the inputs of Qwen3.5's linear attention: queries, keys and values are one matrix, one after the other.
+fn delta_keys(delta: &DeltaConfig) -> KeyMap {
+    let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
+    let (keys, values) =
+        (delta.key_heads.saturating_mul(delta.key_dim), delta.value_heads.saturating_mul(delta.value_dim));
+    let of = keys.saturating_mul(2).saturating_add(values);
+    let rows = |start: usize, count: usize| Layout::Rows { start, end: start.saturating_add(count), of };
+    KeyMap::new()
+        .weights("blocks[*].delta.query", &layer("in_proj_qkv"), rows(0, keys))
+        .weights("blocks[*].delta.key", &layer("in_proj_qkv"), rows(keys, keys))
+        .weights("blocks[*].delta.value", &layer("in_proj_qkv"), rows(keys.saturating_mul(2), values))
+        .linear("blocks[*].delta.gate", &layer("in_proj_z"))
+        .linear("blocks[*].delta.write", &layer("in_proj_b"))
+        .linear("blocks[*].delta.forget", &layer("in_proj_a"))
+}
+
+/// The names of the inputs of Qwen3-Next's linear attention, where each head of keys has its rows together.
+fn grouped_delta_keys(delta: &DeltaConfig) -> KeyMap {
+    let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
+    let shared = delta.value_heads.checked_div(delta.key_heads).unwrap_or(1);
+    let (key, values) = (delta.key_dim, shared.saturating_mul(delta.value_dim));
+    let rows = |start: usize, count: usize| Layout::GroupedRows {
+        groups: delta.key_heads,
+        start,
+        end: start.saturating_add(count),
+    };
+    let keys_end = key.saturating_mul(2);
+    KeyMap::new()
+        .weights("blocks[*].delta.query", &layer("in_proj_qkvz"), rows(0, key))
+        .weights("blocks[*].delta.key", &layer("in_proj_qkvz"), rows(key, key))
+        .weights("blocks[*].delta.value", &layer("in_proj_qkvz"), rows(keys_end, values))
+        .weights("blocks[*].delta.gate", &layer("in_proj_qkvz"), rows(keys_end.saturating_add(values), values))
+        .weights("blocks[*].delta.write", &layer("in_proj_ba"), rows(0, shared))
+        .weights("blocks[*].delta.forget", &layer("in_proj_ba"), rows(shared, shared))
+}
