@@ -9,7 +9,10 @@ use super::Side;
 use super::cases::Case;
 use super::results::{Results, counted, digits, power};
 
-const COLUMNS: usize = 5;
+/// Few, so that the text is legible at the width of a page.
+const COLUMNS: usize = 3;
+/// Cases with more phases are only in the table.
+const MAX_PHASES: usize = 6;
 const PANEL: (u32, u32) = (300, 210);
 /// The height of the line that explains the colors.
 const LEGEND: u32 = 40;
@@ -18,12 +21,12 @@ const JAX: RGBColor = RGBColor(234, 88, 12);
 const GRID: RGBColor = RGBColor(229, 231, 235);
 
 pub fn draw<'a>(results: &'a Results, cases: &[&'a Case]) -> Result<String, Box<dyn Error>> {
-    // The smallest costs, and cases of more phases than a row has, are only in the table.
+    // The smallest costs, and cases of many phases, are only in the table.
     let panels: Vec<(&Case, &str)> = cases
         .iter()
         .flat_map(|case| results.phases(case).into_iter().map(|phase| (*case, phase)).collect::<Vec<_>>())
         .filter(|(case, phase)| {
-            case.phases.len() <= COLUMNS + 1
+            case.phases.len() <= MAX_PHASES
                 && [Side::Shardax, Side::Jax].iter().any(|side| power(&results.costs(case, *side, phase)).is_some())
         })
         .collect();
@@ -52,7 +55,7 @@ fn draw_legend(area: &Area<'_>) -> Result<(), Box<dyn Error>> {
         area.draw(&Text::new(name, (x + 32, 13), font.clone()))?;
         x += 130;
     }
-    let unit = "ms of CPU time unless a phase says otherwise; the numbers next to a title are the fitted powers";
+    let unit = "ms of CPU time unless a phase says otherwise; the numbers above a panel are the fitted exponents";
     area.draw(&Text::new(unit, (x, 13), font))?;
     Ok(())
 }
@@ -66,7 +69,9 @@ fn draw_panel(results: &Results, case: &Case, phase: &str, area: &Area<'_>) -> R
     let (low, high) = (least / 1.6, (most * 1.6).max(least * 4.0));
     let sizes: Vec<f64> = case.sizes.iter().map(|size| *size as f64).collect();
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
-    // Two labels on each axis never overlap.
+    // An axis has two labels, or one where two would overlap: the plot is about 12 times as high as a label.
+    let is_flat = (most / least).ln() < (high / low).ln() / 12.0;
+    let labelled_costs = if is_flat { vec![most] } else { vec![least, most] };
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .margin_top(34)
@@ -74,7 +79,7 @@ fn draw_panel(results: &Results, case: &Case, phase: &str, area: &Area<'_>) -> R
         .y_label_area_size(46)
         .build_cartesian_2d(
             (first / 1.1..last * 1.1).log_scale().with_key_points(vec![first, last]),
-            (low..high).log_scale().with_key_points(vec![least, most]),
+            (low..high).log_scale().with_key_points(labelled_costs),
         )?;
     chart
         .configure_mesh()

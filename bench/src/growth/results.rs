@@ -109,7 +109,8 @@ impl Results {
 
     /// A row for each phase of each case.
     pub fn table(&self, cases: &[&Case]) -> String {
-        let mut text = String::from("| what grows | phase | sizes | shardax | power | JAX | power | peak MiB |\n");
+        let mut text =
+            String::from("| growing size | phase | sizes | shardax | exponent | JAX | exponent | peak MiB |\n");
         text.push_str("|:--|:--|:--|--:|--:|--:|--:|--:|\n");
         for case in cases {
             for (i, phase) in self.phases(case).into_iter().enumerate() {

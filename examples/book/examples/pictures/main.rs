@@ -103,11 +103,16 @@ fn draw(panels: &[Panel]) -> Result<String> {
             x + SIDE / 2,
             panel.caption
         );
-        // The image is scaled down, text included. An image wider than 400 has narrow columns, which larger text would leave.
+        // The image is scaled down, text included. An image wider than 400 has columns too narrow for "CPU 0": its
+        // parts are labelled with numbers, and it is stretched to the square of the panel.
         let picture = visualize_sharding_svg(&[8, 8], &panel.sharding)?;
-        let size = if picture.contains("width=\"400\"") { 23 } else { 16 };
-        let picture = picture.replacen("font-size=\"14\"", &format!("font-size=\"{size}\""), 1);
-        let place = format!("<svg x=\"{x}\" y=\"{CAPTION}\" width=\"{SIDE}\" height=\"{SIDE}\" ");
+        let (picture, aspect) = if picture.contains("width=\"400\"") {
+            (picture.replacen("font-size=\"14\"", "font-size=\"20\"", 1), "")
+        } else {
+            let picture = picture.replacen("font-size=\"14\"", "font-size=\"26\"", 1);
+            (picture.replace("\"middle\">CPU ", "\"middle\">"), "preserveAspectRatio=\"none\" ")
+        };
+        let place = format!("<svg x=\"{x}\" y=\"{CAPTION}\" width=\"{SIDE}\" height=\"{SIDE}\" {aspect}");
         // Replaces the size of the image by the size of the panel.
         out += &place;
         out += picture.find("viewBox").map_or(&picture, |at| &picture[at..]);

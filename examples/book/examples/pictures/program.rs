@@ -108,8 +108,8 @@ pub fn draw() -> Result<String> {
         text(&mut out, (x + SIDE / 2, y - 8), "name", value.name);
         text(&mut out, (x + SIDE / 2, y + SIDE + 18), "type", &value.ty);
         let picture = visualize_sharding_svg(&[8, 8], &value.sharding)?;
-        // A part is labelled with its devices' numbers alone, at the size of the other words.
-        let picture = picture.replace("font-size=\"14\"", "font-size=\"62\"").replace("CPU ", "");
+        // A part is labelled only with the numbers of its devices, so that "0,4" fits into a quarter of the width.
+        let picture = picture.replace("font-size=\"14\"", "font-size=\"46\"").replace("CPU ", "");
         let _ = write!(out, "<svg x=\"{x}\" y=\"{y}\" width=\"{SIDE}\" height=\"{SIDE}\" ");
         out += picture.find("viewBox").map_or(&picture, |at| &picture[at..]);
     }
