@@ -93,6 +93,42 @@ mod unit {
         assert_eq!(tests, [("f".to_owned(), "a".to_owned()), ("f".to_owned(), "c".to_owned())]);
     }
 
+    /// The sources of the targets of a package that its manifest excludes from unit tests, because they have none.
+    fn sources_without_tests(package: &Path) -> Result<Vec<PathBuf>, String> {
+        let manifest = read(&package.join("Cargo.toml"))?;
+        let value = |section: &str, key: &str| {
+            let line = section.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+            line.map(|text| text.trim_matches('"').to_owned())
+        };
+        let mut sources = Vec::new();
+        for section in manifest.split("\n[").filter(|section| section.contains("\ntest = false")) {
+            let is_library = section.starts_with("lib]");
+            let root = package.join(value(section, "path").unwrap_or("src/lib.rs".to_owned()));
+            // The modules of a program are its own only where the package has no library.
+            match root.parent() {
+                Some(folder) if is_library || !package.join("src/lib.rs").exists() => list(folder, &mut sources)?,
+                _ => sources.push(root),
+            }
+        }
+        Ok(sources)
+    }
+
+    #[test]
+    fn targets_without_unit_tests_have_none() {
+        let root = crate::root();
+        let manifest = read(&root.join("Cargo.toml")).expect("the manifest of the workspace");
+        let members = manifest.split("members = [").nth(1).and_then(|rest| rest.split(']').next()).expect("members");
+        let mut sources = Vec::new();
+        for member in members.split(',').map(|name| name.trim().trim_matches('"')) {
+            sources.extend(sources_without_tests(&root.join(member)).expect("sources"));
+        }
+        assert!(sources.len() > 10, "{sources:?}");
+        for source in sources {
+            let text = read(&source).expect("a source");
+            assert!(!text.lines().any(|line| line.trim() == "#[test]"), "tests in {} never run", source.display());
+        }
+    }
+
     #[test]
     fn files_have_short_names() {
         assert_eq!(place(Path::new("crates/shardax/tests/errors/spmd.rs")), "shardax/errors/spmd");
