@@ -12,6 +12,4 @@ mod quick;
 #[path = "parallel/rings.rs"]
 mod rings;
 
-fn setup() {
-    shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
-}
+use quick::setup;

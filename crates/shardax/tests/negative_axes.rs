@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::quick::setup;
+use common::quick::{is_complete, setup};
 use shardax::prelude::*;
 use shardax::{ErrorKind, nn};
 
@@ -222,8 +222,10 @@ fn type_texts(list: &[(String, Vec<u8>)]) -> Vec<String> {
 fn negative_axes_count_from_the_end_everywhere() {
     setup();
     let mut wrong = Vec::new();
-    for Row { name, axes, run } in table().0 {
-        for axis in 0..axes {
+    for (number, Row { name, axes, run }) in table().0.into_iter().enumerate() {
+        // Each function at one of its axes, or at all of them.
+        let axes_to_compare = if is_complete() { 0..axes } else { number as i32 % axes..number as i32 % axes + 1 };
+        for axis in axes_to_compare {
             let results_for = |axis: i32| -> Result<Vec<(String, Vec<u8>)>> {
                 run(axis)?.iter().map(|x| Ok((x.type_name(), x.to_bytes()?))).collect()
             };

@@ -85,7 +85,7 @@ fn worst(name: &str, f: Function, values: &Values, dtype: DType) -> [Option<Wors
     orders
 }
 
-/// Compares one function of 16 with its true values; with `SHARDAX_TEST_ACCURACY=all` all, with names (separated by commas)
+/// Compares one function of 32 with its true values; with `SHARDAX_TEST_ACCURACY=all` all, with names (separated by commas)
 /// these. `SHARDAX_TEST_ACCURACY=write` compares all and writes the table of docs/accuracy.md.
 #[test]
 fn functions_and_slopes_are_accurate() {
@@ -93,7 +93,7 @@ fn functions_and_slopes_are_accurate() {
     let file = File::open();
     let selection = std::env::var("SHARDAX_TEST_ACCURACY").unwrap_or_default();
     let is_selected = |index: usize, name: &str| match selection.as_str() {
-        "" => index.is_multiple_of(one_of(16)),
+        "" => index.is_multiple_of(one_of(32)),
         "all" | "write" => true,
         names => names.split(',').any(|part| part == name),
     };

@@ -275,7 +275,7 @@ fn functions_at_every_rank() {
     let all = std::env::var("SHARDAX_TEST_RANKS").is_ok_and(|value| value == "all");
     let only = std::env::var("SHARDAX_TEST_RANKS_ONLY").ok();
     let ranks: Vec<usize> = if all || only.is_some() { (0..=32).collect() } else { RANKS.to_vec() };
-    let every = if all || only.is_some() { 1 } else { 41 };
+    let every = if all || only.is_some() { 1 } else { 83 };
     let (mut count, mut failures) = (0, Vec::new());
     for (r, rank) in ranks.iter().enumerate() {
         for (t, (name, call)) in TABLE.iter().enumerate() {
