@@ -107,14 +107,14 @@ def geometric_mean(table):
 
 
 def beside_jax(table, memory):
-    """The rows of a table beside JAX: times, their ratio, memory."""
+    """The rows of a table that compares with JAX: times, their ratio, memory."""
     yield "name", "shardax µs", "JAX µs", "JAX / shardax", "shardax MiB", "JAX MiB"
     for name, (ours, theirs, *_) in table.items():
         yield name, show(ours), show(theirs), ratio(ours, theirs), *map(whole, memory[name][:2])
 
 
 def beside_others(table, memory, sides):
-    """The rows of a table beside the other sides, in the rows that one of them has: times with their ratio to ours, memory."""
+    """The rows of a table that compares with the other libraries, if one of them has the row: times with their ratio to ours, memory."""
     yield "name", "shardax µs", *[f"{side} µs" for side in sides[2:]], *[f"{side} MiB" for side in [sides[0], *sides[2:]]]
     for name, (ours, _, *others) in table.items():
         if any(others):

@@ -3,8 +3,8 @@
 #
 #   bench/compare.sh [--torch] [--crates] [--markdown] [--filter NAME] [--json FILE]
 #
-# --torch: with PyTorch beside them, in the rows that it has (its package takes 5 GB)
-# --crates: with candle and burn beside them, in the rows that they have (building them takes minutes)
+# --torch: also measures PyTorch, in the rows that it has (its package takes 5 GB)
+# --crates: also measures candle and burn, in the rows that they have (building them takes minutes)
 #
 # ROUNDS          how often each row runs on each side (default 3)
 # PYTHON          the interpreter that makes the virtual environment (default python3; 3.11 or newer)

@@ -251,7 +251,7 @@ def _sized(said, prefix, tensors):
     with mlir.make_ir_context():
         module = _export._module_to_bytecode(ir.Module.parse(next(iter(texts.values()))))
     ins, outs = named(said["in_specs"]), named(said["out_specs"])
-    # Over explicit axes the types say where arrays lie.
+    # Over explicit axes the types contain the shardings of arrays.
     typed = lambda a, s: a.update(sharding=s) if s is not None and AxisType.Explicit in types else a
     in_avals = tuple(map(typed, avals(said["captures"] + [said["in_avals"][i] for i in said["kept"]]), ins))
     out_avals = tuple(map(typed, avals(said["out_avals"]), outs))

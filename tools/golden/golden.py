@@ -28,7 +28,7 @@ DTYPES = {
     "c64": np.dtype(np.complex64),
     "c128": np.dtype(np.complex128),
 }
-# Of 8 bits and fewer: written as their bytes, with the name beside.
+# Elements of 8 bits and fewer are written as bytes, with the name of their dtype.
 NARROW = {
     "i2": np.dtype(ml_dtypes.int2),
     "i4": np.dtype(ml_dtypes.int4),

@@ -1,7 +1,7 @@
 """Writes what JAX draws of shardings, for `cargo test` to compare with.
 
 Only pictures that fit in 80 columns: JAX (0.10.2, with rich) leaves the names of the devices out of wider ones.
-Needs the package `rich` beside requirements.txt.
+Needs the package `rich` in addition to requirements.txt.
 """
 
 import contextlib

@@ -20,7 +20,7 @@ from transformers.generation import logits_process
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/tests/golden"
 VOCABULARY = 33
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
-# Pad, start and end tokens lie outside of the default vocabulary of some models.
+# Pad, start and end tokens are outside of the default vocabulary of some models.
 DECODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, **SIZES}
 
 
@@ -130,7 +130,7 @@ FALCON = {"lm_head_multiplier": 0.5, "embedding_multiplier": 3.0, "mlp_multiplie
           "ssm_in_multiplier": 1.4, "ssm_out_multiplier": 0.6}
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0}
 
-# The folder, the class, and fields beside those of DECODER.
+# The folder, the class, and fields in addition to the fields of DECODER.
 FAMILIES = [
     ("linear", "Llama", {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
     ("dynamic", "Llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}, "max_position_embeddings": 6}),

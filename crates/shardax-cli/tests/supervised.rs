@@ -94,6 +94,11 @@ fn send(signal: &str, process: &str) {
     assert!(status.success(), "kill -{signal} {process}");
 }
 
+/// Returns the last step that a process has written, if it has written one.
+fn last_step(folder: &Folder, rank: usize) -> Option<u64> {
+    folder.read(&format!("last-{rank}")).parse().ok()
+}
+
 #[track_caller]
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
@@ -382,14 +387,13 @@ fn a_job_that_loses_a_process_resumes_from_its_last_checkpoint() {
     let steps = steps.to_str().expect("a path").to_owned();
     let arguments =
         ["-n", "2:4", "--restarts", "3", "--backoff", "0.1", "--available", &available, "--checkpoints", &steps];
-    let last_step = |rank: usize| folder.read(&format!("last-{rank}")).parse::<u64>().ok();
     let running = Running::start(&folder, &arguments, &program);
-    wait_for("checkpoint", || last_step(2).filter(|step| *step > 25));
+    wait_for("checkpoint", || last_step(&folder, 2).filter(|step| *step > 25));
     std::fs::write(&count, "2").expect("a file");
     send("KILL", &folder.read("pid-1"));
     wait_for("restart", || running.text().contains("restarts 2 processes from step ").then_some(()));
-    let killed_at = last_step(0).expect("a step");
-    wait_for("progress", || last_step(0).filter(|step| *step > killed_at + 15));
+    let killed_at = last_step(&folder, 0).expect("a step");
+    wait_for("progress", || last_step(&folder, 0).filter(|step| *step > killed_at + 15));
     send("TERM", &running.0.id().to_string());
     let (status, text) = running.end(60);
     assert_eq!(status.code(), Some(75), "{text}");
@@ -439,17 +443,17 @@ fn soak() {
     let steps = folder_of_steps.to_str().expect("a path").to_owned();
     let arguments = ["-n", "4", "--restarts", "100000", "--backoff", "0.1", "--checkpoints", &steps];
     let mut running = Running::start(&folder, &arguments, &program);
-    let last_step = || folder.read("last-0").parse::<u64>().unwrap_or(0);
     let (mut random, mut counts) = (fastrand::Rng::with_seed(total), [0; 4]);
     let mut draw = |below: u64| random.u64(0..below);
     let mut fault_step = 0;
     while running.0.try_wait().expect("it is a child of ours").is_none() {
         // Each fault meets a run that has come on since the one before.
         std::thread::sleep(Duration::from_millis(300 + draw(longest_pause)));
-        if last_step() < fault_step + 25 || last_step() + 100 > total {
+        let step = last_step(&folder, 0).unwrap_or(0);
+        if step < fault_step + 25 || step + 100 > total {
             continue;
         }
-        fault_step = last_step();
+        fault_step = step;
         let process = folder.read(&format!("pid-{}", draw(4)));
         let kind = draw(4) as usize;
         counts[kind] += 1;

@@ -133,6 +133,7 @@ fn sharded_decoder(folder: &Path, rules: &Rules) -> Result<Case> {
 /// Loads the model of a folder with the class of its type, and computes its results.
 fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     let config = Config::open(folder)?;
+    // Each class has inputs of its own. The first class that can read the configuration is the class of its type.
     let masked =
         |input: &dyn Fn(&str) -> Result<Array>| Ok::<_, Error>((input("input_ids")?, input("attention_mask")?));
     if Vit::read(&config).is_ok() {
@@ -237,6 +238,7 @@ fn compare_all(rules: &Rules, every: usize) -> Result<()> {
         }
         let case = match sharded_model(&folder, rules) {
             Ok(case) => case,
+            // The mesh does not divide an array, and the message names it.
             Err(error) if error.kind() == ErrorKind::Indivisible && error.message().starts_with('`') => {
                 rejected.push(name);
                 continue;
@@ -247,6 +249,7 @@ fn compare_all(rules: &Rules, every: usize) -> Result<()> {
             }
         };
         compared += 1;
+        // Otherwise the model would be replicated, and the comparison would show nothing.
         if case.split_arrays < 4 {
             failures.push(format!("{name}: the rules split {} arrays", case.split_arrays));
         }
@@ -331,6 +334,7 @@ fn split_models_write_the_tokens_of_one_device() -> Result<()> {
         "falcon_h1",
         "jamba",
     ];
+    // Together, these models have all kinds of caches.
     for name in names.into_iter().step_by(quick::one_of(4)) {
         let folder = golden.join(name);
         let (prompts, options) = ([vec![3, 1, 4, 1, 5], vec![9, 2]], GenerateOptions::new(5));

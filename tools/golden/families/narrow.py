@@ -23,7 +23,7 @@ def codes(name):
 
 
 def between(name):
-    """Every number, numbers halfway between two, those beside them, and those that are too large."""
+    """Every number, numbers halfway between two, their neighbors, and numbers that are too large."""
     numbers = np.unique(codes(name).astype(np.float32))
     numbers = numbers[np.isfinite(numbers)]
     half = (numbers[1:] + numbers[:-1]) / 2
@@ -148,7 +148,7 @@ for mode in ["mxfp8", "nvfp4"]:
             op="scaled_dot_general",
             params={"mode": mode, "to": dtype},
             grad="rev",
-            # A number beside the boundary of two float8 may go to either.
+            # A number next to the boundary of two float8 may be rounded to either.
             tol=1e-5 if dtype == "f32" else 3e-2,
             grad_tol=1e-4 if dtype == "f32" else 5e-2,
         )

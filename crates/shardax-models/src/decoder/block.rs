@@ -302,7 +302,7 @@ impl Block {
     /// `x` is `[..., length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
-        self.around(x, |x| {
+        self.add_layers(x, |x| {
             // A layer with a state needs all positions in order.
             let recurrent = |y: Array| reshard_like(y, &x);
             let attended = self.attention.as_ref().map(|attention| {
@@ -379,7 +379,7 @@ impl Block {
         let (mut attention, mut latent) = (self.attention.clone(), self.latent.clone());
         let (mut conv, mut delta, mut space) = (self.conv.clone(), self.delta.clone(), self.state_space.clone());
         let mut selective = self.selective.clone();
-        let y = self.around(x, |x| {
+        let y = self.add_layers(x, |x| {
             let attended = attention.as_mut().map(|attention| self.decode_attention(attention, &x, positions, mask));
             let latent = latent.as_mut().map(|latent| latent.decode(x.clone(), positions, mask));
             let conv = conv.as_mut().map(|conv| conv.decode(x.clone(), positions));
@@ -465,23 +465,27 @@ impl Block {
     /// Adds the outputs of the block's layers to `x`. `attend` computes attention, or the layers in its place; it returns `None`
     /// if the block has no such layer.
     #[track_caller]
-    fn around(&self, x: Array, attend: impl FnOnce(Array) -> Option<Array>) -> Array {
+    fn add_layers(&self, x: Array, attend: impl FnOnce(Array) -> Option<Array>) -> Array {
+        // Only attention.
         if self.mlp.is_none() && self.experts.is_none() {
             let attended = attend(normed(&self.norm, &x));
             let attended = attended.map(|y| self.scale(normed(&self.post_attention_norm, &y)));
             return attended.map_or_else(|| x.clone(), |y| self.place(&x + y));
         }
+        // Norms of the sums instead of the inputs.
         if self.sum_norms {
             let attended = attend(x.clone()).map_or_else(|| x.clone(), |y| &x + self.scale(y));
             let x = self.place(normed(&self.norm, &attended));
             return self.place(normed(&self.mlp_norm, &(&x + self.scale(self.feed_forward(x.clone())))));
         }
         let input = normed(&self.norm, &x);
+        // Only the MLP.
         let Some(attended) = attend(input.clone()) else {
             let y = normed(&self.post_mlp_norm, &self.feed_forward(normed(&self.mlp_norm, &x)));
             return self.place(&x + self.scale(y));
         };
         let attended = self.scale(normed(&self.post_attention_norm, &attended));
+        // Attention and MLP have the same input, instead of one after the other.
         if self.parallel {
             let input = self.mlp_norm.as_ref().map_or(input, |norm| norm.forward(&x));
             let y = normed(&self.post_mlp_norm, &self.feed_forward(input));

@@ -56,7 +56,8 @@ impl DecoderConfig {
         if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim }) = &self.latent {
             let sizes = [query_rank.unwrap_or(1), *rank, *key_dim, *rope_dim, *value_dim];
             if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
-                let message = format!("{:?} with positions {:?} makes no attention", self.latent, self.positions);
+                let message =
+                    format!("{:?} with positions {:?} does not describe attention", self.latent, self.positions);
                 return Err(value_error(message, "give positive sizes, an even rope_dim, and rotary positions"));
             }
         }
@@ -112,6 +113,7 @@ impl DecoderConfig {
         Ok(())
     }
 
+    /// Checks the layers that replace attention. A product of sizes that overflows could not be allocated either.
     fn check_convolution_and_linear_attention(&self) -> Result<()> {
         if self.conv.as_ref().is_some_and(|conv| conv.width == 0) {
             return Err(value_error("the width of a convolution is 0", "set the width to at least 1"));
@@ -121,10 +123,10 @@ impl DecoderConfig {
             let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width];
             let fits = !sizes.contains(&0) && value_heads.is_multiple_of(*key_heads) && layers.len() == self.layers;
             if !fits || product(&[*value_heads, *key_dim, *value_dim, 8]).is_none() {
-                let message = format!("{delta:?} makes no linear attention of {} layers", self.layers);
+                let message = format!("{delta:?} does not describe linear attention for {} layers", self.layers);
                 return Err(value_error(
                     message,
-                    "give positive sizes, key_heads that divide value_heads, and all layers",
+                    "use positive sizes, key_heads that divide value_heads, and one entry of `layers` for each layer",
                 ));
             }
         }
@@ -134,17 +136,20 @@ impl DecoderConfig {
             let is_positive = !sizes.contains(&0);
             let steps_fit = space.min_step >= 0.0 && space.min_step <= space.max_step;
             if !is_positive || !heads.is_multiple_of(*groups) || !steps_fit || product(&sizes).is_none() {
-                let message = format!("{space:?} makes no state space");
+                let message = format!("{space:?} does not describe a state space");
                 return Err(value_error(
                     message,
-                    "give positive sizes, groups that divide heads, and min_step <= max_step",
+                    "use positive sizes, groups that divide heads, and 0 <= min_step <= max_step",
                 ));
             }
         }
         if let Some(space) = &self.selective {
             let sizes = [space.channels, space.state_dim, space.width, space.rank];
             if sizes.contains(&0) || product(&sizes).is_none() {
-                return Err(value_error(format!("{space:?} makes no state space"), "give positive sizes"));
+                return Err(value_error(
+                    format!("{space:?} does not describe a state space"),
+                    "set all sizes to positive numbers",
+                ));
             }
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! Linear attention with the gated delta rule.
 
+use std::ops::Range;
+
 use shardax_nn::prelude::*;
 
 use super::recurrence::{convolve, in_rows, rank_error, seen_positions, zero_unseen};
@@ -7,8 +9,8 @@ use super::{DeltaConfig, delta_chunks as chunks};
 
 /// Linear attention with the gated delta rule ([Yang et al. 2024](https://arxiv.org/abs/2412.06464)), as in Qwen3-Next.
 ///
-/// The state maps keys to values. At each position a gate makes it decay, and the value that it returns for the
-/// position's key is corrected. The cache contains the state and the last inputs of the convolution.
+/// The state maps keys to values. At each position it decays, and the layer corrects the value that the state returns for
+/// the position's key. The cache contains the state and the last inputs of the convolution.
 #[derive(Module, Clone, Debug)]
 pub struct GatedDelta {
     /// The projection to queries, `[heads of keys * features]`.
@@ -62,6 +64,8 @@ impl Sizes {
 impl GatedDelta {
     #[track_caller]
     pub(super) fn new(features: usize, config: &DeltaConfig, epsilon: f64, rngs: &mut Rngs) -> GatedDelta {
+        // Do not change the order of the fields: layers draw their weights from `rngs`, so another order would change the
+        // weights of a seed.
         let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, .. } = *config;
         let sizes = Sizes { key_heads, value_heads, key_dim, value_dim, width };
         let values = value_heads * value_dim;
@@ -89,12 +93,12 @@ impl GatedDelta {
         }
     }
 
-    /// `x` is `[..., length, features]`, and so is the result.
+    /// Computes the results for `x`, `[..., length, features]`. They have the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         in_rows("GatedDelta", x.into_array(), |rows| {
             let (recent, state) = self.empty(&rows.shape()[..1]);
-            self.advanced(rows, recent, state).0
+            self.advance(rows, recent, state).0
         })
     }
 
@@ -106,15 +110,15 @@ impl GatedDelta {
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
 
-    /// The inputs and the state before the first position.
+    /// Returns the inputs of the convolution and the state before the first position: zeros.
     fn empty(&self, shape: &[usize]) -> (Array, Array) {
         let Sizes { value_heads, key_dim, value_dim, width, .. } = self.sizes;
         let recent = zeros_dtype([shape, &[width - 1, self.sizes.channels()]].concat(), DType::F32);
         (recent, zeros_dtype([shape, &[value_heads, key_dim, value_dim]].concat(), DType::F32))
     }
 
-    /// Computes the next positions `x`, `[batch, length, features]`. A mask, `[batch, heads, length, length of the cache]`, is for
-    /// texts that do not start at the first position of the cache: masked positions do not change the state of a text.
+    /// Computes the next positions `x`, `[batch, length, features]`. Pass a mask, `[batch, heads, length, length of the
+    /// cache]`, if texts do not start at the first position of the cache: masked positions do not change the state.
     #[track_caller]
     pub fn decode(&mut self, x: Array, mask: Option<&Array>) -> Array {
         let (Some(recent), Some(state), Some(index)) = (&self.recent, &self.state, &self.cache_index) else {
@@ -125,42 +129,38 @@ impl GatedDelta {
         let seen = mask.map(|mask| seen_positions(mask, index, new));
         let x = zero_unseen(x, seen.as_ref());
         let end = &**index + new as i32;
-        let (y, recent, state) = self.advanced(x, (**recent).clone(), (**state).clone());
+        let (y, recent, state) = self.advance(x, (**recent).clone(), (**state).clone());
         (self.recent, self.state, self.cache_index) = (Some(recent.into()), Some(state.into()), Some(end.into()));
         y
     }
 
-    /// The results of `x`, `[batch, length, features]`, and the inputs and the state after it.
+    /// Computes the results for `x`, `[batch, length, features]`. Also returns the last inputs of the convolution and the
+    /// state after `x`.
     ///
-    /// The state is a matrix for each head. At each position it shrinks, and the difference between the position's value and what
-    /// the matrix returns for its key is written.
+    /// The state is a matrix for each head. At each position it decays, and is then changed by the difference between the
+    /// position's value and the value that it returns for the position's key.
     #[track_caller]
-    fn advanced(&self, x: Array, recent: Array, state: Array) -> (Array, Array, Array) {
+    fn advance(&self, x: Array, recent: Array, state: Array) -> (Array, Array, Array) {
         let Sizes { key_heads, value_heads, key_dim, value_dim, .. } = self.sizes;
         let (batch, length) = (x.shape()[0], x.shape()[1]);
-        let shared = value_heads / key_heads;
+        // A causal convolution mixes queries, keys and values of neighboring positions.
         let mixed = [&self.query, &self.key, &self.value].map(|layer| layer.forward(&x));
         let gates = self.gate.forward(&x).reshape([batch, length, value_heads, value_dim]);
         let inputs = concatenate(&[recent, concatenate(&mixed, -1).astype(DType::F32)], 1);
         let taps = self.taps.astype(DType::F32).squeeze(1).transpose([1, 0]);
         let mixed = silu(convolve(&inputs, &taps, length));
         let keys_end = key_heads * key_dim;
-        let heads = |from: usize, to: usize, count: usize| {
-            mixed.get((.., .., from..to)).reshape([batch as i32, length as i32, count as i32, -1])
-        };
-        let repeated = |x: Array| {
-            let shape = [batch, length, key_heads, shared, key_dim];
-            with_unit_length(&x).expand_dims(3).broadcast_to(shape).reshape([batch, length, value_heads, key_dim])
-        };
-        let query = repeated(heads(0, keys_end, key_heads)) * (key_dim as f64).sqrt().recip();
-        let key = repeated(heads(keys_end, 2 * keys_end, key_heads));
-        let value = heads(2 * keys_end, self.sizes.channels(), value_heads);
-        let written = sigmoid(self.write.forward(&x).astype(DType::F32));
-        let speed = self.log_speed.astype(DType::F32).exp();
-        let log_kept =
-            -speed * softplus(self.forget.forward(&x).astype(DType::F32) + self.rate_bias.astype(DType::F32));
+        let query = split_heads(&mixed, 0..keys_end, key_heads);
+        let query = repeat_heads(&with_unit_length(&query), value_heads) * (key_dim as f64).sqrt().recip();
+        let key = split_heads(&mixed, keys_end..2 * keys_end, key_heads);
+        let key = repeat_heads(&with_unit_length(&key), value_heads);
+        let value = split_heads(&mixed, 2 * keys_end..self.sizes.channels(), value_heads);
 
-        let (state, y) = match chunks::scan_chunks(state, [query, key, value, written, log_kept]) {
+        let write_rate = sigmoid(self.write.forward(&x).astype(DType::F32));
+        let speed = self.log_speed.astype(DType::F32).exp();
+        let forget = self.forget.forward(&x).astype(DType::F32);
+        let log_keep_rate = -speed * softplus(forget + self.rate_bias.astype(DType::F32));
+        let (state, y) = match chunks::scan_chunks(state, [query, key, value, write_rate, log_keep_rate]) {
             Ok(scanned) => scanned,
             Err(error) => {
                 let failed = Array::from_error(error, &x);
@@ -171,6 +171,19 @@ impl GatedDelta {
         let y = self.out.forward(y.reshape([batch, length, value_heads * value_dim]));
         (y, inputs.get((.., length..)), state)
     }
+}
+
+/// Splits some channels of `x`, `[batch, length, channels]`, into heads: `[batch, length, heads, features]`.
+fn split_heads(x: &Array, channels: Range<usize>, heads: usize) -> Array {
+    let (batch, length) = (x.shape()[0], x.shape()[1]);
+    x.get((.., .., channels)).reshape([batch as i32, length as i32, heads as i32, -1])
+}
+
+/// Repeats the heads of `x`, `[batch, length, heads, features]`, because several heads of values share a head of keys.
+fn repeat_heads(x: &Array, heads: usize) -> Array {
+    let &[batch, length, key_heads, features] = x.shape() else { return x.clone() };
+    let repeated = x.expand_dims(3).broadcast_to([batch, length, key_heads, heads / key_heads, features]);
+    repeated.reshape([batch, length, heads, features])
 }
 
 /// Divides vectors along the last dimension by their lengths.

@@ -1,24 +1,25 @@
 //! The gated delta rule over chunks of positions.
 //!
-//! At each position `t` the state is multiplied by `kept[t]`, and the value that it has for the key is replaced:
+//! At each position `t` the state is multiplied by `keep_rate[t]`, and the value that it returns for the key is corrected:
 //!
 //! ```text
-//! change[t] = written[t] * (value[t] - kept[t] * state[t - 1]^T key[t])
-//! state[t]  = kept[t] * state[t - 1] + key[t] change[t]^T
+//! change[t] = write_rate[t] * (value[t] - keep_rate[t] * state[t - 1]^T key[t])
+//! state[t]  = keep_rate[t] * state[t - 1] + key[t] change[t]^T
 //! y[t]      = state[t]^T query[t]
 //! ```
 //!
-//! Within a chunk, `state[t]` is a sum over the changes before `t`, so that the changes are the solution of a triangular system
-//! whose matrix does not depend on the state. It is solved for all chunks at once, and a loop over chunks then consists of matmuls only
+//! Within a chunk, `state[t]` is a sum over the changes before `t`. Therefore the changes solve a triangular system whose
+//! matrix does not depend on the state. All systems are solved at once, before a loop over chunks that only has matmuls
 //! ([Yang et al. 2024](https://arxiv.org/abs/2406.06484)).
 
 use shardax_nn::prelude::*;
 
-/// The number of positions in a chunk. The systems of chunks take time that grows with it, and the loop over chunks gets shorter.
+/// The number of positions in a chunk. In larger chunks the triangular systems take more time, and the loop over chunks less.
 pub(super) const CHUNK: usize = 32;
 
 /// Returns the state after all positions, and the results `[batch, length, heads, features of values]`. Queries, keys and values
-/// are `[batch, length, heads, features]`, and the rates of writing and the logarithms of what is kept `[batch, length, heads]`.
+/// are `[batch, length, heads, features]`; the rates of writing and the logarithms of the rates of keeping are `[batch, length,
+/// heads]`.
 pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Array)> {
     let length = inputs[0].shape()[1];
     if length == 1 {
@@ -27,62 +28,66 @@ pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Ar
     }
     let chunk = length.next_power_of_two().min(CHUNK);
     let count = length.div_ceil(chunk);
-    // Padding writes nothing and keeps the state, because its rates of writing and its logarithms are zeros.
-    let [query, key, value, written, log_kept] = inputs.map(|x| split(&x, count, chunk));
+    // Padding does not change the state, because its rates of writing and its logarithms are zeros.
+    let [query, key, value, write_rate, log_keep_rate] = inputs.map(|x| split(&x, count, chunk));
 
-    let log_decay = log_kept.cumsum(-1);
+    let log_decay = log_keep_rate.cumsum(-1);
     let decay = log_decay.exp().expand_dims(-1);
     let between = decay_between(&log_decay, chunk);
 
-    let written = written.expand_dims(-1);
+    // Solve for the changes: `values - keys state`, where `state` is the state before the chunk.
+    let write_rate = write_rate.expand_dims(-1);
     let products = einsum("nbhtk,nbhsk->nbhts", &[&key, &key]);
-    let solution = unit_lower_inverse(&(products * &between * &written), chunk);
-    let values = einsum("nbhts,nbhsv->nbhtv", &[&solution, &(&value * &written)]);
-    let keys = einsum("nbhts,nbhsk->nbhtk", &[&solution, &(&key * &written * &decay)]);
+    let solution = unit_lower_inverse(&(products * &between * &write_rate), chunk);
+    let values = einsum("nbhts,nbhsv->nbhtv", &[&solution, &(&value * &write_rate)]);
+    let keys = einsum("nbhts,nbhsk->nbhtk", &[&solution, &(&key * &write_rate * &decay)]);
 
+    // The results read the changes of earlier positions in the chunk, and the state before the chunk.
     let scores = einsum("nbhtk,nbhsk->nbhts", &[&query, &key]) * &between;
     let queries = query * &decay;
-    let last = log_decay.get((Ellipsis, chunk - 1..));
-    let remaining_keys = key * (&last - &log_decay).exp().expand_dims(-1);
-    let last = last.exp().expand_dims(-1);
-    let (state, y) = scan(chunk_step, state, [values, keys, scores, queries, remaining_keys, last])?;
+    // At the end of the chunk, changes have decayed since their position, and the state since the start.
+    let log_chunk_decay = log_decay.get((Ellipsis, chunk - 1..));
+    let remaining_keys = key * (&log_chunk_decay - &log_decay).exp().expand_dims(-1);
+    let chunk_decay = log_chunk_decay.exp().expand_dims(-1);
+    let (state, y) = scan(chunk_step, state, [values, keys, scores, queries, remaining_keys, chunk_decay])?;
     Ok((state, join(&y, length)))
 }
 
-/// The decay between positions of a chunk: `[..., positions, positions]` of the logarithms of what is kept since
-/// the start of the chunk, `[..., positions]`.
+/// Returns the decay between all positions of a chunk, `[..., positions, positions]`. `log_decay` has the logarithms of the
+/// decay since the start of the chunk, `[..., positions]`.
 pub(super) fn decay_between(log_decay: &Array, chunk: usize) -> Array {
     let from_first = arange(0..chunk as i32);
     let is_past = from_first.expand_dims(1).greater_equal(&from_first);
-    // The exponents of pairs in the other order could overflow.
+    // The exponentials of pairs in the other order could overflow, and their gradients would be NaN.
     let differences = log_decay.expand_dims(-1) - log_decay.expand_dims(-2);
     where_(&is_past, where_(&is_past, differences, 0.0).exp(), 0.0)
 }
 
-/// The state after one chunk, and the outputs at its positions, of the state before it.
+/// Computes the state after one chunk, and the results at its positions, from the state before the chunk.
 fn chunk_step(
     state: Array,
-    [values, keys, scores, queries, remaining_keys, last]: [Array; 6],
+    [values, keys, scores, queries, remaining_keys, chunk_decay]: [Array; 6],
 ) -> Result<(Array, Array)> {
     let changes = values - einsum("bhtk,bhkv->bhtv", &[&keys, &state]);
     let y = einsum("bhtk,bhkv->bhtv", &[&queries, &state]) + einsum("bhts,bhsv->bhtv", &[&scores, &changes]);
-    let state = state * last + einsum("bhtk,bhtv->bhkv", &[&remaining_keys, &changes]);
+    let state = state * chunk_decay + einsum("bhtk,bhtv->bhkv", &[&remaining_keys, &changes]);
     Ok((state, y))
 }
 
-/// The inverse of matrices `[..., size, size]` with a diagonal of ones and zeros above it, which are not read. The size is a
-/// power of 2.
+/// Inverts matrices `[..., size, size]` that have ones on the diagonal and zeros above it; neither are read. The size must be
+/// a power of 2.
 ///
-/// Diagonal blocks are inverted first, and blocks of twice the size from them: the part below two inverted blocks `a` and `d` is
-/// `-d b a` for the part `b` of the matrix. Every intermediate result is a block of the inverse, or the product of such a block and a
-/// part of the matrix. A sum of powers of the matrix would have much larger terms, which cancel.
+/// Small diagonal blocks are inverted first, and then blocks of twice the size: below two inverted blocks `a` and `d`,
+/// the inverse is `-d b a`, where `b` is the part of the matrix at this place. Every intermediate result is a block of
+/// the inverse, or the product of such a block and a part of the matrix. A sum of powers of the matrix would have much
+/// larger terms, which cancel.
 fn unit_lower_inverse(matrix: &Array, size: usize) -> Array {
-    let places = arange(0..size as i32);
-    let [rows, columns] = [places.expand_dims(1), places.expand_dims(0)];
+    let indices = arange(0..size as i32);
+    let [rows, columns] = [indices.expand_dims(1), indices.expand_dims(0)];
     let mut inverse = rows.equal(&columns).astype(matrix.dtype()).broadcast_to(matrix.shape());
     let mut block = 1;
     while block < size {
-        let [row, column] = [&rows, &columns].map(|places| floor_divide(places, block as i32));
+        let [row, column] = [&rows, &columns].map(|indices| floor_divide(indices, block as i32));
         // The odd blocks of rows, below their neighbors on the diagonal.
         let is_below = row.equal(&column + 1) & remainder(&row, 2).equal(1);
         let below = where_(is_below, matrix, 0.0);
@@ -93,7 +98,8 @@ fn unit_lower_inverse(matrix: &Array, size: usize) -> Array {
     inverse
 }
 
-/// Pads positions and splits them into chunks: `[chunks, batch, heads, positions, ...]` of `[batch, length, heads, ...]`.
+/// Pads the positions of `x`, `[batch, length, heads, ...]`, and splits them into chunks: `[chunks, batch, heads, positions,
+/// ...]`.
 pub(super) fn split(x: &Array, count: usize, chunk: usize) -> Array {
     let shape = x.shape().to_vec();
     let mut widths = vec![(0, 0); shape.len()];
@@ -106,19 +112,19 @@ pub(super) fn split(x: &Array, count: usize, chunk: usize) -> Array {
     }
 }
 
-/// Joins the results of chunks: `[batch, length, heads, features]` of `[chunks, batch, heads, positions, features]`, without the
-/// positions of the padding.
+/// Joins the results of chunks, `[chunks, batch, heads, positions, features]`, to `[batch, length, heads, features]`. The
+/// positions of the padding are removed.
 pub(super) fn join(chunks: &Array, length: usize) -> Array {
     let chunks = chunks.transpose([1, 0, 3, 2, 4]);
     let &[batch, count, chunk, heads, features] = chunks.shape() else { return chunks };
     chunks.reshape([batch, count * chunk, heads, features]).get((.., ..length))
 }
 
-/// Replaces the value that the state has for a key, after it has forgotten a part, and reads the value for a query.
-fn update_state(state: Array, [query, key, value, written, log_kept]: [Array; 5]) -> (Array, Array) {
-    let state = state * log_kept.exp().expand_dims(-1).expand_dims(-1);
+/// Computes one position: the state decays, its value for the key is corrected, and its value for the query is returned.
+fn update_state(state: Array, [query, key, value, write_rate, log_keep_rate]: [Array; 5]) -> (Array, Array) {
+    let state = state * log_keep_rate.exp().expand_dims(-1).expand_dims(-1);
     let old_value = einsum("bhkv,bhk->bhv", &[&state, &key]);
-    let change = (value - old_value) * written.expand_dims(-1);
+    let change = (value - old_value) * write_rate.expand_dims(-1);
     let state = state + key.expand_dims(-1) * change.expand_dims(-2);
     let y = einsum("bhkv,bhk->bhv", &[&state, &query]);
     (state, y)
@@ -128,8 +134,8 @@ fn update_state(state: Array, [query, key, value, written, log_kept]: [Array; 5]
 mod tests {
     use super::*;
 
-    /// Chunks compute what one position after the other does, also for keys that are nearly equal and states that forget at
-    /// once or never.
+    /// Chunks compute the same as one position after the other, also for nearly equal keys, and for states that forget
+    /// immediately or never.
     #[test]
     fn chunks_equal_single_positions() -> Result<()> {
         let [batch, heads, features] = [2, 3, 8];
@@ -141,9 +147,9 @@ mod tests {
             let key = normal(0, &shape) * spread + 1.0;
             let key = &key / key.square().sum_keepdims(-1).sqrt();
             let rates = [batch, length, heads];
-            let written = sigmoid(normal(3, &rates) + 2.0);
-            let log_kept = -softplus(normal(4, &rates)) * forgets;
-            let inputs = [normal(1, &shape), key, normal(2, &shape), written, log_kept];
+            let write_rate = sigmoid(normal(3, &rates) + 2.0);
+            let log_keep_rate = -softplus(normal(4, &rates)) * forgets;
+            let inputs = [normal(1, &shape), key, normal(2, &shape), write_rate, log_keep_rate];
             let state = normal(5, &[batch, heads, features, features]);
 
             let one_by_one = jit(|state: Array, inputs: [Array; 5]| {

@@ -1,4 +1,4 @@
-//! A transformer that predicts the next token, in the forms of many models.
+//! A transformer that predicts the next token. Its configuration chooses the architecture of one of many models.
 
 mod block;
 mod checks;
@@ -33,8 +33,8 @@ use crate::ranks::allow_any_ranks;
 /// A transformer that predicts the next token. Its [`DecoderConfig`] chooses the architecture: Llama's by default, or
 /// another one, such as Qwen's, Gemma's, GPT-2's or Mixtral's.
 ///
-/// Dimensions are named `vocab`, `embed`, `heads`, `mlp` and `layers`, see [`Rules`]; where the rules that it is made
-/// with split `batch`, so are the activations between layers.
+/// Its dimensions are named `vocab`, `embed`, `heads`, `mlp` and `layers` (see [`Rules`]). If you create it with rules that
+/// split `batch`, the activations between layers are split too.
 ///
 /// ```
 /// use shardax_models::{Decoder, DecoderConfig};
@@ -45,7 +45,7 @@ use crate::ranks::allow_any_ranks;
 /// let logits = model.forward(&tokens);
 /// assert_eq!(logits.shape(), [1, 5, 100]);
 ///
-/// // One token after the other, with the keys and values of those before.
+/// // One token after the other, with a cache of the keys and values of earlier tokens.
 /// let mut decoder = model.clone();
 /// decoder.init_cache(1, 5);
 /// let first = decoder.decode(tokens.get((.., ..4)));
@@ -63,21 +63,21 @@ pub struct Decoder {
     pub positions: Option<Embed>,
     /// Normalizes token embeddings, see [`DecoderConfig::embedding_norm`].
     pub embedding_norm: Option<Norm>,
-    /// The layers; none of them where they are a [`stack`](Decoder::stack).
+    /// The layers. Empty if the layers are a [`stack`](Decoder::stack).
     pub blocks: Vec<Block>,
-    /// The layers as one, see [`DecoderConfig::scan_layers`].
+    /// The layers as a single loop, see [`DecoderConfig::scan_layers`].
     pub stack: Option<Stack<Block>>,
     /// Normalizes the output of the last layer.
     pub norm: Norm,
     /// Converts the output of the last layer to the features of the table of tokens.
     pub output_projection: Option<Linear>,
-    /// The linear layer before the layer that gives logits, see [`DecoderConfig::head_activation`].
+    /// The linear layer before the head, see [`DecoderConfig::head_activation`].
     pub head_dense: Option<Linear>,
-    /// Normalizes the output of this layer.
+    /// Normalizes the output of `head_dense`.
     pub head_norm: Option<Norm>,
-    /// The layer that gives logits; `None` where it is the table of tokens.
+    /// The layer that computes logits. `None` if the table of tokens does.
     pub head: Option<Linear>,
-    /// `[vocabulary]`: added to logits that the table of tokens gives.
+    /// `[vocabulary]`: added to the logits that the table of tokens computes.
     pub head_bias: Option<Array>,
     #[tree(static)]
     head_activation: Option<Activation>,
@@ -90,14 +90,17 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A model with random weights.
+    /// Creates a model with random weights.
     ///
-    /// All sizes must be positive and must fit each other.
+    /// # Errors
+    /// Returns an error if a size is 0 or if sizes do not fit each other.
     #[track_caller]
     pub fn new(config: &DecoderConfig, rngs: &mut Rngs) -> Result<Decoder> {
         config.check()?;
         let DecoderConfig { vocab_size, layers, features, .. } = *config;
         let embedding_features = config.embedding_features.unwrap_or(features);
+        // Do not change the order of these layers: they draw their weights from `rngs`, so another order would change the
+        // weights of a seed.
         let embed = Embed::builder(vocab_size, embedding_features).axes(["vocab", "embed"]).build(rngs);
         let [embedding_projection, output_projection] =
             [(embedding_features, features), (features, embedding_features)].map(|(from, to)| {
@@ -156,13 +159,13 @@ impl Decoder {
         })
     }
 
-    /// Logits `[..., length, vocabulary]` of the tokens that follow each of `[..., length]`.
+    /// Computes the logits of the token after each token of `[..., length]`: `[..., length, vocabulary]`.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike) -> Array {
         self.logits(self.hidden(self.embed(tokens)))
     }
 
-    /// The features of tokens `[..., length]`, as the first layer takes them: `[..., length, features]`.
+    /// Computes the input of the first layer for tokens `[..., length]`: `[..., length, features]`.
     #[track_caller]
     pub fn embed(&self, tokens: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
@@ -197,14 +200,14 @@ impl Decoder {
         })
     }
 
-    /// The normalized output of the last layer for tokens `[..., length]`: `[..., length, features]`.
+    /// Computes the normalized output of the last layer for tokens `[..., length]`: `[..., length, features]`.
     #[track_caller]
     pub(crate) fn encode(&self, tokens: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
         self.norm.forward(self.hidden(self.embed(tokens)))
     }
 
-    /// Logits `[..., vocabulary]` of the output of the last layer.
+    /// Computes logits `[..., vocabulary]` from the output of the last layer.
     #[track_caller]
     pub fn logits(&self, x: Array) -> Array {
         let x = self.norm.forward(x);
@@ -240,8 +243,8 @@ impl Decoder {
         }
     }
 
-    /// Appends tokens, `[batch, length]`, to those in the cache, and returns the logits of the token after each,
-    /// `[batch, length, vocabulary]`. Results are NaN beyond the cache's length.
+    /// Appends tokens, `[batch, length]`, to the tokens in the cache. Returns the logits of the token after each of them,
+    /// `[batch, length, vocabulary]`. Results beyond the length of the cache are NaN.
     ///
     /// You must call `init_cache` first.
     #[track_caller]
@@ -251,10 +254,8 @@ impl Decoder {
         self.logits(x)
     }
 
-    /// The logits of the token after the last one, `[batch, vocabulary]`, decoded at given positions, `[batch, length]`, with a mask of
-    /// the cache.
-    ///
-    /// The logits of the other tokens are not computed, because they would take memory and time for each token of a prompt.
+    /// Appends tokens at these positions, `[batch, length]`, with a mask of the cache. Returns only the logits of the token
+    /// after the last one, `[batch, vocabulary]`, because the others would take memory and time for each token of a prompt.
     #[track_caller]
     pub(crate) fn decode_last(&mut self, tokens: Array, positions: &Array, mask: &Array) -> Array {
         let _ranks = allow_any_ranks();
@@ -262,7 +263,7 @@ impl Decoder {
         self.logits(x.get((.., -1..))).get((.., 0))
     }
 
-    /// The output of the last layer for tokens that are appended to the cache.
+    /// Appends tokens to the cache. Returns the output of the last layer for them.
     #[track_caller]
     fn decode_hidden(&mut self, tokens: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;
@@ -278,7 +279,7 @@ impl Decoder {
         x
     }
 
-    /// The number of tokens in the cache, a scalar; 0 without a cache.
+    /// Returns the number of tokens in the cache, a scalar. It is 0 without a cache.
     pub(crate) fn cached(&self) -> Array {
         let index = match (&self.stack, self.blocks.first()) {
             (Some(stack), _) => stack.layers.cache_index().map(|index| index.get(0)),
@@ -287,6 +288,8 @@ impl Decoder {
         index.unwrap_or_else(|| zeros_dtype((), DType::I32))
     }
 
+    /// Computes the input of the first layer for tokens at these positions, which are only computed if the model learned
+    /// them.
     #[track_caller]
     fn embed_at(&self, tokens: Array, positions: impl FnOnce() -> Array) -> Array {
         let x = self.embed.forward(tokens);
@@ -302,7 +305,7 @@ impl Decoder {
         self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x))
     }
 
-    /// The most tokens of a text, if the model learned a table of positions.
+    /// Returns the maximal length of a text, if the model learned a table of positions.
     pub(crate) fn max_positions(&self) -> Option<usize> {
         let table = self.positions.as_ref()?;
         let length = table.embedding.shape().first().copied().unwrap_or(0);
@@ -310,8 +313,8 @@ impl Decoder {
     }
 }
 
-/// Fails for tokens that are not in the table of a model, if their values are known. While a function is traced they are not,
-/// and the embedding of an unknown token is NaN.
+/// Returns an error if tokens are not in the table of a model. While a function is traced, their values are not known; then
+/// the embedding of an unknown token is NaN.
 #[track_caller]
 pub(crate) fn check_tokens(model: &str, table: &Embed, tokens: &Array) -> Result<()> {
     tokens.check()?;
@@ -332,7 +335,7 @@ pub(crate) fn check_tokens(model: &str, table: &Embed, tokens: &Array) -> Result
     }
 }
 
-/// Fails for more tokens than a learned table has positions from `first` on, which the table would give NaN.
+/// Returns an error for texts that are longer than a learned table from position `first` on. The table would return NaN.
 pub(crate) fn check_positions(model: &str, table: &Embed, first: usize, tokens: &Array) -> Result<()> {
     tokens.check()?;
     let length = tokens.shape().last().copied().unwrap_or(0);
@@ -348,7 +351,7 @@ pub(crate) fn check_positions(model: &str, table: &Embed, first: usize, tokens: 
 mod tests {
     use super::*;
 
-    /// The last token of a prompt has the logits that `decode` gives it, from a program without the others' logits.
+    /// `decode_last` returns the same logits for the last token as `decode`, and its program does not compute the others.
     #[test]
     fn last_logits_are_the_only_ones_computed() -> Result<()> {
         const LENGTH: usize = 5;
@@ -356,7 +359,7 @@ mod tests {
         let config = DecoderConfig { kv_heads: 2, ..DecoderConfig::new(VOCABULARY, 2, 32, 4) };
         let model = Decoder::new(&config, &mut Rngs::new(0))?;
         let tokens = array([[3, 1, 4, 1, 5]]);
-        let last = jit(|mut model: Decoder, tokens: Array| {
+        let decode_last = jit(|mut model: Decoder, tokens: Array| {
             model.init_cache(1, LENGTH);
             let positions = arange(0..LENGTH as i32).expand_dims(0);
             let mask = ones_dtype([1, 1, 1, LENGTH], DType::Bool);
@@ -365,8 +368,8 @@ mod tests {
         let mut decoder = model.clone();
         decoder.init_cache(1, LENGTH);
         let expected = decoder.decode(&tokens).get((.., -1));
-        assert!(allclose(last.call((&model, &tokens))?, expected, 1e-5, 1e-6)?);
-        let text = last.lower((&model, &tokens))?.as_text().to_string();
+        assert!(allclose(decode_last.call((&model, &tokens))?, expected, 1e-5, 1e-6)?);
+        let text = decode_last.lower((&model, &tokens))?.as_text().to_string();
         assert!(text.contains(&format!("1x{VOCABULARY}xf32")), "{text}");
         assert!(!text.contains(&format!("{LENGTH}x{VOCABULARY}xf32")), "{text}");
         Ok(())

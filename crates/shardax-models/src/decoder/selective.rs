@@ -54,6 +54,8 @@ pub struct SelectiveState {
 impl SelectiveState {
     #[track_caller]
     pub(super) fn new(features: usize, config: &SelectiveConfig, rngs: &mut Rngs) -> SelectiveState {
+        // Do not change the order of the fields: layers draw their weights from `rngs`, so another order would change the
+        // weights of a seed.
         let SelectiveConfig { channels, state_dim, width, rank, activation, use_bias, .. } = *config;
         let input = Linear::builder(features, channels).use_bias(use_bias).kernel_axes(["embed", "heads"]);
         let inner = |to: usize| Linear::builder(channels, to).use_bias(false).kernel_axes([Some("heads"), None]);
@@ -80,10 +82,10 @@ impl SelectiveState {
         }
     }
 
-    /// `x` is `[..., length, features]`, and so is the result.
+    /// Computes the results for `x`, `[..., length, features]`. They have the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        in_rows("SelectiveState", x.into_array(), |rows| self.advanced(&rows, None, self.empty(&rows.shape()[..1])).0)
+        in_rows("SelectiveState", x.into_array(), |rows| self.advance(&rows, None, self.empty(&rows.shape()[..1])).0)
     }
 
     /// Creates an empty cache of this shape, `[..., length]`.
@@ -112,7 +114,7 @@ impl SelectiveState {
         let seen = mask.map(|mask| seen_positions(mask, index, new));
         let end = &**index + new as i32;
         let past = [recent, state].map(|cache| (**cache).clone());
-        let (y, [recent, state]) = self.advanced(&x, seen.as_ref(), past);
+        let (y, [recent, state]) = self.advance(&x, seen.as_ref(), past);
         (self.recent, self.state, self.cache_index) = (Some(recent.into()), Some(state.into()), Some(end.into()));
         y
     }
@@ -120,7 +122,7 @@ impl SelectiveState {
     /// The results of `x`, `[batch, length, features]`, and what later positions need. Positions that are not `seen`,
     /// `[batch, length]`, change nothing.
     #[track_caller]
-    fn advanced(&self, x: &Array, seen: Option<&Array>, [recent, state]: [Array; 2]) -> (Array, [Array; 2]) {
+    fn advance(&self, x: &Array, seen: Option<&Array>, [recent, state]: [Array; 2]) -> (Array, [Array; 2]) {
         let length = x.shape()[1];
         let gate = silu(self.gate.forward(x).astype(DType::F32));
         let value = self.value.forward(x).astype(DType::F32);

@@ -70,6 +70,8 @@ type Past = [Array; 3];
 impl StateSpace {
     #[track_caller]
     pub(super) fn new(features: usize, config: &StateSpaceConfig, epsilon: f64, rngs: &mut Rngs) -> StateSpace {
+        // Do not change the order of the fields: layers draw their weights from `rngs`, so another order would change the
+        // weights of a seed.
         let StateSpaceConfig { heads, head_dim, groups, state_dim, width, activation, norm, .. } = *config;
         let (inner, keys) = (heads * head_dim, 2 * groups * state_dim);
         let by_heads = LinearGeneral::builder([features], [heads, head_dim]).use_bias(config.use_bias).kernel_axes([
@@ -108,10 +110,10 @@ impl StateSpace {
         }
     }
 
-    /// `x` is `[..., length, features]`, and so is the result.
+    /// Computes the results for `x`, `[..., length, features]`. They have the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        in_rows("StateSpace", x.into_array(), |rows| self.advanced(&rows, None, self.empty(&rows.shape()[..1])).0)
+        in_rows("StateSpace", x.into_array(), |rows| self.advance(&rows, None, self.empty(&rows.shape()[..1])).0)
     }
 
     /// Creates an empty cache of this shape, `[..., length]`.
@@ -144,7 +146,7 @@ impl StateSpace {
         let seen = mask.map(|mask| seen_positions(mask, index, new));
         let end = &**index + new as i32;
         let past = [values, keys, state].map(|cache| (**cache).clone());
-        let (y, [values, keys, state]) = self.advanced(&x, seen.as_ref(), past);
+        let (y, [values, keys, state]) = self.advance(&x, seen.as_ref(), past);
         (self.recent_values, self.recent_keys) = (Some(values.into()), Some(keys.into()));
         (self.state, self.cache_index) = (Some(state.into()), Some(end.into()));
         y
@@ -153,7 +155,7 @@ impl StateSpace {
     /// The results of `x`, `[batch, length, features]`, and what later positions need. Positions that are not `seen`,
     /// `[batch, length]`, change nothing.
     #[track_caller]
-    fn advanced(&self, x: &Array, seen: Option<&Array>, past: Past) -> (Array, Past) {
+    fn advance(&self, x: &Array, seen: Option<&Array>, past: Past) -> (Array, Past) {
         let Sizes { heads, head_dim, groups, state_dim, width, activation, .. } = self.sizes;
         let (batch, length) = (x.shape()[0], x.shape()[1]);
         let scales = self.scales.clone().unwrap_or_default();

@@ -13,7 +13,7 @@ use crate::error::{read_small, value_error};
 use crate::gguf::Gguf;
 use crate::quantized::Method;
 
-/// The configuration of a model of `transformers`: what `config.json` holds.
+/// The configuration of a model of `transformers`: the fields of its `config.json`.
 ///
 /// ```
 /// use shardax_models::{Config, Decoder, Pretrained};
@@ -32,10 +32,10 @@ pub struct Config {
     fields: Map<String, Value>,
 }
 
-/// More layers are no model; the files bound them further.
+/// The largest number of layers that a configuration can have. The files of a model bound it further.
 const MAX_LAYERS: usize = 100_000;
 
-/// Fields that change no result of a trained model.
+/// Fields that do not change the results of a trained model.
 const WITHOUT_EFFECT: &[&str] = &[
     "_name_or_path",
     "_num_labels",
@@ -124,7 +124,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "typical_p",
 ];
 
-/// Fields that no class has by default, and their value in models that do not use them.
+/// Fields that no class has by default, and the values that have no effect.
 const ABSENT: &[(&str, &str)] = &[
     ("_attn_implementation_autoset", "true"),
     ("compression_ratio", "1.0"),
@@ -148,17 +148,17 @@ const ABSENT: &[(&str, &str)] = &[
     ("use_rotary_pos_emb", "true"),
 ];
 
-/// The defaults of the fields of transformers' configuration classes by model type (`tools/huggingface/defaults.py`).
+/// The defaults of the fields of each configuration class in transformers, by model type (`tools/huggingface/defaults.py`).
 const DEFAULTS: &str = include_str!("defaults.json");
 
-/// The defaults of the configuration class of this model type.
+/// Returns the defaults of the configuration class for a model type.
 pub(super) fn defaults_of(model_type: &str) -> Option<&'static Map<String, Value>> {
     static PARSED: OnceLock<Map<String, Value>> = OnceLock::new();
     let classes = PARSED.get_or_init(|| serde_json::from_str(DEFAULTS).unwrap_or_default());
     classes.get(model_type)?.as_object()
 }
 
-/// True for values that switch a feature off.
+/// Returns `true` for values that turn a feature off.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -170,9 +170,11 @@ fn is_off(value: &Value) -> bool {
 }
 
 impl Config {
-    /// The `config.json` of a folder, or the same fields from a GGUF file's metadata.
+    /// Reads the `config.json` of a folder, or the same fields from the metadata of a GGUF file.
     ///
-    /// Fails when it cannot be read, when it is no JSON object, and for a GGUF file of an unknown architecture.
+    /// # Errors
+    /// Returns an error if the file cannot be read, if it is not a JSON object, or if a GGUF file has an unknown
+    /// architecture.
     #[track_caller]
     pub fn open(folder: impl AsRef<Path>) -> Result<Config> {
         let location = std::panic::Location::caller();
@@ -181,38 +183,36 @@ impl Config {
         config.map_err(|error| error.at(location))
     }
 
-    /// A file of another name.
+    /// Reads a configuration from a file with another name.
     pub(super) fn open_file(path: &Path) -> Result<Config> {
         open(path)
     }
 
-    /// The configuration in a text.
-    ///
-    /// It must be a JSON object.
+    /// Reads a configuration from a text, which must be a JSON object.
     #[track_caller]
     pub fn from_json(text: &str) -> Result<Config> {
         let location = std::panic::Location::caller();
         parse("config.json".to_owned(), text.as_bytes()).map_err(|error| error.at(location))
     }
 
-    /// The field of this name.
+    /// Returns the field with this name.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.fields.get(name)
     }
 
-    /// The way in which the files have quantized kernels, if they do.
+    /// Returns the quantization method, if the files have quantized kernels.
     pub(crate) fn quantization(&self) -> Result<Option<Method>> {
         self.fields.get(QUANTIZATION).map(Method::of).transpose()
     }
 
-    /// The configuration of the same model with ordinary weights.
+    /// Returns the configuration of the same model without quantization.
     pub(super) fn without_quantization(&self) -> Config {
         let mut config = self.clone();
         config.fields.remove(QUANTIZATION);
         config
     }
 
-    /// The configuration as text.
+    /// Returns the configuration as JSON text.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(&self.fields).unwrap_or_default() + "\n"
     }
@@ -222,13 +222,13 @@ impl Config {
         Fields::new(&self.name, "", &self.fields)
     }
 
-    /// The configuration with another value of a flag.
+    /// Sets a flag.
     pub(super) fn with_flag(mut self, name: &str, value: bool) -> Config {
         self.fields.insert(name.to_owned(), Value::Bool(value));
         self
     }
 
-    /// The configuration without a field: the model is the one that transformers would make of the other fields.
+    /// Removes a field. The result describes the model that transformers creates from the other fields.
     ///
     /// ```
     /// use shardax_models::{Config, Decoder, Pretrained};
@@ -243,7 +243,7 @@ impl Config {
     }
 }
 
-/// The field that says how weights are quantized. `Config::quantization` reads it.
+/// The field that describes how weights are quantized. `Config::quantization` reads it.
 const QUANTIZATION: &str = "quantization_config";
 
 fn read_gguf(path: &Path) -> Result<Config> {
@@ -268,10 +268,12 @@ fn parse(name: String, text: &[u8]) -> Result<Config> {
     Ok(Config { name, fields })
 }
 
-/// Reads a file with the number `Infinity`, which Python writes and JSON does not have, as newer versions of transformers write it.
+/// Reads a text with the number `Infinity`, which Python writes although JSON does not have it. The result has the object
+/// that newer versions of transformers write instead.
 fn without_infinity(text: &[u8]) -> Option<Map<String, Value>> {
     let text = std::str::from_utf8(text).ok()?;
-    // Every second part is inside of quotes, unless a text has a quote itself, which no name or value with infinity has.
+    // Every second part is between quotes. This is wrong for texts with an escaped quote, but no configuration with an
+    // infinity has any.
     let parts = text.split('"').enumerate().map(|(index, part)| match index % 2 {
         0 => part.replace("Infinity", r#"{"__float__": "Infinity"}"#),
         _ => part.to_owned(),
@@ -279,10 +281,10 @@ fn without_infinity(text: &[u8]) -> Option<Map<String, Value>> {
     serde_json::from_str(&parts.collect::<Vec<_>>().join("\"")).ok()
 }
 
-/// The fields of an object. Each field that is read is noted.
+/// The fields of an object. It records which fields were read, so that `finish` can reject the others.
 pub(crate) struct Fields<'a> {
     file: &'a str,
-    /// The object inside the file.
+    /// The name of the object inside the file; empty for the file itself.
     of: &'a str,
     map: &'a Map<String, Value>,
     /// The defaults of the model's class, if the object is the configuration of a model.
@@ -302,7 +304,7 @@ impl<'a> Fields<'a> {
         Fields { file, of, map, defaults, is_model, has_sections, read: RefCell::default() }
     }
 
-    /// The error of a field.
+    /// Returns the error for a field that is not supported.
     pub fn error(&self, what: impl std::fmt::Display) -> Error {
         let object = if self.of.is_empty() { String::new() } else { format!("{:?} of ", self.of) };
         let message = format!("{object}{} is not the configuration of a supported model: {what}", self.file);
@@ -312,34 +314,34 @@ impl<'a> Fields<'a> {
         )
     }
 
-    /// The value of this name, or the default of the model's class, unless it is missing or null.
+    /// Returns the value with this name, or the default of the model's class. Returns `None` for null.
     fn get(&self, name: &'a str) -> Option<&'a Value> {
         self.read.borrow_mut().insert(name);
         let value = self.map.get(name).or_else(|| self.defaults?.get(name));
         value.filter(|value| !value.is_null())
     }
 
-    /// The value of this name, of any type.
+    /// Returns the value with this name, which can have any type.
     pub fn value(&self, name: &'a str) -> Option<&'a Value> {
         self.get(name)
     }
 
-    /// True if the file has a field of this name that is not null.
+    /// Returns `true` if the file has a field with this name that is not null.
     pub fn has(&self, name: &str) -> bool {
         self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// True if the object describes a model of this type.
+    /// Returns `true` if the object describes a model of this type.
     pub fn has_type(&self, model_type: &str) -> bool {
         self.map.get("model_type").and_then(Value::as_str) == Some(model_type)
     }
 
-    /// True if the object has no fields.
+    /// Returns `true` if the object has no fields.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// The value of this name as another type.
+    /// Converts the value with this name. Returns an error if `of` cannot convert it.
     fn typed<T>(&self, name: &'a str, kind: &str, of: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         of(value).map(Some).ok_or_else(|| self.error(format!("field `{name}` must be {kind}, got {}", shown(value))))
@@ -359,7 +361,7 @@ impl<'a> Fields<'a> {
         self.required(name, self.size_opt(name)?)
     }
 
-    /// A number of layers, which is bounded.
+    /// Reads a number of layers, which must be at most `MAX_LAYERS`.
     pub fn layers(&self, name: &'a str) -> Result<usize> {
         match self.size(name)? {
             layers if layers > MAX_LAYERS => {
@@ -381,7 +383,7 @@ impl<'a> Fields<'a> {
         Ok(self.number_opt(name)?.unwrap_or(default))
     }
 
-    /// Reads a list of positive numbers.
+    /// Reads a list of numbers.
     pub fn numbers(&self, name: &'a str) -> Result<Vec<f64>> {
         let list = self.required(name, self.list_opt(name)?)?;
         let numbers: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();
@@ -408,14 +410,14 @@ impl<'a> Fields<'a> {
         self.typed(name, "a list", Value::as_array)
     }
 
-    /// The object of this name, whose fields are read by the result.
+    /// Reads the object with this name. You must call `finish` on the result too.
     pub fn object_opt(&self, name: &'a str) -> Result<Option<Fields<'a>>> {
         let map = self.typed(name, "an object", Value::as_object)?;
         Ok(map.map(|map| Fields::new(self.file, name, map)))
     }
 
-    /// The fields of the configuration of a part of a model, which is of this type. Without it, all fields have the
-    /// defaults of the type.
+    /// Reads the configuration of a part of a model. If the object is missing, all fields have the defaults of the
+    /// part's type.
     pub fn model(&self, name: &'a str, model_type: &str) -> Result<Fields<'a>> {
         static NO_FIELDS: OnceLock<Map<String, Value>> = OnceLock::new();
         let map = self.typed(name, "an object", Value::as_object)?;
@@ -430,7 +432,7 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// Returns these fields, where an absent field has the default of another class.
+    /// Returns these fields with the defaults of another class.
     pub fn with_defaults_of(&self, model_type: &str) -> Fields<'a> {
         let has_sections = has_sections(model_type);
         Fields { defaults: defaults_of(model_type), has_sections, ..Fields::new(self.file, self.of, self.map) }
@@ -441,17 +443,17 @@ impl<'a> Fields<'a> {
         self.read.borrow_mut().extend(self.map.keys().map(String::as_str));
     }
 
-    /// The number of entries of an object.
+    /// Returns the number of entries of an object.
     pub fn count_opt(&self, name: &'a str) -> Result<Option<usize>> {
         Ok(self.typed(name, "an object", Value::as_object)?.map(Map::len))
     }
 
-    /// The activation of this name.
+    /// Reads an activation from the field with this name.
     pub fn activation(&self, name: &'a str) -> Result<Activation> {
         self.activation_named(self.text(name)?)
     }
 
-    /// The activation that transformers has by this name.
+    /// Returns the activation that this name has in transformers.
     pub fn activation_named(&self, name: &str) -> Result<Activation> {
         Ok(match name {
             "gelu" | "gelu_python" => Activation::Gelu,
@@ -465,7 +467,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// `divisor` must divide `all`; both are numbers of a configuration.
+    /// Returns an error unless `divisor` divides `all`. Each is the name and the value of a number.
     pub fn divides(&self, (divisor, by): (&str, usize), (all, of): (&str, usize)) -> Result<()> {
         match by > 0 && of.is_multiple_of(by) {
             true => Ok(()),
@@ -473,19 +475,19 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Marks fields that another one replaces as read.
+    /// Marks fields as read, because they have no effect or because another field replaces them.
     pub fn skip(&self, names: &[&'a str]) {
         self.read.borrow_mut().extend(names);
     }
 
-    /// Fails where a field was not read that is neither false nor empty.
+    /// Returns an error if a field was not read, unless it is false or empty.
     pub fn finish_but_empty(&self) -> Result<()> {
         let off = self.map.iter().filter(|(_, value)| is_off(value)).map(|(name, _)| name.as_str());
         self.read.borrow_mut().extend(off);
         self.finish()
     }
 
-    /// Fails where a field was not read, and may have an effect.
+    /// Returns an error if a field was not read and may have an effect.
     pub fn finish(&self) -> Result<()> {
         match self.map.iter().find(|(name, value)| !self.is_understood(name, value)) {
             None => Ok(()),
@@ -499,8 +501,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// True if a field was read, or changes no result: its name says so, it has the default of the model's class, or it
-    /// switches off what the class does not know.
+    /// Returns `true` if a field was read or has no effect. The latter follows from its name, from its value if this is
+    /// the default of the model's class, or because it turns off a feature that the class does not have.
     fn is_understood(&self, name: &str, value: &Value) -> bool {
         if value.is_null() || self.read.borrow().contains(name) {
             return true;
@@ -525,17 +527,17 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// True if a field with this value has the effect of a missing one.
+/// Returns `true` if a field with this value has the same effect as a missing field.
 fn is_as_if_absent(name: &str, value: &Value) -> bool {
     ABSENT.iter().any(|(other, text)| *other == name && *text == value.to_string().as_str())
 }
 
-/// True if the rotary positions of this type have sections.
+/// Returns `true` if the rotary positions of this model type have sections.
 fn has_sections(model_type: &str) -> bool {
     model_type.starts_with("qwen") && ["_vl", "_omni", "qwen3_5"].iter().any(|part| model_type.contains(part))
 }
 
-/// True if two values are equal, where `1` and `1.0` are.
+/// Returns `true` if two values are equal. `1` equals `1.0`.
 fn is_equal(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a == b,
@@ -543,7 +545,7 @@ fn is_equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A value as text that is not too long.
+/// Returns a value as text, shortened for messages.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {

@@ -126,8 +126,8 @@ impl Raw {
     /// Swaps the last two dimensions. Returns `None` for fewer dimensions.
     pub fn last_two_swapped(&self) -> Option<Raw> {
         let mut order: Vec<usize> = (0..self.shape.len()).collect();
-        let last = order.len().checked_sub(2)?;
-        order.swap(last, last + 1);
+        let second_last = order.len().checked_sub(2)?;
+        order.swap(second_last, second_last + 1);
         self.transposed(&order)
     }
 

@@ -1,9 +1,9 @@
 //! Files of Hugging Face's `transformers`: a folder with `config.json` and `model.safetensors`, or several such files
 //! with an index.
 //!
-//! [`Decoder`], [`Vit`], [`Clip`], [`Bert`] and [`ModernBert`] are loaded from them ([`Pretrained`]) and saved to them. A folder is rejected if
-//! its configuration or its files have something that the model does not support. [`Weights`] reads the files, and a
-//! [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too ([`load`]).
+//! You can load and save [`Decoder`], [`Vit`], [`Clip`], [`Bert`], [`ModernBert`] and other models ([`Pretrained`]). Loading
+//! returns an error if the configuration or the files have something that the model does not support. You can also load
+//! weights into your own models with [`load`]: [`Weights`] reads the files, and a [`KeyMap`] maps key paths to array names.
 //!
 //! ```no_run
 //! use shardax_models::{Config, Decoder, GenerateOptions, LoadOptions, Pretrained};
@@ -13,7 +13,7 @@
 //! let logits = jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&model, array([[464, 3290]])))?;
 //! let written = model.generate(&[vec![464, 3290]], &GenerateOptions::new(20).temperature(0.8).top_p(0.95))?;
 //!
-//! // Split over devices as it is read, and computing in bfloat16.
+//! // Shard the model over devices while it is read, and compute in bfloat16.
 //! let mesh = make_mesh([("model", 4)])?;
 //! let rules = Rules::new(&mesh, [("heads", "model"), ("mlp", "model"), ("vocab", "model")]);
 //! let options = LoadOptions::new().policy(Policy::bf16_compute()).rules(&rules);
@@ -78,24 +78,24 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// Float32, on the default device.
+    /// Creates the default options: float32, on the default device.
     pub fn new() -> Self {
         LoadOptions::default()
     }
 
-    /// The dtypes of the parameters, to which the file's are converted, and of computing.
+    /// Sets the dtype to which parameters are converted, and the dtype of computation.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Ignores a field of `config.json` that is not understood, and has no effect in this checkpoint.
+    /// Ignores a field of `config.json` that would be rejected. Only ignore fields that have no effect in this checkpoint.
     pub fn ignore_field(mut self, name: &str) -> Self {
         self.ignored.push(name.to_owned());
         self
     }
 
-    /// The placement of arrays. The models name their dimensions `vocab`, `embed`, `heads`, `mlp` and `expert`, the rows of
+    /// Sets the rules that shard arrays. Models name their dimensions `vocab`, `embed`, `heads`, `mlp` and `expert`, the rows of
     /// texts `batch`, and the positions of decoders `length`.
     pub fn rules(mut self, rules: &Rules) -> Self {
         self.rules = rules.clone();

@@ -5,14 +5,14 @@ use shardax_nn::prelude::*;
 
 use super::config::Fields;
 
-/// Rotary positions, of `rope_parameters` or of the older `rope_scaling` and `rope_theta`. `partial` is the share of each
-/// head that is turned by default, `None` if the model always turns all.
+/// Reads rotary positions from `rope_parameters`, or from the older `rope_scaling` and `rope_theta`. `partial` is the
+/// default share of each head that is rotated; `None` rotates all of it.
 pub(super) fn rope(fields: &Fields, head_dim: usize, partial: Option<f64>) -> Result<Rope> {
     rope_named(fields, head_dim, "rope_theta", partial.map(|default| ("partial_rotary_factor", default)))
 }
 
-/// Rotary positions of a model whose fields for the base and for the share of each head have these names. The object of
-/// rotary positions has the usual names, and takes precedence.
+/// Reads rotary positions of a model with other field names for the base and for the rotated share of each head. The
+/// object of rotary positions has the usual names, and takes precedence.
 pub(super) fn rope_named<'a>(
     fields: &Fields<'a>,
     head_dim: usize,
@@ -26,17 +26,17 @@ pub(super) fn rope_named<'a>(
     };
     match rope_object(fields)? {
         Some(about) => scaled_rope(fields, &about, theta, head_dim, partial),
-        None => turned(fields, Rope::new(theta), head_dim, partial),
+        None => with_rotated_share(fields, Rope::new(theta), head_dim, partial),
     }
 }
 
-/// The object that describes rotary positions. As in transformers the older name is the one that counts if both are there.
+/// Returns the object that describes rotary positions. The older name takes precedence, as in transformers.
 pub(super) fn rope_object<'a>(fields: &Fields<'a>) -> Result<Option<Fields<'a>>> {
     let (new, old) = (fields.object_opt("rope_parameters")?, fields.object_opt("rope_scaling")?);
     Ok(old.filter(|old| !old.is_empty()).or(new).filter(|about| !about.is_empty()))
 }
 
-/// Rotary positions as an object of a model's fields describes them.
+/// Reads rotary positions from an object of a model's fields.
 pub(super) fn scaled_rope(
     model: &Fields,
     about: &Fields,
@@ -51,7 +51,7 @@ pub(super) fn scaled_rope(
     about.skip(&["type"]);
     let mut theta = about.number_or("rope_theta", theta)?;
     let scaling = match (kind.unwrap_or("default"), about.number_opt("alpha")?.filter(|alpha| *alpha != 0.0)) {
-        // Hunyuan's models have this name for a base that does not depend on the length.
+        // In Hunyuan's models this name means a base that does not depend on the length.
         ("dynamic", Some(alpha)) if ["hunyuan_v1_dense", "hunyuan_v1_moe"].iter().any(|kind| model.has_type(kind)) => {
             about.skip(&["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"]);
             theta *= alpha.powf(head_dim as f64 / (head_dim as f64 - 2.0));
@@ -79,10 +79,10 @@ pub(super) fn scaled_rope(
         (share, default) => share.or(default),
     };
     about.finish()?;
-    turned(about, Rope::new(theta).scaling(scaling), head_dim, partial)
+    with_rotated_share(about, Rope::new(theta).scaling(scaling), head_dim, partial)
 }
 
-/// The scaling of this kind.
+/// Reads the scaling of this kind.
 fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
     // Each kind reads only its own fields, because a field that nobody reads is an error.
     Ok(match kind {
@@ -150,8 +150,8 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
     })
 }
 
-/// The length that the model was first trained with: a field of the model, or of the object of rotary positions, or
-/// otherwise the longest length.
+/// Returns the length of texts in the first training of the model: a field of the model or of the object of rotary
+/// positions, otherwise the longest length.
 fn original_positions(model: &Fields, about: &Fields) -> Result<f64> {
     if let Some(length) = model.number_opt("original_max_position_embeddings")? {
         about.skip(&["original_max_position_embeddings"]);
@@ -163,7 +163,7 @@ fn original_positions(model: &Fields, about: &Fields) -> Result<f64> {
     }
 }
 
-/// The field `factor`, or otherwise the ratio of the longest length to the original one.
+/// Returns the field `factor`, otherwise the ratio of the longest length to the original length.
 fn factor_or_ratio(model: &Fields, about: &Fields, original: f64) -> Result<f64> {
     match about.number_opt("factor")? {
         Some(factor) => Ok(factor),
@@ -171,13 +171,13 @@ fn factor_or_ratio(model: &Fields, about: &Fields, original: f64) -> Result<f64>
     }
 }
 
-/// The factor of attention for texts that are this many times longer than the original length, in YaRN.
+/// Returns YaRN's factor of attention for texts that are `factor` times longer than the original length.
 pub(super) fn yarn_scale(factor: f64, scale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
 }
 
-/// Turns a part of the features of each head.
-fn turned(about: &Fields, rope: Rope, head_dim: usize, partial: Option<f64>) -> Result<Rope> {
+/// Rotates only a part of the features of each head.
+fn with_rotated_share(about: &Fields, rope: Rope, head_dim: usize, partial: Option<f64>) -> Result<Rope> {
     let share = partial.unwrap_or(1.0);
     let features = (head_dim as f64 * share) as usize;
     match share {

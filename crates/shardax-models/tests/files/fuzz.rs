@@ -18,10 +18,10 @@ const PLUGIN: u64 = 3 << 10;
 fn format<'a>(
     name: &'static str,
     (file, ending): (&str, &'static str),
-    here: &Path,
+    temp: &Path,
     load: impl Fn(&Path) -> Result<()> + 'a,
 ) -> Format<'a> {
-    let copy = here.join(format!("{name}.{ending}"));
+    let copy = temp.join(format!("{name}.{ending}"));
     let read = move |mutant: &Path| {
         std::fs::copy(mutant, &copy).expect("the mutant");
         load(&copy)
@@ -34,14 +34,14 @@ fn read_all(path: &Path) -> Result<()> {
     weights.names().try_for_each(|name| weights.get(name).map(drop))
 }
 
-fn formats(here: &Path) -> Vec<Format<'static>> {
+fn formats(temp: &Path) -> Vec<Format<'static>> {
     let header = |path: &Path| Gguf::open(path).map(drop);
     let model = |path: &Path| Decoder::from_pretrained(path).map(drop);
     vec![
-        format("gguf blocks", ("gguf/blocks.gguf", "gguf"), here, read_all),
-        format("gguf header", ("gguf/gpt2.gguf", "gguf"), here, header).within(|bytes| 0..bytes.len().min(2500)),
-        format("gguf model", ("gguf/llama.gguf", "gguf"), here, model).within(|bytes| 0..bytes.len().min(2500)),
-        format("pytorch file", ("pytorch/tensors.pt", "pt"), here, read_all),
+        format("gguf blocks", ("gguf/blocks.gguf", "gguf"), temp, read_all),
+        format("gguf header", ("gguf/gpt2.gguf", "gguf"), temp, header).within(|bytes| 0..bytes.len().min(2500)),
+        format("gguf model", ("gguf/llama.gguf", "gguf"), temp, model).within(|bytes| 0..bytes.len().min(2500)),
+        format("pytorch file", ("pytorch/tensors.pt", "pt"), temp, read_all),
     ]
 }
 

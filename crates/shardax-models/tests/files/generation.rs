@@ -8,6 +8,11 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::{golden, setup};
 
+/// Returns a prompt whose tokens differ between texts.
+fn varied_prompt(length: usize, text: usize) -> Vec<i32> {
+    (0..length).map(|i| ((text * 7 + i * 5) % 30 + 3) as i32).collect()
+}
+
 /// Generates texts of several lengths with few slots and little memory. Each result must equal the text that is
 /// generated alone.
 #[test]
@@ -17,9 +22,8 @@ fn batched_texts_are_those_of_texts_alone() -> Result<()> {
         let model = Decoder::from_pretrained(golden(name))?;
         // There are only three lengths of prompts, because `generate` compiles a program for each length.
         let lengths = [(3, 5), (1, 6), (6, 2), (3, 1), (6, 6), (1, 3), (3, 6)];
-        let prompt = |length: usize, text: usize| (0..length).map(|i| ((text * 7 + i * 5) % 30 + 3) as i32).collect();
         let texts: Vec<(Vec<i32>, GenerateOptions)> = (lengths.into_iter().enumerate())
-            .map(|(text, (length, new))| (prompt(length, text), GenerateOptions::new(new)))
+            .map(|(text, (length, new))| (varied_prompt(length, text), GenerateOptions::new(new)))
             .collect();
         let mut batcher = Batcher::new(model.clone(), 3, if name == "gpt2" { 12 } else { 24 })?;
         let mut written: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
@@ -96,19 +100,19 @@ fn batched_texts_have_options_of_their_own() -> Result<()> {
 
 #[test]
 fn generation_config_is_honoured() -> Result<()> {
-    let here = Folder::new();
+    let temp = Folder::new();
     let options = |text: &str| {
-        here.write("generation_config.json", text);
-        GenerateOptions::from_pretrained(&here.0, 9)
+        temp.write("generation_config.json", text);
+        GenerateOptions::from_pretrained(&temp.0, 9)
     };
     let greedy = GenerateOptions::new(9);
     assert_eq!(options("{}")?, greedy);
     assert_eq!(options(r#"{"eos_token_id": [5, 6], "bos_token_id": 1}"#)?, greedy.clone().stop_tokens([5, 6]));
     // Without `do_sample`, the options of sampling have no effect.
     assert_eq!(options(r#"{"temperature": 0.6, "top_p": 0.9, "eos_token_id": 5}"#)?, greedy.clone().stop_tokens([5]));
-    let drawn = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1, "num_beams": 1}"#;
+    let sampled = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1, "num_beams": 1}"#;
     let expected = greedy.clone().temperature(0.6).top_k(20).top_p(0.9).repetition_penalty(1.1);
-    assert_eq!(options(drawn)?, expected);
+    assert_eq!(options(sampled)?, expected);
     assert_eq!(options(r#"{"do_sample": true}"#)?, greedy.clone().temperature(1.0).top_k(50));
     assert_eq!(options(r#"{"do_sample": true, "top_k": 0, "min_p": 0.1}"#)?, greedy.temperature(1.0).min_p(0.1));
     fails(options(r#"{"num_beams": 4}"#), &["field `num_beams` of", "is 4"]);
@@ -116,10 +120,10 @@ fn generation_config_is_honoured() -> Result<()> {
     fails(options(r#"{"do_sample": true, "temperature": "hot"}"#), &["`temperature`", "which is not a number"]);
     fails(options(r#"{"do_sample": true, "top_p": 2}"#), &["top_p is 2"]);
     fails(options("["), &["generation_config.json is not a JSON object"]);
-    std::fs::remove_file(here.join("generation_config.json")).expect("a file");
-    fails(GenerateOptions::from_pretrained(&here.0, 9), &["cannot read", "config.json"]);
-    here.write("config.json", r#"{"eos_token_id": 7, "model_type": "llama"}"#);
-    assert_eq!(GenerateOptions::from_pretrained(&here.0, 9)?, GenerateOptions::new(9).stop_tokens([7]));
+    std::fs::remove_file(temp.join("generation_config.json")).expect("a file");
+    fails(GenerateOptions::from_pretrained(&temp.0, 9), &["cannot read", "config.json"]);
+    temp.write("config.json", r#"{"eos_token_id": 7, "model_type": "llama"}"#);
+    assert_eq!(GenerateOptions::from_pretrained(&temp.0, 9)?, GenerateOptions::new(9).stop_tokens([7]));
     Ok(())
 }
 

@@ -17,21 +17,21 @@ fn blocks_are_the_numbers_of_ggml() -> Result<()> {
 
 /// Copies the folder and replaces fields of `config.json` that the format cannot store.
 fn folder_with(name: &str, fields: &[(&str, &str)]) -> Folder {
-    let here = Folder::new();
+    let temp = Folder::new();
     let text = std::fs::read(golden(name).join("config.json")).expect("a file");
     let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&text).expect("JSON");
     for (field, value) in fields {
         config.insert((*field).to_owned(), serde_json::from_str(value).expect("JSON"));
     }
-    here.write("config.json", serde_json::to_vec(&config).expect("JSON"));
+    temp.write("config.json", serde_json::to_vec(&config).expect("JSON"));
     for file in std::fs::read_dir(golden(name)).expect("a folder") {
         let path = file.expect("a file").path();
         let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
         if file.starts_with("model") {
-            here.write(file, std::fs::read(&path).expect("a file"));
+            temp.write(file, std::fs::read(&path).expect("a file"));
         }
     }
-    here
+    temp
 }
 
 /// Files with llama.cpp's names, row order, norms and transposed kernels have the logits of the folder.
@@ -78,9 +78,11 @@ fn text(out: &mut Vec<u8>, text: &str) {
 /// Writes a GGUF file of version 3 from metadata and tensors. A tensor has the number of its type, a row-major shape,
 /// and bytes.
 pub fn written(metadata: &[(&str, Value<'_>)], tensors: &[(&str, u32, &[usize], Vec<u8>)]) -> Vec<u8> {
+    // The header: magic, version, and the numbers of tensors and of metadata entries.
     let mut out = b"GGUF\x03\0\0\0".to_vec();
     out.extend((tensors.len() as u64).to_le_bytes());
     out.extend((metadata.len() as u64).to_le_bytes());
+    // Each entry is a key, the number of its type, and a value. Lists (type 9) also have the type of their elements.
     for (key, value) in metadata {
         text(&mut out, key);
         let mut list = |kind: u32, count: usize| {
@@ -110,6 +112,7 @@ pub fn written(metadata: &[(&str, Value<'_>)], tensors: &[(&str, u32, &[usize], 
             }
         }
     }
+    // The descriptions of the tensors, whose sizes begin with the last dimension, and then their data, aligned to 32 bytes.
     let mut offset = 0;
     for (name, kind, shape, bytes) in tensors {
         text(&mut out, name);
@@ -129,8 +132,9 @@ pub fn written(metadata: &[(&str, Value<'_>)], tensors: &[(&str, u32, &[usize], 
 #[test]
 fn damaged_files_are_errors() -> Result<()> {
     setup();
-    let here = Folder::new();
-    let open = |bytes: &[u8]| Gguf::open(here.write("a.gguf", bytes)).map(drop);
+    let temp = Folder::new();
+    let open = |bytes: &[u8]| Gguf::open(temp.write("a.gguf", bytes)).map(drop);
+    // Files that end early, or that are not GGUF files.
     let file = std::fs::read(golden("gguf/llama.gguf")).expect("a file");
     open(&file)?;
     fails(open(b"GGU"), &["a.gguf is damaged", "the letters \"GGUF\" should have 4 bytes, but only 3 bytes remain"]);
@@ -139,10 +143,11 @@ fn damaged_files_are_errors() -> Result<()> {
     for end in [4, 8, 16, 24, 100, 500, 700, file.len() - 1] {
         fails(open(&file[..end]), &["a.gguf is damaged"]);
     }
-    let mut many = file.clone();
-    many[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
-    fails(open(&many), &["tensors should follow"]);
+    let mut too_many_tensors = file.clone();
+    too_many_tensors[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    fails(open(&too_many_tensors), &["tensors should follow"]);
 
+    // Tensors and metadata that contradict themselves.
     let tensor = |kind: u32, shape: &'static [usize], bytes: usize| written(&[], &[("a", kind, shape, vec![0; bytes])]);
     fails(open(&tensor(99, &[2], 8)), &["the tensor \"a\" has the ggml type 99, but only F32, F16"]);
     fails(open(&tensor(8, &[2, 31], 64)), &["of [2, 31] does not consist of entire Q8_0 blocks"]);
@@ -160,7 +165,7 @@ fn damaged_files_are_errors() -> Result<()> {
 #[test]
 fn metadata_that_is_not_understood_is_an_error() -> Result<()> {
     setup();
-    let here = Folder::new();
+    let temp = Folder::new();
     let config = |more: &[(&'static str, Value<'static>)]| {
         let mut metadata = vec![
             ("general.architecture", Value::Text("llama")),
@@ -170,6 +175,7 @@ fn metadata_that_is_not_understood_is_an_error() -> Result<()> {
             ("llama.attention.head_count", Value::U32(2)),
             ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
         ];
+        // Replace or add entries.
         for (key, value) in more {
             metadata.retain(|(other, _)| other != key);
             metadata.push((
@@ -183,12 +189,12 @@ fn metadata_that_is_not_understood_is_an_error() -> Result<()> {
             ));
         }
         let table = ("token_embd.weight", 0, &[5, 16][..], vec![0; 320]);
-        Config::open(here.write("a.gguf", written(&metadata, &[table])))
+        Config::open(temp.write("a.gguf", written(&metadata, &[table])))
     };
-    let known = config(&[])?;
-    assert_eq!(known.get("model_type").and_then(|value| value.as_str()), Some("llama"));
-    assert_eq!(known.get("rms_norm_eps").and_then(|value| value.as_f64()), Some(1e-5));
-    assert_eq!(known.get("vocab_size").and_then(|value| value.as_u64()), Some(5));
+    let supported = config(&[])?;
+    assert_eq!(supported.get("model_type").and_then(|value| value.as_str()), Some("llama"));
+    assert_eq!(supported.get("rms_norm_eps").and_then(|value| value.as_f64()), Some(1e-5));
+    assert_eq!(supported.get("vocab_size").and_then(|value| value.as_u64()), Some(5));
     fails(config(&[("general.architecture", Value::Text("rwkv"))]), &["its architecture is \"rwkv\"", "llama"]);
     fails(config(&[("llama.attention.clamp_kqv", Value::F32(8.0))]), &["`llama.attention.clamp_kqv` is Float(8.0)"]);
     assert_eq!(

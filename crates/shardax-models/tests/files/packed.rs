@@ -39,6 +39,7 @@ fn llama() -> Vec<u8> {
 
 type Tensors = Vec<(&'static str, u32, &'static [usize], Vec<u8>)>;
 
+/// Returns the metadata and the tensors of a Llama whose matrices have several types.
 fn llama_parts() -> (Vec<(&'static str, Value<'static>)>, Tensors) {
     let rng = &mut fastrand::Rng::with_seed(0);
     let metadata = vec![
@@ -50,6 +51,7 @@ fn llama_parts() -> (Vec<(&'static str, Value<'static>)>, Tensors) {
         ("llama.attention.head_count_kv", Value::U32(2)),
         ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
     ];
+    // The numbers are ggml types: Q6_K is 14, Q4_K 12, Q4_0 2, Q8_0 8 and Q4_1 3.
     let matrices: [(&'static str, u32, &'static [usize]); 8] = [
         ("token_embd.weight", 14, &[40, 256]),
         ("blk.0.attn_q.weight", 12, &[256, 256]),
@@ -70,29 +72,33 @@ fn llama_parts() -> (Vec<(&'static str, Value<'static>)>, Tensors) {
     (metadata, tensors)
 }
 
+/// Returns the metadata of one of several files.
+fn split_metadata(number: u32, count: u32) -> Vec<(&'static str, Value<'static>)> {
+    vec![("split.no", Value::U32(number)), ("split.count", Value::U32(count))]
+}
+
 /// A model in several files is opened by its first file.
 #[test]
 fn split_files_are_one_model() -> Result<()> {
     setup();
-    let here = Folder::new();
-    let single_file = Decoder::from_pretrained(here.write("llama.gguf", llama()))?;
-    let split = |number: u32, count: u32| vec![("split.no", Value::U32(number)), ("split.count", Value::U32(count))];
+    let temp = Folder::new();
+    let single_file = Decoder::from_pretrained(temp.write("llama.gguf", llama()))?;
     let (mut metadata, mut tensors) = llama_parts();
-    let rest = tensors.split_off(5);
-    metadata.extend(split(0, 2));
+    let tensors_of_second_file = tensors.split_off(5);
+    metadata.extend(split_metadata(0, 2));
     metadata.push(("split.tensors.count", Value::U32(11)));
-    let first = here.write("tiny-00001-of-00002.gguf", written(&metadata, &tensors));
+    let first = temp.write("tiny-00001-of-00002.gguf", written(&metadata, &tensors));
     fails(Decoder::from_pretrained(&first).map(drop), &["tiny-00002-of-00002.gguf"]);
-    let second = here.write("tiny-00002-of-00002.gguf", written(&split(1, 2), &rest));
+    let second = temp.write("tiny-00002-of-00002.gguf", written(&split_metadata(1, 2), &tensors_of_second_file));
     let model = Decoder::from_pretrained(&first)?;
     for ((path, left), right) in tree::leaves_with_path(&model).iter().zip(tree::leaves(&single_file)) {
         assert_eq!(left.to_bytes()?, right.to_bytes()?, "{path}");
     }
     fails(Decoder::from_pretrained(&second).map(drop), &["it is file 2 of 2, but you must open the first file"]);
-    here.write("tiny-00002-of-00002.gguf", written(&split(1, 2), &rest[1..]));
+    temp.write("tiny-00002-of-00002.gguf", written(&split_metadata(1, 2), &tensors_of_second_file[1..]));
     fails(Decoder::from_pretrained(&first).map(drop), &["10 tensors with 10 different names, but should have 11"]);
-    let other = here.write("other.gguf", written(&metadata, &tensors));
-    fails(Decoder::from_pretrained(&other).map(drop), &["does not end with -00001-of-00002.gguf"]);
+    let misnamed = temp.write("other.gguf", written(&metadata, &tensors));
+    fails(Decoder::from_pretrained(&misnamed).map(drop), &["does not end with -00001-of-00002.gguf"]);
     Ok(())
 }
 
@@ -100,8 +106,8 @@ fn split_files_are_one_model() -> Result<()> {
 #[test]
 fn adapters_of_packed_models_have_the_gradients_of_widened_ones() -> Result<()> {
     setup();
-    let here = Folder::new();
-    let path = here.write("llama.gguf", llama());
+    let temp = Folder::new();
+    let path = temp.write("llama.gguf", llama());
     let (packed, wide) = (Packed::<Decoder>::from_pretrained(&path)?, Decoder::from_pretrained(&path)?);
     let layers = ["attention.query", "attention.out", "mlp.up", "mlp.down"];
     let adapter = Adapter::new(&wide, layers, 4, 8.0, &mut Rngs::new(0))?;
@@ -125,15 +131,19 @@ fn adapters_of_packed_models_have_the_gradients_of_widened_ones() -> Result<()> 
     Ok(())
 }
 
+/// Returns the size of arrays in memory.
+fn byte_count(leaves: &[Array]) -> usize {
+    leaves.iter().map(|leaf| leaf.size() * leaf.dtype().bits() / 8).sum()
+}
+
 #[test]
 fn packed_models_compute_as_widened_ones() -> Result<()> {
     setup();
-    let here = Folder::new();
-    let path = here.write("llama.gguf", llama());
+    let temp = Folder::new();
+    let path = temp.write("llama.gguf", llama());
     let (packed, wide) = (Packed::<Decoder>::from_pretrained(&path)?, Decoder::from_pretrained(&path)?);
     assert_eq!(packed.packed_count(), (8, 11));
-    let bytes = |leaves: Vec<Array>| leaves.iter().map(|leaf| leaf.size() * leaf.dtype().bits() / 8).sum::<usize>();
-    assert!(bytes(tree::leaves(&packed)) * 3 < bytes(tree::leaves(&wide)));
+    assert!(byte_count(&tree::leaves(&packed)) * 3 < byte_count(&tree::leaves(&wide)));
 
     let (left, right) = (packed.unpack()?, &wide);
     for ((path, left), (_, right)) in tree::leaves_with_path(&left).iter().zip(tree::leaves_with_path(right)) {
@@ -155,8 +165,8 @@ fn packed_models_compute_as_widened_ones() -> Result<()> {
 #[test]
 fn packed_models_are_split_over_a_mesh() -> Result<()> {
     setup();
-    let here = Folder::new();
-    let path = here.write("llama.gguf", llama());
+    let temp = Folder::new();
+    let path = temp.write("llama.gguf", llama());
     let mesh = make_mesh([("model", 2)])?;
     let rules = Rules::new(&mesh, [("heads", "model"), ("mlp", "model"), ("vocab", "model")]);
     let split = Packed::<Decoder>::from_pretrained_with(&path, &LoadOptions::new().rules(&rules))?;
@@ -208,6 +218,7 @@ fn kernels_of_parts_are_those_of_their_formats() -> Result<()> {
         assert_eq!(dequantized.shape(), expected.shape(), "{name}");
         assert_eq!(dequantized.to_vec::<f32>()?, expected.to_vec::<f32>()?, "{name}");
     }
+    // A layer that is loaded from quantized files has the dequantized weights.
     let keys = KeyMap::new().array("kernel", "layer.weight", Layout::Transposed);
     let layer = Linear::builder(64, 16).use_bias(false).build(&mut Rngs::new(0));
     let config = Config::from_json(r#"{"quantization_config": {"quant_method": "gptq", "bits": 4}}"#)?;
@@ -215,11 +226,11 @@ fn kernels_of_parts_are_those_of_their_formats() -> Result<()> {
     let loaded = load(&weights, &layer, &keys, &Rules::default())?;
     assert_eq!(loaded.kernel.t().to_vec::<f32>()?, weights.get("expected")?.to_vec::<f32>()?);
 
-    let other = |json: &str| Config::from_json(json).and_then(|config| weights.clone().quantized(&config));
-    fails(other(r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#), &["GPTQ with 3 bits"]);
-    fails(other(r#"{"quantization_config": {"quant_method": "awq", "version": "gemv"}}"#), &["version \"gemv\""]);
+    let read_other = |json: &str| Config::from_json(json).and_then(|config| weights.clone().quantized(&config));
+    fails(read_other(r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#), &["GPTQ with 3 bits"]);
+    fails(read_other(r#"{"quantization_config": {"quant_method": "awq", "version": "gemv"}}"#), &["version \"gemv\""]);
     fails(
-        other(r#"{"quantization_config": {"quant_method": "fp8"}}"#),
+        read_other(r#"{"quantization_config": {"quant_method": "fp8"}}"#),
         &["quant_method", "\"fp8\"", "gptq, awq and mxfp4"],
     );
     Ok(())

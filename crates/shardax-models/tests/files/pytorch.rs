@@ -25,10 +25,10 @@ fn pytorch_folders_are_models() -> Result<()> {
     let (old, new) = (Decoder::from_pretrained(golden("pytorch"))?, Decoder::from_pretrained(golden("qwen2"))?);
     assert_eq!(old.forward(&tokens).to_vec::<f32>()?, new.forward(&tokens).to_vec::<f32>()?);
 
-    let here = Folder::new();
-    here.write("a.bin", std::fs::read(golden("pytorch/pytorch_model.bin")).expect("a file"));
-    here.write("pytorch_model.bin.index.json", r#"{"weight_map": {"model.norm.weight": "a.bin"}}"#);
-    assert_eq!(Weights::open(&here.0)?.get("model.norm.weight")?.shape(), [16]);
+    let temp = Folder::new();
+    temp.write("a.bin", std::fs::read(golden("pytorch/pytorch_model.bin")).expect("a file"));
+    temp.write("pytorch_model.bin.index.json", r#"{"weight_map": {"model.norm.weight": "a.bin"}}"#);
+    assert_eq!(Weights::open(&temp.0)?.get("model.norm.weight")?.shape(), [16]);
     Ok(())
 }
 
@@ -40,12 +40,12 @@ fn pickles_that_call_other_functions_are_errors() -> Result<()> {
         Weights::open(golden("pytorch/call.pt")),
         &["cannot read the tensors of", "call.pt", "it calls __builtin__.print"],
     );
-    let here = Folder::new();
+    let temp = Folder::new();
     fails(
-        Weights::open(here.write("old.bin", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")),
+        Weights::open(temp.write("old.bin", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")),
         &["not a zip archive", "torch.save"],
     );
     let file = std::fs::read(golden("pytorch/tensors.pt")).expect("a file");
-    fails(Weights::open(here.write("cut.pt", &file[..file.len() / 2])), &["not a zip archive"]);
+    fails(Weights::open(temp.write("cut.pt", &file[..file.len() / 2])), &["not a zip archive"]);
     Ok(())
 }

@@ -58,7 +58,7 @@ fn chat_templates_that_raise_or_run_forever_are_errors() -> Result<()> {
 /// The tokenizers of GGUF files: byte pairs with merges, and SentencePiece with scores.
 #[test]
 fn tokenizers_of_gguf_files_split_texts_like_their_models() -> Result<()> {
-    let here = Folder::new();
+    let temp = Folder::new();
     let tokens =
         ["<unk>", "<s>", "</s>", "<0x0A>", "\u{2581}", "a", "b", "c", "ab", "\u{2581}ab", "abc", "<0xC3>", "<0xA9>"];
     let sentence = written(
@@ -74,7 +74,7 @@ fn tokenizers_of_gguf_files_split_texts_like_their_models() -> Result<()> {
         ],
         &[],
     );
-    let tokenizer = Tokenizer::from_pretrained(here.write("a.gguf", sentence))?;
+    let tokenizer = Tokenizer::from_pretrained(temp.write("a.gguf", sentence))?;
     assert_eq!(tokenizer.encode("ab abc")?, [1, 9, 9, 7]);
     assert_eq!(tokenizer.encode_part("c\n\u{e9}")?, [4, 7, 3, 11, 12]);
     assert_eq!(tokenizer.decode(&[1, 9, 9, 7, 2])?, "ab abc");
@@ -95,37 +95,37 @@ fn tokenizers_of_gguf_files_split_texts_like_their_models() -> Result<()> {
         ],
         &[],
     );
-    let tokenizer = Tokenizer::from_pretrained(here.write("b.gguf", pairs))?;
+    let tokenizer = Tokenizer::from_pretrained(temp.write("b.gguf", pairs))?;
     assert_eq!(tokenizer.encode("ab ab11<|end|>")?, [3, 4, 5, 5, 6]);
     assert_eq!(tokenizer.decode(&[3, 4, 6])?, "ab ab");
     fails(tokenizer.encode_chat("[]"), &["no chat template"]);
 
-    let other = |kind: &'static str, pre: &'static str| {
+    let read_other = |kind: &'static str, pre: &'static str| {
         let metadata = [
             ("tokenizer.ggml.model", Value::Text(kind)),
             ("tokenizer.ggml.pre", Value::Text(pre)),
             ("tokenizer.ggml.tokens", Value::Texts(&["a"])),
         ];
-        Gguf::open(here.write("c.gguf", written(&metadata, &[])))?.tokenizer_json()
+        Gguf::open(temp.write("c.gguf", written(&metadata, &[])))?.tokenizer_json()
     };
-    fails(other("bert", ""), &["has the kind Some(\"bert\")", "\"gpt2\" and \"llama\" are supported"]);
-    fails(other("gpt2", "odd"), &["the pre-tokenizer \"odd\"", "\"qwen2\""]);
-    fails(other("llama", ""), &["tokenizer.ggml.scores"]);
+    fails(read_other("bert", ""), &["has the kind Some(\"bert\")", "\"gpt2\" and \"llama\" are supported"]);
+    fails(read_other("gpt2", "odd"), &["the pre-tokenizer \"odd\"", "\"qwen2\""]);
+    fails(read_other("llama", ""), &["tokenizer.ggml.scores"]);
     Ok(())
 }
 
 #[test]
 fn folders_have_their_tokenizer_and_template() -> Result<()> {
-    let here = Folder::new();
-    fails(Tokenizer::from_pretrained(&here.0), &["cannot read", "tokenizer.json"]);
-    here.write("tokenizer.json", r#"{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "<s>": 1, "hi": 2}}, "pre_tokenizer": {"type": "WhitespaceSplit"}}"#);
-    assert!(Tokenizer::from_pretrained(&here.0)?.chat_template().is_none());
+    let temp = Folder::new();
+    fails(Tokenizer::from_pretrained(&temp.0), &["cannot read", "tokenizer.json"]);
+    temp.write("tokenizer.json", r#"{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "<s>": 1, "hi": 2}}, "pre_tokenizer": {"type": "WhitespaceSplit"}}"#);
+    assert!(Tokenizer::from_pretrained(&temp.0)?.chat_template().is_none());
     let about = r#"{"bos_token": {"content": "<s>", "lstrip": false}, "chat_template": [{"name": "other", "template": "x"},
         {"name": "default", "template": "{{ bos_token }} {{ messages[0].content }}"}]}"#;
-    here.write("tokenizer_config.json", about);
+    temp.write("tokenizer_config.json", about);
     let messages = r#"[{"role": "user", "content": "hi"}]"#;
-    assert_eq!(Tokenizer::from_pretrained(&here.0)?.encode_chat(messages)?, [1, 2]);
-    here.write("chat_template.jinja", "{{ messages[0].content }} {{ bos_token }}");
-    assert_eq!(Tokenizer::from_pretrained(&here.0)?.encode_chat(messages)?, [2, 1]);
+    assert_eq!(Tokenizer::from_pretrained(&temp.0)?.encode_chat(messages)?, [1, 2]);
+    temp.write("chat_template.jinja", "{{ messages[0].content }} {{ bos_token }}");
+    assert_eq!(Tokenizer::from_pretrained(&temp.0)?.encode_chat(messages)?, [2, 1]);
     Ok(())
 }

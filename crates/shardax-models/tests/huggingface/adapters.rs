@@ -8,6 +8,11 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::{alike, case, folder, setup};
 
+/// Computes the logits of a model with an adapter.
+fn apply_adapter(adapter: Adapter, model: Decoder, tokens: Array) -> Result<Array> {
+    Ok(adapter.apply(&model)?.forward(tokens))
+}
+
 #[test]
 fn adapters_are_those_of_peft() -> Result<()> {
     setup();
@@ -15,43 +20,39 @@ fn adapters_are_those_of_peft() -> Result<()> {
     let (model, adapter) =
         (Decoder::from_pretrained(folder("llama"))?, Adapter::from_pretrained(&config, folder("adapter"))?);
     assert_eq!((adapter.layers.len(), adapter.scale()), (6, 1.5));
-    let logits = |adapter: &Adapter| {
-        let forward = |adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
-            Ok(adapter.apply(&model)?.forward(tokens))
-        };
-        jit(forward).call((adapter, &model, case("input_ids")?))
-    };
+    let logits = |adapter: &Adapter| jit(apply_adapter).call((adapter, &model, case("input_ids")?));
     alike("adapter", &logits(&adapter)?, &case("logits")?)?;
     let patterns = Adapter::from_pretrained(&config, folder("adapter_patterns"))?;
-    let apply = |adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
-        Ok(adapter.apply(&model)?.forward(tokens))
-    };
-    let other = super::case("adapter_patterns")?;
-    alike("patterns", &jit(apply).call((&patterns, &model, other("input_ids")?))?, &other("logits")?)?;
-    let here = Folder::new();
-    adapter.save_pretrained(&config, here.join("a"))?;
-    let again = Adapter::from_pretrained(&config, here.join("a"))?;
+    let pattern_case = super::case("adapter_patterns")?;
+    let result = jit(apply_adapter).call((&patterns, &model, pattern_case("input_ids")?))?;
+    alike("patterns", &result, &pattern_case("logits")?)?;
+    // A saved adapter computes the same bits.
+    let temp = Folder::new();
+    adapter.save_pretrained(&config, temp.join("a"))?;
+    let again = Adapter::from_pretrained(&config, temp.join("a"))?;
     assert_eq!(logits(&again)?.to_bytes()?, logits(&adapter)?.to_bytes()?);
 
+    // Adapters that do not fit the model or the files.
     let mut rngs = Rngs::new(0);
     fails(Adapter::new(&model, ["attention.key", "nothing"], 2, 1.0, &mut rngs), &["no layer \"nothing\"", "key path"]);
     fails(Adapter::new(&model, ["head"], 0, 1.0, &mut rngs), &["a positive rank", "got 0 and 1"]);
     let experts = ExpertsConfig { capacity_factor: None, ..ExpertsConfig::new(4, 16) };
     let mixture = DecoderConfig { experts: Some(experts), ..DecoderConfig::new(32, 1, 16, 2) };
     let mixture = Decoder::new(&mixture, &mut rngs)?;
-    let of_experts = Adapter::new(&mixture, ["gate"], 2, 1.0, &mut rngs)?;
-    assert_eq!(of_experts.layers["blocks[0].experts.experts.layers.gate"].lora_a.shape(), [4, 16, 2]);
-    fails(of_experts.with_magnitudes(&mixture), &["several experts", "attention"]);
+    let expert_adapter = Adapter::new(&mixture, ["gate"], 2, 1.0, &mut rngs)?;
+    assert_eq!(expert_adapter.layers["blocks[0].experts.experts.layers.gate"].lora_a.shape(), [4, 16, 2]);
+    fails(expert_adapter.with_magnitudes(&mixture), &["several experts", "attention"]);
     let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
     fails(adapter.apply(&gpt2), &["\"blocks[0].mlp.up\" is for a kernel of [16, 24]", "[16, 64]"]);
     let fused = Adapter::new(&gpt2, ["attention.query"], 2, 1.0, &mut rngs)?;
     fails(
-        fused.save_pretrained(&Config::open(folder("gpt2"))?, here.join("b")),
+        fused.save_pretrained(&Config::open(folder("gpt2"))?, temp.join("b")),
         &["c_attn", "one adapter for all parts"],
     );
     fails(Adapter::from_pretrained(&Config::open(folder("gpt2"))?, folder("adapter")), &["a layer", "does not have"]);
+    // Options of `peft` that are not supported, and ranks that differ from the files.
     let about = std::fs::read_to_string(folder("adapter").join("adapter_config.json")).expect("a file");
-    std::fs::copy(folder("adapter").join("adapter_model.safetensors"), here.join("adapter_model.safetensors"))
+    std::fs::copy(folder("adapter").join("adapter_model.safetensors"), temp.join("adapter_model.safetensors"))
         .expect("a copy");
     for (from, to, said) in [
         ("\"use_dora\": false", "\"use_dora\": true", "lora_magnitude_vector"),
@@ -68,8 +69,8 @@ fn adapters_are_those_of_peft() -> Result<()> {
         ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_.*\": 4}", "which is not the end of a layer's name"),
     ] {
         assert!(about.contains(from), "{from}");
-        here.write("adapter_config.json", about.replace(from, to));
-        fails(Adapter::from_pretrained(&config, &here.0), &[said]);
+        temp.write("adapter_config.json", about.replace(from, to));
+        fails(Adapter::from_pretrained(&config, &temp.0), &[said]);
     }
     Ok(())
 }
@@ -83,9 +84,9 @@ fn check_decoder(name: &str, base: &str) -> Result<Adapter> {
         Ok(adapter.apply(&model)?.forward(tokens))
     });
     alike(name, &apply.call((&adapter, &model, case("input_ids")?))?, &case("logits")?)?;
-    let here = Folder::new();
-    adapter.save_pretrained(&config, here.join("a"))?;
-    let again = Adapter::from_pretrained(&config, here.join("a"))?;
+    let temp = Folder::new();
+    adapter.save_pretrained(&config, temp.join("a"))?;
+    let again = Adapter::from_pretrained(&config, temp.join("a"))?;
     alike(name, &apply.call((&again, &model, case("input_ids")?))?, &case("logits")?)?;
     Ok(adapter)
 }
@@ -124,10 +125,10 @@ fn adapters_with_modules_that_are_trained_in_full_are_those_of_peft() -> Result<
     );
     // The model uses its token table also as the last layer.
     let about = std::fs::read_to_string(folder("adapter_saved").join("adapter_config.json")).expect("a file");
-    let here = Folder::new();
-    here.write("adapter_config.json", about);
+    let temp = Folder::new();
+    temp.write("adapter_config.json", about);
     let tied = Config::open(folder("qwen3"))?;
-    fails(Adapter::from_pretrained(&tied, &here.0), &["`modules_to_save` has \"lm_head\"", "as the last layer too"]);
+    fails(Adapter::from_pretrained(&tied, &temp.0), &["`modules_to_save` has \"lm_head\"", "as the last layer too"]);
     Ok(())
 }
 
@@ -194,8 +195,8 @@ fn adapters_of_encoders_are_those_of_peft() -> Result<()> {
         Ok(adapter.apply(&model)?.forward(tokens, &BertOptions::new()))
     });
     alike("bert", &apply.call((&adapter, &model, case("input_ids")?))?, &case("logits")?)?;
-    let here = Folder::new();
-    adapter.save_pretrained(&config, here.join("a"))?;
-    let again = Adapter::from_pretrained(&config, here.join("a"))?;
+    let temp = Folder::new();
+    adapter.save_pretrained(&config, temp.join("a"))?;
+    let again = Adapter::from_pretrained(&config, temp.join("a"))?;
     alike("again", &apply.call((&again, &model, case("input_ids")?))?, &case("logits")?)
 }

@@ -172,9 +172,9 @@ fn read(fields: &Map<String, Value>) -> Result<String> {
 
 /// Lists the classes of decoders, with the fields that they need.
 fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
-    let all: BTreeMap<String, Map<String, Value>> = serde_json::from_str(DEFAULTS).expect("JSON");
-    let decoders = all.into_iter().filter(|(kind, _)| !OTHERS.contains(&kind.as_str()));
-    let class = |(kind, defaults): (String, Map<String, Value>)| {
+    let classes: BTreeMap<String, Map<String, Value>> = serde_json::from_str(DEFAULTS).expect("JSON");
+    let decoders = classes.into_iter().filter(|(kind, _)| !OTHERS.contains(&kind.as_str()));
+    let with_fields = |(kind, defaults): (String, Map<String, Value>)| {
         let mut fields = Map::from_iter([("model_type".to_owned(), Value::from(kind.clone()))]);
         if kind == "deepseek_v2" {
             fields.insert("num_experts_per_tok".to_owned(), 6.into());
@@ -193,7 +193,7 @@ fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
         }
         (kind, defaults, fields)
     };
-    decoders.map(class).collect()
+    decoders.map(with_fields).collect()
 }
 
 /// Returns another value for a field, which a model that ignores the field would accept.
@@ -219,16 +219,18 @@ fn every_field_of_the_classes_is_read_or_refused() {
             if is_needed || (name == "rope_theta" && !default.is_number()) {
                 continue;
             }
-            let with = |value: Value| {
+            let read_with = |value: Value| {
                 let mut fields = fields.clone();
                 fields.insert(name.clone(), value);
                 read(&fields)
             };
-            match with(default.clone()) {
+            // The default has no effect.
+            match read_with(default.clone()) {
                 Ok(read) if read == absent => {}
                 Ok(_) => faults.push(format!("{kind}: {name} is {default}, which is not the default")),
                 Err(error) => faults.push(format!("{kind}: {name} is {default}: {error}")),
             }
+            // Another value changes the model or is rejected, unless the name shows that it has no effect.
             let is_harmless = WITHOUT_EFFECT.contains(&name.as_str())
                 || WITHOUT_EFFECT_ALONE.contains(&(kind.as_str(), name.as_str()))
                 || name.contains("dropout")
@@ -236,7 +238,7 @@ fn every_field_of_the_classes_is_read_or_refused() {
                 || name.ends_with("_token_id")
                 || name.starts_with("summary_");
             let Some(value) = other(default) else { continue };
-            if !is_harmless && with(value.clone()).is_ok_and(|read| read == absent) {
+            if !is_harmless && read_with(value.clone()).is_ok_and(|read| read == absent) {
                 faults.push(format!("{kind}: {name} is {value}, which is ignored"));
             }
         }
@@ -246,9 +248,9 @@ fn every_field_of_the_classes_is_read_or_refused() {
 
 #[test]
 fn published_configurations_load_or_say_why() -> Result<()> {
-    let all: BTreeMap<String, Map<String, Value>> = serde_json::from_str(PUBLISHED).expect("JSON");
+    let published: BTreeMap<String, Map<String, Value>> = serde_json::from_str(PUBLISHED).expect("JSON");
     let (mut rows, mut faults) = (Vec::new(), Vec::new());
-    for (name, entry) in &all {
+    for (name, entry) in &published {
         let fields = entry["config"].as_object().expect("an object");
         let kind = fields["model_type"].as_str().expect("a text");
         let read = config_of(fields).and_then(|config| Decoder::read(&config).map(drop));
@@ -305,10 +307,10 @@ fn absent_fields_are_the_defaults_of_transformers() -> Result<()> {
     assert_eq!((mistral.windows[0], mistral.kv_heads), (Some(4096), 8));
     assert_eq!(read(r#"{"model_type": "mistral", "sliding_window": null}"#)?.windows[0], None);
     // The older name takes precedence.
-    let both = r#"{"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 9.0},
+    let both_names = r#"{"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 9.0},
         "rope_scaling": {"type": "linear", "factor": 2.0}}"#;
     let older = r#"{"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}}"#;
-    assert_eq!(read(both)?, read(older)?);
-    assert_ne!(read(both)?, read(r#"{"model_type": "llama"}"#)?);
+    assert_eq!(read(both_names)?, read(older)?);
+    assert_ne!(read(both_names)?, read(r#"{"model_type": "llama"}"#)?);
     Ok(())
 }

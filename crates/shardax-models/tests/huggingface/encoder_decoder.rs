@@ -85,9 +85,9 @@ fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
 #[test]
 fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
     setup();
-    let here = Folder::new();
+    let temp = Folder::new();
     for name in ["t5", "t5_gated", "umt5", "bart", "m2m_100", "whisper"] {
-        save_again::<EncoderDecoder>(name, &here.join(name))?;
+        save_again::<EncoderDecoder>(name, &temp.join(name))?;
     }
     Ok(())
 }
@@ -100,8 +100,9 @@ fn encoder_decoders_are_split_as_they_are_read() -> Result<()> {
     for name in ["t5", "whisper"] {
         let case = case(name)?;
         let model = EncoderDecoder::from_pretrained_with(folder(name), &LoadOptions::new().rules(&rules))?;
-        let split = |leaf: &&Array| !leaf.sharding().expect("a sharding").is_fully_replicated();
-        assert!(tree::leaves(&model).iter().filter(split).count() > 20, "{name}");
+        let leaves = tree::leaves(&model);
+        let split = leaves.iter().filter(|leaf| !leaf.sharding().expect("a sharding").is_fully_replicated()).count();
+        assert!(split > 20, "{name}");
         let rows = |x: &Array| device_put(x, &NamedSharding::new(&mesh, P!["data"]));
         let mask = case("attention_mask").ok().map(|mask| rows(&mask)).transpose()?;
         let arguments = (&model, rows(&inputs(&case)?.0)?, mask, rows(&case("decoder_input_ids")?)?);
@@ -110,16 +111,18 @@ fn encoder_decoders_are_split_as_they_are_read() -> Result<()> {
     Ok(())
 }
 
-/// Returns the sound of `towers.py`, and its features in transformers.
+/// Returns a sample of the sound in `towers.py`.
+fn sound_sample(i: i32) -> f32 {
+    let i = f64::from(i);
+    (0.4 * (0.05 * i).sin() + 0.2 * (2e-5 * i * i).sin()) as f32
+}
+
+/// Compares the features of a sound with the features in transformers.
 #[test]
 fn features_of_sound_are_those_of_transformers() -> Result<()> {
     setup();
     let case = case("mel")?;
-    let sample = |i: i32| {
-        let i = f64::from(i);
-        (0.4 * (0.05 * i).sin() + 0.2 * (2e-5 * i * i).sin()) as f32
-    };
-    let mut sound: Vec<f32> = (0..16_000).map(sample).collect();
+    let mut sound: Vec<f32> = (0..16_000).map(sound_sample).collect();
     sound.resize(32_000, 0.0);
     for bins in [80, 128] {
         let features =
@@ -137,6 +140,7 @@ fn features_of_sound_are_those_of_transformers() -> Result<()> {
     Ok(())
 }
 
+/// Reads the fields of published configurations, and fields that no model supports.
 #[test]
 fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
     let read = |text: &str| EncoderDecoder::read(&Config::from_json(text)?).map(|(config, _)| config);
@@ -155,6 +159,7 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
         "forced_decoder_ids": [[1, 50259]], "num_hidden_layers": 4, "max_length": 448, "suppress_tokens": [1, 2]}"#,
     )?;
     assert_eq!((tiny.mel_bins, tiny.decoder.layers, tiny.vocab_size), (Some(80), 4, 51_865));
+    // Fields and types that would change the results.
     fails(read(r#"{"model_type": "whisper", "scale_embedding": true}"#), &["field `scale_embedding` is true"]);
     fails(read(r#"{"model_type": "t5", "feed_forward_proj": "gated-nonsense"}"#), &["\"nonsense\" is not supported"]);
     fails(

@@ -34,41 +34,41 @@ fn measured(mut bytes: Vec<u8>) -> Vec<u8> {
 fn format<'a>(
     name: &'static str,
     (from, file): (&'static str, &'static str),
-    beside: &[(&str, &str)],
-    here: &Path,
+    other_files: &[(&str, &str)],
+    temp: &Path,
     load: impl Fn(&Path) -> Result<()> + 'a,
 ) -> Format<'a> {
-    let here = here.join(name);
-    std::fs::create_dir_all(&here).expect("a folder");
-    for (from, file) in beside {
-        std::fs::write(here.join(file), copy(from, file)).expect("a file");
+    let temp = temp.join(name);
+    std::fs::create_dir_all(&temp).expect("a folder");
+    for (from, file) in other_files {
+        std::fs::write(temp.join(file), copy(from, file)).expect("a file");
     }
     let read = move |mutant: &Path| {
-        std::fs::copy(mutant, here.join(file)).expect("the mutant");
-        load(&here)
+        std::fs::copy(mutant, temp.join(file)).expect("the mutant");
+        load(&temp)
     };
     let format = Format::new(name, vec![copy(from, file)], read).memory(PLUGIN);
     if file.ends_with("safetensors") { format.within(header).repaired(measured) } else { format }
 }
 
-fn formats(here: &Path) -> Result<Vec<Format<'static>>> {
+fn formats(temp: &Path) -> Result<Vec<Format<'static>>> {
     const CONFIG: &str = "config.json";
     const WEIGHTS: &str = "model.safetensors";
     const ABOUT: &str = "adapter_config.json";
     const ADAPTER: &str = "adapter_model.safetensors";
-    let decoder = |here: &Path| Decoder::from_pretrained(here).map(drop);
+    let decoder = |temp: &Path| Decoder::from_pretrained(temp).map(drop);
     let config = Config::open(folder("llama"))?;
-    let adapter = move |here: &Path| Adapter::from_pretrained(&config, here).map(drop);
+    let adapter = move |temp: &Path| Adapter::from_pretrained(&config, temp).map(drop);
     let parts = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"].map(|part| ("llama", part));
     let index = ("llama", "model.safetensors.index.json");
     Ok(vec![
-        format("config.json of gemma3", ("gemma3", CONFIG), &[("gemma3", WEIGHTS)], here, decoder),
-        format("config.json of gpt2", ("gpt2", CONFIG), &[("gpt2", WEIGHTS)], here, decoder),
-        format("safetensors of gemma3", ("gemma3", WEIGHTS), &[("gemma3", CONFIG)], here, decoder),
-        format("safetensors of gpt2", ("gpt2", WEIGHTS), &[("gpt2", CONFIG)], here, decoder),
-        format("index of weights", index, &parts, here, |here| Weights::open(here).map(drop)),
-        format("adapter_config.json", ("adapter", ABOUT), &[("adapter", ADAPTER)], here, adapter.clone()),
-        format("adapter_model.safetensors", ("adapter", ADAPTER), &[("adapter", ABOUT)], here, adapter),
+        format("config.json of gemma3", ("gemma3", CONFIG), &[("gemma3", WEIGHTS)], temp, decoder),
+        format("config.json of gpt2", ("gpt2", CONFIG), &[("gpt2", WEIGHTS)], temp, decoder),
+        format("safetensors of gemma3", ("gemma3", WEIGHTS), &[("gemma3", CONFIG)], temp, decoder),
+        format("safetensors of gpt2", ("gpt2", WEIGHTS), &[("gpt2", CONFIG)], temp, decoder),
+        format("index of weights", index, &parts, temp, |temp| Weights::open(temp).map(drop)),
+        format("adapter_config.json", ("adapter", ABOUT), &[("adapter", ADAPTER)], temp, adapter.clone()),
+        format("adapter_model.safetensors", ("adapter", ADAPTER), &[("adapter", ABOUT)], temp, adapter),
     ])
 }
 

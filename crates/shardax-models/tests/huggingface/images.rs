@@ -6,12 +6,17 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::{alike, case, folder, save_again, setup};
 
+/// Divides vectors along the last dimension by their lengths.
+fn with_unit_length(x: Array) -> Array {
+    &x / x.square().sum_keepdims(-1).sqrt()
+}
+
 #[test]
 fn clip_has_the_logits_of_transformers() -> Result<()> {
     setup();
     let forward = jit(|model: Clip, tokens: Array, images: Array| {
-        let unit = |x: Array| &x / x.square().sum_keepdims(-1).sqrt();
-        let (texts, pictures) = (unit(model.text_features(&tokens)), unit(model.image_features(&images)));
+        let (texts, pictures) =
+            (with_unit_length(model.text_features(&tokens)), with_unit_length(model.image_features(&images)));
         (model.forward(tokens, images), texts, pictures)
     });
     for name in ["clip", "clip_largest"] {
@@ -31,8 +36,8 @@ fn clip_has_the_logits_of_transformers() -> Result<()> {
 fn siglip_has_the_logits_of_transformers() -> Result<()> {
     setup();
     let forward = jit(|model: Siglip, tokens: Array, images: Array| {
-        let unit = |x: Array| &x / x.square().sum_keepdims(-1).sqrt();
-        let (texts, pictures) = (unit(model.text_features(&tokens)), unit(model.image_features(&images)));
+        let (texts, pictures) =
+            (with_unit_length(model.text_features(&tokens)), with_unit_length(model.image_features(&images)));
         (model.forward(tokens, images), texts, pictures)
     });
     let (case, model) = (case("siglip")?, Siglip::from_pretrained(folder("siglip"))?);
@@ -42,8 +47,8 @@ fn siglip_has_the_logits_of_transformers() -> Result<()> {
     alike("siglip", &images, &case("image_embeds")?)?;
     fails(model.text_features(zeros_dtype([1, 13], DType::I32)).check(), &["texts of 13 tokens", "12 positions"]);
     fails(model.image_features(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2", "resize"]);
-    let here = Folder::new();
-    save_again::<Siglip>("siglip", &here.join("siglip"))
+    let temp = Folder::new();
+    save_again::<Siglip>("siglip", &temp.join("siglip"))
 }
 
 #[test]
@@ -65,10 +70,10 @@ fn dinov2_has_the_results_of_transformers_for_images_of_any_size() -> Result<()>
 #[test]
 fn saved_models_of_images_are_the_files_of_transformers() -> Result<()> {
     setup();
-    let here = Folder::new();
-    save_again::<Clip>("clip", &here.join("clip"))?;
-    save_again::<Vit>("dinov2", &here.join("dinov2"))?;
-    save_again::<Vit>("dinov2_model", &here.join("dinov2_model"))
+    let temp = Folder::new();
+    save_again::<Clip>("clip", &temp.join("clip"))?;
+    save_again::<Vit>("dinov2", &temp.join("dinov2"))?;
+    save_again::<Vit>("dinov2_model", &temp.join("dinov2_model"))
 }
 
 #[test]
@@ -77,17 +82,17 @@ fn models_of_images_are_split_as_they_are_read() -> Result<()> {
     let mesh = make_mesh([("data", 2), ("model", 2)])?;
     let rules = Rules::new(&mesh, [("batch", "data"), ("heads", "model"), ("mlp", "model")]);
     let options = LoadOptions::new().rules(&rules);
-    let on_mesh = |x: Array| device_put(&x, &NamedSharding::new(&mesh, P![]));
+    let replicate = |x: Array| device_put(&x, &NamedSharding::new(&mesh, P![]));
     let (clip, dino) = (case("clip")?, case("dinov2")?);
     let model = Clip::from_pretrained_with(folder("clip"), &options)?;
     let split = tree::leaves(&model).iter().filter(|leaf| !leaf.sharding().expect("one").is_fully_replicated()).count();
     assert!(split > 20, "{split} arrays are split");
     let forward = jit(|model: Clip, tokens: Array, images: Array| model.forward(tokens, images));
-    let logits = forward.call((&model, on_mesh(clip("input_ids")?)?, on_mesh(clip("pixel_values")?)?))?;
+    let logits = forward.call((&model, replicate(clip("input_ids")?)?, replicate(clip("pixel_values")?)?))?;
     alike("clip", &logits, &clip("logits_per_image")?)?;
     let model = Vit::from_pretrained_with(folder("dinov2"), &options)?;
     let logits =
-        jit(|model: Vit, images: Array| model.forward(images)).call((&model, on_mesh(dino("pixel_values_1")?)?))?;
+        jit(|model: Vit, images: Array| model.forward(images)).call((&model, replicate(dino("pixel_values_1")?)?))?;
     alike("dinov2", &logits, &dino("logits_1")?)
 }
 

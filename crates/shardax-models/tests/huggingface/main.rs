@@ -266,22 +266,22 @@ fn texts_end_at_stop_tokens_and_streams_say_so() -> Result<()> {
     assert!(streamed.iter().skip(until(&want[0]).len()).all(|tokens| tokens[0].is_none()));
 
     // Sampled tokens depend on the seed, and are among the tokens that the filters keep.
-    let drawn = |seed, k| model.generate(&prompts, &GenerateOptions::new(5).temperature(2.0).top_k(k).seed(seed));
-    assert_eq!(drawn(0, 20)?, drawn(0, 20)?);
-    assert_ne!(drawn(0, 20)?, drawn(1, 20)?);
-    assert_eq!(drawn(3, 1)?, want);
+    let sample = |seed, k| model.generate(&prompts, &GenerateOptions::new(5).temperature(2.0).top_k(k).seed(seed));
+    assert_eq!(sample(0, 20)?, sample(0, 20)?);
+    assert_ne!(sample(0, 20)?, sample(1, 20)?);
+    assert_eq!(sample(3, 1)?, want);
     let likeliest = GenerateOptions::new(5).temperature(1.0).top_p(1e-6);
     assert_eq!(model.generate(&prompts, &likeliest)?, want);
     assert_eq!(model.generate(&[], &options)?, Vec::<Vec<i32>>::new());
     assert_eq!(model.generate(&prompts, &GenerateOptions::new(0))?, [[0; 0]; 2]);
 
-    let one = |options: GenerateOptions| model.generate(&[vec![3]], &options);
+    let generate = |options: GenerateOptions| model.generate(&[vec![3]], &options);
     fails(model.generate(&[vec![3], vec![]], &options), &["prompt 1 is empty"]);
     fails(model.generate(&[vec![33]], &options), &["the token 33", "33 tokens"]);
-    fails(one(GenerateOptions::new(3).temperature(f64::NAN)), &["the temperature is NaN"]);
-    fails(one(GenerateOptions::new(3).top_k(0)), &["top_k is 0"]);
-    fails(one(GenerateOptions::new(3).top_p(1.5)), &["top_p is 1.5"]);
-    fails(one(GenerateOptions::new(usize::MAX)), &["do not fit"]);
+    fails(generate(GenerateOptions::new(3).temperature(f64::NAN)), &["the temperature is NaN"]);
+    fails(generate(GenerateOptions::new(3).top_k(0)), &["top_k is 0"]);
+    fails(generate(GenerateOptions::new(3).top_p(1.5)), &["top_p is 1.5"]);
+    fails(generate(GenerateOptions::new(usize::MAX)), &["do not fit"]);
     let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
     fails(gpt2.generate(&[vec![3; 10]], &GenerateOptions::new(4)), &["do not fit", "12 positions"]);
     assert_eq!(gpt2.generate(&[vec![3; 10]], &GenerateOptions::new(3))?[0].len(), 3);
@@ -299,12 +299,16 @@ fn a_decoder_is_split_as_it_is_read_and_has_other_dtypes() -> Result<()> {
     let split = Decoder::from_pretrained_with(folder("gpt2"), &LoadOptions::new().rules(&rules))?;
     alike("split", &forward.call((&split, &tokens))?, &want)?;
     let parts = tree::leaves_with_path(&split);
-    let of = |end: &str| parts.iter().find(|(path, _)| path.ends_with(end)).map(|(_, x)| x.clone()).expect("an array");
-    assert_eq!(of("attention.query.kernel").addressable_data(0)?.shape(), [16, 1, 4]);
-    assert_eq!(of("mlp.down.kernel").addressable_data(3)?.shape(), [16, 16]);
+    let array_at =
+        |end: &str| parts.iter().find(|(path, _)| path.ends_with(end)).map(|(_, x)| x.clone()).expect("an array");
+    assert_eq!(array_at("attention.query.kernel").addressable_data(0)?.shape(), [16, 1, 4]);
+    assert_eq!(array_at("mlp.down.kernel").addressable_data(3)?.shape(), [16, 16]);
     let options = GenerateOptions::new(4);
-    let whole = Decoder::from_pretrained(folder("gpt2"))?;
-    assert_eq!(split.generate(&[vec![3, 4], vec![5]], &options)?, whole.generate(&[vec![3, 4], vec![5]], &options)?);
+    let replicated = Decoder::from_pretrained(folder("gpt2"))?;
+    assert_eq!(
+        split.generate(&[vec![3, 4], vec![5]], &options)?,
+        replicated.generate(&[vec![3, 4], vec![5]], &options)?
+    );
     let half = Decoder::from_pretrained_with(folder("gpt2"), &LoadOptions::new().policy(Policy::bf16()))?;
     assert!(tree::leaves(&half).iter().all(|leaf| leaf.dtype() == DType::Bf16));
     let logits = forward.call((&half, &tokens))?.astype(DType::F32);
@@ -383,6 +387,7 @@ const MODERN: [&str; 4] = ["modernbert", "modernbert_model", "modernbert_classes
 /// DeBERTa and its heads. The inputs contain masked padding.
 const DEBERTA: [&str; 5] = ["deberta", "deberta_classes", "deberta_v2", "deberta_v2_classes", "deberta_v2_tokens"];
 
+/// Each encoder runs with its mask, because the inputs contain padding.
 #[test]
 fn encoders_have_the_results_of_transformers() -> Result<()> {
     setup();
@@ -393,6 +398,7 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         let (have, want) = (forward.call((&model, case("input_ids")?, case("attention_mask")?))?, case("logits")?);
         alike(name, &have, &want)?;
     }
+    // The classes differ, so each of them has a program of its own.
     let modern = jit(|model: ModernBert, tokens: Array, mask: Array| {
         model.forward(tokens, &BertOptions::new().attention_mask(mask))
     });
@@ -507,14 +513,14 @@ fn save_all(to: &Path) -> Result<()> {
 #[test]
 fn saved_models_are_the_files_of_transformers() -> Result<()> {
     setup();
-    let here = Folder::new();
-    save_all(&here.0)?;
+    let temp = Folder::new();
+    save_all(&temp.0)?;
     let model = Decoder::from_pretrained(folder("llama"))?;
-    let other = Config::open(folder("qwen3"))?;
-    fails(model.save_pretrained(&other, here.join("x")), &["the configuration does not describe this model"]);
+    let config_of_qwen3 = Config::open(folder("qwen3"))?;
+    fails(model.save_pretrained(&config_of_qwen3, temp.join("x")), &["the configuration does not describe this model"]);
     let mut cached = model.clone();
     cached.init_cache(1, 4);
-    fails(cached.save_pretrained(&Config::open(folder("llama"))?, here.join("x")), &["the configuration", "caches"]);
+    fails(cached.save_pretrained(&Config::open(folder("llama"))?, temp.join("x")), &["the configuration", "caches"]);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ pub fn copy(from: &str, name: &str) -> Vec<u8> {
     std::fs::read(folder(from).join(name)).expect("a file")
 }
 
-/// Loads the model in this folder with its class.
+/// Loads the model in this folder with the class of its type.
 fn load_of(kind: &str, folder: &Path) -> Result<()> {
     match kind {
         "vit" => Vit::from_pretrained(folder).map(drop),
@@ -27,7 +27,7 @@ fn load_of(kind: &str, folder: &Path) -> Result<()> {
 #[test]
 fn fields_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
-    let here = Folder::new();
+    let temp = Folder::new();
     for (kind, field, said) in [
         ("llama", r#""model_type": "rwkv""#, "the model_type \"rwkv\" is not one of llama, mistral"),
         ("llama", r#""sliding_window": 4"#, "field `sliding_window` is 4"),
@@ -93,9 +93,10 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("vit", r#""image_size": 4000000000"#, "config.json has a position table"),
         ("vit", r#""patch_size": 3"#, "patch_size (3) does not divide image_size (8)"),
     ] {
+        // Copy the model, and replace or add one field of its configuration.
         for entry in std::fs::read_dir(folder(kind)).expect("a folder") {
             let path = entry.expect("an entry").path();
-            here.write(
+            temp.write(
                 path.file_name().and_then(|name| name.to_str()).expect("a name"),
                 std::fs::read(&path).expect("a file"),
             );
@@ -106,8 +107,8 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         let new: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(&format!("{{{field}}}")).expect("JSON");
         fields.insert(name.to_owned(), new[name].clone());
-        here.write("config.json", serde_json::to_string(&fields).expect("JSON"));
-        let error = load_of(kind, &here.0).err().unwrap_or_else(|| panic!("{kind} takes {field}")).to_string();
+        temp.write("config.json", serde_json::to_string(&fields).expect("JSON"));
+        let error = load_of(kind, &temp.0).err().unwrap_or_else(|| panic!("{kind} takes {field}")).to_string();
         assert!(error.contains(said), "{kind}, {field}: {error}");
     }
     fails(Config::from_json("[]"), &["config.json is not a configuration"]);
@@ -136,6 +137,7 @@ fn older_configurations_are_the_same_models() -> Result<()> {
         ("phi3", &["rope_parameters"], r#""rope_theta": 10000.0, "auto_map": {"AutoConfig": "x"}"#),
         ("gpt2", &["tie_word_embeddings", "n_inner"], r#""n_ctx": 1024, "task_specific_params": {"a": 1}"#),
     ] {
+        // Replace the fields of the current version by the fields of the older one.
         let new = Config::open(folder(kind))?;
         let mut fields: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(&new.to_json()).expect("JSON");
@@ -152,8 +154,11 @@ fn older_configurations_are_the_same_models() -> Result<()> {
 /// Changes the arrays of a safetensors file.
 fn changed(file: &[u8], change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>)) -> Vec<u8> {
     let read = SafeTensors::deserialize(file).expect("a file");
-    let of = |(name, view): (String, TensorView<'_>)| (name, view.dtype(), view.shape().to_vec(), view.data().to_vec());
-    let mut arrays: Vec<_> = read.tensors().into_iter().map(of).collect();
+    let mut arrays: Vec<_> = read
+        .tensors()
+        .into_iter()
+        .map(|(name, view)| (name, view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+        .collect();
     change(&mut arrays);
     let views = arrays.iter().map(|(name, dtype, shape, bytes)| {
         (name, TensorView::new(*dtype, shape.clone(), bytes).expect("as many bytes as the shape says"))
@@ -165,13 +170,13 @@ fn changed(file: &[u8], change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>,
 #[test]
 fn arrays_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
-    let here = Folder::new();
+    let temp = Folder::new();
     let add = |kind: &str, name: &str, shape: &[usize], value: f32| {
         let bytes = value.to_le_bytes().repeat(shape.iter().product());
         let new = (name.to_owned(), Dtype::F32, shape.to_vec(), bytes);
-        here.write("config.json", copy(kind, "config.json"));
-        here.write("model.safetensors", changed(&copy(kind, "model.safetensors"), |arrays| arrays.push(new)));
-        load_of(kind, &here.0)
+        temp.write("config.json", copy(kind, "config.json"));
+        temp.write("model.safetensors", changed(&copy(kind, "model.safetensors"), |arrays| arrays.push(new)));
+        load_of(kind, &temp.0)
     };
     for (kind, name) in [
         ("llama3", "model.layers.1.self_attn.q_proj.weight"),
@@ -194,23 +199,23 @@ fn arrays_that_are_not_understood_are_rejected() -> Result<()> {
         add("qwen3", "lm_head.weight", &[33, 16], 1.0),
         &["\"lm_head.weight\" and \"model.embed_tokens.weight\"", "differ"],
     );
-    let table = |arrays: &mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>| {
+    let with_copy = changed(&copy("qwen3", "model.safetensors"), |arrays| {
         let mut copy = arrays.iter().find(|(name, ..)| name == "model.embed_tokens.weight").expect("a table").clone();
         copy.0 = "lm_head.weight".to_owned();
         arrays.push(copy);
-    };
-    here.write("config.json", copy("qwen3", "config.json"));
-    here.write("model.safetensors", changed(&copy("qwen3", "model.safetensors"), table));
-    load_of("qwen3", &here.0)?;
+    });
+    temp.write("config.json", copy("qwen3", "config.json"));
+    temp.write("model.safetensors", with_copy);
+    load_of("qwen3", &temp.0)?;
 
     // An array of int8 without scales.
     let quantized = changed(&copy("mistral", "model.safetensors"), |arrays| {
-        let one = arrays.iter_mut().find(|(name, ..)| name.ends_with("up_proj.weight")).expect("a kernel");
-        (one.1, one.3) = (Dtype::I8, vec![1; one.2.iter().product()]);
+        let kernel = arrays.iter_mut().find(|(name, ..)| name.ends_with("up_proj.weight")).expect("a kernel");
+        (kernel.1, kernel.3) = (Dtype::I8, vec![1; kernel.2.iter().product()]);
     });
-    here.write("config.json", copy("mistral", "config.json"));
-    here.write("model.safetensors", quantized);
-    fails(load_of("mistral", &here.0), &["up_proj.weight", "has the dtype int8", "quantization is not supported"]);
+    temp.write("config.json", copy("mistral", "config.json"));
+    temp.write("model.safetensors", quantized);
+    fails(load_of("mistral", &temp.0), &["up_proj.weight", "has the dtype int8", "quantization is not supported"]);
     Ok(())
 }
 
@@ -218,15 +223,15 @@ fn arrays_that_are_not_understood_are_rejected() -> Result<()> {
 #[test]
 fn transposed_arrays_are_rejected() -> Result<()> {
     setup();
-    let here = Folder::new();
-    here.write("config.json", copy("mistral", "config.json"));
+    let temp = Folder::new();
+    temp.write("config.json", copy("mistral", "config.json"));
     for name in ["mlp.up_proj.weight", "mlp.down_proj.weight", "self_attn.k_proj.weight", "embed_tokens.weight"] {
         let transposed = changed(&copy("mistral", "model.safetensors"), |arrays| {
             let array = arrays.iter_mut().find(|(path, ..)| path.ends_with(name)).expect("a matrix");
             array.2.reverse();
         });
-        here.write("model.safetensors", transposed);
-        fails(load_of("mistral", &here.0), &[name, "with the layout"]);
+        temp.write("model.safetensors", transposed);
+        fails(load_of("mistral", &temp.0), &[name, "with the layout"]);
     }
     Ok(())
 }
@@ -236,21 +241,22 @@ fn transposed_arrays_are_rejected() -> Result<()> {
 #[test]
 fn experts_in_either_order_load_the_same_model() -> Result<()> {
     setup();
-    let here = Folder::new();
-    here.write("config.json", copy("qwen3_vl_moe", "config.json"));
+    let temp = Folder::new();
+    temp.write("config.json", copy("qwen3_vl_moe", "config.json"));
     let swapped = changed(&copy("qwen3_vl_moe", "model.safetensors"), |arrays| {
         for (_, _, shape, bytes) in arrays.iter_mut().filter(|(name, ..)| name.contains("mlp.experts.")) {
             let [experts, rows, columns] = shape[..] else { panic!("{shape:?}") };
-            let place = |i: usize| {
+            // The byte at which the `i`-th element of the transposed matrices starts.
+            let source = |i: usize| {
                 let (expert, column, row) = (i / (rows * columns), i / rows % columns, i % rows);
                 4 * (expert * rows * columns + row * columns + column)
             };
-            let values = (0..experts * rows * columns).flat_map(|i| bytes[place(i)..place(i) + 4].to_vec());
+            let values = (0..experts * rows * columns).flat_map(|i| bytes[source(i)..source(i) + 4].to_vec());
             (*bytes, *shape) = (values.collect(), vec![experts, columns, rows]);
         }
     });
-    here.write("model.safetensors", swapped);
-    let [expected, found] = [folder("qwen3_vl_moe"), here.0.clone()].map(Decoder::from_pretrained);
+    temp.write("model.safetensors", swapped);
+    let [expected, found] = [folder("qwen3_vl_moe"), temp.0.clone()].map(Decoder::from_pretrained);
     for ((path, a), b) in tree::leaves_with_path(&expected?).iter().zip(tree::leaves(&found?)) {
         assert_eq!(a.to_bytes()?, b.to_bytes()?, "{path}");
     }
@@ -261,9 +267,9 @@ fn experts_in_either_order_load_the_same_model() -> Result<()> {
 #[test]
 fn damaged_files_are_errors() -> Result<()> {
     setup();
-    let here = Folder::new();
-    let write = |name: &str, bytes: &[u8]| drop(here.write(name, bytes));
-    let gpt2 = || Decoder::from_pretrained(&here.0);
+    let temp = Folder::new();
+    let write = |name: &str, bytes: &[u8]| drop(temp.write(name, bytes));
+    let gpt2 = || Decoder::from_pretrained(&temp.0);
 
     fails(gpt2(), &["cannot read", "config.json", "save_pretrained"]);
     write("config.json", b"{");
@@ -292,21 +298,21 @@ fn damaged_files_are_errors() -> Result<()> {
     // Two arrays at the same position.
     let header = br#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     write("one.safetensors", &[&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat());
-    fails(Weights::open(here.join("one.safetensors")), &["an array starts at 0, but the previous array ends at 4"]);
+    fails(Weights::open(temp.join("one.safetensors")), &["an array starts at 0, but the previous array ends at 4"]);
 
     // An index of several files.
     write("config.json", &copy("llama", "config.json"));
-    std::fs::remove_file(here.join("model.safetensors")).expect("the file");
+    std::fs::remove_file(temp.join("model.safetensors")).expect("the file");
     let index = copy("llama", "model.safetensors.index.json");
     write("model.safetensors.index.json", &index);
-    fails(Decoder::from_pretrained(&here.0), &["cannot read", "model-00001-of-0000"]);
+    fails(Decoder::from_pretrained(&temp.0), &["cannot read", "model-00001-of-0000"]);
     write("model.safetensors.index.json", &index[..index.len() / 2]);
-    fails(Weights::open(&here.0), &["index.json is damaged", "not an index of files"]);
+    fails(Weights::open(&temp.0), &["index.json is damaged", "not an index of files"]);
     write("model.safetensors.index.json", br#"{"weight_map":{"a":"../a.safetensors"}}"#);
-    fails(Weights::open(&here.0), &["\"../a.safetensors\" is not the name of a file in the same folder"]);
+    fails(Weights::open(&temp.0), &["\"../a.safetensors\" is not the name of a file in the same folder"]);
     write("a.safetensors", &intact);
     write("model.safetensors.index.json", br#"{"weight_map":{"a":"a.safetensors"}}"#);
-    fails(Weights::open(&here.0), &["the array \"a\" should be in a.safetensors, but is not"]);
+    fails(Weights::open(&temp.0), &["the array \"a\" should be in a.safetensors, but is not"]);
 
     let weights = Weights::open(folder("gpt2"))?;
     fails(weights.get("none"), &["has no array \"none\""]);
@@ -322,17 +328,17 @@ fn damaged_files_are_errors() -> Result<()> {
 #[cfg(unix)]
 fn files_of_any_size_and_kind_are_errors() -> Result<()> {
     setup();
-    let here = Folder::new();
+    let temp = Folder::new();
     let header = br#"{"a":{"dtype":"U8","shape":[8796093022208],"data_offsets":[0,8796093022208]}}"#;
-    let path = here.write("sparse.safetensors", [&(header.len() as u64).to_le_bytes()[..], header].concat());
+    let path = temp.write("sparse.safetensors", [&(header.len() as u64).to_le_bytes()[..], header].concat());
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a file");
     if file.set_len(8 + header.len() as u64 + 8_796_093_022_208).is_ok() {
         fails(Weights::open(&path)?.get("a"), &["has 8796093022208 bytes"]);
     }
-    let pipe = here.join("config.json");
+    let pipe = temp.join("config.json");
     let status = std::process::Command::new("mkfifo").arg(&pipe).status();
     if status.is_ok_and(|status| status.success()) {
-        fails(Decoder::from_pretrained(&here.0), &["config.json is not a regular file"]);
+        fails(Decoder::from_pretrained(&temp.0), &["config.json is not a regular file"]);
         fails(Weights::open(&pipe), &["config.json is not a regular file"]);
     }
     Ok(())
@@ -343,6 +349,7 @@ fn files_of_any_size_and_kind_are_errors() -> Result<()> {
 fn arrays_without_positions_are_rejected() -> Result<()> {
     setup();
     let (mut layers, x) = (Vec::new(), ones([16]));
+    // The layers of these models are all layers that replace attention.
     for name in ["lfm2", "qwen3_next", "mamba2", "mamba", "deepseek_v3"] {
         let mut decoder = Decoder::from_pretrained(folder(name))?;
         decoder.init_cache(1, 4);

@@ -88,7 +88,7 @@ pub(super) fn biogpt(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// The row of OPT's position table that the first token of a text uses.
+/// The row of OPT's position table for the first token of a text.
 const OPT_FIRST_POSITION: usize = 2;
 
 pub(super) fn bloom(fields: &Fields, _: &str) -> Read {
@@ -127,7 +127,7 @@ pub(super) fn bloom(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// Minus the logarithm of the smallest slope to the base 2.
+/// The negative logarithm of the smallest slope, to the base 2.
 const MAX_BIAS: f64 = 8.0;
 
 pub(super) fn mpt(fields: &Fields, _: &str) -> Read {
@@ -167,7 +167,8 @@ pub(super) fn mpt(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// The factor of scores in MPT's attention, and the bound of queries, keys and values. Its other fields must have the values that the class computes.
+/// Reads the factor of scores in MPT's attention, and the bound of queries, keys and values. Returns an error if another
+/// field has a value that the class ignores.
 fn mpt_attention(about: &Fields) -> Result<(Option<f64>, Option<f64>)> {
     about.skip(&["attn_impl", "attn_pdrop", "model_type"]);
     if !about.flag_or("alibi", true)? {

@@ -26,7 +26,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     }
 }
 
-/// Experts that drop no token. The field names of their number and of their hidden size differ between models.
+/// Reads experts without a capacity. The arguments are the names of the fields for their number and their hidden size.
 pub(super) fn experts(fields: &Fields, count: usize, hidden: usize) -> Result<ExpertsConfig> {
     Ok(ExpertsConfig {
         per_token: fields.size("num_experts_per_tok")?,
@@ -35,7 +35,7 @@ pub(super) fn experts(fields: &Fields, count: usize, hidden: usize) -> Result<Ex
     })
 }
 
-/// The names of experts whose layers are separate arrays in files.
+/// Returns the names of experts whose layers are separate arrays in files.
 pub(super) fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]) -> KeyMap {
     KeyMap::new()
         .linear(ROUTER, &format!("{layer}.{router}"))
@@ -44,8 +44,8 @@ pub(super) fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]
         .linear(&format!("{EXPERTS}.down"), &format!("{layer}.experts.#.{down}"))
 }
 
-/// Allows files in which the experts of Qwen's names are two arrays, `[experts, outputs, inputs]`: gates with first layers, and
-/// last layers.
+/// Also accepts files in which all experts are two arrays, `[experts, outputs, inputs]`: gates and first layers in one, and
+/// last layers in the other.
 pub(super) fn with_stacked_experts(keys: KeyMap, layer: &str, hidden: usize) -> KeyMap {
     let name = |part: &str| format!("{layer}.experts.#.{part}.weight");
     let joined = format!("{layer}.experts.gate_up_proj[#]");
@@ -54,7 +54,8 @@ pub(super) fn with_stacked_experts(keys: KeyMap, layer: &str, hidden: usize) -> 
         .absent(&name("down_proj"), &format!("{layer}.experts.down_proj[#]"), Layout::Transposed)
 }
 
-/// The names of experts that are two arrays, `[experts, outputs, inputs]`: gates with first layers, and last layers.
+/// Returns the names of experts that are two arrays, `[experts, outputs, inputs]`: gates and first layers in one, and last
+/// layers in the other.
 pub(super) fn stacked_expert_keys(layer: &str, router: &str, hidden: usize) -> KeyMap {
     let joined = format!("{layer}.experts.gate_up_proj[#]");
     KeyMap::new()
@@ -64,7 +65,8 @@ pub(super) fn stacked_expert_keys(layer: &str, router: &str, hidden: usize) -> K
         .array(format!("{EXPERTS}.down.kernel"), format!("{layer}.experts.down_proj[#]"), Layout::Transposed)
 }
 
-/// Allows files in which arrays of all experts have the outputs before the inputs, which transformers recognizes by their shape.
+/// Also accepts files in which the arrays of all experts have the outputs before the inputs. transformers recognizes such
+/// arrays by their shape.
 fn with_transposed_experts(keys: KeyMap, layer: &str, [count, hidden, features]: [usize; 3]) -> KeyMap {
     let (joined, down) = (format!("{layer}.experts.gate_up_proj[#]"), format!("{layer}.experts.down_proj[#]"));
     let rows = hidden.saturating_mul(2);
@@ -76,7 +78,7 @@ fn with_transposed_experts(keys: KeyMap, layer: &str, [count, hidden, features]:
         .in_shape(&down, Layout::Same, [count, features, hidden], Layout::Transposed)
 }
 
-/// The names of experts whose gates and first layers are the halves of one array of all experts.
+/// Returns the names of experts whose gates and first layers are the two halves of one array.
 fn joined_expert_keys(layer: &str, router: &str) -> KeyMap {
     let joined = format!("{layer}.experts.gate_up_proj[#]");
     KeyMap::new()
@@ -96,7 +98,7 @@ fn mixtral(fields: &Fields) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// Phi-3.5's experts, which are chosen one after the other.
+/// Reads Phi-3.5's mixture of experts. The router chooses one expert after the other.
 pub(super) fn phimoe(fields: &Fields, _: &str) -> Read {
     let sized = llama_sizes(fields)?;
     let count = fields.size("num_local_experts")?;
@@ -117,19 +119,19 @@ pub(super) fn phimoe(fields: &Fields, _: &str) -> Read {
         ..sized
     };
     rotary(&mut config, fields, None)?;
-    // Noise for training, and the length before long contexts, which the object of rotary positions has too.
+    // Noise for training, and the original length, which the object of rotary positions contains too.
     fields.skip(&["input_jitter_noise", "original_max_position_embeddings"]);
     config.windows = window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?;
     let keys = expert_keys("model.layers.*.block_sparse_moe", "gate", ["w1", "w3", "w2"]);
     Ok((config, keys.and(llama_keys())))
 }
 
-/// Qwen's models, and OLMoE.
+/// Reads Qwen's mixtures of experts, and OLMoE.
 fn qwen(fields: &Fields, kind: &str) -> Read {
     let sized = llama_sizes(fields)?;
     let is_olmo = matches!(kind, "olmoe" | "flex_olmo");
     let hidden = if is_olmo { sized.hidden } else { fields.size("moe_intermediate_size")? };
-    // Newer versions write the number by the other name.
+    // Newer versions use the other name.
     let count = fields.size(if fields.has("num_local_experts") { "num_local_experts" } else { "num_experts" })?;
     let mut experts = experts(fields, count, hidden)?;
     experts.normalized = kind == "qwen3_vl_moe_text" || fields.flag("norm_topk_prob")?;
@@ -180,8 +182,8 @@ fn qwen(fields: &Fields, kind: &str) -> Read {
     Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
 }
 
-/// The windows of Qwen's models with experts, if `use_sliding_window` is true: of every second layer before
-/// `max_window_layers`, or of all layers.
+/// Returns the windows of Qwen's mixtures of experts. If `use_sliding_window` is true, all layers of Qwen3
+/// have one, and in other models every second layer before `max_window_layers`.
 fn qwen_windows(fields: &Fields, kind: &str, layers: usize) -> Result<Vec<Option<usize>>> {
     fields.skip(&["sliding_window", "max_window_layers"]);
     let window = if fields.flag("use_sliding_window")? { fields.size_opt("sliding_window")? } else { None };
@@ -192,7 +194,7 @@ fn qwen_windows(fields: &Fields, kind: &str, layers: usize) -> Result<Vec<Option
     windows(fields, layers, window, |layer| layer.is_multiple_of(2) && (layer as f64) < end)
 }
 
-/// The names of the MLP that all tokens go through.
+/// Returns the names of the shared expert, which computes all tokens.
 pub(super) fn shared_keys(name: &str) -> KeyMap {
     KeyMap::new()
         .linear("blocks[*].shared_expert.gate", &format!("{name}.gate_proj"))
@@ -200,7 +202,7 @@ pub(super) fn shared_keys(name: &str) -> KeyMap {
         .linear("blocks[*].shared_expert.down", &format!("{name}.down_proj"))
 }
 
-/// The layers without experts: `mlp_only_layers`, and all but every `decoder_sparse_step`-th one.
+/// Returns the layers without experts: `mlp_only_layers`, and all layers except every `decoder_sparse_step`-th one.
 pub(super) fn dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     let step = fields.size("decoder_sparse_step")?;
     let only = fields.list_opt("mlp_only_layers")?;
@@ -229,7 +231,7 @@ fn granite(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// The names of the experts of Granite's models.
+/// Returns the names of the experts of Granite's models.
 pub(super) fn granite_experts(hidden: usize) -> KeyMap {
     let joined_rows = hidden.saturating_mul(2);
     let input = "model.layers.*.block_sparse_moe.input_linear.weight[#]";
@@ -244,7 +246,7 @@ pub(super) fn granite_experts(hidden: usize) -> KeyMap {
         )
 }
 
-/// The names of the MLP of Granite's models that all tokens go through.
+/// Returns the names of the shared expert of Granite's models.
 pub(super) fn granite_shared(hidden: Option<usize>) -> KeyMap {
     KeyMap::new()
         .weights("blocks[*].shared_expert.gate", "model.layers.*.shared_mlp.input_linear", shared_rows(hidden, 0))
@@ -252,7 +254,8 @@ pub(super) fn granite_shared(hidden: Option<usize>) -> KeyMap {
         .linear("blocks[*].shared_expert.down", "model.layers.*.shared_mlp.output_linear")
 }
 
-/// Llama 4, whose layers see a chunk of the text with rotary positions, or all of it without them.
+/// Reads Llama 4. Its layers either have rotary positions and attend to a chunk of the text, or attend to the entire text
+/// without positions.
 fn llama4(fields: &Fields) -> Read {
     let sized = llama_sizes(fields)?;
     let (layers, hidden) = (sized.layers, sized.hidden);
@@ -267,7 +270,7 @@ fn llama4(fields: &Fields) -> Read {
         }
     };
     fields.skip(&["no_rope_layer_interval"]);
-    // The class reads the list of types for masks, which agrees with the layers that have rotary positions.
+    // The class reads the list of layer types for masks. It agrees with the layers that have rotary positions.
     if let Some(types) = fields.list_opt("layer_types")? {
         let is_chunked = |entry: &serde_json::Value| entry.as_str() == Some("chunked_attention");
         if types.len() != layers || types.iter().zip(&with_rope).any(|(entry, rope)| is_chunked(entry) != *rope) {
@@ -316,7 +319,7 @@ fn llama4(fields: &Fields) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// EXAONE's experts, with the attention of EXAONE 4.
+/// Reads EXAONE's mixture of experts, which has the attention of EXAONE 4.
 fn exaone(fields: &Fields) -> Read {
     let mut config = DecoderConfig { qk_norm: QkNorm::Head, ..llama_sizes(fields)? };
     let hidden = fields.size("moe_intermediate_size")?;
@@ -337,7 +340,7 @@ fn exaone(fields: &Fields) -> Read {
     Ok((config, keys.and(grouped_keys()).ignore("mtp.**").and(llama_keys())))
 }
 
-/// Hunyuan's experts. Each layer must have the same number of experts.
+/// Reads Hunyuan's mixture of experts. All layers must have the same number of experts.
 fn hunyuan(fields: &Fields) -> Read {
     let mut config = DecoderConfig {
         biases: attention_biases(fields)?,
@@ -346,7 +349,7 @@ fn hunyuan(fields: &Fields) -> Read {
         ..llama_sizes(fields)?
     };
     let count = uniform_size(fields, "num_experts")?;
-    // Both names are one attribute of the class, which the usual name sets last.
+    // Both names set the same attribute of the class, and the usual name sets it last.
     let top = if fields.has("num_experts_per_tok") { "num_experts_per_tok" } else { "moe_topk" };
     let per_token = uniform_size(fields, top)?;
     fields.skip(&["moe_topk"]);
@@ -357,7 +360,7 @@ fn hunyuan(fields: &Fields) -> Read {
         ..ExpertsConfig::new(count, config.hidden)
     });
     rotary(&mut config, fields, None)?;
-    // Fields of the first versions of its code, which the class does not read.
+    // Fields of early versions of the model's code, which the class ignores.
     fields.skip(&["attention_head_dim", "cla_share_factor", "class_num", "dense_list", "org_vocab_size"]);
     fields.skip(&[
         "moe_intermediate_size",
@@ -374,7 +377,7 @@ fn hunyuan(fields: &Fields) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// A size, or a list of sizes of all layers, which must be equal.
+/// Reads a size, or a list with the size of each layer. All sizes must be equal.
 fn uniform_size<'a>(fields: &Fields<'a>, name: &'a str) -> Result<usize> {
     let Some(list) = fields.value(name).and_then(|value| value.as_array()) else { return fields.size(name) };
     let size = list.first().and_then(|size| size.as_u64()).filter(|size| *size > 0);
@@ -384,7 +387,7 @@ fn uniform_size<'a>(fields: &Fields<'a>, name: &'a str) -> Result<usize> {
     }
 }
 
-/// LFM2 with experts in all layers but the first ones.
+/// Reads LFM2 with experts, which all layers have except the first ones.
 fn lfm2(fields: &Fields) -> Read {
     let (mut config, keys) = super::llama::lfm2(fields, "lfm2_moe")?;
     let (count, hidden) = (fields.size("num_experts")?, fields.size("moe_intermediate_size")?);
@@ -403,7 +406,7 @@ fn lfm2(fields: &Fields) -> Read {
     Ok((config, names.and(keys)))
 }
 
-/// The half of a matrix of a gate and the first layer of an MLP.
+/// Returns one half of a matrix that consists of a gate and the first layer of an MLP.
 pub(super) fn shared_rows(hidden: Option<usize>, half: usize) -> Layout {
     let hidden = hidden.unwrap_or(0);
     let start = hidden.saturating_mul(half);
@@ -422,7 +425,7 @@ fn glm4(fields: &Fields, kind: &str) -> Read {
         _ => QkNorm::None,
     };
     if kind == "solar_open" {
-        // Fields of GLM's models, which its class does not read.
+        // Fields of GLM's models, which the class ignores.
         fields.skip(&["first_k_dense_replace", "use_qk_norm"]);
     }
     if kind == "sarvam_moe" && fields.flag("use_qk_norm")? {
@@ -444,12 +447,12 @@ fn glm4(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// The names of Sarvam's arrays that differ from GLM's.
+/// Returns the names of Sarvam's arrays that differ from GLM's.
 fn sarvam_keys(config: &DecoderConfig) -> KeyMap {
     let (wide, narrow) =
         (config.heads.saturating_mul(config.head_dim), config.kv_heads.saturating_mul(config.head_dim));
     let joined_rows = wide.saturating_add(narrow.saturating_mul(2));
-    // Queries, keys and values are the rows of one matrix.
+    // The rows of one matrix are queries, keys and values.
     let [query, key, value] = [(0, wide), (wide, narrow), (wide.saturating_add(narrow), narrow)]
         .map(|(start, count)| Layout::Rows { start, end: start.saturating_add(count), of: joined_rows });
     let joined = "model.layers.*.attention.query_key_value";
@@ -465,7 +468,7 @@ fn sarvam_keys(config: &DecoderConfig) -> KeyMap {
         .tied("lm_head.weight", "model.word_embeddings.weight")
 }
 
-/// The experts of DeepSeek-V3 and of the models that follow it: chosen by corrected scores from a few groups.
+/// Reads the experts of DeepSeek-V3 and similar models. The router chooses them by corrected scores from a few groups.
 pub(super) fn grouped_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
     let groups = ExpertGroups { count: fields.size("n_group")?, kept: fields.size("topk_group")?, ranked_by: 2 };
     Ok(ExpertsConfig {
@@ -477,10 +480,10 @@ pub(super) fn grouped_experts(fields: &Fields, layers: usize) -> Result<ExpertsC
     })
 }
 
-/// The number and the sizes of the experts of DeepSeek's models, whose weights are not normalized.
+/// Reads the number and the sizes of the experts in DeepSeek's models, which do not normalize their weights.
 pub(super) fn chosen_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
     let hidden = fields.size("moe_intermediate_size")?;
-    // The other names are Sarvam's.
+    // Sarvam's models use the other names.
     let count = fields.size(present_name(fields, "n_routed_experts", "num_experts"))?;
     let shared = fields.size(present_name(fields, "n_shared_experts", "num_shared_experts"))?;
     Ok(ExpertsConfig {
@@ -492,7 +495,7 @@ pub(super) fn chosen_experts(fields: &Fields, layers: usize) -> Result<ExpertsCo
     })
 }
 
-/// The layers without experts: the first ones, or the layers that are listed as dense.
+/// Returns the layers without experts: the first layers, or the layers that are listed as dense.
 pub(super) fn first_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     let Some(types) = fields.list_opt("mlp_layer_types")? else {
         let first_layer =
@@ -508,7 +511,7 @@ pub(super) fn first_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<b
     dense.collect()
 }
 
-/// The names of those experts.
+/// Returns the names of DeepSeek's experts.
 pub(super) fn grouped_keys() -> KeyMap {
     expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"])
         .and(shared_keys("model.layers.*.mlp.shared_experts"))

@@ -64,9 +64,9 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// The rotary positions of layers without and with a window: of an object for each in `rope_parameters`, or of older
-/// fields, where `rope_scaling` is for layers without a window. The fields of these names have the bases of layers without and
-/// with a window, which are these numbers by default.
+/// Reads the rotary positions of layers without and with a window. `rope_parameters` has an object for each of both. Older
+/// files have `rope_scaling`, which applies to layers without a window, and the bases in fields with these names; the
+/// numbers are their defaults.
 pub(super) fn ropes<'a>(
     fields: &Fields<'a>,
     head_dim: usize,

@@ -31,8 +31,8 @@ pub(super) fn gpt2(fields: &Fields, _: &str) -> Read {
     Ok((config, joined_keys("wte", "wpe").norm("norm.0", "ln_f")))
 }
 
-/// The names of GPT-2's arrays, where the tables of tokens and positions have these names. Its layers have `[in, out]`, and
-/// queries, keys and values in one.
+/// Returns the names of GPT-2's arrays, with these names of the tables of tokens and positions. Kernels are `[in, out]`, and
+/// one kernel has queries, keys and values.
 fn joined_keys(tokens: &str, positions: &str) -> KeyMap {
     let [query, key, value] = [0, 1, 2].map(|index| Layout::Part { index, of: 3 });
     let tokens = format!("{tokens}.weight");
@@ -239,8 +239,8 @@ pub(super) fn gptj(fields: &Fields, kind: &str) -> Read {
 /// The number of devices that CodeGen was trained on.
 const CODEGEN_PARTS: usize = 4;
 
-/// The names of attention whose queries, keys and values are one matrix, in which the heads that share a key are
-/// together.
+/// Returns the names of attention with one matrix for queries, keys and values, in which the rows of all heads that share a
+/// key are contiguous.
 pub(super) fn grouped_attention(config: &DecoderConfig, name: &str) -> KeyMap {
     let (groups, width) = (config.kv_heads, config.head_dim);
     let queries = width.saturating_mul(config.heads / config.kv_heads);
@@ -289,8 +289,8 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
     let is_new = fields.flag("new_decoder_architecture")?;
     let is_multi_query = fields.flag("multi_query")?;
     let kv_heads = fields.size_opt("num_kv_heads")?.unwrap_or(heads);
-    // Without the new architecture, models with one head of keys do not read `num_kv_heads`, and for the others transformers fails
-    // if it is not the number of heads.
+    // Without the new architecture, models with one key head do not read `num_kv_heads`. For other models, transformers
+    // fails unless it is the number of heads.
     let kv_heads = match (is_new, is_multi_query) {
         (true, _) => kv_heads,
         (false, true) => 1,

@@ -5,7 +5,7 @@ use super::llama::{attention_biases, only_silu};
 use super::*;
 use crate::{DeltaConfig, ExpertsConfig};
 
-/// Qwen3-Next and Qwen3.5, most of whose layers have linear attention, and the others gated attention.
+/// Reads Qwen3-Next and Qwen3.5. Most layers have linear attention, and the others gated attention.
 pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
     let sized = llama_sizes(fields)?;
     only_silu(fields)?;
@@ -29,7 +29,7 @@ pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
     };
     fields.skip(&["full_attention_interval"]);
     if kind != "qwen3_next" {
-        // Properties that all models of these types have, which their classes do not read, and layers for training.
+        // Properties of all models of these types, which their classes do not read, and layers for training.
         fields.skip(&["attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers", "norm_topk_prob"]);
         fields.skip(&["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
     }
@@ -63,33 +63,34 @@ pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
     };
     rotary(&mut config, fields, Some(0.25))?;
     let width = config.head_dim;
-    let both = "model.layers.*.self_attn.q_proj";
+    let query_gate = "model.layers.*.self_attn.q_proj";
     let rows = |start: usize| Layout::GroupedRows { groups: config.heads, start, end: start.saturating_add(width) };
     let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
     let keys = expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"])
         .and(shared_keys("model.layers.*.mlp.shared_expert"))
         .linear("blocks[*].shared_gate", "model.layers.*.mlp.shared_expert_gate")
-        .weights("blocks[*].attention.query", both, rows(0))
-        .weights("blocks[*].attention.gate", both, rows(width))
+        .weights("blocks[*].attention.query", query_gate, rows(0))
+        .weights("blocks[*].attention.gate", query_gate, rows(width))
         .and(if kind == "qwen3_next" { grouped_delta_keys(&delta) } else { delta_keys(&delta) })
         .array("blocks[*].delta.taps", layer("conv1d.weight"), Layout::Same)
         .array("blocks[*].delta.rate_bias", layer("dt_bias"), Layout::Same)
         .array("blocks[*].delta.log_speed", layer("A_log"), Layout::Same)
         .scale("blocks[*].delta.norm", &layer("norm"))
         .linear("blocks[*].delta.out", &layer("out_proj"))
-        // Predicts further tokens in training.
+        // Layers that predict additional tokens in training.
         .ignore("mtp.**");
     let hidden = config.experts.as_ref().map_or(0, |experts| experts.hidden);
     Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
 }
 
-/// The names of the inputs of Qwen3.5's linear attention: queries, keys and values are one matrix, one after the other.
+/// Returns the names of the inputs of Qwen3.5's linear attention. One matrix has the rows of all queries, then of all
+/// keys, then of all values.
 fn delta_keys(delta: &DeltaConfig) -> KeyMap {
     let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
     let (keys, values) =
         (delta.key_heads.saturating_mul(delta.key_dim), delta.value_heads.saturating_mul(delta.value_dim));
-    let of = keys.saturating_mul(2).saturating_add(values);
-    let rows = |start: usize, count: usize| Layout::Rows { start, end: start.saturating_add(count), of };
+    let total = keys.saturating_mul(2).saturating_add(values);
+    let rows = |start: usize, count: usize| Layout::Rows { start, end: start.saturating_add(count), of: total };
     KeyMap::new()
         .weights("blocks[*].delta.query", &layer("in_proj_qkv"), rows(0, keys))
         .weights("blocks[*].delta.key", &layer("in_proj_qkv"), rows(keys, keys))
@@ -99,7 +100,7 @@ fn delta_keys(delta: &DeltaConfig) -> KeyMap {
         .linear("blocks[*].delta.forget", &layer("in_proj_a"))
 }
 
-/// The names of the inputs of Qwen3-Next's linear attention, where each head of keys has its rows together.
+/// Returns the names of the inputs of Qwen3-Next's linear attention. The rows of each key head are contiguous.
 fn grouped_delta_keys(delta: &DeltaConfig) -> KeyMap {
     let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
     let shared = delta.value_heads.checked_div(delta.key_heads).unwrap_or(1);

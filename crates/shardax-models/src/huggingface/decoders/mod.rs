@@ -1,4 +1,4 @@
-//! The decoders of `transformers`: their configurations, and the names of their arrays.
+//! The decoders of `transformers`: readers of their configurations, and the names of their arrays.
 
 mod bloom;
 mod experts;
@@ -18,10 +18,10 @@ use super::rope::{rope, rope_named};
 use super::{KeyMap, Layout};
 use crate::{Biases, DecoderConfig, NormKind, Positions, QkNorm};
 
-/// A configuration and the names of arrays.
+/// A configuration, and the names of the model's arrays.
 type Read = Result<(DecoderConfig, KeyMap)>;
 
-/// The families: model types, and the function that reads their configurations.
+/// The families: their model types, and the function that reads their configurations.
 const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["llama", "mistral", "qwen2", "qwen3", "arcee", "seed_oss", "helium", "ernie4_5"], llama::read),
     (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"], llama::read),
@@ -103,12 +103,12 @@ const WRAPPERS: [&str; 28] = [
     "deepseek_vl",
 ];
 
-/// True if a model of this type is read.
+/// Returns `true` if models of this type are supported.
 pub(super) fn is_known(kind: &str) -> bool {
     WRAPPERS.contains(&kind) || FAMILIES.iter().any(|(kinds, _)| kinds.contains(&kind))
 }
 
-/// The architecture of a decoder, and its arrays.
+/// Reads the architecture of a decoder and the names of its arrays.
 pub(super) fn read(fields: &Fields) -> Read {
     let kind = fields.text("model_type")?;
     if WRAPPERS.contains(&kind) {
@@ -127,12 +127,12 @@ fn read_kind(fields: &Fields, kind: &str) -> Read {
     }
 }
 
-/// The decoder of a model of text and images.
+/// Reads the decoder of a model of text and images.
 fn wrapped(fields: &Fields, kind: &str) -> Read {
     let text = match (fields.object_opt("text_config")?, kind) {
         (Some(_), kind) if kind.starts_with("qwen") => fields.model("text_config", &format!("{kind}_text"))?,
         (Some(text), _) => text,
-        // Older files have the fields of the text next to the object of images.
+        // Older files have the fields of the decoder next to the object for images.
         (None, "qwen2_vl" | "qwen2_5_vl") => {
             let text = fields.with_defaults_of(&format!("{kind}_text"));
             text.skip(&["vision_config"]);
@@ -143,7 +143,7 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
     };
     fields.skip(&["vision_config", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"]);
     fields.skip(&["spatial_merge_size", "vision_feature_layer", "vision_feature_select_strategy", "image_seq_length"]);
-    // The sizes and the order of patches.
+    // The sizes and the order of image patches.
     fields.skip(&["image_grid_pinpoints", "vision_aspect_ratio", "use_image_newline_parameter", "downsample_ratio"]);
     fields.skip(&["downsample_factor", "adapter_layer_norm_eps", "scale_factor", "projector_hidden_size"]);
     fields.skip(&[
@@ -152,23 +152,23 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
         "projector_layernorm_eps",
         "projector_use_layernorm",
     ]);
-    // The sizes of tokens of images, and the tokens that mark images.
+    // The sizes of image embeddings, and the tokens that mark images.
     fields.skip(&["perceiver_config", "visual_indicator_token_ids", "hidden_size", "vocab_size"]);
     fields.skip(&["spatial_pool_mode", "spatial_pool_stride", "video_seq_length", "vision_feature_layers"]);
     let kind = if kind.starts_with("qwen") { format!("{kind}_text") } else { text.text("model_type")?.to_owned() };
     text.skip(&["model_type"]);
     let (mut config, keys) = read_kind(&text, &kind)?;
-    // The text of Qwen3-VL with experts has another default than the model.
+    // The decoder of Qwen3-VL with experts has another default than the entire model.
     if fields.has("tie_word_embeddings") || kind == "qwen3_vl_moe_text" {
         config.tie_embeddings = fields.flag("tie_word_embeddings")?;
     }
     if kind != "gemma3_text" && !kind.starts_with("qwen") {
-        // The classes of these models compute logits without the factors of the text's class.
+        // The classes of these models compute logits without the factors of the decoder's class.
         (config.logits_scale, config.logits_soft_cap) = (None, None);
     }
     text.finish()?;
     let keys = keys
-        // Most classes share the table of tokens, and use a layer of its own if the files have one.
+        // Most classes use the token table as the last layer, unless the files have a separate layer.
         .absent("lm_head.weight", "model.embed_tokens.weight", Layout::Transposed)
         .prefix_alias("model.", "language_model.model.")
         .prefix_alias("model.", "model.language_model.")
@@ -193,7 +193,7 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.ignore("image_newline").ignore("model.image_newline")))
 }
 
-/// The sizes that most decoders name alike.
+/// Reads the sizes whose field names most decoders share.
 fn sizes(fields: &Fields) -> Result<DecoderConfig> {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let head_dim = fields.size_opt("head_dim")?;
@@ -217,7 +217,7 @@ fn sizes(fields: &Fields) -> Result<DecoderConfig> {
     })
 }
 
-/// The sizes and the parts that Llama and most later models name alike.
+/// Reads the sizes and the parts whose field names Llama and most later models share.
 fn llama_sizes(fields: &Fields) -> Result<DecoderConfig> {
     Ok(DecoderConfig {
         epsilon: fields.number("rms_norm_eps")?,
@@ -232,7 +232,7 @@ fn rotary(config: &mut DecoderConfig, fields: &Fields, share: Option<f64>) -> Re
     Ok(())
 }
 
-/// The window of each layer, from `layer_types` or from `is_local`.
+/// Returns the window of each layer, from `layer_types` or from `is_local`.
 fn windows(
     fields: &Fields,
     layers: usize,
@@ -259,7 +259,8 @@ fn windows(
         .collect()
 }
 
-/// The window of all layers of a model that does not read `layer_types`. Fails if the list, which some files have, differs.
+/// Returns the windows of a model that has the same window in all layers. Returns an error if the file has
+/// `layer_types` with another window, because the model's class does not read the list.
 fn window_of_all(fields: &Fields, layers: usize, window: Option<usize>) -> Result<Vec<Option<usize>>> {
     let kind = if window.is_some() { "sliding_attention" } else { "full_attention" };
     match fields.list_opt("layer_types")?.and_then(|types| types.iter().find(|entry| entry.as_str() != Some(kind))) {
@@ -270,7 +271,7 @@ fn window_of_all(fields: &Fields, layers: usize, window: Option<usize>) -> Resul
     }
 }
 
-/// The windows of Qwen's models: of layers from `max_window_layers` on, if `use_sliding_window` is true.
+/// Returns the windows of Qwen's models. If `use_sliding_window` is true, layers from `max_window_layers` on have one.
 fn qwen_windows(fields: &Fields, layers: usize) -> Result<Vec<Option<usize>>> {
     fields.skip(&["sliding_window"]);
     let window = match fields.flag("use_sliding_window")? {
@@ -281,7 +282,7 @@ fn qwen_windows(fields: &Fields, layers: usize) -> Result<Vec<Option<usize>>> {
     windows(fields, layers, window, |layer| layer as f64 >= first_layer)
 }
 
-/// The names of most decoders.
+/// Returns the array names that most decoders share.
 fn llama_keys() -> KeyMap {
     norms(projections(KeyMap::new()))
         .linear("blocks[*].attention.query", "model.layers.*.self_attn.q_proj")

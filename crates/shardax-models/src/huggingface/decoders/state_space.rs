@@ -12,7 +12,7 @@ use crate::{
     Activation, ExpertsConfig, LayerParts, SelectiveConfig, StateSpaceConfig, StateSpaceNorm, StateSpaceScales,
 };
 
-/// Mamba-2, whose layers are state spaces only.
+/// Reads Mamba-2, in which all layers are state spaces.
 pub(super) fn mamba2(fields: &Fields, _: &str) -> Read {
     let (features, layers) = (fields.size("hidden_size")?, fields.layers("num_hidden_layers")?);
     let (heads, head_dim) = (fields.size("num_heads")?, fields.size("head_dim")?);
@@ -41,12 +41,12 @@ pub(super) fn mamba2(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// Mamba, and Falcon Mamba, which normalizes steps, keys and queries.
+/// Reads Mamba, and Falcon Mamba, which normalizes steps, keys and queries.
 pub(super) fn mamba(fields: &Fields, kind: &str) -> Read {
     let (features, layers) = (fields.size("hidden_size")?, fields.layers("num_hidden_layers")?);
     let channels = expanded(fields, "expand", features)?;
     if let Some(other) = fields.size_opt("intermediate_size")?.filter(|other| *other != channels) {
-        return Err(fields.error(format!("`intermediate_size` is {other}, and `expand` makes {channels} channels")));
+        return Err(fields.error(format!("`intermediate_size` is {other}, but `expand` makes {channels} channels")));
     }
     let selective = SelectiveConfig {
         channels,
@@ -67,14 +67,14 @@ pub(super) fn mamba(fields: &Fields, kind: &str) -> Read {
         ..without_attention(fields.size("vocab_size")?, layers, features)
     };
     skip_training(fields);
-    // Ways of computing the same, and names of the first versions, which the class does not read.
+    // Fields that select another way to compute the same result, and names of early versions, which the class ignores.
     fields.skip(&["use_mambapy", "use_falcon_mambapy", "use_associative_scan", "d_inner", "d_model", "n_layer"]);
     fields.skip(&["fused_add_norm", "pad_vocab_size_multiple", "rms_norm", "ssm_cfg"]);
     let keys = selective_keys("backbone.layers.*.mixer", config.selective.as_ref()).and(mamba_keys());
     Ok((config, keys))
 }
 
-/// Jamba, whose other layers have attention, and every other layer experts.
+/// Reads Jamba, in which some layers have attention, and every second layer has experts.
 pub(super) fn jamba(fields: &Fields, _: &str) -> Read {
     let mut config = llama_sizes(fields)?;
     let every = |period: usize, offset: f64, layer: usize| (layer % period) as f64 == offset;
@@ -99,7 +99,7 @@ pub(super) fn jamba(fields: &Fields, _: &str) -> Read {
         ..sized_experts(fields, count, config.hidden)?
     };
     config.experts = Some(experts).filter(|_| count > 1);
-    // Ways of computing the same, and what all models of the type have.
+    // Fields that select another way to compute the same result, and properties of all models of this type.
     fields.skip(&["calc_logits_for_entire_prompt", "mamba_inner_layernorms"]);
     fields.skip(&["use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep"]);
     let layer = "model.layers.*.feed_forward";
@@ -112,7 +112,7 @@ pub(super) fn jamba(fields: &Fields, _: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// The rank of steps. By default it is a sixteenth of the number of features, rounded up.
+/// Reads the rank of steps. The default is a sixteenth of the number of features, rounded up.
 fn rank<'a>(fields: &Fields<'a>, name: &'a str, features: usize) -> Result<usize> {
     match fields.value(name).and_then(Value::as_str) {
         Some("auto") => Ok(features.div_ceil(16)),
@@ -120,7 +120,8 @@ fn rank<'a>(fields: &Fields<'a>, name: &'a str, features: usize) -> Result<usize
     }
 }
 
-/// The names of the arrays of Mamba's first form. Channels and gates are one matrix, as are steps, keys and queries.
+/// Returns the names of the arrays of Mamba's first form. One matrix has channels and gates, and another one has steps,
+/// keys and queries.
 fn selective_keys(layer: &str, space: Option<&SelectiveConfig>) -> KeyMap {
     let Some(space) = space else { return KeyMap::new() };
     let keys_end = space.rank.saturating_add(space.state_dim);
@@ -141,7 +142,7 @@ fn selective_keys(layer: &str, space: Option<&SelectiveConfig>) -> KeyMap {
         .linear("blocks[*].selective.out", &format!("{layer}.out_proj"))
 }
 
-/// Bamba, whose other layers have attention.
+/// Reads Bamba, in which some layers have attention.
 pub(super) fn bamba(fields: &Fields, _: &str) -> Read {
     let mut config = DecoderConfig { biases: attention_biases(fields)?, ..llama_sizes(fields)? };
     config.biases.mlp = fields.flag("mlp_bias")?;
@@ -150,18 +151,18 @@ pub(super) fn bamba(fields: &Fields, _: &str) -> Read {
         |layer: usize| attends.is_some_and(|list| list.iter().any(|entry| entry.as_u64() == Some(layer as u64)));
     let layers = (0..config.layers).map(|layer| !attends(layer)).collect();
     config.state_space = Some(bamba_space(fields, &config, layers)?);
-    // Fields for training, and of the first versions of its code.
+    // Fields for training, and fields of early versions of the model's code.
     fields.skip(&["num_logits_to_keep", "z_loss_coefficient", "attn_rotary_emb"]);
-    // The class uses this share, whatever the file has.
+    // The class always uses this share.
     if let Some(share) = fields.number_opt("partial_rotary_factor")?.filter(|share| *share != 0.5) {
-        return Err(fields.error(format!("field `partial_rotary_factor` is {share}, and the class uses 0.5")));
+        return Err(fields.error(format!("field `partial_rotary_factor` is {share}, but this model supports only 0.5")));
     }
     rotary(&mut config, fields, Some(0.5))?;
     let keys = space_keys("model.layers.*.mamba", config.state_space.as_ref());
     Ok((config, keys.and(hybrid_keys()).and(llama_keys())))
 }
 
-/// Granite 4, whose layers have state spaces or attention.
+/// Reads Granite 4, in which layers have state spaces or attention.
 pub(super) fn granite(fields: &Fields, _: &str) -> Read {
     let mut config = DecoderConfig { biases: attention_biases(fields)?, ..llama_sizes(fields)? };
     let layers = config.layers;
@@ -179,7 +180,7 @@ pub(super) fn granite(fields: &Fields, _: &str) -> Read {
     match fields.text_opt("position_embedding_type")? {
         Some("rope") => {}
         None | Some("nope") => config.without_rope = vec![true; layers],
-        Some(other) => return Err(fields.error(format!("`position_embedding_type` {other:?} is not known"))),
+        Some(other) => return Err(fields.error(format!("`position_embedding_type` {other:?} is not supported"))),
     }
     granite_factors(&mut config, fields)?;
     let space = bamba_space(fields, &config, has_space)?;
@@ -203,7 +204,7 @@ pub(super) fn granite(fields: &Fields, _: &str) -> Read {
     Ok((config.clone(), keys.and(space_keys("model.layers.*.mamba", config.state_space.as_ref())).and(llama_keys())))
 }
 
-/// Falcon H1, whose layers have attention next to a state space, and many factors.
+/// Reads Falcon H1, in which each layer has attention and a state space, and factors scale all parts.
 pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
     let mut config = DecoderConfig { biases: attention_biases(fields)?, ..llama_sizes(fields)? };
     config.biases.mlp = fields.flag("mlp_bias")?;
@@ -229,14 +230,14 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
     let out_bias = fields.flag("projectors_bias")?;
     let scales = Some(scales).filter(|scales| *scales != StateSpaceScales::default());
     config.state_space = Some(StateSpaceConfig { norm, out_bias, scales, beside_attention: true, ..space });
-    // All layers have an MLP, and the class has other names of sizes.
+    // All layers have an MLP, and the class has other names for the sizes.
     fields.skip(&["mamba_use_mlp", "mlp_expansion_factor", "num_logits_to_keep"]);
     skip_training(fields);
     let keys = space_keys("model.layers.*.mamba", config.state_space.as_ref());
     Ok((config, keys.and(hybrid_keys()).and(llama_keys())))
 }
 
-/// Nemotron-H, each of whose layers is a state space, attention, an MLP or experts.
+/// Reads Nemotron-H, in which each layer is a state space, attention, an MLP or experts.
 pub(super) fn nemotron(fields: &Fields, _: &str) -> Read {
     let types = nemotron_layers(fields)?;
     let (layers, features) = (types.len(), fields.size("hidden_size")?);
@@ -317,10 +318,12 @@ pub(super) fn nemotron(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
-/// The experts of Nemotron-H, which are chosen as in DeepSeek-V3.
+/// Reads the experts of Nemotron-H. The router chooses them as in DeepSeek-V3.
 fn nemotron_experts(fields: &Fields, types: &[LayerType]) -> Result<ExpertsConfig> {
     if let Some(size) = fields.size_opt("moe_latent_size")? {
-        return Err(fields.error(format!("field `moe_latent_size` is {size}, and experts of latents are not known")));
+        return Err(
+            fields.error(format!("field `moe_latent_size` is {size}, but experts of latent vectors are not supported"))
+        );
     }
     let groups = ExpertGroups { count: fields.size("n_group")?, kept: fields.size("topk_group")?, ranked_by: 2 };
     let count = fields.size(if fields.has("num_local_experts") { "num_local_experts" } else { "n_routed_experts" })?;
@@ -336,7 +339,7 @@ fn nemotron_experts(fields: &Fields, types: &[LayerType]) -> Result<ExpertsConfi
     })
 }
 
-/// A layer of a model whose layers differ.
+/// The type of a layer, in models whose layers differ.
 #[derive(Clone, Copy, PartialEq)]
 enum LayerType {
     Space,
@@ -345,53 +348,55 @@ enum LayerType {
     Experts,
 }
 
-/// The type of a layer by its current or its older name.
+/// Returns the type of a layer from its current or its older name.
 fn layer_type(fields: &Fields, entry: &Value) -> Result<LayerType> {
     match entry.as_str() {
         Some("linear_attention" | "mamba") => Ok(LayerType::Space),
         Some("full_attention" | "attention") => Ok(LayerType::Attention),
-        _ => Err(fields.error(format!("the layer type {entry} is not known"))),
+        _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
     }
 }
 
-/// The types of Nemotron-H's layers: a list, or a text with a sign for each layer.
+/// Reads the types of Nemotron-H's layers from a list, or from a text with a sign for each layer.
 fn nemotron_layers(fields: &Fields) -> Result<Vec<LayerType>> {
     let name = if fields.has("layer_types") { "layer_types" } else { "layers_block_type" };
     let list = fields.list_opt(name)?;
     let pattern = fields.text_opt("hybrid_override_pattern")?;
-    let types: Vec<LayerType> = match (list, pattern) {
-        (Some(list), _) => list
-            .iter()
-            .map(|entry| match entry.as_str() {
-                Some("mlp") => Ok(LayerType::Mlp),
-                Some("moe") => Ok(LayerType::Experts),
-                _ => layer_type(fields, entry),
-            })
-            .collect::<Result<_>>()?,
-        (None, Some(pattern)) => pattern
-            .chars()
-            .map(|sign| match sign {
-                'M' => Ok(LayerType::Space),
-                '*' => Ok(LayerType::Attention),
-                '-' => Ok(LayerType::Mlp),
-                'E' => Ok(LayerType::Experts),
-                _ => Err(fields.error(format!("`hybrid_override_pattern` has the sign {sign:?}, which is not known"))),
-            })
-            .collect::<Result<_>>()?,
-        (None, None) => vec![LayerType::Space, LayerType::Experts, LayerType::Attention, LayerType::Mlp],
-    };
+    let types: Vec<LayerType> =
+        match (list, pattern) {
+            (Some(list), _) => list
+                .iter()
+                .map(|entry| match entry.as_str() {
+                    Some("mlp") => Ok(LayerType::Mlp),
+                    Some("moe") => Ok(LayerType::Experts),
+                    _ => layer_type(fields, entry),
+                })
+                .collect::<Result<_>>()?,
+            (None, Some(pattern)) => pattern
+                .chars()
+                .map(|sign| match sign {
+                    'M' => Ok(LayerType::Space),
+                    '*' => Ok(LayerType::Attention),
+                    '-' => Ok(LayerType::Mlp),
+                    'E' => Ok(LayerType::Experts),
+                    _ => Err(fields
+                        .error(format!("`hybrid_override_pattern` has the sign {sign:?}, which is not supported"))),
+                })
+                .collect::<Result<_>>()?,
+            (None, None) => vec![LayerType::Space, LayerType::Experts, LayerType::Attention, LayerType::Mlp],
+        };
     match types.is_empty() {
         true => Err(fields.error(format!("`{name}` has no layers"))),
         false => Ok(types),
     }
 }
 
-/// A decoder whose layers have no attention and no MLP.
+/// Returns a decoder in which layers have neither attention nor an MLP.
 fn without_attention(vocabulary: usize, layers: usize, features: usize) -> DecoderConfig {
     DecoderConfig { head_dim: 2, hidden: 1, ..DecoderConfig::new(vocabulary, layers, features, 1) }
 }
 
-/// State spaces of these sizes, without biases, with a norm after their gates.
+/// Returns state spaces with these sizes, without biases, and with a norm after the gates.
 fn space(heads: usize, head_dim: usize, groups: usize, state_dim: usize, width: usize) -> StateSpaceConfig {
     StateSpaceConfig {
         heads,
@@ -412,10 +417,10 @@ fn space(heads: usize, head_dim: usize, groups: usize, state_dim: usize, width: 
     }
 }
 
-/// State spaces with Bamba's names of fields, in these layers.
+/// Reads state spaces from fields with Bamba's names. `layers` are the layers that have them.
 fn bamba_space(fields: &Fields, config: &DecoderConfig, layers: Vec<bool>) -> Result<StateSpaceConfig> {
     let heads = fields.size("mamba_n_heads")?;
-    // Falcon H1 has a size in the place of the multiple of features.
+    // Falcon H1 states the size instead of a multiple of the model's features.
     let inner = match fields.size_opt("mamba_d_ssm")? {
         Some(inner) => inner,
         None => expanded(fields, "mamba_expand", config.features)?,
@@ -444,25 +449,24 @@ fn bamba_space(fields: &Fields, config: &DecoderConfig, layers: Vec<bool>) -> Re
     limited(fields, space)
 }
 
-/// The features of a state space, a multiple of the model's features.
+/// Returns the number of features of a state space, which is a multiple of the model's features.
 fn expanded<'a>(fields: &Fields<'a>, name: &'a str, features: usize) -> Result<usize> {
     Ok(fields.size(name)?.saturating_mul(features))
 }
 
-/// Fails where the heads are not all features of a state space.
+/// Returns an error unless the heads have all features of a state space together.
 fn check_inner(fields: &Fields, heads: usize, head_dim: usize, inner: usize) -> Result<()> {
     match heads.checked_mul(head_dim) == Some(inner) {
         true => Ok(()),
-        false => {
-            Err(fields.error(format!("{heads} heads of {head_dim} features are not the {inner} of a state space")))
-        }
+        false => Err(fields
+            .error(format!("{heads} heads of {head_dim} features do not make the {inner} features of a state space"))),
     }
 }
 
-/// Sets the bounds of steps.
+/// Reads the bounds of steps.
 fn limited(fields: &Fields, space: StateSpaceConfig) -> Result<StateSpaceConfig> {
     let Some(list) = fields.list_opt("time_step_limit")? else { return Ok(space) };
-    // JSON has no infinity, which transformers writes as an object.
+    // transformers writes infinity as an object, because JSON does not have it.
     let number = |value: &Value| match value.get("__float__").and_then(Value::as_str) {
         Some("Infinity") => Some(f64::INFINITY),
         _ => value.as_f64(),
@@ -471,28 +475,28 @@ fn limited(fields: &Fields, space: StateSpaceConfig) -> Result<StateSpaceConfig>
         [Some(min_step), Some(max_step)] if *min_step >= 0.0 && min_step <= max_step => {
             Ok(StateSpaceConfig { min_step: *min_step, max_step: *max_step, ..space })
         }
-        _ => Err(fields.error(format!("`time_step_limit` is {list:?}, which is no range"))),
+        _ => Err(fields.error(format!("`time_step_limit` is {list:?}, but must be a range of two numbers"))),
     }
 }
 
-/// The factors of a list, which are 1 without it.
+/// Reads a list of factors. They are 1 if the list is missing.
 fn factors<'a, const N: usize>(fields: &Fields<'a>, name: &'a str) -> Result<[f64; N]> {
     if fields.list_opt(name)?.is_none() {
         return Ok([1.0; N]);
     }
     let list = fields.numbers(name)?;
     let count = list.len();
-    list.try_into().map_err(|_| fields.error(format!("`{name}` has {count} numbers, and should have {N}")))
+    list.try_into().map_err(|_| fields.error(format!("`{name}` has {count} numbers, but must have {N}")))
 }
 
-/// Marks fields for initial weights, for training and for kernels as read.
+/// Marks fields for initialization, training and kernels as read.
 fn skip_training(fields: &Fields) {
     fields.skip(&["chunk_size", "rescale_prenorm_residual", "residual_in_fp32"]);
     fields.skip(&["time_step_floor", "time_step_max", "time_step_min", "time_step_rank"]);
     fields.skip(&["time_step_init_scheme", "time_step_scale"]);
 }
 
-/// The names of the arrays of state spaces. The projections of the input are one matrix.
+/// Returns the names of the arrays of state spaces. One matrix has all projections of the input.
 fn space_keys(layer: &str, space: Option<&StateSpaceConfig>) -> KeyMap {
     let Some(space) = space else { return KeyMap::new() };
     let inner = space.heads.saturating_mul(space.head_dim);
@@ -519,7 +523,7 @@ fn space_keys(layer: &str, space: Option<&StateSpaceConfig>) -> KeyMap {
         .linear("blocks[*].state_space.out", &format!("{layer}.out_proj"))
 }
 
-/// The names of the other arrays of models whose layers are state spaces only.
+/// Returns the names of the other arrays of models in which all layers are state spaces.
 fn mamba_keys() -> KeyMap {
     KeyMap::new()
         .array("embed.embedding", "backbone.embeddings.weight", Layout::Same)
@@ -527,11 +531,11 @@ fn mamba_keys() -> KeyMap {
         .scale("norm.0", "backbone.norm_f")
         .linear("head", "lm_head")
         .tied("lm_head.weight", "backbone.embeddings.weight")
-        // The name of the first versions.
+        // The name in early versions.
         .prefix_alias("backbone.embeddings.", "backbone.embedding.")
 }
 
-/// The names of MLPs and norms that Bamba's and Falcon's models share.
+/// Returns the names of MLPs and norms, which Bamba's and Falcon's models share.
 fn hybrid_keys() -> KeyMap {
     KeyMap::new()
         .scale("blocks[*].mlp_norm.0", "model.layers.*.pre_ff_layernorm")

@@ -42,8 +42,8 @@ pub(super) fn granite(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// Sets the bases of rotary positions: 0 for layers without them, one for the other layers with a window, and one for those
-/// without.
+/// Sets the bases of rotary positions. The list has 0 for layers without rotary positions, one base for the other layers
+/// with a window, and one base for the other layers without a window.
 fn set_bases(config: &mut DecoderConfig, fields: &Fields, list: &[serde_json::Value]) -> Result<()> {
     let Positions::Rotary(rope) = config.positions.clone() else { return Ok(()) };
     let bases: Option<Vec<f64>> = list.iter().map(serde_json::Value::as_f64).collect();
