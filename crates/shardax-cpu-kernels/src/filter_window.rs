@@ -1,4 +1,4 @@
-//! The window of a filter's gradient over its operand.
+//! The window of a convolution that computes the gradient of a filter.
 
 use crate::patches::Patches;
 use crate::view::check;
@@ -7,16 +7,16 @@ use crate::{Result, ShapeError, View};
 /// The number of spatial dimensions: depth, height, width. Missing ones have size 1.
 pub const SPATIAL: usize = 3;
 
-/// Where the window lies: the cotangent of a convolution moves over its operand, and each position gives an element of
-/// the filter's gradient.
+/// The positions of the window. The cotangent of a convolution moves over the operand, and each position computes one
+/// element of the filter's gradient.
 ///
-/// Along a dimension, the window's element `i` at position `p` meets the operand's index
-/// `i * dilation + p * stride - low`, or padding if there is none.
+/// Along a dimension, element `i` of the window at position `p` is multiplied with the operand's element
+/// `i * dilation + p * stride - low`, or with padding if there is no such element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterWindow {
-    /// The distance of neighbouring positions.
+    /// The distance between neighbouring positions.
     pub stride: [usize; SPATIAL],
-    /// The distance of neighbouring elements of the window.
+    /// The distance between neighbouring elements of the window.
     pub dilation: [usize; SPATIAL],
     /// The padding before the operand; negative if positions start inside.
     pub low: [i64; SPATIAL],
@@ -24,7 +24,7 @@ pub struct FilterWindow {
     pub positions: [usize; SPATIAL],
 }
 
-/// A window, and the sizes of its operand and itself.
+/// A window, with its size and the size of its operand.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     pub stride: [usize; SPATIAL],

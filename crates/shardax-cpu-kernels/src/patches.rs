@@ -1,4 +1,4 @@
-//! Patches: what a window meets at its positions, as the rows of a matrix.
+//! Patches: the elements in a window at each of its positions, as the rows of a matrix.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::filter_window::Window;
 /// The number of patches that are multiplied together.
 pub(crate) const ROWS: usize = 256;
 
-/// The number of columns of patches built together, at most, unless the features alone are more.
+/// The maximal number of columns of patches that are built together, unless one position has more features.
 pub(crate) const COLUMNS: usize = 1024;
 
 /// The operand `[images, depth, height, width, features]` that the window meets.
@@ -57,12 +57,12 @@ impl Patches<'_> {
         }
     }
 
-    /// Copies what an element of the window meets at consecutive positions of a line, from `first`.
+    /// Copies the operand's elements for one element of the window, at consecutive positions of a line from `first` on.
     fn copy(&self, line: &[f32], element: usize, first: usize, row: &mut [f32]) {
         let (of, features) = (&self.of, self.features);
         let count = row.len() / features;
         let start = (element * of.dilation[2] + first * of.stride[2]) as i64 - of.low[2];
-        // Neighbours lie next to each other.
+        // The elements are contiguous.
         if let (1, Ok(start)) = (of.stride[2], usize::try_from(start))
             && start + count <= of.operand[2]
         {

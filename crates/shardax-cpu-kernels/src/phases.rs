@@ -1,9 +1,10 @@
-//! Convolutions over an image whose elements lie apart (base dilation), as gradients of strided ones with respect to the
-//! image are: divided into phases, and each phase is a convolution of the image itself.
+//! Convolutions over an image with zeros between its elements (base dilation), for example gradients of strided
+//! convolutions with respect to the image. They are divided into phases, and each phase is a convolution of the image
+//! without zeros.
 //!
-//! Outputs at a distance that is a multiple of the base dilation meet the same elements of the filter: with a base dilation
-//! of 2 along two dimensions there are four phases, and a filter of 3 × 3 has 1, 2, 2 and 4 elements in them. Nothing is
-//! multiplied with the zeros in between.
+//! Outputs whose distance is a multiple of the base dilation use the same elements of the filter. For example, a base
+//! dilation of 2 along two dimensions has four phases, which use 1, 2, 2 and 4 elements of a filter of 3 × 3. Nothing is
+//! multiplied with the zeros.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,11 +13,11 @@ use crate::SPATIAL;
 use crate::filter_window::Window;
 use crate::patches::Patches;
 
-/// The outputs whose indices have the same remainders, and what they meet.
+/// The outputs whose indices have the same remainders, and the elements that they are computed from.
 pub(crate) struct Phase<'a> {
-    /// The patches that they meet, of an image whose elements lie side by side.
+    /// The patches of the image without zeros.
     pub patches: Patches<'a>,
-    /// The filter's elements that meet the image: `[positions and features, outputs]`.
+    /// The filter's elements that are multiplied with the image: `[positions and features, outputs]`.
     pub filter: Cow<'a, [f32]>,
     dims: [Dim; SPATIAL],
 }
@@ -24,13 +25,14 @@ pub(crate) struct Phase<'a> {
 /// A phase along one dimension.
 #[derive(Clone, Copy)]
 struct Dim {
-    /// The first output, and the distance of outputs.
+    /// The first output, and the distance between outputs.
     first: usize,
     step: usize,
     /// The number of all outputs, and the number of the phase's outputs.
     all: usize,
     outputs: usize,
-    /// The first element of the filter that meets the image, the distance of such elements, and their number.
+    /// The first element of the filter that is multiplied with the image, the distance between such elements, and their
+    /// number.
     element: usize,
     apart: usize,
     elements: usize,

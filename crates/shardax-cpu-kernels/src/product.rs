@@ -8,14 +8,14 @@ use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 
 use crate::Float;
 
-/// The number of elements of the contracted dimension that are summed up in registers. `gemm` divides a sum of no more
-/// than these nowhere, whatever the processor's caches, so that bits depend on the instruction set alone.
+/// The number of elements of the contracted dimension that are summed in registers. `gemm` never divides a sum of at most
+/// this many elements, whatever the processor's caches, so bits depend only on the instruction set.
 const DEPTH: usize = 512;
 
-/// The number of rows that are multiplied together: bounds the memory of packed operands.
+/// The number of rows that are multiplied together. It bounds the memory of packed operands.
 const ROWS: usize = 1024;
 
-/// The contents of the result before.
+/// The treatment of the previous contents of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Before {
     /// They are overwritten.
@@ -24,7 +24,7 @@ pub(crate) enum Before {
     Added,
 }
 
-/// Computes `c = a b` or `c += a b`. Each element's sum depends on the contracted dimension alone, and not on the number of
+/// Computes `c = a b` or `c += a b`. Each element's sum depends only on the contracted dimension, and not on the number of
 /// rows or columns. Allocates at most 1,024 × 512 elements, and 512 × 768 of the right operand.
 ///
 /// # Panics

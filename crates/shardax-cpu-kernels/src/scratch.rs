@@ -1,11 +1,12 @@
-//! Scratch memory that threads keep between calls: allocating a mebibyte for each costs page faults and zeros.
+//! Scratch memory that threads keep between calls, because allocating a mebibyte in each call would cost page faults and
+//! zeroing.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// The blocks that a thread keeps, at most, and the elements of each: of a transformed filter, with what lies between its
-/// matrices.
+/// The maximal number of blocks that a thread keeps.
 const BLOCKS: usize = 3;
+/// The maximal size of such a block. A transformed filter fits, including the padding between its matrices.
 const ELEMENTS: usize = (1 << 20) + (1 << 12);
 
 thread_local! {
@@ -24,7 +25,7 @@ impl Scratch {
         if len == 0 {
             return Scratch { memory: Vec::new(), len };
         }
-        // It fails while the thread ends.
+        // The access fails while the thread ends.
         let memory = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
             let fits = (0..kept.len()).filter(|i| kept[*i].len() >= len).min_by_key(|i| kept[*i].len());

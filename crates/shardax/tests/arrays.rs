@@ -1,4 +1,4 @@
-//! Where arrays lie: placement, shards, indexing of sharded arrays, many threads at once.
+//! Arrays on devices: placement, shards, indexing of sharded arrays, many threads at once.
 
 mod common;
 

@@ -117,7 +117,7 @@ fn in_and_out_shardings() -> Result<()> {
         shardings.iter().map(|(path, s)| (path, s.as_ref().map(|s| s.is_fully_replicated()))).collect();
     assert_eq!(shardings, [("[0].w".into(), Some(false)), ("[0].b".into(), Some(true)), ("[1]".into(), Some(true))]);
 
-    // A committed array that lies otherwise.
+    // A committed array with another sharding.
     let wrong = error(f.call((&p, device_put(&float_range(16), &rows)?)));
     assert_eq!(wrong.kind(), ErrorKind::Value);
     assert_says(

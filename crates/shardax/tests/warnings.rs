@@ -105,7 +105,7 @@ fn a_result_that_lies_elsewhere_takes_nothing() -> Result<()> {
     let _ = jit(elsewhere).donate_argnums([0]).out_shardings(&whole).call(&x)?;
     assert!(warnings_of("elsewhere")[0].contains("Some donated buffers were not usable: int32[8]"));
     assert!(!x.is_deleted());
-    // Where it lies is the compiler's choice: it may be the same.
+    // Without `out_shardings` the compiler chooses the sharding of the result, and may reuse the memory.
     let _ = jit(elsewhere).donate_argnums([0]).call(&x)?;
     assert_eq!(warnings_of("elsewhere").len(), 1);
     Ok(())

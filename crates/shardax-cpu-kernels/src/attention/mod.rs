@@ -58,7 +58,7 @@ pub struct Attention<'a> {
     pub window: Window,
 }
 
-/// Inputs of the gradient beside the operands of [`Attention`]. Slices without stated dimensions are
+/// Inputs of the gradient, in addition to the operands of [`Attention`]. Slices without stated dimensions are
 /// `[batch.., heads, queries]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Backward<'a> {

@@ -42,8 +42,9 @@ pub(super) fn multiply<U: Unit>(
     let block = LANES * U::PER_WORD;
     let blocks = rows.depth / block;
     let per_panel = blocks.div_ceil(rows.depth.div_ceil(DEPTH));
-    let scratch = || (Scratch::new(part * per_panel * block), Numbers::default());
-    run_tasks(tasks, threads, scratch, |(memory, numbers), (start, mut out)| {
+    // Each thread has its own scratch memory.
+    let new_scratch = || (Scratch::new(part * per_panel * block), Numbers::default());
+    run_tasks(tasks, threads, new_scratch, |(memory, numbers), (start, mut out)| {
         let columns = out.ncols();
         for first in (0..blocks).step_by(per_panel) {
             let count = per_panel.min(blocks - first);

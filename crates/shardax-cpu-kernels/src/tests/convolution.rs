@@ -63,8 +63,9 @@ const WINDOWS: [(FilterWindow, [usize; 5], [usize; 3]); 3] = [
     ),
 ];
 
-/// Convolutions over images whose elements lie apart: gradients of strided convolutions with more outputs than are multiplied
-/// together, where one output meets a single element of the filter; strides and dilations that share a divisor with the distance.
+/// Convolutions over images with zeros between their elements: gradients of strided convolutions with more outputs than are
+/// multiplied together, an output that uses a single element of the filter, and strides and dilations that share a divisor
+/// with the base dilation.
 const BASE_DILATED: [(FilterWindow, [usize; 3], [usize; 5], [usize; 3]); 4] = [
     (
         FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 2, 1], positions: [1, 3, 3] },

@@ -79,7 +79,7 @@ impl<'a> Loops<'a> {
         initial.element.is_none().then(|| initial.offset.checked_add(number.offset))?
     }
 
-    /// The comparison that a condition returns.
+    /// Returns the comparison that a condition computes: its direction and its operands.
     fn comparison(&self, id: i64, scope: &Scope, depth: usize) -> Option<(&'a str, Number, Number)> {
         let depth = depth.checked_sub(1)?;
         let instruction = *self.instructions.get(&id)?;
@@ -97,14 +97,14 @@ impl<'a> Loops<'a> {
         }
     }
 
-    /// The values of the two operands of an instruction.
+    /// Returns the values of the two operands of an instruction.
     fn operand_pair(&self, instruction: &InstructionProto, scope: &Scope, depth: usize) -> Option<(Number, Number)> {
         let [left, right] = instruction.operand_ids[..] else { return None };
-        let left = self.number(left, &mut Vec::new(), scope, depth)?;
-        Some((left, self.number(right, &mut Vec::new(), scope, depth)?))
+        let left_number = self.number(left, &mut Vec::new(), scope, depth)?;
+        Some((left_number, self.number(right, &mut Vec::new(), scope, depth)?))
     }
 
-    /// The value of an instruction, or of the element of its tuple that `path` selects, innermost first.
+    /// Returns the value of an instruction, or of the element of its tuple that `path` selects, innermost index first.
     ///
     /// It follows copies, tuples and calls up to parameters, and additions and subtractions of constants. Other
     /// instructions have no known value. `depth` limits the recursion, because a damaged module can contain cycles.

@@ -371,6 +371,7 @@ fn integrate(dynamics: &Dynamics, options: &OdeintOptions, y0: &Array, ts: &Arra
     type State = [Array; 6];
     let _precise = default_matmul_precision(Precision::Highest);
     let slope = |y: &Array, t: &Array| dynamics(y, t, args);
+    // One step of the inner loop. Both outcomes are computed, because a program cannot skip a rejected step.
     let step = |(i, [y, f, t, dt, last_t, fit]): (Array, State)| -> Result<(Array, State)> {
         let [end, end_slope, error, k] = runge_kutta_step(&slope, (&y, &f), &t, &dt)?;
         let tolerance = y.abs().maximum(end.abs()) * options.rtol + options.atol;
@@ -399,6 +400,7 @@ fn integrate(dynamics: &Dynamics, options: &OdeintOptions, y0: &Array, ts: &Arra
                 step,
                 (Array::from(0), state),
             )?;
+            // The last step ends at or after the target, so that the polynomial of the step covers it.
             let [_, _, t, _, last_t, fit] = &state;
             let fraction = ((target - last_t) / (t - last_t)).astype(fit.dtype());
             let value = (1..5).fold(fit.get(0), |sum, i| sum * &fraction + fit.get(i));

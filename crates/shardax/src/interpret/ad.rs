@@ -195,6 +195,7 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
             Operand::Linear(_) => linear[var.index()] = true,
         }
     }
+    // Evaluate the equations that do not depend on linear operands, and mark the values of the others as linear.
     let mut pending = Vec::new();
     for eqn in &program.eqns {
         if eqn.inputs.iter().any(|a| is_marked(&linear, a)) {
@@ -214,6 +215,7 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
             add_cotangent(&mut ct_env, *v, program.aval_of(*v), ct.clone());
         }
     }
+    // Transpose the linear equations, last one first, so that all cotangents of a value are added before its equation.
     for eqn in pending.into_iter().rev() {
         at_eqn(eqn, || -> Result<()> {
             let cts: Vec<_> = eqn.outputs.iter().map(|v| ct_env.take(*v)).collect();

@@ -155,7 +155,7 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
     Ok(Array::from_concrete(Concrete::new(Aval { weak, ..aval }, sharding, true, buffers)))
 }
 
-/// Fails unless the array is a shard of an array of this type.
+/// Fails unless the array is a shard of an array of this type: on one device, with the dtype and the shape of a shard.
 fn check_part(part: &Concrete, aval: &Aval, sharding: &Sharding) -> Result<()> {
     let want = sharding.shard_shape(&aval.shape)?;
     if part.buffers.len() != 1 {

@@ -190,6 +190,7 @@ impl NamedSharding {
     fn check_sets(&self, split: &[AxisName]) -> Result<()> {
         let (spec, mesh) = (&self.0.spec, self.0.mesh.abstract_mesh());
         spec.check_kind()?;
+        // These axes are part of a type, which only axes of type Explicit have.
         for name in spec.unreduced_axes().iter().chain(spec.reduced_axes().iter()) {
             match mesh.axis_type(name) {
                 None => return Err(mesh.unknown(name)),

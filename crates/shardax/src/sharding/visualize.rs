@@ -25,6 +25,7 @@ struct Grid {
 }
 
 impl Grid {
+    /// Computes the cells of an array of this shape.
     fn of(shape: &[usize], sharding: &Sharding) -> Result<Grid> {
         let (height, width) = match *shape {
             [n] => (1, n),
@@ -37,6 +38,7 @@ impl Grid {
                 .help("draw two of the dimensions: the shape and the sharding of a slice"));
             }
         };
+        // Devices with the same shard share a cell.
         let mut cells: Vec<Cell> = Vec::new();
         for (device, index) in sharding.devices_indices_map(shape)? {
             let columns = index.last().cloned().unwrap_or_default();

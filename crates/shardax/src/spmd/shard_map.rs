@@ -147,6 +147,7 @@ impl Options {
         in_specs: Vec<PartitionSpec>,
         out_specs: OutSpecs<'_>,
     ) -> Result<Flat> {
+        // Check the specs first, so that the body is only traced for shards that exist.
         let (mesh, manual) = self.resolve_mesh()?;
         in_specs.iter().try_for_each(|spec| check_manual(spec, &manual, &mesh, "in_specs"))?;
         let blocks = avals_of(flat)?

@@ -159,7 +159,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("data", 2), ("model", 4)])?;
     data_parallel(topology, &mesh)?;
 
-    // A product over a split dimension, with results that lie as the platform likes.
+    // A product over a split dimension, with results in the layout that the platform chooses.
     let (x, w) = (on(&mesh, &[32, 512], P!["data", "model"]), on(&mesh, &[512, 10], P!["model"]));
     let product = jit(|x: Array, w: Array| x.dot(w)).lower((x, w))?.compile_for(topology)?;
     assert_eq!(over(&product)?, [(CollectiveKind::AllReduce, vec!["model".into()])], "{}", product.as_text()?);

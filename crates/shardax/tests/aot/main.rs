@@ -273,7 +273,7 @@ fn donation_in_the_lowered_program() -> Result<()> {
     let f = jit(|x: Array, y: Array| (x + 1, y.sum(0))).donate_argnums([0, 1]);
     let lowered = f.lower((&x, ones([2, 8])))?;
     assert_eq!(lowered.unused_donations(), ["argument[1] of type float32[2,8]"]);
-    // How the result lies is the compiler's choice: it finds the one that takes the memory over.
+    // The compiler chooses the sharding of the result, and finds the result that reuses the memory.
     assert!(lowered.as_text().contains("jax.buffer_donor = true"), "{}", lowered.as_text());
     assert_eq!(lowered.compile()?.memory_analysis()?.aliased, 512);
     let single = f.lower((float_range(1024), ones([2, 8])))?;

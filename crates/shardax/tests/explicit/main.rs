@@ -87,7 +87,7 @@ fn same(a: &Array, b: &[f32]) {
     }
 }
 
-/// The type as text, of an array whose parts lie as the type says.
+/// Returns the type as text, after checking that the array is sharded as its type says.
 #[track_caller]
 fn typed(x: &Array) -> String {
     let aval = x.check().map(|()| x.aval()).unwrap_or_else(|e| panic!("{e}"));

@@ -24,7 +24,7 @@ fn what_lies_nowhere_goes_to_the_default_device() -> Result<()> {
             assert_eq!(x.devices()?, all_devices[3..4]);
             assert!(!x.committed());
         }
-        // Arguments that lie elsewhere, and are not committed, come along.
+        // Uncommitted arguments on other devices are moved.
         assert_eq!(f.call(&near)?.devices()?, all_devices[3..4]);
         assert_eq!((&near + 1).devices()?, all_devices[3..4]);
         assert_eq!(grad(|x: Array| x.square().sum(..)).call(&near)?.devices()?, all_devices[3..4]);

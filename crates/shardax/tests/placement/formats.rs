@@ -60,7 +60,7 @@ fn compiled_programs_travel_with_their_layouts() -> Result<()> {
     assert_eq!(compiled.input_formats().leaves(), [Some(from.clone())]);
     assert_eq!(order(&compiled.call(device_put(&cube(), &from)?)?)?, [0, 1, 2]);
 
-    // What is exported is a function, which lies nowhere.
+    // An exported function does not contain the layouts of its arguments.
     let exported = export::export(f, shape_dtype_struct([2, 3, 4], DType::F32))?;
     assert_eq!(exported.call(cube())?.to_vec::<f32>()?, (cube() * 2.0).to_vec::<f32>()?);
     Ok(())

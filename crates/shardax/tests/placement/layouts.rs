@@ -34,7 +34,7 @@ fn every_order_goes_in_and_comes_out() -> Result<()> {
         for to in ORDERS {
             let f = jit(|x: Array| x * 2.0 + 1.0).in_shardings(here(from)?).out_shardings(here(to)?);
             let want: Vec<f32> = (0..24).map(|n| 2.0 * n as f32 + 1.0).collect();
-            // What was put there, and what lies nowhere in particular.
+            // An array in the requested layout, and an uncommitted array in the default layout.
             for x in [x.clone(), cube()] {
                 let y = f.call(&x)?;
                 assert_eq!((order(&y)?, y.to_vec::<f32>()?), (to.to_vec(), want.clone()), "{from:?} to {to:?}");

@@ -415,7 +415,7 @@ fn unconstrained_error(what: &str) -> String {
     format!("Unconstrained dims are not allowed when passed to {what}")
 }
 
-/// Only constraints can leave a dimension to the compiler: an array has to lie somewhere.
+/// Only constraints can leave a dimension to the compiler, because every array has a sharding.
 #[test]
 fn unconstrained_dimensions_are_for_constraints() -> Result<()> {
     let (split, _) = shardings()?;

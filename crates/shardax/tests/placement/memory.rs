@@ -41,7 +41,7 @@ fn arrays_go_to_other_memory_and_back() -> Result<()> {
                 let y = device_put(&x, &in_memory)?;
                 assert_eq!((y.sharding()?, y.committed()), (in_memory.clone().into(), true));
                 assert_eq!(ints(&y), (0..16).collect::<Vec<_>>());
-                // Results lie where nothing is said.
+                // Results are in the default memory.
                 let doubled = jit(|x: Array| x * 2).call(&y)?;
                 assert_eq!((doubled.sharding()?.memory_kind(), ints(&doubled)[15]), (None, 30));
                 assert_eq!((&y + 1).sharding()?.memory_kind(), None);
@@ -85,7 +85,7 @@ fn put_into_other_memory(split: &NamedSharding) -> Result<()> {
     for y in [to_host.call(&x)?, requested.call(&x)?] {
         assert_eq!((y.sharding()?, ints(&y)[7]), (host.clone().into(), 14));
     }
-    // Taken from there: as the argument lies, and as `in_shardings` says; back by `Space`.
+    // A program reads the argument from the host, with and without `in_shardings`, and moves it back by `Space`.
     let y = to_host.call(&x)?;
     let back = |x: Array| device_put(&x, Space::Device);
     for z in [jit(back).call(&y)?, jit(back).in_shardings(&host).call(&y)?] {

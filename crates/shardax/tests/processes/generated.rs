@@ -66,7 +66,7 @@ fn any_spec(draw: &mut Draw) -> PartitionSpec {
 
 const DTYPES: [DType; 5] = [DType::F32, DType::Bf16, DType::I32, DType::U8, DType::Bool];
 
-/// An array whose numbers follow from the seed, wherever they lie.
+/// Creates an array whose numbers depend only on the seed, not on the sharding.
 fn input(draw: &mut Draw, dtype: DType) -> Result<Array> {
     let n = device_count();
     let shape = [n * (1 + draw.below(3)), n * (1 + draw.below(3))];

@@ -1,4 +1,4 @@
-//! Where arguments of `pmap` and `shard_map` may lie, and what of them is donated.
+//! The shardings that arguments of `pmap` and `shard_map` can have, and which arguments are donated.
 
 use shardax::ErrorKind;
 use shardax::prelude::*;
@@ -25,7 +25,7 @@ fn single_device_arrays() -> Result<()> {
     Ok(())
 }
 
-/// Captured arrays are whole on every device, wherever they lie.
+/// Captured arrays are replicated, whatever their sharding.
 #[test]
 fn captured_arrays() -> Result<()> {
     let mesh = mesh8()?;

@@ -64,6 +64,7 @@ impl Text {
         if shape.is_empty() {
             return Ok(element.to_owned());
         }
+        // Triton only has sizes that are powers of two, and limits the number of elements.
         let (container, odd) = match self.dialect {
             Dialect::Triton => ("tensor", shape.iter().find(|size| !size.is_power_of_two())),
             Dialect::Mosaic => ("vector", None),
@@ -73,7 +74,7 @@ impl Text {
                 NotImplemented,
                 "sizes of blocks and values must be powers of two on GPUs, and a value has shape {shape:?} with {size}"
             )
-            .help("make the blocks larger: what lies beyond an array is neither read nor written"));
+            .help("use larger blocks; elements beyond the end of an array are neither read nor written"));
         }
         let count: f64 = shape.iter().map(|&size| size as f64).product();
         if self.dialect == Dialect::Triton && count > MAX_ELEMENTS as f64 {
@@ -81,7 +82,7 @@ impl Text {
                 NotImplemented,
                 "a value of shape {shape:?} has {count} elements, and at most {MAX_ELEMENTS} are possible on GPUs"
             )
-            .help("make the blocks smaller, and the grid larger"));
+            .help("use smaller blocks and a larger grid"));
         }
         let sizes: String = shape.iter().map(|size| format!("{size}x")).collect();
         Ok(format!("{container}<{sizes}{element}>"))
@@ -197,6 +198,7 @@ impl Text {
         if x.shape.is_empty() {
             return self.op(splat, &[x], "", x.dtype, shape);
         }
+        // First give `x` all dimensions of the result, some of size 1, and then repeat it along them.
         let mut sizes = vec![1; shape.len()];
         dims.iter().zip(&x.shape).for_each(|(dim, size)| sizes[*dim] = *size);
         let mut wide = x.clone();

@@ -145,6 +145,7 @@ impl<'a> Dictionary<'a> {
         Ok(if axes.is_empty() { String::new() } else { format!(", {name}={{{}}}", axes.join(", ")) })
     }
 
+    /// Decodes the attribute with this index.
     pub fn attribute(&self, index: usize) -> Result<Attribute<'a>> {
         let entry = at(&self.code.attributes, index)?;
         let mut r = Bytes(entry.bytes);
@@ -264,6 +265,9 @@ impl<'a> Dictionary<'a> {
         self.deeper(|| self.text(index))
     }
 
+    /// Prints an attribute in MLIR's syntax.
+    ///
+    /// The length of the text is limited (`spend`), because a short file can refer to an attribute many times.
     pub fn print(&self, attribute: &Attribute) -> Result<String> {
         Ok(match attribute {
             Attribute::Array(items) => {
@@ -485,6 +489,7 @@ impl<'a> Dictionary<'a> {
         Ok(text + "\"> : " + &name)
     }
 
+    /// Prints the type with this index in MLIR's syntax.
     pub fn type_text(&self, index: usize) -> Result<String> {
         if index >= self.code.types.len() {
             return self.tensor_text(index);

@@ -91,6 +91,8 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         0 => usize::from(table.short(field::DEVICES_SHORT)?),
         devices => devices as usize,
     };
+    // The file has one module for all platforms. It is written as text for each of them, unless its symbolic sizes are not
+    // known yet.
     let code = Bytecode::of(table.bytes(field::MODULE)?)?;
     let mut texts = BTreeMap::new();
     let (mut meshes, mut takes, mut gives) = (Vec::new(), Vec::new(), Vec::new());

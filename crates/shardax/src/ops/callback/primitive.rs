@@ -192,6 +192,7 @@ impl Primitive for HostCall {
             return Err(err!(Value, "Cannot `vmap` ordered IO callback.")
                 .help("leave the order out, or call it in a `scan` over the batch"));
         }
+        // Effects happen once for each example. Pure functions can also be called once for the entire batch.
         let method = match (self.kind, self.vmap) {
             (Kind::Io | Kind::Debug, _) => VmapMethod::Sequential,
             (_, Some(method)) => method,

@@ -144,6 +144,7 @@ impl Primitive for Pcast {
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         let typed = rule.arg(0);
         let (unreduced, reduced) = (typed.unreduced().clone(), typed.reduced().clone());
+        // Only the addends of sums can be cast to other unreduced and reduced axes.
         if typed.kind() != UnreducedKind::Sum && self.to != CastTo::Varying {
             return Err(rule.error(
                 format_args!(

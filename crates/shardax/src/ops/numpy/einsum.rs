@@ -53,6 +53,7 @@ impl DotOptions {
     }
 }
 
+/// Multiplies the operands, two at a time.
 fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Array> {
     if let Some(out) = options.out_sharding.as_ref().filter(|_| operands.len() > 2) {
         // The compiler chooses the sharding of the intermediate products.
@@ -60,6 +61,7 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
         let arrays: Vec<Array> = operands.iter().map(|x| (*x).clone()).collect();
         return in_auto_axes(&arrays, out, |args| contract(spec, &args.iter().collect::<Vec<_>>(), &unsharded));
     }
+    // Check the sizes of each label, take diagonals of repeated labels, and drop dimensions of size 1 that broadcast.
     let (inputs, output) = parse(spec, operands)?;
     let arrays = promote_args_of("einsum", operands)?;
     for (labels, array) in inputs.iter().zip(&arrays) {
@@ -89,6 +91,8 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
         let needed_labels: Vec<Label> = needed_labels(&terms, &output, &[i]);
         terms[i] = sum_out(&terms[i], &needed_labels);
     }
+    // Multiply in the planned order, which names products by the set of their operands. For two operands, or too many for a
+    // plan, the cheapest pair is next.
     let sizes: Vec<usize> = output.iter().map(|l| size(*l)).collect();
     let out = options.out_for(&sizes, operands)?;
     let mut products = planned(&terms, &output, &size).into_iter();

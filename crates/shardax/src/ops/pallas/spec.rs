@@ -194,12 +194,13 @@ impl BlockSpec {
                 "a block shape must have the same number of dimensions as the array: {dims:?} for the shape {:?}",
                 shape.as_slice()
             )
-            .help("write SQUEEZED for a dimension of one entry that the kernel does not see"));
+            .help("write SQUEEZED for a dimension of size 1 that the kernel should not see"));
         }
         if let Some(dim) = dims.iter().position(|dim| dim.size() == 0) {
             return Err(err!(Value, "dimension {dim} of the block {dims:?} is empty")
                 .help("a block must have at least one entry in each dimension"));
         }
+        // Positions in a block are int32.
         let size = dims.iter().try_fold(1usize, |size, dim| size.checked_mul(dim.size()));
         if size.is_none_or(|size| size > i32::MAX as usize) {
             let count: f64 = dims.iter().map(|dim| dim.size() as f64).product();

@@ -108,6 +108,8 @@ fn list(dims: &[usize]) -> String {
 
 impl DotGeneral {
     fn sharding(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        // The result has the shardings of the batch dimensions and of the free dimensions. If both operands are split along a
+        // contracted dimension, the program must say where to sum.
         let (l, r) = (rule.arg(0), rule.arg(1));
         let (left, right) = (spec_of_dims(&l, &self.lhs_contract), spec_of_dims(&r, &self.rhs_contract));
         let contracted = left.dims().iter().zip(right.dims());
@@ -153,7 +155,7 @@ impl DotGeneral {
                     "contracting dimensions are sharded and it is ambiguous how the output should be sharded, got lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
                     rule.types()
                 ),
-                "say it: `DotOptions::new().out_sharding(spec)`, whose methods are the products",
+                "state the sharding of the result: `DotOptions::new().out_sharding(spec).matmul(&x, &y)`",
             ));
         }
         dims.extend(free(l.rank(), &self.lhs_contract, &self.lhs_batch).into_iter().map(|d| l.dims()[d].clone()));

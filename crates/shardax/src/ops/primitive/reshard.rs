@@ -158,6 +158,8 @@ pub(crate) fn on_parts(
     f: impl FnOnce(&[Array]) -> Result<Array>,
 ) -> Result<Value> {
     let mesh = concrete_mesh(cx, to)?;
+    // The operation becomes the body of a `shard_map` over all axes, traced with the types of the parts. It is not checked,
+    // because the callers state how the result varies.
     let parts = args.iter().zip(from).map(|(v, typed)| {
         let aval = cx.aval(*v);
         Ok(aval.with_shape(NamedSharding::new(&mesh, typed.spec()).shard_shape(&aval.shape)?))

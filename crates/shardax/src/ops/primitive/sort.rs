@@ -105,11 +105,13 @@ fn parts(cx: &mut Lowering, key: Value) -> SmallVec<[Value; 2]> {
 /// Compares `x` and `y` at the first key where they differ.
 fn before(cx: &mut Lowering, keys: &[(Value, Value)]) -> Result<Value> {
     let flag = Aval::scalar(DType::Bool);
+    // A complex key is two keys: its real part, then its imaginary part.
     let mut pairs: Vec<(Value, Value)> = Vec::new();
     for &(x, y) in keys {
         let (x, y) = (parts(cx, x), parts(cx, y));
         pairs.extend(x.into_iter().zip(y));
     }
+    // From the last key to the first: `x < y`, or `x == y` and the result for the later keys.
     let mut result: Option<Value> = None;
     for (x, y) in pairs.into_iter().rev() {
         let kind = match cx.dtype(x).category() {

@@ -108,6 +108,8 @@ impl ThreadState for Threaded {
     }
 
     fn apply_nested(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        // Only refs that the inner programs write become their state. They read the others as constants, so that a loop does
+        // not carry values that it never changes.
         let mut written = Vec::new();
         for program in eqn.primitive.programs() {
             for_each_access(program, &mut |access, is_write| {

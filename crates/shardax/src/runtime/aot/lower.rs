@@ -106,6 +106,7 @@ impl LowerOptions<'_> {
         let output_name =
             |i: usize| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default());
 
+        // Captured arrays are the first inputs of the program, followed by the arguments that it uses.
         let captured = captures.iter().map(|c| match &self.captured {
             Some(sharding) => Input { committed: None, requested: Some(sharding.clone()) },
             None => Input { committed: c.committed.then(|| c.sharding.clone()), requested: None },

@@ -253,6 +253,7 @@ pub fn detrend(data: impl ArrayLike, axis: impl AxisNumber, trend: Trend) -> Arr
         let x = promote_dtypes(&[&data], to_inexact)?.swap_remove(0);
         let axis = normalize_axis(axis as isize, x.ndim())?;
         let n = x.shape()[axis];
+        // The ends of the parts, each of which has a line of its own.
         let mut ends = match &trend {
             Trend::Constant => return Ok(&x - x.mean(over(axis as i32).keepdims(true))),
             Trend::Linear => Vec::new(),

@@ -325,6 +325,7 @@ impl SpectralOptions {
             }
             let real = widened(to_inexact(z.dtype())).real();
             let z = z.astype(if real.bits() == 64 { DType::Complex128 } else { DType::Complex64 });
+            // A one-sided spectrum does not tell an even number of samples from an odd one, so `nperseg` decides.
             let count = z.shape()[z.ndim() - 2];
             let default = if self.onesided { 2 * count.saturating_sub(1) } else { count };
             let nperseg = self.nperseg.or(self.window.as_ref().map(Array::size)).unwrap_or(default);
@@ -418,6 +419,7 @@ impl Segments {
 
     /// The transforms of the segments of `x`: `[.., segments, frequencies]`.
     fn transforms(&self, x: &Array, window: &Array) -> Array {
+        // Extend both ends by half a segment, pad to entire segments, and transform them.
         let mut x = x.clone();
         let half = self.length / 2;
         let zeros = PadMode::Constant(0.0);

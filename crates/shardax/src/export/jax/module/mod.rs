@@ -126,6 +126,7 @@ impl Module {
             axisless: Vec::new(),
             returned: Vec::new(),
         };
+        // The outermost block contains only the module, and has no arguments.
         let mut r = code.ir;
         let (count, arguments) = r.flagged()?;
         if count != 1 || arguments {

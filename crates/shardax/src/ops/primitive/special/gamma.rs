@@ -1,5 +1,5 @@
-//! The incomplete gamma function: a series where `x` is small beside `a`, a continued fraction where it is not, and an
-//! expansion where both are large and close
+//! The incomplete gamma function: a series if `x` is small compared with `a`, otherwise a continued fraction, and an
+//! expansion if both are large and close
 //! ([DLMF 8.7.1](https://dlmf.nist.gov/8.7.E1), [8.9.2](https://dlmf.nist.gov/8.9.E2)).
 
 use super::distributions::{LOG_GAMMA_DENSITY, LOG1MEXP};
