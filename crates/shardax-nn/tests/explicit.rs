@@ -16,12 +16,8 @@ mod quick;
 #[path = "explicit/transformer.rs"]
 mod transformer;
 
-use quick::QUICK;
+use quick::{QUICK, setup};
 use shardax_nn::prelude::*;
-
-fn setup() {
-    shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
-}
 
 /// The mesh data:2, model:4, of this type.
 fn mesh(ty: AxisType) -> Mesh {

@@ -1,14 +1,15 @@
 //! Data-parallel training as programs ported from JAX write it: replicated state, one step over all devices, metrics.
 
+#[path = "../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
+
+use quick::setup;
 use shardax_nn::prelude::*;
 use shardax_train::*;
 
 const DEVICES: usize = 8;
 const FEATURES: usize = 5;
-
-fn setup() {
-    config::set_num_cpu_devices(DEVICES).expect("eight CPU devices");
-}
 
 #[derive(Module, Clone, Debug)]
 struct Line {
