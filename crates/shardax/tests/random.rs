@@ -107,6 +107,10 @@ fn distributions() -> Result<()> {
     assert!(x.iter().all(|v| v.abs() < 2.0));
     assert_eq!(random::randint(&key, [3], 5, 5).to_vec::<i32>()?, [5; 3]);
     assert_eq!(random::randint(&key, [3], 9, 2).to_vec::<i32>()?, [9; 3]);
+    // Bounds beyond 32 bits are clamped to a narrow dtype, not cut to their low bits.
+    let all = random::randint_dtype(&key, [4], 0, 256, DType::U8).to_vec::<u8>()?;
+    assert_eq!(random::randint_dtype(&key, [4], 0, 1i64 << 32, DType::U8).to_vec::<u8>()?, all);
+    assert_eq!(random::randint_dtype(&key, [4], 0, array([u32::MAX; 4]), DType::U8).to_vec::<u8>()?, all);
     Ok(())
 }
 

@@ -238,6 +238,14 @@ const TABLE: &[Quirk] = &[
         test: "one_position_of_an_array_that_is_split_while_it_runs_is_the_same",
     },
     Quirk {
+        name: "scatters-without-positions",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "only the last of several updates counts if a scatter's index vectors are empty",
+        file: "ops/primitive/scatter.rs",
+        test: "updates_of_a_scatter_without_positions_add_up",
+    },
+    Quirk {
         name: "short-programs-change-threads",
         platforms: CPU,
         plugin: XLA_CPU,

@@ -1,7 +1,9 @@
 //! Promotion of operands to a common dtype, and broadcasting to a common shape. `lax`, `numpy` and the rules of
 //! primitives use these functions.
 
-use super::primitive::binary::Convert;
+use super::constants::integer;
+use super::primitive::binary::{Convert, MAX, MIN};
+use super::primitive::reduce::{highest, lowest};
 use crate::core::array::{Array, Repr};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
@@ -174,4 +176,16 @@ pub(crate) fn to_inexact(dtype: DType) -> DType {
         d if d.category() >= Category::Float => d,
         _ => DType::F32,
     }
+}
+
+/// Converts integers to the integer dtype `dtype`. Values out of its range become its smallest or its largest number, while
+/// `astype` would keep their low bits.
+pub(crate) fn convert_clamped(x: &Array, dtype: DType) -> Array {
+    let source = x.dtype();
+    if !source.is_integer() {
+        return x.astype(dtype);
+    }
+    let low = lowest(dtype).to_i128().max(lowest(source).to_i128());
+    let high = highest(dtype).to_i128().min(highest(source).to_i128());
+    MIN.apply(&MAX.apply(x, &integer(low, source)), &integer(high, source)).astype(dtype)
 }

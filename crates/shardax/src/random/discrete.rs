@@ -17,6 +17,7 @@ use crate::ops::primitive::binary::{ADD, AND, Compare, MAX, MIN, MUL, REM, SUB, 
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::{highest, lowest};
 use crate::ops::primitive::sort::Sort;
+use crate::ops::promotion::convert_clamped;
 use crate::shape::{AxisNumber, Shape, normalize_axis, size};
 
 /// Uniform integers in `[minval, maxval)`, int32.
@@ -87,20 +88,13 @@ fn bound(b: &Array) -> Array {
     }
 }
 
-/// Converts `x` to `dtype`, with values out of its range clamped to it.
-fn clamp_to(x: &Array, dtype: DType) -> Array {
-    let source = x.dtype();
-    let low = lowest(dtype).to_i128().max(lowest(source).to_i128());
-    let high = highest(dtype).to_i128().min(highest(source).to_i128());
-    MIN.apply(&MAX.apply(x, &integer(low, source)), &integer(high, source)).astype(dtype)
-}
-
 fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: &Array) -> Array {
     if dtype.bits() < 32 {
         // Narrow integers are sampled with 32 bits, where remainders are less biased.
         let (low, high) = (integer(lowest(dtype).to_i128(), DType::I32), highest(dtype).to_i128());
-        let [min, max] = [(min, high), (max, high + 1)]
-            .map(|(bound, high)| MIN.apply(&MAX.apply(&bound.astype(DType::I32), &low), &integer(high, DType::I32)));
+        let [min, max] = [(min, high), (max, high + 1)].map(|(bound, high)| {
+            MIN.apply(&MAX.apply(&convert_clamped(bound, DType::I32), &low), &integer(high, DType::I32))
+        });
         return randint_traced(key, shape, DType::I32, &min, &max).astype(dtype);
     }
     // If the end is beyond the dtype, its largest number is included.
@@ -108,7 +102,7 @@ fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: 
         high if high >= highest(max.dtype()).to_i128() => None,
         high => Some(Compare::Gt.apply(max, &integer(high, max.dtype()))),
     };
-    let [min, max] = [min, max].map(|bound| broadcast_array(&clamp_to(bound, dtype), shape));
+    let [min, max] = [min, max].map(|bound| broadcast_array(&convert_clamped(bound, dtype), shape));
 
     let [high, low] = split_two(key).map(|key| random_bits(&key, shape, dtype.bits()));
     let uint = high.dtype();

@@ -1,7 +1,8 @@
 //! Ties, emptiness, infinities and NaN, one promise a test. The golden family `edges` has every function there.
 
-use shardax::lax::{self, GatherScatterMode, Padding, Triangular, Window};
+use shardax::lax::{self, GatherScatterMode, Padding, ScatterDimensionNumbers, ScatterKind, Triangular, Window};
 use shardax::nn::{self, Pool};
+use shardax::numpy::IndexMode;
 use shardax::prelude::*;
 use shardax::stages::CompilerOption;
 use shardax::{linalg, numpy as np};
@@ -451,6 +452,54 @@ fn incomplete_gamma_functions_of_large_numbers_that_are_close() -> Result<()> {
         .call(array_of(&x[..], DType::F64))?;
     let want = [3.98942280e-6, 3.98942247e-4, 2.418095049e-4, 3.98938956e-3, 2.403669258e-3, 0.018931075058];
     close(density, &want, 1e-5);
+    Ok(())
+}
+
+/// Positions, shifts, exponents and counts of dtypes that are narrower than the array's sizes, or wider than int32.
+#[test]
+fn integers_of_every_width_are_positions() -> Result<()> {
+    setup();
+    let narrow = array([3i8, 100, -1]);
+    let labels = array([3u8, 129, 255]);
+    assert_eq!(np::segment_sum(ones(3), &narrow, 200).to_vec::<f32>()?.iter().sum::<f32>(), 2.0);
+    assert_eq!(np::segment_sum(ones(3), &labels, 256).get(255).item::<f32>()?, 1.0);
+    assert_eq!(np::unravel_index(&narrow, &[20, 10])[0].to_vec::<i32>()?, [0, 10, 19]);
+    assert_eq!(np::ravel_multi_index([&narrow], &[200], IndexMode::Wrap).to_vec::<i32>()?, [3, 100, 199]);
+    assert_eq!(np::ravel_multi_index([&labels], &[300], IndexMode::Clip).to_vec::<i32>()?, [3, 129, 255]);
+    let choices: Vec<Array> = (0..130).map(Array::from).collect();
+    assert_eq!(np::choose(&narrow, choices, IndexMode::Wrap).to_vec::<i32>()?, [3, 100, 129]);
+
+    let x = np::arange(0..10);
+    let far = array([(1i64 << 32) + 3]);
+    assert_eq!(np::roll(&x, &far, 0).to_vec::<i32>()?, np::roll(&x, 9, 0).to_vec::<i32>()?);
+    assert_eq!(np::roll(&x, array([(1u32 << 31) + 1]), 0).to_vec::<i32>()?, np::roll(&x, 9, 0).to_vec::<i32>()?);
+    assert_eq!(np::ldexp(array([1.5f32]), &far).to_vec::<f32>()?, [f32::INFINITY]);
+    assert_eq!(np::ldexp(array([1.5f32]), -&far).to_vec::<f32>()?, [0.0]);
+    assert!(np::repeat(&x, &far, 0).check().is_err());
+    Ok(())
+}
+
+/// XLA counts only the last of several updates if the index vectors are empty.
+#[test]
+fn updates_of_a_scatter_without_positions_add_up() -> Result<()> {
+    setup();
+    let dims = ScatterDimensionNumbers { update_window_dims: vec![1], ..Default::default() };
+    for (kind, expected) in
+        [(ScatterKind::Add, [13.0, 3.0]), (ScatterKind::Mul, [48.0, 3.0]), (ScatterKind::Max, [8.0, 3.0])]
+    {
+        let dims = dims.clone();
+        let write = jit(move |x: Array, positions: Array, updates: Array| {
+            lax::scatter(kind, &x, &positions, &updates, dims.clone(), GatherScatterMode::Clip)
+        });
+        // The quick options leave out the pass that loses the updates.
+        let usual = [
+            ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(true)),
+            ("xla_backend_optimization_level", CompilerOption::Int(3)),
+        ];
+        let write = write.compiler_options(usual);
+        let written = write.call((array([2.0f32, 3.0]), zeros_dtype([2, 0], DType::I32), array([[3.0f32], [8.0]])))?;
+        assert_eq!(written.to_vec::<f32>()?, expected);
+    }
     Ok(())
 }
 

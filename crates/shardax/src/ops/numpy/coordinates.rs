@@ -10,6 +10,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::err;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::gather::wide;
 
 /// The order of the dimensions of a grid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -295,7 +296,8 @@ pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape
             .help("pass a shape of at most 2147483647 elements"));
         }
         Ok(places.iter().zip(shape).fold(none.clone(), |flat, (place, &n)| {
-            let n = n as i32;
+            // A narrow dtype may not represent the size.
+            let (place, n) = (wide(place, &[n]), n as i32);
             let place = match mode {
                 IndexMode::Wrap => super::remainder(place, n.max(1)),
                 IndexMode::Clip => place.clip(0, (n - 1).max(0)),
@@ -326,7 +328,7 @@ pub fn choose(x: impl ArrayLike, choices: impl IntoIterator<Item = impl ArrayLik
             return Err(err!(Value, "`a` array must be integer typed, got {}", x.type_name())
                 .help("convert it with `astype(DType::I32)`"));
         }
-        let n = choices.len() as i32;
+        let (x, n) = (wide(&x, &[choices.len()]), choices.len() as i32);
         let x = match mode {
             IndexMode::Wrap => super::remainder(&x, n),
             IndexMode::Clip => x.clip(0, n - 1),

@@ -9,7 +9,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::cumulative::{Cumulative, CumulativeKind};
-use crate::ops::primitive::gather::{GatherScatterMode, take_along};
+use crate::ops::primitive::gather::{GatherScatterMode, take_along, wide};
 use crate::ops::primitive::sort::Sort;
 use crate::shape::{AxisNumber, broadcast_shapes, normalize_axis};
 
@@ -488,7 +488,8 @@ fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
                     if n == 0 {
                         continue;
                     }
-                    let by = by.get(index as i32).astype(DType::for_indices(&[n]));
+                    // The remainder is taken in the shift's dtype, which may exceed the dtype of positions.
+                    let by = wide(&by.get(index as i32), &[n]);
                     let start = -super::remainder(by, n) + n;
                     let doubled = lax::concatenate(&[x.clone(), x], axis);
                     x = lax::dynamic_slice_in_dim(&doubled, start, n, axis as i32);

@@ -9,6 +9,8 @@ use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::gather::wide;
+use crate::ops::primitive::reduce::highest;
 
 /// Returns the given size, or otherwise counts: outside of `jit`, the size can be read from the values.
 pub(crate) fn size_or_count(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
@@ -211,7 +213,10 @@ pub fn unravel_index(places: impl ArrayLike, shape: &[usize]) -> Vec<Array> {
                 )
                 .help("pass integers, and a shape of at most 2147483647 elements")
             })?;
-            let from_end = where_(places.less(0), places + total, places);
+            // Indices of a narrow dtype are widened if the dtype cannot represent the number of elements.
+            let fits = highest(places.dtype()).to_i128() >= total.into();
+            let places = if fits { places.clone() } else { wide(places, shape) };
+            let from_end = where_(places.less(0), &places + total, &places);
             Ok(from_end.clip(0, (total - 1).max(0)))
         });
         unravel(&flat, shape)

@@ -10,6 +10,7 @@ use crate::error::{Result, err};
 use crate::ops::lax::{self, GatherScatterMode};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
+use crate::ops::promotion::convert_clamped;
 use crate::sharding::DimSpec;
 
 /// Repeats `x` `reps[i]` times along dimension `i`. The shorter of shape and `reps` is extended with leading ones.
@@ -107,7 +108,7 @@ impl RepeatOptions {
             return Err(err!(Value, "repeat of axis {axis} of {} got {} counts", x.type_name(), repeats.size())
                 .help("pass one count, or one for each element of the axis"));
         }
-        let counts = repeats.astype(DType::I32).broadcast_to([n]);
+        let counts = convert_clamped(repeats, DType::I32).broadcast_to([n]);
         let total = match self.total_repeat_length {
             Some(total) => total,
             None if counts.is_traced() => {

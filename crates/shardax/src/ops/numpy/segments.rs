@@ -6,6 +6,7 @@ use crate::core::sharding_like::ShardingLike;
 use crate::dtype::Scalar;
 use crate::error::{Result, err};
 use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::gather::wide;
 use crate::ops::primitive::reduce::Reducer;
 
 /// Checks `data` and the segment ids of its entries along the first dimension.
@@ -20,7 +21,9 @@ fn segments(name: &str, data: &Array, ids: &Array, count: usize) -> Result<Array
         )
         .help("pass one integer for each entry of the first dimension"));
     }
-    // Negative ids are moved out of range too, because they must be dropped and not count from the end.
+    // Negative ids are moved out of range too, because they must be dropped and not count from the end. The number of segments
+    // may exceed the dtype of the ids.
+    let ids = wide(ids, &[count]);
     Ok(where_(ids.less(0), count.min(i32::MAX as usize) as i32, ids))
 }
 

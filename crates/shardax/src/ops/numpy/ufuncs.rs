@@ -14,6 +14,7 @@ use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::reshard::sharded_alike;
 use crate::ops::primitive::special::products::LOGADDEXP2;
 use crate::ops::primitive::special::turns::SIN_PI;
+use crate::ops::promotion::convert_clamped;
 
 /// Converts two arrays to a common floating point dtype, broadcasts them and applies `f`.
 #[track_caller]
@@ -483,7 +484,7 @@ pub fn ldexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
         let (x, y) = (convert(&args[0], to_inexact(x.dtype()), x.weak_type()), &args[1]);
         // Scales in four steps, so that no power of two overflows. Larger exponents would not change the result any more.
         let max_exponent = 4 * (bias(x.dtype())? - 4);
-        let exponent = y.astype(DType::I32).clip(-max_exponent, max_exponent);
+        let exponent = convert_clamped(y, DType::I32).clip(-max_exponent, max_exponent);
         let part = super::floor_divide(&exponent, 4);
         let quarter = power_of_two(&part, x.dtype())?;
         let last_quarter = power_of_two(&(&exponent - &part * 3), x.dtype())?;

@@ -156,8 +156,31 @@ impl Scatter {
         Ok(vec![cx.op("stablehlo.convert", &results, "", &outs[0])])
     }
 
+    /// Writes an operation whose index vectors are empty, so that all updates go to one position. The operand gets a first
+    /// dimension of size 1, in which the position is 0.
+    fn write_at_zero(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let after_first = |dims: &[usize]| dims.iter().map(|d| d + 1).collect::<Vec<_>>();
+        let dims = ScatterDimensionNumbers {
+            inserted_window_dims: [&[0], after_first(&self.dims.inserted_window_dims).as_slice()].concat(),
+            scatter_dims_to_operand_dims: vec![0],
+            operand_batching_dims: after_first(&self.dims.operand_batching_dims),
+            ..self.dims.clone()
+        };
+        let positions = &cx.shape(args[1])[..cx.shape(args[1]).len() - 1];
+        let positions = Aval::new(DType::I32, [positions, &[1]].concat().as_slice());
+        let indices = cx.constant(Scalar::Int(0), &positions);
+        let wide = Aval::new(outs[0].dtype, [&[1], cx.shape(args[0]).as_slice()].concat().as_slice());
+        let operand = cx.op("stablehlo.reshape", &args[..1], "", &wide);
+        let results = Scatter { dims, ..self.clone() }.write(cx, &[operand, indices, args[2]], &[wide])?;
+        Ok(vec![cx.op("stablehlo.reshape", &results, "", &outs[0])])
+    }
+
     /// Writes the operation in the operands' dtype.
     fn write(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let has_positions = !self.dims.scatter_dims_to_operand_dims.is_empty();
+        if !has_positions && rows_of(cx.shape(args[2]), &self.dims) > 1 && cx.has_quirk("scatters-without-positions") {
+            return self.write_at_zero(cx, args, outs);
+        }
         let mut indices = comparable(cx, args[1], args[0]);
         if self.mode == GatherScatterMode::Clip {
             // The operation itself drops blocks that are out of bounds.
