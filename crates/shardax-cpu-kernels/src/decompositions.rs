@@ -4,9 +4,10 @@ use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::householder::{
     apply_block_householder_on_the_left_in_place_scratch, apply_block_householder_on_the_left_in_place_with_conj,
 };
-use faer::linalg::solvers::{Llt, Qr, SelfAdjointEigen, Svd};
+use faer::linalg::solvers::{Qr, SelfAdjointEigen, Svd};
 use faer::{Conj, Mat, MatRef, Par, Side};
 
+use crate::cholesky::factorize;
 use crate::lanes::{self, LANES, Lanes, MAX_SIDE, MIN_BATCH, deinterleave, interleave};
 use crate::matmul::matmul;
 use crate::real::Real;
@@ -21,7 +22,7 @@ const MAX_JACOBI_BYTES: usize = 64;
 /// Computes the lower triangular `l` of `a = l lᵀ` for a batch of symmetric matrices `[batch, n, n]`. Only the lower triangles
 /// are read. The result is NaN for a matrix that is not finite or not positive definite.
 ///
-/// Allocates two matrices for each thread.
+/// Allocates a matrix for each thread.
 ///
 /// # Errors
 /// The matrices must be square, and `l` must have their size.
@@ -43,10 +44,8 @@ pub fn cholesky<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) -> Result<
         return Ok(());
     }
     each(a, [l], [n * n], batch, threads, |a, [l]| {
-        let factor = if is_lower_finite(a, n) { Llt::new(matrix(a, n, n), Side::Lower).ok() } else { None };
-        match factor {
-            Some(factor) => write(factor.L(), l),
-            None => (0..n * n).for_each(|i| l[i] = if i % n <= i / n { T::NAN } else { T::ZERO }),
+        if !(is_lower_finite(a, n) && factorize(a, n, l)) {
+            (0..n * n).for_each(|i| l[i] = if i % n <= i / n { T::NAN } else { T::ZERO });
         }
     })
 }

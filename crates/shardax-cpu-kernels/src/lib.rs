@@ -42,6 +42,8 @@
 #![warn(missing_docs)]
 
 mod attention;
+#[cfg(feature = "decompositions")]
+mod cholesky;
 mod convolution;
 mod cumulative;
 #[cfg(feature = "decompositions")]
@@ -66,6 +68,8 @@ mod remainder;
 mod scratch;
 mod small_products;
 mod sort;
+#[cfg(feature = "decompositions")]
+mod substitution;
 mod tasks;
 #[cfg(test)]
 mod tests;

@@ -2,10 +2,12 @@
 //! long to run, and a second to compile.
 
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::lanes::{self, LANES, MAX_SIDE, MIN_BATCH, deinterleave, interleave};
 use crate::product::{Before, product};
 use crate::real::Real;
+use crate::substitution::Equations;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, View};
@@ -78,37 +80,39 @@ fn identity(permutation: &mut [i32]) {
 fn factorize<T: Real>(a: &mut [T], [m, n]: [usize; 2], pivots: &mut [i32], permutation: &mut [i32]) {
     identity(permutation);
     let steps = m.min(n);
+    let mut columns = vec![T::ZERO; PANEL.min(steps) * m];
+    let mut factors = [T::ZERO; PANEL * PANEL];
     for start in (0..steps).step_by(PANEL) {
         let end = (start + PANEL).min(steps);
-        for k in start..end {
-            let pivot = find_pivot(a, n, k);
-            pivots[k] = pivot as i32;
+        let (count, rows) = (end - start, m - start);
+        // The columns of the panel lie next to each other while they are eliminated.
+        let columns = &mut columns[..count * rows];
+        for (i, row) in a[start * n..].chunks_exact(n).enumerate() {
+            (0..count).for_each(|j| columns[j * rows + i] = row[start + j]);
+        }
+        let pivots = &mut pivots[start..end];
+        Arch::new().dispatch(Panel { columns, rows, pivots });
+        for (k, pivot) in (start..).zip(pivots) {
+            *pivot += start as i32;
+            let pivot = *pivot as usize;
             permutation.swap(k, pivot);
-            let (upper, below) = a.split_at_mut((k + 1) * n);
-            let row = &mut upper[k * n..];
             if pivot > k {
-                row.swap_with_slice(&mut below[(pivot - k - 1) * n..][..n]);
+                let (upper, lower) = a.split_at_mut(pivot * n);
+                upper[k * n..(k + 1) * n].swap_with_slice(&mut lower[..n]);
             }
-            // A column of zeros needs no elimination.
-            let divisor = if row[k] == T::ZERO { T::ONE } else { row[k] };
-            for other in below.chunks_exact_mut(n) {
-                other[k] = other[k] / divisor;
-                let factor = other[k];
-                subtract_row(&mut other[k + 1..end], factor, &row[k + 1..end]);
-            }
+        }
+        for (i, row) in a[start * n..].chunks_exact_mut(n).enumerate() {
+            (0..count).for_each(|j| row[start + j] = columns[j * rows + i]);
         }
         if end == n {
             break;
         }
         // The rows of the panel right of it, and then all rows below.
-        for k in start + 1..end {
-            let (upper, row) = a.split_at_mut(k * n);
-            let (factors, right_of_panel) = row[..n].split_at_mut(end);
-            for i in start..k {
-                subtract_row(right_of_panel, factors[i], &upper[i * n + end..(i + 1) * n]);
-            }
-        }
+        let factors = &mut factors[..count * count];
+        (0..count * count).for_each(|e| factors[e] = columns[e % count * rows + e / count]);
         let (upper, below) = a.split_at_mut(end * n);
+        let x = &mut upper[start * n + end..];
+        Equations { factors, count, has_unit_diagonal: true, is_forward: true, x, stride: n, columns: n - end }.solve();
         if let (Ok(upper), Ok(mut below)) =
             (ArrayView2::from_shape((end, n), &*upper), ArrayViewMut2::from_shape((m - end, n), below))
         {
@@ -119,19 +123,50 @@ fn factorize<T: Real>(a: &mut [T], [m, n]: [usize; 2], pivots: &mut [i32], permu
     }
 }
 
-/// The row of the largest element of column `k`, on and below the diagonal; of the first NaN if there is one.
-fn find_pivot<T: Real>(a: &[T], n: usize, k: usize) -> usize {
+/// Some columns that are eliminated one after the other; `pivots` are relative to their first row.
+struct Panel<'a, T> {
+    columns: &'a mut [T],
+    rows: usize,
+    pivots: &'a mut [i32],
+}
+
+impl<T: Real> WithSimd for Panel<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let rows = self.rows;
+        for (k, place) in self.pivots.iter_mut().enumerate() {
+            let pivot = find_pivot(&self.columns[k * rows..(k + 1) * rows], k);
+            *place = pivot as i32;
+            if pivot > k {
+                self.columns.chunks_exact_mut(rows).for_each(|column| column.swap(k, pivot));
+            }
+            let (before, following) = self.columns.split_at_mut((k + 1) * rows);
+            let (diagonal, factors) = before[k * rows + k..].split_at_mut(1);
+            // A column of zeros needs no elimination.
+            if diagonal[0] != T::ZERO {
+                factors.iter_mut().for_each(|x| *x = *x / diagonal[0]);
+            }
+            for column in following.chunks_exact_mut(rows) {
+                let (upper, lower) = column.split_at_mut(k + 1);
+                let factor = upper[k];
+                lower.iter_mut().zip(&*factors).for_each(|(x, y)| *x = *x - factor * *y);
+            }
+        }
+    }
+}
+
+/// The place of the largest element of a column from place `k` on; of the first NaN if there is one.
+#[inline(always)]
+fn find_pivot<T: Real>(column: &[T], k: usize) -> usize {
     let mut pivot = k;
-    let mut largest = a[k * n + k].magnitude();
-    for (i, row) in a.chunks_exact(n).enumerate().skip(k + 1) {
-        let size = row[k].magnitude();
+    let mut largest = column[k].magnitude();
+    for (i, x) in column.iter().enumerate().skip(k + 1) {
+        let size = x.magnitude();
         if !(size <= largest) && largest == largest {
             (pivot, largest) = (i, size);
         }
     }
     pivot
-}
-
-fn subtract_row<T: Real>(row: &mut [T], factor: T, other: &[T]) {
-    row.iter_mut().zip(other).for_each(|(x, y)| *x = *x - factor * *y);
 }

@@ -1,10 +1,13 @@
 //! The solution of triangular linear systems, by substitution.
 
+use std::ops::Range;
+
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, s};
 
 use crate::lanes::{self, LANES, MAX_SIDE, MIN_BATCH, deinterleave, interleave};
 use crate::product::{Before, product};
 use crate::real::Real;
+use crate::substitution::Equations;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, View};
@@ -106,7 +109,7 @@ fn solve<T: Real>(a: &[T], b: &[T], [n, k]: [usize; 2], triangle: Triangle, x: &
 }
 
 /// The row that a step solves: the first one first for a forward substitution, otherwise the last one.
-fn solve_order(triangle: Triangle, rows: &std::ops::Range<usize>, step: usize) -> usize {
+fn solve_order(triangle: Triangle, rows: &Range<usize>, step: usize) -> usize {
     if triangle.is_forward() { rows.start + step } else { rows.end - 1 - step }
 }
 
@@ -128,17 +131,12 @@ fn substitute<T: Real>(a: ArrayView2<'_, T>, triangle: Triangle, mut x: ArrayVie
             };
             product(&factors.view(), &known.view(), Before::Added, &mut unknown);
         }
-        for step in 0..rows.len() {
-            let i = solve_order(triangle, &rows, step);
-            for solved in (0..step).map(|step| solve_order(triangle, &rows, step)) {
-                let (mut target, other) = x.multi_slice_mut((s![i, ..], s![solved, ..]));
-                let factor = a[(i, solved)];
-                target.zip_mut_with(&other, |x, y| *x = *x - factor * *y);
-            }
-            if !triangle.has_unit_diagonal {
-                let divisor = a[(i, i)];
-                x.row_mut(i).map_inplace(|x| *x = *x / divisor);
-            }
-        }
+        let count = rows.len();
+        let order: Vec<usize> = (0..count).map(|step| solve_order(triangle, &rows, step)).collect();
+        let factors: Vec<T> = (0..count * count).map(|e| a[(order[e / count], order[e % count])]).collect();
+        let columns = x.ncols();
+        let Some(x) = x.slice_mut(s![rows.clone(), ..]).into_slice() else { return };
+        let (has_unit_diagonal, is_forward) = (triangle.has_unit_diagonal, triangle.is_forward());
+        Equations { factors: &factors, count, has_unit_diagonal, is_forward, x, stride: columns, columns }.solve();
     }
 }

@@ -261,8 +261,9 @@ fn decomposition_bits(a: &[f32], n: usize) -> [Vec<u32>; 6] {
 }
 
 #[test]
-fn cholesky_decompositions_of_small_matrices() {
-    for [batch, n] in [[20, 8], [5, 1], [17, 32], [4, 3]] {
+fn cholesky_decompositions_multiply_to_the_matrices() {
+    // In lanes, and by blocks: one block, several, and a last one of one row.
+    for [batch, n] in [[20, 8], [5, 1], [17, 32], [4, 3], [1, 1], [2, 40], [1, 129], [1, 150]] {
         let exact: Vec<f64> = wide(&noise(batch * n * n, 2));
         let definite: Vec<f64> = (0..batch)
             .flat_map(|i| {
@@ -272,12 +273,24 @@ fn cholesky_decompositions_of_small_matrices() {
                 square
             })
             .collect();
+        // The upper triangles are not read.
+        let lower: Vec<f64> =
+            definite.iter().enumerate().map(|(e, x)| if e % n > e / n % n { f64::NAN } else { *x }).collect();
         let mut l = vec![0.0; definite.len()];
-        cholesky(view(&[batch, n, n], &definite), &mut l, 2).unwrap();
+        cholesky(view(&[batch, n, n], &lower), &mut l, 2).unwrap();
         for (l, a) in l.chunks(n * n).zip(definite.chunks(n * n)) {
-            assert!(distance(&product(l, &transposed(l, n), [n, n, n]), a) < 1e-13);
+            assert!(distance(&product(l, &transposed(l, n), [n, n, n]), a) < 1e-12);
             assert!((0..n * n).all(|e| e % n <= e / n || l[e] == 0.0));
         }
+    }
+    // A pivot of a later block is negative, or a product is not finite.
+    for bad in [-1.0f32, 0.0, f32::NAN, f32::INFINITY] {
+        let n = 70;
+        let mut a: Vec<f32> = (0..n * n).map(|e| f32::from(u8::from(e % n == e / n))).collect();
+        a[69 * n + 69] = bad;
+        let mut l = vec![9.0; n * n];
+        cholesky(view(&[1, n, n], &a), &mut l, 1).unwrap();
+        assert!(l.iter().enumerate().all(|(e, x)| if e % n > e / n { *x == 0.0 } else { x.is_nan() }));
     }
     // Negative, not finite, and definite matrices, side by side.
     let a = [4.0f32, 0.0, 2.0, 2.0, -1.0, 0.0, 0.0, 1.0, 1.0, 0.0, f32::NAN, 1.0, f32::INFINITY, 0.0, 0.0, 1.0];

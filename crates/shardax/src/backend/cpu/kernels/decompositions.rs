@@ -1,5 +1,6 @@
 //! Decompositions of real matrices. Batches of small matrices are decomposed with one matrix in each lane of the
-//! processor's vectors, other matrices by the crate `faer`. XLA (xla-cpu-pjrt 0.0.1) iterates over pairs of columns, or
+//! processor's vectors, other matrices in blocks of rows (Cholesky,
+//! LU, triangular systems) or by the crate `faer`. XLA (xla-cpu-pjrt 0.0.1) iterates over pairs of columns, or
 //! computes one column at a time: the eigenvectors of f32[512,512] take 2.7 s instead of 0.03, its singular values 5.3
 //! s instead of 0.06, and its Cholesky decomposition 75 ms instead of 1 (`docs/plugin.md`).
 
