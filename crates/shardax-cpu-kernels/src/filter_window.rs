@@ -61,12 +61,17 @@ impl FilterWindow {
     ) -> Result<Patches<'a>> {
         let [images, a, b, c, features] = x.dims("the operand")?;
         check("the images of the window", window_images, images)?;
-        let FilterWindow { stride, dilation, low, positions } = *self;
         // Without elements everything is padding, whatever the other sizes.
         let operand = if x.data().is_empty() { [0; SPATIAL] } else { [a, b, c] };
+        Ok(Patches { of: self.sized(operand, window)?, x: x.data(), features })
+    }
+
+    /// Checks a window of this size over an operand of this size.
+    pub(crate) fn sized(&self, operand: [usize; SPATIAL], window: [usize; SPATIAL]) -> Result<Window> {
+        let FilterWindow { stride, dilation, low, positions } = *self;
         let window = Window { stride, dilation, low, operand, window, positions };
         (0..SPATIAL).try_for_each(|d| window.check(d))?;
-        Ok(Patches { of: window, x: x.data(), features })
+        Ok(window)
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`convolution`] | convolutions with strides, dilations and padding | f32 |
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
 //! | [`depthwise_filter_gradient`] | the gradient of a convolution with one filter for each feature | f32 |
+//! | [`FeatureGroups::convolution`], [`FeatureGroups::filter_gradient`] | both of features in groups | f32 |
 //! | [`winograd_convolution`], [`winograd_filter_gradient`] | both with fewer multiplications for windows of 3 × 3 | f32 |
 //! | [`cumulative`] | cumulative sums, products, maxima and minima | f32, f64, integers of 32 and 64 bits |
 //! | [`cumulative_logsumexp`] | logarithms of cumulative sums of exponentials | f32, f64 |
@@ -49,6 +50,7 @@ mod cumulative;
 #[cfg(feature = "decompositions")]
 mod decompositions;
 mod depthwise;
+mod feature_groups;
 mod few_rows;
 mod filter_gradient;
 mod filter_window;
@@ -84,6 +86,7 @@ pub use cumulative::{Accumulate, Cumulative, cumulative, cumulative_logsumexp};
 #[cfg(feature = "decompositions")]
 pub use decompositions::{cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;
+pub use feature_groups::FeatureGroups;
 pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};
 pub use filter_window::{FilterWindow, SPATIAL};

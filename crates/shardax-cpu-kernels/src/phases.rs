@@ -47,7 +47,7 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// The number of indices `first`, `first + step`, … below `end`.
-fn count(first: usize, step: usize, end: usize) -> usize {
+pub(crate) fn count(first: usize, step: usize, end: usize) -> usize {
     end.saturating_sub(first).div_ceil(step)
 }
 
@@ -134,6 +134,16 @@ impl<'a> Phase<'a> {
             positions: dims.map(|d| d.elements),
         };
         Phase { patches: Patches { of: window, ..*of }, filter: Cow::Owned(part), dims }
+    }
+
+    /// Divides a convolution whose image is read in another way than by patches.
+    pub fn of_window(of: Window, base: [usize; SPATIAL], filter: &'a [f32]) -> Vec<Phase<'a>> {
+        Phase::all(&Patches { of, x: &[], features: 0 }, base, filter)
+    }
+
+    /// The phase's first output along each dimension, and the distance of its outputs.
+    pub fn steps(&self) -> [[usize; 2]; SPATIAL] {
+        self.dims.map(|d| [d.first, d.step])
     }
 
     /// The patches of the phase among these lines of all outputs.

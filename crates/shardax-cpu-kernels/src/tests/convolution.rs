@@ -4,7 +4,7 @@ use super::{assert_close, assert_error, for_any_threads, noise, size, view};
 use crate::{FilterWindow, MIN_PATCHES, SPATIAL, convolution, depthwise_filter_gradient, filter_gradient};
 
 /// An element of a five-dimensional array; 0 outside of its spatial dimensions.
-fn element(x: &[f32], shape: [usize; 5], image: usize, location: [i64; SPATIAL], last: usize) -> f64 {
+pub(super) fn element(x: &[f32], shape: [usize; 5], image: usize, location: [i64; SPATIAL], last: usize) -> f64 {
     if !(0..SPATIAL).all(|d| (0..shape[d + 1] as i64).contains(&location[d])) {
         return 0.0;
     }
@@ -12,7 +12,7 @@ fn element(x: &[f32], shape: [usize; 5], image: usize, location: [i64; SPATIAL],
     f64::from(x[position * shape[4] + last])
 }
 
-fn indices(sizes: [usize; SPATIAL]) -> impl Iterator<Item = [usize; SPATIAL]> {
+pub(super) fn indices(sizes: [usize; SPATIAL]) -> impl Iterator<Item = [usize; SPATIAL]> {
     let [_, height, width] = sizes;
     (0..size(&sizes)).map(move |i| [i / (height * width), i / width % height, i % width])
 }
@@ -40,12 +40,12 @@ fn sums(window: &FilterWindow, [x, w]: [&[f32]; 2], [xs, ws]: [[usize; 5]; 2], o
 }
 
 /// Where position `p` of the filter meets the operand for position `e` of the window.
-fn location(window: &FilterWindow, e: [usize; SPATIAL], p: [usize; SPATIAL]) -> [i64; SPATIAL] {
+pub(super) fn location(window: &FilterWindow, e: [usize; SPATIAL], p: [usize; SPATIAL]) -> [i64; SPATIAL] {
     [0, 1, 2].map(|d| (e[d] * window.dilation[d] + p[d] * window.stride[d]) as i64 - window.low[d])
 }
 
 /// Padding, strides, dilations and three dimensions; more patches than are multiplied together.
-const WINDOWS: [(FilterWindow, [usize; 5], [usize; 3]); 3] = [
+pub(super) const WINDOWS: [(FilterWindow, [usize; 5], [usize; 3]); 3] = [
     (
         FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 1, 1], positions: [1, 3, 3] },
         [2, 1, 16, 17, 5],
@@ -66,7 +66,7 @@ const WINDOWS: [(FilterWindow, [usize; 5], [usize; 3]); 3] = [
 /// Convolutions over images with zeros between their elements: gradients of strided convolutions with more outputs than are
 /// multiplied together, an output that uses a single element of the filter, and strides and dilations that share a divisor
 /// with the base dilation.
-const BASE_DILATED: [(FilterWindow, [usize; 3], [usize; 5], [usize; 3]); 4] = [
+pub(super) const BASE_DILATED: [(FilterWindow, [usize; 3], [usize; 5], [usize; 3]); 4] = [
     (
         FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 2, 1], positions: [1, 3, 3] },
         [1, 2, 2],

@@ -44,6 +44,8 @@ pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
         filter_window::CONVOLUTION | filter_window::WINOGRAD => {
             filter_window::lower_convolution(target, &of, cx, &args)
         }
+        filter_window::GROUPS => filter_window::lower_groups(&of, cx, &args),
+        filter_window::GROUPS_GRADIENT => filter_window::lower_groups_gradient(&of, cx, &args),
         target => filter_window::lower(target, &of, cx, &args),
     };
     Ok(Some(convert(cx, result, out.dtype)))
@@ -58,7 +60,7 @@ impl Conv<'_> {
             return is_worth(self.work(), limits::DEPTHWISE).then_some(filter_window::DEPTHWISE);
         }
         if conv.batch_group_count > 1 || conv.feature_group_count > 1 {
-            return None;
+            return self.groups_target();
         }
         let patches = lhs.shape[conv.lhs[1]].saturating_mul(self.window());
         let is_filter_gradient = apart == 1
@@ -84,6 +86,35 @@ impl Conv<'_> {
         let is_winograd = self.is_winograd(spatial, lhs.shape[conv.lhs[0]], [features, outputs]);
         let target = if is_winograd { filter_window::WINOGRAD } else { filter_window::CONVOLUTION };
         (is_wide && is_ahead && is_worth(work, limits::CONVOLUTION)).then_some(target)
+    }
+
+    /// The target of a convolution of features in groups, or of the gradient of its filter, if it is worthwhile.
+    fn groups_target(&self) -> Option<&'static str> {
+        let Conv { conv, lhs, rhs, out } = self;
+        let groups = conv.feature_group_count.max(conv.batch_group_count);
+        // A plane has as many more elements than outputs as the filter reaches.
+        let reaches_far = (0..conv.window.len()).any(|i| {
+            let (w, is_gradient) = (conv.window[i], conv.batch_group_count > 1);
+            let [outputs, elements] = match is_gradient {
+                true => [rhs.shape[conv.rhs[i + 2]], out.shape[conv.out[i + 2]]],
+                false => [out.shape[conv.out[i + 2]], rhs.shape[conv.rhs[i + 2]]],
+            };
+            let [between_outputs, between_elements] =
+                if is_gradient { [w.window_dilation, w.stride] } else { [w.stride, w.window_dilation] };
+            (elements - 1).saturating_mul(between_elements) / between_outputs > outputs + limits::GROUPS_REACH
+        });
+        if reaches_far || !is_worth(self.work(), limits::GROUPS) {
+            return None;
+        }
+        if conv.batch_group_count > 1 {
+            let is_gradient = conv.feature_group_count == 1 && conv.window.iter().all(|w| w.base_dilation == 1);
+            return is_gradient.then_some(filter_window::GROUPS_GRADIENT);
+        }
+        // One output for each feature, with the features last, is a sum of products of entire arrays.
+        let [features, outputs] = [lhs.shape[conv.lhs[1]], out.shape[conv.out[1]]];
+        let is_depthwise_last = [features, outputs] == [groups; 2] && conv.lhs[1] == lhs.rank() - 1;
+        let is_sum_of_products = is_depthwise_last && conv.lhs == conv.out && lhs.dtype == DType::F32;
+        (!is_sum_of_products).then_some(filter_window::GROUPS)
     }
 
     /// Returns `true` if Winograd's algorithm takes less time, for a filter and outputs of these spatial dimensions. If
@@ -190,4 +221,12 @@ fn spatial(shape: &[usize], spec: &Spec) -> [usize; SPATIAL] {
 /// The dimensions of a spec with one of the first two (0 or 1) first, then the spatial ones, and the other one last.
 pub(super) fn order(spec: &Spec, first: usize) -> Vec<usize> {
     std::iter::once(spec[first]).chain(spec[2..].iter().copied()).chain([spec[1 - first]]).collect()
+}
+
+/// The dimensions of an image: the batch, then its channels first or last, and where missing spatial dimensions are inserted.
+pub(super) fn image_order(spec: &[usize], is_channels_first: bool) -> (Vec<usize>, usize) {
+    match is_channels_first {
+        true => (spec.to_vec(), 2),
+        false => ([&spec[..1], &spec[2..], &spec[1..2]].concat(), 1),
+    }
 }

@@ -5,10 +5,10 @@
 //! of a gradient are `[images, depth, height, width, features]`, results `[depth, height, width, features, outputs]`.
 //! Missing spatial dimensions have size 1.
 
-use shardax_cpu_kernels::{self as kernels, FilterWindow, SPATIAL, ShapeError, View};
+use shardax_cpu_kernels::{self as kernels, FeatureGroups, FilterWindow, SPATIAL, ShapeError, View};
 use shardax_pjrt::ffi::CallFrame;
 
-use super::conv::{Conv, order};
+use super::conv::{Conv, image_order, order};
 use super::{call, number, numbers_mut, reshape, sizes, transpose, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
@@ -29,6 +29,47 @@ pub(super) const CONVOLUTION: &str = "shardax_convolution";
 /// The targets of convolutions with a window of 3 × 3 by Winograd's algorithm, and of gradients of their filters.
 pub(super) const WINOGRAD: &str = "shardax_winograd_convolution";
 pub(super) const WINOGRAD_GRADIENT: &str = "shardax_winograd_filter_gradient";
+
+/// The targets of convolutions of features in groups, and of gradients of their filters. XLA computes both element by element,
+/// which takes five to ten times as long.
+pub(super) const GROUPS: &str = "shardax_grouped_convolution";
+pub(super) const GROUPS_GRADIENT: &str = "shardax_grouped_filter_gradient";
+
+/// Lowers a convolution of features in groups.
+pub(super) fn lower_groups(of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
+    let conv = of.conv;
+    let is_channels_first = is_channels_first(&conv.lhs) && is_channels_first(&conv.out);
+    let filter = [&conv.rhs[2..], &[conv.rhs[1], conv.rhs[0]]].concat();
+    let (images, first) = image_order(&conv.lhs, is_channels_first);
+    let operands = [with_all_dims(cx, args[0], &images, first), with_all_dims(cx, args[1], &filter, 0)];
+    let mut numbers = numbers(of, [DILATION, STRIDE]);
+    numbers.extend((0..SPATIAL).map(|d| (BASE[d], window(of, d).map_or(1, |w| w.base_dilation as i64))));
+    numbers.push((FEATURE_GROUPS, conv.feature_group_count as i64));
+    numbers.push((CHANNELS_FIRST, i64::from(is_channels_first)));
+    let (places, first) = image_order(&conv.out, is_channels_first);
+    called(GROUPS, of, cx, &operands, &numbers, (&places, first))
+}
+
+/// Lowers the gradient of the filter of such a convolution.
+pub(super) fn lower_groups_gradient(of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
+    let conv = of.conv;
+    let swapped = [&conv.lhs, &conv.rhs].map(|spec| [&[spec[1], spec[0]], &spec[2..]].concat());
+    let is_channels_first = swapped.iter().all(|spec| is_channels_first(spec));
+    let operands = [0, 1].map(|i| {
+        let (order, first) = image_order(&swapped[i], is_channels_first);
+        with_all_dims(cx, args[i], &order, first)
+    });
+    let mut numbers = numbers(of, [STRIDE, DILATION]);
+    numbers.push((FEATURE_GROUPS, conv.batch_group_count as i64));
+    numbers.push((CHANNELS_FIRST, i64::from(is_channels_first)));
+    let places = [&conv.out[2..], &conv.out[..2]].concat();
+    called(GROUPS_GRADIENT, of, cx, &operands, &numbers, (&places, 0))
+}
+
+/// Returns `true` if an image has its channels right after the batch, and then its spatial dimensions in order.
+fn is_channels_first(spec: &[usize]) -> bool {
+    spec.iter().copied().eq(0..spec.len())
+}
 
 /// Lowers the gradient `of` to a call of `target`.
 pub(super) fn lower(target: &str, of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
@@ -109,6 +150,9 @@ fn called(
 const STRIDE: [&str; SPATIAL] = ["stride_0", "stride_1", "stride_2"];
 const DILATION: [&str; SPATIAL] = ["dilation_0", "dilation_1", "dilation_2"];
 const LOW: [&str; SPATIAL] = ["low_0", "low_1", "low_2"];
+/// The number of groups, and how images of features in groups are laid out.
+const FEATURE_GROUPS: &str = "groups";
+const CHANNELS_FIRST: &str = "channels_first";
 /// The base dilation of a convolution.
 const BASE: [&str; SPATIAL] = ["base_0", "base_1", "base_2"];
 
@@ -152,6 +196,42 @@ pub(super) fn handle_convolution(frame: &mut CallFrame<'_>) -> Result<(), String
 /// Handles a call of [`WINOGRAD`].
 pub(super) fn handle_winograd(frame: &mut CallFrame<'_>) -> Result<(), String> {
     convolve(frame, kernels::winograd_convolution)
+}
+
+/// Handles a call of [`GROUPS`].
+pub(super) fn handle_groups(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let mut of = read_groups(frame)?;
+    for (base, name) in of.base.iter_mut().zip(BASE) {
+        *base = number(frame, name)?;
+    }
+    let (args, results) = frame.split();
+    let ([x, filter], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
+    let (x_shape, filter_shape) = (sizes(x.dims), sizes(filter.dims));
+    of.window.positions = spatial(&filter_shape, 0)?;
+    let size = spatial(&sizes(out.dims), if of.is_channels_first { 2 } else { 1 })?;
+    Ok(of.convolution(view(x, &x_shape)?, view(filter, &filter_shape)?, size, numbers_mut(out)?, threads)?)
+}
+
+/// Handles a call of [`GROUPS_GRADIENT`].
+pub(super) fn handle_groups_gradient(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let mut of = read_groups(frame)?;
+    let (args, results) = frame.split();
+    let ([x, window], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
+    of.window.positions = spatial(&sizes(out.dims), 0)?;
+    let (x_shape, window_shape) = (sizes(x.dims), sizes(window.dims));
+    Ok(of.filter_gradient(view(x, &x_shape)?, view(window, &window_shape)?, numbers_mut(out)?, threads)?)
+}
+
+/// The groups of a call, without the positions of the window and the base dilation.
+fn read_groups(frame: &CallFrame<'_>) -> Result<FeatureGroups, String> {
+    Ok(FeatureGroups {
+        window: read(frame)?,
+        base: [1; SPATIAL],
+        groups: number(frame, FEATURE_GROUPS)?,
+        is_channels_first: number(frame, CHANNELS_FIRST)? != 0,
+    })
 }
 
 /// Calls a kernel with the window, the image, the filter, the spatial dimensions of the result, the result, and the

@@ -58,6 +58,12 @@ pub(super) const WINOGRAD_FEATURES: [usize; 2] = [32, 64];
 /// The minimum number of tiles of 2 × 2 outputs: with fewer, the transformation of filters dominates.
 pub(super) const WINOGRAD_TILES: usize = 32;
 
+/// Convolutions of features in groups, and gradients of their filters.
+pub(super) const GROUPS: usize = 1 << 14;
+
+/// The maximum number of elements that the filter of such a convolution reaches, beyond the number of outputs.
+pub(super) const GROUPS_REACH: usize = 64;
+
 /// Filter gradients of depthwise convolutions.
 pub(super) const DEPTHWISE: usize = 1 << 16;
 

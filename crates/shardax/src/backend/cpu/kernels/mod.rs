@@ -77,6 +77,8 @@ pub(crate) fn register() -> Result<()> {
         ffi::register(plugin, filter_window::CONVOLUTION, filter_window::handle_convolution)?;
         ffi::register(plugin, filter_window::WINOGRAD, filter_window::handle_winograd)?;
         ffi::register(plugin, filter_window::WINOGRAD_GRADIENT, filter_window::handle_winograd_gradient)?;
+        ffi::register(plugin, filter_window::GROUPS, filter_window::handle_groups)?;
+        ffi::register(plugin, filter_window::GROUPS_GRADIENT, filter_window::handle_groups_gradient)?;
         ffi::register(plugin, filter_window::DEPTHWISE, filter_window::handle_depthwise)?;
         #[cfg(feature = "decompositions")]
         {
