@@ -9,6 +9,7 @@ mod common;
 mod errors;
 mod nested;
 mod platform_dependent;
+mod products;
 mod refs;
 mod spmd;
 mod symbolic_zeros;

@@ -20,6 +20,7 @@ mod extremes;
 #[cfg(feature = "cpu-kernels")]
 pub(super) mod kernels;
 mod log1p;
+mod loop_products;
 pub(super) mod materialize;
 mod ordered;
 mod reduce_window;
@@ -63,6 +64,7 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(CPU, bfloat16::move_bits::<Concatenate>);
     rules.add(CPU, bfloat16::move_bits::<Reverse>);
     rules.add(CPU, argmax::lower);
+    rules.add(CPU, loop_products::lower);
     rules.add(CPU, bfloat16::compare_in_float32::<TopK>);
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |sort: &Sort, cx, args, outs| Ok(kernels::sort::lower(sort, cx, args, outs)));
