@@ -4,6 +4,7 @@ mod common;
 
 use common::quick::setup;
 use shardax::lax::Triangular;
+use shardax::linalg::NormOrder;
 use shardax::prelude::*;
 
 type Fun = fn(Array, Array, Array) -> Array;
@@ -175,5 +176,35 @@ fn eigenvectors_are_differentiated() -> Result<()> {
     // The first of a conjugate pair has the positive imaginary part.
     let w = linalg::eigvals(array([[0.0f32, -1.0], [1.0, 0.0]]))?;
     assert!(allclose(w.imag(), array([1.0f32, -1.0]), 1e-6, 1e-6)?);
+    Ok(())
+}
+
+/// The numbers are those of JAX 0.12 in float64.
+#[test]
+fn norms_by_singular_values_and_their_gradients() -> Result<()> {
+    setup();
+    let x = array([[1.0f64, 2.0, 3.0], [4.0, 5.0, 6.5]]);
+    let nuclear = [
+        [-0.6392617016065721, 0.17587260482914843, 0.7486075765911535],
+        [0.7062994603750745, 0.5192753234582702, 0.481138452756779],
+    ];
+    let smallest = [
+        [-0.7949023622829182, -0.02940027644259042, 0.47603440137719627],
+        [0.32159655138366994, 0.011894577198776065, -0.1925909760580238],
+    ];
+    let cases = [(NormOrder::Nuc, 10.507280639535896, nuclear), (NormOrder::P(-2.0), 0.6684180361148957, smallest)];
+    for (order, value, gradient) in cases {
+        let f = jit(value_and_grad(move |x: Array| linalg::norm(x, order, ..)));
+        let (norm, slopes) = f.call(&x)?;
+        assert!(allclose(norm, value, 1e-12, 0.0)?, "{order:?}");
+        assert!(allclose(slopes, array(gradient), 1e-11, 1e-11)?, "{order:?}");
+    }
+    let stack = array([[[1.0f32, 2.0], [3.0, 4.0]], [[2.0, 0.0], [0.0, 3.0]]]);
+    let nuclear = linalg::norm(&stack, NormOrder::Nuc, [0, 2]);
+    assert!(allclose(nuclear, array([4.1231056f32, 7.2111025]), 1e-6, 0.0)?);
+    let smallest = linalg::norm_keepdims(stack.astype(DType::Bf16), -2, [1, 2]);
+    assert_eq!((smallest.shape(), smallest.dtype()), (&[2, 1, 1][..], DType::Bf16));
+    assert!(allclose(smallest.astype(DType::F32).ravel(), array([0.36596619f32, 2.0]), 4e-3, 0.0)?);
+    assert_eq!(linalg::norm(zeros([0, 3]), NormOrder::Nuc, ..).item::<f32>()?, 0.0);
     Ok(())
 }

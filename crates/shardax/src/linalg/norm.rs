@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{eigvalsh, inexact};
+use super::{eigvalsh, inexact, svdvals};
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
@@ -24,11 +24,13 @@ pub enum NormOrder {
     Default,
     /// The Frobenius norm of matrices.
     Fro,
+    /// The nuclear norm of matrices: the sum of the singular values.
+    Nuc,
     /// The `p`-norm. For vectors, the `p`-th root of the sum of `p`-th powers of absolute values; infinity is the
     /// largest, -infinity the smallest absolute value, and 0 counts the elements that are not 0.
     ///
     /// For matrices, 1 is the largest sum of absolute values of a column, and infinity is the largest sum of a row; -1 and
-    /// -infinity are the smallest sums of a column and of a row. 2 is the largest singular value.
+    /// -infinity are the smallest sums of a column and of a row. 2 is the largest and -2 the smallest singular value.
     P(f64),
 }
 
@@ -78,12 +80,20 @@ pub fn norm_keepdims(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl 
     run(x.into_array(), order.into(), axes, true)
 }
 
-/// The parameters of a norm. `p` is stored as its bits, because floats have no hash.
+/// The parameters of a norm.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Params {
-    fro: bool,
-    p: u64,
+    kind: Kind,
     axes: SmallVec<[i32; 4]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    /// The square root of the sum of squares.
+    Squares,
+    Nuclear,
+    /// The bits of `p`, because floats have no hash.
+    P(u64),
 }
 
 #[track_caller]
@@ -97,20 +107,19 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
             None => (0..rank).collect(),
             Some(axes) => axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?,
         };
-        let fro = check(&x, order, &axes, all_axes)?;
-        let p = if let NormOrder::P(p) = order { p } else { 2.0 };
+        let kind = check(&x, order, &axes, all_axes)?;
         let signed = axes.iter().map(|&a| a as i32).collect();
-        let params = Params { fro, p: p.to_bits(), axes: signed };
+        let params = Params { kind, axes: signed };
         let out = composite1("norm", params, &[operand], |params, x| {
-            let p = f64::from_bits(params.p);
             // Squares of float16 overflow at 256, so half precision is computed in float32.
             let (dtype, weak) = (x[0].dtype(), x[0].weak_type());
             let compute_dtype = if dtype.byte_size() < 4 { DType::F32 } else { dtype };
             let x = [convert(&x[0], compute_dtype, weak)];
-            let norm = match params.axes[..] {
-                _ if params.fro => root_of_squares(&x[0], &params.axes),
-                [rows, columns] => matrix_norm(&x[0], p, rows, columns),
-                _ => vector_norm(&x[0], p, &params.axes),
+            let norm = match (params.kind, &params.axes[..]) {
+                (Kind::P(p), &[rows, columns]) => matrix_norm(&x[0], f64::from_bits(p), rows, columns),
+                (Kind::P(p), axes) => vector_norm(&x[0], f64::from_bits(p), axes),
+                (Kind::Nuclear, &[rows, columns]) => singular_values(&x[0], rows, columns).sum(-1),
+                (Kind::Squares | Kind::Nuclear, axes) => root_of_squares(&x[0], axes),
             };
             Ok(vec![if dtype == compute_dtype { norm } else { convert(&norm, dtype, false) }])
         })?;
@@ -120,18 +129,19 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
     })
 }
 
-/// Returns `true` for the square root of the sum of squares, and an error for invalid orders and axes.
-fn check(x: &Array, order: NormOrder, axes: &[usize], all_axes: bool) -> Result<bool> {
+/// Returns an error for invalid orders and axes.
+fn check(x: &Array, order: NormOrder, axes: &[usize], all_axes: bool) -> Result<Kind> {
     let operand = x.type_name();
     match (order, axes) {
-        (NormOrder::Default, _) if all_axes => Ok(true),
+        (NormOrder::Default, _) if all_axes => Ok(Kind::Squares),
         (_, [a, b]) if a == b => Err(err!(Value, "norm of {operand} got axis {a} twice")
             .help("name the axis of the rows and the axis of the columns")),
-        (NormOrder::Default, [_] | [_, _]) | (NormOrder::Fro, [_, _]) => Ok(true),
-        (NormOrder::P(p), [_]) if !p.is_nan() => Ok(false),
-        (NormOrder::P(p), [_, _]) if p.abs() == 1.0 || p.is_infinite() || p == 2.0 => Ok(false),
+        (NormOrder::Default, [_] | [_, _]) | (NormOrder::Fro, [_, _]) => Ok(Kind::Squares),
+        (NormOrder::Nuc, [_, _]) => Ok(Kind::Nuclear),
+        (NormOrder::P(p), [_]) if !p.is_nan() => Ok(Kind::P(p.to_bits())),
+        (NormOrder::P(p), [_, _]) if [1.0, 2.0, f64::INFINITY].contains(&p.abs()) => Ok(Kind::P(p.to_bits())),
         (_, [_] | [_, _]) => Err(err!(Value, "invalid order {order:?} for the norm over axes {axes:?} of {operand}").help(
-            "the order of a vector norm must be a number; the order of a matrix norm must be 1, -1, 2, infinity, -infinity or `NormOrder::Fro`",
+            "the order of a vector norm must be a number; the order of a matrix norm must be 1, -1, 2, -2, infinity, -infinity, `NormOrder::Fro` or `NormOrder::Nuc`",
         )),
         _ => Err(err!(Value, "improper number of axes for norm of {operand}: {axes:?}")
             .help("name one axis for the norm of vectors, or two axes for the norm of matrices")),
@@ -175,14 +185,25 @@ fn vector_norm(x: &Array, p: f64, axes: &[i32]) -> Array {
     size.pow(p).sum(axis).pow(1.0 / p)
 }
 
+/// The matrices of an array with these axes, which become its last two.
+fn matrices(x: &Array, rows: i32, columns: i32) -> Array {
+    let others = (0..x.ndim() as i32).filter(|&axis| axis != rows && axis != columns);
+    x.transpose(others.chain([rows, columns]).collect::<Vec<_>>())
+}
+
+fn singular_values(x: &Array, rows: i32, columns: i32) -> Array {
+    svdvals(matrices(x, rows, columns))
+}
+
 fn matrix_norm(x: &Array, p: f64, rows: i32, columns: i32) -> Array {
     if p == 2.0 {
         // The square root of the largest eigenvalue of xᴴ x is as accurate as the largest singular value.
-        let rank = x.ndim() as i32;
-        let order: Vec<i32> = (0..rank).filter(|&d| d != rows && d != columns).chain([rows, columns]).collect();
-        let x = x.transpose(&order);
+        let x = matrices(x, rows, columns);
         let values = eigvalsh(product(&adjoint(&x), &x));
-        return SQRT.apply(&extreme(&values, rank - 2, true));
+        return SQRT.apply(&extreme(&values, x.ndim() as i32 - 2, true));
+    }
+    if p == -2.0 {
+        return singular_values(x, rows, columns).min(-1);
     }
     // The sums of columns reduce the axis of the rows.
     let (summed, compared) = if p.abs() == 1.0 { (rows, columns) } else { (columns, rows) };
