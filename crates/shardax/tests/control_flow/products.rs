@@ -70,7 +70,7 @@ fn sums_of_products_are_those_of_the_steps() -> Result<()> {
             // The second sum adds a product that the step uses, and a term that is no product.
             let sum = sum + (product + x.cos().t().matmul(&y).t());
             let other = other + &used + x.get(0);
-            (((sum, other, factor * 0.5 + used.max(..))), ())
+            ((sum, other, factor * 0.5 + used.max(..)), ())
         };
         Ok(scan(body, start, (xs, ys))?.0)
     };
