@@ -31,8 +31,13 @@ pub(crate) fn factorize<T: Real>(a: &[T], n: usize, l: &mut [T]) -> bool {
         if let (Ok(known), Ok(mut rows)) =
             (ArrayView2::from_shape((start, stride), &*known), ArrayViewMut2::from_shape((count, stride), &mut *rows))
         {
-            let left: Array2<T> = known.slice(s![.., start..end]).t().map(|x| -*x);
-            product(&left.view(), &known.slice(s![.., start..n]), Before::Added, &mut rows.slice_mut(s![.., start..n]));
+            let negated: Array2<T> = known.slice(s![.., start..end]).t().map(|x| -*x);
+            product(
+                &negated.view(),
+                &known.slice(s![.., start..n]),
+                Before::Added,
+                &mut rows.slice_mut(s![.., start..n]),
+            );
         }
         let diagonal = &mut diagonal[..count * count];
         for (to, from) in diagonal.chunks_exact_mut(count).zip(rows.chunks_exact(stride)) {

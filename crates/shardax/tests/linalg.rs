@@ -179,7 +179,7 @@ fn eigenvectors_are_differentiated() -> Result<()> {
     Ok(())
 }
 
-/// The numbers are those of JAX 0.12 in float64.
+/// JAX 0.12 returns these numbers in float64.
 #[test]
 fn norms_by_singular_values_and_their_gradients() -> Result<()> {
     setup();

@@ -69,9 +69,9 @@ impl<'a> Kernel<'a> {
         let mut tasks = Vec::new();
         if is_channels_first {
             // A task is a group of an image, whose results lie next to each other.
-            let each = channels / self.groups;
-            for (i, out) in out.chunks_mut(each * positions).enumerate() {
-                let result = Image { channels: each, ..self.result };
+            let group_channels = channels / self.groups;
+            for (i, out) in out.chunks_mut(group_channels * positions).enumerate() {
+                let result = Image { channels: group_channels, ..self.result };
                 tasks.push((i / self.groups, i % self.groups..i % self.groups + 1, &lines[..], 0, result, out));
             }
         } else {

@@ -50,16 +50,17 @@ impl<'a> Kernel<'a> {
     }
 
     pub fn run(&self, out: &mut [f32], threads: usize) {
-        let [depth, outputs] = self.sizes();
+        let [_, outputs] = self.sizes();
         let count = self.image.count;
-        let each = count.div_ceil(MAX_PARTS);
-        let size = out.len() / self.groups;
-        let mut parts = Scratch::new(count.div_ceil(each) * out.len());
+        let images_per_part = count.div_ceil(MAX_PARTS);
+        let part_len = out.len();
+        let size = part_len / self.groups;
+        let mut parts = Scratch::new(count.div_ceil(images_per_part) * part_len);
         parts.fill(0.0);
         let mut tasks = Vec::with_capacity(parts.len() / size);
         for (i, sums) in parts.chunks_mut(size).enumerate() {
-            let first = i / self.groups * each;
-            tasks.push((first..(first + each).min(count), i % self.groups, sums));
+            let first = i / self.groups * images_per_part;
+            tasks.push((first..(first + images_per_part).min(count), i % self.groups, sums));
         }
         run_tasks(
             tasks,
@@ -75,9 +76,7 @@ impl<'a> Kernel<'a> {
         for (row, out) in out.chunks_mut(self.groups * outputs).enumerate() {
             for (group, out) in out.chunks_mut(outputs).enumerate() {
                 out.fill(0.0);
-                for part in
-                    parts.chunks((depth * outputs).max(1) * self.of.positions.iter().product::<usize>() * self.groups)
-                {
+                for part in parts.chunks(part_len) {
                     let sums = &part[group * size + row * outputs..][..outputs];
                     out.iter_mut().zip(sums).for_each(|(out, sum)| *out += *sum);
                 }

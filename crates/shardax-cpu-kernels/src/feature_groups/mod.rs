@@ -15,7 +15,7 @@ use crate::{FilterWindow, Result, SPATIAL, ShapeError, View};
 
 /// A convolution whose features are divided into groups: each group of outputs is computed from one group of features.
 ///
-/// The window and the base dilation are those of [`convolution`](crate::convolution).
+/// The window and the base dilation have the same meaning as in [`convolution`](crate::convolution).
 ///
 /// ```
 /// use shardax_cpu_kernels::{FeatureGroups, FilterWindow, View};
@@ -106,12 +106,12 @@ impl FeatureGroups {
         let size =
             self.window.positions.iter().fold(depth.saturating_mul(cotangent.channels), |n, &d| n.saturating_mul(d));
         check("the elements of the result", out.len(), size)?;
-        let of = self.sized(image.operand(), cotangent.size)?;
+        let window = self.sized(image.operand(), cotangent.size)?;
         if out.is_empty() || cotangent.data.is_empty() {
             out.fill(0.0);
             return Ok(());
         }
-        gradient::Kernel::new(self, of, image, cotangent)?.run(out, threads.max(1));
+        gradient::Kernel::new(self, window, image, cotangent)?.run(out, threads.max(1));
         Ok(())
     }
 

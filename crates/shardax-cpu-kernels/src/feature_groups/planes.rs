@@ -1,8 +1,8 @@
 //! Planes: the elements of one feature that a window meets, in the order of the outputs.
 //!
-//! All lines of the outputs are one long line, of which each is followed by gaps as long as the filter reaches, and each element
-//! of the filter meets the same line, shifted by a number of elements that is the same for all outputs. So vectors continue
-//! from one line to the next, and only sums in gaps are computed for nothing. The elements that the filter meets with a stride
+//! The lines of the outputs follow each other in one long line, with gaps between them as long as the filter reaches. An element
+//! of the filter meets the same long line, shifted by a number of elements that is the same for all outputs. So vectors continue
+//! from one line of the outputs to the next, and only sums in gaps are computed for nothing. The elements that the filter meets with a stride
 //! are in several planes, so that the elements of a plane lie next to each other.
 
 use std::ops::Range;
@@ -57,8 +57,8 @@ impl Planes {
             for d in 0..SPATIAL {
                 let element = k[d] * of.stride[d];
                 let remainder = element % of.dilation[d];
-                let found = remainders[d].iter().position(|r| *r == remainder).unwrap_or_default();
-                (number, shift) = (number * remainders[d].len() + found, shift * lengths[d] + element / of.dilation[d]);
+                let index = remainders[d].iter().position(|r| *r == remainder).unwrap_or_default();
+                (number, shift) = (number * remainders[d].len() + index, shift * lengths[d] + element / of.dilation[d]);
             }
             offsets.push(number * plane + shift);
         }

@@ -28,11 +28,14 @@ pub(super) fn multiply(rows: &[f32], packed: Packed<'_, Signed8>, mut out: Array
     let mut tasks: Vec<_> = parts.map(|(index, out)| (index * COLUMNS, out)).collect();
     // `run_tasks` starts with the last task, and the matrix should be read in order.
     tasks.reverse();
-    // Each thread has its own scratch memory.
-    let new_scratch = || [vec![0.0; matrix.shape[1]], vec![0.0; matrix.shape[1]]];
-    run_tasks(tasks, threads, new_scratch, |numbers, (start, out)| {
-        Arch::new().dispatch(Part { rows, sums: &sums, packed, start, numbers, out });
-    });
+    run_tasks(
+        tasks,
+        threads,
+        || [vec![0.0; matrix.shape[1]], vec![0.0; matrix.shape[1]]],
+        |numbers, (start, out)| {
+            Arch::new().dispatch(Part { rows, sums: &sums, packed, start, numbers, out });
+        },
+    );
 }
 
 /// A task: some columns of the result.

@@ -23,11 +23,14 @@ pub(super) fn multiply<U: Unit>(rows: &Rows, packed: Packed<'_, U>, out: ArrayVi
     }
     // `run_tasks` starts with the last task, and the matrix should be read in order.
     tasks.reverse();
-    // Each thread has its own scratch memory.
-    let new_scratch = || [Numbers::new(packed.matrix), Numbers::new(packed.matrix)];
-    run_tasks(tasks, threads, new_scratch, |numbers, (start, out)| {
-        Arch::new().dispatch(Part { rows, packed, start, numbers, out });
-    });
+    run_tasks(
+        tasks,
+        threads,
+        || [Numbers::new(packed.matrix), Numbers::new(packed.matrix)],
+        |numbers, (start, out)| {
+            Arch::new().dispatch(Part { rows, packed, start, numbers, out });
+        },
+    );
 }
 
 /// The numbers of the groups of one column.

@@ -42,21 +42,24 @@ pub(super) fn multiply<U: Unit>(
     let block = LANES * U::PER_WORD;
     let blocks = rows.depth / block;
     let per_panel = blocks.div_ceil(rows.depth.div_ceil(DEPTH));
-    // Each thread has its own scratch memory.
-    let new_scratch = || (Scratch::new(part * per_panel * block), Numbers::default());
-    run_tasks(tasks, threads, new_scratch, |(memory, numbers), (start, mut out)| {
-        let columns = out.ncols();
-        for first in (0..blocks).step_by(per_panel) {
-            let count = per_panel.min(blocks - first);
-            let panel = &mut memory[..columns * count * block];
-            Arch::new().dispatch(Widen { packed, start, first, numbers, panel, count });
-            // The panel has this many elements, so the conversion to this shape cannot fail.
-            let Ok(panel) = ArrayView2::from_shape((columns, count * block), &*panel) else { return };
-            let lhs = lhs.slice(s![.., first * block..(first + count) * block]);
-            let before = if first == 0 { Before::Ignored } else { Before::Added };
-            product(&lhs, &panel.t(), before, &mut out);
-        }
-    });
+    run_tasks(
+        tasks,
+        threads,
+        || (Scratch::new(part * per_panel * block), Numbers::default()),
+        |(memory, numbers), (start, mut out)| {
+            let columns = out.ncols();
+            for first in (0..blocks).step_by(per_panel) {
+                let count = per_panel.min(blocks - first);
+                let panel = &mut memory[..columns * count * block];
+                Arch::new().dispatch(Widen { packed, start, first, numbers, panel, count });
+                // The panel has this many elements, so the conversion to this shape cannot fail.
+                let Ok(panel) = ArrayView2::from_shape((columns, count * block), &*panel) else { return };
+                let lhs = lhs.slice(s![.., first * block..(first + count) * block]);
+                let before = if first == 0 { Before::Ignored } else { Before::Added };
+                product(&lhs, &panel.t(), before, &mut out);
+            }
+        },
+    );
     Ok(())
 }
 

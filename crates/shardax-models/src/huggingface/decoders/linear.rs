@@ -14,14 +14,7 @@ pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
         Some(types) if types.len() != layers => {
             return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));
         }
-        Some(types) => {
-            let has_delta = |entry: &serde_json::Value| match entry.as_str() {
-                Some("linear_attention") => Ok(true),
-                Some("full_attention") => Ok(false),
-                _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
-            };
-            types.iter().map(has_delta).collect::<Result<Vec<bool>>>()?
-        }
+        Some(types) => types.iter().map(|entry| is_linear(entry, fields)).collect::<Result<Vec<bool>>>()?,
         None => {
             let interval = fields.size_opt("full_attention_interval")?.unwrap_or(4);
             (0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect()
@@ -65,7 +58,6 @@ pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
     let width = config.head_dim;
     let query_gate = "model.layers.*.self_attn.q_proj";
     let rows = |start: usize| Layout::GroupedRows { groups: config.heads, start, end: start.saturating_add(width) };
-    let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
     let keys = expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"])
         .and(shared_keys("model.layers.*.mlp.shared_expert"))
         .linear("blocks[*].shared_gate", "model.layers.*.mlp.shared_expert_gate")
@@ -83,10 +75,23 @@ pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
     Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
 }
 
+/// Returns `true` for the name of a layer with linear attention.
+fn is_linear(entry: &serde_json::Value, fields: &Fields) -> Result<bool> {
+    match entry.as_str() {
+        Some("linear_attention") => Ok(true),
+        Some("full_attention") => Ok(false),
+        _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
+    }
+}
+
+/// The name of an array of the layers' linear attention.
+fn layer(name: &str) -> String {
+    format!("model.layers.*.linear_attn.{name}")
+}
+
 /// Returns the names of the inputs of Qwen3.5's linear attention. One matrix has the rows of all queries, then of all
 /// keys, then of all values.
 fn delta_keys(delta: &DeltaConfig) -> KeyMap {
-    let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
     let (keys, values) =
         (delta.key_heads.saturating_mul(delta.key_dim), delta.value_heads.saturating_mul(delta.value_dim));
     let total = keys.saturating_mul(2).saturating_add(values);
@@ -102,7 +107,6 @@ fn delta_keys(delta: &DeltaConfig) -> KeyMap {
 
 /// Returns the names of the inputs of Qwen3-Next's linear attention. The rows of each key head are contiguous.
 fn grouped_delta_keys(delta: &DeltaConfig) -> KeyMap {
-    let layer = |name: &str| format!("model.layers.*.linear_attn.{name}");
     let shared = delta.value_heads.checked_div(delta.key_heads).unwrap_or(1);
     let (key, values) = (delta.key_dim, shared.saturating_mul(delta.value_dim));
     let rows = |start: usize, count: usize| Layout::GroupedRows {

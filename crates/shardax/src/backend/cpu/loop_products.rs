@@ -38,8 +38,8 @@ pub(super) fn lower(scan: &Scan, cx: &mut Lowering, args: &[Value], _outs: &[Ava
     }
     let Some(parts) = Parts::of(scan) else { return Ok(None) };
     let products = cx.program(&parts.before, args)?;
-    let kept = args.iter().zip(&parts.is_kept).filter(|(_, is_kept)| **is_kept).map(|(arg, _)| *arg);
-    let operands: Vec<Value> = kept.chain(products).collect();
+    let remaining = args.iter().zip(&parts.is_kept).filter(|(_, is_kept)| **is_kept).map(|(arg, _)| *arg);
+    let operands: Vec<Value> = remaining.chain(products).collect();
     let results = parts.scan.lower(cx, &operands, &parts.result_avals())?;
     cx.program(&parts.after, &[args, &results].concat()).map(Some)
 }
@@ -332,8 +332,8 @@ impl<'a> Split<'a> {
         let mut program = self.body.clone();
         let in_loop = self.body.eqns.iter().enumerate().filter(|(index, _)| !self.before.contains(index));
         program.eqns = in_loop.map(|(_, eqn)| eqn.clone()).collect();
-        let kept = self.body.inputs.iter().zip(is_kept).filter(|(_, is_kept)| **is_kept).map(|(var, _)| *var);
-        program.inputs = kept.chain(self.before.iter().map(|index| self.body.eqns[*index].outputs[0])).collect();
+        let remaining = self.body.inputs.iter().zip(is_kept).filter(|(_, is_kept)| **is_kept).map(|(var, _)| *var);
+        program.inputs = remaining.chain(self.before.iter().map(|index| self.body.eqns[*index].outputs[0])).collect();
         program.outputs.clear();
         for (index, output) in outputs.iter().enumerate().filter(|(_, output)| output.is_in_loop()) {
             let original = self.body.outputs[index];

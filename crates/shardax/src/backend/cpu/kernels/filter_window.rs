@@ -201,27 +201,27 @@ pub(super) fn handle_winograd(frame: &mut CallFrame<'_>) -> Result<(), String> {
 /// Handles a call of [`GROUPS`].
 pub(super) fn handle_groups(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let threads = number(frame, "threads")?;
-    let mut of = read_groups(frame)?;
-    for (base, name) in of.base.iter_mut().zip(BASE) {
+    let mut groups = read_groups(frame)?;
+    for (base, name) in groups.base.iter_mut().zip(BASE) {
         *base = number(frame, name)?;
     }
     let (args, results) = frame.split();
     let ([x, filter], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
     let (x_shape, filter_shape) = (sizes(x.dims), sizes(filter.dims));
-    of.window.positions = spatial(&filter_shape, 0)?;
-    let size = spatial(&sizes(out.dims), if of.is_channels_first { 2 } else { 1 })?;
-    Ok(of.convolution(view(x, &x_shape)?, view(filter, &filter_shape)?, size, numbers_mut(out)?, threads)?)
+    groups.window.positions = spatial(&filter_shape, 0)?;
+    let size = spatial(&sizes(out.dims), if groups.is_channels_first { 2 } else { 1 })?;
+    Ok(groups.convolution(view(x, &x_shape)?, view(filter, &filter_shape)?, size, numbers_mut(out)?, threads)?)
 }
 
 /// Handles a call of [`GROUPS_GRADIENT`].
 pub(super) fn handle_groups_gradient(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let threads = number(frame, "threads")?;
-    let mut of = read_groups(frame)?;
+    let mut groups = read_groups(frame)?;
     let (args, results) = frame.split();
     let ([x, window], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
-    of.window.positions = spatial(&sizes(out.dims), 0)?;
+    groups.window.positions = spatial(&sizes(out.dims), 0)?;
     let (x_shape, window_shape) = (sizes(x.dims), sizes(window.dims));
-    Ok(of.filter_gradient(view(x, &x_shape)?, view(window, &window_shape)?, numbers_mut(out)?, threads)?)
+    Ok(groups.filter_gradient(view(x, &x_shape)?, view(window, &window_shape)?, numbers_mut(out)?, threads)?)
 }
 
 /// The groups of a call, without the positions of the window and the base dilation.
