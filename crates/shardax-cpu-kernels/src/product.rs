@@ -109,7 +109,7 @@ fn multiply<T: Float>(a: &ArrayView2<'_, T>, b: &ArrayView2<'_, T>, is_added: bo
     let is_conjugated = true;
     let ([a_row, a_column], [b_row, b_column]) = (strides(a.strides()), strides(b.strides()));
     let [c_row, c_column] = strides(c.strides());
-    // SAFETY: pointers and strides are those of views whose shapes, asserted by `product`, are `[rows, depth]`,
+    // SAFETY: pointers and strides belong to views whose shapes, asserted by `product`, are `[rows, depth]`,
     // `[depth, columns]` and `[rows, columns]`: all elements of `a` and `b` may be read, and those of `c`, which is borrowed
     // exclusively, written. `gemm` prefers results in column order, so that it gets all three transposed.
     unsafe {

@@ -48,7 +48,7 @@ impl<'a> Kernel<'a> {
             packed.push(PackedPhase { of: phase.patches.of, filter, steps: phase.steps() });
         }
         let phases = packed;
-        // The planes of an entire image must have sizes that can be counted; then those of its parts have, too.
+        // The planes of an entire image must have sizes that can be counted; then the planes of its parts have such sizes, too.
         for phase in phases.iter().filter(|phase| !phase.filter.is_empty()) {
             Planes::new(phase.of)?;
         }

@@ -60,6 +60,7 @@ impl FeatureGroups {
         out: &mut [f32],
         threads: usize,
     ) -> Result<()> {
+        // Check all shapes first, because the kernel computes positions from them.
         let image = self.image(x)?;
         let [a, b, c, depth, outputs] = filter.dims("the filter")?;
         for (found, expected) in [a, b, c].into_iter().zip(self.window.positions) {

@@ -90,6 +90,8 @@ impl Planes {
         let x = image.of(number);
         let size = self.lengths.iter().product::<usize>();
         let [first, second, third] = &self.remainders;
+        // There is a plane for each remainder of positions by the stride. Its lines are contiguous, so that the kernel reads
+        // neighbors for neighboring outputs.
         let all = first.iter().flat_map(|a| second.iter().flat_map(move |b| third.iter().map(move |c| [*a, *b, *c])));
         for (plane, remainder) in all.enumerate() {
             let columns = self.met(2, remainder[2]);
@@ -101,6 +103,7 @@ impl Planes {
                     let first = line.zip(self.index(2, columns.start, remainder[2]));
                     for (feature, channel) in channels.clone().enumerate() {
                         let to = &mut planes[feature * self.stride + start..][..self.lengths[2]];
+                        // The entire line is padding.
                         let Some(((a, b), first)) = first else {
                             to.fill(0.0);
                             continue;

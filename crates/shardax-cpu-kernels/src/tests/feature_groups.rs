@@ -74,6 +74,7 @@ fn gradient(of: &FeatureGroups, x: &[f32], xs: [usize; 5], w: &[f32], ws: [usize
 fn grouped_convolutions_are_sums_of_products() {
     let wide = FilterWindow { stride: [1; 3], dilation: [1, 3, 2], low: [0, 1, 1], positions: [1, 3, 3] };
     let large = ([1, 1, 70, 90, 0], [1, 23, 45]);
+    // Both layouts of the images alternate.
     let not_dilated =
         WINDOWS.into_iter().chain([(wide, large.0, large.1)]).map(|(w, xs, spatial)| (w, [1; 3], xs, spatial));
     for (case, (window, base, mut xs, spatial)) in not_dilated.chain(BASE_DILATED).enumerate() {
@@ -157,6 +158,7 @@ fn grouped_convolutions_without_elements_and_of_wrong_shapes() {
     let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
     let grouped = FeatureGroups { window, base: [1; 3], groups: 2, is_channels_first: false };
     let (x, filter) = (view(&[1, 1, 1, 4, 2], &[1.0; 8]), view(&[1, 1, 2, 1, 2], &[1.0; 4]));
+    // Without elements, the results are zeros instead of the memory's earlier values.
     let mut out = [f32::NAN; 6];
     grouped.convolution(view(&[1, 1, 0, 4, 2], &[]), filter, [1, 1, 3], &mut out, 2).unwrap();
     assert_eq!(out, [0.0; 6], "padding alone");
@@ -166,6 +168,7 @@ fn grouped_convolutions_without_elements_and_of_wrong_shapes() {
     assert_eq!(gradient, [0.0; 4], "no images");
     grouped.filter_gradient(view(&[1, 1, 0, 4, 2], &[]), view(&[1, 1, 1, 3, 2], &[1.0; 6]), &mut gradient, 2).unwrap();
     assert_eq!(gradient, [0.0; 4], "padding alone");
+    // Wrong shapes are errors.
     let three = FeatureGroups { groups: 3, ..grouped };
     assert_error(three.convolution(x, filter, [1, 1, 3], &mut out, 1), "the features of the filter: 3, expected 2");
     assert_error(three.filter_gradient(x, x, &mut out, 1), "2 features in 3 groups");

@@ -226,6 +226,11 @@ impl Layer for Mlp {
     }
 }
 
+/// Applies a layer with a state, which needs all positions of `x` in order. The result is sharded like `x`.
+fn with_all_positions(x: &Array, forward: impl FnOnce(Array) -> Array) -> Array {
+    reshard_like(forward(gather_positions(x.clone())), x)
+}
+
 impl Block {
     /// Creates the block with this index. The index determines its window and its rotary positions.
     #[track_caller]
@@ -303,8 +308,6 @@ impl Block {
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
         self.add_layers(x, |x| {
-            // A layer with a state needs all positions in order.
-            let recurrent = |y: Array| reshard_like(y, &x);
             let attended = self.attention.as_ref().map(|attention| {
                 let x = scaled(x.clone(), self.attention_input_scale);
                 let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
@@ -314,10 +317,10 @@ impl Block {
                 scaled(y, self.attention_output_scale)
             });
             let latent = self.latent.as_ref().map(|latent| latent.forward(x.clone()));
-            let conv = self.conv.as_ref().map(|conv| recurrent(conv.forward(gather_positions(x.clone()))));
-            let delta = self.delta.as_ref().map(|delta| recurrent(delta.forward(gather_positions(x.clone()))));
-            let space = self.state_space.as_ref().map(|space| recurrent(space.forward(gather_positions(x.clone()))));
-            let selective = self.selective.as_ref().map(|space| recurrent(space.forward(gather_positions(x.clone()))));
+            let conv = self.conv.as_ref().map(|conv| with_all_positions(&x, |x| conv.forward(x)));
+            let delta = self.delta.as_ref().map(|delta| with_all_positions(&x, |x| delta.forward(x)));
+            let space = self.state_space.as_ref().map(|space| with_all_positions(&x, |x| space.forward(x)));
+            let selective = self.selective.as_ref().map(|space| with_all_positions(&x, |x| space.forward(x)));
             sum_of([attended, latent, conv, delta, space, selective])
         })
     }

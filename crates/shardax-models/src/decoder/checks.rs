@@ -118,6 +118,7 @@ impl DecoderConfig {
         if self.conv.as_ref().is_some_and(|conv| conv.width == 0) {
             return Err(value_error("the width of a convolution is 0", "set the width to at least 1"));
         }
+        // The keys of each head of keys are used by an equal number of heads of values.
         if let Some(delta) = &self.delta {
             let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, layers } = delta;
             let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width];

@@ -61,6 +61,11 @@ impl Sizes {
     }
 }
 
+/// Creates a layer that computes `outputs` features of the input, without a bias.
+fn input_layer(features: usize, outputs: usize, rngs: &mut Rngs) -> Linear {
+    Linear::builder(features, outputs).use_bias(false).kernel_axes([Some("embed"), None]).build(rngs)
+}
+
 impl GatedDelta {
     #[track_caller]
     pub(super) fn new(features: usize, config: &DeltaConfig, epsilon: f64, rngs: &mut Rngs) -> GatedDelta {
@@ -69,18 +74,15 @@ impl GatedDelta {
         let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, .. } = *config;
         let sizes = Sizes { key_heads, value_heads, key_dim, value_dim, width };
         let values = value_heads * value_dim;
-        let input = |to: usize, rngs: &mut Rngs| {
-            Linear::builder(features, to).use_bias(false).kernel_axes([Some("embed"), None]).build(rngs)
-        };
         let out = Linear::builder(values, features).use_bias(false);
         let dtype = rngs.policy().param_dtype;
         GatedDelta {
-            query: input(key_heads * key_dim, rngs),
-            key: input(key_heads * key_dim, rngs),
-            value: input(values, rngs),
-            gate: input(values, rngs),
-            write: input(value_heads, rngs),
-            forget: input(value_heads, rngs),
+            query: input_layer(features, key_heads * key_dim, rngs),
+            key: input_layer(features, key_heads * key_dim, rngs),
+            value: input_layer(features, values, rngs),
+            gate: input_layer(features, values, rngs),
+            write: input_layer(features, value_heads, rngs),
+            forget: input_layer(features, value_heads, rngs),
             taps: (random::normal_dtype(rngs.params(), [sizes.channels(), 1, width], DType::F32) * 0.1).astype(dtype),
             rate_bias: ones_dtype([value_heads], dtype),
             log_speed: zeros_dtype([value_heads], dtype),

@@ -134,6 +134,11 @@ fn update_state(state: Array, [query, key, value, write_rate, log_keep_rate]: [A
 mod tests {
     use super::*;
 
+    /// Returns normal numbers for one of the inputs of a case.
+    fn normal(seed: usize, input: u32, shape: &[usize]) -> Array {
+        random::normal(random::key(10 * seed as u32 + input), shape)
+    }
+
     /// Chunks compute the same as one position after the other, also for nearly equal keys, and for states that forget
     /// immediately or never.
     #[test]
@@ -142,15 +147,14 @@ mod tests {
         for (seed, (length, spread, forgets)) in
             [(9, 1.0, 0.1), (64, 0.01, 0.0), (150, 0.1, 30.0)].into_iter().enumerate()
         {
-            let normal = |part: u32, shape: &[usize]| random::normal(random::key(10 * seed as u32 + part), shape);
             let shape = [batch, length, heads, features];
-            let key = normal(0, &shape) * spread + 1.0;
+            let key = normal(seed, 0, &shape) * spread + 1.0;
             let key = &key / key.square().sum_keepdims(-1).sqrt();
             let rates = [batch, length, heads];
-            let write_rate = sigmoid(normal(3, &rates) + 2.0);
-            let log_keep_rate = -softplus(normal(4, &rates)) * forgets;
-            let inputs = [normal(1, &shape), key, normal(2, &shape), write_rate, log_keep_rate];
-            let state = normal(5, &[batch, heads, features, features]);
+            let write_rate = sigmoid(normal(seed, 3, &rates) + 2.0);
+            let log_keep_rate = -softplus(normal(seed, 4, &rates)) * forgets;
+            let inputs = [normal(seed, 1, &shape), key, normal(seed, 2, &shape), write_rate, log_keep_rate];
+            let state = normal(seed, 5, &[batch, heads, features, features]);
 
             let one_by_one = jit(|state: Array, inputs: [Array; 5]| {
                 scan(|state, inputs| Ok(update_state(state, inputs)), state, inputs.map(|x| x.moveaxis(1, 0)))

@@ -51,6 +51,11 @@ pub struct SelectiveState {
     activation: Activation,
 }
 
+/// Creates a layer that computes `outputs` features of the channels, without a bias.
+fn channel_layer(channels: usize, outputs: usize, rngs: &mut Rngs) -> Linear {
+    Linear::builder(channels, outputs).use_bias(false).kernel_axes([Some("heads"), None]).build(rngs)
+}
+
 impl SelectiveState {
     #[track_caller]
     pub(super) fn new(features: usize, config: &SelectiveConfig, rngs: &mut Rngs) -> SelectiveState {
@@ -58,16 +63,15 @@ impl SelectiveState {
         // weights of a seed.
         let SelectiveConfig { channels, state_dim, width, rank, activation, use_bias, .. } = *config;
         let input = Linear::builder(features, channels).use_bias(use_bias).kernel_axes(["embed", "heads"]);
-        let inner = |to: usize| Linear::builder(channels, to).use_bias(false).kernel_axes([Some("heads"), None]);
         let dtype = rngs.policy().param_dtype;
         SelectiveState {
             value: input.clone().build(rngs),
             gate: input.build(rngs),
             taps: (random::normal_dtype(rngs.params(), [width, 1, channels], DType::F32) * 0.1).astype(dtype),
             taps_bias: config.conv_bias.then(|| zeros_dtype([channels], dtype)),
-            step_input: inner(rank).build(rngs),
-            key: inner(state_dim).build(rngs),
-            query: inner(state_dim).build(rngs),
+            step_input: channel_layer(channels, rank, rngs),
+            key: channel_layer(channels, state_dim, rngs),
+            query: channel_layer(channels, state_dim, rngs),
             step_norm: norm(rank, config, rngs),
             key_norm: norm(state_dim, config, rngs),
             query_norm: norm(state_dim, config, rngs),

@@ -73,17 +73,21 @@ fn update_state(state: Array, [query, key, value, log_kept]: [Array; 4]) -> (Arr
 mod tests {
     use super::*;
 
+    /// Returns normal numbers for one of the inputs of a case.
+    fn normal(seed: usize, input: u32, shape: &[usize]) -> Array {
+        random::normal(random::key(10 * seed as u32 + input), shape)
+    }
+
     /// Chunks compute what one position after the other does, also for states that forget at once or never.
     #[test]
     fn chunks_of_states_equal_single_positions() -> Result<()> {
         let [batch, heads, groups, features] = [2, 4, 2, 8];
         for (seed, (length, forgets)) in [(9, 0.0), (70, 30.0)].into_iter().enumerate() {
-            let normal = |part: u32, shape: &[usize]| random::normal(random::key(10 * seed as u32 + part), shape);
             let by_groups = [batch, length, groups, features];
-            let log_kept = -softplus(normal(3, &[batch, length, heads])) * forgets;
-            let value = normal(2, &[batch, length, heads, features]);
-            let inputs = [normal(0, &by_groups), normal(1, &by_groups), value, log_kept];
-            let state = normal(4, &[batch, heads, features, features]);
+            let log_kept = -softplus(normal(seed, 3, &[batch, length, heads])) * forgets;
+            let value = normal(seed, 2, &[batch, length, heads, features]);
+            let inputs = [normal(seed, 0, &by_groups), normal(seed, 1, &by_groups), value, log_kept];
+            let state = normal(seed, 4, &[batch, heads, features, features]);
 
             let one_by_one = jit(|state: Array, inputs: [Array; 4]| {
                 scan(|state, inputs| Ok(update_state(state, inputs)), state, inputs.map(|x| x.moveaxis(1, 0)))

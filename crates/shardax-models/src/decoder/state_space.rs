@@ -179,10 +179,9 @@ impl StateSpace {
             key_query = key_query + bias.get(inner..);
         }
         let (value, key_query) = (activation.apply(value), activation.apply(key_query));
-        let by_groups = |x: Array| x.reshape([batch, length, groups, state_dim]);
-        let half = groups * state_dim;
-        let key = by_groups(key_query.get((.., .., ..half)));
-        let query = by_groups(key_query.get((.., .., half..)));
+        let (half, by_groups) = (groups * state_dim, [batch, length, groups, state_dim]);
+        let key = key_query.get((.., .., ..half)).reshape(by_groups);
+        let query = key_query.get((.., .., half..)).reshape(by_groups);
 
         let step = softplus(step + self.step_bias.astype(DType::F32));
         let step = zero_unseen(bounded(step, self.min_step, self.max_step), seen);

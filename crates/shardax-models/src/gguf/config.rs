@@ -208,19 +208,25 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     rotary_positions(keys, head_dim, &mut fields)?;
     windows(keys, layers, &mut fields)?;
     if matches!(*architecture, "gemma2" | "gemma3") {
-        // The file does not contain the scale of queries. Like llama.cpp, recognize the models with 27 billion weights,
-        // which use features / heads, by their number of layers.
-        let is_largest = matches!((*architecture, layers), ("gemma2", 46) | ("gemma3", 62));
-        let scalar = if is_largest { features.checked_div(heads).unwrap_or(0) } else { head_dim };
-        fields.insert("query_pre_attn_scalar".to_owned(), scalar.into());
-        for (field, key) in [
-            ("attn_logit_softcapping", "attn_logit_softcapping"),
-            ("final_logit_softcapping", "final_logit_softcapping"),
-        ] {
-            fields.insert(field.to_owned(), keys.number(key).into());
-        }
+        gemma_scores(keys, layers, head_dim, &mut fields)?;
     }
     Ok(fields)
+}
+
+/// Adds the fields of the scale and the caps of scores.
+fn gemma_scores(keys: &Keys<'_>, layers: usize, head_dim: usize, fields: &mut Map<String, Value>) -> Result<()> {
+    let (features, heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
+    // The file does not contain the scale of queries. Like llama.cpp, recognize the models with 27 billion weights,
+    // which use features / heads, by their number of layers.
+    let is_largest = matches!((keys.architecture, layers), ("gemma2", 46) | ("gemma3", 62));
+    let scalar = if is_largest { features.checked_div(heads).unwrap_or(0) } else { head_dim };
+    fields.insert("query_pre_attn_scalar".to_owned(), scalar.into());
+    for (field, key) in
+        [("attn_logit_softcapping", "attn_logit_softcapping"), ("final_logit_softcapping", "final_logit_softcapping")]
+    {
+        fields.insert(field.to_owned(), keys.number(key).into());
+    }
+    Ok(())
 }
 
 /// Adds the fields of rotary positions, with the names of older versions of `transformers`.

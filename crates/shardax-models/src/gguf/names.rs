@@ -1,4 +1,4 @@
-//! Conversion of the names and the row order of GGUF tensors to those of `transformers`.
+//! Conversion of the names and the row order of GGUF tensors to the names and the order of `transformers`.
 
 use super::{Gguf, Tensor};
 

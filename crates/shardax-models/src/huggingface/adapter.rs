@@ -112,20 +112,14 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     if fields.text("peft_type")? != "LORA" {
         return Err(fields.error("the `peft_type` is not \"LORA\""));
     }
-    let (rank, alpha) = (fields.size("r")?, fields.number_or("lora_alpha", 8.0)?);
-    let is_rank_stabilized = fields.flag_or("use_rslora", false)?;
-    let (ranks, alphas) = (pattern(&fields, "rank_pattern")?, pattern(&fields, "alpha_pattern")?);
-    let scale = lora_scale(rank, alpha, is_rank_stabilized);
-    if scale == 0.0 && !alphas.is_empty() {
-        return Err(fields.error("`lora_alpha` is 0, but `alpha_pattern` sets other numbers for some layers"));
-    }
+    let ranks = Ranks::read(&fields)?;
     init_is_identity(&fields)?;
     if !matches!(fields.text_opt("bias")?, None | Some("none")) {
         return Err(fields.error("field `bias` is not \"none\", but adapters cannot change biases"));
     }
     let has_magnitudes = fields.flag("use_dora")?;
     let saved = saved_modules(&fields, config)?;
-    let targets = TargetParameters::read(&fields, config, experts, rank)?;
+    let targets = TargetParameters::read(&fields, config, experts, ranks.rank)?;
     fields.skip(&WITHOUT_EFFECT);
     fields.finish_but_empty()?;
     let weights = Weights::open(folder.join(FILE))?;
@@ -147,20 +141,10 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
             continue;
         }
         let (path, expert) = layer_of(&keys, name)?;
-        let layer_rank = match matching(&fields, &ranks, name)? {
-            Some(rank) if rank >= 1.0 && rank.fract() == 0.0 => rank as usize,
-            Some(rank) => {
-                return Err(
-                    fields.error(format!("`rank_pattern` has the rank {rank}, which is not a positive integer"))
-                );
-            }
-            None => rank,
-        };
-        let layer_alpha = matching(&fields, &alphas, name)?.unwrap_or(alpha);
-        let layer_scale = lora_scale(layer_rank, layer_alpha, is_rank_stabilized);
+        let (layer_rank, layer_scale) = ranks.of_layer(&fields, name)?;
         let (a, b) = (matrix(&weights, first, layer_rank, 0)?, matrix(&weights, &second, layer_rank, 1)?);
-        // An adapter has one scale for all layers.
-        let b = if layer_scale == scale { b } else { b * (layer_scale / scale) };
+        // An adapter has one scale for all layers, so the second matrix includes what differs.
+        let b = if layer_scale == ranks.scale() { b } else { b * (layer_scale / ranks.scale()) };
         let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
         (lora.lora_a, lora.lora_b) = (a.t().into(), b.t().into());
         used.extend([first.to_owned(), second]);
@@ -188,9 +172,53 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
         let message = format!("{} has the array {unused:?}, which is not part of a LoRA", folder.join(FILE).display());
         return Err(value_error(message, "save an adapter that contains only LoRA matrices with `peft`"));
     }
-    let mut adapter = Adapter::of(layers, scale);
+    let mut adapter = Adapter::of(layers, ranks.scale());
     (adapter.magnitudes, adapter.replaced) = (magnitudes, replaced);
     Ok(adapter)
+}
+
+/// The ranks of the layers' matrices, and the factors of their products.
+struct Ranks<'a> {
+    rank: usize,
+    alpha: f64,
+    is_rank_stabilized: bool,
+    /// The ranks of single layers, by the ends of their names.
+    rank_pattern: Vec<(&'a str, f64)>,
+    /// The numerators of the factors of single layers.
+    alpha_pattern: Vec<(&'a str, f64)>,
+}
+
+impl<'a> Ranks<'a> {
+    fn read(fields: &Fields<'a>) -> Result<Ranks<'a>> {
+        let (rank, alpha) = (fields.size("r")?, fields.number_or("lora_alpha", 8.0)?);
+        let is_rank_stabilized = fields.flag_or("use_rslora", false)?;
+        let (rank_pattern, alpha_pattern) = (pattern(fields, "rank_pattern")?, pattern(fields, "alpha_pattern")?);
+        let ranks = Ranks { rank, alpha, is_rank_stabilized, rank_pattern, alpha_pattern };
+        if ranks.scale() == 0.0 && !ranks.alpha_pattern.is_empty() {
+            return Err(fields.error("`lora_alpha` is 0, but `alpha_pattern` sets other numbers for some layers"));
+        }
+        Ok(ranks)
+    }
+
+    /// Returns the factor of layers that no pattern names.
+    fn scale(&self) -> f64 {
+        lora_scale(self.rank, self.alpha, self.is_rank_stabilized)
+    }
+
+    /// Returns the rank and the factor of a layer.
+    fn of_layer(&self, fields: &Fields, name: &str) -> Result<(usize, f64)> {
+        let rank = match matching(fields, &self.rank_pattern, name)? {
+            Some(rank) if rank >= 1.0 && rank.fract() == 0.0 => rank as usize,
+            Some(rank) => {
+                return Err(
+                    fields.error(format!("`rank_pattern` has the rank {rank}, which is not a positive integer"))
+                );
+            }
+            None => self.rank,
+        };
+        let alpha = matching(fields, &self.alpha_pattern, name)?.unwrap_or(self.alpha);
+        Ok((rank, lora_scale(rank, alpha, self.is_rank_stabilized)))
+    }
 }
 
 /// Returns the factor of the product of the two matrices. Rank-stabilized adapters divide by the square root of the

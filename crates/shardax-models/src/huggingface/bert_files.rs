@@ -169,6 +169,12 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         },
         head,
     };
+    check_and_skip(fields, kind, head)?;
+    Ok(read)
+}
+
+/// Checks fields that the configuration does not store, and marks fields as read that have no effect.
+fn check_and_skip(fields: &Fields, kind: &str, head: BertHead) -> Result<()> {
     if kind == "mpnet" && fields.size("relative_attention_num_buckets")? != DISTANCE_GROUPS {
         return Err(fields.error(format!("`relative_attention_num_buckets` must be {DISTANCE_GROUPS}")));
     }
@@ -186,11 +192,11 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     if kind == "ernie" {
         fields.skip(&["task_type_vocab_size"]);
     }
-    if is_distilled {
+    if kind == "distilbert" {
         // The sines initialize the position table, which the files contain.
         fields.skip(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"]);
     }
-    Ok(read)
+    Ok(())
 }
 
 /// Returns `true` if an ESM model has rotary positions instead of a position table.

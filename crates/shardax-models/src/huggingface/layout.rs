@@ -51,6 +51,16 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// Returns the layout of `count` rows of a matrix with `of` rows.
+    pub(super) fn rows(start: usize, count: usize, of: usize) -> Layout {
+        Layout::Rows { start, end: start.saturating_add(count), of }
+    }
+
+    /// Returns the layout of `count` rows in each of `groups` equal groups of rows.
+    pub(super) fn rows_of_groups(groups: usize, start: usize, count: usize) -> Layout {
+        Layout::GroupedRows { groups, start, end: start.saturating_add(count) }
+    }
+
     /// Returns the number of contiguous bytes of a part in an array that joins parts in this layout.
     fn contiguous_bytes(&self, part: &Raw) -> usize {
         match self {

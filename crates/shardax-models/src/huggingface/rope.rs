@@ -102,51 +102,56 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
         "deepseek_yarn" if !model.has_type("sarvam_mla") => {
             return Err(about.error(format!("rotary positions of the kind {kind:?} are not supported")));
         }
-        "yarn" | "deepseek_yarn" => {
-            let original = original_positions(model, about)?;
-            let factor = factor_or_ratio(model, about, original)?;
-            let scales = (about.number_opt("mscale")?, about.number_opt("mscale_all_dim")?);
-            let default = match scales {
-                (Some(scale), Some(all)) if scale != 0.0 && all != 0.0 => {
-                    yarn_scale(factor, scale) / yarn_scale(factor, all)
-                }
-                _ => yarn_scale(factor, 1.0),
-            };
-            RopeScaling::Yarn {
-                factor,
-                beta_fast: about.number_or("beta_fast", 32.0)?,
-                beta_slow: about.number_or("beta_slow", 1.0)?,
-                original_max_position: original,
-                truncate: about.flag_or("truncate", true)?,
-                attention_factor: about.number_or("attention_factor", default)?,
-            }
-        }
-        "longrope" | "su" => {
-            let original = original_positions(model, about)?;
-            let factor = factor_or_ratio(model, about, original)?;
-            let mut default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
-            let (short_factor, mut long_factor) = (about.numbers("short_factor")?, about.numbers("long_factor")?);
-            if model.has_type("phimoe") {
-                let [short, long] = [about.number("short_mscale")?, about.number("long_mscale")?];
-                if short != long {
-                    return Err(about
-                        .error(format!("`short_mscale` is {short}, but `long_mscale` is {long}: both must be equal")));
-                }
-                // The class uses the factors of short texts for texts of all lengths.
-                (default, long_factor) = (short, short_factor.clone());
-                about.skip(&["attention_factor"]);
-            }
-            RopeScaling::LongRope {
-                short_factor,
-                long_factor,
-                original_max_position: original,
-                attention_factor: match model.has_type("phimoe") {
-                    true => default,
-                    false => about.number_or("attention_factor", default)?,
-                },
-            }
-        }
+        "yarn" | "deepseek_yarn" => yarn_scaling(model, about)?,
+        "longrope" | "su" => long_rope_scaling(model, about)?,
         other => return Err(about.error(format!("rotary positions of the kind {other:?} are not supported"))),
+    })
+}
+
+/// Reads the scaling YaRN, whose factor of attention depends on two optional fields.
+fn yarn_scaling(model: &Fields, about: &Fields) -> Result<RopeScaling> {
+    let original = original_positions(model, about)?;
+    let factor = factor_or_ratio(model, about, original)?;
+    let scales = (about.number_opt("mscale")?, about.number_opt("mscale_all_dim")?);
+    let default = match scales {
+        (Some(scale), Some(all)) if scale != 0.0 && all != 0.0 => yarn_scale(factor, scale) / yarn_scale(factor, all),
+        _ => yarn_scale(factor, 1.0),
+    };
+    Ok(RopeScaling::Yarn {
+        factor,
+        beta_fast: about.number_or("beta_fast", 32.0)?,
+        beta_slow: about.number_or("beta_slow", 1.0)?,
+        original_max_position: original,
+        truncate: about.flag_or("truncate", true)?,
+        attention_factor: about.number_or("attention_factor", default)?,
+    })
+}
+
+/// Reads the scaling LongRoPE, which has a factor for each frequency.
+fn long_rope_scaling(model: &Fields, about: &Fields) -> Result<RopeScaling> {
+    let original = original_positions(model, about)?;
+    let factor = factor_or_ratio(model, about, original)?;
+    let mut default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+    let (short_factor, mut long_factor) = (about.numbers("short_factor")?, about.numbers("long_factor")?);
+    if model.has_type("phimoe") {
+        let [short, long] = [about.number("short_mscale")?, about.number("long_mscale")?];
+        if short != long {
+            return Err(
+                about.error(format!("`short_mscale` is {short}, but `long_mscale` is {long}: both must be equal"))
+            );
+        }
+        // The class uses the factors of short texts for texts of all lengths.
+        (default, long_factor) = (short, short_factor.clone());
+        about.skip(&["attention_factor"]);
+    }
+    Ok(RopeScaling::LongRope {
+        short_factor,
+        long_factor,
+        original_max_position: original,
+        attention_factor: match model.has_type("phimoe") {
+            true => default,
+            false => about.number_or("attention_factor", default)?,
+        },
     })
 }
 

@@ -47,11 +47,13 @@ pub(super) fn expert_keys(layer: &str, router: &str, [gate, up, down]: [&str; 3]
 /// Also accepts files in which all experts are two arrays, `[experts, outputs, inputs]`: gates and first layers in one, and
 /// last layers in the other.
 pub(super) fn with_stacked_experts(keys: KeyMap, layer: &str, hidden: usize) -> KeyMap {
-    let name = |part: &str| format!("{layer}.experts.#.{part}.weight");
+    let [gate, up, down] = ["gate_proj", "up_proj", "down_proj"].map(|part| format!("{layer}.experts.#.{part}.weight"));
     let joined = format!("{layer}.experts.gate_up_proj[#]");
-    keys.absent(&name("gate_proj"), &joined, shared_rows(Some(hidden), 0))
-        .absent(&name("up_proj"), &joined, shared_rows(Some(hidden), 1))
-        .absent(&name("down_proj"), &format!("{layer}.experts.down_proj[#]"), Layout::Transposed)
+    keys.absent(&gate, &joined, shared_rows(Some(hidden), 0)).absent(&up, &joined, shared_rows(Some(hidden), 1)).absent(
+        &down,
+        &format!("{layer}.experts.down_proj[#]"),
+        Layout::Transposed,
+    )
 }
 
 /// Returns the names of experts that are two arrays, `[experts, outputs, inputs]`: gates and first layers in one, and last
@@ -259,29 +261,14 @@ pub(super) fn granite_shared(hidden: Option<usize>) -> KeyMap {
 fn llama4(fields: &Fields) -> Read {
     let sized = llama_sizes(fields)?;
     let (layers, hidden) = (sized.layers, sized.hidden);
-    let with_rope = match fields.list_opt("no_rope_layers")?.filter(|list| !list.is_empty()) {
-        Some(list) if list.len() != layers => {
-            return Err(fields.error(format!("`no_rope_layers` has {} entries for {layers} layers", list.len())));
-        }
-        Some(list) => list.iter().map(|entry| entry.as_u64() != Some(0) && entry.as_bool() != Some(false)).collect(),
-        None => {
-            let interval = fields.size_opt("no_rope_layer_interval")?.unwrap_or(4);
-            (0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect::<Vec<bool>>()
-        }
-    };
-    fields.skip(&["no_rope_layer_interval"]);
-    // The class reads the list of layer types for masks. It agrees with the layers that have rotary positions.
-    if let Some(types) = fields.list_opt("layer_types")? {
-        let is_chunked = |entry: &serde_json::Value| entry.as_str() == Some("chunked_attention");
-        if types.len() != layers || types.iter().zip(&with_rope).any(|(entry, rope)| is_chunked(entry) != *rope) {
-            return Err(fields.error("`layer_types` and `no_rope_layers` differ"));
-        }
-    }
+    let with_rope = llama4_layers_with_rope(fields, layers)?;
+    // Either a list names the layers with experts, or every `step`-th layer has them.
     let step = fields.size("interleave_moe_layer_step")?;
     let has_experts: Vec<bool> = match fields.list_opt("moe_layers")? {
         Some(list) => (0..layers).map(|layer| list.iter().any(|entry| entry.as_u64() == Some(layer as u64))).collect(),
         None => (0..layers).map(|layer| (layer + 1).is_multiple_of(step)).collect(),
     };
+    // Older configurations have a number here instead of a boolean.
     let is_tuned = match fields.value("attn_temperature_tuning") {
         Some(serde_json::Value::Bool(is_tuned)) => *is_tuned,
         Some(number) => number.as_f64() != Some(0.0),
@@ -310,13 +297,35 @@ fn llama4(fields: &Fields) -> Read {
     rotary(&mut config, fields, None)?;
     super::llama::interleave(&mut config);
     fields.skip(&["for_llm_compression"]);
-    let layer = |name: &str| format!("model.layers.*.feed_forward.{name}");
     let keys = joined_expert_keys("model.layers.*.feed_forward", "router")
-        .and(shared_keys(&layer("shared_expert")))
-        .linear("blocks[*].mlp.gate", &layer("gate_proj"))
-        .linear("blocks[*].mlp.up", &layer("up_proj"))
-        .linear("blocks[*].mlp.down", &layer("down_proj"));
+        .and(shared_keys(&of_layer("feed_forward.shared_expert")))
+        .linear("blocks[*].mlp.gate", &of_layer("feed_forward.gate_proj"))
+        .linear("blocks[*].mlp.up", &of_layer("feed_forward.up_proj"))
+        .linear("blocks[*].mlp.down", &of_layer("feed_forward.down_proj"));
     Ok((config, keys.and(llama_keys())))
+}
+
+/// Returns for each layer of Llama 4 whether it has rotary positions, and so attends to a chunk of the text.
+fn llama4_layers_with_rope(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
+    let with_rope = match fields.list_opt("no_rope_layers")?.filter(|list| !list.is_empty()) {
+        Some(list) if list.len() != layers => {
+            return Err(fields.error(format!("`no_rope_layers` has {} entries for {layers} layers", list.len())));
+        }
+        Some(list) => list.iter().map(|entry| entry.as_u64() != Some(0) && entry.as_bool() != Some(false)).collect(),
+        None => {
+            let interval = fields.size_opt("no_rope_layer_interval")?.unwrap_or(4);
+            (0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect::<Vec<bool>>()
+        }
+    };
+    fields.skip(&["no_rope_layer_interval"]);
+    // The class reads the list of layer types for masks. It agrees with the layers that have rotary positions.
+    if let Some(types) = fields.list_opt("layer_types")? {
+        let are_chunked = types.iter().map(|entry| entry.as_str() == Some("chunked_attention"));
+        if !are_chunked.eq(with_rope.iter().copied()) {
+            return Err(fields.error("`layer_types` and `no_rope_layers` differ"));
+        }
+    }
+    Ok(with_rope)
 }
 
 /// Reads EXAONE's mixture of experts, which has the attention of EXAONE 4.
@@ -410,7 +419,7 @@ fn lfm2(fields: &Fields) -> Read {
 pub(super) fn shared_rows(hidden: Option<usize>, half: usize) -> Layout {
     let hidden = hidden.unwrap_or(0);
     let start = hidden.saturating_mul(half);
-    Layout::Rows { start, end: start.saturating_add(hidden), of: hidden.saturating_mul(2) }
+    Layout::rows(start, hidden, hidden.saturating_mul(2))
 }
 
 fn glm4(fields: &Fields, kind: &str) -> Read {
@@ -454,7 +463,7 @@ fn sarvam_keys(config: &DecoderConfig) -> KeyMap {
     let joined_rows = wide.saturating_add(narrow.saturating_mul(2));
     // The rows of one matrix are queries, keys and values.
     let [query, key, value] = [(0, wide), (wide, narrow), (wide.saturating_add(narrow), narrow)]
-        .map(|(start, count)| Layout::Rows { start, end: start.saturating_add(count), of: joined_rows });
+        .map(|(start, count)| Layout::rows(start, count, joined_rows));
     let joined = "model.layers.*.attention.query_key_value";
     KeyMap::new()
         .array("embed.embedding", "model.word_embeddings.weight", Layout::Same)

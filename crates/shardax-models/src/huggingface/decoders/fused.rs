@@ -10,17 +10,12 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     }
 }
 
-/// Returns the layout for some rows of a matrix that consists of several matrices.
-fn rows(start: usize, count: usize, of: usize) -> Layout {
-    Layout::Rows { start, end: start.saturating_add(count), of }
-}
-
 /// Returns the names of an MLP whose gate and first layer are stored as one matrix.
 fn fused_mlp(hidden: usize) -> KeyMap {
     let joined_rows = hidden.saturating_mul(2);
     KeyMap::new()
-        .weights("blocks[*].mlp.gate", "model.layers.*.mlp.gate_up_proj", rows(0, hidden, joined_rows))
-        .weights("blocks[*].mlp.up", "model.layers.*.mlp.gate_up_proj", rows(hidden, hidden, joined_rows))
+        .weights("blocks[*].mlp.gate", "model.layers.*.mlp.gate_up_proj", Layout::rows(0, hidden, joined_rows))
+        .weights("blocks[*].mlp.up", "model.layers.*.mlp.gate_up_proj", Layout::rows(hidden, hidden, joined_rows))
 }
 
 fn phi3(fields: &Fields) -> Read {
@@ -34,9 +29,9 @@ fn phi3(fields: &Fields) -> Read {
     let joined_rows = wide.saturating_add(narrow.saturating_mul(2));
     let qkv = "model.layers.*.self_attn.qkv_proj";
     let keys = fused_mlp(config.hidden)
-        .weights("blocks[*].attention.query", qkv, rows(0, wide, joined_rows))
-        .weights("blocks[*].attention.key", qkv, rows(wide, narrow, joined_rows))
-        .weights("blocks[*].attention.value", qkv, rows(wide.saturating_add(narrow), narrow, joined_rows));
+        .weights("blocks[*].attention.query", qkv, Layout::rows(0, wide, joined_rows))
+        .weights("blocks[*].attention.key", qkv, Layout::rows(wide, narrow, joined_rows))
+        .weights("blocks[*].attention.value", qkv, Layout::rows(wide.saturating_add(narrow), narrow, joined_rows));
     Ok((config, keys.and(llama_keys())))
 }
 

@@ -245,7 +245,7 @@ pub(super) fn grouped_attention(config: &DecoderConfig, name: &str) -> KeyMap {
     let (groups, width) = (config.kv_heads, config.head_dim);
     let queries = width.saturating_mul(config.heads / config.kv_heads);
     let [query, key, value] = [(0, queries), (queries, width), (queries.saturating_add(width), width)]
-        .map(|(start, count)| Layout::GroupedRows { groups, start, end: start.saturating_add(count) });
+        .map(|(start, count)| Layout::rows_of_groups(groups, start, count));
     KeyMap::new()
         .weights("blocks[*].attention.query", name, query)
         .weights("blocks[*].attention.key", name, key)

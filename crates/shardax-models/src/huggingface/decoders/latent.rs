@@ -64,10 +64,16 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     if is_second || (kind != "minicpm3" && fields.flag("rope_interleave")?) {
         interleave(&mut config);
     }
+    let keys = latent_keys(&config, kind);
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// Returns the names of the arrays of latent attention and of the experts.
+fn latent_keys(config: &DecoderConfig, kind: &str) -> KeyMap {
     let attention = "model.layers.*.self_attn";
-    let query = if config_has_query_latent(&config) { "q_b_proj" } else { "q_proj" };
+    let query = if config_has_query_latent(config) { "q_b_proj" } else { "q_proj" };
     let expert_keys = match kind {
-        "mistral4" => mistral4_expert_keys(&config),
+        "mistral4" => mistral4_expert_keys(config),
         _ => grouped_keys(),
     };
     let keys = expert_keys
@@ -79,16 +85,15 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         .linear("blocks[*].latent.key_value", &format!("{attention}.kv_b_proj"))
         .linear("blocks[*].latent.out", &format!("{attention}.o_proj"))
         // Layers that predict additional tokens in training.
-        .ignore(&format!("model.layers.{layers}.**"));
+        .ignore(&format!("model.layers.{}.**", config.layers));
     let keys = match kind {
         // The files contain an unused norm for dense layers.
-        "axk1" => (0..layers)
+        "axk1" => (0..config.layers)
             .filter(|layer| config.experts_of(*layer).is_none())
             .fold(keys, |keys, layer| keys.ignore(&format!("model.layers.{layer}.post_mlp_layernorm.weight"))),
         _ => keys,
     };
-    let keys = keys.scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_mlp_layernorm");
-    Ok((config, keys.and(llama_keys())))
+    keys.scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_mlp_layernorm")
 }
 
 /// Sets the factors of MiniCPM3. A field that is null means a factor of 1.

@@ -10,17 +10,7 @@ pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
     let sized = llama_sizes(fields)?;
     only_silu(fields)?;
     let layers = sized.layers;
-    let has_delta = match fields.list_opt("layer_types")? {
-        Some(types) if types.len() != layers => {
-            return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));
-        }
-        Some(types) => types.iter().map(|entry| is_linear(entry, fields)).collect::<Result<Vec<bool>>>()?,
-        None => {
-            let interval = fields.size_opt("full_attention_interval")?.unwrap_or(4);
-            (0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect()
-        }
-    };
-    fields.skip(&["full_attention_interval"]);
+    let has_delta = layers_with_linear_attention(fields, layers)?;
     if kind != "qwen3_next" {
         // Properties of all models of these types, which their classes do not read, and layers for training.
         fields.skip(&["attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers", "norm_topk_prob"]);
@@ -55,14 +45,13 @@ pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
         ..sized
     };
     rotary(&mut config, fields, Some(0.25))?;
-    let width = config.head_dim;
+    let (heads, width) = (config.heads, config.head_dim);
     let query_gate = "model.layers.*.self_attn.q_proj";
-    let rows = |start: usize| Layout::GroupedRows { groups: config.heads, start, end: start.saturating_add(width) };
     let keys = expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"])
         .and(shared_keys("model.layers.*.mlp.shared_expert"))
         .linear("blocks[*].shared_gate", "model.layers.*.mlp.shared_expert_gate")
-        .weights("blocks[*].attention.query", query_gate, rows(0))
-        .weights("blocks[*].attention.gate", query_gate, rows(width))
+        .weights("blocks[*].attention.query", query_gate, Layout::rows_of_groups(heads, 0, width))
+        .weights("blocks[*].attention.gate", query_gate, Layout::rows_of_groups(heads, width, width))
         .and(if kind == "qwen3_next" { grouped_delta_keys(&delta) } else { delta_keys(&delta) })
         .array("blocks[*].delta.taps", layer("conv1d.weight"), Layout::Same)
         .array("blocks[*].delta.rate_bias", layer("dt_bias"), Layout::Same)
@@ -73,6 +62,23 @@ pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
         .ignore("mtp.**");
     let hidden = config.experts.as_ref().map_or(0, |experts| experts.hidden);
     Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
+}
+
+/// Returns for each layer whether it has linear attention.
+fn layers_with_linear_attention(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
+    let types = fields.list_opt("layer_types")?;
+    let has_linear = match types {
+        Some(types) if types.len() != layers => {
+            return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));
+        }
+        Some(types) => types.iter().map(|entry| is_linear(entry, fields)).collect::<Result<Vec<bool>>>()?,
+        None => {
+            let interval = fields.size_opt("full_attention_interval")?.unwrap_or(4);
+            (0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect()
+        }
+    };
+    fields.skip(&["full_attention_interval"]);
+    Ok(has_linear)
 }
 
 /// Returns `true` for the name of a layer with linear attention.
@@ -95,11 +101,10 @@ fn delta_keys(delta: &DeltaConfig) -> KeyMap {
     let (keys, values) =
         (delta.key_heads.saturating_mul(delta.key_dim), delta.value_heads.saturating_mul(delta.value_dim));
     let total = keys.saturating_mul(2).saturating_add(values);
-    let rows = |start: usize, count: usize| Layout::Rows { start, end: start.saturating_add(count), of: total };
     KeyMap::new()
-        .weights("blocks[*].delta.query", &layer("in_proj_qkv"), rows(0, keys))
-        .weights("blocks[*].delta.key", &layer("in_proj_qkv"), rows(keys, keys))
-        .weights("blocks[*].delta.value", &layer("in_proj_qkv"), rows(keys.saturating_mul(2), values))
+        .weights("blocks[*].delta.query", &layer("in_proj_qkv"), Layout::rows(0, keys, total))
+        .weights("blocks[*].delta.key", &layer("in_proj_qkv"), Layout::rows(keys, keys, total))
+        .weights("blocks[*].delta.value", &layer("in_proj_qkv"), Layout::rows(keys.saturating_mul(2), values, total))
         .linear("blocks[*].delta.gate", &layer("in_proj_z"))
         .linear("blocks[*].delta.write", &layer("in_proj_b"))
         .linear("blocks[*].delta.forget", &layer("in_proj_a"))
@@ -109,17 +114,17 @@ fn delta_keys(delta: &DeltaConfig) -> KeyMap {
 fn grouped_delta_keys(delta: &DeltaConfig) -> KeyMap {
     let shared = delta.value_heads.checked_div(delta.key_heads).unwrap_or(1);
     let (key, values) = (delta.key_dim, shared.saturating_mul(delta.value_dim));
-    let rows = |start: usize, count: usize| Layout::GroupedRows {
-        groups: delta.key_heads,
-        start,
-        end: start.saturating_add(count),
-    };
     let keys_end = key.saturating_mul(2);
-    KeyMap::new()
-        .weights("blocks[*].delta.query", &layer("in_proj_qkvz"), rows(0, key))
-        .weights("blocks[*].delta.key", &layer("in_proj_qkvz"), rows(key, key))
-        .weights("blocks[*].delta.value", &layer("in_proj_qkvz"), rows(keys_end, values))
-        .weights("blocks[*].delta.gate", &layer("in_proj_qkvz"), rows(keys_end.saturating_add(values), values))
-        .weights("blocks[*].delta.write", &layer("in_proj_ba"), rows(0, shared))
-        .weights("blocks[*].delta.forget", &layer("in_proj_ba"), rows(shared, shared))
+    let inputs = [
+        ("query", "in_proj_qkvz", 0, key),
+        ("key", "in_proj_qkvz", key, key),
+        ("value", "in_proj_qkvz", keys_end, values),
+        ("gate", "in_proj_qkvz", keys_end.saturating_add(values), values),
+        ("write", "in_proj_ba", 0, shared),
+        ("forget", "in_proj_ba", shared, shared),
+    ];
+    inputs.into_iter().fold(KeyMap::new(), |keys, (part, name, start, count)| {
+        let rows = Layout::rows_of_groups(delta.key_heads, start, count);
+        keys.weights(&format!("blocks[*].delta.{part}"), &layer(name), rows)
+    })
 }

@@ -268,20 +268,10 @@ pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
     fields.divides(("num_key_value_heads", kv_heads), ("num_attention_heads", heads))?;
     let layers = fields.layers("num_hidden_layers")?;
 
-    let has_experts = kind == "lfm2_moe";
-    let mut hidden = fields.size(if has_experts {
-        "intermediate_size"
-    } else {
-        older_name(fields, "intermediate_size", "block_ff_dim")
-    })?;
-    if !has_experts && fields.flag("block_auto_adjust_ff_dim")? {
-        let multiple = fields.size("block_multiple_of")?;
-        let scaled = hidden.saturating_mul(2) / 3;
-        hidden = match fields.number_opt("block_ffn_dim_multiplier")? {
-            Some(factor) => ((factor * scaled as f64) as usize).div_ceil(multiple).saturating_mul(multiple),
-            None => scaled,
-        };
-    }
+    let hidden = match kind {
+        "lfm2_moe" => fields.size("intermediate_size")?,
+        _ => lfm2_hidden(fields)?,
+    };
     fields.skip(&["block_multiple_of", "block_ffn_dim_multiplier", "intermediate_size"]);
     // Fields for initialization and alternative names of sizes, which the class ignores.
     fields.skip(&["block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu"]);
@@ -293,23 +283,7 @@ pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
         "num_heads",
         "use_pos_enc",
     ]);
-    let has_conv = match (fields.list_opt("layer_types")?, fields.list_opt("full_attn_idxs")?) {
-        (Some(types), _) if types.len() != layers => {
-            return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));
-        }
-        (Some(types), _) => {
-            let has_conv = |entry: &serde_json::Value| match entry.as_str() {
-                Some("conv") => Ok(true),
-                Some("full_attention") => Ok(false),
-                _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
-            };
-            types.iter().map(has_conv).collect::<Result<Vec<bool>>>()?
-        }
-        (None, Some(list)) => {
-            (0..layers).map(|layer| !list.iter().any(|entry| entry.as_u64() == Some(layer as u64))).collect()
-        }
-        (None, None) => vec![false; layers],
-    };
+    let has_conv = lfm2_layers_with_conv(fields, layers)?;
     let mut config = DecoderConfig {
         kv_heads,
         hidden,
@@ -325,22 +299,58 @@ pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
     };
     fields.skip(&["tie_word_embeddings"]);
     rotary(&mut config, fields, None)?;
-    let layer = |name: &str| format!("model.layers.*.{name}");
     let keys = KeyMap::new()
-        .scale("blocks[*].norm.0", &layer("operator_norm"))
-        .scale("blocks[*].mlp_norm.0", &layer("ffn_norm"))
-        .linear("blocks[*].attention.out", &layer("self_attn.out_proj"))
-        .scale("blocks[*].attention.query_norm", &layer("self_attn.q_layernorm"))
-        .scale("blocks[*].attention.key_norm", &layer("self_attn.k_layernorm"))
-        .linear("blocks[*].conv.input", &layer("conv.in_proj"))
-        .array("blocks[*].conv.taps", layer("conv.conv.weight"), Layout::Same)
-        .array("blocks[*].conv.bias", layer("conv.conv.bias"), Layout::Same)
-        .linear("blocks[*].conv.out", &layer("conv.out_proj"))
-        .linear("blocks[*].mlp.gate", &layer("feed_forward.w1"))
-        .linear("blocks[*].mlp.up", &layer("feed_forward.w3"))
-        .linear("blocks[*].mlp.down", &layer("feed_forward.w2"))
+        .scale("blocks[*].norm.0", &of_layer("operator_norm"))
+        .scale("blocks[*].mlp_norm.0", &of_layer("ffn_norm"))
+        .linear("blocks[*].attention.out", &of_layer("self_attn.out_proj"))
+        .scale("blocks[*].attention.query_norm", &of_layer("self_attn.q_layernorm"))
+        .scale("blocks[*].attention.key_norm", &of_layer("self_attn.k_layernorm"))
+        .linear("blocks[*].conv.input", &of_layer("conv.in_proj"))
+        .array("blocks[*].conv.taps", of_layer("conv.conv.weight"), Layout::Same)
+        .array("blocks[*].conv.bias", of_layer("conv.conv.bias"), Layout::Same)
+        .linear("blocks[*].conv.out", &of_layer("conv.out_proj"))
+        .linear("blocks[*].mlp.gate", &of_layer("feed_forward.w1"))
+        .linear("blocks[*].mlp.up", &of_layer("feed_forward.w3"))
+        .linear("blocks[*].mlp.down", &of_layer("feed_forward.w2"))
         .scale("norm.0", "model.embedding_norm");
     Ok((config, keys.and(llama_keys())))
+}
+
+/// Reads the hidden size of LFM2's MLPs, which is two thirds of the field if the configuration asks for it, scaled and
+/// rounded up to a multiple.
+fn lfm2_hidden(fields: &Fields) -> Result<usize> {
+    let hidden = fields.size(older_name(fields, "intermediate_size", "block_ff_dim"))?;
+    if !fields.flag("block_auto_adjust_ff_dim")? {
+        return Ok(hidden);
+    }
+    let multiple = fields.size("block_multiple_of")?;
+    let scaled = hidden.saturating_mul(2) / 3;
+    Ok(match fields.number_opt("block_ffn_dim_multiplier")? {
+        Some(factor) => ((factor * scaled as f64) as usize).div_ceil(multiple).saturating_mul(multiple),
+        None => scaled,
+    })
+}
+
+/// Returns for each layer of LFM2 whether it has a convolution instead of attention.
+fn lfm2_layers_with_conv(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
+    match (fields.list_opt("layer_types")?, fields.list_opt("full_attn_idxs")?) {
+        (Some(types), _) if types.len() != layers => {
+            Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())))
+        }
+        (Some(types), _) => {
+            let has_conv = types.iter().map(|entry| match entry.as_str() {
+                Some("conv") => Ok(true),
+                Some("full_attention") => Ok(false),
+                _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
+            });
+            has_conv.collect()
+        }
+        // The older field lists the layers with attention.
+        (None, Some(list)) => {
+            Ok((0..layers).map(|layer| !list.iter().any(|entry| entry.as_u64() == Some(layer as u64))).collect())
+        }
+        (None, None) => Ok(vec![false; layers]),
+    }
 }
 
 fn smollm3(fields: &Fields) -> Read {
@@ -353,15 +363,16 @@ fn smollm3(fields: &Fields) -> Read {
         return Err(fields.error(message));
     }
     // Despite the field's name, its entries are 1 for layers with rotary positions.
-    let without = |layer: usize| match with_rope {
+    let without_rope = (0..config.layers).map(|layer| match with_rope {
         Some(list) => list[layer].as_u64() == Some(0),
         None => (layer + 1).is_multiple_of(interval),
-    };
-    config.without_rope = (0..config.layers).map(without).collect();
+    });
+    let without_rope: Vec<bool> = without_rope.collect();
     fields.skip(&["max_window_layers"]);
     let is_used = fields.flag("use_sliding_window")?;
     let window = fields.size_opt("sliding_window")?.filter(|_| is_used);
-    config.windows = windows(fields, config.layers, window, without)?;
+    config.windows = windows(fields, config.layers, window, |layer| without_rope[layer])?;
+    config.without_rope = without_rope;
     Ok((config, llama_keys()))
 }
 

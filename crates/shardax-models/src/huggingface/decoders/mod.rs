@@ -141,6 +141,24 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
         }
         (None, _) => return Err(fields.error("missing field `text_config`")),
     };
+    skip_images(fields);
+    let kind = if kind.starts_with("qwen") { format!("{kind}_text") } else { text.text("model_type")?.to_owned() };
+    text.skip(&["model_type"]);
+    let (mut config, keys) = read_kind(&text, &kind)?;
+    // The decoder of Qwen3-VL with experts has another default than the entire model.
+    if fields.has("tie_word_embeddings") || kind == "qwen3_vl_moe_text" {
+        config.tie_embeddings = fields.flag("tie_word_embeddings")?;
+    }
+    if kind != "gemma3_text" && !kind.starts_with("qwen") {
+        // The classes of these models compute logits without the factors of the decoder's class.
+        (config.logits_scale, config.logits_soft_cap) = (None, None);
+    }
+    text.finish()?;
+    Ok((config, keys_without_images(keys)))
+}
+
+/// Marks the fields as read that describe images, their embeddings and the layers for them.
+fn skip_images(fields: &Fields) {
     fields.skip(&["vision_config", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"]);
     fields.skip(&["spatial_merge_size", "vision_feature_layer", "vision_feature_select_strategy", "image_seq_length"]);
     // The sizes and the order of image patches.
@@ -155,18 +173,10 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
     // The sizes of image embeddings, and the tokens that mark images.
     fields.skip(&["perceiver_config", "visual_indicator_token_ids", "hidden_size", "vocab_size"]);
     fields.skip(&["spatial_pool_mode", "spatial_pool_stride", "video_seq_length", "vision_feature_layers"]);
-    let kind = if kind.starts_with("qwen") { format!("{kind}_text") } else { text.text("model_type")?.to_owned() };
-    text.skip(&["model_type"]);
-    let (mut config, keys) = read_kind(&text, &kind)?;
-    // The decoder of Qwen3-VL with experts has another default than the entire model.
-    if fields.has("tie_word_embeddings") || kind == "qwen3_vl_moe_text" {
-        config.tie_embeddings = fields.flag("tie_word_embeddings")?;
-    }
-    if kind != "gemma3_text" && !kind.starts_with("qwen") {
-        // The classes of these models compute logits without the factors of the decoder's class.
-        (config.logits_scale, config.logits_soft_cap) = (None, None);
-    }
-    text.finish()?;
+}
+
+/// Adds the names that the decoder's arrays have in files of models of text and images. The other arrays are ignored.
+fn keys_without_images(keys: KeyMap) -> KeyMap {
     let keys = keys
         // Most classes use the token table as the last layer, unless the files have a separate layer.
         .absent("lm_head.weight", "model.embed_tokens.weight", Layout::Transposed)
@@ -190,7 +200,7 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
     ];
     let keys =
         parts.iter().fold(keys, |keys, part| keys.ignore(&format!("{part}.**")).ignore(&format!("model.{part}.**")));
-    Ok((config, keys.ignore("image_newline").ignore("model.image_newline")))
+    keys.ignore("image_newline").ignore("model.image_newline")
 }
 
 /// Reads the sizes whose field names most decoders share.
@@ -280,6 +290,11 @@ fn qwen_windows(fields: &Fields, layers: usize) -> Result<Vec<Option<usize>>> {
     };
     let first_layer = fields.number_or("max_window_layers", 0.0)?;
     windows(fields, layers, window, |layer| layer as f64 >= first_layer)
+}
+
+/// Returns the name of an array of every layer.
+fn of_layer(name: &str) -> String {
+    format!("model.layers.*.{name}")
 }
 
 /// Returns the array names that most decoders share.

@@ -77,7 +77,6 @@ pub(super) fn mamba(fields: &Fields, kind: &str) -> Read {
 /// Reads Jamba, in which some layers have attention, and every second layer has experts.
 pub(super) fn jamba(fields: &Fields, _: &str) -> Read {
     let mut config = llama_sizes(fields)?;
-    let every = |period: usize, offset: f64, layer: usize| (layer % period) as f64 == offset;
     let (period, offset) = (fields.size("attn_layer_period")?, fields.number("attn_layer_offset")?);
     config.selective = Some(SelectiveConfig {
         channels: expanded(fields, "mamba_expand", config.features)?,
@@ -88,14 +87,14 @@ pub(super) fn jamba(fields: &Fields, _: &str) -> Read {
         use_bias: fields.flag("mamba_proj_bias")?,
         conv_bias: fields.flag("mamba_conv_bias")?,
         norms: Some((true, config.epsilon)),
-        layers: (0..config.layers).map(|layer| !every(period, offset, layer)).collect(),
+        layers: layers_except_every(period, offset, config.layers),
     });
     config.without_rope = vec![true; config.layers];
     let (period, offset) = (fields.size("expert_layer_period")?, fields.number("expert_layer_offset")?);
     let count = fields.size(if fields.has("num_local_experts") { "num_local_experts" } else { "num_experts" })?;
     let experts = ExpertsConfig {
         normalized: false,
-        dense_layers: (0..config.layers).map(|layer| !every(period, offset, layer)).collect(),
+        dense_layers: layers_except_every(period, offset, config.layers),
         ..sized_experts(fields, count, config.hidden)?
     };
     config.experts = Some(experts).filter(|_| count > 1);
@@ -112,6 +111,11 @@ pub(super) fn jamba(fields: &Fields, _: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
+/// Returns `true` for all layers except one of each `period`, the one after `offset` others.
+fn layers_except_every(period: usize, offset: f64, layers: usize) -> Vec<bool> {
+    (0..layers).map(|layer| (layer % period) as f64 != offset).collect()
+}
+
 /// Reads the rank of steps. The default is a sixteenth of the number of features, rounded up.
 fn rank<'a>(fields: &Fields<'a>, name: &'a str, features: usize) -> Result<usize> {
     match fields.value(name).and_then(Value::as_str) {
@@ -126,14 +130,13 @@ fn selective_keys(layer: &str, space: Option<&SelectiveConfig>) -> KeyMap {
     let Some(space) = space else { return KeyMap::new() };
     let keys_end = space.rank.saturating_add(space.state_dim);
     let queries_end = keys_end.saturating_add(space.state_dim);
-    let rows = |start: usize, end: usize| Layout::Rows { start, end, of: queries_end };
     let inner = format!("{layer}.x_proj");
     KeyMap::new()
         .weights("blocks[*].selective.value", &format!("{layer}.in_proj"), Layout::nth_rows(0, space.channels, 2))
         .weights("blocks[*].selective.gate", &format!("{layer}.in_proj"), Layout::nth_rows(1, space.channels, 2))
-        .weights("blocks[*].selective.step_input", &inner, rows(0, space.rank))
-        .weights("blocks[*].selective.key", &inner, rows(space.rank, keys_end))
-        .weights("blocks[*].selective.query", &inner, rows(keys_end, queries_end))
+        .weights("blocks[*].selective.step_input", &inner, Layout::rows(0, space.rank, queries_end))
+        .weights("blocks[*].selective.key", &inner, Layout::rows(space.rank, space.state_dim, queries_end))
+        .weights("blocks[*].selective.query", &inner, Layout::rows(keys_end, space.state_dim, queries_end))
         .linear("blocks[*].selective.step", &format!("{layer}.dt_proj"))
         .array("blocks[*].selective.taps", format!("{layer}.conv1d.weight"), Layout::Transposed)
         .array("blocks[*].selective.taps_bias", format!("{layer}.conv1d.bias"), Layout::Same)
@@ -186,6 +189,7 @@ pub(super) fn granite(fields: &Fields, _: &str) -> Read {
     let space = bamba_space(fields, &config, has_space)?;
     config.state_space = Some(space).filter(|space| space.layers.contains(&true));
     let shared = fields.size("shared_intermediate_size")?;
+    // Without experts, the shared expert is the only MLP.
     let keys = match fields.number("num_local_experts")? as usize {
         0 => {
             fields.skip(&["num_experts_per_tok", "intermediate_size"]);
@@ -209,13 +213,12 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
     let mut config = DecoderConfig { biases: attention_biases(fields)?, ..llama_sizes(fields)? };
     config.biases.mlp = fields.flag("mlp_bias")?;
     rotary(&mut config, fields, None)?;
-    let scale = |name| Ok::<_, shardax::Error>(Some(fields.number(name)?).filter(|scale| *scale != 1.0));
-    config.embedding_scale = scale("embedding_multiplier")?;
-    config.logits_scale = scale("lm_head_multiplier")?;
-    config.attention_input_scale = scale("attention_in_multiplier")?;
-    config.attention_output_scale = scale("attention_out_multiplier")?;
+    config.embedding_scale = factor(fields, "embedding_multiplier")?;
+    config.logits_scale = factor(fields, "lm_head_multiplier")?;
+    config.attention_input_scale = factor(fields, "attention_in_multiplier")?;
+    config.attention_output_scale = factor(fields, "attention_out_multiplier")?;
     // The factor of keys is a factor of scores.
-    config.attention_scale = scale("key_multiplier")?.map(|key| key / (config.head_dim as f64).sqrt());
+    config.attention_scale = factor(fields, "key_multiplier")?.map(|key| key / (config.head_dim as f64).sqrt());
     let [gate, down] = factors(fields, "mlp_multipliers")?;
     (config.gate_scale, config.mlp_scale) = (Some(gate).filter(|x| *x != 1.0), Some(down).filter(|x| *x != 1.0));
     let [gate, value, key, query, step] = factors(fields, "ssm_multipliers")?;
@@ -241,8 +244,8 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
 pub(super) fn nemotron(fields: &Fields, _: &str) -> Read {
     let types = nemotron_layers(fields)?;
     let (layers, features) = (types.len(), fields.size("hidden_size")?);
-    let activation = |name| fields.activation(name);
     let has_bias = fields.flag("use_bias")?;
+    // Some configurations have the names of Bamba's fields.
     let [groups, width, conv_bias] =
         [("n_groups", "mamba_n_groups"), ("conv_kernel", "mamba_d_conv"), ("use_conv_bias", "mamba_conv_bias")]
             .map(|(name, older)| if fields.has(older) { older } else { name });
@@ -252,7 +255,7 @@ pub(super) fn nemotron(fields: &Fields, _: &str) -> Read {
         use_bias: has_bias,
         out_bias: has_bias,
         conv_bias: fields.flag(conv_bias)?,
-        activation: activation("mamba_hidden_act")?,
+        activation: fields.activation("mamba_hidden_act")?,
         min_step,
         layers: types.iter().map(|kind| *kind == LayerType::Space).collect(),
         ..space(heads, head_dim, fields.size(groups)?, fields.size("ssm_state_size")?, fields.size(width)?)
@@ -268,7 +271,7 @@ pub(super) fn nemotron(fields: &Fields, _: &str) -> Read {
         kv_heads,
         head_dim: fields.size("head_dim")?,
         hidden: fields.size("intermediate_size")?,
-        activation: activation("mlp_hidden_act")?,
+        activation: fields.activation("mlp_hidden_act")?,
         gated: false,
         biases: Biases { mlp: fields.flag("mlp_bias")?, ..Biases::NONE },
         epsilon: fields.number("layer_norm_epsilon")?,
@@ -281,6 +284,13 @@ pub(super) fn nemotron(fields: &Fields, _: &str) -> Read {
         config.experts = Some(nemotron_experts(fields, &types)?);
     }
     skip_training(fields);
+    skip_unread_by_nemotron(fields);
+    let keys = nemotron_keys(config.state_space.as_ref());
+    Ok((config, keys))
+}
+
+/// Marks the fields as read that the class of Nemotron-H does not read.
+fn skip_unread_by_nemotron(fields: &Fields) {
     // The class has no tied tables, biases and windows of attention, other sizes of state spaces, or layers of these names.
     fields.skip(&[
         "tie_word_embeddings",
@@ -294,8 +304,12 @@ pub(super) fn nemotron(fields: &Fields, _: &str) -> Read {
     fields.skip(&["num_hidden_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern", "n_shared_experts"]);
     fields.skip(&["mamba_chunk_size", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor", "time_step_limit"]);
     fields.skip(&["mamba_ssm_cache_dtype", "use_mamba_kernels", "moe_shared_expert_overlap", "num_logits_to_keep"]);
+}
+
+/// Returns the names of the arrays of Nemotron-H. Each layer is called a mixer.
+fn nemotron_keys(space: Option<&StateSpaceConfig>) -> KeyMap {
     let layer = "backbone.layers.*.mixer";
-    let keys = space_keys(layer, config.state_space.as_ref())
+    space_keys(layer, space)
         .array("embed.embedding", "backbone.embeddings.weight", Layout::Same)
         .scale("blocks[*].norm.0", "backbone.layers.*.norm")
         .scale("blocks[*].mlp_norm.0", "backbone.layers.*.norm")
@@ -314,8 +328,7 @@ pub(super) fn nemotron(fields: &Fields, _: &str) -> Read {
         .scale("norm.0", "backbone.norm_f")
         .linear("head", "lm_head")
         .prefix_alias("backbone.", "model.")
-        .ignore("mtp.**");
-    Ok((config, keys))
+        .ignore("mtp.**")
 }
 
 /// Reads the experts of Nemotron-H. The router chooses them as in DeepSeek-V3.
@@ -362,6 +375,7 @@ fn nemotron_layers(fields: &Fields) -> Result<Vec<LayerType>> {
     let name = if fields.has("layer_types") { "layer_types" } else { "layers_block_type" };
     let list = fields.list_opt(name)?;
     let pattern = fields.text_opt("hybrid_override_pattern")?;
+    // If a configuration has both, the list counts, as in the class.
     let types: Vec<LayerType> =
         match (list, pattern) {
             (Some(list), _) => list
@@ -466,17 +480,25 @@ fn check_inner(fields: &Fields, heads: usize, head_dim: usize, inner: usize) -> 
 /// Reads the bounds of steps.
 fn limited(fields: &Fields, space: StateSpaceConfig) -> Result<StateSpaceConfig> {
     let Some(list) = fields.list_opt("time_step_limit")? else { return Ok(space) };
-    // transformers writes infinity as an object, because JSON does not have it.
-    let number = |value: &Value| match value.get("__float__").and_then(Value::as_str) {
-        Some("Infinity") => Some(f64::INFINITY),
-        _ => value.as_f64(),
-    };
-    match &list.iter().map(number).collect::<Vec<_>>()[..] {
+    match &list.iter().map(number_or_infinity).collect::<Vec<_>>()[..] {
         [Some(min_step), Some(max_step)] if *min_step >= 0.0 && min_step <= max_step => {
             Ok(StateSpaceConfig { min_step: *min_step, max_step: *max_step, ..space })
         }
         _ => Err(fields.error(format!("`time_step_limit` is {list:?}, but must be a range of two numbers"))),
     }
+}
+
+/// Returns a number. transformers writes infinity as an object, because JSON does not have it.
+fn number_or_infinity(value: &Value) -> Option<f64> {
+    match value.get("__float__").and_then(Value::as_str) {
+        Some("Infinity") => Some(f64::INFINITY),
+        _ => value.as_f64(),
+    }
+}
+
+/// Reads a factor, or `None` if it is 1.
+fn factor<'a>(fields: &Fields<'a>, name: &'a str) -> Result<Option<f64>> {
+    Ok(Some(fields.number(name)?).filter(|factor| *factor != 1.0))
 }
 
 /// Reads a list of factors. They are 1 if the list is missing.
@@ -501,19 +523,15 @@ fn space_keys(layer: &str, space: Option<&StateSpaceConfig>) -> KeyMap {
     let Some(space) = space else { return KeyMap::new() };
     let inner = space.heads.saturating_mul(space.head_dim);
     let keys = space.groups.saturating_mul(space.state_dim).saturating_mul(2);
-    let ends = [inner, inner, keys, space.heads].into_iter().scan(0usize, |end, size| {
-        *end = end.saturating_add(size);
-        Some(*end)
-    });
-    let ends: Vec<usize> = ends.collect();
-    let rows =
-        |part: usize| Layout::Rows { start: if part == 0 { 0 } else { ends[part - 1] }, end: ends[part], of: ends[3] };
+    let keys_start = inner.saturating_mul(2);
+    let steps_start = keys_start.saturating_add(keys);
+    let total = steps_start.saturating_add(space.heads);
     let input = format!("{layer}.in_proj");
     KeyMap::new()
-        .weights("blocks[*].state_space.gate", &input, rows(0))
-        .weights("blocks[*].state_space.value", &input, rows(1))
-        .weights("blocks[*].state_space.key_query", &input, rows(2))
-        .weights("blocks[*].state_space.step", &input, rows(3))
+        .weights("blocks[*].state_space.gate", &input, Layout::rows(0, inner, total))
+        .weights("blocks[*].state_space.value", &input, Layout::rows(inner, inner, total))
+        .weights("blocks[*].state_space.key_query", &input, Layout::rows(keys_start, keys, total))
+        .weights("blocks[*].state_space.step", &input, Layout::rows(steps_start, space.heads, total))
         .array("blocks[*].state_space.taps", format!("{layer}.conv1d.weight"), Layout::Transposed)
         .array("blocks[*].state_space.taps_bias", format!("{layer}.conv1d.bias"), Layout::Same)
         .array("blocks[*].state_space.step_bias", format!("{layer}.dt_bias"), Layout::Same)

@@ -97,19 +97,18 @@ pub(super) fn modern_bert(fields: &Fields, _: &str) -> Read {
     };
     (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
     fields.skip(&["embedding_dropout", "mlp_dropout", "initializer_cutoff_factor", "sliding_window"]);
-    let layer = |name: &str| format!("model.layers.*.{name}");
     let keys = KeyMap::new()
         .array("embed.embedding", "model.embeddings.tok_embeddings.weight", Layout::Same)
         .norm("embedding_norm.0", "model.embeddings.norm")
-        .norm("blocks[*].norm.0", &layer("attn_norm"))
-        .linear("blocks[*].attention.query", &layer("attn.q_proj"))
-        .linear("blocks[*].attention.key", &layer("attn.k_proj"))
-        .linear("blocks[*].attention.value", &layer("attn.v_proj"))
-        .linear("blocks[*].attention.out", &layer("attn.Wo"))
-        .norm("blocks[*].mlp_norm.0", &layer("mlp_norm"))
-        .weights("blocks[*].mlp.gate", &layer("mlp.Wi"), shared_rows(Some(config.hidden), 0))
-        .weights("blocks[*].mlp.up", &layer("mlp.Wi"), shared_rows(Some(config.hidden), 1))
-        .linear("blocks[*].mlp.down", &layer("mlp.Wo"))
+        .norm("blocks[*].norm.0", &of_layer("attn_norm"))
+        .linear("blocks[*].attention.query", &of_layer("attn.q_proj"))
+        .linear("blocks[*].attention.key", &of_layer("attn.k_proj"))
+        .linear("blocks[*].attention.value", &of_layer("attn.v_proj"))
+        .linear("blocks[*].attention.out", &of_layer("attn.Wo"))
+        .norm("blocks[*].mlp_norm.0", &of_layer("mlp_norm"))
+        .weights("blocks[*].mlp.gate", &of_layer("mlp.Wi"), shared_rows(Some(config.hidden), 0))
+        .weights("blocks[*].mlp.up", &of_layer("mlp.Wi"), shared_rows(Some(config.hidden), 1))
+        .linear("blocks[*].mlp.down", &of_layer("mlp.Wo"))
         .norm("norm.0", "model.final_norm")
         .linear("head_dense", "lm_head.dense")
         .norm("head_norm.0", "lm_head.norm")
@@ -167,9 +166,16 @@ pub(super) fn experts(fields: &Fields, kind: &str) -> Read {
         }
     }
     config.experts = Some(chosen);
-    let window = fields.size_opt("sliding_window")?;
+    set_positions_and_windows(&mut config, fields, kind)?;
+    let keys = keys_of_experts(kind, layers);
+    Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
+}
+
+/// Sets the rotary positions and the windows of mixtures of experts.
+fn set_positions_and_windows(config: &mut DecoderConfig, fields: &Fields, kind: &str) -> Result<()> {
+    let (layers, window) = (config.layers, fields.size_opt("sliding_window")?);
     match kind {
-        "hy_v3" => rotary(&mut config, fields, None)?,
+        "hy_v3" => rotary(config, fields, None)?,
         "mellum" => {
             config.windows = windows(fields, layers, window, |_| false)?;
             // The class ignores the older name of the base.
@@ -183,10 +189,15 @@ pub(super) fn experts(fields: &Fields, kind: &str) -> Read {
                 "flint" => layer >= 2 && layer % 4 != 1 && layer + 1 != layers,
                 _ => !(layer + 1).is_multiple_of(interval),
             })?;
-            rotary(&mut config, fields, None)?;
+            rotary(config, fields, None)?;
             config.without_rope = config.windows.iter().map(Option::is_none).collect();
         }
     }
+    Ok(())
+}
+
+/// Returns the names of the arrays of mixtures of experts.
+fn keys_of_experts(kind: &str, layers: usize) -> KeyMap {
     let layer = "model.layers.*.mlp";
     let (router, shared) = match kind {
         "afmoe" => ("router.gate", "shared_experts"),
@@ -200,14 +211,13 @@ pub(super) fn experts(fields: &Fields, kind: &str) -> Read {
         .array("blocks[*].attention.sinks", format!("{attention}.softmax_offset"), Layout::Same)
         .alias("softmax_offset", "sinks")
         .linear("blocks[*].attention.gate", &format!("{attention}.gate_proj"));
-    let keys = match kind {
+    match kind {
         "afmoe" => keys
             .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_attention_layernorm")
             .scale("blocks[*].mlp_norm.0", "model.layers.*.pre_mlp_layernorm")
             .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_mlp_layernorm"),
         _ => keys.ignore("mtp.**").ignore("model.mtp.**").ignore(&format!("model.layers.{layers}.**")),
-    };
-    Ok((config, with_stacked_experts(keys, layer, hidden).and(llama_keys())))
+    }
 }
 
 /// Returns the layers without experts. They are listed in `mlp_layer_types`; otherwise they are the first layers.
@@ -267,20 +277,27 @@ pub(super) fn cohere_experts(fields: &Fields, _: &str) -> Read {
     };
     rotary(&mut config, fields, None)?;
     interleave(&mut config);
-    let (interval, prefix) =
-        (fields.size("sliding_window_pattern")?, fields.size("prefix_dense_sliding_window_pattern")?);
-    let window = fields.size_opt("sliding_window")?;
-    config.windows = windows(fields, layers, window, |layer| match layer < first {
-        true => !(layer + 1).is_multiple_of(prefix),
-        false => !(layer - first + 1).is_multiple_of(interval),
-    })?;
-    // If no dense layer has a window, the dense layers still have rotary positions.
-    config.without_rope = (0..layers)
-        .map(|layer| config.window(layer).is_none() && !(prefix == 1 && chosen.dense_layers[layer]))
-        .collect();
+    set_cohere_windows(&mut config, fields, first, &chosen.dense_layers)?;
     config.experts = Some(chosen);
     let layer = "model.layers.*.mlp";
     let keys = expert_keys(layer, "gate", ["gate_proj", "up_proj", "down_proj"])
         .and(shared_keys(&format!("{layer}.shared_experts")));
     Ok((config, with_stacked_experts(keys, layer, hidden).and(llama_keys())))
+}
+
+/// Sets the windows of Cohere's mixture of experts, and the layers without rotary positions. The windows of the `first`
+/// layers, which come before the layers with experts, follow a pattern of their own.
+fn set_cohere_windows(config: &mut DecoderConfig, fields: &Fields, first: usize, dense_layers: &[bool]) -> Result<()> {
+    let (interval, prefix) =
+        (fields.size("sliding_window_pattern")?, fields.size("prefix_dense_sliding_window_pattern")?);
+    let window = fields.size_opt("sliding_window")?;
+    config.windows = windows(fields, config.layers, window, |layer| match layer < first {
+        true => !(layer + 1).is_multiple_of(prefix),
+        false => !(layer - first + 1).is_multiple_of(interval),
+    })?;
+    // If no dense layer has a window, the dense layers still have rotary positions.
+    config.without_rope = (0..config.layers)
+        .map(|layer| config.window(layer).is_none() && !(prefix == 1 && dense_layers[layer]))
+        .collect();
+    Ok(())
 }

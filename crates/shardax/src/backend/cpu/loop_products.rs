@@ -132,9 +132,11 @@ impl<'a> Split<'a> {
         let (mut definitions, mut uses) = (vec![None; count], vec![0; count]);
         let mut dependences = vec![Dependence::Step; count];
         let mut is_scanned = vec![false; count];
+        // Constants are known before the loop, and scanned operands are different in each step.
         body.inputs[..scan.num_consts].iter().for_each(|var| dependences[var.index()] = Dependence::Constants);
         let scanned = &body.inputs[scan.num_consts + scan.num_carry..];
         scanned.iter().for_each(|var| is_scanned[var.index()] = true);
+        // An equation depends on the same as its inputs do. One with an effect must run in every step.
         for (index, eqn) in body.eqns.iter().enumerate() {
             let on_inputs = variables(&eqn.inputs).map(|var| dependences[var.index()]).max();
             let dependence = match eqn.primitive.has_effects() {
@@ -148,6 +150,7 @@ impl<'a> Split<'a> {
         }
         let used = body.eqns.iter().flat_map(|eqn| &eqn.inputs).chain(&body.outputs);
         variables(used).for_each(|var| uses[var.index()] += 1);
+        // What is stacked may not be much larger than what the loop stacks anyway.
         let outputs = body.outputs[scan.num_carry..].iter().map(|atom| body.atom_aval(atom).size());
         let elements = scanned.iter().map(|var| body.aval_of(*var).size()).chain(outputs);
         let budget = elements.fold(0, usize::saturating_add).saturating_mul(MAX_STACKED);
@@ -356,6 +359,7 @@ impl<'a> Split<'a> {
     /// The program of the products after the loop, whose further inputs are the results of the new loop.
     fn after(&self, outputs: &[Output]) -> Program {
         let Split { scan, body, .. } = *self;
+        // The inputs are the results of the loop, then the stacked variables.
         let mut program = self.outside();
         let mut from_loop: Vec<Option<Var>> = Vec::new();
         for (index, output) in outputs.iter().enumerate() {
@@ -370,6 +374,7 @@ impl<'a> Split<'a> {
         let stacked = self.stacked.iter().filter_map(|var| outside_of[var.index()]);
         program.inputs.extend(from_loop.iter().flatten().copied().chain(stacked));
 
+        // A product of stacked variables computes the products of all steps at once. A sum over steps adds such products.
         for (index, output) in outputs.iter().enumerate() {
             let result = match output {
                 Output::Kept => from_loop[index],

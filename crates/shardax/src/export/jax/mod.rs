@@ -91,26 +91,24 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         0 => usize::from(table.short(field::DEVICES_SHORT)?),
         devices => devices as usize,
     };
+    let is_unknown = symbolic && shapes.is_none();
     // The file has one module for all platforms. It is written as text for each of them, unless its symbolic sizes are not
     // known yet.
     let code = Bytecode::of(table.bytes(field::MODULE)?)?;
     let mut texts = BTreeMap::new();
     let (mut meshes, mut takes, mut gives) = (Vec::new(), Vec::new(), Vec::new());
     for (number, platform) in table.texts(field::PLATFORMS)?.into_iter().enumerate() {
-        if symbolic && shapes.is_none() {
+        if is_unknown {
             texts.insert(platform.to_owned(), Arc::from(""));
             continue;
         }
-        let shapes: Vec<Vec<i64>> =
-            used.iter().map(|&i| in_program(&in_avals[i]).shape.iter().map(|&size| size as i64).collect()).collect();
-        let empty = used.iter().map(|&i| in_avals[i].dtype == DType::Float0).collect();
-        let module = Module::of(&code, &shapes, empty, number)
+        let arguments: Vec<&Aval> = used.iter().map(|&i| &in_avals[i]).collect();
+        let module = module_for(&code, number, &arguments)
             .map_err(|e| e.context(format!("{name}, exported by JAX for {platform}")))?;
         if symbolic && module.result_shapes.len() == out_avals.len() {
             set_result_sizes(&mut out_avals, &module.result_shapes)?;
         }
-        let arguments = used.iter().map(|&i| &in_avals[i]).filter(|aval| aval.dtype != DType::Float0);
-        check(&module.inputs, arguments, "arguments")?;
+        check(&module.inputs, arguments.into_iter().filter(|aval| aval.dtype != DType::Float0), "arguments")?;
         check(&module.results, out_avals.iter(), "results")?;
         texts.insert(platform.to_owned(), Arc::from(module.text));
         (meshes, takes, gives) = (module.meshes, module.takes, module.gives);
@@ -135,8 +133,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         captures: Vec::new(),
         digest: digest.to_owned(),
         vjp: None,
-        symbolic: (symbolic && shapes.is_none())
-            .then(|| Arc::new(Symbolic::of(in_sizes, out_sizes, Source::Jax(Arc::from([]))))),
+        symbolic: is_unknown.then(|| Arc::new(Symbolic::of(in_sizes, out_sizes, Source::Jax(Arc::from([]))))),
     };
     sharded(&mut read, &table, devices, meshes, [takes, gives])?;
     read = read.typed();
@@ -149,6 +146,14 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         read.vjp = Some(Arc::new(derivative(grow(|| function(vjp, &format!("vjp.{digest}"), shapes))?)?));
     }
     Ok(read)
+}
+
+/// Writes the module as text for the platform with this number, and for arguments of these types.
+fn module_for(code: &Bytecode, platform: usize, arguments: &[&Aval]) -> Result<Module> {
+    let shapes = arguments.iter().map(|aval| in_program(aval).shape.iter().map(|&size| size as i64).collect());
+    let shapes: Vec<Vec<i64>> = shapes.collect();
+    let is_empty = arguments.iter().map(|aval| aval.dtype == DType::Float0).collect();
+    Module::of(code, &shapes, is_empty, platform)
 }
 
 /// Fails for a function with effects, because they call Python.

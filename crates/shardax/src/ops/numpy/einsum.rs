@@ -91,11 +91,25 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
         let needed_labels: Vec<Label> = needed_labels(&terms, &output, &[i]);
         terms[i] = sum_out(&terms[i], &needed_labels);
     }
-    // Multiply in the planned order, which names products by the set of their operands. For two operands, or too many for a
-    // plan, the cheapest pair is next.
     let sizes: Vec<usize> = output.iter().map(|l| size(*l)).collect();
     let out = options.out_for(&sizes, operands)?;
-    let mut products = planned(&terms, &output, &size).into_iter();
+    multiply_all(&mut terms, &output, &size, options, out.as_deref())?;
+    let [term] = terms.as_slice() else { bail!(Value, "einsum({spec:?}) needs at least one array") };
+    let order: Vec<usize> = output.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect();
+    Ok(options.returned(lax::transpose(&term.array, &order)))
+}
+
+/// Multiplies all terms into one. The last product has the sharding `out`.
+fn multiply_all(
+    terms: &mut Vec<Term>,
+    output: &[Label],
+    size: &impl Fn(Label) -> usize,
+    options: &DotOptions,
+    out: Option<&Typed>,
+) -> Result<()> {
+    // Multiply in the planned order, which names products by the set of their operands. For two operands, or too many for a
+    // plan, the cheapest pair is next.
+    let mut products = planned(terms, output, size).into_iter();
     let mut sets: Vec<Set> = (0..terms.len()).map(|i| 1 << i.min(MAX_OPERANDS)).collect();
     while terms.len() > 1 {
         let (i, j) = match products.next() {
@@ -103,10 +117,10 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
                 let [left, right] = pair.map(|set| sets.iter().position(|s| *s == set).unwrap_or_default());
                 (left.min(right), left.max(right))
             }
-            None => cheapest(&terms, &output, &size),
+            None => cheapest(terms, output, size),
         };
-        let needed_labels = needed_labels(&terms, &output, &[i, j]);
-        let out = out.as_ref().filter(|_| terms.len() == 2).map(|out| (&**out, output.as_slice()));
+        let needed_labels = needed_labels(terms, output, &[i, j]);
+        let out = out.filter(|_| terms.len() == 2).map(|out| (out, output));
         let product = multiply(&terms[i], &terms[j], &needed_labels, options, out);
         product.array.check()?;
         terms.remove(j);
@@ -114,9 +128,7 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
         let set = sets.remove(j);
         sets[i] |= set;
     }
-    let [term] = terms.as_slice() else { bail!(Value, "einsum({spec:?}) needs at least one array") };
-    let order: Vec<usize> = output.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect();
-    Ok(options.returned(lax::transpose(&term.array, &order)))
+    Ok(())
 }
 
 /// A label that one operand has twice, for dimensions of different sizes, and these sizes.

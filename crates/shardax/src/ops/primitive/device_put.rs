@@ -107,7 +107,7 @@ impl Primitive for DevicePut {
     }
 
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        // The sharding is that of one example.
+        // The sharding describes one example.
         let sharding = self.sharding.clone().filter(|_| dims[0].is_none());
         Ok((smallvec![DevicePut { sharding, ..self.clone() }.apply(&args[0])], dims.to_vec()))
     }

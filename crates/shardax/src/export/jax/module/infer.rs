@@ -78,63 +78,14 @@ impl<'a> Writer<'a> {
                 }
                 vec![first]
             }
-            "slice" => {
-                let (begin, end, step) = (
-                    self.numbers(op, "start_indices")?,
-                    self.numbers(op, "limit_indices")?,
-                    self.numbers(op, "strides")?,
-                );
-                let sizes = begin.iter().zip(&end).zip(&step);
-                vec![
-                    sizes
-                        .map(|((begin, end), step)| {
-                            end.saturating_sub(*begin).saturating_add(step.saturating_sub(1)) / step.max(&1)
-                        })
-                        .collect(),
-                ]
-            }
-            "pad" => {
-                let names = ["edge_padding_low", "edge_padding_high", "interior_padding"];
-                let [low, high, inner] = names.map(|name| self.numbers(op, name));
-                let padding = low?.into_iter().zip(high?).zip(inner?);
-                let padded = self.shape(op, 0)?.into_iter().zip(padding);
-                vec![
-                    padded
-                        .map(|(size, ((low, high), inner))| {
-                            let gaps = size.saturating_sub(1).max(0).saturating_mul(inner);
-                            size.saturating_add(gaps).saturating_add(low).saturating_add(high)
-                        })
-                        .collect(),
-                ]
-            }
-            "dot_general" => {
-                let (a, b) = (self.shape(op, 0)?, self.shape(op, 1)?);
-                let (batch, of_a) =
-                    (self.dims(op, "lhs_batching_dimensions")?, self.dims(op, "lhs_contracting_dimensions")?);
-                let (same, of_b) =
-                    (self.dims(op, "rhs_batching_dimensions")?, self.dims(op, "rhs_contracting_dimensions")?);
-                let batches = batch.iter().map(|&dim| at(&a, dim).copied()).collect::<Result<Vec<_>>>()?;
-                vec![
-                    [batches, remove_dims(&a, &[batch, of_a].concat()), remove_dims(&b, &[same, of_b].concat())]
-                        .concat(),
-                ]
-            }
+            "slice" => self.sliced(op)?,
+            "pad" => self.padded(op)?,
+            "dot_general" => self.contracted(op)?,
             "reduce" => {
                 let reduced = self.dims(op, "dimensions")?;
                 (0..op.results.len()).map(|i| Ok(remove_dims(&self.shape(op, i)?, &reduced))).collect::<Result<_>>()?
             }
-            "reduce_window" => {
-                let names = ["window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding"];
-                let [window, strides, base, dilations, padding] = names.map(|name| self.numbers(op, name));
-                let (window, strides, base, dilations, padding) = (window?, strides?, base?, dilations?, padding?);
-                let operand = self.shape(op, 0)?;
-                let sizes = operand.iter().enumerate().map(|(dim, &size)| {
-                    let [low, high] = [2 * dim, 2 * dim + 1].map(|i| at(&padding, i).copied());
-                    let moved = dilated(size, *at(&base, dim)?).saturating_add(low?).saturating_add(high?);
-                    windows(moved, dilated(*at(&window, dim)?, *at(&dilations, dim)?), *at(&strides, dim)?)
-                });
-                vec![sizes.collect::<Result<_>>()?; op.results.len()]
-            }
+            "reduce_window" => self.reduced_in_windows(op)?,
             "gather" => self.gathered(op)?,
             "convolution" => self.convolved(op)?,
             "fft" => {
@@ -154,6 +105,60 @@ impl<'a> Writer<'a> {
         })
     }
 
+    /// The shape of a slice.
+    fn sliced(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {
+        let (begin, end, step) =
+            (self.numbers(op, "start_indices")?, self.numbers(op, "limit_indices")?, self.numbers(op, "strides")?);
+        let sizes = begin.iter().zip(&end).zip(&step);
+        Ok(vec![
+            sizes
+                .map(|((begin, end), step)| {
+                    end.saturating_sub(*begin).saturating_add(step.saturating_sub(1)) / step.max(&1)
+                })
+                .collect(),
+        ])
+    }
+
+    /// The shape of a padded array.
+    fn padded(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {
+        let names = ["edge_padding_low", "edge_padding_high", "interior_padding"];
+        let [low, high, inner] = names.map(|name| self.numbers(op, name));
+        let padding = low?.into_iter().zip(high?).zip(inner?);
+        let padded = self.shape(op, 0)?.into_iter().zip(padding);
+        Ok(vec![
+            padded
+                .map(|(size, ((low, high), inner))| {
+                    let gaps = size.saturating_sub(1).max(0).saturating_mul(inner);
+                    size.saturating_add(gaps).saturating_add(low).saturating_add(high)
+                })
+                .collect(),
+        ])
+    }
+
+    /// The shape of a product: the batches, then the other dimensions of both operands.
+    fn contracted(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {
+        let (a, b) = (self.shape(op, 0)?, self.shape(op, 1)?);
+        let (batch, of_a) = (self.dims(op, "lhs_batching_dimensions")?, self.dims(op, "lhs_contracting_dimensions")?);
+        let (same, of_b) = (self.dims(op, "rhs_batching_dimensions")?, self.dims(op, "rhs_contracting_dimensions")?);
+        let batches = batch.iter().map(|&dim| at(&a, dim).copied()).collect::<Result<Vec<_>>>()?;
+        Ok(vec![[batches, remove_dims(&a, &[batch, of_a].concat()), remove_dims(&b, &[same, of_b].concat())].concat()])
+    }
+
+    /// The shapes of reductions in windows.
+    fn reduced_in_windows(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {
+        let names = ["window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding"];
+        let [window, strides, base, dilations, padding] = names.map(|name| self.numbers(op, name));
+        let (window, strides, base, dilations, padding) = (window?, strides?, base?, dilations?, padding?);
+        let operand = self.shape(op, 0)?;
+        let sizes = operand.iter().enumerate().map(|(dim, &size)| {
+            let [low, high] = [2 * dim, 2 * dim + 1].map(|i| at(&padding, i).copied());
+            let moved = dilated(size, *at(&base, dim)?).saturating_add(low?).saturating_add(high?);
+            windows(moved, dilated(*at(&window, dim)?, *at(&dilations, dim)?), *at(&strides, dim)?)
+        });
+        Ok(vec![sizes.collect::<Result<_>>()?; op.results.len()])
+    }
+
+    /// The shape of gathered slices: the dimensions of the indices and of the slices, merged.
     fn gathered(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {
         let (mut batch, slices) = (self.shape(op, 1)?, self.numbers(op, "slice_sizes")?);
         let vector = self.number(op, "index_vector_dim")?;
@@ -169,6 +174,7 @@ impl<'a> Writer<'a> {
         Ok(vec![shape.collect::<Option<_>>().ok_or_else(|| unread(op))?])
     }
 
+    /// The shape of a convolution's result.
     fn convolved(&self, op: &Operation<'a>) -> Result<Vec<Vec<i64>>> {
         let (image, kernel) = (self.shape(op, 0)?, self.shape(op, 1)?);
         let (from, by, to) = (
