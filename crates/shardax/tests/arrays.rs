@@ -199,7 +199,9 @@ fn small() -> Array {
 /// The gradient of products and sums over the mesh, by matrix and weights.
 fn slope(mesh: &Mesh) -> Result<Vec<u8>> {
     let loss = |x: Array, w: Array| -> Result<Array> {
-        let part = |x: Array, w: Array| pmean((x.matmul(w).sin() * 0.1).sum(..), "i");
+        fn part(x: Array, w: Array) -> Array {
+            pmean((x.matmul(w).sin() * 0.1).sum(..), "i")
+        }
         shard_map(part, mesh).in_specs((P!["i"], P![])).out_specs(P![]).call((x, w))
     };
     let x = device_put(&small().astype(DType::F32).sin(), &NamedSharding::new(mesh, P!["i"]))?;
@@ -358,7 +360,9 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
     let z = device_put(&arange(0..16), &split)?;
     assert_eq!(dlpack::to_dlpack(&z)?.bytes_in_place().map(<[u8]>::to_vec), Some(z.to_bytes()?));
 
-    let error = |x: Array| dlpack::to_dlpack(&x).unwrap_err().to_string();
+    fn error(x: Array) -> String {
+        dlpack::to_dlpack(&x).unwrap_err().to_string()
+    }
     assert!(error(random::key(0)).contains("random keys key<fry>[] have no counterpart in DLPack"));
     assert!(error(array_of([1], DType::I4)).contains("DLPack has no type for arrays of s4"));
     let gone = ones(2);

@@ -205,7 +205,9 @@ fn the_mean_of_three_vectors() -> Result<()> {
 fn accumulation_and_masks() -> Result<()> {
     setup();
     // Four micro-batches, one reduction.
-    let f = |w: Array, x: Array| (x * &w).square().mean(..);
+    fn f(w: Array, x: Array) -> Array {
+        (x * &w).square().mean(..)
+    }
     let accumulated = pmap(move |w: Array, x: Array| -> Result<Array> {
         let (sum, _) = shardax::scan(
             |g: Array, x: Array| -> Result<(Array, ())> { Ok((g + grad(f).call((&w, x))?, ())) },
@@ -399,7 +401,9 @@ fn errors_of_the_standard_library() {
 #[test]
 fn argnums_as_a_number() -> Result<()> {
     setup();
-    let f = |x: Array, y: Array| (x * y).sum(..);
+    fn f(x: Array, y: Array) -> Array {
+        (x * y).sum(..)
+    }
     let (x, y) = (array(2.0f32), array(3.0f32));
     assert_eq!(grad(f).argnums(1).call((&x, &y))?.item::<f32>()?, 2.0);
     assert_eq!(grad(f).argnums(0).call((&x, &y))?.item::<f32>()?, 3.0);
@@ -437,7 +441,9 @@ fn prefixes_of_structs() -> Result<()> {
         b: Array,
     }
     let params = || Params { w: array(2.0f32), rate: 0.5, name: "layer".to_owned(), b: array([0.0f32, 1.0]) };
-    let f = |p: Params, x: Array| x * p.w * p.rate + p.b;
+    fn f(p: Params, x: Array) -> Array {
+        x * p.w * p.rate + p.b
+    }
     let x = array([3.0f32, 4.0]);
     let expected = [3.0, 5.0];
     // By position, with and without entries for the fields that have no arrays; by name; and by leaf.
@@ -461,9 +467,9 @@ fn prefixes_of_structs() -> Result<()> {
 fn initializers_of_several_axes() -> Result<()> {
     use shardax::nn::initializers::{Initializer, glorot_uniform, he_normal};
     setup();
-    let first = |init: Initializer| -> Result<Vec<f32>> {
+    fn first(init: Initializer) -> Result<Vec<f32>> {
         init.init(&random::key(0), &[2, 3, 4], DType::F32).ravel().get(0..3).to_vec()
-    };
+    }
     assert_eq!(first(he_normal().axes(0, (1, 2)))?, [1.655_203_2, 1.949_407_5, -0.469_148_84]);
     assert_eq!(first(glorot_uniform().axes((0, 1), 2))?, [0.693_522_75, 0.741_412_76, -0.259_812_92]);
     assert_eq!(first(he_normal().axes(1, 2).batch_axis(0))?, [1.351_467_7, 1.591_684_5, -0.383_058_43]);

@@ -92,7 +92,9 @@ fn layouts_agree(inputs: usize, outputs: usize, groups: usize) -> Result<()> {
         let n = spatial.len();
         let x = numbers(&[&[2][..], spatial, &[inputs]].concat(), 5);
         let k = numbers(&[kernel, &[inputs / groups, outputs]].concat(), 6);
-        let to_first = |x: &Array| x.moveaxis(-1, 1);
+        fn to_first(x: &Array) -> Array {
+            x.moveaxis(-1, 1)
+        }
         for (stride, pad, dilation) in
             [(1, (1, 1), 1), (2, (0, 1), 1), (1, (2, 0), 2), (2, (-1, 2), 1), (3, (1, 1), 1), (1, (0, 0), 1)]
         {

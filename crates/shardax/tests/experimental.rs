@@ -119,7 +119,9 @@ fn equations_that_do_not_fit() -> Result<()> {
     // Plain numbers of the host: a solution of float64.
     let y = odeint(|y: Array, _t: Array, ()| -y, array([1.0]), array([0.0, 1.0]), ())?;
     assert!((y.to_vec::<f64>()?[1] - (-1.0f64).exp()).abs() < 1e-7);
-    let decay = |y: Array, _t: Array, steps: Array| -(y * steps);
+    fn decay(y: Array, _t: Array, steps: Array) -> Array {
+        -(y * steps)
+    }
     let slope = grad(|y: Array| Ok(odeint(decay, y, array([0.0f32, 1.0]), array(2))?.get(-1))).call(1.0f32)?;
     assert!((slope.item::<f32>()? - (-2.0f32).exp()).abs() < 1e-4);
     Ok(())

@@ -19,10 +19,14 @@ fn products_are_counted_exactly() -> Result<()> {
     setup();
     let (b, m, k, n) = (3.0, 4.0, 5.0, 6.0);
     let shapes = (float(&[3, 4, 5]), float(&[3, 5, 6]));
-    let dot = |x: Array, y: Array| einsum("bmk,bkn->bmn", &[&x, &y]);
+    fn dot(x: Array, y: Array) -> Array {
+        einsum("bmk,bkn->bmn", &[&x, &y])
+    }
     assert_eq!(flops(dot, shapes.clone())?.matmuls, 2.0 * b * m * k * n);
     // Both cotangents are products of the same size.
-    let loss = move |x: Array, y: Array| dot(x, y).square().sum(..);
+    fn loss(x: Array, y: Array) -> Array {
+        dot(x, y).square().sum(..)
+    }
     let gradients = grad(loss).argnums((Arg::<0>, Arg::<1>));
     assert_eq!(flops(gradients, shapes)?.matmuls, 3.0 * 2.0 * b * m * k * n);
     // Of complex numbers four products each.
@@ -49,23 +53,23 @@ fn convolutions_and_their_gradients() -> Result<()> {
 fn loops_branches_and_devices() -> Result<()> {
     setup();
     let (w, x) = (float(&[7, 8, 8]), float(&[4, 8]));
-    let layers = |w: Array, x: Array| -> Result<Array> {
+    fn layers(w: Array, x: Array) -> Result<Array> {
         Ok(scan(|x: Array, w: Array| -> Result<(Array, ())> { Ok((x.dot(w), ())) }, x, w)?.0)
-    };
+    }
     // A scan counts its body for each step, a branch the more expensive side, a loop of unknown length one run, and
     // `shard_map` the work of all devices.
     let once = 2.0 * 4.0 * 8.0 * 8.0;
     assert_eq!(flops(layers, (w, x.clone()))?.matmuls, 7.0 * once);
 
-    let branches = |p: Array, x: Array, w: Array| {
+    fn branches(p: Array, x: Array, w: Array) -> Result<Array> {
         cond(p, |(x, w): (Array, Array)| x.dot(&w).dot(w), |(x, _): (Array, Array)| x, (x, w))
-    };
+    }
     let choice = shape_dtype_struct((), DType::Bool);
     assert_eq!(flops(branches, (choice, x.clone(), float(&[8, 8])))?.matmuls, 2.0 * once);
 
-    let until = |x: Array, w: Array| {
+    fn until(x: Array, w: Array) -> Result<(Array, Array)> {
         while_loop(|(x, _): (Array, Array)| x.sum(..).less(1e3), |(x, w): (Array, Array)| (x.dot(&w), w), (x, w))
-    };
+    }
     let counted = flops(until, (x, float(&[8, 8])))?;
     assert_eq!((counted.matmuls, counted.unbounded_loops), (once, 1));
 
@@ -78,7 +82,9 @@ fn loops_branches_and_devices() -> Result<()> {
 #[test]
 fn flops_that_checkpoint_repeats_are_reported() -> Result<()> {
     setup();
-    let layer = |x: Array, w: Array| x.dot(w).tanh();
+    fn layer(x: Array, w: Array) -> Array {
+        x.dot(w).tanh()
+    }
     let loss = |again: bool| {
         move |w: Array, x: Array| -> Result<Array> {
             let step = |x: Array, w: Array| -> Result<(Array, ())> {

@@ -147,7 +147,9 @@ fn nested_loops_apply_each_rule_once_a_pass() -> Result<()> {
     assert_linear("forward mode of while", 4, |depth| rules(|| tangent(nested_while, depth)))?;
     assert_linear("batches of while", 4, |depth| rules(|| make_program(vmap(loops(depth)), rows())))?;
     let slope = jit(grad(scans(3))).call(Array::from(0.5f32))?.item::<f32>()?;
-    let value_at = |x: f32| -> Result<f32> { nested_scan(3, Array::from(x))?.item::<f32>() };
+    fn value_at(x: f32) -> Result<f32> {
+        nested_scan(3, Array::from(x))?.item::<f32>()
+    }
     let difference = (value_at(0.5 + 1e-3)? - value_at(0.5 - 1e-3)?) / 2e-3;
     assert!((slope / difference - 1.0).abs() < 1e-2, "{slope} {difference}");
     Ok(())
@@ -368,7 +370,7 @@ fn errors_of_many_arguments_are_as_long_as_of_few() -> Result<()> {
 #[test]
 fn slices_of_a_size_share_a_program() -> Result<()> {
     setup();
-    let programs = |n: usize| -> Result<usize> {
+    fn programs(n: usize) -> Result<usize> {
         let x = block_until_ready(arange(0..3 * n as i32))?;
         let (parts, counts) = shardax::count(|| x.split(n, 0));
         for (i, part) in parts?.iter().enumerate() {
@@ -376,7 +378,7 @@ fn slices_of_a_size_share_a_program() -> Result<()> {
             assert_eq!(part.to_vec::<i32>()?, [first, first + 1, first + 2]);
         }
         Ok(counts.compilations as usize)
-    };
+    }
     // One for the slice at the origin, and one for all others.
     assert_eq!((programs(20)?, programs(40)?), (2, 2));
     // Ranges of two dimensions, steps, narrow elements and keys.
@@ -420,7 +422,9 @@ fn powers_share_a_program() -> Result<()> {
         let (powers, counts) = shardax::count(|| exponents.clone().map(|n| x.pow(n)).collect::<Vec<_>>());
         for (power, n) in powers.iter().zip(exponents) {
             let traced = jit(move |x: Array| x.pow(n)).call(&x)?;
-            let bits = |y: &Array| -> Result<Vec<u32>> { Ok(y.to_vec::<f32>()?.iter().map(|v| v.to_bits()).collect()) };
+            fn bits(y: &Array) -> Result<Vec<u32>> {
+                Ok(y.to_vec::<f32>()?.iter().map(|v| v.to_bits()).collect())
+            }
             assert_eq!(bits(power)?, bits(&traced)?, "{n}");
         }
         Ok(counts.compilations as usize)
@@ -453,10 +457,10 @@ fn long_programs_outside_of_jit_are_compiled_in_stages() -> Result<()> {
     let args = (Array::from(0.5f32), Array::from(7.0f32));
     let (outs, _) = jvp(f, args.clone(), (ones(()), zeros(())))?;
     let expected = jit(f).call(args)?;
-    let values = |outs: (Array, Array, Array, Array, Array, Array)| -> Result<Vec<f32>> {
+    fn values(outs: (Array, Array, Array, Array, Array, Array)) -> Result<Vec<f32>> {
         let arrays = [outs.0, outs.1, outs.2.sum(..), outs.3, outs.4, outs.5];
         arrays.iter().map(|x| x.item::<f32>()).collect()
-    };
+    }
     for (a, b) in values(outs)?.iter().zip(values(expected)?) {
         assert!((a - b).abs() < 1e-6, "{a} {b}");
     }

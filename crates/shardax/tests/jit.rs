@@ -537,10 +537,10 @@ fn stack_of(x: &Array) -> Array {
 #[test]
 fn a_function_that_captures_a_traced_array_is_traced_for_each() -> Result<()> {
     setup();
-    let outer = |x: Array, scale: Array| -> Result<Array> {
+    fn outer(x: Array, scale: Array) -> Result<Array> {
         let scaled = jit(move |x: Array| x * &scale);
         Ok(scaled.call(&x)? + scaled.call(&x)?)
-    };
+    }
     let f = jit(outer);
     assert_eq!(f.call((array([1.0f32, 2.0]), array(3.0f32)))?.to_vec::<f32>()?, [6.0, 12.0]);
     assert_eq!(

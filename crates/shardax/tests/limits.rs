@@ -235,7 +235,9 @@ fn nothing_waits_for_a_function_that_is_being_traced() -> Result<()> {
 #[test]
 fn a_gradient_of_a_chain_of_20_000_operations() -> Result<()> {
     setup();
-    let chain = |x: Array| (0..10_000).fold(x, |x, _| (x * 1.0001).sin()).sum(..);
+    fn chain(x: Array) -> Array {
+        (0..10_000).fold(x, |x, _| (x * 1.0001).sin()).sum(..)
+    }
     let begun = Instant::now();
     let lowered = jit(grad(chain)).lower(ones(8))?;
     assert!(lowered.as_text().matches("stablehlo.cosine").count() >= 10_000);
@@ -269,7 +271,9 @@ fn a_gradient_of_250_scalars() -> Result<()> {
 fn memory_that_is_short_is_an_error_that_helps() -> Result<()> {
     setup();
     // 64 TiB, more than any address space that XLA is given.
-    let far = |x: Array| (x.broadcast_to([1usize << 44]) * 2).sort(0);
+    fn far(x: Array) -> Array {
+        (x.broadcast_to([1usize << 44]) * 2).sort(0)
+    }
     let says = |error: shardax::Error| {
         let text = error.to_string();
         for phrase in ["bytes", "memory ran out", "checkpoint", "donate"] {

@@ -9,7 +9,7 @@ use shardax::prelude::*;
 #[test]
 #[ignore = "run by other tests"]
 fn program() -> Result<()> {
-    let run = || -> Result<String> {
+    fn run() -> Result<String> {
         let n = devices()?.len();
         let x = arange(0..n as i32 * 4).reshape([n, 4]);
         let total = pmap(|x: Array| psum(x.sum(..), "i")).axis_name("i").out_axes(None).call(&x)?;
@@ -21,7 +21,7 @@ fn program() -> Result<()> {
         assert_eq!(gradient.to_vec::<f32>()?, (y * 2).astype(DType::F32).to_vec::<f32>()?);
         assert!(value.item::<f32>()? > 0.0);
         Ok(format!("{n} of {}", devices()?[0].platform()))
-    };
+    }
     match run() {
         Ok(place) => println!("ran on {place}."),
         Err(e) => println!("error of kind {:?}: {e}", e.kind()),

@@ -8,7 +8,9 @@ use shardax::prelude::*;
 #[test]
 fn floats() {
     setup();
-    let show = |x: Array| x.to_string();
+    fn show(x: Array) -> String {
+        x.to_string()
+    }
     assert_eq!(show(array([-2.445327f32, -2.0252247, 0.19909358])), "[-2.445327   -2.0252247   0.19909358]");
     assert_eq!(show(array([1.0f32, 2.0, 100.0])), "[  1.   2. 100.]");
     assert_eq!(show(array([1.5f32, 2.25, 100.0])), "[  1.5    2.25 100.  ]");
@@ -25,7 +27,9 @@ fn floats() {
 #[test]
 fn scalars() {
     setup();
-    let show = |x: Array| x.to_string();
+    fn show(x: Array) -> String {
+        x.to_string()
+    }
     assert_eq!(show(array(100.0f32)), "100.0");
     assert_eq!(show(array(1.2800865f32)), "1.2800865");
     assert_eq!(show(array(1e-5f32)), "1e-05");

@@ -76,11 +76,11 @@ fn distributions() -> Result<()> {
     setup();
     let key = random::key(0);
     let n = [20000];
-    let near = |name: &str, x: Array, mean: f64, variance: f64| -> Result<()> {
+    fn near(name: &str, x: Array, mean: f64, variance: f64) -> Result<()> {
         let (m, v) = moments(&x)?;
         assert!((m - mean).abs() < 0.05 && (v / variance - 1.0).abs() < 0.1, "{name}: mean {m}, variance {v}");
         Ok(())
-    };
+    }
     near("uniform", random::uniform_dtype(&key, n, DType::F32, -1, 3), 1.0, 16.0 / 12.0)?;
     near("normal", random::normal(&key, n), 0.0, 1.0)?;
     near("truncated_normal", random::truncated_normal(&key, -1.0, 1.0, n), 0.0, 0.2911)?;
@@ -142,12 +142,12 @@ fn permutations_and_choices() -> Result<()> {
 fn choices_along_an_axis() -> Result<()> {
     setup();
     let (key, x) = (random::key(3), arange(0..24).reshape([2, 4, 3]));
-    let rows = |drawn: Array, shape: &[usize], want: &[i32]| -> Result<()> {
+    fn rows(drawn: Array, shape: &[usize], want: &[i32]) -> Result<()> {
         assert_eq!(drawn.shape(), shape);
         let first = drawn.get((.., .., 0)).to_vec::<i32>();
         assert_eq!(if shape.len() == 3 { first? } else { drawn.get((0, .., .., 0)).to_vec()? }, want);
         Ok(())
-    };
+    }
     rows(random::ChoiceOptions::default().axis(1).choice(&key, &x, [2, 2]), &[2, 2, 2, 3], &[9, 9, 3, 6])?;
     let once = random::ChoiceOptions::default().replace(false);
     let p = array([0.1f32, 0.2, 0.3, 0.4]);
@@ -259,7 +259,9 @@ fn initializers_have_the_variance_of_their_name() -> Result<()> {
 #[test]
 fn rejection_runs_on_each_device() -> Result<()> {
     setup();
-    let draw = |key: &Array| stack(&[random::gamma(key, 2.0, 2), random::poisson(key, 4.0, 2).astype(DType::F32)], 0);
+    fn draw(key: &Array) -> Array {
+        stack(&[random::gamma(key, 2.0, 2), random::poisson(key, 4.0, 2).astype(DType::F32)], 0)
+    }
     let keys = random::split(random::key(5), 2);
     let mesh = make_mesh([("i", 2)])?;
     let per_device = shard_map(move |keys: Array| draw(&keys.get(0)).expand_dims(0), &mesh);
@@ -292,11 +294,11 @@ fn keys_of_the_device_s_generator() -> Result<()> {
         random::bits_dtype(&key, [3], DType::U64).to_vec::<u64>()?,
         [12850148909342210258, 11122378950751355875, 4595359157297867242]
     );
-    let near = |x: Array, want: &[f32]| -> Result<()> {
+    fn near(x: Array, want: &[f32]) -> Result<()> {
         let x = x.to_vec::<f32>()?;
         assert!(x.iter().zip(want).all(|(x, w)| (x - w).abs() < 2e-6), "{x:?} is not {want:?}");
         Ok(())
-    };
+    }
     near(random::normal(&key, [3]), &[0.279_886_22, 0.514_669_5, -1.508_688_2])?;
     near(random::uniform(&key, [3]), &[0.610_217_6, 0.696_607_95, 0.065_689_206])?;
     near(random::gamma(&key, 2.0, [3]), &[0.562_835, 2.062_191, 0.437_543_03])?;
@@ -306,7 +308,9 @@ fn keys_of_the_device_s_generator() -> Result<()> {
 
     // Each key of a batch draws its own; JAX does so in `lax.map`, and draws all with the first key in `vmap`.
     let keys = random::split(&key, 3);
-    let draw = |k: Array| random::bits(&k, [2]);
+    fn draw(k: Array) -> Array {
+        random::bits(&k, [2])
+    }
     let words = [1826589366, 4083436224, 4032995965, 691517416, 3001746292, 1410656114];
     assert_eq!(vmap(draw).call(&keys)?.to_vec::<u32>()?, words);
     assert_eq!(shardax::control_flow::map(draw, keys.clone())?.to_vec::<u32>()?, words);

@@ -224,7 +224,9 @@ fn trees_of_unlike_types_are_mapped_together() -> Result<()> {
     let total = tree::map(|(a, b, c, d, e, f, g, h)| a + b + c + d + e + f + g + h, zipped)?;
     assert_eq!(total.1.item::<f32>()?, 16.0);
     // Functions may fail.
-    let fails = |x: Array| -> Result<Array> { x.reshape(7).check().map(|()| x) };
+    fn fails(x: Array) -> Result<Array> {
+        x.reshape(7).check().map(|()| x)
+    }
     let error = tree::map(fails, params).map(drop).unwrap_err().to_string();
     assert!(error.contains("cannot reshape"), "{error}");
     Ok(())

@@ -207,7 +207,9 @@ fn gradients_that_nothing_reduces() -> Result<()> {
     let intended = pmap(forgetful("meant")).axis_name("meant").check_replication(false);
     let _ = intended.call((&w, &x))?;
     assert_no_warnings("meant");
-    let reduced = |w: Array, x: Array| -> Result<Array> { Ok(&w - pmean(grad(loss).call((&w, x))?, "reduced") * 0.1) };
+    fn reduced(w: Array, x: Array) -> Result<Array> {
+        Ok(&w - pmean(grad(loss).call((&w, x))?, "reduced") * 0.1)
+    }
     let _ = pmap(reduced).axis_name("reduced").call((&w, &x))?;
     assert_no_warnings("reduced");
     let _ = pmap(grad(|x: Array| x.sin().sum(..))).call(&x)?;
@@ -228,7 +230,9 @@ fn gradients_that_nothing_can_reduce() -> Result<()> {
         let list = all().lock().expect("warnings");
         list.iter().filter(|text| text.contains("name the axis, `.axis_name(\"batch\")`")).cloned().collect::<Vec<_>>()
     };
-    let step = |w: Array, x: Array| -> Result<Array> { Ok(&w - grad(loss).call((&w, x))? * 0.1) };
+    fn step(w: Array, x: Array) -> Result<Array> {
+        Ok(&w - grad(loss).call((&w, x))? * 0.1)
+    }
     let (w, x) = (ones([8, 3]), arange(0..24).astype(DType::F32).reshape([8, 3]));
     let _ = pmap(step).check_replication(false).call((&w, &x))?;
     let _ = pmap(grad(loss)).call((&w, &x))?;

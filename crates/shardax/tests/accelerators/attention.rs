@@ -62,7 +62,7 @@ pub fn all(topology: &Topology, target: &str, calls: usize) -> Result<()> {
 pub fn masks(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
     let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
-    let attend = |q: Array, k: Array, lengths: Array, segments: Array| -> Result<Array> {
+    fn attend(q: Array, k: Array, lengths: Array, segments: Array) -> Result<Array> {
         let keys = segments.get((.., ..1100));
         let near = Window { before: 700, after: 0 };
         let chosen = Attention::default().window(near).soft_cap(Some(30.0)).implementation(Some(Implementation::Flash));
@@ -73,7 +73,7 @@ pub fn masks(topology: &Topology) -> Result<()> {
             ..Operands::new(&q, &k, &k)
         };
         Ok(attention(&chosen, &operands)[0].astype(DType::F32).square().sum(..))
-    };
+    }
     for (depth, dtype) in [(64, DType::Bf16), (128, DType::F32)] {
         let (q, k) = (on(&[2, 1200, 4, depth], dtype), on(&[2, 1100, 2, depth], dtype));
         let (lengths, segments) = (on(&[2], DType::I32), on(&[2, 1200], DType::I32));

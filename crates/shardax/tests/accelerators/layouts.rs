@@ -16,7 +16,9 @@ pub fn all(topology: &Topology) -> Result<()> {
 
     // The layout that the compiler chooses. A TPU stores arrays in tiles.
     let auto = Format::new(Layout::AUTO, &device);
-    let product = |x: Array, w: Array| x.t().dot(w.t());
+    fn product(x: Array, w: Array) -> Array {
+        x.t().dot(w.t())
+    }
     let lowered = jit(product).in_shardings(&auto).out_shardings(&auto).lower((&w, &x))?;
     assert_eq!(lowered.as_text().matches(r#"mhlo.layout_mode = "auto""#).count(), 3, "{}", lowered.as_text());
     let chosen = lowered.compile_for(topology)?;
@@ -61,7 +63,9 @@ pub fn all(topology: &Topology) -> Result<()> {
 
     // A value that is split is constrained where it lies, on a TPU as it is, elsewhere in a `shard_map`.
     let y = shape_dtype_struct_on([1024, 512], DType::F32, &split);
-    let twice = |x: Array| with_layout_constraint(x * 2.0, Layout::new([1, 0]));
+    fn twice(x: Array) -> Array {
+        with_layout_constraint(x * 2.0, Layout::new([1, 0]))
+    }
     let mapped = jit(shard_map(twice, &mesh).in_specs(P!["x"]).out_specs(P!["x"])).lower(&y)?;
     assert_eq!(mapped.as_text().matches("\"LayoutConstraint\"").count(), 1, "{}", mapped.as_text());
     assert_eq!(mapped.compile_for(topology)?.collectives()?.count(), 0);

@@ -31,7 +31,9 @@ fn over(compiled: &CrossCompiled<impl Tree, impl Tree>) -> Result<Vec<(Collectiv
 
 /// A training step of a small network, its batch over `data`.
 pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
-    let loss = |(w, b): (Array, Array), x: Array| (x.dot(w) + b).tanh().square().mean(..);
+    fn loss((w, b): (Array, Array), x: Array) -> Array {
+        (x.dot(w) + b).tanh().square().mean(..)
+    }
     let step = jit(move |p: (Array, Array), x: Array| -> Result<(Array, Array)> {
         let grads = grad(loss).call((p.clone(), x))?;
         tree::map2(|p, g| p - g * 0.1, p, grads)
@@ -64,7 +66,9 @@ pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
 /// is scattered, and each of two weights gathered, one of them during the product with the other.
 pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("fsdp", 8)])?;
-    let loss = |(up, down): (Array, Array), x: Array| x.matmul(&up).tanh().matmul(&down).square().sum(..);
+    fn loss((up, down): (Array, Array), x: Array) -> Array {
+        x.matmul(&up).tanh().matmul(&down).square().sum(..)
+    }
     let step = jit(move |p: (Array, Array), x: Array| -> Result<(Array, Array)> {
         let grads = grad(loss).call((p.clone(), x))?;
         tree::map2(|p, g| p - g * 0.1, p, grads)

@@ -166,10 +166,10 @@ fn shard_map_lowers_too() -> Result<()> {
 fn the_peak_of_memory_holds_all_that_a_call_needs() -> Result<()> {
     setup();
     let x = shape_dtype_struct([256, 256], DType::F32);
-    let chain = |x: Array| {
+    fn chain(x: Array) -> Array {
         let (a, b) = (x.dot(&x), x.dot(x.dot(&x)));
         b.dot(&a).dot(&b).sum(..)
-    };
+    }
     let memory = jit(chain).lower(&x)?.compile()?.memory_analysis()?;
     assert!(memory.temporaries >= 2 * 256 * 256 * 4, "{memory:?}");
     assert_eq!(memory.peak, memory.arguments + memory.outputs + memory.temporaries, "{memory:?}");
@@ -365,12 +365,14 @@ fn a_type_says_how_its_array_lies() -> Result<()> {
 
 /// Gradients of so many layers of a transformer without attention, which are added to `[1, 64, 128]`.
 fn residual(layers: usize) -> Result<shardax::Lowered<(Vec<[Array; 4]>, Array), Vec<[Array; 4]>>> {
-    let layer = |x: Array, [scale, up, down, bias]: &[Array; 4]| {
+    fn layer(x: Array, [scale, up, down, bias]: &[Array; 4]) -> Array {
         let centred = &x - x.mean_keepdims(-1);
         let normed = &centred * (centred.square().mean_keepdims(-1) + 1e-6).rsqrt() * scale;
         &x + normed.matmul(up).tanh().matmul(down) + bias
-    };
-    let loss = move |weights: Vec<[Array; 4]>, x: Array| weights.iter().fold(x, layer).square().sum(..);
+    }
+    fn loss(weights: Vec<[Array; 4]>, x: Array) -> Array {
+        weights.iter().fold(x, layer).square().sum(..)
+    }
     let weights = [ones([128]), ones([128, 512]), ones([512, 128]), ones([128])];
     jit(grad(loss)).lower((vec![weights; layers], ones([1, 64, 128])))
 }
@@ -380,11 +382,11 @@ fn residual(layers: usize) -> Result<shardax::Lowered<(Vec<[Array; 4]>, Array), 
 #[test]
 fn loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones() -> Result<()> {
     setup();
-    let longest = |layers: usize| -> Result<usize> {
+    fn longest(layers: usize) -> Result<usize> {
         let text = residual(layers)?.compile()?.as_text()?;
         let functions = text.split("\n}\n").filter(|f| !f.contains("ENTRY"));
         Ok(functions.map(|f| f.matches(" = ").count()).max().unwrap_or(0))
-    };
+    }
     let (few, many) = (longest(3)?, longest(9)?);
     assert!(many <= few + 4, "{few} instructions with 3 layers, {many} with 9");
     // What is read once, or small, is left to fusion.

@@ -86,11 +86,11 @@ fn errors_travel_through_every_transformation() -> Result<()> {
     assert_eq!(message(error.throw()), says("-3.0", "-6.0"));
     assert_eq!(y.to_vec::<f32>()?, [2.0, -1.0, -2.0]);
     // The first of two, and the error of a nested function that is thrown again.
-    let two = |x: Array| -> Result<Array> {
+    fn two(x: Array) -> Result<Array> {
         check!(x.greater(0), "first {x}", x)?;
         check!(x.greater(1), "second {}", x)?;
         Ok(x)
-    };
+    }
     assert_eq!(user(two, -1.0f32), "first -1.0 (`check` failed)");
     assert_eq!(user(two, 0.5f32), "second 0.5 (`check` failed)");
     let again = |x: Array| -> Result<Array> {
@@ -100,7 +100,9 @@ fn errors_travel_through_every_transformation() -> Result<()> {
     };
     assert_eq!(user(again, -1.0f32), single_check);
     assert_eq!(message(again((-1.0f32).into())), single_check);
-    let matrix = |x: Array| check!(x.sum(..).greater(100), "arr {x}", x);
+    fn matrix(x: Array) -> Result<()> {
+        check!(x.sum(..).greater(100), "arr {x}", x)
+    }
     assert_eq!(
         user(matrix, arange(0..6).astype(DType::F32).reshape([2, 3])),
         "arr [[0. 1. 2.]\n [3. 4. 5.]] (`check` failed)"
@@ -112,7 +114,9 @@ fn errors_travel_through_every_transformation() -> Result<()> {
 fn errors_travel_through_loops_and_branches() -> Result<()> {
     setup();
     let half = says("-0.5", "-1.0");
-    let scanned = |x: Array| scan_n(|c: Array| Ok::<_, shardax::Error>((positive(c.clone())? - 2, c)), x, 3);
+    fn scanned(x: Array) -> Result<(Array, Array)> {
+        scan_n(|c: Array| Ok::<_, shardax::Error>((positive(c.clone())? - 2, c)), x, 3)
+    }
     assert_eq!(user(scanned, 1.5f32), half);
     assert_eq!(user(jit(scanned), 1.5f32), half);
     assert_eq!(user(scanned, 9.0f32), "");
@@ -161,10 +165,10 @@ fn errors_travel_through_loops_and_branches() -> Result<()> {
 fn errors_of_devices_are_distinguished() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
-    let block = |x: Array| -> Result<Array> {
+    fn block(x: Array) -> Result<Array> {
         check!(x.greater(0).all(..), "block {x}", x)?;
         Ok(x + 1)
-    };
+    }
     let want = |k: usize, text: &str| format!("at mapped index {k}: block [{text}] (`check` failed)");
     let f = shard_map(block, &mesh).in_specs((P!["i"],)).out_specs(P!["i"]);
     let (error, y) = jit(checkify(|x: Array| f.call(x))).call(arange(0..8).astype(DType::F32) - 5)?;
@@ -231,7 +235,9 @@ fn mistakes_of_numbers_are_found() -> Result<()> {
     assert_eq!(error_of(|x: Array| (x.clone() * f32::INFINITY).sin() + x.log(), 0.0f32, Checks::NAN), nan("mul"));
     assert_eq!(error_of(jit(|x: Array| x.log()), -1.0f32, Checks::NAN), nan("log"));
     assert_eq!(error_of(vmap(|x: Array| x.log()), array([1.0f32, -2.0, 3.0]), Checks::NAN), nan("log"));
-    let logs = |x: Array| scan_n(|c: Array| (c.log(), c), x, 5);
+    fn logs(x: Array) -> Result<(Array, Array)> {
+        scan_n(|c: Array| (c.log(), c), x, 5)
+    }
     assert_eq!(error_of(logs, 2.0f32, Checks::NAN), nan("log"));
     assert_eq!(error_of(|x: Array| x.sort(-1), array([1.0f32, f32::NAN]), Checks::NAN), None);
     assert_eq!(error_of(|x: Array| where_(x.greater(0), &x, 1.0), array([1.0f32, f32::NAN]), Checks::NAN), None);

@@ -421,14 +421,14 @@ fn functions_are_called_by_name() -> Result<()> {
     let again = register_ffi_target("test.scale", |_, _, _| Ok(())).unwrap_err().to_string();
     assert!(again.contains("the FFI target \"test.scale\" is registered for cpu already"), "{again}");
 
-    let scaled = |x: Array, by: f64| {
+    fn scaled(x: Array, by: f64) -> Result<Array> {
         let like = shape_dtype_struct(x.shape(), x.dtype());
         ffi_call("test.scale", like)
             .attribute("by", by)
             .attribute("of", "all")
             .vmap_method(VmapMethod::ExpandDims)
             .call(x)
-    };
+    }
     let x = array([1.0f32, 2.0]);
     assert_eq!(scaled(x.clone(), 3.0)?.to_vec::<f32>()?, [3.0, 6.0]);
     assert_eq!(jit(move |x: Array| scaled(x, 4.0)).call(&x)?.to_vec::<f32>()?, [4.0, 8.0]);

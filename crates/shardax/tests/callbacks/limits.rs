@@ -145,7 +145,7 @@ fn a_host_function_that_runs_programs_is_an_error() {
         fails(in_time(move || jit(move |x: Array| computes(depth).call(x)).call(1.0f32)?.item::<f32>()), WHY);
     }
     // On four devices, each waiting for all.
-    let on_four = || -> Result<Vec<f32>> {
+    fn on_four() -> Result<Vec<f32>> {
         let mesh = Mesh::new(devices()?[..4].to_vec(), [("i", 4)])?;
         let captured_mesh = mesh.clone();
         let sum = pure_callback(
@@ -157,7 +157,7 @@ fn a_host_function_that_runs_programs_is_an_error() {
         );
         let f = shard_map(move |x: Array| Ok::<_, shardax::Error>(sum.call(&x)? + x), &mesh);
         jit(f.in_specs(P!["i"]).out_specs(P!["i"])).call(ones([4]))?.to_vec()
-    };
+    }
     fails(in_time(on_four), WHY);
     // Called at once, it is as any other function.
     let at_once = in_time(|| computes(0).call(3.0f32)?.item::<f32>());

@@ -230,11 +230,11 @@ fn pbroadcast_copies_one_device_to_all() -> Result<()> {
 fn reductions_over_pmap_and_vmap_axes_in_either_nesting() -> Result<()> {
     setup();
     let x = ramp([8, 3, 2]);
-    let body = |x: Array| {
+    fn body(x: Array) -> Array {
         psum(x.clone(), ("i", "j")) + psum(x.clone(), "j") - psum(x.clone(), "i")
             + axis_index("i") * 10
             + axis_index("j")
-    };
+    }
     let inner_vmap = pmap(vmap(body).axis_name("j")).axis_name("i").call(&x)?;
     let both_vmap = vmap(vmap(body).axis_name("j")).axis_name("i").call(&x)?;
     let outer_vmap = vmap(pmap(body).axis_name("i")).in_axes(1).out_axes(1).axis_name("j").call(&x)?;
@@ -248,7 +248,9 @@ fn reductions_over_pmap_and_vmap_axes_in_either_nesting() -> Result<()> {
 fn ppermute_under_vmap_equals_pmap() -> Result<()> {
     setup();
     let x = ramp([3, 2]);
-    let body = |x: Array| ppermute(x, "i", [(0, 1), (1, 2), (2, 0)]);
+    fn body(x: Array) -> Array {
+        ppermute(x, "i", [(0, 1), (1, 2), (2, 0)])
+    }
     assert_eq!(ints(&pmap(body).axis_name("i").call(&x)?), ints(&vmap(body).axis_name("i").call(&x)?));
     Ok(())
 }

@@ -92,7 +92,9 @@ fn groups_of_one() -> Result<()> {
 
 /// Every collective in one program, each result weighted in its own way.
 fn total(map: impl Fn(Array) -> Result<Vec<Array>>, x: Array) -> Result<Array> {
-    let weighted = |y: &Array| (y.ravel().sin() * (ramp(y.size() as i32, DType::F32) * 0.71).cos()).sum(..);
+    fn weighted(y: &Array) -> Array {
+        (y.ravel().sin() * (ramp(y.size() as i32, DType::F32) * 0.71).cos()).sum(..)
+    }
     Ok(map(x)?.iter().enumerate().map(|(i, y)| weighted(y) * (i + 1)).fold(zeros(()), |a, b| a + b))
 }
 

@@ -61,7 +61,9 @@ fn any_nest_of_maps_gives_the_same() -> Result<()> {
 fn gradients_in_nests() -> Result<()> {
     setup();
     let x = (ramp([4, 2, 8, 16], DType::F32) * 0.37).sin();
-    let weighted = |y: &Array| (y.ravel().sin() * (ramp(y.size() as i32, DType::F32) * 0.71).cos()).sum(..);
+    fn weighted(y: &Array) -> Array {
+        (y.ravel().sin() * (ramp(y.size() as i32, DType::F32) * 0.71).cos()).sum(..)
+    }
     let total = |ys: Vec<Array>| {
         ys.iter().enumerate().map(|(i, y)| weighted(y) * (i + 1)).fold(zeros(()), |a: Array, b: Array| a + b)
     };

@@ -22,7 +22,9 @@ fn arguments_that_are_not_differentiated() -> Result<()> {
     crate::common::quick::setup();
     // y * x^n, with a power, a table and a name that no rule differentiates.
     type Power = (i32, Static<String>);
-    let f = |(n, _): Power, x: Array, table: Array| x.pow(n) * table.sum(..);
+    fn f((n, _): Power, x: Array, table: Array) -> Array {
+        x.pow(n) * table.sum(..)
+    }
     let power = std::rc::Rc::new(custom_vjp(f).nondiff_argnums((Arg::<0>, Arg::<2>)).defvjp(
         move |p: Power, x: Array, table: Array| (f(p, x.clone(), table), x),
         |((n, name), table): (Power, Array), x: Array, ct: Array| {

@@ -89,7 +89,9 @@ fn policies_say_what_is_computed_again() -> Result<()> {
     assert_eq!(count(Some(CheckpointPolicy::DotsSaveable), "dot_general")?, 5);
     assert_eq!(count(Some(CheckpointPolicy::EverythingSaveable), "tanh")?, 2);
 
-    let named = |x: Array| checkpoint_name(x.erf(), "hidden").sin().exp();
+    fn named(x: Array) -> Array {
+        checkpoint_name(x.erf(), "hidden").sin().exp()
+    }
     let program = |policy| make_program(grad(checkpoint(named).policy(policy)), 0.5f32);
     let text = program(CheckpointPolicy::save_only_these_names(["hidden"]))?.to_string();
     assert_eq!((text.matches("= erf").count(), text.matches("= sin").count()), (1, 2), "{text}");
@@ -103,11 +105,13 @@ fn policies_say_what_is_computed_again() -> Result<()> {
 fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
     setup();
     use CheckpointPolicy as Policy;
-    let named = |x: Array| checkpoint_name(x.erf(), "hidden").sin().exp();
-    let counts = |policy: Policy| -> Result<(usize, usize)> {
+    fn named(x: Array) -> Array {
+        checkpoint_name(x.erf(), "hidden").sin().exp()
+    }
+    fn counts(policy: Policy) -> Result<(usize, usize)> {
         let text = make_program(grad(checkpoint(named).policy(policy)), 0.5f32)?.to_string();
         Ok((text.matches("= erf").count(), text.matches("= sin").count()))
-    };
+    }
     let custom_policy =
         || Policy::save_if(|op| op.name() == "sin" && op.outputs()[0].size() == 1 && op.inputs().len() == 1);
     assert_eq!(counts(Policy::save_any_names_but_these(["another"]))?, (1, 2));
@@ -131,16 +135,18 @@ fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
 fn policies_that_offload() -> Result<()> {
     setup();
     use CheckpointPolicy as Policy;
-    let named = |x: Array| checkpoint_name(checkpoint_name(x.erf(), "hidden").sin(), "last").exp();
+    fn named(x: Array) -> Array {
+        checkpoint_name(checkpoint_name(x.erf(), "hidden").sin(), "last").exp()
+    }
     let names = |saved: &[&'static str], offloaded: &[&'static str]| {
         let (saved, offloaded) = (saved.iter().copied(), offloaded.iter().copied());
         Policy::save_and_offload_only_these_names(saved, offloaded, "device", "pinned_host")
     };
-    let counts = |policy: Policy| -> Result<[usize; 4]> {
+    fn counts(policy: Policy) -> Result<[usize; 4]> {
         let text = make_program(grad(checkpoint(named).policy(policy)), 0.5f32)?.to_string();
         Ok(["= erf", "= sin", "device_put[memory_kind=pinned_host]", "device_put[memory_kind=device]"]
             .map(|what| text.matches(what).count()))
-    };
+    }
     assert_eq!(counts(names(&[], &["hidden"])?)?, [1, 2, 1, 1]);
     assert_eq!(counts(names(&["hidden"], &["last"])?)?, [1, 1, 1, 1]);
     assert_eq!(counts(names(&["hidden"], &[])?)?, [1, 2, 0, 0]);
@@ -162,7 +168,7 @@ fn policies_that_offload() -> Result<()> {
 #[test]
 fn a_loop_needs_less_memory() -> Result<()> {
     setup();
-    let temporary = |checkpointed: bool| -> Result<i64> {
+    fn temporary(checkpointed: bool) -> Result<i64> {
         let layers = |w: Array, x: Array| (0..8).fold(x, |x, _| x.matmul(&w).tanh());
         let f = move |w: Array, x: Array| -> Result<Array> {
             let recomputed = checkpoint(layers);
@@ -175,7 +181,7 @@ fn a_loop_needs_less_memory() -> Result<()> {
         let ty = || shape_dtype_struct([64, 64], DType::F32);
         let compiled = jit(grad(f)).lower((ty(), ty()))?.compile()?;
         Ok(compiled.memory_analysis()?.temporaries)
-    };
+    }
     let (kept, again) = (temporary(false)?, temporary(true)?);
     assert!(again * 3 < kept, "{again} bytes against {kept}");
     Ok(())
@@ -254,9 +260,13 @@ fn gated() -> impl Function<(Array,), Output = Array> {
 fn defremat_recomputes_by_its_own_rule() -> Result<()> {
     setup();
     let x = array([0.3f32, -1.2, 2.0]);
-    let plain = |x: Array| &x * x.tanh();
+    fn plain(x: Array) -> Array {
+        &x * x.tanh()
+    }
     let want = grad(move |x: Array| plain(plain(x)).sum(..)).call(&x)?;
-    let twice = |x: Array| -> Result<Array> { Ok(gated().call(gated().call(x)?)?.sum(..)) };
+    fn twice(x: Array) -> Result<Array> {
+        Ok(gated().call(gated().call(x)?)?.sum(..))
+    }
     for policy in policies() {
         let f = || grad(checkpoint(twice).policy(policy.clone()));
         assert!(allclose(f().call(&x)?, &want, 1e-5, 1e-6)?, "{policy:?}");
@@ -274,10 +284,10 @@ fn defremat_recomputes_by_its_own_rule() -> Result<()> {
     let slope = grad(move |rows: Array| -> Result<Array> { Ok(mapped.call(rows)?.sum(..)) }).call(&rows)?;
     let expected = grad(move |rows: Array| plain(rows).sum(..)).call(&rows)?;
     assert!(allclose(slope, expected, 1e-5, 1e-6)?);
-    let looped = |x: Array| -> Result<Array> {
+    fn looped(x: Array) -> Result<Array> {
         let step = checkpoint(|x: Array| gated().call(x));
         Ok(scan(|x: Array, _: Array| -> Result<(Array, ())> { Ok((step.call(x)?, ())) }, x, arange(0..2))?.0.sum(..))
-    };
+    }
     assert!(allclose(jit(grad(looped)).call(&x)?, &want, 1e-5, 1e-6)?);
     // A rule that returns too few cotangents.
     let wrong = custom_vjp(|x: Array, y: Array| x * y).defremat(

@@ -119,13 +119,17 @@ fn while_conditions() {
         ErrorKind::Type,
         &["cond_fun must return a boolean scalar, but got output type(s) [float32[]]"],
     );
-    let f = |x: Array| while_loop(|x: Array| x.less(100), |x| x * 2, x);
+    fn f(x: Array) -> Result<Array> {
+        while_loop(|x: Array| x.less(100), |x| x * 2, x)
+    }
     says(
         grad(f).call(1.0f32),
         ErrorKind::Value,
         &["Reverse-mode differentiation does not work for while_loop or fori_loop with a dynamic trip count", "scan"],
     );
-    let g = |n: Array, x: Array| fori_loop(0, n, |_, x| x * 2, x);
+    fn g(n: Array, x: Array) -> Result<Array> {
+        fori_loop(0, n, |_, x| x * 2, x)
+    }
     says(grad(g).argnums(shardax::Arg::<1>).call((3, 1.0f32)), ErrorKind::Value, &["fori_loop with static bounds"]);
 }
 
@@ -184,7 +188,9 @@ fn errors_of_closures_come_out() {
     says(while_loop(|c: Array| c.less(bad().sum(..)), |c| c, zeros(())), ErrorKind::Value, &["broadcasting"]);
     says(cond(true, |x: Array| x + bad(), |x| x, zeros(3)), ErrorKind::Value, &["broadcasting"]);
     says(map(|x: Array| x + bad(), zeros(2)), ErrorKind::Value, &["broadcasting"]);
-    let failing = |_: Array, _: Array| -> Result<(Array, Array)> { Err(Error::new(ErrorKind::Value, "my own")) };
+    fn failing(_: Array, _: Array) -> Result<(Array, Array)> {
+        Err(Error::new(ErrorKind::Value, "my own"))
+    }
     says(scan(failing, Array::from(0), zeros(2)), ErrorKind::Value, &["my own"]);
     let deep = |x: Array| scan(|c: Array, ()| (c + bad(), ()), x, ()).map(|(c, ())| c);
     says(jit(deep).call(zeros(3)), ErrorKind::Value, &["scan got no values"]);
@@ -230,9 +236,9 @@ fn rules_say_nothing_about_captures() {
         ErrorKind::NotImplemented,
         &["Detected differentiation of a custom_jvp function with respect to a closed-over value", "as an argument"],
     );
-    let in_rule = |w: Array| -> Result<Array> {
+    fn in_rule(w: Array) -> Result<Array> {
         let (a, b) = (w.clone(), w.clone());
         custom_vjp(|x: Array| x * 2).defvjp(move |x: Array| (x * 2 * &a, ()), move |(), ct: Array| (ct * &b,)).call(w)
-    };
+    }
     says(grad(in_rule).call(1.0f32), ErrorKind::Leak, &["a rule of a custom_vjp function captured", "as an argument"]);
 }

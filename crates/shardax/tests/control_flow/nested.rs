@@ -37,14 +37,14 @@ fn gradients_of_scan() -> Result<()> {
     let gradients = grad(rnn_loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>));
     let (gw, gh, gx) = gradients.call((&w, &h, &xs))?;
     // The same steps, written out.
-    let unrolled = |w: Array, mut h: Array, xs: Array| -> Result<Array> {
+    fn unrolled(w: Array, mut h: Array, xs: Array) -> Result<Array> {
         let mut sum = Array::from(0.0);
         for x in xs.split(4, 0)? {
             h = (w.dot(h) + x.reshape(3)).tanh();
             sum += (h.square() * 0.5).sum(..);
         }
         Ok(h.sum(..) + sum)
-    };
+    }
     let (uw, uh, ux) = grad(unrolled).argnums((Arg::<0>, Arg::<1>, Arg::<2>)).call((&w, &h, &xs))?;
     same(&gw, &uw);
     same(&gh, &uh);
@@ -93,7 +93,7 @@ fn vmap_and_grad_of_scan_commute() -> Result<()> {
 fn scans_in_scans_capture_from_both() -> Result<()> {
     setup();
     let rows = array([[0.3f32, -0.1, 0.5], [0.2, 0.8, -0.4]]);
-    let f = |a: Array, rows: Array| -> Result<Array> {
+    fn f(a: Array, rows: Array) -> Result<Array> {
         let outer = |c: Array, row: Array| -> Result<(Array, Array)> {
             let scale = (&c * &a).sin();
             let inner = |s: Array, x: Array| {
@@ -105,7 +105,7 @@ fn scans_in_scans_capture_from_both() -> Result<()> {
         };
         let (c, ys) = scan(outer, Array::from(0.1), rows)?;
         Ok(c + ys.sum(..))
-    };
+    }
     check_gradient(|a| f(a, rows.clone()), &array(0.7f32))?;
     check_gradient(|rows| f(array(0.7f32), rows), &rows)?;
     check_gradient(|a| grad(|a: Array| f(a, rows.clone())).call(a), &array(0.7f32))?;
@@ -116,7 +116,7 @@ fn scans_in_scans_capture_from_both() -> Result<()> {
 fn branches_with_weights() -> Result<()> {
     setup();
     let xs = array([0.5f32, -0.4, 1.2, -0.9]);
-    let f = |w: Array, xs: Array| -> Result<Array> {
+    fn f(w: Array, xs: Array) -> Result<Array> {
         let step = |c: Array, x: Array| -> Result<(Array, Array)> {
             let c = cond(x.greater(0), |c: Array| (c * &w).sin() * &x, |c| (c - &x * &w * &w).exp() * 0.1, c)?;
             let y = switch(
@@ -128,7 +128,7 @@ fn branches_with_weights() -> Result<()> {
         };
         let (c, ys) = scan(step, Array::from(0.5), xs)?;
         Ok(c + ys.sum(..))
-    };
+    }
     let w = array(0.8f32);
     check_gradient(|w| f(w, xs.clone()), &w)?;
     check_gradient(|xs| f(w.clone(), xs), &xs)?;
@@ -146,14 +146,14 @@ fn branches_with_weights() -> Result<()> {
 fn branches_that_keep_different_things() -> Result<()> {
     setup();
     // One branch needs two matrices, one a vector and a scalar, one nothing, for the derivative.
-    let f = |i: Array, x: Array| -> Result<Array> {
+    fn f(i: Array, x: Array) -> Result<Array> {
         let branches = (
             |x: Array| (x.sin() * x.exp()).reshape([2, 1]).matmul(x.cos().reshape([1, 2])).sum(..),
             |x: Array| x.tanh().sum(..) * x.sum(..).sin(),
             |x: Array| x.sum(..) * 3,
         );
         switch(i, branches, x)
-    };
+    }
     let x = array([0.4f32, -0.7]);
     for i in 0..3 {
         check_gradient(|x| f(Array::from(i), x), &x)?;
@@ -210,12 +210,12 @@ fn linearized_loops_push_tangents_forward() -> Result<()> {
 #[test]
 fn while_that_no_gradient_flows_through() -> Result<()> {
     setup();
-    let f = |x: Array| -> Result<Array> {
+    fn f(x: Array) -> Result<Array> {
         let n = while_loop(|n: Array| n.less(5), |n| n + 1, Array::from(0))?;
         // The predicate depends on x, the result does not.
         let m = while_loop(|m: Array| m.less(&x), |m| m + 1, Array::from(0))?;
         Ok(x * n.astype(DType::F32) + m)
-    };
+    }
     close(&grad(f).call(2.5f32)?, &[5.0]);
     Ok(())
 }
@@ -223,10 +223,14 @@ fn while_that_no_gradient_flows_through() -> Result<()> {
 #[test]
 fn fori_loops_differentiate() -> Result<()> {
     setup();
-    let newton = |a: Array| fori_loop(0, 12, |_, x: Array| 0.5 * (&x + &a / &x), Array::from(1.0));
+    fn newton(a: Array) -> Result<Array> {
+        fori_loop(0, 12, |_, x: Array| 0.5 * (&x + &a / &x), Array::from(1.0))
+    }
     close(&grad(newton).call(4.0f32)?, &[0.25]);
     close(&grad(grad(newton)).call(4.0f32)?, &[-1.0 / 32.0]);
-    let dynamic = |n: Array, a: Array| fori_loop(0, n, |_, x: Array| 0.5 * (&x + &a / &x), Array::from(1.0));
+    fn dynamic(n: Array, a: Array) -> Result<Array> {
+        fori_loop(0, n, |_, x: Array| 0.5 * (&x + &a / &x), Array::from(1.0))
+    }
     let slope = jvp(|a: Array| dynamic(array(12), a), 4.0f32, 1.0f32)?.1;
     close(&slope, &[0.25]);
     // Bounds for each example.
@@ -330,7 +334,9 @@ fn custom_vjp_under_vmap_keeps_its_rule() -> Result<()> {
     let xs = array([0.3f32, -0.5, 1.1]);
     let y = array(0.7f32);
     // grad of vmap: the argument that the examples share gets the sum.
-    let f = |xs: Array, y: Array| -> Result<Array> { Ok(vmap(odd).in_axes((0, None)).call((xs, y))?.sum(..)) };
+    fn f(xs: Array, y: Array) -> Result<Array> {
+        Ok(vmap(odd).in_axes((0, None)).call((xs, y))?.sum(..))
+    }
     let (gx, gy) = grad(f).argnums((Arg::<0>, Arg::<1>)).call((&xs, &y))?;
     same(&gx, &(xs.cos() * 2 * &y));
     same(&gy, &(xs.sin().sum(..) * 3));
@@ -338,17 +344,17 @@ fn custom_vjp_under_vmap_keeps_its_rule() -> Result<()> {
     let per_row = vmap(grad(odd)).in_axes((0, None)).call((&xs, &y))?;
     same(&per_row, &gx);
     let ys = array([0.7f32, 2.0]);
-    let twice = |xs: Array, ys: Array| -> Result<Array> {
+    fn twice(xs: Array, ys: Array) -> Result<Array> {
         let inner = |x: Array, ys: Array| vmap(odd).in_axes((None, 0)).call((x, ys));
         Ok(vmap(inner).in_axes((0, None)).call((xs, ys))?.sum(..))
-    };
+    }
     let (gx, gy) = grad(twice).argnums((Arg::<0>, Arg::<1>)).call((&xs, &ys))?;
     same(&gx, &(xs.cos() * 2 * ys.sum(..)));
     same(&gy, &(ones(2) * xs.sin().sum(..) * 3));
     // In a scan, under jit.
-    let in_scan = |xs: Array, y: Array| -> Result<Array> {
+    fn in_scan(xs: Array, y: Array) -> Result<Array> {
         Ok(scan(|c: Array, x| -> Result<(Array, ())> { Ok((c + odd(x, y.clone())?, ())) }, Array::from(0.0), xs)?.0)
-    };
+    }
     let (gx, gy) = jit(grad(in_scan).argnums((Arg::<0>, Arg::<1>))).call((&xs, &y))?;
     same(&gx, &(xs.cos() * 2 * &y));
     same(&gy, &(xs.sin().sum(..) * 3));
@@ -358,15 +364,17 @@ fn custom_vjp_under_vmap_keeps_its_rule() -> Result<()> {
 #[test]
 fn custom_jvp_under_vmap_keeps_its_rule() -> Result<()> {
     setup();
-    let odd = |x: Array, y: Array| {
+    fn odd(x: Array, y: Array) -> Result<Array> {
         custom_jvp(|x: Array, y: Array| x.sin() * y)
             .defjvp(|(x, y): (Array, Array), (dx, dy): (Array, Array)| {
                 (x.sin() * &y, 2 * x.cos() * y * dx + 3 * x.sin() * dy)
             })
             .call((x, y))
-    };
+    }
     let xs = array([0.3f32, -0.5, 1.1]);
-    let f = |xs: Array, y: Array| -> Result<Array> { Ok(vmap(odd).in_axes((0, None)).call((xs, y))?.sum(..)) };
+    fn f(xs: Array, y: Array) -> Result<Array> {
+        Ok(vmap(odd).in_axes((0, None)).call((xs, y))?.sum(..))
+    }
     let (gx, gy) = grad(f).argnums((Arg::<0>, Arg::<1>)).call((&xs, 0.7f32))?;
     same(&gx, &(xs.cos() * 2 * 0.7));
     same(&gy, &(xs.sin().sum(..) * 3));
@@ -386,7 +394,7 @@ fn rules_with_integers_and_structures() -> Result<()> {
     };
     let g = grad(|x: Array, n: Array| -> Result<Array> { Ok(f(x, n)?.0) });
     close(&g.call((2.0f32, 3))?, &[100.0]);
-    let h = |x: Array, n: Array| {
+    fn h(x: Array, n: Array) -> Result<Array> {
         custom_vjp(|x: Array, n: Array| x * n.astype(DType::F32))
             .defvjp(
                 |x: Array, n: Array| (x * n.astype(DType::F32), (Static("kept"), n)),
@@ -396,7 +404,7 @@ fn rules_with_integers_and_structures() -> Result<()> {
                 },
             )
             .call((x, n))
-    };
+    }
     close(&grad(h).call((2.0f32, 3))?, &[21.0]);
     Ok(())
 }
@@ -420,9 +428,9 @@ fn custom_functions_of_plain_values_just_run() -> Result<()> {
 fn a_rule_may_return_a_constant_tangent() -> Result<()> {
     setup();
     // Rounding that gradients do not pass, before a function that has a reverse rule alone.
-    let rounded = |x: Array| {
+    fn rounded(x: Array) -> Result<Array> {
         custom_jvp(|x: Array| x.round()).defjvp(|(x,): (Array,), (t,): (Array,)| (x.round(), zeros_like(&t))).call(x)
-    };
+    }
     let step = |c: Array, ()| -> Result<(Array, Array)> {
         let y = odd(rounded(&c * 3)?, array(2.0f32))?;
         Ok((c * 0.5 + &y, y))

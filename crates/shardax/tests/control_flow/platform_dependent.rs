@@ -14,22 +14,28 @@ fn chosen(x: Array) -> Result<Array> {
 fn the_branch_of_the_platform_is_computed() -> Result<()> {
     setup();
     let x = random::normal(random::key(0), [4]);
-    let near = |a: Array, b: Array| -> Result<()> {
+    fn near(a: Array, b: Array) -> Result<()> {
         assert!(allclose(a, b, 1e-6, 1e-6)?);
         Ok(())
-    };
+    }
     near(chosen(x.clone())?, x.sin())?;
     near(jit(chosen).call(&x)?, x.sin())?;
     let text = jit(chosen).lower(&x)?.as_text().to_string();
     let other_operations = ["exponential", "tanh", "stablehlo.case"];
     assert!(text.contains("sine") && other_operations.iter().all(|other| !text.contains(other)), "{text}");
-    let slope = |x: Array| -> Result<Array> { Ok(chosen(x)?.sum(..)) };
+    fn slope(x: Array) -> Result<Array> {
+        Ok(chosen(x)?.sum(..))
+    }
     near(grad(slope).call(&x)?, x.cos())?;
     near(grad(jit(slope)).call(&x)?, x.cos())?;
     near(vmap(chosen).call(&x)?, x.sin())?;
-    let step = |carry: Array, x: Array| -> Result<(Array, Array)> { Ok((carry, chosen(x)?)) };
+    fn step(carry: Array, x: Array) -> Result<(Array, Array)> {
+        Ok((carry, chosen(x)?))
+    }
     near(scan(step, array(0), x.clone())?.1, x.sin())?;
-    let loop_slope = |x: Array| -> Result<Array> { Ok(scan(step, array(0), x)?.1.sum(..)) };
+    fn loop_slope(x: Array) -> Result<Array> {
+        Ok(scan(step, array(0), x)?.1.sum(..))
+    }
     near(grad(loop_slope).call(&x)?, x.cos())?;
     let mesh = make_mesh([("x", 4)])?;
     let mapped = shard_map(chosen, &mesh).in_specs(P!["x"]).out_specs(P!["x"]);

@@ -62,7 +62,7 @@ fn products_of_recurrent_layers_leave_the_loop() -> Result<()> {
 #[test]
 fn sums_of_products_are_those_of_the_steps() -> Result<()> {
     let [xs, ys] = [numbers(&[6, 5, 41], 1), numbers(&[6, 5, 53], 4)];
-    let sums = |xs: Array, ys: Array| -> Result<(Array, Array, Array)> {
+    fn sums(xs: Array, ys: Array) -> Result<(Array, Array, Array)> {
         let start = (zeros((53, 41)), ones((53, 41)), Array::from(1.0f32));
         let body = |(sum, other, factor): (Array, Array, Array), (x, y): (Array, Array)| {
             let product = (&y * &factor).t().matmul(&x);
@@ -73,7 +73,7 @@ fn sums_of_products_are_those_of_the_steps() -> Result<()> {
             ((sum, other, factor * 0.5 + used.max(..)), ())
         };
         Ok(scan(body, start, (xs, ys))?.0)
-    };
+    }
     let (sum, other, factor) = jit(sums).call((&xs, &ys))?;
     let (mut expected, mut expected_other, mut expected_factor) =
         (zeros((53, 41)), ones((53, 41)), Array::from(1.0f32));

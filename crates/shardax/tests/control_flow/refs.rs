@@ -49,7 +49,7 @@ fn refs_in_loops_and_branches() -> Result<()> {
 #[test]
 fn parts_of_refs() -> Result<()> {
     setup();
-    let f = |x: Array, i: Array| -> Result<(Array, Array)> {
+    fn f(x: Array, i: Array) -> Result<(Array, Array)> {
         let r = new_ref(zeros(5))?;
         r.at(array([0, 0, 3])).add(&x)?;
         r.at(&i).set(7.0)?;
@@ -60,7 +60,7 @@ fn parts_of_refs() -> Result<()> {
         b.at((.., 2)).set(1.0)?;
         b.at((0, 1)).add(2.0)?;
         Ok((r.freeze(), b.get().astype(DType::F32)))
-    };
+    }
     // Computed indices count from the end if negative, and are clamped.
     for i in [4, -1, 12] {
         let x = array([1.0f32, 2.0, 3.0]);
@@ -76,12 +76,12 @@ fn parts_of_refs() -> Result<()> {
 fn refs_beside_other_transformations() -> Result<()> {
     setup();
     // A condition that reads, and one that writes.
-    let count = |x: Array| -> Result<(Array, Array)> {
+    fn count(x: Array) -> Result<(Array, Array)> {
         let (r, tests) = (new_ref(x)?, new_ref(0)?);
         let test = |_: Array| tests.add(1).map(|()| r.get().less(10.0));
         let n = while_loop(test, |n: Array| r.set(r.get() * 2.0).map(|()| n + 1), Array::from(0))?;
         Ok((n, tests.freeze()))
-    };
+    }
     let (n, tests) = jit(count).call(array(1.0f32))?;
     assert_eq!((n.item::<i32>()?, tests.item::<i32>()?), (4, 5));
     // A recomputed part, whose reads and writes are its values.
@@ -224,9 +224,13 @@ fn wrong_uses_of_refs() -> Result<()> {
     fails(&wide, ErrorKind::Value, &["does not broadcast to the part of shape [2]"])?;
     let far = |_: Array, r: &Ref| r.at(5).get().check().map(|()| r.get());
     fails(&far, ErrorKind::Index, &["index 5 is out of bounds for a dimension of size 3"])?;
-    let mapped = |x: Array, r: &Ref| vmap(|x: Array| r.at(0).set(&x).map(|()| x)).call(x);
+    fn mapped(x: Array, r: &Ref) -> Result<Array> {
+        vmap(|x: Array| r.at(0).set(&x).map(|()| x)).call(x)
+    }
     fails(&mapped, ErrorKind::Value, &["a ref of type float32[3] from outside of vmap is written inside of it"])?;
-    let differentiated = |x: Array, r: &Ref| grad(|x: Array| r.at(0).set(x.sum(..)).map(|()| x.sum(..))).call(x);
+    fn differentiated(x: Array, r: &Ref) -> Result<Array> {
+        grad(|x: Array| r.at(0).set(x.sum(..)).map(|()| x.sum(..))).call(x)
+    }
     fails(&differentiated, ErrorKind::Value, &["a value that is differentiated was written", "stop_gradient"])?;
     // The rule would run instead, and not write.
     let rule = jit(|x: Array| -> Result<Array> {
@@ -236,16 +240,18 @@ fn wrong_uses_of_refs() -> Result<()> {
     });
     says(rule.call(&x), ErrorKind::Value, &["from outside of custom_jvp is written inside"]);
     // The backward pass would write again.
-    let recomputed = |x: Array, r: &Ref| {
+    fn recomputed(x: Array, r: &Ref) -> Result<Array> {
         grad(|x: Array| checkpoint(|x: Array| r.at(0).add(1.0).map(|()| x.sin().sum(..))).call(x)).call(x)
-    };
+    }
     fails(&recomputed, ErrorKind::Value, &["from outside of checkpoint and its derivative is written inside"])?;
-    let kernel = |x: Array, r: &Ref| {
+    fn kernel(x: Array, r: &Ref) -> Result<Array> {
         let copy = |[_, out]: [Ref; 2]| out.set(r.get());
         pl::pallas_call(copy, shape_dtype_struct([3], DType::F32)).call([x])
-    };
+    }
     fails(&kernel, ErrorKind::Leak, &["from outside of a kernel was used in it"])?;
-    let inner = |x: Array, r: &Ref| jit(|x: Array| x + r.freeze()).call(x);
+    fn inner(x: Array, r: &Ref) -> Result<Array> {
+        jit(|x: Array| x + r.freeze()).call(x)
+    }
     fails(&inner, ErrorKind::Value, &["was frozen inside of another function than the one that made it"])?;
 
     let leaked = std::cell::RefCell::new(None);

@@ -85,11 +85,11 @@ fn each_device_takes_its_branch() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
     let w = array([0.5f32, -1.5]);
-    let body = |w: Array, x: Array| -> Result<Array> {
+    fn body(w: Array, x: Array) -> Result<Array> {
         let on_true = |w: Array| (w.sin() * &x).sum(..);
         let y = cond(x.sum(..).greater(0), on_true, |w| (&w * &w).sum(..) + x.sum(..) * 0, w)?;
         Ok(y.reshape(1))
-    };
+    }
     let per_device = shard_map(body, &mesh).in_specs((P![], P!["i"])).out_specs(P!["i"]);
     let reference = vmap(body).in_axes((None, 0));
     same(&per_device.call((&w, values()))?, &reference.call((&w, values()))?.reshape(8));
@@ -102,7 +102,9 @@ fn each_device_takes_its_branch() -> Result<()> {
     same(&gx, &vx);
 
     // Its result differs from device to device, though neither branch's does.
-    let constant = |x: Array| cond(x.sum(..).greater(0), |()| ones(2), |()| zeros(2), ());
+    fn constant(x: Array) -> Result<Array> {
+        cond(x.sum(..).greater(0), |()| ones(2), |()| zeros(2), ())
+    }
     let error = shard_map(constant, &mesh).in_specs(P!["i"]).out_specs(P![]).call(values()).err();
     assert!(error.is_some_and(|e| e.to_string().contains("can't be statically inferred")));
     let split = shard_map(constant, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(values())?;

@@ -20,11 +20,11 @@ fn eight() -> Array {
 
 fn deleted(t: &mut Table) {
     // An array whose memory was freed by `delete`; every use must say so.
-    let gone = || -> Result<Array> {
+    fn gone() -> Result<Array> {
         let x = eight();
         x.delete()?;
         Ok(x)
-    };
+    }
     t.row("deleted: read", Deleted, &["Array has been deleted with shape=int32[8]"], move || {
         at!(gone()?.to_vec::<i32>())
     })
@@ -238,12 +238,12 @@ fn leaked(t: &mut Table) {
         .call(ones(3))
     });
     t.row("leak: to another thread", Leak, &["UnexpectedTracerError"], || {
-        let inside = |x: Array| -> Result<Array> {
+        fn inside(x: Array) -> Result<Array> {
             let line = line!() + 1;
             let sent = std::thread::scope(|s| s.spawn(|| (&x + 1).check()).join());
             crate::mark(line);
             sent.expect("no panic").map(|()| x)
-        };
+        }
         jit(inside).call(ones(3))
     });
     t.row("leak: device_put", Leak, &["UnexpectedTracerError"], || {

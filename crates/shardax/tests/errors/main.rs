@@ -131,12 +131,12 @@ fn quietly(f: impl FnOnce() -> Option<Error>) -> Result<Option<Error>, String> {
 
 /// The process still computes, compiles, and runs on all devices.
 pub(crate) fn works() -> Result<(), String> {
-    let all_finished = || -> Result<bool> {
+    fn all_finished() -> Result<bool> {
         let eager = (arange(0..3) + 1).to_vec::<i32>()? == [1, 2, 3];
         let compiled = jit(|x: Array| x * 2 + 1).call(arange(0..3))?.to_vec::<i32>()? == [1, 3, 5];
         let mapped = pmap(|x: Array| psum(x, "i")).axis_name("i").call(arange(0..8))?.to_vec::<i32>()? == [28; 8];
         Ok(eager && compiled && mapped)
-    };
+    }
     match catch_unwind(AssertUnwindSafe(all_finished)) {
         Ok(Ok(true)) => Ok(()),
         Ok(Ok(false)) => Err("afterwards the numbers are wrong".into()),

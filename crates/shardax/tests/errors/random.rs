@@ -25,10 +25,10 @@ pub(crate) fn rows(t: &mut Table) {
     t.row("bits of keys", Type, rejected, move || at!(lax::bitcast_convert_type(&keys(), DType::U32)));
     t.row("keys added at", Type, rejected, move || at!(keys().at(0).add(random::key(1))));
     t.row("key in a callback", Type, rejected, || {
-        let printed = |key: Array| -> Array {
+        fn printed(key: Array) -> Array {
             at!(shardax::debug_print!("{}", key));
             key
-        };
+        }
         jit(printed).call(random::key(0))
     });
     t.row("numbers to keys", Type, &["key<fry>", "random::key"], || at!(arange(0..3).astype(DType::Key)));

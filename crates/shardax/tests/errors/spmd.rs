@@ -290,7 +290,9 @@ fn shard_maps(t: &mut Table) {
         &["dot requires contracting dimensions", "float32[1,3]", "float32[1,3]"],
         || {
             let mesh = make_mesh([("i", 8)])?;
-            let body = |x: Array, y: Array| at!(x.dot(y));
+            fn body(x: Array, y: Array) -> Array {
+                at!(x.dot(y))
+            }
             shard_map(body, &mesh).in_specs((P!["i"], P!["i"])).out_specs(P!["i"]).call((ones([8, 3]), ones([8, 3])))
         },
     );
@@ -448,7 +450,9 @@ fn varying(t: &mut Table) {
         &["scan body function carry", "manual axis types", "to='varying'"],
         move || {
             let mesh = mesh()?;
-            let f = |x: Array| -> Result<Array> { Ok(at!(scan(|c: Array, x: Array| (c + x, ()), zeros(()), x))?.0) };
+            fn f(x: Array) -> Result<Array> {
+                Ok(at!(scan(|c: Array, x: Array| (c + x, ()), zeros(()), x))?.0)
+            }
             shard_map(f, &mesh).in_specs(P!["i"]).out_specs(P![]).call(ones(8))
         },
     );

@@ -228,10 +228,10 @@ fn nested(t: &mut Table) {
         pmap(grad(|x: Array| at!(x.dot(ones(4))))).call(ones([8, 3]))
     });
     t.row("scan in grad in jit: inside", Value, &["incompatible shapes"], || {
-        let loss = |x: Array| -> Result<Array> {
+        fn loss(x: Array) -> Result<Array> {
             let (c, ()) = scan(|c: Array, _: Array| (at!(&c + ones(3)), ()), x, ones(5))?;
             Ok(c.sum(..))
-        };
+        }
         jit(grad(loss)).call(ones(2))
     });
     t.row(
@@ -252,12 +252,12 @@ fn nested(t: &mut Table) {
 #[test]
 fn panics_of_the_users_own_pass_through() {
     crate::common::quick::setup();
-    let dive = |x: Array| -> Array {
+    fn dive(x: Array) -> Array {
         if x.shape() == [3] || x.ndim() == 0 {
             panic!("the user's own");
         }
         x
-    };
+    }
     let cases: Vec<(&str, Box<dyn Fn() -> Result<()>>)> = vec![
         ("call", Box::new(move || Function::call(&dive, ones(3)).map(drop))),
         ("jit", Box::new(move || jit(dive).call(ones(3)).map(drop))),

@@ -204,7 +204,9 @@ fn error_on_canonicalize_under_auto_mode() -> Result<()> {
 #[test]
 fn axes_api_error_manual_to_auto_explicit() -> Result<()> {
     let (mesh, _guard) = mesh(4);
-    let inside = |x: Array| auto_axes(|a: Array| a * 2).axes(["x", "y"]).out_sharding(P!["x", "y"]).call(x);
+    fn inside(x: Array) -> Result<Array> {
+        auto_axes(|a: Array| a * 2).axes(["x", "y"]).out_sharding(P!["x", "y"]).call(x)
+    }
     let f = shard_map(inside, &mesh).in_specs(P!["x", "y"]).out_specs(P!["x", "y"]);
     let text = jit(f).call(ramp(&[8, 8], P!["x", "y"])).unwrap_err().to_string();
     assert!(text.contains("auto_axes cannot change the type of axis 'x', which is Manual"), "{text}");

@@ -101,7 +101,9 @@ fn arrays_that_are_used_for_what_is_made() -> Result<()> {
         plain(|| shardax::numpy::segment_sum(array(host(&x)).reshape([8, 4]), array([0, 1, 1, 3, 0, 0, 2, 1]), 4));
     assert_eq!(typed(&f()), "float32[4,4@y]");
     same(&f(), &want);
-    let g = move |x: Array, at: Array| out_sharding(P![None, "y"], || shardax::numpy::segment_sum(&x, &at, 4));
+    fn g(x: Array, at: Array) -> Array {
+        out_sharding(P![None, "y"], || shardax::numpy::segment_sum(&x, &at, 4))
+    }
     let traced = jit(g).call((&x, &at))?;
     assert_eq!(typed(&traced), "float32[4,4@y]");
     same(&traced, &want);
@@ -157,11 +159,13 @@ fn makers_without_a_mesh_or_with_other_axes_are_rejected() -> Result<()> {
 fn manual_mode_mix_random() -> Result<()> {
     let (_, _mesh) = mesh(2);
     let keys = reshard(random::split(random::key(0), 2), P!["x"]);
-    let draw = |key: &Array| random::normal(key, [1, 4]);
-    let of_device = move |key: Array| {
+    fn draw(key: &Array) -> Array {
+        random::normal(key, [1, 4])
+    }
+    fn of_device(key: Array) -> Array {
         let key = key.squeeze(0);
         out_sharding(P![None, "y"], || draw(&key))
-    };
+    }
     let f = jit(move |keys: Array| shard_map(of_device, None).axis_names("x").out_specs(P!["x"]).call(keys));
     let out = f.call(&keys)?;
     assert_eq!(typed(&out), "float32[2@x,4@y]");
@@ -203,9 +207,9 @@ fn bincount() -> Result<()> {
 fn one_hot_with_sharding() -> Result<()> {
     let (_, _mesh) = mesh(4);
     // The spec of the result has an entry for the new axis of the classes, wherever it is inserted.
-    let hot = |axis: i32, spec: PartitionSpec, x: &Array| {
+    fn hot(axis: i32, spec: PartitionSpec, x: &Array) -> Array {
         shardax::nn::OneHotOptions::new().axis(axis).out_sharding(spec).one_hot(x, 4)
-    };
+    }
     let x = reshard(array([0, 1, 2, 3, 3, 2, 1, 0]), P!["x"]);
     let square = reshard(zeros([4, 8]).astype(DType::I32), P!["x", "y"]);
     let cases = [

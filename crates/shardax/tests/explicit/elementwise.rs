@@ -24,7 +24,9 @@ fn gradients_of_broadcast_operands_are_summed_where_they_lie() -> Result<()> {
     let x = ramp(&[8, 4, 8], P!["x", None, "y"]);
     let of_features = device_put(&ones(8), P![])?;
     let of_rows = device_put(&ones([8, 1, 1]), P![])?;
-    let loss = |w: Array, b: Array, x: Array| ((x * w + b) * 0.5).square().sum(..);
+    fn loss(w: Array, b: Array, x: Array) -> Array {
+        ((x * w + b) * 0.5).square().sum(..)
+    }
     for args in [(&of_features, &of_rows, &x), (&of_rows, &of_features, &x)] {
         let f = jit(grad(loss).argnums((Arg::<0>, Arg::<1>)));
         let sent = f.lower(args)?.compile()?.collectives()?;

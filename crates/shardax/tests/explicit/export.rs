@@ -102,7 +102,9 @@ fn where_the_context_has_another_mesh() -> Result<()> {
 fn unreduced_results() -> Result<()> {
     let (_, _guard) = mesh(4);
     let (x, w) = (num(&[8, 4], 0.3, 0.0, P![None, "y"]), num(&[4, 6], 0.2, 1.0, P!["y"]));
-    let product = |x: Array, w: Array| DotOptions::new().out_sharding(P![].unreduced(["y"])).matmul(&x, &w);
+    fn product(x: Array, w: Array) -> Array {
+        DotOptions::new().out_sharding(P![].unreduced(["y"])).matmul(&x, &w)
+    }
     let read = Exported::<(Array, Array), Array>::deserialize(&export(product, (&x, &w))?.serialize()?)?;
     assert_eq!(avals(&read)[2], "float32[8,6]{U:y}");
     let sum =

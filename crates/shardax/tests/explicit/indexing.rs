@@ -12,15 +12,21 @@ fn auto_gather_out_sharding() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let table = num(&[16, 8], 0.3, 0.0, P![None, "y"]);
     let tok = tokens(P!["x"]);
-    let f = |table: Array, tok: Array| table.at(&tok).out_sharding(P!["x", None, None]).get();
+    fn f(table: Array, tok: Array) -> Array {
+        table.at(&tok).out_sharding(P!["x", None, None]).get()
+    }
     let out = jit(f).call((&table, &tok))?;
     assert_eq!(typed(&out), "float32[4@x,6,8]");
     let (t, want) = (host(&table), tok.to_vec::<i32>()?);
     same(&out, &want.iter().flat_map(|r| t[*r as usize * 8..][..8].to_vec()).collect::<Vec<_>>());
     assert_eq!(typed(&f(table.clone(), tok.clone())), "float32[4@x,6,8]");
-    let rows = |table: Array, tok: Array| table.at((&tok, ..)).out_sharding(P!["x", None, None]).get();
+    fn rows(table: Array, tok: Array) -> Array {
+        table.at((&tok, ..)).out_sharding(P!["x", None, None]).get()
+    }
     assert_eq!(typed(&jit(rows).call((&table, &tok))?), "float32[4@x,6,8]");
-    let entries = |table: Array, tok: Array| table.at((&tok, 2)).out_sharding(P!["x", None]).get();
+    fn entries(table: Array, tok: Array) -> Array {
+        table.at((&tok, 2)).out_sharding(P!["x", None]).get()
+    }
     let third = jit(entries).call((&table, &tok))?;
     assert_eq!(typed(&third), "float32[4@x,6]");
     same(&third, &want.iter().map(|r| t[*r as usize * 8 + 2]).collect::<Vec<_>>());
@@ -76,7 +82,9 @@ fn scatter_of_whole_dimensions() -> Result<()> {
 fn conv_general_dilated() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, k) = (num(&[8, 4, 16], 0.1, 0.0, P!["x"]), num(&[2, 4, 3], 0.2, 0.0, P![]));
-    let f = |x: Array, k: Array| lax::conv(&x, &k, &[1], lax::Padding::Same);
+    fn f(x: Array, k: Array) -> Array {
+        lax::conv(&x, &k, &[1], lax::Padding::Same)
+    }
     let out = jit(f).call((&x, &k))?;
     assert_eq!(typed(&out), "float32[8@x,2,16]");
     let g = grad(move |x: Array, k: Array| f(x, k).sin().sum(..)).argnums((Arg::<0>, Arg::<1>));
@@ -101,11 +109,11 @@ fn linalg_of_split_batches() -> Result<()> {
 fn dynamic_update_slice() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, update) = (ramp(&[16], P!["x"]), ramp(&[8], P!["x"]));
-    let f = |x: Array, update: Array| {
+    fn f(x: Array, update: Array) -> Array {
         let y = lax::dynamic_update_slice(&x, &update, &[Array::from(3)]);
         assert_eq!(y.type_name(), "float32[16@x]");
         y
-    };
+    }
     let out = jit(f).call((&x, &update))?;
     assert_eq!(typed(&out), "float32[16@x]");
     let want: Vec<f32> = (0..16).map(|i| if (3..11).contains(&i) { i - 3 } else { i } as f32).collect();
@@ -125,11 +133,11 @@ fn dynamic_update_slice() -> Result<()> {
 fn dynamic_update_slice_transpose() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, y, z) = (ramp(&[8], P![]), ramp(&[4], P![]), ramp(&[8], P!["x"]));
-    let f = |x: Array, y: Array, z: Array| {
+    fn f(x: Array, y: Array, z: Array) -> Array {
         let w = lax::dynamic_update_slice(&x, &y, &[Array::from(1)]) + z;
         assert_eq!(w.type_name(), "float32[8@x]");
         w.sum(..)
-    };
+    }
     let (gx, gy, gz) = jit(grad(f).argnums((Arg::<0>, Arg::<1>, Arg::<2>))).call((&x, &y, &z))?;
     assert_eq!((typed(&gx), typed(&gy), typed(&gz)), ("float32[8]".into(), "float32[4]".into(), "float32[8@x]".into()));
     assert_eq!(host(&gx), [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
@@ -142,12 +150,16 @@ fn at_add_lower_to_scatter_add() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, ids) = (zeros([2, 10]), array([1, 3, 7, 10]));
     let want: Vec<f32> = (0..20).map(|i| if [1, 3, 7].contains(&(i % 10)) { 5.0 } else { 0.0 }).collect();
-    let f = |x: Array, ids: Array| x.at((.., &ids)).add(5.0);
+    fn f(x: Array, ids: Array) -> Array {
+        x.at((.., &ids)).add(5.0)
+    }
     assert_eq!(typed(&f(x.clone(), ids.clone())), "float32[2,10]");
     let split = reshard(x, P!["x", None]);
     assert_eq!(typed(&f(split.clone(), ids.clone())), "float32[2@x,10]");
     assert_eq!(host(&jit(f).call((&split, &ids))?), want);
-    let to = |x: Array, ids: Array| x.at((.., &ids)).out_sharding(P!["x", None]).add(5.0);
+    fn to(x: Array, ids: Array) -> Array {
+        x.at((.., &ids)).out_sharding(P!["x", None]).add(5.0)
+    }
     let out = jit(to).call((&split, &reshard(ids, P!["x"])))?;
     assert_eq!((typed(&out), host(&out)), ("float32[2@x,10]".into(), want));
     Ok(())
@@ -173,7 +185,9 @@ fn scatter_sharding_rule() -> Result<()> {
         for (n, update) in updates.into_iter().enumerate() {
             let out = jit(vmap(update)).call((&operand, &indices, &values))?;
             assert_eq!(typed(&out), typed(&operand), "update {n}");
-            let on_one_device = |x: &Array| device_put(x, &devices().unwrap()[0]).unwrap();
+            fn on_one_device(x: &Array) -> Array {
+                device_put(x, &devices().unwrap()[0]).unwrap()
+            }
             let plain = {
                 let _none = shardax::set_mesh(None)?;
                 vmap(update).call((&on_one_device(&operand), &on_one_device(&indices), &on_one_device(&values)))?

@@ -53,11 +53,11 @@ fn full_user_to_auto_user_mix() -> Result<()> {
 fn user_auto_mix_error() {
     let (_, _mesh) = mesh(4);
     let a = ramp(&[8, 4], P!["x", "y"]);
-    let f = move |x: Array| {
+    fn f(x: Array) -> Result<Array> {
         let outer = x.clone();
         let inner = auto_axes(move |y: Array| y * &outer).out_sharding(P!["x", "y"]);
         inner.call(x)
-    };
+    }
     let text = jit(f).call(&a).unwrap_err().to_string();
     assert!(
         text.contains("the mesh of an operand of type float32[8@x,4@y]")
@@ -163,7 +163,9 @@ fn out_sharding_mix_axis_types() -> Result<()> {
 fn wsc_error() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 4], P!["x", "y"]);
-    let f = |x: Array| with_sharding_constraint(x, P!["x", "y"]);
+    fn f(x: Array) -> Array {
+        with_sharding_constraint(x, P!["x", "y"])
+    }
     assert_eq!(typed(&jit(f).call(&x)?), "float32[8@x,4@y]");
     let text = jit(|x: Array| with_sharding_constraint(x, P!["y", "x"])).call(&x).unwrap_err().to_string();
     assert!(text.contains("acts as an assert when all axes of mesh are of type `Explicit`"), "{text}");

@@ -49,7 +49,9 @@ fn dot_general_out_sharding() -> Result<()> {
     assert_eq!((typed(&ga), typed(&gb)), (typed(&a), typed(&b)));
     near(host(&ga)[1].into(), hb[8..16].iter().sum::<f32>().into(), 1e-4);
     // Where the compiler chooses there is nothing to say.
-    let inside = |a: Array, b: Array| DotOptions::new().out_sharding(P!["x", None]).matmul(a, b);
+    fn inside(a: Array, b: Array) -> Array {
+        DotOptions::new().out_sharding(P!["x", None]).matmul(a, b)
+    }
     let f = auto_axes(inside).out_sharding(P!["x", None]);
     let text = jit(move |a: Array, b: Array| f.call((a, b))).call((&a, &b)).unwrap_err().to_string();
     assert!(
@@ -108,11 +110,11 @@ fn dot_empty_mesh_lhs_rhs() -> Result<()> {
 fn einsum_inverse() -> Result<()> {
     let (_, _mesh) = mesh(2);
     let (a, b) = (num(&[8, 4, 2], 0.1, 0.0, P!["x", "y", None]), num(&[2, 4, 8], 0.2, 1.0, P![None, "x", "y"]));
-    let f = |a: Array, b: Array| {
+    fn f(a: Array, b: Array) -> Array {
         let out = DotOptions::new().out_sharding(P!["x", None, "y", None]).einsum("btd,dhq->bhtq", &[&a, &b]);
         assert_eq!(out.type_name(), "float32[8@x,4,4@y,8]");
         out
-    };
+    }
     let out = jit(f).call((&a, &b))?;
     assert_eq!(typed(&out), "float32[8@x,4,4@y,8]");
     let (ha, hb) = (host(&a), host(&b));
@@ -135,10 +137,10 @@ fn fused_attention() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = |b: f32, heads: usize, spec| num(&[4, 6, heads, 8], 0.13, b, spec);
     let heads = P!["x", None, "y", None];
-    let attend = |q: Array, k: Array, v: Array| {
+    fn attend(q: Array, k: Array, v: Array) -> Array {
         let causal = Window { before: usize::MAX, after: 0 };
         attention(&Attention::default().window(causal), &Operands::new(&q, &k, &v))[0].clone()
-    };
+    }
     for (q, k, v, want) in [
         (x(0.0, 4, heads.clone()), x(1.0, 4, heads.clone()), x(2.0, 4, heads.clone()), "float32[4@x,6,4@y,8]"),
         // One head of keys for all, and queries that are split.
@@ -152,7 +154,9 @@ fn fused_attention() -> Result<()> {
     ] {
         let out = jit(attend).call((&q, &k, &v))?;
         assert_eq!(typed(&out), want);
-        let loss = move |q: Array, k: Array, v: Array| attend(q, k, v).sin().sum(..);
+        fn loss(q: Array, k: Array, v: Array) -> Array {
+            attend(q, k, v).sin().sum(..)
+        }
         let g = || grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>));
         let (gq, gk, gv) = jit(g()).call((&q, &k, &v))?;
         assert_eq!((typed(&gq), typed(&gk), typed(&gv)), (typed(&q), typed(&k), typed(&v)));
@@ -173,7 +177,9 @@ fn fused_attention() -> Result<()> {
 #[test]
 fn batches_split_in_either_operand_stay_split() -> Result<()> {
     let (_, _guard) = mesh(4);
-    let product = |a: &Array, b: &Array| shardax::numpy::einsum("bij,bjk->bik", &[a, b]);
+    fn product(a: &Array, b: &Array) -> Array {
+        shardax::numpy::einsum("bij,bjk->bik", &[a, b])
+    }
     let (a, b) = (|spec| num(&[4, 8, 2], 0.3, 0.1, spec), |spec| num(&[4, 2, 8], 0.2, 0.4, spec));
     let want = host(&product(&a(P![]), &b(P![])));
     for (left, right, of) in [

@@ -19,7 +19,7 @@ fn model_with_data_and_tensor_parallel_parts() -> Result<()> {
     ];
     let tok: Vec<i32> = (0..24).map(|i| i * 5 % 16).collect();
     let tok = device_put(&array(tok).reshape([4, 6]), P!["x"])?;
-    let loss = |p: Vec<Array>, tok: Array| {
+    fn loss(p: Vec<Array>, tok: Array) -> Array {
         let h = p[0].at(&tok).out_sharding(P!["x", None, None]).get();
         assert_eq!(h.type_name(), "float32[4@x,6,8]");
         let u = einsum("btd,df->btf", &[&h, &p[1]]);
@@ -34,7 +34,7 @@ fn model_with_data_and_tensor_parallel_parts() -> Result<()> {
         assert_eq!(lse.type_name(), "float32[4@x,6]");
         let hot = reshard(shardax::nn::one_hot(&tok, 16), P!["x", None, "y"]);
         (lse - (lg * hot).sum(-1)).mean(..)
-    };
+    }
     let (l, g) = jit(value_and_grad(loss)).call((params.clone(), &tok))?;
     near(l.item::<f32>()?.into(), 5.873714, 1e-5);
     for ((g, p), want) in g.iter().zip(&params).zip([10.234921, 49.006142, 8.374476, 9.062039]) {
@@ -53,7 +53,7 @@ fn attention_of_split_heads() -> Result<()> {
     let x = num(&[4, 6, 8], 0.15, 0.0, P!["x"]);
     let w = |i: f32| num(&[8, 4, 2], 0.2, i, P![None, "y", None]);
     let wo = num(&[4, 2, 8], 0.3, 0.0, P!["y", None, None]);
-    let attend = |x: Array, wq: Array, wk: Array, wv: Array, wo: Array| {
+    fn attend(x: Array, wq: Array, wk: Array, wv: Array, wo: Array) -> Array {
         let head = |w: &Array| einsum("btd,dhk->bthk", &[&x, w]);
         let (q, k, v) = (head(&wq), head(&wk), head(&wv));
         assert_eq!(q.type_name(), "float32[4@x,6,4@y,2]");
@@ -64,7 +64,7 @@ fn attention_of_split_heads() -> Result<()> {
         let o = einsum("bhts,bshk->bthk", &[&shardax::nn::softmax(&s, -1), &v]);
         assert_eq!(o.type_name(), "float32[4@x,6,4@y,2]");
         einsum_to("bthk,hkd->btd", &o, &wo, P!["x", None, None])
-    };
+    }
     let args = (x, w(0.0), w(1.0), w(2.0), wo);
     let y = jit(attend).call(args.clone())?;
     assert_eq!(typed(&y), "float32[4@x,6,8]");
@@ -112,10 +112,10 @@ fn fully_sharded_weights_in_a_scan() -> Result<()> {
 fn what_has_no_rule_in_auto_axes() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, w) = (num(&[8, 8], 0.3, 0.0, P!["x"]), num(&[8, 4], 0.2, 0.0, P![None, "y"]));
-    let route = |x: Array, w: Array| {
+    fn route(x: Array, w: Array) -> Result<Array> {
         let f = auto_axes(|x: Array, w: Array| shardax::nn::softmax(&sort(x.matmul(w), 0), -1));
         f.out_sharding(P!["x", None]).call((x, w))
-    };
+    }
     let out = jit(move |x: Array, w: Array| Ok::<_, shardax::Error>(route(x, w)? * 2)).call((&x, &w))?;
     assert_eq!(typed(&out), "float32[8@x,4]");
     for (have, want) in host(&out).iter().zip([0.501378, 0.479951, 0.508079, 0.510592]) {

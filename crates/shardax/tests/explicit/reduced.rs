@@ -44,7 +44,9 @@ fn gather_reduced_fwd_unreduced_bwd() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let table = num(&[8, 2], 0.3, 0.0, P![].reduced(["x"]));
     let indices = device_put(&arange(0..4), P![])?;
-    let f = |table: Array, indices: Array| table.get(&indices);
+    fn f(table: Array, indices: Array) -> Array {
+        table.get(&indices)
+    }
     let out = jit(f).call((&table, &indices))?;
     assert_eq!(typed(&out), "float32[4,2]{R:x}");
     assert_eq!(host(&out), host(&table)[..8]);
@@ -60,11 +62,15 @@ fn scatter_unreduced_fwd_reduced_bwd() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, v) = (reshard(zeros([8, 2]), u(&["x"])), reshard(ramp(&[3, 2], P![]), u(&["x"])));
     let indices = device_put(&array([1, 3, 5]), P![])?;
-    let f = |x: Array, indices: Array, v: Array| x.at(&indices).add(v);
+    fn f(x: Array, indices: Array, v: Array) -> Array {
+        x.at(&indices).add(v)
+    }
     let out = jit(f).call((&x, &indices, &v))?;
     assert_eq!(typed(&out), "float32[8,2]{U:x}");
     assert_eq!(host(&reshard(out, P![])), [0., 0., 0., 1., 0., 0., 2., 3., 0., 0., 4., 5., 0., 0., 0., 0.]);
-    let loss = move |x: Array, indices: Array, v: Array| reshard(f(x, indices, v), P![]).sum(..);
+    fn loss(x: Array, indices: Array, v: Array) -> Array {
+        reshard(f(x, indices, v), P![]).sum(..)
+    }
     let (gx, gv) = jit(grad(loss).argnums((Arg::<0>, Arg::<2>))).call((&x, &indices, &v))?;
     assert_eq!((typed(&gx), typed(&gv)), ("float32[8,2]{R:x}".into(), "float32[3,2]{R:x}".into()));
     assert_eq!((host(&gx), host(&gv)), (vec![1.0; 16], vec![1.0; 6]));
@@ -117,7 +123,9 @@ fn padding_of_addends_is_zero() -> Result<()> {
 fn broadcast_reduced_inp_unreduced_out() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8], P![].reduced(["x"]));
-    let f = |x: Array| x.broadcast_to_sharded([2, 8], P!["x", None]);
+    fn f(x: Array) -> Array {
+        x.broadcast_to_sharded([2, 8], P!["x", None])
+    }
     assert_eq!(typed(&jit(f).call(&x)?), "float32[2@x,8]");
     let g = jit(grad(move |x: Array| (f(x) * 3).sum(..))).call(&x)?;
     assert_eq!(typed(&g), "float32[8]{U:x}");

@@ -43,7 +43,9 @@ fn reshape_split_one_dim_multi_axes() -> Result<()> {
     assert_eq!(typed(&x.reshape([2, 4])), "float32[2@x,4@y]");
     assert_eq!(typed(&ramp(&[16], P![("x", "y")]).reshape([8, 2])), "float32[8@(x,y),2]");
     assert_eq!(typed(&ramp(&[8], P!["y"]).reshape([4, 2])), "float32[4@y,2]");
-    let f = |x: Array| x.reshape([2, 4]).sin().sum(..);
+    fn f(x: Array) -> Array {
+        x.reshape([2, 4]).sin().sum(..)
+    }
     let g = jit(grad(f)).call(&x)?;
     assert_eq!(typed(&g), "float32[8@(x,y)]");
     same(&g, &host(&x).iter().map(|v| v.cos()).collect::<Vec<_>>());
@@ -109,7 +111,9 @@ fn split() -> Result<()> {
 fn pad() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8], P!["x"]);
-    let wider = |x: Array| lax::pad(&x, &Array::from(0.0f32), &[(2, 2, 0)]);
+    fn wider(x: Array) -> Array {
+        lax::pad(&x, &Array::from(0.0f32), &[(2, 2, 0)])
+    }
     let out = jit(wider).call(&x)?;
     assert_eq!(typed(&out), "float32[12@x]");
     assert_eq!(host(&out)[..4], [0.0, 0.0, 0.0, 1.0]);
@@ -139,7 +143,9 @@ fn concatenate_of_one_sharding() {
 fn tile() -> Result<()> {
     let (_, _mesh) = mesh(2);
     let x = ramp(&[32, 64], P!["x", None]);
-    let f = |x: Array| shardax::numpy::tile(&x, &[1, 2]);
+    fn f(x: Array) -> Array {
+        shardax::numpy::tile(&x, &[1, 2])
+    }
     let out = jit(f).call(&x)?;
     assert_eq!(typed(&out), "float32[32@x,128]");
     assert_eq!(host(&out)[64..66], [0.0, 1.0]);
@@ -173,7 +179,9 @@ fn unstack() -> Result<()> {
 fn no_op_broadcast_except_for_sharding_change() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[4, 8], P![]);
-    let f = |x: Array| x.broadcast_to_sharded([4, 8], P!["x", "y"]);
+    fn f(x: Array) -> Array {
+        x.broadcast_to_sharded([4, 8], P!["x", "y"])
+    }
     assert_eq!(typed(&jit(f).call(&x)?), "float32[4@x,8@y]");
     let g = jit(grad(move |x: Array| f(x).sum(..))).call(&x)?;
     assert_eq!(typed(&g), "float32[4,8]");

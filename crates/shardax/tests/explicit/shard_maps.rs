@@ -31,11 +31,11 @@ fn shard_map_full_manual() -> Result<()> {
 fn shard_map_dot() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (a, b) = (num(&[8, 4], 0.1, 0.0, P!["x", "y"]), num(&[4, 8], 0.2, 0.0, P!["x", "y"]));
-    let f = |a: Array, b: Array| {
+    fn f(a: Array, b: Array) -> Array {
         let a = all_gather_tiled(a, "y", 1);
         let b = all_gather_tiled(b, "x", 0);
         a.matmul(b)
-    };
+    }
     let out = jit(move |a: Array, b: Array| shard_map(f, None).out_specs(P!["x", "y"]).call((a, b))).call((&a, &b))?;
     assert_eq!(typed(&out), "float32[8@x,8@y]");
     let (ha, hb) = (host(&a), host(&b));
@@ -47,17 +47,19 @@ fn shard_map_dot() -> Result<()> {
 fn part_of_the_axes() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = num(&[8, 8], 0.3, 0.0, P!["x", "y"]);
-    let part = |x: Array| {
+    fn part(x: Array) -> Result<Array> {
         let inner = |a: Array| {
             assert_eq!(a.type_name(), "float32[4,8@y]{V:x}");
             psum(a.sin(), "x")
         };
         shard_map(inner, None).axis_names("x").out_specs(P![]).call(x)
-    };
+    }
     let out = jit(part).call(&x)?;
     assert_eq!(typed(&out), "float32[4,8@y]");
     near(total(&out), 0.029377, 1e-2);
-    let joined = |x: Array| shard_map(|a: Array| a * 2, None).axis_names("x").out_specs(P!["x"]).call(x);
+    fn joined(x: Array) -> Result<Array> {
+        shard_map(|a: Array| a * 2, None).axis_names("x").out_specs(P!["x"]).call(x)
+    }
     assert_eq!(typed(&jit(joined).call(&x)?), "float32[8@x,8@y]");
     let g = jit(grad(move |x: Array| Ok::<_, shardax::Error>(joined(x)?.sum(..)))).call(&x)?;
     assert_eq!(typed(&g), "float32[8@x,8@y]");
@@ -105,7 +107,7 @@ fn experts() -> Result<()> {
     let (x, we) = (num(&[8, 4], 0.3, 0.0, P!["x"]), num(&[4, 4, 4], 0.2, 0.0, P!["y", None, None]));
     // The gate is replicated, the experts are split over `y`, and the tokens over `x`.
     let gate = num(&[4, 4], 0.5, 0.0, P![]);
-    let moe = |x: Array, we: Array, gate: Array| {
+    fn moe(x: Array, we: Array, gate: Array) -> Result<Array> {
         let pr = shardax::nn::softmax(&x.matmul(gate), -1);
         assert_eq!(pr.type_name(), "float32[8@x,4]");
         let experts = |x: Array, we: Array, pr: Array| {
@@ -115,7 +117,7 @@ fn experts() -> Result<()> {
             psum(y, "y")
         };
         shard_map(experts, None).out_specs(P!["x", None]).call((x, we, pr))
-    };
+    }
     let y = jit(moe).call((&x, &we, &gate))?;
     assert_eq!(typed(&y), "float32[8@x,4]");
     for (have, want) in host(&y).iter().zip([-0.109475, -0.089671, -0.066293, -0.040272]) {

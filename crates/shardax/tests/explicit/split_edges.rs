@@ -91,10 +91,10 @@ fn gradients_of_products_keep_the_sharding() -> Result<()> {
 #[test]
 fn gradients_of_sorts_of_reduced_values_are_unreduced() -> Result<()> {
     let (_, _guard) = mesh(4);
-    let f = |x: Array| {
+    fn f(x: Array) -> Array {
         let reduced = |x: &Array| reshard(x.clone(), P![].reduced(["x"]));
         (sort(reduced(&x), 0) * reduced(&ramp(&[8], P![]))).sum(..)
-    };
+    }
     let slope = jit(grad(f)).call(num(&[8], 0.9, 0.0, P![]))?;
     assert_eq!((typed(&slope), host(&slope)), ("float32[8]".into(), vec![3.0, 6.0, 7.0, 5.0, 2.0, 0.0, 1.0, 4.0]));
     Ok(())
@@ -103,7 +103,9 @@ fn gradients_of_sorts_of_reduced_values_are_unreduced() -> Result<()> {
 #[test]
 fn gradients_of_overlapping_pools_are_split_as_the_image() -> Result<()> {
     let (_, _guard) = mesh(4);
-    let f = |x: Array| (nn::Pool::new([3, 3]).strides([2, 2]).padding(lax::Padding::Same).max(&x).square()).sum(..);
+    fn f(x: Array) -> Array {
+        (nn::Pool::new([3, 3]).strides([2, 2]).padding(lax::Padding::Same).max(&x).square()).sum(..)
+    }
     let slope = |spec| jit(grad(f)).call(num(&[2, 8, 8, 3], 0.9, 0.0, spec));
     let split = slope(P![None, "y", "x"])?;
     assert_eq!(typed(&split), "float32[2,8@y,8@x,3]");

@@ -87,7 +87,9 @@ fn mul_vmap() -> Result<()> {
 fn dot_general_vmap() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (a, b) = (num(&[4, 8, 8], 0.1, 0.0, P!["x", None, "y"]), num(&[4, 8, 8], 0.2, 0.0, P!["x", "y", None]));
-    let f = |a: Array, b: Array| DotOptions::new().out_sharding(P![None, "y"]).einsum("ij,jk->ik", &[&a, &b]);
+    fn f(a: Array, b: Array) -> Array {
+        DotOptions::new().out_sharding(P![None, "y"]).einsum("ij,jk->ik", &[&a, &b])
+    }
     let out = jit(vmap(f)).call((&a, &b))?;
     assert_eq!(typed(&out), "float32[4@x,8,8@y]");
     assert_eq!(typed(&jit(vmap(f).out_axes(1)).call((&a, &b))?), "float32[8,4@x,8@y]");
@@ -139,7 +141,9 @@ fn gradients_have_the_types_of_operands_that_join() -> Result<()> {
 #[test]
 fn sub_custom_jvp() -> Result<()> {
     let (_, _mesh) = mesh(4);
-    let log_sigmoid = |x: &Array| -shardax::nn::softplus(-x);
+    fn log_sigmoid(x: &Array) -> Array {
+        -shardax::nn::softplus(-x)
+    }
     let cross =
         move |logits: &Array, labels: &Array| -(labels * log_sigmoid(logits)) - (1.0 - labels) * log_sigmoid(&-logits);
     let loss = move |a: Array, b: Array| {
@@ -220,7 +224,9 @@ fn loops_and_branches_of_a_split_batch() -> Result<()> {
     assert_eq!(typed(&g), "float32[8@x,4@y]");
     // Branches of another dimension's axes that stay as they are.
     let (c, rest) = (reshard(arange(0..8), P!["x"]), ramp(&[4], P!["y"]));
-    let choose = |c: Array, rest: Array| cond(c.greater(3), |r: Array| r * 2, |r: Array| r, rest);
+    fn choose(c: Array, rest: Array) -> Result<Array> {
+        cond(c.greater(3), |r: Array| r * 2, |r: Array| r, rest)
+    }
     let out = jit(vmap(choose).in_axes((0, None))).call((&c, &rest))?;
     assert_eq!(typed(&out), "float32[8@x,4@y]");
     assert_eq!(host(&out)[28..], [0.0, 2.0, 4.0, 6.0]);

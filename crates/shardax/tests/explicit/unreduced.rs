@@ -169,7 +169,9 @@ fn mul_reduced_error() {
 fn reduced_sin_fwd_mul_bwd() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, w) = (num(&[8, 8], 0.1, 0.0, P!["x"]), num(&[8, 8], 0.2, 0.0, P![].reduced(["x"])));
-    let f = |w: Array, x: Array| x.matmul(w.sin()).sum(..);
+    fn f(w: Array, x: Array) -> Array {
+        x.matmul(w.sin()).sum(..)
+    }
     let g = jit(grad(f)).call((&w, &x))?;
     assert_eq!(typed(&g), "float32[8,8]{U:x}");
     let plain = jit(grad(f)).call((&num(&[8, 8], 0.2, 0.0, P![]), &x))?;
@@ -201,11 +203,11 @@ fn minibatch_scan_unreduced() -> Result<()> {
     assert_eq!(text.matches(" all-reduce(").count(), 1, "{text}");
     // The same of a layer with a rule of its own.
     let layer = || {
-        let back = |(x, y, w): (Array, Array, Array), ct: Array| {
+        fn back((x, y, w): (Array, Array, Array), ct: Array) -> (Array, Array) {
             let slope = ct * (1.0 - &y * &y);
             let over = DotOptions::new().out_sharding(P![].unreduced(["x"]));
             (slope.matmul(reshard(w, P![]).t()), over.einsum("nd,nf->df", &[&x, &slope]))
-        };
+        }
         let ahead = |x: Array, w: Array| {
             let y = x.matmul(&w).tanh();
             (y.clone(), (x, y, w))
@@ -270,7 +272,9 @@ fn reduced_at_get_out_sharding() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let table = num(&[16, 8], 0.3, 0.0, P![None, None].reduced(["x"]));
     let indices = device_put(&array((0..16).map(|i| i * 5 % 16).collect::<Vec<i32>>()).reshape([4, 4]), P!["x", None])?;
-    let f = |table: Array, indices: Array| table.at(&indices).out_sharding(P!["x", None, None]).get();
+    fn f(table: Array, indices: Array) -> Array {
+        table.at(&indices).out_sharding(P!["x", None, None]).get()
+    }
     let out = jit(f).call((&table, &indices))?;
     assert_eq!(typed(&out), "float32[4@x,4,8]");
     let (h, ids) = (host(&table), indices.to_vec::<i32>()?);
@@ -285,7 +289,9 @@ fn reduced_at_get_out_sharding() -> Result<()> {
 fn concat_reduced_split_unreduced() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[2, 4], P!["x"]);
-    let f = |x: Array, a: Array, b: Array| x.matmul(concatenate(&[a, b], 1)).sin().sum(..);
+    fn f(x: Array, a: Array, b: Array) -> Array {
+        x.matmul(concatenate(&[a, b], 1)).sin().sum(..)
+    }
     let g = jit(grad(f).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
     let w = |spec: PartitionSpec| (num(&[4, 8], 0.1, 0.0, spec.clone()), num(&[4, 8], 0.2, 0.0, spec));
     let (a, b) = w(P![].reduced(["x"]));
@@ -304,7 +310,9 @@ fn concat_reduced_split_unreduced() -> Result<()> {
 fn reshape_reduced_fwd_unreduced_bwd() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8], P![].reduced(["x", "y"]));
-    let f = |x: Array| x.reshape([4, 2]);
+    fn f(x: Array) -> Array {
+        x.reshape([4, 2])
+    }
     assert_eq!(typed(&jit(f).call(&x)?), "float32[4,2]{R:(x,y)}");
     let g = jit(grad(move |x: Array| (f(x).sin()).sum(..))).call(&x)?;
     assert_eq!(typed(&g), "float32[8]{U:(x,y)}");
@@ -350,9 +358,9 @@ fn maps_over_all_axes_take_and_return_addends() -> Result<()> {
 fn maps_of_reduced_arguments_have_unreduced_gradients() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (r, x) = (ramp(&[8], P!["y"].reduced(["x"])), ramp(&[8, 8], P!["x", "y"]));
-    let f = |r: Array, x: Array| {
+    fn f(r: Array, x: Array) -> Result<Array> {
         shard_map(|r: Array, x: Array| psum((r * x).sum(..), ("x", "y")), None).out_specs(P![]).call((r, x))
-    };
+    }
     near(jit(f).call((&r, &x))?.item::<f32>()?.into(), 7392.0, 1e-5);
     let g = jit(grad(f).argnums((Arg::<0>, Arg::<1>)));
     let (gr, gx) = g.call((&r, &x))?;

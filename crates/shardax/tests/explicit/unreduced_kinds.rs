@@ -149,7 +149,9 @@ fn kinds_that_do_not_fit_are_errors() -> Result<()> {
 #[test]
 fn maxima_with_a_sharding_have_slopes() -> Result<()> {
     let (_, _mesh) = mesh(2);
-    let f = |x: Array| (x.max(over(0).out_sharding(P!["x"])) * array([1.0f32, 2.0, 3.0, 4.0])).sum(..);
+    fn f(x: Array) -> Array {
+        (x.max(over(0).out_sharding(P!["x"])) * array([1.0f32, 2.0, 3.0, 4.0])).sum(..)
+    }
     let d = grad(f).call(&rows())?;
     let mut expected = [0.0; 16];
     (expected[12], expected[1], expected[14], expected[3]) = (1.0, 2.0, 3.0, 4.0);
@@ -172,7 +174,9 @@ fn blocks_become_unreduced_maxima_by_the_spec() -> Result<()> {
 #[test]
 fn exported_functions_keep_kinds() -> Result<()> {
     let (_, _mesh) = mesh(2);
-    let f = |x: Array| x.max(over(0).out_sharding(spec(UnreducedKind::Max)));
+    fn f(x: Array) -> Array {
+        x.max(over(0).out_sharding(spec(UnreducedKind::Max)))
+    }
     let bytes = shardax::export::export(f, rows())?.serialize()?;
     let read = shardax::export::Exported::<(Array,), Array>::deserialize(&bytes)?;
     let largest = read.call(rows())?;

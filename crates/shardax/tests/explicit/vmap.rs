@@ -85,7 +85,9 @@ fn vmap_random_categorical_sample() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let keys = reshard(random::split(random::key(0), 2), P!["x"]);
     let logits = num(&[2, 10], 0.3, 0.0, P!["x"]);
-    let f = |keys: Array, logits: Array| random::categorical(&keys, &logits, -1);
+    fn f(keys: Array, logits: Array) -> Array {
+        random::categorical(&keys, &logits, -1)
+    }
     let drawn = jit(vmap(f)).call((&keys, &logits))?;
     assert_eq!(typed(&drawn), "int32[2@x]");
     let _none = shardax::set_mesh(None)?;

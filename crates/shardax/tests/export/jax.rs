@@ -100,7 +100,9 @@ fn artifact_of(version: &str, name: &str) -> Result<()> {
     // Types must be equal; values may differ as much as those of another compiler version.
     let close = |got: &Array, want: &Array, what: &str| -> Result<()> {
         assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{name}: {what}");
-        let wide = |x: &Array| if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
+        fn wide(x: &Array) -> Array {
+            if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() }
+        }
         assert!(allclose(wide(got), wide(want), 1e-5, 1e-5)?, "{name}: {what}\n{got}\n{want}");
         Ok(())
     };
@@ -535,7 +537,9 @@ fn jax_runs_what_is_exported_here() -> Result<()> {
     let (y, w) = (random::normal(random::key(2), [8, 4]), random::normal(random::key(3), [4, 6]));
     let sharded = jit(|y: Array, w: Array| with_sharding_constraint(y.matmul(w), &over(P!["data", "model"])).tanh())
         .in_shardings((over(P!["data"]), over(P![None, "model"])));
-    let body = |y: Array, w: Array| psum(y.matmul(w).sin().sum(0), "data");
+    fn body(y: Array, w: Array) -> Array {
+        psum(y.matmul(w).sin().sum(0), "data")
+    }
     let mapped = shard_map(body, &mesh).in_specs((P!["data"], P![None, "model"])).out_specs(P!["model"]);
     let (of_sharded, of_mapped) = (sharded.call((&y, &w))?, mapped.call((&y, &w))?);
     let loss = |w: Array| Ok(mapped.call((&y, w))?.square().sum(..));
@@ -543,7 +547,9 @@ fn jax_runs_what_is_exported_here() -> Result<()> {
     ExportOptions::new().vjp_order(1).export(sharded, (&y, &w))?.save(folder.join("sharded"))?;
     ExportOptions::new().vjp_order(1).export(mapped, (&y, &w))?.save(folder.join("mapped"))?;
     // Any number of rows.
-    let open = |x: Array, n: Array| (x.mean(0) * n, concatenate([&x, &x], 0).reshape([-1]));
+    fn open(x: Array, n: Array) -> (Array, Array) {
+        (x.mean(0) * n, concatenate([&x, &x], 0).reshape([-1]))
+    }
     let types = (shape_dtype_struct([2, 3], DType::F32), shape_dtype_struct([3], DType::I32));
     let options = ExportOptions::new().vjp_order(1).symbolic_args_specs(["b, _", "..."]);
     options.export(open, types)?.save(folder.join("open"))?;

@@ -85,11 +85,11 @@ fn trees_come_back() -> Result<()> {
 #[test]
 fn states_come_back() -> Result<()> {
     setup();
-    let step = |m: Model, x: Array| -> Result<(Model, Array)> {
+    fn step(m: Model, x: Array) -> Result<(Model, Array)> {
         let loss = |m: Model| forward(m, x.clone()).0.square().sum(..);
         let (value, slope) = value_and_grad(loss).call(m.clone())?;
         Ok((tree::map2(|p, g| p - g * 0.1, m, slope)?, value))
-    };
+    }
     let x = random::normal(random::key(2), [5, 4]);
     let (want, loss) = jit(step).call((model(), x.clone()))?;
     let bytes = export(step, (model(), x.clone()))?.serialize()?;
@@ -154,7 +154,9 @@ fn programs_over_many_devices() -> Result<()> {
     let (x, w) = (random::normal(random::key(0), [8, 4]), random::normal(random::key(1), [4, 6]));
     let f = |x: Array, w: Array| with_sharding_constraint(x.matmul(w), &over(P!["data", "model"])).tanh();
     let jitted = jit(f).in_shardings((over(P!["data"]), over(P![None, "model"])));
-    let body = |x: Array, w: Array| psum(x.matmul(w).sum(0), "data");
+    fn body(x: Array, w: Array) -> Array {
+        psum(x.matmul(w).sum(0), "data")
+    }
     let mapped = shard_map(body, &mesh).in_specs((P!["data"], P![None, "model"])).out_specs(P!["model"]);
     let (want, total) = (jitted.call((&x, &w))?, mapped.call((&x, &w))?);
 
@@ -198,13 +200,13 @@ fn programs_within_programs() -> Result<()> {
 #[test]
 fn deep_sums() -> Result<()> {
     setup();
-    let f = |w: Array, x: Array| {
+    fn f(w: Array, x: Array) -> Array {
         let layer = |x: Array, _| {
             let scale = (x.square().mean_keepdims(-1) + 1.0).rsqrt();
             &x + (&x - x.mean_keepdims(-1)).matmul(&w).tanh() * scale
         };
         (0..4).fold(x, layer)
-    };
+    }
     let (w, x) = (random::normal(random::key(0), [64, 64]) * 0.1, random::normal(random::key(1), [1, 64, 64]));
     let exported = export(f, (&w, &x))?;
     assert!(exported.mlir_module("cpu").is_some_and(|text| text.contains("inlineable")));
@@ -237,7 +239,9 @@ fn every_dtype() -> Result<()> {
 #[test]
 fn other_platforms() -> Result<()> {
     setup();
-    let f = |x: Array| x.sin() * 2;
+    fn f(x: Array) -> Array {
+        x.sin() * 2
+    }
     let for_three_platforms = ExportOptions::new().platforms(["cpu", "tpu", "cuda"]).export(f, ones([2]))?;
     assert_eq!(for_three_platforms.platforms().collect::<Vec<_>>(), ["cpu", "cuda", "tpu"]);
     assert!(for_three_platforms.mlir_module("tpu").unwrap().contains("stablehlo.sine"));
@@ -265,10 +269,10 @@ fn mistakes_are_reported() -> Result<()> {
     let mut other_model = model();
     other_model.scale = 2.0;
     fails(exported.call((other_model, ones([5, 4]))), &["different structure", "scale"]);
-    let printed = |x: Array| {
+    fn printed(x: Array) -> Array {
         shardax::debug_print!("{x}");
         x
-    };
+    }
     let error = export(printed, ones([2])).err().expect("a host function").to_string();
     assert!(error.contains("calls a host function") && error.contains("tests/export/main.rs"), "{error}");
     let no_vjp = grad(|x: Array| Ok(exported.call((model(), x))?.sum(..))).call(ones([5, 4]));

@@ -131,23 +131,31 @@ fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
         (error.location().map(|at| at.line()), text)
     };
     let first = line!() + 1;
-    let loops = |x: Array| (0..x.shape()[0]).fold(zeros([4]), |sum, i| sum + x.get(i));
+    fn loops(x: Array) -> Array {
+        (0..x.shape()[0]).fold(zeros([4]), |sum, i| sum + x.get(i))
+    }
     let (line, text) = rejected(&loops, "b, _");
     assert!(line == Some(first) && text.contains("b = 2") && text.contains("b = 3"), "{line:?} {first} {text}");
     let first = line!() + 2;
-    let parity = |x: Array| {
+    fn parity(x: Array) -> Array {
         if x.shape()[0].is_multiple_of(64) { x.sin() } else { x.cos() }
-    };
+    }
     let (line, text) = rejected(&parity, "b, _");
     assert!(line == Some(first) && text.contains("cosine") && text.contains("b = 64"), "{line:?} {text}");
-    let limit = |x: Array| x.sum(0) * x.shape()[0].min(1000) as f32;
+    fn limit(x: Array) -> Array {
+        x.sum(0) * x.shape()[0].min(1000) as f32
+    }
     assert!(rejected(&limit, "b, _").1.contains("b = 65535"));
-    let roots = |x: Array| x.sum(0) / (x.shape()[0] as f32).sqrt();
+    fn roots(x: Array) -> Array {
+        x.sum(0) / (x.shape()[0] as f32).sqrt()
+    }
     assert!(rejected(&roots, "b, _").1.contains("b = 2"));
     // Fails for some sizes.
     assert!(rejected(&|x: Array| x + ones([4, 4]), "b, _").1.contains("with b = 2"));
     // Of other types for 1.
-    let squeezed = |x: Array| if x.shape()[0] == 1 { x.squeeze(0) } else { x };
+    fn squeezed(x: Array) -> Array {
+        if x.shape()[0] == 1 { x.squeeze(0) } else { x }
+    }
     assert!(rejected(&squeezed, "b, _").1.contains("b = 1"));
     let table = ones([4]);
     let shifted = move |x: Array| x + &table;
@@ -201,7 +209,9 @@ fn the_largest_open_sizes_take_no_memory() -> Result<()> {
 #[test]
 fn damaged_files_of_open_sizes() -> Result<()> {
     setup();
-    let f = |x: Array| x.mean(0);
+    fn f(x: Array) -> Array {
+        x.mean(0)
+    }
     let bytes = ExportOptions::new().symbolic_args_specs(["b, _"]).export(f, types(&[4, 4]))?.serialize()?;
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();

@@ -188,7 +188,9 @@ fn errors_of_sort_name_the_line() {
 fn plain_numbers_meet_arrays_of_64_bits_with_all_their_digits() -> Result<()> {
     setup();
     let x = array([1.0f64]);
-    let times = |x: Array, y: Array| x * y;
+    fn times(x: Array, y: Array) -> Array {
+        x * y
+    }
     let want = [0.1];
     assert_eq!(jit(times).call((&x, 0.1))?.to_vec::<f64>()?, want);
     assert_eq!(jit(times).call((0.1, &x))?.to_vec::<f64>()?, want);

@@ -89,7 +89,9 @@ pub fn function(case: &Case) -> Option<Fun> {
             of_sparse(case, move |m, xs| Ok(vec![bcoo_dot_general(m, &xs[0], (&lhs, &rhs))]))
         }
         "sparse_grad" => of_sparse(case, |m, xs| {
-            let loss = |m: BCOO, x: Array| m.matmul(x).sin().sum(..);
+            fn loss(m: BCOO, x: Array) -> Array {
+                m.matmul(x).sin().sum(..)
+            }
             Ok(both(sparse::grad(loss).call((m, &xs[0]))?))
         }),
         "bcsr" => many(move |xs| {
@@ -99,7 +101,9 @@ pub fn function(case: &Case) -> Option<Fun> {
         }),
         "odeint" => {
             let options = options(case);
-            let decay = |y: Array, t: Array, rate: Array| -(rate * y) + t.sin();
+            fn decay(y: Array, t: Array, rate: Array) -> Array {
+                -(rate * y) + t.sin()
+            }
             many(move |xs| Ok(vec![options.odeint(decay, xs[0].clone(), &xs[1], xs[2].clone())?]))
         }
         "odeint_tree" => many(lotka_volterra),

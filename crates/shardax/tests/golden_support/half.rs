@@ -46,7 +46,9 @@ fn large(key: &Array, dtype: DType) -> Result<Vec<Array>> {
         let places: Vec<i32> = (0..y.size()).step_by(step).map(|i| i as i32).collect();
         Ok::<_, shardax::Error>(y.ravel().get(&Array::from_slice(&places, &[places.len()])?))
     };
-    let wide = |y: Array| y.astype(DType::F32);
+    fn wide(y: Array) -> Array {
+        y.astype(DType::F32)
+    }
     let slope_of_prod = grad(move |x: Array| wide(x.prod(..))).call(&near_one)?;
     let slope_of_logsumexp = grad(move |x: Array| wide(x.logsumexp(..))).call(x.reshape([8, -1]).get(0))?;
     let slope_of_var = grad(move |x: Array| wide(x.var(..))).call(&x)?;

@@ -303,7 +303,9 @@ fn more(case: &Case) -> Option<Fun> {
             Ok(vec![product.call((&xs[0], &xs[1]))?])
         }),
         "apply_along_axis" => many(|xs| {
-            let ends = |v: Array| np::stack([v.sum(..), v.get(0)], 0);
+            fn ends(v: Array) -> Array {
+                np::stack([v.sum(..), v.get(0)], 0)
+            }
             Ok(vec![np::apply_along_axis(ends, &xs[0], 1)?])
         }),
         "multinomial" => three(|key, n, p| random::multinomial(key, n, p)),

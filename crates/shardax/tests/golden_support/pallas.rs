@@ -216,10 +216,10 @@ fn flash_backward(residuals: [Array; 5], ct: Array) -> Result<(Array, Array, Arr
 }
 
 fn flash_attention(xs: &[Array]) -> Result<Vec<Array>> {
-    let forward = |q: Array, k: Array, v: Array| -> Result<(Array, [Array; 5])> {
+    fn forward(q: Array, k: Array, v: Array) -> Result<(Array, [Array; 5])> {
         let (o, lse) = flash_forward(&q, &k, &v)?;
         Ok((o.clone(), [q, k, v, o, lse]))
-    };
+    }
     let f = custom_vjp(|q: Array, k: Array, v: Array| Ok(flash_forward(&q, &k, &v)?.0)).defvjp(forward, flash_backward);
     Ok(vec![f.call((&xs[0], &xs[1], &xs[2]))?])
 }
@@ -325,7 +325,7 @@ fn parts(xs: &[Array]) -> Result<Vec<Array>> {
 }
 
 fn collatz(xs: &[Array]) -> Result<Vec<Array>> {
-    let kernel = |[n, o, seen]: [Ref; 3]| -> Result<()> {
+    fn kernel([n, o, seen]: [Ref; 3]) -> Result<()> {
         o.set(0)?;
         seen.set(n.get())?;
         let step = |i: Array| -> Result<Array> {
@@ -342,7 +342,7 @@ fn collatz(xs: &[Array]) -> Result<Vec<Array>> {
         };
         let _ = while_loop(|i: Array| i.less(5), step, Array::from(0))?;
         Ok(())
-    };
+    }
     pl::pallas_call(kernel, vec![like([5], &xs[0])]).scratch_shapes([like([5], &xs[0])]).call(xs)
 }
 

@@ -13,7 +13,9 @@ pub fn function(case: &Case) -> Option<Fun> {
         if let Some(key) = xs.first_mut().filter(|x| x.dtype() == DType::U32) {
             *key = random::wrap_key_data(&*key);
         }
-        let words = |x: Array| if x.dtype().is_key() { random::key_data(x) } else { x };
+        fn words(x: Array) -> Array {
+            if x.dtype().is_key() { random::key_data(x) } else { x }
+        }
         Ok(f(&xs)?.into_iter().map(words).collect())
     }))
 }

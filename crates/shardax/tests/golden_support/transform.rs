@@ -66,7 +66,9 @@ fn second_order(name: &str) -> Option<Fun> {
             Ok(vec![jacrev(in_w).call(&a[0])?, jacrev(in_b).call(&a[1])?])
         }),
         "hvp_forward_over_reverse" => many(|a| {
-            let slope = |x: Array| -> Result<Array> { grad(rosenbrock).call(x) };
+            fn slope(x: Array) -> Result<Array> {
+                grad(rosenbrock).call(x)
+            }
             Ok(vec![jvp::<(Array,), _>(slope, &a[0], &a[1])?.1])
         }),
         "hvp_reverse_over_reverse" => many(|a| {
@@ -140,7 +142,9 @@ fn first_order(name: &str) -> Option<Fun> {
             leaves(vmap(gradients).in_axes((None, None, 0)).call((&a[0], &a[1], &a[2])))
         }),
         "grad_of_vmap" => many(|a| {
-            let row = |r: Array| r.sin().dot(&r);
+            fn row(r: Array) -> Array {
+                r.sin().dot(&r)
+            }
             leaves(grad(|x: Array| -> Result<Array> { Ok(vmap(row).call(x)?.sum(..)) }).call(&a[0]))
         }),
         "vmap_of_vmap" => many(|a| {
@@ -186,7 +190,9 @@ fn complex(name: &str) -> Option<Fun> {
             leaves(pull_back.call(np::complex(array(1.0f32), 0.0)))
         }),
         "grad_through_complex" => many(|a| {
-            let f = |x: Array| (np::complex(0.0, &x).exp() + &x).abs().sum(..);
+            fn f(x: Array) -> Array {
+                (np::complex(0.0, &x).exp() + &x).abs().sum(..)
+            }
             leaves(grad(f).call(&a[0]))
         }),
         _ => None,
@@ -200,9 +206,9 @@ fn tripled(x: Array) -> Result<Array> {
 }
 
 fn log1pexp(x: Array) -> Result<Array> {
-    let rule = |(x,): (Array,), (t,): (Array,)| -> Result<(Array, Array)> {
+    fn rule((x,): (Array,), (t,): (Array,)) -> Result<(Array, Array)> {
         Ok((log1pexp(x.clone())?, (1 - 1 / (1 + x.exp())) * t))
-    };
+    }
     custom_jvp(|x: Array| (x.exp() + 1).log()).defjvp(rule).call(x)
 }
 

@@ -22,7 +22,9 @@ const WAYS: [(&str, fn(Run, &[Array]) -> Result<Vec<Array>>); 3] =
     [("exported", exported), ("looped", looped), ("recomputed", recomputed)];
 
 fn exported(f: Run, xs: &[Array]) -> Result<Vec<Array>> {
-    let types = |x: &Array| shape_dtype_struct(x.shape(), x.dtype());
+    fn types(x: &Array) -> Array {
+        shape_dtype_struct(x.shape(), x.dtype())
+    }
     let exported = export(|xs: Vec<Array>| f(&xs), xs.iter().map(types).collect::<Vec<_>>())?;
     Exported::<(Vec<Array>,), Vec<Array>>::deserialize(&exported.serialize()?)?.call(xs.to_vec())
 }

@@ -162,7 +162,9 @@ fn blocks_at_computed_positions() -> Result<()> {
     assert!(lax::dynamic_slice_in_dim(&x, 0, 1, 3).check().is_err());
     assert!(lax::dynamic_slice_in_dim(&x, 0.5, 1, 0).check().is_err());
     // In a loop the position is a value of the program.
-    let f = |x: Array| fori_loop(0, 3, |i, sum| sum + lax::dynamic_index_in_dim(&x, i, 1).sum(..), Array::from(0));
+    fn f(x: Array) -> Result<Array> {
+        fori_loop(0, 3, |i, sum| sum + lax::dynamic_index_in_dim(&x, i, 1).sum(..), Array::from(0))
+    }
     assert_eq!(jit(f).call(&x)?.item::<i32>()?, 276);
     Ok(())
 }
@@ -280,13 +282,13 @@ fn inside_of_shard_map() -> Result<()> {
     let mesh = make_mesh([("i", 8)])?.auto();
     let table = (arange(0..20).reshape([5, 4]) % 7).astype(DType::F32) / 3.0;
     let tokens = (arange(0..16) * 3 % 5).reshape([8, 2]);
-    let loss = |table: &Array, tokens: &Array| {
+    fn loss(table: &Array, tokens: &Array) -> Array {
         let rows = table.get(tokens);
         let sorted = rows.sort(-1).cumsum(-1) + rows.cumprod(-1);
         let changed = sorted.at((0, 0)).set(table.get((1, 1))).at((.., tokens.get((0, ..)) % 4)).add(0.5);
         let first = lax::dynamic_slice_in_dim(&changed, tokens.get((0, 0)), 1, -1);
         (changed.square().sum(..) + first.sum(..)) + lax::top_k(&rows, 2).0.sum(..)
-    };
+    }
     let per_device = |table: Array, tokens: Array| -> Result<Array> {
         let mesh = make_mesh([("i", 8)])?.auto();
         shard_map(|table: Array, tokens: Array| psum(loss(&table, &tokens), "i"), &mesh)
@@ -294,9 +296,9 @@ fn inside_of_shard_map() -> Result<()> {
             .out_specs(P![])
             .call((table, tokens))
     };
-    let together = |table: Array, tokens: Array| {
+    fn together(table: Array, tokens: Array) -> Array {
         (0..8).map(|d| loss(&table, &tokens.get(d..d + 1))).fold(Array::from(0.0), |sum, l| sum + l)
-    };
+    }
     let (v, g) = value_and_grad(per_device).call((&table, &tokens))?;
     let (want, want_g) = value_and_grad(together).call((&table, &tokens))?;
     assert!(allclose(&v, &want, 1e-5, 1e-5)? && allclose(&g, &want_g, 1e-5, 1e-5)?, "{v} {want}\n{g}\n{want_g}");

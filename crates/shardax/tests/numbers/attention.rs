@@ -106,7 +106,9 @@ impl Case {
 
 /// A number that every element of the result and of the sums is in.
 fn mixed([y, _, sum]: [Array; 3]) -> Array {
-    let wave = |x: &Array| (arange(0..x.size() as i32) * 0.37).sin().reshape(x.shape());
+    fn wave(x: &Array) -> Array {
+        (arange(0..x.size() as i32) * 0.37).sin().reshape(x.shape())
+    }
     (&y * wave(&y)).sum(..) + (sum.log() * wave(&sum)).sum(..)
 }
 
@@ -135,7 +137,9 @@ fn first_derivatives(case: &Case, what: &str) -> Result<()> {
     let logsumexp = |[y, max, sum]: [Array; 3]| (y, max + sum.log());
     let number = |f: &dyn Fn(Array, Array, Array) -> [Array; 3], q, k, v| mixed(f(q, k, v));
     let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
-    let along = |x: &Array| x.cos();
+    fn along(x: &Array) -> Array {
+        x.cos()
+    }
     type Gradients = (Array, Array, Array);
 
     // One program for all that the formula computes: alone, each of its operations would be compiled.
@@ -171,7 +175,9 @@ fn first_derivatives(case: &Case, what: &str) -> Result<()> {
 fn second_derivatives(case: &Case) -> Result<()> {
     let [q, k, v] = case.arrays();
     let q8 = q.astype(DType::F64);
-    let along = |x: &Array| x.cos();
+    fn along(x: &Array) -> Array {
+        x.cos()
+    }
     let ours = |q: Array, k: Array, v: Array| case.attend([q, k, v]);
     let formula = |q: Array, k: Array, v: Array| case.formula([q, k, v]);
     let number = |f: &dyn Fn(Array, Array, Array) -> [Array; 3], q, k, v| mixed(f(q, k, v));
@@ -242,7 +248,9 @@ fn flash_attention_is_the_formula() -> Result<()> {
 fn attention_in_blocks_stores_no_scores() -> Result<()> {
     common::quick::setup();
     let x = shape_dtype_struct([1, 4096, 4, 16], DType::F32);
-    let loss = |q: Array, k: Array, v: Array| with(BLOCKWISE, &q, &k, &v, None, CAUSAL)[0].square().sum(..);
+    fn loss(q: Array, k: Array, v: Array) -> Array {
+        with(BLOCKWISE, &q, &k, &v, None, CAUSAL)[0].square().sum(..)
+    }
     let gradient = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
     let memory = gradient.lower((&x, &x, &x))?.compile()?.memory_analysis()?;
     // The scores of all heads are four times as much.
@@ -258,7 +266,9 @@ fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
     every_rule(&CASES, one_of(4))?;
     large_values_stay_finite()?;
     let [q, k, v] = CASES[0].arrays();
-    let attend = |q: Array, k: Array, v: Array| attention(&q, &k, &v, None, CAUSAL)[0].clone();
+    fn attend(q: Array, k: Array, v: Array) -> Array {
+        attention(&q, &k, &v, None, CAUSAL)[0].clone()
+    }
     let gradient = jit(grad(move |q, k, v| attend(q, k, v).square().sum(..)).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
     let lowered = gradient.lower((&q, &k, &v))?;
     let text = lowered.as_text().to_string();
@@ -275,7 +285,9 @@ fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
     assert_eq!(bytes_of(loaded.call((&q, &k, &v))?), first);
 
     // What is no number stays with the queries that see it.
-    let odd = |x: &Array, at: i32| where_(arange(0..100).reshape([100, 1, 1]).equal(at), f64::NAN, x);
+    fn odd(x: &Array, at: i32) -> Array {
+        where_(arange(0..100).reshape([100, 1, 1]).equal(at), f64::NAN, x)
+    }
     let y = jit(attend).call((&odd(&q, 70), &k, &v))?;
     let is_nan = |y: &Array, i: usize| y.get((.., i)).isnan().all(..).item::<bool>();
     let has_nan = |y: &Array, i: usize| y.get((.., i)).isnan().any(..).item::<bool>();
@@ -284,12 +296,16 @@ fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
     assert!(!has_nan(&y, 49)? && is_nan(&y, 50)? && is_nan(&y, 99)?);
 
     // Devices: each its own part by the CPU kernels; split by the compiler, by plain operations.
-    let eight = |x: &Array| concatenate(&[x.clone(), x * 0.9, x * 0.8, x * 0.7], 0);
+    fn eight(x: &Array) -> Array {
+        concatenate(&[x.clone(), x * 0.9, x * 0.8, x * 0.7], 0)
+    }
     let (q, k, v) = (eight(&q), eight(&k), eight(&v));
     let want = jit(attend).call((&q, &k, &v))?;
     let mesh = make_mesh([("x", 8)])?;
     let spec = P!["x"];
-    let larger = |x: &Array| repeat(x, 4, 1);
+    fn larger(x: &Array) -> Array {
+        repeat(x, 4, 1)
+    }
     let (ql, kl, vl) = (larger(&q), larger(&k), larger(&v));
     let mapped = jit(shard_map(attend, &mesh).in_specs((&spec, &spec, &spec)).out_specs(&spec));
     assert!(mapped.lower((&ql, &kl, &vl))?.as_text().to_string().contains("shardax_attention"));
@@ -347,7 +363,9 @@ fn what_attention_costs() -> Result<()> {
     let [queries, keys] = [q[1] as f64, k[1] as f64];
     let product = 2.0 * 2.0 * 4.0 * queries * keys * depth as f64;
     let [q, k, v] = CASES[1].arrays();
-    let attend = |q: Array, k: Array, v: Array| mixed(CASES[1].attend([q, k, v]));
+    fn attend(q: Array, k: Array, v: Array) -> Array {
+        mixed(CASES[1].attend([q, k, v]))
+    }
     assert_eq!(jit(attend).lower((&q, &k, &v))?.program().flops().matmuls, 2.0 * product);
     let gradient = grad(attend).argnums((Arg::<0>, Arg::<1>, Arg::<2>));
     let flops = jit(gradient).lower((&q, &k, &v))?.program().flops();

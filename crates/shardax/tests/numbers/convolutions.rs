@@ -254,7 +254,9 @@ fn in_a_process_with_the_kernels() {
         assert_eq!(once, bits(passes.call((&x, &w, &ct)).unwrap()));
         for devices in [2, 4, 8] {
             let mesh = Mesh::new(shardax::devices().unwrap()[..devices].to_vec(), [("i", devices)]).unwrap();
-            let add = |x: Array| x.expand_dims(0);
+            fn add(x: Array) -> Array {
+                x.expand_dims(0)
+            }
             let per_device = shard_map(
                 |x: Array, w: Array, ct: Array| {
                     let (y, dx, dw) = all_passes(groups)(x, w, ct);

@@ -293,7 +293,9 @@ fn logaddexp_of_complex_numbers() -> Result<()> {
     let want = [1.313_261_7, 2.0, std::f64::consts::LN_2, 0.0, -0.306_852_8, -1.0];
     let more = [2.999_480_2, -0.502_424_24, 100.683_09, -std::f64::consts::PI, nan, nan];
     same(&parts(&np::logaddexp(&z, &w)), &[want, more].concat());
-    let loss = |z: Array, w: Array| np::real(&np::logaddexp(z, w)).sum(..);
+    fn loss(z: Array, w: Array) -> Array {
+        np::real(&np::logaddexp(z, w)).sum(..)
+    }
     let (dz, dw) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((z.get(2..5), w.get(2..5)))?;
     same(&np::around(&parts(&dz), 4), &[0.5, 0.0, 1.0005, 0.0024, 0.5, -0.0713]);
     same(&np::around(&parts(&dw), 4), &[0.5, 0.0, -0.0005, -0.0024, 0.5, 0.0713]);
@@ -326,9 +328,9 @@ fn exp_of_rows_of_nan_is_nan() -> Result<()> {
     let x = array([[1.5f32, 2.25, 2.5], [-INF, 1.375, 0.0]]);
     let places = array([1, 0, 3, 1, 4, 1, 3, 0, 1]);
     for dtype in [DType::F16, DType::Bf16, DType::F32, DType::F64] {
-        let functions_of_rows = |(x, places): (Array, Array)| -> Vec<Array> {
+        fn functions_of_rows((x, places): (Array, Array)) -> Vec<Array> {
             BY_EXPONENT.iter().map(|f| f(&x.take(&places, 0))).collect()
-        };
+        }
         let rows = jit(functions_of_rows).compiler_options(DEFAULT_OPTIONS).call((x.astype(dtype), places.clone()))?;
         for (function, rows) in rows.iter().enumerate() {
             let nan_rows = np::isnan(rows).all(1).to_vec::<bool>()?;
@@ -348,7 +350,7 @@ fn exp_of_a_chosen_nan_is_nan() -> Result<()> {
     let out_of_bounds = [2, 4, 6, 7];
     for dtype in [DType::F32, DType::Bf16] {
         let x = x.astype(dtype);
-        let gathers = move |(x, places): (Array, Array)| -> Result<Vec<Array>> {
+        fn gathers((x, places): (Array, Array)) -> Result<Vec<Array>> {
             let mut results = Vec::new();
             for f in BY_EXPONENT {
                 let take = |x: Array| f(&x.take(&places, 1));
@@ -356,7 +358,7 @@ fn exp_of_a_chosen_nan_is_nan() -> Result<()> {
                 results.extend([y.reshape([3, 9]), t.reshape([3, 9])]);
             }
             Ok(results)
-        };
+        }
         let f = jit(gathers).compiler_options(DEFAULT_OPTIONS);
         for pair in f.call((x, places.clone()))?.chunks(2) {
             let (y, t) = (pair[0].take(out_of_bounds, 1), pair[1].take([1, 8], 1));
@@ -375,11 +377,11 @@ fn rounding_has_no_slope_and_bounds_that_cross_have_none() -> Result<()> {
         same(&grad(move |x: Array| np::around(&x, decimals).sum(..)).call(&x)?, &[0.0; 4]);
     }
     // As in JAX: on a bound, and where the upper one is below the lower, nothing but the upper bound has a slope.
-    let clamp = |lo: f32, x: f32, hi: f32| -> Result<Vec<f32>> {
+    fn clamp(lo: f32, x: f32, hi: f32) -> Result<Vec<f32>> {
         let f = |(lo, x, hi): (Array, Array, Array)| lax::clamp(&lo, &x, &hi);
         let (a, b, c) = grad(f).call((array(lo), array(x), array(hi)))?;
         [a, b, c].iter().map(|g| g.item::<f32>()).collect()
-    };
+    }
     assert_eq!(clamp(0.0, 1.0, 2.0)?, [0.0, 1.0, 0.0]);
     assert_eq!(clamp(1.0, 1.0, 2.0)?, [0.0, 0.0, 0.0]);
     assert_eq!(clamp(3.0, 1.0, 1.0)?, [0.0, 0.0, 0.0]);
@@ -438,10 +440,10 @@ fn incomplete_gamma_functions_of_large_numbers_that_are_close() -> Result<()> {
         0.15865124955282037,
         0.2775112458281389,
     ];
-    let close = |got: Array, want: &[f64], to: f64| {
+    fn close(got: Array, want: &[f64], to: f64) {
         let off = floats(&got).iter().zip(want).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs() / w.abs()));
         assert!(off < to, "{got} is not {want:?}: off by {off}");
-    };
+    }
     let lower = upper.map(|q| 1.0 - q);
     for (dtype, to) in [(DType::F64, 1e-11), (DType::F32, 2e-5)] {
         let with_dtype = |v: &[f64]| array_of(v, dtype);
@@ -508,7 +510,9 @@ fn updates_of_a_scatter_without_positions_add_up() -> Result<()> {
 fn positions_out_of_bounds_of_a_slice_stay_in_it() -> Result<()> {
     setup();
     let x = np::arange(0..8).astype(DType::F32);
-    let block = |x: &Array, p: &Array| lax::dynamic_slice_in_dim(x, p, 4, 0);
+    fn block(x: &Array, p: &Array) -> Array {
+        lax::dynamic_slice_in_dim(x, p, 4, 0)
+    }
     let slice = jit(move |x: Array, p: Array, i: Array| lax::dynamic_slice_in_dim(&block(&x, &p), i, 1, 0));
     let clipped = jit(move |x: Array, p: Array, i: Array| block(&x, &p).at(i).mode(GatherScatterMode::Clip).get());
     let filled = jit(move |x: Array, p: Array, i: Array| block(&x, &p).at(i).mode(GatherScatterMode::FillOrDrop).get());

@@ -99,7 +99,9 @@ fn operations_that_move_keys() -> Result<()> {
 fn programs_over_keys() -> Result<()> {
     setup();
     let (k, ks) = keys();
-    let fold = |key: Array| random::fold_in(key, 1);
+    fn fold(key: Array) -> Array {
+        random::fold_in(key, 1)
+    }
     let types = eval_shape(|k: Array| random::split(k, 3), shape_dtype_struct((), DType::Key))?;
     assert_eq!(types.type_name(), "key<fry>[3]");
     let program = make_program(|k: Array| random::key_data(k), &k)?.to_string();
@@ -140,7 +142,9 @@ fn programs_over_keys() -> Result<()> {
 fn gradients_beside_keys() -> Result<()> {
     setup();
     let (k, _) = keys();
-    let f = |k: Array, x: Array| x * random::normal(k, ());
+    fn f(k: Array, x: Array) -> Array {
+        x * random::normal(k, ())
+    }
     let x = array(2.0f32);
     let slope = grad(f).argnums(Arg::<1>).call((&k, &x))?;
     assert!((slope.item::<f32>()? + 0.02830462).abs() < 1e-7);

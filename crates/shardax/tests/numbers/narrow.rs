@@ -135,7 +135,9 @@ fn no_implicit_promotion() -> Result<()> {
     assert!(promote((DType::I4, false), (DType::U4, false)).is_err());
     assert_eq!(promote((DType::U2, false), (DType::Bool, false))?, (DType::U2, false));
     // A carry that changes its dtype, and an update of another one.
-    let f = |x: Array| scan(|c: Array, _: Array| (&c + ones(()), c), x.get(0), x.clone());
+    fn f(x: Array) -> Result<(Array, Array)> {
+        scan(|c: Array, _: Array| (&c + ones(()), c), x.get(0), x.clone())
+    }
     assert!(jit(f).call(&x).is_err());
     assert!(x.at(0).set(ones(())).check().is_err());
     Ok(())

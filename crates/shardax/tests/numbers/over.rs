@@ -75,7 +75,9 @@ fn booleans_and_exponentials() -> Result<()> {
 
 #[test]
 fn options_that_a_reduction_does_not_have() {
-    let text = |x: Array| x.check().unwrap_err().to_string();
+    fn text(x: Array) -> String {
+        x.check().unwrap_err().to_string()
+    }
     let x = ones(3);
     assert!(text(x.mean(over(..).initial(1))).contains("`mean` does not have the option `initial`"));
     assert!(text(x.max(over(..).dtype(DType::F64))).contains("`max` does not have the option `dtype`"));

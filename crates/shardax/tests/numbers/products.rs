@@ -26,9 +26,9 @@ fn products_of_steps() {
     for (rows, is_transposed) in [(32, true), (100, false)] {
         let [xs, w] = [whole::<f32>(&[4, rows, 200], 1), whole::<f32>(&[300, 200], 2)];
         // The product depends on the sum, since others are computed for all steps at once.
-        let step = |sum: &Array, x: &Array, w: &Array| {
+        fn step(sum: &Array, x: &Array, w: &Array) -> Array {
             sum + einsum("ij,kj->ik", &[&(x + sum.at(s![.., ..200]).get().clip(-1, 1)), w])
-        };
+        }
         let f = jit(move |xs: Array, w: Array| -> Result<Array> {
             let start = zeros((xs.shape()[1], 300));
             Ok(scan(|sum: Array, x: Array| (step(&sum, &x, &w), ()), start, xs)?.0)
@@ -128,7 +128,9 @@ fn in_a_process_with_cpu_kernels() {
     few_rows();
     products_of_integers_in_groups();
     // Gradients, batches and devices.
-    let loss = |x: Array, y: Array| x.matmul(&y).sum(..);
+    fn loss(x: Array, y: Array) -> Array {
+        x.matmul(&y).sum(..)
+    }
     let dx = floats(&jit(grad(loss)).call((&square, &square)).unwrap());
     let numbers = floats(&square);
     let rows: Vec<f64> = numbers.chunks(128).map(|row| row.iter().sum()).collect();
@@ -249,7 +251,9 @@ fn few_rows() {
     assert!(result.iter().zip(&want).all(|(x, y)| (x - y).abs() < 1e-4 * y.abs().max(1.0)), "{result:?}, not {want:?}");
     // In a loop that reads the weights from outside, and the gradient with respect to the row.
     let w = whole::<f32>(&[128, 128], 3).astype(DType::I8);
-    let product = |x: &Array, w: &Array| x.dot(w.astype(DType::F32)).tanh();
+    fn product(x: &Array, w: &Array) -> Array {
+        x.dot(w.astype(DType::F32)).tanh()
+    }
     let looped = jit(move |x: Array, w: Array| {
         let ((x, _), ()) = scan(|(x, w): (Array, Array), _: Array| ((product(&x, &w), w), ()), (x, w), arange(0..3))?;
         Ok(x)
@@ -264,7 +268,9 @@ fn few_rows() {
 
 /// Products of rows and a matrix of integers in groups, whose sums are exact.
 fn products_of_integers_in_groups() {
-    let scaled = |w: &Array, scales: &Array| w.astype(DType::F32) * scales.astype(DType::F32).expand_dims(-1);
+    fn scaled(w: &Array, scales: &Array) -> Array {
+        w.astype(DType::F32) * scales.astype(DType::F32).expand_dims(-1)
+    }
     for dtype in [DType::I4, DType::U4, DType::I8] {
         let integers = whole::<i32>(&[90, 6, 32], 1);
         let integers = match dtype {

@@ -19,7 +19,9 @@ fn says(error: shardax::Error, words: &[&str]) {
 #[test]
 fn minimizers_take_every_number_of_steps() -> Result<()> {
     setup();
-    let bowl = |x: Array| (x - 3.0).square().sum(..);
+    fn bowl(x: Array) -> Array {
+        (x - 3.0).square().sum(..)
+    }
     let most = MinimizeOptions::new().maxiter(usize::MAX).line_search_maxiter(usize::MAX);
     let result = most.minimize(bowl, zeros([2]))?;
     assert!(result.success.item::<bool>()? && allclose(result.x, array([3.0f32, 3.0]), 1e-4, 1e-4)?);

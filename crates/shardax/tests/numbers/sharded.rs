@@ -15,8 +15,12 @@ fn a_convolution_of_split_images_is_the_same() -> Result<()> {
     let mesh = make_mesh([("a", 2), ("b", 3)])?.auto();
     let (x, w) = (random::normal(&random::key(0), &[1, 6, 6, 6]), random::normal(&random::key(1), &[3, 3, 6, 6]));
     let products = |x: Array, w: Array| {
-        let f = |x: Array, w: Array| nn::conv(x, w, [1, 1], Padding::Valid);
-        let loss = move |x: Array, w: Array| f(x, w).square().sum(..);
+        fn f(x: Array, w: Array) -> Array {
+            nn::conv(x, w, [1, 1], Padding::Valid)
+        }
+        fn loss(x: Array, w: Array) -> Array {
+            f(x, w).square().sum(..)
+        }
         let (dx, dw) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((x.clone(), w.clone()))?;
         Ok((f(x, w), dx, dw))
     };

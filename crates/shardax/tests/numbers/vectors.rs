@@ -63,8 +63,12 @@ fn what_is_not_finite_stays_in_its_row() {
 #[test]
 fn gradients_through_one_row_are_those_of_sums() {
     let (x, w) = (random::normal(random::key(1), [1, 1, 8, 16]), random::normal(random::key(2), [1, 64, 8, 16]));
-    let product = |x: &Array, w: &Array| einsum("bqhd,bkhd->bhqk", &[x, w]);
-    let sums = |x: &Array, w: &Array| (x * w).sum(-1).transpose([0, 2, 1]).reshape([1, 8, 1, 64]);
+    fn product(x: &Array, w: &Array) -> Array {
+        einsum("bqhd,bkhd->bhqk", &[x, w])
+    }
+    fn sums(x: &Array, w: &Array) -> Array {
+        (x * w).sum(-1).transpose([0, 2, 1]).reshape([1, 8, 1, 64])
+    }
     let gradients = |f: fn(&Array, &Array) -> Array| {
         let loss = move |x: Array, w: Array| f(&x, &w).tanh().sum(..);
         let (dx, dw) = jit(grad(loss).argnums((Arg::<0>, Arg::<1>))).call((&x, &w)).unwrap();

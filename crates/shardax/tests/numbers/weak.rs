@@ -177,7 +177,9 @@ fn operations_keep_the_type_weak() -> Result<()> {
 #[test]
 fn gradients_and_tangents_give_way_too() -> Result<()> {
     let x = ones(2);
-    let loss = |w: Array, x: Array| (w * x).square().mean(..);
+    fn loss(w: Array, x: Array) -> Array {
+        (w * x).square().mean(..)
+    }
     // A parameter that is written down does not make the next step float64.
     let (value, gradient) = value_and_grad(loss).call((host(), &x))?;
     assert_eq!((kind(&value), kind(&gradient)), ("float32".into(), "float64~".into()));

@@ -68,14 +68,14 @@ fn kernels_are_texts_of_triton_and_mosaic() -> Result<()> {
 #[test]
 fn products_of_few_elements_are_computed_in_float32() -> Result<()> {
     setup();
-    let product = |dtype: DType, contracted: usize| -> Result<String> {
+    fn product(dtype: DType, contracted: usize) -> Result<String> {
         let x = zeros_dtype([16, contracted], dtype);
         let f = |x: Array| {
             let kernel = |[x, y, o]: [Ref; 3]| o.set(pl::dot(&x.get(), &y.get()).astype(o.dtype()));
             pl::pallas_call(kernel, shape_dtype_struct([16, 16], DType::F32)).call([&x, &x.t()])
         };
         text("cuda", f, &x)
-    };
+    }
     for (dtype, contracted, operand) in [
         (DType::Bf16, 16, "16x16xbf16> *"),
         (DType::Bf16, 8, "inputPrecision = ieee : tensor<16x8xf32> *"),

@@ -27,11 +27,11 @@ fn copy([x, o]: [Ref; 2]) -> Result<()> {
 
 /// `2 x`, in blocks of 4 rows, with a derivative.
 fn double(x: Array) -> Result<Array> {
-    let kernel = |x: Array| -> Result<Array> {
+    fn kernel(x: Array) -> Result<Array> {
         let n = x.shape()[0];
         let call = pl::pallas_call(|[x, o]| o.set(x.get() * 2), of([n])).grid([pl::cdiv(n, 4)]);
         call.in_specs([tile(4)]).out_specs([tile(4)]).call([x])
-    };
+    }
     custom_vjp(kernel).defvjp(move |x: Array| Ok((kernel(x)?, ())), |(), ct: Array| (ct * 2,)).call(x)
 }
 
@@ -112,7 +112,9 @@ fn scalars_that_a_kernel_captures_are_numbers() -> Result<()> {
     let y = pl::pallas_call(kernel, of([8])).call([&x])?;
     assert!(allclose(y, 2 * &x + 1, 0.0, 0.0)?);
     // Of a traced one the value is not known.
-    let traced = |x: Array, n: Array| pl::pallas_call(|[x, o]: [Ref; 2]| o.set(x.get() * &n), of([8])).call([x]);
+    fn traced(x: Array, n: Array) -> Result<Array> {
+        pl::pallas_call(|[x, o]: [Ref; 2]| o.set(x.get() * &n), of([8])).call([x])
+    }
     says(jit(traced).call((&x, &two)), &["captures an array of type float32", "pass it as an operand"]);
     Ok(())
 }
@@ -141,7 +143,9 @@ fn refs_belong_to_their_kernel() -> Result<()> {
 #[test]
 fn derivatives_are_those_of_custom_vjp() -> Result<()> {
     setup();
-    let plain = |x: Array| pl::pallas_call(copy, of([8])).call([x]);
+    fn plain(x: Array) -> Result<Array> {
+        pl::pallas_call(copy, of([8])).call([x])
+    }
     let loss = move |x: Array| -> Result<Array> { Ok(plain(x)?.sum(..)) };
     says(grad(loss).call(ones([8])), &["pallas_call copy has no derivative", "custom_vjp"]);
     says(jvp(plain, ones([8]), ones([8])), &["pallas_call copy has no derivative"]);
@@ -158,13 +162,15 @@ fn derivatives_are_those_of_custom_vjp() -> Result<()> {
 fn flash_attention_has_the_numbers_of_attention() -> Result<()> {
     setup();
     let x = |n| random::normal(random::key(n), [2, 32, 8]);
-    let plain = |q: Array, k: Array, v: Array| -> Array {
+    fn plain(q: Array, k: Array, v: Array) -> Array {
         let scores = q.matmul(&k.swapaxes(1, 2)) / (8f32).sqrt();
         let visible = arange(0..32).expand_dims(1).greater_equal(arange(0..32));
         shardax::nn::softmax(where_(visible, scores, f32::NEG_INFINITY), -1).matmul(v)
-    };
+    }
     let flash = |q: Array, k: Array, v: Array| flash::attention::<8>(q, k, v).map(|o| o.sin().sum(..));
-    let expected = move |q: Array, k: Array, v: Array| plain(q, k, v).sin().sum(..);
+    fn expected(q: Array, k: Array, v: Array) -> Array {
+        plain(q, k, v).sin().sum(..)
+    }
     let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
     let got = jit(value_and_grad(flash).argnums(argnums)).call((x(0), x(1), x(2)))?;
     let reference = jit(value_and_grad(expected).argnums(argnums)).call((x(0), x(1), x(2)))?;

@@ -207,12 +207,16 @@ fn the_compiler_gets_the_layouts_that_jax_gives_it() -> Result<()> {
     let f = |x: Array| x + 1.0;
     let with_format = |format: &Format| jit(f).in_shardings(format).out_shardings(format);
     let text = |lowered: Lowered<(Array,), Array>| lowered.as_text().to_owned();
-    let constrained = |x: Array| with_layout_constraint(x * 2.0, Layout::new(COLUMNS));
+    fn constrained(x: Array) -> Array {
+        with_layout_constraint(x * 2.0, Layout::new(COLUMNS))
+    }
     let by_format = {
         let captured = given.clone();
         move |x: Array| with_sharding_constraint(x * 2.0, &captured)
     };
-    let squared = |x: Array| with_layout_constraint(x, Layout::new(COLUMNS)).square().sum(..);
+    fn squared(x: Array) -> Array {
+        with_layout_constraint(x, Layout::new(COLUMNS)).square().sum(..)
+    }
     let tiles = Format::new(rows.clone().with_tiling([[8, 128], [2, 1]]), device);
     // The text of each program is summed up in a line, because the remaining text differs from JAX's.
     let cases = [

@@ -124,7 +124,9 @@ fn operations_take_any_layout_and_give_the_default() -> Result<()> {
         assert_eq!(jit(|x: Array, y: Array| x.dot(y)).call((&x, &y))?.to_bytes()?, want, "{dtype}");
         let f = jit(|x: Array, y: Array| x.dot(y)).in_shardings(&columns).out_shardings(&columns);
         assert_eq!(f.call((&x, &y))?.to_bytes()?, want, "{dtype}");
-        let row = |x: &Array| x.get(0).dot(x.t()).to_bytes();
+        fn row(x: &Array) -> Result<Vec<u8>> {
+            x.get(0).dot(x.t()).to_bytes()
+        }
         assert_eq!(row(&x)?, row(&a)?, "{dtype}");
     }
     // Searched for NaN.

@@ -301,7 +301,9 @@ fn a_device_inside_a_compiled_function_is_no_more_than_a_wish() -> Result<()> {
     let (first, second) = (devices[0].clone(), devices[1].clone());
     let moved = move |x: Array| -> Result<Array> { Ok(device_put(&x, &second)? * 2) };
     let f = jit(moved);
-    let on = |x: &Array| -> Result<(usize, bool)> { Ok((x.devices()?[0].id(), x.committed())) };
+    fn on(x: &Array) -> Result<(usize, bool)> {
+        Ok((x.devices()?[0].id(), x.committed()))
+    }
     let x = ones(4);
     assert_eq!(on(&f.call(&x)?)?, (0, false));
     assert_eq!(on(&f.call(device_put(&x, &first)?)?)?, (0, true));

@@ -87,7 +87,9 @@ fn put_into_other_memory(split: &NamedSharding) -> Result<()> {
     }
     // A program reads the argument from the host, with and without `in_shardings`, and moves it back by `Space`.
     let y = to_host.call(&x)?;
-    let back = |x: Array| device_put(&x, Space::Device);
+    fn back(x: Array) -> Result<Array> {
+        device_put(&x, Space::Device)
+    }
     for z in [jit(back).call(&y)?, jit(back).in_shardings(&host).call(&y)?] {
         assert_eq!((z.sharding()?.memory_kind(), ints(&z)[7]), (None, 14));
     }
@@ -107,7 +109,9 @@ fn the_gradient_of_an_argument_on_the_host_is_on_the_device() -> Result<()> {
     let (split, _) = shardings()?;
     let host = split.with_memory_kind("pinned_host");
     let x = device_put(&arange(0..8).astype(DType::F32), &host)?;
-    let loss = |x: Array| -> Result<Array> { Ok(device_put(&x, Space::Device)?.square().sum(..)) };
+    fn loss(x: Array) -> Result<Array> {
+        Ok(device_put(&x, Space::Device)?.square().sum(..))
+    }
     let gradient = jit(grad(loss)).out_shardings(&host);
     for (slope, kind) in
         [(grad(loss).call(&x)?, None), (jit(grad(loss)).call(&x)?, None), (gradient.call(&x)?, Some("pinned_host"))]

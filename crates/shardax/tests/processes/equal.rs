@@ -104,10 +104,10 @@ fn training() -> Result<Vec<(String, Array)>> {
     let weights = |seed: u32, shape: [usize; 2]| device_put(&(random::normal(&random::key(seed), shape) * 0.3), &whole);
     let mut params = (weights(1, [11, 32])?, weights(2, [32, 1])?);
     // The gradients are averaged explicitly in `shard_map`, so that the order of the sum is the exchange's.
-    let loss = |(a, b): (Array, Array), batch: Array| {
+    fn loss((a, b): (Array, Array), batch: Array) -> Array {
         let (x, y) = (batch.get((.., 0..11)), batch.get((.., 11..12)));
         (x.matmul(a).tanh().matmul(b) - y).square().mean(..)
-    };
+    }
     let step = shard_map(
         move |params: (Array, Array), batch: Array| -> Result<((Array, Array), Array)> {
             let (value, grads) = value_and_grad(loss).call((&params, batch))?;

@@ -111,11 +111,11 @@ fn is_float(x: &Array) -> bool {
 /// The second in the shape of the first, as far as it has numbers for it.
 fn alike(x: &Array, y: &Array) -> Array {
     let (rows, columns) = (x.shape()[0], x.shape()[1]);
-    let grown = |y: Array, axis: usize, size: usize| {
+    fn grown(y: Array, axis: usize, size: usize) -> Array {
         let times = size.div_ceil(y.shape()[axis]);
         let long = if times > 1 { concatenate(&vec![y; times], axis as i32) } else { y };
         if axis == 0 { long.get(..size as i32) } else { long.get((.., ..size as i32)) }
-    };
+    }
     grown(grown(y.clone(), 0, rows), 1, columns)
 }
 
@@ -263,7 +263,9 @@ fn collective(draw: &mut Draw, x: &Array) -> Result<Array> {
         }
         11 => {
             // The condition is of all devices, and so the same on each.
-            let total_of = |c: &Array| psum(c.sum(..), ("a", "b"));
+            fn total_of(c: &Array) -> Array {
+                psum(c.sum(..), ("a", "b"))
+            }
             let start = tame(x).astype(DType::F32).square();
             let limit = total_of(&start) * 0.3;
             while_loop(move |c: Array| total_of(&c).greater(&limit), |c: Array| c * 0.7, start)?

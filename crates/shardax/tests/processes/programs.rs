@@ -130,7 +130,9 @@ fn donation_and_gradients() {
         let n = device_count();
         let batch = counted(8 * n)?.reshape([8 * n, 1]) / (8 * n) as f32;
         let batch = device_put(&batch, &split)?;
-        let loss = |w: Array, x: Array| ((x.clone() * w - (x * 3.0)) * 1.0).square().mean(..);
+        fn loss(w: Array, x: Array) -> Array {
+            ((x.clone() * w - (x * 3.0)) * 1.0).square().mean(..)
+        }
         let step = jit(move |w: Array, x: Array| -> Result<(Array, Array)> {
             let (value, grad) = value_and_grad(loss).call((&w, x))?;
             Ok((w - grad * 2.0, value))
@@ -156,7 +158,9 @@ fn donation_and_gradients() {
 fn programs_are_found_on_disk() {
     everywhere(|| {
         let x = counted(device_count())?;
-        let f = |x: Array| x.cos().sum(..) * 77.0;
+        fn f(x: Array) -> Array {
+            x.cos().sum(..) * 77.0
+        }
         let before = jit(f).call(&x)?.item::<f32>()?;
         shardax::runtime::clear_caches();
         assert_eq!(jit(f).call(&x)?.item::<f32>()?, before);
@@ -173,7 +177,9 @@ fn many_launches_keep_their_order() {
     everywhere(|| {
         let count = std::env::var("SHARDAX_TEST_STRESS_LAUNCHES").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
         let mesh = line()?;
-        let add = |x: Array| x.clone() + (psum(x.clone(), "x") - psum(x, "x")) + 1.0;
+        fn add(x: Array) -> Array {
+            x.clone() + (psum(x.clone(), "x") - psum(x, "x")) + 1.0
+        }
         let f = jit(shard_map(add, &mesh).in_specs(P!["x"]).out_specs(P!["x"])).donate_argnums([0]);
         let g = jit(|x: Array| x.clone() - x.min(..));
         let mut x = counted(device_count())?;

@@ -52,9 +52,9 @@ fn one_value_of_many_that_differs_is_found() {
     everywhere(|| {
         let x = counted(device_count())?;
         let f = jit(|x: Array, all: Vec<Array>| all.into_iter().fold(x, |x, k| x + k).sum(..));
-        let values = |odd: usize, by: usize| -> Vec<Array> {
+        fn values(odd: usize, by: usize) -> Vec<Array> {
             (0..100).map(|i| array([i as f32, if i == odd { by as f32 } else { 0.0 }]).sum(..)).collect()
-        };
+        }
         let _ = f.call((&x, values(0, 0)))?;
         for odd in [0, 57, 99] {
             fails(f.call((&x, values(odd, process_index()))), &DIFFERS);

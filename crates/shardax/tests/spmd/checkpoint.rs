@@ -20,11 +20,13 @@ fn layer(w: Array, x: Array) -> Array {
 fn derivatives_are_the_same() -> Result<()> {
     setup();
     let (w, x) = (noise([4, 4]), noise([3, 4]));
-    let plain = |w: Array, x: Array| layer(w.clone(), layer(w, x)).square().sum(..);
-    let saved = |w: Array, x: Array| -> Result<Array> {
+    fn plain(w: Array, x: Array) -> Array {
+        layer(w.clone(), layer(w, x)).square().sum(..)
+    }
+    fn saved(w: Array, x: Array) -> Result<Array> {
         let f = checkpoint(layer);
         Ok(f.call((w.clone(), f.call((w, x))?))?.square().sum(..))
-    };
+    }
     let argnums = (Arg::<0>, Arg::<1>);
     let (v, (gw, gx)) = value_and_grad(saved).argnums(argnums).call((&w, &x))?;
     let (pv, (pw, px)) = value_and_grad(plain).argnums(argnums).call((&w, &x))?;
@@ -66,7 +68,9 @@ fn derivatives_are_the_same() -> Result<()> {
 #[test]
 fn it_is_computed_again() -> Result<()> {
     setup();
-    let f = |x: Array| -> Result<Array> { Ok(checkpoint(|x: Array| x.sin().sin().sin()).call(x)?.sum(..)) };
+    fn f(x: Array) -> Result<Array> {
+        Ok(checkpoint(|x: Array| x.sin().sin().sin()).call(x)?.sum(..))
+    }
     let g = make_program(grad(f), noise(3))?;
     let plain = make_program(grad(|x: Array| x.sin().sin().sin().sum(..)), noise(3))?;
     assert_eq!((count(&g, "optimization_barrier"), count(&plain, "optimization_barrier")), (1, 0), "{g}");
@@ -95,11 +99,17 @@ fn it_is_computed_again() -> Result<()> {
 fn checkpoint_inside_and_around_pmap() -> Result<()> {
     setup();
     let (w, x) = (noise([4, 4]), noise([8, 3, 4]));
-    let mapped = |w: Array, x: Array| pmap(layer).in_axes((None, 0)).call((w, x));
-    let around = |w: Array, x: Array| -> Result<Array> { Ok(checkpoint(mapped).call((w, x))?.sum(..)) };
+    fn mapped(w: Array, x: Array) -> Result<Array> {
+        pmap(layer).in_axes((None, 0)).call((w, x))
+    }
+    fn around(w: Array, x: Array) -> Result<Array> {
+        Ok(checkpoint(mapped).call((w, x))?.sum(..))
+    }
     let inside =
         |w: Array, x: Array| -> Result<Array> { Ok(pmap(checkpoint(layer)).in_axes((None, 0)).call((w, x))?.sum(..)) };
-    let plain = |w: Array, x: Array| -> Result<Array> { Ok(mapped(w, x)?.sum(..)) };
+    fn plain(w: Array, x: Array) -> Result<Array> {
+        Ok(mapped(w, x)?.sum(..))
+    }
     let want = grad(plain).call((&w, &x))?;
     close(&grad(around).call((&w, &x))?, &want);
     close(&grad(inside).call((&w, &x))?, &want);
@@ -111,7 +121,9 @@ fn checkpoint_inside_and_around_pmap() -> Result<()> {
 #[test]
 fn axis_index_in_recomputed_values() -> Result<()> {
     setup();
-    let f = |k: Array| random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [4]);
+    fn f(k: Array) -> Array {
+        random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [4])
+    }
     let keys = random::split(&random::key(0), 8);
     let (a, b) = (pmap(checkpoint(f)).axis_name("i").call(&keys)?, pmap(f).axis_name("i").call(&keys)?);
     assert_eq!(a.to_vec::<bool>()?, b.to_vec::<bool>()?);
@@ -125,7 +137,9 @@ fn checkpoint_inside_and_around_shard_map() -> Result<()> {
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
     let (w, x) = (noise([4, 4]), noise([8, 4]));
     for check in [true, false] {
-        let body = |w: Array, x: Array| psum(layer(w, x).sum(0), "i");
+        fn body(w: Array, x: Array) -> Array {
+            psum(layer(w, x).sum(0), "i")
+        }
         let inside = |w: Array, x: Array| -> Result<Array> {
             let f = shard_map(checkpoint(body), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
             Ok(f.call((w, x))?.square().sum(..))
@@ -150,7 +164,9 @@ fn checkpoint_inside_and_around_shard_map() -> Result<()> {
         let local = move |w: Array, x: Array| checkpoint(layer).call((w, x)).map(|y| psum(y.sum(..), "i"));
         let slope =
             shard_map(grad(local), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check).call((&w, &x));
-        let reference = |w: Array, x: Array| psum(layer(w, x).sum(..), "i");
+        fn reference(w: Array, x: Array) -> Array {
+            psum(layer(w, x).sum(..), "i")
+        }
         let want = shard_map(grad(reference), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
         close(&slope?, &want.call((&w, &x))?);
     }

@@ -29,7 +29,9 @@ fn outer_gradients() -> Result<()> {
                 .check_vma(check)
                 .call((x, w))
         };
-        let plain = |x: Array, w: Array| (x * &w).sin().sum(..) + w.sum(..) * 8;
+        fn plain(x: Array, w: Array) -> Array {
+            (x * &w).sin().sum(..) + w.sum(..) * 8
+        }
         let (v, g) = value_and_grad(loss).argnums((Arg::<0>, Arg::<1>)).call((&x, &w))?;
         let (pv, pg) = value_and_grad(plain).argnums((Arg::<0>, Arg::<1>)).call((&x, &w))?;
         close(&v, &pv)?;
@@ -64,7 +66,9 @@ fn inner_gradients() -> Result<()> {
         close(&g, &(&x * factor))?;
     }
     let w = array([1.0f32, 2.0]);
-    let local = |w: Array, x: Array| (w * x).sum(..);
+    fn local(w: Array, x: Array) -> Array {
+        (w * x).sum(..)
+    }
     let summed = shard_map(grad(local), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).call((&w, &x))?;
     close(&summed, &x.sum(0))?;
     let apart =
@@ -187,9 +191,15 @@ fn rules_vary_as_what_they_stand_for() -> Result<()> {
 fn linear_maps_take_values_that_vary_as_their_point() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
-    let double = |w: Array| w * 2;
-    let forward = |w: Array| -> Result<Array> { linearize(double, &w)?.1.call(pcast(w, "i")) };
-    let back = |w: Array| -> Result<Array> { Ok(vjp(double, &w)?.1.call(pcast(w, "i"))?.0) };
+    fn double(w: Array) -> Array {
+        w * 2
+    }
+    fn forward(w: Array) -> Result<Array> {
+        linearize(double, &w)?.1.call(pcast(w, "i"))
+    }
+    fn back(w: Array) -> Result<Array> {
+        Ok(vjp(double, &w)?.1.call(pcast(w, "i"))?.0)
+    }
     for result in [
         shard_map(forward, &mesh).in_specs(P![]).out_specs(P!["i"]).call(ones([2])),
         shard_map(back, &mesh).in_specs(P![]).out_specs(P!["i"]).call(ones([2])),
@@ -198,7 +208,9 @@ fn linear_maps_take_values_that_vary_as_their_point() -> Result<()> {
         assert!(error.contains("does not vary over {i}"), "{error}");
     }
     // As an operation does, it takes one that varies less.
-    let less = |w: Array| -> Result<Array> { linearize(double, pcast(w.clone(), "i"))?.1.call(w) };
+    fn less(w: Array) -> Result<Array> {
+        linearize(double, pcast(w.clone(), "i"))?.1.call(w)
+    }
     let out = shard_map(less, &mesh).in_specs(P![]).out_specs(P!["i"]).call(ones([2]))?;
     assert_eq!(out.to_vec::<f32>()?, [2.0; 16]);
     Ok(())

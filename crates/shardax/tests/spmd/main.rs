@@ -223,7 +223,9 @@ fn maxima_keep_nan() -> Result<()> {
     (values[9], values[60]) = (f32::NAN, f32::NAN);
     let x = Array::from_vec(values, &[8, 8])?;
     let split = device_put(&x, &NamedSharding::new(&mesh, P!["i"]))?;
-    let nans = |x: Array| -> Result<Vec<bool>> { Ok(x.to_vec::<f32>()?.into_iter().map(f32::is_nan).collect()) };
+    fn nans(x: Array) -> Result<Vec<bool>> {
+        Ok(x.to_vec::<f32>()?.into_iter().map(f32::is_nan).collect())
+    }
     let columns_with_nan = [false, true, false, false, true, false, false, false];
     let rows = [false, true, false, false, false, false, false, true];
     for x in [&x, &split] {

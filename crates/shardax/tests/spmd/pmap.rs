@@ -241,7 +241,9 @@ fn chained_calls_share_one_sharding_object() -> Result<()> {
 #[test]
 fn jit_of_pmap_equals_pmap_of_jit() -> Result<()> {
     setup();
-    let f = |x: Array| &x - psum(x.clone(), "i");
+    fn f(x: Array) -> Array {
+        &x - psum(x.clone(), "i")
+    }
     let x = ramp([8, 4]);
     let want = numbers(&(&x - x.sum(0)));
     assert_eq!(numbers(&jit(pmap(f).axis_name("i")).call(&x)?), want);
@@ -263,10 +265,12 @@ fn vmap_of_pmap_over_axis_2() -> Result<()> {
 #[test]
 fn second_derivative_through_psum() -> Result<()> {
     setup();
-    let f = |x: Array| -> Result<Array> {
+    fn f(x: Array) -> Result<Array> {
         Ok(pmap(|x: Array| psum(x.sin(), "i") * &x).axis_name("i").call(x)?.square().sum(..))
-    };
-    let g = move |x: Array| -> Result<Array> { Ok(grad(f).call(x)?.square().sum(..)) };
+    }
+    fn g(x: Array) -> Result<Array> {
+        Ok(grad(f).call(x)?.square().sum(..))
+    }
     let x = ramp(8) / 10.0 + 0.1;
     let exact = grad(g).call(&x)?;
     let d = (&x * 5.0).cos();
@@ -383,7 +387,9 @@ fn each_device_draws_with_its_own_key() -> Result<()> {
     close(&a, &x);
     assert_eq!(b.to_vec::<i32>()?, y.to_vec::<i32>()?);
     assert_eq!(c.to_vec::<i32>()?, z.to_vec::<i32>()?);
-    let dropout = |k: Array| random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [16]);
+    fn dropout(k: Array) -> Array {
+        random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [16])
+    }
     let coins = pmap(dropout).axis_name("i").in_axes(None).call(random::key(0));
     assert!(message(coins).contains("at least one argument with a mapped axis"));
     let coins = pmap(dropout).axis_name("i").call(&keys)?;
@@ -396,7 +402,9 @@ fn each_device_draws_with_its_own_key() -> Result<()> {
 fn out_axes_for_entries_of_a_map() -> Result<()> {
     setup();
     type Dict = BTreeMap<String, Array>;
-    let dict = |x: &Array| -> Dict { [("a".to_owned(), x.clone()), ("b".to_owned(), x * 2)].into() };
+    fn dict(x: &Array) -> Dict {
+        [("a".to_owned(), x.clone()), ("b".to_owned(), x * 2)].into()
+    }
     let y = pmap(move |x: Array| dict(&x)).out_axes([0, 1]).call(ramp([8, 3]))?;
     close(&y["a"], &ramp([8, 3]));
     close(&y["b"], &(ramp([8, 3]) * 2).t());

@@ -56,7 +56,9 @@ fn unmapped_argument_on_all_devices() -> Result<()> {
 fn linearized_pmap_pushes_tangents() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
-    let f = |x: Array| pmap(|x: Array| x.sin()).axis_name("i").call(x);
+    fn f(x: Array) -> Result<Array> {
+        pmap(|x: Array| x.sin()).axis_name("i").call(x)
+    }
     let (_, push) = linearize(f, &x)?;
     close(&push.call(ones_like(&x))?, &x.cos());
     Ok(())
@@ -66,8 +68,12 @@ fn linearized_pmap_pushes_tangents() -> Result<()> {
 #[test]
 fn reverse_over_forward_mode_of_pmap() -> Result<()> {
     setup();
-    let f = |x: Array| pmap(|x: Array| x.sin()).call(x);
-    let g = |x: Array| -> Result<Array> { Ok(jvp(f, &x, ones_like(&x))?.1.sum(..)) };
+    fn f(x: Array) -> Result<Array> {
+        pmap(|x: Array| x.sin()).call(x)
+    }
+    fn g(x: Array) -> Result<Array> {
+        Ok(jvp(f, &x, ones_like(&x))?.1.sum(..))
+    }
     let x = noise([8, 3]);
     close(&grad(g).call(&x)?, &-x.sin());
     Ok(())
@@ -77,9 +83,15 @@ fn reverse_over_forward_mode_of_pmap() -> Result<()> {
 #[test]
 fn gradients_of_two_arguments_through_psum() -> Result<()> {
     setup();
-    let f = |x: Array, y: Array| psum(&y * x.sin() * 3, "i") * y;
-    let mapped = move |x: Array, y: Array| -> Result<Array> { Ok(pmap(f).axis_name("i").call((x, y))?.sum(..)) };
-    let plain = move |x: Array, y: Array| -> Result<Array> { Ok(vmap(f).axis_name("i").call((x, y))?.sum(..)) };
+    fn f(x: Array, y: Array) -> Array {
+        psum(&y * x.sin() * 3, "i") * y
+    }
+    fn mapped(x: Array, y: Array) -> Result<Array> {
+        Ok(pmap(f).axis_name("i").call((x, y))?.sum(..))
+    }
+    fn plain(x: Array, y: Array) -> Result<Array> {
+        Ok(vmap(f).axis_name("i").call((x, y))?.sum(..))
+    }
     let (x, y) = (noise([8, 3]), noise([8, 3]) + 0.5);
     let argnums = (Arg::<0>, Arg::<1>);
     let (a, b) = (grad(mapped).argnums(argnums).call((&x, &y))?, grad(plain).argnums(argnums).call((&x, &y))?);
@@ -132,7 +144,9 @@ fn results_that_nothing_was_computed_for() -> Result<()> {
 #[test]
 fn pmap_inside_a_compiled_loop() -> Result<()> {
     setup();
-    let exchange = |s: Array| pmap(jit(|s: Array| s)).axis_name("x").call(s);
+    fn exchange(s: Array) -> Result<Array> {
+        pmap(jit(|s: Array| s)).axis_name("x").call(s)
+    }
     let evolve = jit(move |s: Array| fori_loop(0, 1, |_, s: Array| exchange(s), s));
     close(&evolve.call(ramp(8))?, &ramp(8));
     Ok(())
@@ -174,7 +188,9 @@ fn batched_matmuls_with_rows_over_devices() -> Result<()> {
 fn loops_batches_and_devices_nested() -> Result<()> {
     setup();
     let (x, y) = (noise([40, 5]), noise([5, 5]));
-    let rows = |z: Array, y: Array| -> Result<Array> { Ok(scan(|(), row: Array| ((), row.dot(&y)), (), z)?.1) };
+    fn rows(z: Array, y: Array) -> Result<Array> {
+        Ok(scan(|(), row: Array| ((), row.dot(&y)), (), z)?.1)
+    }
     let parallel = |y: Array| -> Result<Array> {
         let x = x.reshape([8, 5, 5]);
         Ok(pmap(|z: Array| rows(z, y.clone())).call(x)?.reshape(40))
@@ -191,15 +207,21 @@ fn loops_batches_and_devices_nested() -> Result<()> {
 fn second_derivative_with_a_zero_cotangent() -> Result<()> {
     setup();
     type P = (Array, Array);
-    let loss = |p: P, meta: Array| meta * p.1 * p.0;
-    let inner = move |meta: Array, p: P| -> Result<Array> {
+    fn loss(p: P, meta: Array) -> Array {
+        meta * p.1 * p.0
+    }
+    fn inner(meta: Array, p: P) -> Result<Array> {
         let (net, _) = psum(grad(loss).call((p.clone(), meta))?, "i");
         Ok(&p.1 * (&p.0 + net))
-    };
-    let outer = move |p: P| -> Result<Array> { grad(inner).call((4.0, p)) };
+    }
+    fn outer(p: P) -> Result<Array> {
+        grad(inner).call((4.0, p))
+    }
     let y = pmap(outer).axis_name("i").call((array([2.0f32]), array([3.0f32])))?;
     assert_eq!(numbers(&y), [9.0]);
-    let total = move |p: P| -> Result<Array> { Ok(pmap(outer).axis_name("i").call(p)?.sum(..)) };
+    fn total(p: P) -> Result<Array> {
+        Ok(pmap(outer).axis_name("i").call(p)?.sum(..))
+    }
     let twice = grad(total).call((array([2.0f32]), array([3.0f32])))?;
     assert_eq!((numbers(&twice.0), numbers(&twice.1)), (vec![0.0], vec![6.0]));
     Ok(())
@@ -245,7 +267,9 @@ fn array_as_static_argument_is_an_error() {
 #[test]
 fn no_axis_name_stays_bound() -> Result<()> {
     setup();
-    let f = |x: Array| -> Result<Array> { Ok(pmap(|x: Array| x).call(stack(&[x], 0))?.get(0)) };
+    fn f(x: Array) -> Result<Array> {
+        Ok(pmap(|x: Array| x).call(stack(&[x], 0))?.get(0))
+    }
     assert_eq!(numbers(&grad(f).call(3.0)?), [1.0]);
     Ok(())
 }
@@ -282,7 +306,9 @@ fn collectives_over_two_axes_in_any_nesting() -> Result<()> {
 #[test]
 fn ppermute_beside_a_vmap_axis() -> Result<()> {
     setup();
-    let f = |x: Array, y: Array| &x + ppermute(x.dot(y), "i", [(0, 1), (1, 0)]);
+    fn f(x: Array, y: Array) -> Array {
+        &x + ppermute(x.dot(y), "i", [(0, 1), (1, 0)])
+    }
     let x = noise([2, 2, 8, 8]);
     close(&vmap(pmap(f)).axis_name("i").call((&x, &x))?, &pmap(vmap(f)).axis_name("i").call((&x, &x))?);
     Ok(())
@@ -312,9 +338,13 @@ fn axes_of_trees() -> Result<()> {
 #[test]
 fn gradients_for_all_kinds_of_axes() -> Result<()> {
     setup();
-    let body = |x: Array, y: Array, z: Array| (x + y).sin() * z;
+    fn body(x: Array, y: Array, z: Array) -> Array {
+        (x + y).sin() * z
+    }
     for (axes, out) in [((0, 0, 0), 0), ((2, 1, 0), 1), ((-1, -2, -3), -1), ((1, 0, 2), 2)] {
-        let at_axis = |x: Array, axis: i32| x.moveaxis(0, axis);
+        fn at_axis(x: Array, axis: i32) -> Array {
+            x.moveaxis(0, axis)
+        }
         let args =
             (at_axis(noise([8, 3, 4]), axes.0), at_axis(noise([8, 3, 1]), axes.1), at_axis(noise([8, 1, 4]), axes.2));
         let devices = |x: Array, y: Array, z: Array| -> Result<Array> {
@@ -339,12 +369,12 @@ fn gradients_for_all_kinds_of_axes() -> Result<()> {
 fn gradient_of_what_pmap_captures() -> Result<()> {
     setup();
     let (x, y) = (noise([5, 7]), noise([5, 8, 7]));
-    let with_pmap = |x: Array, y: Array| -> Result<Array> {
+    fn with_pmap(x: Array, y: Array) -> Result<Array> {
         Ok(pmap(|y: Array| (&x + y).sin()).in_axes(1).out_axes(2).call(y)?.sum(..))
-    };
-    let with_vmap = |x: Array, y: Array| -> Result<Array> {
+    }
+    fn with_vmap(x: Array, y: Array) -> Result<Array> {
         Ok(vmap(|y: Array| (&x + y).sin()).in_axes(1).out_axes(2).call(y)?.sum(..))
-    };
+    }
     close(&grad(with_pmap).call((&x, &y))?, &grad(with_vmap).call((&x, &y))?);
     close(&jit(grad(with_pmap)).call((&x, &y))?, &grad(with_vmap).call((&x, &y))?);
     Ok(())
@@ -382,13 +412,17 @@ fn pmap_lowers_an_empty_tree() -> Result<()> {
 fn compositions() -> Result<()> {
     setup();
     let x = noise([8, 4]);
-    let total = |x: Array| (&x * &x * &x).sum(..);
+    fn total(x: Array) -> Array {
+        (&x * &x * &x).sum(..)
+    }
     let want = x.square() * 3;
     close(&pmap(grad(total)).call(&x)?, &want);
     close(&pmap(jit(grad(total))).call(&x)?, &want);
     close(&jit(pmap(grad(total))).call(&x)?, &want);
     close(&pmap(vmap(grad(|x: Array| x.square() * x))).call(&x)?, &want);
-    let summed = move |x: Array| -> Result<Array> { Ok(pmap(total).call(x)?.sum(..)) };
+    fn summed(x: Array) -> Result<Array> {
+        Ok(pmap(total).call(x)?.sum(..))
+    }
     close(&grad(summed).call(&x)?, &want);
     close(&jit(grad(jit(summed))).call(&x)?, &want);
     close(&jvp(pmap_cube, &x, ones_like(&x))?.1, &want);
@@ -411,15 +445,19 @@ fn collectives_in_control_flow() -> Result<()> {
     setup();
     let scanned =
         |x: Array| -> Result<Array> { Ok(scan(|c: Array, y: Array| (psum(&c * &y, "i") + y, c), x.sum(..), x)?.0) };
-    let looped = |x: Array| while_loop(|c: Array| pmax(c.sum(..), "i").less(50), |c| &c + pmean(c.clone(), "i") + 1, x);
-    let counted = |x: Array| fori_loop(0, 3, |_, c: Array| ppermute(c, "i", [(0, 1), (1, 2), (2, 0)]), x);
-    let chosen = |x: Array| {
+    fn looped(x: Array) -> Result<Array> {
+        while_loop(|c: Array| pmax(c.sum(..), "i").less(50), |c| &c + pmean(c.clone(), "i") + 1, x)
+    }
+    fn counted(x: Array) -> Result<Array> {
+        fori_loop(0, 3, |_, c: Array| ppermute(c, "i", [(0, 1), (1, 2), (2, 0)]), x)
+    }
+    fn chosen(x: Array) -> Result<Array> {
         cond(psum(x.sum(..), "i").greater(0), |x: Array| &x - pmean(x.clone(), "i"), |x: Array| x * axis_index("i"), x)
-    };
-    let switched = |x: Array| {
+    }
+    fn switched(x: Array) -> Result<Array> {
         let branches = (|x: Array| psum(x, "i"), |x: Array| pmax(x, "i"), |x: Array| all_gather(x, "i", 0).sum(0));
         switch(psum(Array::from(1), "i") % 3, branches, x)
-    };
+    }
     let x = noise([8, 3]);
     close(&pmap(scanned).axis_name("i").call(&x)?, &vmap(scanned).axis_name("i").call(&x)?);
     close(&pmap(looped).axis_name("i").call(&x)?, &vmap(looped).axis_name("i").call(&x)?);

@@ -165,7 +165,9 @@ fn outside(nest: &Nest, f: impl Fn(Array, Array) -> Result<Array>, x: &Array, w:
         let (gx, gw) = gradients(x, w)?;
         Ok(gx.square().sum(..) + gw.square().sum(..))
     };
-    let two = |x: &Array| stack(&[x.clone(), x * 0.8], 0);
+    fn two(x: &Array) -> Array {
+        stack(&[x.clone(), x * 0.8], 0)
+    }
     let pair = |g: (Array, Array)| vec![g.0, g.1];
     // A macro, because the functions have different types.
     macro_rules! call {

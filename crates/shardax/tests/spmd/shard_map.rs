@@ -55,7 +55,9 @@ fn in_specs_none_passes_values_that_are_no_arrays() -> Result<()> {
 #[test]
 fn scalars_take_empty_specs() -> Result<()> {
     let mesh = mesh42()?;
-    let body = |x: Array| psum(x, "i");
+    fn body(x: Array) -> Array {
+        psum(x, "i")
+    }
     close(&shard_map(body, &mesh).in_specs(None).out_specs(P![]).call(3.0)?, &array(12.0f32));
     close(&shard_map(body, &mesh).in_specs((None,)).out_specs(P![]).call(3.0)?, &array(12.0f32));
     close(&shard_map(body, &mesh).in_specs(P![]).out_specs(P![]).call(3.0)?, &array(12.0f32));
@@ -141,11 +143,11 @@ fn eager_shard_map_prints_the_shard_of_each_device() -> Result<()> {
 #[test]
 fn eager_shard_map_branches_on_replicated_values() -> Result<()> {
     let mesh = mesh42()?;
-    let body = |x: Array| -> Result<Array> {
+    fn body(x: Array) -> Result<Array> {
         // The sum is the same everywhere and its value is known: a plain `if` works.
         let total = psum(x.sum(..), "i");
         if total.item::<i32>()? > 5 { Ok(x * 2) } else { Ok(x) }
-    };
+    }
     let f = shard_map(body, &mesh).in_specs(P!["i"]).out_specs(P!["i"]);
     assert_eq!(f.call(arange(0..4))?.to_vec::<i32>()?, [0, 2, 4, 6]);
     assert_eq!(f.call(arange(0..4) * 0)?.to_vec::<i32>()?, [0; 4]);
@@ -440,7 +442,7 @@ fn other_mesh_inside_partially_manual_is_an_error() -> Result<()> {
 #[test]
 fn nested_partially_manual_takes_the_context_mesh() -> Result<()> {
     let mesh = mesh42()?;
-    let inner = |x: Array| {
+    fn inner(x: Array) -> Result<Array> {
         shard_map(
             |x: Array| {
                 assert_eq!(x.shape(), [2, 4]);
@@ -452,7 +454,7 @@ fn nested_partially_manual_takes_the_context_mesh() -> Result<()> {
         .in_specs(P![None, "j"])
         .out_specs(P![None, "j"])
         .call(x)
-    };
+    }
     let f = jit(shard_map(inner, &mesh).axis_names("i").in_specs(P!["i"]).out_specs(P!["i"]));
     close(&f.call(ramp([8, 8]))?, &ramp([8, 8]).sin());
     let g = grad(|x: Array| -> Result<Array> { Ok(f.apply((x,))?.sum(..)) }).call(ramp([8, 8]))?;

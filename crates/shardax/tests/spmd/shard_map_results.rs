@@ -12,7 +12,9 @@ use crate::{close, message, noise, numbers, ramp};
 fn gradients_of_slices_in_shard_map() -> Result<()> {
     let mesh = mesh42()?;
     let f = |x: Array| {
-        let body = |x: Array| lax::dynamic_slice_in_dim(&x, array(1), 2, 0);
+        fn body(x: Array) -> Array {
+            lax::dynamic_slice_in_dim(&x, array(1), 2, 0)
+        }
         shard_map(body, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(x)
     };
     assert_eq!(numbers(&jit(f).call(ramp(16))?), [1.0, 2.0, 5.0, 6.0, 9.0, 10.0, 13.0, 14.0]);
@@ -76,7 +78,9 @@ fn gradient_of_one_part_of_a_split() -> Result<()> {
     let mesh = mesh42()?;
     let x = device_put(&ones(8), NamedSharding::new(&mesh, P!["i"]))?;
     let g = |x: Array| -> Result<Array> {
-        let f = |x: Array| -> Result<Array> { Ok(x.split(2, 0)?[0].clone()) };
+        fn f(x: Array) -> Result<Array> {
+            Ok(x.split(2, 0)?[0].clone())
+        }
         Ok(shard_map(f, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(x)?.mean(..) * 0.1)
     };
     let got = jit(grad(g)).call(&x)?;
@@ -218,10 +222,10 @@ fn transposes() -> Result<()> {
     ];
     for (name, body, out) in table {
         for check in [true, false] {
-            let weighted = |y: Array| {
+            fn weighted(y: Array) -> Array {
                 let n = y.size() as i32;
                 (y.ravel() * (ramp(n) * 0.71).cos()).sum(..)
-            };
+            }
             let f = |x: Array| -> Result<Array> {
                 let y = shard_map(body, &mesh).in_specs(P!["i"]).out_specs(out.clone()).check_vma(check).call(x)?;
                 Ok(weighted(y))
@@ -284,7 +288,9 @@ fn all_gather_within_groups_of_two_axes() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?.auto();
     let x = ramp([8, 8]);
-    let gather = |x: Array| all_gather_tiled(x, axis_index_groups(("y", "z"), [[0, 1], [2, 3]]), -1);
+    fn gather(x: Array) -> Array {
+        all_gather_tiled(x, axis_index_groups(("y", "z"), [[0, 1], [2, 3]]), -1)
+    }
     let f = shard_map(gather, &mesh).in_specs(P!["x", ("y", "z")]).out_specs(P!["x", ("y", "z")]);
     let y = jit(f).call(&x)?;
     assert_eq!(y.shape(), [8, 16]);
@@ -345,10 +351,10 @@ fn ppermute_over_pairs_of_axes() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?.auto();
     let x = ramp([4, 16]);
-    let f = move |x: Array| -> Result<(Array, Array)> {
+    fn f(x: Array) -> Result<(Array, Array)> {
         assert_eq!(axis_size(("x", "y"))?, 4);
         Ok((ppermute(x.clone(), ("x", "y"), to_next(4)), ppermute(x, ("y", "z"), to_next(4))))
-    };
+    }
     let spec = || P!["x", ("y", "z")];
     let (c, d) = jit(shard_map(f, &mesh).in_specs(spec()).out_specs(spec())).call(&x)?;
     let x = device_put(&x, NamedSharding::new(&mesh, spec()))?;

@@ -177,12 +177,12 @@ fn varying_axes_of_a_loop_carry() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2)])?.auto();
     // The carry is turned around: in the end every part may vary as much as any.
-    let turn = |x: Array, y: Array, z: Array| -> Result<Vec<Array>> {
+    fn turn(x: Array, y: Array, z: Array) -> Result<Vec<Array>> {
         let carry = (Array::from(0), (pcast(x.sum(..), ("x", "y")), pcast(y.sum(..), "y"), z.sum(..)));
         let body = |(i, (a, b, c)): (Array, (Array, Array, Array))| (i + 1, (b, c, a));
         let (_, (a, b, c)) = while_loop(|(i, _): (Array, (Array, Array, Array))| i.less(5), body, carry)?;
         Ok(vec![a.expand_dims(0), b.expand_dims(0), c.expand_dims(0)])
-    };
+    }
     let args = || (ramp(4), ramp(4), ramp(4));
     let specs = (P![], P!["x"], P![("x", "y")]);
     let mapped = |out: PartitionSpec| shard_map(turn, &mesh).in_specs(specs.clone()).out_specs(out).call(args());
@@ -190,12 +190,12 @@ fn varying_axes_of_a_loop_carry() -> Result<()> {
     for spec in [P!["x"], P!["y"], P![]] {
         assert!(message(mapped(spec)).contains("require replication"));
     }
-    let keep = |x: Array, y: Array, z: Array| -> Result<Vec<Array>> {
+    fn keep(x: Array, y: Array, z: Array) -> Result<Vec<Array>> {
         let carry = (Array::from(0), vec![x.sum(..), y.sum(..), z.sum(..)]);
         let body = |(i, rest): (Array, Vec<Array>)| (i + 1, rest);
         let (_, rest) = while_loop(|(i, _): (Array, Vec<Array>)| i.less(1), body, carry)?;
         Ok(rest.iter().map(|x| x.expand_dims(0)).collect())
-    };
+    }
     let mapped = |out: [PartitionSpec; 3]| shard_map(keep, &mesh).in_specs(specs.clone()).out_specs(out).call(args());
     mapped([P![], P!["x"], P![("x", "y")]])?;
     assert!(message(mapped([P![], P![], P![("x", "y")]])).contains("require replication"));
@@ -397,7 +397,7 @@ fn ppermute_beside_an_automatic_axis() -> Result<()> {
 #[test]
 fn partial_auto_collectives() -> Result<()> {
     let mesh = mesh42()?;
-    let collectives = |x: Array| -> Vec<Array> {
+    fn collectives(x: Array) -> Vec<Array> {
         vec![
             psum(x.clone(), "i"),
             pmax(x.clone(), "i"),
@@ -408,7 +408,7 @@ fn partial_auto_collectives() -> Result<()> {
             ppermute(x.clone(), "i", [(0, 2), (1, 0)]),
             &x * axis_index("i"),
         ]
-    };
+    }
     let x = noise([16, 6]);
     for check in [true, false] {
         let f = |axes: &[&str]| {
@@ -458,8 +458,12 @@ fn dimension_split_over_manual_and_automatic_axes() -> Result<()> {
 fn innermost_shard_map_takes_the_remaining_axes() -> Result<()> {
     let mesh = mesh42()?;
     let _context = set_mesh(&make_mesh([("i", 4), ("j", 2), ("k", 1)])?.auto())?;
-    let h = |x: Array| shard_map(|x: Array| x * 2, None).in_specs(P![]).out_specs(P![]).call(x);
-    let g = move |x: Array| shard_map(h, None).in_specs(P![]).out_specs(P![]).axis_names("j").call(x);
+    fn h(x: Array) -> Result<Array> {
+        shard_map(|x: Array| x * 2, None).in_specs(P![]).out_specs(P![]).call(x)
+    }
+    fn g(x: Array) -> Result<Array> {
+        shard_map(h, None).in_specs(P![]).out_specs(P![]).axis_names("j").call(x)
+    }
     let f = jit(shard_map(g, None).in_specs(P![]).out_specs(P![]).axis_names("i"));
     close(&f.call(ones(4))?, &(ones(4) * 2));
     let _ = mesh;

@@ -138,7 +138,9 @@ fn rules_use_the_mesh_of_their_operands() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
     let x = device_put(&array([[1.0f32; 4]; 4]), &NamedSharding::new(&mesh, P!["x"]))?;
-    let f = |x: Array| x.get((.., &array([0, 0, 3]))).sum(..);
+    fn f(x: Array) -> Array {
+        x.get((.., &array([0, 0, 3]))).sum(..)
+    }
     let g = jit(grad(f)).call(&x)?;
     assert_eq!(host(&g), [2.0, 0.0, 0.0, 1.0].repeat(4));
     Ok(())
@@ -404,7 +406,9 @@ fn functions_with_rules_move_values_to_other_devices() -> Result<()> {
         let y = to_second(&x.sin())?;
         Ok(&y * &y * y)
     }
-    let total = |y: Array| y.sum(..);
+    fn total(y: Array) -> Array {
+        y.sum(..)
+    }
     #[track_caller]
     fn check(result: &Array, expected: &Array, device: &Device) -> Result<()> {
         assert!(
@@ -486,12 +490,12 @@ fn refs_without_shardings_are_written_under_a_mesh() -> Result<()> {
     assert_eq!(jit(step).call(full(8, 2.0f32))?.to_vec::<i32>()?, [5, 6]);
     assert_eq!((count.get().item::<i32>()?, before.get().to_vec::<i32>()?), (6, vec![8, 8]));
     assert_eq!((host(&rows.get().sum(1)), total(split.get().sum(..))), (vec![0.0, 8.0, 0.0, 16.0], vec![32.0]));
-    let inside = |x: Array| -> Result<Array> {
+    fn inside(x: Array) -> Result<Array> {
         let r = new_ref(&x)?;
         r.add(&x)?;
         r.at(0).set(zeros(8))?;
         Ok(r.get())
-    };
+    }
     for y in [inside(ones([4, 8]))?, jit(inside).call(ones([4, 8]))?] {
         assert_eq!(host(&y.sum(1)), [0.0, 16.0, 16.0, 16.0]);
     }
@@ -562,7 +566,9 @@ fn arrays_like_another_have_its_sharding() -> Result<()> {
     }
     // Inside of a map over one of the axes, and of vmap.
     let x2 = reshard(x.clone(), P!["x", "y"]);
-    let body = |x: Array| &x + full_like(&x, 2.0);
+    fn body(x: Array) -> Array {
+        &x + full_like(&x, 2.0)
+    }
     let mapped = shard_map(body, None).axis_names(["x"]).in_specs(P!["x", None]).out_specs(P!["x", None]);
     assert_eq!(total(jit(mapped).call(&x2)?), [2.0; 16]);
     assert_eq!(total(jit(vmap(body)).call(&x2)?), [2.0; 16]);
@@ -586,10 +592,10 @@ fn rejected_shardings_are_named_as_what_they_are() -> Result<()> {
     let flat = device_put(&ones([4, 8]), P!["x", "y"])?;
     fails(flat.cumsum(..).check(), "cumsum: dimension 0 must not be sharded");
     drop(guard);
-    let over = |count: usize| -> Result<Array> {
+    fn over(count: usize) -> Result<Array> {
         let mesh = Mesh::new(devices()?[..count].to_vec(), [("x", count)])?.auto();
         device_put(&ones([4]), &NamedSharding::new(&mesh, P!["x"]))
-    };
+    }
     let f = shardax::export::export(|x: Array| x * 2, over(2)?)?;
     fails(f.call(over(4)?), "was exported for 2 devices, and an argument is on 4");
     let x = device_put(&ones([4]), &devices()?[3])?;

@@ -34,7 +34,9 @@ fn is_close(a: f64, b: f64, dtype: DType) -> bool {
 }
 
 fn compare(name: &str, eager: &Array, jitted: &Array) -> Option<String> {
-    let words = |x: &Array| if x.dtype().is_key() { random::key_data(x) } else { x.clone() };
+    fn words(x: &Array) -> Array {
+        if x.dtype().is_key() { random::key_data(x) } else { x.clone() }
+    }
     let [eager, jitted] = [eager, jitted].map(words);
     let types = [&eager, &jitted].map(|x| (x.type_name(), x.weak_type()));
     if types[0] != types[1] {

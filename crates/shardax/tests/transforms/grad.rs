@@ -9,7 +9,9 @@ use crate::{close, message, noise, numbers, ramp};
 #[test]
 fn integers_have_float0_gradients() -> Result<()> {
     setup();
-    let f = |x: Array, n: (Array, Array)| (x * &n.0).sum(..) + n.1.astype(DType::F32).sum(..);
+    fn f(x: Array, n: (Array, Array)) -> Array {
+        (x * &n.0).sum(..) + n.1.astype(DType::F32).sum(..)
+    }
     let n = (arange(0..3), array([true, false]));
     let g = grad(f).argnums((Arg::<0>, Arg::<1>)).allow_int();
     let (dx, (di, db)) = g.call((noise(3), n.clone()))?;

@@ -83,7 +83,9 @@ fn aux_passes_through() -> Result<()> {
 
 #[test]
 fn second_derivatives_of_trees() -> Result<()> {
-    let loss = |(w, b): (Array, Array), x: Array| (w.dot(x) + b).sum(..).square();
+    fn loss((w, b): (Array, Array), x: Array) -> Array {
+        (w.dot(x) + b).sum(..).square()
+    }
     let (w, b, x) = (noise([3, 2]), noise([3]), noise([2]));
     let ((ww, wb), (bw, bb)) = hessian(loss).call(((w.clone(), b.clone()), &x))?;
     let shapes = [ww.shape(), wb.shape(), bw.shape(), bb.shape()];
@@ -102,7 +104,9 @@ fn second_derivatives_of_trees() -> Result<()> {
 
 #[test]
 fn inside_other_transformations() -> Result<()> {
-    let f = |x: Array| x.sin();
+    fn f(x: Array) -> Array {
+        x.sin()
+    }
     let xs = noise([4, 3]);
     let rows = vmap(jacrev(f)).call(&xs)?;
     assert_eq!(rows.shape(), [4, 3, 3]);

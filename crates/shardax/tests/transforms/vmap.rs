@@ -44,7 +44,9 @@ fn results_that_do_not_depend_on_the_axis() -> Result<()> {
 #[test]
 fn shadowed_names() -> Result<()> {
     setup();
-    let inner = |x: Array| vmap(|x: Array| psum(x, "i") * axis_index("i")).axis_name("i").call(x);
+    fn inner(x: Array) -> Result<Array> {
+        vmap(|x: Array| psum(x, "i") * axis_index("i")).axis_name("i").call(x)
+    }
     let y = vmap(inner).axis_name("i").call(ramp([2, 3]))?;
     close(&y, &(ramp([2, 3]).sum_keepdims(1) * ramp(3)));
     let after = |x: Array| -> Result<Array> {
@@ -60,7 +62,7 @@ fn shadowed_names() -> Result<()> {
 #[test]
 fn constants_under_collectives() -> Result<()> {
     setup();
-    let f = |x: Array, w: Array| -> Result<Vec<Array>> {
+    fn f(x: Array, w: Array) -> Result<Vec<Array>> {
         Ok(vec![
             psum(&w * 2, "i") + &x * 0,
             pmean(&w * 2, "i") + &x * 0,
@@ -72,13 +74,13 @@ fn constants_under_collectives() -> Result<()> {
             pbroadcast(&w * 2, "i", 1) + &x * 0,
             psum(Array::from(1), "i") + axis_size("i")? as i32 + x,
         ])
-    };
+    }
     let (x, w) = (noise([4, 2]), ramp(2));
     // `vmap` and `pmap` treat the unbatched value as equal on all members of the axis.
     let batched = vmap(f).in_axes((0, None)).axis_name("i").call((&x, &w))?;
     let devices = pmap(f).in_axes((0, None)).axis_name("i").call((&x, &w))?;
     batched.iter().zip(&devices).for_each(|(a, b)| close(a, b));
-    let total = |x: Array, w: Array| -> Result<Array> {
+    fn total(x: Array, w: Array) -> Result<Array> {
         Ok(vmap(f)
             .in_axes((0, None))
             .axis_name("i")
@@ -86,8 +88,8 @@ fn constants_under_collectives() -> Result<()> {
             .iter()
             .map(|y| y.sin().sum(..))
             .fold(zeros(()), |a, b| a + b))
-    };
-    let mapped = |x: Array, w: Array| -> Result<Array> {
+    }
+    fn mapped(x: Array, w: Array) -> Result<Array> {
         Ok(pmap(f)
             .in_axes((0, None))
             .axis_name("i")
@@ -95,7 +97,7 @@ fn constants_under_collectives() -> Result<()> {
             .iter()
             .map(|y| y.sin().sum(..))
             .fold(zeros(()), |a, b| a + b))
-    };
+    }
     let slope = grad(total).argnums(Arg::<1>).call((&x, &w))?;
     close(&grad(mapped).argnums(Arg::<1>).call((&x, &w))?, &slope);
     Ok(())
