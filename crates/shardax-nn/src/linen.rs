@@ -4,7 +4,7 @@ use sha1::{Digest, Sha1};
 use shardax::prelude::*;
 use shardax::random::RandomKey;
 
-/// The key that a module of Flax Linen draws: `key` folded with a hash of the module's path and of a count.
+/// Returns the key that a module of Flax Linen draws: `key` folded with a hash of the module's path and of a count.
 ///
 /// Linen derives keys from the names of modules, so that the first weights of a layer do not depend on the other layers.
 /// `path` has the names from the outermost submodule to the module, without the module that `init` is called on. `count` is 1

@@ -194,7 +194,8 @@ fn set_training<M: Module>(module: &mut M, training: bool) {
 /// Calls `f` with the module, and returns its result and the [`Intermediate`](crate::Intermediate)s that `f` stored
 /// (`nnx.capture`). These, and earlier intermediates, are removed from the module.
 ///
-/// Fails if `f` fails.
+/// # Errors
+/// Returns an error if `f` fails.
 pub fn capture<M: Module, R: IntoOutput>(module: &mut M, f: impl FnOnce(&mut M) -> R) -> Result<(R::Output, State)> {
     module.pop::<crate::Intermediate>()?;
     let out = f(module).into_output()?;
@@ -240,8 +241,9 @@ pub(crate) fn keys(def: &TreeDef) -> Vec<String> {
 
 /// Builds a module with this structure from the arrays of `state`.
 ///
-/// Fails if an array of the structure is missing in `state`, or if `state` has an array that is not in the structure. The
-/// message names the first such array.
+/// # Errors
+/// Returns an error if an array of the structure is missing in `state`, or if `state` has an array that is not in the
+/// structure. The message names the first such array.
 pub fn merge<M: Module>(structure: &TreeDef, state: impl Borrow<State>) -> Result<M> {
     let state = state.borrow();
     let keys = keys(structure);

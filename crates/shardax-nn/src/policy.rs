@@ -30,23 +30,25 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Parameters and computations in float64. Its inputs should be float64 too, for example with
+    /// Creates a policy with parameters and computations in float64. Its inputs should be float64 too, for example with
     /// [`enable_x64`](config::enable_x64).
     pub fn f64() -> Self {
         Policy { param_dtype: DType::F64, dtype: Some(DType::F64) }
     }
 
-    /// Parameters in float32, computations in bfloat16: mixed precision.
+    /// Creates a policy with parameters in float32 and computations in bfloat16: mixed precision. You should prefer it for
+    /// training on accelerators, because bfloat16 has the range of float32 and needs no scaled loss.
     pub fn bf16_compute() -> Self {
         Policy { dtype: Some(DType::Bf16), ..Policy::default() }
     }
 
-    /// Parameters and computations in bfloat16: for inference with a trained model.
+    /// Creates a policy with parameters and computations in bfloat16. Use it for inference with a trained model; in training,
+    /// small updates of bfloat16 parameters are rounded away.
     pub fn bf16() -> Self {
         Policy { param_dtype: DType::Bf16, dtype: Some(DType::Bf16) }
     }
 
-    /// Parameters in float32, computations in float16. Small gradients need a scaled loss:
+    /// Creates a policy with parameters in float32 and computations in float16. Small gradients need a scaled loss:
     /// [`DynamicScale`](crate::optim::DynamicScale).
     pub fn f16_compute() -> Self {
         Policy { dtype: Some(DType::F16), ..Policy::default() }

@@ -134,7 +134,8 @@ impl Rules {
     /// Returns the mesh axis that shards dimensions of this name, or `None` if no rule shards them over several devices.
     /// Layers that communicate over this axis by name (a pipeline, a ring, experts) need a single axis.
     ///
-    /// The rule must have one axis at most, which must be in the mesh.
+    /// # Errors
+    /// Returns an error if the rule has several axes, or one that the mesh does not have.
     #[track_caller]
     pub fn axis(&self, name: &str) -> Result<Option<AxisName>> {
         let Some(mesh) = &self.mesh else { return Ok(None) };
@@ -205,7 +206,8 @@ impl Rules {
     /// Runs `make`, which creates a model or a training state, in one compiled program whose results are sharded by the
     /// rules. No device ever stores more than its shards.
     ///
-    /// Dimensions must be evenly divisible; otherwise the message contains the key path.
+    /// # Errors
+    /// Returns an error with the key path of an array whose dimensions are not evenly divisible.
     #[track_caller]
     pub fn init<M: Tree>(&self, make: impl Function<(), Output = M> + Clone) -> Result<M> {
         let shapes = eval_shape(make.clone(), ())?;

@@ -165,7 +165,7 @@ static SPECS: [DeviceSpec; 7] = [
 ];
 
 impl DeviceSpec {
-    /// The device with this name; `None` if it is not one of [`names`](Self::names).
+    /// Returns the device with this name; `None` if it is not one of [`names`](Self::names).
     ///
     /// ```
     /// # use shardax_plan::DeviceSpec;
@@ -177,7 +177,7 @@ impl DeviceSpec {
         SPECS.iter().find(|spec| spec.name == name)
     }
 
-    /// The known names.
+    /// Returns the known names.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SPECS.iter().map(|spec| &*spec.name)
     }
@@ -202,7 +202,9 @@ impl DeviceSpec {
     /// A torus has `"torus"`, `2` or `3` dimensions, and the bandwidth of a `"link"` in one direction, instead of
     /// `"switch"`. `"source"` is optional.
     ///
-    /// Fails if the file cannot be read or is not JSON. You must state all other figures, because the estimates need them.
+    /// # Errors
+    /// Returns an error if the file cannot be read or is not JSON. You must state all other figures, because the
+    /// estimates need them.
     #[track_caller]
     pub fn from_file(path: impl AsRef<Path>) -> Result<DeviceSpec> {
         // Every figure is required: with a default, a planner would report wrong times without notice.

@@ -79,7 +79,8 @@ impl Estimator {
     /// Compiles the samples for one `remat`: all devices along `fsdp`, or `data` if that splits nothing, with few rows
     /// and with twice as many; and one sample with devices along each other useful axis.
     ///
-    /// Fails if the samples cannot be compiled.
+    /// # Errors
+    /// Returns an error if the samples cannot be compiled.
     pub fn new(
         plan: &dyn Fn(&Setup) -> Result<Plan>,
         setup: &Setup,
@@ -114,7 +115,7 @@ impl Estimator {
         Ok(Estimator { main, few_rows, more_rows, along })
     }
 
-    /// The memory of a device for programs, in bytes.
+    /// Returns the memory of a device for programs, in bytes.
     pub fn limit(&self) -> Option<f64> {
         self.few_rows.report.memory.limit
     }

@@ -6,7 +6,7 @@ use crate::roofline::ASSUMPTIONS;
 use crate::{Advice, Candidate, Found, Report};
 
 impl Report {
-    /// The report as JSON, in bytes, seconds and operations.
+    /// Returns the report as JSON, in bytes, seconds and operations.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -78,8 +78,8 @@ fn candidate_json(c: &Candidate) -> Value {
 }
 
 impl Found {
-    /// The search as JSON: each compiled setup, sorted by time per row, with its mesh, its rules, the lines of a
-    /// program that make them, the estimate and the compiler's figures; and the setups that failed, with reasons.
+    /// Returns the search as JSON: each compiled setup, sorted by time per row, with its mesh, its rules, the lines of
+    /// a program that make them, the estimate and the compiler's figures; and the setups that failed, with reasons.
     pub fn to_json(&self) -> String {
         let result = json!({
             "tried": self.tried, "too_large": self.too_large, "idle_axes": self.idle,

@@ -72,12 +72,12 @@ impl Memory {
         Memory { by, limit, donated, aliased: m.aliased as f64 }
     }
 
-    /// The bytes for all purposes together.
+    /// Returns the bytes for all purposes together.
     pub fn total(&self) -> f64 {
         self.by.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The bytes for a purpose.
+    /// Returns the bytes for a purpose.
     pub fn bytes(&self, holder: Holder) -> f64 {
         self.by.iter().find(|(purpose, _)| *purpose == holder).map_or(0.0, |(_, bytes)| *bytes)
     }

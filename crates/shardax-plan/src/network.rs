@@ -21,7 +21,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The group that contains the first position of the mesh.
+    /// Returns the group that contains the first position of the mesh.
     pub fn new(target: &Target, mesh: &Mesh, axes: &[AxisName]) -> Group {
         let sizes: Vec<(bool, usize)> = mesh.axes().iter().map(|(name, size)| (axes.contains(name), *size)).collect();
         let mut positions = vec![0usize];

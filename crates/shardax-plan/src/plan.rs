@@ -80,7 +80,8 @@ pub struct Plan {
 impl Plan {
     /// Makes a plan for a function and arguments of these types and shardings ([`shape_dtype_struct_on`]).
     ///
-    /// Fails if the step cannot be traced or lowered for them, so that you can try another setup.
+    /// # Errors
+    /// Returns an error if the step cannot be traced or lowered for them, so that you can try another setup.
     #[track_caller]
     pub fn new<Args, F, A>(step: F, args: A) -> Result<Plan>
     where
@@ -94,7 +95,8 @@ impl Plan {
 
     /// Creates a plan for a lowered step, with its donations and result shardings.
     ///
-    /// Fails if the arguments are not divisible by their shardings.
+    /// # Errors
+    /// Returns an error if the arguments are not divisible by their shardings.
     #[track_caller]
     pub fn from_lowered<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out>) -> Result<Plan> {
         let name = lowered.name().to_owned();
@@ -150,12 +152,12 @@ impl Plan {
         Plan { name: name.to_owned(), ..self }
     }
 
-    /// The name, by default the function's name.
+    /// Returns the name, by default the function's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The floating-point operations of one step on all devices together.
+    /// Returns the floating-point operations of one step on all devices together.
     pub fn flops(&self) -> &Flops {
         &self.flops
     }
@@ -163,7 +165,8 @@ impl Plan {
     /// Compiles the step for these devices and reports. It must have been lowered for a mesh of these devices
     /// ([`Target::mesh`]).
     ///
-    /// Fails if it cannot be compiled; on a TPU also if it does not fit into memory.
+    /// # Errors
+    /// Returns an error if it cannot be compiled; on a TPU also if it does not fit into memory.
     #[track_caller]
     pub fn report(&self, target: &Target) -> Result<Report> {
         Ok(Report::new(self, target, (self.compile)(target)?))

@@ -61,12 +61,12 @@ impl Candidate {
         (self.report.memory.total(), step / self.rows())
     }
 
-    /// The command-line options, such as `--mesh fsdp=8,model=4 --remat full --micro-batch 16`.
+    /// Returns the command-line options, such as `--mesh fsdp=8,model=4 --remat full --micro-batch 16`.
     pub fn options(&self) -> String {
         options(&self.setup)
     }
 
-    /// The lines of a program that make the mesh, whose axes are `Auto` as in the plan, and the rules.
+    /// Returns the lines of a program that make the mesh, whose axes are `Auto` as in the plan, and the rules.
     pub fn program(&self) -> String {
         let axes = self.setup.axes.iter().map(|(name, size)| format!("({:?}, {size})", name.to_string()));
         let mut text = format!("let mesh = make_mesh([{}])?.auto();", axes.collect::<Vec<_>>().join(", "));
@@ -140,8 +140,6 @@ impl Search {
     /// meshes are estimated. From the setups that fit, the search compiles the fastest per row, and half as many with
     /// the least memory.
     ///
-    /// Fails if the speeds of the devices are unknown, or nothing fits.
-    ///
     /// ```no_run
     /// use shardax_plan::{Search, Setup, Target, models};
     /// let setup = Setup::new(Target::new("h100:1x8")?);
@@ -150,6 +148,9 @@ impl Search {
     /// println!("{result}"); // a table, with the mesh and the rules of the fastest
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the speeds of the devices are unknown, or nothing fits.
     pub fn run(&self, plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Found> {
         let Some(spec) = setup.target.spec() else {
             return value_error(
@@ -335,7 +336,7 @@ fn divisors(n: usize) -> impl Iterator<Item = usize> {
 }
 
 impl Found {
-    /// The report of the setup with the least time per row.
+    /// Returns the report of the setup with the least time per row.
     pub fn best(&self) -> &Report {
         &self.best
     }

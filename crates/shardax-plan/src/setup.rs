@@ -25,7 +25,7 @@ impl Remat {
     /// All values, from most to least memory.
     pub const ALL: [Remat; 3] = [Remat::None, Remat::Dots, Remat::Full];
 
-    /// The policy for `checkpoint`; `None` if it is not used.
+    /// Returns the policy for `checkpoint`; `None` if it is not used.
     pub fn policy(self) -> Option<CheckpointPolicy> {
         match self {
             Remat::None => None,
@@ -34,7 +34,7 @@ impl Remat {
         }
     }
 
-    /// The name: `none`, `dots` or `full`.
+    /// Returns the name: `none`, `dots` or `full`.
     pub fn name(self) -> &'static str {
         match self {
             Remat::None => "none",
@@ -60,7 +60,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// All devices along one axis, `data`, with defaults for everything else.
+    /// Returns all devices along one axis, `data`, with defaults for everything else.
     ///
     /// ```
     /// # use shardax_plan::{Setup, Target};
@@ -75,15 +75,16 @@ impl Setup {
         Setup { target, axes, remat: Remat::Full, micro_batch: None, options: BTreeMap::new() }
     }
 
-    /// The mesh of the target's devices.
+    /// Returns the mesh of the target's devices.
     ///
-    /// Fails if the sizes of the axes do not multiply to their number.
+    /// # Errors
+    /// Returns an error if the sizes of the axes do not multiply to their number.
     #[track_caller]
     pub fn mesh(&self) -> Result<Mesh> {
         self.target.mesh(self.axes.clone())
     }
 
-    /// The size of an axis; 1 if the mesh does not have it.
+    /// Returns the size of an axis; 1 if the mesh does not have it.
     pub fn axis(&self, name: &str) -> usize {
         let name = AxisName::from(name);
         self.axes.iter().find(|(axis, _)| *axis == name).map_or(1, |(_, size)| *size)
@@ -101,7 +102,7 @@ impl Setup {
         combined
     }
 
-    /// The value of a numeric option, or its default.
+    /// Returns the value of a numeric option, or its default.
     ///
     /// The value must be a number; otherwise the function fails.
     #[track_caller]

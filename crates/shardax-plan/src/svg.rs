@@ -62,7 +62,7 @@ impl Picture {
 }
 
 impl Report {
-    /// The report as an SVG picture.
+    /// Returns the report as an SVG picture.
     ///
     /// ```
     /// # use shardax::prelude::*;

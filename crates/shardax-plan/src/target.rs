@@ -42,10 +42,12 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// The devices with this name. If their platform's compiler is not installed, the CPU's is used instead, as it is
-    /// for devices that a file describes.
+    /// Returns the devices with this name. If their platform's compiler is not installed, the CPU's is used instead, as
+    /// it is for devices that a file describes.
     ///
-    /// Fails if the name is unknown, has the wrong number of dimensions, or the file does not describe a device.
+    /// # Errors
+    /// Returns an error if the name is unknown, has the wrong number of dimensions, or the file does not describe a
+    /// device.
     #[track_caller]
     pub fn new(name: &str) -> Result<Target> {
         let help = "write `v5e:4x8`, `v5p:4x4x8`, `2*v5p:4x4x4`, `h100:8`, `h100:128x8`, `cpu:8` or `FILE.json:4x8`";
@@ -102,22 +104,22 @@ impl Target {
         Ok(Target { name: name.to_owned(), spec, slices, sizes, topology: described })
     }
 
-    /// The name that was passed to [`Target::new`].
+    /// Returns the name that was passed to [`Target::new`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The published figures; `None` for CPUs.
+    /// Returns the published figures; `None` for CPUs.
     pub fn spec(&self) -> Option<&DeviceSpec> {
         self.spec.as_deref()
     }
 
-    /// The number of devices.
+    /// Returns the number of devices.
     pub fn num_devices(&self) -> usize {
         self.sizes.iter().fold(self.slices, |n, size| n.saturating_mul(*size))
     }
 
-    /// The description by the platform's own compiler; `None` if it is not installed.
+    /// Returns the description by the platform's own compiler; `None` if it is not installed.
     pub fn topology(&self) -> Option<&Topology> {
         self.topology.as_ref().ok()
     }
@@ -140,7 +142,8 @@ impl Target {
     /// Makes the host simulate this number of CPU devices, if they are used instead. Call it before anything uses
     /// devices.
     ///
-    /// Fails if the number is too large to simulate, or devices are already in use.
+    /// # Errors
+    /// Returns an error if the number is too large to simulate, or devices are already in use.
     #[track_caller]
     pub fn prepare(&self) -> Result<()> {
         let simulated = config::set_num_cpu_devices(self.num_devices());
@@ -153,7 +156,8 @@ impl Target {
 
     /// A mesh of all devices, ordered as by [`Topology::mesh`], or of the same number of simulated CPUs.
     ///
-    /// Fails if the sizes do not multiply to the number of devices.
+    /// # Errors
+    /// Returns an error if the sizes do not multiply to the number of devices.
     #[track_caller]
     pub fn mesh(&self, axes: impl IntoIterator<Item = impl MeshAxis>) -> Result<Mesh> {
         let axes: Vec<(AxisName, usize)> = axes.into_iter().map(MeshAxis::into_axis).collect();

@@ -28,7 +28,8 @@ use shardax::prelude::*;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// `parts` must divide the first dimension of every array.
+/// # Errors
+/// Returns the errors of `f`, and an error if `parts` does not divide the first dimension of every array.
 #[track_caller]
 pub fn accumulate<B: Tree, G: Tree>(parts: usize, f: impl Fn(B) -> Result<G>, batch: B) -> Result<G> {
     let location = Location::caller();

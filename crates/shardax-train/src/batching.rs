@@ -145,8 +145,6 @@ impl ExactSizeIterator for Batches<'_> {}
 /// Splits the leading dimension of every array of a tree over `num_devices`: `[B, …]` becomes `[n, B / n, …]`, as
 /// [`pmap`](pmap()) expects.
 ///
-/// `num_devices` must divide the size of the batch.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// use shardax_train::shard_batch;
@@ -159,6 +157,9 @@ impl ExactSizeIterator for Batches<'_> {}
 /// assert_eq!(error.message(), "Batch size 100 must be divisible by num_devices (8)");
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `num_devices` does not divide the size of the batch.
 #[track_caller]
 pub fn shard_batch<T: Tree>(tree: &T, num_devices: usize) -> Result<T> {
     let location = Location::caller();

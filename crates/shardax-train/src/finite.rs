@@ -34,7 +34,8 @@ impl FiniteCheck {
 
     /// Starts the check of a step's state on the devices, and reads the results of earlier steps that are available.
     ///
-    /// Fails if the state after one of them was not finite.
+    /// # Errors
+    /// Returns an error if the state after one of them was not finite.
     pub fn step<T: Tree>(&mut self, step: u64, state: &T) -> Result<()> {
         let leaves: Vec<(String, Array)> =
             tree::leaves_with_path(state).into_iter().filter(|(_, leaf)| leaf.dtype().is_inexact()).collect();
@@ -55,7 +56,10 @@ impl FiniteCheck {
         Ok(())
     }
 
-    /// Waits for all remaining results, and fails if one is not finite.
+    /// Waits for all remaining results. Call it after the last step.
+    ///
+    /// # Errors
+    /// Returns an error if a state was not finite.
     pub fn finish(&mut self) -> Result<()> {
         while !self.waiting.is_empty() {
             self.read()?;

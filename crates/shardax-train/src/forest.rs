@@ -16,7 +16,8 @@ use shardax::{Error, ErrorKind};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// You must pass at least one tree, and all trees must have the same structure and shapes.
+/// # Errors
+/// Returns an error without trees, and if the trees differ in structure or shapes.
 #[track_caller]
 pub fn stack_forest<T: Tree>(forest: &[T]) -> Result<T> {
     let flat: Vec<Flat> = forest.iter().map(Flat::of).collect();
@@ -53,7 +54,8 @@ pub fn stack_forest<T: Tree>(forest: &[T]) -> Result<T> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails as [`stack_forest`] does.
+/// # Errors
+/// Returns the errors of [`stack_forest`].
 #[track_caller]
 pub fn get_metrics<T: Tree>(device_metrics: &[T]) -> Result<T> {
     let metrics = device_metrics.iter().map(|tree| device_get(&unreplicate(tree)?));

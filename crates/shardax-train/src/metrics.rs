@@ -120,9 +120,10 @@ impl Average {
         Average { total: sum.clone(), count: sum }
     }
 
-    /// The average so far; NaN without values. Waits for the values.
+    /// Returns the average so far; NaN without values. Waits for the values.
     ///
-    /// Fails when one is not a scalar, or when its computation failed.
+    /// # Errors
+    /// Returns an error if one is not a scalar, or if its computation failed.
     #[track_caller]
     pub fn value(&self) -> Result<f64> {
         Metric::value(self)
@@ -432,12 +433,12 @@ impl MultiMetric {
         self
     }
 
-    /// The metric of this name.
+    /// Returns the metric of this name.
     pub fn get(&self, name: &str) -> Option<&AnyMetric> {
         self.metrics.get(name)
     }
 
-    /// True if there is no metric.
+    /// Returns `true` if there is no metric.
     pub fn is_empty(&self) -> bool {
         self.metrics.is_empty()
     }
@@ -455,7 +456,8 @@ impl MultiMetric {
 
     /// Waits for all values once and returns them.
     ///
-    /// Fails when a computation failed; the message names the metric.
+    /// # Errors
+    /// Returns an error if a computation failed; the message names the metric.
     #[track_caller]
     pub fn values(&self) -> Result<BTreeMap<String, f64>> {
         let location = Location::caller();

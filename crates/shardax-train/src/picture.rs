@@ -37,7 +37,8 @@ impl Picture {
     /// Creates a picture of one image, `[rows, columns]` or `[rows, columns, channels]` with 1, 3 or 4 channels. The
     /// fourth channel (opacity) is ignored.
     ///
-    /// Fails for other shapes and dtypes.
+    /// # Errors
+    /// Returns an error for other shapes and dtypes.
     #[track_caller]
     pub fn of(image: &Array) -> Result<Picture> {
         image.check()?;
@@ -46,19 +47,20 @@ impl Picture {
 
     /// Tiles images, `columns` a row: `[images, rows, columns]` or `[images, rows, columns, channels]`.
     ///
-    /// Other shapes and dtypes are errors, and there must be at least one column.
+    /// # Errors
+    /// Returns an error for other shapes and dtypes, and for 0 columns.
     #[track_caller]
     pub fn grid(images: &Array, columns: usize) -> Result<Picture> {
         let location = std::panic::Location::caller();
         images.check().and_then(|()| draw(images, columns)).map_err(|error| error.at(location))
     }
 
-    /// The width in pixels.
+    /// Returns the width in pixels.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// The height in pixels.
+    /// Returns the height in pixels.
     pub fn height(&self) -> usize {
         self.height
     }
@@ -80,7 +82,10 @@ impl Picture {
         Error::new(ErrorKind::Value, message).help("draw at least one pixel, and fewer than 2³¹ per side")
     }
 
-    /// Writes a PNG file. Fails if it cannot be written.
+    /// Writes a PNG file.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         std::fs::write(path, self.to_png()?).map_err(|error| {

@@ -142,7 +142,10 @@ impl Plot {
         drawn.map(|()| svg)
     }
 
-    /// Writes the plot to a file. Fails if the file cannot be written.
+    /// Writes the plot to a file.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         std::fs::write(path, self.to_svg()?).map_err(|e| {

@@ -60,7 +60,8 @@ fn segments(path: &str) -> Vec<String> {
     parts
 }
 
-/// The arrays of a tree by their key paths, joined by dots: Flax's `flatten_dict(to_state_dict(tree), sep=".")`.
+/// Returns the arrays of a tree by their key paths, joined by dots: Flax's `flatten_dict(to_state_dict(tree),
+/// sep=".")`.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -75,7 +76,8 @@ pub fn to_state_dict<T: Tree>(tree: &T) -> State {
 
 /// Replaces the arrays of a tree by the arrays of a state dict.
 ///
-/// Fails when the state lacks an array of the tree, has others, or one of another shape; the message names it.
+/// # Errors
+/// Returns an error if the state lacks an array of the tree, has others, or one of another shape; the message names it.
 #[track_caller]
 pub fn from_state_dict<T: Tree>(target: &T, state: &State) -> Result<T> {
     let mut flat = Flat::of(target);
@@ -104,9 +106,10 @@ pub fn from_state_dict<T: Tree>(target: &T, state: &State) -> Result<T> {
     }
 }
 
-/// The bytes of a tree: `flax.serialization.to_bytes`.
+/// Returns the bytes of a tree: `flax.serialization.to_bytes`.
 ///
-/// Fails when the values cannot be read.
+/// # Errors
+/// Returns an error if the values cannot be read.
 #[track_caller]
 pub fn to_bytes<T: Tree>(tree: &T) -> Result<Vec<u8>> {
     let leaves = tree::leaves_with_path(tree);
@@ -115,25 +118,28 @@ pub fn to_bytes<T: Tree>(tree: &T) -> Result<Vec<u8>> {
 
 /// Replaces the arrays of a tree by the arrays of these bytes: `flax.serialization.from_bytes`.
 ///
-/// Fails for bytes that are not of this format, and as [`from_state_dict`] does.
+/// # Errors
+/// Returns an error for bytes that are not of this format, and the errors of [`from_state_dict`].
 #[track_caller]
 pub fn from_bytes<T: Tree>(target: &T, bytes: &[u8]) -> Result<T> {
     from_state_dict(target, &msgpack_restore(bytes)?)
 }
 
-/// The bytes of a state dict, whose key paths are split at dots: `flax.serialization.msgpack_serialize`.
+/// Returns the bytes of a state dict, whose key paths are split at dots: `flax.serialization.msgpack_serialize`.
 ///
-/// Fails when the values cannot be read, and for a key path that begins with another one.
+/// # Errors
+/// Returns an error if the values cannot be read, and for a key path that begins with another one.
 #[track_caller]
 pub fn msgpack_serialize(state: &State) -> Result<Vec<u8>> {
     let leaves = state.iter().map(|(key, array)| (key.split('.').map(str::to_owned).collect(), array.clone()));
     packed(leaves, MAX_CHUNK_SIZE)
 }
 
-/// The arrays of bytes that Flax or [`to_bytes`] wrote, by their key paths, joined by dots:
+/// Returns the arrays of bytes that Flax or [`to_bytes`] wrote, by their key paths, joined by dots:
 /// `flax.serialization.msgpack_restore`.
 ///
-/// Fails for bytes that are not of this format, and for values that are neither arrays nor numbers.
+/// # Errors
+/// Returns an error for bytes that are not of this format, and for values that are neither arrays nor numbers.
 #[track_caller]
 pub fn msgpack_restore(bytes: &[u8]) -> Result<State> {
     let mut remaining = bytes;

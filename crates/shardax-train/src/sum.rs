@@ -16,20 +16,20 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// The sum so far: a scalar of any dtype of real numbers. It is kept in float64 if it has that dtype, otherwise in
-    /// float32.
+    /// Returns the sum so far: a scalar of any dtype of real numbers. It is kept in float64 if it has that dtype,
+    /// otherwise in float32.
     #[track_caller]
     pub fn of(sum: &Array) -> Self {
         Sum::in_dtype(sum, if sum.dtype() == DType::F64 { DType::F64 } else { DType::F32 })
     }
 
-    /// The sum of all elements of `values`, which is added up in float32 at least, or in int64.
+    /// Returns the sum of all elements of `values`, which is added up in float32 at least, or in int64.
     #[track_caller]
     pub fn from_values(values: &Array) -> Self {
         Sum::of(&widened(values).sum(..))
     }
 
-    /// The sum in three numbers of this dtype.
+    /// Returns the sum in three numbers of this dtype.
     #[track_caller]
     pub fn in_dtype(sum: &Array, dtype: DType) -> Self {
         let exponent_bits = if dtype == DType::F64 { 11 } else { 8 };
@@ -49,18 +49,18 @@ impl Sum {
         Sum { high: sum.clone(), middle: sum.clone(), low: sum }
     }
 
-    /// The dtype that the sum is kept in.
+    /// Returns the dtype that the sum is kept in.
     pub fn dtype(&self) -> DType {
         self.high.dtype()
     }
 
-    /// The sum as one number, float64.
+    /// Returns the sum as one number, float64.
     #[track_caller]
     pub fn value(&self) -> Array {
         self.high.astype(DType::F64) + self.middle.astype(DType::F64) + self.low.astype(DType::F64)
     }
 
-    /// The sum of both.
+    /// Returns the sum of both.
     #[track_caller]
     pub fn merge(&self, other: &Sum) -> Sum {
         let dtype = if other.dtype() == DType::F64 { DType::F64 } else { self.dtype() };

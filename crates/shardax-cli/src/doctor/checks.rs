@@ -45,7 +45,9 @@ fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Check, what.into())
 }
 
-/// Fails unless each value is within `tolerance` of the expected one, relative to values above 1.
+///
+/// # Errors
+/// Returns an error unless each value is within `tolerance` of the expected one, relative to values above 1.
 pub fn check_close(got: &[f32], want: impl IntoIterator<Item = f64>, tolerance: f64) -> Result<f64> {
     let mut worst = 0.0f64;
     for (index, (got, want)) in got.iter().zip(want).enumerate() {

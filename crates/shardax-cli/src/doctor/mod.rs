@@ -45,7 +45,8 @@ struct Outcome {
 
 /// Runs all checks and writes the report; returns `true` if all passed.
 ///
-/// Fails if the checks cannot be started or the report cannot be written.
+/// # Errors
+/// Returns an error if the checks cannot be started or the report cannot be written.
 pub fn examine(options: &Options) -> Result<bool, String> {
     if let Some(name) = &options.check {
         return checks::run(name).map(|findings| {

@@ -190,7 +190,10 @@ impl Case {
 }
 
 impl Cases {
-    /// Runs all cases. Fails if a case fails or differs from JAX's values, and names all such cases.
+    /// Runs all cases.
+    ///
+    /// # Errors
+    /// Returns an error if a case fails or differs from JAX's values, and names all such cases.
     pub fn run(self) -> Result<String> {
         let (mut worst, mut wrong) = ((0.0, "all"), Vec::new());
         for case in self.0 {

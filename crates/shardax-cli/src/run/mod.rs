@@ -104,7 +104,8 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Runs the program until it succeeds, is preempted, or has failed too often; returns the exit status.
 ///
-/// Fails if nothing could be started.
+/// # Errors
+/// Returns an error if nothing could be started.
 pub fn supervise(options: &Options) -> Result<u8, String> {
     let signals = signals()?;
     let lock = options.checkpoints.as_deref().map_or(Ok(None), lock::lock)?;

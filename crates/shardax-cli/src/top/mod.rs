@@ -36,7 +36,8 @@ pub struct Options {
 
 /// Shows the run until `q` is pressed.
 ///
-/// Fails if the folder has no log, or there is no terminal.
+/// # Errors
+/// Returns an error if the folder has no log, or there is no terminal.
 pub fn show(options: &Options) -> Result<(), String> {
     let run = Run::read(&options.folder)?;
     if options.once {
@@ -76,7 +77,8 @@ fn print(run: &Run, options: &Options) -> Result<(), String> {
 
 /// Renders the view as text of this size.
 ///
-/// Fails if the terminal library returns an error.
+/// # Errors
+/// Returns the error of the terminal library.
 pub fn text(run: &Run, curve: &str, width: u16, height: u16) -> Result<String, String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(|error| error.to_string())?;
     terminal.draw(|frame| draw(frame, run, curve)).map_err(|error| error.to_string())?;

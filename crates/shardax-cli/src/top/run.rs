@@ -27,7 +27,8 @@ const MAX_DEPTH: usize = 2;
 impl Run {
     /// Reads a run's folder, or its log.
     ///
-    /// Fails if there is no log, or it does not consist of JSON lines.
+    /// # Errors
+    /// Returns an error if there is no log, or it does not consist of JSON lines.
     pub fn read(path: &Path) -> Result<Run, String> {
         let (log, folder) = match path.is_file() {
             true => (path.to_owned(), path.parent().unwrap_or(Path::new("."))),

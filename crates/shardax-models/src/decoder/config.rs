@@ -324,7 +324,7 @@ impl Biases {
 }
 
 impl Activation {
-    /// The function of each element.
+    /// Returns the function of each element.
     pub fn apply(self, x: impl ArrayLike) -> Array {
         match self {
             Activation::Gelu => gelu_exact(x),

@@ -47,11 +47,12 @@ impl AttentionOptions {
     /// Computes [`ring_attention`] with these options. Positions count from the start of the entire sequence. Causal
     /// attention skips blocks that no query attends to.
     ///
-    /// Pass the [`segment_ids`](AttentionOptions::segment_ids) of the device's queries and keys. The ids of all keys are
-    /// gathered, because they are small compared with keys and values.
+    /// Pass the [`segment_ids`](AttentionOptions::segment_ids) of the device's queries and keys. The ids of all keys
+    /// are gathered, because they are small compared with keys and values.
     ///
-    /// Fails with a bias, a mask, lengths or dropout, because these apply to entire sequences, and with a `rope`: rotate
-    /// the device's queries and keys by their positions first.
+    /// # Errors
+    /// The result carries an error if there is a bias, a mask, lengths or dropout, because these apply to entire
+    /// sequences, and if there is a `rope`: rotate the device's queries and keys by their positions first.
     #[track_caller]
     pub fn ring_attention(
         &self,

@@ -6,8 +6,8 @@ use shardax::prelude::*;
 use crate::check::{FINITE, NOT_NEGATIVE, floating, integer, require, same_shape, within};
 use crate::ranks::allow_any_ranks;
 
-/// The cross entropy between the softmax of `logits` and `labels`. The labels must be probabilities, for example
-/// one-hot labels.
+/// Returns the cross entropy between the softmax of `logits` and `labels`. The labels must be probabilities, for
+/// example one-hot labels.
 ///
 /// Both are `[..., classes]`, and `labels` can be broadcast; the result is `[...]`. Logits must have a floating-point
 /// dtype.
@@ -59,7 +59,7 @@ fn not_one_hot(name: &str, logits: &Array, labels: &Array) -> Result<()> {
     ))
 }
 
-/// The cross entropy between the softmax of `logits` and integer labels.
+/// Returns the cross entropy between the softmax of `logits` and integer labels.
 ///
 /// `logits` are `[..., classes]` with a floating-point dtype, `labels` are integers `[...]`, and the result is `[...]`;
 /// anything else is an error.
@@ -112,14 +112,15 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
 
 /// Computes [`softmax_cross_entropy`], but a term is 0 if the label is 0 and the logit minus infinity.
 ///
-/// Fails like [`softmax_cross_entropy`].
-///
 /// ```
 /// use shardax_nn::prelude::*;
 /// let loss = safe_softmax_cross_entropy(array([[0.0f32, f32::NEG_INFINITY]]), array([[1.0f32, 0.0]]));
 /// assert_eq!(loss.item::<f32>()?, 0.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries the errors of [`softmax_cross_entropy`].
 #[track_caller]
 pub fn safe_softmax_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     let (logits, labels) = (logits.into_array(), labels.into_array());
@@ -169,8 +170,8 @@ pub fn poly_loss_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike, e
     softmax_cross_entropy(logits, labels) + missed * epsilon
 }
 
-/// The elementwise binary cross entropy between the sigmoid of `logits` and `labels` between 0 and 1. The result has the dtype
-/// of `logits`, which must be a floating-point dtype.
+/// Returns the elementwise binary cross entropy between the sigmoid of `logits` and `labels` between 0 and 1. The
+/// result has the dtype of `logits`, which must be a floating-point dtype.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -186,9 +187,9 @@ pub fn sigmoid_binary_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLi
     -&labels * log_sigmoid(&logits) - (1 - &labels) * log_sigmoid(-logits)
 }
 
-/// The focal loss: [`sigmoid_binary_cross_entropy`] times `(1 - probability of the label)^gamma`, which reduces the loss of
-/// confident and correct predictions. `alpha` is the weight of the positive class, and `1 - alpha` of the negative class.
-/// Optax's default `gamma` is 2.
+/// Returns the focal loss: [`sigmoid_binary_cross_entropy`] times `(1 - probability of the label)^gamma`, which reduces
+/// the loss of confident and correct predictions. `alpha` is the weight of the positive class, and `1 - alpha` of the
+/// negative class. Optax's default `gamma` is 2.
 ///
 /// Source: [Lin et al. 2017](https://arxiv.org/abs/1708.02002).
 ///
@@ -225,7 +226,7 @@ pub fn sigmoid_focal_loss(logits: impl ArrayLike, labels: impl ArrayLike, alpha:
     }
 }
 
-/// The hinge loss `max(0, 1 - predictor_outputs * targets)`, elementwise, for targets of -1 and 1.
+/// Returns the hinge loss `max(0, 1 - predictor_outputs * targets)`, elementwise, for targets of -1 and 1.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -238,8 +239,8 @@ pub fn hinge_loss(predictor_outputs: impl ArrayLike, targets: impl ArrayLike) ->
     maximum(0, 1 - predictor_outputs.into_array() * targets)
 }
 
-/// The perceptron loss `max(0, -predictor_outputs * targets)`, elementwise, for targets of -1 and 1. Both must have the same
-/// shape.
+/// Returns the perceptron loss `max(0, -predictor_outputs * targets)`, elementwise, for targets of -1 and 1. Both must
+/// have the same shape.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

@@ -6,8 +6,8 @@ use shardax::{Error, ErrorKind};
 
 use crate::check::{FINITE, floating, integer, same_shape, within};
 
-/// The connectionist temporal classification (CTC) loss of each sequence: minus the logarithm of the probability of
-/// `labels`, summed over all alignments with `logits`.
+/// Returns the connectionist temporal classification (CTC) loss of each sequence: minus the logarithm of the
+/// probability of `labels`, summed over all alignments with `logits`.
 ///
 /// | argument | type |
 /// |---|---|

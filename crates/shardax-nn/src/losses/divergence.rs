@@ -4,8 +4,8 @@ use shardax::prelude::*;
 
 use crate::check::{floating, require};
 
-/// The Kullback-Leibler divergence between the probabilities `targets` and predictions, which are logarithms of probabilities,
-/// over the last axis.
+/// Returns the Kullback-Leibler divergence between the probabilities `targets` and predictions, which are logarithms of
+/// probabilities, over the last axis.
 ///
 /// Both are `[..., classes]` with a floating-point dtype, and the result is `[...]`.
 ///

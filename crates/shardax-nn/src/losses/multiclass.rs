@@ -27,8 +27,8 @@ macro_rules! checked {
     };
 }
 
-/// The multiclass hinge loss: the highest other score plus a margin of 1, minus the score of the true class, and at least 0.
-/// The result is `[...]` for scores `[..., classes]` and integer labels `[...]`.
+/// Returns the multiclass hinge loss: the highest other score plus a margin of 1, minus the score of the true class,
+/// and at least 0. The result is `[...]` for scores `[..., classes]` and integer labels `[...]`.
 ///
 /// ```
 /// use shardax_nn::losses::multiclass_hinge_loss;
@@ -44,8 +44,8 @@ pub fn multiclass_hinge_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> 
     (&scores + 1 - one_hot(&labels, classes)).max(-1) - true_class_score(&scores, &labels)
 }
 
-/// The multiclass perceptron loss: the highest score minus the score of the true class. The result is `[...]` for scores
-/// `[..., classes]` and integer labels `[...]`.
+/// Returns the multiclass perceptron loss: the highest score minus the score of the true class. The result is `[...]`
+/// for scores `[..., classes]` and integer labels `[...]`.
 ///
 /// ```
 /// use shardax_nn::losses::multiclass_perceptron_loss;
@@ -60,7 +60,8 @@ pub fn multiclass_perceptron_loss(scores: impl ArrayLike, labels: impl ArrayLike
     scores.max(-1) - true_class_score(&scores, &labels)
 }
 
-/// The sparsemax loss, whose probabilities can be 0: `[batch]` for scores `[batch, classes]` and integer labels `[batch]`.
+/// Returns the sparsemax loss, whose probabilities can be 0: `[batch]` for scores `[batch, classes]` and integer labels
+/// `[batch]`.
 ///
 /// Source: [Martins and Astudillo 2016](https://arxiv.org/abs/1602.02068).
 #[track_caller]
@@ -77,7 +78,7 @@ pub fn multiclass_sparsemax_loss(scores: impl ArrayLike, labels: impl ArrayLike)
     losses.unwrap_or_else(|error| Array::from_error(error, &scores))
 }
 
-/// The elementwise binary sparsemax loss of logits and labels of 0 or 1.
+/// Returns the elementwise binary sparsemax loss of logits and labels of 0 or 1.
 #[track_caller]
 pub fn sparsemax_loss(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     let (logits, labels) = (logits.into_array(), labels.into_array());
@@ -85,8 +86,8 @@ pub fn sparsemax_loss(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     sparse_plus(where_(labels.not_equal(0), -&logits, &logits))
 }
 
-/// The cross entropy between the relevance of items and the softmax of their scores, for each list. The result is
-/// `[...]` for logits and labels `[..., items]`. If you want the mean over lists, as in Optax, you must call
+/// Returns the cross entropy between the relevance of items and the softmax of their scores, for each list. The result
+/// is `[...]` for logits and labels `[..., items]`. If you want the mean over lists, as in Optax, you must call
 /// `.mean(..)`.
 ///
 /// `mask` is true for items that exist. Source: [Ai et al. 2019](https://arxiv.org/abs/1811.04415).
@@ -116,9 +117,9 @@ pub fn ranking_softmax_loss<'a>(
     }
 }
 
-/// The triplet margin loss: the distance to the positive plus a margin, minus the distance to the negative, and at least 0. The
-/// result is `[...]` for embeddings `[..., features]`. As by default in Optax, distances are Euclidean, with 1e-6 inside of
-/// the root.
+/// Returns the triplet margin loss: the distance to the positive plus a margin, minus the distance to the negative, and
+/// at least 0. The result is `[...]` for embeddings `[..., features]`. As by default in Optax, distances are Euclidean,
+/// with 1e-6 inside of the root.
 ///
 /// Source: [Schroff et al. 2015](https://arxiv.org/abs/1503.03832).
 ///

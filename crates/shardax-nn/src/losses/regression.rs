@@ -5,8 +5,8 @@ use shardax::prelude::*;
 
 use crate::check::{NOT_NEGATIVE, floating, require, same_shape, within};
 
-/// The squared error `(predictions - targets)²`, elementwise. Predictions must have a floating-point dtype, and both must have
-/// the same shape.
+/// Returns the squared error `(predictions - targets)²`, elementwise. Predictions must have a floating-point dtype, and
+/// both must have the same shape.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -31,14 +31,14 @@ pub fn l2_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     squared_error(predictions, targets) * 0.5
 }
 
-/// The mean of the [`squared_error`] over all elements, a scalar.
+/// Returns the mean of the [`squared_error`] over all elements, a scalar.
 #[track_caller]
 pub fn mse(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     squared_error(predictions, targets).mean(..)
 }
 
-/// The Huber loss, elementwise: quadratic for errors below `delta`, and linear for larger errors. Predictions must have a
-/// floating-point dtype. Optax's default `delta` is 1.
+/// Returns the Huber loss, elementwise: quadratic for errors below `delta`, and linear for larger errors. Predictions
+/// must have a floating-point dtype. Optax's default `delta` is 1.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -59,7 +59,8 @@ pub fn huber_loss(predictions: impl ArrayLike, targets: impl ArrayLike, delta: f
     quadratic.square() * 0.5 + (error - quadratic) * delta
 }
 
-/// The loss `log(cosh(predictions - targets))`, elementwise and without overflow. Predictions must have a floating-point dtype.
+/// Returns the loss `log(cosh(predictions - targets))`, elementwise and without overflow. Predictions must have a
+/// floating-point dtype.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -76,7 +77,7 @@ pub fn log_cosh(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     &error + softplus(&error * -2) - std::f64::consts::LN_2
 }
 
-/// The cosine of the angle between vectors along the last axis. Both arrays must have a floating-point dtype.
+/// Returns the cosine of the angle between vectors along the last axis. Both arrays must have a floating-point dtype.
 ///
 /// The squared length of a vector counts as at least `epsilon`. You should set it above 0 if vectors can be zero,
 /// because their cosine is NaN with Optax's default of 0.
@@ -101,7 +102,7 @@ pub fn cosine_similarity(predictions: impl ArrayLike, targets: impl ArrayLike, e
     (a * b).sum(-1)
 }
 
-/// The cosine distance `1 - cosine_similarity`. See [`cosine_similarity`].
+/// Returns the cosine distance `1 - cosine_similarity`. See [`cosine_similarity`].
 #[track_caller]
 pub fn cosine_distance(predictions: impl ArrayLike, targets: impl ArrayLike, epsilon: f64) -> Array {
     1 - cosine_similarity(predictions, targets, epsilon)

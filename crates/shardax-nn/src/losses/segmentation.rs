@@ -119,9 +119,9 @@ impl DiceOptions {
     }
 }
 
-/// The dice loss: one minus the overlap of predicted and true regions relative to their sizes, averaged over classes. The result
-/// is `[batch]` for logits and one-hot targets `[batch, …, classes]`. A single class is binary. See [`DiceOptions`] for
-/// options.
+/// Returns the dice loss: one minus the overlap of predicted and true regions relative to their sizes, averaged over
+/// classes. The result is `[batch]` for logits and one-hot targets `[batch, …, classes]`. A single class is binary. See
+/// [`DiceOptions`] for options.
 ///
 /// Source: [Milletari et al. 2016](https://arxiv.org/abs/1606.04797).
 ///
@@ -138,7 +138,7 @@ pub fn dice_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array 
     DiceOptions::new().dice_loss(predictions, targets)
 }
 
-/// The [`dice_loss`] of one class. Logits and targets are `[batch, …]`, or have a last dimension of 1.
+/// Returns the [`dice_loss`] of one class. Logits and targets are `[batch, …]`, or have a last dimension of 1.
 #[track_caller]
 pub fn binary_dice_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let (predictions, targets) = (predictions.into_array(), targets.into_array());
@@ -148,7 +148,7 @@ pub fn binary_dice_loss(predictions: impl ArrayLike, targets: impl ArrayLike) ->
     }
 }
 
-/// The [`dice_loss`] with classes weighted by the inverse squares of their frequencies, a scalar.
+/// Returns the [`dice_loss`] with classes weighted by the inverse squares of their frequencies, a scalar.
 ///
 /// Source: [Sudre et al. 2017](https://arxiv.org/abs/1707.03237).
 #[track_caller]

@@ -5,8 +5,9 @@ use shardax::prelude::*;
 use super::cosine_similarity;
 use crate::check::{floating, require, same_shape, within};
 
-/// The normalized temperature-scaled cross entropy, a scalar: for every pair of examples with equal labels, minus the logarithm
-/// of the softmax of their similarity among all pairs with different labels. Optax's default `temperature` is 0.07.
+/// Returns the normalized temperature-scaled cross entropy, a scalar: for every pair of examples with equal labels,
+/// minus the logarithm of the softmax of their similarity among all pairs with different labels. Optax's default
+/// `temperature` is 0.07.
 ///
 /// `embeddings` are `[batch, features]` with a floating-point dtype, and `labels` are `[batch]`. The batch must have at
 /// least one pair of equal labels, because otherwise the result is NaN.

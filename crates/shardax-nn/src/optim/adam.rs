@@ -500,7 +500,7 @@ pub struct LionState<P> {
     pub mu: P,
 }
 
-/// The sign of a mean of the gradients.
+/// Returns the sign of a mean of the gradients.
 ///
 /// Source: [Chen et al. 2023](https://arxiv.org/abs/2302.06675).
 pub fn scale_by_lion(b1: f64, b2: f64) -> ScaleByLion {

@@ -298,7 +298,7 @@ pub fn rmsprop_momentum(learning_rate: impl Into<Schedule>, momentum: f64, neste
     (scale_by_rms(0.9, 1e-8), scale_by_learning_rate(learning_rate), trace(momentum, nesterov))
 }
 
-/// The learning rate times the signs of the gradients.
+/// Returns the learning rate times the signs of the gradients.
 ///
 /// Source: [Bernstein et al. 2018](https://arxiv.org/abs/1802.04434).
 pub fn sign_sgd(learning_rate: impl Into<Schedule>) -> SignSgd {

@@ -275,17 +275,17 @@ impl OnecycleOptions {
     }
 }
 
-/// One linear cycle with Optax's defaults. It begins at 1/25 of `peak_value`, increases to `peak_value` in 0.3 of
-/// `transition_steps`, returns to the first value at 0.85 of the steps, and then decreases to 1/10000 of the first value.
-/// [`OnecycleOptions`] sets other values.
+/// Returns one linear cycle with Optax's defaults. It begins at 1/25 of `peak_value`, increases to `peak_value` in 0.3
+/// of `transition_steps`, returns to the first value at 0.85 of the steps, and then decreases to 1/10000 of the first
+/// value. [`OnecycleOptions`] sets other values.
 ///
 /// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
 pub fn linear_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {
     OnecycleOptions::new().linear_onecycle_schedule(transition_steps, peak_value)
 }
 
-/// One cycle along cosines with Optax's defaults. It begins at 1/25 of `peak_value`, increases to `peak_value` in 0.3 of
-/// `transition_steps`, and decreases to 1/250000 of the peak. [`OnecycleOptions`] sets other values.
+/// Returns one cycle along cosines with Optax's defaults. It begins at 1/25 of `peak_value`, increases to `peak_value`
+/// in 0.3 of `transition_steps`, and decreases to 1/250000 of the peak. [`OnecycleOptions`] sets other values.
 ///
 /// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
 pub fn cosine_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {

@@ -41,8 +41,9 @@ pub struct TrainState<P: Tree, T: GradientTransformation<P>> {
 impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
     /// Returns the state before the first step.
     ///
-    /// Fails if a number of the optimizer is out of its range, or if some variables are not parameters, because an optimizer
-    /// must not update them. Use [`Optimizer`] for such models.
+    /// # Errors
+    /// Returns an error if a number of the optimizer is out of its range, or if some variables are not parameters,
+    /// because an optimizer must not update them. Use [`Optimizer`] for such models.
     #[track_caller]
     pub fn create(params: P, tx: T) -> Result<Self> {
         let infos = tree::structure(&params).leaf_infos();
@@ -226,14 +227,19 @@ impl<L: Loss> Loss for Result<L> {
 }
 
 impl<M: Module> Optimizer<M> {
-    /// Creates the optimizer of the parameters of `model`. Fails if a number of the optimizer is out of its range.
+    /// Creates the optimizer of the parameters of `model`.
+    ///
+    /// # Errors
+    /// Returns an error if a number of the optimizer is out of its range.
     #[track_caller]
     pub fn new(model: M, tx: impl GradientTransformation<State> + 'static) -> Result<Self> {
         Optimizer::wrt(model, tx, Filter::of::<kind::Param>())
     }
 
-    /// Creates the optimizer of the variables that a filter selects. Also fails if it selects none, for example because a path
-    /// is misspelled: nothing would be trained.
+    /// Creates the optimizer of the variables that a filter selects.
+    ///
+    /// # Errors
+    /// Also returns an error if it selects none, for example because a path is misspelled: nothing would be trained.
     #[track_caller]
     pub fn wrt<T: GradientTransformation<State> + 'static>(model: M, tx: T, wrt: impl Into<Filter>) -> Result<Self> {
         let wrt = wrt.into();
@@ -269,13 +275,12 @@ impl<M: Module> Optimizer<M> {
         self.model.state_of(&self.wrt)
     }
 
-    /// Returns the loss and the gradients of the variables that the optimizer updates. Also stores the changes that the loss
-    /// makes to the other variables of the model: running statistics, keys, caches, and variables that are
+    /// Returns the loss and the gradients of the variables that the optimizer updates. Also stores the changes that the
+    /// loss makes to the other variables of the model: running statistics, keys, caches, and variables that are
     /// [overwritten with their gradients](crate::OverwriteWithGradient).
     ///
     /// You can average the gradients over devices before [`update`](Optimizer::update).
-    /// [`minimize`](Optimizer::minimize) calls both methods. Fails as [`value_and_grad`](shardax::value_and_grad) does; the
-    /// model does not change then.
+    /// [`minimize`](Optimizer::minimize) calls both methods.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -286,6 +291,9 @@ impl<M: Module> Optimizer<M> {
     /// assert!(allclose(&*optimizer.model.mean, array([0.02f32, 0.02, 0.02]), 1e-5, 0.0)?);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns the errors of [`value_and_grad`](shardax::value_and_grad); the model does not change then.
     #[track_caller]
     pub fn value_and_grad<L: Loss>(&mut self, loss: impl Fn(&mut M) -> L) -> Result<(L::Value, State)> {
         let overwritten = Filter::of::<kind::OverwriteWithGradient>() & !self.wrt.clone();

@@ -8,7 +8,7 @@ fn names(path: &str, key: &str) -> bool {
     path.split(['.', '[', ']']).any(|part| part.trim_matches('"') == key && !part.is_empty())
 }
 
-/// The arrays of a tree that lie at or below an entry of this name, with their key paths.
+/// Returns the arrays of a tree that lie at or below an entry of this name, with their key paths.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -23,7 +23,7 @@ pub fn get_all_with_path<T: Tree>(tree: &T, key: &str) -> Vec<(String, Array)> {
     tree::leaves_with_path(tree).into_iter().filter(|(path, _)| names(path, key)).collect()
 }
 
-/// The array of a tree at or below an entry of this name: a step count, a learning rate.
+/// Returns the array of a tree at or below an entry of this name: a step count, a learning rate.
 ///
 /// There must be exactly one; [`get_all_with_path`] can return several.
 ///
@@ -55,7 +55,7 @@ fn missing<T: Tree>(tree: &T, key: &str) -> Error {
     Error::new(ErrorKind::Value, message).help("a name is a field, a key of a map or an index, as in these paths")
 }
 
-/// The tree with `value` for each array at or below an entry of this name.
+/// Returns the tree with `value` for each array at or below an entry of this name.
 ///
 /// There must be at least one, and the value must have the type of the replaced one; plain numbers are converted.
 ///

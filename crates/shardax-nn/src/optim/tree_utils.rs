@@ -191,7 +191,7 @@ pub struct NormOptions {
 }
 
 impl NormOptions {
-    /// The defaults: the Euclidean norm.
+    /// Returns the defaults: the Euclidean norm.
     pub fn new() -> Self {
         NormOptions::default()
     }

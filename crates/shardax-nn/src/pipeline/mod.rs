@@ -120,20 +120,22 @@ impl Pipeline {
 
     /// Computes the loss of a batch, the mean over its micro-batches, on all stages.
     ///
-    /// The first function maps its parameters and the inputs to the hidden value. The second function maps the parameters of a
-    /// stage and the hidden value to the next hidden value, with equal shapes and dtypes. The third function maps its
-    /// parameters, the hidden value and the targets to a scalar, the mean over rows. The arrays of the second function's
-    /// parameters are split over the stages along their first dimension, like the arrays of a [`Stack`](crate::Stack). Only the
-    /// first stage computes the first function, and only the last stage the third, but all stages have their parameters.
+    /// The first function maps its parameters and the inputs to the hidden value. The second function maps the
+    /// parameters of a stage and the hidden value to the next hidden value, with equal shapes and dtypes. The third
+    /// function maps its parameters, the hidden value and the targets to a scalar, the mean over rows. The arrays of
+    /// the second function's parameters are split over the stages along their first dimension, like the arrays of a
+    /// [`Stack`](crate::Stack). Only the first stage computes the first function, and only the last stage the third,
+    /// but all stages have their parameters.
     ///
     /// Inputs and targets have rows along their first dimension, and no gradient. Micro-batch `i` uses every
     /// `micro_batches`-th row, starting with row `i`, so that rows that are sharded over another axis stay in place.
     ///
     /// The functions must not capture arrays. Pass values that need gradients as parameters.
     ///
-    /// Fails if the number of rows is not divisible by the micro-batches, if a stage returns another type than its argument's,
-    /// or if the axis belongs to a `pmap` or to a `shard_map` without `check_vma`. Forward mode (`jvp`) of 1F1B is an
-    /// error.
+    /// # Errors
+    /// Returns an error if the number of rows is not divisible by the micro-batches, if a stage returns another type
+    /// than its argument's, or if the axis belongs to a `pmap` or to a `shard_map` without `check_vma`. Forward mode
+    /// (`jvp`) of 1F1B is an error.
     #[track_caller]
     pub fn loss<A, B, C, F, S, L, X, T, H>(
         &self,

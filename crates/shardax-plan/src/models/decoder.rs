@@ -47,7 +47,7 @@ impl Sizes {
     /// 69 billion parameters.
     pub const BILLIONS_70: Sizes = Sizes { layers: 80, features: 8192, heads: 64, hidden: 28_672, ..Sizes::BILLIONS_7 };
 
-    /// The number of parameters, with dense layers.
+    /// Returns the number of parameters, with dense layers.
     pub fn parameters(&self) -> usize {
         let Sizes { vocabulary, layers, features, heads, kv_heads, hidden, .. } = *self;
         let keys = features / heads * kv_heads;
@@ -114,10 +114,11 @@ type State = Optimizer<Decoder>;
 
 /// A step of AdamW for a language model. `data` and `fsdp` split the sequences; `fsdp` the parameters and optimizer
 /// state; `model` the heads, gated units and the vocabulary; `expert` the experts and the sequences. The micro-batch is
-/// in sequences, by default one for each group of devices that shares rows. The options `length` and `layers` are numbers;
-/// `attention` is `xla`, `blockwise`, `cudnn` or `flash`.
+/// in sequences, by default one for each group of devices that shares rows. The options `length` and `layers` are
+/// numbers; `attention` is `xla`, `blockwise`, `cudnn` or `flash`.
 ///
-/// Fails if the sizes are not divisible, or for another option of attention.
+/// # Errors
+/// Returns an error if the sizes are not divisible, or for another option of attention.
 #[track_caller]
 pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let sizes =

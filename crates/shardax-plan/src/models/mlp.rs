@@ -25,7 +25,8 @@ type State = Optimizer<Mlp>;
 /// A step of Adam. Options: `features` (1024), `hidden` (4096), `layers` (3). `data` and `fsdp` split the batch, `fsdp`
 /// the rows of the parameters, `model` their columns.
 ///
-/// Fails if the sizes are not divisible.
+/// # Errors
+/// Returns an error if the sizes are not divisible.
 #[track_caller]
 pub fn mlp(setup: &Setup) -> Result<Plan> {
     let (features, hidden) = (setup.number("features", 1024)?, setup.number("hidden", 4096)?);

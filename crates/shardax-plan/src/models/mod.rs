@@ -18,9 +18,10 @@ pub use prompts::prompts;
 /// The names of the built-in steps.
 pub const NAMES: [&str; 8] = ["mlp", "cnn", "gpt", "moe", "decoder-7b", "decoder-70b", "gpt-oss-20b", "deepseek-v3"];
 
-/// The built-in step with this name.
+/// Returns the built-in step with this name.
 ///
-/// Fails if the name is unknown.
+/// # Errors
+/// Returns an error if the name is unknown.
 #[track_caller]
 pub fn named(name: &str, setup: &Setup) -> Result<Plan> {
     let plan = match name {

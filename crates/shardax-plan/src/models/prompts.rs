@@ -6,13 +6,14 @@ use shardax_nn::prelude::*;
 use super::decoder::{LAYERS, ROWS_AND_EXPERTS, attention};
 use crate::{Holder, Plan, Setup};
 
-/// The logits after prompts, by the decoder of a `config.json` of transformers with weights in bfloat16.
+/// Returns the logits after prompts, by the decoder of a `config.json` of transformers with weights in bfloat16.
 ///
-/// `expert`, `data` and `fsdp` split the prompts, `expert` the experts, `fsdp` the other weights, and `model` the heads, the gated
-/// units and the vocabulary. The micro-batch is in prompts, by default one for each group of devices that shares rows. The
-/// options are `length` (of a prompt, 4,096 by default) and `attention`.
+/// `expert`, `data` and `fsdp` split the prompts, `expert` the experts, `fsdp` the other weights, and `model` the
+/// heads, the gated units and the vocabulary. The micro-batch is in prompts, by default one for each group of devices
+/// that shares rows. The options are `length` (of a prompt, 4,096 by default) and `attention`.
 ///
-/// Fails if the configuration is not a decoder's, or sizes are not divisible.
+/// # Errors
+/// Returns an error if the configuration is not a decoder's, or sizes are not divisible.
 #[track_caller]
 pub fn prompts(setup: &Setup, config: &Config) -> Result<Plan> {
     let config = DecoderConfig { attention_implementation: attention(setup)?, ..Decoder::read(config)?.0 };

@@ -79,7 +79,8 @@ pub struct Restored<T> {
 impl CheckpointManager {
     /// Opens the checkpoints in this folder, and creates it if necessary.
     ///
-    /// Fails when the folder cannot be created or read.
+    /// # Errors
+    /// Returns an error if the folder cannot be created or read.
     #[track_caller]
     pub fn new(folder: impl AsRef<Path>, options: CheckpointManagerOptions) -> Result<Self> {
         at(Self::open(folder.as_ref(), options))
@@ -101,7 +102,7 @@ impl CheckpointManager {
         Ok(CheckpointManager { folder, options, writer: None, scores, memory, _lock: lock })
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn directory(&self) -> &Path {
         &self.folder
     }
@@ -112,19 +113,19 @@ impl CheckpointManager {
         at(steps(&self.folder))
     }
 
-    /// The latest saved step.
+    /// Returns the latest saved step.
     #[track_caller]
     pub fn latest_step(&self) -> Result<Option<u64>> {
         Ok(self.all_steps()?.pop())
     }
 
-    /// The best saved step by `best_fn`; the latest one if there is no such function.
+    /// Returns the best saved step by `best_fn`; the latest one if there is no such function.
     #[track_caller]
     pub fn best_step(&self) -> Result<Option<u64>> {
         at(steps(&self.folder)).map(|steps| ranked(&self.folder, &self.options, &self.scores, steps).pop())
     }
 
-    /// True if `save` would save this step.
+    /// Returns `true` if `save` would save this step. Use it if preparing the tree is expensive.
     pub fn should_save(&self, step: u64) -> bool {
         !self.options.read_only && step.is_multiple_of(self.options.save_interval_steps)
     }
@@ -135,9 +136,10 @@ impl CheckpointManager {
     /// writes them. You can donate the arrays at once, because an operation that donates or deletes them waits for that
     /// copy.
     ///
-    /// Fails if the previous save failed, if the step is not after the latest saved one, or if an array was deleted or
-    /// carries an error. Later errors, including errors of an array's computation, are returned by the next `save` or
-    /// by [`wait_until_finished`](Self::wait_until_finished).
+    /// # Errors
+    /// Returns an error if the previous save failed, if the step is not after the latest saved one, or if an array was
+    /// deleted or carries an error. Later errors, including errors of an array's computation, are returned by the next
+    /// `save` or by [`wait_until_finished`](Self::wait_until_finished).
     #[track_caller]
     pub fn save<T: Tree>(&mut self, step: u64, tree: &T) -> Result<bool> {
         at(self.save_step(step, tree, &SaveArgs::new()))
@@ -203,7 +205,8 @@ impl CheckpointManager {
 
     /// Waits until all saves are on disk.
     ///
-    /// Fails when one could not be written: the checkpoints before it are complete.
+    /// # Errors
+    /// Returns an error if one could not be written: the checkpoints before it are complete.
     #[track_caller]
     pub fn wait_until_finished(&mut self) -> Result<()> {
         at(self.finish())
@@ -228,7 +231,8 @@ impl CheckpointManager {
 
     /// Opens the checkpoint of this step, to look at it.
     ///
-    /// Fails when there is no such step, or its files are damaged.
+    /// # Errors
+    /// Returns an error if there is no such step, or its files are damaged.
     #[track_caller]
     pub fn checkpoint(&self, step: u64) -> Result<Checkpoint> {
         at(self.find(step).map_err(Error::from))
@@ -270,7 +274,10 @@ impl CheckpointManager {
     /// Restores the last saved tree, with its step; `None` if nothing was saved yet.
     ///
     /// A damaged checkpoint is renamed to `STEP.damaged`, with a warning that names the damage, and the previous one is
-    /// restored. Fails when no checkpoint is intact, and when the tree is not the saved one.
+    /// restored.
+    ///
+    /// # Errors
+    /// Returns an error if no checkpoint is intact, and if the tree is not the saved one.
     #[track_caller]
     pub fn restore_latest<T: Tree>(&mut self, like: &T) -> Result<Option<Restored<T>>> {
         at(self.latest(like, &RestoreOptions::new()))

@@ -116,7 +116,9 @@ impl SaveArgs {
 /// The checkpoint has the arrays, with their key paths, dtypes and weak types, and the plain numbers. In a
 /// multi-process program every process calls it and writes its devices' slices; all must see the folder.
 ///
-/// Fails when the folder exists or cannot be written, and for an array without values; then it leaves no files.
+/// # Errors
+/// Returns an error if the folder exists or cannot be written, and for an array without values; then it leaves no
+/// files.
 #[track_caller]
 pub fn save<T: Tree>(path: impl AsRef<Path>, tree: &T) -> Result<()> {
     at(write_tree(path.as_ref(), tree, &SaveArgs::new()))
@@ -217,8 +219,9 @@ pub struct ArrayInfo {
 impl Checkpoint {
     /// Opens the checkpoint in this folder.
     ///
-    /// Fails when there is none, when another version of the format wrote it, and when a file is missing or truncated;
-    /// the message names the file.
+    /// # Errors
+    /// Returns an error if there is none, when another version of the format wrote it, and if a file is missing or
+    /// truncated; the message names the file.
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
         at(absolute(path.as_ref()).and_then(|path| Checkpoint::read(&path).map_err(Error::from)))
@@ -228,27 +231,27 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_owned(), manifest: read::open(path)? })
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The step that a [`CheckpointManager`] saved it as.
+    /// Returns the step that a [`CheckpointManager`] saved it as.
     pub fn step(&self) -> Option<u64> {
         self.manifest.step
     }
 
-    /// The metadata that was saved with the tree; null without any.
+    /// Returns the metadata that was saved with the tree; null without any.
     pub fn metadata(&self) -> &Value {
         &self.manifest.metadata
     }
 
-    /// The metrics; NaN for one that was not finite.
+    /// Returns the metrics; NaN for one that was not finite.
     pub fn metrics(&self) -> Metrics {
         self.manifest.metrics.iter().map(|(name, x)| (name.clone(), x.unwrap_or(f64::NAN))).collect()
     }
 
-    /// The arrays, in the order of the tree.
+    /// Returns the arrays, in the order of the tree.
     pub fn arrays(&self) -> Vec<ArrayInfo> {
         let infos = self.manifest.arrays.iter().map(|entry| ArrayInfo {
             path: entry.path.clone(),
@@ -266,8 +269,9 @@ impl Checkpoint {
     /// it was saved, or on the default device if `like` has only its type. Each device reads only its slice.
     /// Floating-point numbers are converted to the dtype in `like`, and integers to a wider one.
     ///
-    /// Fails when the tree has other key paths, shapes or plain numbers (the message names them), and when a file is
-    /// damaged. [`RestoreOptions`] allow more.
+    /// # Errors
+    /// Returns an error if the tree has other key paths, shapes or plain numbers (the message names them), and if a
+    /// file is damaged. [`RestoreOptions`] allow more.
     #[track_caller]
     pub fn restore<T: Tree>(&self, like: &T) -> Result<T> {
         self.restore_with(like, &RestoreOptions::new())
@@ -285,7 +289,8 @@ impl Checkpoint {
 
     /// Reads the entire checkpoint, and compares the checksums.
     ///
-    /// Fails if they differ; the error names the file and the bytes.
+    /// # Errors
+    /// Returns an error if they differ; the error names the file and the bytes.
     #[track_caller]
     pub fn verify(&self) -> Result<()> {
         let mut files = read::Files::new(&self.path, &self.manifest);

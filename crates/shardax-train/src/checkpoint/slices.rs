@@ -29,7 +29,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// The overlap of `from` and `to`, for elements of `element` bytes.
+    /// Returns the overlap of `from` and `to`, for elements of `element` bytes.
     pub fn between(from: Block<'_>, to: Block<'_>, element: usize) -> Runs {
         let rank = from.shape.len();
         let low: Vec<usize> = (0..rank).map(|d| from.start[d].max(to.start[d])).collect();

@@ -75,10 +75,11 @@ impl Augment {
         self
     }
 
-    /// Changes the `image` of a numbered example: the function for
-    /// [`parallel_map`](super::Stream::parallel_map) after [`enumerate`](super::Stream::enumerate).
+    /// Changes the `image` of a numbered example: the function for [`parallel_map`](super::Stream::parallel_map) after
+    /// [`enumerate`](super::Stream::enumerate).
     ///
-    /// Fails when the example has no image, and as [`image`](Augment::image) does.
+    /// # Errors
+    /// Returns an error if the example has no image, and the errors of [`image`](Augment::image).
     pub fn example(&self, (number, mut example): (u64, Example)) -> Result<Example> {
         let Some(image) = example.get_mut("image") else {
             let names: Vec<&String> = example.keys().collect();

@@ -12,10 +12,11 @@ use super::source::InMemory;
 const SIDE: usize = 32;
 const PIXELS: usize = SIDE * SIDE;
 
-/// Reads CIFAR-10's files, such as `data_batch_1.bin`, one after the other. An example has `image`, uint8
-/// `[32, 32, 3]`, and `label`, uint8.
+/// Reads CIFAR-10's files, such as `data_batch_1.bin`, one after the other. An example has `image`, uint8 `[32, 32,
+/// 3]`, and `label`, uint8.
 ///
-/// Fails, with the file and the offset, if a file is truncated, or a label is not below 10.
+/// # Errors
+/// Returns an error, with the file and the offset, if a file is truncated, or a label is not below 10.
 #[track_caller]
 pub fn cifar10<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<InMemory> {
     let location = std::panic::Location::caller();

@@ -65,7 +65,7 @@ impl Default for CsvOptions {
 }
 
 impl CsvOptions {
-    /// All columns, named by the first line, separated by commas, each cell with a number.
+    /// Returns all columns, named by the first line, separated by commas, each cell with a number.
     pub fn new() -> Self {
         CsvOptions::default()
     }
@@ -126,11 +126,12 @@ impl CsvOptions {
         self
     }
 
-    /// Reads the table, which can be a gzip file. An example has each column by its name, float32 `[]`; dates are float64,
-    /// and texts int32.
+    /// Reads the table, which can be a gzip file. An example has each column by its name, float32 `[]`; dates are
+    /// float64, and texts int32.
     ///
-    /// Fails, with the file, the line and its offset in bytes, if a line has a different number of columns, or a value is
-    /// not a number; and for a chosen column that does not exist.
+    /// # Errors
+    /// Returns an error, with the file, the line and its offset in bytes, if a line has a different number of columns,
+    /// or a value is not a number; and for a chosen column that does not exist.
     #[track_caller]
     pub fn read(&self, path: impl AsRef<Path>) -> Result<InMemory> {
         let location = std::panic::Location::caller();
@@ -355,8 +356,8 @@ fn days(text: &str) -> Option<f64> {
     Some((days - 719_468) as f64 + (hour * 3600.0 + minute * 60.0 + second) / 86_400.0)
 }
 
-/// Reads a table of numbers with the columns' names in its first line. You can pass a gzip file too. An example has each
-/// column by its name, float32 `[]`. Use [`CsvOptions`] to choose columns, and a treatment of gaps.
+/// Reads a table of numbers with the columns' names in its first line. You can pass a gzip file too. An example has
+/// each column by its name, float32 `[]`. Use [`CsvOptions`] to choose columns, and a treatment of gaps.
 ///
 /// ```
 /// use shardax_train::data::{Source, csv};
@@ -368,8 +369,9 @@ fn days(text: &str) -> Option<f64> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails, with the file, the line and its offset in bytes, if a line has a different number of columns, or a value is
-/// not a number.
+/// # Errors
+/// Returns an error, with the file, the line and its offset in bytes, if a line has a different number of columns, or a
+/// value is not a number.
 #[track_caller]
 pub fn csv(path: impl AsRef<Path>) -> Result<InMemory> {
     CsvOptions::new().read(path)

@@ -17,7 +17,8 @@ pub struct Dataset {
     pub(crate) labels: Vec<i32>,
 }
 
-/// The digits data set: 1,797 handwritten digits of 8 × 8 pixels between 0 and 1, of shape `[8, 8, 1]`, in file order.
+/// Returns the digits data set: 1,797 handwritten digits of 8 × 8 pixels between 0 and 1, of shape `[8, 8, 1]`, in file
+/// order.
 ///
 /// Source: [E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits,
 /// 1998](https://doi.org/10.24432/C50P49), CC BY 4.0. The file is embedded in the program.
@@ -33,11 +34,8 @@ pub fn digits() -> Result<Dataset> {
 }
 
 impl Dataset {
-    /// Reads lines of comma-separated numbers: an image's pixels in row-major order, then its label. Pixels are
-    /// divided by `scale`.
-    ///
-    /// Fails, with the line number, if a line is not an image of `image_shape` with a label. Also fails if the scale is
-    /// 0 or not finite, or an image has too many pixels.
+    /// Reads lines of comma-separated numbers: an image's pixels in row-major order, then its label. Pixels are divided
+    /// by `scale`.
     ///
     /// ```
     /// use shardax_train::Dataset;
@@ -47,6 +45,10 @@ impl Dataset {
     /// assert_eq!(data.image(0), Some(&[0.0, 0.5, 1.0, 0.25][..]));
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error, with the line number, if a line is not an image of `image_shape` with a label. Also returns an
+    /// error if the scale is 0 or not finite, or an image has too many pixels.
     #[track_caller]
     pub fn from_csv(reader: impl Read, image_shape: &[usize], scale: f32) -> Result<Dataset> {
         let location = Location::caller();
@@ -83,7 +85,7 @@ impl Dataset {
         Ok(data)
     }
 
-    /// The number of examples.
+    /// Returns the number of examples.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
@@ -93,17 +95,17 @@ impl Dataset {
         self.labels.is_empty()
     }
 
-    /// The shape of one image.
+    /// Returns the shape of one image.
     pub fn image_shape(&self) -> &[usize] {
         &self.image_shape
     }
 
-    /// The labels in order.
+    /// Returns the labels in order.
     pub fn labels(&self) -> &[i32] {
         &self.labels
     }
 
-    /// The pixels of image `i` in row-major order; `None` past the end.
+    /// Returns the pixels of image `i` in row-major order; `None` past the end.
     pub fn image(&self, i: usize) -> Option<&[f32]> {
         // An image without pixels has an empty slice; an index past the end has none.
         let (pixels, i) = (self.pixels(), (i < self.len()).then_some(i)?);

@@ -40,9 +40,10 @@ pub fn field<T: Element>(
     Ok((name.into(), HostArray::from_slice(elements, &shape.into_sizes())?))
 }
 
-/// The arrays of an example or a batch by their names, copied to the default device: see [`field`].
+/// Returns the arrays of an example or a batch by their names, copied to the default device: see [`field`].
 ///
-/// Fails for a name that the example does not have.
+/// # Errors
+/// Returns an error for a name that the example does not have.
 #[track_caller]
 pub fn arrays<const N: usize>(example: &Example, names: [&str; N]) -> Result<[Array; N]> {
     let mut arrays = Vec::with_capacity(N);
@@ -103,17 +104,17 @@ impl HostArray {
         HostArray::from_bytes(self.bytes, self.dtype, shape)
     }
 
-    /// The shape.
+    /// Returns the shape.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The elements' bytes, in native byte order.
+    /// Returns the elements' bytes, in native byte order.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

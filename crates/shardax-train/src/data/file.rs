@@ -213,7 +213,9 @@ impl Bytes {
         Ok(bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
     }
 
-    /// Fails if an uncompressed file does not fit in memory.
+    ///
+    /// # Errors
+    /// Returns an error if an uncompressed file does not fit in memory.
     pub fn fits(&self) -> Result<()> {
         room(self.len.unwrap_or(0)).map_err(|error| self.wrong(error))
     }
@@ -224,7 +226,9 @@ impl Bytes {
         is_empty.map_err(|error| self.broken(&error))
     }
 
-    /// Fails if bytes are left.
+    ///
+    /// # Errors
+    /// Returns an error if bytes are left.
     pub fn end(&mut self) -> Result<()> {
         match self.at_exit()? {
             true => Ok(()),
@@ -239,7 +243,7 @@ impl Bytes {
         }
     }
 
-    /// The error for what begins at the current offset.
+    /// Returns the error for what begins at the current offset.
     pub fn wrong(&self, what: impl Display) -> Error {
         wrong(&self.path, self.at, what)
     }

@@ -20,7 +20,8 @@ use super::source::InMemory;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails, with the file and the offset, if it is truncated or not such a file.
+/// # Errors
+/// Returns an error, with the file and the offset, if it is truncated or not such a file.
 #[track_caller]
 pub fn idx(path: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();
@@ -30,7 +31,8 @@ pub fn idx(path: impl AsRef<Path>) -> Result<HostArray> {
 /// Reads images with their labels from two files, such as MNIST's `train-images-idx3-ubyte.gz` and
 /// `train-labels-idx1-ubyte.gz`. An example has `image`, uint8 `[rows, columns]`, and `label`, uint8.
 ///
-/// Fails also if the numbers of images and labels differ.
+/// # Errors
+/// Also returns an error if the numbers of images and labels differ.
 #[track_caller]
 pub fn idx_images(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<InMemory> {
     InMemory::new([("image", idx(images)?), ("label", idx(labels)?)])

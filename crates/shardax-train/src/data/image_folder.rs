@@ -51,7 +51,7 @@ impl ImageFolder {
         self
     }
 
-    /// The names of the classes; a label is an index into them.
+    /// Returns the names of the classes; a label is an index into them.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
@@ -78,7 +78,8 @@ impl Source for ImageFolder {
 /// Decodes the bytes of a JPEG or PNG file, for example a member of a tar file, to uint8 `[rows, columns, 3]`. `name`
 /// identifies the file in errors. Requires the cargo feature `image`.
 ///
-/// Fails if the file is damaged or has another format. The error says at which offset.
+/// # Errors
+/// Returns an error if the file is damaged or has another format. The error says at which offset.
 #[track_caller]
 pub fn decode_image(bytes: &[u8], name: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();

@@ -14,8 +14,10 @@ use super::{Example, HostArray};
 /// Reads the array in a `.npy` file.
 ///
 /// Supports booleans, integers, floating-point and complex numbers in either byte order and in row-major or
-/// column-major order; the result is row-major. Fails, with the file and the offset, for others, and if it is
-/// truncated.
+/// column-major order; the result is row-major.
+///
+/// # Errors
+/// Returns an error, with the file and the offset, for others, and if it is truncated.
 #[track_caller]
 pub fn npy(path: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();

@@ -29,7 +29,8 @@ use super::{Example, HostArray, Source};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails, with the file and the offset, if one is damaged or not a Parquet file.
+/// # Errors
+/// Returns an error, with the file and the offset, if one is damaged or not a Parquet file.
 #[track_caller]
 pub fn parquet<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<Parquet> {
     let location = std::panic::Location::caller();

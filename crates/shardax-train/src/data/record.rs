@@ -218,7 +218,10 @@ pub mod derive {
         shaped.map_err(|error| error.context(format_args!("field `{name}` of {record}")).at(location))
     }
 
-    /// Fails if an array is missing. Called first, because reading the fields removes arrays from the example.
+    /// Called first, because reading the fields removes arrays from the example.
+    ///
+    /// # Errors
+    /// Returns an error if an array is missing.
     #[track_caller]
     pub fn check_names(record: &str, names: &[&str], example: &Example) -> Result<()> {
         let Some(missing) = names.iter().find(|name| !example.contains_key(**name)) else { return Ok(()) };

@@ -158,7 +158,7 @@ impl InMemory {
         }
     }
 
-    /// The complete arrays, by name.
+    /// Returns the complete arrays, by name.
     pub fn fields(&self) -> &Example {
         &self.fields
     }
@@ -239,7 +239,7 @@ impl<S: Source> SourceStream<S> {
         len - len % self.multiple
     }
 
-    /// The epoch of the next example, counted from 0.
+    /// Returns the epoch of the next example, counted from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

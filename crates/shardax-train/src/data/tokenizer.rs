@@ -36,7 +36,7 @@ impl Tokenizer {
         matches!(self.0, Kind::Bytes)
     }
 
-    /// The number of tokens in the vocabulary.
+    /// Returns the number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> usize {
         match &self.0 {
             Kind::Bytes => 256,
@@ -47,7 +47,8 @@ impl Tokenizer {
 
     /// Encodes a text.
     ///
-    /// Fails if the tokenizer has no token for some part of it.
+    /// # Errors
+    /// Returns an error if the tokenizer has no token for some part of it.
     #[track_caller]
     pub fn encode(&self, text: &str) -> Result<Vec<i32>> {
         match &self.0 {
@@ -65,7 +66,8 @@ impl Tokenizer {
 
     /// Decodes tokens. Invalid UTF-8 becomes `�`.
     ///
-    /// Fails for a number that is not a token.
+    /// # Errors
+    /// Returns an error for a number that is not a token.
     #[track_caller]
     pub fn decode(&self, tokens: &[i32]) -> Result<String> {
         let location = std::panic::Location::caller();
@@ -135,7 +137,8 @@ mod bpe {
     impl Tokenizer {
         /// Loads a `tokenizer.json`.
         ///
-        /// Fails, with the file and the place, if it is not such a file.
+        /// # Errors
+        /// Returns an error, with the file and the place, if it is not such a file.
         #[track_caller]
         pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
             let (path, location) = (path.as_ref(), std::panic::Location::caller());
@@ -152,12 +155,12 @@ mod bpe {
 
         /// Trains byte pair encoding on text files. It encodes any text, and decoding restores the text.
         ///
-        /// Source: [Sennrich et al. 2015](https://arxiv.org/abs/1508.07909), over bytes as in
-        /// [Radford et al.
+        /// Source: [Sennrich et al. 2015](https://arxiv.org/abs/1508.07909), over bytes as in [Radford et al.
         /// 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf).
         ///
-        /// Fails for a vocabulary smaller than the bytes and special tokens, and for a file that cannot be read or is
-        /// not text.
+        /// # Errors
+        /// Returns an error for a vocabulary smaller than the bytes and special tokens, and for a file that cannot be
+        /// read or is not text.
         #[track_caller]
         pub fn train_bpe<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, options: &BpeOptions) -> Result<Self> {
             let location = std::panic::Location::caller();
@@ -165,8 +168,10 @@ mod bpe {
             train(&files, options).map_err(|error| error.at(location))
         }
 
-        /// Writes a `tokenizer.json`. Fails for a tokenizer of bytes, which needs none, and if the file cannot be
-        /// written.
+        /// Writes a `tokenizer.json`.
+        ///
+        /// # Errors
+        /// Returns an error for a tokenizer of bytes, which needs none, and if the file cannot be written.
         #[track_caller]
         pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
             let path = path.as_ref();

@@ -56,7 +56,7 @@ impl EventFile {
         Ok(log)
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

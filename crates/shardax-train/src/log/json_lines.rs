@@ -54,7 +54,8 @@ impl JsonLines {
 
     /// Reads a log. A truncated last line is skipped.
     ///
-    /// Fails, with the line number, for any other line that is not one of a log.
+    /// # Errors
+    /// Returns an error, with the line number, for any other line that is not one of a log.
     #[track_caller]
     pub fn read(path: impl AsRef<Path>) -> Result<Vec<Line>> {
         let location = std::panic::Location::caller();

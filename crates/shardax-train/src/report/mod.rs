@@ -196,7 +196,10 @@ impl Report {
         )
     }
 
-    /// Writes the page. Fails if the file cannot be written.
+    /// Writes the page.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         std::fs::write(path, self.to_html()).map_err(|error| {

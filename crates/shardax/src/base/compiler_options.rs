@@ -18,8 +18,9 @@ const PLATFORM_PREFIXES: [(&str, &[&str]); 4] = [
 /// The size up to which collectives of one kind are combined, in bytes.
 const COMBINED: i64 = 512 << 20;
 
-/// Options for training on many GPUs, as set by public training programs. Collectives are scheduled early, combined up
-/// to 512 MiB, and moved to the loop iteration before the one that needs them. Loops are unrolled twice for that.
+/// Returns options for training on many GPUs, as set by public training programs. Collectives are scheduled early,
+/// combined up to 512 MiB, and moved to the loop iteration before the one that needs them. Loops are unrolled twice for
+/// that.
 ///
 /// The documentation describes [their
 /// effects](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that is
@@ -50,7 +51,7 @@ pub fn gpu_training() -> Vec<(&'static str, CompilerOption)> {
     flags.into_iter().chain(thresholds.map(|name| (name, COMBINED.into()))).collect()
 }
 
-/// Options for training on many TPUs of any kind, as set by public training programs: asynchronous gathers and
+/// Returns options for training on many TPUs of any kind, as set by public training programs: asynchronous gathers and
 /// reductions next to matmuls, and reductions of gradients over several iterations.
 ///
 /// The documentation describes [their
@@ -74,8 +75,8 @@ pub fn tpu_training() -> Vec<(&'static str, CompilerOption)> {
     flags.map(|name| (name, true.into())).into()
 }
 
-/// Options for training on many TPUs v5e: the options of [`tpu_training`], and collectives that run inside of fusions
-/// with other work, in several steps.
+/// Returns options for training on many TPUs v5e: the options of [`tpu_training`], and collectives that run inside of
+/// fusions with other work, in several steps.
 ///
 /// The compilers of other TPUs reject them with an error that says so. The documentation describes [their
 /// effects](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that is
@@ -114,7 +115,7 @@ impl CompilerOptions {
         self
     }
 
-    /// The options that a platform supports, because a function can set options for several platforms.
+    /// Returns the options that a platform supports, because a function can set options for several platforms.
     pub fn on<'a>(&'a self, platform: &'a str) -> impl Iterator<Item = (&'a str, &'a CompilerOption)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value)).filter(move |(name, _)| {
             let platforms = PLATFORM_PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));

@@ -63,10 +63,11 @@ fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
     f(&mut CONFIG.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// Sets the number of simulated CPU devices (JAX's `jax_num_cpu_devices`; the environment
-/// variable `SHARDAX_NUM_CPU_DEVICES`). Without it a CPU host has one device.
+/// Sets the number of simulated CPU devices (JAX's `jax_num_cpu_devices`; the environment variable
+/// `SHARDAX_NUM_CPU_DEVICES`). Without it a CPU host has one device.
 ///
-/// Fails if `n` is 0 or more than 2,048, or if devices are already in use and their number differs.
+/// # Errors
+/// Returns an error if `n` is 0 or more than 2,048, or if devices are already in use and their number differs.
 #[track_caller]
 pub fn set_num_cpu_devices(n: usize) -> Result<()> {
     use_cpu_devices(n).at_caller()
@@ -110,10 +111,11 @@ pub fn set_platform(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sets the options of GPU clients: memory allocation and visible devices. Options that are not set are read from
-/// the environment variables that JAX uses (`XLA_PYTHON_CLIENT_PREALLOCATE` and others; see [`ClientOptions`]).
+/// Sets the options of GPU clients: memory allocation and visible devices. Options that are not set are read from the
+/// environment variables that JAX uses (`XLA_PYTHON_CLIENT_PREALLOCATE` and others; see [`ClientOptions`]).
 ///
-/// Fails if devices are already in use, or if `memory_fraction` is not positive.
+/// # Errors
+/// Returns an error if devices are already in use, or if `memory_fraction` is not positive.
 #[track_caller]
 pub fn set_client_options(options: ClientOptions) -> Result<()> {
     if IN_USE.get().is_some() {
@@ -132,8 +134,9 @@ pub fn set_client_options(options: ClientOptions) -> Result<()> {
 /// [`set_compilation_cache_max_size`] for its size limit. A program is found again by the same plugin with the same
 /// options on a processor of the same kind. A damaged file causes a warning and a compilation.
 ///
-/// Fails if the directory cannot be created, belongs to another user, or is writable by others, because its contents
-/// are executed.
+/// # Errors
+/// Returns an error if the directory cannot be created, belongs to another user, or is writable by others, because its
+/// contents are executed.
 #[track_caller]
 pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
     let dir = dir.into();
@@ -197,8 +200,11 @@ pub fn set_compilation_cache_max_size(bytes: u64) {
 /// Limits the number of compiled programs in memory, for all functions and operations together. Beyond `count` (4096 by
 /// default), the least recently used programs are evicted, and compiled again when they are needed.
 ///
-/// You can set it at any time; it applies from the next compilation. Fails if `count` is 0.
-/// [`clear_caches`](crate::clear_caches) drops all programs at once.
+/// You can set it at any time; it applies from the next compilation. [`clear_caches`](crate::clear_caches) drops all
+/// programs at once.
+///
+/// # Errors
+/// Returns an error if `count` is 0.
 #[track_caller]
 pub fn set_max_compiled_programs(count: usize) -> Result<()> {
     if count == 0 {

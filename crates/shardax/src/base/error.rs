@@ -141,22 +141,22 @@ impl Error {
         Error(Arc::new(inner))
     }
 
-    /// The kind of the error.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The message, without the line and the help.
+    /// Returns the message, without the line and the help.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The user's source line, if known.
+    /// Returns the user's source line, if known.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         self.0.location
     }
 
-    /// Advice for fixing the error, if there is any.
+    /// Returns advice for fixing the error, if there is any.
     pub fn help_text(&self) -> Option<&str> {
         self.0.help.as_deref()
     }

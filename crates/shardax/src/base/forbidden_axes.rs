@@ -37,12 +37,12 @@ impl Forbidden {
         FORBIDDEN.guard(Forbidden::stored(axes))
     }
 
-    /// The axes, sorted.
+    /// Returns the axes, sorted.
     pub fn axes(self) -> &'static [AxisName] {
         self.0
     }
 
-    /// The axes that are forbidden on this thread.
+    /// Returns the axes that are forbidden on this thread.
     pub fn current() -> Forbidden {
         FORBIDDEN.with_last(|axes| axes.copied()).unwrap_or_default()
     }

@@ -59,7 +59,7 @@ macro_rules! presets {
         impl DotAlgorithmPreset {
             const ALL: &[DotAlgorithmPreset] = &[$(DotAlgorithmPreset::$variant),*];
 
-            /// JAX's name.
+            /// Returns JAX's name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(DotAlgorithmPreset::$variant => $name,)*
@@ -98,7 +98,8 @@ impl Precision {
     /// Parses one of JAX's names: `default`, `bfloat16` or `fastest`; `high`, `bfloat16_3x` or `tensorfloat32`;
     /// `highest` or `float32`; or the name of an algorithm, such as `BF16_BF16_F32_X3`.
     ///
-    /// Fails for any other name.
+    /// # Errors
+    /// Returns an error for any other name.
     pub fn from_name(name: &str) -> Result<Precision> {
         match name.to_lowercase().as_str() {
             "default" | "bfloat16" | "fastest" => Ok(Precision::Default),

@@ -33,7 +33,7 @@ static RBG: AtomicBool = AtomicBool::new(false);
 impl PrngImpl {
     const ALL: [PrngImpl; 2] = [PrngImpl::Threefry2x32, PrngImpl::Rbg];
 
-    /// The algorithm of [`random::key`](crate::random::key()), as set by
+    /// Returns the algorithm of [`random::key`](crate::random::key()), as set by
     /// [`config::set_default_prng_impl`](crate::config::set_default_prng_impl).
     pub fn default_of_process() -> PrngImpl {
         if RBG.load(Relaxed) { PrngImpl::Rbg } else { PrngImpl::Threefry2x32 }
@@ -44,7 +44,7 @@ impl PrngImpl {
         RBG.store(self == PrngImpl::Rbg, Relaxed);
     }
 
-    /// JAX's name: `threefry2x32` or `rbg`.
+    /// Returns JAX's name: `threefry2x32` or `rbg`.
     pub fn name(self) -> &'static str {
         match self {
             PrngImpl::Threefry2x32 => "threefry2x32",
@@ -52,9 +52,10 @@ impl PrngImpl {
         }
     }
 
-    /// The algorithm with this name.
+    /// Returns the algorithm with this name.
     ///
-    /// Fails for any other name.
+    /// # Errors
+    /// Returns an error for any other name.
     pub fn from_name(name: &str) -> Result<PrngImpl> {
         PrngImpl::ALL.into_iter().find(|prng| prng.name() == name).ok_or_else(|| {
             err!(Value, "the PRNG implementation must be threefry2x32 or rbg, got {name:?}")
@@ -62,7 +63,7 @@ impl PrngImpl {
         })
     }
 
-    /// The dtype of keys of this algorithm.
+    /// Returns the dtype of keys of this algorithm.
     pub fn dtype(self) -> DType {
         match self {
             PrngImpl::Threefry2x32 => DType::Key,
@@ -70,7 +71,7 @@ impl PrngImpl {
         }
     }
 
-    /// The algorithm of keys of this dtype.
+    /// Returns the algorithm of keys of this dtype.
     pub fn of(dtype: DType) -> Option<PrngImpl> {
         PrngImpl::ALL.into_iter().find(|prng| prng.dtype() == dtype)
     }

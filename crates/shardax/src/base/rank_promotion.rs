@@ -33,7 +33,7 @@ thread_local! {
 impl RankPromotion {
     const ALL: [RankPromotion; 3] = [RankPromotion::Allow, RankPromotion::Warn, RankPromotion::Raise];
 
-    /// JAX's name: `allow`, `warn` or `raise`.
+    /// Returns JAX's name: `allow`, `warn` or `raise`.
     pub fn name(self) -> &'static str {
         match self {
             RankPromotion::Allow => "allow",
@@ -42,9 +42,10 @@ impl RankPromotion {
         }
     }
 
-    /// The rule with this name.
+    /// Returns the rule with this name.
     ///
-    /// Fails for any other name.
+    /// # Errors
+    /// Returns an error for any other name.
     pub fn from_name(name: &str) -> Result<RankPromotion> {
         RankPromotion::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| {
             err!(Value, "numpy_rank_promotion must be allow, warn or raise, got {name:?}")

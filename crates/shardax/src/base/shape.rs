@@ -14,7 +14,7 @@ use crate::local::CellKey;
 /// The dimensions of an array; empty for a scalar.
 pub type Shape = SmallVec<[usize; 4]>;
 
-/// The number of elements of `shape` (1 for a scalar); `usize::MAX` on overflow.
+/// Returns the number of elements of `shape` (1 for a scalar); `usize::MAX` on overflow.
 pub fn size(shape: &[usize]) -> usize {
     shape.iter().fold(1, |n: usize, &d| n.saturating_mul(d))
 }
@@ -386,7 +386,7 @@ impl AxisName {
         AxisName(interned(name))
     }
 
-    /// The name as a string.
+    /// Returns the name as a string.
     pub fn as_str(&self) -> &'static str {
         self.0
     }
@@ -561,17 +561,17 @@ impl AxisSet {
         self.0.is_empty()
     }
 
-    /// The names, each once, in a fixed order.
+    /// Returns the names, each once, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = AxisName> + '_ {
         self.0.iter().copied()
     }
 
-    /// The names in either set.
+    /// Returns the names in either set.
     pub fn union(&self, other: &AxisSet) -> AxisSet {
         AxisSet::new(self.iter().chain(other.iter()))
     }
 
-    /// The names that are not in `other`.
+    /// Returns the names that are not in `other`.
     pub fn minus(&self, other: &AxisSet) -> AxisSet {
         AxisSet::new(self.iter().filter(|n| !other.contains(*n)))
     }

@@ -30,7 +30,8 @@ const LEVELS: [TransferGuardLevel; 5] = [Allow, Log, Disallow, LogExplicit, Disa
 impl TransferGuardLevel {
     /// Parses one of JAX's names: `allow`, `log`, `disallow`, `log_explicit` or `disallow_explicit`.
     ///
-    /// Fails for any other name.
+    /// # Errors
+    /// Returns an error for any other name.
     pub fn from_name(name: &str) -> Result<Self> {
         LEVELS.into_iter().find(|level| level.name() == name).ok_or_else(|| {
             err!(

@@ -29,7 +29,8 @@ pub type Specs = Prefix<PartitionSpec>;
 impl<T: Clone + std::fmt::Debug> Prefix<T> {
     /// Returns the value for each leaf of `def`, in order. `what` names the prefix in errors: `pmap in_axes`.
     ///
-    /// Fails if the structure of the prefix differs from `def`. The error names the key path.
+    /// # Errors
+    /// Returns an error if the structure of the prefix differs from `def`. The error names the key path.
     pub fn resolve(&self, def: &TreeDef, what: &str) -> Result<Vec<T>> {
         let mut out = Vec::with_capacity(def.leaf_count());
         self.fill(def, what, String::new(), &mut out)?;

@@ -89,7 +89,7 @@ impl Operand {
         matches!(self, Operand::Linear(_))
     }
 
-    /// The type of the operand.
+    /// Returns the type of the operand.
     pub fn aval(&self) -> Aval {
         match self {
             Operand::NonLinear(a) => a.aval(),
@@ -97,7 +97,10 @@ impl Operand {
         }
     }
 
-    /// The value of the operand. Fails for a linear operand, because a product of two linear operands is not linear.
+    /// Returns the value of the operand.
+    ///
+    /// # Errors
+    /// Returns an error for a linear operand, because a product of two linear operands is not linear.
     pub fn value(&self) -> Result<&Array> {
         match self {
             Operand::NonLinear(a) => Ok(a),

@@ -53,7 +53,8 @@ impl From<Option<Sharding>> for RequestedSharding {
 impl ShardingLike {
     /// Returns the sharding. `what` names the caller in errors.
     ///
-    /// Fails for a spec if no mesh is in context.
+    /// # Errors
+    /// Returns an error for a spec if no mesh is in context.
     pub fn resolve(&self, what: &str) -> Result<Sharding> {
         let spec = match self {
             ShardingLike::Sharding(sharding) => return Ok(sharding.clone()),

@@ -57,8 +57,8 @@ use crate::runtime::load::Request;
 use crate::source;
 use crate::transform::{Arg, jit, vjp};
 
-/// The bounds of a size, which is an expression of symbols, over all sizes that an exported function accepts (JAX's
-/// function of this name).
+/// Returns the bounds of a size, which is an expression of symbols, over all sizes that an exported function accepts
+/// (JAX's function of this name).
 ///
 /// `constraints` are the same as for [`ExportOptions::symbolic_constraints`]; a symbol without a constraint is between
 /// 1 and 65,536. The bounds are conservative, because each term of the expression is bounded separately.
@@ -69,7 +69,8 @@ use crate::transform::{Arg, jit, vjp};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for text that is not such an expression, and for bounds beyond 64 bits.
+/// # Errors
+/// Returns an error for text that is not such an expression, and for bounds beyond 64 bits.
 #[track_caller]
 pub fn symbolic_dim_bounds<S: Into<String>>(
     dimension: &str,
@@ -93,7 +94,8 @@ pub fn symbolic_dim_bounds<S: Into<String>>(
 /// Exports a function for arguments of these types, for the platform of the default devices, without its derivative.
 /// You can pass [`shape_dtype_struct`](crate::shape_dtype_struct)s instead of arrays.
 ///
-/// Fails if the function calls host functions, or runs on several meshes.
+/// # Errors
+/// Returns an error if the function calls host functions, or runs on several meshes.
 #[track_caller]
 pub fn export<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<Exported<Args, F::Output>> {
     ExportOptions::new().export(f, args)
@@ -114,19 +116,19 @@ impl ExportOptions {
         Self::default()
     }
 
-    /// The target platforms: "cpu", "cuda", "rocm", "tpu". Their devices need not be present.
+    /// Sets the target platforms: "cpu", "cuda", "rocm", "tpu". Their devices need not be present.
     pub fn platforms<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.platforms = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The order of reverse-mode derivatives to include: 1 for gradients, 2 for gradients of gradients.
+    /// Sets the order of reverse-mode derivatives to include: 1 for gradients, 2 for gradients of gradients.
     pub fn vjp_order(mut self, order: usize) -> Self {
         self.vjp_order = order;
         self
     }
 
-    /// The symbolic sizes of arguments: one spec for each argument, which applies to all its arrays (JAX's
+    /// Sets the symbolic sizes of arguments: one spec for each argument, which applies to all its arrays (JAX's
     /// `symbolic_args_specs`).
     ///
     /// A spec contains sizes between commas: numbers, symbols such as `b`, and sums and products such as `2*b + 1` or
@@ -161,7 +163,7 @@ impl ExportOptions {
         self
     }
 
-    /// Bounds of symbols: `"b >= 2"`, `"b <= 512"`. If a size must be divisible by eight, write `8*b` in the spec
+    /// Sets bounds of symbols: `"b >= 2"`, `"b <= 512"`. If a size must be divisible by eight, write `8*b` in the spec
     /// instead.
     pub fn symbolic_constraints<S: Into<String>>(mut self, constraints: impl IntoIterator<Item = S>) -> Self {
         self.constraints = constraints.into_iter().map(Into::into).collect();
@@ -308,9 +310,10 @@ impl<Args, Out> Exported<Args, Out> {
 
     /// Reads the bytes of a file, or the bytes from `jax.export.Exported.serialize()`.
     ///
-    /// Fails for damaged bytes and other versions. JAX's files have no checksum, so damage is found only if the
-    /// contents are invalid. Also fails for JAX's functions with effects, or with types that shardax does not have.
-    /// `Args` and `Out` are checked against the function's types when you call it.
+    /// # Errors
+    /// Returns an error for damaged bytes and other versions. JAX's files have no checksum, so damage is found only if
+    /// the contents are invalid. Also returns an error for JAX's functions with effects, or with types that shardax
+    /// does not have. `Args` and `Out` are checked against the function's types when you call it.
     #[track_caller]
     pub fn deserialize(bytes: &[u8]) -> Result<Self> {
         Ok(Exported { program: Arc::new(Exchanged::from_bytes(bytes).at_caller()?), types: PhantomData })
@@ -335,33 +338,35 @@ impl<Args, Out> Exported<Args, Out> {
         Self::deserialize(&bytes).map_err(|e| e.context(path.display().to_string())).at_caller()
     }
 
-    /// The function's name.
+    /// Returns the function's name.
     pub fn name(&self) -> &str {
         &self.program.name
     }
 
-    /// The target platforms.
+    /// Returns the target platforms.
     pub fn platforms(&self) -> impl Iterator<Item = &str> {
         self.program.texts.keys().map(String::as_str)
     }
 
-    /// The number of devices it runs on.
+    /// Returns the number of devices that it runs on.
     pub fn device_count(&self) -> usize {
         self.program.devices()
     }
 
-    /// The types of the arguments' leaves, with their key paths. A symbolic size is 0 here; `Debug` prints its name.
+    /// Returns the types of the arguments' leaves, with their key paths. A symbolic size is 0 here; `Debug` prints its
+    /// name.
     pub fn in_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
         self.program.in_paths.iter().map(String::as_str).zip(&self.program.in_avals)
     }
 
-    /// The types of the result's leaves, with their key paths. A symbolic size is 0 here; `Debug` prints its name.
+    /// Returns the types of the result's leaves, with their key paths. A symbolic size is 0 here; `Debug` prints its
+    /// name.
     pub fn out_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
         self.program.out_paths.iter().map(String::as_str).zip(&self.program.out_avals)
     }
 
-    /// The StableHLO for a platform; its first arguments are the captured arrays. `None` if the function was not
-    /// exported for the platform, and if it has symbolic sizes.
+    /// Returns the StableHLO for a platform; its first arguments are the captured arrays. `None` if the function was
+    /// not exported for the platform, and if it has symbolic sizes.
     pub fn mlir_module(&self, platform: &str) -> Option<&str> {
         self.program.texts.get(platform).map(|text| &**text).filter(|_| self.program.symbolic.is_none())
     }

@@ -237,7 +237,7 @@ impl Exchanged {
         }
     }
 
-    /// The number of devices.
+    /// Returns the number of devices.
     pub fn devices(&self) -> usize {
         self.axes.iter().map(|(_, size)| size).product()
     }
@@ -278,7 +278,7 @@ impl Exchanged {
         .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
     }
 
-    /// The meshes of the text, over the devices of `mesh`.
+    /// Returns the meshes of the text, over the devices of `mesh`.
     pub fn text_meshes(&self, mesh: &Mesh) -> Result<Vec<Mesh>> {
         if self.meshes.is_empty() {
             return Ok(vec![mesh.clone()]);
@@ -297,7 +297,7 @@ impl Exchanged {
         NamedSharding::new(mesh_of_axes.as_ref().unwrap_or(mesh), spec.clone())
     }
 
-    /// The program's mesh without devices, if types have shardings over it.
+    /// Returns the program's mesh without devices, if types have shardings over it.
     pub fn explicit_mesh(&self) -> Option<AbstractMesh> {
         let types = Some(&self.axis_types).filter(|types| !types.is_empty())?;
         AbstractMesh::new(self.axes.iter().copied()).with_axis_types(types.iter().copied()).ok()
@@ -314,7 +314,7 @@ impl Exchanged {
         self
     }
 
-    /// The text for a platform.
+    /// Returns the text for a platform.
     pub fn text(&self, platform: Platform) -> Result<&Arc<str>> {
         let entry = self.texts.iter().find(|(name, _)| Platform::named(name) == platform);
         entry.map(|(_, text)| text).ok_or_else(|| self.unsupported_platform(platform))
@@ -326,12 +326,12 @@ impl Exchanged {
             .help("export it for this platform too, with `ExportOptions::platforms`")
     }
 
-    /// The sharding of an input of `main`.
+    /// Returns the sharding of an input of `main`.
     pub fn in_sharding(&self, input: usize, mesh: &Mesh) -> Option<NamedSharding> {
         self.in_specs.get(input)?.as_ref().map(|spec| self.named(spec, mesh))
     }
 
-    /// The sharding of a result.
+    /// Returns the sharding of a result.
     pub fn out_sharding(&self, result: usize, mesh: &Mesh) -> Option<NamedSharding> {
         self.out_specs.get(result)?.as_ref().map(|spec| self.named(spec, mesh))
     }

@@ -323,10 +323,10 @@ transforms! {
     irfftn => Irfft, None;
 }
 
-/// Fourier transform of a Hermitian signal. You pass only the first half of the signal. The result has `2 (m - 1)` real numbers for
-/// `m` elements, unless you set a size.
+/// Computes the Fourier transform of a Hermitian signal. You pass only the first half of the signal. The result has `2
+/// (m - 1)` real numbers for `m` elements, unless you set a size.
 ///
-/// Fails for an axis that is out of bounds or has no elements. [`FftOptions`] has options.
+/// [`FftOptions`] has options.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -334,6 +334,9 @@ transforms! {
 /// assert_eq!(y.to_vec::<f32>()?, [8.0, -2.0, 0.0, -2.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for an axis that is out of bounds or has no elements.
 #[track_caller]
 pub fn hfft(x: impl ArrayLike) -> Array {
     FftOptions::new().hfft(x)

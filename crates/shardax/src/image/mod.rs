@@ -52,7 +52,8 @@ impl ResizeOptions {
         ResizeOptions { method, antialias: true, precision: Precision::Highest }
     }
 
-    /// If `true`, the kernel becomes wider where the image becomes smaller, so that every pixel contributes. Default `true`.
+    /// Sets whether the kernel becomes wider where the image becomes smaller, so that every pixel contributes. Default
+    /// `true`.
     pub fn antialias(mut self, antialias: bool) -> Self {
         self.antialias = antialias;
         self
@@ -211,11 +212,11 @@ pub fn resize(image: impl ArrayLike, shape: impl IntoShape, method: impl Into<Re
     method.into().resize(image, shape)
 }
 
-/// Scales and translates an image along the dimensions `spatial_dims`: the value at `p` moves to `p * scale + translation`,
-/// where the centers of pixels are half-integers. Pixels that come from outside of the image are zero.
+/// Scales and translates an image along the dimensions `spatial_dims`: the value at `p` moves to `p * scale +
+/// translation`, where the centers of pixels are half-integers. Pixels that come from outside of the image are zero.
 ///
 /// `scale` and `translation` must have one element for each of these dimensions; you can differentiate with respect to
-/// them. Fails for [`ResizeMethod::Nearest`], and for shapes that do not fit.
+/// them.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -225,6 +226,9 @@ pub fn resize(image: impl ArrayLike, shape: impl IntoShape, method: impl Into<Re
 /// assert_eq!(moved.to_vec::<f32>()?, [0.0, 1.0, 2.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for [`ResizeMethod::Nearest`], and for shapes that do not fit.
 #[track_caller]
 pub fn scale_and_translate(
     image: impl ArrayLike,

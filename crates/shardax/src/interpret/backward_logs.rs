@@ -113,7 +113,7 @@ impl Layout {
         (Layout(layout.collect()), leaves)
     }
 
-    /// The entries with these arrays.
+    /// Returns the entries with these arrays.
     pub fn entries(&self, leaves: impl IntoIterator<Item = Array>) -> Logs {
         let mut leaves = leaves.into_iter();
         self.0
@@ -124,7 +124,7 @@ impl Layout {
             .collect()
     }
 
-    /// The number of arrays.
+    /// Returns the number of arrays.
     pub fn count(&self) -> usize {
         self.0.iter().map(|(_, def)| def.leaf_count()).sum()
     }

@@ -8,7 +8,7 @@ use crate::sharding::context::with_abstract_mesh;
 use crate::stack::grow;
 
 impl Env<Array> {
-    /// The array of an operand.
+    /// Returns the array of an operand.
     pub fn array(&self, atom: &Atom) -> Result<Array> {
         match atom {
             Atom::Literal { value, dtype, weak } => Ok(Array::literal(*value, *dtype, *weak)),

@@ -12,15 +12,16 @@ use crate::ops::primitive::lu::Lu;
 use crate::ops::primitive::matrix::{square, square_of_inexact};
 use crate::ops::primitive::unary::{ABS, LOG, SIGN};
 
-/// Determinants of square matrices `[..., n, n]`, of shape `[...]`. The determinant for `n = 0` is 1.
-///
-/// Fails for less than two dimensions, and for matrices that are not square.
+/// Computes the determinants of square matrices `[..., n, n]`, of shape `[...]`. The determinant for `n = 0` is 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(linalg::det(array([[1.0f32, 2.0], [3.0, 4.0]])).item::<f32>()?, -2.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and for matrices that are not square.
 #[track_caller]
 pub fn det(x: impl ArrayLike) -> Array {
     let x = x.into_array();
@@ -59,11 +60,9 @@ fn minor(x: &Array, rows: [usize; 2], columns: [usize; 2]) -> Array {
     element(x, i, k) * element(x, j, l) - element(x, i, l) * element(x, j, k)
 }
 
-/// Signs and logarithms `(sign, logabsdet)` of the determinants of square matrices `[..., n, n]`, both of shape `[...]`. The
-/// determinant is `sign * exp(logabsdet)`, which can overflow. A singular matrix has the sign 0 and the logarithm -inf. The
-/// sign of a complex determinant is complex and has absolute value 1.
-///
-/// Fails for less than two dimensions, and for matrices that are not square.
+/// Computes the signs and logarithms `(sign, logabsdet)` of the determinants of square matrices `[..., n, n]`, both of
+/// shape `[...]`. The determinant is `sign * exp(logabsdet)`, which can overflow. A singular matrix has the sign 0 and
+/// the logarithm -inf. The sign of a complex determinant is complex and has absolute value 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -72,6 +71,9 @@ fn minor(x: &Array, rows: [usize; 2], columns: [usize; 2]) -> Array {
 /// assert_eq!(logabsdet.item::<f32>()?, 4.0f32.ln());
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and for matrices that are not square.
 #[track_caller]
 pub fn slogdet(x: impl ArrayLike) -> (Array, Array) {
     let x = x.into_array();

@@ -13,14 +13,12 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite;
 use crate::ops::primitive::matrix::{eye_like, product, square};
 
-/// Eigendecomposition `(w, v)` of square matrices `[..., n, n]`, such that `a v = v diag(w)`. Both are complex. The
-/// eigenvalues `w`, of shape `[..., n]`, have no order. The columns of `v`, of shape `[..., n, n]`, are the right
-/// eigenvectors; they have length 1, and their element of largest absolute value is real.
+/// Computes the eigendecomposition `(w, v)` of square matrices `[..., n, n]`, such that `a v = v diag(w)`. Both are
+/// complex. The eigenvalues `w`, of shape `[..., n]`, have no order. The columns of `v`, of shape `[..., n, n]`, are
+/// the right eigenvectors; they have length 1, and their element of largest absolute value is real.
 ///
-/// You can differentiate both if the eigenvalues are distinct. If the iteration does not converge for a matrix, its results
-/// are NaN. It runs on every platform.
-///
-/// Fails for less than two dimensions, and for matrices that are not square.
+/// You can differentiate both if the eigenvalues are distinct. If the iteration does not converge for a matrix, its
+/// results are NaN. It runs on every platform.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -30,6 +28,9 @@ use crate::ops::primitive::matrix::{eye_like, product, square};
 /// assert!(allclose(v.abs(), full([2, 2], 0.5f32.sqrt()), 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for less than two dimensions, and for matrices that are not square.
 #[track_caller]
 pub fn eig(a: impl ArrayLike) -> Result<(Array, Array)> {
     at_caller(|| {
@@ -44,7 +45,7 @@ pub fn eig(a: impl ArrayLike) -> Result<(Array, Array)> {
     .at_caller()
 }
 
-/// Eigenvalues of square matrices `[..., n, n]`: complex numbers `[..., n]` in no order. See [`eig`].
+/// Computes the eigenvalues of square matrices `[..., n, n]`: complex numbers `[..., n]` in no order. See [`eig`].
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -66,9 +66,7 @@ pub(crate) fn pair(outputs: Result<Vec<Array>>, like: &Array) -> (Array, Array) 
     }
 }
 
-/// Cholesky decomposition: the lower triangular factor `l` with `l lᴴ = x`. See [`lax::cholesky`].
-///
-/// Fails for less than two dimensions, and for matrices that are not square.
+/// Computes the Cholesky decomposition: the lower triangular factor `l` with `l lᴴ = x`. See [`lax::cholesky`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -76,16 +74,17 @@ pub(crate) fn pair(outputs: Result<Vec<Array>>, like: &Array) -> (Array, Array) 
 /// assert_eq!(l.to_vec::<f32>()?, [2.0, 0.0, 1.0, 2.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and for matrices that are not square.
 #[track_caller]
 pub fn cholesky(x: impl ArrayLike) -> Array {
     let x = x.into_array();
     or_failed(&x, || Ok(lax::cholesky(&inexact(&x)?)))
 }
 
-/// QR decomposition `(q, r)` of matrices `[..., m, n]`, such that `q r = x`. With `k = min(m, n)`, `q` has shape
-/// `[..., m, k]` and orthonormal columns, and `r` has shape `[..., k, n]` and is upper triangular.
-///
-/// Fails for less than two dimensions.
+/// Computes the QR decomposition `(q, r)` of matrices `[..., m, n]`, such that `q r = x`. With `k = min(m, n)`, `q` has
+/// shape `[..., m, k]` and orthonormal columns, and `r` has shape `[..., k, n]` and is upper triangular.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -95,14 +94,18 @@ pub fn cholesky(x: impl ArrayLike) -> Array {
 /// assert!(allclose(q.matmul(&r), &x, 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions.
 #[track_caller]
 pub fn qr(x: impl ArrayLike) -> (Array, Array) {
     qr_with(x.into_array(), false)
 }
 
-/// QR decomposition with all `m` columns of `q`, which has shape `[..., m, m]`; `r` has shape `[..., m, n]`. See [`qr`].
+/// Computes the QR decomposition with all `m` columns of `q`, which has shape `[..., m, m]`; `r` has shape `[..., m,
+/// n]`. See [`qr`].
 ///
-/// Fails for less than two dimensions. You cannot differentiate it if `m` is larger than `n`.
+/// You cannot differentiate it if `m` is larger than `n`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -110,6 +113,9 @@ pub fn qr(x: impl ArrayLike) -> (Array, Array) {
 /// assert_eq!((q.shape(), r.shape()), (&[3, 3][..], &[3, 2][..]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions.
 #[track_caller]
 pub fn qr_complete(x: impl ArrayLike) -> (Array, Array) {
     qr_with(x.into_array(), true)
@@ -120,14 +126,12 @@ fn qr_with(x: Array, full: bool) -> (Array, Array) {
     pair(at_caller(|| Ok(Qr { full }.apply(&inexact(&x)?).into_vec())), &x)
 }
 
-/// Eigendecomposition `(w, v)` of Hermitian matrices `[..., n, n]`, such that `x v = v w`. The eigenvalues `w`, of shape
-/// `[..., n]`, are real and ascending; the columns of `v`, of shape `[..., n, n]`, are the eigenvectors. Their signs are not
-/// specified.
+/// Computes the eigendecomposition `(w, v)` of Hermitian matrices `[..., n, n]`, such that `x v = v w`. The eigenvalues
+/// `w`, of shape `[..., n]`, are real and ascending; the columns of `v`, of shape `[..., n, n]`, are the eigenvectors.
+/// Their signs are not specified.
 ///
-/// It decomposes the mean of `x` and its conjugate transpose. If eigenvalues are equal, gradients of eigenvectors are NaN or
-/// infinite.
-///
-/// Fails for less than two dimensions, and for matrices that are not square.
+/// It decomposes the mean of `x` and its conjugate transpose. If eigenvalues are equal, gradients of eigenvectors are
+/// NaN or infinite.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -136,6 +140,9 @@ fn qr_with(x: Array, full: bool) -> (Array, Array) {
 /// assert_eq!(v.shape(), [2, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and for matrices that are not square.
 #[track_caller]
 pub fn eigh(x: impl ArrayLike) -> (Array, Array) {
     let x = x.into_array();
@@ -151,7 +158,7 @@ pub fn eigh(x: impl ArrayLike) -> (Array, Array) {
     pair(outputs, &x)
 }
 
-/// Eigenvalues of Hermitian matrices; see [`eigh`].
+/// Computes the eigenvalues of Hermitian matrices; see [`eigh`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -169,14 +176,16 @@ pub fn eigvalsh(x: impl ArrayLike) -> Array {
 /// `b` is one vector `[n]` or matrices `[..., n, k]`, and the result has shape `[..., n]` or `[..., n, k]`. Leading
 /// dimensions broadcast. The solution for a singular matrix is infinite or NaN.
 ///
-/// Fails for less than two dimensions, for matrices that are not square, and for shapes that do not fit.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// let a = array([[1.0f32, 2.0], [3.0, 4.0]]);
 /// assert!(allclose(linalg::solve(&a, array([5.0f32, 11.0])), array([1.0f32, 2.0]), 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, for matrices that are not square, and for shapes that do
+/// not fit.
 #[track_caller]
 pub fn solve(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (a, b) = (a.into_array(), b.into_array());
@@ -219,11 +228,9 @@ fn broadcast_batch(x: &Array, batch: &[usize], kept_dims: usize) -> Array {
     x.broadcast_to([batch, &x.shape()[x.ndim() - kept_dims..]].concat())
 }
 
-/// Inverses of square matrices `[..., n, n]`. The inverse of a singular matrix is infinite or NaN.
+/// Computes the inverses of square matrices `[..., n, n]`. The inverse of a singular matrix is infinite or NaN.
 ///
 /// If you only multiply by the inverse, use [`solve`] instead, because it is faster and more accurate.
-///
-/// Fails for less than two dimensions, and for matrices that are not square.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -231,6 +238,9 @@ fn broadcast_batch(x: &Array, batch: &[usize], kept_dims: usize) -> Array {
 /// assert_eq!(x.to_vec::<f32>()?, [0.5, 0.0, 0.0, 0.25]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and for matrices that are not square.
 #[track_caller]
 pub fn inv(x: impl ArrayLike) -> Array {
     let x = x.into_array();
@@ -241,16 +251,17 @@ pub fn inv(x: impl ArrayLike) -> Array {
     })
 }
 
-/// Powers of square matrices `[..., n, n]`; a negative power is a power of the inverse. Integers stay integers if the
-/// power is not negative.
-///
-/// Fails for less than two dimensions, and for matrices that are not square.
+/// Computes powers of square matrices `[..., n, n]`; a negative power is a power of the inverse. Integers stay integers
+/// if the power is not negative.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(linalg::matrix_power(array([[1, 1], [0, 1]]), 5).to_vec::<i32>()?, [1, 5, 0, 1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and for matrices that are not square.
 #[track_caller]
 pub fn matrix_power(x: impl ArrayLike, n: i32) -> Array {
     let x = x.into_array();

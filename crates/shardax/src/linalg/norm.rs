@@ -46,12 +46,11 @@ impl From<f64> for NormOrder {
     }
 }
 
-/// Norms of vectors along one axis, or of matrices along two axes (rows, then columns). `..` selects all axes: of an array of
-/// one or two dimensions, or of any array with [`NormOrder::Default`].
+/// Computes norms of vectors along one axis, or of matrices along two axes (rows, then columns). `..` selects all axes:
+/// of an array of one or two dimensions, or of any array with [`NormOrder::Default`].
 ///
-/// The result is real and has the remaining axes. The norm of zero elements is 0. The gradient of a norm that is 0 is NaN.
-///
-/// Fails for a wrong number of axes, for orders that are not defined for matrices, and for axes out of bounds.
+/// The result is real and has the remaining axes. The norm of zero elements is 0. The gradient of a norm that is 0 is
+/// NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -63,12 +62,16 @@ impl From<f64> for NormOrder {
 /// assert_eq!(norm(&x, NormOrder::Default, ..).item::<f32>()?, 125.0f32.sqrt());
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a wrong number of axes, for orders that are not defined for matrices, and for axes
+/// out of bounds.
 #[track_caller]
 pub fn norm(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoAxes) -> Array {
     run(x.into_array(), order.into(), axes, false)
 }
 
-/// Norms like [`norm`]. The reduced axes stay, with size 1.
+/// Like [`norm`], but keeps the reduced axes with size 1.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -12,8 +12,8 @@ use crate::rank_promotion;
 /// The largest degree of [`polyfit`], which decomposes a matrix with one column more.
 const MAX_DEGREE: usize = 1 << 12;
 
-/// Fits a polynomial of degree `deg` to points by least squares. Returns the floating point coefficients, the highest power
-/// first: `[deg + 1]` for values `y` of shape `[n]`, and `[deg + 1, k]` for values of shape `[n, k]`.
+/// Fits a polynomial of degree `deg` to points by least squares. Returns the floating point coefficients, the highest
+/// power first: `[deg + 1]` for values `y` of shape `[n]`, and `[deg + 1, k]` for values of shape `[n, k]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -23,7 +23,10 @@ const MAX_DEGREE: usize = 1 << 12;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// `w` are weights of the distances, of shape `[n]`. Fails for shapes that do not fit, and if there are no points.
+/// `w` are weights of the distances, of shape `[n]`.
+///
+/// # Errors
+/// The result carries an error for shapes that do not fit, and if there are no points.
 #[track_caller]
 pub fn polyfit<'a>(x: impl ArrayLike, y: impl ArrayLike, deg: usize, w: impl Into<Option<&'a Array>>) -> Array {
     let (x, y, w) = (x.into_array(), y.into_array(), w.into());

@@ -19,7 +19,9 @@ use crate::ops::operators::{ArrayLike, into_arrays};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for less than two arrays, for arrays between the ends that are not matrices, and for sizes that do not fit.
+/// # Errors
+/// The result carries an error for less than two arrays, for arrays between the ends that are not matrices, and for
+/// sizes that do not fit.
 #[track_caller]
 pub fn multi_dot(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = into_arrays(arrays);
@@ -75,8 +77,9 @@ fn multiply_range(arrays: &[Array], costs: &[Vec<(f64, usize)>], i: usize, j: us
     matmul(multiply_range(arrays, costs, i, k), multiply_range(arrays, costs, k + 1, j))
 }
 
-/// Condition numbers of matrices `[..., m, n]`: the norm of the matrix times the norm of its inverse. For `None` it is the
-/// largest singular value divided by the smallest. The condition number of a singular matrix is infinite.
+/// Computes the condition numbers of matrices `[..., m, n]`: the norm of the matrix times the norm of its inverse. For
+/// `None` it is the largest singular value divided by the smallest. The condition number of a singular matrix is
+/// infinite.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -84,7 +87,9 @@ fn multiply_range(arrays: &[Array], costs: &[Vec<(f64, usize)>], i: usize, j: us
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for less than two dimensions. If you pass an order, it also fails for matrices that are not square.
+/// # Errors
+/// The result carries an error for less than two dimensions. If you pass an order, it also fails for matrices that are
+/// not square.
 #[track_caller]
 pub fn cond(x: impl ArrayLike, p: impl Into<Option<NormOrder>>) -> Array {
     let (x, p) = (x.into_array(), p.into());

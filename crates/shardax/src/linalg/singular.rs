@@ -33,14 +33,12 @@ fn triple(outputs: Result<Vec<Array>>, like: &Array) -> (Array, Array, Array) {
     }
 }
 
-/// Singular value decomposition `(u, s, vh)` of matrices `[..., m, n]`, such that `u diag(s) vh = x`. With `k = min(m, n)`,
-/// `u` has shape `[..., m, k]` and orthonormal columns, and `vh` has shape `[..., k, n]` and orthonormal rows. The singular
-/// values `s`, of shape `[..., k]`, are real and descending. The signs of the columns of `u` are not specified. It is JAX's
-/// `full_matrices=False`; see [`svd_full`] for the other.
+/// Computes the singular value decomposition `(u, s, vh)` of matrices `[..., m, n]`, such that `u diag(s) vh = x`. With
+/// `k = min(m, n)`, `u` has shape `[..., m, k]` and orthonormal columns, and `vh` has shape `[..., k, n]` and
+/// orthonormal rows. The singular values `s`, of shape `[..., k]`, are real and descending. The signs of the columns of
+/// `u` are not specified. It is JAX's `full_matrices=False`; see [`svd_full`] for the other.
 ///
 /// If singular values are equal, gradients of `u` and `vh` are NaN or infinite.
-///
-/// Fails for less than two dimensions.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,15 +48,18 @@ fn triple(outputs: Result<Vec<Array>>, like: &Array) -> (Array, Array, Array) {
 /// assert!(allclose(s, array([9.525518f32, 0.514301]), 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions.
 #[track_caller]
 pub fn svd(x: impl ArrayLike) -> (Array, Array, Array) {
     svd_with(x.into_array(), false)
 }
 
-/// Singular value decomposition with all columns of `u`, of shape `[..., m, m]`, and all rows of `vh`, of shape
-/// `[..., n, n]` (JAX's `full_matrices=True`). See [`svd`].
+/// Computes the singular value decomposition with all columns of `u`, of shape `[..., m, m]`, and all rows of `vh`, of
+/// shape `[..., n, n]` (JAX's `full_matrices=True`). See [`svd`].
 ///
-/// Fails for less than two dimensions. You can differentiate it only for square matrices.
+/// You can differentiate it only for square matrices.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -66,6 +67,9 @@ pub fn svd(x: impl ArrayLike) -> (Array, Array, Array) {
 /// assert_eq!((u.shape(), s.shape(), vh.shape()), (&[2, 2][..], &[2][..], &[3, 3][..]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions.
 #[track_caller]
 pub fn svd_full(x: impl ArrayLike) -> (Array, Array, Array) {
     svd_with(x.into_array(), true)
@@ -76,7 +80,7 @@ fn svd_with(x: Array, full: bool) -> (Array, Array, Array) {
     triple(at_caller(|| Ok(Svd { full }.apply(&inexact(&x)?).into_vec())), &x)
 }
 
-/// Singular values of matrices; see [`svd`].
+/// Computes the singular values of matrices; see [`svd`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -105,10 +109,8 @@ fn is_significant(s: &Array, rcond: f64) -> Array {
     s.greater(0) & s.greater_equal(largest * rcond)
 }
 
-/// Moore-Penrose inverses of matrices `[..., m, n]`, of shape `[..., n, m]`. Singular values of at most
+/// Computes the Moore-Penrose inverses of matrices `[..., m, n]`, of shape `[..., n, m]`. Singular values of at most
 /// `10 max(m, n) eps` times the largest are treated as zero.
-///
-/// Fails for less than two dimensions.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -116,6 +118,9 @@ fn is_significant(s: &Array, rcond: f64) -> Array {
 /// assert!(allclose(linalg::pinv(x), array([[1.0f32, 0.0, 0.0], [0.0, 0.5, 0.0]]), 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions.
 #[track_caller]
 pub fn pinv(x: impl ArrayLike) -> Array {
     let x = x.into_array();
@@ -157,7 +162,8 @@ fn pseudoinverse(a: Array) -> Result<Array> {
     Ok(product(&(adjoint(vh) * inverse.expand_dims(-2)), &adjoint(u)))
 }
 
-/// Rank of matrices: the number of singular values above `max(m, n) eps` times the largest, as an int32 array.
+/// Returns the rank of matrices: the number of singular values above `max(m, n) eps` times the largest, as an int32
+/// array.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -180,15 +186,13 @@ pub fn matrix_rank(x: impl ArrayLike) -> Array {
     })
 }
 
-/// Least-squares solution `(x, residuals, rank, s)` of `a x = b` for one matrix `a` of shape `[m, n]`, and `b` of shape `[m]`
-/// or `[m, k]`.
+/// Returns the least-squares solution `(x, residuals, rank, s)` of `a x = b` for one matrix `a` of shape `[m, n]`, and
+/// `b` of shape `[m]` or `[m, k]`.
 ///
 /// - `x`, of shape `[n]` or `[n, k]`, minimizes the length of `a x - b`; if several do, it is the shortest.
 /// - `residuals` are the squared lengths of the columns of `a x - b`.
 /// - `rank` is the number of singular values of at least `max(m, n) eps` times the largest.
 /// - `s` are the singular values.
-///
-/// Fails for shapes that do not fit.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -199,6 +203,9 @@ pub fn matrix_rank(x: impl ArrayLike) -> Array {
 /// assert_eq!(rank.item::<i32>()?, 2);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn lstsq(a: impl ArrayLike, b: impl ArrayLike) -> (Array, Array, Array, Array) {
     let (a, b) = (a.into_array(), b.into_array());

@@ -167,7 +167,7 @@ compiled_activations! {
 pub use hard_silu as hard_swish;
 pub use silu as swish;
 
-/// A smooth rectifier, `(x + sqrt(x² + b)) / 2`. JAX's default `b` is 4.
+/// Applies a smooth rectifier, `(x + sqrt(x² + b)) / 2`. JAX's default `b` is 4.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -212,7 +212,8 @@ fn elu_of_array(x: Array, alpha: f64) -> Array {
     where_(x.greater(0), &x, expm1(&negative) * alpha)
 }
 
-/// The exponential linear unit: `x` if it is positive, and `alpha * (exp(x) - 1)` otherwise. JAX's default `alpha` is 1.
+/// Returns the exponential linear unit: `x` if it is positive, and `alpha * (exp(x) - 1)` otherwise. JAX's default
+/// `alpha` is 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -229,7 +230,7 @@ pub fn elu(x: impl ArrayLike, alpha: f64) -> Array {
     Array::from_result(result, &x)
 }
 
-/// The continuously differentiable exponential linear unit, `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`.
+/// Returns the continuously differentiable exponential linear unit, `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`.
 /// JAX's default `alpha` is 1.
 #[track_caller]
 pub fn celu(x: impl ArrayLike, alpha: f64) -> Array {
@@ -241,7 +242,7 @@ pub fn celu(x: impl ArrayLike, alpha: f64) -> Array {
     Array::from_result(result, &x)
 }
 
-/// The leaky rectifier: `x` if it is not negative, and `slope * x` otherwise. JAX's default `slope` is 0.01.
+/// Returns the leaky rectifier: `x` if it is not negative, and `slope * x` otherwise. JAX's default `slope` is 0.01.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -258,7 +259,7 @@ pub fn leaky_relu(x: impl ArrayLike, slope: f64) -> Array {
     Array::from_result(result, &x)
 }
 
-/// The gated linear unit: the first half along `axis` times the sigmoid of the second half.
+/// Returns the gated linear unit: the first half along `axis` times the sigmoid of the second half.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -276,8 +277,8 @@ pub fn glu(x: impl ArrayLike, axis: impl AxisNumber) -> Array {
     }
 }
 
-/// Softmax, `exp(x) / sum(exp(x))` over `axes`, without overflow. With a mask, only the selected elements take part; the
-/// others are 0.
+/// Computes the softmax, `exp(x) / sum(exp(x))` over `axes`, without overflow. With a mask, only the selected elements
+/// take part; the others are 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -316,8 +317,8 @@ fn subtract_masked_max(x: &Array, mask: &Array, over: &Reduction) -> Array {
     &x - where_(mask.any(over.inner()), max, 0)
 }
 
-/// `log(softmax(x))` over `axes`, without overflow. With a mask, only the selected elements take part; the others are
-/// negative infinity.
+/// Computes `log(softmax(x))` over `axes`, without overflow. With a mask, only the selected elements take part; the
+/// others are negative infinity.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -410,7 +411,7 @@ pub fn standardize(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     StandardizeOptions::new().standardize(x, axes)
 }
 
-/// `log(mean(exp(x)))` over `axes`, without overflow.
+/// Computes `log(mean(exp(x)))` over `axes`, without overflow.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -430,8 +431,8 @@ pub fn logmeanexp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     })
 }
 
-/// One-hot encoding: a row of `num_classes` numbers for each label, 1 at the label and 0 elsewhere. The row of a label that
-/// is out of range is all zeros.
+/// Returns the one-hot encoding: a row of `num_classes` numbers for each label, 1 at the label and 0 elsewhere. The row
+/// of a label that is out of range is all zeros.
 ///
 /// `labels` are integers of any shape. The result is float32 and has one more dimension, the last; use [`OneHotOptions`] for
 /// another dtype or axis.
@@ -488,8 +489,8 @@ impl OneHotOptions {
         self
     }
 
-    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). It splits
-    /// the dimensions of the labels as the labels are split; you choose how the classes are split.
+    /// Sets the sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). It
+    /// splits the dimensions of the labels as the labels are split; you choose how the classes are split.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -506,8 +507,11 @@ impl OneHotOptions {
         self
     }
 
-    /// See [`one_hot`](one_hot()). Fails for an axis that is out of bounds, and for an
-    /// [`out_sharding`](Self::out_sharding) that splits the labels in another way.
+    /// See [`one_hot`](one_hot()).
+    ///
+    /// # Errors
+    /// The result carries an error for an axis that is out of bounds, and for an [`out_sharding`](Self::out_sharding)
+    /// that splits the labels in another way.
     #[track_caller]
     pub fn one_hot(&self, labels: impl ArrayLike, num_classes: usize) -> Array {
         let labels = labels.into_array();

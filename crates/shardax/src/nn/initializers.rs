@@ -94,47 +94,47 @@ impl AxisList {
     }
 }
 
-/// All zeros.
+/// Returns all zeros.
 pub fn zeros() -> Initializer {
     constant(0.0)
 }
 
-/// All ones.
+/// Returns all ones.
 pub fn ones() -> Initializer {
     constant(1.0)
 }
 
-/// All equal to a constant.
+/// Returns all equal to a constant.
 pub fn constant(value: f64) -> Initializer {
     Initializer(Kind::Constant(value))
 }
 
-/// Normal distribution with mean 0.
+/// Draws from a normal distribution with mean 0.
 pub fn normal(stddev: f64) -> Initializer {
     Initializer(Kind::Normal { stddev })
 }
 
-/// Normal distribution with mean 0, truncated at two standard deviations. Therefore the standard deviation of the weights is
-/// slightly smaller than `stddev`.
+/// Draws from a normal distribution with mean 0, truncated at two standard deviations. Therefore the standard deviation
+/// of the weights is slightly smaller than `stddev`.
 pub fn truncated_normal(stddev: f64) -> Initializer {
     Initializer(Kind::TruncatedNormal { stddev, lower: -2.0, upper: 2.0 })
 }
 
-/// Uniform distribution in `[0, scale)`.
+/// Draws from a uniform distribution in `[0, scale)`.
 pub fn uniform(scale: f64) -> Initializer {
     Initializer(Kind::Uniform { scale })
 }
 
-/// Uniformly distributed orthogonal matrices, multiplied by `scale`. The columns are the last axis, or the axis that you set
-/// with [`axes`](Initializer::axes); the rows are all other axes together. If there are more rows than columns, the columns
-/// are orthonormal, otherwise the rows are.
+/// Draws uniformly distributed orthogonal matrices, multiplied by `scale`. The columns are the last axis, or the axis
+/// that you set with [`axes`](Initializer::axes); the rows are all other axes together. If there are more rows than
+/// columns, the columns are orthonormal, otherwise the rows are.
 pub fn orthogonal(scale: f64) -> Initializer {
     Initializer(Kind::Orthogonal { scale, column_axis: -1 })
 }
 
-/// Kernel of a convolution with an [`orthogonal`] matrix, multiplied by `scale`, in the middle, and zeros elsewhere. With
-/// `scale` 1 the convolution preserves lengths. The shape must be one to three spatial dimensions, then the inputs, then the
-/// outputs. There must be at least as many outputs as inputs.
+/// Creates the kernel of a convolution with an [`orthogonal`] matrix, multiplied by `scale`, in the middle, and zeros
+/// elsewhere. With `scale` 1 the convolution preserves lengths. The shape must be one to three spatial dimensions, then
+/// the inputs, then the outputs. There must be at least as many outputs as inputs.
 ///
 /// Source: [Xiao et al. 2018](https://arxiv.org/abs/1806.05393).
 ///
@@ -150,8 +150,8 @@ pub fn delta_orthogonal(scale: f64) -> Initializer {
     Initializer(Kind::DeltaOrthogonal { scale })
 }
 
-/// Random weights with variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two axes are
-/// inputs and outputs, and all axes before them are the receptive field of a convolution.
+/// Draws random weights with variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two
+/// axes are inputs and outputs, and all axes before them are the receptive field of a convolution.
 pub fn variance_scaling(scale: f64, mode: Fan, distribution: Distribution) -> Initializer {
     Initializer(Kind::VarianceScaling {
         scale,
@@ -229,7 +229,9 @@ impl Initializer {
 
     /// Creates the weights.
     ///
-    /// Fails for a dtype that is not floating point, and for a shape without the axes that determine the variance.
+    /// # Errors
+    /// The result carries an error for a dtype that is not floating point, and for a shape without the axes that
+    /// determine the variance.
     #[track_caller]
     pub fn init(&self, key: &Array, shape: &[usize], dtype: DType) -> Array {
         or_failed(key, || self.draw(key, shape, dtype))

@@ -19,7 +19,8 @@ use crate::ops::lax::{ConvOptions, Padding, conv_general_dilated};
 use crate::ops::operators::ArrayLike;
 use crate::shape::IntoSizes;
 
-/// Convolution of channels-last inputs (`NHWC`, in any rank) with `HWIO` kernels; the result is channels-last too.
+/// Computes a convolution of channels-last inputs (`NHWC`, in any rank) with `HWIO` kernels; the result is
+/// channels-last too.
 ///
 /// `strides` must have one entry for each spatial dimension. For other layouts, groups and dilations use
 /// [`lax::conv_general_dilated`](conv_general_dilated) instead.

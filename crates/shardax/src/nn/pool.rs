@@ -45,7 +45,7 @@ impl Pool {
         self
     }
 
-    /// If `true`, [`avg`](Pool::avg) counts the zeros of the padding as elements. Default `true`.
+    /// Sets whether [`avg`](Pool::avg) counts the zeros of the padding as elements. Default `true`.
     pub fn count_include_pad(mut self, count: bool) -> Self {
         self.count_include_pad = count;
         self
@@ -97,7 +97,7 @@ fn extended<T: Clone>(spatial: &[T], batch: usize, value: T) -> Vec<T> {
     [vec![value.clone(); batch], spatial.to_vec(), vec![value]].concat()
 }
 
-/// Max pooling of a channels-last array: the maximum of each window, without padding.
+/// Pools a channels-last array: computes the maximum of each window, without padding.
 ///
 /// `x` is `[..., spatial dimensions, features]`. The window moves by `strides`; `window` and `strides` must have one entry
 /// for each spatial dimension. If elements are equal, the first one gets the gradient, as in JAX. [`Pool`] has more options.
@@ -114,7 +114,7 @@ pub fn max_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSiz
     Pool::new(window).strides(strides).max(x)
 }
 
-/// Min pooling of a channels-last array; see [`max_pool`].
+/// Pools a channels-last array by minima; see [`max_pool`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -127,7 +127,7 @@ pub fn min_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSiz
     Pool::new(window).strides(strides).min(x)
 }
 
-/// Average pooling of a channels-last array; see [`max_pool`].
+/// Pools a channels-last array by means; see [`max_pool`].
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -97,12 +97,12 @@ enum BlockFormat {
 }
 
 impl BlockScaleConfig {
-    /// Blocks of 32 elements of float8_e4m3fn, with a power of two as the scale.
+    /// Describes blocks of 32 elements of float8_e4m3fn, with a power of two as the scale.
     pub fn mxfp8() -> Self {
         BlockScaleConfig { format: BlockFormat::Mxfp8, global_scale: None }
     }
 
-    /// Blocks of 16 elements of float4_e2m1fn, with a scale of float8_e4m3fn.
+    /// Describes blocks of 16 elements of float4_e2m1fn, with a scale of float8_e4m3fn.
     pub fn nvfp4() -> Self {
         BlockScaleConfig { format: BlockFormat::Nvfp4, global_scale: None }
     }
@@ -192,7 +192,8 @@ fn power_of_two(exponents: &Array) -> Array {
     bitcast_convert_type(&(exponents.astype(DType::U32) << 23), DType::F32)
 }
 
-/// `dot_general` of operands that are quantized by blocks: it computes the scales, and [`scaled_matmul`] multiplies.
+/// Computes `dot_general` of operands that are quantized by blocks: it computes the scales, and [`scaled_matmul`]
+/// multiplies.
 ///
 /// Gradients are computed as if the operands were not rounded. With mxfp8, the products of the gradient quantize their
 /// operands too. With nvfp4, the gradient is 0 where an operand was clipped.

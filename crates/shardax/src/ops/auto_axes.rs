@@ -57,7 +57,10 @@ pub struct ExplicitAxes<F, Args> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails inside of `shard_map`.
+/// You can use it for operations that have no sharding rule, or whose best sharding you do not know.
+///
+/// # Errors
+/// Calling it returns an error inside of `shard_map`.
 pub fn auto_axes<Args: Tree, F: Function<Args>>(f: F) -> AutoAxes<F, Args> {
     AutoAxes { f, axes: None, out_sharding: Prefix::Leaf(None), args: PhantomData }
 }
@@ -82,7 +85,7 @@ pub fn explicit_axes<Args: Tree, F: Function<Args>>(f: F) -> ExplicitAxes<F, Arg
 }
 
 impl<F, Args> AutoAxes<F, Args> {
-    /// The axes. Default: all.
+    /// Sets the axes. Default: all.
     pub fn axes(mut self, axes: impl IntoAxisNames) -> Self {
         self.axes = Some(axes.into_axis_names());
         self
@@ -112,7 +115,7 @@ impl<F, Args> AutoAxes<F, Args> {
 }
 
 impl<F, Args> ExplicitAxes<F, Args> {
-    /// The axes. Default: all.
+    /// Sets the axes. Default: all.
     pub fn axes(mut self, axes: impl IntoAxisNames) -> Self {
         self.axes = Some(axes.into_axis_names());
         self
@@ -296,8 +299,9 @@ fn record_call(name: &'static str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if there is no mesh, if the sharding names an axis that is not [`Explicit`](AxisType::Explicit), or if it does
-/// not divide a dimension.
+/// # Errors
+/// The result carries an error if there is no mesh, if the sharding names an axis that is not
+/// [`Explicit`](AxisType::Explicit), or if it does not divide a dimension.
 #[track_caller]
 pub fn out_sharding(sharding: impl Into<ShardingLike>, f: impl FnOnce() -> Array) -> Array {
     let _line = source::enter();

@@ -117,7 +117,7 @@ fn constant(shape: impl IntoShape, value: Scalar, dtype: DType) -> Array {
     }
 }
 
-/// A constant array of `value`, broadcast to the shape, in its dtype; weakly typed for a plain number.
+/// Creates a constant array of `value`, broadcast to the shape, in its dtype; weakly typed for a plain number.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -131,7 +131,7 @@ pub fn full(shape: impl IntoShape, value: impl ArrayLike) -> Array {
     at_caller(|| Array::from_result(value.check().and_then(|()| Ok(value.broadcast_to(&shape_of(shape)?))), &value))
 }
 
-/// A constant array of `value`, broadcast to the shape, converted to `dtype` as by [`Array::astype`].
+/// Creates a constant array of `value`, broadcast to the shape, converted to `dtype` as by [`Array::astype`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -147,7 +147,7 @@ pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) ->
     })
 }
 
-/// Zeros, float32 ([float64](crate::config::enable_x64) if that is the default).
+/// Creates zeros, float32 ([float64](crate::config::enable_x64) if that is the default).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -159,7 +159,7 @@ pub fn zeros(shape: impl IntoShape) -> Array {
     constant(shape, Scalar::Int(0), default_dtype::float())
 }
 
-/// Ones, float32 ([float64](crate::config::enable_x64) if that is the default).
+/// Creates ones, float32 ([float64](crate::config::enable_x64) if that is the default).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -171,7 +171,7 @@ pub fn ones(shape: impl IntoShape) -> Array {
     constant(shape, Scalar::Int(1), default_dtype::float())
 }
 
-/// `value` everywhere, with the sharding in the type.
+/// Creates an array with `value` everywhere, with the sharding in the type.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -190,7 +190,7 @@ pub fn full_sharded(shape: impl IntoShape, value: impl ArrayLike, sharding: impl
     }
 }
 
-/// Zeros of a dtype.
+/// Creates zeros of a dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -202,7 +202,7 @@ pub fn zeros_dtype(shape: impl IntoShape, dtype: DType) -> Array {
     constant(shape, Scalar::Int(0), dtype)
 }
 
-/// Ones of a dtype.
+/// Creates ones of a dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -214,7 +214,7 @@ pub fn ones_dtype(shape: impl IntoShape, dtype: DType) -> Array {
     constant(shape, Scalar::Int(1), dtype)
 }
 
-/// Zeros of the shape and dtype of `x`.
+/// Creates zeros of the shape and dtype of `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -230,7 +230,7 @@ pub fn zeros_like(x: impl ArrayLike) -> Array {
     full_of(&like(x), Scalar::Int(0)).varying_over(&x.vma())
 }
 
-/// Ones of the shape and dtype of `x`.
+/// Creates ones of the shape and dtype of `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -255,16 +255,17 @@ fn like(x: &Array) -> Aval {
     }
 }
 
-/// A constant array of `value` with the shape and dtype of `x`. A number of another type is converted as by
+/// Creates a constant array of `value` with the shape and dtype of `x`. A number of another type is converted as by
 /// [`Array::astype`]. If `value` is a number, the result is sharded like `x`.
-///
-/// Fails for a plain integer that does not fit the dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(full_like(array([5, 6]), 7).to_vec::<i32>()?, [7, 7]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a plain integer that does not fit the dtype.
 #[track_caller]
 pub fn full_like(x: impl ArrayLike, value: impl ArrayLike) -> Array {
     let x = &x.into_array();
@@ -288,8 +289,8 @@ pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
     bind1(Iota { dtype, shape: shape.into(), dimension: dim, out: None }, &[])
 }
 
-/// An identity-like matrix: ones on the diagonal `k` above the main one (below it if negative), else zeros: float32 of
-/// shape `[rows, columns]`.
+/// Creates an identity-like matrix: ones on the diagonal `k` above the main one (below it if negative), else zeros:
+/// float32 of shape `[rows, columns]`.
 ///
 /// ```
 /// # use shardax::prelude::*;

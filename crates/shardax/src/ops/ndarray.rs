@@ -30,7 +30,8 @@ impl Array {
 
     /// Returns the elements as an `ndarray` array. Waits for the values.
     ///
-    /// Fails when `T` is not the array's dtype.
+    /// # Errors
+    /// Returns an error if `T` is not the array's dtype.
     pub fn to_ndarray<T: Element>(&self) -> Result<ArrayD<T>> {
         let elements = self.to_vec::<T>()?;
         ArrayD::from_shape_vec(IxDyn(self.shape()), elements).map_err(|e| err!(Runtime, "{e}"))

@@ -18,9 +18,9 @@ use crate::interpret::higher_order::bind_checked;
 use crate::shape::Shape;
 use crate::source;
 
-/// Applies the branch of the platform that the program is compiled for, `cpu`, `cuda`, `rocm`, `gpu` or `tpu`; `default`
-/// is for all others. The other branches are traced too, but no part of the compiled program. A branch can use
-/// operations that other platforms lack, such as a kernel exported for its own.
+/// Applies the branch of the platform that the program is compiled for, `cpu`, `cuda`, `rocm`, `gpu` or `tpu`;
+/// `default` is for all others. The other branches are traced too, but no part of the compiled program. A branch can
+/// use operations that other platforms lack, such as a kernel exported for its own.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -30,9 +30,11 @@ use crate::source;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the branches' results differ in structure, dtypes or shapes, when there are not as many branches as
-/// platforms, and, as the program is compiled, when no branch is for its platform. [`vmap`](crate::vmap()) and
-/// derivatives apply to each branch.
+/// [`vmap`](crate::vmap()) and derivatives apply to each branch.
+///
+/// # Errors
+/// Returns an error if the branches' results differ in structure, dtypes or shapes, if there are not as many branches
+/// as platforms, and, as the program is compiled, if no branch is for its platform.
 #[track_caller]
 pub fn platform_dependent<T: Tree, B: Branches<T>>(
     platforms: impl AsRef<[&'static str]>,

@@ -8,7 +8,7 @@ use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::source;
 
-/// `x` where `condition` is true, else `y`; broadcast and promoted.
+/// Returns `x` where `condition` is true, else `y`; broadcast and promoted.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -160,8 +160,8 @@ fn indicator_reaches(count: Array, z: &Array, mean: &Array) -> Array {
     quantile.greater_equal(z).astype(z.dtype())
 }
 
-/// [`poisson`](super::poisson) without loops (JAX's `method="approximate"`), for keys of any algorithm: the total variation
-/// distance is below 10⁻⁴. int32.
+/// Like [`poisson`](super::poisson), without loops (JAX's `method="approximate"`), for keys of any algorithm: the total
+/// variation distance is below 10⁻⁴. int32.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -120,7 +120,7 @@ pub(crate) fn check_broadcast_shape(name: &str, shape: &[usize], param: &[usize]
     ).help("pass the shape that the parameters broadcast to, or reshape the parameters"))
 }
 
-/// Uniform in `[0, 1)`, float32.
+/// Draws uniformly from `[0, 1)`, float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -139,9 +139,7 @@ pub fn uniform(key: impl RandomKey, shape: impl IntoShape) -> Array {
     })
 }
 
-/// Uniform in `[minval, maxval)`, which broadcast to the shape.
-///
-/// Fails for a dtype that is not floating point.
+/// Draws uniformly from `[minval, maxval)`, which broadcast to the shape.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -149,6 +147,9 @@ pub fn uniform(key: impl RandomKey, shape: impl IntoShape) -> Array {
 /// assert!((x.greater_equal(-1) & x.less(1)).all(..).item::<bool>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a dtype that is not floating point.
 #[track_caller]
 pub fn uniform_dtype(
     key: impl RandomKey,
@@ -182,7 +183,7 @@ pub(super) fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Resul
     Ok(MUL.apply(&float(2f64.sqrt(), dtype), &ERF_INV_OF_XLA.apply(&u)))
 }
 
-/// Normal with mean 0 and variance 1, float32.
+/// Draws from a normal distribution with mean 0 and variance 1, float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -196,15 +197,17 @@ pub fn normal(key: impl RandomKey, shape: impl IntoShape) -> Array {
     normal_dtype(key, shape, default_dtype::float())
 }
 
-/// Normal with mean 0 and variance 1. The variance of a complex sample is the sum of the variances of both parts.
-///
-/// Fails for a dtype that is neither floating point nor complex.
+/// Draws from a normal distribution with mean 0 and variance 1. The variance of a complex sample is the sum of the
+/// variances of both parts.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(random::normal_dtype(random::key(0), [2], DType::Bf16).type_name(), "bfloat16[2]");
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a dtype that is neither floating point nor complex.
 #[track_caller]
 pub fn normal_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
@@ -218,7 +221,7 @@ pub fn normal_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) ->
     })
 }
 
-/// Uniformly distributed orthogonal matrices, float32 of `[n, n]`.
+/// Draws uniformly distributed orthogonal matrices, float32 of `[n, n]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -232,10 +235,11 @@ pub fn orthogonal(key: impl RandomKey, n: usize) -> Array {
     orthogonal_dtype(key, [n, n], (), default_dtype::float())
 }
 
-/// Uniformly distributed orthogonal matrices of `n` rows and `m` columns: an array of `[..shape, n, m]`. The rows are
-/// orthonormal if `n < m`, otherwise the columns are. Complex matrices are unitary.
+/// Draws uniformly distributed orthogonal matrices of `n` rows and `m` columns: an array of `[..shape, n, m]`. The rows
+/// are orthonormal if `n < m`, otherwise the columns are. Complex matrices are unitary.
 ///
-/// Fails for a dtype that is neither floating point nor complex, and for half precision.
+/// # Errors
+/// The result carries an error for a dtype that is neither floating point nor complex, and for half precision.
 #[track_caller]
 pub fn orthogonal_dtype(key: impl RandomKey, sides: [usize; 2], shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
@@ -267,7 +271,8 @@ pub(crate) fn orthogonal_matrices(key: &Array, [n, m]: [usize; 2], shape: &[usiz
     Ok(if n < m { q.mt() } else { q })
 }
 
-/// Normal with mean 0 and variance 1, truncated to the open interval from `lower` to `upper`; float32.
+/// Draws from a normal distribution with mean 0 and variance 1, truncated to the open interval from `lower` to `upper`;
+/// float32.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -81,7 +81,7 @@ fn poisson_by_rejection(key: &Array, lam: &Array) -> Result<Array> {
     })
 }
 
-/// Poisson with mean `lam`, which broadcasts to the shape. int32.
+/// Draws from a Poisson distribution with mean `lam`, which broadcasts to the shape. int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -122,8 +122,8 @@ pub(super) fn integers(name: &str, dtype: DType) -> Result<()> {
         .help("use DType::I32, and convert the result with `astype`"))
 }
 
-/// Geometric: the number of trials up to the first success. The probability `p` of a success broadcasts to the shape.
-/// int32.
+/// Draws from a geometric distribution: the number of trials up to the first success. The probability `p` of a success
+/// broadcasts to the shape. int32.
 #[track_caller]
 pub fn geometric(key: impl RandomKey, p: impl ArrayLike, shape: impl IntoShape) -> Array {
     geometric_dtype(key, p, shape, DType::I32)
@@ -246,10 +246,9 @@ parameter_samplers! {
     binomial binomial_dtype (n, p) "binomial" => |key, p, _, _| binomial_traced(key, &p[0], &p[1]);
 }
 
-/// Multinomial: how often each outcome occurs in `n` trials, float32. The last dimension of `p` has a probability for each
-/// outcome; the probabilities are divided by their sum. `n` broadcasts with the other dimensions.
-///
-/// Fails for a scalar `p`, and for shapes that do not broadcast.
+/// Draws from a multinomial distribution: how often each outcome occurs in `n` trials, float32. The last dimension of
+/// `p` has a probability for each outcome; the probabilities are divided by their sum. `n` broadcasts with the other
+/// dimensions.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -257,6 +256,9 @@ parameter_samplers! {
 /// assert_eq!((x.shape(), x.sum(..).item::<f32>()?), (&[3][..], 100.0));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a scalar `p`, and for shapes that do not broadcast.
 #[track_caller]
 pub fn multinomial(key: impl RandomKey, n: impl ArrayLike, p: impl ArrayLike) -> Array {
     let (key, n, p) = (key.borrow(), n.into_array(), p.into_array());

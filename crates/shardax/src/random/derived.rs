@@ -66,7 +66,7 @@ parameter_samplers! {
     };
 }
 
-/// Maxwell with scale 1: the length of a vector of three normal samples. Float32.
+/// Draws from a Maxwell distribution with scale 1: the length of a vector of three normal samples. Float32.
 #[track_caller]
 pub fn maxwell(key: impl RandomKey, shape: impl IntoShape) -> Array {
     maxwell_dtype(key, shape, crate::default_dtype::float())
@@ -84,10 +84,11 @@ pub fn maxwell_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -
     })
 }
 
-/// Normal vectors with mean `[..., n]` and covariance `[..., n, n]`, computed with the Cholesky factor of the covariance. Mean and
-/// covariance broadcast to the batch shape `shape`; the result has shape `[..shape, n]` and the common dtype of both.
+/// Draws normal vectors with mean `[..., n]` and covariance `[..., n, n]`, computed with the Cholesky factor of the
+/// covariance. Mean and covariance broadcast to the batch shape `shape`; the result has shape `[..shape, n]` and the
+/// common dtype of both.
 ///
-/// Fails for shapes that do not fit. The result is NaN if the covariance is not positive definite.
+/// The result is NaN if the covariance is not positive definite.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -98,6 +99,9 @@ pub fn maxwell_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -
 /// # fn cov_of(x: &Array) -> Array { shardax::numpy::cov(&x.t()) }
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn multivariate_normal(
     key: impl RandomKey,

@@ -20,7 +20,7 @@ use crate::ops::primitive::sort::Sort;
 use crate::ops::promotion::convert_clamped;
 use crate::shape::{AxisNumber, Shape, normalize_axis, size};
 
-/// Uniform integers in `[minval, maxval)`, int32.
+/// Draws uniform integers in `[minval, maxval)`, int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -34,10 +34,9 @@ pub fn randint(key: impl RandomKey, shape: impl IntoShape, minval: impl ArrayLik
     randint_dtype(key, shape, minval, maxval, DType::I32)
 }
 
-/// Uniform integers in `[minval, maxval)`; the bounds broadcast to the shape. Bounds outside of the dtype's range are clamped to
-/// it, and a `maxval` just beyond the largest number includes that number. An empty range returns `minval`.
-///
-/// Fails for dtypes or bounds that are not integers.
+/// Draws uniform integers in `[minval, maxval)`; the bounds broadcast to the shape. Bounds outside of the dtype's range
+/// are clamped to it, and a `maxval` just beyond the largest number includes that number. An empty range returns
+/// `minval`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -46,6 +45,9 @@ pub fn randint(key: impl RandomKey, shape: impl IntoShape, minval: impl ArrayLik
 /// assert!(x.less(6).all(..).item::<bool>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for dtypes or bounds that are not integers.
 #[track_caller]
 pub fn randint_dtype(
     key: impl RandomKey,
@@ -121,7 +123,7 @@ fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: 
     ADD.apply(&min, &REM.apply(&sum, &span).astype(dtype))
 }
 
-/// True with probability `p`, a floating point number or array that broadcasts to the shape.
+/// Draws booleans that are true with probability `p`, a floating point number or array that broadcasts to the shape.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -148,7 +150,7 @@ pub fn bernoulli(key: impl RandomKey, p: impl ArrayLike, shape: impl IntoShape) 
     })
 }
 
-/// -1 or 1 with equal probability, int32; see [`rademacher_dtype`].
+/// Draws -1 or 1 with equal probability, int32; see [`rademacher_dtype`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -162,8 +164,8 @@ pub fn rademacher(key: impl RandomKey, shape: impl IntoShape) -> Array {
     rademacher_dtype(key, shape, DType::I32)
 }
 
-/// -1 or 1 with equal probability. As in JAX, -1 wraps to the largest number of an unsigned dtype, and both values are true as
-/// booleans.
+/// Draws -1 or 1 with equal probability. As in JAX, -1 wraps to the largest number of an unsigned dtype, and both
+/// values are true as booleans.
 #[track_caller]
 pub fn rademacher_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
@@ -236,7 +238,7 @@ pub fn categorical_shape(
     )
 }
 
-/// A random permutation of the numbers from 0 to `a`, int32, or of the entries of an array `a` along its first
+/// Returns a random permutation of the numbers from 0 to `a`, int32, or of the entries of an array `a` along its first
 /// dimension.
 ///
 /// ```
@@ -267,7 +269,7 @@ pub struct PermutationOptions {
 }
 
 impl PermutationOptions {
-    /// The axis whose entries are permuted; negative axes count from the last. Default 0.
+    /// Sets the axis whose entries are permuted; negative axes count from the last. Default 0.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
         self
@@ -279,7 +281,10 @@ impl PermutationOptions {
         self
     }
 
-    /// See [`permutation`](permutation()). Fails for a scalar, and for an axis that is out of bounds.
+    /// See [`permutation`](permutation()).
+    ///
+    /// # Errors
+    /// The result carries an error for a scalar, and for an axis that is out of bounds.
     #[track_caller]
     pub fn permutation(self, key: impl RandomKey, a: impl Population) -> Array {
         let key = key.borrow();
@@ -383,11 +388,9 @@ impl Population for &Array {
     }
 }
 
-/// Entries drawn from a population with equal probability, with replacement; see [`ChoiceOptions`].
+/// Draws entries from a population with equal probability, with replacement; see [`ChoiceOptions`].
 ///
 /// `a` is a number (draws from 0 up to it, int32) or an array (draws entries along axis 0).
-///
-/// Fails for an empty population.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -396,6 +399,9 @@ impl Population for &Array {
 /// assert_eq!(dice.max(..).item::<i32>()?, 5);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for an empty population.
 #[track_caller]
 pub fn choice(key: impl RandomKey, a: impl Population, shape: impl IntoShape) -> Array {
     ChoiceOptions::default().choice(key, a, shape)
@@ -430,21 +436,24 @@ impl ChoiceOptions {
         self
     }
 
-    /// The probability of each entry, floating point of shape `[n]`. Default uniform.
+    /// Sets the probability of each entry, floating point of shape `[n]`. Default uniform.
     pub fn p(mut self, p: impl Borrow<Array>) -> Self {
         self.p = Some(p.borrow().clone());
         self
     }
 
-    /// The axis of an array whose entries are drawn; negative axes count from the last. In the result, the drawn shape replaces
-    /// this axis. Default 0.
+    /// Sets the axis of an array whose entries are drawn; negative axes count from the last. In the result, the drawn
+    /// shape replaces this axis. Default 0.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
         self
     }
 
-    /// See [`choice`](choice()). Also fails for more draws than entries without replacement, for an axis that is out of
-    /// bounds, and for a wrong number of probabilities.
+    /// See [`choice`](choice()).
+    ///
+    /// # Errors
+    /// The result also carries an error for more draws than entries without replacement, for an axis that is out of bounds, and
+    /// for a wrong number of probabilities.
     #[track_caller]
     pub fn choice(self, key: impl RandomKey, a: impl Population, shape: impl IntoShape) -> Array {
         or_failed(

@@ -176,10 +176,8 @@ fn scaled_chisquare(key: &Array, df: &Array) -> Result<Array> {
     Ok(EXP.apply(&samples(key, &(df / 2), true)?) * 2 / df)
 }
 
-/// Dirichlet: vectors of probabilities, with one for each element along the last axis of `alpha`. `shape` is the shape of the
-/// other axes; `alpha` must broadcast to it. Float32.
-///
-/// Fails for a scalar.
+/// Draws from a Dirichlet distribution: vectors of probabilities, with one for each element along the last axis of
+/// `alpha`. `shape` is the shape of the other axes; `alpha` must broadcast to it. Float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -188,6 +186,9 @@ fn scaled_chisquare(key: &Array, df: &Array) -> Result<Array> {
 /// assert!(allclose(x.sum(-1), ones(5), 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a scalar.
 #[track_caller]
 pub fn dirichlet(key: impl RandomKey, alpha: impl ArrayLike, shape: impl IntoShape) -> Array {
     dirichlet_dtype(key, alpha, shape, default_dtype::float())
@@ -219,9 +220,10 @@ pub fn dirichlet_dtype(key: impl RandomKey, alpha: impl ArrayLike, shape: impl I
     )
 }
 
-/// Generalized normal: the density is proportional to `exp(-|x|ᵖ)`. Float32.
+/// Draws from a generalized normal distribution: the density is proportional to `exp(-|x|ᵖ)`. Float32.
 ///
-/// Fails where `p` is not positive.
+/// # Errors
+/// The result carries an error if `p` is not positive.
 #[track_caller]
 pub fn generalized_normal(key: impl RandomKey, p: f64, shape: impl IntoShape) -> Array {
     generalized_normal_dtype(key, p, shape, default_dtype::float())
@@ -243,10 +245,11 @@ pub fn generalized_normal_dtype(key: impl RandomKey, p: f64, shape: impl IntoSha
     })
 }
 
-/// Uniform in the unit ball of the `p`-norm in `d` dimensions. The last axis has the `d` coordinates. Float32.
+/// Draws uniformly from the unit ball of the `p`-norm in `d` dimensions. The last axis has the `d` coordinates.
+/// Float32.
 ///
 /// Source: [Barthe et al., A probabilistic approach to the geometry of the lₚ
-/// ball](https://arxiv.org/abs/math/0503650). Fails where `p` is not positive.
+/// ball](https://arxiv.org/abs/math/0503650).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -255,6 +258,9 @@ pub fn generalized_normal_dtype(key: impl RandomKey, p: f64, shape: impl IntoSha
 /// assert!(x.square().sum(-1).max(..).item::<f32>()? <= 1.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if `p` is not positive.
 #[track_caller]
 pub fn ball(key: impl RandomKey, d: usize, p: f64, shape: impl IntoShape) -> Array {
     ball_dtype(key, d, p, shape, default_dtype::float())

@@ -29,10 +29,10 @@ pub trait RandomKey: Borrow<Array> {}
 impl RandomKey for Array {}
 impl RandomKey for &Array {}
 
-/// The words of keys: a uint32 array with the keys' shape and a last dimension of 2, or of 4 for keys of `rbg`.
+/// Returns the words of keys: a uint32 array with the keys' shape and a last dimension of 2, or of 4 for keys of `rbg`.
 ///
-/// You can print, store and compute with the words, and turn them into keys again with [`wrap_key_data`]. The words of a raw key
-/// ([`PRNGKey`](super::PRNGKey)) are the key itself. Fails if `keys` is not an array of keys.
+/// You can print, store and compute with the words, and turn them into keys again with [`wrap_key_data`]. The words of
+/// a raw key ([`PRNGKey`](super::PRNGKey)) are the key itself.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -42,6 +42,9 @@ impl RandomKey for &Array {}
 /// assert!(random::wrap_key_data(&words).equal(&keys).all(..).item::<bool>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if `keys` is not an array of keys.
 #[track_caller]
 pub fn key_data(keys: impl RandomKey) -> Array {
     let keys = keys.borrow();
@@ -60,10 +63,9 @@ pub fn key_data(keys: impl RandomKey) -> Array {
     )
 }
 
-/// Threefry keys with these words, which are uint32 of shape `[..., 2]`. The result has the leading dimensions. It is the inverse
-/// of [`key_data`]; for another algorithm, use [`PrngImpl::wrap_key_data`](super::PrngImpl::wrap_key_data).
-///
-/// Fails for words of another dtype or shape.
+/// Creates Threefry keys with these words, which are uint32 of shape `[..., 2]`. The result has the leading dimensions.
+/// It is the inverse of [`key_data`]; for another algorithm, use
+/// [`PrngImpl::wrap_key_data`](super::PrngImpl::wrap_key_data).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -71,6 +73,9 @@ pub fn key_data(keys: impl RandomKey) -> Array {
 /// assert!(key.equal(random::key(42)).item::<bool>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for words of another dtype or shape.
 #[track_caller]
 pub fn wrap_key_data(data: impl Borrow<Array>) -> Array {
     PrngImpl::Threefry2x32.wrap_key_data(data)
@@ -110,24 +115,23 @@ pub(super) fn wrapped(prng: PrngImpl, data: &Array) -> Result<Array> {
     })
 }
 
-/// The name of the algorithm of a key: `threefry2x32` or `rbg`.
-///
-/// Fails if `keys` is not an array of keys.
+/// Returns the name of the algorithm of a key: `threefry2x32` or `rbg`.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(random::key_impl(random::key(0))?, "threefry2x32");
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `keys` is not an array of keys.
 #[track_caller]
 pub fn key_impl(keys: impl RandomKey) -> Result<&'static str> {
     let keys = keys.borrow();
     check_keys("key_impl", keys).map(|()| Kind::of(keys).prng().name()).at_caller()
 }
 
-/// A key with the same words (JAX's `random.clone`), for programs that use one key twice on purpose.
-///
-/// Fails if `keys` is not an array of keys.
+/// Returns a key with the same words (JAX's `random.clone`), for programs that use one key twice on purpose.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -135,6 +139,9 @@ pub fn key_impl(keys: impl RandomKey) -> Result<&'static str> {
 /// assert!(random::clone(&key).equal(&key).item::<bool>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if `keys` is not an array of keys.
 #[track_caller]
 pub fn clone(keys: impl RandomKey) -> Array {
     let keys = keys.borrow();
@@ -151,7 +158,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The kind of `keys`, which must have passed [`check_keys`].
+    /// Returns the kind of `keys`, which must have passed [`check_keys`].
     pub fn of(keys: &Array) -> Kind {
         match PrngImpl::of(keys.dtype()) {
             Some(prng) => Kind::Typed(prng),

@@ -53,7 +53,8 @@ use crate::shape::Shape;
 
 /// Creates a key from the low 32 bits of a seed (negative seeds wrap).
 ///
-/// Fails for a seed that is not an integer scalar.
+/// A function draws the same numbers each time you pass it the same key. Therefore you must use each key only once, and
+/// derive new keys with [`split`] or [`fold_in`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -62,15 +63,17 @@ use crate::shape::Shape;
 /// assert_eq!(random::key_data(&key).to_vec::<u32>()?, [0, 42]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a seed that is not an integer scalar.
 #[track_caller]
 pub fn key(seed: impl ArrayLike) -> Array {
     PrngImpl::default_of_process().key(seed)
 }
 
-/// The words of a [`key`], uint32 of shape `[2]`: a raw key, as JAX's older programs use it. Every function accepts a raw key
-/// like a typed key, and derives raw keys from it. You should prefer [`key`], because nothing distinguishes a raw key from numbers.
-///
-/// Fails like [`key`].
+/// Returns the words of a [`key`], uint32 of shape `[2]`: a raw key, as JAX's older programs use it. Every function
+/// accepts a raw key like a typed key, and derives raw keys from it. You should prefer [`key`], because nothing
+/// distinguishes a raw key from numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -79,6 +82,9 @@ pub fn key(seed: impl ArrayLike) -> Array {
 /// assert_eq!(random::split(&raw, 3).type_name(), "uint32[3,2]");
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries the errors of [`key`].
 #[allow(non_snake_case)]
 #[track_caller]
 pub fn PRNGKey(seed: impl ArrayLike) -> Array {
@@ -144,14 +150,15 @@ pub fn split_n<const N: usize>(key: impl RandomKey) -> [Array; N] {
 
 /// Derives a new key from a key and a 32-bit number.
 ///
-/// Fails for a negative number, or one that is not an integer scalar.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// let key = random::fold_in(&random::key(42), 5);
 /// assert_eq!(random::key_data(key).to_vec::<u32>()?, [2765691542, 824333390]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a negative number, or one that is not an integer scalar.
 #[track_caller]
 pub fn fold_in(key: impl RandomKey, data: impl ArrayLike) -> Array {
     let key = key.borrow();
@@ -189,16 +196,17 @@ pub fn fold_in(key: impl RandomKey, data: impl ArrayLike) -> Array {
     )
 }
 
-/// Uniformly random bits, as unsigned integers of 32 bits.
+/// Draws uniformly random bits, as unsigned integers of 32 bits.
 #[track_caller]
 pub fn bits(key: impl RandomKey, shape: impl IntoShape) -> Array {
     let key = key.borrow();
     bits_dtype(key, shape, DType::U32)
 }
 
-/// Uniformly random bits, as unsigned integers of a dtype.
+/// Draws uniformly random bits, as unsigned integers of a dtype.
 ///
-/// Fails for any other dtype.
+/// # Errors
+/// The result carries an error for any other dtype.
 #[track_caller]
 pub fn bits_dtype(key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();

@@ -30,8 +30,9 @@ use crate::sharding::{Index, Sharding};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if the sharding does not divide the shape, if `part` fails, and if the shape or dtype of a shard differs from
-/// its index or from `dtype`.
+/// # Errors
+/// Returns an error if the sharding does not divide the shape, if `part` fails, and if the shape or dtype of a shard
+/// differs from its index or from `dtype`.
 #[track_caller]
 pub fn make_array_from_callback(
     shape: impl IntoSizes,
@@ -94,8 +95,9 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless there is exactly one array on each of this process's devices of the sharding. Also fails if an array
-/// does not have the shape that the sharding requires for `shape`, or if the dtypes differ.
+/// # Errors
+/// Returns an error unless there is exactly one array on each of this process's devices of the sharding. Also returns
+/// an error if an array does not have the shape that the sharding requires for `shape`, or if the dtypes differ.
 #[track_caller]
 pub fn make_array_from_single_device_arrays(
     shape: impl IntoSizes,

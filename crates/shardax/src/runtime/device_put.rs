@@ -27,8 +27,8 @@ use crate::transfer_guard::{self, Direction};
 /// over the context mesh. `None` leaves a part where it is, committed or not. [`PutOptions`] control aliasing and
 /// donation.
 ///
-/// A sharding with a [memory kind](crate::NamedSharding::with_memory_kind), or a [`Space`], moves values between
-/// device memory and host memory.
+/// A sharding with a [memory kind](crate::NamedSharding::with_memory_kind), or a [`Space`], moves values between device
+/// memory and host memory.
 ///
 /// A [`Format`](crate::Format) also sets the layout in memory. Without one, an array keeps its layout if it is not
 /// resharded, and has the default layout if it is. Inside a compiled function layouts are ignored.
@@ -59,9 +59,10 @@ use crate::transfer_guard::{self, Direction};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if a tree of shardings does not match the tree of the value (the error contains the key path), and if a
-/// sharding does not fit a shape. Always fails inside `shard_map` and `pmap`, because each device has its own shard
-/// there.
+/// # Errors
+/// Returns an error if a tree of shardings does not match the tree of the value (the error contains the key path), and
+/// if a sharding does not fit a shape. Always returns an error inside `shard_map` and `pmap`, because each device has
+/// its own shard there.
 #[track_caller]
 pub fn device_put<T: Tree>(tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
     PutOptions::default().device_put(tree, to)
@@ -103,7 +104,10 @@ impl PutOptions {
         self
     }
 
-    /// See [`device_put`](device_put()). Also fails when both `donate` and `may_alias` are set.
+    /// See [`device_put`](device_put()).
+    ///
+    /// # Errors
+    /// Also returns an error if both `donate` and `may_alias` are set.
     #[track_caller]
     pub fn device_put<T: Tree>(self, tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
         let _line = source::enter();

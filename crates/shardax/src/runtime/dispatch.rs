@@ -158,7 +158,7 @@ impl Cache {
         tree::rebuild(&entry.callable.convention.out_def, entry.callable.call(flat)?)
     }
 
-    /// The compiled program for these arguments.
+    /// Returns the compiled program for these arguments.
     pub fn find(&self, name: &str, flat: &Flat, build: &dyn Fn(&Flat) -> Result<Callable>) -> Result<Arc<Entry>> {
         // The previous call's entry usually matches, and comparing it is faster than hashing the arguments.
         if let Some(last) = self.last.read().unwrap_or_else(PoisonError::into_inner).as_ref()

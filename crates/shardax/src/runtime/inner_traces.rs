@@ -59,7 +59,7 @@ struct CallKey {
 }
 
 impl InnerKey {
-    /// The key of arguments of these types in the current context.
+    /// Returns the key of arguments of these types in the current context.
     pub fn new(def: &TreeDef, avals: Vec<Aval>) -> Self {
         let call = CallKey {
             def: def.clone(),

@@ -22,7 +22,7 @@ impl InputNames {
         InputNames(Some(Arc::new(Inputs { captures, arguments: arguments.clone(), kept: kept.to_vec() })))
     }
 
-    /// The names: `captured[0]`, `argument[1].w`; empty if the inputs are anonymous.
+    /// Returns the names: `captured[0]`, `argument[1].w`; empty if the inputs are anonymous.
     pub fn all(&self) -> Vec<String> {
         let Some(Inputs { captures, arguments, kept }) = self.0.as_deref() else { return Vec::new() };
         let paths = arguments.paths();

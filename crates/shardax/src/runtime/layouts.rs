@@ -194,12 +194,15 @@ impl Request {
         }))
     }
 
-    /// The layouts in the program's text.
+    /// Returns the layouts in the program's text.
     pub fn layouts(&self, platform: Platform) -> Layouts {
         Layouts { inputs: modes(self.requested_inputs(), platform), outputs: modes(self.requested_outputs(), platform) }
     }
 
-    /// Fails for layouts that its devices do not support.
+    /// Checks the layouts of arguments and results.
+    ///
+    /// # Errors
+    /// Returns an error for layouts that its devices do not support.
     pub fn check_layouts(&self) -> Result<()> {
         let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         let in_kinds = (0..inputs.len()).map(|i| self.in_shardings[i].kind());
@@ -228,8 +231,11 @@ impl Request {
         move |input, output| inputs.get(input).copied().flatten() == outputs.get(output).copied().flatten()
     }
 
-    /// Fails if the compiler chooses the layout of a donated argument but not of the result that would reuse its
-    /// memory, or vice versa.
+    /// Checks the layouts of donated arguments and of the results that reuse their memory.
+    ///
+    /// # Errors
+    /// Returns an error if the compiler chooses the layout of a donated argument but not of the result that would reuse
+    /// its memory, or vice versa.
     pub fn check_donated_layouts(&self) -> Result<()> {
         let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         if inputs.is_empty() && outputs.is_empty() {
@@ -262,7 +268,7 @@ impl Request {
         Ok(())
     }
 
-    /// The shardings of its arguments, with the layouts that the compiler chose.
+    /// Returns the shardings of its arguments, with the layouts that the compiler chose.
     pub fn canonical_inputs(&self, executable: &pjrt::CompiledProgram) -> Result<Vec<Sharding>> {
         let requested = self.requested_inputs();
         self.in_shardings
@@ -275,7 +281,7 @@ impl Request {
             .collect()
     }
 
-    /// The shardings of results, with the layouts of the compiled program.
+    /// Returns the shardings of results, with the layouts of the compiled program.
     pub fn with_layouts(
         &self,
         shardings: Vec<Option<Sharding>>,

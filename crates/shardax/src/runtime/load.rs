@@ -142,7 +142,7 @@ fn size_of_program(executable: &pjrt::Executable, text: usize) -> usize {
 const BYTES_OF_TEXT: usize = 64;
 
 impl Request {
-    /// The StableHLO text for its devices, with locations or without.
+    /// Returns the StableHLO text for its devices, with locations or without.
     pub fn lower(&self, locations: bool) -> Result<String> {
         let begun = Instant::now();
         let text = self.text(locations)?;
@@ -154,12 +154,12 @@ impl Request {
         self.written(self.place.platform(), locations, false)
     }
 
-    /// The text for as many devices of this platform.
+    /// Returns the text for as many devices of this platform.
     pub fn text_on(&self, platform: Platform) -> Result<String> {
         self.written(platform, false, false)
     }
 
-    /// The portable text, for as many devices of this platform.
+    /// Returns the portable text, for as many devices of this platform.
     pub fn portable_text(&self, platform: Platform, locations: bool) -> Result<String> {
         self.written(platform, locations, true)
     }
@@ -197,8 +197,8 @@ impl Request {
         Ok(Some(Request { program, out_shardings, ..self.clone() }))
     }
 
-    /// The donation of each input's memory: the first output of the same type and sharding that is still free reuses
-    /// it.
+    /// Returns the donation of each input's memory: the first output of the same type and sharding that is still free
+    /// reuses it.
     pub fn donations(&self) -> Vec<Donation> {
         let outs = self.program.out_avals();
         let kinds = self.result_kinds();
@@ -415,14 +415,14 @@ impl Request {
         types.collect()
     }
 
-    /// The functions of this process that it calls.
+    /// Returns the functions of this process that it calls.
     pub fn retained(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
         let mut retained = Vec::new();
         self.program.for_each_distinct_eqn(&mut |eqn| retained.extend(eqn.primitive.retained()));
         retained
     }
 
-    /// The types of each device's arguments.
+    /// Returns the types of each device's arguments.
     pub fn signature(&self, donations: &[Donation]) -> Result<pjrt::Signature> {
         let parameters = self
             .program
@@ -440,14 +440,14 @@ impl Request {
         Ok(pjrt::Signature { parameters })
     }
 
-    /// The compile options for its devices, which must be present.
+    /// Returns the compile options for its devices, which must be present.
     pub fn options_here(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<pjrt::CompileOptions> {
         let overrides = self.overrides(&client()?.platform_name, xla_options);
         Ok(pjrt::CompileOptions { overrides, ..self.options(self.place.devices().iter().map(|d| d.id()).collect()) })
     }
 
-    /// The XLA options: first the library's, then the process's, the function's, and the options of this compilation.
-    /// Later options override earlier ones.
+    /// Returns the XLA options: first the library's, then the process's, the function's, and the options of this
+    /// compilation. Later options override earlier ones.
     pub fn overrides(&self, platform: &str, xla_options: &[(&str, pjrt::Value)]) -> Vec<(String, pjrt::Value)> {
         let ours = compiler_options(Platform::named(platform), &self.program, self.effort);
         let mut options: BTreeMap<&str, &pjrt::Value> = ours.iter().map(|(name, value)| (*name, value)).collect();
@@ -456,7 +456,7 @@ impl Request {
         options.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect()
     }
 
-    /// The compile options for the devices with these ids.
+    /// Returns the compile options for the devices with these ids.
     pub fn options(&self, device_ids: Vec<usize>) -> pjrt::CompileOptions {
         let spmd = device_ids.len() > 1;
         pjrt::CompileOptions {
@@ -472,8 +472,8 @@ impl Request {
         }
     }
 
-    /// The sharding of each result. `None` if the compiler split the result in a way that no spec expresses, or if some
-    /// shards are padded.
+    /// Returns the sharding of each result. `None` if the compiler split the result in a way that no spec expresses, or
+    /// if some shards are padded.
     pub fn result_shardings(
         &self,
         executable: &pjrt::CompiledProgram,

@@ -26,8 +26,11 @@ use crate::sharding::{Index, Sharding};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Nothing is communicated, so a mistake is an error only on the process that makes it. Fails if the sharding does not
-/// divide the shape, and if processes hold parts of a dimension that overlap without being equal.
+/// Nothing is communicated, so a mistake is an error only on the process that makes it.
+///
+/// # Errors
+/// Returns an error if the sharding does not divide the shape, and if processes hold parts of a dimension that overlap
+/// without being equal.
 #[track_caller]
 pub fn make_array_from_process_local_data(sharding: impl Into<Sharding>, local: &Array) -> Result<Array> {
     from_local(&sharding.into(), local, &vec![None; local.ndim()]).at_caller()
@@ -35,8 +38,10 @@ pub fn make_array_from_process_local_data(sharding: impl Into<Sharding>, local: 
 
 /// Like [`make_array_from_process_local_data`], with the global shape; a size of `None` is inferred.
 ///
-/// A size can also be equal to the size of `local`; then every process has all of this dimension. Also fails if a size
-/// equals neither the size of `local` nor the inferred size.
+/// A size can also be equal to the size of `local`; then every process has all of this dimension.
+///
+/// # Errors
+/// Also returns an error if a size equals neither the size of `local` nor the inferred size.
 #[track_caller]
 pub fn make_array_from_process_local_data_of_shape(
     sharding: impl Into<Sharding>,

@@ -15,12 +15,12 @@ use crate::sharding::memory::MemoryKind;
 use crate::stack::grow;
 
 impl Request {
-    /// The memory kind that the user requested for this result.
+    /// Returns the memory kind that the user requested for this result.
     pub fn requested_kind(&self, output: usize) -> Option<MemoryKind> {
         self.out_kinds.get(output).copied().flatten()
     }
 
-    /// The memory kinds of the arguments, where specified.
+    /// Returns the memory kinds of the arguments, where specified.
     pub fn in_kinds(&self) -> Vec<Option<MemoryKind>> {
         self.in_shardings.iter().map(|sharding| sharding.kind()).collect()
     }
@@ -37,7 +37,7 @@ impl Request {
         }
     }
 
-    /// The sharding of a result with its memory kind, from [`result_kinds`](Request::result_kinds).
+    /// Returns the sharding of a result with its memory kind, from [`result_kinds`](Request::result_kinds).
     pub fn with_kind(sharding: Sharding, kinds: &[Option<MemoryKind>], result: usize) -> Sharding {
         match kinds.get(result).copied().flatten() {
             kind if MemoryKind::is_default(kind) => sharding,
@@ -45,8 +45,8 @@ impl Request {
         }
     }
 
-    /// The results that the program leaves in device memory although another memory was requested. This happens on
-    /// platforms whose programs know only one memory.
+    /// Returns the results that the program leaves in device memory although another memory was requested. This happens
+    /// on platforms whose programs know only one memory.
     pub fn results_to_move(&self, found: &[Option<Sharding>]) -> Vec<usize> {
         found
             .iter()
@@ -59,7 +59,7 @@ impl Request {
             .collect()
     }
 
-    /// The memory kinds in the program's text: none, or one for each argument and result.
+    /// Returns the memory kinds in the program's text: none, or one for each argument and result.
     pub fn memory(&self) -> Memory {
         let or_device =
             |kinds: Vec<Option<MemoryKind>>| kinds.iter().map(|k| k.unwrap_or(MemoryKind::DEVICE)).collect();
@@ -81,8 +81,8 @@ impl Request {
         uses_other
     }
 
-    /// The memory kinds of the results: the requested ones, or the ones that the program chooses. Empty if all results
-    /// are in device memory.
+    /// Returns the memory kinds of the results: the requested ones, or the ones that the program chooses. Empty if all
+    /// results are in device memory.
     pub fn result_kinds(&self) -> Vec<Option<MemoryKind>> {
         if !self.uses_other_memory() {
             return Vec::new();

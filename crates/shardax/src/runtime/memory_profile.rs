@@ -210,7 +210,8 @@ pub fn device_memory_profile() -> Result<Vec<u8>> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the file cannot be written.
+/// # Errors
+/// Returns an error if the file cannot be written.
 #[track_caller]
 pub fn save_device_memory_profile(file: impl AsRef<Path>) -> Result<()> {
     let file = file.as_ref();

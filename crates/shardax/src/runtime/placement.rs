@@ -29,7 +29,7 @@ impl Place {
         }
     }
 
-    /// The platform of the devices.
+    /// Returns the platform of the devices.
     pub fn platform(&self) -> Platform {
         self.devices().first().map_or(Platform::Other, |device| Platform::named(device.platform()))
     }
@@ -42,7 +42,7 @@ impl Place {
         }
     }
 
-    /// The replicated sharding.
+    /// Returns the replicated sharding.
     pub fn replicated(&self) -> Sharding {
         match self {
             Place::Single(d) => Sharding::Single(SingleDeviceSharding::new(d.clone())),

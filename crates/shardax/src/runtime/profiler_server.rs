@@ -69,7 +69,8 @@ const MAX_REQUEST: usize = 16 << 10;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Fails if a server runs already, or the port is taken.
+/// # Errors
+/// Returns an error if a server runs already, or the port is taken.
 #[track_caller]
 pub fn start_server(port: u16) -> Result<u16> {
     start(port).at_caller()
@@ -102,7 +103,8 @@ fn start(port: u16) -> Result<u16> {
 /// Stops the server that [`start_server`] started, without waiting for its clients. A profile that is being recorded
 /// ends early.
 ///
-/// Fails if no server runs.
+/// # Errors
+/// Returns an error if no server runs.
 #[track_caller]
 pub fn stop_server() -> Result<()> {
     let stopped = server()

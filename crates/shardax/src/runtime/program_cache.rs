@@ -111,7 +111,7 @@ impl<V: CachedProgram> Table<V> {
         &self.0[(hash >> 32) as usize % self.0.len()]
     }
 
-    /// The entry with this hash that `matches`; compared outside of the lock.
+    /// Returns the entry with this hash that `matches`; compared outside of the lock.
     pub fn find(&self, hash: u64, matches: impl Fn(&V) -> bool) -> Option<V> {
         // Clones the candidates, because comparing arguments under the lock would delay other threads.
         let candidates: SmallVec<[V; 1]> = {
@@ -132,7 +132,7 @@ impl<V: CachedProgram> Table<V> {
         make_room();
     }
 
-    /// All entries.
+    /// Returns all entries.
     pub fn values(&self) -> Vec<V> {
         let mut values = Vec::new();
         for part in &self.0 {

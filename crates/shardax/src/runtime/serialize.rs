@@ -59,7 +59,7 @@ impl Request {
             .help("set the shardings of the results (`out_shardings`) before lowering, in both processes"))
     }
 
-    /// The bytes of a program compiled from this request.
+    /// Returns the bytes of a program compiled from this request.
     pub fn bytes_of(&self, loaded: &LoadedProgram) -> Result<Vec<u8>> {
         if !loaded.retained.is_empty() || loaded.partitioned.is_some() {
             return Err(self.not_serializable());

@@ -25,7 +25,9 @@ use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if the trees have different structures, shapes or dtypes, and unless there are as many trees as devices.
+/// # Errors
+/// Returns an error if the trees have different structures, shapes or dtypes, and unless there are as many trees as
+/// devices.
 #[track_caller]
 pub fn device_put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
     put_sharded(shards, devices).at_caller()
@@ -70,7 +72,8 @@ fn put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
 /// The result is *sharded*, not replicated: nothing knows that the entries are equal, so `x.get(0)` communicates. If
 /// you want replicated arrays without such an axis, use `device_put(x, &NamedSharding::new(&mesh, P![]))`.
 ///
-/// Fails when no device is given.
+/// # Errors
+/// Returns an error if no device is given.
 #[track_caller]
 pub fn device_put_replicated<T: Tree>(tree: &T, devices: &[Device]) -> Result<T> {
     put_replicated(tree, devices).at_caller()
@@ -138,7 +141,8 @@ pub fn replicate<T: Tree>(tree: &T) -> Result<T> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for an array without a leading axis.
+/// # Errors
+/// Returns an error for an array without a leading axis.
 #[track_caller]
 pub fn unreplicate<T: Tree>(tree: &T) -> Result<T> {
     let mut flat = Flat::of(tree);

@@ -8,8 +8,8 @@ use crate::linalg::pair;
 use crate::ops::numpy::{promote_dtypes, to_inexact};
 use crate::ops::operators::ArrayLike;
 
-/// Assigns each observation of `[n, d]` to the nearest code of `[k, d]`. Returns the index of the code (int32) and the distance, both
-/// `[n]`. One-dimensional observations and codes can be `[n]` and `[k]`.
+/// Assigns each observation of `[n, d]` to the nearest code of `[k, d]`. Returns the index of the code (int32) and the
+/// distance, both `[n]`. One-dimensional observations and codes can be `[n]` and `[k]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -18,7 +18,8 @@ use crate::ops::operators::ArrayLike;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for shapes that do not fit, and without codes.
+/// # Errors
+/// The result carries an error for shapes that do not fit, and without codes.
 #[track_caller]
 pub fn vq(obs: impl ArrayLike, code_book: impl ArrayLike) -> (Array, Array) {
     let (obs, codes) = (obs.into_array(), code_book.into_array());

@@ -10,8 +10,8 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::shape::{AxisNumber, normalize_axis};
 
-/// Integrates samples `y` at the points `x` along `axis` with the trapezoidal rule. `x` is a vector with one point for each sample, or
-/// has the shape of `y`.
+/// Integrates samples `y` at the points `x` along `axis` with the trapezoidal rule. `x` is a vector with one point for
+/// each sample, or has the shape of `y`.
 ///
 /// For equidistant points, use [`numpy::trapezoid`](crate::numpy::trapezoid).
 ///
@@ -23,7 +23,8 @@ use crate::shape::{AxisNumber, normalize_axis};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for shapes that do not fit.
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn trapezoid(y: impl ArrayLike, x: impl ArrayLike, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();

@@ -48,10 +48,11 @@ fn flat_index(indices: impl Iterator<Item = Array>) -> Array {
 }
 
 impl RegularGridInterpolator {
-    /// Creates an interpolator of `values`. `points` has one ascending vector of coordinates for each dimension of the grid; the grid's
-    /// dimensions are the leading dimensions of `values`. Points outside of the grid result in NaN.
+    /// Creates an interpolator of `values`. `points` has one ascending vector of coordinates for each dimension of the
+    /// grid; the grid's dimensions are the leading dimensions of `values`. Points outside of the grid result in NaN.
     ///
-    /// Fails for shapes that do not fit, and for fewer than two points along a dimension.
+    /// # Errors
+    /// Returns an error for shapes that do not fit, and for fewer than two points along a dimension.
     #[track_caller]
     pub fn new(points: impl IntoIterator<Item = impl ArrayLike>, values: impl ArrayLike) -> Result<Self> {
         let (points, values) = (into_arrays(points), values.into_array());
@@ -72,13 +73,13 @@ impl RegularGridInterpolator {
         .at_caller()
     }
 
-    /// The rule. Default linear.
+    /// Sets the rule. Default linear.
     pub fn method(mut self, method: GridMethod) -> Self {
         self.method = method;
         self
     }
 
-    /// The value for points outside of the grid; `None` extrapolates. Default NaN.
+    /// Sets the value for points outside of the grid; `None` extrapolates. Default NaN.
     pub fn fill_value(mut self, value: impl Into<Option<f64>>) -> Self {
         self.fill_value = value.into();
         self
@@ -86,7 +87,8 @@ impl RegularGridInterpolator {
 
     /// Interpolates the values at points `[..., d]`, whose last dimension has the coordinates.
     ///
-    /// Fails if a point has more or fewer coordinates than the grid has dimensions.
+    /// # Errors
+    /// The result carries an error if a point has more or fewer coordinates than the grid has dimensions.
     #[track_caller]
     pub fn call(&self, xi: impl ArrayLike) -> Array {
         let xi = xi.into_array();

@@ -48,10 +48,8 @@ fn mirror(index: Array, n: i64) -> Array {
     }
 }
 
-/// Samples an image at coordinates: the nearest pixel (`order` 0) or linear interpolation (`order` 1). `coordinates` has one array for
-/// each dimension of the image; all have the same shape.
-///
-/// Fails for other orders, for more or fewer arrays of coordinates than dimensions, and for empty images.
+/// Samples an image at coordinates: the nearest pixel (`order` 0) or linear interpolation (`order` 1). `coordinates`
+/// has one array for each dimension of the image; all have the same shape.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -61,6 +59,10 @@ fn mirror(index: Array, n: i64) -> Array {
 /// assert_eq!(y.to_vec::<f32>()?, [1.5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for other orders, for more or fewer arrays of coordinates than dimensions, and for empty
+/// images.
 #[track_caller]
 pub fn map_coordinates(
     input: impl ArrayLike,

@@ -48,9 +48,9 @@ options! {
     }
 }
 
-/// Minimizes a function of a vector with the method of Broyden, Fletcher, Goldfarb and Shanno
-/// ([Nocedal and Wright, Numerical Optimization, 6.1](https://doi.org/10.1007/978-0-387-40065-5)), like JAX's
-/// `minimize(fun, x0, method="BFGS")`. You can use it inside `jit` and `vmap`, but not differentiate it in reverse mode.
+/// Minimizes a function of a vector with the method of Broyden, Fletcher, Goldfarb and Shanno ([Nocedal and Wright,
+/// Numerical Optimization, 6.1](https://doi.org/10.1007/978-0-387-40065-5)), like JAX's `minimize(fun, x0,
+/// method="BFGS")`. You can use it inside `jit` and `vmap`, but not differentiate it in reverse mode.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -61,7 +61,10 @@ options! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if the starting point is not a vector, or if the value of the function is not a scalar. [`MinimizeOptions`] has options.
+/// [`MinimizeOptions`] has options.
+///
+/// # Errors
+/// Returns an error if the starting point is not a vector, or if the value of the function is not a scalar.
 #[track_caller]
 pub fn minimize<R: IntoOutput<Output = Array>>(
     fun: impl Fn(Array) -> R,

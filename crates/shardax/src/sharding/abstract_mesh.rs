@@ -114,17 +114,17 @@ impl AbstractMesh {
             .help(format!("the mesh has the axes {:?}", self.axis_names().collect::<Vec<_>>()))
     }
 
-    /// The axes, major first.
+    /// Returns the axes, major first.
     pub fn axes(&self) -> &[(AxisName, usize)] {
         &self.0.axes
     }
 
-    /// The names of the axes, in order.
+    /// Returns the names of the axes, in order.
     pub fn axis_names(&self) -> impl Iterator<Item = AxisName> + Clone + '_ {
         self.0.axes.iter().map(|(n, _)| *n)
     }
 
-    /// The type of each axis.
+    /// Returns the type of each axis.
     pub fn axis_types(&self) -> &[AxisType] {
         &self.0.types
     }
@@ -133,22 +133,22 @@ impl AbstractMesh {
         self.0.axes.iter().position(|(n, _)| *n == name)
     }
 
-    /// The type of the axis with this name.
+    /// Returns the type of the axis with this name.
     pub fn axis_type(&self, name: impl Into<AxisName>) -> Option<AxisType> {
         self.position(name.into()).map(|at| self.0.types[at])
     }
 
-    /// The size of the axis with this name.
+    /// Returns the size of the axis with this name.
     pub fn axis_size(&self, name: impl Into<AxisName>) -> Option<usize> {
         self.position(name.into()).map(|at| self.0.axes[at].1)
     }
 
-    /// The number of devices.
+    /// Returns the number of devices.
     pub fn size(&self) -> usize {
         self.0.axes.iter().map(|(_, size)| size).product()
     }
 
-    /// The names of the axes with this type, in order.
+    /// Returns the names of the axes with this type, in order.
     pub fn axes_of_type(&self, ty: AxisType) -> impl Iterator<Item = AxisName> + '_ {
         self.0.axes.iter().zip(&self.0.types).filter(move |(_, t)| **t == ty).map(|((n, _), _)| *n)
     }

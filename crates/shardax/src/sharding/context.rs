@@ -27,7 +27,7 @@ pub(crate) fn enter(mesh: Option<Mesh>) -> MeshGuard {
     MeshGuard { _guard: CONTEXT.guard(mesh) }
 }
 
-/// The context mesh: the mesh of the enclosing `shard_map`, otherwise the mesh that was set last.
+/// Returns the context mesh: the mesh of the enclosing `shard_map`, otherwise the mesh that was set last.
 pub fn get_mesh() -> Option<Mesh> {
     depend_on(Dependence { devices: true, ..Dependence::default() });
     mesh_for_key()
@@ -43,9 +43,9 @@ thread_local! {
     static ABSTRACT: Stack<Option<AbstractMesh>> = const { Stack::new() };
 }
 
-/// The context mesh without its devices. Inside a `shard_map` it is the mesh of the `shard_map` with its axes of type
-/// `Manual`, and under [`use_abstract_mesh`](crate::use_abstract_mesh) the mesh set there; otherwise it is the mesh
-/// that was set last.
+/// Returns the context mesh without its devices. Inside a `shard_map` it is the mesh of the `shard_map` with its axes
+/// of type `Manual`, and under [`use_abstract_mesh`](crate::use_abstract_mesh) the mesh set there; otherwise it is the
+/// mesh that was set last.
 pub fn get_abstract_mesh() -> Option<AbstractMesh> {
     if let Some(mesh) = ABSTRACT.with_borrow(|all| all.last().cloned()) {
         return mesh;
@@ -123,8 +123,8 @@ pub(crate) fn with_abstract_mesh<R>(mesh: Option<AbstractMesh>, f: impl FnOnce()
     ABSTRACT.with_pushed([mesh], f)
 }
 
-/// The axes of [`get_mesh`] that are manual here. Each device has a separate shard along them, and collectives can name
-/// them. Empty outside of `shard_map` and `pmap`.
+/// Returns the axes of [`get_mesh`] that are manual here. Each device has a separate shard along them, and collectives
+/// can name them. Empty outside of `shard_map` and `pmap`.
 ///
 /// ```
 /// # use shardax::prelude::*;

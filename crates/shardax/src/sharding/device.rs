@@ -39,17 +39,17 @@ impl Device {
         Device(Kind::Described(device))
     }
 
-    /// The id of the device, unique among the devices of all processes.
+    /// Returns the id of the device, unique among the devices of all processes.
     pub fn id(&self) -> usize {
         either!(self, id)
     }
 
-    /// The kind of hardware, as named by the plugin.
+    /// Returns the kind of hardware, as named by the plugin.
     pub fn kind(&self) -> &str {
         either!(self, kind)
     }
 
-    /// The process that owns the device.
+    /// Returns the process that owns the device.
     pub fn process_index(&self) -> usize {
         either!(self, process_index)
     }
@@ -78,8 +78,8 @@ impl Device {
         }
     }
 
-    /// The coordinates of a TPU chip in its slice. For a GPU in a topology these are its group of hosts, its host, and
-    /// its number. `None` if the platform has no coordinates.
+    /// Returns the coordinates of a TPU chip in its slice. For a GPU in a topology these are its group of hosts, its
+    /// host, and its number. `None` if the platform has no coordinates.
     pub fn coords(&self) -> Option<[usize; 3]> {
         match self.attribute("coords")? {
             pjrt::Value::Ints(coordinates) => {
@@ -91,18 +91,18 @@ impl Device {
         }
     }
 
-    /// The index of a TPU core on its chip. `None` if the platform has no such index.
+    /// Returns the index of a TPU core on its chip. `None` if the platform has no such index.
     pub fn core_on_chip(&self) -> Option<usize> {
         self.number("core_on_chip")
     }
 
-    /// The slice of the device. Devices of different slices are connected by the data centre's network. `None` if the
-    /// platform has no slices, or if there is only one.
+    /// Returns the slice of the device. Devices of different slices are connected by the data centre's network. `None`
+    /// if the platform has no slices, or if there is only one.
     pub fn slice_index(&self) -> Option<usize> {
         self.number("slice_index")
     }
 
-    /// The bytes of memory available to programs. `None` if the platform does not report them.
+    /// Returns the bytes of memory available to programs. `None` if the platform does not report them.
     pub fn memory_limit(&self) -> Option<usize> {
         self.number("device_memory_bytes_limit").or_else(|| match &self.0 {
             Kind::Attached(device) => usize::try_from(device.memory_stats().ok()?.bytes_limit?).ok(),
@@ -254,7 +254,7 @@ fn start() -> Result<Client> {
     Ok(Client { pjrt, devices, local_devices, platform_name, next: OnceLock::new() })
 }
 
-/// All devices, including devices of other processes, in the order of their ids.
+/// Returns all devices, including devices of other processes, in the order of their ids.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -268,13 +268,13 @@ pub fn devices() -> Result<Vec<Device>> {
     client().map(|c| c.devices.clone()).at_caller()
 }
 
-/// The devices of this process.
+/// Returns the devices of this process.
 #[track_caller]
 pub fn local_devices() -> Result<Vec<Device>> {
     client().map(|c| c.local_devices.clone()).at_caller()
 }
 
-/// The number of devices of all processes; 0 if the plugin cannot be loaded ([`devices`] returns the error).
+/// Returns the number of devices of all processes; 0 if the plugin cannot be loaded ([`devices`] returns the error).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -286,17 +286,17 @@ pub fn device_count() -> usize {
     client().map(|c| c.devices.len()).unwrap_or(0)
 }
 
-/// The number of devices of this process.
+/// Returns the number of devices of this process.
 pub fn local_device_count() -> usize {
     client().map(|c| c.local_devices.len()).unwrap_or(0)
 }
 
-/// The index of this process among all processes of the program.
+/// Returns the index of this process among all processes of the program.
 pub fn process_index() -> usize {
     client().map(|c| c.pjrt.process_index()).unwrap_or(0)
 }
 
-/// The number of processes of the program.
+/// Returns the number of processes of the program.
 pub fn process_count() -> usize {
     client().map(|c| c.devices.iter().map(|d| d.process_index()).max().unwrap_or(0) + 1).unwrap_or(1)
 }
@@ -334,8 +334,6 @@ pub struct DeviceGuard {
 /// arrays are placed there, and programs run there if their arguments are uncommitted. Arrays are not committed to it,
 /// so they still move to the devices of committed arrays.
 ///
-/// Fails for a device of another process or of a failed client.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
@@ -347,6 +345,9 @@ pub struct DeviceGuard {
 /// assert_eq!(ones(4).devices()?, local_devices()?[..1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for a device of another process or of a failed client.
 #[track_caller]
 pub fn default_device(device: &Device) -> Result<DeviceGuard> {
     check_current(device).at_caller()?;

@@ -62,17 +62,17 @@ impl Layout {
         self
     }
 
-    /// The order of the dimensions. Elements along the last one are adjacent in memory.
+    /// Returns the order of the dimensions. Elements along the last one are adjacent in memory.
     pub fn major_to_minor(&self) -> &[usize] {
         &self.major_to_minor
     }
 
-    /// The tiles; empty if there are none.
+    /// Returns the tiles; empty if there are none.
     pub fn tiling(&self) -> &[Vec<usize>] {
         &self.tiling
     }
 
-    /// The number of bits of an element that is smaller than a byte; otherwise 0.
+    /// Returns the number of bits of an element that is smaller than a byte; otherwise 0.
     pub fn sub_byte_element_size_in_bits(&self) -> usize {
         self.sub_byte_element_size_in_bits
     }
@@ -250,7 +250,7 @@ impl Format {
         Format { layout: layout.into(), sharding: sharding.into() }
     }
 
-    /// The layout; `None` if it is unspecified or chosen by the compiler.
+    /// Returns the layout; `None` if it is unspecified or chosen by the compiler.
     pub fn layout(&self) -> Option<&Layout> {
         match &self.layout {
             LayoutOptions::Layout(layout) => Some(layout),
@@ -263,7 +263,7 @@ impl Format {
         self.layout == LayoutOptions::Auto
     }
 
-    /// The sharding; `None` if it is unspecified.
+    /// Returns the sharding; `None` if it is unspecified.
     pub fn sharding(&self) -> Option<&Sharding> {
         self.sharding.as_ref()
     }
@@ -404,7 +404,7 @@ pub(crate) enum RequestedLayout {
 }
 
 impl RequestedLayout {
-    /// The layout, unless the compiler chooses it.
+    /// Returns the layout, unless the compiler chooses it.
     pub fn known(self) -> Option<KnownLayout> {
         match self {
             RequestedLayout::As(known) => Some(known),

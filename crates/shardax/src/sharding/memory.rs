@@ -73,13 +73,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The kind, as in [`NamedSharding::with_memory_kind`](crate::NamedSharding): `device`, `pinned_host`,
+    /// Returns the kind, as in [`NamedSharding::with_memory_kind`](crate::NamedSharding): `device`, `pinned_host`,
     /// `unpinned_host`, …
     pub fn kind(&self) -> &'static str {
         self.kind.0
     }
 
-    /// The device whose memory was requested. Others can address it too.
+    /// Returns the device whose memory was requested. Others can address it too.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -102,9 +102,7 @@ impl Device {
         Memory { device: self.clone(), kind }
     }
 
-    /// The memories that the device can address. A described device has the usual memories of its platform.
-    ///
-    /// Fails for a device of another process, and if the plugin does not report them.
+    /// Returns the memories that the device can address. A described device has the usual memories of its platform.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -113,6 +111,9 @@ impl Device {
     /// assert!(kinds.contains(&device.default_memory()?.kind()));
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error for a device of another process, and if the plugin does not report them.
     #[track_caller]
     pub fn addressable_memories(&self) -> Result<Vec<Memory>> {
         let kinds: Vec<MemoryKind> = match (self.topology(), self.platform()) {
@@ -125,9 +126,10 @@ impl Device {
         Ok(kinds.into_iter().map(|kind| self.memory_of_kind(kind)).collect())
     }
 
-    /// The default memory of arrays.
+    /// Returns the default memory of arrays.
     ///
-    /// Fails for a device of another process, and if the plugin does not report it.
+    /// # Errors
+    /// Returns an error for a device of another process, and if the plugin does not report it.
     #[track_caller]
     pub fn default_memory(&self) -> Result<Memory> {
         let kind = match self.topology() {
@@ -140,9 +142,10 @@ impl Device {
         Ok(self.memory_of_kind(kind))
     }
 
-    /// The memory of this kind.
+    /// Returns the memory of this kind.
     ///
-    /// Fails if the device has no memory of this kind. The error lists its memories.
+    /// # Errors
+    /// Returns an error if the device has no memory of this kind. The error lists its memories.
     #[track_caller]
     pub fn memory(&self, kind: &str) -> Result<Memory> {
         let memories = self.addressable_memories()?;
@@ -155,9 +158,7 @@ impl Device {
         }
     }
 
-    /// Memory statistics in bytes, with JAX's names. Statistics that a platform does not report are `None`.
-    ///
-    /// Fails if there are no statistics, as on the CPU and for a described device.
+    /// Returns memory statistics in bytes, with JAX's names. Statistics that a platform does not report are `None`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -165,6 +166,9 @@ impl Device {
     /// assert_eq!(error.kind(), shardax::ErrorKind::NotImplemented);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if there are no statistics, as on the CPU and for a described device.
     #[track_caller]
     pub fn memory_stats(&self) -> Result<MemoryStats> {
         let stats = self.attached().and_then(|device| match device.memory_stats() {

@@ -64,8 +64,9 @@ impl AbstractMesh {
 impl Mesh {
     /// Creates a mesh of these devices in row-major order.
     ///
-    /// Fails if an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number of
-    /// devices.
+    /// # Errors
+    /// Returns an error if an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number
+    /// of devices.
     #[track_caller]
     pub fn new(devices: Vec<Device>, axes: impl IntoIterator<Item = impl MeshAxis>) -> Result<Self> {
         Mesh::of(devices, axes.into_iter().map(MeshAxis::into_axis).collect()).at_caller()
@@ -150,7 +151,7 @@ impl Mesh {
         Ok(Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape })))
     }
 
-    /// The mesh without its devices.
+    /// Returns the mesh without its devices.
     pub fn abstract_mesh(&self) -> &AbstractMesh {
         &self.0.shape
     }
@@ -163,19 +164,20 @@ impl Mesh {
         }
     }
 
-    /// The devices in row-major order.
+    /// Returns the devices in row-major order.
     pub fn devices(&self) -> &[Device] {
         &self.0.devices
     }
 
-    /// The devices that belong to this process.
+    /// Returns the devices that belong to this process.
     pub fn local_devices(&self) -> Vec<Device> {
         self.0.devices.iter().filter(|d| d.is_addressable()).cloned().collect()
     }
 
-    /// The mesh of this process's devices, with the same axes.
+    /// Returns the mesh of this process's devices, with the same axes.
     ///
-    /// Fails unless they are a contiguous part of the mesh. Also fails if there are none.
+    /// # Errors
+    /// Returns an error unless they are a contiguous part of the mesh. Also returns an error if there are none.
     #[track_caller]
     pub fn local_mesh(&self) -> Result<Mesh> {
         self.local().at_caller()
@@ -208,27 +210,27 @@ impl Mesh {
         !self.0.devices.iter().all(Device::is_addressable)
     }
 
-    /// The axes, major first.
+    /// Returns the axes, major first.
     pub fn axes(&self) -> &[(AxisName, usize)] {
         self.0.shape.axes()
     }
 
-    /// The names of the axes, in order.
+    /// Returns the names of the axes, in order.
     pub fn axis_names(&self) -> impl Iterator<Item = AxisName> + Clone + '_ {
         self.0.shape.axis_names()
     }
 
-    /// The type of each axis.
+    /// Returns the type of each axis.
     pub fn axis_types(&self) -> &[AxisType] {
         self.0.shape.axis_types()
     }
 
-    /// The number of devices.
+    /// Returns the number of devices.
     pub fn size(&self) -> usize {
         self.0.devices.len()
     }
 
-    /// The size of the axis with this name.
+    /// Returns the size of the axis with this name.
     pub fn axis_size(&self, name: impl Into<AxisName>) -> Option<usize> {
         self.0.shape.axis_size(name)
     }
@@ -336,11 +338,10 @@ pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: Axis
     format!("\"{alias}\"")
 }
 
-/// Creates a mesh of the first devices, as many as the axes need. If it uses all TPUs of a slice, they are put in an
+/// Creates a mesh of the first devices, as many as the axes need. Order the axes by increasing communication, for example
+/// `data` before `model`, because neighbors along the last axis are closest in the network. If it uses all TPUs of a slice, they are put in an
 /// order that suits their network ([`mesh_utils`](crate::mesh_utils)). Its axes are of type
 /// [`Explicit`](AxisType::Explicit); use [`Mesh::auto`] to change that.
-///
-/// Fails if there are fewer devices than the product of the sizes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -351,6 +352,9 @@ pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: Axis
 /// assert_eq!(x.addressable_shards()?[0].data.shape(), [2, 3]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if there are fewer devices than the product of the sizes.
 #[track_caller]
 pub fn make_mesh(axes: impl IntoIterator<Item = impl MeshAxis>) -> Result<Mesh> {
     mesh_of_first_devices(axes.into_iter().map(MeshAxis::into_axis).collect()).at_caller()

@@ -43,7 +43,7 @@ impl SingleDeviceSharding {
         SingleDeviceSharding { device: device.borrow().clone(), memory_kind: None, layout: None }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -53,7 +53,7 @@ impl SingleDeviceSharding {
         SingleDeviceSharding { memory_kind: Some(MemoryKind::new(kind)), ..self.clone() }
     }
 
-    /// The memory kind; `None` if it is unspecified, which means the device's
+    /// Returns the memory kind; `None` if it is unspecified, which means the device's
     /// [`default_memory`](Device::default_memory).
     pub fn memory_kind(&self) -> Option<&'static str> {
         self.memory_kind.map(MemoryKind::as_str)
@@ -94,12 +94,12 @@ impl NamedSharding {
         Ok(sharding)
     }
 
-    /// The mesh.
+    /// Returns the mesh.
     pub fn mesh(&self) -> &Mesh {
         &self.0.mesh
     }
 
-    /// The spec.
+    /// Returns the spec.
     pub fn spec(&self) -> &PartitionSpec {
         &self.0.spec
     }
@@ -121,7 +121,7 @@ impl NamedSharding {
         self.in_memory(Some(MemoryKind::new(kind)))
     }
 
-    /// The memory kind; `None` if it is unspecified, which means the devices'
+    /// Returns the memory kind; `None` if it is unspecified, which means the devices'
     /// [`default_memory`](Device::default_memory).
     pub fn memory_kind(&self) -> Option<&'static str> {
         self.0.memory_kind.map(MemoryKind::as_str)
@@ -232,9 +232,10 @@ impl NamedSharding {
         }))
     }
 
-    /// The shape of each device's shard of an array of `shape`.
+    /// Returns the shape of each device's shard of an array of `shape`.
     ///
-    /// Fails if the spec is longer than the shape, names unknown axes, or does not divide a dimension.
+    /// # Errors
+    /// Returns an error if the spec is longer than the shape, names unknown axes, or does not divide a dimension.
     #[track_caller]
     pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {
         self.divided(shape).at_caller()
@@ -319,7 +320,7 @@ impl NamedSharding {
 }
 
 impl Sharding {
-    /// The devices, in the order of the shards.
+    /// Returns the devices, in the order of the shards.
     pub fn devices(&self) -> &[Device] {
         match self {
             Sharding::Single(s) => std::slice::from_ref(&s.device),
@@ -327,7 +328,7 @@ impl Sharding {
         }
     }
 
-    /// The memory kind; `None` if it is unspecified.
+    /// Returns the memory kind; `None` if it is unspecified.
     pub fn memory_kind(&self) -> Option<&'static str> {
         self.kind().map(MemoryKind::as_str)
     }
@@ -382,12 +383,12 @@ impl Sharding {
         a == b || self.devices().iter().find(|d| d.is_addressable()).is_some_and(|device| device.is_same_memory(a, b))
     }
 
-    /// The number of devices, including devices of other processes.
+    /// Returns the number of devices, including devices of other processes.
     pub fn num_devices(&self) -> usize {
         self.devices().len()
     }
 
-    /// The devices of this process, in the order of the shards.
+    /// Returns the devices of this process, in the order of the shards.
     pub fn addressable_devices(&self) -> Vec<Device> {
         self.devices().iter().filter(|d| d.is_addressable()).cloned().collect()
     }
@@ -416,7 +417,7 @@ impl Sharding {
         self.devices().first().map_or(Ok(()), |device| device.attached().map(drop))
     }
 
-    /// The shape of each device's shard.
+    /// Returns the shape of each device's shard.
     #[track_caller]
     pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {
         match self {
@@ -433,7 +434,7 @@ impl Sharding {
         }
     }
 
-    /// The index of each device's shard of an array of `shape`.
+    /// Returns the index of each device's shard of an array of `shape`.
     #[track_caller]
     pub fn devices_indices_map(&self, shape: &[usize]) -> Result<Vec<(Device, Index)>> {
         self.shard_shape(shape)?;
@@ -490,7 +491,7 @@ impl Sharding {
         (!spec.unreduced_axes().is_empty()).then(|| (spec.unreduced_axes(), spec.kind()))
     }
 
-    /// The named sharding, if it is one.
+    /// Returns the named sharding, if it is one.
     pub fn as_named(&self) -> Option<&NamedSharding> {
         match self {
             Sharding::Named(s) => Some(s),
@@ -498,7 +499,10 @@ impl Sharding {
         }
     }
 
-    /// The spec. Fails for an entire array on one device, which has no spec.
+    /// Returns the spec.
+    ///
+    /// # Errors
+    /// Returns an error for an entire array on one device, which has no spec.
     #[track_caller]
     pub fn spec(&self) -> Result<&PartitionSpec> {
         match self {

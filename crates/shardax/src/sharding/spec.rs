@@ -20,7 +20,7 @@ pub enum DimSpec {
 }
 
 impl DimSpec {
-    /// The axes over which the dimension is split. Empty if it is not split, or if the compiler chooses.
+    /// Returns the axes over which the dimension is split. Empty if it is not split, or if the compiler chooses.
     pub fn axes(&self) -> &[AxisName] {
         match self {
             DimSpec::Axes(names) => names,
@@ -127,12 +127,12 @@ impl PartitionSpec {
         self
     }
 
-    /// The axes over which the value still has to be summed, or combined as [`kind`](Self::kind) says.
+    /// Returns the axes over which the value still has to be summed, or combined as [`kind`](Self::kind) says.
     pub fn unreduced_axes(&self) -> &AxisSet {
         &self.unreduced
     }
 
-    /// The operation that combines the devices' values along the unreduced axes.
+    /// Returns the operation that combines the devices' values along the unreduced axes.
     pub fn kind(&self) -> UnreducedKind {
         self.kind
     }
@@ -151,17 +151,17 @@ impl PartitionSpec {
         PartitionSpec { dims: self.dims, ..other.clone() }
     }
 
-    /// The axes over which the cotangent still has to be summed.
+    /// Returns the axes over which the cotangent still has to be summed.
     pub fn reduced_axes(&self) -> &AxisSet {
         &self.reduced
     }
 
-    /// The entries, one per dimension. Dimensions beyond the last entry are not split.
+    /// Returns the entries, one per dimension. Dimensions beyond the last entry are not split.
     pub fn dims(&self) -> &[DimSpec] {
         &self.dims
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.dims.len()
     }
@@ -171,12 +171,12 @@ impl PartitionSpec {
         self.dims.is_empty() && self.unreduced.is_empty() && self.reduced.is_empty()
     }
 
-    /// The axes that split dimension `dim`.
+    /// Returns the axes that split dimension `dim`.
     pub fn axes(&self, dim: usize) -> &[AxisName] {
         self.dims.get(dim).map(DimSpec::axes).unwrap_or(&[])
     }
 
-    /// Every axis that splits a dimension, in order.
+    /// Returns every axis that splits a dimension, in order.
     pub fn all_axes(&self) -> impl Iterator<Item = AxisName> + '_ {
         self.dims.iter().flat_map(|d| d.axes().iter().copied())
     }
@@ -197,7 +197,7 @@ impl PartitionSpec {
         }
     }
 
-    /// The spec without trailing dimensions that are not split.
+    /// Returns the spec without trailing dimensions that are not split.
     pub fn trimmed(&self) -> PartitionSpec {
         let mut dims = self.dims.clone();
         while dims.last() == Some(&DimSpec::None) {
@@ -206,7 +206,7 @@ impl PartitionSpec {
         PartitionSpec { dims, ..self.clone() }
     }
 
-    /// The spec of an array with one more dimension, inserted at `at` and split over `axes`.
+    /// Returns the spec of an array with one more dimension, inserted at `at` and split over `axes`.
     pub fn insert(&self, at: usize, axes: &[AxisName]) -> PartitionSpec {
         let mut dims = self.dims.clone();
         if at > dims.len() {

@@ -32,10 +32,11 @@ use crate::shape::AxisName;
 pub struct Topology(pjrt::Topology);
 
 impl Topology {
-    /// Creates a TPU topology: `Topology::tpu("v5p:8x8x16")`, or with options, as in
-    /// `Topology::tpu(TpuTopology { num_slices: 2, ..TpuTopology::new("v5p:2x2x2") })`.
+    /// Creates a TPU topology: `Topology::tpu("v5p:8x8x16")`, or with options, as in `Topology::tpu(TpuTopology {
+    /// num_slices: 2, ..TpuTopology::new("v5p:2x2x2") })`.
     ///
-    /// Fails if the TPU plugin is not found, or if it does not know the name.
+    /// # Errors
+    /// Returns an error if the TPU plugin is not found, or if it does not know the name.
     #[track_caller]
     pub fn tpu(slices: impl Into<TpuTopology>) -> Result<Self> {
         plugin("tpu").and_then(|plugin| Ok(Topology(slices.into().topology(&plugin)?))).at_caller()
@@ -44,28 +45,29 @@ impl Topology {
     /// Creates an NVIDIA GPU topology. `Topology::gpu(GpuSpec::H100)` is one host with eight GPUs;
     /// `Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })` has 1,024 GPUs.
     ///
-    /// Fails if the CUDA plugin is not found, or if it cannot read the description.
+    /// # Errors
+    /// Returns an error if the CUDA plugin is not found, or if it cannot read the description.
     #[track_caller]
     pub fn gpu(gpus: impl Into<GpuTopology>) -> Result<Self> {
         plugin("cuda").and_then(|plugin| Ok(Topology(gpus.into().topology(&plugin)?))).at_caller()
     }
 
-    /// The devices, in the plugin's order.
+    /// Returns the devices, in the plugin's order.
     pub fn devices(&self) -> Vec<Device> {
         self.0.devices().into_iter().map(Device::described).collect()
     }
 
-    /// The number of devices.
+    /// Returns the number of devices.
     pub fn num_devices(&self) -> usize {
         self.0.num_devices()
     }
 
-    /// The name of the topology: `v5e:2x4`, `h100:1x1x8`.
+    /// Returns the name of the topology: `v5e:2x4`, `h100:1x1x8`.
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// The name of the platform: `cuda`, `tpu`.
+    /// Returns the name of the platform: `cuda`, `tpu`.
     pub fn platform(&self) -> &str {
         self.0.platform_name()
     }
@@ -75,7 +77,8 @@ impl Topology {
     /// over the first axis whose size their number divides
     /// ([`create_hybrid_device_mesh`](mesh_utils::create_hybrid_device_mesh)).
     ///
-    /// Fails if the product of the sizes is not the number of devices.
+    /// # Errors
+    /// Returns an error if the product of the sizes is not the number of devices.
     #[track_caller]
     pub fn mesh(&self, axes: impl IntoIterator<Item = impl MeshAxis>) -> Result<Mesh> {
         let axes: Vec<(AxisName, usize)> = axes.into_iter().map(MeshAxis::into_axis).collect();

@@ -24,7 +24,7 @@ pub struct Typed {
 }
 
 impl Typed {
-    /// The sharding of a replicated value of this rank.
+    /// Returns the sharding of a replicated value of this rank.
     pub fn replicated(mesh: &AbstractMesh, rank: usize) -> Self {
         Typed::from_dims(mesh, SmallVec::from_elem(DimSpec::None, rank))
     }
@@ -39,8 +39,8 @@ impl Typed {
         }
     }
 
-    /// The part of `spec` that is in the type of a value of this rank. It is padded to the rank, and contains only axes
-    /// of type `Explicit`.
+    /// Returns the part of `spec` that is in the type of a value of this rank. It is padded to the rank, and contains
+    /// only axes of type `Explicit`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -97,28 +97,28 @@ impl Typed {
         Ok(typed)
     }
 
-    /// The mesh, without its devices.
+    /// Returns the mesh, without its devices.
     pub fn mesh(&self) -> &AbstractMesh {
         &self.mesh
     }
 
-    /// The entry of each dimension.
+    /// Returns the entry of each dimension.
     pub fn dims(&self) -> &[DimSpec] {
         &self.dims
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.dims.len()
     }
 
-    /// The axes over which the value is unreduced, so that it is the sum of the devices' addends (or their maximum or
-    /// minimum, if [`kind`](Self::kind) says so).
+    /// Returns the axes over which the value is unreduced, so that it is the sum of the devices' addends (or their
+    /// maximum or minimum, if [`kind`](Self::kind) says so).
     pub fn unreduced(&self) -> &AxisSet {
         &self.unreduced
     }
 
-    /// The operation that combines the devices' values along the unreduced axes. A sum if there are none.
+    /// Returns the operation that combines the devices' values along the unreduced axes. A sum if there are none.
     pub fn kind(&self) -> UnreducedKind {
         self.kind
     }
@@ -128,12 +128,12 @@ impl Typed {
         Typed { kind, ..self }
     }
 
-    /// The axes along which the value is replicated and its cotangent is unreduced.
+    /// Returns the axes along which the value is replicated and its cotangent is unreduced.
     pub fn reduced(&self) -> &AxisSet {
         &self.reduced
     }
 
-    /// The spec, with one entry per dimension.
+    /// Returns the spec, with one entry per dimension.
     pub fn spec(&self) -> PartitionSpec {
         PartitionSpec::new(self.dims.iter().cloned())
             .unreduced(self.unreduced.iter())

@@ -188,7 +188,8 @@ fn terminal_color(device: usize) -> u8 {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for arrays that do not have one or two dimensions, and if the sharding does not divide the shape.
+/// # Errors
+/// Returns an error for arrays that do not have one or two dimensions, and if the sharding does not divide the shape.
 #[track_caller]
 pub fn visualize_sharding(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.boxes(false))

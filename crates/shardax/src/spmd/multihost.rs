@@ -30,7 +30,8 @@ const AXIS: &str = "processes";
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for an array over devices of several processes; see [`process_allgather_tiled`].
+/// # Errors
+/// Returns an error for an array over devices of several processes; see [`process_allgather_tiled`].
 #[track_caller]
 pub fn process_allgather<T: Tree>(tree: &T) -> Result<T> {
     map(tree, &|leaf| gather(leaf, false)).at_caller()
@@ -66,7 +67,8 @@ pub fn broadcast_one_to_all<T: Tree>(tree: &T) -> Result<T> {
 
 /// Returns the tree of the process that passes `is_source = true`, on all processes.
 ///
-/// Fails on all processes unless exactly one process passes `true`.
+/// # Errors
+/// Returns an error on all processes unless exactly one process passes `true`.
 #[track_caller]
 pub fn broadcast_one_to_all_from<T: Tree>(tree: &T, is_source: bool) -> Result<T> {
     broadcast(tree, is_source).at_caller()
@@ -74,7 +76,8 @@ pub fn broadcast_one_to_all_from<T: Tree>(tree: &T, is_source: bool) -> Result<T
 
 /// Waits until all processes have called this with the same name and their devices have finished earlier work.
 ///
-/// Fails on all processes if the names differ, and if another process does not arrive within the [collective
+/// # Errors
+/// Returns an error on all processes if the names differ, and if another process does not arrive within the [collective
 /// timeout](crate::distributed::set_collective_timeout).
 #[track_caller]
 pub fn sync_global_devices(name: &str) -> Result<()> {
@@ -90,7 +93,9 @@ pub fn sync_global_devices(name: &str) -> Result<()> {
 /// slice that started without a launcher have no store, so they wait in a sum over their devices, as
 /// [`sync_global_devices`] does. This wait has no timeout, and you must call it in order with the other computations.
 ///
-/// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind), and lists the processes that did not arrive in time.
+/// # Errors
+/// Returns an error of the kind [`DeadlineExceeded`](crate::ErrorKind), which lists the processes that did not arrive
+/// in time.
 #[track_caller]
 pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
     let _span = tracing::debug_span!("barrier", name).entered();
@@ -132,7 +137,8 @@ pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
 /// A call takes less than a microsecond. On hosts of a TPU slice that have not joined, it adds a small collective to
 /// each step, and the notice takes effect one step later.
 ///
-/// Fails if another process does not respond to the notice within the [collective
+/// # Errors
+/// Returns an error if another process does not respond to the notice within the [collective
 /// timeout](crate::distributed::set_collective_timeout).
 #[track_caller]
 pub fn reached_preemption_sync_point(step: u64) -> Result<bool> {
@@ -164,14 +170,17 @@ fn reached_over_devices() -> Result<bool> {
     previous.map_or(Ok(false), |previous| Ok(previous.to_vec::<bool>()?.contains(&true)))
 }
 
-/// Fails on all processes, with `message`, if the trees of two processes differ. For an array over devices of several
-/// processes, each process compares its first shard.
+/// Checks that the trees of all processes are equal, for example after each has loaded the same configuration. For an
+/// array over devices of several processes, each process compares its first shard.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// shardax::multihost::assert_equal(&array([1, 2]), "the sizes differ")?;
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error with `message` on all processes if the trees of two processes differ.
 #[track_caller]
 pub fn assert_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
     check_equal(tree, message).at_caller()
@@ -194,7 +203,8 @@ pub fn assert_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if a spec is `None`, and unless this process's devices are a contiguous part of the mesh.
+/// # Errors
+/// Returns an error if a spec is `None`, and unless this process's devices are a contiguous part of the mesh.
 #[track_caller]
 pub fn host_local_array_to_global_array<T: Tree>(
     tree: &T,
@@ -208,7 +218,8 @@ pub fn host_local_array_to_global_array<T: Tree>(
 /// Returns this process's part of each global array, on the process's devices of `mesh`: the inverse of
 /// [`host_local_array_to_global_array`]. Arrays on devices of this process only are returned unchanged.
 ///
-/// Fails if a spec is `None`, and unless this process's devices are a contiguous part of the mesh.
+/// # Errors
+/// Returns an error if a spec is `None`, and unless this process's devices are a contiguous part of the mesh.
 #[track_caller]
 pub fn global_array_to_host_local_array<T: Tree>(
     tree: &T,

@@ -59,6 +59,9 @@ struct Options {
 
 /// Runs `f` on many devices at once, each on one slice of the arguments: slice `i` along axis 0 goes to device `i`.
 ///
+/// It is the shortest way to data parallelism. If your mesh has several axes, or arrays should stay where they are, use
+/// [`shard_map`](crate::shard_map), or [`jit`](crate::jit()) with sharded arguments.
+///
 /// The mapped axis is as long as the number of devices used. Inside, you can use [`psum`](crate::psum) and the other
 /// collectives over the axis that [`axis_name`](Pmap::axis_name) names.
 ///
@@ -105,7 +108,7 @@ impl<F, Args> Pmap<F, Args> {
         self
     }
 
-    /// Names the mapped axis, for collectives.
+    /// Names the mapped axis, so that `f` can use collectives over the devices.
     pub fn axis_name(self, name: impl Into<AxisName>) -> Self {
         self.with(|o| o.axis_name = name.into())
     }
@@ -155,8 +158,8 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.static_argnums = argnums)
     }
 
-    /// If `true` (the default), `out_axes(None)` requires a result that is provably equal on all devices. Without the check,
-    /// the value of the first device is returned.
+    /// Sets whether `out_axes(None)` requires a result that is provably equal on all devices (the default). Without the
+    /// check, the value of the first device is returned.
     pub fn check_replication(self, check: bool) -> Self {
         self.with(|o| o.check_replication = check)
     }

@@ -51,7 +51,10 @@ impl Hosts {
         Ok(Some(Hosts { mesh, local, warned: AtomicBool::new(false) }))
     }
 
-    /// Fails inside another transformation, because this process's values cannot be mapped there.
+    /// Checks that no other transformation encloses the call.
+    ///
+    /// # Errors
+    /// Returns an error inside another transformation, because this process's values cannot be mapped there.
     pub fn check_outermost(&self) -> Result<()> {
         Err(err!(
             NotImplemented,

@@ -8,8 +8,6 @@ use crate::sharding::{AbstractMesh, get_abstract_mesh};
 /// Runs `f` with this mesh, without devices, as the context mesh. It can have other axis names and types than the mesh
 /// that was set, but must have the same size. Use [`reshard`](crate::reshard) to move values in and out.
 ///
-/// Fails if the sizes of the meshes differ.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
@@ -20,6 +18,9 @@ use crate::sharding::{AbstractMesh, get_abstract_mesh};
 /// assert_eq!(f.call(ones([8, 8]))?.type_name(), "float32[8@a,8@b]");
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the sizes of the meshes differ.
 #[track_caller]
 pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Result<R> {
     match get_abstract_mesh().filter(|outer| outer.size() != mesh.size()) {
@@ -38,8 +39,6 @@ pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Resul
 /// Makes `mesh` the context mesh of this thread until the guard is dropped. Pass `None` to have no context mesh until
 /// then.
 ///
-/// Fails while a function is traced, because the function's mesh would change, and for a mesh without devices.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
@@ -50,6 +49,10 @@ pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Resul
 /// assert_eq!(total.call(x)?.to_vec::<i32>()?, [28]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error while a function is traced, because the function's mesh would change, and for a mesh without
+/// devices.
 pub fn set_mesh(mesh: impl IntoMesh) -> Result<MeshGuard> {
     if is_tracing() {
         return Err(err!(Value, "`set_mesh` can only be used outside of a traced function")

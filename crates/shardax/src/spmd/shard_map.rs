@@ -39,6 +39,11 @@ struct Options {
 /// Runs `f` on every device of `mesh`, each on its shard of the arguments. Pass `None` to use the context mesh, or an
 /// [`AbstractMesh`](crate::AbstractMesh) to use the mesh of the arguments.
 ///
+/// Use it to write the communication yourself, because you know a better schedule than the compiler's or need a
+/// collective that it would not choose. Otherwise prefer [`jit`](crate::jit()) with sharded arguments, where the compiler
+/// inserts the communication. You should compile the mapped function too, because without `jit` a function that captures
+/// values is traced again in every call.
+///
 /// A dimension that a spec names is divided by the size of its axes; shards keep the rank. Results are joined according
 /// to `out_specs`. If a spec does not name an axis, all devices along this axis must return the same value. This is
 /// checked during tracing, unless you disable it with [`check_vma(false)`](ShardMapped::check_vma).
@@ -77,8 +82,9 @@ impl<F, Args> ShardMapped<F, Args> {
         self
     }
 
-    /// If `true` (the default), types track the axes that values vary over. Then a result that can differ between devices
-    /// must not be declared replicated by `out_specs`, and gradients of replicated arguments are sums over the devices.
+    /// Sets whether types track the axes that values vary over (the default). If they do, a result that can differ
+    /// between devices must not be declared replicated by `out_specs`, and gradients of replicated arguments are sums
+    /// over the devices.
     pub fn check_vma(mut self, check: bool) -> Self {
         self.options.check_vma = check;
         self

@@ -27,8 +27,9 @@ impl Default for CheckGrads {
     }
 }
 
-/// Fails unless the first derivatives of `f` at `args` agree with finite differences, in forward and in reverse mode.
-/// Integer arguments are constants. Use [`CheckGrads`] for options such as higher derivatives.
+/// Checks the first derivatives of `f` at `args` against finite differences, in forward and in reverse mode. Use it in
+/// the tests of functions with custom derivatives. Integer arguments are constants. [`CheckGrads`] has options such as
+/// higher derivatives.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -39,6 +40,9 @@ impl Default for CheckGrads {
 /// assert!(check_grads(wrong, array(3.0f32)).is_err());
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if a derivative differs by more than the [tolerance](CheckGrads::tolerance), or if `f` fails.
 #[track_caller]
 pub fn check_grads<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<()> {
     CheckGrads::default().check_grads(f, args)
@@ -47,7 +51,7 @@ pub fn check_grads<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args
 type Leaves<'a> = &'a dyn Fn(Vec<Array>) -> Result<Vec<Array>>;
 
 impl CheckGrads {
-    /// The number of derivatives to check: with 2, second derivatives are checked too. Default 1.
+    /// Sets the number of derivatives to check: with 2, second derivatives are checked too. Default 1.
     pub fn order(mut self, order: usize) -> Self {
         self.order = order;
         self
@@ -59,14 +63,14 @@ impl CheckGrads {
         self
     }
 
-    /// The largest difference, relative to the size of the values. Default by dtype: 1e-5 for float64, 2e-3 for float32,
-    /// 1e-1 for half precision.
+    /// Sets the largest difference, relative to the size of the values. Default by dtype: 1e-5 for float64, 2e-3 for
+    /// float32, 1e-1 for half precision.
     pub fn tolerance(mut self, tolerance: f64) -> Self {
         self.tolerance = Some(tolerance);
         self
     }
 
-    /// The step of the differences. Default 1/2048.
+    /// Sets the step of the differences. Default 1/2048.
     pub fn eps(mut self, eps: f64) -> Self {
         self.eps = eps;
         self

@@ -50,7 +50,7 @@ pub fn checkpoint<Args: Tree, F: Function<Args>>(f: F) -> Checkpoint<F, Args> {
 }
 
 impl<F, Args> Checkpoint<F, Args> {
-    /// The intermediate values to save; by default none.
+    /// Sets the intermediate values to save; by default none.
     pub fn policy(self, policy: CheckpointPolicy) -> Self {
         Checkpoint { policy, ..self }
     }

@@ -217,8 +217,9 @@ pub fn linearize<Args: Tree, F: Function<Args>>(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if an argument or a result is not floating point. Calling the transposed function fails if the function is not
-/// linear.
+/// # Errors
+/// Returns an error if an argument or a result is not floating point. Calling the transposed function fails if the
+/// function is not linear.
 #[track_caller]
 pub fn linear_transpose<Args: Tree, F: Function<Args>>(
     f: F,

@@ -81,7 +81,8 @@ gradient_types! {
 }
 
 impl<F, Args, N> Grad<F, Args, N> {
-    /// The function returns `(scalar, aux)`; the result is `(gradient, aux)`.
+    /// Declares that the function returns `(scalar, aux)`, where `aux` is not differentiated. The result is `(gradient,
+    /// aux)`.
     pub fn has_aux(self) -> GradAux<F, Args, N> {
         GradAux {
             f: self.f,
@@ -93,7 +94,8 @@ impl<F, Args, N> Grad<F, Args, N> {
 }
 
 impl<F, Args, N> ValueAndGrad<F, Args, N> {
-    /// The function returns `(scalar, aux)`; the result is `((scalar, aux), gradient)`.
+    /// Declares that the function returns `(scalar, aux)`, where `aux` is not differentiated. The result is `((scalar,
+    /// aux), gradient)`.
     pub fn has_aux(self) -> ValueAndGradAux<F, Args, N> {
         ValueAndGradAux {
             f: self.f,
@@ -114,15 +116,22 @@ impl<F, Args, N> ValueAndGrad<F, Args, N> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless the result is one floating point scalar, and when the argument has leaves that are not floating point
-/// (see [`allow_int`](Grad::allow_int)). For a real function of a complex argument `x + iy` the gradient is
-/// `∂f/∂x - i ∂f/∂y`; for a complex function, see [`holomorphic`](Grad::holomorphic).
+/// If you need the value too, use [`value_and_grad`], which computes both at once. For a function with several results,
+/// use [`vjp`](crate::vjp) or [`jacrev`](crate::jacrev). Outside of [`jit`](crate::jit()) the gradient is compiled as one
+/// program; in a training loop you should still compile the entire step.
+///
+/// For a real function of a complex argument `x + iy` the gradient is `∂f/∂x - i ∂f/∂y`; for a complex function, see
+/// [`holomorphic`](Grad::holomorphic).
+///
+/// # Errors
+/// Calling the gradient returns an error unless the function's result is one floating point scalar, and if the argument
+/// has leaves that are not floating point (see [`allow_int`](Grad::allow_int)).
 pub fn grad<Args: Tree, F: Function<Args>>(f: F) -> Grad<F, Args> {
     Grad { f, options: Options::default(), argnums: Arg, types: PhantomData }
 }
 
-/// Returns a function that computes a scalar function's value and its gradient with respect to its first argument. Fails
-/// as [`grad`] does.
+/// Returns a function that computes a scalar function's value and its gradient with respect to its first argument. It
+/// costs as much as the gradient alone, because the gradient needs the value's intermediate results.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -130,6 +139,9 @@ pub fn grad<Args: Tree, F: Function<Args>>(f: F) -> Grad<F, Args> {
 /// assert_eq!((y.item::<f32>()?, dx.to_vec::<f32>()?), (5.0, vec![2.0, 4.0]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Calling it returns the errors of [`grad`].
 pub fn value_and_grad<Args: Tree, F: Function<Args>>(f: F) -> ValueAndGrad<F, Args> {
     ValueAndGrad { f, options: Options::default(), argnums: Arg, types: PhantomData }
 }

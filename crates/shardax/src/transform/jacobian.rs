@@ -20,8 +20,8 @@ use crate::ops::lax::iota;
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
 
-/// The Jacobian of a function by forward mode, one column per input element. It is faster than reverse mode if there
-/// are more outputs than inputs.
+/// Returns the Jacobian of a function by forward mode, one column per input element. It is faster than reverse mode if
+/// there are more outputs than inputs.
 ///
 /// For a function from an array to an array, the Jacobian has the shape `f(x).shape + x.shape`. Otherwise it is the
 /// tree of the results with a tree of the argument at each leaf; see [`Compose`]. [`argnums`](Jacobian::argnums)
@@ -36,20 +36,22 @@ use crate::runtime::implicit_jit;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for arguments that are not floating point.
+/// # Errors
+/// Calling it returns an error for arguments that are not floating point.
 pub fn jacfwd<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Forward> {
     Jacobian { f, argnums: Arg, types: PhantomData }
 }
 
-/// The Jacobian of a function by reverse mode, one row per output element. It is faster than forward mode if there are
-/// more inputs than outputs. It has the options of [`jacfwd`].
+/// Returns the Jacobian of a function by reverse mode, one row per output element. It is faster than forward mode if
+/// there are more inputs than outputs. It has the options of [`jacfwd`].
 ///
-/// Also fails for results that are not floating point.
+/// # Errors
+/// Calling it returns an error for arguments and results that are not floating point.
 pub fn jacrev<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Reverse> {
     Jacobian { f, argnums: Arg, types: PhantomData }
 }
 
-/// All second derivatives of a function: the forward Jacobian of the reverse Jacobian.
+/// Returns all second derivatives of a function: the forward Jacobian of the reverse Jacobian.
 ///
 /// For a scalar function of one array, the Hessian has the shape `x.shape + x.shape`. For a tree, it is this tree with
 /// another such tree at each leaf.
@@ -91,7 +93,8 @@ impl<F, Args, Mode, N, R> Jacobian<F, Args, Mode, N, R> {
 }
 
 impl<F, Args, Mode, N> Jacobian<F, Args, Mode, N> {
-    /// The function returns `(result, aux)`; the transformed one returns `(Jacobian, aux)`.
+    /// Declares that the function returns `(result, aux)`, where `aux` is not differentiated. The result is `(Jacobian,
+    /// aux)`.
     pub fn has_aux(self) -> Jacobian<F, Args, Mode, N, WithAux> {
         Jacobian { f: self.f, argnums: self.argnums, types: PhantomData }
     }
@@ -111,7 +114,8 @@ impl<F, Args, N, R> Hessian<F, Args, N, R> {
 }
 
 impl<F, Args, N> Hessian<F, Args, N> {
-    /// The function returns `(scalar, aux)`; the result is `(Hessian, aux)`.
+    /// Declares that the function returns `(scalar, aux)`, where `aux` is not differentiated. The result is `(Hessian,
+    /// aux)`.
     pub fn has_aux(self) -> Hessian<F, Args, N, WithAux> {
         Hessian(Jacobian { f: self.0.f.has_aux(), argnums: self.0.argnums, types: PhantomData })
     }

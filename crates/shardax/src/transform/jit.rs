@@ -92,6 +92,12 @@ pub(crate) struct Options {
 
 /// Compiles `f` as one program. It is traced once for each structure, type and sharding of its arguments.
 ///
+/// Compile as much as you can at once, such as an entire training step: XLA fuses the operations of one program, and each
+/// call of a program has an overhead. A new shape is a new program, so you should pad data to a few sizes. While the
+/// function is traced its arguments have no values: you cannot print them or use them in an `if`; use
+/// [`debug_print!`](crate::debug_print) and [`cond`](crate::control_flow::cond) instead. Create the `Jit` once and reuse
+/// it, because dropping it drops its programs (this does not matter for functions that capture nothing).
+///
 /// The program runs on the devices of the committed arguments, which must all be on the same devices; other arguments
 /// are moved there. Over several devices the compiler decides how values are split, and inserts the communication.
 ///
@@ -132,8 +138,9 @@ impl<F, Args> Jit<F, Args> {
         self
     }
 
-    /// The arguments, by position (negative from the last), whose memory the result can reuse. You cannot use them
-    /// afterwards.
+    /// Sets the arguments, by position (negative from the last), whose memory the result can reuse. You cannot use them
+    /// afterwards. You should donate the parameters and the optimizer's state of a training step, because otherwise
+    /// both versions of them are in memory during the step.
     ///
     /// A result of the same type and sharding can reuse the memory. If there is no such result, nothing is donated and
     /// a warning is issued. Another warning is issued when an argument had to be moved before it could be donated
@@ -143,7 +150,7 @@ impl<F, Args> Jit<F, Args> {
         self.with(|o| o.donate_argnums = argnums)
     }
 
-    /// The arguments, by position (negative from the last), that are part of the compiled program, which is traced
+    /// Sets the arguments, by position (negative from the last), that are part of the compiled program, which is traced
     /// again for each of their values.
     ///
     /// Types decide which arguments are static: plain numbers and [`Static`](crate::Static) values are. This method
@@ -153,7 +160,7 @@ impl<F, Args> Jit<F, Args> {
         self.with(|o| o.static_argnums = argnums)
     }
 
-    /// The sharding of each argument, or of parts of one: a sharding, a tree of them, or `None` to leave it open.
+    /// Sets the sharding of each argument, or of parts of one: a sharding, a tree of them, or `None` to leave it open.
     ///
     /// Uncommitted arrays are placed accordingly; a committed array with another sharding is an error. A
     /// [`Format`](crate::Format) also sets the layout in memory, or leaves it to the compiler
@@ -163,8 +170,8 @@ impl<F, Args> Jit<F, Args> {
         self.with(|o| o.in_shardings = shardings.into_prefix())
     }
 
-    /// The sharding of each result, or of parts of one; `None` leaves it to the compiler. A [`Format`](crate::Format)
-    /// also sets the layout in memory, which is the device's default otherwise.
+    /// Sets the sharding of each result, or of parts of one; `None` leaves it to the compiler. A
+    /// [`Format`](crate::Format) also sets the layout in memory, which is the device's default otherwise.
     pub fn out_shardings(self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.with(|o| o.out_shardings = shardings.into_prefix())
     }
@@ -174,7 +181,7 @@ impl<F, Args> Jit<F, Args> {
         self.with(|o| o.keep_unused = keep)
     }
 
-    /// XLA options, by name, for this function's programs (JAX's `compiler_options`). They override the options of
+    /// Sets XLA options, by name, for this function's programs (JAX's `compiler_options`). They override the options of
     /// [`config::set_compiler_options`](crate::config::set_compiler_options). Names that begin with `xla_cpu_`,
     /// `xla_gpu_` or `xla_tpu_` are left out on other platforms; a name unknown to XLA is an error of the compilation.
     ///

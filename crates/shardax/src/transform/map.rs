@@ -27,14 +27,17 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    /// The number of slices computed at once, as by [`vmap`](crate::vmap()). More slices need proportionally more
+    /// Sets the number of slices computed at once, as by [`vmap`](crate::vmap()). More slices need proportionally more
     /// memory. The remainder is computed last. Default 1.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);
         self
     }
 
-    /// Like [`lax::map`](crate::lax::map). Fails for a batch size of 0, and for arrays without a common leading size.
+    /// Like [`lax::map`](crate::lax::map).
+    ///
+    /// # Errors
+    /// Returns an error for a batch size of 0, and for arrays without a common leading size.
     #[track_caller]
     pub fn map<X, Y, R>(&self, f: impl Fn(X) -> R, xs: X) -> Result<Y>
     where

@@ -51,7 +51,8 @@ impl<T: Tree> Unravel<T> {
     /// Returns the tree of these elements; each array has its original shape and dtype. If the vector has another
     /// floating point dtype than the tree's vector, the arrays have that dtype instead.
     ///
-    /// Fails for a vector of another length.
+    /// # Errors
+    /// Returns an error for a vector of another length.
     #[track_caller]
     pub fn call(&self, vector: &Array) -> Result<T> {
         let _line = source::enter();

@@ -57,9 +57,11 @@ fn is_dimension_name(name: &str) -> bool {
 }
 
 impl<F, Args> Vectorize<F, Args> {
-    /// The names of the core dimensions: `(n,m),(m)->(n)`. Dimensions with the same name must have the same size.
+    /// Returns the names of the core dimensions: `(n,m),(m)->(n)`. Dimensions with the same name must have the same
+    /// size.
     ///
-    /// Fails for text that is not a signature.
+    /// # Errors
+    /// Returns an error for text that is not a signature.
     #[track_caller]
     pub fn signature(mut self, signature: &str) -> Result<Self> {
         let sides = signature

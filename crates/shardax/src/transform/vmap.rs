@@ -40,6 +40,10 @@ struct Options {
 
 /// Maps `f` over an axis of its arguments: over axis 0 of each, unless [`in_axes`](Vmap::in_axes) specifies another.
 ///
+/// Write `f` for one example, and `vmap` turns its operations into operations on the batch, so that a product of a vector
+/// becomes a product of a matrix. All entries are computed at once. If their intermediate values need too much memory,
+/// use [`lax::map`](crate::lax::map), which computes one entry or a few at a time.
+///
 /// ```
 /// # use shardax::prelude::*;
 /// let dots = vmap(|x: Array, y: Array| x.dot(y)).in_axes((0, None));
@@ -62,7 +66,7 @@ pub fn vmap<Args: Tree, F: Function<Args>>(f: F) -> Vmap<F, Args> {
 }
 
 impl<F, Args> Vmap<F, Args> {
-    /// The mapped axis of each argument, or of parts of it; `None` means not mapped.
+    /// Sets the mapped axis of each argument, or of parts of it; `None` means not mapped.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -75,7 +79,7 @@ impl<F, Args> Vmap<F, Args> {
         self
     }
 
-    /// The mapped axis of each result, or of parts of it; `None` for results that do not depend on it.
+    /// Sets the mapped axis of each result, or of parts of it; `None` for results that do not depend on it.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -88,7 +92,7 @@ impl<F, Args> Vmap<F, Args> {
         self
     }
 
-    /// Names the axis, for collectives.
+    /// Names the axis, so that `f` can use collectives such as [`psum`](crate::psum) over the entries.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -101,13 +105,14 @@ impl<F, Args> Vmap<F, Args> {
         self
     }
 
-    /// The size of the axis, if no argument has one.
+    /// Sets the size of the axis, if no argument has one.
     pub fn axis_size(mut self, size: usize) -> Self {
         self.options.axis_size = Some(size);
         self
     }
 
-    /// The mesh axis, or axes, that the mapped axis is sharded over in inner `shard_map`s and sharding constraints.
+    /// Sets the mesh axis, or axes, that the mapped axis is sharded over in inner `shard_map`s and sharding
+    /// constraints.
     pub fn spmd_axis_name(mut self, names: impl IntoAxisNames) -> Self {
         self.options.spmd_axis_name = names.into_axis_names();
         self

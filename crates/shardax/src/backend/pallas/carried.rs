@@ -23,7 +23,10 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Fails if a part of a carried ref is read or written.
+    /// Finds the refs that a kernel carries from one step of the grid to the next.
+    ///
+    /// # Errors
+    /// Returns an error if a part of a carried ref is read or written.
     pub fn of(kernel: &Kernel) -> Result<Carried> {
         let (written, read) = (kernel.written(), read(&kernel.program, kernel.written().len()));
         let prefetched = kernel.prefetch();

@@ -51,7 +51,7 @@ impl Text {
         self.lines
     }
 
-    /// The type of a scalar, or of a vector or tensor; integers have no sign.
+    /// Returns the type of a scalar, or of a vector or tensor; integers have no sign.
     pub fn ty(&self, dtype: DType, shape: &[usize]) -> Result<String> {
         if matches!(dtype.category(), Category::Complex) {
             return Err(err!(NotImplemented, "{dtype} is not supported"));
@@ -59,7 +59,7 @@ impl Text {
         self.type_of(dtype.mlir().trim_start_matches('u'), shape)
     }
 
-    /// The type of a vector or tensor of these elements.
+    /// Returns the type of a vector or tensor of these elements.
     pub fn type_of(&self, element: &str, shape: &[usize]) -> Result<String> {
         if shape.is_empty() {
             return Ok(element.to_owned());

@@ -36,13 +36,13 @@ pub enum Category {
 }
 
 impl DType {
-    /// The size of an element in bytes on the host. Devices can pack several elements of fewer than 8 [`bits`](DType::bits)
-    /// into a byte.
+    /// Returns the size of an element in bytes on the host. Devices can pack several elements of fewer than 8
+    /// [`bits`](DType::bits) into a byte.
     pub fn byte_size(self) -> usize {
         self.element_type().byte_size()
     }
 
-    /// The size of an element in bits.
+    /// Returns the size of an element in bits.
     pub fn bits(self) -> usize {
         self.element_type().bits()
     }
@@ -115,7 +115,7 @@ impl DType {
         }
     }
 
-    /// The real type of a complex type's parts. Other types are returned unchanged.
+    /// Returns the real type of a complex type's parts. Other types are returned unchanged.
     pub fn real(self) -> DType {
         match self {
             DType::Complex64 => DType::F32,
@@ -124,7 +124,7 @@ impl DType {
         }
     }
 
-    /// The name in StableHLO text.
+    /// Returns the name in StableHLO text.
     pub fn mlir(self) -> &'static str {
         self.element_type().mlir_name()
     }
@@ -280,12 +280,12 @@ impl Scalar {
         Scalar::read(dtype, &bytes)
     }
 
-    /// The real number `v`.
+    /// Returns the real number `v`.
     pub fn float(v: f64) -> Self {
         Scalar::Float(v.to_bits())
     }
 
-    /// The value as a float. For a complex number it is the real part.
+    /// Returns the value as a float. For a complex number it is the real part.
     pub fn to_f64(self) -> f64 {
         match self {
             Scalar::Bool(b) => b as u8 as f64,
@@ -294,7 +294,7 @@ impl Scalar {
         }
     }
 
-    /// The imaginary part; 0 for other numbers.
+    /// Returns the imaginary part; 0 for other numbers.
     pub fn imag(self) -> f64 {
         match self {
             Scalar::Complex(_, im) => f64::from_bits(im),
@@ -307,7 +307,7 @@ impl Scalar {
         self.to_f64() == 0.0 && self.imag() == 0.0
     }
 
-    /// The value as an integer; floats truncate and saturate.
+    /// Returns the value as an integer; floats truncate and saturate.
     pub fn to_i128(self) -> i128 {
         match self {
             Scalar::Int(i) => i,

@@ -33,7 +33,7 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    /// The format of a floating point dtype of 8 bits and fewer.
+    /// Returns the format of a floating point dtype of 8 bits and fewer.
     pub fn of(dtype: DType) -> Option<Format> {
         use Special::*;
         let (exponent, mantissa, bias, special) = match dtype {
@@ -80,22 +80,22 @@ impl Format {
         }
     }
 
-    /// The largest finite number.
+    /// Returns the largest finite number.
     pub fn max(self) -> f64 {
         self.decode(self.largest() as u8)
     }
 
-    /// The lowest finite number.
+    /// Returns the lowest finite number.
     pub fn min(self) -> f64 {
         if self.special == Special::Unsigned { self.smallest_normal() } else { -self.max() }
     }
 
-    /// The smallest positive number of full precision.
+    /// Returns the smallest positive number of full precision.
     pub fn smallest_normal(self) -> f64 {
         self.power(if self.special == Special::Unsigned { 0 } else { 1 })
     }
 
-    /// The smallest positive number.
+    /// Returns the smallest positive number.
     pub fn smallest_subnormal(self) -> f64 {
         self.smallest_normal() * 2f64.powi(-(self.mantissa as i32))
     }
@@ -115,7 +115,7 @@ impl Format {
         2f64.powi(field - self.bias)
     }
 
-    /// The number with this code.
+    /// Returns the number with this code.
     pub fn decode(self, code: u8) -> f64 {
         let code = u32::from(code) & (self.magnitude() << 1 | 1);
         let (negative, magnitude) = (code > self.magnitude(), code & self.magnitude());
@@ -134,8 +134,9 @@ impl Format {
         if negative { -value } else { value }
     }
 
-    /// The code of the number nearest to `value`; ties go to the even code. It rounds to float32 first, as other
-    /// libraries do. Numbers that are too large become infinite, NaN, or the largest number, depending on the format.
+    /// Returns the code of the number nearest to `value`; ties go to the even code. It rounds to float32 first, as
+    /// other libraries do. Numbers that are too large become infinite, NaN, or the largest number, depending on the
+    /// format.
     pub fn encode(self, value: f64) -> u8 {
         let value = f64::from(value as f32);
         let sign = if value.is_sign_negative() { self.magnitude() + 1 } else { 0 };
@@ -206,22 +207,22 @@ macro_rules! narrow_floats {
         pub struct $name(u8);
 
         impl $name {
-            /// The number nearest to `value`, which is rounded to float32 first; ties go to the even number.
+            /// Returns the number nearest to `value`, which is rounded to float32 first; ties go to the even number.
             pub fn from_f64(value: f64) -> Self {
                 $name(Format::of(DType::$name).map_or(0, |format| format.encode(value)))
             }
 
-            /// The number with these bits.
+            /// Returns the number with these bits.
             pub const fn from_bits(bits: u8) -> Self {
                 $name(bits)
             }
 
-            /// The bits.
+            /// Returns the bits.
             pub const fn to_bits(self) -> u8 {
                 self.0
             }
 
-            /// The number, exactly.
+            /// Returns the number, exactly.
             pub fn to_f64(self) -> f64 {
                 Format::of(DType::$name).map_or(0.0, |format| format.decode(self.0))
             }
@@ -298,12 +299,12 @@ macro_rules! narrow_integers {
         pub struct $name($raw);
 
         impl $name {
-            /// The number with the low bits of `value`: larger numbers wrap, as in `astype`.
+            /// Returns the number with the low bits of `value`: larger numbers wrap, as in `astype`.
             pub fn wrapping(value: $raw) -> Self {
                 $name(wrapped(value.into(), DType::$name) as $raw)
             }
 
-            /// The number.
+            /// Returns the number.
             pub const fn get(self) -> $raw {
                 self.0
             }

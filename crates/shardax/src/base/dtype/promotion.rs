@@ -3,14 +3,11 @@
 use super::{Category, DType};
 use crate::error::{Result, err};
 
-/// The dtype of the result of an operation on `a` and `b`, and `true` if it is weak. It follows JAX's promotion lattice
-/// ([type promotion semantics](https://docs.jax.dev/en/latest/type_promotion.html)).
+/// Returns the dtype of the result of an operation on `a` and `b`, and `true` if it is weak. It follows JAX's promotion
+/// lattice ([type promotion semantics](https://docs.jax.dev/en/latest/type_promotion.html)).
 ///
 /// Plain Rust numbers are weak: they adopt the other operand's dtype, unless their category is higher. Host data of 64
 /// bits are weak too if their dtype was not stated ([`array`](crate::array())).
-///
-/// Fails if one of them is narrow (`int4`, `float8_e4m3fn`, …) and the other is neither a boolean nor a plain number.
-/// Narrow floating point types also take integers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -21,6 +18,10 @@ use crate::error::{Result, err};
 /// assert!(promote((DType::F8E5M2, false), (DType::F32, false)).is_err());
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if one of them is narrow (`int4`, `float8_e4m3fn`, …) and the other is neither a boolean nor a
+/// plain number. Narrow floating point types also take integers.
 pub fn promote(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
     if a.0 != b.0 && (a.0.is_key() || b.0.is_key()) {
         return Err(err!(

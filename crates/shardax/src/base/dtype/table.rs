@@ -23,7 +23,7 @@ macro_rules! dtypes {
         impl DType {
             const TABLE: &[DType] = &[ $( DType::$name, )* ];
 
-            /// The category, which decides promotion.
+            /// Returns the category, which decides promotion.
             pub fn category(self) -> Category {
                 match self { $( DType::$name => Category::$category, )* }
             }
@@ -37,7 +37,7 @@ macro_rules! dtypes {
                 match self { $( DType::$name => $text, )* }
             }
 
-            /// The short name in a printed program: `f32`, `i32`, `bool`, `c64`, `f8_e4m3fn`.
+            /// Returns the short name in a printed program: `f32`, `i32`, `bool`, `c64`, `f8_e4m3fn`.
             pub fn short(self) -> &'static str {
                 match self { $( DType::$name => $short, )* }
             }
@@ -145,13 +145,13 @@ impl DType {
         DType::ALL.into_iter().find(|dtype| dtype.element_type() == ty)
     }
 
-    /// The dtype with this name in a file, such as `float32`.
+    /// Returns the dtype with this name in a file, such as `float32`.
     #[doc(hidden)]
     pub fn from_name(name: &str) -> Option<DType> {
         DType::TABLE.iter().copied().find(|dtype| dtype.name() == name)
     }
 
-    /// The dtype for an element type of a safetensors file.
+    /// Returns the dtype for an element type of a safetensors file.
     #[doc(hidden)]
     pub fn from_safetensors(ty: Dtype) -> Option<DType> {
         DType::ALL.into_iter().find(|dtype| dtype.stored() == (ty, 1))

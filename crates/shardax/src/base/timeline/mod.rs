@@ -141,13 +141,14 @@ pub struct Profile {
 /// Starts recording a profile. When it is stopped or dropped, it is written below `folder`.
 ///
 /// It shows, for each thread, calls of compiled functions by name, compilations, transfers and annotations
-/// ([`annotate`]), and for each device the start and end of each program. `tensorboard --logdir folder` finds
-/// it under `plugins/profile`; the file `….trace.json.gz` opens in Perfetto or chrome://tracing.
+/// ([`annotate`]), and for each device the start and end of each program. `tensorboard --logdir folder` finds it under
+/// `plugins/profile`; the file `….trace.json.gz` opens in Perfetto or chrome://tracing.
 ///
 /// Plugins for GPUs and TPUs have their own profiler for events inside a program, and both files contain its output.
 /// The CPU plugin has none.
 ///
-/// Fails if a profile is already being recorded.
+/// # Errors
+/// Returns an error if a profile is already being recorded.
 #[track_caller]
 pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
     ProfileOptions::default().trace(folder)
@@ -205,7 +206,8 @@ fn warn_without_devices<T: Default>(what: &str, error: &pjrt::Error) -> T {
 impl Profile {
     /// Stops the profile, waits for its programs, and writes it. Returns the files.
     ///
-    /// Fails if they cannot be written.
+    /// # Errors
+    /// Returns an error if they cannot be written.
     #[track_caller]
     pub fn stop(self) -> Result<Vec<PathBuf>> {
         self.finish().at_caller()
@@ -315,7 +317,8 @@ static STARTED: Mutex<Option<Profile>> = Mutex::new(None);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if a profile is already being recorded.
+/// # Errors
+/// Returns an error if a profile is already being recorded.
 #[track_caller]
 pub fn start_trace(folder: impl AsRef<Path>) -> Result<()> {
     let profile = trace(folder)?;
@@ -325,7 +328,8 @@ pub fn start_trace(folder: impl AsRef<Path>) -> Result<()> {
 
 /// Stops the profile that [`start_trace`] started, waits for its programs, and writes it. Returns the files.
 ///
-/// Fails if none was started, or if the files cannot be written.
+/// # Errors
+/// Returns an error if none was started, or if the files cannot be written.
 #[track_caller]
 pub fn stop_trace() -> Result<Vec<PathBuf>> {
     let started = STARTED.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -24,7 +24,8 @@ pub struct ProfileSession(Profile);
 impl ProfileSession {
     /// Starts recording. [`ProfileOptions::session`] sets the recorded events.
     ///
-    /// Fails if a profile is already being recorded.
+    /// # Errors
+    /// Returns an error if a profile is already being recorded.
     #[track_caller]
     pub fn start() -> Result<ProfileSession> {
         ProfileOptions::default().session()
@@ -32,7 +33,8 @@ impl ProfileSession {
 
     /// Stops the profile, waits for its programs, and returns it.
     ///
-    /// Fails if the profile cannot be encoded.
+    /// # Errors
+    /// Returns an error if the profile cannot be encoded.
     #[track_caller]
     pub fn stop(self) -> Result<ProfileData> {
         self.0
@@ -61,19 +63,21 @@ impl ProfileOptions {
 pub struct ProfileData(Encoded);
 
 impl ProfileData {
-    /// The serialized `XSpace` that TensorBoard reads.
+    /// Returns the serialized `XSpace` that TensorBoard reads.
     pub fn xplane(&self) -> &[u8] {
         &self.0.xplane
     }
 
-    /// The trace events as gzipped JSON, for Perfetto and chrome://tracing.
+    /// Returns the trace events as gzipped JSON, for Perfetto and chrome://tracing.
     pub fn trace_json_gz(&self) -> &[u8] {
         &self.0.trace
     }
 
-    /// Writes the profile below `folder`, as [`trace`](super::trace) does (JAX's `export_profile_data`). Returns the files.
+    /// Writes the profile below `folder`, as [`trace`](super::trace) does (JAX's `export_profile_data`). Returns the
+    /// files.
     ///
-    /// Fails if they cannot be written.
+    /// # Errors
+    /// Returns an error if they cannot be written.
     #[track_caller]
     pub fn export(&self, folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         self.0.write_below(folder.as_ref()).at_caller()

@@ -41,8 +41,6 @@ use crate::transfer_guard::{self, Direction};
 /// the tensor is freed as soon as the copy is complete. The tensor is moved into this function, so using it twice does
 /// not compile.
 ///
-/// Fails for a tensor on another device than the host (copy it there first), and for booleans other than 0 and 1.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::dlpack::{ElementType, HostBytes, Tensor, from_dlpack};
@@ -60,6 +58,10 @@ use crate::transfer_guard::{self, Direction};
 /// assert_eq!(x.type_name(), "uint8[2,2]");
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for a tensor on another device than the host (copy it there first), and for booleans other than 0
+/// and 1.
 #[track_caller]
 pub fn from_dlpack(tensor: Tensor) -> Result<Array> {
     let _line = source::enter();
@@ -92,10 +94,6 @@ fn import_tensor(tensor: Tensor) -> Result<Array> {
 /// devices, and if the memory is not row-major, the tensor is a copy on the host. Arrays never change, so the consumer
 /// must not write to the tensor; versioned tensors are flagged read-only.
 ///
-/// Fails for a traced, deleted or unreduced array, for an array that this process does not hold completely, for random
-/// keys (see [`random::key_data`](crate::random::key_data)) and for types of less than a byte (convert them with
-/// `astype`).
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::dlpack::to_dlpack;
@@ -104,6 +102,11 @@ fn import_tensor(tensor: Tensor) -> Result<Array> {
 /// assert!(tensor.is_read_only());
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for a traced, deleted or unreduced array, for an array that this process does not hold completely,
+/// for random keys (see [`random::key_data`](crate::random::key_data)) and for types of less than a byte (convert them
+/// with `astype`).
 #[track_caller]
 pub fn to_dlpack(array: &Array) -> Result<Tensor> {
     export_tensor(array).at_caller()

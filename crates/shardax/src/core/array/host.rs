@@ -212,7 +212,8 @@ impl<T: Element> FromIterator<T> for Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for an integer that does not fit an integer dtype.
+/// # Errors
+/// The result carries an error for an integer that does not fit an integer dtype.
 #[track_caller]
 pub fn array_of<T: IntoHostArray>(values: T, dtype: DType) -> Array {
     let _line = source::enter();
@@ -243,8 +244,6 @@ fn collected<T: IntoHostArray>(values: &T) -> Result<(Vec<T::Element>, Shape)> {
 impl Array {
     /// Creates an array of `shape` from elements in row-major order; weakly typed if they are `f64` (see [`array()`]).
     ///
-    /// Fails if the number of elements is not the product of the shape.
-    ///
     /// ```
     /// # use shardax::prelude::*;
     /// let x = Array::from_slice(&[1, 2, 3, 4, 5, 6], &[2, 3])?;
@@ -252,6 +251,9 @@ impl Array {
     /// assert!(Array::from_slice(&[1, 2, 3], &[2, 2]).is_err());
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the number of elements is not the product of the shape.
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Array> {
         let _line = source::enter();
@@ -273,7 +275,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Also fails if the sharding does not divide the shape.
+    /// # Errors
+    /// Also returns an error if the sharding does not divide the shape.
     #[track_caller]
     pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
         let _line = source::enter();
@@ -310,13 +313,14 @@ impl Array {
 
     /// Creates an array of `shape` from the bytes of its elements, row-major, in the machine's byte order.
     ///
-    /// Fails if the length does not match the shape and the dtype, and for booleans other than 0 and 1.
-    ///
     /// ```
     /// # use shardax::prelude::*;
     /// assert_eq!(Array::from_bytes(&[1, 2], DType::U8, &[2])?.to_vec::<u8>()?, [1, 2]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the length does not match the shape and the dtype, and for booleans other than 0 and 1.
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
         let _line = source::enter();
@@ -399,7 +403,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for an array without values: deleted, donated, traced, unreduced, or one that carries an error.
+    /// # Errors
+    /// Returns an error for an array without values: deleted, donated, traced, unreduced, or one that carries an error.
     #[track_caller]
     pub fn copy_to_host_async(&self) -> Result<()> {
         self.begin_copy(false).at_caller()
@@ -417,10 +422,10 @@ impl Array {
         transfer::begin_to_host(&c)
     }
 
-    /// Returns the elements in row-major order. Waits for the values.
+    /// Returns the elements in row-major order. Waits for the values, so you should not call it in every step of a loop:
+    /// the device would be idle until the host has started the next step.
     ///
-    /// Fails if `T` is not the array's dtype, and for random keys; [`random::key_data`](crate::random::key_data)
-    /// returns their words. Integers of any dtype can be read as `usize`, to index a slice, unless one is negative.
+    /// Integers of any dtype can be read as `usize`, to index a slice, unless one is negative.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -433,6 +438,10 @@ impl Array {
     /// assert_eq!(classes.iter().map(|class| names[*class]).collect::<Vec<_>>(), ["dog", "cat"]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if `T` is not the array's dtype, and for random keys;
+    /// [`random::key_data`](crate::random::key_data) returns their words.
     #[track_caller]
     pub fn to_vec<T: HostNumber>(&self) -> Result<Vec<T>> {
         self.check()?;
@@ -478,8 +487,7 @@ impl Array {
 
     /// Returns the only element. Waits for the value.
     ///
-    /// Fails if there is not exactly one element, or if `T` is not the array's dtype. An integer of any dtype can be read as
-    /// `usize`, unless it is negative.
+    /// An integer of any dtype can be read as `usize`, unless it is negative.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -487,6 +495,9 @@ impl Array {
     /// assert!(array([1, 2, 3]).item::<i32>().is_err());
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if there is not exactly one element, or if `T` is not the array's dtype.
     #[track_caller]
     pub fn item<T: HostNumber>(&self) -> Result<T> {
         self.check()?;

@@ -67,7 +67,8 @@ impl Array {
     /// Creates an array of `shape` from these bytes, row-major, in the machine's byte order. It is committed to a
     /// device, or uncommitted on the default device. Several devices can share one buffer.
     ///
-    /// Fails if the length does not match the shape and the dtype, and for booleans other than 0 and 1.
+    /// # Errors
+    /// Returns an error if the length does not match the shape and the dtype, and for booleans other than 0 and 1.
     #[track_caller]
     pub fn from_host_buffer(
         buffer: Arc<HostBuffer>,

@@ -72,7 +72,10 @@ pub(crate) struct Literal {
 }
 
 impl Literal {
-    /// Fails for a plain number that does not fit `dtype`, instead of wrapping it.
+    /// Checks that a plain number fits `dtype`.
+    ///
+    /// # Errors
+    /// Returns an error for a plain number that does not fit `dtype`, instead of wrapping it.
     pub fn check_fits(&self, dtype: DType) -> Result<()> {
         match self.value {
             _ if dtype.is_key() && !self.dtype.is_key() => {
@@ -151,7 +154,11 @@ impl Concrete {
             .help("use the result of that call instead, or do not donate the argument"))
     }
 
-    /// Fails if the buffers do not hold the array's values, because the array was deleted, donated or is unreduced.
+    /// Checks that the buffers hold the array's values.
+    ///
+    /// # Errors
+    /// Returns an error if the buffers do not hold the array's values, because the array was deleted, donated or is
+    /// unreduced.
     pub fn check_values(&self) -> Result<()> {
         self.check_alive()?;
         const COMBINE_HELP: &str =
@@ -216,7 +223,7 @@ impl Array {
         Array::from_result(Err(error), like)
     }
 
-    /// The error that the array carries, if an operation that it depends on failed.
+    /// Returns the error that the array carries, if an operation that it depends on failed.
     pub fn error(&self) -> Option<&Error> {
         match &self.0 {
             Repr::Error(e) => {
@@ -227,7 +234,11 @@ impl Array {
         }
     }
 
-    /// Fails if an operation that the array depends on failed, if the array was deleted, or if its trace has ended.
+    /// Checks that the array is valid. Use it inside a function that should end at the first failed operation.
+    ///
+    /// # Errors
+    /// Returns an error if an operation that the array depends on failed, if the array was deleted, or if its trace has
+    /// ended.
     #[track_caller]
     pub fn check(&self) -> Result<()> {
         check_usable(self).at_caller()
@@ -241,7 +252,7 @@ impl Array {
         }
     }
 
-    /// The type of the array: shape, dtype, weak type, and the manual axes it varies over.
+    /// Returns the type of the array: shape, dtype, weak type, and the manual axes it varies over.
     pub fn aval(&self) -> Aval {
         match &self.0 {
             Repr::Concrete(c) => c.aval.clone(),
@@ -260,17 +271,17 @@ impl Array {
         }
     }
 
-    /// The manual mesh axes over which the value can differ from device to device, inside a `shard_map`.
+    /// Returns the manual mesh axes over which the value can differ from device to device, inside a `shard_map`.
     pub fn vma(&self) -> AxisSet {
         self.aval_ref().map(|a| a.vma.clone()).unwrap_or_default()
     }
 
-    /// The dimensions; empty for a scalar.
+    /// Returns the dimensions; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         self.aval_ref().map(|a| a.shape.as_slice()).unwrap_or(&[])
     }
 
-    /// The type of its elements.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> DType {
         match &self.0 {
             Repr::Literal(l) => l.dtype,
@@ -286,22 +297,22 @@ impl Array {
         }
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     pub fn ndim(&self) -> usize {
         self.shape().len()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn size(&self) -> usize {
         crate::shape::size(self.shape())
     }
 
-    /// The size of all elements in bytes; a replicated array counts once.
+    /// Returns the size of all elements in bytes; a replicated array counts once.
     pub fn nbytes(&self) -> usize {
         self.size().saturating_mul(self.dtype().byte_size())
     }
 
-    /// The type as text: `float32[8,128]`.
+    /// Returns the type as text: `float32[8,128]`.
     pub fn type_name(&self) -> String {
         self.aval().to_string()
     }

@@ -36,7 +36,8 @@ pub struct GlobalShard {
 }
 
 impl Concrete {
-    /// The layout of the elements in memory; `None` if the platform does not report it, or this process has no shard.
+    /// Returns the layout of the elements in memory; `None` if the platform does not report it, or this process has no
+    /// shard.
     pub fn layout(&self) -> Result<Option<Layout>> {
         if let Some(known) = self.sharding.layout() {
             return Ok(Some(known.get().clone()));
@@ -54,15 +55,17 @@ impl Concrete {
 }
 
 impl Array {
-    /// The sharding of the array.
+    /// Returns the sharding of the array.
     ///
-    /// Fails for a traced array, because its sharding is decided during compilation.
+    /// # Errors
+    /// Returns an error for a traced array, because its sharding is decided during compilation.
     #[track_caller]
     pub fn sharding(&self) -> Result<Sharding> {
         Ok(self.concrete().at_caller()?.sharding.in_layout(None))
     }
 
-    /// The sharding, and the [`Layout`] of the elements in memory, which is `None` if the platform does not report it.
+    /// Returns the sharding, and the [`Layout`] of the elements in memory, which is `None` if the platform does not
+    /// report it.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -73,16 +76,18 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for a traced array, because its sharding is decided during compilation.
+    /// # Errors
+    /// Returns an error for a traced array, because its sharding is decided during compilation.
     #[track_caller]
     pub fn format(&self) -> Result<Format> {
         let c = self.concrete().at_caller()?;
         Ok(Format::new(LayoutOptions::from(c.layout().at_caller()?), c.sharding.in_layout(None)))
     }
 
-    /// The devices that hold a shard, including devices of other processes, in the order of the sharding.
+    /// Returns the devices that hold a shard, including devices of other processes, in the order of the sharding.
     ///
-    /// Fails for a deleted or traced array.
+    /// # Errors
+    /// Returns an error for a deleted or traced array.
     #[track_caller]
     pub fn devices(&self) -> Result<Vec<Device>> {
         Ok(self.concrete().at_caller()?.sharding.devices().to_vec())
@@ -111,9 +116,12 @@ impl Array {
         }
     }
 
-    /// The shards on this process's devices, in the order of the sharding's devices.
+    /// Returns the shards on this process's devices, in the order of the sharding's devices.
     ///
-    /// Each shard is a separate array that shares this array's memory. Fails for a deleted or traced array.
+    /// Each shard is a separate array that shares this array's memory.
+    ///
+    /// # Errors
+    /// Returns an error for a deleted or traced array.
     #[track_caller]
     pub fn addressable_shards(&self) -> Result<Vec<Shard>> {
         let shards = self.global_shards()?.into_iter();
@@ -124,7 +132,7 @@ impl Array {
             .collect())
     }
 
-    /// The shards on all devices. Shards of other processes have no data. With one process these are the
+    /// Returns the shards on all devices. Shards of other processes have no data. With one process these are the
     /// [`addressable_shards`](Array::addressable_shards).
     ///
     /// ```
@@ -156,9 +164,10 @@ impl Array {
         Ok(shards)
     }
 
-    /// The data of the shard on the `i`th of this process's devices: `addressable_shards()?[i].data`.
+    /// Returns the data of the shard on the `i`th of this process's devices: `addressable_shards()?[i].data`.
     ///
-    /// Fails if there are fewer shards.
+    /// # Errors
+    /// Returns an error if there are fewer shards.
     #[track_caller]
     pub fn addressable_data(&self, i: usize) -> Result<Array> {
         let mut shards = self.addressable_shards()?;
@@ -178,7 +187,10 @@ impl Array {
         is_ready.at_caller()
     }
 
-    /// Waits until the values are computed. Fails if the computation failed.
+    /// Waits until the values are computed.
+    ///
+    /// # Errors
+    /// Returns an error if the computation failed.
     #[track_caller]
     pub fn block_until_ready(&self) -> Result<()> {
         match &self.0 {
@@ -192,7 +204,8 @@ impl Array {
 
     /// Frees the memory immediately. Using the array later is an error; deleting it twice has no effect.
     ///
-    /// Fails for a traced array, because only the traced program computes its values.
+    /// # Errors
+    /// Returns an error for a traced array, because only the traced program computes its values.
     #[track_caller]
     pub fn delete(&self) -> Result<()> {
         if let Repr::Traced(traced) = &self.0 {
@@ -302,7 +315,8 @@ pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
 /// Prints the placement of an array, as [`visualize_sharding`](crate::visualize_sharding) draws it. The output is
 /// coloured if standard output is a terminal and the environment variable `NO_COLOR` is not set.
 ///
-/// Also fails for a deleted array, and for a traced array, which has no placement yet.
+/// # Errors
+/// Also returns an error for a deleted array, and for a traced array, which has no placement yet.
 #[track_caller]
 pub fn visualize_array_sharding(array: &Array) -> Result<()> {
     array.sharding().and_then(|sharding| visualize::print(array.shape(), &sharding)).at_caller()

@@ -53,7 +53,8 @@ pub struct Retained {
 impl Retained {
     /// Appends the bytes of the elements, row-major, in the machine's byte order. Waits for the values.
     ///
-    /// Fails if the computation failed, or if this process has only some of the shards.
+    /// # Errors
+    /// Returns an error if the computation failed, or if this process has only some of the shards.
     #[track_caller]
     pub fn copy_to(&self, out: &mut Vec<u8>) -> Result<()> {
         let location = std::panic::Location::caller();
@@ -78,7 +79,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails if `T` is not the array's dtype.
+    /// # Errors
+    /// Returns an error if `T` is not the array's dtype.
     #[track_caller]
     pub fn view<T: Element>(&self) -> Result<HostView<'_, T>> {
         if let Some(c) = self.concrete_ref().filter(|c| c.aval.dtype == T::DTYPE && c.sharding.is_fully_replicated()) {
@@ -136,7 +138,8 @@ impl Array {
     /// If the thread that holds the guard donates the array itself, the donation fails after ten seconds in which no
     /// other guard was dropped or copied from.
     ///
-    /// Fails for an array without values: deleted, donated, traced, unreduced, or one that carries an error.
+    /// # Errors
+    /// Returns an error for an array without values: deleted, donated, traced, unreduced, or one that carries an error.
     #[track_caller]
     pub fn retain(&self) -> Result<Retained> {
         let c = self.concrete().at_caller()?;

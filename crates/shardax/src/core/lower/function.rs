@@ -31,7 +31,7 @@ impl Functions {
         Functions { repeated, ..Functions::default() }
     }
 
-    /// The number of the function under this key.
+    /// Returns the number of the function under this key.
     pub fn find(&self, key: &str) -> Option<usize> {
         self.numbers.get(key).copied()
     }

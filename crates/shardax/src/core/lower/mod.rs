@@ -141,17 +141,17 @@ impl Lowering {
         self.values[value.0 as usize].origin.as_ref()?.downcast_ref()
     }
 
-    /// The dtype of a value.
+    /// Returns the dtype of a value.
     pub fn dtype(&self, v: Value) -> DType {
         self.values[v.0 as usize].dtype
     }
 
-    /// The shape of a value.
+    /// Returns the shape of a value.
     pub fn shape(&self, v: Value) -> &Shape {
         &self.values[v.0 as usize].shape
     }
 
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn aval(&self, v: Value) -> Aval {
         Aval::new(self.dtype(v), self.shape(v).clone())
     }
@@ -199,13 +199,14 @@ impl Lowering {
         self.next_channel
     }
 
-    /// The sharding of a value of this rank as an attribute, for example `sharding = …` of `sdy.sharding_constraint`.
+    /// Returns the sharding of a value of this rank as an attribute, for example `sharding = …` of
+    /// `sdy.sharding_constraint`.
     pub fn sharding(&mut self, sharding: &NamedSharding, rank: usize) -> String {
         let mesh = self.mesh_name(sharding.mesh());
         sharding.sdy(&mesh, rank)
     }
 
-    /// The name of `mesh` in the text.
+    /// Returns the name of `mesh` in the text.
     pub fn mesh_name(&mut self, mesh: &Mesh) -> String {
         self.mesh_of(mesh.axes())
     }

@@ -14,7 +14,7 @@ pub(crate) enum Platform {
 }
 
 impl Platform {
-    /// The platform of this name.
+    /// Returns the platform of this name.
     pub fn named(name: &str) -> Platform {
         match name {
             "cpu" => Platform::Cpu,
@@ -34,7 +34,7 @@ impl Platform {
         matches!(self, Platform::Gpu | Platform::Tpu)
     }
 
-    /// The name of the platform in messages.
+    /// Returns the name of the platform in messages.
     pub fn text(self) -> &'static str {
         match self {
             Platform::Cpu => "CPU",
@@ -44,7 +44,7 @@ impl Platform {
         }
     }
 
-    /// The error for an operation that the platform does not support. `way_round` is the advice.
+    /// Returns the error for an operation that the platform does not support. `way_round` is the advice.
     pub fn lacks(self, operation: &str, way_round: &str) -> Error {
         err!(NotImplemented, "{operation} is not implemented on {}", self.text()).help(way_round)
     }

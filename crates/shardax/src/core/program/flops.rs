@@ -36,17 +36,17 @@ impl Flops {
         Flops { elementwise: inexact.map(|aval| aval.size() as f64).sum(), ..Flops::default() }
     }
 
-    /// The sum of matmuls and elementwise operations.
+    /// Returns the sum of matmuls and elementwise operations.
     pub fn total(&self) -> f64 {
         self.matmuls + self.elementwise
     }
 
-    /// The matmuls without recomputed ones, which are the operations that the model requires.
+    /// Returns the matmuls without recomputed ones, which are the operations that the model requires.
     pub fn model(&self) -> f64 {
         self.matmuls - self.recomputed
     }
 
-    /// The larger of two counts, for the branches of a conditional.
+    /// Returns the larger of two counts, for the branches of a conditional.
     pub fn max(self, other: Flops) -> Flops {
         if other.total() > self.total() { other } else { self }
     }
@@ -95,8 +95,8 @@ impl fmt::Display for Flops {
 }
 
 impl Program {
-    /// The number of floating-point operations of one call, summed over all devices. The body of a `scan` counts once
-    /// per step, the body of a `shard_map` once per device, and a `cond` counts as its largest branch.
+    /// Returns the number of floating-point operations of one call, summed over all devices. The body of a `scan`
+    /// counts once per step, the body of a `shard_map` once per device, and a `cond` counts as its largest branch.
     ///
     /// ```
     /// # use shardax::prelude::*;

@@ -40,7 +40,7 @@ pub struct Aval {
 }
 
 impl Aval {
-    /// The type of an array of this dtype and shape that is strongly typed and equal on all devices.
+    /// Returns the type of an array of this dtype and shape that is strongly typed and equal on all devices.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default(), sharding: None }
     }
@@ -51,22 +51,25 @@ impl Aval {
         Aval { weak: dtype.is_wide(), ..Aval::new(dtype, shape) }
     }
 
-    /// The type of a scalar of this dtype.
+    /// Returns the type of a scalar of this dtype.
     pub fn scalar(dtype: DType) -> Self {
         Aval::new(dtype, Shape::new())
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn size(&self) -> usize {
         size(&self.shape)
     }
 
-    /// The size of all elements in bytes. Fails if the size cannot be addressed.
+    /// Returns the size of all elements in bytes.
+    ///
+    /// # Errors
+    /// Returns an error if the size cannot be addressed.
     pub fn byte_size(&self) -> Result<usize> {
         // A dimension of 0 must not hide other dimensions that are out of range, because strides are products of them.
         let nonzero_dims: Shape = self.shape.iter().map(|&d| d.max(1)).collect();
@@ -89,7 +92,8 @@ impl Aval {
         Aval { shape, sharding, ..self.clone() }
     }
 
-    /// The sharding over mesh axes of type [`Explicit`](crate::AxisType::Explicit); `None` if there are no such axes.
+    /// Returns the sharding over mesh axes of type [`Explicit`](crate::AxisType::Explicit); `None` if there are no such
+    /// axes.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -142,8 +146,8 @@ impl Aval {
         }
     }
 
-    /// The type after arithmetic such as a sum or a tangent. Plain numbers become strongly typed, as in JAX; 64-bit
-    /// host data stay weakly typed.
+    /// Returns the type after arithmetic such as a sum or a tangent. Plain numbers become strongly typed, as in JAX;
+    /// 64-bit host data stay weakly typed.
     pub fn strip_weak_type(mut self) -> Self {
         self.weak &= self.dtype.is_wide();
         self
@@ -203,17 +207,17 @@ pub struct Program {
 }
 
 impl Program {
-    /// The types of the inputs.
+    /// Returns the types of the inputs.
     pub fn in_avals(&self) -> impl ExactSizeIterator<Item = &Aval> + '_ {
         self.inputs.iter().map(|v| self.aval_of(*v))
     }
 
-    /// The types of the outputs.
+    /// Returns the types of the outputs.
     pub fn out_avals(&self) -> Vec<Aval> {
         self.outputs.iter().map(|a| self.atom_aval(a)).collect()
     }
 
-    /// The equations in order.
+    /// Returns the equations in order.
     pub fn eqns(&self) -> &[Eqn] {
         &self.eqns
     }

@@ -53,7 +53,7 @@ fn write_shape(f: &mut impl fmt::Write, aval: &Aval) -> fmt::Result {
 }
 
 impl Aval {
-    /// The type in a printed program: `f32[8,128]`.
+    /// Returns the type in a printed program: `f32[8,128]`.
     pub fn short(&self) -> String {
         let mut text = self.dtype.short().to_owned();
         // Writing to a string cannot fail.

@@ -54,27 +54,27 @@ pub(crate) fn joined<'t>(
 }
 
 impl<'a> ShardingRule<'a> {
-    /// The mesh of the operands, or the context mesh if no operand has one.
+    /// Returns the mesh of the operands, or the context mesh if no operand has one.
     pub fn mesh(&self) -> &AbstractMesh {
         &self.mesh
     }
 
-    /// The operands' types.
+    /// Returns the operands' types.
     pub fn args(&self) -> &'a [Aval] {
         self.args
     }
 
-    /// The results' types, without their shardings.
+    /// Returns the results' types, without their shardings.
     pub fn outs(&self) -> &'a [Aval] {
         self.outs
     }
 
-    /// The sharding of operand `i`. An operand without a sharding counts as replicated.
+    /// Returns the sharding of operand `i`. An operand without a sharding counts as replicated.
     pub fn arg(&self, i: usize) -> Typed {
         typed(&self.mesh, &self.args[i])
     }
 
-    /// The entry of a dimension of operand `i`.
+    /// Returns the entry of a dimension of operand `i`.
     pub fn entry(&self, i: usize, dim: usize) -> DimSpec {
         self.args[i].sharding().map_or(DimSpec::None, |t| t.dims()[dim].clone())
     }
@@ -84,7 +84,7 @@ impl<'a> ShardingRule<'a> {
         err!(Sharding, "{}: {message}", self.name).help(help)
     }
 
-    /// The operands' types, for errors.
+    /// Returns the operands' types, for errors.
     pub fn types(&self) -> String {
         self.args.iter().map(Aval::to_string).collect::<Vec<_>>().join(", ")
     }
@@ -108,7 +108,7 @@ impl<'a> ShardingRule<'a> {
         )
     }
 
-    /// One result with these entries.
+    /// Returns one result with these entries.
     pub fn dims(&self, dims: impl IntoIterator<Item = DimSpec>) -> Result<TypedOuts> {
         Ok(smallvec![Typed::from_dims(&self.mesh, dims.into_iter().collect())])
     }
@@ -118,19 +118,19 @@ impl<'a> ShardingRule<'a> {
         Ok(self.outs.iter().map(|out| Typed::replicated(&self.mesh, out.rank())).collect())
     }
 
-    /// The shardings already in the results' types, for primitives that wrap a program.
+    /// Returns the shardings already in the results' types, for primitives that wrap a program.
     pub fn from_results(&self) -> Result<TypedOuts> {
         Ok(self.outs.iter().map(|out| typed(&self.mesh, out)).collect())
     }
 
-    /// The sharding of operand `i` for every result.
+    /// Returns the sharding of operand `i` for every result.
     pub fn like(&self, i: usize) -> Result<TypedOuts> {
         let typed = self.arg(i).without_partial();
         Ok(smallvec![typed; self.outs.len()])
     }
 
-    /// The sharding of elementwise operations. In each dimension the operands that split it must have equal entries,
-    /// and others can leave it unsplit.
+    /// Returns the sharding of elementwise operations. In each dimension the operands that split it must have equal
+    /// entries, and others can leave it unsplit.
     pub fn join(&self) -> Result<TypedOuts> {
         let rank = self.outs[0].rank();
         // Operands of another rank are numbers, which fit any sharding.
@@ -151,7 +151,7 @@ impl<'a> ShardingRule<'a> {
         }
     }
 
-    /// The sharding of operand 0 without these dimensions.
+    /// Returns the sharding of operand 0 without these dimensions.
     pub fn drop(&self, dims: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let entries = (0..typed.rank()).filter(|d| !dims.contains(d)).map(|d| typed.dims()[d].clone());
@@ -159,13 +159,15 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![entries; self.outs.len()])
     }
 
-    /// The sharding of operand 0 with permuted dimensions: dimension `permutation[i]` becomes dimension `i`.
+    /// Returns the sharding of operand 0 with permuted dimensions: dimension `permutation[i]` becomes dimension `i`.
     pub fn moved(&self, permutation: &[usize]) -> Result<TypedOuts> {
         self.dims(permutation.iter().map(|&d| self.entry(0, d)))
     }
 
-    /// The sharding of operand 0, if the sizes of some dimensions change. Fails if the axes of such a dimension do not
-    /// divide its new size.
+    /// Returns the sharding of operand 0, if the sizes of some dimensions change.
+    ///
+    /// # Errors
+    /// Returns an error if the axes of such a dimension do not divide its new size.
     pub fn resized(&self) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let (from, to) = (&self.args[0], &self.outs[0]);
@@ -186,7 +188,10 @@ impl<'a> ShardingRule<'a> {
         self.like(0)
     }
 
-    /// Fails if one of these dimensions of operand `i` is split.
+    /// Checks that these dimensions of operand `i` are not split.
+    ///
+    /// # Errors
+    /// Returns an error if one of these dimensions of operand `i` is split.
     pub fn check_unsharded(&self, i: usize, dims: impl IntoIterator<Item = usize>) -> Result<()> {
         for d in dims {
             if self.entry(i, d) != DimSpec::None {
@@ -199,8 +204,8 @@ impl<'a> ShardingRule<'a> {
         Ok(())
     }
 
-    /// The rule of operations on the last `k` dimensions of each operand. These dimensions must not be split, and the
-    /// operands must split the others alike.
+    /// Returns the rule of operations on the last `k` dimensions of each operand. These dimensions must not be split,
+    /// and the operands must split the others alike.
     pub fn batch_only(&self, k: usize) -> Result<TypedOuts> {
         for (i, arg) in self.args.iter().enumerate().filter(|(_, arg)| arg.rank() >= k) {
             self.check_unsharded(i, arg.rank() - k..arg.rank())?;
@@ -227,8 +232,8 @@ impl<'a> ShardingRule<'a> {
         self.dims(batch.iter().cloned().chain(core_entries))
     }
 
-    /// The entries of the batch dimensions, which are all dimensions of operand `i` except the last `unbatched(i)`. An
-    /// operand can leave a dimension unsplit that others split.
+    /// Returns the entries of the batch dimensions, which are all dimensions of operand `i` except the last
+    /// `unbatched(i)`. An operand can leave a dimension unsplit that others split.
     pub fn batches(&self, unbatched: impl Fn(usize) -> usize) -> Result<SmallVec<[DimSpec; 4]>> {
         let mut batch: SmallVec<[DimSpec; 4]> = SmallVec::new();
         for (i, arg) in self.args.iter().enumerate() {
@@ -250,7 +255,7 @@ impl<'a> ShardingRule<'a> {
         Ok(batch)
     }
 
-    /// The common sharding of these operands. Ignores numbers and operands without a sharding.
+    /// Returns the common sharding of these operands. Ignores numbers and operands without a sharding.
     pub fn common(&self, operands: Range<usize>, what: &str) -> Result<Typed> {
         let rank = self.args[operands.clone()].iter().map(Aval::rank).max().unwrap_or(0);
         let mut sharded = self.args[operands].iter().filter(|a| a.sharding().is_some() && (a.rank() > 0 || rank == 0));
@@ -264,7 +269,7 @@ impl<'a> ShardingRule<'a> {
         Ok(typed(&self.mesh, operand).without_partial())
     }
 
-    /// One result with the requested sharding.
+    /// Returns one result with the requested sharding.
     pub fn requested(&self, out: &Typed) -> Result<TypedOuts> {
         if *out.mesh() != self.mesh {
             return Err(err!(
@@ -279,8 +284,8 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![out.clone()])
     }
 
-    /// The sharding of operand 0 after a reshape. Dimensions that are kept, split or merged keep their axes if no
-    /// element has to move to another device.
+    /// Returns the sharding of operand 0 after a reshape. Dimensions that are kept, split or merged keep their axes if
+    /// no element has to move to another device.
     pub fn reshaped(&self, shape: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let from = &self.args[0].shape;
@@ -390,8 +395,8 @@ impl<'a> ShardingRule<'a> {
         Ok(kind)
     }
 
-    /// The unreduced and reduced axes of a product. If one operand is unreduced over the axes over which the other is
-    /// reduced, the result stays unreduced over them.
+    /// Returns the unreduced and reduced axes of a product. If one operand is unreduced over the axes over which the
+    /// other is reduced, the result stays unreduced over them.
     pub fn product_partial(&self) -> Result<PartialAxes> {
         let (a, b) = (self.arg(0), self.arg(1));
         match () {
@@ -401,8 +406,8 @@ impl<'a> ShardingRule<'a> {
         }
     }
 
-    /// The unreduced and reduced axes of operations that move or add elements. All operands must have the same axes,
-    /// and the result keeps them.
+    /// Returns the unreduced and reduced axes of operations that move or add elements. All operands must have the same
+    /// axes, and the result keeps them.
     pub fn keep_partial(&self) -> Result<PartialAxes> {
         self.keep_partial_of(self.args)
     }
@@ -436,7 +441,7 @@ impl<'a> ShardingRule<'a> {
         Ok(common_axes)
     }
 
-    /// The unreduced and reduced axes of operand 0.
+    /// Returns the unreduced and reduced axes of operand 0.
     pub fn keep_partial_of_first(&self) -> Result<PartialAxes> {
         let typed = self.arg(0);
         Ok((typed.unreduced().clone(), typed.reduced().clone()))

@@ -52,9 +52,10 @@ impl<T: Tree, X> Composed<T, X> {
 }
 
 impl<T, X> Composed<T, X> {
-    /// The part at the leaf with this key path: `.mean`, `[0]`, `["image"]`.
+    /// Returns the part at the leaf with this key path: `.mean`, `[0]`, `["image"]`.
     ///
-    /// Fails if there is no such leaf.
+    /// # Errors
+    /// Returns an error if there is no such leaf.
     pub fn get(&self, path: &str) -> Result<&X> {
         let paths = self.structure.paths();
         let index = paths.iter().position(|known| known == path);

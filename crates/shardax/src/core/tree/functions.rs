@@ -47,14 +47,15 @@ pub fn reduce<T: Tree, A>(f: impl FnMut(A, Array) -> A, tree: &T, init: A) -> A 
 
 /// Returns `true` if every leaf is a nonzero scalar. Waits for the values.
 ///
-/// Fails for a leaf with more than one element.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// let finite = tree::map(|x| x.isfinite().all(..), (ones([2]), zeros([3])))?;
 /// assert!(tree::all(&finite)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for a leaf with more than one element.
 #[track_caller]
 pub fn all<T: Tree>(tree: &T) -> Result<bool> {
     let mut all_true = true;

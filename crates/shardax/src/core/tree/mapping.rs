@@ -418,8 +418,6 @@ fn first_arrays<L>(places: &Places<L>) -> smallvec::SmallVec<[Array; 8]> {
 /// Exchanges the outer and the inner structure; for example, a list of pairs becomes a pair of lists. In `tree`, each
 /// leaf of the structure `outer` must be a tree of structure `inner`.
 ///
-/// Fails unless `tree` has that structure and `Out` has the exchanged one.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// let pairs = vec![(array(1), array(2)), (array(3), array(4))];
@@ -428,6 +426,9 @@ fn first_arrays<L>(places: &Places<L>) -> smallvec::SmallVec<[Array; 8]> {
 /// assert_eq!((lists.0[1].item::<i32>()?, lists.1[0].item::<i32>()?), (3, 2));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error unless `tree` has that structure and `Out` has the exchanged one.
 #[track_caller]
 pub fn transpose<Out: Tree, T: Tree>(outer: &TreeDef, inner: &TreeDef, tree: T) -> Result<Out> {
     let flat = Flat::of(&tree);

@@ -178,7 +178,10 @@ pub struct Unflatten<'a> {
 }
 
 impl Unflatten<'_> {
-    /// Reads the next leaf. Fails if the structure has a node instead.
+    /// Reads the next leaf.
+    ///
+    /// # Errors
+    /// Returns an error if the structure has a node instead.
     pub fn leaf(&mut self) -> Result<Array> {
         match (self.tokens.next(), self.leaves.next()) {
             (Some(Token::Leaf), Some(array)) => Ok(array),
@@ -205,7 +208,7 @@ impl Unflatten<'_> {
         Ok(def)
     }
 
-    /// The metadata of the next node, if it is a metadata node.
+    /// Returns the metadata of the next node, if it is a metadata node.
     pub fn peek_metadata(&self) -> Option<&Metadata> {
         match self.tokens.as_slice().first() {
             Some(Token::Node(Node::Metadata(metadata))) => Some(metadata),
@@ -213,8 +216,11 @@ impl Unflatten<'_> {
         }
     }
 
-    /// Reads the next node. Fails unless it is `node`; for a struct it also accepts a map whose keys are the fields in
-    /// their order.
+    /// Reads the next node.
+    ///
+    /// # Errors
+    /// Returns an error unless it is `node`; for a struct it also accepts a map whose keys are the fields in their
+    /// order.
     pub fn expect(&mut self, node: Node) -> Result<()> {
         let actual = self.node()?;
         let is_map = matches!((&actual, &node), (Node::Map(_), Node::Struct { .. }));

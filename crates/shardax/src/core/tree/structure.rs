@@ -215,12 +215,12 @@ impl TreeDef {
         found
     }
 
-    /// The number of leaves of a tree of this structure.
+    /// Returns the number of leaves of a tree of this structure.
     pub fn leaf_count(&self) -> usize {
         self.0.iter().filter(|t| matches!(t, Token::Leaf)).count()
     }
 
-    /// The key path of each leaf: `.conv1.kernel`, `[0]` or `["image"]`.
+    /// Returns the key path of each leaf: `.conv1.kernel`, `[0]` or `["image"]`.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.walk(&mut |path, token| {
@@ -231,7 +231,7 @@ impl TreeDef {
         paths
     }
 
-    /// The place and the metadata of each leaf.
+    /// Returns the place and the metadata of each leaf.
     pub fn leaf_infos(&self) -> Vec<LeafInfo> {
         let mut infos = Vec::new();
         // The nodes above, each with the number of children left, the metadata for leaves there, and the enclosing
@@ -272,7 +272,8 @@ impl TreeDef {
         infos
     }
 
-    /// The plain numbers in the structure with their key paths. They are configuration, such as a rate or a count.
+    /// Returns the plain numbers in the structure with their key paths. They are configuration, such as a rate or a
+    /// count.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -294,9 +295,6 @@ impl TreeDef {
     /// Replaces the plain numbers, in the order of [`numbers`](TreeDef::numbers). The rest of the structure is
     /// unchanged.
     ///
-    /// Fails for a number that does not fit the type of the number it replaces: an integer out of range, a fraction for
-    /// an integer, a float beyond `f32`. Floats are rounded.
-    ///
     /// ```
     /// # use shardax::prelude::*;
     /// use shardax::dtype::Scalar;
@@ -306,6 +304,10 @@ impl TreeDef {
     /// assert_eq!(error.message(), "the number `[0]` is of type u8, which cannot hold 300");
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error for a number that does not fit the type of the number it replaces: an integer out of range, a
+    /// fraction for an integer, a float beyond `f32`. Floats are rounded.
     #[track_caller]
     pub fn with_numbers(&self, numbers: impl IntoIterator<Item = Scalar>) -> Result<TreeDef> {
         let mut numbers = numbers.into_iter();
@@ -327,8 +329,6 @@ impl TreeDef {
 
     /// Returns the structure in which the lists that are variables of this kind are empty.
     ///
-    /// Fails for a variable of this kind that is not a list.
-    ///
     /// ```
     /// # use shardax::prelude::*;
     /// // Without such variables it stays.
@@ -336,6 +336,9 @@ impl TreeDef {
     /// assert_eq!(def.without_lists_of_kind("Intermediate")?, def);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error for a variable of this kind that is not a list.
     #[track_caller]
     pub fn without_lists_of_kind(&self, kind: &str) -> Result<TreeDef> {
         let (mut new, mut position) = (TreeDef::default(), 0);

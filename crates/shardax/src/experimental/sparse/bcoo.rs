@@ -102,7 +102,8 @@ impl FromdenseOptions {
 impl BCOO {
     /// Makes a sparse array from its parts; see [`BCOO`] for their shapes.
     ///
-    /// Fails for indices that are not a matrix of integers, and for data whose shape does not fit.
+    /// # Errors
+    /// Returns an error for indices that are not a matrix of integers, and for data whose shape does not fit.
     #[track_caller]
     pub fn new(data: impl ArrayLike, indices: impl ArrayLike, shape: impl IntoSizes) -> Result<BCOO> {
         let array = BCOO { data: data.into_array(), indices: indices.into_array(), shape: shape.into_sizes() };
@@ -146,32 +147,32 @@ impl BCOO {
         })
     }
 
-    /// The shape of the array.
+    /// Returns the shape of the array.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     pub fn ndim(&self) -> usize {
         self.shape.len()
     }
 
-    /// The dtype of the elements.
+    /// Returns the dtype of the elements.
     pub fn dtype(&self) -> DType {
         self.data.dtype()
     }
 
-    /// The number of stored elements.
+    /// Returns the number of stored elements.
     pub fn nse(&self) -> usize {
         self.indices.shape().first().copied().unwrap_or(0)
     }
 
-    /// The number of dimensions with indices.
+    /// Returns the number of dimensions with indices.
     pub fn n_sparse(&self) -> usize {
         self.indices.shape().last().copied().unwrap_or(0)
     }
 
-    /// The number of dimensions that are stored densely.
+    /// Returns the number of dimensions that are stored densely.
     pub fn n_dense(&self) -> usize {
         self.data.ndim().saturating_sub(1)
     }

@@ -62,7 +62,8 @@ impl BCOO {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for an order that is not a permutation, and for one that exchanges sparse and dense dimensions.
+    /// # Errors
+    /// Returns an error for an order that is not a permutation, and for one that exchanges sparse and dense dimensions.
     #[track_caller]
     pub fn transpose(&self, axes: &[i32]) -> Result<BCOO> {
         let reversed: Vec<i32> = (0..self.ndim() as i32).rev().collect();
@@ -99,8 +100,8 @@ impl BCOO {
         self.transpose(&[])
     }
 
-    /// Sums along these dimensions, or along all for an empty list. The result is sparse, and has duplicates where elements
-    /// share their remaining indices.
+    /// Sums along these dimensions, or along all for an empty list. The result is sparse, and has duplicates where
+    /// elements share their remaining indices.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -110,8 +111,10 @@ impl BCOO {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for a dimension that the array does not have. Elements whose index is out of range along a summed dimension
-    /// are not part of the sum.
+    /// Elements whose index is out of range along a summed dimension are not part of the sum.
+    ///
+    /// # Errors
+    /// Returns an error for a dimension that the array does not have.
     #[track_caller]
     pub fn sum(&self, axes: &[i32]) -> Result<BCOO> {
         let every_axis: Vec<i32> = (0..self.ndim() as i32).collect();

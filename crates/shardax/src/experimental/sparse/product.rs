@@ -74,8 +74,8 @@ impl BCOO {
     }
 }
 
-/// Matrix product `a @ b` of a sparse and a dense array. The operand on the right must be a vector or a matrix, and the
-/// result is dense.
+/// Computes the matrix product `a @ b` of a sparse and a dense array. The operand on the right must be a vector or a
+/// matrix, and the result is dense.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -89,7 +89,7 @@ impl<'a> Dictionary<'a> {
         Dictionary { code, fuel: Cell::new(fuel), depth: Cell::new(0), refined: RefCell::default() }
     }
 
-    /// The type of a tensor of known sizes.
+    /// Returns the type of a tensor of known sizes.
     pub fn refined(&self, shape: Vec<i64>, element: usize) -> usize {
         let mut refined = self.refined.borrow_mut();
         let position = refined.iter().position(|(sizes, of)| (sizes, *of) == (&shape, element));
@@ -256,7 +256,7 @@ impl<'a> Dictionary<'a> {
         Ok(Attribute::Sharding(name, text))
     }
 
-    /// The text of an attribute in StableHLO.
+    /// Returns the text of an attribute in StableHLO.
     pub fn text(&self, index: usize) -> Result<String> {
         self.print(&self.attribute(index)?)
     }
@@ -350,7 +350,7 @@ impl<'a> Dictionary<'a> {
         Ok(format!("0x{bits:0digits$X} : {name}"))
     }
 
-    /// The sizes and element type of a tensor.
+    /// Returns the sizes and element type of a tensor.
     pub fn tensor_type(&self, index: usize) -> Result<(Vec<i64>, usize)> {
         if let Some(place) = index.checked_sub(self.code.types.len()) {
             return at(&self.refined.borrow(), place).cloned();
@@ -363,7 +363,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// The inputs and results of a function type.
+    /// Returns the inputs and results of a function type.
     pub fn function_type(&self, index: usize) -> Result<(Vec<usize>, Vec<usize>)> {
         let entry = at(&self.code.types, index)?;
         let mut r = Bytes(entry.bytes);
@@ -373,7 +373,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// The numbers of a tensor of integers. A single number in the file means that all elements are equal.
+    /// Returns the numbers of a tensor of integers. A single number in the file means that all elements are equal.
     pub fn integers(&self, of: usize, bytes: &[u8]) -> Result<Vec<i64>> {
         let (shape, element) = self.tensor_type(of)?;
         let name = self.type_text(element)?;

@@ -302,7 +302,7 @@ impl<'a> Dictionary<'a> {
         Ok(named)
     }
 
-    /// The attributes as StableHLO text. Attributes with StableHLO's default value are left out.
+    /// Returns the attributes as StableHLO text. Attributes with StableHLO's default value are left out.
     pub fn attributes(&self, operation: &str, named: &Named<'a>) -> Result<Vec<String>> {
         let mut texts = Vec::new();
         let joined = joined(operation);

@@ -30,7 +30,7 @@ fn follow(bytes: &[u8], at: usize) -> Result<usize> {
 }
 
 impl<'a> Table<'a> {
-    /// The root table.
+    /// Returns the root table.
     pub fn root(bytes: &'a [u8]) -> Result<Table<'a>> {
         Ok(Table { bytes, at: follow(bytes, 0)?, depth: 0 })
     }

@@ -67,7 +67,7 @@ impl Size {
         }
     }
 
-    /// The text that [`parse`](Size::parse) reads.
+    /// Returns the text that [`parse`](Size::parse) reads.
     pub fn text(&self, names: &[String]) -> String {
         let mut text = String::new();
         for (product, coefficient) in self.0.iter().rev() {
@@ -84,7 +84,7 @@ impl Size {
         if text.is_empty() { "0".to_owned() } else { text }
     }
 
-    /// The value for these values of the symbols; `None` if it exceeds 64 bits.
+    /// Returns the value for these values of the symbols; `None` if it exceeds 64 bits.
     pub fn at(&self, values: &[usize]) -> Option<i64> {
         self.0.iter().try_fold(0i64, |all, (product, coefficient)| {
             let factors = product.iter().map(|&number| values.get(number).and_then(|&n| i64::try_from(n).ok()));
@@ -93,12 +93,13 @@ impl Size {
         })
     }
 
-    /// The size, if it is a number without symbols that fits.
+    /// Returns the size, if it is a number without symbols that fits.
     pub fn known(&self) -> Option<usize> {
         self.at(&[]).and_then(|size| usize::try_from(size).ok())
     }
 
-    /// The smallest and the largest sum of the terms for symbols between these bounds; `None` if it exceeds 64 bits.
+    /// Returns the smallest and the largest sum of the terms for symbols between these bounds; `None` if it exceeds 64
+    /// bits.
     pub fn bounds(&self, bounds: &[(usize, usize)]) -> Option<(i64, i64)> {
         self.0.iter().try_fold((0i64, 0i64), |(low, high), (product, &coefficient)| {
             let at_low = product.iter().try_fold(coefficient, |all, &i| times_size(all, bounds.get(i)?.0))?;
@@ -134,7 +135,7 @@ impl Size {
         [vec![]].into_iter().chain(symbols.map(|i| vec![i])).chain(pairs).chain(products).collect()
     }
 
-    /// The points of these [`steps`](Size::steps).
+    /// Returns the points of these [`steps`](Size::steps).
     pub fn grid(corner: &[usize]) -> Vec<Vec<usize>> {
         let points = Size::steps(corner.len()).into_iter().map(|steps| {
             let mut point = corner.to_vec();
@@ -144,7 +145,8 @@ impl Size {
         points.collect()
     }
 
-    /// The polynomial with these values on the [`grid`](Size::grid); `None` if its coefficients are not integers.
+    /// Returns the polynomial with these values on the [`grid`](Size::grid); `None` if its coefficients are not
+    /// integers.
     ///
     /// It is Newton's polynomial: the sum over all steps of the difference of the step times `x (x - 1) / 2` for two
     /// steps of one symbol, or `x y z` for different symbols, counted from the corner.

@@ -60,7 +60,7 @@ fn sizes_between(low: usize, high: usize) -> Vec<usize> {
 }
 
 impl Symbols {
-    /// The symbols of these specs, one for each argument, and their bounds.
+    /// Returns the symbols of these specs, one for each argument, and their bounds.
     pub fn of(specs: &[String], constraints: &[String]) -> Result<Symbols> {
         let mut symbols = Symbols::default();
         let words = specs.iter().flat_map(|spec| spec.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
@@ -106,8 +106,8 @@ impl Symbols {
         Ok(())
     }
 
-    /// The sizes of an argument's leaf with this shape: `_` is the leaf's size, and `...` stands for its remaining
-    /// sizes.
+    /// Returns the sizes of an argument's leaf with this shape: `_` is the leaf's size, and `...` stands for its
+    /// remaining sizes.
     pub fn sizes(&self, spec: &str, path: &str, shape: &[usize]) -> Result<Vec<Size>> {
         let text = spec.trim();
         let text = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(text).trim();
@@ -142,7 +142,7 @@ impl Symbols {
         }
     }
 
-    /// The sizes of all leaves of these arguments.
+    /// Returns the sizes of all leaves of these arguments.
     pub fn argument_sizes(&self, specs: &[String], arguments: &Flat) -> Result<Vec<Vec<Size>>> {
         let paths = arguments.def.paths();
         let count = paths.iter().filter_map(|path| argument_number(path)).max().map_or(0, |last| last + 1);
@@ -164,12 +164,12 @@ impl Symbols {
         sizes.collect()
     }
 
-    /// The corner of the grid from which expressions are found.
+    /// Returns the corner of the grid from which expressions are found.
     pub fn corner(&self) -> Vec<usize> {
         self.bounds.iter().map(|(low, _)| first(*low)).collect()
     }
 
-    /// The points at which symbols are 1: all symbols at once, and each alone.
+    /// Returns the points at which symbols are 1: all symbols at once, and each alone.
     pub fn ones(&self) -> Vec<Vec<usize>> {
         let corner = self.corner();
         let can_be_one: Vec<usize> = (0..corner.len()).filter(|&number| self.bounds[number].0 == 1).collect();
@@ -201,7 +201,7 @@ impl Symbols {
         self.names.iter().zip(values).map(|(name, size)| format!("{name} = {size}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// The values of the symbols for arguments of these shapes.
+    /// Returns the values of the symbols for arguments of these shapes.
     pub fn solved(&self, sizes: &[Vec<Size>], shapes: &[Vec<usize>]) -> Result<Vec<usize>> {
         let mut values: Vec<Option<usize>> = vec![None; self.names.len()];
         // Each size with one unknown symbol determines this symbol, which can make further sizes solvable.

@@ -12,9 +12,6 @@ use crate::error::Result;
 /// primal values, and inside a `shard_map` by each device with the device's shard. A program that the compiler
 /// partitions over several devices cannot call it. With concrete arrays outside of a trace, it is called immediately.
 ///
-/// Fails like [`pure_callback`](crate::pure_callback): if the callback fails, the results of the program that contains
-/// it carry the error.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// let f = jit(|x: Array| -> Result<Array> {
@@ -24,6 +21,10 @@ use crate::error::Result;
 /// let _ = f.call(array([3.0f32, 4.0]))?;
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns the errors of [`pure_callback`](crate::pure_callback). If the callback fails, the results of the program
+/// that contains it carry the error.
 #[track_caller]
 pub fn callback<F>(f: F, operands: impl IntoOperands) -> Result<()>
 where

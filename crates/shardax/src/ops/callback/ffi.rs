@@ -97,17 +97,26 @@ impl Attributes {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Returns the truth value of this name. Fails if there is none.
+    /// Returns the truth value of this name.
+    ///
+    /// # Errors
+    /// Returns an error if there is none.
     pub fn bool(&self, name: &str) -> Result<bool> {
         self.read(name, "a truth value", |value| if let Attribute::Bool(v) = value { Some(*v) } else { None })
     }
 
-    /// Returns the integer of this name. Fails if there is none.
+    /// Returns the integer of this name.
+    ///
+    /// # Errors
+    /// Returns an error if there is none.
     pub fn int(&self, name: &str) -> Result<i64> {
         self.read(name, "an integer", |value| if let Attribute::Int(v) = value { Some(*v) } else { None })
     }
 
-    /// Returns the floating point number of this name. Fails if there is none.
+    /// Returns the floating point number of this name.
+    ///
+    /// # Errors
+    /// Returns an error if there is none.
     pub fn float(&self, name: &str) -> Result<f64> {
         self.read(
             name,
@@ -116,17 +125,26 @@ impl Attributes {
         )
     }
 
-    /// Returns the text of this name. Fails if there is none.
+    /// Returns the text of this name.
+    ///
+    /// # Errors
+    /// Returns an error if there is none.
     pub fn text(&self, name: &str) -> Result<&str> {
         self.read(name, "text", |value| if let Attribute::Text(v) = value { Some(v.as_str()) } else { None })
     }
 
-    /// Returns the integers of this name. Fails if there are none.
+    /// Returns the integers of this name.
+    ///
+    /// # Errors
+    /// Returns an error if there are none.
     pub fn ints(&self, name: &str) -> Result<&[i64]> {
         self.read(name, "integers", |value| if let Attribute::Ints(v) = value { Some(v.as_slice()) } else { None })
     }
 
-    /// Returns the floating point numbers of this name. Fails if there are none.
+    /// Returns the floating point numbers of this name.
+    ///
+    /// # Errors
+    /// Returns an error if there are none.
     pub fn floats(&self, name: &str) -> Result<&[f64]> {
         self.read(name, "floating point numbers", |value| {
             if let Attribute::Floats(v) = value { Some(v.as_slice()) } else { None }
@@ -168,7 +186,8 @@ fn targets() -> MutexGuard<'static, HashMap<String, Target>> {
 /// and its error or panic becomes the error of the call. To call a function of a C or C++ library, call it from `f`
 /// with the addresses of [`HostArg::bytes`].
 ///
-/// Fails if the name is empty or already registered.
+/// # Errors
+/// Returns an error if the name is empty or already registered.
 #[track_caller]
 pub fn register_ffi_target<F>(name: &str, f: F) -> Result<()>
 where
@@ -181,7 +200,8 @@ where
 /// `register_ffi_target(.., platform="CUDA")`). See [`HostCallback::cuda`](crate::HostCallback::cuda) for the
 /// requirements on `f`.
 ///
-/// Fails if the name is empty or already registered.
+/// # Errors
+/// Returns an error if the name is empty or already registered.
 #[track_caller]
 pub fn register_ffi_target_cuda<F>(name: &str, f: F) -> Result<()>
 where
@@ -255,7 +275,8 @@ impl<T: Tree> FfiCall<T> {
     /// Calls the function, immediately if the operands are concrete and nothing is being traced. Operands are an array
     /// or a plain number, or a tuple or list of them.
     ///
-    /// Fails, also while tracing, if no function is registered under the name.
+    /// # Errors
+    /// Returns an error, also while tracing, if no function is registered under the name.
     #[track_caller]
     pub fn call(&self, operands: impl IntoOperands) -> Result<T> {
         let _line = source::enter();

@@ -34,18 +34,27 @@ impl<'a> HostArg<'a> {
         self.bytes
     }
 
-    /// Iterates over the elements in row-major order. Fails if `T` is not the argument's dtype.
+    /// Iterates over the elements in row-major order.
+    ///
+    /// # Errors
+    /// Returns an error if `T` is not the argument's dtype.
     pub fn values<T: Element>(&self) -> Result<impl ExactSizeIterator<Item = T> + 'a> {
         check::<T>("an argument", "read", self.dtype, &self.shape)?;
         Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read))
     }
 
-    /// Returns the elements in row-major order. Fails if `T` is not the argument's dtype.
+    /// Returns the elements in row-major order.
+    ///
+    /// # Errors
+    /// Returns an error if `T` is not the argument's dtype.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         Ok(self.values()?.collect())
     }
 
-    /// Returns the only element. Fails if there is not exactly one, or if `T` is not the argument's dtype.
+    /// Returns the only element.
+    ///
+    /// # Errors
+    /// Returns an error if there is not exactly one, or if `T` is not the argument's dtype.
     pub fn item<T: Element>(&self) -> Result<T> {
         let mut values = self.values()?;
         match (values.next(), values.len()) {
@@ -86,7 +95,8 @@ impl HostResult<'_> {
 
     /// Writes all elements, in row-major order.
     ///
-    /// Fails if `T` is not the result's dtype, or if the number of elements is wrong.
+    /// # Errors
+    /// Returns an error if `T` is not the result's dtype, or if the number of elements is wrong.
     pub fn write<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
         check::<T>("a result", "written", self.dtype, &self.shape)?;
         let size = crate::shape::size(&self.shape);
@@ -107,7 +117,10 @@ impl HostResult<'_> {
         Ok(())
     }
 
-    /// Writes the bytes of all elements, in the machine's byte order. Fails if the number of bytes is wrong.
+    /// Writes the bytes of all elements, in the machine's byte order.
+    ///
+    /// # Errors
+    /// Returns an error if the number of bytes is wrong.
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() != self.bytes.len() {
             return Err(err!(Value, "a result has {} bytes, but {} were written", self.bytes.len(), bytes.len()));
@@ -178,7 +191,10 @@ impl DeviceCall {
     }
 
     /// Returns the program's stream, a `CUstream`. Work started on it runs after the program's earlier work and before
-    /// its later work. Fails if there is no stream.
+    /// its later work.
+    ///
+    /// # Errors
+    /// Returns an error if there is no stream.
     pub fn stream(&self) -> Result<*mut c_void> {
         self.stream.ok_or_else(|| err!(Runtime, "the plugin passed no stream to this call"))
     }

@@ -71,8 +71,11 @@ fn record(failed: Array, code: Array, payload: Vec<Array>, messages: Arc<[Messag
     CheckError { failed, codes, payloads, messages: Static(messages) }.throw()
 }
 
-/// Fails if `error` is set. If the error is concrete, this returns `Err` immediately. Otherwise it adds a
-/// [`check!`](crate::check!) to the program, for an enclosing [`checkify`](crate::checkify()).
+/// Checks that `error` is not set. In a traced function this adds a [`check!`](crate::check!) to the program, so an
+/// enclosing [`checkify`](crate::checkify()) must return it.
+///
+/// # Errors
+/// Returns a concrete error immediately.
 #[track_caller]
 pub fn check_error(error: &CheckError) -> Result<()> {
     let _line = source::enter();

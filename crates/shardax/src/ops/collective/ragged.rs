@@ -27,8 +27,6 @@ pub struct RaggedSlices<'a> {
 ///
 /// Every device gathers the operands of all devices, because not every platform has this collective.
 ///
-/// Fails if the arrays differ in type, or if an index array does not have one entry for each device.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::RaggedSlices;
@@ -48,6 +46,10 @@ pub struct RaggedSlices<'a> {
 /// assert_eq!(y.to_vec::<f32>()?, [1.0, 4.0, 0.0, 0.0, 2.0, 3.0, 5.0, 0.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if the arrays differ in type, or if an index array does not have one entry for each
+/// device.
 #[track_caller]
 pub fn ragged_all_to_all(operand: Array, output: Array, slices: RaggedSlices<'_>, axis: impl IntoAxisNames) -> Array {
     or_failed(&output, || exchange(&operand, &output, &slices, axis))

@@ -24,6 +24,9 @@ use crate::source;
 /// Returns `true_fun(operands)` if the scalar `pred` is true (or not 0), otherwise `false_fun(operands)`. Only one of
 /// the functions runs.
 ///
+/// If the condition is a Rust `bool`, use an `if` instead: only the chosen branch is then part of the program. For a
+/// choice between elements, use [`where_`](crate::numpy::where_).
+///
 /// Under `vmap` with a predicate for each example, both functions run and each example selects its result.
 ///
 /// ```
@@ -35,7 +38,8 @@ use crate::source;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if `pred` is not a scalar, or if the functions' results differ in structure, dtypes or shapes.
+/// # Errors
+/// Returns an error if `pred` is not a scalar, or if the functions' results differ in structure, dtypes or shapes.
 #[track_caller]
 pub fn cond<T, O, A, B>(
     pred: impl ArrayLike,
@@ -166,8 +170,9 @@ tuples_of_branches! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if the index is not an integer scalar, if there are no branches, or if the branches' results differ in
-/// structure, dtypes or shapes.
+/// # Errors
+/// Returns an error if the index is not an integer scalar, if there are no branches, or if the branches' results differ
+/// in structure, dtypes or shapes.
 #[track_caller]
 pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, operands: T) -> Result<B::Output> {
     let location = Location::caller();

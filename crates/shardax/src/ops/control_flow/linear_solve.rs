@@ -47,8 +47,9 @@ pub enum TransposeSolve<'a, T> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless `matvec` and the solvers return the structure, shapes and dtypes of `b`. Reverse mode fails without a
-/// transposed solver.
+/// # Errors
+/// Returns an error unless `matvec` and the solvers return the structure, shapes and dtypes of `b`. Reverse mode fails
+/// without a transposed solver.
 #[track_caller]
 pub fn custom_linear_solve<T: Tree, R: IntoOutput<Output = T>>(
     matvec: impl Fn(T) -> R,
@@ -146,7 +147,8 @@ fn eval_tree<T: Tree>(program: &Program, captures: &[Array], x: &T) -> Result<T>
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless `f` and the solvers return the structure, shapes and dtypes of the initial guess.
+/// # Errors
+/// Returns an error unless `f` and the solvers return the structure, shapes and dtypes of the initial guess.
 #[track_caller]
 pub fn custom_root<T: Tree, R: IntoOutput<Output = T>>(
     f: impl Fn(T) -> R,

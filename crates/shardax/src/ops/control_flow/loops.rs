@@ -56,7 +56,9 @@ impl IntoPredicate for Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if the condition is not one boolean, or if the body changes the structure, a dtype or a shape of the carry.
+/// # Errors
+/// Returns an error if the condition is not one boolean, or if the body changes the structure, a dtype or a shape of
+/// the carry.
 #[track_caller]
 pub fn while_loop<C, P, R>(cond_fun: impl Fn(C) -> P, body_fun: impl Fn(C) -> R, init: C) -> Result<C>
 where
@@ -136,7 +138,9 @@ fn trace_body(carry: &Carry<'_>, body: FlatFn<'_>, def: &TreeDef, avals: &[Aval]
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if a bound is not an integer scalar, or if the body changes the structure, a dtype or a shape of the carry.
+/// # Errors
+/// Returns an error if a bound is not an integer scalar, or if the body changes the structure, a dtype or a shape of
+/// the carry.
 #[track_caller]
 pub fn fori_loop<C, R>(
     lower: impl ArrayLike,

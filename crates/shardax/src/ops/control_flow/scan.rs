@@ -23,6 +23,10 @@ use crate::source;
 
 /// Loops over the leading axis of `xs` and carries a state.
 ///
+/// Use it instead of a Rust loop for many equal steps, such as the layers of a network: a Rust loop is unrolled while it
+/// is traced, so that the program and its compilation grow with the number of steps. For a few steps, a Rust loop can run
+/// faster, because XLA fuses its steps.
+///
 /// `f` receives the carry and one slice of `xs`, and returns the next carry and an output. The result is the last carry
 /// and the outputs, stacked along a new leading axis. `f` is traced once, whatever the number of steps, and the loop is
 /// differentiable in both modes.
@@ -36,8 +40,9 @@ use crate::source;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if the leaves of `xs` differ in the size of their leading axis, or if a step changes the structure, a dtype or
-/// a shape of the carry.
+/// # Errors
+/// Returns an error if the leaves of `xs` differ in the size of their leading axis, or if a step changes the structure,
+/// a dtype or a shape of the carry.
 #[track_caller]
 pub fn scan<C, X, Y, R>(f: impl Fn(C, X) -> R, init: C, xs: X) -> Result<(C, Y)>
 where
@@ -71,7 +76,8 @@ where
 
 /// Applies `f` to each slice of `xs` along the leading axis, one after another, and stacks the results.
 ///
-/// Unlike `vmap`, it needs the memory of only one step at a time.
+/// Unlike `vmap`, it needs the memory of only one step at a time. [`MapOptions`](crate::MapOptions) can compute
+/// several steps at once, which is usually faster.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -107,7 +107,7 @@ binary_functions! {
     bitwise_xor => XOR;
 }
 
-/// `x << y`. Integers; booleans count as int32.
+/// Computes `x << y`. Integers; booleans count as int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -119,19 +119,22 @@ pub fn left_shift(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted(binary::SHIFT_LEFT.name(), x, y, counted, |x, y| binary::SHIFT_LEFT.apply(x, y))
 }
 
-/// `x - y`, broadcast and promoted. Fails for booleans, as in NumPy.
+/// Computes `x - y`, broadcast and promoted.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(subtract(array([1, 2]), 10).to_vec::<i32>()?, [-9, -8]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for booleans, as in NumPy.
 #[track_caller]
 pub fn subtract(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     binary_op(binary::SUB, x, y)
 }
 
-/// `x / y`, always floating point: integers become float32.
+/// Computes `x / y`, always floating point: integers become float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -143,7 +146,7 @@ pub fn divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("div", x, y, to_inexact, |x, y| binary::DIV.apply(x, y))
 }
 
-/// `x >> y`, keeping the sign of signed integers. Booleans count as int32.
+/// Computes `x >> y`, keeping the sign of signed integers. Booleans count as int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -158,8 +161,8 @@ pub fn right_shift(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The largest integer not above `x / y`. For integers divided by 0 the result is meaningless: -2 (-1 for 0 by 0),
-/// as in JAX, or the largest number of an unsigned type.
+/// Returns the largest integer not above `x / y`. For integers divided by 0 the result is meaningless: -2 (-1 for 0 by
+/// 0), as in JAX, or the largest number of an unsigned type.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -186,7 +189,8 @@ pub fn floor_divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// `x - y * floor(x / y)`: the remainder with the sign of `y`, like Python's `%`. For an integer divided by 0 it is 0.
+/// Computes `x - y * floor(x / y)`: the remainder with the sign of `y`, like Python's `%`. For an integer divided by 0
+/// it is 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -237,7 +241,8 @@ fn counted(dtype: DType) -> DType {
     if dtype == DType::Bool { DType::I32 } else { dtype }
 }
 
-/// The remainder with the sign of `x`, like Rust's `%`. For an integer divided by 0 it is 0; booleans count as int32.
+/// Returns the remainder with the sign of `x`, like Rust's `%`. For an integer divided by 0 it is 0; booleans count as
+/// int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -254,7 +259,7 @@ fn divisor(y: &Array) -> Array {
     if y.dtype().is_integer() { where_(y.equal(0), 1, y) } else { y.clone() }
 }
 
-/// `x` to the power `y`. A plain integer exponent multiplies; booleans count as int32.
+/// Raises `x` to the power `y`. A plain integer exponent multiplies; booleans count as int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -298,14 +303,14 @@ fn integer_power(x: &Array, y: &Array) -> Result<Array> {
     Ok(result)
 }
 
-/// `x` to a constant integer power.
+/// Raises `x` to a constant integer power.
 #[track_caller]
 pub fn integer_pow(x: impl ArrayLike, n: i32) -> Array {
     let x = &x.into_array();
     IntegerPow(n).apply(x)
 }
 
-/// The angle of the point `(x, y)` (`y` first), in radians.
+/// Returns the angle of the point `(x, y)` (`y` first), in radians.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -397,7 +402,7 @@ pub fn allclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> R
     close.all(..).item::<bool>()
 }
 
-/// `log(exp(x) + exp(y))`, without overflow.
+/// Computes `log(exp(x) + exp(y))`, without overflow.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -410,7 +415,7 @@ pub fn logaddexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     if sum.dtype().is_complex() { strip_weak_type(sum) } else { sum }
 }
 
-/// The next representable number after `x` towards `y`. Floating point.
+/// Returns the next representable number after `x` towards `y`. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -422,7 +427,7 @@ pub fn nextafter(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("nextafter", x, y, to_inexact, |x, y| binary::NEXTAFTER.apply(x, y))
 }
 
-/// A complex array of a real and an imaginary part; half precision is widened to float32.
+/// Creates a complex array from a real and an imaginary part; half precision is widened to float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -455,7 +460,7 @@ impl Array {
         convert(self, dtype, false)
     }
 
-    /// The elements to the power `y`.
+    /// Returns the elements to the power `y`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -467,13 +472,13 @@ impl Array {
         power(self, y)
     }
 
-    /// The larger of each pair.
+    /// Returns the larger of each pair.
     #[track_caller]
     pub fn maximum(&self, other: impl ArrayLike) -> Array {
         maximum(self, other)
     }
 
-    /// The smaller of each pair.
+    /// Returns the smaller of each pair.
     #[track_caller]
     pub fn minimum(&self, other: impl ArrayLike) -> Array {
         minimum(self, other)

@@ -361,8 +361,6 @@ impl Array {
     /// concrete, because inside of `jit` the shape of the result would depend on values; use
     /// [`where_`](crate::numpy::where_) there instead.
     ///
-    /// Fails for a number out of range, too many entries, or a mask whose sizes do not match.
-    ///
     /// ```
     /// # use shardax::prelude::*;
     /// let x = arange(0..12).reshape([3, 4]);
@@ -374,6 +372,9 @@ impl Array {
     /// assert!(x.get(3).check().is_err());
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// The result carries an error for a number out of range, too many entries, or a mask whose sizes do not match.
     #[track_caller]
     pub fn get(&self, index: impl IntoIndex) -> Array {
         let items = index.into_index();
@@ -416,14 +417,15 @@ impl Array {
 
     /// Destructures the entries along the first dimension.
     ///
-    /// Fails unless there are exactly `N` entries.
-    ///
     /// ```
     /// # use shardax::prelude::*;
     /// let [w_key, b_key] = random::split(&random::key(0), 2).unstack()?;
     /// let (w, b) = (random::normal(&w_key, [3, 4]), random::normal(&b_key, 4));
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error unless there are exactly `N` entries.
     #[track_caller]
     pub fn unstack<const N: usize>(&self) -> Result<[Array; N]> {
         let parts = at_caller(|| {

@@ -104,32 +104,32 @@ pub struct ConvOptions {
 }
 
 impl ConvOptions {
-    /// Options without dilation or groups.
+    /// Creates options without dilation or groups.
     pub fn new() -> Self {
         ConvOptions::default()
     }
 
-    /// The distance between the input's elements in each spatial dimension, filled with zeros. Default 1.
+    /// Sets the distance between the input's elements in each spatial dimension, filled with zeros. Default 1.
     pub fn lhs_dilation(mut self, dilation: impl IntoSizes) -> Self {
         self.lhs_dilation = Some(dilation.into_sizes());
         self
     }
 
-    /// The distance between the kernel's elements in each spatial dimension. Default 1.
+    /// Sets the distance between the kernel's elements in each spatial dimension. Default 1.
     pub fn rhs_dilation(mut self, dilation: impl IntoSizes) -> Self {
         self.rhs_dilation = Some(dilation.into_sizes());
         self
     }
 
-    /// The dimension numbers of the input, of the kernel and of the result. `N` is the batch, `C` the features, `I` and `O` the
-    /// kernel's input and output features. Every other letter is a spatial dimension; the kernel determines their order.
-    /// Default `"NCHW"`, `"OIHW"`, `"NCHW"`, and accordingly in other ranks.
+    /// Sets the dimension numbers of the input, of the kernel and of the result. `N` is the batch, `C` the features,
+    /// `I` and `O` the kernel's input and output features. Every other letter is a spatial dimension; the kernel
+    /// determines their order. Default `"NCHW"`, `"OIHW"`, `"NCHW"`, and accordingly in other ranks.
     pub fn dimension_numbers(mut self, lhs: &str, rhs: &str, out: &str) -> Self {
         self.layout = Some([lhs.to_owned(), rhs.to_owned(), out.to_owned()]);
         self
     }
 
-    /// The dimension numbers `NHWC`, `HWIO`, `NHWC`, for any number of spatial dimensions.
+    /// Sets the dimension numbers `NHWC`, `HWIO`, `NHWC`, for any number of spatial dimensions.
     pub fn channels_last(mut self, spatial: usize) -> Self {
         // The letters must differ from each other and from N, C, I, O.
         let letters: String = ('a'..='z').take(spatial).collect();
@@ -137,33 +137,33 @@ impl ConvOptions {
         self
     }
 
-    /// The number of independent groups of features. Default 1.
+    /// Sets the number of independent groups of features. Default 1.
     pub fn feature_group_count(mut self, count: usize) -> Self {
         self.feature_group_count = Some(count);
         self
     }
 
-    /// The number of groups of the batch. Each group computes a part of the output features. Default 1.
+    /// Sets the number of groups of the batch. Each group computes a part of the output features. Default 1.
     pub fn batch_group_count(mut self, count: usize) -> Self {
         self.batch_group_count = Some(count);
         self
     }
 
-    /// The dtype to accumulate in and to return. Default: the dtype of the operands.
+    /// Sets the dtype to accumulate in and to return. The default is the dtype of the operands.
     pub fn preferred_element_type(mut self, dtype: DType) -> Self {
         self.preferred_element_type = Some(dtype);
         self
     }
 
-    /// The precision on accelerators. Default: [`default_matmul_precision`](crate::default_matmul_precision).
+    /// Sets the precision on accelerators. Default: [`default_matmul_precision`](crate::default_matmul_precision).
     pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
         self.precision = precision.into();
         self
     }
 
-    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default: the sharding
-    /// of the input's batch and spatial dimensions. You must set it if the kernel or the input features are sharded, because they
-    /// determine no sharding of the result.
+    /// Sets the sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit).
+    /// Default: the sharding of the input's batch and spatial dimensions. You must set it if the kernel or the input
+    /// features are sharded, because they determine no sharding of the result.
     pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
         self.out_sharding = Some(sharding.into());
         self
@@ -284,12 +284,11 @@ pub(crate) fn extent(n: usize, by: usize) -> usize {
     if n == 0 { 0 } else { (n - 1).saturating_mul(by).saturating_add(1) }
 }
 
-/// The general convolution (as in neural networks: the kernel is not reversed).
+/// Returns the general convolution (as in neural networks: the kernel is not reversed).
 ///
-/// `lhs` is the input and `rhs` the kernel; both have the same dtype. The dimensions are `NCHW` for the input, `OIHW` for the kernel
-/// and `NCHW` for the result, unless `options` say otherwise. `window_strides` has one entry per spatial dimension.
-///
-/// Fails when ranks, feature counts or groups do not fit; the message names both operands.
+/// `lhs` is the input and `rhs` the kernel; both have the same dtype. The dimensions are `NCHW` for the input, `OIHW`
+/// for the kernel and `NCHW` for the result, unless `options` say otherwise. `window_strides` has one entry per spatial
+/// dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -300,6 +299,9 @@ pub(crate) fn extent(n: usize, by: usize) -> usize {
 /// assert_eq!(y.to_vec::<f32>()?, [10.0, 18.0, 42.0, 50.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if ranks, feature counts or groups do not fit; the message names both operands.
 #[track_caller]
 pub fn conv_general_dilated(
     lhs: impl ArrayLike,
@@ -316,7 +318,7 @@ pub fn conv_general_dilated(
     }
 }
 
-/// Convolution of `NCHW` inputs (in any rank: batch, features, spatial dimensions) with `OIHW` kernels.
+/// Computes a convolution of `NCHW` inputs (in any rank: batch, features, spatial dimensions) with `OIHW` kernels.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -343,7 +345,7 @@ fn transposed_padding(k: i64, s: i64, is_same: bool) -> (i64, i64) {
     (low, total - low)
 }
 
-/// The transposed convolution ("deconvolution"), which enlarges `lhs` by `strides`.
+/// Returns the transposed convolution ("deconvolution"), which enlarges `lhs` by `strides`.
 ///
 /// Dimensions are channels-last (`NHWC`, `HWIO`) unless `options` say otherwise. `Same` and `Valid` are the padding of the forward
 /// convolution, whereas explicit padding is added to the enlarged input. The kernel is not reversed. `options.lhs_dilation` is

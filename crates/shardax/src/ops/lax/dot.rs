@@ -34,18 +34,18 @@ pub struct DotOptions {
 }
 
 impl DotOptions {
-    /// The default precision, and the operands' dtype.
+    /// Returns the default precision, and the operands' dtype.
     pub fn new() -> Self {
         DotOptions::default()
     }
 
-    /// The precision on accelerators. Default: [`default_matmul_precision`](crate::default_matmul_precision).
+    /// Sets the precision on accelerators. Default: [`default_matmul_precision`](crate::default_matmul_precision).
     pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
         self.precision = precision.into();
         self
     }
 
-    /// The dtype to accumulate in and to return. Default: the dtype of the operands.
+    /// Sets the dtype to accumulate in and to return. The default is the dtype of the operands.
     ///
     /// If floating point operands have a wider dtype or the result is of another kind, the product is accumulated in the operands'
     /// dtype and converted at the end. Integers cannot be narrowed.
@@ -54,8 +54,9 @@ impl DotOptions {
         self
     }
 
-    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). The default follows from
-    /// the operands. You must set it if the contracting dimensions of both operands are sharded, because no sharding follows from them.
+    /// Sets the sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). The
+    /// default follows from the operands. You must set it if the contracting dimensions of both operands are sharded,
+    /// because no sharding follows from them.
     pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
         self.out_sharding = Some(sharding.into());
         self

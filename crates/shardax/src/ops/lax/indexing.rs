@@ -66,10 +66,8 @@ fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
     Ok(if index_dtype.is_signed() { MAX.apply(&start, &integer(0, index_dtype)) } else { start }.astype(dtype))
 }
 
-/// The block of `sizes` that starts at `start_indices`, which are one integer scalar per dimension. Negative indices count from the
-/// end. Then indices are clamped such that the block is inside `x`.
-///
-/// Fails where a block is larger than `x`, or the number of indices is not the rank.
+/// Returns the block of `sizes` that starts at `start_indices`, which are one integer scalar per dimension. Negative
+/// indices count from the end. Then indices are clamped such that the block is inside `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -78,6 +76,9 @@ fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
 /// assert_eq!(lax::dynamic_slice(&x, &[array(9)], &[3]).to_vec::<i32>()?, [2, 3, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if a block is larger than `x`, or the number of indices is not the rank.
 #[track_caller]
 pub fn dynamic_slice(x: &Array, start_indices: &[Array], sizes: &[usize]) -> Array {
     match x.check().and_then(|()| starts("dynamic_slice", x, start_indices)) {
@@ -120,7 +121,7 @@ fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>
     Ok((axis, starts))
 }
 
-/// [`dynamic_slice`] along one axis: `size` entries from `start_index`.
+/// Like [`dynamic_slice`], along one axis: `size` entries from `start_index`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -141,7 +142,7 @@ pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize,
     }
 }
 
-/// The entry at `index` of `axis`. The axis stays, with size 1; you can remove it with `.squeeze(axis)`.
+/// Returns the entry at `index` of `axis`. The axis stays, with size 1; you can remove it with `.squeeze(axis)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -155,7 +156,7 @@ pub fn dynamic_index_in_dim(x: &Array, index: impl ArrayLike, axis: impl AxisNum
     dynamic_slice_in_dim(x, index, 1, axis)
 }
 
-/// [`dynamic_update_slice`] along one axis.
+/// Like [`dynamic_update_slice`], along one axis.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -192,7 +193,7 @@ pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayL
     dynamic_update_slice_in_dim(x, &update, index, axis)
 }
 
-/// XLA's gather: a block of `slice_sizes` for each position in `indices` (along its last dimension).
+/// Applies XLA's gather: returns a block of `slice_sizes` for each position in `indices` (along its last dimension).
 ///
 /// Outside of the bounds, [`GatherScatterMode::FillOrDrop`] reads NaN for floating point numbers, the lowest signed integer or the
 /// highest unsigned integer.
@@ -231,7 +232,8 @@ pub fn gather(
     .apply(x, indices)
 }
 
-/// XLA's scatter: `x` with a block of `updates` combined in for each position in `indices` (along its last dimension).
+/// Applies XLA's scatter: returns `x` with a block of `updates` combined in for each position in `indices` (along its
+/// last dimension).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -288,9 +290,7 @@ pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<A
     .at_caller()
 }
 
-/// The `k` largest elements along the last dimension, in descending order, and their indices (int32).
-///
-/// Fails if `k` is larger than this dimension.
+/// Returns the `k` largest elements along the last dimension, in descending order, and their indices (int32).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -298,6 +298,9 @@ pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<A
 /// assert_eq!((values.to_vec::<i32>()?, indices.to_vec::<i32>()?), (vec![5, 3], vec![1, 2]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if `k` is larger than this dimension.
 #[track_caller]
 pub fn top_k(x: &Array, k: usize) -> (Array, Array) {
     top_k_in(x, k, -1)
@@ -347,18 +350,21 @@ impl Default for TopKOptions {
 }
 
 impl TopKOptions {
-    /// Options for the last dimension.
+    /// Creates options for the last dimension.
     pub fn new() -> Self {
         TopKOptions::default()
     }
 
-    /// The axis along which elements are compared; negative axes count from the last. Default: the last axis.
+    /// Sets the axis along which elements are compared; negative axes count from the last. Default: the last axis.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
         self
     }
 
-    /// See [`top_k`](top_k()). Also fails for an axis that is out of bounds.
+    /// See [`top_k`](top_k()).
+    ///
+    /// # Errors
+    /// The result also carries an error for an axis that is out of bounds.
     #[track_caller]
     pub fn top_k(&self, x: &Array, k: usize) -> (Array, Array) {
         top_k_in(x, k, self.axis)
@@ -378,8 +384,8 @@ impl TopKOptions {
     }
 }
 
-/// The `k` largest elements along the last dimension, and their indices (int32). On accelerators, JAX may miss some elements for
-/// speed; this function finds all of them, like [`top_k`](top_k()).
+/// Returns the `k` largest elements along the last dimension, and their indices (int32). On accelerators, JAX may miss
+/// some elements for speed; this function finds all of them, like [`top_k`](top_k()).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -392,7 +398,7 @@ pub fn approx_max_k(x: &Array, k: usize) -> (Array, Array) {
     TopKOptions::new().approx_max_k(x, k)
 }
 
-/// The `k` smallest elements along the last dimension, and their indices; see [`approx_max_k`](approx_max_k()).
+/// Returns the `k` smallest elements along the last dimension, and their indices; see [`approx_max_k`](approx_max_k()).
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -13,12 +13,11 @@ use crate::ops::primitive::qr::Qr;
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
 use crate::ops::primitive::unary::conj;
 
-/// The Cholesky factor of positive definite matrices `[..., n, n]`: the lower triangular `l` with `l lᴴ = x`, which is zero above the
-/// diagonal.
+/// Returns the Cholesky factor of positive definite matrices `[..., n, n]`: the lower triangular `l` with `l lᴴ = x`,
+/// which is zero above the diagonal.
 ///
-/// Decomposes the mean of `x` and its conjugate transpose. The result is NaN for a matrix that is not positive definite.
-///
-/// Fails for integers, less than two dimensions, and matrices that are not square.
+/// Decomposes the mean of `x` and its conjugate transpose. The result is NaN for a matrix that is not positive
+/// definite.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -26,6 +25,9 @@ use crate::ops::primitive::unary::conj;
 /// assert_eq!(l.to_vec::<f32>()?, [2.0, 0.0, 1.0, 2.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for integers, less than two dimensions, and matrices that are not square.
 #[track_caller]
 pub fn cholesky(x: &Array) -> Array {
     or_failed(x, || {
@@ -54,10 +56,8 @@ pub struct Triangular {
 
 /// Solves `x a = b`, or `a x = b`, for triangular matrices `a`.
 ///
-/// `a` is `[..., n, n]`. `b` and the result are `[..., k, n]`, or `[..., n, k]` with `a` on the left, and have the leading dimensions and
-/// the dtype of `a`. A zero on the diagonal results in infinity or NaN.
-///
-/// Fails for integers, different dtypes, and shapes that do not fit.
+/// `a` is `[..., n, n]`. `b` and the result are `[..., k, n]`, or `[..., n, k]` with `a` on the left, and have the
+/// leading dimensions and the dtype of `a`. A zero on the diagonal results in infinity or NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -67,6 +67,9 @@ pub struct Triangular {
 /// assert_eq!(x.to_vec::<f32>()?, [2.0, 2.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for integers, different dtypes, and shapes that do not fit.
 #[track_caller]
 pub fn triangular_solve(a: &Array, b: &Array, options: Triangular) -> Array {
     let Triangular { left_side, lower, transpose_a, conjugate_a, unit_diagonal } = options;
@@ -81,13 +84,11 @@ pub fn triangular_solve(a: &Array, b: &Array, options: Triangular) -> Array {
     })
 }
 
-/// The LU decomposition `(lu, pivots, permutation)` of matrices `[..., m, n]`, with `x[permutation] = l u`.
+/// Returns the LU decomposition `(lu, pivots, permutation)` of matrices `[..., m, n]`, with `x[permutation] = l u`.
 ///
-/// `lu` has the shape of `x`. Its upper triangle is `u`; below the diagonal is `l`, whose diagonal is ones and not stored. `pivots`,
-/// int32 `[..., min(m, n)]`, has the row with which each row was exchanged, in order. `permutation`, int32 `[..., m]`, is the order of
-/// the rows after all exchanges.
-///
-/// Fails for integers, and less than two dimensions.
+/// `lu` has the shape of `x`. Its upper triangle is `u`; below the diagonal is `l`, whose diagonal is ones and not
+/// stored. `pivots`, int32 `[..., min(m, n)]`, has the row with which each row was exchanged, in order. `permutation`,
+/// int32 `[..., m]`, is the order of the rows after all exchanges.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -97,6 +98,9 @@ pub fn triangular_solve(a: &Array, b: &Array, options: Triangular) -> Array {
 /// assert_eq!(permutation.to_vec::<i32>()?, [1, 0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for integers, and less than two dimensions.
 #[track_caller]
 pub fn lu(x: &Array) -> (Array, Array, Array) {
     let outs = Lu.apply(x);
@@ -112,15 +116,12 @@ pub enum QrMode {
     Complete,
 }
 
-/// The QR decomposition `(q, r)` with `q r = x`, for matrices `[..., m, n]`: orthonormal columns in `q`, `r` upper
-/// triangular.
+/// Returns the QR decomposition `(q, r)` with `q r = x`, for matrices `[..., m, n]`: orthonormal columns in `q`, `r`
+/// upper triangular.
 ///
 /// [`QrMode::Complete`] gives `q` as `[..., m, m]` and `r` as `[..., m, n]`; [`QrMode::Reduced`], with the smaller of
 /// the two sizes as `k`, `q` as `[..., m, k]` and `r` as `[..., k, n]`. The diagonal of `r` is real, but not
 /// necessarily positive.
-///
-/// Fails for integers, and less than two dimensions; and if the complete decomposition of a tall matrix is
-/// differentiated.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -128,6 +129,10 @@ pub enum QrMode {
 /// assert!(allclose(&q * &r, array([[3.0f32], [4.0]]), 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for integers, and less than two dimensions; and if the complete decomposition of a tall
+/// matrix is differentiated.
 #[track_caller]
 pub fn qr(x: &Array, mode: QrMode) -> (Array, Array) {
     let outs = Qr { full: mode == QrMode::Complete }.apply(x);

@@ -81,7 +81,7 @@ pub fn convert_element_type(x: impl ArrayLike, dtype: DType) -> Array {
     x.into_array().astype(dtype)
 }
 
-/// The elements with new leading dimensions of these sizes.
+/// Returns the elements with new leading dimensions of these sizes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -117,10 +117,8 @@ pub fn squeeze(x: impl ArrayLike, dimensions: impl IntoAxes) -> Array {
     x.into_array().squeeze(dimensions)
 }
 
-/// Merges the dimensions from `start` up to, but not including, `stop` into one. Without a `stop`, all dimensions from `start` are
-/// merged.
-///
-/// Fails for dimensions out of range.
+/// Merges the dimensions from `start` up to, but not including, `stop` into one. Without a `stop`, all dimensions from
+/// `start` are merged.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -129,6 +127,9 @@ pub fn squeeze(x: impl ArrayLike, dimensions: impl IntoAxes) -> Array {
 /// assert_eq!(lax::collapse(&x, 2, None).shape(), [2, 3, 20]);
 /// assert_eq!(lax::collapse(&x, 0, -1).shape(), [24, 5]);
 /// ```
+///
+/// # Errors
+/// The result carries an error for dimensions out of range.
 #[track_caller]
 pub fn collapse(x: impl ArrayLike, start: i32, stop: impl Into<Option<i32>>) -> Array {
     let (x, stop) = (x.into_array(), stop.into());
@@ -151,7 +152,7 @@ pub fn collapse(x: impl ArrayLike, start: i32, stop: impl Into<Option<i32>>) -> 
     Array::from_result(collapsed, &x)
 }
 
-/// The entry at this index along one dimension. With `keepdims`, the dimension stays, with size 1.
+/// Returns the entry at this index along one dimension. With `keepdims`, the dimension stays, with size 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -175,8 +176,8 @@ pub fn index_in_dim(x: &Array, index: i32, dim: impl Dim, keepdims: bool) -> Arr
     Array::from_result(entry, x)
 }
 
-/// An optimization barrier. The compiler computes all of these values before it uses any of them, and does not merge them with equal
-/// values elsewhere.
+/// Adds an optimization barrier: the compiler computes all of these values before it uses any of them, and does not
+/// merge them with equal values elsewhere.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -353,14 +354,15 @@ pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: impl Dim) -> Arr
 
 /// Slices the elements `start..limit`, in steps of `strides` (1 by default), in each dimension.
 ///
-/// Fails if a bound is outside the array.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// let x = array([[1, 2, 3], [4, 5, 6]]);
 /// assert_eq!(lax::slice(&x, &[0, 0], &[2, 3], Some(&[1, 2])).to_vec::<i32>()?, [1, 3, 4, 6]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if a bound is outside the array.
 #[track_caller]
 pub fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usize]>) -> Array {
     let strides = strides.map(Into::into).unwrap_or_else(|| SmallVec::from_elem(1, x.ndim()));
@@ -423,7 +425,7 @@ pub fn pad(x: &Array, value: &Array, config: &[(i64, i64, i64)]) -> Array {
     bind1(Pad { config: config.into() }, &[x.clone(), value.clone()])
 }
 
-/// The index along dimension `dim` of each element of an array of `shape`.
+/// Returns the index along dimension `dim` of each element of an array of `shape`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -445,10 +447,8 @@ pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: impl Dim) -> A
     iota(dtype, &dims.iter().map(|&d| d as usize).collect::<SmallVec<[usize; 4]>>(), dim)
 }
 
-/// Rounds each element to the precision of a float with this many bits of exponent and mantissa; the dtype
-/// is unchanged. Values out of range become infinite.
-///
-/// Fails for dtypes that are not floating point, and for more bits than float64 has.
+/// Rounds each element to the precision of a float with this many bits of exponent and mantissa; the dtype is
+/// unchanged. Values out of range become infinite.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -456,6 +456,9 @@ pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: impl Dim) -> A
 /// assert_eq!(lax::reduce_precision(&array([1.001f32, 3.14159]), 8, 7).to_vec::<f32>()?, [1.0, 3.140625]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for dtypes that are not floating point, and for more bits than float64 has.
 #[track_caller]
 pub fn reduce_precision(x: &Array, exponent_bits: u32, mantissa_bits: u32) -> Array {
     ReducePrecision { exponent_bits, mantissa_bits }.apply(x)
@@ -479,7 +482,7 @@ pub(crate) fn trunc(x: &Array) -> Array {
     Array::from_result(result, x)
 }
 
-/// A complex array of a real and an imaginary part.
+/// Creates a complex array from a real and an imaginary part.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -504,7 +507,7 @@ pub fn bitcast_convert_type(x: &Array, dtype: DType) -> Array {
     BitcastConvert { dtype }.apply(x)
 }
 
-/// Division. Integers are truncated towards zero.
+/// Divides. Integers are truncated towards zero.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -516,7 +519,7 @@ pub fn div(x: &Array, y: &Array) -> Array {
     DIV.apply(x, y)
 }
 
-/// The remainder of [`div`], with the sign of `x`; for an integer divided by 0 it is `x`.
+/// Returns the remainder of [`div`], with the sign of `x`; for an integer divided by 0 it is `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -554,7 +557,7 @@ pub fn polynomial(x: impl ArrayLike, coefficients: impl IntoIterator<Item = impl
     })
 }
 
-/// `x >> y`, filling with the sign bit whether the type is signed or not.
+/// Computes `x >> y`, filling with the sign bit whether the type is signed or not.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -566,7 +569,7 @@ pub fn shift_right_arithmetic(x: &Array, y: &Array) -> Array {
     SHIFT_RIGHT_ARITHMETIC.apply(x, y)
 }
 
-/// `x >> y`, filling with zeros whether the type is signed or not.
+/// Computes `x >> y`, filling with zeros whether the type is signed or not.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -11,11 +11,9 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::promotion::convert;
 use crate::shape::IntoSizes;
 
-/// Extracts the elements under a window of this shape at each position, as features. `NCHW` inputs with `C` features result in
-/// `C · product of filter_shape` features, grouped by input feature. The options are
+/// Extracts the elements under a window of this shape at each position, as features. `NCHW` inputs with `C` features
+/// result in `C · product of filter_shape` features, grouped by input feature. The options are
 /// [`conv_general_dilated`](super::conv_general_dilated())'s, except groups.
-///
-/// Fails unless the window has one size for each spatial dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -26,6 +24,9 @@ use crate::shape::IntoSizes;
 /// assert_eq!(y.get((0, .., 0, 0)).to_vec::<f32>()?, [0.0, 1.0, 3.0, 4.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error unless the window has one size for each spatial dimension.
 #[track_caller]
 pub fn conv_general_dilated_patches(
     lhs: impl ArrayLike,

@@ -50,10 +50,9 @@ fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
     }
 }
 
-/// Multiplies each group of consecutive rows of `lhs`, `[m, k]`, by one matrix of `rhs`, `[g, k, n]`: the first `group_sizes[0]` rows by
-/// the first matrix, and so on. The result is zero for rows after the last group. [`DotOptions`] has a precision and a dtype.
-///
-/// Fails for shapes that do not fit, and sizes that are not integers.
+/// Multiplies each group of consecutive rows of `lhs`, `[m, k]`, by one matrix of `rhs`, `[g, k, n]`: the first
+/// `group_sizes[0]` rows by the first matrix, and so on. The result is zero for rows after the last group.
+/// [`DotOptions`] has a precision and a dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -62,6 +61,9 @@ fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
 /// assert_eq!(y.to_vec::<f32>()?, [10.0, 200.0, 300.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for shapes that do not fit, and sizes that are not integers.
 #[track_caller]
 pub fn ragged_dot(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Array {
     DotOptions::new().ragged_dot(lhs, rhs, group_sizes)

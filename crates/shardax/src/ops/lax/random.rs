@@ -9,10 +9,9 @@ use crate::ops::primitive::rng_bit_generator::RngBitGenerator;
 
 /// Draws random bits with the device's generator. Returns the next state, and unsigned integers of `shape` and `dtype`.
 ///
-/// `key` is the state, uint32 of `[4]` or uint64 of `[2]`. The bits differ between platforms, and can differ between versions of XLA. The
-/// functions of [`random`](crate::random) use them for keys of [`PrngImpl::Rbg`](crate::random::PrngImpl::Rbg).
-///
-/// Fails for a state of another type, or a dtype that is not an unsigned integer of 8 to 64 bits.
+/// `key` is the state, uint32 of `[4]` or uint64 of `[2]`. The bits differ between platforms, and can differ between
+/// versions of XLA. The functions of [`random`](crate::random) use them for keys of
+/// [`PrngImpl::Rbg`](crate::random::PrngImpl::Rbg).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -22,6 +21,9 @@ use crate::ops::primitive::rng_bit_generator::RngBitGenerator;
 /// assert!(bits.not_equal(&next).all(..).item::<bool>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a state of another type, or a dtype that is not an unsigned integer of 8 to 64 bits.
 #[track_caller]
 pub fn rng_bit_generator(key: &Array, shape: &[usize], dtype: DType, algorithm: RandomAlgorithm) -> (Array, Array) {
     let halves = key.dtype() == DType::U32 && key.shape() == [4];

@@ -39,13 +39,12 @@ fn step(name: &str, f: &impl Fn(Array, Array) -> Array, a: Array, b: Array) -> R
         .help("the function must work elementwise and return the shape and dtype of its arguments"))
 }
 
-/// Reduces the elements along `axes` (`..` for all) with `f`, in any order. The scalar `init` must be neutral with respect to `f`.
+/// Reduces the elements along `axes` (`..` for all) with `f`, in any order. The scalar `init` must be neutral with
+/// respect to `f`.
 ///
-/// `f` receives two arrays of the same shape and must work elementwise; it must be associative and commutative. It is called
-/// `log₂` of the number of elements times, and can be differentiated. For sums, products, maxima, minima and logical functions, you
-/// should use the dedicated operations, because they are faster.
-///
-/// Fails if the result of `f` or `init` has another dtype.
+/// `f` receives two arrays of the same shape and must work elementwise; it must be associative and commutative. It is
+/// called `log₂` of the number of elements times, and can be differentiated. For sums, products, maxima, minima and
+/// logical functions, you should use the dedicated operations, because they are faster.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -55,6 +54,9 @@ fn step(name: &str, f: &impl Fn(Array, Array) -> Array, a: Array, b: Array) -> R
 /// assert!(allclose(length, array([1.118034f32, 2.015564]), 1e-5, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if the result of `f` or `init` has another dtype.
 #[track_caller]
 pub fn reduce(
     x: impl ArrayLike,
@@ -94,8 +96,6 @@ const MAX_ELEMENTS: usize = 4096;
 
 /// Reduces the elements under a window at each position with `f`, like [`reduce`]. The padding is `init`.
 ///
-/// Fails for windows of more than 4096 elements.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::lax::Window;
@@ -103,6 +103,9 @@ const MAX_ELEMENTS: usize = 4096;
 /// assert_eq!(y.to_vec::<i32>()?, [2, 6, 12]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for windows of more than 4096 elements.
 #[track_caller]
 pub fn reduce_window(
     x: impl ArrayLike,

@@ -47,25 +47,26 @@ impl Window {
         }
     }
 
-    /// The strides. Default 1.
+    /// Sets the strides. Default 1.
     pub fn strides(mut self, strides: impl IntoSizes) -> Self {
         self.strides = Some(strides.into_sizes_of(self.dimensions.len()));
         self
     }
 
-    /// The padding of the operand. Its elements are neutral, so that they do not change a result. Default [`Padding::Valid`].
+    /// Sets the padding of the operand. Its elements are neutral, so that they do not change a result. Default
+    /// [`Padding::Valid`].
     pub fn padding(mut self, padding: impl Into<Padding>) -> Self {
         self.padding = padding.into();
         self
     }
 
-    /// The distance between the operand's elements. Default 1.
+    /// Sets the distance between the operand's elements. Default 1.
     pub fn base_dilation(mut self, dilation: impl IntoSizes) -> Self {
         self.base_dilation = Some(dilation.into_sizes_of(self.dimensions.len()));
         self
     }
 
-    /// The distance between the window's elements. Default 1.
+    /// Sets the distance between the window's elements. Default 1.
     pub fn window_dilation(mut self, dilation: impl IntoSizes) -> Self {
         self.window_dilation = Some(dilation.into_sizes_of(self.dimensions.len()));
         self
@@ -111,7 +112,7 @@ pub(crate) fn pooled(name: &str, x: &Array, window: &Window, reducer: Reducer) -
     }
 }
 
-/// The maximum of each position of a window.
+/// Returns the maximum of each position of a window.
 ///
 /// If several elements are equal, only the first of them has a gradient.
 ///
@@ -125,7 +126,7 @@ pub fn reduce_window_max(x: impl ArrayLike, window: impl Into<Window>) -> Array 
     pooled("reduce_window_max", &x.into_array(), &window.into(), Reducer::Max)
 }
 
-/// The minimum of each position of a window.
+/// Returns the minimum of each position of a window.
 ///
 /// If several elements are equal, only the first of them has a gradient.
 ///
@@ -139,7 +140,7 @@ pub fn reduce_window_min(x: impl ArrayLike, window: impl Into<Window>) -> Array 
     pooled("reduce_window_min", &x.into_array(), &window.into(), Reducer::Min)
 }
 
-/// The sum of each position of a window.
+/// Returns the sum of each position of a window.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -12,8 +12,8 @@ use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::shape::{AxisNumber, normalize_axis};
 use crate::source;
 
-/// A matrix of blocks. The arrays of each row are concatenated along the last dimension, the rows along the second to last. Arrays of
-/// fewer dimensions get leading dimensions of size 1.
+/// Joins a matrix of blocks. The arrays of each row are concatenated along the last dimension, the rows along the
+/// second to last. Arrays of fewer dimensions get leading dimensions of size 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,7 +41,7 @@ fn with_leading_dims(x: &Array, rank: usize) -> Array {
     lax::reshape(x, &shape)
 }
 
-/// Broadcasts the arrays to one shape. Each keeps its dtype. Fails for shapes that do not broadcast.
+/// Broadcasts the arrays to one shape. Each keeps its dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,6 +50,9 @@ fn with_leading_dims(x: &Array, rank: usize) -> Array {
 /// assert_eq!((all[0].shape(), all[1].shape()), (&[3, 2][..], &[3, 2][..]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for shapes that do not broadcast.
 #[track_caller]
 pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Result<Vec<Array>> {
     let _line = source::enter();
@@ -62,8 +65,6 @@ pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Res
 
 /// Splits along `axis` into `parts` arrays. Their sizes differ by at most 1; larger arrays come first.
 ///
-/// Fails for 0 parts.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::array_split;
@@ -71,6 +72,9 @@ pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Res
 /// assert_eq!((parts[0].size(), parts[1].size(), parts[2].size()), (2, 2, 1));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for 0 parts.
 #[track_caller]
 pub fn array_split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Result<Vec<Array>> {
     let axis = axis.axis_number();
@@ -179,14 +183,15 @@ fn places_in(name: &str, x: &Array, places: Vec<i64>, n: usize, end: usize) -> R
 
 /// Removes the entries at these indices along `axis` (`..`: of the flat array). Duplicate indices count once.
 ///
-/// Fails for indices out of bounds.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::delete;
 /// assert_eq!(delete(array([1, 2, 3, 4]), [0, -1], 0).to_vec::<i32>()?, [2, 3]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for indices out of bounds.
 #[track_caller]
 pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
@@ -207,10 +212,9 @@ pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -
     })
 }
 
-/// Inserts `values` before these indices along `axis` (`..`: of the flat array). The values are converted to the array's dtype and
-/// broadcast. With a single index, the first dimension of `values` becomes the axis, if they have as many dimensions as the array.
-///
-/// Fails for indices out of bounds.
+/// Inserts `values` before these indices along `axis` (`..`: of the flat array). The values are converted to the
+/// array's dtype and broadcast. With a single index, the first dimension of `values` becomes the axis, if they have as
+/// many dimensions as the array.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -219,6 +223,9 @@ pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -
 /// assert_eq!(insert(array([1, 2, 3]), [0, 3], 7, 0).to_vec::<i32>()?, [7, 1, 2, 3, 7]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for indices out of bounds.
 #[track_caller]
 pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let (x, values) = (x.into_array(), values.into_array());
@@ -260,10 +267,8 @@ pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike
     })
 }
 
-/// Selects the elements of the first array of `choices` whose condition is true, or `default` where no condition is. The arrays are
-/// broadcast and promoted.
-///
-/// Fails unless there is one boolean condition for each choice.
+/// Selects the elements of the first array of `choices` whose condition is true, or `default` where no condition is.
+/// The arrays are broadcast and promoted.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -273,6 +278,9 @@ pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike
 /// assert_eq!(y.to_vec::<i32>()?, [0, 10, 200, 300, -1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error unless there is one boolean condition for each choice.
 #[track_caller]
 pub fn select(
     conditions: impl IntoIterator<Item = impl ArrayLike>,
@@ -390,7 +398,7 @@ pub fn resize(x: impl ArrayLike, shape: impl super::IntoShape) -> Array {
     })
 }
 
-/// The matrix with these elements on its diagonal `k`.
+/// Returns the matrix with these elements on its diagonal `k`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -404,13 +412,14 @@ pub fn diagflat(x: impl ArrayLike, k: i32) -> Array {
 
 /// Replaces the main diagonal by `values`, a number or a vector that is repeated.
 ///
-/// Fails for fewer than two dimensions, and for more than two dimensions of different sizes.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(fill_diagonal(array([[1, 2], [3, 4]]), 0).to_vec::<i32>()?, [0, 2, 3, 0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for fewer than two dimensions, and for more than two dimensions of different sizes.
 #[track_caller]
 pub fn fill_diagonal(x: impl ArrayLike, values: impl ArrayLike) -> Array {
     let (x, values) = (x.into_array(), values.into_array());

@@ -56,21 +56,22 @@ impl Over {
         self
     }
 
-    /// The initial value of sums, products, maxima and minima. It is converted to the dtype of the result.
+    /// Sets the initial value of sums, products, maxima and minima. It is converted to the dtype of the result.
     pub fn initial(mut self, initial: impl ArrayLike) -> Over {
         self.initial = Some(initial.into_array());
         self
     }
 
-    /// The dtype to which the elements of sums, products, means and variances are converted first.
+    /// Sets the dtype to which the elements of sums, products, means and variances are converted first.
     pub fn dtype(mut self, dtype: DType) -> Over {
         self.dtype = Some(dtype);
         self
     }
 
-    /// The sharding in the type of a sum, maximum or minimum, over mesh axes of type
-    /// [`Explicit`](crate::AxisType::Explicit). Mesh axes that split the reduced dimensions can be unreduced in it. For a maximum or
-    /// minimum, the spec must then have the corresponding [`unreduced_kind`](crate::PartitionSpec::unreduced_kind).
+    /// Sets the sharding in the type of a sum, maximum or minimum, over mesh axes of type
+    /// [`Explicit`](crate::AxisType::Explicit). Mesh axes that split the reduced dimensions can be unreduced in it. For
+    /// a maximum or minimum, the spec must then have the corresponding
+    /// [`unreduced_kind`](crate::PartitionSpec::unreduced_kind).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -178,12 +179,12 @@ impl Reduction {
         Reduction { axes: axes.into(), over: over(signed.as_slice()) }
     }
 
-    /// The axes as signed integers.
+    /// Returns the axes as signed integers.
     pub fn signed(&self) -> SmallVec<[i32; 4]> {
         self.axes.iter().map(|&a| a as i32).collect()
     }
 
-    /// The mask, broadcast to the shape of the operand.
+    /// Returns the mask, broadcast to the shape of the operand.
     pub fn mask(&self, x: &Array) -> Option<Array> {
         self.over.mask.as_ref().map(|mask| mask.broadcast_to(x.shape()))
     }
@@ -202,7 +203,7 @@ impl Reduction {
         self.over.dtype.map_or_else(|| x.clone(), |dtype| x.astype(dtype))
     }
 
-    /// The requested sharding of the result, before the axes of `keepdims` are inserted.
+    /// Returns the requested sharding of the result, before the axes of `keepdims` are inserted.
     pub fn out(&self, x: &Array) -> Result<Option<Arc<Typed>>> {
         let Some(like) = &self.over.out_sharding else { return Ok(None) };
         let dims = x.shape().iter().enumerate().filter(|(d, _)| self.over.keepdims || !self.axes.contains(d));
@@ -220,12 +221,12 @@ impl Reduction {
         }
     }
 
-    /// The initial value, in the dtype of `y`.
+    /// Returns the initial value, in the dtype of `y`.
     pub fn initial(&self, y: &Array) -> Option<Array> {
         self.over.initial.as_ref().map(|initial| convert(initial, y.dtype(), y.weak_type()))
     }
 
-    /// The number of elements of each result: a number, or an array if the elements are masked.
+    /// Returns the number of elements of each result: a number, or an array if the elements are masked.
     pub fn count(&self, x: &Array) -> Array {
         match &self.over.mask {
             Some(mask) => {

@@ -89,7 +89,8 @@ pub fn meshgrid(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array>
     MeshgridOptions::new().meshgrid(vectors)
 }
 
-/// The coordinates of a grid of ranges, with the type of the ranges. Index `i` of dimension 0 has the coordinates along axis `i`.
+/// Returns the coordinates of a grid of ranges, with the type of the ranges. Index `i` of dimension 0 has the
+/// coordinates along axis `i`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -102,7 +103,7 @@ pub fn mgrid<T: RangeNumber>(ranges: impl IntoIterator<Item = Range<T>>) -> Arra
     at_caller(|| super::stack(grid(ranges, false), 0))
 }
 
-/// The coordinates of a grid of ranges as sparse arrays: each has size 1 in all dimensions except its own.
+/// Returns the coordinates of a grid of ranges as sparse arrays: each has size 1 in all dimensions except its own.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -121,7 +122,7 @@ fn grid<T: RangeNumber>(ranges: impl IntoIterator<Item = Range<T>>, sparse: bool
     MeshgridOptions::new().indexing(Indexing::Ij).sparse(sparse).meshgrid(lines)
 }
 
-/// The coordinates of the elements of an array of this shape: int32 of shape `[shape.len(), ..shape]`.
+/// Returns the coordinates of the elements of an array of this shape: int32 of shape `[shape.len(), ..shape]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -176,9 +177,7 @@ pub fn ix_(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
     })
 }
 
-/// The indices of the diagonal of an array of equal sizes, one array for each dimension.
-///
-/// Fails for fewer than two dimensions, or sizes that differ.
+/// Returns the indices of the diagonal of an array of equal sizes, one array for each dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -186,6 +185,9 @@ pub fn ix_(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
 /// assert_eq!(indices[0].to_vec::<i32>()?, [0, 1, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for fewer than two dimensions, or sizes that differ.
 #[track_caller]
 pub fn diag_indices_from(x: impl ArrayLike) -> Vec<Array> {
     let x = &x.into_array();
@@ -204,7 +206,7 @@ pub fn diag_indices_from(x: impl ArrayLike) -> Vec<Array> {
     vec![line; x.ndim().max(1)]
 }
 
-/// The rows and columns of the entries on and below the diagonal `k` of a matrix.
+/// Returns the rows and columns of the entries on and below the diagonal `k` of a matrix.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -217,7 +219,7 @@ pub fn tril_indices_from(x: impl ArrayLike, k: i32) -> (Array, Array) {
     triangle(&x.into_array(), |i, j| j - i <= i64::from(k))
 }
 
-/// The rows and columns of the entries on and above the diagonal `k` of a matrix.
+/// Returns the rows and columns of the entries on and above the diagonal `k` of a matrix.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -237,8 +237,8 @@ pub use eye as identity;
 pub use zeros as empty;
 pub use zeros_like as empty_like;
 
-/// The operand as an array: a plain number becomes a weakly typed scalar, an array is unchanged. Host data becomes an
-/// array by [`array`](crate::array()).
+/// Returns the operand as an array: a plain number becomes a weakly typed scalar, an array is unchanged. Host data
+/// becomes an array by [`array`](crate::array()).
 ///
 /// ```
 /// # use shardax::prelude::*;

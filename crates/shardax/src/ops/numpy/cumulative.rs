@@ -81,8 +81,8 @@ impl CumulativeSumOptions {
     }
 }
 
-/// The cumulative sum along `axis`. Booleans are counted, small integers become 32 bits wide. [`CumulativeSumOptions`] has a
-/// leading 0 and a dtype.
+/// Returns the cumulative sum along `axis`. Booleans are counted, small integers become 32 bits wide.
+/// [`CumulativeSumOptions`] has a leading 0 and a dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -95,7 +95,7 @@ pub fn cumulative_sum(x: impl ArrayLike, axis: impl AxisNumber) -> Array {
     CumulativeSumOptions::new().cumulative_sum(x, axis)
 }
 
-/// The cumulative product along `axis`. [`CumulativeSumOptions`] has a leading 1 and a dtype.
+/// Returns the cumulative product along `axis`. [`CumulativeSumOptions`] has a leading 1 and a dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -108,7 +108,7 @@ pub fn cumulative_prod(x: impl ArrayLike, axis: impl AxisNumber) -> Array {
     CumulativeSumOptions::new().cumulative_prod(x, axis)
 }
 
-/// The cumulative sum along `axis` (`..`: of the flat array) of the elements that are not NaN.
+/// Returns the cumulative sum along `axis` (`..`: of the flat array) of the elements that are not NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -121,7 +121,7 @@ pub fn nancumsum(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     checked_or_failed(&x, || Ok(without_nan(&x, 0)?.cumsum(axis)))
 }
 
-/// The cumulative product along `axis` (`..`: of the flat array) of the elements that are not NaN.
+/// Returns the cumulative product along `axis` (`..`: of the flat array) of the elements that are not NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -139,8 +139,8 @@ fn without_nan(x: &Array, fill: i32) -> Result<Array> {
     Ok(if x.dtype().is_inexact() { where_(isnan(x), fill, x) } else { x.clone() })
 }
 
-/// The index, int32, of the first maximum along `axis` (`..`: of the flat array) of the elements that are not NaN; -1 where
-/// all elements are NaN.
+/// Returns the index, int32, of the first maximum along `axis` (`..`: of the flat array) of the elements that are not
+/// NaN; -1 where all elements are NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -154,8 +154,8 @@ pub fn nanargmax(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     checked_or_failed(&x, || arg_extreme(&x, axis, f64::NEG_INFINITY, Array::argmax))
 }
 
-/// The index, int32, of the first minimum along `axis` (`..`: of the flat array) of the elements that are not NaN; -1 where
-/// all elements are NaN.
+/// Returns the index, int32, of the first minimum along `axis` (`..`: of the flat array) of the elements that are not
+/// NaN; -1 where all elements are NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;

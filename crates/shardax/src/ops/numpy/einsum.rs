@@ -25,11 +25,10 @@ struct Term {
     labels: Vec<Label>,
 }
 
-/// Sums of products of arrays, by Einstein's convention. Each dimension has a letter; letters that the result lacks are summed over.
-/// Without `->`, the result has the letters that occur once, in alphabetical order. `...` stands for any number of leading dimensions,
-/// which broadcast. With more than two arrays, the cheapest pairs are multiplied first. [`DotOptions`] has options.
-///
-/// Fails when the letters do not match the arrays, or the sizes do not match each other.
+/// Sums of products of arrays, by Einstein's convention. Each dimension has a letter; letters that the result lacks are
+/// summed over. Without `->`, the result has the letters that occur once, in alphabetical order. `...` stands for any
+/// number of leading dimensions, which broadcast. With more than two arrays, the cheapest pairs are multiplied first.
+/// [`DotOptions`] has options.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -38,6 +37,9 @@ struct Term {
 /// assert_eq!(einsum("ii", &[&x]).item::<f32>()?, 5.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if the letters do not match the arrays, or the sizes do not match each other.
 #[track_caller]
 pub fn einsum(spec: &str, operands: &[&Array]) -> Array {
     DotOptions::new().einsum(spec, operands)

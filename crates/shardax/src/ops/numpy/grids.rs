@@ -34,7 +34,8 @@ fn list_entries(n: usize, m: usize, chosen: impl Fn(i64, i64) -> bool) -> Result
     Ok((Array::from_vec(rows, &[count])?, Array::from_vec(columns, &[count])?))
 }
 
-/// The rows and columns of the entries of an `n` × `n` matrix on and below the diagonal, or up to the `k`-th above it.
+/// Returns the rows and columns of the entries of an `n` × `n` matrix on and below the diagonal, or up to the `k`-th
+/// above it.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -48,8 +49,8 @@ pub fn tril_indices(n: usize, k: i32) -> (Array, Array) {
     entries(n, n, |i, j| j - i <= i64::from(k))
 }
 
-/// The rows and columns of the entries of an `n` × `n` matrix on and above the diagonal, or from the `k`-th above it
-/// on.
+/// Returns the rows and columns of the entries of an `n` × `n` matrix on and above the diagonal, or from the `k`-th
+/// above it on.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -62,7 +63,7 @@ pub fn triu_indices(n: usize, k: i32) -> (Array, Array) {
     entries(n, n, |i, j| j - i >= i64::from(k))
 }
 
-/// The rows and columns of the diagonal of an `n` × `n` matrix.
+/// Returns the rows and columns of the diagonal of an `n` × `n` matrix.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -78,7 +79,7 @@ pub fn diag_indices(n: usize) -> (Array, Array) {
     })
 }
 
-/// An `n` × `m` matrix of ones on and below the diagonal, or up to the `k`-th above it; float32.
+/// Creates an `n` × `m` matrix of ones on and below the diagonal, or up to the `k`-th above it; float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -90,7 +91,7 @@ pub fn tri(n: usize, m: usize, k: i32) -> Array {
     at_caller(|| super::tril(&super::ones_dtype([n, m], DType::F32), k))
 }
 
-/// The cross product of three-dimensional vectors, in the last dimension; broadcast.
+/// Returns the cross product of three-dimensional vectors, in the last dimension; broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -120,7 +121,7 @@ pub fn cross(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The Kronecker product: each element of `x` is replaced by the element times `y`.
+/// Returns the Kronecker product: each element of `x` is replaced by the element times `y`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -146,7 +147,7 @@ pub fn kron(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The hypotenuse `sqrt(x² + y²)`, computed without overflow. Floating point; broadcast.
+/// Returns the hypotenuse `sqrt(x² + y²)`, computed without overflow. Floating point; broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -34,8 +34,8 @@ pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
     })
 }
 
-/// [`bincount`] of an array whose type has a sharding. The counts are replicated, or unreduced over the axes that split `x`, which needs
-/// no communication.
+/// Like [`bincount`], for an array whose type has a sharding. The counts are replicated, or unreduced over the axes
+/// that split `x`, which needs no communication.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,7 +50,8 @@ pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for counts that are split.
+/// # Errors
+/// The result carries an error for counts that are split.
 #[track_caller]
 pub fn bincount_sharded(x: impl ArrayLike, length: usize, sharding: impl Into<ShardingLike>) -> Array {
     let x = &x.into_array();
@@ -80,8 +81,9 @@ fn check_integers(name: &str, x: &Array) -> Result<()> {
     }
 }
 
-/// A histogram. Returns the counts of the elements in `bins` of equal width between the smallest and the largest element, float32, and
-/// the `bins + 1` edges. The last bin includes its upper edge. [`HistogramOptions`] has a range, weights and densities.
+/// Computes a histogram. Returns the counts of the elements in `bins` of equal width between the smallest and the
+/// largest element, float32, and the `bins + 1` edges. The last bin includes its upper edge. [`HistogramOptions`] has a
+/// range, weights and densities.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -96,7 +98,7 @@ pub fn histogram(x: impl ArrayLike, bins: impl IntoBins) -> (Array, Array) {
     HistogramOptions::new().histogram(x, bins)
 }
 
-/// The edges of the bins of [`histogram`]: `bins + 1` numbers.
+/// Returns the edges of the bins of [`histogram`]: `bins + 1` numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -166,7 +168,8 @@ options! {
 }
 
 impl HistogramOptions {
-    /// The least and the greatest edge; elements beyond them are not counted. Default: the extremes of the elements.
+    /// Sets the least and the greatest edge; elements beyond them are not counted. Default: the extremes of the
+    /// elements.
     pub fn range(self, low: impl ArrayLike, high: impl ArrayLike) -> Self {
         self.ends([low.into_array(), high.into_array()])
     }
@@ -267,15 +270,17 @@ impl IntoBins for Bins {
     }
 }
 
-/// The bin of each element between these ascending edges, int32. It is the number of edges that are at most the element.
-///
-/// Fails unless the edges have one dimension.
+/// Returns the bin of each element between these ascending edges, int32. It is the number of edges that are at most the
+/// element.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(digitize(array([-1.0f32, 0.5, 2.5]), array([0.0f32, 1.0, 2.0])).to_vec::<i32>()?, [0, 1, 3]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error unless the edges have one dimension.
 #[track_caller]
 pub fn digitize(x: impl ArrayLike, edges: impl ArrayLike) -> Array {
     let (x, edges) = (&x.into_array(), &edges.into_array());

@@ -58,8 +58,8 @@ impl Array {
         }
     }
 
-    /// The entries at `indices` (integers of any shape) along `axis`; `..` is the flat array. Negative indices count from the end. As in
-    /// JAX, entries out of bounds are NaN, or the extreme number of an integer dtype.
+    /// Returns the entries at `indices` (integers of any shape) along `axis`; `..` is the flat array. Negative indices
+    /// count from the end. As in JAX, entries out of bounds are NaN, or the extreme number of an integer dtype.
     ///
     /// The result's shape is the array's, with the axis replaced by the shape of the indices.
     ///
@@ -175,7 +175,8 @@ impl Array {
         })
     }
 
-    /// The indices, int32, that sort the elements in ascending order along `axis`. Equal elements keep their order.
+    /// Returns the indices, int32, that sort the elements in ascending order along `axis`. Equal elements keep their
+    /// order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -199,7 +200,8 @@ impl Array {
         self.along(axis, |x, dimension| lax::rev(&x.sort(dimension as i32), &[dimension]))
     }
 
-    /// The indices, int32, that sort the elements in descending order along `axis`. Equal elements keep their order.
+    /// Returns the indices, int32, that sort the elements in descending order along `axis`. Equal elements keep their
+    /// order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -229,7 +231,7 @@ impl Array {
         })
     }
 
-    /// The cumulative sum along `axis` (`..`: of the flat array). Booleans are counted.
+    /// Returns the cumulative sum along `axis` (`..`: of the flat array). Booleans are counted.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -241,7 +243,7 @@ impl Array {
         self.accumulate(axis, CumulativeKind::Sum)
     }
 
-    /// The cumulative product along `axis`.
+    /// Returns the cumulative product along `axis`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -253,7 +255,7 @@ impl Array {
         self.accumulate(axis, CumulativeKind::Prod)
     }
 
-    /// The cumulative maximum along `axis`.
+    /// Returns the cumulative maximum along `axis`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -265,7 +267,7 @@ impl Array {
         self.along(axis, lax::cummax)
     }
 
-    /// The cumulative minimum along `axis`.
+    /// Returns the cumulative minimum along `axis`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -327,16 +329,17 @@ impl Array {
         })
     }
 
-    /// Finds the first index at which each of `values` can be inserted into this ascending array such that it stays sorted. The index,
-    /// int32, is the number of smaller elements. NaN sorts last.
-    ///
-    /// Fails unless the array has one dimension.
+    /// Finds the first index at which each of `values` can be inserted into this ascending array such that it stays
+    /// sorted. The index, int32, is the number of smaller elements. NaN sorts last.
     ///
     /// ```
     /// # use shardax::prelude::*;
     /// assert_eq!(array([1, 2, 2, 5]).searchsorted(array([2, 3])).to_vec::<i32>()?, [1, 3]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// The result carries an error unless the array has one dimension.
     #[track_caller]
     pub fn searchsorted(&self, values: impl ArrayLike) -> Array {
         let () = ();

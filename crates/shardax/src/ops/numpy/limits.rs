@@ -29,9 +29,7 @@ pub struct FInfo {
     pub nexp: i32,
 }
 
-/// The limits of a floating point dtype, or of the parts of a complex dtype.
-///
-/// Fails for other dtypes.
+/// Returns the limits of a floating point dtype, or of the parts of a complex dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,6 +39,9 @@ pub struct FInfo {
 /// assert_eq!(finfo(DType::F8E4M3Fn)?.max, 448.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for other dtypes.
 #[track_caller]
 pub fn finfo(dtype: DType) -> Result<FInfo> {
     if let Some(format) = Format::of(dtype) {
@@ -101,9 +102,7 @@ pub struct IInfo {
     pub max: i128,
 }
 
-/// The limits of an integer dtype.
-///
-/// Fails for other dtypes.
+/// Returns the limits of an integer dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -111,6 +110,9 @@ pub struct IInfo {
 /// assert_eq!(iinfo(DType::I8)?.min, -128);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for other dtypes.
 #[track_caller]
 pub fn iinfo(dtype: DType) -> Result<IInfo> {
     let bits = dtype.bits();

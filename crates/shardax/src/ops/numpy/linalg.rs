@@ -10,8 +10,8 @@ use crate::shape::{broadcast_shapes, normalize_axis};
 use crate::source;
 
 impl Array {
-    /// NumPy's `dot` product: sums over the last axis of `self` and the second to last axis of `other`, or its only axis if it is a
-    /// vector. Scalars multiply.
+    /// Computes NumPy's `dot` product: sums over the last axis of `self` and the second to last axis of `other`, or its
+    /// only axis if it is a vector. Scalars multiply.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -24,7 +24,7 @@ impl Array {
         dot(self, other)
     }
 
-    /// The matrix product, broadcast over leading dimensions.
+    /// Returns the matrix product, broadcast over leading dimensions.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -152,7 +152,7 @@ fn mismatch(name: &str, x: &Array, y: &Array, contract: usize) -> Result<()> {
     ))
 }
 
-/// The outer product of two vectors.
+/// Returns the outer product of two vectors.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -164,7 +164,7 @@ pub fn outer(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     x.into_array().ravel().expand_dims(1) * y.into_array().ravel().expand_dims(0)
 }
 
-/// The dot product of two flattened arrays. The first array is conjugated.
+/// Returns the dot product of two flattened arrays. The first array is conjugated.
 ///
 /// ```
 /// # use shardax::prelude::*;

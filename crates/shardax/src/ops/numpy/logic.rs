@@ -26,7 +26,7 @@ fn logical(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, f: impl FnO
     })
 }
 
-/// Logical "and". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
+/// Computes the logical "and". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -39,7 +39,7 @@ pub fn logical_and(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_and", x, y, |x, y| x & y)
 }
 
-/// Logical "or". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
+/// Computes the logical "or". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -51,7 +51,8 @@ pub fn logical_or(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_or", x, y, |x, y| x | y)
 }
 
-/// Logical "exclusive or". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
+/// Computes the logical "exclusive or". Elements of any dtype are true unless they are 0. Broadcast; the result is
+/// boolean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -89,7 +90,7 @@ pub fn isclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Ar
     })
 }
 
-/// A boolean scalar: `true` if the shapes and all elements are equal. NaN is not equal to NaN, unless you set
+/// Returns a boolean scalar: `true` if the shapes and all elements are equal. NaN is not equal to NaN, unless you set
 /// [`ArrayEqualOptions::equal_nan`].
 ///
 /// ```
@@ -135,7 +136,7 @@ impl ArrayEqualOptions {
     }
 }
 
-/// A boolean scalar: `true` if the arrays broadcast together and all elements are equal.
+/// Returns a boolean scalar: `true` if the arrays broadcast together and all elements are equal.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -154,7 +155,7 @@ pub fn array_equiv(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The number of nonzero elements over `axes`, int32.
+/// Returns the number of nonzero elements over `axes`, int32.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -42,10 +42,8 @@ impl Array {
         lax::slice(&flat, &starts, &limits, Some(&strides))
     }
 
-    /// The diagonal `offset` entries above the main diagonal, of the matrices in the dimensions `axis1` and `axis2`. It is the last
-    /// dimension of the result.
-    ///
-    /// Fails for fewer than two dimensions, or equal axes.
+    /// Returns the diagonal `offset` entries above the main diagonal, of the matrices in the dimensions `axis1` and
+    /// `axis2`. It is the last dimension of the result.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -53,6 +51,9 @@ impl Array {
     /// assert_eq!(ones([2, 3, 4]).diagonal(1, 0, 2).shape(), [3, 2]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// The result carries an error for fewer than two dimensions, or equal axes.
     #[track_caller]
     pub fn diagonal(&self, offset: i32, axis1: impl AxisNumber, axis2: impl AxisNumber) -> Array {
         let (axis1, axis2) = (axis1.axis_number(), axis2.axis_number());
@@ -72,7 +73,7 @@ impl Array {
         Array::from_result(result, self)
     }
 
-    /// The sum of the main diagonal of the first two dimensions.
+    /// Returns the sum of the main diagonal of the first two dimensions.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -87,7 +88,7 @@ impl Array {
         })
     }
 
-    /// The lower triangle of the last two dimensions, up to the diagonal `k`; zeros above it.
+    /// Returns the lower triangle of the last two dimensions, up to the diagonal `k`; zeros above it.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -99,7 +100,7 @@ impl Array {
         at_caller(|| self.triangle("tril", k, |x, y| x.less_equal(y)))
     }
 
-    /// The upper triangle of the last two dimensions, from the diagonal `k` on; zeros below it.
+    /// Returns the upper triangle of the last two dimensions, from the diagonal `k` on; zeros below it.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -154,7 +155,7 @@ options! {
 }
 
 impl TraceOptions {
-    /// The dimensions of the matrices. Default 0 and 1.
+    /// Sets the dimensions of the matrices. Default 0 and 1.
     pub fn axes(self, axis1: impl AxisNumber, axis2: impl AxisNumber) -> Self {
         let (axis1, axis2) = (axis1.axis_number(), axis2.axis_number());
         self.matrix((axis1, axis2))
@@ -177,7 +178,7 @@ impl TraceOptions {
     }
 }
 
-/// A matrix with a vector on its diagonal `k`, or the diagonal `k` of a matrix.
+/// Returns a matrix with a vector on its diagonal `k`, or the diagonal `k` of a matrix.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -49,11 +49,9 @@ pub(super) fn places(x: &Array, size: usize, fill_value: i64) -> Result<Array> {
     })
 }
 
-/// The indices of the nonzero elements in the flat array, ascending, int32. With a `size`, fewer indices are padded with 0
-/// ([`NonzeroOptions`] has other values) and surplus indices are dropped. With `None`, the call waits for the values and returns all
-/// indices.
-///
-/// Fails inside of `jit`, `vmap` and `grad` without a size.
+/// Returns the indices of the nonzero elements in the flat array, ascending, int32. With a `size`, fewer indices are
+/// padded with 0 ([`NonzeroOptions`] has other values) and surplus indices are dropped. With `None`, the call waits for
+/// the values and returns all indices.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -63,6 +61,9 @@ pub(super) fn places(x: &Array, size: usize, fill_value: i64) -> Result<Array> {
 /// assert_eq!(flatnonzero(&x, 3).to_vec::<i32>()?, [1, 3, 0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error inside of `jit`, `vmap` and `grad` without a size.
 #[track_caller]
 pub fn flatnonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
     NonzeroOptions::new().flatnonzero(x, size)
@@ -146,8 +147,8 @@ impl NonzeroOptions {
     }
 }
 
-/// The indices of the nonzero elements in row-major order, int32, as one array for each dimension. For the size, see
-/// [`flatnonzero`].
+/// Returns the indices of the nonzero elements in row-major order, int32, as one array for each dimension. For the
+/// size, see [`flatnonzero`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -162,7 +163,8 @@ pub fn nonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Vec<Array> 
     NonzeroOptions::new().nonzero(x, size)
 }
 
-/// The indices of the nonzero elements as rows: int32 of shape `[size, x.ndim()]`. For the size, see [`flatnonzero`].
+/// Returns the indices of the nonzero elements as rows: int32 of shape `[size, x.ndim()]`. For the size, see
+/// [`flatnonzero`].
 ///
 /// ```
 /// # use shardax::prelude::*;

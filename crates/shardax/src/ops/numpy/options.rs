@@ -20,7 +20,7 @@ macro_rules! options {
         }
 
         impl $name {
-            /// The defaults, which are JAX's.
+            /// Returns the defaults, which are JAX's.
             pub fn new() -> Self {
                 $name::default()
             }

@@ -21,8 +21,8 @@ fn has_element(name: &str, x: &Array, kth: i32, axis: usize) -> Result<()> {
     }
 }
 
-/// Partitions the elements around element `kth` of the ascending order: no larger element precedes it, and no smaller element follows.
-/// This implementation sorts all elements.
+/// Partitions the elements around element `kth` of the ascending order: no larger element precedes it, and no smaller
+/// element follows. This implementation sorts all elements.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -31,7 +31,8 @@ fn has_element(name: &str, x: &Array, kth: i32, axis: usize) -> Result<()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for an element out of bounds.
+/// # Errors
+/// The result carries an error for an element out of bounds.
 #[track_caller]
 pub fn partition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
@@ -42,7 +43,7 @@ pub fn partition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
     })
 }
 
-/// The indices, int32, of [`partition`].
+/// Returns the indices, int32, of [`partition`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -70,8 +71,8 @@ pub enum TopKMode {
     Smallest,
 }
 
-/// The `k` largest or smallest elements along an axis, in order, and their indices (int32). Equal elements keep their order. NaN is
-/// larger than all numbers.
+/// Returns the `k` largest or smallest elements along an axis, in order, and their indices (int32). Equal elements keep
+/// their order. NaN is larger than all numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -81,7 +82,8 @@ pub enum TopKMode {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if `k` is larger than the axis, and for complex numbers.
+/// # Errors
+/// The result carries an error if `k` is larger than the axis, and for complex numbers.
 #[track_caller]
 pub fn top_k(x: impl ArrayLike, k: usize, axis: impl IntoAxis, mode: TopKMode) -> (Array, Array) {
     let x = x.into_array();
@@ -107,7 +109,7 @@ pub fn top_k(x: impl ArrayLike, k: usize, axis: impl IntoAxis, mode: TopKMode) -
     })
 }
 
-/// The elements sorted along the last axis, as complex numbers.
+/// Returns the elements sorted along the last axis, as complex numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -124,8 +126,9 @@ pub fn sort_complex(x: impl ArrayLike) -> Array {
     })
 }
 
-/// Evaluates `functions[i]` where `conditions[i]` is true; if several conditions are, the last one counts. Where no condition is true,
-/// the result is 0, or the last function if there is one function more than conditions. Every function is evaluated for all elements.
+/// Evaluates `functions[i]` where `conditions[i]` is true; if several conditions are, the last one counts. Where no
+/// condition is true, the result is 0, or the last function if there is one function more than conditions. Every
+/// function is evaluated for all elements.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -135,7 +138,10 @@ pub fn sort_complex(x: impl ArrayLike) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for another number of functions. The result has the dtype of `x`.
+/// The result has the dtype of `x`.
+///
+/// # Errors
+/// The result carries an error for another number of functions.
 #[track_caller]
 pub fn piecewise(
     x: impl ArrayLike,
@@ -182,8 +188,8 @@ fn shifts(order: BitOrder) -> Array {
     if order == BitOrder::Big { 7 - count } else { count }
 }
 
-/// Packs booleans, or integers that count as true unless they are 0, along the last axis into the bits of bytes (uint8). The last byte
-/// is padded with zeros.
+/// Packs booleans, or integers that count as true unless they are 0, along the last axis into the bits of bytes
+/// (uint8). The last byte is padded with zeros.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -194,7 +200,8 @@ fn shifts(order: BitOrder) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for other dtypes, and for a scalar.
+/// # Errors
+/// The result carries an error for other dtypes, and for a scalar.
 #[track_caller]
 pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
     let x = x.into_array();
@@ -218,13 +225,14 @@ pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
 
 /// Unpacks the bits of bytes along the last axis, as uint8 of 0 and 1. See [`packbits`].
 ///
-/// Fails for other dtypes than uint8, and for a scalar.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(unpackbits(array([5u8]), BitOrder::Little).to_vec::<u8>()?, [1, 0, 1, 0, 0, 0, 0, 0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for other dtypes than uint8, and for a scalar.
 #[track_caller]
 pub fn unpackbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
     let x = x.into_array();

@@ -122,11 +122,8 @@ options! {
     }
 }
 
-/// Pads `x` with `widths[i]` elements before and after it in dimension `i`. A single pair or number applies to all dimensions.
-/// [`PadOptions`] has arrays of constants and more.
-///
-/// Fails unless there is one pair of widths, or one per dimension. Also fails for an empty dimension that should be extended by its own
-/// elements.
+/// Pads `x` with `widths[i]` elements before and after it in dimension `i`. A single pair or number applies to all
+/// dimensions. [`PadOptions`] has arrays of constants and more.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -136,6 +133,10 @@ options! {
 /// assert_eq!(pad(&x, 1, PadMode::Mean).to_vec::<i32>()?, [2, 1, 2, 3, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error unless there is one pair of widths, or one per dimension. It also carries an error for
+/// an empty dimension that should be extended by its own elements.
 #[track_caller]
 pub fn pad(x: impl ArrayLike, widths: impl IntoPadWidth, mode: PadMode) -> Array {
     PadOptions::new().pad(x, widths, mode)

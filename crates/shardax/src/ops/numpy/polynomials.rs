@@ -22,8 +22,6 @@ fn vector(name: &str, x: &Array) -> Result<()> {
 /// Evaluates a polynomial at `x` by Horner's rule. Extra dimensions of the coefficients are a batch of polynomials and
 /// broadcast against `x`.
 ///
-/// Fails if the coefficients are a scalar.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::polyval;
@@ -31,6 +29,9 @@ fn vector(name: &str, x: &Array) -> Result<()> {
 /// assert_eq!(polyval(array([1, 0, -1]), array([2, 3])).to_vec::<i32>()?, [3, 8]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if the coefficients are a scalar.
 #[track_caller]
 pub fn polyval(p: impl ArrayLike, x: impl ArrayLike) -> Array {
     let (p, x) = (p.into_array(), x.into_array());
@@ -51,7 +52,7 @@ pub fn polyval(p: impl ArrayLike, x: impl ArrayLike) -> Array {
     })
 }
 
-/// The sum of two polynomials.
+/// Returns the sum of two polynomials.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -71,7 +72,7 @@ pub fn polyadd(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     })
 }
 
-/// The difference of two polynomials.
+/// Returns the difference of two polynomials.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -83,7 +84,7 @@ pub fn polysub(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     polyadd(p, -q.into_array())
 }
 
-/// The product of two polynomials, floating point.
+/// Returns the product of two polynomials, floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -96,7 +97,7 @@ pub fn polymul(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     convolve(p, q, ConvolveMode::Full)
 }
 
-/// The quotient and the remainder of two polynomials, floating point. The remainder has the size of `p`.
+/// Returns the quotient and the remainder of two polynomials, floating point. The remainder has the size of `p`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -140,7 +141,7 @@ fn divide(p: &Array, q: &Array) -> Result<(Array, Array)> {
     Ok((super::stack(&quotient, 0), remainder))
 }
 
-/// The `m`-th derivative of a polynomial, floating point.
+/// Returns the `m`-th derivative of a polynomial, floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -162,7 +163,8 @@ pub fn polyder(p: impl ArrayLike, m: usize) -> Array {
     })
 }
 
-/// The `m`-th integral of a polynomial, floating point. `k` has one constant of integration for each integral, or one for all.
+/// Returns the `m`-th integral of a polynomial, floating point. `k` has one constant of integration for each integral,
+/// or one for all.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -188,7 +190,7 @@ pub fn polyint(p: impl ArrayLike, m: usize, k: impl ArrayLike) -> Array {
     })
 }
 
-/// The Vandermonde matrix: the powers of `x` from `n - 1` down to 0 as columns.
+/// Returns the Vandermonde matrix: the powers of `x` from `n - 1` down to 0 as columns.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -218,9 +220,7 @@ pub enum ConvolveMode {
     Valid,
 }
 
-/// The convolution of two vectors, floating point.
-///
-/// Fails for arrays that are empty or not vectors.
+/// Returns the convolution of two vectors, floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -230,12 +230,16 @@ pub enum ConvolveMode {
 /// assert_eq!(correlate(&x, &y, ConvolveMode::Valid).to_vec::<f32>()?, [3.5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for arrays that are empty or not vectors.
 #[track_caller]
 pub fn convolve(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Array {
     sliding("convolve", x, y, mode, false)
 }
 
-/// The correlation of two vectors, floating point. The second vector is conjugated. NumPy's default mode is [`ConvolveMode::Valid`].
+/// Returns the correlation of two vectors, floating point. The second vector is conjugated. NumPy's default mode is
+/// [`ConvolveMode::Valid`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -280,10 +284,8 @@ fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode,
     })
 }
 
-/// The derivative along `axis` for samples with spacing `dx`, floating point. It is computed with second-order differences, and with
-/// first-order differences at the ends.
-///
-/// Fails for fewer than two elements.
+/// Returns the derivative along `axis` for samples with spacing `dx`, floating point. It is computed with second-order
+/// differences, and with first-order differences at the ends.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -291,6 +293,9 @@ fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode,
 /// assert_eq!(gradient(array([1.0f32, 2.0, 4.0, 7.0]), 1.0, 0).to_vec::<f32>()?, [1.0, 1.5, 2.5, 3.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for fewer than two elements.
 #[track_caller]
 pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
@@ -316,7 +321,8 @@ pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) ->
     })
 }
 
-/// The differences between neighbors of the flat array. `to_begin` and `to_end` are added before and after them.
+/// Returns the differences between neighbors of the flat array. `to_begin` and `to_end` are added before and after
+/// them.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -374,7 +380,8 @@ pub fn unwrap(x: impl ArrayLike, period: impl ArrayLike, axis: impl AxisNumber) 
     })
 }
 
-/// The dot products of vectors along the last dimension. The vectors of `x` are conjugated; the other dimensions broadcast.
+/// Returns the dot products of vectors along the last dimension. The vectors of `x` are conjugated; the other
+/// dimensions broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -393,7 +400,8 @@ pub fn vecdot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The products of matrices (in the last two dimensions) and vectors (in the last dimension). The other dimensions broadcast.
+/// Returns the products of matrices (in the last two dimensions) and vectors (in the last dimension). The other
+/// dimensions broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -406,8 +414,8 @@ pub fn matvec(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     checked_or_failed(&x, || Ok(x.matmul(y.expand_dims(-1)).squeeze(-1)))
 }
 
-/// The products of conjugated vectors (in the last dimension) and matrices (in the last two dimensions). The other dimensions
-/// broadcast.
+/// Returns the products of conjugated vectors (in the last dimension) and matrices (in the last two dimensions). The
+/// other dimensions broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;

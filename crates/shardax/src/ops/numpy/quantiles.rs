@@ -9,7 +9,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
-/// The [`quantile`](super::quantile()) of the elements that are not NaN, or NaN where all elements are.
+/// Returns the [`quantile`](super::quantile()) of the elements that are not NaN, or NaN where all elements are.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -18,7 +18,8 @@ use crate::ops::primitive::composite::composite1;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for complex numbers, axes out of range, and without elements.
+/// # Errors
+/// The result carries an error for complex numbers, axes out of range, and without elements.
 #[track_caller]
 pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let (x, q) = (x.into_array(), q.into_array());
@@ -55,7 +56,7 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
     })
 }
 
-/// [`nanquantile`] with `q` in percent.
+/// Like [`nanquantile`], with `q` in percent.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -68,7 +69,7 @@ pub fn nanpercentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) 
     at_caller(|| nanquantile(&x, q.into_array() / 100, axes))
 }
 
-/// The median of the elements that are not NaN.
+/// Returns the median of the elements that are not NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -58,8 +58,8 @@ impl Array {
         })
     }
 
-    /// The sum over `axes`. Booleans are counted. Integers keep their dtype and wrap, but small integers are converted to 32 bits. Half
-    /// precision is summed in float32 and rounded once.
+    /// Returns the sum over `axes`. Booleans are counted. Integers keep their dtype and wrap, but small integers are
+    /// converted to 32 bits. Half precision is summed in float32 and rounded once.
     ///
     /// Like all reductions, it accepts axes (`..` for all), or [`over`] axes with options.
     ///
@@ -87,7 +87,7 @@ impl Array {
         })
     }
 
-    /// The product over `axes`.
+    /// Returns the product over `axes`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -110,7 +110,7 @@ impl Array {
         })
     }
 
-    /// The mean over `axes`, floating point, or NaN without elements. Half precision is summed in float32.
+    /// Returns the mean over `axes`, floating point, or NaN without elements. Half precision is summed in float32.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -127,7 +127,7 @@ impl Array {
         })
     }
 
-    /// The variance of the entire population over `axes`, floating point.
+    /// Returns the variance of the entire population over `axes`, floating point.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -139,8 +139,9 @@ impl Array {
         self.var_ddof(axes, 0)
     }
 
-    /// The sum of squared differences from the mean, divided by the number of elements minus `ddof`. With 1, it estimates the variance
-    /// of the population from which the elements were drawn. NaN unless there are more than `ddof` elements.
+    /// Returns the sum of squared differences from the mean, divided by the number of elements minus `ddof`. With 1, it
+    /// estimates the variance of the population from which the elements were drawn. NaN unless there are more than
+    /// `ddof` elements.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -152,7 +153,7 @@ impl Array {
         self.reduced_at_once("var", Options::DType, axes, ddof, |&ddof, x, over| Ok(variance(x, over, ddof)))
     }
 
-    /// The standard deviation of the entire population over `axes`, floating point.
+    /// Returns the standard deviation of the entire population over `axes`, floating point.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -164,7 +165,7 @@ impl Array {
         self.std_ddof(axes, 0)
     }
 
-    /// The square root of [`var_ddof`](Self::var_ddof).
+    /// Returns the square root of [`var_ddof`](Self::var_ddof).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -176,7 +177,8 @@ impl Array {
         self.reduced_at_once("var", Options::DType, axes, ddof, |&ddof, x, over| Ok(variance(x, over, ddof).sqrt()))
     }
 
-    /// The largest element over `axes`, or NaN if any element is NaN. Without elements, it fails unless there is an initial value.
+    /// Returns the largest element over `axes`, or NaN if any element is NaN. Without elements, it fails unless there
+    /// is an initial value.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -188,7 +190,8 @@ impl Array {
         self.extreme("max", axes, Reducer::Max, maximum)
     }
 
-    /// The smallest element over `axes`, or NaN if any element is NaN. Without elements, it fails unless there is an initial value.
+    /// Returns the smallest element over `axes`, or NaN if any element is NaN. Without elements, it fails unless there
+    /// is an initial value.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -234,7 +237,7 @@ impl Array {
         })
     }
 
-    /// Logical "and" over `axes`: `true` if all elements are true or nonzero.
+    /// Computes the logical "and" over `axes`: `true` if all elements are true or nonzero.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -248,7 +251,7 @@ impl Array {
         })
     }
 
-    /// Logical "or" over `axes`: `true` if any element is true or nonzero.
+    /// Computes the logical "or" over `axes`: `true` if any element is true or nonzero.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -262,7 +265,7 @@ impl Array {
         })
     }
 
-    /// The index, int32, of the first maximum along `axis`; `..` is for the flat array. NaN is the largest.
+    /// Returns the index, int32, of the first maximum along `axis`; `..` is for the flat array. NaN is the largest.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -276,7 +279,7 @@ impl Array {
         self.arg_extreme(axis, false)
     }
 
-    /// The index, int32, of the first minimum along `axis`; `..` is for the flat array. NaN is the smallest.
+    /// Returns the index, int32, of the first minimum along `axis`; `..` is for the flat array. NaN is the smallest.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -299,7 +302,7 @@ impl Array {
         }
     }
 
-    /// `log(sum(exp(x)))` over `axes`, without overflow.
+    /// Computes `log(sum(exp(x)))` over `axes`, without overflow.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -318,7 +321,7 @@ impl Array {
         })
     }
 
-    /// [`sum`](Self::sum) with the reduced axes kept, of size 1.
+    /// Like [`sum`](Self::sum), but keeps the reduced axes with size 1.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -330,55 +333,55 @@ impl Array {
         self.sum(over(axes).keepdims(true))
     }
 
-    /// [`prod`](Self::prod) with the reduced axes kept, of size 1.
+    /// Like [`prod`](Self::prod), but keeps the reduced axes with size 1.
     #[track_caller]
     pub fn prod_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.prod(over(axes).keepdims(true))
     }
 
-    /// [`all`](Self::all) with the reduced axes kept, of size 1.
+    /// Like [`all`](Self::all), but keeps the reduced axes with size 1.
     #[track_caller]
     pub fn all_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.all(over(axes).keepdims(true))
     }
 
-    /// [`any`](Self::any) with the reduced axes kept, of size 1.
+    /// Like [`any`](Self::any), but keeps the reduced axes with size 1.
     #[track_caller]
     pub fn any_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.any(over(axes).keepdims(true))
     }
 
-    /// [`std`](Self::std) with the reduced axes kept, of size 1.
+    /// Like [`std`](Self::std), but keeps the reduced axes with size 1.
     #[track_caller]
     pub fn std_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.std(over(axes).keepdims(true))
     }
 
-    /// [`logsumexp`](Self::logsumexp) with the reduced axes kept, of size 1.
+    /// Like [`logsumexp`](Self::logsumexp), but keeps the reduced axes with size 1.
     #[track_caller]
     pub fn logsumexp_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.logsumexp(over(axes).keepdims(true))
     }
 
-    /// [`mean`](Self::mean) with the reduced axes kept, of size 1.
+    /// Like [`mean`](Self::mean), but keeps the reduced axes with size 1.
     #[track_caller]
     pub fn mean_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.mean(over(axes).keepdims(true))
     }
 
-    /// [`var`](Self::var) with the reduced axes kept, of size 1.
+    /// Like [`var`](Self::var), but keeps the reduced axes with size 1.
     #[track_caller]
     pub fn var_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.var(over(axes).keepdims(true))
     }
 
-    /// [`max`](Self::max) with the reduced axes kept, of size 1.
+    /// Like [`max`](Self::max), but keeps the reduced axes with size 1.
     #[track_caller]
     pub fn max_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.max(over(axes).keepdims(true))
     }
 
-    /// [`min`](Self::min) with the reduced axes kept, of size 1.
+    /// Like [`min`](Self::min), but keeps the reduced axes with size 1.
     #[track_caller]
     pub fn min_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.min(over(axes).keepdims(true))
@@ -408,7 +411,7 @@ fn variance(x: &Array, over: &Reduction, ddof: usize) -> Array {
     to_strong_type(&mean, dtype.real())
 }
 
-/// The smallest and the largest element over `axes`: [`Array::min`] and [`Array::max`].
+/// Returns the smallest and the largest element over `axes`: [`Array::min`] and [`Array::max`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -493,7 +496,7 @@ impl LogsumexpOptions {
         where_(sign.less(0), f64::NAN, log)
     }
 
-    /// The logarithm of the absolute value of the sum, and its sign.
+    /// Returns the logarithm of the absolute value of the sum, and its sign.
     #[track_caller]
     pub fn return_sign(&self, x: impl ArrayLike, axes: impl IntoReduction) -> (Array, Array) {
         let (x, axes) = (x.into_array(), axes.into_reduction());

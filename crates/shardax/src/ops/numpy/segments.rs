@@ -50,8 +50,8 @@ pub fn segment_sum(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segmen
     })
 }
 
-/// [`segment_sum`] with the sharding in the type of the result. If it is unreduced over the axes that split the entries, the devices do
-/// not communicate.
+/// Like [`segment_sum`], with the sharding in the type of the result. If it is unreduced over the axes that split the
+/// entries, the devices do not communicate.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -79,7 +79,7 @@ pub fn segment_sum_sharded(
     })
 }
 
-/// The product of each segment. It is 1 for an empty segment. See [`segment_sum`].
+/// Returns the product of each segment. It is 1 for an empty segment. See [`segment_sum`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -96,7 +96,8 @@ pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segme
     })
 }
 
-/// The maximum of each segment. It is the smallest number of the dtype for an empty segment. See [`segment_sum`].
+/// Returns the maximum of each segment. It is the smallest number of the dtype for an empty segment. See
+/// [`segment_sum`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -113,7 +114,8 @@ pub fn segment_max(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segmen
     })
 }
 
-/// The minimum of each segment. It is the largest number of the dtype for an empty segment. See [`segment_sum`].
+/// Returns the minimum of each segment. It is the largest number of the dtype for an empty segment. See
+/// [`segment_sum`].
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -142,8 +142,9 @@ pub(super) fn line(
     })
 }
 
-/// `num` numbers from `start` to `stop`, both included, floating point. The ends are numbers, or arrays, which broadcast; the numbers are
-/// along the first dimension. [`LinspaceOptions`] can exclude the end, and has a dtype and another dimension.
+/// Returns `num` numbers from `start` to `stop`, both included, floating point. The ends are numbers, or arrays, which
+/// broadcast; the numbers are along the first dimension. [`LinspaceOptions`] can exclude the end, and has a dtype and
+/// another dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -155,8 +156,8 @@ pub fn linspace(start: impl ArrayLike, stop: impl ArrayLike, num: usize) -> Arra
     LinspaceOptions::new().linspace(start, stop, num)
 }
 
-/// `num` numbers from `10^start` to `10^stop`, both included, in geometric progression. The ends are numbers or arrays.
-/// [`LinspaceOptions`] can exclude the end, and has another base, a dtype and another dimension.
+/// Returns `num` numbers from `10^start` to `10^stop`, both included, in geometric progression. The ends are numbers or
+/// arrays. [`LinspaceOptions`] can exclude the end, and has another base, a dtype and another dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -169,16 +170,17 @@ pub fn logspace(start: impl ArrayLike, stop: impl ArrayLike, num: usize) -> Arra
     at_caller(|| LinspaceOptions::new().logspace(start, stop, num))
 }
 
-/// `num` numbers from `start` to `stop`, both included, in geometric progression. The ends are numbers or arrays and must have equal
-/// signs. [`LinspaceOptions`] can exclude the end, and has a dtype and another dimension.
-///
-/// Fails if one of two numbers is 0, or if their signs differ.
+/// Returns `num` numbers from `start` to `stop`, both included, in geometric progression. The ends are numbers or
+/// arrays and must have equal signs. [`LinspaceOptions`] can exclude the end, and has a dtype and another dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert!(allclose(geomspace(1.0, 100.0, 3), array([1.0f32, 10.0, 100.0]), 1e-5, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if one of two numbers is 0, or if their signs differ.
 #[track_caller]
 pub fn geomspace(start: impl ArrayLike, stop: impl ArrayLike, num: usize) -> Array {
     at_caller(|| LinspaceOptions::new().geomspace(start, stop, num))

@@ -141,11 +141,9 @@ impl UniqueOptions {
     }
 }
 
-/// The unique elements, ascending. With a `size`, fewer elements are padded with the smallest and surplus elements are dropped. With
-/// `None`, the call waits for the values and returns all unique elements. All NaN count as the same element. [`UniqueOptions`] has other
-/// padding, and compares rows instead of elements.
-///
-/// Fails for complex numbers, and inside of `jit`, `vmap` and `grad` without a size.
+/// Returns the unique elements, ascending. With a `size`, fewer elements are padded with the smallest and surplus
+/// elements are dropped. With `None`, the call waits for the values and returns all unique elements. All NaN count as
+/// the same element. [`UniqueOptions`] has other padding, and compares rows instead of elements.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -155,13 +153,17 @@ impl UniqueOptions {
 /// assert_eq!(unique(&x, 5).to_vec::<i32>()?, [1, 2, 3, 1, 1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for complex numbers, and inside of `jit`, `vmap` and `grad` without a size.
 #[track_caller]
 pub fn unique(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
     UniqueOptions::new().unique(x, size)
 }
 
-/// The unique elements, ascending, with the indices of their first occurrences, the index of every element among them, and their
-/// counts. As in the array API, every NaN is a different element. For the size, see [`unique`](unique()).
+/// Returns the unique elements, ascending, with the indices of their first occurrences, the index of every element
+/// among them, and their counts. As in the array API, every NaN is a different element. For the size, see
+/// [`unique`](unique()).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -177,7 +179,7 @@ pub fn unique_all(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Unique {
     UniqueOptions::new().equal_nan(false).unique_all(x, size)
 }
 
-/// The unique elements, ascending, and their counts.
+/// Returns the unique elements, ascending, and their counts.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -191,7 +193,7 @@ pub fn unique_counts(x: impl ArrayLike, size: impl Into<Option<usize>>) -> (Arra
     (unique.values, unique.counts)
 }
 
-/// The unique elements, ascending, and the index of each element among them.
+/// Returns the unique elements, ascending, and the index of each element among them.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -220,10 +222,8 @@ fn mark_first(sorted: &Array, equal_nan: bool) -> Result<Array> {
     })
 }
 
-/// The indices, int32, that sort by several keys of the same shape along `axis`. The last key is the primary key; earlier keys decide
-/// between elements whose later keys are equal.
-///
-/// Fails for no keys, or keys of unlike shapes.
+/// Returns the indices, int32, that sort by several keys of the same shape along `axis`. The last key is the primary
+/// key; earlier keys decide between elements whose later keys are equal.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -231,6 +231,9 @@ fn mark_first(sorted: &Array, equal_nan: bool) -> Result<Array> {
 /// assert_eq!(lexsort([array([2, 1, 3]), array([1, 1, 0])], 0).to_vec::<i32>()?, [2, 1, 0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for no keys, or keys of unlike shapes.
 #[track_caller]
 pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
@@ -265,7 +268,7 @@ pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNu
     })
 }
 
-/// The elements of either array, unique and ascending. For the size, see [`unique`](unique()).
+/// Returns the elements of either array, unique and ascending. For the size, see [`unique`](unique()).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -282,7 +285,7 @@ pub fn union1d(x: impl ArrayLike, y: impl ArrayLike, size: impl Into<Option<usiz
     at_caller(|| unique(super::concatenate([x.into_array().ravel(), y.into_array().ravel()], 0), size))
 }
 
-/// The elements that both arrays have, unique and ascending. The call waits for the values.
+/// Returns the elements that both arrays have, unique and ascending. The call waits for the values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -294,7 +297,7 @@ pub fn intersect1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     select_by_count("intersect1d", x, y, |count| count.equal(2))
 }
 
-/// The elements that exactly one of the arrays has, unique and ascending. The call waits for the values.
+/// Returns the elements that exactly one of the arrays has, unique and ascending. The call waits for the values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -324,7 +327,7 @@ fn select_by_count(
     })
 }
 
-/// The elements of `x` that are not in `y`, unique and ascending. The call waits for the values.
+/// Returns the elements of `x` that are not in `y`, unique and ascending. The call waits for the values.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -67,7 +67,7 @@ impl Array {
         Array::from_result(result, self)
     }
 
-    /// All elements in one dimension.
+    /// Returns all elements in one dimension.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -79,7 +79,7 @@ impl Array {
         lax::reshape(self, &[self.size()])
     }
 
-    /// All elements in one dimension, like [`ravel`](Array::ravel).
+    /// Returns all elements in one dimension, like [`ravel`](Array::ravel).
     #[track_caller]
     pub fn flatten(&self) -> Array {
         self.ravel()
@@ -372,13 +372,16 @@ fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
     Ok(dims.iter().map(|&d| if d < 0 { (total / known_size) as usize } else { d as usize }).collect())
 }
 
-/// Concatenates the arrays along `axis`, promoted to one dtype. Fails without arrays, or if other dimensions differ.
+/// Concatenates the arrays along `axis`, promoted to one dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(concatenate([array([1, 2]), array([3])], 0).to_vec::<i32>()?, [1, 2, 3]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error without arrays, or if other dimensions differ.
 #[track_caller]
 pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();

@@ -18,7 +18,7 @@ use crate::ops::primitive::reduce::accumulator;
 use crate::rank_promotion;
 use crate::shape::AxisNumber;
 
-/// The weighted mean over `axes`: `sum(x * weights) / sum(weights)`. The weights have the shape of `x`, or
+/// Returns the weighted mean over `axes`: `sum(x * weights) / sum(weights)`. The weights have the shape of `x`, or
 /// broadcast to it.
 ///
 /// ```
@@ -42,7 +42,7 @@ pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduct
     })
 }
 
-/// The range of the elements over `axes`: maximum minus minimum.
+/// Returns the range of the elements over `axes`: maximum minus minimum.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -58,8 +58,8 @@ pub fn ptp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     })
 }
 
-/// The median over `axes`, floating point, or NaN if any element is NaN. For an even number of elements, it is the mean of the middle
-/// two.
+/// Returns the median over `axes`, floating point, or NaN if any element is NaN. For an even number of elements, it is
+/// the mean of the middle two.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -73,8 +73,8 @@ pub fn median(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
     at_caller(|| quantile(x, 0.5, axes))
 }
 
-/// The quantiles `q`, between 0 and 1, over `axes`, floating point, with linear interpolation
-/// (NumPy's method "linear"). `q` is a number or an array, whose dimensions come first in the result. The result is NaN if any element
+/// Returns the quantiles `q`, between 0 and 1, over `axes`, floating point, with linear interpolation (NumPy's method
+/// "linear"). `q` is a number or an array, whose dimensions come first in the result. The result is NaN if any element
 /// is NaN.
 ///
 /// ```
@@ -213,7 +213,7 @@ fn max_or_min(x: &Array, axes: super::Over, largest: bool) -> Array {
     if largest { x.max(axes) } else { x.min(axes) }
 }
 
-/// The `n`-th differences between neighbors along `axis`. Each order has one element fewer.
+/// Returns the `n`-th differences between neighbors along `axis`. Each order has one element fewer.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -262,10 +262,8 @@ pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: impl AxisNumber) -> Array {
     })
 }
 
-/// Piecewise linear interpolation at `x` of the points `(xp, fp)`, where `xp` is ascending. The function is constant before the first and
-/// after the last point. Floating point.
-///
-/// Fails unless `xp` and `fp` are vectors of the same size with at least one element.
+/// Interpolates linearly, piece by piece, at `x` of the points `(xp, fp)`, where `xp` is ascending. The function is
+/// constant before the first and after the last point. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -274,6 +272,9 @@ pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: impl AxisNumber) -> Array {
 /// assert_eq!(y.to_vec::<f32>()?, [5.0, 20.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error unless `xp` and `fp` are vectors of the same size with at least one element.
 #[track_caller]
 pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Array {
     let (x, xp, fp) = (x.into_array(), xp.into_array(), fp.into_array());
@@ -311,8 +312,8 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
     })
 }
 
-/// The covariance matrix of the rows of a matrix, whose columns are observations. It is normalized by the number of observations minus
-/// one. [`CovOptions`] has more variables, weights and other divisors.
+/// Returns the covariance matrix of the rows of a matrix, whose columns are observations. It is normalized by the
+/// number of observations minus one. [`CovOptions`] has more variables, weights and other divisors.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -325,7 +326,7 @@ pub fn cov(x: impl ArrayLike) -> Array {
     CovOptions::new().cov(x)
 }
 
-/// The correlation coefficients of the rows of a matrix: covariances divided by both standard deviations.
+/// Returns the correlation coefficients of the rows of a matrix: covariances divided by both standard deviations.
 ///
 /// ```
 /// # use shardax::prelude::*;

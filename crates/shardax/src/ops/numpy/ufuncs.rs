@@ -46,7 +46,7 @@ fn real_only(name: &str, x: &Array) -> Result<()> {
     }
 }
 
-/// The larger element of each pair. If only one is NaN, the result is the other.
+/// Returns the larger element of each pair. If only one is NaN, the result is the other.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -59,7 +59,7 @@ pub fn fmax(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     ordered("fmax", x, y, |x, y| x.greater(y))
 }
 
-/// The smaller element of each pair. If only one is NaN, the result is the other.
+/// Returns the smaller element of each pair. If only one is NaN, the result is the other.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -95,7 +95,7 @@ pub fn divmod(x: impl ArrayLike, y: impl ArrayLike) -> (Array, Array) {
     (floor_divide(&x, &y), super::remainder(&x, &y))
 }
 
-/// `x` to the power `y`, floating point.
+/// Raises `x` to the power `y`, floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -107,7 +107,7 @@ pub fn float_power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     floats("float_power", x, y, |x, y| Ok(crate::ops::primitive::binary::POW.apply(x, y)))
 }
 
-/// The step function: 0 for negative `x`, 1 for positive, `y` at 0. Floating point.
+/// Returns the step function: 0 for negative `x`, 1 for positive, `y` at 0. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -123,7 +123,7 @@ pub fn heaviside(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// `sin(πx) / (πx)`, 1 at 0. Floating point.
+/// Computes `sin(πx) / (πx)`, 1 at 0. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -151,7 +151,7 @@ pub fn sinc(x: impl ArrayLike) -> Array {
     })
 }
 
-/// `log2(2^x + 2^y)`, without overflow. Floating point.
+/// Computes `log2(2^x + 2^y)`, without overflow. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -204,7 +204,7 @@ fn infinite(x: impl ArrayLike, value: f64) -> Array {
     })
 }
 
-/// The absolute value of real numbers, floating point.
+/// Returns the absolute value of real numbers, floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -232,19 +232,22 @@ pub fn rint(x: impl ArrayLike) -> Array {
     checked_or_failed(&x, || Ok(if x.dtype().is_inexact() { x.round() } else { x.astype(DType::F32) }))
 }
 
-/// `x` itself. Fails for booleans, as in NumPy.
+/// Returns `x` itself.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(positive(array([-1, 2])).to_vec::<i32>()?, [-1, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for booleans, as in NumPy.
 #[track_caller]
 pub fn positive(x: impl ArrayLike) -> Array {
     x.into_array()
 }
 
-/// Radians to degrees. Floating point.
+/// Converts radians to degrees. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -256,7 +259,7 @@ pub fn degrees(x: impl ArrayLike) -> Array {
     float(x, |x| Ok(x * (180.0 / std::f64::consts::PI)))
 }
 
-/// Degrees to radians. Floating point.
+/// Converts degrees to radians. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -268,7 +271,7 @@ pub fn radians(x: impl ArrayLike) -> Array {
     float(x, |x| Ok(x * (std::f64::consts::PI / 180.0)))
 }
 
-/// The angle of complex numbers in radians. It is 0 or π for real numbers.
+/// Returns the angle of complex numbers in radians. It is 0 or π for real numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -354,7 +357,7 @@ pub fn signbit(x: impl ArrayLike) -> Array {
     })
 }
 
-/// `x` with the sign of `y`. Floating point.
+/// Returns `x` with the sign of `y`. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -369,7 +372,7 @@ pub fn copysign(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The fractional and the integral part, both with the sign of `x`. Floating point.
+/// Returns the fractional and the integral part, both with the sign of `x`. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -388,8 +391,8 @@ pub fn modf(x: impl ArrayLike) -> (Array, Array) {
     (float(&x, |x| Ok(x - &integral)), integral)
 }
 
-/// The mantissa, at least 0.5 and less than 1 in absolute value, and the exponent, int32: `x = mantissa * 2^exponent`.
-/// For 0, infinities, NaN and subnormal numbers, the mantissa is the number itself and the exponent is 0.
+/// Returns the mantissa, at least 0.5 and less than 1 in absolute value, and the exponent, int32: `x = mantissa *
+/// 2^exponent`. For 0, infinities, NaN and subnormal numbers, the mantissa is the number itself and the exponent is 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -459,7 +462,7 @@ fn number(value: i64, dtype: DType) -> Array {
     Array::literal(Scalar::Int(value.into()), dtype, false)
 }
 
-/// `x * 2^y` for integers `y`, without intermediate overflow. Floating point.
+/// Computes `x * 2^y` for integers `y`, without intermediate overflow. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -492,7 +495,7 @@ pub fn ldexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The greatest common divisor of integers.
+/// Returns the greatest common divisor of integers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -526,7 +529,7 @@ pub fn gcd(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The least common multiple of integers; 0 where either is 0.
+/// Returns the least common multiple of integers; 0 where either is 0.
 ///
 /// ```
 /// # use shardax::prelude::*;

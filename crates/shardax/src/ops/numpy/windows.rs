@@ -70,7 +70,7 @@ windows! {
     bartlett => |n, last| 1 - (n * 2 - last).abs() / last;
 }
 
-/// The Kaiser window of this shape parameter, a number: `i0(β sqrt(1 - (2n / (m - 1) - 1)²)) / i0(β)`.
+/// Returns the Kaiser window of this shape parameter, a number: `i0(β sqrt(1 - (2n / (m - 1) - 1)²)) / i0(β)`.
 ///
 /// ```
 /// # use shardax::prelude::*;

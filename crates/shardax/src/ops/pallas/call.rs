@@ -244,7 +244,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         self
     }
 
-    /// If `true`, compiles the kernel to a loop on every platform, as on CPU. By default it is `false`.
+    /// Sets whether to compile the kernel to a loop on every platform, as on CPU. By default it is `false`.
     pub fn interpret(mut self, interpret: bool) -> Self {
         self.interpret = interpret;
         self
@@ -252,7 +252,8 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
 
     /// Applies the kernel to these operands.
     ///
-    /// Fails when the specs do not fit the grid, the operands or the results, or when the kernel fails.
+    /// # Errors
+    /// Returns an error if the specs do not fit the grid, the operands or the results, or if the kernel fails.
     #[track_caller]
     pub fn call<A: ArrayLike>(&self, operands: impl IntoIterator<Item = A>) -> Result<T> {
         let location = Location::caller();

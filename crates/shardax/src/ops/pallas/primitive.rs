@@ -52,7 +52,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The type of the ref that the kernel sees.
+    /// Returns the type of the ref that the kernel sees.
     pub fn ref_aval(&self) -> Aval {
         let dims = self.dims.iter().filter(|dim| !matches!(dim, BlockDim::Squeezed));
         self.array.with_shape(dims.map(|dim| dim.size()).collect::<crate::shape::Shape>())
@@ -77,17 +77,17 @@ impl Block {
 }
 
 impl Kernel {
-    /// The number of positions of the grid.
+    /// Returns the number of positions of the grid.
     pub fn steps(&self) -> usize {
         self.grid.iter().fold(1, |a, b| a.saturating_mul(*b))
     }
 
-    /// The number of prefetched operands.
+    /// Returns the number of prefetched operands.
     pub fn prefetch(&self) -> usize {
         self.scalars.len()
     }
 
-    /// The number of inputs.
+    /// Returns the number of inputs.
     pub fn num_inputs(&self) -> usize {
         self.blocks.len() - self.outs.len()
     }

@@ -77,10 +77,8 @@ impl CheckpointPolicy {
     }
 
     /// Saves the values that have one of the first names from [`checkpoint_name`](crate::checkpoint_name), and offloads
-    /// the values that have one of the second names to memory of the kind `offload_dst`. The gradient brings them back to
-    /// `offload_src`. Programs on CPU have only one memory, so offloaded values are saved in place.
-    ///
-    /// Fails for a name in both lists.
+    /// the values that have one of the second names to memory of the kind `offload_dst`. The gradient brings them back
+    /// to `offload_src`. Programs on CPU have only one memory, so offloaded values are saved in place.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -89,6 +87,9 @@ impl CheckpointPolicy {
     /// assert_eq!(grad(layer).call(0.0f32)?.item::<f32>()?, 1.0);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error for a name in both lists.
     #[track_caller]
     pub fn save_and_offload_only_these_names<'a>(
         names_which_can_be_saved: impl IntoIterator<Item = &'a str>,
@@ -255,22 +256,22 @@ pub struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// The primitive's name, as in a printed program: `dot_general`, `sin`, `name`.
+    /// Returns the primitive's name, as in a printed program: `dot_general`, `sin`, `name`.
     pub fn name(&self) -> &'static str {
         self.eqn.primitive.name()
     }
 
-    /// The primitive's parameters, as in a printed program; `name=…` for a named value.
+    /// Returns the primitive's parameters, as in a printed program; `name=…` for a named value.
     pub fn params(&self) -> String {
         self.eqn.primitive.print_params()
     }
 
-    /// The types of the operands.
+    /// Returns the types of the operands.
     pub fn inputs(&self) -> Vec<Aval> {
         self.eqn.inputs.iter().map(|input| self.program.atom_aval(input)).collect()
     }
 
-    /// The types of the results.
+    /// Returns the types of the results.
     pub fn outputs(&self) -> Vec<Aval> {
         self.eqn.outputs.iter().map(|var| self.program.aval_of(*var).clone()).collect()
     }

@@ -43,7 +43,7 @@ impl Reducer {
         }
     }
 
-    /// The kind of the values that stay unreduced in this reduction, if they can.
+    /// Returns the kind of the values that stay unreduced in this reduction, if they can.
     pub fn unreduced_kind(self) -> Option<UnreducedKind> {
         match self {
             Reducer::Sum => Some(UnreducedKind::Sum),
@@ -53,7 +53,7 @@ impl Reducer {
         }
     }
 
-    /// The reduction that combines unreduced values of this kind.
+    /// Returns the reduction that combines unreduced values of this kind.
     pub fn for_kind(kind: UnreducedKind) -> Reducer {
         match kind {
             UnreducedKind::Sum => Reducer::Sum,
@@ -62,7 +62,7 @@ impl Reducer {
         }
     }
 
-    /// The neutral element.
+    /// Returns the neutral element.
     pub fn identity(self, dtype: DType) -> Scalar {
         match self {
             Reducer::Sum | Reducer::Or => Scalar::Int(0),
@@ -92,7 +92,8 @@ impl Reducer {
         cx.op("stablehlo.select", &[keep, a, b], "", out)
     }
 
-    /// The body of a reduction that the compiler does not partition: it would not know how to combine the parts.
+    /// Returns the body of a reduction that the compiler does not partition: it would not know how to combine the
+    /// parts.
     pub fn local_region(self, cx: &mut Lowering, dtype: DType) -> Result<crate::core::lower::Region> {
         let scalar = Aval::scalar(dtype);
         cx.region(&[scalar.clone(), scalar.clone()], |cx, args| Ok(vec![self.combine(cx, args[0], args[1], &scalar)]))
@@ -109,7 +110,7 @@ impl Reducer {
         Ok(cx.op_with("stablehlo.reduce", &[x, init], &attrs, vec![region], std::slice::from_ref(out))[0])
     }
 
-    /// The body of a reduction: a function of two scalars.
+    /// Returns the body of a reduction: a function of two scalars.
     pub fn region(self, cx: &mut Lowering, dtype: DType) -> Result<crate::core::lower::Region> {
         let scalar = Aval::scalar(dtype);
         cx.region(&[scalar.clone(), scalar.clone()], |cx, args| Ok(vec![cx.op(self.op(), args, "", &scalar)]))

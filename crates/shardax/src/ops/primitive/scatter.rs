@@ -84,7 +84,7 @@ impl Scatter {
         Scatter { kind, ..self.clone() }
     }
 
-    /// The sizes of a block of the operand.
+    /// Returns the sizes of a block of the operand.
     pub fn window(&self, rank: usize, updates: &[usize]) -> Vec<usize> {
         let gather = self.dims.to_gather();
         let mut windows = self.dims.update_window_dims.iter().map(|&d| updates.get(d).copied().unwrap_or(0));

@@ -30,7 +30,7 @@ pub(crate) struct ShardMap {
 }
 
 impl ShardMap {
-    /// The manual axes.
+    /// Returns the manual axes.
     pub fn axes(&self) -> impl Iterator<Item = AxisName> + '_ {
         self.manual.iter().copied()
     }
@@ -58,7 +58,7 @@ impl ShardMap {
         with_axes(bound, f)
     }
 
-    /// The type of a local shard of a value.
+    /// Returns the type of a local shard of a value.
     pub fn shard_aval(
         mesh: &Mesh,
         manual: &[AxisName],
@@ -84,7 +84,7 @@ impl ShardMap {
         Ok(Aval { shape, vma, sharding, ..aval.clone() })
     }
 
-    /// The type of the global value with local shards of this type.
+    /// Returns the type of the global value with local shards of this type.
     pub fn unshard_aval(&self, spec: &PartitionSpec, block: &Aval) -> Result<Aval> {
         if spec.len() > block.rank() {
             return Err(err!(

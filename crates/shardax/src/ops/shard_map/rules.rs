@@ -405,8 +405,8 @@ impl ShardMap {
         blocks.collect()
     }
 
-    /// The axes that each result of `body`, whose first inputs are captured, can vary over: as typed, or, if types
-    /// do not track it, by analysis of the body.
+    /// Returns the axes that each result of `body`, whose first inputs are captured, can vary over: as typed, or, if
+    /// types do not track it, by analysis of the body.
     pub fn varying(&self, body: &Program, captured: usize) -> Result<Vec<AxisSet>> {
         if self.checked {
             return Ok(body.out_avals().into_iter().map(|aval| aval.vma).collect());

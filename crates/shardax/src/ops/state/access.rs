@@ -50,7 +50,7 @@ pub(crate) struct Swap {
 }
 
 impl Access {
-    /// All of a ref of this type.
+    /// Returns all of a ref of this type.
     pub fn entire(number: usize, of: &Aval) -> Access {
         let place = Place::entire(&of.shape);
         Access { number, cell: None, place, of: of.clone(), part: of.clone(), padded: false, masked: false }

@@ -67,7 +67,7 @@ fn gone(aval: &Aval) -> crate::error::Error {
 }
 
 impl Lifted {
-    /// The number of refs.
+    /// Returns the number of refs.
     pub fn len(&self) -> usize {
         self.cells.len()
     }

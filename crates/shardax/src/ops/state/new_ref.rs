@@ -104,7 +104,8 @@ impl Primitive for NewRef {
 /// A `vmap`, a `shard_map` or a function with a custom derivative rule can read an outer ref but cannot write it.
 /// Values that a differentiated function writes to an outer ref must not depend on the differentiated arguments.
 ///
-/// Fails if `x` failed, or is a tangent.
+/// # Errors
+/// Returns an error if `x` failed, or is a tangent.
 #[track_caller]
 pub fn new_ref(x: impl ArrayLike) -> Result<Ref> {
     let location = Location::caller();

@@ -61,17 +61,17 @@ impl Place {
         Ok((Place(entries), operands))
     }
 
-    /// All entries of each dimension.
+    /// Returns all entries of each dimension.
     pub fn entire(shape: &[usize]) -> Place {
         Place(shape.iter().map(|&size| Entries::Range(0, size)).collect())
     }
 
-    /// The entries of each dimension.
+    /// Returns the entries of each dimension.
     pub fn entries(&self) -> &[Entries] {
         &self.0
     }
 
-    /// The number of operands.
+    /// Returns the number of operands.
     pub fn operand_count(&self) -> usize {
         self.0.iter().filter(|entry| matches!(entry, Entries::Single | Entries::Window(_) | Entries::Gather)).count()
     }
@@ -111,7 +111,7 @@ impl Place {
         block
     }
 
-    /// The part of `value`.
+    /// Returns the part of `value`.
     pub fn read(&self, value: &Array, operands: &[Array]) -> Array {
         let block = self.block(value.shape(), operands);
         block.rest_of(&block.cut(value))

@@ -11,7 +11,8 @@ pub struct Ds {
     pub(super) size: usize,
 }
 
-/// `size` entries from `start`, a number or a traced integer scalar, in an index of a ref: `x.at((ds(&i * 8, 8), ..))`.
+/// Selects `size` entries from `start`, a number or a traced integer scalar, in an index of a ref: `x.at((ds(&i * 8,
+/// 8), ..))`.
 ///
 /// A computed start is clamped so that the range lies inside, except in [`RefPart::load`](super::RefPart::load) and
 /// [`RefPart::store`](super::RefPart::store).

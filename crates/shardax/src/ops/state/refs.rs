@@ -90,12 +90,12 @@ impl Ref {
         &self.aval.shape
     }
 
-    /// The type of its elements.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> DType {
         self.aval.dtype
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     pub fn ndim(&self) -> usize {
         self.aval.rank()
     }
@@ -135,8 +135,6 @@ impl Ref {
 
     /// Returns the last value and freezes the ref, so that you cannot use it afterwards (JAX's `freeze`).
     ///
-    /// Fails for a ref that is already frozen, that another function made, or that belongs to a kernel.
-    ///
     /// ```
     /// # use shardax::prelude::*;
     /// let r = new_ref(zeros([2]))?;
@@ -145,6 +143,10 @@ impl Ref {
     /// assert!(r.set(1.0).is_err());
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// The result carries an error for a ref that is already frozen, that another function made, or that belongs to a
+    /// kernel.
     #[track_caller]
     pub fn freeze(&self) -> Array {
         let location = Location::caller();
@@ -236,7 +238,8 @@ impl RefPart {
 
     /// Replaces the part by `value`, broadcast to its shape.
     ///
-    /// Fails for a value of another dtype. Plain numbers are converted instead.
+    /// # Errors
+    /// Returns an error for a value of another dtype. Plain numbers are converted instead.
     #[track_caller]
     pub fn set(&self, value: impl ArrayLike) -> Result<()> {
         self.swap(value).check()

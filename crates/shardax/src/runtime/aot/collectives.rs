@@ -194,18 +194,18 @@ impl Collectives {
         Collectives(groups_found)
     }
 
-    /// The number of collectives of all kinds.
+    /// Returns the number of collectives of all kinds.
     pub fn count(&self) -> usize {
         self.iter().map(|c| c.count).sum()
     }
 
-    /// The number of collectives of this kind.
+    /// Returns the number of collectives of this kind.
     pub fn count_of(&self, kind: CollectiveKind) -> usize {
         self.iter().filter(|c| c.kind == kind).map(|c| c.count).sum()
     }
 
-    /// The data of all collectives on one device in one call, in bytes. A collective in a loop with an unknown number
-    /// of iterations counts once.
+    /// Returns the data of all collectives on one device in one call, in bytes. A collective in a loop with an unknown
+    /// number of iterations counts once.
     pub fn bytes(&self) -> usize {
         self.iter().map(|c| c.bytes.saturating_mul(c.runs.unwrap_or(c.count))).fold(0, usize::saturating_add)
     }
@@ -248,7 +248,7 @@ pub(super) struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// The number of executions; `None` if the number of iterations of a loop is unknown.
+    /// Returns the number of executions; `None` if the number of iterations of a loop is unknown.
     pub fn executions_of(&self, name: &str) -> Option<usize> {
         self.runs.get(name).copied().unwrap_or(Some(1))
     }

@@ -22,7 +22,8 @@ use crate::runtime::multi_process::processes_of;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails with the error of the first function in the list that does not compile.
+/// # Errors
+/// Returns the error of the first function in the list that does not compile.
 #[track_caller]
 pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Result<Vec<Compiled<Args, Out>>> {
     // Threads take the next function when they finish one, because compilation times differ much.

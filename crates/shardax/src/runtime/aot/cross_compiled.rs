@@ -26,45 +26,45 @@ impl<Args, Out> CrossCompiled<Args, Out> {
         CrossCompiled { lowered, program: Arc::new(program), types: PhantomData }
     }
 
-    /// The mesh of the topology's devices; `None` for a program on one device.
+    /// Returns the mesh of the topology's devices; `None` for a program on one device.
     pub fn mesh(&self) -> Option<&Mesh> {
         self.program.mesh()
     }
 
-    /// The optimized program; see [`Compiled::as_text`](super::Compiled::as_text).
+    /// Returns the optimized program; see [`Compiled::as_text`](super::Compiled::as_text).
     pub fn as_text(&self) -> Result<String> {
         Ok(report::text(&self.lowered.request.name, &self.program.executable.instructions()?))
     }
 
-    /// The communication; see [`Compiled::collectives`](super::Compiled::collectives).
+    /// Returns the communication; see [`Compiled::collectives`](super::Compiled::collectives).
     pub fn collectives(&self) -> Result<Collectives> {
         Ok(Collectives::of(&self.program.executable.instructions()?, self.mesh()))
     }
 
-    /// The memory of one call on each device.
+    /// Returns the memory of one call on each device.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         Ok(self.program.executable.memory_analysis()?)
     }
 
-    /// The bytes read from and written to a device's memory; see
+    /// Returns the bytes read from and written to a device's memory; see
     /// [`Compiled::bytes_accessed`](super::Compiled::bytes_accessed).
     pub fn bytes_accessed(&self) -> Result<usize> {
         Ok(traffic::bytes_accessed(&self.program.executable.instructions()?))
     }
 
-    /// The floating-point operations of matrix multiplications and convolutions on one device; see
+    /// Returns the floating-point operations of matrix multiplications and convolutions on one device; see
     /// [`Compiled::matmul_flops`](super::Compiled::matmul_flops).
     pub fn matmul_flops(&self) -> Result<f64> {
         Ok(traffic::matmul_flops(&self.program.executable.instructions()?))
     }
 
-    /// The compiler's cost estimates of one call on a device. The estimates for TPUs count the body of a loop once. The
-    /// CUDA plugin has no estimates, so this is an error there.
+    /// Returns the compiler's cost estimates of one call on a device. The estimates for TPUs count the body of a loop
+    /// once. The CUDA plugin has no estimates, so this is an error there.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
         report::costs(&self.program.executable)
     }
 
-    /// The sharding of each argument; `None` for unused arguments.
+    /// Returns the sharding of each argument; `None` for unused arguments.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
         let arguments = 0..self.lowered.in_avals.len();
         let shardings =
@@ -72,21 +72,22 @@ impl<Args, Out> CrossCompiled<Args, Out> {
         LeafTree::new(&self.lowered.in_def, shardings.collect())
     }
 
-    /// The sharding of each result, as requested or as the compiler chose it.
+    /// Returns the sharding of each result, as requested or as the compiler chose it.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
         let shardings = self.program.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
         LeafTree::new(&self.lowered.convention.out_def, shardings)
     }
 
-    /// The type of each argument, and its donation.
+    /// Returns the type of each argument, and its donation.
     pub fn args_info(&self) -> LeafTree<ArgInfo> {
         self.lowered.args_info()
     }
 
-    /// The bytes of the compiled program. [`Compiled::load`](super::Compiled::load) loads them on such devices; the
-    /// plugin must have the same version.
+    /// Returns the bytes of the compiled program. [`Compiled::load`](super::Compiled::load) loads them on such devices;
+    /// the plugin must have the same version.
     ///
-    /// Fails if the program calls functions of this process.
+    /// # Errors
+    /// Returns an error if the program calls functions of this process.
     #[track_caller]
     pub fn serialize(&self) -> Result<Vec<u8>> {
         self.program.bytes().at_caller()

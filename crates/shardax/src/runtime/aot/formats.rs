@@ -40,8 +40,8 @@ impl LoweredFn {
 }
 
 impl<Args, Out> Compiled<Args, Out> {
-    /// The format of each argument: the sharding, and the layout in memory as requested or as the compiler chose it.
-    /// `None` for unused arguments.
+    /// Returns the format of each argument: the sharding, and the layout in memory as requested or as the compiler
+    /// chose it. `None` for unused arguments.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -59,7 +59,8 @@ impl<Args, Out> Compiled<Args, Out> {
         self.lowered.input_formats(&self.loaded.in_shardings, &self.loaded.executable)
     }
 
-    /// The format of each result: the sharding, and the layout in memory as requested or as the compiler chose it.
+    /// Returns the format of each result: the sharding, and the layout in memory as requested or as the compiler chose
+    /// it.
     pub fn output_formats(&self) -> LeafTree<Format> {
         self.lowered.output_formats(&self.loaded.out_shardings, &self.loaded.executable)
     }
@@ -92,13 +93,14 @@ impl<Args, Out> Compiled<Args, Out> {
 }
 
 impl<Args, Out> CrossCompiled<Args, Out> {
-    /// The format of each argument: the sharding, and the layout in memory as requested or as the compiler chose it.
-    /// `None` for unused arguments.
+    /// Returns the format of each argument: the sharding, and the layout in memory as requested or as the compiler
+    /// chose it. `None` for unused arguments.
     pub fn input_formats(&self) -> LeafTree<Option<Format>> {
         self.lowered.input_formats(&self.program.in_shardings, &self.program.executable)
     }
 
-    /// The format of each result: the sharding, and the layout in memory as requested or as the compiler chose it.
+    /// Returns the format of each result: the sharding, and the layout in memory as requested or as the compiler chose
+    /// it.
     pub fn output_formats(&self) -> LeafTree<Format> {
         self.lowered.output_formats(&self.program.out_shardings, &self.program.executable)
     }

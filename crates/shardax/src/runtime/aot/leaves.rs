@@ -20,7 +20,8 @@ pub struct LeafTree<T> {
 impl<T> LeafTree<T> {
     /// Creates the tree from a value for each leaf of `def`, in order.
     ///
-    /// Fails unless there are as many values as leaves.
+    /// # Errors
+    /// Returns an error unless there are as many values as leaves.
     pub fn try_new(def: &TreeDef, leaves: Vec<T>) -> Result<Self> {
         let (want, got) = (def.leaf_count(), leaves.len());
         if want != got {
@@ -34,17 +35,17 @@ impl<T> LeafTree<T> {
         LeafTree { def: def.clone(), leaves }
     }
 
-    /// The structure of the tree.
+    /// Returns the structure of the tree.
     pub fn structure(&self) -> &TreeDef {
         &self.def
     }
 
-    /// The values in the order of the leaves.
+    /// Returns the values in the order of the leaves.
     pub fn leaves(&self) -> &[T] {
         &self.leaves
     }
 
-    /// The value of the leaf at a key path, in the form used in errors: `[0].w`.
+    /// Returns the value of the leaf at a key path, in the form used in errors: `[0].w`.
     pub fn get(&self, path: &str) -> Option<&T> {
         self.leaves.get(self.def.paths().iter().position(|p| p == path)?)
     }
@@ -109,12 +110,12 @@ pub struct ArgInfo {
 }
 
 impl ArgInfo {
-    /// The dimensions.
+    /// Returns the dimensions.
     pub fn shape(&self) -> &[usize] {
         &self.aval.shape
     }
 
-    /// The type of its elements.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> DType {
         self.aval.dtype
     }

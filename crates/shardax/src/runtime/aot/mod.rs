@@ -150,7 +150,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         &self.lowered
     }
 
-    /// The arrays that the function captured. They are the first arguments of the `main` of
+    /// Returns the arrays that the function captured. They are the first arguments of the `main` of
     /// [`as_text`](Lowered::as_text), in the same order, so you must supply them if you run the text by other means.
     ///
     /// ```
@@ -179,7 +179,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         &self.lowered.request.name
     }
 
-    /// The program as StableHLO text, with `sdy` shardings. The arguments of `main` are the [captured
+    /// Returns the program as StableHLO text, with `sdy` shardings. The arguments of `main` are the [captured
     /// arrays](Lowered::captures), then the used arguments. The text can call functions of this process (on CPU also
     /// for matrix multiplications); use [`export`](crate::export::export) for portable text.
     pub fn as_text(&self) -> &str {
@@ -192,8 +192,8 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         self.lowered.request.text(true)
     }
 
-    /// The text for as many devices of another platform (`cpu`, `cuda`, `tpu`, or one of these and `portable`). It
-    /// needs no plugin, so tests can compare it.
+    /// Returns the text for as many devices of another platform (`cpu`, `cuda`, `tpu`, or one of these and `portable`).
+    /// It needs no plugin, so tests can compare it.
     #[doc(hidden)]
     pub fn text_for(&self, platform: &str) -> Result<String> {
         let request = &self.lowered.request;
@@ -203,23 +203,22 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         }
     }
 
-    /// The program before lowering. Its first inputs are captured arrays; unused
-    /// arguments are missing.
+    /// Returns the program before lowering. Its first inputs are captured arrays; unused arguments are missing.
     pub fn program(&self) -> &Program {
         &self.lowered.request.program
     }
 
-    /// The type of each argument, and its donation.
+    /// Returns the type of each argument, and its donation.
     pub fn args_info(&self) -> LeafTree<ArgInfo> {
         self.lowered.args_info()
     }
 
-    /// The type of each result.
+    /// Returns the type of each result.
     pub fn out_info(&self) -> LeafTree<Aval> {
         LeafTree::new(&self.lowered.convention.out_def, self.lowered.request.program.out_avals())
     }
 
-    /// The sharding of each argument, as far as it is determined before compilation; `None` for unused
+    /// Returns the sharding of each argument, as far as it is determined before compilation; `None` for unused
     /// arguments.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
         let lowered = &self.lowered;
@@ -229,7 +228,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         LeafTree::new(&lowered.in_def, shardings.collect())
     }
 
-    /// The unused arguments: `main` lacks them, although [`args_info`](Lowered::args_info) lists them.
+    /// Returns the unused arguments: `main` lacks them, although [`args_info`](Lowered::args_info) lists them.
     /// [`keep_unused`](crate::Jit::keep_unused) keeps them.
     ///
     /// ```
@@ -276,8 +275,9 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// If the function was lowered for other devices, for CPUs or without placement, it is lowered again for the
     /// platform of the topology, and compiled for as many of the topology's devices.
     ///
-    /// Fails when the topology has too few devices, when the platform does not support an operation, and, on TPU, when
-    /// the program does not fit a device's memory.
+    /// # Errors
+    /// Returns an error if the topology has too few devices, if the platform does not support an operation, and, on
+    /// TPU, when the program does not fit a device's memory.
     #[track_caller]
     pub fn compile_for(&self, topology: &Topology) -> Result<CrossCompiled<Args, Out>> {
         self.compile_for_with_options(topology, &[])
@@ -295,9 +295,12 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         Ok(CrossCompiled::new(self.lowered.clone(), program))
     }
 
-    /// The compiler's cost estimates of one call on a device, such as `flops` and `bytes accessed`.
+    /// Returns the compiler's cost estimates of one call on a device, such as `flops` and `bytes accessed`.
     ///
-    /// Compiles the program. Fails if the platform has no estimates.
+    /// Compiles the program.
+    ///
+    /// # Errors
+    /// Returns an error if the platform has no estimates.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
         self.compile()?.cost_analysis()
     }
@@ -347,8 +350,9 @@ impl<Args: Tree, Out: Tree> Compiled<Args, Out> {
     /// The loaded code is executed, so the bytes must come from a trusted source. A digest protects against accidents
     /// only.
     ///
-    /// Fails for damaged bytes, for another program (captured arrays can have other values, but constants in the text
-    /// cannot), and for another plugin, processor or number of devices.
+    /// # Errors
+    /// Returns an error for damaged bytes, for another program (captured arrays can have other values, but constants in
+    /// the text cannot), and for another plugin, processor or number of devices.
     #[track_caller]
     pub fn load(lowered: &Lowered<Args, Out>, bytes: &[u8]) -> Result<Self> {
         let loaded = lowered.lowered.request.load_bytes(bytes).at_caller()?;
@@ -357,7 +361,7 @@ impl<Args: Tree, Out: Tree> Compiled<Args, Out> {
 }
 
 impl<Args, Out> Compiled<Args, Out> {
-    /// The bytes of the compiled program, for [`Compiled::load`] on a machine like this one.
+    /// Returns the bytes of the compiled program, for [`Compiled::load`] on a machine like this one.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -369,8 +373,9 @@ impl<Args, Out> Compiled<Args, Out> {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for programs that call host functions or have devices of other processes, and on platforms without
-    /// serialization.
+    /// # Errors
+    /// Returns an error for programs that call host functions or have devices of other processes, and on platforms
+    /// without serialization.
     #[track_caller]
     pub fn serialize(&self) -> Result<Vec<u8>> {
         self.lowered.request.bytes_of(&self.loaded).at_caller()
@@ -445,7 +450,7 @@ impl<Args, Out> Compiled<Args, Out> {
         self.lowered.in_sharding(&self.loaded.in_shardings, argument)
     }
 
-    /// The mesh; `None` for a program on one device.
+    /// Returns the mesh; `None` for a program on one device.
     pub fn mesh(&self) -> Option<&Mesh> {
         match &self.loaded.place {
             Place::Mesh(mesh) => Some(mesh),
@@ -453,16 +458,16 @@ impl<Args, Out> Compiled<Args, Out> {
         }
     }
 
-    /// The optimized program, as HLO text: computation by computation, each instruction with its shape on one device.
+    /// Returns the optimized program, as HLO text: computation by computation, each instruction with its shape on one
+    /// device.
     ///
-    /// Fails if the platform does not expose its programs.
+    /// # Errors
+    /// Returns an error if the platform does not expose its programs.
     pub fn as_text(&self) -> Result<String> {
         Ok(report::text(&self.loaded.name, &self.loaded.instructions()?))
     }
 
-    /// The communication of the compiled program: each kind of collective with its axes, bytes and count.
-    ///
-    /// Fails if the platform does not expose its programs.
+    /// Returns the communication of the compiled program: each kind of collective with its axes, bytes and count.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -473,22 +478,24 @@ impl<Args, Out> Compiled<Args, Out> {
     /// assert_eq!(compiled.collectives()?.count(), 1);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the platform does not expose its programs.
     pub fn collectives(&self) -> Result<Collectives> {
         Ok(Collectives::of(&self.loaded.instructions()?, self.mesh()))
     }
 
-    /// The memory of one call on each device.
+    /// Returns the memory of one call on each device.
     ///
-    /// Fails if the platform does not report it.
+    /// # Errors
+    /// Returns an error if the platform does not report it.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         Ok(self.loaded.executable.memory_analysis()?)
     }
 
-    /// The bytes that one call reads from a device's memory and writes to it, estimated from the optimized program: the
-    /// operands and results of each instruction, once per execution. A fusion counts as one instruction. Caches are
-    /// ignored. Loops with an unknown number of iterations count once.
-    ///
-    /// Fails if the platform does not expose its programs.
+    /// Returns the bytes that one call reads from a device's memory and writes to it, estimated from the optimized
+    /// program: the operands and results of each instruction, once per execution. A fusion counts as one instruction.
+    /// Caches are ignored. Loops with an unknown number of iterations count once.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -496,19 +503,20 @@ impl<Args, Out> Compiled<Args, Out> {
     /// assert_eq!(double.bytes_accessed()?, 8000);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the platform does not expose its programs.
     pub fn bytes_accessed(&self) -> Result<usize> {
         Ok(traffic::bytes_accessed(&self.loaded.instructions()?))
     }
 
-    /// The floating-point operations of one call on one device in matrix multiplications and convolutions, two for each
-    /// multiply-add.
+    /// Returns the floating-point operations of one call on one device in matrix multiplications and convolutions, two
+    /// for each multiply-add.
     ///
     /// They are counted in the optimized program. An operation in a loop counts once per iteration, or once if the
     /// number of iterations is unknown. Work that several devices repeat counts on each of them. Host functions, and
     /// small products that the compiler turned into sums, are not included.
     /// [`Program::flops`](crate::program::Program::flops) counts the operations of all devices together.
-    ///
-    /// Fails if the platform does not expose its programs.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -522,30 +530,34 @@ impl<Args, Out> Compiled<Args, Out> {
     /// assert_eq!(lowered.compile()?.matmul_flops()?, 2.0 * 16.0 * 32.0 * 16.0);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the platform does not expose its programs.
     pub fn matmul_flops(&self) -> Result<f64> {
         Ok(traffic::matmul_flops(&self.loaded.instructions()?))
     }
 
-    /// The compiler's cost estimates of one call on a device, such as `flops` and `bytes accessed`.
+    /// Returns the compiler's cost estimates of one call on a device, such as `flops` and `bytes accessed`.
     ///
-    /// Fails if the platform has no estimates.
+    /// # Errors
+    /// Returns an error if the platform has no estimates.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
         report::costs(&self.loaded.executable)
     }
 
-    /// The sharding of each argument; `None` for unused arguments.
+    /// Returns the sharding of each argument; `None` for unused arguments.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
         let shardings = (0..self.lowered.in_avals.len()).map(|i| Some(self.in_sharding(i)?.in_layout(None))).collect();
         LeafTree::new(&self.lowered.in_def, shardings)
     }
 
-    /// The sharding of each result, as requested or as the compiler chose it.
+    /// Returns the sharding of each result, as requested or as the compiler chose it.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
         let shardings = self.loaded.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
         LeafTree::new(&self.lowered.convention.out_def, shardings)
     }
 
-    /// The type of each argument, and its donation.
+    /// Returns the type of each argument, and its donation.
     pub fn args_info(&self) -> LeafTree<ArgInfo> {
         self.lowered.args_info()
     }

@@ -71,7 +71,7 @@ impl<'a> Overlap<'a> {
         overlap
     }
 
-    /// The work that a collective overlaps with each time; `None` if it is synchronous.
+    /// Returns the work that a collective overlaps with each time; `None` if it is synchronous.
     pub fn with(&self, collective: &'a HloInstruction) -> Option<Between> {
         let instruction = (collective.computation.as_str(), collective.name.as_str());
         self.started.get(&instruction).or_else(|| self.of_called.get(collective.computation.as_str())).copied()

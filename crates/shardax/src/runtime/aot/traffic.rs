@@ -67,7 +67,7 @@ impl<'a> Traffic<'a> {
         self.sequences.iter().map(|(name, sequence)| (*name, sequence.as_slice()))
     }
 
-    /// The bytes that an instruction reads and writes per execution. A loop includes the bytes of its body.
+    /// Returns the bytes that an instruction reads and writes per execution. A loop includes the bytes of its body.
     pub fn bytes(&self, i: &HloInstruction) -> usize {
         let own_bytes = self.all.get(i.computation.as_str()).map_or(0, |around| accessed(i, around, &self.all));
         let called = i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
@@ -78,7 +78,7 @@ impl<'a> Traffic<'a> {
         own_bytes.saturating_add(called.saturating_mul(times))
     }
 
-    /// The matmul FLOPs of an instruction per execution, including the FLOPs of the computations that it calls.
+    /// Returns the matmul FLOPs of an instruction per execution, including the FLOPs of the computations that it calls.
     pub fn flops(&self, i: &HloInstruction) -> f64 {
         let called: f64 = match is_control(&i.opcode) {
             true => {

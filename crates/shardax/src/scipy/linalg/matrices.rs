@@ -17,7 +17,7 @@ fn places(n: usize, axis: usize) -> Array {
     lax::iota(DType::F32, &[n, n], axis)
 }
 
-/// The Hilbert matrix, `1 / (i + j + 1)`, in float32.
+/// Returns the Hilbert matrix, `1 / (i + j + 1)`, in float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -29,7 +29,7 @@ pub fn hilbert(n: usize) -> Array {
     1 / (places(n, 0) + places(n, 1) + 1)
 }
 
-/// The matrix whose columns are the rotations of a vector; several vectors are `[..., n]`.
+/// Returns the matrix whose columns are the rotations of a vector; several vectors are `[..., n]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -38,7 +38,8 @@ pub fn hilbert(n: usize) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a scalar.
+/// # Errors
+/// The result carries an error for a scalar.
 #[track_caller]
 pub fn circulant(c: impl ArrayLike) -> Array {
     let c = c.into_array();
@@ -61,8 +62,8 @@ fn vector(name: &str, x: &Array) -> Result<()> {
     }
 }
 
-/// The Hankel matrix, which has constant antidiagonals. `c` is its first column and `r` its last row, where `r[0]` is ignored in favor
-/// of the last element of `c`.
+/// Returns the Hankel matrix, which has constant antidiagonals. `c` is its first column and `r` its last row, where
+/// `r[0]` is ignored in favor of the last element of `c`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -86,7 +87,7 @@ fn hankel_row(c: &Array, r: &Array) -> Array {
     crate::ops::numpy::concatenate(args, 0)
 }
 
-/// The companion matrix of a polynomial. The coefficients start with the highest power.
+/// Returns the companion matrix of a polynomial. The coefficients start with the highest power.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -95,7 +96,8 @@ fn hankel_row(c: &Array, r: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless `a` is a vector of at least two coefficients.
+/// # Errors
+/// The result carries an error unless `a` is a vector of at least two coefficients.
 #[track_caller]
 pub fn companion(a: impl ArrayLike) -> Array {
     let a = a.into_array();
@@ -126,7 +128,7 @@ pub enum DftScale {
     N,
 }
 
-/// The matrix of the discrete Fourier transform, in complex64.
+/// Returns the matrix of the discrete Fourier transform, in complex64.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -149,7 +151,7 @@ pub fn dft(n: usize, scale: DftScale) -> Array {
     }
 }
 
-/// Hadamard's matrix of entries 1 and -1, in this dtype. The size must be a power of two.
+/// Returns Hadamard's matrix of entries 1 and -1, in this dtype. The size must be a power of two.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -157,7 +159,8 @@ pub fn dft(n: usize, scale: DftScale) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for other sizes.
+/// # Errors
+/// The result carries an error for other sizes.
 #[track_caller]
 pub fn hadamard(n: usize, dtype: DType) -> Array {
     if !n.is_power_of_two() || n > 1 << 15 {
@@ -171,9 +174,8 @@ pub fn hadamard(n: usize, dtype: DType) -> Array {
     (1 - odd.astype(DType::I32) * 2).astype(dtype)
 }
 
-/// The symmetric matrix of the absolute differences between the elements of a vector. Leading dimensions are a batch of vectors.
-///
-/// Fails for a scalar.
+/// Returns the symmetric matrix of the absolute differences between the elements of a vector. Leading dimensions are a
+/// batch of vectors.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -181,6 +183,9 @@ pub fn hadamard(n: usize, dtype: DType) -> Array {
 /// assert_eq!(f.to_vec::<i32>()?, [0, 3, 3, 0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for a scalar.
 #[track_caller]
 pub fn fiedler(a: impl ArrayLike) -> Array {
     let a = a.into_array();
@@ -190,10 +195,8 @@ pub fn fiedler(a: impl ArrayLike) -> Array {
     })
 }
 
-/// The Leslie matrix of a population. The first row has the fecundities `f` of `[n]`, the first subdiagonal the survivals `s` of
-/// `[n - 1]`.
-///
-/// Fails for shapes that do not fit.
+/// Returns the Leslie matrix of a population. The first row has the fecundities `f` of `[n]`, the first subdiagonal the
+/// survivals `s` of `[n - 1]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -201,6 +204,9 @@ pub fn fiedler(a: impl ArrayLike) -> Array {
 /// assert_eq!(l.to_vec::<f32>()?, [0.5, 2.0, 0.25, 0.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn leslie(f: impl ArrayLike, s: impl ArrayLike) -> Array {
     let (f, s) = (f.into_array(), s.into_array());
@@ -230,8 +236,8 @@ fn tridiagonal(d: &Array, e: &Array) -> Array {
     crate::ops::numpy::diag(d, 0) + &side + crate::ops::numpy::conj(&side.t())
 }
 
-/// The eigenvalues of the symmetric matrix with diagonal `d`, `[n]`, and first subdiagonal `e`, `[n - 1]`, in ascending
-/// order; see [`linalg::eigvalsh`](crate::linalg::eigvalsh).
+/// Returns the eigenvalues of the symmetric matrix with diagonal `d`, `[n]`, and first subdiagonal `e`, `[n - 1]`, in
+/// ascending order; see [`linalg::eigvalsh`](crate::linalg::eigvalsh).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -240,7 +246,8 @@ fn tridiagonal(d: &Array, e: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for shapes that do not fit.
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn eigh_tridiagonal(d: impl ArrayLike, e: impl ArrayLike) -> Array {
     let (d, e) = (d.into_array(), e.into_array());
@@ -269,8 +276,8 @@ pub enum PolarSide {
     Left,
 }
 
-/// The polar decomposition `(u, p)` of a matrix `[m, n]`: `u` with orthonormal columns or rows, and `p` Hermitian and
-/// positive semidefinite.
+/// Returns the polar decomposition `(u, p)` of a matrix `[m, n]`: `u` with orthonormal columns or rows, and `p`
+/// Hermitian and positive semidefinite.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -27,8 +27,6 @@ use crate::ops::primitive::unary::{ABS, CEIL, LOG};
 ///
 /// `b` is one vector `[n]`, or matrices `[..., n, k]` with the leading dimensions of `l`.
 ///
-/// Fails for shapes that do not fit.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// use shardax::scipy::linalg::cho_solve;
@@ -37,6 +35,9 @@ use crate::ops::primitive::unary::{ABS, CEIL, LOG};
 /// assert!(allclose(x, array([1.0f32, 1.0]), 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn cho_solve(l: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (l, b) = (l.into_array(), b.into_array());
@@ -55,7 +56,7 @@ pub fn cho_solve(l: impl ArrayLike, b: impl ArrayLike) -> Array {
     })
 }
 
-/// The Cholesky factor for [`cho_solve`]: SciPy's name of [`linalg::cholesky`](crate::linalg::cholesky()).
+/// Returns the Cholesky factor for [`cho_solve`]: SciPy's name of [`linalg::cholesky`](crate::linalg::cholesky()).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -68,9 +69,7 @@ pub fn cho_factor(x: impl ArrayLike) -> Array {
     cholesky(x)
 }
 
-/// The block diagonal matrix of these blocks. A vector is a row, a scalar is a matrix of one element.
-///
-/// Fails for arrays of more than two dimensions.
+/// Returns the block diagonal matrix of these blocks. A vector is a row, a scalar is a matrix of one element.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -78,6 +77,9 @@ pub fn cho_factor(x: impl ArrayLike) -> Array {
 /// assert_eq!(x.to_vec::<f32>()?, [1.0, 1.0, 0.0, 0.0, 0.0, 3.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for arrays of more than two dimensions.
 #[track_caller]
 pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
@@ -110,8 +112,8 @@ pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     })
 }
 
-/// The Toeplitz matrix, which has constant diagonals. `c` is its first column and `r` its first row, where `r[0]` is ignored in favor
-/// of `c[0]`. Both are flattened to vectors.
+/// Returns the Toeplitz matrix, which has constant diagonals. `c` is its first column and `r` its first row, where
+/// `r[0]` is ignored in favor of `c[0]`. Both are flattened to vectors.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -137,7 +139,7 @@ pub fn toeplitz(c: impl ArrayLike, r: impl ArrayLike) -> Array {
     })
 }
 
-/// The symmetric [`toeplitz`] matrix of this first column; Hermitian for complex numbers.
+/// Returns the symmetric [`toeplitz`] matrix of this first column; Hermitian for complex numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -151,12 +153,10 @@ pub fn toeplitz_symmetric(c: impl ArrayLike) -> Array {
     toeplitz(&c, conj(&c))
 }
 
-/// The matrix exponentials of square matrices `[..., n, n]`. The matrix is divided by a power of two, and its Padé approximant is then
-/// squared repeatedly
-/// ([Higham, The scaling and squaring method for the matrix exponential revisited](https://doi.org/10.1137/04061101X)).
-/// The result is NaN for matrices that would need more than 16 squarings.
-///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Returns the matrix exponentials of square matrices `[..., n, n]`. The matrix is divided by a power of two, and its
+/// Padé approximant is then squared repeatedly ([Higham, The scaling and squaring method for the matrix exponential
+/// revisited](https://doi.org/10.1137/04061101X)). The result is NaN for matrices that would need more than 16
+/// squarings.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -164,6 +164,9 @@ pub fn toeplitz_symmetric(c: impl ArrayLike) -> Array {
 /// assert!(allclose(x, array([[1.0f32, 1.0], [0.0, 1.0]]), 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and matrices that are not square.
 #[track_caller]
 pub fn expm(x: impl ArrayLike) -> Array {
     let x = x.into_array();

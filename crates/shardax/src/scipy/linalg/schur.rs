@@ -26,11 +26,9 @@ pub enum SchurOutput {
     Complex,
 }
 
-/// The Schur forms `t` of square matrices `[..., n, n]` and the unitary matrices `z`, such that `a = z t zᴴ`.
+/// Returns the Schur forms `t` of square matrices `[..., n, n]` and the unitary matrices `z`, such that `a = z t zᴴ`.
 ///
 /// The result is NaN for a matrix whose eigenvalues do not converge. You cannot differentiate it in reverse mode.
-///
-/// Fails for less than two dimensions, and matrices that are not square.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -40,6 +38,9 @@ pub enum SchurOutput {
 /// assert!(allclose(z.matmul(t).matmul(z.t()), &a, 1e-4, 1e-4)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for less than two dimensions, and matrices that are not square.
 #[track_caller]
 pub fn schur(a: impl ArrayLike, output: SchurOutput) -> Result<(Array, Array)> {
     at_caller(|| {
@@ -69,10 +70,8 @@ fn triangular_schur(a: &Array) -> Result<(Array, Array)> {
     if t.dtype().is_complex() { Ok((t, z)) } else { forms::triangular_of_real(&t, &z) }
 }
 
-/// The Hessenberg forms `h` of square matrices `[..., n, n]`, which are zero below the first subdiagonal, and the unitary matrices
-/// `q`, such that `a = q h qᴴ`.
-///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Returns the Hessenberg forms `h` of square matrices `[..., n, n]`, which are zero below the first subdiagonal, and
+/// the unitary matrices `q`, such that `a = q h qᴴ`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -82,6 +81,9 @@ fn triangular_schur(a: &Array) -> Result<(Array, Array)> {
 /// assert!(allclose(q.matmul(h).matmul(q.t()), &a, 1e-4, 1e-4)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for less than two dimensions, and matrices that are not square.
 #[track_caller]
 pub fn hessenberg(a: impl ArrayLike) -> Result<(Array, Array)> {
     at_caller(|| {
@@ -96,8 +98,6 @@ pub fn hessenberg(a: impl ArrayLike) -> Result<(Array, Array)> {
 
 /// Converts a real Schur form to the complex Schur form; see [`schur`].
 ///
-/// Fails for less than two dimensions, and matrices that are not square.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// use shardax::scipy::linalg::{SchurOutput, rsf2csf, schur};
@@ -106,6 +106,9 @@ pub fn hessenberg(a: impl ArrayLike) -> Result<(Array, Array)> {
 /// assert!(t.get((1, 0)).abs().item::<f32>()? < 1e-6);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for less than two dimensions, and matrices that are not square.
 #[track_caller]
 pub fn rsf2csf(t: impl ArrayLike, z: impl ArrayLike) -> Result<(Array, Array)> {
     at_caller(|| {
@@ -151,11 +154,9 @@ fn by_superdiagonals(t: &Array, diagonal: &Array, next: impl Fn(&Array) -> Array
     fori_loop(1, n.max(1) as i32, |p: Array, f: Array| where_(offset.equal(&p), next(&f), &f).astype(t.dtype()), start)
 }
 
-/// The principal square roots of square matrices `[..., n, n]`, computed with their Schur forms
-/// ([Björck and Hammarling 1983](https://doi.org/10.1016/0024-3795(83)80010-X)). The result is complex. A singular matrix may not have
-/// a square root.
-///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Returns the principal square roots of square matrices `[..., n, n]`, computed with their Schur forms ([Björck and
+/// Hammarling 1983](https://doi.org/10.1016/0024-3795(83)80010-X)). The result is complex. A singular matrix may not
+/// have a square root.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -164,6 +165,9 @@ fn by_superdiagonals(t: &Array, diagonal: &Array, next: impl Fn(&Array) -> Array
 /// assert!(allclose(root.real(), array([[1.0f32, 0.5], [0.0, 3.0]]), 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and matrices that are not square.
 #[track_caller]
 pub fn sqrtm(a: impl ArrayLike) -> Array {
     by_triangle("sqrtm", a, |t| {
@@ -174,9 +178,9 @@ pub fn sqrtm(a: impl ArrayLike) -> Array {
     })
 }
 
-/// Extends `func`, an elementwise function of complex numbers, to square matrices `[..., n, n]`
-/// ([Golub and Van Loan, 9.1.4](https://math.ecnu.edu.cn/~jypan/Teaching/books/2013%20Matrix%20Computations%204th.pdf)).
-/// The result is complex, and only accurate if the eigenvalues are distinct.
+/// Extends `func`, an elementwise function of complex numbers, to square matrices `[..., n, n]` ([Golub and Van Loan,
+/// 9.1.4](https://math.ecnu.edu.cn/~jypan/Teaching/books/2013%20Matrix%20Computations%204th.pdf)). The result is
+/// complex, and only accurate if the eigenvalues are distinct.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -186,7 +190,8 @@ pub fn sqrtm(a: impl ArrayLike) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// # Errors
+/// The result carries an error for less than two dimensions, and matrices that are not square.
 #[track_caller]
 pub fn funm(a: impl ArrayLike, func: fn(Array) -> Array) -> Array {
     let a = a.into_array();
@@ -204,10 +209,8 @@ pub fn funm(a: impl ArrayLike, func: fn(Array) -> Array) -> Array {
     })
 }
 
-/// Solves Sylvester's equation `a x + x b = q` for `x` with Schur forms
-/// ([Bartels and Stewart 1972](https://doi.org/10.1145/361573.361582)). `a` is `[m, m]`, `b` is `[n, n]`, `q` and `x` are `[m, n]`.
-///
-/// Fails for shapes that do not fit.
+/// Solves Sylvester's equation `a x + x b = q` for `x` with Schur forms ([Bartels and Stewart
+/// 1972](https://doi.org/10.1145/361573.361582)). `a` is `[m, m]`, `b` is `[n, n]`, `q` and `x` are `[m, n]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -216,6 +219,9 @@ pub fn funm(a: impl ArrayLike, func: fn(Array) -> Array) -> Array {
 /// assert!(allclose(x, array([[1.0f32], [1.0]]), 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn solve_sylvester(a: impl ArrayLike, b: impl ArrayLike, q: impl ArrayLike) -> Array {
     let args = [a.into_array(), b.into_array(), q.into_array()];
@@ -260,7 +266,7 @@ fn sylvester(args: &[Array]) -> Result<Array> {
     Ok(if args[0].dtype().is_complex() { x } else { x.real() })
 }
 
-/// The exponential of a matrix `[n, n]`, and its derivative in the direction `e`: `(expm(a), d expm(a) · e)`.
+/// Returns the exponential of a matrix `[n, n]`, and its derivative in the direction `e`: `(expm(a), d expm(a) · e)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -269,7 +275,8 @@ fn sylvester(args: &[Array]) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for matrices that are not square, or whose shapes differ.
+/// # Errors
+/// Returns an error for matrices that are not square, or whose shapes differ.
 #[track_caller]
 pub fn expm_frechet(a: impl ArrayLike, e: impl ArrayLike) -> Result<(Array, Array)> {
     let args = [a.into_array(), e.into_array()];
@@ -279,8 +286,8 @@ pub fn expm_frechet(a: impl ArrayLike, e: impl ArrayLike) -> Result<(Array, Arra
     })
 }
 
-/// Multiplies `c` from the right by the orthonormal factor of `a`. Returns `(c q, r)` with the triangular factor `r`, like SciPy's
-/// `qr_multiply(a, c, mode="right")`. The product is `[k]` for a vector `c`.
+/// Multiplies `c` from the right by the orthonormal factor of `a`. Returns `(c q, r)` with the triangular factor `r`,
+/// like SciPy's `qr_multiply(a, c, mode="right")`. The product is `[k]` for a vector `c`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -289,7 +296,8 @@ pub fn expm_frechet(a: impl ArrayLike, e: impl ArrayLike) -> Result<(Array, Arra
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for shapes that do not fit.
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn qr_multiply(a: impl ArrayLike, c: impl ArrayLike) -> (Array, Array) {
     let (q, r) = crate::linalg::qr(a);

@@ -28,7 +28,7 @@ pub enum AssumeA {
     Pos,
 }
 
-/// The solution `x` of `a x = b`, as [`linalg::solve`](crate::linalg::solve()), for matrices of this structure.
+/// Returns the solution `x` of `a x = b`, as [`linalg::solve`](crate::linalg::solve()), for matrices of this structure.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -38,7 +38,8 @@ pub enum AssumeA {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for shapes that do not fit.
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn solve(a: impl ArrayLike, b: impl ArrayLike, assume_a: AssumeA) -> Array {
     match assume_a {
@@ -59,8 +60,8 @@ pub enum Trans {
     Adjoint,
 }
 
-/// Solves `a x = b` for triangular matrices `a`. The other triangle of `a` is not read. With `unit_diagonal`, the diagonal is not read
-/// either and counts as ones.
+/// Solves `a x = b` for triangular matrices `a`. The other triangle of `a` is not read. With `unit_diagonal`, the
+/// diagonal is not read either and counts as ones.
 ///
 /// `b` is one vector `[n]`, or matrices `[..., n, k]` with the leading dimensions of `a`.
 ///
@@ -72,7 +73,8 @@ pub enum Trans {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for shapes that do not fit.
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn solve_triangular(a: impl ArrayLike, b: impl ArrayLike, trans: Trans, lower: bool, unit_diagonal: bool) -> Array {
     let (a, b) = (a.into_array(), b.into_array());
@@ -97,9 +99,8 @@ fn on_columns(b: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
     }
 }
 
-/// The packed LU factors and the pivots of square matrices, for [`lu_solve`]; see [`lax::linalg::lu`](crate::lax::linalg::lu).
-///
-/// Fails for less than two dimensions, and matrices that are not square.
+/// Returns the packed LU factors and the pivots of square matrices, for [`lu_solve`]; see
+/// [`lax::linalg::lu`](crate::lax::linalg::lu).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -109,6 +110,9 @@ fn on_columns(b: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
 /// assert_eq!(pivots.to_vec::<i32>()?, [1, 1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and matrices that are not square.
 #[track_caller]
 pub fn lu_factor(a: impl ArrayLike) -> (Array, Array) {
     let a = a.into_array();
@@ -140,7 +144,8 @@ pub fn lu_factor(a: impl ArrayLike) -> (Array, Array) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for shapes that do not fit.
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn lu_solve((lu, pivots): (impl ArrayLike, impl ArrayLike), b: impl ArrayLike, trans: Trans) -> Array {
     let (lu, pivots, b) = (lu.into_array(), pivots.into_array(), b.into_array());

@@ -145,8 +145,8 @@ fn direct(x: &Array, y: &Array, mode: ConvolveMode) -> Array {
     out.squeeze([0, 1])
 }
 
-/// The convolution along `axes` (`..`: all), computed with Fourier transforms, which is faster than [`convolve`] for long operands.
-/// The other axes are a batch and must have equal sizes.
+/// Returns the convolution along `axes` (`..`: all), computed with Fourier transforms, which is faster than
+/// [`convolve`] for long operands. The other axes are a batch and must have equal sizes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -156,7 +156,8 @@ fn direct(x: &Array, y: &Array, mode: ConvolveMode) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for shapes that do not fit.
+/// # Errors
+/// The result carries an error for shapes that do not fit.
 #[track_caller]
 pub fn fftconvolve(in1: impl ArrayLike, in2: impl ArrayLike, mode: ConvolveMode, axes: impl IntoAxes) -> Array {
     let (x, y) = (in1.into_array(), in2.into_array());
@@ -244,7 +245,8 @@ pub enum Trend {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for breakpoints beyond the end.
+/// # Errors
+/// The result carries an error for breakpoints beyond the end.
 #[track_caller]
 pub fn detrend(data: impl ArrayLike, axis: impl AxisNumber, trend: Trend) -> Array {
     let axis = axis.axis_number();

@@ -112,44 +112,45 @@ struct Segments {
 }
 
 impl SpectralOptions {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> Self {
         SpectralOptions::default()
     }
 
-    /// The sampling frequency. Default 1.
+    /// Sets the sampling frequency. Default 1.
     pub fn fs(mut self, fs: f64) -> Self {
         self.fs = fs;
         self
     }
 
-    /// The window, one value for each element of a segment. Default: a periodic Hann window of
+    /// Sets the window, one value for each element of a segment. Default: a periodic Hann window of
     /// [`nperseg`](Self::nperseg) elements.
     pub fn window(mut self, window: impl ArrayLike) -> Self {
         self.window = Some(window.into_array());
         self
     }
 
-    /// The number of elements of a segment. Default: the length of the window; without a window 256, but at most the length of the
-    /// signal. [`istft`] computes the default from the spectrum.
+    /// Sets the number of elements of a segment. Default: the length of the window; without a window 256, but at most
+    /// the length of the signal. [`istft`] computes the default from the spectrum.
     pub fn nperseg(mut self, nperseg: usize) -> Self {
         self.nperseg = Some(nperseg);
         self
     }
 
-    /// The number of elements that neighboring segments share. Default: half of a segment.
+    /// Sets the number of elements that neighboring segments share. Default: half of a segment.
     pub fn noverlap(mut self, noverlap: usize) -> Self {
         self.noverlap = Some(noverlap);
         self
     }
 
-    /// The number of elements of the transform; segments are padded to it with zeros. Default: the length of a segment.
+    /// Sets the number of elements of the transform; segments are padded to it with zeros. Default: the length of a
+    /// segment.
     pub fn nfft(mut self, nfft: usize) -> Self {
         self.nfft = Some(nfft);
         self
     }
 
-    /// The trend that is removed from each segment. Default: none for [`stft`], the mean otherwise.
+    /// Sets the trend that is removed from each segment. Default: none for [`stft`], the mean otherwise.
     pub fn detrend(mut self, trend: Option<Trend>) -> Self {
         self.detrend = Some(trend);
         self
@@ -162,14 +163,14 @@ impl SpectralOptions {
         self
     }
 
-    /// The unit. Default: [`Spectrum`](Scaling::Spectrum) for [`stft`], [`Density`](Scaling::Density) otherwise.
+    /// Sets the unit. Default: [`Spectrum`](Scaling::Spectrum) for [`stft`], [`Density`](Scaling::Density) otherwise.
     pub fn scaling(mut self, scaling: Scaling) -> Self {
         self.scaling = Some(scaling);
         self
     }
 
-    /// The extension of the signal by half a segment on each side. [`istft`] only needs to know whether the signal was extended.
-    /// Default: zeros for [`stft`] and [`istft`], none otherwise.
+    /// Sets the extension of the signal by half a segment on each side. [`istft`] only needs to know whether the signal
+    /// was extended. Default: zeros for [`stft`] and [`istft`], none otherwise.
     pub fn boundary(mut self, boundary: Option<Boundary>) -> Self {
         self.boundary = Some(boundary);
         self
@@ -181,13 +182,13 @@ impl SpectralOptions {
         self
     }
 
-    /// The average of the segments. Default: the mean.
+    /// Sets the average of the segments. Default: the mean.
     pub fn average(mut self, average: Average) -> Self {
         self.average = average;
         self
     }
 
-    /// The axis of time. Default the last.
+    /// Sets the axis of time. Default the last.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
         self
@@ -491,8 +492,8 @@ fn inverse(
     x / where_(norm.greater(1e-10), &norm, 1.0)
 }
 
-/// The short-time Fourier transform. Returns the frequencies, the times at the centers of the segments, and the complex spectra,
-/// `[.., frequencies, segments]`. [`SpectralOptions`] has options.
+/// Computes the short-time Fourier transform. Returns the frequencies, the times at the centers of the segments, and
+/// the complex spectra, `[.., frequencies, segments]`. [`SpectralOptions`] has options.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -508,16 +509,15 @@ fn inverse(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for an empty signal, and for segments, windows and transforms whose lengths do not fit.
+/// # Errors
+/// Returns an error for an empty signal, and for segments, windows and transforms whose lengths do not fit.
 #[track_caller]
 pub fn stft(x: impl ArrayLike) -> Result<(Array, Array, Array)> {
     SpectralOptions::new().stft(x)
 }
 
-/// The inverse of [`stft`] for spectra `[.., frequencies, segments]`. Returns the times and the signal, `[.., times]`.
-/// [`SpectralOptions`] has options; they must be equal to the options of [`stft`].
-///
-/// Fails for fewer than two dimensions, and for lengths that do not fit.
+/// Returns the inverse of [`stft`] for spectra `[.., frequencies, segments]`. Returns the times and the signal, `[..,
+/// times]`. [`SpectralOptions`] has options; they must be equal to the options of [`stft`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -529,15 +529,17 @@ pub fn stft(x: impl ArrayLike) -> Result<(Array, Array, Array)> {
 /// assert!(allclose(y, x, 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for fewer than two dimensions, and for lengths that do not fit.
 #[track_caller]
 pub fn istft(z: impl ArrayLike) -> Result<(Array, Array)> {
     SpectralOptions::new().istft(z)
 }
 
-/// The cross spectral density of two signals by Welch's method. Returns the frequencies and the complex density, which is the mean
-/// over the segments of the product of the spectra. The shorter signal is padded with zeros. [`SpectralOptions`] has options.
-///
-/// Fails as [`stft`] does, and for batches of different shapes.
+/// Computes the cross spectral density of two signals by Welch's method. Returns the frequencies and the complex
+/// density, which is the mean over the segments of the product of the spectra. The shorter signal is padded with zeros.
+/// [`SpectralOptions`] has options.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -548,15 +550,19 @@ pub fn istft(z: impl ArrayLike) -> Result<(Array, Array)> {
 /// assert!(allclose(real(density), array([0.0f32, 4.0 / 3.0, 8.0 / 3.0]), 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns the errors of [`stft`], and an error for batches of different shapes.
 #[track_caller]
 pub fn csd(x: impl ArrayLike, y: impl ArrayLike) -> Result<(Array, Array)> {
     SpectralOptions::new().csd(x, y)
 }
 
-/// The power spectral density of a signal by Welch's method. Returns the frequencies and the real density, which is the mean over the
-/// segments of the squared spectrum. [`SpectralOptions`] has options.
+/// Computes the power spectral density of a signal by Welch's method. Returns the frequencies and the real density,
+/// which is the mean over the segments of the squared spectrum. [`SpectralOptions`] has options.
 ///
-/// Fails as [`stft`] does.
+/// # Errors
+/// Returns the errors of [`stft`].
 #[track_caller]
 pub fn welch(x: impl ArrayLike) -> Result<(Array, Array)> {
     SpectralOptions::new().welch(x)

@@ -12,7 +12,7 @@ use crate::ops::primitive::special::{BESSEL_I0, BESSEL_I0E, BESSEL_I1};
 use crate::ops::primitive::unary::BESSEL_I1E;
 use crate::rank_promotion;
 
-/// The modified Bessel function of the first kind, of order 0.
+/// Returns the modified Bessel function of the first kind, of order 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -24,7 +24,7 @@ pub fn i0(x: impl ArrayLike) -> Array {
     real_elementwise("i0", &[x.into_array()], |x| BESSEL_I0.apply(x))
 }
 
-/// `exp(-|x|)` times [`i0`], which does not overflow.
+/// Computes `exp(-|x|)` times [`i0`], which does not overflow.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -36,7 +36,7 @@ pub fn i0e(x: impl ArrayLike) -> Array {
     real_elementwise("i0e", &[x.into_array()], |x| BESSEL_I0E.apply(x))
 }
 
-/// The modified Bessel function of the first kind, of order 1.
+/// Returns the modified Bessel function of the first kind, of order 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -48,7 +48,7 @@ pub fn i1(x: impl ArrayLike) -> Array {
     real_elementwise("i1", &[x.into_array()], |x| BESSEL_I1.apply(x))
 }
 
-/// `exp(-|x|)` times [`i1`], which does not overflow.
+/// Computes `exp(-|x|)` times [`i1`], which does not overflow.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -60,13 +60,11 @@ pub fn i1e(x: impl ArrayLike) -> Array {
     real_elementwise("i1e", &[x.into_array()], |x| BESSEL_I1E.apply(&x[0]))
 }
 
-/// The Bessel functions of the first kind of the orders 0 to `v`, along a new first axis. They are computed by a recurrence that starts
-/// at order `n_iter` (50 in JAX), which must be above `|z|`. The result has the dtype of `z`.
+/// Returns the Bessel functions of the first kind of the orders 0 to `v`, along a new first axis. They are computed by
+/// a recurrence that starts at order `n_iter` (50 in JAX), which must be above `|z|`. The result has the dtype of `z`.
 ///
-/// JAX's recurrence overflows if it starts far above `|z|`, and its derivatives lose their digits. Here, both values and derivatives
-/// are accurate.
-///
-/// Fails for `v` above `n_iter`.
+/// JAX's recurrence overflows if it starts far above `|z|`, and its derivatives lose their digits. Here, both values
+/// and derivatives are accurate.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -75,6 +73,9 @@ pub fn i1e(x: impl ArrayLike) -> Array {
 /// assert!(allclose(j.get(1), array([0.44005059f32, 0.49709410]), 1e-5, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for `v` above `n_iter`.
 #[track_caller]
 pub fn bessel_jn(z: impl ArrayLike, v: usize, n_iter: usize) -> Array {
     let z = z.into_array();

@@ -7,8 +7,8 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::special::products::{BOXCOX, BOXCOX1P, LOG_RISE};
 use crate::ops::primitive::unary::{EXP, LGAMMA};
 
-/// The number of ways to choose `k` of `n` things; 0 unless `0 ≤ k ≤ n`. With `repetition`, a thing can be chosen
-/// several times.
+/// Returns the number of ways to choose `k` of `n` things; 0 unless `0 ≤ k ≤ n`. With `repetition`, a thing can be
+/// chosen several times.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -36,7 +36,7 @@ fn choices(n: &Array, k: &Array) -> Array {
     where_(inside, EXP.apply(&log), outside)
 }
 
-/// The Pochhammer symbol, `Γ(z + m) / Γ(z)`.
+/// Returns the Pochhammer symbol, `Γ(z + m) / Γ(z)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -51,7 +51,7 @@ pub fn poch(z: impl ArrayLike, m: impl ArrayLike) -> Array {
     })
 }
 
-/// The logarithm of the gamma function of positive numbers; NaN for others.
+/// Returns the logarithm of the gamma function of positive numbers; NaN for others.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -63,7 +63,7 @@ pub fn loggamma(x: impl ArrayLike) -> Array {
     real_elementwise("loggamma", &[x.into_array()], |x| where_(x[0].greater(0), gammaln(&x[0]), f64::NAN))
 }
 
-/// The Box-Cox transform, `(x^λ - 1) / λ`, and `log(x)` where `λ` is 0.
+/// Returns the Box-Cox transform, `(x^λ - 1) / λ`, and `log(x)` where `λ` is 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -75,7 +75,7 @@ pub fn boxcox(x: impl ArrayLike, lmbda: impl ArrayLike) -> Array {
     real_elementwise("boxcox", &[x.into_array(), lmbda.into_array()], |a| BOXCOX.apply(a))
 }
 
-/// [`boxcox`] of `1 + x`.
+/// Computes [`boxcox`] of `1 + x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -87,7 +87,7 @@ pub fn boxcox1p(x: impl ArrayLike, lmbda: impl ArrayLike) -> Array {
     real_elementwise("boxcox1p", &[x.into_array(), lmbda.into_array()], |a| BOXCOX1P.apply(a))
 }
 
-/// The Bernoulli numbers `B₀` to `Bₙ`, with `B₁ = -1/2`, in float32.
+/// Returns the Bernoulli numbers `B₀` to `Bₙ`, with `B₁ = -1/2`, in float32.
 ///
 /// ```
 /// # use shardax::prelude::*;

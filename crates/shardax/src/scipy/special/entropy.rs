@@ -8,7 +8,7 @@ use crate::ops::primitive::special::products::RELATIVE_ENTROPY;
 use crate::ops::primitive::special::{LOGIT, XLOG1PY, XLOGX, XLOGY};
 use crate::ops::primitive::unary::LOGISTIC;
 
-/// `log(p / (1 - p))`, the inverse of [`expit`].
+/// Computes `log(p / (1 - p))`, the inverse of [`expit`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -20,7 +20,7 @@ pub fn logit(p: impl ArrayLike) -> Array {
     elementwise("logit", &[p.into_array()], |p| LOGIT.apply(p))
 }
 
-/// The logistic function, `1 / (1 + exp(-x))`.
+/// Returns the logistic function, `1 / (1 + exp(-x))`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -32,7 +32,7 @@ pub fn expit(x: impl ArrayLike) -> Array {
     elementwise("expit", &[x.into_array()], |x| LOGISTIC.apply(&x[0]))
 }
 
-/// `x log(y)`, and 0 where `x` is 0.
+/// Computes `x log(y)`, and 0 where `x` is 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -44,7 +44,7 @@ pub fn xlogy(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     elementwise("xlogy", &[x.into_array(), y.into_array()], |a| XLOGY.apply(a))
 }
 
-/// `x log(1 + y)`, and 0 where `x` is 0.
+/// Computes `x log(1 + y)`, and 0 where `x` is 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -56,7 +56,7 @@ pub fn xlog1py(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     elementwise("xlog1py", &[x.into_array(), y.into_array()], |a| XLOG1PY.apply(a))
 }
 
-/// `-x log(x)`: the entropy of a probability. `-∞` for negative numbers.
+/// Computes `-x log(x)`: the entropy of a probability. `-∞` for negative numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -71,8 +71,8 @@ pub fn entr(x: impl ArrayLike) -> Array {
     })
 }
 
-/// `p log(p / q)`: a term of the relative entropy. It is 0 where `p` is 0, and infinite where `p` or `q` is negative or where only
-/// `q` is 0.
+/// Computes `p log(p / q)`: a term of the relative entropy. It is 0 where `p` is 0, and infinite where `p` or `q` is
+/// negative or where only `q` is 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -84,7 +84,7 @@ pub fn rel_entr(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     real_elementwise("rel_entr", &[p.into_array(), q.into_array()], |a| relative(&a[0], &a[1]))
 }
 
-/// `p log(p / q) - p + q`: [`rel_entr`] for numbers that do not sum to 1.
+/// Computes `p log(p / q) - p + q`: [`rel_entr`] for numbers that do not sum to 1.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -10,7 +10,7 @@ use crate::ops::primitive::special::products::LOG_BETA;
 use crate::ops::primitive::special::{BETAINC, IGAMMA, IGAMMAC, zeta as hurwitz};
 use crate::ops::primitive::unary::{DIGAMMA, EXP, LGAMMA};
 
-/// The logarithm of the absolute value of the gamma function.
+/// Returns the logarithm of the absolute value of the gamma function.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -23,7 +23,7 @@ pub fn gammaln(x: impl ArrayLike) -> Array {
     real_elementwise("gammaln", &[x.into_array()], |x| LGAMMA.apply(&x[0]))
 }
 
-/// The sign of the gamma function: NaN at the negative integers.
+/// Returns the sign of the gamma function: NaN at the negative integers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -45,7 +45,7 @@ fn sign(x: &Array) -> Array {
     where_(pole, f64::NAN, where_(odd | below, -1.0, 1.0)).astype(x.dtype())
 }
 
-/// The gamma function.
+/// Returns the gamma function.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -57,7 +57,7 @@ pub fn gamma(x: impl ArrayLike) -> Array {
     real_elementwise("gamma", &[x.into_array()], |x| sign(&x[0]) * EXP.apply(&LGAMMA.apply(&x[0])))
 }
 
-/// `n!`; 0 for negative numbers.
+/// Computes `n!`; 0 for negative numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -71,7 +71,7 @@ pub fn factorial(n: impl ArrayLike) -> Array {
     })
 }
 
-/// The derivative of [`gammaln`].
+/// Returns the derivative of [`gammaln`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -84,7 +84,7 @@ pub fn digamma(x: impl ArrayLike) -> Array {
     real_elementwise("digamma", &[x.into_array()], |x| DIGAMMA.apply(&x[0]))
 }
 
-/// The `n`-th derivative of [`digamma`]. `n` is an integer; only differentiable with respect to `x`.
+/// Returns the `n`-th derivative of [`digamma`]. `n` is an integer; only differentiable with respect to `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -103,7 +103,7 @@ pub fn polygamma(n: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("polygamma", &[n, x], |a| POLYGAMMA.apply(&a[0], &a[1]))
 }
 
-/// The Hurwitz zeta function, `Σ (q + k)⁻ˢ` over k from 0.
+/// Returns the Hurwitz zeta function, `Σ (q + k)⁻ˢ` over k from 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -116,7 +116,7 @@ pub fn zeta(s: impl ArrayLike, q: impl ArrayLike) -> Array {
     real_elementwise("zeta", &[s.into_array(), q.into_array()], |a| hurwitz(&a[0], &a[1]))
 }
 
-/// The logarithm of the multivariate gamma function of dimension `d`.
+/// Returns the logarithm of the multivariate gamma function of dimension `d`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -136,7 +136,7 @@ pub fn multigammaln(a: impl ArrayLike, d: u32) -> Array {
 /// The largest dimension. It is limited because each term of the sum is an operation of the program.
 const MAX_DIMENSION: u32 = 4096;
 
-/// The regularized lower incomplete gamma function: the integral of `tᵃ⁻¹ exp(-t) / Γ(a)` up to `x`.
+/// Returns the regularized lower incomplete gamma function: the integral of `tᵃ⁻¹ exp(-t) / Γ(a)` up to `x`.
 ///
 /// You can differentiate it with respect to both arguments, but only once with respect to `a`.
 ///
@@ -151,7 +151,7 @@ pub fn gammainc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("gammainc", &[a.into_array(), x.into_array()], |a| IGAMMA.apply(a))
 }
 
-/// `1 - gammainc(a, x)`, accurate where the result is small.
+/// Computes `1 - gammainc(a, x)`, accurate where the result is small.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -164,7 +164,7 @@ pub fn gammaincc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("gammaincc", &[a.into_array(), x.into_array()], |a| IGAMMAC.apply(a))
 }
 
-/// The beta function, `Γ(a) Γ(b) / Γ(a + b)`.
+/// Returns the beta function, `Γ(a) Γ(b) / Γ(a + b)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -179,7 +179,7 @@ pub fn beta(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     })
 }
 
-/// The logarithm of the absolute value of [`beta`].
+/// Returns the logarithm of the absolute value of [`beta`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -191,7 +191,7 @@ pub fn betaln(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     elementwise("betaln", &[a.into_array(), b.into_array()], |x| LOG_BETA.apply(x))
 }
 
-/// The regularized incomplete beta function: the integral of `tᵃ⁻¹ (1 - t)ᵇ⁻¹` up to `x`, divided by [`beta`].
+/// Returns the regularized incomplete beta function: the integral of `tᵃ⁻¹ (1 - t)ᵇ⁻¹` up to `x`, divided by [`beta`].
 ///
 /// Only differentiable with respect to `x`, as in JAX.
 ///

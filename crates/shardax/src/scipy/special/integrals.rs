@@ -5,7 +5,7 @@ use crate::core::array::Array;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::special::{CI, DAWSON, ERFCX, EXPI, EXPN, FRESNEL_C, FRESNEL_S, OWENS_T, SI, SPENCE};
 
-/// The exponential integral `Ei(x)`, the principal value of `∫ exp(t) / t` over t up to `x`.
+/// Returns the exponential integral `Ei(x)`, the principal value of `∫ exp(t) / t` over t up to `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -17,7 +17,7 @@ pub fn expi(x: impl ArrayLike) -> Array {
     real_elementwise("expi", &[x.into_array()], |x| EXPI.apply(x))
 }
 
-/// The exponential integral `E₁(x)`, [`expn`] of order 1.
+/// Returns the exponential integral `E₁(x)`, [`expn`] of order 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -29,8 +29,8 @@ pub fn exp1(x: impl ArrayLike) -> Array {
     expn(1, x)
 }
 
-/// The generalized exponential integral `Eₙ(x)`, `∫ exp(-x t) / tⁿ` over t from 1. NaN for negative `n` and `x`; only
-/// differentiable with respect to `x`.
+/// Returns the generalized exponential integral `Eₙ(x)`, `∫ exp(-x t) / tⁿ` over t from 1. NaN for negative `n` and
+/// `x`; only differentiable with respect to `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -42,7 +42,8 @@ pub fn expn(n: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("expn", &[n.into_array(), x.into_array()], |a| EXPN.apply(a))
 }
 
-/// Spence's function, `∫ log(t) / (1 - t)` over t from 1 to `x`: the dilogarithm of `1 - x`. NaN for negative `x`.
+/// Computes Spence's function, `∫ log(t) / (1 - t)` over t from 1 to `x`: the dilogarithm of `1 - x`. NaN for negative
+/// `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -55,7 +56,7 @@ pub fn spence(x: impl ArrayLike) -> Array {
     real_elementwise("spence", &[x.into_array()], |x| SPENCE.apply(x))
 }
 
-/// The scaled complementary error function, `exp(x²) erfc(x)`.
+/// Returns the scaled complementary error function, `exp(x²) erfc(x)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -67,7 +68,7 @@ pub fn erfcx(x: impl ArrayLike) -> Array {
     real_elementwise("erfcx", &[x.into_array()], |x| ERFCX.apply(x))
 }
 
-/// Dawson's integral, `exp(-x²) ∫ exp(t²)` over t from 0 to `x`.
+/// Computes Dawson's integral, `exp(-x²) ∫ exp(t²)` over t from 0 to `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -79,8 +80,8 @@ pub fn dawsn(x: impl ArrayLike) -> Array {
     real_elementwise("dawsn", &[x.into_array()], |x| DAWSON.apply(x))
 }
 
-/// The sine and cosine integrals, `Si(x) = ∫ sin(t) / t` over t from 0 to `x`, and
-/// `Ci(x) = γ + log|x| + ∫ (cos(t) - 1) / t`.
+/// Returns the sine and cosine integrals, `Si(x) = ∫ sin(t) / t` over t from 0 to `x`, and `Ci(x) = γ + log|x| + ∫
+/// (cos(t) - 1) / t`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -94,7 +95,7 @@ pub fn sici(x: impl ArrayLike) -> (Array, Array) {
     (real_elementwise("sici", x, |x| SI.apply(x)), real_elementwise("sici", x, |x| CI.apply(x)))
 }
 
-/// The Fresnel integrals, `S(x) = ∫ sin(π t² / 2)` over t from 0 to `x`, and `C(x) = ∫ cos(π t² / 2)`.
+/// Returns the Fresnel integrals, `S(x) = ∫ sin(π t² / 2)` over t from 0 to `x`, and `C(x) = ∫ cos(π t² / 2)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -108,7 +109,7 @@ pub fn fresnel(x: impl ArrayLike) -> (Array, Array) {
     (real_elementwise("fresnel", x, |x| FRESNEL_S.apply(x)), real_elementwise("fresnel", x, |x| FRESNEL_C.apply(x)))
 }
 
-/// Owen's T function: the probability that `X > h` and `0 < Y < a X` for independent standard normal numbers.
+/// Computes Owen's T function: the probability that `X > h` and `0 < Y < a X` for independent standard normal numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -63,7 +63,7 @@ pub(in crate::scipy) fn check_real(name: &str, args: &[Array]) -> Result<()> {
     })
 }
 
-/// The logarithm of the sum of exponentials over `axes`; see [`Array::logsumexp`].
+/// Returns the logarithm of the sum of exponentials over `axes`; see [`Array::logsumexp`].
 ///
 /// ```
 /// # use shardax::prelude::*;

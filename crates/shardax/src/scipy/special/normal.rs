@@ -6,7 +6,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::special::{ERFC_INV, LOG_NDTR, NDTRI, cumulative};
 use crate::ops::primitive::unary::{ERF, ERF_INV, ERFC};
 
-/// The error function.
+/// Returns the error function.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -18,7 +18,7 @@ pub fn erf(x: impl ArrayLike) -> Array {
     real_elementwise("erf", &[x.into_array()], |x| ERF.apply(&x[0]))
 }
 
-/// `1 - erf(x)`, accurate for large `x`.
+/// Computes `1 - erf(x)`, accurate for large `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -30,7 +30,7 @@ pub fn erfc(x: impl ArrayLike) -> Array {
     real_elementwise("erfc", &[x.into_array()], |x| ERFC.apply(&x[0]))
 }
 
-/// The inverse of [`erf`].
+/// Returns the inverse of [`erf`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -42,7 +42,7 @@ pub fn erfinv(x: impl ArrayLike) -> Array {
     real_elementwise("erfinv", &[x.into_array()], |x| ERF_INV.apply(&x[0]))
 }
 
-/// The inverse of [`erfc`]: accurate where `y` is small, and NaN outside of 0 to 2.
+/// Returns the inverse of [`erfc`]: accurate where `y` is small, and NaN outside of 0 to 2.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -55,7 +55,7 @@ pub fn erfcinv(y: impl ArrayLike) -> Array {
     real_elementwise("erfcinv", &[y.into_array()], |y| ERFC_INV.apply(y))
 }
 
-/// The cumulative distribution function of the standard normal distribution.
+/// Returns the cumulative distribution function of the standard normal distribution.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -69,7 +69,7 @@ pub fn ndtr(x: impl ArrayLike) -> Array {
     real_elementwise("ndtr", &[x.into_array()], |x| cumulative(&x[0]))
 }
 
-/// The logarithm of [`ndtr`], accurate where `ndtr` underflows to 0.
+/// Returns the logarithm of [`ndtr`], accurate where `ndtr` underflows to 0.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -81,8 +81,8 @@ pub fn log_ndtr(x: impl ArrayLike) -> Array {
     real_elementwise("log_ndtr", &[x.into_array()], |x| LOG_NDTR.apply(x))
 }
 
-/// The inverse of [`ndtr`]: the quantile `p` of the standard normal distribution; NaN where `p`
-/// is not a probability.
+/// Returns the inverse of [`ndtr`]: the quantile `p` of the standard normal distribution; NaN where `p` is not a
+/// probability.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -19,10 +19,12 @@ use crate::ops::primitive::composite::composite1;
 use crate::scipy::special::{check_real, gammaln, xlogy};
 use crate::scipy::stats::check_vector;
 
-/// The logarithm of the probability density at `x`, for parameters `alpha` of `[k]`. `x` is `[k, ...]`, or `[k - 1, ...]` without the
-/// last probability, which follows from the others. The result is `-∞` where `x` is not positive or does not sum to 1.
+/// Returns the logarithm of the probability density at `x`, for parameters `alpha` of `[k]`. `x` is `[k, ...]`, or `[k
+/// - 1, ...]` without the last probability, which follows from the others. The result is `-∞` where `x` is not positive
+/// or does not sum to 1.
 ///
-/// Fails for complex numbers, and for shapes that do not fit.
+/// # Errors
+/// The result carries an error for complex numbers, and for shapes that do not fit.
 #[track_caller]
 pub fn logpdf(x: impl ArrayLike, alpha: impl ArrayLike) -> Array {
     let (x, alpha) = (x.into_array(), alpha.into_array());
@@ -32,7 +34,7 @@ pub fn logpdf(x: impl ArrayLike, alpha: impl ArrayLike) -> Array {
     })
 }
 
-/// The probability density; see [`logpdf`].
+/// Returns the probability density; see [`logpdf`].
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -59,7 +59,8 @@ pub struct GaussianKde {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for less than two elements, complex numbers, and weights of another size.
+/// # Errors
+/// Returns an error for less than two elements, complex numbers, and weights of another size.
 #[track_caller]
 pub fn gaussian_kde<'a>(
     dataset: impl ArrayLike,
@@ -121,17 +122,17 @@ fn estimate(dataset: &Array, bandwidth: Bandwidth, weights: Option<&Array>) -> R
 }
 
 impl GaussianKde {
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     pub fn d(&self) -> usize {
         self.dataset.shape().first().copied().unwrap_or(0)
     }
 
-    /// The number of points.
+    /// Returns the number of points.
     pub fn n(&self) -> usize {
         self.dataset.shape().last().copied().unwrap_or(0)
     }
 
-    /// The density at `points`, `[d, m]`, or `[m]` in one dimension: `[m]`.
+    /// Returns the density at `points`, `[d, m]`, or `[m]` in one dimension: `[m]`.
     #[track_caller]
     pub fn evaluate(&self, points: impl ArrayLike) -> Array {
         let points = points.into_array();
@@ -142,13 +143,13 @@ impl GaussianKde {
         })
     }
 
-    /// The density at `points`; see [`evaluate`](Self::evaluate).
+    /// Returns the density at `points`; see [`evaluate`](Self::evaluate).
     #[track_caller]
     pub fn pdf(&self, points: impl ArrayLike) -> Array {
         self.evaluate(points)
     }
 
-    /// The logarithm of the density at `points`.
+    /// Returns the logarithm of the density at `points`.
     #[track_caller]
     pub fn logpdf(&self, points: impl ArrayLike) -> Array {
         let points = points.into_array();
@@ -183,7 +184,7 @@ impl GaussianKde {
         }
     }
 
-    /// The integral of the product of this density and a normal density.
+    /// Returns the integral of the product of this density and a normal density.
     ///
     /// The mean is `[d]` and the covariance `[d, d]`, or both scalars in one dimension.
     #[track_caller]
@@ -205,7 +206,7 @@ impl GaussianKde {
         })
     }
 
-    /// The integral of the product of two estimates of the same dimension.
+    /// Returns the integral of the product of two estimates of the same dimension.
     #[track_caller]
     pub fn integrate_kde(&self, other: &GaussianKde) -> Array {
         or_failed(&self.dataset, || {
@@ -235,7 +236,7 @@ impl GaussianKde {
         Ok((distance * -0.5).exp() / normalizer)
     }
 
-    /// The probability between two numbers, of a density of one dimension.
+    /// Returns the probability between two numbers, of a density of one dimension.
     #[track_caller]
     pub fn integrate_box_1d(&self, low: impl ArrayLike, high: impl ArrayLike) -> Array {
         let (low, high) = (low.into_array(), high.into_array());

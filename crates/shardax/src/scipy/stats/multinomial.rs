@@ -17,10 +17,11 @@ use crate::ops::primitive::composite::composite1;
 use crate::scipy::special::{check_real, gammaln, xlogy};
 use crate::scipy::stats::check_vector;
 
-/// The logarithm of the probability of the counts `x` in `n` trials, where the outcomes have the probabilities `p`. Outcomes are along
-/// the last axis. The result is `-∞` where the counts do not sum to `n`.
+/// Returns the logarithm of the probability of the counts `x` in `n` trials, where the outcomes have the probabilities
+/// `p`. Outcomes are along the last axis. The result is `-∞` where the counts do not sum to `n`.
 ///
-/// Fails for `x` or `n` that are not integers, complex numbers, and shapes that do not fit.
+/// # Errors
+/// The result carries an error for `x` or `n` that are not integers, complex numbers, and shapes that do not fit.
 #[track_caller]
 pub fn logpmf(x: impl ArrayLike, n: impl ArrayLike, p: impl ArrayLike) -> Array {
     let (x, n, p) = (x.into_array(), n.into_array(), p.into_array());
@@ -43,7 +44,7 @@ pub fn logpmf(x: impl ArrayLike, n: impl ArrayLike, p: impl ArrayLike) -> Array 
     })
 }
 
-/// The probability of the counts `x`; see [`logpmf`].
+/// Returns the probability of the counts `x`; see [`logpmf`].
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -22,10 +22,9 @@ use crate::shape::broadcast_shapes;
 
 const NAME: &str = "stats::multivariate_normal::logpdf";
 
-/// The logarithm of the probability density at vectors `x`, `[..., n]`, for means of `[..., n]`. Covariances are matrices `[..., n, n]`,
-/// or a number, which is the variance of every element. With a scalar mean, the distribution is one of numbers.
-///
-/// Fails for complex numbers, and for shapes that do not fit.
+/// Returns the logarithm of the probability density at vectors `x`, `[..., n]`, for means of `[..., n]`. Covariances
+/// are matrices `[..., n, n]`, or a number, which is the variance of every element. With a scalar mean, the
+/// distribution is one of numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -33,6 +32,9 @@ const NAME: &str = "stats::multivariate_normal::logpdf";
 /// assert!((density.item::<f32>()? + 1.837877).abs() < 1e-5);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error for complex numbers, and for shapes that do not fit.
 #[track_caller]
 pub fn logpdf(x: impl ArrayLike, mean: impl ArrayLike, cov: impl ArrayLike) -> Array {
     let (x, mean, cov) = (x.into_array(), mean.into_array(), cov.into_array());
@@ -44,7 +46,7 @@ pub fn logpdf(x: impl ArrayLike, mean: impl ArrayLike, cov: impl ArrayLike) -> A
     })
 }
 
-/// The probability density; see [`logpdf`].
+/// Returns the probability density; see [`logpdf`].
 #[track_caller]
 pub fn pdf(x: impl ArrayLike, mean: impl ArrayLike, cov: impl ArrayLike) -> Array {
     logpdf(x, mean, cov).exp()

@@ -27,7 +27,7 @@ fn standard(
     real_elementwise(name, &args, |a| f((&a[0] - &a[1]) / &a[2], &a[2]))
 }
 
-/// The logarithm of the probability density.
+/// Returns the logarithm of the probability density.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -39,7 +39,7 @@ pub fn logpdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> 
     standard("norm.logpdf", x, loc, scale, |z, scale| log_density(&z) - scale.log())
 }
 
-/// The probability density function.
+/// Returns the probability density function.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -51,7 +51,7 @@ pub fn pdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Arr
     standard("norm.pdf", x, loc, scale, |z, scale| NORMAL_DENSITY.apply(&[z]) / scale)
 }
 
-/// The cumulative distribution function.
+/// Returns the cumulative distribution function.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -63,13 +63,13 @@ pub fn cdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Arr
     standard("norm.cdf", x, loc, scale, |z, _| cumulative(&z))
 }
 
-/// The logarithm of [`cdf`].
+/// Returns the logarithm of [`cdf`].
 #[track_caller]
 pub fn logcdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.logcdf", x, loc, scale, |z, _| LOG_NDTR.apply(&[z]))
 }
 
-/// The survival function: the probability of more than `x`.
+/// Returns the survival function: the probability of more than `x`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -81,13 +81,13 @@ pub fn sf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Arra
     standard("norm.sf", x, loc, scale, |z, _| cumulative(&-z))
 }
 
-/// The logarithm of [`sf`].
+/// Returns the logarithm of [`sf`].
 #[track_caller]
 pub fn logsf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.logsf", x, loc, scale, |z, _| LOG_NDTR.apply(&[-z]))
 }
 
-/// The quantile function, inverse of [`cdf`].
+/// Returns the quantile function, inverse of [`cdf`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -100,7 +100,7 @@ pub fn ppf(q: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Arr
     real_elementwise("norm.ppf", &args, |a| NDTRI.apply(&a[..1]) * &a[2] + &a[1])
 }
 
-/// The inverse of [`sf`].
+/// Returns the inverse of [`sf`].
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -27,8 +27,8 @@ pub enum RankMethod {
     Ordinal,
 }
 
-/// The ranks of the elements along `axis` (`..`: of the flat array), starting at 1, in float32. If a row contains NaN, all its ranks
-/// are NaN.
+/// Returns the ranks of the elements along `axis` (`..`: of the flat array), starting at 1, in float32. If a row
+/// contains NaN, all its ranks are NaN.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -102,8 +102,8 @@ pub struct ModeResult {
     pub count: Array,
 }
 
-/// The most frequent elements along `axis` (`..`: of the flat array), and their counts. All NaN count as the same element. Without
-/// elements, the mode is NaN with count 0, in float32.
+/// Returns the most frequent elements along `axis` (`..`: of the flat array), and their counts. All NaN count as the
+/// same element. Without elements, the mode is NaN with count 0, in float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -112,7 +112,8 @@ pub struct ModeResult {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for an axis out of bounds.
+/// # Errors
+/// Returns an error for an axis out of bounds.
 #[track_caller]
 pub fn mode(a: impl ArrayLike, axis: impl IntoAxis) -> Result<ModeResult> {
     let a = a.into_array();
@@ -140,9 +141,9 @@ pub fn mode(a: impl ArrayLike, axis: impl IntoAxis) -> Result<ModeResult> {
     }
 }
 
-/// The standard error of the mean over `axes`: the standard deviation divided by the square root of the number of elements. `ddof` is
-/// subtracted from the number of elements in the standard deviation. You can exclude elements with a mask
-/// ([`over`](crate::numpy::over)).
+/// Returns the standard error of the mean over `axes`: the standard deviation divided by the square root of the number
+/// of elements. `ddof` is subtracted from the number of elements in the standard deviation. You can exclude elements
+/// with a mask ([`over`](crate::numpy::over)).
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -72,9 +72,10 @@ pub(crate) fn processes() -> Option<&'static Processes> {
 /// }
 /// ```
 ///
-/// Fails on platforms other than CPU and GPUs (hosts of a TPU slice need no launcher), if devices are already in use,
-/// if it is called twice, if no MPI library is found or the library is not the launcher's, if the processes differ in
-/// platform, plugin or version, and if another process does not join in time.
+/// # Errors
+/// Returns an error on platforms other than CPU and GPUs (hosts of a TPU slice need no launcher), if devices are
+/// already in use, if it is called twice, if no MPI library is found or the library is not the launcher's, if the
+/// processes differ in platform, plugin or version, and if another process does not join in time.
 #[track_caller]
 pub fn initialize() -> Result<bool> {
     Options::default().initialize().at_caller()
@@ -88,7 +89,8 @@ pub fn is_initialized() -> bool {
 /// Leaves the other processes when all of them leave. A process that ends successfully does so automatically. After
 /// this call you cannot compute with other processes.
 ///
-/// Fails if the other processes do not arrive within the [collective timeout](set_collective_timeout).
+/// # Errors
+/// Returns an error if the other processes do not arrive within the [collective timeout](set_collective_timeout).
 #[track_caller]
 pub fn shutdown() -> Result<()> {
     match processes() {
@@ -259,7 +261,11 @@ impl Processes {
         Ok(client)
     }
 
-    /// Fails if a program on devices of several processes cannot run, because the processes joined without MPI.
+    /// Checks that a program on devices of several processes can run.
+    ///
+    /// # Errors
+    /// Returns an error if a program on devices of several processes cannot run, because the processes joined without
+    /// MPI.
     pub fn check_exchange(&self, name: &str) -> Result<()> {
         self.world.data().map(drop).map_err(|_| {
             err!(
@@ -279,7 +285,7 @@ impl Processes {
         self.exchange.sum_order() == SumOrder::Exact
     }
 
-    /// The processes of these devices, in ascending order.
+    /// Returns the processes of these devices, in ascending order.
     pub fn of(&self, devices: &[super::Device]) -> Vec<usize> {
         let mut ranks: Vec<usize> = devices.iter().map(super::Device::process_index).collect();
         ranks.sort_unstable();

@@ -56,7 +56,8 @@ fn notice_of_process() -> MutexGuard<'static, Option<Notice>> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if the system does not accept a handler or a thread.
+/// # Errors
+/// Returns an error if the system does not accept a handler or a thread.
 pub fn listen() -> Result<Listening> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     // The handlers stay for the rest of the process; without a listener they restore the usual behavior.
@@ -104,7 +105,8 @@ pub fn notify(reason: &str) {
 /// Calls a function at this interval on a separate thread until it returns the reason of a preemption, and then
 /// [notifies](notify).
 ///
-/// Fails if no thread can be started.
+/// # Errors
+/// Returns an error if no thread can be started.
 pub fn poll(interval: Duration, mut look: impl FnMut() -> Option<String> + Send + 'static) -> Result<()> {
     let thread = std::thread::Builder::new().name("shardax-notices".to_owned()).spawn(move || {
         loop {
@@ -117,7 +119,7 @@ pub fn poll(interval: Duration, mut look: impl FnMut() -> Option<String> + Send 
     thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to look for notices: {error}"))
 }
 
-/// The reason of the first notice that this process received, such as `SIGTERM`.
+/// Returns the reason of the first notice that this process received, such as `SIGTERM`.
 pub fn notice() -> Option<String> {
     notice_of_process().as_ref().map(|notice| notice.reason.clone())
 }

@@ -31,8 +31,9 @@ pub struct MeshOptions {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if the product of the sizes is not the number of devices, if TPUs do not fill a box, and if a dimension of the
-/// torus would have to be split and `options` do not allow that.
+/// # Errors
+/// Returns an error if the product of the sizes is not the number of devices, if TPUs do not fill a box, and if a
+/// dimension of the torus would have to be split and `options` do not allow that.
 #[track_caller]
 pub fn create_device_mesh(shape: &[usize], devices: &[Device], options: MeshOptions) -> Result<Vec<Device>> {
     let nodes: Vec<Node> = devices.iter().map(Node::of).collect();
@@ -44,8 +45,9 @@ pub fn create_device_mesh(shape: &[usize], devices: &[Device], options: MeshOpti
 /// mesh of slices, and `shape` is the shape of the mesh in each slice. The result is ordered for a mesh whose axis
 /// sizes are the products of both shapes, with the slice major.
 ///
-/// Fails unless the number of slices is the product of `dcn_shape`. Also fails if [`create_device_mesh`] fails for a
-/// slice.
+/// # Errors
+/// Returns an error unless the number of slices is the product of `dcn_shape`. Also returns an error if
+/// [`create_device_mesh`] fails for a slice.
 #[track_caller]
 pub fn create_hybrid_device_mesh(
     shape: &[usize],

@@ -232,7 +232,7 @@ impl Call {
         vec![Call::ids(self.blocks[0], dim == 0, queries), Call::ids(self.blocks[1], dim == 1, keys)]
     }
 
-    /// The type of an array of positions, heads and depths.
+    /// Returns the type of an array of positions, heads and depths.
     pub fn positions(&self, size: usize, heads: usize, depth: usize) -> Aval {
         match Call::is_packed(depth) {
             true => Aval::new(self.dtype, &[self.batch, size, heads * depth][..]),
@@ -276,8 +276,8 @@ impl Call {
         PallasCall::new(masks + refs, kernel, (), name).num_scalar_prefetch(lengths)
     }
 
-    /// The output, and the logsumexp of each query's scores, which is [`HIDDEN`] for a query that sees no key. The
-    /// operands are the masks, queries, keys and values.
+    /// Returns the output, and the logsumexp of each query's scores, which is [`HIDDEN`] for a query that sees no key.
+    /// The operands are the masks, queries, keys and values.
     pub fn forward(self, operands: &[Array]) -> Result<[Array; 2]> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
         let last_block = self.counts()[1] - 1;
@@ -341,8 +341,8 @@ impl Call {
         [weights.astype(self.dtype), (of_dots * self.scale).astype(self.dtype)]
     }
 
-    /// The cotangent of the queries. The operands are the masks, queries, keys, values, the output's cotangent, the
-    /// logsumexp of each query, and the mean of its weights' cotangents.
+    /// Returns the cotangent of the queries. The operands are the masks, queries, keys, values, the output's cotangent,
+    /// the logsumexp of each query, and the mean of its weights' cotangents.
     pub fn query_cotangent(self, operands: &[Array]) -> Result<Array> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
         let last_block = self.counts()[1] - 1;
@@ -380,8 +380,8 @@ impl Call {
         Ok(outputs[0].clone())
     }
 
-    /// The cotangents of keys and values, from the operands of [`query_cotangent`](Self::query_cotangent). After the blocks of
-    /// keys, the grid has the heads of queries that share a key head.
+    /// Returns the cotangents of keys and values, from the operands of [`query_cotangent`](Self::query_cotangent).
+    /// After the blocks of keys, the grid has the heads of queries that share a key head.
     pub fn key_value_cotangents(self, operands: &[Array]) -> Result<[Array; 2]> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
         let ([rows, columns], group) = (self.counts(), self.group());

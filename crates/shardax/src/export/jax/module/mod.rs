@@ -106,8 +106,8 @@ struct Writer<'a> {
 }
 
 impl Module {
-    /// The module of this bytecode for one platform, specified by number. `main` is called with arrays of these shapes,
-    /// except for the `empty` ones, which are cotangents of integers.
+    /// Returns the module of this bytecode for one platform, specified by number. `main` is called with arrays of these
+    /// shapes, except for the `empty` ones, which are cotangents of integers.
     pub fn of(code: &Bytecode, shapes: &[Vec<i64>], empty: Vec<bool>, platform: usize) -> Result<Module> {
         let dictionary = Dictionary::of(code);
         let symbolic = dictionary.has_symbols().then(|| Specialized::of(shapes));

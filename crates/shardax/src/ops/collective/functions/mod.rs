@@ -106,10 +106,10 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
     ungrouped_axes(axis, "axis_size").map(|axes| axes.size).at_caller()
 }
 
-/// Casts a value that is equal on all participants to one that can vary over these axes. The cast needs no
-/// communication.
+/// Casts a value that is equal on all participants to one that can vary over these axes. You need it for the initial
+/// carry of a loop whose body makes the carry vary. The cast needs no communication.
 ///
-/// Fails if the value already varies over one of the axes.
+/// The result carries an error if the value already varies over one of the axes.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -46,44 +46,45 @@ impl<T: Tree> Default for IterativeSolve<'_, T> {
 type LeafFn<'a> = &'a dyn Fn(&[Array]) -> Result<Vec<Array>>;
 
 impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
-    /// The default options.
+    /// Returns the default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The relative tolerance: the solver stops when the norm of the residual, divided by the norm of the right side, is at most this
-    /// number. Default 1e-5.
+    /// Sets the relative tolerance: the solver stops when the norm of the residual, divided by the norm of the right
+    /// side, is at most this number. Default 1e-5.
     pub fn tol(mut self, tol: f64) -> Self {
         self.tol = tol;
         self
     }
 
-    /// The absolute tolerance: the solver also stops when the norm of the residual is at most this number. Default 0.
+    /// Sets the absolute tolerance: the solver also stops when the norm of the residual is at most this number. Default
+    /// 0.
     pub fn atol(mut self, atol: f64) -> Self {
         self.atol = atol;
         self
     }
 
-    /// The maximum number of steps, or of restarts for `gmres`. Default: ten times the number of elements, or the number of elements for
-    /// `gmres`.
+    /// Sets the maximum number of steps, or of restarts for `gmres`. Default: ten times the number of elements, or the
+    /// number of elements for `gmres`.
     pub fn maxiter(mut self, steps: usize) -> Self {
         self.maxiter = Some(steps);
         self
     }
 
-    /// The number of steps of `gmres` between restarts, which is the number of vectors in memory. Default 20.
+    /// Sets the number of steps of `gmres` between restarts, which is the number of vectors in memory. Default 20.
     pub fn restart(mut self, steps: usize) -> Self {
         self.restart = steps;
         self
     }
 
-    /// The starting point. Default zeros.
+    /// Sets the starting point. Default zeros.
     pub fn x0(mut self, x0: T) -> Self {
         self.x0 = Some(x0);
         self
     }
 
-    /// A linear function close to the inverse of the matrix.
+    /// Sets a preconditioner: a linear function close to the inverse of the matrix.
     pub fn preconditioner<R: IntoOutput<Output = T>>(mut self, m: impl Fn(T) -> R + 'a) -> Self {
         self.preconditioner = Some(Box::new(move |x| m(x).into_output()));
         self
@@ -226,7 +227,7 @@ fn add_scaled(x: &[Array], s: &Array, y: &[Array]) -> Vec<Array> {
     each(x, y, |x, y| x + s * y)
 }
 
-/// Conjugate gradients: solves `a(x) = b` for a function that is symmetric (Hermitian) and positive definite.
+/// Solves `a(x) = b` with conjugate gradients, for a function that is symmetric (Hermitian) and positive definite.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -236,13 +237,16 @@ fn add_scaled(x: &[Array], s: &Array, y: &[Array]) -> Vec<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless `a` returns the structure, shapes and dtypes of `b`. [`IterativeSolve`] has options.
+/// [`IterativeSolve`] has options.
+///
+/// # Errors
+/// Returns an error unless `a` returns the structure, shapes and dtypes of `b`.
 #[track_caller]
 pub fn cg<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: T) -> Result<T> {
     IterativeSolve::new().cg(a, b)
 }
 
-/// Stabilized biconjugate gradients: solves `a(x) = b` for any invertible linear function.
+/// Solves `a(x) = b` with stabilized biconjugate gradients, for any invertible linear function.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -252,13 +256,16 @@ pub fn cg<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: T) 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless `a` returns the structure, shapes and dtypes of `b`. [`IterativeSolve`] has options.
+/// [`IterativeSolve`] has options.
+///
+/// # Errors
+/// Returns an error unless `a` returns the structure, shapes and dtypes of `b`.
 #[track_caller]
 pub fn bicgstab<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: T) -> Result<T> {
     IterativeSolve::new().bicgstab(a, b)
 }
 
-/// Generalized minimal residuals with restarts: solves `a(x) = b` for any invertible linear function.
+/// Solves `a(x) = b` with generalized minimal residuals (GMRES) and restarts, for any invertible linear function.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -268,7 +275,10 @@ pub fn bicgstab<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless `a` returns the structure, shapes and dtypes of `b`. [`IterativeSolve`] has options.
+/// [`IterativeSolve`] has options.
+///
+/// # Errors
+/// Returns an error unless `a` returns the structure, shapes and dtypes of `b`.
 #[track_caller]
 pub fn gmres<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: T) -> Result<T> {
     IterativeSolve::new().gmres(a, b)
