@@ -181,7 +181,7 @@ fn processes_that_cannot_join_say_why() {
     fails(two("file:here"), "expected `file:` and the path of a folder");
     fails(with_address("file:/tmp").process_id(0), "num_processes is not set");
     fails(with_address("file:/tmp").num_processes(2), "process_id is not set");
-    fails(with_address("file:/tmp").num_processes(2).process_id(2), "process_id is 2, and there are 2 processes");
+    fails(with_address("file:/tmp").num_processes(2).process_id(2), "process_id is 2, but there are 2 processes");
     fails(with_address("file:/tmp").num_processes(usize::MAX).process_id(0), "and at most 1048576 processes join");
     fails(Options::default().num_processes(2), "without coordinator_address");
     fails(two("file:/proc/none"), "cannot make the shared folder /proc/none of the processes");

@@ -77,7 +77,7 @@ fn layouts_make_no_difference() -> Result<()> {
         assert_eq!(restored.format()?.layout(), Some(&Layout::new([0, 1, 2])));
         fails(
             Checkpoint::open(&path)?.restore_with(&x, &RestoreOptions::new().shardings(&format)),
-            &["restore takes a sharding, and got Format("],
+            &["restore takes a sharding, but got Format("],
         );
     }
     Ok(())

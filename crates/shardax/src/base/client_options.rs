@@ -93,7 +93,7 @@ impl ClientOptions {
         let fraction = match FRACTIONS.map(variable) {
             [Some(_), Some(_)] => {
                 return Err(err!(Value, "{} is specified together with {}", FRACTIONS[0], FRACTIONS[1])
-                    .help("unset the latter, which is the former's old name"));
+                    .help("unset the latter, which is the old name of the former"));
             }
             [new, old] => new.or(old),
         };
@@ -145,7 +145,7 @@ impl ClientOptions {
 
 fn check_fraction(fraction: Option<f32>, name: &str) -> Result<()> {
     match fraction {
-        Some(f) if !(f.is_finite() && f > 0.0) => Err(err!(Value, "{name} is {f}, and must be a positive number")
+        Some(f) if !(f.is_finite() && f > 0.0) => Err(err!(Value, "{name} is {f}, but must be a positive number")
             .help("0.75 is three quarters of a GPU's memory")),
         _ => Ok(()),
     }

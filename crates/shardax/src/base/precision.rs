@@ -109,7 +109,7 @@ impl Precision {
                 Ok(Precision::Algorithm(*preset))
             }
             _ => Err(err!(Value, "Precision value must be one of default, high and highest, got {name:?}")
-                .help("other names of theirs are fastest, bfloat16, bfloat16_3x, tensorfloat32 and float32; algorithms are named as BF16_BF16_F32_X3 is")),
+                .help("other names for them are fastest, bfloat16, bfloat16_3x, tensorfloat32 and float32; algorithms have names such as BF16_BF16_F32_X3")),
         }
     }
 

@@ -61,13 +61,13 @@ impl ShardingLike {
             ShardingLike::Spec(spec) => spec,
             ShardingLike::Typed(typed) => &typed.spec(),
             ShardingLike::Space(space) => {
-                return Err(err!(Type, "{what} takes a sharding, and got the memory space {space:?}")
+                return Err(err!(Type, "{what} takes a sharding, but got the memory space {space:?}")
                     .help("a sharding names its memory with `with_memory_kind(\"pinned_host\")`"));
             }
             ShardingLike::Format(format) => {
                 return match (format.sharding(), format.has_layout()) {
                     (Some(sharding), false) => Ok(sharding.clone()),
-                    _ => Err(err!(Type, "{what} takes a sharding, and got {format}")
+                    _ => Err(err!(Type, "{what} takes a sharding, but got {format}")
                         .help("pass its sharding, and put the array there with `device_put(x, format)`")),
                 };
             }
@@ -90,7 +90,7 @@ impl ShardingLike {
             ShardingLike::Typed(typed) => (Some(typed.mesh()), &typed.spec(), None),
             like => {
                 let Sharding::Named(named) = like.resolve(what)? else {
-                    return Err(err!(Type, "{what} takes a sharding over a mesh, and got {like:?}")
+                    return Err(err!(Type, "{what} takes a sharding over a mesh, but got {like:?}")
                         .help("move an array to one device with `device_put(x, device)`"));
                 };
                 let devices = named.mesh().clone();

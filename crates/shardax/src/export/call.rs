@@ -196,7 +196,7 @@ impl Primitive for CallExported {
         Err(match self.program.vjp {
             Some(_) => err!(
                 NotImplemented,
-                "{name} was exported with its derivative in reverse mode, and is differentiated in forward mode"
+                "{name} was exported with its derivative in reverse mode, but is differentiated in forward mode"
             )
             .help("differentiate in reverse mode, with `grad` or `vjp`"),
             None => err!(NotImplemented, "{name} was exported without its derivative")

@@ -261,7 +261,7 @@ impl Exchanged {
         let devices = candidates.find(|devices| devices.len() == self.devices());
         if let (None, Some(others)) = (&devices, placed.first()) {
             let (name, count, others) = (&self.name, self.devices(), others.len());
-            return Err(err!(Value, "{name} was exported for {count} devices, and an argument is on {others}")
+            return Err(err!(Value, "{name} was exported for {count} devices, but an argument is on {others}")
                 .help("move the arguments to as many devices with `device_put`, or export the function for theirs"));
         }
         // The first devices are only a guess while an argument is traced.
@@ -322,7 +322,7 @@ impl Exchanged {
 
     fn unsupported_platform(&self, platform: Platform) -> Error {
         let names: Vec<_> = self.texts.keys().map(String::as_str).collect();
-        err!(Value, "{} was exported for {}, and is called on {}", self.name, names.join(" and "), platform.text())
+        err!(Value, "{} was exported for {}, but is called on {}", self.name, names.join(" and "), platform.text())
             .help("export it for this platform too, with `ExportOptions::platforms`")
     }
 

@@ -75,7 +75,7 @@ impl Request {
         let count = self.place.devices().len();
         let available = topology.num_devices();
         if count > available {
-            return Err(err!(Value, "{} is for {count} devices, and {topology} has {available}", self.name)
+            return Err(err!(Value, "{} is for {count} devices, but {topology} has {available}", self.name)
                 .help(format!("lower it for a mesh of at most {available} devices, or choose a larger topology")));
         }
         let place = match &self.place {
@@ -159,7 +159,7 @@ fn rejected(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::erro
     let rejected = with_known_options(rejected, error);
     match error.code {
         pjrt::Code::ResourceExhausted => rejected.help(
-            "it needs more memory than a device has: split more of it, or over more devices (`PartitionSpec`), recompute instead of keeping (`checkpoint`), or take smaller batches",
+            "it needs more memory than a device has: split more of it, or over more devices (`PartitionSpec`), recompute instead of keeping (`checkpoint`), or use smaller batches",
         ),
         _ => rejected,
     }

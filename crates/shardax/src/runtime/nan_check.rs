@@ -84,5 +84,5 @@ fn explain(
         "invalid value ({value}) encountered in a result of {}, but its operations did not produce invalid values when each was checked",
         program.name
     )
-    .help("it is among the arguments, or is produced by operations that the compiler fuses"))
+    .help("the invalid value is among the arguments, or comes from operations that the compiler fuses"))
 }

@@ -277,7 +277,7 @@ impl Format {
         match (&self.layout, &self.sharding) {
             (LayoutOptions::Layout(layout), None) => {
                 Err(err!(Value, "Sharding has to be concrete when layout is given. Got {layout} and sharding None")
-                    .help("pass a sharding or a device beside the layout: `Format::new(layout, &sharding)`"))
+                    .help("pass a sharding or a device with the layout: `Format::new(layout, &sharding)`"))
             }
             _ => Ok(()),
         }
@@ -302,7 +302,7 @@ impl Format {
                 Value,
                 "sharding and layout in `Format` instance should be concrete. Got layout: {self} for {what}"
             )
-            .help("`Layout::AUTO` is for `in_shardings` and `out_shardings` of jit, where the compiler chooses; name the layout here, one of `compiled.input_formats()`, say")),
+            .help("`Layout::AUTO` is for `in_shardings` and `out_shardings` of jit, where the compiler chooses; pass a layout here, for example one of `compiled.input_formats()`")),
             Some(RequestedLayout::As(known)) => Ok(self.sharding.as_ref().map(|sharding| sharding.in_layout(Some(known)))),
             None => Ok(self.sharding.clone()),
         }

@@ -50,7 +50,7 @@ impl AbstractMesh {
         if devices_of_process.len() < self.size() {
             return Err(err!(
                 Value,
-                "{self} has {} devices, and this process knows {}",
+                "{self} has {} devices, but this process knows {}",
                 self.size(),
                 devices_of_process.len()
             )

@@ -508,7 +508,7 @@ impl Sharding {
         match self {
             Sharding::Named(s) => Ok(s.spec()),
             Sharding::Single(s) => Err(err!(Value, "{s} has no PartitionSpec: it is not a NamedSharding")
-                .help("an array on one device is not split; ask `as_named()` which kind it is"))
+                .help("an array on one device has no spec; `as_named()` returns `None` for its sharding"))
             .at_caller(),
         }
     }

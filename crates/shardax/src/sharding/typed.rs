@@ -68,7 +68,7 @@ impl Typed {
                 Some(ty) => {
                     return Err(err!(
                         Value,
-                        "{what} can only refer to axes that are Explicit, and got {spec}, whose axis {name:?} is of type {ty:?} in {mesh}"
+                        "{what} can only refer to axes that are Explicit, but got {spec}, whose axis {name:?} is of type {ty:?} in {mesh}"
                     )
                     .help(match ty {
                         AxisType::Auto => "leave the axis out: the compiler splits over it; `with_sharding_constraint` guides it",

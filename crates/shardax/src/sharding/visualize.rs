@@ -35,7 +35,7 @@ impl Grid {
                     Value,
                     "`visualize_sharding` only works for shapes with 1 and 2 dimensions, got shape {shape:?}"
                 )
-                .help("draw two of the dimensions: the shape and the sharding of a slice"));
+                .help("draw a slice of two dimensions: pass its shape and its sharding"));
             }
         };
         // Devices with the same shard share a cell.

@@ -136,7 +136,7 @@ pub(super) fn unreduced_results(axis: AxisName, mapped: &Mapped, out_dims: &[Opt
                 "pmap out_axes is None for output{path}, but its value may vary over the mapped axis {axis:?}: the devices would hold different values of one array"
             )
             .help(format!(
-                "reduce it first (`pmean(x, {axis:?})`; of a training step, the gradients), return one value for each device with out_axes 0, or take the first device's with `.check_replication(false)`; an `Optimizer` takes reduced gradients by `optimizer.update(pmean(grads, {axis:?}))` after `value_and_grad`, not by `minimize`"
+                "reduce it first (`pmean(x, {axis:?})`; in a training step, reduce the gradients), return one value for each device with out_axes 0, or take the first device's with `.check_replication(false)`; an `Optimizer` takes reduced gradients by `optimizer.update(pmean(grads, {axis:?}))` after `value_and_grad`, not by `minimize`"
             )));
         }
     }

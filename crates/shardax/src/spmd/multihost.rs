@@ -396,7 +396,7 @@ fn broadcast<T: Tree>(tree: &T, is_source: bool) -> Result<T> {
     let flags = gather(&Array::from_slice(&[is_source], &[])?, false)?.to_vec::<bool>()?;
     let source = flags.iter().position(|flag| *flag).filter(|_| flags.iter().filter(|flag| **flag).count() == 1);
     let Some(source) = source else {
-        return Err(err!(Value, "broadcast_one_to_all needs one source, and the processes say {flags:?}")
+        return Err(err!(Value, "broadcast_one_to_all needs one source, but the processes passed {flags:?}")
             .help("exactly one process must be the source; by default it is process 0"));
     };
     map(tree, &|leaf| {

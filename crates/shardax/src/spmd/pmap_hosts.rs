@@ -41,7 +41,7 @@ impl Hosts {
         if counts.values().any(|count| Some(count) != counts.values().next()) {
             return Err(err!(
                 Value,
-                "pmap requires the same number of devices on every process, and they have {:?}",
+                "pmap requires the same number of devices on every process, but they have {:?}",
                 counts.values().collect::<Vec<_>>()
             )
             .help("choose the same number of devices of each process with `devices`, or use shard_map over a mesh of all devices"));

@@ -347,7 +347,7 @@ fn check_scalar(outs: &[Aval], def: &TreeDef, options: Options) -> Result<()> {
             let types: Vec<String> = many.iter().map(|a| a.to_string()).collect();
             let types = types.join(", ");
             Err(err!(Value, "Gradient only defined for scalar-output functions. Output was a tree of {count} arrays: ({types})")
-                .help("return one scalar; of a function that returns `(scalar, more)` take the gradient with `.has_aux()`"))
+                .help("return one scalar; for a function that returns `(scalar, more)`, use `.has_aux()`"))
         }
     }
 }

@@ -351,7 +351,7 @@ impl Options {
                 names.join(", "),
                 self.name
             )
-            .help("a program is compiled whole: give them to the `jit` that is called outside of all others"));
+            .help("options apply to an entire program: pass them to the outermost `jit`"));
         }
         let constrained = |flat: &Flat| -> Result<Flat> {
             let leaves = constrain(flat, &self.in_shardings, "jit in_shardings")?;

@@ -66,7 +66,7 @@ impl MapOptions {
         let Some(n) = lengths.first().copied().flatten().filter(|n| lengths.iter().all(|m| *m == Some(*n))) else {
             let types: Vec<String> = flat.leaves.iter().map(Array::type_name).collect();
             return Err(err!(Value, "map got arrays without a common leading size: {}", types.join(", "))
-                .help("each array has a slice for each call along its first dimension"));
+                .help("the first dimension of each array must have one slice for each call"));
         };
         // Maps all complete batches in one loop, and the remaining elements after it.
         let complete = n - n % batch;

@@ -43,7 +43,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for MaxTraces<F, Args> {
                 function_name::<F>(),
                 self.max
             )
-            .help("`config::set_explain_cache_misses(true)` tells what differs between the calls"));
+            .help("call `config::set_explain_cache_misses(true)` to see what differs between the calls"));
         }
         self.f.apply(args)
     }

@@ -101,7 +101,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vectorize<F, Args> {
             flat.leaves.iter().zip(&cores).map(|(x, core)| x.shape()[..x.ndim() - core].to_vec()).collect();
         let Some(shape) = broadcast_shapes(&leads.iter().map(Vec::as_slice).collect::<Vec<_>>()) else {
             return Err(err!(Value, "vectorize got leading dimensions that do not broadcast: {leads:?}")
-                .help("from the last one backwards, sizes must be equal or 1"));
+                .help("from the last dimension backwards, sizes must be equal or 1"));
         };
         if shape.is_empty() {
             return self.f.apply(args);
@@ -158,7 +158,7 @@ fn check_cores(inputs: &[Vec<String>], args: &[Array]) -> Result<()> {
             match sizes.iter().find(|(known, _)| known == name) {
                 Some((_, known)) if *known != size => {
                     return Err(err!(Value, "inconsistent size for core dimension {name:?}: {known} vs {size}")
-                        .help("dimensions of one name have one size"));
+                        .help("dimensions with the same name must have the same size"));
                 }
                 Some(_) => {}
                 None => sizes.push((name, size)),

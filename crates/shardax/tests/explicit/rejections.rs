@@ -51,7 +51,7 @@ fn axes_of_other_types_and_unknown_ones() -> Result<()> {
     let text = rejected(&reshard(x.clone(), P!["y"]));
     assert!(
         text.contains(
-            "reshard can only refer to axes that are Explicit, and got P('y',), whose axis 'y' is of type Auto"
+            "reshard can only refer to axes that are Explicit, but got P('y',), whose axis 'y' is of type Auto"
         ),
         "{text}"
     );

@@ -52,8 +52,8 @@ fn specs_that_do_not_fit_are_errors() {
     setup();
     let x = ones([8]);
     let call = || pl::pallas_call(copy, of([8])).grid([2]);
-    says(call().in_specs([]).call([&x]), &["in_specs has 0 specs, and there are 1 inputs", "help:"]);
-    says(call().out_specs([tile(4), tile(4)]).call([&x]), &["out_specs has 2 specs, and there are 1 outputs"]);
+    says(call().in_specs([]).call([&x]), &["in_specs has 0 specs, but there are 1 inputs", "help:"]);
+    says(call().out_specs([tile(4), tile(4)]).call([&x]), &["out_specs has 2 specs, but there are 1 outputs"]);
     let two = BlockSpec::new([4, 4], |[i]| [i.clone(), i]);
     says(call().in_specs([two]).call([&x]), &["copy, input 0", "same number of dimensions", "[8]", "SQUEEZED"]);
     let map = BlockSpec::new([4], |[i, j]| [i + j]);
@@ -64,7 +64,7 @@ fn specs_that_do_not_fit_are_errors() {
     says(call().in_specs([float]).call([&x]), &["must return integer scalars", "float32"]);
     says(call().in_specs([BlockSpec::new([0], |[i]| [i])]).call([&x]), &["dimension 0 of the block", "empty"]);
     says(call().call([&x, &x]), &["copy takes 2 refs", "2 operands, 1 results and 0 scratch shapes", "help:"]);
-    says(call().num_scalar_prefetch(3).call([&x]), &["num_scalar_prefetch is 3, and there are 1 operands"]);
+    says(call().num_scalar_prefetch(3).call([&x]), &["num_scalar_prefetch is 3, but there are 1 operands"]);
     says(call().input_output_aliases([(1, 0)]).call([&x]), &["input_output_aliases (1, 0)", "1 operands"]);
     says(call().input_output_aliases([(0, 0)]).call([ones([6])]), &["float32[6]", "the result float32[8]"]);
     says(call().input_output_aliases([(0, 0), (0, 0)]).call([&x]), &["twice"]);

@@ -72,7 +72,7 @@ impl Text {
         if let Some(size) = odd {
             return Err(err!(
                 NotImplemented,
-                "sizes of blocks and values must be powers of two on GPUs, and a value has shape {shape:?} with {size}"
+                "sizes of blocks and values must be powers of two on GPUs, but a value has shape {shape:?} with {size}"
             )
             .help("use larger blocks; elements beyond the end of an array are neither read nor written"));
         }
@@ -80,7 +80,7 @@ impl Text {
         if self.dialect == Dialect::Triton && count > MAX_ELEMENTS as f64 {
             return Err(err!(
                 NotImplemented,
-                "a value of shape {shape:?} has {count} elements, and at most {MAX_ELEMENTS} are possible on GPUs"
+                "a value of shape {shape:?} has {count} elements, but at most {MAX_ELEMENTS} are possible on GPUs"
             )
             .help("use smaller blocks and a larger grid"));
         }

@@ -59,7 +59,7 @@ fn check(kernel: &Kernel, carried: &Carried) -> Result<()> {
                     "positions along axis {axis} of the grid {:?} write to one block of array {number}, and run at the same time",
                     kernel.grid
                 )
-                .help(format!("make it one of the last axes, along which no result has another block: they are a loop; or {HELP}")));
+                .help(format!("make it one of the last axes, and let no result's block depend on it, because such axes run as a loop; or {HELP}")));
             }
             _ => {}
         }

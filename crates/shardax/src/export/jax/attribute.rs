@@ -449,7 +449,7 @@ impl<'a> Dictionary<'a> {
     fn tensor_text(&self, index: usize) -> Result<String> {
         let (shape, element) = self.tensor_type(index)?;
         if shape.contains(&DYNAMIC) {
-            return Err(err!(NotImplemented, "the program has sizes within that are symbols").help(
+            return Err(err!(NotImplemented, "the program has symbolic sizes inside").help(
                 "write it with `exchange.save` of `tools/export`, which makes numbers of them, exported for one size",
             ));
         }

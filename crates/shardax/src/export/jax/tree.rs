@@ -99,7 +99,7 @@ fn names(tree: &Table) -> Result<Vec<String>> {
     serde_json::from_slice(tree.bytes(4)?).map_err(|_| {
         err!(
             NotImplemented,
-            "the type {:?} has no place in Rust: nothing says the names of its parts",
+            "the type {:?} has no counterpart in Rust, because the file does not contain the names of its parts",
             tree.text(3).unwrap_or_default()
         )
         .help("export a function of dictionaries, named tuples, tuples and lists")

@@ -120,7 +120,7 @@ fn rejected(found: Difference, symbols: &Symbols, points: [&[usize]; 2], lowered
     let [a, b] = points.map(|point| symbols.named(point));
     let kind = if found.order > 0 { "derivative" } else { "function" };
     let error = err!(Value, "the programs of the {kind} for {a} and for {b} differ by more than sizes: {}", found.what).help(
-        "do not let operations, loops or values follow from open sizes in another way than as sums and products; bound the symbol to sizes that are treated alike (\"b >= 2\", \"b <= 64\"), or export one program for each size",
+        "operations, loops and values may depend on symbolic sizes only through sums and products; bound the symbol to sizes that are treated alike (\"b >= 2\", \"b <= 64\"), or export one program for each size",
     );
     let source = found.line.and_then(|(platform, line)| {
         let request = lowered.get(found.order)?;

@@ -218,15 +218,19 @@ impl Symbols {
             let Some((number, value)) = solution else {
                 let open =
                     self.names.iter().zip(&values).filter(|(_, value)| value.is_none()).map(|(name, _)| name.as_str());
-                return Err(err!(Value, "no size of the arguments says {}", open.collect::<Vec<_>>().join(" and "))
-                    .help("let each symbol be a size of its own, such as \"b\" or \"2*b\", of an argument"));
+                return Err(err!(
+                    Value,
+                    "the sizes of the arguments do not determine {}",
+                    open.collect::<Vec<_>>().join(" and ")
+                )
+                .help("let each symbol be a size of its own, such as \"b\" or \"2*b\", of an argument"));
             };
             values[number] = Some(value);
         }
         let values: Vec<usize> = values.into_iter().flatten().collect();
         for (name, (value, (low, high))) in self.names.iter().zip(values.iter().zip(&self.bounds)) {
             if !(low..=high).contains(&value) {
-                return Err(err!(Value, "{name} is {value}, and the function was exported for {low} to {high}").help(
+                return Err(err!(Value, "{name} is {value}, but the function was exported for {low} to {high}").help(
                     format!(
                         "export it with the constraint \"{name} {} {value}\"",
                         if value < low { ">=" } else { "<=" }

@@ -77,7 +77,7 @@ impl Axes {
         match &self.groups {
             None => Ok(()),
             Some(groups) => Err(err!(Value, "{operation} takes no axis_index_groups, got {groups:?}")
-                .help("name the axis alone; indices are those along the whole axis")),
+                .help("pass only the name of the axis; the indices run along the entire axis")),
         }
     }
 

@@ -115,7 +115,7 @@ impl Primitive for ShardingConstraint {
                 "vmap spmd_axis_name {name:?} cannot appear in with_sharding_constraint spec, but got spec {}",
                 named.spec()
             )
-            .help("name a mesh axis that the specs leave free"));
+            .help("name a mesh axis that the specs do not use"));
         }
         let entry =
             if names.is_empty() { DimSpec::Unconstrained } else { DimSpec::Axes(names.iter().copied().collect()) };
@@ -191,7 +191,7 @@ fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
         None => Ok(x),
         Some(RequestedLayout::As(known)) => Ok(layout_constraint::constrain(&x, known.get())),
         Some(RequestedLayout::Auto) => Err(err!(Value, "{what} takes a layout or none, and got Layout.AUTO")
-            .help("inside of a program the layout is the compiler's choice where nothing is said")),
+            .help("leave the layout out: inside of a program the compiler chooses it")),
     }
 }
 

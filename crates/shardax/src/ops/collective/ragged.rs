@@ -82,7 +82,7 @@ fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: im
     {
         return Err(err!(
             Value,
-            "ragged_all_to_all of {} into {}: they may differ in the number of rows alone",
+            "ragged_all_to_all of {} into {}: they may differ only in the number of rows",
             operand.type_name(),
             output.type_name()
         )

@@ -285,7 +285,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         // The refs are the prefetched scalars, the blocks of operands and results, and the scratch memory.
         let prefetch = self.num_scalar_prefetch;
         if prefetch > operands.len() {
-            return Err(err!(Value, "num_scalar_prefetch is {prefetch}, and there are {} operands", operands.len())
+            return Err(err!(Value, "num_scalar_prefetch is {prefetch}, but there are {} operands", operands.len())
                 .help("prefetch at most as many operands as you pass"));
         }
         let scratch: Vec<Aval> = self.scratch.iter().cloned().collect::<Result<_>>()?;
@@ -295,7 +295,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         if count != self.num_refs {
             return Err(err!(
                 Type,
-                "the kernel {} takes {} refs, and there are {} operands, {} results and {} scratch shapes",
+                "the kernel {} takes {} refs, but there are {} operands, {} results and {} scratch shapes",
                 self.name,
                 self.num_refs,
                 operands.len(),
@@ -343,7 +343,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         let specs = specs.as_ref().unwrap_or(&entire_arrays);
         if specs.len() != arrays.len() {
             let function = if what == "input" { "in_specs" } else { "out_specs" };
-            return Err(err!(Value, "{function} has {} specs, and there are {} {what}s", specs.len(), arrays.len())
+            return Err(err!(Value, "{function} has {} specs, but there are {} {what}s", specs.len(), arrays.len())
                 .help(format!("pass one `BlockSpec` for each {what}; `BlockSpec::full()` selects the entire array")));
         }
         let mut blocks = Vec::with_capacity(arrays.len());

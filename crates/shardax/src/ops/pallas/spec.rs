@@ -154,7 +154,7 @@ impl BlockSpec {
                     Ok(indices) => Ok(index_map(indices, refs).into_block_index()),
                     Err(indices) => Err(err!(
                         Value,
-                        "the index map takes {N} indices, and the grid has {} dimensions",
+                        "the index map takes {N} indices, but the grid has {} dimensions",
                         indices.len()
                     )
                     .help("write an index map with one index for each dimension of the grid")),
@@ -206,7 +206,7 @@ impl BlockSpec {
             let count: f64 = dims.iter().map(|dim| dim.size() as f64).product();
             return Err(err!(
                 Value,
-                "a block of {dims:?} has {count:.3e} elements, and at most {} are possible",
+                "a block of {dims:?} has {count:.3e} elements, but at most {} are possible",
                 i32::MAX
             )
             .help("a block must fit in the memory of one core: use a smaller block and a larger grid"));

@@ -152,6 +152,6 @@ where
     }
 
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        Err(err!(NotImplemented, "'{}' is run at once and stands in no traced program", self.name))
+        Err(err!(NotImplemented, "'{}' runs immediately and cannot be part of a traced program", self.name))
     }
 }

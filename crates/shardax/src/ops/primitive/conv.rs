@@ -273,7 +273,7 @@ impl Primitive for ConvGeneralDilated {
                 "conv_general_dilated with {} spatial dimensions needs operands of rank {rank}, got {l} and {r}",
                 self.window.len()
             )
-            .help("an input has a batch and a feature dimension beside the spatial ones, a kernel an input and an output feature dimension"));
+            .help("an input has a batch and a feature dimension in addition to the spatial dimensions, a kernel an input and an output feature dimension"));
         }
         let (batch, features) = (l.shape[self.lhs[0]], l.shape[self.lhs[1]]);
         let (out_features, in_features) = (r.shape[self.rhs[0]], r.shape[self.rhs[1]]);
@@ -284,7 +284,7 @@ impl Primitive for ConvGeneralDilated {
                 Value,
                 "conv_general_dilated cannot combine feature_group_count {groups} and batch_group_count {batch_groups}"
             )
-            .help("both are positive, and at most one of them is more than 1"));
+            .help("both counts must be positive, and at most one of them can be greater than 1"));
         }
         if features % groups != 0 || features / groups != in_features {
             return Err(err!(

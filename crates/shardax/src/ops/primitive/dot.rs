@@ -59,7 +59,7 @@ pub(super) fn accumulated_in(name: &str, operand: &Aval, preferred: Option<DType
             Type,
             "{name} of {operand}: Input type is incompatible with `preferred_element_type` {preferred}"
         )
-        .help("integers accumulate in integers of their kind or in floating point, others in their own kind"));
+        .help("integers can accumulate in integers of the same kind or in floating point, other dtypes only in their own kind"));
     }
     if preferred.byte_size() < operand.dtype.byte_size() {
         return Err(err!(

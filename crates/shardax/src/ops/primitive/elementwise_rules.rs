@@ -70,7 +70,7 @@ pub(crate) fn shape_of(name: &str, args: &[Aval]) -> Result<Aval> {
         } else if !arg.shape.is_empty() && arg.shape != out.shape {
             let types: Vec<_> = args.iter().map(|a| a.to_string()).collect();
             return Err(err!(Type, "{name} got arrays of different shapes: {}", types.join(", "))
-                .help("operands of an elementwise operation have one shape, or are scalars"));
+                .help("operands of an elementwise operation must have the same shape, or be scalars"));
         }
     }
     out.weak = args.iter().all(|a| a.weak);

@@ -81,7 +81,7 @@ impl Primitive for Fft {
         };
         if !is_accepted {
             return Err(err!(Type, "{:?} does not accept {x}", self.kind)
-                .help("the functions of `fft` convert what they are given"));
+                .help("use the functions of `fft`, which convert their operands"));
         }
         let mut sizes: SmallVec<[usize; 3]> = self.lengths.clone();
         let last_dim = sizes.len() - 1;
@@ -91,7 +91,7 @@ impl Primitive for Fft {
         }
         if !x.shape.ends_with(&sizes) || length == 0 {
             return Err(err!(Value, "{:?} of {x}: the last dimensions must be {sizes:?}, none of them 0", self.kind)
-                .help("the functions of `fft` pad and cut to the sizes that are asked for"));
+                .help("use the functions of `fft`, which pad and cut to the requested sizes"));
         }
         let mut shape: Shape = x.shape.clone();
         if let Some(n) = shape.last_mut() {

@@ -240,7 +240,7 @@ impl Primitive for BroadcastInDim {
                 list(&self.dims)
             )
             .help(
-                "name for each dimension of the operand, in order, one of the shape that has its size; size 1 fits any",
+                "for each dimension of the operand, in ascending order, name a dimension of the shape with the same size; size 1 fits any size",
             ));
         }
         Ok(smallvec![x.with_shape(self.shape.clone())])
@@ -332,7 +332,7 @@ impl Primitive for Iota {
                 self.dimension,
                 list(&self.shape)
             )
-            .help("it counts, in a dtype of numbers, along a dimension that the shape has"));
+            .help("use a dtype of numbers, and a dimension of the shape"));
         }
         Ok(smallvec![Aval::new(self.dtype, self.shape.clone())])
     }

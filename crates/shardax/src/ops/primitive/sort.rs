@@ -155,7 +155,7 @@ impl Primitive for Sort {
         }
         if let Some(other) = args.iter().find(|a| a.shape != args[0].shape) {
             return Err(err!(Type, "sort needs arrays of one shape, got {} and {other}", args[0])
-                .help("operands are sorted together: give them one shape"));
+                .help("operands are sorted together, so they must have the same shape"));
         }
         Ok(args.iter().cloned().collect())
     }

@@ -52,7 +52,7 @@ impl Primitive for TopK {
                 self.k,
                 args[0]
             )
-            .help("take at most as many as the last dimension has"));
+            .help("use a `k` of at most the size of the last dimension"));
         }
         if DType::for_indices(&[n]) != DType::I32 {
             return Err(err!(Value, "top_k of {} has indices that do not fit int32", args[0]).help(

@@ -315,7 +315,7 @@ impl Primitive for ShardMap {
                     Value,
                     "vmap spmd_axis_name cannot appear in shard_map {which}: {name:?} is in {spec}"
                 )
-                .help("name a mesh axis that the specs leave free"));
+                .help("name a mesh axis that the specs do not use"));
             }
         }
         let parts = self.mesh.axes_size(spmd)?;

@@ -25,7 +25,7 @@ impl<T> LeafTree<T> {
     pub fn try_new(def: &TreeDef, leaves: Vec<T>) -> Result<Self> {
         let (want, got) = (def.leaf_count(), leaves.len());
         if want != got {
-            return Err(err!(Value, "LeafTree: the structure has {want} leaves, and there are {got} values")
+            return Err(err!(Value, "LeafTree: the structure has {want} leaves, but there are {got} values")
                 .help("pass one value for each leaf of the arguments"));
         }
         Ok(LeafTree::new(def, leaves))

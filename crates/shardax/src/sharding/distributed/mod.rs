@@ -332,7 +332,7 @@ impl Processes {
                     // The exchange is closed, because late processes may still arrive after this one has continued.
                     self.exchange.close(error.message());
                     error.help(format!(
-                        "all processes must run the same computations in the same order; look at what the late do. {SINGLE_PROCESS_HELP}"
+                        "all processes must run the same computations in the same order; check what the late processes do. {SINGLE_PROCESS_HELP}"
                     ))
                 }
                 _ => error.into(),

@@ -243,12 +243,12 @@ impl Options {
             count.ok_or_else(|| unset(&address, "num_processes", "`num_processes` or SHARDAX_NUM_PROCESSES"))?;
         let id = id.ok_or_else(|| unset(&address, "process_id", "`process_id` or SHARDAX_PROCESS_ID"))?;
         if count > MAX_PROCESSES {
-            return Err(err!(Value, "num_processes is {count}, and at most {MAX_PROCESSES} processes join")
+            return Err(err!(Value, "num_processes is {count}, but at most {MAX_PROCESSES} processes can join")
                 .help("pass the number of processes that were started"));
         }
         match id < count {
             true => Ok(Some((id, count))),
-            false => Err(err!(Value, "process_id is {id}, and there are {count} processes")
+            false => Err(err!(Value, "process_id is {id}, but there are {count} processes")
                 .help("pass a process id from 0 to the number of processes minus 1")),
         }
     }

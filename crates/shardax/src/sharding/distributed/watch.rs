@@ -210,7 +210,7 @@ impl Processes {
                     "processes {missing:?} have not answered a notice of preemption within {:?}",
                     timeout()
                 )
-                .help("look at these processes and their hosts"));
+                .help("check these processes and their hosts"));
             }
             if waited > patience() && !std::mem::replace(&mut warned, true) {
                 let missing = self.missing();

@@ -272,7 +272,7 @@ impl Torus {
                         "Failed to find assignment for logical_axis_index {axis} of size {size} with remaining assignable mesh {remaining:?}: the size of each axis must be the product of some dimensions of the torus {:?}",
                         self.shape
                     )
-                    .help("make the axes products of whole dimensions, as 4 and 16 are of 4x4x4, or set `allow_split_physical_axes`"));
+                    .help("let each axis be a product of entire dimensions, such as 4 and 16 for 4x4x4, or set `allow_split_physical_axes`"));
                 }
             }
         }

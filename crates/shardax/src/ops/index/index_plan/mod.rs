@@ -169,7 +169,7 @@ fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>>
             axis + mask.ndim() - 1,
             mask.shape()
         )
-        .help("a mask has the sizes of the axes that it stands for"));
+        .help("a mask must have the sizes of the axes that it selects from"));
     }
     let chosen = mask.to_vec::<bool>().map_err(|error| match mask.is_traced() {
         false => error,
@@ -178,7 +178,7 @@ fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>>
             "Array boolean indices must be concrete: a mask ({}) cannot index, because the shape of the result would depend on its values",
             mask.type_name()
         )
-        .help("use `where_(mask, x, other)` to choose elements, or read the mask and index with the numbers of its true places"),
+        .help("use `where_(mask, x, other)` to choose elements, or read the mask outside of the program and index with the positions at which it is true"),
     })?;
     // The positions of the true elements in the flattened mask, then along each axis.
     let flat: Vec<usize> = (0..chosen.len()).filter(|&i| chosen[i]).collect();
@@ -405,7 +405,7 @@ pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
             "cannot index axis {axis} with size 0 of an array of shape {:?} with an integer array",
             x.shape()
         )
-        .help("an empty axis has no entries to take"));
+        .help("check the size of the axis first, because an empty axis has no entries"));
     }
     if plan.has_places() && shape.contains(&0) {
         // Nothing is selected, so no element gets a gradient.

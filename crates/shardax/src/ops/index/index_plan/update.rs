@@ -84,7 +84,7 @@ fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
             "Incompatible shapes for broadcasting: an update of shape {:?} for a place of shape {shape:?}",
             value.shape()
         )
-        .help("an update broadcasts to the shape that `x.get(index)` has"));
+        .help("the update must broadcast to the shape of `x.get(index)`"));
     }
     Ok(convert(value, x.dtype(), x.weak_type()))
 }
