@@ -182,7 +182,7 @@ fn processes_that_cannot_join_say_why() {
     fails(with_address("file:/tmp").process_id(0), "num_processes is not set");
     fails(with_address("file:/tmp").num_processes(2), "process_id is not set");
     fails(with_address("file:/tmp").num_processes(2).process_id(2), "process_id is 2, but there are 2 processes");
-    fails(with_address("file:/tmp").num_processes(usize::MAX).process_id(0), "and at most 1048576 processes join");
+    fails(with_address("file:/tmp").num_processes(usize::MAX).process_id(0), "but at most 1048576 processes can join");
     fails(Options::default().num_processes(2), "without coordinator_address");
     fails(two("file:/proc/none"), "cannot make the shared folder /proc/none of the processes");
     assert!(!with_address("file:/tmp").num_processes(1).process_id(0).initialize().expect("one is alone"));

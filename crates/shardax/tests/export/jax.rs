@@ -232,7 +232,7 @@ fn artifacts_of_jax_that_are_rejected() -> Result<()> {
         assert_eq!(place.platforms().collect::<Vec<_>>(), ["cpu", "tpu"]);
         assert_ne!(place.mlir_module("cpu"), place.mlir_module("tpu"));
         for (name, parts) in [
-            ("custom", ["the type \"Box\" has no place in Rust", "dictionaries, named tuples, tuples and lists"]),
+            ("custom", ["the type \"Box\" has no counterpart in Rust", "dictionaries, named tuples, tuples and lists"]),
             ("lapack", ["lapack_sgeev_ffi", "`triangular_solve`"]),
             ("keys_rbg", ["element type key<rbg>", "key_data"]),
         ] {

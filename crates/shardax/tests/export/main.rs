@@ -248,7 +248,7 @@ fn other_platforms() -> Result<()> {
     same(&for_three_platforms.call(ones([2]))?, &jit(f).call(ones([2]))?);
     let tpu = ExportOptions::new().platforms(["tpu"]).export(f, ones([2]))?;
     let error = tpu.call(ones([2])).err().expect("not for CPU").to_string();
-    assert!(error.contains("was exported for tpu, and is called on CPU"), "{error}");
+    assert!(error.contains("was exported for tpu, but is called on CPU"), "{error}");
     let error = ExportOptions::new().platforms(["abacus"]).export(f, ones([2])).err().expect("no platform").to_string();
     assert!(error.contains("no platform is named \"abacus\""), "{error}");
     Ok(())

@@ -57,7 +57,7 @@ fn specs_that_do_not_fit_are_errors() {
     let two = BlockSpec::new([4, 4], |[i]| [i.clone(), i]);
     says(call().in_specs([two]).call([&x]), &["copy, input 0", "same number of dimensions", "[8]", "SQUEEZED"]);
     let map = BlockSpec::new([4], |[i, j]| [i + j]);
-    says(call().out_specs([map]).call([&x]), &["copy, output 0", "takes 2 indices, and the grid has 1 dimensions"]);
+    says(call().out_specs([map]).call([&x]), &["copy, output 0", "takes 2 indices, but the grid has 1 dimensions"]);
     let many = BlockSpec::new([4], |[i]| (i, 0));
     says(call().in_specs([many]).call([&x]), &["must return 1 values", "returned 2"]);
     let float = BlockSpec::new([4], |[i]| [i * 0.5]);

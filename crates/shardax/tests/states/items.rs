@@ -597,9 +597,9 @@ fn rejected_shardings_are_named_as_what_they_are() -> Result<()> {
         device_put(&ones([4]), &NamedSharding::new(&mesh, P!["x"]))
     }
     let f = shardax::export::export(|x: Array| x * 2, over(2)?)?;
-    fails(f.call(over(4)?), "was exported for 2 devices, and an argument is on 4");
+    fails(f.call(over(4)?), "was exported for 2 devices, but an argument is on 4");
     let x = device_put(&ones([4]), &devices()?[3])?;
-    fails(f.call(x), "was exported for 2 devices, and an argument is on 1");
+    fails(f.call(x), "was exported for 2 devices, but an argument is on 1");
     Ok(())
 }
 
