@@ -101,8 +101,9 @@ fn draw_panel(results: &Results, case: &Case, phase: &str, area: &Area<'_>) -> R
         if let Some(power) = power(costs) {
             let style = ("sans-serif", 12).into_font().color(color);
             area.draw(&Text::new(format!("{power:.2}"), (x, 21), style))?;
-            x += 34;
         }
+        // A missing exponent leaves its place empty, so that each library's is at the same place in all panels.
+        x += 34;
     }
     Ok(())
 }
