@@ -62,11 +62,11 @@ fn len(from: usize, to: usize) -> usize {
 fn exchange_on(comm: &shardax_mpi::Communicator) {
     let (rank, size) = (comm.rank(), comm.size());
     let counts: Vec<usize> = (0..size).map(|from| len(from, 0)).collect();
-    let all = comm.all_gather(pattern(rank, 0, counts[rank]), &counts).unwrap().wait(soon()).unwrap();
-    assert_eq!(all, (0..size).flat_map(|from| pattern(from, 0, counts[from])).collect::<Vec<_>>());
+    let gathered = comm.all_gather(pattern(rank, 0, counts[rank]), &counts).unwrap().wait(soon()).unwrap();
+    assert_eq!(gathered, (0..size).flat_map(|from| pattern(from, 0, counts[from])).collect::<Vec<_>>());
 
     // A separate buffer for each process, and one for all with another tag.
-    let own = Messages {
+    let messages = Messages {
         sent: (0..size).map(|to| pattern(rank, to, len(rank, to))).collect(),
         sends: (0..size).map(|to| (to, to)).collect(),
         receives: (0..size).map(|from| (from, vec![0; len(from, rank)])).collect(),
@@ -76,9 +76,9 @@ fn exchange_on(comm: &shardax_mpi::Communicator) {
         sends: (0..size).map(|to| (to, 0)).collect(),
         receives: (0..size).map(|from| (from, vec![0; 4000])).collect(),
     };
-    let (mut own, mut same) = (comm.exchange(1, own).unwrap(), comm.exchange(2, same).unwrap());
-    assert!(same.wait_until(soon()).unwrap() && own.wait_until(soon()).unwrap());
-    let received = [own, same].map(|request| request.into_buffers().1);
+    let (mut messages, mut same) = (comm.exchange(1, messages).unwrap(), comm.exchange(2, same).unwrap());
+    assert!(same.wait_until(soon()).unwrap() && messages.wait_until(soon()).unwrap());
+    let received = [messages, same].map(|request| request.into_buffers().1);
     let expected = [|from, rank| pattern(from, rank, len(from, rank)), |from, _| pattern(from, 7, 4000)];
     assert_eq!(
         received,

@@ -97,9 +97,9 @@ fn any_model_trains_in_the_same_loop() -> Result<()> {
         let (state, history) = train::<M>(60)?;
         for (path, leaf) in tree::leaves_with_path(&state) {
             assert_eq!(leaf.shape().first(), Some(&DEVICES), "{path}");
-            let first = leaf.get(0);
+            let first_replica = leaf.get(0);
             for device in 1..DEVICES {
-                assert_eq!(leaf.get(device).to_bytes()?, first.to_bytes()?, "{path} on device {device}");
+                assert_eq!(leaf.get(device).to_bytes()?, first_replica.to_bytes()?, "{path} on device {device}");
             }
         }
         assert!(tree::leaves(&state).len() > 2 * tree::leaves(&state.model).len(), "moments and the step are there");
@@ -129,8 +129,9 @@ fn an_epoch_over_batches() -> Result<()> {
         steps += 1;
     }
     assert_eq!(steps, 3);
-    let whole: f32 = (0..192).flat_map(|i| train.image(i).unwrap_or_default().to_vec()).sum::<f32>() / (192. * 64.);
-    assert_eq!(format!("loss {:.4}", average.value()?), format!("loss {whole:.4}"));
+    let mean_of_all: f32 =
+        (0..192).flat_map(|i| train.image(i).unwrap_or_default().to_vec()).sum::<f32>() / (192. * 64.);
+    assert_eq!(format!("loss {:.4}", average.value()?), format!("loss {mean_of_all:.4}"));
     Ok(())
 }
 
@@ -152,12 +153,12 @@ fn what_mixed_precision_sends() -> Result<()> {
         let reduced = text.lines().find(|l| l.contains("use_global_device_ids")).and_then(|l| l.rsplit("-> ").next());
         Ok((bytes, reduced.unwrap_or_default().to_owned()))
     };
-    let whole = (64 * 32 * 4, "tensor<64x32xf32>".to_owned());
-    assert_eq!(sent(DType::F32, DType::F32)?, whole);
-    assert_eq!(sent(DType::Bf16, DType::F32)?, whole);
+    let kernel = (64 * 32 * 4, "tensor<64x32xf32>".to_owned());
+    assert_eq!(sent(DType::F32, DType::F32)?, kernel);
+    assert_eq!(sent(DType::Bf16, DType::F32)?, kernel);
     // XLA's CPU compiler widens what it adds; the program asks for half.
     let half = sent(DType::Bf16, DType::Bf16)?;
-    assert!(half.0 <= whole.0 && half.1 == "tensor<64x32xbf16>", "{half:?}");
+    assert!(half.0 <= kernel.0 && half.1 == "tensor<64x32xbf16>", "{half:?}");
     Ok(())
 }
 
@@ -170,10 +171,10 @@ fn losses_are_read_when_they_are_wanted() -> Result<()> {
         .out_axes(None);
     let x = ones([DEVICES, 512, 512]);
     // Everything is compiled, and the argument placed, before the steps that count.
-    let mut first = Average::new();
-    first.add(step.call(&x)?);
-    first.add(step.call(&x)?);
-    first.value()?;
+    let mut first_average = Average::new();
+    first_average.add(step.call(&x)?);
+    first_average.add(step.call(&x)?);
+    first_average.value()?;
     let mut average = Average::new();
     let losses = (0..3).map(|_| step.call(&x)).collect::<Result<Vec<_>>>()?;
     for loss in &losses {

@@ -104,14 +104,14 @@ fn tables_by_columns() -> Result<()> {
     fails(table.get(14), &["row 14 of 14"]);
 
     let folder = Folder::new();
-    let whole = std::fs::read(&golden).expect("the file");
+    let bytes_of_file = std::fs::read(&golden).expect("the file");
     fails(parquet([folder.0.join("none")]), &["cannot read", "none"]);
     fails(parquet([folder.write("text", "no table")]), &["text is damaged", "at byte 8", "as Parquet"]);
-    fails(parquet([folder.write("cut", &whole[..whole.len() - 9])]), &["cut is damaged", "at byte "]);
+    fails(parquet([folder.write("cut", &bytes_of_file[..bytes_of_file.len() - 9])]), &["cut is damaged", "at byte "]);
     // Wherever a byte is wrong, it is an error or another value, and never a panic.
     let mut errors = 0;
-    for at in (4..whole.len() - 8).step_by(29) {
-        let mut odd = whole.clone();
+    for at in (4..bytes_of_file.len() - 8).step_by(29) {
+        let mut odd = bytes_of_file.clone();
         odd[at] ^= 0x55;
         let read = parquet([folder.write("odd", &odd)]);
         let read = read.and_then(|table| (0..table.len().min(20)).try_for_each(|i| table.get(i).map(drop)));

@@ -22,7 +22,7 @@ pub const CASE: &str = "SHARDAX_TEST_MPI_CASE";
 /// The launchers to try.
 pub fn launchers() -> Vec<PathBuf> {
     let named = std::env::var_os("SHARDAX_TEST_MPIRUN");
-    let found: Vec<PathBuf> = match &named {
+    let libraries: Vec<PathBuf> = match &named {
         Some(list) => std::env::split_paths(list).collect(),
         None => {
             let folders = std::env::var_os("PATH").unwrap_or_default();
@@ -30,13 +30,13 @@ pub fn launchers() -> Vec<PathBuf> {
         }
     };
     assert!(
-        !found.is_empty() || std::env::var_os("CI").is_none(),
+        !libraries.is_empty() || std::env::var_os("CI").is_none(),
         "no mpirun was found, and CI must have one: apt-get install openmpi-bin"
     );
-    if found.is_empty() {
+    if libraries.is_empty() {
         println!("skipped: no mpirun in PATH or SHARDAX_TEST_MPIRUN");
     }
-    found
+    libraries
 }
 
 struct Job(Child);
@@ -132,9 +132,9 @@ pub fn run(
     let [out, err] = [out, err].map(|file| std::fs::read(file).unwrap_or_default());
     let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let lines: Vec<&str> = err.lines().collect();
-    let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
+    let last_lines = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
     let text = out + &err;
     let _ = std::fs::remove_dir_all(&dir);
     let status = status.unwrap_or_else(|| panic!("{case} under {} ran past {limit} s:\n{text}", launcher.display()));
-    Outcome { success: status.success(), end: format!("{status}\n{last}"), text, took }
+    Outcome { success: status.success(), end: format!("{status}\n{last_lines}"), text, took }
 }

@@ -24,11 +24,11 @@ fn types_of_restored_arrays() -> Result<()> {
         Optimizer::new(Linear::builder(8, 16).kernel_axes(["in", "out"]).build(&mut Rngs::new(0)), adamw(0.1, 0.0))?;
     let rules = |mesh: &Mesh| Rules::new(mesh, [("in", "x"), ("out", "y")]);
     let two_by_four = mesh([("x", 2), ("y", 4)], AxisType::Explicit)?;
-    let mut first: State = rules(&two_by_four).device_put(&state)?;
-    let _ = first.minimize(|layer: &mut Linear| layer.forward(ones([4, 8])).square().sum(..))?;
-    assert_eq!(first.model.kernel.type_name(), "float32[8@x,16@y]");
-    checkpoint::save(folder.join("state"), &first)?;
-    let want = first.model.kernel.to_bytes()?;
+    let mut state_on_two_by_four: State = rules(&two_by_four).device_put(&state)?;
+    let _ = state_on_two_by_four.minimize(|layer: &mut Linear| layer.forward(ones([4, 8])).square().sum(..))?;
+    assert_eq!(state_on_two_by_four.model.kernel.type_name(), "float32[8@x,16@y]");
+    checkpoint::save(folder.join("state"), &state_on_two_by_four)?;
+    let want = state_on_two_by_four.model.kernel.to_bytes()?;
     // As they were, on a mesh of other sizes, of another type of axes, on one device.
     for (place, kernel) in [
         (Some(two_by_four.clone()), "float32[8@x,16@y]"),

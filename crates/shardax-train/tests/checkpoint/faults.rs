@@ -194,8 +194,8 @@ fn metadata_comes_back_as_it_was_or_is_not_saved() -> Result<()> {
 #[test]
 fn another_shape_is_named() -> Result<()> {
     let (_folder, path) = with(|_| ())?;
-    let other = (arange(0..3_000_000), ones([5, 1]));
-    fails(checkpoint::restore(&path, &other), &["`[1]` was saved as float32[5] in", "float32[5,1]"]);
+    let other_tree = (arange(0..3_000_000), ones([5, 1]));
+    fails(checkpoint::restore(&path, &other_tree), &["`[1]` was saved as float32[5] in", "float32[5,1]"]);
     let deleted = tree();
     deleted.1.delete()?;
     fails(checkpoint::restore(&path, &deleted), &["has been deleted"]);
@@ -259,8 +259,8 @@ fn a_full_disk_is_an_error_and_what_was_saved_stays() -> Result<()> {
     // What there was of it made room again, and the one before is whole.
     assert_eq!(names(&folder), [".lock", "1"]);
     checkpoints.checkpoint(1)?.verify()?;
-    let last = checkpoints.restore_latest(&small(0))?.expect("a checkpoint");
-    assert_eq!(last.tree.0.get(0).item::<i32>()?, 1);
+    let latest = checkpoints.restore_latest(&small(0))?.expect("a checkpoint");
+    assert_eq!(latest.tree.0.get(0).item::<i32>()?, 1);
     Ok(())
 }
 

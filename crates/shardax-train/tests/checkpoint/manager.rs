@@ -82,19 +82,19 @@ fn what_was_left_half_written_goes_and_what_others_write_stays() -> Result<()> {
     };
     fs::write(folder.join("notes.unfinished"), "the user's").expect("a file");
     stale();
-    let mut first = CheckpointManager::new(&folder.0, Options::new())?;
+    let mut manager = CheckpointManager::new(&folder.0, Options::new())?;
     assert_eq!(names(&folder.0), [".lock", "notes.unfinished"]);
     // While the first lives it may be its own.
     stale();
     let second = CheckpointManager::new(&folder.0, Options::new())?;
     assert!(folder.join("7.unfinished").exists());
     drop(second);
-    first.save(7, &value(7.0))?;
-    fails(first.wait_until_finished(), &["7.unfinished exists already", "another program"]);
+    manager.save(7, &value(7.0))?;
+    fails(manager.wait_until_finished(), &["7.unfinished exists already", "another program"]);
     assert!(folder.join("7.unfinished").exists());
     // The error was reported once.
-    assert!(first.save(8, &value(8.0))?);
-    drop(first);
+    assert!(manager.save(8, &value(8.0))?);
+    drop(manager);
     let third = CheckpointManager::new(&folder.0, Options::new())?;
     assert_eq!(
         (names(&folder.0), third.all_steps()?),
@@ -127,8 +127,8 @@ fn the_last_whole_one_is_restored() -> Result<()> {
 
     let (send, warnings) = sync_channel(16);
     config::set_warning_hook(move |text| drop(send.try_send(text.to_owned())));
-    let last = checkpoints.restore_latest(&value(0.0))?.expect("a checkpoint");
-    assert_eq!((last.step, of(&last.tree)), (2, 2.0));
+    let latest = checkpoints.restore_latest(&value(0.0))?.expect("a checkpoint");
+    assert_eq!((latest.step, of(&latest.tree)), (2, 2.0));
     let messages: Vec<String> =
         warnings.try_iter().filter(|text| text.contains(&*folder.0.to_string_lossy())).collect();
     assert!(
@@ -213,15 +213,19 @@ fn several_that_replace_one_checkpoint_leave_one_of_theirs_whole() -> Result<()>
     fs::write(folder.join("x.unfinished/device-00000.safetensors"), "half").expect("a file");
     for round in 1..4 {
         let save = |i: usize| checkpoint::save_with(&path, &tree((100 * i) as f32), &SaveArgs::new().force(true));
-        let all: Vec<Result<()>> = std::thread::scope(|scope| {
+        let results: Vec<Result<()>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (1..7).map(|i| scope.spawn(move || save(i))).collect();
             threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
         });
-        all.into_iter().collect::<Result<Vec<()>>>()?;
+        results.into_iter().collect::<Result<Vec<()>>>()?;
         let opened = checkpoint::Checkpoint::open(&path)?;
         opened.verify()?;
-        let first: Vec<f32> = opened.restore(&tree(0.0))?.iter().map(|x| x.get(0).item()).collect::<Result<_>>()?;
-        assert!(first.iter().enumerate().all(|(i, x)| *x == first[0] + i as f32), "round {round}: {first:?}");
+        let first_elements: Vec<f32> =
+            opened.restore(&tree(0.0))?.iter().map(|x| x.get(0).item()).collect::<Result<_>>()?;
+        assert!(
+            first_elements.iter().enumerate().all(|(i, x)| *x == first_elements[0] + i as f32),
+            "round {round}: {first_elements:?}"
+        );
         assert_eq!(names(&folder.0), ["x"], "round {round}");
     }
     Ok(())

@@ -60,8 +60,8 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
     let host = HostArray::from_slice(&(0..16).collect::<Vec<i32>>(), &[16])?;
     assert_eq!((host.to_array_on(&split)?.shape(), host.to_array_on(&whole)?.shape()), (&[16][..], &[16][..]));
     assert_eq!(host.to_array_of_process(&split)?.shape(), [16 * process_count()]);
-    let own = HostArray::from_slice(&[process_index() as i32; 16], &[16])?.to_array_on(&split);
-    assert!(process_count() == 1 || own.is_err_and(|e| e.message().contains("is not the same on each process")));
+    let local_part = HostArray::from_slice(&[process_index() as i32; 16], &[16])?.to_array_on(&split);
+    assert!(process_count() == 1 || local_part.is_err_and(|e| e.message().contains("is not the same on each process")));
     let step = jit(|w: Array, x: Array| {
         let loss = (&x * &w).sum(1).mean(..);
         (w - (&x - 0.5).mean(0) * 0.1, MultiMetric::new().with("loss", Average::of(loss)))
@@ -92,9 +92,9 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
             Ok(Control::Continue)
         })
         .run(weights, &mut data, |w, x| step.call((w, x)))?;
-    let all = multihost::process_allgather_tiled(&state)?.to_vec::<f32>()?;
+    let values = multihost::process_allgather_tiled(&state)?.to_vec::<f32>()?;
     if process_index() == 0 {
-        let text: Vec<String> = all.iter().map(|x| format!("{:.5}", x)).collect();
+        let text: Vec<String> = values.iter().map(|x| format!("{:.5}", x)).collect();
         std::fs::write(folder.join(format!("weights-{steps}-{}", process_count())), text.join(" ")).expect("a file");
     }
     assert!(sums.iter().all(|sum| sum.is_finite()) && !sums.is_empty());
@@ -110,9 +110,9 @@ fn run(case: &str, folder: &Path) -> Result<()> {
     if let Some(step) = case.strip_prefix("restore-") {
         // `restore-11-1`: step 11, and where others write the next.
         let step: u64 = step.split('-').next().and_then(|step| step.parse().ok()).expect("a step");
-        let last = checkpoints.restore_latest(&state(0)?)?.expect("a checkpoint");
-        assert_eq!(last.step, step);
-        check(&last.tree, step as i32)?;
+        let latest = checkpoints.restore_latest(&state(0)?)?.expect("a checkpoint");
+        assert_eq!(latest.step, step);
+        check(&latest.tree, step as i32)?;
         check(&checkpoints.restore(step, &state(-1)?)?, step as i32)?;
         assert!(checkpoints.save(step + 1, &state(step as i32 + 1)?)?);
         return checkpoints.close();
@@ -123,9 +123,9 @@ fn run(case: &str, folder: &Path) -> Result<()> {
     checkpoints.wait_until_finished()?;
     assert_eq!(checkpoints.all_steps()?, [10, 11]);
     // What each process has for itself must be the same.
-    let mut other = state(12)?;
-    other.3 = array(process_index() as i32);
-    checkpoints.save(12, &other)?;
+    let mut other_state = state(12)?;
+    other_state.3 = array(process_index() as i32);
+    checkpoints.save(12, &other_state)?;
     match process_index() {
         0 => fails(
             checkpoints.wait_until_finished(),
@@ -175,17 +175,17 @@ fn another_number_of_processes_resumes() {
         assert_eq!(names(&folder.0), [".lock", "13", "14"]);
 
         // A loop of 2 processes that 4, and then one, go on with comes to what one of one process alone comes to.
-        let alone = Folder::new();
+        let folder_of_one = Folder::new();
         let parts = Folder::new();
-        job_in(&alone, "train-12", 1, 4);
+        job_in(&folder_of_one, "train-12", 1, 4);
         job_in(&parts, "train-4", 2, 2);
         job_in(&parts, "train-8", 4, 1);
         job_in(&parts, "train-12", 1, 4);
         let read = |folder: &Folder, name: &str| std::fs::read_to_string(folder.join(name)).expect("the weights");
-        assert_eq!(read(&parts, "weights-12-1"), read(&alone, "weights-12-1"));
+        assert_eq!(read(&parts, "weights-12-1"), read(&folder_of_one, "weights-12-1"));
         let steps = |folder: &Folder| -> Vec<u64> {
             JsonLines::read(folder.join("run/metrics.jsonl")).expect("a log").iter().map(|line| line.step).collect()
         };
-        assert_eq!(steps(&parts), steps(&alone));
+        assert_eq!(steps(&parts), steps(&folder_of_one));
     }
 }

@@ -100,10 +100,10 @@ fn a_training_resumes_bit_for_bit() -> Result<()> {
         }
         let mut checkpoints = CheckpointManager::new(&folder.0, CheckpointManagerOptions::new())?;
         // Another seed: nothing of it is left.
-        let last = checkpoints.restore_latest(&start(&rules, 99)?)?.expect("a checkpoint");
-        let next = last.metadata["next"].as_u64().expect("a position") as usize;
-        assert_eq!((last.step, next), (5, 5));
-        let (again, rest) = train(&rules, last.tree, next..10)?;
+        let latest = checkpoints.restore_latest(&start(&rules, 99)?)?.expect("a checkpoint");
+        let next_position = latest.metadata["next"].as_u64().expect("a position") as usize;
+        assert_eq!((latest.step, next_position), (5, 5));
+        let (again, rest) = train(&rules, latest.tree, next_position..10)?;
         assert_eq!(rest, losses[5..], "{name}");
         assert_eq!(bits(&again)?, bits(&whole)?, "{name}");
     }
@@ -115,19 +115,19 @@ fn a_training_resumes_bit_for_bit() -> Result<()> {
 fn a_training_resumes_on_other_devices() -> Result<()> {
     setup();
     let folder = Folder::new();
-    let all = placements()?;
+    let all_placements = placements()?;
     let mut checkpoints = CheckpointManager::new(&folder.0, CheckpointManagerOptions::new())?;
-    for (at, (_, rules)) in all.iter().enumerate() {
+    for (at, (_, rules)) in all_placements.iter().enumerate() {
         let (state, _) = train(rules, start(rules, 3)?, 0..2)?;
         checkpoints.save(at as u64 + 1, &state)?;
         checkpoints.wait_until_finished()?;
         let types = eval_shape(|()| start(&Rules::default(), 0), ())?;
-        for (name, to) in &all {
+        for (name, to) in &all_placements {
             let shardings = to.shardings(&state)?;
             let options = RestoreOptions::new().shardings(&shardings);
-            let there = checkpoints.restore_with(at as u64 + 1, &types, &options)?;
-            assert_eq!(bits(&there)?, bits(&state)?, "{name}");
-            for ((path, array), want) in tree::leaves_with_path(&there).iter().zip(shardings.leaves()) {
+            let restored = checkpoints.restore_with(at as u64 + 1, &types, &options)?;
+            assert_eq!(bits(&restored)?, bits(&state)?, "{name}");
+            for ((path, array), want) in tree::leaves_with_path(&restored).iter().zip(shardings.leaves()) {
                 let lies = array.sharding()?;
                 assert!(
                     want.as_ref().is_none_or(|want| lies.is_equivalent_to(want, array.ndim())),
@@ -136,7 +136,7 @@ fn a_training_resumes_on_other_devices() -> Result<()> {
             }
             // From one of them, since each is compiled separately.
             if at == 4 {
-                assert!(train(to, there, 2..3)?.1[0].is_finite(), "{name}");
+                assert!(train(to, restored, 2..3)?.1[0].is_finite(), "{name}");
             }
         }
     }

@@ -29,33 +29,33 @@ fn every_dtype_and_shape_comes_back_bit_by_bit() -> Result<()> {
     setup();
     let folder = Folder::new();
     let shapes: [&[usize]; 6] = [&[], &[0], &[3], &[2, 0, 3], &[5, 7], &[1, 2, 3, 4]];
-    let all: BTreeMap<String, Array> = DType::ALL
+    let arrays: BTreeMap<String, Array> = DType::ALL
         .into_iter()
         .chain([DType::Float0, DType::Key])
         .flat_map(|dtype| shapes.map(|shape| (format!("{dtype} {shape:?}"), odd(dtype, shape, shape.len()))))
         .collect();
-    checkpoint::save(folder.join("all"), &all)?;
+    checkpoint::save(folder.join("all"), &arrays)?;
     assert_eq!(names(&folder.join("all")), ["commit", "device-00000.safetensors", "manifest.json"]);
-    let like = tree::map(|x| zeros_dtype(x.shape(), x.dtype()), all.clone())?;
+    let like = tree::map(|x| zeros_dtype(x.shape(), x.dtype()), arrays.clone())?;
     let restored = checkpoint::restore(folder.join("all"), &like)?;
-    assert_eq!(bits(&all)?, bits(&restored)?);
+    assert_eq!(bits(&arrays)?, bits(&restored)?);
     for (key, array) in &restored {
-        assert_eq!((array.dtype(), array.shape()), (all[key].dtype(), all[key].shape()), "{key}");
+        assert_eq!((array.dtype(), array.shape()), (arrays[key].dtype(), arrays[key].shape()), "{key}");
         assert!(!array.committed(), "{key}");
     }
     // From types alone.
-    let like = tree::map(|x| shape_dtype_struct(x.shape(), x.dtype()), all.clone())?;
-    assert_eq!(bits(&all)?, bits(&checkpoint::restore(folder.join("all"), &like)?)?);
+    let like = tree::map(|x| shape_dtype_struct(x.shape(), x.dtype()), arrays.clone())?;
+    assert_eq!(bits(&arrays)?, bits(&checkpoint::restore(folder.join("all"), &like)?)?);
     // Any reader of safetensors knows them.
     let file = std::fs::read(folder.join("all").join("device-00000.safetensors")).expect("the file");
     let tensors = safetensors::SafeTensors::deserialize(&file).expect("a safetensors file");
     let tensor = tensors.tensor("[\"complex64 [5, 7]\"]").expect("the tensor");
     assert_eq!((tensor.dtype(), tensor.shape()), (safetensors::Dtype::F32, &[5, 7, 2][..]));
-    assert_eq!(tensor.data(), all["complex64 [5, 7]"].to_bytes()?);
+    assert_eq!(tensor.data(), arrays["complex64 [5, 7]"].to_bytes()?);
     let tensor = tensors.tensor("[\"key<fry> [3]\"]").expect("the tensor");
     assert_eq!((tensor.dtype(), tensor.shape()), (safetensors::Dtype::U32, &[3, 2][..]));
-    assert_eq!(tensor.data(), random::key_data(&all["key<fry> [3]"]).to_bytes()?);
-    assert_eq!(tensors.len(), all.len());
+    assert_eq!(tensor.data(), random::key_data(&arrays["key<fry> [3]"]).to_bytes()?);
+    assert_eq!(tensors.len(), arrays.len());
     Ok(())
 }
 
@@ -166,8 +166,8 @@ fn plain_numbers_are_the_programs_or_the_checkpoints() -> Result<()> {
     let saved = Checkpoint::open(&path)?;
     let restored = saved.restore_with(&tree(0.5, 0, false), &RestoreOptions::new().restore_numbers())?;
     assert_eq!((restored.1, restored.2), ((1e-3, 7), (true, 0.1)));
-    let kept = saved.restore_with(&tree(0.5, 0, false), &RestoreOptions::new().keep_numbers())?;
-    assert_eq!((kept.1, kept.2), ((0.5, 0), (false, 0.1)));
+    let restored = saved.restore_with(&tree(0.5, 0, false), &RestoreOptions::new().keep_numbers())?;
+    assert_eq!((restored.1, restored.2), ((0.5, 0), (false, 0.1)));
     // A type that cannot hold what was saved.
     let path = folder.join("types");
     checkpoint::save(&path, &(zeros([2]), 0.5f64, 1i64 << 40))?;
@@ -224,13 +224,14 @@ fn a_part_of_a_tree_is_restored() -> Result<()> {
     let evaluated = saved.restore_with(&evaluated, &RestoreOptions::new().below(".model"))?;
     assert_eq!((bits(&evaluated)?, evaluated.norm.training), (bits(&state.model)?, false));
     // Some arrays by their paths or kinds; the others stay.
-    let own = net(2);
+    let net_of_two = net(2);
     let some = RestoreOptions::new().below(".model").filter("layers[0].*");
-    let some = saved.restore_with(&own, &some)?;
+    let some = saved.restore_with(&net_of_two, &some)?;
     assert_eq!(bits(&some.layers[0])?, bits(&state.model.layers[0])?);
-    assert_eq!((bits(&some.layers[1])?, bits(&some.norm)?), (bits(&own.layers[1])?, bits(&own.norm)?));
-    let stats = saved.restore_with(&own, &RestoreOptions::new().below(".model").filter(Filter::of::<BatchStat>()))?;
-    assert_eq!(bits(&stats.state_of(Filter::of::<Param>()))?, bits(&own.state_of(Filter::of::<Param>()))?);
+    assert_eq!((bits(&some.layers[1])?, bits(&some.norm)?), (bits(&net_of_two.layers[1])?, bits(&net_of_two.norm)?));
+    let stats =
+        saved.restore_with(&net_of_two, &RestoreOptions::new().below(".model").filter(Filter::of::<BatchStat>()))?;
+    assert_eq!(bits(&stats.state_of(Filter::of::<Param>()))?, bits(&net_of_two.state_of(Filter::of::<Param>()))?);
 
     // Other trees are errors that name the arrays, unless that is asked for.
     let mut rngs = Rngs::new(3);
@@ -263,9 +264,9 @@ fn other_dtypes_are_converted_where_nothing_but_precision_is_lost() -> Result<()
     assert_eq!((y.dtype(), n.dtype()), (DType::Bf16, DType::I64));
     assert_eq!(y.sharding()?, Sharding::from(&rows));
     let _mesh = set_mesh(&make_mesh([("x", 3)])?);
-    let there = RestoreOptions::new().shardings((P!["x"], UNSPECIFIED));
+    let options = RestoreOptions::new().shardings((P!["x"], UNSPECIFIED));
     let like = (shape_dtype_struct([3], DType::F32), zeros_dtype([3], DType::I32));
-    assert_eq!(Checkpoint::open(&path)?.restore_with(&like, &there)?.0.sharding()?, Sharding::from(&rows));
+    assert_eq!(Checkpoint::open(&path)?.restore_with(&like, &options)?.0.sharding()?, Sharding::from(&rows));
     assert_eq!(y.to_bytes()?, x.astype(DType::Bf16).to_bytes()?);
     assert_eq!(n.to_vec::<i64>()?, [1, -2, 3]);
     let like = |a: DType, b: DType| (zeros_dtype([3], a), zeros_dtype([3], b));
@@ -324,8 +325,8 @@ fn each_part_is_written_once() -> Result<()> {
     let folder = Folder::new();
     let x = arange(0..64).reshape([8, 8]);
     let grid = sharding(&[("i", 4), ("j", 2)], &[Some("i")])?;
-    let whole = sharding(&[("i", 8)], &[])?;
-    checkpoint::save(folder.join("x"), &(device_put(&x, &grid)?, device_put(&x, &whole)?))?;
+    let replicated = sharding(&[("i", 8)], &[])?;
+    checkpoint::save(folder.join("x"), &(device_put(&x, &grid)?, device_put(&x, &replicated)?))?;
     let bytes: u64 = names(&folder.join("x"))
         .iter()
         .filter(|name| name.ends_with("safetensors"))

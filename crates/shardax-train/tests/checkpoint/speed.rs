@@ -124,9 +124,9 @@ fn a_gibibyte_that_the_next_step_donates() -> Result<()> {
     let mut checkpoints = CheckpointManager::new(folder.join("run"), options)?;
     println!("ms: a step, `save`, the first step after it, what all steps together lose until it is on the disk");
     for round in 1..=5 {
-        let mut alone = (0..9).map(|_| one_step(&mut state)).collect::<Result<Vec<_>>>()?;
-        alone.sort_by(f64::total_cmp);
-        let usual = alone[4];
+        let mut durations_without_saves = (0..9).map(|_| one_step(&mut state)).collect::<Result<Vec<_>>>()?;
+        durations_without_saves.sort_by(f64::total_cmp);
+        let usual = durations_without_saves[4];
         let begin = Instant::now();
         checkpoints.save(round, &state)?;
         let save = ms(begin);

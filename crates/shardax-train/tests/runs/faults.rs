@@ -98,8 +98,8 @@ fn a_disk_that_stays_full_ends_the_run() {
     assert_eq!(status.code(), Some(3), "{text}");
     says(&text, &["(3 of 4 in a row that end the run)", "No space left on device"]);
     let saved = run.saved();
-    let last = *saved.last().expect("what was saved before");
-    assert_eq!(run.state_at(last), expected(last));
+    let last_step = *saved.last().expect("what was saved before");
+    assert_eq!(run.state_at(last_step), expected(last_step));
     drop(disk);
 }
 

@@ -34,9 +34,9 @@ fn a_browser_shows_the_page_of_a_run_that_goes_on() {
     assert!(html.contains("\n800\n"), "{html}");
     assert!(!html.contains("src=\"http") && !html.contains("<script"));
     let ended = folder.join("ended.html");
-    let mut other = LiveReport::new(&ended, "a run");
-    other.log(7, &[("loss".to_owned(), 1.0)].into()).expect("logged");
-    drop(other);
+    let mut other_report = LiveReport::new(&ended, "a run");
+    other_report.log(7, &[("loss".to_owned(), 1.0)].into()).expect("logged");
+    drop(other_report);
     let html = std::fs::read_to_string(&ended).expect("a page");
     assert!(html.contains("<p>step 7, ended, last written "), "{html}");
     let Some(browser) = browser() else { return println!("skipped: no Chromium") };

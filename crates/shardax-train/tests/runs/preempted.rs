@@ -112,10 +112,13 @@ fn signals_end_a_program_whose_run_is_over() {
 #[test]
 fn a_signal_that_was_ignored_stays_ignored() {
     let run = Run::new().pace(5);
-    let alone = run.alone();
+    let uninterrupted = run.alone();
     let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' INT; exec \"$@\"", "sh"]).arg(alone.get_program()).args(alone.get_args());
-    shell.envs(alone.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
+        .args(["-c", "trap '' INT; exec \"$@\"", "sh"])
+        .arg(uninterrupted.get_program())
+        .args(uninterrupted.get_args());
+    shell.envs(uninterrupted.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let running = Running::start(&mut shell, &run.folder.join("err"));
     let step = wait_for("step", || run.last(0));
     send("INT", &running.id());
@@ -143,9 +146,9 @@ fn all_processes_save_the_same_step() {
         let (status, text) = running.end(90);
         longest = longest.max(begun.elapsed());
         assert_eq!(status.code(), Some(STATUS), "signal {signal}: {text}");
-        let last: Vec<Option<u64>> = (0..4).map(|rank| run.last(rank)).collect();
-        let step = last[0].expect("a step");
-        assert_eq!(last, [Some(step); 4], "signal {signal}: {text}");
+        let last_steps: Vec<Option<u64>> = (0..4).map(|rank| run.last(rank)).collect();
+        let step = last_steps[0].expect("a step");
+        assert_eq!(last_steps, [Some(step); 4], "signal {signal}: {text}");
         says(&text, &[&format!("the run ends after step {step}, which is saved in")]);
         assert!(step > latest, "signal {signal}: {step} after {latest}");
         assert_eq!(run.saved().last(), Some(&step), "signal {signal}: {text}");

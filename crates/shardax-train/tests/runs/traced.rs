@@ -60,8 +60,8 @@ impl Subscriber for Seen {
 
 #[test]
 fn a_subscriber_gets_spans_and_lines() -> Result<()> {
-    let seen = Seen::default();
-    tracing::subscriber::set_global_default(seen.clone()).expect("the only one");
+    let events = Seen::default();
+    tracing::subscriber::set_global_default(events.clone()).expect("the only one");
     let folder = Folder::new();
     let options = CheckpointManagerOptions::new().save_interval_steps(2);
     let mut checkpoints = CheckpointManager::new(folder.join("checkpoints"), options)?;
@@ -71,9 +71,9 @@ fn a_subscriber_gets_spans_and_lines() -> Result<()> {
     let _ = trainer.run(zeros([2]), &mut data, |w, x| step.call((w, x)))?;
     config::warn("a line", "a fix");
     let counts = ["span step", "span input", "span dispatch", "span save", "INFO saved", "INFO numbers"]
-        .map(|text| seen.count(text));
-    assert_eq!(counts, [4, 4, 4, 2, 2, 2], "{:?}", seen.0);
-    assert!(seen.count("span compile") > 0, "{:?}", seen.0);
-    assert_eq!(seen.count("WARN a line"), 1, "{:?}", seen.0);
+        .map(|text| events.count(text));
+    assert_eq!(counts, [4, 4, 4, 2, 2, 2], "{:?}", events.0);
+    assert!(events.count("span compile") > 0, "{:?}", events.0);
+    assert_eq!(events.count("WARN a line"), 1, "{:?}", events.0);
     Ok(())
 }

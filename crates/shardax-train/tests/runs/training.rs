@@ -27,9 +27,9 @@ fn number(name: &str, default: u64) -> u64 {
 
 fn step_of(state: Array, x: Array) -> (Array, MultiMetric) {
     // The sum is over all devices, in integers that wrap around.
-    let next = &state * 1_664_525 + state.sum(..) + x;
-    let loss = Average::of((next.get(0) % 1000).astype(DType::F32));
-    (next, MultiMetric::new().with("loss", loss))
+    let next_state = &state * 1_664_525 + state.sum(..) + x;
+    let loss = Average::of((next_state.get(0) % 1000).astype(DType::F32));
+    (next_state, MultiMetric::new().with("loss", loss))
 }
 
 fn begin() -> Result<(Array, NamedSharding)> {
@@ -68,7 +68,7 @@ fn run(folder: &Path) -> Result<()> {
         .timeout(Duration::from_secs(number("SHARDAX_TEST_SAVE_TIMEOUT", 60)));
     let mut checkpoints = CheckpointManager::new(folder.join("checkpoints"), options)?;
     let pace = Duration::from_millis(number(PACE, 0));
-    let then = std::env::var(THEN).unwrap_or_default();
+    let ending = std::env::var(THEN).unwrap_or_default();
     let mut trainer = Trainer::new(number(STEPS, u64::MAX))
         .log_every(20)
         .quiet()
@@ -78,10 +78,10 @@ fn run(folder: &Path) -> Result<()> {
             std::fs::write(file("last"), at.step.to_string()).expect("a file");
             Ok(Control::Continue)
         });
-    if then == "return" {
+    if ending == "return" {
         trainer = trainer.on_preemption(OnPreemption::Return);
     }
-    if then == "poll" {
+    if ending == "poll" {
         let (begun, after) = (std::time::Instant::now(), Duration::from_millis(300));
         preemption::poll(Duration::from_millis(10), move || {
             (begun.elapsed() > after).then(|| "spot notice".to_owned())
@@ -92,10 +92,10 @@ fn run(folder: &Path) -> Result<()> {
         step.call((state, x))
     })?;
     drop(_listening);
-    if then == "return" {
+    if ending == "return" {
         eprintln!("returned because of {:?}", preemption::notice());
     }
-    if then == "sleep" {
+    if ending == "sleep" {
         std::fs::write(file("done"), "").expect("a file");
         std::thread::sleep(Duration::from_secs(50));
     }

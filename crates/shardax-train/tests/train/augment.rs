@@ -56,13 +56,13 @@ fn errors_and_panics_of_threads_are_those_of_an_item() -> Result<()> {
         4 => Err(shardax::Error::new(shardax::ErrorKind::Value, "4 is too many")),
         i => Ok(i * 10),
     });
-    let mut all: Vec<Result<usize>> = mapped.items().collect();
-    assert_eq!(all.len(), 6);
-    assert_eq!(all.pop().expect("the last")?, 50);
+    let mut results: Vec<Result<usize>> = mapped.items().collect();
+    assert_eq!(results.len(), 6);
+    assert_eq!(results.pop().expect("the last")?, 50);
     for with in ["4 is too many", "panicked", "example 2 is damaged"] {
-        fails(all.pop().expect("an error"), &[with]);
+        fails(results.pop().expect("an error"), &[with]);
     }
-    assert_eq!(all.into_iter().collect::<Result<Vec<_>>>()?, [0, 10]);
+    assert_eq!(results.into_iter().collect::<Result<Vec<_>>>()?, [0, 10]);
     Ok(())
 }
 

@@ -43,7 +43,7 @@ fn a_batch_that_does_not_divide_is_an_error() {
 fn an_epoch_has_every_example_once() -> Result<()> {
     setup();
     let data = digits()?;
-    let mut seen = [0; 10];
+    let mut counts = [0; 10];
     let mut count = 0;
     let batches = data.batches(128).shuffle(3);
     assert_eq!(batches.len(), 15);
@@ -52,13 +52,13 @@ fn an_epoch_has_every_example_once() -> Result<()> {
         assert_eq!(batch.images.shape(), [128, 8, 8, 1]);
         let (labels, mask) = (batch.labels.to_vec::<i32>()?, batch.mask.to_vec::<bool>()?);
         for (label, _) in labels.iter().zip(mask).filter(|(_, real)| *real) {
-            seen[*label as usize] += 1;
+            counts[*label as usize] += 1;
             count += 1;
         }
     }
-    let mut all = [0; 10];
-    data.labels().iter().for_each(|&label| all[label as usize] += 1);
-    assert_eq!((count, seen), (1797, all));
+    let mut expected_counts = [0; 10];
+    data.labels().iter().for_each(|&label| expected_counts[label as usize] += 1);
+    assert_eq!((count, counts), (1797, expected_counts));
     assert_eq!(data.batches(128).drop_last().count(), 14);
     Ok(())
 }

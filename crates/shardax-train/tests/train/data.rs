@@ -26,8 +26,8 @@ pub fn idx_bytes(kind: u8, shape: &[u32], numbers: &[u8]) -> Vec<u8> {
 fn idx_files_packed_and_plain() -> Result<()> {
     let folder = Folder::new();
     let images: Vec<u8> = (0..24).collect();
-    let whole = idx_bytes(8, &[2, 3, 4], &images);
-    let (plain, packed) = (folder.write("a", &whole), folder.write("a.gz", gzip(&whole)));
+    let bytes_of_file = idx_bytes(8, &[2, 3, 4], &images);
+    let (plain, packed) = (folder.write("a", &bytes_of_file), folder.write("a.gz", gzip(&bytes_of_file)));
     assert_eq!(idx(&plain)?, HostArray::from_slice(&images, &[2, 3, 4])?);
     assert_eq!(idx(&packed)?, idx(&plain)?);
     let data = idx_images(&plain, folder.write("labels", idx_bytes(8, &[2], &[7, 9])))?;
@@ -38,14 +38,14 @@ fn idx_files_packed_and_plain() -> Result<()> {
 
     fails(idx_images(&plain, folder.write("few", idx_bytes(8, &[1], &[7]))), &["not as many rows", "label: uint8[1]"]);
     fails(
-        idx(folder.write("cut", &whole[..20])),
+        idx(folder.write("cut", &bytes_of_file[..20])),
         &["cut is damaged", "at byte 16, 24 bytes of numbers should follow, but 4 do"],
     );
-    fails(idx(folder.write("head", &whole[..9])), &["at byte 8, 4 bytes of sizes"]);
-    fails(idx(folder.write("long", [&whole[..], &[0; 3]].concat())), &["at byte 40, bytes follow"]);
+    fails(idx(folder.write("head", &bytes_of_file[..9])), &["at byte 8, 4 bytes of sizes"]);
+    fails(idx(folder.write("long", [&bytes_of_file[..], &[0; 3]].concat())), &["at byte 40, bytes follow"]);
     fails(idx(folder.write("kind", idx_bytes(3, &[1], &[1]))), &["the header says 0x00000301"]);
     fails(idx(folder.write("huge", idx_bytes(0x0e, &[u32::MAX, u32::MAX, 9], &[]))), &["too large"]);
-    let cut = gzip(&whole);
+    let cut = gzip(&bytes_of_file);
     fails(
         idx(folder.write("cut.gz", &cut[..cut.len() - 9])),
         &["cut.gz is damaged", "at byte ", "it cannot be unpacked"],
@@ -147,8 +147,8 @@ fn numpy_files() -> Result<()> {
         zip.write_all(b"no array").expect("an entry");
     }
     zip.finish().expect("a zip file");
-    let both = npz(folder.join("z.npz"))?;
-    assert_eq!((both.len(), both["a"].bytes(), both["b"].bytes()), (2, floats.as_slice(), floats.as_slice()));
+    let arrays = npz(folder.join("z.npz"))?;
+    assert_eq!((arrays.len(), arrays["a"].bytes(), arrays["b"].bytes()), (2, floats.as_slice(), floats.as_slice()));
     let mut bytes = std::fs::read(folder.join("z.npz")).expect("the file");
     bytes[170] ^= 1;
     fails(npz(folder.write("odd.npz", &bytes)), &["odd.npz is damaged", "at byte 152", "a.npy"]);
@@ -198,10 +198,10 @@ fn shards(folder: &Folder) -> Vec<std::path::PathBuf> {
 fn tar_files_of_examples() -> Result<()> {
     let folder = Folder::new();
     let files = shards(&folder);
-    let all = WebDataset::new(&files).items().collect::<Result<Vec<_>>>()?;
-    assert_eq!(all.len(), 11);
+    let examples = WebDataset::new(&files).items().collect::<Result<Vec<_>>>()?;
+    assert_eq!(examples.len(), 11);
     assert_eq!(
-        (&all[7]["txt"][..], &all[7]["cls"][..], &all[7]["__key__"][..]),
+        (&examples[7]["txt"][..], &examples[7]["cls"][..], &examples[7]["__key__"][..]),
         (&b"text 7"[..], &[7][..], &b"d/0007"[..])
     );
     let bytes = std::fs::read(&files[0]).expect("a file");
@@ -314,24 +314,24 @@ fn an_epoch_has_each_once_and_orders_differ() -> Result<()> {
         numbers(20).epochs(1).shuffle(5, 0).items().flat_map(|x| values(&x.expect("an item"))).collect();
     assert_ne!(blocks, (0..20).collect::<Vec<_>>());
     for (at, block) in blocks.chunks(5).enumerate() {
-        let of: BTreeSet<i32> = block.iter().copied().collect();
-        assert_eq!(of, (at as i32 * 5..at as i32 * 5 + 5).collect());
+        let distinct: BTreeSet<i32> = block.iter().copied().collect();
+        assert_eq!(distinct, (at as i32 * 5..at as i32 * 5 + 5).collect());
     }
     Ok(())
 }
 
 #[test]
 fn processes_read_different_examples_and_are_at_one_position() -> Result<()> {
-    let mut all: Vec<_> = (0..3).map(|process| numbers(11).shuffled(2).epochs(1).shard(process, 3)).collect();
-    let read: Vec<Vec<i32>> = all
+    let mut streams: Vec<_> = (0..3).map(|process| numbers(11).shuffled(2).epochs(1).shard(process, 3)).collect();
+    let read: Vec<Vec<i32>> = streams
         .iter_mut()
         .map(|stream| stream.items().take(2).flat_map(|x| values(&x.expect("an item"))).collect())
         .collect();
     assert_eq!(read.concat().iter().collect::<BTreeSet<_>>().len(), 6);
-    assert!(all.iter().all(|stream| stream.position() == all[0].position()));
+    assert!(streams.iter().all(|stream| stream.position() == streams[0].position()));
     // Two processes go on where three were.
     let mut two = numbers(11).shuffled(2).epochs(1).shard(0, 2);
-    two.seek(&all[0].position())?;
+    two.seek(&streams[0].position())?;
     let remaining: Vec<i32> = two.items().flat_map(|x| values(&x.expect("an item"))).collect();
     assert!(remaining.len() == 2 && remaining.iter().all(|x| !read.concat().contains(x)));
     Ok(())

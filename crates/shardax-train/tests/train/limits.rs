@@ -31,7 +31,7 @@ type Reader = fn(&Path) -> Result<()>;
 fn readers() -> Vec<(&'static str, Reader)> {
     // Features add to it.
     #[allow(unused_mut)]
-    let mut all: Vec<(&str, Reader)> = vec![
+    let mut readers: Vec<(&str, Reader)> = vec![
         ("idx", |path| idx(path).map(drop)),
         ("cifar10", |path| cifar10([path]).map(drop)),
         ("npy", |path| npy(path).map(drop)),
@@ -42,15 +42,15 @@ fn readers() -> Vec<(&'static str, Reader)> {
         ("log", |path| JsonLines::read(path).map(drop)),
     ];
     #[cfg(feature = "parquet")]
-    all.push(("parquet", |path| parquet([path]).map(drop)));
+    readers.push(("parquet", |path| parquet([path]).map(drop)));
     #[cfg(feature = "image")]
-    all.push(("images", |path| {
+    readers.push(("images", |path| {
         let folder = path.parent().and_then(Path::parent).expect("a folder");
         image_folder(folder).and_then(|images| images.get(0)).map(drop)
     }));
     #[cfg(feature = "tokenizers")]
-    all.push(("tokenizer", |path| Tokenizer::from_file(path).map(drop)));
-    all
+    readers.push(("tokenizer", |path| Tokenizer::from_file(path).map(drop)));
+    readers
 }
 
 fn fifo(path: &Path) {
@@ -266,18 +266,18 @@ fn an_error_within_a_batch_loses_no_examples() -> Result<()> {
     }
     let nested = || with_errors(20, &[2, 9]).batch(2).batch(2);
     let mut stream = nested();
-    let mut all = Vec::new();
+    let mut examples = Vec::new();
     let mut positions = vec![stream.position()];
     while let Some(item) = stream.next_item() {
-        all.push(item.map_err(|error| error.message().to_owned()));
+        examples.push(item.map_err(|error| error.message().to_owned()));
         positions.push(stream.position());
     }
-    assert_eq!(all.len(), 6);
+    assert_eq!(examples.len(), 6);
     for (at, position) in positions.iter().enumerate() {
         let mut again = nested();
         again.seek(position)?;
         let remaining: Vec<_> = again.items().map(|item| item.map_err(|error| error.message().to_owned())).collect();
-        assert_eq!(remaining, all[at..], "from {at}: {position}");
+        assert_eq!(remaining, examples[at..], "from {at}: {position}");
     }
     Ok(())
 }
@@ -344,8 +344,8 @@ fn members_of_tar_files_are_read_or_named() -> Result<()> {
             return Ok(());
         }
         let mut stream = WebDataset::new([folder.join("s.tar")]);
-        let first = stream.next_item().expect("an example")?;
-        assert_eq!((&first["txt"][..], &first["__key__"][..]), (&b"long"[..], long.as_bytes()));
+        let example = stream.next_item().expect("an example")?;
+        assert_eq!((&example["txt"][..], &example["__key__"][..]), (&b"long"[..], long.as_bytes()));
         match stream.next_item().expect("an example") {
             Ok(second) => assert!(format == "--format=gnu" && second["bin"] == want),
             error => fails(error, &["0002.bin", "sparse in the POSIX form", "--format=gnu"]),

@@ -64,8 +64,10 @@ fn event_files_are_those_that_tensorboard_reads() -> Result<()> {
         std::fs::write(golden, &bytes).expect("the golden file");
     }
     assert_eq!(bytes, std::fs::read(golden).expect("the golden file"));
-    let own = EventFile::new(folder.join("runs"))?;
-    assert!(own.path().file_name().is_some_and(|name| name.to_string_lossy().starts_with("events.out.tfevents.")));
+    let event_file = EventFile::new(folder.join("runs"))?;
+    assert!(
+        event_file.path().file_name().is_some_and(|name| name.to_string_lossy().starts_with("events.out.tfevents."))
+    );
     Ok(())
 }
 
@@ -115,7 +117,7 @@ fn a_report_of_a_large_model_is_short_and_in_order() -> Result<()> {
     type State = (Vec<(Array, Array)>, Array, Array);
     let step = jit(|(layers, ..): State, x: Array| layers.iter().fold(x, |x, (w, _)| x.dot(w).dot(w.t())).mean(..));
     let compiled = step.lower((state.clone(), batch.clone()))?.compile()?;
-    let all = compiled.collectives()?;
+    let collectives = compiled.collectives()?;
     let line = |step: u64, loss: f64| Line { step, values: [("loss".to_owned(), loss)].into() };
     let pixels = arange(0..6 * 64).astype(DType::F32).reshape([6, 8, 8, 1]) / 384.0;
     // A tuple of references, in which nothing is cloned; the parts in any order.
@@ -134,11 +136,12 @@ fn a_report_of_a_large_model_is_short_and_in_order() -> Result<()> {
     }
     assert!(html.contains("<tfoot><tr><td>total</td><td></td><td></td><td class=\"n\">27</td>"), "{html}");
     // Collectives: the most first, and all of them.
-    assert!(!all.is_empty());
-    let total = all.bytes();
-    assert!(
-        html.contains(&format!("<td>total</td><td></td><td class=\"n\"></td><td class=\"n\">{}</td>", all.count()))
-    );
+    assert!(!collectives.is_empty());
+    let total = collectives.bytes();
+    assert!(html.contains(&format!(
+        "<td>total</td><td></td><td class=\"n\"></td><td class=\"n\">{}</td>",
+        collectives.count()
+    )));
     assert!(total > 0 && html.contains("in a step</th>"));
     // Labels are drawn as large as they are, each part of a way to split once.
     assert!(html.contains(">CPU 0–7<") || html.contains(">CPU 0,4<"), "{html}");
@@ -171,9 +174,9 @@ fn pictures_are_png_files_of_what_arrays_hold() -> Result<()> {
     log.picture(7, "samples", &grey)?;
     log.flush()?;
     let (bytes, png) = (std::fs::read(&path).expect("the file"), grey.to_png()?);
-    let at = bytes.windows(png.len()).position(|window| window == png).expect("the picture");
-    assert!(bytes[..at].ends_with(&[8, 2, 16, 2, 24, 3, 34, png.len() as u8]), "{:?}", &bytes[..at]);
-    assert!(bytes[..at].windows(9).any(|window| window == b"\x0a\x07samples"));
+    let offset = bytes.windows(png.len()).position(|window| window == png).expect("the picture");
+    assert!(bytes[..offset].ends_with(&[8, 2, 16, 2, 24, 3, 34, png.len() as u8]), "{:?}", &bytes[..offset]);
+    assert!(bytes[..offset].windows(9).any(|window| window == b"\x0a\x07samples"));
     Ok(())
 }
 

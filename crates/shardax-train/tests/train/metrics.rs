@@ -54,9 +54,9 @@ fn deviations_and_last_values() -> Result<()> {
     setup();
     let numbers = [[1.0f32, 2.0, 4.0], [8.0, 16.0, 32.0]];
     let std = Std::of(array(numbers[0])).merge(&Std::of(array(numbers[1])));
-    let all: Vec<f64> = numbers.concat().into_iter().map(f64::from).collect();
-    let mean = all.iter().sum::<f64>() / 6.0;
-    close(std.value()?, (all.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 6.0).sqrt());
+    let values: Vec<f64> = numbers.concat().into_iter().map(f64::from).collect();
+    let mean = values.iter().sum::<f64>() / 6.0;
+    close(std.value()?, (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 6.0).sqrt());
     assert_eq!(Std::of(array([3.0f32; 7])).value()?, 0.0);
     assert_eq!(LastValue::of(1.0).merge(&LastValue::of(2.0)).value()?, 2.0);
     assert!(Perplexity::new().value()?.is_nan() && Accuracy::new().value()?.is_nan());

@@ -23,7 +23,7 @@ fn formats(folder: &Path) -> Vec<Format<'_>> {
     let log = b"{\"step\":1,\"loss\":0.5}\n{\"step\":2,\"loss\":\"NaN\",\"x\":1e9}\n".to_vec();
     // Features add to it.
     #[allow(unused_mut)]
-    let mut all = vec![
+    let mut mutants = vec![
         Format::new("npy", npys.clone(), |path| shardax_train::data::npy(path).map(drop)),
         Format::new("npz", npys.iter().map(|x| zipped(x.clone())).collect(), |path| npz(path).map(drop)),
         Format::new("npy in npz", npys, |path| npz(path).map(drop)).repaired(zipped),
@@ -37,7 +37,7 @@ fn formats(folder: &Path) -> Vec<Format<'_>> {
         Format::new("manifest", vec![manifest(folder)], restore).memory(PLUGIN),
     ];
     #[cfg(feature = "parquet")]
-    all.push(Format::new("parquet", vec![golden("table.parquet")], |path| {
+    mutants.push(Format::new("parquet", vec![golden("table.parquet")], |path| {
         let table = parquet([path])?;
         (0..table.len().min(20)).try_for_each(|i| table.get(i).map(drop))
     }));
@@ -51,11 +51,11 @@ fn formats(folder: &Path) -> Vec<Format<'_>> {
             bytes.into_inner()
         };
         let decode = |path: &Path| decode_image(&std::fs::read(path).expect("the file"), "mutant").map(drop);
-        all.push(
+        mutants.push(
             Format::new("images", vec![packed(ImageFormat::Png), packed(ImageFormat::Jpeg)], decode).repaired(png_sums),
         );
     }
-    all
+    mutants
 }
 
 /// Memory of a process that also has the plugin, in MiB.
@@ -123,13 +123,13 @@ fn sparse() -> Vec<u8> {
 
 #[cfg(feature = "image")]
 fn png_sums(mut png: Vec<u8>) -> Vec<u8> {
-    let mut at = 8;
-    while let Some(length) = png.get(at..at + 4) {
+    let mut offset = 8;
+    while let Some(length) = png.get(offset..offset + 4) {
         let length = length.iter().fold(0, |n, b| n << 8 | usize::from(*b));
-        let Some(sum) = png.get(at + 4..at + 8 + length).map(crc32fast::hash) else { break };
-        let Some(place) = png.get_mut(at + 8 + length..at + 12 + length) else { break };
+        let Some(sum) = png.get(offset + 4..offset + 8 + length).map(crc32fast::hash) else { break };
+        let Some(place) = png.get_mut(offset + 8 + length..offset + 12 + length) else { break };
         place.copy_from_slice(&sum.to_be_bytes());
-        at += 12 + length;
+        offset += 12 + length;
     }
     png
 }

@@ -30,7 +30,7 @@ fn rows_have_each_token_with_its_next_once() -> Result<()> {
             let texts = texts().epochs(1);
             let mut rows = if split { texts.concat_then_split(length) } else { texts.pack(length) };
             let rows = rows.items().collect::<Result<Vec<_>>>()?;
-            let mut found = Vec::new();
+            let mut pairs = Vec::new();
             for (number, row) in rows.iter().enumerate() {
                 let [tokens, targets, segments, positions] =
                     ["tokens", "targets", "segment_ids", "positions"].map(|name| column(row, name));
@@ -47,10 +47,10 @@ fn rows_have_each_token_with_its_next_once() -> Result<()> {
                     assert!(at == 0 || same || segments[at] == segments[at - 1] + 1);
                     // A text that is not divided over rows begins at 0.
                     assert!(split || at == 0 || same || positions[at] == 0);
-                    found.push((tokens[at], targets[at]));
+                    pairs.push((tokens[at], targets[at]));
                 }
             }
-            assert_eq!(found, want, "length {length}, split {split}");
+            assert_eq!(pairs, want, "length {length}, split {split}");
         }
     }
     Ok(())
@@ -78,8 +78,8 @@ fn rows_go_on_from_every_position() -> Result<()> {
         }
     }
     fails(texts().pack(0).next_item().expect("an error"), &["a length of 0"]);
-    let other = (1usize, |_| Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[1u8], &[1])?)])));
-    fails(other.stream().pack(3).next_item().expect("an error"), &["int32 [length], but has uint8[1]"]);
+    let other_dtype = (1usize, |_| Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[1u8], &[1])?)])));
+    fails(other_dtype.stream().pack(3).next_item().expect("an error"), &["int32 [length], but has uint8[1]"]);
     let begin = texts().position();
     fails(texts().pack(3).seek(&serde_json::json!({ "before": begin, "done": 99 })), &["belongs to other texts"]);
     assert!(texts().epochs(0).pack(3).next_item().is_none());

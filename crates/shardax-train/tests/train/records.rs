@@ -66,8 +66,8 @@ fn records_are_a_source_of_batches() -> Result<()> {
     let mut batches = readings.stream().shuffled(0).batch(4).map(Batch::from_example).prefetch(2);
     let batch = batches.next_item().expect("a batch")?;
     assert_eq!((batch.window.shape(), batch.r#type.shape()), (&[4, 2, 3][..], &[4][..]));
-    let first = batch.window.get((.., 0, 0));
-    assert!(first.equal(batch.r#type.clone() * 10).all(..).item::<bool>()?);
+    let first_column = batch.window.get((.., 0, 0));
+    assert!(first_column.equal(batch.r#type.clone() * 10).all(..).item::<bool>()?);
     // Batches are arguments of compiled functions.
     let count = jit(|batch: Batch| batch.is_valid.astype(DType::I32).sum(..));
     assert!(count.call(&batch)?.item::<i32>()? <= 4);

@@ -93,8 +93,8 @@ fn a_run_that_is_stopped_resumes_bit_for_bit() -> Result<()> {
     let steps: Vec<u64> = lines.iter().map(|(step, ..)| *step).collect();
     assert_eq!(steps, [2, 4, 5, 6, 8, 10, 12, 14, 15, 16, 18, 20]);
     assert!(lines[11].1 < lines[0].1.map(|loss| loss * 0.5) && lines[5].2.is_some(), "{lines:?}");
-    let kept = CheckpointManager::new(parts.join("checkpoints"), CheckpointManagerOptions::new())?.all_steps()?;
-    assert_eq!(kept, [16, 20]);
+    let steps = CheckpointManager::new(parts.join("checkpoints"), CheckpointManagerOptions::new())?.all_steps()?;
+    assert_eq!(steps, [16, 20]);
     Ok(())
 }
 
@@ -180,15 +180,15 @@ fn a_run_ends_with_its_data_or_where_a_hook_says() -> Result<()> {
     let step = |w: Array, x: Array| Ok((w + x, MultiMetric::new().with("loss", Average::of(array(1.0f32)))));
     let ones_of = |n: u64| (4usize, |_| Ok(array(1.0f32))).stream().epochs(n);
     assert_eq!(Trainer::new(100).quiet().run(zeros(()), &mut ones_of(3), step)?.item::<f32>()?, 12.0);
-    let mut seen = Vec::new();
+    let mut steps_seen = Vec::new();
     let stop = Trainer::new(100).quiet().tokens_per_step(32.0).flops(1e6, 1e12).log_every(2).on_log(|step, values| {
-        seen.push((step, values["loss"], values["tokens_per_second"] / values["steps_per_second"]));
+        steps_seen.push((step, values["loss"], values["tokens_per_second"] / values["steps_per_second"]));
         assert!(values["mfu"] > 0.0 && values["time/input_wait"] >= 0.0 && values["time/input_wait"] <= 1.0);
         Ok(Control::Continue)
     });
     let stop = stop.hook(|at| Ok(if at.step == 6 { Control::Stop } else { Control::Continue }));
     assert_eq!(stop.run(zeros(()), &mut ones_of(30), step)?.item::<f32>()?, 6.0);
-    assert_eq!(seen, [(2, 1.0, 32.0), (4, 1.0, 32.0), (6, 1.0, 32.0)]);
+    assert_eq!(steps_seen, [(2, 1.0, 32.0), (4, 1.0, 32.0), (6, 1.0, 32.0)]);
     // What fails names its step.
     let broken = |w: Array, x: Array| match w.item::<f32>()? {
         3.0 => Err(shardax::Error::new(ErrorKind::Value, "no")),
@@ -253,13 +253,13 @@ fn the_time_of_a_step_is_split() -> Result<()> {
             }
             Ok(1.0f32)
         };
-        let mut seen = Vec::new();
+        let mut steps_seen = Vec::new();
         let watch = |_: u64, values: &BTreeMap<String, f64>| {
             let of = |name: &str| values[name];
             let rate = of("steps_per_second");
             assert!((of("tokens_per_second") / rate - 32.0).abs() < 1e-6 && (of("mfu") / rate - 5e-3).abs() < 1e-9);
             assert!((of("examples_per_second") / rate - 4.0).abs() < 1e-6);
-            seen = vec![of("time/input_wait"), of("time/dispatch"), of("time/device_wait")];
+            steps_seen = vec![of("time/input_wait"), of("time/dispatch"), of("time/device_wait")];
             Ok(Control::Continue)
         };
         let trainer = Trainer::new(20)
@@ -277,7 +277,7 @@ fn the_time_of_a_step_is_split() -> Result<()> {
             let w = if slow_device { slow.call(w)? } else { w };
             Ok((w.clone(), MultiMetric::new().with("loss", Average::of(w.sum(..) + x))))
         })?;
-        Ok(seen)
+        Ok(steps_seen)
     };
     let runs = [run(true, false, false)?, run(false, true, false)?, run(false, false, true)?];
     assert!(runs.iter().all(|shares| shares.iter().sum::<f64>() <= 1.0 + 1e-9), "{runs:?}");
@@ -381,7 +381,7 @@ fn the_last_numbers_are_logged_however_a_run_ends() -> Result<()> {
     setup();
     let folder = Folder::new();
     let run = |name: &str, examples: u64, stop: u64, fault: u64| {
-        let mut seen = Vec::new();
+        let mut steps_seen = Vec::new();
         let step = |w: Array, x: Array| match w.item::<f32>()? as u64 + 1 == fault {
             true => Err(shardax::Error::new(ErrorKind::Value, "no")),
             false => Ok((&w + x, MultiMetric::new().with("w", Average::of(w + 1.0)))),
@@ -392,13 +392,13 @@ fn the_last_numbers_are_logged_however_a_run_ends() -> Result<()> {
             .quiet()
             .logger(JsonLines::new(folder.join(name))?)
             .on_log(|step, values| {
-                seen.push((step, values["w"]));
+                steps_seen.push((step, values["w"]));
                 Ok(if step == stop { Control::Stop } else { Control::Continue })
             })
             .run(zeros(()), &mut data, step);
         let lines = JsonLines::read(folder.join(name))?;
-        assert_eq!(lines.iter().map(|line| (line.step, line.values["w"])).collect::<Vec<_>>(), seen);
-        Ok::<_, shardax::Error>((end.and_then(|w| w.item::<f32>()), seen))
+        assert_eq!(lines.iter().map(|line| (line.step, line.values["w"])).collect::<Vec<_>>(), steps_seen);
+        Ok::<_, shardax::Error>((end.and_then(|w| w.item::<f32>()), steps_seen))
     };
     let (end, seen) = run("all", 20, 0, 0)?;
     assert_eq!((end?, seen), (9.0, vec![(2, 1.5), (4, 3.5), (6, 5.5), (8, 7.5), (9, 9.0)]));
