@@ -228,9 +228,9 @@ fn updates_of_a_constant_gradient_are_exact_in_float64() -> Result<()> {
         params: ones_dtype([2], DType::F64),
     };
     for steps in [1, 2, 3, 10, 300] {
-        let off = |x: Vec<(Array, Array)>, expected: f64| -> Result<f64> {
+        fn off(x: Vec<(Array, Array)>, expected: f64) -> Result<f64> {
             Ok((x[0].0.get(0).to_f64()? / expected - 1.0).abs())
-        };
+        }
         let adam = ScaleByAdam { eps: 0.0, ..scale_by_adam() };
         assert!(off(last(adam, &case(steps))?, 1.0)? < 1e-13, "adam after {steps} steps");
         assert!(off(last(ScaleByAmsgrad { eps: 0.0, ..scale_by_amsgrad() }, &case(steps))?, 1.0)? < 1e-13);

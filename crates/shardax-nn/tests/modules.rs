@@ -191,7 +191,9 @@ fn a_policy_is_every_layers() -> Result<()> {
     setup();
     let x = ones([2, 6, 6, 4]);
     let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute());
-    let dtypes = |y: Array, layer: State| (y.dtype(), layer.values().map(Array::dtype).collect::<Vec<_>>());
+    fn dtypes(y: Array, layer: State) -> Array {
+        (y.dtype(), layer.values().map(Array::dtype).collect::<Vec<_>>())
+    }
     let (conv, norm) = (Conv::new(4, 4, [3, 3], &mut rngs), LayerNorm::new(4, &mut rngs));
     assert_eq!(dtypes(conv.forward(&x), conv.state()), (DType::Bf16, vec![DType::F32; 2]));
     assert_eq!(dtypes(norm.forward(&x), norm.state()), (DType::Bf16, vec![DType::F32; 2]));

@@ -229,7 +229,9 @@ fn mixed_precision() -> Result<()> {
 #[test]
 fn layers_report_what_does_not_fit() {
     setup();
-    let message = |x: Array| x.check().expect_err("an error").to_string();
+    fn message(x: Array) -> String {
+        x.check().expect_err("an error").to_string()
+    }
     let mut rngs = Rngs::new(0);
     let conv = Conv::new(3, 8, [3, 3], &mut rngs);
     assert_eq!(conv.forward(ones([4, 4, 3])).shape(), [4, 4, 8]);
@@ -488,7 +490,9 @@ fn masks_and_groups_see_key_paths() -> Result<()> {
     let mut optimizer = Optimizer::new(model.clone(), tx)?;
     optimizer.update(tree::map(|p| ones_like(&p), optimizer.params())?)?;
     let next = optimizer.model;
-    let same = |a: &Array, b: &Array| -> Result<bool> { Ok(a.to_vec::<f32>()? == b.to_vec::<f32>()?) };
+    fn same(a: &Array, b: &Array) -> Result<bool> {
+        Ok(a.to_vec::<f32>()? == b.to_vec::<f32>()?)
+    }
     assert!(same(&next.hidden.kernel, &model.hidden.kernel)?);
     assert!(!same(&next.out.kernel, &model.out.kernel)?);
     Ok(())
@@ -499,7 +503,9 @@ fn masks_and_groups_see_key_paths() -> Result<()> {
 fn the_gradient_of_an_unknown_label_is_softmax() -> Result<()> {
     setup();
     let logits = array([[1.0f32, 2.0, 0.5]]);
-    let loss = |logits: Array| softmax_cross_entropy_with_integer_labels(logits, array([7])).sum(..);
+    fn loss(logits: Array) -> Array {
+        softmax_cross_entropy_with_integer_labels(logits, array([7])).sum(..)
+    }
     assert!(loss(logits.clone()).item::<f32>()?.is_nan());
     let slope = grad(loss).call(&logits)?;
     assert!(allclose(&slope, shardax::nn::softmax(&logits, -1), 1e-6, 0.0)?, "{slope}");

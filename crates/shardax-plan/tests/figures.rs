@@ -68,11 +68,11 @@ fn sums_are_the_compiler_s() -> Result<()> {
     target.prepare()?;
     let mesh = target.mesh([("data", 2), ("model", 4)])?;
     let on = |shape: &[usize], spec| shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(&mesh, spec));
-    let step = |w: Array, x: Array| -> Result<Array> {
+    fn step(w: Array, x: Array) -> Result<Array> {
         let layer = |x: Array, w: Array| -> Result<(Array, ())> { Ok((x.dot(w).tanh(), ())) };
         let loss = |w: Array| -> Result<Array> { Ok(scan(layer, x.clone(), w)?.0.square().mean(..)) };
         Ok(&w - grad(loss).call(&w)? * 0.1)
-    };
+    }
     let lowered =
         || jit(step).donate_argnums([0]).lower((on(&[6, 64, 64], P![None, None, "model"]), on(&[32, 64], P!["data"])));
     let compiled = lowered()?.compile()?;

@@ -140,7 +140,7 @@ fn an_epoch_over_batches() -> Result<()> {
 #[test]
 fn what_mixed_precision_sends() -> Result<()> {
     setup();
-    let sent = |forward: DType, sync: DType| -> Result<(usize, String)> {
+    fn sent(forward: DType, sync: DType) -> Result<(usize, String)> {
         let step = pmap(move |w: Array, x: Array| -> Result<Array> {
             let loss = |w: Array| x.astype(forward).matmul(w.astype(forward)).astype(DType::F32).square().mean(..);
             let gradient = grad(loss).call(&w)?;
@@ -152,7 +152,7 @@ fn what_mixed_precision_sends() -> Result<()> {
         let text = lowered.as_text();
         let reduced = text.lines().find(|l| l.contains("use_global_device_ids")).and_then(|l| l.rsplit("-> ").next());
         Ok((bytes, reduced.unwrap_or_default().to_owned()))
-    };
+    }
     let kernel = (64 * 32 * 4, "tensor<64x32xf32>".to_owned());
     assert_eq!(sent(DType::F32, DType::F32)?, kernel);
     assert_eq!(sent(DType::Bf16, DType::F32)?, kernel);

@@ -57,7 +57,7 @@ fn batched_texts_have_options_of_their_own() -> Result<()> {
     setup();
     let model = Decoder::from_pretrained(golden("llama"))?;
     let mut batcher = Batcher::new(model.clone(), 2, 64)?;
-    let run = |batcher: &mut Batcher, options: &[GenerateOptions]| -> Result<Vec<Vec<i32>>> {
+    fn run(batcher: &mut Batcher, options: &[GenerateOptions]) -> Result<Vec<Vec<i32>>> {
         let mut written: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
         for options in options {
             let next = batcher.add(&[3, 1, 4], options)?;
@@ -69,7 +69,7 @@ fn batched_texts_have_options_of_their_own() -> Result<()> {
             }
         }
         Ok(written.into_values().collect())
-    };
+    }
     let drawn = GenerateOptions::new(12).temperature(2.0).seed(5);
     let greedy = GenerateOptions::new(12);
     let results = run(&mut batcher, &[drawn.clone(), greedy.clone()])?;

@@ -114,13 +114,15 @@ fn adapters_of_packed_models_have_the_gradients_of_widened_ones() -> Result<()> 
     // The second matrices start as zeros, so the gradients of the first ones are zeros too.
     let adapter = tree::map(|x| x + 0.01, adapter)?;
     let tokens = array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]);
-    let loss_of = |model: Decoder, tokens: &Array| -> Result<Array> {
+    fn loss_of(model: Decoder, tokens: &Array) -> Result<Array> {
         let logits = model.forward(tokens.get((.., ..-1)));
         Ok(softmax_cross_entropy_with_integer_labels(logits, tokens.get((.., 1..))).mean(..))
-    };
+    }
     let through_packed =
         |adapter: Adapter, model: Packed<Decoder>, tokens: Array| loss_of(adapter.apply(&model.unpack()?)?, &tokens);
-    let through_wide = |adapter: Adapter, model: Decoder, tokens: Array| loss_of(adapter.apply(&model)?, &tokens);
+    fn through_wide(adapter: Adapter, model: Decoder, tokens: Array) -> Array {
+        loss_of(adapter.apply(&model)?, &tokens)
+    }
     let (loss, grads) = jit(value_and_grad(through_packed)).call((&adapter, &packed, &tokens))?;
     let (expected_loss, expected) = jit(value_and_grad(through_wide)).call((&adapter, &wide, &tokens))?;
     assert!(allclose(&loss, &expected_loss, 1e-5, 1e-6)?);

@@ -101,9 +101,9 @@ fn adapters_with_lengths_of_columns_are_those_of_peft() -> Result<()> {
     let fresh = Adapter::new(&model, ["attention.query"], 2, 3.0, &mut Rngs::new(0))?.with_magnitudes(&model)?;
     let tokens = array([[3, 1, 4]]);
     assert!(allclose(fresh.apply(&model)?.forward(&tokens), model.forward(&tokens), 1e-5, 1e-5)?);
-    let loss = |adapter: Adapter, model: Decoder| -> Result<Array> {
+    fn loss(adapter: Adapter, model: Decoder) -> Result<Array> {
         Ok(adapter.apply(&model)?.forward(array([[3, 1, 4]])).square().mean(..))
-    };
+    }
     let grads = jit(grad(loss)).call((&fresh, &model))?;
     assert!(grads.magnitudes["blocks[0].attention.query"].abs().max(..).item::<f32>()? > 0.0);
     Ok(())

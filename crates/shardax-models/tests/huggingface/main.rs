@@ -542,7 +542,9 @@ fn scanned_and_recomputed_layers_are_the_same_model() -> Result<()> {
     let (again, mut looped) = (Decoder::new(&again, &mut Rngs::new(0))?, model.clone());
     looped.stack = Some(Stack::from_layers(&std::mem::take(&mut looped.blocks))?);
     let tokens = array([[3, 1, 4, 1, 5, 9]]);
-    let loss = |model: Decoder, tokens: Array| model.forward(tokens).square().mean(..);
+    fn loss(model: Decoder, tokens: Array) -> Array {
+        model.forward(tokens).square().mean(..)
+    }
     let run = jit(value_and_grad(loss));
     let (want, grads) = run.call((&model, &tokens))?;
     for model in [&again, &looped] {

@@ -48,9 +48,9 @@ fn difference(folder: &Path) -> Result<f32> {
         }
         kind if PAIRS.contains(&kind) => {
             let model = EncoderDecoder::from_pretrained(folder)?;
-            let forward = |model: EncoderDecoder, tokens: Array, targets: Array| {
+            fn forward(model: EncoderDecoder, tokens: Array, targets: Array) -> Array {
                 model.forward(tokens, targets, &BertOptions::new())
-            };
+            }
             jit(forward).call((&model, tokens, case.get("decoder_input_ids")?))?
         }
         // The types of BERT, which the class itself knows.

@@ -152,10 +152,10 @@ fn tables_of_split_rows() -> Result<()> {
         embed: Embed,
     }
     let tokens = random::randint(random::key(1), [8, 6], 0, 32);
-    let loss = |table: Table, tokens: Array| {
+    fn loss(table: Table, tokens: Array) -> Array {
         let logits = table.embed.attend(table.embed.forward(&tokens).tanh());
         softmax_cross_entropy_with_integer_labels(logits, tokens).mean(..)
-    };
+    }
     let table = Table { embed: Embed::builder(32, 16).axes(["vocab", "embed"]).build(&mut Rngs::new(0)) };
     let (want, slope) = jit(value_and_grad(loss)).call((&table, &tokens))?;
     let mesh = mesh(AxisType::Explicit);

@@ -74,11 +74,11 @@ fn of_matrices() -> Result<()> {
     setup();
     let mesh = mesh(AxisType::Explicit);
     let x = random::normal(random::key(0), [8, 16]);
-    let step_size = |x: &Array| -> Result<Array> {
+    fn step_size(x: &Array) -> Result<Array> {
         let optimizer = scale_by_muon();
         let state = GradientTransformation::<Array>::init(&optimizer, x)?;
         Ok(optimizer.update(x.clone(), state, x)?.0)
-    };
+    }
     let want = step_size(&x)?;
     let split = device_put(&x, &NamedSharding::new(&mesh, P!["data", "model"]))?;
     let have = step_size(&split)?;

@@ -28,9 +28,15 @@ impl Model {
     }
 
     fn loss(self, schedule: PipelineSchedule, x: Array, y: Array) -> Result<Array> {
-        let first = |layer: Linear, x: Array| layer.forward(x);
-        let stage = |mut layers: Layers, x: Array| layers.forward(x);
-        let last = |layer: Linear, x: Array, y: Array| (layer.forward(x) - y).square().mean(..);
+        fn first(layer: Linear, x: Array) -> Array {
+            layer.forward(x)
+        }
+        fn stage(mut layers: Layers, x: Array) -> Array {
+            layers.forward(x)
+        }
+        fn last(layer: Linear, x: Array, y: Array) -> Array {
+            (layer.forward(x) - y).square().mean(..)
+        }
         let pipeline = Pipeline::of(&self.rules, "layers", 4).schedule(schedule);
         pipeline.loss((first, stage, last), (self.first, self.layers, self.last), x, y)
     }

@@ -22,7 +22,9 @@ pub fn function(case: &Case) -> Option<Fun> {
     }
     let run = Run::of(case)?;
     // A condition on the step, so that some updates are skipped.
-    let third = |step: &Array| remainder(step, 3).not_equal(1);
+    fn third(step: &Array) -> Array {
+        remainder(step, 3).not_equal(1)
+    }
     match case.op.as_str() {
         "muon" => run.ten(muon(0.1)),
         "sam" => run.ten(sam(sgd_momentum(0.1, 0.9, false), (normalize(), sgd(0.5)))),
@@ -114,12 +116,12 @@ fn scaled(offset: &Array) -> Result<Vec<Array>> {
 fn searched(offset: &Array) -> Result<Vec<Array>> {
     let run = Run::small(DType::F32);
     let params = run.tree(&array(100), offset);
-    let value_fn = |(b, w): Params| -> Array {
+    fn value_fn((b, w): Params) -> Array {
         let (ahead, behind) = (b.get(1..), b.get(..-1));
         let remainder: Array = 1 - &behind;
         let valley = ((ahead - behind.square()).square() * 2 + remainder.square()).sum(..);
         valley + (w.square() * 0.5 + (w + 1).cos()).sum(..)
-    };
+    }
     let solver = lbfgs_linesearch();
     let step = |(params, state): (Params, LbfgsLinesearchState<Params>), _: Array| -> Result<_> {
         let (value, grad) = value_and_grad_from_state(value_fn, params.clone(), &state)?;

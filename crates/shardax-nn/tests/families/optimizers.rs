@@ -24,7 +24,9 @@ pub fn function(case: &Case) -> Option<Fun> {
     let run = Run::of(case)?;
     let matrices = Filter::predicate(|_, p| p.ndim() > 1);
     // The key paths of a tuple.
-    let is_w = |path: &str, _: &Array| path == "[1]";
+    fn is_w(path: &str, _: &Array) -> Array {
+        path == "[1]"
+    }
     match case.op.as_str() {
         "sgd" => run.ten(sgd(0.1)),
         "sgd_momentum" => run.ten(sgd_momentum(0.1, 0.9, false)),

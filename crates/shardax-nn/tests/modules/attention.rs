@@ -101,11 +101,11 @@ fn rope_of_attention_is_the_one_of_flax() -> Result<()> {
         let count: usize = shape.iter().product();
         (arange(0..count as i32).astype(DType::F32) * step + start).sin().reshape(shape)
     };
-    let close = |y: Array, want: &[f32]| -> Result<()> {
+    fn close(y: Array, want: &[f32]) -> Result<()> {
         let result = y.ravel().get(..want.len());
         assert!(allclose(&result, array(want), 2e-5, 2e-6)?, "{result:?} against {want:?}");
         Ok(())
-    };
+    }
     let [q, k, v] = [ramp(&[1, 3, 2, 4], 0.7, 0.0), ramp(&[1, 3, 2, 4], 1.1, 1.0), ramp(&[1, 3, 2, 4], 0.3, 2.0)];
     let options = AttentionOptions::new().rope(Rope::default());
     let want = [0.252_546_7, 0.275_543_45, 0.273_926_6, 0.247_840_72, 0.055_077_806, 0.108_641_86];
@@ -325,12 +325,12 @@ fn calls_of_cudnn_are_those_of_jax() -> Result<()> {
 
 /// The calls of a text, as `tools/golden/cudnn.py` writes them.
 fn cudnn_calls(text: &str) -> Vec<String> {
-    let between = |line: &str, start: &str, end: &str| -> String {
+    fn between(line: &str, start: &str, end: &str) -> String {
         line.split_once(start)
             .and_then(|(_, rest)| rest.split_once(end))
             .map(|(part, _)| part.into())
             .unwrap_or_default()
-    };
+    }
     let arguments = text.lines().find(|line| line.contains("@main(")).unwrap_or_default();
     let arguments = arguments.matches(": tensor<").count()
         - arguments.split(") -> (").nth(1).unwrap_or_default().matches(": tensor<").count();
@@ -404,7 +404,9 @@ fn what_cudnn_does_not_take_says_why() -> Result<()> {
         assert!(error.contains(words) && error.contains("cuDNN does not compute attention of"), "{error}");
     }
     // Without a wish, a text for others has operations of XLA.
-    let plain = |x: Array| dot_product_attention(&x, &x, &x);
+    fn plain(x: Array) -> Array {
+        dot_product_attention(&x, &x, &x)
+    }
     let text = shardax::export::ExportOptions::new().platforms(["cuda"]).export(plain, &x)?;
     assert!(!text.mlir_module("cuda").unwrap_or_default().contains("cudnn"));
     Ok(())

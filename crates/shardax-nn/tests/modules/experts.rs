@@ -71,10 +71,10 @@ fn experts_over_devices_equal_one_device() -> Result<()> {
 
     // The router whole on each device, the experts and the rows of x split.
     let rules = Rules::new(&mesh, [("expert", "expert")]);
-    let split = |moe: Experts, x: Array| -> Result<(Array, Array)> {
+    fn split(moe: Experts, x: Array) -> Result<(Array, Array)> {
         let (loss, y) = objective(moe.forward_over(x, "expert")?);
         Ok((pmean(loss, "expert"), y))
-    };
+    }
     let apart = |moe: Experts, x: Array| -> Result<(Array, Array)> {
         let router = moe.router.clone();
         let experts = moe.experts.clone();

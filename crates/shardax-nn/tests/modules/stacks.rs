@@ -39,10 +39,10 @@ fn loss(mut blocks: Stack<Block>, x: Array) -> Array {
 #[test]
 fn programs_are_flat_in_depth() -> Result<()> {
     setup();
-    let lines = |blocks: &Stack<Block>, policy: &Option<CheckpointPolicy>| -> Result<usize> {
+    fn lines(blocks: &Stack<Block>, policy: &Option<CheckpointPolicy>) -> Result<usize> {
         let blocks = policy.clone().into_iter().fold(blocks.clone(), Stack::checkpoint);
         Ok(jit(grad(loss)).lower((blocks, ones([1, 4, 8])))?.as_text().lines().count())
-    };
+    }
     let shallow = Stack::new(2, &mut Rngs::new(0), Block::new)?;
     let deep = tree::map(|x| zeros_dtype([&[40], &x.shape()[1..]].concat(), x.dtype()), shallow.clone())?;
     assert_eq!((shallow.depth(), deep.depth()), (2, 40));
@@ -60,7 +60,9 @@ fn a_stack_is_its_layers() -> Result<()> {
     let layers: Vec<Block> = (0..3).map(|i| blocks.layer(i)).collect::<Result<_>>()?;
     assert_ne!(layers[0].up.kernel.to_vec::<f32>()?, layers[1].up.kernel.to_vec::<f32>()?);
     let x = random::normal(random::key(1), [2, 4, 8]);
-    let one_by_one = |mut layers: Vec<Block>, x: Array| layers.iter_mut().fold(x, |x, l| l.forward(x)).square().sum(..);
+    fn one_by_one(mut layers: Vec<Block>, x: Array) -> Array {
+        layers.iter_mut().fold(x, |x, l| l.forward(x)).square().sum(..)
+    }
     let (value, grads) = jit(value_and_grad(one_by_one)).call((layers.clone(), &x))?;
     let again = Stack::from_layers(&layers)?;
     for policy in [None, Some(CheckpointPolicy::NothingSaveable)] {

@@ -131,7 +131,9 @@ fn dense(rules: Rules) -> Config {
 fn data_parallel() -> Result<()> {
     setup();
     let (tokens, targets) = batch();
-    let of_devices = |x: &Array| x.reshape([8, ROWS / 8, LENGTH]);
+    fn of_devices(x: &Array) -> Array {
+        x.reshape([8, ROWS / 8, LENGTH])
+    }
     let mapped = |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array, Lm)> {
         let (loss, grads) = value_and_grad(Lm::loss).call((&state.model, tokens, targets))?;
         let (loss, grads) = pmean((loss, grads), "data");

@@ -20,8 +20,12 @@ fn loss_by(pipeline: Pipeline, checkpointed: bool) -> impl Fn(Layers, Array, Arr
         false => Ok(layers.forward(x)),
     };
     move |layers: Layers, x: Array, y: Array| {
-        let first = |(): (), x: Array| x;
-        let last = |(): (), x: Array, y: Array| (x - y).square().mean(..);
+        fn first((): (), x: Array) -> Array {
+            x
+        }
+        fn last((): (), x: Array, y: Array) -> Array {
+            (x - y).square().mean(..)
+        }
         pipeline.loss((first, stage, last), ((), layers, ()), x, y)
     }
 }
@@ -99,8 +103,12 @@ fn pipelines_say_what_does_not_fit() -> Result<()> {
     let unchecked = shard_map(loss, rules.mesh()).in_specs((P!["stage"], P![], P![])).out_specs(P![]).check_vma(false);
     let text = error_text(unchecked.call((&model, &x, &x)));
     assert!(text.contains("need a shard_map that tracks varying axes") && text.contains("pipelines.rs"), "{text}");
-    let narrow = |mut layers: Layers, x: Array| layers.forward(x).get((.., ..16));
-    let last = |(): (), x: Array, y: Array| (x - y).square().mean(..);
+    fn narrow(mut layers: Layers, x: Array) -> Array {
+        layers.forward(x).get((.., ..16))
+    }
+    fn last((): (), x: Array, y: Array) -> Array {
+        (x - y).square().mean(..)
+    }
     let pipeline = Pipeline::of(&rules, "layers", 2);
     let text =
         error_text(pipeline.loss((|(): (), x: Array| x, narrow, last), ((), model.clone(), ()), x.clone(), x.clone()));
@@ -108,8 +116,12 @@ fn pipelines_say_what_does_not_fit() -> Result<()> {
         text.contains("a stage must return the type of its argument, got float32[3, 16] for float32[3, 32]"),
         "{text}"
     );
-    let rows = |(): (), x: Array, _: Array| x.sum(-1);
-    let through = |mut layers: Layers, x: Array| layers.forward(x);
+    fn rows((): (), x: Array, _: Array) -> Array {
+        x.sum(-1)
+    }
+    fn through(mut layers: Layers, x: Array) -> Array {
+        layers.forward(x)
+    }
     let text = error_text(pipeline.loss((|(): (), x: Array| x, through, rows), ((), model, ()), x.clone(), x));
     assert!(text.contains("the loss must be a scalar, got float32[3"), "{text}");
     let two = Rules::new(&make_mesh([("a", 2), ("b", 4)])?, [("layers", ("a", "b"))]);

@@ -51,7 +51,9 @@ fn a_ring_equals_one_device() -> Result<()> {
         };
         let (got, got_grads) = jit(around).call(inputs.clone())?;
         let names = ["y", "dq", "dk", "dv"];
-        let outputs = |y: Array, (dq, dk, dv): (Array, Array, Array)| [y, dq, dk, dv];
+        fn outputs(y: Array, (dq, dk, dv): (Array, Array, Array)) -> Array {
+            [y, dq, dk, dv]
+        }
         for ((name, got), want) in names.iter().zip(outputs(got, got_grads)).zip(outputs(want, want_grads)) {
             assert_eq!((got.dtype(), got.shape()), (dtype, want.shape()), "{name}");
             let (got, want) = (got.astype(DType::F32), want.astype(DType::F32));
@@ -77,7 +79,9 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
     let split = P!["data", "sequence"];
     let ids = array([[1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0], [3; 16]]);
     let inputs = [random_heads(0, 4), random_heads(1, 2), random_heads(2, 2), random_heads(3, 4)];
-    let options = |causal: bool, ids: &Array| AttentionOptions::new().is_causal(causal).segment_ids(ids, ids);
+    fn options(causal: bool, ids: &Array) -> Array {
+        AttentionOptions::new().is_causal(causal).segment_ids(ids, ids)
+    }
     for causal in [false, true] {
         let on_one = |inputs: [Array; 4]| {
             with_gradients(|q, k, v| Ok(options(causal, &ids).dot_product_attention(q, k, v)), inputs)
@@ -90,12 +94,16 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
             with_gradients(|q, k, v| ring.call((q, k, v, ids.clone())), inputs)
         };
         let (got, got_grads) = jit(around).call(inputs.clone())?;
-        let outputs = |y: Array, (dq, dk, dv): (Array, Array, Array)| [y, dq, dk, dv];
+        fn outputs(y: Array, (dq, dk, dv): (Array, Array, Array)) -> Array {
+            [y, dq, dk, dv]
+        }
         for (n, (got, want)) in outputs(got, got_grads).iter().zip(outputs(want.clone(), want_grads)).enumerate() {
             assert!(allclose(got, &want, 2e-5, 2e-5)?, "causal {causal}, {n}: {}", (got - want).abs().max(..));
         }
         // The second sequence alone gives the same result.
-        let second = |x: &Array| x.get((..1, 5..13));
+        fn second(x: &Array) -> Array {
+            x.get((..1, 5..13))
+        }
         let text = AttentionOptions::new().is_causal(causal);
         let text = text.dot_product_attention(second(&inputs[0]), second(&inputs[1]), second(&inputs[2]));
         assert!(allclose(text, second(&want), 1e-5, 1e-5)?);

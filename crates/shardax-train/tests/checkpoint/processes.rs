@@ -183,9 +183,9 @@ fn another_number_of_processes_resumes() {
         job_in(&parts, "train-12", 1, 4);
         let read = |folder: &Folder, name: &str| std::fs::read_to_string(folder.join(name)).expect("the weights");
         assert_eq!(read(&parts, "weights-12-1"), read(&folder_of_one, "weights-12-1"));
-        let steps = |folder: &Folder| -> Vec<u64> {
+        fn steps(folder: &Folder) -> Vec<u64> {
             JsonLines::read(folder.join("run/metrics.jsonl")).expect("a log").iter().map(|line| line.step).collect()
-        };
+        }
         assert_eq!(steps(&parts), steps(&folder_of_one));
     }
 }

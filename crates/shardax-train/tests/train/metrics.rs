@@ -19,13 +19,13 @@ fn windows_of_masked_batches_over_devices_are_the_whole() -> Result<()> {
     let real = arange(0..48).reshape([3, 16]).less(37);
     let logits = where_(real.reshape([3, 16, 1]), &logits, f32::NAN);
 
-    let of = |logits: &Array, labels: &Array, mask: &Array| {
+    fn of(logits: &Array, labels: &Array, mask: &Array) -> Array {
         let losses = softmax_cross_entropy_with_integer_labels(logits, labels);
         MultiMetric::new()
             .with("loss", Average::masked(&losses, mask))
             .with("accuracy", Accuracy::masked(logits, labels, mask))
             .with("perplexity", Perplexity::masked(&losses, mask))
-    };
+    }
     let step = pmap(move |logits: Array, labels: Array, mask: Array| psum(of(&logits, &labels, &mask), "batch"))
         .axis_name("batch")
         .out_axes(None);

@@ -81,13 +81,13 @@ fn a_run_that_is_stopped_resumes_bit_for_bit() -> Result<()> {
     let got = run(&parts, None, 2)?;
     assert_eq!(bits(&got)?, bits(&want)?);
 
-    let log = |folder: &Folder| -> Result<Vec<(u64, Option<f64>, Option<f64>)>> {
+    fn log(folder: &Folder) -> Result<Vec<(u64, Option<f64>, Option<f64>)>> {
         let lines = JsonLines::read(folder.join("metrics.jsonl"))?;
         Ok(lines
             .iter()
             .map(|l| (l.step, l.values.get("loss").copied(), l.values.get("test/weight").copied()))
             .collect())
-    };
+    }
     let lines = log(&whole)?;
     assert_eq!(log(&parts)?, lines);
     let steps: Vec<u64> = lines.iter().map(|(step, ..)| *step).collect();
@@ -103,7 +103,9 @@ fn a_run_that_is_stopped_resumes_bit_for_bit() -> Result<()> {
 fn accumulated_gradients_are_reduced_once() -> Result<()> {
     setup();
     let (w, x) = (random::normal(random::key(0), [6, 3]), random::normal(random::key(1), [8, 12, 6]));
-    let loss = |w: Array, x: Array| x.matmul(w).tanh().square().mean(..);
+    fn loss(w: Array, x: Array) -> Array {
+        x.matmul(w).tanh().square().mean(..)
+    }
     let gradient = |parts: usize| {
         pmap(move |w: Array, x: Array| -> Result<Array> {
             let grads = accumulate(parts, |x: Array| grad(loss).call((&w, x)), x)?;
@@ -293,7 +295,9 @@ fn the_time_of_a_step_is_split() -> Result<()> {
 fn a_parameter_that_is_not_finite_is_named() -> Result<()> {
     setup();
     // The rate is infinite from the fourth step on.
-    let rate = |step: &Array| where_(step.less(3), 0.1f32, f32::INFINITY);
+    fn rate(step: &Array) -> Array {
+        where_(step.less(3), 0.1f32, f32::INFINITY)
+    }
     let state = TrainState::create(Linear::new(2, 1, &mut Rngs::new(0)), sgd(shardax_nn::Schedule::function(rate)))?;
     let step = jit(|state: TrainState<Linear, _>, (x, y): (Array, Array)| -> Result<_> {
         let loss = |model: Linear| (model.forward(&x) - &y).square().mean(..);

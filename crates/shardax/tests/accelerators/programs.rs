@@ -274,7 +274,7 @@ fn lowered_for_others(topology: &Topology) -> Result<()> {
     let large = f.lower(on(&other_topology.mesh([("x", 16)])?, &[64, 64], P!["x"]))?;
     let error = large.compile_for(topology).err().expect("too many");
     assert!(
-        error.message().contains("is for 16 devices, and Topology(") && error.message().contains("has 8"),
+        error.message().contains("is for 16 devices, but Topology(") && error.message().contains("has 8"),
         "{error}"
     );
     Ok(())

@@ -92,6 +92,7 @@ fn functions_and_slopes_are_accurate() {
     eight_devices();
     let file = File::open();
     let selection = std::env::var("SHARDAX_TEST_ACCURACY").unwrap_or_default();
+    // By default a slice of the functions, otherwise all, or the named ones.
     let is_selected = |index: usize, name: &str| match selection.as_str() {
         "" => index.is_multiple_of(one_of(32)),
         "all" | "write" => true,

@@ -114,6 +114,7 @@ fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
     }
     let custom_policy =
         || Policy::save_if(|op| op.name() == "sin" && op.outputs()[0].size() == 1 && op.inputs().len() == 1);
+    // An operation that occurs twice was computed again.
     assert_eq!(counts(Policy::save_any_names_but_these(["another"]))?, (1, 2));
     assert_eq!(counts(Policy::save_any_names_but_these(["hidden"]))?, (2, 2));
     assert_eq!(counts(Policy::save_anything_except_these_names(["hidden"]))?, (1, 1));

@@ -20,6 +20,7 @@ fn the_branch_of_the_platform_is_computed() -> Result<()> {
     }
     near(chosen(x.clone())?, x.sin())?;
     near(jit(chosen).call(&x)?, x.sin())?;
+    // The program contains only the branch of its platform.
     let text = jit(chosen).lower(&x)?.as_text().to_string();
     let other_operations = ["exponential", "tanh", "stablehlo.case"];
     assert!(text.contains("sine") && other_operations.iter().all(|other| !text.contains(other)), "{text}");

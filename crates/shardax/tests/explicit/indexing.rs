@@ -30,6 +30,7 @@ fn auto_gather_out_sharding() -> Result<()> {
     let third = jit(entries).call((&table, &tok))?;
     assert_eq!(typed(&third), "float32[4@x,6]");
     same(&third, &want.iter().map(|r| t[*r as usize * 8 + 2]).collect::<Vec<_>>());
+    // The gradient of a row is the sum over the tokens that read it.
     let g = jit(grad(move |table: Array, tok: Array| f(table, tok).sin().sum(..))).call((&table, &tok))?;
     assert_eq!(typed(&g), "float32[16,8@y]");
     let times = |row: usize| want.iter().filter(|r| **r as usize == row).count() as f32;

@@ -21,6 +21,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         let spec = spec_of(case.param("spec"));
         return one(move |x| reshard(x.clone(), &spec));
     }
+    // Cases name one axis or a list of axes.
     let axes: Vec<AxisName> = match case.param("axis") {
         Value::String(name) => vec![AxisName::new(name)],
         names => names.as_array()?.iter().filter_map(Value::as_str).map(AxisName::new).collect(),

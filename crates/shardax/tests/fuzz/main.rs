@@ -169,6 +169,7 @@ fn run_all(cases: &[Case]) -> Vec<Failure<'_>> {
     let several = |p: &&Program| matches!(p.mode, "shard_map" | "explicit");
     let (devices, one): (Vec<_>, Vec<_>) = together.into_iter().partition(several);
     let (explicit, devices): (Vec<_>, Vec<_>) = devices.into_iter().partition(|p| p.mode == "explicit");
+    // Programs with the same mesh are compiled together, because compiling one large program takes less time.
     groups.extend(one.chunks(TOGETHER).map(<[_]>::to_vec));
     groups.extend(devices.chunks(TOGETHER_ON_DEVICES).map(<[_]>::to_vec));
     groups.extend(explicit.chunks(TOGETHER_ON_DEVICES).map(<[_]>::to_vec));
@@ -246,6 +247,7 @@ fn run_with<'a>(group: &[&Program<'a>], results: &dyn Fn(&[&Program]) -> Result<
             let operations = program.steps.iter().map(|s| s.name()).collect::<Vec<_>>().join(" ");
             vec![Failure { program: program.case, operations, what: failure }]
         }
+        // Halves the group until the failing program is alone.
         _ => {
             let (a, b) = group.split_at(group.len() / 2);
             let mut found = run_with(a, results);

@@ -145,6 +145,7 @@ pub fn check(
             set_compiler_options(if way == Way::Eager { USUAL } else { QUICK });
         }
         let mut found = run(&group, way, seed);
+        // The quick options round differently, so only a difference with the usual options counts.
         if quick && !found.is_empty() {
             set_compiler_options(USUAL);
             let differs = |program: &Program| found.iter().any(|failure| failure.program.name == program.case.name);
@@ -216,6 +217,7 @@ fn results(group: &[&Program], way: Way, random: &mut Random) -> Result<Vec<Arra
         Way::Eager => all(inputs),
         Way::Compiled | Way::Recomputed => jit(all).call(inputs),
         Way::Batched | Way::Looped => {
+            // The arguments are one entry of a batch; the other entries are different.
             let count = 2 + random.below(3);
             let entry = random.below(count);
             let batch: Vec<Array> = inputs.iter().map(|x| batch(x, count, entry)).collect();

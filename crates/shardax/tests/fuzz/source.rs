@@ -152,6 +152,7 @@ fn array(host: &Host) -> String {
         format!("Array::from_vec(vec![{}] as Vec<f64>, &{shape})?.astype(DType::{dtype:?})", list(&|s| number(part(s))))
     };
     match host.dtype {
+        // Rust has no literals of complex numbers, so both parts are arrays.
         d if d.is_complex() => {
             let part = d.real();
             format!("np::complex({}, {})", real(&|s| s.to_f64(), part), real(&|s| s.imag(), part))

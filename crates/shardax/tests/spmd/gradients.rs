@@ -57,6 +57,7 @@ fn inner_gradients() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
     let x = ramp([8, 2]);
+    // Without the check, the transpose of `psum` is another `psum` over the eight devices.
     for (check, factor) in [(true, 2.0), (false, 16.0)] {
         let g = shard_map(grad(|x: Array| psum((&x * &x).sum(..), "i")), &mesh)
             .in_specs(P!["i"])

@@ -104,6 +104,7 @@ fn collectives_are_those_of_batches() {
                 if !is_chosen {
                     continue;
                 }
+                // A batch axis on one device has the numbers to expect.
                 let alone = AssertUnwindSafe(|| {
                     let y = vmap(|x: Array| nest(*f, x, n)).axis_name("x").call(&x)?;
                     values(&[y])

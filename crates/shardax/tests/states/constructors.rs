@@ -36,6 +36,7 @@ fn constructors_over_shardings() -> Result<()> {
         for split in splits {
             let used: Vec<_> = split.all_axes().collect();
             let free: Vec<_> = mesh.axis_names().filter(|name| !used.contains(name)).collect();
+            // Axes that split no dimension can be unreduced or reduced.
             let mut specs = vec![split.clone()];
             specs.extend(
                 free.iter().flat_map(|name| [split.clone().unreduced([*name]), split.clone().reduced([*name])]),

@@ -359,6 +359,7 @@ fn sweep(states: &'static [State], default_every: usize) {
             let ways: Vec<Way> =
                 WAYS.iter().enumerate().filter(|(w, way)| is_chosen(*w, way.0)).map(|(_, way)| *way).collect();
             if !ways.is_empty() {
+                // A slice has both dtypes, so that each run covers bfloat16 too.
                 let of_slice = if is_slice && t % 2 == 1 { DType::Bf16 } else { DType::F32 };
                 check(state, &mesh, requested.unwrap_or(of_slice), name, *call, &ways, &mut found);
             }
