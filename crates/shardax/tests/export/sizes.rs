@@ -130,7 +130,7 @@ fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
         assert!(text.contains("tests/export/sizes.rs") && text.contains("help:"), "{text}");
         (error.location().map(|at| at.line()), text)
     };
-    let first = line!() + 1;
+    let first = line!() + 2;
     fn loops(x: Array) -> Array {
         (0..x.shape()[0]).fold(zeros([4]), |sum, i| sum + x.get(i))
     }

@@ -149,6 +149,6 @@ fn what_cannot_be_is_an_error() -> Result<()> {
     let words = "Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: pinned_host, arg memory kind: the default";
     assert!(error.message().contains(words), "{error}");
     let error = jit(|x: Array| x).out_shardings(Space::Host).call(&x).err().expect("no sharding");
-    assert!(error.message().contains("takes a sharding, and got the memory space Host"), "{error}");
+    assert!(error.message().contains("takes a sharding, but got the memory space Host"), "{error}");
     Ok(())
 }

@@ -191,7 +191,7 @@ impl Processes {
         let exchange = Exchange::new(Some(world.clone()), owners.clone(), timeout(), sum_order);
         exchange.set_limits(timeout(), patience());
         exchange.set_warning_hook(|text| {
-            warning::warn(text, "every process must run the same computations; look at what the late ones do");
+            warning::warn(text, "every process must run the same computations; check what the late processes do");
         });
         Ok(Processes {
             world,
