@@ -191,7 +191,7 @@ fn a_policy_is_every_layers() -> Result<()> {
     setup();
     let x = ones([2, 6, 6, 4]);
     let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute());
-    fn dtypes(y: Array, layer: State) -> Array {
+    fn dtypes(y: Array, layer: State) -> (DType, Vec<DType>) {
         (y.dtype(), layer.values().map(Array::dtype).collect::<Vec<_>>())
     }
     let (conv, norm) = (Conv::new(4, 4, [3, 3], &mut rngs), LayerNorm::new(4, &mut rngs));

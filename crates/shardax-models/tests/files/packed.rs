@@ -120,7 +120,7 @@ fn adapters_of_packed_models_have_the_gradients_of_widened_ones() -> Result<()> 
     }
     let through_packed =
         |adapter: Adapter, model: Packed<Decoder>, tokens: Array| loss_of(adapter.apply(&model.unpack()?)?, &tokens);
-    fn through_wide(adapter: Adapter, model: Decoder, tokens: Array) -> Array {
+    fn through_wide(adapter: Adapter, model: Decoder, tokens: Array) -> Result<Array> {
         loss_of(adapter.apply(&model)?, &tokens)
     }
     let (loss, grads) = jit(value_and_grad(through_packed)).call((&adapter, &packed, &tokens))?;

@@ -24,7 +24,7 @@ pub fn function(case: &Case) -> Option<Fun> {
     let run = Run::of(case)?;
     let matrices = Filter::predicate(|_, p| p.ndim() > 1);
     // The key paths of a tuple.
-    fn is_w(path: &str, _: &Array) -> Array {
+    fn is_w(path: &str, _: &Array) -> bool {
         path == "[1]"
     }
     match case.op.as_str() {

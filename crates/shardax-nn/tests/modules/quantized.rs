@@ -61,11 +61,11 @@ fn scales_are_of_the_whole_batch() -> Result<()> {
     setup();
     let layer = Fp8Linear::new(Linear::new(8, 4, &mut Rngs::new(0)));
     let x = random::normal(random::key(1), [16, 8]);
-    fn step(x: Array) -> Result<Fp8DotGeneral> {
+    let step = |x: Array| -> Result<Fp8DotGeneral> {
         let mut optimizer = Optimizer::new(layer.clone(), sgd(0.1))?;
         let _ = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
         Ok(optimizer.model.dot_general)
-    }
+    };
     let single_step = step(x.clone())?;
     let split = device_put(&x, &NamedSharding::new(&make_mesh([("data", 4)])?, P!["data"]))?;
     let many = step(split)?;

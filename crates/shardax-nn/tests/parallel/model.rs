@@ -72,9 +72,7 @@ impl Block {
     }
 
     fn forward(&self, x: Array) -> Array {
-        fn placed(x: Array) -> Array {
-            self.rules.constrain(x, [Some("batch"), Some("length"), None])
-        }
+        let placed = |x: Array| self.rules.constrain(x, [Some("batch"), Some("length"), None]);
         let x = placed(self.attention.forward(self.norm.forward(&x)) + x);
         placed(self.mlp.forward(self.mlp_norm.forward(&x)) + x)
     }
@@ -129,10 +127,10 @@ impl Lm {
         let first = move |embed: Embed, tokens: Array| {
             captured.constrain(embed.forward(tokens), [Some("batch"), Some("length"), None])
         };
-        fn stage(blocks: Stack<Block>, x: Array) -> Result<Array> {
+        let stage = |blocks: Stack<Block>, x: Array| -> Result<Array> {
             let (x, ()) = blocks.scan(|block, x: Array| (block.forward(x), ()), x)?;
             Ok(x)
-        }
+        };
         type Last = (Option<MixtureOfExperts<Mlp>>, RmsNorm, Linear);
         let last = move |(experts, norm, head): Last, x: Array, targets: Array| -> Result<Array> {
             let (x, balance) = match experts {

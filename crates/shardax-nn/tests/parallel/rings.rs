@@ -51,7 +51,7 @@ fn a_ring_equals_one_device() -> Result<()> {
         };
         let (got, got_grads) = jit(around).call(inputs.clone())?;
         let names = ["y", "dq", "dk", "dv"];
-        fn outputs(y: Array, (dq, dk, dv): (Array, Array, Array)) -> Array {
+        fn outputs(y: Array, (dq, dk, dv): (Array, Array, Array)) -> [Array; 4] {
             [y, dq, dk, dv]
         }
         for ((name, got), want) in names.iter().zip(outputs(got, got_grads)).zip(outputs(want, want_grads)) {
@@ -79,7 +79,7 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
     let split = P!["data", "sequence"];
     let ids = array([[1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0], [3; 16]]);
     let inputs = [random_heads(0, 4), random_heads(1, 2), random_heads(2, 2), random_heads(3, 4)];
-    fn options(causal: bool, ids: &Array) -> Array {
+    fn options(causal: bool, ids: &Array) -> AttentionOptions {
         AttentionOptions::new().is_causal(causal).segment_ids(ids, ids)
     }
     for causal in [false, true] {
@@ -94,7 +94,7 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
             with_gradients(|q, k, v| ring.call((q, k, v, ids.clone())), inputs)
         };
         let (got, got_grads) = jit(around).call(inputs.clone())?;
-        fn outputs(y: Array, (dq, dk, dv): (Array, Array, Array)) -> Array {
+        fn outputs(y: Array, (dq, dk, dv): (Array, Array, Array)) -> [Array; 4] {
             [y, dq, dk, dv]
         }
         for (n, (got, want)) in outputs(got, got_grads).iter().zip(outputs(want.clone(), want_grads)).enumerate() {

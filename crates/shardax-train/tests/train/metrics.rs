@@ -19,7 +19,7 @@ fn windows_of_masked_batches_over_devices_are_the_whole() -> Result<()> {
     let real = arange(0..48).reshape([3, 16]).less(37);
     let logits = where_(real.reshape([3, 16, 1]), &logits, f32::NAN);
 
-    fn of(logits: &Array, labels: &Array, mask: &Array) -> Array {
+    fn of(logits: &Array, labels: &Array, mask: &Array) -> MultiMetric {
         let losses = softmax_cross_entropy_with_integer_labels(logits, labels);
         MultiMetric::new()
             .with("loss", Average::masked(&losses, mask))
