@@ -190,7 +190,7 @@ fn vit() {
     exists(&plot);
     let stopped = vit(&["--steps", "150", "--devices", "2", "--run", &run]);
     assert!((numbers(&stopped, "test/loss ")[1] - losses[1]).abs() < 0.05, "{stopped}");
-    let on = vit(&["--steps", "225", "--devices", "4", "--run", &run]);
+    let on = vit(&["--steps", "225", "--devices", "2", "--run", &run]);
     assert!(on.contains("step 225: ") && !on.contains("step 150: "), "{on}");
     let rejected = run_of("vit", &["--patch", "3"]);
     assert!(rejected.contains("patches of 3 pixels") && rejected.contains("divides 8 pixels"), "{rejected}");

@@ -136,7 +136,7 @@ fn operands_split_by_the_compiler() {
         None => every.is_some() || QUICKLY_SPLIT.contains(&name),
     };
     let families: Vec<_> = FAMILIES.iter().copied().filter(|(name, _)| chosen(name)).collect();
-    let every = every.unwrap_or(199);
+    let every = every.unwrap_or(399);
     // What the compiler's partitioner is known to get wrong.
     let known_failures = golden_support::read::known(&golden_support::golden_dir().join("split_known.txt"));
     golden_support::split::check_split(&families, every, &known_failures);

@@ -44,7 +44,7 @@ fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
         concatenate(&[first, model.decode(targets.get((.., 3..)), &input)], 1)
     });
     let names = TEXTS.into_iter().map(|(name, _)| name).chain(["whisper"]);
-    for name in names.step_by(quick::one_of(3)) {
+    for name in names.step_by(quick::one_of(5)) {
         let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
         let (inputs, _) = inputs(&case)?;
         let arguments = (&model, &inputs, case("attention_mask").ok(), case("decoder_input_ids")?);
@@ -58,7 +58,7 @@ fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
 #[test]
 fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
-    for (name, start) in TEXTS.into_iter().chain([("whisper", 3)]).skip(quick::one_of(2) - 1).step_by(quick::one_of(3))
+    for (name, start) in TEXTS.into_iter().chain([("whisper", 3)]).skip(quick::one_of(2) - 1).step_by(quick::one_of(5))
     {
         let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
         let ((inputs, _), expected) = (inputs(&case)?, rows(&case("generated")?)?);

@@ -170,7 +170,7 @@ fn texts() -> Vec<String> {
 fn chosen_models() -> (String, usize) {
     match std::env::var("SHARDAX_TEST_MODELS") {
         Ok(only) => (only, 1),
-        Err(_) => (String::new(), quick::one_of(8)),
+        Err(_) => (String::new(), quick::one_of(16)),
     }
 }
 
@@ -211,8 +211,8 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
         let first = model.decode(tokens.get((.., ..3)));
         (first, model.decode(tokens.get((.., 3..))))
     });
-    // Unless all decoders are requested, this test compares a fourth of them, every eighth one also with a cache. The next test
-    // compares others.
+    // Unless all decoders are requested, this test compares an eighth of them, every second one of these also with a cache. The
+    // next test compares others.
     let texts = texts();
     let names = DECODERS.into_iter().chain(texts.iter().map(String::as_str)).chain(SCALED_BY_LENGTH);
     let (only, every) = chosen_models();
@@ -393,7 +393,7 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
     setup();
     let forward =
         jit(|model: Bert, tokens: Array, mask: Array| model.forward(tokens, &BertOptions::new().attention_mask(mask)));
-    for name in ENCODERS.into_iter().step_by(quick::one_of(4)) {
+    for name in ENCODERS.into_iter().step_by(quick::one_of(8)) {
         let (case, model) = (case(name)?, Bert::from_pretrained(folder(name))?);
         let (have, want) = (forward.call((&model, case("input_ids")?, case("attention_mask")?))?, case("logits")?);
         alike(name, &have, &want)?;

@@ -53,13 +53,14 @@ fn stages_of_split_layers() -> Result<()> {
     let mesh = make_mesh([("data", 2), ("stage", 2), ("model", 2)])?.with_axis_types([AxisType::Explicit; 3])?;
     let rows = Rules::new(&mesh, [("layers", "stage"), ("batch", "data")]);
     let hidden = rows.clone().and("mlp", "model");
-    for (what, rules, schedule) in [
+    let ways = [
         ("hidden features", hidden.clone(), GPipe),
         ("hidden features, 1F1B", hidden, OneFOneB),
         // What goes from stage to stage is split too.
         ("features", rows.clone().and("embed", "model"), GPipe),
         ("features, 1F1B", rows.and("embed", "model"), OneFOneB),
-    ] {
+    ];
+    for (what, rules, schedule) in ways.into_iter().step_by(quick::one_of(3)) {
         let model = rules.device_put(&Model::new(&rules)?)?;
         // Rows that no one split are split where the pipeline takes them.
         let x = if schedule == GPipe { device_put(&x, &NamedSharding::new(&mesh, P!["data"]))? } else { x.clone() };

@@ -18,6 +18,9 @@ mod memory;
 mod narrow;
 mod plugins;
 mod programs;
+#[path = "../common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
 mod rust_kernels;
 mod table;
 

@@ -215,7 +215,7 @@ fn every_function_on_every_kind_of_array() {
         let second_arguments = if f.takes_two { arrays.as_slice() } else { std::slice::from_ref(&scalar) };
         // Functions of two arrays have 2,000 pairs. Of these, the slices of different functions have different ones, and each has
         // every array as first and as second argument.
-        let every = if f.takes_two { one_of(7) } else { 1 };
+        let every = if f.takes_two { one_of(14) } else { 1 };
         let pairs = arrays.iter().flat_map(|x| second_arguments.iter().map(move |y| (x, y)));
         for (x, y) in pairs.skip(number % every).step_by(every) {
             count += 1;

@@ -301,13 +301,13 @@ pub fn transformed() {
     calls.report();
 }
 
-/// A few cases of every eighth function (in complete runs of every one), run: the results have the types that were traced, and as many bytes as those say.
+/// A few cases of every sixteenth function (in complete runs of every one), run: the results have the types that were traced, and as many bytes as those say.
 pub fn executed() {
     let mut calls = Calls::new();
     let types = types();
     // What does not fit in memory is rejected at once; what nearly does would be made.
     let sane = |p: usize| PARAMETERS[p].1 <= 3 || PARAMETERS[p].1 == usize::MAX;
-    let every = if all() { 1 } else { one_of(8) };
+    let every = if all() { 1 } else { one_of(16) };
     for (number, (name, call)) in TABLE.iter().enumerate().step_by(every) {
         for round in 0..if all() { ROUNDS } else { 1 } {
             let k = number * 5 + round * 11;

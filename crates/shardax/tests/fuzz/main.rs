@@ -1,7 +1,7 @@
 //! Random programs against JAX: `tools/fuzz` makes them with JAX's answers, from the operations of the golden tests; here
 //! they run in their modes, and differences are reported by operation and mode, and as Rust source.
 //!
-//! The committed programs run in `cargo test`, one of twelve; `cargo xtask fuzz` makes and runs more (`SHARDAX_TEST_FUZZ_FILE`).
+//! The committed programs run in `cargo test`, one of twenty; `cargo xtask fuzz` makes and runs more (`SHARDAX_TEST_FUZZ_FILE`).
 
 #[path = "../golden_support/mod.rs"]
 #[allow(dead_code, unused_imports)]
@@ -53,7 +53,7 @@ fn known() -> Vec<(String, String)> {
 fn random_programs_are_what_jax_computes() {
     setup();
     let other = std::env::var_os("SHARDAX_TEST_FUZZ_FILE").map(PathBuf::from);
-    let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), one_of(12)) };
+    let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), one_of(20)) };
     let cases: Vec<Case> = cases(&other.unwrap_or_else(committed), "fuzz").into_iter().step_by(every).collect();
     known.retain(|(name, _)| every == 1 || cases.iter().any(|case| case.name == *name));
     let start = Instant::now();
@@ -84,7 +84,7 @@ fn random_programs_of_explicit_types_are_what_jax_computes() {
     setup();
     let mut cases = cases(&committed().with_file_name("explicit.safetensors"), "fuzz");
     assert!(cases.len() >= 200 && cases.iter().all(|case| case.op == "explicit"));
-    cases = cases.into_iter().step_by(one_of(4)).collect();
+    cases = cases.into_iter().step_by(one_of(8)).collect();
     let failures = run_all(&cases);
     let known = golden_support::read::known(&committed().with_file_name("known_explicit.txt"));
     let known: Vec<_> = known.into_iter().filter(|(name, _)| cases.iter().any(|case| case.name == *name)).collect();

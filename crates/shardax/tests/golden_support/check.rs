@@ -20,14 +20,18 @@ use super::{Case, Fun, Host, family, one_of};
 const CHUNK: usize = 8;
 
 /// Families whose programs take the compiler long, and by how much fewer of their checks are compared. `cargo test`
-/// compares every third result and every fourteenth gradient, tangent and batch of the other families; with
+/// compares every fourth result and every 24th gradient, tangent and batch of the other families; with
 /// `SHARDAX_TEST_SLICES=all` all results and every second of the others. `SHARDAX_TEST_GOLDEN_EVERY=1` compares everything.
-const SLOW: [(&str, usize); 11] = [
+const SLOW: [(&str, usize); 15] = [
     ("linalg", 3),
     ("special", 3),
     ("matrices", 3),
     ("distributions", 2),
-    ("edges", 2),
+    ("edges", 4),
+    ("nn_train", 3),
+    ("optimizers", 2),
+    ("science", 2),
+    ("random", 2),
     ("systematic", 3),
     ("nn_layers", 3),
     ("nn_half", 2),
@@ -41,7 +45,7 @@ fn slice<'a>(name: &str, checks: Vec<Check<'a>>) -> Vec<Check<'a>> {
     let slow = SLOW.iter().find(|(slow, _)| *slow == name).map(|(_, every)| *every);
     let (results, others) = match std::env::var("SHARDAX_TEST_GOLDEN_EVERY") {
         Ok(every) => (1, every.parse().expect("a number")),
-        Err(_) => (one_of(3) * if slow.is_some() { 3 } else { 1 }, one_of(14).max(2) * slow.unwrap_or(1)),
+        Err(_) => (one_of(4) * if slow.is_some() { 3 } else { 1 }, one_of(24).max(2) * slow.unwrap_or(1)),
     };
     // Each kind is counted separately, because most cases have the same kinds in the same order: of every fourth check in the
     // list, all would be of one kind.
