@@ -44,7 +44,7 @@ const MIN_ROWS: usize = 32;
 /// ```
 ///
 /// # Errors
-/// The shapes must agree with this description, and base dilations must be positive.
+/// Returns an error if the shapes do not agree with this description, or a base dilation is 0.
 pub fn convolution(
     of: &FilterWindow,
     base: [usize; SPATIAL],

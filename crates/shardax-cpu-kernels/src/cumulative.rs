@@ -167,7 +167,7 @@ integers!(i32 i64 u32 u64);
 /// ```
 ///
 /// # Errors
-/// The shapes must agree with this description.
+/// Returns an error if the shapes do not agree with this description.
 pub fn cumulative<T: Accumulate>(
     x: View<'_, T>,
     operation: Cumulative,
@@ -214,7 +214,7 @@ fn totals<T: Accumulate>(
 /// ```
 ///
 /// # Errors
-/// The shapes do not fit.
+/// Returns an error if the shapes do not fit.
 pub fn cumulative_logsumexp<T: Accumulate<Total = f64>>(
     x: View<'_, T>,
     is_reversed: bool,

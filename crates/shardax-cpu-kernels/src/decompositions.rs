@@ -25,7 +25,7 @@ const MAX_JACOBI_BYTES: usize = 64;
 /// Allocates a matrix for each thread.
 ///
 /// # Errors
-/// The matrices must be square, and `l` must have their size.
+/// Returns an error unless the matrices are square and `l` has their size.
 pub fn cholesky<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) -> Result<()> {
     let [batch, n] = square(a)?;
     if is_for_lanes(batch, [n, n], MAX_SIDE) {
@@ -56,7 +56,7 @@ pub fn cholesky<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) -> Result<
 /// The signs are LAPACK's. The results are NaN for a matrix that is not finite. Allocates three matrices for each thread.
 ///
 /// # Errors
-/// The results must have these sizes.
+/// Returns an error if the results do not have these sizes.
 pub fn qr<T: Real>(a: View<'_, T>, is_full: bool, q: &mut [T], r: &mut [T], threads: usize) -> Result<()> {
     let [batch, m, n] = a.dims("the operand")?;
     let k = if is_full { m } else { m.min(n) };
@@ -101,7 +101,7 @@ fn orthogonal<T: Real>(qr: &Qr<T>, columns: usize) -> Mat<T> {
 /// six matrices for each thread.
 ///
 /// # Errors
-/// The matrices must be square, and the results must have these sizes.
+/// Returns an error unless the matrices are square and the results have these sizes.
 pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], threads: usize) -> Result<()> {
     let [batch, n] = square(a)?;
     if is_for_lanes(batch, [n, n], MAX_JACOBI_BYTES / size_of::<T>()) {
@@ -151,7 +151,7 @@ pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], thread
 /// for each thread.
 ///
 /// # Errors
-/// The results must have these sizes.
+/// Returns an error if the results do not have these sizes.
 pub fn svd<T: Real>(
     a: View<'_, T>,
     is_full: bool,

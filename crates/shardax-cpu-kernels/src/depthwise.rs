@@ -18,9 +18,10 @@ const CHUNK_FEATURES: usize = 16;
 
 /// Computes the gradient of a depthwise convolution with respect to its filter.
 ///
-/// The operand `x` is `[images, depth, height, width, features]`, the cotangent `window` has as many images and features,
-/// the result is `[positions.., features]`. Padding is multiplied with the cotangent: an infinite one gives NaN there.
-/// Without images the result is 0. Allocates up to 16 times the result, and a line of the operand for each of these parts.
+/// The operand `x` is `[images, depth, height, width, features]`, and the cotangent, `window`, has the same numbers of images and
+/// features. The result is `[positions.., features]`, and 0 if there are no images. Padding is multiplied with the cotangent
+/// too, so that an infinite cotangent results in NaN. The call allocates up to 16 times the size of the result, and a line
+/// of the operand for each of these parts.
 ///
 /// ```
 /// use shardax_cpu_kernels::{FilterWindow, View, depthwise_filter_gradient};
@@ -36,7 +37,7 @@ const CHUNK_FEATURES: usize = 16;
 /// ```
 ///
 /// # Errors
-/// The shapes must agree with this description.
+/// Returns an error if the shapes do not agree with this description.
 pub fn depthwise_filter_gradient(
     of: &FilterWindow,
     x: View<'_, f32>,

@@ -90,7 +90,7 @@ impl Weight for f16 {
 /// ```
 ///
 /// # Errors
-/// The shapes must agree with this description, and there must be no more rows.
+/// Returns an error if the shapes do not agree with this description, or if there are more rows.
 pub fn few_rows<W: Weight>(
     lhs: View<'_, f32>,
     rhs: View<'_, W>,

@@ -58,7 +58,7 @@ struct Task<'a> {
 /// ```
 ///
 /// # Errors
-/// The shapes must agree with this description.
+/// Returns an error if the shapes do not agree with this description.
 pub fn filter_gradient(
     of: &FilterWindow,
     x: View<'_, f32>,

@@ -22,7 +22,7 @@ const PANEL: usize = 32;
 /// product. The pivot is the largest element, or the first NaN. Allocates an eighth of a matrix for each thread.
 ///
 /// # Errors
-/// The results must have these sizes.
+/// Returns an error if the results do not have these sizes.
 pub fn lu<T: Real>(
     a: View<'_, T>,
     factors: &mut [T],

@@ -40,7 +40,7 @@ impl Float for f64 {}
 /// Allocates a few words for each task, and for each thread packed blocks of the operands, of less than 2²⁰ elements.
 ///
 /// # Errors
-/// The batches, the contracted dimensions and the size of the result must fit each other.
+/// Returns an error if the batches, the contracted dimensions and the size of the result do not fit each other.
 pub fn matmul<T: Float>(
     lhs: View<'_, T>,
     rhs: View<'_, T>,

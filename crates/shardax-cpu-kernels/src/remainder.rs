@@ -95,7 +95,7 @@ fn is_small(quotient: f64, y: f64) -> bool {
 /// ```
 ///
 /// # Errors
-/// The numbers of elements differ.
+/// Returns an error if the numbers of elements differ.
 pub fn remainder<T: Remainder>(x: &[T], y: &[T], out: &mut [T], threads: usize) -> Result<()> {
     check("the elements of the divisor", y.len(), x.len())?;
     check("the elements of the result", out.len(), x.len())?;

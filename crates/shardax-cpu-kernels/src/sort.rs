@@ -57,8 +57,8 @@ const TASK: usize = 1 << 14;
 /// ```
 ///
 /// # Errors
-/// The operands have different numbers of elements, the last row is incomplete, keys have more than [`MAX_KEY_BITS`] bits, or a
-/// row has 2³² elements or more.
+/// Returns an error if the operands have different numbers of elements, the last row is incomplete, keys have more than
+/// [`MAX_KEY_BITS`] bits, or a row has 2³² elements or more.
 pub fn sort(
     n: usize,
     operands: &[SortOperand<'_>],
@@ -240,7 +240,7 @@ impl SortKey for u64 {}
 /// Sorts each row of `n` integers.
 ///
 /// # Errors
-/// The slices must have the same length, and complete rows.
+/// Returns an error unless the slices have the same length, and complete rows.
 pub fn sort_keys<T: SortKey>(n: usize, x: &[T], out: &mut [T], threads: usize) -> Result<()> {
     check("the elements of the result", out.len(), x.len())?;
     if x.is_empty() {

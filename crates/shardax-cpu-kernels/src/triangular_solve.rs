@@ -47,7 +47,7 @@ impl Triangle {
 /// Allocates two matrices of the size of `b` for each thread.
 ///
 /// # Errors
-/// The shapes must agree with this description.
+/// Returns an error if the shapes do not agree with this description.
 pub fn triangular_solve<T: Real>(
     a: View<'_, T>,
     b: View<'_, T>,

@@ -15,7 +15,7 @@ impl<'a, T> View<'a, T> {
     /// Views a slice as an array of these dimensions.
     ///
     /// # Errors
-    /// The slice must have as many elements as the shape.
+    /// Returns an error unless the slice has as many elements as the shape.
     pub fn new(shape: &'a [usize], data: &'a [T]) -> std::result::Result<Self, ShapeError> {
         let size = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
         match size == Some(data.len()) {

@@ -68,7 +68,7 @@ const PARTS: usize = 4;
 /// ```
 ///
 /// # Errors
-/// The shapes must agree with this description.
+/// Returns an error if the shapes do not agree with this description.
 pub fn winograd_convolution(
     of: &FilterWindow,
     x: View<'_, f32>,
@@ -93,7 +93,7 @@ pub fn winograd_convolution(
 /// Each thread allocates 2²⁰ elements, or 32 tiles of features and outputs, and as many for the result.
 ///
 /// # Errors
-/// The shapes must agree with this description.
+/// Returns an error if the shapes do not agree with this description.
 pub fn winograd_filter_gradient(
     of: &FilterWindow,
     x: View<'_, f32>,

@@ -176,7 +176,7 @@ impl Exchange {
     /// for its lifetime.
     ///
     /// # Errors
-    /// The functions are already registered, or the plugin cannot call host functions.
+    /// Returns an error if the functions are already registered, or the plugin cannot call host functions.
     pub fn register(self: &Arc<Exchange>, plugin: &Plugin) -> Result<()> {
         type Function = fn(&Exchange, Call<'_>, &mut CallFrame<'_>) -> Outcome<()>;
         const FUNCTIONS: [(&str, Function); 5] = [

@@ -125,7 +125,8 @@ impl Exchange {
     /// Records that this process launches a program that communicates with other processes, and calls `launch`.
     ///
     /// # Errors
-    /// The error of `launch`. In this case `launch` must not have started anything, because the record is removed.
+    /// Returns the error of `launch`. In this case `launch` must not have started anything, because the record is
+    /// removed.
     pub fn launch<T, E>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.receive();
         let step = self.order.step(shared);
@@ -150,8 +151,8 @@ impl Exchange {
     /// Exchanges values with other processes over their store, and fails immediately if one of them waits elsewhere.
     ///
     /// # Errors
-    /// As for [`shardax_mpi::Store::exchange`]; [`Kind::FailedPrecondition`] with the process that is at another
-    /// computation; [`Kind::Failed`] with the error of a host function on another process.
+    /// Returns the errors of [`shardax_mpi::Store::exchange`]; [`Kind::FailedPrecondition`] with the process that is at
+    /// another computation; [`Kind::Failed`] with the error of a host function on another process.
     pub fn exchange_at(
         &self,
         step: Option<&Step>,

@@ -69,7 +69,7 @@ impl Communicator {
     /// Makes another communicator of the same processes. All of them must call it, and it has no deadline.
     ///
     /// # Errors
-    /// An error of MPI.
+    /// Returns an error of MPI.
     pub fn duplicate(&self) -> Result<Communicator> {
         let (table, mut handle) = (&self.inner.table, 0);
         // SAFETY: the communicator is live.
@@ -83,7 +83,7 @@ impl Communicator {
     /// and it has no deadline. If threads of a process call it concurrently, their tags must differ.
     ///
     /// # Errors
-    /// The list is invalid, or an error of MPI.
+    /// Returns an error if the list is invalid, or the error of MPI.
     pub fn group(&self, ranks: &[usize], tag: u16) -> Result<Communicator> {
         let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
         if !ascending || ranks.iter().any(|&rank| rank >= self.size()) || !ranks.contains(&self.rank()) {
@@ -118,7 +118,7 @@ impl Communicator {
     /// each process, and are the same everywhere.
     ///
     /// # Errors
-    /// The counts do not match the data, or an error of MPI.
+    /// Returns an error if the counts do not match the data, or the error of MPI.
     pub fn all_gather(&self, data: Vec<u8>, counts: &[usize]) -> Result<Request> {
         if counts.len() != self.size() || counts[self.rank()] != data.len() {
             return Err(self.wrong_counts("all_gather", &data, counts));
@@ -164,7 +164,7 @@ impl Communicator {
     /// Gathers data of arbitrary lengths from all processes on every process, by rank.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`], or an error of MPI.
+    /// Returns [`Kind::DeadlineExceeded`], or an error of MPI.
     pub fn all_gather_any(&self, data: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>> {
         let lengths = self.all_gather((data.len() as u64).to_ne_bytes().to_vec(), &vec![8; self.size()])?;
         let lengths = lengths.wait(deadline)?;
@@ -177,7 +177,7 @@ impl Communicator {
     /// Exchanges the messages that [`Messages`] lists. The receiver of a message must receive the same number of bytes
     /// with the same tag and in the same order. Tags, below 32,000, separate streams of messages.
     /// # Errors
-    /// A rank or buffer does not exist, or an error of MPI.
+    /// Returns an error if a rank or buffer does not exist, or the error of MPI.
     pub fn exchange(&self, tag: u16, messages: Messages) -> Result<Request> {
         let Messages { sent, sends, receives } = messages;
         for &(peer, buffer) in &sends {
@@ -205,7 +205,7 @@ impl Communicator {
     /// Sends the data of `root` to every process. The others pass data of the same length, which is overwritten.
     ///
     /// # Errors
-    /// The rank does not exist, or an error of MPI.
+    /// Returns an error if the rank does not exist, or the error of MPI.
     pub fn broadcast(&self, root: usize, data: Vec<u8>) -> Result<Request> {
         self.check_rank(root)?;
         let len = data.len();
@@ -227,7 +227,7 @@ impl Communicator {
     /// Sends bytes to one process, which must [`receive`](Communicator::receive) the same number. The result is empty.
     ///
     /// # Errors
-    /// The rank does not exist, or an error of MPI.
+    /// Returns an error if the rank does not exist, or the error of MPI.
     pub fn send(&self, to: usize, data: Vec<u8>) -> Result<Request> {
         self.check_rank(to)?;
         let range = 0..data.len();
@@ -239,7 +239,7 @@ impl Communicator {
     /// Receives `bytes` bytes from one process.
     ///
     /// # Errors
-    /// The rank does not exist, or an error of MPI.
+    /// Returns an error if the rank does not exist, or the error of MPI.
     pub fn receive(&self, from: usize, bytes: usize) -> Result<Request> {
         self.check_rank(from)?;
         let mut request = Request::new(self, Vec::new(), vec![vec![0; bytes]]);
@@ -349,7 +349,7 @@ impl Request {
     /// Checks whether it is done, which also lets MPI make progress.
     ///
     /// # Errors
-    /// An error of MPI, for example that another process has died.
+    /// Returns an error of MPI, for example that another process has died.
     pub fn is_done(&mut self) -> Result<bool> {
         let table = &self.comm.inner.table;
         let mut failed = None;
@@ -394,7 +394,7 @@ impl Request {
     /// Waits until it is done or until the deadline; returns true if it is done.
     ///
     /// # Errors
-    /// An error of MPI, for example that another process has died.
+    /// Returns an error of MPI, for example that another process has died.
     pub fn wait_until(&mut self, deadline: Instant) -> Result<bool> {
         let mut tries = 0;
         while !self.is_done()? {
@@ -414,8 +414,8 @@ impl Request {
     /// Waits until it is done and returns the received data.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] if it is not done in time; an error of MPI, for example that another process has
-    /// died.
+    /// Returns [`Kind::DeadlineExceeded`] if it is not done in time; an error of MPI, for example that another process
+    /// has died.
     pub fn wait(mut self, deadline: Instant) -> Result<Vec<u8>> {
         if self.wait_until(deadline)? {
             return Ok(self.take_result());

@@ -27,7 +27,7 @@ impl Folder {
     /// Uses a folder, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`Kind::FailedPrecondition`] if it cannot be created or written to.
+    /// Returns [`Kind::FailedPrecondition`] if it cannot be created or written to.
     pub fn new(path: impl Into<PathBuf>) -> Result<Folder> {
         let folder = Folder { path: path.into(), temporary: format!(".{}-", unique()), count: AtomicU64::new(0) };
         fs::create_dir_all(&folder.path).map_err(|error| folder.error("make", &error))?;

@@ -10,31 +10,31 @@ pub trait KeyValue: Send + Sync {
     /// Sets a value, and replaces an earlier one. The processes in `readers` must be able to read it; others may.
     ///
     /// # Errors
-    /// One of the store.
+    /// Returns an error of the store.
     fn set(&self, key: &str, value: &[u8], readers: &[usize]) -> Result<()>;
 
     /// Sets a value unless the key has one. Returns false if it has.
     ///
     /// # Errors
-    /// One of the store.
+    /// Returns an error of the store.
     fn set_new(&self, key: &str, value: &[u8], readers: &[usize]) -> Result<bool>;
 
     /// The value of a key; `None` if it has none.
     ///
     /// # Errors
-    /// One of the store.
+    /// Returns an error of the store.
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>>;
 
     /// Removes the value of a key, if it has one.
     ///
     /// # Errors
-    /// One of the store.
+    /// Returns an error of the store.
     fn remove(&self, key: &str) -> Result<()>;
 
     /// Removes the values of all keys with this prefix. A store that cannot list its keys may keep them.
     ///
     /// # Errors
-    /// One of the store.
+    /// Returns an error of the store.
     fn remove_all(&self, _prefix: &str) -> Result<()> {
         Ok(())
     }

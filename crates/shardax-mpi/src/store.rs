@@ -76,7 +76,7 @@ impl Store {
     /// Stores a value for all processes.
     ///
     /// # Errors
-    /// The key already has a value, as far as this process knows; or an error of the store.
+    /// Returns an error if the key already has a value, as far as this process knows; or the error of the store.
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
         match self.values().set_new(key, value, &self.all_ranks())? {
             true => Ok(()),
@@ -87,7 +87,7 @@ impl Store {
     /// Stores a value for some processes, replacing their present value.
     ///
     /// # Errors
-    /// An error of the store.
+    /// Returns an error of the store.
     pub fn publish(&self, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
         self.values().set(key, value, ranks)
     }
@@ -95,7 +95,7 @@ impl Store {
     /// Waits for the value of a key.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] if no process puts one in time; or an error of the store.
+    /// Returns [`Kind::DeadlineExceeded`] if no process puts one in time; or an error of the store.
     pub fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         self.wait_until(crate::deadline(timeout), || self.try_get(key))?.ok_or_else(|| {
             Error::new(Kind::DeadlineExceeded, format!("no process put a value for the key {key:?} within {timeout:?}"))
@@ -105,7 +105,7 @@ impl Store {
     /// The value of a key, if it is available.
     ///
     /// # Errors
-    /// An error of the store.
+    /// Returns an error of the store.
     pub fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         self.values().get(key)
     }
@@ -113,7 +113,7 @@ impl Store {
     /// Waits until all processes have reached the barrier of this name as often as this one.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] with the missing processes; or an error of the store.
+    /// Returns [`Kind::DeadlineExceeded`] with the missing processes; or an error of the store.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
         self.exchange(name, &self.all_ranks(), &[], timeout).map(drop)
     }
@@ -122,7 +122,8 @@ impl Store {
     /// the list.
     ///
     /// # Errors
-    /// As for [`Store::barrier`]; also if this process is not in the list, or a listed one does not exist.
+    /// Returns the errors of [`Store::barrier`], and an error if this process is not in the list, or a listed one does
+    /// not exist.
     pub fn exchange(&self, name: &str, ranks: &[usize], value: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         let deadline = crate::deadline(timeout);
         let Inner { rank: own, size, .. } = *self.inner;

@@ -47,8 +47,9 @@ impl World {
     /// Joins the other processes of the job: loads an MPI library, initializes it, and connects. Once in a process.
     ///
     /// # Errors
-    /// [`Kind::NoLibrary`] with the places searched; [`Kind::WrongLibrary`] if the library belongs to another MPI than
-    /// the launcher, and sees only this process; [`Kind::FailedPrecondition`] in a second call; or an error of MPI.
+    /// Returns [`Kind::NoLibrary`] with the places searched; [`Kind::WrongLibrary`] if the library belongs to another
+    /// MPI than the launcher, and sees only this process; [`Kind::FailedPrecondition`] in a second call; or an error of
+    /// MPI.
     pub fn join(launcher: Option<&Launcher>, search: &Search) -> Result<World> {
         if JOINED.swap(true, Ordering::SeqCst) {
             return Err(Error::new(Kind::FailedPrecondition, "this process has already joined the others"));
@@ -101,9 +102,9 @@ impl World {
     /// Earlier jobs may have used the store; two jobs must not use it at the same time.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] with the processes that do not join in time; [`Kind::InvalidArgument`] if the processes
-    /// do not agree on their number; [`Kind::FailedPrecondition`] in a second call, if two processes have the same rank,
-    /// or if the store does; an error of the store.
+    /// Returns [`Kind::DeadlineExceeded`] with the processes that do not join in time; [`Kind::InvalidArgument`] if the
+    /// processes do not agree on their number; [`Kind::FailedPrecondition`] in a second call, if two processes have the
+    /// same rank, or if the store does; an error of the store.
     pub fn join_store(
         launcher: Option<&Launcher>,
         values: Arc<dyn KeyValue>,
@@ -165,7 +166,7 @@ impl World {
     /// The communicator of all processes.
     ///
     /// # Errors
-    /// [`Kind::NoLibrary`] if the processes joined without MPI.
+    /// Returns [`Kind::NoLibrary`] if the processes joined without MPI.
     pub fn data(&self) -> Result<&Communicator> {
         self.inner.mpi.as_ref().map(|mpi| &mpi.data).ok_or_else(|| {
             Error::new(Kind::NoLibrary, "the processes have joined by a store, without MPI, and cannot exchange data")
@@ -203,8 +204,8 @@ impl World {
     /// launchers regard the end of this process as a failure and end the others. Nothing can be exchanged afterwards.
     ///
     /// # Errors
-    /// An error of MPI; [`Kind::DeadlineExceeded`] with the processes that have not arrived, after which it may be
-    /// called again.
+    /// Returns an error of MPI; [`Kind::DeadlineExceeded`] with the processes that have not arrived, after which it may
+    /// be called again.
     pub fn leave(&self, timeout: Duration) -> Result<()> {
         // `finalize` would wait without a deadline. After this barrier, all sent data has been received.
         self.inner.store.barrier("shardax.leave", timeout)?;

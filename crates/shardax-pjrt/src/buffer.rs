@@ -124,7 +124,8 @@ impl Buffer {
     /// library shares ([`dlpack`](crate::dlpack)) is freed with its last tensor.
     ///
     /// # Errors
-    /// This thread is inside [`Buffer::with_bytes`] of this buffer, or another thread has been for ten seconds.
+    /// Returns an error if this thread is inside [`Buffer::with_bytes`] of this buffer, or another thread has been for
+    /// ten seconds.
     pub fn delete(&self) -> Result<()> {
         if self.state.delete(self)? { self.free() } else { Ok(()) }
     }
@@ -139,7 +140,7 @@ impl Buffer {
     /// Returns an event that completes when the data is available.
     ///
     /// # Errors
-    /// It was deleted or donated.
+    /// Returns an error if it was deleted or donated.
     pub fn ready(&self) -> Result<Event> {
         self.state.check(|| format!("the buffer ({})", self.shape_text()))?;
         let mut args = BufferReadyEvent { buffer: self.raw(), ..Default::default() };
@@ -155,7 +156,7 @@ impl Buffer {
     /// Waits until the data is available.
     ///
     /// # Errors
-    /// The execution that computes it failed, or it was deleted or donated.
+    /// Returns an error if the execution that computes it failed, or it was deleted or donated.
     pub fn block_until_ready(&self) -> Result<()> {
         if self.ready.load(Ordering::Acquire) {
             return self.state.check(|| format!("the buffer ({})", self.shape_text()));
@@ -168,8 +169,8 @@ impl Buffer {
     /// Waits for the data and copies it to `out`, dense and row-major.
     ///
     /// # Errors
-    /// `out` does not have [`Buffer::byte_size`] bytes, the execution that computes the data failed, or the buffer was
-    /// deleted or donated.
+    /// Returns an error if `out` does not have [`Buffer::byte_size`] bytes, the execution that computes the data
+    /// failed, or the buffer was deleted or donated.
     pub fn to_host(&self, out: &mut [u8]) -> Result<()> {
         if out.len() != self.byte_size() {
             return Err(Error::invalid_argument(format!(
@@ -195,7 +196,7 @@ impl Buffer {
     /// own. Does nothing if host and device share memory, or if a copy has begun already.
     ///
     /// # Errors
-    /// It was deleted or donated.
+    /// Returns an error if it was deleted or donated.
     pub fn copy_to_host_async(&self) -> Result<()> {
         self.state.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
         let len = self.byte_size();
@@ -240,7 +241,7 @@ impl Buffer {
     /// The layout of the elements in the device's memory.
     ///
     /// # Errors
-    /// The platform does not report layouts, or the buffer was deleted or donated.
+    /// Returns an error if the platform does not report layouts, or the buffer was deleted or donated.
     pub fn memory_layout(&self) -> Result<Layout> {
         self.state.check(|| format!("the buffer ({})", self.shape_text()))?;
         let mut args = BufferMemoryLayout { buffer: self.raw(), ..Default::default() };
@@ -315,7 +316,7 @@ impl Buffer {
     /// otherwise as a copy. Meanwhile the buffer can be used, but not donated or deleted.
     ///
     /// # Errors
-    /// The execution that computes the data failed, or the buffer was deleted or donated.
+    /// Returns an error if the execution that computes the data failed, or the buffer was deleted or donated.
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let view = ReadGuard::acquire(self)?;
         if !self.is_host_readable() {
@@ -338,7 +339,7 @@ impl Buffer {
     /// While the view is alive, the buffer can be used, but not donated or deleted.
     ///
     /// # Errors
-    /// The execution that computes the data failed, or the buffer was deleted or donated.
+    /// Returns an error if the execution that computes the data failed, or the buffer was deleted or donated.
     pub fn view(&self) -> Result<Option<BufferView<'_>>> {
         if !self.is_host_readable() {
             return Ok(None);
@@ -357,8 +358,8 @@ impl Buffer {
     /// Copies it to another device of the same client. Does not wait.
     ///
     /// # Errors
-    /// The device belongs to another client or process, the buffer was deleted or donated, or it is on CPU and not
-    /// row-major.
+    /// Returns an error if the device belongs to another client or process, the buffer was deleted or donated, or it is
+    /// on CPU and not row-major.
     pub fn copy_to_device(&self, device: &Device) -> Result<Buffer> {
         if !Arc::ptr_eq(self.device.client(), device.client()) || !device.is_addressable() {
             return Err(Error::invalid_argument(format!(
@@ -397,8 +398,8 @@ impl Buffer {
     /// Copies it to another memory of the same client. Does not wait.
     ///
     /// # Errors
-    /// The memory belongs to another client, the platform cannot copy there, the buffer was deleted or donated, or it
-    /// is on CPU and not row-major.
+    /// Returns an error if the memory belongs to another client, the platform cannot copy there, the buffer was deleted
+    /// or donated, or it is on CPU and not row-major.
     pub fn copy_to_memory(&self, memory: &Memory) -> Result<Buffer> {
         let device = memory.device();
         if !Arc::ptr_eq(self.device.client(), device.client()) {
@@ -422,7 +423,7 @@ impl Buffer {
     /// pointer does not prevent.
     ///
     /// # Errors
-    /// The platform does not report addresses, or the buffer was deleted or donated.
+    /// Returns an error if the platform does not report addresses, or the buffer was deleted or donated.
     pub fn unsafe_pointer(&self) -> Result<usize> {
         self.state.check(|| format!("the buffer ({})", self.shape_text()))?;
         let mut args = BufferUnsafePointer { buffer: self.raw(), ..Default::default() };

@@ -69,7 +69,7 @@ impl BufferState {
     /// Adds a reader.
     ///
     /// # Errors
-    /// The buffer was deleted or donated.
+    /// Returns an error if the buffer was deleted or donated.
     fn read(&self) -> Result<()> {
         let mut wait = Wait::new();
         loop {
@@ -109,7 +109,7 @@ impl BufferState {
     /// the buffer was neither deleted nor donated before, and no other library shares the memory.
     ///
     /// # Errors
-    /// This thread is reading the buffer, or another thread has been for too long.
+    /// Returns an error if this thread is reading the buffer, or another thread has been for too long.
     pub(crate) fn delete(&self, owner: *const Buffer) -> Result<bool> {
         let mut wait = Wait::new();
         loop {
@@ -200,7 +200,7 @@ impl BufferReference {
     /// Acquires a reference. Does not wait for the data.
     ///
     /// # Errors
-    /// The buffer was deleted or donated.
+    /// Returns an error if the buffer was deleted or donated.
     pub fn acquire(buffer: &Arc<Buffer>) -> Result<BufferReference> {
         buffer.state.read()?;
         Ok(BufferReference(buffer.clone()))
@@ -236,7 +236,7 @@ pub(crate) struct SharedMemory(Arc<Buffer>);
 
 impl SharedMemory {
     /// # Errors
-    /// The buffer was deleted or donated.
+    /// Returns an error if the buffer was deleted or donated.
     pub(crate) fn acquire(buffer: &Arc<Buffer>) -> Result<SharedMemory> {
         buffer.state.read()?;
         buffer.state.1.fetch_add(1, Ordering::AcqRel);
@@ -268,7 +268,8 @@ impl<'a> BufferReferences<'a> {
     /// no parameter is donated.
     ///
     /// # Errors
-    /// An argument was deleted or donated, appears twice and is donated, or is being read for too long.
+    /// Returns an error if an argument was deleted or donated, appears twice and is donated, or is being read for too
+    /// long.
     #[inline]
     pub(crate) fn take(args: &'a [&'a Buffer], donated: &'a [bool]) -> Result<BufferReferences<'a>> {
         let mut wait = Wait::new();

@@ -70,8 +70,8 @@ impl Client {
     /// Starts a client. The CPU plugin has the option `cpu_device_count` (`Value::Int`, default 4).
     ///
     /// # Errors
-    /// The plugin cannot start, for example without its hardware, or `cpu_device_count` is not between 1 and
-    /// [`Client::MAX_CPU_DEVICES`]. The CPU plugin ignores unknown options.
+    /// Returns an error if the plugin cannot start, for example without its hardware, or `cpu_device_count` is not
+    /// between 1 and [`Client::MAX_CPU_DEVICES`]. The CPU plugin ignores unknown options.
     pub fn new(plugin: &Plugin, options: &[(&str, Value)]) -> Result<Client> {
         Client::start(plugin, options, None, None)
     }
@@ -81,7 +81,7 @@ impl Client {
     /// (both `Value::Int`).
     ///
     /// # Errors
-    /// As for [`Client::new`]; the plugin's error if the other processes do not join.
+    /// Returns the errors of [`Client::new`], and the plugin's error if the other processes do not join.
     pub fn with_store(plugin: &Plugin, options: &[(&str, Value)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
         Client::start(plugin, options, None, Some(store))
     }
@@ -91,7 +91,7 @@ impl Client {
     /// [partitioned](Client::partition) over all devices, and compiled and run on this process's devices.
     ///
     /// # Errors
-    /// As for [`Client::new`]; also if no device belongs to this process.
+    /// Returns the errors of [`Client::new`], and an error if no device belongs to this process.
     pub fn with_owners(
         plugin: &Plugin,
         options: &[(&str, Value)],
@@ -187,8 +187,8 @@ impl Client {
     /// Waits until all executions that call host functions are done, including executions without results.
     ///
     /// # Errors
-    /// The first error of such an execution since the last call. You cannot call it from a host function, because that
-    /// would wait for itself.
+    /// Returns the first error of such an execution since the last call. You cannot call it from a host function,
+    /// because that would wait for itself.
     pub fn wait_for_host_calls(&self) -> Result<()> {
         crate::ffi::check_outside()?;
         let calls = std::mem::take(&mut *self.inner.host_calls.lock().unwrap_or_else(PoisonError::into_inner));
@@ -208,7 +208,7 @@ impl Client {
     /// the program and its options. Processes with equal ids can exchange compiled programs.
     ///
     /// # Errors
-    /// The system does not report its processor.
+    /// Returns an error if the system does not report its processor.
     pub fn plugin_id(&self) -> Result<&str> {
         if let Some(plugin_id) = self.inner.plugin_id.get() {
             return Ok(plugin_id);
@@ -244,8 +244,8 @@ impl Client {
     /// Copies dense row-major host data to a device. The data is copied during the call.
     ///
     /// # Errors
-    /// The data's length does not match the shape, the device belongs to another client or process, or memory is
-    /// exhausted.
+    /// Returns an error if the data's length does not match the shape, the device belongs to another client or process,
+    /// or memory is exhausted.
     pub fn buffer_from_host(&self, data: &[u8], ty: ElementType, dims: &[i64], device: &Device) -> Result<Buffer> {
         // SAFETY: the plugin may not read the data after the call.
         let (buffer, _done) = unsafe { self.put(data, ty, dims, device, None, IMMUTABLE_ONLY_DURING_CALL)? };
@@ -255,7 +255,7 @@ impl Client {
     /// Copies dense row-major host data to a memory.
     ///
     /// # Errors
-    /// As for [`Client::buffer_from_host`]; also if the platform cannot store data there.
+    /// Returns the errors of [`Client::buffer_from_host`], and an error if the platform cannot store data there.
     pub fn buffer_from_host_in(&self, data: &[u8], ty: ElementType, dims: &[i64], memory: &Memory) -> Result<Buffer> {
         // SAFETY: the plugin may not read the data after the call.
         let (buffer, _done) =
@@ -269,7 +269,7 @@ impl Client {
     /// The plugin keeps the `Arc` until it no longer needs the data. Donating such a buffer copies it first.
     ///
     /// # Errors
-    /// As for [`Client::buffer_from_host`].
+    /// Returns the errors of [`Client::buffer_from_host`].
     pub fn buffer_from_host_shared(
         &self,
         data: Arc<dyn HostBytes>,

@@ -203,7 +203,7 @@ impl Device {
     /// Memory in use and its limits.
     ///
     /// # Errors
-    /// [`crate::Code::Unimplemented`] on platforms that do not record them, such as the CPU plugin.
+    /// Returns [`crate::Code::Unimplemented`] on platforms that do not record them, such as the CPU plugin.
     pub fn memory_stats(&self) -> Result<MemoryStats> {
         let mut args = DeviceMemoryStats { device: self.raw(), ..Default::default() };
         // SAFETY: the device is live.

@@ -116,7 +116,7 @@ impl Tensor {
     /// deleter is called, which any thread can do.
     ///
     /// # Errors
-    /// The pointer is null, or no array can have the tensor's shape or type.
+    /// Returns an error if the pointer is null, or no array can have the tensor's shape or type.
     pub unsafe fn from_raw(raw: *mut ManagedTensor) -> Result<Tensor> {
         let raw = NonNull::new(raw).ok_or_else(|| Error::invalid_argument("the DLPack tensor is a null pointer"))?;
         Tensor(Raw::Plain(raw)).checked()
@@ -128,7 +128,7 @@ impl Tensor {
     /// As for [`Tensor::from_raw`].
     ///
     /// # Errors
-    /// Also if its major version is not 1.
+    /// Also returns an error if its major version is not 1.
     pub unsafe fn from_raw_versioned(raw: *mut ManagedTensorVersioned) -> Result<Tensor> {
         let raw = NonNull::new(raw).ok_or_else(|| Error::invalid_argument("the DLPack tensor is a null pointer"))?;
         let tensor = Tensor(Raw::Versioned(raw));
@@ -159,7 +159,7 @@ impl Tensor {
     /// Exports row-major host data as a tensor. Its consumer must not write to it.
     ///
     /// # Errors
-    /// The data does not have the size of this shape, or DLPack has no such type.
+    /// Returns an error if the data does not have the size of this shape, or DLPack has no such type.
     pub fn from_host(data: Arc<dyn HostBytes>, ty: ElementType, dims: &[i64]) -> Result<Tensor> {
         let bytes = data.bytes();
         if dense_byte_size(ty, dims) != Some(bytes.len()) {
@@ -174,8 +174,8 @@ impl Tensor {
     /// donated, and its memory stays if it is deleted.
     ///
     /// # Errors
-    /// The data is not in host memory, dense and row-major; the buffer was deleted or donated; or DLPack has no such
-    /// type.
+    /// Returns an error if the data is not in host memory, dense and row-major; the buffer was deleted or donated; or
+    /// DLPack has no such type.
     pub fn from_buffer(buffer: &Arc<Buffer>) -> Result<Tensor> {
         let ty = data_type(buffer.element_type())?;
         let memory = SharedMemory::acquire(buffer)?;
@@ -220,7 +220,7 @@ impl Tensor {
     /// The element type.
     ///
     /// # Errors
-    /// There is no such element type.
+    /// Returns an error if there is no such element type.
     pub fn element_type(&self) -> Result<ElementType> {
         let ty = self.tensor().dtype;
         let entry = TYPES.iter().find(|(_, code, bits)| (*code, *bits, 1) == (ty.code, ty.bits, ty.lanes));
@@ -284,7 +284,7 @@ impl Tensor {
     /// Copies the elements in row-major order, regardless of their strides.
     ///
     /// # Errors
-    /// They are not in host memory, or there is no memory for a copy.
+    /// Returns an error if they are not in host memory, or there is no memory for a copy.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         if let Some(bytes) = self.bytes_in_place() {
             return Ok(bytes.to_vec());

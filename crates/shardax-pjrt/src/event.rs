@@ -78,7 +78,7 @@ impl Event {
     /// Blocks until the work is done.
     ///
     /// # Errors
-    /// The error of the work.
+    /// Returns the error of the work.
     pub fn wait(self) -> Result<()> {
         self.wait_ref()
     }

@@ -70,7 +70,8 @@ impl Executable {
     /// others.
     ///
     /// # Errors
-    /// As for [`Executable::execute`]; also for a program with collectives, or a device that it was not compiled for.
+    /// Returns the errors of [`Executable::execute`], and an error for a program with collectives, or a device that it
+    /// was not compiled for.
     pub fn execute_on(&self, args: &[&Buffer], device: &Device) -> Result<Vec<Buffer>> {
         if self.devices.is_empty() {
             self.client.check_device(device)?;

@@ -19,19 +19,19 @@ pub trait KeyValueStore: Send + Sync {
     /// Waits for the value of a key.
     ///
     /// # Errors
-    /// [`Code::DeadlineExceeded`] if it does not arrive in time.
+    /// Returns [`Code::DeadlineExceeded`] if it does not arrive in time.
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;
 
     /// The value of a key, if it exists.
     ///
     /// # Errors
-    /// An error of the store.
+    /// Returns an error of the store.
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>>;
 
     /// Stores a value for all processes.
     ///
     /// # Errors
-    /// An error of the store, such as [`Code::AlreadyExists`].
+    /// Returns an error of the store, such as [`Code::AlreadyExists`].
     fn put(&self, key: &str, value: &[u8]) -> Result<()>;
 }
 

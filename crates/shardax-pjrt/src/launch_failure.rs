@@ -37,8 +37,8 @@ impl Launch {
     /// Records a launch. Host functions find it by `id`.
     ///
     /// # Errors
-    /// An argument is the result of a failed launch. A program of several processes runs nevertheless: other processes
-    /// wait for it, and its host functions report the failure to them.
+    /// Returns an error if an argument is the result of a failed launch. A program of several processes runs
+    /// nevertheless: other processes wait for it, and its host functions report the failure to them.
     pub(crate) fn begin(id: i32, args: &[&Buffer], devices: usize, multi_process: bool) -> Result<Arc<Launch>> {
         let failure = OnceLock::new();
         let mut parents: Vec<Arc<Launch>> = Vec::new();

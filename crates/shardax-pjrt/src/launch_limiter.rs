@@ -91,7 +91,7 @@ impl LaunchLimiter {
     /// Waits until a multi-device launch can start.
     ///
     /// # Errors
-    /// The process is ending.
+    /// Returns an error if the process is ending.
     pub(crate) fn enter_multi(&self) -> Result<()> {
         let mut multi = lock(&self.multi);
         while multi.starting + multi.in_flight.len() + multi.awaited >= MULTI_LIMIT {
@@ -130,7 +130,7 @@ impl LaunchLimiter {
     /// Waits until a single-device launch can start.
     ///
     /// # Errors
-    /// The process is ending.
+    /// Returns an error if the process is ending.
     #[inline]
     pub(crate) fn enter_single(&self, device: usize) -> Result<()> {
         let single = &self.single[device];

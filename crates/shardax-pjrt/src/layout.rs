@@ -49,7 +49,8 @@ impl Layout {
     /// Copies data in this layout to `out`, row-major. The layout must not be tiled.
     ///
     /// # Errors
-    /// The layout is tiled or has another rank than `dims`, or the lengths of `data` and `out` do not match.
+    /// Returns an error if the layout is tiled or has another rank than `dims`, or the lengths of `data` and `out` do
+    /// not match.
     pub(crate) fn to_rows(&self, dims: &[i64], element: usize, data: &[u8], out: &mut [u8]) -> Result<()> {
         let sizes = sizes(dims);
         let bytes = sizes.iter().fold(element, |product, &size| product.saturating_mul(size));

@@ -54,7 +54,7 @@ impl Device {
     /// The memories that the device can address.
     ///
     /// # Errors
-    /// The plugin does not report memories, or the device belongs to another process.
+    /// Returns an error if the plugin does not report memories, or the device belongs to another process.
     pub fn addressable_memories(&self) -> Result<Vec<Memory>> {
         self.check_addressable()?;
         let mut args = DeviceAddressableMemories { device: self.raw(), ..Default::default() };
@@ -68,7 +68,7 @@ impl Device {
     /// The memory that data is stored in by default.
     ///
     /// # Errors
-    /// The plugin does not report memories, or the device belongs to another process.
+    /// Returns an error if the plugin does not report memories, or the device belongs to another process.
     pub fn default_memory(&self) -> Result<Memory> {
         self.check_addressable()?;
         let mut args = DeviceDefaultMemory { device: self.raw(), ..Default::default() };
@@ -94,7 +94,7 @@ impl crate::Buffer {
     /// The memory that stores the buffer.
     ///
     /// # Errors
-    /// The plugin does not report memories.
+    /// Returns an error if the plugin does not report memories.
     pub fn memory(&self) -> Result<Memory> {
         let mut args = BufferMemory { buffer: self.raw(), ..Default::default() };
         // SAFETY: the buffer is live; its memory lives as long as the client.

@@ -42,7 +42,8 @@ impl Client {
     /// without compiling it.
     ///
     /// # Errors
-    /// As for [`Client::compile`]; [`Code::Unimplemented`] if the plugin does not show the partitioned program.
+    /// Returns the errors of [`Client::compile`], and [`Code::Unimplemented`] if the plugin does not show the
+    /// partitioned program.
     pub fn partition(&self, mlir: &str, options: &CompileOptions) -> Result<Partitioned> {
         let mut options = options.clone();
         if options.num_replicas != 1 || options.portable {
@@ -86,7 +87,7 @@ impl Partitioned {
     /// ones.
     ///
     /// # Errors
-    /// The bytes are not a module.
+    /// Returns an error if the bytes are not a module.
     pub fn from_module(module: Vec<u8>, device_ids: Vec<usize>) -> Result<Partitioned> {
         let (parameter_shardings, output_shardings) = shardings(&module)?;
         Ok(Partitioned { module, output_shardings, parameter_shardings, device_ids })
@@ -100,7 +101,7 @@ impl Partitioned {
     /// The instructions that each device runs, before optimization; collectives refer to partitions by number.
     ///
     /// # Errors
-    /// The plugin wrote a module that cannot be decoded.
+    /// Returns an error if the plugin wrote a module that cannot be decoded.
     pub fn instructions(&self) -> Result<Vec<HloInstruction>> {
         let mut instructions = crate::hlo::instructions(&self.module)?;
         instructions.retain(|i| i.custom_call_target.as_deref() != Some(STOP));

@@ -13,8 +13,8 @@ use crate::error::{Code, Error, Result};
 /// Opens a file that only this user and root can have written, for reading.
 ///
 /// # Errors
-/// The file does not exist, is not a regular file (opening a FIFO would block), belongs to another user, or is writable
-/// by others.
+/// Returns an error if the file does not exist, is not a regular file (opening a FIFO would block), belongs to another
+/// user, or is writable by others.
 pub fn open_trusted(path: &Path) -> Result<File> {
     // Checked before it is opened, because opening a FIFO or a device has effects.
     check_file(&fs::metadata(path).map_err(error)?)?;
@@ -30,7 +30,7 @@ pub fn open_trusted(path: &Path) -> Result<File> {
 /// Creates a folder for this user only, regardless of the umask, if it does not exist.
 ///
 /// # Errors
-/// The folder cannot be created, or exists and fails [`check_folder`].
+/// Returns an error if the folder cannot be created, or exists and fails [`check_folder`].
 pub fn make_folder(path: &Path) -> Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -43,7 +43,7 @@ pub fn make_folder(path: &Path) -> Result<()> {
 /// Checks that nobody except this user and root can write to a folder.
 ///
 /// # Errors
-/// It does not exist, is not a folder, belongs to another user, or is writable by others.
+/// Returns an error if it does not exist, is not a folder, belongs to another user, or is writable by others.
 pub fn check_folder(path: &Path) -> Result<()> {
     let metadata = fs::metadata(path).map_err(error)?;
     if !metadata.is_dir() {

@@ -25,9 +25,10 @@ impl Plugin {
     /// Loads the shared library at `path`. Loading a file again returns the same plugin.
     ///
     /// # Errors
-    /// The file does not exist, is not a library for this machine, is truncated, is not a PJRT plugin, has another
-    /// major version of the C API, or fails to initialize. The file or its folder belongs to another user than this one
-    /// and root, or others may write to it: loading a library runs its code.
+    /// Returns an error if the file does not exist, is not a library for this machine, is truncated, is not a PJRT
+    /// plugin, has another major version of the C API, or fails to initialize. Also returns an error if the file or its
+    /// folder belongs to another user than this one and root, or others may write to it: loading a library runs its
+    /// code.
     pub fn load(path: &Path) -> Result<Plugin> {
         Plugin::load_once(path)
             .map_err(|error| error.during(format_args!("cannot load the PJRT plugin {}", path.display())))
@@ -53,7 +54,7 @@ impl Plugin {
     /// The CPU plugin, found or installed into the user's cache folder (see [`PluginSpec::locate`]).
     ///
     /// # Errors
-    /// As for [`Plugin::find`].
+    /// Returns the errors of [`Plugin::find`].
     pub fn cpu() -> Result<Plugin> {
         Plugin::find("cpu")
     }
@@ -61,8 +62,8 @@ impl Plugin {
     /// The plugin for a platform: `cpu`, `cuda` (also `gpu`) or `tpu`.
     ///
     /// # Errors
-    /// The platform is unknown, no plugin was found (the message lists the places searched and the command that
-    /// installs it), or it cannot be loaded.
+    /// Returns an error if the platform is unknown, no plugin was found (the message lists the places searched and the
+    /// command that installs it), or it cannot be loaded.
     pub fn find(platform: &str) -> Result<Plugin> {
         let spec = PluginSpec::for_platform(platform)?;
         let env = Environment::from_process();

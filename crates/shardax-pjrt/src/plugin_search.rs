@@ -90,7 +90,7 @@ impl PluginSpec {
     /// The plugin for a platform name.
     ///
     /// # Errors
-    /// The platform is unknown.
+    /// Returns an error if the platform is unknown.
     pub fn for_platform(platform: &str) -> Result<&'static PluginSpec> {
         PluginSpec::ALL
             .iter()
@@ -110,8 +110,8 @@ impl PluginSpec {
     /// cache folder with pip, unless `SHARDAX_OFFLINE` is set to a value other than `0`.
     ///
     /// # Errors
-    /// The variable names a missing file, or nothing was found and nothing could be installed. The message lists the
-    /// places searched and the command that installs the plugin.
+    /// Returns an error if the variable names a missing file, or nothing was found and nothing could be installed. The
+    /// message lists the places searched and the command that installs the plugin.
     pub fn locate(&self, env: &Environment) -> Result<PathBuf> {
         if let Some(path) = env.path(self.variable) {
             if path.exists() {

@@ -29,7 +29,7 @@ impl Plugin {
     /// as the CPU plugin.
     ///
     /// # Errors
-    /// The plugin cannot record, or is already recording.
+    /// Returns an error if the plugin cannot record, or is already recording.
     pub fn start_profiler(&self) -> Result<Option<Profiler>> {
         let Some(table) = table(self) else { return Ok(None) };
         let mut args = RawCreate {
@@ -54,7 +54,7 @@ impl Profiler {
     /// empty.
     ///
     /// # Errors
-    /// An error of the plugin.
+    /// Returns an error of the plugin.
     pub fn stop(self) -> Result<Vec<u8>> {
         self.ask(|table| table.stop)?;
         let mut args = RawCollect {

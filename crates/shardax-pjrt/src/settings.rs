@@ -28,7 +28,8 @@ impl<T> Setting<T> {
     /// The value; `None` if the variable is not set or empty.
     ///
     /// # Errors
-    /// The variable has an invalid value. The message contains the value and describes the valid ones.
+    /// Returns an error if the variable has an invalid value. The message contains the value and describes the valid
+    /// ones.
     pub fn read(&self) -> Result<Option<T>> {
         self.parse(std::env::var_os(self.name).as_deref())
     }
@@ -69,7 +70,7 @@ pub(crate) const INSTALL_SECONDS: Setting<Duration> = Setting::seconds("SHARDAX_
 /// Checks the settings that are read later, where an error cannot be reported.
 ///
 /// # Errors
-/// A variable has an invalid value: the message has the value and the valid ones.
+/// Returns an error if a variable has an invalid value: the message has the value and the valid ones.
 pub fn check_settings() -> Result<()> {
     EXIT_SECONDS.read()?;
     INSTALL_SECONDS.read().map(drop)

@@ -77,7 +77,7 @@ impl Attention<'_> {
     /// each query, `[batch.., heads, queries]`. Each thread allocates the scores of up to 64 queries with all keys.
     ///
     /// # Errors
-    /// The shapes of operands and the sizes of results must fit each other.
+    /// Returns an error if the shapes of operands and the sizes of results do not fit each other.
     pub fn forward(&self, y: &mut [f32], max: &mut [f32], sum: &mut [f32], threads: usize) -> Result<()> {
         let Operands { q, k, v, mask } = Operands::new(self)?;
         let (batch, queries, heads, _) = q.dim();
@@ -112,7 +112,7 @@ impl Attention<'_> {
     /// queries with all keys, twice.
     ///
     /// # Errors
-    /// The shapes of operands, and the sizes of `of` and of results, must fit each other.
+    /// Returns an error if the shapes of operands, and the sizes of `of` and of results, do not fit each other.
     pub fn gradient(&self, of: &Backward<'_>, [dq, dk, dv]: [&mut [f32]; 3], threads: usize) -> Result<()> {
         let Operands { q, k, v, mask } = Operands::new(self)?;
         let (batch, queries, heads, _) = q.dim();

@@ -50,8 +50,8 @@ impl FeatureGroups {
     /// allocates a copy of the filter.
     ///
     /// # Errors
-    /// The shapes must agree with this description, base dilations must be positive, and the window must not be so large that its
-    /// elements cannot be counted.
+    /// Returns an error if the shapes do not agree with this description, if a base dilation is 0, or if the window is
+    /// so large that its elements cannot be counted.
     pub fn convolution(
         &self,
         x: View<'_, f32>,
@@ -91,7 +91,8 @@ impl FeatureGroups {
     /// Each thread needs as much memory as a convolution, and the call needs up to eight results.
     ///
     /// # Errors
-    /// The shapes must agree with this description, and the window must not be so large that its elements cannot be counted.
+    /// Returns an error if the shapes do not agree with this description, or if the window is so large that its
+    /// elements cannot be counted.
     pub fn filter_gradient(
         &self,
         x: View<'_, f32>,

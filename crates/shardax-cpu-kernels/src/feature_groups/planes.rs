@@ -32,7 +32,7 @@ pub(super) struct Planes {
 
 impl Planes {
     /// # Errors
-    /// The number of elements must not overflow.
+    /// Returns an error if the number of elements overflows.
     pub fn new(of: Window) -> Result<Self> {
         let mut remainders: [Vec<usize>; SPATIAL] = Default::default();
         for (d, remainders) in remainders.iter_mut().enumerate() {

@@ -129,7 +129,7 @@ impl GroupNumbers<'_> {
 /// ```
 ///
 /// # Errors
-/// The shapes must agree with this description.
+/// Returns an error if the shapes do not agree with this description.
 pub fn grouped_rows(lhs: View<'_, f32>, matrix: GroupedMatrix<'_>, out: &mut [f32], threads: usize) -> Result<()> {
     let ([rows, depth], [columns, groups, size]) = (lhs.dims("the rows")?, matrix.shape);
     if !matrix.integers.accepts_groups_of(size) {

@@ -120,7 +120,7 @@ pub fn has_bf16_instructions() -> bool {
 /// each thread, which keeps them for the next call.
 ///
 /// # Errors
-/// The batches, the contracted dimensions and the size of the result must fit each other.
+/// Returns an error if the batches, the contracted dimensions and the size of the result do not fit each other.
 pub fn matmul_bf16<R: Bf16Sum>(
     lhs: View<'_, bf16>,
     rhs: View<'_, bf16>,
@@ -140,7 +140,7 @@ pub fn matmul_bf16<R: Bf16Sum>(
 /// them for the next call.
 ///
 /// # Errors
-/// The batches, the contracted dimensions and the size of the result must fit each other.
+/// Returns an error if the batches, the contracted dimensions and the size of the result do not fit each other.
 pub fn matmul_i8(
     lhs: View<'_, i8>,
     rhs: View<'_, i8>,

@@ -22,8 +22,8 @@ impl Client {
     /// and with the arguments of each execution.
     ///
     /// # Errors
-    /// The program does not parse or compile, the options do not match the client, or the signature does not match the
-    /// program.
+    /// Returns an error if the program does not parse or compile, the options do not match the client, or the signature
+    /// does not match the program.
     pub fn compile(&self, mlir: &str, options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_local_devices(options)?;
         let loaded = self.compile_program("mlir", mlir.as_bytes(), options)?;
@@ -34,7 +34,7 @@ impl Client {
     /// [`Partitioned::localize`](crate::Partitioned::localize).
     ///
     /// # Errors
-    /// As for [`Client::compile`].
+    /// Returns the errors of [`Client::compile`].
     pub fn compile_hlo(&self, module: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_local_devices(options)?;
         let loaded = self.compile_program("hlo", module, options)?;
@@ -83,8 +83,8 @@ impl Client {
     /// The bytes contain machine code and must come from a trusted source. A digest detects accidental damage.
     ///
     /// # Errors
-    /// The bytes come from another plugin version or processor, are damaged, or contain a program with another
-    /// signature; otherwise as for [`Client::compile`].
+    /// Returns an error if the bytes come from another plugin version or processor, are damaged, or contain a program
+    /// with another signature; otherwise the errors of [`Client::compile`].
     pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_local_devices(options)?;
         let plugin_ids = [self.plugin_id()?, self.topology_plugin_id()];
@@ -165,9 +165,9 @@ impl Topology {
     /// `signature` lists the arguments of each device, and is compared with the compiled program.
     ///
     /// # Errors
-    /// The program does not parse or compile; it exceeds the devices' memory and the platform detects that
-    /// ([`Code::ResourceExhausted`]); the options do not match the topology, or the signature does not match the
-    /// program.
+    /// Returns an error if the program does not parse or compile; it exceeds the devices' memory and the platform
+    /// detects that ([`Code::ResourceExhausted`]); the options do not match the topology, or the signature does not
+    /// match the program.
     pub fn compile(
         &self,
         mlir: &str,

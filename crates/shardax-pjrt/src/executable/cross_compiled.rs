@@ -28,7 +28,7 @@ impl CrossCompiledExecutable {
     /// devices of the same kind.
     ///
     /// # Errors
-    /// The platform cannot serialize programs.
+    /// Returns an error if the platform cannot serialize programs.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         self.program.cache_entry(&self.topology.plugin_id())
     }

@@ -72,7 +72,7 @@ impl Executable {
     /// Serializes the program, for [`Client::deserialize`] with the same plugin version on an equal processor.
     ///
     /// # Errors
-    /// The platform cannot serialize programs, or does not report its processor.
+    /// Returns an error if the platform cannot serialize programs, or does not report its processor.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         match &self.bytes {
             Some(bytes) => Ok(bytes.to_vec()),

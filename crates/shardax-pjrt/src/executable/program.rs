@@ -166,7 +166,7 @@ impl CompiledProgram {
     /// A text that is equal for equal programs compiled in the same way.
     ///
     /// # Errors
-    /// [`Code::Unimplemented`] on platforms without fingerprints.
+    /// Returns [`Code::Unimplemented`] on platforms without fingerprints.
     pub fn fingerprint(&self) -> Result<String> {
         let mut args = ExecutableFingerprint { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live and owns the text.
@@ -184,7 +184,7 @@ impl CompiledProgram {
     /// The optimized and partitioned program as a serialized `HloModuleProto`.
     ///
     /// # Errors
-    /// The platform does not show its programs.
+    /// Returns an error if the platform does not show its programs.
     pub fn optimized_hlo_proto(&self) -> Result<Vec<u8>> {
         let mut program = Program {
             struct_size: size_of::<Program>(),
@@ -219,7 +219,7 @@ impl CompiledProgram {
     /// The instructions of the optimized program, including its fusions and collectives.
     ///
     /// # Errors
-    /// The platform does not show its programs.
+    /// Returns an error if the platform does not show its programs.
     pub fn instructions(&self) -> Result<Vec<HloInstruction>> {
         hlo::instructions(&self.optimized_hlo_proto()?)
     }
@@ -227,7 +227,7 @@ impl CompiledProgram {
     /// The sharding of each result, specified or chosen by the compiler; `None` if the program was not partitioned.
     ///
     /// # Errors
-    /// The platform does not show its programs.
+    /// Returns an error if the platform does not show its programs.
     pub fn output_shardings(&self) -> Result<Option<Vec<OpSharding>>> {
         Ok(self.shardings()?.outputs.clone())
     }
@@ -235,7 +235,7 @@ impl CompiledProgram {
     /// The sharding of each parameter, specified or chosen by the compiler; `None` if the program was not partitioned.
     ///
     /// # Errors
-    /// The platform does not show its programs.
+    /// Returns an error if the platform does not show its programs.
     pub fn parameter_shardings(&self) -> Result<Option<Vec<OpSharding>>> {
         Ok(self.shardings()?.parameters.clone())
     }
@@ -265,7 +265,7 @@ impl CompiledProgram {
     /// The compiler's estimates, such as `flops` and `bytes accessed`.
     ///
     /// # Errors
-    /// The platform has no estimates.
+    /// Returns an error if the platform has no estimates.
     pub fn cost_analysis(&self) -> Result<Vec<(String, Value)>> {
         let mut args = ExecutableCostAnalysis { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live and owns its properties.
@@ -278,7 +278,7 @@ impl CompiledProgram {
     /// The memory that an execution needs.
     ///
     /// # Errors
-    /// The platform does not report it.
+    /// Returns an error if the platform does not report it.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         let mut a = ExecutableMemoryStats { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live.
@@ -308,7 +308,7 @@ impl CompiledProgram {
     /// The kind of memory of each result: `device`, `pinned_host`, …
     ///
     /// # Errors
-    /// The platform does not report it.
+    /// Returns an error if the platform does not report it.
     pub fn output_memory_kinds(&self) -> Result<Vec<String>> {
         let mut args = ExecutableOutputMemoryKinds { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live and owns the lists and their texts.

@@ -101,7 +101,7 @@ impl DeviceCall<'_> {
     /// Copies the arguments to the host, after the program's earlier work.
     ///
     /// # Errors
-    /// The driver fails or is not installed, or memory for the copies is exhausted.
+    /// Returns an error if the driver fails or is not installed, or memory for the copies is exhausted.
     pub fn copy_args(&self) -> Result<Vec<Vec<u8>>> {
         let (driver, stream) = self.driver()?;
         let mut copies = Vec::new();
@@ -124,7 +124,7 @@ impl DeviceCall<'_> {
     /// Copies the results to the device: the bytes of each, in order.
     ///
     /// # Errors
-    /// The driver fails or is not installed.
+    /// Returns an error if the driver fails or is not installed.
     ///
     /// # Panics
     /// The bytes of a result do not have the length of the result.
@@ -147,7 +147,7 @@ impl DeviceCall<'_> {
 /// Allocates zeroed bytes for a host function.
 ///
 /// # Errors
-/// Memory is exhausted.
+/// Returns an error if memory is exhausted.
 pub fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|error| {

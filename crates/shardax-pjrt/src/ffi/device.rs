@@ -24,7 +24,7 @@ pub(super) struct OnDevice {
 /// graphs.
 ///
 /// # Errors
-/// As for [`register`](super::register).
+/// Returns the errors of [`register`](super::register).
 pub fn register<F>(plugin: &Plugin, platform: &str, name: &str, handler: F) -> Result<()>
 where
     F: Fn(&DeviceCall<'_>) -> std::result::Result<(), String> + Send + Sync + 'static,

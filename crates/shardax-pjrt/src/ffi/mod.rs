@@ -62,7 +62,8 @@ type Registered = (String, Handler);
 /// it, is an error.
 ///
 /// # Errors
-/// The plugin has no FFI, the name is already registered, or [`MAX_HANDLERS`] functions are registered.
+/// Returns an error if the plugin has no FFI, the name is already registered, or [`MAX_HANDLERS`] functions are
+/// registered.
 pub fn register<F>(plugin: &Plugin, name: &str, handler: F) -> Result<()>
 where
     F: Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync + 'static,

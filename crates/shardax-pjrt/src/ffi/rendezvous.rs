@@ -97,7 +97,8 @@ impl<K: Clone + Eq + Hash> Rendezvous<K> {
     /// A participant leaves if the others do not arrive in time, or soon after `failure` is set.
     ///
     /// # Errors
-    /// An error of `work`; members at different calls; members that did not arrive; the failure.
+    /// Returns the error of `work`, and errors about members at different calls, members that did not arrive, and the
+    /// failure of another member.
     pub fn join(
         &self,
         (key, number): (K, i64),

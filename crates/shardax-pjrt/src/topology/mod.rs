@@ -43,8 +43,8 @@ impl Topology {
     /// [`TpuTopology`](crate::TpuTopology) and [`GpuTopology`](crate::GpuTopology).
     ///
     /// # Errors
-    /// The plugin cannot compile for devices that are not attached, or does not know the name or an option; or the
-    /// sizes would end the process.
+    /// Returns an error if the plugin cannot compile for devices that are not attached, or does not know the name or an
+    /// option; or the sizes would end the process.
     pub fn new(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
         let context = |error: Error| error.during(format_args!("cannot create the topology {name:?}"));
         target::check(name, options).map_err(context)?;

@@ -41,7 +41,8 @@ impl TpuTopology {
     /// Makes the topology with the TPU plugin.
     ///
     /// # Errors
-    /// The plugin does not know the name, or the sizes are zero, too large, or not multiples of a host's.
+    /// Returns an error if the plugin does not know the name, or the sizes are zero, too large, or not multiples of a
+    /// host's.
     pub fn topology(&self, plugin: &Plugin) -> Result<Topology> {
         let chips = chips(&self.slice)?;
         check_count(&self.slice, chips.saturating_mul(self.num_slices))?;
@@ -89,7 +90,7 @@ impl GpuTopology {
     /// Makes the topology with the CUDA plugin.
     ///
     /// # Errors
-    /// A number is zero, there are too many devices, or the plugin cannot read the description.
+    /// Returns an error if a number is zero, there are too many devices, or the plugin cannot read the description.
     pub fn topology(&self, plugin: &Plugin) -> Result<Topology> {
         let sizes = [self.num_slices, self.hosts, self.gpus_per_host];
         let shape = sizes.map(|n| n.to_string()).join("x");
@@ -219,7 +220,7 @@ impl GpuSpec {
     /// The GPU of this name: `a100`, `h100`, `h200` or `b200`, in any case.
     ///
     /// # Errors
-    /// The name is unknown.
+    /// Returns an error if the name is unknown.
     pub fn named(name: &str) -> Result<GpuSpec> {
         match name.to_lowercase().as_str() {
             "a100" => Ok(GpuSpec::A100),
@@ -236,7 +237,7 @@ impl GpuSpec {
     /// The GPU that a file describes: a `GpuTargetConfigProto` as text.
     ///
     /// # Errors
-    /// The file cannot be read, or is not text.
+    /// Returns an error if the file cannot be read, or is not text.
     pub fn from_file(path: &Path) -> Result<GpuSpec> {
         use std::io::Read;
 

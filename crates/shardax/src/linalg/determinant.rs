@@ -14,6 +14,8 @@ use crate::ops::primitive::unary::{ABS, LOG, SIGN};
 
 /// Computes the determinants of square matrices `[..., n, n]`, of shape `[...]`. The determinant for `n = 0` is 1.
 ///
+/// Determinants of large matrices overflow easily; use [`slogdet`] for their logarithms.
+///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(linalg::det(array([[1.0f32, 2.0], [3.0, 4.0]])).item::<f32>()?, -2.0);

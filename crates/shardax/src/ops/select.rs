@@ -10,6 +10,16 @@ use crate::source;
 
 /// Returns `x` where `condition` is true, else `y`; broadcast and promoted.
 ///
+/// Both `x` and `y` are computed for all elements. If the derivative of the value that is not selected is infinite or NaN,
+/// the gradient is NaN. Therefore you should also replace the argument of such a function, here by 1:
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let root = |x: Array| where_(x.greater(0), where_(x.greater(0), &x, 1).sqrt(), 0).sum(..);
+/// assert_eq!(grad(root).call(array([4.0f32, 0.0]))?.to_vec::<f32>()?, [0.25, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
 /// ```
 /// # use shardax::prelude::*;
 /// let x = array([-1, 2, -3]);

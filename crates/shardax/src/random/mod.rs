@@ -150,6 +150,8 @@ pub fn split_n<const N: usize>(key: impl RandomKey) -> [Array; N] {
 
 /// Derives a new key from a key and a 32-bit number.
 ///
+/// Use it to derive the key of each step of a loop from the number of the step, so that you do not have to carry a key.
+///
 /// ```
 /// # use shardax::prelude::*;
 /// let key = random::fold_in(&random::key(42), 5);

@@ -62,7 +62,7 @@ impl AbstractMesh {
 }
 
 impl Mesh {
-    /// Creates a mesh of these devices in row-major order.
+    /// Creates a mesh of these devices in row-major order. If you do not choose the devices, use [`make_mesh`] instead.
     ///
     /// # Errors
     /// Returns an error if an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number

@@ -143,6 +143,10 @@ pub struct LinearFn<Args, Out> {
 /// Returns the result of `f` at `args`, and the function that maps a cotangent of the result to the tuple of cotangents
 /// of the arguments.
 ///
+/// Use it if the result is not a scalar, or if you need the gradients for several cotangents: the returned function can be
+/// called again and does not evaluate `f`, but it keeps the residuals in memory. For a scalar result, [`grad`](crate::grad)
+/// is simpler.
+///
 /// ```
 /// # use shardax::prelude::*;
 /// let (y, pull_back) = vjp(|x: Array, w: Array| x * w, (array([1.0f32, 2.0]), array([3.0f32, 4.0])))?;
@@ -187,6 +191,9 @@ pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = 
 
 /// Returns the result of `f` at `args`, and the function that maps tangents of the arguments to the tangent of the
 /// result.
+///
+/// Use it instead of [`jvp`] if you need many tangents at one point, because the returned function does not evaluate `f`
+/// again. It keeps the residuals in memory.
 ///
 /// ```
 /// # use shardax::prelude::*;

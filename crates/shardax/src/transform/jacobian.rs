@@ -53,6 +53,9 @@ pub fn jacrev<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Reverse>
 
 /// Returns all second derivatives of a function: the forward Jacobian of the reverse Jacobian.
 ///
+/// For `n` elements this needs `n` times the time of a gradient and `n²` numbers. If you only need products of the Hessian
+/// and a vector, use [`jvp`](crate::jvp) of [`grad`](crate::grad) instead, which costs about as much as two gradients.
+///
 /// For a scalar function of one array, the Hessian has the shape `x.shape + x.shape`. For a tree, it is this tree with
 /// another such tree at each leaf.
 ///

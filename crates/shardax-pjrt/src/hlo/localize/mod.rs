@@ -47,7 +47,8 @@ impl Partitioned {
     /// [`Client::compile_hlo`](crate::Client::compile_hlo) and one replica for each device of this process.
     ///
     /// # Errors
-    /// [`Code::Unimplemented`](crate::Code::Unimplemented) with the name of an operation that has no such function.
+    /// Returns [`Code::Unimplemented`](crate::Code::Unimplemented) with the name of an operation that has no such
+    /// function.
     pub fn localize(&self) -> Result<Vec<u8>> {
         self.localize_as(0, true)
     }
@@ -58,7 +59,7 @@ impl Partitioned {
     /// `widen`.
     ///
     /// # Errors
-    /// As for [`Partitioned::localize`].
+    /// Returns the errors of [`Partitioned::localize`].
     pub fn localize_as(&self, program: u64, widen: bool) -> Result<Vec<u8>> {
         let mut wire = Wire::parse(&self.module)?;
         let entry = wire.int(module::ENTRY);

@@ -285,6 +285,9 @@ lent_tuples! {
 
 /// Waits until every array of a tree, or of a reference to one, has its values. Returns its argument.
 ///
+/// Calls return before the devices have finished. You need this function to measure times, but not before you read values,
+/// because reading waits too.
+///
 /// ```
 /// # use shardax::prelude::*;
 /// let model = (ones([2, 2]), vec![zeros(2)]);

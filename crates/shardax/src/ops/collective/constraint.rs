@@ -24,8 +24,8 @@ use crate::source;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShardingConstraint {
     pub sharding: Sharding,
-    /// `true` if the value is a cotangent of what was moved to this sharding, which returns to the operand's devices if
-    /// they differ.
+    /// `true` if the value is the cotangent of a value that was moved to this sharding. The cotangent returns to the
+    /// operand's devices, if they differ.
     pub is_transposed: bool,
 }
 
@@ -131,6 +131,10 @@ impl Primitive for ShardingConstraint {
 
 /// Constrains the arrays of a tree to `shardings`, which is one sharding or a tree of shardings. With `None`, the
 /// compiler chooses the sharding of a subtree; with `DimSpec::Unconstrained`, the sharding of a dimension.
+///
+/// Use it if the compiler's choice communicates more than necessary or stores too much on each device, for example on the
+/// activations between layers. Over axes of type [`Explicit`](crate::AxisType::Explicit), use [`reshard`](crate::reshard)
+/// to change a sharding; the constraint only checks it there.
 ///
 /// A [`PartitionSpec`] without a mesh refers to the context mesh ([`set_mesh`](crate::set_mesh)). A
 /// [`Format`](crate::Format) also sets the layout in memory, like

@@ -27,6 +27,9 @@ pub struct CustomVjp<F, Args, Rules = ()> {
 
 /// Defines a custom reverse-mode derivative. Set its two rules with [`defvjp`](CustomVjp::defvjp).
 ///
+/// Use it if the derivative of the operations is inaccurate or slow, or if the function calls something that has no
+/// derivative, such as a kernel. If you also need forward mode, use [`custom_jvp`](super::custom_jvp), which defines both.
+///
 /// `fwd` receives the arguments and returns the result and residuals (any tree). `bwd` receives the residuals and the
 /// cotangent of the result, and returns a cotangent for each argument (ignored for integers). Forward mode fails for
 /// such a function.

@@ -292,6 +292,9 @@ impl ScanOptions {
 
 /// Computes all partial results of an associative operation along an axis, with a logarithmic number of applications.
 ///
+/// Use it instead of [`scan`](scan()) if the operation is associative and the axis is long: it runs in parallel, but needs
+/// more operations and memory in total.
+///
 /// `f` combines two trees of arrays elementwise along the axis (it receives several elements at once), as `a + b` does.
 /// The axis is 0 and results accumulate from the start; see [`AssociativeScanOptions`].
 ///

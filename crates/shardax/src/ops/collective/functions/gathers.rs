@@ -9,6 +9,8 @@ use crate::shape::{AxisNumber, IntoAxisNames, normalize_axis};
 
 /// Stacks the values of all participants along a new dimension at `dim`.
 ///
+/// Each device then stores all values. If you only need a part of their sum, [`psum_scatter`] sends and stores less.
+///
 /// ```text
 /// device            0       1
 /// x                 0       1

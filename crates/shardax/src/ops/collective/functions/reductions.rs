@@ -12,6 +12,10 @@ use crate::shape::IntoAxisNames;
 
 /// Sums over all participants of the axis; every participant receives the sum. Booleans are counted as int32.
 ///
+/// Use it in functions that run on one device each: inside of [`shard_map`](crate::shard_map), [`pmap`](crate::pmap()) or a
+/// [`vmap`](crate::vmap()) with an axis name. In [`jit`](crate::jit()) with sharded arguments you write `x.sum(0)`, and the
+/// compiler inserts the communication.
+///
 /// ```text
 /// device   0  1  2  3  4  5  6  7
 /// x        0  1  2  3  4  5  6  7
